@@ -1,0 +1,1 @@
+"""From stored trials to metrics, cost models, fits and verdicts."""

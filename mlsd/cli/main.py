@@ -1,0 +1,63 @@
+"""The table of commands; each lives in a file of its own and is imported only when it runs."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+
+import click
+
+from mlsd import __version__
+from mlsd.errors import MlsdError
+
+# command -> (module under mlsd.cli, one line for --help). A lazy table keeps `mlsd --help` at the cost of click alone.
+COMMANDS: dict[str, tuple[str, str]] = {
+    "bench": ("bench", "Measure plain and speculative decoding of one target side by side."),
+    "probe": ("probe", "Test which rollback strategies are exact for a model on this backend."),
+    "tiny": ("tiny", "Write tiny random models of every architecture mlsd is about."),
+}
+
+
+class LazyGroup(click.Group):
+    """A group that imports a command's module only when the command is used."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Names in the order of the table."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import and return the command, or None when there is none of that name."""
+        if cmd_name not in COMMANDS:
+            return None
+        module_name, _ = COMMANDS[cmd_name]
+        module = importlib.import_module(f"mlsd.cli.{module_name}")
+        command: click.Command = getattr(module, cmd_name.replace("-", "_"))
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the commands from the table, without importing them."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, line) for name, (_, line) in COMMANDS.items()])
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="mlsd")
+def cli() -> None:
+    """Measure speculative decoding of GGUF models through llama.cpp, and report only numbers that can be true."""
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Run one command; an error of ours becomes one clear message and its exit code."""
+    try:
+        cli.main(args=argv, prog_name="mlsd", standalone_mode=False)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("Interrupted.", err=True)
+        sys.exit(130)
+    except MlsdError as error:
+        click.echo(f"Error: {error.message}", err=True)
+        if error.hint:
+            click.echo(error.hint, err=True)
+        sys.exit(error.exit_code)

@@ -1,0 +1,126 @@
+"""The one error tree of mlsd; the library raises from it, only `mlsd.cli` turns it into text and an exit code.
+
+    MlsdError
+    ├── InputError              something the user gave cannot be used
+    │   ├── ManifestError       gguf_manifest.toml
+    │   ├── SuiteError          suites/*.toml, a profile, a role
+    │   ├── PromptError         a prompt name or file
+    │   ├── TaskError           a task file (Spec-Bench layout)
+    │   ├── TableError          a CSV or JSON table to import or audit
+    │   └── ModelFileError      a GGUF that is missing, truncated, of another kind, or cannot serve the request
+    ├── EngineError             the inference engine refused or failed
+    │   ├── NativeError         a llama.cpp call returned failure
+    │   ├── CapacityError       prompt and output do not fit the context
+    │   ├── VocabularyError     target and draft do not share a vocabulary
+    │   ├── RollbackError       no exact rollback, or one used outside its exact range
+    │   └── UnsupportedError    a drafter, architecture or backend that cannot work together
+    ├── HubError                a download or a verification failed
+    ├── StoreError              the results database
+    │   └── SchemaError         a database from another version of mlsd
+    ├── WorkerError             the worker process crashed, hung or was killed
+    ├── LockError               another run holds this machine
+    └── AnalysisError           data that cannot answer the question (mixed hosts, nothing measured)
+
+Every message says what happened and where; `hint` says what to do next.
+"""
+
+from __future__ import annotations
+
+
+class MlsdError(Exception):
+    """Base of every error that mlsd raises on purpose.
+
+    `exit_code` is what the command line exits with; `hint` is the next step for the user, or an empty string.
+    """
+
+    exit_code = 2
+
+    def __init__(self, message: str, *, hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+    def __str__(self) -> str:
+        return f"{self.message} {self.hint}".strip()
+
+
+class InputError(MlsdError):
+    """Something the user gave cannot be used."""
+
+
+class ManifestError(InputError):
+    """An entry of gguf_manifest.toml is missing or wrong."""
+
+
+class SuiteError(InputError):
+    """A suite, a profile or a role is unknown or wrong."""
+
+
+class PromptError(InputError):
+    """A prompt name is unknown or a prompt file cannot be read."""
+
+
+class TaskError(InputError):
+    """A task file has a broken line or an unknown category."""
+
+
+class TableError(InputError):
+    """A table to import or audit has missing, unknown or unreadable columns."""
+
+
+class ModelFileError(InputError):
+    """A GGUF is missing, truncated, not a GGUF, or cannot serve the request."""
+
+
+class EngineError(MlsdError):
+    """The inference engine refused or failed."""
+
+
+class NativeError(EngineError):
+    """A llama.cpp call returned failure; `log` holds the native lines that explain it."""
+
+    def __init__(self, message: str, *, code: int | None = None, log: tuple[str, ...] = (), hint: str = "") -> None:
+        tail = "".join(f"\n  llama.cpp: {line}" for line in log[-6:])
+        super().__init__(message + tail, hint=hint)
+        self.code = code
+        self.log = log
+
+
+class CapacityError(EngineError):
+    """Prompt and requested output do not fit into the context."""
+
+
+class VocabularyError(EngineError):
+    """Target and draft do not share a vocabulary."""
+
+
+class RollbackError(EngineError):
+    """No exact rollback exists, or one was used outside the range in which it is exact."""
+
+
+class UnsupportedError(EngineError):
+    """A drafter, an architecture and a backend that cannot work together."""
+
+
+class HubError(MlsdError):
+    """A model could not be downloaded or verified."""
+
+
+class StoreError(MlsdError):
+    """The results database cannot be read or written."""
+
+
+class SchemaError(StoreError):
+    """The results database comes from another version of mlsd."""
+
+
+class WorkerError(MlsdError):
+    """The worker process crashed, hung or was killed."""
+
+
+class LockError(MlsdError):
+    """Another run holds this machine."""
+
+
+class AnalysisError(MlsdError):
+    """The data cannot answer the question."""

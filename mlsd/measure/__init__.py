@@ -1,0 +1,1 @@
+"""Running a plan and keeping what it measured."""

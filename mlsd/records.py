@@ -1,0 +1,243 @@
+"""The plain values that pass between the parts of mlsd: what to run, what happened, on which machine.
+
+All are frozen `msgspec.Struct`s, so they compare by value and cross the process boundary as JSON unchanged.
+No I/O, no clock, no numpy. A field that was not measured is None, never 0 and never a guess.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Literal
+
+import msgspec
+
+Arm = Literal["ar", "sd"]
+Status = Literal["ok", "failed"]
+Verdict = Literal["lossless", "near_tie", "diverged"]
+OptionValue = str | int | float | bool
+
+NO_DRAFTER = "none"
+DRAFT_MODEL = "draft-model"
+
+
+class Record(msgspec.Struct, frozen=True, kw_only=True):
+    """Base of all records: frozen, keyword-only."""
+
+
+# --- what to run ------------------------------------------------------------------------------------------------
+
+
+class Sampling(Record):
+    """How the target picks a token. Temperature 0 is greedy and ignores the other fields."""
+
+    temperature: float = 0.0
+    top_k: int = 0  # 0 keeps the whole vocabulary
+    top_p: float = 1.0
+    seed: int = 0
+
+    @property
+    def greedy(self) -> bool:
+        """Whether the most likely token is always taken."""
+        return self.temperature == 0.0
+
+
+class EngineOptions(Record):
+    """Settings of the native contexts; the same for every arm of a block."""
+
+    n_ctx: int | None = None  # None: what the prompt and n_predict need
+    n_batch: int = 2048
+    n_ubatch: int = 512
+    n_threads: int | None = None  # None: all performance cores
+    n_gpu_layers: int = -1  # -1: all layers that the backend takes
+    flash_attention: Literal["auto", "on", "off"] = "auto"
+
+
+class ModelRef(Record):
+    """Which model, by content: the id is for people, the hash decides."""
+
+    id: str
+    sha256: str | None = None  # of the GGUF file
+    n_bytes: int | None = None
+
+
+class DrafterSpec(Record):
+    """Which drafting method with which options; `draft` only where the method needs a second model."""
+
+    name: str = NO_DRAFTER
+    options: dict[str, OptionValue] = {}
+    draft: ModelRef | None = None
+
+
+class PromptRef(Record):
+    """Which prompt, by content."""
+
+    key: str
+    sha256: str  # of the UTF-8 text before any chat template
+    n_tokens: int | None = None  # the exact length asked for; None: as long as the text is
+    workload: str | None = None  # factual, code, reasoning, chinese, summarization, ...
+
+
+class Case(Record):
+    """One configuration. Two cases are the same exactly when their `id` is the same."""
+
+    suite: str
+    target: ModelRef
+    prompt: PromptRef
+    n_predict: int
+    drafter: DrafterSpec = DrafterSpec()
+    gamma: int = 0  # the most tokens a drafter may propose a round; 0 for the AR arm
+    rollback: str = "auto"
+    sampling: Sampling = Sampling()
+    engine: EngineOptions = EngineOptions()
+    ignore_eog: bool = True
+
+    @property
+    def arm(self) -> Arm:
+        """`ar` for plain decoding, `sd` for any drafter."""
+        return "ar" if self.drafter.name == NO_DRAFTER else "sd"
+
+    @property
+    def id(self) -> str:
+        """Content hash (16 hex digits) of everything that can change a number; no path, no date."""
+        return content_id(self)
+
+
+def content_id(record: Record) -> str:
+    """The first 16 hex digits of the SHA-256 of the record's canonical JSON (sorted keys)."""
+    encoded = msgspec.json.encode(msgspec.to_builtins(record), order="sorted")
+    return hashlib.sha256(encoded).hexdigest()[:16]
+
+
+# --- what happened ----------------------------------------------------------------------------------------------
+
+
+class Round(Record):
+    """One round: draft, verify, accept, roll back. Times are exclusive parts of the round's wall time.
+
+    committed = accepted + 1 (the bonus token), except when an accepted end-of-generation token ends the output.
+    """
+
+    proposed: int  # drafted tokens sent to verification
+    accepted: int  # proposed tokens that matched and were committed
+    committed: int  # tokens added to the output
+    rows: int  # positions decoded on the target in this round, replays after a checkpoint included
+    draft_ns: int  # all work of the drafter, catch-up on accepted tokens included
+    verify_ns: int  # the target pass over 1 + proposed positions, device synchronised
+    rollback_ns: int  # making target and draft forget rejected positions, replays included
+    sample_ns: int  # reading tokens or rows from the device and the acceptance rule
+    other_ns: int  # the rest of the round: bookkeeping
+
+    @property
+    def wall_ns(self) -> int:
+        """Length of the round."""
+        return self.draft_ns + self.verify_ns + self.rollback_ns + self.sample_ns + self.other_ns
+
+
+class Losslessness(Record):
+    """How the output compares with plain greedy decoding of the same target on the same prompt."""
+
+    verdict: Verdict
+    first_difference: int | None = None  # index of the first output token that differs
+    top2_gap: float | None = None  # target logit of its best token minus that of the second, at that index
+    worst_gap: float | None = None  # largest target logit gap between the best and the emitted token, teacher-forced
+    tolerance: float | None = None  # gap up to which a difference is a tie: twice the kernel noise
+
+
+class Trial(Record):
+    """One measured repeat of a case. A failed trial has `error` and no times."""
+
+    case_id: str
+    arm: Arm
+    gamma: int
+    block: int  # the interleaved group it was measured in
+    repeat: int
+    position: int  # place within the block, 0 first
+    status: Status
+    started_at: str  # ISO 8601, UTC
+    error: str | None = None
+    n_prompt: int | None = None
+    tokens: tuple[int, ...] = ()  # the output, first token included
+    text: str | None = None
+    prefill_ns: int | None = None  # target prefill, up to the first output token
+    draft_prefill_ns: int | None = None
+    decode_ns: int | None = None  # from the first output token to the last, device synchronised
+    load_ns: int | None = None  # model load and context creation, when this trial caused one
+    rounds: tuple[Round, ...] = ()
+    rollback_target: str | None = None  # strategy in use
+    rollback_draft: str | None = None
+    failed_native_calls: int = 0
+    losslessness: Losslessness | None = None  # None when sampling is not greedy
+    valid: bool = False
+    invalid_reason: str | None = None
+    peak_rss_bytes: int | None = None
+    stats: dict[str, float] = {}  # drafter-specific counts and times, named with units
+    conditions: Conditions | None = None
+
+
+class Conditions(Record):
+    """The machine around one trial, read outside the timed region."""
+
+    load_1min: float | None = None
+    on_battery: bool | None = None
+    low_power_mode: bool | None = None
+    thermal_state: str | None = None  # "nominal" or the platform's word for more
+    available_bytes: int | None = None
+    swap_used_bytes: int | None = None
+
+
+class QualityWarning(Record):
+    """Doubt as a value: a code that programs can match, and what to do about it."""
+
+    code: str
+    message: str
+    advice: str
+    case_id: str | None = None
+
+
+# --- where it happened ------------------------------------------------------------------------------------------
+
+
+class Environment(Record):
+    """The machine and the build. None: could not be read (never guessed)."""
+
+    host: str  # a stable hash of the machine's identity, not its name
+    os: str  # "macOS 26.5 (25F71)", "Linux 6.1.0"
+    machine: str  # "arm64", "x86_64"
+    chip: str | None = None
+    hardware_model: str | None = None  # "Mac14,12"
+    performance_cores: int | None = None
+    efficiency_cores: int | None = None
+    logical_cores: int | None = None
+    gpu_cores: int | None = None
+    memory_bytes: int | None = None
+    wired_limit_bytes: int | None = None
+    peak_bandwidth_gb_s: float | None = None
+    peak_bandwidth_source: str | None = None
+    backend: str | None = None  # "Metal", "CPU", "CUDA"
+    device: str | None = None  # the device's name as llama.cpp prints it
+    power_source: str | None = None  # "ac", "battery"
+    low_power_mode: bool | None = None
+    thermal_state: str | None = None
+    mlsd_version: str | None = None
+    llama_cpp_python_version: str | None = None
+    llama_cpp_build: str | None = None  # commit or system info of the native library
+    python_version: str | None = None
+
+
+class ModelFacts(Record):
+    """What a GGUF file says of itself."""
+
+    ref: ModelRef
+    architecture: str
+    name: str | None = None
+    n_layers: int | None = None
+    n_vocab: int | None = None
+    n_embd: int | None = None
+    n_experts: int | None = None
+    n_experts_used: int | None = None
+    n_parameters: int | None = None
+    n_parameters_active: int | None = None  # read for one token, the embedding table but its one row excluded
+    weight_bytes: int | None = None  # all tensors
+    active_bytes: int | None = None  # read for one token
+    tensor_types: dict[str, int] = {}  # quantization type -> number of tensors
+    synthetic: bool = False  # marked in its metadata as random weights

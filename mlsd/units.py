@@ -1,0 +1,56 @@
+"""Unit conversions and their printed form; nothing here rounds a stored value.
+
+Sizes: GB and GB/s are decimal (10^9), GiB is binary (2^30), as the names say.
+"""
+
+from __future__ import annotations
+
+NS_PER_S = 1_000_000_000
+NS_PER_MS = 1_000_000
+GB = 1_000_000_000
+GIB = 1 << 30
+MIB = 1 << 20
+
+NOT_MEASURED = "-"
+
+
+def tok_s(n_tokens: int, wall_ns: int) -> float | None:
+    """Tokens per second, or None when no time or no token was measured."""
+    if wall_ns <= 0 or n_tokens <= 0:
+        return None
+    return n_tokens * NS_PER_S / wall_ns
+
+
+def format_bytes(n_bytes: int | None) -> str:
+    """A size for people: ``22.02 GB`` (decimal units, two digits)."""
+    if n_bytes is None:
+        return NOT_MEASURED
+    for unit, size in (("GB", GB), ("MB", 1_000_000), ("kB", 1_000)):
+        if n_bytes >= size:
+            return f"{n_bytes / size:.2f} {unit}"
+    return f"{n_bytes} B"
+
+
+def format_duration(seconds: float | None) -> str:
+    """A duration for people: ``1 h 02 min``, ``3 min 20 s``, ``4.2 s`` or ``850 ms``."""
+    if seconds is None:
+        return NOT_MEASURED
+    if seconds < 1:
+        return f"{seconds * 1000:.0f} ms"
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest:02d} s"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02d} min"
+
+
+def format_number(value: float | None, digits: int = 2) -> str:
+    """A plain number, or a dash when it was not measured."""
+    return NOT_MEASURED if value is None else f"{value:.{digits}f}"
+
+
+def format_percent(fraction: float | None, digits: int = 1) -> str:
+    """A fraction printed as per cent, or a dash when it was not measured."""
+    return NOT_MEASURED if fraction is None else f"{100 * fraction:.{digits}f} %"
