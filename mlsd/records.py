@@ -27,7 +27,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
 # --- what to run ------------------------------------------------------------------------------------------------
 
 
-class Sampling(Record):
+class Sampling(Record, frozen=True, kw_only=True):
     """How the target picks a token. Temperature 0 is greedy and ignores the other fields."""
 
     temperature: float = 0.0
@@ -41,7 +41,7 @@ class Sampling(Record):
         return self.temperature == 0.0
 
 
-class EngineOptions(Record):
+class EngineOptions(Record, frozen=True, kw_only=True):
     """Settings of the native contexts; the same for every arm of a block."""
 
     n_ctx: int | None = None  # None: what the prompt and n_predict need
@@ -52,7 +52,7 @@ class EngineOptions(Record):
     flash_attention: Literal["auto", "on", "off"] = "auto"
 
 
-class ModelRef(Record):
+class ModelRef(Record, frozen=True, kw_only=True):
     """Which model, by content: the id is for people, the hash decides."""
 
     id: str
@@ -60,7 +60,7 @@ class ModelRef(Record):
     n_bytes: int | None = None
 
 
-class DrafterSpec(Record):
+class DrafterSpec(Record, frozen=True, kw_only=True):
     """Which drafting method with which options; `draft` only where the method needs a second model."""
 
     name: str = NO_DRAFTER
@@ -68,7 +68,7 @@ class DrafterSpec(Record):
     draft: ModelRef | None = None
 
 
-class PromptRef(Record):
+class PromptRef(Record, frozen=True, kw_only=True):
     """Which prompt, by content."""
 
     key: str
@@ -77,7 +77,7 @@ class PromptRef(Record):
     workload: str | None = None  # factual, code, reasoning, chinese, summarization, ...
 
 
-class Case(Record):
+class Case(Record, frozen=True, kw_only=True):
     """One configuration. Two cases are the same exactly when their `id` is the same."""
 
     suite: str
@@ -111,7 +111,7 @@ def content_id(record: Record) -> str:
 # --- what happened ----------------------------------------------------------------------------------------------
 
 
-class Round(Record):
+class Round(Record, frozen=True, kw_only=True):
     """One round: draft, verify, accept, roll back. Times are exclusive parts of the round's wall time.
 
     committed = accepted + 1 (the bonus token), except when an accepted end-of-generation token ends the output.
@@ -133,7 +133,7 @@ class Round(Record):
         return self.draft_ns + self.verify_ns + self.rollback_ns + self.sample_ns + self.other_ns
 
 
-class Losslessness(Record):
+class Losslessness(Record, frozen=True, kw_only=True):
     """How the output compares with plain greedy decoding of the same target on the same prompt."""
 
     verdict: Verdict
@@ -143,7 +143,7 @@ class Losslessness(Record):
     tolerance: float | None = None  # gap up to which a difference is a tie: twice the kernel noise
 
 
-class Trial(Record):
+class Trial(Record, frozen=True, kw_only=True):
     """One measured repeat of a case. A failed trial has `error` and no times."""
 
     case_id: str
@@ -174,7 +174,7 @@ class Trial(Record):
     conditions: Conditions | None = None
 
 
-class Conditions(Record):
+class Conditions(Record, frozen=True, kw_only=True):
     """The machine around one trial, read outside the timed region."""
 
     load_1min: float | None = None
@@ -185,7 +185,7 @@ class Conditions(Record):
     swap_used_bytes: int | None = None
 
 
-class QualityWarning(Record):
+class QualityWarning(Record, frozen=True, kw_only=True):
     """Doubt as a value: a code that programs can match, and what to do about it."""
 
     code: str
@@ -197,7 +197,7 @@ class QualityWarning(Record):
 # --- where it happened ------------------------------------------------------------------------------------------
 
 
-class Environment(Record):
+class Environment(Record, frozen=True, kw_only=True):
     """The machine and the build. None: could not be read (never guessed)."""
 
     host: str  # a stable hash of the machine's identity, not its name
@@ -224,7 +224,7 @@ class Environment(Record):
     python_version: str | None = None
 
 
-class ModelFacts(Record):
+class ModelFacts(Record, frozen=True, kw_only=True):
     """What a GGUF file says of itself."""
 
     ref: ModelRef

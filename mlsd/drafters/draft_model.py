@@ -1,0 +1,118 @@
+"""Drafting with a second, smaller model: one token after another, with its own memory and its own rollback.
+
+The draft's memory runs behind the committed tokens; the first decode of a round takes in the newest committed tokens
+and gives the first proposal, so catching up costs no pass of its own. The mark lies right after that decode: all it
+holds is confirmed. Methods of rollback differ in how far they go back when proposals are rejected (`engine.rollback`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from mlsd.clock import Clock
+from mlsd.engine.drafter import Draft, Outcome
+from mlsd.engine.rollback import Rollback
+from mlsd.engine.session import Session
+from mlsd.engine.verify import Probabilities, draw, probabilities
+from mlsd.records import DRAFT_MODEL, Sampling
+
+
+class DraftModel:
+    """A chain of tokens from a draft session.
+
+    Greedy sampling needs a session that samples on the device; with a temperature the session must give logits.
+    `min_probability` ends a draft early once the draft's own probability of its next token falls below it (0: never).
+    """
+
+    name = DRAFT_MODEL
+
+    def __init__(
+        self,
+        session: Session,
+        rollback: Rollback,
+        clock: Clock,
+        *,
+        sampling: Sampling | None = None,
+        rng: np.random.Generator | None = None,
+    ) -> None:
+        self._session = session
+        self._rollback = rollback
+        self._clock = clock
+        self._sampling = sampling or Sampling()
+        self._rng = rng or np.random.default_rng(0)
+        self._context: list[int] = []
+        self._drafted: tuple[int, ...] = ()
+        self.rollback_name: str | None = rollback.name
+        self._n_steps = 0
+        self._n_catch_up = 0
+
+    def begin(self, prompt: Sequence[int]) -> None:
+        """Decode the prompt."""
+        self._session.clear()
+        self._context = list(prompt)
+        self._drafted = ()
+        self._n_steps = self._n_catch_up = 0
+        self._session.decode(self._context, n_outputs=0)
+
+    def propose(self, k: int) -> Draft:
+        """Up to `k` tokens, each from a pass over the one before."""
+        if k < 1:
+            self._drafted = ()
+            return Draft()
+        pending = self._context[self._session.n_past :]
+        self._session.decode(pending)
+        self._n_catch_up += len(pending)
+        started_ns = self._clock.now_ns()
+        if k > 1:  # with one proposal nothing but confirmed tokens enters the memory
+            self._rollback.mark()
+        mark_ns = self._clock.now_ns() - started_ns
+        if self._sampling.greedy:
+            tokens, rows = self._chain_greedy(k), None
+        else:
+            tokens, rows = self._chain_sampled(k)
+        self._drafted = tokens
+        self._n_steps += k
+        return Draft(tokens=tokens, probabilities=rows, mark_ns=mark_ns)
+
+    def _chain_greedy(self, k: int) -> tuple[int, ...]:
+        session = self._session
+        tokens = session.greedy()
+        while len(tokens) < k:
+            session.decode(tokens[-1:])
+            tokens.append(session.greedy()[0])
+        return tuple(tokens)
+
+    def _chain_sampled(self, k: int) -> tuple[tuple[int, ...], Probabilities]:
+        session = self._session
+        rows = [probabilities(session.logits(), self._sampling)[0]]
+        tokens = [draw(rows[0], self._rng)]
+        while len(tokens) < k:
+            session.decode(tokens[-1:])
+            rows.append(probabilities(session.logits(), self._sampling)[0])
+            tokens.append(draw(rows[-1], self._rng))
+        return tuple(tokens), np.stack(rows)
+
+    def observe(self, outcome: Outcome) -> None:
+        """Forget rejected proposals; the newest committed tokens wait for the next catch-up."""
+        n_confirmed = len(self._context)
+        self._context.extend(outcome.committed)
+        if self._drafted:
+            # The last proposal was never decoded here; of the others, the accepted ones may stay.
+            n_keep = min(self._session.n_past, n_confirmed + outcome.accepted)
+            self._rollback.rewind(n_keep, ())
+            self._drafted = ()
+
+    def stats(self) -> dict[str, float]:
+        """Draft passes and positions decoded to catch up with committed tokens."""
+        return {"draft_steps": float(self._n_steps), "catch_up_rows": float(self._n_catch_up)}
+
+    @property
+    def failed_native_calls(self) -> int:
+        """Failures that an unchecked session ignored."""
+        return self._session.failed_native_calls
+
+    def close(self) -> None:
+        """Free the draft's context."""
+        self._session.close()

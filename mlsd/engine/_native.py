@@ -1,0 +1,175 @@
+"""The native library behind one door: loading it, its log lines, its devices, its failures.
+
+Only this file, `llama.py` and `quantize.py` beside it may import `llama_cpp`. Nothing native happens when this module
+is imported: the first call of `library()` loads the shared library, takes over its log and starts its backends.
+"""
+
+from __future__ import annotations
+
+import collections
+import ctypes
+import functools
+from collections.abc import Sequence
+from importlib import metadata
+from typing import Any
+
+from mlsd.errors import NativeError
+from mlsd.records import Record
+
+# Private parts of the library (state blobs, extension symbols) are read by mlsd only in this release.
+PINNED_VERSION = "0.3.36"
+_LOG_LINES_KEPT = 200
+_LOG_LEVEL_WARN = 2
+_DEVICE_TYPES = {0: "CPU", 1: "GPU", 2: "iGPU", 3: "accelerator"}
+
+
+class Device(Record, frozen=True, kw_only=True):
+    """One compute device as the native library names it."""
+
+    name: str
+    description: str
+    kind: str  # CPU, GPU, iGPU, accelerator
+
+
+class BackendInfo(Record, frozen=True, kw_only=True):
+    """Which build of the native library runs on which devices."""
+
+    backend: str  # Metal, CUDA, CPU, ... : where layers are offloaded
+    device: str  # description of the device that does the work
+    devices: tuple[Device, ...]
+    binding_version: str
+    build: str  # commit of ggml inside the library
+    system_info: str
+
+
+class NativeLog:
+    """The last warnings and errors that the native library printed."""
+
+    def __init__(self) -> None:
+        self._lines: collections.deque[str] = collections.deque(maxlen=_LOG_LINES_KEPT)
+        self._part = ""
+        self._keep_part = False
+
+    def write(self, level: int, text: bytes) -> None:
+        """Take one piece of native output; level 5 continues the line before."""
+        if level != 5:
+            self._keep_part = level >= _LOG_LEVEL_WARN and level != 4
+            self._part = ""
+        self._part += text.decode("utf-8", "replace")
+        if self._part.endswith("\n"):
+            if self._keep_part and self._part.strip():
+                self._lines.append(self._part.strip())
+            self._part = ""
+
+    def drain(self) -> tuple[str, ...]:
+        """The lines since the last call, oldest first."""
+        lines = tuple(self._lines)
+        self._lines.clear()
+        return lines
+
+
+LOG = NativeLog()
+_keep_alive: list[Any] = []  # callbacks that native code holds pointers to
+
+
+@functools.cache
+def library() -> Any:
+    """The ctypes module of llama.cpp, loaded and started once; its log goes to `LOG`."""
+    from llama_cpp import llama_cpp
+
+    def on_log(level: int, text: bytes, _: Any) -> None:
+        LOG.write(level, text)
+
+    callback = llama_cpp.llama_log_callback(on_log)
+    _keep_alive.append(callback)
+    llama_cpp.llama_log_set(callback, ctypes.c_void_p(0))
+    llama_cpp.llama_backend_init()
+    return llama_cpp
+
+
+@functools.cache
+def extension() -> Any:
+    """Bindings of symbols outside llama.h (embeddings of next-token blocks); guarded by the version pin."""
+    version = metadata.version("llama-cpp-python")
+    if version != PINNED_VERSION:
+        raise NativeError(
+            f"llama-cpp-python {version} is installed, but this feature reads private symbols of {PINNED_VERSION}.",
+            hint=f"Install llama-cpp-python=={PINNED_VERSION}.",
+        )
+    library()
+    from llama_cpp import llama_cpp_ext
+
+    return llama_cpp_ext
+
+
+@functools.cache
+def ggml(name: str) -> ctypes.CDLL:
+    """A ggml shared library (``ggml``, ``ggml-base``, ``ggml-cpu``) that ships with the binding."""
+    import pathlib
+
+    import llama_cpp
+    from llama_cpp import _ctypes_extensions
+
+    folder = pathlib.Path(llama_cpp.__file__).parent / "lib"
+    shared: ctypes.CDLL = _ctypes_extensions.load_shared_library(name, folder)
+    return shared
+
+
+def fail(what: str, code: int | None = None, *, hint: str = "") -> NativeError:
+    """The error for a failed native call, with the native lines that explain it."""
+    suffix = "" if code is None else f" (code {code})"
+    return NativeError(f"{what}{suffix}.", code=code, log=LOG.drain(), hint=hint)
+
+
+def backend_info(n_gpu_layers: int = -1) -> BackendInfo:
+    """Which backend and device the library uses; with `n_gpu_layers` 0 it is the CPU."""
+    native = library()
+    devices = _devices()
+    accelerators = [device for device in devices if device.kind in ("GPU", "iGPU")]
+    if accelerators and n_gpu_layers != 0 and native.llama_supports_gpu_offload():
+        main = accelerators[0]
+        backend = "".join(c for c in main.name if not c.isdigit()).rstrip("_- ") or main.name
+        backend = {"MTL": "Metal"}.get(backend, backend)
+    else:
+        main = next((d for d in devices if d.kind == "CPU"), Device(name="CPU", description="CPU", kind="CPU"))
+        backend = "CPU"
+    return BackendInfo(
+        backend=backend,
+        device=main.description,
+        devices=tuple(devices),
+        binding_version=metadata.version("llama-cpp-python"),
+        build=_text_function("ggml-base", "ggml_commit") or _text_function("ggml-base", "ggml_version") or "unknown",
+        system_info=native.llama_print_system_info().decode("utf-8", "replace").strip(),
+    )
+
+
+def _devices() -> Sequence[Device]:
+    core, base = ggml("ggml"), ggml("ggml-base")
+    core.ggml_backend_dev_count.restype = ctypes.c_size_t
+    core.ggml_backend_dev_get.restype = ctypes.c_void_p
+    core.ggml_backend_dev_get.argtypes = [ctypes.c_size_t]
+    for function in ("ggml_backend_dev_name", "ggml_backend_dev_description"):
+        getattr(base, function).restype = ctypes.c_char_p
+        getattr(base, function).argtypes = [ctypes.c_void_p]
+    base.ggml_backend_dev_type.restype = ctypes.c_int
+    base.ggml_backend_dev_type.argtypes = [ctypes.c_void_p]
+    handles = [core.ggml_backend_dev_get(i) for i in range(core.ggml_backend_dev_count())]
+    return [
+        Device(
+            name=base.ggml_backend_dev_name(handle).decode("utf-8", "replace"),
+            description=base.ggml_backend_dev_description(handle).decode("utf-8", "replace"),
+            kind=_DEVICE_TYPES.get(base.ggml_backend_dev_type(handle), "other"),
+        )
+        for handle in handles
+    ]
+
+
+def _text_function(library_name: str, function: str) -> str | None:
+    shared = ggml(library_name)
+    if not hasattr(shared, function):
+        return None
+    call = getattr(shared, function)
+    call.restype = ctypes.c_char_p
+    call.argtypes = []
+    value: bytes | None = call()
+    return value.decode("utf-8", "replace") if value else None

@@ -1,0 +1,181 @@
+"""The loop: draft, verify, accept, roll back. Plain decoding is the same loop with a drafter that proposes nothing.
+
+Both arms of a comparison so share one program, one clock and one way of counting.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from mlsd.clock import Clock
+from mlsd.engine.drafter import Draft, Drafter, Outcome
+from mlsd.engine.rollback import Rollback
+from mlsd.engine.session import Session
+from mlsd.engine.verify import Acceptance, accept_greedy, accept_sampled, draw, probabilities
+from mlsd.errors import CapacityError
+from mlsd.records import Record, Round, Sampling
+
+
+class GenerationLimits(Record, frozen=True, kw_only=True):
+    """When a generation ends."""
+
+    n_predict: int  # output tokens, the first included
+    gamma: int = 0  # the most tokens proposed a round
+    ignore_eog: bool = True  # go on after an end-of-generation token, so that arms have equal lengths
+
+
+class Generation(Record, frozen=True, kw_only=True):
+    """One finished generation."""
+
+    tokens: tuple[int, ...]
+    rounds: tuple[Round, ...]
+    prefill_ns: int  # target: prompt in, first token out
+    draft_prefill_ns: int
+    decode_ns: int  # first token to last
+    ended_by_eog: bool
+
+
+def check_capacity(n_ctx: int, n_prompt: int, limits: GenerationLimits) -> None:
+    """Refuse before any work what cannot fit: prompt and output share the context.
+
+    Raises: CapacityError.
+    """
+    needed = n_prompt + limits.n_predict
+    if needed > n_ctx:
+        raise CapacityError(
+            f"A prompt of {n_prompt} tokens and {limits.n_predict} output tokens need {needed} positions; "
+            f"the context has {n_ctx}.",
+            hint="Give a shorter prompt, a smaller --n-predict or a larger --n-ctx.",
+        )
+
+
+def generate(
+    session: Session,
+    drafter: Drafter,
+    rollback: Rollback,
+    prompt: Sequence[int],
+    limits: GenerationLimits,
+    clock: Clock,
+    *,
+    sampling: Sampling | None = None,
+    rng: np.random.Generator | None = None,
+    on_round: Callable[[int], None] | None = None,
+) -> Generation:
+    """Generate up to `n_predict` tokens after `prompt`; `on_round` hears the output length after each round.
+
+    Raises: CapacityError before any work, EngineError from the session.
+    """
+    check_capacity(session.n_ctx, len(prompt), limits)
+    loop = _Loop(session, drafter, rollback, limits, clock, sampling or Sampling(), rng or np.random.default_rng(0))
+    return loop.run(prompt, on_round)
+
+
+class _Loop:
+    """State of one generation: `output` is committed, its last token is not yet in the target's memory."""
+
+    def __init__(
+        self,
+        session: Session,
+        drafter: Drafter,
+        rollback: Rollback,
+        limits: GenerationLimits,
+        clock: Clock,
+        sampling: Sampling,
+        rng: np.random.Generator,
+    ) -> None:
+        self._session, self._drafter, self._rollback = session, drafter, rollback
+        self._limits, self._clock, self._sampling, self._rng = limits, clock, sampling, rng
+        self._output: list[int] = []
+        self._ended_by_eog = False
+
+    def run(self, prompt: Sequence[int], on_round: Callable[[int], None] | None) -> Generation:
+        now = self._clock.now_ns
+        t0 = now()
+        self._drafter.begin(prompt)
+        t1 = now()
+        self._session.clear()
+        self._session.decode(prompt)
+        first = self._pick_first()
+        self._commit((first,))
+        t2 = now()
+        self._drafter.observe(Outcome(accepted=0, committed=(first,)))
+        rounds: list[Round] = []
+        t3 = now()
+        while not self._finished:
+            rounds.append(self._round())
+            if on_round is not None:
+                on_round(len(self._output))
+        return Generation(
+            tokens=tuple(self._output),
+            rounds=tuple(rounds),
+            prefill_ns=t2 - t1,
+            draft_prefill_ns=t1 - t0,
+            decode_ns=now() - t3,
+            ended_by_eog=self._ended_by_eog,
+        )
+
+    @property
+    def _finished(self) -> bool:
+        return self._ended_by_eog or len(self._output) >= self._limits.n_predict
+
+    def _round(self) -> Round:
+        now, session, rollback = self._clock.now_ns, self._session, self._rollback
+        t0 = now()
+        # One place is the bonus token's, so that no round can overshoot n_predict.
+        k = min(self._limits.gamma, self._limits.n_predict - len(self._output) - 1)
+        draft = self._drafter.propose(k) if k > 0 else Draft()
+        t1 = now()
+        n_past = session.n_past
+        last = self._output[-1]
+        if draft.tokens:
+            rollback.mark()
+        t2 = now()
+        session.decode((last, *draft.tokens), n_outputs=1 + len(draft.tokens))
+        t3 = now()
+        acceptance = self._accept(draft)
+        t4 = now()
+        accepted = draft.tokens[: acceptance.accepted]
+        committed = self._commit((*accepted, acceptance.bonus))
+        n_replayed = 0
+        if len(accepted) < len(draft.tokens):
+            n_replayed = rollback.rewind(n_past + 1 + len(accepted), (last, *accepted))
+        self._drafter.observe(Outcome(accepted=min(len(accepted), len(committed)), committed=committed))
+        t5 = now()
+        draft_ns = t1 - t0 - draft.mark_ns
+        rollback_ns = draft.mark_ns + (t2 - t1) + (t5 - t4)
+        wall_ns = now() - t0
+        return Round(
+            proposed=len(draft.tokens),
+            accepted=min(len(accepted), len(committed)),
+            committed=len(committed),
+            rows=1 + len(draft.tokens) + n_replayed,
+            draft_ns=draft_ns,
+            verify_ns=t3 - t2,
+            rollback_ns=rollback_ns,
+            sample_ns=t4 - t3,
+            other_ns=wall_ns - draft_ns - rollback_ns - (t4 - t2),
+        )
+
+    def _pick_first(self) -> int:
+        if self._sampling.greedy:
+            return self._session.greedy()[0]
+        return draw(probabilities(self._session.logits(), self._sampling)[0], self._rng)
+
+    def _accept(self, draft: Draft) -> Acceptance:
+        if self._sampling.greedy:
+            return accept_greedy(draft.tokens, self._session.greedy())
+        target = probabilities(self._session.logits(), self._sampling)
+        return accept_sampled(draft.tokens, draft.probabilities, target, self._rng)
+
+    def _commit(self, tokens: tuple[int, ...]) -> tuple[int, ...]:
+        """Add tokens to the output; an end-of-generation token is the last one, unless it is ignored."""
+        if not self._limits.ignore_eog:
+            for i, token in enumerate(tokens):
+                if self._session.is_end(token):
+                    tokens = tokens[: i + 1]
+                    self._ended_by_eog = True
+                    break
+        self._output.extend(tokens)
+        return tokens

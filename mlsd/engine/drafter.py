@@ -1,0 +1,85 @@
+"""The one protocol behind every drafting method."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from mlsd.records import Record
+
+
+class Draft(Record, frozen=True, kw_only=True):
+    """What a drafter proposes for one round."""
+
+    tokens: tuple[int, ...] = ()
+    # Distributions the tokens were drawn from, shape (len(tokens), n_vocab); None: the tokens are deterministic.
+    probabilities: npt.NDArray[np.float64] | None = None
+    mark_ns: int = 0  # time inside propose spent on saving state for rollback; counted as rollback, not as drafting
+
+
+class Outcome(Record, frozen=True, kw_only=True):
+    """What became of a draft: `committed` are the accepted tokens and the bonus token, in order."""
+
+    accepted: int
+    committed: tuple[int, ...]
+
+
+class Drafter(Protocol):
+    """A method that proposes tokens. One drafter serves one generation after another on one model load.
+
+    Everything a method learns or computes belongs into `propose`; `observe` only forgets what was rejected. So the
+    loop can time drafting and rollback apart.
+    """
+
+    name: str
+    rollback_name: str | None  # strategy by which the drafter's own memory is rolled back; None: it has none
+
+    def begin(self, prompt: Sequence[int]) -> None:
+        """Start a generation: forget the last one, take in the prompt."""
+
+    def propose(self, k: int) -> Draft:
+        """At most `k` tokens to follow everything committed so far; fewer, or none, is allowed."""
+
+    def observe(self, outcome: Outcome) -> None:
+        """Take in what was committed. Also called once with the first output token, before any proposal."""
+
+    def stats(self) -> dict[str, float]:
+        """Counts and times of the last generation that only this method has, named with units."""
+
+    @property
+    def failed_native_calls(self) -> int:
+        """Failed and ignored native calls of the drafter's own session since it was opened."""
+
+    def close(self) -> None:
+        """Free native handles; calling it twice is harmless."""
+
+
+class NoDrafter:
+    """Plain autoregressive decoding: never proposes. The baseline arm runs through the same loop as every method."""
+
+    name = "none"
+    rollback_name: str | None = None
+    failed_native_calls = 0
+
+    def begin(self, prompt: Sequence[int]) -> None:
+        """Nothing to prepare."""
+
+    def propose(self, k: int) -> Draft:
+        """An empty draft."""
+        return _EMPTY
+
+    def observe(self, outcome: Outcome) -> None:
+        """Nothing to learn."""
+
+    def stats(self) -> dict[str, float]:
+        """None."""
+        return {}
+
+    def close(self) -> None:
+        """Nothing to free."""
+
+
+_EMPTY = Draft()

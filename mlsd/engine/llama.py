@@ -1,0 +1,354 @@
+"""The real session: llama.cpp through the low-level bindings, every return code checked, every handle freed."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mlsd.engine._native import LOG, fail, library
+from mlsd.engine.session import Logits, SessionOptions, Vocabulary
+from mlsd.errors import CapacityError, EngineError, ModelFileError, RollbackError
+
+_FLASH_ATTENTION = {"auto": -1, "off": 0, "on": 1}
+_GGUF_MAGIC = b"GGUF"
+_DECODE_FAILURES = {
+    1: "no free memory slot for the batch",
+    2: "the computation was aborted",
+    -1: "the batch was refused",
+}
+
+
+class LlamaModel:
+    """The weights of one GGUF file; several sessions can share them. Close it after its sessions."""
+
+    def __init__(self, path: Path, *, n_gpu_layers: int = -1, load_mtp: bool = False) -> None:
+        check_gguf(path)
+        self._native = native = library()
+        params = native.llama_model_default_params()
+        params.n_gpu_layers = 1_000 if n_gpu_layers < 0 else n_gpu_layers
+        params.load_mtp = load_mtp
+        LOG.drain()
+        self.handle: Any = native.llama_model_load_from_file(str(path).encode(), params)
+        if not self.handle:
+            raise ModelFileError(
+                f"llama.cpp cannot load {path}: {'; '.join(LOG.drain()[-3:]) or 'no reason given'}.",
+                hint="The file may be truncated or of an architecture this llama.cpp does not know; download it again.",
+            )
+        self.path = path
+        self.vocab: Any = native.llama_model_get_vocab(self.handle)
+        self.vocabulary = self._read_vocabulary()
+        self.is_recurrent = bool(
+            native.llama_model_is_recurrent(self.handle) or native.llama_model_is_hybrid(self.handle)
+        )
+
+    def _read_vocabulary(self) -> Vocabulary:
+        native, vocab = self._native, self.vocab
+        bos, eos = native.llama_vocab_bos(vocab), native.llama_vocab_eos(vocab)
+        return Vocabulary(
+            kind=native.llama_vocab_type(vocab),
+            n_tokens=native.llama_vocab_n_tokens(vocab),
+            bos=bos if bos >= 0 else None,
+            eos=eos if eos >= 0 else None,
+            adds_bos=bool(native.llama_vocab_get_add_bos(vocab)),
+            adds_eos=bool(native.llama_vocab_get_add_eos(vocab)),
+        )
+
+    def session(self, options: SessionOptions) -> LlamaSession:
+        """A new context over these weights."""
+        return LlamaSession(self, options)
+
+    def close(self) -> None:
+        """Free the weights; calling it twice is harmless."""
+        if self.handle:
+            self._native.llama_model_free(self.handle)
+            self.handle = None
+
+    def __enter__(self) -> LlamaModel:
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.close()
+
+
+def check_gguf(path: Path) -> None:
+    """Refuse a path that is not a readable GGUF before the native library sees it.
+
+    Raises: ModelFileError.
+    """
+    if not path.is_file():
+        raise ModelFileError(
+            f"There is no model file {path}.", hint="Give the path of a GGUF, or an id that `mlsd models list` shows."
+        )
+    try:
+        with path.open("rb") as file:
+            magic = file.read(len(_GGUF_MAGIC))
+    except OSError as error:
+        raise ModelFileError(f"{path} cannot be read: {error.strerror}.", hint="Check its permissions.") from error
+    if magic != _GGUF_MAGIC:
+        raise ModelFileError(f"{path} is not a GGUF file (it starts with {magic!r}).", hint="Give a GGUF model.")
+
+
+class LlamaSession:
+    """One llama.cpp context with one sequence (id 0); see `session.Session` for the contract of each method."""
+
+    def __init__(self, model: LlamaModel, options: SessionOptions) -> None:
+        self._native = library()
+        self._model = model
+        self._stack = ExitStack()
+        self.options = options
+        self.failed_native_calls = 0
+        self.last_width = 0
+        self.n_past = 0
+        self._n_outputs = 0
+        self._stale_tokens: list[int] = []
+        self._state: Any = None
+        try:
+            self.handle: Any = self._open_context()
+            self.memory: Any = self._native.llama_get_memory(self.handle)
+            self._open_batch()
+        except BaseException:
+            self._stack.close()
+            raise
+        self.n_ctx = int(self._native.llama_n_ctx(self.handle))
+        self.n_snapshots = int(self._native.llama_n_rs_seq(self.handle))
+
+    # --- opening and closing ------------------------------------------------------------------------------------
+
+    def _open_context(self) -> Any:
+        native, options = self._native, self.options
+        params = native.llama_context_default_params()
+        params.n_ctx = options.n_ctx
+        params.n_batch = options.n_batch
+        # Rollback inside a batch needs the whole verification in one micro-batch.
+        params.n_ubatch = max(options.n_ubatch, options.n_snapshots + 2)
+        params.n_seq_max = options.n_sequences
+        params.kv_unified = options.n_sequences > 1
+        params.n_rs_seq = options.n_snapshots
+        params.n_outputs_max_per_seq = options.max_outputs
+        params.n_threads = params.n_threads_batch = options.n_threads or default_threads()
+        params.flash_attn_type = _FLASH_ATTENTION[options.flash_attention]
+        params.no_perf = True
+        if options.device_sampling:
+            self._attach_greedy_sampler(params)
+        LOG.drain()
+        handle = native.llama_init_from_model(self._model.handle, params)
+        if not handle:
+            raise fail(
+                f"llama.cpp cannot create a context of {options.n_ctx} positions for {self._model.path.name}",
+                hint="Too little memory is the usual reason: a smaller context, model or quantization helps.",
+            )
+        self._stack.callback(native.llama_free, handle)
+        return handle
+
+    def _attach_greedy_sampler(self, params: Any) -> None:
+        native = self._native
+        chain = native.llama_sampler_chain_init(native.llama_sampler_chain_default_params())
+        native.llama_sampler_chain_add(chain, native.llama_sampler_init_greedy())
+        self._stack.callback(native.llama_sampler_free, chain)
+        configs = (native.llama_sampler_seq_config * 1)()
+        configs[0].seq_id = 0
+        configs[0].sampler = ctypes.cast(chain, ctypes.c_void_p)
+        params.samplers = configs
+        params.n_samplers = 1
+
+    def _open_batch(self) -> None:
+        native, size = self._native, self.options.n_batch
+        self._batch = native.llama_batch_init(size, 0, 1)
+        self._stack.callback(native.llama_batch_free, self._batch)
+        # Fields that never change are written once: one sequence, id 0.
+        for i in range(size):
+            self._batch.n_seq_id[i] = 1
+            self._batch.seq_id[i][0] = 0
+        # Views make filling a batch two slice assignments instead of a loop of ctypes stores.
+        self._tokens = np.ctypeslib.as_array(self._batch.token, shape=(size,))
+        self._positions = np.ctypeslib.as_array(self._batch.pos, shape=(size,))
+        self._wanted = np.ctypeslib.as_array(self._batch.logits, shape=(size,))
+        self._counting = np.arange(size, dtype=np.int32)
+
+    def close(self) -> None:
+        """Free context, batch and sampler; calling it twice is harmless."""
+        self._stack.close()
+        self.handle = self.memory = self._state = None
+
+    def __enter__(self) -> LlamaSession:
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.close()
+
+    # --- text -----------------------------------------------------------------------------------------------------
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        """The tokenizer's shape."""
+        return self._model.vocabulary
+
+    def tokenize(self, text: str, *, add_special: bool = True, parse_special: bool = False) -> tuple[int, ...]:
+        """Token ids of `text`."""
+        data = text.encode()
+        size = len(data) + 8
+        for _ in range(2):
+            buffer = (self._native.llama_token * size)()
+            count = self._native.llama_tokenize(
+                self._model.vocab, data, len(data), buffer, size, add_special, parse_special
+            )
+            if count >= 0:
+                return tuple(buffer[:count])
+            size = -count
+        raise fail("llama.cpp cannot tokenize the prompt", count)
+
+    def detokenize(self, tokens: Sequence[int]) -> str:
+        """Text of `tokens`, special tokens spelled out."""
+        ids = (self._native.llama_token * max(1, len(tokens)))(*tokens)
+        size = 16 * len(tokens) + 16
+        for _ in range(2):
+            buffer = ctypes.create_string_buffer(size)
+            count = self._native.llama_detokenize(self._model.vocab, ids, len(tokens), buffer, size, False, True)
+            if count >= 0:
+                return buffer.raw[:count].decode("utf-8", "replace")
+            size = -count
+        raise fail("llama.cpp cannot turn tokens into text", count)
+
+    def token_text(self, token: int) -> str:
+        """The vocabulary's own spelling of one token."""
+        text: bytes | None = self._native.llama_vocab_get_text(self._model.vocab, token)
+        return (text or b"").decode("utf-8", "replace")
+
+    def is_end(self, token: int) -> bool:
+        """Whether the token ends a generation."""
+        return bool(self._native.llama_vocab_is_eog(self._model.vocab, token))
+
+    # --- decoding -------------------------------------------------------------------------------------------------
+
+    def decode(self, tokens: Sequence[int], *, n_outputs: int = 1) -> None:
+        """Append `tokens` and wait for the device; outputs are kept for the last `n_outputs` tokens."""
+        width = len(tokens)
+        if self.options.checked and self.n_past + width > self.n_ctx:
+            raise CapacityError(
+                f"{self.n_past + width} positions do not fit into a context of {self.n_ctx}.",
+                hint="Give a shorter prompt, a smaller n_predict or a larger context.",
+            )
+        size = self.options.n_batch
+        for start in range(0, width, size):
+            part = tokens[start : start + size]
+            last = start + size >= width
+            self._decode_part(part, n_outputs=n_outputs if last else 0)
+        self.last_width = min(width, size)
+
+    def _decode_part(self, tokens: Sequence[int], *, n_outputs: int) -> None:
+        width = len(tokens)
+        if n_outputs > width:
+            raise EngineError(f"{n_outputs} output rows were asked of a batch of {width} tokens.")
+        self._tokens[:width] = tokens
+        np.add(self._counting[:width], self.n_past, out=self._positions[:width])
+        self._wanted[:width] = 0
+        if n_outputs:
+            self._wanted[width - n_outputs : width] = 1
+        self._batch.n_tokens = width
+        code = self._native.llama_decode(self.handle, self._batch)
+        if code == 0:
+            self._native.llama_synchronize(self.handle)
+            self._first_row, self._n_outputs = width - n_outputs, n_outputs
+        elif self.options.checked:
+            reason = _DECODE_FAILURES.get(code, "llama.cpp failed")
+            raise fail(f"Decoding {width} tokens at position {self.n_past} failed: {reason}", code)
+        else:
+            self.failed_native_calls += 1
+            LOG.drain()
+            self._first_row, self._n_outputs = width - n_outputs, n_outputs
+        self.n_past += width
+
+    def greedy(self) -> list[int]:
+        """The most likely next token after each output row of the last decode."""
+        if not self.options.device_sampling:
+            return [int(token) for token in self.logits().argmax(axis=1)]
+        read, handle = self._native.llama_get_sampled_token_ith, self.handle
+        tokens = [read(handle, row) for row in range(self._first_row, self._first_row + self._n_outputs)]
+        if min(tokens, default=0) >= 0:
+            if not self.options.checked and tokens:
+                self._stale_tokens = tokens
+            return tokens
+        if self.options.checked:
+            raise fail("llama.cpp has no sampled token for an output row")
+        # What the study's tool did: go on with whatever an earlier pass left behind.
+        self.failed_native_calls += 1
+        stale = self._stale_tokens or [0]
+        return [token if token >= 0 else stale[min(i, len(stale) - 1)] for i, token in enumerate(tokens)]
+
+    def logits(self) -> Logits:
+        """Logits of the output rows of the last decode, shape (n_outputs, n_vocab), as a copy."""
+        if self.options.device_sampling:
+            raise EngineError("This session samples on the device; open one with device_sampling=False for logits.")
+        n_vocab = self.vocabulary.n_tokens
+        rows = np.empty((self._n_outputs, n_vocab), dtype=np.float32)
+        for i in range(self._n_outputs):
+            pointer = self._native.llama_get_logits_ith(self.handle, self._first_row + i)
+            if not pointer:
+                raise fail(f"llama.cpp has no logits for output row {i}")
+            rows[i] = np.ctypeslib.as_array(pointer, shape=(n_vocab,))
+        return rows
+
+    # --- memory ---------------------------------------------------------------------------------------------------
+
+    def truncate(self, n_past: int) -> None:
+        """Forget every position >= `n_past`."""
+        if not self._native.llama_memory_seq_rm(self.memory, 0, n_past, -1):
+            if self.options.checked:
+                raise RollbackError(
+                    f"llama.cpp cannot cut {self._model.path.name} back from position {self.n_past} to {n_past}.",
+                    hint="Its memory is recurrent; `mlsd probe` shows which rollback strategies are exact for it.",
+                )
+            self.failed_native_calls += 1
+        self.n_past = n_past
+
+    def save_state(self) -> None:
+        """Remember the recurrent state on the device."""
+        flags = self._state_flags()
+        size = int(self._native.llama_state_seq_get_size_ext(self.handle, 0, flags))
+        if self._state is None or len(self._state) != size:
+            self._state = (ctypes.c_uint8 * size)()
+        written = self._native.llama_state_seq_get_data_ext(self.handle, self._state, size, 0, flags)
+        if written != size or size == 0:
+            raise fail(f"Saving the recurrent state wrote {written} of {size} bytes")
+
+    def load_state(self) -> None:
+        """Bring the recurrent state back."""
+        if self._state is None:
+            raise RollbackError("There is no saved state to load.", hint="Call save_state first.")
+        read = self._native.llama_state_seq_set_data_ext(
+            self.handle, self._state, len(self._state), 0, self._state_flags()
+        )
+        if read == 0:
+            raise fail("Loading the recurrent state failed")
+        self._native.llama_synchronize(self.handle)
+
+    def _state_flags(self) -> int:
+        native = self._native
+        return int(native.LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY | native.LLAMA_STATE_SEQ_FLAGS_ON_DEVICE)
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self._native.llama_memory_clear(self.memory, True)
+        self.n_past = self.last_width = 0
+        self._state = None
+
+
+def default_threads() -> int:
+    """Physical cores (performance cores where the machine tells them apart), at least one."""
+    import psutil
+
+    if hasattr(os, "sysconf") and os.uname().sysname == "Darwin":
+        import subprocess
+
+        asked = subprocess.run(
+            ["sysctl", "-n", "hw.perflevel0.physicalcpu"], capture_output=True, text=True, check=False
+        )
+        if asked.returncode == 0 and asked.stdout.strip().isdigit():
+            return max(1, int(asked.stdout))
+    return psutil.cpu_count(logical=False) or os.cpu_count() or 1

@@ -1,0 +1,199 @@
+"""The self-test that decides how a model may be rolled back: on this file, this build and this device.
+
+Each strategy rolls back a few positions of a short text; the logits that follow are compared with those of a fresh
+session that never saw the rejected tokens. Two histories are tried, because they differ in truth: positions that came
+in one batch (what a target does when it verifies) and one by one (what a draft does when it drafts).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from typing import Literal
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from mlsd.engine.rollback import make_rollback
+from mlsd.engine.session import Session, SessionOptions
+from mlsd.errors import EngineError, RollbackError
+from mlsd.records import Record
+
+History = Literal["batch", "single"]
+OpenSession = Callable[[SessionOptions], Session]
+
+_TEXT = (
+    "Measure twice, then cut once. A number that nobody can check is worth less than no number at all, and a clock "
+    "that stops early makes every runner fast. 1 + 2 = 3; def area(r): return 3.14159 * r * r. The quick brown fox "
+    "jumps over the lazy dog while forty-two engineers write down what they saw, and how often it happened again."
+)
+_N_PREFIX = 24
+_N_HISTORY = 8
+_N_CONTINUATION = 4
+_NOISE_WIDTHS = (2, 3, 5, 9, 17, 33)
+# In float32 alone, equal arithmetic in another order moves a logit by about this share of the logits' own spread.
+_ROUNDING_SHARE = 1e-3
+
+
+class StrategyResult(Record, frozen=True, kw_only=True):
+    """One strategy after one kind of history."""
+
+    name: str
+    history: History
+    exact: bool
+    max_logit_diff: float | None = None  # None: the engine refused
+    reason: str | None = None  # why it is not exact
+
+
+class ProbeReport(Record, frozen=True, kw_only=True):
+    """What was found; `target` and `draft` name the strategies the engine will pick (None: none is exact)."""
+
+    strategies: tuple[StrategyResult, ...]
+    kernel_noise: float  # largest logit difference between batched and one-by-one decoding of the same tokens
+    tolerance: float  # differences up to this are the kernels' own
+    control_diff: float  # the same difference without any rollback; a test that cannot see this proves nothing
+    target: str | None
+    draft: str | None
+
+    def result(self, name: str, history: History) -> StrategyResult:
+        """The finding for one strategy and history."""
+        return next(r for r in self.strategies if r.name == name and r.history == history)
+
+
+def probe(open_session: OpenSession, options: SessionOptions) -> ProbeReport:
+    """Test every strategy; takes some hundred decoded positions.
+
+    `options` give threads, layers and attention; context, snapshots and sampling are set here.
+    Raises: EngineError when not even plain decoding works.
+    """
+    lab = _Lab(open_session, options)
+    noise, spread = lab.kernel_noise()
+    tolerance = max(2 * noise, _ROUNDING_SHARE * spread)
+    control = max(lab.difference("none", history) for history in ("batch", "single"))
+    if control <= tolerance:
+        raise EngineError(
+            f"The probe cannot tell right from wrong on this model: ignoring rejected tokens moves its logits by "
+            f"{control:.3g}, kernel noise by {noise:.3g}.",
+            hint="Name a strategy with --rollback; losslessness is still checked after every trial.",
+        )
+    results = tuple(
+        lab.test(name, history, tolerance)
+        for name in ("trim", "snapshots", "checkpoint")
+        for history in ("batch", "single")
+    )
+    exact = {(result.name, result.history) for result in results if result.exact}
+    return ProbeReport(
+        strategies=results,
+        kernel_noise=noise,
+        tolerance=tolerance,
+        control_diff=control,
+        # Cheapest first: a cut, then kept states, then decoding again.
+        target=next((n for n in ("trim", "snapshots", "checkpoint") if (n, "batch") in exact), None),
+        draft=next((n for n in ("trim", "checkpoint") if (n, "single") in exact), None),
+    )
+
+
+class _Lab:
+    """The test bench: one text, split into prefix, kept and rejected tokens, and a continuation."""
+
+    def __init__(self, open_session: OpenSession, options: SessionOptions) -> None:
+        self._open = open_session
+        self._options = options
+        with closing(self._session(0)) as session:
+            ids = session.tokenize(_TEXT, add_special=True)
+        if len(ids) < _N_PREFIX + 2 * _N_HISTORY + _N_CONTINUATION + max(_NOISE_WIDTHS):
+            raise EngineError(f"The probe's text has only {len(ids)} tokens in this vocabulary.")
+        self._prefix = ids[:_N_PREFIX]
+        self._true = ids[_N_PREFIX : _N_PREFIX + _N_HISTORY]
+        self._wrong = ids[-_N_HISTORY:]
+        self._continuation = ids[_N_PREFIX + _N_HISTORY : _N_PREFIX + _N_HISTORY + _N_CONTINUATION]
+        self._long = ids[_N_PREFIX : _N_PREFIX + max(_NOISE_WIDTHS)]
+
+    def _session(self, n_snapshots: int) -> Session:
+        width = max(_NOISE_WIDTHS)
+        return self._open(
+            msgspec.structs.replace(
+                self._options,
+                n_ctx=256,
+                n_snapshots=n_snapshots,
+                max_outputs=width,
+                device_sampling=False,
+                checked=True,
+            )
+        )
+
+    def kernel_noise(self) -> tuple[float, float]:
+        """Largest logit difference between wide and single decoding, and the standard deviation of the logits."""
+        with closing(self._session(0)) as session:
+            session.decode(self._prefix)
+            rows = []
+            for token in self._long:
+                session.decode((token,))
+                rows.append(session.logits()[0])
+            singles = np.stack(rows)
+            worst = 0.0
+            for width in _NOISE_WIDTHS:
+                session.clear()
+                session.decode(self._prefix)
+                session.decode(self._long[:width], n_outputs=width)
+                worst = max(worst, float(np.abs(session.logits() - singles[:width]).max()))
+        return worst, float(singles.std())
+
+    def test(self, name: str, history: History, tolerance: float) -> StrategyResult:
+        try:
+            difference = self.difference(name, history)
+        except EngineError as error:
+            reason = error.message.splitlines()[0]
+            return StrategyResult(name=name, history=history, exact=False, reason=f"refused: {reason}")
+        exact = difference <= tolerance
+        return StrategyResult(
+            name=name,
+            history=history,
+            exact=exact,
+            max_logit_diff=difference,
+            reason=None if exact else f"accepted by the engine, but logits are off by {difference:.3g}",
+        )
+
+    def difference(self, name: str, history: History) -> float:
+        """Largest logit difference over several depths of rollback; `none` leaves the rejected tokens in."""
+        keeps = (1, 4, 7) if history == "batch" else (1, 5)
+        return max(self._difference(name, history, keep) for keep in keeps)
+
+    def _difference(self, name: str, history: History, n_keep: int) -> float:
+        kept = self._true[:n_keep]
+        past = (*kept, *self._wrong[: _N_HISTORY - n_keep])
+        n_past = _N_PREFIX + n_keep
+        with closing(self._session(0)) as fresh:
+            fresh.decode(self._prefix)
+            self._feed(fresh, kept, history)
+            expected = self._continue(fresh)
+        with closing(self._session(_N_HISTORY if name == "snapshots" else 0)) as session:
+            session.decode(self._prefix)
+            if name == "none":
+                self._feed(session, past, history)
+            else:
+                strategy = make_rollback(name, session)
+                strategy.mark()
+                self._feed(session, past, history)
+                if name == "snapshots":
+                    if not session.n_snapshots:
+                        raise RollbackError("the engine keeps no snapshots for this architecture")
+                    session.truncate(n_past)  # past our own guard: the probe must see what the engine really does
+                else:
+                    strategy.rewind(n_past, ())
+                self._feed(session, (*self._prefix, *kept)[session.n_past :], history)
+            return float(np.abs(self._continue(session) - expected).max())
+
+    def _feed(self, session: Session, tokens: Sequence[int], history: History) -> None:
+        parts = [tokens] if history == "batch" else [(token,) for token in tokens]
+        for part in parts:
+            if part:
+                session.decode(part)
+
+    def _continue(self, session: Session) -> npt.NDArray[np.float32]:
+        rows = []
+        for token in self._continuation:
+            session.decode((token,))
+            rows.append(session.logits()[0])
+        return np.stack(rows)

@@ -1,0 +1,149 @@
+"""Rollback strategies: how a session forgets the positions that verification rejected.
+
+A strategy is used in two steps each round: `mark` before speculative tokens go in, `rewind` once it is known how many
+stay. What is exact where (measured, see `probe`):
+
+    trim        attention only; cuts the memory at any position
+    snapshots   recurrent and hybrid; exact only inside the last decoded batch, so for a target, never for a draft that
+                decodes token by token: there llama.cpp says True and leaves a wrong state
+    checkpoint  any memory with a recurrent part; saves the state at the mark and decodes the kept tokens again
+    unchecked   what the study's tool did: ask for a cut, ignore the answer; always invalid, for demonstrations only
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from mlsd.engine.session import Session
+from mlsd.errors import RollbackError
+
+STRATEGIES = ("trim", "snapshots", "checkpoint", "unchecked")
+
+
+class Rollback(Protocol):
+    """One strategy, bound to one session."""
+
+    name: str
+
+    def mark(self) -> None:
+        """Remember the memory as it is: everything in it is confirmed."""
+
+    def rewind(self, n_past: int, replay: Sequence[int]) -> int:
+        """Keep positions below `n_past`, forget the rest; returns the positions decoded again.
+
+        `replay` holds the tokens from the mark up to `n_past`. A strategy that must go back to the mark decodes them
+        again; given an empty `replay` it stops at the mark, and `session.n_past` says so.
+        """
+
+
+class Trim:
+    """Cut attention memory; costs microseconds."""
+
+    name = "trim"
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    def mark(self) -> None:
+        """Nothing to remember."""
+
+    def rewind(self, n_past: int, replay: Sequence[int]) -> int:
+        """Cut."""
+        if n_past < self._session.n_past:
+            self._session.truncate(n_past)
+        return 0
+
+
+class Snapshots:
+    """Go back to a recurrent state kept for a position inside the last batch."""
+
+    name = "snapshots"
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    def mark(self) -> None:
+        """Nothing to remember: the engine keeps a state for each position of the coming batch."""
+
+    def rewind(self, n_past: int, replay: Sequence[int]) -> int:
+        """Cut, after checking that the cut lies where snapshots are exact.
+
+        Raises: RollbackError, because beyond that range the engine answers True and the state is wrong.
+        """
+        session = self._session
+        depth = session.n_past - n_past
+        reach = min(session.n_snapshots, session.last_width - 1)
+        if depth > reach:
+            raise RollbackError(
+                f"Snapshots reach {max(reach, 0)} positions back ({session.n_snapshots} kept, last batch "
+                f"{session.last_width} wide), {depth} were asked for.",
+                hint="Use the checkpoint strategy for a session that decodes token by token.",
+            )
+        if depth:
+            session.truncate(n_past)
+        return 0
+
+
+class Checkpoint:
+    """Load the state saved at the mark and decode the kept tokens again."""
+
+    name = "checkpoint"
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._n_marked = 0
+
+    def mark(self) -> None:
+        """Save the recurrent state."""
+        self._session.save_state()
+        self._n_marked = self._session.n_past
+
+    def rewind(self, n_past: int, replay: Sequence[int]) -> int:
+        """Load, cut, decode `replay` again; nothing to do when every position stays."""
+        session = self._session
+        if n_past == session.n_past:
+            return 0
+        if replay and len(replay) != n_past - self._n_marked:
+            raise RollbackError(
+                f"{len(replay)} tokens cannot replay positions {self._n_marked} to {n_past}.",
+                hint="This is a fault of mlsd; please report it.",
+            )
+        session.load_state()
+        session.truncate(self._n_marked)
+        if replay:
+            session.decode(replay, n_outputs=0)
+        return len(replay)
+
+
+class Unchecked:
+    """Ask for a cut and ignore the answer; the session must have been opened with ``checked=False``."""
+
+    name = "unchecked"
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    def mark(self) -> None:
+        """Nothing to remember."""
+
+    def rewind(self, n_past: int, replay: Sequence[int]) -> int:
+        """Ask, and go on whatever the engine says."""
+        if n_past < self._session.n_past:
+            self._session.truncate(n_past)
+        return 0
+
+
+_TABLE: dict[str, type[Trim | Snapshots | Checkpoint | Unchecked]] = {
+    "trim": Trim,
+    "snapshots": Snapshots,
+    "checkpoint": Checkpoint,
+    "unchecked": Unchecked,
+}
+
+
+def make_rollback(name: str, session: Session) -> Rollback:
+    """The strategy of that name over `session`."""
+    if name not in _TABLE:
+        raise RollbackError(f"There is no rollback strategy {name!r}.", hint=f"Choose one of {', '.join(STRATEGIES)}.")
+    return _TABLE[name](session)

@@ -1,0 +1,114 @@
+"""The seam between mlsd and an inference engine: what a session must do, without a word of llama.cpp.
+
+A session is one model with one context and one sequence of tokens in memory. `llama.LlamaSession` is the real one,
+`fake.FakeSession` a scripted one with exact costs. Loops, rollback strategies and drafters know only this protocol.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from mlsd.records import Record
+
+Logits = npt.NDArray[np.float32]
+
+
+class SessionOptions(Record, frozen=True, kw_only=True):
+    """How a context is made. Widths count positions of one `decode` call."""
+
+    n_ctx: int
+    n_batch: int = 2048
+    n_ubatch: int = 512
+    n_threads: int | None = None
+    n_gpu_layers: int = -1
+    flash_attention: str = "auto"  # auto, on, off
+    n_snapshots: int = 0  # recurrent states kept for rollback inside the last batch
+    max_outputs: int = 1  # the most output rows one decode asks for
+    device_sampling: bool = True  # greedy tokens are picked on the device; logits rows are then not available
+    checked: bool = True  # False repeats the study's mistake: failed native calls are counted and ignored
+    n_sequences: int = 1  # parallel sequences, for tree verification and state synchronisation
+
+
+class Vocabulary(Record, frozen=True, kw_only=True):
+    """What must agree between a target and a draft."""
+
+    kind: int  # the engine's number of the tokenizer type
+    n_tokens: int
+    bos: int | None
+    eos: int | None
+    adds_bos: bool
+    adds_eos: bool
+
+
+class Session(Protocol):
+    """One model, one context, one growing sequence; every call raises an `EngineError` when the engine fails."""
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        """The tokenizer's shape."""
+
+    @property
+    def n_ctx(self) -> int:
+        """Positions that fit into memory."""
+
+    @property
+    def n_past(self) -> int:
+        """Positions in memory; the next token goes to this position."""
+
+    @property
+    def last_width(self) -> int:
+        """Tokens of the last `decode` call; rollback by snapshots is exact only inside them."""
+
+    @property
+    def n_snapshots(self) -> int:
+        """Recurrent snapshots the engine really keeps (0: none)."""
+
+    @property
+    def failed_native_calls(self) -> int:
+        """Native calls that failed and were ignored; always 0 in a checked session."""
+
+    def tokenize(self, text: str, *, add_special: bool = True, parse_special: bool = False) -> tuple[int, ...]:
+        """Token ids of `text`."""
+
+    def detokenize(self, tokens: Sequence[int]) -> str:
+        """Text of `tokens`; bytes that are not UTF-8 become U+FFFD."""
+
+    def token_text(self, token: int) -> str:
+        """The vocabulary's own spelling of one token."""
+
+    def is_end(self, token: int) -> bool:
+        """Whether the token ends a generation."""
+
+    def decode(self, tokens: Sequence[int], *, n_outputs: int = 1) -> None:
+        """Append `tokens` at `n_past` and compute outputs for the last `n_outputs` of them; returns when it is done."""
+
+    def greedy(self) -> list[int]:
+        """The most likely next token after each output row of the last decode, in order."""
+
+    def logits(self) -> Logits:
+        """Logits of the output rows of the last decode: shape (n_outputs, n_vocab), a copy."""
+
+    def truncate(self, n_past: int) -> None:
+        """Forget every position >= `n_past`. Raises RollbackError when the engine says it cannot."""
+
+    def save_state(self) -> None:
+        """Remember the recurrent part of the memory as it is now; one memory a session, the newest."""
+
+    def load_state(self) -> None:
+        """Bring back what `save_state` remembered; attention memory is cut with `truncate`."""
+
+    def clear(self) -> None:
+        """Forget everything."""
+
+    def close(self) -> None:
+        """Free every native handle; calling it twice is harmless."""
+
+    def __enter__(self) -> Session:
+        """A session is its own context manager."""
+
+    def __exit__(self, *_: Any) -> None:
+        """Close."""

@@ -1,0 +1,38 @@
+"""Whether a draft model speaks the target's language: same tokenizer, same ids for the same texts."""
+
+from __future__ import annotations
+
+from mlsd.engine.session import Session
+from mlsd.errors import VocabularyError
+
+# Fine-tuned copies of one family pad their vocabulary differently; as in llama.cpp (common/speculative).
+MAX_SIZE_DIFFERENCE = 128
+_FIRST_COMPARED_TOKEN = 5  # the ids below are control tokens, which families spell differently
+
+
+def check_vocabularies(target: Session, draft: Session) -> None:
+    """Compare type, size, special tokens and the text of every shared token.
+
+    Raises: VocabularyError naming the first thing that differs.
+    """
+    ours, theirs = target.vocabulary, draft.vocabulary
+    if ours.kind != theirs.kind:
+        raise _error(f"their tokenizers are of different types ({ours.kind} and {theirs.kind})")
+    if abs(ours.n_tokens - theirs.n_tokens) > MAX_SIZE_DIFFERENCE:
+        raise _error(f"the target has {ours.n_tokens} tokens, the draft {theirs.n_tokens}")
+    for name, used in (("bos", ours.adds_bos or theirs.adds_bos), ("eos", ours.adds_eos or theirs.adds_eos)):
+        if (getattr(ours, f"adds_{name}"), getattr(theirs, f"adds_{name}")) not in ((True, True), (False, False)):
+            raise _error(f"only one of them adds {name} to a prompt")
+        if used and getattr(ours, name) != getattr(theirs, name):
+            raise _error(f"{name} is token {getattr(ours, name)} in the target, {getattr(theirs, name)} in the draft")
+    for token in range(_FIRST_COMPARED_TOKEN, min(ours.n_tokens, theirs.n_tokens)):
+        text, other = target.token_text(token), draft.token_text(token)
+        if text != other:
+            raise _error(f"token {token} is {text!r} in the target and {other!r} in the draft")
+
+
+def _error(difference: str) -> VocabularyError:
+    return VocabularyError(
+        f"Target and draft do not share a vocabulary: {difference}.",
+        hint="Choose a draft of the target's own family; `mlsd models list` shows families.",
+    )
