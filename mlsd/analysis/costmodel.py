@@ -1,0 +1,183 @@
+"""What speculative decoding should gain: the published speedup formulas and the one built from measured costs.
+
+Pure functions of numbers; nothing here reads data, fits or prints. Times may be in any one unit, as only their ratios
+matter; acceptances are fractions, speedups are ratios of decode tok/s to that of AR.
+
+Sources: Leviathan, Kalman, Matias, "Fast inference from transformers via speculative decoding" (ICML 2023);
+AtomGradient, "Does Speculative Decoding Help Mixture-of-Experts?" (2026), equations 1 and 2;
+Mainardi, Sandikci, Vanschoren, "An Empirical Study of Speculative Decoding for Small Language Models", eq. 1 and 2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from scipy.optimize import brentq
+
+from mlsd.errors import AnalysisError
+from mlsd.records import Record
+
+
+def expected_committed(alphas: Sequence[float]) -> float:
+    """Tokens a round commits on average, the bonus token included.
+
+    ``E = 1 + a_1 + a_1 a_2 + ... + a_1 ... a_g`` with ``a_i = P(position i accepted | position i - 1 accepted)``.
+    An empty sequence (no draft) gives 1. Raises AnalysisError when a value is no probability.
+    """
+    survival, total = 1.0, 1.0
+    for alpha in alphas:
+        if not 0.0 <= alpha <= 1.0:
+            raise AnalysisError(f"An acceptance probability of {alpha} is outside 0..1.")
+        survival *= alpha
+        total += survival
+    return total
+
+
+def expected_committed_iid(alpha: float, gamma: int) -> float:
+    """Tokens a round commits when each position is accepted with the same probability (Leviathan et al., eq. 1).
+
+    ``E = (1 - alpha^(gamma + 1)) / (1 - alpha)``, and ``gamma + 1`` in the limit ``alpha = 1``.
+    """
+    return expected_committed([alpha] * gamma)
+
+
+def iid_alpha(committed_per_round: float, gamma: int) -> float:
+    """The one acceptance probability that would give this MGL: the inverse of `expected_committed_iid`.
+
+    Raises AnalysisError when no probability can (MGL below 1 or above gamma + 1).
+    """
+    if not 1.0 <= committed_per_round <= gamma + 1.0:
+        raise AnalysisError(f"An MGL of {committed_per_round:.3f} cannot come from gamma {gamma} (1 to {gamma + 1}).")
+    if committed_per_round in (1.0, gamma + 1.0):
+        return 0.0 if committed_per_round == 1.0 else 1.0
+    return float(brentq(lambda alpha: expected_committed_iid(alpha, gamma) - committed_per_round, 0.0, 1.0))
+
+
+def mgl_from_acceptance(acceptance: float, proposed_per_round: float) -> float:
+    """MGL from the acceptance rate over proposed tokens: ``1 + acceptance * proposed / round``.
+
+    This is a count identity, not a model. With `proposed_per_round = gamma` it is the largest MGL the rate allows.
+    """
+    return 1.0 + acceptance * proposed_per_round
+
+
+def speedup_classical(alpha: float, gamma: int, draft_cost: float) -> float:
+    """Speedup when verifying costs one plain pass at any gamma (Leviathan et al., theorem 3.8).
+
+    ``S = (1 - a^(g+1)) / ((1 - a)(c g + 1))``; `alpha` a: i.i.d. acceptance probability; `draft_cost` c: time of one
+    draft token / T(1); `gamma` g.
+    """
+    return expected_committed_iid(alpha, gamma) / (draft_cost * gamma + 1.0)
+
+
+def speedup_batch_published(gamma: int, t_seq: float, t_draft: float, t_verify: float) -> float:
+    """Speedup as the mixture-of-experts study defines it (its equation 2).
+
+    ``S = g T_seq / (T_draft(g) + T_verify(g))``; `t_seq`: T(1); `t_draft`: all drafting of a round; `t_verify`: the
+    pass over the draft. It counts every proposed token as output, rejected ones too, so it holds only at an acceptance
+    rate of one (and then forgets the bonus token). Kept to be fitted, compared and shown to fail.
+    """
+    return gamma * t_seq / (t_draft + t_verify)
+
+
+def speedup_overhead(committed_per_round: float, draft_over_verify: float) -> float:
+    """Speedup from MGL and drafting overhead (small-model study, equation 1): ``S = MGL / (1 + C_d / C_v)``.
+
+    `draft_over_verify` is the time of all drafting of a round / the time of its verification, taken to cost one plain
+    pass. Retrieval drafters have it near 0; then S approaches MGL, its upper bound.
+    """
+    return committed_per_round / (1.0 + draft_over_verify)
+
+
+def speedup_measured(
+    committed_per_round: float, t_one: float, t_draft: float, t_verify: float, t_rollback: float = 0.0
+) -> float:
+    """Speedup from costs that were each measured (design of mlsd).
+
+    ``S = E[committed] * T(1) / (T_draft(g) + T(g + 1) + T_rollback)``. `t_one`: T(1), one plain pass of the target;
+    `t_draft`: drafting of one round, catch-up included; `t_verify`: T(gamma + 1); `t_rollback`: rollback and the rest.
+    """
+    return committed_per_round * t_one / (t_draft + t_verify + t_rollback)
+
+
+def break_even_committed(t_one: float, t_draft: float, t_verify: float, t_rollback: float = 0.0) -> float:
+    """The MGL at which speculation neither gains nor loses: round time / T(1)."""
+    return (t_draft + t_verify + t_rollback) / t_one
+
+
+def break_even_alpha(
+    gamma: int, t_one: float, t_draft: float, t_verify: float, t_rollback: float = 0.0
+) -> float | None:
+    """The i.i.d. acceptance probability at which speedup is 1, or None when even full acceptance loses."""
+    needed = break_even_committed(t_one, t_draft, t_verify, t_rollback)
+    if needed > gamma + 1.0:
+        return None
+    return iid_alpha(max(needed, 1.0), gamma)
+
+
+def target_efficiency(t_one: float, t_verify: float) -> float:
+    """``T(1) / T(gamma + 1)``: 1 when verification is free, 1 / (gamma + 1) when it saves nothing (MoESD)."""
+    return t_one / t_verify
+
+
+def extrapolated_alphas(alphas: Sequence[float], gamma: int) -> list[float]:
+    """Conditional acceptances for a longer draft than was measured: the last one is taken to go on.
+
+    Raises AnalysisError when there is none to continue from.
+    """
+    if not alphas and gamma > 0:
+        raise AnalysisError("No acceptance was measured at any position, so none can be predicted.")
+    return [alphas[min(i, len(alphas) - 1)] for i in range(gamma)]
+
+
+class GammaChoice(Record, frozen=True, kw_only=True):
+    """The best draft length under a cost model."""
+
+    gamma: int  # 0: leave speculation off
+    speedup: float  # 1.0 when off
+    committed_per_round: float
+
+
+def best_gamma(
+    alphas: Sequence[float],
+    verify_time: Mapping[int, float],
+    draft_time_per_token: float,
+    *,
+    draft_time_fixed: float = 0.0,
+    rollback_time: float = 0.0,
+) -> GammaChoice:
+    """The gamma with the highest predicted speedup, "off" (gamma 0) included.
+
+    `verify_time` maps rows k to T(k) and must hold 1; each k > 1 in it makes gamma = k - 1 a candidate. Drafting of a
+    round costs ``draft_time_fixed + gamma * draft_time_per_token``. Ties go to the shorter draft.
+    """
+    if 1 not in verify_time:
+        raise AnalysisError("T(1) was not measured, so no speedup can be predicted.")
+    best = GammaChoice(gamma=0, speedup=1.0, committed_per_round=1.0)
+    for rows in sorted(set(verify_time) - {1}):
+        gamma = rows - 1
+        committed = expected_committed(extrapolated_alphas(alphas, gamma))
+        drafting = draft_time_fixed + gamma * draft_time_per_token
+        speedup = speedup_measured(committed, verify_time[1], drafting, verify_time[rows], rollback_time)
+        if speedup > best.speedup:
+            best = GammaChoice(gamma=gamma, speedup=speedup, committed_per_round=committed)
+    return best
+
+
+def conditional_acceptance(proposed: Sequence[int], accepted: Sequence[int]) -> list[float | None]:
+    """Acceptance at each position given that all before it were accepted, from the counts of rounds.
+
+    ``a_i = #(accepted >= i) / #(accepted >= i - 1 and proposed >= i)``; None where no round got that far.
+    """
+    n_proposed, n_accepted = np.asarray(proposed), np.asarray(accepted)
+    if n_proposed.shape != n_accepted.shape:
+        raise AnalysisError("Proposed and accepted counts come from different numbers of rounds.")
+    if np.any(n_accepted > n_proposed) or np.any(n_accepted < 0):
+        raise AnalysisError("A round accepted more tokens than were proposed.")
+    longest = int(n_proposed.max()) if n_proposed.size else 0
+    result: list[float | None] = []
+    for i in range(1, longest + 1):
+        tried = int(np.sum((n_accepted >= i - 1) & (n_proposed >= i)))
+        result.append(float(np.sum(n_accepted >= i)) / tried if tried else None)
+    return result

@@ -1,0 +1,145 @@
+"""T(k), the time of one target pass over k rows, as functions that can be fitted; and how many experts k rows touch.
+
+Pure functions of arrays: rows k >= 1 in, milliseconds out. Bytes are bytes, bandwidths GB/s (10^9 bytes a second),
+compute rates GFLOP/s (10^9 a second).
+
+Sources: the roofline is Williams, Waterman, Patterson (CACM 2009); uniform expert coverage is MoESD (arXiv 2505.19645);
+kernel steps are where llama.cpp's Metal backend changes its matrix kernels (ggml-metal-ops.cpp).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from mlsd.errors import AnalysisError
+from mlsd.records import Record
+
+Floats = NDArray[np.float64]
+
+# Rows from which another Metal kernel is used: vector -> extended vector (2, for K-quants 4) -> matrix (9); experts 32.
+METAL_KERNEL_STEPS = (2, 4, 9, 32)
+
+_MS_PER_BYTE_AT_1_GB_S = 1e-6  # one byte at 1 GB/s takes 1e-9 s
+
+
+def constant(rows: ArrayLike, t_one: float) -> Floats:
+    """``T(k) = t_one``: verification is free. `t_one` in ms."""
+    return np.full_like(_rows(rows), t_one)
+
+
+def linear(rows: ArrayLike, fixed: float, per_row: float) -> Floats:
+    """``T(k) = fixed + per_row * k``, both in ms."""
+    return fixed + per_row * _rows(rows)
+
+
+def roofline(
+    rows: ArrayLike, fixed: float, bandwidth_gb_s: float, rate_gflop_s: float, n_bytes: float, gflop_per_row: float
+) -> Floats:
+    """``T(k) = t0 + max(bytes / BW, k * flops / F)``: memory-bound at first, compute-bound from the ridge on.
+
+    `fixed` t0 in ms; `n_bytes` read by a pass of any width; `gflop_per_row` work of one row in 10^9 operations.
+    """
+    memory = n_bytes * _MS_PER_BYTE_AT_1_GB_S / bandwidth_gb_s
+    compute = 1e3 * gflop_per_row * _rows(rows) / rate_gflop_s
+    return fixed + np.maximum(memory, compute)
+
+
+def stepped(rows: ArrayLike, fixed: float, per_row: float, jumps: Sequence[float], edges: Sequence[int]) -> Floats:
+    """``T(k) = fixed + per_row * k + sum of jumps_j for each edge_j <= k``: a line with kernel steps.
+
+    `jumps` in ms, one for each edge (the first row count the new kernel takes); a jump may be negative.
+    """
+    if len(jumps) != len(edges):
+        raise AnalysisError(f"{len(edges)} kernel steps need as many jumps, not {len(jumps)}.")
+    k = _rows(rows)
+    raised: Floats = step_columns(k, edges) @ np.asarray(jumps, dtype=float)
+    return fixed + per_row * k + raised
+
+
+def step_columns(rows: ArrayLike, edges: Sequence[int]) -> Floats:
+    """One column an edge: 1 where the row count has reached it, else 0. Shape (rows, edges)."""
+    return (_rows(rows)[:, None] >= np.asarray(edges, dtype=float)[None, :]).astype(np.float64)
+
+
+def distinct_experts(rows: ArrayLike, n_experts: int, n_used: int, correlation: float = 0.0) -> Floats:
+    """Experts of one layer that k consecutive tokens touch: ``N(k) = E (1 - (1 - K/E)^(k^(1 - r)))``.
+
+    `n_experts` E, `n_used` K a token. `correlation` r = 0 is independent uniform routing (MoESD); at r = 1 all tokens
+    share their experts. In between, k tokens count as k^(1 - r) independent ones, because neighbours repeat experts the
+    more of them there are. N(1) = K for every r.
+    """
+    effective = _rows(rows) ** (1.0 - correlation)
+    return n_experts * (1.0 - (1.0 - n_used / n_experts) ** effective)
+
+
+def moe_bytes(distinct: ArrayLike, always_bytes: float, n_layers: int, expert_bytes: float) -> Floats:
+    """Bytes a pass reads: ``b_always + L * N(k) * b_expert``.
+
+    `distinct` N(k): experts touched in a layer, modelled or measured; `always_bytes`: attention, shared experts, output
+    layer; `n_layers` L with experts; `expert_bytes` of one routed expert of one layer.
+    """
+    return always_bytes + n_layers * np.asarray(distinct, dtype=float) * expert_bytes
+
+
+def moe_pass(rows: ArrayLike, pass_bytes: ArrayLike, fixed: float, bandwidth_gb_s: float, per_row: float) -> Floats:
+    """``T(k) = t0 + bytes(k) / BW + per_row * k``; `fixed` t0 and `per_row` in ms, `pass_bytes` from `moe_bytes`."""
+    memory = np.asarray(pass_bytes, dtype=float) * _MS_PER_BYTE_AT_1_GB_S / bandwidth_gb_s
+    return fixed + memory + per_row * _rows(rows)
+
+
+class Steps(Record, frozen=True, kw_only=True):
+    """Kernel steps found in measured times."""
+
+    edges: tuple[int, ...]  # first row count of each new kernel
+    jumps_ms: tuple[float, ...]
+    fixed_ms: float
+    per_row_ms: float
+
+
+def find_steps(rows: ArrayLike, times_ms: ArrayLike, max_steps: int = 5) -> Steps:
+    """Find kernel steps by forward selection: add the edge that explains most while BIC falls.
+
+    Least squares on relative errors. Edges are at measured row counts; the BIC counts two parameters a step, its place
+    and its height. Raises AnalysisError below four different row counts.
+    """
+    k, times = _rows(rows), np.asarray(times_ms, dtype=float)
+    if len(np.unique(k)) < 4:
+        raise AnalysisError("Kernel steps need times at four or more row counts.")
+    edges: list[int] = []
+    best = _step_fit(k, times, edges)
+    while len(edges) < max_steps:
+        free = [int(edge) for edge in np.unique(k)[1:] if int(edge) not in edges]
+        trials = [(_step_fit(k, times, [*edges, edge]), edge) for edge in free]
+        if not trials:
+            break
+        (candidate, edge) = min(trials, key=lambda trial: trial[0][0])
+        if candidate[0] >= best[0]:
+            break
+        best, edges = candidate, [*edges, edge]
+    order = np.argsort(edges)
+    solution = best[1]
+    return Steps(
+        edges=tuple(int(edges[i]) for i in order),
+        jumps_ms=tuple(float(solution[2 + i]) for i in order),
+        fixed_ms=float(solution[0]),
+        per_row_ms=float(solution[1]),
+    )
+
+
+def _step_fit(k: Floats, times: Floats, edges: Sequence[int]) -> tuple[float, Floats]:
+    """BIC and least-squares solution (fixed, per_row, jumps) of the stepped line on relative errors."""
+    design = np.column_stack([np.ones_like(k), k, step_columns(k, edges)]) / times[:, None]
+    answer, _, rank, _ = np.linalg.lstsq(design, np.ones_like(times), rcond=None)
+    solution = answer.astype(np.float64)
+    if rank < design.shape[1]:
+        return np.inf, solution
+    n = len(times)
+    variance = max(float(np.mean((design @ solution - 1.0) ** 2)), 1e-18)
+    return n * np.log(variance) + (2 + 2 * len(edges)) * np.log(n), solution
+
+
+def _rows(rows: ArrayLike) -> Floats:
+    return np.atleast_1d(np.asarray(rows, dtype=float))
