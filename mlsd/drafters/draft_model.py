@@ -9,21 +9,42 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import msgspec
 import numpy as np
 
 from mlsd.clock import Clock
+from mlsd.drafters import DrafterBench
 from mlsd.engine.drafter import Draft, Outcome
-from mlsd.engine.rollback import Rollback
+from mlsd.engine.rollback import Rollback, make_rollback
 from mlsd.engine.session import Session
 from mlsd.engine.verify import Probabilities, draw, probabilities
+from mlsd.engine.vocabulary import check_vocabularies
+from mlsd.errors import InputError
 from mlsd.records import DRAFT_MODEL, Sampling
+
+
+def make(bench: DrafterBench) -> DraftModel:
+    """Open the draft beside the target.
+
+    Raises: InputError without a draft, VocabularyError when the two do not fit, RollbackError when no strategy does.
+    """
+    if bench.draft_path is None:
+        raise InputError("The draft-model method needs a draft.", hint="Name one with --draft.")
+    strategy = bench.draft_rollback(bench.draft_path)
+    options = msgspec.structs.replace(bench.options, device_sampling=bench.sampling.greedy, max_outputs=1)
+    session = bench.open_model(bench.draft_path).session(options)
+    try:
+        check_vocabularies(bench.target, session)
+        return DraftModel(session, make_rollback(strategy, session), bench.clock, sampling=bench.sampling)
+    except BaseException:
+        session.close()
+        raise
 
 
 class DraftModel:
     """A chain of tokens from a draft session.
 
     Greedy sampling needs a session that samples on the device; with a temperature the session must give logits.
-    `min_probability` ends a draft early once the draft's own probability of its next token falls below it (0: never).
     """
 
     name = DRAFT_MODEL
@@ -35,22 +56,22 @@ class DraftModel:
         clock: Clock,
         *,
         sampling: Sampling | None = None,
-        rng: np.random.Generator | None = None,
     ) -> None:
         self._session = session
         self._rollback = rollback
         self._clock = clock
         self._sampling = sampling or Sampling()
-        self._rng = rng or np.random.default_rng(0)
+        self._rng = np.random.default_rng(0)
         self._context: list[int] = []
         self._drafted: tuple[int, ...] = ()
         self.rollback_name: str | None = rollback.name
         self._n_steps = 0
         self._n_catch_up = 0
 
-    def begin(self, prompt: Sequence[int]) -> None:
+    def begin(self, prompt: Sequence[int], rng: np.random.Generator) -> None:
         """Decode the prompt."""
         self._session.clear()
+        self._rng = rng
         self._context = list(prompt)
         self._drafted = ()
         self._n_steps = self._n_catch_up = 0

@@ -92,10 +92,10 @@ class _Loop:
 
     def run(self, prompt: Sequence[int], on_round: Callable[[int], None] | None) -> Generation:
         now = self._clock.now_ns
-        t0 = now()
-        self._drafter.begin(prompt)
-        t1 = now()
         self._session.clear()
+        t0 = now()
+        self._drafter.begin(prompt, self._rng)
+        t1 = now()
         self._session.decode(prompt)
         first = self._pick_first()
         self._commit((first,))

@@ -37,8 +37,8 @@ class Drafter(Protocol):
     name: str
     rollback_name: str | None  # strategy by which the drafter's own memory is rolled back; None: it has none
 
-    def begin(self, prompt: Sequence[int]) -> None:
-        """Start a generation: forget the last one, take in the prompt."""
+    def begin(self, prompt: Sequence[int], rng: np.random.Generator) -> None:
+        """Start a generation: forget the last one, take in the prompt; `rng` serves all random choices in it."""
 
     def propose(self, k: int) -> Draft:
         """At most `k` tokens to follow everything committed so far; fewer, or none, is allowed."""
@@ -64,7 +64,7 @@ class NoDrafter:
     rollback_name: str | None = None
     failed_native_calls = 0
 
-    def begin(self, prompt: Sequence[int]) -> None:
+    def begin(self, prompt: Sequence[int], rng: np.random.Generator) -> None:
         """Nothing to prepare."""
 
     def propose(self, k: int) -> Draft:

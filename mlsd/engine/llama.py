@@ -59,6 +59,39 @@ class LlamaModel:
             adds_eos=bool(native.llama_vocab_get_add_eos(vocab)),
         )
 
+    def tokenize(self, text: str, *, add_special: bool = True, parse_special: bool = False) -> tuple[int, ...]:
+        """Token ids of `text`."""
+        data = text.encode()
+        size = len(data) + 8
+        for _ in range(2):
+            buffer = (self._native.llama_token * size)()
+            count = self._native.llama_tokenize(self.vocab, data, len(data), buffer, size, add_special, parse_special)
+            if count >= 0:
+                return tuple(buffer[:count])
+            size = -count
+        raise fail("llama.cpp cannot tokenize the prompt", count)
+
+    def detokenize(self, tokens: Sequence[int]) -> str:
+        """Text of `tokens`, special tokens spelled out."""
+        ids = (self._native.llama_token * max(1, len(tokens)))(*tokens)
+        size = 16 * len(tokens) + 16
+        for _ in range(2):
+            buffer = ctypes.create_string_buffer(size)
+            count = self._native.llama_detokenize(self.vocab, ids, len(tokens), buffer, size, False, True)
+            if count >= 0:
+                return buffer.raw[:count].decode("utf-8", "replace")
+            size = -count
+        raise fail("llama.cpp cannot turn tokens into text", count)
+
+    def token_text(self, token: int) -> str:
+        """The vocabulary's own spelling of one token."""
+        text: bytes | None = self._native.llama_vocab_get_text(self.vocab, token)
+        return (text or b"").decode("utf-8", "replace")
+
+    def is_end(self, token: int) -> bool:
+        """Whether the token ends a generation."""
+        return bool(self._native.llama_vocab_is_eog(self.vocab, token))
+
     def session(self, options: SessionOptions) -> LlamaSession:
         """A new context over these weights."""
         return LlamaSession(self, options)
@@ -191,38 +224,19 @@ class LlamaSession:
 
     def tokenize(self, text: str, *, add_special: bool = True, parse_special: bool = False) -> tuple[int, ...]:
         """Token ids of `text`."""
-        data = text.encode()
-        size = len(data) + 8
-        for _ in range(2):
-            buffer = (self._native.llama_token * size)()
-            count = self._native.llama_tokenize(
-                self._model.vocab, data, len(data), buffer, size, add_special, parse_special
-            )
-            if count >= 0:
-                return tuple(buffer[:count])
-            size = -count
-        raise fail("llama.cpp cannot tokenize the prompt", count)
+        return self._model.tokenize(text, add_special=add_special, parse_special=parse_special)
 
     def detokenize(self, tokens: Sequence[int]) -> str:
         """Text of `tokens`, special tokens spelled out."""
-        ids = (self._native.llama_token * max(1, len(tokens)))(*tokens)
-        size = 16 * len(tokens) + 16
-        for _ in range(2):
-            buffer = ctypes.create_string_buffer(size)
-            count = self._native.llama_detokenize(self._model.vocab, ids, len(tokens), buffer, size, False, True)
-            if count >= 0:
-                return buffer.raw[:count].decode("utf-8", "replace")
-            size = -count
-        raise fail("llama.cpp cannot turn tokens into text", count)
+        return self._model.detokenize(tokens)
 
     def token_text(self, token: int) -> str:
         """The vocabulary's own spelling of one token."""
-        text: bytes | None = self._native.llama_vocab_get_text(self._model.vocab, token)
-        return (text or b"").decode("utf-8", "replace")
+        return self._model.token_text(token)
 
     def is_end(self, token: int) -> bool:
         """Whether the token ends a generation."""
-        return bool(self._native.llama_vocab_is_eog(self._model.vocab, token))
+        return self._model.is_end(token)
 
     # --- decoding -------------------------------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ A session is one model with one context and one sequence of tokens in memory. `l
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -106,9 +106,3 @@ class Session(Protocol):
 
     def close(self) -> None:
         """Free every native handle; calling it twice is harmless."""
-
-    def __enter__(self) -> Session:
-        """A session is its own context manager."""
-
-    def __exit__(self, *_: Any) -> None:
-        """Close."""

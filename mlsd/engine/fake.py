@@ -1,0 +1,141 @@
+"""A scripted session with a fake clock: the same protocol, exact costs, no native code.
+
+The script is a function from a context to the next token, so a draft can agree with its target as often as a test
+wants. Memory behaves like the real ones: attention memory can be cut anywhere, recurrent memory only inside the
+snapshots of the last batch, and outside that range a cut is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from mlsd.clock import FakeClock
+from mlsd.engine.session import Logits, SessionOptions, Vocabulary
+from mlsd.errors import NativeError, RollbackError
+from mlsd.records import Record
+
+Script = Callable[[Sequence[int]], int]
+
+
+class FakeCosts(Record, frozen=True, kw_only=True):
+    """What each call adds to the fake clock."""
+
+    pass_ns: int = 1_000_000  # one decode call of any width
+    row_ns: int = 0  # each further position of a decode call
+    sample_ns: int = 0
+    truncate_ns: int = 0
+    state_ns: int = 0  # saving or loading the recurrent state
+
+
+class FakeSession:
+    """See `session.Session` for the contract of each method."""
+
+    n_vocab = 256
+
+    def __init__(
+        self,
+        script: Script,
+        options: SessionOptions,
+        clock: FakeClock,
+        costs: FakeCosts | None = None,
+        *,
+        recurrent: bool = False,
+        fail_after: int | None = None,
+    ) -> None:
+        self._script, self._clock, self._costs = script, clock, costs or FakeCosts()
+        self._recurrent = recurrent
+        self._fail_after = fail_after  # decode calls that succeed before one fails; None: all do
+        self.options = options
+        self.context: list[int] = []
+        self.failed_native_calls = 0
+        self.last_width = 0
+        self.n_ctx = options.n_ctx
+        self.n_snapshots = options.n_snapshots if recurrent else 0
+        self.vocabulary = Vocabulary(kind=1, n_tokens=self.n_vocab, bos=None, eos=0, adds_bos=False, adds_eos=False)
+        self._outputs: list[int] = []
+        self._saved: list[int] | None = None
+        self.closed = False
+
+    @property
+    def n_past(self) -> int:
+        """Positions in memory."""
+        return len(self.context)
+
+    def tokenize(self, text: str, *, add_special: bool = True, parse_special: bool = False) -> tuple[int, ...]:
+        """One token a byte."""
+        return tuple(text.encode())
+
+    def detokenize(self, tokens: Sequence[int]) -> str:
+        """Bytes back to text."""
+        return bytes(tokens).decode("utf-8", "replace")
+
+    def token_text(self, token: int) -> str:
+        """The byte as a character."""
+        return chr(token)
+
+    def is_end(self, token: int) -> bool:
+        """Token 0 ends a generation."""
+        return token == 0
+
+    def decode(self, tokens: Sequence[int], *, n_outputs: int = 1) -> None:
+        """Append and charge the pass."""
+        if self._fail_after is not None:
+            if self._fail_after == 0:
+                raise NativeError("The scripted failure.", code=-1)
+            self._fail_after -= 1
+        self._clock.advance(self._costs.pass_ns + self._costs.row_ns * (len(tokens) - 1))
+        self.context.extend(tokens)
+        self.last_width = len(tokens)
+        end = len(self.context)
+        self._outputs = [self._script(self.context[:i]) for i in range(end - n_outputs + 1, end + 1)]
+
+    def greedy(self) -> list[int]:
+        """The script's tokens."""
+        self._clock.advance(self._costs.sample_ns)
+        return list(self._outputs)
+
+    def logits(self) -> Logits:
+        """Eight for the script's token, zero elsewhere."""
+        self._clock.advance(self._costs.sample_ns)
+        rows = np.zeros((len(self._outputs), self.n_vocab), dtype=np.float32)
+        rows[np.arange(len(self._outputs)), self._outputs] = 8.0
+        return rows
+
+    def truncate(self, n_past: int) -> None:
+        """Cut where this kind of memory allows it."""
+        depth = self.n_past - n_past
+        if self._recurrent and depth > min(self.n_snapshots, self.last_width - 1):
+            raise RollbackError(f"The fake recurrent memory cannot go back {depth} positions.")
+        self._clock.advance(self._costs.truncate_ns)
+        del self.context[n_past:]
+
+    def save_state(self) -> None:
+        """Copy the context."""
+        self._clock.advance(self._costs.state_ns)
+        self._saved = list(self.context)
+
+    def load_state(self) -> None:
+        """Bring the copy back."""
+        if self._saved is None:
+            raise RollbackError("There is no saved state to load.")
+        self._clock.advance(self._costs.state_ns)
+        self.context = list(self._saved)
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self.context = []
+        self._saved = None
+        self.last_width = 0
+
+    def close(self) -> None:
+        """Note that it was closed."""
+        self.closed = True
+
+    def __enter__(self) -> FakeSession:
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.close()

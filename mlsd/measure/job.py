@@ -1,0 +1,103 @@
+"""What crosses to a worker and back: a Job in, Events out, all plain serializable data.
+
+This is the seam at which something other than a local process (another Mac, an existing scheduler) can take over.
+"""
+
+from __future__ import annotations
+
+from mlsd.records import Case, ModelRef, PromptRef, Record, Trial
+
+
+class ModelFile(Record, frozen=True, kw_only=True):
+    """A model and where its file lies on the machine that runs the job."""
+
+    ref: ModelRef
+    path: str
+
+
+class PromptText(Record, frozen=True, kw_only=True):
+    """A prompt to tokenize on the target: whole, or cut to an exact number of tokens."""
+
+    text: str
+    n_tokens: int | None = None
+    chat: bool = False  # wrap the text in the model's own chat template
+
+
+class Slot(Record, frozen=True, kw_only=True):
+    """One place in the order of measurement."""
+
+    case: Case
+    block: int
+    repeat: int
+    position: int
+
+
+class Reference(Record, frozen=True, kw_only=True):
+    """The greedy output of the target on one prompt, known from an earlier run."""
+
+    prompt: str  # key in `Job.prompts`
+    n_predict: int
+    tokens: tuple[int, ...]
+
+
+class Job(Record, frozen=True, kw_only=True):
+    """All trials of one load: a target, at most one second model a drafter, and the slots in order."""
+
+    target: ModelFile
+    models: tuple[ModelFile, ...] = ()  # drafts, found by the id in the case's drafter
+    prompts: dict[str, PromptText]  # by `prompt_key`
+    slots: tuple[Slot, ...]
+    references: tuple[Reference, ...] = ()
+    cool_down_s: float = 0.0  # pause between blocks; each arm is warmed again after it
+    keep_text: bool = True
+
+
+class Loaded(Record, frozen=True, kw_only=True, tag=True):
+    """The models are in memory and the arms of the job can run."""
+
+    load_ns: int
+    backend: str
+    device: str
+    build: str
+    system_info: str
+    binding_version: str
+
+
+class Started(Record, frozen=True, kw_only=True, tag=True):
+    """The slot of this index begins (warm-up included)."""
+
+    index: int
+
+
+class Progress(Record, frozen=True, kw_only=True, tag=True):
+    """A sign of life inside a slot, between timed regions or at most a few times a second."""
+
+    index: int
+    n_tokens: int
+
+
+class Done(Record, frozen=True, kw_only=True, tag=True):
+    """The slot of this index ended with this trial, measured or failed."""
+
+    index: int
+    trial: Trial
+
+
+class Refused(Record, frozen=True, kw_only=True, tag=True):
+    """The job cannot run at all: bad input or a model that does not load."""
+
+    message: str
+    hint: str
+    kind: str  # class name of the error
+
+
+class Finished(Record, frozen=True, kw_only=True, tag=True):
+    """Every slot was visited."""
+
+
+Event = Loaded | Started | Progress | Done | Refused | Finished
+
+
+def prompt_key(prompt: PromptRef) -> str:
+    """The key of a prompt in `Job.prompts`: text and length together."""
+    return f"{prompt.sha256}:{prompt.n_tokens}"

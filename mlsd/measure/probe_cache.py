@@ -1,0 +1,67 @@
+"""Probe results kept between runs: the same file on the same build and device need not be tested twice."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from mlsd.engine._native import backend_info
+from mlsd.engine.probe import ProbeReport
+from mlsd.engine.session import SessionOptions
+from mlsd.records import ModelRef
+
+_FORMAT = 1  # raise it when the probe changes what it tests
+
+
+def cache_folder() -> Path:
+    """Where mlsd keeps what can be made again: ``MLSD_CACHE``, else the platform's cache folder."""
+    if "MLSD_CACHE" in os.environ:
+        return Path(os.environ["MLSD_CACHE"])
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "Caches" / "mlsd"
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "mlsd"
+
+
+class ProbeCache:
+    """One small file a model, build, device and setting."""
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self._folder = (folder or cache_folder()) / "probe"
+
+    def get(self, ref: ModelRef, options: SessionOptions, make: Callable[[], ProbeReport]) -> ProbeReport:
+        """The stored report, or the one `make` gives now. A model without a hash is never stored."""
+        if ref.sha256 is None:
+            return make()
+        path = self._folder / f"{self._key(ref.sha256, options)}.json"
+        try:
+            return msgspec.json.decode(path.read_bytes(), type=ProbeReport)
+        except (OSError, msgspec.MsgspecError):
+            report = make()
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            part = path.with_suffix(f".{os.getpid()}")
+            part.write_bytes(msgspec.json.encode(report))
+            part.replace(path)
+        except OSError:
+            pass  # a cache that cannot be written costs a second, nothing else
+        return report
+
+    def _key(self, sha256: str, options: SessionOptions) -> str:
+        info = backend_info(options.n_gpu_layers)
+        parts = (
+            _FORMAT,
+            sha256,
+            info.build,
+            info.binding_version,
+            info.backend,
+            info.device,
+            options.n_threads,
+            options.flash_attention,
+            options.n_gpu_layers,
+        )
+        return hashlib.sha256(repr(parts).encode()).hexdigest()[:24]

@@ -1,0 +1,146 @@
+"""Driving a worker process: start it, hear its events, survive its death, and go on with the next slot."""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from typing import IO
+
+import msgspec
+
+from mlsd import errors
+from mlsd.errors import MlsdError, WorkerError
+from mlsd.measure.job import Done, Event, Finished, Job, Progress, Refused, Started
+from mlsd.measure.worker import failed_trial
+
+_EVENTS: msgspec.json.Decoder[Event] = msgspec.json.Decoder(Event)
+_LOG_TAIL_BYTES = 2_000
+# Loading a large model or a first pass may take minutes; silence longer than this is a hang.
+DEFAULT_PATIENCE_S = 600.0
+
+
+def run_job(job: Job, *, patience_s: float = DEFAULT_PATIENCE_S) -> Iterator[Event]:
+    """Run a job in worker processes and yield its events; slot indices are the job's own.
+
+    A worker that dies or falls silent for `patience_s` in a slot makes that slot a failed trial; a new worker goes on
+    with the slots behind it. `Refused` and two deaths before any slot end the job.
+
+    Raises: the worker's own MlsdError for a refused job, WorkerError when a worker cannot even start a slot.
+    """
+    first = 0
+    while first < len(job.slots):
+        rest = msgspec.structs.replace(job, slots=job.slots[first:])
+        current: int | None = None  # index in `rest` of the slot the worker is in
+        n_done = 0
+        with _Worker(rest) as worker:
+            for event in worker.events(patience_s):
+                if isinstance(event, Refused):
+                    raise _as_error(event)
+                if isinstance(event, Finished):
+                    yield event
+                    return
+                if isinstance(event, Started | Progress | Done):
+                    current = event.index
+                    if isinstance(event, Done):
+                        n_done, current = event.index + 1, None
+                    event = msgspec.structs.replace(event, index=event.index + first)
+                yield event
+            reason = worker.obituary()
+        if current is None and n_done == 0:
+            raise WorkerError(
+                f"The worker process died before its first trial: {reason}",
+                hint="`mlsd doctor` shows whether the machine has the memory; try a smaller model or context.",
+            )
+        if current is None:
+            current = n_done
+        slot = rest.slots[current] if current < len(rest.slots) else None
+        if slot is not None:
+            yield Done(index=first + current, trial=failed_trial(slot, f"The worker process died: {reason}"))
+        first += current + 1
+    yield Finished()
+
+
+def _as_error(event: Refused) -> MlsdError:
+    kind = getattr(errors, event.kind, MlsdError)
+    error: MlsdError = MlsdError.__new__(kind)
+    MlsdError.__init__(error, event.message, hint=event.hint)
+    return error
+
+
+class _Worker:
+    """One worker process; leaving the block ends it."""
+
+    def __init__(self, job: Job) -> None:
+        self._stderr: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed in __exit__
+        self._hung = False
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "mlsd.measure.worker"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._stderr,
+        )
+        self._lines: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        threading.Thread(target=self._read, daemon=True).start()
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):  # a worker that died at once speaks through its obituary
+            self._process.stdin.write(msgspec.json.encode(job) + b"\n")
+            self._process.stdin.flush()
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            self._lines.put(line)
+        self._lines.put(None)
+
+    def events(self, patience_s: float) -> Iterator[Event]:
+        """Events until the worker finishes, dies, or says nothing for `patience_s`."""
+        while True:
+            try:
+                line = self._lines.get(timeout=patience_s)
+            except queue.Empty:
+                self._hung = True
+                self._process.kill()
+                return
+            if line is None:
+                return
+            yield _EVENTS.decode(line)
+
+    def obituary(self) -> str:
+        """How the worker ended, with the last lines it left behind."""
+        code = self._process.wait()
+        if self._hung:
+            how = "it hung and was killed"
+        elif code < 0:
+            how = f"killed by {_signal_name(-code)}"
+            if -code == signal.SIGKILL:
+                how += " (too little memory is the usual reason)"
+        else:
+            how = f"exit code {code}"
+        self._stderr.seek(0, 2)
+        self._stderr.seek(max(0, self._stderr.tell() - _LOG_TAIL_BYTES))
+        tail = self._stderr.read().decode("utf-8", "replace").strip()
+        return f"{how}. {tail}".strip()
+
+    def __enter__(self) -> _Worker:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.kill()
+        self._process.wait()
+        for stream in (self._process.stdin, self._process.stdout, self._stderr):
+            if stream is not None:
+                with contextlib.suppress(OSError):
+                    stream.close()
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

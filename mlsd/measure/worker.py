@@ -1,0 +1,152 @@
+"""The worker process: one Job in on standard input, Events out on standard output, one JSON text a line.
+
+All native work happens here, so that a crash, an abort or an out-of-memory kill costs one trial and not the suite.
+Run as ``python -m mlsd.measure.worker``. It ends itself when its parent does: standard input then closes.
+"""
+
+from __future__ import annotations
+
+import datetime
+import os
+import signal
+import sys
+import threading
+import time
+import traceback
+from typing import BinaryIO
+
+import msgspec
+
+from mlsd.clock import MonotonicClock
+from mlsd.engine._native import backend_info
+from mlsd.errors import MlsdError
+from mlsd.hardware import read_conditions
+from mlsd.measure.job import Done, Event, Finished, Job, Loaded, Progress, Refused, Slot, Started
+from mlsd.measure.probe_cache import ProbeCache
+from mlsd.measure.rig import Rig
+from mlsd.records import Trial
+
+_PROGRESS_PERIOD_NS = 500_000_000
+
+
+def main() -> None:
+    """Read one job, run it, say what happens."""
+    # Ctrl-C is the parent's to handle; it ends the worker when it wants to.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    os.environ.setdefault("GGML_NO_BACKTRACE", "1")
+    out = _private_stdout()
+    line = sys.stdin.buffer.readline()
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    job = msgspec.json.decode(line, type=Job)
+    work(job, _Sender(out))
+
+
+def _private_stdout() -> BinaryIO:
+    """Events keep the real standard output; whatever native code prints goes to standard error."""
+    private = os.fdopen(os.dup(1), "wb", buffering=0)
+    os.dup2(2, 1)
+    return private
+
+
+def _end_with_parent() -> None:
+    while sys.stdin.buffer.read(1):
+        pass
+    os._exit(1)
+
+
+class _Sender:
+    def __init__(self, out: BinaryIO) -> None:
+        self._out = out
+
+    def __call__(self, event: Event) -> None:
+        self._out.write(msgspec.json.encode(event) + b"\n")
+
+
+def work(job: Job, send: _Sender) -> None:
+    """Run every slot of a job; a slot that fails becomes a failed trial, a job that cannot start is refused."""
+    try:
+        rig = Rig(job, MonotonicClock(), ProbeCache())
+    except MlsdError as error:
+        send(Refused(message=error.message, hint=error.hint, kind=type(error).__name__))
+        return
+    with rig:
+        runner = _SlotRunner(job, rig, send)
+        for index in range(len(job.slots)):
+            runner.run(index)
+    send(Finished())
+
+
+class _SlotRunner:
+    def __init__(self, job: Job, rig: Rig, send: _Sender) -> None:
+        self._job, self._rig, self._send = job, rig, send
+        self._warm: set[str] = set()
+        self._block: int | None = None
+        self._first = True
+        info = backend_info(job.slots[0].case.engine.n_gpu_layers)
+        send(
+            Loaded(
+                load_ns=rig.load_ns,
+                backend=info.backend,
+                device=info.device,
+                build=info.build,
+                system_info=info.system_info,
+                binding_version=info.binding_version,
+            )
+        )
+
+    def run(self, index: int) -> None:
+        slot = self._job.slots[index]
+        self._cool_down(slot)
+        self._send(Started(index=index))
+        try:
+            if slot.case.id not in self._warm:
+                self._rig.warm_up(slot.case)
+                self._warm.add(slot.case.id)
+            trial = self._measure(index, slot)
+        except MlsdError as error:
+            trial = failed_trial(slot, str(error))
+        except Exception:  # noqa: BLE001 - the worker boundary: whatever went wrong is this trial's reason
+            trial = failed_trial(slot, traceback.format_exc(limit=-4))
+        self._send(Done(index=index, trial=trial))
+
+    def _measure(self, index: int, slot: Slot) -> Trial:
+        last_ns = time.monotonic_ns()
+
+        def on_round(n_tokens: int) -> None:
+            nonlocal last_ns
+            if time.monotonic_ns() - last_ns > _PROGRESS_PERIOD_NS:
+                last_ns = time.monotonic_ns()
+                self._send(Progress(index=index, n_tokens=n_tokens))
+
+        trial = self._rig.run(slot, conditions=read_conditions(), keep_text=self._job.keep_text, on_round=on_round)
+        if self._first:
+            trial = msgspec.structs.replace(trial, load_ns=self._rig.load_ns)
+            self._first = False
+        return trial
+
+    def _cool_down(self, slot: Slot) -> None:
+        if self._block not in (None, slot.block) and self._job.cool_down_s > 0:
+            time.sleep(self._job.cool_down_s)
+            # An idle machine lowers its clocks; every arm is warmed again before it is measured.
+            self._warm.clear()
+        self._block = slot.block
+
+
+def failed_trial(slot: Slot, reason: str) -> Trial:
+    """The row of a trial that gave no number."""
+    return Trial(
+        case_id=slot.case.id,
+        arm=slot.case.arm,
+        gamma=slot.case.gamma,
+        block=slot.block,
+        repeat=slot.repeat,
+        position=slot.position,
+        status="failed",
+        started_at=datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds"),
+        error=reason,
+        invalid_reason="the trial failed",
+    )
+
+
+if __name__ == "__main__":
+    main()
