@@ -5,7 +5,10 @@ This is the seam at which something other than a local process (another Mac, an 
 
 from __future__ import annotations
 
-from mlsd.records import Case, ModelRef, PromptRef, Record, Trial
+import datetime
+
+from mlsd.engine.probe import ProbeReport
+from mlsd.records import Case, EngineOptions, ModelRef, PromptRef, Record, Trial
 
 
 class ModelFile(Record, frozen=True, kw_only=True):
@@ -40,7 +43,7 @@ class Reference(Record, frozen=True, kw_only=True):
     tokens: tuple[int, ...]
 
 
-class Job(Record, frozen=True, kw_only=True):
+class Job(Record, frozen=True, kw_only=True, tag=True):
     """All trials of one load: a target, at most one second model a drafter, and the slots in order."""
 
     target: ModelFile
@@ -50,6 +53,22 @@ class Job(Record, frozen=True, kw_only=True):
     references: tuple[Reference, ...] = ()
     cool_down_s: float = 0.0  # pause between blocks; each arm is warmed again after it
     keep_text: bool = True
+
+
+class ProbeJob(Record, frozen=True, kw_only=True, tag=True):
+    """Test one model's rollback strategies."""
+
+    model: ModelFile
+    engine: EngineOptions
+
+
+class Probed(Record, frozen=True, kw_only=True, tag=True):
+    """What a probe job found."""
+
+    model: ModelRef
+    backend: str
+    device: str
+    report: ProbeReport
 
 
 class Loaded(Record, frozen=True, kw_only=True, tag=True):
@@ -95,9 +114,26 @@ class Finished(Record, frozen=True, kw_only=True, tag=True):
     """Every slot was visited."""
 
 
-Event = Loaded | Started | Progress | Done | Refused | Finished
+Event = Loaded | Started | Progress | Done | Refused | Finished | Probed
+Work = Job | ProbeJob
 
 
 def prompt_key(prompt: PromptRef) -> str:
     """The key of a prompt in `Job.prompts`: text and length together."""
     return f"{prompt.sha256}:{prompt.n_tokens}"
+
+
+def failed_trial(slot: Slot, reason: str) -> Trial:
+    """The row of a trial that gave no number."""
+    return Trial(
+        case_id=slot.case.id,
+        arm=slot.case.arm,
+        gamma=slot.case.gamma,
+        block=slot.block,
+        repeat=slot.repeat,
+        position=slot.position,
+        status="failed",
+        started_at=datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds"),
+        error=reason,
+        invalid_reason="the trial failed",
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import sys
@@ -37,19 +38,26 @@ class ProbeCache:
         """The stored report, or the one `make` gives now. A model without a hash is never stored."""
         if ref.sha256 is None:
             return make()
-        path = self._folder / f"{self._key(ref.sha256, options)}.json"
         try:
-            return msgspec.json.decode(path.read_bytes(), type=ProbeReport)
+            return msgspec.json.decode(self._path(ref.sha256, options).read_bytes(), type=ProbeReport)
         except (OSError, msgspec.MsgspecError):
             report = make()
-        try:
+        self.put(ref, options, report)
+        return report
+
+    def put(self, ref: ModelRef, options: SessionOptions, report: ProbeReport) -> None:
+        """Store a report; a cache that cannot be written costs a second the next time, nothing else."""
+        if ref.sha256 is None:
+            return
+        path = self._path(ref.sha256, options)
+        with contextlib.suppress(OSError):
             path.parent.mkdir(parents=True, exist_ok=True)
             part = path.with_suffix(f".{os.getpid()}")
             part.write_bytes(msgspec.json.encode(report))
             part.replace(path)
-        except OSError:
-            pass  # a cache that cannot be written costs a second, nothing else
-        return report
+
+    def _path(self, sha256: str, options: SessionOptions) -> Path:
+        return self._folder / f"{self._key(sha256, options)}.json"
 
     def _key(self, sha256: str, options: SessionOptions) -> str:
         info = backend_info(options.n_gpu_layers)

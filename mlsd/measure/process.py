@@ -16,8 +16,21 @@ import msgspec
 
 from mlsd import errors
 from mlsd.errors import MlsdError, WorkerError
-from mlsd.measure.job import Done, Event, Finished, Job, Progress, Refused, Started
-from mlsd.measure.worker import failed_trial
+from mlsd.measure.job import (
+    Done,
+    Event,
+    Finished,
+    Job,
+    ModelFile,
+    Probed,
+    ProbeJob,
+    Progress,
+    Refused,
+    Started,
+    Work,
+    failed_trial,
+)
+from mlsd.records import EngineOptions
 
 _EVENTS: msgspec.json.Decoder[Event] = msgspec.json.Decoder(Event)
 _LOG_TAIL_BYTES = 2_000
@@ -66,6 +79,20 @@ def run_job(job: Job, *, patience_s: float = DEFAULT_PATIENCE_S) -> Iterator[Eve
     yield Finished()
 
 
+def run_probe(model: ModelFile, engine: EngineOptions, *, patience_s: float = DEFAULT_PATIENCE_S) -> Probed:
+    """Probe one model in a worker process.
+
+    Raises: the worker's own MlsdError, WorkerError when it dies.
+    """
+    with _Worker(ProbeJob(model=model, engine=engine)) as worker:
+        for event in worker.events(patience_s):
+            if isinstance(event, Refused):
+                raise _as_error(event)
+            if isinstance(event, Probed):
+                return event
+        raise WorkerError(f"The worker process died while it probed {model.ref.id}: {worker.obituary()}")
+
+
 def _as_error(event: Refused) -> MlsdError:
     kind = getattr(errors, event.kind, MlsdError)
     error: MlsdError = MlsdError.__new__(kind)
@@ -76,7 +103,7 @@ def _as_error(event: Refused) -> MlsdError:
 class _Worker:
     """One worker process; leaving the block ends it."""
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, work: Work) -> None:
         self._stderr: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed in __exit__
         self._hung = False
         self._process = subprocess.Popen(
@@ -89,7 +116,7 @@ class _Worker:
         threading.Thread(target=self._read, daemon=True).start()
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):  # a worker that died at once speaks through its obituary
-            self._process.stdin.write(msgspec.json.encode(job) + b"\n")
+            self._process.stdin.write(msgspec.json.encode(work) + b"\n")
             self._process.stdin.flush()
 
     def _read(self) -> None:

@@ -6,24 +6,40 @@ Run as ``python -m mlsd.measure.worker``. It ends itself when its parent does: s
 
 from __future__ import annotations
 
-import datetime
 import os
 import signal
 import sys
 import threading
 import time
 import traceback
+from pathlib import Path
 from typing import BinaryIO
 
 import msgspec
 
 from mlsd.clock import MonotonicClock
 from mlsd.engine._native import backend_info
+from mlsd.engine.llama import LlamaModel
+from mlsd.engine.probe import probe
 from mlsd.errors import MlsdError
 from mlsd.hardware import read_conditions
-from mlsd.measure.job import Done, Event, Finished, Job, Loaded, Progress, Refused, Slot, Started
+from mlsd.measure.job import (
+    Done,
+    Event,
+    Finished,
+    Job,
+    Loaded,
+    Probed,
+    ProbeJob,
+    Progress,
+    Refused,
+    Slot,
+    Started,
+    Work,
+    failed_trial,
+)
 from mlsd.measure.probe_cache import ProbeCache
-from mlsd.measure.rig import Rig
+from mlsd.measure.rig import Rig, session_options
 from mlsd.records import Trial
 
 _PROGRESS_PERIOD_NS = 500_000_000
@@ -37,8 +53,15 @@ def main() -> None:
     out = _private_stdout()
     line = sys.stdin.buffer.readline()
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    job = msgspec.json.decode(line, type=Job)
-    work(job, _Sender(out))
+    work = msgspec.json.decode(line, type=Work)
+    send = _Sender(out)
+    try:
+        if isinstance(work, ProbeJob):
+            send(probe_model(work))
+        else:
+            run_slots(work, send)
+    except MlsdError as error:
+        send(Refused(message=error.message, hint=error.hint, kind=type(error).__name__))
 
 
 def _private_stdout() -> BinaryIO:
@@ -62,18 +85,26 @@ class _Sender:
         self._out.write(msgspec.json.encode(event) + b"\n")
 
 
-def work(job: Job, send: _Sender) -> None:
-    """Run every slot of a job; a slot that fails becomes a failed trial, a job that cannot start is refused."""
-    try:
-        rig = Rig(job, MonotonicClock(), ProbeCache())
-    except MlsdError as error:
-        send(Refused(message=error.message, hint=error.hint, kind=type(error).__name__))
-        return
-    with rig:
+def run_slots(job: Job, send: _Sender) -> None:
+    """Run every slot of a job; a slot that fails becomes a failed trial.
+
+    Raises: MlsdError when the job cannot start at all.
+    """
+    with Rig(job, MonotonicClock(), ProbeCache()) as rig:
         runner = _SlotRunner(job, rig, send)
         for index in range(len(job.slots)):
             runner.run(index)
     send(Finished())
+
+
+def probe_model(job: ProbeJob) -> Probed:
+    """Load a model and probe it now, whatever the cache says; the cache then knows the result."""
+    options = session_options(job.engine, 256)
+    with LlamaModel(Path(job.model.path), n_gpu_layers=job.engine.n_gpu_layers) as model:
+        report = probe(model.session, options)
+    ProbeCache().put(job.model.ref, options, report)
+    info = backend_info(job.engine.n_gpu_layers)
+    return Probed(model=job.model.ref, backend=info.backend, device=info.device, report=report)
 
 
 class _SlotRunner:
@@ -130,22 +161,6 @@ class _SlotRunner:
             # An idle machine lowers its clocks; every arm is warmed again before it is measured.
             self._warm.clear()
         self._block = slot.block
-
-
-def failed_trial(slot: Slot, reason: str) -> Trial:
-    """The row of a trial that gave no number."""
-    return Trial(
-        case_id=slot.case.id,
-        arm=slot.case.arm,
-        gamma=slot.case.gamma,
-        block=slot.block,
-        repeat=slot.repeat,
-        position=slot.position,
-        status="failed",
-        started_at=datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds"),
-        error=reason,
-        invalid_reason="the trial failed",
-    )
 
 
 if __name__ == "__main__":

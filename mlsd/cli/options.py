@@ -1,0 +1,92 @@
+"""Parsing shared by commands: number lists, models, drafters, engine settings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+from mlsd.errors import InputError
+from mlsd.measure.job import ModelFile
+from mlsd.records import DrafterSpec, EngineOptions, ModelRef, OptionValue
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class IntList(click.ParamType[tuple[int, ...]]):
+    """Integers separated by commas: ``1,2,4``."""
+
+    name = "n,n,..."
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:
+        """Parse, or fail with the part that is not a number."""
+        if isinstance(value, tuple):
+            return value
+        try:
+            return tuple(int(part) for part in str(value).split(",") if part.strip())
+        except ValueError:
+            self.fail(f"{value!r} is not a list of integers like 1,2,4", param, ctx)
+
+
+def engine_options(command: F) -> F:
+    """Add the options of the native contexts; the command receives `engine`."""
+    for option in reversed(
+        (
+            click.option("--n-threads", type=click.IntRange(min=1), help="CPU threads [default: performance cores]"),
+            click.option("--n-gpu-layers", type=int, default=-1, help="Layers on the GPU [default: all]"),
+            click.option("--n-ctx", type=click.IntRange(min=1), help="Context [default: what the run needs]"),
+            click.option(
+                "--flash-attention", type=click.Choice(["auto", "on", "off"]), default="auto", show_default=True
+            ),
+        )
+    ):
+        command = option(command)
+    return command
+
+
+def make_engine(n_threads: int | None, n_gpu_layers: int, n_ctx: int | None, flash_attention: str) -> EngineOptions:
+    """The record of what `engine_options` parsed."""
+    return EngineOptions(
+        n_threads=n_threads,
+        n_gpu_layers=n_gpu_layers,
+        n_ctx=n_ctx,
+        flash_attention=flash_attention,  # type: ignore[arg-type]  # click.Choice guarantees it
+    )
+
+
+def model_file(text: str) -> ModelFile:
+    """A model given as a path or a manifest id.
+
+    Raises: ModelFileError, ManifestError or HubError with what to do.
+    """
+    from mlsd.hub import resolve_model
+
+    model = resolve_model(text)
+    return ModelFile(ref=model.ref, path=str(model.path))
+
+
+def parse_drafter(text: str, draft: ModelRef | None) -> DrafterSpec:
+    """``NAME`` or ``NAME:option=value,...``; values become bool, int or float where they look like it.
+
+    Raises: InputError for an option without a value.
+    """
+    name, _, rest = text.partition(":")
+    options: dict[str, OptionValue] = {}
+    for part in filter(None, rest.split(",")):
+        key, separator, value = part.partition("=")
+        if not separator or not key:
+            raise InputError(f"{part!r} in --drafter {text!r} is not option=value.", hint="Like pld:ngram=3,length=10.")
+        options[key] = _option_value(value)
+    return DrafterSpec(name=name, options=options, draft=draft)
+
+
+def _option_value(text: str) -> OptionValue:
+    if text in ("true", "false"):
+        return text == "true"
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
