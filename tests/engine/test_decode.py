@@ -1,0 +1,195 @@
+"""The loop on a scripted session: what it counts, what it times, when it stops."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mlsd.clock import FakeClock
+from mlsd.drafters.draft_model import DraftModel
+from mlsd.engine.decode import Generation, GenerationLimits, generate
+from mlsd.engine.drafter import NoDrafter
+from mlsd.engine.fake import FakeCosts, FakeSession
+from mlsd.engine.rollback import make_rollback
+from mlsd.engine.session import SessionOptions
+from mlsd.errors import CapacityError, NativeError, RollbackError
+
+PROMPT = (5, 6, 7)
+MS = 1_000_000
+
+
+def truth(context: Sequence[int]) -> int:
+    """A next token that depends on the whole context, so that a wrong memory shows at once. Never the end token."""
+    value = 17
+    for token in context:
+        value = (value * 31 + token + 1) % 65_521
+    return 1 + value % 250
+
+
+def fallible(wrong_every: int):  # type: ignore[no-untyped-def]
+    """A draft that errs at every `wrong_every`-th context length."""
+
+    def script(context: Sequence[int]) -> int:
+        token = truth(context)
+        return token if len(context) % wrong_every else 1 + token % 250
+
+    return script
+
+
+def run(
+    *,
+    gamma: int = 0,
+    n_predict: int = 20,
+    draft_script=truth,  # type: ignore[no-untyped-def]
+    recurrent: bool = False,
+    target_strategy: str = "trim",
+    draft_strategy: str = "trim",
+    target_costs: FakeCosts | None = None,
+    draft_costs: FakeCosts | None = None,
+    n_ctx: int = 128,
+    target_script=truth,  # type: ignore[no-untyped-def]
+    ignore_eog: bool = True,
+) -> Generation:
+    clock = FakeClock()
+    options = SessionOptions(n_ctx=n_ctx, n_snapshots=gamma + 1 if target_strategy == "snapshots" else 0)
+    target = FakeSession(target_script, options, clock, target_costs, recurrent=recurrent)
+    if gamma:
+        draft = FakeSession(draft_script, SessionOptions(n_ctx=n_ctx), clock, draft_costs, recurrent=recurrent)
+        drafter = DraftModel(draft, make_rollback(draft_strategy, draft), clock)
+    limits = GenerationLimits(n_predict=n_predict, gamma=gamma, ignore_eog=ignore_eog)
+    return generate(
+        target, drafter if gamma else NoDrafter(), make_rollback(target_strategy, target), PROMPT, limits, clock
+    )
+
+
+PLAIN = run(n_predict=40).tokens
+
+
+def test_plain_decoding_commits_one_token_a_round() -> None:
+    result = run(n_predict=20)
+    assert len(result.tokens) == 20
+    assert [(r.proposed, r.accepted, r.committed, r.rows) for r in result.rounds] == [(0, 0, 1, 1)] * 19
+
+
+@given(gamma=st.integers(1, 9), n_predict=st.integers(2, 40), wrong_every=st.integers(1, 9))
+@pytest.mark.parametrize(
+    ("recurrent", "target_strategy", "draft_strategy"),
+    [(False, "trim", "trim"), (True, "snapshots", "checkpoint"), (True, "checkpoint", "checkpoint")],
+)
+def test_speculative_output_equals_plain_output_whatever_the_draft(
+    recurrent: bool, target_strategy: str, draft_strategy: str, gamma: int, n_predict: int, wrong_every: int
+) -> None:
+    result = run(
+        gamma=gamma,
+        n_predict=n_predict,
+        draft_script=fallible(wrong_every),
+        recurrent=recurrent,
+        target_strategy=target_strategy,
+        draft_strategy=draft_strategy,
+    )
+    assert result.tokens == PLAIN[:n_predict]
+    assert len(result.tokens) - 1 == len(result.rounds) + sum(r.accepted for r in result.rounds)
+
+
+def test_an_identical_draft_is_accepted_whole() -> None:
+    result = run(gamma=4, n_predict=21)
+    assert [(r.proposed, r.accepted) for r in result.rounds] == [(4, 4)] * 4
+
+
+def test_no_round_proposes_more_than_is_left_to_generate() -> None:
+    result = run(gamma=8, n_predict=12)
+    assert [(r.proposed, r.committed) for r in result.rounds] == [(8, 9), (1, 2)]
+
+
+def test_the_parts_of_a_round_are_timed_apart_and_sum_to_the_whole() -> None:
+    result = run(
+        gamma=4,
+        n_predict=21,
+        target_costs=FakeCosts(pass_ns=10 * MS, row_ns=1 * MS, sample_ns=3 * MS),
+        draft_costs=FakeCosts(pass_ns=2 * MS, sample_ns=0),
+    )
+    first = result.rounds[0]
+    assert first.verify_ns == 14 * MS
+    assert first.draft_ns == 4 * 2 * MS
+    assert first.sample_ns == 3 * MS
+    assert first.rollback_ns == first.other_ns == 0
+    assert sum(r.wall_ns for r in result.rounds) == result.decode_ns
+
+
+def test_saving_and_loading_state_counts_as_rollback() -> None:
+    costs = FakeCosts(pass_ns=10 * MS, state_ns=1 * MS, truncate_ns=MS // 2)
+    result = run(
+        gamma=4,
+        n_predict=21,
+        draft_script=fallible(1),
+        recurrent=True,
+        target_strategy="checkpoint",
+        draft_strategy="checkpoint",
+        target_costs=costs,
+        draft_costs=FakeCosts(pass_ns=0),
+    )
+    # save, load, cut, and the one confirmed token decoded again
+    assert result.rounds[0].rollback_ns == 1 * MS + 1 * MS + MS // 2 + 10 * MS
+    assert result.rounds[0].rows == 5 + 1
+
+
+def test_prefill_is_not_part_of_decoding() -> None:
+    result = run(n_predict=3, target_costs=FakeCosts(pass_ns=10 * MS))
+    assert (result.prefill_ns, result.decode_ns) == (10 * MS, 20 * MS)
+
+
+def test_generation_ends_at_an_accepted_end_token() -> None:
+    def ends(context: Sequence[int]) -> int:
+        return 0 if len(context) == len(PROMPT) + 6 else truth(context)
+
+    result = run(gamma=4, target_script=ends, draft_script=ends, ignore_eog=False)
+    assert result.ended_by_eog
+    assert result.tokens == (*PLAIN[:6], 0)
+    assert result.rounds[-1].committed == result.rounds[-1].accepted
+
+
+def test_the_end_token_is_a_token_like_any_other_when_it_is_ignored() -> None:
+    result = run(target_script=lambda context: 0, n_predict=5)
+    assert result.tokens == (0,) * 5
+
+
+def test_a_prompt_that_cannot_fit_is_refused_before_any_work() -> None:
+    with pytest.raises(CapacityError, match="3 tokens and 126 output tokens need 129 positions; the context has 128"):
+        run(n_predict=126)
+
+
+def test_snapshots_refuse_to_roll_back_a_draft_that_decoded_token_by_token() -> None:
+    with pytest.raises(RollbackError, match="Snapshots reach 0 positions back"):
+        run(gamma=4, draft_script=fallible(1), recurrent=True, target_strategy="checkpoint", draft_strategy="snapshots")
+
+
+def test_a_failing_engine_stops_the_generation() -> None:
+    clock = FakeClock()
+    session = FakeSession(truth, SessionOptions(n_ctx=64), clock, fail_after=3)
+    with pytest.raises(NativeError, match="scripted failure"):
+        generate(session, NoDrafter(), make_rollback("trim", session), PROMPT, GenerationLimits(n_predict=20), clock)
+
+
+def test_sampled_output_repeats_with_the_seed() -> None:
+    from mlsd.records import Sampling
+
+    def once(seed: int) -> tuple[int, ...]:
+        clock = FakeClock()
+        session = FakeSession(truth, SessionOptions(n_ctx=64), clock)
+        return generate(
+            session,
+            NoDrafter(),
+            make_rollback("trim", session),
+            PROMPT,
+            GenerationLimits(n_predict=20),
+            clock,
+            sampling=Sampling(temperature=2.0),
+            rng=np.random.default_rng(seed),
+        ).tokens
+
+    assert once(1) == once(1)
+    assert once(1) != once(2)

@@ -1,0 +1,108 @@
+"""Acceptance rules keep the target's choice, or its distribution."""
+
+from __future__ import annotations
+
+import itertools
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mlsd.engine.verify import accept_greedy, accept_sampled, draw, probabilities
+from mlsd.records import Sampling
+
+TOKENS = st.lists(st.integers(0, 5), max_size=12)
+
+
+@given(TOKENS, st.integers(0, 5))
+def test_greedy_accepts_everything_that_equals_the_target(tokens: list[int], bonus: int) -> None:
+    result = accept_greedy(tokens, [*tokens, bonus])
+    assert (result.accepted, result.bonus) == (len(tokens), bonus)
+
+
+@given(TOKENS, st.data())
+def test_greedy_stops_at_the_first_difference_and_takes_the_targets_token(tokens: list[int], data: st.DataObject) -> None:
+    target = data.draw(st.lists(st.integers(0, 5), min_size=len(tokens) + 1, max_size=len(tokens) + 1))
+    result = accept_greedy(tokens, target)
+    assert tokens[: result.accepted] == target[: result.accepted]
+    assert result.bonus == target[result.accepted]
+    if result.accepted < len(tokens):
+        assert tokens[result.accepted] != target[result.accepted]
+
+
+class ScriptedGenerator:
+    """Stands in for a random generator: returns each of a grid of numbers in turn."""
+
+    def __init__(self, values: tuple[float, ...]) -> None:
+        self._values = iter(values)
+
+    def random(self) -> float:
+        return next(self._values)
+
+
+def _law_of_first_token(p: list[Fraction], q: list[Fraction]) -> list[Fraction]:
+    """Exact law of the first committed token, by enumerating proposals and integrating the two random draws."""
+    size = len(p)
+    law = [Fraction(0)] * size
+    for x in range(size):
+        if not q[x]:
+            continue
+        accept = min(Fraction(1), p[x] / q[x])
+        law[x] += q[x] * accept
+        if accept < 1:
+            residual = [max(p[i] - q[i], Fraction(0)) for i in range(size)]
+            mass = sum(residual)
+            for y in range(size):
+                law[y] += q[x] * (1 - accept) * residual[y] / mass
+    return law
+
+
+@given(
+    st.lists(st.integers(0, 8), min_size=4, max_size=4).filter(any),
+    st.lists(st.integers(0, 8), min_size=4, max_size=4).filter(any),
+)
+def test_the_rule_of_rejection_sampling_gives_exactly_the_targets_law(p: list[int], q: list[int]) -> None:
+    exact_p = [Fraction(v, sum(p)) for v in p]
+    exact_q = [Fraction(v, sum(q)) for v in q]
+    assert _law_of_first_token(exact_p, exact_q) == exact_p
+
+
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_accept_sampled_follows_that_rule_on_a_fine_grid_of_draws(deterministic: bool) -> None:
+    p = np.array([[0.5, 0.25, 0.125, 0.125], [0.25, 0.25, 0.25, 0.25]])
+    q = np.array([[0.125, 0.125, 0.5, 0.25]])
+    grid = (np.arange(64) + 0.5) / 64
+    law = np.zeros(4)
+    for x in range(4):
+        weight = (1.0 if x == 2 else 0.0) if deterministic else q[0, x]
+        for accept, pick in itertools.product(grid, grid):
+            rng = ScriptedGenerator((accept, pick))
+            result = accept_sampled([x], None if deterministic else q, p, rng)  # type: ignore[arg-type]
+            first = x if result.accepted else result.bonus
+            law[first] += weight / grid.size**2
+    assert law == pytest.approx(p[0], abs=1 / 64)
+
+
+def test_draw_takes_the_token_whose_share_holds_the_draw() -> None:
+    shares = np.array([0.25, 0.0, 0.75])
+    assert [draw(shares, ScriptedGenerator((u,))) for u in (0.0, 0.2, 0.25, 0.99)] == [0, 0, 2, 2]  # type: ignore[arg-type]
+
+
+def test_probabilities_of_temperature_one_are_the_softmax() -> None:
+    logits = np.array([[0.0, np.log(3.0)]], dtype=np.float32)
+    assert probabilities(logits, Sampling(temperature=1.0))[0] == pytest.approx([0.25, 0.75])
+
+
+def test_top_k_and_top_p_keep_the_most_likely_tokens_and_renormalize() -> None:
+    logits = np.log(np.array([[0.5, 0.3, 0.15, 0.05]], dtype=np.float32))
+    assert probabilities(logits, Sampling(temperature=1.0, top_k=2))[0] == pytest.approx([0.625, 0.375, 0, 0])
+    assert probabilities(logits, Sampling(temperature=1.0, top_p=0.6))[0] == pytest.approx([0.625, 0.375, 0, 0])
+    assert probabilities(logits, Sampling(temperature=1.0, top_p=0.5))[0] == pytest.approx([1, 0, 0, 0])
+
+
+def test_a_lower_temperature_sharpens() -> None:
+    logits = np.array([[1.0, 0.0]], dtype=np.float32)
+    warm, cold = (probabilities(logits, Sampling(temperature=t))[0, 0] for t in (1.0, 0.25))
+    assert cold > warm
