@@ -12,6 +12,7 @@ from mlsd.errors import MlsdError
 
 # command -> (module under mlsd.cli, one line for --help). A lazy table keeps `mlsd --help` at the cost of click alone.
 COMMANDS: dict[str, tuple[str, str]] = {
+    "audit": ("audit", "Ask of published or own numbers whether they can be true."),
     "bench": ("bench", "Measure plain and speculative decoding of one target side by side."),
     "probe": ("probe", "Test which rollback strategies are exact for a model on this backend."),
     "tiny": ("tiny", "Write tiny random models of every architecture mlsd is about."),

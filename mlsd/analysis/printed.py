@@ -1,0 +1,83 @@
+"""Numbers as they stand in print: a value together with the interval that rounds to it.
+
+An audit must not blame a row for its rounding, so every bound is taken at the end of the interval that favours the row.
+"""
+
+from __future__ import annotations
+
+from decimal import Decimal, InvalidOperation
+
+from mlsd.records import Record
+
+_SIGNIFICANT = 12  # a binary float written out (0.0197999999999999) is read as the decimal it came from
+
+
+class Printed(Record, frozen=True, kw_only=True):
+    """A printed number: every true value in low..high prints as `value`."""
+
+    value: float
+    low: float
+    high: float
+    digits: int  # significant digits in print, or 12 when it was written out in full
+
+    def scaled(self, factor: float) -> Printed:
+        """The same number in another unit; `factor` is positive."""
+        return Printed(value=self.value * factor, low=self.low * factor, high=self.high * factor, digits=self.digits)
+
+    def at_most(self, bound: float) -> Printed:
+        """The same number, known not to exceed a bound (an acceptance rate is at most 1)."""
+        return Printed(
+            value=min(self.value, bound), low=min(self.low, bound), high=min(self.high, bound), digits=self.digits
+        )
+
+    @property
+    def inverse(self) -> Printed:
+        """1 / the number: 50.0 tok/s as seconds a token."""
+        return Printed(value=1 / self.value, low=1 / self.high, high=1 / self.low, digits=self.digits)
+
+
+def exact(value: float) -> Printed:
+    """A number that was not rounded for print."""
+    return Printed(value=value, low=value, high=value, digits=_SIGNIFICANT)
+
+
+def parse_printed(text: str) -> Printed:
+    """Read a printed number: ``63.4`` means 63.35 to 63.45, ``<4`` means 0 to 4, ``~16`` means 15 to 17.
+
+    Raises ValueError when it is not a finite number.
+    """
+    stripped = text.strip()
+    if stripped.startswith("<"):
+        bound = float(_decimal(stripped[1:]))
+        return Printed(value=bound, low=0.0, high=bound, digits=1)
+    about = stripped.startswith(("~", "≈"))
+    number = _decimal(stripped[1:] if about else stripped)
+    rounded = _shorten(number)
+    exponent = rounded.as_tuple().exponent
+    unit = Decimal(1).scaleb(int(exponent)) if isinstance(exponent, int) else Decimal(0)
+    half = unit if about else unit / 2
+    if len(rounded.as_tuple().digits) >= _SIGNIFICANT:
+        half = abs(rounded) * Decimal("1e-11")
+    low, high = float(rounded - half), float(rounded + half)
+    if rounded >= 0:
+        low = max(low, 0.0)
+    return Printed(value=float(rounded), low=low, high=high, digits=len(rounded.as_tuple().digits))
+
+
+def _decimal(text: str) -> Decimal:
+    try:
+        number = Decimal(text.strip())
+    except InvalidOperation:
+        raise ValueError(f"{text.strip()!r} is not a number") from None
+    if not number.is_finite():
+        raise ValueError(f"{text.strip()!r} is not a finite number")
+    return number
+
+
+def _shorten(number: Decimal) -> Decimal:
+    """Drop the tail that a binary float leaves behind its decimal; other numbers stay as printed."""
+    if len(number.as_tuple().digits) <= _SIGNIFICANT:
+        return number
+    short = Decimal(f"{number:.{_SIGNIFICANT - 1}e}")
+    normal = short.normalize()
+    return normal if len(normal.as_tuple().digits) < _SIGNIFICANT - 3 else short

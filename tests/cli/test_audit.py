@@ -1,0 +1,70 @@
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from mlsd.cli.main import cli, main
+
+HEADER = "target_model,draft_model,draft_len,n_predict,tokens_per_sec,draft_acceptance_rate\n"
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(cli, ["audit", *arguments], catch_exceptions=False)
+
+
+def test_the_study_is_audited_by_name_and_its_impossible_rows_are_printed() -> None:
+    result = run("--published", "study")
+    assert result.exit_code == 0
+    assert result.output.count("impossible  table 5:") == 18
+    assert "31 rows: 6 possible, 0 suspicious, 25 impossible" in result.output
+
+
+def test_json_gives_each_row_its_identity_verdict_and_rules() -> None:
+    document = json.loads(run("--published", "small-models", "--json").output)
+    assert len(document["rows"]) == sum(document["counts"].values()) == 200
+    row = next(row for row in document["rows"] if row["identity"].get("prompt") == "translation")
+    assert set(row) == {"identity", "verdict", "rules"}
+    assert set(row["rules"][0]) == {"rule", "verdict", "figures", "sentence"}
+    assert row["verdict"] in {"possible", "suspicious", "impossible"}
+
+
+def test_a_csv_is_audited_and_strict_makes_an_impossible_row_an_exit_code(tmp_path: Path) -> None:
+    path = tmp_path / "own.csv"
+    path.write_text(HEADER + "m,none,0,64,50.0,\nm,d,4,64,60.0,0.5\n")
+    assert run(str(path), "--strict").exit_code == 0
+    path.write_text(HEADER + "m,none,0,64,50.0,\nm,d,4,64,90.0,0.01\n")
+    result = run(str(path), "--strict")
+    assert result.exit_code == 1
+    assert "The speedup is 1.80, a round commits at most 1.06 tokens: this cannot be true." in result.output
+
+
+def test_all_prints_possible_rows_too(tmp_path: Path) -> None:
+    path = tmp_path / "own.csv"
+    path.write_text(HEADER + "m,none,0,64,50.0,\n")
+    assert "line 2" not in run(str(path)).output
+    assert "possible    own.csv: line 2" in run(str(path), "--all").output
+
+
+def test_markup_in_a_cell_is_printed_as_text(tmp_path: Path) -> None:
+    path = tmp_path / "own.csv"
+    path.write_text("job_id," + HEADER + "[red]x[/nope],m,none,0,64,50.0,\n")
+    assert "[red]x[/nope]" in run(str(path), "--all").output
+
+
+@pytest.mark.parametrize("arguments", [[], ["a.csv", "--published", "study"]])
+def test_exactly_one_source_is_needed(arguments: list[str]) -> None:
+    result = run(*arguments)
+    assert result.exit_code == 2
+    assert "either a CSV file or --published" in result.output
+
+
+def test_a_bad_table_ends_with_one_message_and_exit_code_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "own.csv"
+    path.write_text(HEADER + "m,none,0,64,fast,\n")
+    with pytest.raises(SystemExit) as exit_info:
+        main(["audit", str(path)])
+    assert exit_info.value.code == 2
+    error = capsys.readouterr().err
+    assert "line 2, column tokens_per_sec: 'fast' is not a number" in error
+    assert "Traceback" not in error
