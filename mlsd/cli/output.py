@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import math
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import click
@@ -48,3 +50,18 @@ def print_table(made: Any) -> None:
 def note(text: str) -> None:
     """A line on standard error, out of the way of piped output."""
     click.echo(text, err=True)
+
+
+@contextmanager
+def byte_progress(label: str, total_bytes: int | None = None) -> Iterator[Callable[[str, int], None] | None]:
+    """A progress line of bytes written, on standard error and only on a terminal; yields its callback, else None."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(label, total=total_bytes)
+        yield lambda name, n_bytes: bar.update(task, advance=n_bytes, description=f"{label} {name}")

@@ -1,0 +1,95 @@
+"""A perturbed copy of a model: the same weights with a little noise, so a draft with any acceptance rate can be made.
+
+Every block's scale is multiplied by 1 + noise * N(0, 1), which multiplies all its weights: the noise is as large as
+asked for in any type, where noise below a quantization step would be lost or blown up by quantizing again.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import gguf
+import numpy as np
+
+from mlsd.errors import InputError, ModelFileError
+from mlsd.gguf_tools.source import Bytes, Source
+from mlsd.gguf_tools.stream import Progress, new_gguf
+from mlsd.gguf_tools.weights import Floats, generator
+
+_Type = gguf.GGMLQuantizationType
+
+# Where the half-precision scales (and offsets) lie in a block: first byte, count. Layouts of ggml-common.h.
+_SCALES: dict[gguf.GGMLQuantizationType, tuple[int, int]] = {
+    _Type.Q4_0: (0, 1),
+    _Type.Q4_1: (0, 2),
+    _Type.Q5_0: (0, 1),
+    _Type.Q5_1: (0, 2),
+    _Type.Q8_0: (0, 1),
+    _Type.IQ4_NL: (0, 1),
+    _Type.IQ4_XS: (0, 1),
+    _Type.Q2_K: (80, 2),
+    _Type.Q3_K: (108, 1),
+    _Type.Q4_K: (0, 2),
+    _Type.Q5_K: (0, 2),
+    _Type.Q6_K: (208, 1),
+}
+_FLOATS = {_Type.F32: np.float32, _Type.F16: np.float16}
+
+
+def perturb(source: Path, target: Path, *, noise: float, seed: int = 0, progress: Progress | None = None) -> None:
+    """Write a copy of the model `source` whose weights differ by the fraction `noise` (standard deviation).
+
+    Repeatable byte for byte from `seed`. Raises: InputError for a noise below 0 or over 1, or a file written over
+    itself; ModelFileError for a tensor type whose scales cannot be changed.
+    """
+    if not 0 <= noise <= 1:
+        raise InputError(f"A noise of {noise:g} is no fraction of a weight.", hint="Give a number from 0 to 1.")
+    if target.exists() and target.samefile(source):
+        raise InputError(f"{source} cannot be perturbed onto itself.", hint="Give another output file.")
+    model = Source(source)
+    tensors = model.tensors
+    for tensor in tensors:
+        if tensor.type not in _SCALES and tensor.type not in _FLOATS and tensor.type is not _Type.BF16:
+            raise ModelFileError(
+                f"{tensor.name} of {source} is stored as {tensor.type.name}, whose scales mlsd cannot change.",
+                hint=f"Types that work: F32, F16, BF16, {', '.join(kind.name for kind in _SCALES)}.",
+            )
+
+    def describe(writer: gguf.GGUFWriter) -> None:
+        model.copy_metadata(writer, skip=("general.name", "mlsd.noise", "mlsd.noise_seed"))
+        writer.add_name(f"{model.get('general.name', source.stem)}, noise {noise:g}")
+        writer.add_float32("mlsd.noise", noise)
+        writer.add_uint32("mlsd.noise_seed", seed)
+
+    with new_gguf(target, model.architecture, tensors, describe, progress=progress) as stream:
+        for tensor in tensors:
+            rng = generator(seed, tensor.name, "noise")
+            stream.write(noisy(piece, tensor.type, noise, rng) for piece in model.pieces(tensor))
+
+
+def noisy(data: Bytes, kind: gguf.GGMLQuantizationType, noise: float, rng: np.random.Generator) -> Bytes:
+    """A copy of whole blocks of type `kind` in which each block, or each weight of a float type, is scaled."""
+    if kind in _FLOATS:
+        weights = data.view(_FLOATS[kind]).astype(np.float32)
+        weights *= _factors(weights.shape, noise, rng)
+        floats: Bytes = weights.astype(_FLOATS[kind]).view(np.uint8)
+        return floats
+    if kind is _Type.BF16:
+        # A BF16 weight is the upper half of a float32, which is rounded to it here.
+        weights = (data.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
+        weights *= _factors(weights.shape, noise, rng)
+        return ((weights.view(np.uint32) + 0x8000) >> 16).astype(np.uint16).view(np.uint8)
+    _, block_bytes = gguf.GGML_QUANT_SIZES[kind]
+    first, count = _SCALES[kind]
+    blocks = data.reshape(-1, block_bytes).copy()
+    scales = blocks[:, first : first + 2 * count].copy().view(np.float16).astype(np.float32)
+    scales *= _factors((len(blocks), 1), noise, rng)
+    blocks[:, first : first + 2 * count] = scales.astype(np.float16).view(np.uint8)
+    return blocks.reshape(-1)
+
+
+def _factors(shape: tuple[int, ...], noise: float, rng: np.random.Generator) -> Floats:
+    factors = rng.standard_normal(shape, dtype=np.float32)
+    factors *= np.float32(noise)
+    factors += np.float32(1.0)
+    return factors

@@ -1,0 +1,100 @@
+"""A GGUF file being written: metadata first, then tensor after tensor, never more than a piece of one in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import gguf
+import numpy as np
+import numpy.typing as npt
+
+from mlsd.errors import InputError
+from mlsd.gguf_tools.storage import Stored
+
+Progress = Callable[[str, int], None]  # (tensor name, bytes just written)
+
+
+class TensorStream:
+    """Takes the tensors' data in the order in which they were announced."""
+
+    def __init__(self, writer: gguf.GGUFWriter, announced: Sequence[Stored], progress: Progress | None) -> None:
+        self._writer = writer
+        self._file: BinaryIO = writer.fout[0]
+        self._announced = list(announced)
+        self._next = 0
+        self._progress = progress
+        writer.write_padding(self._file, self._file.tell())
+
+    def write(self, pieces: Iterable[npt.NDArray[Any]]) -> None:
+        """Write the next announced tensor from consecutive pieces of its data."""
+        tensor = self._announced[self._next]
+        self._next += 1
+        written = 0
+        for piece in pieces:
+            # The buffer is handed over as it is: no copy of a piece is made.
+            self._file.write(np.ascontiguousarray(piece).reshape(-1).view(np.uint8).data)
+            written += piece.nbytes
+            if self._progress:
+                self._progress(tensor.name, piece.nbytes)
+        if written != tensor.n_bytes:
+            raise ValueError(f"{tensor.name} has {written} bytes of data where {tensor.n_bytes} were announced")
+        self._writer.write_padding(self._file, tensor.n_bytes)
+
+    def check_complete(self) -> None:
+        """Make sure that every announced tensor was written."""
+        if self._next != len(self._announced):
+            raise ValueError(f"{len(self._announced) - self._next} announced tensors were not written")
+
+
+@contextmanager
+def new_gguf(
+    path: Path,
+    architecture: str,
+    announced: Sequence[Stored],
+    describe: Callable[[gguf.GGUFWriter], None],
+    *,
+    progress: Progress | None = None,
+) -> Iterator[TensorStream]:
+    """Create `path` with the metadata that `describe` adds; it appears under its name only when it is complete.
+
+    Raises: InputError when the folder cannot be written or the disk is full.
+    """
+    with partial_file(path) as part:
+        writer = gguf.GGUFWriter(part, architecture)
+        try:
+            describe(writer)
+            for tensor in announced:
+                writer.add_tensor_info(
+                    tensor.name, tensor.dims[::-1], np.dtype(np.float32), tensor.n_bytes, raw_dtype=tensor.type
+                )
+            writer.write_header_to_file()
+            writer.write_kv_data_to_file()
+            writer.write_ti_data_to_file()
+            stream = TensorStream(writer, announced, progress)
+            yield stream
+            stream.check_complete()
+        finally:
+            writer.close()
+
+
+@contextmanager
+def partial_file(path: Path) -> Iterator[Path]:
+    """A neighbour ``NAME.part`` that takes the place of `path` when the block succeeds and vanishes when it fails.
+
+    Raises: InputError when the folder cannot be written or the disk is full.
+    """
+    part = path.with_name(path.name + ".part")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        yield part
+        part.replace(path)
+    except OSError as error:
+        raise InputError(
+            f"{path} cannot be written: {error.strerror or error}.", hint="Check the folder, its permissions and space."
+        ) from error
+    finally:
+        if part.is_file():
+            part.unlink()

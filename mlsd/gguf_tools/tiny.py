@@ -1,0 +1,88 @@
+"""The set of tiny models: every architecture, perturbed copies of it as drafts, and an unrelated model."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+from mlsd.errors import InputError
+from mlsd.gguf_tools.perturb import perturb
+from mlsd.gguf_tools.shape import Shape
+from mlsd.gguf_tools.shapes import ARTEFACT_TARGET, TINY
+from mlsd.gguf_tools.stream import Progress
+from mlsd.gguf_tools.write import write_random
+from mlsd.records import Record
+
+# Suffix of a perturbed copy -> how far its weights are from the original's, as a fraction of each weight.
+NOISES = {"-noise003": 0.003, "-noise01": 0.01}
+OTHER = "-other"
+_SHAPES = {**TINY, ARTEFACT_TARGET.name: ARTEFACT_TARGET}
+
+
+class TinyFile(Record, frozen=True, kw_only=True):
+    """One file of the set."""
+
+    name: str  # the file's name without .gguf
+    path: str
+    n_bytes: int
+    sha256: str
+    shape: str
+    seed: int
+    noise: float  # 0 for a model, else the fraction by which its weights differ from the model of the same seed
+    n_parameters: int
+
+
+def write_tiny_set(
+    folder: Path,
+    *,
+    names: Iterable[str] = tuple(TINY),
+    seed: int = 0,
+    precision: str = "Q8_0",
+    progress: Progress | None = None,
+) -> Iterator[TinyFile]:
+    """Write each named shape with its perturbed copies and an unrelated model, yielding each file when it is there.
+
+    The artefact's target is written alone: its draft is any unrelated tiny model.
+
+    Raises: InputError for an unknown name or a folder that cannot be written.
+    """
+    for name in names:
+        if name not in _SHAPES:
+            raise InputError(f"There is no tiny model {name!r}.", hint=f"The choices are {', '.join(_SHAPES)}.")
+        shape, base = _SHAPES[name], folder / f"{name}.gguf"
+        write_random(base, shape, seed=seed, precision=precision, progress=progress)
+        yield _file(base, shape, seed)
+        if name not in TINY:
+            continue
+        for suffix, noise in NOISES.items():
+            copy = folder / f"{name}{suffix}.gguf"
+            perturb(base, copy, noise=noise, seed=seed, progress=progress)
+            yield _file(copy, shape, seed, noise)
+        other = folder / f"{name}{OTHER}.gguf"
+        write_random(other, shape, seed=seed + 1, precision=precision, progress=progress)
+        yield _file(other, shape, seed + 1)
+
+
+def _file(path: Path, shape: Shape, seed: int, noise: float = 0.0) -> TinyFile:
+    return TinyFile(
+        name=path.stem,
+        path=str(path),
+        n_bytes=path.stat().st_size,
+        sha256=file_sha256(path),
+        shape=shape.name,
+        seed=seed,
+        noise=noise,
+        n_parameters=shape.n_parameters,
+    )
+
+
+def file_sha256(path: Path, *, advance: Callable[[int], None] | None = None) -> str:
+    """The SHA-256 of a file as hex digits; `advance` is told the bytes read."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while piece := file.read(1 << 22):
+            digest.update(piece)
+            if advance:
+                advance(len(piece))
+    return digest.hexdigest()

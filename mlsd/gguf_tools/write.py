@@ -1,0 +1,49 @@
+"""Write a random model of any shape to a GGUF file, one tensor in memory at a time."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import gguf
+
+from mlsd.errors import InputError
+from mlsd.gguf_tools.metadata import add_metadata
+from mlsd.gguf_tools.shape import Kind, Shape, tensors
+from mlsd.gguf_tools.storage import QUANTIZED_KINDS, stored, type_named
+from mlsd.gguf_tools.stream import Progress, new_gguf
+from mlsd.gguf_tools.vocabulary import add_vocabulary
+from mlsd.gguf_tools.weights import random_weights, row_blocks
+
+# Types that numpy packs quickly enough for a tiny model; `synth` writes blocks of any type directly.
+PRECISIONS = ("F32", "F16", "Q8_0")
+# Routers are quantized too, unlike in real models: an F32 product of a batch differs from that of one token in the last
+# bit, and a router's last bit can choose another expert.
+_QUANTIZED: frozenset[Kind] = QUANTIZED_KINDS | {"router", "shared_gate"}
+
+
+def write_random(
+    path: Path, shape: Shape, *, seed: int, precision: str = "Q8_0", progress: Progress | None = None
+) -> None:
+    """Write a model with random weights; the file appears under its name only when it is complete.
+
+    Q8_0 is the default because llama.cpp's CPU kernels then give the same bits for a batch of up to 63 tokens as for
+    one token (flash attention on, up to 512 positions): speculative and plain decoding agree exactly, without ties.
+
+    Raises: InputError when the precision is unknown, its blocks do not divide a row, or the file cannot be written.
+    """
+    if precision not in PRECISIONS:
+        raise InputError(
+            f"Tiny models are not written as {precision}.", hint=f"The choices are {', '.join(PRECISIONS)}."
+        )
+    specs = list(tensors(shape))
+    announced = [stored(spec, type_named(precision), quantized=_QUANTIZED) for spec in specs]
+
+    def describe(writer: gguf.GGUFWriter) -> None:
+        origin = {"shape": shape.name, "seed": seed}
+        add_metadata(writer, shape, name=f"mlsd random {shape.name}, seed {seed}", origin=origin)
+        add_vocabulary(writer, shape.n_vocab)
+
+    with new_gguf(path, shape.architecture, announced, describe, progress=progress) as stream:
+        for spec, tensor in zip(specs, announced, strict=True):
+            rows = row_blocks(spec, random_weights(spec, seed))
+            stream.write(gguf.quants.quantize(block, tensor.type) for block in rows)
