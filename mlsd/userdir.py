@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import sys
@@ -89,11 +90,35 @@ def file_sha256(path: Path, *, fresh: bool = False, on_bytes: OnBytes | None = N
         entry = known.get(key)
         if entry is not None and (entry.n_bytes, entry.mtime_ns) == (status.st_size, status.st_mtime_ns):
             return entry.sha256
-        digest = _digest(path, status.st_size, on_bytes)
+        sha256 = digest(path, on_bytes)
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror or error}.") from error
-    _remember(key, FileHash(n_bytes=status.st_size, mtime_ns=status.st_mtime_ns, sha256=digest))
-    return digest
+    remember_sha256(path, sha256)
+    return sha256
+
+
+def remember_sha256(path: Path, sha256: str) -> None:
+    """Note the hash of a file as it is now, so that nobody reads it again."""
+    status = path.stat()
+    entry = FileHash(n_bytes=status.st_size, mtime_ns=status.st_mtime_ns, sha256=sha256)
+
+    def change(known: dict[str, FileHash]) -> None:
+        known[str(path.resolve())] = entry
+
+    with contextlib.suppress(InputError):  # a read-only home costs the next call a re-read, no more
+        _update_json(_hashes_path(), dict[str, FileHash], change, damaged_is_empty=True)
+
+
+def digest(path: Path, on_bytes: OnBytes | None = None) -> str:
+    """SHA-256 of a file, read now; raises OSError."""
+    running, done, n_bytes = hashlib.sha256(), 0, path.stat().st_size
+    with path.open("rb") as file:
+        while chunk := file.read(_CHUNK_BYTES):
+            running.update(chunk)
+            done += len(chunk)
+            if on_bytes is not None:
+                on_bytes(done, n_bytes)
+    return running.hexdigest()
 
 
 def write_atomically(path: Path, text: str) -> None:
@@ -113,17 +138,6 @@ def write_atomically(path: Path, text: str) -> None:
         ) from error
 
 
-def _digest(path: Path, n_bytes: int, on_bytes: OnBytes | None) -> str:
-    digest, done = hashlib.sha256(), 0
-    with path.open("rb") as file:
-        while chunk := file.read(_CHUNK_BYTES):
-            digest.update(chunk)
-            done += len(chunk)
-            if on_bytes is not None:
-                on_bytes(done, n_bytes)
-    return digest.hexdigest()
-
-
 def _lock_path() -> Path:
     return user_dir() / "models.lock.json"
 
@@ -138,16 +152,6 @@ def _known_hashes() -> dict[str, FileHash]:
     except InputError:  # it only saves time: a damaged one is written anew
         return {}
     return known
-
-
-def _remember(key: str, entry: FileHash) -> None:
-    def change(known: dict[str, FileHash]) -> None:
-        known[key] = entry
-
-    try:
-        _update_json(_hashes_path(), dict[str, FileHash], change, damaged_is_empty=True)
-    except InputError:  # a read-only home costs the next call a re-read, no more
-        return
 
 
 def _read_json(path: Path, kind: Any) -> Any:

@@ -16,10 +16,11 @@ PACKAGE = ROOT / "mlsd"
 LAYERS: list[set[str]] = [
     {"errors", "units", "clock"},
     {"records"},
-    {"resources"},
+    {"resources", "userdir"},
     {"prompts", "manifest", "gguf_tools"},
     {"engine"},
     {"hub", "hardware"},
+    {"models"},
     {"suite", "plan"},
     {"drafters"},
     {"measure"},
