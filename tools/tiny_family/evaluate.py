@@ -1,0 +1,147 @@
+"""What PyTorch says about the finished models: held-out loss, routing, reference logits; and the n-gram yardstick.
+
+Every figure is taken from the weights as shipped, that is after rounding to the file's number format.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from convert import FORMATS, rounded
+from corpus import documents
+from ngram import KneserNey
+from shapes import SHAPES, new_model
+from tokens import VOCAB_SIZE
+from tokens import load as load_tokenizer
+from train import WIDTH, cross_entropy
+
+SHIPPED = {"tiny-dense": "Q8_0", "tiny-moe": "Q8_0", "tiny-draft": "F32"}
+N_WINDOWS, WINDOW, N_COLUMNS, N_TOP = 8, 192, 56, 8
+ROUTED_SPAN = 8
+_TEXT_FILE = "sched.py"
+_ODD_LINES = "\n# naïve Ünïcode: Δ 漢字 🙂 1234567   x\r\n\t y  \n\n\n"
+
+
+def shipped_model(name: str, run: Path) -> Any:
+    """The model `name` with its weights rounded to the number format of its file."""
+    model = new_model(name)
+    model.load_state_dict(rounded(torch.load(run / checkpoint(name, run)), FORMATS[SHIPPED[name]]))
+    return model.eval()
+
+
+def checkpoint(name: str, run: Path) -> str:
+    """File name of the newest stage of a model: the draft after distillation once that is done."""
+    distilled = f"{name}-distilled.pt"
+    return distilled if (run / distilled).exists() else f"{name}.pt"
+
+
+@torch.no_grad()
+def held_out_loss(model: Any, held: np.ndarray) -> tuple[float, int]:
+    """(mean nats a token, tokens scored) over all consecutive windows of the held-out tokens."""
+    total, count = 0.0, 0
+    for start in range(0, len(held) - 1, WIDTH):
+        x = torch.from_numpy(held[start : start + WIDTH + 1].astype(np.int64))[None]
+        n = x.shape[1] - 1
+        total += cross_entropy(model(input_ids=x[:, :-1], use_cache=False).logits, x[:, 1:]).item() * n
+        count += n
+    return total / count, count
+
+
+@torch.no_grad()
+def routing(model: Any, held: np.ndarray, windows: int = 60) -> dict[str, Any]:
+    """How the router spreads held-out tokens: use of each expert and distinct experts of 8 consecutive tokens."""
+    n_experts, top_k = model.config.num_experts, model.config.num_experts_per_tok
+    used: list[np.ndarray] = []
+    distinct: list[list[float]] = []
+    for i in range(windows):
+        x = torch.from_numpy(held[i * WIDTH : (i + 1) * WIDTH].astype(np.int64))[None]
+        logits = model(input_ids=x, use_cache=False, output_router_logits=True).router_logits
+        chosen = [layer.topk(top_k, -1).indices.numpy() for layer in logits]
+        used.append(np.stack([np.bincount(c.ravel(), minlength=n_experts) for c in chosen]))
+        spans = [c[: len(c) // ROUTED_SPAN * ROUTED_SPAN].reshape(-1, ROUTED_SPAN * top_k) for c in chosen]
+        distinct.append([float(np.mean([len(set(row)) for row in span.tolist()])) for span in spans])
+    share = np.sum(used, axis=0) / np.sum(used, axis=(0, 2))[:, None]
+    by_layer = np.mean(distinct, axis=0)
+    return {
+        "n_experts": n_experts,
+        "n_used": top_k,
+        "least_used_share": [round(float(s), 5) for s in share.min(axis=1)],
+        "most_used_share": [round(float(s), 5) for s in share.max(axis=1)],
+        "distinct_of_8_tokens": [round(float(d), 3) for d in by_layer],
+        "distinct_of_8_tokens_mean": round(float(by_layer.mean()), 3),
+        "distinct_if_uniform": round(n_experts * (1 - (1 - top_k / n_experts) ** ROUTED_SPAN), 3),
+    }
+
+
+@torch.no_grad()
+def reference(run: Path, held: np.ndarray, out: Path) -> np.ndarray:
+    """Store held-out windows and, for each model, some logits of every position: a test needs no torch to compare.
+
+    `tokens` uint16 [8, 192]; `text` (UTF-8 bytes) with its `text_ids`; for each model the eight largest logits
+    (`<name>.top`, with `<name>.ids`) and the logits of 56 fixed `columns`, both of the first window and float32.
+    """
+    rng = np.random.default_rng(7)
+    starts = np.linspace(0, len(held) - WINDOW - 1, N_WINDOWS).astype(int)
+    windows = np.stack([held[s : s + WINDOW] for s in starts])
+    columns = np.sort(rng.choice(VOCAB_SIZE, N_COLUMNS, replace=False))
+    text = next(d.text for d in documents() if d.name == _TEXT_FILE) + _ODD_LINES
+    stored: dict[str, np.ndarray] = {
+        "tokens": windows,
+        "columns": columns.astype(np.uint16),
+        "text": np.frombuffer(text.encode(), dtype=np.uint8),
+        "text_ids": np.asarray(load_tokenizer(run / "tokenizer.json").encode(text).ids, dtype=np.uint16),
+    }
+    for name in SHAPES:
+        logits = shipped_model(name, run)(
+            input_ids=torch.from_numpy(windows[:1].astype(np.int64)), use_cache=False
+        ).logits[0]
+        top = logits.topk(N_TOP, -1)
+        stored[f"{name}.ids"] = top.indices.numpy().astype(np.uint16)
+        stored[f"{name}.top"] = top.values.numpy()
+        stored[f"{name}.columns"] = logits.numpy()[:, columns]
+    np.savez_compressed(out, **stored)
+    return windows
+
+
+def evaluate(run: Path) -> dict[str, Any]:
+    """All figures as one JSON-ready dictionary; also writes `reference.npz` into the run folder."""
+    held, data = np.load(run / "held_out.npy"), np.load(run / "train.npy")
+    tokenizer = load_tokenizer(run / "tokenizer.json")
+    n_bytes = len(tokenizer.decode(held.tolist(), skip_special_tokens=True).encode())
+    bits = len(held) / n_bytes / math.log(2)
+    facts: dict[str, Any] = {"held_out_bytes": n_bytes, "held_out_tokens": len(held), "models": {}}
+    yardstick = KneserNey(data, VOCAB_SIZE)
+    nats = yardstick.mean_nats(held)
+    facts["five_gram"] = {"nats_per_token": round(nats, 4), "bits_per_byte": round(nats * bits, 4)}
+    windows = reference(run, held, run / "reference.npz")
+    facts["five_gram"]["window_nats_per_token"] = round(float(np.mean([yardstick.mean_nats(w) for w in windows])), 4)
+    for name in SHAPES:
+        model = shipped_model(name, run)
+        nats, n_scored = held_out_loss(model, held)
+        facts["models"][name] = {
+            "parameters": sum(p.numel() for p in model.parameters()),
+            "nats_per_token": round(nats, 4),
+            "bits_per_byte": round(nats * bits, 4),
+            "tokens_scored": n_scored,
+        }
+        if hasattr(model.config, "num_experts"):
+            facts["models"][name]["routing"] = routing(model, held)
+    return facts
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--run", type=Path, required=True)
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    (options.run / "facts.json").write_text(json.dumps(evaluate(options.run), indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,145 @@
+"""Train one model of the family on the corpus, or distil the draft from finished targets.
+
+`run/budget.json` (name -> steps) is read again every 20 steps, so a slow machine's run can be shortened while it runs;
+the rate falls linearly over the last 60 % of whatever the budget then says. Checkpoints and the loss curve land in the
+run folder; the number of steps really done is in the curve.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from optim import optimisers, rate, set_rate
+from shapes import SHAPES, new_model
+from torch.nn import functional as F
+
+ROWS, WIDTH = 8, 512
+STEPS = {"tiny-dense": 1500, "tiny-moe": 1500, "tiny-draft": 900, "tiny-draft-distilled": 1200}
+SEEDS = {"tiny-dense": 1, "tiny-moe": 2, "tiny-draft": 3, "tiny-draft-distilled": 4}
+TARGETS = ("tiny-dense", "tiny-moe")
+_BALANCE_WEIGHT = 0.01
+_HARD_SHARE = 0.2
+
+
+def batch(data: np.ndarray, rng: np.random.Generator) -> tuple[torch.Tensor, torch.Tensor]:
+    """`ROWS` random windows of `WIDTH` tokens and their next tokens, both int64 [ROWS, WIDTH]."""
+    starts = rng.integers(0, len(data) - WIDTH - 1, ROWS)
+    rows = torch.from_numpy(np.stack([data[s : s + WIDTH + 1] for s in starts]).astype(np.int64))
+    return rows[:, :-1], rows[:, 1:]
+
+
+def balance_loss(router_logits: tuple[torch.Tensor, ...], top_k: int) -> torch.Tensor:
+    """Switch Transformer's load-balancing loss (arXiv 2101.03961, eq. 4), per layer, averaged; 1 is perfect balance."""
+    losses = []
+    for logits in router_logits:
+        probs = logits.softmax(-1)
+        used = F.one_hot(probs.topk(top_k, -1).indices, probs.size(-1)).float().sum(1).mean(0) / top_k
+        losses.append(probs.size(-1) * (used * probs.mean(0)).sum())
+    return torch.stack(losses).mean()
+
+
+def cross_entropy(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """Mean negative log-likelihood in nats."""
+    return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
+
+
+def lesson(model: Any, teacher: Any | None, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """(loss to descend, plain cross entropy) of one batch."""
+    moe = getattr(model.config, "num_experts", 0) > 0
+    out = model(input_ids=x, use_cache=False, **({"output_router_logits": True} if moe else {}))
+    plain = cross_entropy(out.logits, y)
+    if moe:
+        return plain + _BALANCE_WEIGHT * balance_loss(out.router_logits, model.config.num_experts_per_tok), plain
+    if teacher is None:
+        return plain, plain
+    with torch.no_grad():
+        soft = teacher(input_ids=x, use_cache=False).logits.softmax(-1)
+    distance = -(soft * out.logits.log_softmax(-1)).sum(-1).mean()
+    return (1 - _HARD_SHARE) * distance + _HARD_SHARE * plain, plain
+
+
+@torch.no_grad()
+def held_out_nats(model: Any, data: np.ndarray, windows: int = 40) -> float:
+    """Mean cross entropy in nats a token over the first `windows` windows of the held-out tokens."""
+    model.eval()
+    total = [
+        cross_entropy(model(input_ids=x[None, :-1], use_cache=False).logits, x[None, 1:]).item()
+        for x in (torch.from_numpy(data[i * WIDTH : (i + 1) * WIDTH + 1].astype(np.int64)) for i in range(windows))
+    ]
+    model.train()
+    return sum(total) / len(total)
+
+
+def load(name: str, run: Path) -> Any:
+    """The trained model `name` of the run folder, in evaluation mode."""
+    model = new_model(name.removesuffix("-distilled"))
+    model.load_state_dict(torch.load(run / f"{name}.pt"))
+    return model.eval()
+
+
+def budget(name: str, run: Path) -> int:
+    """Steps for `name`: the run folder's budget file if it speaks of it, else the recipe's."""
+    path = run / "budget.json"
+    told = json.loads(path.read_text()) if path.exists() else {}
+    return int(told.get(name, STEPS[name]))
+
+
+def train(name: str, run: Path) -> None:
+    """Train `name` to the end of its budget; leaves `name.pt` and `name.curve.json` in `run`."""
+    shape = name.removesuffix("-distilled")
+    torch.manual_seed(SEEDS[name])
+    rng = np.random.default_rng(SEEDS[name])
+    data, held = np.load(run / "train.npy"), np.load(run / "held_out.npy")
+    teachers = [load(target, run) for target in TARGETS] if shape != name else []
+    model = load(shape, run).train() if teachers else new_model(shape).train()
+    for teacher in teachers:
+        teacher.requires_grad_(False)
+    found = optimisers(model)
+    curve: list[dict[str, float]] = []
+    started, seconds, step, recent = time.monotonic(), 0.0, 0, []
+    while step < (steps := budget(name, run)):
+        set_rate(found, rate(step, steps) * (0.5 if teachers else 1.0))
+        x, y = batch(data, rng)
+        loss, plain = lesson(model, teachers[step % len(teachers)] if teachers else None, x, y)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        for optimiser in found:
+            optimiser.step()
+            optimiser.zero_grad(set_to_none=True)
+        recent.append(plain.item())
+        step += 1
+        if step % 20 == 0:
+            point = {"step": step, "tokens": step * ROWS * WIDTH, "train_nats": sum(recent) / len(recent)}
+            seconds = time.monotonic() - started
+            if step % 100 == 0 or step >= steps:
+                point["held_out_nats"] = held_out_nats(model, held)
+                torch.save(model.state_dict(), run / f"{name}.pt")
+            point["wall_s"] = round(seconds, 1)
+            curve.append(point)
+            recent = []
+            print(name, steps, json.dumps(point), flush=True)
+            (run / f"{name}.curve.json").write_text(json.dumps(curve))
+            if not math.isfinite(point["train_nats"]):
+                raise SystemExit(f"{name}: the loss is no longer finite at step {step}; lower the rates in optim.py")
+    torch.save(model.state_dict(), run / f"{name}.pt")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("name", choices=[*SHAPES, "tiny-draft-distilled"])
+    parser.add_argument("--run", type=Path, required=True, help="folder with train.npy and held_out.npy")
+    parser.add_argument("--threads", type=int, default=1)
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    train(options.name, options.run)
+
+
+if __name__ == "__main__":
+    main()
