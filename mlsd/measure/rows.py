@@ -1,0 +1,181 @@
+"""Values of the store beside the shared records: runs, stored trials, calibration, coverage, imported rows."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from typing import Any, Literal, NamedTuple
+
+import msgspec
+
+from mlsd.records import Arm, Case, Environment, Record, Status, Trial
+
+RunStatus = Literal["started", "finished", "interrupted"]
+PassKind = Literal["target_pass", "draft_step", "prefill", "rollback", "checkpoint", "sample"]
+TokenSource = Literal["text", "draft"]
+ImportFormat = Literal["study-csv", "llama-bench"]
+
+
+class Run(Record, frozen=True, kw_only=True):
+    """One invocation of the runner: where, with which plan, how it ended."""
+
+    id: int
+    status: RunStatus
+    started_at: str  # ISO 8601, UTC
+    ended_at: str | None
+    seed: int  # of the order of arms and blocks
+    environment: Environment
+    plan: dict[str, Any]  # the resolved suites, profile and options
+
+
+class TrialKey(NamedTuple):
+    """Which measurement a trial is, within one machine and build."""
+
+    case_id: str
+    block: int
+    repeat: int
+
+
+class Done(Record, frozen=True, kw_only=True):
+    """What a machine and build have measured so far."""
+
+    ok: Counter[TrialKey]  # finished trials: not to be run again
+    failed: Counter[TrialKey]  # failures without a success of the same key
+
+
+class StoredTrial(Record, frozen=True, kw_only=True):
+    """A trial with its place in the store."""
+
+    id: int
+    run_id: int
+    environment_key: str
+    trial: Trial
+
+
+class TrialFilter(Record, frozen=True, kw_only=True):
+    """Which trials to read; every field narrows the choice, None leaves it open."""
+
+    trial_id: int | None = None
+    run_id: int | None = None
+    suite: str | None = None
+    arm: Arm | None = None
+    status: Status | None = None
+    case_id: str | None = None  # a whole id or its beginning
+    valid: bool | None = None
+    superseded: bool = False  # True: failed trials that were run again, too
+
+
+class StoredWarning(Record, frozen=True, kw_only=True):
+    """A quality warning with its place in the store."""
+
+    run_id: int
+    code: str
+    message: str
+    advice: str
+    case_id: str | None
+
+
+class CalibrationPoint(Record, frozen=True, kw_only=True):
+    """One timed pass of one kind on one model."""
+
+    model_key: str  # see `model_key`
+    kind: PassKind
+    rows: int  # k: positions in the pass
+    depth: int  # positions already in the context
+    repeat: int
+    span_ns: int
+
+
+class Coverage(Record, frozen=True, kw_only=True):
+    """How many distinct experts one layer chose in windows of k consecutive tokens."""
+
+    model_key: str
+    source: TokenSource  # real text, or tokens that a drafter proposed
+    layer: int
+    window: int  # k: consecutive tokens
+    distinct: dict[int, int]  # distinct experts in a window -> number of windows
+
+    @property
+    def n_windows(self) -> int:
+        """Windows measured."""
+        return sum(self.distinct.values())
+
+    @property
+    def distinct_mean(self) -> float:
+        """N(k): the mean number of distinct experts a window."""
+        return sum(n * count for n, count in self.distinct.items()) / self.n_windows
+
+
+class ExpertLoad(Record, frozen=True, kw_only=True):
+    """How often each expert of one layer was chosen."""
+
+    model_key: str
+    source: TokenSource
+    layer: int
+    chosen: tuple[int, ...]  # times, by expert number
+
+
+class ImportedRow(Record, frozen=True, kw_only=True):
+    """One row of somebody's published or exported table: figures without rounds, never mixed with measured trials."""
+
+    source: str  # the file's name
+    source_sha256: str
+    format: ImportFormat
+    row: int  # line of the table, 1 for the first data row
+    status: str  # as the table says
+    job_id: str | None = None
+    measured_at: str | None = None
+    machine: str | None = None
+    chip: str | None = None
+    target_model: str | None = None
+    draft_model: str | None = None  # None for plain decoding
+    gamma: int | None = None
+    n_prompt: int | None = None
+    n_predict: int | None = None
+    repeat: int | None = None
+    prompt_key: str | None = None
+    decode_tok_s: float | None = None
+    prefill_ns: int | None = None
+    decode_ns_per_token: float | None = None
+    acceptance_rate: float | None = None  # fraction
+    speedup: float | None = None
+    raw: dict[str, Any] = msgspec.field(default_factory=dict)  # every cell as it was read
+
+    @property
+    def arm(self) -> Arm:
+        """`sd` when a draft model is named."""
+        return "ar" if self.draft_model is None else "sd"
+
+
+# --- what may be averaged with what -----------------------------------------------------------------------------
+
+
+def model_key(sha256: str | None, model_id: str) -> str:
+    """What identifies a model in the store: its hash, or its id while no hash is known."""
+    return sha256 or f"id:{model_id}"
+
+
+def environment_key(environment: Environment) -> str:
+    """Equal for two runs exactly when host, backend, device and llama.cpp build are the same (16 hex digits)."""
+    parts = (
+        environment.host,
+        environment.backend,
+        environment.device,
+        environment.llama_cpp_build,
+        environment.llama_cpp_python_version,
+    )
+    return _digest(parts)
+
+
+def comparability_key(case: Case, environment_key: str) -> str:
+    """Equal for two trials only if their times may stand in one average or ratio (16 hex digits).
+
+    It holds the machine and build, the target's content, the sampling and the engine options. Drafter, gamma, prompt
+    and n_predict are left out: they are what a study compares.
+    """
+    target = model_key(case.target.sha256, case.target.id)
+    return _digest((environment_key, target, msgspec.to_builtins(case.sampling), msgspec.to_builtins(case.engine)))
+
+
+def _digest(parts: object) -> str:
+    return hashlib.sha256(msgspec.json.encode(parts, order="sorted")).hexdigest()[:16]

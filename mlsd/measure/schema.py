@@ -1,0 +1,190 @@
+"""The tables of a study database and its history; one step of SQL from each version to the next.
+
+History (`PRAGMA user_version`):
+    1  run, model, case, trial, round, warning; views current_trial and trial_summary
+    2  calibration (timed passes), coverage and expert_load (expert choice), imported (tables of others)
+
+A released step never changes: a new shape is a new step, and `tests/measure/databases/` gets a file of the old one.
+"""
+
+from __future__ import annotations
+
+APPLICATION_ID = 0x6D6C7364  # "mlsd", in the header of the file
+
+_VERSION_1 = """
+CREATE TABLE run (
+    id INTEGER PRIMARY KEY,
+    status TEXT NOT NULL CHECK (status IN ('started', 'finished', 'interrupted')),
+    started_at TEXT NOT NULL,
+    ended_at TEXT,
+    seed INTEGER NOT NULL,
+    environment_key TEXT NOT NULL,
+    environment TEXT NOT NULL,
+    plan TEXT NOT NULL
+);
+
+CREATE TABLE model (
+    key TEXT PRIMARY KEY,
+    id TEXT NOT NULL,
+    sha256 TEXT,
+    architecture TEXT NOT NULL,
+    facts TEXT NOT NULL
+);
+
+CREATE TABLE "case" (
+    id TEXT PRIMARY KEY,
+    run_id INTEGER NOT NULL REFERENCES run (id),
+    suite TEXT NOT NULL,
+    arm TEXT NOT NULL CHECK (arm IN ('ar', 'sd')),
+    target TEXT NOT NULL,
+    drafter TEXT NOT NULL,
+    draft TEXT,
+    gamma INTEGER NOT NULL,
+    prompt TEXT NOT NULL,
+    n_predict INTEGER NOT NULL,
+    record TEXT NOT NULL
+);
+CREATE INDEX case_suite ON "case" (suite);
+
+CREATE TABLE trial (
+    id INTEGER PRIMARY KEY,
+    run_id INTEGER NOT NULL REFERENCES run (id),
+    environment_key TEXT NOT NULL,
+    case_id TEXT NOT NULL REFERENCES "case" (id),
+    arm TEXT NOT NULL CHECK (arm IN ('ar', 'sd')),
+    gamma INTEGER NOT NULL,
+    block INTEGER NOT NULL,
+    repeat INTEGER NOT NULL,
+    position INTEGER NOT NULL,
+    status TEXT NOT NULL CHECK (status IN ('ok', 'failed')),
+    started_at TEXT NOT NULL,
+    error TEXT,
+    n_prompt INTEGER,
+    n_tokens INTEGER NOT NULL,
+    prefill_ns INTEGER,
+    draft_prefill_ns INTEGER,
+    decode_ns INTEGER,
+    load_ns INTEGER,
+    rollback_target TEXT,
+    rollback_draft TEXT,
+    failed_native_calls INTEGER NOT NULL,
+    verdict TEXT CHECK (verdict IN ('lossless', 'near_tie', 'diverged')),
+    losslessness TEXT,
+    valid INTEGER NOT NULL,
+    invalid_reason TEXT,
+    peak_rss_bytes INTEGER,
+    stats TEXT NOT NULL,
+    conditions TEXT,
+    text TEXT,
+    tokens TEXT NOT NULL
+);
+CREATE UNIQUE INDEX trial_once ON trial (environment_key, case_id, block, repeat, position) WHERE status = 'ok';
+CREATE INDEX trial_key ON trial (environment_key, case_id, block, repeat, status);
+CREATE INDEX trial_run ON trial (run_id);
+
+CREATE TABLE round (
+    trial_id INTEGER NOT NULL REFERENCES trial (id),
+    number INTEGER NOT NULL,
+    proposed INTEGER NOT NULL,
+    accepted INTEGER NOT NULL,
+    committed INTEGER NOT NULL,
+    rows INTEGER NOT NULL,
+    draft_ns INTEGER NOT NULL,
+    verify_ns INTEGER NOT NULL,
+    rollback_ns INTEGER NOT NULL,
+    sample_ns INTEGER NOT NULL,
+    other_ns INTEGER NOT NULL,
+    PRIMARY KEY (trial_id, number)
+) WITHOUT ROWID;
+
+CREATE TABLE warning (
+    id INTEGER PRIMARY KEY,
+    run_id INTEGER NOT NULL REFERENCES run (id),
+    case_id TEXT REFERENCES "case" (id),
+    code TEXT NOT NULL,
+    message TEXT NOT NULL,
+    advice TEXT NOT NULL
+);
+
+-- A failed trial counts until the same measurement is tried again.
+CREATE VIEW current_trial AS
+SELECT * FROM trial AS this
+WHERE status = 'ok' OR NOT EXISTS (
+    SELECT 1 FROM trial AS other
+    WHERE other.environment_key = this.environment_key AND other.case_id = this.case_id
+      AND other.block = this.block AND other.repeat = this.repeat
+      AND (other.status = 'ok' OR other.id > this.id)
+);
+
+CREATE VIEW trial_summary AS
+SELECT
+    trial.id AS trial_id, trial.run_id, trial.environment_key, trial.case_id, "case".suite, trial.arm, "case".target,
+    "case".drafter, "case".draft, trial.gamma, "case".prompt, "case".n_predict, trial.block, trial.repeat,
+    trial.position, trial.status, trial.error, trial.started_at, trial.n_prompt, trial.n_tokens, trial.prefill_ns,
+    trial.draft_prefill_ns, trial.decode_ns, trial.load_ns, trial.rollback_target, trial.rollback_draft,
+    trial.failed_native_calls, trial.verdict, trial.valid, trial.invalid_reason, trial.peak_rss_bytes,
+    sums.rounds, sums.proposed, sums.accepted, sums.committed, sums.rows, sums.draft_ns, sums.verify_ns,
+    sums.rollback_ns, sums.sample_ns, sums.other_ns
+FROM current_trial AS trial
+JOIN "case" ON "case".id = trial.case_id
+LEFT JOIN (
+    SELECT
+        trial_id, count(*) AS rounds, sum(proposed) AS proposed, sum(accepted) AS accepted,
+        sum(committed) AS committed, sum(rows) AS rows, sum(draft_ns) AS draft_ns, sum(verify_ns) AS verify_ns,
+        sum(rollback_ns) AS rollback_ns, sum(sample_ns) AS sample_ns, sum(other_ns) AS other_ns
+    FROM round GROUP BY trial_id
+) AS sums ON sums.trial_id = trial.id;
+"""
+
+_VERSION_2 = """
+CREATE TABLE calibration (
+    id INTEGER PRIMARY KEY,
+    run_id INTEGER NOT NULL REFERENCES run (id),
+    model_key TEXT NOT NULL,
+    kind TEXT NOT NULL CHECK (
+        kind IN ('target_pass', 'draft_step', 'prefill', 'rollback', 'checkpoint', 'sample')),
+    rows INTEGER NOT NULL,
+    depth INTEGER NOT NULL,
+    repeat INTEGER NOT NULL,
+    span_ns INTEGER NOT NULL,
+    UNIQUE (run_id, model_key, kind, rows, depth, repeat)
+);
+
+CREATE TABLE coverage (
+    run_id INTEGER NOT NULL REFERENCES run (id),
+    model_key TEXT NOT NULL,
+    source TEXT NOT NULL CHECK (source IN ('text', 'draft')),
+    layer INTEGER NOT NULL,
+    window INTEGER NOT NULL,
+    n_windows INTEGER NOT NULL,
+    distinct_mean REAL NOT NULL,
+    "distinct" TEXT NOT NULL,
+    PRIMARY KEY (run_id, model_key, source, layer, window)
+) WITHOUT ROWID;
+
+CREATE TABLE expert_load (
+    run_id INTEGER NOT NULL REFERENCES run (id),
+    model_key TEXT NOT NULL,
+    source TEXT NOT NULL CHECK (source IN ('text', 'draft')),
+    layer INTEGER NOT NULL,
+    chosen TEXT NOT NULL,
+    PRIMARY KEY (run_id, model_key, source, layer)
+) WITHOUT ROWID;
+
+CREATE TABLE imported (
+    id INTEGER PRIMARY KEY,
+    imported_at TEXT NOT NULL,
+    source TEXT NOT NULL,
+    source_sha256 TEXT NOT NULL,
+    format TEXT NOT NULL,
+    row INTEGER NOT NULL,
+    status TEXT NOT NULL,
+    record TEXT NOT NULL,
+    UNIQUE (source_sha256, format, row)
+);
+"""
+
+MIGRATIONS: tuple[str, ...] = (_VERSION_1, _VERSION_2)
+"""Step i leads from version i to version i + 1; a new database takes all of them."""
+
+CURRENT_VERSION = len(MIGRATIONS)

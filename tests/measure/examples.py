@@ -1,0 +1,123 @@
+"""Records with every field set, so that a field without a column cannot hide behind a default."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from mlsd.records import (
+    Case,
+    Conditions,
+    DrafterSpec,
+    EngineOptions,
+    Environment,
+    Losslessness,
+    ModelFacts,
+    ModelRef,
+    PromptRef,
+    Round,
+    Sampling,
+    Trial,
+)
+
+ENVIRONMENT = Environment(
+    host="0123456789abcdef",
+    os="macOS 26.5 (25F71)",
+    machine="arm64",
+    chip="Apple M2 Ultra",
+    backend="Metal",
+    device="Apple M2 Ultra",
+    mlsd_version="0.1.0",
+    llama_cpp_python_version="0.3.36",
+    llama_cpp_build="b8240",
+)
+
+MODEL = ModelFacts(
+    ref=ModelRef(id="tiny-moe", sha256="a" * 64, n_bytes=1_000),
+    architecture="qwen35moe",
+    n_layers=4,
+    n_experts=8,
+    n_experts_used=2,
+    tensor_types={"F32": 12, "Q8_0": 20},
+)
+
+ROUNDS = (
+    Round(
+        proposed=4, accepted=2, committed=3, rows=5,
+        draft_ns=400, verify_ns=1_000, rollback_ns=50, sample_ns=10, other_ns=5,
+    ),
+    Round(
+        proposed=3, accepted=3, committed=4, rows=4,
+        draft_ns=300, verify_ns=900, rollback_ns=0, sample_ns=11, other_ns=6,
+    ),
+)  # fmt: skip
+
+
+def case(gamma: int = 4, suite: str = "B", **changes: Any) -> Case:
+    """A speculative case, or the plain one when gamma is 0."""
+    drafter = DrafterSpec(name="draft-model", options={"p_min": 0.5}, draft=ModelRef(id="tiny", sha256="b" * 64))
+    base = Case(
+        suite=suite,
+        target=MODEL.ref,
+        prompt=PromptRef(key="code-1", sha256="c" * 64, n_tokens=64, workload="code"),
+        n_predict=8,
+        drafter=drafter if gamma else DrafterSpec(),
+        gamma=gamma,
+        sampling=Sampling(),
+        engine=EngineOptions(n_threads=1),
+    )
+    return msgspec.structs.replace(base, **changes)
+
+
+def trial(of: Case | None = None, **changes: Any) -> Trial:
+    """A finished trial with every field set."""
+    of = of or case()
+    base = Trial(
+        case_id=of.id,
+        arm=of.arm,
+        gamma=of.gamma,
+        block=1,
+        repeat=2,
+        position=3,
+        status="ok",
+        started_at="2026-03-01T12:00:00.000+00:00",
+        error="none at all",
+        n_prompt=64,
+        tokens=(5, 6, 7, 8, 9, 10, 11, 12),
+        text="a \u2019quoted\u2019 output \U0001f600",
+        prefill_ns=10_000,
+        draft_prefill_ns=2_000,
+        decode_ns=2_682,
+        load_ns=30_000,
+        rounds=ROUNDS,
+        rollback_target="snapshots",
+        rollback_draft="checkpoint",
+        failed_native_calls=1,
+        losslessness=Losslessness(
+            verdict="near_tie", first_difference=5, top2_gap=0.001, worst_gap=0.002, tolerance=0.004
+        ),
+        valid=True,
+        invalid_reason="nothing",
+        peak_rss_bytes=123_456,
+        stats={"lookup_ns": 17.0},
+        conditions=Conditions(
+            load_1min=0.5,
+            on_battery=False,
+            low_power_mode=False,
+            thermal_state="nominal",
+            available_bytes=8_000_000_000,
+            swap_used_bytes=0,
+        ),
+    )
+    return msgspec.structs.replace(base, **changes)
+
+
+def failed(of: Case | None = None, **changes: Any) -> Trial:
+    """A failed trial of the same key as `trial`."""
+    of = of or case()
+    base = Trial(
+        case_id=of.id, arm=of.arm, gamma=of.gamma, block=1, repeat=2, position=3, status="failed",
+        started_at="2026-03-01T12:00:00.000+00:00", error="the worker was killed",
+    )  # fmt: skip
+    return msgspec.structs.replace(base, **changes)
