@@ -97,7 +97,7 @@ def summarize(trials: Sequence[Trial], baseline: Sequence[Trial], drafter: str) 
         if n_rounds
         else {},
         verdict=max(verdicts, key=_SEVERITY.index) if verdicts else None,
-        invalid_reason=next((t.invalid_reason for t in trials if t.invalid_reason), None),
+        invalid_reason=next((t.error or t.invalid_reason for t in trials if t.invalid_reason), None),
     )
 
 

@@ -160,7 +160,6 @@ def _cells(row: ArmSummary) -> list[str]:
     if row.ci_low is not None and row.ci_high is not None:
         interval = f"{row.ci_low:.2f} .. {row.ci_high:.2f}"
     parts = [format_number(row.ms_per_round.get(part)) for part in ("draft", "verify", "rollback", "sample", "other")]
-    verdict = row.verdict or NOT_MEASURED
     return [
         row.arm.upper() if row.arm == "ar" else f"SD {row.drafter}",
         str(row.gamma) if row.gamma else NOT_MEASURED,
@@ -172,7 +171,7 @@ def _cells(row: ArmSummary) -> list[str]:
         format_number(row.mgl),
         format_number(sum(row.ms_per_round.values()) if row.ms_per_round else None),
         *parts,
-        verdict if row.n_valid == row.n_trials else f"INVALID ({verdict})",
+        row.verdict or NOT_MEASURED if row.n_valid == row.n_trials else "INVALID",
     ]
 
 

@@ -97,6 +97,7 @@ def run_bench(request: BenchRequest, on_event: Callable[[Event], None] | None = 
         models=() if request.draft is None else (request.draft,),
         prompts={prompt_key(request.prompt): PromptText(text=request.prompt_text, n_tokens=request.prompt.n_tokens)},
         slots=interleave(bench_cases(request), request.repeats, request.seed),
+        strict=True,
     )
     trials = []
     for event in run_job(job):

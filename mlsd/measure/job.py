@@ -53,6 +53,7 @@ class Job(Record, frozen=True, kw_only=True, tag=True):
     references: tuple[Reference, ...] = ()
     cool_down_s: float = 0.0  # pause between blocks; each arm is warmed again after it
     keep_text: bool = True
+    strict: bool = False  # refuse the whole job when one arm cannot run, before anything is measured
 
 
 class ProbeJob(Record, frozen=True, kw_only=True, tag=True):

@@ -159,6 +159,12 @@ class Rig:
 
     # --- trials ---------------------------------------------------------------------------------------------------
 
+    def check(self, case: Case) -> None:
+        """Open what a case needs and see that it fits. Raises what is wrong, before anything is measured."""
+        prompt = self.prompts[prompt_key(case.prompt)]
+        check_capacity(self._options.n_ctx, len(prompt), _limits(case))
+        self._arm(case)
+
     def warm_up(self, case: Case) -> None:
         """Run an arm for a few rounds at full shape and discard the result."""
         prompt = self.prompts[prompt_key(case.prompt)]
@@ -178,8 +184,7 @@ class Rig:
         """Measure one trial. Raises what the engine raises; nothing is measured then."""
         case = slot.case
         prompt = self.prompts[prompt_key(case.prompt)]
-        limits = GenerationLimits(n_predict=case.n_predict, gamma=case.gamma, ignore_eog=case.ignore_eog)
-        check_capacity(self._options.n_ctx, len(prompt), limits)
+        limits = _limits(case)
         arm = self._arm(case)
         started_at = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
         failures_before = arm.session.failed_native_calls + arm.drafter.failed_native_calls
@@ -250,6 +255,10 @@ class Rig:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _limits(case: Case) -> GenerationLimits:
+    return GenerationLimits(n_predict=case.n_predict, gamma=case.gamma, ignore_eog=case.ignore_eog)
 
 
 def prompt_tokens(model: LlamaModel, prompt: PromptText) -> tuple[int, ...]:

@@ -91,6 +91,9 @@ def run_slots(job: Job, send: _Sender) -> None:
     Raises: MlsdError when the job cannot start at all.
     """
     with Rig(job, MonotonicClock(), ProbeCache()) as rig:
+        if job.strict:
+            for case in {slot.case.id: slot.case for slot in job.slots}.values():
+                rig.check(case)
         runner = _SlotRunner(job, rig, send)
         for index in range(len(job.slots)):
             runner.run(index)
