@@ -129,8 +129,10 @@ class Hub:
             )
         return Pulled(path=path, revision=stated.revision, sha256=sha256, n_bytes=path.stat().st_size)
 
-    def missing_bytes(self, stated: Stated) -> int:
+    def missing_bytes(self, wanted: HubFile, stated: Stated) -> int:
         """How much of a file has still to be downloaded; 0 where its size is not known."""
+        if self._blob(wanted, stated).exists():
+            return 0
         part = self._part(stated)
         done = part.stat().st_size if part.exists() else 0
         return max(0, (stated.n_bytes or 0) - done)

@@ -111,20 +111,14 @@ class QuantizeEntry(_MadeEntry, frozen=True, kw_only=True, tag="quantize"):
 
 
 class PerturbEntry(_MadeEntry, frozen=True, kw_only=True, tag="perturb"):
-    """Another entry, its weights plus noise scaled to the weights."""
+    """Another entry, its weights times 1 plus noise."""
 
-    scale: Annotated[float, Meta(gt=0)]  # noise as a fraction of the weights' spread
+    noise: Annotated[float, Meta(gt=0, le=1)]  # standard deviation of the noise
     seed: int = 0
 
 
-class SubsetEntry(_MadeEntry, frozen=True, kw_only=True, tag="subset"):
-    """Another entry, cut down to some of its layers."""
-
-    keep: Annotated[tuple[Annotated[int, Meta(ge=0)], ...], Meta(min_length=1)]  # layer numbers
-
-
-ModelEntry = HubEntry | PackageEntry | AssetEntry | PathEntry | QuantizeEntry | PerturbEntry | SubsetEntry
-MadeEntry = QuantizeEntry | PerturbEntry | SubsetEntry
+ModelEntry = HubEntry | PackageEntry | AssetEntry | PathEntry | QuantizeEntry | PerturbEntry
+MadeEntry = QuantizeEntry | PerturbEntry
 SOURCES = tuple(cls.__struct_config__.tag for cls in get_args(ModelEntry))
 
 
