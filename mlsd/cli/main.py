@@ -15,6 +15,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "audit": ("audit", "Ask of published or own numbers whether they can be true."),
     "bench": ("bench", "Measure plain and speculative decoding of one target side by side."),
     "models": ("models", "List, download, make, verify and add models."),
+    "perturb": ("perturb", "Write a copy of a model with noise on its weights: a draft of chosen closeness."),
     "probe": ("probe", "Test which rollback strategies are exact for a model on this backend."),
     "tiny": ("tiny", "Write tiny random models of every architecture mlsd is about."),
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Container, Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mlsd.errors import ModelFileError
+from mlsd.gguf_tools.header import Header, HeaderError
 from mlsd.gguf_tools.storage import Stored
 
 Bytes = npt.NDArray[np.uint8]
@@ -19,7 +21,7 @@ _PIECE_BYTES = 1 << 25
 
 
 class Source:
-    """A GGUF file opened for reading; the data stay on disk until they are asked for."""
+    """A GGUF file mapped for reading; weights stay on disk until they are asked for."""
 
     def __init__(self, path: Path) -> None:
         """Open and check the file.
@@ -31,17 +33,26 @@ class Source:
             raise ModelFileError(f"There is no model file {path}.", hint="Give the path of a GGUF file.")
         try:
             with path.open("rb") as file:
-                magic = file.read(4)
-            if magic != b"GGUF":
-                raise ModelFileError(f"{path} is not a GGUF file: it starts with {magic!r}.", hint="Give a GGUF model.")
-            self._reader = gguf.GGUFReader(path)
+                self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         except OSError as error:
             raise ModelFileError(f"{path} cannot be read: {error.strerror}.", hint="Check its permissions.") from error
-        except (ValueError, IndexError, KeyError, UnicodeDecodeError, OverflowError) as error:
+        except ValueError as error:
+            raise ModelFileError(f"{path} is empty.", hint="Download or write the file again.") from error
+        if self._map[:4] != b"GGUF":
             raise ModelFileError(
-                f"{path} is truncated or damaged: {error}.", hint="Download or write the file again."
-            ) from error
-        self._by_name = {tensor.name: tensor for tensor in self._reader.tensors}
+                f"{path} is not a GGUF file: it starts with {self._map[:4]!r}.", hint="Give a GGUF model."
+            )
+        try:
+            self._header = Header(self._map)
+        except HeaderError as error:
+            raise self._damaged(str(error)) from error
+        for entry in self._header.tensors.values():
+            end = entry.start + entry.tensor.n_bytes
+            if end > len(self._map):
+                raise self._damaged(f"{entry.tensor.name} ends at byte {end:,} and the file at {len(self._map):,}")
+
+    def _damaged(self, why: str) -> ModelFileError:
+        return ModelFileError(f"{self.path} is truncated or damaged: {why}.", hint="Download or write the file again.")
 
     @property
     def architecture(self) -> str:
@@ -51,27 +62,29 @@ class Source:
     @property
     def tensors(self) -> list[Stored]:
         """All tensors in file order."""
-        return [
-            Stored(name=t.name, dims=tuple(int(n) for n in t.shape), type=t.tensor_type) for t in self._reader.tensors
-        ]
+        return [entry.tensor for entry in self._header.tensors.values()]
 
     def get(self, key: str, default: Any = None) -> Any:
         """A metadata value, or `default` when the key is not there."""
-        field = self._reader.get_field(key)
-        return default if field is None else field.contents()
+        return self._header.get(key, default)
 
     def own(self, key: str, default: Any = None) -> Any:
         """A metadata value under the architecture's prefix."""
         return self.get(f"{self.architecture}.{key}", default)
 
+    def length(self, key: str) -> int | None:
+        """Number of items of an array, which is not decoded; None when the key is not there."""
+        value = self._header.values.get(key)
+        return None if value is None else value.length
+
     def keys(self) -> list[str]:
         """All metadata keys."""
-        return [name for name in self._reader.fields if not name.startswith("GGUF.")]
+        return list(self._header.values)
 
     def data(self, name: str) -> Bytes:
-        """The raw bytes of one tensor, mapped from the file."""
-        raw: Bytes = self._by_name[name].data.reshape(-1).view(np.uint8)
-        return raw
+        """The raw bytes of one tensor, mapped from the file and read-only."""
+        entry = self._header.tensors[name]
+        return np.frombuffer(self._map, dtype=np.uint8, count=entry.tensor.n_bytes, offset=entry.start)
 
     def pieces(self, tensor: Stored) -> Iterator[Bytes]:
         """The raw bytes of one tensor in consecutive pieces of whole blocks."""
@@ -83,9 +96,7 @@ class Source:
 
     def copy_metadata(self, writer: gguf.GGUFWriter, *, skip: Container[str] = ()) -> None:
         """Copy every key to `writer` unchanged, but those in `skip` and the architecture (the writer has it)."""
-        for key in self.keys():
-            field = self._reader.get_field(key)
-            value = field.contents()
-            if key == "general.architecture" or key in skip or (isinstance(value, list) and not value):
-                continue
-            writer.add_key_value(key, value, field.types[0], field.types[-1] if len(field.types) > 1 else None)
+        for key, value in self._header.values.items():
+            # The writer refuses empty arrays; nothing that reads a GGUF tells them from a missing key.
+            if key != "general.architecture" and key not in skip and value.length:
+                writer.add_key_value(key, self.get(key), value.type, value.item_type)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from mlsd.errors import InputError
@@ -13,6 +12,7 @@ from mlsd.gguf_tools.shapes import ARTEFACT_TARGET, TINY
 from mlsd.gguf_tools.stream import Progress
 from mlsd.gguf_tools.write import write_random
 from mlsd.records import Record
+from mlsd.userdir import digest
 
 # Suffix of a perturbed copy -> how far its weights are from the original's, as a fraction of each weight.
 NOISES = {"-noise003": 0.003, "-noise01": 0.01}
@@ -69,20 +69,9 @@ def _file(path: Path, shape: Shape, seed: int, noise: float = 0.0) -> TinyFile:
         name=path.stem,
         path=str(path),
         n_bytes=path.stat().st_size,
-        sha256=file_sha256(path),
+        sha256=digest(path),
         shape=shape.name,
         seed=seed,
         noise=noise,
         n_parameters=shape.n_parameters,
     )
-
-
-def file_sha256(path: Path, *, advance: Callable[[int], None] | None = None) -> str:
-    """The SHA-256 of a file as hex digits; `advance` is told the bytes read."""
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while piece := file.read(1 << 22):
-            digest.update(piece)
-            if advance:
-                advance(len(piece))
-    return digest.hexdigest()

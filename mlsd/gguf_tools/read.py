@@ -1,0 +1,61 @@
+"""What a GGUF file says of itself, as a record: shape, weights and bytes a token reads, tensor types."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+from mlsd.gguf_tools.metadata import SYNTHETIC
+from mlsd.gguf_tools.source import Source
+from mlsd.gguf_tools.weigh import ModelWeight, weigh
+from mlsd.records import ModelFacts, ModelRef
+from mlsd.userdir import file_sha256
+
+
+def model_facts(path: Path, *, ref: ModelRef | None = None) -> ModelFacts:
+    """Read the metadata and the tensor list of `path`; no weight is loaded.
+
+    Without `ref` the file is hashed, which reads all of it (remembered while size and modification time stand).
+    Active counts leave out the embedding table, unless it is also the LM head, and multi-token-prediction blocks.
+
+    Raises: ModelFileError when the file is missing, truncated or not a GGUF.
+    """
+    source = Source(path)
+    weight = source_weight(source)
+    if ref is None:
+        ref = ModelRef(id=path.stem, sha256=file_sha256(path), n_bytes=path.stat().st_size)
+    tokens = source.length("tokenizer.ggml.tokens")
+    return ModelFacts(
+        ref=ref,
+        architecture=source.architecture,
+        name=source.get("general.name"),
+        n_layers=trunk_layers(source),
+        n_vocab=tokens if tokens is not None else source.own("vocab_size"),
+        n_embd=source.own("embedding_length"),
+        n_experts=weight.n_experts or None,
+        n_experts_used=weight.n_experts_used or None,
+        n_parameters=weight.total.n_parameters,
+        n_parameters_active=weight.active.n_parameters,
+        weight_bytes=weight.total.n_bytes,
+        active_bytes=weight.active.n_bytes,
+        tensor_types=dict(Counter(tensor.type.name for tensor in source.tensors).most_common()),
+        synthetic=bool(source.get(SYNTHETIC, False)),
+    )
+
+
+def source_weight(source: Source) -> ModelWeight:
+    """The weights of an opened file, sorted by how often a token reads them."""
+    used = source.own("expert_used_count", 0)
+    return weigh(
+        source.tensors,
+        n_trunk=trunk_layers(source),
+        n_experts=int(source.own("expert_count", 0)),
+        # Some architectures store one count a layer; where layers differ the largest is an upper bound.
+        n_experts_used=max(used) if isinstance(used, list) else int(used),
+    )
+
+
+def trunk_layers(source: Source) -> int | None:
+    """Blocks of the trunk, multi-token-prediction blocks excluded; None when the file does not say."""
+    blocks = source.own("block_count")
+    return None if blocks is None else int(blocks) - int(source.own("nextn_predict_layers", 0))

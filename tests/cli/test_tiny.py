@@ -1,0 +1,57 @@
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from mlsd.cli.main import cli, main
+from mlsd.userdir import digest
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(cli, list(arguments), catch_exceptions=False)
+
+
+def test_tiny_writes_the_whole_set_and_lists_it_as_json(tmp_path: Path) -> None:
+    files = json.loads(run("tiny", str(tmp_path), "--json").stdout)["files"]
+    architectures = ("qwen35", "qwen35moe", "llama", "falcon-h1")
+    assert {file["name"] for file in files} == {
+        f"{name}{suffix}" for name in architectures for suffix in ("", "-noise003", "-noise01", "-other")
+    }
+    assert all(digest(Path(file["path"])) == file["sha256"] for file in files)
+
+
+def test_tiny_prints_a_table_and_can_write_one_architecture(tmp_path: Path) -> None:
+    result = run("tiny", str(tmp_path), "--only", "llama")
+    assert result.exit_code == 0
+    assert "llama-noise003.gguf" in result.stdout
+    assert "0.3 %" in result.stdout
+    assert len(list(tmp_path.iterdir())) == 4
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["tiny", "{}", "--only", "gpt"], "no tiny model 'gpt'"),
+        (["tiny", "{}", "--precision", "Q3_K"], "Q3_K"),
+        (["perturb", "{}/missing.gguf", "--noise", "0.1", "-o", "{}/x.gguf"], "missing.gguf"),
+    ],
+)
+def test_bad_input_is_one_message_and_exit_code_2(
+    arguments: list[str], words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        main([argument.format(tmp_path) for argument in arguments])
+    assert stopped.value.code == 2
+    printed = capsys.readouterr().err
+    assert words in printed
+    assert "Traceback" not in printed
+
+
+def test_perturb_tells_what_it_wrote(tiny: Path, tmp_path: Path) -> None:
+    output = tmp_path / "draft.gguf"
+    result = run("perturb", str(tiny / "llama.gguf"), "--noise", "0.05", "-o", str(output))
+    assert "weights changed by 5 %" in result.stdout
+    assert output.is_file()
+    report = json.loads(run("perturb", str(tiny / "llama.gguf"), "--noise", "0.05", "-o", str(output), "--json").stdout)
+    assert report["sha256"] == digest(output)

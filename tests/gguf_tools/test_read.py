@@ -1,0 +1,58 @@
+import gguf
+import pytest
+
+from mlsd.gguf_tools.read import model_facts
+from mlsd.gguf_tools.shapes import TINY
+from mlsd.gguf_tools.storage import Stored
+from mlsd.gguf_tools.weigh import weigh
+from mlsd.records import ModelRef
+from mlsd.userdir import digest
+
+F32, Q8_0 = gguf.GGMLQuantizationType.F32, gguf.GGMLQuantizationType.Q8_0
+
+
+def test_one_token_reads_the_head_the_mixers_and_its_share_of_the_experts():
+    tensors = [
+        Stored(name="token_embd.weight", dims=(32, 100), type=F32),
+        Stored(name="output.weight", dims=(32, 100), type=Q8_0),
+        Stored(name="blk.0.attn_q.weight", dims=(32, 32), type=Q8_0),
+        Stored(name="blk.0.ffn_up_exps.weight", dims=(32, 64, 8), type=Q8_0),
+        Stored(name="blk.1.nextn.eh_proj.weight", dims=(64, 32), type=Q8_0),
+    ]
+    weight = weigh(tensors, n_trunk=1, n_experts=8, n_experts_used=2)
+    assert weight.total.n_parameters == 3200 + 3200 + 1024 + 16384 + 2048
+    assert weight.active.n_parameters == 3200 + 1024 + 16384 // 4
+    assert weight.active.n_bytes == (3200 + 1024 + 4096) * 34 // 32
+    assert weight.expert.n_parameters == 2048
+    assert weight.lookup.n_bytes == 12800
+    assert weight.prediction.n_parameters == 2048
+
+
+def test_a_tied_embedding_is_read_as_the_head():
+    tensors = [Stored(name="token_embd.weight", dims=(32, 100), type=F32)]
+    assert weigh(tensors).active.n_parameters == 3200
+
+
+@pytest.mark.parametrize("name", TINY)
+def test_facts_of_a_tiny_model_agree_with_its_shape(name, tiny):
+    shape = TINY[name]
+    facts = model_facts(tiny / f"{name}.gguf")
+    assert facts.ref == ModelRef(
+        id=name, sha256=digest(tiny / f"{name}.gguf"), n_bytes=(tiny / f"{name}.gguf").stat().st_size
+    )
+    assert (facts.architecture, facts.n_layers, facts.n_embd) == (shape.architecture, shape.n_layers, shape.n_embd)
+    assert facts.n_parameters == shape.n_parameters
+    assert facts.n_vocab == shape.n_vocab
+    assert facts.n_experts == (shape.n_experts or None)
+    assert facts.n_parameters_active < facts.n_parameters
+    assert sum(facts.tensor_types.values()) > 20
+    assert facts.synthetic
+
+
+@pytest.mark.smollm2
+def test_facts_of_the_real_model(smollm2):
+    facts = model_facts(smollm2)
+    assert facts.n_parameters == facts.n_parameters_active == 134_515_008
+    assert facts.n_vocab == 49_152
+    assert facts.tensor_types == {"Q4_1": 210, "F32": 61, "Q8_0": 1}
+    assert not facts.synthetic
