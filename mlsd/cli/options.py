@@ -60,7 +60,7 @@ def model_file(text: str) -> ModelFile:
 
     Raises: ModelFileError, ManifestError or HubError with what to do.
     """
-    from mlsd.hub import resolve_model
+    from mlsd.models import resolve_model
 
     model = resolve_model(text)
     return ModelFile(ref=model.ref, path=str(model.path))

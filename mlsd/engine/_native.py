@@ -19,7 +19,7 @@ from mlsd.records import Record
 # Private parts of the library (state blobs, extension symbols) are read by mlsd only in this release.
 PINNED_VERSION = "0.3.36"
 _LOG_LINES_KEPT = 200
-_LOG_LEVEL_WARN = 2
+_LOG_LEVEL_WARN, _LOG_LEVEL_CONTINUE = 3, 5
 _DEVICE_TYPES = {0: "CPU", 1: "GPU", 2: "iGPU", 3: "accelerator"}
 
 
@@ -51,9 +51,9 @@ class NativeLog:
         self._keep_part = False
 
     def write(self, level: int, text: bytes) -> None:
-        """Take one piece of native output; level 5 continues the line before."""
-        if level != 5:
-            self._keep_part = level >= _LOG_LEVEL_WARN and level != 4
+        """Take one piece of native output; it may continue the line before."""
+        if level != _LOG_LEVEL_CONTINUE:
+            self._keep_part = level >= _LOG_LEVEL_WARN
             self._part = ""
         self._part += text.decode("utf-8", "replace")
         if self._part.endswith("\n"):

@@ -43,9 +43,7 @@ class LlamaModel:
         self.path = path
         self.vocab: Any = native.llama_model_get_vocab(self.handle)
         self.vocabulary = self._read_vocabulary()
-        self.is_recurrent = bool(
-            native.llama_model_is_recurrent(self.handle) or native.llama_model_is_hybrid(self.handle)
-        )
+        self.n_ctx_train = int(native.llama_model_n_ctx_train(self.handle))
 
     def _read_vocabulary(self) -> Vocabulary:
         native, vocab = self._native, self.vocab

@@ -144,7 +144,7 @@ class _Lab:
         try:
             difference = self.difference(name, history)
         except EngineError as error:
-            reason = error.message.splitlines()[0]
+            reason = error.message.splitlines()[0].rstrip(".")
             return StrategyResult(name=name, history=history, exact=False, reason=f"refused: {reason}")
         exact = difference <= tolerance
         return StrategyResult(

@@ -67,6 +67,8 @@ class Rig:
             self._stack.close()
             raise
         n_ctx = max(map(len, self.prompts.values())) + max(slot.case.n_predict for slot in job.slots)
+        if self.target.n_ctx_train:
+            n_ctx = min(n_ctx, self.target.n_ctx_train)  # beyond it a model writes nonsense; such trials are refused
         self._options = session_options(self._engine, -(-n_ctx // _CONTEXT_STEP) * _CONTEXT_STEP)
         for known in job.references:
             self._references[self.prompts[known.prompt], known.n_predict] = known.tokens
