@@ -262,5 +262,5 @@ def add_entry(model_id: str, values: dict[str, Any], *, user: Path | None = None
 
 
 def _toml(value: Any) -> str:
-    """A flat value as TOML; JSON's strings, numbers and arrays of them are TOML's."""
-    return msgspec.json.encode(value).decode()
+    """A flat value as TOML: its strings, numbers and arrays are those of JSON, but for one character it forbids."""
+    return msgspec.json.encode(value).decode().replace("\x7f", "\\u007f")

@@ -1,0 +1,143 @@
+"""A real HTTP server on loopback that speaks the part of the hub's protocol that mlsd's client uses.
+
+HEAD and GET of ``/REPO/resolve/REVISION/FILE`` with commit, ETag, linked size and Range, and the refusals of the real
+hub: unknown repository, revision or file, gated, and broken in the ways a network breaks.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import quote, unquote
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+OTHER_COMMIT = "76543210fedcba9876543210fedcba9876543210"
+REPO = "someone/some-model"
+
+
+class HubServer:
+    """Serves `files` of one repository; the attributes below break it."""
+
+    def __init__(self, files: dict[str, bytes]) -> None:
+        self.files = files
+        self.commit = COMMIT
+        self.token: str | None = None  # gated: only requests with this token pass
+        self.cut_after_bytes: int | None = None  # close the connection after so many bytes of each answer
+        self.stated_sha256: dict[str, str] = {}  # what the hub claims where it is not the truth
+        self.ignores_range = False
+        self.storage_url: str | None = None  # redirect to another server, as the real hub does for large files
+        self.hold_after_bytes: int | None = None  # stop sending there until `go_on` is set
+        self.held, self.go_on = threading.Event(), threading.Event()
+        self.tokens: set[str | None] = set()  # Authorization headers seen
+        self.requests: list[tuple[str, str, str | None]] = []  # method, path, Range
+        self.sent_bytes = 0
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
+        self._server.daemon_threads = True
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True)
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self._server.server_address[1]}"
+
+    def sha256(self, file: str) -> str:
+        return self.stated_sha256.get(file) or hashlib.sha256(self.files[file]).hexdigest()
+
+    def ranges(self) -> list[str | None]:
+        return [range_ for method, _, range_ in self.requests if method == "GET"]
+
+    def __enter__(self) -> HubServer:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+
+def _handler(hub: HubServer) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+        def do_HEAD(self) -> None:
+            self._answer(body=False)
+
+        def do_GET(self) -> None:
+            self._answer(body=True)
+
+        def _answer(self, *, body: bool) -> None:
+            hub.requests.append((self.command, self.path, self.headers.get("Range")))
+            hub.tokens.add(self.headers.get("Authorization"))
+            if self.path.startswith("/storage/"):
+                return self._send(unquote(self.path).removeprefix("/storage/"), body=body)
+            match = re.fullmatch(r"/([^/]+/[^/]+)/resolve/([^/]+)/(.+)", unquote(self.path))
+            if match is None or match[1] != REPO:
+                return self._refuse(401, "RepoNotFound")
+            if hub.token is not None and self.headers.get("Authorization") != f"Bearer {hub.token}":
+                return self._refuse(401, "GatedRepo")
+            if match[2] not in ("main", hub.commit):
+                return self._refuse(404, "RevisionNotFound")
+            if match[3] not in hub.files:
+                return self._refuse(404, "EntryNotFound")
+            if hub.storage_url is not None:
+                return self._redirect(match[3])
+            return self._send(match[3], body=body)
+
+        def _refuse(self, status: int, code: str) -> None:
+            self.send_response(status)
+            self.send_header("X-Error-Code", code)
+            self.send_header("X-Repo-Commit", hub.commit)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def _redirect(self, file: str) -> None:
+            self.send_response(302)
+            self.send_header("Location", f"{hub.storage_url}/storage/{quote(file)}")
+            self._describe(file)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def _describe(self, file: str) -> None:
+            self.send_header("X-Repo-Commit", hub.commit)
+            self.send_header("ETag", f'"{hub.sha256(file)}"')
+            self.send_header("X-Linked-ETag", f'"{hub.sha256(file)}"')
+            self.send_header("X-Linked-Size", str(len(hub.files[file])))
+            self.send_header("Accept-Ranges", "bytes")
+
+        def _send(self, file: str, *, body: bool) -> None:
+            data = hub.files[file]
+            start = 0
+            wanted = re.fullmatch(r"bytes=(\d+)-", self.headers.get("Range") or "")
+            if wanted and not hub.ignores_range:
+                start = int(wanted[1])
+                self.send_response(206)
+                self.send_header("Content-Range", f"bytes {start}-{len(data) - 1}/{len(data)}")
+            else:
+                self.send_response(200)
+            self._describe(file)
+            self.send_header("Content-Length", str(len(data) - start))
+            self.end_headers()
+            if not body:
+                return
+            end = len(data) if hub.cut_after_bytes is None else start + hub.cut_after_bytes
+            hold = None if hub.hold_after_bytes is None else start + hub.hold_after_bytes
+            try:
+                if hold is not None and hold < end:
+                    self.wfile.write(data[start:hold])
+                    self.wfile.flush()
+                    hub.held.set()
+                    hub.go_on.wait(60)
+                    start = hold
+                self.wfile.write(data[start:end])
+            except ConnectionError:  # the client was killed: that is what the test wants
+                self.close_connection = True
+                return
+            hub.sent_bytes += len(data[start:end])
+            if end < len(data):
+                self.close_connection = True
+
+    return Handler
