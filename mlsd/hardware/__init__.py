@@ -1,16 +1,124 @@
-"""What machine this is: chip, memory, power, heat."""
+"""What machine this is, and in what state: read once a run, and cheaply between trials.
+
+Owns the readings of a machine; knows nothing of models or results. Nothing is ever guessed: a field that cannot be read
+is None, and `read_machine` says why.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import os
+import platform
+import sys
+import uuid
+from importlib import metadata
+from typing import TYPE_CHECKING
+
 import psutil
 
-from mlsd.records import Conditions
+from mlsd import __version__
+from mlsd.hardware import darwin, linux
+from mlsd.hardware.reading import Facts
+from mlsd.records import Conditions, Environment, Record
+
+if TYPE_CHECKING:
+    from mlsd.engine._native import BackendInfo
+
+__all__ = ["Machine", "read_conditions", "read_environment", "read_machine"]
+
+_MULTICAST = 1 << 40  # set by uuid.getnode when it found no hardware address and drew a random one
+
+
+class Machine(Record, frozen=True, kw_only=True):
+    """The environment, and for each of its fields that is None the reason."""
+
+    environment: Environment
+    missing: dict[str, str]
+
+
+def read_environment(backend: BackendInfo | None = None) -> Environment:
+    """The machine and the build; `backend` is what the engine says of llama.cpp, None when it was not asked."""
+    return read_machine(backend).environment
+
+
+def read_machine(backend: BackendInfo | None = None) -> Machine:
+    """The environment with a reason for every field that could not be read."""
+    on_mac = sys.platform == "darwin"
+    facts = darwin.read_facts() if on_mac else linux.read_facts()
+    conditions = read_conditions()
+    environment = Environment(
+        host=host_key(facts.identity),
+        os=facts.os or f"{platform.system()} {platform.release()}",
+        machine=platform.machine(),
+        chip=facts.chip,
+        hardware_model=facts.hardware_model,
+        performance_cores=facts.performance_cores,
+        efficiency_cores=facts.efficiency_cores,
+        logical_cores=facts.logical_cores,
+        gpu_cores=facts.gpu_cores,
+        memory_bytes=facts.memory_bytes,
+        wired_limit_bytes=facts.wired_limit_bytes,
+        peak_bandwidth_gb_s=facts.peak_bandwidth_gb_s,
+        peak_bandwidth_source=facts.peak_bandwidth_source,
+        backend=backend.backend if backend else None,
+        device=backend.device if backend else None,
+        power_source=None if conditions.on_battery is None else "battery" if conditions.on_battery else "ac",
+        low_power_mode=conditions.low_power_mode,
+        thermal_state=conditions.thermal_state,
+        mlsd_version=__version__,
+        llama_cpp_python_version=backend.binding_version if backend else _installed("llama-cpp-python"),
+        llama_cpp_build=backend.build if backend else None,
+        python_version=platform.python_version(),
+    )
+    return Machine(environment=environment, missing=_reasons(environment, facts, asked_engine=backend is not None))
 
 
 def read_conditions() -> Conditions:
-    """The machine's state at this moment; what cannot be read is None."""
+    """The machine at this moment: some milliseconds, a few tens on macOS; never inside a timed region."""
+    thermal_state: str | None = None
+    if sys.platform == "darwin":
+        state = darwin.read_state()
+        power_source, low_power_mode, thermal_state = state.power_source, state.low_power_mode, state.thermal_state
+    else:
+        now = linux.read_state()
+        power_source, low_power_mode = now.power_source, now.low_power_mode
     return Conditions(
-        load_1min=psutil.getloadavg()[0],
+        load_1min=os.getloadavg()[0],
+        on_battery=None if power_source is None else power_source == "battery",
+        low_power_mode=low_power_mode,
+        thermal_state=thermal_state,
         available_bytes=psutil.virtual_memory().available,
         swap_used_bytes=psutil.swap_memory().used,
     )
+
+
+def host_key(identity: str | None) -> str:
+    """A stable hash (16 hex digits) of the machine: of its own identifier, else its network address, else its name."""
+    if identity is None:
+        node = uuid.getnode()
+        identity = platform.node() if node & _MULTICAST else f"{node:012x}"
+    return hashlib.sha256(f"mlsd host {identity}".encode()).hexdigest()[:16]
+
+
+def _reasons(environment: Environment, facts: Facts, *, asked_engine: bool) -> dict[str, str]:
+    engine = "the engine does not say" if asked_engine else "the engine was not asked"
+    reasons = {
+        "backend": engine,
+        "device": engine,
+        "llama_cpp_build": engine,
+        "llama_cpp_python_version": "llama-cpp-python is not installed",
+        "power_source": "the machine reports no power supply",
+        "low_power_mode": "the machine has no such setting",
+        "thermal_state": "the system does not report one",
+        "peak_bandwidth_source": "no peak is known",
+        **facts.missing,
+    }
+    fields = environment.__struct_fields__
+    return {name: reasons.get(name, "could not be read") for name in fields if getattr(environment, name) is None}
+
+
+def _installed(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None

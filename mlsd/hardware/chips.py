@@ -1,0 +1,98 @@
+"""Apple's chips: published peak memory bandwidth and GPU cores, by bin.
+
+The brand string does not separate bins of one name, so a bin is chosen by its GPU cores, else by its CPU cores. Where
+neither decides, or no confirmed figure was published, the bandwidth is None.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from mlsd.records import Record
+
+_APPLE = "Apple, technical specifications of the Mac models with this chip"
+_UNCONFIRMED = "no confirmed figure: tables and reports give 800, 1000 and 1200 GB/s"
+
+
+class Chip(Record, frozen=True, kw_only=True):
+    """One bin of one chip."""
+
+    name: str  # as machdep.cpu.brand_string gives it
+    gpu_cores: int
+    cpu_cores: int | None = None  # where the CPU tells this bin's bandwidth from another's
+    peak_bandwidth_gb_s: float | None
+    max_memory_gib: int | None = None  # the most that was sold
+    source: str = _APPLE
+
+
+def _bins(
+    name: str, gpu_cores: Sequence[int], peak_gb_s: float | None, max_gib: int, source: str = _APPLE
+) -> tuple[Chip, ...]:
+    return tuple(
+        Chip(name=name, gpu_cores=n, peak_bandwidth_gb_s=peak_gb_s, max_memory_gib=max_gib, source=source)
+        for n in gpu_cores
+    )
+
+
+def _bin(name: str, gpu_cores: int, cpu_cores: int | None, peak_gb_s: float) -> Chip:
+    """One bin of a Max chip whose bins differ in bandwidth."""
+    return Chip(name=name, gpu_cores=gpu_cores, cpu_cores=cpu_cores, peak_bandwidth_gb_s=peak_gb_s, max_memory_gib=128)
+
+
+CHIPS: tuple[Chip, ...] = (
+    *_bins("Apple M1", (7, 8), 68.2, 16),
+    *_bins("Apple M1 Pro", (14, 16), 200, 32),
+    *_bins("Apple M1 Max", (24, 32), 400, 64),
+    *_bins("Apple M1 Ultra", (48, 64), 800, 128),
+    *_bins("Apple M2", (8, 10), 100, 24),
+    *_bins("Apple M2 Pro", (16, 19), 200, 32),
+    *_bins("Apple M2 Max", (30, 38), 400, 96),
+    *_bins("Apple M2 Ultra", (60, 76), 800, 192),
+    *_bins("Apple M3", (8, 10), 100, 24),
+    *_bins("Apple M3 Pro", (14, 18), 150, 36),
+    _bin("Apple M3 Max", 30, 14, 300),
+    _bin("Apple M3 Max", 40, 16, 400),
+    *_bins("Apple M3 Ultra", (60, 80), 819, 512),
+    *_bins("Apple M4", (8, 10), 120, 32),
+    *_bins("Apple M4 Pro", (16, 20), 273, 64),
+    _bin("Apple M4 Max", 32, 14, 410),
+    _bin("Apple M4 Max", 40, 16, 546),
+    *_bins("Apple M5", (10,), 153.6, 32),
+    *_bins("Apple M5 Pro", (20,), 307, 64),
+    _bin("Apple M5 Max", 32, None, 460),
+    _bin("Apple M5 Max", 40, None, 614),
+    *_bins("Apple M5 Ultra", (80,), None, 512, _UNCONFIRMED),
+)
+
+
+class PeakBandwidth(Record, frozen=True, kw_only=True):
+    """A published peak, or why there is none."""
+
+    gb_s: float | None
+    source: str  # where the figure stands, or the reason that it is None
+
+
+def bins(name: str) -> tuple[Chip, ...]:
+    """Every bin of a chip; `name` with or without "Apple ", in any case. Empty for an unknown chip."""
+    wanted = " ".join(name.lower().removeprefix("apple").split())
+    return tuple(chip for chip in CHIPS if chip.name.lower() == f"apple {wanted}")
+
+
+def peak_bandwidth(name: str, *, gpu_cores: int | None = None, cpu_cores: int | None = None) -> PeakBandwidth:
+    """The published peak memory bandwidth of a chip, in GB/s (10^9).
+
+    Core counts are needed only where bins of one name differ; a count that matches no bin decides nothing.
+    """
+    of_name = bins(name)
+    if not of_name:
+        return PeakBandwidth(gb_s=None, source=f"{name} is not in the table of chips")
+    known = {chip.peak_bandwidth_gb_s for chip in of_name}
+    if len(known) == 1:
+        return PeakBandwidth(gb_s=known.pop(), source=of_name[0].source)
+    chosen = [chip for chip in of_name if chip.gpu_cores == gpu_cores]
+    if gpu_cores is None and cpu_cores is not None:
+        chosen = [chip for chip in of_name if chip.cpu_cores == cpu_cores]
+    if len(chosen) != 1:
+        figures = " or ".join(f"{chip.peak_bandwidth_gb_s:g} GB/s ({chip.gpu_cores} GPU cores)" for chip in of_name)
+        return PeakBandwidth(gb_s=None, source=f"{name} has {figures}; the core counts do not decide")
+    return PeakBandwidth(gb_s=chosen[0].peak_bandwidth_gb_s, source=chosen[0].source)

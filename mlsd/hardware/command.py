@@ -1,0 +1,25 @@
+"""Running the system's own tools: their output as text, or nothing."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Mapping, Sequence
+
+Outputs = Mapping[str, str | None]
+"""Name of a command -> what it printed, None when it could not be run."""
+
+_TIME_LIMIT_S = 15.0  # system_profiler needs seconds on a busy machine
+
+
+def run(command: Sequence[str]) -> str | None:
+    """What the command printed, whatever its exit code (`sysctl` fails when one of many names is unknown)."""
+    try:
+        done = subprocess.run(command, capture_output=True, timeout=_TIME_LIMIT_S, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.decode("utf-8", "replace") or None
+
+
+def run_all(commands: Mapping[str, Sequence[str]]) -> dict[str, str | None]:
+    """The output of each command by its name."""
+    return {name: run(command) for name, command in commands.items()}

@@ -1,0 +1,234 @@
+"""macOS: pure parsers of what its tools print, and the two readings made of them.
+
+The tools are those every Mac has, without root: sysctl, sw_vers, system_profiler, pmset, ioreg. `pmset -g therm` is a
+weak detector of throttling on Apple Silicon; with root, powermetrics is asked as well.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import plistlib
+import re
+from xml.parsers.expat import ExpatError
+
+from mlsd.hardware import chips
+from mlsd.hardware.command import Outputs, run_all
+from mlsd.hardware.reading import Facts
+from mlsd.records import Record
+from mlsd.units import MIB
+
+_SYSCTL_NAMES = (
+    "machdep.cpu.brand_string", "hw.model", "hw.memsize", "hw.ncpu", "hw.nperflevels",
+    "hw.perflevel0.name", "hw.perflevel0.physicalcpu", "hw.perflevel1.name", "hw.perflevel1.physicalcpu",
+    "hw.perflevel2.name", "hw.perflevel2.physicalcpu", "iogpu.wired_limit_mb",
+)  # fmt: skip
+STATE_COMMANDS = {
+    "therm": ("pmset", "-g", "therm"),
+    "batt": ("pmset", "-g", "batt"),
+    "custom": ("pmset", "-g", "custom"),
+}
+POWERMETRICS = ("powermetrics", "--samplers", "thermal", "-f", "plist", "-i", "100", "-n", "1")
+FACT_COMMANDS = {
+    "sysctl": ("sysctl", *_SYSCTL_NAMES),
+    "sw_vers": ("sw_vers",),
+    "displays": ("system_profiler", "SPDisplaysDataType", "-json"),
+    "hardware": ("system_profiler", "SPHardwareDataType", "-json"),
+    "identity": ("ioreg", "-rd1", "-c", "IOPlatformExpertDevice"),
+}
+# Chips whose second tier is known to be efficiency cores even where macOS does not name the tiers.
+_TWO_TIERS = re.compile(r"Apple M[1-4]\b")
+_NOMINAL = "nominal"
+
+
+class State(Record, frozen=True, kw_only=True):
+    """What changes while a Mac runs."""
+
+    power_source: str | None  # "ac", "battery"
+    low_power_mode: bool | None
+    thermal_state: str | None
+
+
+class Cores(Record, frozen=True, kw_only=True):
+    """CPU cores by kind."""
+
+    performance: int | None
+    efficiency: int | None
+
+
+def read_facts() -> Facts:
+    """Ask this Mac."""
+    return facts(run_all(FACT_COMMANDS))
+
+
+def read_state() -> State:
+    """Ask this Mac; some tens of milliseconds."""
+    commands = STATE_COMMANDS | ({"powermetrics": POWERMETRICS} if os.geteuid() == 0 else {})
+    return state(run_all(commands))
+
+
+# --- readings from outputs --------------------------------------------------------------------------------------
+
+
+def facts(outputs: Outputs) -> Facts:
+    """What the outputs of FACT_COMMANDS say of the machine, and why a field is missing."""
+    values = parse_sysctl(outputs.get("sysctl"))
+    chip = values.get("machdep.cpu.brand_string") or None
+    gpu_cores = parse_gpu_cores(outputs.get("displays"))
+    cores = parse_perf_levels(values, chip)
+    if cores.performance is None:
+        cores = parse_number_processors(outputs.get("hardware")) or cores
+    both = None if cores.performance is None or cores.efficiency is None else cores.performance + cores.efficiency
+    peak = chips.peak_bandwidth(chip, gpu_cores=gpu_cores, cpu_cores=both) if chip else None
+    wired_mb = _number(values.get("iogpu.wired_limit_mb"))
+    missing = {
+        "chip": "sysctl gives no machdep.cpu.brand_string",
+        "gpu_cores": "system_profiler names no Apple GPU with a core count",
+        "performance_cores": "sysctl names no performance levels",
+        "efficiency_cores": "sysctl names no performance levels",
+        "wired_limit_bytes": "macOS decides (iogpu.wired_limit_mb is 0), and its rule is not published"
+        if wired_mb == 0
+        else "sysctl gives no iogpu.wired_limit_mb",
+        "peak_bandwidth_gb_s": peak.source if peak else "the chip is not known",
+    }
+    return Facts(
+        identity=parse_platform_uuid(outputs.get("identity")),
+        os=parse_sw_vers(outputs.get("sw_vers")),
+        chip=chip,
+        hardware_model=values.get("hw.model"),
+        performance_cores=cores.performance,
+        efficiency_cores=cores.efficiency,
+        logical_cores=_number(values.get("hw.ncpu")),
+        gpu_cores=gpu_cores,
+        memory_bytes=_number(values.get("hw.memsize")),
+        wired_limit_bytes=wired_mb * MIB if wired_mb else None,
+        peak_bandwidth_gb_s=peak.gb_s if peak else None,
+        peak_bandwidth_source=peak.source if peak and peak.gb_s is not None else None,
+        missing=missing,
+    )
+
+
+def state(outputs: Outputs) -> State:
+    """What the outputs of STATE_COMMANDS (and powermetrics, with root) say of this moment."""
+    source = parse_power_source(outputs.get("batt"))
+    exact = parse_thermal_pressure(outputs.get("powermetrics"))
+    return State(
+        power_source=source,
+        low_power_mode=parse_low_power_mode(outputs.get("custom"), source),
+        thermal_state=exact or parse_thermal(outputs.get("therm")),
+    )
+
+
+# --- parsers ----------------------------------------------------------------------------------------------------
+
+
+def parse_sysctl(text: str | None) -> dict[str, str]:
+    """`name: value` lines as a mapping."""
+    lines = (line.partition(":") for line in (text or "").splitlines() if ":" in line)
+    return {name.strip(): value.strip() for name, _, value in lines}
+
+
+def parse_sw_vers(text: str | None) -> str | None:
+    """`macOS 26.5 (25F71)`, or None."""
+    values = parse_sysctl(text)
+    if "ProductVersion" not in values:
+        return None
+    build = f" ({values['BuildVersion']})" if "BuildVersion" in values else ""
+    return f"{values.get('ProductName', 'macOS')} {values['ProductVersion']}{build}"
+
+
+def parse_perf_levels(values: dict[str, str], chip: str | None) -> Cores:
+    """Cores by kind from hw.perflevelN; level 0 is the fastest.
+
+    A level named Efficiency has efficiency cores, every other name (Super, Performance) performance cores. Unnamed
+    levels are told apart only on chips known to have one of each.
+    """
+    levels = []
+    for level in range(3):
+        count = _number(values.get(f"hw.perflevel{level}.physicalcpu"))
+        if count is not None:
+            levels.append((values.get(f"hw.perflevel{level}.name"), count))
+    if levels and all(name for name, _ in levels):
+        slow = sum(count for name, count in levels if name == "Efficiency")
+        return Cores(performance=sum(count for _, count in levels) - slow, efficiency=slow)
+    if len(levels) == 2 and chip and _TWO_TIERS.match(chip):
+        return Cores(performance=levels[0][1], efficiency=levels[1][1])
+    return Cores(performance=None, efficiency=None)
+
+
+def parse_number_processors(text: str | None) -> Cores | None:
+    """Cores by kind from SPHardwareDataType: `proc total:P:E`, or `proc total:S:E:P` on newer systems."""
+    found = re.search(r'"number_processors"\s*:\s*"proc ([\d:]+)"', text or "")
+    counts = [int(part) for part in found[1].split(":")] if found else []
+    if len(counts) == 3:
+        return Cores(performance=counts[1], efficiency=counts[2])
+    if len(counts) == 4:
+        return Cores(performance=counts[1] + counts[3], efficiency=counts[2])
+    return None
+
+
+def parse_gpu_cores(text: str | None) -> int | None:
+    """Cores of Apple's GPU from SPDisplaysDataType."""
+    try:
+        cards = json.loads(text or "{}").get("SPDisplaysDataType", [])
+    except (json.JSONDecodeError, AttributeError):
+        return None
+    for card in cards:
+        if "Apple" in f"{card.get('spdisplays_vendor')} {card.get('sppci_model')}":
+            return _number(card.get("sppci_cores"))
+    return None
+
+
+def parse_platform_uuid(text: str | None) -> str | None:
+    """The machine's own identifier; it is only ever stored hashed."""
+    found = re.search(r'"IOPlatformUUID" = "([^"]+)"', text or "")
+    return found[1] if found else None
+
+
+def parse_power_source(text: str | None) -> str | None:
+    """`ac` or `battery` from `pmset -g batt`."""
+    found = re.search(r"Now drawing from '(AC|Battery|UPS) Power'", text or "")
+    return {"AC": "ac", "Battery": "battery", "UPS": "battery"}[found[1]] if found else None
+
+
+def parse_low_power_mode(text: str | None, power_source: str | None) -> bool | None:
+    """Low-power mode of the source in use, from `pmset -g custom`; None when the Mac has no such setting."""
+    section, modes = "", {}
+    for line in (text or "").splitlines():
+        if line.rstrip().endswith(":"):
+            section = line.strip().rstrip(":")
+        elif found := re.fullmatch(r"\s*lowpowermode\s+(\d+)\s*", line):
+            modes[section] = found[1] != "0"
+    if power_source is None:
+        return next(iter(modes.values())) if len(set(modes.values())) == 1 else None
+    return modes.get({"ac": "AC Power", "battery": "Battery Power"}[power_source])
+
+
+def parse_thermal(text: str | None) -> str | None:
+    """`nominal`, or what limits the CPU, from `pmset -g therm`."""
+    if not text:
+        return None
+    limits = dict(re.findall(r"CPU_(Scheduler_Limit|Speed_Limit)\s*=\s*(\d+)", text))
+    limited = [f"{name.replace('_', ' ').lower()} {value} %" for name, value in limits.items() if int(value) < 100]
+    if limited:
+        return ", ".join(limited)
+    recorded = re.findall(r"^Note: (.*)$", text, flags=re.MULTILINE)
+    if warned := [note for note in recorded if not note.startswith("No ")]:
+        return str(warned[0]).lower()
+    return _NOMINAL if limits or recorded else None
+
+
+def parse_thermal_pressure(text: str | None) -> str | None:
+    """The thermal pressure of the first powermetrics sample (samples are separated by a NUL), in lower case."""
+    for sample in (text or "").split("\0"):
+        if sample.strip():
+            try:
+                pressure = plistlib.loads(sample.strip().encode()).get("thermal_pressure")
+            except (plistlib.InvalidFileException, ExpatError, AttributeError):
+                return None
+            return str(pressure).lower() if pressure else None
+    return None
+
+
+def _number(text: object) -> int | None:
+    return int(str(text)) if text is not None and str(text).isdecimal() else None

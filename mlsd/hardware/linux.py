@@ -1,0 +1,144 @@
+"""Linux: pure parsers of /proc, /sys and os-release, and the two readings made of them."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Mapping
+from pathlib import Path
+
+import psutil
+
+from mlsd.hardware.reading import Facts
+from mlsd.records import Record
+
+FACT_FILES = {
+    "cpuinfo": "/proc/cpuinfo",
+    "os-release": "/etc/os-release",
+    "machine-id": "/etc/machine-id",
+    "product": "/sys/class/dmi/id/product_name",
+    "atom": "/sys/devices/cpu_atom/cpus",  # the efficiency cores of hybrid Intel processors
+    "cgroup": "/sys/fs/cgroup/memory.max",
+    "cgroup-v1": "/sys/fs/cgroup/memory/memory.limit_in_bytes",
+}
+_PROFILE_FILE = Path("/sys/firmware/acpi/platform_profile")
+_SUPPLIES = Path("/sys/class/power_supply")
+
+
+class State(Record, frozen=True, kw_only=True):
+    """What changes while a machine runs."""
+
+    power_source: str | None
+    low_power_mode: bool | None
+
+
+def read_facts() -> Facts:
+    """Ask this machine."""
+    files = {name: _read(Path(path)) for name, path in FACT_FILES.items()}
+    return facts(
+        files,
+        kernel=platform.release(),
+        physical_cores=psutil.cpu_count(logical=False),
+        logical_cores=psutil.cpu_count(),
+        total_bytes=psutil.virtual_memory().total,
+    )
+
+
+def read_state() -> State:
+    """Ask this machine; a few files."""
+    profile = _read(_PROFILE_FILE)
+    supplies = []
+    if _SUPPLIES.is_dir():
+        supplies = [
+            (_read(folder / "type") or "", _read(folder / "online") or "", _read(folder / "status") or "")
+            for folder in sorted(_SUPPLIES.iterdir())
+        ]
+    return State(
+        power_source=parse_power_supplies(supplies),
+        low_power_mode=None if profile is None else profile == "low-power",
+    )
+
+
+def facts(
+    files: Mapping[str, str | None],
+    *,
+    kernel: str,
+    physical_cores: int | None,
+    logical_cores: int | None,
+    total_bytes: int,
+) -> Facts:
+    """What the contents of FACT_FILES and the counts say of the machine, and why a field is missing."""
+    chip = parse_cpu_model(files.get("cpuinfo"))
+    efficiency = count_cpu_list(files.get("atom"))
+    limits = [_number(files.get(name)) for name in ("cgroup", "cgroup-v1")]
+    machine_id = files.get("machine-id")
+    no_apple = "read on macOS only"
+    missing = {
+        "chip": "/proc/cpuinfo names no model",
+        "hardware_model": "/sys/class/dmi gives no product name",
+        "performance_cores": "the physical cores could not be counted",
+        "efficiency_cores": "the physical cores could not be counted",
+        "gpu_cores": no_apple,
+        "wired_limit_bytes": "macOS only",
+        "peak_bandwidth_gb_s": "known for Apple's chips only; `mlsd bandwidth` measures it",
+    }
+    return Facts(
+        # Images of containers and virtual machines may share a machine-id; the processor tells some of them apart.
+        identity=f"{machine_id} {chip}" if machine_id else None,
+        os=parse_os_release(files.get("os-release"), kernel),
+        chip=chip,
+        hardware_model=files.get("product"),
+        performance_cores=None if physical_cores is None else physical_cores - efficiency,
+        efficiency_cores=None if physical_cores is None else efficiency,
+        logical_cores=logical_cores,
+        memory_bytes=min([total_bytes, *(limit for limit in limits if limit)]),
+        missing=missing,
+    )
+
+
+def parse_cpu_model(cpuinfo: str | None) -> str | None:
+    """The processor's name from /proc/cpuinfo; many ARM systems give none."""
+    for line in (cpuinfo or "").splitlines():
+        key, _, value = line.partition(":")
+        if key.strip() in ("model name", "Model") and value.strip():
+            return value.strip()
+    return None
+
+
+def parse_os_release(text: str | None, kernel: str) -> str:
+    """`Debian GNU/Linux 12 (bookworm), Linux 6.1.0`."""
+    for line in (text or "").splitlines():
+        key, _, value = line.partition("=")
+        if key == "PRETTY_NAME":
+            return f"{value.strip().strip(chr(34))}, Linux {kernel}"
+    return f"Linux {kernel}"
+
+
+def count_cpu_list(text: str | None) -> int:
+    """How many CPUs a kernel list like `0-3,8` names."""
+    count = 0
+    for part in filter(None, (text or "").strip().split(",")):
+        first, _, last = part.partition("-")
+        count += int(last or first) - int(first) + 1
+    return count
+
+
+def parse_power_supplies(supplies: list[tuple[str, str, str]]) -> str | None:
+    """`ac` or `battery` from (type, online, status) of each power supply; None where there is none to ask."""
+    if any(kind in ("Mains", "USB") and online == "1" for kind, online, _ in supplies):
+        return "ac"
+    if any(kind == "Battery" and status == "Discharging" for kind, _, status in supplies):
+        return "battery"
+    if any(kind == "Battery" and status in ("Charging", "Full", "Not charging") for kind, _, status in supplies):
+        return "ac"
+    return None
+
+
+def _read(path: Path) -> str | None:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace").strip() or None
+    except OSError:
+        return None
+
+
+def _number(text: str | None) -> int | None:
+    return int(text) if text is not None and text.isdecimal() else None

@@ -1,0 +1,66 @@
+from __future__ import annotations
+
+import pytest
+
+from mlsd.hardware.chips import CHIPS, bins, peak_bandwidth
+
+
+@pytest.mark.parametrize(
+    ("name", "gb_s"),
+    [
+        ("Apple M1", 68.2),
+        ("Apple M2 Ultra", 800),
+        ("Apple M3 Pro", 150),
+        ("Apple M4 Pro", 273),
+        ("Apple M3 Ultra", 819),
+    ],
+)
+def test_a_chip_whose_bins_agree_needs_no_core_count(name: str, gb_s: float) -> None:
+    assert peak_bandwidth(name).gb_s == gb_s
+
+
+@pytest.mark.parametrize(
+    ("name", "gpu_cores", "cpu_cores", "gb_s"),
+    [
+        ("Apple M3 Max", 30, None, 300),
+        ("Apple M3 Max", 40, None, 400),
+        ("Apple M3 Max", None, 14, 300),
+        ("Apple M4 Max", 32, 14, 410),
+        ("Apple M4 Max", None, 16, 546),
+        ("Apple M5 Max", 40, None, 614),
+    ],
+)
+def test_core_counts_choose_the_bin(name: str, gpu_cores: int | None, cpu_cores: int | None, gb_s: float) -> None:
+    assert peak_bandwidth(name, gpu_cores=gpu_cores, cpu_cores=cpu_cores).gb_s == gb_s
+
+
+@pytest.mark.parametrize("counts", [{}, {"gpu_cores": 99}, {"cpu_cores": 12}, {"gpu_cores": 99, "cpu_cores": 14}])
+def test_counts_that_do_not_decide_give_no_bandwidth_and_say_so(counts: dict[str, int]) -> None:
+    peak = peak_bandwidth("Apple M3 Max", **counts)
+    assert peak.gb_s is None
+    assert peak.source == (
+        "Apple M3 Max has 300 GB/s (30 GPU cores) or 400 GB/s (40 GPU cores); the core counts do not decide"
+    )
+
+
+def test_unknown_and_unconfirmed_chips_have_no_bandwidth() -> None:
+    assert peak_bandwidth("Apple M9").gb_s is None
+    assert "not in the table" in peak_bandwidth("Apple M9").source
+    assert peak_bandwidth("Apple M5 Ultra").gb_s is None
+    assert "no confirmed figure" in peak_bandwidth("Apple M5 Ultra").source
+
+
+def test_a_chip_is_found_with_or_without_apple_and_a_prefix_is_another_chip() -> None:
+    assert bins("m2  ultra") == bins("Apple M2 Ultra") != ()
+    assert {chip.name for chip in bins("M2")} == {"Apple M2"}
+
+
+def test_an_ultra_is_two_max_dies() -> None:
+    for generation in ("M1", "M2"):
+        ultra, two_max = bins(f"{generation} Ultra"), bins(f"{generation} Max")
+        assert [c.gpu_cores for c in ultra] == [2 * c.gpu_cores for c in two_max]
+        assert ultra[0].peak_bandwidth_gb_s == 2 * (two_max[0].peak_bandwidth_gb_s or 0)
+
+
+def test_no_bin_is_listed_twice() -> None:
+    assert len({(chip.name, chip.gpu_cores) for chip in CHIPS}) == len(CHIPS)

@@ -1,0 +1,184 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from mlsd.hardware import darwin
+from mlsd.hardware.darwin import Cores
+
+M2_ULTRA = """\
+machdep.cpu.brand_string: Apple M2 Ultra
+hw.model: Mac14,14
+hw.memsize: 206158430208
+hw.ncpu: 24
+hw.nperflevels: 2
+hw.perflevel0.physicalcpu: 16
+hw.perflevel1.physicalcpu: 8
+iogpu.wired_limit_mb: 0
+"""
+M5_CLASS = """\
+hw.ncpu: 15
+hw.perflevel0.physicalcpu: 5
+hw.perflevel1.physicalcpu: 10
+"""
+SW_VERS = "ProductName:\tmacOS\nProductVersion:\t26.5\nBuildVersion:\t25F71\n"
+DISPLAYS = """
+{ "SPDisplaysDataType" : [ { "_name" : "Apple M2 Max",
+  "spdisplays_mtlgpufamilysupport" : "spdisplays_metal4",
+  "spdisplays_ndrvs" : [ { "_name" : "Color LCD", "spdisplays_connection_type" : "spdisplays_internal",
+                           "spdisplays_online" : "spdisplays_yes" } ],
+  "spdisplays_vendor" : "sppci_vendor_Apple", "sppci_bus" : "spdisplays_builtin",
+  "sppci_cores" : "30", "sppci_device_type" : "spdisplays_gpu", "sppci_model" : "Apple M2 Max" } ] }
+"""
+HEALTHY = """\
+Note: No thermal warning level has been recorded
+Note: No performance warning level has been recorded
+Note: No CPU power status has been recorded
+"""
+THROTTLED = (
+    "2026-08-31 14:21:16 +1000 CPU Power notify\n"
+    "\tCPU_Scheduler_Limit \t= 100\n\tCPU_Available_CPUs \t= 10\n\tCPU_Speed_Limit \t= 78\n"
+)
+ON_AC = "Now drawing from 'AC Power'\n -InternalBattery-0 (id=123)\t38%; charging; 2:11 remaining present: true\n"
+CUSTOM = """\
+Battery Power:
+ lidwake              1
+ lowpowermode         0
+AC Power:
+ displaysleep         10
+ lowpowermode         1
+"""
+POWERMETRICS = (
+    '\0<?xml version="1.0" encoding="UTF-8"?>\n<plist version="1.0"><dict><key>is_delta</key><true/>'
+    "<key>elapsed_ns</key><integer>3017304750</integer><key>hw_model</key><string>Mac16,6</string>"
+    "<key>thermal_pressure</key><string>Heavy</string></dict></plist>"
+)
+IDENTITY = '  | "IOPlatformUUID" = "12345678-ABCD-EF01-2345-6789ABCDEF01"\n'
+
+
+def outputs(**changed: str | None) -> dict[str, str | None]:
+    base: dict[str, str | None] = {"sysctl": M2_ULTRA, "sw_vers": SW_VERS, "displays": DISPLAYS, "identity": IDENTITY}
+    return base | changed
+
+
+def test_a_mac_is_read_from_its_tools() -> None:
+    facts = darwin.facts(outputs())
+    assert facts.os == "macOS 26.5 (25F71)"
+    assert (facts.chip, facts.hardware_model, facts.memory_bytes) == ("Apple M2 Ultra", "Mac14,14", 206158430208)
+    assert (facts.performance_cores, facts.efficiency_cores, facts.logical_cores) == (16, 8, 24)
+    assert (facts.gpu_cores, facts.peak_bandwidth_gb_s) == (30, 800)
+    assert facts.identity == "12345678-ABCD-EF01-2345-6789ABCDEF01"
+
+
+def test_gpu_cores_decide_the_bandwidth_of_a_max_chip() -> None:
+    m4_max = M2_ULTRA.replace("M2 Ultra", "M4 Max")
+    forty = DISPLAYS.replace('"30"', '"40"')
+    assert darwin.facts(outputs(sysctl=m4_max, displays=forty)).peak_bandwidth_gb_s == 546
+    undecided = darwin.facts(outputs(sysctl=m4_max))
+    assert undecided.peak_bandwidth_gb_s is None
+    assert "the core counts do not decide" in undecided.missing["peak_bandwidth_gb_s"]
+
+
+def test_cpu_cores_decide_where_the_gpu_cannot_be_read() -> None:
+    m3_max = M2_ULTRA.replace("M2 Ultra", "M3 Max").replace("cpu: 16", "cpu: 12").replace("cpu: 8", "cpu: 4")
+    assert darwin.facts(outputs(sysctl=m3_max, displays=None)).peak_bandwidth_gb_s == 400
+
+
+def test_a_mac_that_answers_nothing_yields_no_guess_and_reasons() -> None:
+    facts = darwin.facts({})
+    values = {f: getattr(facts, f) for f in facts.__struct_fields__ if f != "missing"}
+    assert set(values.values()) == {None}
+    assert facts.missing["peak_bandwidth_gb_s"] == "the chip is not known"
+
+
+@pytest.mark.parametrize(("mb", "n_bytes"), [("0", None), ("14000", 14000 << 20), ("", None)])
+def test_a_wired_limit_of_zero_means_the_system_decides(mb: str, n_bytes: int | None) -> None:
+    text = M2_ULTRA.replace("iogpu.wired_limit_mb: 0", f"iogpu.wired_limit_mb: {mb}")
+    facts = darwin.facts(outputs(sysctl=text))
+    assert facts.wired_limit_bytes == n_bytes
+    assert ("macOS decides" in facts.missing["wired_limit_bytes"]) == (mb == "0")
+
+
+def test_unnamed_core_tiers_are_told_apart_only_where_they_are_known() -> None:
+    values = darwin.parse_sysctl(M5_CLASS)
+    assert darwin.parse_perf_levels(values, "Apple M5 Pro") == Cores(performance=None, efficiency=None)
+    assert darwin.parse_perf_levels(values, "Apple M4 Pro") == Cores(performance=5, efficiency=10)
+
+
+def test_named_core_tiers_count_by_name() -> None:
+    named = darwin.parse_sysctl(M5_CLASS + "hw.perflevel0.name: Super\nhw.perflevel1.name: Performance\n")
+    assert darwin.parse_perf_levels(named, "Apple M5 Pro") == Cores(performance=15, efficiency=0)
+    older = darwin.parse_sysctl(M2_ULTRA + "hw.perflevel0.name: Performance\nhw.perflevel1.name: Efficiency\n")
+    assert darwin.parse_perf_levels(older, None) == Cores(performance=16, efficiency=8)
+
+
+@pytest.mark.parametrize(
+    ("text", "cores"),
+    [
+        ('"number_processors" : "proc 12:8:4"', Cores(performance=8, efficiency=4)),
+        ('"number_processors" : "proc 18:6:0:12"', Cores(performance=18, efficiency=0)),
+        ('"number_processors" : 12', None),
+        (None, None),
+    ],
+)
+def test_the_processor_string_has_three_or_four_counts(text: str | None, cores: Cores | None) -> None:
+    assert darwin.parse_number_processors(text) == cores
+
+
+def test_the_processor_string_stands_in_for_unnamed_tiers() -> None:
+    hardware = '{"SPHardwareDataType": [{"number_processors" : "proc 15:5:0:10"}]}'
+    facts = darwin.facts(outputs(sysctl=M5_CLASS, hardware=hardware))
+    assert (facts.performance_cores, facts.efficiency_cores) == (15, 0)
+
+
+def test_gpu_cores_come_from_apples_own_card() -> None:
+    cards = json.loads(DISPLAYS)
+    cards["SPDisplaysDataType"].insert(0, {"_name": "External", "spdisplays_vendor": "sppci_vendor_amd"})
+    cards["SPDisplaysDataType"][1]["_name"] = "kHW_AppleM1Item"
+    assert darwin.parse_gpu_cores(json.dumps(cards)) == 30
+    assert darwin.parse_gpu_cores("not json") is None
+    assert darwin.parse_gpu_cores("[]") is None
+
+
+@pytest.mark.parametrize(
+    ("text", "source"),
+    [(ON_AC, "ac"), ("Now drawing from 'Battery Power'\n", "battery"), ("", None), (None, None)],
+)
+def test_the_power_source(text: str | None, source: str | None) -> None:
+    assert darwin.parse_power_source(text) == source
+
+
+def test_low_power_mode_is_that_of_the_source_in_use() -> None:
+    assert darwin.parse_low_power_mode(CUSTOM, "ac") is True
+    assert darwin.parse_low_power_mode(CUSTOM, "battery") is False
+    assert darwin.parse_low_power_mode(CUSTOM.replace("lowpowermode         ", "lowpowermode\t"), "ac") is True
+    assert darwin.parse_low_power_mode(CUSTOM, None) is None  # the two sections differ
+    assert darwin.parse_low_power_mode("AC Power:\n displaysleep 10\n", "ac") is None
+
+
+@pytest.mark.parametrize(
+    ("text", "state"),
+    [
+        (HEALTHY, "nominal"),
+        (THROTTLED, "speed limit 78 %"),
+        (THROTTLED.replace("= 78", "= 100"), "nominal"),
+        ("Note: Thermal warning level 2 has been recorded\n" + HEALTHY, "thermal warning level 2 has been recorded"),
+        ("something else\n", None),
+        (None, None),
+    ],
+)
+def test_the_thermal_state(text: str | None, state: str | None) -> None:
+    assert darwin.parse_thermal(text) == state
+
+
+def test_powermetrics_outranks_pmset_when_root_could_ask_it() -> None:
+    state = darwin.state({"therm": HEALTHY, "batt": ON_AC, "custom": CUSTOM, "powermetrics": POWERMETRICS})
+    assert (state.thermal_state, state.power_source, state.low_power_mode) == ("heavy", "ac", True)
+    assert darwin.parse_thermal_pressure("\0<plist>") is None
+    assert darwin.parse_thermal_pressure(None) is None
+
+
+def test_nothing_answered_is_nothing_known() -> None:
+    state = darwin.state({})
+    assert (state.power_source, state.low_power_mode, state.thermal_state) == (None, None, None)

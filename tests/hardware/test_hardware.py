@@ -1,0 +1,77 @@
+from __future__ import annotations
+
+import sys
+
+import msgspec
+import pytest
+
+from mlsd import hardware
+from mlsd.engine._native import BackendInfo
+from mlsd.hardware import command, darwin
+from mlsd.records import Environment
+from tests.hardware import test_darwin as mac
+
+BACKEND = BackendInfo(
+    backend="Metal", device="Apple M2 Ultra", devices=(), binding_version="0.3.36", build="b8240", system_info=""
+)
+
+
+def test_this_machine_can_be_read_and_stays_the_same_machine() -> None:
+    machine = hardware.read_machine()
+    again = hardware.read_environment()
+    assert machine.environment.host == again.host
+    assert len(again.host) == 16
+    assert again.memory_bytes is not None and again.memory_bytes > 0
+
+
+def test_every_field_that_is_none_has_a_reason_and_no_other_has_one() -> None:
+    machine = hardware.read_machine()
+    fields = Environment.__struct_fields__
+    assert set(machine.missing) == {f for f in fields if getattr(machine.environment, f) is None}
+    assert machine.missing["backend"] == "the engine was not asked"
+
+
+def test_the_engines_word_on_the_build_is_taken_over() -> None:
+    environment = hardware.read_environment(BACKEND)
+    assert (environment.backend, environment.device, environment.llama_cpp_build) == (
+        "Metal",
+        "Apple M2 Ultra",
+        "b8240",
+    )
+
+
+def test_conditions_are_plain_data() -> None:
+    conditions = hardware.read_conditions()
+    assert conditions.load_1min is not None and conditions.load_1min >= 0
+    assert conditions.available_bytes is not None and conditions.available_bytes > 0
+    assert msgspec.json.decode(msgspec.json.encode(conditions), type=type(conditions)) == conditions
+
+
+def test_a_mac_is_read_through_its_commands(monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = {
+        darwin.FACT_COMMANDS["sysctl"]: mac.M2_ULTRA,
+        darwin.FACT_COMMANDS["sw_vers"]: mac.SW_VERS,
+        darwin.FACT_COMMANDS["displays"]: mac.DISPLAYS,
+        darwin.FACT_COMMANDS["identity"]: mac.IDENTITY,
+        darwin.STATE_COMMANDS["therm"]: mac.HEALTHY,
+        darwin.STATE_COMMANDS["batt"]: mac.ON_AC,
+        darwin.STATE_COMMANDS["custom"]: mac.CUSTOM,
+    }
+    monkeypatch.setattr(sys, "platform", "darwin")
+    monkeypatch.setattr(command, "run", lambda argv: texts.get(tuple(argv)))
+    environment = hardware.read_environment(BACKEND)
+    assert environment.chip == "Apple M2 Ultra"
+    assert (environment.power_source, environment.low_power_mode, environment.thermal_state) == ("ac", True, "nominal")
+    assert environment.peak_bandwidth_gb_s == 800
+    assert mac.IDENTITY.split('"')[3] not in str(environment)
+
+
+def test_a_missing_program_gives_no_output_and_a_failing_one_what_it_printed() -> None:
+    assert command.run(["no-such-program-anywhere"]) is None
+    assert command.run([sys.executable, "-c", "print('partial'); raise SystemExit(1)"]) == "partial\n"
+
+
+def test_machines_are_told_apart_without_storing_who_they_are() -> None:
+    assert hardware.host_key("a") != hardware.host_key("b")
+    assert hardware.host_key("a") == hardware.host_key("a") != "a"
+    assert len(hardware.host_key(None)) == 16

@@ -1,0 +1,64 @@
+from __future__ import annotations
+
+import pytest
+
+from mlsd.hardware import linux
+
+CPUINFO = "processor\t: 0\nvendor_id\t: AuthenticAMD\nmodel name\t: AMD EPYC\n"
+OS_RELEASE = 'NAME="Debian GNU/Linux"\nPRETTY_NAME="Debian GNU/Linux 12 (bookworm)"\n'
+
+
+def facts(**files: str | None):
+    return linux.facts(
+        {"cpuinfo": CPUINFO, "os-release": OS_RELEASE, "machine-id": "abc"} | files,
+        kernel="6.1.0",
+        physical_cores=8,
+        logical_cores=16,
+        total_bytes=32_000,
+    )
+
+
+def test_a_machine_is_read_from_its_files() -> None:
+    read = facts()
+    assert (read.chip, read.os) == ("AMD EPYC", "Debian GNU/Linux 12 (bookworm), Linux 6.1.0")
+    assert (read.performance_cores, read.efficiency_cores, read.logical_cores) == (8, 0, 16)
+    assert read.memory_bytes == 32_000
+    assert read.peak_bandwidth_gb_s is None
+
+
+def test_efficiency_cores_of_a_hybrid_processor_are_counted_apart() -> None:
+    read = facts(atom="12-15")
+    assert (read.performance_cores, read.efficiency_cores) == (4, 4)
+
+
+@pytest.mark.parametrize(("limit", "n_bytes"), [("max", 32_000), ("16000", 16_000), ("9223372036854771712", 32_000)])
+def test_a_containers_memory_limit_counts_where_it_is_lower(limit: str, n_bytes: int) -> None:
+    assert facts(cgroup=limit).memory_bytes == n_bytes
+
+
+def test_a_machine_without_an_id_has_no_identity_of_its_own() -> None:
+    assert facts(**{"machine-id": None}).identity is None
+    assert facts().identity != facts(cpuinfo="model name : another\n").identity
+
+
+@pytest.mark.parametrize(("text", "count"), [("0-3,8", 5), ("7", 1), ("", 0), (None, 0)])
+def test_kernel_cpu_lists_are_counted(text: str | None, count: int) -> None:
+    assert linux.count_cpu_list(text) == count
+
+
+@pytest.mark.parametrize(
+    ("supplies", "source"),
+    [
+        ([], None),
+        ([("Mains", "1", ""), ("Battery", "", "Charging")], "ac"),
+        ([("Mains", "0", ""), ("Battery", "", "Discharging")], "battery"),
+        ([("Battery", "", "Full")], "ac"),
+        ([("Battery", "", "Unknown")], None),
+    ],
+)
+def test_the_power_source(supplies: list[tuple[str, str, str]], source: str | None) -> None:
+    assert linux.parse_power_supplies(supplies) == source
+
+
+def test_arm_systems_that_name_no_model_have_no_chip() -> None:
+    assert linux.parse_cpu_model("processor : 0\nBogoMIPS : 50\n") is None
