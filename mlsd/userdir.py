@@ -50,6 +50,15 @@ def user_dir() -> Path:
     return Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "mlsd"
 
 
+def cache_dir() -> Path:
+    """Where mlsd keeps what can be made again: ``MLSD_CACHE``, else the platform's cache folder."""
+    if "MLSD_CACHE" in os.environ:
+        return Path(os.environ["MLSD_CACHE"])
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "Caches" / "mlsd"
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "mlsd"
+
+
 def user_manifest_path() -> Path:
     """The manifest that `mlsd models add` writes; it extends the shipped one."""
     return user_dir() / "gguf_manifest.toml"

@@ -21,6 +21,7 @@ LAYERS: list[set[str]] = [
     {"engine"},
     {"hub", "hardware"},
     {"models"},
+    {"models"},
     {"suite", "plan"},
     {"drafters"},
     {"measure"},

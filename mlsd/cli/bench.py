@@ -204,7 +204,7 @@ class _Progress:
         from mlsd.measure.job import Done, Loaded
 
         if isinstance(event, Loaded):
-            self._bar.update(self._task, description=f"measuring on {event.device}")
+            self._bar.update(self._task, description=f"measuring on {event.backend.device}")
         elif isinstance(event, Done):
             self._bar.advance(self._task)
 

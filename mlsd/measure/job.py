@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import datetime
 
+from mlsd.engine._native import BackendInfo
 from mlsd.engine.probe import ProbeReport
 from mlsd.records import Case, EngineOptions, ModelRef, PromptRef, Record, Trial
 
@@ -72,15 +73,23 @@ class Probed(Record, frozen=True, kw_only=True, tag=True):
     report: ProbeReport
 
 
+class InfoJob(Record, frozen=True, kw_only=True, tag=True):
+    """Ask which build of the native library runs on which device."""
+
+    engine: EngineOptions
+
+
+class Info(Record, frozen=True, kw_only=True, tag=True):
+    """The answer to an info job."""
+
+    backend: BackendInfo
+
+
 class Loaded(Record, frozen=True, kw_only=True, tag=True):
     """The models are in memory and the arms of the job can run."""
 
     load_ns: int
-    backend: str
-    device: str
-    build: str
-    system_info: str
-    binding_version: str
+    backend: BackendInfo
 
 
 class Started(Record, frozen=True, kw_only=True, tag=True):
@@ -115,8 +124,8 @@ class Finished(Record, frozen=True, kw_only=True, tag=True):
     """Every slot was visited."""
 
 
-Event = Loaded | Started | Progress | Done | Refused | Finished | Probed
-Work = Job | ProbeJob
+Event = Loaded | Started | Progress | Done | Refused | Finished | Probed | Info
+Work = Job | ProbeJob | InfoJob
 
 
 def prompt_key(prompt: PromptRef) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,24 +14,16 @@ from mlsd.engine._native import backend_info
 from mlsd.engine.probe import ProbeReport
 from mlsd.engine.session import SessionOptions
 from mlsd.records import ModelRef
+from mlsd.userdir import cache_dir
 
 _FORMAT = 1  # raise it when the probe changes what it tests
-
-
-def cache_folder() -> Path:
-    """Where mlsd keeps what can be made again: ``MLSD_CACHE``, else the platform's cache folder."""
-    if "MLSD_CACHE" in os.environ:
-        return Path(os.environ["MLSD_CACHE"])
-    if sys.platform == "darwin":
-        return Path.home() / "Library" / "Caches" / "mlsd"
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "mlsd"
 
 
 class ProbeCache:
     """One small file a model, build, device and setting."""
 
     def __init__(self, folder: Path | None = None) -> None:
-        self._folder = (folder or cache_folder()) / "probe"
+        self._folder = (folder or cache_dir()) / "probe"
 
     def get(self, ref: ModelRef, options: SessionOptions, make: Callable[[], ProbeReport]) -> ProbeReport:
         """The stored report, or the one `make` gives now. A model without a hash is never stored."""

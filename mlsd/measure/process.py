@@ -15,11 +15,14 @@ from typing import IO
 import msgspec
 
 from mlsd import errors
+from mlsd.engine._native import BackendInfo
 from mlsd.errors import MlsdError, WorkerError
 from mlsd.measure.job import (
     Done,
     Event,
     Finished,
+    Info,
+    InfoJob,
     Job,
     ModelFile,
     Probed,
@@ -41,12 +44,12 @@ DEFAULT_PATIENCE_S = 600.0
 def run_job(job: Job, *, patience_s: float = DEFAULT_PATIENCE_S) -> Iterator[Event]:
     """Run a job in worker processes and yield its events; slot indices are the job's own.
 
-    A worker that dies or falls silent for `patience_s` in a slot makes that slot a failed trial; a new worker goes on
-    with the slots behind it. `Refused` and two deaths before any slot end the job.
+    A slot in which the worker dies or falls silent for `patience_s` is tried once more by a new worker; when that one
+    dies there too, the slot is a failed trial and a third worker goes on behind it.
 
     Raises: the worker's own MlsdError for a refused job, WorkerError when a worker cannot even start a slot.
     """
-    first = 0
+    first, tried = 0, -1
     while first < len(job.slots):
         rest = msgspec.structs.replace(job, slots=job.slots[first:])
         current: int | None = None  # index in `rest` of the slot the worker is in
@@ -65,17 +68,17 @@ def run_job(job: Job, *, patience_s: float = DEFAULT_PATIENCE_S) -> Iterator[Eve
                     event = msgspec.structs.replace(event, index=event.index + first)
                 yield event
             reason = worker.obituary()
-        if current is None and n_done == 0:
+        if current is None and n_done == 0 and first == tried:
             raise WorkerError(
                 f"The worker process died before its first trial: {reason}",
                 hint="`mlsd doctor` shows whether the machine has the memory; try a smaller model or context.",
             )
-        if current is None:
-            current = n_done
-        slot = rest.slots[current] if current < len(rest.slots) else None
-        if slot is not None:
-            yield Done(index=first + current, trial=failed_trial(slot, f"The worker process died: {reason}"))
-        first += current + 1
+        reached = first + (n_done if current is None else current)
+        if reached < len(job.slots) and reached == tried:
+            yield Done(index=reached, trial=failed_trial(job.slots[reached], f"The worker process died: {reason}"))
+            first, tried = reached + 1, -1
+        else:
+            first = tried = reached
     yield Finished()
 
 
@@ -91,6 +94,22 @@ def run_probe(model: ModelFile, engine: EngineOptions, *, patience_s: float = DE
             if isinstance(event, Probed):
                 return event
         raise WorkerError(f"The worker process died while it probed {model.ref.id}: {worker.obituary()}")
+
+
+def run_info(engine: EngineOptions, *, patience_s: float = DEFAULT_PATIENCE_S) -> BackendInfo:
+    """Ask a worker process for the native build and device, so that this process never loads the library.
+
+    Raises: WorkerError when the library does not even start.
+    """
+    with _Worker(InfoJob(engine=engine)) as worker:
+        for event in worker.events(patience_s):
+            if isinstance(event, Refused):
+                raise _as_error(event)
+            if isinstance(event, Info):
+                return event.backend
+        raise WorkerError(
+            f"llama.cpp does not start: {worker.obituary()}", hint="Reinstall llama-cpp-python; see the README."
+        )
 
 
 def _as_error(event: Refused) -> MlsdError:

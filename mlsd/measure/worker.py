@@ -27,6 +27,8 @@ from mlsd.measure.job import (
     Done,
     Event,
     Finished,
+    Info,
+    InfoJob,
     Job,
     Loaded,
     Probed,
@@ -58,6 +60,8 @@ def main() -> None:
     try:
         if isinstance(work, ProbeJob):
             send(probe_model(work))
+        elif isinstance(work, InfoJob):
+            send(Info(backend=backend_info(work.engine.n_gpu_layers)))
         else:
             run_slots(work, send)
     except MlsdError as error:
@@ -116,17 +120,7 @@ class _SlotRunner:
         self._warm: set[str] = set()
         self._block: int | None = None
         self._first = True
-        info = backend_info(job.slots[0].case.engine.n_gpu_layers)
-        send(
-            Loaded(
-                load_ns=rig.load_ns,
-                backend=info.backend,
-                device=info.device,
-                build=info.build,
-                system_info=info.system_info,
-                binding_version=info.binding_version,
-            )
-        )
+        send(Loaded(load_ns=rig.load_ns, backend=backend_info(job.slots[0].case.engine.n_gpu_layers)))
 
     def run(self, index: int) -> None:
         slot = self._job.slots[index]
