@@ -77,6 +77,16 @@ class Source:
         value = self._header.values.get(key)
         return None if value is None else value.length
 
+    def is_array(self, key: str) -> bool:
+        """Whether the key holds an array."""
+        value = self._header.values.get(key)
+        return value is not None and value.item_type is not None
+
+    def value_type(self, key: str) -> tuple[gguf.GGUFValueType | None, gguf.GGUFValueType | None]:
+        """Type of a value and of its items; (None, None) when the key is not there."""
+        value = self._header.values.get(key)
+        return (None, None) if value is None else (value.type, value.item_type)
+
     def keys(self) -> list[str]:
         """All metadata keys."""
         return list(self._header.values)

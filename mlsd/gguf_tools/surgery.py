@@ -1,0 +1,250 @@
+"""Draft models cut out of a target: some blocks left out, some parts silenced, raw bytes copied, nothing requantized.
+
+Blocks that stay are renumbered and everything the file says per block follows them. Only architectures whose blocks do
+not depend on their own number are accepted; a window or rotation pattern bound to the number would change silently.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import gguf
+import msgspec
+import numpy as np
+
+from mlsd.errors import InputError, ModelFileError
+from mlsd.gguf_tools.read import trunk_layers
+from mlsd.gguf_tools.source import Bytes, Source
+from mlsd.gguf_tools.storage import Stored
+from mlsd.gguf_tools.stream import Progress, new_gguf
+from mlsd.gguf_tools.weigh import block_of
+from mlsd.records import Record
+
+_HYBRIDS = ("qwen35", "qwen35moe")
+# Blocks of these do not depend on their number (read in src/models of llama.cpp; the tests cut the tiny ones).
+RENUMBERABLE = ("llama", "qwen2", "qwen3", "qwen3moe", "falcon-h1", *_HYBRIDS)
+RECURRENT_LAYERS = "attention.recurrent_layers"
+_INTERVAL = "full_attention_interval"
+_DEFAULT_INTERVAL = 4  # what llama.cpp assumes when the file does not say
+
+
+class Piece(Record, frozen=True, kw_only=True):
+    """One tensor of the new file, and where its bytes come from."""
+
+    tensor: Stored
+    source: str | None  # name in the old file, whose first bytes are taken; None: zeros
+
+
+class Edit(Record, frozen=True, kw_only=True):
+    """A new model described by an old one: its tensors, the metadata that differs, and a word for its name."""
+
+    pieces: tuple[Piece, ...]
+    changed: dict[str, Any] = msgspec.field(default_factory=dict)  # full key -> new value
+    removed: frozenset[str] = frozenset()
+    label: str = ""
+    layers: tuple[int, ...] = ()  # old numbers of the blocks, in their new order
+
+    @property
+    def n_bytes(self) -> int:
+        """Weights of the new file, a copy of which lies in memory next to the target's."""
+        return sum(piece.tensor.n_bytes for piece in self.pieces)
+
+
+def keep_layers(source: Source, keep: Sequence[int]) -> Edit:
+    """The model with only the trunk blocks `keep` (old numbers, ascending), without prediction blocks.
+
+    Raises: InputError for blocks that do not exist, ModelFileError for an architecture whose blocks cannot move.
+    """
+    n_layers = _trunk(source)
+    layers = tuple(keep)
+    if not layers or list(layers) != sorted(set(layers)) or layers[0] < 0 or layers[-1] >= n_layers:
+        raise InputError(
+            f"{source.path.name} has blocks 0 to {n_layers - 1}; {list(layers)} is no ascending choice of them.",
+            hint="Name every block at most once.",
+        )
+    if source.architecture not in RENUMBERABLE:
+        raise ModelFileError(
+            f"Blocks of {source.path.name} ({source.architecture}) may depend on their number; none can be left out.",
+            hint=f"Architectures that work: {', '.join(RENUMBERABLE)}.",
+        )
+    pieces = []
+    for tensor in source.tensors:
+        block = block_of(tensor.name)
+        if block is None:
+            pieces.append(Piece(tensor=tensor, source=tensor.name))
+        elif block in layers:
+            rest = tensor.name.split(".", 2)[2]
+            renamed = msgspec.structs.replace(tensor, name=f"blk.{layers.index(block)}.{rest}")
+            pieces.append(Piece(tensor=renamed, source=tensor.name))
+    changed, removed = _layer_metadata(source, layers)
+    return Edit(pieces=tuple(pieces), changed=changed, removed=removed, label=f"{len(layers)} blocks", layers=layers)
+
+
+def early_exit(source: Source, n_layers: int) -> Edit:
+    """The first `n_layers` blocks with the final norm and head: a draft whose memory is the target's own."""
+    return keep_layers(source, range(n_layers))
+
+
+def silence(edit: Edit, parts: Sequence[str], *, layers: Sequence[int] | None = None, label: str = "") -> Edit:
+    """Zero the tensors ``blk.N.PART.weight`` in the blocks `layers` (new numbers; None: all).
+
+    Raises: InputError when no such tensor exists.
+    """
+    found = False
+    pieces = []
+    for piece in edit.pieces:
+        block, names = block_of(piece.tensor.name), piece.tensor.name.split(".")
+        hit = block is not None and (layers is None or block in layers) and names[2] in parts
+        found = found or hit
+        pieces.append(msgspec.structs.replace(piece, source=None) if hit else piece)
+    if not found:
+        raise InputError(f"No block has a part called {' or '.join(parts)}.", hint="Like attn_output or ssm_out.")
+    return msgspec.structs.replace(edit, pieces=tuple(pieces), label=f"{edit.label} {label}".strip())
+
+
+# --- component-aware drafts ---------------------------------------------------------------------------------------
+
+
+def recurrent_only(
+    source: Source, *, variant: Literal["mixer", "block"] = "mixer", keep: Sequence[int] | None = None
+) -> Edit:
+    """The recurrent part of a hybrid model as a draft.
+
+    falcon-h1: attention adds nothing in any block and shrinks to one head, which gives the same logits for less work.
+    qwen35: `mixer` silences attention but keeps the feed-forward half of its blocks; `block` leaves those blocks out,
+    but for one that is silenced wholly, because llama.cpp needs a block with attention memory.
+
+    Raises: ModelFileError when the model is no hybrid.
+    """
+    layers = tuple(range(_trunk(source)) if keep is None else keep)
+    if source.architecture == "falcon-h1":
+        return _one_silent_head(source, keep_layers(source, layers))
+    _require_hybrid(source)
+    recurrent = recurrent_layers(source)
+    attention = [layer for layer in layers if not recurrent[layer]]
+    if not attention:
+        raise InputError("None of the kept blocks has attention, which llama.cpp needs.", hint="Keep one that has.")
+    if variant == "mixer":
+        edit = keep_layers(source, layers)
+        return silence(edit, ["attn_output"], layers=[layers.index(i) for i in attention], label="no attention")
+    left = tuple(layer for layer in layers if recurrent[layer] or layer == attention[0])
+    parts = ["attn_output", "ffn_down", "ffn_down_exps", "ffn_down_shexp"]
+    return silence(keep_layers(source, left), parts, layers=[left.index(attention[0])], label="recurrent blocks only")
+
+
+def attention_only(source: Source) -> Edit:
+    """The attention half of a falcon-h1 model as a draft: the recurrent mixers add nothing.
+
+    Raises: ModelFileError for other architectures.
+    """
+    if source.architecture != "falcon-h1":
+        raise ModelFileError(f"{source.path.name} has no parallel blocks to take the recurrent half out of.")
+    return silence(keep_layers(source, range(_trunk(source))), ["ssm_out"], label="no recurrence")
+
+
+def recurrent_layers(source: Source) -> list[bool]:
+    """Which trunk blocks of a hybrid are recurrent: as the file lists them, else by its attention interval."""
+    listed = source.own(RECURRENT_LAYERS)
+    n_layers = _trunk(source)
+    if listed is not None:
+        return [bool(flag) for flag in listed][:n_layers]
+    interval = int(source.own(_INTERVAL, _DEFAULT_INTERVAL))
+    return [(layer + 1) % interval != 0 for layer in range(n_layers)]
+
+
+def _one_silent_head(source: Source, edit: Edit) -> Edit:
+    """Shrink attention to the first head and zero its output."""
+    n_embd = int(source.own("embedding_length"))
+    head_dim = int(source.own("attention.key_length") or n_embd // int(source.own("attention.head_count")))
+    pieces = []
+    for piece in edit.pieces:
+        names = piece.tensor.name.split(".")
+        part = names[2] if names[0] == "blk" else ""
+        if part in ("attn_q", "attn_k", "attn_v"):
+            # The rows of the first head come first, so the first bytes are enough.
+            dims = (piece.tensor.dims[0], head_dim) if names[3] == "weight" else (head_dim,)
+            piece = msgspec.structs.replace(piece, tensor=msgspec.structs.replace(piece.tensor, dims=dims))
+        elif part == "attn_output" and names[3] == "weight":
+            tensor = Stored(name=piece.tensor.name, dims=(head_dim, n_embd), type=gguf.GGMLQuantizationType.F16)
+            piece = Piece(tensor=tensor, source=None)
+        pieces.append(piece)
+    heads = {f"{source.architecture}.attention.{key}": 1 for key in ("head_count", "head_count_kv")}
+    return msgspec.structs.replace(
+        edit, pieces=tuple(pieces), changed={**edit.changed, **heads}, label=f"{edit.label} no attention"
+    )
+
+
+# --- metadata and writing -----------------------------------------------------------------------------------------
+
+
+def _layer_metadata(source: Source, layers: tuple[int, ...]) -> tuple[dict[str, Any], frozenset[str]]:
+    """The keys that follow a choice of blocks: counts, and every array with one entry a block."""
+    prefix = f"{source.architecture}."
+    n_stored = int(source.own("block_count"))
+    changed: dict[str, Any] = {f"{prefix}block_count": len(layers)}
+    for key in source.keys():  # noqa: SIM118  # a method of ours, not a mapping's
+        if key.startswith(prefix) and source.is_array(key) and source.length(key) == n_stored:
+            values = source.get(key)
+            changed[key] = [values[layer] for layer in layers]
+    removed = {f"{prefix}nextn_predict_layers"}
+    if source.architecture in _HYBRIDS:
+        recurrent = recurrent_layers(source)
+        changed[f"{prefix}{RECURRENT_LAYERS}"] = [recurrent[layer] for layer in layers]
+        removed.add(f"{prefix}{_INTERVAL}")
+    return changed, frozenset(removed)
+
+
+def write_edit(source: Source, edit: Edit, target: Path, *, progress: Progress | None = None) -> None:
+    """Write the edited model; it appears under its name only when it is complete.
+
+    Raises: InputError when the target is the source or cannot be written.
+    """
+    if target.exists() and target.samefile(source.path):
+        raise InputError(f"{target} cannot be cut onto itself.", hint="Give another output file.")
+
+    with new_gguf(
+        target, source.architecture, [piece.tensor for piece in edit.pieces], describe(source, edit), progress=progress
+    ) as stream:
+        for piece in edit.pieces:
+            stream.write(_data(source, piece))
+
+
+def describe(source: Source, edit: Edit) -> Callable[[gguf.GGUFWriter], None]:
+    """What writes the edit's metadata: the source's, but for what changed."""
+
+    def write(writer: gguf.GGUFWriter) -> None:
+        source.copy_metadata(writer, skip={*edit.changed, *edit.removed, "general.name"})
+        writer.add_name(f"{source.get('general.name', source.path.stem)}, {edit.label}")
+        for key, value in edit.changed.items():
+            kind, item_type = source.value_type(key)
+            if kind is None:
+                kind, item_type = gguf.GGUFValueType.ARRAY, gguf.GGUFValueType.BOOL
+            writer.add_key_value(key, value, kind, item_type)
+
+    return write
+
+
+def _data(source: Source, piece: Piece) -> Iterator[Bytes]:
+    wanted = piece.tensor.n_bytes
+    if piece.source is None:
+        # A block of zero bytes is a block of zero weights in every type: its scale is zero.
+        yield np.zeros(wanted, dtype=np.uint8)
+        return
+    yield source.data(piece.source)[:wanted]
+
+
+def _trunk(source: Source) -> int:
+    n_layers = trunk_layers(source)
+    if n_layers is None:
+        raise ModelFileError(f"{source.path.name} does not say how many blocks it has.", hint="Is it a language model?")
+    return n_layers
+
+
+def _require_hybrid(source: Source) -> None:
+    if source.architecture not in _HYBRIDS:
+        raise ModelFileError(
+            f"{source.path.name} ({source.architecture}) has no recurrent part to draft with.",
+            hint=f"Architectures that work: falcon-h1, {', '.join(_HYBRIDS)}.",
+        )
