@@ -83,7 +83,10 @@ def interleave(cases: Sequence[Case], repeats: int, seed: int) -> tuple[Slot, ..
         rng.shuffle(order)
         if block == 0:
             order.sort(key=lambda case: case.arm != "ar")
-        slots += [Slot(case=case, block=block, repeat=block, position=position) for position, case in enumerate(order)]
+        slots += [
+            Slot(case=case, case_id=case.id, block=block, repeat=block, position=position)
+            for position, case in enumerate(order)
+        ]
     return tuple(slots)
 
 

@@ -31,6 +31,7 @@ class Slot(Record, frozen=True, kw_only=True):
     """One place in the order of measurement."""
 
     case: Case
+    case_id: str  # `case.id`, computed once
     block: int
     repeat: int
     position: int
@@ -136,7 +137,7 @@ def prompt_key(prompt: PromptRef) -> str:
 def failed_trial(slot: Slot, reason: str) -> Trial:
     """The row of a trial that gave no number."""
     return Trial(
-        case_id=slot.case.id,
+        case_id=slot.case_id,
         arm=slot.case.arm,
         gamma=slot.case.gamma,
         block=slot.block,

@@ -205,7 +205,7 @@ class Rig:
         verdict = self._judge(case, prompt, result.tokens)
         reason = invalid_reason(case, arm.target_strategy, failed, verdict)
         return Trial(
-            case_id=case.id,
+            case_id=slot.case_id,
             arm=case.arm,
             gamma=case.gamma,
             block=slot.block,

@@ -100,7 +100,7 @@ def run_jobs(
             finished |= set(done.failed)
         run_id = store.begin_run(environment, plan, settings.seed)
         store.add_models(models)
-        store.add_cases(run_id, {slot.case.id: slot.case for job in jobs for slot in job.slots}.values())
+        store.add_cases(run_id, {slot.case_id: slot.case for job in jobs for slot in job.slots}.values())
         tally = _Tally(run_id, sum(len(job.slots) for job in jobs), environment_key(environment))
         todo = [(job, tuple(slot for slot in job.slots if slot_key(slot) not in finished)) for job in jobs]
         tally.n_skipped = tally.n_total - sum(len(slots) for _, slots in todo)
@@ -165,17 +165,17 @@ def _run_job(
 
 def slot_key(slot: Slot) -> TrialKey:
     """What makes a slot the same measurement in every run of a plan."""
-    return TrialKey(slot.case.id, slot.block, slot.repeat)
+    return TrialKey(slot.case_id, slot.block, slot.repeat)
 
 
 def known_references(job: Job, store: Store, environment: str) -> tuple[Reference, ...]:
     """Plain greedy outputs that this machine and build gave for the prompts of a job before, to judge the rest by."""
     found: dict[tuple[str, int], Reference] = {}
-    for case in {slot.case.id: slot.case for slot in job.slots if slot.case.arm == "ar"}.values():
+    for case_id, case in {slot.case_id: slot.case for slot in job.slots if slot.case.arm == "ar"}.items():
         key = (prompt_key(case.prompt), case.n_predict)
         if key in found or not case.sampling.greedy:
             continue
-        chosen = TrialFilter(case_id=case.id, status="ok")
+        chosen = TrialFilter(case_id=case_id, status="ok")
         earlier = (t.trial for t in store.trials(chosen, rounds=False) if t.environment_key == environment)
         first = next(earlier, None)
         if first is not None:

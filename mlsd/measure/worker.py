@@ -96,7 +96,7 @@ def run_slots(job: Job, send: _Sender) -> None:
     """
     with Rig(job, MonotonicClock(), ProbeCache()) as rig:
         if job.strict:
-            for case in {slot.case.id: slot.case for slot in job.slots}.values():
+            for case in {slot.case_id: slot.case for slot in job.slots}.values():
                 rig.check(case)
         runner = _SlotRunner(job, rig, send)
         for index in range(len(job.slots)):
@@ -127,9 +127,9 @@ class _SlotRunner:
         self._cool_down(slot)
         self._send(Started(index=index))
         try:
-            if slot.case.id not in self._warm:
+            if slot.case_id not in self._warm:
                 self._rig.warm_up(slot.case)
-                self._warm.add(slot.case.id)
+                self._warm.add(slot.case_id)
             trial = self._measure(index, slot)
         except MlsdError as error:
             trial = failed_trial(slot, str(error))
