@@ -6,6 +6,7 @@ handed in. A word count is not a token count, so lengths are only ever counted i
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import re
 from collections.abc import Callable, Sequence
@@ -139,7 +140,11 @@ def text_sha256(text: str) -> str:
 
 
 def _shipped() -> _PromptFile:
-    place = asset_path("prompts/prompts.toml")
+    return _read_shipped(asset_path("prompts/prompts.toml"))
+
+
+@functools.cache
+def _read_shipped(place: Path) -> _PromptFile:
     try:
         return msgspec.toml.decode(place.read_bytes(), type=_PromptFile)
     except msgspec.DecodeError as error:
