@@ -26,8 +26,12 @@ def memory_budget(environment: Environment) -> MemoryBudget | None:
     if environment.wired_limit_bytes is not None:
         limit = min(environment.wired_limit_bytes, memory)
         safe = int(limit * _CPU_SAFE)
-        return MemoryBudget(safe_bytes=safe, most_bytes=limit, basis="the wired limit that is set (iogpu.wired_limit_mb)")
-    safe, most, basis = _CPU_SAFE, _CPU_MOST, "the memory of the machine"
+        return MemoryBudget(
+            safe_bytes=safe, most_bytes=limit, basis="the wired limit that is set (iogpu.wired_limit_mb)"
+        )
     if environment.os.startswith("macOS"):
-        safe, most, basis = _MAC_SAFE, _MAC_MOST, "the memory, of which macOS gives the GPU 67 to 84 %"
-    return MemoryBudget(safe_bytes=int(memory * safe), most_bytes=int(memory * most), basis=basis)
+        shares, basis = (_MAC_SAFE, _MAC_MOST), "the memory, of which macOS gives the GPU 67 to 84 %"
+    else:
+        shares, basis = (_CPU_SAFE, _CPU_MOST), "the memory of the machine"
+    safe, most = (int(memory * share) for share in shares)
+    return MemoryBudget(safe_bytes=safe, most_bytes=most, basis=basis)

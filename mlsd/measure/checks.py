@@ -1,0 +1,298 @@
+"""Doubts about a run as values: what its trials and the machine around them say against their numbers.
+
+Pure functions over records; deciding what to do about a warning is left to the reader.
+"""
+
+from __future__ import annotations
+
+import datetime
+import math
+import statistics
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+
+from mlsd.records import Conditions, Environment, QualityWarning, Record, Trial
+from mlsd.units import MIB, NS_PER_MS, format_bytes, format_percent, tok_s
+
+SPREAD_LIMIT = 0.10  # standard deviation over mean; the limit at which pyperf warns, too
+DRIFT_LIMIT = 0.02  # change of the baseline over the run that is worth a word
+SHORT_DECODE_NS = 100 * NS_PER_MS  # below this one scheduling slice of another process is a visible part
+SWAP_GROWTH_BYTES = 64 * MIB
+_NOMINAL = "nominal"
+
+
+class Drift(Record, frozen=True, kw_only=True):
+    """How much the baseline's speed changed from the first to the last trial, as a fraction; 95 % interval."""
+
+    change: float
+    low: float
+    high: float
+    n_trials: int
+    span_s: float
+
+    @property
+    def decided(self) -> bool:
+        """Whether the interval excludes no change."""
+        return not self.low <= 0.0 <= self.high
+
+
+def check_run(
+    trials: Sequence[Trial], environment: Environment | None = None, *, own_threads: int | None = None
+) -> list[QualityWarning]:
+    """Everything that speaks against a run; `own_threads` is how many CPU threads it used itself."""
+    conditions = [trial.conditions for trial in trials if trial.conditions is not None]
+    measured = [trial for trial in trials if trial.status == "ok"]
+    return [
+        *condition_warnings(conditions, environment, own_threads=own_threads),
+        *_failures(trials),
+        *_native_failures(measured),
+        *_divergence(measured),
+        *_unstable_outputs(measured),
+        *_other_invalid(measured),
+        *_short_trials(measured),
+        *_wide_spread(measured),
+        *_drift(measured),
+    ]
+
+
+# --- the machine ------------------------------------------------------------------------------------------------
+
+
+def condition_warnings(
+    conditions: Sequence[Conditions], environment: Environment | None = None, *, own_threads: int | None = 0
+) -> list[QualityWarning]:
+    """Doubts from the machine's state, in the order it was read; with `own_threads` None load is not judged."""
+    warnings = []
+    if count := sum(bool(c.on_battery) for c in conditions):
+        warnings.append(
+            _warning("on_battery", f"On battery {_share(count, conditions)}.", "Plug the machine in and run again.")
+        )
+    if count := sum(bool(c.low_power_mode) for c in conditions):
+        warnings.append(
+            _warning(
+                "low_power_mode",
+                f"Low-power mode was on {_share(count, conditions)}.",
+                "Turn it off in the system's battery settings and run again.",
+            )
+        )
+    hot = [c.thermal_state for c in conditions if c.thermal_state not in (None, _NOMINAL)]
+    if hot:
+        states = ", ".join(sorted({str(state) for state in hot}))
+        warnings.append(
+            _warning(
+                "throttled",
+                f"The machine was throttled {_share(len(hot), conditions)} ({states}).",
+                "Let it cool, raise the cool-down between trials, and compare within blocks only.",
+            )
+        )
+    return [*warnings, *_background_load(conditions, environment, own_threads), *_swap_growth(conditions)]
+
+
+def _background_load(
+    conditions: Sequence[Conditions], environment: Environment | None, own_threads: int | None
+) -> list[QualityWarning]:
+    loads = [c.load_1min for c in conditions if c.load_1min is not None]
+    if not loads or own_threads is None:
+        return []
+    cores = environment.logical_cores if environment and environment.logical_cores else 1
+    others = statistics.median(loads) - own_threads
+    if others <= max(0.5, 0.1 * cores):
+        return []
+    return [
+        _warning(
+            "background_load",
+            f"Other programs kept about {others:.1f} of {cores} logical cores busy (load average).",
+            "Close them and run again.",
+        )
+    ]
+
+
+def _swap_growth(conditions: Sequence[Conditions]) -> list[QualityWarning]:
+    used = [c.swap_used_bytes for c in conditions if c.swap_used_bytes is not None]
+    grown = max(used) - used[0] if used else 0
+    if grown < SWAP_GROWTH_BYTES:
+        return []
+    return [
+        _warning(
+            "swap_growth",
+            f"Swap grew by {format_bytes(grown)} during the run.",
+            "The models do not fit beside what else is open: close programs, or choose a smaller profile or quant.",
+        )
+    ]
+
+
+# --- the trials -------------------------------------------------------------------------------------------------
+
+
+def baseline_drift(trials: Iterable[Trial]) -> Drift | None:
+    """The trend of the AR arm over the run, all its cases together.
+
+    ln(decode tok/s) of trial i of case c is modelled as ``a_c + b t_i``: least squares of both sides centred within
+    each case. change = exp(b span) - 1; interval from Student's t with n - cases - 1 degrees of freedom. None below
+    three of them, or when all trials started at once.
+    """
+    points = defaultdict(list)
+    for trial in trials:
+        speed = _decode_tok_s(trial) if trial.arm == "ar" else None
+        if speed is not None:
+            points[trial.case_id].append((_seconds(trial.started_at), math.log(speed)))
+    centred = [
+        (t - statistics.fmean(t for t, _ in case), y - statistics.fmean(y for _, y in case))
+        for case in points.values()
+        for t, y in case
+    ]
+    times = [t for case in points.values() for t, _ in case]
+    freedom = len(centred) - len(points) - 1
+    spread = sum(t * t for t, _ in centred)
+    if freedom < 3 or spread == 0:
+        return None
+    slope = sum(t * y for t, y in centred) / spread
+    residual = sum((y - slope * t) ** 2 for t, y in centred)
+    error = math.sqrt(residual / freedom / spread)
+    from scipy.stats import t as student  # half a second of import that few callers need
+
+    reach = float(student.ppf(0.975, freedom)) * error
+    span = max(times) - min(times)
+    change, low, high = (math.expm1(b * span) for b in (slope, slope - reach, slope + reach))
+    return Drift(change=change, low=low, high=high, n_trials=len(centred), span_s=span)
+
+
+def _drift(trials: Sequence[Trial]) -> list[QualityWarning]:
+    drift = baseline_drift(trials)
+    if drift is None or not drift.decided or abs(drift.change) < DRIFT_LIMIT:
+        return []
+    return [
+        _warning(
+            "baseline_drift",
+            f"Plain decoding changed by {format_percent(drift.change)} over the run "
+            f"(95 % interval {format_percent(drift.low)} to {format_percent(drift.high)}, {drift.n_trials} trials).",
+            "Compare within blocks only; let the machine settle, raise the cool-down, and run again.",
+        )
+    ]
+
+
+def _wide_spread(trials: Sequence[Trial]) -> list[QualityWarning]:
+    warnings = []
+    for case_id, speeds in _speeds_by_case(trials).items():
+        if len(speeds) < 2:
+            continue
+        spread = statistics.stdev(speeds) / statistics.fmean(speeds)
+        if spread >= SPREAD_LIMIT:
+            warnings.append(
+                _warning(
+                    "wide_spread",
+                    f"The {len(speeds)} repeats spread by {format_percent(spread)} (standard deviation over mean).",
+                    "Add repeats (--repeats), or find what disturbs the machine.",
+                    case_id,
+                )
+            )
+    return warnings
+
+
+def _short_trials(trials: Sequence[Trial]) -> list[QualityWarning]:
+    short = [t.decode_ns for t in trials if t.decode_ns is not None and t.decode_ns < SHORT_DECODE_NS]
+    if not short:
+        return []
+    return [
+        _warning(
+            "too_short",
+            f"{len(short)} of {len(trials)} trials decoded for less than {SHORT_DECODE_NS // NS_PER_MS} ms "
+            f"(the shortest for {min(short) / NS_PER_MS:.1f} ms).",
+            "Raise n_predict: in so short a time any other process is a visible part.",
+        )
+    ]
+
+
+def _failures(trials: Sequence[Trial]) -> list[QualityWarning]:
+    errors = Counter((trial.error or "no reason given").splitlines()[0] for trial in trials if trial.status == "failed")
+    return [
+        _warning("failed_trials", f"{count} trials failed: {error}", "See `mlsd results --failed`; run again to retry.")
+        for error, count in errors.most_common()
+    ]
+
+
+def _native_failures(trials: Sequence[Trial]) -> list[QualityWarning]:
+    failing = [trial.failed_native_calls for trial in trials if trial.failed_native_calls]
+    if not failing:
+        return []
+    return [
+        _warning(
+            "failed_native_calls",
+            f"{sum(failing)} llama.cpp calls failed in {len(failing)} trials; their numbers measure stale results.",
+            "Do not use these trials; choose a rollback strategy that `mlsd probe` finds exact.",
+        )
+    ]
+
+
+def _divergence(trials: Sequence[Trial]) -> list[QualityWarning]:
+    counts = Counter(t.case_id for t in trials if t.losslessness and t.losslessness.verdict == "diverged")
+    return [
+        _warning(
+            "diverged",
+            f"{count} outputs differ from plain greedy decoding by more than kernel noise.",
+            "The speed of a wrong output means nothing: run `mlsd probe` on target and draft.",
+            case_id,
+        )
+        for case_id, count in counts.items()
+    ]
+
+
+def _unstable_outputs(trials: Sequence[Trial]) -> list[QualityWarning]:
+    outputs = defaultdict(set)
+    for trial in trials:
+        if trial.losslessness is not None and trial.tokens:  # greedy
+            outputs[trial.case_id].add(trial.tokens)
+    return [
+        _warning(
+            "unstable_output",
+            f"Greedy repeats of one case gave {len(different)} different outputs.",
+            "The backend is not deterministic here; compare acceptance with care.",
+            case_id,
+        )
+        for case_id, different in outputs.items()
+        if len(different) > 1
+    ]
+
+
+def _other_invalid(trials: Sequence[Trial]) -> list[QualityWarning]:
+    reasons = Counter(
+        trial.invalid_reason or "no reason given"
+        for trial in trials
+        if not trial.valid
+        and not trial.failed_native_calls
+        and not (trial.losslessness and trial.losslessness.verdict == "diverged")
+    )
+    return [
+        _warning("invalid_trials", f"{count} trials are not valid: {reason}", "Leave them out of any comparison.")
+        for reason, count in reasons.most_common()
+    ]
+
+
+# --- inside -----------------------------------------------------------------------------------------------------
+
+
+def _warning(code: str, message: str, advice: str, case_id: str | None = None) -> QualityWarning:
+    return QualityWarning(code=code, message=message, advice=advice, case_id=case_id)
+
+
+def _share(count: int, readings: Sequence[Conditions]) -> str:
+    return "all the time" if count == len(readings) else f"in {count} of {len(readings)} readings"
+
+
+def _decode_tok_s(trial: Trial) -> float | None:
+    if trial.decode_ns is None:
+        return None
+    return tok_s(len(trial.tokens) - 1, trial.decode_ns)
+
+
+def _speeds_by_case(trials: Sequence[Trial]) -> dict[str, list[float]]:
+    speeds = defaultdict(list)
+    for trial in trials:
+        speed = _decode_tok_s(trial)
+        if speed is not None:
+            speeds[trial.case_id].append(speed)
+    return speeds
+
+
+def _seconds(moment: str) -> float:
+    return datetime.datetime.fromisoformat(moment).timestamp()
