@@ -14,9 +14,14 @@ from mlsd.errors import MlsdError
 COMMANDS: dict[str, tuple[str, str]] = {
     "audit": ("audit", "Ask of published or own numbers whether they can be true."),
     "bench": ("bench", "Measure plain and speculative decoding of one target side by side."),
+    "doctor": ("doctor", "Show this machine, the build, and which profiles fit."),
+    "export": ("export", "Write a study database as CSV, Parquet, JSON or in another tool's layout."),
+    "import": ("import_", "Read somebody else's table of results into a study database, kept apart."),
     "models": ("models", "List, download, make, verify and add models."),
     "perturb": ("perturb", "Write a copy of a model with noise on its weights: a draft of chosen closeness."),
     "probe": ("probe", "Test which rollback strategies are exact for a model on this backend."),
+    "results": ("results", "List, filter and show the trials of a study database."),
+    "run": ("run", "Run suites on the models of a profile, resumable, into a study database."),
     "tiny": ("tiny", "Write tiny random models of every architecture mlsd is about."),
 }
 
@@ -34,7 +39,7 @@ class LazyGroup(click.Group):
             return None
         module_name, _ = COMMANDS[cmd_name]
         module = importlib.import_module(f"mlsd.cli.{module_name}")
-        command: click.Command = getattr(module, cmd_name.replace("-", "_"))
+        command: click.Command = getattr(module, module_name)  # named as its module: `import` is no Python name
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

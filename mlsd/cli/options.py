@@ -29,6 +29,16 @@ class IntList(click.ParamType[tuple[int, ...]]):
             self.fail(f"{value!r} is not a list of integers like 1,2,4", param, ctx)
 
 
+class NameList(click.ParamType[tuple[str, ...]]):
+    """Names separated by commas: ``code,factual``."""
+
+    name = "name,..."
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, ...]:
+        """Split."""
+        return value if isinstance(value, tuple) else tuple(part.strip() for part in str(value).split(",") if part)
+
+
 def engine_options(command: F) -> F:
     """Add the options of the native contexts; the command receives `engine`."""
     for option in reversed(

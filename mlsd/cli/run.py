@@ -1,0 +1,223 @@
+"""``mlsd run``: suites on the models of a profile, into a study database."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from mlsd.cli.options import IntList, NameList, engine_options, make_engine
+from mlsd.cli.output import note, print_json
+from mlsd.cli.watch import make_watcher
+from mlsd.errors import InputError, ModelFileError
+from mlsd.units import GB
+
+if TYPE_CHECKING:
+    from mlsd.measure.runner import RunOutcome
+    from mlsd.models import LocalModel
+    from mlsd.plan import Overrides, Plan
+    from mlsd.records import Environment
+    from mlsd.suite import Profile
+
+
+@click.command()
+@click.argument("suites", nargs=-1, required=True)
+@click.option("--profile", help="Whose models [default: the largest that is downloaded, else tiny].")
+@click.option("--db", type=click.Path(path_type=Path), help="Results [default: results/PROFILE.sqlite].")
+@click.option("--repeats", type=int, help="Repeats of every block [default: the suite's].")
+@click.option("--gamma", type=IntList(), help="Most tokens proposed a round, in place of the suite's.")
+@click.option("--drafts", type=NameList(), help="Draft roles or model ids, in place of the suite's.")
+@click.option("--prompts", type=NameList(), help="Prompt names, in place of the suite's.")
+@click.option("--n-predict", type=int, help="Output tokens [default: the suite's].")
+@click.option("--temperature", type=float, default=0.0, show_default=True, help="0 is greedy.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Of the order of arms and of sampling.")
+@click.option("--limit", type=int, help="Stop after the block that reaches so many study trials.")
+@click.option("--cool-down", "cool_down_s", type=float, default=0.0, help="Seconds of rest between blocks.")
+@click.option("--fresh", is_flag=True, help="Measure again what is done already.")
+@click.option("--keep-failed", is_flag=True, help="Leave earlier failures alone instead of trying them again.")
+@click.option("--dry-run", is_flag=True, help="Show the plan and stop.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object at the end.")
+@engine_options
+@click.pass_context
+def run(ctx: click.Context, /, suites: tuple[str, ...], as_json: bool, dry_run: bool, **options: Any) -> None:
+    """Run SUITES (A to F), each trial committed before the next; run again to resume.
+
+    A trial that fails is a row with its reason. Only one run at a time measures on a machine.
+    """
+    from mlsd.measure.process import run_info
+    from mlsd.measure.runner import default_database, run_jobs
+    from mlsd.measure.store import Store
+    from mlsd.measure.study import plan_jobs
+    from mlsd.models import Library
+    from mlsd.plan import expand
+    from mlsd.suite import load_suites
+
+    library = Library()
+    profile, chosen_by_us = choose_profile(options["profile"], library)
+    if chosen_by_us:
+        note(f"No profile was chosen and nothing larger is downloaded: profile {profile.name} ({profile.title}).")
+    loaded = load_suites(suites)
+    overrides = _overrides(options)
+    plan = expand(loaded, profile, {entry.id: entry_ref(entry) for entry in library.manifest}, overrides)
+    if dry_run:
+        from mlsd.cli.plan import show_plan
+
+        show_plan(plan, as_json=as_json)
+        return
+    _say_left_out(plan)
+    if not plan.groups:
+        raise InputError(
+            f"Profile {profile.name} has no models for suite {', '.join(suites)}.", hint="See `mlsd plan`."
+        )
+    local = resolve_all(library, list(plan.models()))
+    plan = expand(loaded, profile, {**{e.id: entry_ref(e) for e in library.manifest}, **_refs(local)}, overrides)
+    environment = _environment(run_info(overrides.engine))
+    check_memory(plan, environment)
+    jobs = plan_jobs(
+        plan, {model_id: model.path for model_id, model in local.items()}, cool_down_s=options["cool_down_s"]
+    )
+    path = options["db"] or default_database(profile.name)
+    with Store.open(path) as store:
+        with make_watcher() as watcher:
+            plan_record, settings = _plan_record(plan, ctx), _settings(options)
+            outcome = run_jobs(jobs, store, environment, _facts(local), plan_record, settings, watcher)
+        warnings = _warn(store, outcome, environment)
+    if as_json:
+        print_json({"database": str(path), "outcome": outcome, "warnings": warnings})
+    else:
+        _say_outcome(path, outcome)
+    if outcome.interrupted:
+        ctx.exit(130)
+
+
+def choose_profile(name: str | None, library: Any) -> tuple[Profile, bool]:
+    """The profile of that name, or the default one; the flag says that nobody chose it."""
+    from mlsd.suite import default_profile, find_profile, load_profiles
+
+    profiles = load_profiles()
+    if name:
+        return find_profile(name, profiles), False
+
+    def is_downloaded(model_id: str) -> bool:
+        return library.locate(library.manifest.find(model_id)) is not None
+
+    return default_profile(profiles, is_downloaded), True
+
+
+def entry_ref(entry: Any) -> Any:
+    """What the manifest alone knows of a model's identity."""
+    from mlsd.records import ModelRef
+
+    return ModelRef(id=entry.id, sha256=getattr(entry, "sha256", None), n_bytes=entry.n_bytes)
+
+
+def resolve_all(library: Any, ids: list[str]) -> dict[str, LocalModel]:
+    """The files of all models, those that are made locally made now.
+
+    Raises: ModelFileError that lists every model that is missing, and the one command that brings them.
+    """
+    local, missing = {}, []
+    for model_id in ids:
+        try:
+            local[model_id] = library.resolve(model_id, make=True)
+        except ModelFileError:
+            missing.append(model_id)
+    if missing:
+        raise ModelFileError(
+            f"Not on this machine: {', '.join(missing)}.",
+            hint=f"Bring them with `mlsd models pull {' '.join(missing)}`.",
+        )
+    return local
+
+
+def check_memory(plan: Plan, environment: Environment) -> None:
+    """Refuse a load whose weights alone exceed the machine's memory. Raises: InputError that names it."""
+    memory = environment.memory_bytes
+    for group in plan.groups:
+        weights = group.weight_bytes
+        if memory is not None and weights is not None and weights > memory:
+            draft = f" with {group.draft.id}" if group.draft else ""
+            raise InputError(
+                f"{group.target.id}{draft} needs {weights / GB:.1f} GB for its weights; "
+                f"this machine has {memory / GB:.1f} GB.",
+                hint="Choose a smaller profile; `mlsd doctor` shows which fit.",
+            )
+
+
+def _refs(local: dict[str, LocalModel]) -> dict[str, Any]:
+    return {model_id: model.ref for model_id, model in local.items()}
+
+
+def _overrides(options: dict[str, Any]) -> Overrides:
+    from mlsd.plan import Overrides
+
+    return Overrides(
+        repeats=options["repeats"],
+        gammas=options["gamma"],
+        drafts=options["drafts"],
+        prompts=options["prompts"],
+        n_predict=options["n_predict"],
+        limit=options["limit"],
+        seed=options["seed"],
+        temperature=options["temperature"],
+        engine=make_engine(options["n_threads"], options["n_gpu_layers"], options["n_ctx"], options["flash_attention"]),
+    )
+
+
+def _settings(options: dict[str, Any]) -> Any:
+    from mlsd.measure.runner import RunSettings
+
+    return RunSettings(fresh=options["fresh"], keep_failed=options["keep_failed"], seed=options["seed"])
+
+
+def _environment(backend: Any) -> Environment:
+    from mlsd.hardware import read_environment
+
+    return read_environment(backend)
+
+
+def _facts(local: dict[str, LocalModel]) -> list[Any]:
+    from mlsd.gguf_tools.read import model_facts
+
+    return [model_facts(model.path, ref=model.ref) for model in local.values()]
+
+
+def _plan_record(plan: Plan, ctx: click.Context) -> dict[str, Any]:
+    """What a run keeps of its plan: names and counts; the cases stand in their own table."""
+    given = {key: str(value) for key, value in ctx.params.items() if value not in (None, (), False)}
+    return {
+        "profile": plan.profile,
+        "suites": plan.suites,
+        "study_trials": plan.study_trials,
+        "paired_baselines": plan.paired_baselines,
+        "options": given,
+    }
+
+
+def _warn(store: Any, outcome: RunOutcome, environment: Environment) -> list[Any]:
+    from mlsd.measure.checks import check_run
+    from mlsd.measure.rows import TrialFilter
+
+    own = [stored.trial for stored in store.trials(TrialFilter(run_id=outcome.run_id), rounds=False)]
+    warnings = check_run(own, environment)
+    store.add_warnings(outcome.run_id, warnings)
+    for warning in warnings:
+        note(f"Warning [{warning.code}] {warning.message} {warning.advice}")
+    return list(warnings)
+
+
+def _say_left_out(plan: Plan) -> None:
+    for left in plan.left_out:
+        note(f"Left out of suite {left.suite}: {left.role} ({left.n_trials} trials): {left.reason}.")
+
+
+def _say_outcome(path: Path, outcome: RunOutcome) -> None:
+    note(
+        f"{outcome.n_ok} trials measured, {outcome.n_failed} failed, {outcome.n_skipped} done before, "
+        f"{outcome.n_left} left; in {path}."
+    )
+    if outcome.interrupted:
+        note("Interrupted; the same command goes on where it stopped.")
+    else:
+        note(f"Next: mlsd results --db {path}, mlsd report --db {path}")
