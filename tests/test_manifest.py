@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from pathlib import Path
 
 import msgspec
@@ -96,6 +97,12 @@ def test_every_made_model_ends_at_one_that_is_not_made(shipped: Manifest) -> Non
     made = [entry for entry in shipped if isinstance(entry, MadeEntry)]
     assert made
     assert all(not isinstance(shipped.bases(entry)[-1], MadeEntry) for entry in made)
+
+
+def test_every_role_of_every_profile_names_a_known_model(shipped: Manifest) -> None:
+    profiles = tomllib.loads(data_path("suites").joinpath("profiles.toml").read_text())
+    bound = {model for profile in profiles.values() for model in profile["roles"].values()}
+    assert bound <= set(shipped.models)
 
 
 def test_an_unknown_id_is_answered_with_the_closest_ones(shipped: Manifest) -> None:

@@ -11,8 +11,19 @@ import pytest
 
 import mlsd.hub
 from mlsd.errors import HubError, ManifestError, ModelFileError
+from mlsd.gguf_tools.read import model_facts
 from mlsd.hub import Hub
-from mlsd.manifest import FilePart, HubEntry, Manifest, ModelEntry, PathEntry, PerturbEntry, QuantizeEntry
+from mlsd.manifest import (
+    AssetEntry,
+    FilePart,
+    HubEntry,
+    Manifest,
+    ModelEntry,
+    PathEntry,
+    PerturbEntry,
+    QuantizeEntry,
+    SubsetEntry,
+)
 from mlsd.models import Library, resolve_model
 from mlsd.userdir import made_models_dir, read_lock
 from tests.hub_server import COMMIT, OTHER_COMMIT, REPO, HubServer
@@ -182,6 +193,23 @@ def test_a_made_model_is_made_once_and_again_only_when_recipe_or_base_change(
     assert library(server, tmp_path, other_base, quantized).locate(quantized) is None
     renamed = QuantizeEntry(id="small", base="base", type="Q4_0", **{**TEXT, "name": "Another name"})
     assert library(server, tmp_path, base, renamed).locate(renamed) == (first,)
+
+
+def test_a_subset_keeps_only_its_layers(server: HubServer, tmp_path: Path, tiny: Path) -> None:
+    base, _, _ = made_from(tiny)
+    subset = SubsetEntry(id="half", base="base", keep=(0, 2), **TEXT)
+    (path,) = library(server, tmp_path, base, subset).pull(subset)
+    assert model_facts(path).n_layers == 2
+
+
+def test_an_asset_that_is_missing_or_wrong_is_named(server: HubServer, tmp_path: Path) -> None:
+    gone = AssetEntry(id="gone", file="tiny/gone.gguf", **TEXT)
+    wrong = AssetEntry(id="wrong", file="prompts/prompts.toml", sha256="ab" * 32, **TEXT)
+    books = library(server, tmp_path, gone, wrong)
+    with pytest.raises(ModelFileError, match=r"mlsd itself should hold tiny/gone\.gguf: reinstall it"):
+        books.resolve("gone")
+    with pytest.raises(HubError, match=r"prompts\.toml has the hash .* manifest says abab"):
+        books.pull(wrong)
 
 
 def test_making_never_downloads(server: HubServer, tmp_path: Path) -> None:
