@@ -74,8 +74,9 @@ def _training(family: dict[str, Any]) -> str:
         "PyTorch, one CPU thread a model on a shared two-core machine (AMD EPYC, several jobs at once, so the wall "
         "times are upper bounds); batches of 8 windows of 512 tokens; Muon for the matrices inside the blocks, AdamW "
         "for the rest; warm-up, flat, linear decay. Seeds, rates and shapes stand in the recipe. The experts are "
-        "balanced by the Switch loss (weight 0.01, per layer). The draft is first trained on the corpus, then distilled on the corpus: "
-        "80 % cross entropy against the softmax of one target, the two targets in turn, 20 % against the text.\n\n"
+        "balanced by the Switch loss (weight 0.01, per layer). The draft is first trained on the corpus, then "
+        "distilled on it: 80 % cross entropy against the softmax of one target, the two targets in turn, 20 % against "
+        "the text.\n\n"
         + _table(["stage", "steps", "tokens seen", "wall time"], rows)
         + "\nHeld-out nats a token (first 40 windows, unrounded weights) over tokens seen:\n\n"
         + "\n".join(curves)

@@ -1,5 +1,8 @@
 """Train one model of the family on the corpus, or distil the draft from finished targets.
 
+Distillation follows each target in turn, half of the time over the corpus and half over text the target wrote itself:
+a draft is asked about its target's words, not about the corpus.
+
 `run/budget.json` (name -> steps) is read again every 20 steps, so a slow machine's run can be shortened while it runs;
 the rate falls linearly over the last 60 % of whatever the budget then says. Checkpoints and the loss curve land in the
 run folder; the number of steps really done is in the curve.
@@ -26,6 +29,7 @@ SEEDS = {"tiny-dense": 1, "tiny-moe": 2, "tiny-draft": 3, "tiny-draft-distilled"
 TARGETS = ("tiny-dense", "tiny-moe")
 _BALANCE_WEIGHT = 0.01
 _HARD_SHARE = 0.2
+_PROMPT, _SPEECH, _SPEECHES = 64, 256, 192
 
 
 def batch(data: np.ndarray, rng: np.random.Generator) -> tuple[torch.Tensor, torch.Tensor]:
@@ -33,6 +37,30 @@ def batch(data: np.ndarray, rng: np.random.Generator) -> tuple[torch.Tensor, tor
     starts = rng.integers(0, len(data) - WIDTH - 1, ROWS)
     rows = torch.from_numpy(np.stack([data[s : s + WIDTH + 1] for s in starts]).astype(np.int64))
     return rows[:, :-1], rows[:, 1:]
+
+
+@torch.no_grad()
+def own_words(teacher: Any, data: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Continuations by `teacher` of random training excerpts, one after the other as uint16 tokens.
+
+    Half of them are greedy, half are drawn at temperature 1.
+    """
+    written = []
+    for sampled in (False, True):
+        starts = rng.integers(0, len(data) - _PROMPT, _SPEECHES)
+        prompts = torch.from_numpy(np.stack([data[s : s + _PROMPT] for s in starts]).astype(np.int64))
+        written.append(
+            teacher.generate(
+                prompts,
+                attention_mask=torch.ones_like(prompts),
+                max_new_tokens=_SPEECH - _PROMPT,
+                min_new_tokens=_SPEECH - _PROMPT,
+                do_sample=sampled,
+                top_k=0,
+                pad_token_id=0,
+            )
+        )
+    return np.asarray(torch.cat(written)[torch.randperm(2 * _SPEECHES)].flatten().numpy().astype(np.uint16))
 
 
 def balance_loss(router_logits: tuple[torch.Tensor, ...], top_k: int) -> torch.Tensor:
@@ -95,19 +123,24 @@ def train(name: str, run: Path) -> None:
     """Train `name` to the end of its budget; leaves `name.pt` and `name.curve.json` in `run`."""
     shape = name.removesuffix("-distilled")
     torch.manual_seed(SEEDS[name])
+    started = time.monotonic()
     rng = np.random.default_rng(SEEDS[name])
     data, held = np.load(run / "train.npy"), np.load(run / "held_out.npy")
     teachers = [load(target, run) for target in TARGETS] if shape != name else []
     model = load(shape, run).train() if teachers else new_model(shape).train()
+    curve: list[dict[str, float]] = []
+    texts = [data]
     for teacher in teachers:
         teacher.requires_grad_(False)
+        texts.append(own_words(teacher, data, rng))
+        print(f"{len(texts[-1])} tokens written by a target after {time.monotonic() - started:.0f} s", flush=True)
     found = optimisers(model)
-    curve: list[dict[str, float]] = []
-    started, seconds, step, recent = time.monotonic(), 0.0, 0, []
+    seconds, step, recent = 0.0, 0, []
     while step < (steps := budget(name, run)):
         set_rate(found, rate(step, steps) * (0.5 if teachers else 1.0))
-        x, y = batch(data, rng)
-        loss, plain = lesson(model, teachers[step % len(teachers)] if teachers else None, x, y)
+        who = step % 2
+        x, y = batch(texts[1 + who] if teachers and step % 4 >= 2 else data, rng)
+        loss, plain = lesson(model, teachers[who] if teachers else None, x, y)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         for optimiser in found:

@@ -1,0 +1,281 @@
+"""The shipped tiny family: its files are whole, compute what PyTorch computed, write Python, and predict each other."""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import json
+import keyword
+import math
+import re
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import pytest
+
+from mlsd.clock import MonotonicClock
+from mlsd.drafters.draft_model import DraftModel
+from mlsd.engine._native import ggml, library
+from mlsd.engine.decode import Generation, GenerationLimits, generate
+from mlsd.engine.drafter import NoDrafter
+from mlsd.engine.llama import LlamaModel, LlamaSession
+from mlsd.engine.losslessness import judge
+from mlsd.engine.rollback import make_rollback
+from mlsd.engine.session import SessionOptions
+from mlsd.resources import asset_path
+
+FOLDER = asset_path("tiny")
+FAMILY = json.loads((FOLDER / "family.json").read_text())
+MODELS = tuple(FAMILY["models"])
+TARGETS = ("tiny-dense", "tiny-moe")
+GAMMA = 4
+LOGITS = SessionOptions(n_ctx=512, n_threads=1, device_sampling=False, max_outputs=256)
+GREEDY = SessionOptions(n_ctx=512, n_threads=1, max_outputs=GAMMA + 1, n_snapshots=GAMMA + 1)
+
+
+@pytest.fixture(scope="module")
+def stored() -> dict[str, np.ndarray]:
+    with np.load(FOLDER / "reference.npz") as file:
+        return dict(file)
+
+
+def path_of(name: str) -> Path:
+    return FOLDER / FAMILY["models"][name]["file"]
+
+
+@contextmanager
+def opened(path: Path, options: SessionOptions) -> Iterator[LlamaSession]:
+    with LlamaModel(path) as model, model.session(options) as session:
+        yield session
+
+
+# --- the files ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_shipped_file_is_the_one_the_card_describes(name: str) -> None:
+    told = FAMILY["models"][name]
+    content = path_of(name).read_bytes()
+    assert (len(content), hashlib.sha256(content).hexdigest()) == (told["n_bytes"], told["sha256"])
+    assert told["sha256"] in (FOLDER / "CARD.md").read_text()
+
+
+def test_the_whole_family_fits_into_24_megabytes() -> None:
+    assert sum(path.stat().st_size for path in FOLDER.iterdir()) <= 24e6
+
+
+def test_the_card_names_the_licence_of_the_corpus() -> None:
+    card = (FOLDER / "CARD.md").read_text()
+    assert "PSF-2.0" in card and "Python Software Foundation" in card
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_every_model_is_a_hybrid_of_three_recurrent_layers_to_one_or_one_to_one(name: str) -> None:
+    fields = gguf.GGUFReader(path_of(name)).fields
+    architecture = fields["general.architecture"].contents()
+    assert architecture == ("qwen35moe" if name == "tiny-moe" else "qwen35")
+    assert fields[f"{architecture}.full_attention_interval"].contents() == (2 if name == "tiny-draft" else 4)
+
+
+def test_the_moe_target_has_sixteen_experts_and_a_shared_one() -> None:
+    fields = gguf.GGUFReader(path_of("tiny-moe")).fields
+    assert fields["qwen35moe.expert_count"].contents() >= 16
+    assert fields["qwen35moe.expert_shared_feed_forward_length"].contents() > 0
+
+
+# --- the numbers --------------------------------------------------------------------------------------------------
+
+
+def as_float32(source: Path, target: Path) -> Path:
+    """The same model with every tensor written out in float32."""
+    reader = gguf.GGUFReader(source)
+    writer = gguf.GGUFWriter(target, reader.fields["general.architecture"].contents())
+    for name, field in reader.fields.items():
+        if name.startswith("GGUF.") or name == "general.architecture":
+            continue
+        kind = field.types[0]
+        sub_kind = field.types[-1] if kind == gguf.GGUFValueType.ARRAY else None
+        writer.add_key_value(name, field.contents(), kind, sub_type=sub_kind)
+    for tensor in reader.tensors:
+        weight = gguf.quants.dequantize(tensor.data, tensor.tensor_type).astype(np.float32)
+        writer.add_tensor(tensor.name, weight)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return target
+
+
+def reference_difference(session: LlamaSession, name: str, stored: dict[str, np.ndarray]) -> float:
+    """Largest difference to PyTorch's logits over the stored positions and columns."""
+    tokens = stored["tokens"][0].astype(int).tolist()
+    session.decode(tokens, n_outputs=len(tokens))
+    logits = session.logits()
+    top = np.take_along_axis(logits, stored[f"{name}.ids"].astype(int), axis=1)
+    return float(
+        max(
+            np.abs(top - stored[f"{name}.top"]).max(),
+            np.abs(logits[:, stored["columns"]] - stored[f"{name}.columns"]).max(),
+        )
+    )
+
+
+@pytest.fixture
+def float32_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep keys and values in float32: the default float16 alone moves logits by more than the arithmetic does."""
+    native = library()
+    default = native.llama_context_default_params
+
+    def params() -> Any:
+        made = default()
+        made.type_k = made.type_v = 0
+        return made
+
+    monkeypatch.setattr(native, "llama_context_default_params", params)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_llama_cpp_computes_what_pytorch_computed(
+    name: str, stored: dict[str, np.ndarray], tmp_path: Path, float32_memory: None
+) -> None:
+    with opened(as_float32(path_of(name), tmp_path / "f32.gguf"), LOGITS) as session:
+        assert reference_difference(session, name, stored) <= 1e-3
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_the_shipped_number_format_moves_logits_only_a_little(name: str, stored: dict[str, np.ndarray]) -> None:
+    spread = float(stored[f"{name}.columns"].std())
+    with opened(path_of(name), LOGITS) as session:
+        assert reference_difference(session, name, stored) <= 0.25 * spread
+
+
+def test_llama_cpp_cuts_text_into_the_tokens_the_models_were_trained_on(stored: dict[str, np.ndarray]) -> None:
+    text = stored["text"].tobytes().decode()
+    for name in MODELS:
+        with LlamaModel(path_of(name)) as model:
+            tokens = model.tokenize(text)
+            assert tokens == tuple(stored["text_ids"].tolist())
+            assert model.detokenize(tokens) == text
+            assert model.is_end(0)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_each_model_predicts_held_out_text_better_than_a_five_gram(name: str, stored: dict[str, np.ndarray]) -> None:
+    nats = []
+    with opened(path_of(name), LOGITS) as session:
+        for window in stored["tokens"].astype(int):
+            session.clear()
+            session.decode(window.tolist(), n_outputs=len(window))
+            logits = session.logits()[:-1].astype(np.float64)
+            peak = logits.max(axis=1, keepdims=True)
+            total = (peak + np.log(np.exp(logits - peak).sum(axis=1, keepdims=True)))[:, 0]
+            nats.append(float(np.mean(total - logits[np.arange(len(window) - 1), window[1:]])))
+    assert np.mean(nats) < FAMILY["five_gram"]["window_nats_per_token"] - 0.1
+
+
+# --- what they are for --------------------------------------------------------------------------------------------
+
+
+def spoken(target: str, prompts: list[list[int]], n_predict: int) -> tuple[list[Generation], list[Generation]]:
+    """Greedy generations after every prompt: plain, and with the draft at gamma 4; each judged lossless."""
+    clock, limits = MonotonicClock(), GenerationLimits(n_predict=n_predict, gamma=GAMMA)
+    with (
+        opened(path_of(target), GREEDY) as session,
+        opened(path_of("tiny-draft"), SessionOptions(n_ctx=512, n_threads=1)) as draft,
+        opened(path_of(target), LOGITS) as judging,
+        closing(DraftModel(draft, make_rollback("checkpoint", draft), clock)) as drafter,
+    ):
+        rollback = make_rollback("snapshots", session)
+        plain = [generate(session, NoDrafter(), rollback, p, limits, clock) for p in prompts]
+        fast = [generate(session, drafter, rollback, p, limits, clock) for p in prompts]
+        for prompt, a, b in zip(prompts, plain, fast, strict=True):
+            # One row and five rows run through different kernels; a tie inside their noise is no error.
+            assert judge(b.tokens, a.tokens, prompt, judging, kernel_noise=0.1).verdict in ("lossless", "near_tie")
+    return plain, fast
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_the_draft_is_right_nearly_half_of_the_time_and_less_so_further_on(
+    target: str, stored: dict[str, np.ndarray]
+) -> None:
+    _, fast = spoken(target, stored["tokens"][:, :64].astype(int).tolist(), n_predict=96)
+    rounds = [r for g in fast for r in g.rounds if r.proposed == GAMMA]
+    accepted = [sum(r.accepted >= i for r in rounds) / len(rounds) for i in range(1, GAMMA + 1)]
+    assert np.mean(accepted) >= 0.45
+    assert accepted[0] < 1
+    assert all(math.isfinite(a) for a in accepted) and accepted == sorted(accepted, reverse=True)
+    assert accepted[0] > accepted[-1]
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_target_goes_on_in_something_like_python(target: str) -> None:
+    with opened(path_of(target), GREEDY) as session:
+        limits = GenerationLimits(n_predict=96, gamma=0)
+        prompt = session.tokenize("class Reader:\n    def __init__(self, path):\n        ")
+        made = generate(session, NoDrafter(), make_rollback("snapshots", session), prompt, limits, MonotonicClock())
+        text = session.detokenize(made.tokens)
+    words = re.findall(r"[A-Za-z_]+", text)
+    assert {"def", "self", "return"} <= set(words)
+    assert sum(keyword.iskeyword(word) for word in words) >= 4
+    assert "\n        " in text and "):" in text
+
+
+def chosen_experts(path: Path, windows: np.ndarray) -> dict[int, np.ndarray]:
+    """The expert ids of every token by layer, [windows * tokens, experts a token], read inside llama.cpp's graph."""
+    native, base = library(), ggml("ggml-base")
+    base.ggml_get_name.restype, base.ggml_get_name.argtypes = ctypes.c_char_p, [ctypes.c_void_p]
+    base.ggml_nbytes.restype, base.ggml_nbytes.argtypes = ctypes.c_size_t, [ctypes.c_void_p]
+    base.ggml_backend_tensor_get.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_size_t]
+    found: dict[int, list[np.ndarray]] = {}
+
+    def on_tensor(tensor: int, ask: bool, _: Any) -> bool:
+        name = base.ggml_get_name(tensor).decode()
+        if not name.startswith("ffn_moe_topk-"):
+            return not ask
+        if not ask:
+            n_used, n_tokens = (ctypes.c_int64 * 2).from_address(tensor + 16)
+            stride = (ctypes.c_size_t * 2).from_address(tensor + 48)[1]
+            raw = np.zeros(stride * n_tokens, dtype=np.uint8)
+            base.ggml_backend_tensor_get(tensor, raw.ctypes.data, 0, base.ggml_nbytes(tensor))
+            ids = raw.view(np.int32).reshape(n_tokens, -1)[:, :n_used]
+            found.setdefault(int(name.rpartition("-")[2]), []).append(ids.copy())
+        return True
+
+    callback = native.ggml_backend_sched_eval_callback(on_tensor)
+    default = native.llama_context_default_params
+
+    def params() -> Any:
+        made = default()
+        made.cb_eval = callback
+        return made
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(native, "llama_context_default_params", params)
+        with opened(path, LOGITS) as session:
+            for window in windows.astype(int):
+                session.clear()
+                # Every position asks for its output, or the last layer would route only the rows that do.
+                session.decode(window.tolist(), n_outputs=len(window))
+    return {layer: np.concatenate(parts) for layer, parts in found.items()}
+
+
+def test_every_expert_of_every_layer_works_on_held_out_text(stored: dict[str, np.ndarray]) -> None:
+    told = FAMILY["models"]["tiny-moe"]["routing"]
+    layers = chosen_experts(path_of("tiny-moe"), stored["tokens"])
+    assert sorted(layers) == list(range(8))
+    for ids in layers.values():
+        assert ids.shape == (stored["tokens"].size, told["n_used"])
+        assert set(ids.ravel().tolist()) == set(range(told["n_experts"]))
+
+
+def test_neighbouring_tokens_share_experts_as_the_card_says(stored: dict[str, np.ndarray]) -> None:
+    told = FAMILY["models"]["tiny-moe"]["routing"]
+    layers = chosen_experts(path_of("tiny-moe"), stored["tokens"])
+    spans = np.stack([ids.reshape(-1, 8 * told["n_used"]) for ids in layers.values()])
+    distinct = np.mean([len(set(span.tolist())) for layer in spans for span in layer])
+    assert distinct == pytest.approx(told["distinct_of_8_tokens_mean"], rel=0.1)
+    assert distinct < told["distinct_if_uniform"]
