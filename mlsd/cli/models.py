@@ -60,14 +60,13 @@ def show(model_id: str, as_json: bool) -> None:
 
     library = Library()
     entry = library.manifest.find(model_id)
-    values = {**msgspec.to_builtins(entry), **_row(library, entry)}
+    values = {"id": entry.id, **msgspec.to_builtins(entry), **_row(library, entry)}
     values = {key: value for key, value in values.items() if value not in (None, [], ())}
     if as_json:
         print_json(values)
         return
     for key, value in values.items():
-        for line in value if isinstance(value, list) else [value]:
-            click.echo(f"{key:<18} {_plain(key, line)}")
+        click.echo(f"{key:<18} {_plain(key, value)}")
 
 
 @models.command()
@@ -253,6 +252,8 @@ def _plain(key: str, value: Any) -> str:
         return f"{value} ({format_bytes(value)})"
     if isinstance(value, bool):
         return "yes" if value else "no"
+    if isinstance(value, list):
+        return ", ".join(_plain(key, item) for item in value)
     if isinstance(value, dict):
         return ", ".join(str(item) for item in value.values() if item is not None)
     return str(value)
