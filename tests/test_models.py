@@ -90,6 +90,15 @@ def test_the_model_inside_a_package_is_found_and_has_the_manifests_hash(smollm2:
     assert model.ref.n_bytes == model.entry.n_bytes
 
 
+def test_the_tiny_family_ships_with_mlsd_and_its_second_quantization_is_made_here() -> None:
+    for model_id, architecture in (("tiny-moe", "qwen35moe"), ("tiny-dense", "qwen35"), ("tiny-draft", "qwen35")):
+        facts = model_facts(resolve_model(model_id).path)
+        assert (facts.architecture, facts.synthetic) == (architecture, False)
+    made = resolve_model("tiny-moe-q4_0", make=True)
+    assert "Q4_0" in model_facts(made.path).tensor_types
+    assert made.ref.sha256 != resolve_model("tiny-moe").ref.sha256
+
+
 def test_a_pull_records_what_the_hub_stated_and_stays_at_that_commit(server: HubServer, tmp_path: Path) -> None:
     books = library(server, tmp_path, entry := hub_entry())
     assert books.locate(entry) is None

@@ -252,7 +252,7 @@ def _plain(key: str, value: Any) -> str:
         return f"{value} ({format_bytes(value)})"
     if isinstance(value, bool):
         return "yes" if value else "no"
-    if isinstance(value, list):
+    if isinstance(value, list | tuple):
         return ", ".join(_plain(key, item) for item in value)
     if isinstance(value, dict):
         return ", ".join(str(item) for item in value.values() if item is not None)
