@@ -117,7 +117,7 @@ def test_a_refused_job_raises_the_workers_own_error(tiny: Path, tmp_path: Path) 
 
 
 def test_a_worker_that_dies_in_a_trial_is_replaced_and_the_trial_repeated(tiny: Path) -> None:
-    job = make_jobs(tiny, repeats=1)[0]
+    job = make_jobs(tiny, repeats=1, n_predict=300)[0]  # long enough to be caught in the act
     killed, done = 0, []
     for event in run_job(job):
         if isinstance(event, Done):
@@ -130,7 +130,7 @@ def test_a_worker_that_dies_in_a_trial_is_replaced_and_the_trial_repeated(tiny: 
 
 
 def test_a_slot_that_kills_two_workers_is_a_failed_trial_with_the_reason(tiny: Path) -> None:
-    job = make_jobs(tiny, repeats=1)[0]
+    job = make_jobs(tiny, repeats=1, n_predict=300)[0]  # long enough to be caught in the act
     trials = {}
     for event in run_job(job):
         if isinstance(event, Done):
@@ -143,7 +143,7 @@ def test_a_slot_that_kills_two_workers_is_a_failed_trial_with_the_reason(tiny: P
 
 
 def test_a_worker_that_falls_silent_is_killed_and_named_as_hung(tiny: Path) -> None:
-    job = make_jobs(tiny, repeats=1)[0]
+    job = make_jobs(tiny, repeats=1, n_predict=300)[0]  # long enough to be caught in the act
     with pytest.raises(WorkerError, match="it hung and was killed"):
         for event in run_job(job, patience_s=3.0):
             if isinstance(event, Loaded):
