@@ -92,7 +92,10 @@ def test_the_model_inside_a_package_is_found_and_has_the_manifests_hash(smollm2:
 
 def test_the_tiny_family_ships_with_mlsd_and_its_second_quantization_is_made_here() -> None:
     for model_id, architecture in (("tiny-moe", "qwen35moe"), ("tiny-dense", "qwen35"), ("tiny-draft", "qwen35")):
-        facts = model_facts(resolve_model(model_id).path)
+        model = resolve_model(model_id)
+        facts = model_facts(model.path)
+        assert model.entry is not None
+        assert facts.n_parameters == model.entry.parameters
         assert (facts.architecture, facts.synthetic) == (architecture, False)
     made = resolve_model("tiny-moe-q4_0", make=True)
     assert "Q4_0" in model_facts(made.path).tensor_types
