@@ -10,19 +10,21 @@ from mlsd.cli.options import IntList, engine_options, make_engine, model_file, p
 from mlsd.cli.output import note, print_json, print_table, table
 from mlsd.engine.rollback import STRATEGIES
 from mlsd.errors import InputError, WorkerError
-from mlsd.records import DRAFT_MODEL, NO_DRAFTER, DrafterSpec, Sampling, Trial
+from mlsd.records import DRAFT_MODEL, NO_DRAFTER, DrafterSpec, ModelRef, Sampling, Trial
 from mlsd.units import NOT_MEASURED, format_number, format_percent
 
 if TYPE_CHECKING:
     from mlsd.analysis.trials import ArmSummary
     from mlsd.measure.bench import BenchRequest
 
+_GAMMAS = (1, 2, 4, 8, 16)
+
 
 @click.command()
 @click.argument("target")
 @click.option("--draft", help="Draft model: a path or a manifest id.")
 @click.option("--drafter", "drafter_text", help="Drafting method: NAME or NAME:option=value,...")
-@click.option("--gamma", type=IntList(), default="1,2,4,8,16", show_default=True, help="Most tokens proposed a round.")
+@click.option("--gamma", type=IntList(), help="Most tokens proposed a round [default: the preset's, else 1,2,4,8,16].")
 @click.option("--prompt", "prompt_name", help="Name of a shipped prompt [default: code].")
 @click.option("--prompt-file", type=click.Path(dir_okay=False), help="Take the prompt from a text file.")
 @click.option("--n-predict", type=int, default=256, show_default=True, help="Output tokens.")
@@ -69,12 +71,12 @@ def _request(target: str, options: dict[str, Any]) -> BenchRequest:
     draft_file = model_file(options["draft"]) if options["draft"] else None
     draft_ref = None if draft_file is None else draft_file.ref
     name = options["drafter_text"] or (DRAFT_MODEL if draft_file else NO_DRAFTER)
-    drafter = DrafterSpec() if name == NO_DRAFTER else parse_drafter(name, draft_ref)
+    drafter, gammas = _drafter(name, draft_ref, options["gamma"])
     return BenchRequest(
         target=target_file,
         drafter=drafter,
         draft=draft_file,
-        gammas=options["gamma"],
+        gammas=gammas,
         prompt=prompt.ref,
         prompt_text=prompt.text,
         n_predict=options["n_predict"],
@@ -90,6 +92,17 @@ def _request(target: str, options: dict[str, Any]) -> BenchRequest:
         ignore_eog=not options["stop_at_eog"],
         seed=options["seed"],
     )
+
+
+def _drafter(text: str, draft: ModelRef | None, gammas: tuple[int, ...] | None) -> tuple[DrafterSpec, tuple[int, ...]]:
+    """The method asked for with its options checked, and the gammas to measure it at."""
+    from mlsd.drafters import preset_gamma, resolve_spec
+
+    if text == NO_DRAFTER:
+        return DrafterSpec(), ()
+    spec = parse_drafter(text, draft)
+    resolved, preset = resolve_spec(spec), preset_gamma(spec)
+    return resolved, gammas or (_GAMMAS if preset is None else (preset,))
 
 
 def _summaries(case_ids: list[str], trials: list[Trial], request: BenchRequest) -> list[ArmSummary]:

@@ -1,7 +1,8 @@
 """Drafting methods, one file a method, behind a written table.
 
-A method's module has `make(bench) -> Drafter`; where it needs a special target context it also has
-`target_options(options, spec, gamma) -> SessionOptions`. Modules are imported only when their method is used.
+A method's module has `make(bench) -> Drafter` and, where it takes any, `OPTIONS` and `PRESETS` (see `options`).
+Where it needs a special target context it also has `target_options(options, spec, gamma, rollback) -> SessionOptions`;
+it may raise UnsupportedError there. Modules are imported only when their method is used.
 """
 
 from __future__ import annotations
@@ -12,7 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from mlsd.clock import Clock
+from mlsd.drafters.options import PRESET, find_preset, read_options
 from mlsd.engine.drafter import Drafter, NoDrafter
 from mlsd.engine.session import Session, SessionOptions
 from mlsd.errors import UnsupportedError
@@ -21,6 +25,7 @@ from mlsd.records import DRAFT_MODEL, NO_DRAFTER, DrafterSpec, Sampling
 # name -> module under mlsd.drafters
 METHODS: dict[str, str] = {
     DRAFT_MODEL: "draft_model",
+    "pld": "pld",
 }
 
 
@@ -34,6 +39,7 @@ class DrafterBench:
     clock: Clock
     target: Session  # the session whose output is drafted
     target_path: Path
+    target_rollback: str  # strategy in use for the target; only "trim" (attention memory) can hold trees
     draft_path: Path | None  # the second model, where the spec names one
     options: SessionOptions  # threads, layers, context and checking shared by all contexts of the arm
     open_model: Callable[[Path], Any]  # loaded models by path, each loaded once; closed by the owner of the bench
@@ -60,10 +66,39 @@ def make_drafter(bench: DrafterBench) -> Drafter:
     return drafter
 
 
-def target_options(options: SessionOptions, spec: DrafterSpec, gamma: int) -> SessionOptions:
-    """The target's session options as the method needs them."""
+def target_options(options: SessionOptions, spec: DrafterSpec, gamma: int, rollback: str) -> SessionOptions:
+    """The target's session options as the method needs them, with the target rolled back by the strategy `rollback`.
+
+    Raises: UnsupportedError when the method cannot work on such a target.
+    """
     if spec.name == NO_DRAFTER:
         return options
     adjust = getattr(method_module(spec.name), "target_options", None)
-    adjusted: SessionOptions = adjust(options, spec, gamma) if adjust else options
+    adjusted: SessionOptions = adjust(options, spec, gamma, rollback) if adjust else options
     return adjusted
+
+
+def resolve_spec(spec: DrafterSpec) -> DrafterSpec:
+    """`spec` with its preset written out, so that equal settings are equal specs; every option is checked.
+
+    Raises: UnsupportedError for an unknown method, InputError for an option that cannot be.
+    """
+    if spec.name == NO_DRAFTER:
+        return spec
+    module = method_module(spec.name)
+    presets = getattr(module, "PRESETS", {})
+    read_options(spec, getattr(module, "OPTIONS", _NoOptions), presets)
+    preset = find_preset(spec, presets)
+    values = {**(preset.values if preset else {}), **spec.options}
+    values.pop(PRESET, None)
+    return msgspec.structs.replace(spec, options=values)
+
+
+def preset_gamma(spec: DrafterSpec) -> int | None:
+    """The gamma of the preset that `spec` names; None when it names none."""
+    preset = find_preset(spec, getattr(method_module(spec.name), "PRESETS", {}))
+    return None if preset is None else preset.gamma
+
+
+class _NoOptions(msgspec.Struct, frozen=True):
+    """A method that takes no options."""

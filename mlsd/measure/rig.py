@@ -129,7 +129,7 @@ class Rig:
             device_sampling=case.sampling.greedy,
             checked=strategy != "unchecked",
         )
-        session = self.target.session(target_options(options, case.drafter, case.gamma))
+        session = self.target.session(target_options(options, case.drafter, case.gamma, strategy))
         self._stack.callback(session.close)
         drafter: Drafter = NoDrafter()
         if is_sd:
@@ -141,6 +141,7 @@ class Rig:
                     clock=self._clock,
                     target=session,
                     target_path=self._path,
+                    target_rollback=strategy,
                     draft_path=self._draft_path(case),
                     options=msgspec.structs.replace(options, n_snapshots=0),
                     open_model=self._open_model,

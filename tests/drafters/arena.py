@@ -1,0 +1,148 @@
+"""Where drafters meet real targets: a method by name, built as `mlsd bench` builds it, against plain decoding."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from mlsd.cli.options import parse_drafter
+from mlsd.clock import MonotonicClock
+from mlsd.drafters import DrafterBench, make_drafter, target_options
+from mlsd.engine.decode import Generation, GenerationLimits, generate
+from mlsd.engine.drafter import Drafter, NoDrafter
+from mlsd.engine.llama import LlamaModel
+from mlsd.engine.losslessness import judge
+from mlsd.engine.probe import ProbeReport, probe
+from mlsd.engine.rollback import make_rollback
+from mlsd.engine.session import SessionOptions
+from mlsd.records import Losslessness, ModelRef, Sampling
+
+CLOCK = MonotonicClock()
+
+
+@dataclass(frozen=True)
+class Run:
+    """One generation and what the method counted."""
+
+    generation: Generation
+    stats: dict[str, float]
+
+    @property
+    def tokens(self) -> tuple[int, ...]:
+        return self.generation.tokens
+
+    @property
+    def proposed(self) -> int:
+        return sum(r.proposed for r in self.generation.rounds)
+
+    @property
+    def accepted(self) -> int:
+        return sum(r.accepted for r in self.generation.rounds)
+
+
+class Arena:
+    """Loaded models, their probes and plain outputs; close it at the end."""
+
+    def __init__(self, files: dict[str, Path], n_ctx: int = 256) -> None:
+        self._files, self._stack = files, ExitStack()
+        self._models: dict[Path, LlamaModel] = {}
+        self._reports: dict[Path, ProbeReport] = {}
+        self._plain: dict[Any, Generation] = {}
+        self.options = SessionOptions(n_ctx=n_ctx, n_threads=1)
+
+    def path(self, name: str) -> Path:
+        return self._files[name]
+
+    def open(self, path: Path) -> LlamaModel:
+        if path not in self._models:
+            self._models[path] = self._stack.enter_context(LlamaModel(path))
+        return self._models[path]
+
+    def model(self, name: str) -> LlamaModel:
+        return self.open(self._files[name])
+
+    def report(self, path: Path) -> ProbeReport:
+        if path not in self._reports:
+            self._reports[path] = probe(self.open(path).session, self.options)
+        return self._reports[path]
+
+    def plain(self, name: str, prompt: Sequence[int], n_predict: int) -> tuple[int, ...]:
+        key = (name, tuple(prompt), n_predict)
+        if key not in self._plain:
+            with self.model(name).session(self.options) as session:
+                limits = GenerationLimits(n_predict=n_predict)
+                self._plain[key] = generate(session, NoDrafter(), make_rollback("trim", session), prompt, limits, CLOCK)
+        return self._plain[key].tokens
+
+    def run(
+        self,
+        name: str,
+        method: str,
+        gamma: int,
+        prompt: Sequence[int],
+        n_predict: int,
+        *,
+        draft: str | None = None,
+        drafter: Drafter | None = None,
+        sampling: Sampling | None = None,
+        rng: np.random.Generator | None = None,
+    ) -> Run:
+        """Generate with the method `method` (as after --drafter), or with `drafter` on a target made for `method`."""
+        sampling = sampling or Sampling()
+        spec = parse_drafter(method, None if draft is None else ModelRef(id=draft))
+        path = self._files[name]
+        strategy = self.report(path).target or ""
+        base = msgspec.structs.replace(
+            self.options,
+            max_outputs=gamma + 1,
+            n_snapshots=gamma + 1 if strategy == "snapshots" else 0,
+            device_sampling=sampling.greedy,
+        )
+        session = self.open(path).session(target_options(base, spec, gamma, strategy))
+        with closing(session):
+            bench = DrafterBench(
+                spec=spec,
+                gamma=gamma,
+                sampling=sampling,
+                clock=CLOCK,
+                target=session,
+                target_path=path,
+                target_rollback=strategy,
+                draft_path=None if draft is None else self._files[draft],
+                options=msgspec.structs.replace(base, n_snapshots=0),
+                open_model=self.open,
+                draft_rollback=lambda p: self.report(p).draft or "",
+            )
+            with closing(drafter or make_drafter(bench)) as made:
+                limits = GenerationLimits(n_predict=n_predict, gamma=gamma)
+                rollback = make_rollback(strategy, session)
+                result = generate(session, made, rollback, prompt, limits, CLOCK, sampling=sampling, rng=rng)
+                return Run(result, made.stats())
+
+    def verdict(self, name: str, prompt: Sequence[int], tokens: Sequence[int]) -> Losslessness:
+        """How `tokens` compare with plain greedy decoding."""
+        reference = self.plain(name, prompt, len(tokens))
+        options = msgspec.structs.replace(self.options, device_sampling=False)
+        with self.model(name).session(options) as session:
+            return judge(tokens, reference, prompt, session, self.report(self._files[name]).kernel_noise)
+
+    def assert_exact(self, name: str, prompt: Sequence[int], run: Run) -> None:
+        """Equal to plain decoding, or a tie that kernel noise explains; and the counts add up."""
+        verdict = self.verdict(name, prompt, run.tokens)
+        assert verdict.verdict in ("lossless", "near_tie"), verdict
+        assert len(run.tokens) - 1 == len(run.generation.rounds) + run.accepted
+
+    def close(self) -> None:
+        self._stack.close()
+
+
+def prompt_of(seed: int, n: int = 24, n_vocab: int = 256) -> tuple[int, ...]:
+    """Random tokens; their second half repeats the first, so that looking back finds something."""
+    half = np.random.default_rng(seed).integers(0, n_vocab, n // 2).tolist()
+    return (*half, *half)
