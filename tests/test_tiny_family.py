@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import gguf
+import msgspec
 import numpy as np
 import pytest
 
@@ -30,7 +31,8 @@ from mlsd.resources import asset_path
 
 FOLDER = asset_path("tiny")
 FAMILY = json.loads((FOLDER / "family.json").read_text())
-MODELS = tuple(FAMILY["models"])
+FILES = tuple(FAMILY["models"])
+MODELS = ("tiny-dense", "tiny-moe", "tiny-draft")
 TARGETS = ("tiny-dense", "tiny-moe")
 GAMMA = 4
 LOGITS = SessionOptions(n_ctx=512, n_threads=1, device_sampling=False, max_outputs=256)
@@ -56,7 +58,7 @@ def opened(path: Path, options: SessionOptions) -> Iterator[LlamaSession]:
 # --- the files ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", FILES)
 def test_a_shipped_file_is_the_one_the_card_describes(name: str) -> None:
     told = FAMILY["models"][name]
     content = path_of(name).read_bytes()
@@ -126,7 +128,7 @@ def reference_difference(session: LlamaSession, name: str, stored: dict[str, np.
 
 @pytest.fixture
 def float32_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keep keys and values in float32: the default float16 alone moves logits by more than the arithmetic does."""
+    """Keep keys and values in float32; their default float16 moves logits by more than all arithmetic does."""
     native = library()
     default = native.llama_context_default_params
 
@@ -142,7 +144,9 @@ def float32_memory(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_llama_cpp_computes_what_pytorch_computed(
     name: str, stored: dict[str, np.ndarray], tmp_path: Path, float32_memory: None
 ) -> None:
-    with opened(as_float32(path_of(name), tmp_path / "f32.gguf"), LOGITS) as session:
+    # Flash attention on a CPU rounds to float16 inside: 2e-3 in logits, where plain attention shows 1e-5.
+    exact = msgspec.structs.replace(LOGITS, flash_attention="off")
+    with opened(as_float32(path_of(name), tmp_path / "f32.gguf"), exact) as session:
         assert reference_difference(session, name, stored) <= 1e-3
 
 
@@ -159,12 +163,12 @@ def test_llama_cpp_cuts_text_into_the_tokens_the_models_were_trained_on(stored: 
         with LlamaModel(path_of(name)) as model:
             tokens = model.tokenize(text)
             assert tokens == tuple(stored["text_ids"].tolist())
-            assert model.detokenize(tokens) == text
+            assert model.detokenize(tokens) == text  # llama.cpp must not tidy spaces away
             assert model.is_end(0)
 
 
-@pytest.mark.parametrize("name", MODELS)
-def test_each_model_predicts_held_out_text_better_than_a_five_gram(name: str, stored: dict[str, np.ndarray]) -> None:
+@pytest.mark.parametrize("name", TARGETS)
+def test_each_target_predicts_held_out_text_better_than_a_five_gram(name: str, stored: dict[str, np.ndarray]) -> None:
     nats = []
     with opened(path_of(name), LOGITS) as session:
         for window in stored["tokens"].astype(int):

@@ -37,6 +37,7 @@ def main() -> None:
     stage(run / "prepare.done", "prepare.py", *where)
     for name in _TRAINED:
         stage(run / f"{name}.done", "train.py", name, *where, "--threads", str(options.threads))
+    stage(run / "mtp.done", "mtp.py", *where)
     stage(run / "evaluate.done", "evaluate.py", *where)
     stage(run / "files.done", "export.py", "files", *where, "--out", str(out))
     stage(run / "measure.done", "measure.py", "--family", str(out), "--out", str(run / "acceptance.json"))

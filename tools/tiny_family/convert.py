@@ -158,7 +158,8 @@ def _vocabulary(writer: gguf.GGUFWriter, tokenizer: Tokenizer) -> None:
     names = sorted(told["model"]["vocab"], key=told["model"]["vocab"].__getitem__)
     types = [gguf.TokenType.CONTROL if name in SPECIAL else gguf.TokenType.NORMAL for name in names]
     writer.add_tokenizer_model("gpt2")
-    writer.add_tokenizer_pre("gpt-2")
+    # llama.cpp splits "trillion" as it splits "gpt-2", but leaves the spaces before punctuation in its output alone.
+    writer.add_tokenizer_pre("trillion")
     writer.add_token_list(names)
     writer.add_token_types(types)
     writer.add_token_merges([m if isinstance(m, str) else " ".join(m) for m in told["model"]["merges"]])
@@ -186,7 +187,7 @@ def rounded(state: dict[str, torch.Tensor], kind: gguf.GGMLQuantizationType) -> 
 
 def write_gguf(name: str, state: dict[str, torch.Tensor], tokenizer: Tokenizer, number_format: str, path: Path) -> None:
     """Write the model `name` with its matrices in `number_format`; norms, router and recurrence stay F32."""
-    shape = SHAPES[name]
+    shape = SHAPES[name.removesuffix("-mtp")]
     tensors = gguf_tensors(state, shape)
     n_mtp = 1 if any(".nextn." in tensor for tensor in tensors) else 0
     writer = gguf.GGUFWriter(path, "qwen35moe" if "num_experts" in shape else "qwen35")

@@ -13,7 +13,10 @@ import torch
 from card import card
 from convert import write_gguf
 from evaluate import SHIPPED, checkpoint
+from shapes import SHAPES
 from tokens import load as load_tokenizer
+
+MTP = "tiny-dense-mtp"
 
 
 def write_files(run: Path, out: Path) -> None:
@@ -23,7 +26,16 @@ def write_files(run: Path, out: Path) -> None:
     for name, number_format in SHIPPED.items():
         state = torch.load(run / checkpoint(name, run))
         write_gguf(name, state, tokenizer, number_format, out / f"{name}.gguf")
+    if (block := run / f"{MTP}.pt").exists():
+        trunk = torch.load(run / checkpoint("tiny-dense", run))
+        extra = mtp_state(torch.load(block), SHAPES["tiny-dense"]["num_hidden_layers"])
+        write_gguf(MTP, trunk | extra, tokenizer, SHIPPED["tiny-dense"], out / f"{MTP}.gguf")
     shutil.copyfile(run / "reference.npz", out / "reference.npz")
+
+
+def mtp_state(block: dict[str, torch.Tensor], n_layers: int) -> dict[str, torch.Tensor]:
+    """The next-token block's parameters under the names `convert` knows, as one more layer after the trunk."""
+    return {f"model.layers.{n_layers}.{name.removeprefix('layer.')}": weight for name, weight in block.items()}
 
 
 def describe(run: Path, out: Path) -> dict[str, Any]:
@@ -35,7 +47,8 @@ def describe(run: Path, out: Path) -> dict[str, Any]:
         "models": {},
         "acceptance": json.loads((run / "acceptance.json").read_text()),
     }
-    for name, number_format in SHIPPED.items():
+    shipped = SHIPPED | ({MTP: SHIPPED["tiny-dense"]} if (run / f"{MTP}.curve.json").exists() else {})
+    for name, number_format in shipped.items():
         path = out / f"{name}.gguf"
         stages = [stage for stage in (name, f"{name}-distilled") if (run / f"{stage}.curve.json").exists()]
         family["models"][name] = {
@@ -43,15 +56,19 @@ def describe(run: Path, out: Path) -> dict[str, Any]:
             "format": number_format,
             "n_bytes": path.stat().st_size,
             "sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
-            **facts["models"][name],
+            **facts["models"].get(name, {}),
             "training": {stage: thinned(json.loads((run / f"{stage}.curve.json").read_text())) for stage in stages},
         }
     return family
 
 
-def thinned(curve: list[dict[str, float]]) -> list[dict[str, float]]:
+def thinned(curve: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The points of a loss curve that have a held-out loss, figures rounded."""
-    return [{key: round(value, 4) for key, value in p.items()} for p in curve if "held_out_nats" in p]
+    return [
+        {key: round(value, 4) if isinstance(value, float) else value for key, value in point.items()}
+        for point in curve
+        if "held_out_nats" in point
+    ]
 
 
 def main() -> None:

@@ -67,13 +67,8 @@ def lesson(trunk: Any, block: MtpBlock, x: torch.Tensor) -> tuple[torch.Tensor, 
     return torch.stack(losses).mean(), agreement
 
 
-def gguf_state(block: MtpBlock, n_layers: int) -> dict[str, torch.Tensor]:
-    """The block's parameters under the names `convert` knows, as one more layer after the trunk."""
-    return {f"model.layers.{n_layers}.{k.removeprefix('layer.')}": v for k, v in block.state_dict().items()}
-
-
 def train(run: Path) -> None:
-    """Train the block; leaves `tiny-dense-mtp.pt` (block only) and its curve in `run`."""
+    """Train the block; leaves `tiny-dense-mtp.pt`, the block alone, and its curve in `run`."""
     torch.manual_seed(_SEED)
     rng = np.random.default_rng(_SEED)
     data, held = np.load(run / "train.npy"), np.load(run / "held_out.npy")

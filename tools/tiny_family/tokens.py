@@ -1,4 +1,4 @@
-"""The family's tokenizer: byte-level BPE with GPT-2's pre-tokenizer, which llama.cpp knows as `gpt-2`."""
+"""The family's tokenizer: byte-level BPE with GPT-2's pre-tokenizer, as llama.cpp has it too."""
 
 from __future__ import annotations
 
