@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import math
 import random
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -327,7 +328,7 @@ def _check(overrides: Overrides) -> None:
     least = {"repeats": 1, "n_predict": 2, "limit": 1, "temperature": 0}
     for name, bound in least.items():
         value = getattr(overrides, name)
-        if value is not None and value < bound:
+        if value is not None and not bound <= value < math.inf:  # not-a-number fails as well
             raise SuiteError(f"--{name.replace('_', '-')} is {value}, but must be at least {bound}.")
     for gamma in overrides.gammas or ():
         if gamma < 1:

@@ -19,9 +19,11 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "import": ("import_", "Read somebody else's table of results into a study database, kept apart."),
     "models": ("models", "List, download, make, verify and add models."),
     "perturb": ("perturb", "Write a copy of a model with noise on its weights: a draft of chosen closeness."),
+    "plan": ("plan", "Show what suites would measure, how long it takes and what it needs."),
     "probe": ("probe", "Test which rollback strategies are exact for a model on this backend."),
     "results": ("results", "List, filter and show the trials of a study database."),
     "run": ("run", "Run suites on the models of a profile, resumable, into a study database."),
+    "synth": ("synth", "Write a model of any size with random weights, to measure without a download."),
     "tiny": ("tiny", "Write tiny random models of every architecture mlsd is about."),
 }
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from mlsd.errors import InputError
 from mlsd.measure.job import ModelFile
 from mlsd.records import DrafterSpec, EngineOptions, ModelRef, OptionValue
+
+if TYPE_CHECKING:
+    from mlsd.plan import Overrides
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -65,6 +68,44 @@ def make_engine(n_threads: int | None, n_gpu_layers: int, n_ctx: int | None, fla
     )
 
 
+def plan_options(command: F) -> F:
+    """Add what chooses and changes a plan; `make_overrides` makes the record of it, `profile` stays by itself."""
+    for option in reversed(
+        (
+            click.option("--profile", help="Whose models [default: the largest that is downloaded, else tiny]."),
+            click.option("--repeats", type=int, help="Repeats of every block [default: the suite's]."),
+            click.option("--gamma", type=IntList(), help="Most tokens proposed a round, in place of the suite's."),
+            click.option("--drafts", type=NameList(), help="Draft roles or model ids, in place of the suite's."),
+            click.option("--prompts", type=NameList(), help="Prompt names, in place of the suite's."),
+            click.option("--n-predict", type=int, help="Output tokens [default: the suite's]."),
+            click.option("--temperature", type=float, default=0.0, show_default=True, help="0 is greedy."),
+            click.option(
+                "--seed", type=int, default=0, show_default=True, help="Of the order of arms and of sampling."
+            ),
+            click.option("--limit", type=int, help="Stop after the block that reaches so many study trials."),
+        )
+    ):
+        command = option(command)
+    return engine_options(command)
+
+
+def make_overrides(options: dict[str, Any]) -> Overrides:
+    """The record of what `plan_options` parsed, the profile apart."""
+    from mlsd.plan import Overrides
+
+    return Overrides(
+        repeats=options["repeats"],
+        gammas=options["gamma"],
+        drafts=options["drafts"],
+        prompts=options["prompts"],
+        n_predict=options["n_predict"],
+        limit=options["limit"],
+        seed=options["seed"],
+        temperature=options["temperature"],
+        engine=make_engine(options["n_threads"], options["n_gpu_layers"], options["n_ctx"], options["flash_attention"]),
+    )
+
+
 def model_file(text: str) -> ModelFile:
     """A model given as a path or a manifest id.
 
@@ -72,7 +113,7 @@ def model_file(text: str) -> ModelFile:
     """
     from mlsd.models import resolve_model
 
-    model = resolve_model(text)
+    model = resolve_model(text, make=True)
     return ModelFile(ref=model.ref, path=str(model.path))
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mlsd.cli.options import IntList, NameList, engine_options, make_engine
+from mlsd.cli.options import make_overrides, plan_options
 from mlsd.cli.output import note, print_json
 from mlsd.cli.watch import make_watcher
 from mlsd.errors import InputError, ModelFileError
@@ -16,29 +16,20 @@ from mlsd.units import GB
 if TYPE_CHECKING:
     from mlsd.measure.runner import RunOutcome
     from mlsd.models import LocalModel
-    from mlsd.plan import Overrides, Plan
+    from mlsd.plan import Plan
     from mlsd.records import Environment
     from mlsd.suite import Profile
 
 
 @click.command()
 @click.argument("suites", nargs=-1, required=True)
-@click.option("--profile", help="Whose models [default: the largest that is downloaded, else tiny].")
+@plan_options
 @click.option("--db", type=click.Path(path_type=Path), help="Results [default: results/PROFILE.sqlite].")
-@click.option("--repeats", type=int, help="Repeats of every block [default: the suite's].")
-@click.option("--gamma", type=IntList(), help="Most tokens proposed a round, in place of the suite's.")
-@click.option("--drafts", type=NameList(), help="Draft roles or model ids, in place of the suite's.")
-@click.option("--prompts", type=NameList(), help="Prompt names, in place of the suite's.")
-@click.option("--n-predict", type=int, help="Output tokens [default: the suite's].")
-@click.option("--temperature", type=float, default=0.0, show_default=True, help="0 is greedy.")
-@click.option("--seed", type=int, default=0, show_default=True, help="Of the order of arms and of sampling.")
-@click.option("--limit", type=int, help="Stop after the block that reaches so many study trials.")
 @click.option("--cool-down", "cool_down_s", type=float, default=0.0, help="Seconds of rest between blocks.")
 @click.option("--fresh", is_flag=True, help="Measure again what is done already.")
 @click.option("--keep-failed", is_flag=True, help="Leave earlier failures alone instead of trying them again.")
 @click.option("--dry-run", is_flag=True, help="Show the plan and stop.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object at the end.")
-@engine_options
 @click.pass_context
 def run(ctx: click.Context, /, suites: tuple[str, ...], as_json: bool, dry_run: bool, **options: Any) -> None:
     """Run SUITES (A to F), each trial committed before the next; run again to resume.
@@ -56,9 +47,9 @@ def run(ctx: click.Context, /, suites: tuple[str, ...], as_json: bool, dry_run: 
     library = Library()
     profile, chosen_by_us = choose_profile(options["profile"], library)
     if chosen_by_us:
-        note(f"No profile was chosen and nothing larger is downloaded: profile {profile.name} ({profile.title}).")
+        say_default(profile)
     loaded = load_suites(suites)
-    overrides = _overrides(options)
+    overrides = make_overrides(options)
     plan = expand(loaded, profile, {entry.id: entry_ref(entry) for entry in library.manifest}, overrides)
     if dry_run:
         from mlsd.cli.plan import show_plan
@@ -105,6 +96,14 @@ def choose_profile(name: str | None, library: Any) -> tuple[Profile, bool]:
     return default_profile(profiles, is_downloaded), True
 
 
+def say_default(profile: Profile) -> None:
+    """The first line of a command for which nobody chose a profile."""
+    from mlsd.suite import EMBEDDED_PROFILE
+
+    why = "nothing larger is downloaded" if profile.name == EMBEDDED_PROFILE else "the largest that is downloaded"
+    note(f"No profile was chosen: {profile.name}, {why} ({profile.title}).")
+
+
 def entry_ref(entry: Any) -> Any:
     """What the manifest alone knows of a model's identity."""
     from mlsd.records import ModelRef
@@ -147,22 +146,6 @@ def check_memory(plan: Plan, environment: Environment) -> None:
 
 def _refs(local: dict[str, LocalModel]) -> dict[str, Any]:
     return {model_id: model.ref for model_id, model in local.items()}
-
-
-def _overrides(options: dict[str, Any]) -> Overrides:
-    from mlsd.plan import Overrides
-
-    return Overrides(
-        repeats=options["repeats"],
-        gammas=options["gamma"],
-        drafts=options["drafts"],
-        prompts=options["prompts"],
-        n_predict=options["n_predict"],
-        limit=options["limit"],
-        seed=options["seed"],
-        temperature=options["temperature"],
-        engine=make_engine(options["n_threads"], options["n_gpu_layers"], options["n_ctx"], options["flash_attention"]),
-    )
 
 
 def _settings(options: dict[str, Any]) -> Any:

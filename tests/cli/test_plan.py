@@ -1,0 +1,131 @@
+import json
+
+import pytest
+from click.testing import CliRunner
+
+from mlsd.cli.main import cli, main
+from mlsd.cli.plan import plan
+from mlsd.measure.store import Store
+from mlsd.plan import expand
+from mlsd.records import Environment, Trial
+
+
+@pytest.fixture(autouse=True)
+def own_folders(monkeypatch, tmp_path):
+    """No test sees the user's models, cache or results."""
+    monkeypatch.setenv("MLSD_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.chdir(tmp_path)
+
+
+def run(*arguments: str):
+    return CliRunner().invoke(plan, list(arguments), catch_exceptions=False)
+
+
+def plan_json(*arguments: str) -> dict:
+    return json.loads(run(*arguments, "--json").stdout)
+
+
+def test_the_study_counts_306_trials_and_its_baselines_apart():
+    found = plan_json("A", "B", "C", "D", "F", "--profile", "study")
+    assert found["suites"] == {"A": 18, "B": 144, "C": 36, "D": 72, "F": 36}
+    assert (found["study_trials"], found["paired_baselines"]) == (306, 72)
+    counted = {role: sum(c["trials"] for c in found["cases"] if c["role"] == role) for role in ("study", "baseline")}
+    assert counted == {"study": 306, "baseline": 72}
+
+
+def test_the_table_shows_counts_loads_needs_and_what_is_missing():
+    text = run("B", "--profile", "mac-32gb").stdout
+    assert "qwen3.5-35b-a3b-q4_k_m" in text
+    assert "22.02 GB" not in text  # suite B loads it with a draft only
+    assert "22.55 GB" in text
+    assert "left out of suite B: moe-q8 (72 trials): its 36.9 GB of weights do not fit into 32 GB" in text
+    assert "not on this machine: qwen3.5-35b-a3b-q4_k_m" in text
+
+
+def test_without_a_profile_the_first_line_says_that_it_is_the_tiny_one():
+    result = run("A")
+    assert result.stderr.startswith("No profile was chosen: tiny, nothing larger is downloaded")
+    assert plan_json("A")["profile"] == "tiny"
+
+
+def test_overrides_change_the_plan():
+    found = plan_json(
+        "B", "--profile", "study", "--gamma", "2", "--repeats", "1", "--prompts", "code", "--n-predict", "8"
+    )
+    assert found["suites"] == {"B": 4}
+    assert {case["case"]["gamma"] for case in found["cases"]} == {0, 2}
+    assert {case["case"]["n_predict"] for case in found["cases"]} == {8}
+
+
+def test_a_load_larger_than_the_machine_is_named_before_anything_runs(monkeypatch):
+    small = Environment(host="h", os="Linux", machine="x86_64", memory_bytes=8 << 30)
+    monkeypatch.setattr("mlsd.hardware.read_environment", lambda: small)
+    text = run("A", "--profile", "study").stdout
+    assert "does not fit: qwen3.5-35b-a3b-q8_0: 36.90 GB of weights" in text
+    assert plan_json("A", "--profile", "study")["needs"]["fits"] == ["does not fit"] * 2
+
+
+def test_known_bandwidth_gives_a_rough_time_and_says_from_what(monkeypatch):
+    mac = Environment(host="h", os="macOS", machine="arm64", memory_bytes=192 << 30, peak_bandwidth_gb_s=800.0)
+    monkeypatch.setattr("mlsd.hardware.read_environment", lambda: mac)
+    needs = plan_json("A", "--profile", "study")["needs"]
+    assert needs["time"]["sources"] == {"bandwidth": 18}
+    # 9 trials each of 255 tokens, reading the active share of 22.0 and 36.9 GB once a token
+    share = 2_946_429_568 / 34_660_610_688
+    expected = 9 * 255 * (22_016_023_168 + 36_903_139_968) * share / 800e9
+    assert needs["time"]["seconds"] == pytest.approx(expected)
+
+
+def test_earlier_results_of_this_machine_give_the_time(monkeypatch, tmp_path):
+    here = Environment(host="here", os="Linux", machine="x86_64", memory_bytes=64 << 30)
+    monkeypatch.setattr("mlsd.hardware.read_environment", lambda: here)
+    from mlsd.cli.plan import known_models
+    from mlsd.models import Library
+    from mlsd.suite import find_profile, load_suites
+
+    planned = expand(load_suites(["A"]), find_profile("study"), known_models(Library()))
+    first = next(planned.trials())
+    for name, host in (("own", here), ("foreign", Environment(host="there", os="Linux", machine="x86_64"))):
+        with Store.open(tmp_path / f"{name}.sqlite") as store:
+            run_id = store.begin_run(host, {}, 0)
+            store.add_cases(run_id, [first.case])
+            trial = Trial(
+                case_id=first.case_id, arm="ar", gamma=0, block=1, repeat=0, position=0, status="ok",
+                started_at="2026-11-21T05:00:00.000+00:00", tokens=tuple(range(256)), decode_ns=51_000_000_000,
+            )  # fmt: skip
+            store.add_trial(run_id, trial)
+    needs = plan_json("A", "--profile", "study", "--db", str(tmp_path / "own.sqlite"))["needs"]
+    # one target's nine trials at 5 tok/s; nothing is known of the other target
+    assert needs["time"] == {
+        "seconds": pytest.approx(9 * 51),
+        "n_trials": 18,
+        "n_unknown": 9,
+        "sources": {"results": 9},
+    }
+    needs = plan_json("A", "--profile", "study", "--db", str(tmp_path / "foreign.sqlite"))["needs"]
+    assert needs["time"]["seconds"] is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("Z",), "no suite called 'Z'"),
+        (("A", "--profile", "huge"), "no profile called 'huge'"),
+        (("B", "--gamma", "0"), "--gamma holds 0"),
+        (("B", "--drafts", "ghost"), "no draft called 'ghost'"),
+        (("B", "--prompts", "poetry"), "no prompt called 'poetry'"),
+        (("A", "--db", "missing.sqlite"), "missing.sqlite"),
+        (("broken.toml",), "broken.toml"),
+    ],
+)
+def test_bad_input_ends_with_a_message_and_exit_code_two(arguments, message, tmp_path, capsys):
+    (tmp_path / "broken.toml").write_text("name = ", encoding="utf-8")
+    with pytest.raises(SystemExit) as caught:
+        main(["plan", *arguments])
+    assert caught.value.code == 2
+    assert message in capsys.readouterr().err
+
+
+def test_the_command_is_listed():
+    assert "plan" in CliRunner().invoke(cli, ["--help"]).stdout
