@@ -1,0 +1,147 @@
+"""``mlsd bench`` and ``mlsd probe`` on tiny real models: the JSON contract, the table, and bad input."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.conftest import Ran
+
+Mlsd = Callable[..., Ran]
+QUICK = ("--n-threads", 1, "--n-predict", 24, "--repeats", 2)
+TIMES = ("draft_ns", "verify_ns", "rollback_ns", "sample_ns", "other_ns")
+
+
+def bench_json(mlsd: Mlsd, *arguments: object) -> dict[str, Any]:
+    result = mlsd("bench", *arguments, "--json")
+    assert result.code == 0, result.err
+    answer: dict[str, Any] = json.loads(result.out)
+    return answer
+
+
+def test_bench_reports_every_trial_and_a_summary_of_each_arm(mlsd: Mlsd, tiny: Path) -> None:
+    answer = bench_json(
+        mlsd, tiny / "qwen35moe.gguf", "--draft", tiny / "qwen35moe-noise003.gguf", "--gamma", "2,4", *QUICK
+    )
+    assert sorted((t["arm"], t["gamma"], t["repeat"]) for t in answer["trials"]) == [
+        (arm, gamma, repeat) for arm, gamma in (("ar", 0), ("sd", 2), ("sd", 4)) for repeat in (0, 1)
+    ]
+    for trial in answer["trials"]:
+        assert trial["verdict"] in ("lossless", "near_tie")
+        assert trial["valid"] is True
+        assert trial["failed_native_calls"] == 0
+        assert trial["decode_tok_s"] == pytest.approx((trial["n_tokens"] - 1) / trial["decode_ns"] * 1e9)
+        assert sum(trial[part] for part in TIMES) == pytest.approx(trial["decode_ns"], rel=0.02)
+        assert len(trial["round_records"]) == trial["rounds"]
+        assert trial["n_tokens"] - 1 == trial["rounds"] + trial["accepted"]
+        if trial["arm"] == "sd":
+            assert trial["rollback"] == "snapshots"
+            assert trial["rollback_draft"] == "checkpoint"
+            assert trial["acceptance_rate"] == pytest.approx(trial["accepted"] / trial["proposed"])
+            assert trial["mgl"] == pytest.approx(1 + trial["accepted"] / trial["rounds"])
+    arms = {(row["arm"], row["gamma"]): row for row in answer["summary"]}
+    assert set(arms) == {("ar", 0), ("sd", 2), ("sd", 4)}
+    assert arms["sd", 4]["ci_low"] <= arms["sd", 4]["speedup"] <= arms["sd", 4]["ci_high"]
+    assert 0 < arms["sd", 4]["acceptance_rate"] < 1
+
+
+def test_the_table_shows_both_arms_with_their_verdict(mlsd: Mlsd, tiny: Path) -> None:
+    result = mlsd("bench", tiny / "llama.gguf", "--draft", tiny / "llama-noise003.gguf", "--gamma", "2", *QUICK)
+    assert result.code == 0
+    header = next(line for line in result.out.splitlines() if "speedup" in line)
+    for column in ("tok/s", "95 % CI", "acceptance", "MGL", "draft", "verify", "rollback", "sample", "verdict"):
+        assert column in header
+    assert "\x1b" not in result.out, "colours must be off when piped"
+    assert result.out.count("lossless") == 2
+
+
+def test_plain_decoding_alone_needs_no_draft(mlsd: Mlsd, tiny: Path) -> None:
+    answer = bench_json(mlsd, tiny / "llama.gguf", *QUICK)
+    assert {trial["arm"] for trial in answer["trials"]} == {"ar"}
+
+
+def test_unchecked_rollback_shows_the_artefact_and_calls_it_invalid(mlsd: Mlsd, tiny: Path) -> None:
+    pair = (tiny / "qwen35moe.gguf", "--draft", tiny / "qwen35moe-other.gguf")
+    answer = bench_json(mlsd, *pair, "--gamma", "4,16", "--rollback", "unchecked", *QUICK)
+    speculative = [trial for trial in answer["trials"] if trial["arm"] == "sd"]
+    for trial in speculative:
+        assert trial["valid"] is False
+        assert trial["failed_native_calls"] > 0
+        assert "unchecked rollback" in trial["invalid_reason"]
+    assert all(trial["valid"] for trial in answer["trials"] if trial["arm"] == "ar")
+    result = mlsd("bench", *pair, "--gamma", "4", "--rollback", "unchecked", *QUICK)
+    assert "INVALID" in result.out
+    assert "native calls failed and were ignored" in result.err
+
+
+def test_sampled_trials_have_no_losslessness_verdict_but_count(mlsd: Mlsd, tiny: Path) -> None:
+    pair = (tiny / "llama.gguf", "--draft", tiny / "llama-noise003.gguf")
+    answer = bench_json(mlsd, *pair, "--gamma", "2", "--temperature", "1", "--top-k", "20", *QUICK)
+    assert {trial["verdict"] for trial in answer["trials"]} == {None}
+    assert all(trial["valid"] for trial in answer["trials"])
+
+
+def test_the_same_seed_gives_the_same_sampled_tokens(mlsd: Mlsd, tiny: Path) -> None:
+    arguments = (tiny / "llama.gguf", "--temperature", "1", *QUICK)
+    first, second, other = (bench_json(mlsd, *arguments, "--seed", seed)["trials"] for seed in (1, 1, 2))
+    assert [t["tokens"] for t in first] == [t["tokens"] for t in second]
+    assert [t["tokens"] for t in first] != [t["tokens"] for t in other]
+
+
+def test_probe_names_the_exact_strategies(mlsd: Mlsd, tiny: Path) -> None:
+    result = mlsd("probe", tiny / "qwen35.gguf", "--n-threads", 1, "--json")
+    answer = json.loads(result.out)
+    assert (answer["target"], answer["draft"]) == ("snapshots", "checkpoint")
+    exact = {(row["name"], row["history"]): row["exact"] for row in answer["strategies"]}
+    assert exact["snapshots", "batch"] is True
+    assert exact["snapshots", "single"] is False
+    assert answer["kernel_noise"] >= 0
+    table = mlsd("probe", tiny / "qwen35.gguf", "--n-threads", 1).out
+    assert "accepted by the engine, but logits are off by" in table
+
+
+@pytest.fixture
+def broken(tiny: Path, tmp_path: Path) -> Path:
+    """A folder of files that are no models."""
+    (tmp_path / "truncated.gguf").write_bytes((tiny / "llama.gguf").read_bytes()[:60_000])
+    (tmp_path / "text.gguf").write_text("this is no model")
+    (tmp_path / "long.txt").write_text("word " * 100_000)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("{tmp}/missing.gguf",), "does not exist"),
+        (("{tmp}/text.gguf",), "is not a GGUF file"),
+        (("{tmp}/truncated.gguf",), "truncated"),
+        (("no-such-model",), "no-such-model"),
+        (("{tiny}/llama.gguf", "--draft", "{smollm2}"), "do not share a vocabulary"),
+        (("{tiny}/llama.gguf", "--draft", "{tiny}/llama-other.gguf", "--gamma", "0"), "--gamma holds 0"),
+        (("{tiny}/llama.gguf", "--draft", "{tiny}/llama-other.gguf", "--gamma", "-4"), "--gamma holds -4"),
+        (("{tiny}/llama.gguf", "--gamma", "two"), "not a list of integers"),
+        (("{tiny}/llama.gguf", "--prompt", "nonsense"), "no prompt called 'nonsense'"),
+        (("{tiny}/llama.gguf", "--prompt-file", "{tmp}/nothing.txt"), "nothing.txt"),
+        (("{tiny}/llama.gguf", "--prompt-file", "{tmp}/long.txt"), "positions; the context has"),
+        (("{tiny}/llama.gguf", "--n-ctx", "256", "--n-predict", "400"), "the context has 256"),
+        (
+            ("{tiny}/qwen35.gguf", "--draft", "{tiny}/qwen35-other.gguf", "--rollback", "trim"),
+            "'trim' is not exact for qwen35.gguf",
+        ),
+        (("{tiny}/llama.gguf", "--drafter", "no-such-method"), "no drafting method 'no-such-method'"),
+        (("{tiny}/llama.gguf", "--drafter", "draft-model"), "needs a draft"),
+        (("{tiny}/llama.gguf", "--n-predict", "1"), "--n-predict is 1"),
+    ],
+)
+def test_bad_input_ends_with_a_clear_message_and_code_2(
+    mlsd: Mlsd, tiny: Path, broken: Path, smollm2: Path, arguments: tuple[str, ...], message: str
+) -> None:
+    places = {"tmp": broken, "tiny": tiny, "smollm2": smollm2}
+    result = mlsd("bench", *(argument.format(**places) for argument in arguments), "--n-threads", 1)
+    assert result.code == 2
+    assert message in result.err
+    assert result.out == ""
