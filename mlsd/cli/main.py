@@ -17,6 +17,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "doctor": ("doctor", "Show this machine, the build, and which profiles fit."),
     "export": ("export", "Write a study database as CSV, Parquet, JSON or in another tool's layout."),
     "import": ("import_", "Read somebody else's table of results into a study database, kept apart."),
+    "demo": ("demo", "Measure a real model and the embedded tiny family, and write a report."),
     "models": ("models", "List, download, make, verify and add models."),
     "perturb": ("perturb", "Write a copy of a model with noise on its weights: a draft of chosen closeness."),
     "plan": ("plan", "Show what suites would measure, how long it takes and what it needs."),

@@ -42,7 +42,7 @@ def generator(seed: int, name: str, purpose: str = "weights") -> np.random.Gener
 
 def random_weights(spec: TensorSpec, seed: int) -> Floats:
     """Weights of one tensor in numpy order (rows first): shape `spec.dims` reversed, float32."""
-    weights = _plain(spec, generator(seed, spec.name), _spread(spec))
+    weights = _plain(spec, generator(seed, spec.name), spread(spec))
     if spec.kind == "head":
         # Special and unused tokens get a logit of zero: with spread logits they are never the best, so a tiny model
         # does not end its text by chance.
@@ -50,7 +50,7 @@ def random_weights(spec: TensorSpec, seed: int) -> Floats:
     return weights
 
 
-def _spread(spec: TensorSpec) -> float:
+def spread(spec: TensorSpec) -> float:
     """Standard deviation of the tensor's weights."""
     match spec.kind:
         case "embedding":

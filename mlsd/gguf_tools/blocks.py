@@ -1,0 +1,140 @@
+"""Valid random quantized blocks, made as fast as a disk takes them.
+
+A pool of some megabytes holds blocks of one type whose weights have a chosen spread; a tensor is the pool again and
+again from its own starting place. Each lap after the first turns the sign of random blocks, so rows do not repeat. No
+quantizer runs: the integers of a block are random bits, its scales are written to give the spread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import gguf
+import numpy as np
+
+from mlsd.errors import InputError
+from mlsd.gguf_tools.source import Bytes
+from mlsd.gguf_tools.weights import Floats, generator
+from mlsd.records import Record
+
+_Type = gguf.GGMLQuantizationType
+_FLOAT_BYTES = {_Type.F32: 4, _Type.F16: 2, _Type.BF16: 2}
+_FLOAT_GROUP = 64  # weights of a float type that change sign together
+_POOL_BYTES = 1 << 23
+_SAMPLE_BLOCKS = 2048
+
+
+class _Layout(Record, frozen=True, kw_only=True):
+    """Where a block keeps what is not a random integer. Layouts of ggml-common.h."""
+
+    scale: int  # byte of the half-precision scale
+    offset: int | None = None  # byte of the half-precision offset or its scale
+    offset_ratio: float = 0.0  # offset / scale that centres the weights on zero
+    constants: tuple[tuple[int, bytes], ...] = ()  # inner scales, all alike
+
+
+# Twelve bytes that hold eight 6-bit scales and eight 6-bit offsets, all equal to 8.
+_INNER_6BIT = bytes([8] * 8 + [0x88] * 4)
+_LAYOUTS: dict[gguf.GGMLQuantizationType, _Layout] = {
+    _Type.Q4_0: _Layout(scale=0),
+    _Type.Q4_1: _Layout(scale=0, offset=2, offset_ratio=-7.5),
+    _Type.Q5_0: _Layout(scale=0),
+    _Type.Q5_1: _Layout(scale=0, offset=2, offset_ratio=-15.5),
+    _Type.Q8_0: _Layout(scale=0),
+    _Type.IQ4_NL: _Layout(scale=0),
+    _Type.Q2_K: _Layout(scale=80, offset=82, offset_ratio=1.5, constants=((0, bytes([0x88] * 16)),)),
+    _Type.Q4_K: _Layout(scale=0, offset=2, offset_ratio=7.5, constants=((4, _INNER_6BIT),)),
+    _Type.Q5_K: _Layout(scale=0, offset=2, offset_ratio=15.5, constants=((4, _INNER_6BIT),)),
+    _Type.Q6_K: _Layout(scale=208, constants=((192, bytes([8] * 16)),)),
+}
+SYNTHETIC_TYPES = tuple(kind.name for kind in (*_FLOAT_BYTES, *_LAYOUTS))
+
+
+class Pool:
+    """Random blocks of one type whose weights have the standard deviation `std` and mean about zero."""
+
+    def __init__(self, kind: gguf.GGMLQuantizationType, std: float, seed: int) -> None:
+        """Fill the pool. Raises: InputError for a type whose blocks mlsd cannot make."""
+        if kind not in _LAYOUTS and kind not in _FLOAT_BYTES:
+            raise InputError(
+                f"mlsd cannot make random blocks of {kind.name}.", hint=f"It can of {', '.join(SYNTHETIC_TYPES)}."
+            )
+        self.kind = kind
+        rng = generator(seed, f"{kind.name} {std:.9g}", "pool")
+        self.blocks, self._sign_bytes = _floats(kind, std, rng) if kind in _FLOAT_BYTES else _quantized(kind, std, rng)
+
+    def pieces(self, n_bytes: int, rng: np.random.Generator) -> Iterator[Bytes]:
+        """`n_bytes` of blocks in pieces; each is overwritten when the next is asked for."""
+        n_blocks, block_bytes = self.blocks.shape
+        at, lap = int(rng.integers(n_blocks)) * block_bytes, self.blocks
+        # One buffer for all laps: fresh memory would cost more than the copy.
+        buffer = np.empty_like(self.blocks)
+        while n_bytes:
+            piece = lap.reshape(-1)[at : at + n_bytes]
+            yield piece
+            n_bytes -= len(piece)
+            at = 0
+            if n_bytes:
+                lap = buffer
+                np.copyto(lap, self.blocks)
+                lap[:, self._sign_bytes] ^= rng.integers(0, 2, size=(n_blocks, 1), dtype=np.uint8) << 7
+
+    def largest_first(self) -> tuple[Bytes, float]:
+        """The blocks whose first weight is the largest there is, and that weight."""
+        sample = self.blocks[: 1 << 15]
+        first = dequantized(sample, self.kind)[:, 0]
+        return sample[first == first.max()], float(first.max())
+
+
+def dequantized(blocks: Bytes, kind: gguf.GGMLQuantizationType) -> Floats:
+    """The weights of whole blocks, a row for each."""
+    weights: Floats = gguf.quants.dequantize(blocks.reshape(-1), kind).reshape(len(blocks), -1)
+    return weights
+
+
+def _quantized(
+    kind: gguf.GGMLQuantizationType, std: float, rng: np.random.Generator
+) -> tuple[Bytes, slice | list[int]]:
+    """Blocks of a quantized type and the bytes that hold the signs of their scales."""
+    _, block_bytes = gguf.GGML_QUANT_SIZES[kind]
+    layout = _LAYOUTS[kind]
+    n_blocks = _prime_below(_POOL_BYTES // block_bytes)
+    blocks = np.frombuffer(rng.bytes(n_blocks * block_bytes), dtype=np.uint8).reshape(n_blocks, block_bytes).copy()
+    if kind is _Type.Q8_0:
+        # A quantizer never stores -128.
+        integers = blocks[:, 2:]
+        integers[integers == 0x80] = 0x81
+    for at, constant in layout.constants:
+        blocks[:, at : at + len(constant)] = np.frombuffer(constant, dtype=np.uint8)
+    _write_scale(blocks, layout, 1.0)
+    _write_scale(blocks, layout, std / float(dequantized(blocks[:_SAMPLE_BLOCKS], kind).std()))
+    signs = [layout.scale + 1] + ([layout.offset + 1] if layout.offset is not None else [])
+    # Integers of some types lie off centre (-8 to 7); blocks of both signs bring the mean to zero.
+    blocks[:, signs] ^= rng.integers(0, 2, size=(n_blocks, 1), dtype=np.uint8) << 7
+    return blocks, signs
+
+
+def _write_scale(blocks: Bytes, layout: _Layout, scale: float) -> None:
+    blocks[:, layout.scale : layout.scale + 2] = np.array([scale], dtype=np.float16).view(np.uint8)
+    if layout.offset is not None:
+        offset = np.array([scale * layout.offset_ratio], dtype=np.float16)
+        blocks[:, layout.offset : layout.offset + 2] = offset.view(np.uint8)
+
+
+def _floats(kind: gguf.GGMLQuantizationType, std: float, rng: np.random.Generator) -> tuple[Bytes, slice | list[int]]:
+    """Groups of float weights, and the byte of each that holds its sign."""
+    size = _FLOAT_BYTES[kind]
+    n_groups = _prime_below(_POOL_BYTES // (size * _FLOAT_GROUP))
+    weights = rng.standard_normal((n_groups, _FLOAT_GROUP), dtype=np.float32) * np.float32(std)
+    if kind is _Type.F16:
+        stored = weights.astype(np.float16).view(np.uint8)
+    elif kind is _Type.BF16:
+        stored = (weights.view(np.uint32) >> 16).astype(np.uint16).view(np.uint8)
+    else:
+        stored = weights.view(np.uint8)
+    return stored.reshape(n_groups, size * _FLOAT_GROUP), slice(size - 1, None, size)
+
+
+def _prime_below(limit: int) -> int:
+    """The largest prime up to `limit`: laps of that many blocks never fall into step with a tensor's rows."""
+    return next(n for n in range(limit, 1, -1) if all(n % k for k in range(2, int(n**0.5) + 1)))
