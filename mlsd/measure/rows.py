@@ -62,7 +62,7 @@ class TrialFilter(Record, frozen=True, kw_only=True):
     status: Status | None = None
     case_id: str | None = None  # a whole id or its beginning
     valid: bool | None = None
-    superseded: bool = False  # True: failed trials that were run again, too
+    superseded: bool = False  # True: also failed trials that were run again, and retired ones
 
 
 class StoredWarning(Record, frozen=True, kw_only=True):

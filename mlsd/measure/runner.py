@@ -94,13 +94,16 @@ def run_jobs(
     """
     watcher = watcher or Watcher()
     with machine_lock():
+        cases = {slot.case_id: slot.case for job in jobs for slot in job.slots}
+        if settings.fresh:
+            store.retire(environment, cases)
         done = store.done(environment)
-        finished = set() if settings.fresh else set(done.ok)
+        finished = set(done.ok)
         if settings.keep_failed:
             finished |= set(done.failed)
         run_id = store.begin_run(environment, plan, settings.seed)
         store.add_models(models)
-        store.add_cases(run_id, {slot.case_id: slot.case for job in jobs for slot in job.slots}.values())
+        store.add_cases(run_id, cases.values())
         tally = _Tally(run_id, sum(len(job.slots) for job in jobs), environment_key(environment))
         todo = [(job, tuple(slot for slot in job.slots if slot_key(slot) not in finished)) for job in jobs]
         tally.n_skipped = tally.n_total - sum(len(slots) for _, slots in todo)

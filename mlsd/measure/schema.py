@@ -3,6 +3,7 @@
 History (`PRAGMA user_version`):
     1  run, model, case, trial, round, warning; views current_trial and trial_summary
     2  calibration (timed passes), coverage and expert_load (expert choice), imported (tables of others)
+    3  trial.retired: a success that was measured again on purpose stays, but no longer counts
 
 A released step never changes: a new shape is a new step, and `tests/measure/databases/` gets a file of the old one.
 """
@@ -184,7 +185,26 @@ CREATE TABLE imported (
 );
 """
 
-MIGRATIONS: tuple[str, ...] = (_VERSION_1, _VERSION_2)
+_VERSION_3 = """
+ALTER TABLE trial ADD COLUMN retired INTEGER NOT NULL DEFAULT 0;
+DROP INDEX trial_once;
+DROP INDEX trial_key;
+CREATE UNIQUE INDEX trial_once ON trial (environment_key, case_id, block, repeat, position)
+    WHERE status = 'ok' AND NOT retired;
+CREATE INDEX trial_key ON trial (environment_key, case_id, block, repeat, status, retired);
+
+DROP VIEW current_trial;
+CREATE VIEW current_trial AS
+SELECT * FROM trial AS this
+WHERE NOT this.retired AND (status = 'ok' OR NOT EXISTS (
+    SELECT 1 FROM trial AS other
+    WHERE other.environment_key = this.environment_key AND other.case_id = this.case_id
+      AND other.block = this.block AND other.repeat = this.repeat AND NOT other.retired
+      AND (other.status = 'ok' OR other.id > this.id)
+));
+"""
+
+MIGRATIONS: tuple[str, ...] = (_VERSION_1, _VERSION_2, _VERSION_3)
 """Step i leads from version i to version i + 1; a new database takes all of them."""
 
 CURRENT_VERSION = len(MIGRATIONS)

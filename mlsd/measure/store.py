@@ -1,7 +1,8 @@
 """The study database: every trial with all its rounds, committed before the next one starts.
 
-Owns what is written and how it is read back as records. A success is never overwritten and nothing is deleted; a
-failed trial is superseded, in reading, by a later trial of the same case, block and repeat on the same machine.
+Owns what is written and how it is read back as records. Nothing is overwritten and nothing is deleted: in reading, a
+failed trial is superseded by a later trial of the same case, block and repeat on the same machine, and a success
+counts until it is retired to be measured again.
 """
 
 from __future__ import annotations
@@ -140,6 +141,18 @@ class Store:
             )
         return trial_id
 
+    def retire(self, environment: Environment, case_ids: Iterable[str]) -> None:
+        """Let what this machine and build measured of these cases count no more, so that it can be measured again.
+
+        The trials stay in the file; `TrialFilter(superseded=True)` reads them.
+        """
+        key = environment_key(environment)
+        with self._transaction() as db:
+            db.executemany(
+                "UPDATE trial SET retired = 1 WHERE environment_key = ? AND case_id = ?",
+                [(key, case_id) for case_id in case_ids],
+            )
+
     def add_warnings(self, run_id: int, warnings: Iterable[QualityWarning]) -> None:
         """Record doubts about a run; one already recorded for it is not repeated."""
         with self._transaction() as db:
@@ -221,7 +234,8 @@ class Store:
         ok: Counter[TrialKey] = Counter()
         failed: Counter[TrialKey] = Counter()
         query = (
-            "SELECT case_id, block, repeat, sum(status = 'ok'), count(*) FROM trial WHERE environment_key = ? "
+            "SELECT case_id, block, repeat, sum(status = 'ok'), count(*) FROM trial "
+            "WHERE environment_key = ? AND NOT retired "
             "GROUP BY case_id, block, repeat"
         )
         for case_id, block, repeat, n_ok, n_all in self._rows(query, (environment_key(environment),)):

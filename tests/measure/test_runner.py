@@ -63,6 +63,15 @@ def test_a_second_run_has_nothing_left_to_do(tiny: Path, tmp_path: Path) -> None
     assert (outcome.n_ok, outcome.n_skipped) == (0, 18)
 
 
+def test_a_fresh_run_measures_everything_again_and_keeps_what_was(tiny: Path, tmp_path: Path) -> None:
+    run_study(tiny, tmp_path / "study.sqlite")
+    outcome = run_study(tiny, tmp_path / "study.sqlite", fresh=True)
+    assert (outcome.n_ok, outcome.n_skipped) == (18, 0)
+    with Store.open(tmp_path / "study.sqlite") as store:
+        assert {stored.run_id for stored in store.trials(rounds=False)} == {outcome.run_id}
+        assert len(list(store.trials(TrialFilter(superseded=True), rounds=False))) == 36
+
+
 def test_a_limited_run_is_completed_by_the_next(
     tiny: Path, tmp_path: Path, uninterrupted: Counter[tuple[str, int, int, tuple[int, ...]]]
 ) -> None:

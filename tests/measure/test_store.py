@@ -169,6 +169,19 @@ def test_a_later_success_supersedes_a_failure_in_reading_only(store: Store, run_
     assert len(list(store.summary().rows)) == 1
 
 
+def test_a_retired_success_stays_in_the_file_but_may_be_measured_again(store: Store, run_id: int) -> None:
+    store.add_trial(run_id, trial())
+    store.add_trial(run_id, trial(case(8)))
+    store.retire(OTHER_HOST, [case().id])
+    assert len(store.done(ENVIRONMENT).ok) == 2
+    store.retire(ENVIRONMENT, [case().id])
+    assert set(store.done(ENVIRONMENT).ok) == {TrialKey(case(8).id, 1, 2)}
+    assert [s.trial.gamma for s in store.trials()] == [8]
+    store.add_trial(run_id, trial())
+    assert [s.trial.gamma for s in store.trials()] == [8, 4]
+    assert [s.id for s in store.trials(TrialFilter(superseded=True))] == [1, 2, 3]
+
+
 def test_a_trial_that_cannot_be_stored_leaves_no_round_behind(store: Store, run_id: int) -> None:
     broken = msgspec.structs.replace(ROUNDS[0], verify_ns=None)  # type: ignore[arg-type]
     with pytest.raises(StoreError):
@@ -478,7 +491,7 @@ def test_looking_up_what_is_done_does_not_read_the_rounds(path: Path) -> None:
             store.add_trial(run_id, trial(repeat=repeat, rounds=ROUNDS * 10))
         plan = (
             "EXPLAIN QUERY PLAN SELECT case_id, block, repeat, sum(status = 'ok'), count(*) FROM trial "
-            "WHERE environment_key = 'x' GROUP BY case_id, block, repeat"
+            "WHERE environment_key = 'x' AND NOT retired GROUP BY case_id, block, repeat"
         )
         steps = [row[3] for row in store._rows(plan)]
         started = time.perf_counter()
