@@ -185,8 +185,10 @@ def _warn(store: Any, outcome: RunOutcome, environment: Environment) -> list[Any
     own = [stored.trial for stored in store.trials(TrialFilter(run_id=outcome.run_id), rounds=False)]
     warnings = check_run(own, environment)
     store.add_warnings(outcome.run_id, warnings)
-    for warning in warnings:
-        note(f"Warning [{warning.code}] {warning.message} {warning.advice}")
+    for code in dict.fromkeys(warning.code for warning in warnings):
+        alike = [warning for warning in warnings if warning.code == code]
+        more = f" (and {len(alike) - 1} more of this kind)" if len(alike) > 1 else ""
+        note(f"Warning [{code}] {alike[0].message}{more} {alike[0].advice}")
     return list(warnings)
 
 
