@@ -13,7 +13,8 @@ from mlsd.clock import Clock
 from mlsd.engine.drafter import Draft, Drafter, Outcome
 from mlsd.engine.rollback import Rollback
 from mlsd.engine.session import Session
-from mlsd.engine.verify import Acceptance, accept_greedy, accept_sampled, draw, probabilities
+from mlsd.engine.verifier import ChainVerifier, TreeVerifier, Verifier
+from mlsd.engine.verify import draw, probabilities
 from mlsd.errors import CapacityError
 from mlsd.records import Record, Round, Sampling
 
@@ -85,7 +86,9 @@ class _Loop:
         sampling: Sampling,
         rng: np.random.Generator,
     ) -> None:
-        self._session, self._drafter, self._rollback = session, drafter, rollback
+        self._session, self._drafter = session, drafter
+        self._chain = ChainVerifier(session, rollback, sampling, rng)
+        self._tree = TreeVerifier(session, sampling, rng)
         self._limits, self._clock, self._sampling, self._rng = limits, clock, sampling, rng
         self._output: list[int] = []
         self._ended_by_eog = False
@@ -121,36 +124,32 @@ class _Loop:
         return self._ended_by_eog or len(self._output) >= self._limits.n_predict
 
     def _round(self) -> Round:
-        now, session, rollback = self._clock.now_ns, self._session, self._rollback
+        now = self._clock.now_ns
         t0 = now()
         # One place is the bonus token's, so that no round can overshoot n_predict.
         k = min(self._limits.gamma, self._limits.n_predict - len(self._output) - 1)
         draft = self._drafter.propose(k) if k > 0 else Draft()
         t1 = now()
-        n_past = session.n_past
-        last = self._output[-1]
-        if draft.tokens:
-            rollback.mark()
+        verifier: Verifier = self._chain if draft.tree is None else self._tree
+        verifier.mark(draft)
         t2 = now()
-        session.decode((last, *draft.tokens), n_outputs=1 + len(draft.tokens))
+        verifier.run(self._output[-1], draft)
         t3 = now()
-        acceptance = self._accept(draft)
+        verified = verifier.accept(draft)
         t4 = now()
-        accepted = draft.tokens[: acceptance.accepted]
-        committed = self._commit((*accepted, acceptance.bonus))
-        n_replayed = 0
-        if len(accepted) < len(draft.tokens):
-            n_replayed = rollback.rewind(n_past + 1 + len(accepted), (last, *accepted))
-        self._drafter.observe(Outcome(accepted=min(len(accepted), len(committed)), committed=committed))
+        committed = self._commit((*verified.tokens, verified.bonus))
+        n_replayed = verifier.keep(draft)
+        accepted = min(len(verified.tokens), len(committed))
+        self._drafter.observe(Outcome(accepted=accepted, committed=committed, riders=verified.riders))
         t5 = now()
         draft_ns = t1 - t0 - draft.mark_ns
         rollback_ns = draft.mark_ns + (t2 - t1) + (t5 - t4)
         wall_ns = now() - t0
         return Round(
-            proposed=len(draft.tokens),
-            accepted=min(len(accepted), len(committed)),
+            proposed=draft.n_proposed,
+            accepted=accepted,
             committed=len(committed),
-            rows=1 + len(draft.tokens) + n_replayed,
+            rows=draft.n_rows + n_replayed,
             draft_ns=draft_ns,
             verify_ns=t3 - t2,
             rollback_ns=rollback_ns,
@@ -162,12 +161,6 @@ class _Loop:
         if self._sampling.greedy:
             return self._session.greedy()[0]
         return draw(probabilities(self._session.logits(), self._sampling)[0], self._rng)
-
-    def _accept(self, draft: Draft) -> Acceptance:
-        if self._sampling.greedy:
-            return accept_greedy(draft.tokens, self._session.greedy())
-        target = probabilities(self._session.logits(), self._sampling)
-        return accept_sampled(draft.tokens, draft.probabilities, target, self._rng)
 
     def _commit(self, tokens: tuple[int, ...]) -> tuple[int, ...]:
         """Add tokens to the output; an end-of-generation token is the last one, unless it is ignored."""

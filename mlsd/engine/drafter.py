@@ -8,6 +8,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from mlsd.engine.tree import Tree
 from mlsd.records import Record
 
 
@@ -17,7 +18,18 @@ class Draft(Record, frozen=True, kw_only=True):
     tokens: tuple[int, ...] = ()
     # Distributions the tokens were drawn from, shape (len(tokens), n_vocab); None: the tokens are deterministic.
     probabilities: npt.NDArray[np.float64] | None = None
+    tree: Tree | None = None  # continuations that branch, in place of `tokens`; deterministic
     mark_ns: int = 0  # time inside propose spent on saving state for rollback; counted as rollback, not as drafting
+
+    @property
+    def n_proposed(self) -> int:
+        """Tokens that verification may accept."""
+        return len(self.tokens) if self.tree is None else self.tree.n_candidates
+
+    @property
+    def n_rows(self) -> int:
+        """Positions of the target pass that verifies the draft, the newest committed token included."""
+        return 1 + (len(self.tokens) if self.tree is None else len(self.tree.tokens))
 
 
 class Outcome(Record, frozen=True, kw_only=True):
@@ -25,6 +37,7 @@ class Outcome(Record, frozen=True, kw_only=True):
 
     accepted: int
     committed: tuple[int, ...]
+    riders: tuple[int, ...] = ()  # the target's greedy tokens after the leaves among the tree's riders
 
 
 class Drafter(Protocol):
@@ -41,7 +54,10 @@ class Drafter(Protocol):
         """Start a generation: forget the last one, take in the prompt; `rng` serves all random choices in it."""
 
     def propose(self, k: int) -> Draft:
-        """At most `k` tokens to follow everything committed so far; fewer, or none, is allowed."""
+        """At most `k` tokens to follow everything committed so far; fewer, or none, is allowed.
+
+        A tree has at most gamma candidates (known since the drafter was made), and no path of them is longer than `k`.
+        """
 
     def observe(self, outcome: Outcome) -> None:
         """Take in what was committed. Also called once with the first output token, before any proposal."""

@@ -14,6 +14,7 @@ import numpy as np
 
 from mlsd.clock import FakeClock
 from mlsd.engine.session import Logits, SessionOptions, Vocabulary
+from mlsd.engine.tree import ROOT, Tree
 from mlsd.errors import NativeError, RollbackError
 from mlsd.records import Record
 
@@ -57,6 +58,7 @@ class FakeSession:
         self.vocabulary = Vocabulary(kind=1, n_tokens=self.n_vocab, bos=None, eos=0, adds_bos=False, adds_eos=False)
         self._outputs: list[int] = []
         self._saved: list[int] | None = None
+        self._tree = Tree(tokens=(), parents=())
         self.closed = False
 
     @property
@@ -103,6 +105,30 @@ class FakeSession:
         rows = np.zeros((len(self._outputs), self.n_vocab), dtype=np.float32)
         rows[np.arange(len(self._outputs)), self._outputs] = 8.0
         return rows
+
+    def decode_tree(self, root: int, tree: Tree) -> None:
+        """Append the root and charge the pass; nodes are worked out when they are read."""
+        self._clock.advance(self._costs.pass_ns + self._costs.row_ns * len(tree.tokens))
+        self.context.append(root)
+        self._tree = tree
+        self.last_width = 1 + len(tree.tokens)
+
+    def row(self, node: int) -> Logits:
+        """Eight for the script's token after the path to `node`."""
+        self._clock.advance(self._costs.sample_ns)
+        path = []
+        while node != ROOT:
+            path.append(self._tree.tokens[node])
+            node = self._tree.parents[node]
+        row = np.zeros(self.n_vocab, dtype=np.float32)
+        row[self._script([*self.context, *reversed(path)])] = 8.0
+        return row
+
+    def keep_path(self, path: Sequence[int]) -> int:
+        """Append the tokens of the path."""
+        self._clock.advance(self._costs.truncate_ns)
+        self.context.extend(self._tree.tokens[node] for node in path)
+        return 0
 
     def truncate(self, n_past: int) -> None:
         """Cut where this kind of memory allows it."""

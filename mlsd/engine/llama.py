@@ -44,6 +44,9 @@ class LlamaModel:
         self.vocab: Any = native.llama_model_get_vocab(self.handle)
         self.vocabulary = self._read_vocabulary()
         self.n_ctx_train = int(native.llama_model_n_ctx_train(self.handle))
+        self.is_recurrent = bool(
+            native.llama_model_is_recurrent(self.handle) or native.llama_model_is_hybrid(self.handle)
+        )
 
     def _read_vocabulary(self) -> Vocabulary:
         native, vocab = self._native, self.vocab
@@ -91,8 +94,12 @@ class LlamaModel:
         return bool(self._native.llama_vocab_is_eog(self.vocab, token))
 
     def session(self, options: SessionOptions) -> LlamaSession:
-        """A new context over these weights."""
-        return LlamaSession(self, options)
+        """A new context over these weights; one that can verify trees where `options.tree` says so."""
+        if options.tree == "off":
+            return LlamaSession(self, options)
+        from mlsd.engine.tree_session import LlamaTreeSession
+
+        return LlamaTreeSession(self, options)
 
     def close(self) -> None:
         """Free the weights; calling it twice is harmless."""
@@ -262,19 +269,21 @@ class LlamaSession:
         self._wanted[:width] = 0
         if n_outputs:
             self._wanted[width - n_outputs : width] = 1
+        self._submit(width, f"{width} tokens at position {self.n_past}")
+        self._first_row, self._n_outputs = width - n_outputs, n_outputs
+        self.n_past += width
+
+    def _submit(self, width: int, what: str) -> None:
+        """Run the filled batch and wait for the device."""
         self._batch.n_tokens = width
         code = self._native.llama_decode(self.handle, self._batch)
         if code == 0:
             self._native.llama_synchronize(self.handle)
-            self._first_row, self._n_outputs = width - n_outputs, n_outputs
         elif self.options.checked:
-            reason = _DECODE_FAILURES.get(code, "llama.cpp failed")
-            raise fail(f"Decoding {width} tokens at position {self.n_past} failed: {reason}", code)
+            raise fail(f"Decoding {what} failed: {_DECODE_FAILURES.get(code, 'llama.cpp failed')}", code)
         else:
             self.failed_native_calls += 1
             LOG.drain()
-            self._first_row, self._n_outputs = width - n_outputs, n_outputs
-        self.n_past += width
 
     def greedy(self) -> list[int]:
         """The most likely next token after each output row of the last decode."""

@@ -7,11 +7,12 @@ A session is one model with one context and one sequence of tokens in memory. `l
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from mlsd.engine.tree import Tree
 from mlsd.records import Record
 
 Logits = npt.NDArray[np.float32]
@@ -31,6 +32,9 @@ class SessionOptions(Record, frozen=True, kw_only=True):
     device_sampling: bool = True  # greedy tokens are picked on the device; logits rows are then not available
     checked: bool = True  # False repeats the study's mistake: failed native calls are counted and ignored
     n_sequences: int = 1  # parallel sequences, for tree verification and state synchronisation
+    # Whether batches may branch, and what becomes of an accepted path: its memory cells stay ("keep"), or it is decoded
+    # once more as a chain ("redecode": slower, and bit for bit what plain decoding leaves behind).
+    tree: Literal["off", "keep", "redecode"] = "off"
 
 
 class Vocabulary(Record, frozen=True, kw_only=True):
@@ -106,3 +110,19 @@ class Session(Protocol):
 
     def close(self) -> None:
         """Free every native handle; calling it twice is harmless."""
+
+
+class TreeSession(Session, Protocol):
+    """A session whose verification batches may branch."""
+
+    def decode_tree(self, root: int, tree: Tree) -> None:
+        """Append `root` at `n_past` and the nodes of `tree` after it, in one pass; returns when it is done."""
+
+    def row(self, node: int) -> Logits:
+        """Logits after a node of the last tree (`tree.ROOT`: after its root): shape (n_vocab,), until the next decode.
+
+        Of riders only leaves have one.
+        """
+
+    def keep_path(self, path: Sequence[int]) -> int:
+        """Keep the root and the nodes of `path`, forget all others; returns the rows decoded again for it."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
+from mlsd.engine.tree import ROOT, Tree
 from mlsd.records import Record, Sampling
 
 Probabilities = npt.NDArray[np.float64]
@@ -17,6 +18,25 @@ class Acceptance(Record, frozen=True, kw_only=True):
 
     accepted: int
     bonus: int
+    path: tuple[int, ...] = ()  # accepted nodes of a tree, in order
+
+
+def accept_tree(tree: Tree, pick: Callable[[int], int]) -> Acceptance:
+    """Follow the target's own choice down the tree until no candidate carries it.
+
+    `pick(node)` is the target's token after `node`: the greedy one, or a draw from the target's distribution. It is
+    asked once a node, and only on the way. With draws the committed tokens follow that distribution exactly, whatever
+    the tree: each is a fresh draw, and the tree only decides how many are had in one pass.
+    """
+    node = ROOT
+    path: list[int] = []
+    while True:
+        token = pick(node)
+        child = tree.child(node, token)
+        if child is None:
+            return Acceptance(accepted=len(path), bonus=token, path=tuple(path))
+        path.append(child)
+        node = child
 
 
 def accept_greedy(proposed: Sequence[int], target: Sequence[int]) -> Acceptance:

@@ -1,0 +1,174 @@
+"""Trees as values: their order, their leaves, and what is accepted of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mlsd.clock import FakeClock
+from mlsd.engine.decode import Generation, GenerationLimits, generate
+from mlsd.engine.drafter import Draft, Outcome
+from mlsd.engine.fake import FakeCosts, FakeSession
+from mlsd.engine.rollback import make_rollback
+from mlsd.engine.session import SessionOptions
+from mlsd.engine.tree import ROOT, Tree, chain, depth_first, layout, merge
+from mlsd.engine.verify import accept_tree, draw
+from mlsd.errors import EngineError
+
+MS = 1_000_000
+trees = st.integers(1, 24).flatmap(
+    lambda n: st.tuples(
+        st.lists(st.integers(0, 3), min_size=n, max_size=n), *(st.integers(-1, i - 1) for i in range(n))
+    )
+)
+
+
+def path_to(tree: Tree, node: int) -> tuple[int, ...]:
+    return () if node == ROOT else (*path_to(tree, tree.parents[node]), tree.tokens[node])
+
+
+@given(made=trees)
+def test_depth_first_order_keeps_every_path(made: tuple[list[int], int]) -> None:
+    tokens, *parents = made
+    plain = Tree(tokens=tuple(tokens), parents=tuple(parents))
+    ordered = depth_first(tokens, parents)
+    assert sorted(path_to(plain, i) for i in range(len(tokens))) == sorted(
+        path_to(ordered, i) for i in range(len(tokens))
+    )
+    layout(ordered)
+
+
+@given(made=trees)
+def test_a_node_belongs_to_the_leaves_below_it_and_to_no_other(made: tuple[list[int], int]) -> None:
+    tokens, *parents = made
+    tree = depth_first(tokens, parents)
+    plan = layout(tree)
+    leaves = [i for i in range(len(tokens)) if i not in tree.parents]
+    assert plan.n_leaves == len(leaves)
+    for node in range(len(tokens)):
+        below = []
+        for number, leaf in enumerate(leaves):
+            at = leaf
+            while at not in (ROOT, node):
+                at = tree.parents[at]
+            if at == node:
+                below.append(number)
+        assert below == list(range(plan.first_leaf[node], plan.end_leaf[node]))
+        assert plan.depths[node] == len(path_to(tree, node))
+
+
+def test_another_order_is_refused() -> None:
+    with pytest.raises(EngineError, match="Node 2 of a draft tree is not in depth-first order"):
+        layout(Tree(tokens=(1, 2, 3), parents=(ROOT, ROOT, 0)))
+
+
+def test_common_beginnings_are_shared() -> None:
+    tree = merge([(1, 2, 3), (1, 2, 4), (5,), (1, 6)], max_nodes=9, max_depth=9)
+    assert tree.tokens == (1, 2, 3, 4, 6, 5)
+    assert tree.parents == (ROOT, 0, 1, 1, 0, ROOT)
+
+
+def test_early_paths_fill_the_tree_and_none_is_too_long() -> None:
+    assert merge([(1, 2, 3), (4,), (1, 5)], max_nodes=3, max_depth=2).tokens == (1, 2, 4)
+
+
+def test_the_targets_tokens_are_followed_as_far_as_they_go() -> None:
+    tree = merge([(1, 2, 3), (1, 4, 5)], max_nodes=9, max_depth=9)
+    answers = {(): 1, (1,): 4, (1, 4): 9}
+    result = accept_tree(tree, lambda node: answers[path_to(tree, node)])
+    assert (result.accepted, result.bonus) == (2, 9)
+    assert [tree.tokens[node] for node in result.path] == [1, 4]
+
+
+def test_riders_are_never_accepted() -> None:
+    tree = Tree(tokens=(1, 2), parents=(ROOT, ROOT), n_riders=1)
+    assert accept_tree(tree, lambda node: 2).accepted == 0
+
+
+@pytest.mark.parametrize("tree", [chain([1, 2]), merge([(0, 1), (1, 1), (2,)], 9, 9), merge([(0,), (1,), (2,)], 9, 9)])
+def test_committed_tokens_follow_the_targets_distribution_whatever_the_tree(tree: Tree) -> None:
+    law = np.array([[0.5, 0.3, 0.2], [0.1, 0.6, 0.3], [0.25, 0.25, 0.5], [0.2, 0.2, 0.6]])  # after ROOT, 0, 1, 2
+    rng = np.random.default_rng(3)
+    counts = np.zeros((3, 3))
+    n_runs = 20_000
+    for _ in range(n_runs):
+        result = accept_tree(tree, lambda node: draw(law[(path_to(tree, node) or (-1,))[-1] + 1], rng))
+        committed = [*(tree.tokens[node] for node in result.path), result.bonus]
+        if len(committed) == 1:  # the next round draws the second token
+            committed.append(draw(law[committed[0] + 1], rng))
+        counts[committed[0], committed[1]] += 1
+    expected = law[0][:, None] * law[1:]
+    assert np.abs(counts / n_runs - expected).max() < 0.015
+
+
+def truth(context: Sequence[int]) -> int:
+    value = 17
+    for token in context:
+        value = (value * 31 + token + 1) % 65_521
+    return 1 + value % 250
+
+
+class ThreeWays:
+    """Proposes the right tokens on one branch of three, sometimes; counts what it hears."""
+
+    name, rollback_name, failed_native_calls = "three", None, 0
+
+    def __init__(self, right: int) -> None:
+        self._right = right
+        self._context: list[int] = []
+        self.heard: list[Outcome] = []
+
+    def begin(self, prompt: Sequence[int], rng: np.random.Generator) -> None:
+        self._context = list(prompt)
+
+    def propose(self, k: int) -> Draft:
+        good: list[int] = []
+        for _ in range(k):
+            good.append(truth([*self._context, *good]))
+        wrong = 1 + (good[min(self._right, k - 1)] % 250)
+        paths = [good[: self._right] + [wrong] * (k - self._right), good[: self._right + 1], [wrong]]
+        return Draft(tree=merge(paths, 12, k))
+
+    def observe(self, outcome: Outcome) -> None:
+        self._context += outcome.committed
+        self.heard.append(outcome)
+
+    def stats(self) -> dict[str, float]:
+        return {}
+
+    def close(self) -> None:
+        pass
+
+
+def generate_with(drafter: ThreeWays, n_predict: int, costs: FakeCosts | None = None) -> Generation:
+    clock = FakeClock()
+    session = FakeSession(truth, SessionOptions(n_ctx=256), clock, costs)
+    limits = GenerationLimits(n_predict=n_predict, gamma=4)
+    return generate(session, drafter, make_rollback("trim", session), (5, 6, 7), limits, clock)
+
+
+@given(right=st.integers(0, 4), n_predict=st.integers(2, 30))
+def test_output_with_trees_equals_plain_output(right: int, n_predict: int) -> None:
+    context = [5, 6, 7]
+    for _ in range(n_predict):
+        context.append(truth(context))
+    result = generate_with(ThreeWays(right), n_predict)
+    assert result.tokens == tuple(context[3:])
+    assert len(result.tokens) - 1 == len(result.rounds) + sum(r.accepted for r in result.rounds)
+
+
+def test_a_tree_round_is_counted_and_timed_like_any_other() -> None:
+    result = generate_with(
+        ThreeWays(1), 12, FakeCosts(pass_ns=10 * MS, row_ns=MS, sample_ns=3 * MS, truncate_ns=2 * MS)
+    )
+    first = result.rounds[0]
+    nodes = first.proposed
+    assert (first.rows, first.accepted) == (1 + nodes, 2)
+    assert first.verify_ns == (10 + nodes) * MS
+    assert first.sample_ns == 3 * 3 * MS
+    assert first.rollback_ns == 2 * MS
+    assert sum(r.wall_ns for r in result.rounds) == result.decode_ns
