@@ -261,9 +261,27 @@ class Store:
             values,
         )
 
-    def summary(self) -> Table:
-        """Stream `trial_summary`: one row a trial with the sums of its rounds; superseded failures are left out."""
-        return self._table("SELECT * FROM trial_summary ORDER BY trial_id")
+    def summary(self, chosen: TrialFilter = ALL) -> Table:
+        """Stream `trial_summary`: one row a trial with the sums of its rounds; never a superseded trial."""
+        if chosen == ALL:
+            return self._table("SELECT * FROM trial_summary ORDER BY trial_id")
+        where, values = _where(chosen)
+        return self._table(
+            f"SELECT * FROM trial_summary WHERE trial_id IN (SELECT trial.id FROM {where}) ORDER BY trial_id", values
+        )
+
+    def round_outcomes(self) -> Table:
+        """Stream how often the rounds of the trials of one case and repeat ended alike, with the sums of their times.
+
+        Only rounds of valid trials; one row for each (proposed, accepted), so a study's rounds never lie in memory.
+        """
+        return self._table(
+            "SELECT trial.environment_key, trial.case_id, trial.repeat, proposed, accepted, count(*) AS rounds, "
+            "sum(committed) AS committed, sum(draft_ns) AS draft_ns, sum(verify_ns) AS verify_ns, "
+            "sum(rollback_ns) AS rollback_ns, sum(sample_ns) AS sample_ns, sum(other_ns) AS other_ns "
+            "FROM current_trial AS trial JOIN round ON round.trial_id = trial.id WHERE trial.valid "
+            "GROUP BY trial.environment_key, trial.case_id, trial.repeat, proposed, accepted"
+        )
 
     def warnings(self) -> list[StoredWarning]:
         """All recorded doubts, oldest first."""

@@ -1,0 +1,74 @@
+"""Which study database a command reads: the one given, else the newest under results/."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from mlsd.cli.output import note
+from mlsd.errors import StoreError
+
+if TYPE_CHECKING:
+    from mlsd.measure.rows import TrialFilter
+    from mlsd.measure.store import Store
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+RESULTS = Path("results")
+
+
+def db_option(command: F) -> F:
+    """Add ``--db``; the command receives `db`, None when it was not given."""
+    path = click.Path(path_type=Path)
+    return click.option("--db", type=path, help="Study database [default: the newest under results/].")(command)
+
+
+def filter_options(command: F) -> F:
+    """Add the options that choose trials; the command receives `suite`, `arm` and `failed`."""
+    for option in (
+        click.option("--failed", is_flag=True, help="Only trials that failed."),
+        click.option("--arm", type=click.Choice(["ar", "sd"]), help="Only plain (ar) or speculative (sd) decoding."),
+        click.option("--suite", help="Only trials of this suite."),
+    ):
+        command = option(command)
+    return command
+
+
+def make_filter(suite: str | None, arm: str | None, failed: bool) -> TrialFilter:
+    """The filter of what `filter_options` parsed."""
+    from mlsd.measure.rows import TrialFilter
+
+    known = suite.upper() if suite is not None and len(suite) == 1 else suite
+    return TrialFilter(
+        suite=known,
+        arm=arm,  # type: ignore[arg-type]  # click.Choice guarantees it
+        status="failed" if failed else None,
+    )
+
+
+def find_database(db: Path | None) -> Path:
+    """The database given, else the one under results/ that was written last. Raises: StoreError without any."""
+    if db is not None:
+        return db
+    found = sorted(RESULTS.glob("*.sqlite"), key=lambda path: path.stat().st_mtime)
+    if not found:
+        raise StoreError(
+            "There is no study database under results/.",
+            hint="Run a suite first (`mlsd run B`), or name a file with --db.",
+        )
+    if len(found) > 1:
+        note(f"Reading {found[-1]}, the newest of {len(found)} databases; --db names another.")
+    return found[-1]
+
+
+@contextmanager
+def reading(db: Path | None) -> Iterator[Store]:
+    """The database, open for reading only."""
+    from mlsd.measure.store import Store
+
+    with Store.open(find_database(db), read_only=True) as store:
+        yield store

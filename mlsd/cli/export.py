@@ -1,0 +1,66 @@
+"""``mlsd export``: a study database as a table or document for other programs."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+from mlsd.cli.database import db_option, filter_options, make_filter, reading
+from mlsd.cli.output import note
+from mlsd.errors import InputError
+
+_FORMATS = ("csv", "parquet", "json", "study-csv", "llama-bench")
+
+
+@click.command()
+@click.option("--format", "kind", type=click.Choice(_FORMATS), default="csv", show_default=True)
+@click.option(
+    "--output", "-o", type=click.Path(path_type=Path, dir_okay=False), help="File [default: standard output]."
+)
+@click.option(
+    "--table",
+    "content",
+    type=click.Choice(["trials", "rounds"]),
+    default="trials",
+    show_default=True,
+    help="What a line is, in csv and parquet.",
+)
+@click.option("--force", is_flag=True, help="Replace a file that exists.")
+@filter_options
+@db_option
+def export(
+    kind: str,
+    output: Path | None,
+    content: str,
+    force: bool,
+    suite: str | None,
+    arm: str | None,
+    failed: bool,
+    db: Path | None,
+) -> None:
+    """Write the trials of a study database for other programs.
+
+    study-csv has the columns of the mixture-of-experts study. llama-bench has that tool's JSON fields and holds plain
+    decoding only.
+    """
+    from mlsd.measure import exchange
+
+    if output is not None and output.exists() and not force:
+        raise InputError(f"{output} exists.", hint="Give another file, or replace it with --force.")
+    if output is None and kind == "parquet" and sys.stdout.isatty():
+        raise InputError("Parquet is binary.", hint="Name a file with --output.")
+    chosen = make_filter(suite, arm, failed)
+    with reading(db) as store:
+        if output is not None and output.exists() and output.samefile(store.path):
+            raise InputError(f"{output} is the study database itself.", hint="Give another file with --output.")
+        if output is None:
+            stdout = sys.stdout.buffer
+            count = exchange.export(store, kind, stdout, chosen, content=content)  # type: ignore[arg-type]
+        else:
+            count = exchange.export_file(store, kind, output, chosen, content=content)  # type: ignore[arg-type]
+    what = "tests" if kind == "llama-bench" else content
+    note(f"{count} {what} written{f' to {output}' if output else ''}.")
+    if count == 0:
+        note("Nothing matched: see `mlsd results`.")

@@ -1,0 +1,89 @@
+"""Study databases to other people's tables, and theirs into ours: one file a format.
+
+Exports are derived and can be made again; imports go to the store's `imported` rows, apart from measured trials.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+from pathlib import Path
+from typing import BinaryIO, Literal, Protocol, get_args
+
+from mlsd.errors import InputError, TableError
+from mlsd.measure.rows import ImportedRow, ImportFormat, TrialFilter
+from mlsd.measure.store import ALL, Store
+
+ExportFormat = Literal["csv", "parquet", "json", "study-csv", "llama-bench"]
+Content = Literal["trials", "rounds"]
+EXPORTS: tuple[ExportFormat, ...] = get_args(ExportFormat)
+IMPORTS: tuple[ImportFormat, ...] = get_args(ImportFormat)
+
+_WRITERS = {
+    "csv": "mlsd.measure.exchange.delimited",
+    "parquet": "mlsd.measure.exchange.parquet",
+    "json": "mlsd.measure.exchange.document",
+    "study-csv": "mlsd.measure.exchange.study_csv",
+    "llama-bench": "mlsd.measure.exchange.llama_bench",
+}
+_READERS = {
+    "study-csv": "mlsd.measure.exchange.study_csv",
+    "llama-bench": "mlsd.measure.exchange.llama_bench",
+}
+_CONTENTS: dict[str, tuple[Content, ...]] = {"csv": ("trials", "rounds"), "parquet": ("trials", "rounds")}
+
+
+class _Writer(Protocol):
+    def write(self, store: Store, out: BinaryIO, chosen: TrialFilter, content: Content) -> int: ...
+
+
+class _Reader(Protocol):
+    def read(self, data: bytes, source: str, sha256: str) -> list[ImportedRow]: ...
+
+
+def export(
+    store: Store, kind: ExportFormat, out: BinaryIO, chosen: TrialFilter = ALL, *, content: Content = "trials"
+) -> int:
+    """Write the chosen trials, or their rounds, to `out` and return how many rows or objects that were.
+
+    Raises: InputError for a format that is unknown, cannot hold rounds, or whose library is missing.
+    """
+    if kind not in _WRITERS:
+        raise InputError(f"There is no export format {kind!r}.", hint=f"Choose from {', '.join(EXPORTS)}.")
+    if content not in _CONTENTS.get(kind, ("trials",)):
+        raise InputError(f"{kind} holds no table of {content}.", hint="Rounds go to csv, parquet, and all of json.")
+    writer: _Writer = importlib.import_module(_WRITERS[kind])
+    return writer.write(store, out, chosen, content)
+
+
+def export_file(
+    store: Store, kind: ExportFormat, path: Path, chosen: TrialFilter = ALL, *, content: Content = "trials"
+) -> int:
+    """`export` to a file that appears whole or not at all. Raises: InputError also where it cannot be written."""
+    part = path.with_name(f".{path.name}.part")
+    try:
+        with part.open("wb") as out:
+            count = export(store, kind, out, chosen, content=content)
+        part.replace(path)
+    except OSError as error:
+        raise InputError(
+            f"{path} cannot be written: {error.strerror or error}.", hint="Give a writable file with --output."
+        ) from error
+    finally:
+        part.unlink(missing_ok=True)
+    return count
+
+
+def read_table(path: Path, kind: ImportFormat) -> list[ImportedRow]:
+    """The rows of somebody else's table.
+
+    Raises: TableError naming file, line and column of the first thing that cannot be read.
+    """
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise TableError(
+            f"{path} cannot be read: {error.strerror or error}.", hint="Give the path of a file."
+        ) from error
+    reader: _Reader = importlib.import_module(_READERS[kind])
+    return reader.read(data, path.name, hashlib.sha256(data).hexdigest())

@@ -1,0 +1,53 @@
+"""The whole study as one JSON object: runs, models, cases, trials with rounds, warnings, and what else was stored."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+import msgspec
+
+from mlsd.measure import schema
+from mlsd.measure.rows import TrialFilter
+from mlsd.measure.store import Store
+
+if TYPE_CHECKING:
+    from mlsd.measure.exchange import Content
+
+
+def write(store: Store, out: BinaryIO, chosen: TrialFilter, content: Content) -> int:
+    """Stream the document; `chosen` narrows the trials only. Returns how many trials."""
+    count = 0
+
+    def trials() -> Iterator[Any]:
+        nonlocal count
+        for stored in store.trials(chosen):
+            count += 1
+            fields = msgspec.to_builtins(stored.trial)
+            yield {"id": stored.id, "run_id": stored.run_id, "environment_key": stored.environment_key, **fields}
+
+    encode = msgspec.json.encode
+    out.write(b'{"schema_version": %d' % schema.CURRENT_VERSION)
+    out.write(b',\n"models": ' + encode(store.models()) + b',\n"cases": ' + encode(store.cases()))
+    _write_list(out, "runs", iter(store.runs()))
+    _write_list(out, "trials", trials())
+    _write_list(out, "warnings", iter(store.warnings()))
+    _write_list(out, "imported", store.imported())
+    _write_list(out, "calibration", _with_run(store.calibration()))
+    _write_list(out, "coverage", _with_run(store.coverage()))
+    _write_list(out, "expert_load", _with_run(store.expert_loads()))
+    out.write(b"}\n")
+    return count
+
+
+def _with_run(rows: Iterator[tuple[int, Any]]) -> Iterator[dict[str, Any]]:
+    return ({"run_id": run_id, **msgspec.to_builtins(record, str_keys=True)} for run_id, record in rows)
+
+
+def _write_list(out: BinaryIO, name: str, items: Iterator[Any]) -> None:
+    out.write(b',\n"%s": [' % name.encode())
+    separator = b"\n"
+    for item in items:
+        out.write(separator + msgspec.json.encode(item))
+        separator = b",\n"
+    out.write(b"]")

@@ -1,0 +1,178 @@
+"""llama-bench's JSON: plain decoding written in its fields, and its output (JSON or JSON lines) read.
+
+llama-bench knows no speculative decoding, so only the AR arm is written: for each case a prefill test (n_prompt > 0)
+and a generation test (n_gen > 0 at depth n_prompt) with every valid repeat as a sample. Fields that mlsd does not
+record are null.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections import defaultdict
+from pathlib import PurePath
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+import msgspec
+
+from mlsd.errors import TableError
+from mlsd.measure.exchange.tables import dict_rows
+from mlsd.measure.rows import ImportedRow, TrialFilter, model_key
+from mlsd.measure.store import Store
+from mlsd.records import Case, Environment, ModelFacts
+from mlsd.units import NS_PER_S
+
+if TYPE_CHECKING:
+    from mlsd.measure.exchange import Content
+
+FIELDS = (
+    "build_commit", "build_number", "cpu_info", "gpu_info", "backends", "model_filename", "model_type", "model_size",
+    "model_n_params", "n_batch", "n_ubatch", "n_threads", "cpu_mask", "cpu_strict", "poll", "type_k", "type_v",
+    "n_gpu_layers", "n_cpu_moe", "split_mode", "main_gpu", "no_kv_offload", "flash_attn", "devices", "tensor_split",
+    "tensor_buft_overrides", "load_mode", "lazy_mode", "embeddings", "no_op_offload", "no_host", "repack",
+    "fit_target", "fit_min_ctx", "n_prompt", "n_gen", "n_depth", "test_time", "avg_ns", "stddev_ns", "avg_ts",
+    "stddev_ts", "samples_ns", "samples_ts",
+)  # fmt: skip
+_FLASH_ATTENTION = {"auto": -1, "on": 1, "off": 0}
+
+
+# --- writing ----------------------------------------------------------------------------------------------------
+
+
+def write(store: Store, out: BinaryIO, chosen: TrialFilter, content: Content) -> int:
+    """Write the array of tests; returns how many. Repeats of one machine and build make one test."""
+    models, cases = store.models(), store.cases()
+    environments = {run.id: run.environment for run in store.runs()}
+    groups = defaultdict(list)
+    for row in dict_rows(store.summary(chosen)):
+        if row["arm"] == "ar" and row["status"] == "ok" and row["valid"]:
+            groups[row["environment_key"], row["case_id"]].append(row)
+    tests = []
+    for (_, case_id), rows in groups.items():
+        case = cases[case_id]
+        facts = models.get(model_key(case.target.sha256, case.target.id))
+        setup = _setup(case, environments[rows[0]["run_id"]], facts) | {"test_time": rows[0]["started_at"]}
+        prefills = [row["prefill_ns"] for row in rows if row["prefill_ns"]]
+        decodes = [row for row in rows if row["decode_ns"] and row["n_tokens"] > 1]
+        n_prompt = rows[0]["n_prompt"]
+        if prefills and n_prompt:
+            tests.append(_test(setup, prefills, n_prompt=n_prompt, n_gen=0, n_depth=0))
+        for n_gen in sorted({row["n_tokens"] - 1 for row in decodes}):
+            spans = [row["decode_ns"] for row in decodes if row["n_tokens"] - 1 == n_gen]
+            tests.append(_test(setup, spans, n_prompt=0, n_gen=n_gen, n_depth=n_prompt or 0))
+    out.write(msgspec.json.format(msgspec.json.encode(tests), indent=2) + b"\n")
+    return len(tests)
+
+
+def _setup(case: Case, environment: Environment, facts: ModelFacts | None) -> dict[str, Any]:
+    on_gpu = environment.backend not in (None, "CPU")
+    return {
+        "build_commit": environment.llama_cpp_build,
+        "cpu_info": environment.chip,
+        "gpu_info": environment.device if on_gpu else "",
+        "backends": environment.backend,
+        "model_filename": case.target.id,
+        "model_type": facts.architecture if facts else None,
+        "model_size": facts.weight_bytes if facts else None,
+        "model_n_params": facts.n_parameters if facts else None,
+        "n_batch": case.engine.n_batch,
+        "n_ubatch": case.engine.n_ubatch,
+        "n_threads": case.engine.n_threads,
+        "n_gpu_layers": case.engine.n_gpu_layers,
+        "flash_attn": _FLASH_ATTENTION[case.engine.flash_attention],
+    }
+
+
+def _test(setup: dict[str, Any], spans_ns: list[int], *, n_prompt: int, n_gen: int, n_depth: int) -> dict[str, Any]:
+    rates = [(n_prompt + n_gen) * NS_PER_S / span for span in spans_ns]
+    values = setup | {
+        "n_prompt": n_prompt,
+        "n_gen": n_gen,
+        "n_depth": n_depth,
+        "avg_ns": round(statistics.fmean(spans_ns)),
+        "stddev_ns": round(statistics.stdev(spans_ns)) if len(spans_ns) > 1 else 0,
+        "avg_ts": statistics.fmean(rates),
+        "stddev_ts": statistics.stdev(rates) if len(rates) > 1 else 0.0,
+        "samples_ns": spans_ns,
+        "samples_ts": rates,
+    }
+    return {field: values.get(field) for field in FIELDS}
+
+
+# --- reading ----------------------------------------------------------------------------------------------------
+
+
+class _Test(msgspec.Struct, frozen=True):
+    """What mlsd takes from one test; other fields are kept in `raw`."""
+
+    avg_ns: int
+    n_prompt: int
+    n_gen: int
+    model_filename: str
+    model_type: str | None = None
+    n_depth: int = 0
+    test_time: str | None = None
+    cpu_info: str | None = None
+    gpu_info: str | None = None
+    samples_ns: tuple[int, ...] = ()
+
+
+def read(data: bytes, source: str, sha256: str) -> list[ImportedRow]:
+    """One row a sample of every test. Raises: TableError naming the test."""
+    rows: list[ImportedRow] = []
+    for number, raw in enumerate(_objects(data, source), start=1):
+        try:
+            test = msgspec.convert(raw, _Test)
+        except msgspec.ValidationError as error:
+            raise TableError(
+                f"{source}, test {number}: {error}.", hint="Give what `llama-bench -o json` wrote."
+            ) from None
+        for repeat, span_ns in enumerate(test.samples_ns or (test.avg_ns,)):
+            if span_ns <= 0 or test.n_prompt < 0 or test.n_gen < 0:
+                raise TableError(f"{source}, test {number}: a time of {span_ns} ns for its tokens.")
+            rows.append(_row(test, raw, repeat, span_ns, source=source, sha256=sha256, number=len(rows) + 1))
+    if not rows:
+        raise TableError(f"{source} holds no test.", hint="Give what `llama-bench -o json` wrote.")
+    return rows
+
+
+def _row(
+    test: _Test, raw: dict[str, Any], repeat: int, span_ns: int, *, source: str, sha256: str, number: int
+) -> ImportedRow:
+    decodes = test.n_gen > 0 and test.n_prompt == 0  # a mixed test times both together: neither rate is in it
+    prefills = test.n_prompt > 0 and test.n_gen == 0
+    return ImportedRow(
+        source=source,
+        source_sha256=sha256,
+        format="llama-bench",
+        row=number,
+        status="ok",
+        measured_at=test.test_time,
+        chip=test.gpu_info or test.cpu_info or None,
+        target_model=PurePath(test.model_filename).stem or test.model_type,
+        gamma=0,
+        n_prompt=test.n_prompt or test.n_depth,
+        n_predict=test.n_gen,
+        repeat=repeat,
+        decode_tok_s=test.n_gen * NS_PER_S / span_ns if decodes else None,
+        prefill_ns=span_ns if prefills else None,
+        decode_ns_per_token=span_ns / test.n_gen if decodes else None,
+        raw=raw,
+    )
+
+
+def _objects(data: bytes, source: str) -> list[dict[str, Any]]:
+    """The tests of a JSON array, or of JSON lines."""
+    hint = "Give what `llama-bench -o json` or `-o jsonl` wrote."
+    if data.lstrip().startswith(b"["):
+        try:
+            return msgspec.json.decode(data, type=list[dict[str, Any]])
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise TableError(f"{source} is not a JSON array of tests: {error}.", hint=hint) from error
+    tests = []
+    for number, line in enumerate(data.splitlines(), start=1):
+        if line.strip():
+            try:
+                tests.append(msgspec.json.decode(line, type=dict[str, Any]))
+            except (msgspec.DecodeError, UnicodeDecodeError) as error:
+                raise TableError(f"{source}, line {number}: not a JSON object: {error}.", hint=hint) from error
+    return tests

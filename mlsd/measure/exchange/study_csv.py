@@ -1,0 +1,226 @@
+"""The mixture-of-experts study's table of runs, written and read: one line a trial.
+
+Acceptance is a fraction; draft_model is the word none for plain decoding. A trial that is not valid is written with the
+status "invalid", so that a script which keeps the "ok" lines never takes it.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import statistics
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
+
+from mlsd.errors import TableError
+from mlsd.measure.exchange.delimited import guarded, write_csv
+from mlsd.measure.exchange.tables import decode_tok_s, dict_rows, ratio
+from mlsd.measure.rows import ImportedRow, TrialFilter, comparability_key
+from mlsd.measure.store import Store
+from mlsd.records import NO_DRAFTER
+from mlsd.units import NS_PER_MS
+
+if TYPE_CHECKING:
+    from mlsd.measure.exchange import Content
+
+T = TypeVar("T")
+
+COLUMNS = (
+    "job_id", "timestamp", "machine", "chip", "target_model", "draft_model", "draft_len", "n_prompt", "n_predict",
+    "repeat", "prompt_key", "tokens_per_sec", "prompt_eval_ms", "eval_ms_per_token", "draft_acceptance_rate",
+    "speedup_vs_baseline", "raw_log", "status",
+)  # fmt: skip
+REQUIRED = ("target_model", "draft_model", "tokens_per_sec")
+
+
+# --- writing ----------------------------------------------------------------------------------------------------
+
+
+def write(store: Store, out: BinaryIO, chosen: TrialFilter, content: Content) -> int:
+    """Write the header and a line a trial; returns how many."""
+    return write_csv(out, COLUMNS, _lines(store, chosen))
+
+
+def _lines(store: Store, chosen: TrialFilter) -> Iterator[list[Any]]:
+    environments = {run.id: run.environment for run in store.runs()}
+    cases = store.cases()
+    baselines = _baselines(store)
+    for row in dict_rows(store.summary(chosen)):
+        case, environment = cases[row["case_id"]], environments[row["run_id"]]
+        speed = decode_tok_s(row)
+        baseline = baselines.get(_pair_key(row, cases))
+        paired = row["arm"] == "sd" and speed is not None and baseline is not None
+        texts = {
+            "job_id": f"{row['suite']}-{row['trial_id']}",
+            "timestamp": row["started_at"],
+            "machine": environment.host,
+            "chip": environment.chip,
+            "target_model": row["target"],
+            "draft_model": row["draft"] or row["drafter"],
+            "prompt_key": row["prompt"],
+            "status": "invalid" if row["status"] == "ok" and not row["valid"] else row["status"],
+        }
+        numbers = {
+            "draft_len": row["gamma"],
+            "n_prompt": row["n_prompt"] if row["n_prompt"] is not None else case.prompt.n_tokens,
+            "n_predict": row["n_predict"],
+            "repeat": row["repeat"],
+            "tokens_per_sec": speed,
+            "prompt_eval_ms": None if row["prefill_ns"] is None else row["prefill_ns"] / NS_PER_MS,
+            "eval_ms_per_token": None if speed is None else 1000 / speed,
+            "draft_acceptance_rate": ratio(row["accepted"], row["proposed"]) if row["arm"] == "sd" else None,
+            "speedup_vs_baseline": speed / baseline if paired else None,  # type: ignore[operator]
+        }
+        cells = {name: guarded(text) for name, text in texts.items()} | numbers
+        yield [cells.get(column) for column in COLUMNS]
+
+
+def _pair_key(row: dict[str, Any], cases: dict[str, Any]) -> tuple[Any, ...]:
+    """Equal for the arms that were measured together and may be compared."""
+    case = cases[row["case_id"]]
+    comparable = comparability_key(case, row["environment_key"])
+    return (comparable, case.prompt.sha256, case.prompt.n_tokens, case.n_predict, row["block"], row["repeat"])
+
+
+def _baselines(store: Store) -> dict[tuple[Any, ...], float]:
+    """Decode tok/s of the plain arm of every block."""
+    cases = store.cases()
+    speeds = defaultdict(list)
+    for row in dict_rows(store.summary(TrialFilter(arm="ar", status="ok", valid=True))):
+        speed = decode_tok_s(row)
+        if speed is not None:
+            speeds[_pair_key(row, cases)].append(speed)
+    return {key: statistics.fmean(values) for key, values in speeds.items()}
+
+
+# --- reading ----------------------------------------------------------------------------------------------------
+
+
+def read(data: bytes, source: str, sha256: str) -> list[ImportedRow]:
+    """The rows of a table in this layout; columns it does not know are kept in `raw`.
+
+    Raises: TableError naming line and column.
+    """
+    reader = csv.DictReader(io.StringIO(_text(data, source), newline=""), strict=True)
+    rows: list[ImportedRow] = []
+    try:
+        _check_header(source, list(reader.fieldnames or []))
+        for record in reader:
+            rows.append(_row(_Line(source, reader.line_num, record), len(rows) + 1, sha256))
+    except csv.Error as error:
+        raise TableError(f"{source}, line {reader.line_num}: not readable as CSV: {error}.") from error
+    if not rows:
+        raise TableError(f"{source} holds no row.", hint="Below the header, give one line for each run.")
+    return rows
+
+
+class _Line:
+    """One line of the table, its cells read on demand."""
+
+    def __init__(self, source: str, number: int, record: dict[Any, Any]) -> None:
+        self.source, self.number, self.record = source, number, record
+        if None in record:
+            raise TableError(f"{source}, line {number}: {len(record[None])} more cells than columns.")
+
+    def cell(self, column: str, kind: Callable[[str], T]) -> T | None:
+        """The cell's value, None when it is empty or absent."""
+        text = (self.record.get(column) or "").strip()
+        if not text:
+            return None
+        try:
+            return kind(text)
+        except ValueError as error:
+            raise TableError(f"{self.source}, line {self.number}, column {column}: {error}.") from error
+
+
+def _row(line: _Line, number: int, sha256: str) -> ImportedRow:
+    draft = line.cell("draft_model", str)
+    if draft is None:
+        raise TableError(
+            f"{line.source}, line {line.number}, column draft_model: the cell is empty.",
+            hint="Plain decoding has the word none.",
+        )
+    prompt_ms = line.cell("prompt_eval_ms", _positive)
+    ms_per_token = line.cell("eval_ms_per_token", _positive)
+    plain = draft.lower() == NO_DRAFTER
+    return ImportedRow(
+        source=line.source,
+        source_sha256=sha256,
+        format="study-csv",
+        row=number,
+        status=line.cell("status", str) or "ok",
+        job_id=line.cell("job_id", str),
+        measured_at=line.cell("timestamp", str),
+        machine=line.cell("machine", str),
+        chip=line.cell("chip", str),
+        target_model=line.cell("target_model", str),
+        draft_model=None if plain else draft,
+        gamma=0 if plain else line.cell("draft_len", _count),
+        n_prompt=line.cell("n_prompt", _count),
+        n_predict=line.cell("n_predict", _count),
+        repeat=line.cell("repeat", _count),
+        prompt_key=line.cell("prompt_key", str),
+        decode_tok_s=line.cell("tokens_per_sec", _positive),
+        prefill_ns=None if prompt_ms is None else round(prompt_ms * NS_PER_MS),
+        decode_ns_per_token=None if ms_per_token is None else ms_per_token * NS_PER_MS,
+        acceptance_rate=None if plain else line.cell("draft_acceptance_rate", _fraction),
+        speedup=line.cell("speedup_vs_baseline", _positive),
+        raw={str(column): value or "" for column, value in line.record.items()},
+    )
+
+
+def _text(data: bytes, source: str) -> str:
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = data[: error.start].count(b"\n") + 1
+        raise TableError(f"{source}, line {line}: not UTF-8 text.", hint="Save the table as UTF-8.") from error
+    if "\0" in text:
+        raise TableError(f"{source} holds NUL bytes: it is not a CSV table.", hint="Save the table as UTF-8 CSV.")
+    if not text.strip():
+        raise TableError(f"{source} is empty.", hint=f"Its first line names the columns: {', '.join(COLUMNS)}.")
+    return text
+
+
+def _check_header(source: str, header: list[str]) -> None:
+    missing = [column for column in REQUIRED if column not in header]
+    if missing:
+        raise TableError(
+            f"{source}, line 1: column {', '.join(missing)} is missing.", hint=f"The layout is: {', '.join(COLUMNS)}."
+        )
+    twice = sorted({column for column in header if header.count(column) > 1})
+    if twice:
+        raise TableError(f"{source}, line 1: column {', '.join(twice)} appears twice.")
+
+
+def _positive(text: str) -> float:
+    value = _number(text)
+    if value <= 0:
+        raise ValueError(f"{text!r} is not above 0")
+    return value
+
+
+def _fraction(text: str) -> float:
+    value = _number(text)
+    if not 0 <= value <= 1:
+        raise ValueError(f"{text!r} is not a fraction between 0 and 1")
+    return value
+
+
+def _count(text: str) -> int:
+    value = _number(text)
+    if value < 0 or value != int(value):
+        raise ValueError(f"{text!r} is not a count")
+    return int(value)
+
+
+def _number(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        raise ValueError(f"{text!r} is not a number") from None
+    if not math.isfinite(value):
+        raise ValueError(f"{text!r} is not a finite number")
+    return value

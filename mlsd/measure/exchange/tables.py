@@ -1,0 +1,85 @@
+"""The flat tables of trials and rounds that several formats share, with the kind of every column."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Literal
+
+from mlsd.measure.rows import TrialFilter, comparability_key
+from mlsd.measure.store import Store, Table
+from mlsd.units import NS_PER_S
+
+Kind = Literal["text", "integer", "number", "flag"]
+
+_TEXT = {
+    "environment_key", "case_id", "suite", "arm", "target", "drafter", "draft", "prompt", "status", "error",
+    "started_at", "rollback_target", "rollback_draft", "verdict", "invalid_reason",
+}  # fmt: skip
+_ADDED: dict[str, Kind] = {
+    "target_sha256": "text",
+    "workload": "text",
+    "temperature": "number",
+    "decode_tok_s": "number",  # tokens after the first / time from the first to the last
+    "acceptance_rate": "number",  # accepted / proposed
+    "mgl": "number",  # committed / rounds
+    "host": "text",
+    "chip": "text",
+    "backend": "text",
+    "llama_cpp_build": "text",
+    "comparability_key": "text",  # rows with different keys must not be averaged or compared
+}
+
+
+def column_kind(column: str) -> Kind:
+    """What a column of either table holds."""
+    if column in _ADDED:
+        return _ADDED[column]
+    if column == "valid":
+        return "flag"
+    return "text" if column in _TEXT else "integer"
+
+
+def trial_table(store: Store, chosen: TrialFilter) -> Table:
+    """One row a trial: its summary, the rates derived from it, and what it may be compared with."""
+    summary = store.summary(chosen)
+    return Table((*summary.columns, *_ADDED), _trial_rows(store, summary))
+
+
+def _trial_rows(store: Store, summary: Table) -> Iterator[tuple[Any, ...]]:
+    cases = store.cases()
+    environments = {run.id: run.environment for run in store.runs()}
+    for values in summary.rows:
+        row = dict(zip(summary.columns, values, strict=True))
+        case, environment = cases[row["case_id"]], environments[row["run_id"]]
+        added = (
+            case.target.sha256,
+            case.prompt.workload,
+            case.sampling.temperature,
+            decode_tok_s(row),
+            ratio(row["accepted"], row["proposed"]),
+            ratio(row["committed"], row["rounds"]),
+            environment.host,
+            environment.chip,
+            environment.backend,
+            environment.llama_cpp_build,
+            comparability_key(case, row["environment_key"]),
+        )
+        row["valid"] = bool(row["valid"])
+        yield (*row.values(), *added)
+
+
+def decode_tok_s(row: dict[str, Any]) -> float | None:
+    """Tokens after the first over the time from the first to the last, of a row of the summary."""
+    if not row["decode_ns"] or row["n_tokens"] < 2:
+        return None
+    return float((row["n_tokens"] - 1) * NS_PER_S / row["decode_ns"])
+
+
+def ratio(part: int | None, whole: int | None) -> float | None:
+    """A share of counts; None where nothing was counted."""
+    return None if part is None or not whole else part / whole
+
+
+def dict_rows(table: Table) -> Iterator[dict[str, Any]]:
+    """The rows of a table with their column names."""
+    return (dict(zip(table.columns, row, strict=True)) for row in table.rows)

@@ -1,0 +1,133 @@
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from mlsd.cli.main import cli
+from mlsd.cli.results import plain
+from mlsd.errors import InputError, StoreError
+from mlsd.measure.store import Store
+from tests.measure.examples import ENVIRONMENT, case, failed, trial
+
+STUDY = (
+    "target_model,draft_model,draft_len,tokens_per_sec,draft_acceptance_rate,prompt_key\n"
+    "moe-q4,none,0,55.28,,factual\n[red]moe[/red],0.8B,16,69.7,0.0024,code\n"
+)
+Command = Callable[..., Result]
+
+
+@pytest.fixture
+def db(tmp_path: Path) -> Path:
+    path = tmp_path / "study.sqlite"
+    with Store.open(path) as store:
+        run_id = store.begin_run(ENVIRONMENT, {"suites": ["B"]}, seed=7)
+        store.add_cases(run_id, [case(0), case(4), case(8)])
+        store.add_trial(run_id, trial(case(0), rounds=(), losslessness=None))
+        store.add_trial(run_id, trial(case(4)))
+        store.add_trial(run_id, failed(case(8), error="killed [bold]\x1b[31m\nlast line"))
+        store.end_run(run_id)
+    return path
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(cli, [str(a) for a in arguments], catch_exceptions=False)
+
+
+def test_trials_are_listed_with_speed_acceptance_and_the_reason_of_a_failure(db: Path) -> None:
+    output = run("results", "--db", db).output
+    assert "71.4 %" in output
+    assert "failed: killed [bold]\N{REPLACEMENT CHARACTER}[31m" in output
+    assert "\x1b" not in output
+    assert "3 trials, 1 failed, 0 not valid." in output
+
+
+def test_filters_narrow_the_list(db: Path) -> None:
+    def listed(*arguments: str) -> list[int]:
+        return [t["trial_id"] for t in json.loads(run("results", "--json", *arguments, "--db", db).output)["trials"]]
+
+    assert listed() == [1, 2, 3]
+    assert listed("--arm", "ar") == [1]
+    assert listed("--failed") == [3]
+    assert listed("--suite", "b") == [1, 2, 3]
+    assert listed("--suite", "A") == []
+
+
+def test_no_match_is_said(db: Path) -> None:
+    assert "No trial matches." in run("results", "--suite", "F", "--db", db).output
+
+
+def test_one_trial_is_shown_by_its_number_or_its_case(db: Path) -> None:
+    by_number = run("results", "show", "2", "--rounds", "--db", db).output
+    assert f"Trial 2 of case {case(4).id}" in by_number
+    assert "2, 5 of 7 proposed tokens accepted" in by_number
+    assert "verify ms" in by_number
+    assert run("results", "--db", db, "show", case(4).id[:6], "--rounds").output == by_number
+    (shown,) = json.loads(run("results", "show", "2", "--json", "--db", db).output)
+    assert shown["trial"]["tokens"] == [5, 6, 7, 8, 9, 10, 11, 12]
+    assert shown["case"]["gamma"] == 4
+
+
+def test_an_unknown_trial_is_named(db: Path) -> None:
+    with pytest.raises(InputError, match="No trial has the number or case id '99'"):
+        run("results", "show", "99", "--db", db)
+
+
+def test_the_files_integrity_can_be_checked(db: Path) -> None:
+    assert "no problem found" in run("results", "--check", "--db", db).output
+    raw = sqlite3.connect(db)
+    raw.execute('DELETE FROM "case"')
+    raw.commit()
+    raw.close()
+    with pytest.raises(StoreError, match="points to a missing case"):
+        run("results", "--check", "--db", db)
+
+
+def test_the_newest_database_under_results_is_read(db: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(StoreError, match="no study database under results/"):
+        run("results")
+    (tmp_path / "results").mkdir()
+    db.rename(tmp_path / "results" / "tiny.sqlite")
+    assert "3 trials" in run("results").output
+
+
+# --- import -----------------------------------------------------------------------------------------------------
+
+
+def test_imported_rows_are_listed_apart_and_only_once(db: Path, tmp_path: Path) -> None:
+    table = tmp_path / "runs.csv"
+    table.write_text(STUDY)
+    assert "2 rows of" in run("import", "--format", "study-csv", table, "--db", db).output
+    assert "0 rows of" in run("import", "--format", "study-csv", table, "--db", db).output
+    output = run("results", "--db", db).output
+    assert "Imported (not measured here)" in output
+    assert "[red]moe[/red]" in output
+    assert "0.24 %" in output
+    assert "3 trials, 1 failed" in output
+    document = json.loads(run("results", "--imported", "--json", "--db", db).output)
+    assert document["trials"] == []
+    assert [row["target_model"] for row in document["imported"]] == ["moe-q4", "[red]moe[/red]"]
+    assert json.loads(run("results", "--measured", "--json", "--db", db).output)["imported"] == []
+    assert len(json.loads(run("results", "--arm", "sd", "--json", "--db", db).output)["imported"]) == 1
+
+
+def test_a_table_that_cannot_be_read_leaves_no_database(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from mlsd.cli.main import main
+
+    table = tmp_path / "runs.csv"
+    table.write_text("a,b\n1,2\n")
+    with pytest.raises(SystemExit) as stopped:
+        main(["import", "--format", "study-csv", str(table), "--db", str(tmp_path / "new.sqlite")])
+    assert stopped.value.code == 2
+    assert "column target_model, draft_model, tokens_per_sec is missing" in capsys.readouterr().err
+    assert not (tmp_path / "new.sqlite").exists()
+
+
+def test_control_characters_never_reach_the_terminal() -> None:
+    assert plain("a\x1b[2Jb\x9bc\nd\te") == "a\N{REPLACEMENT CHARACTER}[2Jb\N{REPLACEMENT CHARACTER}c d e"
+    assert plain(None) == "-"
