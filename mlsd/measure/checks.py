@@ -9,7 +9,7 @@ import datetime
 import math
 import statistics
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from mlsd.records import Conditions, Environment, QualityWarning, Record, Trial
 from mlsd.units import MIB, NS_PER_MS, format_bytes, format_percent, tok_s
@@ -125,17 +125,22 @@ def _swap_growth(conditions: Sequence[Conditions]) -> list[QualityWarning]:
 
 
 def baseline_drift(trials: Iterable[Trial]) -> Drift | None:
-    """The trend of the AR arm over the run, all its cases together.
-
-    ln(decode tok/s) of trial i of case c is modelled as ``a_c + b t_i``: least squares of both sides centred within
-    each case. change = exp(b span) - 1; interval from Student's t with n - cases - 1 degrees of freedom. None below
-    three of them, or when all trials started at once.
-    """
+    """The trend of the AR arm over the run, all its cases together; see `drift_of`."""
     points = defaultdict(list)
     for trial in trials:
         speed = _decode_tok_s(trial) if trial.arm == "ar" else None
         if speed is not None:
             points[trial.case_id].append((_seconds(trial.started_at), math.log(speed)))
+    return drift_of(points)
+
+
+def drift_of(points: Mapping[str, Sequence[tuple[float, float]]]) -> Drift | None:
+    """The trend of (time in s, ln decode tok/s) points of several cases.
+
+    ln(decode tok/s) of trial i of case c is modelled as ``a_c + b t_i``: least squares of both sides centred within
+    each case. change = exp(b span) - 1; interval from Student's t with n - cases - 1 degrees of freedom. None below
+    three of them, or when all trials started at once.
+    """
     centred = [
         (t - statistics.fmean(t for t, _ in case), y - statistics.fmean(y for _, y in case))
         for case in points.values()
