@@ -103,7 +103,7 @@ def run_jobs(
             finished |= set(done.failed)
         run_id = store.begin_run(environment, plan, settings.seed)
         store.add_models(models)
-        store.add_cases(run_id, cases.values())
+        store.add_cases(run_id, cases)
         tally = _Tally(run_id, sum(len(job.slots) for job in jobs), environment_key(environment))
         todo = [(job, tuple(slot for slot in job.slots if slot_key(slot) not in finished)) for job in jobs]
         tally.n_skipped = tally.n_total - sum(len(slots) for _, slots in todo)

@@ -210,6 +210,11 @@ def test_a_case_stays_with_the_run_that_planned_it_first(store: Store, run_id: i
     assert list(store.cases()) == [case(g).id for g in (0, 4, 8, 16)]
 
 
+def test_cases_may_come_with_their_ids(store: Store, run_id: int) -> None:
+    store.add_cases(run_id, {case(g).id: case(g) for g in (4, 16)})
+    assert set(store.cases()) == {case(g).id for g in (0, 4, 8, 16)}
+
+
 def test_a_killed_writer_leaves_whole_trials_only(path: Path) -> None:
     script = textwrap.dedent(
         """
