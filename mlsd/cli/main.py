@@ -12,9 +12,12 @@ from mlsd.errors import MlsdError
 
 # command -> (module under mlsd.cli, one line for --help). A lazy table keeps `mlsd --help` at the cost of click alone.
 COMMANDS: dict[str, tuple[str, str]] = {
+    "claims": ("claims", "Decide the published claims on the trials of a study."),
+    "fit": ("fit", "Fit cost models and T(k) to a study, with intervals and prediction errors."),
     "audit": ("audit", "Ask of published or own numbers whether they can be true."),
     "bench": ("bench", "Measure plain and speculative decoding of one target side by side."),
     "doctor": ("doctor", "Show this machine, the build, and which profiles fit."),
+    "draft-from": ("draft_from", "Cut a draft out of a model: some of its blocks, or one part of each."),
     "export": ("export", "Write a study database as CSV, Parquet, JSON or in another tool's layout."),
     "import": ("import_", "Read somebody else's table of results into a study database, kept apart."),
     "demo": ("demo", "Measure a real model and the embedded tiny family, and write a report."),
@@ -25,6 +28,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "results": ("results", "List, filter and show the trials of a study database."),
     "run": ("run", "Run suites on the models of a profile, resumable, into a study database."),
     "synth": ("synth", "Write a model of any size with random weights, to measure without a download."),
+    "rest": ("rest", "Build stores of text for drafting by retrieval (REST)."),
     "tiny": ("tiny", "Write tiny random models of every architecture mlsd is about."),
 }
 

@@ -1,6 +1,7 @@
 """Drafting methods, one file a method, behind a written table.
 
 A method's module has `make(bench) -> Drafter` and, where it takes any, `OPTIONS` and `PRESETS` (see `options`).
+A `check(spec)` beside them refuses what options alone do not show (a missing file).
 Where it needs a special target context it also has `target_options(options, spec, gamma, rollback) -> SessionOptions`;
 it may raise UnsupportedError there. Modules are imported only when their method is used.
 """
@@ -26,6 +27,7 @@ from mlsd.records import DRAFT_MODEL, NO_DRAFTER, DrafterSpec, Sampling
 METHODS: dict[str, str] = {
     DRAFT_MODEL: "draft_model",
     "pld": "pld",
+    "rest": "rest",
 }
 
 
@@ -88,6 +90,8 @@ def resolve_spec(spec: DrafterSpec) -> DrafterSpec:
     module = method_module(spec.name)
     presets = getattr(module, "PRESETS", {})
     read_options(spec, getattr(module, "OPTIONS", _NoOptions), presets)
+    if hasattr(module, "check"):
+        module.check(spec)
     preset = find_preset(spec, presets)
     values = {**(preset.values if preset else {}), **spec.options}
     values.pop(PRESET, None)

@@ -25,14 +25,18 @@ _DECODE_FAILURES = {
 
 
 class LlamaModel:
-    """The weights of one GGUF file; several sessions can share them. Close it after its sessions."""
+    """The weights of one GGUF file; several sessions can share them. Close it after its sessions.
 
-    def __init__(self, path: Path, *, n_gpu_layers: int = -1, load_mtp: bool = False) -> None:
+    With `vocab_only` it can turn text into tokens and back, and nothing else.
+    """
+
+    def __init__(self, path: Path, *, n_gpu_layers: int = -1, load_mtp: bool = False, vocab_only: bool = False) -> None:
         check_gguf(path)
         self._native = native = library()
         params = native.llama_model_default_params()
         params.n_gpu_layers = 1_000 if n_gpu_layers < 0 else n_gpu_layers
         params.load_mtp = load_mtp
+        params.vocab_only = vocab_only
         LOG.drain()
         self.handle: Any = native.llama_model_load_from_file(str(path).encode(), params)
         if not self.handle:
@@ -174,6 +178,7 @@ class LlamaSession:
         params.no_perf = True
         if options.device_sampling:
             self._attach_greedy_sampler(params)
+        self._extend(params)
         LOG.drain()
         handle = native.llama_init_from_model(self._model.handle, params)
         if not handle:
@@ -183,6 +188,9 @@ class LlamaSession:
             )
         self._stack.callback(native.llama_free, handle)
         return handle
+
+    def _extend(self, params: Any) -> None:
+        """Last changes to the context's parameters, for sessions of other kinds."""
 
     def _attach_greedy_sampler(self, params: Any) -> None:
         native = self._native

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from mlsd.engine.session import Session
+import hashlib
+from typing import Protocol
+
+from mlsd.engine.session import Session, Vocabulary
 from mlsd.errors import VocabularyError
 
 # Fine-tuned copies of one family pad their vocabulary differently; as in llama.cpp (common/speculative).
@@ -29,6 +32,26 @@ def check_vocabularies(target: Session, draft: Session) -> None:
         text, other = target.token_text(token), draft.token_text(token)
         if text != other:
             raise _error(f"token {token} is {text!r} in the target and {other!r} in the draft")
+
+
+class Tokenizer(Protocol):
+    """A session or a model, as far as its vocabulary goes."""
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        """The tokenizer's shape."""
+
+    def token_text(self, token: int) -> str:
+        """The vocabulary's own spelling of one token."""
+
+
+def vocabulary_sha256(tokenizer: Tokenizer) -> str:
+    """A hash (hex) of the tokenizer's type and of the text of every token; equal for models that share ids."""
+    vocabulary = tokenizer.vocabulary
+    made = hashlib.sha256(f"{vocabulary.kind} {vocabulary.n_tokens}".encode())
+    for token in range(vocabulary.n_tokens):
+        made.update(b"\0" + tokenizer.token_text(token).encode("utf-8", "replace"))
+    return made.hexdigest()
 
 
 def _error(difference: str) -> VocabularyError:
