@@ -134,14 +134,15 @@ def recurrent_only(
     return silence(keep_layers(source, left), parts, layers=[left.index(attention[0])], label="recurrent blocks only")
 
 
-def attention_only(source: Source) -> Edit:
-    """The attention half of a falcon-h1 model as a draft: the recurrent mixers add nothing.
+def attention_only(source: Source, *, keep: Sequence[int] | None = None) -> Edit:
+    """The attention half of a falcon-h1 model, or of its blocks `keep`, as a draft: the recurrent mixers add nothing.
 
     Raises: ModelFileError for other architectures.
     """
     if source.architecture != "falcon-h1":
         raise ModelFileError(f"{source.path.name} has no parallel blocks to take the recurrent half out of.")
-    return silence(keep_layers(source, range(_trunk(source))), ["ssm_out"], label="no recurrence")
+    layers = range(_trunk(source)) if keep is None else keep
+    return silence(keep_layers(source, layers), ["ssm_out"], label="no recurrence")
 
 
 def recurrent_layers(source: Source) -> list[bool]:
