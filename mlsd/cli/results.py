@@ -222,7 +222,8 @@ def _print_trial(stored: StoredTrial, case: Any, rounds: bool) -> None:
         value = getattr(trial, name)
         if name in ("case_id", "gamma", "tokens", "rounds", "text", "conditions", "losslessness") or value is None:
             continue
-        made.add_row(name.replace("_", " "), cell(_value(name, value)))
+        label = name.removesuffix("_ns").removesuffix("_bytes").replace("_", " ")
+        made.add_row(label, cell(_value(name, value)))
     for name in ("losslessness", "conditions"):
         record = getattr(trial, name)
         if record is not None:

@@ -73,7 +73,7 @@ def run(ctx: click.Context, /, suites: tuple[str, ...], as_json: bool, dry_run: 
         with make_watcher() as watcher:
             plan_record, settings = _plan_record(plan, ctx), _settings(options)
             outcome = run_jobs(jobs, store, environment, _facts(local), plan_record, settings, watcher)
-        warnings = _warn(store, outcome, environment)
+        warnings = _warn(store, outcome, environment, overrides.engine.n_threads)
     if as_json:
         print_json({"database": str(path), "outcome": outcome, "warnings": warnings})
     else:
@@ -178,12 +178,14 @@ def _plan_record(plan: Plan, ctx: click.Context) -> dict[str, Any]:
     }
 
 
-def _warn(store: Any, outcome: RunOutcome, environment: Environment) -> list[Any]:
+def _warn(store: Any, outcome: RunOutcome, environment: Environment, n_threads: int | None) -> list[Any]:
+    from mlsd.engine.llama import default_threads
     from mlsd.measure.checks import check_run
     from mlsd.measure.rows import TrialFilter
 
     own = [stored.trial for stored in store.trials(TrialFilter(run_id=outcome.run_id), rounds=False)]
-    warnings = check_run(own, environment)
+    own_threads = (n_threads or default_threads()) if environment.backend == "CPU" else 1
+    warnings = check_run(own, environment, own_threads=own_threads)
     store.add_warnings(outcome.run_id, warnings)
     for code in dict.fromkeys(warning.code for warning in warnings):
         alike = [warning for warning in warnings if warning.code == code]
