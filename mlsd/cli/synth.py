@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 @click.option("--quant", help="Q8_0, Q4_K, Q4_K_M, Q4_0, F16, ... [default: Q8_0; a GGUF's own types]")
 @click.option("--layers", type=int, help="Only so many layers, for a machine that cannot hold all.")
 @click.option("--router-correlation", type=float, help="Correlation of the router's logits between tokens, 0 to 1.")
+@click.option("--router-shared", type=float, help="The same as the fraction of experts that two tokens share.")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
 @click.option("--output", "-o", type=click.Path(dir_okay=False, path_type=Path), help="The GGUF to write.")
 @click.option("--dry-run", is_flag=True, help="Only say what would be written.")
@@ -29,6 +30,7 @@ def synth(
     quant: str | None,
     layers: int | None,
     router_correlation: float | None,
+    router_shared: float | None,
     seed: int,
     output: Path | None,
     dry_run: bool,
@@ -44,6 +46,7 @@ def synth(
     if output is None and not dry_run:
         raise click.UsageError("Give --output FILE, or --dry-run to see what would be written.")
     recipe = _recipe(shape, quant, layers)
+    router_correlation = _correlation(recipe.plan, router_correlation, router_shared)
     if output is not None and not dry_run:
         with byte_progress("Writing", recipe.plan.weight.total.n_bytes) as progress:
             write_synthetic(output, recipe, seed=seed, router_correlation=router_correlation, progress=progress)
@@ -71,6 +74,19 @@ def _recipe(shape: str, quant: str | None, layers: int | None) -> Recipe:
     raise InputError(
         f"There is no shape {shape!r}.", hint=f"Known: {', '.join(known)}; or give the path of a GGUF or config.json."
     )
+
+
+def _correlation(plan: SynthPlan, correlation: float | None, shared: float | None) -> float | None:
+    """The correlation asked for, however it was asked for."""
+    if shared is None:
+        return correlation
+    from mlsd.gguf_tools.router import correlation_for
+
+    if correlation is not None:
+        raise click.UsageError("Give --router-correlation or --router-shared, not both.")
+    if not plan.weight.n_experts:
+        raise InputError("--router-shared needs a mixture of experts.", hint="Leave the option out.")
+    return correlation_for(shared, plan.weight.n_experts, plan.weight.n_experts_used)
 
 
 def _figures(plan: SynthPlan) -> dict[str, Any]:

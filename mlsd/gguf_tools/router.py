@@ -35,6 +35,40 @@ _GAIN = 3.0  # logits spread enough that the chosen experts have unequal weights
 _PIECE_BYTES = 1 << 23
 
 
+def shared_experts(correlation: float, n_experts: int, n_used: int) -> float:
+    """Fraction of its K experts that a token shares with another, when their E logits have that correlation.
+
+    With normal logits X and Y of correlation rho, and the threshold t that K of E exceed, P(X > t) = K / E:
+    ``P(Y > t | X > t)``, which is K / E at rho = 0 and 1 at rho = 1. Taking t as fixed is exact for many experts.
+    """
+    from scipy import stats
+
+    if correlation >= 1 or n_used >= n_experts:
+        return 1.0
+    below = 1 - n_used / n_experts
+    t = float(stats.norm.ppf(below))
+    both_below = float(stats.multivariate_normal.cdf([t, t], mean=[0, 0], cov=[[1, correlation], [correlation, 1]]))
+    return (1 - 2 * below + both_below) / (n_used / n_experts)
+
+
+def correlation_for(shared: float, n_experts: int, n_used: int) -> float:
+    """The correlation at which tokens share that fraction of their experts: the inverse of `shared_experts`.
+
+    Raises: InputError for a fraction below chance (K / E) or above 1.
+    """
+    from scipy import optimize
+
+    chance = n_used / n_experts
+    if not chance <= shared <= 1:
+        raise InputError(
+            f"Tokens cannot be made to share {shared:g} of their experts.",
+            hint=f"Give a number from {chance:.3g} (chance: {n_used} of {n_experts}) to 1.",
+        )
+    if shared == chance or shared == 1:
+        return 0.0 if shared == chance else 1.0
+    return float(optimize.brentq(lambda rho: shared_experts(rho, n_experts, n_used) - shared, 0.0, 1.0, xtol=1e-6))
+
+
 class SharedChannel:
     """The embedding channel that is the same for every token, and the routers that read it."""
 
@@ -47,7 +81,7 @@ class SharedChannel:
             raise InputError(f"A router correlation of {correlation:g} is impossible.", hint="Give 0 to 1.")
         self.correlation = correlation
         self._pool = embedding
-        self._blocks, self._largest = embedding.largest_first()
+        self._blocks, self._largest = embedding.equal_first()
 
     def embedding(self, table: Stored, rng: np.random.Generator) -> Iterator[Bytes]:
         """The embedding table: random rows that all begin with the same weight, in pieces of whole rows."""

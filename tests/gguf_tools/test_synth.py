@@ -8,12 +8,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mlsd.engine.coverage import TappedSession
 from mlsd.engine.llama import LlamaModel
 from mlsd.engine.session import SessionOptions
 from mlsd.errors import InputError
 from mlsd.gguf_tools.blocks import SYNTHETIC_TYPES, Pool, dequantized
 from mlsd.gguf_tools.metadata import SYNTHETIC
 from mlsd.gguf_tools.quantization import more_bits
+from mlsd.gguf_tools.router import correlation_for, shared_experts
 from mlsd.gguf_tools.shapes import FULL, TINY
 from mlsd.gguf_tools.source import Source
 from mlsd.gguf_tools.synth import from_gguf, from_shape, write_synthetic
@@ -167,12 +169,46 @@ def test_router_logits_of_two_tokens_have_the_correlation_asked_for(correlation,
     assert logits.std() == pytest.approx(3.0, rel=0.25)
 
 
-def test_a_correlated_router_makes_tokens_share_experts_and_runs(tmp_path):
-    path = tmp_path / "x.gguf"
-    write_synthetic(path, from_shape(TINY["qwen35moe"]), router_correlation=0.8)
-    with LlamaModel(path) as model, model.session(SessionOptions(n_ctx=64, n_threads=1, n_batch=32)) as context:
-        context.decode(list(range(20)))
-        assert len(context.greedy()) == 1
+@pytest.mark.parametrize("correlation", [0.0, 0.6, 0.9])
+def test_tokens_share_as_many_experts_in_every_layer_as_the_correlation_says(correlation, tmp_path):
+    shape = msgspec.structs.replace(TINY["qwen35moe"], n_experts=128, n_experts_used=8, n_embd=256, n_ff_expert=32)
+    write_synthetic(tmp_path / "x.gguf", from_shape(shape), router_correlation=correlation, seed=3)
+    logits: dict[str, np.ndarray] = {}
+    tokens = np.random.default_rng(0).choice(400, 64, replace=False).tolist()
+    with (
+        LlamaModel(tmp_path / "x.gguf") as model,
+        TappedSession(
+            model,
+            SessionOptions(n_ctx=64, n_threads=1, n_batch=64, device_sampling=False),
+            lambda name: name.startswith("ffn_moe_logits-"),
+            lambda name, values: logits.__setitem__(name, values.copy()),
+        ) as context,
+    ):
+        context.decode(tokens)
+    # The last block computes only the row that has an output.
+    assert len(logits) == shape.n_layers
+    layers = [rows for rows in logits.values() if len(rows) == len(tokens)]
+    assert len(layers) >= shape.n_layers - 1
+    pairs = np.triu_indices(len(tokens), 1)
+    for rows in layers:
+        assert np.corrcoef(rows)[pairs].mean() == pytest.approx(correlation, abs=0.1)
+    chosen = [np.argsort(-rows, axis=1)[:, :8] for rows in layers]
+    shared = np.mean([len(set(ids[i]) & set(ids[i + 1])) / 8 for ids in chosen for i in range(len(tokens) - 1)])
+    assert shared == pytest.approx(shared_experts(correlation, 128, 8), abs=0.12)
+
+
+@settings(deadline=None, max_examples=25)
+@given(correlation=st.floats(0.01, 0.98), n_experts=st.sampled_from([16, 64, 256]), n_used=st.sampled_from([2, 4, 8]))
+def test_the_correlation_is_found_again_from_the_shared_experts(correlation, n_experts, n_used):
+    shared = shared_experts(correlation, n_experts, n_used)
+    assert n_used / n_experts < shared < 1
+    assert correlation_for(shared, n_experts, n_used) == pytest.approx(correlation, abs=0.01)
+
+
+def test_tokens_cannot_share_fewer_experts_than_chance():
+    assert shared_experts(0.0, 64, 8) == pytest.approx(8 / 64, abs=1e-3)
+    with pytest.raises(InputError, match=r"chance: 8 of 64"):
+        correlation_for(0.05, 64, 8)
 
 
 # --- bad input ----------------------------------------------------------------------------------------------------
