@@ -7,7 +7,7 @@ import os
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -222,7 +222,7 @@ class LlamaSession:
         self._stack.close()
         self.handle = self.memory = self._state = None
 
-    def __enter__(self) -> LlamaSession:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: Any) -> None:
