@@ -145,7 +145,7 @@ def speed_ignores_acceptance(row: AuditRow, context: AuditContext) -> Finding | 
     ratio = max(mine / typical, typical / mine)
     figures = {"round_ms": mine, "typical_round_ms": typical, "acceptance": row.acceptance.value, "differs_by": ratio}
     sentence = f"A round of this row took {mine:.1f} ms, rounds of the same work in the table {typical:.1f} ms"
-    if ratio <= SAME_WORK_RATIO:
+    if ratio <= max(SAME_WORK_RATIO, 1.0 + context.margin(row)):
         return _finding("speed_ignores_acceptance", "possible", figures, sentence + ".")
     sentence += ": speed does not follow acceptance as it must."
     return _finding("speed_ignores_acceptance", "suspicious", figures, sentence)
@@ -158,13 +158,16 @@ def _round_ms(row: AuditRow) -> float | None:
 
 
 def baselines_disagree(row: AuditRow, context: AuditContext) -> Finding | None:
-    """Do all baselines of a target in the source give about one speed?"""
-    others = [r.tok_s.value for r in context.baselines(row.target) if r.tok_s is not None]
+    """Do all baselines of a target at one depth give about one speed? Depths that are not stated are taken as equal."""
+    depths = (None, row.n_prompt)
+    rows = [r for r in context.baselines(row.target) if row.n_prompt is None or r.n_prompt in depths]
+    others = [r.tok_s.value for r in rows if r.tok_s is not None]
     if row.speculative or row.tok_s is None or len(others) < 2:
         return None
     ratio = max(others) / max(min(others), 1e-9)
     figures = {"slowest_tok_s": min(others), "fastest_tok_s": max(others), "differ_by": ratio}
-    verdict: Credibility = "possible" if ratio <= SAME_CASE_RATIO else "suspicious"
+    allowed = max(SAME_CASE_RATIO, 1.0 + context.margin(row))
+    verdict: Credibility = "possible" if ratio <= allowed else "suspicious"
     sentence = f"Baselines of {row.target} lie between {min(others):.1f} and {max(others):.1f} tok/s."
     return _finding("baselines_disagree", verdict, figures, sentence)
 

@@ -255,7 +255,8 @@ def select(
 
     Not worse: by at most 1.5 standard errors over labels or 2 over blocks, after the one-standard-error rule of Breiman
     et al., "Classification and Regression Trees" (1984). Differences are taken on the same blocks and labels, which
-    removes what models share, the noise of the measurement. Labels are asked too, as one fit predicts all blocks.
+    removes what models share, the noise of the measurement. Labels are asked too, where there are five or more, as one
+    fit predicts all blocks.
     """
     errors = [held_out(model, data, labels, never=never, n_folds=n_folds) for model in models]
     ranked = sorted(errors, key=lambda e: float(np.mean(e.block_errors)))
@@ -264,7 +265,10 @@ def select(
     for candidate in ranked:
         by_block = np.subtract(candidate.block_errors, best.block_errors)
         by_label = np.subtract(candidate.label_errors, best.label_errors)
-        if float(np.mean(by_block)) <= max(2.0 * _standard_error(by_block), 1.5 * _standard_error(by_label)):
+        allowed = 2.0 * _standard_error(by_block)
+        if len(by_label) >= 5:
+            allowed = max(allowed, 1.5 * _standard_error(by_label))
+        if float(np.mean(by_block)) <= allowed:
             as_good.append(candidate)
     chosen = min(as_good, key=lambda e: (e.n_parameters, float(np.mean(e.block_errors))))
     return Selection(chosen=chosen.model, candidates=tuple(ranked))

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from mlsd.cli.output import print_json
+
 if TYPE_CHECKING:
     from mlsd.analysis.audit_rows import Audit, AuditContext
 
@@ -15,6 +17,7 @@ _COLORS = {"possible": "green", "suspicious": "yellow", "impossible": "red"}
 
 @click.command()
 @click.argument("file", required=False, type=click.Path(path_type=Path))
+@click.option("--db", type=click.Path(path_type=Path), help="Audit the trials of a study database.")
 @click.option("--published", "name", metavar="NAME", help="Audit a published study: study, small-models, hybrid.")
 @click.option("--peak-gb-s", type=click.FloatRange(min=1), help="Peak memory bandwidth for FILE, in GB/s (10^9).")
 @click.option(
@@ -25,6 +28,7 @@ _COLORS = {"possible": "green", "suspicious": "yellow", "impossible": "red"}
 @click.option("--json", "as_json", is_flag=True, help="Print rows, verdicts, rules and figures as JSON.")
 def audit(
     file: Path | None,
+    db: Path | None,
     name: str | None,
     peak_gb_s: float | None,
     full_drafts: bool | None,
@@ -36,14 +40,14 @@ def audit(
 
     FILE is a CSV with the columns of the mixture-of-experts study.
     """
-    if (file is None) == (name is None):
-        raise click.UsageError("Give either a CSV file or --published NAME.")
+    if sum(source is not None for source in (file, db, name)) != 1:
+        raise click.UsageError("Give one of: a CSV file, --published NAME, --db FILE.")
     from mlsd.analysis.audit import audit as run_audit
 
-    source, context = _context(file, name, peak_gb_s, full_drafts)
+    source, context = _stored(db) if db is not None else _context(file, name, peak_gb_s, full_drafts)
     result = run_audit(source, context)
     if as_json:
-        click.echo(_json(result))
+        print_json(_document(result))
     else:
         _print(result, show_all)
     if strict and result.counts()["impossible"]:
@@ -64,19 +68,23 @@ def _context(
     return str(file), read_csv(file, full_drafts=full_drafts, peak_gb_s=peak_gb_s)
 
 
-def _json(result: Audit) -> str:
-    import msgspec
+def _stored(db: Path) -> tuple[str, AuditContext]:
+    from mlsd.analysis.audit_trials import trials_context
+    from mlsd.measure.store import Store
 
-    document = {
+    with Store.open(db, create=False, read_only=True) as store:
+        runs, table = store.runs(), store.summary()
+        environment = runs[-1].environment if runs else None
+        return str(db), trials_context(table.columns, table.rows, environment, store.models())
+
+
+def _document(result: Audit) -> dict[str, object]:
+    return {
         "source": result.source,
         "counts": result.counts(),
         "notes": result.notes,
-        "rows": [
-            {"identity": row.identity, "verdict": row.verdict, "rules": msgspec.to_builtins(row.findings)}
-            for row in result.rows
-        ],
+        "rows": [{"identity": row.identity, "verdict": row.verdict, "rules": row.findings} for row in result.rows],
     }
-    return msgspec.json.format(msgspec.json.encode(document), indent=2).decode()
 
 
 def _print(result: Audit, show_all: bool) -> None:

@@ -9,10 +9,13 @@ from mlsd.analysis import published
 from mlsd.analysis.audit import audit
 from mlsd.analysis.audit_csv import COLUMNS, read_csv
 from mlsd.analysis.audit_rows import Audit, AuditContext, AuditRow
+from mlsd.analysis.audit_trials import trials_context
 from mlsd.analysis.printed import exact, parse_printed
 from mlsd.errors import TableError
+from mlsd.measure.store import Store
 
 from .honest import World, simulate, write
+from .studies import HOST, Arm, Study, write_study
 
 
 def audit_rows(rows: list[dict[str, str]], **options) -> Audit:
@@ -321,3 +324,33 @@ def test_bounds_and_estimates_in_print_are_intervals() -> None:
     for text in ("inf", "nan", "fast", ""):
         with pytest.raises(ValueError, match="number"):
             parse_printed(text)
+
+
+# --- own trials -------------------------------------------------------------------------------------------------
+
+
+def test_own_honest_trials_are_never_impossible_and_their_parts_sum_up(tmp_path: Path) -> None:
+    study = Study(arms=(Arm(), Arm(target="moe", draft="large", alpha=0.2), Arm(drafter="pld", draft=None)))
+    with Store.open(write_study(tmp_path / "s.sqlite", study), read_only=True) as store:
+        table = store.summary()
+        context = trials_context(table.columns, table.rows, HOST, store.models())
+    result = audit("own", context)
+    assert result.counts()["impossible"] == 0
+    assert context.peak_gb_s == 100.0
+    parts = [f for row in result.rows for f in row.findings if f.rule == "parts_and_whole"]
+    assert len(parts) == len(result.rows) == len(context.rows)
+    assert {finding.verdict for finding in parts} == {"possible"}
+
+
+def test_own_trials_with_failed_native_calls_or_too_short_rounds_are_not_possible(tmp_path: Path) -> None:
+    with Store.open(write_study(tmp_path / "s.sqlite", Study(noise=0.0)), read_only=True) as store:
+        table = store.summary()
+        rows = [dict(zip(table.columns, row, strict=True)) for row in table.rows]
+    broken = next(row for row in rows if row["gamma"] == 8)
+    broken |= {"failed_native_calls": 7, "valid": 0, "invalid_reason": "native calls failed"}
+    fast = next(row for row in rows if row["gamma"] == 4)
+    fast |= {"decode_ns": fast["decode_ns"] // 4}
+    result = audit("own", trials_context(table.columns, [tuple(row.values()) for row in rows]))
+    found = {str(row.identity["label"]): row.verdict for row in result.rows}
+    assert found[f"trial {broken['trial_id']}"] == "suspicious"
+    assert found[f"trial {fast['trial_id']}"] == "impossible"

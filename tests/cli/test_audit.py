@@ -56,7 +56,7 @@ def test_markup_in_a_cell_is_printed_as_text(tmp_path: Path) -> None:
 def test_exactly_one_source_is_needed(arguments: list[str]) -> None:
     result = run(*arguments)
     assert result.exit_code == 2
-    assert "either a CSV file or --published" in result.output
+    assert "Give one of: a CSV file" in result.output
 
 
 def test_a_bad_table_ends_with_one_message_and_exit_code_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,32 @@
+"""Reading the evidence of a study database, for the commands that judge it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from mlsd.analysis.evidence import Evidence, evidence
+from mlsd.errors import InputError
+from mlsd.measure.rows import TrialFilter
+from mlsd.measure.store import Store
+
+
+def chosen_database(db: Path | None) -> Path:
+    """The database given, else the newest under `results`. Raises InputError when there is none."""
+    if db is not None:
+        return db
+    found = sorted(Path("results").glob("*.sqlite"), key=lambda path: path.stat().st_mtime)
+    if not found:
+        raise InputError("There is no database under results.", hint="Give one with --db, or measure: mlsd run.")
+    return found[-1]
+
+
+def read_evidence(db: Path) -> Evidence:
+    """The pairs of a study. Raises StoreError or AnalysisError with what to do."""
+    with Store.open(db, create=False, read_only=True) as store:
+        table = store.summary()
+        ratios = {
+            stored.id: stored.trial.stats["perplexity_ratio"]
+            for stored in store.trials(TrialFilter(arm="sd", status="ok", valid=True), rounds=False)
+            if "perplexity_ratio" in stored.trial.stats
+        }
+        return evidence(table.columns, table.rows, store.models(), ratios)

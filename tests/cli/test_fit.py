@@ -1,0 +1,39 @@
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from mlsd.cli.main import cli
+from mlsd.errors import AnalysisError
+from tests.analysis.studies import Arm, Study, write_study
+
+STUDY = Study(arms=(Arm(gammas=(1, 2, 4, 8)), Arm(target="moe", per_row=0.1, gammas=(1, 2, 4, 8))))
+
+
+def test_fits_are_printed_with_what_they_predict(tmp_path: Path) -> None:
+    path = write_study(tmp_path / "s.sqlite", STUDY)
+    result = CliRunner().invoke(cli, ["fit", "--db", str(path)], catch_exceptions=False)
+    assert result.exit_code == 0
+    assert "dense with small: 48 trials" in result.output
+    assert "Predicting held-out gammas: measured-cost" in result.output
+    assert "<- chosen" in result.output
+    assert "T(k) of moe, from rounds" in result.output
+    assert "A whole target held out: measured-cost" in result.output
+
+
+def test_one_model_as_json(tmp_path: Path) -> None:
+    path = write_study(tmp_path / "s.sqlite", STUDY)
+    result = CliRunner().invoke(cli, ["fit", "--db", str(path), "--model", "moe", "--json"], catch_exceptions=False)
+    document = json.loads(result.output)
+    assert [pair["target"] for pair in document["pairs"]] == ["moe"]
+    fits = {fit["model"]: fit for fit in document["pairs"][0]["fits"]}
+    assert set(fits) == {"classical", "batch-published", "overhead", "measured-cost"}
+    assert set(fits["overhead"]["estimates"]["draft_cost"]) == {"value", "low", "high", "n"}
+    assert document["pairs"][0]["best"]["gamma"] in {0, 1, 2, 4, 8}
+
+
+def test_an_unknown_model_is_refused_with_those_there_are(tmp_path: Path) -> None:
+    path = write_study(tmp_path / "s.sqlite", STUDY)
+    with pytest.raises(AnalysisError, match="dense, moe"):
+        CliRunner().invoke(cli, ["fit", "--db", str(path), "--model", "x"], catch_exceptions=False)
