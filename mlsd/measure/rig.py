@@ -114,7 +114,7 @@ class Rig:
         return chosen
 
     def _arm(self, case: Case) -> _Arm:
-        key = msgspec.json.encode((case.drafter, case.gamma, case.rollback, case.sampling))
+        key = arm_key(case)
         if key not in self._arms:
             self._arms[key] = self._open_arm(case)
         return self._arms[key]
@@ -258,6 +258,11 @@ class Rig:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def arm_key(case: Case) -> bytes:
+    """What decides which contexts and drafter a case needs; cases that differ only in the prompt share them."""
+    return msgspec.json.encode((case.drafter, case.gamma, case.rollback, case.sampling))
 
 
 def _limits(case: Case) -> GenerationLimits:

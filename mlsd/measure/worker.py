@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 import traceback
+from contextlib import closing
 from pathlib import Path
 from typing import BinaryIO
 
@@ -23,7 +24,9 @@ from mlsd.engine.llama import LlamaModel
 from mlsd.engine.probe import probe
 from mlsd.errors import MlsdError
 from mlsd.hardware import read_conditions
+from mlsd.measure.calibrate import Calibration
 from mlsd.measure.job import (
+    CalibrateJob,
     Done,
     Event,
     Finished,
@@ -41,7 +44,7 @@ from mlsd.measure.job import (
     failed_trial,
 )
 from mlsd.measure.probe_cache import ProbeCache
-from mlsd.measure.rig import Rig, session_options
+from mlsd.measure.rig import Rig, arm_key, session_options
 from mlsd.records import Trial
 
 _PROGRESS_PERIOD_NS = 500_000_000
@@ -62,6 +65,8 @@ def main() -> None:
             send(probe_model(work))
         elif isinstance(work, InfoJob):
             send(Info(backend=backend_info(work.engine.n_gpu_layers)))
+        elif isinstance(work, CalibrateJob):
+            calibrate(work, send)
         else:
             run_slots(work, send)
     except MlsdError as error:
@@ -114,10 +119,20 @@ def probe_model(job: ProbeJob) -> Probed:
     return Probed(model=job.model.ref, backend=info.backend, device=info.device, report=report)
 
 
+def calibrate(job: CalibrateJob, send: _Sender) -> None:
+    """Time passes, a repeat at a time; then ask a mixture for its experts, outside everything timed."""
+    with closing(Calibration(job, MonotonicClock(), ProbeCache())) as calibration:
+        for repeat in calibration.repeats():
+            send(repeat)
+        if job.windows and job.n_experts:
+            send(calibration.coverage())
+    send(Finished())
+
+
 class _SlotRunner:
     def __init__(self, job: Job, rig: Rig, send: _Sender) -> None:
         self._job, self._rig, self._send = job, rig, send
-        self._warm: set[str] = set()
+        self._warm: set[bytes] = set()
         self._block: int | None = None
         self._first = True
         send(Loaded(load_ns=rig.load_ns, backend=backend_info(job.slots[0].case.engine.n_gpu_layers)))
@@ -127,9 +142,10 @@ class _SlotRunner:
         self._cool_down(slot)
         self._send(Started(index=index))
         try:
-            if slot.case_id not in self._warm:
+            arm = arm_key(slot.case)
+            if arm not in self._warm:
                 self._rig.warm_up(slot.case)
-                self._warm.add(slot.case_id)
+                self._warm.add(arm)
             trial = self._measure(index, slot)
         except MlsdError as error:
             trial = failed_trial(slot, str(error))

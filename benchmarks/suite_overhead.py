@@ -1,0 +1,85 @@
+"""What a suite costs beyond its timed work, and what the study's way of running one would have cost."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from benchmarks.harness import Result, interleaved, of_samples, ratios
+from benchmarks.models import smollm2
+from mlsd.hardware import read_environment
+from mlsd.measure.bench import BenchRequest, bench_cases, interleave
+from mlsd.measure.job import Job, ModelFile, PromptText, prompt_key
+from mlsd.measure.runner import RunSettings, run_jobs
+from mlsd.measure.store import Store
+from mlsd.measure.study import plan_jobs
+from mlsd.models import Library
+from mlsd.plan import Overrides, expand
+from mlsd.prompts import load_prompt
+from mlsd.records import DRAFT_MODEL, DrafterSpec, EngineOptions, ModelRef
+from mlsd.suite import find_profile, load_suites
+
+ENGINE = EngineOptions(n_threads=1)
+
+
+def run() -> Iterator[Result]:
+    yield tiny_suite()
+    yield against_a_process_a_trial(16, repeats=3, at_least=2.0)
+    yield against_a_process_a_trial(256, repeats=1, at_least=None)
+
+
+def tiny_suite() -> Result:
+    """Wall time of suite B on the tiny family over the sum of its load, prefill and decode times."""
+    library, profile = Library(), find_profile("tiny")
+    local = {id_: library.resolve(id_, make=True) for id_ in profile.roles.values()}
+    models = {id_: model.ref for id_, model in local.items()}
+    plan = expand(load_suites(("B",)), profile, models, Overrides(engine=ENGINE))
+    jobs = plan_jobs(plan, {id_: model.path for id_, model in local.items()})
+    with tempfile.TemporaryDirectory() as folder, Store.open(Path(folder) / "b.sqlite") as store:
+        started = time.perf_counter()
+        run_jobs(jobs, store, read_environment(), (), {}, RunSettings())
+        wall_s = time.perf_counter() - started
+        trials = [stored.trial for stored in store.trials(rounds=False)]
+    timed_ns = sum(
+        (t.load_ns or 0) + (t.draft_prefill_ns or 0) + (t.prefill_ns or 0) + (t.decode_ns or 0) for t in trials
+    )
+    return of_samples("tiny suite B, wall over timed work", [wall_s * 1e9 / timed_ns], "ratio", at_most=1.10)
+
+
+def against_a_process_a_trial(n_predict: int, *, repeats: int, at_least: float | None) -> Result:
+    """A fresh process and model load for every trial (the study's way) over one worker for all, on SmolLM2."""
+    model = ModelFile(ref=ModelRef(id="smollm2"), path=str(smollm2()))
+    prompt = load_prompt("factual")
+    request = BenchRequest(
+        target=model,
+        draft=model,
+        drafter=DrafterSpec(name=DRAFT_MODEL, draft=model.ref),
+        gammas=(4,),
+        prompt=prompt.ref,
+        prompt_text=prompt.text,
+        n_predict=n_predict,
+        rollback="trim",
+        engine=ENGINE,
+    )
+    slots = interleave(bench_cases(request), 3, seed=0)
+    job = Job(
+        target=model,
+        models=(model,),
+        prompts={prompt_key(prompt.ref): PromptText(text=prompt.text)},
+        slots=slots,
+    )
+    one_each = [msgspec.structs.replace(job, slots=(slot,)) for slot in slots]
+    figures = interleaved({"ours": lambda: _wall_s([job]), "theirs": lambda: _wall_s(one_each)}, repeats)
+    name = f"process a trial over one worker, SmolLM2, n_predict {n_predict}"
+    return of_samples(name, ratios(figures["theirs"], figures["ours"]), "ratio", at_least=at_least)
+
+
+def _wall_s(jobs: list[Job]) -> float:
+    with tempfile.TemporaryDirectory() as folder, Store.open(Path(folder) / "s.sqlite") as store:
+        started = time.perf_counter()
+        run_jobs(jobs, store, read_environment(), (), {}, RunSettings())
+        return time.perf_counter() - started
