@@ -35,6 +35,7 @@ def main() -> None:
     run, out = options.run, options.out
     where = ("--run", str(run))
     stage(run / "prepare.done", "prepare.py", *where)
+    stage(run / "ngram.done", "ngram.py", *where)
     for name in _TRAINED:
         stage(run / f"{name}.done", "train.py", name, *where, "--threads", str(options.threads))
     stage(run / "mtp.done", "mtp.py", *where)

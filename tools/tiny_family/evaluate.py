@@ -1,4 +1,4 @@
-"""What PyTorch says about the finished models: held-out loss, routing, reference logits; and the n-gram yardstick.
+"""What PyTorch says about the finished models: held-out loss, routing, reference logits.
 
 Every figure is taken from the weights as shipped, that is after rounding to the file's number format.
 """
@@ -15,14 +15,13 @@ import numpy as np
 import torch
 from convert import FORMATS, rounded
 from corpus import documents
-from ngram import KneserNey
 from shapes import SHAPES, new_model
-from tokens import VOCAB_SIZE
+from tokens import VOCAB_SIZE, excerpts
 from tokens import load as load_tokenizer
 from train import WIDTH, cross_entropy
 
 SHIPPED = {"tiny-dense": "Q8_0", "tiny-moe": "Q8_0", "tiny-draft": "F32"}
-N_WINDOWS, WINDOW, N_COLUMNS, N_TOP = 8, 192, 56, 8
+N_COLUMNS, N_TOP = 56, 8
 ROUTED_SPAN = 8
 _TEXT_FILE = "sched.py"
 _ODD_LINES = "\n# naïve Ünïcode: Δ 漢字 🙂 1234567   x\r\n\t y  \n\n\n"
@@ -80,15 +79,14 @@ def routing(model: Any, held: np.ndarray, windows: int = 60) -> dict[str, Any]:
 
 
 @torch.no_grad()
-def reference(run: Path, held: np.ndarray, out: Path) -> np.ndarray:
+def reference(run: Path, held: np.ndarray, out: Path) -> None:
     """Store held-out windows and, for each model, some logits of every position: a test needs no torch to compare.
 
     `tokens` uint16 [8, 192]; `text` (UTF-8 bytes) with its `text_ids`; for each model the eight largest logits
     (`<name>.top`, with `<name>.ids`) and the logits of 56 fixed `columns`, both of the first window and float32.
     """
     rng = np.random.default_rng(7)
-    starts = np.linspace(0, len(held) - WINDOW - 1, N_WINDOWS).astype(int)
-    windows = np.stack([held[s : s + WINDOW] for s in starts])
+    windows = excerpts(held)
     columns = np.sort(rng.choice(VOCAB_SIZE, N_COLUMNS, replace=False))
     text = next(d.text for d in documents() if d.name == _TEXT_FILE) + _ODD_LINES
     stored: dict[str, np.ndarray] = {
@@ -106,21 +104,18 @@ def reference(run: Path, held: np.ndarray, out: Path) -> np.ndarray:
         stored[f"{name}.top"] = top.values.numpy()
         stored[f"{name}.columns"] = logits.numpy()[:, columns]
     np.savez_compressed(out, **stored)
-    return windows
 
 
 def evaluate(run: Path) -> dict[str, Any]:
     """All figures as one JSON-ready dictionary; also writes `reference.npz` into the run folder."""
-    held, data = np.load(run / "held_out.npy"), np.load(run / "train.npy")
+    held = np.load(run / "held_out.npy")
     tokenizer = load_tokenizer(run / "tokenizer.json")
     n_bytes = len(tokenizer.decode(held.tolist(), skip_special_tokens=True).encode())
     bits = len(held) / n_bytes / math.log(2)
     facts: dict[str, Any] = {"held_out_bytes": n_bytes, "held_out_tokens": len(held), "models": {}}
-    yardstick = KneserNey(data, VOCAB_SIZE)
-    nats = yardstick.mean_nats(held)
-    facts["five_gram"] = {"nats_per_token": round(nats, 4), "bits_per_byte": round(nats * bits, 4)}
-    windows = reference(run, held, run / "reference.npz")
-    facts["five_gram"]["window_nats_per_token"] = round(float(np.mean([yardstick.mean_nats(w) for w in windows])), 4)
+    facts["five_gram"] = json.loads((run / "five_gram.json").read_text())
+    facts["five_gram"]["bits_per_byte"] = round(facts["five_gram"]["nats_per_token"] * bits, 4)
+    reference(run, held, run / "reference.npz")
     for name in SHAPES:
         model = shipped_model(name, run)
         nats, n_scored = held_out_loss(model, held)

@@ -24,7 +24,7 @@ from mlsd.engine.session import SessionOptions
 
 GAMMA, N_PROMPT, N_PREDICT = 4, 64, 96
 TARGETS = ("tiny-dense", "tiny-moe")
-SAMPLE_PROMPT = "def read_lines(path):\n    "
+SAMPLE_PROMPT = "def read_lines(path):"
 
 
 def positions(generations: list[Generation], gamma: int) -> dict[str, Any]:

@@ -7,10 +7,14 @@ below it, and a uniform distribution at the bottom (Chen & Goodman 1999, interpo
 
 from __future__ import annotations
 
+import argparse
+import json
 import math
 from collections import Counter
+from pathlib import Path
 
 import numpy as np
+from tokens import VOCAB_SIZE, excerpts
 
 _DISCOUNT = 0.75
 
@@ -52,3 +56,21 @@ class KneserNey:
         return -sum(
             math.log(self.probability(tuple(text[max(0, i - reach) : i]), text[i])) for i in range(len(text))
         ) / len(text)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--run", type=Path, required=True)
+    run = parser.parse_args().run
+    held_out = np.load(run / "held_out.npy")
+    yardstick = KneserNey(np.load(run / "train.npy"), VOCAB_SIZE)
+    told = {
+        "nats_per_token": round(yardstick.mean_nats(held_out), 4),
+        # The same windows that the tests score with the models, each without what stands before it.
+        "window_nats_per_token": round(float(np.mean([yardstick.mean_nats(w) for w in excerpts(held_out)])), 4),
+    }
+    (run / "five_gram.json").write_text(json.dumps(told, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

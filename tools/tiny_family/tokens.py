@@ -9,6 +9,7 @@ from corpus import END, Document
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 VOCAB_SIZE = 1536
+_N_EXCERPTS, _EXCERPT = 8, 192
 SPECIAL = (END, "<|im_start|>", "<|im_end|>")
 
 
@@ -37,6 +38,12 @@ def encode(tokenizer: Tokenizer, docs: list[Document], part: bool) -> np.ndarray
         ids.extend(coded.ids)
         ids.append(0)
     return np.asarray(ids, dtype=np.uint16)
+
+
+def excerpts(held_out: np.ndarray) -> np.ndarray:
+    """Evenly spaced windows of the held-out tokens, uint16 [8, 192]: the ones tests and prompts are made of."""
+    starts = np.linspace(0, len(held_out) - _EXCERPT - 1, _N_EXCERPTS).astype(int)
+    return np.stack([held_out[s : s + _EXCERPT] for s in starts])
 
 
 def load(path: Path) -> Tokenizer:

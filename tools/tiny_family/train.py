@@ -148,7 +148,7 @@ def train(name: str, run: Path) -> None:
             optimiser.zero_grad(set_to_none=True)
         recent.append(plain.item())
         step += 1
-        if step % 20 == 0:
+        if step % 20 == 0 or step >= steps:
             point = {"step": step, "tokens": step * ROWS * WIDTH, "train_nats": sum(recent) / len(recent)}
             seconds = time.monotonic() - started
             if step % 100 == 0 or step >= steps:
