@@ -6,6 +6,7 @@ Plain values; the rules are in `audit_rules`, the readers in `published` and `au
 from __future__ import annotations
 
 import statistics
+from collections import Counter
 from collections.abc import Mapping
 from functools import cached_property
 from typing import Literal
@@ -60,6 +61,15 @@ class AuditRow(Record, frozen=True, kw_only=True):
     def speculative(self) -> bool:
         """Whether a drafter was used."""
         return self.drafter != NO_DRAFTER
+
+    @property
+    def implied_round_ms(self) -> float | None:
+        """Length of a round with full-length drafts that its acceptance and throughput imply."""
+        if not self.fixed_length or self.gamma is None or self.acceptance is None:
+            return None
+        if self.tok_s is None or self.tok_s.value <= 0:
+            return None
+        return 1e3 * (1.0 + self.gamma * self.acceptance.value) / self.tok_s.value
 
     @property
     def pair(self) -> tuple[object, ...]:
@@ -118,6 +128,12 @@ class AuditContext(Record, frozen=True, kw_only=True, dict=True):
         return groups
 
     @cached_property
+    def repeated_speeds(self) -> Mapping[tuple[object, ...], tuple[float, Counter[float]]]:
+        """Median tok/s of the repeats of each case, and how often each value occurs."""
+        values = {case: [r.tok_s.value for r in rows if r.tok_s is not None] for case, rows in self.repeats.items()}
+        return {case: (statistics.median(v), Counter(v)) for case, v in values.items() if len(v) > 1}
+
+    @cached_property
     def pairs(self) -> Mapping[tuple[object, ...], list[AuditRow]]:
         """Rows that do the same work each round, over all prompts."""
         groups: dict[tuple[object, ...], list[AuditRow]] = {}
@@ -136,26 +152,85 @@ class AuditContext(Record, frozen=True, kw_only=True, dict=True):
         borrowed = bool(self.baselines(row.target)) and not self._fitting_baselines(row)
         return 5.0 * max(self.noise, row.relative_sd or 0.0) + (BORROWED_SLACK if borrowed else 0.0)
 
+    @cached_property
+    def _baselines(self) -> Mapping[str, list[AuditRow]]:
+        groups: dict[str, list[AuditRow]] = {}
+        for row in self.rows:
+            if not row.speculative and row.tok_s is not None:
+                groups.setdefault(row.target, []).append(row)
+        return groups
+
     def baselines(self, target: str) -> list[AuditRow]:
         """The AR rows of a target."""
-        return [row for row in self.rows if row.target == target and not row.speculative and row.tok_s is not None]
+        return self._baselines.get(target, [])
+
+    @cached_property
+    def _fitting(self) -> dict[tuple[object, ...], list[AuditRow]]:
+        return {}
 
     def _fitting_baselines(self, row: AuditRow) -> list[AuditRow]:
         """AR rows of the same prompt, else of the same prompt length, else averaged over prompts in print."""
-        candidates = self.baselines(row.target)
-        same_length = [c for c in candidates if c.n_prompt == row.n_prompt]
-        same_prompt = [c for c in same_length if c.prompt == row.prompt]
-        averaged = [c for c in candidates if c.prompt is None and c.n_prompt is None]
-        return same_prompt or same_length or averaged
+        key = (row.target, row.prompt, row.n_prompt)
+        if key not in self._fitting:
+            candidates = self.baselines(row.target)
+            same_length = [c for c in candidates if c.n_prompt == row.n_prompt]
+            same_prompt = [c for c in same_length if c.prompt == row.prompt]
+            averaged = [c for c in candidates if c.prompt is None and c.n_prompt is None]
+            self._fitting[key] = same_prompt or same_length or averaged
+        return self._fitting[key]
+
+    @cached_property
+    def _baseline_means(self) -> dict[tuple[object, ...], Printed | None]:
+        return {}
 
     def baseline_tok_s(self, row: AuditRow) -> Printed | None:
         """Mean AR throughput to judge a row by: its fitting baselines, else all of the target."""
-        fitting = self._fitting_baselines(row) or self.baselines(row.target)
-        values = [baseline.tok_s for baseline in fitting if baseline.tok_s is not None]
-        if not values:
-            return None
-        low, high = statistics.fmean(v.low for v in values), statistics.fmean(v.high for v in values)
-        return Printed(value=statistics.fmean(v.value for v in values), low=low, high=high, digits=values[0].digits)
+        key = (row.target, row.prompt, row.n_prompt)
+        if key not in self._baseline_means:
+            fitting = self._fitting_baselines(row) or self.baselines(row.target)
+            values = [baseline.tok_s for baseline in fitting if baseline.tok_s is not None]
+            self._baseline_means[key] = _mean(values) if values else None
+        return self._baseline_means[key]
+
+    @cached_property
+    def baseline_ranges(self) -> Mapping[tuple[str, int | None], tuple[float, float, int]]:
+        """Slowest and fastest AR tok/s and their number, by target and depth; rows without a depth count at each."""
+        ranges = {}
+        for target, rows in self._baselines.items():
+            for depth in {row.n_prompt for row in rows}:
+                same = [row for row in rows if depth is None or row.n_prompt in (None, depth)]
+                values = [row.tok_s.value for row in same if row.tok_s is not None]
+                ranges[target, depth] = (min(values), max(values), len(values))
+        return ranges
+
+    @cached_property
+    def baseline_sets(self) -> Mapping[str, dict[str, set[object]]]:
+        """Programs, token counts and prompts of the AR rows of each target; None where a row does not say."""
+        names = ("program", "n_predict", "prompt")
+        return {t: {name: {getattr(r, name) for r in rows} for name in names} for t, rows in self._baselines.items()}
+
+    @cached_property
+    def accepted_per_round(self) -> Mapping[tuple[object, ...], dict[int, float]]:
+        """Accepted tokens a round of full-length drafts, by work and prompt, then by gamma: the most of any row."""
+        groups: dict[tuple[object, ...], dict[int, float]] = {}
+        for row in self.rows:
+            if row.gamma is not None and row.acceptance is not None and row.fixed_length:
+                by_gamma = groups.setdefault((*row.pair[:3], row.prompt, row.n_prompt), {})
+                by_gamma[row.gamma] = max(by_gamma.get(row.gamma, 0.0), row.gamma * row.acceptance.low)
+        return groups
+
+    @cached_property
+    def round_medians(self) -> Mapping[tuple[object, ...], tuple[float, int]]:
+        """Median round in ms and number of rows that do the same work with full-length drafts."""
+        lengths = {
+            key: [ms for r in rows if (ms := r.implied_round_ms) is not None] for key, rows in self.pairs.items()
+        }
+        return {key: (statistics.median(values), len(values)) for key, values in lengths.items() if values}
+
+
+def _mean(values: list[Printed]) -> Printed:
+    low, high = statistics.fmean(v.low for v in values), statistics.fmean(v.high for v in values)
+    return Printed(value=statistics.fmean(v.value for v in values), low=low, high=high, digits=values[0].digits)
 
 
 class RowAudit(Record, frozen=True, kw_only=True):

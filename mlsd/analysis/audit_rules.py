@@ -7,7 +7,6 @@ only when a bound that any program must obey is broken by more than rounding and
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Callable
 
 from mlsd.analysis import audit_bounds as bounds
@@ -134,14 +133,9 @@ def _apart(low_a: float, high_a: float, low_b: float, high_b: float) -> float:
 
 def speed_ignores_acceptance(row: AuditRow, context: AuditContext) -> Finding | None:
     """Is throughput independent of acceptance? Equal work takes equal time, so accepted tokens must show in tok/s."""
-    if not row.speculative or not row.fixed_length or row.acceptance is None:
+    mine, (typical, n_rows) = row.implied_round_ms, context.round_medians.get(row.pair, (0.0, 0))
+    if mine is None or row.acceptance is None or n_rows < 2:
         return None
-    group = [r for r in context.pairs[row.pair] if r.fixed_length and r.acceptance is not None]
-    lengths = [length for r in group if (length := _round_ms(r)) is not None]
-    mine = _round_ms(row)
-    if mine is None or len(lengths) < 2:
-        return None
-    typical = statistics.median(lengths)
     ratio = max(mine / typical, typical / mine)
     figures = {"round_ms": mine, "typical_round_ms": typical, "acceptance": row.acceptance.value, "differs_by": ratio}
     sentence = f"A round of this row took {mine:.1f} ms, rounds of the same work in the table {typical:.1f} ms"
@@ -151,35 +145,25 @@ def speed_ignores_acceptance(row: AuditRow, context: AuditContext) -> Finding | 
     return _finding("speed_ignores_acceptance", "suspicious", figures, sentence)
 
 
-def _round_ms(row: AuditRow) -> float | None:
-    if row.tok_s is None or row.tok_s.value <= 0 or row.acceptance is None or row.gamma is None:
-        return None
-    return 1e3 * (1.0 + row.gamma * row.acceptance.value) / row.tok_s.value
-
-
 def baselines_disagree(row: AuditRow, context: AuditContext) -> Finding | None:
     """Do all baselines of a target at one depth give about one speed? Depths that are not stated are taken as equal."""
-    depths = (None, row.n_prompt)
-    rows = [r for r in context.baselines(row.target) if row.n_prompt is None or r.n_prompt in depths]
-    others = [r.tok_s.value for r in rows if r.tok_s is not None]
-    if row.speculative or row.tok_s is None or len(others) < 2:
+    slowest, fastest, n_rows = context.baseline_ranges.get((row.target, row.n_prompt), (0.0, 0.0, 0))
+    if row.speculative or row.tok_s is None or n_rows < 2:
         return None
-    ratio = max(others) / max(min(others), 1e-9)
-    figures = {"slowest_tok_s": min(others), "fastest_tok_s": max(others), "differ_by": ratio}
+    ratio = fastest / max(slowest, 1e-9)
+    figures = {"slowest_tok_s": slowest, "fastest_tok_s": fastest, "differ_by": ratio}
     allowed = max(SAME_CASE_RATIO, 1.0 + context.margin(row))
     verdict: Credibility = "possible" if ratio <= allowed else "suspicious"
-    sentence = f"Baselines of {row.target} lie between {min(others):.1f} and {max(others):.1f} tok/s."
+    sentence = f"Baselines of {row.target} lie between {slowest:.1f} and {fastest:.1f} tok/s."
     return _finding("baselines_disagree", verdict, figures, sentence)
 
 
 def repeats_too_alike_or_apart(row: AuditRow, context: AuditContext) -> Finding | None:
     """Do repeats of a case scatter as measured times do: neither identical to the digit nor far apart?"""
-    repeats = context.repeats.get(row.case, []) if row.repeat is not None else []
-    others = [r.tok_s for r in repeats if r is not row and r.tok_s is not None and r.repeat != row.repeat]
-    if row.tok_s is None or not others or row.tok_s.value <= 0:
+    if row.tok_s is None or row.repeat is None or row.tok_s.value <= 0 or row.case not in context.repeated_speeds:
         return None
-    equal = sum(other.value == row.tok_s.value for other in others)
-    typical = statistics.median([row.tok_s.value, *(other.value for other in others)])
+    typical, seen = context.repeated_speeds[row.case]
+    equal = seen[row.tok_s.value] - 1
     ratio = max(row.tok_s.value / typical, typical / row.tok_s.value)
     figures = {"tok_s": row.tok_s.value, "typical_tok_s": typical, "equal_repeats": float(equal)}
     if equal and row.tok_s.digits >= 5:
@@ -196,24 +180,17 @@ def longer_drafts_accept_less(row: AuditRow, context: AuditContext) -> Finding |
     if row.acceptance is None or row.gamma is None or not row.fixed_length or not row.n_predict:
         return None
     mine = row.gamma * row.acceptance.high
-    worst: tuple[float, AuditRow, float] | None = None
-    for other in context.rows:
-        same = (other.target, other.drafter, other.draft, other.prompt, other.n_prompt) == (
-            (row.target, row.drafter, row.draft, row.prompt, row.n_prompt)
-        )
-        if not same or other.acceptance is None or other.gamma is None or other.gamma >= row.gamma:
-            continue
-        theirs = other.gamma * other.acceptance.low
+    worst: tuple[float, int, float] | None = None
+    by_gamma = context.accepted_per_round[(*row.pair[:3], row.prompt, row.n_prompt)]
+    for gamma, theirs in by_gamma.items():
         # Accepted tokens counted over about n_predict rounds: Poisson counts, four standard deviations.
-        allowed = 4.0 * math.sqrt((theirs + mine) / row.n_predict)
-        if worst is None or theirs - mine - allowed > worst[0]:
-            worst = (theirs - mine - allowed, other, theirs)
+        excess = theirs - mine - 4.0 * math.sqrt((theirs + mine) / row.n_predict)
+        if gamma < row.gamma and (worst is None or excess > worst[0]):
+            worst = (excess, gamma, theirs)
     if worst is None:
         return None
-    figures = {"accepted_per_round": mine, "shorter_gamma": float(worst[1].gamma or 0), "shorter_accepted": worst[2]}
-    sentence = (
-        f"At gamma {row.gamma} a round accepts {mine:.3f} tokens, at gamma {worst[1].gamma} it accepts {worst[2]:.3f}"
-    )
+    figures = {"accepted_per_round": mine, "shorter_gamma": float(worst[1]), "shorter_accepted": worst[2]}
+    sentence = f"At gamma {row.gamma} a round accepts {mine:.3f} tokens, at gamma {worst[1]} it accepts {worst[2]:.3f}"
     if worst[0] <= 0:
         return _finding("longer_drafts_accept_less", "possible", figures, sentence + ".")
     sentence += ", though the longer draft begins with the shorter one."
@@ -236,17 +213,15 @@ def all_or_nothing_accepted(row: AuditRow, context: AuditContext) -> Finding | N
 
 def arms_do_not_match(row: AuditRow, context: AuditContext) -> Finding | None:
     """Do both arms come from one program, one prompt and one token count?"""
-    baselines = context.baselines(row.target) if row.speculative else []
-    if not baselines:
+    known = context.baseline_sets.get(row.target) if row.speculative else None
+    if known is None:
         return None
     differing = []
-    if row.program and all(b.program and b.program != row.program for b in baselines):
-        differing.append(f"program ({baselines[0].program} against {row.program})")
-    if row.n_predict and all(b.n_predict and b.n_predict != row.n_predict for b in baselines):
-        differing.append("token count")
-    if row.prompt and all(b.prompt and b.prompt != row.prompt for b in baselines):
-        differing.append("prompt")
-    figures = {"baselines": float(len(baselines)), "differences": float(len(differing))}
+    for name, what in (("program", "program"), ("n_predict", "token count"), ("prompt", "prompt")):
+        own, others = getattr(row, name), known[name]
+        if own is not None and None not in others and own not in others:
+            differing.append(f"{what} ({min(map(str, others))} against {own})" if name == "program" else what)
+    figures = {"baselines": float(len(context.baselines(row.target))), "differences": float(len(differing))}
     if not differing:
         return _finding(
             "arms_do_not_match", "possible", figures, "Both arms agree in all that the source says of them."

@@ -14,11 +14,16 @@ from mlsd.errors import AnalysisError
 Floats = NDArray[np.float64]
 Ints = NDArray[np.intp]
 
+_MOST_CELLS = 2_000_000
 LEAST_BLOCKS = 3  # fewer cannot show a spread
 
 
 def multiplicities(n_blocks: int, n_resamples: int, seed: int = 0) -> Floats:
-    """How often each block is drawn in each resample with replacement. Shape (n_resamples, n_blocks)."""
+    """How often each block is drawn in each resample with replacement. Shape (resamples, n_blocks).
+
+    Fewer resamples than asked for, and at least 200, where there are so many blocks that memory would grow with them.
+    """
+    n_resamples = min(n_resamples, max(200, _MOST_CELLS // n_blocks))
     rng = np.random.default_rng(seed)
     drawn = rng.multinomial(n_blocks, np.full(n_blocks, 1.0 / n_blocks), size=n_resamples)
     return drawn.astype(np.float64)

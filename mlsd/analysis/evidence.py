@@ -5,6 +5,7 @@ Reads rows with the columns of the store's `trial_summary`; claims and fits read
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -13,12 +14,13 @@ import numpy as np
 
 from mlsd.analysis.stats import Interval
 from mlsd.errors import AnalysisError
-from mlsd.records import ModelFacts, Record
+from mlsd.records import Case, ModelFacts, Record
 
 # Columns of `trial_summary` that are read here.
 COLUMNS = (
     "trial_id",
     "environment_key",
+    "case_id",
     "arm",
     "target",
     "drafter",
@@ -53,6 +55,7 @@ class Pair(Record, frozen=True, kw_only=True):
     target: str
     drafter: str
     draft: str | None
+    options: str = ""  # of the drafter: "ngram=3,length=10"
     gamma: int
     prompt: str
     n_prompt: int
@@ -81,6 +84,7 @@ class Evidence(Record, frozen=True, kw_only=True):
     models: dict[str, ModelFacts]  # by id
     n_unpaired: int = 0  # valid SD trials without a valid AR trial in their block
     n_invalid: int = 0
+    n_other_settings: int = 0  # trials of a target left out: other file, sampling or engine options than most
     # SD trial id -> perplexity of the drafting part alone over that of the whole model, where it was measured
     perplexity_ratios: dict[int, float] = msgspec.field(default_factory=dict)
 
@@ -99,8 +103,12 @@ def evidence(
     rows: Iterable[Sequence[Any]],
     models: Mapping[str, ModelFacts] | None = None,
     perplexity_ratios: Mapping[int, float] | None = None,
+    cases: Mapping[str, Case] | None = None,
 ) -> Evidence:
     """Pair the trials of a study. `models` may be keyed by anything; ids are read from the records.
+
+    `cases` by id tell trials of one target apart that differ in file, sampling or engine options; the kind that most
+    trials have is kept, as times of different kinds do not average.
 
     Raises AnalysisError when a column is missing, nothing was measured, or machines or builds are mixed.
     """
@@ -116,21 +124,45 @@ def evidence(
             f"The study mixes {len(environments)} machines or builds, whose times cannot be compared.",
             hint="Give a database of one machine and one build.",
         )
-    good = [t for t in trials if t["status"] == "ok" and t["valid"] and t["decode_ns"] and t["n_tokens"] > 1]
+    measured = [t for t in trials if t["status"] == "ok" and t["valid"] and t["decode_ns"] and t["n_tokens"] > 1]
+    good = _of_one_setting(measured, cases or {})
     baselines = {(t["target"], t["block"], t["repeat"], t["prompt"]): t for t in good if t["arm"] == "ar"}
     speculative = [t for t in good if t["arm"] == "sd" and t["rounds"]]
     paired = [(t, baselines.get((t["target"], t["block"], t["repeat"], t["prompt"]))) for t in speculative]
     facts = {record.ref.id: record for record in (models or {}).values()}
     return Evidence(
-        pairs=tuple(_pair(trial, baseline) for trial, baseline in paired if baseline is not None),
+        pairs=tuple(
+            _pair(trial, baseline, _options((cases or {}).get(trial["case_id"])))
+            for trial, baseline in paired
+            if baseline is not None
+        ),
         models=facts,
         perplexity_ratios=dict(perplexity_ratios or {}),
         n_unpaired=sum(baseline is None for _, baseline in paired),
+        n_other_settings=len(measured) - len(good),
         n_invalid=sum(1 for t in trials if t["status"] == "ok" and not t["valid"]),
     )
 
 
-def _pair(trial: Mapping[str, Any], baseline: Mapping[str, Any]) -> Pair:
+def _of_one_setting(trials: list[dict[str, Any]], cases: Mapping[str, Case]) -> list[dict[str, Any]]:
+    """The trials of each target that share the most common file, sampling and engine options."""
+
+    def setting(trial: Mapping[str, Any]) -> tuple[object, ...]:
+        case = cases.get(trial["case_id"])
+        return () if case is None else (case.target.sha256, repr(case.sampling), repr(case.engine))
+
+    counts: dict[str, Counter[tuple[object, ...]]] = {}
+    for trial in trials:
+        counts.setdefault(trial["target"], Counter())[setting(trial)] += 1
+    usual = {target: counter.most_common(1)[0][0] for target, counter in counts.items()}
+    return [trial for trial in trials if setting(trial) == usual[trial["target"]]]
+
+
+def _options(case: Case | None) -> str:
+    return "" if case is None else ",".join(f"{name}={value}" for name, value in sorted(case.drafter.options.items()))
+
+
+def _pair(trial: Mapping[str, Any], baseline: Mapping[str, Any], options: str) -> Pair:
     ar_ms = baseline["decode_ns"] / (baseline["n_tokens"] - 1) / 1e6
     sd_ms = trial["decode_ns"] / (trial["n_tokens"] - 1) / 1e6
     rounds = trial["rounds"]
@@ -141,6 +173,7 @@ def _pair(trial: Mapping[str, Any], baseline: Mapping[str, Any]) -> Pair:
         target=trial["target"],
         drafter=trial["drafter"],
         draft=trial["draft"],
+        options=options,
         gamma=trial["gamma"],
         prompt=trial["prompt"],
         n_prompt=trial["n_prompt"] or 0,
@@ -166,8 +199,9 @@ def over_groups(values: Sequence[float], groups: Sequence[object], *, ratio: boo
     if not values:
         raise AnalysisError("No value was measured, so there is no mean.")
     numbers = np.log(values) if ratio else np.asarray(values, dtype=float)
-    names = list(dict.fromkeys(groups))
-    means = np.array([np.mean([v for v, g in zip(numbers, groups, strict=True) if g == name]) for name in names])
+    places: dict[object, int] = {}
+    index = [places.setdefault(group, len(places)) for group in groups]
+    means = np.bincount(index, numbers) / np.bincount(index)
     centre, n = float(np.mean(means)), len(means)
     if n < 2:
         return Interval(value=float(np.exp(centre)) if ratio else centre, n=n)

@@ -117,7 +117,7 @@ def fit(model: Model, data: Observations, *, n_resamples: int = N_RESAMPLES, see
         estimate = np.array([values[p.name] for p in model.parameters])
         weights = bootstrap.multiplicities(n_blocks, n_resamples, seed)
         samples = bootstrap.one_step(estimate, _jacobian(model, values, data), residuals, index, weights)
-        if len(samples) >= n_resamples / 2:
+        if len(samples) >= len(weights) / 2:
             low, high = bootstrap.interval(estimate, samples, n_blocks)
             for i, p in enumerate(model.parameters):
                 bounds[p.name] = (max(p.low, float(low[i])), min(p.high, float(high[i])))

@@ -23,6 +23,7 @@ class PairFit(Record, frozen=True, kw_only=True):
     target: str
     drafter: str
     draft: str | None
+    options: str  # of the drafter
     n_trials: int
     trials: tuple[int, ...]  # ids, baselines included
     fits: tuple[Fit, ...]
@@ -47,9 +48,9 @@ class CurveFit(Record, frozen=True, kw_only=True):
 
 def fit_pairs(evidence: Evidence) -> list[PairFit]:
     """Fit every target and drafter that was measured. Raises AnalysisError when nothing was."""
-    groups: dict[tuple[str, str, str | None], list[Pair]] = {}
+    groups: dict[tuple[str, str, str | None, str], list[Pair]] = {}
     for pair in evidence.pairs:
-        groups.setdefault((pair.target, pair.drafter, pair.draft), []).append(pair)
+        groups.setdefault((pair.target, pair.drafter, pair.draft, pair.options), []).append(pair)
     if not groups:
         raise AnalysisError(
             "No valid SD trial has a valid AR trial in its block.", hint="Run a suite with SD arms: mlsd run B."
@@ -57,7 +58,7 @@ def fit_pairs(evidence: Evidence) -> list[PairFit]:
     return [_fit_group(*key, pairs) for key, pairs in groups.items()]
 
 
-def _fit_group(target: str, drafter: str, draft: str | None, pairs: list[Pair]) -> PairFit:
+def _fit_group(target: str, drafter: str, draft: str | None, options: str, pairs: list[Pair]) -> PairFit:
     data = speedup_observations(pairs)
     gammas = data.columns["gamma"]
     models = [m for m in fit_models.speedup_models() if len(data) > len(m.parameters)]
@@ -70,6 +71,7 @@ def _fit_group(target: str, drafter: str, draft: str | None, pairs: list[Pair]) 
         target=target,
         drafter=drafter,
         draft=draft,
+        options=options,
         n_trials=len(pairs),
         trials=tuple(sorted(ids)),
         fits=tuple(fit(model, data) for model in models),

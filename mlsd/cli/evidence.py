@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from mlsd.analysis.evidence import Evidence, evidence
+from mlsd.cli.output import note
 from mlsd.errors import InputError
 from mlsd.measure.rows import TrialFilter
 from mlsd.measure.store import Store
@@ -21,7 +22,7 @@ def chosen_database(db: Path | None) -> Path:
 
 
 def read_evidence(db: Path) -> Evidence:
-    """The pairs of a study. Raises StoreError or AnalysisError with what to do."""
+    """The pairs of a study; says on standard error what was left out. Raises StoreError or AnalysisError."""
     with Store.open(db, create=False, read_only=True) as store:
         table = store.summary()
         ratios = {
@@ -29,4 +30,12 @@ def read_evidence(db: Path) -> Evidence:
             for stored in store.trials(TrialFilter(arm="sd", status="ok", valid=True), rounds=False)
             if "perplexity_ratio" in stored.trial.stats
         }
-        return evidence(table.columns, table.rows, store.models(), ratios)
+        found = evidence(table.columns, table.rows, store.models(), ratios, store.cases())
+    for count, what in (
+        (found.n_invalid, "invalid trials"),
+        (found.n_other_settings, "trials with another file, sampling or engine setting than most of their target"),
+        (found.n_unpaired, "SD trials without an AR trial in their block"),
+    ):
+        if count:
+            note(f"Left out: {count} {what}.")
+    return found

@@ -57,7 +57,8 @@ def _curves(db: Path, evidence: Evidence, targets: list[str]) -> list[CurveFit]:
 
 
 def _print_pair(found: PairFit) -> None:
-    made = table(f"{found.target} with {found.draft or found.drafter}: {found.n_trials} trials", _GAMMA_COLUMNS)
+    drafter = " ".join(filter(None, [found.draft or found.drafter, found.options]))
+    made = table(f"{found.target} with {drafter}: {found.n_trials} trials", _GAMMA_COLUMNS)
     for g in found.gammas:
         alpha = "none" if g.break_even_alpha is None else f"{g.break_even_alpha:.3f}"
         made.add_row(

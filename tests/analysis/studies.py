@@ -9,7 +9,18 @@ import numpy as np
 
 from mlsd.analysis.evidence import Evidence, evidence
 from mlsd.measure.store import Store
-from mlsd.records import Case, DrafterSpec, Environment, ModelFacts, ModelRef, PromptRef, Round, Trial
+from mlsd.records import (
+    Case,
+    DrafterSpec,
+    Environment,
+    ModelFacts,
+    ModelRef,
+    OptionValue,
+    PromptRef,
+    Round,
+    Sampling,
+    Trial,
+)
 
 HOST = Environment(host="h", os="Linux", machine="x86_64", peak_bandwidth_gb_s=100.0)
 
@@ -26,6 +37,8 @@ class Arm:
     t_one_ms: float = 10.0
     per_row: float = 0.02
     gammas: tuple[int, ...] = (2, 4, 8)
+    temperature: float = 0.0
+    options: dict[str, OptionValue] = field(default_factory=dict)  # of the drafter
 
 
 FACTS = {
@@ -75,7 +88,7 @@ def read_study(path: Path) -> Evidence:
     """The evidence of a study, as the commands read it."""
     with Store.open(path, read_only=True) as store:
         table = store.summary()
-        return evidence(table.columns, table.rows, store.models())
+        return evidence(table.columns, table.rows, store.models(), cases=store.cases())
 
 
 def _facts(name: str) -> ModelFacts:
@@ -110,8 +123,9 @@ def _trial(
         target=ModelRef(id=arm.target, sha256=arm.target * 8),
         prompt=PromptRef(key=prompt, sha256=prompt),
         n_predict=study.n_predict,
-        drafter=DrafterSpec(name=arm.drafter, draft=draft) if gamma else DrafterSpec(),
+        drafter=DrafterSpec(name=arm.drafter, draft=draft, options=arm.options) if gamma else DrafterSpec(),
         gamma=gamma,
+        sampling=Sampling(temperature=arm.temperature),
     )
     # The output is greedy, so acceptance is the same in every repeat; times are not.
     tokens = np.random.default_rng([study.seed, gamma, sum(map(ord, prompt + arm.target + (arm.draft or "")))])

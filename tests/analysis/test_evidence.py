@@ -3,7 +3,9 @@ from pathlib import Path
 import pytest
 
 from mlsd.analysis.evidence import COLUMNS, evidence, over_groups
+from mlsd.analysis.study_fits import fit_pairs
 from mlsd.errors import AnalysisError
+from mlsd.measure.store import Store
 
 from .studies import Arm, Study, read_study, write_study
 
@@ -33,8 +35,6 @@ def test_an_empty_study_and_a_table_of_something_else_are_refused() -> None:
 
 def test_invalid_trials_make_no_pairs(tmp_path: Path) -> None:
     path = write_study(tmp_path / "s.sqlite", Study(arms=(Arm(gammas=(4,)),), prompts=("code",), repeats=1))
-    from mlsd.measure.store import Store
-
     with Store.open(path, read_only=True) as store:
         table = store.summary()
         rows = [dict(zip(table.columns, row, strict=True)) for row in table.rows]
@@ -52,3 +52,17 @@ def test_groups_weigh_equally_and_one_group_has_no_interval() -> None:
     assert over_groups([3.0, 5.0], ["a", "a"]).low is None
     with pytest.raises(AnalysisError):
         over_groups([], [])
+
+
+def test_trials_of_another_sampling_are_left_out_and_counted(tmp_path: Path) -> None:
+    study = Study(arms=(Arm(), Arm(temperature=0.8, gammas=(4,))))
+    found = read_study(write_study(tmp_path / "s.sqlite", study))
+    assert len(found.pairs) == 36
+    assert found.n_other_settings == 24
+
+
+def test_options_of_a_drafter_tell_its_pairs_apart(tmp_path: Path) -> None:
+    arms = (Arm(drafter="pld", draft=None, options={"ngram": 2}), Arm(drafter="pld", draft=None, options={"ngram": 3}))
+    found = read_study(write_study(tmp_path / "s.sqlite", Study(arms=arms)))
+    assert {pair.options for pair in found.pairs} == {"ngram=2", "ngram=3"}
+    assert [fitted.options for fitted in fit_pairs(found)] == ["ngram=2", "ngram=3"]
