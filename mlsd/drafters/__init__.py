@@ -3,7 +3,7 @@
 A method's module has `make(bench) -> Drafter` and, where it takes any, `OPTIONS` and `PRESETS` (see `options`).
 A `check(spec)` beside them refuses what options alone do not show (a missing file).
 Where it needs a special target context it also has `target_options(options, spec, gamma, rollback) -> SessionOptions`;
-it may raise UnsupportedError there. Modules are imported only when their method is used.
+it may raise UnsupportedError there. `check_target(spec, path)` refuses a target by its file alone. Modules are imported only when their method is used.
 """
 
 from __future__ import annotations
@@ -26,8 +26,20 @@ from mlsd.records import DRAFT_MODEL, NO_DRAFTER, DrafterSpec, Sampling
 # name -> module under mlsd.drafters
 METHODS: dict[str, str] = {
     DRAFT_MODEL: "draft_model",
+    "draft-tree": "draft_tree",
+    "lookahead": "lookahead",
+    "layer-skip": "layer_skip",
     "pld": "pld",
     "rest": "rest",
+}
+
+_NO_HEADS = "llama.cpp has no graph for {}, so no GGUF of one can be loaded"
+# Methods of the literature that cannot run here -> why, and what comes closest.
+UNAVAILABLE: dict[str, tuple[str, str]] = {
+    "medusa": (_NO_HEADS.format("parallel Medusa heads"), "mtp drafts with a model's own next-token block."),
+    "hydra": (_NO_HEADS.format("sequential Hydra heads"), "mtp drafts with a model's own next-token block."),
+    "eagle": (_NO_HEADS.format("EAGLE heads of the first kind"), "llama.cpp knows the third kind only."),
+    "eagle2": (_NO_HEADS.format("EAGLE-2 heads"), "Its tree policy runs with drafters that give probabilities."),
 }
 
 
@@ -53,6 +65,9 @@ def method_module(name: str) -> Any:
 
     Raises: UnsupportedError for an unknown name, with the names that exist.
     """
+    if name in UNAVAILABLE:
+        why, instead = UNAVAILABLE[name]
+        raise UnsupportedError(f"{name} is not available in llama.cpp: {why}.", hint=instead)
     if name not in METHODS:
         raise UnsupportedError(
             f"There is no drafting method {name!r}.", hint=f"Known methods: {', '.join(sorted(METHODS))}."
@@ -102,6 +117,17 @@ def preset_gamma(spec: DrafterSpec) -> int | None:
     """The gamma of the preset that `spec` names; None when it names none."""
     preset = find_preset(spec, getattr(method_module(spec.name), "PRESETS", {}))
     return None if preset is None else preset.gamma
+
+
+def check_target(spec: DrafterSpec, target_path: Path) -> None:
+    """Ask the method whether it can serve the target in that file, before any model is loaded.
+
+    Raises: what the method raises, like InputError for a block that the model does not have.
+    """
+    if spec.name != NO_DRAFTER:
+        check = getattr(method_module(spec.name), "check_target", None)
+        if check is not None:
+            check(spec, target_path)
 
 
 class _NoOptions(msgspec.Struct, frozen=True):

@@ -98,7 +98,11 @@ class LlamaModel:
         return bool(self._native.llama_vocab_is_eog(self.vocab, token))
 
     def session(self, options: SessionOptions) -> LlamaSession:
-        """A new context over these weights; one that can verify trees where `options.tree` says so."""
+        """A new context over these weights; one that verifies trees or has taps where `options` say so."""
+        if options.tapped:
+            from mlsd.engine.taps import TappedSession
+
+            return TappedSession(self, options)
         if options.tree == "off":
             return LlamaSession(self, options)
         from mlsd.engine.tree_session import LlamaTreeSession
@@ -227,6 +231,12 @@ class LlamaSession:
 
     def __exit__(self, *_: Any) -> None:
         self.close()
+
+    @property
+    def has_position_axes(self) -> bool:
+        """Whether a position has several axes (M-RoPE), which its memory cells then hold."""
+        kind = self._native.llama_model_rope_type(self._model.handle)
+        return kind in (self._native.LLAMA_ROPE_TYPE_MROPE, self._native.LLAMA_ROPE_TYPE_IMROPE)
 
     # --- text -----------------------------------------------------------------------------------------------------
 

@@ -35,6 +35,7 @@ class SessionOptions(Record, frozen=True, kw_only=True):
     # Whether batches may branch, and what becomes of an accepted path: its memory cells stay ("keep"), or it is decoded
     # once more as a chain ("redecode": slower, and bit for bit what plain decoding leaves behind).
     tree: Literal["off", "keep", "redecode"] = "off"
+    tapped: bool = False  # values inside the network can be read and overwritten (`taps`); never in a timed session
 
 
 class Vocabulary(Record, frozen=True, kw_only=True):

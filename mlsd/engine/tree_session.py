@@ -43,6 +43,7 @@ class LlamaTreeSession(LlamaSession):
         self._tree = Tree(tokens=(), parents=())
         self._layout: Layout = layout(self._tree)
         self._n_root = 0
+        self._n_levels = 0  # grown since the last `truncate`
 
     def _open_batch(self) -> None:
         size = self.options.n_batch
@@ -109,6 +110,31 @@ class LlamaTreeSession(LlamaSession):
             raise fail(f"llama.cpp has no logits for node {node}")
         return np.ctypeslib.as_array(pointer, shape=(self.vocabulary.n_tokens,))
 
+    def grow(self, tokens: Sequence[int], parents: Sequence[int]) -> Logits:
+        """Decode one more level of a tree below the prefix, for a draft that grows one level at a time.
+
+        Token i continues node `parents[i]` of the level before (ROOT on the first level). Returns the logits after
+        each, shape (len(tokens), n_vocab). `truncate(n_past)` forgets all levels; a new tree starts from the prefix.
+        """
+        width, half = len(tokens), self.options.n_sequences // 2
+        if width > half:
+            raise EngineError(f"A level of {width} nodes needs {2 * width} sequences, there are {2 * half}.")
+        self._spread()
+        base, depth = self.n_past, self._n_levels
+        # Levels take turns with the two halves of the sequences, so that parents are still there to copy from.
+        first, before = (0, half) if depth % 2 == 0 else (half, 0)
+        for i, parent in enumerate(parents if depth else ()):
+            self._cut(first + i, base, -1)
+            self._native.llama_memory_seq_cp(self.memory, before + parent, first + i, base, base + depth)
+        self._tokens[:width] = tokens
+        self._positions[:width] = base + depth
+        self._n_ids[:width] = 1
+        self._id_lists[:width] = self._ids.ctypes.data + _ID_BYTES * np.arange(first, first + width)
+        self._wanted[:width] = 1
+        self._submit(width, f"a level of {width} nodes at position {base + depth}")
+        self._first_row, self._n_outputs, self._n_levels = 0, width, depth + 1
+        return self.logits()
+
     def _spread(self) -> None:
         """Let every sequence hold the prefix; done once a generation, later rows carry all ids themselves."""
         for sequence in range(self._n_held, self.options.n_sequences):
@@ -147,6 +173,7 @@ class LlamaTreeSession(LlamaSession):
         """Forget every position >= `n_past` in all sequences."""
         self._cut(-1, n_past, -1)
         self.n_past = n_past
+        self._n_levels = 0
 
     def _cut(self, sequence: int, first: int, end: int) -> None:
         if not self._native.llama_memory_seq_rm(self.memory, sequence, first, end):
@@ -155,5 +182,5 @@ class LlamaTreeSession(LlamaSession):
     def clear(self) -> None:
         """Forget everything."""
         super().clear()
-        self._n_held = 1
+        self._n_held, self._n_levels = 1, 0
         self._tree = Tree(tokens=(), parents=())

@@ -106,7 +106,7 @@ def test_the_command_builds_a_store_that_its_model_accepts_and_another_does_not(
     prompt = real_arena.model("smollm2").tokenize("The red house stands by the")
     run = real_arena.run("smollm2", f"rest:store={store},min_span=1", 4, prompt, 16)
     assert run.proposed > 0
-    with pytest.raises(VocabularyError, match="built with the tokenizer of smollm2"):
+    with pytest.raises(VocabularyError, match="built with the tokenizer of SmolLM2"):
         arena.run("llama", f"rest:store={store}", 4, prompt_of(1), 4)
 
 

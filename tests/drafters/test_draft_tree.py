@@ -1,0 +1,121 @@
+"""Trees from a draft model: grown as EAGLE-2 says, exact, and better than one chain of the same depth."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from mlsd.drafters.expansion import expand, likeliest
+from mlsd.engine.session import Logits, SessionOptions
+from mlsd.engine.tree import ROOT
+from mlsd.errors import InputError, UnsupportedError
+from tests.drafters.arena import Arena, prompt_of
+
+N_PREDICT = 48
+
+
+@pytest.mark.parametrize("draft", ["llama", "llama-noise01", "llama-other"])
+def test_output_equals_plain_decoding(arena: Arena, draft: str) -> None:
+    for gamma, method in ((6, "draft-tree:depth=2,top_k=3"), (24, "draft-tree:depth=4,top_k=5")):
+        prompt = prompt_of(gamma)
+        run = arena.run("llama", f"{method},commit=redecode", gamma, prompt, N_PREDICT, draft=draft)
+        assert run.tokens == arena.plain("llama", prompt, N_PREDICT)
+        assert all(r.proposed <= gamma for r in run.generation.rounds)
+        if draft == "llama":  # the likeliest path is the target's own
+            assert all(r.accepted == min(method.count("=4") * 2 + 2, r.committed - 1) for r in run.generation.rounds)
+
+
+def test_a_tree_accepts_more_than_a_chain_of_its_depth(arena: Arena) -> None:
+    accepted = {}
+    for top_k in (1, 8):
+        runs = [
+            arena.run("llama", f"draft-tree:depth=4,top_k={top_k}", 32, prompt_of(s), N_PREDICT, draft="llama-noise01")
+            for s in range(4)
+        ]
+        accepted[top_k] = sum(r.accepted for r in runs) / sum(len(r.generation.rounds) for r in runs)
+    assert accepted[8] > accepted[1]
+
+
+@pytest.mark.parametrize(
+    ("target", "draft", "complaint"),
+    [
+        ("qwen35", "qwen35-noise01", "target with attention memory only"),
+        ("llama", "qwen35-noise01", "recurrent memory"),
+    ],
+)
+def test_recurrent_memory_is_refused(arena: Arena, target: str, draft: str, complaint: str) -> None:
+    with pytest.raises(UnsupportedError, match=complaint):
+        arena.run(target, "draft-tree", 8, prompt_of(1), 4, draft=draft)
+
+
+def test_without_a_draft_there_is_nothing_to_draft_with(arena: Arena) -> None:
+    with pytest.raises(InputError, match="needs a draft"):
+        arena.run("llama", "draft-tree", 8, prompt_of(1), 4)
+
+
+def test_each_level_grown_equals_its_paths_decoded_alone(arena: Arena) -> None:
+    prefix, plain = tuple(range(30, 44)), SessionOptions(n_ctx=256, n_threads=1, device_sampling=False)
+    wide = SessionOptions(n_ctx=256, n_threads=1, device_sampling=False, n_sequences=8, tree="keep")
+    levels = [((1, 2, 3), (ROOT,) * 3), ((4, 5, 6, 7), (2, 0, 0, 1)), ((8, 9), (3, 1)), ((10, 11), (1, 1))]
+    model = arena.model("llama")
+    with model.session(wide) as session, model.session(plain) as single:
+        for _ in range(2):  # a second tree starts from the prefix again
+            session.clear()
+            session.decode(prefix)
+            paths: list[tuple[int, ...]] = [()]
+            for tokens, parents in levels:
+                rows = session.grow(tokens, parents)
+                paths = [(*paths[max(parent, 0)], token) for token, parent in zip(tokens, parents, strict=True)]
+                alone = []
+                for path in paths:
+                    single.clear()
+                    single.decode(prefix)
+                    for token in path:
+                        single.decode((token,))
+                    alone.append(single.logits()[0])
+                # Levels are not in depth-first order, so kernels sum in another order; other paths lie far away.
+                distances = np.abs(rows[:, None] - np.stack(alone)).max(axis=2)
+                assert distances.diagonal().max() < 0.5
+                assert (distances + 100 * np.eye(len(paths))).min() > 1
+            session.truncate(len(prefix))
+
+
+def table(rows: dict[tuple[int, ...], list[float]]):  # type: ignore[no-untyped-def]
+    """A model that is a table of probabilities; remembers the levels it was asked for."""
+    asked: list[list[tuple[int, ...]]] = []
+
+    def logits(path: tuple[int, ...]) -> Logits:
+        return np.log(np.array(rows[path], dtype=np.float32))
+
+    def grow(tokens: Sequence[int], parents: Sequence[int]) -> Logits:
+        before = asked[-1] if asked else [()]
+        asked.append([(*before[max(parent, 0)], token) for token, parent in zip(tokens, parents, strict=True)])
+        return np.stack([logits(path) for path in asked[-1]])
+
+    return logits(()), grow, asked
+
+
+def test_the_likeliest_nodes_are_grown_and_kept() -> None:
+    rows = {
+        (): [0.6, 0.3, 0.1],
+        (0,): [0.5, 0.3, 0.2],
+        (1,): [0.9, 0.05, 0.05],
+        (0, 0): [0.4, 0.3, 0.3],
+        (1, 0): [0.98, 0.01, 0.01],
+    }
+    first, grow, asked = table(rows)
+    tree = expand(first, grow, depth=3, top_k=2, n_nodes=5)
+    assert asked == [[(0,), (1,)], [(0, 0), (1, 0)]]  # 0.30 and 0.27 beat 0.18 and 0.015
+    # 0.6, 0.3 (two nodes), 0.27, 0.2646: the two branches, likelier first
+    assert tree.tokens == (0, 0, 1, 0, 0)
+    assert tree.parents == (ROOT, 0, ROOT, 2, 3)
+
+
+def test_log_probabilities_are_those_of_the_softmax() -> None:
+    logits = np.random.default_rng(1).normal(size=50).astype(np.float32)
+    best, log_p = likeliest(logits, 5)
+    softmax = np.exp(logits) / np.exp(logits).sum()
+    assert best.tolist() == np.argsort(-softmax)[:5].tolist()
+    np.testing.assert_allclose(np.exp(log_p), softmax[best], rtol=1e-5)
