@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -16,6 +17,7 @@ from mlsd.units import NOT_MEASURED, format_number, format_percent
 if TYPE_CHECKING:
     from mlsd.analysis.trials import ArmSummary
     from mlsd.measure.bench import BenchRequest
+    from mlsd.measure.job import ModelFile
 
 _GAMMAS = (1, 2, 4, 8, 16)
 
@@ -43,10 +45,11 @@ def bench(target: str, as_json: bool, **options: Any) -> None:
     TARGET and the draft are GGUF paths or ids that `mlsd models list` shows.
     """
     from mlsd.measure.bench import bench_cases, run_bench
+    from mlsd.measure.runner import machine_lock
 
     request = _request(target, options)
     cases = {case.id: case for case in bench_cases(request)}
-    with _Progress(total=len(cases) * request.repeats) as progress:
+    with machine_lock(), _Progress(total=len(cases) * request.repeats) as progress:
         trials = run_bench(request, progress.on_event)
     if all(trial.status == "failed" for trial in trials):
         raise WorkerError(f"Every trial failed: {trials[0].error}")
@@ -71,7 +74,7 @@ def _request(target: str, options: dict[str, Any]) -> BenchRequest:
     draft_file = model_file(options["draft"]) if options["draft"] else None
     draft_ref = None if draft_file is None else draft_file.ref
     name = options["drafter_text"] or (DRAFT_MODEL if draft_file else NO_DRAFTER)
-    drafter, gammas = _drafter(name, draft_ref, options["gamma"])
+    drafter, gammas = _drafter(name, draft_ref, options["gamma"], target_file)
     return BenchRequest(
         target=target_file,
         drafter=drafter,
@@ -94,14 +97,17 @@ def _request(target: str, options: dict[str, Any]) -> BenchRequest:
     )
 
 
-def _drafter(text: str, draft: ModelRef | None, gammas: tuple[int, ...] | None) -> tuple[DrafterSpec, tuple[int, ...]]:
+def _drafter(
+    text: str, draft: ModelRef | None, gammas: tuple[int, ...] | None, target: ModelFile
+) -> tuple[DrafterSpec, tuple[int, ...]]:
     """The method asked for with its options checked, and the gammas to measure it at."""
-    from mlsd.drafters import preset_gamma, resolve_spec
+    from mlsd.drafters import check_target, preset_gamma, resolve_spec
 
     if text == NO_DRAFTER:
         return DrafterSpec(), ()
     spec = parse_drafter(text, draft)
     resolved, preset = resolve_spec(spec), preset_gamma(spec)
+    check_target(resolved, Path(target.path))
     return resolved, gammas or (_GAMMAS if preset is None else (preset,))
 
 
@@ -166,6 +172,10 @@ def _print(request: BenchRequest, trials: list[Trial], summaries: list[ArmSummar
         if row.n_valid < row.n_trials:
             n_bad = row.n_trials - row.n_valid
             note(f"INVALID  {row.arm} gamma {row.gamma}: {n_bad} of {row.n_trials} trials: {row.invalid_reason}")
+    if any(trial.stats.get("timed") == 0 for trial in trials):
+        note("NOT TIMED  SD drafts inside the target to learn what is accepted; its times say nothing of the method.")
+    for label in sorted({str(trial.rollback_draft) for trial in trials if trial.stats.get("sync_fallback")}):
+        note(f"FELL BACK  The draft works on its own memory: {label}")
 
 
 def _cells(row: ArmSummary) -> list[str]:

@@ -19,7 +19,8 @@ _REAL_DRAFT = "smollm2-135m-noise05"
 @click.option("--out", type=click.Path(path_type=Path), default="results/demo", show_default=True, help="Folder.")
 @click.option("--quick", is_flag=True, help="Fewer tokens and repeats: a look, not a measurement.")
 @click.option("--n-threads", type=click.IntRange(min=1), help="CPU threads [default: performance cores].")
-def demo(out: Path, quick: bool, n_threads: int | None) -> None:
+@click.pass_context
+def demo(ctx: click.Context, /, out: Path, quick: bool, n_threads: int | None) -> None:
     """Measure a real model and the embedded tiny family, and write a report of it."""
     database = out / "demo.sqlite"
     for old in out.glob("demo.sqlite*"):  # this command's own file; a demo starts from nothing
@@ -37,6 +38,8 @@ def demo(out: Path, quick: bool, n_threads: int | None) -> None:
     for title, command in steps:
         note(f"\n{title}\n$ mlsd {shlex.join(command)}")
         try:
-            cli.main(args=command, prog_name="mlsd", standalone_mode=False)
+            code = cli.main(args=command, prog_name="mlsd", standalone_mode=False)
         except MlsdError as error:
             raise MlsdError(f"The demo stopped in `mlsd {command[0]}`: {error.message}", hint=error.hint) from error
+        if code:
+            ctx.exit(code)

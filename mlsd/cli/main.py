@@ -16,6 +16,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "fit": ("fit", "Fit cost models and T(k) to a study, with intervals and prediction errors."),
     "audit": ("audit", "Ask of published or own numbers whether they can be true."),
     "bench": ("bench", "Measure plain and speculative decoding of one target side by side."),
+    "calibrate": ("calibrate", "Time a model's passes at every width, and see which experts they read."),
     "doctor": ("doctor", "Show this machine, the build, and which profiles fit."),
     "draft-from": ("draft_from", "Cut a draft out of a model: some of its blocks, or one part of each."),
     "export": ("export", "Write a study database as CSV, Parquet, JSON or in another tool's layout."),
@@ -25,6 +26,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "perturb": ("perturb", "Write a copy of a model with noise on its weights: a draft of chosen closeness."),
     "plan": ("plan", "Show what suites would measure, how long it takes and what it needs."),
     "probe": ("probe", "Test which rollback strategies are exact for a model on this backend."),
+    "report": ("report", "Write which setting to use, and everything behind it, as one HTML page and Markdown."),
     "results": ("results", "List, filter and show the trials of a study database."),
     "run": ("run", "Run suites on the models of a profile, resumable, into a study database."),
     "synth": ("synth", "Write a model of any size with random weights, to measure without a download."),
@@ -64,7 +66,9 @@ def cli() -> None:
 def main(argv: list[str] | None = None) -> None:
     """Run one command; an error of ours becomes one clear message and its exit code."""
     try:
-        cli.main(args=argv, prog_name="mlsd", standalone_mode=False)
+        code = cli.main(args=argv, prog_name="mlsd", standalone_mode=False)
+        if isinstance(code, int) and code:  # what `ctx.exit` asked for
+            sys.exit(code)
     except click.ClickException as error:
         error.show()
         sys.exit(error.exit_code)

@@ -37,7 +37,7 @@ def run(ctx: click.Context, /, suites: tuple[str, ...], as_json: bool, dry_run: 
     A trial that fails is a row with its reason. Only one run at a time measures on a machine.
     """
     from mlsd.measure.process import run_info
-    from mlsd.measure.runner import default_database, run_jobs
+    from mlsd.measure.runner import default_database, machine_lock, run_jobs
     from mlsd.measure.store import Store
     from mlsd.measure.study import plan_jobs
     from mlsd.models import Library
@@ -61,25 +61,34 @@ def run(ctx: click.Context, /, suites: tuple[str, ...], as_json: bool, dry_run: 
         raise InputError(
             f"Profile {profile.name} has no models for suite {', '.join(suites)}.", hint="See `mlsd plan`."
         )
-    local = resolve_all(library, list(plan.models()))
-    plan = expand(loaded, profile, {**{e.id: entry_ref(e) for e in library.manifest}, **_refs(local)}, overrides)
-    environment = _environment(run_info(overrides.engine))
-    check_memory(plan, environment)
-    jobs = plan_jobs(
-        plan, {model_id: model.path for model_id, model in local.items()}, cool_down_s=options["cool_down_s"]
-    )
     path = options["db"] or default_database(profile.name)
-    with Store.open(path) as store:
-        with make_watcher() as watcher:
-            plan_record, settings = _plan_record(plan, ctx), _settings(options)
-            outcome = run_jobs(jobs, store, environment, _facts(local), plan_record, settings, watcher)
-        warnings = _warn(store, outcome, environment, overrides.engine.n_threads)
+    with machine_lock():
+        check_database(path)
+        local = resolve_all(library, list(plan.models()))
+        plan = expand(loaded, profile, {**{e.id: entry_ref(e) for e in library.manifest}, **_refs(local)}, overrides)
+        environment = _environment(run_info(overrides.engine))
+        check_memory(plan, environment)
+        paths = {model_id: model.path for model_id, model in local.items()}
+        jobs = plan_jobs(plan, paths, cool_down_s=options["cool_down_s"])
+        with Store.open(path) as store:
+            with make_watcher() as watcher:
+                plan_record, settings = _plan_record(plan, ctx), _settings(options)
+                outcome = run_jobs(jobs, store, environment, _facts(local), plan_record, settings, watcher)
+            warnings = _warn(store, outcome, environment, overrides.engine.n_threads)
     if as_json:
         print_json({"database": str(path), "outcome": outcome, "warnings": warnings})
     else:
         _say_outcome(path, outcome)
     if outcome.interrupted:
         ctx.exit(130)
+
+
+def check_database(path: Path) -> None:
+    """See before any work that an existing database can be used. Raises: StoreError, SchemaError."""
+    from mlsd.measure.store import Store
+
+    if path.exists():
+        Store.open(path, create=False).close()
 
 
 def choose_profile(name: str | None, library: Any) -> tuple[Profile, bool]:

@@ -6,8 +6,8 @@ killed run goes on where its last committed trial was.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -60,21 +60,25 @@ class Watcher:
         """A trial was committed."""
 
 
-def machine_lock() -> AbstractContextManager[Any]:
-    """One run at a time on a machine: two would measure each other.
+@contextmanager
+def machine_lock() -> Iterator[None]:
+    """One measurement at a time on a machine: two would measure each other.
 
-    Raises: LockError naming the lock when another run holds it.
+    Raises: LockError when another run holds the lock, or when it cannot be made.
     """
     path = cache_dir() / "run.lock"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    lock = filelock.FileLock(path, timeout=0)
     try:
-        lock.acquire()
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with filelock.FileLock(path, timeout=0):
+            yield
     except filelock.Timeout:
         raise LockError(
             f"Another run of mlsd holds this machine ({path}).", hint="Wait for it; two runs would disturb each other."
         ) from None
-    return lock
+    except PermissionError as error:
+        raise LockError(
+            f"The lock {error.filename or path} cannot be written.", hint="Name a writable folder with MLSD_CACHE."
+        ) from error
 
 
 def run_jobs(
@@ -90,35 +94,34 @@ def run_jobs(
 
     A job that cannot run leaves failed trials with its reason, and the next job runs. Ctrl-C ends the run after the
     last committed trial and is reported in the outcome.
-    Raises: LockError, StoreError.
+    The caller holds `machine_lock`. Raises: StoreError.
     """
     watcher = watcher or Watcher()
-    with machine_lock():
-        cases = {slot.case_id: slot.case for job in jobs for slot in job.slots}
-        if settings.fresh:
-            store.retire(environment, cases)
-        done = store.done(environment)
-        finished = set(done.ok)
-        if settings.keep_failed:
-            finished |= set(done.failed)
-        run_id = store.begin_run(environment, plan, settings.seed)
-        store.add_models(models)
-        store.add_cases(run_id, cases)
-        tally = _Tally(run_id, sum(len(job.slots) for job in jobs), environment_key(environment))
-        todo = [(job, tuple(slot for slot in job.slots if slot_key(slot) not in finished)) for job in jobs]
-        tally.n_skipped = tally.n_total - sum(len(slots) for _, slots in todo)
-        watcher.begin(tally.n_total, tally.n_skipped)
-        try:
-            for job, slots in todo:
-                if settings.limit is not None:
-                    slots = slots[: max(0, settings.limit - tally.n_run)]
-                if slots:
-                    _run_job(job, slots, store, tally, settings, watcher)
-        except KeyboardInterrupt:
-            store.end_run(run_id, "interrupted")
-            return tally.outcome(interrupted=True)
-        store.end_run(run_id)
-        return tally.outcome()
+    cases = {slot.case_id: slot.case for job in jobs for slot in job.slots}
+    if settings.fresh:
+        store.retire(environment, cases)
+    done = store.done(environment)
+    finished = set(done.ok)
+    if settings.keep_failed:
+        finished |= set(done.failed)
+    run_id = store.begin_run(environment, plan, settings.seed)
+    store.add_models(models)
+    store.add_cases(run_id, cases)
+    tally = _Tally(run_id, sum(len(job.slots) for job in jobs), environment_key(environment))
+    todo = [(job, tuple(slot for slot in job.slots if slot_key(slot) not in finished)) for job in jobs]
+    tally.n_skipped = tally.n_total - sum(len(slots) for _, slots in todo)
+    watcher.begin(tally.n_total, tally.n_skipped)
+    try:
+        for job, slots in todo:
+            if settings.limit is not None:
+                slots = slots[: max(0, settings.limit - tally.n_run)]
+            if slots:
+                _run_job(job, slots, store, tally, settings, watcher)
+    except KeyboardInterrupt:
+        store.end_run(run_id, "interrupted")
+        return tally.outcome(interrupted=True)
+    store.end_run(run_id)
+    return tally.outcome()
 
 
 class _Tally:

@@ -8,7 +8,7 @@ from pathlib import Path
 from mlsd.hardware import read_environment
 from mlsd.measure.bench import BenchRequest, bench_cases, interleave
 from mlsd.measure.job import Job, ModelFile, PromptText, prompt_key
-from mlsd.measure.runner import RunOutcome, RunSettings, run_jobs
+from mlsd.measure.runner import RunOutcome, RunSettings, machine_lock, run_jobs
 from mlsd.measure.store import Store
 from mlsd.prompts import load_prompt
 from mlsd.records import DRAFT_MODEL, DrafterSpec, EngineOptions, ModelRef
@@ -46,7 +46,7 @@ def make_jobs(folder: Path, *, n_predict: int = 24, repeats: int = 3) -> tuple[J
 
 
 def run_study(folder: Path, database: Path, **settings: object) -> RunOutcome:
-    with Store.open(database) as store:
+    with machine_lock(), Store.open(database) as store:
         return run_jobs(make_jobs(folder), store, read_environment(), (), {}, RunSettings(**settings))  # type: ignore[arg-type]
 
 

@@ -1,0 +1,126 @@
+"""``mlsd run`` on the embedded tiny family: first line, resume, interrupt, and bad input."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+from mlsd.measure.runner import machine_lock
+from mlsd.measure.store import Store
+from tests.cli.conftest import Ran
+
+Mlsd = Callable[..., Ran]
+QUICK = ("--n-threads", 1, "--n-predict", 16, "--repeats", 1, "--prompts", "factual", "--gamma", "4")
+
+
+def test_the_first_line_says_that_nobody_chose_the_profile(mlsd: Mlsd, tmp_path: Path) -> None:
+    result = mlsd("run", "D", "--db", tmp_path / "d.sqlite", *QUICK)
+    assert result.code == 0, result.err
+    assert result.err.splitlines()[0].startswith("No profile was chosen: tiny, nothing larger is downloaded")
+
+
+def test_a_run_can_be_limited_resumed_and_made_afresh(mlsd: Mlsd, tmp_path: Path) -> None:
+    common = ("run", "B", "D", "--profile", "tiny", "--db", tmp_path / "s.sqlite", *QUICK, "--json")
+    first = json.loads(mlsd(*common, "--limit", 1).out)["outcome"]
+    assert (first["n_ok"], first["n_failed"]) == (2, 0)
+    second = json.loads(mlsd(*common).out)["outcome"]
+    assert second["n_skipped"] == 2
+    assert second["n_ok"] == 4
+    fresh = json.loads(mlsd(*common, "--fresh").out)["outcome"]
+    assert (fresh["n_ok"], fresh["n_skipped"]) == (6, 0)
+    with Store.open(tmp_path / "s.sqlite", create=False) as store:
+        assert store.check() == []
+
+
+def test_a_dry_run_shows_the_plan_and_writes_nothing(mlsd: Mlsd, tmp_path: Path) -> None:
+    result = mlsd("run", "B", "--profile", "tiny", "--db", tmp_path / "s.sqlite", "--dry-run")
+    assert result.code == 0
+    assert "study trials" in result.out
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("X", "--profile", "tiny"), "X"),
+        (("B", "--profile", "imaginary"), "no profile called 'imaginary'"),
+        (("B", "--profile", "tiny", "--drafts", "nobody"), "nobody"),
+        (("B", "--profile", "tiny", "--prompts", "nonsense"), "no prompt called 'nonsense'"),
+        (("B", "--profile", "tiny", "--gamma", "0"), "--gamma holds 0"),
+        (("B", "--profile", "tiny", "--repeats", "0"), "--repeats is 0"),
+        (("B", "--profile", "study"), "mlsd models pull"),
+    ],
+)
+def test_bad_input_ends_with_a_clear_message_and_writes_nothing(
+    mlsd: Mlsd, tmp_path: Path, arguments: tuple[str, ...], message: str
+) -> None:
+    result = mlsd("run", *arguments, "--db", tmp_path / "s.sqlite", "--n-threads", 1)
+    assert result.code == 2
+    assert message in result.err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_database_of_a_newer_version_is_refused_untouched(mlsd: Mlsd, tmp_path: Path) -> None:
+    path = tmp_path / "future.sqlite"
+    with Store.open(path) as store:
+        store._connection.execute("PRAGMA user_version = 999")
+    before = path.read_bytes()
+    result = mlsd("run", "D", "--profile", "tiny", "--db", path, *QUICK)
+    assert result.code == 2
+    assert "999" in result.err
+    assert path.read_bytes() == before
+
+
+def test_a_second_run_at_the_same_time_is_refused_and_leaves_nothing(mlsd: Mlsd, tmp_path: Path) -> None:
+    with machine_lock():
+        result = mlsd("run", "D", "--profile", "tiny", "--db", tmp_path / "s.sqlite", *QUICK)
+    assert result.code == 2
+    assert "Another run of mlsd holds this machine" in result.err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_load_larger_than_memory_is_refused(mlsd: Mlsd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import msgspec
+
+    from mlsd import hardware
+
+    small = msgspec.structs.replace(hardware.read_environment(), memory_bytes=1_000_000)
+    monkeypatch.setattr(hardware, "read_environment", lambda backend=None: small)
+    result = mlsd("run", "D", "--profile", "tiny", "--db", tmp_path / "s.sqlite", *QUICK)
+    assert result.code == 2
+    assert "for its weights; this machine has 0.0 GB" in result.err
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.heavy
+def test_ctrl_c_ends_with_130_leaves_no_process_and_the_same_command_goes_on(mlsd: Mlsd, tmp_path: Path) -> None:
+    command = ["run", "B", "--profile", "tiny", "--db", str(tmp_path / "s.sqlite"), "--n-threads", "1"]
+    command += ["--n-predict", "200", "--prompts", "factual", "--gamma", "4", "--repeats", "2"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "mlsd", *command], stderr=subprocess.PIPE, text=True, env=dict(os.environ)
+    )
+    assert process.stderr is not None
+    for line in process.stderr:
+        if line.startswith("[1/"):
+            break
+    workers = psutil.Process(process.pid).children()
+    process.send_signal(signal.SIGINT)
+    rest = process.stderr.read()
+    assert process.wait(30) == 130
+    assert "the same command goes on where it stopped" in rest
+    deadline = time.monotonic() + 20
+    while any(worker.is_running() and worker.status() != "zombie" for worker in workers):
+        assert time.monotonic() < deadline, "a worker outlived its run"
+        time.sleep(0.05)
+    resumed = json.loads(mlsd(*command, "--json").out)["outcome"]
+    assert resumed["n_skipped"] >= 1
+    assert resumed["n_left"] == 0
