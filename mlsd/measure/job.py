@@ -9,6 +9,7 @@ import datetime
 
 from mlsd.engine._native import BackendInfo
 from mlsd.engine.probe import ProbeReport
+from mlsd.measure.rows import CalibrationPoint, Coverage, ExpertLoad
 from mlsd.records import Case, EngineOptions, ModelRef, PromptRef, Record, Trial
 
 
@@ -86,6 +87,37 @@ class Info(Record, frozen=True, kw_only=True, tag=True):
     backend: BackendInfo
 
 
+class CalibrateJob(Record, frozen=True, kw_only=True, tag=True):
+    """Time passes of a target, and of a draft beside it; and see which experts the target chooses."""
+
+    target: ModelFile
+    draft: ModelFile | None = None
+    engine: EngineOptions
+    text: str  # real text; at least as many tokens as depth and widest pass need
+    widths: tuple[int, ...]  # k of T(k)
+    depths: tuple[int, ...]  # positions in the context before a pass
+    windows: tuple[int, ...] = ()  # of consecutive tokens, for expert coverage; empty: do not ask
+    n_experts: int = 0  # routed experts of a layer; 0 for a dense target, which has no coverage
+    budget_s: float = 60.0  # timing ends after the repeat that reaches it
+    precision: float = 0.02  # or as soon as the 95 % interval of every cell's mean is this narrow, relative
+    least_repeats: int = 3
+    seed: int = 0  # of the order of passes
+
+
+class Passes(Record, frozen=True, kw_only=True, tag=True):
+    """The timed passes of one repeat of a calibration."""
+
+    points: tuple[CalibrationPoint, ...]
+    half_width: float | None  # of the widest interval so far, relative; None before three repeats
+
+
+class Covered(Record, frozen=True, kw_only=True, tag=True):
+    """The experts that the target of a calibration chose."""
+
+    coverage: tuple[Coverage, ...]
+    loads: tuple[ExpertLoad, ...]
+
+
 class Loaded(Record, frozen=True, kw_only=True, tag=True):
     """The models are in memory and the arms of the job can run."""
 
@@ -125,8 +157,8 @@ class Finished(Record, frozen=True, kw_only=True, tag=True):
     """Every slot was visited."""
 
 
-Event = Loaded | Started | Progress | Done | Refused | Finished | Probed | Info
-Work = Job | ProbeJob | InfoJob
+Event = Loaded | Started | Progress | Done | Refused | Finished | Probed | Info | Passes | Covered
+Work = Job | ProbeJob | InfoJob | CalibrateJob
 
 
 def prompt_key(prompt: PromptRef) -> str:

@@ -18,6 +18,8 @@ from mlsd import errors
 from mlsd.engine._native import BackendInfo
 from mlsd.errors import MlsdError, WorkerError
 from mlsd.measure.job import (
+    CalibrateJob,
+    Covered,
     Done,
     Event,
     Finished,
@@ -25,6 +27,7 @@ from mlsd.measure.job import (
     InfoJob,
     Job,
     ModelFile,
+    Passes,
     Probed,
     ProbeJob,
     Progress,
@@ -94,6 +97,22 @@ def run_probe(model: ModelFile, engine: EngineOptions, *, patience_s: float = DE
             if isinstance(event, Probed):
                 return event
         raise WorkerError(f"The worker process died while it probed {model.ref.id}: {worker.obituary()}")
+
+
+def run_calibration(job: CalibrateJob, *, patience_s: float = DEFAULT_PATIENCE_S) -> Iterator[Passes | Covered]:
+    """Calibrate in a worker process and yield each repeat's passes, then the experts of a mixture.
+
+    Raises: the worker's own MlsdError, WorkerError when it dies; what was yielded before stands.
+    """
+    with _Worker(job) as worker:
+        for event in worker.events(patience_s):
+            if isinstance(event, Refused):
+                raise _as_error(event)
+            if isinstance(event, Finished):
+                return
+            if isinstance(event, Passes | Covered):
+                yield event
+        raise WorkerError(f"The worker process died while it timed {job.target.ref.id}: {worker.obituary()}")
 
 
 def run_info(engine: EngineOptions, *, patience_s: float = DEFAULT_PATIENCE_S) -> BackendInfo:

@@ -1,0 +1,184 @@
+"""``mlsd calibrate``: what a pass of a model costs at every width, and which experts it reads."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from mlsd.cli.options import IntList, engine_options, make_engine, model_file
+from mlsd.cli.output import note, print_json, print_table, table
+from mlsd.errors import InputError
+from mlsd.units import NOT_MEASURED, format_number, format_percent
+
+if TYPE_CHECKING:
+    from mlsd.analysis.calibration import PassTime, TargetCurve
+    from mlsd.analysis.experts import CoverageTable
+    from mlsd.measure.job import CalibrateJob
+    from mlsd.records import ModelFacts
+
+DEFAULT_DB = Path("results") / "calibration.sqlite"
+_WIDTHS = (*range(1, 34), 48, 64)
+_SHOWN = (1, 2, 5, 9, 17, 33)
+_WINDOWS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 16, 17, 24, 32, 33)
+
+
+@click.command()
+@click.argument("model")
+@click.option("--draft", help="Time a draft beside it, and see the experts that its proposals choose.")
+@click.option("--depth", "depths", type=IntList(), default=(128,), help="Positions in the context [default: 128].")
+@click.option("--widths", type=IntList(), default=_WIDTHS, help="k of T(k) [default: 1 to 33, 48, 64].")
+@click.option("--budget-s", type=float, default=120.0, show_default=True, help="Seconds after which timing ends.")
+@click.option("--precision", type=float, default=0.02, show_default=True, help="End when all intervals are narrower.")
+@click.option("--text", "text_file", type=click.Path(dir_okay=False), help="Real text to use [default: a shipped one].")
+@click.option("--no-coverage", is_flag=True, help="Do not ask a mixture for its experts.")
+@click.option("--db", type=click.Path(path_type=Path), default=DEFAULT_DB, help=f"Results [default: {DEFAULT_DB}].")
+@click.option("--seed", type=int, default=0, show_default=True, help="Of the order of passes.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@engine_options
+def calibrate(model: str, draft: str | None, db: Path, as_json: bool, **options: Any) -> None:
+    """Time passes of MODEL over k tokens for many k, in random order, and store them beside a study's trials.
+
+    MODEL and the draft are GGUF paths or ids that `mlsd models list` shows.
+    """
+    from mlsd.analysis.calibration import pass_times, target_curve
+    from mlsd.analysis.experts import coverage_table
+    from mlsd.measure.calibration import run_and_store
+    from mlsd.measure.process import run_info
+    from mlsd.measure.store import Store
+
+    job, facts = _job(model, draft, options)
+    with Store.open(db) as store:
+        result = run_and_store(job, store, run_info(job.engine), facts, on_repeat=_say)
+    curves = [target_curve(result.target_points, depth) for depth in job.depths]
+    costs = {
+        name: [p for p in pass_times(points) if p.kind != "target_pass"]
+        for name, points in (("target", result.target_points), ("draft", result.draft_points))
+    }
+    experts = coverage_table(result.coverage, facts[0], result.loads) if result.coverage else None
+    if as_json:
+        print_json(
+            {
+                "database": str(db),
+                "model": facts[0],
+                "draft": facts[1] if draft else None,
+                "half_width": result.half_width,
+                "curves": curves,
+                "costs": costs,
+                "experts": experts,
+            }
+        )
+        return
+    for curve in curves:
+        _print_curve(facts[0], curve)
+    _print_costs(costs)
+    if experts is not None:
+        _print_experts(experts)
+    worst = format_percent(result.half_width)
+    note(f"{result.n_repeats} repeats; the widest 95 % interval is +-{worst}. Stored in {db}.")
+
+
+def _job(model: str, draft: str | None, options: dict[str, Any]) -> tuple[CalibrateJob, list[ModelFacts]]:
+    from mlsd.gguf_tools.read import model_facts
+    from mlsd.measure.job import CalibrateJob
+    from mlsd.prompts import load_prompt, prompt_from_file
+
+    widths, depths = options["widths"], options["depths"]
+    if not widths or min(widths) < 1:
+        raise InputError("--widths must be positive numbers of positions.", hint="Like --widths 1,2,3,5,9,17.")
+    if 1 not in widths:
+        raise InputError("--widths must hold 1: T(1) is what everything is compared with.")
+    if not depths or min(depths) < 1:
+        raise InputError("--depth must be at least 1 position.")
+    if options["budget_s"] <= 0 or options["precision"] <= 0:
+        raise InputError("--budget-s and --precision must be above 0.")
+    target_file = model_file(model)
+    draft_file = model_file(draft) if draft else None
+    facts = [model_facts(Path(f.path), ref=f.ref) for f in (target_file, draft_file) if f is not None]
+    text = prompt_from_file(options["text_file"]) if options["text_file"] else load_prompt("length-1024")
+    mixture = bool(facts[0].n_experts) and not options["no_coverage"]
+    job = CalibrateJob(
+        target=target_file,
+        draft=draft_file,
+        engine=make_engine(options["n_threads"], options["n_gpu_layers"], options["n_ctx"], options["flash_attention"]),
+        text=text.text,
+        widths=tuple(sorted(set(widths))),
+        depths=tuple(sorted(set(depths))),
+        windows=_WINDOWS if mixture else (),
+        n_experts=facts[0].n_experts or 0,
+        budget_s=options["budget_s"],
+        precision=options["precision"],
+        seed=options["seed"],
+    )
+    return job, facts
+
+
+def _say(n_repeats: int, half_width: float | None) -> None:
+    import sys
+
+    if sys.stderr.isatty():
+        note(f"repeat {n_repeats}: widest interval +-{format_percent(half_width)}")
+
+
+def _print_curve(facts: ModelFacts, curve: TargetCurve) -> None:
+    made = table(
+        f"T(k) of {facts.ref.id} at depth {curve.depth}",
+        ["k", "T(k), ms", "95 % interval", "T(1)/T(k)", "T(k)/(k T(1))"],
+    )
+    for row in curve.passes:
+        made.add_row(
+            str(row.rows),
+            format_number(row.ms.value, 3),
+            _bounds(row),
+            format_number(curve.efficiency[row.rows], 3),
+            format_number(curve.per_row[row.rows], 3),
+        )
+    print_table(made)
+    if curve.steps is not None:
+        jumps = [
+            f"{edge} rows ({jump:+.2f} ms)" for edge, jump in zip(curve.steps.edges, curve.steps.jumps_ms, strict=True)
+        ]
+        found = ", ".join(jumps) if jumps else "none"
+        line = f"{curve.steps.fixed_ms:.3f} + {curve.steps.per_row_ms:.3f} k ms"
+        click.echo(f"Kernel steps found: {found}; between them T(k) = {line}.")
+
+
+def _bounds(row: PassTime) -> str:
+    return NOT_MEASURED if row.ms.low is None else f"{row.ms.low:.3f} .. {row.ms.high:.3f}"
+
+
+def _print_costs(costs: dict[str, list[PassTime]]) -> None:
+    made = table("Other costs", ["model", "kind", "rows", "depth", "ms", "95 % interval"], left=2)
+    many = ("sample", "rollback")  # one for every width: a few tell the story, --json has all
+    shown = [(name, row) for name, rows in costs.items() for row in rows if row.kind not in many or row.rows in _SHOWN]
+    for name, row in shown:
+        made.add_row(
+            name,
+            row.kind,
+            str(row.rows),
+            str(row.depth),
+            format_number(row.ms.value, 3 if row.ms.value > 0.1 else 4),
+            _bounds(row),
+        )
+    print_table(made)
+
+
+def _print_experts(experts: CoverageTable) -> None:
+    made = table(
+        f"Experts of a layer in k tokens (E = {experts.n_experts}, K = {experts.n_used})",
+        ["k", "text", "drafted", "uniform", f"r = {format_number(experts.correlation)}"],
+    )
+    for row in experts.rows:
+        made.add_row(
+            str(row.window),
+            format_number(row.text),
+            format_number(row.drafted),
+            format_number(row.uniform),
+            format_number(row.correlated),
+        )
+    print_table(made)
+    click.echo(
+        f"Neighbouring tokens share {format_number(experts.overlap)} of their {experts.n_used} experts; the busiest "
+        f"expert of a layer is chosen {format_number(experts.imbalance, 1)} times as often as the mean."
+    )

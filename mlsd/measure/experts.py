@@ -1,0 +1,100 @@
+"""Which experts a target chooses on text and on drafted tokens, as rows of the store. Nothing here is timed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from mlsd.engine.coverage import Ids, RouterSession, distinct_counts, merged, router_session, times_chosen
+from mlsd.engine.llama import LlamaModel
+from mlsd.engine.session import SessionOptions
+from mlsd.measure.job import Covered
+from mlsd.measure.rows import Coverage, ExpertLoad, TokenSource
+
+_ANCHORS = 48  # places of the text at which a draft is asked to go on
+_CONTEXT_STEP = 256
+
+Found = dict[int, list[Ids]]  # layer -> expert numbers of rows that follow each other, one array a stretch of text
+
+
+def cover(
+    key: str,
+    target: LlamaModel,
+    draft: LlamaModel | None,
+    text: Sequence[int],
+    options: SessionOptions,
+    *,
+    windows: Sequence[int],
+    n_experts: int,
+) -> Covered:
+    """Distinct experts in windows of consecutive tokens, and the load of each expert; `key` names the target.
+
+    Windows of real text slide by one. Windows of drafted text are what verification sees: a token of the text and what
+    the draft says after it, at places spread over the text. Raises UnsupportedError without routed experts.
+    """
+    room = -(-len(text) // _CONTEXT_STEP) * _CONTEXT_STEP
+    n_ctx = min(room, target.n_ctx_train or room)
+    text = text[: n_ctx - max(windows)]
+    options = msgspec.structs.replace(options, n_ctx=n_ctx)
+    with router_session(target, options) as session:
+        read: Found = {layer: [ids] for layer, ids in session.chosen(text).items()}
+        rows = _coverage(key, "text", read, windows)
+        loads = _loads(key, "text", read, n_experts)
+        if draft is not None:
+            drafted = _drafted(session, target, draft, text, options, max(windows))
+            rows += _coverage(key, "draft", drafted, windows)
+            loads += _loads(key, "draft", drafted, n_experts)
+    return Covered(coverage=tuple(rows), loads=tuple(loads))
+
+
+def _drafted(
+    session: RouterSession,
+    target: LlamaModel,
+    draft: LlamaModel,
+    text: Sequence[int],
+    options: SessionOptions,
+    n_rows: int,
+) -> Found:
+    """Experts of verification batches of `n_rows`, at many places of the text."""
+    found: Found = {}
+    stride = max(1, (len(text) - n_rows) // _ANCHORS)
+    session.clear()
+    with draft.session(options) as other:
+        sides = ((session, target), (other, draft))
+        for start in range(stride, len(text) - n_rows, stride):
+            for side, model in sides:
+                side.decode(text[side.n_past : start], n_outputs=0)
+                if model.is_recurrent:
+                    side.save_state()
+            tokens = [text[start]]
+            while len(tokens) < n_rows:
+                other.decode(tokens[-1:])
+                tokens.append(other.greedy()[0])
+            for layer, ids in session.chosen(tokens).items():
+                found.setdefault(layer, []).append(ids)
+            for side, model in sides:
+                if model.is_recurrent:
+                    side.load_state()
+                side.truncate(start)
+    return found
+
+
+def _coverage(key: str, source: TokenSource, found: Found, windows: Sequence[int]) -> list[Coverage]:
+    """Histograms of distinct experts; of a drafted stretch only the window at its start."""
+    rows = []
+    for layer, parts in found.items():
+        for window in windows:
+            counts = [distinct_counts(ids if source == "text" else ids[:window], window) for ids in parts]
+            if total := merged(counts):
+                rows.append(Coverage(model_key=key, source=source, layer=layer, window=window, distinct=total))
+    return rows
+
+
+def _loads(key: str, source: TokenSource, found: Found, n_experts: int) -> list[ExpertLoad]:
+    result = []
+    for layer, parts in found.items():
+        counts = [times_chosen(ids, n_experts) for ids in parts]
+        chosen = tuple(sum(column) for column in zip(*counts, strict=True))
+        result.append(ExpertLoad(model_key=key, source=source, layer=layer, chosen=chosen))
+    return result

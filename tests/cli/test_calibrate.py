@@ -1,0 +1,60 @@
+"""``mlsd calibrate`` through the command line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from mlsd.cli import main
+
+SHORT = ("--n-threads", "1", "--budget-s", "0.01", "--depth", "16", "--widths", "1,2,3,4,5")
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    with pytest.raises(SystemExit) as stop:
+        main(["calibrate", *arguments])
+        raise SystemExit(0)
+    assert stop.value.code == 0
+    return capsys.readouterr().out
+
+
+def test_json_holds_curves_costs_and_experts(tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    database = tmp_path / "c.sqlite"
+    draft = str(tiny / "qwen35moe-noise01.gguf")
+    out = run(capsys, str(tiny / "qwen35moe.gguf"), "--draft", draft, "--db", str(database), "--json", *SHORT)
+    found = json.loads(out)
+    (curve,) = found["curves"]
+    assert [row["rows"] for row in curve["passes"]] == [1, 2, 3, 4, 5]
+    assert curve["efficiency"]["1"] == 1.0
+    assert {row["kind"] for row in found["costs"]["draft"]} >= {"draft_step", "rollback", "checkpoint", "prefill"}
+    rows = {row["window"]: row for row in found["experts"]["rows"]}
+    assert rows[1]["text"] == rows[1]["uniform"] == 4
+    assert rows[2]["drafted"] is not None
+    assert database.exists()
+
+
+def test_the_table_says_what_was_found(tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = run(capsys, str(tiny / "llama.gguf"), "--db", str(tmp_path / "c.sqlite"), *SHORT)
+    assert "T(1)/T(k)" in out
+    assert "Kernel steps found" in out
+    assert "Experts" not in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--widths", "2,3"), "T(1)"),
+        (("--widths", "0,1"), "positive"),
+        (("--depth", "0"), "at least 1"),
+        (("--budget-s", "0"), "above 0"),
+    ],
+)
+def test_settings_without_a_meaning_are_refused(
+    tiny: Path, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], message: str
+) -> None:
+    with pytest.raises(SystemExit) as stop:
+        main(["calibrate", str(tiny / "llama.gguf"), *arguments])
+    assert stop.value.code == 2
+    assert message in capsys.readouterr().err

@@ -1,0 +1,124 @@
+"""Timing passes: every cell once a repeat, in random order, until tight or late; experts beside it."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from mlsd.clock import MonotonicClock
+from mlsd.errors import CapacityError, ModelFileError, PromptError, VocabularyError
+from mlsd.measure.calibrate import Calibration, contexts
+from mlsd.measure.calibration import run_and_store
+from mlsd.measure.job import CalibrateJob, ModelFile, Passes
+from mlsd.measure.probe_cache import ProbeCache
+from mlsd.measure.process import run_calibration, run_info
+from mlsd.measure.store import Store
+from mlsd.models import resolve_model
+from mlsd.prompts import load_prompt
+from mlsd.records import EngineOptions
+
+WIDTHS = (1, 2, 3, 5)
+ENGINE = EngineOptions(n_threads=1)
+
+
+def model_file(path: Path) -> ModelFile:
+    model = resolve_model(str(path))
+    return ModelFile(ref=model.ref, path=str(model.path))
+
+
+def job(target: Path, draft: Path | None = None, **changes: object) -> CalibrateJob:
+    made = CalibrateJob(
+        target=model_file(target),
+        draft=None if draft is None else model_file(draft),
+        engine=ENGINE,
+        text=load_prompt("length-256").text,
+        widths=WIDTHS,
+        depths=(24,),
+        budget_s=0.01,
+        least_repeats=2,
+    )
+    return msgspec.structs.replace(made, **changes)
+
+
+def passes(work: CalibrateJob) -> list[Passes]:
+    with closing(Calibration(work, MonotonicClock(), ProbeCache())) as calibration:
+        return list(calibration.repeats())
+
+
+@pytest.mark.parametrize("name", ["llama", "qwen35moe", "falcon-h1"])
+def test_each_repeat_times_every_cell_once(tiny: Path, name: str) -> None:
+    found = passes(job(tiny / f"{name}.gguf", tiny / f"{name}-noise01.gguf"))
+    assert len(found) == 2  # the budget is over at once, but an interval needs repeats
+    for repeat, event in enumerate(found):
+        cells = [(p.model_key, p.kind, p.rows, p.depth) for p in event.points]
+        assert len(cells) == len(set(cells))
+        assert {p.repeat for p in event.points} == {repeat}
+        assert all(p.span_ns > 0 for p in event.points)
+        assert len({p.model_key for p in event.points}) == 2
+        kinds = {(p.kind, p.rows) for p in event.points}
+        assert {("target_pass", width) for width in WIDTHS} <= kinds
+        assert {("sample", width) for width in WIDTHS} <= kinds
+        assert {("draft_step", 1), ("draft_step", 2), ("prefill", 24), ("rollback", 5)} <= kinds
+        assert (("checkpoint", 0) in kinds) == (name != "llama")
+    cells_of = [[(p.model_key, p.kind, p.rows) for p in event.points] for event in found]
+    assert set(cells_of[0]) == set(cells_of[1])
+
+
+def test_repeats_go_on_until_intervals_are_tight_or_time_is_up(tiny: Path) -> None:
+    one = passes(job(tiny / "llama.gguf", widths=(1, 2), budget_s=600.0, precision=1e9))
+    assert len(one) == 3  # the first repeat count that has an interval
+    assert one[-1].half_width is not None and one[0].half_width is None
+    late = passes(job(tiny / "llama.gguf", widths=(1, 2), budget_s=0.5, precision=1e-9))
+    assert len(late) >= 2
+    assert late[-1].half_width is None or late[-1].half_width > 1e-9
+
+
+def test_contexts_keep_as_many_snapshots_as_their_widest_pass() -> None:
+    assert contexts((1, 2, 3, 4, 5, 9, 16, 17, 33)) == [[1], [2], [3, 4], [5], [9, 16], [17], [33]]
+
+
+def test_experts_are_counted_on_text_and_on_drafts(tiny: Path) -> None:
+    work = job(tiny / "qwen35moe.gguf", tiny / "qwen35moe-noise01.gguf", windows=(1, 2, 4), n_experts=16)
+    with closing(Calibration(work, MonotonicClock(), ProbeCache())) as calibration:
+        found = calibration.coverage()
+        n_text = len(calibration.text)
+    assert {(c.source, c.window) for c in found.coverage} == {(s, w) for s in ("text", "draft") for w in (1, 2, 4)}
+    for row in found.coverage:
+        assert min(row.distinct) >= 4 and max(row.distinct) <= min(16, 4 * row.window)
+        if row.window == 1:
+            assert row.distinct_mean == 4  # K experts a token
+    by_window = {c.window: c.n_windows for c in found.coverage if c.source == "text" and c.layer == 0}
+    assert by_window[1] - by_window[4] == 3
+    assert by_window[1] <= n_text
+    for load in found.loads:
+        if load.source == "text":
+            assert sum(load.chosen) == 4 * by_window[1]
+
+
+def test_text_depth_and_draft_that_cannot_work_are_refused_before_timing(tiny: Path) -> None:
+    with pytest.raises(PromptError, match="--depth"):
+        passes(job(tiny / "llama.gguf", text="too short", depths=(64,)))
+    with pytest.raises(CapacityError, match="positions of this model"):
+        passes(job(tiny / "llama.gguf", text=load_prompt("length-1024").text * 3, depths=(5000,)))
+    with pytest.raises(VocabularyError):
+        passes(job(tiny / "llama.gguf", resolve_model("tiny-draft").path))
+    broken = ModelFile(ref=model_file(tiny / "llama.gguf").ref, path=str(tiny / "none.gguf"))
+    with pytest.raises(ModelFileError):  # the worker's own error comes through
+        list(run_calibration(msgspec.structs.replace(job(tiny / "llama.gguf"), target=broken)))
+
+
+def test_a_calibration_lies_in_the_store_beside_the_machine(tiny: Path, tmp_path: Path) -> None:
+    work = job(tiny / "qwen35moe.gguf", windows=(1, 2), n_experts=16)
+    with Store.open(tmp_path / "c.sqlite") as store:
+        result = run_and_store(work, store, run_info(ENGINE), [])
+        stored = list(store.calibration())
+        assert tuple(point for _, point in stored) == result.target_points
+        assert {run_id for run_id, _ in stored} == {result.run_id}
+        assert tuple(c for _, c in store.coverage()) == result.coverage
+        run = store.runs()[0]
+    assert run.status == "finished"
+    assert run.plan["command"] == "calibrate"
+    assert run.environment.llama_cpp_build
