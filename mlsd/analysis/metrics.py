@@ -221,14 +221,16 @@ def mean_throughput(trials: pd.DataFrame) -> float:
 
 
 def time_split(trials: pd.DataFrame) -> pd.DataFrame:
-    """Mean ms a round of each part, for each arm of valid trials: columns target, arm, drafter, draft, gamma, rounds,
-    draft, verify, rollback, sample, other (all ms but the counts).
+    """Mean time of a round by part, for each arm of valid trials.
+
+    Columns target, arm, drafter, draft, gamma, rounds, draft_ms, verify_ms, rollback_ms, sample_ms, other_ms.
     """
     good = trials[trials["valid"].fillna(False) & (trials["rounds"].fillna(0) > 0)]
     keys = ["target", "arm", "drafter", "draft", "gamma"]
+    good = good.assign(draft=good["draft"].astype(object).where(good["draft"].notna(), None))
     sums = good.groupby(keys, dropna=False, sort=False)[["rounds", *PARTS]].sum().reset_index()
     for part in PARTS:
-        sums[part.removesuffix("_ns")] = sums[part].astype(float) / sums["rounds"].astype(float) / 1e6
+        sums[part.replace("_ns", "_ms")] = sums[part].astype(float) / sums["rounds"].astype(float) / 1e6
     return sums.drop(columns=list(PARTS))
 
 

@@ -1,0 +1,144 @@
+"""How figures look and are saved: column width, colours that survive colour blindness, grey print and a dark page."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import matplotlib
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from mlsd.records import Record
+
+WIDTH_IN = 6.4  # a text column
+INK, FAINT = "#1a1b1c", "#c7c8c9"  # replaced by the page's colours where a figure stands inside one
+# Okabe and Ito, "Color Universal Design" (2008), without black and the yellow that fades on white.
+COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+MARKERS = ("o", "s", "^", "D", "v", "P")
+
+_STYLE: dict[str, Any] = {
+    "font.family": "sans-serif",
+    "font.sans-serif": ["DejaVu Sans", "Helvetica", "Arial", "sans-serif"],
+    "font.size": 9.0,
+    "axes.titlesize": 9.5,
+    "axes.labelsize": 9.0,
+    "legend.fontsize": 8.0,
+    "legend.frameon": False,
+    "axes.edgecolor": INK,
+    "axes.labelcolor": INK,
+    "axes.titlecolor": INK,
+    "text.color": INK,
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "axes.facecolor": "none",
+    "figure.facecolor": "none",
+    "axes.grid": True,
+    "grid.color": FAINT,
+    "grid.linewidth": 0.6,
+    "axes.axisbelow": True,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "lines.linewidth": 1.6,
+    "lines.markersize": 5.5,
+    "svg.fonttype": "none",
+    "text.parse_math": False,  # a model may be called $x$
+}
+
+
+class Picture(Record, frozen=True, kw_only=True):
+    """A figure ready for a page or a file, or the reason why there is none."""
+
+    id: str
+    title: str
+    trace: str  # the function that drew it and what it read
+    caption: str = ""
+    svg: str | None = None
+    png: bytes | None = None
+    missing: str = ""
+
+
+@contextmanager
+def style() -> Iterator[None]:
+    """Draw and save figures inside this."""
+    with matplotlib.rc_context(_STYLE):
+        yield
+
+
+def canvas(height_in: float = 3.4, columns: int = 1, **options: Any) -> tuple[Figure, list[Axes]]:
+    """A figure of column width with `columns` axes side by side."""
+    figure = Figure(figsize=(WIDTH_IN, height_in), layout="constrained")
+    axes = figure.subplots(1, columns, squeeze=False, **options)
+    return figure, list(axes[0])
+
+
+def legend(figure: Figure, axes: Sequence[Axes], columns: int = 2) -> None:
+    """One legend under the axes, each label once."""
+    entries: dict[str, Any] = {}
+    for ax in axes:
+        for handle, label in zip(*ax.get_legend_handles_labels(), strict=True):
+            entries.setdefault(label, handle)
+    if entries:
+        figure.legend(entries.values(), entries.keys(), loc="outside lower center", ncols=columns)
+
+
+def error_bars(value: float, low: float | None, high: float | None) -> list[list[float]] | None:
+    """Lengths of an interval's arms as matplotlib wants them; None without an interval."""
+    return None if low is None or high is None else [[value - low], [high - value]]
+
+
+def color(index: int) -> str:
+    """The colour of the series of that number."""
+    return COLORS[index % len(COLORS)]
+
+
+def marker(index: int) -> str:
+    """The marker of the series of that number; beyond the colours it tells series apart."""
+    return MARKERS[(index + index // len(COLORS)) % len(MARKERS)]
+
+
+def render(draw: Callable[[], Figure], name: str, dpi: int = 140) -> tuple[str, bytes]:
+    """Draw once; save as an SVG element for a page (`for_page`) and as a PNG on white."""
+    with style(), matplotlib.rc_context({"svg.hashsalt": name}):
+        figure = draw()
+        text, pixels = io.StringIO(), io.BytesIO()
+        figure.savefig(text, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
+        figure.savefig(pixels, format="png", dpi=dpi, facecolor="white", metadata={"Software": None})
+    return for_page(text.getvalue(), name), pixels.getvalue()
+
+
+def for_page(text: str, name: str) -> str:
+    """The SVG element of a file, for use inside a page: its ink follows the page, its ids are unique."""
+    text = text[text.index("<svg") :]
+    text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
+    text = re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{name}-", text)
+    text = text.replace(INK, "var(--ink, #1a1b1c)").replace(FAINT, "var(--rule, #c7c8c9)")
+    return re.sub(r'width="[\d.]+pt" height="[\d.]+pt"', 'width="100%"', text, count=1)
+
+
+def standalone(svg: str) -> str:
+    """An SVG of `for_page` as a file of its own, on white."""
+    head = '<?xml version="1.0" encoding="utf-8"?>\n'
+    return head + svg.replace("<svg ", '<svg style="background: white" ', 1)
+
+
+def plain_ticks(*axes: Any) -> None:
+    """Logarithmic axes with plain numbers at 1, 2 and 5 times powers of ten, or at powers alone where many fit."""
+    from matplotlib.ticker import LogLocator, NullLocator
+
+    for axis in axes:
+        low, high = axis.get_view_interval()
+        wide = high / max(low, 1e-300) > 100
+        axis.set_major_locator(LogLocator(subs=(1.0,) if wide else (1.0, 2.0, 5.0)))
+        axis.set_major_formatter("{x:g}")
+        axis.set_minor_locator(NullLocator())
+
+
+def whole_ticks() -> Any:
+    """Ticks at whole numbers."""
+    from matplotlib.ticker import MaxNLocator
+
+    return MaxNLocator(integer=True)

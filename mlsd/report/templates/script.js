@@ -1,0 +1,43 @@
+"use strict";
+for (const table of document.querySelectorAll("table.interactive")) {
+  const body = table.tBodies[0];
+  const rows = [...body.rows];
+  const words = rows.map((row) => [...row.cells].map((cell) => cell.textContent).join(" ").toLowerCase());
+  const heads = [...table.tHead.rows[0].cells];
+  const key = (row, i) => {
+    const cell = row.cells[i];
+    if (cell.dataset.s !== undefined) return Number(cell.dataset.s);
+    return cell.textContent === "-" ? null : cell.textContent.toLowerCase();
+  };
+  const compare = (a, b) => {
+    if (typeof a === "number" && typeof b === "number") return a - b;
+    return String(a).localeCompare(String(b), "en", { numeric: true });
+  };
+  heads.forEach((head, i) => head.querySelector("button").addEventListener("click", () => {
+    const down = head.getAttribute("aria-sort") === "ascending";
+    heads.forEach((other) => other.removeAttribute("aria-sort"));
+    head.setAttribute("aria-sort", down ? "descending" : "ascending");
+    const order = [...rows].sort((a, b) => {
+      const [x, y] = [key(a, i), key(b, i)];
+      if (x === null || y === null) return (x === null) - (y === null); // what was not measured stays last
+      return down ? compare(y, x) : compare(x, y);
+    });
+    body.append(...order);
+  }));
+  const filter = document.querySelector(`[data-filter="${table.id}"]`);
+  const count = document.querySelector(`[data-count="${table.id}"]`);
+  filter.addEventListener("input", () => {
+    const wanted = filter.value.toLowerCase().split(/\s+/).filter(Boolean);
+    let shown = 0;
+    rows.forEach((row, i) => {
+      row.hidden = !wanted.every((word) => words[i].includes(word));
+      shown += !row.hidden;
+    });
+    count.textContent = shown === rows.length ? `${shown} rows` : `${shown} of ${rows.length} rows`;
+  });
+}
+document.getElementById("theme").addEventListener("click", () => {
+  const root = document.documentElement;
+  const dark = root.dataset.theme ? root.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
+  root.dataset.theme = dark ? "light" : "dark";
+});

@@ -1,0 +1,63 @@
+"""Writing a report's files."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+from mlsd.analysis.study import Study
+from mlsd.errors import InputError
+from mlsd.records import Record
+from mlsd.report import html, markdown, plot
+from mlsd.report.page import build
+
+
+class Written(Record, frozen=True, kw_only=True):
+    """What a report wrote."""
+
+    html: str
+    markdown: str
+    figures: tuple[str, ...]
+    answer: str
+    missing: tuple[str, ...]
+
+
+def write_report(study: Study, folder: Path) -> Written:
+    """Write report.html, report.md and the figures as SVG and PNG into `folder`, each file whole or not at all.
+
+    Raises InputError when the folder cannot be written.
+    """
+    page = build(study)
+    files: dict[str, bytes] = {"report.html": html.render(page).encode(), "report.md": markdown.render(page).encode()}
+    for section in page.sections:
+        for picture in section.pictures:
+            files[f"figures/{picture.id}.svg"] = plot.standalone(picture.svg or "").encode()
+            files[f"figures/{picture.id}.png"] = picture.png or b""
+    try:
+        for file, content in files.items():
+            _write(folder / file, content)
+    except OSError as error:
+        raise InputError(
+            f"{folder} cannot be written: {error.strerror or error}.", hint="Name another folder with -o."
+        ) from error
+    return Written(
+        html=str(folder / "report.html"),
+        markdown=str(folder / "report.md"),
+        figures=tuple(str(folder / file) for file in files if file.startswith("figures/")),
+        answer=page.answer,
+        missing=tuple(text for section in page.sections for text in section.missing),
+    )
+
+
+def _write(path: Path, content: bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, part = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+        Path(part).chmod(0o644)
+        Path(part).replace(path)
+    except OSError:
+        Path(part).unlink(missing_ok=True)
+        raise
