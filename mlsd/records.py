@@ -236,7 +236,7 @@ class ModelFacts(Record, frozen=True, kw_only=True):
     n_experts: int | None = None
     n_experts_used: int | None = None
     n_parameters: int | None = None
-    n_parameters_active: int | None = None  # read for one token, the embedding table but its one row excluded
+    n_parameters_active: int | None = None  # read for one token; no embedding table unless it is the LM head
     weight_bytes: int | None = None  # all tensors
     active_bytes: int | None = None  # read for one token
     tensor_types: dict[str, int] = {}  # quantization type -> number of tensors

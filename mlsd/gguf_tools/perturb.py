@@ -47,6 +47,7 @@ def perturb(source: Path, target: Path, *, noise: float, seed: int = 0, progress
     if target.exists() and target.samefile(source):
         raise InputError(f"{source} cannot be perturbed onto itself.", hint="Give another output file.")
     model = Source(source)
+    model.require_whole()
     tensors = model.tensors
     for tensor in tensors:
         if tensor.type not in _SCALES and tensor.type not in _FLOATS and tensor.type is not _Type.BF16:

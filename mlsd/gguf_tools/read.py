@@ -7,6 +7,7 @@ from pathlib import Path
 
 from mlsd.gguf_tools.metadata import SYNTHETIC
 from mlsd.gguf_tools.source import Source
+from mlsd.gguf_tools.storage import Stored
 from mlsd.gguf_tools.weigh import ModelWeight, weigh
 from mlsd.records import ModelFacts, ModelRef
 from mlsd.userdir import file_sha256
@@ -15,13 +16,15 @@ from mlsd.userdir import file_sha256
 def model_facts(path: Path, *, ref: ModelRef | None = None) -> ModelFacts:
     """Read the metadata and the tensor list of `path`; no weight is loaded.
 
-    Without `ref` the file is hashed, which reads all of it (remembered while size and modification time stand).
-    Active counts leave out the embedding table, unless it is also the LM head, and multi-token-prediction blocks.
+    Of a model that is split into several files, give the first; all are counted. Without `ref` the file is hashed,
+    which reads all of it (remembered while size and modification time stand). Active counts leave out the embedding
+    table, unless it is also the LM head, and multi-token-prediction blocks.
 
     Raises: ModelFileError when the file is missing, truncated or not a GGUF.
     """
     source = Source(path)
-    weight = source_weight(source)
+    stored = [tensor for shard in source.shards() for tensor in shard.tensors]
+    weight = _weight(source, stored)
     if ref is None:
         ref = ModelRef(id=path.stem, sha256=file_sha256(path), n_bytes=path.stat().st_size)
     tokens = source.length("tokenizer.ggml.tokens")
@@ -38,16 +41,20 @@ def model_facts(path: Path, *, ref: ModelRef | None = None) -> ModelFacts:
         n_parameters_active=weight.active.n_parameters,
         weight_bytes=weight.total.n_bytes,
         active_bytes=weight.active.n_bytes,
-        tensor_types=dict(Counter(tensor.type.name for tensor in source.tensors).most_common()),
+        tensor_types=dict(Counter(tensor.type.name for tensor in stored).most_common()),
         synthetic=bool(source.get(SYNTHETIC, False)),
     )
 
 
 def source_weight(source: Source) -> ModelWeight:
     """The weights of an opened file, sorted by how often a token reads them."""
+    return _weight(source, source.tensors)
+
+
+def _weight(source: Source, stored: list[Stored]) -> ModelWeight:
     used = source.own("expert_used_count", 0)
     return weigh(
-        source.tensors,
+        stored,
         n_trunk=trunk_layers(source),
         n_experts=int(source.own("expert_count", 0)),
         # Some architectures store one count a layer; where layers differ the largest is an upper bound.

@@ -72,6 +72,9 @@ TINY: dict[str, Shape] = {
     ),
 }
 
+# Its prediction block drafts for it; written only when it is asked for by name.
+TINY_MTP = msgspec.structs.replace(_TINY_QWEN, name="qwen35-mtp", n_mtp_blocks=1)
+
 # Big enough (0.4 billion weights) that a target pass costs far more than a tiny draft's: what the artefact needs.
 ARTEFACT_TARGET = msgspec.structs.replace(
     TINY["qwen35moe"],

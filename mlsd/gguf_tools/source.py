@@ -60,6 +60,30 @@ class Source:
         return str(self.get("general.architecture", ""))
 
     @property
+    def n_shards(self) -> int:
+        """Files the model is split into; this is one of them."""
+        return int(self.get("split.count", 1) or 1)
+
+    def require_whole(self) -> None:
+        """Refuse one shard of a model. Raises: ModelFileError."""
+        if self.n_shards > 1:
+            raise ModelFileError(
+                f"{self.path} is one of {self.n_shards} files of a model.",
+                hint="Join them first: llama-gguf-split --merge.",
+            )
+
+    def shards(self) -> list[Source]:
+        """All files of the model, this one included, in order.
+
+        Raises: ModelFileError when one is missing.
+        """
+        if self.n_shards == 1:
+            return [self]
+        stem = self.path.name.rpartition("-of-")[0].rpartition("-")[0]
+        names = [f"{stem}-{i:05d}-of-{self.n_shards:05d}.gguf" for i in range(1, self.n_shards + 1)]
+        return [Source(self.path.with_name(name)) for name in names]
+
+    @property
     def tensors(self) -> list[Stored]:
         """All tensors in file order."""
         return [entry.tensor for entry in self._header.tensors.values()]

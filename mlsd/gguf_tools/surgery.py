@@ -57,6 +57,7 @@ def keep_layers(source: Source, keep: Sequence[int]) -> Edit:
 
     Raises: InputError for blocks that do not exist, ModelFileError for an architecture whose blocks cannot move.
     """
+    source.require_whole()
     n_layers = _trunk(source)
     layers = tuple(keep)
     if not layers or list(layers) != sorted(set(layers)) or layers[0] < 0 or layers[-1] >= n_layers:

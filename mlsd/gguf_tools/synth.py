@@ -106,6 +106,7 @@ def from_gguf(source: Source, *, quant: str = SAME, n_layers: int | None = None)
 
     Raises: InputError as `from_shape`; ModelFileError when the depth of this architecture cannot be cut.
     """
+    source.require_whole()
     full = int(source.own("block_count", 0)) - int(source.own("nextn_predict_layers", 0))
     depth = _depth(n_layers, full, source.path.name)
     everything = surgery.Edit(

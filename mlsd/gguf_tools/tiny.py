@@ -8,7 +8,7 @@ from pathlib import Path
 from mlsd.errors import InputError
 from mlsd.gguf_tools.perturb import perturb
 from mlsd.gguf_tools.shape import Shape
-from mlsd.gguf_tools.shapes import ARTEFACT_TARGET, TINY
+from mlsd.gguf_tools.shapes import ARTEFACT_TARGET, TINY, TINY_MTP
 from mlsd.gguf_tools.stream import Progress
 from mlsd.gguf_tools.write import write_random
 from mlsd.records import Record
@@ -17,7 +17,7 @@ from mlsd.userdir import digest
 # Suffix of a perturbed copy -> how far its weights are from the original's, as a fraction of each weight.
 NOISES = {"-noise003": 0.003, "-noise01": 0.01}
 OTHER = "-other"
-_SHAPES = {**TINY, ARTEFACT_TARGET.name: ARTEFACT_TARGET}
+_SHAPES = {**TINY, TINY_MTP.name: TINY_MTP, ARTEFACT_TARGET.name: ARTEFACT_TARGET}
 
 
 class TinyFile(Record, frozen=True, kw_only=True):
@@ -43,7 +43,8 @@ def write_tiny_set(
 ) -> Iterator[TinyFile]:
     """Write each named shape with its perturbed copies and an unrelated model, yielding each file when it is there.
 
-    The artefact's target is written alone: its draft is any unrelated tiny model.
+    The artefact's target and the model with a prediction block are written alone: the one is drafted for by any
+    unrelated tiny model, the other drafts for itself.
 
     Raises: InputError for an unknown name or a folder that cannot be written.
     """

@@ -1,9 +1,14 @@
 import gguf
 import pytest
 
+from mlsd.errors import ModelFileError
+from mlsd.gguf_tools.perturb import perturb
 from mlsd.gguf_tools.read import model_facts
 from mlsd.gguf_tools.shapes import TINY
+from mlsd.gguf_tools.source import Source
 from mlsd.gguf_tools.storage import Stored
+from mlsd.gguf_tools.stream import new_gguf
+from mlsd.gguf_tools.surgery import keep_layers
 from mlsd.gguf_tools.weigh import weigh
 from mlsd.records import ModelRef
 from mlsd.userdir import digest
@@ -56,3 +61,36 @@ def test_facts_of_the_real_model(smollm2):
     assert facts.n_vocab == 49_152
     assert facts.tensor_types == {"Q4_1": 210, "F32": 61, "Q8_0": 1}
     assert not facts.synthetic
+
+
+def split(path, folder, n_first):
+    """The model as two files, the way llama.cpp splits one."""
+    source = Source(path)
+    places = [folder / f"x-0000{i}-of-00002.gguf" for i in (1, 2)]
+    for number, (place, tensors) in enumerate(
+        zip(places, (source.tensors[:n_first], source.tensors[n_first:]), strict=True)
+    ):
+
+        def describe(writer, number=number):
+            if number == 0:
+                source.copy_metadata(writer)
+            writer.add_uint16("split.no", number)
+            writer.add_uint16("split.count", 2)
+
+        with new_gguf(place, source.architecture, tensors, describe) as stream:
+            for tensor in tensors:
+                stream.write(source.pieces(tensor))
+    return places
+
+
+def test_a_model_in_two_files_is_counted_whole_and_not_cut(tiny, tmp_path):
+    first, second = split(tiny / "llama.gguf", tmp_path, 20)
+    whole, parts = model_facts(tiny / "llama.gguf"), model_facts(first)
+    assert (parts.n_parameters, parts.tensor_types) == (whole.n_parameters, whole.tensor_types)
+    with pytest.raises(ModelFileError, match="one of 2 files"):
+        perturb(first, tmp_path / "y.gguf", noise=0.1)
+    with pytest.raises(ModelFileError, match="one of 2 files"):
+        keep_layers(Source(first), [0])
+    second.unlink()
+    with pytest.raises(ModelFileError, match="x-00002-of-00002"):
+        model_facts(first)
