@@ -105,17 +105,14 @@ def test_a_load_larger_than_memory_is_refused(mlsd: Mlsd, tmp_path: Path, monkey
 def test_ctrl_c_ends_with_130_leaves_no_process_and_the_same_command_goes_on(mlsd: Mlsd, tmp_path: Path) -> None:
     command = ["run", "B", "--profile", "tiny", "--db", str(tmp_path / "s.sqlite"), "--n-threads", "1"]
     command += ["--n-predict", "200", "--prompts", "factual", "--gamma", "4", "--repeats", "2"]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "mlsd", *command], stderr=subprocess.PIPE, text=True, env=dict(os.environ)
-    )
-    assert process.stderr is not None
-    for line in process.stderr:
-        if line.startswith("[1/"):
-            break
-    workers = psutil.Process(process.pid).children()
-    process.send_signal(signal.SIGINT)
-    rest = process.stderr.read()
-    assert process.wait(30) == 130
+    arguments = [sys.executable, "-m", "mlsd", *command]
+    with subprocess.Popen(arguments, stderr=subprocess.PIPE, text=True, env=dict(os.environ)) as process:
+        assert process.stderr is not None
+        next(line for line in process.stderr if line.startswith("[1/"))
+        workers = psutil.Process(process.pid).children()
+        process.send_signal(signal.SIGINT)
+        rest = process.stderr.read()
+        assert process.wait(30) == 130
     assert "the same command goes on where it stopped" in rest
     deadline = time.monotonic() + 20
     while any(worker.is_running() and worker.status() != "zombie" for worker in workers):
