@@ -3,7 +3,8 @@
 A method's module has `make(bench) -> Drafter` and, where it takes any, `OPTIONS` and `PRESETS` (see `options`).
 A `check(spec)` beside them refuses what options alone do not show (a missing file).
 Where it needs a special target context it also has `target_options(options, spec, gamma, rollback) -> SessionOptions`;
-it may raise UnsupportedError there. `check_target(spec, path)` refuses a target by its file alone. Modules are imported only when their method is used.
+it may raise UnsupportedError there. `check_target(spec, path)` refuses a target by its file alone. Modules are
+imported only when their method is used.
 """
 
 from __future__ import annotations

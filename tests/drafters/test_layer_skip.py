@@ -17,7 +17,7 @@ from mlsd.engine.session import SessionOptions
 from mlsd.engine.taps import TappedSession
 from mlsd.errors import InputError, UnsupportedError
 from mlsd.gguf_tools.source import Source
-from mlsd.records import DrafterSpec
+from mlsd.records import DrafterSpec, OptionValue
 from tests.drafters.arena import Arena, Run, prompt_of
 
 # A cut for each kind of draft an architecture allows.
@@ -117,7 +117,9 @@ def test_a_memory_layout_that_is_not_the_pinned_one_falls_back_to_own_and_says_s
         ({"preset": "none"}, "no preset 'none'"),
     ],
 )
-def test_a_cut_that_cannot_be_is_refused_from_the_header(tiny: Path, options: dict[str, str], words: str) -> None:
+def test_a_cut_that_cannot_be_is_refused_from_the_header(
+    tiny: Path, options: dict[str, OptionValue], words: str
+) -> None:
     with pytest.raises(InputError, match=words):
         check_target(DrafterSpec(name="layer-skip", options=options), tiny / "llama.gguf")
 
@@ -132,5 +134,5 @@ def test_presets_name_the_papers_drafts(tiny: Path) -> None:
 
 @pytest.mark.parametrize("name", UNAVAILABLE)
 def test_a_method_that_llama_cpp_cannot_run_is_refused_with_the_reason(name: str) -> None:
-    with pytest.raises(UnsupportedError, match="not available in llama.cpp: llama.cpp has no graph"):
+    with pytest.raises(UnsupportedError, match=r"not available in llama\.cpp: llama\.cpp has no graph"):
         resolve_spec(DrafterSpec(name=name))
