@@ -14,6 +14,8 @@ import psutil
 import pytest
 
 from mlsd.errors import LockError, ModelFileError, WorkerError
+from mlsd.gguf_tools.source import Source
+from mlsd.gguf_tools.surgery import keep_layers, recurrent_layers, write_edit
 from mlsd.hardware import read_environment
 from mlsd.measure.job import Done, Finished, Loaded, ModelFile
 from mlsd.measure.process import run_job
@@ -219,3 +221,19 @@ def wait_for_orphans() -> None:
 def _is_orphan(process: psutil.Process) -> bool:
     command = " ".join(process.info["cmdline"] or [])
     return "mlsd.measure.worker" in command and process.info["ppid"] == 1 and process.status() != "zombie"
+
+
+def test_a_native_abort_is_named_and_takes_nobody_else_along(tiny: Path, tmp_path: Path) -> None:
+    """A Qwen3.5 without any attention block makes llama.cpp abort at its first decode (GGML_ASSERT)."""
+    source = Source(tiny / "qwen35.gguf")
+    recurrent = [layer for layer, is_recurrent in enumerate(recurrent_layers(source)) if is_recurrent]
+    write_edit(source, keep_layers(source, recurrent), tmp_path / "recurrent.gguf")
+    job = make_jobs(tiny, repeats=1)[0]
+    aborting = ModelFile(ref=ModelRef(id="recurrent"), path=str(tmp_path / "recurrent.gguf"))
+    slots = tuple(slot for slot in job.slots if slot.case.arm == "ar")
+    trials = [
+        e.trial for e in run_job(msgspec.structs.replace(job, target=aborting, slots=slots)) if isinstance(e, Done)
+    ]
+    assert [trial.status for trial in trials] == ["failed"]
+    assert "SIGABRT" in (trials[0].error or "")
+    assert "GGML_ASSERT" in (trials[0].error or "")
