@@ -23,7 +23,7 @@ from mlsd.records import Record
 History = Literal["batch", "single"]
 OpenSession = Callable[[SessionOptions], Session]
 
-_TEXT = (
+PROBE_TEXT = (
     "Measure twice, then cut once. A number that nobody can check is worth less than no number at all, and a clock "
     "that stops early makes every runner fast. 1 + 2 = 3; def area(r): return 3.14159 * r * r. The quick brown fox "
     "jumps over the lazy dog while forty-two engineers write down what they saw, and how often it happened again."
@@ -101,7 +101,7 @@ class _Lab:
         self._open = open_session
         self._options = options
         with closing(self._session(0)) as session:
-            ids = session.tokenize(_TEXT, add_special=True)
+            ids = session.tokenize(PROBE_TEXT, add_special=True)
         if len(ids) < _N_PREFIX + 2 * _N_HISTORY + _N_CONTINUATION + max(_NOISE_WIDTHS):
             raise EngineError(f"The probe's text has only {len(ids)} tokens in this vocabulary.")
         self._prefix = ids[:_N_PREFIX]

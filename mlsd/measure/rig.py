@@ -26,6 +26,7 @@ from mlsd.engine.losslessness import judge
 from mlsd.engine.probe import ProbeReport, probe
 from mlsd.engine.rollback import Rollback, make_rollback
 from mlsd.engine.session import SessionOptions
+from mlsd.engine.tree_noise import tree_noise
 from mlsd.errors import PromptError, RollbackError
 from mlsd.measure.job import Job, PromptText, Slot, prompt_key
 from mlsd.measure.probe_cache import ProbeCache
@@ -58,6 +59,7 @@ class Rig:
         self._arms: dict[bytes, _Arm] = {}
         self._references: dict[tuple[tuple[int, ...], int], tuple[int, ...]] = {}
         self._reports: dict[Path, ProbeReport] = {}
+        self._tree_noise: dict[SessionOptions, float] = {}
         started_ns = clock.now_ns()
         try:
             self.target = self._open_model(self._path)
@@ -203,7 +205,7 @@ class Rig:
             on_round=on_round,
         )
         failed = arm.session.failed_native_calls + arm.drafter.failed_native_calls - failures_before
-        verdict = self._judge(case, prompt, result.tokens)
+        verdict = self._judge(case, arm, prompt, result.tokens)
         reason = invalid_reason(case, arm.target_strategy, failed, verdict)
         return Trial(
             case_id=slot.case_id,
@@ -232,7 +234,7 @@ class Rig:
             conditions=conditions,
         )
 
-    def _judge(self, case: Case, prompt: Sequence[int], tokens: tuple[int, ...]) -> Losslessness | None:
+    def _judge(self, case: Case, arm: _Arm, prompt: Sequence[int], tokens: tuple[int, ...]) -> Losslessness | None:
         if not case.sampling.greedy:
             return None
         key = (tuple(prompt), case.n_predict)
@@ -245,7 +247,16 @@ class Rig:
             return Losslessness(verdict="lossless")
         options = msgspec.structs.replace(self._options, device_sampling=False)
         with closing(self.target.session(options)) as session:
-            return judge(tokens, reference, prompt, session, self.report(self._path).kernel_noise)
+            return judge(tokens, reference, prompt, session, self._noise(arm.session.options))
+
+    def _noise(self, options: SessionOptions) -> float:
+        """How far arithmetic alone moves the target's logits; trees whose cells stay in place move them further."""
+        noise = self.report(self._path).kernel_noise
+        if options.tree == "off":
+            return noise
+        if options not in self._tree_noise:
+            self._tree_noise[options] = tree_noise(self.target.session, options)
+        return max(noise, self._tree_noise[options])
 
     def close(self) -> None:
         """Free every context, then every model; calling it twice is harmless."""

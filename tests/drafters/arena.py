@@ -21,6 +21,7 @@ from mlsd.engine.losslessness import judge
 from mlsd.engine.probe import ProbeReport, probe
 from mlsd.engine.rollback import make_rollback
 from mlsd.engine.session import SessionOptions
+from mlsd.engine.tree_noise import tree_noise
 from mlsd.records import Losslessness, ModelRef, Sampling
 
 CLOCK = MonotonicClock()
@@ -32,6 +33,7 @@ class Run:
 
     generation: Generation
     stats: dict[str, float]
+    options: SessionOptions  # of the target
 
     @property
     def tokens(self) -> tuple[int, ...]:
@@ -123,18 +125,20 @@ class Arena:
                 limits = GenerationLimits(n_predict=n_predict, gamma=gamma)
                 rollback = make_rollback(strategy, session)
                 result = generate(session, made, rollback, prompt, limits, CLOCK, sampling=sampling, rng=rng)
-                return Run(result, made.stats())
+                return Run(result, made.stats(), session.options)
 
-    def verdict(self, name: str, prompt: Sequence[int], tokens: Sequence[int]) -> Losslessness:
-        """How `tokens` compare with plain greedy decoding."""
-        reference = self.plain(name, prompt, len(tokens))
-        options = msgspec.structs.replace(self.options, device_sampling=False)
-        with self.model(name).session(options) as session:
-            return judge(tokens, reference, prompt, session, self.report(self._files[name]).kernel_noise)
+    def verdict(self, name: str, prompt: Sequence[int], run: Run) -> Losslessness:
+        """How a run's output compares with plain greedy decoding."""
+        reference, model = self.plain(name, prompt, len(run.tokens)), self.model(name)
+        noise = self.report(self._files[name]).kernel_noise
+        if run.options.tree != "off":
+            noise = max(noise, tree_noise(model.session, run.options))
+        with model.session(msgspec.structs.replace(self.options, device_sampling=False)) as session:
+            return judge(run.tokens, reference, prompt, session, noise)
 
     def assert_exact(self, name: str, prompt: Sequence[int], run: Run) -> None:
         """Equal to plain decoding, or a tie that kernel noise explains; and the counts add up."""
-        verdict = self.verdict(name, prompt, run.tokens)
+        verdict = self.verdict(name, prompt, run)
         assert verdict.verdict in ("lossless", "near_tie"), verdict
         assert len(run.tokens) - 1 == len(run.generation.rounds) + run.accepted
 

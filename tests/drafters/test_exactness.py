@@ -1,0 +1,117 @@
+"""Whatever a drafter proposes, the output is the target's: an oracle is believed, noise is not, a liar is found out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from mlsd.engine.drafter import Draft, Outcome
+from mlsd.engine.tree import merge
+from tests.conftest import ARCHITECTURES
+from tests.drafters.arena import Arena, prompt_of
+
+N_PREDICT = 40
+# Trees stay below 64 rows: from there on the CPU's attention takes another kernel, and equal becomes nearly equal.
+TREES = "draft-tree:top_k=8"  # a target made for trees; the drafters of this file replace the method's own
+
+
+class Guesser:
+    """Proposes from a known output (an oracle), at random, or either; as a chain or as a tree of several paths."""
+
+    name, rollback_name, failed_native_calls = "guesser", None, 0
+
+    def __init__(self, known: Sequence[int] = (), *, right: float = 1.0, n_paths: int = 0, seed: int = 0) -> None:
+        self._known, self._right, self._n_paths, self._seed = known, right, n_paths, seed
+        self._n_committed = 0
+
+    def begin(self, prompt: Sequence[int], rng: np.random.Generator) -> None:
+        self._rng = np.random.default_rng(self._seed)
+        self._n_committed = 0
+
+    def _path(self, k: int, right: float) -> tuple[int, ...]:
+        true = list(self._known[self._n_committed : self._n_committed + k])
+        true += [0] * (k - len(true))
+        return tuple(t if self._rng.random() < right else int(self._rng.integers(0, 256)) for t in true)
+
+    def propose(self, k: int) -> Draft:
+        if not self._n_paths:
+            return Draft(tokens=self._path(k, self._right))
+        paths = [self._path(k, 0.0) for _ in range(self._n_paths - 1)]
+        paths.insert(int(self._rng.integers(0, self._n_paths)), self._path(k, self._right))
+        return Draft(tree=merge(paths, 64, k))
+
+    def observe(self, outcome: Outcome) -> None:
+        self._n_committed += len(outcome.committed)
+
+    def stats(self) -> dict[str, float]:
+        return {}
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_a_drafter_that_knows_the_output_is_accepted_whole(arena: Arena, architecture: str) -> None:
+    prompt = prompt_of(4)
+    oracle = Guesser(arena.plain(architecture, prompt, N_PREDICT))
+    run = arena.run(architecture, "pld", 7, prompt, N_PREDICT, drafter=oracle)
+    assert run.accepted == run.proposed > 0
+    arena.assert_exact(architecture, prompt, run)
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_a_drafter_that_guesses_is_almost_never_accepted_and_harmless(arena: Arena, architecture: str) -> None:
+    prompt = prompt_of(4)
+    run = arena.run(architecture, "pld", 7, prompt, N_PREDICT, drafter=Guesser(right=0.0))
+    assert run.accepted / run.proposed < 0.03
+    arena.assert_exact(architecture, prompt, run)
+
+
+@pytest.mark.parametrize("n_paths", [1, 6])
+def test_an_oracle_somewhere_in_a_tree_is_found_and_followed(arena: Arena, n_paths: int) -> None:
+    prompt = prompt_of(5)
+    oracle = Guesser(arena.plain("llama", prompt, N_PREDICT), n_paths=n_paths)
+    run = arena.run("llama", f"{TREES},commit=redecode", 9, prompt, N_PREDICT, drafter=oracle)
+    assert run.tokens == arena.plain("llama", prompt, N_PREDICT)
+    assert [r.accepted for r in run.generation.rounds] == [9, 9, 9, 8]
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    right=st.floats(0.5, 1.0),
+    n_paths=st.integers(1, 6),
+    gamma=st.integers(1, 6),
+    commit=st.sampled_from(["keep", "redecode"]),
+)
+def test_trees_that_are_right_now_and_then_leave_the_output_alone(
+    arena: Arena, seed: int, right: float, n_paths: int, gamma: int, commit: str
+) -> None:
+    prompt = prompt_of(seed % 4)
+    drafter = Guesser(arena.plain("llama", prompt, N_PREDICT), right=right, n_paths=n_paths, seed=seed)
+    run = arena.run("llama", f"{TREES},commit={commit}", max(gamma, 8), prompt, N_PREDICT, drafter=drafter)
+    if commit == "redecode":
+        assert run.tokens == arena.plain("llama", prompt, N_PREDICT)
+    else:
+        arena.assert_exact("llama", prompt, run)
+
+
+def test_a_run_with_a_wrong_token_is_found_out(arena: Arena) -> None:
+    """The negative control: the judge that passes all of the above must see one forged token."""
+    prompt = prompt_of(6)
+    run = arena.run("llama", f"{TREES},commit=redecode", 8, prompt, N_PREDICT, drafter=Guesser(right=0.0, n_paths=2))
+    forged = list(run.tokens)
+    forged[20] = (forged[20] + 1) % 256
+    generation = type(run.generation)(
+        tokens=tuple(forged),
+        rounds=run.generation.rounds,
+        prefill_ns=0,
+        draft_prefill_ns=0,
+        decode_ns=0,
+        ended_by_eog=False,
+    )
+    assert arena.verdict("llama", prompt, type(run)(generation, {}, run.options)).verdict == "diverged"
