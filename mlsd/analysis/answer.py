@@ -50,9 +50,36 @@ def _of(arms: Sequence[Speedup], effect: str) -> list[Speedup]:
 
 
 def first_line(advices: Sequence[Advice]) -> str:
-    """The answer in one sentence a target; what is the same for several workloads is said once."""
+    """The answer in one line: what is decided to be faster, and off for the rest with the best that was tried."""
     if not advices:
         return "No speculative decoding was measured here, so there is no setting to choose."
+    faster = [advice for advice in advices if advice.use != "off"]
+    rest = [advice for advice in advices if advice.use == "off"]
+    groups: dict[tuple[str, str], list[Advice]] = {}
+    for advice in faster:
+        groups.setdefault((advice.target, advice.use), []).append(advice)
+    parts = [f"on {target} {_clause(group)}" for (target, _), group in groups.items()]
+    if rest:
+        where = f"the other {len(rest)} of {len(advices)} pairs of target and workload" if faster else "everything here"
+        parts.append(f"leave it off for {where}: {_best_of_rest(rest)}")
+    text = "; ".join(parts)
+    return f"Speculative decoding: {text}."
+
+
+def _best_of_rest(rest: Sequence[Advice]) -> str:
+    tried = [advice for advice in rest if advice.best is not None]
+    if not tried:
+        return "no pair of trials is valid"
+    shown = max(tried, key=_value)
+    undecided = sum(advice.effect == "undecided" for advice in rest)
+    doubt = f", {undecided} of {len(rest)} are undecided" if undecided else ""
+    assert shown.best is not None and shown.best.ratio is not None
+    best = f"{shown.best.setting} on {shown.target}, {shown.workload}: {words(shown.best.ratio)}"
+    return f"nothing is decided to be faster{doubt}; best tried: {best}"
+
+
+def by_target(advices: Sequence[Advice]) -> list[str]:
+    """The answer for each target; what is the same for several workloads is said once."""
     sentences = []
     for target in dict.fromkeys(advice.target for advice in advices):
         own = [advice for advice in advices if advice.target == target]
@@ -60,13 +87,17 @@ def first_line(advices: Sequence[Advice]) -> str:
         for advice in own:
             groups.setdefault((advice.use, advice.effect, advice.best is None), []).append(advice)
         sentences.append(f"{target}: {'; '.join(_clause(group, len(own)) for group in groups.values())}.")
-    return " ".join(sentences)
+    return sentences
 
 
-def _clause(group: Sequence[Advice], n_workloads: int) -> str:
+def _value(advice: Advice) -> float:
+    return advice.best.ratio.value if advice.best is not None and advice.best.ratio is not None else 0.0
+
+
+def _clause(group: Sequence[Advice], n_workloads: int = 0) -> str:
     names = ", ".join(advice.workload for advice in group)
     names = f"all {n_workloads} workloads ({names})" if len(group) == n_workloads > 1 else names
-    shown = max(group, key=lambda advice: advice.best.ratio.value if advice.best and advice.best.ratio else 0.0)
+    shown = max(group, key=_value)
     if shown.best is None or shown.best.ratio is None:
         return f"off for {names} (no valid pair of trials to judge by)"
     ratio = shown.best.ratio

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from matplotlib.figure import Figure
 
 from mlsd import __version__
-from mlsd.analysis.answer import advise, first_line
+from mlsd.analysis.answer import Advice, advise, by_target, first_line
 from mlsd.analysis.study import Study, attempt
 from mlsd.errors import AnalysisError
 from mlsd.records import Record
@@ -58,7 +58,7 @@ def build(study: Study) -> Page:
     """The report of a study."""
     advices = advise(study.by_workload)
     sections = (
-        _tables("answer", "Which setting to use", lambda: result_tables.advice_table(advices)),
+        _answer(advices),
         _tables("machine", "Machine and models", *_each(study, _MACHINE)),
         _tables("warnings", "Warnings", *_each(study, [result_tables.warning_table])),
         _with_figures(
@@ -78,6 +78,17 @@ def build(study: Study) -> Page:
         sections=sections,
         traces=_traces(sections),
         made=f"mlsd {__version__}, {datetime.datetime.now(datetime.UTC):%Y-%m-%d %H:%M} UTC",
+    )
+
+
+def _answer(advices: list[Advice]) -> Section:
+    section = _tables("answer", "Which setting to use", lambda: result_tables.advice_table(advices))
+    return Section(
+        id=section.id,
+        title=section.title,
+        text=tuple(by_target(advices)),
+        tables=section.tables,
+        missing=section.missing,
     )
 
 
@@ -122,7 +133,8 @@ def picture(study: Study, entry: FigureEntry) -> Picture:
         svg, png = plot.render(lambda: draw(study), id)
     except AnalysisError as error:
         return Picture(id=id, title=title, trace=trace, missing=str(error))
-    caption = (draw.__doc__ or "").strip().splitlines()[0]
+    caption = (draw.__doc__ or "").strip().splitlines()[0].split(": ", 1)[-1]
+    caption = caption[:1].upper() + caption[1:]
     return Picture(id=id, title=title, trace=trace, caption=caption, svg=svg, png=png)
 
 

@@ -102,9 +102,10 @@ def gamma_table(study: Study) -> Table:
     rows = []
     for found in study.pair_fits:
         best = found.best
-        sure = "" if best.share is None else f" ({100 * best.share:.0f} % of resamples; {best.low} to {best.high})"
+        share = "" if best.share is None else f" ({100 * best.share:.0f} %)"
+        spread = "" if best.share is None else f"95 % of resamples have their best gamma from {best.low} to {best.high}"
+        shown = text(f"{best.gamma or 'off'}{share}", note=spread)
         for g in found.gammas:
-            is_best = g.gamma == best.gamma
             rows.append(
                 (
                     text(f"{found.target} + {found.draft or found.drafter}"),
@@ -115,7 +116,7 @@ def gamma_table(study: Study) -> Table:
                     number(g.break_even_alpha, 3) if g.break_even_alpha is not None else text("none suffices", "bad"),
                     percent(g.draft_share, 0),
                     percent(g.verify_share, 0),
-                    text(f"best{sure}" if is_best else f"off is best{sure}" if best.gamma == 0 else None),
+                    shown,
                 )
             )
     return Table(
@@ -127,10 +128,10 @@ def gamma_table(study: Study) -> Table:
             head("speedup", "outlook.by_gamma: geometric mean over blocks"),
             head("MGL", "outlook.by_gamma"),
             head("MGL to break even", "outlook.by_gamma: round time / T(1)"),
-            head("alpha to break even", "costmodel.break_even_alpha"),
+            head("alpha to break even", "costmodel.break_even_alpha: acceptance of each position"),
             head("drafting", "share of the round's time"),
             head("verifying", "share of the round's time"),
-            name("best gamma", "outlook.best_gamma: bootstrap over blocks"),
+            name("best gamma", "outlook.best_gamma: share of bootstrap resamples over blocks that agree; 0 is off"),
         ),
         rows=tuple(rows),
         trace="study_fits.fit_pairs over evidence.evidence",

@@ -128,7 +128,7 @@ def predicted_speedup(study: Study) -> Figure:
 
 
 def position_acceptance(study: Study) -> Figure:
-    """Acceptance at each position: given that all before it were accepted (line), and overall (faint)."""
+    """Share of rounds that accept position i: of those that accepted all before it (left), of all that proposed it."""
     table = metrics.position_acceptance(study.outcomes, study.trials)
     if table.empty:
         raise AnalysisError("No valid SD trial proposed a token.", hint="Measure some: mlsd run B D.")
@@ -179,7 +179,7 @@ def expert_coverage(study: Study) -> Figure:
 
 
 def baseline_drift(study: Study) -> Figure:
-    """Plain decoding over the run: each AR trial relative to the mean of its case."""
+    """Each AR trial relative to the mean of its case, and the trend over the run."""
     points = drift_points(study)
     flat = [(t, math.exp(y)) for case in points.values() for t, y in case]
     if len(flat) < 3:
