@@ -29,9 +29,9 @@ def test_noiseless_data_give_the_true_parameters_back(truth: Truth) -> None:
 @pytest.mark.heavy
 def test_intervals_hold_the_truth_in_95_of_100_repeats() -> None:
     held: dict[str, list[float]] = {}
-    for truth in CURVES + SPEEDUPS:
+    for number, truth in enumerate(CURVES + SPEEDUPS):
         inside: Counter[str] = Counter()
-        for seed in range(REPEATS):
+        for seed in range(1000 * number, 1000 * number + REPEATS):
             fitted = fit(truth.model, data_of(truth, seed), n_resamples=400, seed=seed)
             for name, value in truth.values.items():
                 estimate = fitted.estimates[name]
@@ -39,9 +39,9 @@ def test_intervals_hold_the_truth_in_95_of_100_repeats() -> None:
                 inside[name] += estimate.low <= value <= estimate.high
         held[truth.model.name] = [inside[name] for name in truth.values]
     every = [count for counts in held.values() for count in counts]
-    # One count has a standard deviation of 2.2 by chance alone; the mean over all parameters has far less.
+    # One count of a true 95 has a standard deviation of 2.2 by chance alone, the mean over all parameters of 0.6.
     assert 93 <= np.mean(every) <= 97, held
-    assert all(88 <= count <= 100 for count in every), held
+    assert all(90 <= np.mean(counts) <= 99 for counts in held.values()), held
 
 
 @pytest.mark.heavy
