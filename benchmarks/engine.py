@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import tempfile
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import msgspec
 
@@ -17,11 +19,13 @@ from mlsd.engine.drafter import NoDrafter
 from mlsd.engine.llama import LlamaModel, LlamaSession
 from mlsd.engine.rollback import make_rollback
 from mlsd.engine.session import SessionOptions
+from mlsd.gguf_tools.shapes import TINY
+from mlsd.gguf_tools.write import write_random
 
 OPTIONS = SessionOptions(n_ctx=512, n_threads=1)
 PROMPT = "def fibonacci(n):\n"
-N_PREDICT = 96
-REPEATS = 9
+N_PREDICT = 64
+REPEATS = 21
 
 
 def run() -> Iterator[Result]:
@@ -83,27 +87,31 @@ def sampling_on_device(model: LlamaModel) -> Result:
 
 
 class NativeTime:
-    """Counts the time inside native calls by wrapping each function of the library once."""
+    """CPU time inside native calls, by wrapping each function that a round uses.
+
+    CPU time of this thread, not wall time: with one llama.cpp thread all work is in it, and what other processes take
+    away from a shared core is not Python's doing.
+    """
 
     WRAPPED = ("llama_decode", "llama_synchronize", "llama_get_sampled_token_ith", "llama_memory_seq_rm")
+    STATE = ("llama_state_seq_get_size_ext", "llama_state_seq_get_data_ext", "llama_state_seq_set_data_ext")
 
     def __init__(self) -> None:
         self.spent_ns = 0
-        self._originals: dict[str, object] = {}
+        self._originals: dict[str, Callable[..., object]] = {}
 
     def __enter__(self) -> NativeTime:
         native = library()
-        for name in self.WRAPPED:
-            original = getattr(native, name)
-            self._originals[name] = original
-            setattr(native, name, self._timed(original))
+        for name in (*self.WRAPPED, *self.STATE):
+            self._originals[name] = getattr(native, name)
+            setattr(native, name, self._timed(self._originals[name]))
         return self
 
     def _timed(self, function: Callable[..., object]) -> Callable[..., object]:
         def call(*arguments: object) -> object:
-            started = time.perf_counter_ns()
+            started = time.thread_time_ns()
             value = function(*arguments)
-            self.spent_ns += time.perf_counter_ns() - started
+            self.spent_ns += time.thread_time_ns() - started
             return value
 
         return call
@@ -113,23 +121,49 @@ class NativeTime:
             setattr(library(), name, original)
 
 
+GAMMA = 8
+
+
 def python_per_round(model: LlamaModel) -> Iterator[Result]:
-    """Python time outside native calls per round at gamma 8 with a draft model, as a share of the round and in us."""
-    gamma = 8
-    wide = msgspec.structs.replace(OPTIONS, max_outputs=gamma + 1)
-    shares, spans = [], []
-    with model.session(wide) as target, model.session(OPTIONS) as draft:
+    """Python's CPU time per round at gamma 8: as a share of SmolLM2's round, and with Qwen3.5's vocabulary."""
+    outside_us, round_us = _python_per_round(model, model, "trim", "trim")
+    shares = [100 * x / y for x, y in zip(outside_us, round_us, strict=True)]
+    yield of_samples("Python outside native calls, share of SmolLM2's round at gamma 8", shares, "%", at_most=2.0)
+    yield of_samples("Python outside native calls, SmolLM2 (49,152 tokens)", outside_us, "us")
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "wide.gguf"
+        write_random(path, msgspec.structs.replace(TINY["qwen35"], name="wide", n_vocab=248_320), seed=1)
+        with LlamaModel(path) as wide:
+            wide_us, _ = _python_per_round(wide, wide, "snapshots", "checkpoint")
+    yield of_samples("Python outside native calls, tiny qwen35 with 248,320 tokens", wide_us, "us")
+    shares = [100 * x / y for x, y in zip(wide_us, round_us, strict=True)]
+    yield of_samples("the same as a share of SmolLM2's round", shares, "%", at_most=2.0)
+
+
+def _python_per_round(
+    target_model: LlamaModel, draft_model: LlamaModel, target_strategy: str, draft_strategy: str
+) -> tuple[list[float], list[float]]:
+    """Microseconds of CPU per round outside native calls, and in all, over some generations."""
+    wide = msgspec.structs.replace(OPTIONS, max_outputs=GAMMA + 1)
+    if target_strategy == "snapshots":
+        wide = msgspec.structs.replace(wide, n_snapshots=GAMMA + 1)
+    outside_us, round_us = [], []
+    with target_model.session(wide) as target, draft_model.session(OPTIONS) as draft:
         prompt = target.tokenize(PROMPT)
-        drafter = DraftModel(draft, make_rollback("trim", draft), MonotonicClock())
-        limits = GenerationLimits(n_predict=N_PREDICT, gamma=gamma)
-        rollback = make_rollback("trim", target)
+        drafter = DraftModel(draft, make_rollback(draft_strategy, draft), MonotonicClock())
+        rollback = make_rollback(target_strategy, target)
         for _ in range(5):
-            with NativeTime() as native:
-                before = native.spent_ns
-                result = generate(target, drafter, rollback, prompt, limits, MonotonicClock())
-                inside = native.spent_ns - before - result.prefill_ns - result.draft_prefill_ns
-            outside = max(0, result.decode_ns - inside)
-            shares.append(100 * outside / result.decode_ns)
-            spans.append(outside / len(result.rounds) / 1000)
-    yield of_samples("Python outside native calls, share of a round at gamma 8", shares, "%", at_most=2.0)
-    yield of_samples("Python outside native calls, per round at gamma 8", spans, "us")
+            spans = []
+            # Two lengths: their difference is rounds alone, without prefill and preparation.
+            for n_predict in (N_PREDICT // 2, N_PREDICT):
+                limits = GenerationLimits(n_predict=n_predict, gamma=GAMMA)
+                with NativeTime() as native:
+                    started = time.thread_time_ns()
+                    result = generate(target, drafter, rollback, prompt, limits, MonotonicClock())
+                    total = time.thread_time_ns() - started
+                spans.append((total, native.spent_ns, len(result.rounds)))
+            (total0, native0, rounds0), (total1, native1, rounds1) = spans
+            n_rounds = rounds1 - rounds0
+            round_us.append((total1 - total0) / n_rounds / 1000)
+            outside_us.append(((total1 - native1) - (total0 - native0)) / n_rounds / 1000)
+    return outside_us, round_us
