@@ -168,7 +168,7 @@ def _routing(family: dict[str, Any]) -> str:
 
 
 def _span(shares: list[float]) -> str:
-    return f"{100 * min(shares):.1f} to {100 * max(shares):.1f} %"
+    return f"{100 * min(shares):.2f} to {100 * max(shares):.2f} %"
 
 
 def _samples(family: dict[str, Any]) -> str:

@@ -22,7 +22,7 @@ from train import WIDTH, cross_entropy
 
 SHIPPED = {"tiny-dense": "Q8_0", "tiny-moe": "Q8_0", "tiny-draft": "F32"}
 N_COLUMNS, N_TOP = 56, 8
-ROUTED_SPAN = 8
+ROUTED_SPAN, ROUTED_WINDOWS = 8, 60
 _TEXT_FILE = "sched.py"
 _ODD_LINES = "\n# naïve Ünïcode: Δ 漢字 🙂 1234567   x\r\n\t y  \n\n\n"
 
@@ -53,12 +53,12 @@ def held_out_loss(model: Any, held: np.ndarray) -> tuple[float, int]:
 
 
 @torch.no_grad()
-def routing(model: Any, held: np.ndarray, windows: int = 60) -> dict[str, Any]:
+def routing(model: Any, held: np.ndarray) -> dict[str, Any]:
     """How the router spreads held-out tokens: use of each expert and distinct experts of 8 consecutive tokens."""
     n_experts, top_k = model.config.num_experts, model.config.num_experts_per_tok
     used: list[np.ndarray] = []
     distinct: list[list[float]] = []
-    for i in range(windows):
+    for i in range(ROUTED_WINDOWS):
         x = torch.from_numpy(held[i * WIDTH : (i + 1) * WIDTH].astype(np.int64))[None]
         logits = model(input_ids=x, use_cache=False, output_router_logits=True).router_logits
         chosen = [layer.topk(top_k, -1).indices.numpy() for layer in logits]
@@ -82,8 +82,9 @@ def routing(model: Any, held: np.ndarray, windows: int = 60) -> dict[str, Any]:
 def reference(run: Path, held: np.ndarray, out: Path) -> None:
     """Store held-out windows and, for each model, some logits of every position: a test needs no torch to compare.
 
-    `tokens` uint16 [8, 192]; `text` (UTF-8 bytes) with its `text_ids`; for each model the eight largest logits
-    (`<name>.top`, with `<name>.ids`) and the logits of 56 fixed `columns`, both of the first window and float32.
+    `tokens` uint16 [8, 192]; `routed` uint16 [60, 512], the text routing is judged on; `text` (UTF-8 bytes) with its
+    `text_ids`; for each model the eight largest logits (`<name>.top`, with `<name>.ids`) and the logits of 56 fixed
+    `columns`, both of the first window and float32.
     """
     rng = np.random.default_rng(7)
     windows = excerpts(held)
@@ -91,6 +92,7 @@ def reference(run: Path, held: np.ndarray, out: Path) -> None:
     text = next(d.text for d in documents() if d.name == _TEXT_FILE) + _ODD_LINES
     stored: dict[str, np.ndarray] = {
         "tokens": windows,
+        "routed": held[: ROUTED_WINDOWS * WIDTH].reshape(ROUTED_WINDOWS, WIDTH),
         "columns": columns.astype(np.uint16),
         "text": np.frombuffer(text.encode(), dtype=np.uint8),
         "text_ids": np.asarray(load_tokenizer(run / "tokenizer.json").encode(text).ids, dtype=np.uint16),
