@@ -30,6 +30,7 @@ METHODS: dict[str, str] = {
     "draft-tree": "draft_tree",
     "lookahead": "lookahead",
     "layer-skip": "layer_skip",
+    "mtp": "mtp",
     "pld": "pld",
     "rest": "rest",
 }
@@ -118,6 +119,11 @@ def preset_gamma(spec: DrafterSpec) -> int | None:
     """The gamma of the preset that `spec` names; None when it names none."""
     preset = find_preset(spec, getattr(method_module(spec.name), "PRESETS", {}))
     return None if preset is None else preset.gamma
+
+
+def loads_next_token_block(spec: DrafterSpec) -> bool:
+    """Whether the target must be loaded with its own next-token block."""
+    return spec.name != NO_DRAFTER and getattr(method_module(spec.name), "LOADS_NEXT_TOKEN_BLOCK", False)
 
 
 def check_target(spec: DrafterSpec, target_path: Path) -> None:

@@ -48,6 +48,7 @@ class LlamaModel:
         self.vocab: Any = native.llama_model_get_vocab(self.handle)
         self.vocabulary = self._read_vocabulary()
         self.n_ctx_train = int(native.llama_model_n_ctx_train(self.handle))
+        self.has_next_token_block = bool(load_mtp and native.llama_model_n_layer_nextn(self.handle) > 0)
         self.is_recurrent = bool(
             native.llama_model_is_recurrent(self.handle) or native.llama_model_is_hybrid(self.handle)
         )
@@ -98,7 +99,11 @@ class LlamaModel:
         return bool(self._native.llama_vocab_is_eog(self.vocab, token))
 
     def session(self, options: SessionOptions) -> LlamaSession:
-        """A new context over these weights; one that verifies trees or has taps where `options` say so."""
+        """A new context over these weights; of another kind where `options` ask for one."""
+        if options.hidden_rows:
+            from mlsd.engine.next_token import HiddenRowsSession
+
+            return HiddenRowsSession(self, options)
         if options.tapped:
             from mlsd.engine.taps import TappedSession
 

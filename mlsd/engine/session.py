@@ -36,6 +36,7 @@ class SessionOptions(Record, frozen=True, kw_only=True):
     # once more as a chain ("redecode": slower, and bit for bit what plain decoding leaves behind).
     tree: Literal["off", "keep", "redecode"] = "off"
     tapped: bool = False  # values inside the network can be read and overwritten (`taps`); never in a timed session
+    hidden_rows: bool = False  # keep the rows that the model's next-token block reads (`next_token`)
 
 
 class Vocabulary(Record, frozen=True, kw_only=True):

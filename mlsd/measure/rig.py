@@ -18,7 +18,7 @@ import msgspec
 import numpy as np
 
 from mlsd.clock import Clock
-from mlsd.drafters import DrafterBench, make_drafter, target_options
+from mlsd.drafters import DrafterBench, loads_next_token_block, make_drafter, target_options
 from mlsd.engine.decode import GenerationLimits, check_capacity, generate
 from mlsd.engine.drafter import Drafter, NoDrafter
 from mlsd.engine.llama import LlamaModel, LlamaSession, default_threads
@@ -59,6 +59,7 @@ class Rig:
         self._arms: dict[bytes, _Arm] = {}
         self._references: dict[tuple[tuple[int, ...], int], tuple[int, ...]] = {}
         self._reports: dict[Path, ProbeReport] = {}
+        self._load_mtp = any(loads_next_token_block(slot.case.drafter) for slot in job.slots)
         self._tree_noise: dict[SessionOptions, float] = {}
         started_ns = clock.now_ns()
         try:
@@ -79,7 +80,8 @@ class Rig:
 
     def _open_model(self, path: Path) -> LlamaModel:
         if path not in self._models:
-            model = LlamaModel(path, n_gpu_layers=self._engine.n_gpu_layers)
+            load_mtp = self._load_mtp and path == self._path
+            model = LlamaModel(path, n_gpu_layers=self._engine.n_gpu_layers, load_mtp=load_mtp)
             self._models[path] = self._stack.enter_context(model)
         return self._models[path]
 

@@ -6,9 +6,12 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from mlsd.gguf_tools.read import model_facts
+from mlsd.gguf_tools.shapes import TINY
+from mlsd.gguf_tools.write import write_random
 from tests.cli.conftest import Ran
 
 Mlsd = Callable[..., Ran]
@@ -59,3 +62,39 @@ def test_what_cannot_be_cut_is_refused_before_anything_is_written(
     assert result.code == 2
     assert words in result.err
     assert not out.exists()
+
+
+@pytest.mark.parametrize(
+    ("method", "words"),
+    [
+        ("mtp", "no next-token block"),
+        ("layer-skip:skip=99", "no block 99: the model has blocks 0 to 7"),
+        ("layer-skip", "whole target"),
+        ("medusa", "not available in llama.cpp"),
+    ],
+)
+def test_a_drafter_that_a_target_cannot_support_is_refused_before_any_load(
+    mlsd: Mlsd, tiny: Path, method: str, words: str
+) -> None:
+    result = mlsd("bench", tiny / "qwen35.gguf", "--drafter", method)
+    assert result.code == 2
+    assert words in result.err
+
+
+@pytest.mark.parametrize("method", ["mtp", "layer-skip:exit=5"])
+def test_self_speculative_methods_are_measured_by_name(mlsd: Mlsd, tmp_path: Path, method: str) -> None:
+    model = tmp_path / "with-block.gguf"
+    write_random(model, msgspec.structs.replace(TINY["qwen35"], n_mtp_blocks=1), seed=4)
+    options = ("--gamma", 2, "--n-threads", 1, "--n-predict", 16, "--repeats", 1, "--json")
+    result = mlsd("bench", model, "--drafter", method, *options)
+    assert result.code == 0, result.err
+    sd = next(trial for trial in json.loads(result.out)["trials"] if trial["arm"] == "sd")
+    assert sd["valid"] is True
+    assert "sync_fallback" not in sd["stats"]
+
+
+def test_a_trial_inside_the_target_is_said_not_to_be_timed(mlsd: Mlsd, tiny: Path) -> None:
+    options = ("--gamma", 2, "--n-threads", 1, "--n-predict", 16, "--repeats", 1)
+    result = mlsd("bench", tiny / "llama.gguf", "--drafter", "layer-skip:exit=3,mode=inplace", *options)
+    assert result.code == 0, result.err
+    assert "NOT TIMED" in result.err
