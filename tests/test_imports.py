@@ -17,7 +17,7 @@ LAYERS: list[set[str]] = [
     {"errors", "units", "clock"},
     {"records"},
     {"resources", "userdir"},
-    {"prompts", "manifest", "gguf_tools"},
+    {"prompts", "tasks", "manifest", "gguf_tools"},
     {"engine"},
     {"hub", "hardware"},
     {"models"},
