@@ -133,11 +133,12 @@ class Calibration:
         job, draft = self._job, self.draft
         assert draft is not None and job.draft is not None
         strategy = self._report(job.draft, draft).draft
-        with draft.session(self.options) as session:
+        with draft.session(msgspec.structs.replace(self.options, max_outputs=2)) as session:
             bench = PassBench(session, self._clock, self.text, depth, repeat, recurrent=draft.is_recurrent)
             spans = [bench.fill()]
-            for rows in _DRAFT_WIDTHS:
-                spans.append(bench.draft_step(rows))
+            for rows in (1, 2):  # with one proposal a round a draft's passes are one or two wide and nothing else
+                spans += bench.burst("target_pass", rows)
+            spans += [bench.draft_step(rows) for rows in _DRAFT_WIDTHS]
             if strategy is not None:
                 spans.append(bench.rollback(strategy, 5, singly=True))
             if draft.is_recurrent:

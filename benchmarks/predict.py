@@ -1,0 +1,165 @@
+"""Predicted against measured decode tok/s, each gamma left out in turn: the tiny family, and SmolLM2 with two drafts.
+
+Both sides are timed on one thread with the processor's clock of this process, which other programs on the machine
+cannot stretch; ``--wall`` takes the wall clock, which is the same on an idle machine.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.harness import Result
+from benchmarks.models import smollm2
+from mlsd.analysis.predict import Arm, GammaPrediction, costs_from_points, leave_one_gamma_out
+from mlsd.clock import MonotonicClock
+from mlsd.gguf_tools.perturb import perturb
+from mlsd.measure.bench import BenchRequest, bench_cases, interleave
+from mlsd.measure.calibrate import Calibration
+from mlsd.measure.job import CalibrateJob, Job, ModelFile, PromptText, prompt_key
+from mlsd.measure.probe_cache import ProbeCache
+from mlsd.measure.rig import Rig
+from mlsd.measure.rows import CalibrationPoint, model_key
+from mlsd.models import resolve_model
+from mlsd.prompts import load_prompt
+from mlsd.records import DRAFT_MODEL, DrafterSpec, EngineOptions, Trial
+from mlsd.units import tok_s
+
+GAMMAS = (1, 2, 4, 8, 16)
+PROMPTS = ("code", "factual")
+ENGINE = EngineOptions(n_threads=1)
+REPEATS = 7
+
+
+class ProcessorClock:
+    """Processor time of this process."""
+
+    def now_ns(self) -> int:
+        """Nanoseconds that its threads have run."""
+        return time.process_time_ns()
+
+
+CLOCK = MonotonicClock() if "--wall" in sys.argv else ProcessorClock()
+SLICES = 5  # calibration and trials take turns, as the load of a shared machine changes over minutes
+
+
+def run() -> Iterator[Result]:
+    with tempfile.TemporaryDirectory() as folder:
+        predictions: list[GammaPrediction] = []
+        for name, target, draft, n_predict in pairs(Path(folder)):
+            found = predict(target, draft, n_predict)
+            predictions += found
+            yield from results(name, found)
+        yield from results("all pairs", predictions, bars=True)
+
+
+def pairs(folder: Path) -> Iterator[tuple[str, Path, Path, int]]:
+    """Name, target, draft and output tokens of each pair."""
+    draft = resolve_model("tiny-draft").path
+    for target in ("tiny-moe", "tiny-dense"):
+        yield f"{target} + tiny-draft", resolve_model(target).path, draft, 192
+    if "--tiny" in sys.argv:
+        return
+    for noise in (0.02, 0.05):
+        path = folder / f"smollm2-noise{noise}.gguf"
+        perturb(smollm2(), path, noise=noise)
+        yield f"SmolLM2 + itself, {100 * noise:g} % noise", smollm2(), path, 64
+        path.unlink()
+
+
+def predict(target: Path, draft: Path, n_predict: int) -> list[GammaPrediction]:
+    """Measure a pair and predict every gamma of it from the others, on every prompt."""
+    files = [ModelFile(ref=resolve_model(str(path)).ref, path=str(path)) for path in (target, draft)]
+    points: list[CalibrationPoint] = []
+    trials: list[tuple[str, Trial]] = []
+    for part in range(SLICES):
+        points += calibrate(files, part)
+        for prompt in PROMPTS:
+            trials += [(prompt, trial) for trial in bench(files, prompt, n_predict, part)]
+    key = model_key(files[0].ref.sha256, files[0].ref.id)
+    costs = costs_from_points([p for p in points if p.model_key == key], [p for p in points if p.model_key != key])
+    found = []
+    for prompt in PROMPTS:
+        arms = [
+            arm_of(gamma, [t for name, t in trials if name == prompt and t.gamma == gamma]) for gamma in (0, *GAMMAS)
+        ]
+        found += leave_one_gamma_out(arms, costs)
+    return found
+
+
+def calibrate(files: list[ModelFile], part: int) -> list[CalibrationPoint]:
+    job = CalibrateJob(
+        target=files[0],
+        draft=files[1],
+        engine=ENGINE,
+        text=load_prompt("length-1024").text,
+        widths=(1, *(gamma + 1 for gamma in GAMMAS)),
+        depths=(128,),
+        budget_s=1.0,
+        least_repeats=3,
+        seed=part,
+    )
+    with closing(Calibration(job, CLOCK, ProbeCache())) as calibration:
+        return [point for repeat in calibration.repeats() for point in repeat.points]
+
+
+def bench(files: list[ModelFile], prompt_name: str, n_predict: int, part: int) -> list[Trial]:
+    prompt = load_prompt(prompt_name)
+    request = BenchRequest(
+        target=files[0],
+        draft=files[1],
+        drafter=DrafterSpec(name=DRAFT_MODEL, draft=files[1].ref),
+        gammas=GAMMAS,
+        prompt=prompt.ref,
+        prompt_text=prompt.text,
+        n_predict=n_predict,
+        engine=ENGINE,
+    )
+    cases = bench_cases(request)
+    slots = interleave(cases, max(1, REPEATS // SLICES), part)
+    job = Job(
+        target=files[0], models=(files[1],), prompts={prompt_key(prompt.ref): PromptText(text=prompt.text)}, slots=slots
+    )
+    with Rig(job, CLOCK, ProbeCache()) as rig:
+        for case in cases:
+            rig.warm_up(case)
+        return [rig.run(slot) for slot in slots]
+
+
+def arm_of(gamma: int, trials: list[Trial]) -> Arm:
+    speeds = [tok_s(len(t.tokens) - 1, t.decode_ns or 0) or 0.0 for t in trials]
+    return Arm(gamma=gamma, n_tokens=len(trials[0].tokens), rounds=tuple(t.rounds for t in trials), tok_s=tuple(speeds))
+
+
+def results(name: str, found: list[GammaPrediction], *, bars: bool = False) -> Iterator[Result]:
+    errors = [100 * abs(p.error) for p in found]
+    mgl = [100 * abs(p.predicted_mgl / p.measured_mgl - 1) for p in found]
+    spreads = [100 * (p.spread or 0.0) for p in found]
+    median, p95 = statistics.median(errors), float(np.quantile(errors, 0.95))
+    low, high = min(errors), max(errors)
+    for label, value, limit in (("median", median, 5.0), ("95th percentile", p95, 15.0)):
+        yield Result(
+            f"{name}: |predicted/measured - 1|, {label}",
+            value,
+            low,
+            high,
+            "%",
+            f"<= {limit:g}" if bars else "",
+            value <= limit if bars else None,
+        )
+    yield Result(f"{name}: spread of the measurement", statistics.median(spreads), min(spreads), max(spreads), "%")
+    yield Result(f"{name}: error of the predicted MGL", statistics.median(mgl), min(mgl), max(mgl), "%")
+    if "--verbose" in sys.argv and not bars:
+        for p in found:
+            print(
+                f"  gamma {p.gamma:2}: {p.predicted_tok_s:8.1f} for {p.measured_tok_s:8.1f} tok/s "
+                f"({100 * p.error:+.1f} %, spread {100 * (p.spread or 0):.1f} %), "
+                f"MGL {p.predicted_mgl:.2f} for {p.measured_mgl:.2f}"
+            )
