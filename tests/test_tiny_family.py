@@ -19,13 +19,16 @@ import pytest
 
 from mlsd.clock import MonotonicClock
 from mlsd.drafters.draft_model import DraftModel
+from mlsd.drafters.mtp import NextTokenDraft
 from mlsd.engine._native import ggml, library
 from mlsd.engine.decode import Generation, GenerationLimits, generate
 from mlsd.engine.drafter import NoDrafter
 from mlsd.engine.llama import LlamaModel, LlamaSession
 from mlsd.engine.losslessness import judge
+from mlsd.engine.next_token import HiddenRowsSession, NextTokenHead
 from mlsd.engine.rollback import make_rollback
 from mlsd.engine.session import SessionOptions
+from mlsd.records import Sampling
 from mlsd.resources import asset_path
 
 FOLDER = asset_path("tiny")
@@ -212,6 +215,26 @@ def test_the_draft_is_right_nearly_half_of_the_time_and_less_so_further_on(
     assert accepted[0] < 1
     assert all(math.isfinite(a) for a in accepted) and accepted == sorted(accepted, reverse=True)
     assert accepted[0] > accepted[-1]
+
+
+def test_the_next_token_block_predicts_its_trunk_and_leaves_it_as_it_is(stored: dict[str, np.ndarray]) -> None:
+    prompts = stored["tokens"][:4, :64].astype(int).tolist()
+    clock, limits = MonotonicClock(), GenerationLimits(n_predict=96, gamma=GAMMA)
+    with opened(path_of("tiny-dense"), GREEDY) as session:
+        plain = [generate(session, NoDrafter(), make_rollback("snapshots", session), p, limits, clock) for p in prompts]
+    with (
+        LlamaModel(path_of("tiny-dense-mtp"), load_mtp=True) as model,
+        HiddenRowsSession(model, msgspec.structs.replace(GREEDY, hidden_rows=True)) as session,
+        closing(NextTokenDraft(session, NextTokenHead(session), clock, Sampling())) as drafter,
+        opened(path_of("tiny-dense"), LOGITS) as judging,
+    ):
+        rollback = make_rollback("snapshots", session)
+        fast = [generate(session, drafter, rollback, p, limits, clock) for p in prompts]
+        for prompt, a, b in zip(prompts, plain, fast, strict=True):
+            assert judge(b.tokens, a.tokens, prompt, judging, kernel_noise=0.1).verdict in ("lossless", "near_tie")
+    rounds = [r for g in fast for r in g.rounds if r.proposed == GAMMA]
+    assert np.mean([r.accepted > 0 for r in rounds]) >= 0.6
+    assert np.mean([r.accepted for r in rounds]) / GAMMA >= 0.35
 
 
 @pytest.mark.parametrize("target", TARGETS)

@@ -26,10 +26,9 @@ def write_files(run: Path, out: Path) -> None:
     for name, number_format in SHIPPED.items():
         state = torch.load(run / checkpoint(name, run))
         write_gguf(name, state, tokenizer, number_format, out / f"{name}.gguf")
-    if (block := run / f"{MTP}.pt").exists():
-        trunk = torch.load(run / checkpoint("tiny-dense", run))
-        extra = mtp_state(torch.load(block), SHAPES["tiny-dense"]["num_hidden_layers"])
-        write_gguf(MTP, trunk | extra, tokenizer, SHIPPED["tiny-dense"], out / f"{MTP}.gguf")
+    trunk = torch.load(run / checkpoint("tiny-dense", run))
+    block = mtp_state(torch.load(run / f"{MTP}.pt"), SHAPES["tiny-dense"]["num_hidden_layers"])
+    write_gguf(MTP, trunk | block, tokenizer, SHIPPED["tiny-dense"], out / f"{MTP}.gguf")
     shutil.copyfile(run / "reference.npz", out / "reference.npz")
 
 
@@ -45,10 +44,9 @@ def describe(run: Path, out: Path) -> dict[str, Any]:
         "corpus": json.loads((run / "corpus.json").read_text()),
         **{key: facts[key] for key in ("held_out_bytes", "held_out_tokens", "five_gram")},
         "models": {},
-        "acceptance": json.loads((run / "acceptance.json").read_text()),
+        **json.loads((run / "acceptance.json").read_text()),
     }
-    shipped = SHIPPED | ({MTP: SHIPPED["tiny-dense"]} if (run / f"{MTP}.curve.json").exists() else {})
-    for name, number_format in shipped.items():
+    for name, number_format in (SHIPPED | {MTP: SHIPPED["tiny-dense"]}).items():
         path = out / f"{name}.gguf"
         stages = [stage for stage in (name, f"{name}-distilled") if (run / f"{stage}.curve.json").exists()]
         family["models"][name] = {

@@ -1,4 +1,5 @@
-"""What llama.cpp does with the finished files: greedy acceptance of the draft on both targets, and sample texts.
+"""What llama.cpp does with the finished files: greedy acceptance of the draft on both targets
+and of the next-token block on its trunk, and sample texts.
 
 Runs on mlsd's own engine, so the figures in the card are made by the program they are for.
 """
@@ -7,20 +8,24 @@ from __future__ import annotations
 
 import argparse
 import json
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from mlsd.clock import MonotonicClock
 from mlsd.drafters.draft_model import DraftModel
+from mlsd.drafters.mtp import NextTokenDraft
 from mlsd.engine.decode import Generation, GenerationLimits, generate
 from mlsd.engine.drafter import NoDrafter
 from mlsd.engine.llama import LlamaModel
+from mlsd.engine.next_token import HiddenRowsSession, NextTokenHead
 from mlsd.engine.rollback import make_rollback
 from mlsd.engine.session import SessionOptions
+from mlsd.records import Sampling
 
 GAMMA, N_PROMPT, N_PREDICT = 4, 64, 96
 TARGETS = ("tiny-dense", "tiny-moe")
@@ -67,6 +72,24 @@ def acceptance(folder: Path, target: str, prompts: list[list[int]]) -> dict[str,
         }
 
 
+def next_token_acceptance(folder: Path, prompts: list[list[int]]) -> dict[str, Any]:
+    """The same prompts with the next-token block of tiny-dense-mtp as drafter, against plain tiny-dense."""
+    with ExitStack() as stack:
+        options = SessionOptions(n_ctx=512, n_threads=1, max_outputs=GAMMA + 1, n_snapshots=GAMMA + 1)
+        bare = stack.enter_context(stack.enter_context(LlamaModel(folder / "tiny-dense.gguf")).session(options))
+        model = stack.enter_context(LlamaModel(folder / "tiny-dense-mtp.gguf", load_mtp=True))
+        session = stack.enter_context(HiddenRowsSession(model, msgspec.structs.replace(options, hidden_rows=True)))
+        clock, limits = MonotonicClock(), GenerationLimits(n_predict=N_PREDICT, gamma=GAMMA)
+        drafter = stack.enter_context(closing(NextTokenDraft(session, NextTokenHead(session), clock, Sampling())))
+        plain = [generate(bare, NoDrafter(), make_rollback("snapshots", bare), p, limits, clock) for p in prompts]
+        fast = [generate(session, drafter, make_rollback("snapshots", session), p, limits, clock) for p in prompts]
+        return {
+            **positions(fast, GAMMA),
+            "outputs_equal": sum(a.tokens == b.tokens for a, b in zip(plain, fast, strict=True)),
+            "prompts": len(prompts),
+        }
+
+
 def rate(generations: list[Generation]) -> float:
     """Tokens after the first of each generation a second."""
     return sum(len(g.tokens) - 1 for g in generations) / sum(g.decode_ns for g in generations) * 1e9
@@ -85,7 +108,10 @@ def main() -> None:
     options = parser.parse_args()
     with np.load(options.family / "reference.npz") as stored:
         prompts = stored["tokens"][:, :N_PROMPT].astype(int).tolist()
-    found = {target: acceptance(options.family, target, prompts) for target in TARGETS}
+    found = {
+        "acceptance": {target: acceptance(options.family, target, prompts) for target in TARGETS},
+        "next_token_acceptance": next_token_acceptance(options.family, prompts),
+    }
     options.out.write_text(json.dumps(found, indent=1) + "\n")
     print(json.dumps(found, indent=1))
 

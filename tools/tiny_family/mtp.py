@@ -23,7 +23,7 @@ from train import ROWS, WIDTH, batch, own_words
 from transformers.models.qwen3_5.modeling_qwen3_5 import Qwen3_5DecoderLayer, Qwen3_5RMSNorm
 
 NAME = "tiny-dense"
-_STEPS, _SEED, _DEPTH = 400, 5, 2
+_STEPS, _SEED, _DEPTH = 250, 5, 2
 
 
 class MtpBlock(nn.Module):

@@ -24,7 +24,7 @@ from shapes import SHAPES, new_model
 from torch.nn import functional as F
 
 ROWS, WIDTH = 8, 512
-STEPS = {"tiny-dense": 1500, "tiny-moe": 1500, "tiny-draft": 900, "tiny-draft-distilled": 1200}
+STEPS = {"tiny-dense": 680, "tiny-moe": 585, "tiny-draft": 600, "tiny-draft-distilled": 360}
 SEEDS = {"tiny-dense": 1, "tiny-moe": 2, "tiny-draft": 3, "tiny-draft-distilled": 4}
 TARGETS = ("tiny-dense", "tiny-moe")
 _BALANCE_WEIGHT = 0.01
