@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -64,7 +65,9 @@ class Picture(Record, frozen=True, kw_only=True):
 @contextmanager
 def style() -> Iterator[None]:
     """Draw and save figures inside this."""
-    with matplotlib.rc_context(_STYLE):
+    with matplotlib.rc_context(_STYLE), warnings.catch_warnings():
+        # The SVG keeps the characters, which the reader's fonts show; only the PNG has boxes in their place.
+        warnings.filterwarnings("ignore", message="Glyph .* missing from font")
         yield
 
 

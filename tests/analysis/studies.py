@@ -1,170 +1,179 @@
-"""A study database with trials of simulated honest loops, written through the real store."""
+"""Study databases of known content: every time and every acceptance is set, so every figure has a known answer."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import random
 from pathlib import Path
+from typing import Any
 
-import numpy as np
+import msgspec
 
-from mlsd.analysis.evidence import Evidence, evidence
 from mlsd.measure.store import Store
 from mlsd.records import (
     Case,
     DrafterSpec,
     Environment,
+    Losslessness,
     ModelFacts,
     ModelRef,
-    OptionValue,
     PromptRef,
     Round,
-    Sampling,
     Trial,
 )
 
-HOST = Environment(host="h", os="Linux", machine="x86_64", peak_bandwidth_gb_s=100.0)
+MS = 1_000_000
+MACHINE = Environment(
+    host="a" * 16, os="macOS 26.5", machine="arm64", chip="Apple M2", backend="Metal", device="Apple M2",
+    mlsd_version="0.1.0", llama_cpp_python_version="0.3.36", llama_cpp_build="b8240", peak_bandwidth_gb_s=100.0,
+)  # fmt: skip
+PROMPTS = ("factual", "code", "reasoning", "chinese")
 
 
-@dataclass(frozen=True)
-class Arm:
-    """One drafter on one target; T(k) = t_one (1 + per_row (k - 1))."""
-
-    target: str = "dense"
-    drafter: str = "draft-model"
-    draft: str | None = "small"
-    alpha: float = 0.7
-    draft_ms: float = 1.0  # a token
-    t_one_ms: float = 10.0
-    per_row: float = 0.02
-    gammas: tuple[int, ...] = (2, 4, 8)
-    temperature: float = 0.0
-    options: dict[str, OptionValue] = field(default_factory=dict)  # of the drafter
-
-
-FACTS = {
-    "dense": ("qwen2", 1_000_000, 1_000_000, None, 1.0),
-    "dense-big": ("qwen2", 4_000_000, 4_000_000, None, 1.0),
-    "moe": ("qwen35moe", 8_000_000, 2_000_000, 16, 1.0),
-    "moe-q4": ("qwen35moe", 8_000_000, 2_000_000, 16, 0.5),
-    "falcon": ("falcon-h1", 1_000_000, 1_000_000, None, 1.0),
-    "qwen": ("qwen35", 1_000_000, 1_000_000, None, 1.0),
-    "small": ("qwen2", 100_000, 100_000, None, 1.0),
-    "large": ("qwen2", 400_000, 400_000, None, 1.0),
-}
+def model(name: str, n_bytes: int = 4_000_000, experts: int | None = None) -> ModelFacts:
+    """Facts of a model that does not exist."""
+    return ModelFacts(
+        ref=ModelRef(id=name, sha256=(name.encode().hex() * 64)[:64], n_bytes=n_bytes),
+        architecture="qwen35moe" if experts else "qwen35",
+        n_layers=4,
+        n_experts=experts,
+        n_experts_used=2 if experts else None,
+        n_parameters=n_bytes,
+        n_parameters_active=n_bytes // 2 if experts else n_bytes,
+        weight_bytes=n_bytes,
+        active_bytes=n_bytes // 2 if experts else n_bytes,
+        tensor_types={"Q8_0": 10},
+    )
 
 
-@dataclass(frozen=True)
-class Study:
-    """Arms measured on the same prompts; every block has its AR arm."""
-
-    arms: tuple[Arm, ...] = (Arm(),)
-    prompts: tuple[str, ...] = ("factual", "code", "reasoning", "chinese")
-    lengths: dict[str, int] = field(default_factory=dict)
-    repeats: int = 3
-    n_predict: int = 65
-    noise: float = 0.01
-    seed: int = 0
+MOE, DENSE, DRAFT = model("tiny-moe-q4_0", 8_000_000, experts=16), model("tiny-dense"), model("tiny-draft", 1_000_000)
 
 
-def write_study(path: Path, study: Study) -> Path:
-    """Write the trials of a study."""
-    rng = np.random.default_rng(study.seed)
+def case(
+    target: ModelFacts, prompt: str, gamma: int = 0, suite: str = "B", draft: ModelFacts = DRAFT, **more: Any
+) -> Case:
+    """The plain case at gamma 0, else one with a draft model."""
+    length = int(prompt.removeprefix("length-")) if prompt.startswith("length-") else None
+    base = Case(
+        suite=suite,
+        target=target.ref,
+        prompt=PromptRef(key=prompt, sha256="c" * 64, n_tokens=length, workload="prose" if length else prompt),
+        n_predict=33,
+        drafter=DrafterSpec(name="draft-model", draft=draft.ref) if gamma else DrafterSpec(),
+        gamma=gamma,
+    )
+    return msgspec.structs.replace(base, **more)
+
+
+def rounds(n_committed: int, gamma: int, alpha: float, seed: str, slow: float = 1.0) -> tuple[Round, ...]:
+    """Rounds until that many tokens are committed; T(k) = 9 + k ms on the target, 1 ms a drafted token.
+
+    Which output positions a draft gets right depends on the seed alone, as in greedy decoding.
+    """
+    rng = random.Random(seed)
+    right = [rng.random() < alpha for _ in range(n_committed)]
+    made = []
+    while n_committed > 0:
+        proposed = min(gamma, n_committed - 1)
+        accepted = 0
+        while accepted < proposed and right[n_committed - 1 - accepted]:
+            accepted += 1
+        made.append(
+            Round(
+                proposed=proposed,
+                accepted=accepted,
+                committed=accepted + 1,
+                rows=1 + proposed,
+                draft_ns=int(proposed * MS * slow),
+                verify_ns=int((10 + proposed) * MS * slow),
+                rollback_ns=int(0.1 * MS * slow) if proposed else 0,
+                sample_ns=int(0.05 * MS * slow),
+                other_ns=int(0.01 * MS * slow),
+            )
+        )
+        n_committed -= accepted + 1
+    return tuple(made)
+
+
+def trial(
+    of: Case, block: int, repeat: int, position: int, alpha: float = 0.5, noise: float = 0.0, **more: Any
+) -> Trial:
+    """A valid trial of a case; the same block, repeat and case give the same trial again."""
+    slow = 1.0 + random.Random(f"{of.id} {block} {repeat}").gauss(0, noise) if noise else 1.0
+    done = rounds(of.n_predict - 1, of.gamma, alpha, f"{of.target.id} {of.prompt.key}", slow)
+    base = Trial(
+        case_id=of.id,
+        arm=of.arm,
+        gamma=of.gamma,
+        block=block,
+        repeat=repeat,
+        position=position,
+        status="ok",
+        started_at=f"2026-03-01T12:{repeat:02d}:{(7 * block + position) % 60:02d}.000+00:00",
+        n_prompt=of.prompt.n_tokens or 20,
+        tokens=tuple(range(of.n_predict)),
+        prefill_ns=20 * MS,
+        decode_ns=sum(r.wall_ns for r in done),
+        rounds=done,
+        losslessness=Losslessness(verdict="lossless"),
+        valid=True,
+    )
+    return msgspec.structs.replace(base, **more)
+
+
+def failed(of: Case, block: int, repeat: int = 0, reason: str = "the worker was killed") -> Trial:
+    """A trial without numbers."""
+    return Trial(
+        case_id=of.id, arm=of.arm, gamma=of.gamma, block=block, repeat=repeat, position=0, status="failed",
+        started_at="2026-03-01T12:00:00.000+00:00", error=reason, invalid_reason="the trial failed",
+    )  # fmt: skip
+
+
+def write(path: Path, trials: list[tuple[Case, Trial]], environment: Environment = MACHINE, **plan: Any) -> Path:
+    """A run of these trials in the database at `path`."""
     with Store.open(path) as store:
-        run = store.begin_run(HOST, {}, 0)
-        store.add_models(_facts(name) for name in FACTS)
-        block = 0
-        for arm in study.arms:
-            for repeat in range(study.repeats):
-                for prompt in study.prompts:
-                    block += 1
-                    for case, trial in _block(study, arm, prompt, repeat, block, rng):
-                        store.add_cases(run, [case])
-                        store.add_trial(run, trial)
+        run = store.begin_run(environment, {"profile": "tiny", **plan}, seed=1)
+        store.add_models([MOE, DENSE, DRAFT])
+        store.add_cases(run, [each for each, _ in trials])
+        for _, each in trials:
+            store.add_trial(run, each)
         store.end_run(run)
     return path
 
 
-def read_study(path: Path) -> Evidence:
-    """The evidence of a study, as the commands read it."""
-    with Store.open(path, read_only=True) as store:
-        table = store.summary()
-        return evidence(table.columns, table.rows, store.models(), cases=store.cases())
-
-
-def _facts(name: str) -> ModelFacts:
-    architecture, parameters, active, experts, bytes_a_weight = FACTS[name]
-    return ModelFacts(
-        ref=ModelRef(id=name, sha256=name * 8),
-        architecture=architecture,
-        n_layers=4,
-        n_embd=64,
-        n_experts=experts,
-        n_experts_used=2 if experts else None,
-        n_parameters=parameters,
-        n_parameters_active=active,
-        weight_bytes=int(parameters * bytes_a_weight),
-        active_bytes=int(active * bytes_a_weight),
-    )
-
-
-def _block(
-    study: Study, arm: Arm, prompt: str, repeat: int, block: int, rng: np.random.Generator
+def blocks(
+    target: ModelFacts,
+    suite: str = "B",
+    *,
+    alpha: float = 0.5,
+    noise: float = 0.02,
+    repeats: int = 3,
+    prompts: tuple[str, ...] = PROMPTS,
+    gammas: tuple[int, ...] = (4, 8, 16),
+    **more: Any,
 ) -> list[tuple[Case, Trial]]:
-    made = [_trial(study, arm, prompt, repeat, block, 0, rng)]
-    return made + [_trial(study, arm, prompt, repeat, block, gamma, rng) for gamma in arm.gammas]
+    """AR and SD arms of each prompt and repeat, block by block."""
+    made = []
+    for repeat in range(repeats):
+        for number, prompt in enumerate(prompts):
+            arms = [case(target, prompt, gamma, suite, **more) for gamma in (0, *gammas)]
+            block = 100 * repeat + number
+            made += [(arm, trial(arm, block, repeat, i, alpha, noise)) for i, arm in enumerate(arms)]
+    return made
 
 
-def _trial(
-    study: Study, arm: Arm, prompt: str, repeat: int, block: int, gamma: int, rng: np.random.Generator
-) -> tuple[Case, Trial]:
-    draft = ModelRef(id=arm.draft, sha256=arm.draft * 8) if gamma and arm.draft else None
-    case = Case(
-        suite="B",
-        target=ModelRef(id=arm.target, sha256=arm.target * 8),
-        prompt=PromptRef(key=prompt, sha256=prompt),
-        n_predict=study.n_predict,
-        drafter=DrafterSpec(name=arm.drafter, draft=draft, options=arm.options) if gamma else DrafterSpec(),
-        gamma=gamma,
-        sampling=Sampling(temperature=arm.temperature),
-    )
-    # The output is greedy, so acceptance is the same in every repeat; times are not.
-    tokens = np.random.default_rng([study.seed, gamma, sum(map(ord, prompt + arm.target + (arm.draft or "")))])
-    speed = rng.lognormal(0, study.noise)
-    rounds, left = [], study.n_predict - 1
-    while left > 0:
-        k = min(gamma, left - 1)
-        accepted = 0
-        while accepted < k and tokens.random() < arm.alpha:
-            accepted += 1
-        left -= accepted + 1
-        verify = arm.t_one_ms * (1 + arm.per_row * k) * speed
-        times = [int(1e6 * ms) for ms in (k * arm.draft_ms * speed, verify, 0.05 * (k > 0), 0.02, 0.01)]
-        rounds.append(
-            Round(
-                proposed=k,
-                accepted=accepted,
-                committed=accepted + 1,
-                rows=1 + k,
-                draft_ns=times[0],
-                verify_ns=times[1],
-                rollback_ns=times[2],
-                sample_ns=times[3],
-                other_ns=times[4],
-            )
-        )
-    trial = Trial(
-        case_id=case.id,
-        arm=case.arm,
-        gamma=gamma,
-        block=block,
-        repeat=repeat,
-        position=gamma,
-        status="ok",
-        started_at="2026-01-01T00:00:00Z",
-        n_prompt=study.lengths.get(prompt, 32),
-        tokens=tuple(range(study.n_predict)),
-        decode_ns=sum(r.wall_ns for r in rounds),
-        rounds=tuple(rounds),
-        valid=True,
-    )
-    return case, trial
+def whole_study(path: Path, **more: Any) -> Path:
+    """Suites A, B, C, D and F of a small family, with one failed and one invalid trial."""
+    made: list[tuple[Case, Trial]] = []
+    for suite, target in (("A", MOE), ("C", DENSE)):
+        plain = [case(target, f"length-{n}", suite=suite) for n in (64, 256)]
+        made += [(c, trial(c, 500 + i, r, 0, noise=0.02)) for r in range(3) for i, c in enumerate(plain)]
+    made += blocks(MOE, "B", alpha=0.75)
+    made += blocks(DENSE, "D", alpha=0.1)
+    lengths = tuple(f"length-{n}" for n in (32, 64, 128, 256, 512, 1024))
+    made += blocks(MOE, "F", alpha=0.5, prompts=lengths, gammas=(8,))
+    lost = case(MOE, "factual", 4, suite="E")
+    made.append((lost, failed(lost, 900, reason="llama_decode returned 1")))
+    wrong = case(MOE, "code", 4, suite="E")
+    reason = {"valid": False, "invalid_reason": "the output differs", "losslessness": Losslessness(verdict="diverged")}
+    made.append((wrong, trial(wrong, 901, 0, 0, **reason)))
+    return write(path, made, **more)

@@ -1,0 +1,234 @@
+"""The report as files and text: the answer first, nothing fetched, every string escaped, what is missing said."""
+
+from __future__ import annotations
+
+import html.parser
+import json
+import re
+from pathlib import Path
+
+import msgspec
+import pytest
+from click.testing import CliRunner
+
+from mlsd.analysis.study import Study, read_study
+from mlsd.cli.report import report as command
+from mlsd.errors import InputError
+from mlsd.measure.store import Store
+from mlsd.report import html as html_form
+from mlsd.report import markdown
+from mlsd.report.page import Page, build
+from mlsd.report.result_tables import MOST_TRIALS, trial_table
+from mlsd.report.tables import number, significant, text
+from mlsd.report.write import write_report
+from tests.analysis.studies import MACHINE, MOE, blocks, case, failed, trial, whole_study, write
+
+HOSTILE = "<script>alert(1)</script>\"'&</style>|`[x](javascript:alert(2))`=cmd()"
+
+
+class Tags(html.parser.HTMLParser):
+    """Names and attributes of every tag."""
+
+    def __init__(self, content: str) -> None:
+        super().__init__()
+        self.names: list[str] = []
+        self.links: list[str] = []
+        self.handlers: list[str] = []
+        self.feed(content)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.names.append(tag)
+        self.links += [value or "" for key, value in attrs if key in ("href", "src", "xlink:href", "action")]
+        self.handlers += [key for key, _ in attrs if key.startswith("on")]
+
+
+def study_of(path: Path) -> Study:
+    with Store.open(path, read_only=True) as store:
+        return read_study(store)
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory: pytest.TempPathFactory) -> Study:
+    return study_of(whole_study(tmp_path_factory.mktemp("study") / "study.sqlite"))
+
+
+@pytest.fixture(scope="module")
+def page(study: Study) -> Page:
+    return build(study)
+
+
+@pytest.fixture(scope="module")
+def written(page: Page) -> str:
+    return html_form.render(page)
+
+
+def test_the_first_words_of_both_forms_are_the_answer(page: Page, written: str) -> None:
+    assert page.answer.startswith("Speculative decoding: on tiny-moe-q4_0 use tiny-draft, gamma ")
+    assert "leave it off" in page.answer
+    assert markdown.render(page).splitlines()[0] == markdown.escape(page.answer)
+    body = re.sub(r"<[^>]+>", " ", written.split("<body>")[1]).split()
+    assert " ".join(body[:4]) == "Speculative decoding: on tiny-moe-q4_0"
+
+
+def test_the_page_fetches_nothing(written: str) -> None:
+    tags = Tags(written)
+    assert all(link.startswith(("#", "data:")) for link in tags.links)
+    assert not set(tags.names) & {"iframe", "object", "embed", "base"}
+    assert tags.handlers == []
+    assert not re.search(r"@import|url\((?!#)", written)
+    assert "default-src 'none'" in written
+
+
+def test_every_part_the_issue_of_reports_asks_for_is_there(page: Page) -> None:
+    tables = {table.id for section in page.sections for table in section.tables}
+    assert tables >= {"advice", "environment", "models", "warnings", "table-4", "table-5", "table-6", "table-f",
+                      "speedups", "gammas", "fits", "claims", "audit", "trials"} - {"warnings"}  # fmt: skip
+    pictures = {picture.id for section in page.sections for picture in section.pictures}
+    assert len(pictures) == 10
+    assert any("Expert coverage" in text for section in page.sections for text in section.missing)
+
+
+def test_every_table_and_figure_names_where_its_numbers_come_from(page: Page, written: str) -> None:
+    named = {trace.what for trace in page.traces}
+    for section in page.sections:
+        assert {table.title for table in section.tables} <= named
+        assert {picture.title for picture in section.pictures} <= named
+        assert all(table.trace for table in section.tables)
+    assert "metrics.speedups" in written and "trial_summary" in written
+
+
+def test_our_rows_stand_beside_the_published_ones_with_their_audit(page: Page) -> None:
+    table = next(table for section in page.sections for table in section.tables if table.id == "table-5")
+    row = next(row for row in table.rows if row[0].text == "moe_q4 + draft_0.8b" and row[2 + 1].text == "8")
+    assert row[1].text == "tiny-moe-q4_0 + tiny-draft"
+    assert row[-2].text == "65.2, 1.18x, 1.1 %"
+    assert row[-1].text == "impossible"
+    assert sum(row[-1].text == "impossible" for row in table.rows) == 18
+
+
+def test_the_failed_and_the_invalid_trial_are_in_the_table_with_their_reason(study: Study) -> None:
+    table = trial_table(study)
+    assert len(table.rows) == len(study.trials)
+    notes = [cell.note for row in table.rows for cell in row]
+    assert any("llama_decode returned 1" in note for note in notes)
+    assert any("the output differs" in note for note in notes)
+
+
+def test_hostile_strings_stay_text(tmp_path: Path) -> None:
+    target = msgspec.structs.replace(MOE, ref=msgspec.structs.replace(MOE.ref, id=HOSTILE))
+    made = []
+    for repeat in range(3):
+        for i, gamma in enumerate((0, 4, 8)):
+            of = case(target, "code", gamma, suite=HOSTILE)
+            of = msgspec.structs.replace(of, prompt=msgspec.structs.replace(of.prompt, key=HOSTILE, workload=HOSTILE))
+            made.append((of, trial(of, repeat, repeat, i, text=HOSTILE)))
+    of = case(target, "code", 4)
+    made.append((of, failed(of, 9, reason=HOSTILE)))
+    place = msgspec.structs.replace(MACHINE, chip=HOSTILE, os=HOSTILE)
+    path = write(tmp_path / "s.sqlite", made, place, profile=HOSTILE)
+    page = build(study_of(path))
+    written = html_form.render(page)
+    assert Tags(written).names.count("script") == 1
+    assert "<script>alert" not in written
+    assert all(link.startswith(("#", "data:")) for link in Tags(written).links)
+    form = markdown.render(page)
+    assert "<script>" not in form.replace("\\<", "")
+    assert not re.search(r"(?<!\\)\]\(javascript", form)
+
+
+def test_markdown_has_no_broken_table(page: Page) -> None:
+    for block in markdown.render(page).split("\n\n"):
+        lines = [line for line in block.splitlines() if line.startswith("|")]
+        assert len({len(re.findall(r"(?<!\\)\|", line)) for line in lines}) <= 1
+
+
+@pytest.mark.parametrize(
+    ("name", "made", "says"),
+    [
+        ("one plain trial", [(case(MOE, "code"), trial(case(MOE, "code"), 1, 0, 0))], "no setting to choose"),
+        ("one pair", blocks(MOE, repeats=1, prompts=("code",), gammas=(4,)), "no interval"),
+        ("all failed", [(case(MOE, "code", 4), failed(case(MOE, "code", 4), 1))], "no pair of trials is valid"),
+        ("only suite F", blocks(MOE, "F", prompts=("length-32", "length-64"), gammas=(8,)), "gamma 8"),
+        ("no time", [(case(MOE, "code"), trial(case(MOE, "code"), 1, 0, 0, decode_ns=0))], "no setting to choose"),
+    ],
+)
+def test_a_study_with_holes_is_a_report_that_says_so(tmp_path: Path, name: str, made: list, says: str) -> None:
+    page = build(study_of(write(tmp_path / "s.sqlite", made)))
+    assert says in page.answer
+    assert [missing for section in page.sections for missing in section.missing]
+    html_form.render(page)
+    markdown.render(page)
+
+
+def test_two_machines_are_never_mixed_and_the_report_says_so(tmp_path: Path) -> None:
+    path = write(tmp_path / "s.sqlite", blocks(MOE))
+    write(path, blocks(MOE), msgspec.structs.replace(MACHINE, host="b" * 16))
+    page = build(study_of(path))
+    assert any("another machine or build" in note for note in page.notes)
+    assert "another machine or build" in html_form.render(page)
+
+
+def test_very_many_trials_are_cut_with_a_word_about_it(study: Study) -> None:
+    import dataclasses
+
+    import pandas as pd
+
+    copies = -(-(MOST_TRIALS + 1) // len(study.trials))
+    many = dataclasses.replace(study, trials=pd.concat([study.trials] * copies, ignore_index=True))
+    many.__dict__["audit"] = study.audit  # the audit of so many rows has a test of its own
+    table = trial_table(many)
+    assert len(table.rows) <= MOST_TRIALS
+    assert f"of {len(many.trials)} trials" in table.note
+    assert any(cell.text == "no" for row in table.rows for cell in row)
+
+
+def test_numbers_keep_what_they_show() -> None:
+    assert significant(0.0462) == "0.0462"
+    assert significant(1.2345) == "1.23"
+    assert significant(0.00462) == "0.00462"
+    assert significant(float("inf")) == "unbounded"
+    assert number(float("nan")).text == number(None).text == text(None).text == "-"
+    assert number(12345.678, 1).text == "12\u202f345.7"
+
+
+# --- the command ------------------------------------------------------------------------------------------------
+
+
+def test_the_command_writes_page_text_and_figures(tmp_path: Path) -> None:
+    path = whole_study(tmp_path / "s.sqlite")
+    result = CliRunner().invoke(command, ["--db", str(path), "-o", str(tmp_path / "out"), "--json"])
+    assert result.exit_code == 0, result.output
+    said = json.loads(result.stdout)
+    assert Path(said["html"]).stat().st_size > 100_000
+    assert said["answer"].startswith("Speculative decoding: on tiny-moe-q4_0 use")
+    for name in said["figures"]:
+        assert Path(name).stat().st_size > 1000
+    text = Path(said["markdown"]).read_text(encoding="utf-8")
+    for linked in re.findall(r"\]\((figures/[^)]+)\)", text):
+        assert (tmp_path / "out" / linked).is_file()
+
+
+@pytest.mark.parametrize("kind", ["missing", "empty", "no database", "unknown machine"])
+def test_bad_input_is_a_clear_message(tmp_path: Path, kind: str) -> None:
+    from mlsd.errors import MlsdError
+
+    path = tmp_path / "s.sqlite"
+    more: list[str] = []
+    if kind == "empty":
+        write(path, [])
+    elif kind == "no database":
+        path.write_bytes("naïve,csv\n1,2\n".encode("latin-1"))
+    elif kind == "unknown machine":
+        write(path, blocks(MOE, repeats=1))
+        more = ["--machine", "zzz"]
+    result = CliRunner().invoke(command, ["--db", str(path), "-o", str(tmp_path / "out"), *more])
+    assert isinstance(result.exception, MlsdError)
+    assert result.exception.exit_code == 2
+    assert len(str(result.exception)) > 20
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_folder_that_cannot_be_written_is_a_clear_message(study: Study, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(InputError, match="cannot be written"):
+        write_report(study, tmp_path / "file")
