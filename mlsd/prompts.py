@@ -1,4 +1,4 @@
-"""The prompts: four short ones and one long passage that ship with mlsd, and texts from the user's files.
+"""The prompts: four short ones, one long passage and the tasks that ship with mlsd, and texts from the user's files.
 
 Owns where a prompt's text comes from and how one of an exact token count is cut. Knows no model: the tokenizer is
 handed in. A word count is not a token count, so lengths are only ever counted in the target's own tokens.
@@ -17,6 +17,7 @@ import msgspec
 from mlsd.errors import PromptError
 from mlsd.records import PromptRef, Record
 from mlsd.resources import asset_path
+from mlsd.tasks import KINDS, Task, find_task, task_names
 
 # The lengths of the study's sweep (32 to 1024 tokens, seed 002 table 3); any other `length-N` works as well.
 SWEEP_LENGTHS = (32, 64, 128, 256, 512, 1024)
@@ -31,16 +32,21 @@ Tokenize = Callable[[str], Sequence[int]]
 class Prompt(Record, frozen=True, kw_only=True):
     """A text to give to a target."""
 
-    key: str  # the name it is asked for by: "code", "length-512", "file:notes"
+    key: str  # the name it is asked for by: "code", "length-512", "qa-1", "file:notes"
     text: str  # the whole text; the model sees its first `n_tokens` tokens
     sha256: str  # of the UTF-8 text
-    workload: str  # factual, code, reasoning, chinese, prose, file
+    workload: str  # factual, code, reasoning, chinese, prose, file, or the kind of a task
     n_tokens: int | None = None  # cut to exactly so many of the target's tokens; None: the whole text
+    chat: bool = False  # said to the model in its own chat template, where it has one
+    history: tuple[str, ...] = ()  # what user and model said before, in turn; only with `chat`
 
     @property
     def ref(self) -> PromptRef:
         """The prompt's identity inside a Case."""
         return PromptRef(key=self.key, sha256=self.sha256, n_tokens=self.n_tokens, workload=self.workload)
+
+
+LoadPrompt = Callable[[str], Prompt]  # gives the prompt of a name, as `load_prompt` does
 
 
 class _Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -61,14 +67,14 @@ class _PromptFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 def prompt_names() -> tuple[str, ...]:
     """Every name that `load_prompt` knows by heart, the four prompts first."""
-    return (*_shipped().prompts, *(f"length-{n}" for n in SWEEP_LENGTHS))
+    return (*_shipped().prompts, *(f"length-{n}" for n in SWEEP_LENGTHS), *task_names())
 
 
 def load_prompt(name: str) -> Prompt:
-    """The prompt called `name`: one of the four, or `length-N` for the first N tokens of the long passage.
+    """The prompt called `name`: one of the four, `length-N` for the first N tokens of the long passage, or a task.
 
-    Raises PromptError when there is none of that name (it lists what exists), or when the text that is installed is
-    not the one that was shipped.
+    Of a task with several turns it is the first. Raises PromptError when there is none of that name (it lists what
+    exists), or when the text that is installed is not the one that was shipped.
     """
     shipped = _shipped()
     if name in shipped.prompts:
@@ -85,11 +91,23 @@ def load_prompt(name: str) -> Prompt:
             n_tokens=int(match.group(1)),
         )
         return _checked(prompt, shipped.passage.sha256)
+    if (task := find_task(name)) is not None:
+        return task_prompt(task, name)
     names = ", ".join(shipped.prompts)
     raise PromptError(
         f"There is no prompt called {name!r}.",
-        hint=f"Choose one of {names}, or length-N for exactly N tokens of prose, or give a text file.",
+        hint=f"Choose one of {names}, or length-N for exactly N tokens of prose, or a task ({', '.join(KINDS)}, each "
+        "followed by -1, -2, ...), or give a text file.",
     )
+
+
+def task_prompt(task: Task, key: str, answers: Sequence[str] = ()) -> Prompt:
+    """The turn of a task that follows `answers`, the model's own to the turns before it; they are part of its hash."""
+    n_before = len(answers)
+    history = tuple(text for said in zip(task.turns[:n_before], answers, strict=True) for text in said)
+    text = task.turns[n_before]
+    whole = msgspec.json.encode((*history, text)).decode() if history else text
+    return Prompt(key=key, text=text, sha256=text_sha256(whole), workload=task.kind, chat=True, history=history)
 
 
 def prompt_from_file(path: Path | str) -> Prompt:

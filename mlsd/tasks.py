@@ -7,6 +7,8 @@ Owns no prompt template and no model: turns are plain text.
 
 from __future__ import annotations
 
+import functools
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -42,6 +44,7 @@ class _Line(msgspec.Struct, frozen=True):
     turns: tuple[str, ...]
 
 
+@functools.cache
 def shipped_tasks() -> tuple[Task, ...]:
     """The set that was written for mlsd: eight tasks of each kind, the multi-turn ones with two turns."""
     return read_tasks(asset_path("tasks/tasks.jsonl"))
@@ -103,3 +106,20 @@ def stratified(tasks: Sequence[Task], per_kind: int) -> tuple[Task, ...]:
         n = min(per_kind, len(own))
         chosen |= {own[i * len(own) // n] for i in range(n)}
     return tuple(task for task in tasks if task.id in chosen)
+
+
+def task_names() -> tuple[str, ...]:
+    """What the shipped tasks are called as prompts: ``qa-1`` and so on."""
+    return tuple(f"{kind}-{i}" for kind in KINDS for i in range(1, len(_of_kind(kind)) + 1))
+
+
+def find_task(name: str) -> Task | None:
+    """The shipped task of that name, or None."""
+    match = re.fullmatch(rf"({'|'.join(KINDS)})-([1-9][0-9]*)", name)
+    own = _of_kind(match.group(1)) if match else ()
+    place = int(match.group(2)) - 1 if match else 0
+    return own[place] if place < len(own) else None
+
+
+def _of_kind(kind: str) -> tuple[Task, ...]:
+    return tuple(task for task in shipped_tasks() if task.kind == kind)

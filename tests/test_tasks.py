@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mlsd.errors import TaskError
-from mlsd.tasks import KINDS, Task, read_tasks, shipped_tasks, stratified
+from mlsd.prompts import load_prompt, task_prompt
+from mlsd.tasks import KINDS, Task, find_task, read_tasks, shipped_tasks, stratified, task_names
 
 GOOD = {"question_id": 81, "category": "writing", "turns": ["Write.", "Rewrite."], "reference": ["x"]}
 
@@ -84,3 +85,24 @@ def test_a_subset_is_spread_evenly() -> None:
 def test_an_empty_subset_is_refused() -> None:
     with pytest.raises(TaskError, match="at least 1"):
         stratified(shipped_tasks(), 0)
+
+
+def test_every_shipped_task_is_a_prompt_of_its_kind() -> None:
+    assert len(task_names()) == len(shipped_tasks())
+    for name in task_names():
+        task, prompt = find_task(name), load_prompt(name)
+        assert task is not None
+        assert (prompt.key, prompt.text, prompt.workload, prompt.chat) == (name, task.turns[0], task.kind, True)
+
+
+@pytest.mark.parametrize("name", ["qa-0", "qa-99", "qa", "poetry-1", "qa-1-1"])
+def test_a_name_of_no_task_finds_nothing(name: str) -> None:
+    assert find_task(name) is None
+
+
+def test_a_later_turn_holds_what_was_said_before_and_another_answer_makes_another_prompt() -> None:
+    task = Task(id=1, category="writing", turns=("one", "two"))
+    first, second = task_prompt(task, "k"), task_prompt(task, "k", ["answer"])
+    assert (first.text, first.history) == ("one", ())
+    assert (second.text, second.history) == ("two", ("one", "answer"))
+    assert len({first.sha256, second.sha256, task_prompt(task, "k", ["other"]).sha256}) == 3

@@ -82,6 +82,7 @@ def _request(target: str, options: dict[str, Any]) -> BenchRequest:
         gammas=gammas,
         prompt=prompt.ref,
         prompt_text=prompt.text,
+        chat=prompt.chat,
         n_predict=options["n_predict"],
         repeats=options["repeats"],
         rollback=options["rollback"],

@@ -29,6 +29,7 @@ class BenchRequest(Record, frozen=True, kw_only=True):
     gammas: tuple[int, ...] = ()
     prompt: PromptRef
     prompt_text: str
+    chat: bool = False  # say the prompt in the model's own chat template
     n_predict: int = 256
     repeats: int = 3
     rollback: str = "auto"
@@ -95,10 +96,11 @@ def run_bench(request: BenchRequest, on_event: Callable[[Event], None] | None = 
 
     Raises: InputError, EngineError and WorkerError as they come; a trial that fails alone is a failed trial.
     """
+    text = PromptText(text=request.prompt_text, n_tokens=request.prompt.n_tokens, chat=request.chat)
     job = Job(
         target=request.target,
         models=() if request.draft is None else (request.draft,),
-        prompts={prompt_key(request.prompt): PromptText(text=request.prompt_text, n_tokens=request.prompt.n_tokens)},
+        prompts={prompt_key(request.prompt): text},
         slots=interleave(bench_cases(request), request.repeats, request.seed),
         strict=True,
     )

@@ -287,6 +287,10 @@ def prompt_tokens(model: LlamaModel, prompt: PromptText) -> tuple[int, ...]:
 
     Raises: PromptError when the text is too short for that.
     """
+    if prompt.chat:
+        from mlsd.engine.chat import chat_tokens  # plain prompts need no template engine
+
+        return chat_tokens(model, (*prompt.history, prompt.text))
     tokens = model.tokenize(prompt.text)
     if prompt.n_tokens is None:
         return tokens

@@ -7,16 +7,18 @@ from pathlib import Path
 
 from mlsd.measure.job import Job, ModelFile, PromptText, Slot, prompt_key
 from mlsd.plan import Group, Plan
-from mlsd.prompts import load_prompt
+from mlsd.prompts import LoadPrompt, load_prompt
 from mlsd.records import PromptRef
 
 
-def plan_jobs(plan: Plan, paths: Mapping[str, Path], *, cool_down_s: float = 0.0) -> tuple[Job, ...]:
-    """One job for each load of the plan; `paths` gives the file of each model id."""
-    return tuple(_job(group, paths, cool_down_s) for group in plan.groups)
+def plan_jobs(
+    plan: Plan, paths: Mapping[str, Path], *, cool_down_s: float = 0.0, load: LoadPrompt = load_prompt
+) -> tuple[Job, ...]:
+    """One job for each load of the plan; `paths` gives the file of each model id, `load` the text of each prompt."""
+    return tuple(_job(group, paths, cool_down_s, load) for group in plan.groups)
 
 
-def _job(group: Group, paths: Mapping[str, Path], cool_down_s: float) -> Job:
+def _job(group: Group, paths: Mapping[str, Path], cool_down_s: float, load: LoadPrompt) -> Job:
     slots = tuple(
         Slot(case=trial.case, case_id=trial.case_id, block=block.number, repeat=block.repeat, position=position)
         for block in group.blocks
@@ -28,11 +30,13 @@ def _job(group: Group, paths: Mapping[str, Path], cool_down_s: float) -> Job:
     return Job(
         target=files[0],
         models=tuple(files[1:]),
-        prompts={key: _text(prompt) for key, prompt in prompts.items()},
+        prompts={key: prompt_text(prompt, load) for key, prompt in prompts.items()},
         slots=slots,
         cool_down_s=cool_down_s,
     )
 
 
-def _text(prompt: PromptRef) -> PromptText:
-    return PromptText(text=load_prompt(prompt.key).text, n_tokens=prompt.n_tokens)
+def prompt_text(ref: PromptRef, load: LoadPrompt = load_prompt) -> PromptText:
+    """What a worker needs of a prompt."""
+    prompt = load(ref.key)
+    return PromptText(text=prompt.text, n_tokens=ref.n_tokens, chat=prompt.chat, history=prompt.history)
