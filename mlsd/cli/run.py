@@ -188,7 +188,7 @@ def _plan_record(plan: Plan, ctx: click.Context) -> dict[str, Any]:
 
 
 def _warn(store: Any, outcome: RunOutcome, environment: Environment, n_threads: int | None) -> list[Any]:
-    from mlsd.engine.llama import default_threads
+    from mlsd.engine.threads import default_threads
     from mlsd.measure.checks import check_run
     from mlsd.measure.rows import TrialFilter
 

@@ -51,7 +51,7 @@ class TappedSession(LlamaSession):
         take: Callable[[str, npt.NDArray[Any]], None],
     ) -> None:
         self._wanted_name, self._take = wanted, take
-        self._failure: Exception | None = None
+        self._failure: BaseException | None = None
         self._base = _tensor_functions()
         super().__init__(model, options)
 
@@ -67,7 +67,7 @@ class TappedSession(LlamaSession):
         if not ask:
             try:
                 self._take(name, self._read(tensor))
-            except EngineError as error:  # an exception cannot cross native code
+            except BaseException as error:  # noqa: BLE001 - it cannot cross native code; `decode` raises it
                 self._failure = error
                 return False
         return True

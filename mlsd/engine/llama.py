@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import os
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -13,7 +12,8 @@ import numpy as np
 
 from mlsd.engine._native import LOG, fail, library
 from mlsd.engine.session import Logits, SessionOptions, Vocabulary
-from mlsd.errors import CapacityError, EngineError, ModelFileError, RollbackError
+from mlsd.engine.threads import default_threads
+from mlsd.errors import CapacityError, EngineError, ModelFileError, RollbackError, UnsupportedError
 
 _FLASH_ATTENTION = {"auto": -1, "off": 0, "on": 1}
 _GGUF_MAGIC = b"GGUF"
@@ -162,6 +162,8 @@ class LlamaSession:
         try:
             self.handle: Any = self._open_context()
             self.memory: Any = self._native.llama_get_memory(self.handle)
+            if not self.memory:
+                raise UnsupportedError(f"{model.path.name} keeps no memory.", hint="Give a model that generates text.")
             self._open_batch()
         except BaseException:
             self._stack.close()
@@ -204,8 +206,11 @@ class LlamaSession:
     def _attach_greedy_sampler(self, params: Any) -> None:
         native = self._native
         chain = native.llama_sampler_chain_init(native.llama_sampler_chain_default_params())
-        native.llama_sampler_chain_add(chain, native.llama_sampler_init_greedy())
+        greedy = native.llama_sampler_init_greedy()
+        if not chain or not greedy:
+            raise fail("llama.cpp cannot create a greedy sampler")
         self._stack.callback(native.llama_sampler_free, chain)
+        native.llama_sampler_chain_add(chain, greedy)  # from here on the chain frees it
         configs = (native.llama_sampler_seq_config * 1)()
         configs[0].seq_id = 0
         configs[0].sampler = ctypes.cast(chain, ctypes.c_void_p)
@@ -215,6 +220,8 @@ class LlamaSession:
     def _open_batch(self) -> None:
         native, size = self._native, self.options.n_batch
         self._batch = native.llama_batch_init(size, 0, 1)
+        if not self._batch.token:
+            raise fail(f"llama.cpp cannot allocate a batch of {size} tokens")
         self._stack.callback(native.llama_batch_free, self._batch)
         # Fields that never change are written once: one sequence, id 0.
         for i in range(size):
@@ -365,11 +372,10 @@ class LlamaSession:
         """Bring the recurrent state back."""
         if self._state is None:
             raise RollbackError("There is no saved state to load.", hint="Call save_state first.")
-        read = self._native.llama_state_seq_set_data_ext(
-            self.handle, self._state, len(self._state), 0, self._state_flags()
-        )
-        if read == 0:
-            raise fail("Loading the recurrent state failed")
+        size, flags = len(self._state), self._state_flags()
+        read = self._native.llama_state_seq_set_data_ext(self.handle, self._state, size, 0, flags)
+        if read != size:
+            raise fail(f"Loading the recurrent state took {read} of {size} bytes")
         self._native.llama_synchronize(self.handle)
 
     def _state_flags(self) -> int:
@@ -381,18 +387,3 @@ class LlamaSession:
         self._native.llama_memory_clear(self.memory, True)
         self.n_past = self.last_width = 0
         self._state = None
-
-
-def default_threads() -> int:
-    """Physical cores (performance cores where the machine tells them apart), at least one."""
-    import psutil
-
-    if hasattr(os, "sysconf") and os.uname().sysname == "Darwin":
-        import subprocess
-
-        asked = subprocess.run(
-            ["sysctl", "-n", "hw.perflevel0.physicalcpu"], capture_output=True, text=True, check=False
-        )
-        if asked.returncode == 0 and asked.stdout.strip().isdigit():
-            return max(1, int(asked.stdout))
-    return psutil.cpu_count(logical=False) or os.cpu_count() or 1

@@ -15,8 +15,9 @@ import numpy as np
 import numpy.typing as npt
 
 from mlsd.engine._native import LOG, extension, fail, library
-from mlsd.engine.llama import LlamaSession, default_threads
+from mlsd.engine.llama import LlamaSession
 from mlsd.engine.session import Logits, SessionOptions
+from mlsd.engine.threads import default_threads
 from mlsd.errors import RollbackError, UnsupportedError
 
 if TYPE_CHECKING:
@@ -40,8 +41,8 @@ class HiddenRowsSession(LlamaSession):
             raise UnsupportedError(
                 f"{model.path.name} was loaded without next-token block.", hint="Most public GGUFs leave it out."
             )
+        self._extension = extension()  # may refuse this release, so before a context is open
         super().__init__(model, options)
-        self._extension = extension()
         self._extension.llama_set_embeddings_nextn(self.handle, True, False)
         # By position: what a rollback forgets is overwritten when the position is decoded again.
         self.hidden: Hidden = np.zeros((self.n_ctx, int(native.llama_model_n_embd(model.handle))), dtype=np.float32)

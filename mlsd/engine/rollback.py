@@ -116,22 +116,10 @@ class Checkpoint:
         return len(replay)
 
 
-class Unchecked:
+class Unchecked(Trim):
     """Ask for a cut and ignore the answer; the session must have been opened with ``checked=False``."""
 
     name = "unchecked"
-
-    def __init__(self, session: Session) -> None:
-        self._session = session
-
-    def mark(self) -> None:
-        """Nothing to remember."""
-
-    def rewind(self, n_past: int, replay: Sequence[int]) -> int:
-        """Ask, and go on whatever the engine says."""
-        if n_past < self._session.n_past:
-            self._session.truncate(n_past)
-        return 0
 
 
 _TABLE: dict[str, type[Trim | Snapshots | Checkpoint | Unchecked]] = {

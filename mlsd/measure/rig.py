@@ -21,11 +21,12 @@ from mlsd.clock import Clock
 from mlsd.drafters import DrafterBench, loads_next_token_block, make_drafter, target_options
 from mlsd.engine.decode import GenerationLimits, check_capacity, generate
 from mlsd.engine.drafter import Drafter, NoDrafter
-from mlsd.engine.llama import LlamaModel, LlamaSession, default_threads
+from mlsd.engine.llama import LlamaModel, LlamaSession
 from mlsd.engine.losslessness import judge
 from mlsd.engine.probe import ProbeReport, probe
 from mlsd.engine.rollback import Rollback, make_rollback
 from mlsd.engine.session import SessionOptions
+from mlsd.engine.threads import default_threads
 from mlsd.engine.tree_noise import tree_noise
 from mlsd.errors import PromptError, RollbackError
 from mlsd.measure.job import Job, PromptText, Slot, prompt_key
@@ -120,10 +121,12 @@ class Rig:
     def _arm(self, case: Case) -> _Arm:
         key = arm_key(case)
         if key not in self._arms:
-            self._arms[key] = self._open_arm(case)
+            with ExitStack() as opened:  # what is open when a later step fails is closed at once
+                self._arms[key] = self._open_arm(case, opened)
+                self._stack.enter_context(opened.pop_all())
         return self._arms[key]
 
-    def _open_arm(self, case: Case) -> _Arm:
+    def _open_arm(self, case: Case, opened: ExitStack) -> _Arm:
         is_sd = case.arm == "sd"
         strategy = self._strategy(self._path, case.rollback, "target") if is_sd else "trim"
         options = msgspec.structs.replace(
@@ -134,7 +137,7 @@ class Rig:
             checked=strategy != "unchecked",
         )
         session = self.target.session(target_options(options, case.drafter, case.gamma, strategy))
-        self._stack.callback(session.close)
+        opened.callback(session.close)
         drafter: Drafter = NoDrafter()
         if is_sd:
             drafter = make_drafter(
@@ -152,7 +155,7 @@ class Rig:
                     draft_rollback=lambda path: self._strategy(path, case.rollback, "draft"),
                 )
             )
-            self._stack.callback(drafter.close)
+            opened.callback(drafter.close)
         return _Arm(
             session=session,
             drafter=drafter,
