@@ -91,6 +91,7 @@ class _Loop:
         self._tree = TreeVerifier(session, sampling, rng)
         self._limits, self._clock, self._sampling, self._rng = limits, clock, sampling, rng
         self._output: list[int] = []
+        self._round_end_ns = 0
         self._ended_by_eog = False
 
     def run(self, prompt: Sequence[int], on_round: Callable[[int], None] | None) -> Generation:
@@ -105,7 +106,7 @@ class _Loop:
         t2 = now()
         self._drafter.observe(Outcome(accepted=0, committed=(first,)))
         rounds: list[Round] = []
-        t3 = now()
+        t3 = self._round_end_ns = now()
         while not self._finished:
             rounds.append(self._round())
             if on_round is not None:
@@ -115,7 +116,7 @@ class _Loop:
             rounds=tuple(rounds),
             prefill_ns=t2 - t1,
             draft_prefill_ns=t1 - t0,
-            decode_ns=now() - t3,
+            decode_ns=self._round_end_ns - t3,
             ended_by_eog=self._ended_by_eog,
         )
 
@@ -125,9 +126,11 @@ class _Loop:
 
     def _round(self) -> Round:
         now = self._clock.now_ns
-        t0 = now()
+        # A round begins where the one before ended, so that the rounds of a generation sum to its decode time.
+        t0 = self._round_end_ns
         # One place is the bonus token's, so that no round can overshoot n_predict.
         k = min(self._limits.gamma, self._limits.n_predict - len(self._output) - 1)
+        t_draft = now()
         draft = self._drafter.propose(k) if k > 0 else Draft()
         t1 = now()
         verifier: Verifier = self._chain if draft.tree is None else self._tree
@@ -142,9 +145,9 @@ class _Loop:
         accepted = min(len(verified.tokens), len(committed))
         self._drafter.observe(Outcome(accepted=accepted, committed=committed, riders=verified.riders))
         t5 = now()
-        draft_ns = t1 - t0 - draft.mark_ns
+        draft_ns = t1 - t_draft - draft.mark_ns
         rollback_ns = draft.mark_ns + (t2 - t1) + (t5 - t4)
-        wall_ns = now() - t0
+        self._round_end_ns = now()
         return Round(
             proposed=draft.n_proposed,
             accepted=accepted,
@@ -154,7 +157,7 @@ class _Loop:
             verify_ns=t3 - t2,
             rollback_ns=rollback_ns,
             sample_ns=t4 - t3,
-            other_ns=wall_ns - draft_ns - rollback_ns - (t4 - t2),
+            other_ns=self._round_end_ns - t0 - draft_ns - rollback_ns - (t4 - t2),
         )
 
     def _pick_first(self) -> int:

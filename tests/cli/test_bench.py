@@ -35,7 +35,7 @@ def test_bench_reports_every_trial_and_a_summary_of_each_arm(mlsd: Mlsd, tiny: P
         assert trial["valid"] is True
         assert trial["failed_native_calls"] == 0
         assert trial["decode_tok_s"] == pytest.approx((trial["n_tokens"] - 1) / trial["decode_ns"] * 1e9)
-        assert sum(trial[part] for part in TIMES) == pytest.approx(trial["decode_ns"], rel=0.02)
+        assert sum(trial[part] for part in TIMES) == trial["decode_ns"]
         assert len(trial["round_records"]) == trial["rounds"]
         assert trial["n_tokens"] - 1 == trial["rounds"] + trial["accepted"]
         if trial["arm"] == "sd":
