@@ -15,7 +15,7 @@ from mlsd.analysis.answer import Advice, advise, by_target, first_line
 from mlsd.analysis.study import Study, attempt
 from mlsd.errors import AnalysisError
 from mlsd.records import Record
-from mlsd.report import plot, result_tables, study_tables
+from mlsd.report import plot, record_tables, result_tables, study_tables
 from mlsd.report.figures import STUDY_FIGURES
 from mlsd.report.plot import Picture
 from mlsd.report.round_figures import ROUND_FIGURES
@@ -60,15 +60,15 @@ def build(study: Study) -> Page:
     sections = (
         _answer(advices),
         _tables("machine", "Machine and models", *_each(study, _MACHINE)),
-        _tables("warnings", "Warnings", *_each(study, [result_tables.warning_table])),
+        _tables("warnings", "Warnings", *_each(study, [record_tables.warning_table])),
         _with_figures(
             _tables("study", "The study's tables, ours beside them", *_each(study, _STUDY)), study, STUDY_FIGURES
         ),
         _tables("results", "All settings", lambda: result_tables.speedup_table(study.by_workload)),
         _with_figures(_tables("fits", "Cost models and fits", *_each(study, _FITS)), study, ROUND_FIGURES),
         _tables("claims", "Published claims", *_each(study, [result_tables.claim_table])),
-        _tables("audit", "Audit", *_each(study, [result_tables.audit_table])),
-        _tables("trials", "Every trial", *_each(study, [result_tables.trial_table])),
+        _tables("audit", "Audit", *_each(study, [record_tables.audit_table])),
+        _tables("trials", "Every trial", *_each(study, [record_tables.trial_table])),
     )
     return Page(
         title=f"Speculative decoding measured: {study.source}",
@@ -92,7 +92,7 @@ def _answer(advices: list[Advice]) -> Section:
     )
 
 
-_MACHINE = [result_tables.environment_table, result_tables.models_table]
+_MACHINE = [record_tables.environment_table, record_tables.models_table]
 _STUDY = [study_tables.table_4, study_tables.table_5, study_tables.table_6, study_tables.table_f]
 _FITS = [result_tables.gamma_table, result_tables.model_table]
 

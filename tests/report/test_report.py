@@ -18,7 +18,7 @@ from mlsd.measure.store import Store
 from mlsd.report import html as html_form
 from mlsd.report import markdown
 from mlsd.report.page import Page, build
-from mlsd.report.result_tables import MOST_TRIALS, trial_table
+from mlsd.report.record_tables import MOST_TRIALS, trial_table
 from mlsd.report.tables import number, significant, text
 from mlsd.report.write import write_report
 from tests.analysis.studies import MACHINE, MOE, blocks, case, failed, trial, whole_study, write
