@@ -112,7 +112,8 @@ class Calibration:
     def _target_passes(self, repeat: int, depth: int, widths: Sequence[int]) -> _Spans:
         """One context as an arm with that gamma has it: prefill, then each width in a burst."""
         job, widest = self._job, max(widths)
-        strategy = self._report(job.target, self.target).target
+        # Plain decoding rolls nothing back, so it needs no probe.
+        strategy = self._report(job.target, self.target).target if widest > 1 else None
         options = msgspec.structs.replace(
             self.options,
             max_outputs=widest,
