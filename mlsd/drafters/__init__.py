@@ -31,6 +31,7 @@ METHODS: dict[str, str] = {
     "lookahead": "lookahead",
     "layer-skip": "layer_skip",
     "mtp": "mtp",
+    "ngram-cache": "ngram_cache",
     "pld": "pld",
     "rest": "rest",
 }

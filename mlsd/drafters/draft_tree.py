@@ -25,8 +25,6 @@ from mlsd.engine.vocabulary import check_vocabularies
 from mlsd.errors import InputError, UnsupportedError
 from mlsd.records import DrafterSpec, Record
 
-_MAX_LEAVES = 256
-
 
 class Options(Record, frozen=True, kw_only=True):
     """Options of tree drafting with a model."""
@@ -63,7 +61,7 @@ def target_options(options: SessionOptions, spec: DrafterSpec, gamma: int, rollb
             f"draft-tree needs a target with attention memory only; this one is rolled back by {rollback!r}.",
             hint="Use --drafter draft-model: it drafts chains.",
         )
-    return tree_options(options, n_rows=gamma, n_leaves=min(gamma, _MAX_LEAVES), commit=own.commit)
+    return tree_options(options, n_rows=gamma, n_leaves=gamma, commit=own.commit)
 
 
 def make(bench: DrafterBench) -> DraftTree:

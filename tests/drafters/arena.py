@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import ExitStack, closing
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from mlsd.clock import MonotonicClock
 from mlsd.drafters import DrafterBench, make_drafter, target_options
 from mlsd.engine.decode import Generation, GenerationLimits, generate
 from mlsd.engine.drafter import Drafter, NoDrafter
-from mlsd.engine.llama import LlamaModel
+from mlsd.engine.llama import LlamaModel, LlamaSession
 from mlsd.engine.losslessness import judge
 from mlsd.engine.probe import ProbeReport, probe
 from mlsd.engine.rollback import make_rollback
@@ -96,6 +96,24 @@ class Arena:
         rng: np.random.Generator | None = None,
     ) -> Run:
         """Generate with the method `method` (as after --drafter), or with `drafter` on a target made for `method`."""
+        with self.opened(name, method, gamma, draft=draft, sampling=sampling, drafter=drafter) as (session, made):
+            limits = GenerationLimits(n_predict=n_predict, gamma=gamma)
+            rollback = make_rollback(self.report(self._files[name]).target or "", session)
+            result = generate(session, made, rollback, prompt, limits, CLOCK, sampling=sampling, rng=rng)
+            return Run(result, made.stats(), session.options)
+
+    @contextmanager
+    def opened(
+        self,
+        name: str,
+        method: str,
+        gamma: int,
+        *,
+        draft: str | None = None,
+        sampling: Sampling | None = None,
+        drafter: Drafter | None = None,
+    ) -> Iterator[tuple[LlamaSession, Drafter]]:
+        """The target's session and the drafter, as a rig would open them."""
         sampling = sampling or Sampling()
         spec = parse_drafter(method, None if draft is None else ModelRef(id=draft))
         path = self._files[name]
@@ -122,10 +140,7 @@ class Arena:
                 draft_rollback=lambda p: self.report(p).draft or "",
             )
             with closing(drafter or make_drafter(bench)) as made:
-                limits = GenerationLimits(n_predict=n_predict, gamma=gamma)
-                rollback = make_rollback(strategy, session)
-                result = generate(session, made, rollback, prompt, limits, CLOCK, sampling=sampling, rng=rng)
-                return Run(result, made.stats(), session.options)
+                yield session, made
 
     def verdict(self, name: str, prompt: Sequence[int], run: Run) -> Losslessness:
         """How a run's output compares with plain greedy decoding."""

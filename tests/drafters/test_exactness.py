@@ -8,11 +8,15 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from scipy.stats import chi2
 
-from mlsd.engine.drafter import Draft, Outcome
+from mlsd.engine.decode import GenerationLimits, generate
+from mlsd.engine.drafter import Draft, NoDrafter, Outcome
+from mlsd.engine.rollback import make_rollback
 from mlsd.engine.tree import merge
+from mlsd.records import Sampling
 from tests.conftest import ARCHITECTURES
-from tests.drafters.arena import Arena, prompt_of
+from tests.drafters.arena import CLOCK, Arena, prompt_of
 
 N_PREDICT = 40
 # Trees stay below 64 rows: from there on the CPU's attention takes another kernel, and equal becomes nearly equal.
@@ -98,6 +102,39 @@ def test_trees_that_are_right_now_and_then_leave_the_output_alone(
         assert run.tokens == arena.plain("llama", prompt, N_PREDICT)
     else:
         arena.assert_exact("llama", prompt, run)
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("shape", ["chain", "tree"])
+def test_sampled_output_follows_the_targets_distribution(arena: Arena, shape: str) -> None:
+    """The second and third tokens over many seeds, against plain sampling, in bins of equal probability."""
+    sampling, prompt = Sampling(temperature=0.7), prompt_of(8)
+    draws: dict[str, list[int]] = {"ar": [], "sd": []}
+    accepted = 0
+    greedy = Guesser(arena.plain("llama", prompt, N_PREDICT)) if shape == "chain" else None
+    method, draft = ("pld", None) if greedy else ("draft-tree:depth=2,top_k=4", "llama-noise01")
+    with arena.opened("llama", method, 8, sampling=sampling, draft=draft, drafter=greedy) as (session, drafter):
+        for seed in range(800):
+            for arm, made in (("ar", NoDrafter()), ("sd", drafter)):
+                result = generate(
+                    session,
+                    made,
+                    make_rollback("trim", session),
+                    prompt,
+                    GenerationLimits(n_predict=4, gamma=8),
+                    CLOCK,
+                    sampling=sampling,
+                    rng=np.random.default_rng([seed, arm == "sd"]),
+                )
+                draws[arm] += result.tokens[1:3]
+                accepted += sum(r.accepted for r in result.rounds)
+    assert accepted > 50
+    borders = np.unique(np.quantile(draws["ar"], np.linspace(0, 1, 9)[1:-1]))
+    expected = np.bincount(np.searchsorted(borders, draws["ar"]), minlength=len(borders) + 1)
+    observed = np.bincount(np.searchsorted(borders, draws["sd"]), minlength=len(borders) + 1)
+    # Both samples are random: the variance of a difference is twice that of one, so the statistic is halved.
+    statistic = float(((observed - expected) ** 2 / (observed + expected)).sum())
+    assert chi2.sf(statistic, df=len(borders)) > 1e-4
 
 
 def test_a_run_with_a_wrong_token_is_found_out(arena: Arena) -> None:
