@@ -83,9 +83,12 @@ def test_active_parameters_of_the_mixture_of_experts_follow_from_its_shape(shipp
 
 
 def test_sizes_agree_with_parameters_and_quantization(shipped: Manifest) -> None:
+    """Of real models; in the tiny family the header and the unquantized norms are a visible part of the file."""
     bits = {"Q8_0": (8.4, 8.7), "BF16": (15.9, 16.3), "Q4_K_M": (4.5, 5.8)}
     checked = 0
     for entry in shipped:
+        if entry.id.startswith("tiny-"):
+            continue
         if entry.n_bytes and entry.parameters and entry.quantization in bits:
             low, high = bits[entry.quantization]
             assert low < 8 * entry.n_bytes / entry.parameters < high, entry.id
