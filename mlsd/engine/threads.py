@@ -7,13 +7,19 @@ import sys
 
 import psutil
 
+# With so few cores there is none to spare for the rest of the system, and llama.cpp's threads wait for the slowest:
+# one stolen core then stalls every pass.
+_FEW_CORES = 4
+
 
 def default_threads() -> int:
-    """Physical cores (performance cores where the machine tells them apart), at least one."""
-    if sys.platform == "darwin":
-        asked = subprocess.run(
-            ["sysctl", "-n", "hw.perflevel0.physicalcpu"], capture_output=True, text=True, check=False
-        )
-        if asked.returncode == 0 and asked.stdout.strip().isdigit():
-            return max(1, int(asked.stdout))
-    return psutil.cpu_count(logical=False) or psutil.cpu_count() or 1
+    """Physical cores (performance cores where the machine tells them apart), one less where there are few."""
+    cores = _performance_cores() or psutil.cpu_count(logical=False) or psutil.cpu_count() or 1
+    return max(1, cores - 1) if cores <= _FEW_CORES else cores
+
+
+def _performance_cores() -> int | None:
+    if sys.platform != "darwin":
+        return None
+    asked = subprocess.run(["sysctl", "-n", "hw.perflevel0.physicalcpu"], capture_output=True, text=True, check=False)
+    return int(asked.stdout) if asked.returncode == 0 and asked.stdout.strip().isdigit() else None
