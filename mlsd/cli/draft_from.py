@@ -7,15 +7,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mlsd.cli.options import model_file
+from mlsd.cli.options import engine_options, make_engine, model_file
 from mlsd.cli.output import byte_progress, note, print_json
 from mlsd.errors import InputError
-from mlsd.units import format_bytes, format_percent
+from mlsd.units import format_bytes, format_duration, format_percent
 
 if TYPE_CHECKING:
     from mlsd.gguf_tools.source import Source
     from mlsd.gguf_tools.surgery import Edit
+    from mlsd.measure.job import LayersFound, ModelFile
 
+_CHOICES = ("keep", "skip", "exit_after", "fraction", "component")
 _COMPONENTS = ("recurrent", "recurrent-blocks", "attention")
 
 
@@ -27,23 +29,57 @@ _COMPONENTS = ("recurrent", "recurrent-blocks", "attention")
 @click.option("--fraction", type=float, help="Leave out this share, spread evenly; first and last stay: 0.33.")
 @click.option("--component", type=click.Choice(_COMPONENTS), help="Only this part of a hybrid's blocks.")
 @click.option(
+    "--calibrate",
+    type=click.Choice(["greedy", "conflayers"]),
+    help="Search on --text which --fraction of blocks to skip.",
+)
+@click.option("--text", type=click.Path(dir_okay=False, path_type=Path), help="The text that --calibrate searches on.")
+@click.option(
     "-o", "--output", type=click.Path(dir_okay=False, path_type=Path), required=True, help="The GGUF to write."
 )
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@engine_options
 def draft_from(model: str, output: Path, as_json: bool, **options: Any) -> None:
     """Write a draft that is a part of MODEL: some of its blocks, or one half of each; no training, same weights.
 
     MODEL is a GGUF path or an id that `mlsd models list` shows. Measure the draft with
     `mlsd bench MODEL --draft FILE`; `--drafter layer-skip` drafts the same way with the target's own memory.
+
+    --calibrate searches which blocks to leave out, on MODEL's own continuation of the first half of --text: `greedy`
+    takes one block after another, `conflayers` those whose output is less confident than their neighbours'. What the
+    set gets accepted is measured on the second half, beside as many blocks spread evenly.
     """
     from mlsd.gguf_tools.source import Source
     from mlsd.gguf_tools.surgery import write_edit
 
-    source = Source(Path(model_file(model).path))
-    edit = _plan(source, options)
+    file = model_file(model)
+    source = Source(Path(file.path))
+    found = _search(file, options) if options["calibrate"] else None
+    if found is not None:
+        options |= {"fraction": None, "skip": ",".join(map(str, found.skipped))}
+    edit = _plan(source, {name: options[name] for name in _CHOICES})
     with byte_progress("Writing", edit.n_bytes) as progress:
         write_edit(source, edit, output, progress=progress)
-    _report(source, edit, output, as_json)
+    _report(source, edit, output, found, as_json)
+
+
+def _search(file: ModelFile, options: dict[str, Any]) -> LayersFound:
+    """The blocks that a search on a text would leave out."""
+    from mlsd.cli.ppl import read_text
+    from mlsd.measure.job import LayerSearchJob
+    from mlsd.measure.process import run_layer_search
+
+    others = [name for name in _CHOICES if name != "fraction" and options[name] is not None]
+    if others or options["fraction"] is None or options["text"] is None:
+        raise InputError(
+            "--calibrate needs --fraction and --text, and no other choice of blocks.",
+            hint="Like --calibrate greedy --fraction 0.33 --text FILE.",
+        )
+    engine = make_engine(options["n_threads"], options["n_gpu_layers"], options["n_ctx"], options["flash_attention"])
+    text, method = read_text(options["text"]), options["calibrate"]
+    return run_layer_search(
+        LayerSearchJob(model=file, engine=engine, text=text, method=method, fraction=options["fraction"])
+    )
 
 
 def _plan(source: Source, options: dict[str, Any]) -> Edit:
@@ -65,7 +101,7 @@ def _plan(source: Source, options: dict[str, Any]) -> Edit:
     return plan_cut(source, layers, options["component"])
 
 
-def _report(source: Source, edit: Edit, output: Path, as_json: bool) -> None:
+def _report(source: Source, edit: Edit, output: Path, found: LayersFound | None, as_json: bool) -> None:
     from mlsd.gguf_tools.cut import write_layers
     from mlsd.gguf_tools.read import trunk_layers
     from mlsd.userdir import file_sha256
@@ -84,6 +120,7 @@ def _report(source: Source, edit: Edit, output: Path, as_json: bool) -> None:
                 "n_parameters": n_parameters,
                 "weight_bytes": edit.n_bytes,
                 "weight_bytes_model": n_of_model,
+                "calibration": found,
             }
         )
         return
@@ -91,4 +128,10 @@ def _report(source: Source, edit: Edit, output: Path, as_json: bool) -> None:
         f"{output}: {edit.label}. Blocks {write_layers(edit.layers)} of 0-{(n_layers or 0) - 1}; {n_parameters:,} "
         f"parameters, {format_bytes(edit.n_bytes)} ({format_percent(edit.n_bytes / n_of_model)} of the model)"
     )
+    if found is not None:
+        click.echo(
+            f"Accepted on text not searched on, with the model's own memory: {format_percent(found.acceptance_rate)}; "
+            f"as many blocks spread evenly: {format_percent(found.uniform_acceptance_rate)} "
+            f"({found.n_candidates} sets tried in {format_duration(found.search_ns / 1e9)})"
+        )
     note("The draft is a copy: in a run its weights lie in memory next to the target's.")

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from mlsd.drafters import DrafterBench
 from mlsd.engine.drafter import Draft, Outcome
 from mlsd.engine.taps import Tap, TappedSession
 from mlsd.engine.verify import Probabilities, draw, probabilities
+from mlsd.records import Sampling
 
 
 class InPlaceDraft:
@@ -22,11 +22,11 @@ class InPlaceDraft:
     rollback_name: str | None = "inplace, not timed"
     failed_native_calls = 0  # the session is the target's, which counts its own
 
-    def __init__(self, session: TappedSession, tap: Tap, bench: DrafterBench) -> None:
+    def __init__(self, session: TappedSession, tap: Tap, *, recurrent: bool, sampling: Sampling) -> None:
+        """`recurrent`: the target has memory that cannot be cut and must be saved before a draft."""
         self.tap = tap
         self._session = session
-        self._sampling = bench.sampling
-        self._recurrent = bench.target_rollback != "trim"
+        self._sampling, self._recurrent = sampling, recurrent
         self._rng = np.random.default_rng(0)
         self._last = 0
         self._n_steps = 0

@@ -97,7 +97,8 @@ def make(bench: DrafterBench) -> DraftModel | InPlaceDraft:
     options = read_options(bench.spec, Options, PRESETS)
     cut = plan(Source(bench.target_path), options)
     if options.mode == "inplace":
-        return InPlaceDraft(cast(TappedSession, bench.target), skip_tap(cut), bench)
+        session, recurrent = cast(TappedSession, bench.target), bench.target_rollback != "trim"
+        return InPlaceDraft(session, skip_tap(cut), recurrent=recurrent, sampling=bench.sampling)
     path = cut_file(cut)
     if options.mode == "sync":
         try:

@@ -65,6 +65,11 @@ class TappedSession(LlamaSession):
         self._callback = self._native.ggml_backend_sched_eval_callback(self._on_tensor)
         params.cb_eval = self._callback
 
+    @property
+    def n_embd(self) -> int:
+        """Width of a hidden row."""
+        return int(self._native.llama_model_n_embd(self._model.handle))
+
     def _on_tensor(self, tensor: int, ask: bool, _: Any) -> bool:
         tap = self._tap
         if tap is None:

@@ -6,6 +6,7 @@ This is the seam at which something other than a local process (another Mac, an 
 from __future__ import annotations
 
 import datetime
+from typing import Literal
 
 from mlsd.engine._native import BackendInfo
 from mlsd.engine.probe import ProbeReport
@@ -119,6 +120,62 @@ class Covered(Record, frozen=True, kw_only=True, tag=True):
     loads: tuple[ExpertLoad, ...]
 
 
+class PerplexityJob(Record, frozen=True, kw_only=True, tag=True):
+    """Ask how well a model predicts a text, and how far a draft is from it there."""
+
+    target: ModelFile
+    draft: ModelFile | None = None
+    engine: EngineOptions
+    text: str
+    n_tokens: int | None = None  # at most so many of the text's tokens; None: all
+    n_window: int = 512  # tokens after which a model starts afresh
+
+
+class Perplexity(Record, frozen=True, kw_only=True):
+    """A mean of nats over tokens as a perplexity, with its 95 % interval."""
+
+    value: float
+    low: float
+    high: float
+    n_tokens: int
+
+
+class Perplexities(Record, frozen=True, kw_only=True, tag=True):
+    """The answer to a perplexity job; what compares is None without a draft."""
+
+    target: Perplexity
+    draft: Perplexity | None = None
+    ratio: float | None = None  # draft / target, from paired tokens
+    ratio_low: float | None = None
+    ratio_high: float | None = None
+    total_variation: float | None = None  # mean over positions, 0 .. 1
+    total_variation_error: float | None = None  # standard error
+    agreement: float | None = None  # share of positions where both find the same token likeliest
+
+
+class LayerSearchJob(Record, frozen=True, kw_only=True, tag=True):
+    """Look for the blocks that a model drafts best without, on its own continuation of a text."""
+
+    model: ModelFile
+    engine: EngineOptions
+    text: str
+    method: Literal["greedy", "conflayers"]
+    fraction: float  # share of blocks to leave out; conflayers may leave out up to a quarter of all more
+    n_tokens: int = 96  # length of the continuation that decides
+    gamma: int = 2  # of the rounds that measure what is accepted
+
+
+class LayersFound(Record, frozen=True, kw_only=True, tag=True):
+    """The blocks to leave out, and what a draft without them gets accepted on a part of the text not searched on."""
+
+    skipped: tuple[int, ...]
+    acceptance_rate: float
+    uniform: tuple[int, ...]  # as many blocks, spread evenly
+    uniform_acceptance_rate: float
+    n_candidates: int  # sets of blocks tried
+    search_ns: int
+
+
 class Loaded(Record, frozen=True, kw_only=True, tag=True):
     """The models are in memory and the arms of the job can run."""
 
@@ -158,8 +215,21 @@ class Finished(Record, frozen=True, kw_only=True, tag=True):
     """Every slot was visited."""
 
 
-Event = Loaded | Started | Progress | Done | Refused | Finished | Probed | Info | Passes | Covered
-Work = Job | ProbeJob | InfoJob | CalibrateJob
+Event = (
+    Loaded
+    | Started
+    | Progress
+    | Done
+    | Refused
+    | Finished
+    | Probed
+    | Info
+    | Passes
+    | Covered
+    | Perplexities
+    | LayersFound
+)
+Work = Job | ProbeJob | InfoJob | CalibrateJob | PerplexityJob | LayerSearchJob
 
 
 def prompt_key(prompt: PromptRef) -> str:

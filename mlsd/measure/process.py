@@ -10,7 +10,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterator
-from typing import IO
+from typing import IO, TypeVar
 
 import msgspec
 
@@ -26,8 +26,12 @@ from mlsd.measure.job import (
     Info,
     InfoJob,
     Job,
+    LayerSearchJob,
+    LayersFound,
     ModelFile,
     Passes,
+    Perplexities,
+    PerplexityJob,
     Probed,
     ProbeJob,
     Progress,
@@ -37,6 +41,8 @@ from mlsd.measure.job import (
     failed_trial,
 )
 from mlsd.records import EngineOptions
+
+T = TypeVar("T")
 
 _EVENTS: msgspec.json.Decoder[Event] = msgspec.json.Decoder(Event)
 _LOG_TAIL_BYTES = 2_000
@@ -129,6 +135,32 @@ def run_info(engine: EngineOptions, *, patience_s: float = DEFAULT_PATIENCE_S) -
         raise WorkerError(
             f"llama.cpp does not start: {worker.obituary()}", hint="Reinstall llama-cpp-python; see the README."
         )
+
+
+def run_perplexity(job: PerplexityJob, *, patience_s: float = 6 * DEFAULT_PATIENCE_S) -> Perplexities:
+    """Perplexities of a text in a worker process.
+
+    Raises: the worker's own MlsdError, WorkerError when it dies.
+    """
+    return _answer(job, Perplexities, "it read the text", patience_s)
+
+
+def run_layer_search(job: LayerSearchJob, *, patience_s: float = 6 * DEFAULT_PATIENCE_S) -> LayersFound:
+    """Look for the blocks to leave out, in a worker process.
+
+    Raises: the worker's own MlsdError, WorkerError when it dies.
+    """
+    return _answer(job, LayersFound, "it looked for blocks to leave out", patience_s)
+
+
+def _answer(work: Work, kind: type[T], doing: str, patience_s: float) -> T:
+    with _Worker(work) as worker:
+        for event in worker.events(patience_s):
+            if isinstance(event, Refused):
+                raise _as_error(event)
+            if isinstance(event, kind):
+                return event
+        raise WorkerError(f"The worker process died while {doing}: {worker.obituary()}")
 
 
 def _as_error(event: Refused) -> MlsdError:

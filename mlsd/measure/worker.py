@@ -33,7 +33,9 @@ from mlsd.measure.job import (
     Info,
     InfoJob,
     Job,
+    LayerSearchJob,
     Loaded,
+    PerplexityJob,
     Probed,
     ProbeJob,
     Progress,
@@ -43,6 +45,8 @@ from mlsd.measure.job import (
     Work,
     failed_trial,
 )
+from mlsd.measure.layer_search import search_layers
+from mlsd.measure.perplexity import run_perplexity
 from mlsd.measure.probe_cache import ProbeCache
 from mlsd.measure.rig import Rig, arm_key, session_options
 from mlsd.records import Trial
@@ -67,6 +71,10 @@ def main() -> None:
             send(Info(backend=backend_info(work.engine.n_gpu_layers)))
         elif isinstance(work, CalibrateJob):
             calibrate(work, send)
+        elif isinstance(work, PerplexityJob):
+            send(run_perplexity(work))
+        elif isinstance(work, LayerSearchJob):
+            send(search_layers(work))
         else:
             run_slots(work, send)
     except MlsdError as error:

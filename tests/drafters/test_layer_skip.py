@@ -17,7 +17,7 @@ from mlsd.engine.session import SessionOptions
 from mlsd.engine.taps import TappedSession
 from mlsd.errors import InputError, UnsupportedError
 from mlsd.gguf_tools.source import Source
-from mlsd.records import DrafterSpec, OptionValue
+from mlsd.records import DrafterSpec, OptionValue, Sampling
 from tests.drafters.arena import Arena, Run, prompt_of
 
 # A cut for each kind of draft an architecture allows.
@@ -136,3 +136,32 @@ def test_presets_name_the_papers_drafts(tiny: Path) -> None:
 def test_a_method_that_llama_cpp_cannot_run_is_refused_with_the_reason(name: str) -> None:
     with pytest.raises(UnsupportedError, match=r"not available in llama\.cpp: llama\.cpp has no graph"):
         resolve_spec(DrafterSpec(name=name))
+
+
+# Found by `mlsd draft-from --calibrate greedy --fraction 0.33` on this model.
+SEARCHED = "skip=3+4+6+7+10+11+14+17+25+26"
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("cut", [SEARCHED, "fraction=0.33"])
+def test_a_real_model_drafts_exactly_and_sync_accepts_what_inplace_accepts(real_arena: Arena, cut: str) -> None:
+    model = real_arena.model("smollm2")
+    prompt = model.tokenize(
+        "<|im_start|>user\nName the planets of the solar system.<|im_end|>\n<|im_start|>assistant\n"
+    )
+    results = {}
+    for mode in ("sync", "inplace"):
+        results[mode] = real_arena.run("smollm2", f"layer-skip:mode={mode},{cut}", 2, prompt, 24)
+        real_arena.assert_exact("smollm2", prompt, results[mode])
+    assert counts(results["sync"]) == counts(results["inplace"])
+    if cut == SEARCHED:
+        assert results["sync"].accepted > 0
+
+
+def test_sampled_drafts_are_accepted_by_their_distributions(arena: Arena) -> None:
+    sampling = Sampling(temperature=1.0)
+    for mode in MODES:
+        method = f"layer-skip:mode={mode},skip=4"
+        result = arena.run("llama", method, 3, prompt_of(3), 40, sampling=sampling, rng=np.random.default_rng(1))
+        assert len(result.tokens) == 40
+        assert 0 < result.accepted < result.proposed
