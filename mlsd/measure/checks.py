@@ -141,11 +141,10 @@ def drift_of(points: Mapping[str, Sequence[tuple[float, float]]]) -> Drift | Non
     each case. change = exp(b span) - 1; interval from Student's t with n - cases - 1 degrees of freedom. None below
     three of them, or when all trials started at once.
     """
-    centred = [
-        (t - statistics.fmean(t for t, _ in case), y - statistics.fmean(y for _, y in case))
-        for case in points.values()
-        for t, y in case
-    ]
+    centred = []
+    for case in points.values():
+        middle_t, middle_y = statistics.fmean(t for t, _ in case), statistics.fmean(y for _, y in case)
+        centred += [(t - middle_t, y - middle_y) for t, y in case]
     times = [t for case in points.values() for t, _ in case]
     freedom = len(centred) - len(points) - 1
     spread = sum(t * t for t, _ in centred)

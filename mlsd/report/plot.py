@@ -15,6 +15,7 @@ from matplotlib.figure import Figure
 
 from mlsd.records import Record
 
+MOST_POINTS = 600  # of one series; more only blacken the figure and swell the page
 WIDTH_IN = 6.4  # a text column
 INK, FAINT = "#1a1b1c", "#c7c8c9"  # replaced by the page's colours where a figure stands inside one
 # Okabe and Ito, "Color Universal Design" (2008), without black and the yellow that fades on white.
@@ -109,6 +110,7 @@ def render(draw: Callable[[], Figure], name: str, dpi: int = 140) -> tuple[str, 
         figure = draw()
         text, pixels = io.StringIO(), io.BytesIO()
         figure.savefig(text, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
+        figure.set_layout_engine("none")  # what the first save arranged holds for the second, and is half of the work
         figure.savefig(pixels, format="png", dpi=dpi, facecolor="white", metadata={"Software": None})
     return for_page(text.getvalue(), name), pixels.getvalue()
 
@@ -126,6 +128,13 @@ def standalone(svg: str) -> str:
     """An SVG of `for_page` as a file of its own, on white."""
     head = '<?xml version="1.0" encoding="utf-8"?>\n'
     return head + svg.replace("<svg ", '<svg style="background: white" ', 1)
+
+
+def scatter(ax: Axes, xs: Sequence[float], ys: Sequence[float], label: str, **look: Any) -> None:
+    """Single points, at most `MOST_POINTS` of them, evenly chosen; the label says when not all are drawn."""
+    step = -(-len(xs) // MOST_POINTS) or 1
+    shown = label if step == 1 else f"{label} (1 of {step})"
+    ax.plot(xs[::step], ys[::step], linestyle="none", label=shown, **look)
 
 
 def plain_ticks(*axes: Any) -> None:

@@ -75,8 +75,8 @@ def pass_curves(study: Study) -> Figure:
         shade = plot.color(index)
         k = data.columns["rows"]
         widest = max(widest, float(k.max()))
-        faint: dict[str, Any] = {"linestyle": "none", "marker": plot.marker(index), "markersize": 3.0, "alpha": 0.45}
-        ax.plot(k, data.observed, color=shade, label=f"{target}, measured", **faint)
+        faint: dict[str, Any] = {"marker": plot.marker(index), "markersize": 3.0, "alpha": 0.45}
+        plot.scatter(ax, list(k), list(data.observed), f"{target}, measured", color=shade, **faint)
         model = next((m for m in curve_models(data, study.facts.get(target)) if m.name == chosen), None)
         if model is not None and len(data) > len(model.parameters):
             grid = np.linspace(1, k.max(), 200) if chosen != "stepped" else np.arange(1, k.max() + 1)
@@ -111,11 +111,11 @@ def predicted_speedup(study: Study) -> Figure:
         data, model = speedup_observations(pairs), fit_models.measured_cost()
         errors = held_out(model, data, data.columns["gamma"])
         inside = model.predict(solve(model, data), data.columns)
-        base: dict[str, Any] = {"color": plot.color(index), "marker": plot.marker(index), "linestyle": "none"}
+        base: dict[str, Any] = {"color": plot.color(index), "marker": plot.marker(index)}
         label = f"{target} + {drafter}"
-        ax.plot(data.observed, inside, alpha=0.4, markersize=3.0, label=f"{label}, fitted", **base)
+        plot.scatter(ax, list(data.observed), list(inside), f"{label}, fitted", alpha=0.4, markersize=3.0, **base)
         hollow: dict[str, Any] = {"markerfacecolor": "none", "markersize": 6.5}
-        ax.plot(errors.observed, errors.predicted, label=f"{label}, gamma held out", **base, **hollow)
+        plot.scatter(ax, errors.observed, errors.predicted, f"{label}, gamma held out", **base, **hollow)
         limits += [*errors.observed, *errors.predicted]
     if not limits:
         raise AnalysisError("A held-out prediction needs pairs at two gammas or more.", hint="Run suites B or D.")
@@ -186,8 +186,9 @@ def baseline_drift(study: Study) -> Figure:
         raise AnalysisError("Fewer than three AR trials of repeated cases: drift cannot be seen.")
     begin = min(t for t, _ in flat)
     figure, (ax,) = plot.canvas(2.8)
-    look: dict[str, Any] = {"marker": "o", "markersize": 3.5, "linestyle": "none", "alpha": 0.7, "color": plot.color(0)}
-    ax.plot([(t - begin) / 60 for t, _ in flat], [100 * (v - 1) for _, v in flat], label="an AR trial", **look)
+    look: dict[str, Any] = {"marker": "o", "markersize": 3.5, "alpha": 0.7, "color": plot.color(0)}
+    minutes_of, change_of = [(t - begin) / 60 for t, _ in flat], [100 * (v - 1) for _, v in flat]
+    plot.scatter(ax, minutes_of, change_of, "an AR trial", **look)
     trend = drift_of(points)
     if trend is not None:
         minutes = np.array([0.0, trend.span_s / 60])
