@@ -45,10 +45,18 @@ class LlamaModel:
                 hint="The file may be truncated or of an architecture this llama.cpp does not know; download it again.",
             )
         self.path = path
+        try:
+            self._read_facts()
+        except BaseException:
+            self.close()
+            raise
+        self.has_next_token_block = bool(load_mtp and native.llama_model_n_layer_nextn(self.handle) > 0)
+
+    def _read_facts(self) -> None:
+        native = self._native
         self.vocab: Any = native.llama_model_get_vocab(self.handle)
         self.vocabulary = self._read_vocabulary()
         self.n_ctx_train = int(native.llama_model_n_ctx_train(self.handle))
-        self.has_next_token_block = bool(load_mtp and native.llama_model_n_layer_nextn(self.handle) > 0)
         self.is_recurrent = bool(
             native.llama_model_is_recurrent(self.handle) or native.llama_model_is_hybrid(self.handle)
         )
@@ -206,10 +214,10 @@ class LlamaSession:
     def _attach_greedy_sampler(self, params: Any) -> None:
         native = self._native
         chain = native.llama_sampler_chain_init(native.llama_sampler_chain_default_params())
-        greedy = native.llama_sampler_init_greedy()
-        if not chain or not greedy:
-            raise fail("llama.cpp cannot create a greedy sampler")
         self._stack.callback(native.llama_sampler_free, chain)
+        greedy = native.llama_sampler_init_greedy()
+        if not greedy:
+            raise fail("llama.cpp cannot create a greedy sampler")
         native.llama_sampler_chain_add(chain, greedy)  # from here on the chain frees it
         configs = (native.llama_sampler_seq_config * 1)()
         configs[0].seq_id = 0

@@ -1,0 +1,170 @@
+"""Every native handle is freed: counted one by one, and seen in the memory of the process."""
+
+from __future__ import annotations
+
+import gc
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import psutil
+import pytest
+
+from mlsd.clock import MonotonicClock
+from mlsd.engine._native import library
+from mlsd.engine.coverage import TappedSession
+from mlsd.engine.llama import LlamaModel
+from mlsd.engine.probe import probe
+from mlsd.engine.session import SessionOptions
+from mlsd.errors import EngineError, ModelFileError, UnsupportedError
+from mlsd.measure.probe_cache import ProbeCache
+from mlsd.measure.rig import Rig
+from tests.measure.kill_script import make_jobs
+
+OPTIONS = SessionOptions(n_ctx=256, n_threads=1, n_batch=64, n_ubatch=64)
+# What is opened with the first function is closed with the second.
+PAIRS = {
+    "llama_model_load_from_file": "llama_model_free",
+    "llama_init_from_model": "llama_free",
+    "llama_sampler_chain_init": "llama_sampler_free",
+    "llama_batch_init": "llama_batch_free",
+}
+
+
+@pytest.fixture
+def still_open(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """How many handles of each kind are open; kinds by the function that opens them."""
+    native, count = library(), Counter[str]()
+
+    def counted(function: Callable[..., Any], kind: str, step: int) -> Callable[..., Any]:
+        def call(*arguments: Any) -> Any:
+            result = function(*arguments)
+            if step < 0 or result:  # a null pointer opens nothing
+                count[kind] += step
+            return result
+
+        return call
+
+    for opens, closes in PAIRS.items():
+        monkeypatch.setattr(native, opens, counted(getattr(native, opens), opens, +1))
+        monkeypatch.setattr(native, closes, counted(getattr(native, closes), opens, -1))
+    return count
+
+
+def test_a_session_frees_its_handles_once_even_when_closed_twice(tiny: Path, still_open: Counter[str]) -> None:
+    model = LlamaModel(tiny / "qwen35.gguf")
+    session = model.session(OPTIONS)
+    assert all(still_open[kind] == 1 for kind in PAIRS)
+    for _ in range(2):
+        session.close()
+        model.close()
+    assert not any(still_open.values())
+
+
+def test_the_probe_leaves_nothing_open(tiny: Path, still_open: Counter[str]) -> None:
+    with LlamaModel(tiny / "falcon-h1.gguf") as model:
+        probe(model.session, OPTIONS)
+        assert still_open["llama_init_from_model"] == 0
+    assert not any(still_open.values())
+
+
+@pytest.mark.parametrize("broken", ["llama_init_from_model", "llama_get_memory", "llama_sampler_init_greedy"])
+def test_a_session_that_fails_half_way_leaves_nothing_open(
+    tiny: Path, still_open: Counter[str], monkeypatch: pytest.MonkeyPatch, broken: str
+) -> None:
+    with LlamaModel(tiny / "llama.gguf") as model:
+        monkeypatch.setattr(library(), broken, lambda *_: None)
+        with pytest.raises(EngineError):
+            model.session(OPTIONS)
+        assert +still_open == Counter(llama_model_load_from_file=1)
+
+
+def test_a_session_without_the_block_it_needs_opens_nothing(tiny: Path, still_open: Counter[str]) -> None:
+    with LlamaModel(tiny / "qwen35.gguf") as model, pytest.raises(UnsupportedError):
+        model.session(msgspec.structs.replace(OPTIONS, hidden_rows=True))
+    assert not any(still_open.values())
+
+
+def test_a_model_that_fails_half_way_is_freed(
+    tiny: Path, still_open: Counter[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError("broken")
+
+    monkeypatch.setattr(library(), "llama_vocab_n_tokens", fail)
+    with pytest.raises(RuntimeError, match="broken"):
+        LlamaModel(tiny / "llama.gguf")
+    assert not any(still_open.values())
+
+
+def test_an_arm_whose_draft_is_missing_closes_its_target_context_at_once(
+    tiny: Path, tmp_path: Path, still_open: Counter[str]
+) -> None:
+    job = make_jobs(tiny, repeats=1)[1]
+    missing = tuple(msgspec.structs.replace(model, path=str(tmp_path / "gone.gguf")) for model in job.models)
+    with Rig(msgspec.structs.replace(job, models=missing), MonotonicClock(), ProbeCache(tmp_path)) as rig:
+        case = next(slot.case for slot in job.slots if slot.case.arm == "sd")
+        for _ in range(2):
+            with pytest.raises(ModelFileError):
+                rig.check(case)
+        assert still_open["llama_init_from_model"] == 0
+    assert not any(still_open.values())
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("way", ["whole", "no memory", "truncated"])
+def test_memory_does_not_grow_over_many_openings(
+    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    path, options = tiny / "qwen35moe.gguf", msgspec.structs.replace(OPTIONS, n_ctx=16_384, max_outputs=17)
+    (tmp_path / "cut.gguf").write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+    def open_and_close() -> None:
+        if way == "truncated":
+            with pytest.raises(ModelFileError):
+                LlamaModel(tmp_path / "cut.gguf")
+            return
+        with LlamaModel(path) as model:
+            if way == "no memory":
+                with pytest.raises(UnsupportedError):
+                    model.session(options)
+                return
+            with model.session(options) as session:
+                session.decode([1, 2, 3])
+                session.save_state()
+
+    with LlamaModel(path) as model:
+        before = resident()
+        sessions = [model.session(options) for _ in range(4)]
+        one_session = (resident() - before) / len(sessions)
+        for session in sessions:
+            session.close()
+    if way == "no memory":
+        monkeypatch.setattr(library(), "llama_get_memory", lambda *_: None)
+    sizes = []
+    for _ in range(30):
+        open_and_close()
+        sizes.append(resident())
+    slope = np.polyfit(np.arange(20), sizes[10:], 1)[0]
+    assert slope < 0.1 * one_session, f"{slope:.0f} bytes an opening; one session has {one_session:.0f}"
+
+
+def resident() -> int:
+    gc.collect()
+    return int(psutil.Process().memory_info().rss)
+
+
+def test_an_error_in_a_callback_reaches_the_caller(tiny: Path) -> None:
+    def take(name: str, values: npt.NDArray[Any]) -> None:
+        raise ZeroDivisionError(name)
+
+    with (
+        LlamaModel(tiny / "llama.gguf") as model,
+        TappedSession(model, OPTIONS, lambda name: name == "l_out-1", take) as session,
+        pytest.raises(ZeroDivisionError, match="l_out-1"),
+    ):
+        session.decode([1, 2, 3])
