@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import closing
 
+import msgspec
 import numpy as np
 
-from mlsd.engine.session import Session
+from mlsd.engine.session import Session, SessionOptions
 from mlsd.records import Losslessness
 
 
@@ -58,3 +60,33 @@ def _teacher_forced_gaps(tokens: Sequence[int], prompt: Sequence[int], session: 
         gaps.append((float(best - row[token]), float(best - second)))
         session.decode((token,))
     return gaps
+
+
+def text_noise(
+    tokens: Sequence[int],
+    prompt: Sequence[int],
+    open_session: Callable[[SessionOptions], Session],
+    options: SessionOptions,
+    widths: Sequence[int],
+) -> float:
+    """Kernel noise on this very text: `tokens` after `prompt`, one by one against batches of each width.
+
+    The probe's noise is of a short text; kernels change with the depth of the context, and the router of a mixture of
+    experts can turn the last bit of a sum into another expert. No rollback takes part, so a fault of one cannot hide.
+    Returns the largest logit difference. Raises: EngineError when decoding fails.
+    """
+    widest = max(widths)
+    options = msgspec.structs.replace(options, device_sampling=False, max_outputs=widest, n_snapshots=0)
+    worst = 0.0
+    for width in widths:
+        with closing(open_session(options)) as single, closing(open_session(options)) as batched:
+            single.decode(prompt)
+            batched.decode(prompt)
+            for start in range(0, len(tokens), width):
+                part = tokens[start : start + width]
+                batched.decode(part, n_outputs=len(part))
+                rows = batched.logits()
+                for token, row in zip(part, rows, strict=True):
+                    single.decode((token,))
+                    worst = max(worst, float(np.abs(single.logits()[0] - row).max()))
+    return worst

@@ -22,7 +22,7 @@ from mlsd.drafters import DrafterBench, loads_next_token_block, make_drafter, ta
 from mlsd.engine.decode import GenerationLimits, check_capacity, generate
 from mlsd.engine.drafter import Drafter, NoDrafter
 from mlsd.engine.llama import LlamaModel, LlamaSession
-from mlsd.engine.losslessness import judge
+from mlsd.engine.losslessness import judge, text_noise
 from mlsd.engine.probe import ProbeReport, probe
 from mlsd.engine.rollback import Rollback, make_rollback
 from mlsd.engine.session import SessionOptions
@@ -251,8 +251,9 @@ class Rig:
         if reference == tokens:
             return Losslessness(verdict="lossless")
         options = msgspec.structs.replace(self._options, device_sampling=False)
+        here = text_noise(tokens, prompt, self.target.session, options, (max(2, case.gamma + 1),))
         with closing(self.target.session(options)) as session:
-            return judge(tokens, reference, prompt, session, self._noise(arm.session.options))
+            return judge(tokens, reference, prompt, session, max(here, self._noise(arm.session.options)))
 
     def _noise(self, options: SessionOptions) -> float:
         """How far arithmetic alone moves the target's logits; trees whose cells stay in place move them further."""
