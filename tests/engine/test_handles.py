@@ -34,6 +34,8 @@ PAIRS = {
     "llama_batch_init": "llama_batch_free",
 }
 
+LEAK_BYTES = 100_000  # a context of this test has ten million
+
 
 @pytest.fixture
 def still_open(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
@@ -137,12 +139,6 @@ def test_memory_does_not_grow_over_many_openings(
                 session.decode([1, 2, 3])
                 session.save_state()
 
-    with LlamaModel(path) as model:
-        before = resident()
-        sessions = [model.session(options) for _ in range(4)]
-        one_session = (resident() - before) / len(sessions)
-        for session in sessions:
-            session.close()
     if way == "no memory":
         monkeypatch.setattr(library(), "llama_get_memory", lambda *_: None)
     sizes = []
@@ -150,7 +146,7 @@ def test_memory_does_not_grow_over_many_openings(
         open_and_close()
         sizes.append(resident())
     slope = np.polyfit(np.arange(20), sizes[10:], 1)[0]
-    assert slope < 0.1 * one_session, f"{slope:.0f} bytes an opening; one session has {one_session:.0f}"
+    assert slope < LEAK_BYTES, f"{slope:.0f} bytes an opening"
 
 
 def resident() -> int:

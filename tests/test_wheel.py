@@ -1,0 +1,57 @@
+"""The built wheel works without the checkout: it carries its suites, manifest and assets, and finds them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A wheel of this checkout, built by hatchling as an installer would."""
+    out = tmp_path_factory.mktemp("wheel")
+    code = f"import hatchling.build; print(hatchling.build.build_wheel({str(out)!r}))"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return out / done.stdout.split()[-1]
+
+
+def test_the_wheel_carries_every_data_file_of_the_checkout(wheel: Path) -> None:
+    held = set(zipfile.ZipFile(wheel).namelist())
+    expected = {f"mlsd/data/suites/{path.name}" for path in (ROOT / "suites").glob("*.toml")}
+    expected |= {"mlsd/data/gguf_manifest.toml"}
+    for folder in ("assets", "report/templates", "analysis/published"):
+        files = (path for path in (ROOT / "mlsd" / folder).rglob("*") if path.suffix not in (".pyc", ""))
+        expected |= {str(path.relative_to(ROOT)) for path in files}
+    assert len(expected) > 20
+    assert expected <= held
+
+
+def test_the_wheel_carries_no_tests_and_no_build_output(wheel: Path) -> None:
+    tops = {name.split("/")[0] for name in zipfile.ZipFile(wheel).namelist()}
+    assert {top for top in tops if not top.endswith(".dist-info")} == {"mlsd"}
+
+
+def test_an_unpacked_wheel_plans_a_suite_with_its_own_data(wheel: Path, tmp_path: Path) -> None:
+    home = tmp_path / "site"
+    zipfile.ZipFile(wheel).extractall(home)
+    code = (
+        "import mlsd, sys; from mlsd.resources import data_path; print(mlsd.__file__, data_path('suites'));"
+        "from mlsd.cli import main; main(['plan', 'A', '--profile', 'tiny', '--json'])"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(home)}
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    package, data = done.stdout.splitlines()[0].split()
+    assert Path(package).is_relative_to(home)
+    assert Path(data).is_relative_to(home)
+    assert '"study_trials":18' in done.stdout.replace(" ", "")
