@@ -51,7 +51,7 @@ def _print(path: Path, header: object, as_json: bool) -> None:
     if as_json:
         print_json({"path": str(path), **values})
         return
-    click.echo(f"{path}: {values['n_tokens']:,} tokens of {values['n_documents']:,} documents")
+    click.echo(f"{path}: {values['n_tokens']:,} tokens of {values['n_documents']:,} documents, {values['content']}")
     click.echo(
         f"tokenizer of {values['model']['id']}, {values['n_vocab']:,} tokens: {values['vocabulary_sha256'][:16]}"
     )

@@ -1,7 +1,7 @@
 """Drafting methods, one file a method, behind a written table.
 
 A method's module has `make(bench) -> Drafter` and, where it takes any, `OPTIONS` and `PRESETS` (see `options`).
-A `check(spec)` beside them refuses what options alone do not show (a missing file).
+A `fill_in(spec)` beside them gives values that only a look at a file can (its content), and refuses a missing one.
 Where it needs a special target context it also has `target_options(options, spec, gamma, rollback) -> SessionOptions`;
 it may raise UnsupportedError there. `check_target(spec, path)` refuses a target by its file alone. Modules are
 imported only when their method is used.
@@ -42,7 +42,20 @@ UNAVAILABLE: dict[str, tuple[str, str]] = {
     "medusa": (_NO_HEADS.format("parallel Medusa heads"), "mtp drafts with a model's own next-token block."),
     "hydra": (_NO_HEADS.format("sequential Hydra heads"), "mtp drafts with a model's own next-token block."),
     "eagle": (_NO_HEADS.format("EAGLE heads of the first kind"), "llama.cpp knows the third kind only."),
-    "eagle2": (_NO_HEADS.format("EAGLE-2 heads"), "Its tree policy runs with drafters that give probabilities."),
+    "eagle2": (_NO_HEADS.format("EAGLE-2 heads"), "Its tree policy runs over a draft model: --drafter draft-tree."),
+}
+# Methods that llama.cpp could run with weights of the user's, but that mlsd does not drive yet -> why, and what now.
+NOT_BUILT: dict[str, tuple[str, str]] = {
+    "eagle3": (
+        "llama.cpp has its graph, but it reads hidden rows of three blocks through symbols that the binding leaves out, "
+        "and asking for them of another architecture ends the process",
+        "mtp and layer-skip draft from the target's own weights.",
+    ),
+    "dflash": ("it reads the target's hidden rows as eagle3 does", "mtp drafts from hidden rows of the target."),
+    "kangaroo": (
+        "its trained adapter would have to become a block of a draft GGUF",
+        "layer-skip:exit=N drafts with the first N blocks without an adapter.",
+    ),
 }
 
 
@@ -71,6 +84,9 @@ def method_module(name: str) -> Any:
     if name in UNAVAILABLE:
         why, instead = UNAVAILABLE[name]
         raise UnsupportedError(f"{name} is not available in llama.cpp: {why}.", hint=instead)
+    if name in NOT_BUILT:
+        why, instead = NOT_BUILT[name]
+        raise UnsupportedError(f"mlsd cannot draft with {name} yet: {why}.", hint=instead)
     if name not in METHODS:
         raise UnsupportedError(
             f"There is no drafting method {name!r}.", hint=f"Known methods: {', '.join(sorted(METHODS))}."
@@ -108,10 +124,10 @@ def resolve_spec(spec: DrafterSpec) -> DrafterSpec:
     module = method_module(spec.name)
     presets = getattr(module, "PRESETS", {})
     read_options(spec, getattr(module, "OPTIONS", _NoOptions), presets)
-    if hasattr(module, "check"):
-        module.check(spec)
     preset = find_preset(spec, presets)
     values = {**(preset.values if preset else {}), **spec.options}
+    if hasattr(module, "fill_in"):
+        values |= module.fill_in(spec)
     values.pop(PRESET, None)
     return msgspec.structs.replace(spec, options=values)
 

@@ -7,6 +7,7 @@ On targets with recurrent memory, which cannot hold a tree, the commonest path i
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
@@ -17,6 +18,7 @@ from msgspec import Meta
 from mlsd.clock import Clock
 from mlsd.drafters import DrafterBench
 from mlsd.drafters.options import Preset, read_options
+from mlsd.drafters.rest_build import build_store
 from mlsd.drafters.suffix_store import SuffixStore, read_header
 from mlsd.drafters.tally import ProposalTally
 from mlsd.drafters.trees import Commit, chain_options, commonest_prefixes, tree_options
@@ -25,18 +27,23 @@ from mlsd.engine.session import SessionOptions
 from mlsd.engine.tree import Tree
 from mlsd.engine.vocabulary import vocabulary_sha256
 from mlsd.errors import InputError, VocabularyError
-from mlsd.records import DrafterSpec, Record
+from mlsd.records import DrafterSpec, ModelRef, OptionValue, Record
+from mlsd.resources import asset_path
+from mlsd.userdir import cache_dir, digest
+
+SHIPPED = "shipped"
 
 
 class Options(Record, frozen=True, kw_only=True):
     """Options of REST."""
 
-    store: str  # file made by `mlsd rest build`
+    store: str  # file made by `mlsd rest build`; "shipped" for a small one of the prose inside mlsd
     span: Annotated[int, Meta(ge=1, le=16)] = 16  # the longest end of the text to look for
     min_span: Annotated[int, Meta(ge=1, le=16)] = 2  # the shortest
     length: Annotated[int, Meta(ge=1, le=16)] = 10  # tokens taken after each hit
     hits: Annotated[int, Meta(ge=1, le=100_000)] = 5_000  # the most hits looked at
     commit: Commit = "keep"
+    content: str = ""  # what the store holds (`mlsd rest show`); filled in when the spec is resolved
 
 
 OPTIONS = Options
@@ -59,9 +66,13 @@ PRESETS = {
 }
 
 
-def check(spec: DrafterSpec) -> None:
-    """Refuse a store that is missing or damaged before any model is loaded. Raises: InputError."""
-    read_header(Path(read_options(spec, Options, PRESETS).store))
+def fill_in(spec: DrafterSpec) -> dict[str, OptionValue]:
+    """The content of the store, so that another text under the same name is another case.
+
+    Raises: InputError when the store is missing or damaged, before any model is loaded.
+    """
+    own = read_options(spec, Options, PRESETS)
+    return {} if own.store == SHIPPED else {"content": read_header(Path(own.store))[0].content}
 
 
 def target_options(options: SessionOptions, spec: DrafterSpec, gamma: int, rollback: str) -> SessionOptions:
@@ -78,13 +89,18 @@ def make(bench: DrafterBench) -> Rest:
     Raises: InputError for a bad file, VocabularyError for the store of another tokenizer.
     """
     options = read_options(bench.spec, Options, PRESETS)
-    path = Path(options.store)
+    path = shipped_store(bench) if options.store == SHIPPED else Path(options.store)
     store = SuffixStore(path)
     if store.header.vocabulary_sha256 != vocabulary_sha256(bench.target):
         raise VocabularyError(
             f"{path} was built with the tokenizer of {store.header.model.id}, which is not that of "
             f"{bench.target_path.name}.",
             hint=f"Build a store for this target: mlsd rest build TEXT... --model {bench.target_path} -o FILE",
+        )
+    if options.content not in ("", store.header.content):
+        raise InputError(
+            f"{path} holds {store.header.content}, not {options.content}: it was built anew.",
+            hint="Start the measurement again; its numbers belong to another store.",
         )
     if options.span + options.length > store.header.depth:
         raise InputError(
@@ -93,6 +109,21 @@ def make(bench: DrafterBench) -> Rest:
             hint="Give a smaller span or length.",
         )
     return Rest(store, options, bench.clock, n_nodes=bench.gamma, as_chain=bench.target_rollback != "trim")
+
+
+def shipped_store(bench: DrafterBench) -> Path:
+    """The store of the prose inside mlsd for the target's tokenizer, built when it is first asked for.
+
+    It is small: enough to compare methods without a download, far too small to show what REST can do.
+    """
+    text = asset_path("prompts/long.txt")
+    vocabulary = vocabulary_sha256(bench.target)
+    recipe = f"{digest(text)} {vocabulary}"
+    path = cache_dir() / "rest" / f"shipped-{hashlib.sha256(recipe.encode()).hexdigest()[:12]}.store"
+    if not path.is_file():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        build_store((text,), bench.target_path, ModelRef(id=bench.target_path.stem), path)
+    return path
 
 
 class Rest:

@@ -6,6 +6,7 @@ page, the int32 tokens, the int32 suffix array. Documents end with the id -1.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import tempfile
 from bisect import bisect_left, bisect_right
@@ -40,6 +41,7 @@ class StoreHeader(Record, frozen=True, kw_only=True):
     vocabulary_sha256: str  # see `engine.vocabulary.vocabulary_sha256`
     model: ModelRef  # whose tokenizer was used
     depth: int
+    content: str  # the first 16 hex digits of the SHA-256 of the tokens
 
 
 class SuffixStore:
@@ -150,6 +152,7 @@ def write_store(path: Path, tokens: Tokens, *, n_vocab: int, vocabulary_sha256: 
         vocabulary_sha256=vocabulary_sha256,
         model=model,
         depth=depth,
+        content=hashlib.sha256(np.ascontiguousarray(tokens, dtype="<i4").data).hexdigest()[:16],
     )
     encoded = msgspec.json.encode(header)
     head = _MAGIC + np.array([_VERSION, len(encoded)], dtype="<u4").tobytes() + encoded

@@ -79,6 +79,17 @@ def test_search_and_tree_are_timed_apart(arena: Arena, tmp_path: Path) -> None:
     assert stats["search_ns"] + stats["tree_ns"] == stats["match_propose_ns"] + stats["no_match_propose_ns"]
 
 
+def test_another_text_under_the_same_name_is_another_case_and_is_noticed(arena: Arena, tmp_path: Path) -> None:
+    prompt, path = prompt_of(2), tmp_path / "s"
+    seen = []
+    for text in (prompt, prompt[1:]):
+        store_of(path, arena, "llama", [text])
+        seen.append(resolve_spec(parse_drafter(f"rest:store={path}", None)).options["content"])
+    assert seen[0] != seen[1]
+    with pytest.raises(InputError, match="it was built anew"):
+        arena.run("llama", f"rest:store={path},content={seen[0]}", 4, prompt, 4)
+
+
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
