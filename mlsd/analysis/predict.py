@@ -7,16 +7,20 @@ design with the costs of each kind of round instead of their mean.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 import numpy as np
 
-from mlsd.analysis.calibration import pass_times
 from mlsd.analysis.replay import Outcomes, RunAhead, alphas_of, replay, runs_ahead
 from mlsd.errors import AnalysisError
-from mlsd.measure.rows import CalibrationPoint
+from mlsd.measure.rows import CalibrationPoint, PassKind
 from mlsd.records import Record, Round
+
+
+_INTERRUPTED = (
+    0.3  # how far medians lie above the least where passes were interrupted; an idle machine has some per cent
+)
 
 
 class Costs(Record, frozen=True, kw_only=True):
@@ -38,13 +42,16 @@ def costs_from_points(
     *,
     depth: int | None = None,
 ) -> Costs:
-    """Costs from a calibration at `depth` (default: the smallest). Raises AnalysisError when T(1) was not timed."""
+    """Costs from a calibration at `depth` (default: the smallest): the median over repeats of each kind of pass.
+
+    On a machine so busy that passes were interrupted, the least instead: long passes are interrupted more often than
+    short ones, so medians would bend T(k). Raises AnalysisError when T(1) was not timed.
+    """
     depths = {p.depth for p in target if p.kind == "target_pass"}
     if not depths:
         raise AnalysisError("No target pass was timed.", hint="Measure T(k) with `mlsd calibrate MODEL`.")
     depth = min(depths) if depth is None else depth
-    ours = {(t.kind, t.rows): t.ms.value for t in pass_times(target) if t.depth == depth}
-    theirs = {(t.kind, t.rows): t.ms.value for t in pass_times(draft) if t.depth == depth}
+    ours, theirs = _times(target, depth), _times(draft, depth)
     verify = {rows: ms for (kind, rows), ms in ours.items() if kind == "target_pass"}
     if 1 not in verify:
         raise AnalysisError(f"T(1) was not timed at depth {depth}.", hint="Include 1 in --widths.")
@@ -63,6 +70,18 @@ def costs_from_points(
         rest_ms=rest,
         replays=any(kind == "checkpoint" for kind, _ in theirs),
     )
+
+
+def _times(points: Sequence[CalibrationPoint], depth: int) -> dict[tuple[PassKind, int], float]:
+    """ms of each kind and width: medians, or the least of each where the machine was interrupted."""
+    cells: dict[tuple[PassKind, int], list[float]] = {}
+    for p in points:
+        if p.depth == depth:
+            cells.setdefault((p.kind, p.rows), []).append(p.span_ns / 1e6)
+    passes = [values for (kind, _), values in cells.items() if kind in ("target_pass", "draft_step")]
+    excess = [statistics.median(values) / min(values) - 1 for values in passes]
+    typical = min if excess and statistics.median(excess) > _INTERRUPTED else statistics.median
+    return {key: float(typical(values)) for key, values in cells.items()}
 
 
 def round_ms(costs: Costs, proposed: int, accepted: int) -> float:
@@ -145,11 +164,12 @@ class GammaPrediction(Record, frozen=True, kw_only=True):
         return self.predicted_tok_s / self.measured_tok_s - 1
 
 
-def leave_one_gamma_out(arms: Sequence[Arm], costs: Costs) -> list[GammaPrediction]:
+def leave_one_gamma_out(arms: Sequence[Arm], costs: Costs | Callable[[Sequence[Arm]], Costs]) -> list[GammaPrediction]:
     """Predict each gamma from plain decoding, the other gammas and a calibration.
 
     How rounds end is replayed from the other gammas' rounds; what they cost is the calibration's shape, scaled by what
-    the other arms' passes really took (a machine is seldom equally loaded twice). Needs plain decoding and two gammas.
+    the other arms' passes really took (a machine is seldom equally loaded twice). Instead of a calibration a function
+    may make costs from the other arms, as `costs_from_arms` does. Needs plain decoding and two gammas.
     """
     speculative = [arm for arm in arms if arm.gamma > 0]
     if len(speculative) < 2 or len(arms) == len(speculative):
@@ -157,7 +177,7 @@ def leave_one_gamma_out(arms: Sequence[Arm], costs: Costs) -> list[GammaPredicti
     result = []
     for held in speculative:
         others = [arm for arm in arms if arm is not held]
-        scaled = scale_to(costs, others)
+        scaled = scale_to(costs, others) if isinstance(costs, Costs) else costs(others)
         runs: dict[int, RunAhead] = {}
         for arm in others:
             if arm.gamma:
@@ -176,6 +196,36 @@ def leave_one_gamma_out(arms: Sequence[Arm], costs: Costs) -> list[GammaPredicti
             )
         )
     return result
+
+
+def costs_from_arms(arms: Sequence[Arm]) -> Costs:
+    """Costs from rounds alone, where no pass was timed: T(k) at the widths that occurred, drafting as a line.
+
+    ``T_draft(k) = fixed + step k`` by least squares over the rounds' means at each k.
+    """
+    verify: dict[int, list[float]] = {}
+    rest: dict[int, list[float]] = {}
+    drafting: dict[int, list[float]] = {}
+    for r in (r for arm in arms for trial in arm.rounds for r in trial):
+        verify.setdefault(r.proposed + 1, []).append(r.verify_ns / 1e6)
+        rest.setdefault(r.proposed + 1, []).append((r.rollback_ns + r.sample_ns + r.other_ns) / 1e6)
+        if r.proposed:
+            drafting.setdefault(r.proposed, []).append(r.draft_ns / 1e6)
+    widths = sorted(drafting)
+    means = [statistics.fmean(drafting[k]) for k in widths]
+    weights = np.sqrt([len(drafting[k]) for k in widths]) / np.maximum(means, 1e-9)
+    if len(widths) > 1:
+        design = np.column_stack([np.ones(len(widths)), widths]) * weights[:, None]
+        fixed, step = np.linalg.lstsq(design, np.array(means) * weights, rcond=None)[0]
+    else:
+        fixed, step = 0.0, means[0] / widths[0] if widths else 0.0
+    first = max(0.0, float(fixed + step))
+    return Costs(
+        verify_ms={rows: statistics.fmean(values) for rows, values in verify.items()},
+        catch_up_ms={1: first} if first else {},
+        step_ms=max(0.0, float(step)),
+        rest_ms={rows: statistics.fmean(values) for rows, values in rest.items()},
+    )
 
 
 def scale_to(costs: Costs, arms: Sequence[Arm]) -> Costs:

@@ -1,0 +1,134 @@
+"""Stored trials as arms of one target, drafter and prompt: what predictions and advice read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from mlsd.analysis.predict import Arm, Costs, costs_from_points
+from mlsd.errors import AnalysisError
+from mlsd.measure.rows import CalibrationPoint, Coverage, TrialFilter, model_key
+from mlsd.measure.store import Store
+from mlsd.records import Case, EngineOptions, ModelFacts, ModelRef, Record, Trial
+from mlsd.units import tok_s
+
+
+class ArmGroup(Record, frozen=True, kw_only=True):
+    """Plain decoding and every gamma of one drafter on one prompt, on one machine and build."""
+
+    environment_key: str
+    target: ModelRef
+    drafter: str
+    draft: ModelRef | None
+    prompt: str
+    workload: str | None
+    engine: EngineOptions
+    arms: tuple[Arm, ...]  # gamma 0 first
+
+
+class Known(Record, frozen=True, kw_only=True):
+    """What study databases hold for advice, of all of them together."""
+
+    groups: tuple[ArmGroup, ...]
+    passes: dict[tuple[str, str], tuple[CalibrationPoint, ...]]  # (environment, model key) -> the newest calibration
+    coverage: dict[str, tuple[Coverage, ...]]  # by model key
+    models: dict[str, ModelFacts]  # by model key
+
+    def costs(self, environment_key: str, target: ModelRef, draft: ModelRef | None) -> Costs | None:
+        """Calibrated costs of a pair on a machine; None where the target, or the draft it needs, was not timed."""
+        of_target = self.passes.get((environment_key, key_of(target)))
+        of_draft = self.passes.get((environment_key, key_of(draft))) if draft is not None else ()
+        if not of_target or of_draft is None:
+            return None
+        try:
+            costs = costs_from_points(of_target, of_draft)
+        except AnalysisError:  # timed as a draft only
+            return None
+        return costs if draft is None or costs.catch_up_ms else None
+
+
+def key_of(model: ModelRef) -> str:
+    """The model's key in a store."""
+    return model_key(model.sha256, model.id)
+
+
+def read_known(stores: Iterable[Store]) -> Known:
+    """Everything in these databases that advice can use; invalid and sampled trials are left out."""
+    groups: list[ArmGroup] = []
+    passes: dict[tuple[str, str], tuple[CalibrationPoint, ...]] = {}
+    coverage: dict[str, tuple[Coverage, ...]] = {}
+    models: dict[str, ModelFacts] = {}
+    for store in stores:
+        groups += read_groups(store)
+        models |= store.models()
+        passes |= _passes(store)
+        coverage |= _coverage(store)
+    return Known(groups=tuple(groups), passes=passes, coverage=coverage, models=models)
+
+
+def read_groups(store: Store) -> list[ArmGroup]:
+    """Valid greedy trials, by drafter and prompt; groups without plain decoding are left out."""
+    cases = store.cases()
+    plain: dict[bytes, list[Trial]] = {}
+    speculative: dict[bytes, dict[bytes, list[Trial]]] = {}
+    places: dict[bytes, tuple[str, Case]] = {}
+    for stored in store.trials(TrialFilter(status="ok", valid=True)):
+        case, trial = cases[stored.trial.case_id], stored.trial
+        if not case.sampling.greedy or not trial.decode_ns:
+            continue
+        place = msgspec.json.encode((stored.environment_key, case.target, case.prompt, case.n_predict, case.engine))
+        if case.arm == "ar":
+            plain.setdefault(place, []).append(trial)
+            continue
+        drafter = msgspec.json.encode((case.drafter, case.rollback))
+        speculative.setdefault(place, {}).setdefault(drafter, []).append(trial)
+        places[place + drafter] = (stored.environment_key, case)
+    groups = []
+    for place, drafters in speculative.items():
+        for drafter, trials in drafters.items():
+            if place in plain:
+                groups.append(_group(*places[place + drafter], plain[place], trials))
+    return groups
+
+
+def _group(environment_key: str, case: Case, plain: list[Trial], trials: list[Trial]) -> ArmGroup:
+    by_gamma = {0: plain} | {g: [t for t in trials if t.gamma == g] for g in sorted({t.gamma for t in trials})}
+    return ArmGroup(
+        environment_key=environment_key,
+        target=case.target,
+        drafter=case.drafter.name,
+        draft=case.drafter.draft,
+        prompt=case.prompt.key,
+        workload=case.prompt.workload,
+        engine=case.engine,
+        arms=tuple(_arm(gamma, own) for gamma, own in by_gamma.items()),
+    )
+
+
+def _arm(gamma: int, trials: list[Trial]) -> Arm:
+    speeds = [tok_s(len(t.tokens) - 1, t.decode_ns or 0) for t in trials]
+    return Arm(
+        gamma=gamma,
+        n_tokens=len(trials[0].tokens),
+        rounds=tuple(t.rounds for t in trials),
+        tok_s=tuple(s for s in speeds if s is not None),
+    )
+
+
+def _passes(store: Store) -> dict[tuple[str, str], tuple[CalibrationPoint, ...]]:
+    """The points of the newest run that timed each model, by machine."""
+    from mlsd.measure.rows import environment_key
+
+    machines = {run.id: environment_key(run.environment) for run in store.runs()}
+    runs: dict[tuple[str, str], dict[int, list[CalibrationPoint]]] = {}
+    for run_id, point in store.calibration():
+        runs.setdefault((machines[run_id], point.model_key), {}).setdefault(run_id, []).append(point)
+    return {key: tuple(by_run[max(by_run)]) for key, by_run in runs.items()}
+
+
+def _coverage(store: Store) -> dict[str, tuple[Coverage, ...]]:
+    runs: dict[str, dict[int, list[Coverage]]] = {}
+    for run_id, row in store.coverage():
+        runs.setdefault(row.model_key, {}).setdefault(run_id, []).append(row)
+    return {key: tuple(by_run[max(by_run)]) for key, by_run in runs.items()}
