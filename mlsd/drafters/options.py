@@ -45,7 +45,7 @@ def read_options(spec: DrafterSpec, kind: type[T], presets: Mapping[str, Preset]
     except msgspec.ValidationError as error:
         problem, _, place = str(error).partition(" - at `$.")
         name = place.rstrip("`")
-        value = f" {name}={given[name]!r}" if name in given else ""
+        value = f" {name}={given[name]!r}:" if name in given else ""
         raise InputError(f"{spec.name}:{value} {problem}.", hint=_help(spec.name, kind, presets)) from error
 
 

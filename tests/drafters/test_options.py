@@ -13,9 +13,9 @@ from mlsd.errors import InputError, UnsupportedError
     ("text", "complaint"),
     [
         ("pld:speed=9", "pld has no option 'speed'"),
-        ("pld:ngram=0", "pld: ngram=0 Expected `int` >= 1"),
-        ("pld:ngram=big", "pld: ngram='big' Expected `int`, got `str`"),
-        ("pld:match=middle", "pld: match='middle' Invalid enum value 'middle'"),
+        ("pld:ngram=0", "pld: ngram=0: Expected `int` >= 1"),
+        ("pld:ngram=big", "pld: ngram='big': Expected `int`, got `str`"),
+        ("pld:match=middle", "pld: match='middle': Invalid enum value 'middle'"),
         ("pld:preset=gpt", "pld has no preset 'gpt'. Choose one of qwen2.5-1.5b, smollm2"),
         ("draft-model:depth=3", "draft-model has no option 'depth'. draft-model takes no options"),
         ("draft-model:preset=x", "draft-model has no preset 'x'. draft-model has no presets"),
