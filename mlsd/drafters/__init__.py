@@ -47,8 +47,8 @@ UNAVAILABLE: dict[str, tuple[str, str]] = {
 # Methods that llama.cpp could run with weights of the user's, but that mlsd does not drive yet -> why, and what now.
 NOT_BUILT: dict[str, tuple[str, str]] = {
     "eagle3": (
-        "llama.cpp has its graph, but it reads hidden rows of three blocks through symbols that the binding leaves out, "
-        "and asking for them of another architecture ends the process",
+        "llama.cpp has its graph, but it reads hidden rows of three blocks through symbols that the binding leaves "
+        "out, and asking for them of another architecture ends the process",
         "mtp and layer-skip draft from the target's own weights.",
     ),
     "dflash": ("it reads the target's hidden rows as eagle3 does", "mtp drafts from hidden rows of the target."),

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Literal, get_args
 
 from mlsd.errors import InputError, ModelFileError
+from mlsd.gguf_tools.read import trunk_layers
 from mlsd.gguf_tools.source import Source
 from mlsd.gguf_tools.surgery import (
     RENUMBERABLE,
@@ -135,6 +136,18 @@ def plan_cut(source: Source, layers: Sequence[int], component: Component | None 
             hint="Keep one block with attention; --component recurrent-blocks keeps one and silences it.",
         )
     return edit
+
+
+def refuse_unloadable(source: Source) -> None:
+    """Refuse a file on which llama.cpp is known to end the process.
+
+    Raises: ModelFileError for a hybrid none of whose blocks has attention.
+    """
+    if source.architecture in _INTERLEAVED and trunk_layers(source) and all(recurrent_layers(source)):
+        raise ModelFileError(
+            f"{source.path.name} has no block with attention; llama.cpp ends the process on such a file.",
+            hint="Cut it anew with one block that has; `mlsd draft-from --component recurrent-blocks` does.",
+        )
 
 
 def attention_layers(source: Source) -> tuple[int, ...]:

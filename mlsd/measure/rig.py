@@ -29,6 +29,8 @@ from mlsd.engine.session import SessionOptions
 from mlsd.engine.threads import default_threads
 from mlsd.engine.tree_noise import tree_noise
 from mlsd.errors import PromptError, RollbackError
+from mlsd.gguf_tools.cut import refuse_unloadable
+from mlsd.gguf_tools.source import Source
 from mlsd.measure.job import Job, PromptText, Slot, prompt_key
 from mlsd.measure.probe_cache import ProbeCache
 from mlsd.records import Case, Conditions, EngineOptions, Losslessness, ModelRef, Trial
@@ -81,6 +83,7 @@ class Rig:
 
     def _open_model(self, path: Path) -> LlamaModel:
         if path not in self._models:
+            refuse_unloadable(Source(path))
             load_mtp = self._load_mtp and path == self._path
             model = LlamaModel(path, n_gpu_layers=self._engine.n_gpu_layers, load_mtp=load_mtp)
             self._models[path] = self._stack.enter_context(model)

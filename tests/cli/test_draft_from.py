@@ -11,6 +11,8 @@ import pytest
 
 from mlsd.gguf_tools.read import model_facts
 from mlsd.gguf_tools.shapes import TINY
+from mlsd.gguf_tools.source import Source
+from mlsd.gguf_tools.surgery import keep_layers, write_edit
 from mlsd.gguf_tools.write import write_random
 from tests.cli.conftest import Ran
 
@@ -98,3 +100,14 @@ def test_a_trial_inside_the_target_is_said_not_to_be_timed(mlsd: Mlsd, tiny: Pat
     result = mlsd("bench", tiny / "llama.gguf", "--drafter", "layer-skip:exit=3,mode=inplace", *options)
     assert result.code == 0, result.err
     assert "NOT TIMED" in result.err
+
+
+def test_a_file_that_would_end_the_process_is_refused_before_it_is_loaded(
+    mlsd: Mlsd, tiny: Path, tmp_path: Path
+) -> None:
+    source = Source(tiny / "qwen35.gguf")
+    write_edit(source, keep_layers(source, [0, 1, 2]), tmp_path / "recurrent.gguf")
+    options = ("--gamma", 2, "--n-threads", 1, "--n-predict", 16, "--repeats", 1)
+    result = mlsd("bench", tiny / "qwen35.gguf", "--draft", tmp_path / "recurrent.gguf", *options)
+    assert result.code == 2
+    assert "ends the process" in result.err
