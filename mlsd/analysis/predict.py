@@ -17,10 +17,8 @@ from mlsd.errors import AnalysisError
 from mlsd.measure.rows import CalibrationPoint, PassKind
 from mlsd.records import Record, Round
 
-
-_INTERRUPTED = (
-    0.3  # how far medians lie above the least where passes were interrupted; an idle machine has some per cent
-)
+# How far medians lie above the least where passes were interrupted; on an idle machine it is some per cent.
+_INTERRUPTED = 0.2
 
 
 class Costs(Record, frozen=True, kw_only=True):
@@ -73,7 +71,7 @@ def costs_from_points(
 
 
 def _times(points: Sequence[CalibrationPoint], depth: int) -> dict[tuple[PassKind, int], float]:
-    """ms of each kind and width: medians, or the least of each where the machine was interrupted."""
+    """Times of each kind and width in ms: medians, or the least of each where the machine was interrupted."""
     cells: dict[tuple[PassKind, int], list[float]] = {}
     for p in points:
         if p.depth == depth:
