@@ -1,0 +1,164 @@
+"""Studies, tables and figures for a notebook: one call a cell, shown as HTML."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+from pathlib import Path
+
+from mlsd.analysis import published
+from mlsd.analysis.answer import advise, by_target, first_line
+from mlsd.analysis.audit import audit
+from mlsd.analysis.experts import coverage_by_window
+from mlsd.analysis.memory import faster_memory, memory_use
+from mlsd.analysis.study import Study, read_study
+from mlsd.errors import InputError
+from mlsd.measure.store import Store
+from mlsd.report import record_tables, result_tables, study_tables
+from mlsd.report.figures import STUDY_FIGURES
+from mlsd.report.page import picture
+from mlsd.report.round_figures import ROUND_FIGURES
+from mlsd.report.tables import Table, head, interval, name, number, percent, text
+from mlsd.units import format_bytes
+
+TABLES = {
+    "4": study_tables.table_4,
+    "5": study_tables.table_5,
+    "6": study_tables.table_6,
+    "F": study_tables.table_f,
+    "speedups": lambda study: result_tables.speedup_table(study.by_workload),
+    "advice": lambda study: result_tables.advice_table(advise(study.by_workload)),
+    "gammas": result_tables.gamma_table,
+    "fits": result_tables.model_table,
+    "claims": result_tables.claim_table,
+    "audit": record_tables.audit_table,
+    "environment": record_tables.environment_table,
+    "models": record_tables.models_table,
+    "warnings": record_tables.warning_table,
+}
+FIGURES = {entry[0]: entry for entry in (*STUDY_FIGURES, *ROUND_FIGURES)}
+
+
+class Shown:
+    """HTML for a notebook, text elsewhere."""
+
+    def __init__(self, html: str, plain: str) -> None:
+        self._html, self._plain = html, plain
+
+    def _repr_html_(self) -> str:
+        return self._html
+
+    def __repr__(self) -> str:
+        return self._plain
+
+
+def open_study(path: str | Path, machine: str | None = None) -> Study:
+    """The study in a database. Raises StoreError or AnalysisError with what to do."""
+    with Store.open(Path(path), create=False, read_only=True) as store:
+        return read_study(store, machine)
+
+
+def answer(study: Study) -> Shown:
+    """Which setting to use, then the same for each target."""
+    advices = advise(study.by_workload)
+    lines = [first_line(advices), *by_target(advices)]
+    first, *rest = (escape(line) for line in lines)
+    items = "".join(f"<li>{line}</li>" for line in rest)
+    return Shown(f"<p><b>{first}</b></p><ul>{items}</ul>", "\n".join(lines))
+
+
+def table(study: Study, key: str) -> Shown:
+    """A table of the report by its key in `TABLES`. Raises InputError for another."""
+    if key not in TABLES:
+        raise InputError(f"There is no table {key!r}.", hint=f"Choose from {', '.join(TABLES)}.")
+    return show(TABLES[key](study))
+
+
+def figure(study: Study, key: str) -> Shown:
+    """A figure of the report by its id, or what is missing for it. Raises InputError for an unknown id."""
+    if key not in FIGURES:
+        raise InputError(f"There is no figure {key!r}.", hint=f"Choose from {', '.join(FIGURES)}.")
+    drawn = picture(study, FIGURES[key])
+    if drawn.svg is None:
+        return Shown(f"<p>{escape(drawn.title)}: {escape(drawn.missing)}</p>", f"{drawn.title}: {drawn.missing}")
+    html = f'<div style="max-width: 44rem; background: white; --ink: #1a1b1c; --rule: #c7c8c9">{drawn.svg}</div>'
+    return Shown(f"{html}<p><small>{escape(drawn.caption)}</small></p>", f"[figure: {drawn.title}]")
+
+
+def bandwidth(study: Study) -> Shown:
+    """Bytes and time of plain decoding."""
+    rows = [
+        (
+            text(use.target),
+            text(format_bytes(use.pass_bytes)),
+            interval(use.t_one_ms, 3),
+            number(use.bandwidth_gb_s, 2),
+            percent(use.peak_fraction),
+        )
+        for use in memory_use(study)
+    ]
+    heads = (name("target"), name("read a token"), head("T(1), ms"), head("GB/s"), head("of the peak"))
+    title = "Bytes a second of plain decoding"
+    return show(Table(id="memory", title=title, heads=heads, rows=tuple(rows), trace="memory.memory_use"))
+
+
+def what_faster_memory_gives(study: Study, factors: Sequence[float]) -> Shown:
+    """Plain decoding with more bandwidth, from nothing of it to all of it."""
+    rows = [
+        (
+            text(f.target),
+            number(f.factor, 2, "x"),
+            number(f.now_tok_s, 1),
+            number(f.fitted_tok_s, 1),
+            number(f.most_tok_s, 1),
+        )
+        for factor in factors
+        for f in faster_memory(study, factor)
+    ]
+    heads = (name("target"), head("bandwidth"), head("tok/s now"), head("by the fitted curve"), head("at most"))
+    return show(
+        Table(id="faster", title="A faster memory", heads=heads, rows=tuple(rows), trace="memory.faster_memory")
+    )
+
+
+def experts(path: str | Path) -> Shown:
+    """Distinct experts a layer for windows of k tokens, measured on text."""
+    rows = []
+    with Store.open(Path(path), create=False, read_only=True) as store:
+        for key, facts in store.models().items():
+            measured = coverage_by_window([coverage for _, coverage in store.coverage(key)])
+            rows += [(text(facts.ref.id), number(k, 0), number(mean, 2)) for k, mean in sorted(measured.items())]
+    heads = (name("model"), head("k tokens"), head("distinct experts"))
+    note = "" if rows else "No expert choices were recorded: mlsd calibrate."
+    trace = "experts.coverage_by_window"
+    return show(Table(id="experts", title="Expert coverage", heads=heads, rows=tuple(rows), trace=trace, note=note))
+
+
+def published_audit(study_name: str) -> Shown:
+    """Every row of a published study with the audit's verdict and reason."""
+    study = published.load(study_name)
+    found = audit(study.citation, published.context(study))
+    rows = [
+        (
+            text(row.identity["table"]),
+            text(row.identity["label"]),
+            text(row.verdict, study_tables.TONES[row.verdict]),
+            text(next((f.sentence for f in row.findings if f.verdict == row.verdict), None)),
+        )
+        for row in found.rows
+    ]
+    counts = ", ".join(f"{count} {verdict}" for verdict, count in found.counts().items())
+    heads = (name("table"), name("row"), name("verdict"), name("why"))
+    return show(
+        Table(id="published", title=found.source, heads=heads, rows=tuple(rows), trace="audit.audit", note=counts)
+    )
+
+
+def show(made: Table) -> Shown:
+    """A table as HTML."""
+    heads = "".join(f"<th title='{escape(h.trace)}'>{escape(h.label)}</th>" for h in made.heads)
+    rows = "".join("<tr>" + "".join(f"<td>{escape(c.text)}</td>" for c in row) + "</tr>" for row in made.rows)
+    note = f"<p>{escape(made.note)}</p>" if made.note else ""
+    html = f"<h4>{escape(made.title)}</h4><table><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table>{note}"
+    lines = [made.title, *(" | ".join(c.text for c in row) for row in made.rows), made.note]
+    return Shown(f"{html}<p><small>From {escape(made.trace)}.</small></p>", "\n".join(filter(None, lines)))
