@@ -14,17 +14,18 @@ import itertools
 import math
 import random
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Literal
 
 import msgspec
 
 from mlsd.errors import SuiteError
-from mlsd.prompts import load_prompt
+from mlsd.prompts import LoadPrompt, load_prompt
 from mlsd.records import DRAFT_MODEL, Case, DrafterSpec, EngineOptions, ModelRef, PromptRef, Record, Sampling
 from mlsd.suite import DrafterChoice, Part, Profile, Suite
 
 TrialRole = Literal["study", "baseline"]
+Refuse = Callable[[DrafterSpec, str], str | None]  # (method, id of the target) -> why it cannot work there
 
 
 class Overrides(Record, frozen=True, kw_only=True):
@@ -39,6 +40,7 @@ class Overrides(Record, frozen=True, kw_only=True):
     seed: int = 0  # of the order, and of sampling
     temperature: float = 0.0
     engine: EngineOptions = EngineOptions()
+    ignore_eog: bool = True  # go on after an end-of-generation token
 
 
 AS_WRITTEN = Overrides()
@@ -128,15 +130,19 @@ def expand(
     profile: Profile,
     models: Mapping[str, ModelRef],
     overrides: Overrides = AS_WRITTEN,
+    *,
+    load: LoadPrompt = load_prompt,
+    refuse: Refuse | None = None,
 ) -> Plan:
     """Bind roles to models, build every case, pair and order them.
 
-    `models` gives the model of each id: the manifest's idea of it to plan, the real file's hash to run.
+    `models` gives the model of each id: the manifest's idea of it to plan, the real file's hash to run. `load` gives
+    the prompt of each name; `refuse` says why a method cannot work on the target of an id, or None when it can.
 
     Raises: SuiteError for a role or model that does not exist or a value that means nothing; PromptError.
     """
     _check(overrides)
-    grids = _Grids(profile, models, overrides)
+    grids = _Grids(profile, models, overrides, load, refuse)
     for suite in suites:
         for part in suite.parts:
             grids.add(suite, part)
@@ -149,7 +155,7 @@ def expand(
         suites=tuple(suite.name for suite in suites),
         seed=overrides.seed,
         groups=groups if overrides.limit is None else _limited(groups, overrides.limit),
-        left_out=tuple(grids.left_out),
+        left_out=grids.left_out,
     )
 
 
@@ -162,48 +168,85 @@ class _Cell(Record, frozen=True, kw_only=True):
 
 
 _Pair = tuple[str, str | None]  # ids of target and draft
+_Arm = tuple[DrafterSpec, tuple[int, ...]]  # a drafter and its gammas
 
 
 class _Grids:
     """Collects the cells of every load, and what had to be left out."""
 
-    def __init__(self, profile: Profile, models: Mapping[str, ModelRef], overrides: Overrides) -> None:
+    def __init__(
+        self,
+        profile: Profile,
+        models: Mapping[str, ModelRef],
+        overrides: Overrides,
+        load: LoadPrompt,
+        refuse: Refuse | None,
+    ) -> None:
         self._profile, self._models, self._overrides = profile, models, overrides
+        self._load, self._refuse = load, refuse
         # Greedy decoding ignores the seed, so the seed must not make another case of it.
         greedy = overrides.temperature == 0
         self._sampling = Sampling(temperature=overrides.temperature, seed=0 if greedy else overrides.seed)
         self._prompts: dict[str, PromptRef] = {}
         self._seen: dict[bytes, str] = {}  # what a suite measures already -> the target's role
         self.cells: dict[_Pair, list[_Cell]] = {}
-        self.left_out: list[LeftOut] = []
+        self._left_out: dict[tuple[str, str, str | None, str], int] = {}
 
     def add(self, suite: Suite, part: Part) -> None:
         """All cells of one part."""
-        drafters = _drafters(part, self._overrides.drafts)
-        gammas = self._overrides.gammas or part.gammas if drafters else ()
         prompts = self._overrides.prompts or part.prompts
         repeats = self._overrides.repeats or suite.repeats
-        arms = len(gammas) + (not drafters or part.baseline == "study")
-        n_trials = arms * len(prompts) * repeats  # of one target with one drafter
         for role in part.targets:
-            target, reason = self._bound(role)
-            if target is None:
-                self._leave_out(suite, role, None, n_trials * max(1, len(drafters)), reason)
-                continue
-            for choice in drafters or (None,):
-                spec = self._drafter(suite, choice, target, n_trials)
-                if spec is None:
-                    continue
-                measured = msgspec.json.encode((suite.name, target, spec, gammas, prompts), order="sorted")
-                if measured in self._seen:
-                    reason = f"{self._seen[measured]} is the same model in this profile"
-                    self._leave_out(suite, role, None, n_trials, reason)
-                    continue
-                self._seen[measured] = role
-                cells = self.cells.setdefault((target, spec.draft.id if spec.draft else None), [])
+            bundles: dict[tuple[str, str | None, int], list[_Arm]] = {}  # the arms that share a block
+            for number, (choice, gammas) in enumerate(self._choices(part)):
+                own_plain = choice is None or part.baseline == "study"
+                n_trials = (len(gammas) + own_plain) * len(prompts) * repeats
+                arm = self._arm(suite, role, choice, gammas, prompts, n_trials)
+                if arm is not None:
+                    target, spec = arm
+                    key = (target, spec.draft.id if spec.draft else None, 0 if part.together else number)
+                    bundles.setdefault(key, []).append((spec, gammas))
+            for (target, draft, _), arms in bundles.items():
+                cells = self.cells.setdefault((target, draft), [])
                 for prompt in prompts:
-                    trials = self._arms(suite, part, self._models[target], spec, gammas, self._prompt(prompt))
+                    trials = self._trials(suite, part, self._models[target], arms, self._prompt(prompt))
                     cells.append(_Cell(suite=suite.name, repeats=repeats, trials=trials))
+
+    def _choices(self, part: Part) -> list[tuple[DrafterChoice | None, tuple[int, ...]]]:
+        """The drafters of a part, each with its gammas; None is plain decoding."""
+        drafters = _drafters(part, self._overrides.drafts)
+        if not drafters:
+            return [(None, ())]
+        return [(choice, self._overrides.gammas or choice.gammas or part.gammas) for choice in drafters]
+
+    def _arm(
+        self,
+        suite: Suite,
+        role: str,
+        choice: DrafterChoice | None,
+        gammas: tuple[int, ...],
+        prompts: tuple[str, ...],
+        n_trials: int,
+    ) -> tuple[str, DrafterSpec] | None:
+        """The target of a role and a drafter on it, or None when they are left out, which is noted."""
+        target, reason = self._bound(role)
+        if target is None:
+            self._leave_out(suite, role, None, n_trials, reason)
+            return None
+        spec = self._drafter(suite, choice, target, n_trials)
+        if spec is None:
+            return None
+        measured = msgspec.json.encode((suite.name, target, spec, gammas, prompts), order="sorted")
+        if measured in self._seen:
+            reason = f"{self._seen[measured]} is the same model in this profile"
+            self._leave_out(suite, role, None, n_trials, reason)
+            return None
+        refusal = self._refuse(spec, target) if self._refuse is not None else None
+        if refusal is not None:
+            self._leave_out(suite, spec.name, target, n_trials, refusal)
+            return None
+        self._seen[measured] = role
+        return target, spec
 
     def _bound(self, role: str) -> tuple[str | None, str]:
         """The model id of a role, or None with the reason why there is none."""
@@ -244,17 +287,27 @@ class _Grids:
         return DrafterSpec(name=choice.name, options=choice.options, draft=self._models[model])
 
     def _leave_out(self, suite: Suite, role: str, model: str | None, n_trials: int, reason: str) -> None:
-        self.left_out.append(LeftOut(suite=suite.name, role=role, model=model, n_trials=n_trials, reason=reason))
+        """Note what is missing; what is missing for one reason is one entry."""
+        key = (suite.name, role, model, reason)
+        self._left_out[key] = self._left_out.get(key, 0) + n_trials
+
+    @property
+    def left_out(self) -> tuple[LeftOut, ...]:
+        """What had to be left out, in the order it was noted."""
+        return tuple(
+            LeftOut(suite=suite, role=role, model=model, n_trials=n_trials, reason=reason)
+            for (suite, role, model, reason), n_trials in self._left_out.items()
+        )
 
     def _prompt(self, name: str) -> PromptRef:
         if name not in self._prompts:
-            self._prompts[name] = load_prompt(name).ref
+            self._prompts[name] = self._load(name).ref
         return self._prompts[name]
 
-    def _arms(
-        self, suite: Suite, part: Part, target: ModelRef, spec: DrafterSpec, gammas: Iterable[int], prompt: PromptRef
+    def _trials(
+        self, suite: Suite, part: Part, target: ModelRef, arms: Iterable[_Arm], prompt: PromptRef
     ) -> tuple[PlannedTrial, ...]:
-        """The AR arm, then one SD arm a gamma."""
+        """The AR arm, then each drafter at each of its gammas."""
         plain = Case(
             suite=suite.name,
             target=target,
@@ -262,10 +315,12 @@ class _Grids:
             n_predict=self._overrides.n_predict or suite.n_predict,
             sampling=self._sampling,
             engine=self._overrides.engine,
+            ignore_eog=self._overrides.ignore_eog,
         )
         role: TrialRole = "baseline" if part.drafters and part.baseline == "paired" else "study"
         cases = [(plain, role)]
-        cases += [(msgspec.structs.replace(plain, drafter=spec, gamma=gamma), "study") for gamma in gammas]
+        for spec, gammas in arms:
+            cases += [(msgspec.structs.replace(plain, drafter=spec, gamma=gamma), "study") for gamma in gammas]
         return tuple(PlannedTrial(case=case, case_id=case.id, role=role) for case, role in cases)
 
 

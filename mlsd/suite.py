@@ -30,6 +30,7 @@ class DrafterChoice(Record, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     name: str = DRAFT_MODEL
     draft: str | None = None
     options: dict[str, OptionValue] = msgspec.field(default_factory=dict)
+    gammas: tuple[int, ...] = ()  # its own, in place of the part's
 
 
 class Part(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -38,7 +39,8 @@ class Part(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
     targets: tuple[str, ...]  # roles
     prompts: tuple[str, ...]  # names that `mlsd.prompts` knows
     drafters: tuple[DrafterChoice, ...] = ()
-    gammas: tuple[int, ...] = ()  # empty exactly when there are no drafters
+    gammas: tuple[int, ...] = ()  # may be empty when every drafter has its own; always is without drafters
+    together: bool = False  # drafters that need the same models share a block, and so one AR arm
     baseline: Count = "paired"  # whether the AR arm beside SD arms is one of the study's trials
 
 
@@ -121,18 +123,25 @@ def read_suite(path: Path) -> Suite:
 def _check_part(path: Path, key: str, part: Part) -> None:
     _check(path, f"{key}.targets", [], bool(part.targets), "at least one role")
     _check(path, f"{key}.prompts", [], bool(part.prompts), "at least one prompt")
-    for field in ("targets", "prompts", "gammas"):
+    for field in ("targets", "prompts"):
         values = getattr(part, field)
         _check(path, f"{key}.{field}", list(values), len(set(values)) == len(values), "each value once")
     if part.drafters:
-        _check(path, f"{key}.gammas", [], bool(part.gammas), "at least one gamma, because there are drafters")
+        known = bool(part.gammas) or all(choice.gammas for choice in part.drafters)
+        _check(path, f"{key}.gammas", [], known, "at least one gamma, because there are drafters")
     else:
         _check(path, f"{key}.gammas", list(part.gammas), not part.gammas, "absent, because there are no drafters")
-    for gamma in part.gammas:
-        _check(path, f"{key}.gammas", gamma, gamma >= 1, "at least 1: a drafter proposes at least one token a round")
+    _check_gammas(path, f"{key}.gammas", part.gammas)
     for number, choice in enumerate(part.drafters):
+        _check_gammas(path, f"{key}.drafters[{number}].gammas", choice.gammas)
         if choice.name == DRAFT_MODEL:
             _check(path, f"{key}.drafters[{number}].draft", "", bool(choice.draft), "a role: this method needs a draft")
+
+
+def _check_gammas(path: Path, key: str, gammas: tuple[int, ...]) -> None:
+    _check(path, key, list(gammas), len(set(gammas)) == len(gammas), "each value once")
+    for gamma in gammas:
+        _check(path, key, gamma, gamma >= 1, "at least 1: a drafter proposes at least one token a round")
 
 
 def load_profiles(path: Path | None = None) -> dict[str, Profile]:

@@ -6,8 +6,9 @@ from hypothesis import strategies as st
 from mlsd.errors import PromptError, SuiteError
 from mlsd.manifest import load_manifest
 from mlsd.plan import Block, Overrides, Plan, expand
-from mlsd.records import DRAFT_MODEL, NO_DRAFTER, ModelRef
+from mlsd.records import DRAFT_MODEL, NO_DRAFTER, DrafterSpec, ModelRef
 from mlsd.suite import DrafterChoice, Part, Profile, Suite, find_profile, load_suites
+from mlsd.tasks import KINDS
 
 STUDY = ["A", "B", "C", "D", "F"]
 
@@ -245,3 +246,51 @@ def test_a_profile_that_names_an_unknown_model_is_refused_with_role_and_id():
     wrong = msgspec.structs.replace(PROFILE, roles={"moe-q4": "ghost"})
     with pytest.raises(SuiteError, match=r"Profile p binds moe-q4 to 'ghost'"):
         expand([small_suite()], wrong, MODELS)
+
+
+# --- drafting methods side by side --------------------------------------------------------------------------------
+
+METHODS = (
+    DrafterChoice(draft="draft-small"),
+    DrafterChoice(name="pld", gammas=(10,)),
+    DrafterChoice(name="rest", options={"store": "shipped"}),
+)
+
+
+def test_drafters_of_the_same_models_share_a_block_and_its_plain_arm():
+    plan = expand([small_suite(drafters=METHODS, together=True, prompts=("code",))], PROFILE, MODELS)
+    arms = {tuple(sorted((t.case.drafter.name, t.case.gamma) for t in block.trials)) for block in plan.blocks()}
+    assert arms == {
+        ((DRAFT_MODEL, 4), (DRAFT_MODEL, 8), (NO_DRAFTER, 0)),
+        ((NO_DRAFTER, 0), ("pld", 10), ("rest", 4), ("rest", 8)),
+    }
+
+
+def test_without_together_each_drafter_has_a_block_of_its_own():
+    plan = expand([small_suite(drafters=METHODS, prompts=("code",))], PROFILE, MODELS)
+    assert sum(1 for _ in plan.blocks()) == 2 * 3
+    assert plan.paired_baselines == 2 * 3
+
+
+def test_gammas_of_the_command_line_go_before_a_drafters_own():
+    plan = expand([small_suite(drafters=METHODS)], PROFILE, MODELS, Overrides(gammas=(2,)))
+    assert {trial.case.gamma for trial in plan.trials()} == {0, 2}
+
+
+def test_a_method_that_a_target_refuses_is_left_out_with_the_reason():
+    def refuse(spec: DrafterSpec, target: str) -> str | None:
+        return f"not on {target}" if spec.name == "rest" else None
+
+    plan = expand([small_suite(drafters=METHODS, together=True)], PROFILE, MODELS, refuse=refuse)
+    (left,) = plan.left_out
+    assert (left.role, left.model, left.reason) == ("rest", "t", "not on t")
+    assert left.n_trials == 2 * 2 * 2  # gammas, prompts, repeats
+    assert {trial.case.drafter.name for trial in plan.trials()} == {NO_DRAFTER, DRAFT_MODEL, "pld"}
+
+
+def test_suite_e_asks_one_task_of_each_kind():
+    plan = study_plan(["E"], profile="tiny")
+    kinds = {trial.case.prompt.workload for trial in plan.trials()}
+    assert kinds == set(KINDS)
+    methods = {trial.case.drafter.name for trial in plan.trials()}
+    assert methods >= {DRAFT_MODEL, "draft-tree", "pld", "rest", "lookahead", "layer-skip", "mtp"}

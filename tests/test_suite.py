@@ -161,3 +161,18 @@ def ladder() -> dict[str, Profile]:
 )
 def test_the_default_is_the_largest_automatic_profile_that_is_wholly_downloaded_else_tiny(downloaded, expected):
     assert default_profile(ladder(), lambda model: model in downloaded).name == expected
+
+
+@pytest.mark.parametrize(("own", "key"), [("[0]", "at least 1"), ("[4, 4]", "each value once")])
+def test_a_drafters_own_gammas_are_checked(tmp_path, own, key):
+    text = GOOD.replace('name = "pld",', f'name = "pld", gammas = {own},')
+    with pytest.raises(SuiteError, match=rf"drafters\[1\]\.gammas.*{key}"):
+        read_suite(write(tmp_path, text))
+
+
+def test_a_part_needs_no_gammas_when_every_drafter_has_its_own(tmp_path):
+    text = GOOD.replace("gammas = [4]\n", "").replace('name = "pld",', 'name = "pld", gammas = [4],')
+    with pytest.raises(SuiteError, match="at least one gamma"):
+        read_suite(write(tmp_path, text))
+    text = text.replace('draft = "draft-small"', 'draft = "draft-small", gammas = [2]')
+    assert [choice.gammas for choice in read_suite(write(tmp_path, text)).parts[0].drafters] == [(2,), (4,)]

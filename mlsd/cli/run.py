@@ -10,14 +10,14 @@ import click
 from mlsd.cli.options import make_overrides, plan_options
 from mlsd.cli.output import note, print_json
 from mlsd.cli.watch import make_watcher
-from mlsd.errors import InputError, ModelFileError
+from mlsd.errors import InputError, ModelFileError, UnsupportedError
 from mlsd.units import GB
 
 if TYPE_CHECKING:
     from mlsd.measure.runner import RunOutcome
     from mlsd.models import LocalModel
-    from mlsd.plan import Plan
-    from mlsd.records import Environment
+    from mlsd.plan import Plan, Refuse
+    from mlsd.records import DrafterSpec, Environment
     from mlsd.suite import Profile
 
 
@@ -56,8 +56,8 @@ def run(ctx: click.Context, /, suites: tuple[str, ...], as_json: bool, dry_run: 
 
         show_plan(plan, as_json=as_json)
         return
-    _say_left_out(plan)
     if not plan.groups:
+        _say_left_out(plan)
         raise InputError(
             f"Profile {profile.name} has no models for suite {', '.join(suites)}.", hint="See `mlsd plan`."
         )
@@ -65,10 +65,12 @@ def run(ctx: click.Context, /, suites: tuple[str, ...], as_json: bool, dry_run: 
     with machine_lock():
         check_database(path)
         local = resolve_all(library, list(plan.models()))
-        plan = expand(loaded, profile, {**{e.id: entry_ref(e) for e in library.manifest}, **_refs(local)}, overrides)
+        paths = {model_id: model.path for model_id, model in local.items()}
+        known = {**{e.id: entry_ref(e) for e in library.manifest}, **_refs(local)}
+        plan = expand(loaded, profile, known, overrides, refuse=refusals(paths))
+        _say_left_out(plan)
         environment = _environment(run_info(overrides.engine))
         check_memory(plan, environment)
-        paths = {model_id: model.path for model_id, model in local.items()}
         jobs = plan_jobs(plan, paths, cool_down_s=options["cool_down_s"])
         with Store.open(path) as store:
             with make_watcher() as watcher:
@@ -151,6 +153,21 @@ def check_memory(plan: Plan, environment: Environment) -> None:
                 f"this machine has {memory / GB:.1f} GB.",
                 hint="Choose a smaller profile; `mlsd doctor` shows which fit.",
             )
+
+
+def refusals(paths: dict[str, Path]) -> Refuse:
+    """Asks a method whether it can work on a target, from the target's file."""
+    from mlsd.drafters import check_target, resolve_spec
+
+    def refuse(spec: DrafterSpec, target: str) -> str | None:
+        resolve_spec(spec)  # options that cannot be are the suite's mistake, not a property of the target
+        try:
+            check_target(spec, paths[target])
+        except (UnsupportedError, InputError) as error:
+            return error.message.rstrip(".")
+        return None
+
+    return refuse
 
 
 def _refs(local: dict[str, LocalModel]) -> dict[str, Any]:

@@ -7,6 +7,7 @@ since the last round. Both models need attention memory only; `draft-model` draf
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated
 
 import msgspec
@@ -17,7 +18,7 @@ from mlsd.clock import Clock
 from mlsd.drafters import DrafterBench
 from mlsd.drafters.expansion import expand
 from mlsd.drafters.options import Preset, read_options
-from mlsd.drafters.trees import Commit, tree_options
+from mlsd.drafters.trees import Commit, check_holds_trees, tree_options
 from mlsd.engine.drafter import Draft, Outcome
 from mlsd.engine.session import Logits, SessionOptions
 from mlsd.engine.tree_session import LlamaTreeSession
@@ -62,6 +63,11 @@ def target_options(options: SessionOptions, spec: DrafterSpec, gamma: int, rollb
             hint="Use --drafter draft-model: it drafts chains.",
         )
     return tree_options(options, n_rows=gamma, n_leaves=gamma, commit=own.commit)
+
+
+def check_target(spec: DrafterSpec, target_path: Path) -> None:
+    """Refuse targets with recurrent memory. Raises: UnsupportedError, ModelFileError."""
+    check_holds_trees("draft-tree", target_path)
 
 
 def make(bench: DrafterBench) -> DraftTree:

@@ -10,6 +10,7 @@ Source: Fu et al. 2024, Lookahead Decoding (arXiv 2402.02057), section 3. As the
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated
 
 import numpy as np
@@ -19,7 +20,7 @@ from mlsd.clock import Clock
 from mlsd.drafters import DrafterBench
 from mlsd.drafters.options import Preset, read_options
 from mlsd.drafters.tally import ProposalTally
-from mlsd.drafters.trees import Commit, tree_options
+from mlsd.drafters.trees import Commit, check_holds_trees, tree_options
 from mlsd.engine.drafter import Draft, Outcome
 from mlsd.engine.session import SessionOptions
 from mlsd.engine.tree import ROOT, Tree, merge
@@ -69,6 +70,11 @@ def target_options(options: SessionOptions, spec: DrafterSpec, gamma: int, rollb
     n_riders = own.window * (own.ngram - 1) - 1
     n_leaves = min(gamma, own.guesses) + own.window
     return tree_options(options, n_rows=gamma + n_riders, n_leaves=n_leaves, commit=own.commit)
+
+
+def check_target(spec: DrafterSpec, target_path: Path) -> None:
+    """Refuse targets with recurrent memory. Raises: UnsupportedError, ModelFileError."""
+    check_holds_trees("lookahead", target_path)
 
 
 def make(bench: DrafterBench) -> Lookahead:

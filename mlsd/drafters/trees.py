@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Literal
 
 import msgspec
@@ -10,6 +11,9 @@ import numpy.typing as npt
 
 from mlsd.engine.session import SessionOptions
 from mlsd.engine.tree import ROOT, Tree, depth_first
+from mlsd.errors import UnsupportedError
+from mlsd.gguf_tools.cut import state_layers
+from mlsd.gguf_tools.source import Source
 
 _DROPPED = -2
 _CONTEXT_STEP = 256  # contexts are rounded up, as llama.cpp does
@@ -39,6 +43,16 @@ def chain_options(options: SessionOptions, longest: int) -> SessionOptions:
         max_outputs=min(options.max_outputs, longest + 1),
         n_snapshots=min(options.n_snapshots, longest + 1),
     )
+
+
+def check_holds_trees(method: str, target_path: Path) -> None:
+    """Refuse a target with recurrent memory, from its header alone. Raises: UnsupportedError, ModelFileError."""
+    if state_layers(Source(target_path)):
+        raise UnsupportedError(
+            f"{method} needs a target with attention memory only, because it verifies trees; {target_path.name} has "
+            "recurrent layers.",
+            hint="draft-model, prompt lookup (pld) and rest draft chains for such targets.",
+        )
 
 
 def commonest_prefixes(rows: npt.NDArray[np.int32], n_nodes: int) -> Tree:
