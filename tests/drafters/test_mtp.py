@@ -22,7 +22,9 @@ from mlsd.engine.session import SessionOptions
 from mlsd.errors import UnsupportedError
 from mlsd.gguf_tools.shapes import TINY
 from mlsd.gguf_tools.write import write_random
+from mlsd.prompts import load_prompt
 from mlsd.records import DrafterSpec, Sampling
+from mlsd.resources import asset_path
 from tests.drafters.arena import CLOCK, Arena, prompt_of
 
 N_PREDICT = 40
@@ -138,3 +140,20 @@ def test_a_model_loaded_without_its_block_is_refused(blocks: MtpArena) -> None:
         pytest.raises(UnsupportedError, match="without next-token block"),
     ):
         model.session(SessionOptions(n_ctx=64, n_threads=1, hidden_rows=True))
+
+
+def test_a_trained_block_is_accepted_more_often_than_not() -> None:
+    with closing(MtpArena({"dense": asset_path("tiny/tiny-dense-mtp.gguf")}, n_ctx=512)) as family:
+        prompt = family.model("dense").tokenize(load_prompt("code").text)
+        for gamma in (1, 3):
+            run = family.run("dense", "mtp", gamma, prompt, 64)
+            family.assert_exact("dense", prompt, run)
+            assert run.accepted / run.proposed > 0.4
+
+
+def test_sampled_proposals_are_accepted_by_their_distributions(blocks: MtpArena) -> None:
+    run = blocks.run(
+        "qwen35", "mtp", 3, prompt_of(1), 60, sampling=Sampling(temperature=1.0), rng=np.random.default_rng(2)
+    )
+    assert len(run.tokens) == 60
+    assert 0 < run.accepted < run.proposed
