@@ -232,7 +232,9 @@ def _source(entry: ModelEntry) -> str:
 
 def _cells(row: dict[str, Any]) -> list[str]:
     def billions(count: int | None) -> str:
-        return NOT_MEASURED if count is None else f"{count / 1e9:.2f} B"
+        if count is None:
+            return NOT_MEASURED
+        return f"{count / 1e9:.2f} B" if count >= 1e8 else f"{count / 1e6:.1f} M"
 
     fits = NOT_MEASURED if row["fits_memory"] is None else "yes" if row["fits_memory"] else "no"
     return [

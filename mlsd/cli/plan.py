@@ -220,7 +220,9 @@ def _needs(planned: Plan, found: Forecast) -> list[str]:
     bound = "" if found.peak_weight_bytes is not None else "at least "
     memory = f"memory: {bound}{format_bytes(known)} of weights at once"
     if found.safe_bytes is not None:
-        memory += f"; this machine holds {format_bytes(found.safe_bytes)}, {format_bytes(found.most_bytes)} at most"
+        memory += (
+            f"; this machine takes {format_bytes(found.safe_bytes)} safely, {format_bytes(found.most_bytes)} at most"
+        )
     lines.append(memory)
     for load, fit in zip(found.loads, found.fits, strict=True):
         if fit == "does not fit":
