@@ -52,4 +52,4 @@ def test_the_database_is_small_whole_and_names_no_place_of_its_maker() -> None:
         assert db.execute("PRAGMA integrity_check").fetchone() == ("ok",)
         trials, valid = db.execute("SELECT count(*), sum(valid) FROM trial").fetchone()
     db.close()
-    assert trials == valid == 102
+    assert trials == valid == 135

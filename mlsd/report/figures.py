@@ -177,14 +177,14 @@ def _bars(ax: Axes, rows: Sequence[tuple[str, float, int, bool]], title: str) ->
 def prompt_length_sweep(study: Study) -> Figure:
     """Figure 5: throughput and speedup over the prompt's length."""
     own = study.trials[study.trials["suite"] == "F"]
-    arms = metrics.speedups(own, ("prompt",)) if len(own) else []
-    if not [arm for arm in arms if arm.ratio is not None]:
-        raise AnalysisError("Suite F (prompt lengths) has no valid pair of trials.", hint="Measure it: mlsd run F.")
+    swept = metrics.speedups(own, ("prompt",)) if len(own) else []
+    arms = [arm for arm in swept if arm.ratio is not None and prompt_length(arm.prompt)]
+    if not arms:
+        raise AnalysisError("No prompt of exact length has a valid pair of trials.", hint="Measure them: mlsd run F.")
     figure, (left, right) = plot.canvas(3.2, 2)
     groups: dict[str, list[Speedup]] = {}
     for arm in sorted(arms, key=lambda a: prompt_length(a.prompt)):
-        if arm.ratio is not None:
-            groups.setdefault(f"{_label(arm)}, gamma {arm.gamma}", []).append(arm)
+        groups.setdefault(f"{_label(arm)}, gamma {arm.gamma}", []).append(arm)
     for index, (label, group) in enumerate(groups.items()):
         xs: list[float] = [prompt_length(arm.prompt) for arm in group]
         shade, mark = plot.color(index), plot.marker(index)

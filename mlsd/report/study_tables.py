@@ -244,7 +244,7 @@ def table_f(study: Study) -> Table:
         rows.append(
             (
                 text(f"{arm.target} + {arm.setting}"),
-                number(length, 0),
+                number(length, 0) if length else text(arm.prompt),
                 number(arm.baseline_tok_s, 1),
                 number(arm.decode_tok_s, 1),
                 interval(arm.ratio, 2, "x"),

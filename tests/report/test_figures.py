@@ -17,7 +17,7 @@ from mlsd.measure.store import Store
 from mlsd.report import plot
 from mlsd.report.figures import STUDY_FIGURES
 from mlsd.report.round_figures import ROUND_FIGURES
-from tests.analysis.studies import MACHINE, MOE, case, failed, trial, whole_study, write
+from tests.analysis.studies import MACHINE, MOE, blocks, case, failed, trial, whole_study, write
 
 ALL = (*STUDY_FIGURES, *ROUND_FIGURES)
 IDS = [entry[0] for entry in ALL]
@@ -94,3 +94,11 @@ def test_a_strange_model_name_is_shown_as_it_is(tmp_path: Path, name: str) -> No
 def test_a_standalone_svg_is_well_formed(study: Study) -> None:
     svg, _ = plot.render(lambda: STUDY_FIGURES[0][2](study), "one", 60)
     assert ET.fromstring(plot.standalone(svg).encode()).tag.endswith("svg")
+
+
+def test_a_sweep_of_prompts_without_lengths_is_no_figure_of_lengths(tmp_path: Path) -> None:
+    path = write(tmp_path / "s.sqlite", blocks(MOE, "F", prompts=("code", "factual"), gammas=(8,)))
+    with Store.open(path, read_only=True) as store:
+        study = read_study(store)
+    with pytest.raises(AnalysisError, match="exact length"):
+        STUDY_FIGURES[4][2](study)
