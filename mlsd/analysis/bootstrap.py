@@ -66,6 +66,7 @@ def one_step(estimate: Floats, jacobian: Floats, residuals: Floats, blocks: Ints
     systems = np.einsum("sb,bij->sij", weights, products) / scale[:, None] / scale[None, :]
     sides = weights @ gradients / scale
     whole = products.sum(axis=0) / scale[:, None] / scale[None, :]
-    solvable = np.linalg.det(systems) > 1e-9 * np.linalg.det(whole)
+    # `whole` has ones on its diagonal, so that a determinant near rounding means parameters that nothing tells apart.
+    solvable = np.linalg.det(systems) > max(1e-9 * np.linalg.det(whole), 1e-14)
     steps = np.linalg.solve(systems[solvable], sides[solvable][:, :, None])[:, :, 0]
     return np.asarray(estimate - steps / scale, dtype=np.float64)

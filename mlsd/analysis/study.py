@@ -42,7 +42,7 @@ class Study:
     environment: Environment
     warnings: tuple[QualityWarning, ...]
     notes: tuple[str, ...]  # what was left out or renamed
-    perplexity_ratios: dict[int, float]
+    stats: dict[int, dict[str, float]]  # by trial: what its drafter counted and timed itself
 
     @cached_property
     def profile(self) -> str | None:
@@ -69,7 +69,11 @@ class Study:
     def evidence(self) -> pairing.Evidence:
         """Pairs of SD and AR trials. Raises AnalysisError when there is none."""
         columns = [column.name for column in frames.TRIALS]
-        return pairing.evidence(columns, _plain_rows(self.trials), self.facts, self.perplexity_ratios)
+        return pairing.evidence(columns, _plain_rows(self.trials), self.facts, self._perplexity_ratios)
+
+    @property
+    def _perplexity_ratios(self) -> dict[int, float]:
+        return {i: own["perplexity_ratio"] for i, own in self.stats.items() if "perplexity_ratio" in own}
 
     @cached_property
     def pair_fits(self) -> list[PairFit]:
@@ -142,7 +146,7 @@ def read_study(store: Store, machine: str | None = None) -> Study:
             if w.run_id in run_ids and (w.case_id is None or w.case_id in case_ids)
         ),
         notes=(*notes, *renamed),
-        perplexity_ratios=_perplexity_ratios(store),
+        stats=_stats(store),
     )
 
 
@@ -202,12 +206,11 @@ def _unmixed(trials: pd.DataFrame, cases: dict[str, Case]) -> tuple[pd.DataFrame
     return trials, labels, notes
 
 
-def _perplexity_ratios(store: Store) -> dict[int, float]:
+def _stats(store: Store) -> dict[int, dict[str, float]]:
     from mlsd.measure.rows import TrialFilter
 
     chosen = TrialFilter(arm="sd", status="ok", valid=True)
-    stored = store.trials(chosen, rounds=False)
-    return {s.id: s.trial.stats["perplexity_ratio"] for s in stored if "perplexity_ratio" in s.trial.stats}
+    return {stored.id: stored.trial.stats for stored in store.trials(chosen, rounds=False)}
 
 
 def _plain_rows(frame: pd.DataFrame) -> list[tuple[Any, ...]]:

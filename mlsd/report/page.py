@@ -17,6 +17,7 @@ from mlsd.errors import AnalysisError
 from mlsd.records import Record
 from mlsd.report import plot, record_tables, result_tables, study_tables
 from mlsd.report.figures import STUDY_FIGURES
+from mlsd.report.methods import METHOD_TABLES
 from mlsd.report.plot import Picture
 from mlsd.report.round_figures import ROUND_FIGURES
 from mlsd.report.tables import Table
@@ -65,6 +66,7 @@ def build(study: Study) -> Page:
             _tables("study", "The study's tables, ours beside them", *_each(study, _STUDY)), study, STUDY_FIGURES
         ),
         _tables("results", "All settings", lambda: result_tables.speedup_table(study.by_workload)),
+        _tables("methods", "Drafting methods by task", *_each(study, METHOD_TABLES)),
         _with_figures(_tables("fits", "Cost models and fits", *_each(study, _FITS)), study, ROUND_FIGURES),
         _tables("claims", "Published claims", *_each(study, [result_tables.claim_table])),
         _tables("audit", "Audit", *_each(study, [record_tables.audit_table])),
