@@ -1,0 +1,56 @@
+"""What notebooks show: tables, figures and answers as HTML with a plain text beside it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from mlsd.analysis.study import Study
+from mlsd.errors import InputError, StoreError
+from mlsd.report import notebook
+from tests.analysis.studies import MOE, blocks, whole_study, write
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory: pytest.TempPathFactory) -> Study:
+    return notebook.open_study(whole_study(tmp_path_factory.mktemp("study") / "study.sqlite"))
+
+
+@pytest.mark.parametrize("key", list(notebook.TABLES))
+def test_every_table_shows_in_a_notebook(study: Study, key: str) -> None:
+    shown = notebook.table(study, key)
+    assert "<table>" in shown._repr_html_()
+    assert len(repr(shown)) > 20
+
+
+def test_a_figure_is_inline_and_a_missing_one_says_why(study: Study) -> None:
+    assert "<svg" in notebook.figure(study, "drift")._repr_html_()
+    assert "No expert choices were recorded" in repr(notebook.figure(study, "expert-coverage"))
+
+
+def test_the_answer_comes_first_and_then_each_target(study: Study) -> None:
+    lines = repr(notebook.answer(study)).splitlines()
+    assert lines[0].startswith("Speculative decoding: on tiny-moe-q4_0 use")
+    assert [line.split(":")[0] for line in lines[1:]] == ["tiny-moe-q4_0", "tiny-dense"]
+
+
+def test_the_published_study_is_impossible_in_all_its_speculative_rows() -> None:
+    shown = repr(notebook.published_audit("study")).splitlines()
+    assert sum(line.startswith("table 5 | ") and "| impossible |" in line for line in shown) == 18
+
+
+def test_memory_and_experts_show(study: Study, tmp_path: Path) -> None:
+    assert "tiny-dense" in repr(notebook.bandwidth(study))
+    assert repr(notebook.what_faster_memory_gives(study, [2.0, 4.0])).count("tiny-dense") == 2
+    path = write(tmp_path / "s.sqlite", blocks(MOE, repeats=1))
+    assert "mlsd calibrate" in repr(notebook.experts(path))
+
+
+def test_unknown_names_and_files_are_clear_messages(study: Study, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no table 'x'"):
+        notebook.table(study, "x")
+    with pytest.raises(InputError, match="no figure 'x'"):
+        notebook.figure(study, "x")
+    with pytest.raises(StoreError):
+        notebook.open_study(tmp_path / "none.sqlite")
