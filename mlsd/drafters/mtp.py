@@ -75,7 +75,7 @@ class NextTokenDraft:
         self._n_steps = self._n_catch_up = self._catch_up_ns = 0
 
     def begin(self, prompt: Sequence[int], rng: np.random.Generator) -> None:
-        """Forget the last text; the block reads the prompt when the target's rows are there, in the first round."""
+        """Forget the last text; the block reads the prompt when the target's rows of it are there, in `observe`."""
         self._head.clear()
         self._rng = rng
         self._context = list(prompt)
@@ -113,8 +113,11 @@ class NextTokenDraft:
         return draw(rows[-1], self._rng)
 
     def observe(self, outcome: Outcome) -> None:
-        """Forget the speculative positions: their rows were the block's own."""
-        self._head.truncate(len(self._context))
+        """Read the prompt after the first token; later forget the speculative positions, whose rows were its own."""
+        if self._head.n_past == 0:
+            self._head.decode(self._context, self._rows_before(0, len(self._context)))
+        else:
+            self._head.truncate(len(self._context))
         self._context.extend(outcome.committed)
 
     def stats(self) -> dict[str, float]:

@@ -115,7 +115,8 @@ class _Loop:
             tokens=tuple(self._output),
             rounds=tuple(rounds),
             prefill_ns=t2 - t1,
-            draft_prefill_ns=t1 - t0,
+            # A drafter that reads the target's own rows can take in the prompt only after the target has.
+            draft_prefill_ns=(t1 - t0) + (t3 - t2),
             decode_ns=self._round_end_ns - t3,
             ended_by_eog=self._ended_by_eog,
         )
