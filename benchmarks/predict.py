@@ -35,7 +35,6 @@ from mlsd.units import tok_s
 GAMMAS = (1, 2, 4, 8, 16)
 PROMPTS = ("code", "factual")
 ENGINE = EngineOptions(n_threads=1)
-REPEATS = 7
 
 
 class ProcessorClock:
@@ -47,39 +46,41 @@ class ProcessorClock:
 
 
 CLOCK = MonotonicClock() if "--wall" in sys.argv else ProcessorClock()
-SLICES = 5  # calibration and trials take turns, as the load of a shared machine changes over minutes
 
 
 def run() -> Iterator[Result]:
     with tempfile.TemporaryDirectory() as folder:
         predictions: list[GammaPrediction] = []
-        for name, target, draft, n_predict in pairs(Path(folder)):
-            found = predict(target, draft, n_predict)
+        for name, target, draft, n_predict, slices in pairs(Path(folder)):
+            found = predict(target, draft, n_predict, slices)
             predictions += found
             yield from results(name, found)
         yield from results("all pairs", predictions, bars=True)
 
 
-def pairs(folder: Path) -> Iterator[tuple[str, Path, Path, int]]:
-    """Name, target, draft and output tokens of each pair."""
+def pairs(folder: Path) -> Iterator[tuple[str, Path, Path, int, int]]:
+    """Name, target, draft, output tokens and slices of each pair."""
     draft = resolve_model("tiny-draft").path
-    for target in ("tiny-moe", "tiny-dense"):
-        yield f"{target} + tiny-draft", resolve_model(target).path, draft, 192
+    for target in () if "--smollm2" in sys.argv else ("tiny-moe", "tiny-dense"):
+        yield f"{target} + tiny-draft", resolve_model(target).path, draft, 192, 5
     if "--tiny" in sys.argv:
         return
     for noise in (0.02, 0.05):
         path = folder / f"smollm2-noise{noise}.gguf"
         perturb(smollm2(), path, noise=noise)
-        yield f"SmolLM2 + itself, {100 * noise:g} % noise", smollm2(), path, 64
+        yield f"SmolLM2 + itself, {100 * noise:g} % noise", smollm2(), path, 48, 3
         path.unlink()
 
 
-def predict(target: Path, draft: Path, n_predict: int) -> list[GammaPrediction]:
-    """Measure a pair and predict every gamma of it from the others, on every prompt."""
+def predict(target: Path, draft: Path, n_predict: int, slices: int) -> list[GammaPrediction]:
+    """Measure a pair and predict every gamma of it from the others, on every prompt.
+
+    Calibration and trials take turns in slices, as the load of a shared machine changes over minutes.
+    """
     files = [ModelFile(ref=resolve_model(str(path)).ref, path=str(path)) for path in (target, draft)]
     points: list[CalibrationPoint] = []
     trials: list[tuple[str, Trial]] = []
-    for part in range(SLICES):
+    for part in range(slices):
         points += calibrate(files, part)
         for prompt in PROMPTS:
             trials += [(prompt, trial) for trial in bench(files, prompt, n_predict, part)]
@@ -123,7 +124,7 @@ def bench(files: list[ModelFile], prompt_name: str, n_predict: int, part: int) -
         engine=ENGINE,
     )
     cases = bench_cases(request)
-    slots = interleave(cases, max(1, REPEATS // SLICES), part)
+    slots = interleave(cases, 1, part)
     job = Job(
         target=files[0], models=(files[1],), prompts={prompt_key(prompt.ref): PromptText(text=prompt.text)}, slots=slots
     )

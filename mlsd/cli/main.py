@@ -12,6 +12,7 @@ from mlsd.errors import MlsdError
 
 # command -> (module under mlsd.cli, one line for --help). A lazy table keeps `mlsd --help` at the cost of click alone.
 COMMANDS: dict[str, tuple[str, str]] = {
+    "advise": ("advise", "Predict what speculation gives with each draft and gamma, and say what decides it."),
     "claims": ("claims", "Decide the published claims on the trials of a study."),
     "fit": ("fit", "Fit cost models and T(k) to a study, with intervals and prediction errors."),
     "audit": ("audit", "Ask of published or own numbers whether they can be true."),

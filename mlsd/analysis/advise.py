@@ -1,0 +1,284 @@
+"""Whether speculation pays for a target, with which draft and gamma: predicted tok/s with intervals, and what decides.
+
+A prediction is acceptance (measured on this target, or a reference) times costs (a calibration, or a chip's bandwidth).
+Its interval joins the spread of the passes, of the acceptance, and the error that predictions had on stored studies.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Literal
+
+from mlsd.analysis.calibration import pass_times, target_curve
+from mlsd.analysis.predict import Costs, between, draft_ms, mgl_of, tok_per_s
+from mlsd.analysis.reference import Acceptance
+from mlsd.analysis.replay import Outcomes, alphas_of, outcomes_from_alphas, outcomes_of
+from mlsd.analysis.stats import Interval
+from mlsd.analysis.stored_arms import ArmGroup
+from mlsd.analysis.validation import Validation
+from mlsd.errors import AnalysisError
+from mlsd.measure.rows import CalibrationPoint
+from mlsd.records import NO_DRAFTER, Record, Round
+
+Decider = Literal["nothing", "draft time", "expert coverage", "kernel step", "verification", "rollback", "acceptance"]
+
+_Z = 1.96
+_SE_OF_MEDIAN_ERROR = 1.4826  # median absolute deviation -> standard deviation of a normal error
+
+
+class Prospect(Record, frozen=True, kw_only=True):
+    """One way to decode."""
+
+    drafter: str  # "none" is plain decoding
+    draft: str | None
+    gamma: int  # 0: off
+    tok_s: Interval
+    speedup: Interval
+    mgl: float
+    break_even_mgl: float  # round time / T(1)
+    decided_by: Decider  # what costs most: without it the speedup would rise furthest
+    without_it: float  # that speedup
+    acceptance_source: str
+
+
+class Advice(Record, frozen=True, kw_only=True):
+    """What to do for one target."""
+
+    target: str
+    workload: str | None
+    costs_source: str
+    prospects: tuple[Prospect, ...]  # fastest first; "off" is among them
+    best: Prospect
+    sure: bool  # the best one's interval excludes plain decoding; when that is best, every other's does
+    next_steps: tuple[str, ...]
+
+
+class CostRange(Record, frozen=True, kw_only=True):
+    """Costs in the best and in the worst case; equal where they were measured."""
+
+    low: Costs
+    high: Costs
+    relative_error: float  # standard error of a round's time
+    source: str
+    measured: bool  # by a calibration of the target itself
+    is_mixture: bool
+    steps: tuple[int, ...] = ()  # rows at which another kernel takes over
+
+
+def acceptance_of(groups: Iterable[ArmGroup], target_key: str, workload: str | None) -> list[Acceptance]:
+    """Acceptance of every drafter measured on a target, rounds of all gammas together.
+
+    Drafters whose proposals depend on the text (prompt lookup) come as they were, by their own rounds: see
+    `measured_outcomes`. Other workloads are taken where the wanted one was not measured.
+    """
+    own = [g for g in groups if key_matches(g, target_key)]
+    found = []
+    for drafter, draft in dict.fromkeys((g.drafter, None if g.draft is None else g.draft.id) for g in own):
+        of_method = [g for g in own if (g.drafter, None if g.draft is None else g.draft.id) == (drafter, draft)]
+        wanted = [g for g in of_method if workload is not None and g.workload == workload]
+        used = wanted or of_method
+        rounds = _rounds(used)
+        alphas = alphas_of(rounds)
+        if not alphas:
+            continue
+        found.append(
+            Acceptance(
+                drafter=drafter,
+                draft=draft,
+                workload=workload if wanted else None,
+                alphas=tuple(alphas),
+                relative_error=_mgl_error(used),
+                source=f"{len(rounds)} rounds on {', '.join(sorted({g.prompt for g in used}))}",
+            )
+        )
+    return found
+
+
+def key_matches(group: ArmGroup, target_key: str) -> bool:
+    """Whether the group's target has this content hash or id."""
+    return target_key in (group.target.sha256, group.target.id)
+
+
+def _rounds(groups: Sequence[ArmGroup]) -> list[Round]:
+    return [r for g in groups for arm in g.arms if arm.gamma for r in arm.rounds[0]]
+
+
+def _mgl_error(groups: Sequence[ArmGroup]) -> float:
+    """Relative standard error of the MGL: over prompts where there are three, else over rounds."""
+    by_prompt = [statistics.fmean(r.committed for r in _rounds([g])) for g in groups if _rounds([g])]
+    values = by_prompt if len(by_prompt) >= 3 else [float(r.committed) for r in _rounds(groups)]
+    if len(values) < 2:
+        return 0.5
+    return statistics.stdev(values) / math.sqrt(len(values)) / statistics.fmean(values)
+
+
+def measured_outcomes(
+    groups: Iterable[ArmGroup], target_key: str, drafter: str, draft: str | None, workload: str | None
+) -> dict[int, Outcomes]:
+    """How rounds really ended, by gamma, on the wanted workload or, where it was not measured, on all."""
+    own = [
+        g
+        for g in groups
+        if key_matches(g, target_key) and g.drafter == drafter and (None if g.draft is None else g.draft.id) == draft
+    ]
+    own = [g for g in own if g.workload == workload] or own
+    gammas = sorted({arm.gamma for g in own for arm in g.arms if arm.gamma})
+    return {
+        gamma: outcomes_of([r for g in own for arm in g.arms if arm.gamma == gamma for r in arm.rounds[0]])
+        for gamma in gammas
+    }
+
+
+def calibrated(costs: Costs, target: Sequence[CalibrationPoint], *, is_mixture: bool) -> CostRange:
+    """Costs of a calibration, with the spread of its passes and its kernel steps."""
+    halves = [
+        (t.ms.high - t.ms.low) / 2 / t.ms.value / _Z
+        for t in pass_times(target)
+        if t.kind == "target_pass" and t.ms.low is not None and t.ms.high is not None
+    ]
+    steps = target_curve(target).steps
+    return CostRange(
+        low=costs,
+        high=costs,
+        relative_error=statistics.median(halves) if halves else 0.1,
+        source="calibration on this machine",
+        measured=True,
+        is_mixture=is_mixture,
+        steps=() if steps is None else steps.edges,
+    )
+
+
+def prospects(
+    costs: Mapping[tuple[str, str | None], CostRange],
+    plain: CostRange,
+    acceptances: Sequence[Acceptance],
+    gammas: Sequence[int],
+    *,
+    measured: Mapping[tuple[str, str | None], Mapping[int, Outcomes]] | None = None,
+    validation: Validation | None = None,
+) -> list[Prospect]:
+    """Every drafter at every gamma, and plain decoding; fastest first.
+
+    `costs` by (drafter, draft id); where a drafter's own rounds at a gamma are in `measured`, those are used.
+    """
+    model_error = validation.median_error * _SE_OF_MEDIAN_ERROR if validation else 0.0
+    off = _prospect(plain, plain, {(0, 0): 1.0}, 0, (NO_DRAFTER, None), 0.0, "", 0.0)
+    result = [off]
+    for a in acceptances:
+        key = (a.drafter, a.draft)
+        if key not in costs:
+            continue
+        known = (measured or {}).get(key, {})
+        for gamma in gammas:
+            outcomes = known.get(gamma) or outcomes_from_alphas(a.alphas, gamma)
+            result.append(_prospect(costs[key], plain, outcomes, gamma, key, a.relative_error, a.source, model_error))
+    return sorted(result, key=lambda p: -p.tok_s.value)
+
+
+def _prospect(
+    costs: CostRange,
+    plain: CostRange,
+    outcomes: Outcomes,
+    gamma: int,
+    key: tuple[str, str | None],
+    mgl_error: float,
+    source: str,
+    model_error: float,
+) -> Prospect:
+    fast, slow = tok_per_s(costs.low, outcomes), tok_per_s(costs.high, outcomes)
+    alone_fast, alone_slow = (tok_per_s(c, {(0, 0): 1.0}) for c in (plain.low, plain.high))
+    middle, alone = math.sqrt(fast * slow), math.sqrt(alone_fast * alone_slow)
+    error = _Z * math.sqrt(costs.relative_error**2 + mgl_error**2 + model_error**2)
+    speed = Interval(value=middle, low=slow * math.exp(-error), high=fast * math.exp(error))
+    # What a chip's range leaves open of T(1) both ways share; what further rows cost they do not.
+    ends = sorted((fast / alone_fast, slow / alone_slow))
+    speedup = Interval(
+        value=middle / alone,
+        low=1.0 if gamma == 0 else ends[0] * math.exp(-error),
+        high=1.0 if gamma == 0 else ends[1] * math.exp(error),
+    )
+    decided, without = _decider(costs, plain, outcomes, gamma)
+    return Prospect(
+        drafter=key[0],
+        draft=key[1],
+        gamma=gamma,
+        tok_s=speed,
+        speedup=speedup,
+        mgl=mgl_of(outcomes),
+        break_even_mgl=mgl_of(outcomes) * alone / middle,
+        decided_by=decided,
+        without_it=without,
+        acceptance_source=source,
+    )
+
+
+def _decider(costs: CostRange, plain: CostRange, outcomes: Outcomes, gamma: int) -> tuple[Decider, float]:
+    """Take away one cost after the other; the one whose absence helps most decides."""
+    if gamma == 0:
+        return "nothing", 1.0
+    c, total = costs.high, sum(outcomes.values())
+    t_one = between(plain.high.verify_ms, 1) + (between(plain.high.rest_ms, 1) if plain.high.rest_ms else 0.0)
+    parts = {
+        "draft": sum(n * draft_ms(c, k, a) for (k, a), n in outcomes.items()) / total,
+        "verify": sum(n * between(c.verify_ms, k + 1) for (k, _), n in outcomes.items()) / total,
+        "rest": sum(n * (between(c.rest_ms, k + 1) if c.rest_ms else 0.0) for (k, _), n in outcomes.items()) / total,
+    }
+    round_time, mgl = sum(parts.values()), mgl_of(outcomes)
+    ideal: dict[Decider, float] = {
+        "draft time": mgl * t_one / (round_time - parts["draft"]),
+        _why_verification(costs, gamma): mgl * t_one / (round_time - parts["verify"] + min(t_one, parts["verify"])),
+        "rollback": mgl * t_one / max(round_time - parts["rest"], 1e-9),
+        "acceptance": (gamma + 1) * t_one / round_time,
+    }
+    name = max(ideal, key=lambda k: ideal[k])
+    return name, ideal[name]
+
+
+def _why_verification(costs: CostRange, gamma: int) -> Decider:
+    """What makes a wide pass dearer than a narrow one: a kernel step below its width, else experts, else arithmetic."""
+    if any(1 < edge <= gamma + 1 for edge in costs.steps):
+        return "kernel step"
+    return "expert coverage" if costs.is_mixture else "verification"
+
+
+def advice(target: str, workload: str | None, found: Sequence[Prospect], costs: CostRange, known: bool) -> Advice:
+    """Choose, and say what to measure next. `known`: acceptance was measured on this target and workload."""
+    if not found:
+        raise AnalysisError(f"Nothing is known of {target}.")
+    best = found[0]
+    if best.gamma:
+        sure = best.speedup.decided() is True
+    else:
+        sure = all(p.speedup.decided() for p in found if p.gamma)
+    return Advice(
+        target=target,
+        workload=workload,
+        costs_source=costs.source,
+        prospects=tuple(found),
+        best=best,
+        sure=sure and len(found) > 1,
+        next_steps=tuple(_next_steps(target, workload, found, costs, known=known, sure=sure)),
+    )
+
+
+def _next_steps(
+    target: str, workload: str | None, found: Sequence[Prospect], costs: CostRange, *, known: bool, sure: bool
+) -> Iterable[str]:
+    drafts = [p.draft for p in found if p.draft is not None]
+    draft = f" --draft {drafts[0]}" if drafts else ""
+    if not costs.measured:
+        yield (
+            f"On that machine: mlsd calibrate {target}{draft}. Without a download: mlsd synth {target} -o x.gguf, then "
+            f"mlsd calibrate x.gguf; T(k) of rows decides what the range above leaves open."
+        )
+    if len(found) == 1:
+        yield f"No draft of {target} is known: mlsd bench {target} --draft MODEL, or --drafter pld."
+    elif not known:
+        prompt = f" --prompt {workload}" if workload else ""
+        yield f"Acceptance comes from elsewhere: mlsd bench {target}{draft}{prompt}."
+    elif not sure:
+        close = [p.gamma for p in found if p.gamma and not p.speedup.decided()][:3]
+        gammas = ",".join(map(str, sorted(set(close)))) or "1,2,4"
+        yield f"The interval holds 1: mlsd bench {target}{draft} --gamma {gammas} --repeats 9."
