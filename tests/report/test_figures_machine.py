@@ -1,0 +1,74 @@
+"""Figures of the machine show what they were given."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+
+from mlsd.analysis.bandwidth import bytes_lines as fit_lines
+from mlsd.analysis.calibration import target_curve
+from mlsd.analysis.experts import coverage_table
+from mlsd.analysis.predict import GammaPrediction
+from mlsd.errors import AnalysisError
+from mlsd.report import plot
+from mlsd.report.figures_machine import bytes_lines, expert_theory, pass_curves, predicted_against_measured
+from tests.analysis.test_bandwidth import passes
+from tests.analysis.test_calibration import points
+from tests.analysis.test_experts import MIXTURE, routed
+
+
+def drawn(svg: str, *words: str) -> None:
+    for word in words:
+        assert word in svg
+
+
+def test_a_curve_shows_its_kernel_step_and_names_its_model() -> None:
+    curve = target_curve(points({k: 10 + 0.5 * k + (6 if k >= 9 else 0) for k in range(1, 34)}))
+    svg, png = plot.render(lambda: pass_curves({"a-model": curve}), "t")
+    drawn(svg, "a-model", "T(k), ms", "Target efficiency")
+    assert png.startswith(b"\x89PNG")
+    figure = pass_curves({"a-model": curve})
+    data = [np.asarray(line.get_xdata(), dtype=float) for line in figure.axes[0].lines]
+    assert 8.5 in {x[0] for x in data if len(x) == 2 and x[0] == x[1]}
+
+
+def test_theory_and_measurement_stand_together() -> None:
+    svg, _ = plot.render(lambda: expert_theory(coverage_table(routed(0.5), MIXTURE), "mix"), "e")
+    drawn(svg, "measured, text", "independent uniform", "one correlation", "Amortization")
+
+
+def test_the_line_of_each_quantization_is_labelled_with_its_rate() -> None:
+    timed = [*passes("Q8_0", 20.0, 1.0), *passes("F16", 10.0, 1.0)]
+    svg, _ = plot.render(lambda: bytes_lines(timed, fit_lines(timed)), "b")
+    drawn(svg, "Q8_0", "F16", "GB/s", "fixed")
+
+
+def test_predictions_are_drawn_by_gamma() -> None:
+    rows = [
+        GammaPrediction(
+            gamma=gamma,
+            predicted_tok_s=90.0 + gamma,
+            measured_tok_s=100.0,
+            spread=0.02,
+            predicted_mgl=2.0,
+            measured_mgl=2.0,
+        )
+        for gamma in (1, 4)
+    ]
+    svg, _ = plot.render(lambda: predicted_against_measured(rows), "p")
+    drawn(svg, "gamma 1", "gamma 4", "measured tok/s")
+
+
+def test_nothing_to_draw_is_an_error_with_the_next_step() -> None:
+    empty: list[Callable[[], Figure]] = [
+        lambda: pass_curves({}),
+        lambda: bytes_lines([], []),
+        lambda: predicted_against_measured([]),
+    ]
+    for draw in empty:
+        with pytest.raises(AnalysisError) as error:
+            draw()
+        assert "mlsd" in error.value.hint
