@@ -201,7 +201,7 @@ def _print(planned: Plan, found: Forecast) -> None:
     for line in _needs(planned, found):
         click.echo(line)
     for left in planned.left_out:
-        click.echo(_left_out_line(left))
+        click.echo(left_out_line(left))
 
 
 def _needs(planned: Plan, found: Forecast) -> list[str]:
@@ -235,6 +235,7 @@ def _needs(planned: Plan, found: Forecast) -> list[str]:
     return lines
 
 
-def _left_out_line(left: LeftOut) -> str:
+def left_out_line(left: LeftOut) -> str:
+    """What a profile cannot measure, and why."""
     pair = f" for {left.model}" if left.model else ""
-    return f"left out of suite {left.suite}: {left.role}{pair} ({left.n_trials} trials): {left.reason}"
+    return f"Left out of suite {left.suite}: {left.role}{pair} ({left.n_trials} trials): {left.reason}"

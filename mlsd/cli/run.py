@@ -161,6 +161,8 @@ def refusals(paths: dict[str, Path]) -> Refuse:
 
     def refuse(spec: DrafterSpec, target: str) -> str | None:
         resolve_spec(spec)  # options that cannot be are the suite's mistake, not a property of the target
+        if target not in paths:  # --limit cuts it off, so its file was not asked for
+            return None
         try:
             check_target(spec, paths[target])
         except (UnsupportedError, InputError) as error:
@@ -221,8 +223,10 @@ def _warn(store: Any, outcome: RunOutcome, environment: Environment, n_threads: 
 
 
 def _say_left_out(plan: Plan) -> None:
+    from mlsd.cli.plan import left_out_line
+
     for left in plan.left_out:
-        note(f"Left out of suite {left.suite}: {left.role} ({left.n_trials} trials): {left.reason}.")
+        note(left_out_line(left))
 
 
 def _say_outcome(path: Path, outcome: RunOutcome) -> None:

@@ -39,7 +39,7 @@ def test_the_table_shows_counts_loads_needs_and_what_is_missing():
     assert "qwen3.5-35b-a3b-q4_k_m" in text
     assert "22.02 GB" not in text  # suite B loads it with a draft only
     assert "22.55 GB" in text
-    assert "left out of suite B: moe-q8 (72 trials): its 36.9 GB of weights do not fit into 32 GB" in text
+    assert "Left out of suite B: moe-q8 (72 trials): its 36.9 GB of weights do not fit into 32 GB" in text
     assert "not on this machine: qwen3.5-35b-a3b-q4_k_m" in text
 
 

@@ -145,8 +145,9 @@ def test_memory_does_not_grow_over_many_openings(
     for _ in range(30):
         open_and_close()
         sizes.append(resident())
-    slope = np.polyfit(np.arange(20), sizes[10:], 1)[0]
-    assert slope < LEAK_BYTES, f"{slope:.0f} bytes an opening"
+    # The allocator may take another few megabytes once; a leak takes some at every opening.
+    growth = np.median(np.diff(sizes[5:]))
+    assert growth < LEAK_BYTES, f"{growth:.0f} bytes an opening"
 
 
 def resident() -> int:
