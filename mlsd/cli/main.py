@@ -34,6 +34,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "run": ("run", "Run suites on the models of a profile, resumable, into a study database."),
     "synth": ("synth", "Write a model of any size with random weights, to measure without a download."),
     "rest": ("rest", "Build stores of text for drafting by retrieval (REST)."),
+    "tune": ("tune", 'Search the best gamma and options of a drafting method on one target, "off" included.'),
     "tiny": ("tiny", "Write tiny random models of every architecture mlsd is about."),
 }
 

@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 
 from mlsd.clock import Clock
-from mlsd.drafters.options import PRESET, find_preset, read_options
+from mlsd.drafters.options import PRESET, Choice, Space, Span, find_preset, read_options
 from mlsd.engine.drafter import Drafter, NoDrafter
 from mlsd.engine.session import Session, SessionOptions
 from mlsd.errors import UnsupportedError
@@ -57,6 +57,9 @@ NOT_BUILT: dict[str, tuple[str, str]] = {
         "layer-skip:exit=N drafts with the first N blocks without an adapter.",
     ),
 }
+
+
+_GAMMAS = Span(low=1, high=16)
 
 
 @dataclass(frozen=True)
@@ -136,6 +139,15 @@ def preset_gamma(spec: DrafterSpec) -> int | None:
     """The gamma of the preset that `spec` names; None when it names none."""
     preset = find_preset(spec, getattr(method_module(spec.name), "PRESETS", {}))
     return None if preset is None else preset.gamma
+
+
+def search_space(spec: DrafterSpec) -> dict[str, Span | Choice]:
+    """What may be searched of a method, gamma included: its space without what `spec` gives.
+
+    Raises: UnsupportedError for an unknown method.
+    """
+    space: Space = {"gamma": _GAMMAS, **getattr(method_module(spec.name), "SPACE", {})}
+    return {name: span for name, span in space.items() if not spec.options.keys() & {name, *span.unless}}
 
 
 def loads_next_token_block(spec: DrafterSpec) -> bool:

@@ -17,7 +17,7 @@ from msgspec import Meta
 from mlsd.clock import Clock
 from mlsd.drafters import DrafterBench
 from mlsd.drafters.expansion import expand
-from mlsd.drafters.options import Preset, read_options
+from mlsd.drafters.options import Preset, Span, read_options
 from mlsd.drafters.trees import Commit, check_holds_trees, tree_options
 from mlsd.engine.drafter import Draft, Outcome
 from mlsd.engine.session import Logits, SessionOptions
@@ -36,6 +36,7 @@ class Options(Record, frozen=True, kw_only=True):
 
 
 OPTIONS = Options
+SPACE = {"gamma": Span(low=4, high=48, log=True), "depth": Span(low=1, high=6), "top_k": Span(low=1, high=16)}
 
 
 def _preset(gamma: int, depth: int, top_k: int) -> Preset:

@@ -21,7 +21,7 @@ from msgspec import Meta
 from mlsd.drafters import DrafterBench
 from mlsd.drafters.draft_model import DraftModel
 from mlsd.drafters.in_place import InPlaceDraft
-from mlsd.drafters.options import Preset, read_options
+from mlsd.drafters.options import Choice, Preset, Span, read_options
 from mlsd.drafters.synced import SyncedDraft
 from mlsd.engine.llama import LlamaSession
 from mlsd.engine.rollback import Rollback, make_rollback
@@ -51,6 +51,12 @@ class Options(Record, frozen=True, kw_only=True):
 
 
 OPTIONS = Options
+SPACE = {
+    "gamma": Span(low=1, high=8),
+    "fraction": Choice(
+        values=(0.1, 0.2, 0.33, 0.45), unless=("keep", "skip", "exit", "exit_share", "component", "preset")
+    ),
+}
 
 # LayerSkip-33 % and early exit at half depth: the self-speculative arms of the small-model study (seed 001). The
 # component drafts and their control: seed 003.

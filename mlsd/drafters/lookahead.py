@@ -18,7 +18,7 @@ from msgspec import Meta
 
 from mlsd.clock import Clock
 from mlsd.drafters import DrafterBench
-from mlsd.drafters.options import Preset, read_options
+from mlsd.drafters.options import Preset, Span, read_options
 from mlsd.drafters.tally import ProposalTally
 from mlsd.drafters.trees import Commit, check_holds_trees, tree_options
 from mlsd.engine.drafter import Draft, Outcome
@@ -38,6 +38,12 @@ class Options(Record, frozen=True, kw_only=True):
 
 
 OPTIONS = Options
+SPACE = {
+    "gamma": Span(low=4, high=60, log=True),
+    "window": Span(low=3, high=20),
+    "ngram": Span(low=3, high=6),
+    "guesses": Span(low=3, high=20),
+}
 
 
 def _preset(window: int, ngram: int, guesses: int) -> Preset:

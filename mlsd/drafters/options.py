@@ -1,7 +1,8 @@
 """What a user may set of a drafting method: typed options, ranges, and the papers' best values as named presets.
 
 A method's module writes `OPTIONS`, a record whose fields are its options with their defaults and ranges, and may
-write `PRESETS`. Options are read before any model is loaded, so a wrong one costs nothing.
+write `PRESETS`, and `SPACE`: what `mlsd tune` searches, gamma included. Options are read before any model is loaded,
+so a wrong one costs nothing.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from mlsd.errors import InputError
-from mlsd.records import DrafterSpec, Record
+from mlsd.records import DrafterSpec, OptionValue, Record
 
 PRESET = "preset"
 
@@ -24,6 +25,25 @@ class Preset(Record, frozen=True, kw_only=True):
 
     gamma: int  # the most tokens proposed a round, where --gamma is not given
     values: Mapping[str, Any]  # of the method's options
+
+
+class Span(Record, frozen=True, kw_only=True):
+    """Whole numbers to search."""
+
+    low: int
+    high: int  # included
+    log: bool = False  # equal ratios rather than equal steps
+    unless: tuple[str, ...] = ()  # not searched where one of these options is given
+
+
+class Choice(Record, frozen=True, kw_only=True):
+    """Values to search that have no order."""
+
+    values: tuple[OptionValue, ...]
+    unless: tuple[str, ...] = ()  # not searched where one of these options is given
+
+
+Space = Mapping[str, Span | Choice]
 
 
 def read_options(spec: DrafterSpec, kind: type[T], presets: Mapping[str, Preset] | None = None) -> T:

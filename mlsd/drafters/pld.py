@@ -16,7 +16,7 @@ from msgspec import Meta
 from mlsd.clock import Clock
 from mlsd.drafters import DrafterBench
 from mlsd.drafters.ngram_index import NgramIndex
-from mlsd.drafters.options import Preset, read_options
+from mlsd.drafters.options import Choice, Preset, Span, read_options
 from mlsd.drafters.tally import ProposalTally
 from mlsd.engine.drafter import Draft, Outcome
 from mlsd.records import Record
@@ -36,6 +36,11 @@ class Options(Record, frozen=True, kw_only=True):
 
 
 OPTIONS = Options
+SPACE = {
+    "gamma": Span(low=2, high=20),
+    "ngram": Span(low=1, high=5),
+    "match": Choice(values=("first", "last")),
+}
 
 # Draft lengths: seed 004, table 5. The last is the default of llama.cpp's ngram-simple.
 PRESETS = {

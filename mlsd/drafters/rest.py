@@ -17,7 +17,7 @@ from msgspec import Meta
 
 from mlsd.clock import Clock
 from mlsd.drafters import DrafterBench
-from mlsd.drafters.options import Preset, read_options
+from mlsd.drafters.options import Preset, Span, read_options
 from mlsd.drafters.rest_build import build_store
 from mlsd.drafters.suffix_store import SuffixStore, read_header
 from mlsd.drafters.tally import ProposalTally
@@ -47,6 +47,7 @@ class Options(Record, frozen=True, kw_only=True):
 
 
 OPTIONS = Options
+SPACE = {"gamma": Span(low=8, high=64, log=True), "span": Span(low=2, high=16), "length": Span(low=4, high=10)}
 
 
 def _preset(gamma: int, span: int) -> Preset:
