@@ -28,6 +28,10 @@ def write_report(study: Study, folder: Path) -> Written:
 
     Raises InputError when the folder cannot be written.
     """
+    try:
+        (folder / "figures").mkdir(parents=True, exist_ok=True)  # before the work, so that a wrong folder costs none
+    except OSError as error:
+        raise _unwritable(folder, error) from error
     page = build(study)
     files: dict[str, bytes] = {"report.html": html.render(page).encode(), "report.md": markdown.render(page).encode()}
     for section in page.sections:
@@ -38,9 +42,7 @@ def write_report(study: Study, folder: Path) -> Written:
         for file, content in files.items():
             _write(folder / file, content)
     except OSError as error:
-        raise InputError(
-            f"{folder} cannot be written: {error.strerror or error}.", hint="Name another folder with -o."
-        ) from error
+        raise _unwritable(folder, error) from error
     return Written(
         html=str(folder / "report.html"),
         markdown=str(folder / "report.md"),
@@ -50,8 +52,12 @@ def write_report(study: Study, folder: Path) -> Written:
     )
 
 
+def _unwritable(folder: Path, error: OSError) -> InputError:
+    reason = error.strerror or error
+    return InputError(f"{folder} cannot be written: {reason}.", hint="Name another folder with -o.")
+
+
 def _write(path: Path, content: bytes) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
     handle, part = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(handle, "wb") as file:

@@ -160,12 +160,10 @@ def test_a_study_with_holes_is_a_report_that_says_so(tmp_path: Path, name: str, 
     markdown.render(page)
 
 
-def test_two_machines_are_never_mixed_and_the_report_says_so(tmp_path: Path) -> None:
-    path = write(tmp_path / "s.sqlite", blocks(MOE))
-    write(path, blocks(MOE), msgspec.structs.replace(MACHINE, host="b" * 16))
-    page = build(study_of(path))
-    assert any("another machine or build" in note for note in page.notes)
-    assert "another machine or build" in html_form.render(page)
+def test_what_was_left_out_is_said_in_both_forms(page: Page) -> None:
+    noted = msgspec.structs.replace(page, notes=("48 trials of another machine or build are left out.",))
+    for form in (html_form.render(noted), markdown.render(noted)):
+        assert "48 trials of another machine or build are left out" in form
 
 
 def test_very_many_trials_are_cut_with_a_word_about_it(study: Study) -> None:
