@@ -18,7 +18,7 @@ _REAL_DRAFT = "smollm2-135m-noise05"
 @click.command()
 @click.option("--out", type=click.Path(path_type=Path), default="results/demo", show_default=True, help="Folder.")
 @click.option("--quick", is_flag=True, help="Fewer tokens and repeats: a look, not a measurement.")
-@click.option("--n-threads", type=click.IntRange(min=1), help="CPU threads [default: performance cores, but one of few].")
+@click.option("--n-threads", type=click.IntRange(min=1), help="CPU threads [default: fast cores; one less of up to 4].")
 @click.pass_context
 def demo(ctx: click.Context, /, out: Path, quick: bool, n_threads: int | None) -> None:
     """Measure a real model and the embedded tiny family, and write a report of it."""
