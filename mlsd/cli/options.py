@@ -46,7 +46,9 @@ def engine_options(command: F) -> F:
     """Add the options of the native contexts; the command receives `engine`."""
     for option in reversed(
         (
-            click.option("--n-threads", type=click.IntRange(min=1), help="CPU threads [default: fast cores; one less of up to 4]"),
+            click.option(
+                "--n-threads", type=click.IntRange(min=1), help="CPU threads [default: fast cores; one less of up to 4]"
+            ),
             click.option("--n-gpu-layers", type=int, default=-1, help="Layers on the GPU [default: all]"),
             click.option("--n-ctx", type=click.IntRange(min=1), help="Context [default: what the run needs]"),
             click.option(
