@@ -15,7 +15,7 @@ from mlsd.errors import TableError
 from mlsd.measure.store import Store
 
 from .honest import World, simulate, write
-from .studies import HOST, Arm, Study, write_study
+from .pair_studies import HOST, Arm, Study, write_study
 
 
 def audit_rows(rows: list[dict[str, str]], **options) -> Audit:

@@ -7,7 +7,7 @@ from mlsd.analysis.claim_tests import TESTS
 from mlsd.analysis.claims import ClaimVerdict, claims, decide, decide_all, printed_audit
 from mlsd.analysis.evidence import Evidence
 
-from .studies import Arm, Study, read_study, write_study
+from .pair_studies import Arm, Study, read_study, write_study
 
 BY_ID = {claim.id: claim for claim in claims()}
 

@@ -7,7 +7,7 @@ from mlsd.analysis.study_fits import fit_pairs
 from mlsd.errors import AnalysisError
 from mlsd.measure.store import Store
 
-from .studies import Arm, Study, read_study, write_study
+from .pair_studies import Arm, Study, read_study, write_study
 
 
 def test_every_sd_trial_is_paired_with_the_ar_trial_of_its_block(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ import pytest
 from mlsd.analysis.outlook import best_gamma, by_gamma
 from mlsd.errors import AnalysisError
 
-from .studies import Arm, Study, read_study, write_study
+from .pair_studies import Arm, Study, read_study, write_study
 
 
 def test_speedup_is_mgl_over_the_mgl_to_break_even(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from mlsd.errors import AnalysisError
 from mlsd.measure.rows import CalibrationPoint
 from mlsd.records import ModelFacts, ModelRef
 
-from .studies import Arm, Study, read_study, write_study
+from .pair_studies import Arm, Study, read_study, write_study
 
 GAMMAS = (1, 2, 4, 6, 8)
 

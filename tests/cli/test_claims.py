@@ -5,7 +5,7 @@ import pytest
 from click.testing import CliRunner
 
 from mlsd.cli.main import cli, main
-from tests.analysis.studies import Arm, Study, write_study
+from tests.analysis.pair_studies import Arm, Study, write_study
 
 
 def test_claims_are_printed_with_verdict_print_and_audit(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from click.testing import CliRunner
 
 from mlsd.cli.main import cli
 from mlsd.errors import AnalysisError
-from tests.analysis.studies import Arm, Study, write_study
+from tests.analysis.pair_studies import Arm, Study, write_study
 
 STUDY = Study(arms=(Arm(gammas=(1, 2, 4, 8)), Arm(target="moe", per_row=0.1, gammas=(1, 2, 4, 8))))
 
