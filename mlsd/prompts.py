@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import msgspec
@@ -38,7 +38,7 @@ class Prompt(Record, frozen=True, kw_only=True):
     workload: str  # factual, code, reasoning, chinese, prose, file, or the kind of a task
     n_tokens: int | None = None  # cut to exactly so many of the target's tokens; None: the whole text
     chat: bool = False  # said to the model in its own chat template, where it has one
-    history: tuple[str, ...] = ()  # what user and model said before, in turn; only with `chat`
+    earlier: tuple[str, ...] = ()  # what the user said before; the target's own answers stand between; only with `chat`
 
     @property
     def ref(self) -> PromptRef:
@@ -101,13 +101,22 @@ def load_prompt(name: str) -> Prompt:
     )
 
 
-def task_prompt(task: Task, key: str, answers: Sequence[str] = ()) -> Prompt:
-    """The turn of a task that follows `answers`, the model's own to the turns before it; they are part of its hash."""
-    n_before = len(answers)
-    history = tuple(text for said in zip(task.turns[:n_before], answers, strict=True) for text in said)
-    text = task.turns[n_before]
-    whole = msgspec.json.encode((*history, text)).decode() if history else text
-    return Prompt(key=key, text=text, sha256=text_sha256(whole), workload=task.kind, chat=True, history=history)
+def task_prompt(task: Task, key: str, turn: int = 0) -> Prompt:
+    """One turn of a task as a prompt; what the user said before it is part of its hash."""
+    earlier, text = task.turns[:turn], task.turns[turn]
+    whole = msgspec.json.encode((*earlier, text)).decode() if earlier else text
+    return Prompt(key=key, text=text, sha256=text_sha256(whole), workload=task.kind, chat=True, earlier=earlier)
+
+
+def task_prompts(tasks: Iterable[Task]) -> dict[str, Prompt]:
+    """Every turn of every task as a prompt of its own, by key: ``task-81-turn-2``."""
+    turns = [(task, turn) for task in tasks for turn in range(len(task.turns))]
+    return {key: task_prompt(task, key, turn) for task, turn in turns for key in (task_key(task, turn),)}
+
+
+def task_key(task: Task, turn: int) -> str:
+    """What the prompt of one turn of a task from a file is called."""
+    return f"task-{task.id}-turn-{turn + 1}"
 
 
 def prompt_from_file(path: Path | str) -> Prompt:

@@ -72,7 +72,7 @@ class PromptRef(Record, frozen=True, kw_only=True):
     """Which prompt, by content."""
 
     key: str
-    sha256: str  # of the UTF-8 text before any chat template; of the whole conversation where it has earlier turns
+    sha256: str  # of the UTF-8 text before any chat template; of all the user's turns where it has earlier ones
     n_tokens: int | None = None  # the exact length asked for; None: as long as the text is
     workload: str | None = None  # factual, code, reasoning, chinese, summarization, ...
 

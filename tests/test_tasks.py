@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mlsd.errors import TaskError
-from mlsd.prompts import load_prompt, task_prompt
+from mlsd.prompts import load_prompt, task_prompt, task_prompts
 from mlsd.tasks import KINDS, Task, find_task, read_tasks, shipped_tasks, stratified, task_names
 
 GOOD = {"question_id": 81, "category": "writing", "turns": ["Write.", "Rewrite."], "reference": ["x"]}
@@ -100,9 +100,16 @@ def test_a_name_of_no_task_finds_nothing(name: str) -> None:
     assert find_task(name) is None
 
 
-def test_a_later_turn_holds_what_was_said_before_and_another_answer_makes_another_prompt() -> None:
-    task = Task(id=1, category="writing", turns=("one", "two"))
-    first, second = task_prompt(task, "k"), task_prompt(task, "k", ["answer"])
-    assert (first.text, first.history) == ("one", ())
-    assert (second.text, second.history) == ("two", ("one", "answer"))
-    assert len({first.sha256, second.sha256, task_prompt(task, "k", ["other"]).sha256}) == 3
+def test_a_later_turn_knows_what_the_user_said_before() -> None:
+    task, other = (Task(id=1, category="writing", turns=(first, "two")) for first in ("one", "other"))
+    first, second = task_prompt(task, "k"), task_prompt(task, "k", 1)
+    assert (first.text, first.earlier) == ("one", ())
+    assert (second.text, second.earlier) == ("two", ("one",))
+    assert len({first.sha256, second.sha256, task_prompt(other, "k", 1).sha256}) == 3
+
+
+def test_every_turn_of_a_file_is_a_prompt_of_its_own() -> None:
+    tasks = (Task(id=81, category="writing", turns=("one", "two")), Task(id=9, category="qa", turns=("why",)))
+    prompts = task_prompts(tasks)
+    assert list(prompts) == ["task-81-turn-1", "task-81-turn-2", "task-9-turn-1"]
+    assert all(prompt.key == key and prompt.chat for key, prompt in prompts.items())

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+import msgspec
 
 from mlsd.cli.options import make_overrides, plan_options
 from mlsd.cli.output import note, print_json
@@ -14,11 +15,17 @@ from mlsd.errors import InputError, ModelFileError, UnsupportedError
 from mlsd.units import GB
 
 if TYPE_CHECKING:
+    from mlsd.measure.answers import AnswerFile
     from mlsd.measure.runner import RunOutcome
+    from mlsd.measure.store import Store
     from mlsd.models import LocalModel
-    from mlsd.plan import Plan, Refuse
+    from mlsd.plan import Overrides, Plan, Refuse
+    from mlsd.prompts import LoadPrompt
     from mlsd.records import DrafterSpec, Environment
     from mlsd.suite import Profile
+    from mlsd.tasks import Task
+
+_TASK_TOKENS = 1_024  # Spec-Bench's most new tokens of a turn
 
 
 @click.command()
@@ -28,6 +35,9 @@ if TYPE_CHECKING:
 @click.option("--cool-down", "cool_down_s", type=float, default=0.0, help="Seconds of rest between blocks.")
 @click.option("--fresh", is_flag=True, help="Measure again what is done already.")
 @click.option("--keep-failed", is_flag=True, help="Leave earlier failures alone instead of trying them again.")
+@click.option("--tasks", "task_file", help="Tasks in place of prompts: a file like question.jsonl, or `shipped`.")
+@click.option("--per-kind", type=int, help="Only so many tasks of each of the six kinds.")
+@click.option("--answers", type=click.Path(path_type=Path, file_okay=False), help="Write answers, a JSONL file an arm.")
 @click.option("--dry-run", is_flag=True, help="Show the plan and stop.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object at the end.")
 @click.pass_context
@@ -49,8 +59,9 @@ def run(ctx: click.Context, /, suites: tuple[str, ...], as_json: bool, dry_run: 
     if chosen_by_us:
         say_default(profile)
     loaded = load_suites(suites)
-    overrides = make_overrides(options)
-    plan = expand(loaded, profile, {entry.id: entry_ref(entry) for entry in library.manifest}, overrides)
+    tasks, overrides, load = choose_prompts(options)
+    known = {entry.id: entry_ref(entry) for entry in library.manifest}
+    plan = expand(loaded, profile, known, overrides, load=load)
     if dry_run:
         from mlsd.cli.plan import show_plan
 
@@ -66,23 +77,64 @@ def run(ctx: click.Context, /, suites: tuple[str, ...], as_json: bool, dry_run: 
         check_database(path)
         local = resolve_all(library, list(plan.models()))
         paths = {model_id: model.path for model_id, model in local.items()}
-        known = {**{e.id: entry_ref(e) for e in library.manifest}, **_refs(local)}
-        plan = expand(loaded, profile, known, overrides, refuse=refusals(paths))
+        plan = expand(loaded, profile, {**known, **_refs(local)}, overrides, load=load, refuse=refusals(paths))
         _say_left_out(plan)
         environment = _environment(run_info(overrides.engine))
         check_memory(plan, environment)
-        jobs = plan_jobs(plan, paths, cool_down_s=options["cool_down_s"])
+        jobs = plan_jobs(plan, paths, cool_down_s=options["cool_down_s"], load=load)
         with Store.open(path) as store:
             with make_watcher() as watcher:
                 plan_record, settings = _plan_record(plan, ctx), _settings(options)
                 outcome = run_jobs(jobs, store, environment, _facts(local), plan_record, settings, watcher)
             warnings = _warn(store, outcome, environment, overrides.engine.n_threads)
+            answers = _write_answers(options["answers"], tasks, plan, store, environment)
     if as_json:
-        print_json({"database": str(path), "outcome": outcome, "warnings": warnings})
+        print_json({"database": str(path), "outcome": outcome, "warnings": warnings, "answers": answers})
     else:
         _say_outcome(path, outcome)
     if outcome.interrupted:
         ctx.exit(130)
+
+
+def choose_prompts(options: dict[str, Any]) -> tuple[tuple[Task, ...], Overrides, LoadPrompt]:
+    """The tasks of ``--tasks`` (none without it), what the command line changes of the suites, and the prompts.
+
+    With tasks the protocol is Spec-Bench's: every turn a prompt in the chat template, an answer ends where the model
+    ends it or after 1,024 tokens.
+    """
+    from mlsd.prompts import load_prompt, task_prompts
+    from mlsd.tasks import read_tasks, shipped_tasks, stratified
+
+    overrides, file = make_overrides(options), options["task_file"]
+    if file is None:
+        for name in ("per_kind", "answers"):
+            if options[name] is not None:
+                raise InputError(f"--{name.replace('_', '-')} is only for tasks.", hint="Add --tasks FILE.")
+        return (), overrides, load_prompt
+    if options["prompts"] is not None:
+        raise InputError("--tasks and --prompts exclude each other.", hint="Give one of them.")
+    tasks = shipped_tasks() if file == "shipped" else read_tasks(Path(file))
+    if options["per_kind"] is not None:
+        tasks = stratified(tasks, options["per_kind"])
+    prompts = task_prompts(tasks)
+    n_predict = _TASK_TOKENS if overrides.n_predict is None else overrides.n_predict
+    changed = msgspec.structs.replace(overrides, prompts=tuple(prompts), n_predict=n_predict, ignore_eog=False)
+    return tasks, changed, prompts.__getitem__
+
+
+def _write_answers(
+    folder: Path | None, tasks: tuple[Task, ...], plan: Plan, store: Store, environment: Environment
+) -> list[AnswerFile]:
+    from mlsd.measure.answers import write_answers
+    from mlsd.measure.rows import environment_key
+
+    if folder is None:
+        return []
+    written = write_answers(folder, tasks, plan.cases(), store, environment_key(environment))
+    for file in written:
+        missing = f", {file.n_missing} missing" if file.n_missing else ""
+        note(f"{file.n_answered} answers{missing}: {file.path}")
+    return list(written)
 
 
 def check_database(path: Path) -> None:

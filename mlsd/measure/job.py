@@ -27,7 +27,7 @@ class PromptText(Record, frozen=True, kw_only=True):
     text: str
     n_tokens: int | None = None
     chat: bool = False  # wrap the text in the model's own chat template
-    history: tuple[str, ...] = ()  # what user and model said before, in turn; only with `chat`
+    earlier: tuple[str, ...] = ()  # what the user said before; the target's own answers stand between
 
 
 class Slot(Record, frozen=True, kw_only=True):

@@ -31,6 +31,7 @@ from mlsd.engine.tree_noise import tree_noise
 from mlsd.errors import PromptError, RollbackError
 from mlsd.gguf_tools.cut import refuse_unloadable
 from mlsd.gguf_tools.source import Source
+from mlsd.measure.conversation import PlainAnswers, answer_text, conversation_tokens
 from mlsd.measure.job import Job, PromptText, Slot, prompt_key
 from mlsd.measure.probe_cache import ProbeCache
 from mlsd.records import Case, Conditions, EngineOptions, Losslessness, ModelRef, Trial
@@ -68,7 +69,8 @@ class Rig:
         try:
             self.target = self._open_model(self._path)
             self.load_ns = clock.now_ns() - started_ns
-            self.prompts = {key: prompt_tokens(self.target, text) for key, text in job.prompts.items()}
+            answers = PlainAnswers(self.target, self._engine, max(slot.case.n_predict for slot in job.slots), clock)
+            self.prompts = {key: prompt_tokens(self.target, text, answers) for key, text in job.prompts.items()}
         except BaseException:
             self._stack.close()
             raise
@@ -226,7 +228,7 @@ class Rig:
             started_at=started_at,
             n_prompt=len(prompt),
             tokens=result.tokens,
-            text=arm.session.detokenize(result.tokens) if keep_text else None,
+            text=self._text(case, result.tokens) if keep_text else None,
             prefill_ns=result.prefill_ns,
             draft_prefill_ns=result.draft_prefill_ns if case.arm == "sd" else None,
             decode_ns=result.decode_ns,
@@ -241,6 +243,9 @@ class Rig:
             stats=arm.drafter.stats(),
             conditions=conditions,
         )
+
+    def _text(self, case: Case, tokens: Sequence[int]) -> str:
+        return self.target.detokenize(tokens) if case.ignore_eog else answer_text(self.target, tokens)
 
     def _judge(self, case: Case, arm: _Arm, prompt: Sequence[int], tokens: tuple[int, ...]) -> Losslessness | None:
         if not case.sampling.greedy:
@@ -289,15 +294,13 @@ def _limits(case: Case) -> GenerationLimits:
     return GenerationLimits(n_predict=case.n_predict, gamma=case.gamma, ignore_eog=case.ignore_eog)
 
 
-def prompt_tokens(model: LlamaModel, prompt: PromptText) -> tuple[int, ...]:
+def prompt_tokens(model: LlamaModel, prompt: PromptText, answers: PlainAnswers) -> tuple[int, ...]:
     """Token ids of a prompt on `model`; exactly `n_tokens` where the prompt asks for it.
 
     Raises: PromptError when the text is too short for that.
     """
     if prompt.chat:
-        from mlsd.engine.chat import chat_tokens  # plain prompts need no template engine
-
-        return chat_tokens(model, (*prompt.history, prompt.text))
+        return conversation_tokens(model, prompt, answers)
     tokens = model.tokenize(prompt.text)
     if prompt.n_tokens is None:
         return tokens

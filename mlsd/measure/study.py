@@ -39,4 +39,4 @@ def _job(group: Group, paths: Mapping[str, Path], cool_down_s: float, load: Load
 def prompt_text(ref: PromptRef, load: LoadPrompt = load_prompt) -> PromptText:
     """What a worker needs of a prompt."""
     prompt = load(ref.key)
-    return PromptText(text=prompt.text, n_tokens=ref.n_tokens, chat=prompt.chat, history=prompt.history)
+    return PromptText(text=prompt.text, n_tokens=ref.n_tokens, chat=prompt.chat, earlier=prompt.earlier)

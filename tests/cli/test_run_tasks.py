@@ -1,0 +1,117 @@
+"""``mlsd run E --tasks``: Spec-Bench's protocol on the tiny family and on SmolLM2, and its answer files."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from mlsd.measure.store import Store
+from mlsd.tasks import KINDS
+from tests.cli.conftest import Ran
+
+Mlsd = Callable[..., Ran]
+
+SUITE = """
+name = "X"
+title = "One method"
+repeats = 2
+
+[[parts]]
+targets = ["moe-q4"]
+together = true
+prompts = ["qa-1"]
+drafters = [{ name = "pld", gammas = [4], options = { ngram = 2 } }]
+"""
+QUESTIONS = (
+    {"question_id": 81, "category": "writing", "turns": ["Name a colour.", "Name another one."], "reference": []},
+    {"question_id": 321, "category": "qa", "turns": ["How many legs has a spider?"]},
+)
+
+
+@pytest.fixture
+def suite(tmp_path: Path) -> Path:
+    path = tmp_path / "x.toml"
+    path.write_text(SUITE, encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def questions(tmp_path: Path) -> Path:
+    path = tmp_path / "question.jsonl"
+    path.write_text("".join(json.dumps(question) + "\n" for question in QUESTIONS), encoding="utf-8")
+    return path
+
+
+@pytest.mark.heavy
+def test_smollm2_answers_in_turn_and_the_files_are_what_spec_bench_reads(
+    mlsd: Mlsd, suite: Path, questions: Path, tmp_path: Path
+) -> None:
+    database, answers = tmp_path / "e.sqlite", tmp_path / "answers"
+    arguments = ("--tasks", questions, "--answers", answers, "--n-predict", 16, "--n-threads", 1, "--db", database)
+    done = mlsd("run", suite, "--profile", "smollm2", *arguments, "--json")
+    assert done.code == 0, done.err
+    found = json.loads(done.out)
+    assert found["outcome"]["n_ok"] == 3 * 2 * 2  # prompts, arms, repeats
+    assert [file["n_answered"] for file in found["answers"]] == [2, 2]
+    plain, drafted = (
+        [json.loads(line) for line in Path(file["path"]).read_text(encoding="utf-8").splitlines()]
+        for file in sorted(found["answers"], key=lambda file: "pld" in file["path"])
+    )
+    for answer, question in zip(plain, QUESTIONS, strict=True):
+        assert (answer["question_id"], answer["category"]) == (question["question_id"], question["category"])
+        assert len(answer["choices"]) == 2
+        for choice in answer["choices"]:
+            lists = [choice[key] for key in ("turns", "decoding_steps", "new_tokens", "wall_time")]
+            assert {len(values) for values in lists} == {len(question["turns"])}
+            assert sum(choice["accept_lengths"]) + len(question["turns"]) == sum(choice["new_tokens"])
+            assert not any("<|im_end|>" in turn for turn in choice["turns"])
+    for one, other in zip(plain, drafted, strict=True):
+        assert [c["turns"] for c in one["choices"]] == [c["turns"] for c in other["choices"]]
+
+
+def test_the_second_turn_is_a_longer_prompt_that_holds_the_answer(
+    mlsd: Mlsd, suite: Path, questions: Path, tmp_path: Path
+) -> None:
+    database = tmp_path / "t.sqlite"
+    arguments = ("--tasks", questions, "--n-predict", 8, "--repeats", 1, "--n-threads", 1, "--db", database)
+    done = mlsd("run", suite, "--profile", "tiny", *arguments)
+    assert done.code == 0, done.err
+    with Store.open(database, create=False) as store:
+        cases = store.cases()
+        trials = [stored.trial for stored in store.trials(rounds=False)]
+    assert all(trial.valid for trial in trials)
+    by_key = {cases[t.case_id].prompt.key: t for t in trials if t.arm == "ar"}
+    first, second = by_key["task-81-turn-1"], by_key["task-81-turn-2"]
+    # The tiny family has no template: the turns and the answer stand there as plain text.
+    assert second.n_prompt is not None
+    assert first.n_prompt is not None
+    assert second.n_prompt > first.n_prompt + len(first.tokens) - 2
+    assert not any(case.ignore_eog for case in cases.values())
+    assert {case.prompt.workload for case in cases.values()} <= set(KINDS)
+
+
+@pytest.mark.parametrize(
+    ("extra", "message"),
+    [
+        (("--tasks", "nothing.jsonl"), "cannot be read"),
+        (("--per-kind", "2"), "--per-kind is only for tasks"),
+        (("--answers", "a"), "--answers is only for tasks"),
+        (("--tasks", "shipped", "--prompts", "code"), "exclude each other"),
+        (("--tasks", "shipped", "--per-kind", "0"), "at least 1"),
+    ],
+)
+def test_bad_input_is_refused_before_any_work(mlsd: Mlsd, tmp_path: Path, extra: tuple[str, ...], message: str) -> None:
+    done = mlsd("run", "E", "--profile", "tiny", "--db", tmp_path / "e.sqlite", *extra)
+    assert done.code == 2
+    assert message in done.err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_broken_line_of_a_task_file_is_named(mlsd: Mlsd, questions: Path, tmp_path: Path) -> None:
+    questions.write_text(questions.read_text(encoding="utf-8") + '{"question_id": 5}\n', encoding="utf-8")
+    done = mlsd("run", "E", "--profile", "tiny", "--db", tmp_path / "e.sqlite", "--tasks", questions)
+    assert done.code == 2
+    assert "line 3" in done.err
