@@ -37,6 +37,8 @@ class TimingRow(Record, frozen=True, kw_only=True):
     gamma: int
     rounds: int
     ms_per_round: dict[str, float]  # draft, verify, rollback, sample, other; they sum to the round
+    mgl: float  # committed / rounds
+    break_even_mgl: float | None  # round / plain round: the MGL at which the method is as fast as plain decoding
     inside_ms: dict[str, float]  # what the method timed itself within draft and rollback, in ms a round
     match_rate: float | None  # rounds with a proposal / rounds, for methods that look proposals up
     match_ms: float | None  # time of a look-up that found something
@@ -89,23 +91,29 @@ def _key(s: Speedup) -> tuple[Any, ...]:
 def timing(trials: pd.DataFrame, stats: Mapping[int, Mapping[str, float]]) -> list[TimingRow]:
     """Time of a round by part for every method on tasks; `stats` gives each trial's own counts and times by its id.
 
+    A method pays where its MGL exceeds ``T_round / T_plain``, both means over all rounds on the same target.
     Raises: AnalysisError without tasks.
     """
     own = task_trials(trials)
     good = own[(own["arm"] == "sd") & own["valid"].fillna(False) & (own["rounds"].fillna(0) > 0)]
+    plain = _plain_round_ms(own)
     found = []
     for key, group in good.groupby(_ARM, dropna=False, sort=False):
         named: dict[str, Any] = dict(zip(_ARM, key, strict=True))
         rounds = int(group["rounds"].sum())
         totals = _totals([stats.get(int(i), {}) for i in group["trial_id"]])
         match, no_match = totals.get("match_rounds", 0.0), totals.get("no_match_rounds", 0.0)
+        parts = {part.removesuffix("_ns"): float(group[part].sum()) / rounds / 1e6 for part in PARTS}
+        plain_ms = plain.get(str(named["target"]))
         found.append(
             TimingRow(
                 target=str(named["target"]),
                 method=method_name(str(named["drafter"]), _words(named["draft"]), _words(named["options"]) or ""),
                 gamma=int(named["gamma"]),
                 rounds=rounds,
-                ms_per_round={part.removesuffix("_ns"): float(group[part].sum()) / rounds / 1e6 for part in PARTS},
+                ms_per_round=parts,
+                mgl=float(group["committed"].sum()) / rounds,
+                break_even_mgl=sum(parts.values()) / plain_ms if plain_ms else None,
                 inside_ms={
                     name.removesuffix("_ns"): total / rounds / 1e6
                     for name, total in totals.items()
@@ -117,6 +125,13 @@ def timing(trials: pd.DataFrame, stats: Mapping[int, Mapping[str, float]]) -> li
             )
         )
     return found
+
+
+def _plain_round_ms(trials: pd.DataFrame) -> dict[str, float]:
+    """Mean length of a round of plain decoding, by target."""
+    plain = trials[(trials["arm"] == "ar") & trials["valid"].fillna(False) & (trials["rounds"].fillna(0) > 0)]
+    sums = plain.groupby("target")[["parts_ns", "rounds"]].sum()
+    return {str(target): float(row.parts_ns) / float(row.rounds) / 1e6 for target, row in sums.iterrows()}
 
 
 def _words(value: Any) -> str | None:

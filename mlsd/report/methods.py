@@ -59,6 +59,7 @@ def timing_table(study: Study) -> Table:
     """Mean time of a round by part, and what methods timed themselves."""
     heads = [name("target"), name("method"), head("gamma"), head("rounds"), head("ms a round", "sum of the parts")]
     heads += [head(f"{part}, ms", f"round records: {part}_ns / rounds") for part in _PARTS]
+    heads += [head("MGL", "committed / rounds"), head("break-even MGL", "round / plain round of the same target")]
     heads += [name("of it, ms a round", "Trial.stats: times ending in _ns"), head("rounds with a match")]
     heads += [head("look-up with match, ms"), head("without, ms")]
     rows = timing(study.trials, study.stats)
@@ -81,6 +82,8 @@ def _timing_cells(row: TimingRow) -> tuple[Cell, ...]:
         number(row.rounds, 0),
         number(sum(row.ms_per_round.values())),
         *(number(row.ms_per_round[part]) for part in _PARTS),
+        number(row.mgl),
+        number(row.break_even_mgl),
         text(inside or None),
         percent(row.match_rate),
         number(row.match_ms, 3),

@@ -72,6 +72,16 @@ def test_the_parts_of_a_round_are_means_over_all_rounds(study: Study) -> None:
     assert sum(row.ms_per_round.values()) == pytest.approx(own["decode_ns"].sum() / row.rounds / 1e6)
 
 
+def test_a_method_that_is_as_fast_as_plain_decoding_has_its_break_even_mgl(study: Study) -> None:
+    row = next(row for row in timing(study.trials, study.stats) if row.target == DENSE.ref.id)
+    method = next(row for row in methods_by_kind(study.trials) if row.overall.target == DENSE.ref.id)
+    plain = study.trials[(study.trials["arm"] == "ar") & (study.trials["target"] == DENSE.ref.id)]
+    pooled = (plain["decode_ns"].sum() / plain["rounds"].sum()) / (1e6 * sum(row.ms_per_round.values())) * row.mgl
+    assert row.break_even_mgl is not None
+    assert row.mgl / row.break_even_mgl == pytest.approx(pooled)
+    assert row.mgl == pytest.approx(method.overall.mgl)
+
+
 def test_the_reports_tables_hold_every_kind_and_mark_what_is_decided(study: Study) -> None:
     table = speedup_table(study)
     assert [head.label for head in table.heads][-6:] == [

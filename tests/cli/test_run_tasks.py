@@ -115,3 +115,18 @@ def test_a_broken_line_of_a_task_file_is_named(mlsd: Mlsd, questions: Path, tmp_
     done = mlsd("run", "E", "--profile", "tiny", "--db", tmp_path / "e.sqlite", "--tasks", questions)
     assert done.code == 2
     assert "line 3" in done.err
+
+
+def test_suite_e_runs_every_method_that_the_tiny_family_can_serve(mlsd: Mlsd, tmp_path: Path) -> None:
+    database = tmp_path / "e.sqlite"
+    quick = ("--n-predict", 6, "--repeats", 1, "--prompts", "qa-1", "--n-threads", 1)
+    done = mlsd("run", "E", "--profile", "tiny", "--db", database, *quick)
+    assert done.code == 0, done.err
+    assert "Left out of suite E: lookahead" in done.err
+    assert "has recurrent layers" in done.err
+    with Store.open(database, create=False) as store:
+        cases = store.cases()
+        trials = [stored.trial for stored in store.trials(rounds=False)]
+    assert all(trial.valid for trial in trials), [trial.invalid_reason for trial in trials]
+    methods = {cases[trial.case_id].drafter.name for trial in trials}
+    assert methods >= {"none", "draft-model", "pld", "rest", "layer-skip"}
