@@ -13,6 +13,7 @@ from mlsd.errors import AnalysisError
 from mlsd.measure.rows import CalibrationPoint, PassKind
 from mlsd.records import Record
 
+_LEAST_WIDTHS = 8
 STEP_ROWS = 33  # kernel steps are looked for where every k was measured
 
 
@@ -32,7 +33,7 @@ class TargetCurve(Record, frozen=True, kw_only=True):
     passes: tuple[PassTime, ...]  # by rows
     efficiency: dict[int, float]  # T(1) / T(k)
     per_row: dict[int, float]  # T(k) / (k T(1)): below 1 verification saves, at 1 it is as slow as plain decoding
-    steps: Steps | None  # None below four different k
+    steps: Steps | None  # None where too few different k were timed to tell a step from noise
 
 
 def pass_times(points: Iterable[CalibrationPoint]) -> tuple[PassTime, ...]:
@@ -76,7 +77,7 @@ def target_curve(points: Sequence[CalibrationPoint], depth: int | None = None) -
         raise AnalysisError(f"T(1) was not timed at depth {depth}.", hint="Include 1 in --widths.")
     near = [p for p in at_depth if p.rows <= STEP_ROWS]
     steps = None
-    if len({p.rows for p in near}) >= 4:
+    if len({p.rows for p in near}) >= _LEAST_WIDTHS:
         medians = {t.rows: t.ms.value for t in times if t.rows <= STEP_ROWS}
         steps = find_steps(np.array(list(medians)), np.array(list(medians.values())))
     return TargetCurve(

@@ -166,7 +166,7 @@ def _print_costs(costs: dict[str, list[PassTime]]) -> None:
 
 def _print_experts(experts: CoverageTable) -> None:
     made = table(
-        f"Experts of a layer in k tokens (E = {experts.n_experts}, K = {experts.n_used})",
+        "Experts of a layer in k tokens",
         ["k", "text", "drafted", "uniform", f"r = {format_number(experts.correlation)}"],
     )
     for row in experts.rows:
@@ -179,6 +179,9 @@ def _print_experts(experts: CoverageTable) -> None:
         )
     print_table(made)
     click.echo(
-        f"Neighbouring tokens share {format_number(experts.overlap)} of their {experts.n_used} experts; the busiest "
-        f"expert of a layer is chosen {format_number(experts.imbalance, 1)} times as often as the mean."
+        f"Of {experts.n_experts} experts a token uses {experts.n_used}; neighbours share "
+        f"{format_number(experts.overlap)} of them. The busiest expert of a layer is chosen "
+        f"{format_number(experts.imbalance, 1)} times as often as the mean. One correlation r misses the counts by "
+        f"up to {format_percent(experts.correlated_error, 0)}, independent uniform routing by "
+        f"{format_percent(experts.uniform_error, 0)}."
     )

@@ -77,7 +77,13 @@ def from_shape(shape: Shape, *, quant: str = "Q8_0", n_layers: int | None = None
 
     Raises: InputError for an unknown quant, one that does not divide the rows, or more layers than the shape has.
     """
-    cut = msgspec.structs.replace(shape, n_layers=_depth(n_layers, shape.n_layers, shape.name))
+    depth = _depth(n_layers, shape.n_layers, shape.name)
+    if shape.full_attention_interval > 1 and depth == 1:
+        raise InputError(f"llama.cpp cannot run one layer of {shape.name}, a hybrid.", hint="Give 2 layers or more.")
+    # It needs a block of either kind, so a very shallow cut ends in one that has attention.
+    cut = msgspec.structs.replace(
+        shape, n_layers=depth, full_attention_interval=min(shape.full_attention_interval, depth)
+    )
     specs = list(tensors(cut))
     stored = quantized(specs, quant, n_layers=cut.n_layers)
     weight = weigh(stored, n_trunk=cut.n_layers, n_experts=cut.n_experts, n_experts_used=cut.n_experts_used)

@@ -14,6 +14,7 @@ from mlsd.measure.rows import Coverage, ExpertLoad, TokenSource
 
 _ANCHORS = 48  # places of the text at which a draft is asked to go on
 _CONTEXT_STEP = 256
+_MOST_TOKENS = 1024  # of text: means over a thousand windows and several layers are tight, large models slow
 
 Found = dict[int, list[Ids]]  # layer -> expert numbers of rows that follow each other, one array a stretch of text
 
@@ -33,6 +34,7 @@ def cover(
     Windows of real text slide by one. Windows of drafted text are what verification sees: a token of the text and what
     the draft says after it, at places spread over the text. Raises UnsupportedError without routed experts.
     """
+    text = text[:_MOST_TOKENS]
     room = -(-len(text) // _CONTEXT_STEP) * _CONTEXT_STEP
     n_ctx = min(room, target.n_ctx_train or room)
     text = text[: n_ctx - max(windows)]

@@ -9,7 +9,7 @@ import pytest
 
 from mlsd.cli import main
 
-SHORT = ("--n-threads", "1", "--budget-s", "0.01", "--depth", "16", "--widths", "1,2,3,4,5")
+SHORT = ("--n-threads", "1", "--budget-s", "0.01", "--depth", "16", "--widths", "1,2,3,4,5,6,7,8")
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
@@ -26,7 +26,7 @@ def test_json_holds_curves_costs_and_experts(tiny: Path, tmp_path: Path, capsys:
     out = run(capsys, str(tiny / "qwen35moe.gguf"), "--draft", draft, "--db", str(database), "--json", *SHORT)
     found = json.loads(out)
     (curve,) = found["curves"]
-    assert [row["rows"] for row in curve["passes"]] == [1, 2, 3, 4, 5]
+    assert [row["rows"] for row in curve["passes"]] == [1, 2, 3, 4, 5, 6, 7, 8]
     assert curve["efficiency"]["1"] == 1.0
     assert {row["kind"] for row in found["costs"]["draft"]} >= {"draft_step", "rollback", "checkpoint", "prefill"}
     rows = {row["window"]: row for row in found["experts"]["rows"]}

@@ -257,3 +257,14 @@ def test_the_mixture_spends_more_bits_on_about_half_of_the_layers(n_layers):
     assert chosen <= n_layers
     if n_layers >= 16:
         assert 0.35 < chosen / n_layers < 0.65
+
+
+def test_a_very_shallow_cut_keeps_attention_and_runs(tmp_path):
+    for layers in (2, 3):
+        path = tmp_path / f"{layers}.gguf"
+        write_synthetic(path, from_shape(TINY["qwen35moe"], n_layers=layers))
+        with LlamaModel(path) as model, model.session(SessionOptions(n_ctx=256, n_threads=1)) as session:
+            session.decode((5, 6, 7))
+            assert session.greedy()
+    with pytest.raises(InputError, match="one layer"):
+        from_shape(TINY["qwen35moe"], n_layers=1)
