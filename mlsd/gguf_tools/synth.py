@@ -78,7 +78,7 @@ def from_shape(shape: Shape, *, quant: str = "Q8_0", n_layers: int | None = None
     Raises: InputError for an unknown quant, one that does not divide the rows, or more layers than the shape has.
     """
     depth = _depth(n_layers, shape.n_layers, shape.name)
-    if shape.full_attention_interval > 1 and depth == 1:
+    if shape.full_attention_interval > 1 and depth == 1 < shape.n_layers:
         raise InputError(f"llama.cpp cannot run one layer of {shape.name}, a hybrid.", hint="Give 2 layers or more.")
     # It needs a block of either kind, so a very shallow cut ends in one that has attention.
     cut = msgspec.structs.replace(
