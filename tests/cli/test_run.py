@@ -106,7 +106,14 @@ def test_ctrl_c_ends_with_130_leaves_no_process_and_the_same_command_goes_on(mls
     command = ["run", "B", "--profile", "tiny", "--db", str(tmp_path / "s.sqlite"), "--n-threads", "1"]
     command += ["--n-predict", "256", "--prompts", "factual", "--gamma", "4", "--repeats", "8"]
     arguments = [sys.executable, "-m", "mlsd", *command]
-    with subprocess.Popen(arguments, stderr=subprocess.PIPE, text=True, env=dict(os.environ)) as process:
+    with subprocess.Popen(
+        arguments,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=dict(os.environ),
+        # A test run in the background inherits an ignored interrupt, which the user of a terminal never has.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    ) as process:
         assert process.stderr is not None
         next(line for line in process.stderr if line.startswith("[1/"))
         workers = psutil.Process(process.pid).children()
