@@ -58,7 +58,7 @@ class TappedSession(LlamaSession):
     def __init__(self, model: LlamaModel, options: SessionOptions) -> None:
         self._base = _functions()
         self._tap: Tap | None = None
-        self._failure: Exception | None = None
+        self._failure: BaseException | None = None
         super().__init__(model, options)
 
     def _extend(self, params: Any) -> None:
@@ -79,7 +79,7 @@ class TappedSession(LlamaSession):
             return name in tap.names
         try:
             tap.visit(name, TensorValue(self._base, tensor))
-        except EngineError as error:  # an exception cannot pass through native code
+        except BaseException as error:  # noqa: BLE001 - it cannot cross native code; `tapped` raises it
             self._failure = error
         return True
 
