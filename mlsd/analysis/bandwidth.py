@@ -9,7 +9,7 @@ from mlsd.analysis.fit import fit, observations
 from mlsd.analysis.fit_models import bytes_line
 from mlsd.analysis.stats import Interval
 from mlsd.errors import AnalysisError
-from mlsd.measure.bandwidth import TimedPass
+from mlsd.measure.rows import TimedPass
 from mlsd.records import Record
 
 AGREE = 0.2  # two ways may differ by so much

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from mlsd.cli.calibrate import DEFAULT_DB
 from mlsd.cli.options import IntList, NameList, engine_options, make_engine
 from mlsd.cli.output import note, print_json, print_table, table
 from mlsd.errors import InputError
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 @click.option("--blocks", type=click.IntRange(min=1), default=5, show_default=True, help="Passes of every model.")
 @click.option("--read-mb", type=click.IntRange(min=64), default=512, show_default=True, help="Array that numpy reads.")
 @click.option("--folder", type=click.Path(file_okay=False, path_type=Path), help="Where models are written meanwhile.")
+@click.option("--db", type=click.Path(path_type=Path), default=DEFAULT_DB, help=f"Results [default: {DEFAULT_DB}].")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 @engine_options
 def bandwidth(
@@ -32,20 +33,21 @@ def bandwidth(
     blocks: int,
     read_mb: int,
     folder: Path | None,
+    db: Path,
     as_json: bool,
     **options: Any,
 ) -> None:
     """Measure memory bandwidth in GB/s (10^9): a streaming read, and single-token passes of models of known bytes.
 
     A line through bytes against time separates effective bandwidth from the fixed time of a pass. Sizes must be well
-    above the caches of the machine.
+    above the caches of the machine. `mlsd report --db` shows what is stored.
     """
     from mlsd.analysis.bandwidth import bytes_lines, compare
     from mlsd.analysis.calibration import median_interval
     from mlsd.hardware import read_environment
-    from mlsd.measure.bandwidth import stream_read, time_models, write_models
+    from mlsd.measure.bandwidth import BandwidthPlan, run_and_store
     from mlsd.measure.process import run_info
-    from mlsd.measure.runner import machine_lock
+    from mlsd.measure.store import Store
 
     if len(set(sizes_mb)) < 2:
         raise InputError("One size cannot tell bandwidth from fixed time.", hint="Like --sizes-mb 100,200,400.")
@@ -54,14 +56,20 @@ def bandwidth(
     environment = read_environment(backend)
     n_all = environment.logical_cores or 1
     n_passes = engine.n_threads or environment.performance_cores or n_all
-    with machine_lock():
-        reads = {n: stream_read(read_mb << 20, n, 2 * blocks + 1) for n in sorted({1, n_passes, n_all})}
-        with tempfile.TemporaryDirectory(dir=folder) as place:
-            models = write_models(Path(place), [mb * 1_000_000 for mb in sizes_mb], quants, _say_writing)
-            passes = list(time_models(models, engine, blocks))
-    lines = bytes_lines(passes)
-    verdict = compare(lines, reads[n_passes])
-    streams = {n: median_interval(speeds) for n, speeds in reads.items()}
+    threads = tuple(sorted({1, n_passes, n_all}))
+    plan = BandwidthPlan(
+        sizes_bytes=tuple(mb * 1_000_000 for mb in sizes_mb),
+        quants=quants,
+        blocks=blocks,
+        read_bytes=read_mb << 20,
+        threads=threads,
+        engine=engine,
+    )
+    with Store.open(db) as store:
+        result = run_and_store(plan, store, environment, folder, _say_writing)
+    lines = bytes_lines(result.passes)
+    verdict = compare(lines, result.stream_gb_s(n_passes))
+    streams = {n: median_interval(result.stream_gb_s(n)) for n in threads}
     peak = environment.peak_bandwidth_gb_s
     if as_json:
         print_json(
@@ -69,10 +77,11 @@ def bandwidth(
                 "stream_gb_s": streams,
                 "n_threads": n_passes,
                 "lines": lines,
-                "passes": passes,
+                "passes": result.passes,
                 "verdict": verdict,
                 "peak_gb_s": peak,
                 "environment": environment,
+                "database": str(db),
             }
         )
         return
@@ -92,6 +101,7 @@ def bandwidth(
     print_table(made)
     click.echo(_peak(environment))
     click.echo(verdict.reason)
+    note(f"Stored in {db}.")
 
 
 def _say_writing(plan: Any) -> None:

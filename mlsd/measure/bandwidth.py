@@ -6,6 +6,7 @@ llama.cpp runs in workers; numpy reads in this process, which then does nothing 
 from __future__ import annotations
 
 import random
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -19,9 +20,12 @@ from mlsd.gguf_tools.shape import Shape
 from mlsd.gguf_tools.synth import SynthPlan, from_shape, write_synthetic
 from mlsd.measure.job import CalibrateJob, ModelFile, Passes
 from mlsd.measure.process import run_calibration
+from mlsd.measure.rows import StreamRead, TimedPass
+from mlsd.measure.runner import machine_lock
+from mlsd.measure.store import Store
 from mlsd.models import resolve_model
 from mlsd.prompts import load_prompt
-from mlsd.records import EngineOptions, Record
+from mlsd.records import EngineOptions, Environment, Record
 from mlsd.units import GB, NS_PER_S
 
 _CHUNK_BYTES = 1 << 23  # so much of the array is one numpy call: long enough for its overhead not to matter
@@ -41,13 +45,57 @@ _BASE = Shape(
 )
 
 
-class TimedPass(Record, frozen=True, kw_only=True):
-    """Single-token passes of one synthetic model in one block."""
+class BandwidthPlan(Record, frozen=True, kw_only=True):
+    """What to read and to time."""
 
-    quant: str
-    n_bytes: int  # read by a pass
-    block: int
-    ms: float
+    sizes_bytes: tuple[int, ...]  # that a token reads, one model each and quantization
+    quants: tuple[str, ...]
+    blocks: int
+    read_bytes: int  # array that numpy reads
+    threads: tuple[int, ...]  # of the plain reads
+    engine: EngineOptions
+
+
+class BandwidthResult(Record, frozen=True, kw_only=True):
+    """What was read and timed."""
+
+    reads: tuple[StreamRead, ...]
+    passes: tuple[TimedPass, ...]
+
+    def stream_gb_s(self, n_threads: int) -> list[float]:
+        """Plain reads on so many threads, GB/s (10^9), by repeat."""
+        return [read.gb_s for read in self.reads if read.n_threads == n_threads]
+
+
+def run_and_store(
+    plan: BandwidthPlan,
+    store: Store,
+    environment: Environment,
+    folder: Path | None = None,
+    say: Callable[[SynthPlan], None] | None = None,
+) -> BandwidthResult:
+    """Measure both ways and store all of it, or nothing of an interrupted measurement.
+
+    Models lie in `folder` (default: the system's temporary one) meanwhile. Raises: LockError while another run measures
+    on this machine, InputError, EngineError, WorkerError, StoreError.
+    """
+    with machine_lock():
+        run_id = store.begin_run(environment, {"command": "bandwidth", **msgspec.to_builtins(plan)}, seed=0)
+        try:
+            reads = tuple(
+                StreamRead(n_threads=n, repeat=repeat, gb_s=speed)
+                for n in plan.threads
+                for repeat, speed in enumerate(stream_read(plan.read_bytes, n, 2 * plan.blocks + 1))
+            )
+            with tempfile.TemporaryDirectory(dir=folder) as place:
+                models = write_models(Path(place), plan.sizes_bytes, plan.quants, say)
+                passes = tuple(time_models(models, plan.engine, plan.blocks))
+            store.add_bandwidth(run_id, reads, passes)
+        except BaseException:
+            store.end_run(run_id, "interrupted")
+            raise
+        store.end_run(run_id)
+    return BandwidthResult(reads=reads, passes=passes)
 
 
 def stream_read(n_bytes: int, n_threads: int, repeats: int) -> list[float]:

@@ -115,6 +115,23 @@ class ExpertLoad(Record, frozen=True, kw_only=True):
     chosen: tuple[int, ...]  # times, by expert number
 
 
+class StreamRead(Record, frozen=True, kw_only=True):
+    """One streaming read of memory, without llama.cpp."""
+
+    n_threads: int
+    repeat: int
+    gb_s: float  # 10^9 bytes a second
+
+
+class TimedPass(Record, frozen=True, kw_only=True):
+    """Single-token passes of one synthetic model in one block."""
+
+    quant: str
+    n_bytes: int  # read by a pass
+    block: int
+    ms: float
+
+
 class ImportedRow(Record, frozen=True, kw_only=True):
     """One row of somebody's published or exported table: figures without rounds, never mixed with measured trials."""
 

@@ -4,6 +4,7 @@ History (`PRAGMA user_version`):
     1  run, model, case, trial, round, warning; views current_trial and trial_summary
     2  calibration (timed passes), coverage and expert_load (expert choice), imported (tables of others)
     3  trial.retired: a success that was measured again on purpose stays, but no longer counts
+    4  stream_read, known_pass: what the memory gives
 
 A released step never changes: a new shape is a new step, and `tests/measure/databases/` gets a file of the old one.
 """
@@ -204,7 +205,28 @@ WHERE NOT this.retired AND (status = 'ok' OR NOT EXISTS (
 ));
 """
 
-MIGRATIONS: tuple[str, ...] = (_VERSION_1, _VERSION_2, _VERSION_3)
+_VERSION_4 = """
+CREATE TABLE stream_read (
+    id INTEGER PRIMARY KEY,
+    run_id INTEGER NOT NULL REFERENCES run (id),
+    n_threads INTEGER NOT NULL,
+    repeat INTEGER NOT NULL,
+    gb_s REAL NOT NULL,
+    UNIQUE (run_id, n_threads, repeat)
+);
+
+CREATE TABLE known_pass (
+    id INTEGER PRIMARY KEY,
+    run_id INTEGER NOT NULL REFERENCES run (id),
+    quant TEXT NOT NULL,
+    n_bytes INTEGER NOT NULL,
+    block INTEGER NOT NULL,
+    ms REAL NOT NULL,
+    UNIQUE (run_id, quant, n_bytes, block)
+);
+"""
+
+MIGRATIONS: tuple[str, ...] = (_VERSION_1, _VERSION_2, _VERSION_3, _VERSION_4)
 """Step i leads from version i to version i + 1; a new database takes all of them."""
 
 CURRENT_VERSION = len(MIGRATIONS)

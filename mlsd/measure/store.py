@@ -2,7 +2,7 @@
 
 Owns what is written and how it is read back as records. Nothing is overwritten and nothing is deleted: in reading, a
 failed trial is superseded by a later trial of the same case, block and repeat on the same machine, and a success
-counts until it is retired to be measured again.
+counts until it is retired to be measured again. Tables of the machine are in `machine_store`.
 """
 
 from __future__ import annotations
@@ -11,17 +11,14 @@ import datetime
 import sqlite3
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 from mlsd.measure import database, rowcodec
+from mlsd.measure.machine_store import MachineTables, Table
 from mlsd.measure.rows import (
-    CalibrationPoint,
-    Coverage,
     Done,
-    ExpertLoad,
     ImportedRow,
     Run,
     RunStatus,
@@ -37,19 +34,8 @@ from mlsd.records import Case, Environment, ModelFacts, QualityWarning, Trial
 ALL = TrialFilter()
 
 
-class Table(NamedTuple):
-    """Columns and streamed rows, for a frame."""
-
-    columns: tuple[str, ...]
-    rows: Iterator[tuple[Any, ...]]
-
-
-class Store:
+class Store(MachineTables):
     """One study database. Use as a context manager; `Store.open` is the only way to get one."""
-
-    def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
-        self.path = path
-        self._connection = connection
 
     @classmethod
     def open(cls, path: Path, *, create: bool = True, read_only: bool = False) -> Self:
@@ -166,40 +152,6 @@ class Store:
                 [(run_id, *row) for row in dict.fromkeys(rows) if row not in known],
             )
 
-    def add_calibration(self, run_id: int, points: Iterable[CalibrationPoint]) -> None:
-        """Record timed passes."""
-        with self._transaction() as db:
-            db.executemany(
-                "INSERT INTO calibration (run_id, model_key, kind, rows, depth, repeat, span_ns) "
-                "VALUES (?,?,?,?,?,?,?)",
-                [(run_id, p.model_key, p.kind, p.rows, p.depth, p.repeat, p.span_ns) for p in points],
-            )
-
-    def add_coverage(self, run_id: int, coverage: Iterable[Coverage], loads: Iterable[ExpertLoad] = ()) -> None:
-        """Record how many distinct experts windows of tokens chose, and how often each expert was chosen."""
-        with self._transaction() as db:
-            db.executemany(
-                'INSERT INTO coverage (run_id, model_key, source, layer, window, n_windows, distinct_mean, "distinct") '
-                "VALUES (?,?,?,?,?,?,?,?)",
-                [
-                    (
-                        run_id,
-                        c.model_key,
-                        c.source,
-                        c.layer,
-                        c.window,
-                        c.n_windows,
-                        c.distinct_mean,
-                        rowcodec.encode(c.distinct),
-                    )
-                    for c in coverage
-                ],
-            )
-            db.executemany(
-                "INSERT INTO expert_load (run_id, model_key, source, layer, chosen) VALUES (?,?,?,?,?)",
-                [(run_id, e.model_key, e.source, e.layer, rowcodec.encode(e.chosen)) for e in loads],
-            )
-
     def add_imported(self, rows: Iterable[ImportedRow]) -> int:
         """Record somebody else's rows, apart from measured trials; rows of a file known already are skipped.
 
@@ -295,35 +247,6 @@ class Store:
             for run_id, code, message, advice, case_id in rows
         ]
 
-    def calibration(self, model_key: str | None = None) -> Iterator[tuple[int, CalibrationPoint]]:
-        """Stream (run id, timed pass), of one model or of all."""
-        query = (
-            "SELECT run_id, model_key, kind, rows, depth, repeat, span_ns FROM calibration "
-            "WHERE model_key = coalesce(?, model_key) ORDER BY id"
-        )
-        for run_id, *values in self._rows(query, (model_key,)):
-            yield run_id, CalibrationPoint(**dict(zip(CalibrationPoint.__struct_fields__, values, strict=True)))
-
-    def coverage(self, model_key: str | None = None) -> Iterator[tuple[int, Coverage]]:
-        """Stream (run id, distinct experts of one layer and window), of one model or of all."""
-        query = (
-            'SELECT run_id, model_key, source, layer, window, "distinct" FROM coverage '
-            "WHERE model_key = coalesce(?, model_key) ORDER BY run_id, model_key, source, layer, window"
-        )
-        for run_id, key, source, layer, window, distinct in self._rows(query, (model_key,)):
-            counts = rowcodec.decode(distinct, dict[int, int])
-            yield run_id, Coverage(model_key=key, source=source, layer=layer, window=window, distinct=counts)
-
-    def expert_loads(self, model_key: str | None = None) -> Iterator[tuple[int, ExpertLoad]]:
-        """Stream (run id, how often each expert of one layer was chosen), of one model or of all."""
-        query = (
-            "SELECT run_id, model_key, source, layer, chosen FROM expert_load "
-            "WHERE model_key = coalesce(?, model_key) ORDER BY run_id, model_key, source, layer"
-        )
-        for run_id, key, source, layer, chosen in self._rows(query, (model_key,)):
-            times = rowcodec.decode(chosen, tuple[int, ...])
-            yield run_id, ExpertLoad(model_key=key, source=source, layer=layer, chosen=times)
-
     def imported(self) -> Iterator[ImportedRow]:
         """Stream the rows of other people's tables, in the order of import."""
         for (record,) in self._rows("SELECT record FROM imported ORDER BY id"):
@@ -343,20 +266,6 @@ class Store:
     def _rounds_of(self, trial_id: int) -> Iterator[Any]:
         query = f"SELECT {rowcodec.ROUND_COLUMNS} FROM round WHERE trial_id = ? ORDER BY number"
         return (rowcodec.round_(row) for row in self._rows(query, (trial_id,)))
-
-    def _rows(self, query: str, values: tuple[Any, ...] = ()) -> Iterator[Any]:
-        with database.store_errors(self.path):
-            yield from self._connection.execute(query, values)
-
-    def _table(self, query: str, values: tuple[Any, ...] = ()) -> Table:
-        with database.store_errors(self.path):
-            cursor = self._connection.execute(query, values)
-        return Table(tuple(column[0] for column in cursor.description), cursor)
-
-    @contextmanager
-    def _transaction(self) -> Iterator[sqlite3.Connection]:
-        with database.store_errors(self.path), database.transaction(self._connection):
-            yield self._connection
 
 
 def _where(chosen: TrialFilter) -> tuple[str, tuple[Any, ...]]:

@@ -12,7 +12,7 @@ from mlsd.analysis.calibration import TargetCurve
 from mlsd.analysis.experts import CoverageTable
 from mlsd.analysis.predict import GammaPrediction
 from mlsd.errors import AnalysisError
-from mlsd.measure.bandwidth import TimedPass
+from mlsd.measure.rows import TimedPass
 from mlsd.report import plot
 
 

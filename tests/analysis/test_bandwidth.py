@@ -7,7 +7,7 @@ import pytest
 
 from mlsd.analysis.bandwidth import bytes_lines, compare
 from mlsd.errors import AnalysisError
-from mlsd.measure.bandwidth import TimedPass
+from mlsd.measure.rows import TimedPass
 
 
 def passes(quant: str, gb_s: float, fixed_ms: float, noise: float = 0.01) -> list[TimedPass]:

@@ -11,6 +11,7 @@ from mlsd.cli import main
 from mlsd.errors import InputError
 from mlsd.gguf_tools.synth import from_shape
 from mlsd.measure.bandwidth import shape_of_bytes, stream_read
+from mlsd.measure.store import Store
 
 
 @pytest.mark.parametrize("quant", ["Q8_0", "Q4_0", "Q4_K", "F16"])
@@ -40,13 +41,19 @@ def test_a_read_has_a_speed_for_every_repeat() -> None:
 @pytest.mark.heavy
 def test_the_command_measures_both_ways(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["--sizes-mb", "20,40", "--quants", "Q8_0", "--blocks", "2", "--read-mb", "64", "--n-threads", "1"]
-    main(["bandwidth", *arguments, "--folder", str(tmp_path), "--json"])
+    place, database = tmp_path / "models", tmp_path / "c.sqlite"
+    place.mkdir()
+    main(["bandwidth", *arguments, "--folder", str(place), "--db", str(database), "--json"])
     found = json.loads(capsys.readouterr().out)
     assert found["lines"][0]["bandwidth_gb_s"]["value"] > 0
     assert found["verdict"]["reason"]
     assert "1" in found["stream_gb_s"]
     assert len(found["passes"]) == 4
-    assert list(tmp_path.iterdir()) == []  # the models are gone
+    assert list(place.iterdir()) == []  # the models are gone
+    with Store.open(database, read_only=True) as store:
+        assert [p.ms for _, p in store.known_passes()] == [p["ms"] for p in found["passes"]]
+        assert {r.n_threads for _, r in store.stream_reads()} == {int(n) for n in found["stream_gb_s"]}
+        assert [run.status for run in store.runs()] == ["finished"]
 
 
 def test_one_size_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

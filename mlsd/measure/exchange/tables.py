@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from typing import Any, Literal
 
 from mlsd.measure.rows import TrialFilter, comparability_key
-from mlsd.measure.store import Store, Table
+from mlsd.measure.machine_store import Table
+from mlsd.measure.store import Store
 from mlsd.units import NS_PER_S
 
 Kind = Literal["text", "integer", "number", "flag"]
