@@ -47,7 +47,8 @@ def draft_from(model: str, output: Path, as_json: bool, **options: Any) -> None:
 
     --calibrate searches which blocks to leave out, on MODEL's own continuation of the first half of --text: `greedy`
     takes one block after another, `conflayers` those whose output is less confident than their neighbours'. What the
-    set gets accepted is measured on the second half, beside as many blocks spread evenly.
+    set gets accepted is measured on the second half, beside as many blocks spread evenly. In hybrids one block with
+    attention always stays.
     """
     from mlsd.gguf_tools.source import Source
     from mlsd.gguf_tools.surgery import write_edit
@@ -60,7 +61,7 @@ def draft_from(model: str, output: Path, as_json: bool, **options: Any) -> None:
     edit = _plan(source, {name: options[name] for name in _CHOICES})
     with byte_progress("Writing", edit.n_bytes) as progress:
         write_edit(source, edit, output, progress=progress)
-    _report(source, edit, output, found, as_json)
+    _report(model, source, edit, output, found, as_json)
 
 
 def _search(file: ModelFile, options: dict[str, Any]) -> LayersFound:
@@ -101,7 +102,7 @@ def _plan(source: Source, options: dict[str, Any]) -> Edit:
     return plan_cut(source, layers, options["component"])
 
 
-def _report(source: Source, edit: Edit, output: Path, found: LayersFound | None, as_json: bool) -> None:
+def _report(model: str, source: Source, edit: Edit, output: Path, found: LayersFound | None, as_json: bool) -> None:
     from mlsd.gguf_tools.cut import write_layers
     from mlsd.gguf_tools.read import trunk_layers
     from mlsd.userdir import file_sha256
@@ -121,6 +122,7 @@ def _report(source: Source, edit: Edit, output: Path, found: LayersFound | None,
                 "weight_bytes": edit.n_bytes,
                 "weight_bytes_model": n_of_model,
                 "calibration": found,
+                "drafter": None if found is None else _drafter(found),
             }
         )
         return
@@ -134,4 +136,10 @@ def _report(source: Source, edit: Edit, output: Path, found: LayersFound | None,
             f"as many blocks spread evenly: {format_percent(found.uniform_acceptance_rate)} "
             f"({found.n_candidates} sets tried in {format_duration(found.search_ns / 1e9)})"
         )
+        note(f"Next: mlsd bench {model} --drafter {_drafter(found)} --gamma 2 (timed, with the model's own memory)")
     note("The draft is a copy: in a run its weights lie in memory next to the target's.")
+
+
+def _drafter(found: LayersFound) -> str:
+    """The method that drafts with the searched blocks left out and is timed."""
+    return "layer-skip:mode=sync,skip=" + "+".join(map(str, found.skipped))

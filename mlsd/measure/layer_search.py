@@ -4,13 +4,17 @@
                 greedy tokens; a few candidates are tried each time, the best of the step before first
     conflayers  leaves out blocks that say little with confidence (`conf_layers`), and keeps the set accepted most
 
-What a set gets accepted is then measured with real rounds on a part of the text that was not searched on.
+What is found stands against as many blocks spread evenly; the better of the two on the searched text is taken. What a
+set gets accepted is then measured with real rounds on a part of the text that was not searched on.
+
+Recurrent memory cannot be cut back after a candidate, so in such models the state after the prompt is saved and loaded
+again (the checkpoint strategy). A set never holds every block with attention: llama.cpp ends the process then.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import msgspec
@@ -25,7 +29,7 @@ from mlsd.engine.rollback import make_rollback
 from mlsd.engine.session import SessionOptions
 from mlsd.engine.taps import CollectTap, SkipTap, TappedSession
 from mlsd.errors import InputError, UnsupportedError
-from mlsd.gguf_tools.cut import state_layers, uniform_skip
+from mlsd.gguf_tools.cut import attention_layers, state_layers, uniform_skip
 from mlsd.gguf_tools.read import trunk_layers
 from mlsd.gguf_tools.source import Source
 from mlsd.measure.conf_layers import module_confidence, select
@@ -46,19 +50,14 @@ Score = tuple[float, float]  # share of tokens kept, and their mean log-probabil
 def search_layers(job: LayerSearchJob) -> LayersFound:
     """Run the search of the job.
 
-    Raises: InputError for a text too short or a share that leaves nothing, UnsupportedError for a recurrent model
-    (its memory cannot be cut back after each candidate) and for conflayers on other block names.
+    Raises: InputError for a text too short or a share that leaves nothing, UnsupportedError for conflayers on an
+    architecture whose blocks' outputs have other names.
     """
     source = Source(Path(job.model.path))
     n_layers = trunk_layers(source) or 0
     uniform = uniform_skip(n_layers, job.fraction)
     if not uniform:
         raise InputError(f"{job.fraction:g} of {n_layers} blocks is less than one block.", hint="Give a larger share.")
-    if state_layers(source):
-        raise UnsupportedError(
-            f"{source.path.name} has recurrent blocks; blocks to leave out are only searched for in attention models.",
-            hint="Name blocks with --skip, or take --fraction alone.",
-        )
     with LlamaModel(Path(job.model.path), n_gpu_layers=job.engine.n_gpu_layers) as model:
         tokens = model.tokenize(job.text)
         n_prompt = len(tokens) // 2
@@ -66,13 +65,14 @@ def search_layers(job: LayerSearchJob) -> LayersFound:
             raise InputError(f"The text has only {len(tokens)} tokens.", hint=f"Give {2 * _LEAST_PROMPT} or more.")
         options = session_options(job.engine, n_prompt + 2 * job.n_tokens + 16)
         with _open(model, options, job) as session:
-            lab = _Lab(session, job, n_layers)
+            lab = _Lab(session, job, source)
             lab.read(tokens[:n_prompt])
             started_ns = time.perf_counter_ns()
             found = lab.greedy(len(uniform)) if job.method == "greedy" else lab.conflayers()
+            as_many = uniform if len(uniform) == len(found) else uniform_skip(n_layers, len(found) / n_layers)
+            found = lab.better(found, as_many)
             search_ns = time.perf_counter_ns() - started_ns
             fresh = tokens[n_prompt:]
-            as_many = uniform if len(uniform) == len(found) else uniform_skip(n_layers, len(found) / n_layers)
             return LayersFound(
                 skipped=found,
                 acceptance_rate=lab.acceptance(found, fresh, job.n_tokens),
@@ -92,11 +92,26 @@ def _open(model: LlamaModel, options: SessionOptions, job: LayerSearchJob) -> Ta
     return session
 
 
+def mixer_names(source: Source) -> list[tuple[str, ...]]:
+    """The tensors of each block whose sum its mixer adds to the residual stream, as llama.cpp's graphs call them."""
+    layers, recurrent = range(trunk_layers(source) or 0), set(state_layers(source))
+    if source.architecture == "falcon-h1":
+        return [(f"attn_out-{layer}", f"ssm_out-{layer}") for layer in layers]
+    if recurrent:  # one kind of mixer a block
+        return [(f"linear_attn_out-{i}" if i in recurrent else f"attn_output-{i}",) for i in layers]
+    return [(f"attn_out-{layer}",) for layer in layers]
+
+
 class _Lab:
     """A text, the model's own continuation of it, and sets of blocks tried on both."""
 
-    def __init__(self, session: TappedSession, job: LayerSearchJob, n_layers: int) -> None:
-        self._session, self._job, self._n_layers = session, job, n_layers
+    def __init__(self, session: TappedSession, job: LayerSearchJob, source: Source) -> None:
+        self._session, self._job = session, job
+        self._mixers = mixer_names(source)
+        self._n_layers = len(self._mixers)
+        self._attention = frozenset(attention_layers(source))
+        self._recurrent = bool(state_layers(source))
+        self._strategy = "checkpoint" if self._recurrent else "trim"
         self._prompt: tuple[int, ...] = ()
         self._output: tuple[int, ...] = ()
         self.n_candidates = 0
@@ -105,10 +120,13 @@ class _Lab:
         """Take in a text and continue it greedily; the continuation is what a draft would have to predict."""
         session = self._session
         limits = GenerationLimits(n_predict=self._job.n_tokens)
-        rollback = make_rollback("trim", session)
+        rollback = make_rollback("trim", session)  # plain decoding takes nothing back
         self._prompt = prompt
         self._output = generate(session, NoDrafter(), rollback, prompt, limits, MonotonicClock()).tokens
-        session.truncate(len(prompt))
+        session.clear()
+        session.decode(prompt)
+        if self._recurrent:
+            session.save_state()
 
     def score(self, skipped: Iterable[int]) -> Score:
         """How many of the continuation's tokens the draft without `skipped` would choose after the true ones before.
@@ -120,57 +138,86 @@ class _Lab:
         with session.tapped(SkipTap(tuple(skipped))):
             session.decode(output[:-1], n_outputs=len(output) - 1)
         rows = log_softmax(session.logits())
+        if self._recurrent:
+            session.load_state()
         session.truncate(len(self._prompt))
         wanted = np.array(output[1:])
         return float((rows.argmax(axis=1) == wanted).mean()), float(rows[np.arange(len(wanted)), wanted].mean())
 
     def greedy(self, n_skip: int) -> tuple[int, ...]:
-        """`n_skip` blocks, left out one after another."""
-        scores = {layer: self.score((layer,)) for layer in range(1, self._n_layers - 1)}
-        chosen: list[int] = [max(scores, key=lambda layer: scores[layer])]
-        while len(chosen) < n_skip:
-            del scores[chosen[-1]]
-            promising = sorted(scores, key=lambda layer: scores[layer], reverse=True)[:_TRIED_A_STEP]
-            scores.update({layer: self.score((*chosen, layer)) for layer in promising})
+        """`n_skip` blocks, left out one after another; fewer where no other block may go."""
+        chosen: list[int] = []
+        scores = {layer: self.score((layer,)) for layer in range(1, self._n_layers - 1) if self.may_go((layer,))}
+        promising = list(scores)
+        while promising and len(chosen) < n_skip:
             chosen.append(max(promising, key=lambda layer: scores[layer]))
+            del scores[chosen[-1]]
+            allowed = [layer for layer in scores if self.may_go((*chosen, layer))]
+            promising = sorted(allowed, key=lambda layer: scores[layer], reverse=True)[:_TRIED_A_STEP]
+            if len(chosen) < n_skip:
+                scores.update({layer: self.score((*chosen, layer)) for layer in promising})
         return tuple(sorted(chosen))
+
+    def may_go(self, skipped: Iterable[int]) -> bool:
+        """Whether a file without these blocks can be loaded: one block with attention must stay."""
+        return not self._attention <= set(skipped)
+
+    def better(self, found: tuple[int, ...], even: tuple[int, ...]) -> tuple[int, ...]:
+        """The set of the two that is accepted more on the searched text; the even one only if it may go."""
+        if found == even or not self.may_go(even):
+            return found
+        return max((found, even), key=lambda skipped: self.acceptance(skipped, self._prompt, self._job.n_tokens))
 
     def conflayers(self) -> tuple[int, ...]:
         """The set accepted most of those that confidence chooses along the continuation."""
         text = (*self._prompt, *self._output)
         first = len(self._prompt)
-        best: tuple[float, tuple[int, ...]] = (-1.0, uniform_skip(self._n_layers, self._job.fraction))
+        best: tuple[float, tuple[int, ...]] = (-1.0, ())
         for i in range(_CONF_CHOICES):
             end = first + i * _CONF_INTERVAL
             if end > len(text):
                 break
-            skipped = select(self._confidence(text[max(0, end - _CONF_WINDOW) : end]), self._job.fraction)
+            confidence = self._confidence(text[max(0, end - _CONF_WINDOW) : end])
+            skipped = self._with_attention(select(confidence, self._job.fraction), confidence)
             if skipped:
                 best = max(best, (self.acceptance(skipped, text[:end], _CONF_INTERVAL), skipped))
+        if not best[1]:
+            raise UnsupportedError(
+                f"Confidence leaves no set of {self._n_layers} blocks to choose.", hint="Search with greedy instead."
+            )
         return best[1]
 
+    def _with_attention(self, skipped: tuple[int, ...], confidence: Sequence[float]) -> tuple[int, ...]:
+        """`skipped`, but for the most confident block with attention where all of them would go."""
+        if self.may_go(skipped):
+            return skipped
+        kept = max(self._attention, key=lambda layer: confidence[layer])
+        return tuple(layer for layer in skipped if layer != kept)
+
     def _confidence(self, tokens: tuple[int, ...]) -> list[float]:
-        """Confidence of each block's attention and feed-forward output, summed."""
+        """Confidence of what each block's mixer and feed-forward half add to the residual stream, summed."""
         session = self._session
-        names = {kind: [f"{kind}-{layer}" for layer in range(self._n_layers)] for kind in ("attn_out", "ffn_out")}
-        tap = CollectTap([*names["attn_out"], *names["ffn_out"]], session.n_embd)
+        modules = [*self._mixers, *((f"ffn_out-{layer}",) for layer in range(self._n_layers))]
+        tap = CollectTap([name for module in modules for name in module], session.n_embd)
         session.clear()
         with session.tapped(tap):
             session.decode(tokens, n_outputs=1)
-        missing = [name for kind in names.values() for name in kind if name not in tap.values]
+        missing = sorted(tap.names - tap.values.keys())
         if missing:
             raise UnsupportedError(
                 f"The graph of this architecture has no tensor {missing[0]}.", hint="Search with greedy instead."
             )
-        confidence = {name: module_confidence(values) for name, values in tap.values.items()}
-        return [confidence[a] + confidence[f] for a, f in zip(names["attn_out"], names["ffn_out"], strict=True)]
+        confidence = [module_confidence(np.sum([tap.values[name] for name in module], axis=0)) for module in modules]
+        return [
+            mixer + ffn for mixer, ffn in zip(confidence[: self._n_layers], confidence[self._n_layers :], strict=True)
+        ]
 
     def acceptance(self, skipped: tuple[int, ...], prompt: tuple[int, ...], n_predict: int) -> float:
         """Accepted / proposed over real rounds after `prompt`, the draft reading the model's own memory."""
         session = self._session
         self.n_candidates += 1
-        drafter = InPlaceDraft(session, SkipTap(skipped), recurrent=False, sampling=Sampling())
+        drafter = InPlaceDraft(session, SkipTap(skipped), recurrent=self._recurrent, sampling=Sampling())
         limits = GenerationLimits(n_predict=n_predict, gamma=self._job.gamma)
-        result = generate(session, drafter, make_rollback("trim", session), prompt, limits, MonotonicClock())
+        result = generate(session, drafter, make_rollback(self._strategy, session), prompt, limits, MonotonicClock())
         proposed = sum(r.proposed for r in result.rounds)
         return sum(r.accepted for r in result.rounds) / proposed if proposed else 0.0

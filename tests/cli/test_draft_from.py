@@ -9,11 +9,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from mlsd.gguf_tools.read import model_facts
+from mlsd.gguf_tools.read import model_facts, trunk_layers
 from mlsd.gguf_tools.shapes import TINY
 from mlsd.gguf_tools.source import Source
 from mlsd.gguf_tools.surgery import keep_layers, write_edit
 from mlsd.gguf_tools.write import write_random
+from mlsd.prompts import load_prompt
 from tests.cli.conftest import Ran
 
 Mlsd = Callable[..., Ran]
@@ -43,6 +44,29 @@ def test_the_answer_names_the_blocks_the_parameters_and_the_bytes(mlsd: Mlsd, ti
     assert "Blocks 0-2 of 0-5" in result.out
     assert "parameters" in result.out
     assert "of the model" in result.out
+
+
+@pytest.mark.parametrize("name", ["qwen35moe", "falcon-h1"])
+def test_a_searched_draft_of_a_hybrid_is_written_and_timed_with_the_models_own_memory(
+    mlsd: Mlsd, tiny: Path, tmp_path: Path, name: str
+) -> None:
+    text, out, model = tmp_path / "text.txt", tmp_path / "draft.gguf", tiny / f"{name}.gguf"
+    text.write_text(load_prompt("reasoning").text * 2, encoding="utf-8")
+    search = ("--calibrate", "greedy", "--fraction", 0.25, "--text", text, "--n-threads", 1)
+    result = mlsd("draft-from", model, *search, "-o", out, "--json")
+    assert result.code == 0, result.err
+    answer = json.loads(result.out)
+    skipped = answer["calibration"]["skipped"]
+    assert answer["layers"] == [layer for layer in range(answer["n_layers_model"]) if layer not in skipped]
+    assert trunk_layers(Source(out)) == len(answer["layers"])
+    assert answer["drafter"] == "layer-skip:mode=sync,skip=" + "+".join(map(str, skipped))
+    options = ("--gamma", 2, "--n-threads", 1, "--n-predict", 16, "--repeats", 1, "--json")
+    timed = mlsd("bench", model, "--drafter", answer["drafter"], *options)
+    assert timed.code == 0, timed.err
+    sd = next(trial for trial in json.loads(timed.out)["trials"] if trial["arm"] == "sd")
+    assert sd["valid"] is True
+    assert sd["stats"]["sync_ns"] > 0
+    assert "timed" not in sd["stats"]
 
 
 @pytest.mark.parametrize(

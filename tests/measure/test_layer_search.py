@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mlsd.engine.llama import LlamaModel
 from mlsd.errors import InputError, UnsupportedError
-from mlsd.gguf_tools.cut import uniform_skip
+from mlsd.gguf_tools.cut import attention_layers, plan_cut, uniform_skip
+from mlsd.gguf_tools.shapes import TINY
+from mlsd.gguf_tools.source import Source
+from mlsd.gguf_tools.write import write_random
 from mlsd.measure.conf_layers import module_confidence, select
 from mlsd.measure.job import LayerSearchJob, LayersFound, ModelFile
 from mlsd.measure.layer_search import search_layers
+from mlsd.prompts import load_prompt
 from mlsd.records import EngineOptions, ModelRef
+from mlsd.resources import asset_path
+from tests.conftest import ARCHITECTURES
+from tests.drafters.arena import Arena, Run, prompt_of
 
 TEXT = (
     "The bicycle began as a wooden machine with two wheels and no pedals. The rider sat on a saddle and pushed the "
@@ -22,6 +33,32 @@ TEXT = (
     "Plants turn the energy of light into sugar. They take carbon dioxide from the air and water from the soil, and "
     "give oxygen back. Explain the two stages of this process in simple words, and say where each of them happens."
 )
+
+CODE = """
+
+class Queue:
+    def __init__(self, maxsize=0):
+        self.maxsize = maxsize
+        self._items = []
+
+    def put(self, item, block=True, timeout=None):
+        if self.maxsize > 0 and len(self._items) >= self.maxsize:
+            raise ValueError("queue is full")
+        self._items.append(item)
+
+    def get(self, default=None):
+        try:
+            return self._items.pop()
+        except IndexError:
+            return default
+
+
+def read_lines(path, encoding=None):
+    with open(path, encoding=encoding) as file:
+        for line in file:
+            yield line.strip()
+"""
+PROMPT = prompt_of(3)
 
 
 def search(path: Path, method: str, fraction: float, **options: object) -> LayersFound:
@@ -59,19 +96,78 @@ def test_a_block_less_confident_than_its_neighbours_goes_first() -> None:
     assert select([1.0, 1.0, 1.1, 0.2, 1.0, 1.1, 1.0, 1.0, 1.0, 1.0], 0.1) == (3,)
 
 
+@pytest.fixture(scope="module")
+def models(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """The tiny models; a deeper falcon-h1, as confidence compares blocks with their neighbours."""
+    deep = tmp_path_factory.mktemp("deep") / "falcon-h1-deep.gguf"
+    write_random(deep, msgspec.structs.replace(TINY["falcon-h1"], n_layers=6), seed=1)
+    return {**{name: tiny / f"{name}.gguf" for name in ARCHITECTURES}, "falcon-h1": deep}
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
 @pytest.mark.parametrize("method", ["greedy", "conflayers"])
-def test_a_search_on_a_tiny_model_names_blocks_and_measures_them(tiny: Path, method: str) -> None:
-    found = search(tiny / "llama.gguf", method, 0.34, n_tokens=32)
+def test_what_a_search_finds_is_exact_and_accepted_by_sync_as_in_place(
+    models: dict[str, Path], architecture: str, method: str
+) -> None:
+    path = models[architecture]
+    found = search(path, method, 0.34, n_tokens=32)
     assert found.n_candidates > 2
     assert found.skipped
     assert 0 not in found.skipped
     assert len(found.uniform) == len(found.skipped)
-    assert 0 <= found.acceptance_rate <= 1
+    assert_exact_and_alike(path, found.skipped, PROMPT, 40)
+
+
+def assert_exact_and_alike(path: Path, skipped: Sequence[int], prompt: Sequence[int], n_predict: int) -> None:
+    """The set in place and as a synced file: the target's output, equal counts, and a judge that sees a wrong token."""
+    layers = "+".join(map(str, skipped))
+    with closing(Arena({"model": path}, n_ctx=1024)) as arena:
+        runs = [
+            arena.run("model", f"layer-skip:mode={mode},skip={layers}", 2, prompt, n_predict)
+            for mode in ("inplace", "sync")
+        ]
+        for run in runs:
+            arena.assert_exact("model", prompt, run)
+            assert arena.verdict("model", prompt, forge(run)).verdict == "diverged"
+    assert "sync_ns" in runs[1].stats, "sync fell back"
+    in_place, synced = ([(r.proposed, r.accepted) for r in run.generation.rounds] for run in runs)
+    assert in_place == synced
+
+
+def forge(run: Run) -> Run:
+    """The run with one output token that the model does not like at all."""
+    tokens = list(run.tokens)
+    tokens[20] = (tokens[20] + 1) % 256
+    return Run(msgspec.structs.replace(run.generation, tokens=tuple(tokens)), run.stats, run.options)
+
+
+def test_a_block_with_attention_stays_whatever_the_share(tmp_path: Path) -> None:
+    """Six blocks, one of them with attention and neither the first nor the last."""
+    path = tmp_path / "one-attention.gguf"
+    write_random(path, msgspec.structs.replace(TINY["qwen35"], n_layers=6), seed=1)
+    assert attention_layers(Source(path)) == (3,)
+    for method in ("greedy", "conflayers"):
+        found = search(path, method, 0.6, n_tokens=24)
+        assert 3 not in found.skipped
+        assert found.skipped
+        plan_cut(Source(path), [layer for layer in range(6) if layer not in found.skipped])  # can be written
+
+
+@pytest.mark.parametrize("name", ["tiny-moe", "tiny-dense"])
+def test_on_a_trained_hybrid_a_searched_set_is_at_least_as_good_as_an_even_one(name: str) -> None:
+    path, text = asset_path(f"tiny/{name}.gguf"), load_prompt("code").text + CODE
+    found = search(path, "greedy", 0.25, text=text, n_tokens=64)
+    assert len(found.skipped) == 2
+    assert found.acceptance_rate >= found.uniform_acceptance_rate
+    assert found.acceptance_rate > 0.3
+    with LlamaModel(path) as model:
+        prompt = model.tokenize(load_prompt("code").text)
+    assert_exact_and_alike(path, found.skipped, prompt, 48)
 
 
 def test_what_cannot_be_searched_is_refused(tiny: Path) -> None:
-    with pytest.raises(UnsupportedError, match="recurrent blocks"):
-        search(tiny / "qwen35.gguf", "greedy", 0.3)
+    with pytest.raises(UnsupportedError, match="no set of 4 blocks"):
+        search(tiny / "falcon-h1.gguf", "conflayers", 0.34)
     with pytest.raises(InputError, match="less than one block"):
         search(tiny / "llama.gguf", "greedy", 0.01)
     with pytest.raises(InputError, match="tokens"):
