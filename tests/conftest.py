@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from mlsd.gguf_tools.perturb import perturb
-from mlsd.gguf_tools.shapes import TINY
+from mlsd.gguf_tools.shapes import TINY, TINY_ATTENTION
 from mlsd.gguf_tools.write import write_random
 
 ARCHITECTURES = ("qwen35", "qwen35moe", "llama", "falcon-h1")
@@ -31,12 +31,12 @@ def shared_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder that `mlsd tiny` writes: random models of every architecture, perturbed and unrelated copies."""
+    """What `mlsd tiny` writes for every name it knows: random models, perturbed and unrelated copies."""
     folder = tmp_path_factory.mktemp("tiny")
-    for name in ARCHITECTURES:
+    for name, shape in {**TINY, **TINY_ATTENTION}.items():
         base = folder / f"{name}.gguf"
-        write_random(base, TINY[name], seed=1)
-        write_random(folder / f"{name}-other.gguf", TINY[name], seed=2)
+        write_random(base, shape, seed=1)
+        write_random(folder / f"{name}-other.gguf", shape, seed=2)
         perturb(base, folder / f"{name}-noise003.gguf", noise=0.003)
         perturb(base, folder / f"{name}-noise01.gguf", noise=0.01)
     return folder

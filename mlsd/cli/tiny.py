@@ -12,7 +12,7 @@ from mlsd.units import format_bytes
 
 @click.command()
 @click.argument("out_dir", type=click.Path(file_okay=False, path_type=Path))
-@click.option("--only", multiple=True, metavar="NAME", help="Only this model; may be repeated. Also qwen35-mtp.")
+@click.option("--only", multiple=True, metavar="NAME", help="Only this; may be repeated. Also qwen2, qwen3, qwen3moe.")
 @click.option("--artefact", is_flag=True, help="Also qwen35moe-large: 0.4 billion weights, 0.4 GB.")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Another seed, another set.")
 @click.option("--precision", default="Q8_0", show_default=True, help="F32, F16 or Q8_0.")

@@ -13,6 +13,9 @@ from mlsd.gguf_tools.vocabulary import MIN_VOCAB
 
 _FAMILIES = {
     "llama": "llama",
+    "qwen2": "qwen2",
+    "qwen3": "qwen3",
+    "qwen3_moe": "qwen3moe",
     "qwen3_5": "qwen35",
     "qwen3_5_text": "qwen35",
     "qwen3_5_moe": "qwen35moe",
@@ -67,15 +70,15 @@ def _shape(name: str, architecture: str, text: dict[str, Any]) -> Shape:
     }
     if architecture == "falcon-h1":
         parts |= _mamba(text)
-    elif architecture != "llama":
+    elif architecture.startswith("qwen35"):
         parts |= _delta_net(text, head_dim, rope)
-    if architecture == "qwen35moe":
+    if architecture in ("qwen35moe", "qwen3moe"):
         parts |= {
             "n_ff": 0,
             "n_experts": int(text["num_experts"]),
             "n_experts_used": int(text["num_experts_per_tok"]),
             "n_ff_expert": int(text["moe_intermediate_size"]),
-            "n_ff_shared": int(text["shared_expert_intermediate_size"]),
+            "n_ff_shared": int(text.get("shared_expert_intermediate_size", 0)),
         }
     return msgspec.convert(parts, Shape)
 

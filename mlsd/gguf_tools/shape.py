@@ -13,7 +13,8 @@ from typing import Literal
 from mlsd.errors import InputError
 from mlsd.records import Record
 
-Architecture = Literal["qwen35", "qwen35moe", "llama", "falcon-h1"]
+Architecture = Literal["qwen35", "qwen35moe", "llama", "falcon-h1", "qwen2", "qwen3", "qwen3moe"]
+_MIXTURES = ("qwen35moe", "qwen3moe")
 
 # What a tensor is for. It decides how random weights are scaled, which tensors keep full precision when the rest is
 # quantized, and what is read for one token.
@@ -25,6 +26,7 @@ Kind = Literal[
     "experts",
     "router",
     "shared_gate",
+    "bias",
     "conv",
     "conv_bias",
     "decay",
@@ -117,9 +119,8 @@ _Part = tuple[str, tuple[int, ...], Kind]
 def _block(shape: Shape, layer: int) -> Iterator[_Part]:
     """The parts of one block: mixer, feed-forward, and what ties a prediction block to the trunk."""
     n_embd = shape.n_embd
-    qwen = shape.architecture in ("qwen35", "qwen35moe")
     yield "attn_norm.weight", (n_embd,), "norm"
-    if qwen:
+    if shape.architecture in ("qwen35", "qwen35moe"):
         yield "post_attention_norm.weight", (n_embd,), "norm"
         yield from _delta_net(shape) if shape.is_recurrent(layer) else _attention(shape, gated=True)
     else:
@@ -138,13 +139,20 @@ def _block(shape: Shape, layer: int) -> Iterator[_Part]:
 
 
 def _attention(shape: Shape, *, gated: bool) -> Iterator[_Part]:
-    """Softmax attention; `gated` doubles the query projection (a gate for each head) and normalises heads."""
-    n_embd, width = shape.n_embd, shape.n_head * shape.head_dim
+    """Softmax attention; `gated` doubles the query projection: a gate for each head.
+
+    All kinds of Qwen3 normalise queries and keys; Qwen2 adds biases to them and to the values.
+    """
+    n_embd, width, width_kv = shape.n_embd, shape.n_head * shape.head_dim, shape.n_head_kv * shape.head_dim
     yield "attn_q.weight", (n_embd, 2 * width if gated else width), "matrix"
-    yield "attn_k.weight", (n_embd, shape.n_head_kv * shape.head_dim), "matrix"
-    yield "attn_v.weight", (n_embd, shape.n_head_kv * shape.head_dim), "matrix"
+    yield "attn_k.weight", (n_embd, width_kv), "matrix"
+    yield "attn_v.weight", (n_embd, width_kv), "matrix"
     yield "attn_output.weight", (width, n_embd), "matrix"
-    if gated:
+    if shape.architecture == "qwen2":
+        yield "attn_q.bias", (width,), "bias"
+        yield "attn_k.bias", (width_kv,), "bias"
+        yield "attn_v.bias", (width_kv,), "bias"
+    if shape.architecture.startswith("qwen3"):
         yield "attn_q_norm.weight", (shape.head_dim,), "norm"
         yield "attn_k_norm.weight", (shape.head_dim,), "norm"
 
@@ -201,13 +209,15 @@ def _check(shape: Shape) -> None:
         problems.append("layers, widths, heads and vocabulary must be positive")
     elif shape.n_head % shape.n_head_kv:
         problems.append(f"{shape.n_head} heads cannot share {shape.n_head_kv} key heads evenly")
-    if bool(shape.n_experts) != (shape.architecture == "qwen35moe"):
-        problems.append("routed experts belong to qwen35moe and to nothing else")
+    if bool(shape.n_experts) != (shape.architecture in _MIXTURES):
+        problems.append(f"routed experts belong to {' and '.join(_MIXTURES)}, and to nothing else")
     elif not 0 <= shape.n_experts_used <= shape.n_experts:
         problems.append(f"{shape.n_experts_used} of {shape.n_experts} experts cannot be used for a token")
     if shape.n_mtp_blocks and shape.architecture not in ("qwen35", "qwen35moe"):
         problems.append(f"{shape.architecture} has no multi-token-prediction blocks")
     if shape.architecture.startswith("qwen35") and shape.inner_size != shape.n_state_heads * shape.state_size:
         problems.append("the recurrent width must be value heads times head width")
+    if shape.architecture == "qwen2" and shape.n_head * shape.head_dim != shape.n_embd:
+        problems.append("the heads of qwen2 together are as wide as the embedding")
     if problems:
         raise InputError(f"Shape {shape.name} is impossible: {'; '.join(problems)}.", hint="Correct its numbers.")

@@ -72,6 +72,21 @@ TINY: dict[str, Shape] = {
     ),
 }
 
+# Attention-only Qwen models: biases on queries, keys and values; normalised heads; experts. Written only by name.
+TINY_ATTENTION: dict[str, Shape] = {
+    "qwen2": msgspec.structs.replace(TINY["llama"], name="qwen2", architecture="qwen2", head_dim=32),
+    "qwen3": msgspec.structs.replace(TINY["llama"], name="qwen3", architecture="qwen3"),
+    "qwen3moe": msgspec.structs.replace(
+        TINY["llama"],
+        name="qwen3moe",
+        architecture="qwen3moe",
+        n_ff=0,
+        n_experts=16,
+        n_experts_used=4,
+        n_ff_expert=64,
+    ),
+}
+
 # Its prediction block drafts for it; written only when it is asked for by name.
 TINY_MTP = msgspec.structs.replace(_TINY_QWEN, name="qwen35-mtp", n_mtp_blocks=1)
 

@@ -23,7 +23,7 @@ from mlsd.gguf_tools.weigh import block_of
 from mlsd.records import Record
 
 _HYBRIDS = ("qwen35", "qwen35moe")
-# Blocks of these do not depend on their number (read in src/models of llama.cpp; the tests cut the tiny ones).
+# Blocks of these do not depend on their number (read in src/models of llama.cpp; the tests cut a tiny one of each).
 RENUMBERABLE = ("llama", "qwen2", "qwen3", "qwen3moe", "falcon-h1", *_HYBRIDS)
 RECURRENT_LAYERS = "attention.recurrent_layers"
 _INTERVAL = "full_attention_interval"

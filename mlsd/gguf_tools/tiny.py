@@ -8,7 +8,7 @@ from pathlib import Path
 from mlsd.errors import InputError
 from mlsd.gguf_tools.perturb import perturb
 from mlsd.gguf_tools.shape import Shape
-from mlsd.gguf_tools.shapes import ARTEFACT_TARGET, TINY, TINY_MTP
+from mlsd.gguf_tools.shapes import ARTEFACT_TARGET, TINY, TINY_ATTENTION, TINY_MTP
 from mlsd.gguf_tools.stream import Progress
 from mlsd.gguf_tools.write import write_random
 from mlsd.records import Record
@@ -17,7 +17,8 @@ from mlsd.userdir import digest
 # Suffix of a perturbed copy -> how far its weights are from the original's, as a fraction of each weight.
 NOISES = {"-noise003": 0.003, "-noise01": 0.01}
 OTHER = "-other"
-_SHAPES = {**TINY, TINY_MTP.name: TINY_MTP, ARTEFACT_TARGET.name: ARTEFACT_TARGET}
+_ALONE = {shape.name: shape for shape in (TINY_MTP, ARTEFACT_TARGET)}
+_SHAPES = {**TINY, **TINY_ATTENTION, **_ALONE}
 
 
 class TinyFile(Record, frozen=True, kw_only=True):
@@ -54,7 +55,7 @@ def write_tiny_set(
         shape, base = _SHAPES[name], folder / f"{name}.gguf"
         write_random(base, shape, seed=seed, precision=precision, progress=progress)
         yield _file(base, shape, seed)
-        if name not in TINY:
+        if name in _ALONE:
             continue
         for suffix, noise in NOISES.items():
             copy = folder / f"{name}{suffix}.gguf"

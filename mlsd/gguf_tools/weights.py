@@ -30,6 +30,7 @@ _GAINS = {
     "output": 3.0,
 }
 _EMBEDDING_STD = 0.5
+_BIAS_STD = 0.2
 _NORM_STD = 0.1
 _HEAD_NORM_MEAN = 1.5
 
@@ -55,6 +56,8 @@ def spread(spec: TensorSpec) -> float:
     match spec.kind:
         case "embedding":
             return _EMBEDDING_STD
+        case "bias":
+            return _BIAS_STD
         case "norm" | "skip" | "time_step" | "decay" | "conv_bias":
             return _NORM_STD
         case "conv":

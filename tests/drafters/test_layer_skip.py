@@ -23,6 +23,9 @@ from tests.drafters.arena import Arena, Run, prompt_of
 # A cut for each kind of draft an architecture allows.
 CUTS = {
     "llama": ("skip=2+4", "exit=3", "fraction=0.33"),
+    "qwen2": ("skip=2+4", "fraction=0.33"),
+    "qwen3": ("skip=1+2", "exit=3"),
+    "qwen3moe": ("skip=2+4",),
     "qwen35": ("skip=2", "skip=1+3", "exit=5", "component=recurrent", "component=recurrent-blocks"),
     "qwen35moe": ("skip=5",),
     "falcon-h1": ("skip=1", "exit=2", "component=recurrent", "component=attention", "component=recurrent,skip=2"),

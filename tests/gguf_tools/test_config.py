@@ -73,6 +73,21 @@ def test_a_parallel_hybrid_is_read_too(tmp_path):
     assert any(spec.part == "ssm_in" and spec.dims == (576, 1536 * 2 + 256 + 24) for spec in tensors(shape))
 
 
+def test_dense_and_sparse_attention_models_of_qwen_are_read_too(tmp_path):
+    dense, sparse = {**LLAMA, "model_type": "qwen2"}, {**LLAMA, "model_type": "qwen3_moe", "head_dim": 128}
+    sparse |= {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 96}
+    parts = {spec.part: spec.dims for spec in tensors(shape_from_config(write(tmp_path, sparse)))}
+    assert parts["ffn_up_exps"] == (576, 96, 8)
+    assert parts["attn_q_norm"] == (128,)
+    assert "ffn_up" not in parts
+    assert "ffn_up_shexp" not in parts
+    names = {spec.name for spec in tensors(shape_from_config(write(tmp_path, dense)))}
+    assert {"blk.29.attn_q.bias", "blk.29.attn_v.bias"} <= names
+    plain = {spec.name for spec in tensors(shape_from_config(write(tmp_path, {**LLAMA, "model_type": "qwen3"})))}
+    assert "blk.0.attn_k_norm.weight" in plain
+    assert "blk.0.attn_k.bias" not in plain
+
+
 @pytest.mark.parametrize(
     ("content", "words"),
     [

@@ -4,7 +4,7 @@ import pytest
 from mlsd.errors import ModelFileError
 from mlsd.gguf_tools.perturb import perturb
 from mlsd.gguf_tools.read import model_facts
-from mlsd.gguf_tools.shapes import TINY
+from mlsd.gguf_tools.shapes import TINY, TINY_ATTENTION
 from mlsd.gguf_tools.source import Source
 from mlsd.gguf_tools.storage import Stored
 from mlsd.gguf_tools.stream import new_gguf
@@ -13,6 +13,7 @@ from mlsd.gguf_tools.weigh import weigh
 from mlsd.records import ModelRef
 from mlsd.userdir import digest
 
+SHAPES = {**TINY, **TINY_ATTENTION}
 F32, Q8_0 = gguf.GGMLQuantizationType.F32, gguf.GGMLQuantizationType.Q8_0
 
 
@@ -38,9 +39,9 @@ def test_a_tied_embedding_is_read_as_the_head():
     assert weigh(tensors).active.n_parameters == 3200
 
 
-@pytest.mark.parametrize("name", TINY)
+@pytest.mark.parametrize("name", SHAPES)
 def test_facts_of_a_tiny_model_agree_with_its_shape(name, tiny):
-    shape = TINY[name]
+    shape = SHAPES[name]
     facts = model_facts(tiny / f"{name}.gguf")
     assert facts.ref == ModelRef(
         id=name, sha256=digest(tiny / f"{name}.gguf"), n_bytes=(tiny / f"{name}.gguf").stat().st_size

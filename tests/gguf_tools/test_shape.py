@@ -3,13 +3,15 @@ import pytest
 
 from mlsd.errors import InputError
 from mlsd.gguf_tools.shape import Shape, tensors
-from mlsd.gguf_tools.shapes import TINY
+from mlsd.gguf_tools.shapes import TINY, TINY_ATTENTION
 from mlsd.gguf_tools.source import Source
 
+SHAPES = {**TINY, **TINY_ATTENTION}
 
-@pytest.mark.parametrize("name", TINY)
+
+@pytest.mark.parametrize("name", SHAPES)
 def test_the_tensor_list_is_what_the_file_holds(name, tiny):
-    listed = {(spec.name, spec.dims) for spec in tensors(TINY[name])}
+    listed = {(spec.name, spec.dims) for spec in tensors(SHAPES[name])}
     assert listed == {(tensor.name, tensor.dims) for tensor in Source(tiny / f"{name}.gguf").tensors}
 
 
@@ -44,6 +46,8 @@ def test_a_prediction_block_has_attention_and_what_ties_it_to_the_trunk():
         ({"n_head": 3, "n_head_kv": 2}, "cannot share"),
         ({"n_experts": 4}, "belong to qwen35moe"),
         ({"inner_size": 96}, "recurrent width"),
+        ({"architecture": "qwen2"}, "as wide as the embedding"),
+        ({"architecture": "qwen3moe"}, "belong to qwen35moe and qwen3moe"),
     ],
 )
 def test_an_impossible_shape_is_refused_with_its_reason(change, words):

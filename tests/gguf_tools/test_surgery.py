@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from mlsd.engine.llama import LlamaModel
 from mlsd.engine.session import SessionOptions
 from mlsd.errors import InputError, ModelFileError
-from mlsd.gguf_tools.shapes import TINY
+from mlsd.gguf_tools.shapes import TINY, TINY_ATTENTION
 from mlsd.gguf_tools.source import Source
 from mlsd.gguf_tools.surgery import (
     attention_only,
@@ -22,6 +22,7 @@ from mlsd.gguf_tools.surgery import (
 )
 from mlsd.gguf_tools.write import write_random
 
+SHAPES = {**TINY, **TINY_ATTENTION}
 TOKENS = list(range(40, 60))
 OUTPUTS = ["attn_output", "ssm_out", "ffn_down", "ffn_down_exps", "ffn_down_shexp"]
 
@@ -44,14 +45,14 @@ def silenced(source, layers, path):
     return edited(source, silence(edit, OUTPUTS, layers=layers), path)
 
 
-@pytest.mark.parametrize("name", TINY)
+@pytest.mark.parametrize("name", SHAPES)
 def test_a_copy_with_every_block_is_the_same_network(name, tiny, tmp_path):
     source = Source(tiny / f"{name}.gguf")
     copy = edited(source, keep_layers(source, range(source.own("block_count"))), tmp_path / "copy.gguf")
     assert np.array_equal(copy, logits(source.path))
 
 
-@pytest.mark.parametrize("name", TINY)
+@pytest.mark.parametrize("name", SHAPES)
 def test_leaving_blocks_out_equals_blocks_that_add_nothing(name, tiny, tmp_path):
     source = Source(tiny / f"{name}.gguf")
     n_layers = source.own("block_count")
@@ -61,9 +62,9 @@ def test_leaving_blocks_out_equals_blocks_that_add_nothing(name, tiny, tmp_path)
     assert np.array_equal(subset, silenced(source, left_out, tmp_path / "silenced.gguf"))
 
 
-@pytest.mark.parametrize("name", TINY)
+@pytest.mark.parametrize("name", SHAPES)
 def test_an_early_exit_is_the_model_of_that_many_blocks(name, tmp_path):
-    shape = TINY[name]
+    shape = SHAPES[name]
     write_random(tmp_path / "whole.gguf", shape, seed=3)
     half = shape.n_layers // 2
     write_random(tmp_path / "half.gguf", msgspec.structs.replace(shape, n_layers=half), seed=3)

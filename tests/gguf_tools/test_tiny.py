@@ -6,7 +6,7 @@ import pytest
 from mlsd.engine.llama import LlamaModel
 from mlsd.engine.session import SessionOptions
 from mlsd.errors import InputError
-from mlsd.gguf_tools.shapes import TINY
+from mlsd.gguf_tools.shapes import TINY, TINY_ATTENTION
 from mlsd.gguf_tools.tiny import write_tiny_set
 from mlsd.gguf_tools.vocabulary import MIN_VOCAB, byte_spellings, merges
 
@@ -59,7 +59,7 @@ def test_greedy_text_varies_and_drafts_are_as_close_as_their_names_say(name, tin
     assert agreement["-other"] < 0.1
 
 
-@pytest.mark.parametrize("name", TINY)
+@pytest.mark.parametrize("name", [*TINY, *TINY_ATTENTION])
 def test_a_batch_gives_the_same_bits_as_single_tokens(name, tiny):
     prompt, rows = greedy(tiny / f"{name}.gguf")
     batched = forced(tiny / f"{name}.gguf", prompt, rows.argmax(axis=1))

@@ -1,0 +1,105 @@
+"""Qwen models with attention memory only: as targets, as drafts cut out of them, as the control of the hybrids."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from mlsd.drafters import check_target, preset_gamma, resolve_spec
+from mlsd.drafters.layer_skip import Options, cut_file, plan
+from mlsd.drafters.options import read_options
+from mlsd.errors import ModelFileError
+from mlsd.gguf_tools.shapes import TINY_ATTENTION
+from mlsd.gguf_tools.source import Source
+from mlsd.records import DrafterSpec
+from tests.cli.conftest import Ran, mlsd
+from tests.drafters.arena import Arena, prompt_of
+
+__all__ = ["mlsd"]  # the fixture
+
+Mlsd = Callable[..., Ran]
+N_PREDICT = 40
+CONTROL = "layer-skip:preset=qwen2.5-control"
+
+
+@pytest.mark.parametrize("name", TINY_ATTENTION)
+def test_memory_is_cut_back_and_every_gamma_writes_what_the_target_writes(arena: Arena, name: str) -> None:
+    report = arena.report(arena.path(name))
+    assert (report.target, report.draft) == ("trim", "trim")
+    prompt, accepted = prompt_of(3), 0
+    for gamma in range(1, 9):
+        run = arena.run(name, "draft-model", gamma, prompt, N_PREDICT, draft=f"{name}-noise01")
+        assert run.tokens == arena.plain(name, prompt, N_PREDICT)
+        accepted += run.accepted
+        assert run.accepted < run.proposed, "nothing was rolled back"
+    assert accepted > 8 * 5
+
+
+@pytest.mark.parametrize("name", TINY_ATTENTION)
+def test_trees_are_verified_exactly(arena: Arena, name: str) -> None:
+    prompt = prompt_of(4)
+    for method, draft in (("draft-tree:depth=3,top_k=4", f"{name}-noise01"), ("rest:store=shipped", None)):
+        run = arena.run(name, f"{method},commit=redecode", 16, prompt, N_PREDICT, draft=draft)
+        assert run.tokens == arena.plain(name, prompt, N_PREDICT)
+        kept = arena.run(name, method, 16, prompt, N_PREDICT, draft=draft)
+        arena.assert_exact(name, prompt, kept)
+
+
+@pytest.mark.parametrize("name", TINY_ATTENTION)
+def test_a_cut_draft_grows_trees_for_its_target(name: str, tiny: Path) -> None:
+    prompt, draft = prompt_of(5), cut_file(plan(Source(tiny / f"{name}.gguf"), Options(exit=4)))
+    with closing(Arena({name: tiny / f"{name}.gguf", "cut": draft})) as arena:
+        run = arena.run(name, "draft-tree:depth=3,top_k=4,commit=redecode", 12, prompt, N_PREDICT, draft="cut")
+        assert run.tokens == arena.plain(name, prompt, N_PREDICT)
+        assert run.accepted > 0
+
+
+# --- the control of the component-aware study -----------------------------------------------------------------------
+
+
+def test_the_control_is_a_third_of_the_blocks_at_the_gamma_of_the_hybrids_drafts(arena: Arena) -> None:
+    spec = DrafterSpec(name="layer-skip", options={"preset": "qwen2.5-control"})
+    assert preset_gamma(spec) == preset_gamma(DrafterSpec(name="layer-skip", options={"preset": "falcon-h1-ssm"})) == 2
+    assert resolve_spec(spec).options == {"fraction": 0.33}
+    made = plan(Source(arena.path("qwen2")), read_options(resolve_spec(spec), Options))
+    assert made.edit.layers == (0, 1, 3, 5)
+    assert made.component is None
+
+
+def test_the_control_accepts_what_the_published_method_accepts(arena: Arena) -> None:
+    counts = {}
+    for mode in ("sync", "inplace"):
+        runs = [arena.run("qwen2", f"{CONTROL},mode={mode}", 2, prompt_of(seed), N_PREDICT) for seed in range(3)]
+        for seed, run in enumerate(runs):
+            arena.assert_exact("qwen2", prompt_of(seed), run)
+        counts[mode] = [(r.proposed, r.accepted) for run in runs for r in run.generation.rounds]
+    assert counts["sync"] == counts["inplace"]
+    assert sum(accepted for _, accepted in counts["sync"]) > 0
+
+
+@pytest.mark.parametrize("component", ["recurrent", "recurrent-blocks", "attention"])
+def test_a_model_without_components_is_refused_a_component_draft(tiny: Path, component: str) -> None:
+    spec = DrafterSpec(name="layer-skip", options={"component": component})
+    with pytest.raises(ModelFileError, match=r"no recurrent part|no parallel blocks"):
+        check_target(spec, tiny / "qwen2.gguf")
+
+
+def test_the_control_is_measured_with_both_predictors_of_the_study(mlsd: Mlsd, tiny: Path, tmp_path: Path) -> None:
+    options = ("--n-threads", 1, "--n-predict", 16, "--repeats", 1, "--json")
+    timed = mlsd("bench", tiny / "qwen2.gguf", "--drafter", CONTROL, *options)
+    assert timed.code == 0, timed.err
+    sd = next(trial for trial in json.loads(timed.out)["trials"] if trial["arm"] == "sd")
+    assert (sd["valid"], sd["gamma"]) == (True, 2)
+    assert "sync_fallback" not in sd["stats"]
+
+    draft = tmp_path / "control.gguf"
+    written = mlsd("draft-from", tiny / "qwen2.gguf", "--fraction", 0.33, "-o", draft)
+    assert written.code == 0, written.err
+    compared = mlsd("ppl", tiny / "qwen2.gguf", "--against", draft, "--n-threads", 1, "--n-tokens", 100, "--json")
+    answer = json.loads(compared.out)
+    assert 0 < answer["total_variation"] < 1
+    assert answer["ratio"] > 0
