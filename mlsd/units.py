@@ -5,6 +5,8 @@ Sizes: GB and GB/s are decimal (10^9), GiB is binary (2^30), as the names say.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 NS_PER_S = 1_000_000_000
 NS_PER_MS = 1_000_000
 GB = 1_000_000_000
@@ -54,3 +56,14 @@ def format_number(value: float | None, digits: int = 2) -> str:
 def format_percent(fraction: float | None, digits: int = 1) -> str:
     """A fraction printed as per cent, or a dash when it was not measured."""
     return NOT_MEASURED if fraction is None else f"{100 * fraction:.{digits}f} %"
+
+
+def as_ranges(numbers: Sequence[int]) -> str:
+    """Ascending whole numbers for people: ``0-9,20``."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and runs[-1][-1] == number - 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    return ",".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)

@@ -55,9 +55,13 @@ def costs_from_points(
         raise AnalysisError(f"T(1) was not timed at depth {depth}.", hint="Include 1 in --widths.")
     drafting = {rows: ms for (kind, rows), ms in theirs.items() if kind == "draft_step"}
     draft_rollback = next((ms for (kind, _), ms in theirs.items() if kind == "rollback"), 0.0)
+    # A short calibration does not time every rollback: widths between are read off the line.
+    samples, rollbacks = ({rows: ms for (kind, rows), ms in ours.items() if kind == k} for k in ("sample", "rollback"))
     rest = {
         # With one proposal nothing but confirmed tokens enters the draft's memory, so nothing is rolled back.
-        rows: ours.get(("sample", rows), 0.0) + ours.get(("rollback", rows), 0.0) + (draft_rollback if rows > 2 else 0)
+        rows: (between(samples, rows) if samples else 0.0)
+        + (between(rollbacks, rows) if rollbacks and rows > 1 else 0.0)
+        + (draft_rollback if rows > 2 else 0)
         for rows in verify
     }
     return Costs(

@@ -10,11 +10,12 @@ import click
 from mlsd.cli.options import IntList, engine_options, make_engine, model_file
 from mlsd.cli.output import note, print_json, print_table, table
 from mlsd.errors import InputError
-from mlsd.units import NOT_MEASURED, format_number, format_percent
+from mlsd.units import NOT_MEASURED, as_ranges, format_number, format_percent
 
 if TYPE_CHECKING:
     from mlsd.analysis.calibration import PassTime, TargetCurve
     from mlsd.analysis.experts import CoverageTable
+    from mlsd.measure.calibration import CalibrationResult
     from mlsd.measure.job import CalibrateJob
     from mlsd.records import ModelFacts
 
@@ -29,7 +30,7 @@ _WINDOWS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 16, 17, 24, 32, 33)
 @click.option("--draft", help="Time a draft beside it, and see the experts that its proposals choose.")
 @click.option("--depth", "depths", type=IntList(), default=(128,), help="Positions in the context [default: 128].")
 @click.option("--widths", type=IntList(), default=_WIDTHS, help="k of T(k) [default: 1 to 33, 48, 64].")
-@click.option("--budget-s", type=float, default=120.0, show_default=True, help="Seconds after which timing ends.")
+@click.option("--budget-s", type=float, default=120.0, show_default=True, help="Seconds, loading apart.")
 @click.option("--precision", type=float, default=0.02, show_default=True, help="End when all intervals are narrower.")
 @click.option("--text", "text_file", type=click.Path(dir_okay=False), help="Real text to use [default: a shipped one].")
 @click.option("--no-coverage", is_flag=True, help="Do not ask a mixture for its experts.")
@@ -42,7 +43,7 @@ def calibrate(model: str, draft: str | None, db: Path, as_json: bool, **options:
 
     MODEL and the draft are GGUF paths or ids that `mlsd models list` shows.
     """
-    from mlsd.analysis.calibration import pass_times, target_curve
+    from mlsd.analysis.calibration import not_timed, pass_times, target_curve
     from mlsd.analysis.experts import coverage_table
     from mlsd.measure.calibration import run_and_store
     from mlsd.measure.process import run_info
@@ -51,12 +52,14 @@ def calibrate(model: str, draft: str | None, db: Path, as_json: bool, **options:
     job, facts = _job(model, draft, options)
     with Store.open(db) as store:
         result = run_and_store(job, store, run_info(job.engine), facts, on_repeat=_say)
-    curves = [target_curve(result.target_points, depth) for depth in job.depths]
+    timed = {p.depth for p in result.target_points if p.kind == "target_pass" and p.rows == 1}
+    curves = [target_curve(result.target_points, depth) for depth in job.depths if depth in timed]
     costs = {
         name: [p for p in pass_times(points) if p.kind != "target_pass"]
         for name, points in (("target", result.target_points), ("draft", result.draft_points))
     }
     experts = coverage_table(result.coverage, facts[0], result.loads) if result.coverage else None
+    missing = {depth: not_timed(curves, depth, job.widths) for depth in job.depths}
     if as_json:
         print_json(
             {
@@ -64,6 +67,8 @@ def calibrate(model: str, draft: str | None, db: Path, as_json: bool, **options:
                 "model": facts[0],
                 "draft": facts[1] if draft else None,
                 "half_width": result.half_width,
+                "not_timed": missing,
+                "spent": result.spent,
                 "curves": curves,
                 "costs": costs,
                 "experts": experts,
@@ -72,11 +77,33 @@ def calibrate(model: str, draft: str | None, db: Path, as_json: bool, **options:
         return
     for curve in curves:
         _print_curve(facts[0], curve)
+    for depth, widths in missing.items():
+        if widths:
+            click.echo(f"Not timed at depth {depth} within {job.budget_s:g} s: k = {as_ranges(widths)}.")
     _print_costs(costs)
     if experts is not None:
         _print_experts(experts)
-    worst = format_percent(result.half_width)
-    note(f"{result.n_repeats} repeats; the widest 95 % interval is +-{worst}. Stored in {db}.")
+    click.echo(_summary(result))
+    note(f"Stored in {db}.")
+
+
+def _summary(result: CalibrationResult) -> str:
+    """Repeats, the worst interval, and where the time went."""
+    if result.half_width is None:
+        told = "an interval needs three repeats of every pass; a longer --budget-s gives them"
+    else:
+        told = f"the widest 95 % interval is +-{format_percent(result.half_width)}"
+    repeats = "repeat" if result.n_repeats == 1 else "repeats"
+    text = f"{result.n_repeats} {repeats}; {told}."
+    if result.spent is None:
+        return text
+    seconds = dict(result.spent.seconds)
+    load = seconds.pop("load", 0.0)
+    parts = ", ".join(f"{part} {value:.1f} s" for part, value in seconds.items())
+    text += f" Measuring took {sum(seconds.values()):.1f} s ({parts}), loading {load:.1f} s."
+    if result.spent.rollback_assumed:
+        text += " How states are rolled back was assumed, not tested: `mlsd probe MODEL` tests it."
+    return text
 
 
 def _job(model: str, draft: str | None, options: dict[str, Any]) -> tuple[CalibrateJob, list[ModelFacts]]:

@@ -20,6 +20,7 @@ from mlsd.gguf_tools.surgery import (
     recurrent_layers,
     recurrent_only,
 )
+from mlsd.units import as_ranges
 
 # Parts of a hybrid to draft with. recurrent: attention adds nothing; recurrent-blocks: blocks with attention are left
 # out; attention: the recurrent mixers of parallel blocks add nothing.
@@ -51,13 +52,7 @@ def read_layers(text: str) -> tuple[int, ...]:
 
 def write_layers(layers: Sequence[int]) -> str:
     """The shortest text that `read_layers` reads as `layers`: ``0-9,20``."""
-    runs: list[list[int]] = []
-    for layer in layers:
-        if runs and runs[-1][-1] == layer - 1:
-            runs[-1].append(layer)
-        else:
-            runs.append([layer])
-    return ",".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
+    return as_ranges(layers)
 
 
 def uniform_skip(n_layers: int, fraction: float) -> tuple[int, ...]:

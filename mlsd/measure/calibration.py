@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import msgspec
 
 from mlsd.engine._native import BackendInfo
 from mlsd.hardware import read_environment
-from mlsd.measure.job import CalibrateJob, Passes
+from mlsd.measure.job import CalibrateJob, Passes, Spent
 from mlsd.measure.process import run_calibration
 from mlsd.measure.rows import CalibrationPoint, Coverage, ExpertLoad, model_key
 from mlsd.measure.runner import machine_lock
@@ -26,6 +28,7 @@ class CalibrationResult(Record, frozen=True, kw_only=True):
     draft_points: tuple[CalibrationPoint, ...]
     coverage: tuple[Coverage, ...]
     loads: tuple[ExpertLoad, ...]
+    spent: Spent | None  # what the parts took
 
 
 def run_and_store(
@@ -43,9 +46,9 @@ def run_and_store(
     coverage: tuple[Coverage, ...] = ()
     loads: tuple[ExpertLoad, ...] = ()
     n_repeats, half_width = 0, None
-    plan = {"command": "calibrate", **msgspec.to_builtins(msgspec.structs.replace(job, text=""))}
+    spent: Spent | None = None
     with machine_lock():
-        run_id = store.begin_run(read_environment(backend), plan, job.seed)
+        run_id = store.begin_run(read_environment(backend), stored_plan(job), job.seed)
         store.add_models(models)
         try:
             for event in run_calibration(job):
@@ -55,6 +58,8 @@ def run_and_store(
                     n_repeats, half_width = n_repeats + 1, event.half_width
                     if on_repeat is not None:
                         on_repeat(n_repeats, half_width)
+                elif isinstance(event, Spent):
+                    spent = event
                 else:
                     store.add_coverage(run_id, event.coverage, event.loads)
                     coverage, loads = event.coverage, event.loads
@@ -71,4 +76,16 @@ def run_and_store(
         draft_points=tuple(p for p in points if p.model_key != target),
         coverage=coverage,
         loads=loads,
+        spent=spent,
     )
+
+
+def stored_plan(job: CalibrateJob) -> dict[str, Any]:
+    """What was asked for, as a run records it: models by name and hash, without the text and without a path."""
+    plan: dict[str, Any] = msgspec.to_builtins(job)
+    for role in ("target", "draft"):
+        if plan[role] is not None:
+            plan[role] = plan[role]["ref"]
+    plan["text"] = hashlib.sha256(job.text.encode()).hexdigest()
+    del plan["type"]
+    return {"command": "calibrate", **plan}

@@ -100,14 +100,14 @@ class CalibrateJob(Record, frozen=True, kw_only=True, tag=True):
     depths: tuple[int, ...]  # positions in the context before a pass
     windows: tuple[int, ...] = ()  # of consecutive tokens, for expert coverage; empty: do not ask
     n_experts: int = 0  # routed experts of a layer; 0 for a dense target, which has no coverage
-    budget_s: float = 60.0  # timing ends after the repeat that reaches it
-    precision: float = 0.02  # or as soon as the 95 % interval of every cell's mean is this narrow, relative
-    least_repeats: int = 3
+    budget_s: float = 60.0  # loading apart, the pass that reaches it is the last one
+    precision: float = 0.02  # or timing ends as soon as the 95 % interval of every cell's mean is this narrow, relative
+    least_repeats: int = 0  # so many are made whatever the budget says
     seed: int = 0  # of the order of passes
 
 
 class Passes(Record, frozen=True, kw_only=True, tag=True):
-    """The timed passes of one repeat of a calibration."""
+    """The timed passes of one repeat of a calibration; the budget may have cut it short."""
 
     points: tuple[CalibrationPoint, ...]
     half_width: float | None  # of the widest interval so far, relative; None before three repeats
@@ -118,6 +118,13 @@ class Covered(Record, frozen=True, kw_only=True, tag=True):
 
     coverage: tuple[Coverage, ...]
     loads: tuple[ExpertLoad, ...]
+
+
+class Spent(Record, frozen=True, kw_only=True, tag=True):
+    """What the parts of a calibration took."""
+
+    seconds: dict[str, float]  # by part: load, prefill, passes, rollback, probe, draft, coverage
+    rollback_assumed: bool = False  # how a model is rolled back was not tested, as that would have taken too long
 
 
 class PerplexityJob(Record, frozen=True, kw_only=True, tag=True):
@@ -226,6 +233,7 @@ Event = (
     | Info
     | Passes
     | Covered
+    | Spent
     | Perplexities
     | LayersFound
 )

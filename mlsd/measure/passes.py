@@ -1,7 +1,7 @@
 """One session at a fixed depth, on which passes, draft steps, rollbacks and checkpoints are timed.
 
 A width is timed in a burst: llama.cpp builds its graph anew when the width changes, which a speculative loop of
-constant width pays once, so the first pass of a burst is not counted.
+constant width pays once, so the first pass of a burst is not counted. The time budget is asked after every pass.
 """
 
 from __future__ import annotations
@@ -13,9 +13,11 @@ from mlsd.clock import Clock
 from mlsd.engine.llama import LlamaSession
 from mlsd.engine.rollback import make_rollback
 from mlsd.measure.rows import PassKind
+from mlsd.measure.time_budget import TimeBudget
 from mlsd.records import Record
 
 _BURST = 3  # timed passes a width and repeat, after one that is not counted
+_SINGLES = 3  # steps after a draft's catch-up, which show what the change of width costs
 _SHIFT = 131  # positions of text between repeats
 
 
@@ -32,22 +34,38 @@ class PassBench:
     """One session filled to a depth, to which it returns after everything."""
 
     def __init__(
-        self, session: LlamaSession, clock: Clock, text: Sequence[int], depth: int, repeat: int, *, recurrent: bool
+        self,
+        session: LlamaSession,
+        clock: Clock,
+        text: Sequence[int],
+        depth: int,
+        repeat: int,
+        *,
+        recurrent: bool,
+        budget: TimeBudget,
     ) -> None:
-        self._session, self._clock, self._recurrent = session, clock, recurrent
+        self._session, self._clock, self._recurrent, self._budget = session, clock, recurrent, budget
         self._text, self._depth = text, depth
         self._start = repeat * _SHIFT % max(1, len(text) - depth - 1)
         self._n_windows = 0
 
-    def fill(self) -> Span:
-        """Prefill with text and remember the state; the last position makes an output, as a prompt's does."""
+    def fill(self) -> list[Span]:
+        """Prefill with text and remember the state; the last position makes an output, as a prompt's does.
+
+        Empty when the time was up before the context was full: nothing else can be timed then.
+        """
         prompt = self._text[self._start : self._start + self._depth]
+        step = self._session.options.n_ubatch  # what the engine makes one pass of anyway
         began = self._clock.now_ns()
-        self._session.decode(prompt)
+        for first in range(0, len(prompt), step):
+            if first and self._budget.is_over:
+                return []
+            part = prompt[first : first + step]
+            self._session.decode(part, n_outputs=1 if first + step >= len(prompt) else 0)
         ns = self._clock.now_ns() - began
         if self._recurrent:
             self._session.save_state()
-        return Span(kind="prefill", rows=self._depth, depth=0, ns=ns)
+        return [Span(kind="prefill", rows=self._depth, depth=0, ns=ns)]
 
     def _return(self) -> None:
         if self._recurrent:
@@ -65,31 +83,42 @@ class PassBench:
         self._session.decode(tokens, n_outputs=n_outputs)
         return self._clock.now_ns() - began
 
-    def burst(self, kind: PassKind, width: int) -> list[Span]:
-        """A few passes of one width, and the reading of their tokens."""
-        passes, samples = [], []
-        for _ in range(_BURST + 1):
+    def burst(self, kind: PassKind, width: int, limit: TimeBudget, *, must: bool = False) -> list[Span]:
+        """A few passes of one width, and the reading of their tokens.
+
+        One counted pass is enough when `limit` is over; none is made when the whole budget is, but for a `must`.
+        """
+        passes: list[int] = []
+        samples: list[int] = []
+        for i in range(_BURST + 1):
+            if (self._budget.is_over and not must) or (len(passes) > 1 and limit.is_over):
+                break
             tokens = self._window(width)
             passes.append(self._timed(tokens, width))
             began = self._clock.now_ns()
             self._session.greedy()
             samples.append(self._clock.now_ns() - began)
             self._return()
+            must = must and i == 0
+        if len(passes) < 2:
+            return []
         return [self._span(kind, width, passes[1:]), self._span("sample", width, samples[1:])]
 
-    def draft_step(self, rows: int) -> Span:
+    def draft_step(self, rows: int) -> list[Span]:
         """A pass over `rows` tokens that ends in one proposal, on a context that drafts token by token.
 
-        What a change of width costs the next single step is part of it.
+        What a change of width costs the next single step is part of it. Empty when the time was up.
         """
-        totals = []
+        totals: list[int] = []
         for _ in range(_BURST):
+            if self._budget.is_over:
+                break
             began = self._clock.now_ns()
             self._session.decode(self._window(rows))
             self._session.greedy()
             first = self._clock.now_ns() - began
             singles = []
-            for _ in range(3):
+            for _ in range(_SINGLES):
                 began = self._clock.now_ns()
                 self._session.decode(self._session.greedy()[-1:])
                 self._session.greedy()
@@ -97,7 +126,7 @@ class PassBench:
             change = max(0, singles[0] - min(singles[1:])) if rows > 1 else 0
             totals.append(first + change)
             self._return()
-        return self._span("draft_step", rows, totals)
+        return [self._span("draft_step", rows, totals)] if totals else []
 
     def rollback(self, strategy: str, width: int, *, singly: bool = False) -> Span:
         """Mark, and rewind to the first token after a pass of `width`: the worst case of a round."""

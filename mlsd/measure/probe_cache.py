@@ -27,14 +27,20 @@ class ProbeCache:
 
     def get(self, ref: ModelRef, options: SessionOptions, make: Callable[[], ProbeReport]) -> ProbeReport:
         """The stored report, or the one `make` gives now. A model without a hash is never stored."""
+        report = self.known(ref, options)
+        if report is None:
+            report = make()
+            self.put(ref, options, report)
+        return report
+
+    def known(self, ref: ModelRef, options: SessionOptions) -> ProbeReport | None:
+        """The stored report, if there is one."""
         if ref.sha256 is None:
-            return make()
+            return None
         try:
             return msgspec.json.decode(self._path(ref.sha256, options).read_bytes(), type=ProbeReport)
         except (OSError, msgspec.MsgspecError):
-            report = make()
-        self.put(ref, options, report)
-        return report
+            return None
 
     def put(self, ref: ModelRef, options: SessionOptions, report: ProbeReport) -> None:
         """Store a report; a cache that cannot be written costs a second the next time, nothing else."""

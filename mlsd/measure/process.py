@@ -36,6 +36,7 @@ from mlsd.measure.job import (
     ProbeJob,
     Progress,
     Refused,
+    Spent,
     Started,
     Work,
     failed_trial,
@@ -105,8 +106,8 @@ def run_probe(model: ModelFile, engine: EngineOptions, *, patience_s: float = DE
         raise WorkerError(f"The worker process died while it probed {model.ref.id}: {worker.obituary()}")
 
 
-def run_calibration(job: CalibrateJob, *, patience_s: float = DEFAULT_PATIENCE_S) -> Iterator[Passes | Covered]:
-    """Calibrate in a worker process and yield each repeat's passes, then the experts of a mixture.
+def run_calibration(job: CalibrateJob, *, patience_s: float = DEFAULT_PATIENCE_S) -> Iterator[Passes | Covered | Spent]:
+    """Calibrate in a worker process and yield each repeat's passes, the experts of a mixture, and what it all took.
 
     Raises: the worker's own MlsdError, WorkerError when it dies; what was yielded before stands.
     """
@@ -116,7 +117,7 @@ def run_calibration(job: CalibrateJob, *, patience_s: float = DEFAULT_PATIENCE_S
                 raise _as_error(event)
             if isinstance(event, Finished):
                 return
-            if isinstance(event, Passes | Covered):
+            if isinstance(event, Passes | Covered | Spent):
                 yield event
         raise WorkerError(f"The worker process died while it timed {job.target.ref.id}: {worker.obituary()}")
 

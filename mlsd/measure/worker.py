@@ -134,6 +134,7 @@ def calibrate(job: CalibrateJob, send: _Sender) -> None:
             send(repeat)
         if job.windows and job.n_experts:
             send(calibration.coverage())
+        send(calibration.spent())
     send(Finished())
 
 

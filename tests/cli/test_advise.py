@@ -38,7 +38,19 @@ def test_a_calibration_is_enough_for_advice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    short = ["--n-threads", "1", "--budget-s", "0.01", "--depth", "16", "--widths", "1,2,3,5", "--no-coverage"]
+    short = [
+        "--n-threads",
+        "1",
+        "--budget-s",
+        "20",
+        "--precision",
+        "10",
+        "--depth",
+        "16",
+        "--widths",
+        "1,2,3,5",
+        "--no-coverage",
+    ]
     main(["calibrate", "tiny-moe", "--draft", "tiny-draft", *short])
     capsys.readouterr()
     main(["advise", "tiny-moe", "--gamma", "1,2,4", "--n-threads", "1", "--json"])

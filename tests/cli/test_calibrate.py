@@ -9,7 +9,7 @@ import pytest
 
 from mlsd.cli import main
 
-SHORT = ("--n-threads", "1", "--budget-s", "0.01", "--depth", "16", "--widths", "1,2,3,4,5,6,7,8")
+SHORT = ("--n-threads", "1", "--budget-s", "20", "--precision", "10", "--depth", "16", "--widths", "1,2,3,4,5,6,7,8")
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
@@ -40,6 +40,20 @@ def test_the_table_says_what_was_found(tiny: Path, tmp_path: Path, capsys: pytes
     assert "T(1)/T(k)" in out
     assert "Kernel steps found" in out
     assert "Experts" not in out
+
+
+def test_what_the_budget_left_out_is_named(tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    short = ("--n-threads", "1", "--budget-s", "0.000001", "--depth", "16,24", "--widths", "1,2,3,4,9")
+    database = str(tmp_path / "c.sqlite")
+    out = run(capsys, str(tiny / "llama.gguf"), "--db", database, *short)
+    assert "Not timed at depth 16 within 1e-06 s: k = 2-4,9." in out
+    assert "Not timed at depth 24 within 1e-06 s: k = 1-4,9." in out
+    assert "an interval needs three repeats" in out
+    assert "loading" in out
+    found = json.loads(run(capsys, str(tiny / "llama.gguf"), "--db", database, "--json", *short))
+    assert found["not_timed"] == {"16": [2, 3, 4, 9], "24": [1, 2, 3, 4, 9]}
+    assert found["half_width"] is None
+    assert found["spent"]["seconds"]["load"] > 0
 
 
 @pytest.mark.parametrize(

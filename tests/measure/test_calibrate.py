@@ -51,7 +51,7 @@ def passes(work: CalibrateJob) -> list[Passes]:
 @pytest.mark.parametrize("name", ["llama", "qwen35moe", "falcon-h1"])
 def test_each_repeat_times_every_cell_once(tiny: Path, name: str) -> None:
     found = passes(job(tiny / f"{name}.gguf", tiny / f"{name}-noise01.gguf"))
-    assert len(found) == 2  # the budget is over at once, but an interval needs repeats
+    assert len(found) == 2  # the budget is over at once, but so many repeats were asked for
     for repeat, event in enumerate(found):
         cells = [(p.model_key, p.kind, p.rows, p.depth) for p in event.points]
         assert len(cells) == len(set(cells))
@@ -68,12 +68,60 @@ def test_each_repeat_times_every_cell_once(tiny: Path, name: str) -> None:
 
 
 def test_repeats_go_on_until_intervals_are_tight_or_time_is_up(tiny: Path) -> None:
-    one = passes(job(tiny / "llama.gguf", widths=(1, 2), budget_s=600.0, precision=1e9))
+    one = passes(job(tiny / "llama.gguf", widths=(1, 2), budget_s=600.0, precision=1e9, least_repeats=0))
     assert len(one) == 3  # the first repeat count that has an interval
     assert one[-1].half_width is not None and one[0].half_width is None
-    late = passes(job(tiny / "llama.gguf", widths=(1, 2), budget_s=0.5, precision=1e-9))
-    assert len(late) >= 2
+    late = passes(job(tiny / "llama.gguf", widths=(1, 2), budget_s=0.5, precision=1e-9, least_repeats=0))
     assert late[-1].half_width is None or late[-1].half_width > 1e-9
+
+
+class PassClock:
+    """A clock that moves by a second each time it is read: a pass takes a second or more."""
+
+    def __init__(self) -> None:
+        self.ns = 0
+
+    def now_ns(self) -> int:
+        self.ns += 1_000_000_000
+        return self.ns
+
+
+def test_the_budget_binds_between_passes_and_what_matters_most_comes_first(tiny: Path) -> None:
+    widths = tuple(range(1, 18))
+    timed: dict[float, list[int]] = {}
+    for budget_s in (1.0, 200.0, 1e6):
+        clock = PassClock()
+        work = job(tiny / "llama.gguf", widths=widths, budget_s=budget_s, precision=1e9, least_repeats=0)
+        with closing(Calibration(work, clock, ProbeCache())) as calibration:
+            first = next(iter(calibration.repeats()))
+            spent = calibration.spent()
+        timed[budget_s] = [p.rows for p in first.points if p.kind == "target_pass"]
+        measured = sum(seconds for part, seconds in spent.seconds.items() if part != "load")
+        # T(1) takes some readings of the clock however short the budget is; after it one pass and its book-keeping.
+        assert measured <= max(30.0, budget_s + 10)
+    assert timed[1.0] == [1]
+    assert 1 < len(timed[200.0]) < len(widths)
+    assert timed[200.0][:5] == [1, 2, 5, 9, 17][: len(timed[200.0])]
+    assert sorted(timed[1e6]) == list(widths)
+    assert timed[1e6][:5] == [1, 2, 5, 9, 17]
+
+
+def test_a_budget_too_short_to_fill_the_context_is_an_error(tiny: Path) -> None:
+    text = load_prompt("length-1024").text
+    work = job(tiny / "llama.gguf", text=text, depths=(700,), budget_s=1.0, least_repeats=0)
+    with closing(Calibration(work, PassClock(), ProbeCache())) as calibration, pytest.raises(CapacityError) as error:
+        next(iter(calibration.repeats()))
+    assert "--budget-s" in error.value.hint
+
+
+def test_a_probe_that_would_take_too_long_is_left_out_and_said_so(tiny: Path, tmp_path: Path) -> None:
+    for budget_s, assumed in ((1e6, False), (100.0, True)):
+        cache = ProbeCache(tmp_path / str(assumed))
+        work = job(tiny / "qwen35.gguf", widths=(1, 2), budget_s=budget_s, precision=1e9, least_repeats=0)
+        with closing(Calibration(work, PassClock(), cache)) as calibration:
+            rollbacks = [p for p in next(iter(calibration.repeats())).points if p.kind == "rollback"]
+            assert calibration.spent().rollback_assumed == assumed
+        assert [p.rows for p in rollbacks] == [2]
 
 
 def test_contexts_keep_as_many_snapshots_as_their_widest_pass() -> None:
@@ -121,4 +169,7 @@ def test_a_calibration_lies_in_the_store_beside_the_machine(tiny: Path, tmp_path
         run = store.runs()[0]
     assert run.status == "finished"
     assert run.plan["command"] == "calibrate"
+    assert run.plan["target"] == msgspec.to_builtins(work.target.ref)
+    assert str(tiny) not in msgspec.json.encode(run.plan).decode()
+    assert result.spent is not None and result.spent.seconds["passes"] > 0
     assert run.environment.llama_cpp_build
