@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from mlsd.gguf_tools.perturb import perturb
 from tests.drafters.arena import Arena
 
 
@@ -18,6 +19,8 @@ def arena(tiny: Path) -> Iterator[Arena]:
 
 
 @pytest.fixture(scope="session")
-def real_arena(smollm2: Path) -> Iterator[Arena]:
-    with closing(Arena({"smollm2": smollm2}, n_ctx=1024)) as made:
+def real_arena(smollm2: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Arena]:
+    near = tmp_path_factory.mktemp("real") / "near.gguf"
+    perturb(smollm2, near, noise=0.05)
+    with closing(Arena({"smollm2": smollm2, "near": near}, n_ctx=1024)) as made:
         yield made

@@ -27,6 +27,15 @@ def test_output_equals_plain_decoding(arena: Arena, draft: str) -> None:
             assert all(r.accepted == min(method.count("=4") * 2 + 2, r.committed - 1) for r in run.generation.rounds)
 
 
+@pytest.mark.heavy
+@pytest.mark.smollm2
+def test_a_real_model_keeps_its_output(real_arena: Arena) -> None:
+    prompt = real_arena.model("smollm2").tokenize("The red house stands by the")
+    run = real_arena.run("smollm2", "draft-tree:depth=3,top_k=3", 9, prompt, 12, draft="near")
+    real_arena.assert_exact("smollm2", prompt, run)
+    assert 0 < run.accepted < run.proposed
+
+
 def test_a_tree_accepts_more_than_a_chain_of_its_depth(arena: Arena) -> None:
     accepted = {}
     for top_k in (1, 8):

@@ -58,3 +58,13 @@ def test_output_equals_plain_decoding(arena: Arena, architecture: str) -> None:
     run = arena.run(architecture, "ngram-cache", 6, prompt, 48)
     arena.assert_exact(architecture, prompt, run)
     assert run.proposed > 0
+
+
+@pytest.mark.heavy
+@pytest.mark.smollm2
+def test_a_real_model_keeps_its_output(real_arena: Arena) -> None:
+    line = "The red house stands by the old river, and the green house stands by the new road.\n"
+    prompt = real_arena.model("smollm2").tokenize(line * 4 + "The red house")
+    run = real_arena.run("smollm2", "ngram-cache", 8, prompt, 32)
+    real_arena.assert_exact("smollm2", prompt, run)
+    assert run.accepted > 0
