@@ -10,9 +10,10 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from mlsd.engine.coverage import TappedSession, distinct_counts, merged, router_session, times_chosen
+from mlsd.engine.coverage import distinct_counts, merged, router_session, times_chosen
 from mlsd.engine.llama import LlamaModel
 from mlsd.engine.session import SessionOptions
+from mlsd.engine.taps import ReadTap, TappedSession
 from mlsd.errors import UnsupportedError
 from mlsd.prompts import load_prompt
 from mlsd.resources import asset_path
@@ -60,7 +61,8 @@ def test_the_callback_reports_the_experts_that_the_weights_imply(mixture: Path) 
         with router_session(model, OPTIONS) as session:
             reported = session.chosen(tokens)
         wide = SessionOptions(n_ctx=512, n_threads=1, max_outputs=64, device_sampling=False)
-        with TappedSession(model, wide, lambda name: name.startswith("attn_residual-"), take) as tapped:
+        tap = ReadTap(lambda name: name.startswith("attn_residual-"), take)
+        with TappedSession(model, wide) as tapped, tapped.tapped(tap):
             for start in range(0, N_TOKENS, 64):  # batches of the same widths, so that the same kernels run
                 tapped.decode(tokens[start : start + 64], n_outputs=len(tokens[start : start + 64]))
     expected = routers_in_numpy(mixture, {layer: np.concatenate(parts) for layer, parts in residuals.items()})

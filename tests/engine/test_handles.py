@@ -16,10 +16,10 @@ import pytest
 
 from mlsd.clock import MonotonicClock
 from mlsd.engine._native import library
-from mlsd.engine.coverage import TappedSession
 from mlsd.engine.llama import LlamaModel
 from mlsd.engine.probe import probe
 from mlsd.engine.session import SessionOptions
+from mlsd.engine.taps import ReadTap, TappedSession
 from mlsd.errors import EngineError, ModelFileError, UnsupportedError
 from mlsd.measure.probe_cache import ProbeCache
 from mlsd.measure.rig import Rig
@@ -161,7 +161,8 @@ def test_an_error_in_a_callback_reaches_the_caller(tiny: Path) -> None:
 
     with (
         LlamaModel(tiny / "llama.gguf") as model,
-        TappedSession(model, OPTIONS, lambda name: name == "l_out-1", take) as session,
+        TappedSession(model, OPTIONS) as session,
+        session.tapped(ReadTap(lambda name: name == "l_out-1", take)),
         pytest.raises(ZeroDivisionError, match="l_out-1"),
     ):
         session.decode([1, 2, 3])

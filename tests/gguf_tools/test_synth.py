@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mlsd.engine.coverage import TappedSession
 from mlsd.engine.llama import LlamaModel
 from mlsd.engine.session import SessionOptions
+from mlsd.engine.taps import ReadTap, TappedSession
 from mlsd.errors import InputError
 from mlsd.gguf_tools.blocks import SYNTHETIC_TYPES, Pool, dequantized
 from mlsd.gguf_tools.metadata import SYNTHETIC
@@ -177,12 +177,8 @@ def test_tokens_share_as_many_experts_in_every_layer_as_the_correlation_says(cor
     tokens = np.random.default_rng(0).choice(400, 64, replace=False).tolist()
     with (
         LlamaModel(tmp_path / "x.gguf") as model,
-        TappedSession(
-            model,
-            SessionOptions(n_ctx=64, n_threads=1, n_batch=64, device_sampling=False),
-            lambda name: name.startswith("ffn_moe_logits-"),
-            lambda name, values: logits.__setitem__(name, values.copy()),
-        ) as context,
+        TappedSession(model, SessionOptions(n_ctx=64, n_threads=1, n_batch=64, device_sampling=False)) as context,
+        context.tapped(ReadTap(lambda name: name.startswith("ffn_moe_logits-"), logits.__setitem__)),
     ):
         context.decode(tokens)
     # The last block computes only the row that has an output.
