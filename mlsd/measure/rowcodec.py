@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -18,6 +20,9 @@ _PLAIN = (
     "prefill_ns", "draft_prefill_ns", "decode_ns", "load_ns", "rollback_target", "rollback_draft",
     "failed_native_calls", "valid", "invalid_reason", "peak_rss_bytes", "text",
 )  # fmt: skip
+# Of these, what an error or a person wrote, which may name folders of this machine.
+_TOLD = ("error", "rollback_draft", "invalid_reason")
+_PATH = re.compile(r"(?<![\w.~/\-])~?/(?:[^\s/:'\"]+/)*([^\s/:'\"]+)")
 # Fields that are JSON text, with the type they are read back as.
 _JSON: dict[str, Any] = {
     "tokens": tuple[int, ...],
@@ -73,7 +78,7 @@ def case_row(case_id: str, run_id: int, case: Case) -> tuple[Any, ...]:
 
 def trial_row(run_id: int, environment_key: str, trial: Trial) -> tuple[Any, ...]:
     """The row of a trial, in the order of TRIAL_COLUMNS."""
-    plain = (getattr(trial, field) for field in _PLAIN)
+    plain = (without_folders(getattr(trial, field)) if field in _TOLD else getattr(trial, field) for field in _PLAIN)
     # JSON has no NaN and no infinity: such a figure was not measured.
     stats = {name: value for name, value in trial.stats.items() if math.isfinite(value)}
     values = [trial.tokens, trial.losslessness, stats, trial.conditions]
@@ -83,6 +88,26 @@ def trial_row(run_id: int, environment_key: str, trial: Trial) -> tuple[Any, ...
 
 
 def round_rows(trial_id: int, rounds: Iterable[Round]) -> Iterator[tuple[int, ...]]:
+def plan(plan: Mapping[str, Any]) -> str:
+    """A run's plan as it is stored: databases are given to others, so nothing in it says where files lie."""
+    return encode({key: _told(value) for key, value in plan.items()})
+
+
+def _told(value: Any) -> Any:
+    if isinstance(value, str):
+        return without_folders(value)
+    if isinstance(value, Mapping):
+        return {key: _told(inner) for key, inner in value.items()}
+    return [_told(inner) for inner in value] if isinstance(value, list | tuple) else value
+
+
+def without_folders(text: str | None) -> str | None:
+    """Absolute paths in a text cut to their last part: ``in /home/jane/m.gguf`` -> ``in m.gguf``."""
+    if text is None:
+        return None
+    return _PATH.sub(r"\1", text.replace(f"{Path.home()}/", ""))
+
+
     """The rows of a trial's rounds, numbered from 0, in the order of ROUND_COLUMNS."""
     for number, round_record in enumerate(rounds):
         yield (trial_id, number, *(getattr(round_record, field) for field in _ROUND))

@@ -74,7 +74,7 @@ class Store(MachineTables):
                     seed,
                     environment_key(environment),
                     rowcodec.encode(environment),
-                    rowcodec.encode(plan),
+                    rowcodec.plan(plan),
                 ),
             )
         return _row_id(cursor)
