@@ -10,8 +10,9 @@ from typing import Literal
 
 from mlsd.engine._native import BackendInfo
 from mlsd.engine.probe import ProbeReport
+from mlsd.measure.pass_shares import PassShares
 from mlsd.measure.rows import CalibrationPoint, Coverage, ExpertLoad
-from mlsd.records import Case, EngineOptions, ModelRef, PromptRef, Record, Trial
+from mlsd.records import Case, DrafterSpec, EngineOptions, ModelRef, PromptRef, Record, Trial
 
 
 class ModelFile(Record, frozen=True, kw_only=True):
@@ -183,6 +184,25 @@ class LayersFound(Record, frozen=True, kw_only=True, tag=True):
     search_ns: int
 
 
+class BreakdownJob(Record, frozen=True, kw_only=True, tag=True):
+    """Profile passes of a target, and a draft step beside them: the share of each part of the network."""
+
+    target: ModelFile
+    draft: ModelFile | None = None
+    drafter: DrafterSpec = DrafterSpec()  # a method whose draft network is cut out of the target
+    engine: EngineOptions
+    text: str  # real text; at least as many tokens as depth and widest pass need
+    rows: tuple[int, ...]  # positions of the target's passes
+    depth: int  # positions in the context before a pass
+    repeats: int  # turns of plain and profiled passes
+
+
+class SharesFound(Record, frozen=True, kw_only=True, tag=True):
+    """The shares of each pass that was profiled."""
+
+    shares: tuple[PassShares, ...]
+
+
 class Loaded(Record, frozen=True, kw_only=True, tag=True):
     """The models are in memory and the arms of the job can run."""
 
@@ -236,8 +256,9 @@ Event = (
     | Spent
     | Perplexities
     | LayersFound
+    | SharesFound
 )
-Work = Job | ProbeJob | InfoJob | CalibrateJob | PerplexityJob | LayerSearchJob
+Work = Job | ProbeJob | InfoJob | CalibrateJob | PerplexityJob | LayerSearchJob | BreakdownJob
 
 
 def prompt_key(prompt: PromptRef) -> str:

@@ -18,6 +18,7 @@ from mlsd import errors
 from mlsd.engine._native import BackendInfo
 from mlsd.errors import MlsdError, WorkerError
 from mlsd.measure.job import (
+    BreakdownJob,
     CalibrateJob,
     Covered,
     Done,
@@ -152,6 +153,14 @@ def run_layer_search(job: LayerSearchJob, *, patience_s: float = 6 * DEFAULT_PAT
     Raises: the worker's own MlsdError, WorkerError when it dies.
     """
     return _answer(job, LayersFound, "it looked for blocks to leave out", patience_s)
+
+
+def run_breakdown(job: BreakdownJob, *, patience_s: float = 6 * DEFAULT_PATIENCE_S) -> SharesFound:
+    """Profile passes in a worker process.
+
+    Raises: the worker's own MlsdError, WorkerError when it dies.
+    """
+    return _answer(job, SharesFound, "it profiled passes", patience_s)
 
 
 def _answer(work: Work, kind: type[T], doing: str, patience_s: float) -> T:

@@ -24,8 +24,10 @@ from mlsd.engine.llama import LlamaModel
 from mlsd.engine.probe import probe
 from mlsd.errors import MlsdError
 from mlsd.hardware import read_conditions
+from mlsd.measure.breakdown import break_down
 from mlsd.measure.calibrate import Calibration
 from mlsd.measure.job import (
+    BreakdownJob,
     CalibrateJob,
     Done,
     Event,
@@ -75,6 +77,8 @@ def main() -> None:
             send(run_perplexity(work))
         elif isinstance(work, LayerSearchJob):
             send(search_layers(work))
+        elif isinstance(work, BreakdownJob):
+            send(break_down(work, MonotonicClock(), ProbeCache()))
         else:
             run_slots(work, send)
     except MlsdError as error:

@@ -1,0 +1,210 @@
+"""Profiling passes: a plain context and a watched one side by side, in turns, so that heat and load are shared.
+
+Runs inside the worker, never beside a timed trial. Answers with shares; see `engine.profiler` for how they are taken.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, ExitStack
+from pathlib import Path
+
+import msgspec
+
+from mlsd.clock import Clock
+from mlsd.drafters.drafting import drafting_file, drafting_key
+from mlsd.engine.llama import LlamaModel, LlamaSession
+from mlsd.engine.parts import PARTS, Part
+from mlsd.engine.probe import probe
+from mlsd.engine.profiler import GraphTap, SpanTap
+from mlsd.engine.session import SessionOptions
+from mlsd.engine.taps import Tap, TappedSession
+from mlsd.errors import CapacityError, PromptError
+from mlsd.gguf_tools.cut import refuse_unloadable
+from mlsd.gguf_tools.source import Source
+from mlsd.measure.job import BreakdownJob, ModelFile, SharesFound
+from mlsd.measure.pass_shares import PassShares
+from mlsd.measure.probe_cache import ProbeCache
+from mlsd.measure.rig import session_options
+from mlsd.measure.rows import model_key
+
+_BURST = 2  # counted passes of a kind before the next kind's turn, after one that is not counted
+_CONTEXT_STEP = 256
+_DRAFT_ROWS = (1,)  # a draft step
+
+
+class PassMaker:
+    """One context filled to a depth, to which it returns after every pass."""
+
+    def __init__(
+        self, session: LlamaSession, clock: Clock, text: Sequence[int], depth: int, *, recurrent: bool
+    ) -> None:
+        self._session, self._clock, self._text, self._depth = session, clock, text, depth
+        self._recurrent = recurrent
+        self._n_windows = 0
+        session.decode(text[:depth], n_outputs=0)
+        if recurrent:
+            session.save_state()
+
+    def once(self, rows: int, n_outputs: int) -> int:
+        """One pass over the next `rows` tokens of the text, in ns."""
+        room = len(self._text) - self._depth - rows + 1
+        first = self._depth + self._n_windows * rows % room
+        self._n_windows += 1
+        tokens = self._text[first : first + rows]
+        began_ns = self._clock.now_ns()
+        self._session.decode(tokens, n_outputs=n_outputs)
+        spent_ns = self._clock.now_ns() - began_ns
+        if self._recurrent:
+            self._session.load_state()
+        self._session.truncate(self._depth)
+        return spent_ns
+
+
+def break_down(job: BreakdownJob, clock: Clock, cache: ProbeCache) -> SharesFound:
+    """Profile the target's passes, then a step of the draft network where the job names one.
+
+    Raises: PromptError, CapacityError and UnsupportedError before anything is timed, EngineError.
+    """
+    found: list[PassShares] = []
+    with ExitStack() as stack:
+        target = _open(stack, job.target.path, job)
+        text = target.tokenize(job.text)
+        widest = max(job.rows)
+        _check_room(job, len(text), target, widest)
+        strategy = _strategy(job, job.target, target, cache) if target.is_recurrent and widest > 1 else None
+        key = model_key(job.target.ref.sha256, job.target.ref.id)
+        for rows in job.rows:
+            found.append(_profile(target, job, clock, text, rows, snapshots=strategy == "snapshots", key=key))
+        network = _draft_network(job)
+        if network is not None:
+            path, key, part = network
+            draft = _open(stack, path, job)
+            for rows in _DRAFT_ROWS:
+                found.append(_profile(draft, job, clock, text, rows, snapshots=False, key=key, part=part))
+    return SharesFound(shares=tuple(found))
+
+
+def _open(stack: ExitStack, path: str, job: BreakdownJob) -> LlamaModel:
+    refuse_unloadable(Source(Path(path)))
+    return stack.enter_context(LlamaModel(Path(path), n_gpu_layers=job.engine.n_gpu_layers))
+
+
+def _check_room(job: BreakdownJob, n_text: int, target: LlamaModel, widest: int) -> None:
+    needed = job.depth + widest
+    if n_text < needed:
+        raise PromptError(
+            f"The text has {n_text} tokens for this model; depth and rows need {needed}.",
+            hint="Give a longer text, or a smaller --depth.",
+        )
+    if target.n_ctx_train and needed > target.n_ctx_train:
+        raise CapacityError(
+            f"Depth {job.depth} is beyond the {target.n_ctx_train} positions of this model.",
+            hint="Give a smaller --depth.",
+        )
+
+
+def _draft_network(job: BreakdownJob) -> tuple[str, str, str | None] | None:
+    """File, model key and drafting key of the network that drafts; None where none does."""
+    if job.draft is not None:
+        return job.draft.path, model_key(job.draft.ref.sha256, job.draft.ref.id), None
+    path = drafting_file(job.drafter, Path(job.target.path))
+    if path is None:
+        return None
+    return str(path), model_key(job.target.ref.sha256, job.target.ref.id), drafting_key(job.drafter)
+
+
+def _options(job: BreakdownJob, rows: int, *, snapshots: bool) -> SessionOptions:
+    n_ctx = job.depth + 2 * rows + 1
+    options = session_options(job.engine, -(-n_ctx // _CONTEXT_STEP) * _CONTEXT_STEP)
+    return msgspec.structs.replace(options, max_outputs=rows, n_snapshots=rows if snapshots and rows > 1 else 0)
+
+
+def _strategy(job: BreakdownJob, file: ModelFile, model: LlamaModel, cache: ProbeCache) -> str | None:
+    options = session_options(job.engine, _CONTEXT_STEP)
+    return cache.get(file.ref, options, lambda: probe(model.session, options)).target
+
+
+def _profile(
+    model: LlamaModel,
+    job: BreakdownJob,
+    clock: Clock,
+    text: Sequence[int],
+    rows: int,
+    *,
+    snapshots: bool,
+    key: str,
+    part: str | None = None,
+) -> PassShares:
+    """Passes of one width: plain, without outputs, and watched, a few of each in turns."""
+    options = _options(job, rows, snapshots=snapshots)
+    with model.session(options) as plain, TappedSession(model, options) as watched:
+        alone = PassMaker(plain, clock, text, job.depth, recurrent=model.is_recurrent)
+        seen = PassMaker(watched, clock, text, job.depth, recurrent=model.is_recurrent)
+        kinds = Kinds(
+            clock,
+            plain=lambda: alone.once(rows, rows),
+            headless=lambda: alone.once(rows, 0),
+            watched=lambda: seen.once(rows, rows),
+            tapped=watched.tapped,
+        )
+        return kinds.measure(job.repeats, rows=rows, depth=job.depth, key=key, part=part)
+
+
+class Kinds:
+    """The three ways to make one and the same pass; each call makes one and says how long it took, in ns."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        *,
+        plain: Callable[[], int],
+        headless: Callable[[], int] | None,
+        watched: Callable[[], int],
+        tapped: Callable[[Tap], AbstractContextManager[None]],
+    ) -> None:
+        self._clock = clock
+        self._plain, self._headless, self._watched, self._tapped = plain, headless, watched, tapped
+
+    def measure(self, repeats: int, *, rows: int, depth: int, key: str, part: str | None) -> PassShares:
+        """Medians over `repeats` turns. Raises UnsupportedError for a graph whose parts cannot be told apart."""
+        graph = GraphTap()
+        with self._tapped(graph):
+            self._watched()
+        tap = SpanTap(graph.nodes, self._clock)
+        plain: list[int] = []
+        headless: list[int] = []
+        watched: list[int] = []
+        parts: list[dict[Part, int]] = []
+        for _ in range(repeats):
+            plain += _burst(self._plain)
+            if self._headless is not None:
+                headless += _burst(self._headless)
+            with self._tapped(tap):
+                for i in range(_BURST + 1):
+                    spent_ns, sums = self._watched(), tap.take()
+                    if i:
+                        watched.append(spent_ns)
+                        parts.append(sums)
+        return PassShares(
+            model_key=key,
+            drafting_key=part,
+            rows=rows,
+            depth=depth,
+            n_passes=len(plain),
+            plain_ns=_median(plain),
+            profiled_ns=_median(watched),
+            headless_ns=_median(headless) if headless else None,
+            parts_ns={part: _median([sums[part] for sums in parts]) for part in PARTS if part in parts[0]},
+        )
+
+
+def _burst(make: Callable[[], int]) -> list[int]:
+    """The first pass of a width builds the graph anew and is not counted."""
+    make()
+    return [make() for _ in range(_BURST)]
+
+
+def _median(values: Sequence[int]) -> int:
+    return round(statistics.median(values))
