@@ -37,6 +37,7 @@ from mlsd.measure.job import (
     ProbeJob,
     Progress,
     Refused,
+    SharesFound,
     Spent,
     Started,
     Work,
