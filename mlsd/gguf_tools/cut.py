@@ -145,6 +145,27 @@ def refuse_unloadable(source: Source) -> None:
         )
 
 
+def shallow_layers(source: Source, depth: int) -> tuple[int, ...]:
+    """The first `depth` trunk blocks; of a hybrid the last one gives way to a block of the kind that none of them is.
+
+    Raises: InputError for one block of a hybrid that has blocks of both kinds, which llama.cpp cannot run.
+    """
+    layers = list(range(depth))
+    if source.architecture in _INTERLEAVED:
+        recurrent = recurrent_layers(source)
+        kinds = set(recurrent)
+        if depth < len(kinds):
+            raise one_layer_of_hybrid(source.path.name)
+        for missing in kinds - {recurrent[layer] for layer in layers}:
+            layers[-1] = recurrent.index(missing)
+    return tuple(layers)
+
+
+def one_layer_of_hybrid(name: str) -> InputError:
+    """The refusal of a cut that leaves one kind of a hybrid's blocks."""
+    return InputError(f"llama.cpp cannot run one layer of {name}, a hybrid.", hint="Give 2 layers or more.")
+
+
 def attention_layers(source: Source) -> tuple[int, ...]:
     """Trunk blocks with attention memory."""
     n_layers = len(recurrent_layers(source))

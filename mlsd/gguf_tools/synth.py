@@ -19,6 +19,7 @@ import numpy as np
 from mlsd.errors import InputError
 from mlsd.gguf_tools import surgery
 from mlsd.gguf_tools.blocks import Pool
+from mlsd.gguf_tools.cut import one_layer_of_hybrid, shallow_layers
 from mlsd.gguf_tools.metadata import SYNTHETIC, add_metadata
 from mlsd.gguf_tools.quantization import SAME, quantized
 from mlsd.gguf_tools.read import source_weight
@@ -79,7 +80,7 @@ def from_shape(shape: Shape, *, quant: str = "Q8_0", n_layers: int | None = None
     """
     depth = _depth(n_layers, shape.n_layers, shape.name)
     if shape.full_attention_interval > 1 and depth == 1 < shape.n_layers:
-        raise InputError(f"llama.cpp cannot run one layer of {shape.name}, a hybrid.", hint="Give 2 layers or more.")
+        raise one_layer_of_hybrid(shape.name)
     # It needs a block of either kind, so a very shallow cut ends in one that has attention.
     cut = msgspec.structs.replace(
         shape, n_layers=depth, full_attention_interval=min(shape.full_attention_interval, depth)
@@ -108,7 +109,8 @@ def from_shape(shape: Shape, *, quant: str = "Q8_0", n_layers: int | None = None
 def from_gguf(source: Source, *, quant: str = SAME, n_layers: int | None = None) -> Recipe:
     """A model with the tensors, tokenizer and metadata of an existing GGUF, of any architecture.
 
-    Matrices become random; norms and other small tensors are copied, so the network stays in its usual range.
+    Matrices become random; norms and other small tensors are copied, so the network stays in its usual range. Of a
+    hybrid a shallow cut keeps both kinds of blocks.
 
     Raises: InputError as `from_shape`; ModelFileError when the depth of this architecture cannot be cut.
     """
@@ -118,7 +120,7 @@ def from_gguf(source: Source, *, quant: str = SAME, n_layers: int | None = None)
     everything = surgery.Edit(
         pieces=tuple(surgery.Piece(tensor=t, source=t.name) for t in source.tensors), label="random weights"
     )
-    edit = everything if depth == full else surgery.keep_layers(source, range(depth))
+    edit = everything if depth == full else surgery.keep_layers(source, shallow_layers(source, depth))
     own = frozenset(key for key in source.keys() if key.startswith(_OWN_KEYS))  # noqa: SIM118  # no mapping
     edit = msgspec.structs.replace(edit, removed=edit.removed | own, label="random weights")
     kept = [piece.tensor for piece in edit.pieces]

@@ -18,6 +18,7 @@ from mlsd.gguf_tools.quantization import more_bits
 from mlsd.gguf_tools.router import correlation_for, shared_experts
 from mlsd.gguf_tools.shapes import FULL, TINY
 from mlsd.gguf_tools.source import Source
+from mlsd.gguf_tools.surgery import keep_layers, write_edit
 from mlsd.gguf_tools.synth import from_gguf, from_shape, write_synthetic
 
 # Weights of the text model, without vision tower and prediction block: published for 27b and 35b-a3b, and derived for
@@ -255,12 +256,57 @@ def test_the_mixture_spends_more_bits_on_about_half_of_the_layers(n_layers):
         assert 0.35 < chosen / n_layers < 0.65
 
 
-def test_a_very_shallow_cut_keeps_attention_and_runs(tmp_path):
-    for layers in (2, 3):
-        path = tmp_path / f"{layers}.gguf"
-        write_synthetic(path, from_shape(TINY["qwen35moe"], n_layers=layers))
-        with LlamaModel(path) as model, model.session(SessionOptions(n_ctx=256, n_threads=1)) as session:
-            session.decode((5, 6, 7))
-            assert session.greedy()
-    with pytest.raises(InputError, match="one layer"):
-        from_shape(TINY["qwen35moe"], n_layers=1)
+def runs(path):
+    with LlamaModel(path) as model, model.session(SessionOptions(n_ctx=256, n_threads=1)) as session:
+        session.decode((5, 6, 7))
+        session.decode((8,))
+        return bool(session.greedy())
+
+
+def mixers(plan):
+    """The kinds of mixer that the blocks of a planned model have."""
+    parts = {part.spec.part for part in plan.parts}
+    return {kind for kind, part in (("attention", "attn_q"), ("recurrent", "ssm_out")) if part in parts}
+
+
+@pytest.mark.parametrize("name", ["qwen35", "qwen35moe", "falcon-h1"])
+@pytest.mark.parametrize("depth", range(1, 6))
+def test_a_shallow_cut_of_a_hybrid_runs_or_is_refused(tmp_path, tiny, name, depth):
+    shape = TINY[name]
+    if depth > shape.n_layers:
+        with pytest.raises(InputError, match=f"has {shape.n_layers} layers"):
+            from_shape(shape, n_layers=depth)
+        return
+    path = tmp_path / "cut.gguf"
+    makers = (
+        lambda: from_shape(shape, n_layers=depth),
+        lambda: from_gguf(Source(tiny / f"{name}.gguf"), n_layers=depth),
+    )
+    for make in makers:
+        if depth == 1 and name != "falcon-h1":
+            with pytest.raises(InputError, match="one layer") as error:
+                make()
+            assert "2 layers" in error.value.hint
+            continue
+        recipe = make()
+        assert recipe.plan.n_layers == depth
+        assert mixers(recipe.plan) == {"attention", "recurrent"}
+        write_synthetic(path, recipe)
+        assert runs(path)
+
+
+@pytest.mark.parametrize("name", [name for name, shape in FULL.items() if shape.full_attention_interval])
+@pytest.mark.parametrize("depth", range(2, 6))
+def test_a_shallow_cut_of_every_full_hybrid_has_both_kinds_of_blocks(name, depth):
+    assert mixers(from_shape(FULL[name], n_layers=depth).plan) == {"attention", "recurrent"}
+
+
+def test_a_cut_of_a_cut_model_keeps_both_kinds_of_blocks_wherever_they_are(tmp_path, tiny):
+    source = Source(tiny / "qwen35.gguf")
+    attention_first = tmp_path / "first.gguf"
+    write_edit(source, keep_layers(source, (3, 4, 5, 6)), attention_first)
+    recipe = from_gguf(Source(attention_first), n_layers=2)
+    assert mixers(recipe.plan) == {"attention", "recurrent"}
+    only = tmp_path / "only.gguf"
+    write_edit(source, keep_layers(source, (3, 7)), only)
+    assert mixers(from_gguf(Source(only), n_layers=1).plan) == {"attention"}  # it was so before
