@@ -9,11 +9,12 @@ from __future__ import annotations
 import collections
 import ctypes
 import functools
+import types
 from collections.abc import Sequence
 from importlib import metadata
-from typing import Any
+from typing import Any, Protocol, cast
 
-from mlsd.errors import NativeError
+from mlsd.errors import NativeError, UnsupportedError
 from mlsd.records import Record
 
 # Private parts of the library (state blobs, extension symbols) are read by mlsd only in this release.
@@ -90,16 +91,56 @@ def library() -> Any:
 @functools.cache
 def extension() -> Any:
     """Bindings of symbols outside llama.h (embeddings of next-token blocks); guarded by the version pin."""
+    _require_pinned()
+    library()
+    from llama_cpp import llama_cpp_ext
+
+    return llama_cpp_ext
+
+
+def _require_pinned() -> None:
+    """Refuse private symbols of a release that they were not read in. Raises: NativeError."""
     version = metadata.version("llama-cpp-python")
     if version != PINNED_VERSION:
         raise NativeError(
             f"llama-cpp-python {version} is installed, but this feature reads private symbols of {PINNED_VERSION}.",
             hint=f"Install llama-cpp-python=={PINNED_VERSION}.",
         )
-    library()
-    from llama_cpp import llama_cpp_ext
 
-    return llama_cpp_ext
+
+class LayerInputs(Protocol):
+    """The two functions that give what the blocks of a network are fed with; llama-ext.h has them, the binding not."""
+
+    def set_kept(self, context: Any, layer: int, keep: bool, /) -> None:
+        """Keep the input rows of a block in every pass, or no longer; a graph without them ends the process."""
+
+    def get(self, context: Any, layer: int, /) -> Any:
+        """Pointer to the rows of the last pass, one for each position of its batch; one not kept ends the process."""
+
+
+@functools.cache
+def layer_inputs() -> LayerInputs:
+    """The layer-input functions, bound by the names that C++ compilers on Linux and macOS give them.
+
+    Raises: NativeError for another release, UnsupportedError when the library does not export them.
+    """
+    _require_pinned()
+    native = library()
+    found = types.SimpleNamespace()
+    for field, name, arguments, result in (
+        ("set_kept", "set", [ctypes.c_uint32, ctypes.c_bool], None),
+        ("get", "get", [ctypes.c_uint32], ctypes.POINTER(ctypes.c_float)),
+    ):
+        symbol = f"_Z30llama_{name}_embeddings_layer_inpP13llama_contextj{'b' if name == 'set' else ''}"
+        if not hasattr(native._lib, symbol):
+            raise UnsupportedError(
+                f"This build of llama.cpp does not export {symbol}, which gives the rows between blocks.",
+                hint="eagle3 and dflash need it; install the llama-cpp-python wheel, or build it with GCC or Clang.",
+            )
+        function = getattr(native._lib, symbol)
+        function.argtypes, function.restype = [native.llama_context_p_ctypes, *arguments], result
+        setattr(found, field, function)
+    return cast(LayerInputs, found)
 
 
 @functools.cache

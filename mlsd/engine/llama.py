@@ -54,6 +54,9 @@ class LlamaModel:
 
     def _read_facts(self) -> None:
         native = self._native
+        name = ctypes.create_string_buffer(64)
+        native.llama_model_meta_val_str(self.handle, b"general.architecture", name, len(name))
+        self.architecture = name.value.decode("utf-8", "replace")
         self.vocab: Any = native.llama_model_get_vocab(self.handle)
         self.vocabulary = self._read_vocabulary()
         self.n_ctx_train = int(native.llama_model_n_ctx_train(self.handle))
@@ -107,20 +110,13 @@ class LlamaModel:
         return bool(self._native.llama_vocab_is_eog(self.vocab, token))
 
     def session(self, options: SessionOptions) -> LlamaSession:
-        """A new context over these weights; of another kind where `options` ask for one."""
-        if options.hidden_rows:
-            from mlsd.engine.next_token import HiddenRowsSession
+        """A new context over these weights; of another kind where `options` ask for one.
 
-            return HiddenRowsSession(self, options)
-        if options.tapped:
-            from mlsd.engine.taps import TappedSession
+        Raises: UnsupportedError for a drafting head, which cannot run by itself.
+        """
+        from mlsd.engine.session_kinds import open_session
 
-            return TappedSession(self, options)
-        if options.tree == "off":
-            return LlamaSession(self, options)
-        from mlsd.engine.tree_session import LlamaTreeSession
-
-        return LlamaTreeSession(self, options)
+        return open_session(self, options)
 
     def close(self) -> None:
         """Free the weights; calling it twice is harmless."""

@@ -37,6 +37,7 @@ class SessionOptions(Record, frozen=True, kw_only=True):
     tree: Literal["off", "keep", "redecode"] = "off"
     tapped: bool = False  # values inside the network can be read and overwritten (`taps`); never in a timed session
     hidden_rows: bool = False  # keep the rows that the model's next-token block reads (`next_token`)
+    layer_rows: bool = False  # can keep what chosen blocks are fed with, for a drafting head (`layer_rows`)
 
 
 class Vocabulary(Record, frozen=True, kw_only=True):

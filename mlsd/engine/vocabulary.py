@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from typing import Protocol
 
-from mlsd.engine.session import Session, Vocabulary
+from mlsd.engine.session import Vocabulary
 from mlsd.errors import VocabularyError
 
 # Fine-tuned copies of one family pad their vocabulary differently; as in llama.cpp (common/speculative).
@@ -13,7 +13,18 @@ MAX_SIZE_DIFFERENCE = 128
 _FIRST_COMPARED_TOKEN = 5  # the ids below are control tokens, which families spell differently
 
 
-def check_vocabularies(target: Session, draft: Session) -> None:
+class Tokenizer(Protocol):
+    """A session or a model, as far as its vocabulary goes."""
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        """The tokenizer's shape."""
+
+    def token_text(self, token: int) -> str:
+        """The vocabulary's own spelling of one token."""
+
+
+def check_vocabularies(target: Tokenizer, draft: Tokenizer) -> None:
     """Compare type, size, special tokens and the text of every shared token.
 
     Raises: VocabularyError naming the first thing that differs.
@@ -32,17 +43,6 @@ def check_vocabularies(target: Session, draft: Session) -> None:
         text, other = target.token_text(token), draft.token_text(token)
         if text != other:
             raise _error(f"token {token} is {text!r} in the target and {other!r} in the draft")
-
-
-class Tokenizer(Protocol):
-    """A session or a model, as far as its vocabulary goes."""
-
-    @property
-    def vocabulary(self) -> Vocabulary:
-        """The tokenizer's shape."""
-
-    def token_text(self, token: int) -> str:
-        """The vocabulary's own spelling of one token."""
 
 
 def vocabulary_sha256(tokenizer: Tokenizer) -> str:

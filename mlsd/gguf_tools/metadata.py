@@ -13,13 +13,20 @@ SYNTHETIC = "mlsd.synthetic"
 
 def add_metadata(writer: gguf.GGUFWriter, shape: Shape, *, name: str, origin: dict[str, Any]) -> None:
     """Write the architecture's keys, the name, and `origin` under ``mlsd.`` next to the mark `SYNTHETIC`."""
+    add_keys(writer, shape.architecture, architecture_keys(shape), name=name, origin=origin)
+
+
+def add_keys(
+    writer: gguf.GGUFWriter, architecture: str, keys: dict[str, Any], *, name: str, origin: dict[str, Any]
+) -> None:
+    """The same for `keys` that no shape gives."""
     writer.add_name(name)
     writer.add_description("Random weights written by mlsd. Its text has no meaning.")
     writer.add_bool(SYNTHETIC, True)
     for key, value in origin.items():
         _add(writer, f"mlsd.{key}", value)
-    for key, value in architecture_keys(shape).items():
-        _add(writer, f"{shape.architecture}.{key}", value)
+    for key, value in keys.items():
+        _add(writer, f"{architecture}.{key}", value)
 
 
 def architecture_keys(shape: Shape) -> dict[str, Any]:

@@ -1,0 +1,67 @@
+"""Drafting with an EAGLE-3 head: one trained block that reads the target's rows of three depths.
+
+Li et al. 2025, EAGLE-3 (arXiv 2503.01840). At position p the head reads token p + 1 and the encoded target rows of p;
+the newest committed token has no rows yet, so it is read with those of the position before, and its own position waits
+for the next round. A reduced vocabulary is spread over the target's by the head's own graph. Chains of sampled tokens
+are verified with their distributions. `eagle3-tree` grows trees with the same head.
+
+The head is the user's. mlsd has run heads of random weights only: what it shows of them is that the output stays
+right, not that a trained head is accepted.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from mlsd.clock import Clock
+from mlsd.drafters import DrafterBench
+from mlsd.drafters.head_chain import HeadChain
+from mlsd.drafters.head_files import check_head, check_rows, open_head, row_options
+from mlsd.drafters.options import Span
+from mlsd.engine.heads import EagleHead
+from mlsd.engine.layer_rows import LayerRowsSession
+from mlsd.engine.row_context import Hidden
+from mlsd.engine.session import SessionOptions
+from mlsd.records import DrafterSpec, Sampling
+
+ARCHITECTURE = "eagle3"
+SPACE = {"gamma": Span(low=1, high=8)}
+
+
+def target_options(options: SessionOptions, spec: DrafterSpec, gamma: int, rollback: str) -> SessionOptions:
+    """The target keeps rows for the head. Raises: UnsupportedError for unchecked rollback."""
+    return row_options(options, spec, rollback)
+
+
+def check_target(spec: DrafterSpec, target_path: Path) -> None:
+    """Refuse a target that gives out no rows. Raises: InputError without a head, UnsupportedError, ModelFileError."""
+    check_rows(spec, target_path)
+
+
+def check_draft(spec: DrafterSpec, target_path: Path, draft_path: Path) -> None:
+    """Refuse a head that does not fit the target. Raises: UnsupportedError, ModelFileError."""
+    check_head(ARCHITECTURE, target_path, draft_path)
+
+
+def make(bench: DrafterBench) -> Eagle3Draft:
+    """The head beside the target.
+
+    Raises: InputError without a head, UnsupportedError for one that does not fit, VocabularyError.
+    """
+    opened = open_head(bench, ARCHITECTURE)
+    return Eagle3Draft(opened.target, EagleHead(opened.model, opened.target), bench.clock, bench.sampling)
+
+
+class Eagle3Draft(HeadChain):
+    """A chain of tokens from the head."""
+
+    name = "eagle3"
+    n_ahead = 1
+
+    def __init__(self, target: LayerRowsSession, head: EagleHead, clock: Clock, sampling: Sampling) -> None:
+        super().__init__(head, clock, sampling)
+        self._target, self._eagle = target, head
+
+    def true_rows(self, first: int, end: int) -> Hidden:
+        """The target's rows of the same positions, encoded."""
+        return self._eagle.encode(self._target.rows[first:end])

@@ -1,0 +1,162 @@
+"""Files of drafting heads (EAGLE-3, DFlash): what they say, and whether llama.cpp can run one beside a target.
+
+The library checks little of it and ends the process on the rest, so everything its graphs take for granted is checked
+here, from the two headers alone. Read from src/models/eagle3.cpp and src/models/dflash.cpp of the pinned release.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gguf
+import numpy as np
+
+from mlsd.errors import UnsupportedError
+from mlsd.gguf_tools.source import Source
+from mlsd.gguf_tools.storage import Stored
+from mlsd.records import Record
+
+_N_EAGLE_LAYERS = 3
+_DEFAULT_BLOCK = 16  # what llama.cpp's driver takes where the file has no block size
+
+
+class Head(Record, frozen=True, kw_only=True):
+    """What a drafting head reads, and how."""
+
+    architecture: str
+    target_layers: tuple[int, ...]  # whose input rows it reads; the number of trunk blocks: the row after the last
+    n_block: int = 0  # dflash: positions of one block, the newest token included where the head repeats it
+    mask: int = 0  # dflash: the token that stands for a position to be filled
+    causal: bool = False  # dflash: whether a position of a block sees the earlier ones only
+    from_anchor: bool = False  # dflash: whether the newest token's own position already gives a proposal
+
+    @property
+    def longest(self) -> int:
+        """The most tokens that a dflash block proposes."""
+        return self.n_block if self.from_anchor else self.n_block - 1
+
+
+def read_head(head: Source, target: Source, architecture: str) -> Head:
+    """The head in a file, when it fits the target.
+
+    Raises: UnsupportedError that names what does not fit, ModelFileError.
+    """
+    head.require_whole()
+    if head.architecture != architecture:
+        raise UnsupportedError(
+            f"{head.path.name} is a {head.architecture or 'nameless'} model, not an {architecture} head.",
+            hint="Give the head with --draft; llama.cpp's convert_hf_to_gguf.py makes one with --target-model-dir.",
+        )
+    layers = _layers(head)
+    _check_tensors(head, target)
+    if architecture == "eagle3":
+        _check_eagle(head, target, layers)
+        return Head(architecture=architecture, target_layers=layers)
+    _check_block(head, target)
+    return _block_head(head, layers)
+
+
+def trunk_layers(target: Source) -> int:
+    """Blocks of the target that a plain pass runs."""
+    return int(target.own("block_count", 0)) - int(target.own("nextn_predict_layers", 0))
+
+
+def _layers(head: Source) -> tuple[int, ...]:
+    key = f"{head.architecture}.target_layers"
+    if not head.is_array(key) or not head.length(key):
+        raise _unfit(head, "does not say which target layers it reads (target_layers)")
+    return tuple(int(layer) for layer in head.get(key))
+
+
+def _check_tensors(head: Source, target: Source) -> None:
+    """What both graphs share: tables of their own or the target's, and the map of a reduced vocabulary."""
+    tensors = {tensor.name: tensor for tensor in head.tensors}
+    n_embd, n_target = _number(head, "embedding_length"), _number(target, "embedding_length")
+    n_vocab, n_vocab_target = _n_vocab(head), _n_vocab(target)
+    if n_vocab != n_vocab_target:
+        raise _unfit(head, f"has a vocabulary of {n_vocab} tokens, the target one of {n_vocab_target}")
+    usual = n_embd // max(1, _number(head, "attention.head_count"))
+    keys, values = (int(head.own(f"attention.{name}_length", usual)) for name in ("key", "value"))
+    if keys != values:
+        raise _unfit(head, f"has keys of {keys} numbers and values of {values}; llama.cpp's graph wants them equal")
+    table, output, mapped = (tensors.get(name) for name in ("token_embd.weight", "output.weight", "d2t"))
+    shares_output = output is None and (head.architecture == "eagle3" or table is None)
+    if n_embd != n_target and (table is None or shares_output):
+        raise _unfit(head, f"uses the target's tables, but is {n_embd} wide and the target {n_target}")
+    if table is not None and table.dims != (n_embd, n_vocab):
+        raise _unfit(head, f"has an embedding table of {table.dims}, not of {(n_embd, n_vocab)}")
+    if mapped is not None:
+        _check_map(head, mapped, n_vocab, shares_output=shares_output)
+
+
+def _check_map(head: Source, mapped: Stored, n_vocab: int, *, shares_output: bool) -> None:
+    """The map from draft tokens to target tokens: 64-bit, one entry an output row, each a token and none twice."""
+    if mapped.type != gguf.GGMLQuantizationType.I64:
+        raise _unfit(head, f"stores its token map (d2t) as {mapped.type.name}; llama.cpp wants I64")
+    tokens = head.data("d2t").view(np.int64)
+    if len(tokens) != n_vocab and shares_output:
+        raise _unfit(head, f"maps {len(tokens)} tokens (d2t), but the target's output has {n_vocab} rows")
+    if tokens.min() < 0 or tokens.max() >= n_vocab or len(np.unique(tokens)) != len(tokens):
+        raise _unfit(head, "maps tokens (d2t) out of the vocabulary, or two to one")
+
+
+def _check_eagle(head: Source, target: Source, layers: tuple[int, ...]) -> None:
+    n_target = _number(target, "embedding_length")
+    width = _number(head, "target_hidden_size")
+    if width != n_target:
+        raise _unfit(head, f"reads target rows of {width} numbers; this target's have {n_target}")
+    if len(layers) != _N_EAGLE_LAYERS:
+        raise _unfit(head, f"reads {len(layers)} target layers; llama.cpp runs heads that read {_N_EAGLE_LAYERS}")
+    if _number(head, "block_count") != 1:
+        raise _unfit(head, f"has {_number(head, 'block_count')} blocks; llama.cpp runs heads with one")
+
+
+def _check_block(head: Source, target: Source) -> None:
+    n_embd, n_target = _number(head, "embedding_length"), _number(target, "embedding_length")
+    if n_embd != n_target:
+        raise _unfit(head, f"is {n_embd} wide and the target {n_target}; llama.cpp wants them equal")
+    names = {tensor.name for tensor in head.tensors}
+    if head.own("hyper_connection_count", 0):
+        raise _unfit(head, "is of the DeepSeek-V4 kind, which mlsd does not drive")
+    if "selector_hidden.weight" in names:
+        raise _unfit(head, "is a DFlash2 head (with a selector), which mlsd does not drive")
+    if "markov_w1.weight" in names and not head.own("block_size", 0):
+        raise _unfit(head, "has a Markov head and no block_size; llama.cpp ends the process on such a file")
+    if head.own("attention.sliding_window", 0) and not any(_flags(head, "attention.sliding_window_pattern")):
+        raise _unfit(head, "has a sliding window that no block uses; llama.cpp ends the process on such a file")
+
+
+def _block_head(head: Source, layers: tuple[int, ...]) -> Head:
+    mask = head.get("tokenizer.ggml.mask_token_id")
+    if mask is None or not 0 <= int(mask) < _n_vocab(head):
+        raise _unfit(head, "names no mask token (tokenizer.ggml.mask_token_id)")
+    n_block = int(head.own("block_size", _DEFAULT_BLOCK))
+    if n_block < 2:
+        raise _unfit(head, f"has blocks of {n_block} positions, which leave nothing to propose")
+    markov = any(tensor.name == "markov_w1.weight" for tensor in head.tensors)
+    return Head(
+        architecture=head.architecture,
+        target_layers=layers,
+        n_block=n_block,
+        mask=int(mask),
+        causal=bool(head.own("attention.causal", False)),
+        from_anchor=markov and bool(head.own("sample_from_anchor", True)),
+    )
+
+
+def _n_vocab(source: Source) -> int:
+    """Tokens of the file's vocabulary."""
+    return source.length("tokenizer.ggml.tokens") or int(source.own("vocab_size", 0))
+
+
+def _flags(source: Source, key: str) -> list[Any]:
+    value = source.own(key)
+    return list(value) if isinstance(value, list | tuple) else [value]
+
+
+def _number(source: Source, key: str) -> int:
+    return int(source.own(key, 0))
+
+
+def _unfit(head: Source, why: str) -> UnsupportedError:
+    return UnsupportedError(f"{head.path.name} {why}.", hint="Take a head that was made for this target.")

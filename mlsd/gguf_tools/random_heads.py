@@ -1,0 +1,200 @@
+"""Drafting heads of random weights for a given target: what EAGLE-3 and DFlash are tried on without trained ones.
+
+Tensor names and keys are those that llama.cpp's converter writes. What a random head proposes is noise, so its
+acceptance says nothing of the method.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import gguf
+import numpy as np
+import numpy.typing as npt
+
+from mlsd.errors import InputError
+from mlsd.gguf_tools.metadata import add_keys
+from mlsd.gguf_tools.shape import Kind, TensorSpec
+from mlsd.gguf_tools.source import Source
+from mlsd.gguf_tools.storage import Stored, stored
+from mlsd.gguf_tools.stream import new_gguf
+from mlsd.gguf_tools.weights import Floats, generator, random_weights
+
+_N_HEAD = 2
+_HEAD_DIM = 32
+_RANK = 32  # of a Markov head
+_Q8 = gguf.GGMLQuantizationType.Q8_0
+
+_Part = tuple[str, tuple[int, ...], Kind]
+
+
+def write_random_eagle3(
+    path: Path,
+    target: Source,
+    layers: Sequence[int],
+    *,
+    seed: int = 0,
+    n_embd: int | None = None,
+    n_vocab_draft: int | None = None,
+    norm_before: bool = False,
+    fixed: Mapping[str, Floats] | None = None,
+) -> None:
+    """An EAGLE-3 head that reads the rows of three `layers` of `target`.
+
+    Of the target's width it uses the target's tables; of another width (`n_embd`), or with a reduced vocabulary
+    (`n_vocab_draft` tokens), it has its own. `norm_before` turns on both optional norms; `fixed` are tensors that are
+    not random, in numpy order (rows first).
+
+    Raises: InputError when the file cannot be written.
+    """
+    n_target, n_vocab = _width(target), _n_vocab(target)
+    width = n_embd or n_target
+    n_ff = 2 * width
+    parts: list[_Part] = [("fc.weight", (len(layers) * n_target, width), "matrix")]
+    if norm_before:
+        parts.append(("enc.output_norm.weight", (len(layers) * n_target,), "norm"))
+    parts += _tables(width, n_target, n_vocab, n_vocab_draft)
+    parts += [(f"blk.0.{name}", dims, kind) for name, dims, kind in _block(width, 2 * width, n_ff)]
+    parts.append(("blk.0.attn_norm_2.weight", (width,), "norm"))
+    own = {
+        "target_hidden_size": n_target,
+        "target_layers": list(layers),
+        "norm_before_residual": norm_before,
+        "norm_before_fc": norm_before,
+    }
+    _write(path, "eagle3", target, parts, {**_keys(width, 1, n_ff), **own}, seed, fixed=fixed or {})
+
+
+def write_random_dflash(
+    path: Path,
+    target: Source,
+    layers: Sequence[int],
+    *,
+    seed: int = 0,
+    n_block: int = 8,
+    n_layers: int = 2,
+    n_vocab_draft: int | None = None,
+    markov: bool = False,
+    anchor: bool = True,
+    causal: bool = False,
+) -> None:
+    """A DFlash head that reads the rows of `layers` of `target` and fills blocks of `n_block` positions.
+
+    `markov` adds the head that makes it a DSpark one; `anchor`: its block's first position already proposes.
+
+    Raises: InputError when the file cannot be written.
+    """
+    width, n_vocab = _width(target), _n_vocab(target)
+    n_ff = 2 * width
+    parts: list[_Part] = [
+        ("fc.weight", (len(layers) * width, width), "matrix"),
+        ("enc.output_norm.weight", (width,), "norm"),
+        *_tables(width, width, n_vocab, n_vocab_draft),
+    ]
+    if markov:
+        parts.append(("markov_w1.weight", (_RANK, n_vocab), "embedding"))
+        parts.append(("markov_w2.weight", (_RANK, n_vocab_draft or n_vocab), "matrix"))
+    for layer in range(n_layers):
+        parts += [(f"blk.{layer}.{name}", dims, kind) for name, dims, kind in _block(width, width, n_ff)]
+        parts += [(f"blk.{layer}.attn_{name}_norm.weight", (_HEAD_DIM,), "norm") for name in "qk"]
+    own: dict[str, Any] = {"target_layers": list(layers), "block_size": n_block, "attention.causal": causal}
+    if markov:
+        own["sample_from_anchor"] = anchor
+    if target.is_array(f"{target.architecture}.rope.dimension_sections"):
+        own["rope.dimension_sections"] = [_HEAD_DIM // 2, 0, 0, 0]  # text moves along one axis of the target's
+    keys = {**_keys(width, n_layers, n_ff), **own}
+    _write(path, "dflash", target, parts, keys, seed, mask=n_vocab - 1)
+
+
+def _tables(width: int, n_target: int, n_vocab: int, n_vocab_draft: int | None) -> Iterator[_Part]:
+    yield "output_norm.weight", (width,), "norm"
+    if width != n_target:
+        yield "token_embd.weight", (width, n_vocab), "embedding"
+    if width != n_target or n_vocab_draft:
+        yield "output.weight", (width, n_vocab_draft or n_vocab), "matrix"
+    if n_vocab_draft:
+        yield "d2t", (n_vocab_draft,), "matrix"
+
+
+def _block(width: int, n_input: int, n_ff: int) -> Iterator[_Part]:
+    heads = _N_HEAD * _HEAD_DIM
+    yield "attn_norm.weight", (width,), "norm"
+    for name in "qkv":
+        yield f"attn_{name}.weight", (n_input, heads), "matrix"
+    yield "attn_output.weight", (heads, width), "matrix"
+    yield "ffn_norm.weight", (width,), "norm"
+    yield "ffn_gate.weight", (width, n_ff), "matrix"
+    yield "ffn_up.weight", (width, n_ff), "matrix"
+    yield "ffn_down.weight", (n_ff, width), "matrix"
+
+
+def _keys(width: int, n_layers: int, n_ff: int) -> dict[str, Any]:
+    return {
+        "block_count": n_layers,
+        "context_length": 4096,
+        "embedding_length": width,
+        "feed_forward_length": n_ff,
+        "attention.head_count": _N_HEAD,
+        "attention.head_count_kv": _N_HEAD,
+        "attention.key_length": _HEAD_DIM,
+        "attention.value_length": _HEAD_DIM,
+        "attention.layer_norm_rms_epsilon": 1e-6,
+        "rope.dimension_count": _HEAD_DIM,
+        "rope.freq_base": 10_000.0,
+    }
+
+
+def _write(
+    path: Path,
+    architecture: str,
+    target: Source,
+    parts: Sequence[_Part],
+    keys: dict[str, Any],
+    seed: int,
+    *,
+    mask: int | None = None,
+    fixed: Mapping[str, Floats] = MappingProxyType({}),
+) -> None:
+    specs = [TensorSpec(name=name, dims=dims, kind=kind) for name, dims, kind in parts]
+    announced = [_stored(spec) for spec in specs]
+
+    def describe(writer: gguf.GGUFWriter) -> None:
+        add_keys(writer, architecture, keys, name=f"mlsd random {architecture}, seed {seed}", origin={"seed": seed})
+        other = [key for key in target.keys() if not key.startswith("tokenizer.")]  # noqa: SIM118  # no mapping
+        target.copy_metadata(writer, skip={*other, "tokenizer.ggml.mask_token_id"})
+        if mask is not None:
+            writer.add_mask_token_id(mask)
+
+    with new_gguf(path, architecture, announced, describe) as stream:
+        for spec, tensor in zip(specs, announced, strict=True):
+            if spec.name == "d2t":
+                stream.write([_map(spec, seed, _n_vocab(target))])
+            else:
+                weights = fixed[spec.name] if spec.name in fixed else random_weights(spec, seed)
+                stream.write([gguf.quants.quantize(weights, tensor.type)])
+
+
+def _stored(spec: TensorSpec) -> Stored:
+    if spec.name == "d2t":
+        return Stored(name=spec.name, dims=spec.dims, type=gguf.GGMLQuantizationType.I64)
+    return stored(spec, _Q8)
+
+
+def _map(spec: TensorSpec, seed: int, n_vocab: int) -> npt.NDArray[np.int64]:
+    """Tokens of the target that a reduced vocabulary holds."""
+    chosen = generator(seed, spec.name).permutation(n_vocab)[: spec.dims[0]]
+    return np.sort(chosen).astype(np.int64)
+
+
+def _width(target: Source) -> int:
+    return int(target.own("embedding_length", 0))
+
+
+def _n_vocab(target: Source) -> int:
+    n_vocab = target.length("tokenizer.ggml.tokens")
+    if not n_vocab:
+        raise InputError(f"{target.path.name} has no vocabulary to make a head for.")
+    return n_vocab
