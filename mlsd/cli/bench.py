@@ -11,7 +11,7 @@ from mlsd.cli.options import IntList, engine_options, make_engine, model_file, p
 from mlsd.cli.output import note, print_json, print_table, table
 from mlsd.engine.rollback import STRATEGIES
 from mlsd.errors import InputError, WorkerError
-from mlsd.records import DRAFT_MODEL, NO_DRAFTER, DrafterSpec, ModelRef, Sampling, Trial
+from mlsd.records import DRAFT_MODEL, NO_DRAFTER, DrafterSpec, Sampling, Trial
 from mlsd.units import NOT_MEASURED, format_number, format_percent
 
 if TYPE_CHECKING:
@@ -72,9 +72,8 @@ def _request(target: str, options: dict[str, Any]) -> BenchRequest:
         prompt = load_prompt(options["prompt_name"] or "code")
     target_file = model_file(target)
     draft_file = model_file(options["draft"]) if options["draft"] else None
-    draft_ref = None if draft_file is None else draft_file.ref
     name = options["drafter_text"] or (DRAFT_MODEL if draft_file else NO_DRAFTER)
-    drafter, gammas = _drafter(name, draft_ref, options["gamma"], target_file)
+    drafter, gammas = _drafter(name, draft_file, options["gamma"], target_file)
     return BenchRequest(
         target=target_file,
         drafter=drafter,
@@ -99,16 +98,16 @@ def _request(target: str, options: dict[str, Any]) -> BenchRequest:
 
 
 def _drafter(
-    text: str, draft: ModelRef | None, gammas: tuple[int, ...] | None, target: ModelFile
+    text: str, draft: ModelFile | None, gammas: tuple[int, ...] | None, target: ModelFile
 ) -> tuple[DrafterSpec, tuple[int, ...]]:
     """The method asked for with its options checked, and the gammas to measure it at."""
     from mlsd.drafters import check_target, preset_gamma, resolve_spec
 
     if text == NO_DRAFTER:
         return DrafterSpec(), ()
-    spec = parse_drafter(text, draft)
+    spec = parse_drafter(text, None if draft is None else draft.ref)
     resolved, preset = resolve_spec(spec), preset_gamma(spec)
-    check_target(resolved, Path(target.path))
+    check_target(resolved, Path(target.path), None if draft is None else Path(draft.path))
     return resolved, gammas or (_GAMMAS if preset is None else (preset,))
 
 

@@ -216,7 +216,7 @@ def refusals(paths: dict[str, Path]) -> Refuse:
         if target not in paths:  # --limit cuts it off, so its file was not asked for
             return None
         try:
-            check_target(spec, paths[target])
+            check_target(spec, paths[target], paths.get(spec.draft.id) if spec.draft else None)
         except (UnsupportedError, InputError) as error:
             return error.message.rstrip(".")
         return None

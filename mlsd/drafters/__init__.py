@@ -3,8 +3,8 @@
 A method's module has `make(bench) -> Drafter` and, where it takes any, `OPTIONS` and `PRESETS` (see `options`).
 A `fill_in(spec)` beside them gives values that only a look at a file can (its content), and refuses a missing one.
 Where it needs a special target context it also has `target_options(options, spec, gamma, rollback) -> SessionOptions`;
-it may raise UnsupportedError there. `check_target(spec, path)` refuses a target by its file alone. Modules are
-imported only when their method is used.
+it may raise UnsupportedError there. `check_target(spec, path)` refuses a target by its file alone,
+`check_draft(spec, target, draft)` a draft that does not fit it. Modules are imported only when their method is used.
 """
 
 from __future__ import annotations
@@ -27,7 +27,10 @@ from mlsd.records import DRAFT_MODEL, NO_DRAFTER, DrafterSpec, Sampling
 # name -> module under mlsd.drafters
 METHODS: dict[str, str] = {
     DRAFT_MODEL: "draft_model",
+    "dflash": "dflash",
     "draft-tree": "draft_tree",
+    "eagle3": "eagle3",
+    "eagle3-tree": "eagle3_tree",
     "lookahead": "lookahead",
     "layer-skip": "layer_skip",
     "mtp": "mtp",
@@ -41,17 +44,11 @@ _NO_HEADS = "llama.cpp has no graph for {}, so no GGUF of one can be loaded"
 UNAVAILABLE: dict[str, tuple[str, str]] = {
     "medusa": (_NO_HEADS.format("parallel Medusa heads"), "mtp drafts with a model's own next-token block."),
     "hydra": (_NO_HEADS.format("sequential Hydra heads"), "mtp drafts with a model's own next-token block."),
-    "eagle": (_NO_HEADS.format("EAGLE heads of the first kind"), "llama.cpp knows the third kind only."),
-    "eagle2": (_NO_HEADS.format("EAGLE-2 heads"), "Its tree policy runs over a draft model: --drafter draft-tree."),
+    "eagle": (_NO_HEADS.format("EAGLE heads of the first kind"), "llama.cpp knows the third kind: eagle3."),
+    "eagle2": (_NO_HEADS.format("EAGLE-2 heads"), "Its tree policy runs over others: draft-tree and eagle3-tree."),
 }
 # Methods that llama.cpp could run with weights of the user's, but that mlsd does not drive yet -> why, and what now.
 NOT_BUILT: dict[str, tuple[str, str]] = {
-    "eagle3": (
-        "llama.cpp has its graph, but it reads hidden rows of three blocks through symbols that the binding leaves "
-        "out, and asking for them of another architecture ends the process",
-        "mtp and layer-skip draft from the target's own weights.",
-    ),
-    "dflash": ("it reads the target's hidden rows as eagle3 does", "mtp drafts from hidden rows of the target."),
     "kangaroo": (
         "its trained adapter would have to become a block of a draft GGUF",
         "layer-skip:exit=N drafts with the first N blocks without an adapter.",
@@ -155,15 +152,18 @@ def loads_next_token_block(spec: DrafterSpec) -> bool:
     return spec.name != NO_DRAFTER and getattr(method_module(spec.name), "LOADS_NEXT_TOKEN_BLOCK", False)
 
 
-def check_target(spec: DrafterSpec, target_path: Path) -> None:
-    """Ask the method whether it can serve the target in that file, before any model is loaded.
+def check_target(spec: DrafterSpec, target_path: Path, draft_path: Path | None = None) -> None:
+    """Ask the method whether it can serve the target in that file with that draft, before any model is loaded.
 
     Raises: what the method raises, like InputError for a block that the model does not have.
     """
-    if spec.name != NO_DRAFTER:
-        check = getattr(method_module(spec.name), "check_target", None)
-        if check is not None:
-            check(spec, target_path)
+    if spec.name == NO_DRAFTER:
+        return
+    module = method_module(spec.name)
+    if hasattr(module, "check_target"):
+        module.check_target(spec, target_path)
+    if draft_path is not None and hasattr(module, "check_draft"):
+        module.check_draft(spec, target_path, draft_path)
 
 
 class _NoOptions(msgspec.Struct, frozen=True):

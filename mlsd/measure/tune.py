@@ -88,7 +88,8 @@ def tune(request: TuneRequest, storage: Path, on_setting: Callable[[Setting, int
     """
     _check(request)
     space = search_space(request.drafter)
-    check_target(_example(request.drafter, space), Path(request.target.path))
+    draft = None if request.draft is None else Path(request.draft.path)
+    check_target(_example(request.drafter, space), Path(request.target.path), draft)
     study = _open(request, storage)
     started_s = time.monotonic()
     while (stopped := _stop(request, study, time.monotonic() - started_s)) is None:
