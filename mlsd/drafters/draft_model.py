@@ -67,6 +67,7 @@ class DraftModel:
         self.rollback_name: str | None = rollback.name
         self._n_steps = 0
         self._n_catch_up = 0
+        self._forward_ns = self._rollback_ns = 0
 
     def begin(self, prompt: Sequence[int], rng: np.random.Generator) -> None:
         """Decode the prompt."""
@@ -75,6 +76,7 @@ class DraftModel:
         self._context = list(prompt)
         self._drafted = ()
         self._n_steps = self._n_catch_up = 0
+        self._forward_ns = self._rollback_ns = 0
         self._session.decode(self._context, n_outputs=0)
 
     def propose(self, k: int) -> Draft:
@@ -83,12 +85,13 @@ class DraftModel:
             self._drafted = ()
             return Draft()
         pending = self._context[self._session.n_past :]
-        self._session.decode(pending)
+        self._forward(pending)
         self._n_catch_up += len(pending)
         started_ns = self._clock.now_ns()
         if k > 1:  # with one proposal nothing but confirmed tokens enters the memory
             self._rollback.mark()
         mark_ns = self._clock.now_ns() - started_ns
+        self._rollback_ns += mark_ns
         if self._sampling.greedy:
             tokens, rows = self._chain_greedy(k), None
         else:
@@ -97,11 +100,16 @@ class DraftModel:
         self._n_steps += k
         return Draft(tokens=tokens, probabilities=rows, mark_ns=mark_ns)
 
+    def _forward(self, tokens: Sequence[int]) -> None:
+        started_ns = self._clock.now_ns()
+        self._session.decode(tokens)
+        self._forward_ns += self._clock.now_ns() - started_ns
+
     def _chain_greedy(self, k: int) -> tuple[int, ...]:
         session = self._session
         tokens = session.greedy()
         while len(tokens) < k:
-            session.decode(tokens[-1:])
+            self._forward(tokens[-1:])
             tokens.append(session.greedy()[0])
         return tuple(tokens)
 
@@ -110,7 +118,7 @@ class DraftModel:
         rows = [probabilities(session.logits(), self._sampling)[0]]
         tokens = [draw(rows[0], self._rng)]
         while len(tokens) < k:
-            session.decode(tokens[-1:])
+            self._forward(tokens[-1:])
             rows.append(probabilities(session.logits(), self._sampling)[0])
             tokens.append(draw(rows[-1], self._rng))
         return tuple(tokens), np.stack(rows)
@@ -122,12 +130,19 @@ class DraftModel:
         if self._drafted:
             # The last proposal was never decoded here; of the others, the accepted ones may stay.
             n_keep = min(self._session.n_past, n_confirmed + outcome.accepted)
+            started_ns = self._clock.now_ns()
             self._rollback.rewind(n_keep, ())
+            self._rollback_ns += self._clock.now_ns() - started_ns
             self._drafted = ()
 
     def stats(self) -> dict[str, float]:
-        """Draft passes and positions decoded to catch up with committed tokens."""
-        return {"draft_steps": float(self._n_steps), "catch_up_rows": float(self._n_catch_up)}
+        """Draft passes and positions decoded to catch up; the time of all passes, and of marking and rewinding."""
+        return {
+            "draft_steps": float(self._n_steps),
+            "catch_up_rows": float(self._n_catch_up),
+            "draft_forward_ns": float(self._forward_ns),
+            "draft_rollback_ns": float(self._rollback_ns),
+        }
 
     @property
     def failed_native_calls(self) -> int:

@@ -139,13 +139,15 @@ class Rest:
         self._n_nodes, self._as_chain = n_nodes, as_chain
         self._context: list[int] = []
         self._tally = ProposalTally()
-        self._search_ns = self._tree_ns = self._n_matched = 0
+        self._search_ns = {True: 0, False: 0}  # by whether something was found
+        self._tree_ns = self._n_matched = 0
 
     def begin(self, prompt: Sequence[int], rng: np.random.Generator) -> None:
         """Keep the end of the prompt."""
         self._context = list(prompt[-self._options.span :])
         self._tally = ProposalTally()
-        self._search_ns = self._tree_ns = self._n_matched = 0
+        self._search_ns = {True: 0, False: 0}  # by whether something was found
+        self._tree_ns = self._n_matched = 0
 
     def propose(self, k: int) -> Draft:
         """The commonest continuations of the longest end of the text that the store holds."""
@@ -163,7 +165,7 @@ class Rest:
         found = draft.n_proposed > 0
         self._tally.add(found, t2 - t0)
         self._n_matched += n_matched
-        self._search_ns += t1 - t0
+        self._search_ns[found] += t1 - t0
         self._tree_ns += t2 - t1
         return draft
 
@@ -175,7 +177,9 @@ class Rest:
         """Rounds with and without a hit, the time of searching and of building trees, matched tokens in all."""
         return {
             **self._tally.stats(),
-            "search_ns": float(self._search_ns),
+            "search_ns": float(sum(self._search_ns.values())),
+            "match_search_ns": float(self._search_ns[True]),
+            "no_match_search_ns": float(self._search_ns[False]),
             "tree_ns": float(self._tree_ns),
             "matched_tokens": float(self._n_matched),
         }

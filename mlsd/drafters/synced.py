@@ -31,7 +31,7 @@ class SyncedDraft(DraftModel):
         self._rng = rng
         self._context = list(prompt)
         self._drafted = ()
-        self._n_steps = self._n_catch_up = self._sync_ns = 0
+        self._n_steps = self._n_catch_up = self._forward_ns = self._sync_ns = 0
 
     def propose(self, k: int) -> Draft:
         """Copy the target's memory, then draft; the copy counts as rollback, which it replaces."""
@@ -43,8 +43,9 @@ class SyncedDraft(DraftModel):
         return msgspec.structs.replace(draft, mark_ns=draft.mark_ns + sync_ns)
 
     def stats(self) -> dict[str, float]:
-        """Draft passes, and time and bytes of the copies."""
-        return {**super().stats(), "sync_ns": float(self._sync_ns), "sync_bytes": float(self._link.n_bytes)}
+        """Draft passes, and time and bytes of the copies, which stand in place of a rollback."""
+        passes = {name: value for name, value in super().stats().items() if name != "draft_rollback_ns"}
+        return {**passes, "sync_ns": float(self._sync_ns), "sync_bytes": float(self._link.n_bytes)}
 
 
 class _Replaced:
