@@ -76,6 +76,7 @@ def test_search_and_tree_are_timed_apart(arena: Arena, tmp_path: Path) -> None:
     prompt = prompt_of(2)
     store = store_of(tmp_path / "s", arena, "llama", [prompt])
     stats = arena.run("llama", f"rest:store={store}", 8, prompt, 8).stats
+    assert stats["search_ns"] == stats["match_search_ns"] + stats["no_match_search_ns"]
     assert stats["search_ns"] + stats["tree_ns"] == stats["match_propose_ns"] + stats["no_match_propose_ns"]
 
 
