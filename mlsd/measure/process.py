@@ -17,6 +17,7 @@ import msgspec
 from mlsd import errors
 from mlsd.engine._native import BackendInfo
 from mlsd.errors import MlsdError, WorkerError
+from mlsd.measure.contexts import check_contexts
 from mlsd.measure.job import (
     BreakdownJob,
     CalibrateJob,
@@ -185,6 +186,7 @@ class _Worker:
     """One worker process; leaving the block ends it."""
 
     def __init__(self, work: Work) -> None:
+        check_contexts(work)
         self._stderr: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed in __exit__
         self._hung = False
         self._process = subprocess.Popen(

@@ -15,6 +15,7 @@ import filelock
 import msgspec
 
 from mlsd.errors import LockError, MlsdError
+from mlsd.measure.contexts import check_contexts
 from mlsd.measure.job import Done, Event, Job, Reference, Slot, failed_trial, prompt_key
 from mlsd.measure.process import DEFAULT_PATIENCE_S, run_job
 from mlsd.measure.rows import TrialFilter, TrialKey, environment_key
@@ -94,9 +95,11 @@ def run_jobs(
 
     A job that cannot run leaves failed trials with its reason, and the next job runs. Ctrl-C ends the run after the
     last committed trial and is reported in the outcome.
-    The caller holds `machine_lock`. Raises: StoreError.
+    The caller holds `machine_lock`. Raises: StoreError, InputError for a context that cannot be.
     """
     watcher = watcher or Watcher()
+    for job in jobs:
+        check_contexts(job)
     cases = {slot.case_id: slot.case for job in jobs for slot in job.slots}
     if settings.fresh:
         store.retire(environment, cases)

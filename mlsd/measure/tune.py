@@ -25,7 +25,8 @@ from optuna.trial import TrialState
 from mlsd.drafters import check_target, resolve_spec, search_space
 from mlsd.drafters.options import Choice, Span
 from mlsd.errors import InputError, MlsdError
-from mlsd.measure.job import Done, Event, Job, ModelFile, Slot, prompt_key
+from mlsd.measure.contexts import check_contexts
+from mlsd.measure.job import Done, Event, Job, ModelFile, ProbeJob, Slot, prompt_key
 from mlsd.measure.process import run_job
 from mlsd.measure.study import prompt_text
 from mlsd.prompts import Prompt
@@ -90,6 +91,7 @@ def tune(request: TuneRequest, storage: Path, on_setting: Callable[[Setting, int
     space = search_space(request.drafter)
     draft = None if request.draft is None else Path(request.draft.path)
     check_target(_example(request.drafter, space), Path(request.target.path), draft)
+    check_contexts(ProbeJob(model=request.target, engine=request.engine))
     study = _open(request, storage)
     started_s = time.monotonic()
     while (stopped := _stop(request, study, time.monotonic() - started_s)) is None:

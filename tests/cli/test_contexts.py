@@ -1,0 +1,32 @@
+"""No command lets llama.cpp try a context that cannot be."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Ran
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("bench", "tiny-moe", "--draft", "tiny-draft", "--gamma", "2"),
+        ("calibrate", "tiny-moe"),
+        ("probe", "tiny-moe"),
+        ("ppl", "tiny-moe"),
+        ("tune", "tiny-moe", "--drafter", "pld"),
+        ("run", "B", "--profile", "tiny"),
+    ],
+    ids=lambda arguments: arguments[0],
+)
+def test_a_context_of_billions_is_refused_before_anything_is_loaded(
+    mlsd: Callable[..., Ran], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    ran = mlsd(*arguments, "--n-ctx", "4000000000")
+    assert ran.code == 2
+    assert "4,000,000,000 positions is beyond the 4,096" in ran.err
+    assert "--n-ctx 4096" in ran.err
