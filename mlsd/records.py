@@ -171,6 +171,7 @@ class Trial(Record, frozen=True, kw_only=True):
     invalid_reason: str | None = None
     peak_rss_bytes: int | None = None
     stats: dict[str, float] = {}  # drafter-specific counts and times, named with units
+    earlier: tuple[str, ...] = ()  # the target's own answers to earlier turns, as they stand in the prompt
     conditions: Conditions | None = None
 
 

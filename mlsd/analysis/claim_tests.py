@@ -7,6 +7,7 @@ blocks where a study has fewer than three prompts: repeats of a greedy prompt sh
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Literal, TypeVar
 
@@ -14,7 +15,7 @@ import numpy as np
 
 from mlsd.analysis.evidence import Evidence, Pair, over_groups
 from mlsd.analysis.stats import Interval
-from mlsd.records import Record
+from mlsd.records import DRAFT_MODEL, Record
 
 K = TypeVar("K", bound=Hashable)
 Decision = Literal["confirmed", "refuted", "undecided", "not measured"]
@@ -22,9 +23,12 @@ Decision = Literal["confirmed", "refuted", "undecided", "not measured"]
 ACCEPTANCE_LIMIT = 0.04
 SMALL_TARGET = 2.5e9  # parameters: the study's own are 1 to 2 x 10^9
 STABLE_WITHIN = 0.10  # a change of speedup over all prompt lengths that still counts as none
+# Names of `mlsd.drafters.METHODS`.
 RETRIEVAL = ("pld", "rest")
-TREES = {"tree": "draft-model", "draft-tree": "draft-model", "sps-tree": "draft-model", "rest": "pld"}
-COMPONENT_AWARE = ("component", "component-aware")
+TREES = {"draft-tree": DRAFT_MODEL, "eagle3-tree": "eagle3"}  # a method that verifies trees -> the same drafter with a single chain
+SELF_DRAFTING = ("layer-skip",)  # methods whose drafting model is a part of the target
+OWN_MEMORY = "mode=own"  # their option that keeps the target's memory from the draft
+COMPONENT_AWARE = "layer-skip"  # drafts with the part of a hybrid that its option `component` names
 PARALLEL, SEQUENTIAL = ("falcon-h1",), ("qwen35", "qwen35moe", "qwen3next")
 
 
@@ -217,22 +221,31 @@ def retrieval_steady(evidence: Evidence) -> Outcome | None:
 
 
 def tree_helps(evidence: Evidence) -> Outcome | None:
-    """By what factor does tree verification gain over a chain of the same drafter?"""
+    """By what factor does tree verification gain over a chain of the same drafter?
+
+    A tree's gamma counts nodes, a chain's counts tokens, so equal gammas mean nothing: each side is taken at the
+    setting that does best on average over the target's trials.
+    """
     ratios, used = [], []
-    for group in _grouped(evidence.pairs, lambda p: (p.target, p.draft, p.gamma, p.prompt, p.repeat)).values():
-        for tree in (p for p in group if p.drafter in TREES):
-            for chain in (p for p in group if p.drafter == TREES[tree.drafter]):
-                ratios.append(tree.speedup / chain.speedup)
-                used.append([tree, chain])
+    for group in _grouped(evidence.pairs, lambda p: (p.target, p.draft)).values():
+        for method, same in TREES.items():
+            tree, chain = (_at_best([p for p in group if p.drafter == name]) for name in (method, same))
+            for key in tree.keys() & chain.keys():
+                ratios.append(tree[key].speedup / chain[key].speedup)
+                used.append([tree[key], chain[key]])
     return _factor("speedup with a tree over that with a chain", ratios, used)
 
 
 def perplexity_predicts(evidence: Evidence) -> Outcome | None:
     """Does acceptance fall as the perplexity ratio of the drafting part rises? Spearman's rank correlation.
 
-    Its interval is Fisher's with the standard error ``1.06 / sqrt(n - 3)`` (Fieller, Hartley, Pearson 1957).
+    Of parts that draft with the target's own memory, as in the papers, at the gamma that most trials have. Its interval
+    is Fisher's with the standard error ``1.06 / sqrt(n - 3)`` (Fieller, Hartley, Pearson 1957).
     """
-    pairs = [p for p in evidence.pairs if p.trial_id in evidence.perplexity_ratios and p.proposed]
+    measured = [p for p in evidence.pairs if p.trial_id in evidence.perplexity_ratios and p.drafter in SELF_DRAFTING]
+    shared = [p for p in measured if OWN_MEMORY not in p.options]
+    gamma = Counter(p.gamma for p in shared).most_common(1)
+    pairs = [p for p in shared if p.gamma == gamma[0][0]]
     groups = _grouped(pairs, lambda p: (p.target, p.drafter, evidence.perplexity_ratios[p.trial_id]))
     if len({key[2] for key in groups}) < 4:
         return None
@@ -253,7 +266,7 @@ def perplexity_predicts(evidence: Evidence) -> Outcome | None:
 
 def parallel_hybrids(evidence: Evidence) -> Outcome | None:
     """By how much is acceptance of component-aware drafting higher in parallel hybrids than in sequential ones?"""
-    pairs = [p for p in evidence.pairs if p.drafter in COMPONENT_AWARE and p.proposed]
+    pairs = [p for p in evidence.pairs if p.drafter == COMPONENT_AWARE and p.component and p.proposed]
     groups: dict[str, list[Pair]] = {"parallel": [], "sequential": []}
     for pair in pairs:
         facts = evidence.models.get(pair.target)
@@ -305,6 +318,15 @@ def _grouped(pairs: Iterable[Pair], key: Callable[[Pair], K]) -> dict[K, list[Pa
         if pair.proposed or pair.drafter in RETRIEVAL:
             groups.setdefault(key(pair), []).append(pair)
     return groups
+
+
+def _at_best(pairs: Sequence[Pair]) -> dict[tuple[str, int], Pair]:
+    """The pairs of the gamma and options with the highest mean speedup, by prompt and repeat."""
+    settings = _grouped(pairs, lambda p: (p.gamma, p.options))
+    if not settings:
+        return {}
+    best = max(settings.values(), key=lambda group: float(np.mean([math.log(p.speedup) for p in group])))
+    return {(p.prompt, p.repeat): p for p in best}
 
 
 def _independent(pairs: Sequence[Pair]) -> list[object]:

@@ -14,7 +14,7 @@ import numpy as np
 
 from mlsd.analysis.stats import Interval
 from mlsd.errors import AnalysisError
-from mlsd.records import Case, ModelFacts, Record
+from mlsd.records import DRAFT_MODEL, Case, ModelFacts, Record
 
 # Columns of `trial_summary` that are read here.
 COLUMNS = (
@@ -56,6 +56,7 @@ class Pair(Record, frozen=True, kw_only=True):
     drafter: str
     draft: str | None
     options: str = ""  # of the drafter: "ngram=3,length=10"
+    component: str | None = None  # the part of the target that drafts, where it is one
     gamma: int
     prompt: str
     n_prompt: int
@@ -89,8 +90,8 @@ class Evidence(Record, frozen=True, kw_only=True):
     perplexity_ratios: dict[int, float] = msgspec.field(default_factory=dict)
 
     def draft_models(self) -> list[Pair]:
-        """Pairs whose drafter is a second model."""
-        return [pair for pair in self.pairs if pair.draft is not None]
+        """Pairs of plain drafting with a second model: one chain a round. Trees count their tokens in another way."""
+        return [pair for pair in self.pairs if pair.drafter == DRAFT_MODEL]
 
     def mixture(self, target: str) -> bool:
         """Whether the target routes to experts."""
@@ -132,7 +133,7 @@ def evidence(
     facts = {record.ref.id: record for record in (models or {}).values()}
     return Evidence(
         pairs=tuple(
-            _pair(trial, baseline, _options((cases or {}).get(trial["case_id"])))
+            _pair(trial, baseline, (cases or {}).get(trial["case_id"]))
             for trial, baseline in paired
             if baseline is not None
         ),
@@ -158,11 +159,8 @@ def _of_one_setting(trials: list[dict[str, Any]], cases: Mapping[str, Case]) -> 
     return [trial for trial in trials if setting(trial) == usual[trial["target"]]]
 
 
-def _options(case: Case | None) -> str:
-    return "" if case is None else ",".join(f"{name}={value}" for name, value in sorted(case.drafter.options.items()))
-
-
-def _pair(trial: Mapping[str, Any], baseline: Mapping[str, Any], options: str) -> Pair:
+def _pair(trial: Mapping[str, Any], baseline: Mapping[str, Any], case: Case | None) -> Pair:
+    options = {} if case is None else case.drafter.options
     ar_ms = baseline["decode_ns"] / (baseline["n_tokens"] - 1) / 1e6
     sd_ms = trial["decode_ns"] / (trial["n_tokens"] - 1) / 1e6
     rounds = trial["rounds"]
@@ -173,7 +171,8 @@ def _pair(trial: Mapping[str, Any], baseline: Mapping[str, Any], options: str) -
         target=trial["target"],
         drafter=trial["drafter"],
         draft=trial["draft"],
-        options=options,
+        options=",".join(f"{name}={value}" for name, value in sorted(options.items())),
+        component=str(options["component"]) if options.get("component") else None,
         gamma=trial["gamma"],
         prompt=trial["prompt"],
         n_prompt=trial["n_prompt"] or 0,

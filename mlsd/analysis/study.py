@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import pandas as pd
 
 from mlsd.analysis import evidence as pairing
-from mlsd.analysis import frames, metrics
+from mlsd.analysis import frames, metrics, predictors
 from mlsd.analysis.audit import audit
 from mlsd.analysis.audit_rows import Audit
 from mlsd.analysis.audit_trials import trials_context
@@ -43,6 +43,8 @@ class Study:
     warnings: tuple[QualityWarning, ...]
     notes: tuple[str, ...]  # what was left out or renamed
     stats: dict[int, dict[str, float]]  # by trial: what its drafter counted and timed itself
+    cases: dict[str, Case]  # by id
+    perplexity_ratios: dict[int, float]  # by trial: perplexity of what drafts over the target's, where measured
 
     @cached_property
     def profile(self) -> str | None:
@@ -69,11 +71,7 @@ class Study:
     def evidence(self) -> pairing.Evidence:
         """Pairs of SD and AR trials. Raises AnalysisError when there is none."""
         columns = [column.name for column in frames.TRIALS]
-        return pairing.evidence(columns, _plain_rows(self.trials), self.facts, self._perplexity_ratios)
-
-    @property
-    def _perplexity_ratios(self) -> dict[int, float]:
-        return {i: own["perplexity_ratio"] for i, own in self.stats.items() if "perplexity_ratio" in own}
+        return pairing.evidence(columns, _plain_rows(self.trials), self.facts, self.perplexity_ratios, self.cases)
 
     @cached_property
     def pair_fits(self) -> list[PairFit]:
@@ -147,6 +145,8 @@ def read_study(store: Store, machine: str | None = None) -> Study:
         ),
         notes=(*notes, *renamed),
         stats=_stats(store),
+        cases=cases,
+        perplexity_ratios=predictors.perplexity_ratios(store),
     )
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from mlsd.analysis.evidence import Evidence, evidence
+from mlsd.analysis.predictors import perplexity_ratios
 from mlsd.cli.output import note
 from mlsd.errors import InputError
-from mlsd.measure.rows import TrialFilter
 from mlsd.measure.store import Store
 
 
@@ -25,12 +25,7 @@ def read_evidence(db: Path) -> Evidence:
     """The pairs of a study; says on standard error what was left out. Raises StoreError or AnalysisError."""
     with Store.open(db, create=False, read_only=True) as store:
         table = store.summary()
-        ratios = {
-            stored.id: stored.trial.stats["perplexity_ratio"]
-            for stored in store.trials(TrialFilter(arm="sd", status="ok", valid=True), rounds=False)
-            if "perplexity_ratio" in stored.trial.stats
-        }
-        found = evidence(table.columns, table.rows, store.models(), ratios, store.cases())
+        found = evidence(table.columns, table.rows, store.models(), perplexity_ratios(store), store.cases())
     for count, what in (
         (found.n_invalid, "invalid trials"),
         (found.n_other_settings, "trials with another file, sampling or engine setting than most of their target"),

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import statistics
 from collections import defaultdict
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+import msgspec
 
 from mlsd.cli.options import make_overrides, plan_options
 from mlsd.cli.output import print_json, print_table, table
-from mlsd.records import Record
+from mlsd.records import DrafterSpec, Record
 from mlsd.units import NOT_MEASURED, format_bytes, format_duration
 
 if TYPE_CHECKING:
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
     from mlsd.models import Library
     from mlsd.plan import LeftOut, Plan
     from mlsd.records import Environment, ModelRef
+    from mlsd.suite import DrafterChoice, Part, Suite
 
 
 class Forecast(Record, frozen=True, kw_only=True):
@@ -50,18 +53,36 @@ def plan(suites: tuple[str, ...], as_json: bool, db: Path | None, **options: Any
     from mlsd.measure.runner import default_database
     from mlsd.models import Library
     from mlsd.plan import expand
-    from mlsd.suite import load_suites
 
     library = Library()
     profile, is_default = choose_profile(options["profile"], library)
     if is_default:
         say_default(profile)
-    loaded, overrides = load_suites(suites), make_overrides(options)
+    loaded, overrides = read_suites(suites), make_overrides(options)
     planned = expand(loaded, profile, known_models(library), overrides)
     here = {model: ref for model in planned.models() if (ref := _local_ref(library, model)) is not None}
     planned = expand(loaded, profile, {**known_models(library), **here}, overrides)
     usual = default_database(profile.name)
     show_plan(planned, as_json=as_json, db=db or (usual if usual.exists() else None))
+
+
+def read_suites(names: Iterable[str]) -> tuple[Suite, ...]:
+    """The suites of those names, the presets of their drafters written out: equal settings are then equal cases.
+
+    Raises: SuiteError, and UnsupportedError or InputError for a drafter that cannot be.
+    """
+    from mlsd.drafters import resolve_spec
+    from mlsd.suite import load_suites
+
+    def plain(choice: DrafterChoice) -> DrafterChoice:
+        options = resolve_spec(DrafterSpec(name=choice.name, options=choice.options)).options
+        return msgspec.structs.replace(choice, options=options)
+
+    def settle(part: Part) -> Part:
+        return msgspec.structs.replace(part, drafters=tuple(map(plain, part.drafters)))
+
+    suites = load_suites(names)
+    return tuple(msgspec.structs.replace(suite, parts=tuple(map(settle, suite.parts))) for suite in suites)
 
 
 def known_models(library: Library) -> dict[str, ModelRef]:

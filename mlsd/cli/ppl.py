@@ -7,17 +7,22 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mlsd.cli.options import engine_options, make_engine, model_file
-from mlsd.cli.output import print_json
+from mlsd.cli.options import engine_options, make_engine, model_file, parse_drafter
+from mlsd.cli.output import note, print_json
+from mlsd.errors import InputError
+from mlsd.records import DRAFT_MODEL
 from mlsd.units import format_percent
 
 if TYPE_CHECKING:
-    from mlsd.measure.job import Perplexities, Perplexity
+    from mlsd.measure.distances import Drafting
+    from mlsd.measure.job import ModelFile, Perplexities, Perplexity
 
 
 @click.command()
 @click.argument("model")
 @click.option("--against", help="A draft to compare with MODEL: a path or a manifest id.")
+@click.option("--drafter", "drafter_text", help="In its place the part of MODEL that drafts: layer-skip:fraction=0.33.")
+@click.option("--db", type=click.Path(path_type=Path), help="Keep the comparison in this study database.")
 @click.option(
     "--text", type=click.Path(dir_okay=False, path_type=Path), help="The text [default: the shipped prompts]."
 )
@@ -29,26 +34,57 @@ def ppl(model: str, as_json: bool, **options: Any) -> None:
     """Perplexity of MODEL on a text; with --against also the draft's, their ratio and the distance of both.
 
     The ratio of perplexities and the total-variation distance are what predicts acceptance before any drafting. With
-    a token drawn from the draft, one minus the distance is the chance that it is accepted.
+    a token drawn from the draft, one minus the distance is the chance that it is accepted. With --db `mlsd claims` sets
+    the ratio beside what was accepted; `mlsd run --distances` does it for every draft of a suite.
     """
+    from mlsd.measure.distances import as_distance, shipped_text
     from mlsd.measure.job import PerplexityJob
     from mlsd.measure.process import run_perplexity
+    from mlsd.measure.store import Store
 
-    text = _shipped_text() if options["text"] is None else read_text(options["text"])
+    text = shipped_text() if options["text"] is None else read_text(options["text"])
+    target = model_file(model)
+    drafting = _drafting(target, options)
+    if options["db"] is not None and options["db"].exists():
+        Store.open(options["db"], create=False).close()  # see before any work that it can be written
     result = run_perplexity(
         PerplexityJob(
-            target=model_file(model),
-            draft=model_file(options["against"]) if options["against"] else None,
+            target=target,
+            draft=None if drafting is None else drafting.draft,
             engine=make_engine(options["n_threads"], options["n_gpu_layers"], None, options["flash_attention"]),
             text=text,
             n_tokens=options["n_tokens"],
             n_window=options["n_ctx"] or options["window"],
         )
     )
+    if drafting is not None and options["db"] is not None:
+        with Store.open(options["db"]) as store:
+            store.add_distance(as_distance(drafting, text, result))
+        note(f"Kept in {options['db']}.")
     if as_json:
         print_json(result)
     else:
         _print(result)
+
+
+def _drafting(target: ModelFile, options: dict[str, Any]) -> Drafting | None:
+    """The model to compare with, as the options name it."""
+    from mlsd.drafters import resolve_spec
+    from mlsd.measure.distances import find_drafting
+
+    against, method = options["against"], options["drafter_text"]
+    if against and method:
+        raise InputError("--against and --drafter exclude each other.", hint="Give one of them.")
+    if not against and not method:
+        if options["db"] is not None:
+            raise InputError("--db keeps a comparison.", hint="Add --against DRAFT or --drafter METHOD.")
+        return None
+    draft = model_file(against) if against else None
+    spec = parse_drafter(method or DRAFT_MODEL, None if draft is None else draft.ref)
+    drafting = find_drafting(resolve_spec(spec), target, draft)
+    if drafting is None:
+        raise InputError(f"{spec.name} drafts with no model of its own to compare.", hint="Like layer-skip:exit=4.")
+    return drafting
 
 
 def read_text(path: Path) -> str:
@@ -59,12 +95,6 @@ def read_text(path: Path) -> str:
     from mlsd.prompts import prompt_from_file
 
     return prompt_from_file(path).text
-
-
-def _shipped_text() -> str:
-    from mlsd.prompts import load_prompt, prompt_names
-
-    return "\n\n".join(load_prompt(name).text for name in prompt_names())
 
 
 def _print(result: Perplexities) -> None:

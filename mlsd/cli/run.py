@@ -16,12 +16,14 @@ from mlsd.units import GB
 
 if TYPE_CHECKING:
     from mlsd.measure.answers import AnswerFile
+    from mlsd.measure.distances import Drafting
+    from mlsd.measure.rows import DraftDistance
     from mlsd.measure.runner import RunOutcome
     from mlsd.measure.store import Store
     from mlsd.models import LocalModel
     from mlsd.plan import Overrides, Plan, Refuse
     from mlsd.prompts import LoadPrompt
-    from mlsd.records import DrafterSpec, Environment
+    from mlsd.records import DrafterSpec, EngineOptions, Environment
     from mlsd.suite import Profile
     from mlsd.tasks import Task
 
@@ -38,6 +40,7 @@ _TASK_TOKENS = 1_024  # Spec-Bench's most new tokens of a turn
 @click.option("--tasks", "task_file", help="Tasks in place of prompts: a file like question.jsonl, or `shipped`.")
 @click.option("--per-kind", type=int, help="Only so many tasks of each of the six kinds.")
 @click.option("--answers", type=click.Path(path_type=Path, file_okay=False), help="Write answers, a JSONL file an arm.")
+@click.option("--distances", is_flag=True, help="Afterwards compare each drafting model with its target (mlsd ppl).")
 @click.option("--dry-run", is_flag=True, help="Show the plan and stop.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object at the end.")
 @click.pass_context
@@ -46,19 +49,19 @@ def run(ctx: click.Context, /, suites: tuple[str, ...], as_json: bool, dry_run: 
 
     A trial that fails is a row with its reason. Only one run at a time measures on a machine.
     """
+    from mlsd.cli.plan import read_suites
     from mlsd.measure.process import run_info
     from mlsd.measure.runner import default_database, machine_lock, run_jobs
     from mlsd.measure.store import Store
     from mlsd.measure.study import plan_jobs
     from mlsd.models import Library
     from mlsd.plan import expand
-    from mlsd.suite import load_suites
 
     library = Library()
     profile, chosen_by_us = choose_profile(options["profile"], library)
     if chosen_by_us:
         say_default(profile)
-    loaded = load_suites(suites)
+    loaded = read_suites(suites)
     tasks, overrides, load = choose_prompts(options)
     known = {entry.id: entry_ref(entry) for entry in library.manifest}
     plan = expand(loaded, profile, known, overrides, load=load)
@@ -88,6 +91,8 @@ def run(ctx: click.Context, /, suites: tuple[str, ...], as_json: bool, dry_run: 
                 outcome = run_jobs(jobs, store, environment, _facts(local), plan_record, settings, watcher)
             warnings = _warn(store, outcome, environment, overrides.engine.n_threads)
             answers = _write_answers(options["answers"], tasks, plan, store, environment)
+            if options["distances"] and not outcome.interrupted:
+                _measure_distances(plan, paths, store, overrides.engine)
     if as_json:
         print_json({"database": str(path), "outcome": outcome, "warnings": warnings, "answers": answers})
     else:
@@ -135,6 +140,20 @@ def _write_answers(
         missing = f", {file.n_missing} missing" if file.n_missing else ""
         note(f"{file.n_answered} answers{missing}: {file.path}")
     return list(written)
+
+
+def _measure_distances(plan: Plan, paths: dict[str, Path], store: Store, engine: EngineOptions) -> None:
+    """Predictors of acceptance for every model that drafts in the plan, into the same database."""
+    from mlsd.measure.distances import measure_distances, study_draftings
+
+    def keep(drafting: Drafting, distance: DraftDistance) -> None:
+        store.add_distance(distance)
+        note(
+            f"{drafting.draft.ref.id} for {drafting.target.ref.id}: perplexity ratio {distance.ratio:.3f}, "
+            f"total variation {distance.total_variation:.3f}"
+        )
+
+    measure_distances(study_draftings(plan.cases().values(), paths), engine, keep)
 
 
 def check_database(path: Path) -> None:

@@ -87,6 +87,18 @@ def target_options(options: SessionOptions, spec: DrafterSpec, gamma: int, rollb
     return msgspec.structs.replace(options, n_sequences=2) if mode == "sync" else options
 
 
+def drafting_part(spec: DrafterSpec) -> DrafterSpec:
+    """What of the spec decides which weights draft: the mode does not."""
+    options = msgspec.to_builtins(read_options(spec, Options, PRESETS))
+    chosen = {name: value for name, value in options.items() if name != "mode" and value is not None}
+    return msgspec.structs.replace(spec, options=chosen)
+
+
+def drafting_file(spec: DrafterSpec, target_path: Path) -> Path:
+    """The file of the draft, cut now if it is not there. Raises: InputError, ModelFileError."""
+    return cut_file(plan(Source(target_path), read_options(spec, Options, PRESETS)))
+
+
 def check_target(spec: DrafterSpec, target_path: Path) -> None:
     """Refuse what the target cannot be cut into, from its header alone.
 

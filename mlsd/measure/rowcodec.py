@@ -29,6 +29,7 @@ _JSON: dict[str, Any] = {
     "losslessness": Losslessness | None,
     "stats": dict[str, float],
     "conditions": Conditions | None,
+    "earlier": tuple[str, ...],
 }
 # Columns for SQL only: each repeats what another column holds.
 _DERIVED = ("n_tokens", "verdict")
@@ -81,13 +82,12 @@ def trial_row(run_id: int, environment_key: str, trial: Trial) -> tuple[Any, ...
     plain = (without_folders(getattr(trial, field)) if field in _TOLD else getattr(trial, field) for field in _PLAIN)
     # JSON has no NaN and no infinity: such a figure was not measured.
     stats = {name: value for name, value in trial.stats.items() if math.isfinite(value)}
-    values = [trial.tokens, trial.losslessness, stats, trial.conditions]
+    values = [trial.tokens, trial.losslessness, stats, trial.conditions, trial.earlier]
     encoded = (None if value is None else encode(value) for value in values)
     verdict = trial.losslessness.verdict if trial.losslessness else None
     return (run_id, environment_key, *plain, *encoded, len(trial.tokens), verdict)
 
 
-def round_rows(trial_id: int, rounds: Iterable[Round]) -> Iterator[tuple[int, ...]]:
 def plan(plan: Mapping[str, Any]) -> str:
     """A run's plan as it is stored: databases are given to others, so nothing in it says where files lie."""
     return encode({key: _told(value) for key, value in plan.items()})
@@ -108,6 +108,7 @@ def without_folders(text: str | None) -> str | None:
     return _PATH.sub(r"\1", text.replace(f"{Path.home()}/", ""))
 
 
+def round_rows(trial_id: int, rounds: Iterable[Round]) -> Iterator[tuple[int, ...]]:
     """The rows of a trial's rounds, numbered from 0, in the order of ROUND_COLUMNS."""
     for number, round_record in enumerate(rounds):
         yield (trial_id, number, *(getattr(round_record, field) for field in _ROUND))

@@ -132,6 +132,23 @@ class TimedPass(Record, frozen=True, kw_only=True):
     ms: float
 
 
+class DraftDistance(Record, frozen=True, kw_only=True):
+    """How far the model that drafts lies from its target on one text, measured without any drafting."""
+
+    target_key: str  # see `model_key`
+    drafting_key: str  # see `mlsd.drafters.drafting.drafting_key`
+    text_sha256: str
+    n_tokens: int  # that were predicted
+    perplexity: float  # of the target
+    draft_perplexity: float
+    ratio: float  # draft / target, from paired tokens, with its 95 % interval
+    ratio_low: float
+    ratio_high: float
+    total_variation: float  # mean over positions, 0 .. 1
+    total_variation_error: float  # standard error
+    agreement: float  # share of positions where both find the same token likeliest
+
+
 class ImportedRow(Record, frozen=True, kw_only=True):
     """One row of somebody's published or exported table: figures without rounds, never mixed with measured trials."""
 

@@ -5,6 +5,7 @@ History (`PRAGMA user_version`):
     2  calibration (timed passes), coverage and expert_load (expert choice), imported (tables of others)
     3  trial.retired: a success that was measured again on purpose stays, but no longer counts
     4  stream_read, known_pass: what the memory gives
+    5  draft_distance (perplexity ratio, total variation); trial.earlier: the target's answers inside the prompt
 
 A released step never changes: a new shape is a new step, and `tests/measure/databases/` gets a file of the old one.
 """
@@ -226,7 +227,21 @@ CREATE TABLE known_pass (
 );
 """
 
-MIGRATIONS: tuple[str, ...] = (_VERSION_1, _VERSION_2, _VERSION_3, _VERSION_4)
+_VERSION_5 = """
+CREATE TABLE draft_distance (
+    target_key TEXT NOT NULL,
+    drafting_key TEXT NOT NULL,
+    text_sha256 TEXT NOT NULL,
+    n_tokens INTEGER NOT NULL,
+    measured_at TEXT NOT NULL,
+    record TEXT NOT NULL,
+    PRIMARY KEY (target_key, drafting_key, text_sha256, n_tokens)
+) WITHOUT ROWID;
+
+ALTER TABLE trial ADD COLUMN earlier TEXT NOT NULL DEFAULT '[]';
+"""
+
+MIGRATIONS: tuple[str, ...] = (_VERSION_1, _VERSION_2, _VERSION_3, _VERSION_4, _VERSION_5)
 """Step i leads from version i to version i + 1; a new database takes all of them."""
 
 CURRENT_VERSION = len(MIGRATIONS)

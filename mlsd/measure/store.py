@@ -19,6 +19,7 @@ from mlsd.measure import database, rowcodec
 from mlsd.measure.machine_store import MachineTables, Table
 from mlsd.measure.rows import (
     Done,
+    DraftDistance,
     ImportedRow,
     Run,
     RunStatus,
@@ -152,6 +153,14 @@ class Store(MachineTables):
                 [(run_id, *row) for row in dict.fromkeys(rows) if row not in known],
             )
 
+    def add_distance(self, distance: DraftDistance) -> None:
+        """Record how far a draft lies from its target; the same pair measured again on the same text is replaced."""
+        key = (distance.target_key, distance.drafting_key, distance.text_sha256, distance.n_tokens)
+        with self._transaction() as db:
+            db.execute(
+                "INSERT OR REPLACE INTO draft_distance VALUES (?,?,?,?,?,?)", (*key, _now(), rowcodec.encode(distance))
+            )
+
     def add_imported(self, rows: Iterable[ImportedRow]) -> int:
         """Record somebody else's rows, apart from measured trials; rows of a file known already are skipped.
 
@@ -246,6 +255,11 @@ class Store(MachineTables):
             StoredWarning(run_id=run_id, code=code, message=message, advice=advice, case_id=case_id)
             for run_id, code, message, advice, case_id in rows
         ]
+
+    def distances(self) -> Iterator[DraftDistance]:
+        """Stream how far drafts lie from their targets, in the order of measurement."""
+        for (record,) in self._rows("SELECT record FROM draft_distance ORDER BY measured_at"):
+            yield rowcodec.decode(record, DraftDistance)
 
     def imported(self) -> Iterator[ImportedRow]:
         """Stream the rows of other people's tables, in the order of import."""

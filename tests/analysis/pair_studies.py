@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from mlsd.analysis.evidence import Evidence, evidence
+from mlsd.analysis.predictors import perplexity_ratios
 from mlsd.measure.store import Store
 from mlsd.records import (
     Case,
@@ -88,7 +89,7 @@ def read_study(path: Path) -> Evidence:
     """The evidence of a study, as the commands read it."""
     with Store.open(path, read_only=True) as store:
         table = store.summary()
-        return evidence(table.columns, table.rows, store.models(), cases=store.cases())
+        return evidence(table.columns, table.rows, store.models(), perplexity_ratios(store), store.cases())
 
 
 def _facts(name: str) -> ModelFacts:

@@ -101,6 +101,7 @@ def trial(of: Case | None = None, **changes: Any) -> Trial:
         invalid_reason="nothing",
         peak_rss_bytes=123_456,
         stats={"lookup_ns": 17.0},
+        earlier=("Blue.", "Green."),
         conditions=Conditions(
             load_1min=0.5,
             on_battery=False,

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mlsd.measure.perplexity import log_softmax, total_variation
+from mlsd.measure.store import Store
 from tests.cli.conftest import Ran, mlsd
 
 __all__ = ["mlsd"]  # the fixture
@@ -67,6 +68,34 @@ def test_a_random_model_is_no_wiser_than_its_vocabulary(mlsd: Mlsd, tiny: Path, 
     assert target["low"] < target["value"] < target["high"]
     assert target["n_tokens"] == 97, "each of three windows gives its first token away"
     assert found["total_variation"] is None
+
+
+def test_a_comparison_is_kept_where_it_is_asked_for(mlsd: Mlsd, tiny: Path, tmp_path: Path) -> None:
+    database, target = tmp_path / "s.sqlite", tiny / "qwen35.gguf"
+    first = answer(mlsd, target, "--drafter", "layer-skip:component=recurrent", "--db", database)
+    again = answer(mlsd, target, "--drafter", "layer-skip:mode=own,component=recurrent", "--db", database)
+    other = answer(mlsd, target, "--against", tiny / "qwen35-noise01.gguf", "--db", database)
+    with Store.open(database, read_only=True) as store:
+        kept = list(store.distances())
+    assert [d.ratio for d in kept] == [first["ratio"], other["ratio"]], "the mode does not change what drafts"
+    assert again == first
+    assert kept[0].total_variation == first["total_variation"]
+    assert len({d.target_key for d in kept}) == len({d.text_sha256 for d in kept}) == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--db", "s.sqlite"), "--db keeps a comparison"),
+        (("--drafter", "pld", "--db", "s.sqlite"), "pld drafts with no model of its own"),
+        (("--drafter", "layer-skip:skip=99"), "no block 99"),
+        (("--drafter", "layer-skip:exit=2", "--against", "x.gguf"), "exclude each other"),
+    ],
+)
+def test_what_cannot_be_compared_is_refused(mlsd: Mlsd, tiny: Path, options: tuple[str, ...], words: str) -> None:
+    result = mlsd("ppl", tiny / "llama.gguf", *options)
+    assert result.code == 2
+    assert words in result.err
 
 
 def test_models_of_other_tokenizers_are_not_compared(mlsd: Mlsd, tiny: Path, smollm2: Path) -> None:

@@ -347,6 +347,7 @@ def test_a_database_of_every_version_opens_with_its_trials_and_todays_tables(ver
         assert [len(s.trial.rounds) for s in store.trials()] == [0, 2, 0]
         assert len(list(store.calibration())) == (1 if version >= 2 else 0)
         assert len(list(store.known_passes())) == len(list(store.stream_reads())) == (1 if version >= 4 else 0)
+        assert [d.ratio for d in store.distances()] == ([2.0] if version >= 5 else [])
         assert store.check() == []
         store.add_calibration(1, [CalibrationPoint(model_key="m", kind="sample", rows=1, depth=0, repeat=0, span_ns=1)])
     fresh = path.with_name("fresh.sqlite")
