@@ -31,7 +31,7 @@ class HeadChain:
         self._rng = np.random.default_rng(0)
         self._context: list[int] = []
         self._has_prompt = False
-        self._n_steps = self._n_catch_up = self._catch_up_ns = 0
+        self._n_steps = self._n_catch_up = self._catch_up_ns = self._forward_ns = 0
 
     def true_rows(self, first: int, end: int) -> Hidden:
         """The rows that positions `first` to `end` - 1 of the head read, from the target's."""
@@ -43,7 +43,7 @@ class HeadChain:
         self._rng = rng
         self._context = list(prompt)
         self._has_prompt = False
-        self._n_steps = self._n_catch_up = self._catch_up_ns = 0
+        self._n_steps = self._n_catch_up = self._catch_up_ns = self._forward_ns = 0
 
     def propose(self, k: int) -> Draft:
         """Up to `k` tokens, each from a pass of the head."""
@@ -55,7 +55,9 @@ class HeadChain:
             tokens.append(self._pick(rows))
             if len(tokens) >= k:
                 break
+            started_ns = self._clock.now_ns()
             head.decode(tokens[-1:], head.hidden_row())
+            self._forward_ns += self._clock.now_ns() - started_ns
         self._n_steps += k
         return Draft(tokens=tuple(tokens), probabilities=np.stack(rows) if rows else None)
 
@@ -88,10 +90,11 @@ class HeadChain:
         self._context.extend(outcome.committed)
 
     def stats(self) -> dict[str, float]:
-        """Passes of the head, and what reading the committed tokens again cost."""
+        """Passes of the head and their time, of which reading the committed tokens again is one part."""
         return {
             "draft_steps": float(self._n_steps),
             "catch_up_rows": float(self._n_catch_up),
+            "draft_forward_ns": float(self._catch_up_ns + self._forward_ns),
             "catch_up_ns": float(self._catch_up_ns),
         }
 
