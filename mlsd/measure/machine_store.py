@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from mlsd.measure import database, rowcodec
+from mlsd.measure.pass_shares import PassShares
 from mlsd.measure.rows import CalibrationPoint, Coverage, ExpertLoad, StreamRead, TimedPass
 
 
@@ -74,6 +75,14 @@ class MachineTables:
                 [(run_id, p.quant, p.n_bytes, p.block, p.ms) for p in passes],
             )
 
+    def add_shares(self, run_id: int, shares: Iterable[PassShares]) -> None:
+        """Record profiled passes."""
+        with self._transaction() as db:
+            db.executemany(
+                "INSERT INTO pass_share (run_id, model_key, drafting_key, rows, depth, record) VALUES (?,?,?,?,?,?)",
+                [(run_id, s.model_key, s.drafting_key, s.rows, s.depth, rowcodec.encode(s)) for s in shares],
+            )
+
     # --- reading ----------------------------------------------------------------------------------------------
 
     def calibration(self, model_key: str | None = None) -> Iterator[tuple[int, CalibrationPoint]]:
@@ -114,6 +123,11 @@ class MachineTables:
         """Stream (run id, single-token passes of one model of known bytes), in the order of writing."""
         for run_id, *values in self._rows("SELECT run_id, quant, n_bytes, block, ms FROM known_pass ORDER BY id"):
             yield run_id, TimedPass(**dict(zip(TimedPass.__struct_fields__, values, strict=True)))
+
+    def shares(self) -> Iterator[tuple[int, PassShares]]:
+        """Stream (run id, one profiled pass), in the order of writing."""
+        for run_id, record in self._rows("SELECT run_id, record FROM pass_share ORDER BY id"):
+            yield run_id, rowcodec.decode(record, PassShares)
 
     # --- inside -----------------------------------------------------------------------------------------------
 

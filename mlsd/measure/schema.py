@@ -6,6 +6,7 @@ History (`PRAGMA user_version`):
     3  trial.retired: a success that was measured again on purpose stays, but no longer counts
     4  stream_read, known_pass: what the memory gives
     5  draft_distance (perplexity ratio, total variation); trial.earlier: the target's answers inside the prompt
+    6  pass_share (profiled passes); times of a trial whose times are not its method's are not there
 
 A released step never changes: a new shape is a new step, and `tests/measure/databases/` gets a file of the old one.
 """
@@ -241,7 +242,46 @@ CREATE TABLE draft_distance (
 ALTER TABLE trial ADD COLUMN earlier TEXT NOT NULL DEFAULT '[]';
 """
 
-MIGRATIONS: tuple[str, ...] = (_VERSION_1, _VERSION_2, _VERSION_3, _VERSION_4, _VERSION_5)
+_VERSION_6 = """
+CREATE TABLE pass_share (
+    id INTEGER PRIMARY KEY,
+    run_id INTEGER NOT NULL REFERENCES run (id),
+    model_key TEXT NOT NULL,
+    drafting_key TEXT,
+    rows INTEGER NOT NULL,
+    depth INTEGER NOT NULL,
+    record TEXT NOT NULL
+);
+CREATE INDEX pass_share_model ON pass_share (model_key, drafting_key);
+
+UPDATE trial SET decode_ns = NULL WHERE json_extract(stats, '$.timed') = 0;
+
+DROP VIEW trial_summary;
+CREATE VIEW trial_summary AS
+SELECT
+    trial.id AS trial_id, trial.run_id, trial.environment_key, trial.case_id, "case".suite, trial.arm, "case".target,
+    "case".drafter, "case".draft, trial.gamma, "case".prompt, "case".n_predict, trial.block, trial.repeat,
+    trial.position, trial.status, trial.error, trial.started_at, trial.n_prompt, trial.n_tokens, trial.prefill_ns,
+    trial.draft_prefill_ns, trial.decode_ns, trial.load_ns, trial.rollback_target, trial.rollback_draft,
+    trial.failed_native_calls, trial.verdict, trial.valid, trial.invalid_reason, trial.peak_rss_bytes,
+    sums.rounds, sums.proposed, sums.accepted, sums.committed, sums.rows,
+    CASE WHEN trial.decode_ns IS NOT NULL THEN sums.draft_ns END AS draft_ns,
+    CASE WHEN trial.decode_ns IS NOT NULL THEN sums.verify_ns END AS verify_ns,
+    CASE WHEN trial.decode_ns IS NOT NULL THEN sums.rollback_ns END AS rollback_ns,
+    CASE WHEN trial.decode_ns IS NOT NULL THEN sums.sample_ns END AS sample_ns,
+    CASE WHEN trial.decode_ns IS NOT NULL THEN sums.other_ns END AS other_ns
+FROM current_trial AS trial
+JOIN "case" ON "case".id = trial.case_id
+LEFT JOIN (
+    SELECT
+        trial_id, count(*) AS rounds, sum(proposed) AS proposed, sum(accepted) AS accepted,
+        sum(committed) AS committed, sum(rows) AS rows, sum(draft_ns) AS draft_ns, sum(verify_ns) AS verify_ns,
+        sum(rollback_ns) AS rollback_ns, sum(sample_ns) AS sample_ns, sum(other_ns) AS other_ns
+    FROM round GROUP BY trial_id
+) AS sums ON sums.trial_id = trial.id;
+"""
+
+MIGRATIONS: tuple[str, ...] = (_VERSION_1, _VERSION_2, _VERSION_3, _VERSION_4, _VERSION_5, _VERSION_6)
 """Step i leads from version i to version i + 1; a new database takes all of them."""
 
 CURRENT_VERSION = len(MIGRATIONS)

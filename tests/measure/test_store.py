@@ -15,6 +15,7 @@ import pytest
 
 from mlsd.errors import SchemaError, StoreError
 from mlsd.measure import schema
+from mlsd.measure.pass_shares import PassShares
 from mlsd.measure.rows import (
     CalibrationPoint,
     Coverage,
@@ -113,6 +114,40 @@ def test_calibration_and_coverage_come_back(store: Store, run_id: int) -> None:
     assert list(store.coverage()) == [(run_id, coverage)]
     assert list(store.expert_loads("m")) == [(run_id, load)]
     assert list(store.calibration("another")) == []
+
+
+def test_profiled_passes_come_back(store: Store, run_id: int) -> None:
+    shares = PassShares(
+        model_key="m",
+        drafting_key="cut",
+        rows=5,
+        depth=64,
+        n_passes=10,
+        plain_ns=1_000,
+        profiled_ns=1_200,
+        headless_ns=None,
+        parts_ns={"attention": 600, "head": 300},
+    )
+    store.add_shares(run_id, [shares])
+    assert list(store.shares()) == [(run_id, shares)]
+
+
+def test_times_that_are_not_the_methods_are_not_there(store: Store, run_id: int) -> None:
+    store.add_trial(run_id, trial(decode_ns=None, stats={"timed": 0.0}))
+    table = store.summary()
+    (row,) = (dict(zip(table.columns, values, strict=True)) for values in table.rows)
+    assert [row[f"{part}_ns"] for part in ("decode", "draft", "verify", "rollback", "sample", "other")] == [None] * 6
+    assert row["accepted"] == sum(r.accepted for r in ROUNDS)
+
+
+def test_an_old_database_forgets_times_that_are_not_the_methods(path: Path) -> None:
+    load("v5", path)
+    connection = sqlite3.connect(path)
+    connection.execute("""UPDATE trial SET stats = '{"timed":0.0}' WHERE id = 3""")
+    connection.commit()
+    connection.close()
+    with Store.open(path, create=False) as store:
+        assert {s.id: s.trial.decode_ns is None for s in store.trials(TrialFilter(status="ok"))} == {1: False, 3: True}
 
 
 def test_mean_coverage_is_the_histograms_mean() -> None:
@@ -348,6 +383,7 @@ def test_a_database_of_every_version_opens_with_its_trials_and_todays_tables(ver
         assert len(list(store.calibration())) == (1 if version >= 2 else 0)
         assert len(list(store.known_passes())) == len(list(store.stream_reads())) == (1 if version >= 4 else 0)
         assert [d.ratio for d in store.distances()] == ([2.0] if version >= 5 else [])
+        assert [one.rows for _, one in store.shares()] == ([5] if version >= 6 else [])
         assert store.check() == []
         store.add_calibration(1, [CalibrationPoint(model_key="m", kind="sample", rows=1, depth=0, repeat=0, span_ns=1)])
     fresh = path.with_name("fresh.sqlite")
