@@ -31,6 +31,7 @@ def models() -> None:
 @as_json_option
 def list_models(role: str | None, here: bool, as_json: bool) -> None:
     """List every model that an id can name."""
+    from mlsd.gguf_tools.draft_cache import drafts_bytes
     from mlsd.models import Library
 
     library = Library()
@@ -47,6 +48,8 @@ def list_models(role: str | None, here: bool, as_json: bool) -> None:
         made.add_row(*_cells(row))
     print_table(made)
     note("`mlsd models pull ID` downloads or makes one; `mlsd models show ID` says all that is known of it.")
+    if n_bytes := drafts_bytes():
+        note(f"Drafts cut out of targets take {format_bytes(n_bytes)} beside them; `mlsd models clean` removes those.")
 
 
 @models.command()
@@ -131,6 +134,19 @@ def where(model_id: str, as_json: bool) -> None:
         print_json({"id": model.ref.id, "path": str(model.path), "sha256": model.ref.sha256})
     else:
         click.echo(model.path)
+
+
+@models.command()
+@as_json_option
+def clean(as_json: bool) -> None:
+    """Remove the drafts that were cut out of targets and kept; each is made again when it is needed."""
+    from mlsd.gguf_tools.draft_cache import clear_drafts, draft_folder
+
+    freed = clear_drafts()
+    if as_json:
+        print_json({"folder": str(draft_folder()), "freed_bytes": freed})
+    else:
+        click.echo(f"{format_bytes(freed)} freed in {draft_folder()}.")
 
 
 @models.command()

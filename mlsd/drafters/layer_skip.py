@@ -31,11 +31,12 @@ from mlsd.engine.state_link import LinkPlan, StateLink
 from mlsd.engine.taps import SkipTap, TappedSession
 from mlsd.errors import InputError
 from mlsd.gguf_tools.cut import Component, attention_layers, choose_layers, plan_cut, read_layers, state_layers
+from mlsd.gguf_tools.draft_cache import cached_draft
 from mlsd.gguf_tools.read import trunk_layers
 from mlsd.gguf_tools.source import Source
 from mlsd.gguf_tools.surgery import Edit, write_edit
 from mlsd.records import DrafterSpec, Record
-from mlsd.userdir import file_sha256, made_models_dir
+from mlsd.userdir import file_sha256
 
 
 class Options(Record, frozen=True, kw_only=True):
@@ -154,14 +155,12 @@ def plan(source: Source, options: Options) -> Cut:
 
 
 def cut_file(cut: Cut) -> Path:
-    """The draft's file, written once among the models made on this machine."""
+    """The draft's file, written once and kept for the next time."""
     recipe = f"{file_sha256(cut.source.path)} {cut.component} {cut.edit.layers}"
     digest = hashlib.sha256(recipe.encode()).hexdigest()[:12]
-    path = made_models_dir() / f"{cut.source.path.stem}-cut-{digest}.gguf"
-    if not path.is_file():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_edit(cut.source, cut.edit, path)
-    return path
+    return cached_draft(
+        f"{cut.source.path.stem}-cut-{digest}.gguf", lambda path: write_edit(cut.source, cut.edit, path)
+    )
 
 
 # --- in place -----------------------------------------------------------------------------------------------------

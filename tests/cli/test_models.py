@@ -8,12 +8,13 @@ import random
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.cli.conftest import Ran
 from tests.hub_server import REPO, HubServer
 
 MIB = 1 << 20
@@ -132,3 +133,16 @@ def test_a_broken_manifest_of_the_user_is_named_and_does_not_block_plain_paths(
     model = tmp_path / "m.gguf"
     model.write_bytes(b"GGUF")
     assert answer(environment, "where", str(model))["path"] == str(model)
+
+
+def test_cut_drafts_are_counted_and_cleaned(
+    mlsd: Callable[..., Ran], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from mlsd.gguf_tools.draft_cache import cached_draft
+
+    monkeypatch.setenv("MLSD_CACHE", str(tmp_path))
+    cached_draft("a.gguf", lambda path: path.write_bytes(bytes(1500)))
+    assert "1.50 kB" in mlsd("models", "list").err
+    assert mlsd("models", "clean").out == f"1.50 kB freed in {tmp_path / 'drafts'}.\n"
+    assert json.loads(mlsd("models", "clean", "--json").out)["freed_bytes"] == 0
+    assert "models clean" not in mlsd("models", "list").err

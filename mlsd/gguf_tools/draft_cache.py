@@ -1,0 +1,78 @@
+"""Drafts cut out of targets, kept so that each is cut once, in a folder of bounded size.
+
+It lies among what mlsd can make again (``MLSD_CACHE``); a lock keeps two processes from making or removing at once.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from filelock import FileLock
+
+from mlsd.errors import InputError
+from mlsd.userdir import cache_dir
+
+MOST_BYTES = 10_000_000_000
+
+
+def draft_folder() -> Path:
+    """Where cut drafts are kept; it may not exist yet."""
+    return cache_dir() / "drafts"
+
+
+def cached_draft(name: str, write: Callable[[Path], None], *, most_bytes: int = MOST_BYTES) -> Path:
+    """The draft of that file name, made by `write` unless it is there; `name` must hold a hash of its recipe.
+
+    Others are removed, the least recently used first, while all together are larger than `most_bytes`.
+    Raises: InputError when the folder cannot be written, and what `write` raises.
+    """
+    folder = draft_folder()
+    path = folder / name
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with FileLock(folder / ".lock"):
+            if not path.is_file():
+                write(path)
+            # Only the time of the last use moves: size and modification time tell whether a known hash still holds.
+            os.utime(path, ns=(time.time_ns(), path.stat().st_mtime_ns))
+            _shrink(folder, path, most_bytes)
+    except PermissionError as error:
+        raise InputError(
+            f"{error.filename or folder} cannot be written.", hint="Name a writable folder with MLSD_CACHE."
+        ) from error
+    return path
+
+
+def clear_drafts() -> int:
+    """Remove every cut draft; returns the bytes that were freed."""
+    folder = draft_folder()
+    if not folder.is_dir():
+        return 0
+    with FileLock(folder / ".lock"):
+        return _shrink(folder, None, 0)
+
+
+def drafts_bytes() -> int:
+    """Bytes of all cut drafts."""
+    return sum(path.stat().st_size for path in _files(draft_folder()))
+
+
+def _shrink(folder: Path, keep: Path | None, most_bytes: int) -> int:
+    """Remove files but `keep`, least recently used first, until the rest is small enough; returns the bytes freed."""
+    files = sorted(_files(folder), key=lambda path: path.stat().st_atime_ns)
+    total, freed = sum(path.stat().st_size for path in files), 0
+    for path in files:
+        if total - freed <= most_bytes:
+            break
+        if path != keep:
+            freed += path.stat().st_size
+            path.unlink()  # who has it open keeps it until it is closed
+    return freed
+
+
+def _files(folder: Path) -> list[Path]:
+    """Drafts, and what an interrupted writer left behind."""
+    return [path for path in folder.glob("*") if path.is_file() and path.name != ".lock"]
