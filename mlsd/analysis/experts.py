@@ -10,12 +10,16 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 from scipy.optimize import minimize_scalar
+from scipy.stats import t
 
 from mlsd.analysis.curves import distinct_experts, moe_bytes
+from mlsd.analysis.stats import Interval
 from mlsd.analysis.study_fits import expert_shape
 from mlsd.errors import AnalysisError
 from mlsd.measure.rows import Coverage, ExpertLoad
 from mlsd.records import ModelFacts, Record
+
+_LEAST_LAYERS = 3  # fewer cannot show a spread
 
 
 class CoverageRow(Record, frozen=True, kw_only=True):
@@ -42,6 +46,7 @@ class CoverageTable(Record, frozen=True, kw_only=True):
     rows: tuple[CoverageRow, ...]  # by window
     overlap: float | None  # experts that two neighbouring tokens share, of K; None without windows of 1 and 2
     correlation: float  # fitted r
+    correlation_interval: Interval  # of r, over layers; bounds are None below three layers
     uniform_error: float  # largest |uniform / measured - 1|
     correlated_error: float
     imbalance: float | None  # times the busiest expert of a layer is chosen over the mean, mean over layers
@@ -87,6 +92,7 @@ def coverage_table(coverage: Sequence[Coverage], facts: ModelFacts, loads: Itera
         rows=rows,
         overlap=2 * n_used - by_window[2] if 2 in by_window else None,
         correlation=r,
+        correlation_interval=_over_layers(r, text, windows, n_experts, n_used),
         uniform_error=float(np.max(np.abs(uniform / measured - 1))),
         correlated_error=float(np.max(np.abs(correlated / measured - 1))),
         imbalance=_imbalance(loads),
@@ -107,6 +113,30 @@ def fit_correlation(windows: Sequence[int] | np.ndarray, measured: np.ndarray, n
         return float(np.sum((np.log(predicted) - np.log(measured[many])) ** 2))
 
     return float(minimize_scalar(loss, bounds=(0.0, 1.0), method="bounded", options={"xatol": 1e-6}).x)
+
+
+def _over_layers(
+    r: float, means: Mapping[int, Mapping[int, float]], windows: np.ndarray, n_experts: int, n_used: int
+) -> Interval:
+    """The interval of r from its jackknife over layers, which choose their experts each by a router of its own.
+
+    ``r -+ t_(n-1) sqrt((n - 1) / n sum (r_(-i) - mean)^2)`` (Tukey 1958), kept within 0 and 1.
+    """
+    layers = sorted(set.intersection(*(set(means[int(w)]) for w in windows)))
+    n = len(layers)
+    if n < _LEAST_LAYERS:
+        return Interval(value=r, n=n)
+    without = [
+        fit_correlation(
+            windows,
+            np.array([np.mean([means[int(w)][layer] for layer in layers if layer != left]) for w in windows]),
+            n_experts,
+            n_used,
+        )
+        for left in layers
+    ]
+    half = float(t.ppf(0.975, n - 1)) * float(np.sqrt((n - 1) * np.var(without)))
+    return Interval(value=r, low=max(0.0, r - half), high=min(1.0, r + half), n=n)
 
 
 def pass_bytes(rows: Sequence[int], facts: ModelFacts, correlation: float = 0.0) -> np.ndarray | None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 
 import msgspec
 
 from mlsd.analysis.predict import Arm, Costs, costs_from_points
 from mlsd.errors import AnalysisError
-from mlsd.measure.rows import CalibrationPoint, Coverage, TrialFilter, model_key
+from mlsd.measure.rows import CalibrationPoint, Coverage, PassKind, TrialFilter, environment_key, model_key
 from mlsd.measure.store import Store
 from mlsd.records import Case, EngineOptions, ModelFacts, ModelRef, Record, Trial
 from mlsd.units import tok_s
@@ -31,7 +31,7 @@ class Known(Record, frozen=True, kw_only=True):
     """What study databases hold for advice, of all of them together."""
 
     groups: tuple[ArmGroup, ...]
-    passes: dict[tuple[str, str], tuple[CalibrationPoint, ...]]  # (environment, model key) -> the newest calibration
+    passes: dict[tuple[str, str], tuple[CalibrationPoint, ...]]  # (environment, model key) -> the newest of each kind
     coverage: dict[str, tuple[Coverage, ...]]  # by model key
     models: dict[str, ModelFacts]  # by model key
 
@@ -62,8 +62,8 @@ def read_known(stores: Iterable[Store]) -> Known:
     for store in stores:
         groups += read_groups(store)
         models |= store.models()
-        passes |= _passes(store)
-        coverage |= _coverage(store)
+        passes |= newest_passes(store)
+        coverage |= newest_coverage(store)
     return Known(groups=tuple(groups), passes=passes, coverage=coverage, models=models)
 
 
@@ -116,19 +116,34 @@ def _arm(gamma: int, trials: list[Trial]) -> Arm:
     )
 
 
-def _passes(store: Store) -> dict[tuple[str, str], tuple[CalibrationPoint, ...]]:
-    """The points of the newest run that timed each model, by machine."""
-    from mlsd.measure.rows import environment_key
+def newest_passes(store: Store) -> dict[tuple[str, str], tuple[CalibrationPoint, ...]]:
+    """The newest points of each model by machine: of every kind of pass those of the newest run that timed it.
 
+    A model that is calibrated as a target and then as a draft keeps both. Target passes are those of the newest run
+    that timed T(1), where one did.
+    """
     machines = {run.id: environment_key(run.environment) for run in store.runs()}
-    runs: dict[tuple[str, str], dict[int, list[CalibrationPoint]]] = {}
+    kinds: dict[tuple[str, str], dict[PassKind, dict[int, list[CalibrationPoint]]]] = {}
     for run_id, point in store.calibration():
-        runs.setdefault((machines[run_id], point.model_key), {}).setdefault(run_id, []).append(point)
-    return {key: tuple(by_run[max(by_run)]) for key, by_run in runs.items()}
+        own = kinds.setdefault((machines[run_id], point.model_key), {})
+        own.setdefault(point.kind, {}).setdefault(run_id, []).append(point)
+    return {place: tuple(p for by_run in own.values() for p in _newest(by_run)) for place, own in kinds.items()}
 
 
-def _coverage(store: Store) -> dict[str, tuple[Coverage, ...]]:
-    runs: dict[str, dict[int, list[Coverage]]] = {}
+def _newest(by_run: dict[int, list[CalibrationPoint]]) -> list[CalibrationPoint]:
+    whole = [run_id for run_id, points in by_run.items() if any(is_t_one(p) for p in points)]
+    return by_run[max(whole or by_run)]
+
+
+def is_t_one(point: CalibrationPoint) -> bool:
+    """Whether this is a plain pass of a target."""
+    return point.kind == "target_pass" and point.rows == 1
+
+
+def newest_coverage(store: Store, runs: Container[int] | None = None) -> dict[str, tuple[Coverage, ...]]:
+    """The experts that the newest run, of these or of all, counted of each model."""
+    found: dict[str, dict[int, list[Coverage]]] = {}
     for run_id, row in store.coverage():
-        runs.setdefault(row.model_key, {}).setdefault(run_id, []).append(row)
-    return {key: tuple(by_run[max(by_run)]) for key, by_run in runs.items()}
+        if runs is None or run_id in runs:
+            found.setdefault(row.model_key, {}).setdefault(run_id, []).append(row)
+    return {key: tuple(by_run[max(by_run)]) for key, by_run in found.items()}

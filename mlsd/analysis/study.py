@@ -19,6 +19,7 @@ from mlsd.analysis.audit import audit
 from mlsd.analysis.audit_rows import Audit
 from mlsd.analysis.audit_trials import trials_context
 from mlsd.analysis.claims import ClaimVerdict, decide_all
+from mlsd.analysis.machine import Machine, read_machine
 from mlsd.analysis.study_fits import CurveFit, PairFit, fit_curves, fit_pairs
 from mlsd.errors import AnalysisError
 from mlsd.measure.rows import CalibrationPoint, Run, environment_key, model_key
@@ -35,7 +36,7 @@ class Study:
     source: str  # file name of the database
     trials: pd.DataFrame
     outcomes: pd.DataFrame
-    coverage: pd.DataFrame
+    machine: Machine  # calibrations and bandwidth
     passes: dict[str, list[CalibrationPoint]]  # by target, as labelled in `trials`
     facts: dict[str, ModelFacts]  # by model, as labelled in `trials`
     runs: tuple[Run, ...]
@@ -112,19 +113,23 @@ def attempt(read: Callable[[], T]) -> tuple[T | None, str]:
 def read_study(store: Store, machine: str | None = None) -> Study:
     """Read the trials of one machine and build: `machine` (the start of an environment key), else the latest run's.
 
-    Raises AnalysisError when the store holds no trial, or none of that machine.
+    A database of calibrations alone is a study without trials. Raises AnalysisError when the store holds neither trial
+    nor calibration, or nothing of that machine.
     """
     trials = frames.trials(store)
-    if trials.empty:
-        raise AnalysisError(f"{store.path.name} holds no trials.", hint="Measure something first: mlsd run.")
     runs = store.runs()
-    key = _choose_machine(trials, runs, machine)
+    key = _choose_machine(trials, runs, machine, store.path.name)
+    measured = read_machine(store, key, runs, len(trials))
+    if trials.empty and not measured:
+        raise AnalysisError(f"{store.path.name} holds no trials.", hint="Measure something first: mlsd run.")
     notes = _other_machines(trials, runs, key)
     own = trials[trials["environment_key"] == key].reset_index(drop=True)
     cases = store.cases()
     own, labels, renamed = _unmixed(own, cases)
     known = store.models()
     facts = {label: known[key] for label, key in labels.items() if key in known}
+    if own.empty:
+        facts = {facts.ref.id: facts for facts in known.values()}
     own_runs = tuple(run for run in runs if environment_key(run.environment) == key)
     case_ids = set(own["case_id"])
     run_ids = {run.id for run in own_runs}
@@ -133,7 +138,7 @@ def read_study(store: Store, machine: str | None = None) -> Study:
         source=store.path.name,
         trials=own,
         outcomes=outcomes[outcomes["environment_key"] == key],
-        coverage=frames.coverage(store),
+        machine=measured,
         passes={label: [p for run_id, p in store.calibration(k) if run_id in run_ids] for label, k in labels.items()},
         facts=facts,
         runs=own_runs,
@@ -150,8 +155,14 @@ def read_study(store: Store, machine: str | None = None) -> Study:
     )
 
 
-def _choose_machine(trials: pd.DataFrame, runs: list[Run], machine: str | None) -> str:
+def _choose_machine(trials: pd.DataFrame, runs: list[Run], machine: str | None, source: str) -> str:
     keys = [str(key) for key in trials["environment_key"].unique()]
+    if trials.empty:
+        keys = list(dict.fromkeys(environment_key(run.environment) for run in runs))
+        if not keys:
+            raise AnalysisError(f"{source} holds no trials.", hint="Measure something first: mlsd run.")
+        if machine is None:
+            return keys[-1]
     if machine is None:
         latest = int(trials["run_id"].max())
         return str(trials.loc[trials["run_id"] == latest, "environment_key"].iloc[0])

@@ -64,6 +64,7 @@ def bandwidth(
         read_bytes=read_mb << 20,
         threads=threads,
         engine=engine,
+        n_threads=n_passes,
     )
     with Store.open(db) as store:
         result = run_and_store(plan, store, environment, folder, _say_writing)

@@ -54,6 +54,7 @@ class BandwidthPlan(Record, frozen=True, kw_only=True):
     read_bytes: int  # array that numpy reads
     threads: tuple[int, ...]  # of the plain reads
     engine: EngineOptions
+    n_threads: int  # that passes run on, of the engine or by its default
 
 
 class BandwidthResult(Record, frozen=True, kw_only=True):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 
-from mlsd.report.page import Page, Section
+from mlsd.report.page import Page
+from mlsd.report.sections import Section
 from mlsd.report.tables import Table
 
 MOST_ROWS = 60  # of a table; the page in HTML has all

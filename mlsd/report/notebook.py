@@ -16,8 +16,9 @@ from mlsd.errors import InputError
 from mlsd.measure.store import Store
 from mlsd.report import record_tables, result_tables, study_tables
 from mlsd.report.figures import STUDY_FIGURES
-from mlsd.report.page import picture
+from mlsd.report.machine_pages import COST_FIGURES, EXPERT_FIGURES
 from mlsd.report.round_figures import ROUND_FIGURES
+from mlsd.report.sections import picture
 from mlsd.report.tables import Table, head, interval, name, number, percent, text
 from mlsd.units import format_bytes
 
@@ -36,7 +37,7 @@ TABLES = {
     "models": record_tables.models_table,
     "warnings": record_tables.warning_table,
 }
-FIGURES = {entry[0]: entry for entry in (*STUDY_FIGURES, *ROUND_FIGURES)}
+FIGURES = {entry[0]: entry for entry in (*STUDY_FIGURES, *ROUND_FIGURES, *COST_FIGURES, *EXPERT_FIGURES)}
 
 
 class Shown:
@@ -158,7 +159,8 @@ def show(made: Table) -> Shown:
     """A table as HTML."""
     heads = "".join(f"<th title='{escape(h.trace)}'>{escape(h.label)}</th>" for h in made.heads)
     rows = "".join("<tr>" + "".join(f"<td>{escape(c.text)}</td>" for c in row) + "</tr>" for row in made.rows)
-    note = f"<p>{escape(made.note)}</p>" if made.note else ""
+    said = made.note if made.rows else made.good_news or made.note
+    note = f"<p>{escape(said)}</p>" if said else ""
     html = f"<h4>{escape(made.title)}</h4><table><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table>{note}"
-    lines = [made.title, *(" | ".join(c.text for c in row) for row in made.rows), made.note]
+    lines = [made.title, *(" | ".join(c.text for c in row) for row in made.rows), said]
     return Shown(f"{html}<p><small>From {escape(made.trace)}.</small></p>", "\n".join(filter(None, lines)))

@@ -8,32 +8,16 @@ from __future__ import annotations
 import datetime
 from collections.abc import Callable, Sequence
 
-from matplotlib.figure import Figure
-
 from mlsd import __version__
 from mlsd.analysis.answer import Advice, advise, by_target, first_line
-from mlsd.analysis.study import Study, attempt
-from mlsd.errors import AnalysisError
+from mlsd.analysis.study import Study
 from mlsd.records import Record
-from mlsd.report import plot, record_tables, result_tables, study_tables
+from mlsd.report import machine_pages, record_tables, result_tables, study_tables
 from mlsd.report.figures import STUDY_FIGURES
 from mlsd.report.methods import METHOD_TABLES
-from mlsd.report.plot import Picture
 from mlsd.report.round_figures import ROUND_FIGURES
+from mlsd.report.sections import Section, of_tables, with_figures
 from mlsd.report.tables import Table
-
-FigureEntry = tuple[str, str, Callable[[Study], Figure], str]
-
-
-class Section(Record, frozen=True, kw_only=True):
-    """One part of a report."""
-
-    id: str
-    title: str
-    text: tuple[str, ...] = ()
-    tables: tuple[Table, ...] = ()
-    pictures: tuple[Picture, ...] = ()
-    missing: tuple[str, ...] = ()
 
 
 class Trace(Record, frozen=True, kw_only=True):
@@ -57,21 +41,8 @@ class Page(Record, frozen=True, kw_only=True):
 
 def build(study: Study) -> Page:
     """The report of a study."""
-    advices = advise(study.by_workload)
-    sections = (
-        _answer(advices),
-        _tables("machine", "Machine and models", *_each(study, _MACHINE)),
-        _tables("warnings", "Warnings", *_each(study, [record_tables.warning_table])),
-        _with_figures(
-            _tables("study", "The study's tables, ours beside them", *_each(study, _STUDY)), study, STUDY_FIGURES
-        ),
-        _tables("results", "All settings", lambda: result_tables.speedup_table(study.by_workload)),
-        _tables("methods", "Drafting methods by task", *_each(study, METHOD_TABLES)),
-        _with_figures(_tables("fits", "Cost models and fits", *_each(study, _FITS)), study, ROUND_FIGURES),
-        _tables("claims", "Published claims", *_each(study, [result_tables.claim_table])),
-        _tables("audit", "Audit", *_each(study, [record_tables.audit_table])),
-        _tables("trials", "Every trial", *_each(study, [record_tables.trial_table])),
-    )
+    advices = [] if study.trials.empty else advise(study.by_workload)
+    sections = _of_machine(study) if study.trials.empty else _of_trials(study, advices)
     return Page(
         title=f"Speculative decoding measured: {study.source}",
         answer=first_line(advices),
@@ -83,8 +54,36 @@ def build(study: Study) -> Page:
     )
 
 
+def _of_machine(study: Study) -> tuple[Section, ...]:
+    """The sections of a database of calibrations alone."""
+    return (
+        of_tables("machine", "Machine and models", *_each(study, _MACHINE)),
+        machine_pages.costs(study),
+        machine_pages.experts(study),
+    )
+
+
+def _of_trials(study: Study, advices: list[Advice]) -> tuple[Section, ...]:
+    return (
+        _answer(advices),
+        of_tables("machine", "Machine and models", *_each(study, _MACHINE)),
+        of_tables("warnings", "Warnings", *_each(study, [record_tables.warning_table])),
+        with_figures(
+            of_tables("study", "The study's tables, ours beside them", *_each(study, _STUDY)), study, STUDY_FIGURES
+        ),
+        of_tables("results", "All settings", lambda: result_tables.speedup_table(study.by_workload)),
+        of_tables("methods", "Drafting methods by task", *_each(study, METHOD_TABLES)),
+        machine_pages.costs(study),
+        machine_pages.experts(study),
+        with_figures(of_tables("fits", "Cost models and fits", *_each(study, _FITS)), study, ROUND_FIGURES),
+        of_tables("claims", "Published claims", *_each(study, [result_tables.claim_table])),
+        of_tables("audit", "Audit", *_each(study, [record_tables.audit_table])),
+        of_tables("trials", "Every trial", *_each(study, [record_tables.trial_table])),
+    )
+
+
 def _answer(advices: list[Advice]) -> Section:
-    section = _tables("answer", "Which setting to use", lambda: result_tables.advice_table(advices))
+    section = of_tables("answer", "Which setting to use", lambda: result_tables.advice_table(advices))
     return Section(
         id=section.id,
         title=section.title,
@@ -103,45 +102,13 @@ def _each(study: Study, makers: Sequence[Callable[[Study], Table]]) -> list[Call
     return [lambda make=make: make(study) for make in makers]  # type: ignore[misc]
 
 
-def _tables(id: str, title: str, *makers: Callable[[], Table]) -> Section:
-    tables, missing = [], []
-    for make in makers:
-        table, reason = attempt(make)
-        if table is None:
-            missing.append(reason)
-        elif table.rows:
-            tables.append(table)
-        else:
-            missing.append(f"{table.title}: {table.note or 'nothing was measured for it.'}")
-    return Section(id=id, title=title, tables=tuple(tables), missing=tuple(dict.fromkeys(missing)))
-
-
-def _with_figures(section: Section, study: Study, entries: Sequence[FigureEntry]) -> Section:
-    pictures = tuple(picture(study, entry) for entry in entries)
-    return Section(
-        id=section.id,
-        title=section.title,
-        tables=section.tables,
-        pictures=tuple(p for p in pictures if not p.missing),
-        missing=(*section.missing, *(f"{p.title}: {p.missing}" for p in pictures if p.missing)),
-    )
-
-
-def picture(study: Study, entry: FigureEntry) -> Picture:
-    """A figure with the name of the function that drew it; or why there is none."""
-    id, title, draw, source = entry
-    trace = f"{draw.__module__}.{draw.__name__} from {source}"
-    try:
-        svg, png = plot.render(lambda: draw(study), id)
-    except AnalysisError as error:
-        return Picture(id=id, title=title, trace=trace, missing=str(error))
-    caption = (draw.__doc__ or "").strip().splitlines()[0].split(": ", 1)[-1]
-    caption = caption[:1].upper() + caption[1:]
-    return Picture(id=id, title=title, trace=trace, caption=caption, svg=svg, png=png)
-
-
 def _summary(study: Study) -> str:
     trials = study.trials
+    if trials.empty:
+        return (
+            f"{study.source} holds calibrations and no trials: what asks for trials is left out. Measure some beside "
+            f"them: mlsd run B --db {study.source}."
+        )
     failed, valid = int((trials["status"] == "failed").sum()), int(trials["valid"].fillna(False).sum())
     place = study.environment.chip or study.environment.machine
     return (

@@ -114,7 +114,7 @@ def warning_table(study: Study) -> Table:
         ),
         rows=tuple(rows),
         trace="store.warnings of this machine's runs, and metrics.contradictions",
-        note="" if rows else "Nothing speaks against these trials.",
+        good_news="nothing speaks against these trials.",
     )
 
 
@@ -141,6 +141,7 @@ def audit_table(study: Study) -> Table:
         heads=(name("trial"), name("arm"), name("verdict"), name("rule", "audit_rules"), name("why")),
         rows=tuple(rows[:200]),
         trace="audit.audit over audit_trials.trials_context",
+        good_news=f"{len(study.audit.rows)} finished trials, all possible; none is doubted.",
         note=f"{len(study.audit.rows)} finished trials: {counts}."
         + (f" The first 200 of {len(rows)} findings." if len(rows) > 200 else ""),
     )

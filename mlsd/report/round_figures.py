@@ -15,7 +15,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from mlsd.analysis import fit_models, metrics
-from mlsd.analysis.curves import METAL_KERNEL_STEPS, distinct_experts
+from mlsd.analysis.curves import METAL_KERNEL_STEPS
 from mlsd.analysis.evidence import Pair
 from mlsd.analysis.fit import Observations, held_out, solve
 from mlsd.analysis.study import Study
@@ -154,30 +154,6 @@ def position_acceptance(study: Study) -> Figure:
     return figure
 
 
-def expert_coverage(study: Study) -> Figure:
-    """Distinct experts a layer for k consecutive tokens, beside what independent uniform routing gives."""
-    figure, (ax,) = plot.canvas()
-    drawn = 0
-    keys = {label: facts for label, facts in study.facts.items() if facts.n_experts and facts.n_experts_used}
-    for index, (label, facts) in enumerate(keys.items()):
-        own = study.coverage[study.coverage["model_key"] == (facts.ref.sha256 or f"id:{facts.ref.id}")]
-        for source, rows in own.groupby("source"):
-            means = rows.groupby("window")["distinct_mean"].mean()
-            look: dict[str, Any] = {"color": plot.color(index), "marker": plot.marker(index)}
-            line = "-" if source == "text" else "-."
-            ax.plot(means.index.astype(int), means, linestyle=line, label=f"{label}, {source}", **look)
-            k = np.arange(1, int(means.index.max()) + 1)
-            uniform = distinct_experts(k, facts.n_experts or 0, facts.n_experts_used or 0)
-            faint: dict[str, Any] = {"color": plot.color(index), "linestyle": ":", "linewidth": 1.1}
-            ax.plot(k, uniform, label=f"{label}, uniform expectation", **faint)
-            drawn += 1
-    if not drawn:
-        raise AnalysisError("No expert choices were recorded.", hint="Record them for a MoE target: mlsd calibrate.")
-    ax.set(xlabel="k, consecutive tokens", ylabel="distinct experts a layer, N(k)", ylim=(0, None))
-    plot.legend(figure, [ax])
-    return figure
-
-
 def baseline_drift(study: Study) -> Figure:
     """Each AR trial relative to the mean of its case, and the trend over the run."""
     points = drift_points(study)
@@ -230,6 +206,5 @@ ROUND_FIGURES: tuple[tuple[str, str, Callable[[Study], Figure], str], ...] = (
     ("pass-curves", "Time of a target pass over its rows, T(k)", pass_curves, "study_fits.fit_curves"),
     ("predicted", "Predicted against measured speedup", predicted_speedup, "fit.held_out of fit_models.measured_cost"),
     ("position-acceptance", "Acceptance by position", position_acceptance, "metrics.position_acceptance"),
-    ("expert-coverage", "Expert coverage", expert_coverage, "frames.coverage, curves.distinct_experts"),
     ("drift", "Drift of the baseline over the run", baseline_drift, "checks.drift_of over AR trials"),
 )

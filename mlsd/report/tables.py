@@ -37,6 +37,7 @@ class Table(Record, frozen=True, kw_only=True):
     rows: tuple[tuple[Cell, ...], ...]
     trace: str  # how its rows are made
     note: str = ""
+    good_news: str = ""  # what it means when there is no row, where that is not for lack of data
     interactive: bool = False  # sortable and filterable
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 import pytest
 
@@ -24,7 +26,7 @@ MIXTURE = ModelFacts(
 DENSE = ModelFacts(ref=ModelRef(id="dense"), architecture="llama", active_bytes=5_000)
 
 
-def routed(share_kept: float, seed: int = 1) -> list[Coverage]:
+def routed(share_kept: float, seed: int = 1, windows: Iterable[int] = WINDOWS) -> list[Coverage]:
     """Coverage of two layers whose tokens keep that share of the experts of the token before."""
     rng = np.random.default_rng(seed)
     rows = []
@@ -35,7 +37,7 @@ def routed(share_kept: float, seed: int = 1) -> list[Coverage]:
             fresh = rng.permutation(np.setdiff1d(np.arange(E), kept))[: K - len(kept)]
             chosen.append(np.concatenate([kept, fresh]))
         ids = np.array(chosen)
-        for window in WINDOWS:
+        for window in windows:
             sizes = [len(np.unique(ids[i : i + window])) for i in range(len(ids) - window)]
             values, counts = np.unique(sizes, return_counts=True)
             histogram = {int(v): int(c) for v, c in zip(values, counts, strict=True)}

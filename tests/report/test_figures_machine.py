@@ -8,16 +8,29 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
+from mlsd.analysis.amortization import mixture
 from mlsd.analysis.bandwidth import bytes_lines as fit_lines
 from mlsd.analysis.calibration import target_curve
 from mlsd.analysis.experts import coverage_table
 from mlsd.analysis.predict import GammaPrediction
 from mlsd.errors import AnalysisError
+from mlsd.measure.rows import CalibrationPoint
 from mlsd.report import plot
-from mlsd.report.figures_machine import bytes_lines, expert_theory, pass_curves, predicted_against_measured
+from mlsd.report.figures_machine import (
+    bytes_lines,
+    expert_shares,
+    expert_times,
+    pass_curves,
+    predicted_against_measured,
+)
 from tests.analysis.test_bandwidth import passes
 from tests.analysis.test_calibration import points
 from tests.analysis.test_experts import MIXTURE, routed
+
+
+def line() -> list[CalibrationPoint]:
+    """T(k) = 9 + k ms."""
+    return points({k: 9.0 + k for k in range(1, 13)})
 
 
 def drawn(svg: str, *words: str) -> None:
@@ -35,9 +48,23 @@ def test_a_curve_shows_its_kernel_step_and_names_its_model() -> None:
     assert 8.5 in {x[0] for x in data if len(x) == 2 and x[0] == x[1]}
 
 
-def test_theory_and_measurement_stand_together() -> None:
-    svg, _ = plot.render(lambda: expert_theory(coverage_table(routed(0.5), MIXTURE), "mix"), "e")
-    drawn(svg, "measured, text", "independent uniform", "one correlation", "Amortization")
+def test_theory_count_time_and_claim_stand_together() -> None:
+    found = mixture("mix", coverage_table(routed(0.5), MIXTURE), MIXTURE, points({1: 10.0, 2: 15.0, 4: 24.0}))
+    svg, _ = plot.render(lambda: expert_shares([found, found]), "e")
+    drawn(
+        svg, "counted, text", "independent uniform (MoESD)", "one correlation", "time, measured", "all weights a pass"
+    )
+    figure = expert_shares([found])
+    times = next(line for line in figure.axes[1].lines if line.get_label() == "time, measured")
+    assert list(np.asarray(times.get_ydata(), dtype=float)) == pytest.approx([1.0, 0.75, 0.6], rel=0.05)
+
+
+def test_forms_of_a_pass_are_drawn_where_enough_k_were_timed() -> None:
+    few = mixture("mix", coverage_table(routed(0.5), MIXTURE), MIXTURE, points({1: 10.0, 2: 15.0, 4: 24.0}))
+    with pytest.raises(AnalysisError, match="too few k"):
+        expert_times([few])
+    many = mixture("mix", coverage_table(routed(0.5, windows=range(1, 13)), MIXTURE), MIXTURE, line())
+    drawn(plot.render(lambda: expert_times([many]), "t")[0], "measured", "the experts counted", "(the study)")
 
 
 def test_the_line_of_each_quantization_is_labelled_with_its_rate() -> None:

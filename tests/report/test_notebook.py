@@ -26,7 +26,7 @@ def test_every_table_shows_in_a_notebook(study: Study, key: str) -> None:
 
 def test_a_figure_is_inline_and_a_missing_one_says_why(study: Study) -> None:
     assert "<svg" in notebook.figure(study, "drift")._repr_html_()
-    assert "No expert choices were recorded" in repr(notebook.figure(study, "expert-coverage"))
+    assert "No expert of a mixture was counted" in repr(notebook.figure(study, "expert-coverage"))
 
 
 def test_the_answer_comes_first_and_then_each_target(study: Study) -> None:

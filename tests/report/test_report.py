@@ -84,8 +84,10 @@ def test_every_part_the_issue_of_reports_asks_for_is_there(page: Page) -> None:
     assert tables >= {"advice", "environment", "models", "warnings", "table-4", "table-5", "table-6", "table-f",
                       "speedups", "gammas", "fits", "claims", "audit", "trials"} - {"warnings"}  # fmt: skip
     pictures = {picture.id for section in page.sections for picture in section.pictures}
-    assert len(pictures) == 10
-    assert any("Expert coverage" in text for section in page.sections for text in section.missing)
+    assert len(pictures) == 11
+    experts = next(section for section in page.sections if section.id == "experts")
+    assert any("mlsd calibrate tiny-moe-q4_0 --db study.sqlite" in text for text in experts.missing)
+    assert not experts.tables and not experts.pictures and not experts.text  # no empty boxes
 
 
 def test_every_table_and_figure_names_where_its_numbers_come_from(page: Page, written: str) -> None:

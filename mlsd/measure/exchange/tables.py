@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Literal
 
-from mlsd.measure.rows import TrialFilter, comparability_key
 from mlsd.measure.machine_store import Table
+from mlsd.measure.rows import TrialFilter, comparability_key
 from mlsd.measure.store import Store
 from mlsd.units import NS_PER_S
 
