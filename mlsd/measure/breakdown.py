@@ -5,7 +5,6 @@ Runs inside the worker, never beside a timed trial. Answers with shares; see `en
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
@@ -168,7 +167,7 @@ class Kinds:
         self._plain, self._headless, self._watched, self._tapped = plain, headless, watched, tapped
 
     def measure(self, repeats: int, *, rows: int, depth: int, key: str, part: str | None) -> PassShares:
-        """Medians over `repeats` turns. Raises UnsupportedError for a graph whose parts cannot be told apart."""
+        """The fastest of `repeats` turns. Raises UnsupportedError for a graph whose parts cannot be told apart."""
         graph = GraphTap()
         with self._tapped(graph):
             self._watched()
@@ -193,10 +192,10 @@ class Kinds:
             rows=rows,
             depth=depth,
             n_passes=len(plain),
-            plain_ns=_median(plain),
-            profiled_ns=_median(watched),
-            headless_ns=_median(headless) if headless else None,
-            parts_ns={part: _median([sums[part] for sums in parts]) for part in PARTS if part in parts[0]},
+            plain_ns=min(plain),
+            profiled_ns=min(watched),
+            headless_ns=min(headless) if headless else None,
+            parts_ns={part: min([sums[part] for sums in parts]) for part in PARTS if part in parts[0]},
         )
 
 
@@ -204,7 +203,3 @@ def _burst(make: Callable[[], int]) -> list[int]:
     """The first pass of a width builds the graph anew and is not counted."""
     make()
     return [make() for _ in range(_BURST)]
-
-
-def _median(values: Sequence[int]) -> int:
-    return round(statistics.median(values))

@@ -12,7 +12,10 @@ INFLATION_LIMIT = 2.0
 
 
 class PassShares(Record, frozen=True, kw_only=True):
-    """Medians over passes of one width at one depth. Profiling: none of its times is a speed."""
+    """The fastest of several passes of one width at one depth, part by part: a busy machine only ever adds time.
+
+    Profiling: none of these times is a speed.
+    """
 
     model_key: str  # of the model that makes the pass
     # Where that is no model of its own but made of the model with that key: which (`drafters.drafting.drafting_key`).
