@@ -27,6 +27,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "export": ("export", "Write a study database as CSV, Parquet, JSON or in another tool's layout."),
     "import": ("import_", "Read somebody else's table of results into a study database, kept apart."),
     "calibrate": ("calibrate", "Time a model's passes at every width, and see which experts they read."),
+    "breakdown": ("breakdown", "Show where the time of a pass goes: attention, experts, LM head, and so on."),
     "bandwidth": ("bandwidth", "Measure what the memory really gives, plainly and through llama.cpp."),
     "advise": ("advise", "Predict what speculation gives with each draft and gamma, and say what decides it."),
     "ppl": ("ppl", "Perplexity of a model on a text, and a draft's distance from it."),

@@ -216,6 +216,7 @@ class Rig:
         )
         failed = arm.session.failed_native_calls + arm.drafter.failed_native_calls - failures_before
         verdict = self._judge(case, arm, prompt, result.tokens)
+        stats = arm.drafter.stats()
         reason = invalid_reason(case, arm.target_strategy, failed, verdict)
         return Trial(
             case_id=slot.case_id,
@@ -231,7 +232,7 @@ class Rig:
             text=self._text(case, result.tokens) if keep_text else None,
             prefill_ns=result.prefill_ns,
             draft_prefill_ns=result.draft_prefill_ns if case.arm == "sd" else None,
-            decode_ns=result.decode_ns,
+            decode_ns=result.decode_ns if stats.get("timed", 1.0) else None,  # else the times are not the method's
             rounds=result.rounds,
             rollback_target=arm.target_strategy,
             rollback_draft=arm.drafter.rollback_name,
@@ -240,7 +241,7 @@ class Rig:
             valid=reason is None,
             invalid_reason=reason,
             peak_rss_bytes=peak_rss_bytes(),
-            stats=arm.drafter.stats(),
+            stats=stats,
             conditions=conditions,
         )
 
