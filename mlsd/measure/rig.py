@@ -15,7 +15,6 @@ from pathlib import Path
 from types import TracebackType
 
 import msgspec
-import numpy as np
 
 from mlsd.clock import Clock
 from mlsd.drafters import DrafterBench, loads_next_token_block, make_drafter, target_options
@@ -28,11 +27,11 @@ from mlsd.engine.rollback import Rollback, make_rollback
 from mlsd.engine.session import SessionOptions
 from mlsd.engine.threads import default_threads
 from mlsd.engine.tree_noise import tree_noise
-from mlsd.errors import PromptError, RollbackError
+from mlsd.errors import RollbackError
 from mlsd.gguf_tools.cut import refuse_unloadable
 from mlsd.gguf_tools.source import Source
-from mlsd.measure.conversation import PlainAnswers, answer_text, conversation_tokens
-from mlsd.measure.job import Job, PromptText, Slot, prompt_key
+from mlsd.measure.conversation import PlainAnswers, Prompts, answer_text, trial_rng
+from mlsd.measure.job import Job, Slot
 from mlsd.measure.probe_cache import ProbeCache
 from mlsd.records import Case, Conditions, EngineOptions, Losslessness, ModelRef, Trial
 
@@ -70,16 +69,18 @@ class Rig:
             self.target = self._open_model(self._path)
             self.load_ns = clock.now_ns() - started_ns
             answers = PlainAnswers(self.target, self._engine, max(slot.case.n_predict for slot in job.slots), clock)
-            self.prompts = {key: prompt_tokens(self.target, text, answers) for key, text in job.prompts.items()}
+            self._prompts = Prompts(self.target, job.prompts, job.slots, answers)
         except BaseException:
             self._stack.close()
             raise
-        n_ctx = max(map(len, self.prompts.values())) + max(slot.case.n_predict for slot in job.slots)
+        n_ctx = self._prompts.longest + max(slot.case.n_predict for slot in job.slots)
         if self.target.n_ctx_train:
             n_ctx = min(n_ctx, self.target.n_ctx_train)  # beyond it a model writes nonsense; such trials are refused
         self._options = session_options(self._engine, -(-n_ctx // _CONTEXT_STEP) * _CONTEXT_STEP)
         for known in job.references:
-            self._references[self.prompts[known.prompt], known.n_predict] = known.tokens
+            prompt = self._prompts.greedy(known.prompt)
+            if prompt is not None:
+                self._references[prompt, known.n_predict] = known.tokens
 
     # --- models and arms ------------------------------------------------------------------------------------------
 
@@ -176,13 +177,13 @@ class Rig:
 
     def check(self, case: Case) -> None:
         """Open what a case needs and see that it fits. Raises what is wrong, before anything is measured."""
-        prompt = self.prompts[prompt_key(case.prompt)]
+        prompt = self._prompts.of_any_repeat(case)
         check_capacity(self._options.n_ctx, len(prompt), _limits(case))
         self._arm(case)
 
     def warm_up(self, case: Case) -> None:
         """Run an arm for a few rounds at full shape and discard the result."""
-        prompt = self.prompts[prompt_key(case.prompt)]
+        prompt = self._prompts.of_any_repeat(case)
         n_predict = min(case.n_predict, _WARM_UP_ROUNDS * (case.gamma + 1) + 1)
         arm = self._arm(case)
         limits = GenerationLimits(n_predict=n_predict, gamma=case.gamma)
@@ -198,7 +199,8 @@ class Rig:
     ) -> Trial:
         """Measure one trial. Raises what the engine raises; nothing is measured then."""
         case = slot.case
-        prompt = self.prompts[prompt_key(case.prompt)]
+        given = self._prompts.of(case, slot.repeat)
+        prompt = given.tokens
         limits = _limits(case)
         arm = self._arm(case)
         started_at = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
@@ -211,7 +213,7 @@ class Rig:
             limits,
             self._clock,
             sampling=case.sampling,
-            rng=np.random.default_rng([case.sampling.seed, slot.repeat]),
+            rng=trial_rng(case.sampling, slot.repeat),
             on_round=on_round,
         )
         failed = arm.session.failed_native_calls + arm.drafter.failed_native_calls - failures_before
@@ -242,6 +244,7 @@ class Rig:
             invalid_reason=reason,
             peak_rss_bytes=peak_rss_bytes(),
             stats=stats,
+            earlier=given.earlier if keep_text else (),
             conditions=conditions,
         )
 
@@ -293,24 +296,6 @@ def arm_key(case: Case) -> bytes:
 
 def _limits(case: Case) -> GenerationLimits:
     return GenerationLimits(n_predict=case.n_predict, gamma=case.gamma, ignore_eog=case.ignore_eog)
-
-
-def prompt_tokens(model: LlamaModel, prompt: PromptText, answers: PlainAnswers) -> tuple[int, ...]:
-    """Token ids of a prompt on `model`; exactly `n_tokens` where the prompt asks for it.
-
-    Raises: PromptError when the text is too short for that.
-    """
-    if prompt.chat:
-        return conversation_tokens(model, prompt, answers)
-    tokens = model.tokenize(prompt.text)
-    if prompt.n_tokens is None:
-        return tokens
-    if len(tokens) < prompt.n_tokens:
-        raise PromptError(
-            f"The prompt text has {len(tokens)} tokens for this target, {prompt.n_tokens} were asked for.",
-            hint="Give a longer text or a shorter length.",
-        )
-    return tokens[: prompt.n_tokens]
 
 
 def invalid_reason(

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from mlsd.measure.store import Store
+from mlsd.records import Trial
 from mlsd.tasks import KINDS
 from tests.cli.conftest import Ran
 
@@ -91,6 +92,28 @@ def test_the_second_turn_is_a_longer_prompt_that_holds_the_answer(
     assert second.n_prompt > first.n_prompt + len(first.tokens) - 2
     assert not any(case.ignore_eog for case in cases.values())
     assert {case.prompt.workload for case in cases.values()} <= set(KINDS)
+
+
+def test_with_a_temperature_the_second_turn_holds_what_the_plain_arm_said_in_that_repeat(
+    mlsd: Mlsd, suite: Path, questions: Path, tmp_path: Path
+) -> None:
+    database = tmp_path / "t.sqlite"
+    arguments = ("--tasks", questions, "--n-predict", 12, "--temperature", 0.9, "--seed", 5, "--n-threads", 1)
+    done = mlsd("run", suite, "--profile", "tiny", *arguments, "--db", database)
+    assert done.code == 0, done.err
+    with Store.open(database, create=False) as store:
+        cases = store.cases()
+        trials = [stored.trial for stored in store.trials(rounds=False)]
+    assert all(trial.valid for trial in trials)
+    by_key: dict[tuple[str, str, int], Trial] = {(cases[t.case_id].prompt.key, t.arm, t.repeat): t for t in trials}
+    for repeat in (0, 1):
+        said = by_key["task-81-turn-1", "ar", repeat].text
+        plain, drafted = (by_key["task-81-turn-2", arm, repeat] for arm in ("ar", "sd"))
+        assert said
+        assert plain.earlier == drafted.earlier == (said,), "one history for both arms, as it was sampled"
+        assert plain.n_prompt == drafted.n_prompt
+        assert by_key["task-81-turn-1", "sd", repeat].earlier == ()
+    assert by_key["task-81-turn-2", "ar", 0].earlier != by_key["task-81-turn-2", "ar", 1].earlier
 
 
 @pytest.mark.parametrize(
