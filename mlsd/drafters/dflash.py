@@ -75,24 +75,27 @@ class BlockDraft:
         self._clock, self._sampling = clock, sampling
         self._rng = np.random.default_rng(0)
         self._text: list[int] = []
-        self._n_blocks = self._n_injected = self._inject_ns = 0
+        self._n_blocks = self._n_injected = self._inject_ns = self._forward_ns = 0
 
     def begin(self, prompt: Sequence[int], rng: np.random.Generator) -> None:
         """Forget the last text; the prompt's rows go in when the target has made them, in `observe`."""
         self._context.clear()
         self._rng = rng
         self._text = list(prompt)
-        self._n_blocks = self._n_injected = self._inject_ns = 0
+        self._n_blocks = self._n_injected = self._inject_ns = self._forward_ns = 0
 
     def propose(self, k: int) -> Draft:
         """Up to `k` tokens from one block; a block has no more than the head was trained for."""
-        started_ns = self._clock.now_ns()
+        now = self._clock.now_ns
+        t0 = now()
         self._n_injected += self._inject(len(self._text) - 1)
-        self._inject_ns += self._clock.now_ns() - started_ns
+        t1 = now()
+        self._inject_ns += t1 - t0
         first = 0 if self._head.from_anchor else 1  # the row of the first proposal
         n_rows = min(k, self._head.longest) + first
         logits = self._context.fill(self._text[-1], self._head.mask, n_rows)[first:]
         self._n_blocks += 1
+        self._forward_ns += now() - t0
         if self._sampling.greedy:
             return Draft(tokens=tuple(logits.argmax(axis=1).tolist()))
         rows = probabilities(logits, self._sampling)
@@ -111,11 +114,12 @@ class BlockDraft:
         self._text.extend(outcome.committed)
 
     def stats(self) -> dict[str, float]:
-        """Passes over a block, and what putting rows into the memory cost."""
+        """Passes over a block, the time of all passes, and of it what putting rows into the memory cost."""
         return {
             "draft_steps": float(self._n_blocks),
             "injected_rows": float(self._n_injected),
             "inject_ns": float(self._inject_ns),
+            "draft_forward_ns": float(self._forward_ns),
         }
 
     def close(self) -> None:

@@ -93,29 +93,36 @@ class Eagle3Tree(Eagle3Draft):
     ) -> None:
         super().__init__(target, head, clock, sampling)
         self._options, self._n_nodes = options, n_nodes
-        self._n_rows = 0
+        self._n_rows = self._draft_ns = 0
 
     def begin(self, prompt: Sequence[int], rng: np.random.Generator) -> None:
         """See `HeadChain`."""
         super().begin(prompt, rng)
-        self._n_rows = 0
+        self._n_rows = self._draft_ns = 0
 
     def propose(self, k: int) -> Draft:
         """The likeliest tree of at most `k` levels."""
         own, now = self._options, self._clock.now_ns
+        t0 = now()
         self._catch_up()
         self._n_steps += 1
         first = self._eagle.logits()[0].copy()  # the levels' passes write over it
         tree = expand(first, self._grow, depth=min(k, own.depth), top_k=own.top_k, n_nodes=self._n_nodes)
-        started_ns = now()
+        t1 = now()
+        self._draft_ns += t1 - t0
         self._eagle.truncate(self._eagle.n_past)  # the levels; their accepted tokens come back with true rows
-        return Draft(tree=tree, mark_ns=now() - started_ns)
+        return Draft(tree=tree, mark_ns=now() - t1)
 
     def _grow(self, tokens: Sequence[int], parents: Sequence[int]) -> Logits:
+        started_ns = self._clock.now_ns()
+        rows = self._eagle.grow(tokens, parents)
+        self._forward_ns += self._clock.now_ns() - started_ns
         self._n_steps += 1
         self._n_rows += len(tokens)
-        return self._eagle.grow(tokens, parents)
+        return rows
 
     def stats(self) -> dict[str, float]:
-        """Passes of the head and rows of the levels."""
-        return {**super().stats(), "draft_rows": float(self._n_rows)}
+        """Passes of the head, rows of the levels, and the time left to the policy."""
+        stats = super().stats()
+        tree_ns = self._draft_ns - stats["draft_forward_ns"]
+        return {**stats, "draft_rows": float(self._n_rows), "tree_ns": float(tree_ns)}

@@ -17,7 +17,8 @@ from mlsd.engine.llama import LlamaModel
 from mlsd.engine.session import SessionOptions
 from mlsd.engine.vocabulary import check_vocabularies
 from mlsd.errors import InputError, UnsupportedError
-from mlsd.gguf_tools.heads import Head, read_head, trunk_layers
+from mlsd.gguf_tools.heads import Head, read_head
+from mlsd.gguf_tools.read import trunk_layers
 from mlsd.gguf_tools.source import Source
 from mlsd.records import DrafterSpec
 
@@ -43,7 +44,7 @@ def check_rows(spec: DrafterSpec, target_path: Path) -> None:
     if spec.draft is None:
         raise InputError(f"The {spec.name} method needs a head.", hint="Name its GGUF with --draft.")
     target = Source(target_path)
-    check_layers(target.architecture, trunk_layers(target), ())
+    check_layers(target.architecture, trunk_layers(target) or 0, ())
 
 
 def check_head(architecture: str, target_path: Path, head_path: Path) -> Head:
@@ -55,7 +56,7 @@ def check_head(architecture: str, target_path: Path, head_path: Path) -> Head:
     head = read_head(Source(head_path), target, architecture)
     # Only EAGLE-3's own driver reads the row after the last block where a next-token block would.
     last = architecture == "eagle3"
-    check_layers(target.architecture, trunk_layers(target), head.target_layers, last=last)
+    check_layers(target.architecture, trunk_layers(target) or 0, head.target_layers, last=last)
     return head
 
 

@@ -44,7 +44,7 @@ def read_head(head: Source, target: Source, architecture: str) -> Head:
     head.require_whole()
     if head.architecture != architecture:
         raise UnsupportedError(
-            f"{head.path.name} is a {head.architecture or 'nameless'} model, not an {architecture} head.",
+            f"{head.path.name} is a file of {head.architecture or 'nothing known'}, not a head for {architecture}.",
             hint="Give the head with --draft; llama.cpp's convert_hf_to_gguf.py makes one with --target-model-dir.",
         )
     layers = _layers(head)
@@ -56,16 +56,11 @@ def read_head(head: Source, target: Source, architecture: str) -> Head:
     return _block_head(head, layers)
 
 
-def trunk_layers(target: Source) -> int:
-    """Blocks of the target that a plain pass runs."""
-    return int(target.own("block_count", 0)) - int(target.own("nextn_predict_layers", 0))
-
-
 def _layers(head: Source) -> tuple[int, ...]:
-    key = f"{head.architecture}.target_layers"
-    if not head.is_array(key) or not head.length(key):
+    layers = head.own("target_layers")
+    if not isinstance(layers, list) or not layers or not all(isinstance(layer, int) for layer in layers):
         raise _unfit(head, "does not say which target layers it reads (target_layers)")
-    return tuple(int(layer) for layer in head.get(key))
+    return tuple(layers)
 
 
 def _check_tensors(head: Source, target: Source) -> None:
@@ -76,7 +71,7 @@ def _check_tensors(head: Source, target: Source) -> None:
     if n_vocab != n_vocab_target:
         raise _unfit(head, f"has a vocabulary of {n_vocab} tokens, the target one of {n_vocab_target}")
     usual = n_embd // max(1, _number(head, "attention.head_count"))
-    keys, values = (int(head.own(f"attention.{name}_length", usual)) for name in ("key", "value"))
+    keys, values = (_number(head, f"attention.{name}_length") or usual for name in ("key", "value"))
     if keys != values:
         raise _unfit(head, f"has keys of {keys} numbers and values of {values}; llama.cpp's graph wants them equal")
     table, output, mapped = (tensors.get(name) for name in ("token_embd.weight", "output.weight", "d2t"))
@@ -155,7 +150,9 @@ def _flags(source: Source, key: str) -> list[Any]:
 
 
 def _number(source: Source, key: str) -> int:
-    return int(source.own(key, 0))
+    """A count; 0 where there is none, or one for each block."""
+    value = source.own(key, 0)
+    return value if isinstance(value, int) else 0
 
 
 def _unfit(head: Source, why: str) -> UnsupportedError:
