@@ -1,4 +1,4 @@
-"""``mlsd draft-from``: a draft cut out of its own target."""
+"""``mlsd draft-from``: a draft cut out of its own target, or its first blocks with a trained adapter behind them."""
 
 from __future__ import annotations
 
@@ -29,6 +29,9 @@ _COMPONENTS = ("recurrent", "recurrent-blocks", "attention")
 @click.option("--fraction", type=float, help="Leave out this share, spread evenly; first and last stay: 0.33.")
 @click.option("--component", type=click.Choice(_COMPONENTS), help="Only this part of a hybrid's blocks.")
 @click.option(
+    "--kangaroo", type=click.Path(path_type=Path), help="A Kangaroo adapter, to put behind the first --exit blocks."
+)
+@click.option(
     "--calibrate",
     type=click.Choice(["greedy", "conflayers"]),
     help="Search on --text which --fraction of blocks to skip.",
@@ -49,6 +52,8 @@ def draft_from(model: str, output: Path, as_json: bool, **options: Any) -> None:
     takes one block after another, `conflayers` those whose output is less confident than their neighbours'. What the
     set gets accepted is measured on the second half, beside as many blocks spread evenly. In hybrids one block with
     attention always stays.
+
+    --kangaroo takes an adapter that somebody trained for MODEL: a folder with config.json and model.safetensors.
     """
     from mlsd.gguf_tools.source import Source
     from mlsd.gguf_tools.surgery import write_edit
@@ -58,10 +63,17 @@ def draft_from(model: str, output: Path, as_json: bool, **options: Any) -> None:
     found = _search(file, options) if options["calibrate"] else None
     if found is not None:
         options |= {"fraction": None, "skip": ",".join(map(str, found.skipped))}
-    edit = _plan(source, {name: options[name] for name in _CHOICES})
+    choices = {name: options[name] for name in _CHOICES}
+    edit = _compose(source, options["kangaroo"], choices) if options["kangaroo"] else _plan(source, choices)
     with byte_progress("Writing", edit.n_bytes) as progress:
         write_edit(source, edit, output, progress=progress)
-    _report(model, source, edit, output, found, as_json)
+    _report(source, edit, output, found, as_json)
+    if not as_json:
+        if found is not None:
+            note(f"Next: mlsd bench {model} --drafter {_drafter(found)} --gamma 2 (timed, with the model's own memory)")
+        if options["kangaroo"]:
+            _note_adapter(model, edit, options["kangaroo"])
+        note("The draft is a copy: in a run its weights lie in memory next to the target's.")
 
 
 def _search(file: ModelFile, options: dict[str, Any]) -> LayersFound:
@@ -70,7 +82,7 @@ def _search(file: ModelFile, options: dict[str, Any]) -> LayersFound:
     from mlsd.measure.job import LayerSearchJob
     from mlsd.measure.process import run_layer_search
 
-    others = [name for name in _CHOICES if name != "fraction" and options[name] is not None]
+    others = [name for name in (*_CHOICES, "kangaroo") if name != "fraction" and options[name] is not None]
     if others or options["fraction"] is None or options["text"] is None:
         raise InputError(
             "--calibrate needs --fraction and --text, and no other choice of blocks.",
@@ -102,7 +114,21 @@ def _plan(source: Source, options: dict[str, Any]) -> Edit:
     return plan_cut(source, layers, options["component"])
 
 
-def _report(model: str, source: Source, edit: Edit, output: Path, found: LayersFound | None, as_json: bool) -> None:
+def _compose(source: Source, adapter: Path, options: dict[str, Any]) -> Edit:
+    """The first blocks of the model and the adapter; refused here, before anything is written."""
+    from mlsd.gguf_tools.adapter import Adapter
+    from mlsd.gguf_tools.kangaroo import compose
+
+    others = [name for name in _CHOICES if name != "exit_after" and options[name] is not None]
+    if others or options["exit_after"] is None:
+        raise InputError(
+            "--kangaroo needs --exit, the block that the adapter was trained behind, and no other choice of blocks.",
+            hint="Like --kangaroo FOLDER --exit 2.",
+        )
+    return compose(source, Adapter(adapter), options["exit_after"])
+
+
+def _report(source: Source, edit: Edit, output: Path, found: LayersFound | None, as_json: bool) -> None:
     from mlsd.gguf_tools.cut import write_layers
     from mlsd.gguf_tools.read import trunk_layers
     from mlsd.userdir import file_sha256
@@ -136,8 +162,18 @@ def _report(model: str, source: Source, edit: Edit, output: Path, found: LayersF
             f"as many blocks spread evenly: {format_percent(found.uniform_acceptance_rate)} "
             f"({found.n_candidates} sets tried in {format_duration(found.search_ns / 1e9)})"
         )
-        note(f"Next: mlsd bench {model} --drafter {_drafter(found)} --gamma 2 (timed, with the model's own memory)")
-    note("The draft is a copy: in a run its weights lie in memory next to the target's.")
+
+
+def _note_adapter(model: str, edit: Edit, adapter: Path) -> None:
+    n_zeros = sum(piece.tensor.n_bytes for piece in edit.pieces if piece.source is None and piece.made is None)
+    note(
+        f"llama.cpp wants a feed-forward half in the adapter's block: {format_bytes(n_zeros)} of zeros that each draft "
+        "pass reads and the method does not have."
+    )
+    note(
+        f"Next: mlsd bench {model} --drafter kangaroo:adapter={adapter},exit={len(edit.layers)} "
+        "(drafts the same, and stops where the draft is in doubt)"
+    )
 
 
 def _drafter(found: LayersFound) -> str:

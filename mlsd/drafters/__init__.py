@@ -31,6 +31,7 @@ METHODS: dict[str, str] = {
     "draft-tree": "draft_tree",
     "eagle3": "eagle3",
     "eagle3-tree": "eagle3_tree",
+    "kangaroo": "kangaroo",
     "lookahead": "lookahead",
     "layer-skip": "layer_skip",
     "mtp": "mtp",
@@ -47,14 +48,6 @@ UNAVAILABLE: dict[str, tuple[str, str]] = {
     "eagle": (_NO_HEADS.format("EAGLE heads of the first kind"), "llama.cpp knows the third kind: eagle3."),
     "eagle2": (_NO_HEADS.format("EAGLE-2 heads"), "Its tree policy runs over others: draft-tree and eagle3-tree."),
 }
-# Methods that llama.cpp could run with weights of the user's, but that mlsd does not drive yet -> why, and what now.
-NOT_BUILT: dict[str, tuple[str, str]] = {
-    "kangaroo": (
-        "its trained adapter would have to become a block of a draft GGUF",
-        "layer-skip:exit=N drafts with the first N blocks without an adapter.",
-    ),
-}
-
 
 _GAMMAS = Span(low=1, high=16)
 
@@ -84,9 +77,6 @@ def method_module(name: str) -> Any:
     if name in UNAVAILABLE:
         why, instead = UNAVAILABLE[name]
         raise UnsupportedError(f"{name} is not available in llama.cpp: {why}.", hint=instead)
-    if name in NOT_BUILT:
-        why, instead = NOT_BUILT[name]
-        raise UnsupportedError(f"mlsd cannot draft with {name} yet: {why}.", hint=instead)
     if name not in METHODS:
         raise UnsupportedError(
             f"There is no drafting method {name!r}.", hint=f"Known methods: {', '.join(sorted(METHODS))}."

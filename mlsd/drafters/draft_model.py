@@ -97,7 +97,7 @@ class DraftModel:
         else:
             tokens, rows = self._chain_sampled(k)
         self._drafted = tokens
-        self._n_steps += k
+        self._n_steps += len(tokens)
         return Draft(tokens=tokens, probabilities=rows, mark_ns=mark_ns)
 
     def _forward(self, tokens: Sequence[int]) -> None:

@@ -34,7 +34,8 @@ class Piece(Record, frozen=True, kw_only=True):
     """One tensor of the new file, and where its bytes come from."""
 
     tensor: Stored
-    source: str | None  # name in the old file, whose first bytes are taken; None: zeros
+    source: str | None  # name in the old file, whose first bytes are taken; None: zeros, or what `made` gives
+    made: Callable[[], Bytes] | None = None  # its bytes, computed when they are written
 
 
 class Edit(Record, frozen=True, kw_only=True):
@@ -230,6 +231,9 @@ def describe(source: Source, edit: Edit) -> Callable[[gguf.GGUFWriter], None]:
 
 def _data(source: Source, piece: Piece) -> Iterator[Bytes]:
     wanted = piece.tensor.n_bytes
+    if piece.made is not None:
+        yield piece.made()
+        return
     if piece.source is None:
         # A block of zero bytes is a block of zero weights in every type: its scale is zero.
         yield np.zeros(wanted, dtype=np.uint8)

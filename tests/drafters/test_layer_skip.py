@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from mlsd.drafters import NOT_BUILT, UNAVAILABLE, check_target, resolve_spec
+from mlsd.drafters import UNAVAILABLE, check_target, resolve_spec
 from mlsd.drafters.layer_skip import PRESETS, Options, cut_file, plan, skip_tap
 from mlsd.engine.llama import LlamaSession
 from mlsd.engine.session import SessionOptions
@@ -168,9 +168,3 @@ def test_sampled_drafts_are_accepted_by_their_distributions(arena: Arena) -> Non
         result = arena.run("llama", method, 3, prompt_of(3), 40, sampling=sampling, rng=np.random.default_rng(1))
         assert len(result.tokens) == 40
         assert 0 < result.accepted < result.proposed
-
-
-@pytest.mark.parametrize("name", NOT_BUILT)
-def test_a_method_that_is_not_built_says_so(name: str) -> None:
-    with pytest.raises(UnsupportedError, match=f"cannot draft with {name} yet"):
-        resolve_spec(DrafterSpec(name=name))
