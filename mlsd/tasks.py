@@ -21,6 +21,7 @@ from mlsd.resources import asset_path
 MULTI_TURN = "multi_turn"
 _MT_BENCH = ("writing", "roleplay", "reasoning", "math", "coding", "extraction", "stem", "humanities")
 _OTHERS = ("translation", "summarization", "qa", "math_reasoning", "rag")
+_BROKEN_NAMED = 5  # broken lines of a file that a message names
 KINDS = (MULTI_TURN, *_OTHERS)
 _KIND_OF = {**dict.fromkeys(_MT_BENCH, MULTI_TURN), "mt_bench": MULTI_TURN, **{kind: kind for kind in _OTHERS}}
 
@@ -53,7 +54,7 @@ def shipped_tasks() -> tuple[Task, ...]:
 def read_tasks(path: Path) -> tuple[Task, ...]:
     """The tasks of a file, in its order; empty lines are passed over.
 
-    Raises: TaskError naming the file, the line and what is wrong with it.
+    Raises: TaskError naming the file, each broken line (the first few) and what is wrong with it.
     """
     try:
         lines = path.read_bytes().decode("utf-8-sig").split("\n")
@@ -64,13 +65,21 @@ def read_tasks(path: Path) -> tuple[Task, ...]:
             f"The task file {path} cannot be read: {error.strerror}.", hint="Give the path of a question.jsonl."
         ) from error
     tasks: dict[int, Task] = {}
+    broken: list[TaskError] = []
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
-        task = _task(line, f"{path}, line {number}")
-        if task.id in tasks:
-            raise TaskError(f"{path}, line {number}: question_id {task.id} occurs twice.")
-        tasks[task.id] = task
+        try:
+            task = _task(line, f"line {number}")
+            if task.id in tasks:
+                raise TaskError(f"line {number}: question_id {task.id} occurs twice.")
+            tasks[task.id] = task
+        except TaskError as error:
+            broken.append(error)
+    if broken:
+        more = f" And {len(broken) - _BROKEN_NAMED} more." if len(broken) > _BROKEN_NAMED else ""
+        named = " ".join(error.message for error in broken[:_BROKEN_NAMED])
+        raise TaskError(f"{path}, {named}{more}", hint=broken[0].hint)
     if not tasks:
         raise TaskError(f"The task file {path} holds no task.", hint="Give the path of a question.jsonl.")
     return tuple(tasks.values())
@@ -95,7 +104,7 @@ def _task(line: str, place: str) -> Task:
 def stratified(tasks: Sequence[Task], per_kind: int) -> tuple[Task, ...]:
     """At most `per_kind` tasks of each kind, evenly spread over those there are, in the order of `tasks`.
 
-    Spec-Bench orders its multi-turn questions by category, so an even spread takes them from all eight.
+    Spec-Bench orders its multi-turn questions by category, so an even spread takes eight or more from all eight.
     Raises: TaskError when `per_kind` is less than 1.
     """
     if per_kind < 1:

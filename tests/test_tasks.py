@@ -56,6 +56,15 @@ def test_a_broken_line_is_named(tmp_path: Path, line: object, complaint: str) ->
         read_tasks(written(tmp_path, GOOD, line))
 
 
+def test_all_broken_lines_are_named_at_once_but_not_hundreds_of_them(tmp_path: Path) -> None:
+    three = written(tmp_path, GOOD, "{", {**GOOD, "question_id": 2}, {**GOOD, "category": "x"}, GOOD)
+    with pytest.raises(TaskError, match=r"question\.jsonl, line 2: .* line 4: .* line 5: question_id 81 occurs twice"):
+        read_tasks(three)
+    with pytest.raises(TaskError, match=r"line 5: .* And 95 more\.") as caught:
+        read_tasks(written(tmp_path, *["{"] * 100))
+    assert "line 6" not in caught.value.message
+
+
 def test_a_file_that_is_missing_empty_or_not_text_is_refused(tmp_path: Path) -> None:
     with pytest.raises(TaskError, match="cannot be read"):
         read_tasks(tmp_path / "none.jsonl")

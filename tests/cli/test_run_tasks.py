@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from mlsd.measure.store import Store
 from mlsd.records import Trial
-from mlsd.tasks import KINDS
+from mlsd.tasks import KINDS, read_tasks
 from tests.cli.conftest import Ran
 
 Mlsd = Callable[..., Ran]
@@ -30,6 +32,9 @@ QUESTIONS = (
     {"question_id": 81, "category": "writing", "turns": ["Name a colour.", "Name another one."], "reference": []},
     {"question_id": 321, "category": "qa", "turns": ["How many legs has a spider?"]},
 )
+
+
+MT_BENCH = ("writing", "roleplay", "reasoning", "math", "coding", "extraction", "stem", "humanities")
 
 
 @pytest.fixture
@@ -133,6 +138,59 @@ def test_bad_input_is_refused_before_any_work(mlsd: Mlsd, tmp_path: Path, extra:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.fixture
+def spec_bench(tmp_path: Path) -> Path:
+    """A file of Spec-Bench's shape, in our words: 480 questions, eight multi-turn categories of ten, five of eighty."""
+    categories = [(name, 10, 2) for name in MT_BENCH] + [(kind, 80, 1) for kind in KINDS[1:]]
+    path, lines = tmp_path / "question.jsonl", []
+    for category, count, n_turns in categories:
+        for i in range(count):
+            turns = [f"{category} question {i}, turn {turn}: what is {i} and {turn}?" for turn in range(1, n_turns + 1)]
+            lines.append({"question_id": 81 + len(lines), "category": category, "turns": turns, "reference": [""]})
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    return path
+
+
+def test_a_file_with_all_of_spec_benchs_categories_runs_and_its_speed_script_can_read_the_answers(
+    mlsd: Mlsd, suite: Path, spec_bench: Path, tmp_path: Path
+) -> None:
+    assert Counter(task.kind for task in read_tasks(spec_bench)) == dict.fromkeys(KINDS, 80)
+    answers = tmp_path / "answers"
+    subset = ("--tasks", spec_bench, "--per-kind", 8, "--answers", answers, "--n-predict", 6, "--repeats", 1)
+    done = mlsd("run", suite, "--profile", "tiny", *subset, "--n-threads", 1, "--db", tmp_path / "e.sqlite", "--json")
+    assert done.code == 0, done.err
+    assert json.loads(done.out)["outcome"]["n_ok"] == 2 * (8 * 2 + 5 * 8)
+    plain, drafted = sorted(answers.iterdir(), key=lambda path: "pld" in path.name)
+    for task in ("overall", "mt_bench", *KINDS[1:]):
+        plain_tok_s, drafted_tok_s, mean_accepted, count = speed(plain, drafted, task)
+        assert count == (48 if task == "overall" else 8)
+        assert drafted_tok_s > 0
+        assert plain_tok_s > 0
+        assert 1 <= mean_accepted <= 5
+    found = {json.loads(line)["category"] for line in plain.read_text(encoding="utf-8").splitlines()}
+    assert found == {*MT_BENCH, *KINDS[1:]}, "the subset has every category"
+
+
+def speed(plain: Path, drafted: Path, task: str) -> tuple[float, float, float, int]:
+    """Tokens per second of both files and the mean accepted length, read and averaged as Spec-Bench's speed.py does:
+
+    per question the sum of `new_tokens` over the sum of `wall_time`, then the mean over questions; `accept_lengths` of
+    all questions pooled. Of plain decoding it counts tokens of the answers' text, here by words.
+    """
+
+    def chosen(path: Path) -> list[dict[str, Any]]:
+        rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+        wanted = {"overall": None, "mt_bench": MT_BENCH}.get(task, (task,))
+        return [row["choices"][0] for row in rows if wanted is None or row["category"] in wanted]
+
+    ours, lengths = chosen(drafted), []
+    for choice in ours:
+        lengths += choice["accept_lengths"]
+    speeds = [sum(choice["new_tokens"]) / sum(choice["wall_time"]) for choice in ours]
+    base = [sum(len(t.split()) + 1 for t in choice["turns"]) / sum(choice["wall_time"]) for choice in chosen(plain)]
+    return sum(base) / len(base), sum(speeds) / len(speeds), sum(lengths) / len(lengths), len(ours)
+
+
 def test_a_broken_line_of_a_task_file_is_named(mlsd: Mlsd, questions: Path, tmp_path: Path) -> None:
     questions.write_text(questions.read_text(encoding="utf-8") + '{"question_id": 5}\n', encoding="utf-8")
     done = mlsd("run", "E", "--profile", "tiny", "--db", tmp_path / "e.sqlite", "--tasks", questions)
@@ -142,7 +200,7 @@ def test_a_broken_line_of_a_task_file_is_named(mlsd: Mlsd, questions: Path, tmp_
 
 def test_suite_e_runs_every_method_that_the_tiny_family_can_serve(mlsd: Mlsd, tmp_path: Path) -> None:
     database = tmp_path / "e.sqlite"
-    quick = ("--n-predict", 6, "--repeats", 1, "--prompts", "qa-1", "--n-threads", 1)
+    quick = ("--n-predict", 6, "--repeats", 1, "--prompts", "qa-1", "--n-threads", 1, "--distances")
     done = mlsd("run", "E", "--profile", "tiny", "--db", database, *quick)
     assert done.code == 0, done.err
     assert "Left out of suite E: lookahead" in done.err
@@ -153,3 +211,10 @@ def test_suite_e_runs_every_method_that_the_tiny_family_can_serve(mlsd: Mlsd, tm
     assert all(trial.valid for trial in trials), [trial.invalid_reason for trial in trials]
     methods = {cases[trial.case_id].drafter.name for trial in trials}
     assert methods >= {"none", "draft-model", "pld", "rest", "layer-skip"}
+    # What was measured reaches the claims: those below have all their population in this suite and profile.
+    claims = mlsd("claims", "--db", database, "--json")
+    decided = {c["claim"]["id"] for c in json.loads(claims.out) if c["decision"] != "not measured"}
+    assert decided >= {"acceptance-low", "moe-speedup", "smaller-draft", "retrieval-steady", "perplexity-predicts"}
+    with Store.open(database, create=False) as store:
+        drafts = {(d.target_key, d.drafting_key) for d in store.distances()}
+        assert len(drafts) == len(list(store.distances())) == 9  # 5 models that draft for one target, 4 for the other

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 
@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlsd.engine.llama import LlamaModel
 from mlsd.errors import InputError, UnsupportedError
 from mlsd.gguf_tools.cut import attention_layers, plan_cut, uniform_skip
 from mlsd.gguf_tools.shapes import TINY
@@ -97,38 +96,36 @@ def test_a_block_less_confident_than_its_neighbours_goes_first() -> None:
 
 
 @pytest.fixture(scope="module")
-def models(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """The tiny models; a deeper falcon-h1, as confidence compares blocks with their neighbours."""
+def arena(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Arena]:
+    """The tiny models; a deeper falcon-h1, as confidence compares blocks with their neighbours; the trained hybrids."""
     deep = tmp_path_factory.mktemp("deep") / "falcon-h1-deep.gguf"
     write_random(deep, msgspec.structs.replace(TINY["falcon-h1"], n_layers=6), seed=1)
-    return {**{name: tiny / f"{name}.gguf" for name in ARCHITECTURES}, "falcon-h1": deep}
+    random = {name: tiny / f"{name}.gguf" for name in ARCHITECTURES}
+    trained = {name: asset_path(f"tiny/{name}.gguf") for name in ("tiny-moe", "tiny-dense")}
+    with closing(Arena({**random, **trained, "falcon-h1": deep}, n_ctx=512)) as made:
+        yield made
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 @pytest.mark.parametrize("method", ["greedy", "conflayers"])
 def test_what_a_search_finds_is_exact_and_accepted_by_sync_as_in_place(
-    models: dict[str, Path], architecture: str, method: str
+    arena: Arena, architecture: str, method: str
 ) -> None:
-    path = models[architecture]
-    found = search(path, method, 0.34, n_tokens=32)
+    found = search(arena.path(architecture), method, 0.34, n_tokens=24)
     assert found.n_candidates > 2
     assert found.skipped
     assert 0 not in found.skipped
     assert len(found.uniform) == len(found.skipped)
-    assert_exact_and_alike(path, found.skipped, PROMPT, 40)
+    assert_exact_and_alike(arena, architecture, found.skipped, PROMPT)
 
 
-def assert_exact_and_alike(path: Path, skipped: Sequence[int], prompt: Sequence[int], n_predict: int) -> None:
+def assert_exact_and_alike(arena: Arena, name: str, skipped: Sequence[int], prompt: Sequence[int]) -> None:
     """The set in place and as a synced file: the target's output, equal counts, and a judge that sees a wrong token."""
     layers = "+".join(map(str, skipped))
-    with closing(Arena({"model": path}, n_ctx=1024)) as arena:
-        runs = [
-            arena.run("model", f"layer-skip:mode={mode},skip={layers}", 2, prompt, n_predict)
-            for mode in ("inplace", "sync")
-        ]
-        for run in runs:
-            arena.assert_exact("model", prompt, run)
-            assert arena.verdict("model", prompt, forge(run)).verdict == "diverged"
+    runs = [arena.run(name, f"layer-skip:mode={mode},skip={layers}", 2, prompt, 32) for mode in ("inplace", "sync")]
+    for run in runs:
+        arena.assert_exact(name, prompt, run)
+        assert arena.verdict(name, prompt, forge(run)).verdict == "diverged"
     assert "sync_ns" in runs[1].stats, "sync fell back"
     in_place, synced = ([(r.proposed, r.accepted) for r in run.generation.rounds] for run in runs)
     assert in_place == synced
@@ -154,15 +151,13 @@ def test_a_block_with_attention_stays_whatever_the_share(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("name", ["tiny-moe", "tiny-dense"])
-def test_on_a_trained_hybrid_a_searched_set_is_at_least_as_good_as_an_even_one(name: str) -> None:
-    path, text = asset_path(f"tiny/{name}.gguf"), load_prompt("code").text + CODE
-    found = search(path, "greedy", 0.25, text=text, n_tokens=64)
+def test_on_a_trained_hybrid_a_searched_set_is_at_least_as_good_as_an_even_one(arena: Arena, name: str) -> None:
+    text = load_prompt("code").text + CODE
+    found = search(arena.path(name), "greedy", 0.25, text=text, n_tokens=64)
     assert len(found.skipped) == 2
     assert found.acceptance_rate >= found.uniform_acceptance_rate
     assert found.acceptance_rate > 0.3
-    with LlamaModel(path) as model:
-        prompt = model.tokenize(load_prompt("code").text)
-    assert_exact_and_alike(path, found.skipped, prompt, 48)
+    assert_exact_and_alike(arena, name, found.skipped, arena.model(name).tokenize(text)[:128])
 
 
 def test_what_cannot_be_searched_is_refused(tiny: Path) -> None:
