@@ -4,11 +4,11 @@ The head's memory holds the target's rows of the committed text, put there witho
 and masks after it; one pass gives a distribution for each masked position, none of which knows the others' choice. A
 DSpark head (DFlash with a Markov head) corrects each position inside its graph by the likeliest token of the one
 before, and mostly proposes from the newest token's own position as well. Sampled tokens are drawn from these rows
-independently, and verified with them.
+independently, and verified with them. A DFlash2 head scores pairs of neighbours instead, and the best next token is
+taken step by step; its proposals are deterministic at every temperature.
 
-All native calls of llama.cpp's driver are within reach. Two kinds of file are refused by name (`gguf_tools.heads`):
-DFlash2, whose selector is a walk on the host, and heads of the DeepSeek-V4 kind. The head is the user's; mlsd has run
-heads of random weights only.
+All native calls of llama.cpp's driver are within reach; heads of the DeepSeek-V4 kind alone, whose targets mlsd has not
+run, are refused by name (`gguf_tools.heads`). The head is the user's; mlsd has run heads of random weights only.
 """
 
 from __future__ import annotations
@@ -91,11 +91,17 @@ class BlockDraft:
         self._n_injected += self._inject(len(self._text) - 1)
         t1 = now()
         self._inject_ns += t1 - t0
-        first = 0 if self._head.from_anchor else 1  # the row of the first proposal
-        n_rows = min(k, self._head.longest) + first
-        logits = self._context.fill(self._text[-1], self._head.mask, n_rows)[first:]
+        draft = self._block(min(k, self._head.longest))
         self._n_blocks += 1
         self._forward_ns += now() - t0
+        return draft
+
+    def _block(self, k: int) -> Draft:
+        head, last = self._head, self._text[-1]
+        if head.n_candidates:
+            return Draft(tokens=self._context.select(last, head.mask, k + 1, head.n_candidates))
+        first = 0 if head.from_anchor else 1  # the row of the first proposal
+        logits = self._context.fill(last, head.mask, k + first)[first:]
         if self._sampling.greedy:
             return Draft(tokens=tuple(logits.argmax(axis=1).tolist()))
         rows = probabilities(logits, self._sampling)

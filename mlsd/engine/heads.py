@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from mlsd.engine._native import fail
 from mlsd.engine.layer_rows import LayerRowsSession, Rows
 from mlsd.engine.llama import LlamaModel
 from mlsd.engine.row_context import Hidden, RowContext
@@ -125,10 +126,32 @@ class BlockHead(RowContext):
 
         The block leaves the memory again.
         """
+        self._fill(last, mask, n_rows, output=True)
+        return np.stack([self._logits(i) for i in range(n_rows)])
+
+    def select(self, last: int, mask: int, n_rows: int, n_candidates: int) -> tuple[int, ...]:
+        """The tokens that a DFlash2 head chooses for the masks of such a block: the best next one, step by step.
+
+        For each position its graph gives `n_candidates` tokens and their scores after each candidate of the position
+        before; the first masked one comes after the newest token, whatever the candidate.
+        """
+        # The graph hands the candidates out in place of a row for every position, none of which asks for logits.
+        self._extension.llama_set_embeddings_nextn(self.handle, True, False)
+        self._fill(last, mask, n_rows, output=False)
+        pointer = self._extension.llama_get_embeddings_nextn(self.handle)
+        if not pointer:
+            raise fail(f"llama.cpp has no candidates of {self._what}")
+        rows = np.ctypeslib.as_array(pointer, shape=(n_rows, self.n_embd))[1:]
+        tokens, best = [], 0
+        for row in rows:
+            scores = row[n_candidates : n_candidates * (n_candidates + 1)].reshape(n_candidates, n_candidates)
+            best = int(scores[best].argmax())
+            tokens.append(int(row[best]))
+        return tuple(tokens)
+
+    def _fill(self, last: int, mask: int, n_rows: int, *, output: bool) -> None:
         self._clear_batch()
         for i in range(n_rows):
-            self._add(self.n_past + i, mask if i else last, None, output=True)
+            self._add(self.n_past + i, mask if i else last, None, output=output)
         self._process(n_rows)
-        logits = np.stack([self._logits(i) for i in range(n_rows)])
         self._cut(self.n_past)
-        return logits

@@ -17,6 +17,7 @@ from mlsd.gguf_tools.storage import Stored
 from mlsd.records import Record
 
 _N_EAGLE_LAYERS = 3
+_MARKOV, _SELECTOR = "markov_w1.weight", "selector_hidden.weight"  # what makes it a DSpark, a DFlash2 head
 _DEFAULT_BLOCK = 16  # what llama.cpp's driver takes where the file has no block size
 
 
@@ -29,6 +30,7 @@ class Head(Record, frozen=True, kw_only=True):
     mask: int = 0  # dflash: the token that stands for a position to be filled
     causal: bool = False  # dflash: whether a position of a block sees the earlier ones only
     from_anchor: bool = False  # dflash: whether the newest token's own position already gives a proposal
+    n_candidates: int = 0  # dflash: tokens a position that a selector chooses among; 0: there is no selector
 
     @property
     def longest(self) -> int:
@@ -48,11 +50,12 @@ def read_head(head: Source, target: Source, architecture: str) -> Head:
             hint="Give the head with --draft; llama.cpp's convert_hf_to_gguf.py makes one with --target-model-dir.",
         )
     layers = _layers(head)
-    _check_tensors(head, target)
     if architecture == "eagle3":
         _check_eagle(head, target, layers)
+        _check_tensors(head, target)
         return Head(architecture=architecture, target_layers=layers)
     _check_block(head, target)
+    _check_tensors(head, target)
     return _block_head(head, layers)
 
 
@@ -113,9 +116,9 @@ def _check_block(head: Source, target: Source) -> None:
     names = {tensor.name for tensor in head.tensors}
     if head.own("hyper_connection_count", 0):
         raise _unfit(head, "is of the DeepSeek-V4 kind, which mlsd does not drive")
-    if "selector_hidden.weight" in names:
-        raise _unfit(head, "is a DFlash2 head (with a selector), which mlsd does not drive")
-    if "markov_w1.weight" in names and not head.own("block_size", 0):
+    if _SELECTOR in names and _MARKOV in names:
+        raise _unfit(head, "has a selector and a Markov head; llama.cpp's driver knows no such file")
+    if _MARKOV in names and not _number(head, "block_size"):
         raise _unfit(head, "has a Markov head and no block_size; llama.cpp ends the process on such a file")
     if head.own("attention.sliding_window", 0) and not any(_flags(head, "attention.sliding_window_pattern")):
         raise _unfit(head, "has a sliding window that no block uses; llama.cpp ends the process on such a file")
@@ -128,14 +131,15 @@ def _block_head(head: Source, layers: tuple[int, ...]) -> Head:
     n_block = int(head.own("block_size", _DEFAULT_BLOCK))
     if n_block < 2:
         raise _unfit(head, f"has blocks of {n_block} positions, which leave nothing to propose")
-    markov = any(tensor.name == "markov_w1.weight" for tensor in head.tensors)
+    names = {tensor.name for tensor in head.tensors}
     return Head(
         architecture=head.architecture,
         target_layers=layers,
         n_block=n_block,
         mask=int(mask),
         causal=bool(head.own("attention.causal", False)),
-        from_anchor=markov and bool(head.own("sample_from_anchor", True)),
+        from_anchor=_MARKOV in names and bool(head.own("sample_from_anchor", True)),
+        n_candidates=_number(head, "selector_top_k") if _SELECTOR in names else 0,
     )
 
 

@@ -25,7 +25,8 @@ from mlsd.gguf_tools.weights import Floats, generator, random_weights
 
 _N_HEAD = 2
 _HEAD_DIM = 32
-_RANK = 32  # of a Markov head
+_RANK = 32  # of a Markov head and of a selector
+_KERNEL, _GROUP = 3, 16  # of DFlash2's convolutions over a block
 _Q8 = gguf.GGMLQuantizationType.Q8_0
 
 _Part = tuple[str, tuple[int, ...], Kind]
@@ -80,10 +81,12 @@ def write_random_dflash(
     markov: bool = False,
     anchor: bool = True,
     causal: bool = False,
+    n_candidates: int = 0,
 ) -> None:
     """A DFlash head that reads the rows of `layers` of `target` and fills blocks of `n_block` positions.
 
     `markov` adds the head that makes it a DSpark one; `anchor`: its block's first position already proposes.
+    `n_candidates` adds the convolutions and the selector that make it a DFlash2 one.
 
     Raises: InputError when the file cannot be written.
     """
@@ -100,9 +103,17 @@ def write_random_dflash(
     for layer in range(n_layers):
         parts += [(f"blk.{layer}.{name}", dims, kind) for name, dims, kind in _block(width, width, n_ff)]
         parts += [(f"blk.{layer}.attn_{name}_norm.weight", (_HEAD_DIM,), "norm") for name in "qk"]
+        if n_candidates:
+            parts += [(f"blk.{layer}.{name}", dims, kind) for name, dims, kind in _convolutions(width)]
+    if n_candidates:
+        parts += [(f"selector_{name}.weight", (_RANK, n_vocab), "matrix") for name in ("predecessor", "successor")]
+        parts.append(("selector_hidden.weight", (width, _RANK), "matrix"))
     own: dict[str, Any] = {"target_layers": list(layers), "block_size": n_block, "attention.causal": causal}
     if markov:
         own["sample_from_anchor"] = anchor
+    if n_candidates:
+        own |= {"selector_rank": _RANK, "selector_top_k": n_candidates}
+        own |= {"conv_kernel_size": _KERNEL, "conv_group_size": _GROUP}
     if target.is_array(f"{target.architecture}.rope.dimension_sections"):
         own["rope.dimension_sections"] = [_HEAD_DIM // 2, 0, 0, 0]  # text moves along one axis of the target's
     keys = {**_keys(width, n_layers, n_ff), **own}
@@ -129,6 +140,12 @@ def _block(width: int, n_input: int, n_ff: int) -> Iterator[_Part]:
     yield "ffn_gate.weight", (width, n_ff), "matrix"
     yield "ffn_up.weight", (width, n_ff), "matrix"
     yield "ffn_down.weight", (n_ff, width), "matrix"
+
+
+def _convolutions(width: int) -> Iterator[_Part]:
+    for name in ("attn", "ffn"):
+        yield f"{name}_conv_base", (width, _KERNEL, 2), "conv"
+        yield f"{name}_conv_proj.weight", (width, 2 * _KERNEL * (width // _GROUP)), "matrix"
 
 
 def _keys(width: int, n_layers: int, n_ff: int) -> dict[str, Any]:

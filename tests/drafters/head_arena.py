@@ -48,6 +48,7 @@ def make_arena(tiny: Path, folder: Path) -> Arena:
     add("dflash-markov", write_random_dflash, "llama", layers, markov=True, n_block=5)
     add("dflash-bonus", write_random_dflash, "llama", layers, markov=True, anchor=False, n_vocab_draft=N_VOCAB_DRAFT)
     add("dflash-causal", write_random_dflash, "llama", layers, causal=True, n_block=4)
+    add("dflash-selector", write_random_dflash, "llama", layers, n_candidates=5, n_block=6)
     return Arena(files)
 
 

@@ -27,7 +27,7 @@ from tests.drafters.arena import CLOCK, Arena, Run, prompt_of
 from tests.drafters.head_arena import BLOCK_LAYERS, N_VOCAB_DRAFT, TARGETS, Mixed, make_arena
 
 N_PREDICT = 32
-VARIANTS = ("dflash-markov", "dflash-bonus", "dflash-causal")
+LONGEST = {"dflash-markov": 5, "dflash-bonus": 6, "dflash-causal": 3, "dflash-selector": 5}
 
 
 @pytest.fixture(scope="module")
@@ -133,14 +133,13 @@ def test_a_block_looks_at_the_rows_of_the_target(heads: Arena) -> None:
     assert np.abs(rows[0] - rows[1]).max() > 0.01
 
 
-@pytest.mark.parametrize("head", VARIANTS)
+@pytest.mark.parametrize("head", LONGEST)
 def test_heads_of_other_kinds_are_exact(heads: Arena, head: str) -> None:
     prompt = prompt_of(5)
     run = heads.run("llama", "dflash", 6, prompt, N_PREDICT, draft=head)
     heads.assert_exact("llama", prompt, run)
     # A Markov head proposes from the newest token's position too, unless the file says that it is a bonus slot.
-    longest = {"dflash-markov": 5, "dflash-bonus": 6, "dflash-causal": 3}[head]
-    assert max(r.proposed for r in run.generation.rounds) == longest
+    assert max(r.proposed for r in run.generation.rounds) == LONGEST[head]
 
 
 def test_a_markov_head_corrects_each_position_by_the_one_before(heads: Arena, tiny: Path, tmp_path: Path) -> None:
@@ -156,6 +155,33 @@ def test_a_markov_head_corrects_each_position_by_the_one_before(heads: Arena, ti
     for i in range(4):
         np.testing.assert_allclose(corrected[i] - without[i], second @ first[previous], atol=0.02)
         previous = int(corrected[i].argmax())
+
+
+def test_a_selector_takes_the_best_next_token_step_by_step(heads: Arena) -> None:
+    """Scores are the block's own logits plus a product of both tokens' vectors, weighed by the position's row."""
+    text, k = prompt_of(2), 5
+    source = Source(heads.path("dflash-selector"))
+    before, after, weigh = (
+        _floats(source, f"selector_{name}.weight") for name in ("predecessor", "successor", "hidden")
+    )
+    with heads.opened("llama", "dflash", 4, draft="dflash-selector") as (session, drafter):
+        assert isinstance(session, LayerRowsSession)
+        assert isinstance(drafter, BlockDraft)
+        drafter.begin(text[:-1], np.random.default_rng(0))
+        session.decode(text[:-1])
+        drafter.observe(Outcome(accepted=0, committed=text[-1:]))
+        chosen = drafter.propose(k).tokens
+        logits = drafter._context.fill(text[-1], 511, k + 1)
+    # The output matrix has more rows than a hidden row has numbers, so the logits give the row back.
+    output = _floats(Source(heads.path("llama")), "output.weight")
+    hidden = np.linalg.lstsq(output, logits.T, rcond=None)[0].T
+    previous, expected = text[-1], []
+    for i in range(1, k + 1):
+        candidates = np.argsort(-logits[i])[:5]
+        scores = logits[i][candidates] + after[candidates] @ (before[previous] * (weigh @ hidden[i]))
+        previous = int(candidates[scores.argmax()])
+        expected.append(previous)
+    assert chosen == tuple(expected)
 
 
 def _floats(source: Source, name: str) -> np.ndarray:

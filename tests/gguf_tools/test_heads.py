@@ -68,6 +68,7 @@ def test_an_eagle3_head_says_which_layers_it_reads(tmp_path: Path, target: Sourc
         ({"n_block": 6}, 5, False),
         ({"n_block": 6, "markov": True}, 6, True),
         ({"n_block": 6, "markov": True, "anchor": False}, 5, False),
+        ({"n_block": 6, "n_candidates": 4}, 5, False),
     ],
 )
 def test_a_dflash_head_says_how_much_one_block_proposes(
@@ -76,6 +77,7 @@ def test_a_dflash_head_says_how_much_one_block_proposes(
     write_random_dflash(tmp_path / "head.gguf", target, (1, 5), **options)
     head = read_head(Source(tmp_path / "head.gguf"), target, "dflash")
     assert (head.longest, head.from_anchor, head.mask, head.causal) == (longest, from_anchor, 511, False)
+    assert head.n_candidates == options.get("n_candidates", 0)
 
 
 def test_a_file_without_block_size_has_the_drivers_blocks(tmp_path: Path, target: Source) -> None:
@@ -122,12 +124,13 @@ def test_an_eagle3_head_that_would_end_the_process_is_refused(
     ("options", "changed", "data", "words"),
     [
         ({}, {"dflash.hyper_connection_count": 2}, {}, "DeepSeek-V4"),
-        ({}, {}, {"selector_hidden.weight": np.zeros((4, 64), dtype=np.float32)}, "DFlash2"),
+        ({"markov": True}, {}, {"selector_hidden.weight": np.zeros((4, 64), dtype=np.float32)}, "and a Markov head"),
         ({}, {"tokenizer.ggml.mask_token_id": None}, {}, "no mask token"),
         ({}, {"tokenizer.ggml.mask_token_id": 512}, {}, "no mask token"),
         ({"n_block": 1}, {}, {}, "nothing to propose"),
         ({"markov": True}, {"dflash.block_size": None}, {}, "no block_size"),
-        ({}, {"dflash.embedding_length": 128}, {}, "uses the target's tables, but is 128 wide"),
+        ({}, {"dflash.embedding_length": 128}, {}, "is 128 wide and the target 64"),
+        ({}, {"dflash.attention.value_length": 16}, {}, "keys of 32 numbers and values of 16"),
         ({}, {"dflash.attention.sliding_window": 8}, {}, "sliding window that no block uses"),
     ],
 )
