@@ -43,6 +43,7 @@ def trial_row(trial: Mapping[str, Any]) -> AuditRow:
     rounds, decode_ns, speculative = trial["rounds"] or 0, trial["decode_ns"], trial["arm"] == "sd"
     counted = speculative and rounds > 0
     tokens = trial["n_tokens"] - 1
+    timed = decode_ns is not None and rounds
     return AuditRow(
         table=trial["suite"],
         label=f"trial {trial['trial_id']}",
@@ -58,7 +59,7 @@ def trial_row(trial: Mapping[str, Any]) -> AuditRow:
         acceptance=exact(trial["accepted"] / trial["proposed"]) if counted and trial["proposed"] else None,
         mgl=exact(trial["committed"] / rounds) if counted else None,
         rounds=exact(rounds) if counted else None,
-        draft_ms=exact(trial["draft_ns"] / rounds / 1e6) if counted else None,
+        draft_ms=exact(trial["draft_ns"] / rounds / 1e6) if counted and trial["draft_ns"] is not None else None,
         # A draft model proposes gamma tokens each round but for the tail that the output has no room for.
         fixed_length=counted
         and trial["draft"] is not None
@@ -67,5 +68,5 @@ def trial_row(trial: Mapping[str, Any]) -> AuditRow:
         failed_native_calls=trial["failed_native_calls"],
         invalid_reason=None if trial["valid"] else trial["invalid_reason"] or "no reason recorded",
         decode_ms=decode_ns / 1e6 if decode_ns else None,
-        parts_ms=sum(trial[part] for part in _PARTS) / 1e6 if rounds else None,
+        parts_ms=sum(trial[part] for part in _PARTS) / 1e6 if timed else None,
     )

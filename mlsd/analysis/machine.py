@@ -12,10 +12,12 @@ from mlsd.analysis.experts import coverage_table
 from mlsd.analysis.stats import Interval
 from mlsd.analysis.stored_arms import Known, is_t_one, newest_coverage, newest_passes, read_groups
 from mlsd.analysis.validation import Validation, check_group, summarize
+from mlsd.drafters.drafting import drafting_key
 from mlsd.errors import AnalysisError
-from mlsd.measure.rows import CalibrationPoint, ExpertLoad, Run, StreamRead, TimedPass, environment_key
+from mlsd.measure.pass_shares import PassShares
+from mlsd.measure.rows import CalibrationPoint, ExpertLoad, Run, StreamRead, TimedPass, environment_key, model_key
 from mlsd.measure.store import Store
-from mlsd.records import Record
+from mlsd.records import Case, Record
 
 MOST_TRIALS = 5_000  # of a study whose rounds are read again to predict each gamma; more would not fit in memory
 
@@ -44,17 +46,28 @@ class Machine:
     passes: tuple[TimedPass, ...]
     bandwidth_run: Run | None
     too_many_trials: bool  # to predict each gamma
+    shares: dict[tuple[str, str | None], tuple[PassShares, ...]]  # profiled passes by model key and drafting key
 
     def __bool__(self) -> bool:
         """Whether anything was measured here."""
-        return bool(self.known.passes or self.known.coverage or self.passes)
+        return bool(self.known.passes or self.known.coverage or self.passes or self.shares)
+
+    def draft_step(self, case: Case) -> PassShares | None:
+        """The profiled step of the network that drafts in a case; None where none was profiled."""
+        draft, target = case.drafter.draft, case.target
+        if draft is not None:
+            found = self.shares.get((model_key(draft.sha256, draft.id), None), ())
+        else:
+            part = drafting_key(case.drafter)
+            found = () if part is None else self.shares.get((model_key(target.sha256, target.id), part), ())
+        return next((shares for shares in found if shares.rows == 1), None)
 
     @cached_property
     def curves(self) -> dict[str, TargetCurve]:
         """T(k) of every model whose T(1) was timed, by its name. Raises AnalysisError when there is none."""
         if not self.timed:
             raise AnalysisError("No pass was timed.", hint=f"Time some: mlsd calibrate MODEL --db {self.source}.")
-        return {self._name(key): target_curve(points) for key, points in self.timed.items()}
+        return {self.name_of(key): target_curve(points) for key, points in self.timed.items()}
 
     @cached_property
     def mixtures(self) -> tuple[Mixture, ...]:
@@ -64,7 +77,7 @@ class Machine:
             facts = self.known.models.get(key)
             if facts is not None and any(row.source == "text" for row in coverage):
                 table = coverage_table(coverage, facts, self.loads.get(key, ()))
-                found.append(mixture(self._name(key), table, facts, self.timed.get(key, ())))
+                found.append(mixture(self.name_of(key), table, facts, self.timed.get(key, ())))
         if not found:
             raise AnalysisError(
                 "No expert of a mixture was counted.",
@@ -109,7 +122,7 @@ class Machine:
             )
         return found
 
-    def _name(self, key: str) -> str:
+    def name_of(self, key: str) -> str:
         """The model's id, with the start of its key where two files bear one id."""
         facts = self.known.models.get(key)
         if facts is None:
@@ -139,6 +152,10 @@ def read_machine(store: Store, key: str, runs: list[Run], n_trials: int) -> Mach
             loads.setdefault(load.model_key, {}).setdefault(run_id, []).append(load)
     timed = [(run_id, p) for run_id, p in store.known_passes() if run_id in own]
     newest = max((run_id for run_id, _ in timed), default=None)
+    profiled: dict[tuple[str, str | None], dict[int, list[PassShares]]] = {}
+    for run_id, one in store.shares():
+        if run_id in own:
+            profiled.setdefault((one.model_key, one.drafting_key), {}).setdefault(run_id, []).append(one)
     return Machine(
         key=key,
         source=store.path.name,
@@ -149,4 +166,5 @@ def read_machine(store: Store, key: str, runs: list[Run], n_trials: int) -> Mach
         passes=tuple(p for run_id, p in timed if run_id == newest),
         bandwidth_run=None if newest is None else own[newest],
         too_many_trials=too_many,
+        shares={network: tuple(by_run[max(by_run)]) for network, by_run in profiled.items()},
     )

@@ -21,6 +21,7 @@ Effect = Literal["faster", "slower", "undecided"]
 ARM = ("environment_key", "comparable", "target", "drafter", "options", "draft", "gamma", "n_predict")
 _PAIRED_BY = ["environment_key", "comparable", "prompt_key", "n_predict", "suite", "block", "repeat"]
 PARTS_TOLERANCE = 0.02  # how far the parts of a trial's rounds may sum to other than its decode time
+FELL_BACK = ", not sync: "  # in what a draft says of its rollback (`drafters.layer_skip`)
 POWER = 0.8  # chance of a decided verdict at the smallest effect a run could have seen
 
 
@@ -77,6 +78,8 @@ class Speedup(Record, frozen=True, kw_only=True):
     mgl: float | None
     smallest_effect: float | None  # the ratio - 1 that so many blocks of such spread show 4 times in 5
     invalid_reason: str | None
+    timed: bool = True  # False: valid trials, but their times are not the method's
+    fell_back: str | None = None  # how a draft that should share the target's memory keeps its own instead
 
     @property
     def effect(self) -> Effect:
@@ -91,6 +94,7 @@ class Speedup(Record, frozen=True, kw_only=True):
     def setting(self) -> str:
         """The arm in words: ``tiny-draft, gamma 4``."""
         extra = "" if not self.options else f" {self.options}"
+        extra += "" if self.fell_back is None else " (not sync)"
         return f"{self.draft or self.drafter}{extra}, gamma {self.gamma}"
 
 
@@ -133,6 +137,7 @@ def _speedup(key: dict[str, Any], trials: pd.DataFrame, paired: pd.DataFrame | N
     if paired is not None:
         ratio = paired_ratio(list(paired["decode_tok_s"]), list(paired["baseline_tok_s"]))
     valid = trials[trials["valid"].fillna(False)]
+    fallbacks = valid.loc[valid["rollback_draft"].str.contains(FELL_BACK, regex=False, na=False), "rollback_draft"]
     reasons = trials.loc[~trials["valid"].fillna(False), ["error", "invalid_reason"]].bfill(axis=1).iloc[:, 0].dropna()
     return Speedup(
         suite=_text(key.get("suite")),
@@ -155,6 +160,8 @@ def _speedup(key: dict[str, Any], trials: pd.DataFrame, paired: pd.DataFrame | N
         mgl=_rate(valid, "committed", "rounds"),
         smallest_effect=smallest_effect(ratio),
         invalid_reason=None if reasons.empty else str(reasons.iloc[0]),
+        timed=valid.empty or bool(valid["decode_ns"].notna().any()),
+        fell_back=None if fallbacks.empty else str(fallbacks.iloc[0]),
     )
 
 
@@ -225,7 +232,7 @@ def time_split(trials: pd.DataFrame) -> pd.DataFrame:
 
     Columns target, arm, drafter, draft, gamma, rounds, draft_ms, verify_ms, rollback_ms, sample_ms, other_ms.
     """
-    good = trials[trials["valid"].fillna(False) & (trials["rounds"].fillna(0) > 0)]
+    good = trials[trials["valid"].fillna(False) & (trials["rounds"].fillna(0) > 0) & trials["decode_ns"].notna()]
     keys = ["target", "arm", "drafter", "draft", "gamma"]
     good = good.assign(draft=good["draft"].astype(object).where(good["draft"].notna(), None))
     sums = good.groupby(keys, dropna=False, sort=False)[["rounds", *PARTS]].sum().reset_index()
@@ -256,7 +263,8 @@ def position_acceptance(outcomes: pd.DataFrame, trials: pd.DataFrame) -> pd.Data
 
 def pass_times(outcomes: pd.DataFrame, trials: pd.DataFrame) -> pd.DataFrame:
     """Time of the target passes inside the rounds: columns target, k (rows of the pass), repeat, passes, ms (mean)."""
-    cases = trials[["environment_key", "case_id", "target"]].drop_duplicates()
+    timed = trials[trials["decode_ns"].notna()]
+    cases = timed[["environment_key", "case_id", "target"]].drop_duplicates()
     joined = outcomes.merge(cases, on=["environment_key", "case_id"], how="inner")
     joined["k"] = joined["proposed"] + 1
     sums = joined.groupby(["target", "k", "repeat"], sort=True)[["rounds", "verify_ns"]].sum().reset_index()

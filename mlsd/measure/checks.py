@@ -49,6 +49,7 @@ def check_run(
         *_divergence(measured),
         *_unstable_outputs(measured),
         *_other_invalid(measured),
+        *_not_the_methods(measured),
         *_short_trials(measured),
         *_wide_spread(measured),
         *_drift(measured),
@@ -269,6 +270,32 @@ def _other_invalid(trials: Sequence[Trial]) -> list[QualityWarning]:
     return [
         _warning("invalid_trials", f"{count} trials are not valid: {reason}", "Leave them out of any comparison.")
         for reason, count in reasons.most_common()
+    ]
+
+
+def _not_the_methods(trials: Sequence[Trial]) -> list[QualityWarning]:
+    """Trials that measured something else than the method at its own speed."""
+    untimed = Counter(trial.case_id for trial in trials if trial.stats.get("timed") == 0)
+    fell_back = Counter((t.case_id, t.rollback_draft) for t in trials if t.stats.get("sync_fallback"))
+    return [
+        *(
+            _warning(
+                "not_timed",
+                f"{count} trials drafted inside the target: they say what is accepted, and no speed.",
+                "Measure the same blocks with mode=sync for a speed.",
+                case_id,
+            )
+            for case_id, count in untimed.items()
+        ),
+        *(
+            _warning(
+                "sync_fallback",
+                f"{count} trials asked for mode=sync, but the draft kept its own memory: {how}.",
+                "Read them as mode=own: less is accepted than with the target's memory.",
+                case_id,
+            )
+            for (case_id, how), count in fell_back.items()
+        ),
     ]
 
 

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from mlsd.analysis.methods_table import MethodRow, TimingRow, methods_by_kind, timing
 from mlsd.analysis.metrics import Speedup
 from mlsd.analysis.study import Study
+from mlsd.measure.pass_shares import PassShares
+from mlsd.report.passes import pass_table, share_cell
 from mlsd.report.tables import Cell, Head, Table, Tone, head, interval, name, number, percent, text
 from mlsd.tasks import KINDS
 
@@ -33,7 +35,7 @@ def _by_kind(id: str, title: str, rows: list[MethodRow], cell: Callable[[Speedup
     made = tuple(
         (
             text(row.overall.target),
-            text(row.method),
+            _method_cell(row.method, row.overall.fell_back, timed=row.overall.timed),
             number(row.overall.gamma, 0),
             cell(row.overall),
             *(cell(row.by_kind[kind]) if kind in row.by_kind else text(None) for kind in KINDS),
@@ -45,8 +47,19 @@ def _by_kind(id: str, title: str, rows: list[MethodRow], cell: Callable[[Speedup
     )
 
 
+def _method_cell(method: str, fell_back: str | None, *, timed: bool = True) -> Cell:
+    """The method, with what its trials really measured where that is something else."""
+    if not timed:
+        return text(f"{method}, not timed", "doubt", "it drafted inside the target: its times are not the method's")
+    if fell_back is not None:
+        return text(f"{method}, not sync", "doubt", f"the draft kept its own memory: {fell_back}")
+    return text(method)
+
+
 def _speedup_cell(speedup: Speedup) -> Cell:
     ratio = speedup.ratio
+    if not speedup.timed:
+        return text("not timed", "quiet")
     if ratio is None:
         return text(None, note=speedup.invalid_reason or "no valid pair")
     tone: Tone = ""
@@ -56,28 +69,29 @@ def _speedup_cell(speedup: Speedup) -> Cell:
 
 
 def timing_table(study: Study) -> Table:
-    """Mean time of a round by part, and what methods timed themselves."""
+    """Mean time of a round by part, and what is known inside the parts."""
     heads = [name("target"), name("method"), head("gamma"), head("rounds"), head("ms a round", "sum of the parts")]
     heads += [head(f"{part}, ms", f"round records: {part}_ns / rounds") for part in _PARTS]
     heads += [head("MGL", "committed / rounds"), head("break-even MGL", "round / plain round of the same target")]
-    heads += [name("of it, ms a round", "Trial.stats: times ending in _ns"), head("rounds with a match")]
-    heads += [head("look-up with match, ms"), head("without, ms")]
+    heads += [name("of it, ms a round", "round_split.inside_parts: Trial.stats, and what is left of rollback")]
+    heads += [head("LM head of a draft step", "mlsd breakdown: its share of a profiled pass, no speed")]
+    heads += [head("rounds with a match"), head("look-up with match, ms"), head("without, ms")]
     rows = timing(study.trials, study.stats)
     return Table(
         id="methods-timing",
         title="Where the time of a round goes",
         heads=tuple(heads),
-        rows=tuple(_timing_cells(row) for row in rows),
+        rows=tuple(_timing_cells(row, study.machine.draft_step(study.cases[row.case_id])) for row in rows),
         trace="methods_table.timing",
         interactive=True,
     )
 
 
-def _timing_cells(row: TimingRow) -> tuple[Cell, ...]:
+def _timing_cells(row: TimingRow, step: PassShares | None) -> tuple[Cell, ...]:
     inside = ", ".join(f"{part} {value:.2f}" for part, value in row.inside_ms.items())
     return (
         text(row.target),
-        text(row.method),
+        _method_cell(row.method, row.fell_back),
         number(row.gamma, 0),
         number(row.rounds, 0),
         number(sum(row.ms_per_round.values())),
@@ -85,10 +99,39 @@ def _timing_cells(row: TimingRow) -> tuple[Cell, ...]:
         number(row.mgl),
         number(row.break_even_mgl),
         text(inside or None),
+        share_cell(step, "head"),
         percent(row.match_rate),
         number(row.match_ms, 3),
         number(row.no_match_ms, 3),
     )
 
 
-METHOD_TABLES = [speedup_table, mgl_table, timing_table]
+def match_table(study: Study) -> Table:
+    """Rounds with and without a proposal, for methods that look proposals up."""
+    parts = ("round", "search", "tree", "look-up", *_PARTS)
+    heads = [name("target"), name("method"), head("gamma"), name("rounds"), head("n")]
+    heads += [head(f"{part}, ms", "round_split.round_kinds: means over these rounds") for part in parts]
+    rows = [
+        (
+            text(row.target),
+            _method_cell(row.method, row.fell_back),
+            number(row.gamma, 0),
+            text(label),
+            number(kind.rounds, 0),
+            *(number(kind.ms.get(part), 3) for part in parts),
+        )
+        for row in timing(study.trials, study.stats, study.outcomes)
+        for label, kind in (("with a proposal", row.found), ("without", row.not_found))
+        if kind is not None
+    ]
+    return Table(
+        id="methods-match",
+        title="Rounds with and without a proposal",
+        heads=tuple(heads),
+        rows=tuple(rows),
+        trace="methods_table.timing",
+        note="no method that looks proposals up was measured." if not rows else "",
+    )
+
+
+METHOD_TABLES = [speedup_table, mgl_table, timing_table, match_table, pass_table]

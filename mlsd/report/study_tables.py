@@ -100,6 +100,8 @@ def effect_cell(arm: Speedup | None) -> Cell:
     """The verdict of an arm; undecided says what would have been seen."""
     if arm is None:
         return text("not measured", "quiet")
+    if not arm.timed:
+        return text("not timed", "quiet", "it drafted inside the target: what is accepted counts, its times do not")
     if arm.ratio is None:
         return text("not valid", "bad", arm.invalid_reason or "no AR trial in its blocks")
     note = ""
