@@ -105,7 +105,7 @@ def _weights_file(path: Path) -> Path:
     if pickle.is_file() and pickle.suffix in (".bin", ".pt", ".pth") and not (path.is_dir() and file.is_file()):
         raise InputError(
             f"{pickle} is a pickle, which can run any code while it is read.",
-            hint=f'Convert it where torch is installed: python -c "import torch, safetensors.torch as s; '
+            hint=f'Convert it where torch and safetensors are: python -c "import torch, safetensors.torch as s; '
             f"s.save_file(torch.load('{pickle.name}', weights_only=True), '{_WEIGHTS}')\"",
         )
     if not file.is_file():
