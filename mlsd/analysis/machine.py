@@ -10,11 +10,11 @@ from mlsd.analysis.bandwidth import BytesLine, Verdict, bytes_lines, compare
 from mlsd.analysis.calibration import TargetCurve, median_interval, target_curve
 from mlsd.analysis.experts import coverage_table
 from mlsd.analysis.stats import Interval
-from mlsd.analysis.stored_arms import Known, is_t_one, newest_coverage, newest_passes, read_groups
+from mlsd.analysis.stored_arms import Known, is_curve, newest_coverage, newest_passes, read_groups
 from mlsd.analysis.validation import Validation, check_group, summarize
 from mlsd.drafters.drafting import drafting_key
 from mlsd.errors import AnalysisError
-from mlsd.measure.pass_shares import PassShares
+from mlsd.measure.pass_shares import PassShares, block_key
 from mlsd.measure.rows import CalibrationPoint, ExpertLoad, Run, StreamRead, TimedPass, environment_key, model_key
 from mlsd.measure.store import Store
 from mlsd.records import Case, Record
@@ -40,7 +40,7 @@ class Machine:
     key: str  # of the environment
     source: str  # file name of the database
     known: Known  # of this machine only
-    timed: dict[str, tuple[CalibrationPoint, ...]]  # passes of every model whose T(1) was timed, by model key
+    timed: dict[str, tuple[CalibrationPoint, ...]]  # passes of every model with a curve T(k), by model key
     loads: dict[str, tuple[ExpertLoad, ...]]  # by model key
     reads: tuple[StreamRead, ...]  # of the newest bandwidth run
     passes: tuple[TimedPass, ...]
@@ -58,8 +58,8 @@ class Machine:
         if draft is not None:
             found = self.shares.get((model_key(draft.sha256, draft.id), None), ())
         else:
-            part = drafting_key(case.drafter)
-            found = () if part is None else self.shares.get((model_key(target.sha256, target.id), part), ())
+            part = drafting_key(case.drafter) or block_key(case.drafter)
+            found = self.shares.get((model_key(target.sha256, target.id), part), ())
         return next((shares for shares in found if shares.rows == 1), None)
 
     @cached_property
@@ -160,7 +160,7 @@ def read_machine(store: Store, key: str, runs: list[Run], n_trials: int) -> Mach
         key=key,
         source=store.path.name,
         known=known,
-        timed={key: points for (_, key), points in known.passes.items() if any(is_t_one(p) for p in points)},
+        timed={key: points for (_, key), points in known.passes.items() if is_curve(points)},
         loads={model: tuple(by_run[max(by_run)]) for model, by_run in loads.items()},
         reads=tuple(r for run_id, r in store.stream_reads() if run_id == newest),
         passes=tuple(p for run_id, p in timed if run_id == newest),

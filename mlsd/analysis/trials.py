@@ -79,6 +79,8 @@ def summarize(trials: Sequence[Trial], baseline: Sequence[Trial], drafter: str) 
     verdicts = [t.losslessness.verdict for t in ok if t.losslessness is not None]
     speedup = paired_speedup(ok, baseline) if trials[0].arm == "sd" else None
     committed = sum(r.committed for t in ok for r in t.rounds)
+    timed = [n for n, trial in zip(each, ok, strict=True) if trial.decode_ns is not None]
+    n_timed = sum(n.n_rounds for n in timed)
     return ArmSummary(
         arm=trials[0].arm,
         gamma=trials[0].gamma,
@@ -93,8 +95,8 @@ def summarize(trials: Sequence[Trial], baseline: Sequence[Trial], drafter: str) 
         acceptance_rate=accepted / proposed if proposed else None,
         mgl=committed / n_rounds if n_rounds else None,
         rounds=n_rounds,
-        ms_per_round={part.removesuffix("_ns"): sum(getattr(n, part) for n in each) / n_rounds / 1e6 for part in PARTS}
-        if n_rounds
+        ms_per_round={part.removesuffix("_ns"): sum(getattr(n, part) for n in timed) / n_timed / 1e6 for part in PARTS}
+        if n_timed
         else {},
         verdict=max(verdicts, key=_SEVERITY.index) if verdicts else None,
         invalid_reason=next((t.error or t.invalid_reason for t in trials if t.invalid_reason), None),

@@ -39,19 +39,15 @@ _BY_OPERATION: dict[str, Part] = {
     "RWKV_WKV7": "recurrent",
     "MUL_MAT_ID": "experts",
 }
-_BY_NAME: tuple[tuple[re.Pattern[str], Part], ...] = tuple(
-    (re.compile(pattern), part)
-    for pattern, part in (
-        (r"result_output", "head"),
-        (r"(inp_)?embd|inp_scaled|model\.(input_embed|embed_tokens)", "embeddings"),
-        (r"result_norm|h_nextn|mtp_(shared_head_norm|tok_embd|[he]norm|concat|eh_proj)", "rest"),
-        (r"(mtp_)?ffn_moe_\w+", "experts"),
-        (r"(mtp_)?(ffn_(gate|up|down|swiglu|silu|gelu|relu|shexp)\w*|shared_expert_\w+)", "ffn"),
-        (r"(mtp_)?([QKV]cur\S*|kqv\w*|attn_(out|output|gated|pregate)|gate_sigmoid)", "attention"),
-        (r"linear_attn_\w+|(ssm|mamba2?|conv|wkv)_\w+", "recurrent"),
-        (r"cache_[rs]_l", "recurrent"),
-    )
-)
+_BY_NAME: dict[Part, re.Pattern[str]] = {
+    "head": re.compile(r"result_output"),
+    "embeddings": re.compile(r"(inp_)?embd|inp_scaled|model\.(input_embed|embed_tokens)"),
+    "rest": re.compile(r"result_norm|h_nextn|mtp_(shared_head_norm|tok_embd|[he]norm|concat|eh_proj)"),
+    "experts": re.compile(r"(mtp_)?ffn_moe_\w+"),
+    "ffn": re.compile(r"(mtp_)?(ffn_(gate|up|down|swiglu|silu|gelu|relu|shexp)\w*|shared_expert_\w+)"),
+    "attention": re.compile(r"(mtp_)?([QKV]cur\S*|kqv\w*|attn_(out|output|gated|pregate)|gate_sigmoid)"),
+    "recurrent": re.compile(r"linear_attn_\w+|(ssm|mamba2?|conv|wkv)_\w+|cache_[rs]_l"),
+}
 # Sums that close a part: they belong to what they close.
 _CLOSING = re.compile(r"(mtp_)?(ffn_inp|attn_residual|layer_out|ffn_out|post_ffn|post_moe|l_out)")
 _LAYER = re.compile(r"-(\d+)$")
@@ -84,7 +80,7 @@ def _telling(node: Node) -> Part | None:
     if node.operation in _FREE:
         return None
     stem = _stem(node.name)
-    for pattern, part in _BY_NAME:
+    for part, pattern in _BY_NAME.items():
         if pattern.fullmatch(stem):
             return part
     return _BY_OPERATION.get(node.operation)

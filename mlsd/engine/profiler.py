@@ -6,11 +6,14 @@ times are no speeds. Shares are taken of the pieces alone; how much longer the p
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
 
 from mlsd.clock import Clock
+from mlsd.engine.next_token import HiddenRowsSession, NextTokenHead
 from mlsd.engine.parts import Node, Part, node_parts, part_ends, part_sums
-from mlsd.engine.taps import TensorValue
+from mlsd.engine.taps import Tap, TapSwitch, TensorValue
 from mlsd.errors import EngineError
 
 
@@ -68,3 +71,27 @@ class SpanTap:
         if n_seen != len(self._nodes):
             raise EngineError(f"A profiled pass computed {n_seen} tensors, its graph had {len(self._nodes)}.")
         return part_sums(self.ends, self.parts, spans)
+
+
+class WatchedNextTokenHead(NextTokenHead):
+    """A next-token block in whose passes a tap can be active."""
+
+    def __init__(self, target: HiddenRowsSession) -> None:
+        self._switch = TapSwitch()
+        super().__init__(target)
+
+    def _extend(self, params: Any) -> None:
+        super()._extend(params)
+        params.cb_eval = self._switch.callback
+
+    @contextmanager
+    def tapped(self, tap: Tap) -> Iterator[None]:
+        """Passes inside the block show their tensors to `tap`."""
+        with self._switch.on(tap):
+            yield
+
+    def _process(self, width: int, *, encode: bool = False) -> None:
+        try:
+            super()._process(width, encode=encode)
+        finally:
+            self._switch.raise_failure()

@@ -10,20 +10,23 @@ from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 
 import msgspec
+import numpy as np
 
 from mlsd.clock import Clock
+from mlsd.drafters import loads_next_token_block
 from mlsd.drafters.drafting import drafting_file, drafting_key
 from mlsd.engine.llama import LlamaModel, LlamaSession
+from mlsd.engine.next_token import HiddenRowsSession, NextTokenHead
 from mlsd.engine.parts import PARTS, Part
 from mlsd.engine.probe import probe
-from mlsd.engine.profiler import GraphTap, SpanTap
+from mlsd.engine.profiler import GraphTap, SpanTap, WatchedNextTokenHead
 from mlsd.engine.session import SessionOptions
 from mlsd.engine.taps import Tap, TappedSession
 from mlsd.errors import CapacityError, PromptError
 from mlsd.gguf_tools.cut import refuse_unloadable
 from mlsd.gguf_tools.source import Source
 from mlsd.measure.job import BreakdownJob, ModelFile, SharesFound
-from mlsd.measure.pass_shares import PassShares
+from mlsd.measure.pass_shares import PassShares, block_key
 from mlsd.measure.probe_cache import ProbeCache
 from mlsd.measure.rig import session_options
 from mlsd.measure.rows import model_key
@@ -76,6 +79,8 @@ def break_down(job: BreakdownJob, clock: Clock, cache: ProbeCache) -> SharesFoun
         key = model_key(job.target.ref.sha256, job.target.ref.id)
         for rows in job.rows:
             found.append(_profile(target, job, clock, text, rows, snapshots=strategy == "snapshots", key=key))
+        if loads_next_token_block(job.drafter):
+            found.append(_profile_block(job, clock, text, key))
         network = _draft_network(job)
         if network is not None:
             path, key, part = network
@@ -149,6 +154,35 @@ def _profile(
             tapped=watched.tapped,
         )
         return kinds.measure(job.repeats, rows=rows, depth=job.depth, key=key, part=part)
+
+
+def _profile_block(job: BreakdownJob, clock: Clock, text: Sequence[int], key: str) -> PassShares:
+    """A step of the target's own next-token block, on the true rows of the target."""
+    options = msgspec.structs.replace(_options(job, 1, snapshots=False), hidden_rows=True)
+    with ExitStack() as stack:
+        path = Path(job.target.path)
+        model = stack.enter_context(LlamaModel(path, n_gpu_layers=job.engine.n_gpu_layers, load_mtp=True))
+        target = HiddenRowsSession(model, options)
+        stack.callback(target.close)
+        target.decode(text[: job.depth], n_outputs=0)
+        rows = np.concatenate([np.zeros_like(target.hidden[:1]), target.hidden[: job.depth]])
+
+        def filled(block: NextTokenHead) -> Callable[[], int]:
+            stack.callback(block.close)
+            block.decode(text[: job.depth], rows[:-1])
+            return lambda: step(block)
+
+        def step(block: NextTokenHead) -> int:
+            began_ns = clock.now_ns()
+            block.decode(text[job.depth : job.depth + 1], rows[-1:])
+            spent_ns = clock.now_ns() - began_ns
+            block.truncate(job.depth)
+            return spent_ns
+
+        watched = WatchedNextTokenHead(target)
+        plain, seen = filled(NextTokenHead(target)), filled(watched)
+        kinds = Kinds(clock, plain=plain, headless=None, watched=seen, tapped=watched.tapped)
+        return kinds.measure(job.repeats, rows=1, depth=job.depth, key=key, part=block_key(job.drafter))
 
 
 class Kinds:

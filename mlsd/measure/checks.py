@@ -290,7 +290,7 @@ def _not_the_methods(trials: Sequence[Trial]) -> list[QualityWarning]:
         *(
             _warning(
                 "sync_fallback",
-                f"{count} trials asked for mode=sync, but the draft kept its own memory: {how}.",
+                f"{count} trials asked for mode=sync, but the draft kept its own memory: {str(how).rstrip('.')}.",
                 "Read them as mode=own: less is accepted than with the target's memory.",
                 case_id,
             )

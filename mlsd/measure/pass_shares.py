@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from mlsd.engine.parts import PARTS, Part
-from mlsd.records import Record
+from mlsd.records import DrafterSpec, Record
 
 # Shares are in doubt where the pieces of a watched pass do not sum to a plain pass within this factor, ...
 AGREEMENT_LIMIT = 1.25
 # ... and where looking took longer than computing: caches are then not what they are in a plain pass.
 INFLATION_LIMIT = 2.0
+
+
+def block_key(spec: DrafterSpec) -> str:
+    """The drafting key of a step of the target's own next-token block."""
+    return f"block of {spec.name}"
 
 
 class PassShares(Record, frozen=True, kw_only=True):
@@ -18,7 +23,8 @@ class PassShares(Record, frozen=True, kw_only=True):
     """
 
     model_key: str  # of the model that makes the pass
-    # Where that is no model of its own but made of the model with that key: which (`drafters.drafting.drafting_key`).
+    # Where that is no model of its own but a part of the model with that key: which (`drafters.drafting.drafting_key`,
+    # or `block_key`).
     drafting_key: str | None = None
     rows: int  # positions of the pass; each makes an output
     depth: int  # positions in the context before it

@@ -250,6 +250,12 @@ def _measure(request: TuneRequest, trial: Any, spec: DrafterSpec, gamma: int) ->
             if not event.trial.valid:
                 trial.set_user_attr("reason", event.trial.error or event.trial.invalid_reason)
                 return "failed"
+            if event.trial.decode_ns is None:
+                raise InputError(
+                    f"{spec.name} with these options cannot be tuned: it drafts inside the target, so its times are "
+                    "not its own.",
+                    hint="Tune it with mode=sync.",
+                )
             block.append(event.trial)
             if len(block) < per_block:
                 continue

@@ -7,7 +7,7 @@ from mlsd.analysis.study import Study
 from mlsd.drafters.drafting import drafting_key
 from mlsd.engine.parts import PARTS, Part
 from mlsd.errors import AnalysisError
-from mlsd.measure.pass_shares import PassShares
+from mlsd.measure.pass_shares import PassShares, block_key
 from mlsd.report.tables import Cell, Table, head, name, number, percent, text
 
 _LABELS: dict[str, str] = {"head": "LM head", "ffn": "FFN"}
@@ -72,6 +72,6 @@ def _network(study: Study, key: str, part_key: str | None) -> str:
     if part_key is None:
         return own
     for case in study.cases.values():
-        if case.drafter.draft is None and drafting_key(case.drafter) == part_key:
+        if case.drafter.draft is None and part_key in (drafting_key(case.drafter), block_key(case.drafter)):
             return f"{own}, draft of {method_name(case.drafter.name, None, '')}"
-    return f"{own}, draft [{part_key[:6]}]"
+    return f"{own}, draft [{part_key[:12]}]"
