@@ -155,7 +155,7 @@ def _trial_object(trial: Trial) -> dict[str, Any]:
         "prefill_ns": trial.prefill_ns,
         "draft_prefill_ns": trial.draft_prefill_ns,
         "decode_ns": trial.decode_ns,
-        **{part: getattr(derived, part) for part in PARTS},
+        **{part: None if trial.decode_ns is None else getattr(derived, part) for part in PARTS},
         "stats": trial.stats,
         "round_records": trial.rounds,
     }
