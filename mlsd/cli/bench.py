@@ -24,7 +24,7 @@ _GAMMAS = (1, 2, 4, 8, 16)
 
 @click.command()
 @click.argument("target")
-@click.option("--draft", help="Draft model: a path or a manifest id.")
+@click.option("--draft", help="Draft model, or drafting head: a path or a manifest id.")
 @click.option("--drafter", "drafter_text", help="Drafting method: NAME or NAME:option=value,...")
 @click.option("--gamma", type=IntList(), help="Most tokens proposed a round [default: the preset's, else 1,2,4,8,16].")
 @click.option("--prompt", "prompt_name", help="Name of a shipped prompt [default: code].")

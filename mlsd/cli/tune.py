@@ -27,7 +27,7 @@ _STOPPED = {
 @click.option(
     "--drafter", "drafter_text", required=True, help="NAME or NAME:option=value,...; given options are fixed."
 )
-@click.option("--draft", help="Draft model: a path or a manifest id.")
+@click.option("--draft", help="Draft model, or drafting head: a path or a manifest id.")
 @click.option(
     "--prompt", "prompts", type=NameList(), default="code", show_default=True, help="Prompts, all in a block."
 )

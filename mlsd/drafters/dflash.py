@@ -31,6 +31,7 @@ from mlsd.gguf_tools.heads import Head
 from mlsd.records import DrafterSpec, Sampling
 
 ARCHITECTURE = "dflash"
+READS_TARGET = True
 SPACE = {"gamma": Span(low=1, high=15)}
 
 

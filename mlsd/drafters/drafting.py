@@ -1,7 +1,8 @@
 """Which model drafts: what tells it from others, and the file it is in.
 
 A method that drafts with a model made of its target has, beside `make`, `drafting_part(spec)`, the spec without what
-does not change that model, and `drafting_file(spec, target_path)`, the model's file.
+does not change that model, and `drafting_file(spec, target_path)`, the model's file. A method whose second file is a
+head over the target's rows says `READS_TARGET`: there is no model to compare.
 """
 
 from __future__ import annotations
@@ -17,9 +18,12 @@ def drafting_key(spec: DrafterSpec) -> str | None:
 
     Raises: UnsupportedError for an unknown method.
     """
+    module = None if spec.name == NO_DRAFTER else method_module(spec.name)
+    if getattr(module, "READS_TARGET", False):  # a head has no distribution without the target's rows
+        return None
     if spec.draft is not None:
         return spec.draft.sha256 or f"id:{spec.draft.id}"
-    part = None if spec.name == NO_DRAFTER else getattr(method_module(spec.name), "drafting_part", None)
+    part = getattr(module, "drafting_part", None)
     return None if part is None else content_id(part(spec))
 
 

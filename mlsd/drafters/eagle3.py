@@ -25,6 +25,7 @@ from mlsd.engine.session import SessionOptions
 from mlsd.records import DrafterSpec, Sampling
 
 ARCHITECTURE = "eagle3"
+READS_TARGET = True
 SPACE = {"gamma": Span(low=1, high=8)}
 
 

@@ -34,9 +34,10 @@ class Options(Record, frozen=True, kw_only=True):
 
     depth: Annotated[int, Meta(ge=1, le=16)] = 5  # levels, each a pass of the head
     top_k: Annotated[int, Meta(ge=1, le=64)] = 10  # nodes expanded on a level, and children of each
-    commit: Commit = "keep"
+    commit: Commit = "keep"  # an accepted path's memory stays, or is decoded once more as a chain
 
 
+READS_TARGET = True
 OPTIONS = Options
 SPACE = {"gamma": Span(low=4, high=60, log=True), "depth": Span(low=1, high=8), "top_k": Span(low=1, high=16)}
 PRESETS = PAPER  # of EAGLE-2 heads, whose policy this is

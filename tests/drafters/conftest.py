@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from mlsd.gguf_tools.perturb import perturb
+from mlsd.gguf_tools.random_heads import write_random_dflash, write_random_eagle3
+from mlsd.gguf_tools.source import Source
 from tests.drafters.arena import Arena
 
 
@@ -20,7 +22,10 @@ def arena(tiny: Path) -> Iterator[Arena]:
 
 @pytest.fixture(scope="session")
 def real_arena(smollm2: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Arena]:
-    near = tmp_path_factory.mktemp("real") / "near.gguf"
-    perturb(smollm2, near, noise=0.05)
-    with closing(Arena({"smollm2": smollm2, "near": near}, n_ctx=1024)) as made:
+    folder, files = tmp_path_factory.mktemp("real"), {"smollm2": smollm2}
+    files |= {name: folder / f"{name}.gguf" for name in ("near", "eagle3", "dflash")}
+    perturb(smollm2, files["near"], noise=0.05)
+    write_random_eagle3(files["eagle3"], Source(smollm2), (2, 15, 27))
+    write_random_dflash(files["dflash"], Source(smollm2), (1, 14, 29))
+    with closing(Arena(files, n_ctx=1024)) as made:
         yield made

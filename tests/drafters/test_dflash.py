@@ -215,6 +215,19 @@ def test_sampled_output_accepts_by_the_rule(heads: Arena) -> None:
     assert 0 < run.accepted < run.proposed
 
 
+@pytest.mark.heavy
+@pytest.mark.smollm2
+def test_a_real_model_keeps_its_output(real_arena: Arena) -> None:
+    prompt = real_arena.model("smollm2").tokenize("The red house stands by the")
+    known = real_arena.plain("smollm2", prompt, 16)
+    with real_arena.opened("smollm2", "dflash", 4, draft="dflash") as (session, drafter):
+        limits = GenerationLimits(n_predict=16, gamma=4)
+        rollback = make_rollback("trim", session)
+        result = generate(session, Mixed(drafter, known), rollback, prompt, limits, CLOCK)
+    real_arena.assert_exact("smollm2", prompt, Run(result, {}, session.options))
+    assert {r.accepted for r in result.rounds} >= {0, 1, 2}
+
+
 def test_the_row_after_the_last_block_is_refused(heads: Arena, tiny: Path, tmp_path: Path) -> None:
     write_random_dflash(tmp_path / "last.gguf", Source(tiny / "qwen35.gguf"), (2, 8))
     spec = DrafterSpec(name="dflash", draft=ModelRef(id="last"))

@@ -10,7 +10,8 @@ import msgspec
 import numpy as np
 import pytest
 
-from mlsd.drafters import check_target
+from mlsd.drafters import check_target, target_options
+from mlsd.drafters.drafting import drafting_key
 from mlsd.drafters.eagle3 import Eagle3Draft
 from mlsd.engine.decode import Generation, GenerationLimits, generate
 from mlsd.engine.drafter import Drafter, Outcome
@@ -247,6 +248,20 @@ def test_each_level_grown_equals_its_paths_alone(heads: Arena) -> None:
                 wide.truncate(len(text) - 1)
 
 
+@pytest.mark.heavy
+@pytest.mark.smollm2
+@pytest.mark.parametrize("method", ["eagle3", "eagle3-tree:depth=3,top_k=4"])
+def test_a_real_model_keeps_its_output(real_arena: Arena, method: str) -> None:
+    prompt = real_arena.model("smollm2").tokenize("The red house stands by the")
+    known = real_arena.plain("smollm2", prompt, 16)
+    with real_arena.opened("smollm2", method, 4, draft="eagle3") as (session, drafter):
+        limits = GenerationLimits(n_predict=16, gamma=4)
+        rollback = make_rollback("trim", session)
+        result = generate(session, Mixed(drafter, known), rollback, prompt, limits, CLOCK)
+    real_arena.assert_exact("smollm2", prompt, Run(result, {}, session.options))
+    assert {r.accepted for r in result.rounds} >= {0, 1, 2}
+
+
 # --- refusals -----------------------------------------------------------------------------------------------------
 
 
@@ -285,8 +300,12 @@ def test_a_head_cannot_run_alone(heads: Arena, head: str) -> None:
         heads.run("llama", "draft-model", 2, prompt_of(1), 4, draft=head)
 
 
-def test_unchecked_rollback_is_refused(heads: Arena) -> None:
-    from mlsd.drafters import target_options
+@pytest.mark.parametrize("method", ["eagle3", "eagle3-tree", "dflash"])
+def test_a_head_is_no_model_to_compare_with_its_target(method: str) -> None:
+    assert drafting_key(spec(method)) is None
+    assert drafting_key(spec("draft-tree")) == "id:head"
 
+
+def test_unchecked_rollback_is_refused() -> None:
     with pytest.raises(UnsupportedError, match="after a failed pass there are none"):
         target_options(SessionOptions(n_ctx=64), spec("eagle3"), 2, "unchecked")
