@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 from mlsd.analysis.amortization import STUDY_FORM, Mixture, PassShare
 from mlsd.analysis.stats import Interval
-from mlsd.units import as_ranges
 
 _K = 5  # a draft of 4, the least of the study, and the target's own token
 _AGREES = 0.05  # relative; counts that differ by less are called equal
@@ -45,18 +44,19 @@ def _time(found: Mixture, near: PassShare, many: Sequence[PassShare]) -> str:
     timed = [(s, s.time) for s in many if s.time is not None]
     if not timed:
         return f"Passes over several tokens were not timed: mlsd calibrate {found.name}."
+    ks = [s.k for s, _ in timed]
     cheaper = [s.k for s, time in timed if time.high is not None and time.high < 1]
     dearer = [s.k for s, time in timed if time.low is not None and time.low > 1]
     decided = [(s, time) for s, time in timed if s.k in cheaper] or timed
     best, shortest = min(decided, key=lambda row: row[1].value)
     parts = []
     if cheaper:
-        where = "every k timed" if len(cheaper) == len(timed) else f"k = {_ks(cheaper)}"
+        where = "every k timed" if len(cheaper) == len(timed) else f"k = {_ks(cheaper, ks)}"
         parts.append(
             f"Measured time amortizes at {where}, most at k = {best.k}: {_times(shortest)} of the time a token"
         )
     if dearer:
-        parts.append(f"{'a' if cheaper else 'A'} pass costs more than as many plain ones at k = {_ks(dearer)}")
+        parts.append(f"{'a' if cheaper else 'A'} pass costs more than as many plain ones at k = {_ks(dearer, ks)}")
     if not parts:
         parts.append(f"No time is decided: the least, at k = {best.k}, is {_times(shortest)} of the time a token")
     text = "; ".join(parts) + "."
@@ -159,6 +159,12 @@ def _times(estimate: Interval) -> str:
     return f"{estimate.value:.2f} (95 % {estimate.low:.2f} to {estimate.high:.2f})"
 
 
-def _ks(widths: Sequence[int]) -> str:
-    """Widths for people."""
-    return as_ranges(widths).replace(",", ", ").replace("-", " to ")
+def _ks(widths: Sequence[int], timed: Sequence[int]) -> str:
+    """Widths for people, runs of what was timed joined: ``2 to 9, 16``."""
+    runs: list[list[int]] = []
+    for k in widths:
+        if runs and timed.index(k) == timed.index(runs[-1][-1]) + 1:
+            runs[-1].append(k)
+        else:
+            runs.append([k])
+    return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]} to {run[-1]}" for run in runs)

@@ -13,6 +13,8 @@ from mlsd.measure.store import Store
 from mlsd.records import Case, EngineOptions, ModelFacts, ModelRef, Record, Trial
 from mlsd.units import tok_s
 
+_CURVE = 3  # different k that make a curve
+
 
 class ArmGroup(Record, frozen=True, kw_only=True):
     """Plain decoding and every gamma of one drafter on one prompt, on one machine and build."""
@@ -119,8 +121,8 @@ def _arm(gamma: int, trials: list[Trial]) -> Arm:
 def newest_passes(store: Store) -> dict[tuple[str, str], tuple[CalibrationPoint, ...]]:
     """The newest points of each model by machine: of every kind of pass those of the newest run that timed it.
 
-    A model that is calibrated as a target and then as a draft keeps both. Target passes are those of the newest run
-    that timed T(1), where one did.
+    A model that is calibrated as a target and then as a draft keeps both: target passes are those of the newest run
+    that timed a curve, where one did.
     """
     machines = {run.id: environment_key(run.environment) for run in store.runs()}
     kinds: dict[tuple[str, str], dict[PassKind, dict[int, list[CalibrationPoint]]]] = {}
@@ -131,13 +133,14 @@ def newest_passes(store: Store) -> dict[tuple[str, str], tuple[CalibrationPoint,
 
 
 def _newest(by_run: dict[int, list[CalibrationPoint]]) -> list[CalibrationPoint]:
-    whole = [run_id for run_id, points in by_run.items() if any(is_t_one(p) for p in points)]
+    whole = [run_id for run_id, points in by_run.items() if is_curve(points)]
     return by_run[max(whole or by_run)]
 
 
-def is_t_one(point: CalibrationPoint) -> bool:
-    """Whether this is a plain pass of a target."""
-    return point.kind == "target_pass" and point.rows == 1
+def is_curve(points: Iterable[CalibrationPoint]) -> bool:
+    """Whether T(1) and T(k) at two more k were timed; of a draft fewer are."""
+    widths = {p.rows for p in points if p.kind == "target_pass"}
+    return 1 in widths and len(widths) >= _CURVE
 
 
 def newest_coverage(store: Store, runs: Container[int] | None = None) -> dict[str, tuple[Coverage, ...]]:

@@ -162,7 +162,7 @@ def _choose_machine(trials: pd.DataFrame, runs: list[Run], machine: str | None, 
         if not keys:
             raise AnalysisError(f"{source} holds no trials.", hint="Measure something first: mlsd run.")
         if machine is None:
-            return keys[-1]
+            return environment_key(runs[-1].environment)
     if machine is None:
         latest = int(trials["run_id"].max())
         return str(trials.loc[trials["run_id"] == latest, "environment_key"].iloc[0])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,8 +14,8 @@ from mlsd.errors import InputError
 from mlsd.units import NOT_MEASURED, as_ranges, format_number, format_percent
 
 if TYPE_CHECKING:
+    from mlsd.analysis.amortization import Mixture
     from mlsd.analysis.calibration import PassTime, TargetCurve
-    from mlsd.analysis.experts import CoverageTable
     from mlsd.measure.calibration import CalibrationResult
     from mlsd.measure.job import CalibrateJob
     from mlsd.records import ModelFacts
@@ -34,31 +35,33 @@ _WINDOWS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 16, 17, 24, 32, 33)
 @click.option("--precision", type=float, default=0.02, show_default=True, help="End when all intervals are narrower.")
 @click.option("--text", "text_file", type=click.Path(dir_okay=False), help="Real text to use [default: a shipped one].")
 @click.option("--no-coverage", is_flag=True, help="Do not ask a mixture for its experts.")
+@click.option("--figure", type=click.Path(path_type=Path), help="Draw experts, or T(k), into this .png or .svg.")
 @click.option("--db", type=click.Path(path_type=Path), default=DEFAULT_DB, help=f"Results [default: {DEFAULT_DB}].")
 @click.option("--seed", type=int, default=0, show_default=True, help="Of the order of passes.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 @engine_options
-def calibrate(model: str, draft: str | None, db: Path, as_json: bool, **options: Any) -> None:
+def calibrate(model: str, draft: str | None, figure: Path | None, db: Path, as_json: bool, **options: Any) -> None:
     """Time passes of MODEL over k tokens for many k, in random order, and store them beside a study's trials.
 
-    MODEL and the draft are GGUF paths or ids that `mlsd models list` shows.
+    MODEL and the draft are GGUF paths or ids that `mlsd models list` shows. Of a mixture the experts are counted, which
+    answers whether verification amortizes; `mlsd report --db` shows all of it.
     """
-    from mlsd.analysis.calibration import not_timed, pass_times, target_curve
-    from mlsd.analysis.experts import coverage_table
+    from mlsd.analysis.calibration import not_timed, target_curve
     from mlsd.measure.calibration import run_and_store
     from mlsd.measure.process import run_info
     from mlsd.measure.store import Store
 
+    if figure is not None:
+        _check_figure(figure)
     job, facts = _job(model, draft, options)
     with Store.open(db) as store:
         result = run_and_store(job, store, run_info(job.engine), facts, on_repeat=_say)
     timed = {p.depth for p in result.target_points if p.kind == "target_pass" and p.rows == 1}
     curves = [target_curve(result.target_points, depth) for depth in job.depths if depth in timed]
-    costs = {
-        name: [p for p in pass_times(points) if p.kind != "target_pass"]
-        for name, points in (("target", result.target_points), ("draft", result.draft_points))
-    }
-    experts = coverage_table(result.coverage, facts[0], result.loads) if result.coverage else None
+    costs = _costs(result)
+    found = _mixture(result, facts[0])
+    if figure is not None:
+        _draw(figure, facts[0], curves, found)
     missing = {depth: not_timed(curves, depth, job.widths) for depth in job.depths}
     if as_json:
         print_json(
@@ -71,7 +74,9 @@ def calibrate(model: str, draft: str | None, db: Path, as_json: bool, **options:
                 "spent": result.spent,
                 "curves": curves,
                 "costs": costs,
-                "experts": experts,
+                "experts": found and found.coverage,
+                "shares": found and found.shares,
+                "figure": figure and str(figure),
             }
         )
         return
@@ -81,10 +86,29 @@ def calibrate(model: str, draft: str | None, db: Path, as_json: bool, **options:
         if widths:
             click.echo(f"Not timed at depth {depth} within {job.budget_s:g} s: k = {as_ranges(widths)}.")
     _print_costs(costs)
-    if experts is not None:
-        _print_experts(experts)
+    if found is not None:
+        _print_experts(found)
     click.echo(_summary(result))
-    note(f"Stored in {db}.")
+    note(f"Stored in {db}." if figure is None else f"Stored in {db}, drawn in {figure}.")
+
+
+def _costs(result: CalibrationResult) -> dict[str, list[PassTime]]:
+    """Everything timed but T(k), by model."""
+    from mlsd.analysis.calibration import pass_times
+
+    by_model = {"target": result.target_points, "draft": result.draft_points}
+    return {name: [p for p in pass_times(points) if p.kind != "target_pass"] for name, points in by_model.items()}
+
+
+def _mixture(result: CalibrationResult, facts: ModelFacts) -> Mixture | None:
+    """What verification saves on experts; None where none were counted."""
+    from mlsd.analysis.amortization import mixture
+    from mlsd.analysis.experts import coverage_table
+
+    if not result.coverage:
+        return None
+    experts = coverage_table(result.coverage, facts, result.loads)
+    return mixture(facts.ref.id, experts, facts, result.target_points)
 
 
 def _summary(result: CalibrationResult) -> str:
@@ -191,24 +215,47 @@ def _print_costs(costs: dict[str, list[PassTime]]) -> None:
     print_table(made)
 
 
-def _print_experts(experts: CoverageTable) -> None:
+def _print_experts(found: Mixture) -> None:
+    from mlsd.analysis.amortization_words import sentences
+
+    experts = found.coverage
     made = table(
-        "Experts of a layer in k tokens",
-        ["k", "text", "drafted", "uniform", f"r = {format_number(experts.correlation)}"],
+        "Experts of a layer in k tokens, and the cost of a token (1: a plain pass)",
+        ["k", "text", "drafted", "uniform", f"r = {format_number(experts.correlation)}", "bytes", "time", "1/k"],
     )
-    for row in experts.rows:
+    for row, share in zip(experts.rows, found.shares, strict=True):
         made.add_row(
             str(row.window),
             format_number(row.text),
             format_number(row.drafted),
             format_number(row.uniform),
             format_number(row.correlated),
+            format_number(share.text_bytes, 3),
+            format_number(None if share.time is None else share.time.value, 3),
+            format_number(share.claimed, 3),
         )
     print_table(made)
     click.echo(
         f"Of {experts.n_experts} experts a token uses {experts.n_used}; neighbours share "
         f"{format_number(experts.overlap)} of them. The busiest expert of a layer is chosen "
-        f"{format_number(experts.imbalance, 1)} times as often as the mean. One correlation r misses the counts by "
-        f"up to {format_percent(experts.correlated_error, 0)}, independent uniform routing by "
-        f"{format_percent(experts.uniform_error, 0)}."
+        f"{format_number(experts.imbalance, 1)} times as often as the mean."
     )
+    for text in sentences(found):
+        click.echo(f"- {text}")
+
+
+def _check_figure(path: Path) -> None:
+    from mlsd.report.write import check_figure_path
+
+    check_figure_path(path)
+
+
+def _draw(path: Path, facts: ModelFacts, curves: Sequence[TargetCurve], found: Mixture | None) -> None:
+    """Experts and what they save; T(k) of a model that has none."""
+    from mlsd.report.figures_machine import expert_shares, pass_curves
+    from mlsd.report.write import write_figure
+
+    if found is not None:
+        write_figure(lambda: expert_shares([found]), path)
+    else:
+        write_figure(lambda: pass_curves({f"{facts.ref.id}, depth {c.depth}": c for c in curves}), path)

@@ -21,9 +21,9 @@ from mlsd.report import plot
 _WIDE = 30  # times that span more than this factor need a logarithmic axis
 _MOST_MIXTURES = 4  # of one figure
 _UNIFORM, _CORRELATED = "independent uniform (MoESD)", "one correlation r, fitted"
-_BYTES = "bytes, experts counted"
+_BYTES, _CLAIM = "bytes, experts counted", "all weights a pass (study), 1/k"
 _LINES = {  # a theory of T(k) -> its colour and line
-    STUDY_FORM: (plot.color(3), ":"),
+    STUDY_FORM: (plot.color(4), ":"),
     "moe-uniform": (plot.INK, "--"),
     "moe-correlated": (plot.color(2), "-."),
     "moe-measured": (plot.color(0), "-"),
@@ -99,7 +99,7 @@ def _costs(ax: Axes, found: Mixture) -> None:
     if timed:
         look: dict[str, Any] = {"color": plot.color(1), "marker": "s", "markersize": 4}
         _with_intervals(ax, [at for at, _ in timed], [time for _, time in timed], "time, measured", look)
-    ax.plot(k, [s.claimed for s in found.shares], color=plot.color(3), linestyle=":", label="all weights a pass, 1/k")
+    ax.plot(k, [s.claimed for s in found.shares], color=plot.color(4), linestyle=":", label=_CLAIM)
     ax.axhline(1.0, color=plot.INK, linewidth=0.9)
     tallest = max((time.value for _, time in timed), default=1.0)
     ax.set(

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
+
+from matplotlib.figure import Figure
 
 from mlsd.analysis.study import Study
 from mlsd.errors import InputError
@@ -50,6 +53,24 @@ def write_report(study: Study, folder: Path) -> Written:
         answer=page.answer,
         missing=tuple(text for section in page.sections for text in section.missing),
     )
+
+
+def check_figure_path(path: Path) -> None:
+    """Refuse a name that `write_figure` cannot use, before anything is measured. Raises InputError."""
+    if path.suffix.lower() not in (".png", ".svg"):
+        raise InputError(f"{path.name} is not the name of a figure.", hint="End it in .png or .svg.")
+    if not path.parent.is_dir():
+        raise InputError(f"There is no folder {path.parent}.", hint="Make it, or name another.")
+
+
+def write_figure(draw: Callable[[], Figure], path: Path) -> None:
+    """Write one figure as PNG or SVG, by the ending of the name, whole or not at all. Raises InputError."""
+    check_figure_path(path)
+    svg, png = plot.render(draw, "figure")
+    try:
+        _write(path, png if path.suffix.lower() == ".png" else plot.standalone(svg).encode())
+    except OSError as error:
+        raise InputError(f"{path} cannot be written: {error.strerror or error}.", hint="Name another file.") from error
 
 
 def _unwritable(folder: Path, error: OSError) -> InputError:

@@ -162,6 +162,17 @@ def test_a_study_with_holes_is_a_report_that_says_so(tmp_path: Path, name: str, 
     markdown.render(page)
 
 
+def test_an_audit_without_findings_is_good_news_and_not_missing(tmp_path: Path) -> None:
+    page = build(study_of(write(tmp_path / "s.sqlite", blocks(MOE, repeats=3, prompts=("code",), gammas=(4,)))))
+    for id, says in (
+        ("audit", "6 finished trials, all possible; none is doubted"),
+        ("warnings", "nothing speaks against"),
+    ):
+        section = next(section for section in page.sections if section.id == id)
+        assert any(says in text for text in section.text)
+        assert section.missing == ()
+
+
 def test_what_was_left_out_is_said_in_both_forms(page: Page) -> None:
     noted = msgspec.structs.replace(page, notes=("48 trials of another machine or build are left out.",))
     for form in (html_form.render(noted), markdown.render(noted)):

@@ -1,0 +1,127 @@
+"""The report's pages on the machine, for a small mixture that llama.cpp really ran."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from mlsd.analysis.amortization_words import sentences
+from mlsd.analysis.study import Study, read_study
+from mlsd.cli import main
+from mlsd.measure.store import Store
+from mlsd.report import html, markdown, notebook
+from mlsd.report.machine_pages import costs, experts
+from mlsd.report.page import Page, build
+from tests.analysis.studies import MOE, blocks, write
+
+SHORT = ("--n-threads", "1", "--budget-s", "4", "--precision", "0.3", "--depth", "16", "--widths", "1,2,3,4,5,6,7,8,9")
+SMALL = ("--sizes-mb", "20,40", "--quants", "Q8_0", "--blocks", "2", "--read-mb", "64", "--n-threads", "1")
+
+
+@pytest.fixture(scope="module")
+def database(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Experts and passes of a mixture, as `mlsd calibrate` stores them; bandwidth, as `mlsd bandwidth` does."""
+    folder = tmp_path_factory.mktemp("calibrated")
+    path = folder / "c.sqlite"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MLSD_CACHE", str(folder / "cache"))
+        draft, figure = str(tiny / "qwen35moe-noise01.gguf"), str(folder / "experts.png")
+        for arguments in (
+            ["calibrate", str(tiny / "qwen35moe.gguf"), "--draft", draft, "--figure", figure, *SHORT],
+            ["bandwidth", *SMALL],
+        ):
+            with pytest.raises(SystemExit) as stop:
+                main([*arguments, "--db", str(path)])
+                raise SystemExit(0)
+            assert stop.value.code == 0
+    return path
+
+
+@pytest.fixture(scope="module")
+def study(database: Path) -> Study:
+    with Store.open(database, read_only=True) as store:
+        return read_study(store)
+
+
+@pytest.fixture(scope="module")
+def page(study: Study) -> Page:
+    return build(study)
+
+
+def test_the_page_holds_the_answer_of_the_real_mixture(study: Study, page: Page) -> None:
+    (found,) = study.machine.mixtures
+    section = next(section for section in page.sections if section.id == "experts")
+    said = sentences(found)
+    assert section.text[: len(said)] == said
+    assert "bytes at batch one: verification amortizes" in said[0]
+    assert "gains only if it commits more than" in said[1]
+    assert "every pass loads all weights" in said[2]
+    assert "34.7e9 parameters" in section.text[-1]
+    assert [picture.id for picture in section.pictures] == ["expert-coverage", "expert-times"]
+    assert section.missing == ()
+
+
+def test_tables_hold_what_was_counted_and_timed(study: Study, page: Page) -> None:
+    tables = {table.id: table for section in page.sections for table in section.tables}
+    (found,) = study.machine.mixtures
+    shares = tables["experts-qwen35moe"]
+    assert [row[0].text for row in shares.rows] == [str(share.k) for share in found.shares]
+    assert shares.rows[0][1].text == "4.00" and shares.rows[0][8].text.startswith("1.00")
+    assert shares.rows[1][2].text != "-"  # drafted tokens
+    assert shares.rows[-1][8].text == "-"  # counted, not timed
+    assert {row[0].text for row in tables["theories-qwen35moe"].rows} >= {"the experts counted"}
+    assert tables["study-mixture"].rows[-1][2].text == "15.38"
+    ways = [row[0].text for row in tables["bandwidth"].rows]
+    assert ways[-1] == "llama.cpp, Q8_0" and "plain read, numpy" in ways
+    assert [row[0].text for row in tables["pass-curves"].rows] == ["qwen35moe"]
+
+
+def test_a_database_of_calibrations_alone_is_a_report_of_the_machine(page: Page) -> None:
+    assert [section.id for section in page.sections] == ["machine", "costs", "experts"]
+    assert "no setting to choose" in page.answer
+    assert "mlsd run B --db c.sqlite" in page.summary
+    for form in (html.render(page), markdown.render(page)):
+        assert "verification amortizes" in form.replace("\\", "")
+    assert 'aria-label="Expert coverage and what it saves' in html.render(page)
+
+
+def test_the_figure_of_the_command_is_a_picture(database: Path) -> None:
+    assert (database.parent / "experts.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_notebook_shows_the_same_figures(study: Study) -> None:
+    assert "<svg" in notebook.figure(study, "expert-coverage")._repr_html_()
+    assert "<svg" in notebook.figure(study, "machine-passes")._repr_html_()
+
+
+def test_without_measurements_the_sections_name_the_commands_and_draw_nothing(tmp_path: Path) -> None:
+    with Store.open(write(tmp_path / "s.sqlite", blocks(MOE, repeats=1, gammas=(4,))), read_only=True) as store:
+        study = read_study(store)
+    for section in (costs(study), experts(study)):
+        assert section.text == section.tables == section.pictures == ()
+        assert len(section.missing) == len(set(section.missing))
+    assert [text for text in experts(study).missing if "mlsd calibrate tiny-moe-q4_0 --db s.sqlite" in text]
+    said = " ".join(costs(study).missing)
+    assert "mlsd bandwidth --db s.sqlite" in said and "mlsd calibrate MODEL --db s.sqlite" in said
+
+
+@pytest.mark.parametrize("name", ["x.jpeg", "none/x.png"])
+def test_a_figure_that_cannot_be_written_is_refused_before_anything_is_measured(
+    tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    database = tmp_path / "c.sqlite"
+    with pytest.raises(SystemExit) as stop:
+        main(["calibrate", str(tiny / "llama.gguf"), "--figure", str(tmp_path / name), "--db", str(database)])
+    assert stop.value.code == 2
+    assert "figure" in capsys.readouterr().err or "none" in name
+    assert not database.exists()
+
+
+def test_a_dense_model_draws_its_passes(tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["--figure", str(tmp_path / "t.svg"), "--db", str(tmp_path / "c.sqlite"), "--json", *SHORT]
+    main(["calibrate", str(tiny / "llama.gguf"), *arguments])
+    assert "Target efficiency" in (tmp_path / "t.svg").read_text(encoding="utf-8")
+    said = json.loads(capsys.readouterr().out)
+    assert said["shares"] is None and said["figure"].endswith("t.svg")
