@@ -57,22 +57,33 @@ _CACHE = re.compile(r"cache_[rskv]_l(?=\d)")
 def node_parts(nodes: Sequence[Node]) -> tuple[Part, ...]:
     """The part of each node.
 
-    A part closed by a sum (residuals) takes it in; other nodes without a telling name belong to the next telling node.
-    What follows the logits is sampling. Raises UnsupportedError where the graph has no head, so that its shares would
-    be guessed.
+    What stands between a telling node and a closing sum (residuals) belongs to that telling node, other nodes without a
+    telling name to the next one. What follows the logits is sampling. Raises UnsupportedError where the graph has no
+    head, so that its shares would be guessed.
     """
     heads = [i for i, node in enumerate(nodes) if _stem(node.name) == "result_output"]
     if not heads:
         raise UnsupportedError("The graph of this model has no result_output, so its parts cannot be told apart.")
+    known: list[Part | None] = [_telling(node) for node in nodes[: heads[-1] + 1]]
+    last = -1  # the last node whose part is known
+    for i, node in enumerate(nodes[: heads[-1]]):
+        if known[i] is None and last >= 0 and _closes(node):
+            known[last + 1 : i + 1] = [known[last]] * (i - last)
+        if known[i] is not None:
+            last = i
     parts: list[Part] = ["sampling"] * len(nodes)
     following: Part = "head"
     for i in range(heads[-1], -1, -1):
-        following = _telling(nodes[i]) or following
+        following = known[i] or following
         parts[i] = following
     for i in range(1, heads[-1]):
-        if nodes[i].operation in _FREE or _CLOSING.fullmatch(_stem(nodes[i].name)):
+        if nodes[i].operation in _FREE:
             parts[i] = parts[i - 1]
     return tuple(parts)
+
+
+def _closes(node: Node) -> bool:
+    return node.operation not in _FREE and _CLOSING.fullmatch(_stem(node.name)) is not None
 
 
 def _telling(node: Node) -> Part | None:
