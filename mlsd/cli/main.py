@@ -16,6 +16,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "bench": ("bench", "Measure plain and speculative decoding of one target side by side."),
     "probe": ("probe", "Test which rollback strategies are exact for a model on this backend."),
     "tune": ("tune", 'Search the best gamma and options of a drafting method on one target, "off" included.'),
+    "methods": ("methods", "List the drafting methods with their options and presets."),
     "doctor": ("doctor", "Show this machine, the build, and which profiles fit."),
     "plan": ("plan", "Show what suites would measure, how long it takes and what it needs."),
     "run": ("run", "Run suites on the models of a profile, resumable, into a study database."),

@@ -14,6 +14,7 @@ import numpy as np
 
 from mlsd.clock import Clock
 from mlsd.drafters import DrafterBench
+from mlsd.drafters.options import SMALL_MODEL_STUDY, Preset
 from mlsd.engine.drafter import Draft, Outcome
 from mlsd.engine.rollback import Rollback, make_rollback
 from mlsd.engine.session import Session
@@ -21,6 +22,13 @@ from mlsd.engine.verify import Probabilities, draw, probabilities
 from mlsd.engine.vocabulary import check_vocabularies
 from mlsd.errors import InputError
 from mlsd.records import DRAFT_MODEL, Sampling
+
+# Draft lengths of "SpS" (for Llama-3.2-1B it names none).
+PRESETS = {
+    "qwen2.5-1.5b": Preset(gamma=2, values={}, source=SMALL_MODEL_STUDY),
+    "smollm2": Preset(gamma=2, values={}, source=SMALL_MODEL_STUDY),
+    "vicuna-7b": Preset(gamma=10, values={}, source=SMALL_MODEL_STUDY),
+}
 
 
 def make(bench: DrafterBench) -> DraftModel:

@@ -17,7 +17,7 @@ from msgspec import Meta
 from mlsd.clock import Clock
 from mlsd.drafters import DrafterBench
 from mlsd.drafters.expansion import expand
-from mlsd.drafters.options import Preset, Span, read_options
+from mlsd.drafters.options import SMALL_MODEL_STUDY, Preset, Span, read_options
 from mlsd.drafters.trees import Commit, check_holds_trees, tree_options
 from mlsd.engine.drafter import Draft, Outcome
 from mlsd.engine.session import Logits, SessionOptions
@@ -32,7 +32,7 @@ class Options(Record, frozen=True, kw_only=True):
 
     depth: Annotated[int, Meta(ge=1, le=16)] = 3  # levels, each a pass of the draft
     top_k: Annotated[int, Meta(ge=1, le=64)] = 10  # nodes expanded on a level, and children of each
-    commit: Commit = "keep"
+    commit: Commit = "keep"  # an accepted path's memory stays, or is decoded once more as a chain
 
 
 OPTIONS = Options
@@ -40,7 +40,7 @@ SPACE = {"gamma": Span(low=4, high=48, log=True), "depth": Span(low=1, high=6), 
 
 
 def _preset(gamma: int, depth: int, top_k: int) -> Preset:
-    return Preset(gamma=gamma, values={"depth": depth, "top_k": top_k})
+    return Preset(gamma=gamma, values={"depth": depth, "top_k": top_k}, source=f"{SMALL_MODEL_STUDY} (EAGLE-2)")
 
 
 # What seed 004, table 5, found best for EAGLE-2 heads; a draft model's passes cost more, so fewer levels may be better.

@@ -19,7 +19,7 @@ from msgspec import Meta
 from mlsd.clock import Clock
 from mlsd.drafters import DrafterBench
 from mlsd.drafters.draft_model import DraftModel
-from mlsd.drafters.options import Choice, Preset, Span, read_options
+from mlsd.drafters.options import SMALL_MODEL_STUDY, Choice, Preset, Span, read_options
 from mlsd.engine.rollback import Rollback, make_rollback
 from mlsd.engine.session import Logits, Session
 from mlsd.engine.verify import Probabilities, draw, probabilities
@@ -47,10 +47,10 @@ SPACE = {"gamma": Span(low=1, high=8), "p_min": Choice(values=(0.0, 0.3, 0.5, 0.
 
 
 def _preset(steps: int, p_min: float) -> Preset:
-    return Preset(gamma=steps, values={"exit": 2, "p_min": p_min})
+    return Preset(gamma=steps, values={"exit": 2, "p_min": p_min}, source=SMALL_MODEL_STUDY)
 
 
-# Steps, exit layer and threshold: seed 004, table 5.
+# Steps (gamma), exit layer and threshold.
 PRESETS = {
     "qwen2.5-1.5b": _preset(7, 0.6),
     "smollm2": _preset(7, 0.7),

@@ -35,14 +35,14 @@ from mlsd.gguf_tools.draft_cache import cached_draft
 from mlsd.gguf_tools.read import trunk_layers
 from mlsd.gguf_tools.source import Source
 from mlsd.gguf_tools.surgery import Edit, write_edit
-from mlsd.records import DrafterSpec, Record
+from mlsd.records import DrafterSpec, OptionValue, Record
 from mlsd.userdir import file_sha256
 
 
 class Options(Record, frozen=True, kw_only=True):
     """Options of self-speculation. Blocks are written ``3+5+8-11``; at most one of keep, skip, exit, fraction."""
 
-    mode: Literal["own", "sync", "inplace"] = "sync"
+    mode: Literal["own", "sync", "inplace"] = "sync"  # own memory, the target's, or inside the target (not timed)
     keep: str | int | None = None  # blocks that stay
     skip: str | int | None = None  # blocks left out
     exit: Annotated[int, Meta(ge=1)] | None = None  # the first so many blocks stay
@@ -59,16 +59,22 @@ SPACE = {
     ),
 }
 
-# LayerSkip-33 % and early exit at half depth: the self-speculative arms of the small-model study (seed 001). The
-# component drafts and their control: seed 003.
+_HYBRID_PAPER = "hybrid self-speculation paper (arXiv 2605.01106)"
+
+
+def _of_hybrids(gamma: int, **values: OptionValue) -> Preset:
+    return Preset(gamma=gamma, values=values, source=_HYBRID_PAPER)
+
+
+# LayerSkip-33 % and early exit at half depth; the component drafts and the control without components.
 PRESETS = {
-    "layerskip-33": Preset(gamma=4, values={"fraction": 0.33}),
-    "early-exit-50": Preset(gamma=4, values={"exit_share": 0.5}),
-    "falcon-h1-ssm": Preset(gamma=2, values={"component": "recurrent"}),
-    "falcon-h1-attention": Preset(gamma=2, values={"component": "attention"}),
-    "qwen3.5-mixer": Preset(gamma=2, values={"component": "recurrent"}),
-    "qwen3.5-blocks": Preset(gamma=2, values={"component": "recurrent-blocks"}),
-    "qwen2.5-control": Preset(gamma=2, values={"fraction": 0.33}),
+    "layerskip-33": _of_hybrids(4, fraction=0.33),
+    "early-exit-50": _of_hybrids(4, exit_share=0.5),
+    "falcon-h1-ssm": _of_hybrids(2, component="recurrent"),
+    "falcon-h1-attention": _of_hybrids(2, component="attention"),
+    "qwen3.5-mixer": _of_hybrids(2, component="recurrent"),
+    "qwen3.5-blocks": _of_hybrids(2, component="recurrent-blocks"),
+    "qwen2.5-control": _of_hybrids(2, fraction=0.33),
 }
 
 

@@ -18,7 +18,7 @@ from msgspec import Meta
 
 from mlsd.clock import Clock
 from mlsd.drafters import DrafterBench
-from mlsd.drafters.options import Preset, Span, read_options
+from mlsd.drafters.options import SMALL_MODEL_STUDY, Preset, Span, read_options
 from mlsd.drafters.tally import ProposalTally
 from mlsd.drafters.trees import Commit, check_holds_trees, tree_options
 from mlsd.engine.drafter import Draft, Outcome
@@ -34,7 +34,7 @@ class Options(Record, frozen=True, kw_only=True):
     window: Annotated[int, Meta(ge=2, le=100)] = 15  # W: columns
     ngram: Annotated[int, Meta(ge=3, le=10)] = 5  # N: length of the pool's n-grams
     guesses: Annotated[int, Meta(ge=1, le=100)] = 15  # G: n-grams kept and checked for one token
-    commit: Commit = "keep"
+    commit: Commit = "keep"  # an accepted path's memory stays, or is decoded once more as a chain
 
 
 OPTIONS = Options
@@ -46,18 +46,17 @@ SPACE = {
 }
 
 
-def _preset(window: int, ngram: int, guesses: int) -> Preset:
+def _preset(window: int, ngram: int, guesses: int, source: str = SMALL_MODEL_STUDY) -> Preset:
     values = {"window": window, "ngram": ngram, "guesses": guesses}
-    return Preset(gamma=guesses * (ngram - 1), values=values)
+    return Preset(gamma=guesses * (ngram - 1), values=values, source=source)
 
 
-# Seed 004, table 5. The last is the default of llama.cpp's example.
 PRESETS = {
     "qwen2.5-1.5b": _preset(20, 4, 20),
     "smollm2": _preset(20, 4, 20),
     "llama-3.2-1b": _preset(10, 6, 10),
     "vicuna-7b": _preset(7, 5, 7),
-    "llama.cpp": _preset(15, 5, 15),
+    "llama.cpp": _preset(15, 5, 15, "llama.cpp's example, its default"),
 }
 
 

@@ -33,7 +33,7 @@ class Options(Record, frozen=True, kw_only=True):
     """Options of the n-gram cache."""
 
     ngram: Annotated[int, Meta(ge=1, le=4)] = 4  # the longest end of the text to look for
-    thresholds: Literal["lax", "strict"] = "lax"
+    thresholds: Literal["lax", "strict"] = "lax"  # how clear a favourite must be
 
 
 OPTIONS = Options

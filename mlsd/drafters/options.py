@@ -16,6 +16,7 @@ from mlsd.errors import InputError
 from mlsd.records import DrafterSpec, OptionValue, Record
 
 PRESET = "preset"
+SMALL_MODEL_STUDY = "small-model study, table 5"  # seed 004
 
 T = TypeVar("T", bound=msgspec.Struct)
 
@@ -25,6 +26,7 @@ class Preset(Record, frozen=True, kw_only=True):
 
     gamma: int  # the most tokens proposed a round, where --gamma is not given
     values: Mapping[str, Any]  # of the method's options
+    source: str  # where it is printed
 
 
 class Span(Record, frozen=True, kw_only=True):

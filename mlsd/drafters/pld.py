@@ -16,7 +16,7 @@ from msgspec import Meta
 from mlsd.clock import Clock
 from mlsd.drafters import DrafterBench
 from mlsd.drafters.ngram_index import NgramIndex
-from mlsd.drafters.options import Choice, Preset, Span, read_options
+from mlsd.drafters.options import SMALL_MODEL_STUDY, Choice, Preset, Span, read_options
 from mlsd.drafters.tally import ProposalTally
 from mlsd.engine.drafter import Draft, Outcome
 from mlsd.records import Record
@@ -42,13 +42,14 @@ SPACE = {
     "match": Choice(values=("first", "last")),
 }
 
-# Draft lengths: seed 004, table 5. The last is the default of llama.cpp's ngram-simple.
 PRESETS = {
-    "qwen2.5-1.5b": Preset(gamma=20, values={"ngram": 3}),
-    "smollm2": Preset(gamma=15, values={"ngram": 3}),
-    "llama-3.2-1b": Preset(gamma=15, values={"ngram": 3}),
-    "vicuna-7b": Preset(gamma=10, values={"ngram": 3}),
-    "ngram-simple": Preset(gamma=48, values={"ngram": 12, "min_ngram": 12, "match": "last"}),
+    "qwen2.5-1.5b": Preset(gamma=20, values={"ngram": 3}, source=SMALL_MODEL_STUDY),
+    "smollm2": Preset(gamma=15, values={"ngram": 3}, source=SMALL_MODEL_STUDY),
+    "llama-3.2-1b": Preset(gamma=15, values={"ngram": 3}, source=SMALL_MODEL_STUDY),
+    "vicuna-7b": Preset(gamma=10, values={"ngram": 3}, source=SMALL_MODEL_STUDY),
+    "ngram-simple": Preset(
+        gamma=48, values={"ngram": 12, "min_ngram": 12, "match": "last"}, source="llama.cpp's ngram-simple, its default"
+    ),
 }
 
 

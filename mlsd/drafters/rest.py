@@ -17,7 +17,7 @@ from msgspec import Meta
 
 from mlsd.clock import Clock
 from mlsd.drafters import DrafterBench
-from mlsd.drafters.options import Preset, Span, read_options
+from mlsd.drafters.options import SMALL_MODEL_STUDY, Preset, Span, read_options
 from mlsd.drafters.rest_build import build_store
 from mlsd.drafters.suffix_store import SuffixStore, read_header
 from mlsd.drafters.tally import ProposalTally
@@ -42,7 +42,7 @@ class Options(Record, frozen=True, kw_only=True):
     min_span: Annotated[int, Meta(ge=1, le=16)] = 2  # the shortest
     length: Annotated[int, Meta(ge=1, le=16)] = 10  # tokens taken after each hit
     hits: Annotated[int, Meta(ge=1, le=100_000)] = 5_000  # the most hits looked at
-    commit: Commit = "keep"
+    commit: Commit = "keep"  # an accepted path's memory stays, or is decoded once more as a chain
     content: str = ""  # what the store holds (`mlsd rest show`); filled in when the spec is resolved
 
 
@@ -51,10 +51,10 @@ SPACE = {"gamma": Span(low=8, high=64, log=True), "span": Span(low=2, high=16), 
 
 
 def _preset(gamma: int, span: int) -> Preset:
-    return Preset(gamma=gamma, values={"span": span})
+    return Preset(gamma=gamma, values={"span": span}, source=SMALL_MODEL_STUDY)
 
 
-# Nodes of the tree (gamma) and longest span: seed 004, table 5; for a small store and for a large one.
+# Nodes of the tree (gamma) and longest span, for a small store and for a large one.
 PRESETS = {
     "qwen2.5-1.5b-small": _preset(64, 4),
     "smollm2-small": _preset(64, 3),

@@ -18,7 +18,7 @@ from mlsd.errors import InputError, UnsupportedError
         ("pld:match=middle", "pld: match='middle': Invalid enum value 'middle'"),
         ("pld:preset=gpt", "pld has no preset 'gpt'. Choose one of qwen2.5-1.5b, smollm2"),
         ("draft-model:depth=3", "draft-model has no option 'depth'. draft-model takes no options"),
-        ("draft-model:preset=x", "draft-model has no preset 'x'. draft-model has no presets"),
+        ("mtp:preset=x", "mtp has no preset 'x'. mtp has no presets"),
     ],
 )
 def test_a_wrong_option_is_refused_by_name(text: str, complaint: str) -> None:
