@@ -124,6 +124,10 @@ def test_a_trial_inside_the_target_is_said_not_to_be_timed(mlsd: Mlsd, tiny: Pat
     result = mlsd("bench", tiny / "llama.gguf", "--drafter", "layer-skip:exit=3,mode=inplace", *options)
     assert result.code == 0, result.err
     assert "NOT TIMED" in result.err
+    result = mlsd("bench", tiny / "llama.gguf", "--drafter", "layer-skip:exit=3,mode=inplace", *options, "--json")
+    sd = next(trial for trial in json.loads(result.out)["trials"] if trial["arm"] == "sd")
+    assert (sd["decode_ns"], sd["decode_tok_s"], sd["draft_ns"], sd["verify_ns"]) == (None, None, None, None)
+    assert sd["acceptance_rate"] is not None
 
 
 def test_a_file_that_would_end_the_process_is_refused_before_it_is_loaded(
