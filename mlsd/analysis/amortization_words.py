@@ -72,8 +72,8 @@ def _claim(found: Mixture, near: PassShare) -> str:
     if found.plain_of_weights is None or near.of_weights is None or near.text_bytes is None:
         return ""
     start = (
-        f"The study says that every pass loads all weights whatever is routed, so that a token of {near.k} costs "
-        f"1/{near.k} = {near.claimed:.2f}."
+        f"The study says (sections 2.3, 5.1, 5.2) that every pass loads all weights whatever is routed: a token "
+        f"of {near.k} costs 1/{near.k} = {near.claimed:.2f}."
     )
     if found.plain_of_weights >= _ALL:
         return f"{start} That is nearly so here: a plain pass reads {_percent(found.plain_of_weights)} of the weights."

@@ -33,7 +33,7 @@ def experts(study: Study) -> Section:
     """The answer in sentences for each mixture, then experts, bytes and times."""
     machine = study.machine
     mixtures, _ = attempt(lambda: machine.mixtures)
-    bounds = read_bounds(_STUDY_KS)
+    bounds = read_bounds(_STUDY_KS) if mixtures else []
     section = of_tables(
         "experts",
         "Experts: does verification amortize at batch one?",

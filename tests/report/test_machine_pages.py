@@ -16,7 +16,19 @@ from mlsd.report.machine_pages import costs, experts
 from mlsd.report.page import Page, build
 from tests.analysis.studies import MOE, blocks, write
 
-SHORT = ("--n-threads", "1", "--budget-s", "4", "--precision", "0.3", "--depth", "16", "--widths", "1,2,3,4,5,6,7,8,9")
+# Three repeats, the least that have an interval, however slow the machine is.
+SHORT = (
+    "--n-threads",
+    "1",
+    "--budget-s",
+    "600",
+    "--precision",
+    "1000",
+    "--depth",
+    "16",
+    "--widths",
+    "1,2,3,4,5,6,7,8,9",
+)
 SMALL = ("--sizes-mb", "20,40", "--quants", "Q8_0", "--blocks", "2", "--read-mb", "64", "--n-threads", "1")
 
 
