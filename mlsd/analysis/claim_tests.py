@@ -25,7 +25,7 @@ SMALL_TARGET = 2.5e9  # parameters: the study's own are 1 to 2 x 10^9
 STABLE_WITHIN = 0.10  # a change of speedup over all prompt lengths that still counts as none
 # Names of `mlsd.drafters.METHODS`.
 RETRIEVAL = ("pld", "rest")
-TREES = {"draft-tree": DRAFT_MODEL, "eagle3-tree": "eagle3"}  # a method that verifies trees -> the same drafter with a single chain
+TREES = {"draft-tree": DRAFT_MODEL, "eagle3-tree": "eagle3"}  # verifies trees -> the same drafter with a chain
 SELF_DRAFTING = ("layer-skip",)  # methods whose drafting model is a part of the target
 OWN_MEMORY = "mode=own"  # their option that keeps the target's memory from the draft
 COMPONENT_AWARE = "layer-skip"  # drafts with the part of a hybrid that its option `component` names

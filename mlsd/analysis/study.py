@@ -22,7 +22,7 @@ from mlsd.analysis.claims import ClaimVerdict, decide_all
 from mlsd.analysis.machine import Machine, read_machine
 from mlsd.analysis.study_fits import CurveFit, PairFit, fit_curves, fit_pairs
 from mlsd.errors import AnalysisError
-from mlsd.measure.rows import CalibrationPoint, Run, environment_key, model_key
+from mlsd.measure.rows import CalibrationPoint, DraftDistance, Run, environment_key, model_key
 from mlsd.measure.store import Store
 from mlsd.records import Case, Environment, ModelFacts, QualityWarning
 
@@ -45,7 +45,7 @@ class Study:
     notes: tuple[str, ...]  # what was left out or renamed
     stats: dict[int, dict[str, float]]  # by trial: what its drafter counted and timed itself
     cases: dict[str, Case]  # by id
-    perplexity_ratios: dict[int, float]  # by trial: perplexity of what drafts over the target's, where measured
+    distances: dict[str, DraftDistance]  # by case: how far what drafts lies from the target, where measured
 
     @cached_property
     def profile(self) -> str | None:
@@ -72,7 +72,12 @@ class Study:
     def evidence(self) -> pairing.Evidence:
         """Pairs of SD and AR trials. Raises AnalysisError when there is none."""
         columns = [column.name for column in frames.TRIALS]
-        return pairing.evidence(columns, _plain_rows(self.trials), self.facts, self.perplexity_ratios, self.cases)
+        return pairing.evidence(columns, _plain_rows(self.trials), self.facts, self._ratios, self.cases)
+
+    @property
+    def _ratios(self) -> dict[int, float]:
+        ids = self.trials.loc[self.trials["arm"] == "sd", ["trial_id", "case_id"]].itertuples(index=False)
+        return {int(trial): self.distances[case].ratio for trial, case in ids if case in self.distances}
 
     @cached_property
     def pair_fits(self) -> list[PairFit]:
@@ -151,7 +156,7 @@ def read_study(store: Store, machine: str | None = None) -> Study:
         notes=(*notes, *renamed),
         stats=_stats(store),
         cases=cases,
-        perplexity_ratios=predictors.perplexity_ratios(store),
+        distances=predictors.case_distances(store.distances(), cases),
     )
 
 

@@ -48,7 +48,8 @@ def draft_from(model: str, output: Path, as_json: bool, **options: Any) -> None:
     MODEL is a GGUF path or an id that `mlsd models list` shows. Measure the draft with
     `mlsd bench MODEL --draft FILE`; `--drafter layer-skip` drafts the same way with the target's own memory.
 
-    --calibrate searches which blocks to leave out, on MODEL's own continuation of the first half of --text: `greedy`
+    --calibrate searches which blocks to leave out, on MODEL's own continuation of the first half of --text (of which it
+    reads 1,024 tokens): `greedy`
     takes one block after another, `conflayers` those whose output is less confident than their neighbours'. What the
     set gets accepted is measured on the second half, beside as many blocks spread evenly. In hybrids one block with
     attention always stays.

@@ -40,6 +40,7 @@ from mlsd.records import Sampling
 
 _TRIED_A_STEP = 4
 _LEAST_PROMPT = 8
+_MOST_PROMPT = 512  # tokens before the continuation that decides; a longer text changes little and costs much
 _CONF_WINDOW = 32  # tokens whose activations decide (ConfLayers: context_window)
 _CONF_INTERVAL = 25  # tokens between two choices (ConfLayers: search_interval)
 _CONF_CHOICES = 8
@@ -59,7 +60,7 @@ def search_layers(job: LayerSearchJob) -> LayersFound:
     if not uniform:
         raise InputError(f"{job.fraction:g} of {n_layers} blocks is less than one block.", hint="Give a larger share.")
     with LlamaModel(Path(job.model.path), n_gpu_layers=job.engine.n_gpu_layers) as model:
-        tokens = model.tokenize(job.text)
+        tokens = model.tokenize(job.text)[: 2 * _MOST_PROMPT]
         n_prompt = len(tokens) // 2
         if n_prompt < _LEAST_PROMPT:
             raise InputError(f"The text has only {len(tokens)} tokens.", hint=f"Give {2 * _LEAST_PROMPT} or more.")

@@ -6,6 +6,8 @@ from collections.abc import Callable
 
 from mlsd.analysis.methods_table import MethodRow, TimingRow, methods_by_kind, timing
 from mlsd.analysis.metrics import Speedup
+from mlsd.analysis.predictors import predictions
+from mlsd.analysis.stats import Interval
 from mlsd.analysis.study import Study
 from mlsd.measure.pass_shares import PassShares
 from mlsd.report.passes import pass_table, share_cell
@@ -134,4 +136,37 @@ def match_table(study: Study) -> Table:
     )
 
 
-METHOD_TABLES = [speedup_table, mgl_table, timing_table, match_table, pass_table]
+def distance_table(study: Study) -> Table:
+    """What predicts acceptance without drafting, beside what was accepted."""
+    heads = [name("target"), name("method"), head("gamma"), head("perplexity ratio", "draft / target on one text")]
+    heads += [head("total variation", "mean over positions of half the sum of |p - q|"), head("same likeliest token")]
+    heads += [head("acceptance", "accepted / proposed over valid trials")]
+    rows = tuple(
+        (
+            text(row.target),
+            text(row.method),
+            number(row.gamma, 0),
+            interval(
+                Interval(
+                    value=row.distance.ratio,
+                    low=row.distance.ratio_low,
+                    high=row.distance.ratio_high,
+                    n=row.distance.n_tokens,
+                )
+            ),
+            number(row.distance.total_variation, 3, note=f"standard error {row.distance.total_variation_error:.3f}"),
+            percent(row.distance.agreement),
+            percent(row.acceptance_rate),
+        )
+        for row in predictions(study.trials, study.distances)
+    )
+    return Table(
+        id="methods-distance",
+        title="What predicts acceptance: the drafting model against its target",
+        heads=tuple(heads),
+        rows=rows,
+        trace="predictors.predictions",
+    )
+
+
+METHOD_TABLES = [speedup_table, mgl_table, distance_table, timing_table, match_table, pass_table]
