@@ -17,7 +17,7 @@ def sentences(found: Mixture) -> tuple[str, ...]:
     many = [share for share in found.shares if share.k > 1]
     if not many:
         return (f"{found.name}: experts were counted for single tokens only, which cannot amortize.",)
-    near = max((s for s in many if s.k <= _K), key=lambda s: s.k, default=many[0])
+    near = max((s for s in many if s.k <= _K), key=lambda s: (s.time is not None, s.k), default=many[0])
     made = (_bytes(found, near, many[-1]), _time(found, near, many), _claim(found, near), _routing(found, near))
     return tuple(text for text in (*made, _theory(found, near)) if text)
 

@@ -19,7 +19,7 @@ from mlsd.measure.rows import CalibrationPoint, ExpertLoad, Run, StreamRead, Tim
 from mlsd.measure.store import Store
 from mlsd.records import Case, Record
 
-MOST_TRIALS = 5_000  # of a study whose rounds are read again to predict each gamma; more would not fit in memory
+MOST_TRIALS = 2_000  # of a study whose rounds are read again to predict each gamma; more would not fit in memory
 
 
 class Bandwidth(Record, frozen=True, kw_only=True):
@@ -118,7 +118,7 @@ class Machine:
         if found is None:
             raise AnalysisError(
                 "Nothing can be predicted: no drafter has plain decoding and two gammas on one prompt.",
-                hint="Measure that: mlsd run B.",
+                hint=f"Measure that: mlsd run B --db {self.source}.",
             )
         return found
 

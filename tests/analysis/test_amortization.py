@@ -146,6 +146,11 @@ def test_times_are_said_as_far_as_they_are_decided(times: dict[int, float], nois
     assert says in sentences(found(0.5, times, noise))[1]
 
 
+def test_sentences_speak_of_a_pass_that_was_timed() -> None:
+    said = sentences(found(0.5, {1: 10.0, 2: 15.0, 4: 20.0, 8: 30.0}))
+    assert "A pass over 4 tokens (gamma 3)" in said[0] and "T(4) is 2.00 T(1)" in said[1]
+
+
 def test_what_decides_is_memory_arithmetic_or_a_fixed_time() -> None:
     experts = {row.window: row.text for row in counted(0.7).rows}
     cases = {
