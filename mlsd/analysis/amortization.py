@@ -66,6 +66,7 @@ class Mixture(Record, frozen=True, kw_only=True):
     plain_of_weights: float | None  # bytes of a plain pass over all weights
     plain_bytes: int | None
     weight_bytes: int | None
+    synthetic: bool  # random weights: bytes and times are real, the routing is a random router's
     depth: int | None  # context of the timed passes
     timed: tuple[tuple[int, Interval], ...]  # (k, T(k) in ms), of the same k
     theories: tuple[Theory, ...]  # best predictor first; empty where too few k were timed
@@ -108,6 +109,7 @@ def mixture(name: str, table: CoverageTable, facts: ModelFacts, points: Sequence
         plain_of_weights=facts.active_bytes / facts.weight_bytes if facts.active_bytes and facts.weight_bytes else None,
         plain_bytes=facts.active_bytes,
         weight_bytes=facts.weight_bytes,
+        synthetic=facts.synthetic,
         depth=depth,
         timed=tuple((k, median_interval([p.span_ns / 1e6 for p in own if p.rows == k])) for k in _widths(own)),
         theories=forms,

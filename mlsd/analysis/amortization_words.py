@@ -110,6 +110,8 @@ def _routing(found: Mixture, near: PassShare) -> str:
             f" From {found.saturation} tokens on MoESD expects 95 % of the experts in use; in {last.window} tokens "
             f"{_percent(last.text / table.n_experts)} were."
         )
+    if found.synthetic:
+        text += " The weights are random, so this is a random router's choice; a trained one chooses otherwise."
     return text
 
 
