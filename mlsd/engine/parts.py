@@ -42,14 +42,16 @@ _BY_OPERATION: dict[str, Part] = {
 _BY_NAME: dict[Part, re.Pattern[str]] = {
     "head": re.compile(r"result_output"),
     "embeddings": re.compile(r"(inp_)?embd|inp_scaled|model\.(input_embed|embed_tokens)"),
-    "rest": re.compile(r"result_norm|h_nextn|mtp_(shared_head_norm|tok_embd|[he]norm|concat|eh_proj)"),
+    "rest": re.compile(
+        r"result_norm|h_nextn|mtp_(shared_head_norm|tok_embd|[he]norm|concat|eh_proj)|(embd|g)_norm|concat_embd"
+    ),
     "experts": re.compile(r"(mtp_)?ffn_moe_\w+"),
     "ffn": re.compile(r"(mtp_)?(ffn_(gate|up|down|swiglu|silu|gelu|relu|shexp)\w*|shared_expert_\w+)"),
     "attention": re.compile(r"(mtp_)?([QKV]cur\S*|kqv\w*|attn_(out|output|gated|pregate)|gate_sigmoid)"),
     "recurrent": re.compile(r"linear_attn_\w+|(ssm|mamba2?|conv|wkv)_\w+|cache_[rs]_l"),
 }
 # Sums that close a part: they belong to what they close.
-_CLOSING = re.compile(r"(mtp_)?(ffn_inp|attn_residual|layer_out|ffn_out|post_ffn|post_moe|l_out)")
+_CLOSING = re.compile(r"(mtp_)?(ffn_inp|attn_residual|layer_out|ffn_out|post_ffn|post_moe|l_out)|eagle3_prenorm")
 _LAYER = re.compile(r"-(\d+)$")
 _CACHE = re.compile(r"cache_[rskv]_l(?=\d)")
 

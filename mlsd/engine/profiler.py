@@ -11,8 +11,10 @@ from contextlib import contextmanager
 from typing import Any
 
 from mlsd.clock import Clock
-from mlsd.engine.next_token import HiddenRowsSession, NextTokenHead
+from mlsd.engine.heads import EagleHead
+from mlsd.engine.next_token import NextTokenHead
 from mlsd.engine.parts import Node, Part, node_parts, part_ends, part_sums
+from mlsd.engine.row_context import RowContext
 from mlsd.engine.taps import Tap, TapSwitch, TensorValue
 from mlsd.errors import EngineError
 
@@ -73,12 +75,12 @@ class SpanTap:
         return part_sums(self.ends, self.parts, spans)
 
 
-class WatchedNextTokenHead(NextTokenHead):
-    """A next-token block in whose passes a tap can be active."""
+class _WatchedContext(RowContext):
+    """A drafting head's context in whose passes a tap can be active."""
 
-    def __init__(self, target: HiddenRowsSession) -> None:
+    def _open(self) -> Any:
         self._switch = TapSwitch()
-        super().__init__(target)
+        return super()._open()
 
     def _extend(self, params: Any) -> None:
         super()._extend(params)
@@ -95,3 +97,11 @@ class WatchedNextTokenHead(NextTokenHead):
             super()._process(width, encode=encode)
         finally:
             self._switch.raise_failure()
+
+
+class WatchedNextTokenHead(_WatchedContext, NextTokenHead):
+    """A next-token block to profile."""
+
+
+class WatchedEagleHead(_WatchedContext, EagleHead):
+    """An EAGLE-3 head to profile."""

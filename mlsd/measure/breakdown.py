@@ -5,35 +5,32 @@ Runs inside the worker, never beside a timed trial. Answers with shares; see `en
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 import msgspec
-import numpy as np
 
 from mlsd.clock import Clock
 from mlsd.drafters import loads_next_token_block
 from mlsd.drafters.drafting import drafting_file, drafting_key
 from mlsd.engine.llama import LlamaModel, LlamaSession
-from mlsd.engine.next_token import HiddenRowsSession, NextTokenHead
-from mlsd.engine.parts import PARTS, Part
 from mlsd.engine.probe import probe
-from mlsd.engine.profiler import GraphTap, SpanTap, WatchedNextTokenHead
 from mlsd.engine.session import SessionOptions
-from mlsd.engine.taps import Tap, TappedSession
+from mlsd.engine.session_kinds import HEADS
+from mlsd.engine.taps import TappedSession
 from mlsd.errors import CapacityError, PromptError
 from mlsd.gguf_tools.cut import refuse_unloadable
 from mlsd.gguf_tools.source import Source
+from mlsd.measure.breakdown_heads import EAGLE, profile_block, profile_eagle
 from mlsd.measure.job import BreakdownJob, ModelFile, SharesFound
-from mlsd.measure.pass_shares import PassShares, block_key
+from mlsd.measure.pass_shares import PassShares
+from mlsd.measure.pass_turns import Kinds
 from mlsd.measure.probe_cache import ProbeCache
 from mlsd.measure.rig import session_options
 from mlsd.measure.rows import model_key
 
-_BURST = 2  # counted passes of a kind before the next kind's turn, after one that is not counted
 _CONTEXT_STEP = 256
-_DRAFT_ROWS = (1,)  # a draft step
 
 
 class PassMaker:
@@ -80,14 +77,34 @@ def break_down(job: BreakdownJob, clock: Clock, cache: ProbeCache) -> SharesFoun
         for rows in job.rows:
             found.append(_profile(target, job, clock, text, rows, snapshots=strategy == "snapshots", key=key))
         if loads_next_token_block(job.drafter):
-            found.append(_profile_block(job, clock, text, key))
+            found.append(
+                profile_block(
+                    Path(job.target.path),
+                    job.drafter,
+                    _options(job, 1, snapshots=False),
+                    clock,
+                    text[: job.depth],
+                    job.repeats,
+                    key,
+                )
+            )
         network = _draft_network(job)
         if network is not None:
             path, key, part = network
-            draft = _open(stack, path, job)
-            for rows in _DRAFT_ROWS:
-                found.append(_profile(draft, job, clock, text, rows, snapshots=False, key=key, part=part))
+            found += _profile_draft(_open(stack, path, job), job, clock, text, key, part)
     return SharesFound(shares=tuple(found))
+
+
+def _profile_draft(
+    draft: LlamaModel, job: BreakdownJob, clock: Clock, text: Sequence[int], key: str, part: str | None
+) -> list[PassShares]:
+    """A step of the network that drafts; of heads, only EAGLE-3's takes steps that are profiled."""
+    if draft.architecture not in HEADS:
+        return [_profile(draft, job, clock, text, 1, snapshots=False, key=key, part=part)]
+    if draft.architecture != EAGLE:
+        return []
+    options = _options(job, 1, snapshots=False)
+    return [profile_eagle(Path(job.target.path), draft, options, clock, text[: job.depth], job.repeats, key)]
 
 
 def _open(stack: ExitStack, path: str, job: BreakdownJob) -> LlamaModel:
@@ -154,86 +171,3 @@ def _profile(
             tapped=watched.tapped,
         )
         return kinds.measure(job.repeats, rows=rows, depth=job.depth, key=key, part=part)
-
-
-def _profile_block(job: BreakdownJob, clock: Clock, text: Sequence[int], key: str) -> PassShares:
-    """A step of the target's own next-token block, on the true rows of the target."""
-    options = msgspec.structs.replace(_options(job, 1, snapshots=False), hidden_rows=True)
-    with ExitStack() as stack:
-        path = Path(job.target.path)
-        model = stack.enter_context(LlamaModel(path, n_gpu_layers=job.engine.n_gpu_layers, load_mtp=True))
-        target = HiddenRowsSession(model, options)
-        stack.callback(target.close)
-        target.decode(text[: job.depth], n_outputs=0)
-        rows = np.concatenate([np.zeros_like(target.hidden[:1]), target.hidden[: job.depth]])
-
-        def filled(block: NextTokenHead) -> Callable[[], int]:
-            stack.callback(block.close)
-            block.decode(text[: job.depth], rows[:-1])
-            return lambda: step(block)
-
-        def step(block: NextTokenHead) -> int:
-            began_ns = clock.now_ns()
-            block.decode(text[job.depth : job.depth + 1], rows[-1:])
-            spent_ns = clock.now_ns() - began_ns
-            block.truncate(job.depth)
-            return spent_ns
-
-        watched = WatchedNextTokenHead(target)
-        plain, seen = filled(NextTokenHead(target)), filled(watched)
-        kinds = Kinds(clock, plain=plain, headless=None, watched=seen, tapped=watched.tapped)
-        return kinds.measure(job.repeats, rows=1, depth=job.depth, key=key, part=block_key(job.drafter))
-
-
-class Kinds:
-    """The three ways to make one and the same pass; each call makes one and says how long it took, in ns."""
-
-    def __init__(
-        self,
-        clock: Clock,
-        *,
-        plain: Callable[[], int],
-        headless: Callable[[], int] | None,
-        watched: Callable[[], int],
-        tapped: Callable[[Tap], AbstractContextManager[None]],
-    ) -> None:
-        self._clock = clock
-        self._plain, self._headless, self._watched, self._tapped = plain, headless, watched, tapped
-
-    def measure(self, repeats: int, *, rows: int, depth: int, key: str, part: str | None) -> PassShares:
-        """The fastest of `repeats` turns. Raises UnsupportedError for a graph whose parts cannot be told apart."""
-        graph = GraphTap()
-        with self._tapped(graph):
-            self._watched()
-        tap = SpanTap(graph.nodes, self._clock)
-        plain: list[int] = []
-        headless: list[int] = []
-        watched: list[int] = []
-        parts: list[dict[Part, int]] = []
-        for _ in range(repeats):
-            plain += _burst(self._plain)
-            if self._headless is not None:
-                headless += _burst(self._headless)
-            with self._tapped(tap):
-                for i in range(_BURST + 1):
-                    spent_ns, sums = self._watched(), tap.take()
-                    if i:
-                        watched.append(spent_ns)
-                        parts.append(sums)
-        return PassShares(
-            model_key=key,
-            drafting_key=part,
-            rows=rows,
-            depth=depth,
-            n_passes=len(plain),
-            plain_ns=min(plain),
-            profiled_ns=min(watched),
-            headless_ns=min(headless) if headless else None,
-            parts_ns={part: min([sums[part] for sums in parts]) for part in PARTS if part in parts[0]},
-        )
-
-
-def _burst(make: Callable[[], int]) -> list[int]:
-    """The first pass of a width builds the graph anew and is not counted."""
-    make()
-    return [make() for _ in range(_BURST)]

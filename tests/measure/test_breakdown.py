@@ -11,6 +11,8 @@ from mlsd.clock import MonotonicClock
 from mlsd.drafters import resolve_spec
 from mlsd.drafters.drafting import drafting_key
 from mlsd.errors import CapacityError, ModelFileError, PromptError
+from mlsd.gguf_tools.random_heads import write_random_dflash, write_random_eagle3
+from mlsd.gguf_tools.source import Source
 from mlsd.measure.breakdown import break_down
 from mlsd.measure.breakdown_run import profile_and_store
 from mlsd.measure.job import BreakdownJob, ModelFile
@@ -84,6 +86,23 @@ def test_a_next_token_block_is_profiled_on_the_targets_rows() -> None:
     *_, step = profiled(job(target, drafter=spec, rows=(1,)))
     assert (step.model_key, step.drafting_key) == (key(target), block_key(spec))
     assert {part for part, share in step.shares.items() if share is not None} == {"attention", "ffn", "head", "rest"}
+
+
+def test_a_step_of_an_eagle_head_is_profiled_beside_its_target(tiny: Path, tmp_path: Path) -> None:
+    target, head = tiny / "llama.gguf", tmp_path / "eagle3.gguf"
+    write_random_eagle3(head, Source(target), (1, 3, 5))
+    spec = DrafterSpec(name="eagle3", draft=model_file(head).ref)
+    *_, step = profiled(job(target, draft=model_file(head), drafter=spec, rows=(1,)))
+    assert (step.model_key, step.drafting_key, step.headless_ns) == (key(head), None, None)
+    named = {part for part, share in step.shares.items() if share is not None}
+    assert named == {"embeddings", "attention", "ffn", "head", "rest"}
+
+
+def test_a_head_that_takes_no_steps_is_left_out(tiny: Path, tmp_path: Path) -> None:
+    target, head = tiny / "llama.gguf", tmp_path / "dflash.gguf"
+    write_random_dflash(head, Source(target), (1, 5))
+    spec = DrafterSpec(name="dflash", draft=model_file(head).ref)
+    assert len(profiled(job(target, draft=model_file(head), drafter=spec, rows=(1,)))) == 1
 
 
 def test_methods_without_a_network_add_nothing(tiny: Path) -> None:
