@@ -11,7 +11,11 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
 
+import msgspec
+
 from mlsd.analysis.calibration import pass_times, target_curve
+from mlsd.analysis.costmodel import break_even_alpha
+from mlsd.analysis.next_steps import ToTime, next_steps
 from mlsd.analysis.predict import Costs, between, draft_ms, mgl_of, tok_per_s
 from mlsd.analysis.reference import Acceptance
 from mlsd.analysis.replay import Outcomes, alphas_of, outcomes_from_alphas, outcomes_of
@@ -23,6 +27,7 @@ from mlsd.measure.rows import CalibrationPoint
 from mlsd.records import NO_DRAFTER, Record, Round
 
 Decider = Literal["nothing", "draft time", "expert coverage", "kernel step", "verification", "rollback", "acceptance"]
+Basis = Literal["calibration", "trials", "shape", "bandwidth"]
 
 _Z = 1.96
 _SE_OF_MEDIAN_ERROR = 1.4826  # median absolute deviation -> standard deviation of a normal error
@@ -38,9 +43,11 @@ class Prospect(Record, frozen=True, kw_only=True):
     speedup: Interval
     mgl: float
     break_even_mgl: float  # round time / T(1)
+    break_even_alpha: float | None  # acceptance probability of a token for it; None: even full acceptance loses, or off
     decided_by: Decider  # what costs most: without it the speedup would rise furthest
     without_it: float  # that speedup
     acceptance_source: str
+    acceptance_assumed: bool = False  # nobody measured it: the interval spans a range of acceptances
 
 
 class Advice(Record, frozen=True, kw_only=True):
@@ -62,9 +69,15 @@ class CostRange(Record, frozen=True, kw_only=True):
     high: Costs
     relative_error: float  # standard error of a round's time
     source: str
-    measured: bool  # by a calibration of the target itself
+    basis: Basis
     is_mixture: bool
     steps: tuple[int, ...] = ()  # rows at which another kernel takes over
+    draft_source: str | None = None  # of the draft's costs, where they come from elsewhere than the target's
+
+    @property
+    def measured(self) -> bool:
+        """Whether the target itself was timed on the machine."""
+        return self.basis in ("calibration", "trials")
 
 
 def acceptance_of(groups: Iterable[ArmGroup], target_key: str, workload: str | None) -> list[Acceptance]:
@@ -144,7 +157,7 @@ def calibrated(costs: Costs, target: Sequence[CalibrationPoint], *, is_mixture: 
         high=costs,
         relative_error=statistics.median(halves) if halves else 0.1,
         source="calibration on this machine",
-        measured=True,
+        basis="calibration",
         is_mixture=is_mixture,
         steps=() if steps is None else steps.edges,
     )
@@ -172,9 +185,28 @@ def prospects(
             continue
         known = (measured or {}).get(key, {})
         for gamma in gammas:
+            if a.least_alpha is not None:
+                result.append(_assumed(costs[key], plain, a, gamma, model_error))
+                continue
             outcomes = known.get(gamma) or outcomes_from_alphas(a.alphas, gamma)
             result.append(_prospect(costs[key], plain, outcomes, gamma, key, a.relative_error, a.source, model_error))
     return sorted(result, key=lambda p: -p.tok_s.value)
+
+
+def _assumed(costs: CostRange, plain: CostRange, a: Acceptance, gamma: int, model_error: float) -> Prospect:
+    """One gamma of a drafter whose acceptance is only known to lie in a range: from its worst to its best case."""
+    assert a.least_alpha is not None and a.most_alpha is not None
+    key = (a.drafter, a.draft)
+    worst, middle, best = (
+        _prospect(costs, plain, outcomes_from_alphas((alpha,), gamma), gamma, key, 0.0, a.source, model_error)
+        for alpha in (a.least_alpha, a.alphas[0], a.most_alpha)
+    )
+    return msgspec.structs.replace(
+        middle,
+        tok_s=msgspec.structs.replace(middle.tok_s, low=worst.tok_s.low, high=best.tok_s.high),
+        speedup=msgspec.structs.replace(middle.speedup, low=worst.speedup.low, high=best.speedup.high),
+        acceptance_assumed=True,
+    )
 
 
 def _prospect(
@@ -190,16 +222,18 @@ def _prospect(
     fast, slow = tok_per_s(costs.low, outcomes), tok_per_s(costs.high, outcomes)
     alone_fast, alone_slow = (tok_per_s(c, {(0, 0): 1.0}) for c in (plain.low, plain.high))
     middle, alone = math.sqrt(fast * slow), math.sqrt(alone_fast * alone_slow)
-    error = _Z * math.sqrt(costs.relative_error**2 + mgl_error**2 + model_error**2)
+    error = _Z * math.hypot(costs.relative_error, mgl_error, model_error)
+    both = _Z * math.hypot(costs.relative_error, plain.relative_error, mgl_error, model_error)
     speed = Interval(value=middle, low=slow * math.exp(-error), high=fast * math.exp(error))
     # What a chip's range leaves open of T(1) both ways share; what further rows cost they do not.
     ends = sorted((fast / alone_fast, slow / alone_slow))
     speedup = Interval(
         value=middle / alone,
-        low=1.0 if gamma == 0 else ends[0] * math.exp(-error),
-        high=1.0 if gamma == 0 else ends[1] * math.exp(error),
+        low=1.0 if gamma == 0 else ends[0] * math.exp(-both),
+        high=1.0 if gamma == 0 else ends[1] * math.exp(both),
     )
     decided, without = _decider(costs, plain, outcomes, gamma)
+    needed = mgl_of(outcomes) * alone / middle
     return Prospect(
         drafter=key[0],
         draft=key[1],
@@ -207,7 +241,8 @@ def _prospect(
         tok_s=speed,
         speedup=speedup,
         mgl=mgl_of(outcomes),
-        break_even_mgl=mgl_of(outcomes) * alone / middle,
+        break_even_mgl=needed,
+        break_even_alpha=break_even_alpha(gamma, 1.0, 0.0, needed) if gamma else None,
         decided_by=decided,
         without_it=without,
         acceptance_source=source,
@@ -243,15 +278,38 @@ def _why_verification(costs: CostRange, gamma: int) -> Decider:
     return "expert coverage" if costs.is_mixture else "verification"
 
 
-def advice(target: str, workload: str | None, found: Sequence[Prospect], costs: CostRange, known: bool) -> Advice:
-    """Choose, and say what to measure next. `known`: acceptance was measured on this target and workload."""
-    if not found:
+def advice(
+    target: str,
+    workload: str | None,
+    found: Sequence[Prospect],
+    costs: CostRange,
+    *,
+    known: bool,
+    to_time: Sequence[ToTime] = (),
+    fetch: Sequence[str] = (),
+    fits: bool = True,
+) -> Advice:
+    """Choose, and say what to measure next. `known`: acceptance was measured on this target and workload.
+
+    A drafter whose acceptance nobody measured is never the choice. The last three as `next_steps` takes them.
+    """
+    certain = [p for p in found if not p.acceptance_assumed]
+    if not certain:
         raise AnalysisError(f"Nothing is known of {target}.")
-    best = found[0]
-    if best.gamma:
-        sure = best.speedup.decided() is True
-    else:
-        sure = all(p.speedup.decided() for p in found if p.gamma)
+    best = certain[0]
+    sure = best.speedup.decided() is True if best.gamma else all(p.speedup.decided() for p in found if p.gamma)
+    steps = next_steps(
+        target,
+        workload,
+        [p.draft for p in found if p.draft is not None],
+        [p.gamma for p in found if p.gamma and not p.speedup.decided()],
+        basis=costs.basis,
+        known=known,
+        sure=sure,
+        to_time=to_time,
+        fetch=fetch,
+        fits=fits,
+    )
     return Advice(
         target=target,
         workload=workload,
@@ -259,26 +317,5 @@ def advice(target: str, workload: str | None, found: Sequence[Prospect], costs: 
         prospects=tuple(found),
         best=best,
         sure=sure and len(found) > 1,
-        next_steps=tuple(_next_steps(target, workload, found, costs, known=known, sure=sure)),
+        next_steps=tuple(steps),
     )
-
-
-def _next_steps(
-    target: str, workload: str | None, found: Sequence[Prospect], costs: CostRange, *, known: bool, sure: bool
-) -> Iterable[str]:
-    drafts = [p.draft for p in found if p.draft is not None]
-    draft = f" --draft {drafts[0]}" if drafts else ""
-    if not costs.measured:
-        yield (
-            f"On that machine: mlsd calibrate {target}{draft}. Without a download: mlsd synth {target} -o x.gguf, then "
-            f"mlsd calibrate x.gguf; T(k) of rows decides what the range above leaves open."
-        )
-    if len(found) == 1:
-        yield f"No draft of {target} is known: mlsd bench {target} --draft MODEL, or --drafter pld."
-    elif not known:
-        prompt = f" --prompt {workload}" if workload else ""
-        yield f"Acceptance comes from elsewhere: mlsd bench {target}{draft}{prompt}."
-    elif not sure:
-        close = [p.gamma for p in found if p.gamma and not p.speedup.decided()][:3]
-        gammas = ",".join(map(str, sorted(set(close)))) or "1,2,4"
-        yield f"The interval holds 1: mlsd bench {target}{draft} --gamma {gammas} --repeats 9."

@@ -9,17 +9,22 @@ times (BF16) the tok/s of one.
 from __future__ import annotations
 
 import functools
+import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
 from mlsd.analysis import published
 from mlsd.analysis.advise import CostRange
-from mlsd.analysis.experts import pass_bytes
-from mlsd.analysis.predict import Costs
+from mlsd.analysis.experts import coverage_by_window, pass_bytes
+from mlsd.analysis.predict import Costs, between
+from mlsd.analysis.stored_arms import Known
 from mlsd.analysis.study_fits import expert_shape
+from mlsd.analysis.subject import Subject
 from mlsd.errors import AnalysisError
+from mlsd.gguf_tools.shape import Shape
+from mlsd.measure.rows import Coverage, model_key
 from mlsd.records import ModelFacts, Record
 
 STUDY = "study"
@@ -42,6 +47,7 @@ class ChipModel(Record, frozen=True, kw_only=True):
     worst_error: float
     n_figures: int
     source: str
+    slack: float = 0.24  # of a range, both ways, as a logarithm: holds three of four figures of `chip_check`
 
 
 class Range(Record, frozen=True, kw_only=True):
@@ -93,43 +99,104 @@ def _solve(design: np.ndarray, times: np.ndarray) -> np.ndarray:
     return answer
 
 
-def chip_passes(facts: ModelFacts, peak_gb_s: float, rows: Sequence[int]) -> dict[int, Range]:
-    """T(k) of a model on a chip with that peak, as ranges. Raises AnalysisError when the model's bytes are unknown."""
-    shared = pass_bytes(rows, facts, SHARED)
-    if shared is None or not facts.n_layers or not facts.active_bytes:
+def chip_passes(
+    facts: ModelFacts, peak_gb_s: float, rows: Sequence[int], coverage: Iterable[Coverage] = ()
+) -> dict[int, Range]:
+    """T(k) of a model on a chip with that peak, as ranges; `coverage` gives distinct experts where they were counted.
+
+    Raises AnalysisError when the model's bytes are unknown.
+    """
+    if not facts.n_layers or not facts.active_bytes:
         raise AnalysisError(f"The bytes or layers of {facts.ref.id} are not known, so no chip can be predicted for it.")
-    model, shape = chip_model(), expert_shape(facts)
-    fixed = facts.n_layers * (model.layer_ms if shape is None else model.expert_layer_ms)
+    model = chip_model()
+    fixed = facts.n_layers * (model.expert_layer_ms if facts.n_experts else model.layer_ms)
     per_byte = 1e-6 / (peak_gb_s * model.share)
-    result = {}
-    for k, n_bytes in zip(rows, shared, strict=True):
-        alone = float(facts.active_bytes)
-        most = alone if shape is None else shape.always_bytes + k * (alone - shape.always_bytes)
-        always = alone if shape is None else shape.always_bytes
-        low = fixed + per_byte * (float(n_bytes) + ROW_COST[0] * (k - 1) * always)
-        high = fixed + per_byte * (max(most, float(n_bytes)) + ROW_COST[1] * (k - 1) * always)
-        slack = model.median_error
-        result[k] = Range(low=low * (1 - slack), high=high * (1 + slack))
-    return result
+    return {
+        k: Range(
+            low=(fixed + per_byte * span.low) * math.exp(-model.slack),
+            high=(fixed + per_byte * span.high) * math.exp(model.slack),
+        )
+        for k, span in _row_bytes(facts, rows, coverage).items()
+    }
 
 
-def chip_costs(target: ModelFacts, draft: ModelFacts | None, peak_gb_s: float, rows: Sequence[int]) -> CostRange:
-    """Costs of a pair on a chip with that peak: best and worst case. Rollback is taken to cost nothing."""
-    verify = chip_passes(target, peak_gb_s, sorted({1, *rows}))
-    step = None if draft is None else chip_passes(draft, peak_gb_s, (1,))[1]
+def pass_ratio(facts: ModelFacts, k: int, coverage: Iterable[Coverage] = ()) -> Range:
+    """T(k) / T(1) by bytes alone, as a range: what the model says of a machine that does little but read weights.
+
+    Raises AnalysisError when the model's bytes are unknown.
+    """
+    if not facts.active_bytes:
+        raise AnalysisError(f"The bytes of {facts.ref.id} are not known.")
+    span = _row_bytes(facts, (k,), coverage)[k]
+    return Range(low=span.low / facts.active_bytes, high=span.high / facts.active_bytes)
+
+
+def _row_bytes(facts: ModelFacts, rows: Sequence[int], coverage: Iterable[Coverage]) -> dict[int, Range]:
+    """Bytes of a pass over k rows, with further rows of the always-read weights as so many bytes more.
+
+    Experts: counted on text where they were; else between what public counts show and no sharing at all.
+    """
+    alone, shape = float(facts.active_bytes or 0), expert_shape(facts)
+    counted = coverage_by_window(coverage)
+    shared = pass_bytes(rows, facts, SHARED)
+    assert shared is not None
+    found = {}
+    for k, fewest in zip(rows, shared, strict=True):
+        always, low, high = alone, alone, alone
+        if shape is not None:
+            always = shape.always_bytes
+            each = shape.expert_bytes * shape.n_layers
+            low, high = float(fewest), always + k * (alone - always)
+            if len(counted) > 1 and k > 1:
+                low = high = always + between(counted, k) * each
+        found[k] = Range(low=low + ROW_COST[0] * (k - 1) * always, high=high + ROW_COST[1] * (k - 1) * always)
+    return found
+
+
+def chip_costs(
+    target: Subject, draft: Subject | None, peak_gb_s: float, rows: Sequence[int], known: Known
+) -> CostRange:
+    """Costs of a pair on a chip with that peak: best and worst case.
+
+    Best: experts shared, rollback free. Worst: none shared unless they were counted; a hybrid target writes a state for
+    every row, and a hybrid draft saves and loads its own and takes accepted tokens in again.
+    """
+    counted = known.coverage.get(model_key(target.facts.ref.sha256, target.facts.ref.id), ())
+    verify = chip_passes(target.facts, peak_gb_s, sorted({1, *rows}), counted)
+    steps = {} if draft is None else chip_passes(draft.facts, peak_gb_s, sorted({1, 2, *rows}))
+    per_byte = 1e-6 / (peak_gb_s * chip_model().share)
+    states = state_bytes(target.shape), state_bytes(None if draft is None else draft.shape)
+    rest = {k: per_byte * (k * states[0] + 2 * states[1]) if k > 1 else 0.0 for k in verify}
     low, high = (
         Costs(
             verify_ms={k: getattr(span, end) for k, span in verify.items()},
-            catch_up_ms={} if step is None else {1: getattr(step, end)},
-            step_ms=0.0 if step is None else getattr(step, end),
+            catch_up_ms={k: getattr(span, end) for k, span in steps.items()},
+            step_ms=getattr(steps[1], end) if steps else 0.0,
+            rest_ms=rest if end == "high" else {},
+            replays=end == "high" and states[1] > 0,
         )
         for end in ("low", "high")
     )
+    experts = ", experts counted on text" if counted else ", experts shared as public counts say or not at all"
     return CostRange(
         low=low,
         high=high,
         relative_error=0.0,  # the range holds it
-        source=f"bytes over {peak_gb_s:g} GB/s",
-        measured=False,
-        is_mixture=bool(target.n_experts),
+        source=f"modelled from bytes over {peak_gb_s:g} GB/s{experts if target.facts.n_experts else ''}",
+        basis="bandwidth",
+        is_mixture=bool(target.facts.n_experts),
     )
+
+
+def state_bytes(shape: Shape | None) -> int:
+    """Recurrent state of a Gated DeltaNet hybrid, f32; 0 for other models and where the shape is not known.
+
+    ``L_r 4 (n_v d_k d_v + (c - 1)(2 n_k d_k + n_v d_v))`` with L_r recurrent layers and convolutions c long.
+    """
+    if shape is None or not shape.full_attention_interval:
+        return 0
+    layers = sum(shape.is_recurrent(layer) for layer in range(shape.n_layers))
+    values = shape.inner_size
+    memory = values * shape.state_size
+    convolution = (shape.conv_kernel - 1) * (2 * shape.n_groups * shape.state_size + values)
+    return 4 * layers * (memory + convolution)

@@ -20,6 +20,9 @@ class Acceptance(Record, frozen=True, kw_only=True):
     alphas: tuple[float, ...]  # given that the position before was accepted; the last one goes on
     relative_error: float  # standard error of the MGL over the MGL
     source: str
+    # Nobody measured it: it is assumed to lie between these two at every position, `alphas` is their middle.
+    least_alpha: float | None = None
+    most_alpha: float | None = None
 
 
 class _Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -29,8 +32,17 @@ class _Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     source: str
 
 
+class _Assumed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    target: str
+    drafts: list[str]
+    least: float
+    most: float
+    source: str
+
+
 class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     measured: list[_Entry]
+    assumed: list[_Assumed]
 
 
 _ELSEWHERE = 0.15  # of the MGL: another text, quantization or version of the models; texts differ by about so much
@@ -41,8 +53,31 @@ def reference_acceptance(target: str) -> list[Acceptance]:
     return [*_published(target.lower()), *_tiny(target.lower())]
 
 
+def assumed_acceptance(target: str) -> list[Acceptance]:
+    """Drafts that a target could have, in ranges that other targets of its family had; no draft as large as it."""
+    return [
+        Acceptance(
+            drafter=DRAFT_MODEL,
+            draft=draft,
+            workload=None,
+            alphas=((entry.least + entry.most) / 2,),
+            relative_error=0.0,
+            source=entry.source,
+            least_alpha=entry.least,
+            most_alpha=entry.most,
+        )
+        for entry in _file().assumed
+        for draft in entry.drafts
+        if target.lower().startswith(entry.target) and not target.lower().startswith(draft)
+    ]
+
+
+def _file() -> _File:
+    return msgspec.toml.decode(asset_path("acceptance.toml").read_bytes(), type=_File)
+
+
 def _published(target: str) -> list[Acceptance]:
-    entries = msgspec.toml.decode(asset_path("acceptance.toml").read_bytes(), type=_File).measured
+    entries = _file().measured
     return [
         Acceptance(
             drafter=DRAFT_MODEL,

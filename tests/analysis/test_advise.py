@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from mlsd.analysis.advise import CostRange, acceptance_of, advice, measured_outcomes, prospects
 from mlsd.analysis.chip_model import chip_costs, chip_model, chip_passes
 from mlsd.analysis.predict import Costs, costs_from_arms, leave_one_gamma_out
-from mlsd.analysis.reference import Acceptance, reference_acceptance
+from mlsd.analysis.reference import Acceptance, assumed_acceptance, reference_acceptance
 from mlsd.analysis.stored_arms import ArmGroup, Known
+from mlsd.analysis.subject import Subject
 from mlsd.analysis.validation import validate
 from mlsd.errors import AnalysisError
 from mlsd.records import DRAFT_MODEL, EngineOptions, ModelFacts, ModelRef
@@ -33,7 +35,7 @@ MIXTURE = ModelFacts(
 
 def cost_range(verify: dict[int, float], step: float = 0.0, rest: float = 0.0, **changes: object) -> CostRange:
     costs = Costs(verify_ms=verify, catch_up_ms={1: step} if step else {}, step_ms=step, rest_ms={1: rest})
-    settings = {"relative_error": 0.01, "source": "test", "measured": True, "is_mixture": False, **changes}
+    settings = {"relative_error": 0.01, "source": "test", "basis": "calibration", "is_mixture": False, **changes}
     return CostRange(low=costs, high=costs, **settings)  # type: ignore[arg-type]
 
 
@@ -42,6 +44,7 @@ def accepting(*alphas: float, error: float = 0.01) -> Acceptance:
 
 
 KEY = (DRAFT_MODEL, "d")
+NOTHING = Known(groups=(), passes={}, coverage={}, models={})
 
 
 def test_free_drafts_and_flat_passes_make_long_gammas_best() -> None:
@@ -82,6 +85,34 @@ def test_intervals_grow_with_what_is_not_known() -> None:
         assert found.tok_s.low is not None and found.tok_s.high is not None
         assert found.tok_s.low < found.tok_s.value < found.tok_s.high
     assert unknown.tok_s.high > known.tok_s.high  # type: ignore[operator]
+
+
+def test_a_drafter_of_assumed_acceptance_has_a_range_and_is_never_the_choice() -> None:
+    costs = cost_range({1: 10.0, 5: 12.0}, step=0.5)
+    ranged = msgspec.structs.replace(accepting(0.7), least_alpha=0.5, most_alpha=0.9)
+    found = prospects({KEY: costs}, costs, [ranged], (4,))
+    speculative = next(p for p in found if p.gamma)
+    assert speculative.acceptance_assumed
+    for alpha, bound in ((0.5, speculative.speedup.low), (0.9, speculative.speedup.high)):
+        (certain,) = (p for p in prospects({KEY: costs}, costs, [accepting(alpha, error=0.0)], (4,)) if p.gamma)
+        assert bound == pytest.approx(certain.speedup.low if alpha == 0.5 else certain.speedup.high)
+    assert advice("t", None, found, costs, known=False).best.gamma == 0
+    assert reference_acceptance("qwen3.5-35b-a3b")[0].least_alpha is None
+    assumed = assumed_acceptance("qwen3.5-35b-a3b-q8_0")
+    assert {a.draft for a in assumed} == {"qwen3.5-0.8b", "qwen3.5-2b", "qwen3.5-4b"}
+    assert all(a.least_alpha is not None and a.least_alpha < a.alphas[0] < (a.most_alpha or 0) for a in assumed)
+    assert assumed_acceptance("unheard-of") == []
+
+
+def test_acceptance_for_break_even_gives_a_speedup_of_one() -> None:
+    costs = cost_range({1: 10.0, 3: 14.0}, step=2.0)
+    (p,) = (p for p in prospects({KEY: costs}, costs, [accepting(0.9)], (2,)) if p.gamma)
+    assert p.break_even_alpha is not None
+    (even,) = (p for p in prospects({KEY: costs}, costs, [accepting(p.break_even_alpha)], (2,)) if p.gamma)
+    assert even.speedup.value == pytest.approx(1.0)
+    slow = cost_range({1: 10.0, 3: 14.0}, step=20.0)
+    (never,) = (p for p in prospects({KEY: slow}, costs, [accepting(0.9)], (2,)) if p.gamma)
+    assert never.break_even_alpha is None
 
 
 def test_advice_says_what_to_measure_next() -> None:
@@ -128,14 +159,14 @@ def test_acceptance_is_read_from_the_rounds_of_the_wanted_workload() -> None:
 
 
 def test_every_stored_gamma_is_checked_without_itself() -> None:
-    known = Known(groups=(group("code"), group("factual")), passes={}, coverage={}, models={})
+    known = msgspec.structs.replace(NOTHING, groups=(group("code"), group("factual")))
     found = validate(known)
     assert found is not None
     assert found.n == 8
     assert found.n_calibrated == 0
     assert found.median_error < 0.05
     assert found.median_spread is not None
-    assert validate(Known(groups=(), passes={}, coverage={}, models={})) is None
+    assert validate(NOTHING) is None
 
 
 def test_costs_from_rounds_alone_predict_a_gamma_between_others() -> None:
@@ -177,8 +208,9 @@ def test_wider_passes_and_slower_memories_take_longer() -> None:
 
 
 def test_a_chip_leaves_a_range_that_advice_shows() -> None:
-    costs = chip_costs(DENSE, DRAFT, 800, (1, 5))
-    found = prospects({KEY: costs}, chip_costs(DENSE, None, 800, (1, 5)), [accepting(0.7)], (4,))
+    target, draft = Subject(facts=DENSE, here=False), Subject(facts=DRAFT, here=False)
+    costs = chip_costs(target, draft, 800, (1, 5), NOTHING)
+    found = prospects({KEY: costs}, chip_costs(target, None, 800, (1, 5), NOTHING), [accepting(0.7)], (4,))
     speculative = next(p for p in found if p.gamma)
     assert speculative.speedup.low < speculative.speedup.value < speculative.speedup.high  # type: ignore[operator]
     told = advice("dense", None, found, costs, known=True)

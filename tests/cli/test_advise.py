@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import json
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from mlsd.cli import main
+from mlsd.measure.store import Store
+from tests.cli.conftest import Ran
 
 
 def test_a_large_model_is_predicted_for_a_chip_without_a_download(
@@ -22,6 +27,13 @@ def test_a_large_model_is_predicted_for_a_chip_without_a_download(
     assert off["tok_s"]["value"] == pytest.approx(49.9, rel=0.15)  # as published, Q8_0
     assert "each left out" in found["chip"]
     assert found["validation"] is None
+    speculative = [p for p in advice["prospects"] if p["gamma"]]
+    assert {p["draft"] for p in speculative} == {"qwen3.5-0.8b", "qwen3.5-2b", "qwen3.5-4b"}
+    for p in speculative:
+        assert p["tok_s"]["low"] < p["tok_s"]["value"] < p["tok_s"]["high"]
+        assert p["acceptance_assumed"] == (p["draft"] != "qwen3.5-0.8b")
+    assert "modelled" in advice["costs_source"]
+    assert len(found["chip_check"]["figures"]) == 9
 
 
 def test_the_text_says_off_is_among_the_choices_and_how_far_to_trust_it(
@@ -30,7 +42,7 @@ def test_the_text_says_off_is_among_the_choices_and_how_far_to_trust_it(
     monkeypatch.chdir(tmp_path)
     main(["advise", "tiny-moe", "--chip", "68 GB/s"])
     out = capsys.readouterr().out
-    for words in ("off", "decided by", "not checked", "not validated on that machine", "Next: "):
+    for words in ("off", "decided by", "not checked", "not measured", "public figures of other chips", "Next: "):
         assert words in out
 
 
@@ -62,6 +74,92 @@ def test_a_calibration_is_enough_for_advice(
         ("tiny-draft", 2),
         ("tiny-draft", 4),
     }
+
+
+@pytest.mark.heavy
+def test_own_trials_and_a_calibration_in_one_database_give_advice_on_every_gamma(
+    mlsd: Callable[..., Ran], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    one = ("--n-threads", "1", "--db", "study.sqlite")
+    ran = mlsd(
+        "run", "B", "--profile", "tiny", "--drafts", "tiny-draft", "--gamma", "1,2,4", "--prompts", "code,factual",
+        "--repeats", "2", "--n-predict", "64", *one,
+    )  # fmt: skip
+    assert ran.code == 0, ran.err
+    short = ("--budget-s", "20", "--precision", "10", "--widths", "1,2,3,5,9", "--no-coverage")
+    assert mlsd("calibrate", "tiny-moe", "--draft", "tiny-draft", *short, *one).code == 0
+    found = json.loads(mlsd("advise", "tiny-moe", "--gamma", "1,2,4,8", *one, "--json").out)
+    advice = found["advice"]
+    assert advice["costs_source"] == "calibration of this machine, scaled to its own trials"
+    rows = {(p["draft"], p["gamma"]): p for p in advice["prospects"]}
+    assert set(rows) == {(None, 0), *(("tiny-draft", gamma) for gamma in (1, 2, 4, 8))}
+    with Store.open(tmp_path / "study.sqlite", read_only=True) as store:
+        moe = {key for key, case in store.cases().items() if case.target.id == "tiny-moe"}
+        trials = [t.trial for t in store.trials() if t.trial.case_id in moe]
+    for (_, gamma), p in rows.items():
+        assert p["tok_s"]["low"] < p["tok_s"]["value"] < p["tok_s"]["high"]
+        measured = [t for t in trials if t.gamma == gamma]
+        if measured:  # as it was measured: the mean time of a token over all of them
+            seconds = sum(t.decode_ns or 0 for t in measured) / 1e9
+            assert p["tok_s"]["value"] == pytest.approx(sum(len(t.tokens) - 1 for t in measured) / seconds, rel=0.3)
+            rounds = [r for t in measured for r in t.rounds]
+            assert p["mgl"] == pytest.approx(sum(r.committed for r in rounds) / len(rounds), rel=0.02)
+        if gamma:
+            assert p["decided_by"] != "nothing"
+            assert p["break_even_alpha"] is None or 0 <= p["break_even_alpha"] <= 1
+    validation = found["validation"]
+    assert validation["n"] == 12  # three gammas on two prompts of two targets
+    assert validation["n_calibrated"] == 6
+    text = mlsd("advise", "tiny-moe", *one).out
+    for words in ("Checked on 12 stored configurations", "decided by", "off", "Acceptance of tiny-draft: "):
+        assert words in text
+
+
+@pytest.mark.heavy
+def test_a_user_without_any_download_learns_what_to_fetch(
+    mlsd: Callable[..., Ran], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    one = ("--n-threads", "1")
+    lost = mlsd("advise", "qwen3.5-4b-q4_0", *one)
+    assert "mlsd synth qwen3.5-4b --quant Q4_0 -o 4b.gguf" in lost.out + lost.err
+    if lost.code:  # the peak of this machine's memory is not known
+        assert lost.code == 2
+        assert "mlsd synth qwen3.5-0.8b" in lost.err
+    for shape, layers in (("qwen3.5-4b", 2), ("qwen3.5-0.8b", 2)):
+        assert mlsd("synth", shape, "--quant", "Q4_0", "--layers", layers, "-o", "m.gguf").code == 0
+        ran = mlsd("calibrate", "m.gguf", "--budget-s", "1.5", "--widths", "1,2,5", "--depth", "16", *one)
+        assert ran.code == 0, ran.err
+        Path("m.gguf").unlink()
+    found = json.loads(mlsd("advise", "qwen3.5-4b-q4_0", "--gamma", "1,4", *one, "--json").out)
+    advice = found["advice"]
+    assert advice["costs_source"] == "Q4_0, 2 of 32 layers timed on this machine, scaled to all"
+    assert "2 of 24 layers" in found["draft_sources"]["qwen3.5-0.8b"]
+    rows = {(p["draft"], p["gamma"]): p for p in advice["prospects"]}
+    assert set(rows) == {(None, 0), ("qwen3.5-0.8b", 1), ("qwen3.5-0.8b", 4)}
+    assert advice["best"]["gamma"] == 0  # acceptance of that pair is only assumed
+    for (_, gamma), p in rows.items():
+        assert p["acceptance_assumed"] == bool(gamma)
+        assert p["speedup"]["high"] <= (gamma + 1) * 3
+    files = {q["id"]: q for q in found["quants"]}
+    assert {"qwen3.5-4b-q8_0", "qwen3.5-4b-q4_k_m"} <= set(files)
+    assert all(q["off_tok_s"] is None for q in files.values())  # Q4_0 was timed, which is none of these
+    text = mlsd("advise", "qwen3.5-4b-q4_0", *one).out
+    for words in ("Files to fetch", "assumed: 45 to 89 %", "or accept", "Next: "):
+        assert words in text
+
+
+def test_databases_of_others_in_the_results_folder_are_left_out_with_a_word(
+    mlsd: Callable[..., Ran], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("results").mkdir()
+    with closing(sqlite3.connect("results/tune.sqlite")) as other:
+        other.execute("CREATE TABLE studies (id)")
+    ran = mlsd("advise", "qwen3.5-35b-a3b", "--chip", "M2 Ultra")
+    assert ran.code == 0
+    assert "results/tune.sqlite is left out" in ran.err
 
 
 @pytest.mark.parametrize(
