@@ -220,7 +220,9 @@ def _print_trial(stored: StoredTrial, case: Any, rounds: bool) -> None:
     made.add_row("prompt", cell(f"{case.prompt.key}, {case.n_predict} tokens to predict"))
     for name in trial.__struct_fields__:
         value = getattr(trial, name)
-        if name in ("case_id", "gamma", "tokens", "rounds", "text", "conditions", "losslessness") or value is None:
+        if name in ("case_id", "gamma", "tokens", "rounds", "text", "conditions", "losslessness", "earlier"):
+            continue
+        if value is None:
             continue
         label = name.removesuffix("_ns").removesuffix("_bytes").replace("_", " ")
         made.add_row(label, cell(_value(name, value)))
@@ -230,6 +232,8 @@ def _print_trial(stored: StoredTrial, case: Any, rounds: bool) -> None:
             known = {field: getattr(record, field) for field in record.__struct_fields__}
             text = ", ".join(f"{key} {_value(key, item)}" for key, item in known.items() if item is not None)
             made.add_row(name, cell(text))
+    for turn, answer in enumerate(trial.earlier, 1):
+        made.add_row(f"answer to turn {turn}", cell(answer[:200]))
     made.add_row("output", cell(f"{len(trial.tokens)} tokens: {(trial.text or '')[:200]}"))
     proposed, accepted = sum(r.proposed for r in trial.rounds), sum(r.accepted for r in trial.rounds)
     made.add_row("rounds", f"{len(trial.rounds)}, {accepted} of {proposed} proposed tokens accepted")

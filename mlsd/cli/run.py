@@ -70,11 +70,7 @@ def run(ctx: click.Context, /, suites: tuple[str, ...], as_json: bool, dry_run: 
 
         show_plan(plan, as_json=as_json)
         return
-    if not plan.groups:
-        _say_left_out(plan)
-        raise InputError(
-            f"Profile {profile.name} has no models for suite {', '.join(suites)}.", hint="See `mlsd plan`."
-        )
+    _refuse_empty(plan, profile, suites)
     path = options["db"] or default_database(profile.name)
     with machine_lock():
         check_database(path)
@@ -140,6 +136,14 @@ def _write_answers(
         missing = f", {file.n_missing} missing" if file.n_missing else ""
         note(f"{file.n_answered} answers{missing}: {file.path}")
     return list(written)
+
+
+def _refuse_empty(plan: Plan, profile: Profile, suites: tuple[str, ...]) -> None:
+    if not plan.groups:
+        _say_left_out(plan)
+        raise InputError(
+            f"Profile {profile.name} has no models for suite {', '.join(suites)}.", hint="See `mlsd plan`."
+        )
 
 
 def _measure_distances(plan: Plan, paths: dict[str, Path], store: Store, engine: EngineOptions) -> None:

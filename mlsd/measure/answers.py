@@ -2,8 +2,8 @@
 
 Layout: Xia et al. 2024 (arXiv 2401.07851), `model_answer/*.jsonl`: one object a question, `choices` one a repeat with
 lists over turns. `new_tokens` counts tokens of the output for plain decoding too. Our own fields stand under "mlsd".
-Unlike there, a later turn holds the plain arm's answers in every arm (`conversation`): greedy it is the same, and with a
-temperature only so do the arms of a pair see one prompt.
+Unlike there, a later turn holds the plain arm's answers in every arm (`conversation`): greedy it is the same, and with
+a temperature only so do the arms of a pair see one prompt.
 """
 
 from __future__ import annotations
