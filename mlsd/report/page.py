@@ -15,6 +15,7 @@ from mlsd.records import Record
 from mlsd.report import machine_pages, record_tables, result_tables, study_tables
 from mlsd.report.figures import STUDY_FIGURES
 from mlsd.report.methods import METHOD_TABLES
+from mlsd.report.passes import pass_table
 from mlsd.report.round_figures import ROUND_FIGURES
 from mlsd.report.sections import Section, of_tables, with_figures
 from mlsd.report.tables import Table
@@ -60,6 +61,7 @@ def _of_machine(study: Study) -> tuple[Section, ...]:
         of_tables("machine", "Machine and models", *_each(study, _MACHINE)),
         machine_pages.costs(study),
         machine_pages.experts(study),
+        of_tables("passes", "Parts of a pass", lambda: pass_table(study)),
     )
 
 

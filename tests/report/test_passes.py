@@ -21,7 +21,7 @@ from mlsd.report.page import build
 from mlsd.report.passes import pass_table
 from mlsd.report.study_tables import effect_cell, table_5
 from mlsd.report.tables import Table
-from tests.analysis.studies import DENSE, DRAFT, blocks, case, trial, write
+from tests.analysis.studies import DENSE, DRAFT, MACHINE, blocks, case, trial, write
 
 INPLACE = DrafterSpec(name="layer-skip", options={"mode": "inplace", "exit": 2})
 SYNC = DrafterSpec(name="layer-skip", options={"mode": "sync", "exit": 2})
@@ -144,6 +144,17 @@ def test_rounds_with_and_without_a_proposal_stand_apart(study: Study) -> None:
     pld = outcomes[outcomes["drafter"] == "pld"]
     assert float(with_["n"].text) == pld.loc[pld["proposed"] > 0, "rounds"].sum()
     assert float(without["n"].text) == pld.loc[pld["proposed"] == 0, "rounds"].sum()
+
+
+def test_a_database_of_breakdowns_alone_has_a_report_of_them(tmp_path: Path) -> None:
+    with Store.open(tmp_path / "b.sqlite") as store:
+        run = store.begin_run(MACHINE, {"command": "breakdown"}, seed=0)
+        store.add_models([DENSE])
+        store.add_shares(run, [shares()])
+        store.end_run(run)
+        made = build(read_study(store))
+    (table,) = (table for section in made.sections for table in section.tables if table.id == "pass-shares")
+    assert table.rows[0][0].text == "tiny-dense"
 
 
 def test_a_whole_report_of_such_a_study_is_made(study: Study) -> None:
