@@ -6,6 +6,7 @@ and widths in random order, so that heat and load are shared. The time budget bi
 
 from __future__ import annotations
 
+import collections
 import itertools
 import random
 import statistics
@@ -135,30 +136,33 @@ class Calibration:
         )
 
     def _repeat(self, repeat: int, rng: random.Random, budget: TimeBudget) -> list[CalibrationPoint]:
-        visits = self._first_visits() if repeat == 0 else self._all_visits(rng)
+        visits = collections.deque(self._first_visits() if repeat == 0 else self._all_visits(rng))
         timed: list[_Spans] = []
-        for visit in visits:
-            if timed and budget.is_over:
-                break
+        while visits and not (timed and budget.is_over):
+            share = budget.fraction(1 / len(visits)) if repeat == 0 else budget
+            visit = visits.popleft()
             first = not repeat and not timed
             if not first and not budget.has(self._fill_ns.get((visit.depth, not visit.widths), 0)):
                 continue  # another context may take less to fill
-            timed.append(
-                self._target_passes(repeat, visit, budget, first=first)
-                if visit.widths
-                else self._draft_steps(repeat, visit.depth, budget)
-            )
+            if not visit.widths:
+                timed.append(self._draft_steps(repeat, visit.depth, budget))
+                continue
+            spans, n_done = self._target_passes(repeat, visit, budget, share, first=first)
+            timed.append(spans)
+            if left := visit.widths[n_done:]:
+                visits.append(msgspec.structs.replace(visit, widths=left))
         return _points(timed, repeat)
 
     def _first_visits(self) -> list[_Visit]:
-        """A context for each width that matters most, the draft's after plain decoding; then all other widths."""
-        widths, depths = self._job.widths, self._job.depths
-        first = [width for width in _FIRST_WIDTHS if width in widths]
-        visits = [_Visit(depth=depth, widths=(width,)) for width in first for depth in depths]
+        """Every context, those of widths that matter most first, and in each that width first; the draft's second."""
+        depths, groups = self._job.depths, contexts(self._job.widths)
+        for group in groups:
+            group.sort(key=lambda width: (width not in _FIRST_WIDTHS, width))
+        groups.sort(key=lambda group: (group[0] not in _FIRST_WIDTHS, group[0]))
+        visits = [_Visit(depth=depth, widths=tuple(group)) for group in groups for depth in depths]
         if self.draft is not None:
             visits[len(depths) : len(depths)] = [_Visit(depth=depth, widths=()) for depth in depths]
-        rest = contexts([width for width in widths if width not in first])
-        return visits + [_Visit(depth=depth, widths=tuple(group)) for depth in depths for group in rest]
+        return visits
 
     def _all_visits(self, rng: random.Random) -> list[_Visit]:
         visits = []
@@ -170,9 +174,14 @@ class Calibration:
         rng.shuffle(visits)
         return visits
 
-    def _target_passes(self, repeat: int, visit: _Visit, budget: TimeBudget, *, first: bool) -> _Spans:
-        """One context as an arm with that gamma has it: prefill, then each width in a burst."""
-        job, widest = self._job, max(visit.widths)
+    def _target_passes(
+        self, repeat: int, visit: _Visit, budget: TimeBudget, share: TimeBudget, *, first: bool
+    ) -> tuple[_Spans, int]:
+        """One context as an arm with that gamma has it: prefill, then each width in a burst.
+
+        Also how many of the widths had their turn: those after the first only while the visit's share lasts.
+        """
+        job, widest, n_done = self._job, max(visit.widths), 0
         # Plain decoding rolls nothing back, so it needs no strategy.
         strategy = self._strategy(job.target, self.target, budget) if widest > 1 else None
         options = msgspec.structs.replace(
@@ -183,6 +192,9 @@ class Calibration:
                 strategy = "checkpoint"  # assumed, but this engine keeps no snapshots of this architecture
             bench, spans = self._bench(session, self.target, visit.depth, repeat, budget)
             for width in visit.widths if spans else ():
+                if n_done and share.is_over:
+                    break
+                n_done += 1
                 with self._ledger.entry("passes"):
                     spans += bench.burst("target_pass", width, budget.part(_BURST_SHARE), must=first)
                 if width > 1 and strategy is not None and self._has_rollback_time(budget):
@@ -192,7 +204,7 @@ class Calibration:
                 spans.append(bench.checkpoint())
         if first:
             self._t_one_ns = next((span.ns for span in spans if span.kind == "target_pass"), 0)
-        return model_key(job.target.ref.sha256, job.target.ref.id), spans
+        return (model_key(job.target.ref.sha256, job.target.ref.id), spans), n_done or len(visit.widths)
 
     def _draft_steps(self, repeat: int, depth: int, budget: TimeBudget) -> _Spans:
         job, draft = self._job, self.draft

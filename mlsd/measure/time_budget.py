@@ -37,6 +37,12 @@ class TimeBudget:
         left_ns = max(0, self._end_ns - self._clock.now_ns())
         return TimeBudget(self._clock, min(int(share * self.span_ns), left_ns))
 
+    def fraction(self, share: float) -> TimeBudget:
+        """A budget that begins now: `share` of what is left of this one."""
+        if self._end_ns is None:
+            return TimeBudget(self._clock)
+        return TimeBudget(self._clock, int(share * max(0, self._end_ns - self._clock.now_ns())))
+
 
 class Ledger:
     """What each part of a measurement took, in ns."""

@@ -21,6 +21,7 @@ def test_a_part_is_a_share_of_the_whole_and_ends_with_it() -> None:
     budget = TimeBudget(clock, 100)
     clock.advance(50)
     assert budget.part(0.3).span_ns == 30
+    assert budget.fraction(0.3).span_ns == 15
     assert budget.part(0.9).span_ns == 50
     clock.advance(80)
     assert budget.part(0.3).span_ns == 0
