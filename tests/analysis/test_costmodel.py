@@ -62,8 +62,8 @@ def test_break_even_acceptance_gives_a_speedup_of_one_or_none_can(
     gamma: int, t_one: float, t_draft: float, extra: float
 ) -> None:
     alpha = costmodel.break_even_alpha(gamma, t_one, t_draft, t_one + extra)
-    if alpha is None:
-        assert costmodel.speedup_measured(gamma + 1, t_one, t_draft, t_one + extra) < 1
+    if alpha is None:  # up to the last bit, which decides where full acceptance gives just 1
+        assert costmodel.speedup_measured(gamma + 1, t_one, t_draft, t_one + extra) < 1 + 1e-12
     else:
         committed = costmodel.expected_committed_iid(alpha, gamma)
         assert costmodel.speedup_measured(committed, t_one, t_draft, t_one + extra) == pytest.approx(1.0, rel=1e-6)

@@ -16,6 +16,7 @@ from mlsd.cli.tune import tune as command
 from mlsd.drafters import METHODS, method_module, resolve_spec, search_space
 from mlsd.drafters.options import Choice
 from mlsd.errors import InputError, UnsupportedError
+from mlsd.gguf_tools.shapes import TINY_ATTENTION
 from mlsd.measure.job import ModelFile
 from mlsd.measure.tune import (
     Setting,
@@ -30,6 +31,7 @@ from mlsd.measure.tune import (
 )
 from mlsd.prompts import load_prompt
 from mlsd.records import DrafterSpec, EngineOptions, ModelRef, Trial
+from tests.gguf_tools.adapters import write_adapter
 
 PLD = DrafterSpec(name="pld", options={"match": "first"})
 
@@ -103,8 +105,9 @@ def test_a_blocks_ratio_is_the_geometric_mean_over_its_prompts():
 
 
 @pytest.mark.parametrize("name", sorted(METHODS))
-def test_every_value_of_a_methods_space_is_an_option_it_takes(name: str):
-    required = {"rest": {"store": "shipped"}}.get(name, {})
+def test_every_value_of_a_methods_space_is_an_option_it_takes(name: str, tmp_path: Path):
+    write_adapter(tmp_path, TINY_ATTENTION["qwen2"])
+    required = {"rest": {"store": "shipped"}, "kangaroo": {"adapter": str(tmp_path)}}.get(name, {})
     given = DrafterSpec(name=name, options=required)  # type: ignore[arg-type]
     space = search_space(given)
     assert "gamma" in space
