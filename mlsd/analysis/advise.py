@@ -288,10 +288,11 @@ def advice(
     to_time: Sequence[ToTime] = (),
     fetch: Sequence[str] = (),
     fits: bool = True,
+    here: bool = True,
 ) -> Advice:
     """Choose, and say what to measure next. `known`: acceptance was measured on this target and workload.
 
-    A drafter whose acceptance nobody measured is never the choice. The last three as `next_steps` takes them.
+    A drafter whose acceptance nobody measured is never the choice. The last four as `next_steps` takes them.
     """
     certain = [p for p in found if not p.acceptance_assumed]
     if not certain:
@@ -309,6 +310,7 @@ def advice(
         to_time=to_time,
         fetch=fetch,
         fits=fits,
+        here=here,
     )
     return Advice(
         target=target,

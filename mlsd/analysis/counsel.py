@@ -19,6 +19,7 @@ from mlsd.manifest import load_manifest
 from mlsd.records import Record
 
 _WHOLE_BYTES = 3_000_000_000  # a synthetic model of this size is written whole, a larger one cut in depth
+_HIGH = 0.9  # acceptance of a token that no draft model of this family was seen to reach
 
 
 class Question(Record, frozen=True, kw_only=True):
@@ -88,9 +89,10 @@ def answer(question: Question, known: Known, place: Place | None) -> Counsel:
             found,
             plain,
             known=bool(own),
-            to_time=tuple(_to_time(target, plain, untimed, known, place)),
+            to_time=tuple(_to_time(target, plain, untimed if _can_pay(found) else {}, quants, known, place)),
             fetch=_fetch(target, plain, found, quants),
             fits=not quants or any(q.fits is not False for q in quants),
+            here=target.here,
         ),
         validation=validation,
         chip=check_chip(known) if plain.basis == "bandwidth" else None,
@@ -148,9 +150,14 @@ def _costs(
 
 
 def _to_time(
-    target: Subject, plain: CostRange, untimed: Mapping[Key, Subject | None], known: Known, place: Place | None
+    target: Subject,
+    plain: CostRange,
+    untimed: Mapping[Key, Subject | None],
+    quants: Sequence[QuantOutlook],
+    known: Known,
+    place: Place | None,
 ) -> list[ToTime]:
-    """Shapes to time: a target of which one depth was timed or none, and drafts of which nothing was."""
+    """Shapes to time: a target of which one depth was timed or none, the next file that fits, and untimed drafts."""
     if target.here or target.shape is None or plain.measured:
         return []
     if plain.basis == "bandwidth":
@@ -159,7 +166,18 @@ def _to_time(
     timed = shape_costs(known, place.environment_key, target.shape, target.quant)
     shallow = timed is not None and len(timed.depths) == 1 and timed.depths[0] < timed.n_layers
     found = _shapes_to_time(target, (), timed.depths if timed is not None else ()) if shallow else []
+    other = next(
+        (quant for q in quants if q.fits is not False and q.off_tok_s is None and (quant := shape_of(q.id)[1])), None
+    )
+    if other is not None:
+        found += _shapes_to_time(named(f"{target.shape.name}-{other}", other), ())
     return found + _shapes_to_time(None, untimed.values())
+
+
+def _can_pay(found: Sequence[Prospect]) -> bool:
+    """Whether some draft that was timed could break even; where the smallest cannot, no larger one will."""
+    speculative = [p for p in found if p.gamma]
+    return not speculative or any(p.break_even_alpha is not None and p.break_even_alpha < _HIGH for p in speculative)
 
 
 def _shapes_to_time(

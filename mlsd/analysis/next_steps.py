@@ -48,11 +48,12 @@ def next_steps(
     to_time: Sequence[ToTime] = (),
     fetch: Sequence[str] = (),
     fits: bool = True,
+    here: bool = True,
 ) -> Iterator[str]:
     """Steps in the order in which they tell most.
 
     `known`: acceptance was measured on this target and workload. `fetch`: ids of the models worth downloading. `fits`:
-    some file of the target fits into this machine's memory.
+    some file of the target fits into this machine's memory. `here`: it is on this machine.
     """
     draft = f" --draft {drafts[0]}" if drafts else ""
     yield from timing_commands(to_time)
@@ -65,6 +66,9 @@ def next_steps(
         return
     if fetch:
         yield f"mlsd models pull {' '.join(fetch)} && mlsd bench {fetch[0]} --draft {fetch[-1]}: real acceptance."
+        return
+    if not here:
+        yield "Acceptance comes from elsewhere: pull a target and a draft of `mlsd models list`, and bench them."
         return
     if not drafts and not known:
         yield f"No draft of {target} is known: mlsd bench {target} --draft MODEL, or --drafter pld."

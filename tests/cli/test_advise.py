@@ -146,7 +146,7 @@ def test_a_user_without_any_download_learns_what_to_fetch(
     assert {"qwen3.5-4b-q8_0", "qwen3.5-4b-q4_k_m"} <= set(files)
     assert all(q["off_tok_s"] is None for q in files.values())  # Q4_0 was timed, which is none of these
     text = mlsd("advise", "qwen3.5-4b-q4_0", *one).out
-    for words in ("Files to fetch", "assumed: 45 to 89 %", "or accept", "Next: "):
+    for words in ("Files to fetch", "assumed: 45 to 89 %", "or accept", "Next: mlsd synth qwen3.5-4b --quant Q8_0"):
         assert words in text
 
 
