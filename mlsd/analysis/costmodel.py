@@ -11,12 +11,16 @@ Mainardi, Sandikci, Vanschoren, "An Empirical Study of Speculative Decoding for 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TypeVar
 
 import numpy as np
+import numpy.typing as npt
 from scipy.optimize import brentq
 
 from mlsd.errors import AnalysisError
 from mlsd.records import Record
+
+X = TypeVar("X", float, npt.NDArray[np.float64])  # one case, or an array of them
 
 
 def expected_committed(alphas: Sequence[float]) -> float:
@@ -62,16 +66,17 @@ def mgl_from_acceptance(acceptance: float, proposed_per_round: float) -> float:
     return 1.0 + acceptance * proposed_per_round
 
 
-def speedup_classical(alpha: float, gamma: int, draft_cost: float) -> float:
+def speedup_classical(alpha: float, gamma: X, draft_cost: float) -> X:
     """Speedup when verifying costs one plain pass at any gamma (Leviathan et al., theorem 3.8).
 
     ``S = (1 - a^(g+1)) / ((1 - a)(c g + 1))``; `alpha` a: i.i.d. acceptance probability; `draft_cost` c: time of one
-    draft token / T(1); `gamma` g.
+    draft token / T(1); `gamma` g, a number or an array.
     """
-    return expected_committed_iid(alpha, gamma) / (draft_cost * gamma + 1.0)
+    committed = (1.0 - alpha ** (gamma + 1.0)) / (1.0 - alpha) if alpha < 1.0 else gamma + 1.0
+    return committed / (draft_cost * gamma + 1.0)
 
 
-def speedup_batch_published(gamma: int, t_seq: float, t_draft: float, t_verify: float) -> float:
+def speedup_batch_published(gamma: X, t_seq: float, t_draft: X, t_verify: X) -> X:
     """Speedup as the mixture-of-experts study defines it (its equation 2).
 
     ``S = g T_seq / (T_draft(g) + T_verify(g))``; `t_seq`: T(1); `t_draft`: all drafting of a round; `t_verify`: the
@@ -81,7 +86,7 @@ def speedup_batch_published(gamma: int, t_seq: float, t_draft: float, t_verify: 
     return gamma * t_seq / (t_draft + t_verify)
 
 
-def speedup_overhead(committed_per_round: float, draft_over_verify: float) -> float:
+def speedup_overhead(committed_per_round: X, draft_over_verify: X) -> X:
     """Speedup from MGL and drafting overhead (small-model study, equation 1): ``S = MGL / (1 + C_d / C_v)``.
 
     `draft_over_verify` is the time of all drafting of a round / the time of its verification, taken to cost one plain
@@ -90,9 +95,7 @@ def speedup_overhead(committed_per_round: float, draft_over_verify: float) -> fl
     return committed_per_round / (1.0 + draft_over_verify)
 
 
-def speedup_measured(
-    committed_per_round: float, t_one: float, t_draft: float, t_verify: float, t_rollback: float = 0.0
-) -> float:
+def speedup_measured(committed_per_round: X, t_one: float, t_draft: X, t_verify: X, t_rollback: float = 0.0) -> X:
     """Speedup from costs that were each measured (design of mlsd).
 
     ``S = E[committed] * T(1) / (T_draft(g) + T(g + 1) + T_rollback)``. `t_one`: T(1), one plain pass of the target;
@@ -114,11 +117,6 @@ def break_even_alpha(
     if needed > gamma + 1.0:
         return None
     return iid_alpha(max(needed, 1.0), gamma)
-
-
-def target_efficiency(t_one: float, t_verify: float) -> float:
-    """``T(1) / T(gamma + 1)``: 1 when verification is free, 1 / (gamma + 1) when it saves nothing (MoESD)."""
-    return t_one / t_verify
 
 
 def extrapolated_alphas(alphas: Sequence[float], gamma: int) -> list[float]:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from mlsd.analysis import curves
+from mlsd.analysis import costmodel, curves
 from mlsd.analysis.fit import Columns, Floats, Model, Parameter
 from mlsd.records import Record
 
@@ -195,23 +195,24 @@ def _line(x: Floats, y: Floats) -> tuple[float, float]:
 
 def classical() -> Model:
     """Leviathan's form with i.i.d. acceptance and free verification; column `gamma`."""
-
-    def predict(p: Mapping[str, float], columns: Columns) -> Floats:
-        gamma, alpha = columns["gamma"], min(p["alpha"], 1.0 - 1e-9)
-        return np.asarray((1 - alpha ** (gamma + 1)) / (1 - alpha) / (p["draft_cost"] * gamma + 1.0))
-
     return Model(
         "classical",
         "S = (1 - a^(g+1)) / ((1 - a)(c g + 1))",
         (Parameter("alpha", "", 0.0, 1.0), Parameter("draft_cost", "T(1)")),
         ("gamma",),
-        predict,
+        # Just under 1 a fit still sees which way acceptance should move.
+        lambda p, c: costmodel.speedup_classical(min(p["alpha"], 1.0 - 1e-9), c["gamma"], p["draft_cost"]),
         lambda c, y: {"alpha": 0.5, "draft_cost": 0.1},
     )
 
 
 def batch_published() -> Model:
     """The mixture-of-experts study's form: every proposed token counts as output; column `gamma`."""
+
+    def predict(p: Mapping[str, float], columns: Columns) -> Floats:
+        gamma = columns["gamma"]
+        cost = np.maximum(p["token_cost"] * gamma, 1e-12)  # the search may try a round that costs nothing
+        return costmodel.speedup_batch_published(gamma, 1.0, cost, np.full_like(gamma, p["pass_cost"]))
 
     def guess(columns: Columns, speedups: Floats) -> dict[str, float]:
         intercept, slope = _line(columns["gamma"], columns["gamma"] / speedups)
@@ -222,7 +223,7 @@ def batch_published() -> Model:
         "S = g / (pass_cost + token_cost g)",
         (Parameter("pass_cost", "T(1)"), Parameter("token_cost", "T(1)")),
         ("gamma",),
-        lambda p, c: c["gamma"] / np.maximum(p["pass_cost"] + p["token_cost"] * c["gamma"], 1e-12),
+        predict,
         guess,
     )
 
@@ -234,7 +235,7 @@ def overhead() -> Model:
         "S = MGL / (1 + c g)",
         (Parameter("draft_cost", "T(1)"),),
         ("gamma", "mgl"),
-        lambda p, c: c["mgl"] / (1.0 + p["draft_cost"] * c["gamma"]),
+        lambda p, c: costmodel.speedup_overhead(c["mgl"], p["draft_cost"] * c["gamma"]),
         lambda c, y: {"draft_cost": max(1e-3, float(np.median((c["mgl"] / y - 1) / c["gamma"])))},
     )
 
@@ -249,7 +250,7 @@ def measured_cost() -> Model:
         "S = MGL / (T_draft + T(g+1) + rest) T(1)",
         (Parameter("rest_cost", "T(1)"),),
         ("mgl", "draft_ratio", "verify_ratio"),
-        lambda p, c: c["mgl"] / (c["draft_ratio"] + c["verify_ratio"] + p["rest_cost"]),
+        lambda p, c: costmodel.speedup_measured(c["mgl"], 1.0, c["draft_ratio"], c["verify_ratio"], p["rest_cost"]),
         lambda c, y: {"rest_cost": max(1e-3, float(np.median(c["mgl"] / y - c["draft_ratio"] - c["verify_ratio"])))},
     )
 

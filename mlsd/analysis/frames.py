@@ -179,11 +179,6 @@ def coverage(store: Store) -> pd.DataFrame:
     return _frame(rows, COVERAGE)
 
 
-def facts_by_id(store: Store) -> dict[str, ModelFacts]:
-    """What the models' files say, by model id."""
-    return {facts.ref.id: facts for facts in store.models().values()}
-
-
 def key_of(facts: ModelFacts) -> str:
     """The key under which the store holds the passes and coverage of a model."""
     return model_key(facts.ref.sha256, facts.ref.id)

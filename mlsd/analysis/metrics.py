@@ -38,20 +38,6 @@ def one_machine(trials: pd.DataFrame) -> pd.DataFrame:
     return trials
 
 
-def one_setting(trials: pd.DataFrame) -> pd.DataFrame:
-    """The same frame. Raises AnalysisError when its trials differ in machine, target content, sampling or options."""
-    one_machine(trials)
-    mixed = trials.groupby("target")["comparable"].nunique()
-    for target, count in mixed[mixed > 1].items():
-        raise AnalysisError(
-            f"Trials of {target} differ in file hash, sampling or engine options ({count} kinds) and do not average.",
-            hint="Choose one by its column `comparable`.",
-        )
-    if trials["target"].nunique() > 1:
-        raise AnalysisError("Trials of different targets do not average.", hint="Choose one target.")
-    return trials
-
-
 # --- speedup ----------------------------------------------------------------------------------------------------
 
 
@@ -217,14 +203,6 @@ def baselines(trials: pd.DataFrame, by: Sequence[str] = ()) -> list[Throughput]:
             )
         )
     return found
-
-
-def mean_throughput(trials: pd.DataFrame) -> float:
-    """Mean decode tok/s of trials that may be averaged. Raises AnalysisError when they may not, or none is measured."""
-    speeds = one_setting(trials)["decode_tok_s"].dropna()
-    if speeds.empty:
-        raise AnalysisError("None of these trials measured a throughput.")
-    return float(speeds.mean())
 
 
 def time_split(trials: pd.DataFrame) -> pd.DataFrame:

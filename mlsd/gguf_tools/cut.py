@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Literal, get_args
+from typing import Literal
 
 from mlsd.errors import InputError, ModelFileError
 from mlsd.gguf_tools.read import trunk_layers
@@ -25,7 +25,6 @@ from mlsd.units import as_ranges
 # Parts of a hybrid to draft with. recurrent: attention adds nothing; recurrent-blocks: blocks with attention are left
 # out; attention: the recurrent mixers of parallel blocks add nothing.
 Component = Literal["recurrent", "recurrent-blocks", "attention"]
-COMPONENTS: tuple[str, ...] = get_args(Component)
 _INTERLEAVED = ("qwen35", "qwen35moe")  # a block has attention or a recurrent mixer
 
 

@@ -18,7 +18,7 @@ from mlsd.analysis.stats import Interval, paired_ratio
 from mlsd.errors import AnalysisError
 from mlsd.measure.store import Store
 from mlsd.records import Case, EngineOptions, Losslessness, Trial
-from tests.analysis.studies import DENSE, MACHINE, MOE, blocks, case, failed, trial, whole_study, write
+from tests.analysis.studies import MACHINE, MOE, blocks, case, failed, trial, whole_study, write
 
 Made = list[tuple[Case, Trial]]
 
@@ -120,27 +120,19 @@ def test_machines_refuse_to_mix(tmp_path: Path) -> None:
     write(path, blocks(MOE), msgspec.structs.replace(MACHINE, host="b" * 16))
     with Store.open(path, read_only=True) as store:
         frame = frames.trials(store)
-    for ask in (metrics.speedups, metrics.baselines, metrics.mean_throughput):
+    for ask in (metrics.speedups, metrics.baselines):
         with pytest.raises(AnalysisError, match="mixes 2 machines or builds"):
             ask(frame)
 
 
-def test_hashes_and_engine_options_refuse_to_mix(tmp_path: Path) -> None:
+def test_other_hashes_and_engine_options_are_averaged_apart(tmp_path: Path) -> None:
     plain = case(MOE, "code")
     again = msgspec.structs.replace(plain, target=msgspec.structs.replace(MOE.ref, sha256="d" * 64))
     threads = msgspec.structs.replace(plain, engine=EngineOptions(n_threads=2))
     for i, other in enumerate((again, threads)):
         made = [(plain, trial(plain, 1, 0, 0)), (other, trial(other, 2, 0, 0))]
         frame = frame_of(tmp_path / f"{i}.sqlite", made)
-        with pytest.raises(AnalysisError, match="do not average"):
-            metrics.mean_throughput(frame)
-        assert len(metrics.baselines(frame)) == 2  # each kind by itself
-
-
-def test_targets_refuse_to_mix(tmp_path: Path) -> None:
-    made = [(c, trial(c, 1, 0, 0)) for c in (case(MOE, "code"), case(DENSE, "code"))]
-    with pytest.raises(AnalysisError, match="different targets"):
-        metrics.mean_throughput(frame_of(tmp_path / "s.sqlite", made))
+        assert len(metrics.baselines(frame)) == 2
 
 
 def test_an_empty_study_is_a_clear_message(tmp_path: Path) -> None:

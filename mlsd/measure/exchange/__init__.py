@@ -17,7 +17,6 @@ from mlsd.measure.store import ALL, Store
 ExportFormat = Literal["csv", "parquet", "json", "study-csv", "llama-bench"]
 Content = Literal["trials", "rounds"]
 EXPORTS: tuple[ExportFormat, ...] = get_args(ExportFormat)
-IMPORTS: tuple[ImportFormat, ...] = get_args(ImportFormat)
 
 _WRITERS = {
     "csv": "mlsd.measure.exchange.delimited",
