@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from mlsd.gguf_tools.perturb import perturb
-from mlsd.gguf_tools.random_heads import write_random_dflash, write_random_eagle3
 from mlsd.gguf_tools.source import Source
 from tests.drafters.arena import Arena
+from tests.gguf_tools.random_heads import write_random_dflash, write_random_eagle3
 
 
 @pytest.fixture(scope="session")

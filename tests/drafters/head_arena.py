@@ -15,9 +15,9 @@ import numpy.typing as npt
 
 from mlsd.engine.drafter import Draft, Drafter, Outcome
 from mlsd.engine.tree import merge
-from mlsd.gguf_tools.random_heads import write_random_dflash, write_random_eagle3
 from mlsd.gguf_tools.source import Source
 from tests.drafters.arena import Arena
+from tests.gguf_tools.random_heads import write_random_dflash, write_random_eagle3
 
 TARGETS = ("llama", "qwen35", "qwen35moe")
 # The last of qwen35's layers is the row after its last block; llama's graph gives that out to no one.

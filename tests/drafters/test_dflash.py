@@ -20,11 +20,11 @@ from mlsd.engine.llama import LlamaSession
 from mlsd.engine.rollback import make_rollback
 from mlsd.engine.session import Logits
 from mlsd.errors import UnsupportedError
-from mlsd.gguf_tools.random_heads import write_random_dflash
 from mlsd.gguf_tools.source import Source
 from mlsd.records import DrafterSpec, ModelRef, Sampling
 from tests.drafters.arena import CLOCK, Arena, Run, prompt_of
 from tests.drafters.head_arena import BLOCK_LAYERS, N_VOCAB_DRAFT, TARGETS, Mixed, make_arena
+from tests.gguf_tools.random_heads import write_random_dflash
 
 N_PREDICT = 32
 LONGEST = {"dflash-markov": 5, "dflash-bonus": 6, "dflash-causal": 3, "dflash-selector": 5}

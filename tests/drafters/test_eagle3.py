@@ -22,11 +22,11 @@ from mlsd.engine.rollback import make_rollback
 from mlsd.engine.session import SessionOptions
 from mlsd.engine.tree import ROOT
 from mlsd.errors import InputError, MlsdError, UnsupportedError
-from mlsd.gguf_tools.random_heads import write_random_eagle3
 from mlsd.gguf_tools.source import Source
 from mlsd.records import DrafterSpec, ModelRef, Sampling
 from tests.drafters.arena import CLOCK, Arena, Run, prompt_of
 from tests.drafters.head_arena import EAGLE_LAYERS, N_VOCAB_DRAFT, TARGETS, Mixed, make_arena
+from tests.gguf_tools.random_heads import write_random_eagle3
 
 N_PREDICT = 32
 TREE = "eagle3-tree:depth=3,top_k=4,commit=redecode"

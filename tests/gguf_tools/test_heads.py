@@ -12,10 +12,10 @@ import pytest
 
 from mlsd.errors import MlsdError, ModelFileError, UnsupportedError
 from mlsd.gguf_tools.heads import Head, read_head
-from mlsd.gguf_tools.random_heads import write_random_dflash, write_random_eagle3
 from mlsd.gguf_tools.source import Source
 from mlsd.gguf_tools.storage import Stored
 from mlsd.gguf_tools.stream import new_gguf
+from tests.gguf_tools.random_heads import write_random_dflash, write_random_eagle3
 
 Data = Mapping[str, np.ndarray]
 

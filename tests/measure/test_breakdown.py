@@ -11,7 +11,6 @@ from mlsd.clock import MonotonicClock
 from mlsd.drafters import resolve_spec
 from mlsd.drafters.drafting import drafting_key
 from mlsd.errors import CapacityError, ModelFileError, PromptError
-from mlsd.gguf_tools.random_heads import write_random_dflash, write_random_eagle3
 from mlsd.gguf_tools.source import Source
 from mlsd.measure.breakdown import break_down
 from mlsd.measure.breakdown_run import profile_and_store
@@ -24,6 +23,7 @@ from mlsd.models import resolve_model
 from mlsd.prompts import load_prompt
 from mlsd.records import DrafterSpec, EngineOptions
 from mlsd.resources import asset_path
+from tests.gguf_tools.random_heads import write_random_dflash, write_random_eagle3
 
 SKIP = resolve_spec(DrafterSpec(name="layer-skip", options={"exit": 3}))
 
