@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 
 from mlsd.clock import MonotonicClock
+from mlsd.drafters.chain import Chain
 from mlsd.drafters.draft_model import DraftModel
 from mlsd.drafters.mtp import NextTokenDraft
 from mlsd.engine._native import ggml, library
@@ -28,7 +29,6 @@ from mlsd.engine.losslessness import judge
 from mlsd.engine.next_token import HiddenRowsSession, NextTokenHead
 from mlsd.engine.rollback import make_rollback
 from mlsd.engine.session import SessionOptions
-from mlsd.records import Sampling
 from mlsd.resources import asset_path
 
 FOLDER = asset_path("tiny")
@@ -225,7 +225,7 @@ def test_the_next_token_block_predicts_its_trunk_and_leaves_it_as_it_is(stored: 
     with (
         LlamaModel(path_of("tiny-dense-mtp"), load_mtp=True) as model,
         HiddenRowsSession(model, msgspec.structs.replace(GREEDY, hidden_rows=True)) as session,
-        closing(NextTokenDraft(session, NextTokenHead(session), clock, Sampling())) as drafter,
+        closing(NextTokenDraft(session, NextTokenHead(session), clock, Chain(clock))) as drafter,
         opened(path_of("tiny-dense"), LOGITS) as judging,
     ):
         rollback = make_rollback("snapshots", session)

@@ -6,7 +6,6 @@ on what methods count themselves (`Trial.stats`). Draws nothing.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,6 +13,7 @@ import pandas as pd
 
 from mlsd.analysis.frames import PARTS
 from mlsd.analysis.metrics import FELL_BACK, Speedup, speedups
+from mlsd.analysis.names import method_name
 from mlsd.analysis.round_split import RoundKind, RoundSum, inside_parts, round_kinds, stat_totals
 from mlsd.errors import AnalysisError
 from mlsd.records import Record
@@ -48,13 +48,6 @@ class TimingRow(Record, frozen=True, kw_only=True):
     found: RoundKind | None = None  # rounds with a proposal, for such methods
     not_found: RoundKind | None = None
     fell_back: str | None = None  # how a draft that should share the target's memory keeps its own instead
-
-
-def method_name(drafter: str, draft: str | None, options: str) -> str:
-    """A method as a reader names it: its draft where it has one, its options where they are not the defaults."""
-    values: dict[str, Any] = json.loads(options) if options else {}
-    listed = ", ".join(f"{key} {value}" for key, value in values.items())
-    return drafter + (f" {draft}" if draft else "") + (f" ({listed})" if listed else "")
 
 
 def task_trials(trials: pd.DataFrame) -> pd.DataFrame:

@@ -12,6 +12,7 @@ from typing import Any, Literal
 import pandas as pd
 
 from mlsd.analysis.frames import PARTS
+from mlsd.analysis.names import arm_name
 from mlsd.analysis.stats import Interval, paired_ratio
 from mlsd.errors import AnalysisError
 from mlsd.records import Record
@@ -79,9 +80,13 @@ class Speedup(Record, frozen=True, kw_only=True):
     @property
     def setting(self) -> str:
         """The arm in words: ``tiny-draft, gamma 4``."""
-        extra = "" if not self.options else f" {self.options}"
-        extra += "" if self.fell_back is None else " (not sync)"
-        return f"{self.draft or self.drafter}{extra}, gamma {self.gamma}"
+        return f"{self.name}, gamma {self.gamma}"
+
+    @property
+    def name(self) -> str:
+        """The method in words."""
+        extra = "" if self.fell_back is None else " (not sync)"
+        return arm_name(self.drafter, self.draft, self.options) + extra
 
 
 def pairs(trials: pd.DataFrame) -> pd.DataFrame:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 
 import pandas as pd
 
-from mlsd.analysis.methods_table import method_name
+from mlsd.analysis.names import method_name
 from mlsd.drafters.drafting import drafting_key
 from mlsd.errors import AnalysisError, InputError, UnsupportedError
 from mlsd.measure.rows import DraftDistance, TrialFilter, model_key

@@ -14,15 +14,16 @@ import numpy as np
 
 from mlsd.clock import Clock
 from mlsd.drafters import DrafterBench
-from mlsd.drafters.options import SMALL_MODEL_STUDY, Preset
+from mlsd.drafters.chain import Chain, Doubt
+from mlsd.drafters.options import SMALL_MODEL_STUDY, Preset, read_options
 from mlsd.engine.drafter import Draft, Outcome
 from mlsd.engine.rollback import Rollback, make_rollback
 from mlsd.engine.session import Session
-from mlsd.engine.verify import Probabilities, draw, probabilities
 from mlsd.engine.vocabulary import check_vocabularies
 from mlsd.errors import InputError
-from mlsd.records import DRAFT_MODEL, Sampling
+from mlsd.records import DRAFT_MODEL
 
+OPTIONS = Doubt
 # Draft lengths of "SpS" (for Llama-3.2-1B it names none).
 PRESETS = {
     "qwen2.5-1.5b": Preset(gamma=2, values={}, source=SMALL_MODEL_STUDY),
@@ -39,37 +40,27 @@ def make(bench: DrafterBench) -> DraftModel:
     if bench.draft_path is None:
         raise InputError("The draft-model method needs a draft.", hint="Name one with --draft.")
     strategy = bench.draft_rollback(bench.draft_path)
-    options = msgspec.structs.replace(bench.options, device_sampling=bench.sampling.greedy, max_outputs=1)
+    chain = Chain(bench.clock, bench.sampling, read_options(bench.spec, Doubt, PRESETS))
+    options = msgspec.structs.replace(bench.options, device_sampling=chain.on_device, max_outputs=1)
     session = bench.open_model(bench.draft_path).session(options)
     try:
         check_vocabularies(bench.target, session)
-        return DraftModel(session, make_rollback(strategy, session), bench.clock, sampling=bench.sampling)
+        return DraftModel(session, make_rollback(strategy, session), bench.clock, chain)
     except BaseException:
         session.close()
         raise
 
 
 class DraftModel:
-    """A chain of tokens from a draft session.
-
-    Greedy sampling needs a session that samples on the device; with a temperature the session must give logits.
-    """
+    """A chain of tokens from a draft session, which must give logits where the chain asks for them."""
 
     name = DRAFT_MODEL
 
-    def __init__(
-        self,
-        session: Session,
-        rollback: Rollback,
-        clock: Clock,
-        *,
-        sampling: Sampling | None = None,
-    ) -> None:
+    def __init__(self, session: Session, rollback: Rollback, clock: Clock, chain: Chain | None = None) -> None:
         self._session = session
         self._rollback = rollback
         self._clock = clock
-        self._sampling = sampling or Sampling()
-        self._rng = np.random.default_rng(0)
+        self._chain = chain or Chain(clock)
         self._context: list[int] = []
         self._drafted: tuple[int, ...] = ()
         self.rollback_name: str | None = rollback.name
@@ -80,7 +71,7 @@ class DraftModel:
     def begin(self, prompt: Sequence[int], rng: np.random.Generator) -> None:
         """Decode the prompt."""
         self._session.clear()
-        self._rng = rng
+        self._chain.begin(rng)
         self._context = list(prompt)
         self._drafted = ()
         self._n_steps = self._n_catch_up = 0
@@ -100,36 +91,15 @@ class DraftModel:
             self._rollback.mark()
         mark_ns = self._clock.now_ns() - started_ns
         self._rollback_ns += mark_ns
-        if self._sampling.greedy:
-            tokens, rows = self._chain_greedy(k), None
-        else:
-            tokens, rows = self._chain_sampled(k)
+        tokens, rows = self._chain.grow(k, self._session, self._forward)
         self._drafted = tokens
-        self._n_steps += len(tokens)
         return Draft(tokens=tokens, probabilities=rows, mark_ns=mark_ns)
 
     def _forward(self, tokens: Sequence[int]) -> None:
         started_ns = self._clock.now_ns()
         self._session.decode(tokens)
         self._forward_ns += self._clock.now_ns() - started_ns
-
-    def _chain_greedy(self, k: int) -> tuple[int, ...]:
-        session = self._session
-        tokens = session.greedy()
-        while len(tokens) < k:
-            self._forward(tokens[-1:])
-            tokens.append(session.greedy()[0])
-        return tuple(tokens)
-
-    def _chain_sampled(self, k: int) -> tuple[tuple[int, ...], Probabilities]:
-        session = self._session
-        rows = [probabilities(session.logits(), self._sampling)[0]]
-        tokens = [draw(rows[0], self._rng)]
-        while len(tokens) < k:
-            self._forward(tokens[-1:])
-            rows.append(probabilities(session.logits(), self._sampling)[0])
-            tokens.append(draw(rows[-1], self._rng))
-        return tuple(tokens), np.stack(rows)
+        self._n_steps += 1
 
     def observe(self, outcome: Outcome) -> None:
         """Forget rejected proposals; the newest committed tokens wait for the next catch-up."""
@@ -146,6 +116,7 @@ class DraftModel:
     def stats(self) -> dict[str, float]:
         """Draft passes and positions decoded to catch up; the time of all passes, and of marking and rewinding."""
         return {
+            **self._chain.stats(),
             "draft_steps": float(self._n_steps),
             "catch_up_rows": float(self._n_catch_up),
             "draft_forward_ns": float(self._forward_ns),

@@ -15,17 +15,19 @@ from pathlib import Path
 
 from mlsd.clock import Clock
 from mlsd.drafters import DrafterBench
+from mlsd.drafters.chain import Chain, Doubt
 from mlsd.drafters.head_chain import HeadChain
 from mlsd.drafters.head_files import check_head, check_rows, open_head, row_options
-from mlsd.drafters.options import Span
+from mlsd.drafters.options import Span, read_options
 from mlsd.engine.heads import EagleHead
 from mlsd.engine.layer_rows import LayerRowsSession
 from mlsd.engine.row_context import Hidden
 from mlsd.engine.session import SessionOptions
-from mlsd.records import DrafterSpec, Sampling
+from mlsd.records import DrafterSpec
 
 ARCHITECTURE = "eagle3"
 READS_TARGET = True
+OPTIONS = Doubt
 SPACE = {"gamma": Span(low=1, high=8)}
 
 
@@ -50,7 +52,8 @@ def make(bench: DrafterBench) -> Eagle3Draft:
     Raises: InputError without a head, UnsupportedError for one that does not fit, VocabularyError.
     """
     opened = open_head(bench, ARCHITECTURE)
-    return Eagle3Draft(opened.target, EagleHead(opened.model, opened.target), bench.clock, bench.sampling)
+    chain = Chain(bench.clock, bench.sampling, read_options(bench.spec, Doubt))
+    return Eagle3Draft(opened.target, EagleHead(opened.model, opened.target), bench.clock, chain)
 
 
 class Eagle3Draft(HeadChain):
@@ -59,8 +62,8 @@ class Eagle3Draft(HeadChain):
     name = "eagle3"
     n_ahead = 1
 
-    def __init__(self, target: LayerRowsSession, head: EagleHead, clock: Clock, sampling: Sampling) -> None:
-        super().__init__(head, clock, sampling)
+    def __init__(self, target: LayerRowsSession, head: EagleHead, clock: Clock, chain: Chain) -> None:
+        super().__init__(head, clock, chain)
         self._target, self._eagle = target, head
 
     def true_rows(self, first: int, end: int) -> Hidden:

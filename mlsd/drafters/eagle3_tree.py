@@ -15,6 +15,7 @@ from msgspec import Meta
 
 from mlsd.clock import Clock
 from mlsd.drafters import DrafterBench, eagle3
+from mlsd.drafters.chain import Chain
 from mlsd.drafters.draft_tree import PRESETS as PAPER
 from mlsd.drafters.eagle3 import ARCHITECTURE, Eagle3Draft
 from mlsd.drafters.expansion import expand
@@ -26,7 +27,7 @@ from mlsd.engine.heads import EagleHead
 from mlsd.engine.layer_rows import LayerRowsSession
 from mlsd.engine.session import Logits, SessionOptions
 from mlsd.errors import UnsupportedError
-from mlsd.records import DrafterSpec, Record, Sampling
+from mlsd.records import DrafterSpec, Record
 
 
 class Options(Record, frozen=True, kw_only=True):
@@ -74,7 +75,7 @@ def make(bench: DrafterBench) -> Eagle3Tree:
     own = read_options(bench.spec, Options, PRESETS)
     opened = open_head(bench, ARCHITECTURE)
     head = EagleHead(opened.model, opened.target, widest_level=own.top_k)
-    return Eagle3Tree(opened.target, head, bench.clock, bench.sampling, options=own, n_nodes=bench.gamma)
+    return Eagle3Tree(opened.target, head, bench.clock, options=own, n_nodes=bench.gamma)
 
 
 class Eagle3Tree(Eagle3Draft):
@@ -87,12 +88,12 @@ class Eagle3Tree(Eagle3Draft):
         target: LayerRowsSession,
         head: EagleHead,
         clock: Clock,
-        sampling: Sampling,
         *,
         options: Options,
         n_nodes: int,
     ) -> None:
-        super().__init__(target, head, clock, sampling)
+        # A tree is not drawn: its nodes are the likeliest, and the target's own draws choose among them.
+        super().__init__(target, head, clock, Chain(clock))
         self._options, self._n_nodes = options, n_nodes
         self._n_rows = self._draft_ns = 0
 
@@ -106,7 +107,6 @@ class Eagle3Tree(Eagle3Draft):
         own, now = self._options, self._clock.now_ns
         t0 = now()
         self._catch_up()
-        self._n_steps += 1
         first = self._eagle.logits()[0].copy()  # the levels' passes write over it
         tree = expand(first, self._grow, depth=min(k, own.depth), top_k=own.top_k, n_nodes=self._n_nodes)
         t1 = now()

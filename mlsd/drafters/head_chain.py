@@ -11,10 +11,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from mlsd.clock import Clock
+from mlsd.drafters.chain import Chain
 from mlsd.engine.drafter import Draft, Outcome
 from mlsd.engine.row_context import Hidden, RowContext
-from mlsd.engine.verify import Probabilities, draw, probabilities
-from mlsd.records import Sampling
 
 
 class HeadChain:
@@ -26,9 +25,8 @@ class HeadChain:
     # The head's position p holds token p + n_ahead, so the newest text is that much shorter there.
     n_ahead = 0
 
-    def __init__(self, head: RowContext, clock: Clock, sampling: Sampling) -> None:
-        self._head, self._clock, self._sampling = head, clock, sampling
-        self._rng = np.random.default_rng(0)
+    def __init__(self, head: RowContext, clock: Clock, chain: Chain) -> None:
+        self._head, self._clock, self._chain = head, clock, chain
         self._context: list[int] = []
         self._has_prompt = False
         self._n_steps = self._n_catch_up = self._catch_up_ns = self._forward_ns = 0
@@ -40,32 +38,30 @@ class HeadChain:
     def begin(self, prompt: Sequence[int], rng: np.random.Generator) -> None:
         """Forget the last text; the head reads the prompt when the target's rows of it are there, in `observe`."""
         self._head.clear()
-        self._rng = rng
+        self._chain.begin(rng)
         self._context = list(prompt)
         self._has_prompt = False
         self._n_steps = self._n_catch_up = self._catch_up_ns = self._forward_ns = 0
 
     def propose(self, k: int) -> Draft:
         """Up to `k` tokens, each from a pass of the head."""
-        head = self._head
-        tokens: list[int] = []
-        rows: list[Probabilities] = []
         self._catch_up()
-        while True:
-            tokens.append(self._pick(rows))
-            if len(tokens) >= k:
-                break
-            started_ns = self._clock.now_ns()
-            head.decode(tokens[-1:], head.hidden_row())
-            self._forward_ns += self._clock.now_ns() - started_ns
-        self._n_steps += k
-        return Draft(tokens=tuple(tokens), probabilities=np.stack(rows) if rows else None)
+        tokens, rows = self._chain.grow(k, self._head, self._step)
+        return Draft(tokens=tokens, probabilities=rows)
+
+    def _step(self, tokens: Sequence[int]) -> None:
+        """Read one proposal with the head's own row of the position before."""
+        started_ns = self._clock.now_ns()
+        self._head.decode(tokens, self._head.hidden_row())
+        self._forward_ns += self._clock.now_ns() - started_ns
+        self._n_steps += 1
 
     def _catch_up(self) -> None:
         """Read the newly committed tokens; the last one's outputs are kept."""
         started_ns = self._clock.now_ns()
         self._n_catch_up += self._read()
         self._catch_up_ns += self._clock.now_ns() - started_ns
+        self._n_steps += 1
 
     def _read(self, *, output: bool = True) -> int:
         """Read what is committed and not yet in the head's memory; returns its positions."""
@@ -73,12 +69,6 @@ class HeadChain:
         if end > first:
             self._head.decode(self._context[first + self.n_ahead :], self.true_rows(first, end), output=output)
         return max(0, end - first)
-
-    def _pick(self, rows: list[Probabilities]) -> int:
-        if self._sampling.greedy:
-            return int(self._head.logits()[0].argmax())
-        rows.append(probabilities(self._head.logits(), self._sampling)[0])
-        return draw(rows[-1], self._rng)
 
     def observe(self, outcome: Outcome) -> None:
         """Read the prompt after the first token; later forget the speculative positions, whose rows were its own."""
@@ -92,6 +82,7 @@ class HeadChain:
     def stats(self) -> dict[str, float]:
         """Passes of the head and their time, of which reading the committed tokens again is one part."""
         return {
+            **self._chain.stats(),
             "draft_steps": float(self._n_steps),
             "catch_up_rows": float(self._n_catch_up),
             "draft_forward_ns": float(self._catch_up_ns + self._forward_ns),

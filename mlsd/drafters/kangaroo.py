@@ -8,28 +8,24 @@ paper's verification goes on from the exit; here the target's pass computes its 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import msgspec
-import numpy as np
 from msgspec import Meta
 
-from mlsd.clock import Clock
 from mlsd.drafters import DrafterBench
+from mlsd.drafters.chain import Chain, Doubt, Probability
 from mlsd.drafters.draft_model import DraftModel
 from mlsd.drafters.options import SMALL_MODEL_STUDY, Choice, Preset, Span, read_options
-from mlsd.engine.rollback import Rollback, make_rollback
-from mlsd.engine.session import Logits, Session
-from mlsd.engine.verify import Probabilities, draw, probabilities
+from mlsd.engine.rollback import make_rollback
 from mlsd.errors import InputError
 from mlsd.gguf_tools.adapter import Adapter
 from mlsd.gguf_tools.draft_cache import cached_draft
 from mlsd.gguf_tools.kangaroo import compose
 from mlsd.gguf_tools.source import Source
 from mlsd.gguf_tools.surgery import write_edit
-from mlsd.records import DrafterSpec, OptionValue, Record, Sampling
+from mlsd.records import DrafterSpec, OptionValue, Record
 from mlsd.userdir import file_sha256
 
 
@@ -38,7 +34,7 @@ class Options(Record, frozen=True, kw_only=True):
 
     adapter: str  # folder with config.json and model.safetensors, or the path of the latter
     exit: Annotated[int, Meta(ge=1)] = 2  # the first so many blocks draft; what the adapter was trained behind
-    p_min: Annotated[float, Meta(ge=0, le=1)] = 0.6  # the draft ends behind a likeliest token below it (softmax)
+    p_min: Probability = 0.6  # the draft ends behind a likeliest token below it (softmax)
     content: str = ""  # what the adapter holds; filled in when the spec is resolved
 
 
@@ -95,13 +91,11 @@ def make(bench: DrafterBench) -> KangarooDraft:
     own = read_options(bench.spec, Options, PRESETS)
     path = composed_file(bench.target_path, own)
     strategy = bench.draft_rollback(path)
-    # Confidence is read from logits; without a threshold the device picks the tokens.
-    on_device = bench.sampling.greedy and own.p_min == 0
-    options = msgspec.structs.replace(bench.options, device_sampling=on_device, max_outputs=1)
+    chain = Chain(bench.clock, bench.sampling, Doubt(p_min=own.p_min, p_min_mode="include"))
+    options = msgspec.structs.replace(bench.options, device_sampling=chain.on_device, max_outputs=1)
     session = bench.open_model(path).session(options)
     try:
-        rollback = make_rollback(strategy, session)
-        return KangarooDraft(session, rollback, bench.clock, sampling=bench.sampling, p_min=own.p_min)
+        return KangarooDraft(session, make_rollback(strategy, session), bench.clock, chain)
     except BaseException:
         session.close()
         raise
@@ -125,60 +119,3 @@ class KangarooDraft(DraftModel):
     """A chain that ends behind the first token of which the draft is not sure enough; that token is still proposed."""
 
     name = "kangaroo"
-
-    def __init__(self, session: Session, rollback: Rollback, clock: Clock, *, sampling: Sampling, p_min: float) -> None:
-        super().__init__(session, rollback, clock, sampling=sampling)
-        self._p_min = p_min
-        self._n_stops = self._confidence_ns = 0
-
-    def begin(self, prompt: Sequence[int], rng: np.random.Generator) -> None:
-        """Decode the prompt."""
-        super().begin(prompt, rng)
-        self._n_stops = self._confidence_ns = 0
-
-    def _chain_greedy(self, k: int) -> tuple[int, ...]:
-        if self._p_min == 0:
-            return super()._chain_greedy(k)
-        session = self._session
-        tokens: list[int] = []
-        while True:
-            row = session.logits()[0]
-            tokens.append(int(row.argmax()))
-            if len(tokens) >= k or self._doubts(row):
-                return tuple(tokens)
-            self._forward(tokens[-1:])
-
-    def _chain_sampled(self, k: int) -> tuple[tuple[int, ...], Probabilities]:
-        if self._p_min == 0:
-            return super()._chain_sampled(k)
-        session = self._session
-        rows: list[Probabilities] = []
-        tokens: list[int] = []
-        while True:
-            row = session.logits()[0]
-            rows.append(probabilities(row[None], self._sampling)[0])
-            tokens.append(draw(rows[-1], self._rng))
-            # Doubt is in the row, not in the token drawn: which tokens are verified must not depend on the draw.
-            if len(tokens) >= k or self._doubts(row):
-                return tuple(tokens), np.stack(rows)
-            self._forward(tokens[-1:])
-
-    def _doubts(self, row: Logits) -> bool:
-        started_ns = self._clock.now_ns()
-        in_doubt = top_probability(row) < self._p_min
-        self._confidence_ns += self._clock.now_ns() - started_ns
-        self._n_stops += in_doubt
-        return in_doubt
-
-    def stats(self) -> dict[str, float]:
-        """Draft passes, drafts that ended in doubt, and the time of finding out."""
-        return {
-            **super().stats(),
-            "early_stops": float(self._n_stops),
-            "confidence_ns": float(self._confidence_ns),
-        }
-
-
-def top_probability(row: Logits) -> float:
-    """The largest probability of the softmax of a row of logits: 1 / sum(exp(logit - largest))."""
-    return float(1.0 / np.exp(row - row.max()).sum(dtype=np.float64))

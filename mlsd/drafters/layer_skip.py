@@ -18,7 +18,9 @@ from typing import Annotated, Literal, cast
 import msgspec
 from msgspec import Meta
 
+from mlsd.clock import Clock
 from mlsd.drafters import DrafterBench
+from mlsd.drafters.chain import Chain, Doubt, DoubtMode, Probability
 from mlsd.drafters.draft_model import DraftModel
 from mlsd.drafters.in_place import InPlaceDraft
 from mlsd.drafters.options import Choice, Preset, Span, read_options
@@ -49,6 +51,13 @@ class Options(Record, frozen=True, kw_only=True):
     exit_share: Annotated[float, Meta(gt=0, le=1)] | None = None  # the first blocks, as a share of all
     fraction: Annotated[float, Meta(gt=0, lt=1)] | None = None  # share of blocks left out, spread evenly
     component: Component | None = None  # only this part of a hybrid's blocks
+    p_min: Probability = 0.0  # a likeliest token below it (softmax) ends the draft, as in SWIFT (0.8); 0: none does
+    p_min_mode: DoubtMode = "include"  # that token is still proposed, or not
+
+    @property
+    def doubt(self) -> Doubt:
+        """When a draft ends early."""
+        return Doubt(p_min=self.p_min, p_min_mode=self.p_min_mode)
 
 
 OPTIONS = Options
@@ -88,16 +97,18 @@ class Cut(Record, frozen=True, kw_only=True):
 
 def target_options(options: SessionOptions, spec: DrafterSpec, gamma: int, rollback: str) -> SessionOptions:
     """A second sequence through which memory is read, or taps."""
-    mode = read_options(spec, Options, PRESETS).mode
-    if mode == "inplace":
-        return msgspec.structs.replace(options, tapped=True)
-    return msgspec.structs.replace(options, n_sequences=2) if mode == "sync" else options
+    own = read_options(spec, Options, PRESETS)
+    if own.mode == "inplace":
+        on_device = options.device_sampling and own.p_min == 0
+        return msgspec.structs.replace(options, tapped=True, device_sampling=on_device)
+    return msgspec.structs.replace(options, n_sequences=2) if own.mode == "sync" else options
 
 
 def drafting_part(spec: DrafterSpec) -> DrafterSpec:
-    """What of the spec decides which weights draft: the mode does not."""
+    """What of the spec decides which weights draft: mode and threshold do not."""
     options = msgspec.to_builtins(read_options(spec, Options, PRESETS))
-    chosen = {name: value for name, value in options.items() if name != "mode" and value is not None}
+    other = ("mode", "p_min", "p_min_mode")
+    chosen = {name: value for name, value in options.items() if name not in other and value is not None}
     return msgspec.structs.replace(spec, options=chosen)
 
 
@@ -121,16 +132,17 @@ def make(bench: DrafterBench) -> DraftModel | InPlaceDraft:
     """The draft in the mode of the spec; `sync` falls back to `own`, under a name that says so, where it cannot be."""
     options = read_options(bench.spec, Options, PRESETS)
     cut = plan(Source(bench.target_path), options)
+    chain = Chain(bench.clock, bench.sampling, options.doubt)
     if options.mode == "inplace":
         session, recurrent = cast(TappedSession, bench.target), bench.target_rollback != "trim"
-        return InPlaceDraft(session, skip_tap(cut), recurrent=recurrent, sampling=bench.sampling)
+        return InPlaceDraft(session, skip_tap(cut), chain, recurrent=recurrent)
     path = cut_file(cut)
     if options.mode == "sync":
         try:
-            return _synced(bench, cut, path)
+            return _synced(bench, cut, path, chain)
         except BlobError as error:
-            return _own(bench, path, not_synced=error.message)
-    return _own(bench, path)
+            return _own(bench, path, chain, not_synced=error.message)
+    return _own(bench, path, chain)
 
 
 def plan(source: Source, options: Options) -> Cut:
@@ -201,8 +213,10 @@ class OwnDraft(DraftModel):
 
     name = "layer-skip"
 
-    def __init__(self, session: LlamaSession, rollback: Rollback, bench: DrafterBench, not_synced: str | None) -> None:
-        super().__init__(session, rollback, bench.clock, sampling=bench.sampling)
+    def __init__(
+        self, session: LlamaSession, rollback: Rollback, clock: Clock, chain: Chain, not_synced: str | None
+    ) -> None:
+        super().__init__(session, rollback, clock, chain)
         self._fell_back = not_synced is not None
         if not_synced is not None:
             self.rollback_name = f"{rollback.name}, not sync: {not_synced}"
@@ -212,14 +226,14 @@ class OwnDraft(DraftModel):
         return {**super().stats(), **({"sync_fallback": 1.0} if self._fell_back else {})}
 
 
-def _own(bench: DrafterBench, path: Path, not_synced: str | None = None) -> OwnDraft:
+def _own(bench: DrafterBench, path: Path, chain: Chain, not_synced: str | None = None) -> OwnDraft:
     strategy = bench.draft_rollback(path)
-    session = _open(bench, path, n_sequences=1)
-    return OwnDraft(session, make_rollback(strategy, session), bench, not_synced)
+    session = _open(bench, path, chain, n_sequences=1)
+    return OwnDraft(session, make_rollback(strategy, session), bench.clock, chain, not_synced)
 
 
-def _synced(bench: DrafterBench, cut: Cut, path: Path) -> SyncedDraft:
-    session = _open(bench, path, n_sequences=2)
+def _synced(bench: DrafterBench, cut: Cut, path: Path, chain: Chain) -> SyncedDraft:
+    session = _open(bench, path, chain, n_sequences=2)
     try:
         target = cast(LlamaSession, bench.target)
         link = StateLink(target, session, link_plan(cut, has_axes=target.has_position_axes))
@@ -227,12 +241,12 @@ def _synced(bench: DrafterBench, cut: Cut, path: Path) -> SyncedDraft:
     except BaseException:
         session.close()
         raise
-    return SyncedDraft(session, link, bench.clock, sampling=bench.sampling)
+    return SyncedDraft(session, link, bench.clock, chain)
 
 
-def _open(bench: DrafterBench, path: Path, n_sequences: int) -> LlamaSession:
+def _open(bench: DrafterBench, path: Path, chain: Chain, n_sequences: int) -> LlamaSession:
     options = msgspec.structs.replace(
-        bench.options, device_sampling=bench.sampling.greedy, max_outputs=1, n_sequences=n_sequences
+        bench.options, device_sampling=chain.on_device, max_outputs=1, n_sequences=n_sequences
     )
     session: LlamaSession = bench.open_model(path).session(options)
     return session

@@ -14,16 +14,19 @@ import numpy as np
 
 from mlsd.clock import Clock
 from mlsd.drafters import DrafterBench
+from mlsd.drafters.chain import Chain, Doubt
 from mlsd.drafters.head_chain import HeadChain
+from mlsd.drafters.options import read_options
 from mlsd.engine.next_token import HiddenRowsSession, NextTokenHead
 from mlsd.engine.row_context import Hidden
 from mlsd.engine.session import SessionOptions
 from mlsd.errors import UnsupportedError
 from mlsd.gguf_tools.source import Source
-from mlsd.records import DrafterSpec, Sampling
+from mlsd.records import DrafterSpec
 
 ARCHITECTURES = ("qwen35", "qwen35moe")
 LOADS_NEXT_TOKEN_BLOCK = True
+OPTIONS = Doubt
 
 
 def target_options(options: SessionOptions, spec: DrafterSpec, gamma: int, rollback: str) -> SessionOptions:
@@ -56,7 +59,8 @@ def make(bench: DrafterBench) -> NextTokenDraft:
     """
     check_target(bench.spec, bench.target_path)
     target = cast(HiddenRowsSession, bench.target)
-    return NextTokenDraft(target, NextTokenHead(target), bench.clock, bench.sampling)
+    chain = Chain(bench.clock, bench.sampling, read_options(bench.spec, Doubt))
+    return NextTokenDraft(target, NextTokenHead(target), bench.clock, chain)
 
 
 class NextTokenDraft(HeadChain):
@@ -64,8 +68,8 @@ class NextTokenDraft(HeadChain):
 
     name = "mtp"
 
-    def __init__(self, target: HiddenRowsSession, head: NextTokenHead, clock: Clock, sampling: Sampling) -> None:
-        super().__init__(head, clock, sampling)
+    def __init__(self, target: HiddenRowsSession, head: NextTokenHead, clock: Clock, chain: Chain) -> None:
+        super().__init__(head, clock, chain)
         self._target = target
 
     def true_rows(self, first: int, end: int) -> Hidden:

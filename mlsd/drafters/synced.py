@@ -8,11 +8,11 @@ import msgspec
 import numpy as np
 
 from mlsd.clock import Clock
+from mlsd.drafters.chain import Chain
 from mlsd.drafters.draft_model import DraftModel
 from mlsd.engine.drafter import Draft
 from mlsd.engine.llama import LlamaSession
 from mlsd.engine.state_link import StateLink
-from mlsd.records import Sampling
 
 
 class SyncedDraft(DraftModel):
@@ -20,15 +20,15 @@ class SyncedDraft(DraftModel):
 
     name = "layer-skip"
 
-    def __init__(self, session: LlamaSession, link: StateLink, clock: Clock, *, sampling: Sampling) -> None:
-        super().__init__(session, _Replaced(), clock, sampling=sampling)
+    def __init__(self, session: LlamaSession, link: StateLink, clock: Clock, chain: Chain) -> None:
+        super().__init__(session, _Replaced(), clock, chain)
         self._link = link
         self._sync_ns = 0
 
     def begin(self, prompt: Sequence[int], rng: np.random.Generator) -> None:
         """Forget the last text; the target's memory of the prompt comes with the first proposal."""
         self._link.reset()
-        self._rng = rng
+        self._chain.begin(rng)
         self._context = list(prompt)
         self._drafted = ()
         self._n_steps = self._n_catch_up = self._forward_ns = self._sync_ns = 0

@@ -131,6 +131,10 @@ class RowContext:
         """Logits after the last position of the last pass, shape (1, n_vocab), valid until the next pass."""
         return self._logits(self._width - 1)[None]
 
+    def greedy(self) -> list[int]:
+        """The likeliest token after that position, alone."""
+        return [int(self.logits()[0].argmax())]
+
     def _logits(self, row: int) -> Logits:
         pointer = self._native.llama_get_logits_ith(self.handle, row)
         if not pointer:

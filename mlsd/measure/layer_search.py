@@ -21,6 +21,7 @@ import msgspec
 import numpy as np
 
 from mlsd.clock import MonotonicClock
+from mlsd.drafters.chain import Chain
 from mlsd.drafters.in_place import InPlaceDraft
 from mlsd.engine.decode import GenerationLimits, generate
 from mlsd.engine.drafter import NoDrafter
@@ -36,7 +37,6 @@ from mlsd.measure.conf_layers import module_confidence, select
 from mlsd.measure.job import LayerSearchJob, LayersFound
 from mlsd.measure.perplexity import log_softmax
 from mlsd.measure.rig import session_options
-from mlsd.records import Sampling
 
 _TRIED_A_STEP = 4
 _LEAST_PROMPT = 8
@@ -217,8 +217,9 @@ class _Lab:
         """Accepted / proposed over real rounds after `prompt`, the draft reading the model's own memory."""
         session = self._session
         self.n_candidates += 1
-        drafter = InPlaceDraft(session, SkipTap(skipped), recurrent=self._recurrent, sampling=Sampling())
+        clock = MonotonicClock()
+        drafter = InPlaceDraft(session, SkipTap(skipped), Chain(clock), recurrent=self._recurrent)
         limits = GenerationLimits(n_predict=n_predict, gamma=self._job.gamma)
-        result = generate(session, drafter, make_rollback(self._strategy, session), prompt, limits, MonotonicClock())
+        result = generate(session, drafter, make_rollback(self._strategy, session), prompt, limits, clock)
         proposed = sum(r.proposed for r in result.rounds)
         return sum(r.accepted for r in result.rounds) / proposed if proposed else 0.0

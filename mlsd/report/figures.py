@@ -41,7 +41,7 @@ def _main_suites(study: Study) -> list[Speedup]:
 
 
 def _label(arm: Speedup) -> str:
-    return f"{arm.target} + {arm.draft or arm.drafter}"
+    return f"{arm.target} + {arm.name}"
 
 
 def _counterparts(study: Study) -> dict[str, int]:
@@ -232,9 +232,8 @@ def _lines(arms: Iterable[Speedup]) -> dict[tuple[str, str], list[Speedup]]:
     """Arms of one target and drafter, in order of gamma."""
     lines: dict[tuple[str, str], list[Speedup]] = {}
     for arm in sorted(arms, key=lambda a: a.gamma):
-        extra = f" {arm.options}" if arm.options else ""
         suite = "" if arm.suite in (None, "B", "D") else f", suite {arm.suite}"
-        lines.setdefault((arm.target, f"{_label(arm)}{extra}{suite}"), []).append(arm)
+        lines.setdefault((arm.target, f"{_label(arm)}{suite}"), []).append(arm)
     return lines
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from mlsd.analysis.methods_table import MethodRow, TimingRow, methods_by_kind, timing
+from mlsd.analysis.methods_words import sentences
 from mlsd.analysis.metrics import Speedup
 from mlsd.analysis.predictors import predictions
 from mlsd.analysis.stats import Interval
-from mlsd.analysis.study import Study
+from mlsd.analysis.study import Study, attempt
 from mlsd.measure.pass_shares import PassShares
 from mlsd.report.passes import pass_table, share_cell
 from mlsd.report.tables import Cell, Head, Table, Tone, head, interval, name, number, percent, text
@@ -16,6 +17,12 @@ from mlsd.tasks import KINDS
 
 _RATIO = "metrics.speedups: geometric mean over blocks of SD / AR decode tok/s"
 _PARTS = ("draft", "verify", "rollback", "sample", "other")
+
+
+def reasons(study: Study) -> tuple[str, ...]:
+    """Why each method pays or does not, in sentences. Raises: AnalysisError without tasks."""
+    curves, _ = attempt(lambda: study.machine.curves)
+    return sentences(timing(study.trials, study.stats, study.outcomes), curves or {}, study.source)
 
 
 def speedup_table(study: Study) -> Table:

@@ -8,13 +8,14 @@ from __future__ import annotations
 import datetime
 from collections.abc import Callable, Sequence
 
+import msgspec
+
 from mlsd import __version__
 from mlsd.analysis.answer import Advice, advise, by_target, first_line
-from mlsd.analysis.study import Study
+from mlsd.analysis.study import Study, attempt
 from mlsd.records import Record
-from mlsd.report import machine_pages, record_tables, result_tables, study_tables
+from mlsd.report import machine_pages, methods, record_tables, result_tables, study_tables
 from mlsd.report.figures import STUDY_FIGURES
-from mlsd.report.methods import METHOD_TABLES
 from mlsd.report.passes import pass_table
 from mlsd.report.round_figures import ROUND_FIGURES
 from mlsd.report.sections import Section, of_tables, with_figures
@@ -74,7 +75,7 @@ def _of_trials(study: Study, advices: list[Advice]) -> tuple[Section, ...]:
             of_tables("study", "The study's tables, ours beside them", *_each(study, _STUDY)), study, STUDY_FIGURES
         ),
         of_tables("results", "All settings", lambda: result_tables.speedup_table(study.by_workload)),
-        of_tables("methods", "Drafting methods by task", *_each(study, METHOD_TABLES)),
+        _methods(study),
         machine_pages.costs(study),
         machine_pages.experts(study),
         with_figures(of_tables("fits", "Cost models and fits", *_each(study, _FITS)), study, ROUND_FIGURES),
@@ -86,13 +87,13 @@ def _of_trials(study: Study, advices: list[Advice]) -> tuple[Section, ...]:
 
 def _answer(advices: list[Advice]) -> Section:
     section = of_tables("answer", "Which setting to use", lambda: result_tables.advice_table(advices))
-    return Section(
-        id=section.id,
-        title=section.title,
-        text=tuple(by_target(advices)),
-        tables=section.tables,
-        missing=section.missing,
-    )
+    return msgspec.structs.replace(section, text=tuple(by_target(advices)))
+
+
+def _methods(study: Study) -> Section:
+    section = of_tables("methods", "Drafting methods by task", *_each(study, methods.METHOD_TABLES))
+    said, _ = attempt(lambda: methods.reasons(study))
+    return msgspec.structs.replace(section, text=(*(said or ()), *section.text))
 
 
 _MACHINE = [record_tables.environment_table, record_tables.models_table]

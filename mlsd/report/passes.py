@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mlsd.analysis.methods_table import method_name
+from mlsd.analysis.names import method_name
 from mlsd.analysis.study import Study
 from mlsd.drafters.drafting import drafting_key
 from mlsd.engine.parts import PARTS, Part

@@ -192,7 +192,7 @@ def _arm_cells(arm: Speedup | None, gamma: int) -> tuple[Cell, ...]:
         return (blank, blank, number(gamma, 0), blank, blank, effect_cell(None), blank, blank)
     ratio = interval(arm.ratio, 2, "x", EFFECT_TONES[arm.effect]) if arm.ratio else text(None)
     return (
-        text(_pair_words(arm), note=arm.fell_back or ""),
+        text(f"{arm.target} + {arm.name}", note=arm.fell_back or ""),
         text(arm.suite),
         number(arm.gamma, 0),
         number(arm.decode_tok_s, 1),
@@ -201,11 +201,6 @@ def _arm_cells(arm: Speedup | None, gamma: int) -> tuple[Cell, ...]:
         percent(arm.acceptance_rate),
         number(arm.mgl, 2),
     )
-
-
-def _pair_words(arm: Speedup) -> str:
-    words = f"{arm.target} + {arm.draft or arm.drafter}{' ' + arm.options if arm.options else ''}"
-    return words if arm.fell_back is None else f"{words} (not sync)"
 
 
 def table_6(study: Study) -> Table:

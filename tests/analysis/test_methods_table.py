@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from mlsd.analysis.methods_table import method_name, methods_by_kind, timing
+from mlsd.analysis.methods_table import methods_by_kind, timing
 from mlsd.analysis.study import Study, read_study
 from mlsd.errors import AnalysisError
 from mlsd.measure.store import Store
@@ -100,8 +100,3 @@ def test_a_study_without_tasks_says_how_to_measure_them(tmp_path: Path) -> None:
         found = read_study(store)
     with pytest.raises(AnalysisError, match="mlsd run E"):
         methods_by_kind(found.trials)
-
-
-def test_a_method_is_named_by_its_draft_and_its_options() -> None:
-    assert method_name("pld", None, "") == "pld"
-    assert method_name("draft-model", "small", '{"top_k":4}') == "draft-model small (top_k 4)"

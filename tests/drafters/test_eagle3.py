@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from mlsd.drafters import check_target, target_options
+from mlsd.drafters.chain import Chain
 from mlsd.drafters.drafting import drafting_key
 from mlsd.drafters.eagle3 import Eagle3Draft
 from mlsd.engine.decode import Generation, GenerationLimits, generate
@@ -94,7 +95,7 @@ def test_the_first_proposal_of_every_round_is_that_of_a_run_from_scratch(heads: 
     gamma, model, head = 5, heads.model(name), heads.model(f"{name}-eagle3")
     with heads.opened(name, "eagle3", gamma, draft=f"{name}-eagle3") as (session, drafter):
         assert isinstance(session, LayerRowsSession)
-        with closing(FirstRows(session, EagleHead(head, session), CLOCK, Sampling())) as watched:
+        with closing(FirstRows(session, EagleHead(head, session), CLOCK, Chain(CLOCK))) as watched:
             result, mixed = mixed_run(heads, name, session, watched, gamma)
         options = msgspec.structs.replace(session.options, n_snapshots=0)
         drafter.close()

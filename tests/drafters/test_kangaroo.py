@@ -12,7 +12,7 @@ import pytest
 
 from mlsd.drafters import check_target, preset_gamma, resolve_spec
 from mlsd.drafters.drafting import drafting_file, drafting_key
-from mlsd.drafters.kangaroo import Options, composed_file, top_probability
+from mlsd.drafters.kangaroo import Options, composed_file
 from mlsd.drafters.options import read_options
 from mlsd.engine.drafter import Outcome
 from mlsd.engine.session import SessionOptions
@@ -136,7 +136,7 @@ def test_a_draft_without_a_threshold_is_as_long_as_it_may_be(arena: Arena, adapt
     assert all(
         r.proposed in (5, N_PREDICT - 1 - done) for r, done in zip(run.generation.rounds, committed(run), strict=True)
     )
-    assert run.stats["early_stops"] == 0
+    assert "early_stops" not in run.stats
     sure = arena.run("llama", method.replace("p_min=0", "p_min=1"), 5, prompt_of(1), N_PREDICT)
     assert {r.proposed for r in sure.generation.rounds} <= {0, 1}
 
@@ -154,11 +154,6 @@ def test_sampled_drafts_end_in_doubt_and_are_accepted_by_their_distributions(
     assert len(run.tokens) == N_PREDICT
     assert 0 < run.accepted < run.proposed
     assert 0 < run.stats["early_stops"] <= len(run.generation.rounds)
-
-
-def test_the_largest_probability_is_that_of_the_softmax() -> None:
-    row = np.random.default_rng(1).normal(size=400).astype(np.float32) * 5
-    assert top_probability(row) == pytest.approx(float(probabilities(row[None], Sampling(temperature=1.0)).max()))
 
 
 # --- options ----------------------------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ import numpy.typing as npt
 import pytest
 
 from mlsd.drafters import check_target
+from mlsd.drafters.chain import Chain
 from mlsd.drafters.mtp import NextTokenDraft
 from mlsd.engine.decode import GenerationLimits, generate
 from mlsd.engine.drafter import Draft
@@ -71,18 +72,15 @@ class Mixed(NextTokenDraft):
         self.n_prompt = len(prompt)
 
     def propose(self, k: int) -> Draft:
-        self._fresh = True
         draft = super().propose(k)
         n_true = len(self.first) % (k + 1)
         n_known = len(self._context) - self.n_prompt
         true = tuple(self.oracle[n_known : n_known + n_true])
         return msgspec.structs.replace(draft, tokens=(*true, *draft.tokens[len(true) :]))
 
-    def _pick(self, rows: list[npt.NDArray[np.float64]]) -> int:
-        if self._fresh:
-            self.first.append((tuple(self._context), self._head.logits()[0].copy()))
-            self._fresh = False
-        return super()._pick(rows)
+    def _catch_up(self) -> None:
+        super()._catch_up()
+        self.first.append((tuple(self._context), self._head.logits()[0].copy()))
 
 
 def test_the_first_proposal_of_every_round_is_that_of_a_run_from_scratch(blocks: MtpArena) -> None:
@@ -94,7 +92,7 @@ def test_the_first_proposal_of_every_round_is_that_of_a_run_from_scratch(blocks:
     model = blocks.model("qwen35")
     with model.session(options) as session:
         assert isinstance(session, HiddenRowsSession)
-        with closing(Mixed(session, NextTokenHead(session), CLOCK, Sampling())) as drafter:
+        with closing(Mixed(session, NextTokenHead(session), CLOCK, Chain(CLOCK))) as drafter:
             drafter.oracle = plain
             limits = GenerationLimits(n_predict=N_PREDICT, gamma=gamma)
             result = generate(session, drafter, make_rollback("snapshots", session), prompt, limits, CLOCK)

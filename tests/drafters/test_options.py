@@ -17,7 +17,12 @@ from mlsd.errors import InputError, UnsupportedError
         ("pld:ngram=big", "pld: ngram='big': Expected `int`, got `str`"),
         ("pld:match=middle", "pld: match='middle': Invalid enum value 'middle'"),
         ("pld:preset=gpt", "pld has no preset 'gpt'. Choose one of qwen2.5-1.5b, smollm2"),
-        ("draft-model:depth=3", "draft-model has no option 'depth'. draft-model takes no options"),
+        (
+            "draft-model:depth=3",
+            "draft-model has no option 'depth'. Options of draft-model, with their defaults: p_min (0.0)",
+        ),
+        ("draft-model:p_min=2", "draft-model: p_min=2: Expected `float` <= 1"),
+        ("dflash:depth=3", "dflash has no option 'depth'. dflash takes no options"),
         ("mtp:preset=x", "mtp has no preset 'x'. mtp has no presets"),
     ],
 )

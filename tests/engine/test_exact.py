@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from scipy.stats import chi2
 
 from mlsd.clock import MonotonicClock
+from mlsd.drafters.chain import Chain
 from mlsd.drafters.draft_model import DraftModel
 from mlsd.engine.decode import Generation, GenerationLimits, generate
 from mlsd.engine.drafter import Draft, NoDrafter, Outcome
@@ -244,7 +245,7 @@ def test_sampling_keeps_the_targets_distribution(bench: Bench) -> None:
     narrow = SessionOptions(n_ctx=256, n_threads=1, device_sampling=False)
     target, draft = bench.model("llama"), bench.model("llama-noise01")
     with target.session(wide) as session, draft.session(narrow) as second:
-        drafter = DraftModel(second, make_rollback("trim", second), CLOCK, sampling=sampling)
+        drafter = DraftModel(second, make_rollback("trim", second), CLOCK, Chain(CLOCK, sampling))
         drafters = {"ar": NoDrafter(), "sd": drafter}
         draws: dict[str, list[int]] = {"ar": [], "sd": []}
         accepted = 0

@@ -91,7 +91,7 @@ def test_tables_hold_what_was_counted_and_timed(study: Study, page: Page) -> Non
 
 
 def test_a_database_of_calibrations_alone_is_a_report_of_the_machine(page: Page) -> None:
-    assert [section.id for section in page.sections] == ["machine", "costs", "experts"]
+    assert [section.id for section in page.sections] == ["machine", "costs", "experts", "passes"]
     assert "no setting to choose" in page.answer
     assert "mlsd run B --db c.sqlite" in page.summary
     for form in (html.render(page), markdown.render(page)):

@@ -1,0 +1,109 @@
+"""Chains of draft tokens: how they grow, and where doubt ends them; whatever it does, the output stays the target's."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mlsd.clock import FakeClock
+from mlsd.drafters.chain import Chain, Doubt, top_probability
+from mlsd.engine.session import Logits
+from mlsd.engine.verify import probabilities
+from mlsd.records import Sampling
+from tests.drafters.arena import Arena, prompt_of
+
+
+class Table:
+    """A predictor that is a list of rows, one after another."""
+
+    def __init__(self, confidences: Sequence[float]) -> None:
+        self._rows = [np.log(np.array([[p, 1 - p - 1e-9, 1e-9]], dtype=np.float32)) for p in confidences]
+        self.forwarded: list[int] = []
+
+    def logits(self) -> Logits:
+        return self._rows[len(self.forwarded)]
+
+    def greedy(self) -> list[int]:
+        return [int(self.logits()[0].argmax())]
+
+    def forward(self, tokens: Sequence[int]) -> None:
+        self.forwarded += tokens
+
+
+def grown(confidences: Sequence[float], k: int, **doubt: object) -> tuple[int, Table, dict[str, float]]:
+    chain, table = Chain(FakeClock(), doubt=Doubt(**doubt)), Table(confidences)  # type: ignore[arg-type]
+    chain.begin(np.random.default_rng(0))
+    tokens, rows = chain.grow(k, table, table.forward)
+    assert rows is None and table.forwarded == list(tokens[: len(table.forwarded)])
+    return len(tokens), table, chain.stats()
+
+
+CONFIDENCES = st.lists(st.floats(0.51, 0.99), min_size=8, max_size=8)
+
+
+@given(confidences=CONFIDENCES, k=st.integers(0, 8), p_min=st.floats(0.5, 1.0))
+def test_a_chain_ends_at_the_first_doubt_with_the_doubtful_token_or_without(
+    confidences: list[float], k: int, p_min: float
+) -> None:
+    sure = next((i for i, p in enumerate(np.float32(confidences)) if p < p_min - 1e-6), 8)
+    near = [i for i, p in enumerate(np.float32(confidences)) if abs(p - p_min) <= 1e-6]
+    if near:
+        return
+    n_dropped, _, _ = grown(confidences, k, p_min=p_min, p_min_mode="drop")
+    n_included, table, stats = grown(confidences, k, p_min=p_min, p_min_mode="include")
+    assert (n_dropped, n_included) == (min(k, sure), min(k, sure + 1))
+    assert len(table.forwarded) == max(0, n_included - 1)  # nothing is computed that no proposal needs
+    assert stats["early_stops"] == (n_included < k)
+
+
+def test_without_a_threshold_tokens_may_be_picked_on_the_device_and_nothing_is_counted() -> None:
+    assert Chain(FakeClock()).on_device
+    assert not Chain(FakeClock(), doubt=Doubt(p_min=0.5)).on_device
+    assert not Chain(FakeClock(), Sampling(temperature=0.7)).on_device
+    assert grown([0.6] * 4, 4)[2] == {}
+
+
+def test_drawn_tokens_come_with_the_distributions_they_were_drawn_from() -> None:
+    sampling = Sampling(temperature=1.0)
+    chain, table = Chain(FakeClock(), sampling, Doubt(p_min=0.7, p_min_mode="include")), Table([0.9, 0.8, 0.6, 0.9])
+    chain.begin(np.random.default_rng(0))
+    tokens, rows = chain.grow(4, table, table.forward)
+    assert rows is not None and rows.shape == (3, 3) and len(tokens) == 3
+    np.testing.assert_allclose(rows[:, 0], [0.9, 0.8, 0.6], rtol=1e-5)
+
+
+def test_the_largest_probability_is_that_of_the_softmax() -> None:
+    row = np.random.default_rng(1).normal(size=400).astype(np.float32) * 5
+    assert top_probability(row) == pytest.approx(float(probabilities(row[None], Sampling(temperature=1.0)).max()))
+
+
+# --- on models ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", ["include", "drop"])
+@pytest.mark.parametrize("name", ["llama", "qwen35", "falcon-h1"])
+def test_a_doubting_draft_model_keeps_the_output_and_shortens_drafts(arena: Arena, name: str, mode: str) -> None:
+    prompt, draft = prompt_of(2), f"{name}-noise01"
+    whole = arena.run(name, "draft-model", 6, prompt, 40, draft=draft)
+    short = arena.run(name, f"draft-model:p_min=0.15,p_min_mode={mode}", 6, prompt, 40, draft=draft)
+    arena.assert_exact(name, prompt, short)
+    assert short.tokens == whole.tokens
+    assert short.proposed < whole.proposed
+    assert short.stats["early_stops"] > 0
+    n_empty = sum(r.proposed == 0 for r in short.generation.rounds)  # of which one may have had no room
+    assert n_empty > 1 if mode == "drop" else n_empty <= 1
+
+
+@pytest.mark.parametrize("name", ["llama", "qwen35", "qwen35moe", "falcon-h1"])
+def test_a_doubting_cut_accepts_the_same_in_place_and_in_a_file_of_its_own(arena: Arena, name: str) -> None:
+    counts = {}
+    for mode in ("sync", "inplace"):
+        run = arena.run(name, f"layer-skip:mode={mode},skip=1,p_min=0.1", 5, prompt_of(3), 40)
+        arena.assert_exact(name, prompt_of(3), run)
+        counts[mode] = [(r.proposed, r.accepted) for r in run.generation.rounds]
+        assert run.stats["early_stops"] > 0
+    assert counts["sync"] == counts["inplace"]
