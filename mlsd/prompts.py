@@ -137,13 +137,6 @@ def prompt_from_file(path: Path | str) -> Prompt:
     return Prompt(key=f"file:{place.stem}", text=text, sha256=text_sha256(text), workload=_FILE_WORKLOAD)
 
 
-def prompt_tokens(prompt: Prompt, tokenize: Tokenize) -> tuple[int, ...]:
-    """The tokens of `prompt` as the target's tokenizer writes them, cut to `n_tokens` where a length was asked for."""
-    if prompt.n_tokens is None:
-        return tuple(tokenize(prompt.text))
-    return exact_prompt(prompt.text, prompt.n_tokens, tokenize)
-
-
 def exact_prompt(text: str, n_tokens: int, tokenize: Tokenize) -> tuple[int, ...]:
     """The first `n_tokens` tokens of `text`; whatever `tokenize` puts in front (a BOS token) counts.
 

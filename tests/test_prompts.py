@@ -38,7 +38,8 @@ def test_the_chinese_prompt_is_chinese_and_the_others_are_not():
 
 def test_a_length_prompt_has_exactly_that_many_tokens_of_real_text():
     prompt = prompts.load_prompt("length-512")
-    tokens = prompts.prompt_tokens(prompt, by_word)
+    assert prompt.n_tokens == 512
+    tokens = prompts.exact_prompt(prompt.text, 512, by_word)
     assert len(tokens) == 512
     assert list(tokens) == by_word(prompt.text)[:512]
 
@@ -50,11 +51,6 @@ def test_the_passage_reaches_the_longest_sweep_length_even_at_one_token_a_word()
 def test_the_passage_repeats_no_sentence():
     sentences = [s.strip() for s in prompts.load_prompt("length-32").text.split(".") if len(s) > 20]
     assert len(sentences) == len(set(sentences))
-
-
-def test_a_prompt_without_a_length_is_the_whole_text():
-    prompt = prompts.load_prompt("code")
-    assert prompts.prompt_tokens(prompt, by_byte) == tuple(prompt.text.encode())
 
 
 @given(st.text(max_size=60), st.integers(min_value=1, max_value=80))

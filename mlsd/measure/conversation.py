@@ -21,8 +21,8 @@ from mlsd.engine.llama import LlamaModel
 from mlsd.engine.rollback import make_rollback
 from mlsd.engine.session import SessionOptions
 from mlsd.engine.threads import default_threads
-from mlsd.errors import PromptError
 from mlsd.measure.job import PromptText, Slot, prompt_key
+from mlsd.prompts import exact_prompt
 from mlsd.records import Case, EngineOptions, Record, Sampling
 
 _CONTEXT_STEP = 256  # contexts are rounded up, as llama.cpp does
@@ -132,15 +132,9 @@ def read_prompt(
     """
     if prompt.chat:
         return _conversation(model, prompt, answers, sampling, repeat)
-    tokens = model.tokenize(prompt.text)
     if prompt.n_tokens is None:
-        return PromptTokens(tokens=tokens)
-    if len(tokens) < prompt.n_tokens:
-        raise PromptError(
-            f"The prompt text has {len(tokens)} tokens for this target, {prompt.n_tokens} were asked for.",
-            hint="Give a longer text or a shorter length.",
-        )
-    return PromptTokens(tokens=tokens[: prompt.n_tokens])
+        return PromptTokens(tokens=model.tokenize(prompt.text))
+    return PromptTokens(tokens=exact_prompt(prompt.text, prompt.n_tokens, model.tokenize))
 
 
 def _conversation(
