@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ from mlsd.errors import InputError
 from mlsd.units import NOT_MEASURED, format_number, format_percent
 
 if TYPE_CHECKING:
+    from mlsd.analysis.bandwidth import BytesLine
     from mlsd.analysis.stats import Interval
     from mlsd.records import Environment
 
@@ -86,13 +88,22 @@ def bandwidth(
             }
         )
         return
+    _print_ways(streams, lines, backend.backend, peak)
+    click.echo(_peak(environment))
+    click.echo(verdict.reason)
+    note(f"Stored in {db}.")
+
+
+def _print_ways(
+    streams: dict[int, Interval], lines: Sequence[BytesLine], backend: str | None, peak: float | None
+) -> None:
     made = table("Memory bandwidth, GB/s (10^9)", ["way", "GB/s", "95 % interval", "of peak", "fixed ms a pass", ""])
     for n, stream in streams.items():
         name = f"numpy read, {n} thread{'s' if n > 1 else ''}"
         made.add_row(name, format_number(stream.value, 1), _bounds(stream, 1), _share(stream.value, peak), NOT_MEASURED)
     for line in lines:
         made.add_row(
-            f"llama.cpp {line.quant}, {backend.backend}",
+            f"llama.cpp {line.quant}, {backend}",
             format_number(line.bandwidth_gb_s.value, 1),
             _bounds(line.bandwidth_gb_s, 1),
             _share(line.bandwidth_gb_s.value, peak),
@@ -100,9 +111,6 @@ def bandwidth(
             _bounds(line.fixed_ms, 3),
         )
     print_table(made)
-    click.echo(_peak(environment))
-    click.echo(verdict.reason)
-    note(f"Stored in {db}.")
 
 
 def _say_writing(plan: Any) -> None:

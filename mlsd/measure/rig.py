@@ -48,6 +48,11 @@ class _Arm:
     rollback: Rollback
     target_strategy: str | None
 
+    @property
+    def failed_native_calls(self) -> int:
+        """Failures that target and drafter ignored since they were opened."""
+        return self.session.failed_native_calls + self.drafter.failed_native_calls
+
 
 class Rig:
     """One target and its drafts; every native handle is freed on `close`."""
@@ -200,24 +205,22 @@ class Rig:
         """Measure one trial. Raises what the engine raises; nothing is measured then."""
         case = slot.case
         given = self._prompts.of(case, slot.repeat)
-        prompt = given.tokens
-        limits = _limits(case)
         arm = self._arm(case)
         started_at = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
-        failures_before = arm.session.failed_native_calls + arm.drafter.failed_native_calls
+        failures_before = arm.failed_native_calls
         result = generate(
             arm.session,
             arm.drafter,
             arm.rollback,
-            prompt,
-            limits,
+            given.tokens,
+            _limits(case),
             self._clock,
             sampling=case.sampling,
             rng=trial_rng(case.sampling, slot.repeat),
             on_round=on_round,
         )
-        failed = arm.session.failed_native_calls + arm.drafter.failed_native_calls - failures_before
-        verdict = self._judge(case, arm, prompt, result.tokens)
+        failed = arm.failed_native_calls - failures_before
+        verdict = self._judge(case, arm, given.tokens, result.tokens)
         stats = arm.drafter.stats()
         reason = invalid_reason(case, arm.target_strategy, failed, verdict)
         return Trial(
@@ -229,7 +232,7 @@ class Rig:
             position=slot.position,
             status="ok",
             started_at=started_at,
-            n_prompt=len(prompt),
+            n_prompt=len(given.tokens),
             tokens=result.tokens,
             text=self._text(case, result.tokens) if keep_text else None,
             prefill_ns=result.prefill_ns,
