@@ -26,7 +26,7 @@ from mlsd.gguf_tools.synth import from_shape, write_synthetic
 # A mixture of the large one's layers that fits a laptop: fewer of them, with fewer experts each.
 MIXTURE = msgspec.structs.replace(FULL["qwen3.5-35b-a3b"], name="mixture", n_layers=16, n_experts=64, n_vocab=65_536)
 SHAPES = ((FULL["smollm2-135m"], "Q8_0"), (FULL["qwen3.5-0.8b"], "Q8_0"), (MIXTURE, "Q4_0"))
-CUTS = ((4, 8), (2, 4), (4,))
+CUTS: tuple[tuple[int, ...], ...] = ((4, 8), (2, 4), (4,))
 WIDTHS = (1, 2, 5, 9)
 DEPTH, REPEATS, BURST = 64, 7, 3
 BAR = 10.0  # per cent, median over k and shapes, from two depths

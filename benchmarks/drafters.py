@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -99,9 +100,9 @@ def pld_against_plain() -> Iterator[Result]:
             return (len(result.tokens) - 1) / result.decode_ns
 
         last: dict[str, Generation] = {}
-        arms = {"pld": PromptLookup(PldOptions(), CLOCK), "ar": NoDrafter()}
-        figures = interleaved({name: lambda d=d: speed(d) for name, d in arms.items()}, REPEATS)
-        widths = interleaved({str(w): lambda w=w: _pass_ms(session, prompt, w) for w in (1, 2, GAMMA + 1)}, 9)
+        arms: dict[str, Drafter] = {"pld": PromptLookup(PldOptions(), CLOCK), "ar": NoDrafter()}
+        figures = interleaved({name: partial(speed, drafter) for name, drafter in arms.items()}, REPEATS)
+        widths = interleaved({str(w): partial(_pass_ms, session, prompt, w) for w in (1, 2, GAMMA + 1)}, 9)
     rounds = last["pld"].rounds
     yield of_samples("PLD over AR tok/s, copying a passage (SmolLM2)", ratios(figures["pld"], figures["ar"]), "ratio")
     yield of_samples("... its MGL", [1 + sum(r.accepted for r in rounds) / len(rounds)], "tokens")

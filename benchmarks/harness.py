@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 
@@ -34,7 +34,7 @@ def of_samples(
     return Result(name, value, min(samples), max(samples), unit, bar, passed)
 
 
-def interleaved(arms: dict[str, Callable[[], float]], repeats: int, seed: int = 0) -> dict[str, list[float]]:
+def interleaved(arms: Mapping[str, Callable[[], float]], repeats: int, seed: int = 0) -> dict[str, list[float]]:
     """Run every arm once a repeat, in random order; returns each arm's figures, repeat by repeat."""
     rng = random.Random(seed)
     figures: dict[str, list[float]] = {name: [] for name in arms}

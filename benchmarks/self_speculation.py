@@ -12,6 +12,7 @@ import numpy as np
 from benchmarks.harness import Result, of_samples
 from benchmarks.models import smollm2
 from mlsd.clock import MonotonicClock
+from mlsd.drafters.chain import Chain
 from mlsd.drafters.layer_skip import Options, link_plan, plan
 from mlsd.drafters.synced import SyncedDraft
 from mlsd.engine.decode import GenerationLimits, generate
@@ -21,7 +22,6 @@ from mlsd.engine.session import SessionOptions
 from mlsd.engine.state_link import StateLink
 from mlsd.gguf_tools.source import Source
 from mlsd.gguf_tools.surgery import write_edit
-from mlsd.records import Sampling
 
 CLOCK = MonotonicClock()
 GAMMA, N_PREDICT, REPEATS = 4, 32, 3
@@ -47,7 +47,7 @@ def sync_share() -> Iterator[Result]:
         ):
             prompt = np.random.default_rng(0).integers(0, 40_000, 512).tolist()
             link = StateLink(target, second, link_plan(cut, has_axes=False))
-            with closing(SyncedDraft(second, link, CLOCK, sampling=Sampling())) as drafter:
+            with closing(SyncedDraft(second, link, CLOCK, Chain(CLOCK))) as drafter:
                 limits = GenerationLimits(n_predict=N_PREDICT, gamma=GAMMA)
                 for _ in range(REPEATS):
                     result = generate(target, drafter, make_rollback("trim", target), prompt, limits, CLOCK)

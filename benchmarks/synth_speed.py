@@ -11,6 +11,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 from benchmarks.harness import Result, interleaved, of_samples, ratios
@@ -31,6 +32,7 @@ GIB = 1 << 30
 # Writing happens in a process of its own, so that its peak memory is its own.
 CHILD = """
 import json, os, resource, sys, time
+from functools import partial
 from pathlib import Path
 from mlsd.gguf_tools.shapes import FULL
 from mlsd.gguf_tools.synth import from_shape, write_synthetic
@@ -97,7 +99,7 @@ def running(folder: Path) -> Iterator[Result]:
         for session in (real, made):
             session.decode(list(range(100, 100 + DEPTH)))
         for width in WIDTHS:
-            arms = {"made": lambda k=width: pass_ns(made, k), "real": lambda k=width: pass_ns(real, k)}
+            arms = {"made": partial(pass_ns, made, width), "real": partial(pass_ns, real, width)}
             interleaved(arms, 3)
             figures = interleaved(arms, PASSES)
             # A pass now and then is interrupted; medians of ten neighbouring pairs leave it out of the spread.

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from mlsd.records import DRAFT_MODEL
+import msgspec
+
+from mlsd.records import DRAFT_MODEL, DrafterSpec
 
 
 def method_name(drafter: str, draft: str | None, options: str) -> str:
@@ -16,6 +18,12 @@ def method_name(drafter: str, draft: str | None, options: str) -> str:
 def arm_name(drafter: str, draft: str | None, options: str) -> str:
     """The same where space is short: a draft model, which most arms have, goes by its own name alone."""
     return draft + _listed(options) if draft and drafter == DRAFT_MODEL else method_name(drafter, draft, options)
+
+
+def spec_name(spec: DrafterSpec) -> str:
+    """The same of a case's drafter."""
+    options = msgspec.json.encode(spec.options, order="sorted").decode() if spec.options else ""
+    return arm_name(spec.name, None if spec.draft is None else spec.draft.id, options)
 
 
 def _listed(options: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ from mlsd.units import NOT_MEASURED, NS_PER_MS, format_bytes, format_number, for
 if TYPE_CHECKING:
     from mlsd.measure.rows import StoredTrial, TrialFilter
     from mlsd.measure.store import Store
+    from mlsd.records import Case
 
 _MOST_LINES = 200
 
@@ -56,7 +58,7 @@ def results(
             print_json({"runs": store.runs(), "trials": trials, "imported": others, "warnings": store.warnings()})
             return
         _print_runs(store)
-        _print_trials(trials, show_all)
+        _print_trials(trials, store.cases(), show_all)
         _print_imported(others, show_all)
         for warning in store.warnings():
             click.echo(f"Warning [{warning.code}] {plain(warning.message)} {plain(warning.advice)}")
@@ -147,7 +149,9 @@ def _print_runs(store: Store) -> None:
     print_table(made)
 
 
-def _print_trials(trials: list[dict[str, Any]], show_all: bool) -> None:
+def _print_trials(trials: list[dict[str, Any]], cases: Mapping[str, Case], show_all: bool) -> None:
+    from mlsd.analysis.names import spec_name
+
     if not trials:
         return
     columns = ["trial", "case", "suite", "target", "drafter", "prompt", "status", "gamma", "tok/s", "accepted", "MGL"]
@@ -158,7 +162,7 @@ def _print_trials(trials: list[dict[str, Any]], show_all: bool) -> None:
             row["case_id"][:8],
             cell(row["suite"]),
             cell(row["target"]),
-            cell(row["draft"] or row["drafter"]),
+            cell(spec_name(cases[row["case_id"]].drafter)),
             cell(row["prompt"]),
             _status(row),
             str(row["gamma"]),

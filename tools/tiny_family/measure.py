@@ -17,6 +17,7 @@ import msgspec
 import numpy as np
 
 from mlsd.clock import MonotonicClock
+from mlsd.drafters.chain import Chain
 from mlsd.drafters.draft_model import DraftModel
 from mlsd.drafters.mtp import NextTokenDraft
 from mlsd.engine.decode import Generation, GenerationLimits, generate
@@ -25,7 +26,6 @@ from mlsd.engine.llama import LlamaModel
 from mlsd.engine.next_token import HiddenRowsSession, NextTokenHead
 from mlsd.engine.rollback import make_rollback
 from mlsd.engine.session import SessionOptions
-from mlsd.records import Sampling
 
 GAMMA, N_PROMPT, N_PREDICT = 4, 64, 96
 TARGETS = ("tiny-dense", "tiny-moe")
@@ -80,7 +80,7 @@ def next_token_acceptance(folder: Path, prompts: list[list[int]]) -> dict[str, A
         model = stack.enter_context(LlamaModel(folder / "tiny-dense-mtp.gguf", load_mtp=True))
         session = stack.enter_context(HiddenRowsSession(model, msgspec.structs.replace(options, hidden_rows=True)))
         clock, limits = MonotonicClock(), GenerationLimits(n_predict=N_PREDICT, gamma=GAMMA)
-        drafter = stack.enter_context(closing(NextTokenDraft(session, NextTokenHead(session), clock, Sampling())))
+        drafter = stack.enter_context(closing(NextTokenDraft(session, NextTokenHead(session), clock, Chain(clock))))
         plain = [generate(bare, NoDrafter(), make_rollback("snapshots", bare), p, limits, clock) for p in prompts]
         fast = [generate(session, drafter, make_rollback("snapshots", session), p, limits, clock) for p in prompts]
         return {
