@@ -69,6 +69,7 @@ class Rig:
         self._reports: dict[Path, ProbeReport] = {}
         self._load_mtp = any(loads_next_token_block(slot.case.drafter) for slot in job.slots)
         self._tree_noise: dict[SessionOptions, float] = {}
+        self._verdicts: dict[object, Losslessness] = {}  # by prompt, tokens, gamma and options
         started_ns = clock.now_ns()
         try:
             self.target = self._open_model(self._path)
@@ -265,10 +266,24 @@ class Rig:
             return None
         if reference == tokens:
             return Losslessness(verdict="lossless")
-        options = msgspec.structs.replace(self._options, device_sampling=False)
-        here = text_noise(tokens, prompt, self.target.session, options, (max(2, case.gamma + 1),))
-        with closing(self.target.session(options)) as session:
-            return judge(tokens, reference, prompt, session, max(here, self._noise(arm.session.options)))
+        # Repeats of a greedy case differ from plain decoding in the same place; judging takes as long as decoding.
+        question = (key, tokens, case.gamma, arm.session.options)
+        if question not in self._verdicts:
+            self._verdicts[question] = self._compare(tokens, reference, prompt, case.gamma, arm.session.options)
+        return self._verdicts[question]
+
+    def _compare(
+        self,
+        tokens: tuple[int, ...],
+        reference: tuple[int, ...],
+        prompt: Sequence[int],
+        gamma: int,
+        options: SessionOptions,
+    ) -> Losslessness:
+        plain = msgspec.structs.replace(self._options, device_sampling=False)
+        here = text_noise(tokens, prompt, self.target.session, plain, (max(2, gamma + 1),))
+        with closing(self.target.session(plain)) as session:
+            return judge(tokens, reference, prompt, session, max(here, self._noise(options)))
 
     def _noise(self, options: SessionOptions) -> float:
         """How far arithmetic alone moves the target's logits; trees whose cells stay in place move them further."""
