@@ -16,6 +16,7 @@ from mlsd.analysis import metrics, published
 from mlsd.analysis.metrics import Speedup
 from mlsd.analysis.study import Study
 from mlsd.errors import AnalysisError
+from mlsd.records import DRAFT_MODEL
 from mlsd.report import plot
 from mlsd.report.study_tables import models_of, prompt_length, study_rows
 
@@ -35,9 +36,9 @@ def _decided(arms: Iterable[Speedup], what: str) -> list[Speedup]:
 
 
 def _main_suites(study: Study) -> list[Speedup]:
-    """Arms of the suites that sweep gamma; of all suites where neither was measured."""
+    """Arms of the suites that sweep gamma; where neither was measured draft models, the study's method, or all arms."""
     swept = [arm for arm in study.by_suite if arm.suite in ("B", "D")]
-    return swept or study.by_arm
+    return swept or [arm for arm in study.by_arm if arm.drafter == DRAFT_MODEL] or study.by_arm
 
 
 def _label(arm: Speedup) -> str:

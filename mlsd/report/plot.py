@@ -17,6 +17,7 @@ from mlsd.records import Record
 
 MOST_POINTS = 600  # of one series; more only blacken the figure and swell the page
 WIDTH_IN = 6.4  # a text column
+_LETTERS = 100  # of a legend, over its columns, that fit this width
 INK, FAINT = "#1a1b1c", "#c7c8c9"  # replaced by the page's colours where a figure stands inside one
 # Okabe and Ito, "Color Universal Design" (2008), without black and the yellow that fades on white.
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
@@ -86,6 +87,8 @@ def legend(figure: Figure, axes: Sequence[Axes], columns: int = 2) -> None:
         for handle, label in zip(*ax.get_legend_handles_labels(), strict=True):
             entries.setdefault(label, handle)
     if entries:
+        room = _LETTERS // columns
+        columns = columns if max(map(len, entries)) <= room else 1
         figure.legend(entries.values(), entries.keys(), loc="outside lower center", ncols=columns)
 
 
