@@ -37,7 +37,7 @@ def _method(row: TimingRow) -> str | None:
     part, ms = max(row.ms_per_round.items(), key=lambda item: item[1])
     verdict = "pays" if row.mgl > row.break_even_mgl else "does not pay"
     text = (
-        f"{row.method}, gamma {row.gamma}, {verdict}: a round commits {row.mgl:.2f} tokens and takes "
+        f"{row.method}, gamma {row.gamma}, {verdict} on {row.target}: a round commits {row.mgl:.2f} tokens and takes "
         f"{row.break_even_mgl:.2f} plain rounds, {100 * ms / total_ms:.0f} % of it in {part}"
     )
     if row.found is not None and row.not_found is not None:

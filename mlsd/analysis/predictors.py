@@ -59,7 +59,9 @@ def predictions(trials: pd.DataFrame, distances: Mapping[str, DraftDistance]) ->
     """
     own = trials[trials["case_id"].isin(distances.keys()) & (trials["arm"] == "sd") & trials["valid"].fillna(False)]
     if own.empty:
-        raise AnalysisError("No model that drafts was compared with its target.", hint="mlsd run E --distances")
+        raise AnalysisError(
+            "No model that drafts was compared with its target.", hint="Compare them: mlsd run E --distances."
+        )
     found = []
     for _, group in own.groupby(["target", "drafter", "draft", "options", "gamma"], dropna=False, sort=False):
         first = group.iloc[0]
