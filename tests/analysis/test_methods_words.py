@@ -41,8 +41,8 @@ def test_a_method_that_wins_is_said_to_pay() -> None:
     winner = msgspec.structs.replace(ROW, mgl=4.5, found=None, not_found=None)
     (_, text) = sentences([winner], {"small": CURVE}, "e.sqlite")
     assert text == (
-        "pld (ngram 3), gamma 10, pays on small: a round commits 4.50 tokens and takes 4.00 plain rounds, 98 % of it in "
-        "verify."
+        "pld (ngram 3), gamma 10, pays on small: a round commits 4.50 tokens and takes 4.00 plain rounds, 98 % of it "
+        "in verify."
     )
 
 
