@@ -111,7 +111,11 @@ def _routing(found: Mixture, near: PassShare) -> str:
             f"{_percent(last.text / table.n_experts)} were."
         )
     if found.synthetic:
-        text += " The weights are random, so this is a random router's choice; a trained one chooses otherwise."
+        text += (
+            " The weights are random, so this is a random router's choice; a trained one chooses otherwise. In a model "
+            "cut in depth, embedding and head are a larger share of the bytes, which flatters it (mlsd advise scales "
+            "them)."
+        )
     return text
 
 

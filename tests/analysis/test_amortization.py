@@ -124,6 +124,7 @@ def test_independent_routing_is_what_moesd_says() -> None:
     assert "correlation" not in said[3]
     random = msgspec.structs.replace(found(0.0), synthetic=True)
     assert "a random router's choice" in sentences(random)[3]
+    assert "cut in depth" in sentences(random)[3]
 
 
 def test_strong_correlation_is_said_with_its_size() -> None:
