@@ -25,7 +25,6 @@ from mlsd.drafters.options import Span
 from mlsd.engine.drafter import Draft, Outcome
 from mlsd.engine.heads import BlockHead
 from mlsd.engine.layer_rows import LayerRowsSession
-from mlsd.engine.session import SessionOptions
 from mlsd.engine.verify import draw, probabilities
 from mlsd.gguf_tools.heads import Head
 from mlsd.records import DrafterSpec, Sampling
@@ -34,15 +33,8 @@ ARCHITECTURE = "dflash"
 READS_TARGET = True
 SPACE = {"gamma": Span(low=1, high=15)}
 
-
-def target_options(options: SessionOptions, spec: DrafterSpec, gamma: int, rollback: str) -> SessionOptions:
-    """The target keeps rows for the head. Raises: UnsupportedError for unchecked rollback."""
-    return row_options(options, spec, rollback)
-
-
-def check_target(spec: DrafterSpec, target_path: Path) -> None:
-    """Refuse a target that gives out no rows. Raises: InputError without a head, UnsupportedError, ModelFileError."""
-    check_rows(spec, target_path)
+target_options = row_options
+check_target = check_rows
 
 
 def check_draft(spec: DrafterSpec, target_path: Path, draft_path: Path) -> None:

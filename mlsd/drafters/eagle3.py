@@ -22,7 +22,6 @@ from mlsd.drafters.options import Span, read_options
 from mlsd.engine.heads import EagleHead
 from mlsd.engine.layer_rows import LayerRowsSession
 from mlsd.engine.row_context import Hidden
-from mlsd.engine.session import SessionOptions
 from mlsd.records import DrafterSpec
 
 ARCHITECTURE = "eagle3"
@@ -30,15 +29,8 @@ READS_TARGET = True
 OPTIONS = Doubt
 SPACE = {"gamma": Span(low=1, high=8)}
 
-
-def target_options(options: SessionOptions, spec: DrafterSpec, gamma: int, rollback: str) -> SessionOptions:
-    """The target keeps rows for the head. Raises: UnsupportedError for unchecked rollback."""
-    return row_options(options, spec, rollback)
-
-
-def check_target(spec: DrafterSpec, target_path: Path) -> None:
-    """Refuse a target that gives out no rows. Raises: InputError without a head, UnsupportedError, ModelFileError."""
-    check_rows(spec, target_path)
+target_options = row_options
+check_target = check_rows
 
 
 def check_draft(spec: DrafterSpec, target_path: Path, draft_path: Path) -> None:

@@ -55,7 +55,8 @@ def target_options(options: SessionOptions, spec: DrafterSpec, gamma: int, rollb
             f"eagle3-tree needs a target with attention memory only; this one is rolled back by {rollback!r}.",
             hint="Use --drafter eagle3: it drafts chains.",
         )
-    return row_options(tree_options(options, n_rows=gamma, n_leaves=gamma, commit=own.commit), spec, rollback)
+    wide = tree_options(options, n_rows=gamma, n_leaves=gamma, commit=own.commit)
+    return row_options(wide, spec, gamma, rollback)
 
 
 def check_target(spec: DrafterSpec, target_path: Path) -> None:

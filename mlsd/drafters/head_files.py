@@ -23,7 +23,7 @@ from mlsd.gguf_tools.source import Source
 from mlsd.records import DrafterSpec
 
 
-def row_options(options: SessionOptions, spec: DrafterSpec, rollback: str) -> SessionOptions:
+def row_options(options: SessionOptions, spec: DrafterSpec, gamma: int, rollback: str) -> SessionOptions:
     """The target keeps the rows that a head reads.
 
     Raises: UnsupportedError for unchecked rollback.

@@ -229,7 +229,11 @@ class OwnDraft(DraftModel):
 def _own(bench: DrafterBench, path: Path, chain: Chain, not_synced: str | None = None) -> OwnDraft:
     strategy = bench.draft_rollback(path)
     session = _open(bench, path, chain, n_sequences=1)
-    return OwnDraft(session, make_rollback(strategy, session), bench.clock, chain, not_synced)
+    try:
+        return OwnDraft(session, make_rollback(strategy, session), bench.clock, chain, not_synced)
+    except BaseException:
+        session.close()
+        raise
 
 
 def _synced(bench: DrafterBench, cut: Cut, path: Path, chain: Chain) -> SyncedDraft:

@@ -55,7 +55,8 @@ class LlamaModel:
     def _read_facts(self) -> None:
         native = self._native
         name = ctypes.create_string_buffer(64)
-        native.llama_model_meta_val_str(self.handle, b"general.architecture", name, len(name))
+        if native.llama_model_meta_val_str(self.handle, b"general.architecture", name, len(name)) < 0:
+            raise fail(f"llama.cpp does not say of what architecture {self.path.name} is")
         self.architecture = name.value.decode("utf-8", "replace")
         self.vocab: Any = native.llama_model_get_vocab(self.handle)
         self.vocabulary = self._read_vocabulary()

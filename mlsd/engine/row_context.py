@@ -47,12 +47,14 @@ class RowContext:
         self._width = 0
         try:
             self.handle = self._open()
+            self._memory: Any = self._native.llama_get_memory(self.handle)
             self._batch: Any = self._native.llama_batch_ext_init(self.handle)
+            if not self._memory or not self._batch:
+                raise fail(f"llama.cpp has no memory or no batch for {what}")
             self._stack.callback(self._native.llama_batch_ext_free, self._batch)
         except BaseException:
             self._stack.close()
             raise
-        self._memory: Any = self._native.llama_get_memory(self.handle)
         self._extension.llama_set_embeddings_nextn(self.handle, True, True)
         self._n_vocab = model.vocabulary.n_tokens
         self.n_embd = int(self._native.llama_model_n_embd(model.handle))
