@@ -17,8 +17,8 @@ from msgspec import Meta
 from mlsd.clock import Clock
 from mlsd.drafters import DrafterBench
 from mlsd.drafters.options import read_options
-from mlsd.drafters.tally import ProposalTally
-from mlsd.engine.drafter import Draft, Outcome
+from mlsd.drafters.tally import ProposalTally, TextLookup
+from mlsd.engine.drafter import Draft
 from mlsd.records import Record
 
 # For n-grams of length 1, 2, 3, 4: how often one must have been seen, and how large the share of its commonest
@@ -44,20 +44,17 @@ def make(bench: DrafterBench) -> NgramCache:
     return NgramCache(read_options(bench.spec, Options), bench.clock)
 
 
-class NgramCache:
+class NgramCache(TextLookup):
     """Counts of one text's continuations."""
 
     name = "ngram-cache"
-    rollback_name: str | None = None
-    failed_native_calls = 0
 
     def __init__(self, options: Options, clock: Clock) -> None:
+        super().__init__()
         self._options, self._clock = options, clock
         self._thresholds = _THRESHOLDS[options.thresholds]
-        self._tally = ProposalTally()
         self._text: list[int] = []
         self._counts: dict[tuple[int, ...], Counter[int]] = {}
-        self._pending: list[int] = []
 
     def begin(self, prompt: Sequence[int], rng: np.random.Generator) -> None:
         """Count the prompt."""
@@ -98,17 +95,6 @@ class NgramCache:
             if n_seen >= least and 100 * most >= percent * n_seen:
                 return token
         return None
-
-    def observe(self, outcome: Outcome) -> None:
-        """Keep the committed tokens for the next proposal, which pays for counting them."""
-        self._pending.extend(outcome.committed)
-
-    def stats(self) -> dict[str, float]:
-        """Rounds with and without a proposal, and the time spent on either."""
-        return self._tally.stats()
-
-    def close(self) -> None:
-        """Nothing to free."""
 
 
 def _count_of(item: tuple[int, int]) -> int:

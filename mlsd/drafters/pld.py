@@ -17,8 +17,8 @@ from mlsd.clock import Clock
 from mlsd.drafters import DrafterBench
 from mlsd.drafters.ngram_index import NgramIndex
 from mlsd.drafters.options import SMALL_MODEL_STUDY, Choice, Preset, Span, read_options
-from mlsd.drafters.tally import ProposalTally
-from mlsd.engine.drafter import Draft, Outcome
+from mlsd.drafters.tally import ProposalTally, TextLookup
+from mlsd.engine.drafter import Draft
 from mlsd.records import Record
 
 # What Spec-Bench's code proposes when it finds nothing; only there for runs that must repeat its counts.
@@ -58,20 +58,17 @@ def make(bench: DrafterBench) -> PromptLookup:
     return PromptLookup(read_options(bench.spec, Options, PRESETS), bench.clock)
 
 
-class PromptLookup:
+class PromptLookup(TextLookup):
     """A chain copied from the text so far; the longest n-gram that occurred before decides."""
 
     name = "pld"
-    rollback_name: str | None = None
-    failed_native_calls = 0
 
     def __init__(self, options: Options, clock: Clock) -> None:
+        super().__init__()
         self._options = options
         self._lengths = range(options.ngram, min(options.ngram, options.min_ngram) - 1, -1)
         self._clock = clock
-        self._tally = ProposalTally()
         self._index = NgramIndex(self._lengths)
-        self._pending: list[int] = []
 
     def begin(self, prompt: Sequence[int], rng: np.random.Generator) -> None:
         """Index the prompt."""
@@ -100,14 +97,3 @@ class PromptLookup:
             if start is not None:
                 return start
         return None
-
-    def observe(self, outcome: Outcome) -> None:
-        """Keep the committed tokens for the next proposal, which pays for indexing them."""
-        self._pending.extend(outcome.committed)
-
-    def stats(self) -> dict[str, float]:
-        """Rounds with and without a match, and the time spent proposing in each."""
-        return self._tally.stats()
-
-    def close(self) -> None:
-        """Nothing to free."""
