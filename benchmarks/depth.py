@@ -16,12 +16,14 @@ import msgspec
 
 from benchmarks.harness import Result
 from benchmarks.predict import CLOCK
-from mlsd.analysis.depth import Cut, full_depth
-from mlsd.engine.llama import LlamaModel, LlamaSession
+from mlsd.analysis.predict.depth import Cut, full_depth
+from mlsd.engine.llama.model import LlamaModel
+from mlsd.engine.llama.open import open_session
+from mlsd.engine.llama.session import LlamaSession
 from mlsd.engine.session import SessionOptions
 from mlsd.gguf_tools.shape import Shape
 from mlsd.gguf_tools.shapes import FULL
-from mlsd.gguf_tools.synth import from_shape, write_synthetic
+from mlsd.gguf_tools.synthetic.synth import from_shape, write_synthetic
 
 # A mixture of the large one's layers that fits a laptop: fewer of them, with fewer experts each.
 MIXTURE = msgspec.structs.replace(FULL["qwen3.5-35b-a3b"], name="mixture", n_layers=16, n_experts=64, n_vocab=65_536)
@@ -102,7 +104,7 @@ def time_depths(shape: Shape, quant: str, folder: Path) -> dict[int, dict[int, l
             model = stack.enter_context(LlamaModel(path))
             for k in WIDTHS:
                 options = SessionOptions(n_ctx=256, n_threads=1, max_outputs=max(WIDTHS), n_snapshots=k if k > 1 else 0)
-                session = stack.enter_context(model.session(options))
+                session = stack.enter_context(open_session(model, options))
                 session.decode(text[:DEPTH])
                 if recurrent:
                     session.save_state()

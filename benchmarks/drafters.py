@@ -13,18 +13,20 @@ import numpy as np
 from benchmarks.harness import Result, interleaved, of_samples, ratios
 from benchmarks.models import smollm2
 from mlsd.clock import MonotonicClock
-from mlsd.drafters.pld import Options as PldOptions
-from mlsd.drafters.pld import PromptLookup
-from mlsd.drafters.rest import Options as RestOptions
-from mlsd.drafters.rest import Rest
-from mlsd.drafters.suffix_store import SuffixStore, write_store
+from mlsd.drafters.lookup.pld import Options as PldOptions
+from mlsd.drafters.lookup.pld import PromptLookup
+from mlsd.drafters.lookup.rest import Options as RestOptions
+from mlsd.drafters.lookup.rest import Rest
+from mlsd.drafters.lookup.suffix_store import SuffixStore, write_store
 from mlsd.engine.decode import Generation, GenerationLimits, generate
 from mlsd.engine.drafter import Drafter, NoDrafter, Outcome
-from mlsd.engine.llama import LlamaModel, LlamaSession
+from mlsd.engine.llama.model import LlamaModel
+from mlsd.engine.llama.open import open_session
+from mlsd.engine.llama.session import LlamaSession
 from mlsd.engine.rollback import make_rollback
 from mlsd.engine.session import SessionOptions
+from mlsd.folders import asset_path
 from mlsd.records import ModelRef
-from mlsd.resources import asset_path
 
 CLOCK = MonotonicClock()
 N_VOCAB = 49_152
@@ -92,7 +94,7 @@ def pld_against_plain() -> Iterator[Result]:
     """Prompt lookup over plain decoding where the output repeats its input, next to what verifying two rows costs."""
     passage = asset_path("prompts/long.txt").read_text(encoding="utf-8")[:1_500]
     options = SessionOptions(n_ctx=1_024, n_threads=1, max_outputs=GAMMA + 1)
-    with LlamaModel(smollm2()) as model, model.session(options) as session:
+    with LlamaModel(smollm2()) as model, open_session(model, options) as session:
         prompt = model.tokenize(f"{passage}\n\nThe same passage once more, word for word:\n\n{passage[:60]}")
 
         def speed(drafter: Drafter) -> float:

@@ -13,14 +13,16 @@ from benchmarks.harness import Result, interleaved, of_samples, ratios
 from benchmarks.models import smollm2
 from mlsd.clock import MonotonicClock
 from mlsd.drafters.draft_model import DraftModel
-from mlsd.engine._native import library
 from mlsd.engine.decode import GenerationLimits, generate
 from mlsd.engine.drafter import NoDrafter
-from mlsd.engine.llama import LlamaModel, LlamaSession
+from mlsd.engine.llama.model import LlamaModel
+from mlsd.engine.llama.native import library
+from mlsd.engine.llama.open import open_session
+from mlsd.engine.llama.session import LlamaSession
 from mlsd.engine.rollback import make_rollback
 from mlsd.engine.session import SessionOptions
 from mlsd.gguf_tools.shapes import TINY
-from mlsd.gguf_tools.write import write_random
+from mlsd.gguf_tools.synthetic.write import write_random
 
 OPTIONS = SessionOptions(n_ctx=512, n_threads=1)
 PROMPT = "def fibonacci(n):\n"
@@ -37,7 +39,7 @@ def run() -> Iterator[Result]:
 
 def plain_against_bare_loop(model: LlamaModel) -> Result:
     """AR tok/s through Session and the loop, over a bare ctypes loop with argmax sampling on the device."""
-    with model.session(OPTIONS) as session, model.session(OPTIONS) as bare:
+    with open_session(model, OPTIONS) as session, open_session(model, OPTIONS) as bare:
         prompt = session.tokenize(PROMPT)
 
         def through_session() -> float:
@@ -79,7 +81,7 @@ def sampling_on_device(model: LlamaModel) -> Result:
         return (N_PREDICT - 1) / result.decode_ns
 
     copying = msgspec.structs.replace(OPTIONS, device_sampling=False)
-    with model.session(OPTIONS) as device, model.session(copying) as host:
+    with open_session(model, OPTIONS) as device, open_session(model, copying) as host:
         figures = interleaved({"device": lambda: speed(device), "host": lambda: speed(host)}, REPEATS)
     return of_samples(
         "AR tok/s, sampling on the device over copying logits", ratios(figures["device"], figures["host"]), "ratio"
@@ -148,7 +150,7 @@ def _python_per_round(
     if target_strategy == "snapshots":
         wide = msgspec.structs.replace(wide, n_snapshots=GAMMA + 1)
     outside_us, round_us = [], []
-    with target_model.session(wide) as target, draft_model.session(OPTIONS) as draft:
+    with open_session(target_model, wide) as target, open_session(draft_model, OPTIONS) as draft:
         prompt = target.tokenize(PROMPT)
         drafter = DraftModel(draft, make_rollback(draft_strategy, draft), MonotonicClock())
         rollback = make_rollback(target_strategy, target)

@@ -9,11 +9,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from benchmarks.harness import Result
-from mlsd.gguf_tools.perturb import perturb
 from mlsd.gguf_tools.shapes import TINY
-from mlsd.gguf_tools.write import write_random
+from mlsd.gguf_tools.synthetic.perturb import perturb
+from mlsd.gguf_tools.synthetic.write import write_random
 from tests.measure.kill_script import run_study
-from tests.measure.test_runner import finished_trials, kill_at_random
+from tests.measure.run.test_runner import finished_trials, kill_at_random
 
 N_KILLS = 50
 KILLS_A_STUDY = 3

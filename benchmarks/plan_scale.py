@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from benchmarks.harness import Result, of_samples
-from mlsd.measure.rows import TrialKey
-from mlsd.measure.store import Store
-from mlsd.plan import Plan, expand
+from mlsd.measure.store.rows import TrialKey
+from mlsd.measure.store.study import Store
+from mlsd.planning.plan import Plan, expand
+from mlsd.planning.suite import DrafterChoice, Part, Profile, Suite
 from mlsd.records import Environment, ModelRef, Trial
-from mlsd.suite import DrafterChoice, Part, Profile, Suite
 
 N_PROMPTS, N_GAMMAS, N_DRAFTS, REPEATS = 1250, 20, 4, 5
 PROFILE = Profile(name="large", title="", roles={"target": "t"} | {f"draft-{i}": f"d{i}" for i in range(N_DRAFTS)})

@@ -18,17 +18,17 @@ import numpy as np
 
 from benchmarks.harness import Result
 from benchmarks.models import smollm2
-from mlsd.analysis.predict import Arm, GammaPrediction, costs_from_points, leave_one_gamma_out
+from mlsd.analysis.predict.predict import Arm, GammaPrediction, costs_from_points, leave_one_gamma_out
 from mlsd.clock import MonotonicClock
-from mlsd.gguf_tools.perturb import perturb
-from mlsd.measure.bench import BenchRequest, bench_cases, interleave
-from mlsd.measure.calibrate import Calibration
-from mlsd.measure.job import CalibrateJob, Job, ModelFile, PromptText, prompt_key
-from mlsd.measure.probe_cache import ProbeCache
-from mlsd.measure.rig import Rig
-from mlsd.measure.rows import CalibrationPoint, model_key
-from mlsd.models import resolve_model
-from mlsd.prompts import load_prompt
+from mlsd.gguf_tools.synthetic.perturb import perturb
+from mlsd.measure.messages import CalibrateJob, Job, ModelFile, PromptText, prompt_key
+from mlsd.measure.run.bench import BenchRequest, bench_cases, interleave
+from mlsd.measure.store.rows import CalibrationPoint, model_key
+from mlsd.measure.worker.calibrate import Calibration
+from mlsd.measure.worker.probe_cache import ProbeCache
+from mlsd.measure.worker.rig import Rig
+from mlsd.models.library import resolve_model
+from mlsd.planning.prompts import load_prompt
 from mlsd.records import DRAFT_MODEL, DrafterSpec, EngineOptions, Trial
 from mlsd.units import tok_s
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 
 from benchmarks.harness import Result, of_samples
-from mlsd.measure.store import Store
+from mlsd.measure.store.study import Store
 from mlsd.records import Case, DrafterSpec, Environment, ModelFacts, ModelRef, PromptRef, Round, Trial
 
 PLACE = Environment(host="0" * 16, os="any", machine="any", backend="CPU", llama_cpp_build="0")
@@ -25,8 +25,8 @@ _CHILD = """
 import json, resource, sys, time
 started = time.perf_counter()
 from pathlib import Path
-from mlsd.analysis.study import read_study
-from mlsd.measure.store import Store
+from mlsd.analysis.study.study import read_study
+from mlsd.measure.store.study import Store
 from mlsd.report.write import write_report
 with Store.open(Path(sys.argv[1]), read_only=True) as store:
     study = read_study(store)
@@ -80,8 +80,8 @@ def _fill(path: Path, n_trials: int, n_rounds: int) -> None:
         facts = [ModelFacts(ref=ref, architecture="qwen35", active_bytes=ref.n_bytes) for ref in (*TARGETS, DRAFT)]
         store.add_models(facts)
         store.add_cases(run_id, cases)
-        from mlsd.measure import rowcodec
-        from mlsd.measure.rows import environment_key
+        from mlsd.measure.store import rowcodec
+        from mlsd.measure.store.rows import environment_key
 
         key = environment_key(PLACE)
         connection = store._connection  # one commit a trial is the runner's promise, not this benchmark's subject

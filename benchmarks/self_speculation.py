@@ -13,15 +13,16 @@ from benchmarks.harness import Result, of_samples
 from benchmarks.models import smollm2
 from mlsd.clock import MonotonicClock
 from mlsd.drafters.chain import Chain
-from mlsd.drafters.layer_skip import Options, link_plan, plan
-from mlsd.drafters.synced import SyncedDraft
+from mlsd.drafters.layer_skip.subset import Options, link_plan, plan
+from mlsd.drafters.layer_skip.synced import SyncedDraft
 from mlsd.engine.decode import GenerationLimits, generate
-from mlsd.engine.llama import LlamaModel
+from mlsd.engine.llama.model import LlamaModel
+from mlsd.engine.llama.open import open_session
+from mlsd.engine.llama.state import StateLink
 from mlsd.engine.rollback import make_rollback
 from mlsd.engine.session import SessionOptions
-from mlsd.engine.state_link import StateLink
 from mlsd.gguf_tools.source import Source
-from mlsd.gguf_tools.surgery import write_edit
+from mlsd.gguf_tools.surgery.edit import write_edit
 
 CLOCK = MonotonicClock()
 GAMMA, N_PREDICT, REPEATS = 4, 32, 3
@@ -42,8 +43,8 @@ def sync_share() -> Iterator[Result]:
         with (
             LlamaModel(smollm2()) as model,
             LlamaModel(path) as draft,
-            model.session(options) as target,
-            draft.session(options) as second,
+            open_session(model, options) as target,
+            open_session(draft, options) as second,
         ):
             prompt = np.random.default_rng(0).integers(0, 40_000, 512).tolist()
             link = StateLink(target, second, link_plan(cut, has_axes=False))

@@ -12,16 +12,16 @@ import msgspec
 from benchmarks.harness import Result, interleaved, of_samples, ratios
 from benchmarks.models import smollm2
 from mlsd.hardware import read_environment
-from mlsd.measure.bench import BenchRequest, bench_cases, interleave
-from mlsd.measure.job import Job, ModelFile, PromptText, prompt_key
-from mlsd.measure.runner import RunSettings, run_jobs
-from mlsd.measure.store import Store
-from mlsd.measure.study import plan_jobs
-from mlsd.models import Library
-from mlsd.plan import Overrides, expand
-from mlsd.prompts import load_prompt
+from mlsd.measure.messages import Job, ModelFile, PromptText, prompt_key
+from mlsd.measure.run.bench import BenchRequest, bench_cases, interleave
+from mlsd.measure.run.jobs import plan_jobs
+from mlsd.measure.run.runner import RunSettings, run_jobs
+from mlsd.measure.store.study import Store
+from mlsd.models.library import Library
+from mlsd.planning.plan import Overrides, expand
+from mlsd.planning.prompts import load_prompt
+from mlsd.planning.suite import find_profile, load_suites
 from mlsd.records import DRAFT_MODEL, DrafterSpec, EngineOptions, ModelRef
-from mlsd.suite import find_profile, load_suites
 
 ENGINE = EngineOptions(n_threads=1)
 

@@ -16,11 +16,13 @@ from pathlib import Path
 
 from benchmarks.harness import Result, interleaved, of_samples, ratios
 from benchmarks.models import smollm2
-from mlsd.engine.llama import LlamaModel, LlamaSession
+from mlsd.engine.llama.model import LlamaModel
+from mlsd.engine.llama.open import open_session
+from mlsd.engine.llama.session import LlamaSession
 from mlsd.engine.session import SessionOptions
 from mlsd.gguf_tools.shapes import FULL
 from mlsd.gguf_tools.source import Source
-from mlsd.gguf_tools.synth import from_gguf, from_shape, write_synthetic
+from mlsd.gguf_tools.synthetic.synth import from_gguf, from_shape, write_synthetic
 
 SHAPE, LAYERS, QUANT = "qwen3.5-35b-a3b", 2, "Q4_K"  # 1.5 GB: far more than the pools, little enough for a laptop
 WRITES = 7
@@ -35,7 +37,7 @@ import json, os, resource, sys, time
 from functools import partial
 from pathlib import Path
 from mlsd.gguf_tools.shapes import FULL
-from mlsd.gguf_tools.synth import from_shape, write_synthetic
+from mlsd.gguf_tools.synthetic.synth import from_shape, write_synthetic
 shape, layers, quant, path = sys.argv[1], int(sys.argv[2]), sys.argv[3], Path(sys.argv[4])
 started = time.perf_counter()
 write_synthetic(path, from_shape(FULL[shape], quant=quant, n_layers=layers))
@@ -93,8 +95,8 @@ def running(folder: Path) -> Iterator[Result]:
     with (
         LlamaModel(copy) as real_model,
         LlamaModel(path) as made_model,
-        real_model.session(options) as real,
-        made_model.session(options) as made,
+        open_session(real_model, options) as real,
+        open_session(made_model, options) as made,
     ):
         for session in (real, made):
             session.decode(list(range(100, 100 + DEPTH)))

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from mlsd.gguf_tools.perturb import perturb
 from mlsd.gguf_tools.shapes import TINY, TINY_ATTENTION
-from mlsd.gguf_tools.write import write_random
+from mlsd.gguf_tools.synthetic.perturb import perturb
+from mlsd.gguf_tools.synthetic.write import write_random
 
 ARCHITECTURES = ("qwen35", "qwen35moe", "llama", "falcon-h1")
 

@@ -20,16 +20,19 @@ import pytest
 from mlsd.clock import MonotonicClock
 from mlsd.drafters.chain import Chain
 from mlsd.drafters.draft_model import DraftModel
-from mlsd.drafters.mtp import NextTokenDraft
-from mlsd.engine._native import ggml, library
+from mlsd.drafters.heads.mtp import NextTokenDraft
 from mlsd.engine.decode import Generation, GenerationLimits, generate
 from mlsd.engine.drafter import NoDrafter
-from mlsd.engine.llama import LlamaModel, LlamaSession
+from mlsd.engine.llama.heads import NextTokenHead
+from mlsd.engine.llama.model import LlamaModel
+from mlsd.engine.llama.native import ggml, library
+from mlsd.engine.llama.open import open_session
+from mlsd.engine.llama.rows import HiddenRowsSession
+from mlsd.engine.llama.session import LlamaSession
 from mlsd.engine.losslessness import judge
-from mlsd.engine.next_token import HiddenRowsSession, NextTokenHead
 from mlsd.engine.rollback import make_rollback
 from mlsd.engine.session import SessionOptions
-from mlsd.resources import asset_path
+from mlsd.folders import asset_path
 
 FOLDER = asset_path("tiny")
 FAMILY = json.loads((FOLDER / "family.json").read_text())
@@ -53,7 +56,7 @@ def path_of(name: str) -> Path:
 
 @contextmanager
 def opened(path: Path, options: SessionOptions) -> Iterator[LlamaSession]:
-    with LlamaModel(path) as model, model.session(options) as session:
+    with LlamaModel(path) as model, open_session(model, options) as session:
         yield session
 
 
@@ -224,7 +227,7 @@ def test_the_next_token_block_predicts_its_trunk_and_leaves_it_as_it_is(stored: 
         plain = [generate(session, NoDrafter(), make_rollback("snapshots", session), p, limits, clock) for p in prompts]
     with (
         LlamaModel(path_of("tiny-dense-mtp"), load_mtp=True) as model,
-        HiddenRowsSession(model, msgspec.structs.replace(GREEDY, hidden_rows=True)) as session,
+        HiddenRowsSession(model, msgspec.structs.replace(GREEDY, kind="hidden-rows")) as session,
         closing(NextTokenDraft(session, NextTokenHead(session), clock, Chain(clock))) as drafter,
         opened(path_of("tiny-dense"), LOGITS) as judging,
     ):

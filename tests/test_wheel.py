@@ -43,7 +43,7 @@ def test_an_unpacked_wheel_plans_a_suite_with_its_own_data(wheel: Path, tmp_path
     home = tmp_path / "site"
     zipfile.ZipFile(wheel).extractall(home)
     code = (
-        "import mlsd, sys; from mlsd.resources import data_path; print(mlsd.__file__, data_path('suites'));"
+        "import mlsd, sys; from mlsd.folders import data_path; print(mlsd.__file__, data_path('suites'));"
         "from mlsd.cli import main; main(['plan', 'A', '--profile', 'tiny', '--json'])"
     )
     environment = {**os.environ, "PYTHONPATH": str(home)}

@@ -13,8 +13,8 @@ from mlsd.cli.output import note
 from mlsd.errors import StoreError
 
 if TYPE_CHECKING:
-    from mlsd.measure.rows import TrialFilter
-    from mlsd.measure.store import Store
+    from mlsd.measure.store.rows import TrialFilter
+    from mlsd.measure.store.study import Store
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -40,7 +40,7 @@ def filter_options(command: F) -> F:
 
 def make_filter(suite: str | None, arm: str | None, failed: bool) -> TrialFilter:
     """The filter of what `filter_options` parsed."""
-    from mlsd.measure.rows import TrialFilter
+    from mlsd.measure.store.rows import TrialFilter
 
     known = suite.upper() if suite is not None and len(suite) == 1 else suite
     return TrialFilter(
@@ -68,7 +68,7 @@ def find_database(db: Path | None) -> Path:
 @contextmanager
 def reading(db: Path | None) -> Iterator[Store]:
     """The database, open for reading only."""
-    from mlsd.measure.store import Store
+    from mlsd.measure.store.study import Store
 
     with Store.open(find_database(db), read_only=True) as store:
         yield store

@@ -12,32 +12,32 @@ from mlsd.errors import MlsdError
 
 # command -> (module under mlsd.cli, one line for --help). A lazy table keeps `mlsd --help` at the cost of click alone.
 COMMANDS: dict[str, tuple[str, str]] = {
-    "demo": ("demo", "Measure a real model and the embedded tiny family, and write a report."),
-    "bench": ("bench", "Measure plain and speculative decoding of one target side by side."),
-    "probe": ("probe", "Test which rollback strategies are exact for a model on this backend."),
-    "tune": ("tune", 'Search the best gamma and options of a drafting method on one target, "off" included.'),
-    "methods": ("methods", "List the drafting methods with their options and presets."),
-    "doctor": ("doctor", "Show this machine, the build, and which profiles fit."),
-    "plan": ("plan", "Show what suites would measure, how long it takes and what it needs."),
-    "run": ("run", "Run suites on the models of a profile, resumable, into a study database."),
-    "results": ("results", "List, filter and show the trials of a study database."),
-    "report": ("report", "Write which setting to use, and everything behind it, as one HTML page and Markdown."),
-    "fit": ("fit", "Fit cost models and T(k) to a study, with intervals and prediction errors."),
-    "claims": ("claims", "Decide the published claims on the trials of a study."),
-    "audit": ("audit", "Ask of published or own numbers whether they can be true."),
-    "export": ("export", "Write a study database as CSV, Parquet, JSON or in another tool's layout."),
-    "import": ("import_", "Read somebody else's table of results into a study database, kept apart."),
-    "calibrate": ("calibrate", "Time a model's passes at every width, and see which experts they read."),
-    "breakdown": ("breakdown", "Show where the time of a pass goes: attention, experts, LM head, and so on."),
-    "bandwidth": ("bandwidth", "Measure what the memory really gives, plainly and through llama.cpp."),
-    "advise": ("advise", "Predict what speculation gives with each draft and gamma, and say what decides it."),
-    "ppl": ("ppl", "Perplexity of a model on a text, and a draft's distance from it."),
-    "models": ("models", "List, download, make, verify and add models."),
-    "draft-from": ("draft_from", "Cut a draft out of a model: some of its blocks, or one part of each."),
-    "rest": ("rest", "Build stores of text for drafting by retrieval (REST)."),
-    "perturb": ("perturb", "Write a copy of a model with noise on its weights: a draft of chosen closeness."),
-    "synth": ("synth", "Write a model of any size with random weights, to measure without a download."),
-    "tiny": ("tiny", "Write tiny random models of every architecture mlsd is about."),
+    "demo": ("start.demo", "Measure a real model and the embedded tiny family, and write a report."),
+    "bench": ("start.bench", "Measure plain and speculative decoding of one target side by side."),
+    "probe": ("truth.probe", "Test which rollback strategies are exact for a model on this backend."),
+    "tune": ("models.tune", 'Search the best gamma and options of a drafting method on one target, "off" included.'),
+    "methods": ("models.methods", "List the drafting methods with their options and presets."),
+    "doctor": ("start.doctor", "Show this machine, the build, and which profiles fit."),
+    "plan": ("study.plan", "Show what suites would measure, how long it takes and what it needs."),
+    "run": ("study.run", "Run suites on the models of a profile, resumable, into a study database."),
+    "results": ("study.results", "List, filter and show the trials of a study database."),
+    "report": ("study.report", "Write which setting to use, and everything behind it, as one HTML page and Markdown."),
+    "fit": ("study.fit", "Fit cost models and T(k) to a study, with intervals and prediction errors."),
+    "claims": ("study.claims", "Decide the published claims on the trials of a study."),
+    "audit": ("truth.audit", "Ask of published or own numbers whether they can be true."),
+    "export": ("study.export", "Write a study database as CSV, Parquet, JSON or in another tool's layout."),
+    "import": ("study.import_", "Read somebody else's table of results into a study database, kept apart."),
+    "calibrate": ("machine.calibrate", "Time a model's passes at every width, and see which experts they read."),
+    "breakdown": ("machine.breakdown", "Show where the time of a pass goes: attention, experts, LM head, and so on."),
+    "bandwidth": ("machine.bandwidth", "Measure what the memory really gives, plainly and through llama.cpp."),
+    "advise": ("start.advise", "Predict what speculation gives with each draft and gamma, and say what decides it."),
+    "ppl": ("models.ppl", "Perplexity of a model on a text, and a draft's distance from it."),
+    "models": ("models.models", "List, download, make, verify and add models."),
+    "draft-from": ("models.draft_from", "Cut a draft out of a model: some of its blocks, or one part of each."),
+    "rest": ("models.rest", "Build stores of text for drafting by retrieval (REST)."),
+    "perturb": ("models.perturb", "Write a copy of a model with noise on its weights: a draft of chosen closeness."),
+    "synth": ("models.synth", "Write a model of any size with random weights, to measure without a download."),
+    "tiny": ("models.tiny", "Write tiny random models of every architecture mlsd is about."),
 }
 
 
@@ -54,7 +54,9 @@ class LazyGroup(click.Group):
             return None
         module_name, _ = COMMANDS[cmd_name]
         module = importlib.import_module(f"mlsd.cli.{module_name}")
-        command: click.Command = getattr(module, module_name)  # named as its module: `import` is no Python name
+        command: click.Command = getattr(
+            module, module_name.rpartition(".")[2]
+        )  # named as its module: `import` is no Python name
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from mlsd.errors import InputError
-from mlsd.measure.job import ModelFile
+from mlsd.measure.messages import ModelFile
 from mlsd.records import DrafterSpec, EngineOptions, ModelRef, OptionValue
 
 if TYPE_CHECKING:
-    from mlsd.plan import Overrides
+    from mlsd.planning.plan import Overrides
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -93,7 +93,7 @@ def plan_options(command: F) -> F:
 
 def make_overrides(options: dict[str, Any]) -> Overrides:
     """The record of what `plan_options` parsed, the profile apart."""
-    from mlsd.plan import Overrides
+    from mlsd.planning.plan import Overrides
 
     return Overrides(
         repeats=options["repeats"],
@@ -113,7 +113,7 @@ def model_file(text: str) -> ModelFile:
 
     Raises: ModelFileError, ManifestError or HubError with what to do.
     """
-    from mlsd.models import resolve_model
+    from mlsd.models.library import resolve_model
 
     model = resolve_model(text, make=True)
     return ModelFile(ref=model.ref, path=str(model.path))

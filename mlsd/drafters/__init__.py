@@ -27,17 +27,17 @@ from mlsd.records import DRAFT_MODEL, NO_DRAFTER, DrafterSpec, Sampling
 # name -> module under mlsd.drafters
 METHODS: dict[str, str] = {
     DRAFT_MODEL: "draft_model",
-    "dflash": "dflash",
+    "dflash": "heads.dflash",
     "draft-tree": "draft_tree",
-    "eagle3": "eagle3",
-    "eagle3-tree": "eagle3_tree",
-    "kangaroo": "kangaroo",
-    "lookahead": "lookahead",
-    "layer-skip": "layer_skip",
-    "mtp": "mtp",
-    "ngram-cache": "ngram_cache",
-    "pld": "pld",
-    "rest": "rest",
+    "eagle3": "heads.eagle3",
+    "eagle3-tree": "heads.eagle3_tree",
+    "kangaroo": "layer_skip.kangaroo",
+    "lookahead": "lookup.lookahead",
+    "layer-skip": "layer_skip.subset",
+    "mtp": "heads.mtp",
+    "ngram-cache": "lookup.ngram_cache",
+    "pld": "lookup.pld",
+    "rest": "lookup.rest",
 }
 
 _NO_HEADS = "llama.cpp has no graph for {}, so no GGUF of one can be loaded"

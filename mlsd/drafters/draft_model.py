@@ -17,6 +17,7 @@ from mlsd.drafters import DrafterBench
 from mlsd.drafters.chain import Chain, Doubt
 from mlsd.drafters.options import SMALL_MODEL_STUDY, Preset, read_options
 from mlsd.engine.drafter import Draft, Outcome
+from mlsd.engine.llama.open import open_session
 from mlsd.engine.rollback import Rollback, make_rollback
 from mlsd.engine.session import Session
 from mlsd.engine.vocabulary import check_vocabularies
@@ -42,7 +43,7 @@ def make(bench: DrafterBench) -> DraftModel:
     strategy = bench.draft_rollback(bench.draft_path)
     chain = Chain(bench.clock, bench.sampling, read_options(bench.spec, Doubt, PRESETS))
     options = msgspec.structs.replace(bench.options, device_sampling=chain.on_device, max_outputs=1)
-    session = bench.open_model(bench.draft_path).session(options)
+    session = open_session(bench.open_model(bench.draft_path), options)
     try:
         check_vocabularies(bench.target, session)
         return DraftModel(session, make_rollback(strategy, session), bench.clock, chain)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, cast
 
 import msgspec
 import numpy as np
@@ -20,8 +20,9 @@ from mlsd.drafters.expansion import expand
 from mlsd.drafters.options import SMALL_MODEL_STUDY, Preset, Span, read_options
 from mlsd.drafters.trees import Commit, check_holds_trees, tree_options
 from mlsd.engine.drafter import Draft, Outcome
+from mlsd.engine.llama.open import open_session
+from mlsd.engine.llama.trees import LlamaTreeSession
 from mlsd.engine.session import Logits, SessionOptions
-from mlsd.engine.tree_session import LlamaTreeSession
 from mlsd.engine.vocabulary import check_vocabularies
 from mlsd.errors import InputError, UnsupportedError
 from mlsd.records import DrafterSpec, Record
@@ -81,7 +82,8 @@ def make(bench: DrafterBench) -> DraftTree:
     own = read_options(bench.spec, Options, PRESETS)
     n_rows = own.depth * own.top_k
     options = tree_options(bench.options, n_rows=n_rows, n_leaves=2 * own.top_k, commit="keep")
-    session = bench.open_model(bench.draft_path).session(msgspec.structs.replace(options, n_snapshots=0))
+    options = msgspec.structs.replace(options, n_snapshots=0)
+    session = cast(LlamaTreeSession, open_session(bench.open_model(bench.draft_path), options))
     try:
         check_vocabularies(bench.target, session)
         n_vocab = min(bench.target.vocabulary.n_tokens, session.vocabulary.n_tokens)

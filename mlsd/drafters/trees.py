@@ -12,8 +12,8 @@ import numpy.typing as npt
 from mlsd.engine.session import SessionOptions
 from mlsd.engine.tree import ROOT, Tree, depth_first
 from mlsd.errors import UnsupportedError
-from mlsd.gguf_tools.cut import state_layers
 from mlsd.gguf_tools.source import Source
+from mlsd.gguf_tools.surgery.cut import state_layers
 
 _DROPPED = -2
 _CONTEXT_STEP = 256  # contexts are rounded up, as llama.cpp does

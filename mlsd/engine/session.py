@@ -13,9 +13,16 @@ import numpy as np
 import numpy.typing as npt
 
 from mlsd.engine.tree import Tree
+from mlsd.errors import EngineError
 from mlsd.records import Record
 
 Logits = npt.NDArray[np.float32]
+
+
+# tapped: values inside the network can be read and overwritten, never in a timed session.
+# hidden-rows: keeps the rows that the model's next-token block reads.
+# layer-rows: can keep what chosen blocks are fed with, for a drafting head.
+SessionKind = Literal["plain", "tapped", "hidden-rows", "layer-rows"]
 
 
 class SessionOptions(Record, frozen=True, kw_only=True):
@@ -35,9 +42,11 @@ class SessionOptions(Record, frozen=True, kw_only=True):
     # Whether batches may branch, and what becomes of an accepted path: its memory cells stay ("keep"), or it is decoded
     # once more as a chain ("redecode": slower, and bit for bit what plain decoding leaves behind).
     tree: Literal["off", "keep", "redecode"] = "off"
-    tapped: bool = False  # values inside the network can be read and overwritten (`taps`); never in a timed session
-    hidden_rows: bool = False  # keep the rows that the model's next-token block reads (`next_token`)
-    layer_rows: bool = False  # can keep what chosen blocks are fed with, for a drafting head (`layer_rows`)
+    kind: SessionKind = "plain"
+
+    def __post_init__(self) -> None:
+        if self.tree != "off" and self.kind not in ("plain", "layer-rows"):
+            raise EngineError(f"A session that is {self.kind} cannot verify trees.")
 
 
 class Vocabulary(Record, frozen=True, kw_only=True):

@@ -22,7 +22,7 @@ from mlsd.hardware.reading import Facts
 from mlsd.records import Conditions, Environment, Record
 
 if TYPE_CHECKING:
-    from mlsd.engine._native import BackendInfo
+    from mlsd.engine.llama.native import BackendInfo
 
 __all__ = ["Machine", "read_conditions", "read_environment", "read_machine"]
 

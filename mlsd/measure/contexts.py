@@ -7,9 +7,9 @@ from pathlib import Path
 import psutil
 
 from mlsd.errors import InputError
-from mlsd.gguf_tools.context import context_bytes, trained_context
 from mlsd.gguf_tools.source import Source
-from mlsd.measure.job import InfoJob, Job, LayerSearchJob, ModelFile, PerplexityJob, ProbeJob, Work
+from mlsd.measure.context_bytes import context_bytes, trained_context
+from mlsd.measure.messages import InfoJob, Job, LayerSearchJob, ModelFile, PerplexityJob, ProbeJob, Work
 from mlsd.units import format_bytes
 
 

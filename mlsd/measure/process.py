@@ -15,10 +15,10 @@ from typing import IO, TypeVar
 import msgspec
 
 from mlsd import errors
-from mlsd.engine._native import BackendInfo
+from mlsd.engine.llama.native import BackendInfo
 from mlsd.errors import MlsdError, WorkerError
 from mlsd.measure.contexts import check_contexts
-from mlsd.measure.job import (
+from mlsd.measure.messages import (
     BreakdownJob,
     CalibrateJob,
     Covered,

@@ -5,11 +5,12 @@ from __future__ import annotations
 import msgspec
 from matplotlib.figure import Figure
 
-from mlsd.analysis.amortization_words import sentences
-from mlsd.analysis.study import Study, attempt
-from mlsd.analysis.study_mixture import read_bounds, words
-from mlsd.report import figures_machine, machine_tables
-from mlsd.report.sections import FigureEntry, Section, of_tables, with_figures
+from mlsd.analysis.experts.amortization_words import sentences
+from mlsd.analysis.experts.study_mixture import read_bounds, words
+from mlsd.analysis.study.study import Study, attempt
+from mlsd.report.figures import machine as figures_machine
+from mlsd.report.render.sections import FigureEntry, Section, of_tables, with_figures
+from mlsd.report.tables import machine as machine_tables
 
 _STUDY_KS = (1, 2, 5, 9, 17)  # plain decoding, and the study's draft lengths 4, 8 and 16 with the target's own token
 

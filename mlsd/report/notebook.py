@@ -6,20 +6,22 @@ from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 
-from mlsd.analysis import published
-from mlsd.analysis.answer import advise, by_target, first_line
-from mlsd.analysis.audit import audit
-from mlsd.analysis.experts import coverage_by_window
-from mlsd.analysis.memory import faster_memory, memory_use
-from mlsd.analysis.study import Study, read_study
+from mlsd.analysis.audit import published_tables as published
+from mlsd.analysis.audit.audit import audit
+from mlsd.analysis.experts.coverage import coverage_by_window
+from mlsd.analysis.results.best_setting import advise, by_target, first_line
+from mlsd.analysis.study.memory import faster_memory, memory_use
+from mlsd.analysis.study.study import Study, read_study
 from mlsd.errors import InputError
-from mlsd.measure.store import Store
-from mlsd.report import record_tables, result_tables, study_tables
-from mlsd.report.figures import STUDY_FIGURES
+from mlsd.measure.store.study import Store
+from mlsd.report.figures.rounds import ROUND_FIGURES
+from mlsd.report.figures.study import STUDY_FIGURES
 from mlsd.report.machine_pages import COST_FIGURES, EXPERT_FIGURES
-from mlsd.report.round_figures import ROUND_FIGURES
-from mlsd.report.sections import picture
-from mlsd.report.tables import Table, head, interval, name, number, percent, text
+from mlsd.report.render.sections import picture
+from mlsd.report.render.table import Table, head, interval, name, number, percent, text
+from mlsd.report.tables import records as record_tables
+from mlsd.report.tables import results as result_tables
+from mlsd.report.tables import study as study_tables
 from mlsd.units import format_bytes
 
 TABLES = {

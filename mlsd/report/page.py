@@ -11,34 +11,18 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from mlsd import __version__
-from mlsd.analysis.answer import Advice, advise, by_target, first_line
-from mlsd.analysis.study import Study, attempt
-from mlsd.records import Record
-from mlsd.report import machine_pages, methods, record_tables, result_tables, study_tables
-from mlsd.report.figures import STUDY_FIGURES
-from mlsd.report.passes import pass_table
-from mlsd.report.round_figures import ROUND_FIGURES
-from mlsd.report.sections import Section, of_tables, with_figures
-from mlsd.report.tables import Table
-
-
-class Trace(Record, frozen=True, kw_only=True):
-    """Where the numbers of one table or figure come from."""
-
-    what: str
-    how: str
-
-
-class Page(Record, frozen=True, kw_only=True):
-    """A whole report."""
-
-    title: str
-    answer: str
-    summary: str
-    notes: tuple[str, ...]
-    sections: tuple[Section, ...]
-    traces: tuple[Trace, ...]
-    made: str
+from mlsd.analysis.results.best_setting import Advice, advise, by_target, first_line
+from mlsd.analysis.study.study import Study, attempt
+from mlsd.report import machine_pages
+from mlsd.report.figures.rounds import ROUND_FIGURES
+from mlsd.report.figures.study import STUDY_FIGURES
+from mlsd.report.render.sections import Page, Section, Trace, of_tables, with_figures
+from mlsd.report.render.table import Table
+from mlsd.report.tables import methods
+from mlsd.report.tables import records as record_tables
+from mlsd.report.tables import results as result_tables
+from mlsd.report.tables import study as study_tables
+from mlsd.report.tables.passes import pass_table
 
 
 def build(study: Study) -> Page:

@@ -9,11 +9,11 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from mlsd.analysis.study import Study
+from mlsd.analysis.study.study import Study
 from mlsd.errors import InputError
 from mlsd.records import Record
-from mlsd.report import html, markdown, plot
 from mlsd.report.page import build
+from mlsd.report.render import html, markdown, plot
 
 
 class Written(Record, frozen=True, kw_only=True):

@@ -7,7 +7,7 @@ import random
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from mlsd.analysis.audit_csv import COLUMNS
+from mlsd.analysis.audit.csv_table import COLUMNS
 
 
 @dataclass(frozen=True)

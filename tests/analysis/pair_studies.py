@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 
-from mlsd.analysis.evidence import Evidence, evidence
-from mlsd.analysis.predictors import perplexity_ratios
-from mlsd.measure.store import Store
+from mlsd.analysis.results.distances import perplexity_ratios
+from mlsd.analysis.results.pairs import Evidence, evidence
+from mlsd.measure.store.study import Store
 from mlsd.records import (
     Case,
     DrafterSpec,

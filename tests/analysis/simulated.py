@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mlsd.analysis import costmodel, fit_models
-from mlsd.analysis.fit import Model, Observations, observations
+from mlsd.analysis.fits import costmodel, fit_models
+from mlsd.analysis.fits.fit import Model, Observations, observations
 
 ROWS = np.array([1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 14, 16, 18, 20, 24, 28, 31, 32, 33, 40, 48, 56, 64], dtype=float)
 GAMMAS = np.array([1, 2, 3, 4, 5, 6, 8, 10, 12, 16], dtype=float)

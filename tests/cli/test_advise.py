@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from mlsd.cli import main
-from mlsd.measure.store import Store
+from mlsd.measure.store.study import Store
 from tests.cli.conftest import Ran
 
 

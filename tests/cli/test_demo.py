@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mlsd.measure.store import Store
+from mlsd.measure.store.study import Store
 from tests.cli.conftest import Ran
 
 Mlsd = Callable[..., Ran]

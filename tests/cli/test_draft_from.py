@@ -12,9 +12,9 @@ import pytest
 from mlsd.gguf_tools.read import model_facts, trunk_layers
 from mlsd.gguf_tools.shapes import TINY
 from mlsd.gguf_tools.source import Source
-from mlsd.gguf_tools.surgery import keep_layers, write_edit
-from mlsd.gguf_tools.write import write_random
-from mlsd.prompts import load_prompt
+from mlsd.gguf_tools.surgery.edit import keep_layers, write_edit
+from mlsd.gguf_tools.synthetic.write import write_random
+from mlsd.planning.prompts import load_prompt
 from tests.cli.conftest import Ran
 
 Mlsd = Callable[..., Ran]

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from mlsd.cli.export import _FORMATS
 from mlsd.cli.main import cli
+from mlsd.cli.study.export import _FORMATS
 from mlsd.errors import InputError
 from mlsd.measure.exchange import EXPORTS
-from mlsd.measure.store import Store
+from mlsd.measure.store.study import Store
 from tests.measure.examples import ENVIRONMENT, case, trial
 
 

@@ -12,7 +12,7 @@ import pytest
 from mlsd.gguf_tools.shapes import TINY
 from mlsd.gguf_tools.source import Source
 from mlsd.gguf_tools.stream import new_gguf
-from mlsd.gguf_tools.write import write_random
+from mlsd.gguf_tools.synthetic.write import write_random
 from tests.cli.conftest import Ran
 from tests.gguf_tools.random_heads import write_random_dflash, write_random_eagle3
 

@@ -4,9 +4,9 @@ import pytest
 from click.testing import CliRunner
 
 from mlsd.cli.main import cli, main
-from mlsd.cli.plan import plan
-from mlsd.measure.store import Store
-from mlsd.plan import expand
+from mlsd.cli.study.plan import plan
+from mlsd.measure.store.study import Store
+from mlsd.planning.plan import expand
 from mlsd.records import Environment, Trial
 
 
@@ -80,9 +80,9 @@ def test_known_bandwidth_gives_a_rough_time_and_says_from_what(monkeypatch):
 def test_earlier_results_of_this_machine_give_the_time(monkeypatch, tmp_path):
     here = Environment(host="here", os="Linux", machine="x86_64", memory_bytes=64 << 30)
     monkeypatch.setattr("mlsd.hardware.read_environment", lambda: here)
-    from mlsd.cli.plan import known_models
-    from mlsd.models import Library
-    from mlsd.suite import find_profile, load_suites
+    from mlsd.cli.study.plan import known_models
+    from mlsd.models.library import Library
+    from mlsd.planning.suite import find_profile, load_suites
 
     planned = expand(load_suites(["A"]), find_profile("study"), known_models(Library()))
     first = next(planned.trials())

@@ -9,9 +9,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from mlsd.cli.main import cli
-from mlsd.cli.results import plain
+from mlsd.cli.study.results import plain
 from mlsd.errors import InputError, StoreError
-from mlsd.measure.store import Store
+from mlsd.measure.store.study import Store
 from tests.measure.examples import ENVIRONMENT, case, failed, trial
 
 STUDY = (

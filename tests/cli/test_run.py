@@ -14,8 +14,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from mlsd.measure.runner import machine_lock
-from mlsd.measure.store import Store
+from mlsd.measure.run.runner import machine_lock
+from mlsd.measure.store.study import Store
 from tests.cli.conftest import Ran
 
 Mlsd = Callable[..., Ran]

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from mlsd.measure.store import Store
+from mlsd.measure.store.study import Store
+from mlsd.planning.tasks import KINDS, read_tasks
 from mlsd.records import Trial
-from mlsd.tasks import KINDS, read_tasks
 from tests.cli.conftest import Ran
 
 Mlsd = Callable[..., Ran]

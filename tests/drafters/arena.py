@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,9 @@ from mlsd.clock import MonotonicClock
 from mlsd.drafters import DrafterBench, make_drafter, target_options
 from mlsd.engine.decode import Generation, GenerationLimits, generate
 from mlsd.engine.drafter import Drafter, NoDrafter
-from mlsd.engine.llama import LlamaModel, LlamaSession
+from mlsd.engine.llama.model import LlamaModel
+from mlsd.engine.llama.open import open_session
+from mlsd.engine.llama.session import LlamaSession
 from mlsd.engine.losslessness import judge
 from mlsd.engine.probe import ProbeReport, probe
 from mlsd.engine.rollback import make_rollback
@@ -71,13 +74,13 @@ class Arena:
 
     def report(self, path: Path) -> ProbeReport:
         if path not in self._reports:
-            self._reports[path] = probe(self.open(path).session, self.options)
+            self._reports[path] = probe(partial(open_session, self.open(path)), self.options)
         return self._reports[path]
 
     def plain(self, name: str, prompt: Sequence[int], n_predict: int) -> tuple[int, ...]:
         key = (name, tuple(prompt), n_predict)
         if key not in self._plain:
-            with self.model(name).session(self.options) as session:
+            with open_session(self.model(name), self.options) as session:
                 limits = GenerationLimits(n_predict=n_predict)
                 self._plain[key] = generate(session, NoDrafter(), make_rollback("trim", session), prompt, limits, CLOCK)
         return self._plain[key].tokens
@@ -124,7 +127,7 @@ class Arena:
             n_snapshots=gamma + 1 if strategy == "snapshots" else 0,
             device_sampling=sampling.greedy,
         )
-        session = self.open(path).session(target_options(base, spec, gamma, strategy))
+        session = open_session(self.open(path), target_options(base, spec, gamma, strategy))
         with closing(session):
             bench = DrafterBench(
                 spec=spec,
@@ -148,7 +151,7 @@ class Arena:
         noise = self.report(self._files[name]).kernel_noise
         if run.options.tree != "off":
             noise = max(noise, tree_noise(model.session, run.options))
-        with model.session(msgspec.structs.replace(self.options, device_sampling=False)) as session:
+        with open_session(model, msgspec.structs.replace(self.options, device_sampling=False)) as session:
             return judge(run.tokens, reference, prompt, session, noise)
 
     def assert_exact(self, name: str, prompt: Sequence[int], run: Run) -> None:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from mlsd.gguf_tools.perturb import perturb
 from mlsd.gguf_tools.source import Source
+from mlsd.gguf_tools.synthetic.perturb import perturb
 from tests.drafters.arena import Arena
 from tests.gguf_tools.random_heads import write_random_dflash, write_random_eagle3
 

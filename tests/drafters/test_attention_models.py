@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from mlsd.drafters import check_target, preset_gamma, resolve_spec
-from mlsd.drafters.layer_skip import Options, cut_file, plan
+from mlsd.drafters.layer_skip.subset import Options, cut_file, plan
 from mlsd.drafters.options import read_options
 from mlsd.errors import ModelFileError
 from mlsd.gguf_tools.shapes import TINY_ATTENTION

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from mlsd.drafters.expansion import expand, likeliest
+from mlsd.engine.llama.open import open_session
 from mlsd.engine.session import Logits, SessionOptions
 from mlsd.engine.tree import ROOT
 from mlsd.errors import InputError, UnsupportedError
@@ -69,7 +70,7 @@ def test_each_level_grown_equals_its_paths_decoded_alone(arena: Arena) -> None:
     wide = SessionOptions(n_ctx=256, n_threads=1, device_sampling=False, n_sequences=8, tree="keep")
     levels = [((1, 2, 3), (ROOT,) * 3), ((4, 5, 6, 7), (2, 0, 0, 1)), ((8, 9), (3, 1)), ((10, 11), (1, 1))]
     model = arena.model("llama")
-    with model.session(wide) as session, model.session(plain) as single:
+    with open_session(model, wide) as session, open_session(model, plain) as single:
         for _ in range(2):  # a second tree starts from the prefix again
             session.clear()
             session.decode(prefix)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +18,8 @@ from mlsd.drafters.chain import Chain
 from mlsd.drafters.draft_model import DraftModel
 from mlsd.engine.decode import Generation, GenerationLimits, generate
 from mlsd.engine.drafter import Draft, NoDrafter, Outcome
-from mlsd.engine.llama import LlamaModel
+from mlsd.engine.llama.model import LlamaModel
+from mlsd.engine.llama.open import open_session
 from mlsd.engine.losslessness import judge
 from mlsd.engine.probe import ProbeReport, probe
 from mlsd.engine.rollback import make_rollback
@@ -46,13 +48,13 @@ class Bench:
 
     def report(self, name: str) -> ProbeReport:
         if name not in self._reports:
-            self._reports[name] = probe(self.model(name).session, OPTIONS)
+            self._reports[name] = probe(partial(open_session, self.model(name)), OPTIONS)
         return self._reports[name]
 
     def plain(self, name: str, prompt: Sequence[int], sampling: Sampling | None = None, seed: int = 0) -> Generation:
         greedy = sampling is None or sampling.greedy
         options = SessionOptions(n_ctx=256, n_threads=1, device_sampling=greedy)
-        with self.model(name).session(options) as session:
+        with open_session(self.model(name), options) as session:
             return generate(
                 session,
                 NoDrafter(),
@@ -77,7 +79,7 @@ class Bench:
             max_outputs=gamma + 1,
             n_snapshots=gamma + 1 if target_strategy == "snapshots" else 0,
         )
-        with self.model(target).session(wide) as session, self.model(draft).session(OPTIONS) as second:
+        with open_session(self.model(target), wide) as session, open_session(self.model(draft), OPTIONS) as second:
             drafter = DraftModel(second, make_rollback(draft_strategy, second), CLOCK)
             limits = GenerationLimits(n_predict=N_PREDICT, gamma=gamma)
             return generate(session, drafter, make_rollback(target_strategy, session), prompt, limits, CLOCK)
@@ -85,7 +87,7 @@ class Bench:
     def assert_lossless(
         self, name: str, tokens: Sequence[int], reference: Sequence[int], prompt: Sequence[int]
     ) -> None:
-        with self.model(name).session(SessionOptions(n_ctx=256, n_threads=1, device_sampling=False)) as session:
+        with open_session(self.model(name), SessionOptions(n_ctx=256, n_threads=1, device_sampling=False)) as session:
             verdict = judge(tokens, reference, prompt, session, self.report(name).kernel_noise)
         assert verdict.verdict in ("lossless", "near_tie"), verdict
 
@@ -183,7 +185,7 @@ class FreshDraft:
     name, rollback_name, failed_native_calls = "fresh", None, 0
 
     def __init__(self, model: LlamaModel) -> None:
-        self._session = model.session(OPTIONS)
+        self._session = open_session(model, OPTIONS)
         self._context: list[int] = []
 
     def begin(self, prompt: Sequence[int], rng: np.random.Generator) -> None:
@@ -215,7 +217,7 @@ def test_a_rolled_back_draft_proposes_what_a_fresh_one_would(bench: Bench, archi
     rolled_back = bench.speculate(architecture, f"{architecture}-noise01", gamma, prompt)
     strategy = bench.report(architecture).target or ""
     options = SessionOptions(n_ctx=256, n_threads=1, max_outputs=gamma + 1, n_snapshots=gamma + 1)
-    with target.session(options) as session, closing(FreshDraft(draft)) as fresh:
+    with open_session(target, options) as session, closing(FreshDraft(draft)) as fresh:
         limits = GenerationLimits(n_predict=N_PREDICT, gamma=gamma)
         slow = generate(session, fresh, make_rollback(strategy, session), prompt, limits, CLOCK)
     assert [(r.proposed, r.accepted) for r in rolled_back.rounds] == [(r.proposed, r.accepted) for r in slow.rounds]
@@ -225,7 +227,7 @@ def test_a_verifier_that_keeps_a_wrong_token_is_found_out(bench: Bench) -> None:
     prompt = prompt_of(5)
     reference = bench.plain("llama", prompt).tokens
     forged = (*reference[:10], (reference[10] + 1) % 256, *reference[11:])
-    with bench.model("llama").session(SessionOptions(n_ctx=256, n_threads=1, device_sampling=False)) as session:
+    with open_session(bench.model("llama"), SessionOptions(n_ctx=256, n_threads=1, device_sampling=False)) as session:
         verdict = judge(forged, reference, prompt, session, bench.report("llama").kernel_noise)
     assert verdict.verdict == "diverged"
     assert verdict.first_difference == 10
@@ -244,7 +246,7 @@ def test_sampling_keeps_the_targets_distribution(bench: Bench) -> None:
     wide = SessionOptions(n_ctx=256, n_threads=1, max_outputs=4, device_sampling=False)
     narrow = SessionOptions(n_ctx=256, n_threads=1, device_sampling=False)
     target, draft = bench.model("llama"), bench.model("llama-noise01")
-    with target.session(wide) as session, draft.session(narrow) as second:
+    with open_session(target, wide) as session, open_session(draft, narrow) as second:
         drafter = DraftModel(second, make_rollback("trim", second), CLOCK, Chain(CLOCK, sampling))
         drafters = {"ar": NoDrafter(), "sd": drafter}
         draws: dict[str, list[int]] = {"ar": [], "sd": []}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +16,15 @@ import psutil
 import pytest
 
 from mlsd.clock import MonotonicClock
-from mlsd.engine._native import library
-from mlsd.engine.llama import LlamaModel
+from mlsd.engine.llama.model import LlamaModel
+from mlsd.engine.llama.native import library
+from mlsd.engine.llama.open import open_session
+from mlsd.engine.llama.taps import ReadTap, TappedSession
 from mlsd.engine.probe import probe
 from mlsd.engine.session import SessionOptions
-from mlsd.engine.taps import ReadTap, TappedSession
 from mlsd.errors import EngineError, ModelFileError, UnsupportedError
-from mlsd.measure.probe_cache import ProbeCache
-from mlsd.measure.rig import Rig
+from mlsd.measure.worker.probe_cache import ProbeCache
+from mlsd.measure.worker.rig import Rig
 from tests.measure.kill_script import make_jobs
 
 OPTIONS = SessionOptions(n_ctx=256, n_threads=1, n_batch=64, n_ubatch=64)
@@ -59,7 +61,7 @@ def still_open(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 
 def test_a_session_frees_its_handles_once_even_when_closed_twice(tiny: Path, still_open: Counter[str]) -> None:
     model = LlamaModel(tiny / "qwen35.gguf")
-    session = model.session(OPTIONS)
+    session = open_session(model, OPTIONS)
     assert all(still_open[kind] == 1 for kind in PAIRS)
     for _ in range(2):
         session.close()
@@ -69,7 +71,7 @@ def test_a_session_frees_its_handles_once_even_when_closed_twice(tiny: Path, sti
 
 def test_the_probe_leaves_nothing_open(tiny: Path, still_open: Counter[str]) -> None:
     with LlamaModel(tiny / "falcon-h1.gguf") as model:
-        probe(model.session, OPTIONS)
+        probe(partial(open_session, model), OPTIONS)
         assert still_open["llama_init_from_model"] == 0
     assert not any(still_open.values())
 
@@ -81,13 +83,13 @@ def test_a_session_that_fails_half_way_leaves_nothing_open(
     with LlamaModel(tiny / "llama.gguf") as model:
         monkeypatch.setattr(library(), broken, lambda *_: None)
         with pytest.raises(EngineError):
-            model.session(OPTIONS)
+            open_session(model, OPTIONS)
         assert +still_open == Counter(llama_model_load_from_file=1)
 
 
 def test_a_session_without_the_block_it_needs_opens_nothing(tiny: Path, still_open: Counter[str]) -> None:
     with LlamaModel(tiny / "qwen35.gguf") as model, pytest.raises(UnsupportedError):
-        model.session(msgspec.structs.replace(OPTIONS, hidden_rows=True))
+        open_session(model, msgspec.structs.replace(OPTIONS, kind="hidden-rows"))
     assert not any(still_open.values())
 
 
@@ -133,9 +135,9 @@ def test_memory_does_not_grow_over_many_openings(
         with LlamaModel(path) as model:
             if way == "no memory":
                 with pytest.raises(UnsupportedError):
-                    model.session(options)
+                    open_session(model, options)
                 return
-            with model.session(options) as session:
+            with open_session(model, options) as session:
                 session.decode([1, 2, 3])
                 session.save_state()
 

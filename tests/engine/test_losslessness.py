@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -11,12 +12,13 @@ from mlsd.clock import FakeClock, MonotonicClock
 from mlsd.engine.decode import GenerationLimits, generate
 from mlsd.engine.drafter import NoDrafter
 from mlsd.engine.fake import FakeSession
-from mlsd.engine.llama import LlamaModel
+from mlsd.engine.llama.model import LlamaModel
+from mlsd.engine.llama.open import open_session
 from mlsd.engine.losslessness import first_difference, judge, text_noise
 from mlsd.engine.rollback import make_rollback
 from mlsd.engine.session import SessionOptions
-from mlsd.prompts import load_prompt
-from mlsd.resources import asset_path
+from mlsd.folders import asset_path
+from mlsd.planning.prompts import load_prompt
 
 OPTIONS = SessionOptions(n_ctx=1024, n_threads=1, device_sampling=False)
 
@@ -54,15 +56,17 @@ def test_the_noise_of_a_trained_mixture_of_experts_stays_small_at_any_depth() ->
 
         def noise(n_prompt: int) -> float:
             prompt = text[:n_prompt]
-            with closing(model.session(OPTIONS)) as session:
+            with closing(open_session(model, OPTIONS)) as session:
                 limits = GenerationLimits(n_predict=24)
                 trim = make_rollback("trim", session)
                 tokens = generate(session, NoDrafter(), trim, prompt, limits, MonotonicClock()).tokens
-            return text_noise(tokens, prompt, model.session, OPTIONS, (9,))
+            return text_noise(tokens, prompt, partial(open_session, model), OPTIONS, (9,))
 
         assert max(noise(n) for n in (300, 512, 700)) < 1.0, "batched and single decoding disagree beyond rounding"
 
 
 def test_a_random_model_decodes_a_batch_as_it_decodes_single_tokens(tiny: Path) -> None:
     with LlamaModel(tiny / "llama.gguf") as model:
-        assert text_noise(tuple(range(20)), tuple(range(40, 60)), model.session, OPTIONS, (2, 5, 9)) < 0.05
+        assert (
+            text_noise(tuple(range(20)), tuple(range(40, 60)), partial(open_session, model), OPTIONS, (2, 5, 9)) < 0.05
+        )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -13,12 +14,14 @@ from mlsd.clock import MonotonicClock
 from mlsd.drafters.draft_model import DraftModel
 from mlsd.engine.decode import Generation, GenerationLimits, generate
 from mlsd.engine.drafter import NoDrafter
-from mlsd.engine.llama import LlamaModel, LlamaSession
+from mlsd.engine.llama.model import LlamaModel
+from mlsd.engine.llama.open import open_session
+from mlsd.engine.llama.session import LlamaSession
 from mlsd.engine.losslessness import judge
 from mlsd.engine.probe import probe
 from mlsd.engine.rollback import make_rollback
 from mlsd.engine.session import SessionOptions
-from mlsd.gguf_tools.perturb import perturb
+from mlsd.gguf_tools.synthetic.perturb import perturb
 
 pytestmark = [pytest.mark.heavy, pytest.mark.smollm2]
 
@@ -36,16 +39,16 @@ class Bench:
         perturb(target, near, noise=0.05)
         perturb(target, far, noise=1.0)  # as good as unrelated, with the same vocabulary
         self.model = stack.enter_context(LlamaModel(target))
-        self.session = stack.enter_context(self.model.session(OPTIONS))
+        self.session = stack.enter_context(open_session(self.model, OPTIONS))
         self.drafts: dict[str, LlamaSession] = {}
         for name, path in {"identical": target, "perturbed": near, "unrelated": far}.items():
             model = stack.enter_context(LlamaModel(path))
-            self.drafts[name] = stack.enter_context(model.session(OPTIONS))
+            self.drafts[name] = stack.enter_context(open_session(model, OPTIONS))
         self.prompt = self.session.tokenize(PROMPT)
         limits = GenerationLimits(n_predict=N_PREDICT)
         trim = make_rollback("trim", self.session)
         self.plain = generate(self.session, NoDrafter(), trim, self.prompt, limits, CLOCK).tokens
-        self.noise = probe(self.model.session, OPTIONS).kernel_noise
+        self.noise = probe(partial(open_session, self.model), OPTIONS).kernel_noise
 
     def speculate(self, draft: str, gamma: int) -> Generation:
         session = self.drafts[draft]
@@ -65,7 +68,7 @@ def bench(smollm2: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[B
 def test_output_equals_plain_decoding(bench: Bench, draft: str, gamma: int) -> None:
     result = bench.speculate(draft, gamma)
     rate = sum(r.accepted for r in result.rounds) / sum(r.proposed for r in result.rounds)
-    with bench.model.session(msgspec.structs.replace(OPTIONS, device_sampling=False)) as session:
+    with open_session(bench.model, msgspec.structs.replace(OPTIONS, device_sampling=False)) as session:
         verdict = judge(result.tokens, bench.plain, bench.prompt, session, bench.noise)
     assert verdict.verdict in ("lossless", "near_tie"), verdict
     if draft == "identical":

@@ -6,7 +6,7 @@ from mlsd.errors import InputError
 from mlsd.gguf_tools.config import shape_from_config
 from mlsd.gguf_tools.shape import tensors
 from mlsd.gguf_tools.shapes import FULL
-from mlsd.gguf_tools.synth import from_shape
+from mlsd.gguf_tools.synthetic.synth import from_shape
 
 QWEN_MOE = {
     "model_type": "qwen3_5_moe",

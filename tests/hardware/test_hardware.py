@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from mlsd import hardware
-from mlsd.engine._native import BackendInfo
+from mlsd.engine.llama.native import BackendInfo
 from mlsd.hardware import command, darwin
 from mlsd.records import Environment
 from tests.hardware import test_darwin as mac

@@ -6,11 +6,11 @@ import sys
 from pathlib import Path
 
 from mlsd.hardware import read_environment
-from mlsd.measure.bench import BenchRequest, bench_cases, interleave
-from mlsd.measure.job import Job, ModelFile, PromptText, prompt_key
-from mlsd.measure.runner import RunOutcome, RunSettings, machine_lock, run_jobs
-from mlsd.measure.store import Store
-from mlsd.prompts import load_prompt
+from mlsd.measure.messages import Job, ModelFile, PromptText, prompt_key
+from mlsd.measure.run.bench import BenchRequest, bench_cases, interleave
+from mlsd.measure.run.runner import RunOutcome, RunSettings, machine_lock, run_jobs
+from mlsd.measure.store.study import Store
+from mlsd.planning.prompts import load_prompt
 from mlsd.records import DRAFT_MODEL, DrafterSpec, EngineOptions, ModelRef
 
 

@@ -8,12 +8,12 @@ import msgspec
 import pytest
 
 from mlsd.errors import InputError
-from mlsd.gguf_tools.context import context_bytes, trained_context
 from mlsd.gguf_tools.shapes import FULL
 from mlsd.gguf_tools.source import Source
-from mlsd.gguf_tools.synth import from_shape, write_synthetic
+from mlsd.gguf_tools.synthetic.synth import from_shape, write_synthetic
+from mlsd.measure.context_bytes import context_bytes, trained_context
 from mlsd.measure.contexts import check_contexts
-from mlsd.measure.job import InfoJob, ModelFile, ProbeJob
+from mlsd.measure.messages import InfoJob, ModelFile, ProbeJob
 from mlsd.records import EngineOptions, ModelRef
 
 

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from mlsd.analysis.study import read_study
-from mlsd.measure.store import Store
-from mlsd.report import html
+from mlsd.analysis.study.study import read_study
+from mlsd.measure.store.study import Store
 from mlsd.report.page import build
+from mlsd.report.render import html
 from tests.analysis.studies import whole_study
 from tests.report.browser import Page, browser
 

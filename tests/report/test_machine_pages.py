@@ -7,13 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from mlsd.analysis.amortization_words import sentences
-from mlsd.analysis.study import Study, read_study
+from mlsd.analysis.experts.amortization_words import sentences
+from mlsd.analysis.study.study import Study, read_study
 from mlsd.cli import main
-from mlsd.measure.store import Store
-from mlsd.report import html, markdown, notebook
+from mlsd.measure.store.study import Store
+from mlsd.report import notebook
 from mlsd.report.machine_pages import costs, experts
-from mlsd.report.page import Page, build
+from mlsd.report.page import build
+from mlsd.report.render import html, markdown
+from mlsd.report.render.sections import Page
 from tests.analysis.studies import MOE, blocks, write
 
 # Three repeats, the least that have an interval, however slow the machine is.

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from mlsd.analysis.study import Study
+from mlsd.analysis.study.study import Study
 from mlsd.errors import InputError, StoreError
 from mlsd.report import notebook
 from tests.analysis.studies import MOE, blocks, whole_study, write

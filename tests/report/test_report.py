@@ -11,15 +11,16 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 
-from mlsd.analysis.study import Study, read_study
-from mlsd.cli.report import report as command
+from mlsd.analysis.study.study import Study, read_study
+from mlsd.cli.study.report import report as command
 from mlsd.errors import InputError
-from mlsd.measure.store import Store
-from mlsd.report import html as html_form
-from mlsd.report import markdown
-from mlsd.report.page import Page, build
-from mlsd.report.record_tables import MOST_TRIALS, trial_table
-from mlsd.report.tables import number, significant, text
+from mlsd.measure.store.study import Store
+from mlsd.report.page import build
+from mlsd.report.render import html as html_form
+from mlsd.report.render import markdown
+from mlsd.report.render.sections import Page
+from mlsd.report.render.table import number, significant, text
+from mlsd.report.tables.records import MOST_TRIALS, trial_table
 from mlsd.report.write import write_report
 from tests.analysis.studies import MACHINE, MOE, blocks, case, failed, trial, whole_study, write
 

@@ -19,11 +19,13 @@ import numpy as np
 from mlsd.clock import MonotonicClock
 from mlsd.drafters.chain import Chain
 from mlsd.drafters.draft_model import DraftModel
-from mlsd.drafters.mtp import NextTokenDraft
+from mlsd.drafters.heads.mtp import NextTokenDraft
 from mlsd.engine.decode import Generation, GenerationLimits, generate
 from mlsd.engine.drafter import NoDrafter
-from mlsd.engine.llama import LlamaModel
-from mlsd.engine.next_token import HiddenRowsSession, NextTokenHead
+from mlsd.engine.llama.heads import NextTokenHead
+from mlsd.engine.llama.model import LlamaModel
+from mlsd.engine.llama.open import open_session
+from mlsd.engine.llama.rows import HiddenRowsSession
 from mlsd.engine.rollback import make_rollback
 from mlsd.engine.session import SessionOptions
 
@@ -52,8 +54,8 @@ def acceptance(folder: Path, target: str, prompts: list[list[int]]) -> dict[str,
         big = stack.enter_context(LlamaModel(folder / f"{target}.gguf"))
         small = stack.enter_context(LlamaModel(folder / "tiny-draft.gguf"))
         options = SessionOptions(n_ctx=512, n_threads=1, max_outputs=GAMMA + 1, n_snapshots=GAMMA + 1)
-        session = stack.enter_context(big.session(options))
-        draft = stack.enter_context(small.session(SessionOptions(n_ctx=512, n_threads=1)))
+        session = stack.enter_context(open_session(big, options))
+        draft = stack.enter_context(open_session(small, SessionOptions(n_ctx=512, n_threads=1)))
         clock = MonotonicClock()
         drafter = DraftModel(draft, make_rollback("checkpoint", draft), clock)
         rollback = make_rollback("snapshots", session)
@@ -76,9 +78,9 @@ def next_token_acceptance(folder: Path, prompts: list[list[int]]) -> dict[str, A
     """The same prompts with the next-token block of tiny-dense-mtp as drafter, against plain tiny-dense."""
     with ExitStack() as stack:
         options = SessionOptions(n_ctx=512, n_threads=1, max_outputs=GAMMA + 1, n_snapshots=GAMMA + 1)
-        bare = stack.enter_context(stack.enter_context(LlamaModel(folder / "tiny-dense.gguf")).session(options))
+        bare = stack.enter_context(open_session(stack.enter_context(LlamaModel(folder / "tiny-dense.gguf")), options))
         model = stack.enter_context(LlamaModel(folder / "tiny-dense-mtp.gguf", load_mtp=True))
-        session = stack.enter_context(HiddenRowsSession(model, msgspec.structs.replace(options, hidden_rows=True)))
+        session = stack.enter_context(HiddenRowsSession(model, msgspec.structs.replace(options, kind="hidden-rows")))
         clock, limits = MonotonicClock(), GenerationLimits(n_predict=N_PREDICT, gamma=GAMMA)
         drafter = stack.enter_context(closing(NextTokenDraft(session, NextTokenHead(session), clock, Chain(clock))))
         plain = [generate(bare, NoDrafter(), make_rollback("snapshots", bare), p, limits, clock) for p in prompts]

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import BinaryIO, Literal, Protocol, get_args
 
 from mlsd.errors import InputError, TableError
-from mlsd.measure.rows import ImportedRow, ImportFormat, TrialFilter
-from mlsd.measure.store import ALL, Store
+from mlsd.measure.store.rows import ImportedRow, ImportFormat, TrialFilter
+from mlsd.measure.store.study import ALL, Store
 
 ExportFormat = Literal["csv", "parquet", "json", "study-csv", "llama-bench"]
 Content = Literal["trials", "rounds"]

@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from mlsd.measure.exchange.tables import column_kind, trial_table
-from mlsd.measure.rows import TrialFilter
-from mlsd.measure.store import Store
+from mlsd.measure.store.rows import TrialFilter
+from mlsd.measure.store.study import Store
 
 if TYPE_CHECKING:
     from mlsd.measure.exchange import Content

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import msgspec
 
-from mlsd.measure import schema
-from mlsd.measure.rows import TrialFilter
-from mlsd.measure.store import Store
+from mlsd.measure.store import schema
+from mlsd.measure.store.rows import TrialFilter
+from mlsd.measure.store.study import Store
 
 if TYPE_CHECKING:
     from mlsd.measure.exchange import Content

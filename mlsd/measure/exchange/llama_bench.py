@@ -16,8 +16,8 @@ import msgspec
 
 from mlsd.errors import TableError
 from mlsd.measure.exchange.tables import dict_rows
-from mlsd.measure.rows import ImportedRow, TrialFilter, model_key
-from mlsd.measure.store import Store
+from mlsd.measure.store.rows import ImportedRow, TrialFilter, model_key
+from mlsd.measure.store.study import Store
 from mlsd.records import Case, Environment, ModelFacts
 from mlsd.units import NS_PER_S
 

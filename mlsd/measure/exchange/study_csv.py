@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 from mlsd.errors import TableError
 from mlsd.measure.exchange.delimited import guarded, write_csv
 from mlsd.measure.exchange.tables import decode_tok_s, dict_rows, ratio
-from mlsd.measure.rows import ImportedRow, TrialFilter, comparability_key
-from mlsd.measure.store import Store
+from mlsd.measure.store.rows import ImportedRow, TrialFilter, comparability_key
+from mlsd.measure.store.study import Store
 from mlsd.records import NO_DRAFTER
 from mlsd.units import NS_PER_MS
 

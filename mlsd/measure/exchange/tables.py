@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Literal
 
-from mlsd.measure.machine_store import Table
-from mlsd.measure.rows import TrialFilter, comparability_key
-from mlsd.measure.store import Store
+from mlsd.measure.store.machine import Table
+from mlsd.measure.store.rows import TrialFilter, comparability_key
+from mlsd.measure.store.study import Store
 from mlsd.units import NS_PER_S
 
 Kind = Literal["text", "integer", "number", "flag"]

@@ -1,0 +1,261 @@
+"""One question about a target, answered: which draft, method and gamma, how fast, how sure, and what to do next."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from mlsd.analysis.advise.chip_check import ChipCheck, check_chip
+from mlsd.analysis.advise.cost_sources import Key, costs_by_bandwidth, costs_by_shape, own_costs
+from mlsd.analysis.advise.known_model import Subject, named, shape_of
+from mlsd.analysis.advise.next_steps import ToTime, timing_commands
+from mlsd.analysis.advise.prospects import (
+    Advice,
+    CostRange,
+    Prospect,
+    acceptance_of,
+    advice,
+    measured_outcomes,
+    prospects,
+)
+from mlsd.analysis.advise.reference_acceptance import Acceptance, assumed_acceptance, reference_acceptance
+from mlsd.analysis.predict.arms import Known
+from mlsd.analysis.predict.prediction_error import Validation, validate
+from mlsd.analysis.predict.shape_costs import shape_costs
+from mlsd.errors import AnalysisError, InputError
+from mlsd.models.manifest import load_manifest
+from mlsd.records import Record
+from mlsd.stats import Interval
+
+_WHOLE_BYTES = 3_000_000_000  # a synthetic model of this size is written whole, a larger one cut in depth
+_HIGH = 0.9  # acceptance of a token that no draft model of this family was seen to reach
+
+
+class Question(Record, frozen=True, kw_only=True):
+    """What is asked."""
+
+    target: str  # path, id or shape
+    drafts: tuple[str, ...] | None = None  # only these drafts or methods
+    workload: str | None = None
+    gammas: tuple[int, ...] = (1, 2, 4, 8, 16)
+    quant: str | None = None  # of a target that is only a shape
+    chip_gb_s: float | None = None  # peak of another machine's memory; None: this machine
+
+
+class Place(Record, frozen=True, kw_only=True):
+    """The machine that the answer is for, where it is this one."""
+
+    environment_key: str
+    peak_gb_s: float | None
+    safe_bytes: int | None  # for weights
+
+
+class QuantOutlook(Record, frozen=True, kw_only=True):
+    """One file of the target that could be fetched."""
+
+    id: str
+    file_bytes: int | None
+    fits: bool | None  # in the memory of this machine
+    off_tok_s: Interval | None  # None: nothing of this quantization was timed
+    best: Prospect | None
+
+
+class Counsel(Record, frozen=True, kw_only=True):
+    """The answer."""
+
+    advice: Advice
+    validation: Validation | None
+    chip: ChipCheck | None  # how far the bandwidth model can be trusted, where costs come from it
+    quants: tuple[QuantOutlook, ...]  # of a target that is not here
+    untimed: tuple[str, ...]  # drafts that nothing is known of but their acceptance
+    draft_sources: Mapping[str, str]  # where the costs of a draft come from, by its id
+
+
+def answer(question: Question, known: Known, place: Place | None) -> Counsel:
+    """Answer from what databases, references and models say. `place` is None for another machine.
+
+    Raises: InputError or ModelFileError for a target that nobody knows, AnalysisError where nothing tells its costs.
+    """
+    target = named(question.target, question.quant, known.models.values())
+    chosen, own = _acceptances(target, known, question)
+    drafts = {(a.drafter, a.draft): _draft(a, known) for a in chosen}
+    plain, costs = _costs(target, drafts, known, place, question)
+    validation = validate(known)
+    ref = target.facts.ref
+    outcomes = {
+        (a.drafter, a.draft): measured_outcomes(
+            known.groups, ref.sha256 or ref.id, a.drafter, a.draft, question.workload
+        )
+        for a in own
+    }
+    found = prospects(costs, plain, chosen, question.gammas, measured=outcomes, validation=validation)
+    untimed = {key: draft for key, draft in drafts.items() if key not in costs}
+    quants = () if target.here or place is None else _quants(target, drafts, known, place, chosen, question.gammas)
+    return Counsel(
+        advice=advice(
+            ref.id,
+            question.workload,
+            found,
+            plain,
+            known=bool(own),
+            to_time=tuple(_to_time(target, plain, untimed if _can_pay(found) else {}, quants, known, place)),
+            fetch=_fetch(target, plain, found, quants),
+            fits=not quants or any(q.fits is not False for q in quants),
+            here=target.here,
+        ),
+        validation=validation,
+        chip=check_chip(known) if plain.basis == "bandwidth" else None,
+        quants=quants,
+        untimed=tuple(key[1] or key[0] for key in untimed),
+        draft_sources={key[1]: c.draft_source for key, c in costs.items() if key[1] is not None and c.draft_source},
+    )
+
+
+def _acceptances(target: Subject, known: Known, question: Question) -> tuple[list[Acceptance], list[Acceptance]]:
+    """What is known of drafters: own measurements, then references, then ranges, for drafts not yet named."""
+    name = target.facts.ref.id
+    own = acceptance_of(known.groups, target.facts.ref.sha256 or name, question.workload)
+    everything = list(own)
+    for source in (reference_acceptance(name), assumed_acceptance(name)):
+        have = {(a.drafter, a.draft) for a in everything}
+        everything += [a for a in source if (a.drafter, a.draft) not in have]
+    if question.drafts is None:
+        return everything, own
+    chosen = [a for a in everything if a.draft in question.drafts or a.drafter in question.drafts]
+    if missing := [d for d in question.drafts if all(d not in (a.draft, a.drafter) for a in everything)]:
+        raise AnalysisError(
+            f"Nothing is known of {', '.join(missing)} as a draft of {name}.",
+            hint=f"Measure it: mlsd bench {name} --draft {missing[0]}.",
+        )
+    return chosen, [a for a in own if a in chosen]
+
+
+def _draft(acceptance: Acceptance, known: Known) -> Subject | None:
+    return None if acceptance.draft is None else named(acceptance.draft, stored=known.models.values())
+
+
+def _costs(
+    target: Subject, drafts: Mapping[Key, Subject | None], known: Known, place: Place | None, question: Question
+) -> tuple[CostRange, dict[Key, CostRange]]:
+    if question.chip_gb_s is not None:
+        return costs_by_bandwidth(target, drafts, known, question.chip_gb_s, question.gammas)
+    assert place is not None
+    for source in (own_costs, costs_by_shape):
+        found = source(target, drafts, known, place.environment_key)
+        if found is not None:
+            return found
+    if place.peak_gb_s is not None:
+        return costs_by_bandwidth(target, drafts, known, place.peak_gb_s, question.gammas)
+    name = target.facts.ref.id
+    if target.shape is None or target.here:
+        hint = f"Run `mlsd calibrate {name}`, or name a machine with --chip."
+    else:
+        commands = "\n  ".join(timing_commands(_shapes_to_time(target, drafts.values())))
+        hint = f"Name a machine with --chip, or time this one on synthetic weights, without a download:\n  {commands}"
+    raise AnalysisError(f"No pass of {name} was timed on this machine, and its memory's peak is not known.", hint=hint)
+
+
+# --- what to do next ----------------------------------------------------------------------------------------------
+
+
+def _to_time(
+    target: Subject,
+    plain: CostRange,
+    untimed: Mapping[Key, Subject | None],
+    quants: Sequence[QuantOutlook],
+    known: Known,
+    place: Place | None,
+) -> list[ToTime]:
+    """Shapes to time: a target of which one depth was timed or none, the next file that fits, and untimed drafts."""
+    if target.here or target.shape is None or plain.measured:
+        return []
+    if plain.basis == "bandwidth":
+        return _shapes_to_time(target, ())
+    assert place is not None and target.quant is not None
+    timed = shape_costs(known, place.environment_key, target.shape, target.quant)
+    shallow = timed is not None and len(timed.depths) == 1 and timed.depths[0] < timed.n_layers
+    found = _shapes_to_time(target, (), timed.depths if timed is not None else ()) if shallow else []
+    other = next(
+        (quant for q in quants if q.fits is not False and q.off_tok_s is None and (quant := shape_of(q.id)[1])), None
+    )
+    if other is not None:
+        found += _shapes_to_time(named(f"{target.shape.name}-{other}", other), ())
+    return found + _shapes_to_time(None, untimed.values())
+
+
+def _can_pay(found: Sequence[Prospect]) -> bool:
+    """Whether some draft that was timed could break even; where the smallest cannot, no larger one will."""
+    speculative = [p for p in found if p.gamma]
+    return not speculative or any(p.break_even_alpha is not None and p.break_even_alpha < _HIGH for p in speculative)
+
+
+def _shapes_to_time(
+    target: Subject | None, drafts: Iterable[Subject | None], depths: tuple[int, ...] = ()
+) -> list[ToTime]:
+    return [
+        ToTime(
+            shape=s.shape.name,
+            quant=s.quant or "Q8_0",
+            n_layers=s.shape.n_layers,
+            depths=depths if s is target else (),
+            is_mixture=bool(s.facts.n_experts),
+            whole=(s.facts.weight_bytes or _WHOLE_BYTES) < _WHOLE_BYTES,
+        )
+        for s in (target, *drafts)
+        if s is not None and s.shape is not None
+    ]
+
+
+def _quants(
+    target: Subject,
+    drafts: Mapping[Key, Subject | None],
+    known: Known,
+    place: Place,
+    acceptances: Sequence[Acceptance],
+    gammas: Sequence[int],
+) -> tuple[QuantOutlook, ...]:
+    """Every file of the target's shape in the manifest, with what was timed of its quantization."""
+    if target.shape is None:
+        return ()
+    found = []
+    for entry in load_manifest():
+        name, quant = shape_of(entry.id)
+        other = name != target.shape.name or entry.architecture != target.shape.architecture
+        if other or (entry.n_bytes is None and quant is None):
+            continue
+        costs = None
+        if quant is not None:
+            costs = costs_by_shape(named(f"{name}-{quant}", quant), drafts, known, place.environment_key)
+        rows = [] if costs is None else prospects(costs[1], costs[0], acceptances, gammas)
+        n_bytes = entry.n_bytes
+        found.append(
+            QuantOutlook(
+                id=entry.id,
+                file_bytes=n_bytes,
+                fits=None if n_bytes is None or place.safe_bytes is None else n_bytes <= place.safe_bytes,
+                off_tok_s=next((p.tok_s for p in rows if not p.gamma), None),
+                best=next((p for p in rows if p.gamma and not p.acceptance_assumed), None),
+            )
+        )
+    return tuple(found)
+
+
+def _fetch(
+    target: Subject, plain: CostRange, found: Sequence[Prospect], quants: Sequence[QuantOutlook]
+) -> tuple[str, ...]:
+    """The target's fastest file that fits, and the best draft's; empty where it is here or nothing was timed."""
+    if target.here or plain.basis != "shape":
+        return ()
+    fitting = [q for q in quants if q.fits is not False and q.off_tok_s is not None]
+    best = next((p for p in found if p.gamma and p.draft is not None), None)
+    if not fitting or best is None:
+        return ()
+    file = max(fitting, key=lambda q: q.off_tok_s.value if q.off_tok_s else 0.0)
+    of_draft = [e.id for e in load_manifest() if best.draft is not None and e.id.startswith(f"{best.draft}-")]
+    q8 = [name for name in of_draft if name.endswith("-q8_0")]
+    return (file.id, *(q8 or of_draft)[:1])
+
+
+def check_gammas(gammas: Sequence[int]) -> None:
+    """Raises: InputError for gammas that mean nothing."""
+    if not gammas or min(gammas) < 1:
+        raise InputError("--gamma must hold numbers of at least 1.")

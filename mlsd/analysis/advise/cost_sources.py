@@ -1,0 +1,141 @@
+"""Where advice takes costs from: calibrations and trials of this machine, models of a shape, or a bandwidth."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from mlsd.analysis.advise.chip_model import chip_costs
+from mlsd.analysis.advise.known_model import QUANTS, Subject
+from mlsd.analysis.advise.prospects import CostRange, calibrated, key_matches
+from mlsd.analysis.predict.arms import Known, key_of
+from mlsd.analysis.predict.predict import Arm, costs_from_arms, scale_to
+from mlsd.analysis.predict.shape_costs import ShapeCosts, pair_costs, shape_costs, timed_quants
+from mlsd.records import NO_DRAFTER, ModelRef
+
+Key = tuple[str, str | None]  # drafter, id of its draft
+
+_SINGLE_ERROR = 0.1  # relative, of trials without repeats
+
+
+def own_costs(
+    target: Subject, drafts: Mapping[Key, Subject | None], known: Known, machine: str
+) -> tuple[CostRange, dict[Key, CostRange]] | None:
+    """Costs from a calibration of the target on this machine, or from its trials; None where it has neither."""
+    plain = _own(target, (NO_DRAFTER, None), None, known, machine)
+    if plain is None:
+        return None
+    found = {key: _own(target, key, draft, known, machine) for key, draft in drafts.items()}
+    return plain, {key: costs for key, costs in found.items() if costs is not None}
+
+
+def _own(target: Subject, key: Key, draft: Subject | None, known: Known, machine: str) -> CostRange | None:
+    """A calibration, scaled to what the trials of the same arms took; else those trials alone."""
+    arms = _arms(target, key, known, machine)
+    base = known.costs(machine, target.facts.ref, None if key[1] is None else _ref(key[1], draft, known))
+    points = known.passes.get((machine, key_of(target.facts.ref)), ())
+    mixture = bool(target.facts.n_experts)
+    if base is not None:
+        found = calibrated(base, points, is_mixture=mixture)
+        if not arms:
+            return found
+        scaled = scale_to(base, arms)
+        return msgspec.structs.replace(
+            found, low=scaled, high=scaled, source="calibration of this machine, scaled to its own trials"
+        )
+    if not arms or (key[0] != NO_DRAFTER and not any(arm.gamma for arm in arms)):
+        return None
+    costs = costs_from_arms(arms)
+    return CostRange(
+        low=costs,
+        high=costs,
+        relative_error=_spread(arms),
+        source="trials on this machine, no calibration",
+        basis="trials",
+        is_mixture=mixture,
+    )
+
+
+def _arms(target: Subject, key: Key, known: Known, machine: str) -> list[Arm]:
+    """Arms of a drafter on a target and machine, plain decoding included; of no drafter, plain decoding alone."""
+    own = [
+        group
+        for group in known.groups
+        if group.environment_key == machine
+        and key_matches(group, target.facts.ref.sha256 or target.facts.ref.id)
+        and (key[0] == NO_DRAFTER or (group.drafter, None if group.draft is None else group.draft.id) == key)
+    ]
+    return [arm for group in own for arm in group.arms if key[0] != NO_DRAFTER or not arm.gamma]
+
+
+def _spread(arms: Sequence[Arm]) -> float:
+    """Standard error of an arm's decode tok/s, relative; median over arms with repeats."""
+    errors = [
+        statistics.stdev(arm.tok_s) / statistics.fmean(arm.tok_s) / len(arm.tok_s) ** 0.5
+        for arm in arms
+        if len(arm.tok_s) > 1
+    ]
+    return statistics.median(errors) if errors else _SINGLE_ERROR
+
+
+def _ref(draft_id: str, draft: Subject | None, known: Known) -> ModelRef:
+    """The identity of a draft: as a study recorded it, else as it lies on this machine."""
+    recorded = [g.draft for g in known.groups if g.draft is not None and g.draft.id == draft_id]
+    return recorded[-1] if recorded else draft.facts.ref if draft is not None else ModelRef(id=draft_id)
+
+
+# --- by shape -----------------------------------------------------------------------------------------------------
+
+
+def costs_by_shape(
+    target: Subject, drafts: Mapping[Key, Subject | None], known: Known, machine: str
+) -> tuple[CostRange, dict[Key, CostRange]] | None:
+    """Costs from calibrations of synthetic models of the target's shape and of drafts; None where there are none."""
+    if target.shape is None or target.quant is None:
+        return None
+    alone = shape_costs(known, machine, target.shape, target.quant)
+    if alone is None:
+        return None
+    mixture = bool(target.facts.n_experts)
+    plain = CostRange(
+        low=alone.costs,
+        high=alone.costs,
+        relative_error=alone.relative_error,
+        source=f"{target.quant}, {alone.source}",
+        basis="shape",
+        is_mixture=mixture,
+    )
+    found = {}
+    for key, draft in drafts.items():
+        timed = None if draft is None else _timed_draft(draft, known, machine)
+        if timed is None:
+            continue
+        quant, of_draft = timed
+        costs = pair_costs(alone, of_draft)
+        found[key] = msgspec.structs.replace(plain, low=costs, high=costs, draft_source=f"{quant}, {of_draft.source}")
+    return plain, found
+
+
+def _timed_draft(draft: Subject, known: Known, machine: str) -> tuple[str, ShapeCosts] | None:
+    """The draft in its own quantization, else in the first one that was timed."""
+    if draft.shape is None:
+        return None
+    timed = timed_quants(known, machine, draft.shape, QUANTS)
+    quant = draft.quant if draft.quant in timed else next(iter(timed), None)
+    return None if quant is None else (quant, timed[quant])
+
+
+# --- by bandwidth -------------------------------------------------------------------------------------------------
+
+
+def costs_by_bandwidth(
+    target: Subject, drafts: Mapping[Key, Subject | None], known: Known, peak_gb_s: float, gammas: Sequence[int]
+) -> tuple[CostRange, dict[Key, CostRange]]:
+    """Modelled costs on a machine of which only the memory's peak is known."""
+    rows = sorted({1, *(gamma + 1 for gamma in gammas)})
+    return (
+        chip_costs(target, None, peak_gb_s, rows, known),
+        {key: chip_costs(target, draft, peak_gb_s, rows, known) for key, draft in drafts.items()},
+    )

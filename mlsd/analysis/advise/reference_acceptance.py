@@ -1,0 +1,118 @@
+"""Acceptance that others, or the makers of the tiny family, measured: for advice before anything was measured here."""
+
+from __future__ import annotations
+
+import json
+
+import msgspec
+
+from mlsd.analysis.fits.costmodel import iid_alpha, mgl_from_acceptance
+from mlsd.folders import asset_path
+from mlsd.records import DRAFT_MODEL, Record
+
+
+class Acceptance(Record, frozen=True, kw_only=True):
+    """How often a drafter is right on one target."""
+
+    drafter: str
+    draft: str | None  # id of the draft model
+    workload: str | None  # None: a mixture of texts
+    alphas: tuple[float, ...]  # given that the position before was accepted; the last one goes on
+    relative_error: float  # standard error of the MGL over the MGL
+    source: str
+    # Nobody measured it: it is assumed to lie between these two at every position, `alphas` is their middle.
+    least_alpha: float | None = None
+    most_alpha: float | None = None
+
+
+class _Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    target: str
+    draft: str
+    acceptance: dict[str, float]
+    source: str
+
+
+class _Assumed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    target: str
+    drafts: list[str]
+    least: float
+    most: float
+    source: str
+
+
+class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    measured: list[_Entry]
+    assumed: list[_Assumed]
+
+
+_ELSEWHERE = 0.15  # of the MGL: another text, quantization or version of the models; texts differ by about so much
+
+
+def reference_acceptance(target: str) -> list[Acceptance]:
+    """What is known of drafts for the target of this id; empty when nothing is."""
+    return [*_published(target.lower()), *_tiny(target.lower())]
+
+
+def assumed_acceptance(target: str) -> list[Acceptance]:
+    """Drafts that a target could have, in ranges that other targets of its family had; no draft as large as it."""
+    return [
+        Acceptance(
+            drafter=DRAFT_MODEL,
+            draft=draft,
+            workload=None,
+            alphas=((entry.least + entry.most) / 2,),
+            relative_error=0.0,
+            source=entry.source,
+            least_alpha=entry.least,
+            most_alpha=entry.most,
+        )
+        for entry in _file().assumed
+        for draft in entry.drafts
+        if target.lower().startswith(entry.target) and not target.lower().startswith(draft)
+    ]
+
+
+def _file() -> _File:
+    return msgspec.toml.decode(asset_path("acceptance.toml").read_bytes(), type=_File)
+
+
+def _published(target: str) -> list[Acceptance]:
+    entries = _file().measured
+    return [
+        Acceptance(
+            drafter=DRAFT_MODEL,
+            draft=entry.draft,
+            workload=None,
+            alphas=(_one_alpha(entry.acceptance),),
+            relative_error=_ELSEWHERE,
+            source=entry.source,
+        )
+        for entry in entries
+        if target.startswith(entry.target)
+    ]
+
+
+def _one_alpha(acceptance: dict[str, float]) -> float:
+    """The mean over gammas of the i.i.d. acceptance that gives the MGL of that gamma."""
+    alphas = [
+        iid_alpha(mgl_from_acceptance(rate, int(gamma)), int(gamma)) for gamma, rate in sorted(acceptance.items())
+    ]
+    return sum(alphas) / len(alphas)
+
+
+def _tiny(target: str) -> list[Acceptance]:
+    """The embedded family, from its own card."""
+    card = json.loads(asset_path("tiny/family.json").read_text(encoding="utf-8"))["acceptance"]
+    name = next((name for name in card if target == name or target.startswith(f"{name}-")), None)
+    if name is None:
+        return []
+    return [
+        Acceptance(
+            drafter=DRAFT_MODEL,
+            draft="tiny-draft",
+            workload="code",
+            alphas=tuple(card[name]["accepted_given_previous"]),
+            relative_error=_ELSEWHERE,
+            source="the tiny family's model card, held-out Python",
+        )
+    ]

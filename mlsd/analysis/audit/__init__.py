@@ -1,0 +1,1 @@
+"""Whether a number can be true: rules asked of any row, ours or published."""

@@ -1,0 +1,220 @@
+"""Published tables as data: every figure as printed, with its source; read here, judged elsewhere.
+
+A study is one TOML file in this folder. Tables hold strings, so that no printed digit is lost; `rows` gives audit rows,
+`context` adds what the rules need: the memory's peak, the bytes of a pass, the cost of a draft token.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+import msgspec
+
+from mlsd.analysis.audit.printed import Printed, parse_printed
+from mlsd.analysis.audit.rows import AuditContext, AuditRow
+from mlsd.errors import TableError
+from mlsd.records import Record
+
+_FOLDER = Path(__file__).parent / "published"
+
+
+class Machine(Record, frozen=True, kw_only=True):
+    """Where a study measured."""
+
+    chip: str
+    peak_gb_s: float
+    source: str
+
+
+class PublishedModel(Record, frozen=True, kw_only=True):
+    """A model of a study and what one token of it at least reads."""
+
+    id: str
+    name: str
+    pass_bytes: float | None = None  # bytes of all weights that one token needs
+    source: str = ""
+    draft_timed_as: str | None = None  # the model whose printed tok/s bounds the time of a draft token
+    active_b: str | None = None  # parameters used for one token, 10^9, as printed
+    total_b: str | None = None
+
+
+class PublishedTable(Record, frozen=True, kw_only=True):
+    """One table: columns and cells as printed. `audited` tables become rows of the audit."""
+
+    name: str
+    title: str
+    source: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    audited: bool = True
+    fixed_length: bool = False
+    pooled_mgl: bool = False
+    n_predict: int | None = None
+    program: str | None = None
+    note: str = ""
+
+
+class Drafting(Record, frozen=True, kw_only=True):
+    """Least drafting time of one round of a method, for each target."""
+
+    drafter: str
+    source: str
+    ms: dict[str, str]  # target -> ms as printed
+
+
+class Study(Record, frozen=True, kw_only=True):
+    """A published study."""
+
+    name: str
+    title: str
+    authors: str
+    year: int | None = None  # None: not stated in what mlsd was given
+    machine: Machine | None = None
+    models: tuple[PublishedModel, ...] = ()
+    tables: tuple[PublishedTable, ...] = ()
+    drafting: tuple[Drafting, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def citation(self) -> str:
+        """Title, authors and year in one line."""
+        return f"{self.title} ({self.authors}{f', {self.year}' if self.year else ''})"
+
+    def table(self, name: str) -> PublishedTable:
+        """The table of that name; raises TableError with the names there are."""
+        for table in self.tables:
+            if table.name == name:
+                return table
+        raise TableError(
+            f"{self.name} has no table {name!r}.", hint=f"It has: {', '.join(t.name for t in self.tables)}."
+        )
+
+
+def names() -> list[str]:
+    """The studies that ship with mlsd."""
+    return sorted(path.stem for path in _FOLDER.glob("*.toml"))
+
+
+def load(name: str) -> Study:
+    """Read a study. Raises TableError when there is none of that name."""
+    if name not in names():
+        raise TableError(f"No published study is called {name!r}.", hint=f"There are: {', '.join(names())}.")
+    with (_FOLDER / f"{name}.toml").open("rb") as file:
+        return msgspec.convert(tomllib.load(file), Study)
+
+
+def context(study: Study) -> AuditContext:
+    """The rows of all audited tables with what is known of machine and models."""
+    tables = [table for table in study.tables if table.audited]
+    rows = tuple(_with_drafting(row, study) for table in tables for row in table_rows(table))
+    pass_bytes = {model.id: model.pass_bytes for model in study.models if model.pass_bytes is not None}
+    sources = tuple(f"{model.name}: {model.source}" for model in study.models if model.source)
+    machine = study.machine
+    return AuditContext(
+        rows=rows,
+        peak_gb_s=None if machine is None else machine.peak_gb_s,
+        peak_source="" if machine is None else machine.source,
+        pass_bytes=pass_bytes,
+        draft_token_ms=draft_token_ms(study, AuditContext(rows=rows)),
+        notes=(*study.notes, *sources),
+    )
+
+
+def _with_drafting(row: AuditRow, study: Study) -> AuditRow:
+    """The row with the drafting time that the study prints in another table."""
+    for drafting in study.drafting:
+        if drafting.drafter == row.drafter and row.target in drafting.ms and row.draft_ms is None:
+            return msgspec.structs.replace(row, draft_ms=parse_printed(drafting.ms[row.target]))
+    return row
+
+
+def draft_token_ms(study: Study, baselines: AuditContext) -> dict[str, float]:
+    """Least time of one draft token: the printed speed of the same model, scaled by bytes where the file differs.
+
+    A pass takes a fixed time plus the time to read its bytes, so it shrinks by less than its bytes do.
+    """
+    sizes = {model.id: model.pass_bytes for model in study.models}
+    result = {}
+    for model in study.models:
+        timed = [row.tok_s.high for row in baselines.baselines(model.draft_timed_as or "") if row.tok_s is not None]
+        if timed:
+            own, other = sizes[model.id], sizes[model.draft_timed_as or ""]
+            result[model.id] = 1e3 / max(timed) * (min(1.0, own / other) if own and other else 1.0)
+    return result
+
+
+def table_rows(table: PublishedTable) -> list[AuditRow]:
+    """The cells of a table as audit rows; empty cells and N/A are left out.
+
+    Columns: target, drafter, draft, gamma, prompt, n_prompt; tok_s, speedup (both may print ``value ± sd``),
+    acceptance_percent, acceptance, mgl, rounds, draft_ms, ms, gb_claimed. A wide table names a column
+    ``speedup:MODEL`` or ``mgl:MODEL`` and gives a row for each model.
+    """
+    rows: list[AuditRow] = []
+    for cells in table.rows:
+        if len(cells) != len(table.columns):
+            raise TableError(f"{table.name}: a row has {len(cells)} cells, not {len(table.columns)}: {cells[0]}.")
+        named = {column: cell for column, cell in zip(table.columns, cells, strict=True) if cell not in ("", "N/A")}
+        wide = sorted({column.partition(":")[2] for column in table.columns if ":" in column})
+        for model in wide or [""]:
+            own = {column.partition(":")[0]: cell for column, cell in named.items() if column.endswith(f":{model}")}
+            shared = {column: cell for column, cell in named.items() if ":" not in column}
+            if not model or own:
+                rows.append(_row(table, {**shared, **({"target": model, **own} if model else {})}))
+    return rows
+
+
+def _row(table: PublishedTable, cells: dict[str, str]) -> AuditRow:
+    try:
+        tok_s, speedup = _with_sd(cells.get("tok_s")), _with_sd(cells.get("speedup"))
+        value, sd = tok_s if tok_s[0] is not None else speedup
+        names = [cells[c] for c in ("target", "drafter", "draft") if c in cells and cells[c] != "none"]
+        gamma = [f"gamma {cells['gamma']}"] if "gamma" in cells else []
+        place = [cells["prompt"]] if "prompt" in cells else []
+        length = [f"{cells['n_prompt']} prompt tokens"] if "n_prompt" in cells else []
+        return AuditRow(
+            table=table.name,
+            label=cells.get("label") or ", ".join([*names, *gamma, *place, *length]),
+            target=cells["target"],
+            drafter=cells.get("drafter", "none"),
+            draft=cells.get("draft"),
+            gamma=int(cells["gamma"]) if "gamma" in cells else None,
+            prompt=cells.get("prompt"),
+            n_prompt=int(cells["n_prompt"]) if "n_prompt" in cells else None,
+            n_predict=table.n_predict,
+            tok_s=tok_s[0] if "tok_s" in cells else _inverse(cells, "ms"),
+            speedup=speedup[0],
+            acceptance=_acceptance(cells),
+            mgl=_printed(cells, "mgl"),
+            rounds=_printed(cells, "rounds"),
+            draft_ms=_printed(cells, "draft_ms"),
+            bytes_claimed=None if "gb_claimed" not in cells else parse_printed(cells["gb_claimed"]).scaled(1e9),
+            relative_sd=sd / value.value if sd is not None and value is not None and value.value > 0 else None,
+            fixed_length=table.fixed_length,
+            pooled_mgl=table.pooled_mgl,
+            program=table.program,
+        )
+    except (KeyError, ValueError) as error:
+        raise TableError(f"{table.name}: a row cannot be read: {error} in {list(cells.values())}.") from error
+
+
+def _printed(cells: dict[str, str], column: str) -> Printed | None:
+    return parse_printed(cells[column]) if column in cells else None
+
+
+def _inverse(cells: dict[str, str], column: str) -> Printed | None:
+    return parse_printed(cells[column]).inverse.scaled(1e3) if column in cells else None
+
+
+def _acceptance(cells: dict[str, str]) -> Printed | None:
+    if "acceptance_percent" in cells:
+        return parse_printed(cells["acceptance_percent"]).scaled(0.01).at_most(1.0)
+    return parse_printed(cells["acceptance"]).at_most(1.0) if "acceptance" in cells else None
+
+
+def _with_sd(text: str | None) -> tuple[Printed | None, float | None]:
+    if text is None:
+        return None, None
+    number, _, sd = text.partition("±")
+    return parse_printed(number), float(sd) if sd else None

@@ -1,0 +1,72 @@
+"""Audit rows from mlsd's own trials: counts are exact, so nothing is left to guess.
+
+Reads rows with the columns of the store's `trial_summary`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from mlsd.analysis.audit.printed import exact
+from mlsd.analysis.audit.rows import AuditContext, AuditRow
+from mlsd.errors import AnalysisError
+from mlsd.records import Environment, ModelFacts
+
+_PARTS = ("draft_ns", "verify_ns", "rollback_ns", "sample_ns", "other_ns")
+
+
+def trials_context(
+    columns: Sequence[str],
+    rows: Iterable[Sequence[Any]],
+    environment: Environment | None = None,
+    models: Mapping[str, ModelFacts] | None = None,
+) -> AuditContext:
+    """The context of a study's trials; failed trials are left out. Raises AnalysisError when there is no other."""
+    trials = [dict(zip(columns, row, strict=True)) for row in rows]
+    finished = [trial for trial in trials if trial["status"] == "ok"]
+    if not finished:
+        raise AnalysisError("The study holds no finished trial.", hint="Measure something first: mlsd run.")
+    failed = len(trials) - len(finished)
+    facts = (models or {}).values()
+    return AuditContext(
+        rows=tuple(trial_row(trial) for trial in finished),
+        peak_gb_s=None if environment is None else environment.peak_bandwidth_gb_s,
+        peak_source="" if environment is None else environment.peak_bandwidth_source or "",
+        pass_bytes={f.ref.id: float(f.active_bytes) for f in facts if f.active_bytes is not None},
+        notes=(f"{failed} failed trials were left out.",) if failed else (),
+    )
+
+
+def trial_row(trial: Mapping[str, Any]) -> AuditRow:
+    """One trial as the audit reads it, from its summary."""
+    rounds, decode_ns, speculative = trial["rounds"] or 0, trial["decode_ns"], trial["arm"] == "sd"
+    counted = speculative and rounds > 0
+    tokens = trial["n_tokens"] - 1
+    timed = decode_ns is not None and rounds
+    return AuditRow(
+        table=trial["suite"],
+        label=f"trial {trial['trial_id']}",
+        target=trial["target"],
+        drafter=trial["drafter"],
+        draft=trial["draft"],
+        gamma=trial["gamma"] if speculative else None,
+        prompt=trial["prompt"],
+        n_prompt=trial["n_prompt"],
+        n_predict=trial["n_predict"],
+        repeat=trial["repeat"],
+        tok_s=exact(1e9 * tokens / decode_ns) if decode_ns and tokens > 0 else None,
+        acceptance=exact(trial["accepted"] / trial["proposed"]) if counted and trial["proposed"] else None,
+        mgl=exact(trial["committed"] / rounds) if counted else None,
+        rounds=exact(rounds) if counted else None,
+        draft_ms=exact(trial["draft_ns"] / rounds / 1e6) if counted and trial["draft_ns"] is not None else None,
+        # A draft model proposes gamma tokens each round but for the tail that the output has no room for.
+        fixed_length=counted
+        and trial["draft"] is not None
+        and trial["proposed"] >= trial["gamma"] * (rounds - trial["gamma"]),
+        program="mlsd",
+        failed_native_calls=trial["failed_native_calls"],
+        invalid_reason=None if trial["valid"] else trial["invalid_reason"] or "no reason recorded",
+        decode_ms=decode_ns / 1e6 if decode_ns else None,
+        parts_ms=sum(trial[part] for part in _PARTS) / 1e6 if timed else None,
+    )

@@ -1,0 +1,1 @@
+"""The published claims, each decided on one's own trials."""

@@ -1,0 +1,397 @@
+"""The tests that decide the claims on one's own trials: pure functions from evidence to an effect with its interval.
+
+A test returns None where the study does not hold what its population asks for. Intervals are over prompts, or over
+blocks where a study has fewer than three prompts: repeats of a greedy prompt share its acceptance.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import Literal, TypeVar
+
+import numpy as np
+
+from mlsd.analysis.results.pairs import Evidence, Pair, over_groups
+from mlsd.records import DRAFT_MODEL, Record
+from mlsd.stats import Interval
+
+K = TypeVar("K", bound=Hashable)
+Decision = Literal["confirmed", "refuted", "undecided", "not measured"]
+
+ACCEPTANCE_LIMIT = 0.04
+SMALL_TARGET = 2.5e9  # parameters: the study's own are 1 to 2 x 10^9
+STABLE_WITHIN = 0.10  # a change of speedup over all prompt lengths that still counts as none
+# Names of `mlsd.drafters.METHODS`.
+RETRIEVAL = ("pld", "rest")
+TREES = {"draft-tree": DRAFT_MODEL, "eagle3-tree": "eagle3"}  # verifies trees -> the same drafter with a chain
+SELF_DRAFTING = ("layer-skip",)  # methods whose drafting model is a part of the target
+OWN_MEMORY = "mode=own"  # their option that keeps the target's memory from the draft
+COMPONENT_AWARE = "layer-skip"  # drafts with the part of a hybrid that its option `component` names
+PARALLEL, SEQUENTIAL = ("falcon-h1",), ("qwen35", "qwen35moe", "qwen3next")
+
+
+class Outcome(Record, frozen=True, kw_only=True):
+    """What a test found."""
+
+    decision: Decision
+    effect: Interval
+    meaning: str  # what the effect is, unit included
+    against: float  # the value that the effect is compared with
+    pairs: tuple[Pair, ...]
+    detail: str = ""
+
+
+Test = Callable[[Evidence], Outcome | None]
+
+
+def acceptance_below(evidence: Evidence) -> Outcome | None:
+    """Is the acceptance rate of every draft model on every target below 4 %?"""
+    pairs = evidence.draft_models()
+    by_models = _grouped(pairs, lambda p: (p.target, p.draft))
+    if not by_models:
+        return None
+    effects = {key: _acceptance(group) for key, group in by_models.items()}
+    (target, draft), highest = max(effects.items(), key=lambda item: item[1].value)
+    detail = f"Highest: {draft} on {target}; {len(effects)} pairs of models."
+    decision = _flip(_above(highest, ACCEPTANCE_LIMIT))
+    return Outcome(
+        decision=decision,
+        effect=highest,
+        meaning="highest acceptance rate of a pair of models",
+        against=ACCEPTANCE_LIMIT,
+        pairs=tuple(pairs),
+        detail=detail,
+    )
+
+
+def moe_speedup(evidence: Evidence) -> Outcome | None:
+    """Is the speedup of expert models above 1 at the gamma that does best on average?"""
+    pairs = [p for p in evidence.draft_models() if evidence.mixture(p.target)]
+    by_setting = _grouped(pairs, lambda p: (p.draft, p.gamma))
+    if not by_setting:
+        return None
+    effects = {key: _ratio(group, [p.speedup for p in group]) for key, group in by_setting.items()}
+    best = max(effects, key=lambda key: effects[key].value)
+    return Outcome(
+        decision=_above(effects[best], 1.0),
+        effect=effects[best],
+        meaning="speedup at the best gamma",
+        against=1.0,
+        pairs=tuple(by_setting[best]),
+        detail=f"Best of {len(effects)} settings: {best[0]}, gamma {best[1]}.",
+    )
+
+
+def gamma_slope(evidence: Evidence) -> Outcome | None:
+    """By what factor does speedup change when gamma doubles?"""
+    slopes, used = [], []
+    for group in _grouped(evidence.draft_models(), lambda p: (p.target, p.draft, p.prompt, p.repeat)).values():
+        gammas = [math.log2(p.gamma) for p in group if p.gamma > 0]
+        if len(set(gammas)) < 2:
+            continue
+        slopes.append(math.exp(_slope(gammas, [math.log(p.speedup) for p in group if p.gamma > 0])))
+        used.append(group)
+    return _factor("factor of speedup when gamma doubles", slopes, used)
+
+
+def smaller_draft(evidence: Evidence) -> Outcome | None:
+    """By what factor does the smaller draft beat the larger one on the same target, prompt and gamma?"""
+
+    def size(pair: Pair) -> float | None:
+        facts = evidence.models.get(pair.draft or "")
+        return None if facts is None or facts.n_parameters is None else float(facts.n_parameters)
+
+    ratios, used = [], []
+    for group in _grouped(evidence.draft_models(), lambda p: (p.target, p.gamma, p.prompt, p.repeat)).values():
+        sized = sorted(((n, p) for p in group if (n := size(p)) is not None), key=lambda item: item[0])
+        if len(sized) >= 2 and sized[0][0] < sized[-1][0]:
+            ratios.append(sized[0][1].speedup / sized[-1][1].speedup)
+            used.append([sized[0][1], sized[-1][1]])
+    return _factor("speedup with the smaller draft over that with the larger", ratios, used)
+
+
+def total_parameters(evidence: Evidence) -> Outcome | None:
+    """Does an expert model gain more than dense models of its active size would, by their own trend?
+
+    The trend is a line of log speedup over log parameters through the dense targets of the same prompt.
+    """
+    ratios, used = [], []
+    for group in _grouped(evidence.draft_models(), lambda p: (p.draft, p.gamma, p.prompt, p.repeat)).values():
+        dense = [p for p in group if not evidence.mixture(p.target) and _active(evidence, p)]
+        sizes = [math.log(_active(evidence, p)) for p in dense]
+        if len(set(sizes)) < 2:
+            continue
+        logs = [math.log(p.speedup) for p in dense]
+        slope = _slope(sizes, logs)
+        for pair in group:
+            if evidence.mixture(pair.target) and _active(evidence, pair):
+                at_active = float(np.mean(logs)) + slope * (math.log(_active(evidence, pair)) - float(np.mean(sizes)))
+                ratios.append(pair.speedup / math.exp(at_active))
+                used.append([pair, *dense])
+    return _factor("speedup of the expert model over that of dense ones at its active size", ratios, used)
+
+
+def prompt_length(evidence: Evidence) -> Outcome | None:
+    """By what factor does speedup change from the shortest to the longest prompt?"""
+    changes, used = [], []
+    swept = [p for p in evidence.draft_models() if p.prompt.startswith("length")]
+    for group in _grouped(swept, lambda p: (p.target, p.draft, p.gamma, p.repeat)).values():
+        lengths = [math.log2(p.n_prompt) for p in group if p.n_prompt > 0]
+        if len(set(lengths)) < 3:
+            continue
+        slope = _slope(lengths, [math.log(p.speedup) for p in group if p.n_prompt > 0])
+        changes.append(math.exp(slope * (max(lengths) - min(lengths))))
+        used.append(group)
+    if not changes:
+        return None
+    effect = over_groups(changes, range(len(changes)), ratio=True)
+    low, high = effect.low or 0.0, effect.high or math.inf
+    decision: Decision = "undecided"
+    if low >= 1 - STABLE_WITHIN and high <= 1 + STABLE_WITHIN:
+        decision = "confirmed"
+    elif high < 1 - STABLE_WITHIN or low > 1 + STABLE_WITHIN:
+        decision = "refuted"
+    return Outcome(
+        decision=decision,
+        effect=effect,
+        meaning="factor of speedup from the shortest to the longest prompt",
+        against=1.0,
+        pairs=_flat(used),
+        detail=f"Stable means within {100 * STABLE_WITHIN:.0f} %.",
+    )
+
+
+def more_bits(evidence: Evidence) -> Outcome | None:
+    """By what factor does the quantization with more bytes gain more than the one with fewer, of one model?"""
+
+    def shape(pair: Pair) -> tuple[object, ...] | None:
+        facts = evidence.models.get(pair.target)
+        if facts is None or facts.weight_bytes is None:
+            return None
+        return (facts.architecture, facts.n_layers, facts.n_embd, facts.n_experts, facts.n_parameters)
+
+    ratios, used = [], []
+    known = [p for p in evidence.draft_models() if shape(p) is not None]
+    for group in _grouped(known, lambda p: (shape(p), p.draft, p.gamma, p.prompt, p.repeat)).values():
+        ordered = sorted(group, key=lambda p: evidence.models[p.target].weight_bytes or 0)
+        if evidence.models[ordered[0].target].weight_bytes != evidence.models[ordered[-1].target].weight_bytes:
+            ratios.append(ordered[-1].speedup / ordered[0].speedup)
+            used.append([ordered[-1], ordered[0]])
+    return _factor("speedup of the larger quantization over that of the smaller", ratios, used)
+
+
+def overhead_decides(evidence: Evidence) -> Outcome | None:
+    """Would a small target gain if drafting took no time, and does it not gain as it is?"""
+    pairs = [p for p in evidence.draft_models() if 0 < _total(evidence, p) < SMALL_TARGET]
+    if not pairs:
+        return None
+    speedup = _ratio(pairs, [p.speedup for p in pairs])
+    free = _ratio(pairs, [p.speedup * p.round_ms / (p.verify_ms + p.rest_ms) for p in pairs])
+    loses, would_gain = _above(speedup, 1.0) == "refuted", _above(free, 1.0)
+    decision: Decision = "undecided"
+    if loses and would_gain == "confirmed":
+        decision = "confirmed"
+    elif _above(speedup, 1.0) == "confirmed" or would_gain == "refuted":
+        decision = "refuted"
+    return Outcome(
+        decision=decision,
+        effect=free,
+        meaning="speedup if drafting took no time",
+        against=1.0,
+        pairs=tuple(pairs),
+        detail=f"Measured speedup {_text(speedup)}.",
+    )
+
+
+def retrieval_steady(evidence: Evidence) -> Outcome | None:
+    """Is the speedup of lookup drafting above 1 on average, and below 1 on no prompt?"""
+    pairs = [p for p in evidence.pairs if p.drafter in RETRIEVAL]
+    if not pairs:
+        return None
+    effect = _ratio(pairs, [p.speedup for p in pairs])
+    losing = []
+    for prompt, group in _grouped(pairs, lambda p: p.prompt).items():
+        if _above(over_groups([p.speedup for p in group], [p.block for p in group], ratio=True), 1.0) == "refuted":
+            losing.append(str(prompt))
+    decision = "refuted" if losing else _above(effect, 1.0)
+    detail = f"Slower on: {', '.join(sorted(losing))}." if losing else "Slower on no prompt beyond the noise."
+    return Outcome(decision=decision, effect=effect, meaning="speedup", against=1.0, pairs=tuple(pairs), detail=detail)
+
+
+def tree_helps(evidence: Evidence) -> Outcome | None:
+    """By what factor does tree verification gain over a chain of the same drafter?
+
+    A tree's gamma counts nodes, a chain's counts tokens, so equal gammas mean nothing: each side is taken at the
+    setting that does best on average over the target's trials.
+    """
+    ratios, used = [], []
+    for group in _grouped(evidence.pairs, lambda p: (p.target, p.draft)).values():
+        for method, same in TREES.items():
+            tree, chain = (_at_best([p for p in group if p.drafter == name]) for name in (method, same))
+            for key in tree.keys() & chain.keys():
+                ratios.append(tree[key].speedup / chain[key].speedup)
+                used.append([tree[key], chain[key]])
+    return _factor("speedup with a tree over that with a chain", ratios, used)
+
+
+def perplexity_predicts(evidence: Evidence) -> Outcome | None:
+    """Does acceptance fall as the perplexity ratio of the drafting part rises? Spearman's rank correlation.
+
+    Of parts that draft with the target's own memory, as in the papers, at the gamma that most trials have. Its interval
+    is Fisher's with the standard error ``1.06 / sqrt(n - 3)`` (Fieller, Hartley, Pearson 1957).
+    """
+    measured = [p for p in evidence.pairs if p.trial_id in evidence.perplexity_ratios and p.drafter in SELF_DRAFTING]
+    shared = [p for p in measured if OWN_MEMORY not in p.options]
+    gamma = Counter(p.gamma for p in shared).most_common(1)
+    pairs = [p for p in shared if p.gamma == gamma[0][0]]
+    groups = _grouped(pairs, lambda p: (p.target, p.drafter, evidence.perplexity_ratios[p.trial_id]))
+    if len({key[2] for key in groups}) < 4:
+        return None
+    from scipy.stats import spearmanr
+
+    rates = [sum(p.accepted for p in group) / sum(p.proposed for p in group) for group in groups.values()]
+    rank = float(spearmanr([key[2] for key in groups], rates).statistic)
+    centre, half = math.atanh(min(max(rank, -0.999), 0.999)), 1.96 * 1.06 / math.sqrt(len(groups) - 3)
+    effect = Interval(value=rank, low=math.tanh(centre - half), high=math.tanh(centre + half), n=len(groups))
+    return Outcome(
+        decision=_flip(_above(effect, 0.0)),
+        effect=effect,
+        meaning="rank correlation of perplexity ratio and acceptance rate",
+        against=0.0,
+        pairs=tuple(pairs),
+    )
+
+
+def parallel_hybrids(evidence: Evidence) -> Outcome | None:
+    """By how much is acceptance of component-aware drafting higher in parallel hybrids than in sequential ones?"""
+    pairs = [p for p in evidence.pairs if p.drafter == COMPONENT_AWARE and p.component and p.proposed]
+    groups: dict[str, list[Pair]] = {"parallel": [], "sequential": []}
+    for pair in pairs:
+        facts = evidence.models.get(pair.target)
+        if facts is not None and facts.architecture in PARALLEL + SEQUENTIAL:
+            groups["parallel" if facts.architecture in PARALLEL else "sequential"].append(pair)
+    differences, used = [], []
+    for parallel in groups["parallel"]:
+        for other in groups["sequential"]:
+            if (parallel.gamma, parallel.prompt, parallel.repeat) == (other.gamma, other.prompt, other.repeat):
+                differences.append(parallel.accepted / parallel.proposed - other.accepted / other.proposed)
+                used.append([parallel, other])
+    if not differences:
+        return None
+    effect = over_groups(differences, [group[0].prompt for group in used])
+    return Outcome(
+        decision=_above(effect, 0.0),
+        effect=effect,
+        meaning="acceptance rate in parallel less that in sequential hybrids",
+        against=0.0,
+        pairs=_flat(used),
+    )
+
+
+TESTS: dict[str, Test] = {
+    test.__name__: test
+    for test in (
+        acceptance_below,
+        moe_speedup,
+        gamma_slope,
+        smaller_draft,
+        total_parameters,
+        prompt_length,
+        more_bits,
+        overhead_decides,
+        retrieval_steady,
+        tree_helps,
+        perplexity_predicts,
+        parallel_hybrids,
+    )
+}
+
+
+# --- shared -----------------------------------------------------------------------------------------------------
+
+
+def _grouped(pairs: Iterable[Pair], key: Callable[[Pair], K]) -> dict[K, list[Pair]]:
+    groups: dict[K, list[Pair]] = {}
+    for pair in pairs:
+        if pair.proposed or pair.drafter in RETRIEVAL:
+            groups.setdefault(key(pair), []).append(pair)
+    return groups
+
+
+def _at_best(pairs: Sequence[Pair]) -> dict[tuple[str, int], Pair]:
+    """The pairs of the gamma and options with the highest mean speedup, by prompt and repeat."""
+    settings = _grouped(pairs, lambda p: (p.gamma, p.options))
+    if not settings:
+        return {}
+    best = max(settings.values(), key=lambda group: float(np.mean([math.log(p.speedup) for p in group])))
+    return {(p.prompt, p.repeat): p for p in best}
+
+
+def _independent(pairs: Sequence[Pair]) -> list[object]:
+    """Which prompt, or where there are fewer than three prompts which block, a pair comes from."""
+    prompts: list[object] = [p.prompt for p in pairs]
+    return prompts if len(set(prompts)) >= 3 else [p.block for p in pairs]
+
+
+def _acceptance(pairs: Sequence[Pair]) -> Interval:
+    """Mean acceptance rate; on the scale asin(sqrt(rate)), where the spread of a rate does not depend on its height."""
+    angles = [math.asin(math.sqrt(p.accepted / p.proposed)) for p in pairs]
+    mean = over_groups(angles, _independent(pairs))
+
+    def rate(angle: float | None) -> float | None:
+        return None if angle is None else math.sin(min(max(angle, 0.0), math.pi / 2)) ** 2
+
+    return Interval(value=rate(mean.value) or 0.0, low=rate(mean.low), high=rate(mean.high), n=mean.n)
+
+
+def _ratio(pairs: Sequence[Pair], values: Sequence[float]) -> Interval:
+    return over_groups(values, _independent(pairs), ratio=True)
+
+
+def _above(effect: Interval, limit: float) -> Decision:
+    """Whether the interval lies above, below or across a limit."""
+    if effect.low is None or effect.high is None:
+        return "undecided"
+    if effect.low > limit:
+        return "confirmed"
+    return "refuted" if effect.high < limit else "undecided"
+
+
+def _flip(decision: Decision) -> Decision:
+    opposite: dict[Decision, Decision] = {"confirmed": "refuted", "refuted": "confirmed"}
+    return opposite.get(decision, decision)
+
+
+def _factor(meaning: str, factors: Sequence[float], used: Sequence[Sequence[Pair]]) -> Outcome | None:
+    """The outcome of a claim that a factor is above 1; one factor comes from each group of pairs."""
+    if not factors:
+        return None
+    effect = _ratio([group[0] for group in used], factors)
+    return Outcome(decision=_above(effect, 1.0), effect=effect, meaning=meaning, against=1.0, pairs=_flat(used))
+
+
+def _flat(groups: Iterable[Iterable[Pair]]) -> tuple[Pair, ...]:
+    return tuple(dict.fromkeys(pair for group in groups for pair in group))
+
+
+def _slope(x: Sequence[float], y: Sequence[float]) -> float:
+    centred = np.asarray(x) - np.mean(x)
+    return float(centred @ np.asarray(y) / (centred @ centred))
+
+
+def _active(evidence: Evidence, pair: Pair) -> float:
+    facts = evidence.models.get(pair.target)
+    return float((facts.n_parameters_active or 0) if facts else 0)
+
+
+def _total(evidence: Evidence, pair: Pair) -> float:
+    facts = evidence.models.get(pair.target)
+    return float((facts.n_parameters or 0) if facts else 0)
+
+
+def _text(effect: Interval) -> str:
+    if effect.low is None or effect.high is None:
+        return f"{effect.value:.3f}"
+    return f"{effect.value:.3f} ({effect.low:.3f} to {effect.high:.3f})"

@@ -1,0 +1,113 @@
+"""The claims of the published studies, each decided on one's own trials, beside what was printed and its audit."""
+
+from __future__ import annotations
+
+import tomllib
+from functools import cache
+from pathlib import Path
+
+import msgspec
+
+from mlsd.analysis.audit import published_tables as published
+from mlsd.analysis.audit.audit import audit
+from mlsd.analysis.audit.rows import SEVERITY, Audit, Credibility
+from mlsd.analysis.claims.claim_tests import TESTS, Decision
+from mlsd.analysis.results.pairs import Evidence
+from mlsd.records import NO_DRAFTER, Record
+from mlsd.stats import Interval
+
+_FILE = Path(__file__).with_name("claims.toml")
+
+
+class AuditedTables(Record, frozen=True, kw_only=True):
+    """The printed rows behind a claim."""
+
+    study: str
+    tables: tuple[str, ...]
+    targets: tuple[str, ...] = ()  # empty: all
+    drafters: tuple[str, ...] = ()  # empty: all but plain decoding
+
+
+class Claim(Record, frozen=True, kw_only=True):
+    """What a study claims."""
+
+    id: str
+    text: str
+    source: str
+    population: str  # the trials it speaks of
+    test: str  # a key of `claim_tests.TESTS`
+    printed: str
+    audit: AuditedTables | None = None  # None: the study prints no table that can be audited
+
+
+class ClaimVerdict(Record, frozen=True, kw_only=True):
+    """A claim decided on one's own trials."""
+
+    claim: Claim
+    decision: Decision
+    sentence: str
+    effect: Interval | None = None
+    meaning: str | None = None  # what the effect is
+    against: float | None = None  # what it is compared with
+    smallest_visible: float | None = None  # half the interval: the smallest effect this study could have decided
+    trials: tuple[int, ...] = ()  # ids of all trials behind the effect, baselines included
+    published_audit: dict[Credibility, int] | None = None  # rows of the printed table by verdict
+
+
+def claims() -> tuple[Claim, ...]:
+    """All claims, in the order of the file."""
+    data = tomllib.loads(_FILE.read_text(encoding="utf-8"))
+    return tuple(msgspec.convert(data["claims"], list[Claim]))
+
+
+def decide(claim: Claim, evidence: Evidence) -> ClaimVerdict:
+    """Decide one claim. A study without its population leaves it not measured."""
+    outcome = TESTS[claim.test](evidence)
+    found = printed_audit(claim.audit) if claim.audit else None
+    if outcome is None:
+        sentence = f"Not measured: it needs {claim.population}."
+        return ClaimVerdict(claim=claim, decision="not measured", sentence=sentence, published_audit=found)
+    effect = outcome.effect
+    half = None if effect.low is None or effect.high is None else (effect.high - effect.low) / 2
+    ids = {pair.trial_id for pair in outcome.pairs} | {pair.baseline_id for pair in outcome.pairs}
+    return ClaimVerdict(
+        claim=claim,
+        decision=outcome.decision,
+        sentence=_sentence(outcome.decision, effect, outcome.meaning, outcome.detail),
+        effect=effect,
+        meaning=outcome.meaning,
+        against=outcome.against,
+        smallest_visible=half,
+        trials=tuple(sorted(ids)),
+        published_audit=found,
+    )
+
+
+def decide_all(evidence: Evidence) -> list[ClaimVerdict]:
+    """Decide every claim on the same evidence."""
+    return [decide(claim, evidence) for claim in claims()]
+
+
+def printed_audit(printed: AuditedTables) -> dict[Credibility, int]:
+    """The speculative rows behind a claim by their verdict."""
+    rows = [
+        row
+        for row in _audited(printed.study).rows
+        if row.identity["table"] in printed.tables
+        and row.identity["drafter"] != NO_DRAFTER
+        and (not printed.targets or row.identity["target"] in printed.targets)
+        and (not printed.drafters or row.identity["drafter"] in printed.drafters)
+    ]
+    return {verdict: sum(row.verdict == verdict for row in rows) for verdict in SEVERITY}
+
+
+@cache
+def _audited(study: str) -> Audit:
+    return audit(study, published.context(published.load(study)))
+
+
+def _sentence(decision: Decision, effect: Interval, meaning: str, detail: str) -> str:
+    interval = "without an interval"
+    if effect.low is not None and effect.high is not None:
+        interval = f"95 % interval {effect.low:.3f} to {effect.high:.3f}"
+    return f"{decision.capitalize()}: {meaning} {effect.value:.3f}, {interval}, n = {effect.n}. {detail}".strip()

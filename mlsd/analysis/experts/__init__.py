@@ -1,0 +1,1 @@
+"""Whether verification amortizes on a mixture of experts."""

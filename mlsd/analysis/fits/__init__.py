@@ -1,0 +1,1 @@
+"""Models of cost fitted to measurements: T(k), speedup formulas, bandwidth; with intervals and errors of prediction."""

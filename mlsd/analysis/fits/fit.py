@@ -1,0 +1,278 @@
+"""Fit a model to measured times or speedups, with intervals, and ask which model predicts what it has not seen.
+
+Owns the fitting engine; the models are in `fit_models`. Errors are relative: residuals are differences of logarithms.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import lmfit
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from mlsd.analysis.fits import bootstrap
+from mlsd.errors import AnalysisError
+from mlsd.records import Record
+from mlsd.stats import Interval
+
+Floats = NDArray[np.float64]
+Columns = Mapping[str, Floats]
+
+N_RESAMPLES = 2000
+_TOLERANCE = 1e-7  # relative, of parameters and sum of squares: far below any measurement's noise
+_FLOOR = 1e-12  # keeps the logarithm of a prediction defined while the solver explores
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A free parameter with its physical bounds; no priors."""
+
+    name: str
+    unit: str
+    low: float = 0.0
+    high: float = np.inf
+
+
+@dataclass(frozen=True)
+class Model:
+    """A formula to fit: `predict` gives positive values from parameters and columns, `guess` a start from data."""
+
+    name: str
+    formula: str
+    parameters: tuple[Parameter, ...]
+    columns: tuple[str, ...]  # what `predict` reads
+    predict: Callable[[Mapping[str, float], Columns], Floats]
+    guess: Callable[[Columns, Floats], Mapping[str, float]]
+
+
+@dataclass(frozen=True)
+class Observations:
+    """What was measured: one row an observation, positive values, the block each row was measured in."""
+
+    observed: Floats
+    blocks: NDArray[np.generic]
+    columns: Columns = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        """Number of rows."""
+        return len(self.observed)
+
+    def where(self, mask: NDArray[np.bool_]) -> Observations:
+        """The rows of a mask."""
+        columns = {name: values[mask] for name, values in self.columns.items()}
+        return Observations(self.observed[mask], self.blocks[mask], columns)
+
+
+def observations(observed: ArrayLike, blocks: ArrayLike, **columns: ArrayLike) -> Observations:
+    """Check and hold measured rows. Raises AnalysisError on unequal lengths and on values that no measurement gives."""
+    values = np.asarray(observed, dtype=np.float64)
+    arrays = {name: np.asarray(column, dtype=np.float64) for name, column in columns.items()}
+    labels = np.asarray(blocks)
+    if len({len(values), len(labels), *(len(a) for a in arrays.values())}) != 1:
+        raise AnalysisError("Columns of observations have different lengths.")
+    if len(values) == 0:
+        raise AnalysisError("Nothing was measured, so there is nothing to fit.")
+    if not np.all(np.isfinite(values)) or np.any(values <= 0):
+        raise AnalysisError("A measured time or speedup is not a positive number.")
+    for name, column in arrays.items():
+        if not np.all(np.isfinite(column)):
+            raise AnalysisError(f"Column {name} holds a value that is not a number.")
+    return Observations(values, labels, arrays)
+
+
+class Fit(Record, frozen=True, kw_only=True):
+    """A fitted model."""
+
+    model: str
+    formula: str
+    estimates: dict[str, Interval]  # by parameter name; bounds are None below three blocks
+    units: dict[str, str]
+    aicc: float
+    relative_error: float  # root mean square of the log residuals
+    n_rows: int
+    n_blocks: int
+
+    @property
+    def values(self) -> dict[str, float]:
+        """Point estimates."""
+        return {name: estimate.value for name, estimate in self.estimates.items()}
+
+
+def fit(model: Model, data: Observations, *, n_resamples: int = N_RESAMPLES, seed: int = 0) -> Fit:
+    """Fit by least squares on relative errors; intervals from a bootstrap over blocks.
+
+    Raises AnalysisError when a column is missing or there are no more rows than parameters.
+    """
+    values = solve(model, data)
+    residuals = _residuals(model, values, data)
+    n, k = len(data), len(model.parameters) + 1
+    aicc = n * np.log(max(float(np.mean(residuals**2)), 1e-300)) + 2 * k
+    aicc += 2 * k * (k + 1) / (n - k - 1) if n > k + 1 else np.inf
+    index, n_blocks = bootstrap.block_index(data.blocks)
+    bounds: dict[str, tuple[float | None, float | None]] = {p.name: (None, None) for p in model.parameters}
+    if n_blocks >= bootstrap.LEAST_BLOCKS:
+        estimate = np.array([values[p.name] for p in model.parameters])
+        weights = bootstrap.multiplicities(n_blocks, n_resamples, seed)
+        samples = bootstrap.one_step(estimate, _jacobian(model, values, data), residuals, index, weights)
+        if len(samples) >= len(weights) / 2:
+            low, high = bootstrap.interval(estimate, samples, n_blocks)
+            for i, p in enumerate(model.parameters):
+                bounds[p.name] = (max(p.low, float(low[i])), min(p.high, float(high[i])))
+    return Fit(
+        model=model.name,
+        formula=model.formula,
+        estimates={
+            name: Interval(value=values[name], low=low_high[0], high=low_high[1], n=n_blocks)
+            for name, low_high in bounds.items()
+        },
+        units={p.name: p.unit for p in model.parameters},
+        aicc=float(aicc),
+        relative_error=float(np.sqrt(np.mean(residuals**2))),
+        n_rows=n,
+        n_blocks=n_blocks,
+    )
+
+
+def solve(model: Model, data: Observations) -> dict[str, float]:
+    """Least-squares estimates on relative errors within the physical bounds."""
+    missing = [name for name in model.columns if name not in data.columns]
+    if missing:
+        raise AnalysisError(f"The {model.name} model needs the column {', '.join(missing)}.")
+    if len(data) <= len(model.parameters):
+        raise AnalysisError(f"{len(data)} rows cannot fit the {len(model.parameters)} parameters of {model.name}.")
+    first = model.guess(data.columns, data.observed)
+    parameters = lmfit.Parameters()
+    for p in model.parameters:
+        inside = min(max(float(first[p.name]), p.low), p.high)
+        parameters.add(p.name, value=_off_the_edge(inside, p), min=p.low, max=p.high)
+
+    def residuals(candidate: Any) -> Floats:
+        return _residuals(model, candidate.valuesdict(), data)
+
+    # A parameter that the data do not hold (a bandwidth where nothing is memory-bound) would drift without end.
+    enough = 25 * (len(model.parameters) + 1)
+    result = lmfit.Minimizer(residuals, parameters, calc_covar=False, max_nfev=enough).leastsq(
+        ftol=_TOLERANCE, xtol=_TOLERANCE
+    )
+    return {name: float(value) for name, value in result.params.valuesdict().items()}
+
+
+def _off_the_edge(value: float, p: Parameter) -> float:
+    """A start on a bound has no slope under the solver's transform of bounds, so step inside."""
+    if np.isfinite(p.high):
+        inset = 1e-3 * (p.high - p.low)
+        return min(max(value, p.low + inset), p.high - inset)
+    return max(value, p.low + 1e-2) if np.isfinite(p.low) else value
+
+
+def _residuals(model: Model, values: Mapping[str, float], data: Observations) -> Floats:
+    predicted = np.maximum(model.predict(values, data.columns), _FLOOR)
+    return np.asarray(np.log(predicted) - np.log(data.observed), dtype=np.float64)
+
+
+def _jacobian(model: Model, values: Mapping[str, float], data: Observations) -> Floats:
+    """Central differences of the residuals, each step within the physical bounds."""
+    columns = []
+    for p in model.parameters:
+        step = 1e-5 * max(abs(values[p.name]), 1e-3)
+        low, high = max(p.low, values[p.name] - step), min(p.high, values[p.name] + step)
+        up = _residuals(model, {**values, p.name: high}, data)
+        columns.append((up - _residuals(model, {**values, p.name: low}, data)) / (high - low))
+    return np.column_stack(columns)
+
+
+# --- prediction of what was held out -----------------------------------------------------------------------------
+
+
+class HeldOut(Record, frozen=True, kw_only=True):
+    """Errors of predictions for rows that the fit did not see. Errors are |predicted / observed - 1|."""
+
+    model: str
+    n_parameters: int
+    median_error: float
+    p95_error: float
+    n_rows: int
+    predicted: tuple[float, ...]  # in the order of the held-out rows
+    observed: tuple[float, ...]
+    block_errors: tuple[float, ...]  # mean squared log error of each block
+    label_errors: tuple[float, ...]  # and of each held-out label
+
+
+def held_out(
+    model: Model, data: Observations, labels: ArrayLike, *, never: Sequence[float] = (), n_folds: int = 5
+) -> HeldOut:
+    """Predict each row from a fit without the rows of its fold.
+
+    `labels` (gamma, rows, prompt or model number) decide the folds: rows with one label are held out together, labels
+    are dealt to `n_folds` folds in turn. Labels in `never` stay in every fit and are not judged (the AR arm, k = 1).
+    """
+    label = np.asarray(labels)
+    kept = np.isin(label, np.asarray(never, dtype=label.dtype)) if len(never) else np.zeros(len(label), dtype=bool)
+    names = np.unique(label[~kept])
+    if len(names) < 2:
+        raise AnalysisError("Holding out needs at least two different labels.")
+    fold = np.searchsorted(names, label) % min(n_folds, len(names))
+    predicted = np.full(len(data), np.nan)
+    for i in range(min(n_folds, len(names))):
+        out = ~kept & (fold == i)
+        values = solve(model, data.where(~out))
+        predicted[out] = model.predict(values, data.where(out).columns)
+    judged = ~kept
+    ratio = np.maximum(predicted[judged], _FLOOR) / data.observed[judged]
+    squares = np.log(ratio) ** 2
+    return HeldOut(
+        model=model.name,
+        n_parameters=len(model.parameters),
+        median_error=float(np.median(np.abs(ratio - 1))),
+        p95_error=float(np.quantile(np.abs(ratio - 1), 0.95)),
+        n_rows=int(judged.sum()),
+        predicted=tuple(float(v) for v in predicted[judged]),
+        observed=tuple(float(v) for v in data.observed[judged]),
+        block_errors=_group_means(squares, data.blocks[judged]),
+        label_errors=_group_means(squares, label[judged]),
+    )
+
+
+def _group_means(values: Floats, groups: NDArray[np.generic]) -> tuple[float, ...]:
+    index, n = bootstrap.block_index(groups)
+    return tuple(float(v) for v in np.bincount(index, values, n) / np.bincount(index, minlength=n))
+
+
+class Selection(Record, frozen=True, kw_only=True):
+    """Which model predicts: candidates with the best predictor first, and the simplest that predicts as well."""
+
+    chosen: str
+    candidates: tuple[HeldOut, ...]
+
+
+def select(
+    models: Sequence[Model], data: Observations, labels: ArrayLike, *, never: Sequence[float] = (), n_folds: int = 5
+) -> Selection:
+    """The simplest model whose held-out error is not worse than the best.
+
+    Not worse: by at most 1.5 standard errors over labels or 2 over blocks, after the one-standard-error rule of Breiman
+    et al., "Classification and Regression Trees" (1984). Differences are taken on the same blocks and labels, which
+    removes what models share, the noise of the measurement. Labels are asked too, where there are five or more, as one
+    fit predicts all blocks.
+    """
+    errors = [held_out(model, data, labels, never=never, n_folds=n_folds) for model in models]
+    ranked = sorted(errors, key=lambda e: float(np.mean(e.block_errors)))
+    best = ranked[0]
+    as_good = []
+    for candidate in ranked:
+        by_block = np.subtract(candidate.block_errors, best.block_errors)
+        by_label = np.subtract(candidate.label_errors, best.label_errors)
+        allowed = 2.0 * _standard_error(by_block)
+        if len(by_label) >= 5:
+            allowed = max(allowed, 1.5 * _standard_error(by_label))
+        if float(np.mean(by_block)) <= allowed:
+            as_good.append(candidate)
+    chosen = min(as_good, key=lambda e: (e.n_parameters, float(np.mean(e.block_errors))))
+    return Selection(chosen=chosen.model, candidates=tuple(ranked))
+
+
+def _standard_error(values: Floats) -> float:
+    return float(np.std(values, ddof=1) / np.sqrt(len(values))) if len(values) > 1 else 0.0

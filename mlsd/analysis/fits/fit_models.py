@@ -1,0 +1,260 @@
+"""The models that are fitted: curves of T(k) over the column `rows`, and cost models of speedup over `gamma`.
+
+Each wraps a pure function of `curves` or `costmodel` with bounds and a start. Times are ms, speedups ratios; costs in a
+speedup model are in units of T(1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from mlsd.analysis.fits import costmodel, curves
+from mlsd.analysis.fits.fit import Columns, Floats, Model, Parameter
+from mlsd.records import Record
+
+_FIXED = Parameter("fixed_ms", "ms")
+_PER_ROW = Parameter("per_row_ms", "ms")
+
+
+def constant() -> Model:
+    """T(k) is the same at every k."""
+    return Model(
+        "constant",
+        "T(k) = t_one",
+        (Parameter("t_one_ms", "ms"),),
+        ("rows",),
+        lambda p, c: curves.constant(c["rows"], p["t_one_ms"]),
+        lambda c, y: {"t_one_ms": float(np.exp(np.mean(np.log(y))))},
+    )
+
+
+def linear() -> Model:
+    """T(k) rises by the same amount with every row."""
+
+    def guess(columns: Columns, times: Floats) -> dict[str, float]:
+        intercept, slope = _line(columns["rows"], times)
+        return {"fixed_ms": intercept, "per_row_ms": slope}
+
+    return Model(
+        "linear",
+        "T(k) = fixed + per_row k",
+        (_FIXED, _PER_ROW),
+        ("rows",),
+        lambda p, c: curves.linear(c["rows"], p["fixed_ms"], p["per_row_ms"]),
+        guess,
+    )
+
+
+def roofline(n_bytes: float, gflop_per_row: float) -> Model:
+    """T(k) is bound by memory up to the ridge, by compute after it. Bytes of a pass and work of a row are known."""
+
+    def guess(columns: Columns, times: Floats) -> dict[str, float]:
+        k = columns["rows"]
+        best: tuple[float, float, float, float] | None = None
+        for ridge in np.unique(k)[1:-2]:
+            flat = float(np.mean(times[k <= ridge]))
+            intercept, slope = _line(k[k > ridge], times[k > ridge])
+            error = float(np.sum((np.maximum(flat, intercept + slope * k) / times - 1) ** 2))
+            if slope > 0 and (best is None or error < best[0]):
+                best = (error, flat, intercept, slope)
+        _, flat, intercept, slope = best or (0.0, float(np.mean(times)), 0.0, float(np.mean(times) / np.max(k)))
+        fixed = max(intercept, 0.0)
+        memory_ms = max(flat - fixed, 1e-3 * flat)
+        return {
+            "fixed_ms": fixed,
+            "bandwidth_gb_s": n_bytes / memory_ms / 1e6,
+            "rate_gflop_s": 1e3 * gflop_per_row / slope,
+        }
+
+    return Model(
+        "roofline",
+        "T(k) = fixed + max(bytes / BW, k flops / F)",
+        (_FIXED, Parameter("bandwidth_gb_s", "GB/s", 1e-6), Parameter("rate_gflop_s", "GFLOP/s", 1e-6)),
+        ("rows",),
+        lambda p, c: curves.roofline(
+            c["rows"], p["fixed_ms"], p["bandwidth_gb_s"], p["rate_gflop_s"], n_bytes, gflop_per_row
+        ),
+        guess,
+    )
+
+
+def stepped(edges: Sequence[int]) -> Model:
+    """A line with a jump where another kernel takes over, at given or found (`curves.find_steps`) row counts."""
+    places = tuple(edges)
+    jumps = tuple(Parameter(f"jump_{edge}_ms", "ms", -np.inf) for edge in places)
+
+    def guess(columns: Columns, times: Floats) -> dict[str, float]:
+        k = columns["rows"]
+        design = np.column_stack([np.ones_like(k), k, curves.step_columns(k, places)])
+        answer = np.linalg.lstsq(design / times[:, None], np.ones_like(times), rcond=None)[0]
+        return dict(zip(("fixed_ms", "per_row_ms", *(j.name for j in jumps)), map(float, answer), strict=True))
+
+    return Model(
+        "stepped",
+        f"T(k) = fixed + per_row k + jumps at {', '.join(map(str, places))} rows",
+        (_FIXED, _PER_ROW, *jumps),
+        ("rows",),
+        lambda p, c: curves.stepped(c["rows"], p["fixed_ms"], p["per_row_ms"], [p[j.name] for j in jumps], places),
+        guess,
+    )
+
+
+class ExpertShape(Record, frozen=True, kw_only=True):
+    """What a mixture of experts reads in a pass."""
+
+    n_experts: int  # routed experts of a layer
+    n_used: int  # of them a token
+    n_layers: int  # layers with experts
+    always_bytes: float  # read by every pass: attention, shared experts, output layer
+    expert_bytes: float  # one routed expert of one layer
+
+
+def moe(shape: ExpertShape, *, correlated: bool) -> Model:
+    """T(k) from the experts that k tokens touch: independent uniform routing, or with one fitted correlation."""
+    free = (Parameter("correlation", "", 0.0, 1.0),) if correlated else ()
+
+    def predict(p: Mapping[str, float], columns: Columns) -> Floats:
+        distinct = curves.distinct_experts(
+            columns["rows"], shape.n_experts, shape.n_used, p["correlation"] if correlated else 0.0
+        )
+        return _moe_time(shape, p, columns, distinct)
+
+    def guess(columns: Columns, times: Floats) -> dict[str, float]:
+        start = 0.3 if correlated else 0.0
+        distinct = curves.distinct_experts(columns["rows"], shape.n_experts, shape.n_used, start)
+        return {**_moe_guess(shape, columns, times, distinct), **({"correlation": start} if correlated else {})}
+
+    name, routing = ("moe-correlated", "E(1-(1-K/E)^(k^(1-r)))") if correlated else ("moe-uniform", "E(1-(1-K/E)^k)")
+    return Model(name, _moe_formula(routing), (*_MOE_PARAMETERS, *free), ("rows",), predict, guess)
+
+
+def moe_measured(shape: ExpertShape) -> Model:
+    """T(k) from measured experts: the column `distinct` holds N of each row."""
+    return Model(
+        "moe-measured",
+        _moe_formula("measured"),
+        _MOE_PARAMETERS,
+        ("rows", "distinct"),
+        lambda p, c: _moe_time(shape, p, c, c["distinct"]),
+        lambda c, y: _moe_guess(shape, c, y, c["distinct"]),
+    )
+
+
+def bytes_line() -> Model:
+    """Time of a single-token pass over the bytes it reads: fixed time and effective bandwidth (column `pass_bytes`)."""
+
+    def guess(columns: Columns, times: Floats) -> dict[str, float]:
+        intercept, slope = _line(columns["pass_bytes"], times)
+        return {"fixed_ms": intercept, "bandwidth_gb_s": 1e-6 / max(slope, 1e-15)}
+
+    return Model(
+        "bytes-line",
+        "T = fixed + bytes / BW",
+        (_FIXED, Parameter("bandwidth_gb_s", "GB/s", 1e-6)),
+        ("pass_bytes",),
+        lambda p, c: p["fixed_ms"] + 1e-6 * c["pass_bytes"] / p["bandwidth_gb_s"],
+        guess,
+    )
+
+
+_MOE_PARAMETERS = (_FIXED, Parameter("bandwidth_gb_s", "GB/s", 1e-6), _PER_ROW)
+
+
+def _moe_formula(routing: str) -> str:
+    return f"T(k) = fixed + (b_always + L N(k) b_expert) / BW + per_row k, N(k) = {routing}"
+
+
+def _moe_time(shape: ExpertShape, p: Mapping[str, float], columns: Columns, distinct: Floats) -> Floats:
+    n_bytes = curves.moe_bytes(distinct, shape.always_bytes, shape.n_layers, shape.expert_bytes)
+    return curves.moe_pass(columns["rows"], n_bytes, p["fixed_ms"], p["bandwidth_gb_s"], p["per_row_ms"])
+
+
+def _moe_guess(shape: ExpertShape, columns: Columns, times: Floats, distinct: Floats) -> dict[str, float]:
+    gigabytes = curves.moe_bytes(distinct, shape.always_bytes, shape.n_layers, shape.expert_bytes) / 1e9
+    k = columns["rows"]
+    design = np.column_stack([np.ones_like(k), gigabytes, k]) / times[:, None]
+    fixed, per_gb, per_row = np.linalg.lstsq(design, np.ones_like(times), rcond=None)[0]
+    return {
+        "fixed_ms": max(0.0, float(fixed)),
+        "bandwidth_gb_s": 1e3 / float(per_gb) if per_gb > 0 else float(2e3 * np.max(gigabytes) / np.mean(times)),
+        "per_row_ms": max(0.0, float(per_row)),
+    }
+
+
+def _line(x: Floats, y: Floats) -> tuple[float, float]:
+    """Intercept and slope by least squares on relative errors, the slope not negative."""
+    design = np.column_stack([np.ones_like(x), x]) / y[:, None]
+    intercept, slope = np.linalg.lstsq(design, np.ones_like(y), rcond=None)[0]
+    return (float(intercept), float(slope)) if slope >= 0 else (float(np.mean(y)), 0.0)
+
+
+# --- speedup -----------------------------------------------------------------------------------------------------
+
+
+def classical() -> Model:
+    """Leviathan's form with i.i.d. acceptance and free verification; column `gamma`."""
+    return Model(
+        "classical",
+        "S = (1 - a^(g+1)) / ((1 - a)(c g + 1))",
+        (Parameter("alpha", "", 0.0, 1.0), Parameter("draft_cost", "T(1)")),
+        ("gamma",),
+        # Just under 1 a fit still sees which way acceptance should move.
+        lambda p, c: costmodel.speedup_classical(min(p["alpha"], 1.0 - 1e-9), c["gamma"], p["draft_cost"]),
+        lambda c, y: {"alpha": 0.5, "draft_cost": 0.1},
+    )
+
+
+def batch_published() -> Model:
+    """The mixture-of-experts study's form: every proposed token counts as output; column `gamma`."""
+
+    def predict(p: Mapping[str, float], columns: Columns) -> Floats:
+        gamma = columns["gamma"]
+        cost = np.maximum(p["token_cost"] * gamma, 1e-12)  # the search may try a round that costs nothing
+        return costmodel.speedup_batch_published(gamma, 1.0, cost, np.full_like(gamma, p["pass_cost"]))
+
+    def guess(columns: Columns, speedups: Floats) -> dict[str, float]:
+        intercept, slope = _line(columns["gamma"], columns["gamma"] / speedups)
+        return {"pass_cost": intercept, "token_cost": slope}
+
+    return Model(
+        "batch-published",
+        "S = g / (pass_cost + token_cost g)",
+        (Parameter("pass_cost", "T(1)"), Parameter("token_cost", "T(1)")),
+        ("gamma",),
+        predict,
+        guess,
+    )
+
+
+def overhead() -> Model:
+    """The small-model study's form: measured MGL, drafting cost by the token, free verification."""
+    return Model(
+        "overhead",
+        "S = MGL / (1 + c g)",
+        (Parameter("draft_cost", "T(1)"),),
+        ("gamma", "mgl"),
+        lambda p, c: costmodel.speedup_overhead(c["mgl"], p["draft_cost"] * c["gamma"]),
+        lambda c, y: {"draft_cost": max(1e-3, float(np.median((c["mgl"] / y - 1) / c["gamma"])))},
+    )
+
+
+def measured_cost() -> Model:
+    """The form mlsd uses: MGL, drafting and verification as measured; the rest of a round (rollback, sync) is fitted.
+
+    Columns `mgl`, `draft_ratio` = T_draft / T(1), `verify_ratio` = T(gamma + 1) / T(1).
+    """
+    return Model(
+        "measured-cost",
+        "S = MGL / (T_draft + T(g+1) + rest) T(1)",
+        (Parameter("rest_cost", "T(1)"),),
+        ("mgl", "draft_ratio", "verify_ratio"),
+        lambda p, c: costmodel.speedup_measured(c["mgl"], 1.0, c["draft_ratio"], c["verify_ratio"], p["rest_cost"]),
+        lambda c, y: {"rest_cost": max(1e-3, float(np.median(c["mgl"] / y - c["draft_ratio"] - c["verify_ratio"])))},
+    )
+
+
+def speedup_models() -> tuple[Model, ...]:
+    """The four cost models, to be compared on the same rows."""
+    return classical(), batch_published(), overhead(), measured_cost()

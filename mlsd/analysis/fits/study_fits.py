@@ -1,0 +1,222 @@
+"""All fits of a study: cost models of every target and drafter, and T(k) of every target."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+
+from mlsd.analysis.fits import fit_models
+from mlsd.analysis.fits.break_even import BestGamma, GammaOutlook, best_gamma, by_gamma
+from mlsd.analysis.fits.curves import find_steps
+from mlsd.analysis.fits.fit import Fit, HeldOut, Model, Observations, Selection, fit, held_out, observations, select
+from mlsd.analysis.results.pairs import Evidence, Pair
+from mlsd.errors import AnalysisError
+from mlsd.measure.store.rows import CalibrationPoint
+from mlsd.records import ModelFacts, Record
+
+
+class PairFit(Record, frozen=True, kw_only=True):
+    """Cost models of one target with one drafter."""
+
+    target: str
+    drafter: str
+    draft: str | None
+    options: str  # of the drafter
+    n_trials: int
+    trials: tuple[int, ...]  # ids, baselines included
+    fits: tuple[Fit, ...]
+    chosen: str | None  # the model that predicts held-out gammas; None below three gammas
+    held_out_gamma: tuple[HeldOut, ...]  # best predictor first
+    held_out_prompt: tuple[HeldOut, ...]  # empty below two prompts
+    gammas: tuple[GammaOutlook, ...]
+    best: BestGamma
+
+
+class CurveFit(Record, frozen=True, kw_only=True):
+    """T(k) of one target."""
+
+    target: str
+    source: str  # "calibration" or "rounds": timed passes, or the verifications of the trials
+    fits: tuple[Fit, ...]
+    chosen: str | None  # the curve that predicts held-out k; None below four different k
+    held_out: tuple[HeldOut, ...]
+    bandwidth_gb_s: float | None  # of the chosen curve, where it has one
+    peak_fraction: float | None  # of the memory's peak, where that is known
+
+
+def fit_pairs(evidence: Evidence) -> list[PairFit]:
+    """Fit every target and drafter that was measured. Raises AnalysisError when nothing was."""
+    groups: dict[tuple[str, str, str | None, str], list[Pair]] = {}
+    for pair in evidence.pairs:
+        groups.setdefault((pair.target, pair.drafter, pair.draft, pair.options), []).append(pair)
+    if not groups:
+        raise AnalysisError(
+            "No valid SD trial has a valid AR trial in its block.", hint="Run a suite with SD arms: mlsd run B."
+        )
+    return [_fit_group(*key, pairs) for key, pairs in groups.items()]
+
+
+def _fit_group(target: str, drafter: str, draft: str | None, options: str, pairs: list[Pair]) -> PairFit:
+    data = speedup_observations(pairs)
+    gammas = data.columns["gamma"]
+    models = [m for m in fit_models.speedup_models() if len(data) > len(m.parameters)]
+    n_gammas = len(np.unique(gammas))
+    selection = select(models, data, gammas) if n_gammas >= 3 else None
+    prompts = np.unique([pair.prompt for pair in pairs], return_inverse=True)[1]
+    by_prompt = [held_out(m, data, prompts, n_folds=99) for m in models] if prompts.max() > 0 else []
+    ids = {pair.trial_id for pair in pairs} | {pair.baseline_id for pair in pairs}
+    return PairFit(
+        target=target,
+        drafter=drafter,
+        draft=draft,
+        options=options,
+        n_trials=len(pairs),
+        trials=tuple(sorted(ids)),
+        fits=tuple(fit(model, data) for model in models),
+        chosen=selection.chosen if selection else None,
+        held_out_gamma=selection.candidates if selection else (),
+        held_out_prompt=tuple(sorted(by_prompt, key=lambda e: e.median_error)),
+        gammas=tuple(by_gamma(pairs)),
+        best=best_gamma(pairs),
+    )
+
+
+def speedup_observations(pairs: Sequence[Pair]) -> Observations:
+    """The columns that cost models read: gamma, MGL, and drafting and verification in units of T(1)."""
+    return observations(
+        [pair.speedup for pair in pairs],
+        [pair.block for pair in pairs],
+        gamma=[pair.gamma for pair in pairs],
+        mgl=[pair.mgl for pair in pairs],
+        draft_ratio=[pair.draft_ms / pair.t_one_ms for pair in pairs],
+        verify_ratio=[pair.verify_ms / pair.t_one_ms for pair in pairs],
+    )
+
+
+def held_out_targets(evidence: Evidence) -> list[HeldOut]:
+    """Errors of each cost model when a whole target is predicted from fits to the others; empty below two targets."""
+    pairs = [pair for pair in evidence.pairs if pair.draft is not None]
+    targets = np.unique([pair.target for pair in pairs], return_inverse=True)[1]
+    if len(pairs) == 0 or targets.max() == 0:
+        return []
+    data = speedup_observations(pairs)
+    errors = [held_out(model, data, targets, n_folds=99) for model in fit_models.speedup_models()]
+    return sorted(errors, key=lambda error: error.median_error)
+
+
+# --- T(k) --------------------------------------------------------------------------------------------------------
+
+
+def fit_curves(
+    evidence: Evidence,
+    targets: Sequence[str],
+    passes: Mapping[str, Sequence[CalibrationPoint]],
+    peak_gb_s: float | None = None,
+) -> list[CurveFit]:
+    """T(k) of each target: from timed passes where they were measured, else from the verifications of its trials."""
+    result = []
+    for target in targets:
+        timed = [p for p in passes.get(target, ()) if p.kind == "target_pass"]
+        if timed:
+            source, data = "calibration", curve_from_passes(timed)
+        else:
+            pairs = [p for p in evidence.pairs if p.target == target and p.draft is not None]
+            if not pairs:
+                continue
+            source, data = "rounds", curve_from_rounds(pairs)
+        result.append(fit_curve(target, source, data, evidence.models.get(target), peak_gb_s))
+    return result
+
+
+def curve_from_passes(points: Sequence[CalibrationPoint]) -> Observations:
+    """T(k) from timed passes at the depth that has most of them; a block is a repeat."""
+    depth = Counter(p.depth for p in points).most_common(1)[0][0]
+    chosen = [p for p in points if p.depth == depth]
+    times = [p.span_ns / 1e6 for p in chosen]
+    return observations(times, [p.repeat for p in chosen], rows=[p.rows for p in chosen])
+
+
+def curve_from_rounds(pairs: Iterable[Pair]) -> Observations:
+    """T(k) from trials of one target: T(1) from AR, T(gamma + 1) from verification of full-length drafts."""
+    rows, times, blocks = [], [], []
+    seen: set[int] = set()
+    for pair in pairs:
+        if pair.draft is None:
+            continue
+        rows.append(1.0 + pair.proposed / pair.rounds)
+        times.append(pair.verify_ms)
+        blocks.append(pair.block)
+        if pair.baseline_id not in seen:
+            seen.add(pair.baseline_id)
+            rows.append(1.0)
+            times.append(pair.t_one_ms)
+            blocks.append(pair.block)
+    return observations(times, blocks, rows=np.round(rows))
+
+
+def fit_curve(
+    target: str, source: str, data: Observations, facts: ModelFacts | None = None, peak_gb_s: float | None = None
+) -> CurveFit:
+    """Fit all curves that the model's facts allow to times of passes of one target (column `rows`)."""
+    rows = data.columns["rows"]
+    models = curve_models(data, facts)
+    different = np.unique(rows)
+    selection: Selection | None = None
+    if len(different) >= 4:
+        predictable = [m for m in models if len(different) > len(m.parameters) + 1]
+        selection = select(predictable, data, rows, never=(1.0,), n_folds=5)
+    fits = tuple(fit(model, data) for model in models)
+    chosen = next((f for f in fits if selection is not None and f.model == selection.chosen), None)
+    bandwidth = chosen.values.get("bandwidth_gb_s") if chosen else None
+    return CurveFit(
+        target=target,
+        source=source,
+        fits=fits,
+        chosen=selection.chosen if selection else None,
+        held_out=selection.candidates if selection else (),
+        bandwidth_gb_s=bandwidth,
+        peak_fraction=bandwidth / peak_gb_s if bandwidth and peak_gb_s else None,
+    )
+
+
+def curve_models(data: Observations, facts: ModelFacts | None) -> list[Model]:
+    """Constant and line; from eight different k on also kernel steps, and roofline or experts where facts allow."""
+    rows = data.columns["rows"]
+    different = len(np.unique(rows))
+    models = [fit_models.constant()]
+    if different >= 3:
+        models.append(fit_models.linear())
+    if different >= 8:
+        edges = find_steps(rows, data.observed, max_steps=4).edges
+        models += [fit_models.stepped(edges)] if edges else []
+    if facts is None or not facts.active_bytes or different < 8:
+        return models
+    shape = expert_shape(facts)
+    if shape is not None:
+        return [*models, fit_models.moe(shape, correlated=False), fit_models.moe(shape, correlated=True)]
+    if facts.n_parameters_active:
+        # Two operations a weight and row.
+        models.append(fit_models.roofline(facts.active_bytes, 2e-9 * facts.n_parameters_active))
+    return models
+
+
+def expert_shape(facts: ModelFacts) -> fit_models.ExpertShape | None:
+    """Bytes of experts from a model's facts: ``weights - active = (E - K) b`` with b one expert of every layer.
+
+    None for dense models. An input embedding that is not read counts as expert bytes here, a few per cent.
+    """
+    if not facts.n_experts or not facts.n_experts_used or not facts.weight_bytes or not facts.active_bytes:
+        return None
+    unused = facts.n_experts - facts.n_experts_used
+    if unused <= 0:
+        return None
+    per_expert = (facts.weight_bytes - facts.active_bytes) / unused
+    return fit_models.ExpertShape(
+        n_experts=facts.n_experts,
+        n_used=facts.n_experts_used,
+        n_layers=1,  # per_expert already sums over the layers
+        always_bytes=max(0.0, facts.active_bytes - facts.n_experts_used * per_expert),
+        expert_bytes=per_expert,
+    )

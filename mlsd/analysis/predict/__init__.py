@@ -1,0 +1,1 @@
+"""Decode tok/s predicted from what passes cost and how rounds end."""

@@ -1,0 +1,152 @@
+"""Stored trials as arms of one target, drafter and prompt: what predictions and advice read."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable
+
+import msgspec
+
+from mlsd.analysis.predict.predict import Arm, Costs, costs_from_points
+from mlsd.errors import AnalysisError
+from mlsd.measure.store.rows import CalibrationPoint, Coverage, PassKind, TrialFilter, environment_key, model_key
+from mlsd.measure.store.study import Store
+from mlsd.records import Case, EngineOptions, ModelFacts, ModelRef, Record, Trial
+from mlsd.units import tok_s
+
+_CURVE = 3  # different k that make a curve
+
+
+class ArmGroup(Record, frozen=True, kw_only=True):
+    """Plain decoding and every gamma of one drafter on one prompt, on one machine and build."""
+
+    environment_key: str
+    target: ModelRef
+    drafter: str
+    draft: ModelRef | None
+    prompt: str
+    workload: str | None
+    engine: EngineOptions
+    arms: tuple[Arm, ...]  # gamma 0 first
+
+
+class Known(Record, frozen=True, kw_only=True):
+    """What study databases hold for advice, of all of them together."""
+
+    groups: tuple[ArmGroup, ...]
+    passes: dict[tuple[str, str], tuple[CalibrationPoint, ...]]  # (environment, model key) -> the newest of each kind
+    coverage: dict[str, tuple[Coverage, ...]]  # by model key
+    models: dict[str, ModelFacts]  # by model key
+
+    def costs(self, environment_key: str, target: ModelRef, draft: ModelRef | None) -> Costs | None:
+        """Calibrated costs of a pair on a machine; None where the target, or the draft it needs, was not timed."""
+        of_target = self.passes.get((environment_key, key_of(target)))
+        of_draft = self.passes.get((environment_key, key_of(draft))) if draft is not None else ()
+        if not of_target or of_draft is None:
+            return None
+        try:
+            costs = costs_from_points(of_target, of_draft)
+        except AnalysisError:  # timed as a draft only
+            return None
+        return costs if draft is None or costs.catch_up_ms else None
+
+
+def key_of(model: ModelRef) -> str:
+    """The model's key in a store."""
+    return model_key(model.sha256, model.id)
+
+
+def read_known(stores: Iterable[Store]) -> Known:
+    """Everything in these databases that advice can use; invalid and sampled trials are left out."""
+    groups: list[ArmGroup] = []
+    passes: dict[tuple[str, str], tuple[CalibrationPoint, ...]] = {}
+    coverage: dict[str, tuple[Coverage, ...]] = {}
+    models: dict[str, ModelFacts] = {}
+    for store in stores:
+        groups += read_groups(store)
+        models |= store.models()
+        passes |= newest_passes(store)
+        coverage |= newest_coverage(store)
+    return Known(groups=tuple(groups), passes=passes, coverage=coverage, models=models)
+
+
+def read_groups(store: Store) -> list[ArmGroup]:
+    """Valid greedy trials, by drafter and prompt; groups without plain decoding are left out."""
+    cases = store.cases()
+    plain: dict[bytes, list[Trial]] = {}
+    speculative: dict[bytes, dict[bytes, list[Trial]]] = {}
+    places: dict[bytes, tuple[str, Case]] = {}
+    for stored in store.trials(TrialFilter(status="ok", valid=True)):
+        case, trial = cases[stored.trial.case_id], stored.trial
+        if not case.sampling.greedy or not trial.decode_ns:
+            continue
+        place = msgspec.json.encode((stored.environment_key, case.target, case.prompt, case.n_predict, case.engine))
+        if case.arm == "ar":
+            plain.setdefault(place, []).append(trial)
+            continue
+        drafter = msgspec.json.encode((case.drafter, case.rollback))
+        speculative.setdefault(place, {}).setdefault(drafter, []).append(trial)
+        places[place + drafter] = (stored.environment_key, case)
+    groups = []
+    for place, drafters in speculative.items():
+        for drafter, trials in drafters.items():
+            if place in plain:
+                groups.append(_group(*places[place + drafter], plain[place], trials))
+    return groups
+
+
+def _group(environment_key: str, case: Case, plain: list[Trial], trials: list[Trial]) -> ArmGroup:
+    by_gamma = {0: plain} | {g: [t for t in trials if t.gamma == g] for g in sorted({t.gamma for t in trials})}
+    return ArmGroup(
+        environment_key=environment_key,
+        target=case.target,
+        drafter=case.drafter.name,
+        draft=case.drafter.draft,
+        prompt=case.prompt.key,
+        workload=case.prompt.workload,
+        engine=case.engine,
+        arms=tuple(_arm(gamma, own) for gamma, own in by_gamma.items()),
+    )
+
+
+def _arm(gamma: int, trials: list[Trial]) -> Arm:
+    speeds = [tok_s(len(t.tokens) - 1, t.decode_ns or 0) for t in trials]
+    return Arm(
+        gamma=gamma,
+        n_tokens=len(trials[0].tokens),
+        rounds=tuple(t.rounds for t in trials),
+        tok_s=tuple(s for s in speeds if s is not None),
+    )
+
+
+def newest_passes(store: Store) -> dict[tuple[str, str], tuple[CalibrationPoint, ...]]:
+    """The newest points of each model by machine: of every kind of pass those of the newest run that timed it.
+
+    A model that is calibrated as a target and then as a draft keeps both: target passes are those of the newest run
+    that timed a curve, where one did.
+    """
+    machines = {run.id: environment_key(run.environment) for run in store.runs()}
+    kinds: dict[tuple[str, str], dict[PassKind, dict[int, list[CalibrationPoint]]]] = {}
+    for run_id, point in store.calibration():
+        own = kinds.setdefault((machines[run_id], point.model_key), {})
+        own.setdefault(point.kind, {}).setdefault(run_id, []).append(point)
+    return {place: tuple(p for by_run in own.values() for p in _newest(by_run)) for place, own in kinds.items()}
+
+
+def _newest(by_run: dict[int, list[CalibrationPoint]]) -> list[CalibrationPoint]:
+    whole = [run_id for run_id, points in by_run.items() if is_curve(points)]
+    return by_run[max(whole or by_run)]
+
+
+def is_curve(points: Iterable[CalibrationPoint]) -> bool:
+    """Whether T(1) and T(k) at two more k were timed; of a draft fewer are."""
+    widths = {p.rows for p in points if p.kind == "target_pass"}
+    return 1 in widths and len(widths) >= _CURVE
+
+
+def newest_coverage(store: Store, runs: Container[int] | None = None) -> dict[str, tuple[Coverage, ...]]:
+    """The experts that the newest run, of these or of all, counted of each model."""
+    found: dict[str, dict[int, list[Coverage]]] = {}
+    for run_id, row in store.coverage():
+        if runs is None or run_id in runs:
+            found.setdefault(row.model_key, {}).setdefault(run_id, []).append(row)
+    return {key: tuple(by_run[max(by_run)]) for key, by_run in found.items()}

@@ -1,0 +1,105 @@
+"""T(k) of a model that does not fit, from models of the same shape with fewer layers. Times in ms.
+
+Layers of one model are alike, so passes grow along a line with the bytes that a token reads: ``T(k) = a(k) + b(k) x``.
+Two depths or more give that line by measurement; a single one must be scaled by a ratio that is not known exactly.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import msgspec
+import numpy as np
+
+from mlsd.analysis.fits.curves import distinct_experts, moe_bytes
+from mlsd.analysis.predict.predict import between
+from mlsd.gguf_tools.weigh import ModelWeight
+from mlsd.records import Record
+
+# Relative standard error of scaling one depth by bytes: head and layers differ in speed. benchmarks/depth.py saw errors
+# of 4 % (median) and 16 % (worst) from one depth of three shapes, 2 and 22 % from two depths.
+_SCALING_ERROR = 0.10
+_LEAST_ERROR = 0.01  # of a timed pass: a machine is never as steady as a few repeats of one file say
+
+
+class Cut(Record, frozen=True, kw_only=True):
+    """What was timed at one depth."""
+
+    n_layers: int
+    weight: ModelWeight
+    ms: Mapping[int, float]  # T(k) by rows
+    relative_error: float  # standard error of a T(k)
+
+
+class FullPass(Record, frozen=True, kw_only=True):
+    """One T(k) at full depth."""
+
+    ms: float
+    relative_error: float  # standard error
+
+
+def full_depth(cuts: Sequence[Cut], full: ModelWeight) -> dict[int, FullPass]:
+    """T(k) of the whole shape by rows, from one depth or more of it.
+
+    Each depth scaled by bytes is one estimate, the line through several depths another; they are averaged with the
+    inverse of their variances. A depth that is the whole shape is taken as it was timed. No T(k) is below T(1): a pass
+    over more rows reads no less.
+    """
+    whole = [cut for cut in cuts if cut.weight == full]
+    if whole:
+        error = max(_LEAST_ERROR, whole[-1].relative_error)
+        return {k: FullPass(ms=ms, relative_error=error) for k, ms in sorted(whole[-1].ms.items())}
+    rows = sorted({k for cut in cuts for k in cut.ms})
+    found = {k: _combined(cuts, full, k) for k in rows}
+    least = found[rows[0]].ms
+    return {k: msgspec.structs.replace(one, ms=max(one.ms, least)) for k, one in found.items()}
+
+
+def _combined(cuts: Sequence[Cut], full: ModelWeight, k: int) -> FullPass:
+    deepest = max(cuts, key=lambda cut: cut.weight.active.n_bytes)
+    estimates = [_scaled(deepest, full, k)]
+    if len({cut.weight.active.n_bytes for cut in cuts}) > 1 and (line := _on_line(cuts, full, k)) is not None:
+        estimates.append(line)
+    weights = [estimate.relative_error**-2 for estimate in estimates]
+    logs = [math.log(estimate.ms) for estimate in estimates]
+    middle = sum(w * log for w, log in zip(weights, logs, strict=True)) / sum(weights)
+    # Two estimates that disagree know less than each of them claims.
+    spread = sum(w * (log - middle) ** 2 for w, log in zip(weights, logs, strict=True)) / sum(weights)
+    return FullPass(ms=math.exp(middle), relative_error=math.sqrt(1 / sum(weights) + spread))
+
+
+def _scaled(cut: Cut, full: ModelWeight, k: int) -> FullPass:
+    """``T_full(k) = T_cut(k) r``, with r between the ratios of arithmetic and of bytes.
+
+    Every row computes with the weights that it uses, while a pass reads each expert once: where arithmetic takes the
+    time r is the ratio of active weights, where memory does it is that of the bytes of k rows. Equal for dense models.
+    """
+    arithmetic = full.active.n_bytes / cut.weight.active.n_bytes
+    memory = _read(full, k) / _read(cut.weight, k)
+    error = math.hypot(_SCALING_ERROR, cut.relative_error, math.log(memory / arithmetic) / 2)
+    return FullPass(ms=between(cut.ms, k) * math.sqrt(arithmetic * memory), relative_error=error)
+
+
+def _read(weight: ModelWeight, k: int) -> float:
+    """Bytes of a pass over k rows, experts chosen independently."""
+    if not weight.n_experts:
+        return float(weight.active.n_bytes)
+    distinct = distinct_experts([k], weight.n_experts, weight.n_experts_used)
+    read = moe_bytes(distinct, weight.always.n_bytes, weight.n_expert_layers, weight.expert.n_bytes)
+    return float(read[0])
+
+
+def _on_line(cuts: Sequence[Cut], full: ModelWeight, k: int) -> FullPass | None:
+    """The line through the depths, weighted by their errors, at full depth; None where it does not rise."""
+    x = np.array([cut.weight.active.n_bytes for cut in cuts], dtype=float)
+    times = np.array([between(cut.ms, k) for cut in cuts])
+    sigma = times * np.array([max(_LEAST_ERROR, cut.relative_error) for cut in cuts])
+    design = np.column_stack([np.ones_like(x), x / full.active.n_bytes])
+    covariance = np.linalg.inv((design / sigma[:, None]).T @ (design / sigma[:, None]))
+    solution = covariance @ (design / sigma[:, None]).T @ (times / sigma)
+    at_full = np.array([1.0, 1.0])
+    value = float(at_full @ solution)
+    if solution[1] <= 0 or value <= times.max():
+        return None
+    return FullPass(ms=value, relative_error=float(np.sqrt(at_full @ covariance @ at_full)) / value)

@@ -1,0 +1,90 @@
+"""What predicts acceptance before any drafting, brought together with the trials that show what was accepted."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+
+import pandas as pd
+
+from mlsd.analysis.results.names import method_name
+from mlsd.drafters.drafting import drafting_key
+from mlsd.errors import AnalysisError, InputError, UnsupportedError
+from mlsd.measure.store.rows import DraftDistance, TrialFilter, model_key
+from mlsd.measure.store.study import Store
+from mlsd.records import Case, Record
+
+
+class Prediction(Record, frozen=True, kw_only=True):
+    """A method's drafting model against its target, and what was accepted of its drafts."""
+
+    target: str
+    method: str
+    gamma: int
+    distance: DraftDistance
+    acceptance_rate: float | None  # accepted / proposed over valid trials
+
+
+def case_distances(distances: Iterable[DraftDistance], cases: Mapping[str, Case]) -> dict[str, DraftDistance]:
+    """How far the model that drafts in a case lies from its target, by case id, for cases of which it was measured.
+
+    All on one text: distances on different texts do not compare, so the text that most pairs were measured on counts.
+    """
+    known = list(distances)
+    if not known:
+        return {}
+    (text, n_tokens), _ = Counter((d.text_sha256, d.n_tokens) for d in known).most_common(1)[0]
+    own: dict[tuple[str, str | None], DraftDistance] = {
+        (d.target_key, d.drafting_key): d for d in known if (d.text_sha256, d.n_tokens) == (text, n_tokens)
+    }
+    keys = {case_id: (_target_key(case), _drafting_key(case)) for case_id, case in cases.items()}
+    return {case_id: own[key] for case_id, key in keys.items() if key in own}
+
+
+def perplexity_ratios(store: Store) -> dict[int, float]:
+    """Perplexity of the drafting model over that of its target, by id of the valid SD trials that drafted with it."""
+    by_case = case_distances(store.distances(), store.cases())
+    chosen = TrialFilter(arm="sd", status="ok", valid=True)
+    return {
+        stored.id: by_case[stored.trial.case_id].ratio
+        for stored in (store.trials(chosen, rounds=False) if by_case else ())
+        if stored.trial.case_id in by_case
+    }
+
+
+def predictions(trials: pd.DataFrame, distances: Mapping[str, DraftDistance]) -> list[Prediction]:
+    """Each method with a drafting model of its own, the nearest to its target first; `distances` by case id.
+
+    Raises: AnalysisError when none was compared.
+    """
+    own = trials[trials["case_id"].isin(distances.keys()) & (trials["arm"] == "sd") & trials["valid"].fillna(False)]
+    if own.empty:
+        raise AnalysisError(
+            "No model that drafts was compared with its target.", hint="Compare them: mlsd run E --distances."
+        )
+    found = []
+    for _, group in own.groupby(["target", "drafter", "draft", "options", "gamma"], dropna=False, sort=False):
+        first = group.iloc[0]
+        proposed = float(group["proposed"].sum())
+        draft = None if pd.isna(first["draft"]) else str(first["draft"])
+        found.append(
+            Prediction(
+                target=str(first["target"]),
+                method=method_name(str(first["drafter"]), draft, str(first["options"] or "")),
+                gamma=int(first["gamma"]),
+                distance=distances[str(first["case_id"])],
+                acceptance_rate=float(group["accepted"].sum()) / proposed if proposed else None,
+            )
+        )
+    return sorted(found, key=lambda row: (row.target, row.distance.ratio))
+
+
+def _target_key(case: Case) -> str:
+    return model_key(case.target.sha256, case.target.id)
+
+
+def _drafting_key(case: Case) -> str | None:
+    try:
+        return drafting_key(case.drafter)
+    except (UnsupportedError, InputError):  # a method or an option of another release
+        return None

@@ -1,0 +1,204 @@
+"""From the store to pandas frames with declared columns; sums over rounds are made in SQL, so a study fits in memory.
+
+Owns the names, types and meanings of columns. `None` in the store is a missing value here, never 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
+from typing import Any, NamedTuple
+
+import msgspec
+import pandas as pd
+
+from mlsd.errors import AnalysisError
+from mlsd.measure.store.rows import comparability_key, model_key
+from mlsd.measure.store.study import Store
+from mlsd.records import Case, ModelFacts
+
+_CHUNK_ROWS = 10_000  # rows that exist as Python objects at a time
+
+
+class Column(NamedTuple):
+    """A column of a frame; units stand in the name."""
+
+    name: str
+    dtype: Any
+    meaning: str
+
+
+_TEXT: Any = "string"
+_COUNT: Any = "Int64"
+_NUMBER: Any = "float64"
+_FLAG: Any = "boolean"
+
+STORED: tuple[Column, ...] = (
+    Column("trial_id", _COUNT, "row in the table trial"),
+    Column("run_id", _COUNT, "invocation that measured it"),
+    Column("environment_key", _TEXT, "host, backend, device and llama.cpp build"),
+    Column("case_id", _TEXT, "content hash of the configuration"),
+    Column("suite", _TEXT, "suite it was planned by"),
+    Column("arm", _TEXT, "ar or sd"),
+    Column("target", _TEXT, "id of the target"),
+    Column("drafter", _TEXT, "drafting method"),
+    Column("draft", _TEXT, "id of the draft model, where the method has one"),
+    Column("gamma", _COUNT, "most tokens proposed a round"),
+    Column("prompt", _TEXT, "name of the prompt"),
+    Column("n_predict", _COUNT, "output tokens asked for"),
+    Column("block", _COUNT, "interleaved group it was measured in"),
+    Column("repeat", _COUNT, "repeat of the block"),
+    Column("position", _COUNT, "place within the block"),
+    Column("status", _TEXT, "ok or failed"),
+    Column("error", _TEXT, "why it failed"),
+    Column("started_at", _TEXT, "ISO 8601, UTC"),
+    Column("n_prompt", _COUNT, "prompt tokens"),
+    Column("n_tokens", _COUNT, "output tokens, the first included"),
+    Column("prefill_ns", _COUNT, "target prefill, up to the first output token"),
+    Column("decode_ns", _COUNT, "from the first output token to the last"),
+    Column("rollback_target", _TEXT, "how the target forgets"),
+    Column("rollback_draft", _TEXT, "how the draft forgets"),
+    Column("failed_native_calls", _COUNT, "llama.cpp calls that returned failure"),
+    Column("verdict", _TEXT, "lossless, near_tie or diverged"),
+    Column("valid", _FLAG, "every call succeeded, rollback is exact, output is lossless"),
+    Column("invalid_reason", _TEXT, "why it is not valid"),
+    Column("peak_rss_bytes", _COUNT, "peak memory of the worker"),
+    Column("rounds", _COUNT, "rounds"),
+    Column("proposed", _COUNT, "drafted tokens sent to verification"),
+    Column("accepted", _COUNT, "proposed tokens that matched"),
+    Column("committed", _COUNT, "tokens the rounds added to the output"),
+    Column("draft_ns", _COUNT, "sum over rounds: drafting"),
+    Column("verify_ns", _COUNT, "sum over rounds: target passes"),
+    Column("rollback_ns", _COUNT, "sum over rounds: forgetting rejected tokens"),
+    Column("sample_ns", _COUNT, "sum over rounds: reading tokens, acceptance rule"),
+    Column("other_ns", _COUNT, "sum over rounds: bookkeeping"),
+)
+
+DERIVED: tuple[Column, ...] = (
+    Column("prompt_key", _TEXT, "content and exact length of the prompt"),
+    Column("workload", _TEXT, "kind of text: factual, code, ..."),
+    Column("options", _TEXT, "options of the drafter, as JSON"),
+    Column("comparable", _TEXT, "equal only where times may be averaged: machine, build, target, sampling, options"),
+    Column("decode_tok_s", _NUMBER, "(n_tokens - 1) / decode_ns"),
+    Column("acceptance_rate", _NUMBER, "accepted / proposed"),
+    Column("mgl", _NUMBER, "committed / rounds"),
+    Column("parts_ns", _COUNT, "draft + verify + rollback + sample + other"),
+)
+
+TRIALS = STORED + DERIVED
+PARTS = ("draft_ns", "verify_ns", "rollback_ns", "sample_ns", "other_ns")
+
+OUTCOMES: tuple[Column, ...] = (
+    Column("environment_key", _TEXT, "host, backend, device and llama.cpp build"),
+    Column("case_id", _TEXT, "content hash of the configuration"),
+    Column("repeat", _COUNT, "repeat of the block"),
+    Column("proposed", _COUNT, "tokens proposed in such a round"),
+    Column("accepted", _COUNT, "of them accepted"),
+    Column("rounds", _COUNT, "rounds that ended so"),
+    Column("committed", _COUNT, "sum over them: tokens added to the output"),
+    *(Column(part, _COUNT, f"sum over them: {part.removesuffix('_ns')}") for part in PARTS),
+)
+
+CALIBRATION: tuple[Column, ...] = (
+    Column("run_id", _COUNT, "invocation that measured it"),
+    Column("model_key", _TEXT, "content hash of the model"),
+    Column("kind", _TEXT, "target_pass, draft_step, prefill, rollback, checkpoint or sample"),
+    Column("rows", _COUNT, "k: positions in the pass"),
+    Column("depth", _COUNT, "positions already in the context"),
+    Column("repeat", _COUNT, "repeat of the pass"),
+    Column("span_ns", _COUNT, "how long it took"),
+)
+
+COVERAGE: tuple[Column, ...] = (
+    Column("run_id", _COUNT, "invocation that measured it"),
+    Column("model_key", _TEXT, "content hash of the model"),
+    Column("source", _TEXT, "text, or tokens a draft proposed"),
+    Column("layer", _COUNT, "layer with experts"),
+    Column("window", _COUNT, "k: consecutive tokens"),
+    Column("n_windows", _COUNT, "windows measured"),
+    Column("distinct_mean", _NUMBER, "N(k): mean number of distinct experts"),
+)
+
+
+def trials(store: Store) -> pd.DataFrame:
+    """Every trial that counts, with the sums of its rounds: columns `TRIALS`, one row a trial."""
+    table = store.summary()
+    cases = store.cases()
+    known = {case_id: _of_case(case) for case_id, case in cases.items()}
+    places = [table.columns.index(column.name) for column in STORED]
+    rows = (tuple(row[i] for i in places) for row in table.rows)
+    frame = _frame(rows, STORED)
+    for name in ("prompt_key", "workload", "options"):
+        frame[name] = frame["case_id"].map({key: values[name] for key, values in known.items()}).astype(_TEXT)
+    keys = {
+        (case_id, key): comparability_key(cases[case_id], key)
+        for case_id, key in frame[["case_id", "environment_key"]].drop_duplicates().itertuples(index=False)
+    }
+    pairs = zip(frame["case_id"], frame["environment_key"], strict=True)
+    frame["comparable"] = pd.array([keys[pair] for pair in pairs], dtype=_TEXT)
+    return _with_rates(frame)
+
+
+def _of_case(case: Case) -> dict[str, str | None]:
+    return {
+        "prompt_key": f"{case.prompt.sha256}:{case.prompt.n_tokens}",
+        "workload": case.prompt.workload or case.prompt.key,
+        "options": msgspec.json.encode(case.drafter.options, order="sorted").decode() if case.drafter.options else "",
+    }
+
+
+def _with_rates(frame: pd.DataFrame) -> pd.DataFrame:
+    """The frame with what follows from counts and times; a zero time or count gives a missing value."""
+    tokens = frame["n_tokens"].astype(_NUMBER) - 1
+    decode_s = frame["decode_ns"].astype(_NUMBER) / 1e9
+    frame["decode_tok_s"] = (tokens / decode_s).where((tokens > 0) & (decode_s > 0))
+    for name, above, below in (("acceptance_rate", "accepted", "proposed"), ("mgl", "committed", "rounds")):
+        divisor = frame[below].astype(_NUMBER)
+        frame[name] = (frame[above].astype(_NUMBER) / divisor).where(divisor > 0)
+    frame["parts_ns"] = frame[list(PARTS)].sum(axis=1, min_count=len(PARTS)).astype(_COUNT)
+    return frame[[column.name for column in TRIALS]]
+
+
+def outcomes(store: Store) -> pd.DataFrame:
+    """How the rounds of each case and repeat ended: columns `OUTCOMES`. Only valid trials."""
+    table = store.round_outcomes()
+    return _frame(table.rows, OUTCOMES)
+
+
+def calibration(store: Store) -> pd.DataFrame:
+    """Timed passes: columns `CALIBRATION`, one row a pass."""
+    return _frame(((run_id, *msgspec.structs.astuple(point)) for run_id, point in store.calibration()), CALIBRATION)
+
+
+def coverage(store: Store) -> pd.DataFrame:
+    """Distinct experts: columns `COVERAGE`, one row for each layer and window."""
+    rows = (
+        (run_id, c.model_key, c.source, c.layer, c.window, c.n_windows, c.distinct_mean)
+        for run_id, c in store.coverage()
+    )
+    return _frame(rows, COVERAGE)
+
+
+def key_of(facts: ModelFacts) -> str:
+    """The key under which the store holds the passes and coverage of a model."""
+    return model_key(facts.ref.sha256, facts.ref.id)
+
+
+def _frame(rows: Iterable[Sequence[Any]], columns: tuple[Column, ...]) -> pd.DataFrame:
+    """A frame of exactly these columns and types, built in chunks so that few rows exist as Python objects at once."""
+    types = {column.name: column.dtype for column in columns}
+    stream = iter(rows)
+    chunks = []
+    while chunk := list(islice(stream, _CHUNK_ROWS)):
+        chunks.append(_typed(chunk, types))
+    return pd.concat(chunks, ignore_index=True) if chunks else _typed([], types)
+
+
+def _typed(rows: list[Any], types: Mapping[str, Any]) -> pd.DataFrame:
+    frame = pd.DataFrame.from_records(rows, columns=list(types))
+    try:
+        return frame.astype(types)
+    except (TypeError, ValueError) as error:
+        raise AnalysisError(
+            f"The study holds a value of the wrong type: {error}.", hint="Check the file: mlsd results --check."
+        ) from error

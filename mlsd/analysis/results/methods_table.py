@@ -1,0 +1,167 @@
+"""Drafting methods beside each other: speedup and MGL for each kind of task, and where the time of a round goes.
+
+The tables of the small-model study (seed 004, tables 4, 6 and 7) for any models. Works on the frames of `frames` and
+on what methods count themselves (`Trial.stats`). Draws nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pandas as pd
+
+from mlsd.analysis.results.frames import PARTS
+from mlsd.analysis.results.metrics import FELL_BACK, Speedup, speedups
+from mlsd.analysis.results.names import method_name
+from mlsd.analysis.results.round_split import RoundKind, RoundSum, inside_parts, round_kinds, stat_totals
+from mlsd.errors import AnalysisError
+from mlsd.planning.tasks import KINDS
+from mlsd.records import Record
+
+_ARM = ["target", "drafter", "draft", "options", "gamma"]
+
+
+class MethodRow(Record, frozen=True, kw_only=True):
+    """One method on one target, over all tasks and on each kind."""
+
+    method: str
+    overall: Speedup
+    by_kind: dict[str, Speedup]  # kinds that were measured
+
+
+class TimingRow(Record, frozen=True, kw_only=True):
+    """Where a method's rounds spend their time, means over all rounds of its valid trials."""
+
+    target: str
+    method: str
+    gamma: int
+    case_id: str  # of one of its trials
+    rounds: int
+    ms_per_round: dict[str, float]  # draft, verify, rollback, sample, other; they sum to the round
+    mgl: float  # committed / rounds
+    break_even_mgl: float | None  # round / plain round: the MGL at which the method is as fast as plain decoding
+    inside_ms: dict[str, float]  # what is known inside of draft and rollback, in ms a round
+    match_rate: float | None  # rounds with a proposal / rounds, for methods that look proposals up
+    match_ms: float | None  # time of a look-up that found something
+    no_match_ms: float | None  # and of one that did not
+    found: RoundKind | None = None  # rounds with a proposal, for such methods
+    not_found: RoundKind | None = None
+    fell_back: str | None = None  # how a draft that should share the target's memory keeps its own instead
+
+
+def task_trials(trials: pd.DataFrame) -> pd.DataFrame:
+    """The trials whose prompt is a task of one of the six kinds.
+
+    Raises: AnalysisError when there is none.
+    """
+    own = trials[trials["workload"].isin(KINDS)]
+    if own.empty:
+        raise AnalysisError("No tasks were measured.", hint="Measure them: mlsd run E.")
+    return own
+
+
+def methods_by_kind(trials: pd.DataFrame) -> list[MethodRow]:
+    """Speedup (paired by block) and MGL of every method, over all tasks and on each kind of task.
+
+    Raises: AnalysisError without tasks, or when machines are mixed.
+    """
+    own = task_trials(trials)
+    if (own["arm"] == "sd").sum() == 0:
+        raise AnalysisError("No drafting method was measured on tasks.", hint="Measure them: mlsd run E.")
+    apart: dict[tuple[Any, ...], dict[str, Speedup]] = {}
+    for speedup in speedups(own, ("workload",)):
+        apart.setdefault(_key(speedup), {})[str(speedup.workload)] = speedup
+    return [
+        MethodRow(
+            method=method_name(speedup.drafter, speedup.draft, speedup.options),
+            overall=speedup,
+            by_kind={kind: apart[_key(speedup)][kind] for kind in KINDS if kind in apart[_key(speedup)]},
+        )
+        for speedup in speedups(own, ())
+    ]
+
+
+def _key(s: Speedup) -> tuple[Any, ...]:
+    return (s.target, s.comparable, s.drafter, s.draft, s.options, s.gamma, s.n_predict)
+
+
+def timing(
+    trials: pd.DataFrame, stats: Mapping[int, Mapping[str, float]], outcomes: pd.DataFrame | None = None
+) -> list[TimingRow]:
+    """Time of a round by part for every method on tasks; `stats` gives each trial's own counts and times by its id.
+
+    Trials whose times are not the method's are left out. `outcomes` (`frames.outcomes`) tell rounds with a proposal
+    from rounds without. A method pays where its MGL exceeds ``T_round / T_plain``, both means over all rounds on the
+    same target. Raises: AnalysisError without tasks.
+    """
+    own = task_trials(trials)
+    good = own[(own["arm"] == "sd") & _timed(own)]
+    plain = _plain_round_ms(own)
+    return [
+        _timing_row(dict(zip(_ARM, key, strict=True)), group, stats, outcomes, plain)
+        for key, group in good.groupby(_ARM, dropna=False, sort=False)
+    ]
+
+
+def _timed(trials: pd.DataFrame) -> pd.Series[bool]:
+    return trials["valid"].fillna(False) & (trials["rounds"].fillna(0) > 0) & trials["decode_ns"].notna()
+
+
+def _timing_row(
+    named: Mapping[str, Any],
+    group: pd.DataFrame,
+    stats: Mapping[int, Mapping[str, float]],
+    outcomes: pd.DataFrame | None,
+    plain: Mapping[str, float],
+) -> TimingRow:
+    rounds = int(group["rounds"].sum())
+    totals = stat_totals([stats.get(int(i), {}) for i in group["trial_id"]])
+    match, no_match = totals.get("match_rounds", 0.0), totals.get("no_match_rounds", 0.0)
+    parts = {part.removesuffix("_ns"): float(group[part].sum()) / rounds / 1e6 for part in PARTS}
+    plain_ms = plain.get(str(named["target"]))
+    first = group.iloc[0]
+    draft_rollback = _words(first["rollback_draft"])
+    inside = inside_parts(totals, parts["rollback"], rounds, _words(first["rollback_target"]), draft_rollback)
+    found, not_found = round_kinds([] if outcomes is None else _round_sums(group, outcomes), totals)
+    return TimingRow(
+        target=str(named["target"]),
+        method=method_name(str(named["drafter"]), _words(named["draft"]), _words(named["options"]) or ""),
+        gamma=int(named["gamma"]),
+        case_id=str(first["case_id"]),
+        rounds=rounds,
+        ms_per_round=parts,
+        mgl=float(group["committed"].sum()) / rounds,
+        break_even_mgl=sum(parts.values()) / plain_ms if plain_ms else None,
+        inside_ms={label: ms for known in inside.values() for label, ms in known.items()},
+        match_rate=match / (match + no_match) if match + no_match else None,
+        match_ms=totals["match_propose_ns"] / match / 1e6 if match else None,
+        no_match_ms=totals["no_match_propose_ns"] / no_match / 1e6 if no_match else None,
+        found=found,
+        not_found=not_found,
+        fell_back=draft_rollback if draft_rollback and FELL_BACK in draft_rollback else None,
+    )
+
+
+def _round_sums(group: pd.DataFrame, outcomes: pd.DataFrame) -> list[RoundSum]:
+    """The rounds of these trials; their cases have no other trials that count."""
+    own = outcomes[outcomes["case_id"].isin(set(group["case_id"]))]
+    return [
+        RoundSum(
+            proposed=int(row["proposed"]),
+            rounds=int(row["rounds"]),
+            parts_ns={part: float(row[part]) for part in PARTS},
+        )
+        for row in own[["proposed", "rounds", *PARTS]].to_dict("records")
+    ]
+
+
+def _plain_round_ms(trials: pd.DataFrame) -> dict[str, float]:
+    """Mean length of a round of plain decoding, by target."""
+    plain = trials[(trials["arm"] == "ar") & _timed(trials)]
+    sums = plain.groupby("target")[["parts_ns", "rounds"]].sum()
+    return {str(target): float(row.parts_ns) / float(row.rounds) / 1e6 for target, row in sums.iterrows()}
+
+
+def _words(value: Any) -> str | None:
+    return None if pd.isna(value) else str(value)

@@ -1,0 +1,136 @@
+"""What the parts of a method's rounds are made of, and how rounds with a proposal differ from rounds without one.
+
+From round records and from what methods time themselves (`Trial.stats`). The rows of tables 6 and 7 of the small-model
+study (seed 004): draft forward, search, tree construction, memory kept in step, match against no match.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from mlsd.analysis.results.trials import PARTS
+from mlsd.records import Record, Trial
+
+# What a method times itself -> the part of the round it lies in, and its name for a reader.
+_INSIDE: dict[str, tuple[str, str]] = {
+    "draft_forward_ns": ("draft", "draft forward"),
+    "catch_up_ns": ("draft", "of it catch-up"),
+    "search_ns": ("draft", "search"),
+    "tree_ns": ("draft", "tree"),
+    "sync_ns": ("rollback", "sync"),
+    "draft_rollback_ns": ("rollback", "draft"),
+}
+
+
+class RoundKind(Record, frozen=True, kw_only=True):
+    """Rounds of one outcome of the look-up. Times are means over these rounds."""
+
+    rounds: int
+    ms: dict[str, float]  # the whole round, its parts, and what the method times inside of drafting
+
+
+class RoundSplit(Record, frozen=True, kw_only=True):
+    """The rounds of one arm. Times are means over rounds."""
+
+    rounds: int
+    ms_per_round: dict[str, float]  # draft, verify, rollback, sample, other; they sum to the round
+    inside_ms: dict[str, dict[str, float]]  # by part: what the method times itself, and what is left for the target
+    found: RoundKind | None  # rounds with a proposal, for methods that look proposals up
+    not_found: RoundKind | None
+    timed: bool  # False: the times are not the method's
+    fallbacks: tuple[str, ...]  # how a draft that should share the target's memory keeps its own instead
+
+
+class RoundSum(Record, frozen=True, kw_only=True):
+    """Rounds that proposed the same number of tokens, with the sums of their times."""
+
+    proposed: int
+    rounds: int
+    parts_ns: dict[str, float]  # by column name
+
+
+def round_split(trials: Sequence[Trial]) -> RoundSplit:
+    """The split over all rounds of trials of one arm; at least one round."""
+    sums = [
+        RoundSum(proposed=r.proposed, rounds=1, parts_ns={part: float(getattr(r, part)) for part in PARTS})
+        for trial in trials
+        for r in trial.rounds
+    ]
+    totals = stat_totals([trial.stats for trial in trials])
+    rounds = sum(s.rounds for s in sums)
+    ms = {part.removesuffix("_ns"): sum(s.parts_ns[part] for s in sums) / rounds / 1e6 for part in PARTS}
+    found, not_found = round_kinds(sums, totals)
+    return RoundSplit(
+        rounds=rounds,
+        ms_per_round=ms,
+        inside_ms=inside_parts(totals, ms["rollback"], rounds, trials[0].rollback_target, trials[0].rollback_draft),
+        found=found,
+        not_found=not_found,
+        timed=is_timed(totals),
+        fallbacks=tuple(sorted({str(t.rollback_draft) for t in trials if t.stats.get("sync_fallback")})),
+    )
+
+
+def stat_totals(each: Iterable[Mapping[str, float]]) -> dict[str, float]:
+    """The sums over trials of what a method counts and times itself."""
+    totals: dict[str, float] = {}
+    for stats in each:
+        for name, value in stats.items():
+            totals[name] = totals.get(name, 0.0) + value
+    return totals
+
+
+def is_timed(totals: Mapping[str, float]) -> bool:
+    """Whether times are the method's own: a draft inside the target computes what it should leave out."""
+    return totals.get("timed", 1.0) > 0
+
+
+def inside_parts(
+    totals: Mapping[str, float], rollback_ms: float, rounds: int, target: str | None, draft: str | None
+) -> dict[str, dict[str, float]]:
+    """What is known inside the parts of a round, ms a round; `target` and `draft` are the strategies of rollback.
+
+    What of rollback is neither synchronisation nor the draft's is the target's own: marking, cutting, replaying.
+    """
+    known: dict[str, dict[str, float]] = {}
+    for name, (part, label) in _INSIDE.items():
+        if name in totals:
+            ms = totals[name] / rounds / 1e6
+            own = f"draft's {(draft or '').split(',')[0]}" if label == "draft" else label
+            known.setdefault(part, {})[own] = ms
+    looked_up = [totals[n] for n in ("match_propose_ns", "no_match_propose_ns") if n in totals]
+    if looked_up and "search_ns" not in totals:
+        known.setdefault("draft", {})["look-up"] = sum(looked_up) / rounds / 1e6
+    if target is not None:
+        rest = rollback_ms - sum(known.get("rollback", {}).values())
+        known.setdefault("rollback", {})[f"target's {target}"] = max(0.0, rest)
+    return known
+
+
+def round_kinds(sums: Iterable[RoundSum], totals: Mapping[str, float]) -> tuple[RoundKind | None, RoundKind | None]:
+    """Rounds with and without a proposal, for methods that look proposals up; None where there were none of a kind.
+
+    Search and tree construction are the method's own times in such rounds.
+    """
+    if "match_rounds" not in totals:
+        return None, None
+    by_kind: dict[bool, list[RoundSum]] = {True: [], False: []}
+    for one in sums:
+        by_kind[one.proposed > 0].append(one)
+    return _kind(by_kind[True], totals, "match"), _kind(by_kind[False], totals, "no_match")
+
+
+def _kind(sums: Sequence[RoundSum], totals: Mapping[str, float], prefix: str) -> RoundKind | None:
+    rounds = sum(s.rounds for s in sums)
+    if not rounds:
+        return None
+    parts = {part.removesuffix("_ns"): sum(s.parts_ns[part] for s in sums) / rounds / 1e6 for part in PARTS}
+    looked = totals.get(f"{prefix}_rounds", 0.0)
+    inside: dict[str, float] = {}
+    if looked:
+        whole, search = totals[f"{prefix}_propose_ns"], totals.get(f"{prefix}_search_ns")
+        if search is None:
+            inside = {"look-up": whole / looked / 1e6}
+        else:
+            inside = {"search": search / looked / 1e6, "tree": (whole - search) / looked / 1e6}
+    return RoundKind(rounds=rounds, ms={"round": sum(parts.values()), "draft": parts["draft"], **inside, **parts})

@@ -1,0 +1,116 @@
+"""Numbers of one trial and of one arm, derived from round records alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from mlsd.records import Arm, Record, Trial, Verdict
+from mlsd.stats import Interval, median, paired_ratio, relative_spread
+from mlsd.units import tok_s
+
+PARTS = ("draft_ns", "verify_ns", "rollback_ns", "sample_ns", "other_ns")
+
+
+class TrialNumbers(Record, frozen=True, kw_only=True):
+    """What a trial measured; None where it measured nothing."""
+
+    decode_tok_s: float | None
+    acceptance_rate: float | None  # accepted / proposed
+    mgl: float | None  # committed tokens / round, bonus included
+    n_rounds: int
+    proposed: int
+    accepted: int
+    draft_ns: int
+    verify_ns: int
+    rollback_ns: int
+    sample_ns: int
+    other_ns: int
+
+
+def numbers(trial: Trial) -> TrialNumbers:
+    """Sums and rates of a trial's rounds. decode tok/s counts the tokens after the first."""
+    rounds = trial.rounds
+    proposed = sum(r.proposed for r in rounds)
+    accepted = sum(r.accepted for r in rounds)
+    committed = sum(r.committed for r in rounds)
+    return TrialNumbers(
+        decode_tok_s=None if trial.decode_ns is None else tok_s(len(trial.tokens) - 1, trial.decode_ns),
+        acceptance_rate=accepted / proposed if proposed else None,
+        mgl=committed / len(rounds) if rounds else None,
+        n_rounds=len(rounds),
+        proposed=proposed,
+        accepted=accepted,
+        **{part: sum(getattr(r, part) for r in rounds) for part in PARTS},
+    )
+
+
+class ArmSummary(Record, frozen=True, kw_only=True):
+    """One arm over its repeats, compared with the AR arm of the same blocks."""
+
+    arm: Arm
+    gamma: int
+    drafter: str
+    n_trials: int
+    n_valid: int
+    decode_tok_s: float | None  # median
+    spread: float | None  # half the range over the median
+    speedup: float | None
+    ci_low: float | None
+    ci_high: float | None
+    acceptance_rate: float | None
+    mgl: float | None
+    rounds: int
+    ms_per_round: dict[str, float]  # mean of each part
+    verdict: Verdict | None  # the worst of the repeats
+    invalid_reason: str | None
+
+
+_SEVERITY: tuple[Verdict, ...] = ("lossless", "near_tie", "diverged")
+
+
+def summarize(trials: Sequence[Trial], baseline: Sequence[Trial], drafter: str) -> ArmSummary:
+    """Summary of one arm's trials; `baseline` are the AR trials of the same prompt, paired by block."""
+    ok = [trial for trial in trials if trial.status == "ok"]
+    each = [numbers(trial) for trial in ok]
+    speeds = [n.decode_tok_s for n in each if n.decode_tok_s is not None]
+    n_rounds = sum(n.n_rounds for n in each)
+    proposed = sum(n.proposed for n in each)
+    accepted = sum(n.accepted for n in each)
+    verdicts = [t.losslessness.verdict for t in ok if t.losslessness is not None]
+    speedup = paired_speedup(ok, baseline) if trials[0].arm == "sd" else None
+    committed = sum(r.committed for t in ok for r in t.rounds)
+    timed = [n for n, trial in zip(each, ok, strict=True) if trial.decode_ns is not None]
+    n_timed = sum(n.n_rounds for n in timed)
+    return ArmSummary(
+        arm=trials[0].arm,
+        gamma=trials[0].gamma,
+        drafter=drafter,
+        n_trials=len(trials),
+        n_valid=sum(trial.valid for trial in ok),
+        decode_tok_s=median(speeds),
+        spread=relative_spread(speeds),
+        speedup=None if speedup is None else speedup.value,
+        ci_low=None if speedup is None else speedup.low,
+        ci_high=None if speedup is None else speedup.high,
+        acceptance_rate=accepted / proposed if proposed else None,
+        mgl=committed / n_rounds if n_rounds else None,
+        rounds=n_rounds,
+        ms_per_round={part.removesuffix("_ns"): sum(getattr(n, part) for n in timed) / n_timed / 1e6 for part in PARTS}
+        if n_timed
+        else {},
+        verdict=max(verdicts, key=_SEVERITY.index) if verdicts else None,
+        invalid_reason=next((t.error or t.invalid_reason for t in trials if t.invalid_reason), None),
+    )
+
+
+def paired_speedup(trials: Sequence[Trial], baseline: Sequence[Trial]) -> Interval | None:
+    """Decode throughput over that of the AR trial of the same block; None when no block has both."""
+    base = {trial.block: numbers(trial).decode_tok_s for trial in baseline if trial.status == "ok"}
+    pairs = [
+        (speed, base[trial.block])
+        for trial in trials
+        if (speed := numbers(trial).decode_tok_s) is not None and base.get(trial.block) is not None
+    ]
+    if not pairs:
+        return None
+    return paired_ratio([pair[0] for pair in pairs], [pair[1] or 0.0 for pair in pairs])

@@ -1,0 +1,1 @@
+"""A whole study database read once, for reports and notebooks."""

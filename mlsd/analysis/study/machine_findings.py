@@ -1,0 +1,170 @@
+"""What a study database holds of the machine: T(k) of models, experts, bandwidth, and how well gammas are predicted."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from mlsd.analysis.experts.amortization import Mixture, mixture
+from mlsd.analysis.experts.coverage import coverage_table
+from mlsd.analysis.fits.bandwidth import BytesLine, Verdict, bytes_lines, compare
+from mlsd.analysis.fits.calibration import TargetCurve, median_interval, target_curve
+from mlsd.analysis.predict.arms import Known, is_curve, newest_coverage, newest_passes, read_groups
+from mlsd.analysis.predict.prediction_error import Validation, check_group, summarize
+from mlsd.drafters.drafting import drafting_key
+from mlsd.errors import AnalysisError
+from mlsd.measure.store.pass_shares import PassShares, block_key
+from mlsd.measure.store.rows import CalibrationPoint, ExpertLoad, Run, StreamRead, TimedPass, environment_key, model_key
+from mlsd.measure.store.study import Store
+from mlsd.records import Case, Record
+from mlsd.stats import Interval
+
+MOST_TRIALS = 2_000  # of a study whose rounds are read again to predict each gamma; more would not fit in memory
+
+
+class Bandwidth(Record, frozen=True, kw_only=True):
+    """The newest measurement of what the memory gives. GB/s are 10^9 bytes a second."""
+
+    stream: dict[int, Interval]  # a plain read, by threads
+    n_threads: int  # of the passes
+    passes: tuple[TimedPass, ...]
+    lines: tuple[BytesLine, ...]  # fastest first
+    verdict: Verdict
+    measured_at: str
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What calibrations and bandwidth runs of one machine and build left in a database."""
+
+    key: str  # of the environment
+    source: str  # file name of the database
+    known: Known  # of this machine only
+    timed: dict[str, tuple[CalibrationPoint, ...]]  # passes of every model with a curve T(k), by model key
+    loads: dict[str, tuple[ExpertLoad, ...]]  # by model key
+    reads: tuple[StreamRead, ...]  # of the newest bandwidth run
+    passes: tuple[TimedPass, ...]
+    bandwidth_run: Run | None
+    too_many_trials: bool  # to predict each gamma
+    shares: dict[tuple[str, str | None], tuple[PassShares, ...]]  # profiled passes by model key and drafting key
+
+    def __bool__(self) -> bool:
+        """Whether anything was measured here."""
+        return bool(self.known.passes or self.known.coverage or self.passes or self.shares)
+
+    def draft_step(self, case: Case) -> PassShares | None:
+        """The profiled step of the network that drafts in a case; None where none was profiled."""
+        draft, target = case.drafter.draft, case.target
+        if draft is not None:
+            found = self.shares.get((model_key(draft.sha256, draft.id), None), ())
+        else:
+            part = drafting_key(case.drafter) or block_key(case.drafter)
+            found = self.shares.get((model_key(target.sha256, target.id), part), ())
+        return next((shares for shares in found if shares.rows == 1), None)
+
+    @cached_property
+    def curves(self) -> dict[str, TargetCurve]:
+        """T(k) of every model whose T(1) was timed, by its name. Raises AnalysisError when there is none."""
+        if not self.timed:
+            raise AnalysisError("No pass was timed.", hint=f"Time some: mlsd calibrate MODEL --db {self.source}.")
+        return {self.name_of(key): target_curve(points) for key, points in self.timed.items()}
+
+    @cached_property
+    def mixtures(self) -> tuple[Mixture, ...]:
+        """Every mixture whose experts were counted. Raises AnalysisError when there is none."""
+        found = []
+        for key, coverage in self.known.coverage.items():
+            facts = self.known.models.get(key)
+            if facts is not None and any(row.source == "text" for row in coverage):
+                table = coverage_table(coverage, facts, self.loads.get(key, ()))
+                found.append(mixture(self.name_of(key), table, facts, self.timed.get(key, ())))
+        if not found:
+            raise AnalysisError(
+                "No expert of a mixture was counted.",
+                hint=f"Count them: mlsd calibrate {self._some_mixture()} --db {self.source}.",
+            )
+        return tuple(found)
+
+    @cached_property
+    def bandwidth(self) -> Bandwidth:
+        """Lines of bytes against time. Raises AnalysisError when none was measured."""
+        if not self.passes or self.bandwidth_run is None:
+            raise AnalysisError(
+                "Memory bandwidth was not measured.", hint=f"Measure it: mlsd bandwidth --db {self.source}."
+            )
+        plan = self.bandwidth_run.plan
+        lines = bytes_lines(self.passes)
+        n_threads = int(plan["n_threads"])
+        speeds = {
+            n: [r.gb_s for r in self.reads if r.n_threads == n] for n in sorted({r.n_threads for r in self.reads})
+        }
+        return Bandwidth(
+            stream={n: median_interval(values) for n, values in speeds.items()},
+            n_threads=n_threads,
+            passes=self.passes,
+            lines=tuple(lines),
+            verdict=compare(lines, speeds[n_threads]),
+            measured_at=self.bandwidth_run.started_at,
+        )
+
+    @cached_property
+    def validation(self) -> Validation:
+        """Each gamma predicted without its own trials. Raises AnalysisError when there is nothing to predict from."""
+        if self.too_many_trials:
+            raise AnalysisError(
+                f"Gammas are not predicted here for more than {MOST_TRIALS} trials.", hint="Ask mlsd advise."
+            )
+        found = summarize([row for group in self.known.groups for row in check_group(group, self.known)])
+        if found is None:
+            raise AnalysisError(
+                "Nothing can be predicted: no drafter has plain decoding and two gammas on one prompt.",
+                hint=f"Measure that: mlsd run B --db {self.source}.",
+            )
+        return found
+
+    def name_of(self, key: str) -> str:
+        """The model's id, with the start of its key where two files bear one id."""
+        facts = self.known.models.get(key)
+        if facts is None:
+            return key[:12]
+        same = [other for other in self.known.models.values() if other.ref.id == facts.ref.id]
+        return facts.ref.id if len(same) == 1 else f"{facts.ref.id} [{key[:6]}]"
+
+    def _some_mixture(self) -> str:
+        mixtures = (facts for facts in self.known.models.values() if facts.n_experts)
+        return next((facts.ref.id for facts in mixtures), "tiny-moe")
+
+
+def read_machine(store: Store, key: str, runs: list[Run], n_trials: int) -> Machine:
+    """Everything of the machine with this environment key; of each kind the newest run."""
+    own = {run.id: run for run in runs if environment_key(run.environment) == key}
+    too_many = n_trials > MOST_TRIALS
+    groups = [] if too_many else [group for group in read_groups(store) if group.environment_key == key]
+    known = Known(
+        groups=tuple(groups),
+        passes={place: points for place, points in newest_passes(store).items() if place[0] == key},
+        coverage=newest_coverage(store, own),
+        models=store.models(),
+    )
+    loads: dict[str, dict[int, list[ExpertLoad]]] = {}
+    for run_id, load in store.expert_loads():
+        if run_id in own:
+            loads.setdefault(load.model_key, {}).setdefault(run_id, []).append(load)
+    timed = [(run_id, p) for run_id, p in store.known_passes() if run_id in own]
+    newest = max((run_id for run_id, _ in timed), default=None)
+    profiled: dict[tuple[str, str | None], dict[int, list[PassShares]]] = {}
+    for run_id, one in store.shares():
+        if run_id in own:
+            profiled.setdefault((one.model_key, one.drafting_key), {}).setdefault(run_id, []).append(one)
+    return Machine(
+        key=key,
+        source=store.path.name,
+        known=known,
+        timed={key: points for (_, key), points in known.passes.items() if is_curve(points)},
+        loads={model: tuple(by_run[max(by_run)]) for model, by_run in loads.items()},
+        reads=tuple(r for run_id, r in store.stream_reads() if run_id == newest),
+        passes=tuple(p for run_id, p in timed if run_id == newest),
+        bandwidth_run=None if newest is None else own[newest],
+        too_many_trials=too_many,
+        shares={network: tuple(by_run[max(by_run)]) for network, by_run in profiled.items()},
+    )

@@ -1,0 +1,215 @@
+"""``mlsd breakdown``: where the time of a pass and of a round goes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from mlsd.cli.options import IntList, engine_options, make_engine, model_file, parse_drafter
+from mlsd.cli.output import note, print_json, print_table, table
+from mlsd.errors import InputError, WorkerError
+from mlsd.records import DRAFT_MODEL, NO_DRAFTER, DrafterSpec
+from mlsd.units import format_number, format_percent
+
+if TYPE_CHECKING:
+    from mlsd.analysis.results.round_split import RoundSplit
+    from mlsd.measure.messages import BreakdownJob, ModelFile
+    from mlsd.measure.run.bench import BenchRequest
+    from mlsd.measure.store.pass_shares import PassShares
+
+_GAMMA = 4
+
+
+@click.command()
+@click.argument("target")
+@click.option("--draft", help="Draft model: a path or a manifest id.")
+@click.option("--drafter", "drafter_text", help="Drafting method: NAME or NAME:option=value,...")
+@click.option(
+    "--gamma", type=click.IntRange(min=1), help="Most tokens proposed a round [default: the preset's, else 4]."
+)
+@click.option("--rows", type=IntList(), default=(1, 5, 9), help="k of the target's passes [default: 1,5,9].")
+@click.option("--depth", type=click.IntRange(min=1), default=128, show_default=True, help="Positions before a pass.")
+@click.option("--repeats", type=click.IntRange(min=1), default=5, show_default=True, help="Turns of each kind of pass.")
+@click.option("--prompt", "prompt_name", default="code", show_default=True, help="Shipped prompt of the rounds.")
+@click.option("--n-predict", type=int, default=64, show_default=True, help="Output tokens of the rounds.")
+@click.option("--db", type=click.Path(path_type=Path), help="Store the shares in this study database, for its report.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@engine_options
+def breakdown(target: str, db: Path | None, as_json: bool, **options: Any) -> None:
+    """Show which part of the network takes what share of a pass of TARGET: attention, experts, LM head, and so on.
+
+    With a draft or a drafting method also of a draft step, and the parts of a round. TARGET and the draft are GGUF
+    paths or ids that `mlsd models list` shows. This is profiling: the clock is read inside the pass, which slows it
+    down, so its times are no speeds. Rounds are plain ones.
+    """
+    from mlsd.gguf_tools.read import model_facts
+    from mlsd.measure.run.breakdown import profile_and_store
+    from mlsd.measure.run.runner import machine_lock
+
+    job, request = _requests(target, options)
+    files = [file for file in (job.target, job.draft) if file is not None]
+    facts = [model_facts(Path(file.path), ref=file.ref) for file in files]
+    with machine_lock():
+        shares = profile_and_store(job, db, facts)
+        split = None if request is None else _rounds(request)
+    if as_json:
+        print_json({"shares": [_share_object(s, job) for s in shares], "rounds": split, "profiling": True})
+        return
+    _print_shares(shares, job)
+    if split is not None and request is not None:
+        _print_rounds(split, request)
+    if db is not None:
+        note(f"Stored in {db}; `mlsd report --db {db}` shows it beside the methods.")
+
+
+def _requests(target: str, options: dict[str, Any]) -> tuple[BreakdownJob, BenchRequest | None]:
+    from mlsd.drafters import check_target, preset_gamma, resolve_spec
+    from mlsd.measure.messages import BreakdownJob
+    from mlsd.planning.prompts import load_prompt
+
+    if not options["rows"] or min(options["rows"]) < 1:
+        raise InputError("--rows must be positive numbers of positions.", hint="Like --rows 1,5,9.")
+    target_file = model_file(target)
+    draft_file = model_file(options["draft"]) if options["draft"] else None
+    text = options["drafter_text"] or (DRAFT_MODEL if draft_file else NO_DRAFTER)
+    spec, gamma = DrafterSpec(), options["gamma"]
+    if text != NO_DRAFTER:
+        asked = parse_drafter(text, None if draft_file is None else draft_file.ref)
+        spec, gamma = resolve_spec(asked), gamma or preset_gamma(asked) or _GAMMA
+        check_target(spec, Path(target_file.path), None if draft_file is None else Path(draft_file.path))
+    engine = make_engine(options["n_threads"], options["n_gpu_layers"], options["n_ctx"], options["flash_attention"])
+    job = BreakdownJob(
+        target=target_file,
+        draft=draft_file,
+        drafter=spec,
+        engine=engine,
+        text=load_prompt("length-1024").text,
+        rows=tuple(dict.fromkeys(options["rows"])),
+        depth=options["depth"],
+        repeats=options["repeats"],
+    )
+    return job, None if text == NO_DRAFTER else _round_request(job, gamma, options)
+
+
+def _round_request(job: BreakdownJob, gamma: int, options: dict[str, Any]) -> BenchRequest:
+    """A plain run of the method, whose rounds show its parts."""
+    from mlsd.measure.run.bench import BenchRequest, bench_cases
+    from mlsd.planning.prompts import load_prompt
+
+    prompt = load_prompt(options["prompt_name"])
+    request = BenchRequest(
+        target=job.target,
+        drafter=job.drafter,
+        draft=job.draft,
+        gammas=(gamma,),
+        prompt=prompt.ref,
+        prompt_text=prompt.text,
+        chat=prompt.chat,
+        n_predict=options["n_predict"],
+        repeats=1,
+        engine=job.engine,
+    )
+    bench_cases(request)  # says now what it cannot mean
+    return request
+
+
+def _rounds(request: BenchRequest) -> RoundSplit:
+    from mlsd.analysis.results.round_split import round_split
+    from mlsd.measure.run.bench import run_bench
+
+    trials = [trial for trial in run_bench(request) if trial.arm == "sd"]
+    if not trials or trials[0].status == "failed":
+        raise WorkerError(f"The rounds could not be run: {trials[0].error if trials else 'no trial came back'}")
+    return round_split(trials)
+
+
+# --- printing -----------------------------------------------------------------------------------------------------
+
+
+def _name(shares: PassShares, job: BreakdownJob) -> str:
+    if shares.drafting_key is not None:
+        return f"draft of {job.drafter.name}"
+    return job.target.ref.id if job.draft is None or not _is(shares, job.draft) else job.draft.ref.id
+
+
+def _is(shares: PassShares, file: ModelFile) -> bool:
+    from mlsd.measure.store.rows import model_key
+
+    return shares.model_key == model_key(file.ref.sha256, file.ref.id)
+
+
+def _share_object(shares: PassShares, job: BreakdownJob) -> dict[str, Any]:
+    return {
+        "network": _name(shares, job),
+        "record": shares,
+        "shares": shares.shares,
+        "inflation": shares.inflation,
+        "agreement": shares.agreement,
+        "in_doubt": shares.in_doubt,
+        "head_by_difference": shares.head_by_difference,
+    }
+
+
+def _print_shares(all_shares: Sequence[PassShares], job: BreakdownJob) -> None:
+    from mlsd.engine.llama.parts import PARTS
+
+    found = [part for part in PARTS if any(shares.shares[part] is not None for shares in all_shares)]
+    made = table(
+        f"Profiled passes of {job.target.ref.id} at depth {job.depth}: share of each part",
+        ["network", "rows", "T, ms", *(_LABELS.get(part, part) for part in found), *_CHECKS],
+    )
+    for shares in all_shares:
+        made.add_row(
+            _name(shares, job),
+            str(shares.rows),
+            format_number(shares.plain_ns / 1e6, 3),
+            *(format_percent(shares.shares[part]) for part in found),
+            format_percent(shares.head_by_difference),
+            format_number(shares.agreement),
+            format_number(shares.inflation),
+            "in doubt" if shares.in_doubt else "",
+        )
+    print_table(made)
+    note(
+        "PROFILING  T is a plain pass. Shares are of passes that stop between parts, and no speeds. `no outputs` is "
+        "what T loses without outputs: LM head and sampling a second way."
+    )
+    if any(shares.in_doubt for shares in all_shares):
+        note(
+            "IN DOUBT  Looking, or other programs, changed those passes too much: the parts miss T by a quarter, or "
+            "the profiled pass took twice T, as with tiny models."
+        )
+
+
+_LABELS: Mapping[str, str] = {"embeddings": "embed", "head": "LM head", "ffn": "FFN"}
+_CHECKS = ("no outputs", "parts/T", "profiled/T", "")
+
+
+def _print_rounds(split: RoundSplit, request: BenchRequest) -> None:
+    title = f"{request.drafter.name}, gamma {request.gammas[0]}"
+    made = table(title, ["part of a round", "ms a round", "share"])
+    total = sum(split.ms_per_round.values())
+    for part, ms in split.ms_per_round.items():
+        made.add_row(part, format_number(ms, 3), format_percent(ms / total if total else None))
+        for inside, own_ms in split.inside_ms.get(part, {}).items():
+            made.add_row(f"  {inside}", format_number(own_ms, 3), format_percent(own_ms / total if total else None))
+    print_table(made)
+    if split.found is not None or split.not_found is not None:
+        _print_kinds(split)
+    if not split.timed:
+        note("NOT TIMED  SD drafts inside the target; its times say nothing of the method.")
+    for label in split.fallbacks:
+        note(f"FELL BACK  The draft works on its own memory: {label}")
+    note(f"Means over the {split.rounds} rounds of one plain run on the prompt {request.prompt.key}.")
+
+
+def _print_kinds(split: RoundSplit) -> None:
+    kinds = (split.found, split.not_found)
+    made = table("Rounds, ms", ["", "with a proposal", "without"])
+    made.add_row("rounds", *(str(kind.rounds if kind else 0) for kind in kinds))
+    for name in dict.fromkeys(name for kind in kinds if kind for name in kind.ms):
+        made.add_row(name, *(format_number(kind.ms.get(name) if kind else None, 3) for kind in kinds))
+    print_table(made)

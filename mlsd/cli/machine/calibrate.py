@@ -1,0 +1,261 @@
+"""``mlsd calibrate``: what a pass of a model costs at every width, and which experts it reads."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from mlsd.cli.options import IntList, engine_options, make_engine, model_file
+from mlsd.cli.output import note, print_json, print_table, table
+from mlsd.errors import InputError
+from mlsd.units import NOT_MEASURED, as_ranges, format_number, format_percent
+
+if TYPE_CHECKING:
+    from mlsd.analysis.experts.amortization import Mixture
+    from mlsd.analysis.fits.calibration import PassTime, TargetCurve
+    from mlsd.measure.messages import CalibrateJob
+    from mlsd.measure.run.calibration import CalibrationResult
+    from mlsd.records import ModelFacts
+
+DEFAULT_DB = Path("results") / "calibration.sqlite"
+_WIDTHS = (*range(1, 34), 48, 64)
+_SHOWN = (1, 2, 5, 9, 17, 33)
+_WINDOWS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 16, 17, 24, 32, 33)
+
+
+@click.command()
+@click.argument("model")
+@click.option("--draft", help="Time a draft beside it, and see the experts that its proposals choose.")
+@click.option("--depth", "depths", type=IntList(), default=(128,), help="Positions in the context [default: 128].")
+@click.option("--widths", type=IntList(), default=_WIDTHS, help="k of T(k) [default: 1 to 33, 48, 64].")
+@click.option("--budget-s", type=float, default=120.0, show_default=True, help="Seconds, loading apart.")
+@click.option("--precision", type=float, default=0.02, show_default=True, help="End when all intervals are narrower.")
+@click.option("--text", "text_file", type=click.Path(dir_okay=False), help="Real text to use [default: a shipped one].")
+@click.option("--no-coverage", is_flag=True, help="Do not ask a mixture for its experts.")
+@click.option("--figure", type=click.Path(path_type=Path), help="Draw experts, or T(k), into this .png or .svg.")
+@click.option("--db", type=click.Path(path_type=Path), default=DEFAULT_DB, help=f"Results [default: {DEFAULT_DB}].")
+@click.option("--seed", type=int, default=0, show_default=True, help="Of the order of passes.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@engine_options
+def calibrate(model: str, draft: str | None, figure: Path | None, db: Path, as_json: bool, **options: Any) -> None:
+    """Time passes of MODEL over k tokens for many k, in random order, and store them beside a study's trials.
+
+    MODEL and the draft are GGUF paths or ids that `mlsd models list` shows. Of a mixture the experts are counted, which
+    answers whether verification amortizes; `mlsd report --db` shows all of it.
+    """
+    from mlsd.analysis.fits.calibration import not_timed, target_curve
+    from mlsd.measure.process import run_info
+    from mlsd.measure.run.calibration import run_and_store
+    from mlsd.measure.store.study import Store
+
+    if figure is not None:
+        _check_figure(figure)
+    job, facts = _job(model, draft, options)
+    with Store.open(db) as store:
+        result = run_and_store(job, store, run_info(job.engine), facts, on_repeat=_say)
+    timed = {p.depth for p in result.target_points if p.kind == "target_pass" and p.rows == 1}
+    curves = [target_curve(result.target_points, depth) for depth in job.depths if depth in timed]
+    costs = _costs(result)
+    found = _mixture(result, facts[0])
+    if figure is not None:
+        _draw(figure, facts[0], curves, found)
+    missing = {depth: not_timed(curves, depth, job.widths) for depth in job.depths}
+    if as_json:
+        print_json(
+            {
+                "database": str(db),
+                "model": facts[0],
+                "draft": facts[1] if draft else None,
+                "half_width": result.half_width,
+                "not_timed": missing,
+                "spent": result.spent,
+                "curves": curves,
+                "costs": costs,
+                "experts": found and found.coverage,
+                "shares": found and found.shares,
+                "figure": figure and str(figure),
+            }
+        )
+        return
+    for curve in curves:
+        _print_curve(facts[0], curve)
+    for depth, widths in missing.items():
+        if widths:
+            click.echo(f"Not timed at depth {depth} within {job.budget_s:g} s: k = {as_ranges(widths)}.")
+    _print_costs(costs)
+    if found is not None:
+        _print_experts(found)
+    click.echo(_summary(result))
+    note(f"Stored in {db}." if figure is None else f"Stored in {db}, drawn in {figure}.")
+
+
+def _costs(result: CalibrationResult) -> dict[str, list[PassTime]]:
+    """Everything timed but T(k), by model."""
+    from mlsd.analysis.fits.calibration import pass_times
+
+    by_model = {"target": result.target_points, "draft": result.draft_points}
+    return {name: [p for p in pass_times(points) if p.kind != "target_pass"] for name, points in by_model.items()}
+
+
+def _mixture(result: CalibrationResult, facts: ModelFacts) -> Mixture | None:
+    """What verification saves on experts; None where none were counted."""
+    from mlsd.analysis.experts.amortization import mixture
+    from mlsd.analysis.experts.coverage import coverage_table
+
+    if not result.coverage:
+        return None
+    experts = coverage_table(result.coverage, facts, result.loads)
+    return mixture(facts.ref.id, experts, facts, result.target_points)
+
+
+def _summary(result: CalibrationResult) -> str:
+    """Repeats, the worst interval, and where the time went."""
+    if result.half_width is None:
+        told = "an interval needs three repeats of every pass; a longer --budget-s gives them"
+    else:
+        told = f"the widest 95 % interval is +-{format_percent(result.half_width)}"
+    repeats = "repeat" if result.n_repeats == 1 else "repeats"
+    text = f"{result.n_repeats} {repeats}; {told}."
+    if result.spent is None:
+        return text
+    seconds = dict(result.spent.seconds)
+    load = seconds.pop("load", 0.0)
+    parts = ", ".join(f"{part} {value:.1f} s" for part, value in seconds.items())
+    text += f" Measuring took {sum(seconds.values()):.1f} s ({parts}), loading {load:.1f} s."
+    if result.spent.rollback_assumed:
+        text += " How states are rolled back was assumed, not tested: `mlsd probe MODEL` tests it."
+    return text
+
+
+def _job(model: str, draft: str | None, options: dict[str, Any]) -> tuple[CalibrateJob, list[ModelFacts]]:
+    from mlsd.gguf_tools.read import model_facts
+    from mlsd.measure.messages import CalibrateJob
+    from mlsd.planning.prompts import load_prompt, prompt_from_file
+
+    widths, depths = options["widths"], options["depths"]
+    if not widths or min(widths) < 1:
+        raise InputError("--widths must be positive numbers of positions.", hint="Like --widths 1,2,3,5,9,17.")
+    if 1 not in widths:
+        raise InputError("--widths must hold 1: T(1) is what everything is compared with.")
+    if not depths or min(depths) < 1:
+        raise InputError("--depth must be at least 1 position.")
+    if options["budget_s"] <= 0 or options["precision"] <= 0:
+        raise InputError("--budget-s and --precision must be above 0.")
+    target_file = model_file(model)
+    draft_file = model_file(draft) if draft else None
+    facts = [model_facts(Path(f.path), ref=f.ref) for f in (target_file, draft_file) if f is not None]
+    text = prompt_from_file(options["text_file"]) if options["text_file"] else load_prompt("length-1024")
+    mixture = bool(facts[0].n_experts) and not options["no_coverage"]
+    job = CalibrateJob(
+        target=target_file,
+        draft=draft_file,
+        engine=make_engine(options["n_threads"], options["n_gpu_layers"], options["n_ctx"], options["flash_attention"]),
+        text=text.text,
+        widths=tuple(sorted(set(widths))),
+        depths=tuple(sorted(set(depths))),
+        windows=_WINDOWS if mixture else (),
+        n_experts=facts[0].n_experts or 0,
+        budget_s=options["budget_s"],
+        precision=options["precision"],
+        seed=options["seed"],
+    )
+    return job, facts
+
+
+def _say(n_repeats: int, half_width: float | None) -> None:
+    import sys
+
+    if sys.stderr.isatty():
+        note(f"repeat {n_repeats}: widest interval +-{format_percent(half_width)}")
+
+
+def _print_curve(facts: ModelFacts, curve: TargetCurve) -> None:
+    made = table(
+        f"T(k) of {facts.ref.id} at depth {curve.depth}",
+        ["k", "T(k), ms", "95 % interval", "T(1)/T(k)", "T(k)/(k T(1))"],
+    )
+    for row in curve.passes:
+        made.add_row(
+            str(row.rows),
+            format_number(row.ms.value, 3),
+            _bounds(row),
+            format_number(curve.efficiency[row.rows], 3),
+            format_number(curve.per_row[row.rows], 3),
+        )
+    print_table(made)
+    if curve.steps is not None:
+        jumps = [
+            f"{edge} rows ({jump:+.2f} ms)" for edge, jump in zip(curve.steps.edges, curve.steps.jumps_ms, strict=True)
+        ]
+        found = ", ".join(jumps) if jumps else "none"
+        line = f"{curve.steps.fixed_ms:.3f} + {curve.steps.per_row_ms:.3f} k ms"
+        click.echo(f"Kernel steps found: {found}; between them T(k) = {line}.")
+
+
+def _bounds(row: PassTime) -> str:
+    return NOT_MEASURED if row.ms.low is None else f"{row.ms.low:.3f} .. {row.ms.high:.3f}"
+
+
+def _print_costs(costs: dict[str, list[PassTime]]) -> None:
+    made = table("Other costs", ["model", "kind", "rows", "depth", "ms", "95 % interval"], left=2)
+    many = ("sample", "rollback")  # one for every width: a few tell the story, --json has all
+    shown = [(name, row) for name, rows in costs.items() for row in rows if row.kind not in many or row.rows in _SHOWN]
+    for name, row in shown:
+        made.add_row(
+            name,
+            row.kind,
+            str(row.rows),
+            str(row.depth),
+            format_number(row.ms.value, 3 if row.ms.value > 0.1 else 4),
+            _bounds(row),
+        )
+    print_table(made)
+
+
+def _print_experts(found: Mixture) -> None:
+    from mlsd.analysis.experts.amortization_words import sentences
+
+    experts = found.coverage
+    made = table(
+        "Experts of a layer in k tokens, and the cost of a token (1: a plain pass)",
+        ["k", "text", "drafted", "uniform", f"r = {format_number(experts.correlation)}", "bytes", "time", "1/k"],
+    )
+    for row, share in zip(experts.rows, found.shares, strict=True):
+        made.add_row(
+            str(row.window),
+            format_number(row.text),
+            format_number(row.drafted),
+            format_number(row.uniform),
+            format_number(row.correlated),
+            format_number(share.text_bytes, 3),
+            format_number(None if share.time is None else share.time.value, 3),
+            format_number(share.claimed, 3),
+        )
+    print_table(made)
+    click.echo(
+        f"Of {experts.n_experts} experts a token uses {experts.n_used}; neighbours share "
+        f"{format_number(experts.overlap)} of them. The busiest expert of a layer is chosen "
+        f"{format_number(experts.imbalance, 1)} times as often as the mean."
+    )
+    for text in sentences(found):
+        click.echo(f"- {text}")
+
+
+def _check_figure(path: Path) -> None:
+    from mlsd.report.write import check_figure_path
+
+    check_figure_path(path)
+
+
+def _draw(path: Path, facts: ModelFacts, curves: Sequence[TargetCurve], found: Mixture | None) -> None:
+    """Experts and what they save; T(k) of a model that has none."""
+    from mlsd.report.figures.machine import expert_shares, pass_curves
+    from mlsd.report.write import write_figure
+
+    if found is not None:
+        write_figure(lambda: expert_shares([found]), path)
+    else:
+        write_figure(lambda: pass_curves({f"{facts.ref.id}, depth {c.depth}": c for c in curves}), path)

@@ -1,0 +1,1 @@
+"""Commands around models and drafting methods."""

@@ -1,0 +1,343 @@
+"""``mlsd models``: the models of the manifest, and which of them are on this machine."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from mlsd.cli.output import note, print_json, print_table, table
+from mlsd.errors import HubError, InputError, ManifestError
+from mlsd.units import NOT_MEASURED, format_bytes
+
+if TYPE_CHECKING:
+    from mlsd.models.library import CheckedFile, Library
+    from mlsd.models.manifest import ModelEntry
+
+# Metal lets the GPU use about three quarters of the memory; the rest also holds context, draft and system.
+_USABLE_MEMORY = 0.75
+
+as_json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+
+@click.group()
+def models() -> None:
+    """List, download, make, verify and add models."""
+
+
+@models.command("list")
+@click.option("--role", help="Only models of this role: moe-target, dense-target, draft, head.")
+@click.option("--here", is_flag=True, help="Only models that are on this machine.")
+@as_json_option
+def list_models(role: str | None, here: bool, as_json: bool) -> None:
+    """List every model that an id can name."""
+    from mlsd.gguf_tools.surgery.draft_cache import drafts_bytes
+    from mlsd.models.library import Library
+
+    library = Library()
+    known = {name for entry in library.manifest for name in entry.roles}
+    if role is not None and role not in known:
+        raise InputError(f"No model has the role {role!r}.", hint=f"Roles: {', '.join(sorted(known))}.")
+    rows = [_row(library, entry) for entry in library.manifest if role is None or role in entry.roles]
+    rows = [row for row in rows if row["here"] or not here]
+    if as_json:
+        print_json(rows)
+        return
+    made = table("models", ["id", "source", "roles", "parameters", "active", "size", "here", "fits"], left=3)
+    for row in rows:
+        made.add_row(*_cells(row))
+    print_table(made)
+    note("`mlsd models pull ID` downloads or makes one; `mlsd models show ID` says all that is known of it.")
+    if n_bytes := drafts_bytes():
+        note(f"Drafts cut out of targets take {format_bytes(n_bytes)} beside them; `mlsd models clean` removes those.")
+
+
+@models.command()
+@click.argument("model_id", metavar="ID")
+@as_json_option
+def show(model_id: str, as_json: bool) -> None:
+    """Say all that is known of a model."""
+    import msgspec
+
+    from mlsd.models.library import Library
+
+    library = Library()
+    entry = library.manifest.find(model_id)
+    values = {"id": entry.id, **msgspec.to_builtins(entry), **_row(library, entry)}
+    values = {key: value for key, value in values.items() if value not in (None, [], ())}
+    if as_json:
+        print_json(values)
+        return
+    for key, value in values.items():
+        click.echo(f"{key:<18} {_plain(key, value)}")
+
+
+@models.command()
+@click.argument("model_ids", metavar="ID...", nargs=-1, required=True)
+@as_json_option
+def pull(model_ids: tuple[str, ...], as_json: bool) -> None:
+    """Download or make models, and check their hashes; what was cut off goes on."""
+    from mlsd.models.library import Library
+
+    library = Library()
+    entries = [library.manifest.find(model_id) for model_id in model_ids]
+    done = []
+    for entry in entries:
+        with _Progress() as progress:
+            paths = library.pull(entry, progress.watch)
+        done.append({"id": entry.id, "paths": [str(path) for path in paths], "files": _checked(library, entry)})
+        if not as_json:
+            click.echo(f"{entry.id}: {paths[0]}")
+    if as_json:
+        print_json(done)
+
+
+@models.command()
+@click.argument("model_ids", metavar="[ID]...", nargs=-1)
+@as_json_option
+def verify(model_ids: tuple[str, ...], as_json: bool) -> None:
+    """Read every byte of models again and compare their hashes (default: all that are on this machine)."""
+    from mlsd.models.library import Library
+
+    library = Library()
+    if model_ids:
+        entries = [library.manifest.find(model_id) for model_id in model_ids]
+    else:
+        entries = [entry for entry in library.manifest if library.locate(entry) is not None]
+    results, wrong = [], []
+    for entry in entries:
+        with _Progress() as progress:
+            files = library.check(entry, fresh=True, watch=progress.watch)
+        results.append({"id": entry.id, "files": [_file_object(file) for file in files]})
+        wrong += [f"{entry.id}: {file.path}" for file in files if file.right is False]
+        if not as_json:
+            for file in files:
+                click.echo(f"{entry.id}: {_verdict(file)}")
+    if as_json:
+        print_json(results)
+    if wrong:
+        raise HubError(
+            f"{len(wrong)} file(s) do not have their hash: {'; '.join(wrong)}.",
+            hint="Delete them and run `mlsd models pull` again.",
+        )
+
+
+@models.command()
+@click.argument("model_id", metavar="ID")
+@as_json_option
+def where(model_id: str, as_json: bool) -> None:
+    """Print the path of a model that is on this machine."""
+    from mlsd.models.library import resolve_model
+
+    model = resolve_model(model_id)
+    if as_json:
+        print_json({"id": model.ref.id, "path": str(model.path), "sha256": model.ref.sha256})
+    else:
+        click.echo(model.path)
+
+
+@models.command()
+@as_json_option
+def clean(as_json: bool) -> None:
+    """Remove the drafts that were cut out of targets and kept; each is made again when it is needed."""
+    from mlsd.gguf_tools.surgery.draft_cache import clear_drafts, draft_folder
+
+    freed = clear_drafts()
+    if as_json:
+        print_json({"folder": str(draft_folder()), "freed_bytes": freed})
+    else:
+        click.echo(f"{format_bytes(freed)} freed in {draft_folder()}.")
+
+
+@models.command()
+@click.argument("model_id", metavar="ID")
+@click.option("--path", "path_", help="A GGUF file on this machine.")
+@click.option("--repo", help="A Hugging Face repository, with --file.")
+@click.option("--file", "file_", help="The file's name in the repository.")
+@click.option("--revision", help="Commit, tag or branch of the repository [default: the head of main].")
+@click.option("--base", help="Id of the model to quantize, with --type.")
+@click.option("--type", "type_", help="What to quantize to: Q8_0, Q4_K_M, ...")
+@click.option("--sha256", help="The hash the file must have [default: what the hub states].")
+@click.option("--architecture", help="As in the GGUF [default: read from --path, else from --base].")
+@click.option("--quantization", help="For people [default: read from the file's name].")
+@click.option("--role", "roles", multiple=True, help="moe-target, dense-target, draft, head; may be repeated.")
+@as_json_option
+def add(model_id: str, as_json: bool, **given: Any) -> None:
+    """Add a model to your own manifest, under an id of your choice."""
+    import msgspec
+
+    from mlsd.models.manifest import add_entry
+    from mlsd.userdir import user_manifest_path
+
+    entry = add_entry(model_id, _entry_values(model_id, given))
+    if as_json:
+        print_json(msgspec.to_builtins(entry))
+    else:
+        click.echo(f"{entry.id} added to {user_manifest_path()}")
+
+
+def _entry_values(model_id: str, given: dict[str, Any]) -> dict[str, Any]:
+    """The TOML of the entry that the options describe.
+
+    Raises: ManifestError when they do not describe exactly one source.
+    """
+    from pathlib import Path
+
+    from mlsd.models.manifest import load_manifest
+
+    kinds = [kind for kind in ("path_", "repo", "base") if given[kind]]
+    if len(kinds) != 1:
+        raise ManifestError("Give exactly one of --path, --repo and --base.", hint="See `mlsd models add --help`.")
+    architecture = given["architecture"]
+    source: dict[str, Any]
+    if kinds == ["path_"]:
+        path = Path(given["path_"]).expanduser().resolve()
+        source = {"source": "path", "file": str(path), "sha256": given["sha256"]}
+        architecture = architecture or _architecture_of(path)
+    elif kinds == ["repo"]:
+        source = {"source": "huggingface", "repo": given["repo"], "file": given["file_"], "sha256": given["sha256"]}
+        source["revision"] = given["revision"]
+    else:
+        source = {"source": "quantize", "base": given["base"], "type": given["type_"]}
+        architecture = architecture or load_manifest().find(given["base"]).architecture
+    if architecture is None:
+        raise ManifestError("--architecture is needed with --repo.", hint="As in the GGUF: qwen35, qwen35moe, llama...")
+    quantization = given["quantization"] or given["type_"] or _quantization_of(source.get("file") or "")
+    values = {**source, "name": model_id, "architecture": architecture, "quantization": quantization}
+    values["roles"] = list(given["roles"])
+    return {key: value for key, value in values.items() if value is not None}
+
+
+def _architecture_of(path: Any) -> str:
+    from mlsd.gguf_tools.read import model_facts
+
+    return model_facts(path).architecture
+
+
+def _quantization_of(file: str) -> str:
+    import re
+
+    found = re.findall(r"(?i)(?:UD-)?I?Q\d\w*|BF16|F16|F32|MXFP4\w*", file)
+    return str(found[-1]).upper() if found else "unknown"
+
+
+def _row(library: Library, entry: ModelEntry) -> dict[str, Any]:
+    import psutil
+
+    paths = library.locate(entry)
+    n_bytes = sum(path.stat().st_size for path in paths) if paths else entry.n_bytes
+    return {
+        "id": entry.id,
+        "name": entry.name,
+        "source": _source(entry),
+        "architecture": entry.architecture,
+        "quantization": entry.quantization,
+        "roles": list(entry.roles),
+        "parameters": entry.parameters,
+        "parameters_active": entry.parameters_active,
+        "bytes": n_bytes,
+        "here": paths is not None,
+        "paths": [str(path) for path in paths] if paths else [],
+        "fits_memory": None if n_bytes is None else n_bytes <= _USABLE_MEMORY * psutil.virtual_memory().total,
+    }
+
+
+def _source(entry: ModelEntry) -> str:
+    return str(type(entry).__struct_config__.tag)
+
+
+def _cells(row: dict[str, Any]) -> list[str]:
+    def billions(count: int | None) -> str:
+        if count is None:
+            return NOT_MEASURED
+        return f"{count / 1e9:.2f} B" if count >= 1e8 else f"{count / 1e6:.1f} M"
+
+    fits = NOT_MEASURED if row["fits_memory"] is None else "yes" if row["fits_memory"] else "no"
+    return [
+        row["id"],
+        row["source"],
+        ", ".join(row["roles"]),
+        billions(row["parameters"]),
+        billions(row["parameters_active"]),
+        format_bytes(row["bytes"]),
+        "yes" if row["here"] else "no",
+        fits,
+    ]
+
+
+def _plain(key: str, value: Any) -> str:
+    if key == "bytes":
+        return f"{value} ({format_bytes(value)})"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list | tuple):
+        return ", ".join(_plain(key, item) for item in value)
+    if isinstance(value, dict):
+        return ", ".join(str(item) for item in value.values() if item is not None)
+    return str(value)
+
+
+def _checked(library: Library, entry: ModelEntry) -> list[dict[str, Any]]:
+    return [_file_object(file) for file in library.check(entry)]
+
+
+def _file_object(file: CheckedFile) -> dict[str, Any]:
+    return {
+        "path": str(file.path),
+        "bytes": file.n_bytes,
+        "sha256": file.sha256,
+        "expected": file.expected,
+        "stated_by": file.stated_by,
+        "right": file.right,
+    }
+
+
+def _verdict(file: CheckedFile) -> str:
+    if file.right is None:
+        return f"{file.path}: nobody stated a hash; it is {file.sha256}"
+    if file.right:
+        return f"{file.path}: right (as stated by the {file.stated_by})"
+    return f"{file.path}: WRONG, {file.sha256} instead of {file.expected}"
+
+
+class _Progress:
+    """Bars of bytes on a terminal's standard error; elsewhere one line a step."""
+
+    def __init__(self) -> None:
+        from rich.console import Console
+        from rich.progress import (
+            BarColumn,
+            DownloadColumn,
+            Progress,
+            TextColumn,
+            TimeRemainingColumn,
+            TransferSpeedColumn,
+        )
+
+        console = Console(stderr=True)
+        self._quiet = not console.is_terminal
+        self._bars = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            DownloadColumn(),
+            TransferSpeedColumn(),
+            TimeRemainingColumn(),
+            console=console,
+            transient=True,
+            disable=self._quiet,
+        )
+
+    def watch(self, step: str) -> Any:
+        """Open a bar for one step."""
+        if self._quiet:
+            note(step)
+            return None
+        task = self._bars.add_task(step, total=None)
+        return lambda done, total: self._bars.update(task, completed=done, total=total)
+
+    def __enter__(self) -> _Progress:
+        self._bars.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bars.stop()

@@ -1,0 +1,1 @@
+"""The first commands: demo, doctor, bench, advise."""

@@ -1,0 +1,213 @@
+"""``mlsd advise``: whether to speculate with a target, with which draft and gamma, and how sure that is."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from mlsd.cli.options import IntList, NameList, engine_options, make_engine
+from mlsd.cli.output import note, print_json, print_table, table
+from mlsd.errors import InputError, StoreError
+from mlsd.units import NOT_MEASURED, format_bytes, format_number, format_percent
+
+if TYPE_CHECKING:
+    from mlsd.analysis.advise.answer import Counsel, Place
+    from mlsd.analysis.advise.prospects import Advice
+    from mlsd.analysis.predict.prediction_error import Validation
+    from mlsd.measure.store.study import Store
+    from mlsd.stats import Interval
+
+_GAMMAS = (1, 2, 4, 8, 16)
+
+
+@click.command()
+@click.argument("target")
+@click.option(
+    "--drafts", type=NameList(), help="Only these drafts or methods [default: all that something is known of]."
+)
+@click.option("--workload", help="code, factual, ... [default: all that was measured]")
+@click.option("--gamma", "gammas", type=IntList(), default=_GAMMAS, help="[default: 1,2,4,8,16]")
+@click.option("--chip", help='Predict for another machine, like "M2 Ultra" or "800 GB/s".')
+@click.option("--quant", help="Of a target that is only known by its shape [default: as its id says, else Q8_0].")
+@click.option("--db", "databases", type=click.Path(path_type=Path), multiple=True, help="[default: results/*.sqlite]")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@engine_options
+def advise(target: str, databases: tuple[Path, ...], as_json: bool, **options: Any) -> None:
+    """Predict decode tok/s of TARGET for each draft, method and gamma, "off" included.
+
+    TARGET is a GGUF path, an id, or a shape that `mlsd synth` knows. Costs come from `mlsd calibrate` and trials on
+    this machine, from calibrated synthetic models of the target's shape (whole or cut in depth), or with --chip from
+    a bandwidth; acceptance from trials, or a shipped reference.
+    """
+    from mlsd.analysis.advise.answer import Question, answer, check_gammas
+    from mlsd.analysis.advise.chip_check import sentence
+    from mlsd.analysis.predict.arms import read_known
+
+    check_gammas(options["gammas"])
+    with ExitStack() as stack:
+        stores = [stack.enter_context(store) for store in _open(databases)]
+        known = read_known(stores)
+        paths = [str(store.path) for store in stores]
+    chip = options["chip"]
+    question = Question(
+        target=target,
+        drafts=options["drafts"],
+        workload=options["workload"],
+        gammas=options["gammas"],
+        quant=options["quant"],
+        chip_gb_s=_peak_of(chip) if chip else None,
+    )
+    found = answer(question, known, None if chip else _here(options))
+    if as_json:
+        about_chip = None if found.chip is None else sentence(found.chip)
+        print_json(
+            {
+                "advice": found.advice,
+                "validation": found.validation,
+                "chip": about_chip,
+                "chip_check": found.chip,
+                "quants": found.quants,
+                "untimed": found.untimed,
+                "draft_sources": found.draft_sources,
+                "databases": paths,
+            }
+        )
+    else:
+        _print(found)
+
+
+def _open(databases: tuple[Path, ...]) -> list[Store]:
+    """The databases that were named; without any, those in ``results`` that mlsd wrote."""
+    from mlsd.measure.store.study import Store
+
+    if databases:
+        return [Store.open(path, create=False, read_only=True) for path in databases]
+    found = []
+    for path in sorted(Path("results").glob("*.sqlite")):
+        try:
+            found.append(Store.open(path, create=False, read_only=True))
+        except StoreError as error:  # `mlsd tune` keeps its studies there too
+            note(f"{path} is left out: {error.message}")
+    return found
+
+
+def _here(options: dict[str, Any]) -> Place:
+    """The machine at hand, as the native library sees it."""
+    from mlsd.analysis.advise.answer import Place
+    from mlsd.hardware import read_environment
+    from mlsd.hardware.budget import memory_budget
+    from mlsd.measure.process import run_info
+    from mlsd.measure.store.rows import environment_key
+
+    engine = make_engine(options["n_threads"], options["n_gpu_layers"], options["n_ctx"], options["flash_attention"])
+    environment = read_environment(run_info(engine))
+    budget = memory_budget(environment)
+    return Place(
+        environment_key=environment_key(environment),
+        peak_gb_s=environment.peak_bandwidth_gb_s,
+        safe_bytes=None if budget is None else budget.safe_bytes,
+    )
+
+
+def _peak_of(chip: str) -> float:
+    """GB/s of a chip by name, or as a number."""
+    from mlsd.hardware.chips import peak_bandwidth
+
+    number = chip.lower().removesuffix("gb/s").strip()
+    try:
+        value = float(number)
+    except ValueError:
+        peak = peak_bandwidth(chip)
+        if peak.gb_s is None:
+            raise InputError(f"{chip!r}: {peak.source}.", hint='Give the bandwidth itself, like "400 GB/s".') from None
+        return peak.gb_s
+    if not 0 < value < float("inf"):
+        raise InputError(f"A bandwidth of {chip} is impossible.")
+    return value
+
+
+# --- printing -----------------------------------------------------------------------------------------------------
+
+
+def _print(found: Counsel) -> None:
+    from mlsd.analysis.advise.chip_check import sentence
+
+    result = found.advice
+    best = result.best
+    what = "off" if best.gamma == 0 else f"{best.draft or best.drafter}, gamma {best.gamma}"
+    how = "" if result.sure else ", not sure"
+    click.echo(f"{result.target}: {what} ({format_number(best.speedup.value)}x{how}). Costs: {result.costs_source}.")
+    for draft, source in found.draft_sources.items():
+        click.echo(f"Costs of {draft}: {source}.")
+    _print_prospects(result)
+    for source in dict.fromkeys(p.acceptance_source for p in result.prospects if p.gamma):
+        drafts = dict.fromkeys(p.draft or p.drafter for p in result.prospects if p.acceptance_source == source)
+        click.echo(f"Acceptance of {', '.join(drafts)}: {source}.")
+    if found.untimed:
+        click.echo(f"Not predicted, as no pass of it was timed: {', '.join(found.untimed)}.")
+    if found.quants:
+        _print_quants(found)
+    if found.chip is not None:
+        click.echo(sentence(found.chip))
+    click.echo(_trust(found.validation))
+    for step in result.next_steps:
+        click.echo(f"Next: {step}")
+
+
+def _print_prospects(result: Advice) -> None:
+    columns = ["method", "gamma", "tok/s", "95 % interval", "speedup", "95 % interval", "MGL", "needs", "or accept"]
+    made = table("Predicted decoding", [*columns, "decided by", "without"])
+    for p in result.prospects:
+        made.add_row(
+            "off" if p.gamma == 0 else p.draft or p.drafter,
+            str(p.gamma),
+            format_number(p.tok_s.value, 1),
+            _bounds(p.tok_s, 1),
+            f"{p.speedup.value:.2f}x",
+            _bounds(p.speedup, 2),
+            "?" if p.acceptance_assumed else format_number(p.mgl),
+            format_number(p.break_even_mgl),
+            _needed(p.gamma, p.break_even_alpha),
+            p.decided_by,
+            NOT_MEASURED if p.gamma == 0 else f"{p.without_it:.2f}x",
+        )
+    print_table(made)
+    click.echo("needs: the MGL at which it is as fast as off; or accept: the acceptance of each token that gives it.")
+
+
+def _needed(gamma: int, alpha: float | None) -> str:
+    if gamma == 0:
+        return NOT_MEASURED
+    return "never" if alpha is None else format_percent(alpha, 0)
+
+
+def _print_quants(found: Counsel) -> None:
+    made = table("Files to fetch", ["id", "size", "fits here", "off, tok/s", "best, tok/s", "with"])
+    for q in found.quants:
+        best = q.best
+        made.add_row(
+            q.id,
+            format_bytes(q.file_bytes),
+            NOT_MEASURED if q.fits is None else "yes" if q.fits else "no",
+            NOT_MEASURED if q.off_tok_s is None else format_number(q.off_tok_s.value, 1),
+            NOT_MEASURED if best is None else format_number(best.tok_s.value, 1),
+            NOT_MEASURED if best is None else f"{best.draft}, gamma {best.gamma}",
+        )
+    print_table(made)
+
+
+def _bounds(value: Interval, digits: int) -> str:
+    return NOT_MEASURED if value.low is None else f"{value.low:.{digits}f} .. {value.high:.{digits}f}"
+
+
+def _trust(validation: Validation | None) -> str:
+    if validation is None:
+        return "Predictions were not checked: no stored study has plain decoding and two gammas of a drafter."
+    return (
+        f"Checked on {validation.n} stored configurations, each left out: median error "
+        f"{format_percent(validation.median_error)}, 95th percentile {format_percent(validation.p95_error)}; the "
+        f"measurements themselves spread by {format_percent(validation.median_spread)}."
+    )

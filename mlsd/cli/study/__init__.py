@@ -1,0 +1,1 @@
+"""Commands around a study and its database."""

@@ -1,0 +1,114 @@
+"""`mlsd fit`: cost models and T(k) fitted to a study, with intervals and errors of prediction."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from mlsd.cli.output import print_json, print_table, table
+from mlsd.errors import AnalysisError
+
+if TYPE_CHECKING:
+    from mlsd.analysis.fits.fit import Fit, HeldOut
+    from mlsd.analysis.fits.study_fits import CurveFit, PairFit
+    from mlsd.analysis.results.pairs import Evidence
+    from mlsd.stats import Interval
+
+
+@click.command()
+@click.option("--db", type=click.Path(path_type=Path), help="The study database [default: the newest in results].")
+@click.option("--model", "target", help="Only this target.")
+@click.option("--json", "as_json", is_flag=True, help="Print all fits, held-out predictions and intervals as JSON.")
+def fit(db: Path | None, target: str | None, as_json: bool) -> None:
+    """Fit cost models and curves of T(k), and say which predict what they have not seen."""
+    from mlsd.analysis.fits.study_fits import fit_pairs, held_out_targets
+    from mlsd.cli.study.evidence import chosen_database, read_evidence
+
+    path = chosen_database(db)
+    evidence = read_evidence(path)
+    targets = list(dict.fromkeys(pair.target for pair in evidence.pairs))
+    if target is not None and target not in targets:
+        raise AnalysisError(f"The study has no pairs of {target}.", hint=f"It has: {', '.join(targets) or 'none'}.")
+    wanted = [target] if target is not None else targets
+    pairs = [found for found in fit_pairs(evidence) if found.target in wanted]
+    curves = _curves(path, evidence, wanted)
+    if as_json:
+        document = {"pairs": pairs, "curves": curves, "held_out_target": held_out_targets(evidence)}
+        print_json(document)
+        return
+    for found in pairs:
+        _print_pair(found)
+    for curve in curves:
+        _print_curve(curve)
+    _print_errors("A whole target held out", held_out_targets(evidence), None)
+
+
+def _curves(db: Path, evidence: Evidence, targets: list[str]) -> list[CurveFit]:
+    from mlsd.analysis.fits.study_fits import fit_curves
+    from mlsd.measure.store.study import Store
+
+    with Store.open(db, create=False, read_only=True) as store:
+        runs = store.runs()
+        peak = runs[-1].environment.peak_bandwidth_gb_s if runs else None
+        passes = {facts.ref.id: [p for _, p in store.calibration(key)] for key, facts in store.models().items()}
+    return fit_curves(evidence, targets, passes, peak)
+
+
+def _print_pair(found: PairFit) -> None:
+    drafter = " ".join(filter(None, [found.draft or found.drafter, found.options]))
+    made = table(f"{found.target} with {drafter}: {found.n_trials} trials", _GAMMA_COLUMNS)
+    for g in found.gammas:
+        alpha = "none" if g.break_even_alpha is None else f"{g.break_even_alpha:.3f}"
+        made.add_row(
+            str(g.gamma),
+            _text(g.speedup),
+            _text(g.mgl),
+            _text(g.break_even_mgl),
+            alpha,
+            f"{100 * g.draft_share:.0f} %",
+            f"{100 * g.verify_share:.0f} %",
+        )
+    print_table(made)
+    best = found.best
+    sure = "" if best.share is None else f" ({best.low} to {best.high}, {100 * best.share:.0f} % of resamples)"
+    click.echo(f"Best gamma: {best.gamma if best.gamma else 'off'}{sure}")
+    _print_errors("Predicting held-out gammas", found.held_out_gamma, found.chosen)
+    _print_errors("Predicting held-out prompts", found.held_out_prompt, None)
+    _print_fits(found.fits)
+    click.echo("")
+
+
+_GAMMA_COLUMNS = ["gamma", "speedup", "MGL", "MGL to break even", "alpha to break even", "drafting", "verifying"]
+
+
+def _print_curve(curve: CurveFit) -> None:
+    click.echo(f"T(k) of {curve.target}, from {curve.source}")
+    _print_errors("Predicting held-out k", curve.held_out, curve.chosen)
+    _print_fits(curve.fits)
+    if curve.bandwidth_gb_s is not None:
+        peak = "" if curve.peak_fraction is None else f", {100 * curve.peak_fraction:.0f} % of the peak"
+        click.echo(f"Effective bandwidth {curve.bandwidth_gb_s:.1f} GB/s{peak}")
+    click.echo("")
+
+
+def _print_errors(title: str, errors: tuple[HeldOut, ...] | list[HeldOut], chosen: str | None) -> None:
+    for error in errors:
+        mark = " <- chosen" if error.model == chosen else ""
+        share = f"median error {100 * error.median_error:.1f} %, 95th percentile {100 * error.p95_error:.1f} %"
+        click.echo(f"{title}: {error.model} {share}{mark}")
+
+
+def _print_fits(fits: tuple[Fit, ...]) -> None:
+    for found in fits:
+        values = ", ".join(
+            f"{name} {_text(estimate)} {found.units[name]}".rstrip() for name, estimate in found.estimates.items()
+        )
+        click.echo(f"  {found.model}: {values}; AICc {found.aicc:.1f}; {found.formula}")
+
+
+def _text(estimate: Interval) -> str:
+    if estimate.low is None or estimate.high is None:
+        return f"{estimate.value:.3g}"
+    return f"{estimate.value:.3g} [{estimate.low:.3g}, {estimate.high:.3g}]"

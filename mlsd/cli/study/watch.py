@@ -1,0 +1,100 @@
+"""What a run shows while it measures: a bar on a terminal, one quiet line a trial elsewhere."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import Self
+
+from mlsd.cli.output import note
+from mlsd.measure.messages import Event, Job, Progress, Slot, Started
+from mlsd.measure.run.runner import Watcher
+from mlsd.records import Trial
+from mlsd.units import format_number, format_percent
+
+
+def make_watcher() -> Lines:
+    """A progress bar on a terminal, one quiet line a trial elsewhere."""
+    return Bar() if sys.stderr.isatty() else Lines()
+
+
+class Lines(Watcher):
+    """One line a trial on standard error; use it as a context manager."""
+
+    def begin(self, n_total: int, n_skipped: int) -> None:
+        """Count from what is done already."""
+        self._n_total, self._n = n_total, n_skipped
+
+    def trial(self, slot: Slot, trial: Trial) -> None:
+        """Print its line."""
+        self._n += 1
+        note(f"[{self._n}/{self._n_total}] {trial_line(slot, trial)}")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
+class Bar(Lines):
+    """The lines above a bar with the time left and live tok/s."""
+
+    def __init__(self) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        self._bar = Progress(*columns, console=Console(stderr=True), transient=True)
+        self._slot_s = time.monotonic()
+
+    def __enter__(self) -> Self:
+        self._bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.stop()
+
+    def begin(self, n_total: int, n_skipped: int) -> None:
+        """Fill the bar up to what is done already."""
+        super().begin(n_total, n_skipped)
+        self._task = self._bar.add_task("starting", total=n_total, completed=n_skipped)
+
+    def job(self, job: Job) -> None:
+        """Name the models that load."""
+        names = " + ".join(model.ref.id for model in (job.target, *job.models))
+        self._bar.update(self._task, description=f"loading {names}")
+
+    def event(self, job: Job, event: Event) -> None:
+        """Show the speed of the trial that runs."""
+        if isinstance(event, Started):
+            self._slot_s = time.monotonic()
+        elif isinstance(event, Progress):
+            rate = event.n_tokens / max(time.monotonic() - self._slot_s, 1e-9)
+            self._bar.update(self._task, description=f"{job.target.ref.id} {rate:.1f} tok/s")
+
+    def trial(self, slot: Slot, trial: Trial) -> None:
+        """Print its line above the bar."""
+        self._n += 1
+        self._bar.console.print(f"[{self._n}/{self._n_total}] {trial_line(slot, trial)}", markup=False)
+        self._bar.update(self._task, completed=self._n)
+
+
+def trial_line(slot: Slot, trial: Trial) -> str:
+    """What a person wants to know of a trial that just ended."""
+    from mlsd.analysis.results.trials import numbers
+
+    case = slot.case
+    arm = "AR"
+    if trial.arm == "sd":
+        name = case.drafter.draft.id if case.drafter.draft else case.drafter.name
+        arm = f"SD {name} gamma {case.gamma}"
+    what = f"{case.suite} {case.target.id} {arm}, {case.prompt.key}, repeat {trial.repeat}:"
+    if trial.status == "failed":
+        return f"{what} FAILED {(trial.error or '').splitlines()[0]}"
+    derived = numbers(trial)
+    verdict = trial.losslessness.verdict if trial.losslessness else "sampled"
+    parts = [f"{format_number(derived.decode_tok_s, 1)} tok/s", verdict if trial.valid else f"INVALID ({verdict})"]
+    if trial.arm == "sd":
+        parts.insert(1, f"acceptance {format_percent(derived.acceptance_rate)}")
+    return f"{what} {', '.join(parts)}"

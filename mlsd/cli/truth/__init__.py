@@ -1,0 +1,1 @@
+"""Commands that ask whether a number or a rollback can be trusted."""

@@ -1,0 +1,64 @@
+"""``mlsd probe``: which rollback strategies are exact for a model on this machine."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from mlsd.cli.options import engine_options, make_engine, model_file
+from mlsd.cli.output import print_json, print_table, table
+from mlsd.units import format_number
+
+if TYPE_CHECKING:
+    from mlsd.measure.messages import Probed
+
+
+@click.command()
+@click.argument("model")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@engine_options
+def probe(model: str, as_json: bool, **options: Any) -> None:
+    """Roll MODEL back in every way and compare its logits with a fresh decode of the same tokens.
+
+    MODEL is a GGUF path or an id that `mlsd models list` shows. The engine picks its strategies by this test.
+    """
+    from mlsd.measure.process import run_probe
+
+    result = run_probe(model_file(model), make_engine(**options))
+    if as_json:
+        report = result.report
+        print_json(
+            {
+                "model": result.model,
+                "backend": result.backend,
+                "device": result.device,
+                "strategies": report.strategies,
+                "kernel_noise": report.kernel_noise,
+                "tolerance": report.tolerance,
+                "control_diff": report.control_diff,
+                "target": report.target,
+                "draft": report.draft,
+            }
+        )
+    else:
+        _print(result)
+
+
+def _print(result: Probed) -> None:
+    report = result.report
+    made = table(
+        f"{result.model.id} on {result.device} ({result.backend})",
+        ["strategy", "after", "exact", "max logit difference", ""],
+    )
+    for row in report.strategies:
+        after = "one batch" if row.history == "batch" else "single tokens"
+        made.add_row(
+            row.name, after, "yes" if row.exact else "no", format_number(row.max_logit_diff, 6), row.reason or ""
+        )
+    print_table(made)
+    click.echo(f"Kernel noise (batched against single-token logits): {report.kernel_noise:.6f}")
+    click.echo(f"Without any rollback the same logits are off by:   {report.control_diff:.6f}")
+    click.echo(
+        f"As a target: {report.target or 'no exact strategy'}.  As a draft: {report.draft or 'no exact strategy'}."
+    )

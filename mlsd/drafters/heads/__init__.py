@@ -1,0 +1,1 @@
+"""Methods that draft with a trained head over the target's rows."""

@@ -1,0 +1,126 @@
+"""Drafting with a DFlash head: a whole block of tokens in one pass.
+
+The head's memory holds the target's rows of the committed text, put there without a token. A block is the newest token
+and masks after it; one pass gives a distribution for each masked position, none of which knows the others' choice. A
+DSpark head (DFlash with a Markov head) corrects each position inside its graph by the likeliest token of the one
+before, and mostly proposes from the newest token's own position as well. Sampled tokens are drawn from these rows
+independently, and verified with them. A DFlash2 head scores pairs of neighbours instead, and the best next token is
+taken step by step; its proposals are deterministic at every temperature.
+
+All native calls of llama.cpp's driver are within reach; heads of the DeepSeek-V4 kind alone, whose targets mlsd has not
+run, are refused by name (`gguf_tools.heads`). The head is the user's; mlsd has run heads of random weights only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from mlsd.clock import Clock
+from mlsd.drafters import DrafterBench
+from mlsd.drafters.heads.head_files import check_head, check_rows, open_head, row_options
+from mlsd.drafters.options import Span
+from mlsd.engine.drafter import Draft, Outcome
+from mlsd.engine.llama.heads import BlockHead
+from mlsd.engine.llama.rows import LayerRowsSession
+from mlsd.engine.verify import draw, probabilities
+from mlsd.gguf_tools.heads import Head
+from mlsd.records import DrafterSpec, Sampling
+
+ARCHITECTURE = "dflash"
+READS_TARGET = True
+SPACE = {"gamma": Span(low=1, high=15)}
+
+target_options = row_options
+check_target = check_rows
+
+
+def check_draft(spec: DrafterSpec, target_path: Path, draft_path: Path) -> None:
+    """Refuse a head that does not fit the target. Raises: UnsupportedError, ModelFileError."""
+    check_head(ARCHITECTURE, target_path, draft_path)
+
+
+def make(bench: DrafterBench) -> BlockDraft:
+    """The head beside the target.
+
+    Raises: InputError without a head, UnsupportedError for one that does not fit, VocabularyError.
+    """
+    opened = open_head(bench, ARCHITECTURE)
+    head = BlockHead(
+        opened.model, opened.target, causal=opened.head.causal, widest_block=min(bench.gamma + 1, opened.head.n_block)
+    )
+    return BlockDraft(opened.target, head, opened.head, bench.clock, bench.sampling)
+
+
+class BlockDraft:
+    """Blocks of tokens from the head, each in one pass."""
+
+    name = "dflash"
+    rollback_name: str | None = "trim"
+    failed_native_calls = 0
+
+    def __init__(
+        self, target: LayerRowsSession, context: BlockHead, head: Head, clock: Clock, sampling: Sampling
+    ) -> None:
+        self._target, self._context, self._head = target, context, head
+        self._clock, self._sampling = clock, sampling
+        self._rng = np.random.default_rng(0)
+        self._text: list[int] = []
+        self._n_blocks = self._n_injected = self._inject_ns = self._forward_ns = 0
+
+    def begin(self, prompt: Sequence[int], rng: np.random.Generator) -> None:
+        """Forget the last text; the prompt's rows go in when the target has made them, in `observe`."""
+        self._context.clear()
+        self._rng = rng
+        self._text = list(prompt)
+        self._n_blocks = self._n_injected = self._inject_ns = self._forward_ns = 0
+
+    def propose(self, k: int) -> Draft:
+        """Up to `k` tokens from one block; a block has no more than the head was trained for."""
+        now = self._clock.now_ns
+        t0 = now()
+        self._n_injected += self._inject(len(self._text) - 1)
+        t1 = now()
+        self._inject_ns += t1 - t0
+        draft = self._block(min(k, self._head.longest))
+        self._n_blocks += 1
+        self._forward_ns += now() - t0
+        return draft
+
+    def _block(self, k: int) -> Draft:
+        head, last = self._head, self._text[-1]
+        if head.n_candidates:
+            return Draft(tokens=self._context.select(last, head.mask, k + 1, head.n_candidates))
+        first = 0 if head.from_anchor else 1  # the row of the first proposal
+        logits = self._context.fill(last, head.mask, k + first)[first:]
+        if self._sampling.greedy:
+            return Draft(tokens=tuple(logits.argmax(axis=1).tolist()))
+        rows = probabilities(logits, self._sampling)
+        return Draft(tokens=tuple(draw(row, self._rng) for row in rows), probabilities=rows)
+
+    def _inject(self, end: int) -> int:
+        """Put the target's rows of the positions before `end` into the memory; returns how many were new."""
+        first = self._context.n_past
+        self._context.inject(self._target.rows[first:end])
+        return end - first
+
+    def observe(self, outcome: Outcome) -> None:
+        """Take in the rows of the prompt once they are there; rows of later tokens wait for the next proposal."""
+        if self._context.n_past == 0:
+            self._inject(len(self._text))
+        self._text.extend(outcome.committed)
+
+    def stats(self) -> dict[str, float]:
+        """Passes over a block, the time of all passes, and of it what putting rows into the memory cost."""
+        return {
+            "draft_steps": float(self._n_blocks),
+            "injected_rows": float(self._n_injected),
+            "inject_ns": float(self._inject_ns),
+            "draft_forward_ns": float(self._forward_ns),
+        }
+
+    def close(self) -> None:
+        """Free the head's context."""
+        self._context.close()

@@ -1,0 +1,94 @@
+"""What methods share that draft a chain with a head over hidden rows: step after step in the head's own memory.
+
+Rows of committed text are the target's, those of speculative positions the head's own. So every round feeds the newly
+committed tokens again, with true rows, in the one pass that also gives the first proposal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from mlsd.clock import Clock
+from mlsd.drafters.chain import Chain
+from mlsd.engine.drafter import Draft, Outcome
+from mlsd.engine.llama.row_context import Hidden, RowContext
+
+
+class HeadChain:
+    """A chain from one head; a method says which row belongs to which position."""
+
+    name = ""
+    rollback_name: str | None = "trim"
+    failed_native_calls = 0
+    # The head's position p holds token p + n_ahead, so the newest text is that much shorter there.
+    n_ahead = 0
+
+    def __init__(self, head: RowContext, clock: Clock, chain: Chain) -> None:
+        self._head, self._clock, self._chain = head, clock, chain
+        self._context: list[int] = []
+        self._has_prompt = False
+        self._n_steps = self._n_catch_up = self._catch_up_ns = self._forward_ns = 0
+
+    def true_rows(self, first: int, end: int) -> Hidden:
+        """The rows that positions `first` to `end` - 1 of the head read, from the target's."""
+        raise NotImplementedError
+
+    def begin(self, prompt: Sequence[int], rng: np.random.Generator) -> None:
+        """Forget the last text; the head reads the prompt when the target's rows of it are there, in `observe`."""
+        self._head.clear()
+        self._chain.begin(rng)
+        self._context = list(prompt)
+        self._has_prompt = False
+        self._n_steps = self._n_catch_up = self._catch_up_ns = self._forward_ns = 0
+
+    def propose(self, k: int) -> Draft:
+        """Up to `k` tokens, each from a pass of the head."""
+        self._catch_up()
+        tokens, rows = self._chain.grow(k, self._head, self._step)
+        return Draft(tokens=tokens, probabilities=rows)
+
+    def _step(self, tokens: Sequence[int]) -> None:
+        """Read one proposal with the head's own row of the position before."""
+        started_ns = self._clock.now_ns()
+        self._head.decode(tokens, self._head.hidden_row())
+        self._forward_ns += self._clock.now_ns() - started_ns
+        self._n_steps += 1
+
+    def _catch_up(self) -> None:
+        """Read the newly committed tokens; the last one's outputs are kept."""
+        started_ns = self._clock.now_ns()
+        self._n_catch_up += self._read()
+        self._catch_up_ns += self._clock.now_ns() - started_ns
+        self._n_steps += 1
+
+    def _read(self, *, output: bool = True) -> int:
+        """Read what is committed and not yet in the head's memory; returns its positions."""
+        first, end = self._head.n_past, len(self._context) - self.n_ahead
+        if end > first:
+            self._head.decode(self._context[first + self.n_ahead :], self.true_rows(first, end), output=output)
+        return max(0, end - first)
+
+    def observe(self, outcome: Outcome) -> None:
+        """Read the prompt after the first token; later forget the speculative positions, whose rows were its own."""
+        if self._has_prompt:
+            self._head.truncate(len(self._context) - self.n_ahead)
+        else:
+            self._read(output=False)
+            self._has_prompt = True
+        self._context.extend(outcome.committed)
+
+    def stats(self) -> dict[str, float]:
+        """Passes of the head and their time, of which reading the committed tokens again is one part."""
+        return {
+            **self._chain.stats(),
+            "draft_steps": float(self._n_steps),
+            "catch_up_rows": float(self._n_catch_up),
+            "draft_forward_ns": float(self._catch_up_ns + self._forward_ns),
+            "catch_up_ns": float(self._catch_up_ns),
+        }
+
+    def close(self) -> None:
+        """Free the head's context."""
+        self._head.close()

@@ -1,0 +1,287 @@
+"""Self-speculation: the draft is the target itself with some blocks left out, or with one part of its blocks.
+
+Sources: Draft & Verify (arXiv 2309.08168), LayerSkip (arXiv 2404.16710), SWIFT (arXiv 2410.06916); for the parts of
+hybrids arXiv 2605.01106. Three ways to run the same draft:
+
+    own      the draft in a file of its own with its own memory: real speed, less accepted than in the papers
+    sync     the same, but its memory is made the target's each round: real speed, what the papers accept
+    inplace  the target itself, with blocks bridged while a pass runs: what the papers accept, but no honest time
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Literal, cast
+
+import msgspec
+from msgspec import Meta
+
+from mlsd.clock import Clock
+from mlsd.drafters import DrafterBench
+from mlsd.drafters.chain import Chain, Doubt, DoubtMode, Probability
+from mlsd.drafters.draft_model import DraftModel
+from mlsd.drafters.layer_skip.in_place import InPlaceDraft
+from mlsd.drafters.layer_skip.synced import SyncedDraft
+from mlsd.drafters.options import Choice, Preset, Span, read_options
+from mlsd.engine.llama.open import open_session
+from mlsd.engine.llama.session import LlamaSession
+from mlsd.engine.llama.state import BlobError, BlobShape, LinkPlan, StateLink
+from mlsd.engine.llama.taps import SkipTap, TappedSession
+from mlsd.engine.rollback import Rollback, make_rollback
+from mlsd.engine.session import SessionOptions
+from mlsd.errors import InputError
+from mlsd.gguf_tools.read import trunk_layers
+from mlsd.gguf_tools.source import Source
+from mlsd.gguf_tools.surgery.cut import Component, attention_layers, choose_layers, plan_cut, read_layers, state_layers
+from mlsd.gguf_tools.surgery.draft_cache import cached_draft
+from mlsd.gguf_tools.surgery.edit import Edit, write_edit
+from mlsd.records import DrafterSpec, OptionValue, Record
+from mlsd.userdir import file_sha256
+
+
+class Options(Record, frozen=True, kw_only=True):
+    """Options of self-speculation. Blocks are written ``3+5+8-11``; at most one of keep, skip, exit, fraction."""
+
+    mode: Literal["own", "sync", "inplace"] = "sync"  # own memory, the target's, or inside the target (not timed)
+    keep: str | int | None = None  # blocks that stay
+    skip: str | int | None = None  # blocks left out
+    exit: Annotated[int, Meta(ge=1)] | None = None  # the first so many blocks stay
+    exit_share: Annotated[float, Meta(gt=0, le=1)] | None = None  # the first blocks, as a share of all
+    fraction: Annotated[float, Meta(gt=0, lt=1)] | None = None  # share of blocks left out, spread evenly
+    component: Component | None = None  # only this part of a hybrid's blocks
+    p_min: Probability = 0.0  # a likeliest token below it (softmax) ends the draft, as in SWIFT (0.8); 0: none does
+    p_min_mode: DoubtMode = "include"  # that token is still proposed, or not
+
+    @property
+    def doubt(self) -> Doubt:
+        """When a draft ends early."""
+        return Doubt(p_min=self.p_min, p_min_mode=self.p_min_mode)
+
+
+OPTIONS = Options
+SPACE = {
+    "gamma": Span(low=1, high=8),
+    "fraction": Choice(
+        values=(0.1, 0.2, 0.33, 0.45), unless=("keep", "skip", "exit", "exit_share", "component", "preset")
+    ),
+}
+
+_HYBRID_PAPER = "hybrid self-speculation paper (arXiv 2605.01106)"
+
+
+def _of_hybrids(gamma: int, **values: OptionValue) -> Preset:
+    return Preset(gamma=gamma, values=values, source=_HYBRID_PAPER)
+
+
+# LayerSkip-33 % and early exit at half depth; the component drafts and the control without components.
+PRESETS = {
+    "layerskip-33": _of_hybrids(4, fraction=0.33),
+    "early-exit-50": _of_hybrids(4, exit_share=0.5),
+    "falcon-h1-ssm": _of_hybrids(2, component="recurrent"),
+    "falcon-h1-attention": _of_hybrids(2, component="attention"),
+    "qwen3.5-mixer": _of_hybrids(2, component="recurrent"),
+    "qwen3.5-blocks": _of_hybrids(2, component="recurrent-blocks"),
+    "qwen2.5-control": _of_hybrids(2, fraction=0.33),
+}
+
+
+class Cut(Record, frozen=True, kw_only=True):
+    """A target and what is left of it in the draft."""
+
+    source: Source
+    edit: Edit
+    component: Component | None
+
+
+def target_options(options: SessionOptions, spec: DrafterSpec, gamma: int, rollback: str) -> SessionOptions:
+    """A second sequence through which memory is read, or taps."""
+    own = read_options(spec, Options, PRESETS)
+    if own.mode == "inplace":
+        on_device = options.device_sampling and own.p_min == 0
+        return msgspec.structs.replace(options, kind="tapped", device_sampling=on_device)
+    return msgspec.structs.replace(options, n_sequences=2) if own.mode == "sync" else options
+
+
+def drafting_part(spec: DrafterSpec) -> DrafterSpec:
+    """What of the spec decides which weights draft: mode and threshold do not."""
+    options = msgspec.to_builtins(read_options(spec, Options, PRESETS))
+    other = ("mode", "p_min", "p_min_mode")
+    chosen = {name: value for name, value in options.items() if name not in other and value is not None}
+    return msgspec.structs.replace(spec, options=chosen)
+
+
+def drafting_file(spec: DrafterSpec, target_path: Path) -> Path:
+    """The file of the draft, cut now if it is not there. Raises: InputError, ModelFileError."""
+    return cut_file(plan(Source(target_path), read_options(spec, Options, PRESETS)))
+
+
+def check_target(spec: DrafterSpec, target_path: Path) -> None:
+    """Refuse what the target cannot be cut into, from its header alone.
+
+    Raises: InputError, ModelFileError.
+    """
+    options = read_options(spec, Options, PRESETS)
+    cut = plan(Source(target_path), options)
+    if options.mode == "inplace":
+        skip_tap(cut)
+
+
+def make(bench: DrafterBench) -> DraftModel | InPlaceDraft:
+    """The draft in the mode of the spec; `sync` falls back to `own`, under a name that says so, where it cannot be."""
+    options = read_options(bench.spec, Options, PRESETS)
+    cut = plan(Source(bench.target_path), options)
+    chain = Chain(bench.clock, bench.sampling, options.doubt)
+    if options.mode == "inplace":
+        session, recurrent = cast(TappedSession, bench.target), bench.target_rollback != "trim"
+        return InPlaceDraft(session, skip_tap(cut), chain, recurrent=recurrent)
+    path = cut_file(cut)
+    if options.mode == "sync":
+        try:
+            return _synced(bench, cut, path, chain)
+        except BlobError as error:
+            return _own(bench, path, chain, not_synced=error.message)
+    return _own(bench, path, chain)
+
+
+def plan(source: Source, options: Options) -> Cut:
+    """The draft that the options describe.
+
+    Raises: InputError, ModelFileError.
+    """
+    n_layers = trunk_layers(source) or 0
+    exit_after = options.exit
+    if options.exit_share is not None:
+        if exit_after is not None:
+            raise InputError("exit and exit_share exclude each other.", hint="Give one of them.")
+        exit_after = -int(-options.exit_share * n_layers // 1)  # rounded up, as the study does
+    layers = choose_layers(
+        n_layers,
+        keep=None if options.keep is None else read_layers(str(options.keep)),
+        skip=None if options.skip is None else read_layers(str(options.skip)),
+        exit_after=exit_after,
+        fraction=options.fraction,
+    )
+    if len(layers) == n_layers and options.component is None:
+        raise InputError(
+            "The draft would be the whole target.",
+            hint="Give skip, keep, exit, fraction, component, or one of the presets " + ", ".join(PRESETS) + ".",
+        )
+    edit = plan_cut(source, layers, options.component)
+    return Cut(source=source, edit=edit, component=options.component)
+
+
+def cut_file(cut: Cut) -> Path:
+    """The draft's file, written once and kept for the next time."""
+    recipe = f"{file_sha256(cut.source.path)} {cut.component} {cut.edit.layers}"
+    digest = hashlib.sha256(recipe.encode()).hexdigest()[:12]
+    return cached_draft(
+        f"{cut.source.path.stem}-cut-{digest}.gguf", lambda path: write_edit(cut.source, cut.edit, path)
+    )
+
+
+# --- in place -----------------------------------------------------------------------------------------------------
+
+
+def skip_tap(cut: Cut) -> SkipTap:
+    """What makes the target compute the draft's logits.
+
+    Raises: EngineError when block 0 is left out.
+    """
+    n_layers = trunk_layers(cut.source) or 0
+    attention = attention_layers(cut.source)
+    skipped = [layer for layer in range(n_layers) if layer not in cut.edit.layers]
+    silent = []
+    if cut.component == "recurrent":
+        name = "attn_out" if cut.source.architecture == "falcon-h1" else "attn_output"
+        silent = [f"{name}-{layer}" for layer in attention]
+    elif cut.component == "attention":
+        silent = [f"ssm_out-{layer}" for layer in state_layers(cut.source)]
+    elif cut.component == "recurrent-blocks" and cut.source.architecture != "falcon-h1":
+        skipped = sorted({*skipped, *attention})
+    elif cut.component == "recurrent-blocks":
+        silent = [f"attn_out-{layer}" for layer in attention]
+    return SkipTap(skipped, silent)
+
+
+# --- a file of its own --------------------------------------------------------------------------------------------
+
+
+class OwnDraft(DraftModel):
+    """The cut file with its own memory; `not_synced` says why it does not have the target's, where it should."""
+
+    name = "layer-skip"
+
+    def __init__(
+        self, session: LlamaSession, rollback: Rollback, clock: Clock, chain: Chain, not_synced: str | None
+    ) -> None:
+        super().__init__(session, rollback, clock, chain)
+        self._fell_back = not_synced is not None
+        if not_synced is not None:
+            self.rollback_name = f"{rollback.name}, not sync: {not_synced}"
+
+    def stats(self) -> dict[str, float]:
+        """Draft passes; ``sync_fallback`` 1 says that the mode measured is `own`, not the `sync` asked for."""
+        return {**super().stats(), **({"sync_fallback": 1.0} if self._fell_back else {})}
+
+
+def _own(bench: DrafterBench, path: Path, chain: Chain, not_synced: str | None = None) -> OwnDraft:
+    strategy = bench.draft_rollback(path)
+    session = _open(bench, path, chain, n_sequences=1)
+    try:
+        return OwnDraft(session, make_rollback(strategy, session), bench.clock, chain, not_synced)
+    except BaseException:
+        session.close()
+        raise
+
+
+def _synced(bench: DrafterBench, cut: Cut, path: Path, chain: Chain) -> SyncedDraft:
+    session = _open(bench, path, chain, n_sequences=2)
+    try:
+        target = cast(LlamaSession, bench.target)
+        link = StateLink(target, session, link_plan(cut, has_axes=target.has_position_axes))
+        link.self_test()
+    except BaseException:
+        session.close()
+        raise
+    return SyncedDraft(session, link, bench.clock, chain)
+
+
+def _open(bench: DrafterBench, path: Path, chain: Chain, n_sequences: int) -> LlamaSession:
+    options = msgspec.structs.replace(
+        bench.options, device_sampling=chain.on_device, max_outputs=1, n_sequences=n_sequences
+    )
+    session: LlamaSession = open_session(bench.open_model(path), options)
+    return session
+
+
+def link_plan(cut: Cut, *, has_axes: bool) -> LinkPlan:
+    """Which memory of the target is the draft's."""
+    layers = cut.edit.layers
+    attention, state = attention_layers(cut.source), state_layers(cut.source)
+    kept_attention = [layer for layer in layers if layer in attention]
+    kept_state = [layer for layer in layers if layer in state]
+    one_head = cut.source.architecture == "falcon-h1" and cut.component in ("recurrent", "recurrent-blocks")
+    intact = _last_intact(cut, attention)
+
+    def shape(n_attention: int, n_state: int, n_blocks: int) -> BlobShape:
+        return BlobShape(n_attention=n_attention, n_state=n_state, n_blocks=n_blocks, has_axes=has_axes)
+
+    return LinkPlan(
+        target=shape(len(attention), len(state), trunk_layers(cut.source) or 0),
+        draft=shape(len(kept_attention), len(kept_state), len(layers)),
+        attention=tuple(attention.index(layer) for layer in kept_attention),
+        state=tuple(state.index(layer) for layer in kept_state),
+        shares_attention=not one_head,
+        own_attention=bool(kept_attention) and kept_attention[0] <= intact,
+        own_state=bool(kept_state) and kept_state[0] <= intact,
+    )
+
+
+def _last_intact(cut: Cut, attention: Sequence[int]) -> int:
+    """The last block of the draft whose input is the target's own; -1 for none."""
+    n_first = next((i for i, layer in enumerate(cut.edit.layers) if layer != i), len(cut.edit.layers))
+    if cut.component is None:
+        return n_first - 1
+    return min(n_first - 1, 0 if cut.component == "attention" else attention[0])

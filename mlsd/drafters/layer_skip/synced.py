@@ -1,0 +1,61 @@
+"""A draft cut out of its target whose memory is made the target's own each round."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+
+from mlsd.clock import Clock
+from mlsd.drafters.chain import Chain
+from mlsd.drafters.draft_model import DraftModel
+from mlsd.engine.drafter import Draft
+from mlsd.engine.llama.session import LlamaSession
+from mlsd.engine.llama.state import StateLink
+
+
+class SyncedDraft(DraftModel):
+    """The draft never reads a prompt and never rolls back: each round its memory is replaced."""
+
+    name = "layer-skip"
+
+    def __init__(self, session: LlamaSession, link: StateLink, clock: Clock, chain: Chain) -> None:
+        super().__init__(session, _Replaced(), clock, chain)
+        self._link = link
+        self._sync_ns = 0
+
+    def begin(self, prompt: Sequence[int], rng: np.random.Generator) -> None:
+        """Forget the last text; the target's memory of the prompt comes with the first proposal."""
+        self._link.reset()
+        self._chain.begin(rng)
+        self._context = list(prompt)
+        self._drafted = ()
+        self._n_steps = self._n_catch_up = self._forward_ns = self._sync_ns = 0
+
+    def propose(self, k: int) -> Draft:
+        """Copy the target's memory, then draft; the copy counts as rollback, which it replaces."""
+        started_ns = self._clock.now_ns()
+        self._link.pull()
+        sync_ns = self._clock.now_ns() - started_ns
+        self._sync_ns += sync_ns
+        draft = super().propose(k)
+        return msgspec.structs.replace(draft, mark_ns=draft.mark_ns + sync_ns)
+
+    def stats(self) -> dict[str, float]:
+        """Draft passes, and time and bytes of the copies, which stand in place of a rollback."""
+        passes = {name: value for name, value in super().stats().items() if name != "draft_rollback_ns"}
+        return {**passes, "sync_ns": float(self._sync_ns), "sync_bytes": float(self._link.n_bytes)}
+
+
+class _Replaced:
+    """Rollback of a memory that the next round replaces."""
+
+    name = "sync"
+
+    def mark(self) -> None:
+        """Nothing to remember."""
+
+    def rewind(self, n_past: int, replay: Sequence[int]) -> int:
+        """Nothing to forget now."""
+        return 0

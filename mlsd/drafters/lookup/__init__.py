@@ -1,0 +1,1 @@
+"""Methods that look proposals up in a text: no second model drafts."""

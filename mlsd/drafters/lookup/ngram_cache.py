@@ -1,0 +1,101 @@
+"""N-gram cache: propose the token that most often followed the last few, as long as the counts are clear enough.
+
+Unlike prompt lookup, which copies one earlier place, it counts all of them, decides token by token, and proposes
+nothing where the text has not made up its mind: fewer proposals, more of them right.
+Source: llama.cpp's lookup example (common/ngram-cache), its context cache with both sets of thresholds.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Annotated, Literal
+
+import numpy as np
+from msgspec import Meta
+
+from mlsd.clock import Clock
+from mlsd.drafters import DrafterBench
+from mlsd.drafters.lookup.tally import ProposalTally, TextLookup
+from mlsd.drafters.options import read_options
+from mlsd.engine.drafter import Draft
+from mlsd.records import Record
+
+# For n-grams of length 1, 2, 3, 4: how often one must have been seen, and how large the share of its commonest
+# continuation must be, in per cent.
+_THRESHOLDS = {
+    "lax": ((2, 66), (2, 50), (1, 50), (1, 50)),
+    "strict": ((4, 75), (3, 66), (2, 66), (2, 66)),
+}
+
+
+class Options(Record, frozen=True, kw_only=True):
+    """Options of the n-gram cache."""
+
+    ngram: Annotated[int, Meta(ge=1, le=4)] = 4  # the longest end of the text to look for
+    thresholds: Literal["lax", "strict"] = "lax"  # how clear a favourite must be
+
+
+OPTIONS = Options
+
+
+def make(bench: DrafterBench) -> NgramCache:
+    """The n-gram cache with the options of the spec."""
+    return NgramCache(read_options(bench.spec, Options), bench.clock)
+
+
+class NgramCache(TextLookup):
+    """Counts of one text's continuations."""
+
+    name = "ngram-cache"
+
+    def __init__(self, options: Options, clock: Clock) -> None:
+        super().__init__()
+        self._options, self._clock = options, clock
+        self._thresholds = _THRESHOLDS[options.thresholds]
+        self._text: list[int] = []
+        self._counts: dict[tuple[int, ...], Counter[int]] = {}
+
+    def begin(self, prompt: Sequence[int], rng: np.random.Generator) -> None:
+        """Count the prompt."""
+        self._tally = ProposalTally()
+        self._text, self._counts, self._pending = [], {}, []
+        self._count(prompt)
+
+    def _count(self, tokens: Sequence[int]) -> None:
+        text = self._text
+        for token in tokens:
+            end = len(text)
+            for n in range(1, min(self._options.ngram, end) + 1):
+                self._counts.setdefault(tuple(text[end - n :]), Counter())[token] += 1
+            text.append(token)
+
+    def propose(self, k: int) -> Draft:
+        """Up to `k` tokens, each the clear favourite after those before it."""
+        started_ns = self._clock.now_ns()
+        self._count(self._pending)
+        self._pending = []
+        tail = self._text[-self._options.ngram :]
+        tokens: list[int] = []
+        while len(tokens) < k and (token := self._favourite(tail)) is not None:
+            tokens.append(token)
+            tail = [*tail, token][-self._options.ngram :]
+        self._tally.add(bool(tokens), self._clock.now_ns() - started_ns)
+        return Draft(tokens=tuple(tokens))
+
+    def _favourite(self, tail: Sequence[int]) -> int | None:
+        """What most often followed the longest end of `tail` that passes its thresholds."""
+        for n in range(len(tail), 0, -1):
+            counts = self._counts.get(tuple(tail[-n:]))
+            if counts is None:
+                continue
+            n_seen = counts.total()
+            least, percent = self._thresholds[n - 1]
+            token, most = max(counts.items(), key=_count_of)
+            if n_seen >= least and 100 * most >= percent * n_seen:
+                return token
+        return None
+
+
+def _count_of(item: tuple[int, int]) -> int:
+    return item[1]

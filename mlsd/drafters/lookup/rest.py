@@ -1,0 +1,196 @@
+"""REST: retrieve what followed the last few tokens in a large text, and verify the commonest continuations as a tree.
+
+Source: He et al. 2023 (arXiv 2311.08252). The store is the user's own text (`mlsd rest build`). The original keeps ids
+in 16 bits and takes the first hits in sorted order; here ids have 32 bits and hits are spread evenly over all of them.
+On targets with recurrent memory, which cannot hold a tree, the commonest path is proposed as a chain.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+from msgspec import Meta
+
+from mlsd.clock import Clock
+from mlsd.drafters import DrafterBench
+from mlsd.drafters.lookup.rest_build import build_store
+from mlsd.drafters.lookup.suffix_store import SuffixStore, read_header
+from mlsd.drafters.lookup.tally import ProposalTally
+from mlsd.drafters.options import SMALL_MODEL_STUDY, Preset, Span, read_options
+from mlsd.drafters.trees import Commit, chain_options, commonest_prefixes, tree_options
+from mlsd.engine.drafter import Draft, Outcome
+from mlsd.engine.session import SessionOptions
+from mlsd.engine.tree import Tree
+from mlsd.engine.vocabulary import vocabulary_sha256
+from mlsd.errors import InputError, VocabularyError
+from mlsd.folders import asset_path
+from mlsd.records import DrafterSpec, ModelRef, OptionValue, Record
+from mlsd.userdir import cache_dir, digest
+
+SHIPPED = "shipped"
+
+
+class Options(Record, frozen=True, kw_only=True):
+    """Options of REST."""
+
+    store: str  # file made by `mlsd rest build`; "shipped" for a small one of the prose inside mlsd
+    span: Annotated[int, Meta(ge=1, le=16)] = 16  # the longest end of the text to look for
+    min_span: Annotated[int, Meta(ge=1, le=16)] = 2  # the shortest
+    length: Annotated[int, Meta(ge=1, le=16)] = 10  # tokens taken after each hit
+    hits: Annotated[int, Meta(ge=1, le=100_000)] = 5_000  # the most hits looked at
+    commit: Commit = "keep"  # an accepted path's memory stays, or is decoded once more as a chain
+    content: str = ""  # what the store holds (`mlsd rest show`); filled in when the spec is resolved
+
+
+OPTIONS = Options
+SPACE = {"gamma": Span(low=8, high=64, log=True), "span": Span(low=2, high=16), "length": Span(low=4, high=10)}
+
+
+def _preset(gamma: int, span: int) -> Preset:
+    return Preset(gamma=gamma, values={"span": span}, source=SMALL_MODEL_STUDY)
+
+
+# Nodes of the tree (gamma) and longest span, for a small store and for a large one.
+PRESETS = {
+    "qwen2.5-1.5b-small": _preset(64, 4),
+    "smollm2-small": _preset(64, 3),
+    "llama-3.2-1b-small": _preset(48, 3),
+    "vicuna-7b-small": _preset(64, 16),
+    "qwen2.5-1.5b-large": _preset(64, 5),
+    "smollm2-large": _preset(48, 10),
+    "llama-3.2-1b-large": _preset(64, 5),
+    "vicuna-7b-large": _preset(64, 16),
+}
+
+
+def fill_in(spec: DrafterSpec) -> dict[str, OptionValue]:
+    """The content of the store, so that another text under the same name is another case.
+
+    Raises: InputError when the store is missing or damaged, before any model is loaded.
+    """
+    own = read_options(spec, Options, PRESETS)
+    return {} if own.store == SHIPPED else {"content": read_header(Path(own.store))[0].content}
+
+
+def target_options(options: SessionOptions, spec: DrafterSpec, gamma: int, rollback: str) -> SessionOptions:
+    """Room for a tree of gamma nodes; a chain on targets that cannot hold one."""
+    own = read_options(spec, Options, PRESETS)
+    if rollback != "trim":
+        return chain_options(options, own.length)
+    return tree_options(options, n_rows=gamma, n_leaves=gamma, commit=own.commit)
+
+
+def make(bench: DrafterBench) -> Rest:
+    """Open the store.
+
+    Raises: InputError for a bad file, VocabularyError for the store of another tokenizer.
+    """
+    options = read_options(bench.spec, Options, PRESETS)
+    path = shipped_store(bench) if options.store == SHIPPED else Path(options.store)
+    store = SuffixStore(path)
+    if store.header.vocabulary_sha256 != vocabulary_sha256(bench.target):
+        raise VocabularyError(
+            f"{path} was built with the tokenizer of {store.header.model.id}, which is not that of "
+            f"{bench.target_path.name}.",
+            hint=f"Build a store for this target: mlsd rest build TEXT... --model {bench.target_path} -o FILE",
+        )
+    if options.content not in ("", store.header.content):
+        raise InputError(
+            f"{path} holds {store.header.content}, not {options.content}: it was built anew.",
+            hint="Start the measurement again; its numbers belong to another store.",
+        )
+    if options.span + options.length > store.header.depth:
+        raise InputError(
+            f"rest: span {options.span} and length {options.length} together exceed {store.header.depth}, the depth to "
+            f"which {path} is sorted.",
+            hint="Give a smaller span or length.",
+        )
+    return Rest(store, options, bench.clock, n_nodes=bench.gamma, as_chain=bench.target_rollback != "trim")
+
+
+def shipped_store(bench: DrafterBench) -> Path:
+    """The store of the prose inside mlsd for the target's tokenizer, built when it is first asked for.
+
+    It is small: enough to compare methods without a download, far too small to show what REST can do.
+    """
+    text = asset_path("prompts/long.txt")
+    vocabulary = vocabulary_sha256(bench.target)
+    recipe = f"{digest(text)} {vocabulary}"
+    path = cache_dir() / "rest" / f"shipped-{hashlib.sha256(recipe.encode()).hexdigest()[:12]}.store"
+    if not path.is_file():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        build_store((text,), bench.target_path, ModelRef(id=bench.target_path.stem), path)
+    return path
+
+
+class Rest:
+    """Trees, or chains, of what is commonest in a store."""
+
+    name = "rest"
+    rollback_name: str | None = None
+    failed_native_calls = 0
+
+    def __init__(self, store: SuffixStore, options: Options, clock: Clock, *, n_nodes: int, as_chain: bool) -> None:
+        self._store, self._options, self._clock = store, options, clock
+        self._n_nodes, self._as_chain = n_nodes, as_chain
+        self._context: list[int] = []
+        self._tally = ProposalTally()
+        self._search_ns = {True: 0, False: 0}  # by whether something was found
+        self._tree_ns = self._n_matched = 0
+
+    def begin(self, prompt: Sequence[int], rng: np.random.Generator) -> None:
+        """Keep the end of the prompt."""
+        self._context = list(prompt[-self._options.span :])
+        self._tally = ProposalTally()
+        self._search_ns = {True: 0, False: 0}  # by whether something was found
+        self._tree_ns = self._n_matched = 0
+
+    def propose(self, k: int) -> Draft:
+        """The commonest continuations of the longest end of the text that the store holds."""
+        now = self._clock.now_ns
+        t0 = now()
+        options = self._options
+        n_matched, places = self._store.find_longest(self._context, options.span, options.min_span)
+        t1 = now()
+        draft = Draft()
+        if n_matched:
+            rows = self._store.continuations(places, n_matched, min(k, options.length), options.hits)
+            tree = commonest_prefixes(rows, self._n_nodes)
+            draft = Draft(tokens=_first_path(tree)) if self._as_chain else Draft(tree=tree if tree.tokens else None)
+        t2 = now()
+        found = draft.n_proposed > 0
+        self._tally.add(found, t2 - t0)
+        self._n_matched += n_matched
+        self._search_ns[found] += t1 - t0
+        self._tree_ns += t2 - t1
+        return draft
+
+    def observe(self, outcome: Outcome) -> None:
+        """Follow the committed text."""
+        self._context = [*self._context, *outcome.committed][-self._options.span :]
+
+    def stats(self) -> dict[str, float]:
+        """Rounds with and without a hit, the time of searching and of building trees, matched tokens in all."""
+        return {
+            **self._tally.stats(),
+            "search_ns": float(sum(self._search_ns.values())),
+            "match_search_ns": float(self._search_ns[True]),
+            "no_match_search_ns": float(self._search_ns[False]),
+            "tree_ns": float(self._tree_ns),
+            "matched_tokens": float(self._n_matched),
+        }
+
+    def close(self) -> None:
+        """The map is freed with the object."""
+
+
+def _first_path(tree: Tree) -> tuple[int, ...]:
+    """The commonest child of the root, its commonest child, and so on."""
+    n = 0
+    while n < len(tree.tokens) and tree.parents[n] == n - 1:
+        n += 1
+    return tree.tokens[:n]

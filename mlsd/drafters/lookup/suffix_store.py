@@ -1,0 +1,176 @@
+"""A text's tokens with their suffix array in one memory-mapped file: where did these tokens occur, what followed?
+
+File: the magic bytes, format version and header length (two little-endian uint32), a JSON header, zeros up to a whole
+page, the int32 tokens, the int32 suffix array. Documents end with the id -1.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from mlsd.drafters.lookup.suffix_array import suffix_array
+from mlsd.errors import InputError
+from mlsd.records import ModelRef, Record
+
+SEPARATOR = -1
+DEPTH = 32  # tokens to which suffixes are sorted: the longest search and the longest continuation together
+MAX_TOKENS = 2**31 - 1
+_MAGIC = b"MLSDREST"
+_VERSION = 1
+_PAGE_BYTES = 4096
+_HEAD_BYTES = len(_MAGIC) + 8
+
+Tokens = npt.NDArray[np.int32]
+
+
+class StoreHeader(Record, frozen=True, kw_only=True):
+    """What a store holds and for which tokenizer."""
+
+    n_tokens: int  # separators included
+    n_documents: int
+    n_vocab: int
+    vocabulary_sha256: str  # see `engine.vocabulary.vocabulary_sha256`
+    model: ModelRef  # whose tokenizer was used
+    depth: int
+    content: str  # the first 16 hex digits of the SHA-256 of the tokens
+
+
+class SuffixStore:
+    """An opened store. Nothing is read before it is needed."""
+
+    def __init__(self, path: Path) -> None:
+        self.header, start = read_header(path)
+        n = self.header.n_tokens
+        # Plain arrays and memoryviews over the map: indexing a numpy.memmap costs microseconds a time.
+        words = np.asarray(np.memmap(path, dtype="<i4", mode="r", offset=start, shape=(2 * n,)))
+        self._tokens, self._order = words[:n], words[n:]
+        self._token_view, self._order_view = self._tokens.data, self._order.data
+
+    def find(self, pattern: Sequence[int], first: int = 0, end: int | None = None) -> range:
+        """Places in the suffix array whose text begins with `pattern`."""
+        tokens, order, width = self._token_view, self._order_view, len(pattern)
+
+        def text(place: int) -> list[int]:
+            at: int = order[place]
+            return tokens[at : at + width].tolist()
+
+        end = self.header.n_tokens if end is None else end
+        places = range(end)
+        wanted = list(pattern)
+        start = bisect_left(places, wanted, first, end, key=text)
+        return range(start, bisect_right(places, wanted, start, end, key=text))
+
+    def find_longest(self, context: Sequence[int], longest: int, shortest: int) -> tuple[int, range]:
+        """Length and places of the longest end of `context` that occurs; length 0 when not even `shortest` does.
+
+        An end that does not occur is part of no longer one that does, so lengths are halved like places are.
+        """
+        best, places = 0, range(0)
+        low, high = shortest, min(longest, len(context))
+        while low <= high:
+            middle = (low + high) // 2
+            found = self.find(context[len(context) - middle :])
+            if found:
+                best, places, low = middle, found, middle + 1
+            else:
+                high = middle - 1
+        return best, places
+
+    def continuations(self, places: range, n_before: int, length: int, at_most: int) -> Tokens:
+        """The `length` tokens after the first `n_before` of each place, in sorted order: shape (n, length).
+
+        Of more than `at_most` places as many are taken, evenly spread. Past the end of the text stand separators.
+        """
+        if len(places) > at_most:
+            chosen = np.linspace(places.start, places.stop - 1, at_most).astype(np.int64)
+            starts = self._order[chosen]
+        else:
+            starts = self._order[places.start : places.stop]
+        index = (starts.astype(np.int64) + n_before)[:, None] + np.arange(length)
+        beyond = index >= self.header.n_tokens
+        rows: Tokens = self._tokens[np.where(beyond, 0, index)] if beyond.any() else self._tokens[index]
+        rows[beyond] = SEPARATOR
+        return rows
+
+
+def read_header(path: Path) -> tuple[StoreHeader, int]:
+    """The header of a store and where its tokens begin.
+
+    Raises: InputError when the file is missing, no store, of a newer version or cut short.
+    """
+    try:
+        with path.open("rb") as file:
+            head = file.read(_HEAD_BYTES)
+            if head[: len(_MAGIC)] != _MAGIC or len(head) < _HEAD_BYTES:
+                raise InputError(f"{path} is not a REST store.", hint="Make one with `mlsd rest build`.")
+            version, n_header = np.frombuffer(head, dtype="<u4", offset=len(_MAGIC)).tolist()
+            if version > _VERSION:
+                raise InputError(
+                    f"{path} is a REST store of version {version}; this mlsd reads up to {_VERSION}.",
+                    hint="Update mlsd, or build the store again.",
+                )
+            header = msgspec.json.decode(file.read(n_header), type=StoreHeader)
+    except OSError as error:
+        raise InputError(
+            f"The REST store {path} cannot be read: {error.strerror}.", hint="Make one with `mlsd rest build`."
+        ) from error
+    except msgspec.DecodeError as error:
+        raise InputError(f"The header of {path} is damaged: {error}.", hint="Build the store again.") from error
+    start = _data_start(n_header)
+    expected = start + 8 * header.n_tokens
+    if path.stat().st_size != expected:
+        raise InputError(
+            f"{path} has {path.stat().st_size} bytes, its header speaks of {expected}.", hint="Build the store again."
+        )
+    return header, start
+
+
+def write_store(path: Path, tokens: Tokens, *, n_vocab: int, vocabulary_sha256: str, model: ModelRef) -> StoreHeader:
+    """Sort and write a store; the file appears under its name only when it is whole.
+
+    Raises: InputError when there are no tokens, too many, or the file cannot be written.
+    """
+    n_documents = int(np.count_nonzero(tokens == SEPARATOR))
+    if len(tokens) == n_documents:
+        raise InputError("The texts hold no token.", hint="Give files with text in them.")
+    if len(tokens) > MAX_TOKENS:
+        raise InputError(f"A store holds at most {MAX_TOKENS:,} tokens, the texts have {len(tokens):,}.")
+    order, depth = suffix_array(tokens, DEPTH)
+    header = StoreHeader(
+        n_tokens=len(tokens),
+        n_documents=n_documents,
+        n_vocab=n_vocab,
+        vocabulary_sha256=vocabulary_sha256,
+        model=model,
+        depth=depth,
+        content=hashlib.sha256(np.ascontiguousarray(tokens, dtype="<i4").data).hexdigest()[:16],
+    )
+    encoded = msgspec.json.encode(header)
+    head = _MAGIC + np.array([_VERSION, len(encoded)], dtype="<u4").tobytes() + encoded
+    try:
+        handle, part = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    except OSError as error:
+        raise InputError(f"{path} cannot be written: {error.strerror}.", hint="Choose another place.") from error
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(head.ljust(_data_start(len(encoded)), b"\0"))
+            tokens.astype("<i4").tofile(file)
+            order.astype("<i4").tofile(file)
+        Path(part).replace(path)
+    except BaseException:
+        Path(part).unlink(missing_ok=True)
+        raise
+    return header
+
+
+def _data_start(n_header: int) -> int:
+    return -(-(_HEAD_BYTES + n_header) // _PAGE_BYTES) * _PAGE_BYTES

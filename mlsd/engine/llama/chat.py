@@ -1,0 +1,79 @@
+"""Conversations as tokens: the model's own chat template, rendered as its GGUF carries it.
+
+The only door to jinja2 outside reports. A template comes from a file somebody else made, so it runs in a sandbox.
+"""
+
+from __future__ import annotations
+
+import datetime
+import functools
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+import jinja2
+from jinja2.ext import loopcontrols
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from mlsd.engine.llama.model import LlamaModel
+from mlsd.engine.llama.native import library
+from mlsd.errors import PromptError
+
+_ROLES = ("user", "assistant")
+
+
+def chat_tokens(model: LlamaModel, said: Sequence[str]) -> tuple[int, ...]:
+    """Token ids of a conversation, up to where the model's answer begins.
+
+    `said` are the texts of user and model in turn, the user's first and last. A model without a template gets them as
+    plain text, an empty line between each. Raises: PromptError when the template refuses the conversation.
+    """
+    template = chat_template(model)
+    if template is None:
+        return model.tokenize("\n\n".join(said))
+    vocabulary = model.vocabulary
+    bos = "" if vocabulary.bos is None else model.token_text(vocabulary.bos)
+    eos = "" if vocabulary.eos is None else model.token_text(vocabulary.eos)
+    text = render(template, said, bos=bos, eos=eos)
+    if bos and text.startswith(bos):  # most templates write it themselves, and the tokenizer must not repeat it
+        return model.tokenize(text, add_special=False, parse_special=True)
+    return model.tokenize(text, parse_special=True)
+
+
+def chat_template(model: LlamaModel) -> str | None:
+    """The template in the model's metadata (``tokenizer.chat_template``); None without one."""
+    text: bytes | None = library().llama_model_chat_template(model.handle, None)
+    return None if text is None else text.decode("utf-8", "replace")
+
+
+def render(template: str, said: Sequence[str], *, bos: str = "", eos: str = "") -> str:
+    """The text of a conversation as `template` writes it, with the opening of the model's answer at its end.
+
+    Variables and helpers are those of Hugging Face's `apply_chat_template`, which templates are written for.
+    Raises: PromptError when the template is broken or refuses the conversation.
+    """
+    messages = [{"role": _ROLES[i % 2], "content": text} for i, text in enumerate(said)]
+    try:
+        compiled = _compiled(template)
+        text: str = compiled.render(messages=messages, add_generation_prompt=True, bos_token=bos, eos_token=eos)
+    except (jinja2.TemplateError, TypeError, ValueError) as error:
+        raise PromptError(
+            f"The model's chat template cannot write this conversation: {error}.",
+            hint="Use a prompt that is given as it stands: --prompt or --prompt-file with a plain text.",
+        ) from error
+    return text
+
+
+@functools.lru_cache(maxsize=8)
+def _compiled(template: str) -> Any:
+    environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols])
+    environment.globals["raise_exception"] = _refuse
+    environment.globals["strftime_now"] = _today
+    return environment.from_string(template)
+
+
+def _refuse(message: str) -> NoReturn:
+    raise jinja2.TemplateError(message)
+
+
+def _today(form: str) -> str:
+    return datetime.datetime.now().astimezone().strftime(form)

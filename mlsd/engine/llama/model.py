@@ -1,0 +1,131 @@
+"""The weights of a GGUF file in llama.cpp, shared by every session over them; and its tokenizer."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from mlsd.engine.llama.native import LOG, fail, library
+from mlsd.engine.session import Vocabulary
+from mlsd.errors import ModelFileError
+
+_GGUF_MAGIC = b"GGUF"
+
+
+class LlamaModel:
+    """The weights of one GGUF file; several sessions can share them. Close it after its sessions.
+
+    With `vocab_only` it can turn text into tokens and back, and nothing else.
+    """
+
+    def __init__(self, path: Path, *, n_gpu_layers: int = -1, load_mtp: bool = False, vocab_only: bool = False) -> None:
+        check_gguf(path)
+        self._native = native = library()
+        params = native.llama_model_default_params()
+        params.n_gpu_layers = 1_000 if n_gpu_layers < 0 else n_gpu_layers
+        params.load_mtp = load_mtp
+        params.vocab_only = vocab_only
+        LOG.drain()
+        self.handle: Any = native.llama_model_load_from_file(str(path).encode(), params)
+        if not self.handle:
+            raise ModelFileError(
+                f"llama.cpp cannot load {path}: {'; '.join(LOG.drain()[-3:]) or 'no reason given'}.",
+                hint="The file may be truncated or of an architecture this llama.cpp does not know; download it again.",
+            )
+        self.path = path
+        try:
+            self._read_facts()
+        except BaseException:
+            self.close()
+            raise
+        self.has_next_token_block = bool(load_mtp and native.llama_model_n_layer_nextn(self.handle) > 0)
+
+    def _read_facts(self) -> None:
+        native = self._native
+        name = ctypes.create_string_buffer(64)
+        if native.llama_model_meta_val_str(self.handle, b"general.architecture", name, len(name)) < 0:
+            raise fail(f"llama.cpp does not say of what architecture {self.path.name} is")
+        self.architecture = name.value.decode("utf-8", "replace")
+        self.vocab: Any = native.llama_model_get_vocab(self.handle)
+        self.vocabulary = self._read_vocabulary()
+        self.n_ctx_train = int(native.llama_model_n_ctx_train(self.handle))
+        self.is_recurrent = bool(
+            native.llama_model_is_recurrent(self.handle) or native.llama_model_is_hybrid(self.handle)
+        )
+
+    def _read_vocabulary(self) -> Vocabulary:
+        native, vocab = self._native, self.vocab
+        bos, eos = native.llama_vocab_bos(vocab), native.llama_vocab_eos(vocab)
+        return Vocabulary(
+            kind=native.llama_vocab_type(vocab),
+            n_tokens=native.llama_vocab_n_tokens(vocab),
+            bos=bos if bos >= 0 else None,
+            eos=eos if eos >= 0 else None,
+            adds_bos=bool(native.llama_vocab_get_add_bos(vocab)),
+            adds_eos=bool(native.llama_vocab_get_add_eos(vocab)),
+        )
+
+    def tokenize(self, text: str, *, add_special: bool = True, parse_special: bool = False) -> tuple[int, ...]:
+        """Token ids of `text`."""
+        data = text.encode()
+        size = len(data) + 8
+        for _ in range(2):
+            buffer = (self._native.llama_token * size)()
+            count = self._native.llama_tokenize(self.vocab, data, len(data), buffer, size, add_special, parse_special)
+            if count >= 0:
+                return tuple(buffer[:count])
+            size = -count
+        raise fail("llama.cpp cannot tokenize the prompt", count)
+
+    def detokenize(self, tokens: Sequence[int]) -> str:
+        """Text of `tokens`, special tokens spelled out."""
+        ids = (self._native.llama_token * max(1, len(tokens)))(*tokens)
+        size = 16 * len(tokens) + 16
+        for _ in range(2):
+            buffer = ctypes.create_string_buffer(size)
+            count = self._native.llama_detokenize(self.vocab, ids, len(tokens), buffer, size, False, True)
+            if count >= 0:
+                return buffer.raw[:count].decode("utf-8", "replace")
+            size = -count
+        raise fail("llama.cpp cannot turn tokens into text", count)
+
+    def token_text(self, token: int) -> str:
+        """The vocabulary's own spelling of one token."""
+        text: bytes | None = self._native.llama_vocab_get_text(self.vocab, token)
+        return (text or b"").decode("utf-8", "replace")
+
+    def is_end(self, token: int) -> bool:
+        """Whether the token ends a generation."""
+        return bool(self._native.llama_vocab_is_eog(self.vocab, token))
+
+    def close(self) -> None:
+        """Free the weights; calling it twice is harmless."""
+        if self.handle:
+            self._native.llama_model_free(self.handle)
+            self.handle = None
+
+    def __enter__(self) -> LlamaModel:
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.close()
+
+
+def check_gguf(path: Path) -> None:
+    """Refuse a path that is not a readable GGUF before the native library sees it.
+
+    Raises: ModelFileError.
+    """
+    if not path.is_file():
+        raise ModelFileError(
+            f"There is no model file {path}.", hint="Give the path of a GGUF, or an id that `mlsd models list` shows."
+        )
+    try:
+        with path.open("rb") as file:
+            magic = file.read(len(_GGUF_MAGIC))
+    except OSError as error:
+        raise ModelFileError(f"{path} cannot be read: {error.strerror}.", hint="Check its permissions.") from error
+    if magic != _GGUF_MAGIC:
+        raise ModelFileError(f"{path} is not a GGUF file (it starts with {magic!r}).", hint="Give a GGUF model.")

@@ -1,0 +1,38 @@
+"""Which kind of session serves a model and its options."""
+
+from __future__ import annotations
+
+from mlsd.engine.llama.model import LlamaModel
+from mlsd.engine.llama.rows import HiddenRowsSession, LayerRowsSession, LayerRowsTreeSession
+from mlsd.engine.llama.session import LlamaSession
+from mlsd.engine.llama.taps import TappedSession
+from mlsd.engine.llama.trees import LlamaTreeSession
+from mlsd.engine.session import SessionKind, SessionOptions
+from mlsd.errors import UnsupportedError
+
+# Drafting heads; their graphs end the process where no target's rows are fed to them.
+HEADS = ("eagle3", "dflash")
+
+
+_KINDS: dict[tuple[SessionKind, bool], type[LlamaSession]] = {
+    ("plain", False): LlamaSession,
+    ("plain", True): LlamaTreeSession,
+    ("tapped", False): TappedSession,
+    ("hidden-rows", False): HiddenRowsSession,
+    ("layer-rows", False): LayerRowsSession,
+    ("layer-rows", True): LayerRowsTreeSession,
+}
+
+
+def open_session(model: LlamaModel, options: SessionOptions) -> LlamaSession:
+    """A new context of the kind that `options` ask for.
+
+    Raises: UnsupportedError for a drafting head, which cannot run by itself.
+    """
+    if model.architecture in HEADS:
+        raise UnsupportedError(
+            f"{model.path.name} is a drafting head ({model.architecture}): it reads the rows of the model it was "
+            "trained for and cannot run alone.",
+            hint=f"Draft with it: --drafter {model.architecture} --draft {model.path.name}.",
+        )
+    return _KINDS[options.kind, options.tree != "off"](model, options)

@@ -1,0 +1,163 @@
+"""Rows of hidden values kept for every position, for what drafts with them: a head, or the next-token block.
+
+llama.cpp ends the process when it is asked for rows that a graph does not give out, so a request is checked here
+before the library sees it. Names below were read from the graphs of the pinned release (`_native.PINNED_VERSION`); mlsd
+has run llama, qwen35 and qwen35moe of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from mlsd.engine.llama.native import extension, fail, layer_inputs, library
+from mlsd.engine.llama.row_context import Hidden
+from mlsd.engine.llama.session import LlamaSession
+from mlsd.engine.llama.trees import LlamaTreeSession
+from mlsd.engine.session import SessionOptions
+from mlsd.errors import UnsupportedError
+
+if TYPE_CHECKING:
+    from mlsd.engine.llama.model import LlamaModel
+
+
+Rows = npt.NDArray[np.float32]
+
+# Graphs that give out the input of every block, one row of the model's width for each position.
+_BLOCKS = frozenset(
+    {
+        *("llama", "qwen3", "qwen3moe", "qwen3next", "qwen35", "qwen35moe", "gemma4", "gpt-oss", "lfm2", "lfm2moe"),
+        *("mimo2", "minimax-01", "minimax-m2", "nemotron_h", "nemotron_h_moe", "bailingmoe3", "hunyuan-dense"),
+    }
+)
+# Of these, the ones that also give out the row after the last block, as a next-token block would read it.
+_LAST = frozenset(
+    {"qwen3next", "qwen35", "qwen35moe", "gemma4", "gpt-oss", "mimo2", "nemotron_h", "nemotron_h_moe", "bailingmoe3"}
+)
+
+
+def check_layers(architecture: str, n_layers: int, layers: Sequence[int], *, last: bool = True) -> None:
+    """Refuse rows that the graph of a target with `n_layers` trunk blocks does not give out.
+
+    Layer i stands for the input of block i, and `n_layers` for the row after the last block, where `last` allows it.
+
+    Raises: UnsupportedError.
+    """
+    if architecture not in _BLOCKS:
+        raise UnsupportedError(
+            f"llama.cpp's graph of {architecture} does not give out the rows between its blocks.",
+            hint=f"A drafting head needs a target of {', '.join(sorted(_BLOCKS))}.",
+        )
+    last = last and architecture in _LAST
+    for layer in layers:
+        if not 0 <= layer < n_layers + last:
+            raise UnsupportedError(
+                f"The drafting head wants the rows of layer {layer}; this {architecture} target gives out 0 to "
+                f"{n_layers - 1 + last}.",
+                hint="The head was made for another target; take the one that its card names.",
+            )
+
+
+class LayerRowsSession(LlamaSession):
+    """A session that keeps the rows of chosen layers of every position, once `keep_rows` has named them."""
+
+    def __init__(self, model: LlamaModel, options: SessionOptions) -> None:
+        """Open the context.
+
+        Raises: UnsupportedError when the library does not export the rows, or for an unchecked session.
+        """
+        if not options.checked:
+            raise UnsupportedError("Rows between blocks cannot be read in an unchecked session.")
+        self._inputs, self._extension = layer_inputs(), extension()  # may refuse, so before a context is open
+        self._layers: tuple[int, ...] = ()
+        super().__init__(model, options)
+        self._n_embd = int(library().llama_model_n_embd(model.handle))
+        self._n_layers = int(library().llama_model_n_layer(model.handle))
+        self.rows: Rows = np.zeros((0, 0), dtype=np.float32)
+        self._newest = self.rows
+
+    @property
+    def model(self) -> LlamaModel:
+        """The weights."""
+        return self._model
+
+    def keep_rows(self, layers: Sequence[int]) -> None:
+        """From the next pass on, keep the rows of `layers` side by side in `rows`, shape (n_ctx, n_layers * n_embd).
+
+        Raises: UnsupportedError for a layer whose rows this graph does not give out.
+        """
+        check_layers(self._model.architecture, self._n_layers, layers)
+        for layer in layers:
+            if layer < self._n_layers:
+                self._inputs.set_kept(self.handle, layer, True)
+            else:
+                self._extension.llama_set_embeddings_nextn(self.handle, True, False)
+        self._layers = tuple(layers)
+        # By position: what a rollback forgets is overwritten when the position is decoded again.
+        self.rows = np.zeros((self.n_ctx, len(layers) * self._n_embd), dtype=np.float32)
+
+    def _submit(self, width: int, what: str) -> None:
+        super()._submit(width, what)
+        if self._layers:
+            self._newest = np.concatenate([self._read(layer, width) for layer in self._layers], axis=1)
+            self.rows[self._positions[:width]] = self._newest
+
+    def _read(self, layer: int, width: int) -> Rows:
+        if layer < self._n_layers:
+            pointer = self._inputs.get(self.handle, layer)
+        else:
+            pointer = self._extension.llama_get_embeddings_nextn(self.handle)
+        if not pointer:
+            raise fail(f"llama.cpp has no rows of layer {layer}")
+        return np.ctypeslib.as_array(pointer, shape=(width, self._n_embd))
+
+
+class LayerRowsTreeSession(LayerRowsSession, LlamaTreeSession):
+    """The same for batches that branch: the rows of the path that is kept are the ones that stay."""
+
+    def keep_path(self, path: Sequence[int]) -> int:
+        """See `session.TreeSession`."""
+        first, tree_rows = self._n_root, self._newest
+        n_again = super().keep_path(path)
+        if not self._layers:
+            return n_again
+        self.rows[first] = tree_rows[0]
+        if not n_again:
+            self.rows[first + 1 : first + 1 + len(path)] = tree_rows[[1 + node for node in path]]
+        return n_again
+
+
+class HiddenRowsSession(LlamaSession):
+    """A session that also keeps the trunk's hidden row of every position, as the next-token block wants it."""
+
+    def __init__(self, model: LlamaModel, options: SessionOptions) -> None:
+        """Open the context.
+
+        Raises: UnsupportedError when the model was loaded without next-token block.
+        """
+        native = library()
+        if not model.has_next_token_block:
+            raise UnsupportedError(
+                f"{model.path.name} was loaded without next-token block.", hint="Most public GGUFs leave it out."
+            )
+        self._extension = extension()  # may refuse this release, so before a context is open
+        super().__init__(model, options)
+        self._extension.llama_set_embeddings_nextn(self.handle, True, False)
+        # By position: what a rollback forgets is overwritten when the position is decoded again.
+        self.hidden: Hidden = np.zeros((self.n_ctx, int(native.llama_model_n_embd(model.handle))), dtype=np.float32)
+
+    @property
+    def model(self) -> LlamaModel:
+        """The weights, which the block's context shares."""
+        return self._model
+
+    def _submit(self, width: int, what: str) -> None:
+        super()._submit(width, what)
+        pointer = self._extension.llama_get_embeddings_nextn(self.handle)
+        if not pointer:
+            raise fail("llama.cpp has no hidden rows for the next-token block")
+        n_embd = self.hidden.shape[1]
+        self.hidden[self.n_past : self.n_past + width] = np.ctypeslib.as_array(pointer, shape=(width, n_embd))

@@ -1,0 +1,267 @@
+"""The real session: llama.cpp through the low-level bindings, every return code checked, every handle freed."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from contextlib import ExitStack
+from typing import Any, Self
+
+import numpy as np
+
+from mlsd.engine.llama.model import LlamaModel
+from mlsd.engine.llama.native import LOG, fail, library
+from mlsd.engine.session import Logits, SessionOptions, Vocabulary
+from mlsd.engine.threads import default_threads
+from mlsd.errors import CapacityError, EngineError, RollbackError, UnsupportedError
+
+_FLASH_ATTENTION = {"auto": -1, "off": 0, "on": 1}
+_DECODE_FAILURES = {
+    1: "no free memory slot for the batch",
+    2: "the computation was aborted",
+    -1: "the batch was refused",
+}
+
+
+class LlamaSession:
+    """One llama.cpp context with one sequence (id 0); see `session.Session` for the contract of each method."""
+
+    def __init__(self, model: LlamaModel, options: SessionOptions) -> None:
+        self._native = library()
+        self._model = model
+        self._stack = ExitStack()
+        self.options = options
+        self.failed_native_calls = 0
+        self.last_width = 0
+        self.n_past = 0
+        self._n_outputs = 0
+        self._stale_tokens: list[int] = []
+        self._state: Any = None
+        try:
+            self.handle: Any = self._open_context()
+            self.memory: Any = self._native.llama_get_memory(self.handle)
+            if not self.memory:
+                raise UnsupportedError(f"{model.path.name} keeps no memory.", hint="Give a model that generates text.")
+            self._open_batch()
+        except BaseException:
+            self._stack.close()
+            raise
+        self.n_ctx = int(self._native.llama_n_ctx(self.handle))
+        self.n_snapshots = int(self._native.llama_n_rs_seq(self.handle))
+
+    # --- opening and closing ------------------------------------------------------------------------------------
+
+    def _open_context(self) -> Any:
+        native, options = self._native, self.options
+        params = native.llama_context_default_params()
+        params.n_ctx = options.n_ctx
+        params.n_batch = options.n_batch
+        # Rollback inside a batch needs the whole verification in one micro-batch.
+        params.n_ubatch = max(options.n_ubatch, options.n_snapshots + 2)
+        params.n_seq_max = options.n_sequences
+        params.kv_unified = options.n_sequences > 1
+        params.n_rs_seq = options.n_snapshots
+        params.n_outputs_max_per_seq = options.max_outputs
+        params.n_threads = params.n_threads_batch = options.n_threads or default_threads()
+        params.flash_attn_type = _FLASH_ATTENTION[options.flash_attention]
+        params.no_perf = True
+        if options.device_sampling:
+            self._attach_greedy_sampler(params)
+        self._extend(params)
+        LOG.drain()
+        handle = native.llama_init_from_model(self._model.handle, params)
+        if not handle:
+            raise fail(
+                f"llama.cpp cannot create a context of {options.n_ctx} positions for {self._model.path.name}",
+                hint="Too little memory is the usual reason: a smaller context, model or quantization helps.",
+            )
+        self._stack.callback(native.llama_free, handle)
+        return handle
+
+    def _extend(self, params: Any) -> None:
+        """Last changes to the context's parameters, for sessions of other kinds."""
+
+    def _attach_greedy_sampler(self, params: Any) -> None:
+        native = self._native
+        chain = native.llama_sampler_chain_init(native.llama_sampler_chain_default_params())
+        self._stack.callback(native.llama_sampler_free, chain)
+        greedy = native.llama_sampler_init_greedy()
+        if not greedy:
+            raise fail("llama.cpp cannot create a greedy sampler")
+        native.llama_sampler_chain_add(chain, greedy)  # from here on the chain frees it
+        configs = (native.llama_sampler_seq_config * 1)()
+        configs[0].seq_id = 0
+        configs[0].sampler = ctypes.cast(chain, ctypes.c_void_p)
+        params.samplers = configs
+        params.n_samplers = 1
+
+    def _open_batch(self) -> None:
+        native, size = self._native, self.options.n_batch
+        self._batch = native.llama_batch_init(size, 0, 1)
+        if not self._batch.token:
+            raise fail(f"llama.cpp cannot allocate a batch of {size} tokens")
+        self._stack.callback(native.llama_batch_free, self._batch)
+        # Fields that never change are written once: one sequence, id 0.
+        for i in range(size):
+            self._batch.n_seq_id[i] = 1
+            self._batch.seq_id[i][0] = 0
+        # Views make filling a batch two slice assignments instead of a loop of ctypes stores.
+        self._tokens = np.ctypeslib.as_array(self._batch.token, shape=(size,))
+        self._positions = np.ctypeslib.as_array(self._batch.pos, shape=(size,))
+        self._wanted = np.ctypeslib.as_array(self._batch.logits, shape=(size,))
+        self._counting = np.arange(size, dtype=np.int32)
+
+    def close(self) -> None:
+        """Free context, batch and sampler; calling it twice is harmless."""
+        self._stack.close()
+        self.handle = self.memory = self._state = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.close()
+
+    @property
+    def has_position_axes(self) -> bool:
+        """Whether a position has several axes (M-RoPE), which its memory cells then hold."""
+        kind = self._native.llama_model_rope_type(self._model.handle)
+        return kind in (self._native.LLAMA_ROPE_TYPE_MROPE, self._native.LLAMA_ROPE_TYPE_IMROPE)
+
+    # --- text -----------------------------------------------------------------------------------------------------
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        """The tokenizer's shape."""
+        return self._model.vocabulary
+
+    def tokenize(self, text: str, *, add_special: bool = True, parse_special: bool = False) -> tuple[int, ...]:
+        """Token ids of `text`."""
+        return self._model.tokenize(text, add_special=add_special, parse_special=parse_special)
+
+    def detokenize(self, tokens: Sequence[int]) -> str:
+        """Text of `tokens`, special tokens spelled out."""
+        return self._model.detokenize(tokens)
+
+    def token_text(self, token: int) -> str:
+        """The vocabulary's own spelling of one token."""
+        return self._model.token_text(token)
+
+    def is_end(self, token: int) -> bool:
+        """Whether the token ends a generation."""
+        return self._model.is_end(token)
+
+    # --- decoding -------------------------------------------------------------------------------------------------
+
+    def decode(self, tokens: Sequence[int], *, n_outputs: int = 1) -> None:
+        """Append `tokens` and wait for the device; outputs are kept for the last `n_outputs` tokens."""
+        width = len(tokens)
+        if self.options.checked and self.n_past + width > self.n_ctx:
+            raise CapacityError(
+                f"{self.n_past + width} positions do not fit into a context of {self.n_ctx}.",
+                hint="Give a shorter prompt, a smaller n_predict or a larger context.",
+            )
+        size = self.options.n_batch
+        for start in range(0, width, size):
+            part = tokens[start : start + size]
+            last = start + size >= width
+            self._decode_part(part, n_outputs=n_outputs if last else 0)
+        self.last_width = min(width, size)
+
+    def _decode_part(self, tokens: Sequence[int], *, n_outputs: int) -> None:
+        width = len(tokens)
+        if n_outputs > width:
+            raise EngineError(f"{n_outputs} output rows were asked of a batch of {width} tokens.")
+        self._tokens[:width] = tokens
+        np.add(self._counting[:width], self.n_past, out=self._positions[:width])
+        self._wanted[:width] = 0
+        if n_outputs:
+            self._wanted[width - n_outputs : width] = 1
+        self._submit(width, f"{width} tokens at position {self.n_past}")
+        self._first_row, self._n_outputs = width - n_outputs, n_outputs
+        self.n_past += width
+
+    def _submit(self, width: int, what: str) -> None:
+        """Run the filled batch and wait for the device."""
+        self._batch.n_tokens = width
+        code = self._native.llama_decode(self.handle, self._batch)
+        if code == 0:
+            self._native.llama_synchronize(self.handle)
+        elif self.options.checked:
+            raise fail(f"Decoding {what} failed: {_DECODE_FAILURES.get(code, 'llama.cpp failed')}", code)
+        else:
+            self.failed_native_calls += 1
+            LOG.drain()
+
+    def greedy(self) -> list[int]:
+        """The most likely next token after each output row of the last decode."""
+        if not self.options.device_sampling:
+            return [int(token) for token in self.logits().argmax(axis=1)]
+        read, handle = self._native.llama_get_sampled_token_ith, self.handle
+        tokens = [read(handle, row) for row in range(self._first_row, self._first_row + self._n_outputs)]
+        if min(tokens, default=0) >= 0:
+            if not self.options.checked and tokens:
+                self._stale_tokens = tokens
+            return tokens
+        if self.options.checked:
+            raise fail("llama.cpp has no sampled token for an output row")
+        # What the study's tool did: go on with whatever an earlier pass left behind.
+        self.failed_native_calls += 1
+        stale = self._stale_tokens or [0]
+        return [token if token >= 0 else stale[min(i, len(stale) - 1)] for i, token in enumerate(tokens)]
+
+    def logits(self) -> Logits:
+        """Logits of the output rows of the last decode, shape (n_outputs, n_vocab), as a copy."""
+        if self.options.device_sampling:
+            raise EngineError("This session samples on the device; open one with device_sampling=False for logits.")
+        n_vocab = self.vocabulary.n_tokens
+        rows = np.empty((self._n_outputs, n_vocab), dtype=np.float32)
+        for i in range(self._n_outputs):
+            pointer = self._native.llama_get_logits_ith(self.handle, self._first_row + i)
+            if not pointer:
+                raise fail(f"llama.cpp has no logits for output row {i}")
+            rows[i] = np.ctypeslib.as_array(pointer, shape=(n_vocab,))
+        return rows
+
+    # --- memory ---------------------------------------------------------------------------------------------------
+
+    def truncate(self, n_past: int) -> None:
+        """Forget every position >= `n_past`."""
+        if not self._native.llama_memory_seq_rm(self.memory, 0, n_past, -1):
+            if self.options.checked:
+                raise RollbackError(
+                    f"llama.cpp cannot cut {self._model.path.name} back from position {self.n_past} to {n_past}.",
+                    hint="Its memory is recurrent; `mlsd probe` shows which rollback strategies are exact for it.",
+                )
+            self.failed_native_calls += 1
+        self.n_past = n_past
+
+    def save_state(self) -> None:
+        """Remember the recurrent state on the device."""
+        flags = self._state_flags()
+        size = int(self._native.llama_state_seq_get_size_ext(self.handle, 0, flags))
+        if self._state is None or len(self._state) != size:
+            self._state = (ctypes.c_uint8 * size)()
+        written = self._native.llama_state_seq_get_data_ext(self.handle, self._state, size, 0, flags)
+        if written != size or size == 0:
+            raise fail(f"Saving the recurrent state wrote {written} of {size} bytes")
+
+    def load_state(self) -> None:
+        """Bring the recurrent state back."""
+        if self._state is None:
+            raise RollbackError("There is no saved state to load.", hint="Call save_state first.")
+        size, flags = len(self._state), self._state_flags()
+        read = self._native.llama_state_seq_set_data_ext(self.handle, self._state, size, 0, flags)
+        if read != size:
+            raise fail(f"Loading the recurrent state took {read} of {size} bytes")
+        self._native.llama_synchronize(self.handle)
+
+    def _state_flags(self) -> int:
+        native = self._native
+        return int(native.LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY | native.LLAMA_STATE_SEQ_FLAGS_ON_DEVICE)
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self._native.llama_memory_clear(self.memory, True)
+        self.n_past = self.last_width = 0
+        self._state = None

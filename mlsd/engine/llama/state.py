@@ -1,0 +1,346 @@
+"""A draft cut out of its target that works on the target's own memory: keys, values and states are copied each round.
+
+The published self-speculative methods let the draft read what the target computed for the text so far. A draft in a
+file of its own has its own memory; `StateLink` makes it a copy of the target's, block by block. It reads and writes the
+bytes in which llama.cpp keeps the memory of one sequence, whose layout is private: the release is pinned, every blob is
+parsed to its end, and `self_test` checks the meaning. All integers are little-endian:
+
+    u32 magic, i32 sequence
+    attention, unless only the state was asked for:
+        u32 streams (1), u32 cells; a cell: i32 position, u32 sequences (1), [3 x i32 axes], i32 sequence
+        u32 transposed values (0), u32 blocks; keys, then values: a block: i32 type, u64 row bytes, cells x row bytes
+    recurrent state, where the model has one:
+        u32 cells (1); i32 position, u32 sequences (0)
+        u32 transposed (0), u32 blocks of the model; then two tables (convolution, state), a recurrent block as above
+"""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+from collections.abc import Sequence
+from importlib import metadata
+
+import msgspec
+import numpy as np
+
+from mlsd.engine.llama.native import PINNED_VERSION, fail, library
+from mlsd.engine.llama.session import LlamaSession
+from mlsd.errors import EngineError
+from mlsd.records import Record
+
+_SPARE = 1  # the sequence through which new positions pass
+_STATE_ONLY = 1  # LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY
+_FLOATS = {0: "<f4", 1: "<f2"}  # ggml's numbers of F32 and F16
+_N_TEST_TOKENS = 8
+_ROUNDING_SHARE = 0.02
+
+
+class LinkPlan(Record, frozen=True, kw_only=True):
+    """Which of the target's blocks the draft consists of, counted among the blocks of their kind."""
+
+    target: BlobShape
+    draft: BlobShape
+    attention: tuple[int, ...]  # target's attention blocks in the draft, in order
+    state: tuple[int, ...]  # target's recurrent blocks in the draft, in order
+    shares_attention: bool = True  # False: the draft's attention says nothing and its memory stays empty
+    own_attention: bool = False  # nothing is cut out before the draft's first attention block
+    own_state: bool = False  # nor before its first recurrent block
+
+
+class StateLink:
+    """Copies a target's memory into a draft. Both sessions must have been opened with two sequences."""
+
+    def __init__(self, target: LlamaSession, draft: LlamaSession, plan: LinkPlan) -> None:
+        """Check the release.
+
+        Raises: BlobError when another one is installed.
+        """
+        version = metadata.version("llama-cpp-python")
+        if version != PINNED_VERSION:
+            raise BlobError(f"llama-cpp-python {version} may lay out its memory otherwise than {PINNED_VERSION}.")
+        self._native = library()
+        self._target, self._draft, self._plan = target, draft, plan
+        self._n_linked = 0  # positions of the draft that are the target's
+        self.n_bytes = 0  # written into the draft so far
+
+    def reset(self) -> None:
+        """Start a new text: the draft forgets everything."""
+        self._draft.clear()
+        self._n_linked = self.n_bytes = 0
+
+    def pull(self) -> None:
+        """Make the draft's memory the target's: its own speculative positions go, new positions come.
+
+        Raises: BlobError, NativeError.
+        """
+        plan, n_past = self._plan, self._target.n_past
+        state = self._read_state() if plan.state else None
+        if not plan.shares_attention:
+            self._remove(self._draft, 0, -1)
+            if state is not None:
+                self._write(write_blob(state, plan.draft.n_blocks, sequence=0, state_only=True), 0, _STATE_ONLY)
+        else:
+            self._drop_speculative(state)
+            blob = self._read_new(n_past)
+            if state is not None:
+                blob = _with_state(blob, state)
+            self._write(write_blob(blob, plan.draft.n_blocks, sequence=_SPARE), _SPARE, 0)
+            self._native.llama_memory_seq_cp(self._draft.memory, _SPARE, 0, self._n_linked, n_past)
+            self._remove(self._draft, _SPARE, -1)
+        self._draft.n_past = self._n_linked = n_past
+
+    def _read_state(self) -> Blob:
+        # Of sequence 0: it honours a rollback that is still pending, which a copy of the sequence would not.
+        blob = read_blob(self._read(self._target, 0, _STATE_ONLY), self._plan.target, state_only=True)
+        if blob.state_position != self._target.n_past - 1:
+            raise BlobError(f"The target's state stands at {blob.state_position}, not at {self._target.n_past - 1}.")
+        return blob.select((), self._plan.state)
+
+    def _drop_speculative(self, state: Blob | None) -> None:
+        """Cut the draft back to the linked positions; a recurrent state must first be said to stand there."""
+        if self._draft.n_past == self._n_linked:
+            return
+        if state is not None:
+            n_blocks, position = self._plan.draft.n_blocks, self._n_linked - 1
+            data = write_blob(state, n_blocks, sequence=0, state_position=position, state_only=True)
+            self._write(data, 0, _STATE_ONLY)
+        self._remove(self._draft, 0, self._n_linked)
+
+    def _read_new(self, n_past: int) -> Blob:
+        """The target's attention memory of the positions that the draft does not have yet."""
+        self._native.llama_memory_seq_cp(self._target.memory, 0, _SPARE, self._n_linked, n_past)
+        try:
+            blob = read_blob(self._read(self._target, _SPARE, 0), self._plan.target)
+        finally:
+            self._remove(self._target, _SPARE, -1)
+        if sorted(blob.positions) != list(range(self._n_linked, n_past)):
+            raise BlobError(f"The target gave {len(blob.positions)} positions, not {self._n_linked} to {n_past - 1}.")
+        return blob.select(self._plan.attention, self._plan.state)
+
+    # --- native ---------------------------------------------------------------------------------------------------
+
+    def _read(self, session: LlamaSession, sequence: int, flags: int) -> bytes:
+        native = self._native
+        size = int(native.llama_state_seq_get_size_ext(session.handle, sequence, flags))
+        buffer = (ctypes.c_uint8 * size)()
+        written = native.llama_state_seq_get_data_ext(session.handle, buffer, size, sequence, flags)
+        if written != size or size == 0:
+            raise fail(f"Reading the memory of a sequence gave {written} of {size} bytes")
+        return bytes(buffer)
+
+    def _write(self, data: bytes, sequence: int, flags: int) -> None:
+        buffer = (ctypes.c_uint8 * len(data)).from_buffer_copy(data)
+        read = self._native.llama_state_seq_set_data_ext(self._draft.handle, buffer, len(data), sequence, flags)
+        if read != len(data):
+            raise BlobError(f"llama.cpp took {read} of {len(data)} bytes of memory.")
+        self.n_bytes += len(data)
+
+    def _remove(self, session: LlamaSession, sequence: int, first: int) -> None:
+        if not self._native.llama_memory_seq_rm(session.memory, sequence, first, -1):
+            raise BlobError(f"llama.cpp cannot forget sequence {sequence} from position {first}.")
+
+    # --- self-test ------------------------------------------------------------------------------------------------
+
+    def self_test(self) -> None:
+        """Copy the memory of a few tokens in two steps and compare; both sessions are empty afterwards.
+
+        What was written must be read back unchanged; and of blocks before which nothing was cut out, whose memory so
+        depends on the tokens alone, it must be what the draft computes itself.
+
+        Raises: BlobError when it is not.
+        """
+        tokens = [token % self._target.vocabulary.n_tokens for token in range(11, 11 + 2 * _N_TEST_TOKENS)]
+        parts = (tokens[:_N_TEST_TOKENS], tokens[_N_TEST_TOKENS:])
+        self._target.clear()
+        self._draft.clear()
+        for part in parts:
+            self._draft.decode(part)
+        own = self._read_draft()
+        self.reset()
+        for part in parts:
+            self._target.decode(part)
+            self.pull()
+        linked, expected = self._read_draft(), self._expected(len(tokens))
+        if _rows(linked) != _rows(expected):
+            raise BlobError("The memory read back from the draft is not what was written.")
+        if not all(map(_close, self._own_rows(own), self._own_rows(linked))):
+            raise BlobError("A first block's memory is not what the draft computes for the same tokens.")
+        self._target.clear()
+        self.reset()
+
+    def _own_rows(self, blob: Blob) -> Sequence[bytes]:
+        keys_and_values = (*blob.keys[:1], *blob.values[:1]) if self._plan.own_attention else ()
+        return *keys_and_values, *(table[0] for table in blob.state_tables if self._plan.own_state)
+
+    def _read_draft(self) -> Blob:
+        only_state = not self._plan.shares_attention
+        return read_blob(
+            self._read(self._draft, 0, _STATE_ONLY if only_state else 0), self._plan.draft, state_only=only_state
+        )
+
+    def _expected(self, n_past: int) -> Blob:
+        n_linked, self._n_linked = self._n_linked, 0
+        try:
+            blob = self._read_new(n_past) if self._plan.shares_attention else Blob()
+        finally:
+            self._n_linked = n_linked
+        return _with_state(blob, self._read_state()) if self._plan.state else blob
+
+
+def _with_state(blob: Blob, state: Blob) -> Blob:
+    return Blob(
+        positions=blob.positions,
+        cells=blob.cells,
+        keys=blob.keys,
+        values=blob.values,
+        state_position=state.state_position,
+        state_tables=state.state_tables,
+    )
+
+
+def _rows(blob: Blob) -> tuple[object, ...]:
+    """What two blobs of the same text share whichever sequence they were written for."""
+    return blob.positions, blob.keys, blob.values, blob.state_position, blob.state_tables
+
+
+def _close(ours: bytes, theirs: bytes) -> bool:
+    """Whether two segments hold the same values but for rounding; types that are not floats must agree to the bit."""
+    kind = np.frombuffer(ours[:4], dtype="<i4")[0]
+    if ours[:12] != theirs[:12] or kind not in _FLOATS:
+        return ours == theirs
+    a, b = (np.frombuffer(data[12:], dtype=_FLOATS[kind]).astype(np.float64) for data in (ours, theirs))
+    return float(np.abs(a - b).mean()) <= _ROUNDING_SHARE * float(np.abs(a).mean())
+
+
+_MAGIC = 0xAF143CD8
+_AXES_BYTES = 12
+_STATE_TABLES = 2
+
+
+class BlobShape(Record, frozen=True, kw_only=True):
+    """What the model's memory consists of."""
+
+    n_attention: int  # blocks with keys and values
+    n_state: int  # blocks with a recurrent state
+    n_blocks: int  # all blocks
+    has_axes: bool = False  # positions have several axes (M-RoPE)
+
+
+class Blob(Record, frozen=True, kw_only=True):
+    """One sequence's memory. A segment is a block's type, row size and rows, as they lie in the bytes."""
+
+    positions: tuple[int, ...] = ()  # of the attention cells
+    cells: bytes = b""  # the attention cells as written
+    keys: tuple[bytes, ...] = ()  # a segment an attention block
+    values: tuple[bytes, ...] = ()
+    state_position: int | None = None
+    state_tables: tuple[tuple[bytes, ...], ...] = ()  # a segment a recurrent block
+
+    def select(self, attention: Sequence[int], state: Sequence[int]) -> Blob:
+        """Only these of the attention blocks and of the recurrent blocks (each counted among its own kind)."""
+        return msgspec.structs.replace(
+            self,
+            keys=tuple(self.keys[i] for i in attention),
+            values=tuple(self.values[i] for i in attention),
+            state_tables=tuple(tuple(table[i] for i in state) for table in self.state_tables),
+        )
+
+
+class BlobError(EngineError):
+    """The bytes are not laid out as this release of mlsd expects."""
+
+
+class _Reader:
+    def __init__(self, data: bytes) -> None:
+        self._data, self._at = data, 0
+
+    def take(self, size: int) -> bytes:
+        part = self._data[self._at : self._at + size]
+        if len(part) != size:
+            raise BlobError(f"The saved memory ends at byte {len(self._data)}, inside a field at {self._at}.")
+        self._at += size
+        return part
+
+    def number(self, code: str = "I") -> int:
+        value: int = struct.unpack("<" + code, self.take(struct.calcsize("<" + code)))[0]
+        return value
+
+    def expect(self, value: int, what: str) -> None:
+        found = self.number()
+        if found != value:
+            raise BlobError(f"The saved memory says {found} where its {what} should be {value}.")
+
+    def segment(self, n_rows: int) -> bytes:
+        start = self._at
+        self.number("i")
+        row_bytes = self.number("Q")
+        self.take(n_rows * row_bytes)
+        return self._data[start : self._at]
+
+    def end(self) -> None:
+        if self._at != len(self._data):
+            raise BlobError(f"The saved memory goes on for {len(self._data) - self._at} bytes behind its last block.")
+
+
+def read_blob(data: bytes, shape: BlobShape, *, state_only: bool = False) -> Blob:
+    """Take a saved sequence apart.
+
+    Raises: BlobError at the first field that is not as expected, or for bytes left over.
+    """
+    reader = _Reader(data)
+    reader.expect(_MAGIC, "magic number")
+    reader.number("i")
+    blob = Blob()
+    if shape.n_attention and not state_only:
+        blob = _read_attention(reader, shape)
+    if shape.n_state:
+        blob = _read_state(reader, shape, blob)
+    reader.end()
+    return blob
+
+
+def _read_attention(reader: _Reader, shape: BlobShape) -> Blob:
+    reader.expect(1, "number of streams")
+    n_cells = reader.number()
+    positions, cells = [], []
+    for _ in range(n_cells):
+        cell = reader.take(8 + (_AXES_BYTES if shape.has_axes else 0) + 4)
+        position, n_sequences = struct.unpack_from("<iI", cell)
+        if n_sequences != 1:
+            raise BlobError(f"A memory cell belongs to {n_sequences} sequences, not to one.")
+        positions.append(position)
+        cells.append(cell)
+    reader.expect(0, "transposition of values (flash attention off?)")
+    reader.expect(shape.n_attention, "number of attention blocks")
+    return Blob(
+        positions=tuple(positions),
+        cells=b"".join(cells),
+        keys=tuple(reader.segment(n_cells) for _ in range(shape.n_attention)),
+        values=tuple(reader.segment(n_cells) for _ in range(shape.n_attention)),
+    )
+
+
+def _read_state(reader: _Reader, shape: BlobShape, blob: Blob) -> Blob:
+    reader.expect(1, "number of states")
+    position = reader.number("i")
+    reader.expect(0, "number of sequences of the state")
+    reader.expect(0, "transposition of states")
+    reader.expect(shape.n_blocks, "number of blocks")
+    tables = tuple(tuple(reader.segment(1) for _ in range(shape.n_state)) for _ in range(_STATE_TABLES))
+    return msgspec.structs.replace(blob, state_position=position, state_tables=tables)
+
+
+def write_blob(
+    blob: Blob, n_blocks: int, *, sequence: int, state_position: int | None = None, state_only: bool = False
+) -> bytes:
+    """The bytes of `blob` for a model of `n_blocks` blocks; `state_position` moves the recurrent state there."""
+    parts = [struct.pack("<Ii", _MAGIC, sequence)]
+    if blob.keys and not state_only:
+        parts += [struct.pack("<II", 1, len(blob.positions)), blob.cells, struct.pack("<II", 0, len(blob.keys))]
+        parts += [*blob.keys, *blob.values]
+    if blob.state_position is not None:
+        position = blob.state_position if state_position is None else state_position
+        parts += [struct.pack("<IiIII", 1, position, 0, 0, n_blocks)]
+        parts += [segment for table in blob.state_tables for segment in table]
+    return b"".join(parts)

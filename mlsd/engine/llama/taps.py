@@ -1,0 +1,227 @@
+"""Seeing and overwriting values inside the network while a pass runs, through the scheduler's callback.
+
+Every tap makes the device wait, so a session with taps is an oracle for tests, for choosing blocks and for the shares
+of a pass, never a clock. Names of tensors are those of llama.cpp's graphs: ``l_out-N`` is what block N hands on.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from mlsd.engine.llama.native import ggml, library
+from mlsd.engine.llama.session import LlamaSession
+from mlsd.engine.session import SessionOptions
+from mlsd.errors import EngineError, UnsupportedError
+
+if TYPE_CHECKING:
+    from mlsd.engine.llama.model import LlamaModel
+
+_F32, _I32 = 0, 26  # ggml's numbers of the two types
+
+
+class Tap(Protocol):
+    """What wants to see some tensors of a pass."""
+
+    def wants(self, name: str) -> bool:
+        """Asked of every tensor of the graph in order, before it is computed; an unwanted one costs no waiting."""
+
+    def visit(self, name: str, value: TensorValue) -> None:
+        """A wanted tensor was computed and nothing behind it yet."""
+
+
+class _TensorHead(ctypes.Structure):
+    """The first fields of ``struct ggml_tensor`` (ggml.h): all that is needed to read one."""
+
+    _fields_ = (
+        ("type", ctypes.c_int),
+        ("buffer", ctypes.c_void_p),
+        ("ne", ctypes.c_int64 * 4),
+        ("nb", ctypes.c_size_t * 4),
+    )
+
+
+class TensorValue:
+    """One computed tensor on its device."""
+
+    def __init__(self, base: ctypes.CDLL, handle: int) -> None:
+        self._base, self._handle = base, handle
+
+    @property
+    def n_bytes(self) -> int:
+        """Its size."""
+        return int(self._base.ggml_nbytes(self._handle))
+
+    @property
+    def operation(self) -> str:
+        """What computes it, as ggml names it: ``MUL_MAT``, ``VIEW``, ..."""
+        name: bytes = self._base.ggml_op_desc(self._handle)
+        return name.decode()
+
+    def read(self) -> bytes:
+        """Its bytes."""
+        buffer = ctypes.create_string_buffer(self.n_bytes)
+        self._base.ggml_backend_tensor_get(self._handle, buffer, 0, len(buffer))
+        return buffer.raw
+
+    def rows(self) -> npt.NDArray[Any]:
+        """Its values, shape (ne1, ne0), a copy. Raises UnsupportedError for a type other than float32 and int32."""
+        head = _TensorHead.from_address(self._handle)
+        kinds: dict[int, Any] = {_F32: np.float32, _I32: np.int32}
+        if head.type not in kinds:
+            raise UnsupportedError(f"A tensor of ggml's type {head.type} cannot be read from the graph.")
+        # A view (the first k columns of a sort) keeps the row stride of what it views.
+        shape, strides = (head.ne[1], head.ne[0]), (head.nb[1], head.nb[0])
+        return np.ndarray(shape, dtype=kinds[head.type], buffer=bytearray(self.read()), strides=strides).copy()
+
+    def write(self, data: bytes) -> None:
+        """Overwrite it; `data` has its size."""
+        if len(data) != self.n_bytes:
+            raise EngineError(f"A tensor of {self.n_bytes} bytes cannot take {len(data)}.")
+        self._base.ggml_backend_tensor_set(self._handle, data, 0, len(data))
+
+
+class TapSwitch:
+    """The callback of one context: at most one tap is active, and what it raises waits until the pass is over."""
+
+    def __init__(self) -> None:
+        self._base = _functions()
+        self._tap: Tap | None = None
+        self._failure: BaseException | None = None
+        self.callback: Any = library().ggml_backend_sched_eval_callback(self._on_tensor)
+
+    def _on_tensor(self, tensor: int, ask: bool, _: Any) -> bool:
+        """First asked whether a tensor is wanted, then told that it is computed; False there would end the pass."""
+        tap = self._tap
+        if tap is None or self._failure is not None:
+            return not ask
+        try:
+            name = self._base.ggml_get_name(tensor).decode("utf-8", "replace")
+            if ask:
+                return tap.wants(name)
+            tap.visit(name, TensorValue(self._base, tensor))
+        except BaseException as error:  # noqa: BLE001 - it cannot cross native code; `raise_failure` raises it
+            self._failure = error
+        return not ask
+
+    def raise_failure(self) -> None:
+        """Raise what the tap raised in the last pass."""
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            raise failure
+
+    @contextmanager
+    def on(self, tap: Tap) -> Iterator[None]:
+        """Passes inside the block show their tensors to `tap`."""
+        self._tap, self._failure = tap, None
+        try:
+            yield
+        finally:
+            self._tap = None
+
+
+class TappedSession(LlamaSession):
+    """A session in which a tap can be active; without one it computes what any session computes."""
+
+    def __init__(self, model: LlamaModel, options: SessionOptions) -> None:
+        self._switch = TapSwitch()
+        super().__init__(model, options)
+
+    def _extend(self, params: Any) -> None:
+        params.cb_eval = self._switch.callback
+
+    @property
+    def n_embd(self) -> int:
+        """Width of a hidden row."""
+        return int(self._native.llama_model_n_embd(self._model.handle))
+
+    @contextmanager
+    def tapped(self, tap: Tap) -> Iterator[None]:
+        """Passes inside the block show their tensors to `tap`."""
+        with self._switch.on(tap):
+            yield
+
+    def decode(self, tokens: Sequence[int], *, n_outputs: int = 1) -> None:
+        """As `LlamaSession.decode`; raises what the tap raised."""
+        try:
+            super().decode(tokens, n_outputs=n_outputs)
+        finally:
+            self._switch.raise_failure()
+
+
+class ReadTap:
+    """Hands the values of every tensor whose name `wanted` accepts to `take(name, rows)`; see `TensorValue.rows`."""
+
+    def __init__(self, wanted: Callable[[str], bool], take: Callable[[str, npt.NDArray[Any]], None]) -> None:
+        self.wants, self._take = wanted, take
+
+    def visit(self, name: str, value: TensorValue) -> None:
+        """See `Tap`."""
+        self._take(name, value.rows())
+
+
+class SkipTap:
+    """Makes some blocks hand on what they were given, and some parts give zero: the network without them."""
+
+    def __init__(self, skipped: Sequence[int], silent: Sequence[str] = ()) -> None:
+        """`skipped` are block numbers, 0 not among them; `silent` are names of tensors.
+
+        Raises: EngineError for block 0, whose input has no name common to all architectures.
+        """
+        if 0 in skipped:
+            raise EngineError("Block 0 cannot be skipped in place.", hint="Keep it, or use the own or sync mode.")
+        self._skipped = {f"l_out-{layer}" for layer in skipped}
+        self._silent = frozenset(silent)
+        sources = {f"l_out-{layer - 1}" for layer in skipped}
+        self.names = frozenset(self._skipped | sources | self._silent)
+        self._carried = b""
+
+    def wants(self, name: str) -> bool:
+        """See `Tap`."""
+        return name in self.names
+
+    def visit(self, name: str, value: TensorValue) -> None:
+        """See `Tap`."""
+        if name in self._silent:
+            value.write(bytes(value.n_bytes))
+        elif name in self._skipped:
+            value.write(self._carried)
+        else:
+            self._carried = value.read()
+
+
+class CollectTap:
+    """Keeps the values of some tensors of one pass: rows of float32, shape (positions, width)."""
+
+    def __init__(self, names: Sequence[str], width: int) -> None:
+        self.names = frozenset(names)
+        self._width = width
+        self.values: dict[str, npt.NDArray[np.float32]] = {}
+
+    def wants(self, name: str) -> bool:
+        """See `Tap`."""
+        return name in self.names
+
+    def visit(self, name: str, value: TensorValue) -> None:
+        """See `Tap`. A name that also belongs to a tensor of another width is skipped."""
+        data = np.frombuffer(value.read(), dtype=np.float32)
+        if data.size % self._width == 0:
+            self.values[name] = data.reshape(-1, self._width)
+
+
+def _functions() -> ctypes.CDLL:
+    base = ggml("ggml-base")
+    for function in (base.ggml_get_name, base.ggml_op_desc):
+        function.restype = ctypes.c_char_p
+        function.argtypes = [ctypes.c_void_p]
+    base.ggml_nbytes.restype = ctypes.c_size_t
+    base.ggml_nbytes.argtypes = [ctypes.c_void_p]
+    for function in (base.ggml_backend_tensor_get, base.ggml_backend_tensor_set):
+        function.restype = None
+        function.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_size_t]
+    return base

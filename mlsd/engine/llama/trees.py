@@ -1,0 +1,186 @@
+"""A llama.cpp context whose verification batches may branch; attention memory only.
+
+Every sequence of the context holds the whole committed prefix, so a node of a tree can look back through whichever of
+its leaves is named first. Memory cells are shared between sequences: the prefix is stored once.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mlsd.engine.llama.native import fail
+from mlsd.engine.llama.session import LlamaSession
+from mlsd.engine.session import Logits, SessionOptions
+from mlsd.engine.tree import Layout, Tree, layout
+from mlsd.errors import EngineError, RollbackError, UnsupportedError
+
+if TYPE_CHECKING:
+    from mlsd.engine.llama.model import LlamaModel
+
+MAX_SEQUENCES = 256  # LLAMA_MAX_SEQ
+_ID_BYTES = 4
+
+
+class LlamaTreeSession(LlamaSession):
+    """See `session.TreeSession` for the contract. Logits are read on the host: device sampling takes single rows."""
+
+    def __init__(self, model: LlamaModel, options: SessionOptions) -> None:
+        if model.is_recurrent:
+            raise UnsupportedError(
+                f"{model.path.name} has recurrent memory, which cannot hold a tree.", hint="Draft single chains for it."
+            )
+        if options.n_sequences > MAX_SEQUENCES:
+            raise UnsupportedError(
+                f"A tree with {options.n_sequences} leaves needs as many sequences; llama.cpp has {MAX_SEQUENCES}.",
+                hint="Give a smaller gamma.",
+            )
+        super().__init__(model, options)
+        self._n_held = 1  # sequences 0 .. n_held - 1 hold the committed prefix
+        self._tree = Tree(tokens=(), parents=())
+        self._layout: Layout = layout(self._tree)
+        self._n_root = 0
+        self._n_levels = 0  # grown since the last `truncate`
+
+    def _open_batch(self) -> None:
+        size = self.options.n_batch
+        self._tokens = np.zeros(size, dtype=np.int32)
+        self._positions = np.zeros(size, dtype=np.int32)
+        self._wanted = np.zeros(size, dtype=np.int8)
+        self._counting = np.arange(size, dtype=np.int32)
+        self._n_ids = np.ones(size, dtype=np.int32)
+        # A node's sequences are neighbours, so each row's list of ids is a slice of this one array.
+        self._ids = np.arange(self.options.n_sequences, dtype=np.int32)
+        self._id_lists = np.full(size, self._ids.ctypes.data, dtype=np.uint64)
+        fields = {
+            "token": self._tokens,
+            "pos": self._positions,
+            "n_seq_id": self._n_ids,
+            "seq_id": self._id_lists,
+            "logits": self._wanted,
+        }
+        self._batch: Any = self._native.llama_batch()
+        for name, array in fields.items():
+            kind = type(getattr(self._batch, name))
+            setattr(self._batch, name, ctypes.cast(ctypes.c_void_p(array.ctypes.data), kind))
+
+    # --- decoding -------------------------------------------------------------------------------------------------
+
+    def decode(self, tokens: Sequence[int], *, n_outputs: int = 1) -> None:
+        """Append `tokens` to the prefix of every sequence."""
+        rows = min(len(tokens), self.options.n_batch)
+        self._n_ids[:rows] = self._n_held
+        self._id_lists[:rows] = self._ids.ctypes.data
+        super().decode(tokens, n_outputs=n_outputs)
+
+    def decode_tree(self, root: int, tree: Tree) -> None:
+        """Decode `root` and the nodes after it in one pass; a chosen path stays with `keep_path`."""
+        plan = layout(tree)
+        width = 1 + len(tree.tokens)
+        if plan.n_leaves > self.options.n_sequences or width > self.options.n_batch:
+            raise EngineError(
+                f"A tree of {width} rows and {plan.n_leaves} leaves does not fit into a context of "
+                f"{self.options.n_sequences} sequences and batches of {self.options.n_batch}."
+            )
+        self._spread()
+        self._tree, self._layout, self._n_root = tree, plan, self.n_past
+        self._tokens[0], self._tokens[1:width] = root, tree.tokens
+        self._positions[0] = self.n_past
+        np.add(plan.depths, self.n_past, out=self._positions[1:width], casting="unsafe")
+        first, end = np.array(plan.first_leaf, dtype=np.int64), np.array(plan.end_leaf, dtype=np.int64)
+        self._n_ids[0], self._n_ids[1:width] = self.options.n_sequences, end - first
+        base = self._ids.ctypes.data
+        self._id_lists[0], self._id_lists[1:width] = base, base + _ID_BYTES * first
+        self._wanted[:width] = 1
+        riders = range(tree.n_candidates, len(tree.tokens))
+        for node in riders:  # of riders only the ends of their chains say something new
+            self._wanted[1 + node] = node not in tree.parents
+        self._submit(width, f"a tree of {width} rows at position {self.n_past}")
+        self._first_row, self._n_outputs = 0, width
+        self.n_past += 1 + max(plan.depths, default=0)
+        self.last_width = width
+
+    def row(self, node: int) -> Logits:
+        """Logits after a node of the last tree; shape (n_vocab,), valid until the next decode."""
+        pointer = self._native.llama_get_logits_ith(self.handle, 1 + node)
+        if not pointer:
+            raise fail(f"llama.cpp has no logits for node {node}")
+        return np.ctypeslib.as_array(pointer, shape=(self.vocabulary.n_tokens,))
+
+    def grow(self, tokens: Sequence[int], parents: Sequence[int]) -> Logits:
+        """Decode one more level of a tree below the prefix, for a draft that grows one level at a time.
+
+        Token i continues node `parents[i]` of the level before (ROOT on the first level). Returns the logits after
+        each, shape (len(tokens), n_vocab). `truncate(n_past)` forgets all levels; a new tree starts from the prefix.
+        """
+        width, half = len(tokens), self.options.n_sequences // 2
+        if width > half:
+            raise EngineError(f"A level of {width} nodes needs {2 * width} sequences, there are {2 * half}.")
+        self._spread()
+        base, depth = self.n_past, self._n_levels
+        # Levels take turns with the two halves of the sequences, so that parents are still there to copy from.
+        first, before = (0, half) if depth % 2 == 0 else (half, 0)
+        for i, parent in enumerate(parents if depth else ()):
+            self._cut(first + i, base, -1)
+            self._native.llama_memory_seq_cp(self.memory, before + parent, first + i, base, base + depth)
+        self._tokens[:width] = tokens
+        self._positions[:width] = base + depth
+        self._n_ids[:width] = 1
+        self._id_lists[:width] = self._ids.ctypes.data + _ID_BYTES * np.arange(first, first + width)
+        self._wanted[:width] = 1
+        self._submit(width, f"a level of {width} nodes at position {base + depth}")
+        self._first_row, self._n_outputs, self._n_levels = 0, width, depth + 1
+        return self.logits()
+
+    def _spread(self) -> None:
+        """Let every sequence hold the prefix; done once a generation, later rows carry all ids themselves."""
+        for sequence in range(self._n_held, self.options.n_sequences):
+            self._native.llama_memory_seq_cp(self.memory, 0, sequence, 0, self.n_past)
+        self._n_held = self.options.n_sequences
+
+    # --- memory ---------------------------------------------------------------------------------------------------
+
+    def keep_path(self, path: Sequence[int]) -> int:
+        """Keep the root and the nodes of `path`, forget the other nodes; returns the rows decoded again."""
+        n_first = self._n_root + 1
+        if self.options.tree == "redecode":
+            self._cut(-1, n_first, -1)
+            self.n_past = n_first
+            if path:
+                self.decode([self._tree.tokens[i] for i in path], n_outputs=0)
+            return len(path)
+        n_end = n_first + len(path)
+        self._cut(-1, n_end, -1)
+        if path:
+            self._share(path[-1], n_first, n_end)
+        self.n_past = n_end
+        return 0
+
+    def _share(self, node: int, n_first: int, n_end: int) -> None:
+        """Give the cells on the path to `node` to every sequence that is not below it."""
+        winner, end = self._layout.first_leaf[node], self._layout.end_leaf[node]
+        for sequence in range(self.options.n_sequences):
+            if winner <= sequence < end:
+                continue
+            if sequence < self._layout.n_leaves:
+                self._cut(sequence, n_first, n_end)
+            self._native.llama_memory_seq_cp(self.memory, winner, sequence, n_first, n_end)
+
+    def truncate(self, n_past: int) -> None:
+        """Forget every position >= `n_past` in all sequences."""
+        self._cut(-1, n_past, -1)
+        self.n_past = n_past
+        self._n_levels = 0
+
+    def _cut(self, sequence: int, first: int, end: int) -> None:
+        if not self._native.llama_memory_seq_rm(self.memory, sequence, first, end):
+            raise RollbackError(f"llama.cpp cannot forget positions {first} to {end} of sequence {sequence}.")
+
+    def clear(self) -> None:
+        """Forget everything."""
+        super().clear()
+        self._n_held, self._n_levels = 1, 0
+        self._tree = Tree(tokens=(), parents=())

@@ -1,0 +1,1 @@
+"""Drafts cut out of a target's own file."""

@@ -1,0 +1,182 @@
+"""Which blocks and parts of a model make a draft: the choices users and papers name, turned into an edit of the file.
+
+Everything here is decided from the file's header, so a choice that cannot be is refused before any weight is read.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Literal
+
+from mlsd.errors import InputError, ModelFileError
+from mlsd.gguf_tools.read import trunk_layers
+from mlsd.gguf_tools.source import Source
+from mlsd.gguf_tools.surgery.edit import (
+    RENUMBERABLE,
+    Edit,
+    attention_only,
+    keep_layers,
+    recurrent_layers,
+    recurrent_only,
+)
+from mlsd.units import as_ranges
+
+# Parts of a hybrid to draft with. recurrent: attention adds nothing; recurrent-blocks: blocks with attention are left
+# out; attention: the recurrent mixers of parallel blocks add nothing.
+Component = Literal["recurrent", "recurrent-blocks", "attention"]
+_INTERLEAVED = ("qwen35", "qwen35moe")  # a block has attention or a recurrent mixer
+
+
+def read_layers(text: str) -> tuple[int, ...]:
+    """Block numbers as a user writes them: ``3,5,8-11``; ``+`` separates as well as a comma.
+
+    Raises: InputError for anything else.
+    """
+    layers: set[int] = set()
+    for part in filter(None, re.split(r"[,+\s]", text)):
+        match = re.fullmatch(r"(\d+)(?:-(\d+))?", part)
+        if match is None:
+            raise InputError(f"{part!r} in {text!r} is no block number or range.", hint="Write them like 3,5,8-11.")
+        first, last = int(match[1]), int(match[2] or match[1])
+        if last < first:
+            raise InputError(f"The range {part} in {text!r} runs backwards.", hint=f"Write it {last}-{first}.")
+        if last > 100_000:
+            raise InputError(f"No model has a block {last}.", hint="Write block numbers like 3,5,8-11.")
+        layers.update(range(first, last + 1))
+    if not layers:
+        raise InputError(f"{text!r} names no block.", hint="Write block numbers like 3,5,8-11.")
+    return tuple(sorted(layers))
+
+
+def write_layers(layers: Sequence[int]) -> str:
+    """The shortest text that `read_layers` reads as `layers`: ``0-9,20``."""
+    return as_ranges(layers)
+
+
+def uniform_skip(n_layers: int, fraction: float) -> tuple[int, ...]:
+    """`fraction` of the blocks, spread evenly between the first and the last, which stay.
+
+    The papers that draft by skipping layers keep both ends (Draft & Verify, arXiv 2309.08168; LayerSkip, arXiv
+    2404.16710). At most n_layers - 2 blocks are skipped.
+    """
+    n_skip = min(round(fraction * n_layers), max(0, n_layers - 2))
+    if n_skip < 1:
+        return ()
+    step = (n_layers - 2) / n_skip
+    return tuple(1 + int((i + 0.5) * step) for i in range(n_skip))
+
+
+def choose_layers(
+    n_layers: int,
+    *,
+    keep: Sequence[int] | None = None,
+    skip: Sequence[int] | None = None,
+    exit_after: int | None = None,
+    fraction: float | None = None,
+) -> tuple[int, ...]:
+    """The blocks that stay, from at most one of: those to keep, those to skip, how many first ones, the share to skip.
+
+    Raises: InputError for a block the model does not have, or when none would stay.
+    """
+    choices = {"keep": keep, "skip": skip, "exit": exit_after, "fraction": fraction}
+    given = [name for name, value in choices.items() if value is not None]
+    if len(given) > 1:
+        raise InputError(f"{' and '.join(given)} exclude each other.", hint="Give one of them.")
+    for layer in (*(keep or ()), *(skip or ())):
+        if not 0 <= layer < n_layers:
+            raise InputError(f"There is no block {layer}: the model has blocks 0 to {n_layers - 1}.")
+    if keep is not None:
+        kept = sorted(set(keep))
+    elif skip is not None:
+        kept = [layer for layer in range(n_layers) if layer not in set(skip)]
+    elif exit_after is not None:
+        if not 1 <= exit_after <= n_layers:
+            raise InputError(f"An exit after block {exit_after} is not possible: the model has {n_layers} blocks.")
+        kept = list(range(exit_after))
+    elif fraction is not None:
+        if not 0 < fraction < 1:
+            raise InputError(f"A share of {fraction} of the blocks cannot be skipped.", hint="Give one like 0.33.")
+        skipped = uniform_skip(n_layers, fraction)
+        kept = [layer for layer in range(n_layers) if layer not in skipped]
+    else:
+        kept = list(range(n_layers))
+    if not kept:
+        raise InputError("No block would stay.", hint="Skip fewer.")
+    return tuple(kept)
+
+
+def plan_cut(source: Source, layers: Sequence[int], component: Component | None = None) -> Edit:
+    """The draft with the trunk blocks `layers`, and of them only the part `component`.
+
+    Raises: InputError or ModelFileError for what the architecture cannot be cut into.
+    """
+    if source.architecture not in RENUMBERABLE:
+        raise ModelFileError(
+            f"{source.path.name} is a {source.architecture or 'nameless'} model, whose blocks may depend on their own "
+            "number: a window, a rotation or a scale would change silently.",
+            hint=f"Architectures that can be cut: {', '.join(RENUMBERABLE)}.",
+        )
+    layers = tuple(layers)
+    if component == "attention":
+        return attention_only(source, keep=layers)
+    if component is not None:
+        variant: Literal["mixer", "block"] = "mixer" if component == "recurrent" else "block"
+        return recurrent_only(source, variant=variant, keep=layers)
+    edit = keep_layers(source, layers)
+    if source.architecture in _INTERLEAVED and all(recurrent_layers(source)[layer] for layer in layers):
+        raise InputError(
+            f"None of the kept blocks of {source.path.name} has attention; llama.cpp ends the process on such a file.",
+            hint="Keep one block with attention; --component recurrent-blocks keeps one and silences it.",
+        )
+    return edit
+
+
+def refuse_unloadable(source: Source) -> None:
+    """Refuse a file on which llama.cpp is known to end the process.
+
+    Raises: ModelFileError for a hybrid none of whose blocks has attention.
+    """
+    if source.architecture in _INTERLEAVED and trunk_layers(source) and all(recurrent_layers(source)):
+        raise ModelFileError(
+            f"{source.path.name} has no block with attention; llama.cpp ends the process on such a file.",
+            hint="Cut it anew with one block that has; `mlsd draft-from --component recurrent-blocks` does.",
+        )
+
+
+def shallow_layers(source: Source, depth: int) -> tuple[int, ...]:
+    """The first `depth` trunk blocks; of a hybrid the last one gives way to a block of the kind that none of them is.
+
+    Raises: InputError for one block of a hybrid that has blocks of both kinds, which llama.cpp cannot run.
+    """
+    layers = list(range(depth))
+    if source.architecture in _INTERLEAVED:
+        recurrent = recurrent_layers(source)
+        kinds = set(recurrent)
+        if depth < len(kinds):
+            raise one_layer_of_hybrid(source.path.name)
+        for missing in kinds - {recurrent[layer] for layer in layers}:
+            layers[-1] = recurrent.index(missing)
+    return tuple(layers)
+
+
+def one_layer_of_hybrid(name: str) -> InputError:
+    """The refusal of a cut that leaves one kind of a hybrid's blocks."""
+    return InputError(f"llama.cpp cannot run one layer of {name}, a hybrid.", hint="Give 2 layers or more.")
+
+
+def attention_layers(source: Source) -> tuple[int, ...]:
+    """Trunk blocks with attention memory."""
+    n_layers = len(recurrent_layers(source))
+    if source.architecture in _INTERLEAVED:
+        return tuple(i for i, recurrent in enumerate(recurrent_layers(source)) if not recurrent)
+    return tuple(range(n_layers))
+
+
+def state_layers(source: Source) -> tuple[int, ...]:
+    """Trunk blocks with a recurrent state."""
+    if source.architecture == "falcon-h1":
+        return tuple(range(len(recurrent_layers(source))))
+    if source.architecture in _INTERLEAVED:
+        return tuple(i for i, recurrent in enumerate(recurrent_layers(source)) if recurrent)
+    return ()

@@ -1,0 +1,1 @@
+"""Models written here: random, synthetic of any size, perturbed."""

@@ -1,0 +1,62 @@
+"""Which type each tensor of a synthetic model is stored in: one type, one of llama.cpp's mixtures, or a file's own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import gguf
+
+from mlsd.errors import InputError
+from mlsd.gguf_tools.shape import TensorSpec
+from mlsd.gguf_tools.storage import QUANTIZED_KINDS, Stored, stored
+from mlsd.gguf_tools.synthetic.blocks import SYNTHETIC_TYPES
+from mlsd.gguf_tools.weigh import block_of
+
+_Type = gguf.GGMLQuantizationType
+
+SAME = "same"  # the types of the file that gives the shape
+MIXTURES = {"Q4_K_M": _Type.Q4_K, "Q5_K_M": _Type.Q5_K}
+# Rows that a K-type's blocks of 256 do not divide: what llama.cpp's quantizer takes instead.
+_FALLBACK = {_Type.Q4_K: _Type.Q5_0, _Type.Q5_K: _Type.Q5_1, _Type.Q6_K: _Type.Q8_0}
+_MORE_BITS_PARTS = ("attn_v", "attn_qkv", "ffn_down", "ffn_down_exps", "ffn_down_shexp")
+
+
+def quantized(specs: Sequence[TensorSpec], quant: str, *, n_layers: int) -> list[Stored]:
+    """The tensors as `quant` stores them; norms, routers and other small tensors stay F32.
+
+    Raises: InputError for an unknown quant, or one whose blocks do not divide a row.
+    """
+    name = quant.upper()
+    if name in MIXTURES:
+        tied = all(spec.kind != "head" for spec in specs)
+        return [_mixed(spec, MIXTURES[name], n_layers, tied=tied) for spec in specs]
+    if name not in SYNTHETIC_TYPES:
+        raise InputError(
+            f"mlsd cannot make random weights of type {quant}.",
+            hint=f"The choices are {', '.join((*SYNTHETIC_TYPES, *MIXTURES))}, and {SAME} for a GGUF's own types.",
+        )
+    return [stored(spec, _Type[name]) for spec in specs]
+
+
+def _mixed(spec: TensorSpec, base: gguf.GGMLQuantizationType, n_layers: int, *, tied: bool) -> Stored:
+    """llama.cpp's ``_K_M`` rule (llama_tensor_get_type in src/llama-quant.cpp).
+
+    The head, and half of the blocks' value and down projections, are Q6_K; the rest has the base type.
+    """
+    kind = base
+    if spec.kind == "head" or (tied and spec.kind == "embedding"):
+        kind = _Type.Q6_K
+    else:
+        block = block_of(spec.name)
+        if block is not None and spec.part in _MORE_BITS_PARTS and more_bits(block, n_layers):
+            kind = _Type.Q6_K
+    block_size, _ = gguf.GGML_QUANT_SIZES[kind]
+    if spec.kind in QUANTIZED_KINDS and spec.dims[0] % block_size:
+        kind = _FALLBACK[kind]
+    return stored(spec, kind)
+
+
+def more_bits(layer: int, n_layers: int) -> bool:
+    """The first and last eighth of the blocks, and every third between them (use_more_bits in llama-quant.cpp)."""
+    eighth = n_layers // 8
+    return layer < eighth or layer >= 7 * n_layers // 8 or (layer - eighth) % 3 == 2

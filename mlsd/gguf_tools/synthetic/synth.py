@@ -1,0 +1,266 @@
+"""Synthetic models of any size: exact shapes, random quantized blocks, constant memory, the speed of the disk.
+
+How fast a dense model runs does not depend on its values, so such a file measures a machine as the real one would. What
+its router chooses does depend on them: see `router.py`.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import gguf
+import msgspec
+import numpy as np
+
+from mlsd.errors import InputError
+from mlsd.gguf_tools.metadata import SYNTHETIC, add_metadata
+from mlsd.gguf_tools.read import source_weight
+from mlsd.gguf_tools.shape import Shape, TensorSpec, tensors
+from mlsd.gguf_tools.source import Bytes, Source
+from mlsd.gguf_tools.storage import QUANTIZED_KINDS, Stored
+from mlsd.gguf_tools.stream import Progress, new_gguf
+from mlsd.gguf_tools.surgery import edit as surgery
+from mlsd.gguf_tools.surgery.cut import one_layer_of_hybrid, shallow_layers
+from mlsd.gguf_tools.synthetic.blocks import Pool
+from mlsd.gguf_tools.synthetic.quantization import SAME, quantized
+from mlsd.gguf_tools.synthetic.router import EMBEDDING_STD, SharedChannel
+from mlsd.gguf_tools.synthetic.template import spec_of
+from mlsd.gguf_tools.vocabulary import add_vocabulary
+from mlsd.gguf_tools.weigh import ModelWeight, weigh
+from mlsd.gguf_tools.weights import Floats, generator, random_weights, spread
+from mlsd.records import Record
+from mlsd.units import format_bytes
+
+_OWN_KEYS = "mlsd."
+_HEADER_ROOM = 32 << 20  # metadata and padding of the largest vocabularies
+
+
+class Part(Record, frozen=True, kw_only=True):
+    """One tensor to write."""
+
+    spec: TensorSpec
+    stored: Stored
+    origin: Stored | None = None  # the tensor of the file that gives the shape
+
+
+class SynthPlan(Record, frozen=True, kw_only=True):
+    """What a synthetic model will be, before a byte is written."""
+
+    name: str
+    architecture: str
+    quant: str
+    n_layers: int
+    n_layers_full: int  # of the whole shape; more than `n_layers` when the depth is cut
+    parts: tuple[Part, ...]
+    weight: ModelWeight
+
+    @property
+    def tensor_types(self) -> dict[str, int]:
+        """Quantization type -> number of tensors."""
+        return dict(Counter(part.stored.type.name for part in self.parts).most_common())
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A plan and what is needed to carry it out."""
+
+    plan: SynthPlan
+    describe: Callable[[gguf.GGUFWriter], None]  # adds the metadata
+    source: Source | None = None  # the file that small tensors are copied from
+
+
+def from_shape(shape: Shape, *, quant: str = "Q8_0", n_layers: int | None = None) -> Recipe:
+    """A model of a known shape, with a byte-level tokenizer of the shape's vocabulary size.
+
+    Raises: InputError for an unknown quant, one that does not divide the rows, or more layers than the shape has.
+    """
+    depth = _depth(n_layers, shape.n_layers, shape.name)
+    if shape.full_attention_interval > 1 and depth == 1 < shape.n_layers:
+        raise one_layer_of_hybrid(shape.name)
+    # It needs a block of either kind, so a very shallow cut ends in one that has attention.
+    cut = msgspec.structs.replace(
+        shape, n_layers=depth, full_attention_interval=min(shape.full_attention_interval, depth)
+    )
+    specs = list(tensors(cut))
+    stored = quantized(specs, quant, n_layers=cut.n_layers)
+    weight = weigh(stored, n_trunk=cut.n_layers, n_experts=cut.n_experts, n_experts_used=cut.n_experts_used)
+
+    def describe(writer: gguf.GGUFWriter) -> None:
+        add_metadata(writer, cut, name=f"{shape.name}, random weights", origin={"shape": shape.name})
+        add_vocabulary(writer, cut.n_vocab)
+
+    parts = tuple(Part(spec=spec, stored=tensor) for spec, tensor in zip(specs, stored, strict=True))
+    plan = SynthPlan(
+        name=shape.name,
+        architecture=shape.architecture,
+        quant=quant,
+        n_layers=cut.n_layers,
+        n_layers_full=shape.n_layers,
+        parts=parts,
+        weight=weight,
+    )
+    return Recipe(plan=plan, describe=describe)
+
+
+def from_gguf(source: Source, *, quant: str = SAME, n_layers: int | None = None) -> Recipe:
+    """A model with the tensors, tokenizer and metadata of an existing GGUF, of any architecture.
+
+    Matrices become random; norms and other small tensors are copied, so the network stays in its usual range. Of a
+    hybrid a shallow cut keeps both kinds of blocks.
+
+    Raises: InputError as `from_shape`; ModelFileError when the depth of this architecture cannot be cut.
+    """
+    source.require_whole()
+    full = int(source.own("block_count", 0)) - int(source.own("nextn_predict_layers", 0))
+    depth = _depth(n_layers, full, source.path.name)
+    everything = surgery.Edit(
+        pieces=tuple(surgery.Piece(tensor=t, source=t.name) for t in source.tensors), label="random weights"
+    )
+    edit = everything if depth == full else surgery.keep_layers(source, shallow_layers(source, depth))
+    own = frozenset(key for key in source.keys() if key.startswith(_OWN_KEYS))  # noqa: SIM118  # no mapping
+    edit = msgspec.structs.replace(edit, removed=edit.removed | own, label="random weights")
+    kept = [piece.tensor for piece in edit.pieces]
+    in_source = {tensor.name: tensor for tensor in source.tensors}
+    origins = [in_source[piece.source] for piece in edit.pieces if piece.source is not None]
+    specs = [spec_of(tensor.name, tensor.dims) for tensor in kept]
+    types = kept if quant == SAME else quantized(specs, quant, n_layers=depth)
+    parts = tuple(
+        # Small tensors keep their type as well as their values.
+        Part(spec=spec, stored=new if _is_random(spec) else old, origin=origin)
+        for spec, new, old, origin in zip(specs, types, kept, origins, strict=True)
+    )
+    whole = source_weight(source)
+    weight = weigh(
+        (part.stored for part in parts), n_trunk=depth, n_experts=whole.n_experts, n_experts_used=whole.n_experts_used
+    )
+    write = surgery.describe(source, edit)
+
+    def describe(writer: gguf.GGUFWriter) -> None:
+        write(writer)
+        writer.add_bool(SYNTHETIC, True)
+        writer.add_string("mlsd.shape", source.path.name)
+
+    plan = SynthPlan(
+        name=source.path.stem,
+        architecture=source.architecture,
+        quant=quant,
+        n_layers=depth,
+        n_layers_full=full,
+        parts=parts,
+        weight=weight,
+    )
+    return Recipe(plan=plan, describe=describe, source=source)
+
+
+def write_synthetic(
+    path: Path,
+    recipe: Recipe,
+    *,
+    seed: int = 0,
+    router_correlation: float | None = None,
+    progress: Progress | None = None,
+) -> None:
+    """Write the planned model; memory stays constant, and the same seed gives the same bytes.
+
+    Raises: InputError, before the first byte, when the disk is too small, a type cannot be made or the correlation is
+    asked of a model without a router.
+    """
+    plan, source = recipe.plan, recipe.source
+    if source is not None and path.exists() and path.samefile(source.path):
+        raise InputError(f"{path} gives the shape and cannot be written over.", hint="Give another output file.")
+    _check_space(path, plan)
+    tensors = [part.stored for part in plan.parts]
+    pools = _Pools(seed, plan.parts, router_correlation)
+
+    def write_metadata(writer: gguf.GGUFWriter) -> None:
+        recipe.describe(writer)
+        writer.add_uint32("mlsd.seed", seed)
+        if router_correlation is not None:
+            writer.add_float32("mlsd.router_correlation", router_correlation)
+
+    with new_gguf(path, plan.architecture, tensors, write_metadata, progress=progress) as stream:
+        for part in plan.parts:
+            data = pools.pieces(part)
+            if data is None and source is not None:
+                data = source.pieces(part.origin or part.stored)
+            stream.write(data if data is not None else _packed(random_weights(part.spec, seed), part.stored))
+
+
+class _Pools:
+    """The random data of every tensor of one plan."""
+
+    def __init__(self, seed: int, parts: Sequence[Part], correlation: float | None) -> None:
+        """Try every type before anything is written."""
+        self._seed = seed
+        self._pools: dict[tuple[gguf.GGMLQuantizationType, float], Pool] = {}
+        self._shared: SharedChannel | None = None
+        if correlation is not None:
+            if not any(part.spec.kind == "router" for part in parts):
+                raise InputError("A router correlation needs a mixture of experts.", hint="Leave the option out.")
+            table = next(part for part in parts if part.spec.kind == "embedding")
+            self._shared = SharedChannel(correlation, self._pool(table.stored.type, EMBEDDING_STD))
+        # A table that is also the head is scaled as a head, so that logits are not too far apart.
+        tied = all(part.spec.kind != "head" for part in parts)
+        self._head = next((part.spec for part in parts if tied and part.spec.kind == "embedding"), None)
+        for part in parts:
+            if _is_random(part.spec):
+                self._pool(part.stored.type, self._std(part.spec))
+
+    def _std(self, spec: TensorSpec) -> float:
+        return spread(msgspec.structs.replace(spec, name="output.weight", kind="head") if spec == self._head else spec)
+
+    def _pool(self, kind: gguf.GGMLQuantizationType, std: float) -> Pool:
+        if (kind, std) not in self._pools:
+            self._pools[kind, std] = Pool(kind, std, self._seed)
+        return self._pools[kind, std]
+
+    def pieces(self, part: Part) -> Iterator[Bytes] | None:
+        """The data of one tensor; None for a small one that the correlation does not touch."""
+        spec, rng = part.spec, generator(self._seed, part.spec.name)
+        if self._shared is not None:
+            if spec.kind == "embedding":
+                return self._shared.embedding(part.stored, rng)
+            if spec.kind == "router":
+                return _packed(self._shared.router(spec, rng), part.stored)
+            if "_norm" in spec.name:
+                # A norm's weights would scale the shared channel differently in every block.
+                return _packed(np.ones(spec.dims[::-1], dtype=np.float32), part.stored)
+        if _is_random(spec):
+            return self._pool(part.stored.type, self._std(spec)).pieces(part.stored.n_bytes, rng)
+        return None
+
+
+def _packed(weights: Floats, tensor: Stored) -> Iterator[Bytes]:
+    """Small weights as the tensor stores them."""
+    yield np.ascontiguousarray(gguf.quants.quantize(weights, tensor.type)).view(np.uint8)
+
+
+def _is_random(spec: TensorSpec) -> bool:
+    """Whether the tensor is one of the large matrices."""
+    return spec.kind in QUANTIZED_KINDS
+
+
+def _depth(wanted: int | None, full: int, name: str) -> int:
+    if wanted is None:
+        return full
+    if not 1 <= wanted <= full:
+        raise InputError(f"{name} has {full} layers, so it cannot have {wanted}.", hint=f"Give 1 to {full}.")
+    return wanted
+
+
+def _check_space(path: Path, plan: SynthPlan) -> None:
+    """Refuse to fill the disk. Raises: InputError."""
+    folder = path.parent
+    while not folder.exists():
+        folder = folder.parent
+    free = shutil.disk_usage(folder).free
+    needed = sum(part.stored.n_bytes for part in plan.parts) + _HEADER_ROOM
+    if needed > free:
+        raise InputError(
+            f"{plan.name} as {plan.quant} needs {format_bytes(needed)}, and {folder} has {format_bytes(free)} free.",
+            hint="Choose a smaller quant, --layers for a part of the depth, or another disk.",
+        )

@@ -1,0 +1,79 @@
+"""The set of tiny models: every architecture, perturbed copies of it as drafts, and an unrelated model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from mlsd.errors import InputError
+from mlsd.gguf_tools.shape import Shape
+from mlsd.gguf_tools.shapes import ARTEFACT_TARGET, TINY, TINY_ATTENTION, TINY_MTP
+from mlsd.gguf_tools.stream import Progress
+from mlsd.gguf_tools.synthetic.perturb import perturb
+from mlsd.gguf_tools.synthetic.write import write_random
+from mlsd.records import Record
+from mlsd.userdir import digest
+
+# Suffix of a perturbed copy -> how far its weights are from the original's, as a fraction of each weight.
+NOISES = {"-noise003": 0.003, "-noise01": 0.01}
+OTHER = "-other"
+_ALONE = {shape.name: shape for shape in (TINY_MTP, ARTEFACT_TARGET)}
+_SHAPES = {**TINY, **TINY_ATTENTION, **_ALONE}
+
+
+class TinyFile(Record, frozen=True, kw_only=True):
+    """One file of the set."""
+
+    name: str  # the file's name without .gguf
+    path: str
+    n_bytes: int
+    sha256: str
+    shape: str
+    seed: int
+    noise: float  # 0 for a model, else the fraction by which its weights differ from the model of the same seed
+    n_parameters: int
+
+
+def write_tiny_set(
+    folder: Path,
+    *,
+    names: Iterable[str] = tuple(TINY),
+    seed: int = 0,
+    precision: str = "Q8_0",
+    progress: Progress | None = None,
+) -> Iterator[TinyFile]:
+    """Write each named shape with its perturbed copies and an unrelated model, yielding each file when it is there.
+
+    The artefact's target and the model with a prediction block are written alone: the one is drafted for by any
+    unrelated tiny model, the other drafts for itself.
+
+    Raises: InputError for an unknown name or a folder that cannot be written.
+    """
+    for name in names:
+        if name not in _SHAPES:
+            raise InputError(f"There is no tiny model {name!r}.", hint=f"The choices are {', '.join(_SHAPES)}.")
+        shape, base = _SHAPES[name], folder / f"{name}.gguf"
+        write_random(base, shape, seed=seed, precision=precision, progress=progress)
+        yield _file(base, shape, seed)
+        if name in _ALONE:
+            continue
+        for suffix, noise in NOISES.items():
+            copy = folder / f"{name}{suffix}.gguf"
+            perturb(base, copy, noise=noise, seed=seed, progress=progress)
+            yield _file(copy, shape, seed, noise)
+        other = folder / f"{name}{OTHER}.gguf"
+        write_random(other, shape, seed=seed + 1, precision=precision, progress=progress)
+        yield _file(other, shape, seed + 1)
+
+
+def _file(path: Path, shape: Shape, seed: int, noise: float = 0.0) -> TinyFile:
+    return TinyFile(
+        name=path.stem,
+        path=str(path),
+        n_bytes=path.stat().st_size,
+        sha256=digest(path),
+        shape=shape.name,
+        seed=seed,
+        noise=noise,
+        n_parameters=shape.n_parameters,
+    )

@@ -1,0 +1,282 @@
+"""What crosses to a worker and back: a Job in, Events out, all plain serializable data.
+
+This is the seam at which something other than a local process (another Mac, an existing scheduler) can take over.
+"""
+
+from __future__ import annotations
+
+import datetime
+from typing import Literal
+
+from mlsd.engine.llama.native import BackendInfo
+from mlsd.engine.probe import ProbeReport
+from mlsd.measure.store.pass_shares import PassShares
+from mlsd.measure.store.rows import CalibrationPoint, Coverage, ExpertLoad
+from mlsd.records import Case, DrafterSpec, EngineOptions, ModelRef, PromptRef, Record, Trial
+
+
+class ModelFile(Record, frozen=True, kw_only=True):
+    """A model and where its file lies on the machine that runs the job."""
+
+    ref: ModelRef
+    path: str
+
+
+class PromptText(Record, frozen=True, kw_only=True):
+    """A prompt to tokenize on the target: whole, or cut to an exact number of tokens."""
+
+    text: str
+    n_tokens: int | None = None
+    chat: bool = False  # wrap the text in the model's own chat template
+    earlier: tuple[str, ...] = ()  # what the user said before; the target's own answers stand between
+
+
+class Slot(Record, frozen=True, kw_only=True):
+    """One place in the order of measurement."""
+
+    case: Case
+    case_id: str  # `case.id`, computed once
+    block: int
+    repeat: int
+    position: int
+
+
+class Reference(Record, frozen=True, kw_only=True):
+    """The greedy output of the target on one prompt, known from an earlier run."""
+
+    prompt: str  # key in `Job.prompts`
+    n_predict: int
+    tokens: tuple[int, ...]
+
+
+class Job(Record, frozen=True, kw_only=True, tag=True):
+    """All trials of one load: a target, at most one second model a drafter, and the slots in order."""
+
+    target: ModelFile
+    models: tuple[ModelFile, ...] = ()  # drafts, found by the id in the case's drafter
+    prompts: dict[str, PromptText]  # by `prompt_key`
+    slots: tuple[Slot, ...]
+    references: tuple[Reference, ...] = ()
+    cool_down_s: float = 0.0  # pause between blocks; each arm is warmed again after it
+    keep_text: bool = True
+    strict: bool = False  # refuse the whole job when one arm cannot run, before anything is measured
+
+
+class ProbeJob(Record, frozen=True, kw_only=True, tag=True):
+    """Test one model's rollback strategies."""
+
+    model: ModelFile
+    engine: EngineOptions
+
+
+class Probed(Record, frozen=True, kw_only=True, tag=True):
+    """What a probe job found."""
+
+    model: ModelRef
+    backend: str
+    device: str
+    report: ProbeReport
+
+
+class InfoJob(Record, frozen=True, kw_only=True, tag=True):
+    """Ask which build of the native library runs on which device."""
+
+    engine: EngineOptions
+
+
+class Info(Record, frozen=True, kw_only=True, tag=True):
+    """The answer to an info job."""
+
+    backend: BackendInfo
+
+
+class CalibrateJob(Record, frozen=True, kw_only=True, tag=True):
+    """Time passes of a target, and of a draft beside it; and see which experts the target chooses."""
+
+    target: ModelFile
+    draft: ModelFile | None = None
+    engine: EngineOptions
+    text: str  # real text; at least as many tokens as depth and widest pass need
+    widths: tuple[int, ...]  # k of T(k)
+    depths: tuple[int, ...]  # positions in the context before a pass
+    windows: tuple[int, ...] = ()  # of consecutive tokens, for expert coverage; empty: do not ask
+    n_experts: int = 0  # routed experts of a layer; 0 for a dense target, which has no coverage
+    budget_s: float = 60.0  # loading apart, the pass that reaches it is the last one
+    precision: float = 0.02  # or timing ends as soon as the 95 % interval of every cell's mean is this narrow, relative
+    least_repeats: int = 0  # so many are made whatever the budget says
+    seed: int = 0  # of the order of passes
+
+
+class Passes(Record, frozen=True, kw_only=True, tag=True):
+    """The timed passes of one repeat of a calibration; the budget may have cut it short."""
+
+    points: tuple[CalibrationPoint, ...]
+    half_width: float | None  # of the widest interval so far, relative; None before three repeats
+
+
+class Covered(Record, frozen=True, kw_only=True, tag=True):
+    """The experts that the target of a calibration chose."""
+
+    coverage: tuple[Coverage, ...]
+    loads: tuple[ExpertLoad, ...]
+
+
+class Spent(Record, frozen=True, kw_only=True, tag=True):
+    """What the parts of a calibration took."""
+
+    seconds: dict[str, float]  # by part: load, prefill, passes, rollback, probe, draft, coverage
+    rollback_assumed: bool = False  # how a model is rolled back was not tested, as that would have taken too long
+
+
+class PerplexityJob(Record, frozen=True, kw_only=True, tag=True):
+    """Ask how well a model predicts a text, and how far a draft is from it there."""
+
+    target: ModelFile
+    draft: ModelFile | None = None
+    engine: EngineOptions
+    text: str
+    n_tokens: int | None = None  # at most so many of the text's tokens; None: all
+    n_window: int = 512  # tokens after which a model starts afresh
+
+
+class Perplexity(Record, frozen=True, kw_only=True):
+    """A mean of nats over tokens as a perplexity, with its 95 % interval."""
+
+    value: float
+    low: float
+    high: float
+    n_tokens: int
+
+
+class Perplexities(Record, frozen=True, kw_only=True, tag=True):
+    """The answer to a perplexity job; what compares is None without a draft."""
+
+    target: Perplexity
+    draft: Perplexity | None = None
+    ratio: float | None = None  # draft / target, from paired tokens
+    ratio_low: float | None = None
+    ratio_high: float | None = None
+    total_variation: float | None = None  # mean over positions, 0 .. 1
+    total_variation_error: float | None = None  # standard error
+    agreement: float | None = None  # share of positions where both find the same token likeliest
+
+
+class LayerSearchJob(Record, frozen=True, kw_only=True, tag=True):
+    """Look for the blocks that a model drafts best without, on its own continuation of a text."""
+
+    model: ModelFile
+    engine: EngineOptions
+    text: str
+    method: Literal["greedy", "conflayers"]
+    fraction: float  # share of blocks to leave out; conflayers may leave out up to a quarter of all more
+    n_tokens: int = 96  # length of the continuation that decides
+    gamma: int = 2  # of the rounds that measure what is accepted
+
+
+class LayersFound(Record, frozen=True, kw_only=True, tag=True):
+    """The blocks to leave out, and what a draft without them gets accepted on a part of the text not searched on."""
+
+    skipped: tuple[int, ...]
+    acceptance_rate: float
+    uniform: tuple[int, ...]  # as many blocks, spread evenly
+    uniform_acceptance_rate: float
+    n_candidates: int  # sets of blocks tried
+    search_ns: int
+
+
+class BreakdownJob(Record, frozen=True, kw_only=True, tag=True):
+    """Profile passes of a target, and a draft step beside them: the share of each part of the network."""
+
+    target: ModelFile
+    draft: ModelFile | None = None
+    drafter: DrafterSpec = DrafterSpec()  # a method whose draft network is cut out of the target
+    engine: EngineOptions
+    text: str  # real text; at least as many tokens as depth and widest pass need
+    rows: tuple[int, ...]  # positions of the target's passes
+    depth: int  # positions in the context before a pass
+    repeats: int  # turns of plain and profiled passes
+
+
+class SharesFound(Record, frozen=True, kw_only=True, tag=True):
+    """The shares of each pass that was profiled."""
+
+    shares: tuple[PassShares, ...]
+
+
+class Loaded(Record, frozen=True, kw_only=True, tag=True):
+    """The models are in memory and the arms of the job can run."""
+
+    load_ns: int
+    backend: BackendInfo
+
+
+class Started(Record, frozen=True, kw_only=True, tag=True):
+    """The slot of this index begins (warm-up included)."""
+
+    index: int
+
+
+class Progress(Record, frozen=True, kw_only=True, tag=True):
+    """A sign of life inside a slot, between timed regions or at most a few times a second."""
+
+    index: int
+    n_tokens: int
+
+
+class Done(Record, frozen=True, kw_only=True, tag=True):
+    """The slot of this index ended with this trial, measured or failed."""
+
+    index: int
+    trial: Trial
+
+
+class Refused(Record, frozen=True, kw_only=True, tag=True):
+    """The job cannot run at all: bad input or a model that does not load."""
+
+    message: str
+    hint: str
+    kind: str  # class name of the error
+
+
+class Finished(Record, frozen=True, kw_only=True, tag=True):
+    """Every slot was visited."""
+
+
+Event = (
+    Loaded
+    | Started
+    | Progress
+    | Done
+    | Refused
+    | Finished
+    | Probed
+    | Info
+    | Passes
+    | Covered
+    | Spent
+    | Perplexities
+    | LayersFound
+    | SharesFound
+)
+Work = Job | ProbeJob | InfoJob | CalibrateJob | PerplexityJob | LayerSearchJob | BreakdownJob
+
+
+def prompt_key(prompt: PromptRef) -> str:
+    """The key of a prompt in `Job.prompts`: text and length together."""
+    return f"{prompt.sha256}:{prompt.n_tokens}"
+
+
+def failed_trial(slot: Slot, reason: str) -> Trial:
+    """The row of a trial that gave no number."""
+    return Trial(
+        case_id=slot.case_id,
+        arm=slot.case.arm,
+        gamma=slot.case.gamma,
+        block=slot.block,
+        repeat=slot.repeat,
+        position=slot.position,
+        status="failed",
+        started_at=datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds"),
+        error=reason,
+        invalid_reason="the trial failed",
+    )

@@ -1,0 +1,1 @@
+"""Running measurements into the store: suites, benches, searches, calibrations."""

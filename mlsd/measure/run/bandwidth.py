@@ -1,0 +1,182 @@
+"""What the memory gives: a streaming read in numpy, and single-token passes of synthetic models of known bytes.
+
+llama.cpp runs in workers; numpy reads in this process, which then does nothing else.
+"""
+
+from __future__ import annotations
+
+import random
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from mlsd.errors import InputError
+from mlsd.gguf_tools.shape import Shape
+from mlsd.gguf_tools.synthetic.synth import SynthPlan, from_shape, write_synthetic
+from mlsd.measure.messages import CalibrateJob, ModelFile, Passes
+from mlsd.measure.process import run_calibration
+from mlsd.measure.run.runner import machine_lock
+from mlsd.measure.store.rows import StreamRead, TimedPass
+from mlsd.measure.store.study import Store
+from mlsd.models.library import resolve_model
+from mlsd.planning.prompts import load_prompt
+from mlsd.records import EngineOptions, Environment, Record
+from mlsd.units import GB, NS_PER_S
+
+_CHUNK_BYTES = 1 << 23  # so much of the array is one numpy call: long enough for its overhead not to matter
+_DEPTH = 16
+_ROW = 256  # widths are multiples of it: the largest block of any quantization
+_PASS_REPEATS = 3
+_BASE = Shape(
+    name="bandwidth",
+    architecture="llama",
+    n_layers=4,
+    n_embd=1024,
+    n_vocab=512,
+    n_head=16,
+    n_head_kv=4,
+    head_dim=64,
+    n_ff=_ROW,
+)
+
+
+class BandwidthPlan(Record, frozen=True, kw_only=True):
+    """What to read and to time."""
+
+    sizes_bytes: tuple[int, ...]  # that a token reads, one model each and quantization
+    quants: tuple[str, ...]
+    blocks: int
+    read_bytes: int  # array that numpy reads
+    threads: tuple[int, ...]  # of the plain reads
+    engine: EngineOptions
+    n_threads: int  # that passes run on, of the engine or by its default
+
+
+class BandwidthResult(Record, frozen=True, kw_only=True):
+    """What was read and timed."""
+
+    reads: tuple[StreamRead, ...]
+    passes: tuple[TimedPass, ...]
+
+    def stream_gb_s(self, n_threads: int) -> list[float]:
+        """Plain reads on so many threads, GB/s (10^9), by repeat."""
+        return [read.gb_s for read in self.reads if read.n_threads == n_threads]
+
+
+def run_and_store(
+    plan: BandwidthPlan,
+    store: Store,
+    environment: Environment,
+    folder: Path | None = None,
+    say: Callable[[SynthPlan], None] | None = None,
+) -> BandwidthResult:
+    """Measure both ways and store all of it, or nothing of an interrupted measurement.
+
+    Models lie in `folder` (default: the system's temporary one) meanwhile. Raises: LockError while another run measures
+    on this machine, InputError, EngineError, WorkerError, StoreError.
+    """
+    with machine_lock():
+        run_id = store.begin_run(environment, {"command": "bandwidth", **msgspec.to_builtins(plan)}, seed=0)
+        try:
+            reads = tuple(
+                StreamRead(n_threads=n, repeat=repeat, gb_s=speed)
+                for n in plan.threads
+                for repeat, speed in enumerate(stream_read(plan.read_bytes, n, 2 * plan.blocks + 1))
+            )
+            with tempfile.TemporaryDirectory(dir=folder) as place:
+                models = write_models(Path(place), plan.sizes_bytes, plan.quants, say)
+                passes = tuple(time_models(models, plan.engine, plan.blocks))
+            store.add_bandwidth(run_id, reads, passes)
+        except BaseException:
+            store.end_run(run_id, "interrupted")
+            raise
+        store.end_run(run_id)
+    return BandwidthResult(reads=reads, passes=passes)
+
+
+def stream_read(n_bytes: int, n_threads: int, repeats: int) -> list[float]:
+    """GB/s (10^9) of reading an array of `n_bytes` once, per repeat; the maximum of its numbers makes it be read.
+
+    Raises: InputError when the array is too small to say anything of memory.
+    """
+    if n_bytes < 8 * _CHUNK_BYTES:
+        raise InputError(f"{n_bytes} bytes fit into caches.", hint="Read at least 64 MiB.")
+    data = np.ones(n_bytes // 8, dtype=np.int64)  # written once, so that every page exists
+    parts = np.array_split(data, n_threads)
+
+    def read(part: np.ndarray) -> None:
+        for start in range(0, len(part), _CHUNK_BYTES // 8):
+            np.maximum.reduce(part[start : start + _CHUNK_BYTES // 8])
+
+    speeds = []
+    with ThreadPoolExecutor(n_threads) as pool:
+        list(pool.map(read, parts))
+        for _ in range(repeats):
+            began = time.perf_counter_ns()
+            list(pool.map(read, parts))  # numpy lets other threads run while it reads
+            speeds.append(data.nbytes / GB / ((time.perf_counter_ns() - began) / NS_PER_S))
+    return speeds
+
+
+def shape_of_bytes(n_bytes: int, quant: str) -> Shape:
+    """A dense model of which a token reads about `n_bytes`.
+
+    Only one width grows, so that what a pass costs besides reading stays the same.
+    Raises: InputError when that is smaller than the smallest such model, or the quant is unknown.
+    """
+    least, more = (
+        from_shape(msgspec.structs.replace(_BASE, n_ff=width), quant=quant).plan.weight.active.n_bytes
+        for width in (_ROW, 2 * _ROW)
+    )
+    steps = round((n_bytes - least) / (more - least))
+    if steps < 1:
+        raise InputError(f"{n_bytes} bytes are too few for a model.", hint=f"Give at least {more / 1e6:.0f} MB.")
+    return msgspec.structs.replace(_BASE, name=f"bandwidth-{quant}-{n_bytes}", n_ff=_ROW * (1 + steps))
+
+
+def write_models(
+    folder: Path, sizes_bytes: Sequence[int], quants: Sequence[str], say: Callable[[SynthPlan], None] | None = None
+) -> list[tuple[str, int, Path]]:
+    """One synthetic model for each size and quant: (quant, bytes a token reads, path)."""
+    recipes = [
+        (quant, from_shape(shape_of_bytes(size, quant), quant=quant)) for quant in quants for size in sizes_bytes
+    ]
+    made = []
+    for quant, recipe in recipes:
+        path = folder / f"{recipe.plan.name}.gguf"
+        if say is not None:
+            say(recipe.plan)
+        write_synthetic(path, recipe)
+        made.append((quant, recipe.plan.weight.active.n_bytes, path))
+    return made
+
+
+def time_models(
+    models: Sequence[tuple[str, int, Path]], engine: EngineOptions, blocks: int, seed: int = 0
+) -> Iterator[TimedPass]:
+    """Single-token passes of every model once a block, in random order, each in a worker of its own.
+
+    Raises: what `process.run_calibration` raises.
+    """
+    rng = random.Random(seed)
+    text = load_prompt("length-256").text
+    files = {path: ModelFile(ref=resolve_model(str(path)).ref, path=str(path)) for _, _, path in models}
+    for block in range(blocks):
+        for quant, n_bytes, path in rng.sample(models, len(models)):
+            job = CalibrateJob(
+                target=files[path],
+                engine=engine,
+                text=text,
+                widths=(1,),
+                depths=(_DEPTH,),
+                budget_s=0.1,
+                least_repeats=_PASS_REPEATS,
+            )
+            passes = [event for event in run_calibration(job) if isinstance(event, Passes)]
+            spans = [p.span_ns for event in passes for p in event.points if p.kind == "target_pass"]
+            yield TimedPass(quant=quant, n_bytes=n_bytes, block=block, ms=float(np.median(spans)) / 1e6)

@@ -1,0 +1,102 @@
+"""How far the models that draft lie from their targets: acceptance predicted without any drafting.
+
+The two predictors that the hybrid self-speculation paper names (arXiv 2605.01106): the ratio of perplexities and the
+total-variation distance.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+
+import msgspec
+
+from mlsd.drafters.drafting import drafting_file, drafting_key
+from mlsd.measure.messages import ModelFile, Perplexities, PerplexityJob
+from mlsd.measure.process import run_perplexity
+from mlsd.measure.store.rows import DraftDistance, model_key
+from mlsd.planning.prompts import load_prompt, prompt_names
+from mlsd.records import Case, DrafterSpec, EngineOptions, ModelRef, Record
+
+_COMPARISON = ("ratio", "ratio_low", "ratio_high", "total_variation", "total_variation_error", "agreement")
+N_TOKENS = 1_024  # read of the text when nobody says how many
+
+
+class Drafting(Record, frozen=True, kw_only=True):
+    """A target and a model that drafts for it."""
+
+    target: ModelFile
+    draft: ModelFile
+    key: str  # `drafting_key` of the specs that draft with it
+
+
+def shipped_text() -> str:
+    """The text that distances are measured on unless another is given: the prompts inside mlsd."""
+    return "\n\n".join(load_prompt(name).text for name in prompt_names())
+
+
+def find_drafting(spec: DrafterSpec, target: ModelFile, draft: ModelFile | None) -> Drafting | None:
+    """The model that drafts for `target` by the method `spec`, cut out of it now if need be; None where none does.
+
+    Raises: UnsupportedError for an unknown method, InputError and ModelFileError for a cut that cannot be.
+    """
+    key = drafting_key(spec)
+    if key is None:
+        return None
+    if draft is None:
+        path = drafting_file(spec, Path(target.path))
+        draft = None if path is None else ModelFile(ref=ModelRef(id=_label(spec)), path=str(path))
+    return None if draft is None else Drafting(target=target, draft=draft, key=key)
+
+
+def _label(spec: DrafterSpec) -> str:
+    """A method as it is written after --drafter."""
+    return ":".join(filter(None, (spec.name, ",".join(f"{name}={value}" for name, value in spec.options.items()))))
+
+
+def study_draftings(cases: Iterable[Case], paths: Mapping[str, Path]) -> list[Drafting]:
+    """Every target with every model that drafts for it in some cases, each pair once; `paths` by model id."""
+    found: dict[tuple[str, str], Drafting] = {}
+    for case in cases:
+        key = drafting_key(case.drafter)
+        if key is None or (case.target.id, key) in found:
+            continue
+        target, second = ModelFile(ref=case.target, path=str(paths[case.target.id])), case.drafter.draft
+        draft = None if second is None else ModelFile(ref=second, path=str(paths[second.id]))
+        drafting = find_drafting(case.drafter, target, draft)
+        if drafting is not None:
+            found[case.target.id, key] = drafting
+    return list(found.values())
+
+
+def as_distance(drafting: Drafting, text: str, measured: Perplexities) -> DraftDistance:
+    """What the store keeps of a comparison of the two models of `drafting` on `text`."""
+    assert measured.draft is not None
+    fields = {
+        "target_key": model_key(drafting.target.ref.sha256, drafting.target.ref.id),
+        "drafting_key": drafting.key,
+        "text_sha256": hashlib.sha256(text.encode()).hexdigest(),
+        "n_tokens": measured.target.n_tokens,
+        "perplexity": measured.target.value,
+        "draft_perplexity": measured.draft.value,
+        **{name: getattr(measured, name) for name in _COMPARISON},
+    }
+    return msgspec.convert(fields, DraftDistance)
+
+
+def measure_distances(
+    draftings: Iterable[Drafting],
+    engine: EngineOptions,
+    keep: Callable[[Drafting, DraftDistance], None],
+    *,
+    n_tokens: int = N_TOKENS,
+) -> None:
+    """Compare each drafting model with its target on the shipped text, one worker a pair; `keep` gets each at once.
+
+    Raises: WorkerError, and what the worker refuses.
+    """
+    text = shipped_text()
+    for drafting in draftings:
+        job = PerplexityJob(target=drafting.target, draft=drafting.draft, engine=engine, text=text, n_tokens=n_tokens)
+        keep(drafting, as_distance(drafting, text, run_perplexity(job)))

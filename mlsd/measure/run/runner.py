@@ -1,0 +1,197 @@
+"""Running jobs into a study database: resume, order, one run at a time, and nothing lost.
+
+The runner is the only writer of the store. It keeps no state of its own: what is done is what the store says, so a
+killed run goes on where its last committed trial was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import filelock
+import msgspec
+
+from mlsd.errors import LockError, MlsdError
+from mlsd.measure.contexts import check_contexts
+from mlsd.measure.messages import Done, Event, Job, Reference, Slot, failed_trial, prompt_key
+from mlsd.measure.process import DEFAULT_PATIENCE_S, run_job
+from mlsd.measure.store.rows import TrialFilter, TrialKey, environment_key
+from mlsd.measure.store.study import Store
+from mlsd.records import Environment, ModelFacts, Record, Trial
+from mlsd.userdir import cache_dir
+
+
+class RunOutcome(Record, frozen=True, kw_only=True):
+    """What a run did."""
+
+    run_id: int
+    n_ok: int
+    n_failed: int
+    n_skipped: int  # done by an earlier run
+    n_left: int  # not run: interrupted, or beyond the limit
+    interrupted: bool = False
+
+
+class RunSettings(Record, frozen=True, kw_only=True):
+    """How a plan is run; nothing here changes a number."""
+
+    fresh: bool = False  # measure again what is done already
+    keep_failed: bool = False  # leave earlier failures alone instead of trying them again
+    limit: int | None = None  # the most trials to run now
+    patience_s: float = DEFAULT_PATIENCE_S
+    seed: int = 0  # of the order, recorded with the run
+
+
+class Watcher:
+    """What a runner tells while it works; the default says nothing."""
+
+    def begin(self, n_total: int, n_skipped: int) -> None:
+        """The run starts with so many slots, of which some are done already."""
+
+    def job(self, job: Job) -> None:
+        """A load begins."""
+
+    def event(self, job: Job, event: Event) -> None:
+        """A worker said something."""
+
+    def trial(self, slot: Slot, trial: Trial) -> None:
+        """A trial was committed."""
+
+
+@contextmanager
+def machine_lock() -> Iterator[None]:
+    """One measurement at a time on a machine: two would measure each other.
+
+    Raises: LockError when another run holds the lock, or when it cannot be made.
+    """
+    path = cache_dir() / "run.lock"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with filelock.FileLock(path, timeout=0):
+            yield
+    except filelock.Timeout:
+        raise LockError(
+            f"Another run of mlsd holds this machine ({path}).", hint="Wait for it; two runs would disturb each other."
+        ) from None
+    except PermissionError as error:
+        raise LockError(
+            f"The lock {error.filename or path} cannot be written.", hint="Name a writable folder with MLSD_CACHE."
+        ) from error
+
+
+def run_jobs(
+    jobs: Sequence[Job],
+    store: Store,
+    environment: Environment,
+    models: Iterable[ModelFacts],
+    plan: dict[str, Any],
+    settings: RunSettings,
+    watcher: Watcher | None = None,
+) -> RunOutcome:
+    """Run what is not done yet; every trial is committed before the next one starts.
+
+    A job that cannot run leaves failed trials with its reason, and the next job runs. Ctrl-C ends the run after the
+    last committed trial and is reported in the outcome.
+    The caller holds `machine_lock`. Raises: StoreError, InputError for a context that cannot be.
+    """
+    watcher = watcher or Watcher()
+    for job in jobs:
+        check_contexts(job)
+    cases = {slot.case_id: slot.case for job in jobs for slot in job.slots}
+    if settings.fresh:
+        store.retire(environment, cases)
+    done = store.done(environment)
+    finished = set(done.ok)
+    if settings.keep_failed:
+        finished |= set(done.failed)
+    run_id = store.begin_run(environment, plan, settings.seed)
+    store.add_models(models)
+    store.add_cases(run_id, cases)
+    tally = _Tally(run_id, sum(len(job.slots) for job in jobs), environment_key(environment))
+    todo = [(job, tuple(slot for slot in job.slots if slot_key(slot) not in finished)) for job in jobs]
+    tally.n_skipped = tally.n_total - sum(len(slots) for _, slots in todo)
+    watcher.begin(tally.n_total, tally.n_skipped)
+    try:
+        for job, slots in todo:
+            if settings.limit is not None:
+                slots = slots[: max(0, settings.limit - tally.n_run)]
+            if slots:
+                _run_job(job, slots, store, tally, settings, watcher)
+    except KeyboardInterrupt:
+        store.end_run(run_id, "interrupted")
+        return tally.outcome(interrupted=True)
+    store.end_run(run_id)
+    return tally.outcome()
+
+
+class _Tally:
+    def __init__(self, run_id: int, n_total: int, environment: str) -> None:
+        self.run_id, self.n_total, self.environment = run_id, n_total, environment
+        self.n_ok = self.n_failed = self.n_skipped = 0
+
+    @property
+    def n_run(self) -> int:
+        return self.n_ok + self.n_failed
+
+    def outcome(self, *, interrupted: bool = False) -> RunOutcome:
+        return RunOutcome(
+            run_id=self.run_id,
+            n_ok=self.n_ok,
+            n_failed=self.n_failed,
+            n_skipped=self.n_skipped,
+            n_left=self.n_total - self.n_skipped - self.n_run,
+            interrupted=interrupted,
+        )
+
+
+def _run_job(
+    job: Job, slots: tuple[Slot, ...], store: Store, tally: _Tally, settings: RunSettings, watcher: Watcher
+) -> None:
+    rest = msgspec.structs.replace(job, slots=slots, references=known_references(job, store, tally.environment))
+    watcher.job(rest)
+    n_committed = 0
+
+    def commit(index: int, trial: Trial) -> None:
+        nonlocal n_committed
+        store.add_trial(tally.run_id, trial)
+        n_committed += 1
+        tally.n_ok += trial.status == "ok"
+        tally.n_failed += trial.status == "failed"
+        watcher.trial(slots[index], trial)
+
+    try:
+        for event in run_job(rest, patience_s=settings.patience_s):
+            watcher.event(rest, event)
+            if isinstance(event, Done):
+                commit(event.index, event.trial)
+    except MlsdError as error:
+        for index in range(n_committed, len(slots)):
+            commit(index, failed_trial(slots[index], str(error)))
+
+
+def slot_key(slot: Slot) -> TrialKey:
+    """What makes a slot the same measurement in every run of a plan."""
+    return TrialKey(slot.case_id, slot.block, slot.repeat)
+
+
+def known_references(job: Job, store: Store, environment: str) -> tuple[Reference, ...]:
+    """Plain greedy outputs that this machine and build gave for the prompts of a job before, to judge the rest by."""
+    found: dict[tuple[str, int], Reference] = {}
+    for case_id, case in {slot.case_id: slot.case for slot in job.slots if slot.case.arm == "ar"}.items():
+        key = (prompt_key(case.prompt), case.n_predict)
+        if key in found or not case.sampling.greedy:
+            continue
+        chosen = TrialFilter(case_id=case_id, status="ok")
+        earlier = (t.trial for t in store.trials(chosen, rounds=False) if t.environment_key == environment)
+        first = next(earlier, None)
+        if first is not None:
+            found[key] = Reference(prompt=key[0], n_predict=key[1], tokens=first.tokens)
+    return tuple(found.values())
+
+
+def default_database(profile: str) -> Path:
+    """Where the results of a profile go unless the user says otherwise."""
+    return Path("results") / f"{profile}.sqlite"

@@ -1,0 +1,1 @@
+"""The study database: its tables, its history, its values."""

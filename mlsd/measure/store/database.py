@@ -1,0 +1,173 @@
+"""Opening a study database: which file is ours, of which version, and what SQLite's failures mean to a user.
+
+Owns the connection, the migrations' execution and the one translation of SQLite errors; knows no table by name.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from mlsd.errors import SchemaError, StoreError
+from mlsd.measure.store import schema
+
+LOCK_WAIT_S = 5.0
+
+
+@contextmanager
+def store_errors(path: Path) -> Iterator[None]:
+    """Turn every SQLite failure inside into a StoreError that says what to do."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise _translate(error, path) from error
+
+
+def connect(path: Path, *, create: bool, read_only: bool) -> sqlite3.Connection:
+    """Open `path` at the current schema version.
+
+    An older database is migrated in place; read-only, its copy in memory is. Raises SchemaError for a newer one and
+    StoreError for anything else that is not a study database, and leaves such files untouched.
+    """
+    _check_path(path, create=create and not read_only)
+    with store_errors(path):
+        if read_only:
+            return _connect_read_only(path)
+        connection = _raw_connection(path, "rwc" if create else "rw")
+        try:
+            _check_version(_identify(connection, path), path)
+            connection.execute("PRAGMA journal_mode = WAL")
+            # In WAL mode NORMAL survives the death of any process; only a power cut may cost the last trials.
+            connection.execute("PRAGMA synchronous = NORMAL")
+            connection.execute("PRAGMA foreign_keys = ON")
+            _migrate(connection, path)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+
+@contextmanager
+def transaction(connection: sqlite3.Connection) -> Iterator[None]:
+    """Everything inside or nothing; the write lock is taken at the start."""
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:  # a full disk has rolled back already
+            connection.execute("ROLLBACK")
+        raise
+
+
+def _check_path(path: Path, *, create: bool) -> None:
+    if path.is_dir():
+        raise StoreError(f"{path} is a folder, not a results database.", hint="Give the path of a file with --db.")
+    if path.exists():
+        return
+    if not create:
+        raise StoreError(
+            f"There is no results database at {path}.",
+            hint="Run a suite first (`mlsd run B`), or give another file with --db.",
+        )
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StoreError(
+            f"The folder {path.parent} cannot be created: {error.strerror}.", hint="Give a writable place with --db."
+        ) from error
+
+
+def _raw_connection(path: Path, mode: str) -> sqlite3.Connection:
+    uri = f"{path.absolute().as_uri()}?mode={mode}"
+    return sqlite3.connect(uri, uri=True, isolation_level=None, timeout=LOCK_WAIT_S)
+
+
+def _connect_read_only(path: Path) -> sqlite3.Connection:
+    connection = _raw_connection(path, "ro")
+    try:
+        version = _identify(connection, path)
+    except sqlite3.OperationalError:
+        connection.close()
+        if Path(f"{path}-wal").exists():
+            raise
+        # In a folder that cannot be written SQLite cannot make the WAL's index; without a WAL nothing is missing.
+        connection = _raw_connection(path, "ro&immutable=1")
+        version = _identify(connection, path)
+    try:
+        _check_version(version, path)
+        if version == 0:
+            raise StoreError(f"{path} is an empty file.", hint="Run a suite into it, or give another file with --db.")
+        if version == schema.CURRENT_VERSION:
+            return connection
+        copy = sqlite3.connect(":memory:", isolation_level=None)
+        connection.backup(copy)
+        _migrate(copy, path)
+    except BaseException:
+        connection.close()
+        raise
+    connection.close()
+    return copy
+
+
+def _identify(connection: sqlite3.Connection, path: Path) -> int:
+    """The schema version of a study database, 0 for an empty file; StoreError for somebody else's database."""
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    (application,) = connection.execute("PRAGMA application_id").fetchone()
+    (n_objects,) = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
+    if application == schema.APPLICATION_ID:
+        return int(version)
+    if n_objects == 0 and version == 0 and application == 0:
+        return 0
+    raise StoreError(f"{path} is an SQLite database, but not one that mlsd wrote.", hint="Give another file with --db.")
+
+
+def _check_version(version: int, path: Path) -> None:
+    if version > schema.CURRENT_VERSION:
+        raise SchemaError(
+            f"{path} has schema version {version}; this mlsd knows versions up to {schema.CURRENT_VERSION}.",
+            hint="Upgrade mlsd (`pip install --upgrade mlsd`), or give another file with --db.",
+        )
+
+
+def _migrate(connection: sqlite3.Connection, path: Path) -> None:
+    """Take every missing step, each in a transaction of its own; safe when two processes open at once."""
+    while (version := _identify(connection, path)) < schema.CURRENT_VERSION:
+        with transaction(connection):
+            if _identify(connection, path) != version:
+                continue
+            for statement in schema.MIGRATIONS[version].split(";\n"):
+                connection.execute(statement)
+            connection.execute(f"PRAGMA application_id = {schema.APPLICATION_ID}")
+            connection.execute(f"PRAGMA user_version = {version + 1}")
+
+
+def _translate(error: sqlite3.Error, path: Path) -> StoreError:
+    # The low byte of an extended result code is the primary one (sqlite.org/rescode.html).
+    code = (getattr(error, "sqlite_errorcode", None) or 0) & 0xFF
+    if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+        return StoreError(
+            f"{path} is locked by another program.", hint="Wait for the other run to end, or close what has it open."
+        )
+    if code in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM):
+        return StoreError(
+            f"{path} cannot be opened for writing ({error}).",
+            hint="Check the permissions of the file and of its folder, or give a writable place with --db.",
+        )
+    if code == sqlite3.SQLITE_NOTADB:
+        return StoreError(f"{path} is not a results database.", hint="Give the file that `mlsd run --db` wrote.")
+    if code == sqlite3.SQLITE_FULL:
+        return StoreError(
+            f"The disk that holds {path} is full.", hint="Free some space and run again: finished trials are kept."
+        )
+    if code == sqlite3.SQLITE_CORRUPT:
+        return StoreError(
+            f"{path} is damaged ({error}).", hint="Restore a copy, or save what is left with `sqlite3 FILE .recover`."
+        )
+    if code == sqlite3.SQLITE_CONSTRAINT:
+        return StoreError(
+            f"{path} refused a row: {error}.", hint="The same measurement may have been written by another run."
+        )
+    return StoreError(f"{path}: {error}.", hint="Check the disk, and the file with `mlsd results --check`.")

@@ -1,0 +1,146 @@
+"""The part of a study database that knows the machine: timed passes, chosen experts, what the memory gives."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from mlsd.measure.store import database, rowcodec
+from mlsd.measure.store.pass_shares import PassShares
+from mlsd.measure.store.rows import CalibrationPoint, Coverage, ExpertLoad, StreamRead, TimedPass
+
+
+class Table(NamedTuple):
+    """Columns and streamed rows, for a frame."""
+
+    columns: tuple[str, ...]
+    rows: Iterator[tuple[Any, ...]]
+
+
+class MachineTables:
+    """An open database and its tables of the machine; `store.Store` adds those of trials."""
+
+    def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
+        self.path = path
+        self._connection = connection
+
+    # --- writing ----------------------------------------------------------------------------------------------
+
+    def add_calibration(self, run_id: int, points: Iterable[CalibrationPoint]) -> None:
+        """Record timed passes."""
+        with self._transaction() as db:
+            db.executemany(
+                "INSERT INTO calibration (run_id, model_key, kind, rows, depth, repeat, span_ns) "
+                "VALUES (?,?,?,?,?,?,?)",
+                [(run_id, p.model_key, p.kind, p.rows, p.depth, p.repeat, p.span_ns) for p in points],
+            )
+
+    def add_coverage(self, run_id: int, coverage: Iterable[Coverage], loads: Iterable[ExpertLoad] = ()) -> None:
+        """Record how many distinct experts windows of tokens chose, and how often each expert was chosen."""
+        with self._transaction() as db:
+            db.executemany(
+                'INSERT INTO coverage (run_id, model_key, source, layer, window, n_windows, distinct_mean, "distinct") '
+                "VALUES (?,?,?,?,?,?,?,?)",
+                [
+                    (
+                        run_id,
+                        c.model_key,
+                        c.source,
+                        c.layer,
+                        c.window,
+                        c.n_windows,
+                        c.distinct_mean,
+                        rowcodec.encode(c.distinct),
+                    )
+                    for c in coverage
+                ],
+            )
+            db.executemany(
+                "INSERT INTO expert_load (run_id, model_key, source, layer, chosen) VALUES (?,?,?,?,?)",
+                [(run_id, e.model_key, e.source, e.layer, rowcodec.encode(e.chosen)) for e in loads],
+            )
+
+    def add_bandwidth(self, run_id: int, reads: Iterable[StreamRead], passes: Iterable[TimedPass]) -> None:
+        """Record streaming reads and single-token passes of models of known bytes, all or nothing."""
+        with self._transaction() as db:
+            db.executemany(
+                "INSERT INTO stream_read (run_id, n_threads, repeat, gb_s) VALUES (?,?,?,?)",
+                [(run_id, r.n_threads, r.repeat, r.gb_s) for r in reads],
+            )
+            db.executemany(
+                "INSERT INTO known_pass (run_id, quant, n_bytes, block, ms) VALUES (?,?,?,?,?)",
+                [(run_id, p.quant, p.n_bytes, p.block, p.ms) for p in passes],
+            )
+
+    def add_shares(self, run_id: int, shares: Iterable[PassShares]) -> None:
+        """Record profiled passes."""
+        with self._transaction() as db:
+            db.executemany(
+                "INSERT INTO pass_share (run_id, model_key, drafting_key, rows, depth, record) VALUES (?,?,?,?,?,?)",
+                [(run_id, s.model_key, s.drafting_key, s.rows, s.depth, rowcodec.encode(s)) for s in shares],
+            )
+
+    # --- reading ----------------------------------------------------------------------------------------------
+
+    def calibration(self, model_key: str | None = None) -> Iterator[tuple[int, CalibrationPoint]]:
+        """Stream (run id, timed pass), of one model or of all."""
+        query = (
+            "SELECT run_id, model_key, kind, rows, depth, repeat, span_ns FROM calibration "
+            "WHERE model_key = coalesce(?, model_key) ORDER BY id"
+        )
+        for run_id, *values in self._rows(query, (model_key,)):
+            yield run_id, CalibrationPoint(**dict(zip(CalibrationPoint.__struct_fields__, values, strict=True)))
+
+    def coverage(self, model_key: str | None = None) -> Iterator[tuple[int, Coverage]]:
+        """Stream (run id, distinct experts of one layer and window), of one model or of all."""
+        query = (
+            'SELECT run_id, model_key, source, layer, window, "distinct" FROM coverage '
+            "WHERE model_key = coalesce(?, model_key) ORDER BY run_id, model_key, source, layer, window"
+        )
+        for run_id, key, source, layer, window, distinct in self._rows(query, (model_key,)):
+            counts = rowcodec.decode(distinct, dict[int, int])
+            yield run_id, Coverage(model_key=key, source=source, layer=layer, window=window, distinct=counts)
+
+    def expert_loads(self, model_key: str | None = None) -> Iterator[tuple[int, ExpertLoad]]:
+        """Stream (run id, how often each expert of one layer was chosen), of one model or of all."""
+        query = (
+            "SELECT run_id, model_key, source, layer, chosen FROM expert_load "
+            "WHERE model_key = coalesce(?, model_key) ORDER BY run_id, model_key, source, layer"
+        )
+        for run_id, key, source, layer, chosen in self._rows(query, (model_key,)):
+            times = rowcodec.decode(chosen, tuple[int, ...])
+            yield run_id, ExpertLoad(model_key=key, source=source, layer=layer, chosen=times)
+
+    def stream_reads(self) -> Iterator[tuple[int, StreamRead]]:
+        """Stream (run id, one streaming read), in the order of writing."""
+        for run_id, *values in self._rows("SELECT run_id, n_threads, repeat, gb_s FROM stream_read ORDER BY id"):
+            yield run_id, StreamRead(**dict(zip(StreamRead.__struct_fields__, values, strict=True)))
+
+    def known_passes(self) -> Iterator[tuple[int, TimedPass]]:
+        """Stream (run id, single-token passes of one model of known bytes), in the order of writing."""
+        for run_id, *values in self._rows("SELECT run_id, quant, n_bytes, block, ms FROM known_pass ORDER BY id"):
+            yield run_id, TimedPass(**dict(zip(TimedPass.__struct_fields__, values, strict=True)))
+
+    def shares(self) -> Iterator[tuple[int, PassShares]]:
+        """Stream (run id, one profiled pass), in the order of writing."""
+        for run_id, record in self._rows("SELECT run_id, record FROM pass_share ORDER BY id"):
+            yield run_id, rowcodec.decode(record, PassShares)
+
+    # --- inside -----------------------------------------------------------------------------------------------
+
+    def _rows(self, query: str, values: tuple[Any, ...] = ()) -> Iterator[Any]:
+        with database.store_errors(self.path):
+            yield from self._connection.execute(query, values)
+
+    def _table(self, query: str, values: tuple[Any, ...] = ()) -> Table:
+        with database.store_errors(self.path):
+            cursor = self._connection.execute(query, values)
+        return Table(tuple(column[0] for column in cursor.description), cursor)
+
+    @contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        with database.store_errors(self.path), database.transaction(self._connection):
+            yield self._connection

@@ -1,0 +1,309 @@
+"""The study database: every trial with all its rounds, committed before the next one starts.
+
+Owns what is written and how it is read back as records. Nothing is overwritten and nothing is deleted: in reading, a
+failed trial is superseded by a later trial of the same case, block and repeat on the same machine, and a success
+counts until it is retired to be measured again. Tables of the machine are in `machine_store`.
+"""
+
+from __future__ import annotations
+
+import datetime
+import sqlite3
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from mlsd.measure.store import database, rowcodec
+from mlsd.measure.store.machine import MachineTables, Table
+from mlsd.measure.store.rows import (
+    Done,
+    DraftDistance,
+    ImportedRow,
+    Run,
+    RunStatus,
+    StoredTrial,
+    StoredWarning,
+    TrialFilter,
+    TrialKey,
+    environment_key,
+    model_key,
+)
+from mlsd.records import Case, Environment, ModelFacts, QualityWarning, Trial
+
+ALL = TrialFilter()
+
+
+class Store(MachineTables):
+    """One study database. Use as a context manager; `Store.open` is the only way to get one."""
+
+    @classmethod
+    def open(cls, path: Path, *, create: bool = True, read_only: bool = False) -> Self:
+        """Open the database at `path`, made or migrated as needed.
+
+        Read-only never writes, not even a migration. Raises SchemaError for a newer version, StoreError for a file
+        that is missing (without `create`), locked, damaged, not writable or not a study database.
+        """
+        return cls(path, database.connect(path, create=create, read_only=read_only))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the file; the write-ahead log is folded in by the last one to close."""
+        self._connection.close()
+
+    # --- writing ----------------------------------------------------------------------------------------------
+
+    def begin_run(self, environment: Environment, plan: Mapping[str, Any], seed: int) -> int:
+        """Record that a run starts and return its id; earlier runs of this host that never ended are `interrupted`."""
+        with self._transaction() as db:
+            db.execute(
+                "UPDATE run SET status = 'interrupted' WHERE status = 'started' "
+                "AND json_extract(environment, '$.host') = ?",
+                (environment.host,),
+            )
+            cursor = db.execute(
+                "INSERT INTO run (status, started_at, seed, environment_key, environment, plan) VALUES (?,?,?,?,?,?)",
+                (
+                    "started",
+                    _now(),
+                    seed,
+                    environment_key(environment),
+                    rowcodec.encode(environment),
+                    rowcodec.plan(plan),
+                ),
+            )
+        return _row_id(cursor)
+
+    def end_run(self, run_id: int, status: RunStatus = "finished") -> None:
+        """Record how a run ended."""
+        with self._transaction() as db:
+            db.execute("UPDATE run SET status = ?, ended_at = ? WHERE id = ?", (status, _now(), run_id))
+
+    def add_models(self, models: Iterable[ModelFacts]) -> None:
+        """Record what the models' files say; a model known by its hash is replaced."""
+        rows = [
+            (
+                model_key(facts.ref.sha256, facts.ref.id),
+                facts.ref.id,
+                facts.ref.sha256,
+                facts.architecture,
+                rowcodec.encode(facts),
+            )
+            for facts in models
+        ]
+        with self._transaction() as db:
+            db.executemany(
+                "INSERT OR REPLACE INTO model (key, id, sha256, architecture, facts) VALUES (?,?,?,?,?)", rows
+            )
+
+    def add_cases(self, run_id: int, cases: Iterable[Case] | Mapping[str, Case]) -> None:
+        """Record configurations; those known already stay with the run that first planned them.
+
+        A mapping gives each case under its id, which saves hashing them again: seconds where there are 100,000.
+        """
+        by_id = cases.items() if isinstance(cases, Mapping) else ((case.id, case) for case in cases)
+        with self._transaction() as db:
+            known = {case_id for (case_id,) in db.execute('SELECT id FROM "case"')}
+            db.executemany(
+                f'INSERT OR IGNORE INTO "case" ({rowcodec.CASE_COLUMNS}) VALUES ({rowcodec.CASE_MARKS})',
+                (rowcodec.case_row(case_id, run_id, case) for case_id, case in by_id if case_id not in known),
+            )
+
+    def add_trial(self, run_id: int, trial: Trial) -> int:
+        """Commit a trial with all its rounds, all or nothing, and return its id; its case must be recorded."""
+        with self._transaction() as db:
+            found = db.execute("SELECT environment_key FROM run WHERE id = ?", (run_id,)).fetchone()
+            key = found[0] if found else ""
+            cursor = db.execute(
+                f"INSERT INTO trial ({rowcodec.TRIAL_COLUMNS}) VALUES ({rowcodec.TRIAL_MARKS})",
+                rowcodec.trial_row(run_id, key, trial),
+            )
+            trial_id = _row_id(cursor)
+            db.executemany(
+                f"INSERT INTO round ({rowcodec.ROUND_COLUMNS}) VALUES ({rowcodec.ROUND_MARKS})",
+                rowcodec.round_rows(trial_id, trial.rounds),
+            )
+        return trial_id
+
+    def retire(self, environment: Environment, case_ids: Iterable[str]) -> None:
+        """Let what this machine and build measured of these cases count no more, so that it can be measured again.
+
+        The trials stay in the file; `TrialFilter(superseded=True)` reads them.
+        """
+        key = environment_key(environment)
+        with self._transaction() as db:
+            db.executemany(
+                "UPDATE trial SET retired = 1 WHERE environment_key = ? AND case_id = ?",
+                [(key, case_id) for case_id in case_ids],
+            )
+
+    def add_warnings(self, run_id: int, warnings: Iterable[QualityWarning]) -> None:
+        """Record doubts about a run; one already recorded for it is not repeated."""
+        with self._transaction() as db:
+            known = set(db.execute("SELECT code, message, advice, case_id FROM warning WHERE run_id = ?", (run_id,)))
+            rows = [(w.code, w.message, w.advice, w.case_id) for w in warnings]
+            db.executemany(
+                "INSERT INTO warning (run_id, code, message, advice, case_id) VALUES (?,?,?,?,?)",
+                [(run_id, *row) for row in dict.fromkeys(rows) if row not in known],
+            )
+
+    def add_distance(self, distance: DraftDistance) -> None:
+        """Record how far a draft lies from its target; the same pair measured again on the same text is replaced."""
+        key = (distance.target_key, distance.drafting_key, distance.text_sha256, distance.n_tokens)
+        with self._transaction() as db:
+            db.execute(
+                "INSERT OR REPLACE INTO draft_distance VALUES (?,?,?,?,?,?)", (*key, _now(), rowcodec.encode(distance))
+            )
+
+    def add_imported(self, rows: Iterable[ImportedRow]) -> int:
+        """Record somebody else's rows, apart from measured trials; rows of a file known already are skipped.
+
+        Returns how many were new.
+        """
+        values = [(_now(), r.source, r.source_sha256, r.format, r.row, r.status, rowcodec.encode(r)) for r in rows]
+        with self._transaction() as db:
+            before = db.total_changes
+            db.executemany(
+                "INSERT OR IGNORE INTO imported (imported_at, source, source_sha256, format, row, status, record) "
+                "VALUES (?,?,?,?,?,?,?)",
+                values,
+            )
+            return db.total_changes - before
+
+    # --- reading ----------------------------------------------------------------------------------------------
+
+    def runs(self) -> list[Run]:
+        """All runs, oldest first."""
+        rows = self._rows("SELECT id, status, started_at, ended_at, seed, environment, plan FROM run ORDER BY id")
+        return [rowcodec.run(row) for row in rows]
+
+    def models(self) -> dict[str, ModelFacts]:
+        """Facts of every model, by model key."""
+        rows = self._rows("SELECT key, facts FROM model ORDER BY id, key")
+        return {key: rowcodec.decode(facts, ModelFacts) for key, facts in rows}
+
+    def cases(self) -> dict[str, Case]:
+        """Every recorded configuration, by id, in the order of recording."""
+        rows = self._rows('SELECT id, record FROM "case" ORDER BY rowid')
+        return {case_id: rowcodec.decode(record, Case) for case_id, record in rows}
+
+    def done(self, environment: Environment) -> Done:
+        """What the machine and build of `environment` have measured: the start of a resumed run."""
+        ok: dict[TrialKey, int] = {}
+        failed: dict[TrialKey, int] = {}
+        query = (
+            "SELECT case_id, block, repeat, sum(status = 'ok'), count(*) FROM trial "
+            "WHERE environment_key = ? AND NOT retired "
+            "GROUP BY case_id, block, repeat"
+        )
+        for case_id, block, repeat, n_ok, n_all in self._rows(query, (environment_key(environment),)):
+            key = TrialKey(case_id, block, repeat)
+            if n_ok:
+                ok[key] = n_ok
+            else:
+                failed[key] = n_all
+        return Done(ok=Counter(ok), failed=Counter(failed))
+
+    def trials(self, chosen: TrialFilter = ALL, *, rounds: bool = True) -> Iterator[StoredTrial]:
+        """Stream trials in the order of writing, with their rounds or without."""
+        where, values = _where(chosen)
+        for row in self._rows(f"SELECT {rowcodec.TRIAL_READ} FROM {where} ORDER BY trial.id", values):
+            trial_id = row[0]
+            yield rowcodec.trial(row, tuple(self._rounds_of(trial_id)) if rounds else ())
+
+    def rounds(self, chosen: TrialFilter = ALL) -> Table:
+        """Stream the rounds of trials as plain rows: trial_id, number, then the fields of a Round."""
+        where, values = _where(chosen)
+        return self._table(
+            f"SELECT {rowcodec.ROUND_COLUMNS} FROM round WHERE trial_id IN (SELECT trial.id FROM {where}) "
+            "ORDER BY trial_id, number",
+            values,
+        )
+
+    def summary(self, chosen: TrialFilter = ALL) -> Table:
+        """Stream `trial_summary`: one row a trial with the sums of its rounds; never a superseded trial."""
+        if chosen == ALL:
+            return self._table("SELECT * FROM trial_summary ORDER BY trial_id")
+        where, values = _where(chosen)
+        return self._table(
+            f"SELECT * FROM trial_summary WHERE trial_id IN (SELECT trial.id FROM {where}) ORDER BY trial_id", values
+        )
+
+    def round_outcomes(self) -> Table:
+        """Stream how often the rounds of the trials of one case and repeat ended alike, with the sums of their times.
+
+        Only rounds of valid trials; one row for each (proposed, accepted), so a study's rounds never lie in memory.
+        """
+        return self._table(
+            "SELECT trial.environment_key, trial.case_id, trial.repeat, proposed, accepted, count(*) AS rounds, "
+            "sum(committed) AS committed, sum(draft_ns) AS draft_ns, sum(verify_ns) AS verify_ns, "
+            "sum(rollback_ns) AS rollback_ns, sum(sample_ns) AS sample_ns, sum(other_ns) AS other_ns "
+            "FROM current_trial AS trial JOIN round ON round.trial_id = trial.id WHERE trial.valid "
+            "GROUP BY trial.environment_key, trial.case_id, trial.repeat, proposed, accepted"
+        )
+
+    def warnings(self) -> list[StoredWarning]:
+        """All recorded doubts, oldest first."""
+        rows = self._rows("SELECT run_id, code, message, advice, case_id FROM warning ORDER BY id")
+        return [
+            StoredWarning(run_id=run_id, code=code, message=message, advice=advice, case_id=case_id)
+            for run_id, code, message, advice, case_id in rows
+        ]
+
+    def distances(self) -> Iterator[DraftDistance]:
+        """Stream how far drafts lie from their targets, in the order of measurement."""
+        for (record,) in self._rows("SELECT record FROM draft_distance ORDER BY measured_at"):
+            yield rowcodec.decode(record, DraftDistance)
+
+    def imported(self) -> Iterator[ImportedRow]:
+        """Stream the rows of other people's tables, in the order of import."""
+        for (record,) in self._rows("SELECT record FROM imported ORDER BY id"):
+            yield rowcodec.decode(record, ImportedRow)
+
+    def check(self) -> list[str]:
+        """What is wrong with the file: SQLite's own integrity and foreign keys; empty when nothing is."""
+        problems = [line for (line,) in self._rows("PRAGMA integrity_check") if line != "ok"]
+        problems += [
+            f"{table} row {row} points to a missing {parent}"
+            for table, row, parent, _ in self._rows("PRAGMA foreign_key_check")
+        ]
+        return problems
+
+    # --- inside -----------------------------------------------------------------------------------------------
+
+    def _rounds_of(self, trial_id: int) -> Iterator[Any]:
+        query = f"SELECT {rowcodec.ROUND_COLUMNS} FROM round WHERE trial_id = ? ORDER BY number"
+        return (rowcodec.round_(row) for row in self._rows(query, (trial_id,)))
+
+
+def _where(chosen: TrialFilter) -> tuple[str, tuple[Any, ...]]:
+    """The FROM and WHERE clauses of a filter, and their values."""
+    source = "trial" if chosen.superseded else "current_trial AS trial"
+    conditions: dict[str, Any] = {
+        "trial.id = ?": chosen.trial_id,
+        "trial.run_id = ?": chosen.run_id,
+        '"case".suite = ?': chosen.suite,
+        "trial.arm = ?": chosen.arm,
+        "trial.status = ?": chosen.status,
+        "instr(trial.case_id, ?) = 1": chosen.case_id,
+        "trial.valid = ?": chosen.valid,
+    }
+    used = {condition: value for condition, value in conditions.items() if value is not None}
+    clause = " AND ".join(used) or "1"
+    return f'{source} JOIN "case" ON "case".id = trial.case_id WHERE {clause}', tuple(used.values())
+
+
+def _now() -> str:
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
+
+
+def _row_id(cursor: sqlite3.Cursor) -> int:
+    if cursor.lastrowid is None:
+        raise AssertionError("an INSERT always has a row id")
+    return cursor.lastrowid

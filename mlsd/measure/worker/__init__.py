@@ -1,0 +1,1 @@
+"""The child process: everything that touches native code while it measures."""

@@ -1,0 +1,5 @@
+"""``python -m mlsd.measure.worker``: the child process that measures."""
+
+from mlsd.measure.worker.serve import main
+
+main()

@@ -1,0 +1,336 @@
+"""Timing a model's passes one kind at a time: T(k), draft steps, prefill, rollback, sampling.
+
+Runs inside the worker. The first repeat takes the widths that matter most first; every later one visits all contexts
+and widths in random order, so that heat and load are shared. The time budget binds: it is asked after every pass.
+"""
+
+from __future__ import annotations
+
+import collections
+import itertools
+import random
+import statistics
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+
+import msgspec
+
+from mlsd.clock import Clock
+from mlsd.engine.llama.model import LlamaModel
+from mlsd.engine.llama.open import open_session
+from mlsd.engine.llama.session import LlamaSession
+from mlsd.engine.probe import ProbeReport, probe
+from mlsd.engine.vocabulary import check_vocabularies
+from mlsd.errors import CapacityError, PromptError
+from mlsd.measure.messages import CalibrateJob, Covered, ModelFile, Passes, Spent
+from mlsd.measure.store.rows import CalibrationPoint, PassKind, model_key
+from mlsd.measure.worker.experts import cover
+from mlsd.measure.worker.passes import PassBench, Span
+from mlsd.measure.worker.probe_cache import ProbeCache
+from mlsd.measure.worker.rig import session_options
+from mlsd.measure.worker.time_budget import Ledger, TimeBudget
+from mlsd.records import Record
+
+_ROOM = 32  # positions beyond what a depth and the widest pass need
+_CONTEXT_STEP = 256
+_Spans = tuple[str, list[Span]]  # of the model with that key
+
+_DRAFT_WIDTHS = (1, 2, 5, 3, 9, 17)  # rows of a catch-up: the bonus token, and accepted ones where a draft replays
+_FIRST_WIDTHS = (1, 2, 5, 9, 17, 33)  # plain decoding, and gamma 1, 4, 8, 16, 32
+
+# Shares of the budget; what one part leaves over is the next one's.
+_COVERAGE_SHARE = 0.25
+_DRAFT_SHARE = 0.25  # of the first repeat
+_BURST_SHARE = 0.06
+_ROLLBACK_SHARE = 0.15
+_PROBE_SHARE = 0.15
+_PROBE_PASSES = 400  # single-token passes that take about as long as the probe
+
+
+class _Visit(Record, frozen=True, kw_only=True):
+    """One context to open, and what to time in it."""
+
+    depth: int
+    widths: tuple[int, ...]  # in this order; empty: the draft's context
+
+
+class Calibration:
+    """One target and perhaps a draft, open for timing. Close it after use."""
+
+    def __init__(self, job: CalibrateJob, clock: Clock, cache: ProbeCache) -> None:
+        self._job, self._clock, self._cache = job, clock, cache
+        self._ledger, self._assumed = Ledger(clock), False
+        n_ctx = max(job.depths) + 3 * max(job.widths) + _ROOM
+        self.options = session_options(job.engine, -(-n_ctx // _CONTEXT_STEP) * _CONTEXT_STEP)
+        self._models: list[LlamaModel] = []
+        self._budget = TimeBudget(clock)  # of everything after loading; it begins with the first repeat
+        self._reports: dict[bool, ProbeReport] = {}  # of the target, and of the draft
+        self._fill_ns: dict[tuple[int, bool], int] = {}  # by depth, and whether it is the draft's
+        self._t_one_ns = 0
+        try:
+            with self._ledger.entry("load"):
+                self.target = self._open(job.target)
+                self.draft = self._open(job.draft) if job.draft is not None else None
+            self.text = self.target.tokenize(job.text)
+            needed = max(job.depths) + max(job.widths)
+            if len(self.text) < needed:
+                raise PromptError(
+                    f"The text has {len(self.text)} tokens for this model; depth and width need {needed}.",
+                    hint="Give a longer text with --text, or a smaller --depth.",
+                )
+            if self.target.n_ctx_train and needed > self.target.n_ctx_train:
+                raise CapacityError(
+                    f"Depth {max(job.depths)} is beyond the {self.target.n_ctx_train} positions of this model.",
+                    hint="Give a smaller --depth.",
+                )
+            if self.draft is not None:
+                small = msgspec.structs.replace(self.options, n_ctx=256)
+                with closing(open_session(self.target, small)) as a, closing(open_session(self.draft, small)) as b:
+                    check_vocabularies(a, b)
+        except BaseException:
+            self.close()
+            raise
+
+    def _open(self, file: ModelFile) -> LlamaModel:
+        model = LlamaModel(Path(file.path), n_gpu_layers=self._job.engine.n_gpu_layers)
+        self._models.append(model)
+        return model
+
+    def close(self) -> None:
+        """Free the models; calling it twice is harmless."""
+        for model in self._models:
+            model.close()
+
+    # --- timing ---------------------------------------------------------------------------------------------------
+
+    def repeats(self) -> Iterator[Passes]:
+        """Timed passes, a repeat at a time, until all cells are tight or the budget ends, perhaps within a repeat.
+
+        T(1) is timed whatever the budget says. Raises CapacityError when not even its context could be filled in time.
+        """
+        rng = random.Random(self._job.seed)
+        tally = _Tally()
+        budget = self._budget = TimeBudget(self._clock, int(self._job.budget_s * 1e9))
+        timing = budget.part(1 - (_COVERAGE_SHARE if self._job.windows else 0.0))
+        for repeat in itertools.count():
+            must = repeat < self._job.least_repeats
+            points = self._repeat(repeat, rng, TimeBudget(self._clock) if must else timing)
+            if not points and repeat:
+                return
+            tally.add(points)
+            if not tally.has_t_one:
+                raise CapacityError(
+                    f"{self._job.budget_s:g} s ended before the context was filled to depth {min(self._job.depths)}, "
+                    "so no pass was timed.",
+                    hint="Give a larger --budget-s or a smaller --depth.",
+                )
+            width = tally.half_width()
+            yield Passes(points=tuple(points), half_width=width)
+            tight = width is not None and width <= self._job.precision
+            if repeat + 1 >= self._job.least_repeats and (tight or timing.is_over):
+                return
+
+    def spent(self) -> Spent:
+        """What each part took so far."""
+        return Spent(
+            seconds={part: ns / 1e9 for part, ns in self._ledger.spent_ns.items()}, rollback_assumed=self._assumed
+        )
+
+    def _repeat(self, repeat: int, rng: random.Random, budget: TimeBudget) -> list[CalibrationPoint]:
+        visits = collections.deque(self._first_visits() if repeat == 0 else self._all_visits(rng))
+        timed: list[_Spans] = []
+        while visits and not (timed and budget.is_over):
+            share = budget.fraction(1 / len(visits)) if repeat == 0 else budget
+            visit = visits.popleft()
+            first = not repeat and not timed
+            if not first and not budget.has(self._fill_ns.get((visit.depth, not visit.widths), 0)):
+                continue  # another context may take less to fill
+            if not visit.widths:
+                timed.append(self._draft_steps(repeat, visit.depth, budget))
+                continue
+            spans, n_done = self._target_passes(repeat, visit, budget, share, first=first)
+            timed.append(spans)
+            if left := visit.widths[n_done:]:
+                visits.append(msgspec.structs.replace(visit, widths=left))
+        return _points(timed, repeat)
+
+    def _first_visits(self) -> list[_Visit]:
+        """Every context, those of widths that matter most first, and in each that width first; the draft's second."""
+        depths, groups = self._job.depths, contexts(self._job.widths)
+        for group in groups:
+            group.sort(key=lambda width: (width not in _FIRST_WIDTHS, width))
+        groups.sort(key=lambda group: (group[0] not in _FIRST_WIDTHS, group[0]))
+        visits = [_Visit(depth=depth, widths=tuple(group)) for group in groups for depth in depths]
+        if self.draft is not None:
+            visits[len(depths) : len(depths)] = [_Visit(depth=depth, widths=()) for depth in depths]
+        return visits
+
+    def _all_visits(self, rng: random.Random) -> list[_Visit]:
+        visits = []
+        for depth in self._job.depths:
+            for group in contexts(self._job.widths):
+                visits.append(_Visit(depth=depth, widths=tuple(rng.sample(group, len(group)))))
+            if self.draft is not None:
+                visits.append(_Visit(depth=depth, widths=()))
+        rng.shuffle(visits)
+        return visits
+
+    def _target_passes(
+        self, repeat: int, visit: _Visit, budget: TimeBudget, share: TimeBudget, *, first: bool
+    ) -> tuple[_Spans, int]:
+        """One context as an arm with that gamma has it: prefill, then each width in a burst.
+
+        Also how many of the widths had their turn: those after the first only while the visit's share lasts.
+        """
+        job, widest, n_done = self._job, max(visit.widths), 0
+        # Plain decoding rolls nothing back, so it needs no strategy.
+        strategy = self._strategy(job.target, self.target, budget) if widest > 1 else None
+        options = msgspec.structs.replace(
+            self.options, max_outputs=widest, n_snapshots=widest if strategy == "snapshots" else 0
+        )
+        with open_session(self.target, options) as session:
+            if strategy == "snapshots" and not session.n_snapshots:
+                strategy = "checkpoint"  # assumed, but this engine keeps no snapshots of this architecture
+            bench, spans = self._bench(session, self.target, visit.depth, repeat, budget)
+            for width in visit.widths if spans else ():
+                if n_done and share.is_over:
+                    break
+                n_done += 1
+                with self._ledger.entry("passes"):
+                    spans += bench.burst("target_pass", width, budget.part(_BURST_SHARE), must=first)
+                if width > 1 and strategy is not None and self._has_rollback_time(budget):
+                    with self._ledger.entry("rollback"):
+                        spans.append(bench.rollback(strategy, width))
+            if spans and self.target.is_recurrent and widest == 1:
+                spans.append(bench.checkpoint())
+        if first:
+            self._t_one_ns = next((span.ns for span in spans if span.kind == "target_pass"), 0)
+        return (model_key(job.target.ref.sha256, job.target.ref.id), spans), n_done or len(visit.widths)
+
+    def _draft_steps(self, repeat: int, depth: int, budget: TimeBudget) -> _Spans:
+        job, draft = self._job, self.draft
+        assert draft is not None and job.draft is not None
+        strategy = self._strategy(job.draft, draft, budget)
+        if repeat == 0:
+            budget = budget.part(_DRAFT_SHARE)
+        with open_session(draft, msgspec.structs.replace(self.options, max_outputs=2)) as session:
+            bench, spans = self._bench(session, draft, depth, repeat, budget)
+            with self._ledger.entry("draft"):
+                if spans:
+                    spans += bench.draft_step(1)
+                    for rows in (1, 2):  # with one proposal a round a draft's passes are one or two wide, nothing else
+                        spans += bench.burst("target_pass", rows, budget.part(_BURST_SHARE))
+                    spans += [span for rows in _DRAFT_WIDTHS[1:] for span in bench.draft_step(rows)]
+                if strategy is not None and not budget.is_over:
+                    spans.append(bench.rollback(strategy, 5, singly=True))
+                if spans and draft.is_recurrent:
+                    spans.append(bench.checkpoint())
+        return model_key(job.draft.ref.sha256, job.draft.ref.id), spans
+
+    def _bench(
+        self, session: LlamaSession, model: LlamaModel, depth: int, repeat: int, budget: TimeBudget
+    ) -> tuple[PassBench, list[Span]]:
+        """A bench with its context filled, and what that took; no span when the time was up before."""
+        bench = PassBench(session, self._clock, self.text, depth, repeat, recurrent=model.is_recurrent, budget=budget)
+        with self._ledger.entry("prefill"):
+            spans = bench.fill()
+        for span in spans:
+            self._fill_ns[depth, model is self.draft] = span.ns
+        return bench, spans
+
+    # --- rollback -------------------------------------------------------------------------------------------------
+
+    def _has_rollback_time(self, budget: TimeBudget) -> bool:
+        if budget.span_ns is None:
+            return True
+        return not budget.is_over and self._ledger.spent_ns.get("rollback", 0) < _ROLLBACK_SHARE * budget.span_ns
+
+    def _strategy(self, file: ModelFile, model: LlamaModel, budget: TimeBudget) -> str | None:
+        """How a model is rolled back: as its probe found, or as its kind is known to be where a probe takes too long.
+
+        Nothing here depends on the rollback being exact, only on what it costs.
+        """
+        is_target = model is self.target
+        report = self._reports.get(is_target) or self._cache.known(file.ref, self.options)
+        affordable = budget.span_ns is None or _PROBE_PASSES * self._t_one_ns < _PROBE_SHARE * budget.span_ns
+        if report is None and affordable:
+            with self._ledger.entry("probe"):
+                report = self._cache.get(
+                    file.ref, self.options, lambda: probe(partial(open_session, model), self.options)
+                )
+        if report is not None:
+            self._reports[is_target] = report
+            return report.target if is_target else report.draft
+        self._assumed = True
+        if not model.is_recurrent:
+            return "trim"
+        return "snapshots" if is_target else "checkpoint"
+
+    # --- experts --------------------------------------------------------------------------------------------------
+
+    def coverage(self) -> Covered:
+        """Which experts the target chooses. Raises UnsupportedError for a target without routed experts."""
+        job = self._job
+        key = model_key(job.target.ref.sha256, job.target.ref.id)
+        with self._ledger.entry("coverage"):
+            return cover(
+                key,
+                self.target,
+                self.draft,
+                self.text,
+                self.options,
+                windows=job.windows,
+                n_experts=job.n_experts,
+                budget=self._budget,
+            )
+
+
+class _Tally:
+    """How well T(k) is known so far."""
+
+    def __init__(self) -> None:
+        self._cells: dict[tuple[str, str, int, int], list[int]] = {}
+
+    def add(self, points: Sequence[CalibrationPoint]) -> None:
+        for p in points:
+            if p.kind in ("target_pass", "draft_step"):
+                self._cells.setdefault((p.model_key, p.kind, p.rows, p.depth), []).append(p.span_ns)
+
+    @property
+    def has_t_one(self) -> bool:
+        """Whether T(1) was timed at all."""
+        return any(kind == "target_pass" and rows == 1 for _, kind, rows, _ in self._cells)
+
+    def half_width(self) -> float | None:
+        """Relative half-width of the 95 % interval of the worst cell's mean; None before three repeats."""
+        if any(len(spans) < 3 for spans in self._cells.values()):
+            return None
+        widths = [
+            1.96 * statistics.stdev(spans) / len(spans) ** 0.5 / statistics.fmean(spans)
+            for spans in self._cells.values()
+        ]
+        return float(max(widths))
+
+
+def contexts(widths: Sequence[int]) -> list[list[int]]:
+    """Widths that share a context: 1, then up to 2, 4, 8, ...; a context keeps as many snapshots as its widest pass."""
+    groups: dict[int, list[int]] = {}
+    for width in sorted(set(widths)):
+        groups.setdefault((width - 1).bit_length(), []).append(width)
+    return list(groups.values())
+
+
+def _points(timed: Sequence[_Spans], repeat: int) -> list[CalibrationPoint]:
+    """One point a cell: a depth is filled once a context, so a repeat has several prefills, whose mean counts."""
+    cells: dict[tuple[str, PassKind, int, int], list[int]] = {}
+    for key, spans in timed:
+        for span in spans:
+            cells.setdefault((key, span.kind, span.rows, span.depth), []).append(span.ns)
+    return [
+        CalibrationPoint(
+            model_key=key, kind=kind, rows=rows, depth=depth, repeat=repeat, span_ns=round(statistics.fmean(ns))
+        )
+        for (key, kind, rows, depth), ns in cells.items()
+    ]

@@ -1,0 +1,150 @@
+"""Prompts as tokens of a target; in conversations its own earlier answers stand between the user's turns.
+
+An answer is the target's plain output, written once and not timed. Arms are compared in pairs, so all arms of a block
+must go on from one history: the one of plain decoding. Greedy, it is the same in every repeat and every arm. With a
+temperature it is what the plain arm says to the earlier turn in the same repeat: sampled with the trial's own seed, by
+the same loop. Another repeat so has another history, as its arms have other answers. Each trial records the history it
+saw (`Trial.earlier`). A later turn is a prompt like any other, prefilled whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import closing
+
+import numpy as np
+
+from mlsd.clock import Clock
+from mlsd.engine.decode import GenerationLimits, generate
+from mlsd.engine.drafter import NoDrafter
+from mlsd.engine.llama.model import LlamaModel
+from mlsd.engine.llama.open import open_session
+from mlsd.engine.rollback import make_rollback
+from mlsd.engine.session import SessionOptions
+from mlsd.engine.threads import default_threads
+from mlsd.measure.messages import PromptText, Slot, prompt_key
+from mlsd.planning.prompts import exact_prompt
+from mlsd.records import Case, EngineOptions, Record, Sampling
+
+_CONTEXT_STEP = 256  # contexts are rounded up, as llama.cpp does
+_GREEDY = Sampling()
+
+
+def trial_rng(sampling: Sampling, repeat: int) -> np.random.Generator:
+    """Where the random choices of a trial come from: the same for every arm of a repeat."""
+    return np.random.default_rng([sampling.seed, repeat])
+
+
+class PromptTokens(Record, frozen=True, kw_only=True):
+    """A prompt as one trial sees it."""
+
+    tokens: tuple[int, ...]
+    earlier: tuple[str, ...] = ()  # the target's answers inside it
+
+
+class Prompts:
+    """The prompts of all slots of a job, known before anything is measured."""
+
+    def __init__(
+        self, model: LlamaModel, texts: Mapping[str, PromptText], slots: Iterable[Slot], answers: PlainAnswers
+    ) -> None:
+        """Tokenize, and let the target answer what was said before.
+
+        Raises: PromptError for a text too short, or a template that refuses the conversation.
+        """
+        self._texts = texts
+        self._known: dict[tuple[str, Sampling, int], PromptTokens] = {}
+        for slot in slots:
+            key = self._key(slot.case, slot.repeat)
+            if key not in self._known:
+                self._known[key] = read_prompt(model, texts[key[0]], answers, key[1], key[2])
+        self.longest = max(len(prompt.tokens) for prompt in self._known.values())
+
+    def _key(self, case: Case, repeat: int) -> tuple[str, Sampling, int]:
+        name = prompt_key(case.prompt)
+        varies = bool(self._texts[name].earlier) and not case.sampling.greedy
+        return (name, case.sampling, repeat) if varies else (name, _GREEDY, 0)
+
+    def of(self, case: Case, repeat: int) -> PromptTokens:
+        """The prompt of a case in a repeat that the job has."""
+        return self._known[self._key(case, repeat)]
+
+    def of_any_repeat(self, case: Case) -> tuple[int, ...]:
+        """Tokens of the case's prompt in some repeat: for work whose output nobody reads."""
+        name = prompt_key(case.prompt)
+        return next(prompt.tokens for key, prompt in self._known.items() if key[0] == name)
+
+    def greedy(self, name: str) -> tuple[int, ...] | None:
+        """Tokens of the prompt of that key under greedy decoding, if the job has it."""
+        found = self._known.get((name, _GREEDY, 0))
+        return None if found is None else found.tokens
+
+
+class PlainAnswers:
+    """What a model answers by plain decoding, each answer written once."""
+
+    def __init__(self, model: LlamaModel, engine: EngineOptions, n_predict: int, clock: Clock) -> None:
+        self._model, self._engine, self._n_predict, self._clock = model, engine, n_predict, clock
+        self._known: dict[tuple[tuple[int, ...], Sampling, int], str] = {}
+
+    def __call__(self, prompt: Sequence[int], sampling: Sampling = _GREEDY, repeat: int = 0) -> str:
+        """The answer up to its end token, or `n_predict` tokens of it, or what the trained context has room for."""
+        key = (tuple(prompt), sampling, repeat)
+        if key not in self._known:
+            n_predict = self._n_predict
+            if self._model.n_ctx_train:
+                n_predict = min(n_predict, self._model.n_ctx_train - len(prompt))
+            # Without room for an answer the later turn cannot fit either; it fails as a trial of its own.
+            self._known[key] = self._write(*key, n_predict) if n_predict > 0 else ""
+        return self._known[key]
+
+    def _write(self, prompt: tuple[int, ...], sampling: Sampling, repeat: int, n_predict: int) -> str:
+        options = SessionOptions(
+            n_ctx=-(-(len(prompt) + n_predict) // _CONTEXT_STEP) * _CONTEXT_STEP,
+            n_batch=self._engine.n_batch,
+            n_ubatch=self._engine.n_ubatch,
+            n_threads=self._engine.n_threads or default_threads(),
+            n_gpu_layers=self._engine.n_gpu_layers,
+            flash_attention=self._engine.flash_attention,
+            device_sampling=sampling.greedy,
+        )
+        limits = GenerationLimits(n_predict=n_predict, ignore_eog=False)
+        with closing(open_session(self._model, options)) as session:
+            rollback = make_rollback("trim", session)
+            rng = trial_rng(sampling, repeat)
+            result = generate(session, NoDrafter(), rollback, prompt, limits, self._clock, sampling=sampling, rng=rng)
+        return answer_text(self._model, result.tokens)
+
+
+def answer_text(model: LlamaModel, tokens: Sequence[int]) -> str:
+    """What a user reads of an output: the text before its end token."""
+    end = next((i for i, token in enumerate(tokens) if model.is_end(token)), len(tokens))
+    return model.detokenize(tokens[:end]).strip()
+
+
+def read_prompt(
+    model: LlamaModel, prompt: PromptText, answers: PlainAnswers, sampling: Sampling = _GREEDY, repeat: int = 0
+) -> PromptTokens:
+    """A prompt on `model`; exactly `n_tokens` of it where the prompt asks for that.
+
+    `answers` gives the target's text after each of the earlier turns of a conversation.
+
+    Raises: PromptError when the text is too short, or when the model's template refuses the conversation.
+    """
+    if prompt.chat:
+        return _conversation(model, prompt, answers, sampling, repeat)
+    if prompt.n_tokens is None:
+        return PromptTokens(tokens=model.tokenize(prompt.text))
+    return PromptTokens(tokens=exact_prompt(prompt.text, prompt.n_tokens, model.tokenize))
+
+
+def _conversation(
+    model: LlamaModel, prompt: PromptText, answers: PlainAnswers, sampling: Sampling, repeat: int
+) -> PromptTokens:
+    from mlsd.engine.llama.chat import chat_tokens  # plain prompts need no template engine
+
+    said: list[str] = []
+    for turn in prompt.earlier:
+        said.append(turn)
+        said.append(answers(chat_tokens(model, said), sampling, repeat))
+    return PromptTokens(tokens=chat_tokens(model, [*said, prompt.text]), earlier=tuple(said[1::2]))

@@ -1,0 +1,125 @@
+"""Which experts a target chooses on text and on drafted tokens, as rows of the store. Nothing here is timed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+
+from mlsd.engine.llama.coverage import Ids, RouterSession, distinct_counts, merged, router_session, times_chosen
+from mlsd.engine.llama.model import LlamaModel
+from mlsd.engine.llama.open import open_session
+from mlsd.engine.session import SessionOptions
+from mlsd.measure.messages import Covered
+from mlsd.measure.store.rows import Coverage, ExpertLoad, TokenSource
+from mlsd.measure.worker.time_budget import TimeBudget
+
+_ANCHORS = 48  # places of the text at which a draft is asked to go on
+_CONTEXT_STEP = 256
+_PASS = 64  # tokens of one pass over the text
+_SHARE_OF_TEXT = 0.15  # of the whole budget where a draft has its say as well
+_MOST_TOKENS = 1024  # of text: means over a thousand windows and several layers are tight, large models slow
+
+Found = dict[int, list[Ids]]  # layer -> expert numbers of rows that follow each other, one array a stretch of text
+
+
+def cover(
+    key: str,
+    target: LlamaModel,
+    draft: LlamaModel | None,
+    text: Sequence[int],
+    options: SessionOptions,
+    *,
+    windows: Sequence[int],
+    n_experts: int,
+    budget: TimeBudget,
+) -> Covered:
+    """Distinct experts in windows of consecutive tokens, and the load of each expert; `key` names the target.
+
+    When the budget ends, what was read by then is counted: at least as many tokens as the widest window needs.
+
+    Windows of real text slide by one. Windows of drafted text are what verification sees: a token of the text and what
+    the draft says after it, at places spread over the text. Raises UnsupportedError without routed experts.
+    """
+    text = text[:_MOST_TOKENS]
+    room = -(-len(text) // _CONTEXT_STEP) * _CONTEXT_STEP
+    n_ctx = min(room, target.n_ctx_train or room)
+    text = text[: n_ctx - max(windows)]
+    options = msgspec.structs.replace(options, n_ctx=n_ctx)
+    reading = budget.part(1.0 if draft is None else _SHARE_OF_TEXT)
+    with router_session(target, options) as session:
+        read = _read(session, text, max(windows), reading)
+        rows = _coverage(key, "text", read, windows)
+        loads = _loads(key, "text", read, n_experts)
+        if draft is not None:
+            drafted = _drafted(session, target, draft, text, options, max(windows), budget)
+            rows += _coverage(key, "draft", drafted, windows)
+            loads += _loads(key, "draft", drafted, n_experts)
+    return Covered(coverage=tuple(rows), loads=tuple(loads))
+
+
+def _read(session: RouterSession, text: Sequence[int], widest: int, budget: TimeBudget) -> Found:
+    """Experts of the text's tokens, as one stretch."""
+    parts: dict[int, list[Ids]] = {}
+    for n_passes, first in enumerate(range(0, len(text), _PASS)):
+        if first >= widest and not budget.has(budget.spent_ns / n_passes):
+            break
+        for layer, ids in session.chosen(text[first : first + _PASS]).items():
+            parts.setdefault(layer, []).append(ids)
+    return {layer: [np.concatenate(ids)] for layer, ids in parts.items()}
+
+
+def _drafted(
+    session: RouterSession,
+    target: LlamaModel,
+    draft: LlamaModel,
+    text: Sequence[int],
+    options: SessionOptions,
+    n_rows: int,
+    budget: TimeBudget,
+) -> Found:
+    """Experts of verification batches of `n_rows`, at as many places of the text as there is time for."""
+    found: Found = {}
+    stride = max(1, (len(text) - n_rows) // _ANCHORS)
+    session.clear()
+    with open_session(draft, options) as other:
+        sides = ((session, target), (other, draft))
+        for start in range(stride, len(text) - n_rows, stride):
+            if budget.is_over:
+                break
+            for side, model in sides:
+                side.decode(text[side.n_past : start], n_outputs=0)
+                if model.is_recurrent:
+                    side.save_state()
+            tokens = [text[start]]
+            while len(tokens) < n_rows:
+                other.decode(tokens[-1:])
+                tokens.append(other.greedy()[0])
+            for layer, ids in session.chosen(tokens).items():
+                found.setdefault(layer, []).append(ids)
+            for side, model in sides:
+                if model.is_recurrent:
+                    side.load_state()
+                side.truncate(start)
+    return found
+
+
+def _coverage(key: str, source: TokenSource, found: Found, windows: Sequence[int]) -> list[Coverage]:
+    """Histograms of distinct experts; of a drafted stretch only the window at its start."""
+    rows = []
+    for layer, parts in found.items():
+        for window in windows:
+            counts = [distinct_counts(ids if source == "text" else ids[:window], window) for ids in parts]
+            if total := merged(counts):
+                rows.append(Coverage(model_key=key, source=source, layer=layer, window=window, distinct=total))
+    return rows
+
+
+def _loads(key: str, source: TokenSource, found: Found, n_experts: int) -> list[ExpertLoad]:
+    result = []
+    for layer, parts in found.items():
+        counts = [times_chosen(ids, n_experts) for ids in parts]
+        chosen = tuple(sum(column) for column in zip(*counts, strict=True))
+        result.append(ExpertLoad(model_key=key, source=source, layer=layer, chosen=chosen))
+    return result

@@ -1,0 +1,226 @@
+"""Which blocks a model drafts best without: two searches, both on the model itself with blocks bridged in place.
+
+    greedy      leaves out one block after another, each time the one whose loss changes the fewest of the model's own
+                greedy tokens; a few candidates are tried each time, the best of the step before first
+    conflayers  leaves out blocks that say little with confidence (`conf_layers`), and keeps the set accepted most
+
+What is found stands against as many blocks spread evenly; the better of the two on the searched text is taken. What a
+set gets accepted is then measured with real rounds on a part of the text that was not searched on.
+
+Recurrent memory cannot be cut back after a candidate, so in such models the state after the prompt is saved and loaded
+again (the checkpoint strategy). A set never holds every block with attention: llama.cpp ends the process then.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from mlsd.clock import MonotonicClock
+from mlsd.drafters.chain import Chain
+from mlsd.drafters.layer_skip.in_place import InPlaceDraft
+from mlsd.engine.decode import GenerationLimits, generate
+from mlsd.engine.drafter import NoDrafter
+from mlsd.engine.llama.model import LlamaModel
+from mlsd.engine.llama.open import open_session
+from mlsd.engine.llama.taps import CollectTap, SkipTap, TappedSession
+from mlsd.engine.rollback import make_rollback
+from mlsd.engine.session import SessionOptions
+from mlsd.errors import InputError, UnsupportedError
+from mlsd.gguf_tools.read import trunk_layers
+from mlsd.gguf_tools.source import Source
+from mlsd.gguf_tools.surgery.cut import attention_layers, state_layers, uniform_skip
+from mlsd.measure.messages import LayerSearchJob, LayersFound
+from mlsd.measure.worker.conf_layers import module_confidence, select
+from mlsd.measure.worker.perplexity import log_softmax
+from mlsd.measure.worker.rig import session_options
+
+_TRIED_A_STEP = 4
+_LEAST_PROMPT = 8
+_MOST_PROMPT = 512  # tokens before the continuation that decides; a longer text changes little and costs much
+_CONF_WINDOW = 32  # tokens whose activations decide (ConfLayers: context_window)
+_CONF_INTERVAL = 25  # tokens between two choices (ConfLayers: search_interval)
+_CONF_CHOICES = 8
+
+Score = tuple[float, float]  # share of tokens kept, and their mean log-probability, which breaks ties
+
+
+def search_layers(job: LayerSearchJob) -> LayersFound:
+    """Run the search of the job.
+
+    Raises: InputError for a text too short or a share that leaves nothing, UnsupportedError for conflayers on an
+    architecture whose blocks' outputs have other names.
+    """
+    source = Source(Path(job.model.path))
+    n_layers = trunk_layers(source) or 0
+    uniform = uniform_skip(n_layers, job.fraction)
+    if not uniform:
+        raise InputError(f"{job.fraction:g} of {n_layers} blocks is less than one block.", hint="Give a larger share.")
+    with LlamaModel(Path(job.model.path), n_gpu_layers=job.engine.n_gpu_layers) as model:
+        tokens = model.tokenize(job.text)[: 2 * _MOST_PROMPT]
+        n_prompt = len(tokens) // 2
+        if n_prompt < _LEAST_PROMPT:
+            raise InputError(f"The text has only {len(tokens)} tokens.", hint=f"Give {2 * _LEAST_PROMPT} or more.")
+        options = session_options(job.engine, n_prompt + 2 * job.n_tokens + 16)
+        with _open(model, options, job) as session:
+            lab = _Lab(session, job, source)
+            lab.read(tokens[:n_prompt])
+            started_ns = time.perf_counter_ns()
+            found = lab.greedy(len(uniform)) if job.method == "greedy" else lab.conflayers()
+            as_many = uniform if len(uniform) == len(found) else uniform_skip(n_layers, len(found) / n_layers)
+            found = lab.better(found, as_many)
+            search_ns = time.perf_counter_ns() - started_ns
+            fresh = tokens[n_prompt:]
+            return LayersFound(
+                skipped=found,
+                acceptance_rate=lab.acceptance(found, fresh, job.n_tokens),
+                uniform=as_many,
+                uniform_acceptance_rate=lab.acceptance(as_many, fresh, job.n_tokens),
+                n_candidates=lab.n_candidates,
+                search_ns=search_ns,
+            )
+
+
+def _open(model: LlamaModel, options: SessionOptions, job: LayerSearchJob) -> TappedSession:
+    wide = msgspec.structs.replace(
+        options, kind="tapped", device_sampling=False, max_outputs=max(job.n_tokens, job.gamma + 1)
+    )
+    session = open_session(model, wide)
+    assert isinstance(session, TappedSession)
+    return session
+
+
+def mixer_names(source: Source) -> list[tuple[str, ...]]:
+    """The tensors of each block whose sum its mixer adds to the residual stream, as llama.cpp's graphs call them."""
+    layers, recurrent = range(trunk_layers(source) or 0), set(state_layers(source))
+    if source.architecture == "falcon-h1":
+        return [(f"attn_out-{layer}", f"ssm_out-{layer}") for layer in layers]
+    if recurrent:  # one kind of mixer a block
+        return [(f"linear_attn_out-{i}" if i in recurrent else f"attn_output-{i}",) for i in layers]
+    return [(f"attn_out-{layer}",) for layer in layers]
+
+
+class _Lab:
+    """A text, the model's own continuation of it, and sets of blocks tried on both."""
+
+    def __init__(self, session: TappedSession, job: LayerSearchJob, source: Source) -> None:
+        self._session, self._job = session, job
+        self._mixers = mixer_names(source)
+        self._n_layers = len(self._mixers)
+        self._attention = frozenset(attention_layers(source))
+        self._recurrent = bool(state_layers(source))
+        self._strategy = "checkpoint" if self._recurrent else "trim"
+        self._prompt: tuple[int, ...] = ()
+        self._output: tuple[int, ...] = ()
+        self.n_candidates = 0
+
+    def read(self, prompt: tuple[int, ...]) -> None:
+        """Take in a text and continue it greedily; the continuation is what a draft would have to predict."""
+        session = self._session
+        limits = GenerationLimits(n_predict=self._job.n_tokens)
+        rollback = make_rollback("trim", session)  # plain decoding takes nothing back
+        self._prompt = prompt
+        self._output = generate(session, NoDrafter(), rollback, prompt, limits, MonotonicClock()).tokens
+        session.clear()
+        session.decode(prompt)
+        if self._recurrent:
+            session.save_state()
+
+    def score(self, skipped: Iterable[int]) -> Score:
+        """How many of the continuation's tokens the draft without `skipped` would choose after the true ones before.
+
+        The prompt's memory is the model's own, the continuation's the draft's.
+        """
+        session, output = self._session, self._output
+        self.n_candidates += 1
+        with session.tapped(SkipTap(tuple(skipped))):
+            session.decode(output[:-1], n_outputs=len(output) - 1)
+        rows = log_softmax(session.logits())
+        if self._recurrent:
+            session.load_state()
+        session.truncate(len(self._prompt))
+        wanted = np.array(output[1:])
+        return float((rows.argmax(axis=1) == wanted).mean()), float(rows[np.arange(len(wanted)), wanted].mean())
+
+    def greedy(self, n_skip: int) -> tuple[int, ...]:
+        """`n_skip` blocks, left out one after another; fewer where no other block may go."""
+        chosen: list[int] = []
+        scores = {layer: self.score((layer,)) for layer in range(1, self._n_layers - 1) if self.may_go((layer,))}
+        promising = list(scores)
+        while promising and len(chosen) < n_skip:
+            chosen.append(max(promising, key=lambda layer: scores[layer]))
+            del scores[chosen[-1]]
+            allowed = [layer for layer in scores if self.may_go((*chosen, layer))]
+            promising = sorted(allowed, key=lambda layer: scores[layer], reverse=True)[:_TRIED_A_STEP]
+            if len(chosen) < n_skip:
+                scores.update({layer: self.score((*chosen, layer)) for layer in promising})
+        return tuple(sorted(chosen))
+
+    def may_go(self, skipped: Iterable[int]) -> bool:
+        """Whether a file without these blocks can be loaded: one block with attention must stay."""
+        return not self._attention <= set(skipped)
+
+    def better(self, found: tuple[int, ...], even: tuple[int, ...]) -> tuple[int, ...]:
+        """The set of the two that is accepted more on the searched text; the even one only if it may go."""
+        if found == even or not self.may_go(even):
+            return found
+        return max((found, even), key=lambda skipped: self.acceptance(skipped, self._prompt, self._job.n_tokens))
+
+    def conflayers(self) -> tuple[int, ...]:
+        """The set accepted most of those that confidence chooses along the continuation."""
+        text = (*self._prompt, *self._output)
+        first = len(self._prompt)
+        best: tuple[float, tuple[int, ...]] = (-1.0, ())
+        for i in range(_CONF_CHOICES):
+            end = first + i * _CONF_INTERVAL
+            if end > len(text):
+                break
+            confidence = self._confidence(text[max(0, end - _CONF_WINDOW) : end])
+            skipped = self._with_attention(select(confidence, self._job.fraction), confidence)
+            if skipped:
+                best = max(best, (self.acceptance(skipped, text[:end], _CONF_INTERVAL), skipped))
+        if not best[1]:
+            raise UnsupportedError(
+                f"Confidence leaves no set of {self._n_layers} blocks to choose.", hint="Search with greedy instead."
+            )
+        return best[1]
+
+    def _with_attention(self, skipped: tuple[int, ...], confidence: Sequence[float]) -> tuple[int, ...]:
+        """`skipped`, but for the most confident block with attention where all of them would go."""
+        if self.may_go(skipped):
+            return skipped
+        kept = max(self._attention, key=lambda layer: confidence[layer])
+        return tuple(layer for layer in skipped if layer != kept)
+
+    def _confidence(self, tokens: tuple[int, ...]) -> list[float]:
+        """Confidence of what each block's mixer and feed-forward half add to the residual stream, summed."""
+        session = self._session
+        modules = [*self._mixers, *((f"ffn_out-{layer}",) for layer in range(self._n_layers))]
+        tap = CollectTap([name for module in modules for name in module], session.n_embd)
+        session.clear()
+        with session.tapped(tap):
+            session.decode(tokens, n_outputs=1)
+        missing = sorted(tap.names - tap.values.keys())
+        if missing:
+            raise UnsupportedError(
+                f"The graph of this architecture has no tensor {missing[0]}.", hint="Search with greedy instead."
+            )
+        confidence = [module_confidence(np.sum([tap.values[name] for name in module], axis=0)) for module in modules]
+        return [
+            mixer + ffn for mixer, ffn in zip(confidence[: self._n_layers], confidence[self._n_layers :], strict=True)
+        ]
+
+    def acceptance(self, skipped: tuple[int, ...], prompt: tuple[int, ...], n_predict: int) -> float:
+        """Accepted / proposed over real rounds after `prompt`, the draft reading the model's own memory."""
+        session = self._session
+        self.n_candidates += 1
+        clock = MonotonicClock()
+        drafter = InPlaceDraft(session, SkipTap(skipped), Chain(clock), recurrent=self._recurrent)
+        limits = GenerationLimits(n_predict=n_predict, gamma=self._job.gamma)
+        result = generate(session, drafter, make_rollback(self._strategy, session), prompt, limits, clock)
+        proposed = sum(r.proposed for r in result.rounds)
+        return sum(r.accepted for r in result.rounds) / proposed if proposed else 0.0

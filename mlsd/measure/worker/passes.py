@@ -1,0 +1,160 @@
+"""One session at a fixed depth, on which passes, draft steps, rollbacks and checkpoints are timed.
+
+A width is timed in a burst: llama.cpp builds its graph anew when the width changes, which a speculative loop of
+constant width pays once, so the first pass of a burst is not counted. The time budget is asked after every pass.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+
+from mlsd.clock import Clock
+from mlsd.engine.llama.session import LlamaSession
+from mlsd.engine.rollback import make_rollback
+from mlsd.measure.store.rows import PassKind
+from mlsd.measure.worker.time_budget import TimeBudget
+from mlsd.records import Record
+
+_BURST = 3  # timed passes a width and repeat, after one that is not counted
+_SINGLES = 3  # steps after a draft's catch-up, which show what the change of width costs
+_SHIFT = 131  # positions of text between repeats
+
+
+class Span(Record, frozen=True, kw_only=True):
+    """The median time of one kind of pass in one burst: a busy machine interrupts single passes."""
+
+    kind: PassKind
+    rows: int  # positions of the pass
+    depth: int  # positions in the context before it
+    ns: int
+
+
+class PassBench:
+    """One session filled to a depth, to which it returns after everything."""
+
+    def __init__(
+        self,
+        session: LlamaSession,
+        clock: Clock,
+        text: Sequence[int],
+        depth: int,
+        repeat: int,
+        *,
+        recurrent: bool,
+        budget: TimeBudget,
+    ) -> None:
+        self._session, self._clock, self._recurrent, self._budget = session, clock, recurrent, budget
+        self._text, self._depth = text, depth
+        self._start = repeat * _SHIFT % max(1, len(text) - depth - 1)
+        self._n_windows = 0
+
+    def fill(self) -> list[Span]:
+        """Prefill with text and remember the state; the last position makes an output, as a prompt's does.
+
+        Empty when the time was up before the context was full: nothing else can be timed then.
+        """
+        prompt = self._text[self._start : self._start + self._depth]
+        step = self._session.options.n_ubatch  # what the engine makes one pass of anyway
+        began = self._clock.now_ns()
+        for first in range(0, len(prompt), step):
+            if first and self._budget.is_over:
+                return []
+            part = prompt[first : first + step]
+            self._session.decode(part, n_outputs=1 if first + step >= len(prompt) else 0)
+        ns = self._clock.now_ns() - began
+        if self._recurrent:
+            self._session.save_state()
+        return [Span(kind="prefill", rows=self._depth, depth=0, ns=ns)]
+
+    def _return(self) -> None:
+        if self._recurrent:
+            self._session.load_state()
+        self._session.truncate(self._depth)
+
+    def _window(self, width: int) -> Sequence[int]:
+        """The next `width` tokens of the text, so that a burst does not read the same experts again and again."""
+        first = (self._start + self._depth + self._n_windows * width) % max(1, len(self._text) - width)
+        self._n_windows += 1
+        return self._text[first : first + width]
+
+    def _timed(self, tokens: Sequence[int], n_outputs: int) -> int:
+        began = self._clock.now_ns()
+        self._session.decode(tokens, n_outputs=n_outputs)
+        return self._clock.now_ns() - began
+
+    def burst(self, kind: PassKind, width: int, limit: TimeBudget, *, must: bool = False) -> list[Span]:
+        """A few passes of one width, and the reading of their tokens.
+
+        One counted pass is enough when `limit` is over; none is made when the whole budget is, but for a `must`.
+        """
+        passes: list[int] = []
+        samples: list[int] = []
+        for i in range(_BURST + 1):
+            if (self._budget.is_over and not must) or (len(passes) > 1 and limit.is_over):
+                break
+            tokens = self._window(width)
+            passes.append(self._timed(tokens, width))
+            began = self._clock.now_ns()
+            self._session.greedy()
+            samples.append(self._clock.now_ns() - began)
+            self._return()
+            must = must and i == 0
+        if len(passes) < 2:
+            return []
+        return [self._span(kind, width, passes[1:]), self._span("sample", width, samples[1:])]
+
+    def draft_step(self, rows: int) -> list[Span]:
+        """A pass over `rows` tokens that ends in one proposal, on a context that drafts token by token.
+
+        What a change of width costs the next single step is part of it. Empty when the time was up.
+        """
+        totals: list[int] = []
+        for _ in range(_BURST):
+            if self._budget.is_over:
+                break
+            began = self._clock.now_ns()
+            self._session.decode(self._window(rows))
+            self._session.greedy()
+            first = self._clock.now_ns() - began
+            singles = []
+            for _ in range(_SINGLES):
+                began = self._clock.now_ns()
+                self._session.decode(self._session.greedy()[-1:])
+                self._session.greedy()
+                singles.append(self._clock.now_ns() - began)
+            change = max(0, singles[0] - min(singles[1:])) if rows > 1 else 0
+            totals.append(first + change)
+            self._return()
+        return [self._span("draft_step", rows, totals)] if totals else []
+
+    def rollback(self, strategy: str, width: int, *, singly: bool = False) -> Span:
+        """Mark, and rewind to the first token after a pass of `width`: the worst case of a round."""
+        rollback = make_rollback(strategy, self._session)
+        tokens = self._window(width)
+        began = self._clock.now_ns()
+        rollback.mark()
+        spent = self._clock.now_ns() - began
+        if singly:
+            for token in tokens:
+                self._session.decode((token,))
+        else:
+            self._session.decode(tokens, n_outputs=width)
+        began = self._clock.now_ns()
+        # A draft stops at the mark: what it keeps is decoded with its next catch-up.
+        rollback.rewind(self._depth if singly else self._depth + 1, () if singly else tokens[:1])
+        spent += self._clock.now_ns() - began
+        if self._recurrent:
+            self._session.load_state()
+        self._session.truncate(self._depth)
+        return self._span("rollback", width, [spent])
+
+    def checkpoint(self) -> Span:
+        """Save and load the recurrent state."""
+        began = self._clock.now_ns()
+        self._session.save_state()
+        self._session.load_state()
+        return self._span("checkpoint", 0, [self._clock.now_ns() - began])
+
+    def _span(self, kind: PassKind, rows: int, spans: Sequence[int]) -> Span:
+        return Span(kind=kind, rows=rows, depth=self._depth, ns=round(statistics.median(spans)))

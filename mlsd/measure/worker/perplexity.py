@@ -1,0 +1,133 @@
+"""How well a model predicts a text, and how far a draft's predictions lie from its target's on the same text.
+
+The two predictors of acceptance that the component-aware study names (seed 003, arXiv 2605.01106): the ratio of
+perplexities, and the total-variation distance of the two next-token distributions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from math import exp, sqrt
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from mlsd.engine.llama.model import LlamaModel
+from mlsd.engine.llama.open import open_session
+from mlsd.engine.llama.session import LlamaSession
+from mlsd.engine.vocabulary import check_vocabularies
+from mlsd.errors import InputError
+from mlsd.measure.messages import Perplexities, Perplexity, PerplexityJob
+from mlsd.measure.worker.rig import session_options
+
+_ROWS = 32  # positions whose whole distributions are in memory at once
+_Z95 = 1.96
+
+Floats = npt.NDArray[np.float64]
+
+
+def log_softmax(logits: npt.NDArray[np.float32]) -> Floats:
+    """Natural logarithms of the distributions, shape as given: (rows, n_vocab)."""
+    shifted = logits.astype(np.float64)
+    shifted -= shifted.max(axis=1, keepdims=True)
+    shifted -= np.log(np.exp(shifted).sum(axis=1, keepdims=True))
+    return shifted
+
+
+def total_variation(log_p: Floats, log_q: Floats) -> Floats:
+    """Half the sum of |p - q|, a row each.
+
+    One minus it is the chance that a token drawn from q survives rejection sampling against p (Leviathan et al. 2023,
+    arXiv 2211.17192, corollary 3.6). Vocabularies may differ in padding; what one lacks it gives probability 0.
+    """
+    n = min(log_p.shape[1], log_q.shape[1])
+    shared = np.abs(np.exp(log_p[:, :n]) - np.exp(log_q[:, :n])).sum(axis=1)
+    rest = np.exp(log_p[:, n:]).sum(axis=1) + np.exp(log_q[:, n:]).sum(axis=1)
+    distances: Floats = 0.5 * (shared + rest)
+    return distances
+
+
+def run_perplexity(job: PerplexityJob) -> Perplexities:
+    """Both models over the text in windows that each start afresh; every token but a window's first counts.
+
+    Raises: InputError for a text too short, VocabularyError for a draft of another tokenizer.
+    """
+    with ExitStack() as stack:
+        options = msgspec.structs.replace(
+            session_options(job.engine, job.n_window), max_outputs=_ROWS, device_sampling=False
+        )
+        sessions: list[LlamaSession] = []
+        for file in filter(None, (job.target, job.draft)):
+            model = stack.enter_context(LlamaModel(Path(file.path), n_gpu_layers=job.engine.n_gpu_layers))
+            sessions.append(stack.enter_context(open_session(model, options)))
+        if len(sessions) > 1:
+            check_vocabularies(sessions[0], sessions[1])
+        tokens = sessions[0].tokenize(job.text)[: job.n_tokens]
+        if len(tokens) < 2:
+            raise InputError("The text has fewer than two tokens.", hint="Give a longer one with --text.")
+        parts = [
+            part
+            for start in range(0, len(tokens), job.n_window)
+            for part in _window(sessions, tokens[start : start + job.n_window])
+        ]
+    surprise = [np.concatenate([part.surprise[i] for part in parts]) for i in range(len(sessions))]
+    target = _perplexity(surprise[0])
+    if len(sessions) == 1:
+        return Perplexities(target=target)
+    ratio = _perplexity(surprise[1] - surprise[0])
+    distance = np.concatenate([part.distance for part in parts])
+    return Perplexities(
+        target=target,
+        draft=_perplexity(surprise[1]),
+        ratio=ratio.value,
+        ratio_low=ratio.low,
+        ratio_high=ratio.high,
+        total_variation=float(distance.mean()),
+        total_variation_error=_error(distance),
+        agreement=float(np.concatenate([part.agrees for part in parts]).mean()),
+    )
+
+
+class _Part(msgspec.Struct, frozen=True):
+    """Some positions of a window: nats of surprise a model, distance, and whether both like the same token best."""
+
+    surprise: list[Floats]
+    distance: Floats
+    agrees: npt.NDArray[np.bool_]
+
+
+def _window(sessions: Sequence[LlamaSession], tokens: Sequence[int]) -> list[_Part]:
+    for session in sessions:
+        session.clear()
+    parts = []
+    for start in range(0, len(tokens) - 1, _ROWS):
+        inputs = tokens[start : start + _ROWS][: len(tokens) - 1 - start]
+        following = np.array(tokens[start + 1 : start + 1 + len(inputs)])
+        rows = []
+        for session in sessions:
+            session.decode(inputs, n_outputs=len(inputs))
+            rows.append(log_softmax(session.logits()))
+        best = [row.argmax(axis=1) for row in rows]
+        parts.append(
+            _Part(
+                surprise=[-row[np.arange(len(inputs)), following] for row in rows],
+                distance=total_variation(rows[0], rows[-1]),
+                agrees=best[0] == best[-1],
+            )
+        )
+    return parts
+
+
+def _perplexity(surprise: Floats) -> Perplexity:
+    mean, error = float(surprise.mean()), _error(surprise)
+    return Perplexity(
+        value=exp(mean), low=exp(mean - _Z95 * error), high=exp(mean + _Z95 * error), n_tokens=len(surprise)
+    )
+
+
+def _error(values: Floats) -> float:
+    """Standard error of the mean; neighbouring tokens are taken as independent, so it is a lower bound."""
+    return float(values.std(ddof=1)) / sqrt(len(values)) if len(values) > 1 else float("inf")

@@ -1,0 +1,72 @@
+"""Probe results kept between runs: the same file on the same build and device need not be tested twice."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from mlsd.engine.llama.native import backend_info
+from mlsd.engine.probe import ProbeReport
+from mlsd.engine.session import SessionOptions
+from mlsd.records import ModelRef
+from mlsd.userdir import cache_dir
+
+_FORMAT = 1  # raise it when the probe changes what it tests
+
+
+class ProbeCache:
+    """One small file a model, build, device and setting."""
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self._folder = (folder or cache_dir()) / "probe"
+
+    def get(self, ref: ModelRef, options: SessionOptions, make: Callable[[], ProbeReport]) -> ProbeReport:
+        """The stored report, or the one `make` gives now. A model without a hash is never stored."""
+        report = self.known(ref, options)
+        if report is None:
+            report = make()
+            self.put(ref, options, report)
+        return report
+
+    def known(self, ref: ModelRef, options: SessionOptions) -> ProbeReport | None:
+        """The stored report, if there is one."""
+        if ref.sha256 is None:
+            return None
+        try:
+            return msgspec.json.decode(self._path(ref.sha256, options).read_bytes(), type=ProbeReport)
+        except (OSError, msgspec.MsgspecError):
+            return None
+
+    def put(self, ref: ModelRef, options: SessionOptions, report: ProbeReport) -> None:
+        """Store a report; a cache that cannot be written costs a second the next time, nothing else."""
+        if ref.sha256 is None:
+            return
+        path = self._path(ref.sha256, options)
+        with contextlib.suppress(OSError):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            part = path.with_suffix(f".{os.getpid()}")
+            part.write_bytes(msgspec.json.encode(report))
+            part.replace(path)
+
+    def _path(self, sha256: str, options: SessionOptions) -> Path:
+        return self._folder / f"{self._key(sha256, options)}.json"
+
+    def _key(self, sha256: str, options: SessionOptions) -> str:
+        info = backend_info(options.n_gpu_layers)
+        parts = (
+            _FORMAT,
+            sha256,
+            info.build,
+            info.binding_version,
+            info.backend,
+            info.device,
+            options.n_threads,
+            options.flash_attention,
+            options.n_gpu_layers,
+        )
+        return hashlib.sha256(repr(parts).encode()).hexdigest()[:24]

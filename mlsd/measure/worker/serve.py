@@ -1,0 +1,191 @@
+"""The worker process: one Job in on standard input, Events out on standard output, one JSON text a line.
+
+All native work happens here, so that a crash, an abort or an out-of-memory kill costs one trial and not the suite.
+Run as ``python -m mlsd.measure.worker``. It ends itself when its parent does: standard input then closes.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+import traceback
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+from typing import BinaryIO
+
+import msgspec
+
+from mlsd.clock import MonotonicClock
+from mlsd.engine.llama.model import LlamaModel
+from mlsd.engine.llama.native import backend_info
+from mlsd.engine.llama.open import open_session
+from mlsd.engine.probe import probe
+from mlsd.errors import MlsdError
+from mlsd.hardware import read_conditions
+from mlsd.measure.messages import (
+    BreakdownJob,
+    CalibrateJob,
+    Done,
+    Event,
+    Finished,
+    Info,
+    InfoJob,
+    Job,
+    LayerSearchJob,
+    Loaded,
+    PerplexityJob,
+    Probed,
+    ProbeJob,
+    Progress,
+    Refused,
+    Slot,
+    Started,
+    Work,
+    failed_trial,
+)
+from mlsd.measure.worker.breakdown import break_down
+from mlsd.measure.worker.calibrate import Calibration
+from mlsd.measure.worker.layer_search import search_layers
+from mlsd.measure.worker.perplexity import run_perplexity
+from mlsd.measure.worker.probe_cache import ProbeCache
+from mlsd.measure.worker.rig import Rig, arm_key, session_options
+from mlsd.records import Trial
+
+_PROGRESS_PERIOD_NS = 500_000_000
+
+
+def main() -> None:
+    """Read one job, run it, say what happens."""
+    # Ctrl-C is the parent's to handle; it ends the worker when it wants to.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    os.environ.setdefault("GGML_NO_BACKTRACE", "1")
+    out = _private_stdout()
+    line = sys.stdin.buffer.readline()
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    work = msgspec.json.decode(line, type=Work)
+    send = _Sender(out)
+    try:
+        if isinstance(work, ProbeJob):
+            send(probe_model(work))
+        elif isinstance(work, InfoJob):
+            send(Info(backend=backend_info(work.engine.n_gpu_layers)))
+        elif isinstance(work, CalibrateJob):
+            calibrate(work, send)
+        elif isinstance(work, PerplexityJob):
+            send(run_perplexity(work))
+        elif isinstance(work, LayerSearchJob):
+            send(search_layers(work))
+        elif isinstance(work, BreakdownJob):
+            send(break_down(work, MonotonicClock(), ProbeCache()))
+        else:
+            run_slots(work, send)
+    except MlsdError as error:
+        send(Refused(message=error.message, hint=error.hint, kind=type(error).__name__))
+
+
+def _private_stdout() -> BinaryIO:
+    """Events keep the real standard output; whatever native code prints goes to standard error."""
+    private = os.fdopen(os.dup(1), "wb", buffering=0)
+    os.dup2(2, 1)
+    return private
+
+
+def _end_with_parent() -> None:
+    while sys.stdin.buffer.read(1):
+        pass
+    os._exit(1)
+
+
+class _Sender:
+    def __init__(self, out: BinaryIO) -> None:
+        self._out = out
+
+    def __call__(self, event: Event) -> None:
+        self._out.write(msgspec.json.encode(event) + b"\n")
+
+
+def run_slots(job: Job, send: _Sender) -> None:
+    """Run every slot of a job; a slot that fails becomes a failed trial.
+
+    Raises: MlsdError when the job cannot start at all.
+    """
+    with Rig(job, MonotonicClock(), ProbeCache()) as rig:
+        if job.strict:
+            for case in {slot.case_id: slot.case for slot in job.slots}.values():
+                rig.check(case)
+        runner = _SlotRunner(job, rig, send)
+        for index in range(len(job.slots)):
+            runner.run(index)
+    send(Finished())
+
+
+def probe_model(job: ProbeJob) -> Probed:
+    """Load a model and probe it now, whatever the cache says; the cache then knows the result."""
+    options = session_options(job.engine, 256)
+    with LlamaModel(Path(job.model.path), n_gpu_layers=job.engine.n_gpu_layers) as model:
+        report = probe(partial(open_session, model), options)
+    ProbeCache().put(job.model.ref, options, report)
+    info = backend_info(job.engine.n_gpu_layers)
+    return Probed(model=job.model.ref, backend=info.backend, device=info.device, report=report)
+
+
+def calibrate(job: CalibrateJob, send: _Sender) -> None:
+    """Time passes, a repeat at a time; then ask a mixture for its experts, outside everything timed."""
+    with closing(Calibration(job, MonotonicClock(), ProbeCache())) as calibration:
+        for repeat in calibration.repeats():
+            send(repeat)
+        if job.windows and job.n_experts:
+            send(calibration.coverage())
+        send(calibration.spent())
+    send(Finished())
+
+
+class _SlotRunner:
+    def __init__(self, job: Job, rig: Rig, send: _Sender) -> None:
+        self._job, self._rig, self._send = job, rig, send
+        self._warm: set[bytes] = set()
+        self._block: int | None = None
+        self._first = True
+        send(Loaded(load_ns=rig.load_ns, backend=backend_info(job.slots[0].case.engine.n_gpu_layers)))
+
+    def run(self, index: int) -> None:
+        slot = self._job.slots[index]
+        self._cool_down(slot)
+        self._send(Started(index=index))
+        try:
+            arm = arm_key(slot.case)
+            if arm not in self._warm:
+                self._rig.warm_up(slot.case)
+                self._warm.add(arm)
+            trial = self._measure(index, slot)
+        except MlsdError as error:
+            trial = failed_trial(slot, str(error))
+        except Exception:  # noqa: BLE001 - the worker boundary: whatever went wrong is this trial's reason
+            trial = failed_trial(slot, traceback.format_exc(limit=-4))
+        self._send(Done(index=index, trial=trial))
+
+    def _measure(self, index: int, slot: Slot) -> Trial:
+        last_ns = time.monotonic_ns()
+
+        def on_round(n_tokens: int) -> None:
+            nonlocal last_ns
+            if time.monotonic_ns() - last_ns > _PROGRESS_PERIOD_NS:
+                last_ns = time.monotonic_ns()
+                self._send(Progress(index=index, n_tokens=n_tokens))
+
+        trial = self._rig.run(slot, conditions=read_conditions(), keep_text=self._job.keep_text, on_round=on_round)
+        if self._first:
+            trial = msgspec.structs.replace(trial, load_ns=self._rig.load_ns)
+            self._first = False
+        return trial
+
+    def _cool_down(self, slot: Slot) -> None:
+        if self._block not in (None, slot.block) and self._job.cool_down_s > 0:
+            time.sleep(self._job.cool_down_s)
+            # An idle machine lowers its clocks; every arm is warmed again before it is measured.
+            self._warm.clear()
+        self._block = slot.block

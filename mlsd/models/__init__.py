@@ -1,0 +1,1 @@
+"""Models by name: the manifest, the hub, where files lie on this machine."""

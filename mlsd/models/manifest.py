@@ -1,0 +1,272 @@
+"""gguf_manifest.toml, the shipped one and the user's, as checked `ModelEntry` values. No network, no GGUF is opened.
+
+Every message about a wrong entry names the file, the key and the value.
+"""
+
+from __future__ import annotations
+
+import difflib
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_args
+
+import msgspec
+from msgspec import Meta
+
+from mlsd.errors import ManifestError
+from mlsd.folders import data_path
+from mlsd.records import Record
+from mlsd.userdir import user_manifest_path, write_atomically
+
+Role = Literal["moe-target", "dense-target", "draft", "head"]
+QuantizationType = Literal[
+    "F16", "BF16", "Q8_0", "Q6_K", "Q5_K_M", "Q5_0", "Q4_K_M", "Q4_K_S", "Q4_1", "Q4_0", "Q3_K_M", "Q2_K"
+]
+Sha256 = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
+Bytes = Annotated[int, Meta(gt=0)]
+Count = Annotated[int, Meta(gt=0)]
+Name = Annotated[str, Meta(min_length=1)]
+ModelId = Annotated[str, Meta(pattern="^[a-z0-9][a-z0-9._-]*$")]
+
+MANIFEST_NAME = "gguf_manifest.toml"
+
+
+class FilePart(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One file of a model; most models have one, split GGUFs several."""
+
+    file: Name
+    n_bytes: Bytes | None = msgspec.field(name="bytes", default=None)
+    sha256: Sha256 | None = None
+
+
+class _Entry(Record, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="source"):
+    """What all entries say of their model."""
+
+    id: ModelId
+    name: Name
+    architecture: Name  # general.architecture of the GGUF
+    quantization: Name
+    parameters: Count | None = None
+    parameters_active: Count | None = None  # read for one token
+    roles: tuple[Role, ...] = ()  # hints; a profile decides
+    license: str | None = None
+    note: str | None = None
+    n_bytes: Bytes | None = msgspec.field(name="bytes", default=None)  # all files together
+
+
+class _FileEntry(_Entry, frozen=True, kw_only=True):
+    """An entry that is one file."""
+
+    file: Name
+    sha256: Sha256 | None = None
+
+    @property
+    def parts(self) -> tuple[FilePart, ...]:
+        """The one file, with its size and hash where known."""
+        return (FilePart(file=self.file, n_bytes=self.n_bytes, sha256=self.sha256),)
+
+
+class HubEntry(_Entry, frozen=True, kw_only=True, tag="huggingface"):
+    """A file (or the parts of a split one) of a Hugging Face repository."""
+
+    repo: Annotated[str, Meta(pattern="^[^/ ]+/[^/ ]+$")]
+    revision: Name | None = None  # commit, tag or branch; None: the head of main
+    file: Name | None = None
+    sha256: Sha256 | None = None
+    files: tuple[FilePart, ...] = ()
+
+    @property
+    def parts(self) -> tuple[FilePart, ...]:
+        """The files of the model in order; the first is the one that is loaded."""
+        if self.file is None:
+            return self.files
+        return (FilePart(file=self.file, n_bytes=self.n_bytes, sha256=self.sha256),)
+
+
+class PackageEntry(_FileEntry, frozen=True, kw_only=True, tag="package"):
+    """A file inside an installed Python package."""
+
+    package: Name  # the distribution's name
+
+
+class AssetEntry(_FileEntry, frozen=True, kw_only=True, tag="asset"):
+    """A file inside mlsd itself; `file` is relative to its assets."""
+
+
+class PathEntry(_FileEntry, frozen=True, kw_only=True, tag="path"):
+    """A file on this machine; a relative `file` is relative to the manifest that names it."""
+
+
+class _MadeEntry(_Entry, frozen=True, kw_only=True):
+    """A model made on this machine from another entry."""
+
+    base: ModelId
+
+
+class QuantizeEntry(_MadeEntry, frozen=True, kw_only=True, tag="quantize"):
+    """Another entry, run through llama.cpp's quantizer."""
+
+    type: QuantizationType
+
+
+class PerturbEntry(_MadeEntry, frozen=True, kw_only=True, tag="perturb"):
+    """Another entry, its weights times 1 plus noise."""
+
+    noise: Annotated[float, Meta(gt=0, le=1)]  # standard deviation of the noise
+    seed: int = 0
+
+
+class SubsetEntry(_MadeEntry, frozen=True, kw_only=True, tag="subset"):
+    """Another entry, cut down to some of its layers."""
+
+    keep: Annotated[tuple[Annotated[int, Meta(ge=0)], ...], Meta(min_length=1)]  # layer numbers, ascending
+
+
+ModelEntry = HubEntry | PackageEntry | AssetEntry | PathEntry | QuantizeEntry | PerturbEntry | SubsetEntry
+MadeEntry = QuantizeEntry | PerturbEntry | SubsetEntry
+SOURCES = tuple(cls.__struct_config__.tag for cls in get_args(ModelEntry))
+
+
+class Manifest(Record, frozen=True, kw_only=True):
+    """All known models by id, in the order of their files."""
+
+    models: dict[str, ModelEntry]
+    files: tuple[str, ...] = ()  # where they were read from
+
+    def __iter__(self) -> Iterator[ModelEntry]:
+        return iter(self.models.values())
+
+    def find(self, model_id: str) -> ModelEntry:
+        """The entry of an id.
+
+        Raises: ManifestError naming the closest ids.
+        """
+        if model_id in self.models:
+            return self.models[model_id]
+        close = difflib.get_close_matches(model_id.lower(), self.models, n=3, cutoff=0.5)
+        hint = f"Did you mean {', '.join(close)}? " if close else ""
+        raise ManifestError(
+            f"No model has the id {model_id!r}.", hint=f"{hint}`mlsd models list` shows all; a path must exist."
+        )
+
+    def bases(self, entry: ModelEntry) -> tuple[ModelEntry, ...]:
+        """The entries `entry` is made from, nearest first; none for a model that is not made."""
+        found: list[ModelEntry] = []
+        while isinstance(entry, MadeEntry):
+            entry = self.models[entry.base]
+            found.append(entry)
+        return tuple(found)
+
+
+def load_manifest(*, shipped: Path | None = None, user: Path | None = None) -> Manifest:
+    """The shipped manifest extended by the user's.
+
+    Raises: ManifestError naming file, key and value of the first thing wrong.
+    """
+    models: dict[str, ModelEntry] = {}
+    files = []
+    for path in (shipped or data_path(MANIFEST_NAME), user or user_manifest_path()):
+        if not path.exists():
+            continue
+        files.append(str(path))
+        for entry in read_manifest(path):
+            if entry.id in models:
+                raise ManifestError(
+                    f"{path}: models.{entry.id} is already defined in {files[0]}.", hint="Give it another id."
+                )
+            models[entry.id] = entry
+    manifest = Manifest(models=models, files=tuple(files))
+    for entry in manifest:
+        _check_base(manifest, entry)
+    return manifest
+
+
+def read_manifest(path: Path) -> tuple[ModelEntry, ...]:
+    """The entries of one file, each checked by itself.
+
+    Raises: ManifestError naming file, key and value of the first thing wrong.
+    """
+    try:
+        data = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ManifestError(f"{path} cannot be read: {error.strerror or error}.") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ManifestError(f"{path} is not valid TOML: {error}.") from error
+    if unknown := sorted(set(data) - {"models"}):
+        raise ManifestError(f"{path}: unknown table {unknown[0]!r}.", hint='Entries stand under [models."id"].')
+    models = data.get("models", {})
+    if not isinstance(models, dict):
+        raise ManifestError(f"{path}: models = {models!r} must be a table of entries.")
+    return tuple(decode_entry(path, model_id, raw) for model_id, raw in models.items())
+
+
+def decode_entry(path: Path, model_id: str, raw: Any) -> ModelEntry:
+    """Check one entry of `path`.
+
+    Raises: ManifestError naming file, key and value.
+    """
+    if not isinstance(raw, dict):
+        raise ManifestError(f"{path}: models.{model_id} = {raw!r} must be a table.")
+    if "id" in raw:
+        raise ManifestError(f"{path}: models.{model_id}.id = {raw['id']!r}: the table's own name is the id.")
+    values = {**raw, "id": model_id}
+    try:
+        entry: ModelEntry = msgspec.convert(values, ModelEntry)
+    except msgspec.ValidationError as error:
+        raise ManifestError(f"{path}: {_explain(model_id, values, str(error))}") from error
+    if isinstance(entry, HubEntry) and (entry.file is None) == (not entry.files):
+        raise ManifestError(f"{path}: models.{model_id} needs either `file` or `files`.")
+    if isinstance(entry, PathEntry):
+        entry = msgspec.structs.replace(entry, file=str(path.parent / Path(entry.file).expanduser()))
+    return entry
+
+
+def _explain(model_id: str, values: dict[str, Any], error: str) -> str:
+    """The message of msgspec with the key's full name and its value."""
+    reason, _, place = error.partition(" - at `$")
+    keys = place.rstrip("`").lstrip(".")
+    if not keys:
+        if reason.startswith("Object missing required field `source`"):
+            return f"models.{model_id}.source is missing; it is one of {', '.join(map(str, SOURCES))}."
+        return f"models.{model_id}: {reason[0].lower()}{reason[1:]}."
+    if keys == "source":
+        reason = f"it must be one of {', '.join(map(str, SOURCES))}"
+    if keys == "id":
+        return f"models.{model_id}: an id has lower-case letters, digits, dots, dashes and underscores only."
+    value = values.get(keys.split(".")[0].split("[")[0])
+    return f"models.{model_id}.{keys} = {value!r}: {reason[0].lower()}{reason[1:]}."
+
+
+def _check_base(manifest: Manifest, entry: ModelEntry) -> None:
+    seen = [entry.id]
+    while isinstance(entry, MadeEntry):
+        place = f"models.{entry.id}.base = {entry.base!r}"
+        if entry.base not in manifest.models:
+            raise ManifestError(f"{' or '.join(manifest.files)}: {place}: no model has this id.")
+        if entry.base in seen:
+            raise ManifestError(f"{' or '.join(manifest.files)}: {place}: it is made from itself.")
+        seen.append(entry.base)
+        entry = manifest.models[entry.base]
+
+
+def add_entry(model_id: str, values: dict[str, Any], *, user: Path | None = None) -> ModelEntry:
+    """Append an entry to the user's manifest after checking it against all others.
+
+    Raises: ManifestError when the entry is wrong or its id is taken.
+    """
+    path = user or user_manifest_path()
+    entry = decode_entry(path, model_id, values)
+    known = load_manifest(user=path)
+    if model_id in known.models:
+        raise ManifestError(f"The id {model_id!r} is taken.", hint=f"`mlsd models show {model_id}` shows it.")
+    _check_base(Manifest(models={**known.models, model_id: entry}, files=(str(path),)), entry)
+    lines = [f'[models."{model_id}"]', *(f"{key} = {_toml(value)}" for key, value in values.items())]
+    before = path.read_text(encoding="utf-8").rstrip() + "\n\n" if path.exists() else ""
+    write_atomically(path, before + "\n".join(lines) + "\n")
+    return entry
+
+
+def _toml(value: Any) -> str:
+    """A flat value as TOML: its strings, numbers and arrays are those of JSON, but for one character it forbids."""
+    return msgspec.json.encode(value).decode().replace("\x7f", "\\u007f")

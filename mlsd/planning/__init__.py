@@ -1,0 +1,1 @@
+"""What to measure: suites, prompts and tasks turned into an ordered plan."""

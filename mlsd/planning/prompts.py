@@ -1,0 +1,180 @@
+"""The prompts: four short ones, one long passage and the tasks that ship with mlsd, and texts from the user's files.
+
+Owns where a prompt's text comes from and how one of an exact token count is cut. Knows no model: the tokenizer is
+handed in. A word count is not a token count, so lengths are only ever counted in the target's own tokens.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import re
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+import msgspec
+
+from mlsd.errors import PromptError
+from mlsd.folders import asset_path
+from mlsd.planning.tasks import KINDS, Task, find_task, task_names
+from mlsd.records import PromptRef, Record
+
+# The lengths of the study's sweep (32 to 1024 tokens, seed 002 table 3); any other `length-N` works as well.
+SWEEP_LENGTHS = (32, 64, 128, 256, 512, 1024)
+
+_LENGTH = re.compile(r"length-([1-9][0-9]*)")
+_PASSAGE_WORKLOAD = "prose"
+_FILE_WORKLOAD = "file"
+
+Tokenize = Callable[[str], Sequence[int]]
+
+
+class Prompt(Record, frozen=True, kw_only=True):
+    """A text to give to a target."""
+
+    key: str  # the name it is asked for by: "code", "length-512", "qa-1", "file:notes"
+    text: str  # the whole text; the model sees its first `n_tokens` tokens
+    sha256: str  # of the UTF-8 text
+    workload: str  # factual, code, reasoning, chinese, prose, file, or the kind of a task
+    n_tokens: int | None = None  # cut to exactly so many of the target's tokens; None: the whole text
+    chat: bool = False  # said to the model in its own chat template, where it has one
+    earlier: tuple[str, ...] = ()  # what the user said before; the target's own answers stand between; only with `chat`
+
+    @property
+    def ref(self) -> PromptRef:
+        """The prompt's identity inside a Case."""
+        return PromptRef(key=self.key, sha256=self.sha256, n_tokens=self.n_tokens, workload=self.workload)
+
+
+LoadPrompt = Callable[[str], Prompt]  # gives the prompt of a name, as `load_prompt` does
+
+
+class _Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    workload: str
+    text: str
+    sha256: str
+
+
+class _Passage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    file: str
+    sha256: str
+
+
+class _PromptFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    passage: _Passage
+    prompts: dict[str, _Entry]
+
+
+def prompt_names() -> tuple[str, ...]:
+    """Every name that `load_prompt` knows by heart, the four prompts first."""
+    return (*_shipped().prompts, *(f"length-{n}" for n in SWEEP_LENGTHS), *task_names())
+
+
+def load_prompt(name: str) -> Prompt:
+    """The prompt called `name`: one of the four, `length-N` for the first N tokens of the long passage, or a task.
+
+    Of a task with several turns it is the first. Raises PromptError when there is none of that name (it lists what
+    exists), or when the text that is installed is not the one that was shipped.
+    """
+    shipped = _shipped()
+    if name in shipped.prompts:
+        entry = shipped.prompts[name]
+        text = entry.text.strip()
+        return _checked(Prompt(key=name, text=text, sha256=text_sha256(text), workload=entry.workload), entry.sha256)
+    if match := _LENGTH.fullmatch(name):
+        text = asset_path(f"prompts/{shipped.passage.file}").read_text(encoding="utf-8").strip()
+        prompt = Prompt(
+            key=name,
+            text=text,
+            sha256=text_sha256(text),
+            workload=_PASSAGE_WORKLOAD,
+            n_tokens=int(match.group(1)),
+        )
+        return _checked(prompt, shipped.passage.sha256)
+    if (task := find_task(name)) is not None:
+        return task_prompt(task, name)
+    names = ", ".join(shipped.prompts)
+    raise PromptError(
+        f"There is no prompt called {name!r}.",
+        hint=f"Choose one of {names}, or length-N for exactly N tokens of prose, or a task ({', '.join(KINDS)}, each "
+        "followed by -1, -2, ...), or give a text file.",
+    )
+
+
+def task_prompt(task: Task, key: str, turn: int = 0) -> Prompt:
+    """One turn of a task as a prompt; what the user said before it is part of its hash."""
+    earlier, text = task.turns[:turn], task.turns[turn]
+    whole = msgspec.json.encode((*earlier, text)).decode() if earlier else text
+    return Prompt(key=key, text=text, sha256=text_sha256(whole), workload=task.kind, chat=True, earlier=earlier)
+
+
+def task_prompts(tasks: Iterable[Task]) -> dict[str, Prompt]:
+    """Every turn of every task as a prompt of its own, by key: ``task-81-turn-2``."""
+    turns = [(task, turn) for task in tasks for turn in range(len(task.turns))]
+    return {key: task_prompt(task, key, turn) for task, turn in turns for key in (task_key(task, turn),)}
+
+
+def task_key(task: Task, turn: int) -> str:
+    """What the prompt of one turn of a task from a file is called."""
+    return f"task-{task.id}-turn-{turn + 1}"
+
+
+def prompt_from_file(path: Path | str) -> Prompt:
+    """The whole text of a UTF-8 file, unchanged but for a byte-order mark. Raises PromptError if it cannot be used."""
+    place = Path(path)
+    try:
+        text = place.read_bytes().decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise PromptError(
+            f"The prompt file {place} is not UTF-8 text (byte {error.start}).", hint="Save it as UTF-8 and try again."
+        ) from error
+    except OSError as error:
+        raise PromptError(
+            f"The prompt file {place} cannot be read: {error.strerror}.", hint="Give the path of a text file."
+        ) from error
+    if not text.strip():
+        raise PromptError(f"The prompt file {place} is empty.", hint="Put the text of the prompt into it.")
+    return Prompt(key=f"file:{place.stem}", text=text, sha256=text_sha256(text), workload=_FILE_WORKLOAD)
+
+
+def exact_prompt(text: str, n_tokens: int, tokenize: Tokenize) -> tuple[int, ...]:
+    """The first `n_tokens` tokens of `text`; whatever `tokenize` puts in front (a BOS token) counts.
+
+    Nothing is repeated or padded: a repeated prompt is trivially predictable and would flatter every drafter.
+    Raises PromptError when the text is too short.
+    """
+    if n_tokens < 1:
+        raise PromptError(f"A prompt of {n_tokens} tokens is not possible.", hint="Ask for at least one token.")
+    tokens = tuple(tokenize(text))
+    if len(tokens) < n_tokens:
+        raise PromptError(
+            f"The text has {len(tokens)} tokens with this tokenizer; a prompt of {n_tokens} was asked for.",
+            hint="Ask for a shorter prompt, or give a longer text file. Text is never repeated to fill a length.",
+        )
+    return tokens[:n_tokens]
+
+
+def text_sha256(text: str) -> str:
+    """SHA-256 (hex) of the UTF-8 bytes of `text`."""
+    return hashlib.sha256(text.encode("utf-8")).hexdigest()
+
+
+def _shipped() -> _PromptFile:
+    return _read_shipped(asset_path("prompts/prompts.toml"))
+
+
+@functools.cache
+def _read_shipped(place: Path) -> _PromptFile:
+    try:
+        return msgspec.toml.decode(place.read_bytes(), type=_PromptFile)
+    except msgspec.DecodeError as error:
+        raise PromptError(f"{place.name}: {error}.", hint="Reinstall mlsd: its own prompts are damaged.") from error
+
+
+def _checked(prompt: Prompt, expected_sha256: str) -> Prompt:
+    if prompt.sha256 != expected_sha256:
+        raise PromptError(
+            f"The installed text of the prompt {prompt.key!r} is not the one that was shipped.",
+            hint="Reinstall mlsd, or use --prompt-file for a text of your own.",
+        )
+    return prompt

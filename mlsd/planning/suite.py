@@ -1,0 +1,216 @@
+"""Suites and profiles as data: `suites/{a..f}.toml` name roles, `suites/profiles.toml` binds roles to models.
+
+Owns the shape of these files and the messages when they are wrong. Knows no model file and expands nothing.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+import msgspec
+
+from mlsd.errors import SuiteError
+from mlsd.folders import data_path
+from mlsd.records import DRAFT_MODEL, OptionValue, Record
+
+PROFILES_FILE = "profiles.toml"
+EMBEDDED_PROFILE = "tiny"
+
+Count = Literal["study", "paired"]
+T = TypeVar("T")
+
+
+class DrafterChoice(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One drafting method of a part; `draft` is the role of its second model, where it needs one."""
+
+    name: str = DRAFT_MODEL
+    draft: str | None = None
+    options: dict[str, OptionValue] = msgspec.field(default_factory=dict)
+    gammas: tuple[int, ...] = ()  # its own, in place of the part's
+
+
+class Part(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A full grid: every target with every drafter, gamma and prompt. Without drafters only plain decoding."""
+
+    targets: tuple[str, ...]  # roles
+    prompts: tuple[str, ...]  # names that `mlsd.planning.prompts` knows
+    drafters: tuple[DrafterChoice, ...] = ()
+    gammas: tuple[int, ...] = ()  # may be empty when every drafter has its own; always is without drafters
+    together: bool = False  # drafters that need the same models share a block, and so one AR arm
+    baseline: Count = "paired"  # whether the AR arm beside SD arms is one of the study's trials
+
+
+class Suite(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What to measure, in roles."""
+
+    name: str  # "B"
+    title: str  # one line for people
+    n_predict: int = 256
+    repeats: int = 3
+    parts: tuple[Part, ...]
+
+    @property
+    def roles(self) -> tuple[str, ...]:
+        """Every role the suite names, in order, once."""
+        named = [role for part in self.parts for role in part.targets]
+        named += [choice.draft for part in self.parts for choice in part.drafters if choice.draft]
+        return tuple(dict.fromkeys(named))
+
+
+class Profile(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Which model plays which role."""
+
+    title: str  # one line for people: whose models, for which machine
+    roles: dict[str, str]  # role -> id in the manifest
+    left_out: dict[str, str] = msgspec.field(default_factory=dict)  # role -> why no model is bound to it
+    automatic: bool = False  # may be chosen unasked once all of its models are downloaded
+    name: str = ""  # the key of its table; set when the file is read
+
+
+def load_suites(names: Iterable[str], folder: Path | None = None) -> tuple[Suite, ...]:
+    """The suites called `names` (A to F, either case, or paths of TOML files), each once, in the order asked for.
+
+    Raises: SuiteError for an unknown name (it lists what exists) and for a file that is not a valid suite.
+    """
+    place = folder or data_path("suites")
+    known = suite_names(place)
+    chosen: dict[str, Suite] = {}
+    for name in names:
+        if name.endswith(".toml"):
+            suite = read_suite(Path(name))
+        elif name.upper() in known:
+            suite = read_suite(place / f"{name.lower()}.toml")
+        else:
+            raise SuiteError(
+                f"There is no suite called {name!r}.",
+                hint=f"Choose from {', '.join(known)}, or give the path of a TOML file.",
+            )
+        if chosen.setdefault(suite.name, suite) != suite:
+            raise SuiteError(f"Two different suites are called {suite.name!r}.", hint="Rename one of them.")
+    if not chosen:
+        raise SuiteError("No suite was named.", hint=f"Choose from {', '.join(known)}.")
+    return tuple(chosen.values())
+
+
+def suite_names(folder: Path | None = None) -> tuple[str, ...]:
+    """The names of the suites that ship with mlsd, in order."""
+    place = folder or data_path("suites")
+    return tuple(sorted(file.stem.upper() for file in place.glob("*.toml") if file.name != PROFILES_FILE))
+
+
+def read_suite(path: Path) -> Suite:
+    """Read and check one suite. Raises: SuiteError that names the file, the key and the value."""
+    suite = _convert(path, _read_toml(path), Suite)
+    _check(
+        path,
+        "name",
+        suite.name,
+        re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]*", suite.name) is not None,
+        "letters, digits, - or _",
+    )
+    _check(path, "n_predict", suite.n_predict, suite.n_predict >= 2, "at least 2")
+    _check(path, "repeats", suite.repeats, suite.repeats >= 1, "at least 1")
+    _check(path, "parts", [], bool(suite.parts), "at least one [[parts]] table")
+    for number, part in enumerate(suite.parts):
+        _check_part(path, f"parts[{number}]", part)
+    return suite
+
+
+def _check_part(path: Path, key: str, part: Part) -> None:
+    _check(path, f"{key}.targets", [], bool(part.targets), "at least one role")
+    _check(path, f"{key}.prompts", [], bool(part.prompts), "at least one prompt")
+    for field in ("targets", "prompts"):
+        values = getattr(part, field)
+        _check(path, f"{key}.{field}", list(values), len(set(values)) == len(values), "each value once")
+    if part.drafters:
+        known = bool(part.gammas) or all(choice.gammas for choice in part.drafters)
+        _check(path, f"{key}.gammas", [], known, "at least one gamma, because there are drafters")
+    else:
+        _check(path, f"{key}.gammas", list(part.gammas), not part.gammas, "absent, because there are no drafters")
+    _check_gammas(path, f"{key}.gammas", part.gammas)
+    for number, choice in enumerate(part.drafters):
+        _check_gammas(path, f"{key}.drafters[{number}].gammas", choice.gammas)
+        if choice.name == DRAFT_MODEL:
+            _check(path, f"{key}.drafters[{number}].draft", "", bool(choice.draft), "a role: this method needs a draft")
+
+
+def _check_gammas(path: Path, key: str, gammas: tuple[int, ...]) -> None:
+    _check(path, key, list(gammas), len(set(gammas)) == len(gammas), "each value once")
+    for gamma in gammas:
+        _check(path, key, gamma, gamma >= 1, "at least 1: a drafter proposes at least one token a round")
+
+
+def load_profiles(path: Path | None = None) -> dict[str, Profile]:
+    """Every profile by name, smallest models first. Raises: SuiteError that names the file, the key and the value."""
+    place = path or data_path("suites") / PROFILES_FILE
+    profiles = {}
+    for name, table in _read_toml(place).items():
+        profile = _convert(place, table, Profile, prefix=f"{name}.")
+        both = sorted(set(profile.roles) & set(profile.left_out))
+        _check(place, f"{name}.left_out", both, not both, "only roles that are not bound to a model")
+        _check(place, f"{name}.name", profile.name, not profile.name, "absent: the table's own name is the name")
+        profiles[name] = msgspec.structs.replace(profile, name=name)
+    return profiles
+
+
+def find_profile(name: str, profiles: Mapping[str, Profile] | None = None) -> Profile:
+    """The profile called `name`. Raises: SuiteError that lists what exists."""
+    known = load_profiles() if profiles is None else profiles
+    if name not in known:
+        raise SuiteError(f"There is no profile called {name!r}.", hint=f"Choose from {', '.join(known)}.")
+    return known[name]
+
+
+def default_profile(profiles: Mapping[str, Profile], is_downloaded: Callable[[str], bool]) -> Profile:
+    """The profile when none is chosen: the last automatic one whose models are all downloaded, else the embedded one.
+
+    Profiles stand in the file from small to large; `is_downloaded` answers for a model id.
+    """
+    ready = [
+        profile
+        for profile in profiles.values()
+        if profile.automatic and all(is_downloaded(model) for model in profile.roles.values())
+    ]
+    return ready[-1] if ready else find_profile(EMBEDDED_PROFILE, profiles)
+
+
+def _read_toml(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_bytes().decode("utf-8"))
+    except OSError as error:
+        raise SuiteError(f"{path} cannot be read: {error.strerror}.", hint="Give the path of a TOML file.") from error
+    except UnicodeDecodeError as error:
+        raise SuiteError(f"{path} is not UTF-8 text (byte {error.start}).", hint="Save it as UTF-8.") from error
+    except tomllib.TOMLDecodeError as error:
+        raise SuiteError(f"{path} is not valid TOML: {error}.", hint="Correct the file and try again.") from error
+
+
+def _convert(path: Path, table: Any, kind: type[T], *, prefix: str = "") -> T:
+    try:
+        return msgspec.convert(table, kind)
+    except msgspec.ValidationError as error:
+        problem, _, where = str(error).partition(" - at `$")
+        key = where.rstrip("`").lstrip(".")
+        value = "" if not key else f" = {_value_at(table, key)!r}"
+        place = (prefix + key).strip(".")
+        raise SuiteError(
+            f"{path}: {f'{place}{value}: ' if place else ''}{problem}.", hint="Correct the file and try again."
+        ) from error
+
+
+def _value_at(table: Any, key: str) -> Any:
+    """The value at a msgspec path like ``parts[1].gammas[0]``; ``[...]`` stands for some value of a table."""
+    for name, index in re.findall(r"([A-Za-z_]+)|\[(\d+|\.\.\.)\]", key):
+        if index == "...":
+            break
+        table = table[name] if name else table[int(index)]
+    return table
+
+
+def _check(path: Path, key: str, value: object, holds: bool, wanted: str) -> None:
+    if not holds:
+        raise SuiteError(f"{path}: {key} = {value!r}, but must be {wanted}.", hint="Correct the file and try again.")

@@ -1,0 +1,134 @@
+"""Tasks that drafting methods are compared on: six kinds, from the set that ships with mlsd or from a Spec-Bench file.
+
+A task file has one JSON object a line with `question_id`, `category` and `turns` (further fields are left alone): the
+layout of Spec-Bench's question.jsonl (Xia et al. 2024, arXiv 2401.07851). Its eight MT-bench categories are one kind.
+Owns no prompt template and no model: turns are plain text.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from mlsd.errors import TaskError
+from mlsd.folders import asset_path
+from mlsd.records import Record
+
+MULTI_TURN = "multi_turn"
+_MT_BENCH = ("writing", "roleplay", "reasoning", "math", "coding", "extraction", "stem", "humanities")
+_OTHERS = ("translation", "summarization", "qa", "math_reasoning", "rag")
+_BROKEN_NAMED = 5  # broken lines of a file that a message names
+KINDS = (MULTI_TURN, *_OTHERS)
+_KIND_OF = {**dict.fromkeys(_MT_BENCH, MULTI_TURN), "mt_bench": MULTI_TURN, **{kind: kind for kind in _OTHERS}}
+
+
+class Task(Record, frozen=True, kw_only=True):
+    """One conversation to have with a target."""
+
+    id: int  # question_id
+    category: str  # as the file has it: "writing", "rag"
+    turns: tuple[str, ...]  # what the user says; the target answers after each
+
+    @property
+    def kind(self) -> str:
+        """Which of the six kinds it is."""
+        return _KIND_OF[self.category]
+
+
+class _Line(msgspec.Struct, frozen=True):
+    question_id: int
+    category: str
+    turns: tuple[str, ...]
+
+
+@functools.cache
+def shipped_tasks() -> tuple[Task, ...]:
+    """The set that was written for mlsd: eight tasks of each kind, the multi-turn ones with two turns."""
+    return read_tasks(asset_path("tasks/tasks.jsonl"))
+
+
+def read_tasks(path: Path) -> tuple[Task, ...]:
+    """The tasks of a file, in its order; empty lines are passed over.
+
+    Raises: TaskError naming the file, each broken line (the first few) and what is wrong with it.
+    """
+    try:
+        lines = path.read_bytes().decode("utf-8-sig").split("\n")
+    except UnicodeDecodeError as error:
+        raise TaskError(f"The task file {path} is not UTF-8 text (byte {error.start}).") from error
+    except OSError as error:
+        raise TaskError(
+            f"The task file {path} cannot be read: {error.strerror}.", hint="Give the path of a question.jsonl."
+        ) from error
+    tasks: dict[int, Task] = {}
+    broken: list[TaskError] = []
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            task = _task(line, f"line {number}")
+            if task.id in tasks:
+                raise TaskError(f"line {number}: question_id {task.id} occurs twice.")
+            tasks[task.id] = task
+        except TaskError as error:
+            broken.append(error)
+    if broken:
+        more = f" And {len(broken) - _BROKEN_NAMED} more." if len(broken) > _BROKEN_NAMED else ""
+        named = " ".join(error.message for error in broken[:_BROKEN_NAMED])
+        raise TaskError(f"{path}, {named}{more}", hint=broken[0].hint)
+    if not tasks:
+        raise TaskError(f"The task file {path} holds no task.", hint="Give the path of a question.jsonl.")
+    return tuple(tasks.values())
+
+
+def _task(line: str, place: str) -> Task:
+    try:
+        read = msgspec.json.decode(line, type=_Line)
+    except msgspec.DecodeError as error:
+        raise TaskError(
+            f"{place}: {error}.", hint="Each line is a JSON object with question_id, category and turns."
+        ) from error
+    if read.category not in _KIND_OF:
+        raise TaskError(
+            f"{place}: the category {read.category!r} is unknown.", hint=f"Known ones are {', '.join(_KIND_OF)}."
+        )
+    if not read.turns or not all(turn.strip() for turn in read.turns):
+        raise TaskError(f"{place}: there is no turn, or an empty one.")
+    return Task(id=read.question_id, category=read.category, turns=read.turns)
+
+
+def stratified(tasks: Sequence[Task], per_kind: int) -> tuple[Task, ...]:
+    """At most `per_kind` tasks of each kind, evenly spread over those there are, in the order of `tasks`.
+
+    Spec-Bench orders its multi-turn questions by category, so an even spread takes eight or more from all eight.
+    Raises: TaskError when `per_kind` is less than 1.
+    """
+    if per_kind < 1:
+        raise TaskError(f"A subset of {per_kind} tasks of each kind was asked for; at least 1 is needed.")
+    chosen: set[int] = set()
+    for kind in KINDS:
+        own = [task.id for task in tasks if task.kind == kind]
+        n = min(per_kind, len(own))
+        chosen |= {own[i * len(own) // n] for i in range(n)}
+    return tuple(task for task in tasks if task.id in chosen)
+
+
+def task_names() -> tuple[str, ...]:
+    """What the shipped tasks are called as prompts: ``qa-1`` and so on."""
+    return tuple(f"{kind}-{i}" for kind in KINDS for i in range(1, len(_of_kind(kind)) + 1))
+
+
+def find_task(name: str) -> Task | None:
+    """The shipped task of that name, or None."""
+    match = re.fullmatch(rf"({'|'.join(KINDS)})-([1-9][0-9]*)", name)
+    own = _of_kind(match.group(1)) if match else ()
+    place = int(match.group(2)) - 1 if match else 0
+    return own[place] if place < len(own) else None
+
+
+def _of_kind(kind: str) -> tuple[Task, ...]:
+    return tuple(task for task in shipped_tasks() if task.kind == kind)

@@ -1,0 +1,188 @@
+"""Figures of the machine: what passes cost, which experts they read, what the memory gives. Values in, figure out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from mlsd.analysis.experts.amortization import STUDY_FORM, Mixture
+from mlsd.analysis.fits.bandwidth import BytesLine
+from mlsd.analysis.fits.calibration import TargetCurve
+from mlsd.analysis.predict.predict import GammaPrediction
+from mlsd.errors import AnalysisError
+from mlsd.measure.store.rows import TimedPass
+from mlsd.report.render import plot
+from mlsd.stats import Interval
+
+_WIDE = 30  # times that span more than this factor need a logarithmic axis
+_MOST_MIXTURES = 4  # of one figure
+_UNIFORM, _CORRELATED = "independent uniform (MoESD)", "one correlation r, fitted"
+_BYTES, _CLAIM = "bytes, experts counted", "all weights a pass (study), 1/k"
+_LINES = {  # a theory of T(k) -> its colour and line
+    STUDY_FORM: (plot.color(4), ":"),
+    "moe-uniform": (plot.INK, "--"),
+    "moe-correlated": (plot.color(2), "-."),
+    "moe-measured": (plot.color(0), "-"),
+}
+
+
+def pass_curves(curves: Mapping[str, TargetCurve]) -> Figure:
+    """T(k) with intervals and the kernel steps found, and T(1)/T(k); one series a model."""
+    if not curves:
+        raise AnalysisError("No pass was timed.", hint="Measure T(k) with `mlsd calibrate MODEL`.")
+    figure, (left, right) = plot.canvas(columns=2)
+    for i, (name, curve) in enumerate(curves.items()):
+        rows = [p.rows for p in curve.passes]
+        look: dict[str, Any] = {"color": plot.color(i), "marker": plot.marker(i), "markersize": 3.5}
+        _with_intervals(left, rows, [p.ms for p in curve.passes], name, look)
+        for edge in curve.steps.edges if curve.steps is not None else ():
+            left.axvline(edge - 0.5, color=plot.color(i), linewidth=0.9, linestyle=":")
+        right.plot(rows, [curve.efficiency[k] for k in rows], label=name, **look)
+    widest = max(p.rows for curve in curves.values() for p in curve.passes)
+    k = np.arange(1, widest + 1)
+    right.plot(k, 1 / k, color=plot.INK, linewidth=0.9, linestyle="--", label="saves nothing, 1/k")
+    left.set(xlabel="k, rows of the pass", ylabel="T(k), ms", title="One target pass (dotted: kernel step)")
+    right.set(xlabel="k, rows of the pass", ylabel="T(1) / T(k)", title="Target efficiency")
+    times = [p.ms.value for curve in curves.values() for p in curve.passes]
+    if max(times) > _WIDE * min(times):
+        left.set_yscale("log")
+        plot.plain_ticks(left.yaxis)
+    else:
+        left.set_ylim(bottom=0)
+    right.set_ylim(0, max(1.05, *(e for curve in curves.values() for e in curve.efficiency.values())))
+    plot.legend(figure, (left, right))
+    return figure
+
+
+def expert_shares(mixtures: Sequence[Mixture]) -> Figure:
+    """Distinct experts of a layer in k tokens, and what a token of a pass over k costs; a row of panels a mixture."""
+    shown = mixtures[:_MOST_MIXTURES]
+    figure, grid = _grid(len(shown), 2, 2.9)
+    for (left, right), found in zip(grid, shown, strict=True):
+        _experts(left, found)
+        _costs(right, found)
+    plot.legend(figure, [ax for row in grid for ax in row], 3)
+    return figure
+
+
+def _experts(ax: Axes, found: Mixture) -> None:
+    table = found.coverage
+    k = [row.window for row in table.rows]
+    lowest, highest = [r.lowest_layer for r in table.rows], [r.highest_layer for r in table.rows]
+    ax.fill_between(k, lowest, highest, color=plot.color(0), alpha=0.15, linewidth=0, label="span of layers")
+    look: dict[str, Any] = {"markersize": 4}
+    ax.plot(k, [r.text for r in table.rows], color=plot.color(0), marker="o", label="counted, text", **look)
+    drafted = [(r.window, r.drafted) for r in table.rows if r.drafted is not None]
+    if drafted:
+        ax.plot(*zip(*drafted, strict=True), color=plot.color(3), marker="D", label="counted, drafted", **look)
+    ax.plot(k, [r.uniform for r in table.rows], color=plot.INK, linestyle="--", label=_UNIFORM)
+    ax.plot(k, [r.correlated for r in table.rows], color=plot.color(2), linestyle="-.", label=_CORRELATED)
+    title = f"{found.name}: {table.n_used} of {table.n_experts} experts, r = {table.correlation:.2f}"
+    ax.set(xlabel="k, consecutive tokens", ylabel="distinct experts a layer", title=title)
+    ax.set_ylim(0, 1.05 * max(r.uniform for r in table.rows))
+    ax.xaxis.set_major_locator(plot.whole_ticks())
+
+
+def _costs(ax: Axes, found: Mixture) -> None:
+    k = [s.k for s in found.shares]
+    known = [s for s in found.shares if s.text_bytes is not None]
+    if known:
+        own = [s.k for s in known]
+        ax.plot(own, [s.text_bytes or 0 for s in known], color=plot.color(0), marker="o", markersize=4, label=_BYTES)
+        ax.plot(own, [s.uniform_bytes or 0 for s in known], color=plot.INK, linestyle="--", label=_UNIFORM)
+        ax.plot(own, [s.correlated_bytes or 0 for s in known], color=plot.color(2), linestyle="-.", label=_CORRELATED)
+    timed = [(s.k, s.time) for s in found.shares if s.time is not None]
+    if timed:
+        look: dict[str, Any] = {"color": plot.color(1), "marker": "s", "markersize": 4}
+        _with_intervals(ax, [at for at, _ in timed], [time for _, time in timed], "time, measured", look)
+    ax.plot(k, [s.claimed for s in found.shares], color=plot.color(4), linestyle=":", label=_CLAIM)
+    ax.axhline(1.0, color=plot.INK, linewidth=0.9)
+    tallest = max((time.value for _, time in timed), default=1.0)
+    ax.set(
+        xlabel="k, tokens of the pass", ylabel="a token / plain decoding", title="Cost of a token (1: saves nothing)"
+    )
+    ax.set_ylim(0, min(3.0, 1.15 * max(1.0, tallest)))
+    ax.xaxis.set_major_locator(plot.whole_ticks())
+
+
+def expert_times(mixtures: Sequence[Mixture]) -> Figure:
+    """T(k) of mixtures, and the forms that let bytes follow the experts or read all weights; a panel a mixture."""
+    shown = [found for found in mixtures if found.theories][:_MOST_MIXTURES]
+    if not shown:
+        raise AnalysisError("T(k) was timed at too few k to compare forms.", hint="mlsd calibrate without --widths.")
+    figure, grid = _grid(len(shown), 1, 2.9)
+    for (ax,), found in zip(grid, shown, strict=True):
+        rows, times = [k for k, _ in found.timed], [ms for _, ms in found.timed]
+        look: dict[str, Any] = {"color": plot.color(1), "marker": "s", "linestyle": "none", "markersize": 4}
+        _with_intervals(ax, rows, times, "measured", look)
+        for theory in sorted(found.theories, key=lambda theory: list(_LINES).index(theory.name)):
+            shade, line = _LINES[theory.name]
+            label = f"{theory.says}: error {100 * theory.held_out.median_error:.0f} %"
+            ax.plot(*zip(*theory.curve, strict=True), color=shade, linestyle=line, label=label)
+        ax.set(xlabel="k, tokens of the pass", ylabel="T(k), ms", title=f"{found.name} at depth {found.depth}")
+        ax.set_ylim(0, 1.3 * max(ms.value for ms in times))
+        ax.xaxis.set_major_locator(plot.whole_ticks())
+        ax.legend(loc="upper left")
+    return figure
+
+
+def _grid(rows: int, columns: int, row_in: float) -> tuple[Figure, list[list[Axes]]]:
+    figure = Figure(figsize=(plot.WIDTH_IN, row_in * rows + 0.7), layout="constrained")
+    axes = figure.subplots(rows, columns, squeeze=False)
+    return figure, [list(row) for row in axes]
+
+
+def _with_intervals(ax: Axes, xs: Sequence[int], ys: Sequence[Interval], label: str, look: dict[str, Any]) -> None:
+    """Values with their intervals, drawn faintly so that the values stay legible."""
+    ax.plot(xs, [y.value for y in ys], label=label, **look)
+    for x, y in zip(xs, ys, strict=True):
+        bars = plot.error_bars(y.value, y.low, y.high)
+        if bars is not None:
+            ax.errorbar([x], [y.value], yerr=bars, color=look["color"], alpha=0.45, linewidth=0.8, linestyle="none")
+
+
+def bytes_lines(passes: Sequence[TimedPass], lines: Sequence[BytesLine]) -> Figure:
+    """Time of single-token passes over the bytes they read, with the line of each quantization."""
+    if not passes:
+        raise AnalysisError("No pass of known bytes was timed.", hint="Measure some with `mlsd bandwidth`.")
+    figure, (ax,) = plot.canvas()
+    for i, line in enumerate(lines):
+        own = [p for p in passes if p.quant == line.quant]
+        reach = np.array([0.0, max(p.n_bytes for p in own)])
+        label = f"{line.quant}: {line.bandwidth_gb_s.value:.1f} GB/s, fixed {line.fixed_ms.value:.2f} ms"
+        ax.plot([p.n_bytes / 1e6 for p in own], [p.ms for p in own], color=plot.color(i), marker=plot.marker(i), ls="")
+        times = line.fixed_ms.value + reach / line.bandwidth_gb_s.value / 1e6
+        ax.plot(reach / 1e6, times, color=plot.color(i), label=label)
+    ax.set(xlabel="bytes read, MB", ylabel="T(1), ms", title="Single-token passes of models of known bytes")
+    plot.legend(figure, (ax,))
+    return figure
+
+
+def predicted_against_measured(predictions: Sequence[GammaPrediction]) -> Figure:
+    """Predicted over measured tok/s of configurations that were left out, with the measurement's own spread."""
+    if not predictions:
+        raise AnalysisError("Nothing was predicted.", hint="Measure plain decoding and two gammas: mlsd run B.")
+    figure, (ax,) = plot.canvas()
+    measured = [p.measured_tok_s for p in predictions]
+    ends = [0.9 * min(measured), 1.1 * max(measured)]
+    ax.plot(ends, ends, color=plot.INK, linewidth=0.9, linestyle="--", label="as measured")
+    for i, gamma in enumerate(sorted({p.gamma for p in predictions})):
+        own = [p for p in predictions if p.gamma == gamma]
+        ax.errorbar(
+            [p.measured_tok_s for p in own],
+            [p.predicted_tok_s for p in own],
+            xerr=[p.measured_tok_s * (p.spread or 0.0) for p in own],
+            color=plot.color(i),
+            marker=plot.marker(i),
+            linestyle="",
+            capsize=2,
+            label=f"gamma {gamma}",
+        )
+    ax.set(xlabel="measured tok/s", ylabel="predicted tok/s", xscale="log", yscale="log", title="Each gamma left out")
+    plot.plain_ticks(ax.xaxis, ax.yaxis)
+    plot.legend(figure, (ax,), columns=3)
+    return figure

@@ -1,0 +1,211 @@
+"""Figures of what happens inside rounds and passes. One function a figure; each reads a Study.
+
+A function raises AnalysisError with what is missing instead of drawing nothing.
+"""
+
+from __future__ import annotations
+
+import datetime
+import math
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from mlsd.analysis.fits import fit_models
+from mlsd.analysis.fits.curves import METAL_KERNEL_STEPS
+from mlsd.analysis.fits.fit import Observations, held_out, solve
+from mlsd.analysis.fits.study_fits import curve_from_passes, curve_from_rounds, curve_models, speedup_observations
+from mlsd.analysis.results import metrics
+from mlsd.analysis.results.pairs import Pair
+from mlsd.analysis.study.study import Study
+from mlsd.errors import AnalysisError
+from mlsd.measure.run.checks import Drift, drift_of
+from mlsd.report.render import plot
+
+_PARTS = ("draft", "verify", "rollback", "sample", "other")
+
+
+def time_split(study: Study) -> Figure:
+    """Mean time of a round by part, with the time plain decoding takes for the tokens of a round (diamond)."""
+    split = metrics.time_split(study.trials)
+    if split.empty:
+        raise AnalysisError("No valid trial has rounds.")
+    order = {target: i for i, target in enumerate(dict.fromkeys(study.trials["target"]))}
+    rows = sorted(split.to_dict("records"), key=lambda row: (order[row["target"]], row["gamma"]))[:40]
+    figure, (ax,) = plot.canvas(max(2.2, 1.0 + 0.24 * len(rows)))
+    places = list(range(len(rows), 0, -1))
+    start = np.zeros(len(rows))
+    for index, part in enumerate(_PARTS):
+        widths = np.array([row[f"{part}_ms"] for row in rows], dtype=float)
+        shade: dict[str, Any] = {"color": plot.color(index), "edgecolor": plot.INK, "linewidth": 0.3}
+        ax.barh(places, widths, left=start, height=0.7, label=part, **shade)
+        start += widths
+    plain = {row["target"]: row["verify_ms"] + row["sample_ms"] + row["other_ms"] for row in rows if row["arm"] == "ar"}
+    committed = {(arm.target, arm.drafter, arm.draft, arm.gamma): arm.mgl for arm in study.by_arm}
+    for place, row in zip(places, rows, strict=True):
+        mgl = committed.get((row["target"], row["drafter"], row["draft"], int(row["gamma"])))
+        if row["arm"] == "sd" and mgl and row["target"] in plain:
+            mark: dict[str, Any] = {"marker": "D", "color": plot.INK, "linestyle": "none", "markersize": 5}
+            ax.plot([mgl * plain[row["target"]]], [place], label="AR time for as many tokens", **mark)
+    ax.set_yticks(places, [_arm_label(row) for row in rows], fontsize=7.5)
+    ax.set_xlabel("ms a round")
+    ax.grid(axis="y", visible=False)
+    plot.legend(figure, [ax], 3)
+    return figure
+
+
+def _arm_label(row: Mapping[Any, Any]) -> str:
+    if row["arm"] == "ar":
+        return f"{row['target']}, AR"
+    return f"+ {row['draft'] or row['drafter']}, gamma {row['gamma']}"
+
+
+def pass_curves(study: Study) -> Figure:
+    """T(k) with the curve that predicts held-out k best; dotted lines: where Metal changes its matrix kernels."""
+    series: list[tuple[str, Observations, str]] = []
+    for fitted in study.curve_fits:
+        series.append((fitted.target, _passes_of(study, fitted.target), fitted.chosen or "linear"))
+    if not series:
+        raise AnalysisError("No target pass over more than one row was timed.")
+    figure, (ax,) = plot.canvas(3.6)
+    widest = 1.0
+    for index, (target, data, chosen) in enumerate(series):
+        shade = plot.color(index)
+        k = data.columns["rows"]
+        widest = max(widest, float(k.max()))
+        faint: dict[str, Any] = {"marker": plot.marker(index), "markersize": 3.0, "alpha": 0.45}
+        plot.scatter(ax, list(k), list(data.observed), f"{target}, measured", color=shade, **faint)
+        model = next((m for m in curve_models(data, study.facts.get(target)) if m.name == chosen), None)
+        if model is not None and len(data) > len(model.parameters):
+            grid = np.linspace(1, k.max(), 200) if chosen != "stepped" else np.arange(1, k.max() + 1)
+            curve = model.predict(solve(model, data), {"rows": grid})
+            ax.plot(grid, curve, color=shade, label=f"{target}, {chosen} fit")
+    if study.environment.backend == "Metal":
+        for step in METAL_KERNEL_STEPS:
+            if step <= widest:
+                ax.axvline(step, color=plot.INK, linewidth=0.8, linestyle=":")
+    ax.set(xlabel="k, rows of the pass", ylabel="T(k), ms", ylim=(0, None))
+    plot.legend(figure, [ax])
+    return figure
+
+
+def _passes_of(study: Study, target: str) -> Observations:
+    timed = [point for point in study.passes.get(target, []) if point.kind == "target_pass"]
+    if timed:
+        return curve_from_passes(timed)
+    return curve_from_rounds([pair for pair in study.evidence.pairs if pair.target == target])
+
+
+def predicted_speedup(study: Study) -> Figure:
+    """Speedups of the measured-cost model over the measured ones; each gamma predicted from fits to the others."""
+    groups: dict[tuple[str, str], list[Pair]] = defaultdict(list)
+    for pair in study.evidence.pairs:
+        groups[pair.target, pair.draft or pair.drafter].append(pair)
+    figure, (ax,) = plot.canvas(3.8)
+    limits: list[float] = []
+    for index, ((target, drafter), pairs) in enumerate(groups.items()):
+        if len({pair.gamma for pair in pairs}) < 2 or len(pairs) < 3:
+            continue
+        data, model = speedup_observations(pairs), fit_models.measured_cost()
+        errors = held_out(model, data, data.columns["gamma"])
+        inside = model.predict(solve(model, data), data.columns)
+        base: dict[str, Any] = {"color": plot.color(index), "marker": plot.marker(index)}
+        label = f"{target} + {drafter}"
+        plot.scatter(ax, list(data.observed), list(inside), f"{label}, fitted", alpha=0.4, markersize=3.0, **base)
+        hollow: dict[str, Any] = {"markerfacecolor": "none", "markersize": 6.5}
+        plot.scatter(ax, errors.observed, errors.predicted, f"{label}, gamma held out", **base, **hollow)
+        limits += [*errors.observed, *errors.predicted]
+    if not limits:
+        raise AnalysisError("A held-out prediction needs pairs at two gammas or more.", hint="Run suites B or D.")
+    low, high = 0.9 * min(limits), 1.1 * max(limits)
+    ax.plot([low, high], [low, high], color=plot.INK, linewidth=0.9, linestyle=":", label="equal")
+    ax.set(xscale="log", yscale="log", xlabel="measured speedup", ylabel="predicted speedup")
+    plot.plain_ticks(ax.xaxis, ax.yaxis)
+    plot.legend(figure, [ax])
+    return figure
+
+
+def position_acceptance(study: Study) -> Figure:
+    """Share of rounds that accept position i: of those that accepted all before it (left), of all that proposed it."""
+    table = metrics.position_acceptance(study.outcomes, study.trials)
+    if table.empty:
+        raise AnalysisError("No valid SD trial proposed a token.", hint="Measure some: mlsd run B D.")
+    figure, (left, right) = plot.canvas(3.4, 2, sharey=True)
+    table["draft"] = table["draft"].astype(object).where(table["draft"].notna(), "")
+    longest = table.groupby(["target", "drafter", "draft"], dropna=False)["gamma"].transform("max")
+    chosen = table[(table["gamma"] == longest) & (table["tried"] > 0)]
+    groups = dict(iter(chosen.groupby(["target", "drafter", "draft"], dropna=False, sort=False)))
+    order = {target: i for i, target in enumerate(dict.fromkeys(study.trials["target"]))}
+    for index, (key, line) in enumerate(sorted(groups.items(), key=lambda group: order[group[0][0]])):
+        target, drafter, draft = key
+        label = f"{target} + {draft or drafter}, gamma {line['gamma'].iloc[0]}"
+        look: dict[str, Any] = {"color": plot.color(index), "marker": plot.marker(index), "markersize": 4}
+        enough = line[line["tried"] >= 10]
+        left.plot(enough["position"].astype(int), 100 * enough["conditional"], label=label, **look)
+        right.plot(line["position"].astype(int), 100 * line["overall"], label=label, **look)
+    left.set(xlabel="position i in the draft", ylabel="accepted, %", ylim=(0, 102))
+    left.set_title("given i - 1 accepted (10 rounds or more)")
+    right.set(xlabel="position i in the draft", title="overall")
+    for ax in (left, right):
+        ax.xaxis.set_major_locator(plot.whole_ticks())
+    plot.legend(figure, [left, right], 1)
+    return figure
+
+
+def baseline_drift(study: Study) -> Figure:
+    """Each AR trial relative to the mean of its case, and the trend over the run."""
+    points = drift_points(study)
+    flat = [(t, math.exp(y)) for case in points.values() for t, y in case]
+    if len(flat) < 3:
+        raise AnalysisError("Fewer than three AR trials of repeated cases: drift cannot be seen.")
+    begin = min(t for t, _ in flat)
+    figure, (ax,) = plot.canvas(2.8)
+    look: dict[str, Any] = {"marker": "o", "markersize": 3.5, "alpha": 0.7, "color": plot.color(0)}
+    minutes_of, change_of = [(t - begin) / 60 for t, _ in flat], [100 * (v - 1) for _, v in flat]
+    plot.scatter(ax, minutes_of, change_of, "an AR trial", **look)
+    trend = drift_of(points)
+    if trend is not None:
+        minutes = np.array([0.0, trend.span_s / 60])
+        middle = sum(t - begin for t, _ in flat) / len(flat) / 60
+        for change, label in ((trend.change, trend_words(trend)), (trend.low, ""), (trend.high, "")):
+            slope = math.log1p(change) / max(minutes[1], 1e-9)
+            line: dict[str, Any] = {
+                "color": plot.color(1),
+                "linewidth": 1.6 if label else 0.8,
+                "linestyle": "-" if label else "--",
+            }
+            ax.plot(minutes, 100 * np.expm1(slope * (minutes - middle)), label=label or "95 % interval", **line)
+    ax.axhline(0, color=plot.INK, linewidth=0.9, linestyle=":")
+    ax.set(xlabel="minutes since the first AR trial", ylabel="decode tok/s against\nthe case's mean, %")
+    plot.legend(figure, [ax])
+    return figure
+
+
+def drift_points(study: Study) -> dict[str, list[tuple[float, float]]]:
+    """(time in s, ln of decode tok/s over the case's geometric mean) of the AR trials of each repeated case."""
+    plain = study.trials[(study.trials["arm"] == "ar") & study.trials["decode_tok_s"].notna()]
+    points: dict[str, list[tuple[float, float]]] = {}
+    for case_id, group in plain.groupby("case_id"):
+        logs = np.log(group["decode_tok_s"].to_numpy(dtype=float))
+        times = [datetime.datetime.fromisoformat(moment).timestamp() for moment in group["started_at"]]
+        if len(logs) > 1:
+            points[str(case_id)] = list(zip(times, (logs - logs.mean()).tolist(), strict=True))
+    return points
+
+
+def trend_words(trend: Drift) -> str:
+    """The drift over the whole run in words."""
+    word = "changed" if trend.decided else "undecided:"
+    return f"{word} {100 * trend.change:+.1f} % over the run"
+
+
+ROUND_FIGURES: tuple[tuple[str, str, Callable[[Study], Figure], str], ...] = (
+    ("time-split", "Where the time of a round goes", time_split, "metrics.time_split"),
+    ("pass-curves", "Time of a target pass over its rows, T(k)", pass_curves, "study_fits.fit_curves"),
+    ("predicted", "Predicted against measured speedup", predicted_speedup, "fit.held_out of fit_models.measured_cost"),
+    ("position-acceptance", "Acceptance by position", position_acceptance, "metrics.position_acceptance"),
+    ("drift", "Drift of the baseline over the run", baseline_drift, "checks.drift_of over AR trials"),
+)

@@ -1,0 +1,1 @@
+"""The values a report is made of, and the forms they take."""

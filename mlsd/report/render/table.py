@@ -1,0 +1,87 @@
+"""Tables as values: text to show, a key to sort by, and where each number comes from. No markup."""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+from mlsd.records import Record
+from mlsd.stats import Interval
+
+Tone = Literal["", "good", "bad", "doubt", "quiet"]
+
+
+class Head(Record, frozen=True, kw_only=True):
+    """A column."""
+
+    label: str
+    trace: str = ""  # the function, column or source of its numbers
+    numeric: bool = True
+
+
+class Cell(Record, frozen=True, kw_only=True):
+    """One entry; `sort` None sorts last."""
+
+    text: str
+    sort: float | str | None = None
+    tone: Tone = ""
+    note: str = ""  # more than fits, for a tooltip
+
+
+class Table(Record, frozen=True, kw_only=True):
+    """A table of a report."""
+
+    id: str
+    title: str
+    heads: tuple[Head, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+    trace: str  # how its rows are made
+    note: str = ""
+    good_news: str = ""  # what it means when there is no row, where that is not for lack of data
+    interactive: bool = False  # sortable and filterable
+
+
+def head(label: str, trace: str = "") -> Head:
+    """A column of numbers."""
+    return Head(label=label, trace=trace)
+
+
+def name(label: str, trace: str = "") -> Head:
+    """A column of words."""
+    return Head(label=label, trace=trace, numeric=False)
+
+
+def text(value: object, tone: Tone = "", note: str = "") -> Cell:
+    """A cell of words; nothing for None."""
+    shown = "-" if value is None else str(value)
+    return Cell(text=shown, sort=None if value is None else shown.lower(), tone=tone, note=note)
+
+
+def number(value: float | int | None, digits: int = 2, unit: str = "", note: str = "") -> Cell:
+    """A cell of one number; a dash where it was not measured."""
+    if value is None or not math.isfinite(value):
+        return Cell(text="-", note=note)
+    shown = f"{value:,.{digits}f}".replace(",", "\u202f")
+    return Cell(text=f"{shown}{unit}", sort=float(value), note=note)
+
+
+def percent(fraction: float | None, digits: int = 1) -> Cell:
+    """A fraction as per cent."""
+    return number(None if fraction is None else 100 * fraction, digits, " %")
+
+
+def interval(estimate: Interval | None, digits: int = 2, unit: str = "", tone: Tone = "") -> Cell:
+    """An estimate with its 95 % interval."""
+    if estimate is None:
+        return Cell(text="-")
+    shown = significant(estimate.value, digits) + unit
+    if estimate.low is not None and estimate.high is not None:
+        shown += f" [{significant(estimate.low, digits)}, {significant(estimate.high, digits)}]"
+    return Cell(text=shown, sort=estimate.value, tone=tone, note=f"n = {estimate.n}")
+
+
+def significant(value: float, digits: int = 2) -> str:
+    """Fixed digits where that shows something, three significant digits elsewhere."""
+    if not math.isfinite(value):
+        return "unbounded"
+    return f"{value:.{digits}f}" if value == 0 or 10**-digits * 5 <= abs(value) < 1e5 else f"{value:.3g}"

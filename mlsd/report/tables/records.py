@@ -1,0 +1,223 @@
+"""Tables of what was recorded: machine, models, warnings, audit, trials."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from mlsd.analysis.audit.rows import RowAudit
+from mlsd.analysis.study.study import Study
+from mlsd.report.render.table import Cell, Table, head, name, number, percent, text
+from mlsd.report.tables.study import TONES
+from mlsd.units import format_bytes
+
+MOST_TRIALS = 2000  # rows of a page that still scrolls; the rest is in the database
+_UNITS = {"memory_bytes": format_bytes, "wired_limit_bytes": format_bytes}
+
+
+def environment_table(study: Study) -> Table:
+    """The machine and the build."""
+    rows = []
+    for field, value in msgspec.structs.asdict(study.environment).items():
+        if field == "host":
+            continue
+        shown = _UNITS[field](value) if field in _UNITS and value is not None else value
+        label = field.removesuffix("_bytes").replace("_", " ")
+        rows.append((text(label), text(shown) if value is not None else text("could not be read", "quiet")))
+    run = study.runs[-1]
+    rows += [
+        (text("runs"), text(len(study.runs))),
+        (text("first and last run"), text(f"{study.runs[0].started_at} to {run.ended_at or run.status}")),
+        (text("profile"), text(study.profile)),
+        (text("seed of the order"), text(run.seed)),
+    ]
+    return Table(
+        id="environment",
+        title="Environment",
+        heads=(name("what"), name("value", "table run: environment of the latest run")),
+        rows=tuple(rows),
+        trace="store.runs: the environment of the latest run of this machine",
+    )
+
+
+def models_table(study: Study) -> Table:
+    """The models by content."""
+    rows = [
+        (
+            text(label),
+            text((facts.ref.sha256 or "not hashed")[:16], note=facts.ref.sha256 or ""),
+            text(facts.architecture),
+            number(None if facts.n_parameters is None else facts.n_parameters / 1e6, 2),
+            number(None if facts.n_parameters_active is None else facts.n_parameters_active / 1e6, 2),
+            text(format_bytes(facts.weight_bytes)),
+            text(format_bytes(facts.active_bytes)),
+            text(f"{facts.n_experts_used} of {facts.n_experts}" if facts.n_experts else None),
+            text(", ".join(f"{kind} {count}" for kind, count in facts.tensor_types.items())),
+            text("random weights" if facts.synthetic else "", "doubt"),
+        )
+        for label, facts in study.facts.items()
+    ]
+    return Table(
+        id="models",
+        title="Models",
+        heads=(
+            name("model"),
+            name("SHA-256"),
+            name("architecture"),
+            head("parameters, 10⁶"),
+            head("active, 10⁶"),
+            name("weights"),
+            name("read a token"),
+            name("experts"),
+            name("tensors by type"),
+            name("note"),
+        ),
+        rows=tuple(rows),
+        trace="store.models: table model, read from the GGUF headers",
+    )
+
+
+def warning_table(study: Study) -> Table:
+    """Doubts, those of one kind together."""
+    groups: dict[str, list[str]] = {}
+    advice = {}
+    for warning in study.warnings:
+        groups.setdefault(warning.code, []).append(warning.message)
+        advice[warning.code] = warning.advice
+    rows = [
+        (
+            text(code, "doubt"),
+            number(len(messages), 0),
+            Cell(text=messages[0], sort=messages[0], note=" ".join(messages[1:12])),
+            text(advice[code]),
+        )
+        for code, messages in groups.items()
+    ]
+    counts = Counter(c.rule for c in study.contradictions)
+    for rule, count in counts.items():
+        first = next(c for c in study.contradictions if c.rule == rule)
+        sentence = f"trial {first.trial_id}: {first.sentence}"
+        rows.append(
+            (text(f"identity: {rule}", "bad"), number(count, 0), text(sentence), text("Do not use these trials."))
+        )
+    return Table(
+        id="warnings",
+        title="Warnings",
+        heads=(
+            name("code", "checks.check_run and metrics.contradictions"),
+            head("times"),
+            name("what (the first)"),
+            name("what to do"),
+        ),
+        rows=tuple(rows),
+        trace="store.warnings of this machine's runs, and metrics.contradictions",
+        good_news="nothing speaks against these trials.",
+    )
+
+
+def audit_table(study: Study) -> Table:
+    """Trials that the audit doubts."""
+    rows = []
+    for row in study.audit.rows:
+        for finding in row.findings:
+            if finding.verdict != "possible":
+                about = [str(row.identity[f]) for f in ("target", "draft", "gamma", "prompt") if f in row.identity]
+                rows.append(
+                    (
+                        text(row.identity["label"]),
+                        text(", ".join(about)),
+                        text(finding.verdict, TONES[finding.verdict]),
+                        text(finding.rule),
+                        text(finding.sentence),
+                    )
+                )
+    counts = ", ".join(f"{count} {verdict}" for verdict, count in study.audit.counts().items())
+    return Table(
+        id="audit",
+        title="Audit of these trials",
+        heads=(name("trial"), name("arm"), name("verdict"), name("rule", "audit_rules"), name("why")),
+        rows=tuple(rows[:200]),
+        trace="audit.audit over audit_trials.trials_context",
+        good_news=f"{len(study.audit.rows)} finished trials, all possible; none is doubted.",
+        note=f"{len(study.audit.rows)} finished trials: {counts}."
+        + (f" The first 200 of {len(rows)} findings." if len(rows) > 200 else ""),
+    )
+
+
+def trial_table(study: Study) -> Table:
+    """Every trial with its verdict; of very many, those that failed or are not valid and the latest."""
+    audited: dict[str, RowAudit] = (
+        {str(row.identity["label"]): row for row in study.audit.rows} if _finished(study) else {}
+    )
+    frame = study.trials
+    note = ""
+    if len(frame) > MOST_TRIALS:
+        doubtful = frame["valid"].fillna(False) == False  # noqa: E712  # a column, not a flag
+        frame = frame.loc[sorted({*frame.index[doubtful][: MOST_TRIALS // 2], *frame.index[-(MOST_TRIALS // 2) :]})]
+        note = f"{len(frame)} of {len(study.trials)} trials: those not valid first, then the latest. All: mlsd export."
+    rows = [_trial_cells(row, audited) for row in frame.to_dict("records")]
+    return Table(
+        id="trials",
+        title="Every trial",
+        heads=(
+            head("trial", "trial.id"),
+            name("suite"),
+            name("target"),
+            name("drafter"),
+            head("gamma"),
+            name("prompt"),
+            head("repeat"),
+            head("prompt tokens"),
+            head("tokens"),
+            head("decode tok/s", "(n_tokens - 1) / decode_ns"),
+            head("rounds"),
+            head("accepted", "accepted / proposed"),
+            head("MGL", "committed / rounds"),
+            name("output", "losslessness against plain greedy decoding"),
+            name("valid", "every call succeeded, rollback exact, output lossless"),
+            name("audit", "audit.audit_row"),
+        ),
+        rows=tuple(rows),
+        trace="frames.trials: the store's view trial_summary, one row a trial",
+        note=note,
+        interactive=True,
+    )
+
+
+def _finished(study: Study) -> bool:
+    return bool((study.trials["status"] == "ok").any())
+
+
+def _trial_cells(row: Mapping[Any, Any], audited: dict[str, RowAudit]) -> tuple[Cell, ...]:
+    value = {key: None if item is None or item != item or str(item) == "<NA>" else item for key, item in row.items()}
+    found = audited.get(f"trial {value['trial_id']}")
+    failed = value["status"] != "ok"
+    reason = str(value["error"] or value["invalid_reason"] or "")
+    output = "failed" if failed else value["verdict"] or "not greedy"
+    tone = {"diverged": "bad", "failed": "bad", "near_tie": "doubt"}.get(str(output), "")
+    why = " ".join(f.sentence for f in found.findings if f.verdict != "possible") if found else ""
+    return (
+        number(_real(value["trial_id"]), 0),
+        text(value["suite"]),
+        text(value["target"]),
+        text("AR" if value["arm"] == "ar" else value["draft"] or value["drafter"], note=str(value["options"] or "")),
+        number(_real(value["gamma"]), 0),
+        text(value["prompt"]),
+        number(_real(value["repeat"]), 0),
+        number(_real(value["n_prompt"]), 0),
+        number(_real(value["n_tokens"]), 0),
+        number(_real(value["decode_tok_s"]), 1),
+        number(_real(value["rounds"]), 0),
+        percent(_real(value["acceptance_rate"])),
+        number(_real(value["mgl"]), 2),
+        text(output, tone),  # type: ignore[arg-type]
+        text("yes") if value["valid"] else text("no", "bad", reason),
+        text(found.verdict, TONES[found.verdict], why) if found else text(None),
+    )
+
+
+def _real(value: object) -> float | None:
+    return float(value) if isinstance(value, (int, float)) else None

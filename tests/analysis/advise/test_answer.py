@@ -1,0 +1,60 @@
+"""One question answered from what databases, references and models say."""
+
+from __future__ import annotations
+
+import pytest
+
+from mlsd.analysis.advise.answer import Place, Question, answer, check_gammas
+from mlsd.analysis.predict.arms import Known
+from mlsd.errors import AnalysisError, InputError
+from tests.analysis.predict.test_shape_costs import facts, known
+
+NOTHING = Known(groups=(), passes={}, coverage={}, models={})
+HERE = Place(environment_key="here", peak_gb_s=None, safe_bytes=20_000_000_000)
+QUESTION = Question(target="qwen3.5-9b", gammas=(1, 4))
+
+
+def test_without_a_figure_of_the_machine_the_commands_that_give_one_are_named() -> None:
+    with pytest.raises(AnalysisError, match="No pass of") as error:
+        answer(QUESTION, NOTHING, HERE)
+    for words in ("mlsd synth qwen3.5-9b --quant Q8_0 --layers 4", "mlsd synth qwen3.5-0.8b", "--chip"):
+        assert words in error.value.hint
+
+
+def test_a_target_and_one_draft_that_were_timed_by_shape_are_enough() -> None:
+    stored = known(facts("qwen3.5-9b", 4), facts("qwen3.5-9b", 8), facts("qwen3.5-0.8b"))
+    found = answer(QUESTION, stored, HERE)
+    assert {(p.draft, p.gamma) for p in found.advice.prospects} == {(None, 0), ("qwen3.5-0.8b", 1), ("qwen3.5-0.8b", 4)}
+    assert found.untimed == ("qwen3.5-2b",)
+    assert found.chip is None
+    files = {q.id: q for q in found.quants}
+    assert files["qwen3.5-9b-q8_0"].off_tok_s is not None and files["qwen3.5-9b-q8_0"].fits
+    assert files["qwen3.5-9b-q4_k_m"].off_tok_s is None
+    steps = "\n".join(found.advice.next_steps)
+    assert "mlsd synth qwen3.5-9b --quant BF16" in steps or "mlsd synth qwen3.5-9b --quant Q4_K_M" in steps
+    assert "mlsd synth qwen3.5-2b" in steps
+    assert "mlsd models pull qwen3.5-9b-q8_0 qwen3.5-0.8b-q8_0" in steps
+
+
+def test_drafts_are_not_asked_for_where_the_smallest_cannot_pay() -> None:
+    slow = known(facts("qwen3.5-9b", 4), facts("qwen3.5-0.8b"))
+    key = facts("qwen3.5-0.8b").ref.id
+    # The same draft, timed on a machine where it is as slow as its target.
+    slow.passes["here", key] = tuple(
+        type(p)(**{name: getattr(p, name) for name in p.__struct_fields__} | {"span_ns": 20 * p.span_ns})
+        for p in slow.passes["here", key]
+    )
+    found = answer(QUESTION, slow, HERE)
+    assert found.advice.best.gamma == 0
+    assert not any("mlsd synth qwen3.5-2b" in step for step in found.advice.next_steps)
+
+
+def test_only_the_drafts_that_were_asked_for_are_answered_for() -> None:
+    chip = Question(target="qwen3.5-9b", gammas=(1,), drafts=("qwen3.5-2b",), chip_gb_s=400.0)
+    found = answer(chip, NOTHING, None)
+    assert {p.draft for p in found.advice.prospects} == {None, "qwen3.5-2b"}
+    assert found.chip is not None
+    with pytest.raises(AnalysisError, match="Nothing is known of other"):
+        answer(Question(target="qwen3.5-9b", drafts=("other",), chip_gb_s=400.0), NOTHING, None)
+    with pytest.raises(InputError):
+        check_gammas((0, 1))

@@ -1,0 +1,40 @@
+"""What a name says of a model that is not here."""
+
+from __future__ import annotations
+
+import pytest
+
+from mlsd.analysis.advise.known_model import named, shape_of
+from mlsd.errors import MlsdError
+from mlsd.records import ModelFacts, ModelRef
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("qwen3.5-35b-a3b", ("qwen3.5-35b-a3b", None)),
+        ("Qwen3.5-35B-A3B-Q4_K_M", ("qwen3.5-35b-a3b", "Q4_K_M")),
+        ("qwen3.5-35b-a3b-ud-q4_k_xl", ("qwen3.5-35b-a3b", "Q4_K_M")),
+        ("qwen3.5-0.8b-bf16", ("qwen3.5-0.8b", "BF16")),
+        ("qwen3.5-35b-a3b-ud-q8_k_xl", ("qwen3.5-35b-a3b", None)),
+        ("gemma", (None, None)),
+    ],
+)
+def test_ids_say_shape_and_quantization(text: str, found: tuple[str | None, str | None]) -> None:
+    assert shape_of(text) == found
+
+
+def test_an_id_that_is_not_here_has_the_bytes_of_its_own_quantization() -> None:
+    small, large = named("qwen3.5-35b-a3b-q4_k_m"), named("qwen3.5-35b-a3b")
+    assert (small.quant, large.quant) == ("Q4_K_M", "Q8_0")
+    assert not small.here
+    assert (small.facts.weight_bytes or 0) < 0.62 * (large.facts.weight_bytes or 0)
+    assert named("qwen3.5-35b-a3b", "Q4_K_M").facts.weight_bytes == small.facts.weight_bytes
+    assert named("tiny-moe").here
+
+
+def test_a_database_remembers_models_that_are_gone() -> None:
+    gone = ModelFacts(ref=ModelRef(id="gone", sha256="a" * 64), architecture="llama")
+    assert named("gone", stored=[gone]).facts is gone
+    with pytest.raises(MlsdError, match="gone"):
+        named("gone")

@@ -1,0 +1,218 @@
+"""Advice on costs and acceptance that are known, where the right answer can be worked out."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from mlsd.analysis.advise.chip_model import chip_costs, chip_model, chip_passes
+from mlsd.analysis.advise.known_model import Subject
+from mlsd.analysis.advise.prospects import CostRange, acceptance_of, advice, measured_outcomes, prospects
+from mlsd.analysis.advise.reference_acceptance import Acceptance, assumed_acceptance, reference_acceptance
+from mlsd.analysis.predict.arms import ArmGroup, Known
+from mlsd.analysis.predict.predict import Costs, costs_from_arms, leave_one_gamma_out
+from mlsd.analysis.predict.prediction_error import validate
+from mlsd.errors import AnalysisError
+from mlsd.records import DRAFT_MODEL, EngineOptions, ModelFacts, ModelRef
+from tests.analysis.predict.test_predict import made_arm
+
+DENSE = ModelFacts(
+    ref=ModelRef(id="dense"), architecture="qwen35", n_layers=32, active_bytes=8_000_000_000, weight_bytes=9_000_000_000
+)
+DRAFT = ModelFacts(
+    ref=ModelRef(id="small"), architecture="qwen35", n_layers=24, active_bytes=800_000_000, weight_bytes=900_000_000
+)
+MIXTURE = ModelFacts(
+    ref=ModelRef(id="mix"),
+    architecture="qwen35moe",
+    n_layers=40,
+    n_experts=256,
+    n_experts_used=8,
+    active_bytes=3_100_000_000,
+    weight_bytes=36_000_000_000,
+)
+
+
+def cost_range(verify: dict[int, float], step: float = 0.0, rest: float = 0.0, **changes: object) -> CostRange:
+    costs = Costs(verify_ms=verify, catch_up_ms={1: step} if step else {}, step_ms=step, rest_ms={1: rest})
+    settings = {"relative_error": 0.01, "source": "test", "basis": "calibration", "is_mixture": False, **changes}
+    return CostRange(low=costs, high=costs, **settings)  # type: ignore[arg-type]
+
+
+def accepting(*alphas: float, error: float = 0.01) -> Acceptance:
+    return Acceptance(drafter=DRAFT_MODEL, draft="d", workload=None, alphas=alphas, relative_error=error, source="told")
+
+
+KEY = (DRAFT_MODEL, "d")
+NOTHING = Known(groups=(), passes={}, coverage={}, models={})
+
+
+def test_free_drafts_and_flat_passes_make_long_gammas_best() -> None:
+    costs = cost_range({1: 10.0, 5: 10.0, 9: 10.0})
+    found = prospects({KEY: costs}, costs, [accepting(0.9)], (4, 8))
+    assert [p.gamma for p in found] == [8, 4, 0]
+    assert found[0].speedup.value == pytest.approx(sum(0.9**i for i in range(9)))
+    assert found[0].decided_by == "acceptance"
+
+
+def test_a_slow_draft_makes_off_the_best_and_is_named() -> None:
+    plain = cost_range({1: 10.0, 5: 11.0})
+    found = prospects({KEY: cost_range({1: 10.0, 5: 11.0}, step=9.0)}, plain, [accepting(0.8)], (4,))
+    assert found[0].gamma == 0
+    assert found[0].speedup.value == 1.0
+    assert found[1].decided_by == "draft time"
+    assert found[1].without_it > 1 > found[1].speedup.value
+    assert found[1].break_even_mgl > found[1].mgl
+
+
+def test_verification_is_blamed_on_experts_or_on_a_kernel_step() -> None:
+    verify = {1: 10.0, 5: 48.0}
+    for changes, name in (
+        ({"is_mixture": True}, "expert coverage"),
+        ({"steps": (4,)}, "kernel step"),
+        ({"steps": (9,)}, "verification"),
+    ):
+        costs = cost_range(verify, **changes)
+        found = prospects({KEY: costs}, cost_range(verify), [accepting(0.97)], (4,))
+        assert next(p for p in found if p.gamma).decided_by == name
+
+
+def test_intervals_grow_with_what_is_not_known() -> None:
+    costs = cost_range({1: 10.0, 5: 12.0}, step=0.5)
+    known = prospects({KEY: costs}, costs, [accepting(0.8)], (4,))[0]
+    unknown = prospects({KEY: costs}, costs, [accepting(0.8, error=0.2)], (4,))[0]
+    for found in (known, unknown):
+        assert found.tok_s.low is not None and found.tok_s.high is not None
+        assert found.tok_s.low < found.tok_s.value < found.tok_s.high
+    assert unknown.tok_s.high > known.tok_s.high  # type: ignore[operator]
+
+
+def test_a_drafter_of_assumed_acceptance_has_a_range_and_is_never_the_choice() -> None:
+    costs = cost_range({1: 10.0, 5: 12.0}, step=0.5)
+    ranged = msgspec.structs.replace(accepting(0.7), least_alpha=0.5, most_alpha=0.9)
+    found = prospects({KEY: costs}, costs, [ranged], (4,))
+    speculative = next(p for p in found if p.gamma)
+    assert speculative.acceptance_assumed
+    for alpha, bound in ((0.5, speculative.speedup.low), (0.9, speculative.speedup.high)):
+        (certain,) = (p for p in prospects({KEY: costs}, costs, [accepting(alpha, error=0.0)], (4,)) if p.gamma)
+        assert bound == pytest.approx(certain.speedup.low if alpha == 0.5 else certain.speedup.high)
+    assert advice("t", None, found, costs, known=False).best.gamma == 0
+    assert reference_acceptance("qwen3.5-35b-a3b")[0].least_alpha is None
+    assumed = assumed_acceptance("qwen3.5-35b-a3b-q8_0")
+    assert {a.draft for a in assumed} == {"qwen3.5-0.8b", "qwen3.5-2b", "qwen3.5-4b"}
+    assert all(a.least_alpha is not None and a.least_alpha < a.alphas[0] < (a.most_alpha or 0) for a in assumed)
+    assert assumed_acceptance("unheard-of") == []
+
+
+def test_acceptance_for_break_even_gives_a_speedup_of_one() -> None:
+    costs = cost_range({1: 10.0, 3: 14.0}, step=2.0)
+    (p,) = (p for p in prospects({KEY: costs}, costs, [accepting(0.9)], (2,)) if p.gamma)
+    assert p.break_even_alpha is not None
+    (even,) = (p for p in prospects({KEY: costs}, costs, [accepting(p.break_even_alpha)], (2,)) if p.gamma)
+    assert even.speedup.value == pytest.approx(1.0)
+    slow = cost_range({1: 10.0, 3: 14.0}, step=20.0)
+    (never,) = (p for p in prospects({KEY: slow}, costs, [accepting(0.9)], (2,)) if p.gamma)
+    assert never.break_even_alpha is None
+
+
+def test_advice_says_what_to_measure_next() -> None:
+    costs = cost_range({1: 10.0, 5: 12.0})
+    alone = advice("t", None, prospects({}, costs, [], (4,)), costs, known=False)
+    assert alone.best.gamma == 0
+    assert "No draft" in alone.next_steps[0]
+    reference = advice("t", "code", prospects({KEY: costs}, costs, [accepting(0.8)], (4,)), costs, known=False)
+    assert "--prompt code" in reference.next_steps[0]
+    open_range = prospects({KEY: costs}, costs, [accepting(0.1, error=0.3)], (4,))
+    assert any("holds 1" in step for step in advice("t", None, open_range, costs, known=True).next_steps)
+    with pytest.raises(AnalysisError):
+        advice("t", None, [], costs, known=False)
+
+
+# --- from studies ---------------------------------------------------------------------------------------------------
+
+
+def group(prompt: str = "code") -> ArmGroup:
+    right = [i % 4 != 3 for i in range(300)]
+    return ArmGroup(
+        environment_key="here",
+        target=ModelRef(id="t", sha256="a" * 64),
+        drafter=DRAFT_MODEL,
+        draft=ModelRef(id="d", sha256="b" * 64),
+        prompt=prompt,
+        workload=prompt,
+        engine=EngineOptions(),
+        arms=tuple(made_arm(right, gamma, 1.3, gamma) for gamma in (0, 1, 2, 4, 8)),
+    )
+
+
+def test_acceptance_is_read_from_the_rounds_of_the_wanted_workload() -> None:
+    groups = [group("code"), group("chinese")]
+    (found,) = acceptance_of(groups, "a" * 64, "code")
+    assert found.workload == "code"
+    assert found.source.endswith("code")
+    (any_text,) = acceptance_of(groups, "a" * 64, "poems")
+    assert any_text.workload is None
+    assert acceptance_of(groups, "c" * 64, None) == []
+    outcomes = measured_outcomes(groups, "a" * 64, DRAFT_MODEL, "d", "code")
+    assert sorted(outcomes) == [1, 2, 4, 8]
+    assert set(outcomes[8]) <= {(8, a) for a in range(9)} | {(k, a) for k in range(9) for a in range(9)}
+
+
+def test_every_stored_gamma_is_checked_without_itself() -> None:
+    known = msgspec.structs.replace(NOTHING, groups=(group("code"), group("factual")))
+    found = validate(known)
+    assert found is not None
+    assert found.n == 8
+    assert found.n_calibrated == 0
+    assert found.median_error < 0.05
+    assert found.median_spread is not None
+    assert validate(NOTHING) is None
+
+
+def test_costs_from_rounds_alone_predict_a_gamma_between_others() -> None:
+    arms = [arm for arm in group().arms if arm.gamma != 8]
+    errors = {p.gamma: abs(p.error) for p in leave_one_gamma_out(arms, costs_from_arms)}
+    assert errors[2] < 0.05
+
+
+# --- references and chips -------------------------------------------------------------------------------------------
+
+
+def test_shipped_references_know_the_tiny_family_and_the_large_mixture() -> None:
+    (tiny,) = reference_acceptance("tiny-moe")
+    assert tiny.draft == "tiny-draft"
+    assert len(tiny.alphas) == 4
+    assert reference_acceptance("tiny-moe-q4_0")[0].alphas == tiny.alphas
+    (large,) = reference_acceptance("Qwen3.5-35B-A3B-Q8_0")
+    assert 0.6 < large.alphas[0] < 0.8
+    assert reference_acceptance("unheard-of") == []
+
+
+def test_the_bandwidth_model_says_how_far_it_predicts() -> None:
+    model = chip_model()
+    assert model.n_figures == 6
+    assert 0.5 < model.share < 1.0
+    assert model.expert_layer_ms > model.layer_ms > 0
+    assert model.median_error < 0.15
+
+
+def test_wider_passes_and_slower_memories_take_longer() -> None:
+    for facts in (DENSE, MIXTURE):
+        fast, slow = (chip_passes(facts, gb_s, (1, 2, 5, 9)) for gb_s in (800, 400))
+        for k in (1, 2, 5, 9):
+            assert fast[k].low <= fast[k].middle <= fast[k].high < slow[k].high
+            assert fast[k].high >= fast[1].high
+        assert fast[9].high / fast[9].low > fast[1].high / fast[1].low  # what is not known is how rows add up
+    with pytest.raises(AnalysisError, match="not known"):
+        chip_passes(ModelFacts(ref=ModelRef(id="x"), architecture="llama"), 800, (1,))
+
+
+def test_a_chip_leaves_a_range_that_advice_shows() -> None:
+    target, draft = Subject(facts=DENSE, here=False), Subject(facts=DRAFT, here=False)
+    costs = chip_costs(target, draft, 800, (1, 5), NOTHING)
+    found = prospects({KEY: costs}, chip_costs(target, None, 800, (1, 5), NOTHING), [accepting(0.7)], (4,))
+    speculative = next(p for p in found if p.gamma)
+    assert speculative.speedup.low < speculative.speedup.value < speculative.speedup.high  # type: ignore[operator]
+    told = advice("dense", None, found, costs, known=True)
+    assert not told.sure
+    assert "mlsd calibrate" in told.next_steps[0]

@@ -1,0 +1,355 @@
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mlsd.analysis.audit import published_tables as published
+from mlsd.analysis.audit.audit import audit
+from mlsd.analysis.audit.csv_table import COLUMNS, read_csv
+from mlsd.analysis.audit.printed import exact, parse_printed
+from mlsd.analysis.audit.rows import Audit, AuditContext, AuditRow
+from mlsd.analysis.audit.trials import trials_context
+from mlsd.errors import TableError
+from mlsd.measure.store.study import Store
+from tests.analysis.honest import World, simulate, write
+from tests.analysis.pair_studies import HOST, Arm, Study, write_study
+
+
+def audit_rows(rows: list[dict[str, str]], **options) -> Audit:
+    with tempfile.TemporaryDirectory() as folder:
+        return audit("simulated", read_csv(write(Path(folder) / "t.csv", rows), **options))
+
+
+def flagged(result: Audit, rule: str) -> list[str]:
+    return [
+        str(row.identity["label"])
+        for row in result.rows
+        for finding in row.findings
+        if finding.rule == rule and finding.verdict != "possible"
+    ]
+
+
+# --- published tables -------------------------------------------------------------------------------------------
+
+
+def test_all_eighteen_speculative_rows_of_the_study_are_impossible_and_no_baseline_is() -> None:
+    result = audit("study", published.context(published.load("study")))
+    five = [row for row in result.rows if row.identity["table"] == "table 5"]
+    assert [row.verdict for row in five] == ["impossible"] * 18
+    assert {row.verdict for row in result.rows if row.identity["table"] == "table 4"} == {"possible"}
+
+
+def test_three_rules_find_the_study_impossible_with_their_figures() -> None:
+    result = audit("study", published.context(published.load("study")))
+    five = [row for row in result.rows if row.identity["table"] == "table 5"]
+    found = {
+        rule: [row for row in five for f in row.findings if f.rule == rule and f.verdict == "impossible"]
+        for rule in ("round_shorter_than_its_parts", "more_bandwidth_than_the_chip", "speedup_above_mgl")
+    }
+    assert len(found["round_shorter_than_its_parts"]) == 18
+    assert len(found["more_bandwidth_than_the_chip"]) >= 5
+    assert len(found["speedup_above_mgl"]) >= 6
+    worst = next(row for row in five if row.identity["target"] == "dense_9b" and row.identity["gamma"] == 16)
+    figures = {finding.rule: finding.figures for finding in worst.findings}
+    assert figures["speedup_above_mgl"]["speedup"] == pytest.approx(2.03)
+    assert figures["speedup_above_mgl"]["mgl_at_most"] == pytest.approx(1.072)
+    assert figures["round_shorter_than_its_parts"]["round_ms"] == pytest.approx(15.9, abs=0.1)
+    assert figures["more_bandwidth_than_the_chip"]["needed_gb_s"] > 1000
+
+
+def test_the_studys_own_explanations_break_on_its_own_figures() -> None:
+    result = audit("study", published.context(published.load("study")))
+    by_table = {str(row.identity["table"]): row for row in result.rows if str(row.identity["table"]).startswith("sec")}
+    said = {f.rule: f for f in by_table["section 5.2"].findings}
+    assert said["counts_disagree"].verdict == "impossible"  # 256 tokens in 16 rounds at 0.2 % acceptance
+    claimed = {f.rule: f for f in by_table["section 4.1"].findings}
+    assert claimed["more_bandwidth_than_the_chip"].figures["needed_gb_s"] > 1100  # all experts in every pass
+
+
+def test_the_small_model_study_is_possible_but_for_one_cell_whose_speedup_exceeds_mgl() -> None:
+    result = audit("small models", published.context(published.load("small-models")))
+    assert result.counts()["impossible"] == 0
+    assert result.counts()["possible"] >= 185
+    assert flagged(result, "speedup_above_mgl") == ["llama-3.2-1b, prompt-lookup, translation"]
+    assert {r.identity["table"] for r in result.rows if r.verdict != "possible"} == {"table 2", "table 3", "table 4"}
+
+
+def test_the_hybrid_paper_prints_nothing_that_cannot_be() -> None:
+    assert audit("hybrid", published.context(published.load("hybrid"))).counts() == {
+        "possible": 4,
+        "suspicious": 0,
+        "impossible": 0,
+    }
+
+
+def test_doubled_speedups_of_the_small_model_study_would_be_caught() -> None:
+    study = published.load("small-models")
+    rows = tuple(
+        published.AuditRow(**{**{f: getattr(r, f) for f in r.__struct_fields__}, "speedup": r.speedup.scaled(2.0)})
+        for r in published.context(study).rows
+        if r.speedup is not None and r.drafter == "prompt-lookup"
+    )
+    result = audit("doubled", AuditContext(rows=rows))
+    assert result.counts()["impossible"] >= 0.8 * len(rows)
+
+
+# --- honest tables ----------------------------------------------------------------------------------------------
+
+worlds = st.builds(
+    World,
+    t_one_ms=st.floats(0.5, 200.0),
+    draft_ms=st.floats(0.0, 50.0),
+    per_row=st.floats(0.0, 1.2),
+    rollback_ms=st.floats(0.0, 20.0),
+    acceptance=st.lists(st.floats(0.0, 1.0), min_size=1, max_size=4).map(tuple),
+    gammas=st.lists(st.integers(1, 16), min_size=1, max_size=3, unique=True).map(tuple),
+    n_predict=st.integers(16, 400),
+    repeats=st.integers(1, 3),
+    noise=st.floats(0.0, 0.03),
+    digits=st.integers(1, 4),
+    full_drafts=st.booleans(),
+    trims=st.booleans(),
+    own_baselines=st.booleans(),
+    seed=st.integers(0, 10_000),
+)
+
+
+@settings(max_examples=250, deadline=None)
+@given(world=worlds, told=st.booleans())
+def test_an_honest_table_is_never_called_impossible(world: World, told: bool) -> None:
+    result = audit_rows(simulate(world), full_drafts=world.full_drafts if told else None)
+    impossible = [(row.identity, row.findings) for row in result.rows if row.verdict == "impossible"]
+    assert impossible == []
+
+
+@settings(max_examples=60, deadline=None)
+@given(t_one=st.floats(1.0, 100.0), alpha=st.floats(0.0, 1.0), gamma=st.integers(1, 16), peak=st.floats(50.0, 800.0))
+def test_an_honest_memory_bound_loop_stays_under_the_peak(t_one: float, alpha: float, gamma: int, peak: float) -> None:
+    # Passes that take exactly the time their bytes need at the peak, printed with few digits.
+    target_bytes, draft_bytes = t_one * peak * 1e6, 0.1 * t_one * peak * 1e6
+    mgl = 1 + gamma * alpha
+    round_ms = t_one + gamma * 0.1 * t_one
+    base = AuditRow(table="t", label="ar", target="m", tok_s=parse_printed(f"{1e3 / t_one:.1f}"))
+    row = AuditRow(
+        table="t",
+        label="sd",
+        target="m",
+        drafter="draft-model",
+        draft="d",
+        gamma=gamma,
+        fixed_length=True,
+        tok_s=parse_printed(f"{1e3 * mgl / round_ms:.1f}"),
+        acceptance=parse_printed(f"{alpha:.2f}").at_most(1.0),
+    )
+    sizes = {"m": target_bytes, "d": draft_bytes}
+    context = AuditContext(rows=(base, row), peak_gb_s=peak, pass_bytes=sizes, draft_token_ms={"d": 0.1 * t_one})
+    assert audit("roof", context).counts()["impossible"] == 0
+
+
+def test_most_honest_tables_raise_no_suspicion_either() -> None:
+    doubted = total = 0
+    for seed in range(40):
+        result = audit_rows(simulate(World(seed=seed, acceptance=(0.7, 0.5, 0.6), gammas=(2, 4, 8))), full_drafts=True)
+        doubted += sum(row.verdict != "possible" for row in result.rows)
+        total += len(result.rows)
+    assert doubted / total < 0.05
+
+
+# --- corrupted copies -------------------------------------------------------------------------------------------
+
+honest_worlds = st.builds(
+    World,
+    t_one_ms=st.floats(2.0, 60.0),
+    draft_ms=st.floats(0.1, 5.0),
+    per_row=st.floats(0.0, 0.3),
+    acceptance=st.lists(st.floats(0.5, 0.85), min_size=3, max_size=4).map(tuple),
+    gammas=st.just((4, 8)),
+    n_predict=st.integers(120, 300),
+    repeats=st.just(3),
+    noise=st.floats(0.001, 0.015),
+    digits=st.just(4),
+    seed=st.integers(0, 10_000),
+)
+
+
+def corrupt(rows: list[dict[str, str]], label: str, **cells) -> list[dict[str, str]]:
+    return [row | {c: f(row[c]) for c, f in cells.items()} if row["job_id"].startswith(label) else row for row in rows]
+
+
+def times(factor: float):
+    return lambda text: f"{float(text) * factor:.5f}"
+
+
+@settings(max_examples=40, deadline=None)
+@given(world=honest_worlds)
+def test_a_halved_time_is_caught(world: World) -> None:
+    rows = corrupt(simulate(world), "p1_g4_r0", tokens_per_sec=times(2.0), eval_ms_per_token=times(0.5))
+    assert verdicts(rows)["p1_g4_r0"] != "possible"
+
+
+@settings(max_examples=40, deadline=None)
+@given(world=honest_worlds)
+def test_tokens_counted_twice_are_caught(world: World) -> None:
+    rows = corrupt(simulate(world), "p1_g4_r0", tokens_per_sec=times(2.0))
+    assert verdicts(rows)["p1_g4_r0"] == "impossible"
+
+
+@settings(max_examples=40, deadline=None)
+@given(world=honest_worlds)
+def test_an_acceptance_scaled_to_a_tenth_is_caught(world: World) -> None:
+    rows = corrupt(simulate(world), "p1_g8", draft_acceptance_rate=times(0.1))
+    found = verdicts(rows)
+    assert {found[f"p1_g8_r{i}"] for i in range(3)} <= {"suspicious", "impossible"}
+
+
+@settings(max_examples=40, deadline=None)
+@given(world=honest_worlds)
+def test_a_repeat_that_was_copied_is_caught(world: World) -> None:
+    rows = simulate(world)
+    source = next(row for row in rows if row["job_id"] == "p1_g4_r0")
+    copy = source | {"job_id": "p1_g4_r1", "repeat": "1"}
+    found = verdicts([copy if row["job_id"] == "p1_g4_r1" else row for row in rows])
+    assert found["p1_g4_r0"] != "possible" and found["p1_g4_r1"] != "possible"
+
+
+@settings(max_examples=30, deadline=None)
+@given(world=honest_worlds)
+def test_a_target_that_answers_without_working_is_caught(world: World) -> None:
+    # The study's artefact: passes that fail at once, so that only drafts take time and nothing is accepted.
+    rows = corrupt(
+        simulate(world), "p1_g8", tokens_per_sec=lambda _: f"{1.5e3 / world.t_one_ms:.3f}", draft_acceptance_rate=str
+    )
+    rows = corrupt(rows, "p1_g8", draft_acceptance_rate=lambda _: "0.004", eval_ms_per_token=lambda _: "")
+    assert {v for label, v in verdicts(rows).items() if label.startswith("p1_g8")} == {"impossible"}
+
+
+def verdicts(rows: list[dict[str, str]]) -> dict[str, str]:
+    return {str(row.identity["label"]): row.verdict for row in audit_rows(rows, full_drafts=True).rows}
+
+
+# --- the study's own file ---------------------------------------------------------------------------------------
+
+# Nine rows of results/csv/runs.csv in AtomGradient/speculative-moe-research: baselines, suite B, suite F.
+EXCERPT = Path(__file__).parent.parent / "data" / "study_runs_excerpt.csv"
+
+
+def test_rows_of_the_studys_own_file_are_judged_with_the_sizes_of_its_models() -> None:
+    context = read_csv(EXCERPT)
+    assert context.peak_gb_s == 800.0
+    assert any("Full-length drafts: decided from the counts" in note for note in context.notes)
+    found = {str(row.identity["label"]): row.verdict for row in audit("runs", context).rows}
+    assert all(verdict == "impossible" for label, verdict in found.items() if label.startswith("B_"))
+    assert all(verdict == "possible" for label, verdict in found.items() if label.startswith(("A_", "F_base")))
+    # At 100 % acceptance the row breaks no bound, but it contradicts the others and accepted everything.
+    assert found["F_sd_np32_r0"] == "suspicious"
+
+
+# --- bad input --------------------------------------------------------------------------------------------------
+
+HEADER = ",".join(COLUMNS)
+GOOD = "a,,,chip,m,none,0,8,64,0,p,50.0,,,,,,ok"
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "empty"),
+        (b"\n\n", "empty"),
+        (HEADER.encode(), "no row"),
+        (b"model,speed\na,1", r"line 1: column target_model, .* is missing.* Unknown columns there: model, speed"),
+        (HEADER.replace("draft_len", "gamma").encode() + b"\n", "column draft_len is missing.*gamma"),
+        (HEADER.replace("chip", "machine").encode() + b"\n", "machine appears twice"),
+        (f"{HEADER}\n{GOOD}\n{GOOD.replace('50.0', 'nan')}".encode(), "line 3, column tokens_per_sec: .*finite"),
+        (f"{HEADER}\n{GOOD.replace('50.0', '')}".encode(), "line 2, column tokens_per_sec: the cell is empty"),
+        (f"{HEADER}\n{GOOD.replace('50.0', '-3')}".encode(), "line 2, column tokens_per_sec: .*above zero"),
+        (f"{HEADER}\n{GOOD.replace(',64,', ',many,')}".encode(), "line 2, column n_predict: .*whole number"),
+        (f"{HEADER}\n{GOOD.replace('none,0', 'd,4')}".encode(), "column draft_acceptance_rate: the cell is empty"),
+        (f"{HEADER}\n{GOOD.replace('none,0', 'd,0')}".encode(), "column draft_len: a draft of 0"),
+        (f"{HEADER}\n{GOOD},extra,cells".encode(), "line 2: 2 more cells"),
+        (f"{HEADER}\n{GOOD}\n".encode() + "größe".encode("latin-1"), "line 3: byte 0xf6 is not UTF-8"),
+        (HEADER.encode("utf-16"), "not UTF-8"),
+        (f'{HEADER}\n"{GOOD}'.encode(), "not readable as CSV"),
+    ],
+)
+def test_a_table_that_cannot_be_read_is_refused_with_its_place(tmp_path: Path, content: bytes, message: str) -> None:
+    path = tmp_path / "table.csv"
+    path.write_bytes(content)
+    with pytest.raises(TableError, match=message):
+        read_csv(path)
+
+
+def test_a_missing_file_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(TableError, match="cannot be read"):
+        read_csv(tmp_path / "none.csv")
+
+
+def test_failed_runs_are_left_out_and_said(tmp_path: Path) -> None:
+    path = tmp_path / "table.csv"
+    path.write_text(f"{HEADER}\n{GOOD}\n{GOOD.replace('ok', 'timeout')}\n")
+    context = read_csv(path)
+    assert len(context.rows) == 1
+    assert "1 rows are not ok and were left out." in context.notes
+
+
+def test_a_byte_order_mark_and_missing_optional_columns_are_accepted(tmp_path: Path) -> None:
+    path = tmp_path / "table.csv"
+    path.write_text(
+        "\ufefftarget_model,draft_model,draft_len,n_predict,tokens_per_sec,draft_acceptance_rate\nm,none,0,64,50.0,\n"
+    )
+    assert read_csv(path).rows[0].target == "m"
+
+
+# --- printed numbers --------------------------------------------------------------------------------------------
+
+
+@given(value=st.floats(0.001, 1e4), decimals=st.integers(0, 6))
+def test_a_printed_number_holds_what_it_was_rounded_from(value: float, decimals: int) -> None:
+    printed = parse_printed(f"{value:.{decimals}f}")
+    assert printed.low - 1e-9 <= value <= printed.high + 1e-9
+
+
+@given(value=st.floats(1e-6, 1e6))
+def test_a_number_written_out_in_full_is_nearly_exact(value: float) -> None:
+    printed = parse_printed(repr(value))
+    assert printed.low <= value * (1 + 1e-9) and printed.high >= value * (1 - 1e-9)
+
+
+def test_bounds_and_estimates_in_print_are_intervals() -> None:
+    assert (parse_printed("<4").low, parse_printed("<4").high) == (0.0, 4.0)
+    assert (parse_printed("~16").low, parse_printed("~16").high) == (15.0, 17.0)
+    assert exact(50.0).inverse.value == 0.02
+    for text in ("inf", "nan", "fast", ""):
+        with pytest.raises(ValueError, match="number"):
+            parse_printed(text)
+
+
+# --- own trials -------------------------------------------------------------------------------------------------
+
+
+def test_own_honest_trials_are_never_impossible_and_their_parts_sum_up(tmp_path: Path) -> None:
+    study = Study(arms=(Arm(), Arm(target="moe", draft="large", alpha=0.2), Arm(drafter="pld", draft=None)))
+    with Store.open(write_study(tmp_path / "s.sqlite", study), read_only=True) as store:
+        table = store.summary()
+        context = trials_context(table.columns, table.rows, HOST, store.models())
+    result = audit("own", context)
+    assert result.counts()["impossible"] == 0
+    assert context.peak_gb_s == 100.0
+    parts = [f for row in result.rows for f in row.findings if f.rule == "parts_and_whole"]
+    assert len(parts) == len(result.rows) == len(context.rows)
+    assert {finding.verdict for finding in parts} == {"possible"}
+
+
+def test_own_trials_with_failed_native_calls_or_too_short_rounds_are_not_possible(tmp_path: Path) -> None:
+    with Store.open(write_study(tmp_path / "s.sqlite", Study(noise=0.0)), read_only=True) as store:
+        table = store.summary()
+        rows = [dict(zip(table.columns, row, strict=True)) for row in table.rows]
+    broken = next(row for row in rows if row["gamma"] == 8)
+    broken |= {"failed_native_calls": 7, "valid": 0, "invalid_reason": "native calls failed"}
+    fast = next(row for row in rows if row["gamma"] == 4)
+    fast |= {"decode_ns": fast["decode_ns"] // 4}
+    result = audit("own", trials_context(table.columns, [tuple(row.values()) for row in rows]))
+    found = {str(row.identity["label"]): row.verdict for row in result.rows}
+    assert found[f"trial {broken['trial_id']}"] == "suspicious"
+    assert found[f"trial {fast['trial_id']}"] == "impossible"

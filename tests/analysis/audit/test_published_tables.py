@@ -1,0 +1,85 @@
+import pytest
+
+from mlsd.analysis.audit import published_tables as published
+from mlsd.analysis.audit.published_tables import PublishedTable
+from mlsd.errors import TableError
+
+
+def test_three_studies_ship_with_mlsd() -> None:
+    assert published.names() == ["hybrid", "small-models", "study"]
+
+
+def test_an_unknown_study_or_table_is_refused_with_the_names_there_are() -> None:
+    with pytest.raises(TableError, match="small-models"):
+        published.load("nope")
+    with pytest.raises(TableError, match="table 5"):
+        published.load("study").table("table 99")
+
+
+def test_the_suites_of_the_study_add_up_to_its_306_runs() -> None:
+    rows = published.load("study").table("table 3").rows
+    runs = {row[0]: int(row[2]) for row in rows}
+    assert runs.pop("total") == sum(runs.values()) == 306
+
+
+def test_table_six_repeats_the_moe_rows_of_table_five() -> None:
+    study = published.load("study")
+    five = {(r[0], r[3], r[2]): (r[4], r[5], r[6]) for r in study.table("table 5").rows if r[0].startswith("moe")}
+    six = {(r[0], r[1], r[2]): (r[5], r[3], r[4]) for r in study.table("table 6").rows}
+    assert len(six) == 12
+    assert six == five
+
+
+def test_the_studys_speedups_are_its_throughputs_over_its_baselines() -> None:
+    study = published.load("study")
+    context = published.context(study)
+    rows = [row for row in context.rows if row.table == "table 5"]
+    assert len(rows) == 18
+    for row in rows:
+        baseline = context.baseline_tok_s(row)
+        assert baseline is not None and row.tok_s is not None and row.speedup is not None
+        assert row.tok_s.low / baseline.high <= row.speedup.high
+        assert row.tok_s.high / baseline.low >= row.speedup.low
+
+
+def test_small_model_tables_hold_every_cell_of_the_study() -> None:
+    context = published.context(published.load("small-models"))
+    one = [row for row in context.rows if row.table == "table 1"]
+    four = [row for row in context.rows if row.table == "table 4"]
+    assert len(one) == 7 * 4 - 1  # the smallest family has no draft model
+    assert len(four) == 6 * len(one)
+    assert {row.drafter for row in four} == {row.drafter for row in one}
+    assert all(row.speedup and row.mgl for row in one + four)
+
+
+def test_printed_means_over_tasks_agree_with_the_means_of_the_task_table() -> None:
+    context = published.context(published.load("small-models"))
+    for row in (row for row in context.rows if row.table == "table 1"):
+        tasks = [r for r in context.rows if r.table == "table 4" and (r.target, r.drafter) == (row.target, row.drafter)]
+        assert row.mgl is not None
+        mean = sum(task.mgl.value for task in tasks if task.mgl) / len(tasks)
+        assert mean == pytest.approx(row.mgl.value, rel=0.12)  # pooled over rounds, so tasks weigh unequally
+
+
+def test_a_table_keeps_printed_digits_and_standard_deviations() -> None:
+    rows = published.table_rows(
+        PublishedTable(
+            name="t", title="", source="", columns=("target", "tok_s"), rows=(("a", "70.0 ± 0.7"), ("b", "N/A"))
+        )
+    )
+    assert rows[0].tok_s is not None and (rows[0].tok_s.low, rows[0].tok_s.high) == (69.95, 70.05)
+    assert rows[0].relative_sd == pytest.approx(0.01)
+    assert rows[1].tok_s is None
+
+
+@pytest.mark.parametrize("cells", [("a",), ("a", "fast")])
+def test_a_broken_table_names_its_row(cells: tuple[str, ...]) -> None:
+    table = PublishedTable(name="t", title="", source="", columns=("target", "tok_s"), rows=(cells,))
+    with pytest.raises(TableError, match="t: a row"):
+        published.table_rows(table)
+
+
+def test_a_draft_token_is_timed_by_its_model_and_scaled_by_its_bytes() -> None:
+    context = published.context(published.load("study"))
+    assert context.draft_token_ms["draft_2b"] == pytest.approx(1e3 / 110.45)
+    assert context.draft_token_ms["draft_0.8b"] == pytest.approx(1e3 / 138.05 * 17 / 32, rel=1e-6)

@@ -1,0 +1,192 @@
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from mlsd.analysis.claims.claim_tests import COMPONENT_AWARE, OWN_MEMORY, RETRIEVAL, SELF_DRAFTING, TESTS, TREES
+from mlsd.analysis.claims.claims import ClaimVerdict, claims, decide, decide_all, printed_audit
+from mlsd.analysis.results.distances import perplexity_ratios
+from mlsd.analysis.results.pairs import Evidence
+from mlsd.drafters import METHODS, resolve_spec
+from mlsd.drafters.drafting import drafting_key
+from mlsd.measure.store.rows import DraftDistance, model_key
+from mlsd.measure.store.study import Store
+from mlsd.records import Case, DrafterSpec, OptionValue
+from tests.analysis.pair_studies import Arm, Study, read_study, write_study
+
+BY_ID = {claim.id: claim for claim in claims()}
+
+
+def verdict(tmp_path: Path, claim: str, study: Study) -> ClaimVerdict:
+    return decide(BY_ID[claim], read_study(write_study(tmp_path / "s.sqlite", study)))
+
+
+def test_every_claim_has_a_test_of_its_own_and_a_source() -> None:
+    assert sorted(claim.test for claim in claims()) == sorted(TESTS)
+    assert all(claim.source and claim.population and claim.printed for claim in claims())
+    assert len(BY_ID) == 12
+
+
+def test_an_empty_study_measures_no_claim() -> None:
+    assert {found.decision for found in decide_all(Evidence(pairs=(), models={}))} == {"not measured"}
+
+
+COMPONENT: dict[str, OptionValue] = {"mode": "sync", "component": "recurrent"}
+SLOW_VERIFY = Arm(target="moe", per_row=0.3, draft_ms=2.0, alpha=0.3)
+FAST_VERIFY = Arm(target="moe", per_row=0.01, draft_ms=0.2, alpha=0.9)
+
+
+@pytest.mark.parametrize(
+    ("claim", "study", "decision"),
+    [
+        ("acceptance-low", Study(), "refuted"),
+        ("acceptance-low", Study(arms=(Arm(alpha=0.0),)), "confirmed"),
+        ("moe-speedup", Study(arms=(FAST_VERIFY,)), "confirmed"),
+        ("moe-speedup", Study(arms=(SLOW_VERIFY,)), "refuted"),
+        ("moe-speedup", Study(), "not measured"),
+        ("gamma-rises", Study(arms=(Arm(alpha=0.99, draft_ms=0.1, gammas=(2, 4, 8)),)), "confirmed"),
+        ("gamma-rises", Study(arms=(Arm(alpha=0.2, draft_ms=2.0),)), "refuted"),
+        ("smaller-draft", Study(arms=(Arm(draft_ms=0.5), Arm(draft="large", draft_ms=4.0))), "confirmed"),
+        ("smaller-draft", Study(arms=(Arm(alpha=0.1), Arm(draft="large", alpha=0.95))), "refuted"),
+        ("more-bits-gain-more", Study(arms=(FAST_VERIFY, Arm(target="moe-q4", per_row=0.3))), "confirmed"),
+        ("overhead-decides", Study(arms=(Arm(draft_ms=12.0, alpha=0.8),)), "confirmed"),
+        ("overhead-decides", Study(arms=(Arm(draft_ms=0.2, alpha=0.9),)), "refuted"),
+        ("overhead-decides", Study(arms=(Arm(per_row=2.0, alpha=0.3),)), "refuted"),
+        ("retrieval-steady", Study(arms=(Arm(drafter="pld", draft=None, draft_ms=0.01),)), "confirmed"),
+        ("retrieval-steady", Study(arms=(Arm(drafter="pld", draft=None, per_row=0.5),)), "refuted"),
+        (
+            "parallel-hybrids",
+            Study(
+                arms=(
+                    Arm(target="falcon", drafter="layer-skip", draft=None, alpha=0.8, options=COMPONENT),
+                    Arm(target="qwen", drafter="layer-skip", draft=None, alpha=0.05, options=COMPONENT),
+                )
+            ),
+            "confirmed",
+        ),
+        (
+            "parallel-hybrids",
+            Study(
+                arms=(
+                    Arm(target="falcon", drafter="layer-skip", draft=None, alpha=0.8, options={"fraction": 0.33}),
+                    Arm(target="qwen", drafter="layer-skip", draft=None, alpha=0.05, options=COMPONENT),
+                )
+            ),
+            "not measured",
+        ),
+        ("tree-helps", Study(arms=(Arm(drafter="draft-tree", gammas=(12,)),)), "not measured"),
+        ("acceptance-low", Study(arms=(Arm(drafter="draft-tree", alpha=0.9),)), "not measured"),
+        ("gamma-rises", Study(arms=(Arm(gammas=(4,)), Arm(drafter="draft-tree", gammas=(12,)))), "not measured"),
+        (
+            "total-parameters",
+            Study(
+                arms=(
+                    Arm(target="moe", alpha=0.9, per_row=0.01),
+                    Arm(target="dense", alpha=0.3),
+                    Arm(target="dense-big", alpha=0.35),
+                )
+            ),
+            "confirmed",
+        ),
+    ],
+)
+def test_a_claim_is_decided_by_what_was_measured(tmp_path: Path, claim: str, study: Study, decision: str) -> None:
+    found = verdict(tmp_path, claim, study)
+    assert found.decision == decision, found.sentence
+
+
+def test_speedup_that_does_not_change_with_the_prompt_is_stable(tmp_path: Path) -> None:
+    lengths = {f"length-{n}": n for n in (32, 128, 512)}
+    study = Study(arms=(Arm(gammas=(4,), alpha=1.0),), prompts=tuple(lengths), lengths=lengths)
+    found = verdict(tmp_path, "prompt-length", study)
+    assert found.decision == "confirmed"
+    assert found.effect is not None and found.effect.value == pytest.approx(1.0, abs=0.05)
+
+
+def test_perplexity_is_asked_only_where_it_was_measured(tmp_path: Path) -> None:
+    targets = ("dense", "dense-big", "falcon", "qwen", "moe", "moe-q4")
+    arms = tuple(
+        Arm(target=t, drafter="layer-skip", draft=None, alpha=0.9 - 0.15 * i, gammas=(4,), options=COMPONENT)
+        for i, t in enumerate(targets)
+    )
+    path = write_study(tmp_path / "s.sqlite", Study(arms=arms))
+    assert decide(BY_ID["perplexity-predicts"], read_study(path)).decision == "not measured"
+    with Store.open(path) as store:
+        cases = {case.target.id: case for case in store.cases().values() if case.drafter.options}
+        for i, target in enumerate(targets):
+            store.add_distance(distance(cases[target], ratio=2.0**i))
+        store.add_distance(distance(cases["dense"], ratio=99.0, text_sha256="another text"))
+        store.add_distance(distance(cases["qwen"], ratio=77.0, drafting_key="another draft"))
+        ratios = perplexity_ratios(store)
+    assert set(ratios.values()) == {1, 2, 4, 8, 16, 32}
+    found = decide(BY_ID["perplexity-predicts"], read_study(path))
+    assert found.decision == "confirmed"
+    assert found.effect is not None and found.effect.value == pytest.approx(-1.0, abs=0.1)
+
+
+def test_acceptance_with_a_memory_of_its_own_does_not_speak_of_the_papers(tmp_path: Path) -> None:
+    own: dict[str, OptionValue] = {**COMPONENT, "mode": "own"}
+    arms = tuple(
+        Arm(target=t, drafter="layer-skip", draft=None, options=own) for t in ("dense", "falcon", "qwen", "moe")
+    )
+    path = write_study(tmp_path / "s.sqlite", Study(arms=arms))
+    with Store.open(path) as store:
+        for i, case in enumerate(case for case in store.cases().values() if case.drafter.options):
+            store.add_distance(distance(case, ratio=1.0 + i))
+    assert decide(BY_ID["perplexity-predicts"], read_study(path)).decision == "not measured"
+
+
+def distance(case: Case, **changes: object) -> DraftDistance:
+    """A comparison of the model that drafts in a case with its target."""
+    made = DraftDistance(
+        target_key=model_key(case.target.sha256, case.target.id),
+        drafting_key=drafting_key(case.drafter) or "",
+        text_sha256="text",
+        n_tokens=511,
+        perplexity=4.0,
+        draft_perplexity=8.0,
+        ratio=2.0,
+        ratio_low=1.9,
+        ratio_high=2.1,
+        total_variation=0.3,
+        total_variation_error=0.01,
+        agreement=0.6,
+    )
+    return msgspec.structs.replace(made, **changes)
+
+
+def test_a_tree_is_set_beside_the_chain_of_the_same_draft_whatever_their_gammas(tmp_path: Path) -> None:
+    tree = Arm(drafter="draft-tree", gammas=(12,), alpha=0.9, draft_ms=0.1)
+    found = verdict(tmp_path, "tree-helps", Study(arms=(tree, Arm(alpha=0.3, gammas=(2, 4)))))
+    assert found.decision == "confirmed"
+    assert len(found.trials) == 2 * 2 * 4 * 3  # of the chain only its better gamma; each with its baseline
+
+
+def test_the_tests_name_methods_and_options_that_exist() -> None:
+    named = {*RETRIEVAL, *TREES, *TREES.values(), *SELF_DRAFTING, COMPONENT_AWARE}
+    assert named <= METHODS.keys()
+    assert {name for name in METHODS if name.endswith("-tree")} == TREES.keys(), "a tree beside its chain"
+    resolve_spec(DrafterSpec(name=COMPONENT_AWARE, options=COMPONENT))
+    for name in SELF_DRAFTING:
+        key, _, value = OWN_MEMORY.partition("=")
+        assert drafting_key(DrafterSpec(name=name, options={key: value, "fraction": 0.3})) is not None
+
+
+def test_a_verdict_names_its_trials_its_interval_and_what_the_audit_says_of_the_print(tmp_path: Path) -> None:
+    found = verdict(tmp_path, "moe-speedup", Study(arms=(SLOW_VERIFY,)))
+    assert len(found.trials) == 2 * 4 * 3  # the best gamma and its baselines, over prompts and repeats
+    assert found.effect is not None and found.effect.low is not None and found.effect.high is not None
+    assert found.effect.low < found.effect.value < found.effect.high < 1.0
+    assert found.smallest_visible == pytest.approx((found.effect.high - found.effect.low) / 2)
+    assert found.published_audit == {"possible": 0, "suspicious": 0, "impossible": 12}
+
+
+def test_noise_leaves_a_claim_undecided(tmp_path: Path) -> None:
+    found = verdict(tmp_path, "moe-speedup", Study(arms=(Arm(target="moe", alpha=0.5, draft_ms=1.9),), noise=0.5))
+    assert found.decision == "undecided"
+
+
+def test_the_printed_rows_of_every_claim_exist() -> None:
+    for claim in claims():
+        if claim.audit is not None:
+            assert sum(printed_audit(claim.audit).values()) > 0, claim.id

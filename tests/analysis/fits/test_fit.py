@@ -1,0 +1,182 @@
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from mlsd.analysis.fits import bootstrap, curves, fit_models
+from mlsd.analysis.fits.fit import Observations, fit, held_out, observations, select, solve
+from mlsd.errors import AnalysisError
+from tests.analysis.simulated import (
+    CURVES,
+    N_BLOCKS,
+    ROWS,
+    SHAPE,
+    SPEEDUPS,
+    Truth,
+    curve_data,
+    honest_loop,
+    speedup_data,
+)
+
+REPEATS = 100
+
+
+def data_of(truth: Truth, seed: int) -> Observations:
+    return curve_data(truth, seed) if truth in CURVES else speedup_data(truth, seed)
+
+
+# --- known answers ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("truth", CURVES + SPEEDUPS, ids=lambda truth: truth.model.name)
+def test_noiseless_data_give_the_true_parameters_back(truth: Truth) -> None:
+    clean = data_of(truth, 0)
+    exact = observations(truth.model.predict(truth.values, clean.columns), clean.blocks, **dict(clean.columns))
+    assert solve(truth.model, exact) == pytest.approx(truth.values, rel=2e-3)
+
+
+@pytest.mark.heavy
+def test_intervals_hold_the_truth_in_95_of_100_repeats() -> None:
+    held: dict[str, list[float]] = {}
+    for number, truth in enumerate(CURVES + SPEEDUPS):
+        inside: Counter[str] = Counter()
+        for seed in range(1000 * number, 1000 * number + REPEATS):
+            fitted = fit(truth.model, data_of(truth, seed), n_resamples=400, seed=seed)
+            for name, value in truth.values.items():
+                estimate = fitted.estimates[name]
+                assert estimate.low is not None and estimate.high is not None
+                inside[name] += estimate.low <= value <= estimate.high
+        held[truth.model.name] = [inside[name] for name in truth.values]
+    every = [count for counts in held.values() for count in counts]
+    # One count of a true 95 has a standard deviation of 2.2 by chance alone, the mean over all parameters of 0.6.
+    assert 93 <= np.mean(every) <= 97, held
+    assert all(90 <= np.mean(counts) <= 99 for counts in held.values()), held
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("truth", CURVES, ids=lambda truth: truth.model.name)
+def test_the_true_curve_is_selected_by_what_it_predicts(truth: Truth) -> None:
+    chosen: Counter[str] = Counter()
+    for seed in range(REPEATS):
+        data = curve_data(truth, seed, n_blocks=8)
+        models = [other.model for other in CURVES]
+        chosen[select(models, data, data.columns["rows"], never=(1,), n_folds=3).chosen] += 1
+    assert chosen[truth.model.name] >= 90, chosen
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("truth", SPEEDUPS, ids=lambda truth: truth.model.name)
+def test_the_true_cost_model_is_selected_by_what_it_predicts(truth: Truth) -> None:
+    chosen: Counter[str] = Counter()
+    for seed in range(REPEATS):
+        data = speedup_data(truth, seed)
+        chosen[select(fit_models.speedup_models(), data, data.columns["gamma"], n_folds=3).chosen] += 1
+    assert chosen[truth.model.name] >= 90, chosen
+
+
+def test_the_published_batch_form_misses_an_honest_loop_eightfold_as_far_as_the_measured_one() -> None:
+    data = speedup_data(SPEEDUPS[-1], seed=3)
+    selection = select(fit_models.speedup_models(), data, data.columns["gamma"])
+    error = {candidate.model: candidate.median_error for candidate in selection.candidates}
+    assert selection.chosen == "measured-cost"
+    assert error["measured-cost"] < 0.02  # the noise of the speedups themselves
+    assert error["batch-published"] > 8 * error["measured-cost"]
+    assert 0.10 < error["batch-published"] < 0.30
+
+
+def test_the_published_batch_form_also_misses_a_loop_whose_draft_is_never_right() -> None:
+    rng = np.random.default_rng(11)
+    loop = honest_loop(rng) | {"mgl": np.ones(N_BLOCKS * 10)}
+    gamma = np.tile(np.array([1, 2, 3, 4, 5, 6, 8, 10, 12, 16]), N_BLOCKS)
+    speedups = 1.0 / (loop["draft_ratio"] + loop["verify_ratio"] + 0.1) * rng.lognormal(0, 0.02, len(gamma))
+    data = observations(speedups, np.repeat(np.arange(N_BLOCKS), 10), gamma=gamma, **loop)
+    errors = {c.model: c.median_error for c in select(fit_models.speedup_models(), data, gamma).candidates}
+    assert errors["batch-published"] > 10 * errors["measured-cost"]
+
+
+# --- what a fit reports -----------------------------------------------------------------------------------------
+
+
+def test_fixed_time_and_bandwidth_separate_on_passes_of_known_bytes() -> None:
+    rng = np.random.default_rng(5)
+    n_bytes = np.tile(np.array([0.1e9, 0.5e9, 1e9, 2e9, 4e9]), 12)
+    blocks = np.repeat(np.arange(12), 5)
+    times = (1.5 + n_bytes / 250e9 * 1e3) * rng.lognormal(0, 0.01, 60)
+    fitted = fit(fit_models.bytes_line(), observations(times, blocks, pass_bytes=n_bytes))
+    for name, truth in (("fixed_ms", 1.5), ("bandwidth_gb_s", 250.0)):
+        estimate = fitted.estimates[name]
+        assert estimate.low is not None and estimate.high is not None
+        assert estimate.low < truth < estimate.high
+        assert (estimate.high - estimate.low) / truth < 0.1
+    assert fitted.units["bandwidth_gb_s"] == "GB/s"
+
+
+def test_measured_experts_explain_times_that_uniform_routing_cannot() -> None:
+    rng = np.random.default_rng(2)
+    rows, blocks = np.tile(ROWS, 8), np.repeat(np.arange(8), len(ROWS))
+    distinct = curves.distinct_experts(rows, SHAPE.n_experts, SHAPE.n_used, 0.45)
+    truth = fit_models.moe_measured(SHAPE)
+    values = {"fixed_ms": 6.0, "bandwidth_gb_s": 400.0, "per_row_ms": 0.05}
+    times = truth.predict(values, {"rows": rows, "distinct": distinct}) * rng.lognormal(0, 0.02, len(rows))
+    data = observations(times, blocks, rows=rows, distinct=distinct)
+    models = [truth, fit_models.moe(SHAPE, correlated=False), fit_models.linear()]
+    assert select(models, data, rows, never=(1,)).chosen == "moe-measured"
+    assert fit(truth, data).estimates["bandwidth_gb_s"].value == pytest.approx(400.0, rel=0.1)
+
+
+def test_aicc_prefers_the_true_curve_over_a_line() -> None:
+    data = curve_data(CURVES[3], 0)
+    assert fit(CURVES[3].model, data).aicc < fit(fit_models.linear(), data).aicc - 100
+
+
+def test_two_blocks_give_estimates_without_intervals() -> None:
+    rows = np.tile([1.0, 2.0, 4.0, 8.0], 2)
+    fitted = fit(fit_models.linear(), observations(10 + rows, [0] * 4 + [1] * 4, rows=rows))
+    assert fitted.estimates["per_row_ms"].value == pytest.approx(1.0, rel=1e-4)
+    assert fitted.estimates["per_row_ms"].low is None
+    assert fitted.n_blocks == 2
+
+
+def test_intervals_come_from_blocks_not_rows() -> None:
+    rng = np.random.default_rng(9)
+    rows, blocks = np.tile(ROWS, 10), np.repeat(np.arange(10), len(ROWS))
+    times = 10.0 * np.exp(rng.normal(0, 0.1, 10)[blocks] + rng.normal(0, 0.001, len(rows)))
+    by_block = fit(fit_models.constant(), observations(times, blocks, rows=rows)).estimates["t_one_ms"]
+    by_row = fit(fit_models.constant(), observations(times, np.arange(len(rows)), rows=rows)).estimates["t_one_ms"]
+    assert by_block.high - by_block.low > 3 * (by_row.high - by_row.low)
+
+
+def test_a_fit_is_the_same_every_time() -> None:
+    data = curve_data(CURVES[1], 4)
+    assert fit(CURVES[1].model, data) == fit(CURVES[1].model, data)
+
+
+def test_held_out_predictions_are_made_without_the_rows_they_predict() -> None:
+    rows, blocks = np.tile([1.0, 2.0, 3.0, 4.0], 4), np.repeat(np.arange(4), 4)
+    times = np.where(rows == 4, 100.0, 10.0 + rows)
+    result = held_out(fit_models.linear(), observations(times, blocks, rows=rows), rows, never=(1,), n_folds=3)
+    at_four = [p for p, o in zip(result.predicted, result.observed, strict=True) if o == 100.0]
+    assert at_four == pytest.approx([14.0] * 4, rel=1e-3)
+    assert result.n_rows == 12
+
+
+# --- bad input --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: observations([], []), "Nothing was measured"),
+        (lambda: observations([1.0, -1.0], [0, 0]), "not a positive number"),
+        (lambda: observations([1.0, np.nan], [0, 0]), "not a positive number"),
+        (lambda: observations([1.0, 2.0], [0]), "different lengths"),
+        (lambda: observations([1.0], [0], rows=[np.inf]), "Column rows"),
+        (lambda: fit(fit_models.linear(), observations([1.0, 2.0, 3.0], [0, 1, 2])), "needs the column rows"),
+        (lambda: fit(fit_models.linear(), observations([1.0, 2.0], [0, 1], rows=[1, 2])), "2 rows cannot fit"),
+        (lambda: held_out(fit_models.constant(), observations([1.0, 2.0], [0, 1], rows=[1, 2]), [1, 1]), "two differ"),
+        (lambda: bootstrap.interval(np.zeros(1), np.zeros((10, 1)), 2), "at least 3 blocks"),
+    ],
+)
+def test_data_that_cannot_answer_are_refused(call, message: str) -> None:
+    with pytest.raises(AnalysisError, match=message):
+        call()

@@ -1,0 +1,102 @@
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from mlsd.analysis.fits import curves
+from mlsd.analysis.fits.study_fits import expert_shape, fit_curves, fit_pairs, held_out_targets
+from mlsd.analysis.results.pairs import Evidence
+from mlsd.errors import AnalysisError
+from mlsd.measure.store.rows import CalibrationPoint
+from mlsd.records import ModelFacts, ModelRef
+from tests.analysis.pair_studies import Arm, Study, read_study, write_study
+
+GAMMAS = (1, 2, 4, 6, 8)
+
+
+def test_a_study_of_an_honest_loop_is_predicted_by_its_measured_costs(tmp_path: Path) -> None:
+    found = fit_pairs(read_study(write_study(tmp_path / "s.sqlite", Study(arms=(Arm(gammas=GAMMAS),)))))[0]
+    assert found.chosen == "measured-cost"
+    error = {e.model: e.median_error for e in found.held_out_gamma}
+    assert error["measured-cost"] < 0.02
+    assert error["batch-published"] > 4 * error["measured-cost"]
+    assert {e.model for e in found.held_out_prompt} == set(error)
+    assert found.n_trials == len(GAMMAS) * 12
+    assert len(found.trials) == (len(GAMMAS) + 1) * 12
+
+
+def test_a_target_is_predicted_from_the_others(tmp_path: Path) -> None:
+    study = Study(arms=(Arm(gammas=GAMMAS), Arm(target="moe", per_row=0.1, alpha=0.5, gammas=GAMMAS)))
+    both = read_study(write_study(tmp_path / "s.sqlite", study))
+    assert held_out_targets(both)[0].model == "measured-cost"
+    assert held_out_targets(Evidence(pairs=both.pairs[:5], models={})) == []
+
+
+def test_t_of_k_from_rounds_gives_the_line_it_was_made_with(tmp_path: Path) -> None:
+    found = read_study(write_study(tmp_path / "s.sqlite", Study(arms=(Arm(gammas=GAMMAS, alpha=0.05),))))
+    curve = fit_curves(found, ["dense"], {})[0]
+    assert (curve.source, curve.chosen) == ("rounds", "linear")
+    line = next(f for f in curve.fits if f.model == "linear")
+    assert line.values["per_row_ms"] == pytest.approx(0.2, rel=0.1)
+
+
+def test_t_of_k_from_calibration_finds_kernel_steps() -> None:
+    rng = np.random.default_rng(3)
+    points = [
+        CalibrationPoint(
+            model_key="k",
+            kind="target_pass",
+            rows=rows,
+            depth=64,
+            repeat=repeat,
+            span_ns=int(1e6 * curves.stepped(rows, 5.0, 0.1, [2.0, 3.0], [2, 9])[0] * rng.lognormal(0, 0.01)),
+        )
+        for repeat in range(8)
+        for rows in range(1, 25)
+    ]
+    curve = fit_curves(Evidence(pairs=(), models={}), ["m"], {"m": points}, peak_gb_s=100.0)[0]
+    assert (curve.source, curve.chosen) == ("calibration", "stepped")
+    assert {"jump_2_ms", "jump_9_ms"} <= set(next(f for f in curve.fits if f.model == "stepped").values)
+
+
+def test_bandwidth_is_told_as_a_share_of_the_peak() -> None:
+    facts = ModelFacts(
+        ref=ModelRef(id="m"), architecture="qwen2", active_bytes=1_000_000_000, n_parameters_active=1_000_000_000
+    )
+    rng = np.random.default_rng(1)
+    points = [
+        CalibrationPoint(
+            model_key="m",
+            kind="target_pass",
+            rows=rows,
+            depth=0,
+            repeat=repeat,
+            span_ns=int(1e6 * curves.roofline(rows, 2.0, 50.0, 1000.0, 1e9, 2.0)[0] * rng.lognormal(0, 0.01)),
+        )
+        for repeat in range(8)
+        for rows in range(1, 33)
+    ]
+    curve = fit_curves(Evidence(pairs=(), models={"m": facts}), ["m"], {"m": points}, peak_gb_s=100.0)[0]
+    assert curve.chosen == "roofline"
+    assert curve.bandwidth_gb_s == pytest.approx(50.0, rel=0.05)
+    assert curve.peak_fraction == pytest.approx(0.5, rel=0.05)
+
+
+def test_expert_bytes_follow_from_all_and_active_weights() -> None:
+    facts = ModelFacts(
+        ref=ModelRef(id="m"),
+        architecture="qwen35moe",
+        n_experts=16,
+        n_experts_used=4,
+        weight_bytes=1_000 + 16 * 50,
+        active_bytes=1_000 + 4 * 50,
+    )
+    shape = expert_shape(facts)
+    assert shape is not None
+    assert (shape.always_bytes, shape.expert_bytes) == (1_000, 50)
+    assert expert_shape(ModelFacts(ref=ModelRef(id="m"), architecture="qwen2")) is None
+
+
+def test_a_study_without_pairs_says_what_to_run() -> None:
+    with pytest.raises(AnalysisError, match="mlsd run"):
+        fit_pairs(Evidence(pairs=(), models={}))

@@ -1,0 +1,127 @@
+"""Frames have the declared columns and types, and say of every trial what its records say."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from mlsd.analysis.results import frames
+from mlsd.analysis.results.trials import numbers
+from mlsd.errors import StoreError
+from mlsd.measure.store.rows import CalibrationPoint, Coverage
+from mlsd.measure.store.study import Store
+from tests.analysis.studies import MACHINE, MOE, blocks, case, failed, trial, whole_study, write
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return whole_study(tmp_path_factory.mktemp("study") / "study.sqlite")
+
+
+def read(path: Path) -> pd.DataFrame:
+    with Store.open(path, read_only=True) as store:
+        return frames.trials(store)
+
+
+def test_the_frame_of_trials_has_exactly_the_declared_columns_and_types(study: Path) -> None:
+    frame = read(study)
+    assert list(frame.columns) == [column.name for column in frames.TRIALS]
+    assert {name: str(kind) for name, kind in frame.dtypes.items()} == {c.name: c.dtype for c in frames.TRIALS}
+
+
+def test_an_empty_store_gives_the_same_columns_and_no_row(tmp_path: Path) -> None:
+    with Store.open(tmp_path / "empty.sqlite") as store:
+        for frame, columns in (
+            (frames.trials(store), frames.TRIALS),
+            (frames.outcomes(store), frames.OUTCOMES),
+            (frames.calibration(store), frames.CALIBRATION),
+            (frames.coverage(store), frames.COVERAGE),
+        ):
+            assert frame.empty
+            assert {name: str(kind) for name, kind in frame.dtypes.items()} == {c.name: c.dtype for c in columns}
+
+
+def test_every_figure_of_a_trial_is_what_its_records_give(study: Path) -> None:
+    frame = read(study).set_index("trial_id")
+    with Store.open(study, read_only=True) as store:
+        for stored in store.trials():
+            row, wanted = frame.loc[stored.id], numbers(stored.trial)
+            if stored.trial.status == "failed":
+                continue
+            assert row["decode_tok_s"] == pytest.approx(wanted.decode_tok_s)
+            assert row["mgl"] == pytest.approx(wanted.mgl)
+            assert (row["proposed"], row["accepted"], row["rounds"]) == (
+                wanted.proposed, wanted.accepted, wanted.n_rounds,
+            )  # fmt: skip
+            assert row["parts_ns"] == sum(r.wall_ns for r in stored.trial.rounds)
+
+
+def test_what_was_not_measured_is_missing_and_never_zero(tmp_path: Path) -> None:
+    of = case(MOE, "code", 4)
+    frame = read(write(tmp_path / "s.sqlite", [(of, failed(of, 1))]))
+    for name in ("decode_tok_s", "acceptance_rate", "mgl", "parts_ns", "decode_ns", "rounds"):
+        assert frame[name].isna().all(), name
+
+
+def test_plain_decoding_has_no_acceptance_rate(study: Path) -> None:
+    frame = read(study)
+    assert frame.loc[frame["arm"] == "ar", "acceptance_rate"].isna().all()
+
+
+def test_a_failure_that_was_measured_again_is_left_out(tmp_path: Path) -> None:
+    of = case(MOE, "code", 4)
+    frame = read(write(tmp_path / "s.sqlite", [(of, failed(of, 1)), (of, trial(of, 1, 0, 0))]))
+    assert list(frame["status"]) == ["ok"]
+
+
+def test_trials_of_two_samplings_or_machines_are_not_comparable(tmp_path: Path) -> None:
+    path = tmp_path / "s.sqlite"
+    plain = case(MOE, "code")
+    other = case(MOE, "code", engine=plain.engine.__class__(n_threads=4))
+    write(path, [(plain, trial(plain, 1, 0, 0)), (other, trial(other, 2, 0, 0))])
+    write(path, [(plain, trial(plain, 1, 0, 0))], MACHINE.__class__(host="b" * 16, os="Linux", machine="x86_64"))
+    assert read(path)["comparable"].nunique() == 3
+
+
+def test_outcomes_hold_the_same_sums_as_the_rounds_of_valid_trials(study: Path) -> None:
+    with Store.open(study, read_only=True) as store:
+        outcomes = frames.outcomes(store)
+        valid = [stored.trial for stored in store.trials() if stored.trial.valid]
+    every = [r for t in valid for r in t.rounds]
+    assert outcomes["rounds"].sum() == len(every)
+    assert (outcomes["proposed"] * outcomes["rounds"]).sum() == sum(r.proposed for r in every)
+    assert (outcomes["accepted"] * outcomes["rounds"]).sum() == sum(r.accepted for r in every)
+    assert outcomes["verify_ns"].sum() == sum(r.verify_ns for r in every)
+
+
+def test_outcomes_grow_with_the_cases_and_not_with_the_rounds(tmp_path: Path) -> None:
+    few = write(tmp_path / "few.sqlite", blocks(MOE, gammas=(4,), prompts=("code",), repeats=1))
+    long = [(c, trial(c, 0, 0, i)) for i, c in enumerate(case(MOE, "code", gamma, n_predict=2001) for gamma in (0, 4))]
+    many = write(tmp_path / "many.sqlite", long)
+    sizes = []
+    for path in (few, many):
+        with Store.open(path, read_only=True) as store:
+            sizes.append(len(frames.outcomes(store)))
+    assert sizes[1] <= 20 and sizes[0] <= 20
+
+
+def test_calibration_and_coverage_come_back_as_they_were_stored(tmp_path: Path) -> None:
+    key = MOE.ref.sha256 or ""
+    with Store.open(tmp_path / "s.sqlite") as store:
+        run = store.begin_run(MACHINE, {}, 1)
+        store.add_calibration(
+            run, [CalibrationPoint(model_key=key, kind="target_pass", rows=4, depth=9, repeat=0, span_ns=7)]
+        )
+        store.add_coverage(run, [Coverage(model_key=key, source="text", layer=2, window=3, distinct={4: 1, 6: 3})])
+        passes, coverage = frames.calibration(store), frames.coverage(store)
+    assert passes.iloc[0].to_dict() == {
+        "run_id": 1, "model_key": key, "kind": "target_pass", "rows": 4, "depth": 9, "repeat": 0, "span_ns": 7,
+    }  # fmt: skip
+    assert (coverage.loc[0, "n_windows"], coverage.loc[0, "distinct_mean"]) == (4, 5.5)
+
+
+def test_a_missing_database_is_a_clear_message(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match=r"no\.sqlite"):
+        Store.open(tmp_path / "no.sqlite", create=False, read_only=True)

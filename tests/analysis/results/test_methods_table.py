@@ -1,0 +1,102 @@
+"""The tables that compare methods on tasks, on a study of known content."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from mlsd.analysis.results.methods_table import methods_by_kind, timing
+from mlsd.analysis.study.study import Study, read_study
+from mlsd.errors import AnalysisError
+from mlsd.measure.store.study import Store
+from mlsd.records import Case, DrafterSpec, Trial
+from mlsd.report.tables.methods import mgl_table, speedup_table, timing_table
+from tests.analysis.studies import DENSE, MOE, blocks, case, trial, write
+
+PLD = DrafterSpec(name="pld", options={"ngram": 3})
+LOOKED_UP = {"match_rounds": 2.0, "no_match_rounds": 6.0, "match_propose_ns": 4e6, "no_match_propose_ns": 3e6}
+
+
+def with_look_ups(repeat: int, kind: str, block: int, alpha: float) -> list[tuple[Case, Trial]]:
+    plain = case(DENSE, kind, suite="E")
+    drafted = msgspec.structs.replace(plain, drafter=PLD, gamma=4)
+    stats = {**LOOKED_UP, "sync_ns": 8e6}
+    return [(plain, trial(plain, block, repeat, 0)), (drafted, trial(drafted, block, repeat, 1, alpha, stats=stats))]
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory: pytest.TempPathFactory) -> Study:
+    trials = blocks(MOE, "E", prompts=("rag", "qa"), gammas=(4,), alpha=0.9, noise=0.0)
+    for repeat in range(2):
+        trials += with_look_ups(repeat, "qa", 500 + repeat, alpha=0.0)
+        trials += with_look_ups(repeat, "summarization", 600 + repeat, alpha=1.0)
+    trials += blocks(MOE, "B", prompts=("code",), gammas=(4,), alpha=0.1)
+    path = write(tmp_path_factory.mktemp("methods") / "e.sqlite", trials)
+    with Store.open(path, read_only=True) as store:
+        return read_study(store)
+
+
+def test_each_method_has_its_speedup_and_mgl_on_each_kind_it_was_measured_on(study: Study) -> None:
+    by_method = {row.method: row for row in methods_by_kind(study.trials)}
+    assert set(by_method) == {"draft-model tiny-draft", "pld (ngram 3)"}
+    pld = by_method["pld (ngram 3)"]
+    assert set(pld.by_kind) == {"qa", "summarization"}
+    assert pld.by_kind["qa"].mgl == 1.0
+    assert (pld.by_kind["summarization"].mgl or 0) > 4
+    slow, fast = pld.by_kind["qa"].ratio, pld.by_kind["summarization"].ratio
+    assert slow is not None
+    assert fast is not None
+    assert slow.value < 1 < fast.value
+
+
+def test_over_all_tasks_every_block_counts_once_and_other_prompts_do_not(study: Study) -> None:
+    by_method = {row.method: row.overall for row in methods_by_kind(study.trials)}
+    assert by_method["pld (ngram 3)"].n_blocks == 4
+    assert by_method["draft-model tiny-draft"].n_blocks == 6
+
+
+def test_look_ups_with_and_without_a_match_are_timed_apart(study: Study) -> None:
+    row = next(row for row in timing(study.trials, study.stats) if row.method.startswith("pld"))
+    assert row.match_rate == 0.25
+    assert row.match_ms == pytest.approx(2.0)
+    assert row.no_match_ms == pytest.approx(0.5)
+    assert row.inside_ms["sync"] == pytest.approx(4 * 8 / row.rounds)
+    assert row.inside_ms["look-up"] == pytest.approx(4 * 7 / row.rounds)
+
+
+def test_the_parts_of_a_round_are_means_over_all_rounds(study: Study) -> None:
+    row = next(row for row in timing(study.trials, study.stats) if row.target == DENSE.ref.id)
+    own = study.trials[(study.trials["drafter"] == "pld")]
+    assert row.rounds == own["rounds"].sum()
+    assert sum(row.ms_per_round.values()) == pytest.approx(own["decode_ns"].sum() / row.rounds / 1e6)
+
+
+def test_a_method_that_is_as_fast_as_plain_decoding_has_its_break_even_mgl(study: Study) -> None:
+    row = next(row for row in timing(study.trials, study.stats) if row.target == DENSE.ref.id)
+    method = next(row for row in methods_by_kind(study.trials) if row.overall.target == DENSE.ref.id)
+    plain = study.trials[(study.trials["arm"] == "ar") & (study.trials["target"] == DENSE.ref.id)]
+    pooled = (plain["decode_ns"].sum() / plain["rounds"].sum()) / (1e6 * sum(row.ms_per_round.values())) * row.mgl
+    assert row.break_even_mgl is not None
+    assert row.mgl / row.break_even_mgl == pytest.approx(pooled)
+    assert row.mgl == pytest.approx(method.overall.mgl)
+
+
+def test_the_reports_tables_hold_every_kind_and_mark_what_is_decided(study: Study) -> None:
+    table = speedup_table(study)
+    assert [head.label for head in table.heads][-6:] == [
+        *("multi turn", "translation", "summarization", "qa", "math reasoning", "rag"),
+    ]
+    row = next(row for row in table.rows if row[1].text == "pld (ngram 3)")
+    assert [cell.text == "-" for cell in row[4:]] == [True, True, False, False, True, True]
+    assert (row[6].tone, row[7].tone) == ("good", "bad")
+    assert len(mgl_table(study).rows) == len(timing_table(study).rows) == 2
+    assert not any("nan" in cell.text for row in timing_table(study).rows for cell in row)
+
+
+def test_a_study_without_tasks_says_how_to_measure_them(tmp_path: Path) -> None:
+    with Store.open(write(tmp_path / "b.sqlite", blocks(MOE)), read_only=True) as store:
+        found = read_study(store)
+    with pytest.raises(AnalysisError, match="mlsd run E"):
+        methods_by_kind(found.trials)

@@ -1,0 +1,96 @@
+"""What the parts of a round are made of, on rounds of known times."""
+
+from __future__ import annotations
+
+import pytest
+
+from mlsd.analysis.results.round_split import inside_parts, round_kinds, round_split
+from mlsd.records import Round, Trial
+
+MS = 1_000_000
+LOOKED = {"match_rounds": 1.0, "no_match_rounds": 2.0, "match_propose_ns": 3.0 * MS, "no_match_propose_ns": 2.0 * MS}
+
+
+def made(proposed: int, draft_ms: float = 1.0, rollback_ms: float = 2.0) -> Round:
+    return Round(
+        proposed=proposed,
+        accepted=0,
+        committed=1,
+        rows=1 + proposed,
+        draft_ns=int(draft_ms * MS),
+        verify_ns=10 * MS,
+        rollback_ns=int(rollback_ms * MS),
+        sample_ns=MS // 2,
+        other_ns=0,
+    )
+
+
+def trial(*rounds: Round, **stats: float) -> Trial:
+    return Trial(
+        case_id="c",
+        arm="sd",
+        gamma=4,
+        block=0,
+        repeat=0,
+        position=0,
+        status="ok",
+        started_at="2026-03-01T12:00:00.000+00:00",
+        rounds=rounds,
+        rollback_target="checkpoint",
+        rollback_draft="checkpoint",
+        stats=stats,
+    )
+
+
+def test_rollback_is_sync_the_drafts_part_and_what_is_left_for_the_target() -> None:
+    stats = {"sync_ns": 1.0 * MS, "draft_rollback_ns": 2.0 * MS, "draft_forward_ns": 1.5 * MS}
+    split = round_split([trial(made(4), made(4), **stats)])
+    assert split.rounds == 2
+    assert split.inside_ms["draft"] == {"draft forward": 0.75}
+    assert split.inside_ms["rollback"] == {"sync": 0.5, "draft's checkpoint": 1.0, "target's checkpoint": 0.5}
+    assert sum(split.inside_ms["rollback"].values()) == split.ms_per_round["rollback"]
+    assert (split.found, split.not_found) == (None, None)
+    assert split.timed
+
+
+def test_rounds_with_and_without_a_proposal_are_told_apart_with_their_look_ups() -> None:
+    split = round_split([trial(made(4, draft_ms=3), made(0, 1, 0), made(0, 1, 0), **LOOKED)])
+    assert split.found is not None and split.not_found is not None
+    assert (split.found.rounds, split.not_found.rounds) == (1, 2)
+    assert (split.found.ms["look-up"], split.not_found.ms["look-up"]) == (3.0, 1.0)
+    assert (split.found.ms["round"], split.not_found.ms["round"]) == (15.5, 11.5)
+    assert split.inside_ms["draft"]["look-up"] == pytest.approx(5 / 3)
+
+
+def test_search_and_tree_stand_apart_where_a_method_times_both() -> None:
+    stats = {
+        **LOOKED,
+        "match_search_ns": 1.0 * MS,
+        "no_match_search_ns": 2.0 * MS,
+        "search_ns": 3.0 * MS,
+        "tree_ns": 2.0 * MS,
+    }
+    split = round_split([trial(made(4, 3), made(0), made(0), **stats)])
+    assert split.found is not None and split.not_found is not None
+    assert (split.found.ms["search"], split.found.ms["tree"]) == (1.0, 2.0)
+    assert (split.not_found.ms["search"], split.not_found.ms["tree"]) == (1.0, 0.0)
+    assert split.inside_ms["draft"] == {"search": 1.0, "tree": pytest.approx(2 / 3)}
+
+
+def test_a_method_that_always_finds_has_no_rounds_without() -> None:
+    totals = {**LOOKED, "match_rounds": 1.0, "no_match_rounds": 0.0}
+    assert round_kinds([], totals) == (None, None)
+    split = round_split([trial(made(4), **totals)])
+    assert split.found is not None
+    assert split.not_found is None
+
+
+def test_what_a_method_does_not_time_is_not_there() -> None:
+    assert inside_parts({}, 2.0, 1, None, None) == {}
+    assert inside_parts({}, 2.0, 1, "trim", None) == {"rollback": {"target's trim": 2.0}}
+
+
+def test_a_draft_inside_its_target_and_one_without_the_targets_memory_are_marked() -> None:
+    split = round_split([trial(made(4), timed=0.0, sync_fallback=1.0)])
+    assert not split.timed
+    assert split.fallbacks == ("checkpoint",)

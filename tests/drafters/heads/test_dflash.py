@@ -1,0 +1,236 @@
+"""DFlash heads of random weights: exact on every target that gives out rows, and what a fresh run gives."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+
+from mlsd.drafters import check_target
+from mlsd.drafters.heads.dflash import BlockDraft
+from mlsd.engine.decode import Generation, GenerationLimits, generate
+from mlsd.engine.drafter import Drafter, Outcome
+from mlsd.engine.llama.heads import BlockHead
+from mlsd.engine.llama.open import open_session
+from mlsd.engine.llama.rows import LayerRowsSession
+from mlsd.engine.llama.session import LlamaSession
+from mlsd.engine.rollback import make_rollback
+from mlsd.engine.session import Logits
+from mlsd.errors import UnsupportedError
+from mlsd.gguf_tools.source import Source
+from mlsd.records import DrafterSpec, ModelRef, Sampling
+from tests.drafters.arena import CLOCK, Arena, Run, prompt_of
+from tests.drafters.head_arena import BLOCK_LAYERS, N_VOCAB_DRAFT, TARGETS, Mixed, make_arena
+from tests.gguf_tools.random_heads import write_random_dflash
+
+N_PREDICT = 32
+LONGEST = {"dflash-markov": 5, "dflash-bonus": 6, "dflash-causal": 3, "dflash-selector": 5}
+
+
+@pytest.fixture(scope="module")
+def heads(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Arena]:
+    with closing(make_arena(tiny, tmp_path_factory.mktemp("dflash"))) as made:
+        yield made
+
+
+def mixed_run(
+    heads: Arena, name: str, session: LlamaSession, drafter: Drafter, gamma: int, n_true: int | None = None
+) -> tuple[Generation, Mixed]:
+    prompt = prompt_of(gamma)
+    mixed = Mixed(drafter, heads.plain(name, prompt, N_PREDICT), n_true=n_true)
+    rollback = make_rollback(heads.report(heads.path(name)).target or "", session)
+    limits = GenerationLimits(n_predict=N_PREDICT, gamma=gamma)
+    return generate(session, mixed, rollback, prompt, limits, CLOCK), mixed
+
+
+@pytest.mark.parametrize("gamma", [1, 2, 4, 12])
+@pytest.mark.parametrize("name", TARGETS)
+def test_output_equals_plain_decoding(heads: Arena, name: str, gamma: int) -> None:
+    run = heads.run(name, "dflash", gamma, prompt_of(gamma), N_PREDICT, draft=f"{name}-dflash")
+    heads.assert_exact(name, prompt_of(gamma), run)
+    assert run.stats["draft_steps"] == sum(r.proposed > 0 for r in run.generation.rounds) > 0
+    assert max(r.proposed for r in run.generation.rounds) == min(gamma, 7)  # a block has eight positions
+
+
+@pytest.mark.parametrize("gamma", [2, 5])
+@pytest.mark.parametrize("name", TARGETS)
+def test_every_number_of_accepted_tokens_is_exact(heads: Arena, name: str, gamma: int) -> None:
+    with heads.opened(name, "dflash", gamma, draft=f"{name}-dflash") as (session, drafter):
+        for n_true, wanted in ((None, set(range(gamma))), (gamma, {gamma}), (-1, {0})):
+            result, _ = mixed_run(heads, name, session, drafter, gamma, n_true)
+            run = Run(result, {}, session.options)
+            heads.assert_exact(name, prompt_of(gamma), run)
+            assert {r.accepted for r in result.rounds} >= wanted
+            if n_true is not None:
+                assert run.accepted == (run.proposed if n_true > 0 else 0)
+
+
+def test_a_forged_token_is_found_out(heads: Arena) -> None:
+    """The negative control of the two tests above."""
+    run = heads.run("qwen35", "dflash", 4, prompt_of(4), N_PREDICT, draft="qwen35-dflash")
+    forged = (*run.tokens[:20], (run.tokens[20] + 1) % 256, *run.tokens[21:])
+    generation = Generation(tokens=forged, rounds=(), prefill_ns=0, draft_prefill_ns=0, decode_ns=0, ended_by_eog=False)
+    assert heads.verdict("qwen35", prompt_of(4), Run(generation, {}, run.options)).verdict == "diverged"
+
+
+class Blocks(BlockHead):
+    """Keeps the logits of every block."""
+
+    def fill(self, last: int, mask: int, n_rows: int) -> Logits:
+        logits = super().fill(last, mask, n_rows)
+        self.seen = [*getattr(self, "seen", []), logits]
+        return logits
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_the_block_of_every_round_is_that_of_a_run_from_scratch(heads: Arena, name: str) -> None:
+    gamma, model, weights = 5, heads.model(name), heads.model(f"{name}-dflash")
+    with heads.opened(name, "dflash", gamma, draft=f"{name}-dflash") as (session, drafter):
+        assert isinstance(session, LayerRowsSession)
+        assert isinstance(drafter, BlockDraft)
+        head = drafter._head
+        with closing(Blocks(weights, session, causal=False, widest_block=8)) as context:
+            watched = BlockDraft(session, context, head, CLOCK, Sampling())
+            result, mixed = mixed_run(heads, name, session, watched, gamma)
+        options = msgspec.structs.replace(session.options, n_snapshots=0)
+    assert {r.accepted for r in result.rounds} >= set(range(gamma))
+    noise = 2 * heads.report(heads.path(name)).kernel_noise
+    with open_session(model, options) as fresh:
+        assert isinstance(fresh, LayerRowsSession)
+        fresh.keep_rows(BLOCK_LAYERS[name])
+        with closing(BlockHead(weights, fresh, causal=False, widest_block=8)) as scratch:
+            for text, logits in zip(mixed.texts, context.seen, strict=True):
+                fresh.clear()
+                scratch.clear()
+                fresh.decode(text[:-1])
+                scratch.inject(fresh.rows[: len(text) - 1])
+                again = scratch.fill(text[-1], head.mask, len(logits))
+                assert np.abs(again - logits).max() <= max(noise, 1e-3)
+
+
+def block(heads: Arena, head: str, text: tuple[int, ...], n_rows: int, *, causal: bool, mask: int = 511) -> Logits:
+    with heads.opened("llama", "dflash", 4, draft=head) as (session, _):
+        assert isinstance(session, LayerRowsSession)
+        session.decode(text[:-1])
+        with closing(BlockHead(heads.model(head), session, causal=causal, widest_block=8)) as context:
+            context.inject(session.rows[: len(text) - 1])
+            return context.fill(text[-1], mask, n_rows)
+
+
+def test_positions_of_a_block_see_each_other_unless_attention_is_causal(heads: Arena) -> None:
+    """A longer block changes the rows of a shorter one only where later positions are seen."""
+    for head, causal in (("dflash-causal", True), ("llama-dflash", False)):
+        short, long = (block(heads, head, prompt_of(2), n, causal=causal) for n in (2, 4))
+        assert (np.abs(long[:2] - short).max() < 1e-3) == causal
+
+
+def test_a_block_looks_at_the_rows_of_the_target(heads: Arena) -> None:
+    first, second = prompt_of(2), (1, *prompt_of(2)[1:])
+    rows = [block(heads, "llama-dflash", text, 4, causal=False) for text in (first, second)]
+    assert np.abs(rows[0] - rows[1]).max() > 0.01
+
+
+@pytest.mark.parametrize("head", LONGEST)
+def test_heads_of_other_kinds_are_exact(heads: Arena, head: str) -> None:
+    prompt = prompt_of(5)
+    run = heads.run("llama", "dflash", 6, prompt, N_PREDICT, draft=head)
+    heads.assert_exact("llama", prompt, run)
+    # A Markov head proposes from the newest token's position too, unless the file says that it is a bonus slot.
+    assert max(r.proposed for r in run.generation.rounds) == LONGEST[head]
+
+
+def test_a_markov_head_corrects_each_position_by_the_one_before(heads: Arena, tiny: Path, tmp_path: Path) -> None:
+    """The same head without it gives other rows; with it the first row is corrected by the newest token."""
+    options = {"n_block": 5, "seed": 0}
+    write_random_dflash(tmp_path / "plain.gguf", Source(tiny / "llama.gguf"), BLOCK_LAYERS["llama"], **options)  # type: ignore[arg-type]
+    with closing(Arena({"llama": tiny / "llama.gguf", "plain": tmp_path / "plain.gguf"})) as arena:
+        without = block(arena, "plain", prompt_of(2), 4, causal=False)
+    corrected = block(heads, "dflash-markov", prompt_of(2), 4, causal=False)
+    source = Source(heads.path("dflash-markov"))
+    first, second = (_floats(source, name) for name in ("markov_w1.weight", "markov_w2.weight"))
+    previous = prompt_of(2)[-1]
+    for i in range(4):
+        np.testing.assert_allclose(corrected[i] - without[i], second @ first[previous], atol=0.02)
+        previous = int(corrected[i].argmax())
+
+
+def test_a_selector_takes_the_best_next_token_step_by_step(heads: Arena) -> None:
+    """Scores are the block's own logits plus a product of both tokens' vectors, weighed by the position's row."""
+    text, k = prompt_of(2), 5
+    source = Source(heads.path("dflash-selector"))
+    before, after, weigh = (
+        _floats(source, f"selector_{name}.weight") for name in ("predecessor", "successor", "hidden")
+    )
+    with heads.opened("llama", "dflash", 4, draft="dflash-selector") as (session, drafter):
+        assert isinstance(session, LayerRowsSession)
+        assert isinstance(drafter, BlockDraft)
+        drafter.begin(text[:-1], np.random.default_rng(0))
+        session.decode(text[:-1])
+        drafter.observe(Outcome(accepted=0, committed=text[-1:]))
+        chosen = drafter.propose(k).tokens
+        logits = drafter._context.fill(text[-1], 511, k + 1)
+    # The output matrix has more rows than a hidden row has numbers, so the logits give the row back.
+    output = _floats(Source(heads.path("llama")), "output.weight")
+    hidden = np.linalg.lstsq(output, logits.T, rcond=None)[0].T
+    previous, expected = text[-1], []
+    for i in range(1, k + 1):
+        candidates = np.argsort(-logits[i])[:5]
+        scores = logits[i][candidates] + after[candidates] @ (before[previous] * (weigh @ hidden[i]))
+        previous = int(candidates[scores.argmax()])
+        expected.append(previous)
+    assert chosen == tuple(expected)
+
+
+def _floats(source: Source, name: str) -> np.ndarray:
+    import gguf
+
+    tensor = next(tensor for tensor in source.tensors if tensor.name == name)
+    values = gguf.quants.dequantize(source.data(name), tensor.type)
+    return np.asarray(values).reshape(tensor.dims[::-1])
+
+
+def test_a_reduced_vocabulary_proposes_only_what_it_maps(heads: Arena) -> None:
+    mapped = set(Source(heads.path("dflash-bonus")).data("d2t").view(np.int64).tolist())
+    assert len(mapped) == N_VOCAB_DRAFT
+    sampling = Sampling(temperature=1.0)
+    with heads.opened("llama", "dflash", 6, draft="dflash-bonus", sampling=sampling) as (session, drafter):
+        drafter.begin(prompt_of(1), np.random.default_rng(0))
+        session.decode(prompt_of(1))
+        drafter.observe(Outcome(accepted=0, committed=(3,)))
+        draft = drafter.propose(6)
+    assert len(draft.tokens) == 6
+    assert draft.probabilities is not None
+    assert set(np.flatnonzero(draft.probabilities.sum(axis=0)).tolist()) <= mapped
+    assert set(draft.tokens) <= mapped
+
+
+def test_sampled_output_accepts_by_the_rule(heads: Arena) -> None:
+    sampling = Sampling(temperature=3.0)  # flat enough that a head which knows nothing is accepted now and then
+    rng = np.random.default_rng(2)
+    run = heads.run("llama", "dflash", 6, prompt_of(1), 60, draft="llama-dflash", sampling=sampling, rng=rng)
+    assert len(run.tokens) == 60
+    assert 0 < run.accepted < run.proposed
+
+
+@pytest.mark.heavy
+@pytest.mark.smollm2
+def test_a_real_model_keeps_its_output(real_arena: Arena) -> None:
+    prompt = real_arena.model("smollm2").tokenize("The red house stands by the")
+    known = real_arena.plain("smollm2", prompt, 16)
+    with real_arena.opened("smollm2", "dflash", 4, draft="dflash") as (session, drafter):
+        limits = GenerationLimits(n_predict=16, gamma=4)
+        rollback = make_rollback("trim", session)
+        result = generate(session, Mixed(drafter, known), rollback, prompt, limits, CLOCK)
+    real_arena.assert_exact("smollm2", prompt, Run(result, {}, session.options))
+    assert {r.accepted for r in result.rounds} >= {0, 1, 2}
+
+
+def test_the_row_after_the_last_block_is_refused(heads: Arena, tiny: Path, tmp_path: Path) -> None:
+    write_random_dflash(tmp_path / "last.gguf", Source(tiny / "qwen35.gguf"), (2, 8))
+    spec = DrafterSpec(name="dflash", draft=ModelRef(id="last"))
+    with pytest.raises(UnsupportedError, match="wants the rows of layer 8; this qwen35 target gives out 0 to 7"):
+        check_target(spec, heads.path("qwen35"), tmp_path / "last.gguf")

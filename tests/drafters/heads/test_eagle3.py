@@ -1,0 +1,314 @@
+"""EAGLE-3 heads of random weights: exact on every target that gives out rows, and what a fresh run gives."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+
+from mlsd.drafters import check_target, target_options
+from mlsd.drafters.chain import Chain
+from mlsd.drafters.drafting import drafting_key
+from mlsd.drafters.heads.eagle3 import Eagle3Draft
+from mlsd.engine.decode import Generation, GenerationLimits, generate
+from mlsd.engine.drafter import Drafter, Outcome
+from mlsd.engine.llama.heads import EagleHead
+from mlsd.engine.llama.model import LlamaModel
+from mlsd.engine.llama.open import open_session
+from mlsd.engine.llama.rows import LayerRowsSession
+from mlsd.engine.llama.session import LlamaSession
+from mlsd.engine.rollback import make_rollback
+from mlsd.engine.session import SessionOptions
+from mlsd.engine.tree import ROOT
+from mlsd.errors import InputError, MlsdError, UnsupportedError
+from mlsd.gguf_tools.source import Source
+from mlsd.records import DrafterSpec, ModelRef, Sampling
+from tests.drafters.arena import CLOCK, Arena, Run, prompt_of
+from tests.drafters.head_arena import EAGLE_LAYERS, N_VOCAB_DRAFT, TARGETS, Mixed, make_arena
+from tests.gguf_tools.random_heads import write_random_eagle3
+
+N_PREDICT = 32
+TREE = "eagle3-tree:depth=3,top_k=4,commit=redecode"
+
+
+@pytest.fixture(scope="module")
+def heads(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Arena]:
+    with closing(make_arena(tiny, tmp_path_factory.mktemp("eagle3"))) as made:
+        yield made
+
+
+def mixed_run(
+    heads: Arena, name: str, session: LlamaSession, drafter: Drafter, gamma: int, n_true: int | None = None
+) -> tuple[Generation, Mixed]:
+    prompt = prompt_of(gamma)
+    mixed = Mixed(drafter, heads.plain(name, prompt, N_PREDICT), n_true=n_true)
+    rollback = make_rollback(heads.report(heads.path(name)).target or "", session)
+    limits = GenerationLimits(n_predict=N_PREDICT, gamma=gamma)
+    return generate(session, mixed, rollback, prompt, limits, CLOCK), mixed
+
+
+@pytest.mark.parametrize("gamma", [1, 2, 4, 8])
+@pytest.mark.parametrize("name", TARGETS)
+def test_output_equals_plain_decoding(heads: Arena, name: str, gamma: int) -> None:
+    run = heads.run(name, "eagle3", gamma, prompt_of(gamma), N_PREDICT, draft=f"{name}-eagle3")
+    heads.assert_exact(name, prompt_of(gamma), run)
+    assert run.stats["draft_steps"] == run.proposed > 0
+
+
+@pytest.mark.parametrize("gamma", [2, 5])
+@pytest.mark.parametrize("name", TARGETS)
+def test_every_number_of_accepted_tokens_is_exact(heads: Arena, name: str, gamma: int) -> None:
+    with heads.opened(name, "eagle3", gamma, draft=f"{name}-eagle3") as (session, drafter):
+        for n_true, wanted in ((None, set(range(gamma))), (gamma, {gamma}), (-1, {0})):
+            result, _ = mixed_run(heads, name, session, drafter, gamma, n_true)
+            run = Run(result, {}, session.options)
+            heads.assert_exact(name, prompt_of(gamma), run)
+            assert {r.accepted for r in result.rounds} >= wanted
+            if n_true is not None:
+                assert run.accepted == (run.proposed if n_true > 0 else 0)
+
+
+def test_a_forged_token_is_found_out(heads: Arena) -> None:
+    """The negative control of the two tests above."""
+    run = heads.run("llama", "eagle3", 4, prompt_of(4), N_PREDICT, draft="llama-eagle3")
+    forged = (*run.tokens[:20], (run.tokens[20] + 1) % 256, *run.tokens[21:])
+    generation = Generation(tokens=forged, rounds=(), prefill_ns=0, draft_prefill_ns=0, decode_ns=0, ended_by_eog=False)
+    assert heads.verdict("llama", prompt_of(4), Run(generation, {}, run.options)).verdict == "diverged"
+
+
+class FirstRows(Eagle3Draft):
+    """Keeps the logits of each round's first proposal."""
+
+    def begin(self, prompt, rng):  # type: ignore[no-untyped-def]
+        super().begin(prompt, rng)
+        self.first: list[np.ndarray] = []
+
+    def _catch_up(self) -> None:
+        super()._catch_up()
+        self.first.append(self._head.logits()[0].copy())
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_the_first_proposal_of_every_round_is_that_of_a_run_from_scratch(heads: Arena, name: str) -> None:
+    gamma, model, head = 5, heads.model(name), heads.model(f"{name}-eagle3")
+    with heads.opened(name, "eagle3", gamma, draft=f"{name}-eagle3") as (session, drafter):
+        assert isinstance(session, LayerRowsSession)
+        with closing(FirstRows(session, EagleHead(head, session), CLOCK, Chain(CLOCK))) as watched:
+            result, mixed = mixed_run(heads, name, session, watched, gamma)
+        options = msgspec.structs.replace(session.options, n_snapshots=0)
+        drafter.close()
+    assert {r.accepted for r in result.rounds} >= set(range(gamma))
+    assert len(watched.first) == len(mixed.texts) > 5
+    noise = 2 * heads.report(heads.path(name)).kernel_noise
+    with open_session(model, options) as fresh:
+        assert isinstance(fresh, LayerRowsSession)
+        fresh.keep_rows(EAGLE_LAYERS[name])
+        with closing(EagleHead(head, fresh)) as scratch:
+            for text, logits in zip(mixed.texts, watched.first, strict=True):
+                fresh.clear()
+                scratch.clear()
+                fresh.decode(text[:-1])
+                scratch.decode(text[1:], scratch.encode(fresh.rows[: len(text) - 1]))
+                assert np.abs(scratch.logits()[0] - logits).max() <= max(noise, 1e-3)
+
+
+@pytest.mark.parametrize("splits", [(1,), (2, 3, 11)])
+def test_a_head_reads_a_text_alike_in_one_pass_and_in_several(heads: Arena, splits: tuple[int, ...]) -> None:
+    text = prompt_of(3)
+    with heads.opened("llama", "eagle3", 4, draft="llama-eagle3") as (session, _):
+        assert isinstance(session, LayerRowsSession)
+        with closing(EagleHead(heads.model("llama-eagle3"), session)) as head:
+            session.decode(text)
+            rows, results = head.encode(session.rows[: len(text) - 1]), []
+            for ends in ((len(text) - 1,), (*splits, len(text) - 1)):
+                head.clear()
+                for end in ends:
+                    head.decode(text[head.n_past + 1 : end + 1], rows[head.n_past : end])
+                results.append((head.logits()[0].copy(), head.hidden_row()))
+            assert np.array_equal(results[0][0], results[1][0])
+            assert np.array_equal(results[0][1], results[1][1])
+
+
+def test_a_head_that_hands_on_the_last_row_repeats_the_target(tiny: Path, tmp_path: Path) -> None:
+    """Its encoder picks the third of the three rows, which is the one under the target's own output matrix; its block
+    adds nothing. So its first proposal is what the target said after the same position: the newest token."""
+    target = tiny / "qwen35.gguf"
+    pick = np.concatenate([np.zeros((64, 128)), np.eye(64)], axis=1).astype(np.float32)
+    fixed = {
+        "fc.weight": pick,
+        "blk.0.attn_output.weight": np.zeros((64, 64), dtype=np.float32),
+        "blk.0.ffn_down.weight": np.zeros((64, 128), dtype=np.float32),
+        "output_norm.weight": np.ones(64, dtype=np.float32),
+    }
+    write_random_eagle3(tmp_path / "echo.gguf", Source(target), (2, 4, 8), fixed=fixed)
+    with closing(Arena({"qwen35": target, "echo": tmp_path / "echo.gguf"})) as arena:
+        prompt = prompt_of(2)
+        plain = arena.plain("qwen35", prompt, N_PREDICT)
+        with arena.opened("qwen35", "eagle3", 2, draft="echo") as (session, drafter):
+            drafter.begin(prompt, np.random.default_rng(0))
+            session.decode(prompt)
+            for token in plain[:-1]:
+                drafter.observe(Outcome(accepted=0, committed=(token,)))
+                assert drafter.propose(2).tokens[0] == token
+                session.decode((token,))
+
+
+@pytest.mark.parametrize("head", ["eagle3-wide", "eagle3-reduced", "eagle3-norms"])
+def test_heads_with_tables_and_norms_of_their_own_are_exact(heads: Arena, head: str) -> None:
+    prompt = prompt_of(5)
+    run = heads.run("llama", "eagle3", 4, prompt, N_PREDICT, draft=head)
+    heads.assert_exact("llama", prompt, run)
+
+
+def test_a_reduced_vocabulary_proposes_only_what_it_maps(heads: Arena) -> None:
+    mapped = set(Source(heads.path("eagle3-reduced")).data("d2t").view(np.int64).tolist())
+    assert len(mapped) == N_VOCAB_DRAFT
+    sampling = Sampling(temperature=1.0)
+    for method in ("eagle3", TREE):
+        with heads.opened("llama", method, 6, draft="eagle3-reduced", sampling=sampling) as (session, drafter):
+            drafter.begin(prompt_of(1), np.random.default_rng(0))
+            session.decode(prompt_of(1))
+            drafter.observe(Outcome(accepted=0, committed=(3,)))
+            draft = drafter.propose(4)
+            assert set(draft.tokens if draft.tree is None else draft.tree.tokens) <= mapped
+            if draft.probabilities is not None:
+                rows = draft.probabilities
+                assert set(np.flatnonzero(rows.sum(axis=0)).tolist()) <= mapped
+                assert np.allclose(rows.sum(axis=1), 1)
+
+
+@pytest.mark.parametrize("method", ["eagle3", "eagle3-tree:depth=2,top_k=6"])
+def test_sampled_output_accepts_by_the_rule(heads: Arena, method: str) -> None:
+    sampling = Sampling(temperature=3.0)  # flat enough that a head which knows nothing is accepted now and then
+    rng = np.random.default_rng(2)
+    run = heads.run("llama", method, 8, prompt_of(1), 60, draft="llama-eagle3", sampling=sampling, rng=rng)
+    assert len(run.tokens) == 60
+    assert 0 < run.accepted < run.proposed
+
+
+# --- trees --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("commit", ["keep", "redecode"])
+@pytest.mark.parametrize(("gamma", "shape"), [(3, "depth=1,top_k=3"), (9, "depth=3,top_k=4"), (24, "depth=4,top_k=5")])
+def test_trees_are_exact_whatever_is_accepted_of_them(heads: Arena, gamma: int, shape: str, commit: str) -> None:
+    method = f"eagle3-tree:{shape},commit={commit}"
+    own = heads.run("llama", method, gamma, prompt_of(gamma), N_PREDICT, draft="llama-eagle3")
+    heads.assert_exact("llama", prompt_of(gamma), own)
+    assert all(r.proposed <= gamma for r in own.generation.rounds)
+    with heads.opened("llama", method, gamma, draft="llama-eagle3") as (session, drafter):
+        result, _ = mixed_run(heads, "llama", session, drafter, gamma)
+        heads.assert_exact("llama", prompt_of(gamma), Run(result, {}, session.options))
+        assert {r.accepted for r in result.rounds} >= {0, 1, 2}
+    if commit == "redecode":
+        assert own.tokens == result.tokens == heads.plain("llama", prompt_of(gamma), N_PREDICT)
+
+
+def test_a_tree_of_one_path_is_the_chain(heads: Arena) -> None:
+    prompt, drafts = prompt_of(7), []
+    for method in ("eagle3", "eagle3-tree:depth=4,top_k=1,commit=redecode"):
+        with heads.opened("llama", method, 4, draft="llama-eagle3") as (session, drafter):
+            drafter.begin(prompt, np.random.default_rng(0))
+            session.decode(prompt)
+            own = []
+            for token in heads.plain("llama", prompt, 6)[:-1]:
+                drafter.observe(Outcome(accepted=0, committed=(token,)))
+                draft = drafter.propose(4)
+                own.append(draft.tokens if draft.tree is None else draft.tree.tokens)
+                session.decode((token,))
+            drafts.append(own)
+    assert drafts[0] == drafts[1]
+
+
+def test_each_level_grown_equals_its_paths_alone(heads: Arena) -> None:
+    text, levels = prompt_of(3), [((1, 2, 3), (ROOT,) * 3), ((4, 5, 6, 7), (2, 0, 0, 1)), ((8, 9), (3, 1))]
+    options = SessionOptions(n_ctx=256, n_threads=1, device_sampling=False, kind="layer-rows")
+    with open_session(heads.model("llama"), options) as session:
+        assert isinstance(session, LayerRowsSession)
+        session.keep_rows(EAGLE_LAYERS["llama"])
+        session.decode(text)
+        model = heads.model("llama-eagle3")
+        with closing(EagleHead(model, session, widest_level=4)) as wide, closing(EagleHead(model, session)) as single:
+            encoded = single.encode(session.rows[: len(text) - 1])
+            for _ in range(2):  # a second tree starts from the text again
+                wide.clear()
+                wide.decode(text[1:], encoded)
+                paths: list[tuple[int, ...]] = [()]
+                for tokens, parents in levels:
+                    rows = wide.grow(tokens, parents)
+                    paths = [(*paths[max(parent, 0)], token) for token, parent in zip(tokens, parents, strict=True)]
+                    for path, row in zip(paths, rows, strict=True):
+                        single.clear()
+                        single.decode(text[1:], encoded)
+                        for token in path:
+                            single.decode((token,), single.hidden_row())
+                        # Cells of a level lie in another order, so kernels sum in another.
+                        assert np.abs(single.logits()[0] - row).max() < 0.05
+                wide.truncate(len(text) - 1)
+
+
+@pytest.mark.heavy
+@pytest.mark.smollm2
+@pytest.mark.parametrize("method", ["eagle3", "eagle3-tree:depth=3,top_k=4"])
+def test_a_real_model_keeps_its_output(real_arena: Arena, method: str) -> None:
+    prompt = real_arena.model("smollm2").tokenize("The red house stands by the")
+    known = real_arena.plain("smollm2", prompt, 16)
+    with real_arena.opened("smollm2", method, 4, draft="eagle3") as (session, drafter):
+        limits = GenerationLimits(n_predict=16, gamma=4)
+        rollback = make_rollback("trim", session)
+        result = generate(session, Mixed(drafter, known), rollback, prompt, limits, CLOCK)
+    real_arena.assert_exact("smollm2", prompt, Run(result, {}, session.options))
+    assert {r.accepted for r in result.rounds} >= {0, 1, 2}
+
+
+# --- refusals -----------------------------------------------------------------------------------------------------
+
+
+def spec(name: str, draft: str | None = "head") -> DrafterSpec:
+    return DrafterSpec(name=name, draft=None if draft is None else ModelRef(id=draft))
+
+
+@pytest.mark.parametrize("method", ["eagle3", "eagle3-tree", "dflash"])
+def test_what_cannot_work_is_refused_from_the_headers(heads: Arena, method: str) -> None:
+    with pytest.raises(InputError, match=f"The {method} method needs a head"):
+        check_target(spec(method, None), heads.path("llama"))
+    with pytest.raises(UnsupportedError, match="graph of falcon-h1 does not give out"):
+        check_target(spec(method), heads.path("falcon-h1"))
+    for wrong in ("llama", "qwen35-dflash" if method != "dflash" else "qwen35-eagle3"):
+        with pytest.raises(UnsupportedError, match="not a head for"):
+            check_target(spec(method), heads.path("llama"), heads.path(wrong))
+
+
+def test_a_head_for_layers_that_the_target_does_not_have_is_refused(heads: Arena) -> None:
+    with pytest.raises(UnsupportedError, match="wants the rows of layer 8; this llama target gives out 0 to 5"):
+        check_target(spec("eagle3"), heads.path("llama"), heads.path("qwen35-eagle3"))
+
+
+def test_trees_are_refused_on_recurrent_targets_with_the_way_out(heads: Arena) -> None:
+    with pytest.raises(UnsupportedError, match="needs a target with attention memory only"):
+        check_target(spec("eagle3-tree"), heads.path("qwen35"), heads.path("qwen35-eagle3"))
+    with pytest.raises(UnsupportedError, match="--drafter eagle3"):
+        heads.run("qwen35", "eagle3-tree", 8, prompt_of(1), 4, draft="qwen35-eagle3")
+
+
+@pytest.mark.parametrize("head", ["llama-eagle3", "llama-dflash", "eagle3-wide"])
+def test_a_head_cannot_run_alone(heads: Arena, head: str) -> None:
+    with LlamaModel(heads.path(head)) as model, pytest.raises(UnsupportedError, match="cannot run alone"):
+        open_session(model, SessionOptions(n_ctx=64, n_threads=1))
+    with pytest.raises(MlsdError, match="cannot run alone"):
+        heads.run("llama", "draft-model", 2, prompt_of(1), 4, draft=head)
+
+
+@pytest.mark.parametrize("method", ["eagle3", "eagle3-tree", "dflash"])
+def test_a_head_is_no_model_to_compare_with_its_target(method: str) -> None:
+    assert drafting_key(spec(method)) is None
+    assert drafting_key(spec("draft-tree")) == "id:head"
+
+
+def test_unchecked_rollback_is_refused() -> None:
+    with pytest.raises(UnsupportedError, match="after a failed pass there are none"):
+        target_options(SessionOptions(n_ctx=64), spec("eagle3"), 2, "unchecked")

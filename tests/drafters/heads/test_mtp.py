@@ -1,0 +1,159 @@
+"""Drafting with the target's own next-token block, here one of random weights: exact, and what a fresh run gives."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from mlsd.drafters import check_target
+from mlsd.drafters.chain import Chain
+from mlsd.drafters.heads.mtp import NextTokenDraft
+from mlsd.engine.decode import GenerationLimits, generate
+from mlsd.engine.drafter import Draft
+from mlsd.engine.llama.heads import NextTokenHead
+from mlsd.engine.llama.model import LlamaModel
+from mlsd.engine.llama.open import open_session
+from mlsd.engine.llama.rows import HiddenRowsSession
+from mlsd.engine.rollback import make_rollback
+from mlsd.engine.session import SessionOptions
+from mlsd.errors import UnsupportedError
+from mlsd.folders import asset_path
+from mlsd.gguf_tools.shapes import TINY
+from mlsd.gguf_tools.synthetic.write import write_random
+from mlsd.planning.prompts import load_prompt
+from mlsd.records import DrafterSpec, Sampling
+from tests.drafters.arena import CLOCK, Arena, prompt_of
+
+N_PREDICT = 40
+
+
+class MtpArena(Arena):
+    """Targets loaded with their next-token blocks."""
+
+    def open(self, path: Path) -> LlamaModel:
+        if path not in self._models:
+            self._models[path] = self._stack.enter_context(LlamaModel(path, load_mtp=True))
+        return self._models[path]
+
+
+@pytest.fixture(scope="module")
+def blocks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MtpArena]:
+    folder = tmp_path_factory.mktemp("mtp")
+    files = {}
+    for name in ("qwen35", "qwen35moe"):
+        files[name] = folder / f"{name}.gguf"
+        write_random(files[name], msgspec.structs.replace(TINY[name], n_mtp_blocks=1), seed=4)
+    with closing(MtpArena(files)) as made:
+        yield made
+
+
+@pytest.mark.parametrize("gamma", [1, 2, 4])
+@pytest.mark.parametrize("name", ["qwen35", "qwen35moe"])
+def test_output_equals_plain_decoding(blocks: MtpArena, name: str, gamma: int) -> None:
+    run = blocks.run(name, "mtp", gamma, prompt_of(gamma), N_PREDICT)
+    blocks.assert_exact(name, prompt_of(gamma), run)
+    assert run.stats["draft_steps"] == run.proposed
+
+
+class Mixed(NextTokenDraft):
+    """Puts some of the plain output's own tokens in front, so that each number of accepted tokens occurs; keeps the
+    logits of each round's first pass, and the text it was made for."""
+
+    oracle: Sequence[int] = ()
+    n_prompt = 0
+
+    def begin(self, prompt: Sequence[int], rng: np.random.Generator) -> None:
+        super().begin(prompt, rng)
+        self.first: list[tuple[tuple[int, ...], npt.NDArray[np.float32]]] = []
+        self.n_prompt = len(prompt)
+
+    def propose(self, k: int) -> Draft:
+        draft = super().propose(k)
+        n_true = len(self.first) % (k + 1)
+        n_known = len(self._context) - self.n_prompt
+        true = tuple(self.oracle[n_known : n_known + n_true])
+        return msgspec.structs.replace(draft, tokens=(*true, *draft.tokens[len(true) :]))
+
+    def _catch_up(self) -> None:
+        super()._catch_up()
+        self.first.append((tuple(self._context), self._head.logits()[0].copy()))
+
+
+def test_the_first_proposal_of_every_round_is_that_of_a_run_from_scratch(blocks: MtpArena) -> None:
+    prompt, gamma = prompt_of(9), 4
+    plain = blocks.plain("qwen35", prompt, N_PREDICT)
+    options = SessionOptions(
+        n_ctx=256, n_threads=1, kind="hidden-rows", max_outputs=gamma + 1, n_snapshots=gamma + 1, device_sampling=True
+    )
+    model = blocks.model("qwen35")
+    with open_session(model, options) as session:
+        assert isinstance(session, HiddenRowsSession)
+        with closing(Mixed(session, NextTokenHead(session), CLOCK, Chain(CLOCK))) as drafter:
+            drafter.oracle = plain
+            limits = GenerationLimits(n_predict=N_PREDICT, gamma=gamma)
+            result = generate(session, drafter, make_rollback("snapshots", session), prompt, limits, CLOCK)
+    assert {r.accepted for r in result.rounds} >= {0, 1, 2, 3}
+    noise = 2 * blocks.report(blocks.path("qwen35")).kernel_noise
+    with open_session(model, msgspec.structs.replace(options, n_snapshots=0)) as fresh:
+        assert isinstance(fresh, HiddenRowsSession)
+        with closing(NextTokenHead(fresh)) as head:
+            for text, logits in drafter.first:
+                fresh.clear()
+                head.clear()
+                fresh.decode(text)
+                zeros = np.zeros((1, fresh.hidden.shape[1]), dtype=np.float32)
+                head.decode(text, np.concatenate([zeros, fresh.hidden[: len(text) - 1]]))
+                assert np.abs(head.logits()[0] - logits).max() <= max(noise, 1e-3)
+
+
+def test_rows_of_a_long_text_do_not_depend_on_how_it_is_split(blocks: MtpArena) -> None:
+    """Micro-batches and batches each leave their rows in one buffer; all must arrive."""
+    text = prompt_of(2, n=96)
+    rows = []
+    for n_batch, n_ubatch in ((512, 512), (32, 32), (64, 16)):
+        options = SessionOptions(n_ctx=256, n_threads=1, kind="hidden-rows", n_batch=n_batch, n_ubatch=n_ubatch)
+        with open_session(blocks.model("qwen35"), options) as session:
+            assert isinstance(session, HiddenRowsSession)
+            session.decode(text)
+            rows.append(session.hidden[: len(text)].copy())
+    spread = rows[0].std()
+    assert spread > 0
+    for other in rows[1:]:
+        assert np.abs(other - rows[0]).max() < 0.2 * spread  # wide passes round otherwise
+
+
+@pytest.mark.parametrize("name", ["qwen35", "llama"])
+def test_a_target_without_the_block_is_refused_from_its_header(tiny: Path, name: str) -> None:
+    with pytest.raises(UnsupportedError, match=r"no next-token block|llama model"):
+        check_target(DrafterSpec(name="mtp"), tiny / f"{name}.gguf")
+
+
+def test_a_model_loaded_without_its_block_is_refused(blocks: MtpArena) -> None:
+    with (
+        LlamaModel(blocks.path("qwen35")) as model,
+        pytest.raises(UnsupportedError, match="without next-token block"),
+    ):
+        open_session(model, SessionOptions(n_ctx=64, n_threads=1, kind="hidden-rows"))
+
+
+def test_a_trained_block_is_accepted_more_often_than_not() -> None:
+    with closing(MtpArena({"dense": asset_path("tiny/tiny-dense-mtp.gguf")}, n_ctx=512)) as family:
+        prompt = family.model("dense").tokenize(load_prompt("code").text)
+        for gamma in (1, 3):
+            run = family.run("dense", "mtp", gamma, prompt, 64)
+            family.assert_exact("dense", prompt, run)
+            assert run.accepted / run.proposed > 0.4
+
+
+def test_sampled_proposals_are_accepted_by_their_distributions(blocks: MtpArena) -> None:
+    run = blocks.run(
+        "qwen35", "mtp", 3, prompt_of(1), 60, sampling=Sampling(temperature=1.0), rng=np.random.default_rng(2)
+    )
+    assert len(run.tokens) == 60
+    assert 0 < run.accepted < run.proposed

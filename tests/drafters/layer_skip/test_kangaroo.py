@@ -1,0 +1,292 @@
+"""Kangaroo with random adapters: exact, as doubtful as asked for, and an early exit where the adapter says nothing."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+
+from mlsd.drafters import check_target, preset_gamma, resolve_spec
+from mlsd.drafters.drafting import drafting_file, drafting_key
+from mlsd.drafters.layer_skip.kangaroo import Options, composed_file
+from mlsd.drafters.options import read_options
+from mlsd.engine.drafter import Outcome
+from mlsd.engine.llama.open import open_session
+from mlsd.engine.session import SessionOptions
+from mlsd.engine.verify import probabilities
+from mlsd.errors import InputError, ModelFileError
+from mlsd.gguf_tools.shapes import TINY, TINY_ATTENTION
+from mlsd.gguf_tools.source import Source
+from mlsd.records import DrafterSpec, OptionValue, Sampling
+from tests.cli.conftest import Ran, mlsd
+from tests.drafters.arena import Arena, Run, prompt_of
+from tests.gguf_tools.adapters import config_of, random_weights, write_adapter, write_safetensors
+
+__all__ = ["mlsd"]  # the fixture
+
+Mlsd = Callable[..., Ran]
+N_PREDICT = 40
+SHAPES = {"llama": TINY["llama"], "qwen2": TINY_ATTENTION["qwen2"]}
+
+
+@pytest.fixture(scope="module")
+def adapters(tmp_path_factory: pytest.TempPathFactory, tiny: Path) -> dict[str, Path]:
+    """A random adapter for each architecture, and one that adds nothing before the target's own norm."""
+    folder = tmp_path_factory.mktemp("adapters")
+    made = {name: write_adapter(folder / name, shape, seed=1) for name, shape in SHAPES.items()}
+    for name, shape in SHAPES.items():
+        path = write_adapter(folder / f"{name}-identity", shape, silent=True)
+        tensors = random_weights(config_of(shape))
+        tensors["layers.0.self_attn.o_proj.weight"][:] = 0
+        tensors["norm.weight"] = Source(tiny / f"{name}.gguf").data("output_norm.weight").view("<f4")
+        write_safetensors(path / "model.safetensors", tensors)
+        made[f"{name}-identity"] = path
+    return made
+
+
+def counts(run: Run) -> list[tuple[int, int]]:
+    return [(r.proposed, r.accepted) for r in run.generation.rounds]
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_every_gamma_and_threshold_writes_what_the_target_writes(
+    arena: Arena, adapters: dict[str, Path], name: str
+) -> None:
+    prompt = prompt_of(3)
+    for gamma in range(1, 9):
+        for adapter, exit_after in ((name, 2), (f"{name}-identity", 5)):
+            method = f"kangaroo:adapter={adapters[adapter]},exit={exit_after},p_min={(0.0, 0.2)[gamma % 2]}"
+            run = arena.run(name, method, gamma, prompt, N_PREDICT)
+            assert run.tokens == arena.plain(name, prompt, N_PREDICT)
+            assert run.stats["draft_steps"] == run.proposed
+            arena.assert_exact(name, prompt, run)
+
+
+def test_a_forged_token_is_found_out(arena: Arena, adapters: dict[str, Path]) -> None:
+    prompt = prompt_of(3)
+    run = arena.run("llama", f"kangaroo:adapter={adapters['llama']}", 4, prompt, N_PREDICT)
+    assert arena.verdict("llama", prompt, run).verdict == "lossless"
+    forged = list(run.tokens)
+    forged[20] = (forged[20] + 1) % 256
+    generation = type(run.generation)(
+        tokens=tuple(forged),
+        rounds=run.generation.rounds,
+        prefill_ns=0,
+        draft_prefill_ns=0,
+        decode_ns=0,
+        ended_by_eog=False,
+    )
+    assert arena.verdict("llama", prompt, Run(generation, {}, run.options)).verdict == "diverged"
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_an_adapter_that_adds_nothing_drafts_as_an_early_exit(
+    arena: Arena, adapters: dict[str, Path], name: str
+) -> None:
+    accepted = 0
+    for exit_after in (2, 4, 5):
+        method = f"kangaroo:adapter={adapters[f'{name}-identity']},exit={exit_after},p_min=0"
+        kangaroo = arena.run(name, method, 3, prompt_of(4), N_PREDICT)
+        assert counts(kangaroo) == counts(
+            arena.run(name, f"layer-skip:mode=own,exit={exit_after}", 3, prompt_of(4), N_PREDICT)
+        )
+        accepted += kangaroo.accepted
+    assert accepted > 0
+
+
+@pytest.mark.parametrize("p_min", [0.1, 0.2, 0.3])
+def test_a_draft_ends_behind_the_first_token_it_doubts(arena: Arena, adapters: dict[str, Path], p_min: float) -> None:
+    method = f"kangaroo:adapter={adapters['llama-identity']},exit=4,p_min={p_min}"
+    lengths = set()
+    for seed in range(6):
+        prompt = prompt_of(seed)
+        with arena.opened("llama", method, 7) as (_, drafter):
+            drafter.begin(prompt[:-1], np.random.default_rng(0))
+            drafter.observe(Outcome(accepted=0, committed=prompt[-1:]))
+            proposed = drafter.propose(7).tokens
+            stops = drafter.stats()["early_stops"]
+        expected = believed(arena, Options(adapter=str(adapters["llama-identity"]), exit=4), prompt, p_min)
+        assert proposed == expected
+        assert stops == (len(expected) < 7)
+        lengths.add(len(proposed))
+    assert len(lengths) > 1
+
+
+def believed(arena: Arena, options: Options, prompt: tuple[int, ...], p_min: float) -> tuple[int, ...]:
+    """The rule written anew over the composed file: tokens up to the first that has less than `p_min`, with it."""
+    file = composed_file(arena.path("llama"), options)
+    tokens: list[int] = []
+    with open_session(arena.open(file), SessionOptions(n_ctx=256, n_threads=1, device_sampling=False)) as session:
+        session.decode(prompt)
+        while len(tokens) < 7:
+            p = probabilities(session.logits(), Sampling(temperature=1.0))[0]
+            tokens.append(int(p.argmax()))
+            if p.max() < p_min:
+                break
+            session.decode(tokens[-1:])
+    return tuple(tokens)
+
+
+def test_a_draft_without_a_threshold_is_as_long_as_it_may_be(arena: Arena, adapters: dict[str, Path]) -> None:
+    method = f"kangaroo:adapter={adapters['llama']},p_min=0"
+    run = arena.run("llama", method, 5, prompt_of(1), N_PREDICT)
+    assert all(
+        r.proposed in (5, N_PREDICT - 1 - done) for r, done in zip(run.generation.rounds, committed(run), strict=True)
+    )
+    assert "early_stops" not in run.stats
+    sure = arena.run("llama", method.replace("p_min=0", "p_min=1"), 5, prompt_of(1), N_PREDICT)
+    assert {r.proposed for r in sure.generation.rounds} <= {0, 1}
+
+
+def committed(run: Run) -> list[int]:
+    return [1 + sum(r.committed for r in run.generation.rounds[:i]) for i in range(len(run.generation.rounds))]
+
+
+def test_sampled_drafts_end_in_doubt_and_are_accepted_by_their_distributions(
+    arena: Arena, adapters: dict[str, Path]
+) -> None:
+    method = f"kangaroo:adapter={adapters['llama-identity']},exit=5,p_min=0.5"
+    sampling = Sampling(temperature=0.5)
+    run = arena.run("llama", method, 4, prompt_of(3), N_PREDICT, sampling=sampling, rng=np.random.default_rng(1))
+    assert len(run.tokens) == N_PREDICT
+    assert 0 < run.accepted < run.proposed
+    assert 0 < run.stats["early_stops"] <= len(run.generation.rounds)
+
+
+# --- options ----------------------------------------------------------------------------------------------------------
+
+
+def spec(**options: OptionValue) -> DrafterSpec:
+    return DrafterSpec(name="kangaroo", options=options)
+
+
+@pytest.mark.parametrize(
+    ("preset", "steps", "threshold"),
+    [("qwen2.5-1.5b", 7, 0.6), ("smollm2", 7, 0.7), ("llama-3.2-1b", 4, 0.8), ("vicuna-7b", 6, 0.3)],
+)
+def test_presets_are_the_published_settings(
+    adapters: dict[str, Path], preset: str, steps: int, threshold: float
+) -> None:
+    asked = spec(adapter=str(adapters["llama"]), preset=preset)
+    options = read_options(resolve_spec(asked), Options)
+    assert (options.exit, options.p_min, preset_gamma(asked)) == (2, threshold, steps)
+
+
+def test_an_adapter_is_known_by_its_content_and_not_replaced_unseen(arena: Arena, tmp_path: Path, tiny: Path) -> None:
+    path = write_adapter(tmp_path / "adapter", TINY["llama"], seed=1)
+    first = read_options(resolve_spec(spec(adapter=str(path))), Options)
+    write_adapter(path, TINY["llama"], seed=2)
+    second = read_options(resolve_spec(spec(adapter=str(path))), Options)
+    assert first.content != second.content
+    files = {composed_file(tiny / "llama.gguf", second), composed_file(tiny / "llama.gguf", second)}
+    assert len(files) == 1
+    files.add(composed_file(tiny / "llama.gguf", msgspec.structs.replace(second, exit=3)))
+    assert len(files) == 2
+    with pytest.raises(InputError, match="it was replaced"):
+        composed_file(tiny / "llama.gguf", first)
+
+
+def test_the_same_weights_draft_whatever_the_threshold(adapters: dict[str, Path], tmp_path: Path, tiny: Path) -> None:
+    copy = write_adapter(tmp_path / "copy", TINY["llama"], seed=1)
+    asked = [
+        spec(adapter=str(adapters["llama"])),
+        spec(adapter=str(copy), p_min=0.2),
+        spec(adapter=str(copy), exit=3),
+        spec(adapter=str(adapters["llama-identity"])),
+    ]
+    keys = [drafting_key(resolve_spec(one)) for one in asked]
+    assert keys[0] == keys[1]
+    assert len(set(keys)) == 3
+    file = drafting_file(resolve_spec(asked[2]), tiny / "llama.gguf")
+    assert file is not None
+    assert Source(file).own("block_count") == 4
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({}, "kangaroo needs the option adapter"),
+        ({"adapter": "/nowhere"}, "no adapter /nowhere"),
+        ({"adapter": "x", "exit": 0}, "exit=0"),
+        ({"adapter": "x", "p_min": 1.5}, r"p_min=1\.5"),
+        ({"adapter": "x", "preset": "gpt"}, "no preset 'gpt'"),
+    ],
+)
+def test_options_that_cannot_be_are_refused(options: dict[str, OptionValue], words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        resolve_spec(spec(**options))
+
+
+def test_a_target_that_the_adapter_does_not_fit_is_refused_from_its_header(
+    adapters: dict[str, Path], tiny: Path
+) -> None:
+    with pytest.raises(InputError, match="width of a head"):
+        check_target(spec(adapter=str(adapters["qwen2"])), tiny / "llama.gguf")
+    with pytest.raises(InputError, match="exit after block 6"):
+        check_target(spec(adapter=str(adapters["llama"]), exit=6), tiny / "llama.gguf")
+    with pytest.raises(ModelFileError, match="recurrent blocks"):
+        check_target(spec(adapter=str(adapters["llama"])), tiny / "qwen35.gguf")
+
+
+# --- the commands -----------------------------------------------------------------------------------------------------
+
+FEW = ("--n-threads", 1, "--n-predict", 16, "--repeats", 1, "--json")
+
+
+def test_a_draft_is_composed_and_measured_by_name_and_as_a_file(
+    mlsd: Mlsd, adapters: dict[str, Path], tiny: Path, tmp_path: Path
+) -> None:
+    target, draft = tiny / "llama.gguf", tmp_path / "draft.gguf"
+    written = mlsd("draft-from", target, "--kangaroo", adapters["llama"], "--exit", 2, "-o", draft, "--json")
+    assert written.code == 0, written.err
+    answer = json.loads(written.out)
+    assert (answer["layers"], answer["label"]) == ([0, 1], "2 blocks and a Kangaroo adapter")
+    assert answer["weight_bytes"] == sum(tensor.n_bytes for tensor in Source(draft).tensors)
+    by_name = ("--drafter", f"kangaroo:adapter={adapters['llama']},exit=2,p_min=0.6")
+    for how in (by_name, ("--draft", draft)):
+        timed = mlsd("bench", target, *how, "--gamma", 3, *FEW)
+        assert timed.code == 0, timed.err
+        sd = next(trial for trial in json.loads(timed.out)["trials"] if trial["arm"] == "sd")
+        assert (sd["valid"], sd["rollback_draft"]) == (True, "trim")
+        assert ("early_stops" in sd["stats"]) is (how is by_name)
+
+
+def test_a_file_that_was_composed_says_so(mlsd: Mlsd, adapters: dict[str, Path], tiny: Path, tmp_path: Path) -> None:
+    out = tmp_path / "draft.gguf"
+    result = mlsd("draft-from", tiny / "llama.gguf", "--kangaroo", adapters["llama"], "--exit", 2, "-o", out)
+    assert "2 blocks and a Kangaroo adapter. Blocks 0-1 of 0-5" in result.out
+    assert "feed-forward" in result.err
+    assert f"--drafter kangaroo:adapter={adapters['llama']},exit=2" in result.err
+
+
+@pytest.mark.parametrize(
+    ("model", "options", "words"),
+    [
+        ("llama", (), "--kangaroo needs --exit"),
+        ("llama", ("--exit", 2, "--skip", "1"), "no other choice of blocks"),
+        ("llama", ("--exit", 6), "exit after block 6"),
+        ("qwen35", ("--exit", 2), "recurrent blocks"),
+        ("qwen3", ("--exit", 2), "normalises"),
+        ("qwen2", ("--exit", 2), "do not fit"),
+    ],
+)
+def test_what_cannot_be_composed_is_refused_before_anything_is_written(
+    mlsd: Mlsd, adapters: dict[str, Path], tiny: Path, tmp_path: Path, model: str, options: tuple[str, ...], words: str
+) -> None:
+    out = tmp_path / "draft.gguf"
+    result = mlsd("draft-from", tiny / f"{model}.gguf", "--kangaroo", adapters["llama"], *options, "-o", out)
+    assert result.code == 2
+    assert words in result.err
+    assert not list(tmp_path.glob("draft*"))
+
+
+def test_a_drafter_without_its_adapter_is_refused_before_any_load(mlsd: Mlsd, tiny: Path, tmp_path: Path) -> None:
+    (tmp_path / "pytorch_model.bin").write_bytes(b"PK")
+    for text, words in (("kangaroo", "needs the option adapter"), (f"kangaroo:adapter={tmp_path}", "is a pickle")):
+        result = mlsd("bench", tiny / "llama.gguf", "--drafter", text)
+        assert result.code == 2
+        assert words in result.err

@@ -1,0 +1,173 @@
+"""Self-speculation: three modes of one draft, on every architecture, exact and in agreement with each other."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from mlsd.drafters import UNAVAILABLE, check_target, resolve_spec
+from mlsd.drafters.layer_skip.subset import PRESETS, Options, cut_file, plan, skip_tap
+from mlsd.engine.llama.open import open_session
+from mlsd.engine.llama.session import LlamaSession
+from mlsd.engine.llama.taps import TappedSession
+from mlsd.engine.session import SessionOptions
+from mlsd.errors import InputError, UnsupportedError
+from mlsd.gguf_tools.source import Source
+from mlsd.records import DrafterSpec, OptionValue, Sampling
+from tests.drafters.arena import Arena, Run, prompt_of
+
+# A cut for each kind of draft an architecture allows.
+CUTS = {
+    "llama": ("skip=2+4", "exit=3", "fraction=0.33"),
+    "qwen2": ("skip=2+4", "fraction=0.33"),
+    "qwen3": ("skip=1+2", "exit=3"),
+    "qwen3moe": ("skip=2+4",),
+    "qwen35": ("skip=2", "skip=1+3", "exit=5", "component=recurrent", "component=recurrent-blocks"),
+    "qwen35moe": ("skip=5",),
+    "falcon-h1": ("skip=1", "exit=2", "component=recurrent", "component=attention", "component=recurrent,skip=2"),
+}
+ALL = [(name, cut) for name, cuts in CUTS.items() for cut in cuts]
+MODES = ("own", "sync", "inplace")
+
+
+def run(arena: Arena, name: str, cut: str, mode: str, gamma: int, seed: int = 3, n_predict: int = 40) -> Run:
+    return arena.run(name, f"layer-skip:mode={mode},{cut}", gamma, prompt_of(seed), n_predict)
+
+
+def counts(result: Run) -> list[tuple[int, int]]:
+    return [(r.proposed, r.accepted) for r in result.generation.rounds]
+
+
+@pytest.mark.parametrize(("name", "cut"), ALL)
+def test_every_mode_is_exact_and_sync_accepts_what_inplace_accepts(arena: Arena, name: str, cut: str) -> None:
+    results = {mode: run(arena, name, cut, mode, gamma=3) for mode in MODES}
+    for result in results.values():
+        arena.assert_exact(name, prompt_of(3), result)
+    assert counts(results["sync"]) == counts(results["inplace"])
+    assert "sync_ns" in results["sync"].stats, "sync fell back"
+    assert results["inplace"].stats["timed"] == 0
+
+
+def cut_of(arena: Arena, name: str, cut: str) -> tuple[Options, Source]:
+    values = dict(part.split("=") for part in cut.split(","))
+    options = {key: int(v) if key == "exit" else float(v) if key == "fraction" else v for key, v in values.items()}
+    return Options(**options), Source(arena.path(name))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("name", "cut"), ALL)
+def test_a_bridged_target_gives_the_logits_of_the_cut_file(arena: Arena, name: str, cut: str) -> None:
+    options, source = cut_of(arena, name, cut)
+    made = plan(source, options)
+    tokens = prompt_of(5)
+    session_options = SessionOptions(n_ctx=256, n_threads=1, device_sampling=False, kind="tapped")
+    with open_session(
+        arena.open(cut_file(made)), SessionOptions(n_ctx=256, n_threads=1, device_sampling=False)
+    ) as session:
+        expected = one_by_one(session, tokens)
+    with open_session(arena.model(name), session_options) as bridged:
+        assert isinstance(bridged, TappedSession)
+        with bridged.tapped(skip_tap(made)):
+            found = one_by_one(bridged, tokens)
+    assert np.array_equal(found, expected)
+
+
+def one_by_one(session: LlamaSession, tokens: Sequence[int]) -> npt.NDArray[np.float32]:
+    rows = []
+    for token in tokens:
+        session.decode((token,))
+        rows.append(session.logits()[0])
+    return np.stack(rows)
+
+
+def test_an_early_exit_needs_no_sync_its_memory_is_the_targets_own(arena: Arena) -> None:
+    assert counts(run(arena, "llama", "exit=3", "own", 3)) == counts(run(arena, "llama", "exit=3", "sync", 3))
+
+
+def test_a_tap_that_is_not_active_changes_nothing(arena: Arena) -> None:
+    prompt = prompt_of(8)
+    options = SessionOptions(n_ctx=256, n_threads=1, device_sampling=False)
+    logits = []
+    for tapped in ("plain", "tapped"):
+        with open_session(arena.model("llama"), msgspec.structs.replace(options, kind=tapped)) as session:
+            session.decode(prompt)
+            logits.append(session.logits())
+    assert (logits[0] == logits[1]).all()
+
+
+def test_a_memory_layout_that_is_not_the_pinned_one_falls_back_to_own_and_says_so(
+    arena: Arena, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mlsd.engine.llama.state.PINNED_VERSION", "0.0.1")
+    result = run(arena, "llama", "skip=2+4", "sync", 3)
+    arena.assert_exact("llama", prompt_of(3), result)
+    assert "sync_ns" not in result.stats
+    assert result.stats["sync_fallback"] == 1
+    assert counts(result) == counts(run(arena, "llama", "skip=2+4", "own", 3))
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({}, "whole target"),
+        ({"skip": "2+6"}, "no block 6: the model has blocks 0 to 5"),
+        ({"skip": 9}, "no block 9"),
+        ({"exit": 3, "exit_share": 0.5}, "exclude each other"),
+        ({"exit": 3, "fraction": 0.5}, "exclude each other"),
+        ({"fraction": 1.5}, "fraction=1.5"),
+        ({"mode": "fast"}, "mode='fast'"),
+        ({"preset": "none"}, "no preset 'none'"),
+    ],
+)
+def test_a_cut_that_cannot_be_is_refused_from_the_header(
+    tiny: Path, options: dict[str, OptionValue], words: str
+) -> None:
+    with pytest.raises(InputError, match=words):
+        check_target(DrafterSpec(name="layer-skip", options=options), tiny / "llama.gguf")
+
+
+def test_presets_name_the_papers_drafts(tiny: Path) -> None:
+    def layers(preset: str) -> tuple[int, ...]:
+        return plan(Source(tiny / "llama.gguf"), Options(**PRESETS[preset].values)).edit.layers
+
+    assert layers("layerskip-33") == (0, 1, 3, 5)
+    assert layers("early-exit-50") == (0, 1, 2)
+
+
+@pytest.mark.parametrize("name", UNAVAILABLE)
+def test_a_method_that_llama_cpp_cannot_run_is_refused_with_the_reason(name: str) -> None:
+    with pytest.raises(UnsupportedError, match=r"not available in llama\.cpp: llama\.cpp has no graph"):
+        resolve_spec(DrafterSpec(name=name))
+
+
+# Found by `mlsd draft-from --calibrate greedy --fraction 0.33` on this model.
+SEARCHED = "skip=3+4+6+7+10+11+14+17+25+26"
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("cut", [SEARCHED, "fraction=0.33"])
+def test_a_real_model_drafts_exactly_and_sync_accepts_what_inplace_accepts(real_arena: Arena, cut: str) -> None:
+    model = real_arena.model("smollm2")
+    prompt = model.tokenize(
+        "<|im_start|>user\nName the planets of the solar system.<|im_end|>\n<|im_start|>assistant\n"
+    )
+    results = {}
+    for mode in ("sync", "inplace"):
+        results[mode] = real_arena.run("smollm2", f"layer-skip:mode={mode},{cut}", 2, prompt, 24)
+        real_arena.assert_exact("smollm2", prompt, results[mode])
+    assert counts(results["sync"]) == counts(results["inplace"])
+    if cut == SEARCHED:
+        assert results["sync"].accepted > 0
+
+
+def test_sampled_drafts_are_accepted_by_their_distributions(arena: Arena) -> None:
+    sampling = Sampling(temperature=1.0)
+    for mode in MODES:
+        method = f"layer-skip:mode={mode},skip=4"
+        result = arena.run("llama", method, 3, prompt_of(3), 40, sampling=sampling, rng=np.random.default_rng(1))
+        assert len(result.tokens) == 40
+        assert 0 < result.accepted < result.proposed

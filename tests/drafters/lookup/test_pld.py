@@ -1,0 +1,102 @@
+"""Prompt lookup: a round equals a search through the whole text, and the output is the target's own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mlsd.clock import FakeClock
+from mlsd.drafters.lookup.pld import Options, PromptLookup
+from mlsd.engine.drafter import Outcome
+from tests.conftest import ARCHITECTURES
+from tests.drafters.arena import Arena, prompt_of
+
+
+def searched(text: Sequence[int], k: int, options: Options) -> tuple[int, ...]:
+    """The definition: try every place, the longest n-gram first."""
+    for n in range(options.ngram, options.min_ngram - 1, -1):
+        ends = [
+            end
+            for end in range(n, len(text))
+            if tuple(text[end - n : end]) == tuple(text[len(text) - n :])
+            and end + (k if options.full else 1) <= len(text)
+        ]
+        if ends:
+            end = ends[0] if options.match == "first" else ends[-1]
+            return tuple(text[end : end + k])
+    return ()
+
+
+def begun(options: Options, prompt: Sequence[int]) -> PromptLookup:
+    drafter = PromptLookup(options, FakeClock())
+    drafter.begin(prompt, np.random.default_rng(0))
+    return drafter
+
+
+tokens = st.lists(st.integers(0, 3), min_size=1, max_size=12)
+
+
+@given(
+    prompt=tokens,
+    rounds=st.lists(tokens, max_size=8),
+    k=st.integers(1, 6),
+    ngram=st.integers(1, 5),
+    shortest=st.integers(1, 5),
+    match=st.sampled_from(["first", "last"]),
+    full=st.booleans(),
+)
+def test_each_round_proposes_what_a_search_of_the_whole_text_finds(
+    prompt: list[int], rounds: list[list[int]], k: int, ngram: int, shortest: int, match: str, full: bool
+) -> None:
+    options = Options(ngram=ngram, min_ngram=min(shortest, ngram), match=match, full=full)
+    drafter = begun(options, prompt)
+    text = list(prompt)
+    for committed in rounds:
+        drafter.observe(Outcome(accepted=0, committed=tuple(committed)))
+        text += committed
+        assert drafter.propose(k).tokens == searched(text, k, options)
+
+
+def test_a_new_generation_forgets_the_last_one() -> None:
+    drafter = begun(Options(), [1, 2, 3, 1, 2])
+    assert drafter.propose(2).tokens == (3, 1)
+    drafter.begin([7, 8], np.random.default_rng(0))
+    assert drafter.propose(2).tokens == ()
+    assert drafter.stats()["match_rounds"] == 0
+
+
+def test_rounds_with_and_without_a_match_are_counted_apart() -> None:
+    drafter = begun(Options(), [1, 2, 1])
+    drafter.propose(1)
+    drafter.observe(Outcome(accepted=0, committed=(9,)))
+    drafter.propose(1)
+    drafter.propose(1)
+    assert (drafter.stats()["match_rounds"], drafter.stats()["no_match_rounds"]) == (1, 2)
+
+
+def test_without_a_match_a_made_up_token_can_be_asked_for() -> None:
+    assert begun(Options(no_match="dummy"), [1, 2]).propose(3).tokens == (100,)
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("method", ["pld", "pld:match=last,full=true,ngram=2"])
+def test_output_equals_plain_decoding(arena: Arena, architecture: str, method: str) -> None:
+    for gamma in (3, 10):
+        prompt = prompt_of(gamma)
+        run = arena.run(architecture, method, gamma, prompt, 48)
+        arena.assert_exact(architecture, prompt, run)
+        assert run.proposed > 0
+
+
+@pytest.mark.heavy
+@pytest.mark.smollm2
+def test_a_repeating_text_is_accepted_on_a_real_model(real_arena: Arena) -> None:
+    line = "The red house stands by the old river, and the green house stands by the new road.\n"
+    prompt = real_arena.model("smollm2").tokenize(line * 4 + "The red house")
+    run = real_arena.run("smollm2", "pld:preset=smollm2", 15, prompt, 48)
+    real_arena.assert_exact("smollm2", prompt, run)
+    assert run.accepted / run.proposed > 0.5

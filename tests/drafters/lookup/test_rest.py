@@ -1,0 +1,137 @@
+"""REST: built by its command, exact on every architecture, refused where it does not fit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from mlsd.cli.main import cli
+from mlsd.cli.options import parse_drafter
+from mlsd.drafters import resolve_spec
+from mlsd.drafters.lookup.suffix_store import SEPARATOR, read_header, write_store
+from mlsd.engine.vocabulary import vocabulary_sha256
+from mlsd.errors import InputError, VocabularyError
+from mlsd.records import ModelRef, Sampling
+from tests.conftest import ARCHITECTURES
+from tests.drafters.arena import Arena, prompt_of
+
+N_PREDICT = 48
+
+
+def store_of(path: Path, arena: Arena, name: str, outputs: list[tuple[int, ...]]) -> Path:
+    """A store of token sequences for a target."""
+    model = arena.model(name)
+    ids = np.array([token for output in outputs for token in (*output, SEPARATOR)], dtype=np.int32)
+    sha256, n_vocab = vocabulary_sha256(model), model.vocabulary.n_tokens
+    write_store(path, ids, n_vocab=n_vocab, vocabulary_sha256=sha256, model=ModelRef(id=name))
+    return path
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_output_equals_plain_decoding_and_a_store_of_it_is_accepted(
+    arena: Arena, tmp_path: Path, architecture: str
+) -> None:
+    prompt = prompt_of(2)
+    rng = np.random.default_rng(1)
+    noise = [tuple(rng.integers(0, 256, 300).tolist())]
+    known = [(*prompt, *arena.plain(architecture, prompt, N_PREDICT))]
+    rates = []
+    for texts in (noise, known + noise):
+        store = store_of(tmp_path / f"{len(texts)}", arena, architecture, texts)
+        method = f"rest:store={store},min_span=1,commit=redecode"
+        run = arena.run(architecture, method, 12, prompt, N_PREDICT)
+        assert run.tokens == arena.plain(architecture, prompt, N_PREDICT)
+        assert run.proposed > 0
+        rates.append(run.accepted / len(run.generation.rounds))
+    assert rates[0] < 0.5 < 2 < rates[1]
+
+
+@pytest.mark.parametrize("architecture", ["qwen35", "falcon-h1"])
+def test_a_target_with_recurrent_memory_gets_chains(arena: Arena, tmp_path: Path, architecture: str) -> None:
+    prompt = prompt_of(2)
+    texts = [(*prompt, 7, 8), (*prompt, 9, 9), (*prompt, 7, 3)]
+    store = store_of(tmp_path / "s", arena, architecture, texts)
+    run = arena.run(architecture, f"rest:store={store},length=2", 64, prompt, 8)
+    assert max(r.proposed for r in run.generation.rounds) <= 2
+
+
+def test_sampled_output_follows_the_seed_and_uses_the_store(arena: Arena, tmp_path: Path) -> None:
+    prompt = prompt_of(2)
+    sampling = Sampling(temperature=0.2)
+    known = (*prompt, *arena.plain("llama", prompt, N_PREDICT))
+    method = f"rest:store={store_of(tmp_path / 's', arena, 'llama', [known])},min_span=1"
+    runs = [
+        arena.run("llama", method, 12, prompt, N_PREDICT, sampling=sampling, rng=np.random.default_rng(seed))
+        for seed in (1, 1, 2)
+    ]
+    assert runs[0].tokens == runs[1].tokens
+    assert runs[0].tokens != runs[2].tokens
+    assert runs[0].accepted > 0
+
+
+def test_search_and_tree_are_timed_apart(arena: Arena, tmp_path: Path) -> None:
+    prompt = prompt_of(2)
+    store = store_of(tmp_path / "s", arena, "llama", [prompt])
+    stats = arena.run("llama", f"rest:store={store}", 8, prompt, 8).stats
+    assert stats["search_ns"] == stats["match_search_ns"] + stats["no_match_search_ns"]
+    assert stats["search_ns"] + stats["tree_ns"] == stats["match_propose_ns"] + stats["no_match_propose_ns"]
+
+
+def test_another_text_under_the_same_name_is_another_case_and_is_noticed(arena: Arena, tmp_path: Path) -> None:
+    prompt, path = prompt_of(2), tmp_path / "s"
+    seen = []
+    for text in (prompt, prompt[1:]):
+        store_of(path, arena, "llama", [text])
+        seen.append(resolve_spec(parse_drafter(f"rest:store={path}", None)).options["content"])
+    assert seen[0] != seen[1]
+    with pytest.raises(InputError, match="it was built anew"):
+        arena.run("llama", f"rest:store={path},content={seen[0]}", 4, prompt, 4)
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("rest", "rest needs the option store"),
+        ("rest:store=/no/such/file", "cannot be read"),
+        ("rest:preset=smollm2-small", "rest needs the option store"),
+    ],
+)
+def test_a_bad_store_is_refused_before_any_model_is_loaded(text: str, complaint: str) -> None:
+    with pytest.raises(InputError, match=complaint):
+        resolve_spec(parse_drafter(text, None))
+
+
+def test_the_command_builds_a_store_that_its_model_accepts_and_another_does_not(
+    arena: Arena, real_arena: Arena, tmp_path: Path
+) -> None:
+    text = tmp_path / "text.txt"
+    text.write_text("The red house stands by the old river. The green house stands by the new road.\n", "utf-8")
+    store = tmp_path / "store.rest"
+    arguments = ["rest", "build", str(text), "--model", str(real_arena.path("smollm2")), "-o", str(store)]
+    result = CliRunner().invoke(cli, arguments, catch_exceptions=False)
+    assert "1 documents" in result.output
+    header = read_header(store)[0]
+    assert header.n_tokens == len(real_arena.model("smollm2").tokenize(text.read_text(), add_special=False)) + 1
+    prompt = real_arena.model("smollm2").tokenize("The red house stands by the")
+    run = real_arena.run("smollm2", f"rest:store={store},min_span=1", 4, prompt, 16)
+    assert run.proposed > 0
+    with pytest.raises(VocabularyError, match="built with the tokenizer of SmolLM2"):
+        arena.run("llama", f"rest:store={store}", 4, prompt_of(1), 4)
+
+
+@pytest.mark.parametrize(("make", "complaint"), [("missing", "There is no text file"), ("latin", "is not UTF-8")])
+def test_texts_that_cannot_be_read_leave_no_store(arena: Arena, tmp_path: Path, make: str, complaint: str) -> None:
+    text, out = tmp_path / "text.txt", tmp_path / "out"
+    if make == "latin":
+        text.write_bytes(b"caf\xe9")
+    with pytest.raises(InputError, match=complaint):
+        CliRunner().invoke(
+            cli,
+            ["rest", "build", str(text), "--model", str(arena.path("llama")), "-o", str(out)],
+            catch_exceptions=False,
+            standalone_mode=False,
+        )
+    assert not out.exists()

@@ -1,0 +1,152 @@
+"""Rows between blocks: what the blocks really hand on, at every position, and no request that ends the process."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import pytest
+
+from mlsd.engine.llama import native as _native
+from mlsd.engine.llama.model import LlamaModel
+from mlsd.engine.llama.open import open_session
+from mlsd.engine.llama.rows import LayerRowsSession, LayerRowsTreeSession, check_layers
+from mlsd.engine.llama.taps import CollectTap, TappedSession
+from mlsd.engine.session import SessionOptions
+from mlsd.engine.tree import Tree
+from mlsd.errors import NativeError, UnsupportedError
+
+TEXT = tuple(range(40, 64))
+OPTIONS = SessionOptions(n_ctx=256, n_threads=1, device_sampling=False, kind="layer-rows")
+TAPPED = SessionOptions(n_ctx=256, n_threads=1, device_sampling=False, kind="tapped")
+
+
+def rows_of(model: LlamaModel, layers: tuple[int, ...], options: SessionOptions = OPTIONS) -> np.ndarray:
+    with open_session(model, options) as session:
+        assert isinstance(session, LayerRowsSession)
+        session.keep_rows(layers)
+        session.decode(TEXT)
+        return session.rows[: len(TEXT)].copy()
+
+
+@pytest.mark.parametrize(("name", "layers"), [("llama", (1, 3, 5)), ("qwen35", (2, 4, 8)), ("qwen35moe", (5, 1, 7))])
+def test_rows_are_what_the_blocks_hand_on(tiny: Path, name: str, layers: tuple[int, ...]) -> None:
+    """The input of block i is the output of block i - 1; after the last block it is the row under the head."""
+    n_layers = {"llama": 6}.get(name, 8)
+    names = ["h_nextn" if layer == n_layers else f"l_out-{layer - 1}" for layer in layers]
+    with LlamaModel(tiny / f"{name}.gguf") as model:
+        kept = rows_of(model, layers)
+        with open_session(model, TAPPED) as session:
+            assert isinstance(session, TappedSession)
+            tap = CollectTap(names, session.n_embd)
+            with session.tapped(tap):
+                session.decode(TEXT)
+    assert kept.std() > 0
+    for i, layer in enumerate(names):
+        own = kept[:, i * 64 : (i + 1) * 64]
+        assert np.array_equal(own[-len(tap.values[layer]) :], tap.values[layer])
+
+
+def test_the_first_blocks_row_is_the_embedding_of_its_token(tiny: Path) -> None:
+    with LlamaModel(tiny / "llama.gguf") as model, open_session(model, OPTIONS) as session:
+        assert isinstance(session, LayerRowsSession)
+        session.keep_rows((0,))
+        session.decode((7, 9, 7))
+        assert np.array_equal(session.rows[0], session.rows[2])
+        assert not np.array_equal(session.rows[0], session.rows[1])
+
+
+@pytest.mark.parametrize(("n_batch", "n_ubatch"), [(8, 8), (16, 4)])
+def test_rows_do_not_depend_on_how_the_text_is_split(tiny: Path, n_batch: int, n_ubatch: int) -> None:
+    with LlamaModel(tiny / "llama.gguf") as model:
+        whole = rows_of(model, (1, 5))
+        split = SessionOptions(n_ctx=256, n_threads=1, kind="layer-rows", n_batch=n_batch, n_ubatch=n_ubatch)
+        assert np.array_equal(rows_of(model, (1, 5), split), whole)
+
+
+@pytest.mark.parametrize("commit", ["keep", "redecode"])
+def test_of_a_tree_the_rows_of_the_kept_path_stay(tiny: Path, commit: Literal["keep", "redecode"]) -> None:
+    tree = Tree(tokens=(1, 2, 3, 4, 5), parents=(-1, 0, 0, -1, 3))
+    options = SessionOptions(
+        n_ctx=256, n_threads=1, device_sampling=False, kind="layer-rows", n_sequences=4, tree=commit, max_outputs=8
+    )
+    with LlamaModel(tiny / "llama.gguf") as model:
+        with open_session(model, options) as session:
+            assert isinstance(session, LayerRowsTreeSession)
+            session.keep_rows((1, 5))
+            session.decode(TEXT)
+            session.decode_tree(9, tree)
+            session.keep_path((3, 4))
+            kept = session.rows[: session.n_past].copy()
+        with open_session(model, OPTIONS) as plain:
+            assert isinstance(plain, LayerRowsSession)
+            plain.keep_rows((1, 5))
+            for token in (*TEXT, 9, 4, 5):
+                plain.decode((token,))
+            chain = plain.rows[: plain.n_past]
+    # The kept cells of a path that is not the first are summed in another order.
+    assert np.abs(kept - chain).max() <= (0.05 if commit == "keep" else 0.0)
+    assert len(kept) == len(TEXT) + 3
+
+
+@pytest.mark.parametrize(
+    ("architecture", "layers", "words"),
+    [
+        ("falcon-h1", (1,), "graph of falcon-h1 does not give out"),
+        ("qwen2", (), "graph of qwen2 does not give out"),
+        ("llama", (6,), "layer 6; this llama target gives out 0 to 5"),
+        ("llama", (-1,), "layer -1"),
+        ("qwen35", (9,), "layer 9; this qwen35 target gives out 0 to 6"),
+    ],
+)
+def test_what_a_graph_does_not_give_out_is_refused(architecture: str, layers: tuple[int, ...], words: str) -> None:
+    with pytest.raises(UnsupportedError, match=words):
+        check_layers(architecture, 6, layers)
+    check_layers("qwen35", 6, (0, 6))
+    with pytest.raises(UnsupportedError, match="layer 6"):
+        check_layers("qwen35", 6, (6,), last=False)
+
+
+@pytest.mark.parametrize(("name", "layer"), [("falcon-h1", 1), ("llama", 6), ("llama", 7)])
+def test_a_session_refuses_before_the_library_would_end_the_process(tiny: Path, name: str, layer: int) -> None:
+    with LlamaModel(tiny / f"{name}.gguf") as model, open_session(model, OPTIONS) as session:
+        assert isinstance(session, LayerRowsSession)
+        with pytest.raises(UnsupportedError):
+            session.keep_rows((layer,))
+        session.decode(TEXT)  # and works on
+
+
+@pytest.mark.heavy
+def test_without_the_refusal_the_process_does_end(tiny: Path) -> None:
+    code = (
+        "import sys; from pathlib import Path; from mlsd.engine.llama.model import LlamaModel;"
+        "from mlsd.engine.llama.open import open_session; from mlsd.engine.session import SessionOptions;"
+        "options = SessionOptions(n_ctx=64, n_threads=1, kind='layer-rows');"
+        "session = open_session(LlamaModel(Path(sys.argv[1])), options);"
+        "session._inputs.set_kept(session.handle, 1, True); session.decode((1, 2)); print('alive')"
+    )
+    command = [sys.executable, "-c", code, str(tiny / "falcon-h1.gguf")]
+    ended = subprocess.run(command, capture_output=True, text=True, env={"GGML_NO_BACKTRACE": "1"}, check=False)
+    assert ended.returncode < 0
+    assert "alive" not in ended.stdout
+
+
+def test_a_library_without_the_functions_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_native.library(), "_lib", object())
+    with pytest.raises(UnsupportedError, match="does not export _Z30llama_set_embeddings_layer_inp"):
+        _native.layer_inputs.__wrapped__()
+
+
+def test_another_release_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_native, "PINNED_VERSION", "0.0.1")
+    with pytest.raises(NativeError, match=r"private symbols of 0\.0\.1"):
+        _native.layer_inputs.__wrapped__()
+
+
+def test_an_unchecked_session_keeps_no_rows(tiny: Path) -> None:
+    options = SessionOptions(n_ctx=64, n_threads=1, kind="layer-rows", checked=False)
+    with LlamaModel(tiny / "llama.gguf") as model, pytest.raises(UnsupportedError, match="unchecked"):
+        open_session(model, options)

@@ -1,0 +1,100 @@
+"""Profiled passes: their pieces sum to the pass, and looking changes no logit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+
+from mlsd.clock import FakeClock, MonotonicClock
+from mlsd.engine.llama.model import LlamaModel
+from mlsd.engine.llama.open import open_session
+from mlsd.engine.llama.parts import Node
+from mlsd.engine.llama.profiler import GraphTap, SpanTap
+from mlsd.engine.llama.taps import TappedSession, TensorValue
+from mlsd.engine.session import SessionOptions
+from mlsd.errors import EngineError
+from mlsd.gguf_tools.shapes import TINY, TINY_ATTENTION
+
+OPTIONS = SessionOptions(n_ctx=256, n_threads=1, max_outputs=4, device_sampling=False)
+TOKENS = [5, 9, 2, 7, 11, 3]
+KINDS = {
+    "llama": {"attention", "ffn"},
+    "qwen2": {"attention", "ffn"},
+    "qwen3": {"attention", "ffn"},
+    "qwen3moe": {"attention", "experts"},
+    "qwen35": {"attention", "recurrent", "ffn"},
+    "qwen35moe": {"attention", "recurrent", "ffn", "experts"},
+    "falcon-h1": {"attention", "recurrent", "ffn"},
+}
+UNREAD: TensorValue = None  # type: ignore[assignment]  # a span tap reads no value
+
+
+@pytest.mark.parametrize("name", [*TINY, *TINY_ATTENTION])
+def test_parts_sum_to_the_pass_and_no_logit_changes(tiny: Path, name: str) -> None:
+    clock = MonotonicClock()
+    with LlamaModel(tiny / f"{name}.gguf") as model:
+        with open_session(model, OPTIONS) as plain:
+            plain.decode(TOKENS, n_outputs=4)
+            expected = plain.logits()
+        with TappedSession(model, OPTIONS) as session:
+            graph = GraphTap()
+            with session.tapped(graph):
+                session.decode(TOKENS, n_outputs=4)
+            assert np.array_equal(session.logits(), expected)
+            tap = SpanTap(graph.nodes, clock)
+            for _ in range(2):  # the second pass is the one of a graph that is there already
+                session.clear()
+                with session.tapped(tap):
+                    began_ns = clock.now_ns()
+                    session.decode(TOKENS, n_outputs=4)
+                    spent_ns = clock.now_ns() - began_ns
+                sums = tap.take()
+            assert np.array_equal(session.logits(), expected)
+    assert set(sums) == {"embeddings", "head", "rest"} | KINDS[name]
+    assert min(sums.values()) > 0
+    assert 0.05 * spent_ns < sum(sums.values()) <= spent_ns  # the rest of a tiny pass is this program, looking
+
+
+def nodes(*names: str) -> list[Node]:
+    return [Node(name=name, operation="MUL_MAT") for name in names]
+
+
+def test_the_time_of_asking_is_no_part_of_a_span() -> None:
+    clock = FakeClock()
+    tap = SpanTap(nodes("attn_out-0", "node_1", "ffn_down-0", "result_output"), clock)
+    for name, wanted, span_ns in (
+        ("attn_out-0", True, 40),
+        ("node_1", False, 0),
+        ("ffn_down-0", True, 20),
+        ("result_output", True, 7),
+    ):
+        clock.advance(1_000)  # asking
+        assert tap.wants(name) is wanted
+        if wanted:
+            clock.advance(span_ns)
+            tap.visit(name, UNREAD)
+    assert tap.take() == {"attention": 40, "ffn": 20, "head": 7}
+
+
+def test_a_pass_over_another_graph_is_refused() -> None:
+    tap = SpanTap(nodes("attn_out-0", "result_output"), FakeClock())
+    with pytest.raises(EngineError, match="another tensor"):
+        tap.wants("ssm_out-0")
+    tap = SpanTap(nodes("attn_out-0", "result_output"), FakeClock())
+    tap.wants("attn_out-0")
+    with pytest.raises(EngineError, match="1 tensors"):
+        tap.take()
+
+
+def test_another_width_than_the_graphs_is_still_the_same_parts(tiny: Path) -> None:
+    graphs = []
+    with LlamaModel(tiny / "qwen35moe.gguf") as model:
+        for width in (1, 4):
+            options = msgspec.structs.replace(OPTIONS, max_outputs=width)
+            with TappedSession(model, options) as session, session.tapped(graph := GraphTap()):
+                session.decode(TOKENS[:width], n_outputs=width)
+            graphs.append(SpanTap(graph.nodes, FakeClock()).parts)
+    assert list(dict.fromkeys(graphs[0])) == list(dict.fromkeys(graphs[1]))

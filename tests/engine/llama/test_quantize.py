@@ -1,0 +1,45 @@
+"""llama.cpp's quantizer in its child process: what it writes loads, and what it refuses is explained."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import gguf
+import pytest
+
+from mlsd.engine.llama.model import LlamaModel
+from mlsd.engine.llama.quantize import quantize
+from mlsd.errors import ModelFileError, NativeError
+
+
+def types_of(path: Path) -> set[str]:
+    return {tensor.tensor_type.name for tensor in gguf.GGUFReader(path).tensors}
+
+
+def test_a_requantized_model_has_the_new_type_and_loads(tiny: Path, tmp_path: Path) -> None:
+    out = tmp_path / "made" / "q4.gguf"
+    quantize(tiny / "llama.gguf", out, "Q4_0", n_threads=1)
+    assert "Q4_0" in types_of(out)
+    assert "Q4_0" not in types_of(tiny / "llama.gguf")
+    LlamaModel(out, n_gpu_layers=0).close()
+
+
+def test_an_unknown_type_is_named_and_nothing_is_left(tiny: Path, tmp_path: Path) -> None:
+    with pytest.raises(ModelFileError, match="Q9 is not a type"):
+        quantize(tiny / "llama.gguf", tmp_path / "out.gguf", "Q9", n_threads=1)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_truncated_source_fails_with_the_native_reason_and_leaves_nothing(tiny: Path, tmp_path: Path) -> None:
+    source = tmp_path / "cut.gguf"
+    source.write_bytes((tiny / "llama.gguf").read_bytes()[:40_000])
+    with pytest.raises(NativeError, match=r"cannot quantize .*cut\.gguf to Q4_0"):
+        quantize(source, tmp_path / "out.gguf", "Q4_0", n_threads=1)
+    assert list(tmp_path.iterdir()) == [source]
+
+
+def test_a_file_that_is_no_gguf_never_reaches_the_native_library(tmp_path: Path) -> None:
+    source = tmp_path / "text.gguf"
+    source.write_text("hello")
+    with pytest.raises(ModelFileError, match="not a GGUF"):
+        quantize(source, tmp_path / "out.gguf", "Q8_0")

@@ -1,0 +1,159 @@
+"""Branching batches through the real llama.cpp: every row is what decoding its path alone would give."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from mlsd.engine.llama.model import LlamaModel
+from mlsd.engine.llama.open import open_session
+from mlsd.engine.llama.trees import LlamaTreeSession
+from mlsd.engine.session import Logits, SessionOptions
+from mlsd.engine.tree import ROOT, Tree, depth_first, merge
+from mlsd.errors import EngineError, UnsupportedError
+from mlsd.gguf_tools.shapes import TINY
+from mlsd.gguf_tools.synthetic.write import write_random
+
+PLAIN = SessionOptions(n_ctx=256, n_threads=1, device_sampling=False)
+PREFIX = tuple(range(40, 60))
+
+
+def options(tree: str = "keep", n_sequences: int = 16) -> SessionOptions:
+    return SessionOptions(
+        n_ctx=256, n_threads=1, device_sampling=False, n_sequences=n_sequences, tree=tree, max_outputs=64
+    )
+
+
+@pytest.fixture(scope="module")
+def model(tiny: Path) -> Iterator[LlamaModel]:
+    with LlamaModel(tiny / "llama.gguf") as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def precise(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LlamaModel]:
+    """Weights in float32: the order in which attention sums its cells moves logits by little."""
+    path = tmp_path_factory.mktemp("precise") / "llama.gguf"
+    write_random(path, TINY["llama"], seed=1, precision="F32")
+    with LlamaModel(path) as made:
+        yield made
+
+
+def tree_session(model: LlamaModel, **changes: object) -> LlamaTreeSession:
+    made = open_session(model, options(**changes))  # type: ignore[arg-type]
+    assert isinstance(made, LlamaTreeSession)
+    return made
+
+
+def after(model: LlamaModel, tokens: Sequence[int]) -> Logits:
+    """Logits after `tokens` decoded one by one behind the prefix."""
+    with open_session(model, PLAIN) as session:
+        session.decode(PREFIX)
+        for token in tokens:
+            session.decode((token,))
+        return session.logits()[0]
+
+
+def path_to(tree: Tree, node: int) -> tuple[int, ...]:
+    return () if node == ROOT else (*path_to(tree, tree.parents[node]), tree.tokens[node])
+
+
+def random_tree(seed: int, n: int = 22) -> Tree:
+    rng = np.random.default_rng(seed)
+    return depth_first(rng.integers(0, 256, n).tolist(), [int(rng.integers(max(-1, i - 6), i)) for i in range(n)])
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_each_row_of_a_tree_equals_its_path_decoded_alone(model: LlamaModel, seed: int) -> None:
+    tree = random_tree(seed)
+    with tree_session(model) as session:
+        session.decode(PREFIX)
+        session.decode_tree(7, tree)
+        for node in range(ROOT, len(tree.tokens)):
+            expected = after(model, (7, *path_to(tree, node)))
+            np.testing.assert_allclose(session.row(node), expected, atol=1e-3)
+
+
+@pytest.mark.parametrize("mode", ["keep", "redecode"])
+def test_a_kept_path_goes_on_as_if_it_had_been_decoded_alone(precise: LlamaModel, mode: str) -> None:
+    """Several trees in a row, each keeping another path: the deepest, one in the middle, none, and a chain between."""
+    text: list[int] = []
+    rng = np.random.default_rng(5)
+    with tree_session(precise, tree=mode) as session:
+        session.decode(PREFIX)
+        for step in range(6):
+            tree = random_tree(10 + step)
+            root = int(rng.integers(0, 256))
+            session.decode_tree(root, tree)
+            node = int(rng.integers(0, len(tree.tokens)))
+            path: list[int] = []
+            while node != ROOT and step != 2:
+                path.insert(0, node)
+                node = tree.parents[node]
+            n_again = session.keep_path(path)
+            assert n_again == (len(path) if mode == "redecode" else 0)
+            text += [root, *(tree.tokens[i] for i in path)]
+            if step == 3:
+                session.decode((9, 8))
+                text += [9, 8]
+            assert session.n_past == len(PREFIX) + len(text)
+        session.decode((1,))
+        found = session.logits()[0]
+    np.testing.assert_allclose(found, after(precise, [*text, 1]), atol=0.2)
+    assert np.abs(found - after(precise, [*text[:3], *text[4:], 1])).max() > 1, "the tolerance would hide a lost token"
+
+
+def test_a_path_decoded_again_leaves_exactly_what_plain_decoding_does(model: LlamaModel) -> None:
+    tree = merge([(3, 1, 4), (9, 2, 6)], 9, 9)
+    with tree_session(model, tree="redecode") as session:
+        session.decode(PREFIX)
+        session.decode_tree(7, tree)
+        session.keep_path((3, 4, 5))
+        session.decode((5,))
+        np.testing.assert_array_equal(session.logits()[0], after(model, (7, 9, 2, 6, 5)))
+
+
+def test_the_first_path_of_a_tree_leaves_the_memory_as_plain_decoding_does(model: LlamaModel) -> None:
+    tree = merge([(3, 1, 4), (3, 2), (9,)], 9, 9)
+    with tree_session(model) as session:
+        session.decode(PREFIX)
+        session.decode_tree(7, tree)
+        session.keep_path((0, 1, 2))
+        session.decode((5,))
+        np.testing.assert_array_equal(session.logits()[0], after(model, (7, 3, 1, 4, 5)))
+
+
+def test_a_cleared_session_starts_anew(model: LlamaModel) -> None:
+    with tree_session(model) as session:
+        for _ in range(2):
+            session.clear()
+            session.decode(PREFIX)
+            session.decode_tree(7, random_tree(1))
+            session.keep_path((0,))
+            session.decode((2,))
+        expected = after(model, (7, random_tree(1).tokens[0], 2))
+        np.testing.assert_allclose(session.logits()[0], expected, atol=1e-3)
+
+
+def test_a_tree_with_too_many_leaves_is_refused(model: LlamaModel) -> None:
+    with tree_session(model, n_sequences=2) as session:
+        session.decode(PREFIX)
+        with pytest.raises(EngineError, match="3 leaves does not fit"):
+            session.decode_tree(7, merge([(1,), (2,), (3,)], 9, 9))
+
+
+@pytest.mark.parametrize("architecture", ["qwen35", "qwen35moe", "falcon-h1"])
+def test_recurrent_memory_is_refused(tiny: Path, architecture: str) -> None:
+    with (
+        LlamaModel(tiny / f"{architecture}.gguf") as model,
+        pytest.raises(UnsupportedError, match="recurrent memory, which cannot hold a tree"),
+    ):
+        open_session(model, options())
+
+
+def test_more_leaves_than_the_engine_has_sequences_are_refused(model: LlamaModel) -> None:
+    with pytest.raises(UnsupportedError, match="300 leaves"):
+        open_session(model, options(n_sequences=300))

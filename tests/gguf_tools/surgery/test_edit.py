@@ -1,0 +1,139 @@
+"""Cut models are loaded by llama.cpp and give the logits of an independent construction of the same network."""
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mlsd.engine.llama.model import LlamaModel
+from mlsd.engine.llama.open import open_session
+from mlsd.engine.session import SessionOptions
+from mlsd.errors import InputError, ModelFileError
+from mlsd.gguf_tools.shapes import TINY, TINY_ATTENTION
+from mlsd.gguf_tools.source import Source
+from mlsd.gguf_tools.surgery.edit import (
+    attention_only,
+    early_exit,
+    keep_layers,
+    recurrent_layers,
+    recurrent_only,
+    silence,
+    write_edit,
+)
+from mlsd.gguf_tools.synthetic.write import write_random
+
+SHAPES = {**TINY, **TINY_ATTENTION}
+TOKENS = list(range(40, 60))
+OUTPUTS = ["attn_output", "ssm_out", "ffn_down", "ffn_down_exps", "ffn_down_shexp"]
+
+
+def logits(path):
+    options = SessionOptions(n_ctx=64, n_threads=1, n_batch=32, max_outputs=32, device_sampling=False)
+    with LlamaModel(path) as model, open_session(model, options) as context:
+        context.decode(TOKENS, n_outputs=len(TOKENS))
+        return context.logits()
+
+
+def edited(source, edit, path):
+    write_edit(source, edit, path)
+    return logits(path)
+
+
+def silenced(source, layers, path):
+    """Logits of the whole model in which the blocks `layers` add nothing: the network without them."""
+    edit = keep_layers(source, range(source.own("block_count")))
+    return edited(source, silence(edit, OUTPUTS, layers=layers), path)
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_a_copy_with_every_block_is_the_same_network(name, tiny, tmp_path):
+    source = Source(tiny / f"{name}.gguf")
+    copy = edited(source, keep_layers(source, range(source.own("block_count"))), tmp_path / "copy.gguf")
+    assert np.array_equal(copy, logits(source.path))
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_leaving_blocks_out_equals_blocks_that_add_nothing(name, tiny, tmp_path):
+    source = Source(tiny / f"{name}.gguf")
+    n_layers = source.own("block_count")
+    left_out = [1, n_layers - 2]
+    keep = [layer for layer in range(n_layers) if layer not in left_out]
+    subset = edited(source, keep_layers(source, keep), tmp_path / "subset.gguf")
+    assert np.array_equal(subset, silenced(source, left_out, tmp_path / "silenced.gguf"))
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_an_early_exit_is_the_model_of_that_many_blocks(name, tmp_path):
+    shape = SHAPES[name]
+    write_random(tmp_path / "whole.gguf", shape, seed=3)
+    half = shape.n_layers // 2
+    write_random(tmp_path / "half.gguf", msgspec.structs.replace(shape, n_layers=half), seed=3)
+    source = Source(tmp_path / "whole.gguf")
+    cut = edited(source, early_exit(source, half), tmp_path / "cut.gguf")
+    assert np.array_equal(cut, logits(tmp_path / "half.gguf"))
+
+
+def test_falcon_with_one_silent_head_equals_falcon_with_all_heads_silenced(tiny, tmp_path):
+    source = Source(tiny / "falcon-h1.gguf")
+    edit = recurrent_only(source)
+    every = keep_layers(source, range(source.own("block_count")))
+    assert edit.n_bytes < every.n_bytes
+    small = edited(source, edit, tmp_path / "small.gguf")
+    assert np.array_equal(small, edited(source, silence(every, ["attn_output"]), tmp_path / "zeroed.gguf"))
+    assert not np.array_equal(small, edited(source, attention_only(source), tmp_path / "attention.gguf"))
+
+
+@pytest.mark.parametrize("name", ["qwen35", "qwen35moe"])
+def test_recurrent_blocks_alone_equal_attention_blocks_that_add_nothing(name, tiny, tmp_path):
+    source = Source(tiny / f"{name}.gguf")
+    attention = [layer for layer, recurrent in enumerate(recurrent_layers(source)) if not recurrent]
+    assert attention == [3, 7]
+    blocks = recurrent_only(source, variant="block")
+    assert len(blocks.layers) == source.own("block_count") - 1
+    expected = silenced(source, attention, tmp_path / "silenced.gguf")
+    assert np.array_equal(edited(source, blocks, tmp_path / "blocks.gguf"), expected)
+    mixer = edited(source, recurrent_only(source, variant="mixer"), tmp_path / "mixer.gguf")
+    assert not np.array_equal(mixer, expected)
+
+
+def test_a_prediction_block_is_left_out_of_a_draft(tmp_path):
+    shape = msgspec.structs.replace(TINY["qwen35"], n_mtp_blocks=1)
+    write_random(tmp_path / "mtp.gguf", shape, seed=1)
+    source = Source(tmp_path / "mtp.gguf")
+    write_edit(source, keep_layers(source, range(8)), tmp_path / "trunk.gguf")
+    trunk = Source(tmp_path / "trunk.gguf")
+    assert trunk.own("block_count") == 8
+    assert trunk.own("nextn_predict_layers") is None
+    assert not any(".nextn." in tensor.name for tensor in trunk.tensors)
+    assert np.array_equal(logits(trunk.path), logits(source.path))
+
+
+@settings(deadline=None, max_examples=50)
+@given(keep=st.sets(st.integers(0, 7), min_size=1))
+def test_every_choice_keeps_the_kind_of_each_block(keep, tiny):
+    source = Source(tiny / "qwen35.gguf")
+    edit = keep_layers(source, sorted(keep))
+    expected = [(layer + 1) % 4 != 0 for layer in sorted(keep)]
+    assert edit.changed["qwen35.attention.recurrent_layers"] == expected
+    names = {piece.tensor.name for piece in edit.pieces}
+    for new, recurrent in enumerate(expected):
+        assert (f"blk.{new}.ssm_out.weight" in names) is recurrent
+
+
+@pytest.mark.parametrize("keep", [[], [1, 0], [0, 0], [-1], [8]])
+def test_a_choice_that_is_none_is_refused(keep, tiny):
+    with pytest.raises(InputError, match="blocks 0 to 7"):
+        keep_layers(Source(tiny / "qwen35.gguf"), keep)
+
+
+def test_an_attention_model_has_no_recurrent_part(tiny, tmp_path):
+    source = Source(tiny / "llama.gguf")
+    with pytest.raises(ModelFileError, match="no recurrent part"):
+        recurrent_only(source)
+    with pytest.raises(ModelFileError, match="no parallel blocks"):
+        attention_only(source)
+    with pytest.raises(InputError, match="No block has a part"):
+        silence(keep_layers(source, [0]), ["ssm_out"])
+    with pytest.raises(InputError, match="onto itself"):
+        write_edit(source, keep_layers(source, [0]), source.path)

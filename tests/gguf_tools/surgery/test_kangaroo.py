@@ -1,0 +1,347 @@
+"""A composed draft computes its target's first blocks, then the adapter as published; what does not fit is refused."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Mapping, Sequence
+from math import pi
+from pathlib import Path
+from typing import Any
+
+import gguf
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from mlsd.engine.llama.model import LlamaModel
+from mlsd.engine.llama.open import open_session
+from mlsd.engine.llama.session import LlamaSession
+from mlsd.engine.llama.state import Blob, BlobShape, read_blob
+from mlsd.engine.llama.taps import CollectTap, TappedSession
+from mlsd.engine.session import SessionOptions
+from mlsd.errors import InputError, ModelFileError
+from mlsd.gguf_tools.shape import Shape
+from mlsd.gguf_tools.shapes import TINY, TINY_ATTENTION
+from mlsd.gguf_tools.source import Source
+from mlsd.gguf_tools.storage import Stored
+from mlsd.gguf_tools.stream import new_gguf
+from mlsd.gguf_tools.surgery.adapter import Adapter
+from mlsd.gguf_tools.surgery.edit import Piece, early_exit, write_edit
+from mlsd.gguf_tools.surgery.kangaroo import compose, interleaved, llama3_factors
+from mlsd.gguf_tools.synthetic.write import write_random
+from tests.gguf_tools.adapters import config_of, forward, random_weights, write_adapter
+
+TOKENS = list(range(40, 72))
+# Several key heads, so that a wrong grouping shows; qwen2 has a base of its own, so that a wrong rotation does.
+SHAPES: dict[str, Shape] = {
+    "llama": msgspec.structs.replace(TINY["llama"], name="llama", n_head=4, n_head_kv=2, head_dim=32),
+    "qwen2": msgspec.structs.replace(TINY_ATTENTION["qwen2"], n_head=4, n_head_kv=2, head_dim=16, rope_base=1e6),
+}
+QUERY = "layers.0.self_attn.q_proj.weight"
+ROUNDING = 1e-3  # keys, values and what meets them are half-precision numbers in llama.cpp's memory
+Floats = npt.NDArray[np.float32]
+
+
+@pytest.fixture(scope="module", params=SHAPES)
+def shape(request: pytest.FixtureRequest) -> Shape:
+    return SHAPES[request.param]
+
+
+@pytest.fixture(scope="module")
+def target(shape: Shape, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Exact weights: what differs is then the arithmetic alone."""
+    path = tmp_path_factory.mktemp("kangaroo") / f"{shape.name}.gguf"
+    write_random(path, shape, seed=5, precision="F32")
+    return path
+
+
+def composed(target: Path, adapter: Path, exit_after: int, path: Path) -> Path:
+    source = Source(target)
+    write_edit(source, compose(source, Adapter(adapter), exit_after), path)
+    return path
+
+
+def session_of(model: LlamaModel, **options: Any) -> LlamaSession:
+    return open_session(
+        model,
+        SessionOptions(n_ctx=64, n_threads=1, max_outputs=32, device_sampling=False, flash_attention="off", **options),
+    )
+
+
+def logits_of(path: Path, tokens: Sequence[int] = TOKENS) -> Floats:
+    with LlamaModel(path) as model, session_of(model) as session:
+        session.decode(tokens, n_outputs=len(tokens))
+        return session.logits()
+
+
+def hidden_rows(target: Path, exit_after: int) -> Floats:
+    """What the target's block `exit_after` - 1 hands on, read out of the running network."""
+    with LlamaModel(target) as model, session_of(model, kind="tapped") as session:
+        assert isinstance(session, TappedSession)
+        tap = CollectTap([f"l_out-{exit_after - 1}"], session.n_embd)
+        with session.tapped(tap):
+            session.decode(TOKENS, n_outputs=len(TOKENS))
+        return tap.values[f"l_out-{exit_after - 1}"]
+
+
+def head_of(target: Path, shape: Shape) -> Floats:
+    return Source(target).data("output.weight").view("<f4").reshape(shape.n_vocab, shape.n_embd)
+
+
+def distance(found: Floats, expected: Floats) -> float:
+    """The largest difference in units of the spread of the expected logits."""
+    return float(np.abs(found - expected).max() / expected.std())
+
+
+@pytest.mark.parametrize("exit_after", [1, 2, 5])
+def test_the_draft_computes_the_adapter_over_its_targets_rows(
+    target: Path, shape: Shape, exit_after: int, tmp_path: Path
+) -> None:
+    adapter = write_adapter(tmp_path / "adapter", shape, seed=exit_after)
+    found = logits_of(composed(target, adapter, exit_after, tmp_path / "draft.gguf"))
+    config = config_of(shape)
+    tensors, rows, head = random_weights(config, exit_after), hidden_rows(target, exit_after), head_of(target, shape)
+    expected = forward(config, tensors, rows) @ head.T
+    assert distance(found, expected) < ROUNDING
+    # Each part matters: another rotation, order of rows, grouping or norm lies far outside the rounding.
+    swapped = {**tensors, "layers.0.self_attn.q_proj.weight": interleaved(tensors[QUERY], shape.n_head)}
+    wrong = [
+        forward({**config, "rope_theta": config["rope_theta"] * 2}, tensors, rows),
+        forward(config, swapped, rows),
+        forward(config, {**tensors, "norm.weight": np.ones(shape.n_embd, dtype=np.float32)}, rows),
+        forward(config, tensors, hidden_rows(target, exit_after % 5 + 1)),
+    ]
+    for other in wrong:
+        assert distance(found, other @ head.T) > 20 * ROUNDING
+
+
+def memory_of(path: Path) -> Blob:
+    """Keys and values of every block after some tokens."""
+    n_blocks = Source(path).own("block_count")
+    with LlamaModel(path) as model, open_session(model, SessionOptions(n_ctx=64, n_threads=1)) as session:
+        session.decode(TOKENS)
+        native = session._native
+        size = int(native.llama_state_seq_get_size_ext(session.handle, 0, 0))
+        buffer = (ctypes.c_uint8 * size)()
+        assert native.llama_state_seq_get_data_ext(session.handle, buffer, size, 0, 0) == size
+    return read_blob(bytes(buffer), BlobShape(n_attention=n_blocks, n_state=0, n_blocks=n_blocks))
+
+
+@pytest.mark.parametrize("exit_after", [1, 3])
+def test_the_first_blocks_remember_what_the_targets_do(
+    target: Path, shape: Shape, exit_after: int, tmp_path: Path
+) -> None:
+    adapter = write_adapter(tmp_path / "adapter", shape)
+    ours = memory_of(composed(target, adapter, exit_after, tmp_path / "draft.gguf"))
+    theirs = memory_of(target)
+    assert ours.keys[:exit_after] == theirs.keys[:exit_after]
+    assert ours.values[:exit_after] == theirs.values[:exit_after]
+    assert len(ours.keys) == exit_after + 1
+    assert ours.keys[exit_after] != theirs.keys[exit_after]
+
+
+def test_an_adapter_without_attention_is_an_early_exit_with_its_norm(
+    target: Path, shape: Shape, tmp_path: Path
+) -> None:
+    adapter, source = write_adapter(tmp_path / "adapter", shape, silent=True), Source(target)
+    found = logits_of(composed(target, adapter, 3, tmp_path / "draft.gguf"))
+    cut = early_exit(source, 3)
+    assert not np.array_equal(found, exit_logits(source, cut.pieces, tmp_path / "exit.gguf"))
+    norm = random_weights(config_of(shape))["norm.weight"]
+    pieces = [
+        msgspec.structs.replace(piece, source=None, made=lambda: norm.view(np.uint8))
+        if piece.tensor.name == "output_norm.weight"
+        else piece
+        for piece in cut.pieces
+    ]
+    assert np.array_equal(found, exit_logits(source, pieces, tmp_path / "normed.gguf"))
+
+
+def exit_logits(source: Source, pieces: Sequence[Piece], path: Path) -> Floats:
+    write_edit(source, msgspec.structs.replace(early_exit(source, 3), pieces=tuple(pieces)), path)
+    return logits_of(path)
+
+
+@pytest.mark.parametrize(("precision", "kind"), [("F32", "F32"), ("F16", "F16"), ("Q8_0", "Q8_0")])
+def test_the_adapter_is_stored_as_precisely_as_the_targets_attention(precision: str, kind: str, tmp_path: Path) -> None:
+    shape = SHAPES["llama"]
+    write_random(tmp_path / "target.gguf", shape, seed=1, precision=precision)
+    adapter = write_adapter(tmp_path / "adapter", shape)
+    draft = Source(composed(tmp_path / "target.gguf", adapter, 2, tmp_path / "draft.gguf"))
+    types = {tensor.name: tensor.type.name for tensor in draft.tensors}
+    assert {types[f"blk.2.attn_{part}.weight"] for part in ("q", "k", "v", "output")} == {kind}
+    assert types["blk.2.ffn_up.weight"] == "Q4_0", "what adds nothing costs little"
+    assert types["blk.2.attn_norm.weight"] == types["output_norm.weight"] == "F32"
+    assert draft.own("block_count") == 3
+    assert "Kangaroo adapter" in draft.get("general.name")
+
+
+# --- a rotation that is stretched -----------------------------------------------------------------------------------
+
+LLAMA3 = {
+    "rope_type": "llama3",
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 64,
+}
+
+
+def reference_factors(base: float, dim: int) -> Floats:
+    """The rule, frequency by frequency."""
+    factors = []
+    for i in range(dim // 2):
+        wavelength = 2 * pi * base ** (2 * i / dim)
+        if wavelength < 64 / 4:
+            factors.append(1.0)
+        elif wavelength > 64 / 1:
+            factors.append(8.0)
+        else:
+            smooth = (64 / wavelength - 1) / (4 - 1)
+            factors.append(1 / ((1 - smooth) / 8 + smooth))
+    return np.array(factors, dtype=np.float32)
+
+
+def test_frequencies_are_divided_as_llama3_divides_them() -> None:
+    found, expected = llama3_factors(LLAMA3, 32, 10_000.0), reference_factors(10_000.0, 32)
+    assert np.allclose(found, expected)
+    assert (found.min(), found.max()) == (1, 8)
+    assert len(set(found.tolist())) > 2, "the smooth part is not tested"
+
+
+def changed(target: Path, path: Path, keys: Mapping[str, Any], table: Floats | None = None) -> Path:
+    """A copy of a model that says something else, with or without a table of frequencies."""
+    source = Source(target)
+    extra = [] if table is None else [Stored(name="rope_freqs.weight", dims=table.shape, type=F32)]
+
+    def describe(writer: gguf.GGUFWriter) -> None:
+        source.copy_metadata(writer, skip=keys)
+        for key, value in keys.items():
+            add = {int: writer.add_uint32, float: writer.add_float32, str: writer.add_string, list: writer.add_array}
+            add[type(value)](key, value)
+
+    with new_gguf(path, source.architecture, [*extra, *source.tensors], describe) as stream:
+        if table is not None:
+            stream.write([table])
+        for tensor in source.tensors:
+            stream.write(source.pieces(tensor))
+    return path
+
+
+F32 = gguf.GGMLQuantizationType.F32
+
+
+def test_a_stretched_rotation_is_the_adapters_too(tmp_path: Path) -> None:
+    shape = SHAPES["llama"]
+    write_random(tmp_path / "plain.gguf", shape, seed=5, precision="F32")
+    factors = reference_factors(shape.rope_base, shape.head_dim)
+    target = changed(tmp_path / "plain.gguf", tmp_path / "target.gguf", {}, factors)
+    adapter = write_adapter(tmp_path / "adapter", shape, rope_scaling=LLAMA3)
+    found = logits_of(composed(target, adapter, 2, tmp_path / "draft.gguf"))
+    config, rows, head = config_of(shape), hidden_rows(target, 2), head_of(target, shape)
+    assert distance(found, forward(config, random_weights(config), rows, factors) @ head.T) < ROUNDING
+    assert distance(found, forward(config, random_weights(config), rows) @ head.T) > 20 * ROUNDING
+
+
+@pytest.mark.parametrize(
+    ("scaling", "keys", "has_table", "words"),
+    [
+        (None, {}, True, "by none here .* by rope_freqs.weight there"),
+        (LLAMA3, {}, False, "by llama3 here .* by none there"),
+        ({**LLAMA3, "factor": 4.0}, {}, True, "by llama3 here"),
+        ({"type": "linear", "factor": 2.0}, {}, False, "by linear here"),
+        (None, {"llama.rope.scaling.type": "yarn", "llama.rope.scaling.factor": 4.0}, False, "by yarn there"),
+        (None, {"llama.rope.scaling.factor": 4.0}, False, "by linear there"),
+        ({"rope_type": "llama3"}, {}, True, "does not say 'factor'"),
+    ],
+)
+def test_a_rotation_stretched_in_one_of_them_only_is_refused(
+    scaling: dict[str, Any] | None, keys: dict[str, Any], has_table: bool, words: str, tmp_path: Path
+) -> None:
+    shape = SHAPES["llama"]
+    write_random(tmp_path / "plain.gguf", shape, seed=5)
+    table = reference_factors(shape.rope_base, shape.head_dim) if has_table else None
+    target = changed(tmp_path / "plain.gguf", tmp_path / "target.gguf", keys, table)
+    adapter = Adapter(write_adapter(tmp_path / "adapter", shape, rope_scaling=scaling))
+    with pytest.raises(InputError, match=words):
+        compose(Source(target), adapter, 2)
+
+
+# --- what does not fit ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"rope_base": 500_000.0}, r"base of the rotation \(rope_theta\) is 10000 here and 500000 there"),
+        ({"rms_eps": 1e-5}, r"epsilon \(rms_norm_eps\) is 1e-06 here and 1e-05 there"),
+        ({"n_embd": 128}, r"width \(hidden_size\) is 64 here and 128 there"),
+        ({"n_head": 8}, r"heads \(num_attention_heads\) is 4 here and 8 there"),
+        ({"n_head_kv": 4}, r"key heads \(num_key_value_heads\) is 2 here and 4 there"),
+        ({"head_dim": 64}, r"a head \(head_dim\) is 32 here and 64 there"),
+        ({"rope_dim": 16}, "rotated part of a head is 32 here and 16 there"),
+    ],
+)
+def test_an_adapter_of_another_model_is_refused_by_the_number_that_differs(
+    change: dict[str, Any], words: str, tmp_path: Path
+) -> None:
+    shape = SHAPES["llama"]
+    write_random(tmp_path / "target.gguf", msgspec.structs.replace(shape, **change), seed=1)
+    with pytest.raises(InputError, match=words):
+        compose(Source(tmp_path / "target.gguf"), Adapter(write_adapter(tmp_path / "adapter", shape)), 2)
+
+
+def test_a_configuration_without_a_base_means_the_published_one(tmp_path: Path) -> None:
+    write_random(tmp_path / "target.gguf", SHAPES["qwen2"], seed=1)
+    adapter = Adapter(write_adapter(tmp_path / "adapter", SHAPES["qwen2"], rope_theta=None))
+    with pytest.raises(InputError, match=r"\(rope_theta\) is 10000 here and 1e\+06 there"):
+        compose(Source(tmp_path / "target.gguf"), adapter, 2)
+
+
+@pytest.mark.parametrize("exit_after", [-1, 0, 6, 7])
+def test_an_exit_outside_the_model_is_refused(tiny: Path, exit_after: int, tmp_path: Path) -> None:
+    adapter = Adapter(write_adapter(tmp_path / "adapter", TINY["llama"]))
+    with pytest.raises(InputError, match=f"exit after block {exit_after} of llama.gguf is not possible: it has 6"):
+        compose(Source(tiny / "llama.gguf"), adapter, exit_after)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("qwen35", "is a qwen35 model, which has recurrent blocks"),
+        ("qwen35moe", "recurrent blocks"),
+        ("falcon-h1", "recurrent blocks"),
+        ("qwen3", "is a qwen3 model, which normalises"),
+        ("qwen3moe", "normalises every head"),
+    ],
+)
+def test_an_architecture_without_such_a_block_is_refused_with_the_reason(
+    tiny: Path, name: str, words: str, tmp_path: Path
+) -> None:
+    adapter = Adapter(write_adapter(tmp_path / "adapter", {**TINY, **TINY_ATTENTION}[name]))
+    with pytest.raises(ModelFileError, match=words):
+        compose(Source(tiny / f"{name}.gguf"), adapter, 2)
+
+
+@pytest.mark.parametrize(
+    ("keys", "words"),
+    [
+        ({"llama.expert_count": 8}, "choose among experts"),
+        ({"llama.attention.head_count": [2] * 6}, "one attention.head_count for all blocks"),
+        ({"llama.feed_forward_length": [192] * 6}, "says something of each block apart"),
+    ],
+)
+def test_a_model_whose_blocks_differ_or_have_experts_is_refused(
+    tiny: Path, keys: dict[str, Any], words: str, tmp_path: Path
+) -> None:
+    target = changed(tiny / "llama.gguf", tmp_path / "target.gguf", keys)
+    with pytest.raises(ModelFileError, match=words):
+        compose(Source(target), Adapter(write_adapter(tmp_path / "adapter", TINY["llama"])), 2)
+
+
+def test_an_architecture_nobody_has_tried_is_refused(tiny: Path, tmp_path: Path) -> None:
+    other = tmp_path / "gemma.gguf"
+    other.write_bytes((tiny / "llama.gguf").read_bytes().replace(b"llama", b"gemma"))
+    with pytest.raises(ModelFileError, match="is a gemma model, which is none that mlsd has composed"):
+        compose(Source(other), Adapter(write_adapter(tmp_path / "adapter", TINY["llama"])), 2)

@@ -1,0 +1,98 @@
+"""The tiny models behave: text comes back from tokens, states are stable, drafts are as close as they say."""
+
+import numpy as np
+import pytest
+
+from mlsd.engine.llama.model import LlamaModel
+from mlsd.engine.llama.open import open_session
+from mlsd.engine.session import SessionOptions
+from mlsd.errors import InputError
+from mlsd.gguf_tools.shapes import TINY, TINY_ATTENTION
+from mlsd.gguf_tools.synthetic.tiny import write_tiny_set
+from mlsd.gguf_tools.vocabulary import MIN_VOCAB, byte_spellings, merges
+
+PROMPT = "Why is the sky blue? 天空为什么是蓝色的?"
+N_PREDICT = 96
+
+
+def session(model):
+    return open_session(
+        model, SessionOptions(n_ctx=512, n_threads=1, n_batch=256, max_outputs=32, device_sampling=False)
+    )
+
+
+def greedy(path):
+    """Prompt, greedy continuation, and its logits, one token at a time."""
+    with LlamaModel(path) as model, session(model) as context:
+        prompt = context.tokenize(PROMPT)
+        context.decode(prompt)
+        rows = [context.logits()[0]]
+        for _ in range(N_PREDICT - 1):
+            context.decode([int(rows[-1].argmax())])
+            rows.append(context.logits()[0])
+    return prompt, np.array(rows)
+
+
+def forced(path, prompt, tokens):
+    """Logits of another model before each of `tokens`, decoded in batches of 16."""
+    with LlamaModel(path) as model, session(model) as context:
+        context.decode(prompt)
+        rows = [context.logits()]
+        for start in range(0, len(tokens) - 1, 16):
+            part = tokens[start : min(start + 16, len(tokens) - 1)]
+            context.decode(part, n_outputs=len(part))
+            rows.append(context.logits())
+    return np.concatenate(rows)
+
+
+@pytest.mark.parametrize("name", TINY)
+def test_greedy_text_varies_and_drafts_are_as_close_as_their_names_say(name, tiny):
+    prompt, rows = greedy(tiny / f"{name}.gguf")
+    tokens = rows.argmax(axis=1)
+    assert np.isfinite(rows).all()
+    assert len(set(tokens[:64].tolist())) > 30, "a random model that repeats itself tests nothing"
+
+    agreement = {
+        suffix: float((forced(tiny / f"{name}{suffix}.gguf", prompt, tokens).argmax(axis=1) == tokens).mean())
+        for suffix in ("", "-noise003", "-noise01", "-other")
+    }
+    assert agreement[""] == 1.0
+    assert 0.4 < agreement["-noise003"] < 1.0
+    assert 0.25 < agreement["-noise01"] < agreement["-noise003"]
+    assert agreement["-other"] < 0.1
+
+
+@pytest.mark.parametrize("name", [*TINY, *TINY_ATTENTION])
+def test_a_batch_gives_the_same_bits_as_single_tokens(name, tiny):
+    prompt, rows = greedy(tiny / f"{name}.gguf")
+    batched = forced(tiny / f"{name}.gguf", prompt, rows.argmax(axis=1))
+    assert np.array_equal(batched, rows)
+
+
+@pytest.mark.parametrize("text", ["", "plain text", "tabs\tand\nlines\r\n", "naïve 你好 🙂 \x00", "<|endoftext|>"])
+def test_any_text_survives_the_tokenizer(text, tiny):
+    with LlamaModel(tiny / "llama.gguf") as model:
+        tokens = model.tokenize(text)
+        assert model.detokenize(tokens) == text
+        assert not any(model.is_end(token) for token in tokens), "special tokens are text unless asked for"
+        assert len(model.tokenize("the data of the model")) < 10, "merges shorten English text"
+        (end,) = model.tokenize("<|endoftext|>", parse_special=True)
+        assert model.is_end(end)
+
+
+def test_the_vocabulary_has_no_token_twice():
+    tokens = byte_spellings() + [pair.replace(" ", "") for pair in merges()]
+    assert len(set(tokens)) == len(tokens) < MIN_VOCAB
+
+
+def test_the_set_has_four_files_for_each_architecture(tmp_path):
+    files = list(write_tiny_set(tmp_path, names=["llama"], seed=7))
+    assert [file.name for file in files] == ["llama", "llama-noise003", "llama-noise01", "llama-other"]
+    assert [file.noise for file in files] == [0.0, 0.003, 0.01, 0.0]
+    assert len({file.sha256 for file in files}) == 4
+    assert {file.name for file in files} == {path.stem for path in tmp_path.iterdir()}
+
+
+def test_an_unknown_tiny_model_is_refused_with_the_choices(tmp_path):
+    with pytest.raises(InputError, match="qwen35moe"):
+        list(write_tiny_set(tmp_path, names=["gpt"]))

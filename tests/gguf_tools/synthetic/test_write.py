@@ -1,0 +1,68 @@
+import numpy as np
+import pytest
+
+from mlsd.errors import InputError
+from mlsd.gguf_tools.metadata import SYNTHETIC
+from mlsd.gguf_tools.shape import TensorSpec
+from mlsd.gguf_tools.shapes import TINY
+from mlsd.gguf_tools.source import Source
+from mlsd.gguf_tools.synthetic.write import write_random
+from mlsd.gguf_tools.weights import random_weights
+
+
+@pytest.mark.parametrize("precision", ["Q8_0", "F16", "F32"])
+def test_one_seed_gives_the_same_bytes_and_another_seed_others(tmp_path, precision):
+    first, again, other = (tmp_path / name for name in ("a.gguf", "b.gguf", "c.gguf"))
+    write_random(first, TINY["llama"], seed=5, precision=precision)
+    write_random(again, TINY["llama"], seed=5, precision=precision)
+    write_random(other, TINY["llama"], seed=6, precision=precision)
+    assert first.read_bytes() == again.read_bytes()
+    assert first.read_bytes() != other.read_bytes()
+
+
+def test_a_random_model_says_that_it_is_synthetic(tiny):
+    source = Source(tiny / "qwen35moe.gguf")
+    assert source.get(SYNTHETIC) is True
+    assert source.get("mlsd.seed") == 1
+    assert "random" in source.get("general.name")
+
+
+def test_an_existing_file_is_replaced_only_by_a_whole_one(tmp_path):
+    path = tmp_path / "x.gguf"
+    path.write_bytes(b"before")
+
+    def fail(name, n_bytes):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        write_random(path, TINY["llama"], seed=0, progress=fail)
+    assert path.read_bytes() == b"before"
+    assert [file.name for file in tmp_path.iterdir()] == ["x.gguf"]
+
+
+def test_progress_counts_every_byte_of_weights(tmp_path):
+    counted = []
+    write_random(tmp_path / "x.gguf", TINY["llama"], seed=0, progress=lambda name, n_bytes: counted.append(n_bytes))
+    assert sum(counted) == sum(tensor.n_bytes for tensor in Source(tmp_path / "x.gguf").tensors)
+
+
+def test_an_unknown_precision_is_refused_before_anything_is_written(tmp_path):
+    with pytest.raises(InputError, match="Q4_K"):
+        write_random(tmp_path / "x.gguf", TINY["llama"], seed=0, precision="Q4_K")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_folder_that_cannot_be_made_is_a_clear_error(tmp_path):
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(InputError, match="cannot be written"):
+        write_random(tmp_path / "file" / "x.gguf", TINY["llama"], seed=0)
+
+
+def test_a_tensor_does_not_depend_on_the_tensors_before_it():
+    spec = TensorSpec(name="blk.1.attn_q.weight", dims=(64, 32), kind="matrix")
+    assert np.array_equal(random_weights(spec, 3), random_weights(spec, 3))
+    assert not np.array_equal(random_weights(spec, 3), random_weights(spec, 4))
+
+
+def test_state_decay_rates_are_negative():
+    assert (random_weights(TensorSpec(name="blk.0.ssm_a", dims=(16,), kind="decay"), 0) < 0).all()

@@ -1,0 +1,173 @@
+from __future__ import annotations
+
+import datetime
+import random
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mlsd.measure.run.checks import baseline_drift, check_run, condition_warnings
+from mlsd.records import Conditions, Losslessness, Trial
+from tests.measure.examples import ENVIRONMENT, case, failed, trial
+
+EIGHT_CORES = msgspec.structs.replace(ENVIRONMENT, logical_cores=8)
+LOSSLESS = Losslessness(verdict="lossless")
+START = datetime.datetime(2026, 3, 1, tzinfo=datetime.UTC)
+CALM = Conditions(load_1min=0.1, on_battery=False, low_power_mode=False, thermal_state="nominal", swap_used_bytes=0)
+
+
+def good(tok_s: float = 100.0, minute: float = 0.0, **changes: object) -> Trial:
+    """A trial that nothing speaks against: 101 tokens, so 100 in the decode time."""
+    fields: dict[str, object] = {
+        "tokens": tuple(range(101)),
+        "decode_ns": round(100 / tok_s * 1e9),
+        "started_at": (START + datetime.timedelta(minutes=minute)).isoformat(),
+        "failed_native_calls": 0,
+        "losslessness": LOSSLESS,
+        "invalid_reason": None,
+        "conditions": CALM,
+    }
+    return trial(case(0), **(fields | changes))
+
+
+def codes(*trials: Trial) -> list[str]:
+    return [warning.code for warning in check_run(trials, EIGHT_CORES, own_threads=0)]
+
+
+def condition_codes(*conditions: Conditions, own_threads: int | None = 0) -> list[str]:
+    return [warning.code for warning in condition_warnings(conditions, EIGHT_CORES, own_threads=own_threads)]
+
+
+def test_nothing_is_said_of_a_clean_run() -> None:
+    assert codes(*(good(minute=m) for m in range(8))) == []
+
+
+def test_nothing_is_said_of_nothing() -> None:
+    assert codes() == []
+    assert condition_codes(Conditions()) == []
+
+
+@pytest.mark.parametrize(
+    ("changed", "code"),
+    [
+        ({"on_battery": True}, "on_battery"),
+        ({"low_power_mode": True}, "low_power_mode"),
+        ({"thermal_state": "heavy"}, "throttled"),
+        ({"load_1min": 3.0}, "background_load"),
+    ],
+)
+def test_a_disturbed_machine_is_named(changed: dict[str, object], code: str) -> None:
+    assert condition_codes(msgspec.structs.replace(CALM, **changed)) == [code]
+
+
+def test_how_often_is_said() -> None:
+    battery = msgspec.structs.replace(CALM, on_battery=True)
+    (some,) = condition_warnings([CALM, battery, CALM], EIGHT_CORES)
+    (always,) = condition_warnings([battery, battery], EIGHT_CORES)
+    assert some.message == "On battery in 1 of 3 readings."
+    assert always.message == "On battery all the time."
+
+
+def test_the_runs_own_threads_are_no_background_load() -> None:
+    busy = msgspec.structs.replace(CALM, load_1min=4.2)
+    assert condition_codes(busy, own_threads=4) == []
+    assert condition_codes(busy, own_threads=1) == ["background_load"]
+    assert condition_codes(busy, own_threads=None) == []
+
+
+def test_only_swap_that_grows_is_a_doubt() -> None:
+    def swapped(mib: int) -> Conditions:
+        return msgspec.structs.replace(CALM, swap_used_bytes=mib << 20)
+
+    assert condition_codes(swapped(4000), swapped(4010)) == []
+    assert condition_codes(swapped(0), swapped(500), swapped(100)) == ["swap_growth"]
+
+
+def test_failed_trials_are_counted_by_reason() -> None:
+    warnings = check_run([failed(error="killed\nlog line"), failed(error="killed"), failed(error="hung")])
+    assert [w.message for w in warnings] == ["2 trials failed: killed", "1 trials failed: hung"]
+
+
+def test_failed_native_calls_and_divergence_are_named_once_each() -> None:
+    diverged = Losslessness(verdict="diverged", first_difference=3)
+    assert codes(good(failed_native_calls=7, valid=False)) == ["failed_native_calls"]
+    assert codes(good(losslessness=diverged, valid=False)) == ["diverged"]
+    assert codes(good(valid=False, invalid_reason="rollback strategy unchecked")) == ["invalid_trials"]
+
+
+def test_a_near_tie_is_no_divergence() -> None:
+    assert codes(good(losslessness=Losslessness(verdict="near_tie"))) == []
+
+
+def test_greedy_repeats_that_differ_are_named() -> None:
+    other = tuple(range(1, 102))
+    assert codes(good(), good(tokens=other)) == ["unstable_output"]
+    assert codes(good(losslessness=None), good(losslessness=None, tokens=other)) == []
+
+
+def test_short_trials_are_named_with_the_shortest() -> None:
+    (warning,) = check_run([good(tok_s=5_000), good(tok_s=4_900)])
+    assert warning.code == "too_short"
+    assert "2 of 2 trials" in warning.message
+    assert "20.0 ms" in warning.message
+
+
+def test_a_wide_spread_is_named_with_its_case() -> None:
+    warnings = check_run([good(100), good(130), good(100)])
+    assert [(w.code, w.case_id) for w in warnings] == [("wide_spread", case(0).id)]
+    assert codes(good(100), good(103), good(100)) == []
+
+
+# --- drift ------------------------------------------------------------------------------------------------------
+
+
+def test_a_steady_slowdown_is_found_with_its_size() -> None:
+    trials = [good(100 * 0.99**m, minute=m) for m in range(11)]
+    drift = baseline_drift(trials)
+    assert drift is not None
+    assert drift.change == pytest.approx(0.99**10 - 1)
+    assert (drift.n_trials, drift.span_s) == (11, 600)
+    assert "baseline_drift" in codes(*trials)
+
+
+def test_cases_of_different_speed_do_not_look_like_drift() -> None:
+    slow = case(0, n_predict=9)
+    trials = [good(100, minute=m) for m in range(4)] + [good(20, minute=10 + m, case_id=slow.id) for m in range(4)]
+    drift = baseline_drift(trials)
+    assert drift is not None
+    assert drift.change == pytest.approx(0, abs=1e-6)
+    assert codes(*trials) == []
+
+
+def test_only_the_baseline_arm_shows_drift() -> None:
+    assert baseline_drift([good(100 - m, minute=m, arm="sd") for m in range(10)]) is None
+
+
+def test_too_few_trials_show_no_drift() -> None:
+    assert baseline_drift([good(100 - m, minute=m) for m in range(4)]) is None
+    assert baseline_drift([good(100 - m) for m in range(9)]) is None  # all at once
+
+
+def test_noise_alone_is_called_drift_about_as_often_as_the_interval_allows() -> None:
+    rng = random.Random(5)
+    found = [baseline_drift([good(100 * (1 + rng.gauss(0, 0.05)), minute=m) for m in range(12)]) for _ in range(400)]
+    rate = sum(drift is not None and drift.decided for drift in found) / len(found)
+    assert 0.02 < rate < 0.09  # 5 % promised
+
+
+@given(st.floats(-0.5, 0.5), st.integers(6, 40), st.floats(1, 1000))
+def test_an_exact_trend_is_recovered(change: float, n: int, tok_s: float) -> None:
+    growth = (1 + change) ** (1 / (n - 1))
+    drift = baseline_drift([good(tok_s * growth**i, minute=i) for i in range(n)])
+    assert drift is not None
+    assert drift.change == pytest.approx(change, abs=1e-5)
+
+
+def test_a_trial_that_measured_something_else_than_the_methods_speed_is_named() -> None:
+    inside = good(decode_ns=None, stats={"timed": 0.0})
+    fallen = good(stats={"sync_fallback": 1.0}, rollback_draft="trim, not sync: another release.")
+    found = {w.code: w.message for w in check_run([good(), inside, fallen], EIGHT_CORES, own_threads=0)}
+    assert set(found) == {"not_timed", "sync_fallback"}
+    assert "trim, not sync: another release." in found["sync_fallback"]

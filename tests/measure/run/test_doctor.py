@@ -1,0 +1,128 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from mlsd.hardware import Machine
+from mlsd.hardware.budget import MemoryBudget, memory_budget
+from mlsd.measure.run.doctor import estimated_bytes, examine, profile_fit, weight_bytes
+from mlsd.models.hub import Hub
+from mlsd.models.library import Library
+from mlsd.models.manifest import HubEntry, Manifest, ModelEntry, PathEntry, QuantizeEntry, load_manifest
+from mlsd.planning.suite import DrafterChoice, Part, Profile, Suite
+from mlsd.records import Conditions, Environment
+from tests.measure.examples import ENVIRONMENT
+
+GB = 1_000_000_000
+SUITE = Suite(
+    name="B",
+    title="",
+    parts=(
+        Part(targets=("big", "small"), prompts=("p",), drafters=(DrafterChoice(draft="draft"),), gammas=(4,)),
+        Part(targets=("big",), prompts=("p",)),
+    ),
+)
+PROFILE = Profile(title="two targets", roles={"big": "big", "small": "small", "draft": "draft"}, name="two")
+BUDGET = MemoryBudget(safe_bytes=12 * GB, most_bytes=16 * GB, basis="")
+
+
+def entry(model_id: str, n_bytes: int | None) -> HubEntry:
+    return HubEntry(
+        id=model_id, name=model_id, architecture="llama", quantization="Q8_0", repo="a/b", file="x", n_bytes=n_bytes
+    )
+
+
+def library(tmp_path: Path, *entries: ModelEntry) -> Library:
+    return Library(Manifest(models={e.id: e for e in entries}), Hub(cache_dir=tmp_path / "hub"))
+
+
+@pytest.mark.parametrize(
+    ("big_gb", "verdict"),
+    [(9, "fits"), (11, "fits"), (12, "tight"), (15, "tight"), (16, "does not fit")],
+)
+def test_the_heaviest_pair_decides(tmp_path: Path, big_gb: int, verdict: str) -> None:
+    models = library(tmp_path, entry("big", big_gb * GB), entry("small", 2 * GB), entry("draft", 1 * GB))
+    fit = profile_fit(PROFILE, [SUITE], models, BUDGET, 100 * GB)
+    assert (fit.verdict, fit.pair, fit.pair_bytes) == (verdict, ("big", "draft"), (big_gb + 1) * GB)
+    assert (fit.n_models, fit.n_downloaded, fit.missing_bytes) == (3, 0, (big_gb + 3) * GB)
+
+
+def test_a_disk_too_small_for_the_downloads_does_not_fit(tmp_path: Path) -> None:
+    models = library(tmp_path, entry("big", 9 * GB), entry("small", 2 * GB), entry("draft", 1 * GB))
+    fit = profile_fit(PROFILE, [SUITE], models, BUDGET, 11 * GB)
+    assert fit.verdict == "does not fit"
+    assert "12.00 GB to download or make, 11.00 GB of disk free" in fit.why
+
+
+def test_a_size_that_nobody_stated_leaves_the_verdict_open(tmp_path: Path) -> None:
+    models = library(tmp_path, entry("big", None), entry("small", 2 * GB), entry("draft", 1 * GB))
+    fit = profile_fit(PROFILE, [SUITE], models, BUDGET, 100 * GB)
+    assert (fit.verdict, fit.missing_bytes) == ("unknown", None)
+    assert "the size of big is not known" in fit.why
+
+
+def test_an_unstated_size_is_estimated_and_said_to_be(tmp_path: Path) -> None:
+    big = msgspec.structs.replace(entry("big", None), parameters=8 * GB)
+    models = library(tmp_path, big, entry("small", 2 * GB), entry("draft", 1 * GB))
+    fit = profile_fit(PROFILE, [SUITE], models, BUDGET, 100 * GB)
+    assert (fit.verdict, fit.estimated, fit.pair_bytes) == ("fits", ("big",), round(8 * GB * 8.5 / 8 * 1.05) + GB)
+    assert "big + draft: about 9.93 GB of weights" in fit.why
+
+
+def test_estimates_are_near_the_sizes_that_are_stated() -> None:
+    """Against every entry of the shipped manifest that states both."""
+    entries = [e for e in load_manifest() if e.n_bytes and estimated_bytes(e) and e.n_bytes > GB]
+    ratios = {e.id: (estimated_bytes(e) or 0) / (e.n_bytes or 1) for e in entries}
+    assert len(ratios) >= 5
+    assert {model: ratio for model, ratio in ratios.items() if not 0.9 < ratio < 1.15} == {}
+
+
+def test_a_profile_with_an_unknown_model_leaves_the_verdict_open(tmp_path: Path) -> None:
+    fit = profile_fit(PROFILE, [SUITE], library(tmp_path, entry("big", GB)), BUDGET, 100 * GB)
+    assert fit.verdict == "unknown"
+    assert "small" in fit.why
+
+
+def test_without_a_known_memory_nothing_is_promised(tmp_path: Path) -> None:
+    models = library(tmp_path, entry("big", 9 * GB), entry("small", 2 * GB), entry("draft", 1 * GB))
+    assert profile_fit(PROFILE, [SUITE], models, None, 100 * GB).verdict == "unknown"
+
+
+def test_a_model_is_weighed_by_its_entry_its_files_or_its_base(tmp_path: Path) -> None:
+    path = tmp_path / "x.gguf"
+    path.write_bytes(b"12345")
+    here = PathEntry(id="here", name="x", architecture="llama", quantization="F16", file=str(path))
+    made = QuantizeEntry(id="made", name="x", architecture="llama", quantization="Q4_0", base="stated", type="Q4_0")
+    models = library(tmp_path, here, made, entry("stated", 7 * GB), entry("nobody", None))
+    sizes = {e.id: weight_bytes(e, models) for e in models.manifest}
+    assert sizes == {"here": 5, "made": 7 * GB, "stated": 7 * GB, "nobody": None}
+
+
+def environment(**changes: object) -> Environment:
+    return msgspec.structs.replace(ENVIRONMENT, memory_bytes=100, **changes)
+
+
+def test_the_memory_budget_follows_what_the_system_gives() -> None:
+    mac = memory_budget(environment())
+    linux = memory_budget(environment(os="Linux 6.1.0", backend="CPU"))
+    limited = memory_budget(environment(wired_limit_bytes=40))
+    assert mac is not None and (mac.safe_bytes, mac.most_bytes) == (65, 85)
+    assert linux is not None and (linux.safe_bytes, linux.most_bytes) == (85, 100)
+    assert limited is not None and (limited.safe_bytes, limited.most_bytes) == (34, 40)
+
+
+def test_memory_of_another_device_is_not_guessed_from_the_machines() -> None:
+    assert memory_budget(environment(backend="CUDA")) is None
+    assert memory_budget(msgspec.structs.replace(ENVIRONMENT, memory_bytes=None)) is None
+
+
+def test_a_diagnosis_holds_card_profiles_and_warnings(tmp_path: Path) -> None:
+    models = library(tmp_path, entry("big", 9 * GB), entry("small", 2 * GB), entry("draft", 1 * GB))
+    machine = Machine(environment=environment(), missing={"chip": "no reason"})
+    found = examine(machine, Conditions(on_battery=True), models, [PROFILE], [SUITE])
+    assert found.missing == {"chip": "no reason"}
+    assert [fit.profile for fit in found.profiles] == ["two"]
+    assert [warning.code for warning in found.warnings] == ["on_battery"]
+    assert found.free_disk_bytes > 0

@@ -1,0 +1,233 @@
+"""A run loses nothing, does nothing twice, and survives the death of its processes."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import msgspec
+import psutil
+import pytest
+
+from mlsd.errors import LockError, ModelFileError, WorkerError
+from mlsd.gguf_tools.source import Source
+from mlsd.gguf_tools.surgery.edit import keep_layers, recurrent_layers, write_edit
+from mlsd.hardware import read_environment
+from mlsd.measure.messages import Done, Finished, Loaded, ModelFile
+from mlsd.measure.process import run_job, run_probe
+from mlsd.measure.run.runner import RunSettings, Watcher, machine_lock, run_jobs
+from mlsd.measure.store.rows import TrialFilter
+from mlsd.measure.store.study import Store
+from mlsd.records import EngineOptions, ModelRef, Trial
+from tests.measure.kill_script import make_jobs, run_study
+
+ROOT = Path(__file__).parents[3]
+
+
+def finished_trials(database: Path) -> Counter[tuple[str, int, int, tuple[int, ...]]]:
+    with Store.open(database, create=False) as store:
+        assert store.check() == []
+        trials = [stored.trial for stored in store.trials(TrialFilter(status="ok"))]
+    for trial in trials:
+        assert len(trial.tokens) - 1 == len(trial.rounds) + sum(r.accepted for r in trial.rounds)
+    return Counter((t.case_id, t.block, t.repeat, t.tokens) for t in trials)
+
+
+def workers() -> list[psutil.Process]:
+    return [p for p in psutil.Process().children() if "mlsd.measure.worker" in " ".join(p.cmdline())]
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(
+    tiny: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Counter[tuple[str, int, int, tuple[int, ...]]]:
+    database = tmp_path_factory.mktemp("whole") / "study.sqlite"
+    outcome = run_study(tiny, database)
+    assert (outcome.n_ok, outcome.n_failed, outcome.n_left) == (18, 0, 0)
+    return finished_trials(database)
+
+
+def test_every_trial_of_a_study_is_lossless_and_valid(tiny: Path, tmp_path: Path) -> None:
+    run_study(tiny, tmp_path / "study.sqlite")
+    with Store.open(tmp_path / "study.sqlite") as store:
+        trials = [stored.trial for stored in store.trials()]
+    assert all(trial.valid for trial in trials), [trial.invalid_reason for trial in trials]
+    assert {trial.losslessness.verdict for trial in trials if trial.losslessness} <= {"lossless", "near_tie"}
+
+
+def test_a_second_run_has_nothing_left_to_do(tiny: Path, tmp_path: Path) -> None:
+    run_study(tiny, tmp_path / "study.sqlite")
+    outcome = run_study(tiny, tmp_path / "study.sqlite")
+    assert (outcome.n_ok, outcome.n_skipped) == (0, 18)
+
+
+def test_a_fresh_run_measures_everything_again_and_keeps_what_was(tiny: Path, tmp_path: Path) -> None:
+    run_study(tiny, tmp_path / "study.sqlite")
+    outcome = run_study(tiny, tmp_path / "study.sqlite", fresh=True)
+    assert (outcome.n_ok, outcome.n_skipped) == (18, 0)
+    with Store.open(tmp_path / "study.sqlite") as store:
+        assert {stored.run_id for stored in store.trials(rounds=False)} == {outcome.run_id}
+        assert len(list(store.trials(TrialFilter(superseded=True), rounds=False))) == 36
+
+
+def test_a_limited_run_is_completed_by_the_next(
+    tiny: Path, tmp_path: Path, uninterrupted: Counter[tuple[str, int, int, tuple[int, ...]]]
+) -> None:
+    first = run_study(tiny, tmp_path / "study.sqlite", limit=5)
+    assert (first.n_ok, first.n_left) == (5, 13)
+    second = run_study(tiny, tmp_path / "study.sqlite")
+    assert (second.n_ok, second.n_skipped) == (13, 5)
+    assert finished_trials(tmp_path / "study.sqlite") == uninterrupted
+
+
+def test_a_changed_setting_never_reuses_an_old_number(tiny: Path, tmp_path: Path) -> None:
+    run_study(tiny, tmp_path / "study.sqlite")
+    with Store.open(tmp_path / "study.sqlite") as store:
+        jobs = make_jobs(tiny, n_predict=25, repeats=1)
+        outcome = run_jobs(jobs, store, read_environment(), (), {}, RunSettings())
+    assert (outcome.n_ok, outcome.n_skipped) == (6, 0)
+
+
+def test_ctrl_c_keeps_what_was_committed(tiny: Path, tmp_path: Path) -> None:
+    class Impatient(Watcher):
+        def trial(self, slot: object, trial: Trial) -> None:
+            raise KeyboardInterrupt
+
+    with Store.open(tmp_path / "study.sqlite") as store:
+        outcome = run_jobs(make_jobs(tiny), store, read_environment(), (), {}, RunSettings(), Impatient())
+        assert outcome.interrupted
+        assert [run.status for run in store.runs()] == ["interrupted"]
+    assert run_study(tiny, tmp_path / "study.sqlite").n_skipped == 1
+
+
+def test_two_runs_at_once_are_refused(tiny: Path, tmp_path: Path) -> None:
+    with machine_lock(), pytest.raises(LockError, match="Another run of mlsd holds this machine"):
+        run_study(tiny, tmp_path / "study.sqlite")
+
+
+def test_a_load_that_fails_becomes_failed_trials_and_the_next_load_runs(tiny: Path, tmp_path: Path) -> None:
+    missing = ModelFile(ref=ModelRef(id="gone", sha256="f" * 64), path=str(tmp_path / "gone.gguf"))
+    first, second = make_jobs(tiny, repeats=1)
+    with Store.open(tmp_path / "study.sqlite") as store:
+        jobs = (msgspec.structs.replace(first, target=missing), second)
+        outcome = run_jobs(jobs, store, read_environment(), (), {}, RunSettings())
+        failed = [stored.trial for stored in store.trials(TrialFilter(status="failed"))]
+    assert (outcome.n_ok, outcome.n_failed) == (3, 3)
+    assert all("There is no model file" in (trial.error or "") for trial in failed)
+
+
+def test_a_refused_job_raises_the_workers_own_error(tiny: Path, tmp_path: Path) -> None:
+    job = make_jobs(tiny, repeats=1)[0]
+    missing = ModelFile(ref=ModelRef(id="gone"), path=str(tmp_path / "gone.gguf"))
+    with pytest.raises(ModelFileError, match=r"There is no model file .*gone\.gguf"):
+        list(run_job(msgspec.structs.replace(job, target=missing)))
+
+
+def test_a_worker_that_dies_in_a_trial_is_replaced_and_the_trial_repeated(tiny: Path) -> None:
+    job = make_jobs(tiny, repeats=1, n_predict=300)[0]  # long enough to be caught in the act
+    killed, done = 0, []
+    for event in run_job(job):
+        if isinstance(event, Done):
+            done.append(event)
+            if killed == 0:
+                workers()[0].kill()
+                killed += 1
+    assert [event.index for event in done] == [0, 1, 2]
+    assert all(event.trial.status == "ok" for event in done)
+
+
+def test_a_slot_that_kills_two_workers_is_a_failed_trial_with_the_reason(tiny: Path) -> None:
+    job = make_jobs(tiny, repeats=1, n_predict=300)[0]  # long enough to be caught in the act
+    trials = {}
+    for event in run_job(job):
+        if isinstance(event, Done):
+            trials[event.index] = event.trial
+        elif not isinstance(event, Finished) and getattr(event, "index", None) == 1 and 1 not in trials:
+            for process in workers():
+                process.kill()
+    assert [trials[i].status for i in range(3)] == ["ok", "failed", "ok"]
+    assert "killed by SIGKILL" in (trials[1].error or "")
+
+
+def test_a_worker_that_falls_silent_is_killed_and_named_as_hung(tiny: Path) -> None:
+    job = make_jobs(tiny, repeats=1, n_predict=300)[0]
+    hung = msgspec.structs.replace(job, slots=job.slots[:1])
+    reasons = []
+    try:
+        for event in run_job(hung, patience_s=3.0):
+            if isinstance(event, Loaded):
+                for process in workers():
+                    process.suspend()
+            elif isinstance(event, Done):
+                reasons.append(event.trial.error or "no error")
+    except WorkerError as error:  # it was stopped before it said that its trial began
+        reasons.append(error.message)
+    assert len(reasons) == 1
+    assert "it hung and was killed" in reasons[0]
+
+
+@pytest.mark.heavy
+def test_a_study_killed_at_random_moments_ends_like_an_uninterrupted_one(
+    tiny: Path,
+    tmp_path: Path,
+    uninterrupted: Counter[tuple[str, int, int, tuple[int, ...]]],
+    shared_cache: Path,
+) -> None:
+    database = tmp_path / "study.sqlite"
+    rng = random.Random(7)
+    kill_at_random(tiny, database, n_kills=6, rng=rng)
+    run_study(tiny, database)
+    assert finished_trials(database) == uninterrupted
+
+
+def kill_at_random(folder: Path, database: Path, *, n_kills: int, rng: random.Random) -> int:
+    """Start the study and kill it, or its worker, at random moments; returns how many were killed alive."""
+    hits = 0
+    for number in range(n_kills):
+        runner = subprocess.Popen(
+            [sys.executable, "-m", "tests.measure.kill_script", str(folder), str(database)],
+            cwd=ROOT,
+            stderr=subprocess.DEVNULL,
+        )
+        time.sleep(rng.uniform(0.5, 4.0))
+        victims = [psutil.Process(runner.pid)] if runner.poll() is None else []
+        if victims and number % 2:
+            victims = victims[0].children() or victims
+        for victim in victims:
+            victim.kill()
+            hits += 1
+        if number % 2 and victims:
+            time.sleep(0.5)
+            runner.kill()
+        runner.wait()
+        wait_for_orphans()
+    return hits
+
+
+def wait_for_orphans() -> None:
+    """A worker ends itself when its parent is gone; the next run must not measure beside it."""
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline:
+        if not any(_is_orphan(process) for process in psutil.process_iter(["cmdline", "ppid"])):
+            return
+        time.sleep(0.05)
+    raise AssertionError("a worker outlived its runner")
+
+
+def _is_orphan(process: psutil.Process) -> bool:
+    command = " ".join(process.info["cmdline"] or [])
+    return "mlsd.measure.worker" in command and process.info["ppid"] == 1 and process.status() != "zombie"
+
+
+def test_a_native_abort_is_named_and_leaves_the_caller_alive(tiny: Path, tmp_path: Path) -> None:
+    """A Qwen3.5 without any attention block makes llama.cpp abort at its first decode (GGML_ASSERT)."""
+    source = Source(tiny / "qwen35.gguf")
+    recurrent = [layer for layer, is_recurrent in enumerate(recurrent_layers(source)) if is_recurrent]
+    write_edit(source, keep_layers(source, recurrent), tmp_path / "recurrent.gguf")
+    aborting = ModelFile(ref=ModelRef(id="recurrent"), path=str(tmp_path / "recurrent.gguf"))
+    with pytest.raises(WorkerError, match=r"(?s)killed by SIGABRT.*GGML_ASSERT"):
+        run_probe(aborting, EngineOptions(n_threads=1))

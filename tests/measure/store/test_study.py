@@ -1,0 +1,546 @@
+from __future__ import annotations
+
+import os
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import textwrap
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from mlsd.errors import SchemaError, StoreError
+from mlsd.measure.store import schema
+from mlsd.measure.store.pass_shares import PassShares
+from mlsd.measure.store.rows import (
+    CalibrationPoint,
+    Coverage,
+    ExpertLoad,
+    ImportedRow,
+    TrialFilter,
+    TrialKey,
+    comparability_key,
+    environment_key,
+    model_key,
+)
+from mlsd.measure.store.study import Store
+from mlsd.records import QualityWarning, Sampling, Trial
+from tests.measure.examples import ENVIRONMENT, MODEL, ROUNDS, case, failed, trial
+
+DATABASES = Path(__file__).parent.parent / "databases"
+OTHER_HOST = msgspec.structs.replace(ENVIRONMENT, host="f" * 16)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "results" / "study.sqlite"
+
+
+@pytest.fixture
+def store(path: Path) -> Iterator[Store]:
+    with Store.open(path) as opened:
+        yield opened
+
+
+@pytest.fixture
+def run_id(store: Store) -> int:
+    run_id = store.begin_run(ENVIRONMENT, {"suites": ["B"], "profile": "tiny"}, seed=7)
+    store.add_cases(run_id, [case(gamma) for gamma in (0, 4, 8)])
+    return run_id
+
+
+# --- what goes in comes out -------------------------------------------------------------------------------------
+
+
+def test_the_example_trial_leaves_no_field_at_its_default() -> None:
+    example = trial()
+    bare = Trial(case_id="", arm="ar", gamma=0, block=0, repeat=0, position=0, status="failed", started_at="")
+    same = [f for f in Trial.__struct_fields__ if getattr(example, f) == getattr(bare, f)]
+    assert same == []
+
+
+def test_a_trial_comes_back_as_it_was_written(store: Store, run_id: int) -> None:
+    trial_id = store.add_trial(run_id, trial())
+    (stored,) = store.trials()
+    assert stored.trial == trial()
+    assert (stored.id, stored.run_id, stored.environment_key) == (trial_id, run_id, environment_key(ENVIRONMENT))
+
+
+def test_rounds_can_be_left_out_when_reading(store: Store, run_id: int) -> None:
+    store.add_trial(run_id, trial())
+    (stored,) = store.trials(rounds=False)
+    assert stored.trial == trial(rounds=())
+
+
+def test_a_failed_trial_keeps_its_reason_and_has_no_times(store: Store, run_id: int) -> None:
+    store.add_trial(run_id, failed())
+    (stored,) = store.trials()
+    assert stored.trial.error == "the worker was killed"
+    assert stored.trial.decode_ns is None
+
+
+def test_a_figure_that_is_not_finite_was_not_measured(store: Store, run_id: int) -> None:
+    store.add_trial(run_id, trial(stats={"lookup_ns": float("nan"), "hits": 3.0}))
+    (stored,) = store.trials()
+    assert stored.trial.stats == {"hits": 3.0}
+
+
+def test_cases_models_runs_and_warnings_come_back(store: Store, run_id: int) -> None:
+    warning = QualityWarning(code="on_battery", message="On battery.", advice="Plug in.", case_id=case().id)
+    store.add_models([MODEL])
+    store.add_warnings(run_id, [warning, warning])
+    store.add_warnings(run_id, [warning])
+    store.end_run(run_id)
+    (run,) = store.runs()
+    assert store.cases() == {c.id: c for c in (case(0), case(4), case(8))}
+    assert store.models() == {"a" * 64: MODEL}
+    assert [(w.code, w.case_id) for w in store.warnings()] == [("on_battery", case().id)]
+    assert (run.status, run.seed, run.environment) == ("finished", 7, ENVIRONMENT)
+    assert run.plan == {"suites": ["B"], "profile": "tiny"}
+    assert run.ended_at is not None
+
+
+def test_calibration_and_coverage_come_back(store: Store, run_id: int) -> None:
+    point = CalibrationPoint(model_key="m", kind="target_pass", rows=5, depth=64, repeat=0, span_ns=1_000)
+    coverage = Coverage(model_key="m", source="text", layer=2, window=2, distinct={2: 1, 3: 4, 4: 5})
+    load = ExpertLoad(model_key="m", source="text", layer=2, chosen=(7, 0, 3, 10))
+    store.add_calibration(run_id, [point])
+    store.add_coverage(run_id, [coverage], [load])
+    assert list(store.calibration("m")) == [(run_id, point)]
+    assert list(store.coverage()) == [(run_id, coverage)]
+    assert list(store.expert_loads("m")) == [(run_id, load)]
+    assert list(store.calibration("another")) == []
+
+
+def test_profiled_passes_come_back(store: Store, run_id: int) -> None:
+    shares = PassShares(
+        model_key="m",
+        drafting_key="cut",
+        rows=5,
+        depth=64,
+        n_passes=10,
+        plain_ns=1_000,
+        profiled_ns=1_200,
+        headless_ns=None,
+        parts_ns={"attention": 600, "head": 300},
+    )
+    store.add_shares(run_id, [shares])
+    assert list(store.shares()) == [(run_id, shares)]
+
+
+def test_times_that_are_not_the_methods_are_not_there(store: Store, run_id: int) -> None:
+    store.add_trial(run_id, trial(decode_ns=None, stats={"timed": 0.0}))
+    table = store.summary()
+    (row,) = (dict(zip(table.columns, values, strict=True)) for values in table.rows)
+    assert [row[f"{part}_ns"] for part in ("decode", "draft", "verify", "rollback", "sample", "other")] == [None] * 6
+    assert row["accepted"] == sum(r.accepted for r in ROUNDS)
+
+
+def test_an_old_database_forgets_times_that_are_not_the_methods(path: Path) -> None:
+    load("v5", path)
+    connection = sqlite3.connect(path)
+    connection.execute("""UPDATE trial SET stats = '{"timed":0.0}' WHERE id = 3""")
+    connection.commit()
+    connection.close()
+    with Store.open(path, create=False) as store:
+        assert {s.id: s.trial.decode_ns is None for s in store.trials(TrialFilter(status="ok"))} == {1: False, 3: True}
+
+
+def test_mean_coverage_is_the_histograms_mean() -> None:
+    coverage = Coverage(model_key="m", source="text", layer=0, window=2, distinct={2: 1, 3: 4, 4: 5})
+    assert (coverage.n_windows, coverage.distinct_mean) == (10, 3.4)
+
+
+def test_imported_rows_stay_apart_from_trials_and_are_not_taken_twice(store: Store, run_id: int) -> None:
+    rows = [
+        ImportedRow(source="runs.csv", source_sha256="d" * 64, format="study-csv", row=n, status="ok") for n in (1, 2)
+    ]
+    assert store.add_imported(rows) == 2
+    assert store.add_imported(rows) == 0
+    assert list(store.imported()) == rows
+    assert list(store.trials()) == []
+    assert list(store.summary().rows) == []
+
+
+# --- once and only once -----------------------------------------------------------------------------------------
+
+
+def test_the_same_measurement_cannot_succeed_twice_on_one_machine(store: Store, run_id: int) -> None:
+    store.add_trial(run_id, trial())
+    second_run = store.begin_run(ENVIRONMENT, {}, seed=8)
+    with pytest.raises(StoreError, match="refused a row"):
+        store.add_trial(second_run, trial())
+    assert len(list(store.trials())) == 1
+
+
+def test_another_machine_may_measure_the_same_case(store: Store, run_id: int) -> None:
+    store.add_trial(run_id, trial())
+    other = store.begin_run(OTHER_HOST, {}, seed=7)
+    store.add_trial(other, trial())
+    assert store.done(ENVIRONMENT).ok == store.done(OTHER_HOST).ok == {TrialKey(case().id, 1, 2): 1}
+
+
+def test_done_counts_failures_apart_and_only_while_no_success_followed(store: Store, run_id: int) -> None:
+    store.add_trial(run_id, failed())
+    store.add_trial(run_id, failed(case(8)))
+    store.add_trial(run_id, failed(case(8)))
+    store.add_trial(run_id, trial())
+    done = store.done(ENVIRONMENT)
+    assert done.ok == {TrialKey(case(4).id, 1, 2): 1}
+    assert done.failed == {TrialKey(case(8).id, 1, 2): 2}
+
+
+def test_a_later_success_supersedes_a_failure_in_reading_only(store: Store, run_id: int) -> None:
+    store.add_trial(run_id, failed())
+    store.add_trial(run_id, failed())
+    assert [s.trial.status for s in store.trials()] == ["failed"]
+    store.add_trial(run_id, trial())
+    assert [s.trial.status for s in store.trials()] == ["ok"]
+    assert [s.trial.status for s in store.trials(TrialFilter(superseded=True))] == ["failed", "failed", "ok"]
+    assert len(list(store.summary().rows)) == 1
+
+
+def test_a_retired_success_stays_in_the_file_but_may_be_measured_again(store: Store, run_id: int) -> None:
+    store.add_trial(run_id, trial())
+    store.add_trial(run_id, trial(case(8)))
+    store.retire(OTHER_HOST, [case().id])
+    assert len(store.done(ENVIRONMENT).ok) == 2
+    store.retire(ENVIRONMENT, [case().id])
+    assert set(store.done(ENVIRONMENT).ok) == {TrialKey(case(8).id, 1, 2)}
+    assert [s.trial.gamma for s in store.trials()] == [8]
+    store.add_trial(run_id, trial())
+    assert [s.trial.gamma for s in store.trials()] == [8, 4]
+    assert [s.id for s in store.trials(TrialFilter(superseded=True))] == [1, 2, 3]
+
+
+def test_a_trial_that_cannot_be_stored_leaves_no_round_behind(store: Store, run_id: int) -> None:
+    broken = msgspec.structs.replace(ROUNDS[0], verify_ns=None)  # type: ignore[arg-type]
+    with pytest.raises(StoreError):
+        store.add_trial(run_id, trial(rounds=(ROUNDS[0], broken)))
+    assert list(store.trials()) == []
+    assert list(store.rounds().rows) == []
+
+
+def test_a_trial_needs_its_case_and_run(store: Store, run_id: int) -> None:
+    with pytest.raises(StoreError, match="FOREIGN KEY"):
+        store.add_trial(run_id, trial(case(16)))
+    with pytest.raises(StoreError, match="FOREIGN KEY"):
+        store.add_trial(99, trial())
+
+
+def test_a_run_that_never_ended_is_interrupted_when_its_host_starts_the_next(store: Store, run_id: int) -> None:
+    other = store.begin_run(OTHER_HOST, {}, seed=7)
+    assert [r.status for r in store.runs()] == ["started", "started"]
+    store.begin_run(ENVIRONMENT, {}, seed=7)
+    assert [(r.id, r.status) for r in store.runs()] == [(run_id, "interrupted"), (other, "started"), (3, "started")]
+
+
+def test_a_case_stays_with_the_run_that_planned_it_first(store: Store, run_id: int) -> None:
+    second = store.begin_run(ENVIRONMENT, {}, seed=7)
+    store.add_cases(second, [case(4), case(16), case(16)])
+    assert list(store.cases()) == [case(g).id for g in (0, 4, 8, 16)]
+
+
+def test_cases_may_come_with_their_ids(store: Store, run_id: int) -> None:
+    store.add_cases(run_id, {case(g).id: case(g) for g in (4, 16)})
+    assert set(store.cases()) == {case(g).id for g in (0, 4, 8, 16)}
+
+
+def test_a_killed_writer_leaves_whole_trials_only(path: Path) -> None:
+    script = textwrap.dedent(
+        """
+        import sys
+        from pathlib import Path
+        from mlsd.measure.store.study import Store
+        from tests.measure.examples import ENVIRONMENT, ROUNDS, case, trial
+        store = Store.open(Path(sys.argv[1]))
+        run_id = store.begin_run(ENVIRONMENT, {}, seed=7)
+        store.add_cases(run_id, [case()])
+        for repeat in range(1_000_000):
+            store.add_trial(run_id, trial(repeat=repeat, rounds=ROUNDS * 50))
+            print(repeat, flush=True)
+        """
+    )
+    root = Path(__file__).parents[3]
+    writer = subprocess.Popen([sys.executable, "-c", script, str(path)], cwd=root, stdout=subprocess.PIPE, text=True)
+    assert writer.stdout is not None
+    seen = [int(writer.stdout.readline()) for _ in range(20)]
+    writer.kill()
+    writer.wait()
+    seen += [int(line) for line in writer.stdout]
+    writer.stdout.close()
+    with Store.open(path) as store:
+        stored = list(store.trials())
+        assert store.check() == []
+        assert all(s.trial.rounds == ROUNDS * 50 for s in stored)
+        assert len(stored) in (len(seen), len(seen) + 1)  # at most one was committed but not yet told
+
+
+# --- reading by choice ------------------------------------------------------------------------------------------
+
+
+def test_filters_narrow_the_choice(store: Store, run_id: int) -> None:
+    store.add_cases(run_id, [case(4, suite="D")])
+    for of in (case(0), case(4), case(8), case(4, suite="D")):
+        store.add_trial(run_id, trial(of, valid=of.gamma != 8))
+    store.add_trial(run_id, failed(case(0), repeat=9))
+
+    def gammas(**fields: object) -> list[int]:
+        return [s.trial.gamma for s in store.trials(TrialFilter(**fields), rounds=False)]  # type: ignore[arg-type]
+
+    assert gammas(suite="B") == [0, 4, 8, 0]
+    assert gammas(arm="sd", suite="B") == [4, 8]
+    assert gammas(status="failed") == [0]
+    assert gammas(valid=True) == [0, 4, 4]
+    assert gammas(case_id=case(8).id[:6]) == [8]
+    assert gammas(trial_id=2) == [4]
+    assert gammas(run_id=99) == []
+
+
+def test_rounds_stream_as_plain_rows_of_the_chosen_trials(store: Store, run_id: int) -> None:
+    store.add_trial(run_id, trial())
+    chosen = store.add_trial(run_id, trial(case(8)))
+    table = store.rounds(TrialFilter(trial_id=chosen))
+    assert table.columns[:4] == ("trial_id", "number", "proposed", "accepted")
+    assert [row[:4] for row in table.rows] == [(chosen, 0, 4, 2), (chosen, 1, 3, 3)]
+
+
+def test_the_summary_sums_the_rounds_of_each_trial(store: Store, run_id: int) -> None:
+    store.add_trial(run_id, trial())
+    store.add_trial(run_id, failed(case(8)))
+    table = store.summary()
+    speculative, broken = (dict(zip(table.columns, row, strict=True)) for row in table.rows)
+    for name in ("proposed", "accepted", "committed", "rows", "draft_ns", "verify_ns", "sample_ns", "other_ns"):
+        assert speculative[name] == sum(getattr(r, name) for r in ROUNDS), name
+    assert (speculative["rounds"], speculative["n_tokens"], speculative["verdict"]) == (2, 8, "near_tie")
+    assert (speculative["suite"], speculative["target"], speculative["draft"]) == ("B", "tiny-moe", "tiny")
+    assert (broken["status"], broken["rounds"], broken["verify_ns"]) == ("failed", None, None)
+
+
+# --- what may be averaged ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [{"host": "e" * 16}, {"llama_cpp_build": "b9999"}, {"backend": "CPU"}, {"llama_cpp_python_version": "0.4.0"}],
+)
+def test_another_host_or_build_is_another_environment(changed: dict[str, str]) -> None:
+    assert environment_key(msgspec.structs.replace(ENVIRONMENT, **changed)) != environment_key(ENVIRONMENT)
+
+
+def test_passing_conditions_do_not_change_the_environment() -> None:
+    later = msgspec.structs.replace(ENVIRONMENT, power_source="battery", thermal_state="heavy", os="macOS 26.6")
+    assert environment_key(later) == environment_key(ENVIRONMENT)
+
+
+def test_trials_compare_across_drafters_and_prompts_but_not_across_targets_or_sampling() -> None:
+    key = comparability_key(case(4), "machine")
+    assert comparability_key(case(0), "machine") == comparability_key(case(8, n_predict=16), "machine") == key
+    assert comparability_key(case(4), "another machine") != key
+    assert comparability_key(case(4, sampling=Sampling(temperature=0.7)), "machine") != key
+    other = msgspec.structs.replace(case().target, sha256="9" * 64)
+    assert comparability_key(case(4, target=other), "machine") != key
+
+
+def test_a_model_without_a_hash_goes_by_its_id() -> None:
+    assert model_key("a" * 64, "x") == "a" * 64
+    assert model_key(None, "x") == "id:x"
+
+
+# --- versions ---------------------------------------------------------------------------------------------------
+
+
+def load(name: str, path: Path) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    connection = sqlite3.connect(path)
+    connection.executescript((DATABASES / f"{name}.sql").read_text(encoding="utf-8"))
+    connection.close()
+    return path
+
+
+def shape(path: Path) -> list[tuple[str, ...]]:
+    connection = sqlite3.connect(path)
+    rows = list(connection.execute("SELECT type, name, tbl_name, sql FROM sqlite_schema ORDER BY type, name"))
+    connection.close()
+    return rows
+
+
+def test_there_is_a_database_of_every_version() -> None:
+    names = {p.stem for p in DATABASES.glob("*.sql")}
+    assert names == {f"v{n + 1}" for n in range(schema.CURRENT_VERSION)} | {"future"}
+
+
+@pytest.mark.parametrize("version", range(1, schema.CURRENT_VERSION + 1))
+def test_a_database_of_every_version_opens_with_its_trials_and_todays_tables(version: int, path: Path) -> None:
+    load(f"v{version}", path)
+    with Store.open(path, create=False) as store:
+        assert [s.trial.status for s in store.trials()] == ["ok", "ok", "failed"]
+        assert [len(s.trial.rounds) for s in store.trials()] == [0, 2, 0]
+        assert len(list(store.calibration())) == (1 if version >= 2 else 0)
+        assert len(list(store.known_passes())) == len(list(store.stream_reads())) == (1 if version >= 4 else 0)
+        assert [d.ratio for d in store.distances()] == ([2.0] if version >= 5 else [])
+        assert [one.rows for _, one in store.shares()] == ([5] if version >= 6 else [])
+        assert store.check() == []
+        store.add_calibration(1, [CalibrationPoint(model_key="m", kind="sample", rows=1, depth=0, repeat=0, span_ns=1)])
+    fresh = path.with_name("fresh.sqlite")
+    Store.open(fresh).close()
+    assert shape(path) == shape(fresh)
+
+
+def test_an_old_database_can_be_read_without_being_changed(path: Path) -> None:
+    before = load("v1", path).read_bytes()
+    with Store.open(path, read_only=True) as store:
+        assert len(list(store.trials())) == 3
+        assert list(store.imported()) == []
+    assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize("read_only", [False, True])
+def test_a_database_from_the_future_is_refused_untouched(path: Path, read_only: bool) -> None:
+    before = load("future", path).read_bytes()
+    with pytest.raises(SchemaError, match="schema version 9000") as caught:
+        Store.open(path, read_only=read_only)
+    assert "Upgrade mlsd" in caught.value.hint
+    assert path.read_bytes() == before
+
+
+# --- files that cannot be used ----------------------------------------------------------------------------------
+
+
+def test_a_missing_database_is_not_made_when_only_reading(path: Path) -> None:
+    with pytest.raises(StoreError, match="no results database"):
+        Store.open(path, read_only=True)
+    with pytest.raises(StoreError, match="no results database"):
+        Store.open(path, create=False)
+    assert not path.parent.exists()
+
+
+def test_a_folder_or_another_kind_of_file_is_refused_untouched(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="is a folder"):
+        Store.open(tmp_path)
+    text = tmp_path / "notes.txt"
+    text.write_text("not a database, and longer than the header of one " * 40)
+    with pytest.raises(StoreError, match="is not a results database"):
+        Store.open(text)
+    empty = tmp_path / "empty.sqlite"
+    empty.touch()
+    with pytest.raises(StoreError, match="is an empty file"):
+        Store.open(empty, read_only=True)
+
+
+def test_somebody_elses_database_is_refused_untouched(path: Path) -> None:
+    path.parent.mkdir(parents=True)
+    connection = sqlite3.connect(path)
+    connection.execute("CREATE TABLE trial (a)")
+    connection.commit()
+    connection.close()
+    before = path.read_bytes()
+    with pytest.raises(StoreError, match="not one that mlsd wrote"):
+        Store.open(path)
+    assert path.read_bytes() == before
+
+
+def test_a_locked_database_says_so(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Store.open(path).close()
+    other = sqlite3.connect(path, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    monkeypatch.setattr("mlsd.measure.store.database.LOCK_WAIT_S", 0.05)
+    with Store.open(path) as store, pytest.raises(StoreError, match="locked by another program"):
+        store.begin_run(ENVIRONMENT, {}, seed=1)
+    other.close()
+
+
+def test_a_reader_does_not_wait_for_a_writer(path: Path) -> None:
+    with Store.open(path) as writer:
+        run_id = writer.begin_run(ENVIRONMENT, {}, seed=1)
+        writer.add_cases(run_id, [case()])
+        writer.add_trial(run_id, trial())
+        with Store.open(path, read_only=True) as reader:
+            assert len(list(reader.trials())) == 1
+            with pytest.raises(StoreError, match="cannot be opened for writing"):
+                reader.begin_run(ENVIRONMENT, {}, seed=1)
+
+
+def test_a_damaged_record_is_reported_as_such(path: Path, store: Store, run_id: int) -> None:
+    store.add_trial(run_id, trial())
+    raw = sqlite3.connect(path)
+    raw.execute("UPDATE trial SET tokens = '[1, '")
+    raw.commit()
+    raw.close()
+    with pytest.raises(StoreError, match="cannot be read"):
+        list(store.trials())
+
+
+def test_a_damaged_file_is_reported_as_such(path: Path, store: Store, run_id: int) -> None:
+    for repeat in range(50):
+        store.add_trial(run_id, trial(repeat=repeat, rounds=ROUNDS * 20))
+    store.close()
+    content = bytearray(path.read_bytes())
+    content[8192 : len(content) - 4096] = os.urandom(len(content) - 12288)
+    path.write_bytes(content)
+    with pytest.raises(StoreError, match="is damaged"), Store.open(path, read_only=True) as damaged:
+        list(damaged.trials())
+
+
+@pytest.fixture
+def locked_folder() -> Iterator[Path]:
+    """A folder with a database that an ordinary user may read but not write."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        with Store.open(folder / "study.sqlite") as store:
+            store.begin_run(ENVIRONMENT, {}, seed=1)
+        (folder / "study.sqlite").chmod(0o444)
+        folder.chmod(0o555)
+        yield folder
+        folder.chmod(0o755)
+
+
+@pytest.fixture
+def ordinary_user() -> Iterator[None]:
+    """File permissions do not count for root: be somebody else for a while."""
+    if os.geteuid() != 0:
+        yield
+        return
+    os.seteuid(65534)
+    yield
+    os.seteuid(0)
+
+
+def test_a_read_only_folder_can_be_read_and_refuses_writing(locked_folder: Path, ordinary_user: None) -> None:
+    with Store.open(locked_folder / "study.sqlite", read_only=True) as store:
+        assert len(store.runs()) == 1
+    for name in ("study.sqlite", "new.sqlite", "below/new.sqlite"):
+        with pytest.raises(StoreError, match="cannot be") as caught:
+            Store.open(locked_folder / name)
+        assert "writable place" in caught.value.hint
+    assert [p.name for p in locked_folder.iterdir()] == ["study.sqlite"]
+
+
+# --- size -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.heavy
+def test_looking_up_what_is_done_does_not_read_the_rounds(path: Path) -> None:
+    """Resuming costs far less than reading the trials: it is one pass over an index."""
+    with Store.open(path) as store:
+        run_id = store.begin_run(ENVIRONMENT, {}, seed=1)
+        store.add_cases(run_id, [case()])
+        for repeat in range(2_000):
+            store.add_trial(run_id, trial(repeat=repeat, rounds=ROUNDS * 10))
+        plan = (
+            "EXPLAIN QUERY PLAN SELECT case_id, block, repeat, sum(status = 'ok'), count(*) FROM trial "
+            "WHERE environment_key = 'x' AND NOT retired GROUP BY case_id, block, repeat"
+        )
+        steps = [row[3] for row in store._rows(plan)]
+        started = time.perf_counter()
+        assert len(store.done(ENVIRONMENT).ok) == 2_000
+        resumed = time.perf_counter()
+        assert len(list(store.trials())) == 2_000
+        read = time.perf_counter()
+    assert steps == ["SEARCH trial USING COVERING INDEX trial_key (environment_key=?)"]
+    assert resumed - started < read - resumed

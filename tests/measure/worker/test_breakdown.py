@@ -1,0 +1,170 @@
+"""Profiling passes of real models: what is profiled, how it is checked, and where it is stored."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from mlsd.clock import MonotonicClock
+from mlsd.drafters import resolve_spec
+from mlsd.drafters.drafting import drafting_key
+from mlsd.errors import CapacityError, ModelFileError, PromptError
+from mlsd.folders import asset_path
+from mlsd.gguf_tools.source import Source
+from mlsd.measure.messages import BreakdownJob, ModelFile
+from mlsd.measure.run.breakdown import profile_and_store
+from mlsd.measure.store.pass_shares import PassShares, block_key
+from mlsd.measure.store.rows import model_key
+from mlsd.measure.store.study import Store
+from mlsd.measure.worker.breakdown import break_down
+from mlsd.measure.worker.probe_cache import ProbeCache
+from mlsd.models.library import resolve_model
+from mlsd.planning.prompts import load_prompt
+from mlsd.records import DrafterSpec, EngineOptions
+from tests.gguf_tools.random_heads import write_random_dflash, write_random_eagle3
+
+SKIP = resolve_spec(DrafterSpec(name="layer-skip", options={"exit": 3}))
+
+
+def model_file(path: Path) -> ModelFile:
+    model = resolve_model(str(path))
+    return ModelFile(ref=model.ref, path=str(model.path))
+
+
+def job(target: Path, **changes: object) -> BreakdownJob:
+    made = BreakdownJob(
+        target=model_file(target),
+        engine=EngineOptions(n_threads=1),
+        text=load_prompt("length-256").text,
+        rows=(1, 5),
+        depth=24,
+        repeats=2,
+    )
+    return msgspec.structs.replace(made, **changes)
+
+
+def profiled(work: BreakdownJob) -> tuple[PassShares, ...]:
+    return break_down(work, MonotonicClock(), ProbeCache()).shares
+
+
+def key(path: Path) -> str:
+    ref = model_file(path).ref
+    return model_key(ref.sha256, ref.id)
+
+
+@pytest.mark.parametrize("name", ["llama", "qwen35", "qwen35moe", "falcon-h1"])
+def test_every_width_of_a_target_is_profiled_beside_plain_passes(tiny: Path, name: str) -> None:
+    found = profiled(job(tiny / f"{name}.gguf"))
+    assert [(s.model_key, s.drafting_key, s.rows, s.depth) for s in found] == [
+        (key(tiny / f"{name}.gguf"), None, rows, 24) for rows in (1, 5)
+    ]
+    for shares in found:
+        assert shares.n_passes == 4
+        assert 0 < sum(shares.parts_ns.values()) <= shares.profiled_ns
+        assert sum(share for share in shares.shares.values() if share) == pytest.approx(1)
+        assert (shares.shares["recurrent"] is None) == (name == "llama")
+        assert (shares.shares["experts"] is None) == (name != "qwen35moe")
+        assert shares.headless_ns is not None and shares.headless_ns > 0
+
+
+def test_a_draft_model_gives_a_step_under_its_own_key(tiny: Path) -> None:
+    draft = tiny / "llama-noise01.gguf"
+    *_, step = profiled(job(tiny / "llama.gguf", draft=model_file(draft), rows=(1,)))
+    assert (step.model_key, step.drafting_key, step.rows) == (key(draft), None, 1)
+
+
+def test_a_draft_cut_out_of_its_target_is_kept_under_the_targets_key(tiny: Path) -> None:
+    target = tiny / "llama.gguf"
+    *_, step = profiled(job(target, drafter=SKIP, rows=(1,)))
+    assert (step.model_key, step.drafting_key, step.rows) == (key(target), drafting_key(SKIP), 1)
+
+
+def test_a_next_token_block_is_profiled_on_the_targets_rows() -> None:
+    target, spec = asset_path("tiny/tiny-dense-mtp.gguf"), DrafterSpec(name="mtp")
+    *_, step = profiled(job(target, drafter=spec, rows=(1,)))
+    assert (step.model_key, step.drafting_key) == (key(target), block_key(spec))
+    assert {part for part, share in step.shares.items() if share is not None} == {"attention", "ffn", "head", "rest"}
+
+
+def test_a_step_of_an_eagle_head_is_profiled_beside_its_target(tiny: Path, tmp_path: Path) -> None:
+    target, head = tiny / "llama.gguf", tmp_path / "eagle3.gguf"
+    write_random_eagle3(head, Source(target), (1, 3, 5))
+    spec = DrafterSpec(name="eagle3", draft=model_file(head).ref)
+    *_, step = profiled(job(target, draft=model_file(head), drafter=spec, rows=(1,)))
+    assert (step.model_key, step.drafting_key, step.headless_ns) == (key(head), None, None)
+    named = {part for part, share in step.shares.items() if share is not None}
+    assert named == {"embeddings", "attention", "ffn", "head", "rest"}
+
+
+def test_a_head_that_takes_no_steps_is_left_out(tiny: Path, tmp_path: Path) -> None:
+    target, head = tiny / "llama.gguf", tmp_path / "dflash.gguf"
+    write_random_dflash(head, Source(target), (1, 5))
+    spec = DrafterSpec(name="dflash", draft=model_file(head).ref)
+    assert len(profiled(job(target, draft=model_file(head), drafter=spec, rows=(1,)))) == 1
+
+
+def test_methods_without_a_network_add_nothing(tiny: Path) -> None:
+    assert len(profiled(job(tiny / "llama.gguf", drafter=DrafterSpec(name="pld"), rows=(3,)))) == 1
+
+
+def test_text_and_depth_that_cannot_be_are_refused(tiny: Path) -> None:
+    with pytest.raises(PromptError, match="--depth"):
+        profiled(job(tiny / "llama.gguf", text="too short"))
+    with pytest.raises(CapacityError, match="positions of this model"):
+        profiled(job(tiny / "llama.gguf", text=load_prompt("length-1024").text * 3, depth=5000))
+
+
+def test_shares_lie_in_the_store_in_a_run_of_their_own(tiny: Path, tmp_path: Path) -> None:
+    work = job(tiny / "llama.gguf", rows=(2,))
+    shares = profile_and_store(work, tmp_path / "s.sqlite")
+    with Store.open(tmp_path / "s.sqlite") as store:
+        (run,) = store.runs()
+        assert list(store.shares()) == [(run.id, one) for one in shares]
+    assert (run.status, run.plan["command"]) == ("finished", "breakdown")
+    broken = msgspec.structs.replace(work, target=ModelFile(ref=work.target.ref, path=str(tiny / "none.gguf")))
+    with pytest.raises(ModelFileError):  # the worker's own error comes through
+        profile_and_store(broken, tmp_path / "s.sqlite")
+    with Store.open(tmp_path / "s.sqlite") as store:
+        assert [run.status for run in store.runs()] == ["finished", "interrupted"]
+
+
+@pytest.mark.heavy
+def test_the_heads_share_of_a_real_model_is_about_the_same_in_two_ways(smollm2: Path) -> None:
+    (shares,) = profiled(job(smollm2, rows=(1,), repeats=5))
+    looked, saved = (shares.shares["head"] or 0) + (shares.shares["sampling"] or 0), shares.head_by_difference
+    assert saved is not None
+    # Of 134.5 million weights 28.3 million are the head's; noise of a shared machine decides how wide this must be.
+    assert 0.08 < looked < 0.5
+    assert 0.4 < looked / saved < 2.5
+    assert shares.inflation < 3  # 62 pieces of a pass of milliseconds
+
+
+def made(**changes: object) -> PassShares:
+    base = PassShares(
+        model_key="m",
+        rows=1,
+        depth=8,
+        n_passes=4,
+        plain_ns=1_000,
+        profiled_ns=1_500,
+        headless_ns=800,
+        parts_ns={"attention": 300, "ffn": 450, "head": 250},
+    )
+    return msgspec.structs.replace(base, **changes)
+
+
+def test_shares_and_checks_are_what_their_formulas_say() -> None:
+    shares = made()
+    assert shares.shares["attention"] == 0.3
+    assert shares.shares["recurrent"] is None  # not 0: the network has none
+    assert (shares.inflation, shares.agreement) == (1.5, 1.0)
+    assert shares.head_by_difference == pytest.approx(0.2)
+    assert made(headless_ns=None).head_by_difference is None
+    assert not shares.in_doubt
+
+
+@pytest.mark.parametrize("changes", [{"profiled_ns": 2_100}, {"plain_ns": 1_300}, {"plain_ns": 790}])
+def test_shares_are_in_doubt_where_looking_changed_the_pass(changes: dict[str, int]) -> None:
+    assert made(**changes).in_doubt

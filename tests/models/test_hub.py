@@ -1,0 +1,233 @@
+"""Downloads against a real server on loopback: whole, cut off, wrong, refused, too large, offline."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from huggingface_hub import constants, try_to_load_from_cache
+
+import mlsd.models.hub
+from mlsd.errors import HubError
+from mlsd.models.hub import Hub, HubFile, Pulled
+from tests.hub_server import COMMIT, OTHER_COMMIT, REPO, HubServer
+
+CHUNK = 4096
+DATA = random.Random(0).randbytes(40 * CHUNK + 17)
+WANTED = HubFile(repo=REPO, file="quants/model.gguf")
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[HubServer]:
+    no_pause = SimpleNamespace(sleep=lambda _: None)  # between the library's retries
+    monkeypatch.setattr("huggingface_hub.file_download.time", no_pause)
+    monkeypatch.setattr(constants, "DOWNLOAD_CHUNK_SIZE", CHUNK)
+    with HubServer({WANTED.file: DATA}) as running:
+        yield running
+
+
+@pytest.fixture
+def hub(server: HubServer, tmp_path: Path) -> Hub:
+    return Hub(endpoint=server.url, cache_dir=tmp_path / "cache")
+
+
+def pull(hub: Hub, wanted: HubFile = WANTED, **kwargs: object) -> Pulled:
+    return hub.pull(wanted, hub.stated(wanted), **kwargs)  # type: ignore[arg-type]
+
+
+def files_of(hub: Hub) -> list[Path]:
+    """Everything in the cache that looks like a model under its final name."""
+    return [path for path in hub.cache_dir.rglob("*") if path.is_file() and path.parent.name in ("blobs", "quants")]
+
+
+class Interrupt:
+    """Stops a download after some bytes, as Ctrl-C does."""
+
+    def __init__(self, after_bytes: int) -> None:
+        self.after_bytes = after_bytes
+
+    def __call__(self, done: int, total: int | None) -> None:
+        if done >= self.after_bytes:
+            raise KeyboardInterrupt
+
+
+def test_a_fresh_pull_is_whole_and_found_by_every_program_that_uses_the_cache(hub: Hub, server: HubServer) -> None:
+    assert hub.cached(WANTED) is None
+    pulled = pull(hub)
+    assert pulled.path.read_bytes() == DATA
+    assert (pulled.revision, pulled.sha256) == (COMMIT, server.sha256(WANTED.file))
+    found = try_to_load_from_cache(REPO, WANTED.file, cache_dir=hub.cache_dir, revision=COMMIT)
+    assert found == str(pulled.path)
+
+
+def test_a_second_pull_downloads_nothing(hub: Hub, server: HubServer) -> None:
+    first = pull(hub)
+    sent = server.sent_bytes
+    assert pull(hub) == first
+    assert server.sent_bytes == sent == len(DATA)
+
+
+def test_progress_counts_every_byte_once(hub: Hub) -> None:
+    seen: list[tuple[int, int | None]] = []
+    pull(hub, on_bytes=lambda done, total: seen.append((done, total)))
+    assert [done for done, _ in seen] == sorted(done for done, _ in seen)
+    assert seen[-1] == (len(DATA), len(DATA))
+
+
+def test_an_interrupted_pull_goes_on_where_it_stopped(hub: Hub, server: HubServer) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        pull(hub, on_bytes=Interrupt(20 * CHUNK))
+    assert files_of(hub) == []
+    pulled = pull(hub)
+    assert pulled.path.read_bytes() == DATA
+    resumed = server.ranges()[-1]
+    assert resumed is not None
+    assert int(resumed.removeprefix("bytes=").removesuffix("-")) >= 19 * CHUNK
+
+
+def test_a_connection_that_drops_again_and_again_still_ends_in_the_right_file(hub: Hub, server: HubServer) -> None:
+    server.cut_after_bytes = 7 * CHUNK
+    assert pull(hub).path.read_bytes() == DATA
+    assert len(server.ranges()) >= 6
+    assert server.sent_bytes < 2 * len(DATA)
+
+
+def test_a_connection_that_gives_nothing_fails_with_what_to_do_and_keeps_what_came(hub: Hub, server: HubServer) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        pull(hub, on_bytes=Interrupt(20 * CHUNK))
+    server.cut_after_bytes = 0
+    with pytest.raises(HubError, match="goes on where this one stopped"):
+        pull(hub)
+    assert files_of(hub) == []
+    server.cut_after_bytes = None
+    before = server.sent_bytes
+    assert pull(hub).path.read_bytes() == DATA
+    assert server.sent_bytes - before < len(DATA)
+
+
+def test_a_server_that_ignores_the_range_does_not_double_the_file(hub: Hub, server: HubServer) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        pull(hub, on_bytes=Interrupt(20 * CHUNK))
+    server.ignores_range = True
+    assert pull(hub).path.read_bytes() == DATA
+
+
+def test_bytes_that_do_not_have_the_stated_hash_are_deleted_and_never_named(hub: Hub, server: HubServer) -> None:
+    server.stated_sha256[WANTED.file] = "ab" * 32
+    with pytest.raises(HubError, match=r"was downloaded with the hash .*, not abab"):
+        pull(hub)
+    assert files_of(hub) == []
+    assert not list(hub.cache_dir.rglob("*.part"))
+
+
+def test_a_hash_other_than_the_manifests_is_refused_before_the_download(hub: Hub, server: HubServer) -> None:
+    with pytest.raises(HubError, match=r"on the hub, not cdcd.*pin `revision`"):
+        pull(hub, HubFile(repo=REPO, file=WANTED.file, sha256="cd" * 32))
+    assert server.sent_bytes == 0
+
+
+def test_a_part_of_another_file_cannot_poison_the_download(hub: Hub, server: HubServer) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        pull(hub, on_bytes=Interrupt(20 * CHUNK))
+    server.files[WANTED.file] = DATA[::-1]
+    server.commit = OTHER_COMMIT
+    assert pull(hub).path.read_bytes() == DATA[::-1]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "said"),
+    [
+        (HubFile(repo="someone/nothing", file="x.gguf"), "has no repository someone/nothing, or it is private"),
+        (HubFile(repo=REPO, file="x.gguf"), "has no file x.gguf at revision main"),
+        (HubFile(repo=REPO, file=WANTED.file, revision="v9"), "has no revision v9"),
+        (HubFile(repo="a b/c", file="x.gguf"), "cannot be downloaded: Repo id must"),
+    ],
+)
+def test_what_the_hub_does_not_have_is_named(hub: Hub, wanted: HubFile, said: str) -> None:
+    with pytest.raises(HubError, match=said):
+        hub.stated(wanted)
+
+
+def test_a_gated_repository_asks_for_a_token_and_takes_it(
+    hub: Hub, server: HubServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.token = "hf_secret"
+    with pytest.raises(HubError, match=r"is gated.*HF_TOKEN"):
+        pull(hub)
+    monkeypatch.setenv("HF_TOKEN", "hf_secret")
+    assert pull(hub).path.read_bytes() == DATA
+
+
+def test_a_full_disk_is_noticed_before_the_download(
+    hub: Hub, server: HubServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mlsd.models.hub, "free_bytes", lambda _: len(DATA))
+    with pytest.raises(HubError, match=r"some-model needs 67\.\d\d MB .*163\.86 kB are free"):
+        hub.check_free_disk(hub.missing_bytes(WANTED, hub.stated(WANTED)), "some-model")
+    assert server.sent_bytes == 0
+
+
+def test_what_is_here_already_needs_no_disk(hub: Hub) -> None:
+    stated = hub.stated(WANTED)
+    assert hub.missing_bytes(WANTED, stated) == len(DATA)
+    with pytest.raises(KeyboardInterrupt):
+        pull(hub, on_bytes=Interrupt(20 * CHUNK))
+    assert 0 < hub.missing_bytes(WANTED, stated) <= len(DATA) - 19 * CHUNK
+    pull(hub)
+    assert hub.missing_bytes(WANTED, stated) == 0
+
+
+def test_a_disk_that_fills_up_while_downloading_keeps_what_came(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(done: int, total: int | None) -> None:
+        if done > 10 * CHUNK:
+            raise OSError(28, "No space left on device")
+
+    with pytest.raises(HubError, match=r"could not be stored: .*No space left"):
+        pull(hub, on_bytes=full)
+    assert files_of(hub) == []
+    assert pull(hub).path.read_bytes() == DATA
+
+
+def test_a_server_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with HubServer({}) as gone:
+        url = gone.url
+    with pytest.raises(HubError, match=f"could not be downloaded from {url}"):
+        Hub(endpoint=url, cache_dir=tmp_path).stated(WANTED)
+
+
+def test_a_token_is_not_sent_to_the_storage_that_the_hub_points_to(
+    hub: Hub, server: HubServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.token = "hf_secret"
+    monkeypatch.setenv("HF_TOKEN", "hf_secret")
+    with HubServer(server.files) as storage:
+        server.storage_url = storage.url
+        with pytest.raises(KeyboardInterrupt):
+            pull(hub, on_bytes=Interrupt(20 * CHUNK))
+        assert pull(hub).path.read_bytes() == DATA
+        assert storage.sent_bytes > 0 == server.sent_bytes
+        assert storage.tokens == {None}
+        assert storage.ranges()[-1] is not None
+
+
+def test_two_pulls_of_the_same_bytes_do_not_write_into_each_other(hub: Hub) -> None:
+    started, go_on = threading.Event(), threading.Event()
+
+    def slowly(done: int, total: int | None) -> None:
+        started.set()
+        assert go_on.wait(10)
+
+    results: list[Pulled] = []
+    first = threading.Thread(target=lambda: results.append(pull(hub, on_bytes=slowly)))
+    first.start()
+    assert started.wait(10)
+    second = threading.Thread(target=lambda: results.append(pull(hub)))
+    second.start()
+    go_on.set()
+    first.join(20)
+    second.join(20)
+    assert [result.path.read_bytes() == DATA for result in results] == [True, True]

@@ -1,0 +1,96 @@
+import pytest
+
+from mlsd.planning.estimate import (
+    Rate,
+    estimate_time,
+    first_known,
+    plan_loads,
+    rates_from_bandwidth,
+    rates_from_calibration,
+    rates_from_results,
+)
+from mlsd.planning.plan import Overrides, expand
+from mlsd.planning.suite import DrafterChoice, Part, Profile, Suite
+from mlsd.records import DRAFT_MODEL, Case, DrafterSpec, ModelRef, PromptRef
+
+TARGET, DRAFT = ModelRef(id="t", sha256="f" * 64, n_bytes=100), ModelRef(id="d", n_bytes=20)
+PROFILE = Profile(name="p", title="", roles={"target": "t", "draft": "d"})
+PART = Part(targets=("target",), drafters=(DrafterChoice(draft="draft"),), gammas=(4,), prompts=("code", "factual"))
+SUITE = Suite(name="S", title="", repeats=3, n_predict=101, parts=(PART,))
+PLAN = expand([SUITE], PROFILE, {"t": TARGET, "d": DRAFT}, Overrides())
+
+
+def case(gamma: int, prompt: str = "code", **changes) -> Case:
+    drafter = DrafterSpec(name=DRAFT_MODEL, draft=DRAFT) if gamma else DrafterSpec()
+    values = {"suite": "S", "target": TARGET, "prompt": PromptRef(key=prompt, sha256=prompt), "n_predict": 101}
+    return Case(**{**values, "drafter": drafter, "gamma": gamma, **changes})
+
+
+def row(of: Case, tok_s: float, **changes) -> dict:
+    made = {"case_id": of.id, "status": "ok", "n_tokens": 101, "decode_ns": round(100e9 / tok_s), "prefill_ns": 5e8}
+    return {**made, **changes}
+
+
+def test_the_time_of_a_plan_is_prefill_and_decoding_of_every_trial():
+    def tok_s(of: Case) -> Rate:
+        return Rate(decode_tok_s=10 if of.arm == "ar" else 20, prefill_ns=1e9, source="results")
+
+    found = estimate_time(PLAN.groups, tok_s)
+    assert found.seconds == pytest.approx(6 * (10 + 1) + 6 * (5 + 1))  # 2 prompts x 3 repeats of each arm
+    assert (found.n_trials, found.n_unknown, found.sources) == (12, 0, {"results": 12})
+
+
+def test_an_unknown_rate_stays_unknown_and_is_counted():
+    found = estimate_time(PLAN.groups, lambda of: None)
+    assert (found.seconds, found.n_unknown) == (None, 12)
+    some = estimate_time(PLAN.groups, lambda of: Rate(decode_tok_s=10, source="bandwidth") if not of.gamma else None)
+    assert (some.seconds, some.n_unknown) == (pytest.approx(60), 6)
+
+
+def test_results_give_the_median_of_the_same_case_before_that_of_a_like_one():
+    known = [case(0), case(0, "other")]
+    rows = [row(known[0], rate) for rate in (10, 12, 50)] + [row(known[1], 90), row(known[1], 91)]
+    tok_s = rates_from_results(rows, {one.id: one for one in known})
+    assert tok_s(case(0)) == Rate(decode_tok_s=pytest.approx(12), prefill_ns=5e8, source="results")
+    like = tok_s(case(0, "third"))
+    assert like.decode_tok_s == pytest.approx(50)
+    assert like.prefill_ns is None
+    assert tok_s(case(4)) is None
+
+
+def test_results_of_another_model_or_failed_trials_are_no_rate():
+    other = case(0, target=ModelRef(id="t", sha256="0" * 64))
+    rows = [row(other, 10), row(case(0), 10, status="failed"), row(case(0), 10, decode_ns=None)]
+    tok_s = rates_from_results(rows, {other.id: other, case(0).id: case(0)})
+    assert tok_s(case(0)) is None
+
+
+def test_calibration_counts_gamma_draft_steps_and_one_wide_pass_for_each_token():
+    passes = {(TARGET.sha256, "target_pass", 1): 50e6, (TARGET.sha256, "target_pass", 5): 70e6}
+    tok_s = rates_from_calibration({**passes, ("id:d", "draft_step", 1): 20e6})
+    assert tok_s(case(0)).decode_tok_s == pytest.approx(20)
+    assert tok_s(case(4)).decode_tok_s == pytest.approx(1e9 / (70e6 + 4 * 20e6))
+    assert tok_s(case(8)) is None
+    assert rates_from_calibration(passes)(case(4)) is None
+
+
+def test_bandwidth_reads_the_weights_once_a_pass():
+    tok_s = rates_from_bandwidth({"t": 10**9, "d": 10**8}, 100.0)
+    assert tok_s(case(0)).decode_tok_s == pytest.approx(100)
+    assert tok_s(case(4)).decode_tok_s == pytest.approx(100e9 / 1.4e9)
+    assert tok_s(case(4, drafter=DrafterSpec(name="pld"))) is None
+    assert rates_from_bandwidth({"t": None}, 100.0)(case(0)) is None
+    assert rates_from_bandwidth({"t": 10**9}, None)(case(0)) is None
+
+
+def test_the_first_source_that_knows_a_case_is_taken():
+    measured = rates_from_results([row(case(0), 10)], {case(0).id: case(0)})
+    tok_s = first_known(measured, rates_from_bandwidth({"t": 10**9, "d": 10**8}, 100.0))
+    assert (tok_s(case(0)).source, tok_s(case(4)).source) == ("results", "bandwidth")
+
+
+def test_a_load_weighs_target_and_draft_together_or_is_not_known():
+    (load,) = plan_loads(PLAN, {"t": 100, "d": 20}, lambda of: None)
+    assert (load.weight_bytes, load.n_blocks, load.n_trials) == (120, 6, 12)
+    (load,) = plan_loads(PLAN, {"t": 100, "d": None}, lambda of: None)
+    assert load.weight_bytes is None

@@ -1,0 +1,296 @@
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mlsd.errors import PromptError, SuiteError
+from mlsd.models.manifest import load_manifest
+from mlsd.planning.plan import Block, Overrides, Plan, expand
+from mlsd.planning.suite import DrafterChoice, Part, Profile, Suite, find_profile, load_suites
+from mlsd.planning.tasks import KINDS
+from mlsd.records import DRAFT_MODEL, NO_DRAFTER, DrafterSpec, ModelRef
+
+STUDY = ["A", "B", "C", "D", "F"]
+
+
+def manifest_models() -> dict[str, ModelRef]:
+    return {entry.id: ModelRef(id=entry.id, n_bytes=entry.n_bytes) for entry in load_manifest()}
+
+
+def study_plan(names=STUDY, profile="study", **overrides) -> Plan:
+    return expand(load_suites(names), find_profile(profile), manifest_models(), Overrides(**overrides))
+
+
+def small_suite(**changes) -> Suite:
+    part = Part(
+        targets=("moe-q4",), drafters=(DrafterChoice(draft="draft-small"),), gammas=(4, 8), prompts=("code", "factual")
+    )
+    return Suite(name="S", title="small", repeats=2, parts=(msgspec.structs.replace(part, **changes),))
+
+
+MODELS = {name: ModelRef(id=name, sha256=name * 8, n_bytes=10) for name in ("t", "u", "d", "e")}
+PROFILE = Profile(name="p", title="", roles={"moe-q4": "t", "moe-q8": "u", "draft-small": "d", "draft-cross": "t"})
+
+
+def orders(plan: Plan) -> list[list[tuple[str, int]]]:
+    return [[(trial.case.prompt.key, trial.case.gamma) for trial in block.trials] for block in plan.blocks()]
+
+
+# --- the study ----------------------------------------------------------------------------------------------------
+
+
+def test_the_study_profile_plans_the_papers_306_trials_with_paired_baselines_apart():
+    plan = study_plan()
+    assert plan.study_trials == {"A": 18, "B": 144, "C": 36, "D": 72, "F": 36}
+    # 2 targets x 2 drafts x 4 prompts x 3 repeats of B, 2 x 1 x 4 x 3 of D
+    assert plan.paired_baselines == 48 + 24
+    assert sum(1 for _ in plan.trials()) == 306 + 72
+    assert not plan.left_out
+
+
+def test_every_block_with_drafts_holds_exactly_one_plain_arm_of_the_same_target_and_prompt():
+    for block in study_plan([*STUDY, "E"]).blocks():
+        plain = [trial.case for trial in block.trials if trial.case.arm == "ar"]
+        assert len(plain) == 1
+        for trial in block.trials:
+            assert (trial.case.target, trial.case.prompt) == (plain[0].target, plain[0].prompt)
+            assert trial.case.n_predict == plain[0].n_predict
+            assert trial.case.suite == block.suite
+
+
+def test_each_pair_loads_once_and_loads_of_one_target_follow_each_other():
+    groups = study_plan([*STUDY, "E"]).groups
+    pairs = [(group.target.id, group.draft.id if group.draft else None) for group in groups]
+    assert len(set(pairs)) == len(pairs)
+    targets = [target for target, _ in pairs]
+    assert targets == sorted(targets, key=targets.index)
+    for group in groups:
+        used = {trial.case.drafter.draft for block in group.blocks for trial in block.trials}
+        assert used <= {None, group.draft}
+
+
+def test_repeats_are_outermost_so_that_drift_spreads_over_all_cases():
+    for group in study_plan().groups:
+        repeats = [block.repeat for block in group.blocks]
+        assert repeats == sorted(repeats)
+        first = {frozenset(trial.case_id for trial in block.trials) for block in group.blocks if block.repeat == 0}
+        last = {frozenset(trial.case_id for trial in block.trials) for block in group.blocks if block.repeat == 2}
+        assert first == last
+
+
+@pytest.mark.parametrize("profile", ["tiny", "smollm2", "mac-16gb", "mac-32gb", "mac-64gb", "study"])
+def test_what_a_profile_measures_and_what_it_leaves_out_add_up_to_the_study(profile):
+    plan = study_plan(profile=profile)
+    missing = {suite: sum(left.n_trials for left in plan.left_out if left.suite == suite) for suite in STUDY}
+    whole = {"A": 18, "B": 144, "C": 36, "D": 72, "F": 36}
+    assert {suite: plan.study_trials[suite] + missing[suite] for suite in STUDY} == whole
+    assert all(left.reason for left in plan.left_out)
+
+
+# --- order --------------------------------------------------------------------------------------------------------
+
+
+def test_the_same_seed_gives_the_same_order_and_another_seed_another_one_of_the_same_cases():
+    one, again, other = study_plan(["B"]), study_plan(["B"]), study_plan(["B"], seed=1)
+    assert one == again
+    assert orders(one) != orders(other)
+    assert set(one.cases()) == set(other.cases())
+    assert {block.number for block in one.blocks()} == {block.number for block in other.blocks()}
+
+
+def test_arms_take_every_place_of_a_block_after_the_first_repeat():
+    plan = expand([small_suite()], PROFILE, MODELS, Overrides(repeats=40))
+    places = {
+        (trial.case.gamma, place) for block in plan.blocks() if block.repeat for place, trial in enumerate(block.trials)
+    }
+    assert places == {(gamma, place) for gamma in (0, 4, 8) for place in range(3)}
+
+
+def test_the_plain_arm_leads_the_blocks_of_the_first_repeat():
+    assert all(block.trials[0].case.arm == "ar" for block in study_plan().blocks() if block.repeat == 0)
+
+
+def test_block_numbers_are_unique_and_fit_a_double():
+    numbers = [block.number for block in study_plan([*STUDY, "E"]).blocks()]
+    assert len(set(numbers)) == len(numbers)
+    assert max(numbers) < 2**53
+
+
+def test_a_block_keeps_its_number_and_order_in_any_plan_that_holds_it():
+    def by_number(plan: Plan) -> dict[int, Block]:
+        return {block.number: block for block in plan.blocks()}
+
+    alone, together = by_number(study_plan(["F"])), by_number(study_plan())
+    assert all(together[number] == block for number, block in alone.items())
+    shorter = by_number(study_plan(["F"], repeats=1))
+    assert all(alone[number] == block for number, block in shorter.items())
+
+
+def test_a_changed_setting_gives_another_case_and_another_block():
+    plans = [study_plan(["B"]), study_plan(["B"], n_predict=32), study_plan(["B"], temperature=0.8)]
+    for one, other in ((0, 1), (0, 2), (1, 2)):
+        assert not set(plans[one].cases()) & set(plans[other].cases())
+        assert not {b.number for b in plans[one].blocks()} & {b.number for b in plans[other].blocks()}
+
+
+def test_more_gammas_make_new_blocks_of_known_cases():
+    few, many = study_plan(["B"], gammas=(4,)), study_plan(["B"], gammas=(4, 8))
+    assert set(few.cases()) < set(many.cases())
+    assert not {b.number for b in few.blocks()} & {b.number for b in many.blocks()}
+
+
+def test_a_seed_changes_a_sampled_case_but_not_a_greedy_one():
+    assert set(study_plan(["A"]).cases()) == set(study_plan(["A"], seed=5).cases())
+    warm = [study_plan(["A"], temperature=1.0, seed=seed) for seed in (0, 5)]
+    assert not set(warm[0].cases()) & set(warm[1].cases())
+
+
+def test_another_file_under_the_same_id_makes_other_cases():
+    changed = {**MODELS, "d": ModelRef(id="d", sha256="0" * 64)}
+    one, other = (expand([small_suite()], PROFILE, models) for models in (MODELS, changed))
+    sd = [{case.id for case in plan.cases().values() if case.arm == "sd"} for plan in (one, other)]
+    assert not sd[0] & sd[1]
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    gammas=st.lists(st.integers(1, 64), min_size=1, max_size=5, unique=True),
+    repeats=st.integers(1, 4),
+    n_prompts=st.integers(1, 4),
+    counted=st.booleans(),
+)
+def test_a_grid_holds_every_combination_exactly_once_a_repeat(gammas, repeats, n_prompts, counted):
+    prompts = ("factual", "code", "reasoning", "chinese")[:n_prompts]
+    suite = small_suite(gammas=tuple(gammas), prompts=prompts, baseline="study" if counted else "paired")
+    plan = expand([suite], PROFILE, MODELS, Overrides(repeats=repeats))
+    arms = [0, *gammas]
+    wanted = sorted((prompt, gamma, repeat) for prompt in prompts for gamma in arms for repeat in range(repeats))
+    found = sorted((t.case.prompt.key, t.case.gamma, b.repeat) for b in plan.blocks() for t in b.trials)
+    assert found == wanted
+    n_plain = n_prompts * repeats
+    assert plan.paired_baselines == (0 if counted else n_plain)
+    assert plan.study_trials == {"S": len(wanted) - plan.paired_baselines}
+
+
+# --- roles, overrides, bad input ----------------------------------------------------------------------------------
+
+
+def test_a_role_without_a_model_is_left_out_with_the_profiles_reason():
+    suite = small_suite(targets=("moe-q4", "dense-l"))
+    plan = expand([suite], msgspec.structs.replace(PROFILE, left_out={"dense-l": "too large"}), MODELS)
+    (left,) = plan.left_out
+    assert (left.role, left.n_trials, left.reason) == ("dense-l", 8, "too large")
+    (left,) = expand([suite], PROFILE, MODELS).left_out
+    assert left.reason == "profile p binds no model to dense-l"
+
+
+def test_a_draft_that_is_its_own_target_is_left_out():
+    plan = expand([small_suite(drafters=(DrafterChoice(draft="draft-cross"),))], PROFILE, MODELS)
+    assert not plan.groups
+    assert plan.left_out[0].reason == "the draft is the target itself in this profile"
+
+
+def test_two_roles_played_by_one_model_are_measured_once():
+    twins = msgspec.structs.replace(PROFILE, roles={**PROFILE.roles, "moe-q8": "t"})
+    plan = expand([small_suite(targets=("moe-q4", "moe-q8"))], twins, MODELS)
+    assert plan.study_trials == {"S": 8}
+    assert [(left.role, left.reason) for left in plan.left_out] == [
+        ("moe-q8", "moe-q4 is the same model in this profile")
+    ]
+
+
+def test_drafts_may_be_roles_or_model_ids_and_replace_only_draft_models():
+    suite = small_suite(drafters=(DrafterChoice(draft="draft-small"), DrafterChoice(name="pld")))
+    plan = expand([suite], PROFILE, MODELS, Overrides(drafts=("e", "draft-small")))
+    used = {(c.drafter.name, c.drafter.draft.id if c.drafter.draft else None) for c in plan.cases().values()}
+    assert used == {(NO_DRAFTER, None), (DRAFT_MODEL, "e"), (DRAFT_MODEL, "d"), ("pld", None)}
+
+
+def test_gammas_and_drafts_leave_plain_suites_alone():
+    plain = small_suite(drafters=(), gammas=())
+    assert expand([plain], PROFILE, MODELS, Overrides(gammas=(2,), drafts=("e",))) == expand([plain], PROFILE, MODELS)
+
+
+def test_a_limit_keeps_whole_blocks_from_the_front_of_the_plan():
+    whole, some = study_plan(["B"]), study_plan(["B"], limit=7)
+    kept = list(some.blocks())
+    assert kept == list(whole.blocks())[: len(kept)]
+    assert some.study_trials == {"B": 9}
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        ({"repeats": 0}, "--repeats is 0"),
+        ({"n_predict": 1}, "--n-predict is 1"),
+        ({"limit": 0}, "--limit is 0"),
+        ({"temperature": -0.5}, r"--temperature is -0\.5"),
+        ({"temperature": float("nan")}, "--temperature is nan"),
+        ({"gammas": (4, 0)}, "--gamma holds 0"),
+        ({"gammas": (4, 4)}, "--gamma holds a value twice"),
+        ({"prompts": ("code", "code")}, "--prompts holds a value twice"),
+        ({"drafts": ("nobody",)}, r"no draft called 'nobody'.*draft-small"),
+    ],
+)
+def test_an_override_that_means_nothing_is_refused_by_name_and_value(overrides, message):
+    with pytest.raises(SuiteError, match=message):
+        expand([small_suite()], PROFILE, MODELS, Overrides(**overrides))
+
+
+def test_an_unknown_prompt_is_refused():
+    with pytest.raises(PromptError, match="'poetry'"):
+        expand([small_suite()], PROFILE, MODELS, Overrides(prompts=("poetry",)))
+
+
+def test_a_profile_that_names_an_unknown_model_is_refused_with_role_and_id():
+    wrong = msgspec.structs.replace(PROFILE, roles={"moe-q4": "ghost"})
+    with pytest.raises(SuiteError, match=r"Profile p binds moe-q4 to 'ghost'"):
+        expand([small_suite()], wrong, MODELS)
+
+
+# --- drafting methods side by side --------------------------------------------------------------------------------
+
+METHODS = (
+    DrafterChoice(draft="draft-small"),
+    DrafterChoice(name="pld", gammas=(10,)),
+    DrafterChoice(name="rest", options={"store": "shipped"}),
+)
+
+
+def test_drafters_of_the_same_models_share_a_block_and_its_plain_arm():
+    plan = expand([small_suite(drafters=METHODS, together=True, prompts=("code",))], PROFILE, MODELS)
+    arms = {tuple(sorted((t.case.drafter.name, t.case.gamma) for t in block.trials)) for block in plan.blocks()}
+    assert arms == {
+        ((DRAFT_MODEL, 4), (DRAFT_MODEL, 8), (NO_DRAFTER, 0)),
+        ((NO_DRAFTER, 0), ("pld", 10), ("rest", 4), ("rest", 8)),
+    }
+
+
+def test_without_together_each_drafter_has_a_block_of_its_own():
+    plan = expand([small_suite(drafters=METHODS, prompts=("code",))], PROFILE, MODELS)
+    assert sum(1 for _ in plan.blocks()) == 2 * 3
+    assert plan.paired_baselines == 2 * 3
+
+
+def test_gammas_of_the_command_line_go_before_a_drafters_own():
+    plan = expand([small_suite(drafters=METHODS)], PROFILE, MODELS, Overrides(gammas=(2,)))
+    assert {trial.case.gamma for trial in plan.trials()} == {0, 2}
+
+
+def test_a_method_that_a_target_refuses_is_left_out_with_the_reason():
+    def refuse(spec: DrafterSpec, target: str) -> str | None:
+        return f"not on {target}" if spec.name == "rest" else None
+
+    plan = expand([small_suite(drafters=METHODS, together=True)], PROFILE, MODELS, refuse=refuse)
+    (left,) = plan.left_out
+    assert (left.role, left.model, left.reason) == ("rest", "t", "not on t")
+    assert left.n_trials == 2 * 2 * 2  # gammas, prompts, repeats
+    assert {trial.case.drafter.name for trial in plan.trials()} == {NO_DRAFTER, DRAFT_MODEL, "pld"}
+
+
+def test_suite_e_asks_one_task_of_each_kind():
+    plan = study_plan(["E"], profile="tiny")
+    kinds = {trial.case.prompt.workload for trial in plan.trials()}
+    assert kinds == set(KINDS)
+    methods = {trial.case.drafter.name for trial in plan.trials()}
+    assert methods >= {DRAFT_MODEL, "draft-tree", "pld", "rest", "lookahead", "layer-skip", "mtp"}

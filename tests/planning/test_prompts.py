@@ -1,0 +1,119 @@
+import hashlib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mlsd.errors import PromptError
+from mlsd.planning import prompts
+
+FOUR = ("factual", "code", "reasoning", "chinese")
+
+
+def by_word(text: str) -> list[int]:
+    return [len(word) for word in text.split()]
+
+
+def by_byte(text: str) -> list[int]:
+    return list(text.encode())
+
+
+def test_the_four_prompts_come_first_and_each_loads_under_its_workload():
+    assert prompts.prompt_names()[:4] == FOUR
+    for name in FOUR:
+        prompt = prompts.load_prompt(name)
+        assert prompt.key == prompt.workload == name
+        assert prompt.sha256 == hashlib.sha256(prompt.text.encode()).hexdigest()
+        assert prompt.text == prompt.text.strip()
+
+
+def test_every_listed_name_loads():
+    assert {prompts.load_prompt(name).key for name in prompts.prompt_names()} == set(prompts.prompt_names())
+
+
+def test_the_chinese_prompt_is_chinese_and_the_others_are_not():
+    assert sum("\u4e00" <= c <= "\u9fff" for c in prompts.load_prompt("chinese").text) > 30
+    assert all(prompts.load_prompt(name).text.isascii() for name in FOUR[:3])
+
+
+def test_a_length_prompt_has_exactly_that_many_tokens_of_real_text():
+    prompt = prompts.load_prompt("length-512")
+    assert prompt.n_tokens == 512
+    tokens = prompts.exact_prompt(prompt.text, 512, by_word)
+    assert len(tokens) == 512
+    assert list(tokens) == by_word(prompt.text)[:512]
+
+
+def test_the_passage_reaches_the_longest_sweep_length_even_at_one_token_a_word():
+    assert len(by_word(prompts.load_prompt("length-1024").text)) >= 1024
+
+
+def test_the_passage_repeats_no_sentence():
+    sentences = [s.strip() for s in prompts.load_prompt("length-32").text.split(".") if len(s) > 20]
+    assert len(sentences) == len(set(sentences))
+
+
+@given(st.text(max_size=60), st.integers(min_value=1, max_value=80))
+def test_an_exact_prompt_is_a_prefix_of_the_texts_tokens_or_a_clear_error(text, n_tokens):
+    tokens = by_byte(text)
+    if len(tokens) >= n_tokens:
+        assert prompts.exact_prompt(text, n_tokens, by_byte) == tuple(tokens[:n_tokens])
+    else:
+        with pytest.raises(PromptError, match=f"has {len(tokens)} tokens"):
+            prompts.exact_prompt(text, n_tokens, by_byte)
+
+
+@pytest.mark.parametrize("n_tokens", [0, -3])
+def test_a_length_below_one_is_refused(n_tokens):
+    with pytest.raises(PromptError, match="not possible"):
+        prompts.exact_prompt("some text", n_tokens, by_byte)
+
+
+@pytest.mark.parametrize("name", ["poetry", "length-0", "length--5", "length-x", "length-", "", "Code"])
+def test_an_unknown_name_is_refused_and_the_message_lists_what_exists(name):
+    with pytest.raises(PromptError) as caught:
+        prompts.load_prompt(name)
+    assert all(known in str(caught.value) for known in (*FOUR, "length-N"))
+
+
+def test_a_prompts_reference_holds_its_identity_but_not_its_text():
+    ref = prompts.load_prompt("length-64").ref
+    assert (ref.key, ref.n_tokens, ref.workload) == ("length-64", 64, "prose")
+    assert ref.sha256 == prompts.load_prompt("length-1024").sha256
+
+
+def test_a_file_becomes_a_prompt_with_the_hash_of_its_text(tmp_path):
+    file = tmp_path / "notes.txt"
+    file.write_bytes("\ufeffGrüße,\nworld\n".encode())
+    prompt = prompts.prompt_from_file(file)
+    assert prompt.text == "Grüße,\nworld\n"
+    assert prompt.key == "file:notes"
+    assert prompt.sha256 == hashlib.sha256(prompt.text.encode()).hexdigest()
+
+
+@pytest.mark.parametrize(
+    ("content", "message"), [(None, "cannot be read"), (b" \n", "is empty"), (b"caf\xe9 au lait", "not UTF-8")]
+)
+def test_a_file_that_cannot_be_a_prompt_is_refused_by_name(tmp_path, content, message):
+    file = tmp_path / "broken.txt"
+    if content is not None:
+        file.write_bytes(content)
+    with pytest.raises(PromptError, match=message) as caught:
+        prompts.prompt_from_file(file)
+    assert "broken.txt" in str(caught.value)
+
+
+def test_a_folder_is_not_a_prompt_file(tmp_path):
+    with pytest.raises(PromptError, match="cannot be read"):
+        prompts.prompt_from_file(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["code", "length-64"])
+def test_a_text_that_was_changed_after_shipping_is_refused(tmp_path, monkeypatch, name):
+    for file in ("prompts.toml", "long.txt"):
+        shipped = prompts.asset_path(f"prompts/{file}").read_text(encoding="utf-8")
+        changed = shipped.replace("RingBuffer", "RingBuffet").replace("gravel", "muddy")
+        (tmp_path / file).write_text(changed, encoding="utf-8")
+    monkeypatch.setattr(prompts, "asset_path", lambda file: tmp_path / file.removeprefix("prompts/"))
+    with pytest.raises(PromptError, match="not the one that was shipped"):
+        prompts.load_prompt(name)

@@ -1,0 +1,186 @@
+from pathlib import Path
+
+import pytest
+
+from mlsd.errors import SuiteError
+from mlsd.models.manifest import load_manifest
+from mlsd.planning.prompts import load_prompt
+from mlsd.planning.suite import (
+    Profile,
+    default_profile,
+    find_profile,
+    load_profiles,
+    load_suites,
+    read_suite,
+    suite_names,
+)
+
+GOOD = """
+name = "X"
+title = "Some suite"
+
+[[parts]]
+targets = ["moe-q4"]
+drafters = [{ draft = "draft-small" }, { name = "pld", options = { ngram = 3 } }]
+gammas = [4]
+prompts = ["code"]
+"""
+
+
+def write(folder: Path, text: str) -> Path:
+    file = folder / "x.toml"
+    file.write_text(text, encoding="utf-8")
+    return file
+
+
+def test_six_suites_ship_and_all_of_their_prompts_exist():
+    assert suite_names() == ("A", "B", "C", "D", "E", "F")
+    for suite in load_suites(suite_names()):
+        for part in suite.parts:
+            assert all(load_prompt(name).key == name for name in part.prompts)
+
+
+def test_a_suite_is_found_in_either_case_and_once():
+    assert [suite.name for suite in load_suites(["b", "A", "B"])] == ["B", "A"]
+
+
+def test_a_suite_may_be_a_file_of_the_users(tmp_path):
+    (suite,) = load_suites([str(write(tmp_path, GOOD))])
+    assert suite.name == "X"
+    assert suite.roles == ("moe-q4", "draft-small")
+    assert suite.parts[0].drafters[1].options == {"ngram": 3}
+
+
+def test_an_unknown_suite_is_refused_with_the_list_of_those_that_exist():
+    with pytest.raises(SuiteError, match=r"'G'.*A, B, C, D, E, F"):
+        load_suites(["G"])
+
+
+def test_no_suite_at_all_is_refused():
+    with pytest.raises(SuiteError, match="No suite"):
+        load_suites([])
+
+
+def test_two_different_suites_of_one_name_are_refused(tmp_path):
+    file = write(tmp_path, GOOD.replace('"X"', '"B"'))
+    with pytest.raises(SuiteError, match="Two different suites"):
+        load_suites(["B", str(file)])
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (("gammas = [4]", "gammas = [4, 0]"), r"parts\[0\]\.gammas = 0, but must be at least 1"),
+        (("gammas = [4]", 'gammas = [4, "eight"]'), r"parts\[0\]\.gammas\[1\] = 'eight': Expected `int`"),
+        (("gammas = [4]", "gammas = [4, 4]"), r"parts\[0\]\.gammas = \[4, 4\], but must be each value once"),
+        (("gammas = [4]", ""), r"parts\[0\]\.gammas = .*at least one gamma"),
+        (("gammas = [4]", "gamas = [4]"), r"unknown field `gamas`"),
+        (('targets = ["moe-q4"]', ""), r"parts\[0\].*missing required field `targets`"),
+        (('targets = ["moe-q4"]', "targets = []"), r"parts\[0\]\.targets = \[\], but must be at least one role"),
+        (('prompts = ["code"]', "prompts = []"), r"parts\[0\]\.prompts"),
+        (('{ draft = "draft-small" }', "{}"), r"parts\[0\]\.drafters\[0\]\.draft = ''"),
+        (("ngram = 3", "ngram = [3]"), r"options.*\[3\]"),
+        (('title = "Some suite"', 'title = "s"\nrepeats = 0'), r"repeats = 0, but must be at least 1"),
+        (('title = "Some suite"', 'title = "s"\nn_predict = 1'), r"n_predict = 1, but must be at least 2"),
+        (('title = "Some suite"', "title = 3"), r"title = 3: Expected `str`"),
+        (('name = "X"', 'name = "../X"'), r"name = '\.\./X'"),
+        (('name = "X"', "name = "), r"not valid TOML.*line 2"),
+    ],
+)
+def test_a_wrong_suite_is_refused_with_file_key_and_value(tmp_path, change, message):
+    file = write(tmp_path, GOOD.replace(*change))
+    with pytest.raises(SuiteError, match=message) as caught:
+        read_suite(file)
+    assert "x.toml" in str(caught.value)
+
+
+def test_gammas_without_drafters_are_refused(tmp_path):
+    text = "\n".join(line for line in GOOD.splitlines() if not line.startswith("drafters"))
+    with pytest.raises(SuiteError, match="absent, because there are no drafters"):
+        read_suite(write(tmp_path, text))
+
+
+def test_a_suite_file_that_cannot_be_read_is_refused(tmp_path):
+    with pytest.raises(SuiteError, match="cannot be read"):
+        read_suite(tmp_path / "missing.toml")
+    (tmp_path / "x.toml").write_bytes(b'name = "\xff"')
+    with pytest.raises(SuiteError, match="not UTF-8"):
+        read_suite(tmp_path / "x.toml")
+
+
+def test_profiles_ship_from_small_to_large_and_cover_every_role_or_say_why_not():
+    profiles = load_profiles()
+    assert list(profiles) == ["tiny", "smollm2", "mac-16gb", "mac-32gb", "mac-64gb", "study"]
+    roles = {role for suite in load_suites(suite_names()) for role in suite.roles}
+    for profile in profiles.values():
+        assert set(profile.roles) | set(profile.left_out) == roles, profile.name
+
+
+@pytest.mark.parametrize("name", ["smollm2", "mac-16gb", "mac-32gb", "mac-64gb", "study"])
+def test_profiles_bind_roles_to_models_of_the_manifest(name):
+    assert set(find_profile(name).roles.values()) <= set(load_manifest().models)
+
+
+@pytest.mark.parametrize(
+    ("name", "memory_bytes"), [("mac-16gb", 16 << 30), ("mac-32gb", 32 << 30), ("mac-64gb", 64 << 30)]
+)
+def test_every_pair_of_a_mac_profile_leaves_a_quarter_of_the_memory_free(name, memory_bytes):
+    models = load_manifest().models
+    used = {role: models[model] for role, model in find_profile(name).roles.items()}
+    drafts = [model.n_bytes for role, model in used.items() if role.startswith("draft")]
+    # A size that was not published is bounded by eight and a half bits a weight and the vocabulary's header.
+    targets = [model.n_bytes or model.parameters * 34 / 32 + 20e6 for model in used.values()]
+    assert max(targets) + max(drafts) < 0.75 * memory_bytes
+
+
+def test_an_unknown_profile_is_refused_with_the_list_of_those_that_exist():
+    with pytest.raises(SuiteError, match=r"'huge'.*tiny, smollm2, mac-16gb"):
+        find_profile("huge")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[p]\ntitle = 1\nroles = {}", r"p\.title = 1: Expected `str`"),
+        ("[p]\ntitle = 'p'", r"p: .*missing required field `roles`"),
+        ("[p]\ntitle = 'p'\nroles = { moe-q4 = 3 }", r"p\.roles.*= \{'moe-q4': 3\}"),
+        ("[p]\ntitle = 'p'\nroles = { a = 'b' }\nleft_out = { a = 'c' }", r"p\.left_out = \['a'\]"),
+        ("p = 3", r"p: Expected `object`"),
+    ],
+)
+def test_a_wrong_profile_is_refused_with_file_key_and_value(tmp_path, text, message):
+    with pytest.raises(SuiteError, match=message) as caught:
+        load_profiles(write(tmp_path, text))
+    assert "x.toml" in str(caught.value)
+
+
+def ladder() -> dict[str, Profile]:
+    return {
+        "tiny": Profile(name="tiny", title="", roles={"moe-q4": "t"}),
+        "packaged": Profile(name="packaged", title="", roles={"moe-q4": "p"}),
+        "medium": Profile(name="medium", title="", roles={"moe-q4": "m", "draft-small": "d"}, automatic=True),
+        "large": Profile(name="large", title="", roles={"moe-q4": "l", "draft-small": "d"}, automatic=True),
+    }
+
+
+@pytest.mark.parametrize(
+    ("downloaded", "expected"),
+    [("", "tiny"), ("p", "tiny"), ("m", "tiny"), ("md", "medium"), ("ld", "large"), ("mld", "large")],
+)
+def test_the_default_is_the_largest_automatic_profile_that_is_wholly_downloaded_else_tiny(downloaded, expected):
+    assert default_profile(ladder(), lambda model: model in downloaded).name == expected
+
+
+@pytest.mark.parametrize(("own", "key"), [("[0]", "at least 1"), ("[4, 4]", "each value once")])
+def test_a_drafters_own_gammas_are_checked(tmp_path, own, key):
+    text = GOOD.replace('name = "pld",', f'name = "pld", gammas = {own},')
+    with pytest.raises(SuiteError, match=rf"drafters\[1\]\.gammas.*{key}"):
+        read_suite(write(tmp_path, text))
+
+
+def test_a_part_needs_no_gammas_when_every_drafter_has_its_own(tmp_path):
+    text = GOOD.replace("gammas = [4]\n", "").replace('name = "pld",', 'name = "pld", gammas = [4],')
+    with pytest.raises(SuiteError, match="at least one gamma"):
+        read_suite(write(tmp_path, text))
+    text = text.replace('draft = "draft-small"', 'draft = "draft-small", gammas = [2]')
+    assert [choice.gammas for choice in read_suite(write(tmp_path, text)).parts[0].drafters] == [(2,), (4,)]

@@ -1,0 +1,124 @@
+"""Task files: read as Spec-Bench writes them, refused with the line that is broken."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mlsd.errors import TaskError
+from mlsd.planning.prompts import load_prompt, task_prompt, task_prompts
+from mlsd.planning.tasks import KINDS, Task, find_task, read_tasks, shipped_tasks, stratified, task_names
+
+GOOD = {"question_id": 81, "category": "writing", "turns": ["Write.", "Rewrite."], "reference": ["x"]}
+
+
+def written(path: Path, *lines: object) -> Path:
+    file = path / "question.jsonl"
+    file.write_text("\n".join(line if isinstance(line, str) else json.dumps(line) for line in lines), "utf-8")
+    return file
+
+
+def test_the_shipped_set_has_eight_tasks_of_each_kind_and_two_turns_where_it_says_so() -> None:
+    tasks = shipped_tasks()
+    assert Counter(task.kind for task in tasks) == dict.fromkeys(KINDS, 8)
+    assert all(len(task.turns) == (2 if task.kind == "multi_turn" else 1) for task in tasks)
+    assert len({turn for task in tasks for turn in task.turns}) == 56
+
+
+def test_a_spec_bench_file_is_read_and_its_eight_categories_are_one_kind(tmp_path: Path) -> None:
+    tasks = read_tasks(written(tmp_path, GOOD, "", {**GOOD, "question_id": 9, "category": "rag", "turns": ["Q"]}))
+    assert tasks == (
+        Task(id=81, category="writing", turns=("Write.", "Rewrite.")),
+        Task(id=9, category="rag", turns=("Q",)),
+    )
+    assert [task.kind for task in tasks] == ["multi_turn", "rag"]
+
+
+@pytest.mark.parametrize(
+    ("line", "complaint"),
+    [
+        ('{"question_id": 1,', r"line 2: Input data was truncated"),
+        ({"category": "qa", "turns": ["a"]}, "line 2: Object missing required field `question_id`"),
+        ({**GOOD, "question_id": "x"}, r"line 2: Expected `int`, got `str`"),
+        ({**GOOD, "question_id": 1, "category": "poetry"}, "line 2: the category 'poetry' is unknown"),
+        ({**GOOD, "question_id": 1, "turns": []}, "line 2: there is no turn"),
+        ({**GOOD, "question_id": 1, "turns": ["a", " "]}, "line 2: there is no turn, or an empty one"),
+        (GOOD, "line 2: question_id 81 occurs twice"),
+    ],
+)
+def test_a_broken_line_is_named(tmp_path: Path, line: object, complaint: str) -> None:
+    with pytest.raises(TaskError, match=complaint):
+        read_tasks(written(tmp_path, GOOD, line))
+
+
+def test_all_broken_lines_are_named_at_once_but_not_hundreds_of_them(tmp_path: Path) -> None:
+    three = written(tmp_path, GOOD, "{", {**GOOD, "question_id": 2}, {**GOOD, "category": "x"}, GOOD)
+    with pytest.raises(TaskError, match=r"question\.jsonl, line 2: .* line 4: .* line 5: question_id 81 occurs twice"):
+        read_tasks(three)
+    with pytest.raises(TaskError, match=r"line 5: .* And 95 more\.") as caught:
+        read_tasks(written(tmp_path, *["{"] * 100))
+    assert "line 6" not in caught.value.message
+
+
+def test_a_file_that_is_missing_empty_or_not_text_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(TaskError, match="cannot be read"):
+        read_tasks(tmp_path / "none.jsonl")
+    with pytest.raises(TaskError, match="holds no task"):
+        read_tasks(written(tmp_path, "", " "))
+    (tmp_path / "latin").write_bytes(b"caf\xe9")
+    with pytest.raises(TaskError, match=r"not UTF-8 text \(byte 3\)"):
+        read_tasks(tmp_path / "latin")
+
+
+@given(counts=st.lists(st.integers(0, 20), min_size=6, max_size=6), per_kind=st.integers(1, 12))
+def test_a_subset_takes_from_each_kind_what_there_is_and_keeps_the_order(counts: list[int], per_kind: int) -> None:
+    categories = ("math", *KINDS[1:])
+    listed = [category for category, n in zip(categories, counts, strict=True) for _ in range(n)]
+    tasks = [Task(id=i, category=category, turns=("x",)) for i, category in enumerate(listed)]
+    chosen = stratified(tasks, per_kind)
+    assert list(chosen) == [task for task in tasks if task in chosen]
+    found = Counter(task.category for task in chosen)
+    assert {c: found[c] for c in categories} == {c: min(n, per_kind) for c, n in zip(categories, counts, strict=True)}
+
+
+def test_a_subset_is_spread_evenly() -> None:
+    tasks = [Task(id=i, category="qa", turns=("x",)) for i in range(80)]
+    assert [task.id for task in stratified(tasks, 4)] == [0, 20, 40, 60]
+
+
+def test_an_empty_subset_is_refused() -> None:
+    with pytest.raises(TaskError, match="at least 1"):
+        stratified(shipped_tasks(), 0)
+
+
+def test_every_shipped_task_is_a_prompt_of_its_kind() -> None:
+    assert len(task_names()) == len(shipped_tasks())
+    for name in task_names():
+        task, prompt = find_task(name), load_prompt(name)
+        assert task is not None
+        assert (prompt.key, prompt.text, prompt.workload, prompt.chat) == (name, task.turns[0], task.kind, True)
+
+
+@pytest.mark.parametrize("name", ["qa-0", "qa-99", "qa", "poetry-1", "qa-1-1"])
+def test_a_name_of_no_task_finds_nothing(name: str) -> None:
+    assert find_task(name) is None
+
+
+def test_a_later_turn_knows_what_the_user_said_before() -> None:
+    task, other = (Task(id=1, category="writing", turns=(first, "two")) for first in ("one", "other"))
+    first, second = task_prompt(task, "k"), task_prompt(task, "k", 1)
+    assert (first.text, first.earlier) == ("one", ())
+    assert (second.text, second.earlier) == ("two", ("one",))
+    assert len({first.sha256, second.sha256, task_prompt(other, "k", 1).sha256}) == 3
+
+
+def test_every_turn_of_a_file_is_a_prompt_of_its_own() -> None:
+    tasks = (Task(id=81, category="writing", turns=("one", "two")), Task(id=9, category="qa", turns=("why",)))
+    prompts = task_prompts(tasks)
+    assert list(prompts) == ["task-81-turn-1", "task-81-turn-2", "task-9-turn-1"]
+    assert all(prompt.key == key and prompt.chat for key, prompt in prompts.items())

@@ -1,0 +1,101 @@
+"""Figures of the machine show what they were given."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+
+from mlsd.analysis.experts.amortization import mixture
+from mlsd.analysis.experts.coverage import coverage_table
+from mlsd.analysis.fits.bandwidth import bytes_lines as fit_lines
+from mlsd.analysis.fits.calibration import target_curve
+from mlsd.analysis.predict.predict import GammaPrediction
+from mlsd.errors import AnalysisError
+from mlsd.measure.store.rows import CalibrationPoint
+from mlsd.report.figures.machine import (
+    bytes_lines,
+    expert_shares,
+    expert_times,
+    pass_curves,
+    predicted_against_measured,
+)
+from mlsd.report.render import plot
+from tests.analysis.experts.test_coverage import MIXTURE, routed
+from tests.analysis.fits.test_bandwidth import passes
+from tests.analysis.fits.test_calibration import points
+
+
+def line() -> list[CalibrationPoint]:
+    """T(k) = 9 + k ms."""
+    return points({k: 9.0 + k for k in range(1, 13)})
+
+
+def drawn(svg: str, *words: str) -> None:
+    for word in words:
+        assert word in svg
+
+
+def test_a_curve_shows_its_kernel_step_and_names_its_model() -> None:
+    curve = target_curve(points({k: 10 + 0.5 * k + (6 if k >= 9 else 0) for k in range(1, 34)}))
+    svg, png = plot.render(lambda: pass_curves({"a-model": curve}), "t")
+    drawn(svg, "a-model", "T(k), ms", "Target efficiency")
+    assert png.startswith(b"\x89PNG")
+    figure = pass_curves({"a-model": curve})
+    data = [np.asarray(line.get_xdata(), dtype=float) for line in figure.axes[0].lines]
+    assert 8.5 in {x[0] for x in data if len(x) == 2 and x[0] == x[1]}
+
+
+def test_theory_count_time_and_claim_stand_together() -> None:
+    found = mixture("mix", coverage_table(routed(0.5), MIXTURE), MIXTURE, points({1: 10.0, 2: 15.0, 4: 24.0}))
+    svg, _ = plot.render(lambda: expert_shares([found, found]), "e")
+    drawn(
+        svg, "counted, text", "independent uniform (MoESD)", "one correlation", "time, measured", "all weights a pass"
+    )
+    figure = expert_shares([found])
+    times = next(line for line in figure.axes[1].lines if line.get_label() == "time, measured")
+    assert list(np.asarray(times.get_ydata(), dtype=float)) == pytest.approx([1.0, 0.75, 0.6], rel=0.05)
+
+
+def test_forms_of_a_pass_are_drawn_where_enough_k_were_timed() -> None:
+    few = mixture("mix", coverage_table(routed(0.5), MIXTURE), MIXTURE, points({1: 10.0, 2: 15.0, 4: 24.0}))
+    with pytest.raises(AnalysisError, match="too few k"):
+        expert_times([few])
+    many = mixture("mix", coverage_table(routed(0.5, windows=range(1, 13)), MIXTURE), MIXTURE, line())
+    drawn(plot.render(lambda: expert_times([many]), "t")[0], "measured", "the experts counted", "(the study)")
+
+
+def test_the_line_of_each_quantization_is_labelled_with_its_rate() -> None:
+    timed = [*passes("Q8_0", 20.0, 1.0), *passes("F16", 10.0, 1.0)]
+    svg, _ = plot.render(lambda: bytes_lines(timed, fit_lines(timed)), "b")
+    drawn(svg, "Q8_0", "F16", "GB/s", "fixed")
+
+
+def test_predictions_are_drawn_by_gamma() -> None:
+    rows = [
+        GammaPrediction(
+            gamma=gamma,
+            predicted_tok_s=90.0 + gamma,
+            measured_tok_s=100.0,
+            spread=0.02,
+            predicted_mgl=2.0,
+            measured_mgl=2.0,
+        )
+        for gamma in (1, 4)
+    ]
+    svg, _ = plot.render(lambda: predicted_against_measured(rows), "p")
+    drawn(svg, "gamma 1", "gamma 4", "measured tok/s")
+
+
+def test_nothing_to_draw_is_an_error_with_the_next_step() -> None:
+    empty: list[Callable[[], Figure]] = [
+        lambda: pass_curves({}),
+        lambda: bytes_lines([], []),
+        lambda: predicted_against_measured([]),
+    ]
+    for draw in empty:
+        with pytest.raises(AnalysisError) as error:
+            draw()
+        assert "mlsd" in error.value.hint

@@ -1,0 +1,104 @@
+"""Every figure draws what there is, beside what was published, and never a plot of nothing."""
+
+from __future__ import annotations
+
+import re
+import xml.etree.ElementTree as ET
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from matplotlib.figure import Figure
+
+from mlsd.analysis.study.study import Study, read_study
+from mlsd.errors import AnalysisError
+from mlsd.measure.store.rows import Coverage
+from mlsd.measure.store.study import Store
+from mlsd.report.figures.rounds import ROUND_FIGURES
+from mlsd.report.figures.study import STUDY_FIGURES
+from mlsd.report.render import plot
+from tests.analysis.studies import MACHINE, MOE, blocks, case, failed, trial, whole_study, write
+
+ALL = (*STUDY_FIGURES, *ROUND_FIGURES)
+IDS = [entry[0] for entry in ALL]
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory: pytest.TempPathFactory) -> Study:
+    path = whole_study(tmp_path_factory.mktemp("study") / "study.sqlite")
+    with Store.open(path) as store:
+        run = store.begin_run(MACHINE, {"profile": "tiny"}, 1)
+        key = MOE.ref.sha256 or ""
+        windows = [Coverage(model_key=key, source="text", layer=0, window=k, distinct={k + 1: 5}) for k in range(1, 9)]
+        store.add_coverage(run, windows)
+        return read_study(store)
+
+
+@pytest.fixture(scope="module")
+def nothing(tmp_path_factory: pytest.TempPathFactory) -> Study:
+    of = case(MOE, "code", 4)
+    path = write(tmp_path_factory.mktemp("study") / "failed.sqlite", [(of, failed(of, 1))])
+    with Store.open(path) as store:
+        return read_study(store)
+
+
+@pytest.mark.parametrize("entry", ALL, ids=IDS)
+def test_a_figure_of_a_whole_study_is_a_picture(study: Study, entry: tuple) -> None:
+    svg, png = plot.render(lambda: entry[2](study), entry[0], 60)
+    assert png.startswith(b"\x89PNG")
+    root = ET.fromstring(svg)
+    assert root.tag.endswith("svg")
+    assert len(list(root.iter())) > 40
+
+
+@pytest.mark.parametrize("entry", ALL, ids=IDS)
+def test_a_figure_of_nothing_says_what_is_missing(nothing: Study, entry: tuple) -> None:
+    with pytest.raises(AnalysisError) as caught:
+        entry[2](nothing)
+    assert len(str(caught.value)) > 20
+
+
+@pytest.mark.parametrize("entry", STUDY_FIGURES, ids=IDS[: len(STUDY_FIGURES)])
+def test_the_studys_figures_hold_ours_and_the_published_values(study: Study, entry: tuple) -> None:
+    svg, _ = plot.render(lambda: entry[2](study), entry[0], 60)
+    words = " ".join(ET.fromstring(svg).itertext())
+    assert "tiny-moe-q4_0" in words
+    assert "study" in words
+
+
+def test_all_figures_have_different_ids_and_no_fixed_ink(study: Study) -> None:
+    seen: set[str] = set()
+    for name, _, draw, _ in ALL[:3]:
+        svg, _ = plot.render(lambda draw=draw: draw(study), name, 60)
+        ids = set(re.findall(r'\bid="([^"]+)"', svg))
+        assert not seen & ids
+        seen |= ids
+        assert set(re.findall(r'href="#([^"]+)"', svg)) <= ids
+        assert plot.INK + ";" not in svg.replace(f"var(--ink, {plot.INK})", "")
+
+
+@pytest.mark.parametrize("name", ["$x_{", "a<b>&\"c'", "名前", "=HYPERLINK(1)"])
+def test_a_strange_model_name_is_shown_as_it_is(tmp_path: Path, name: str) -> None:
+    import msgspec
+
+    target = msgspec.structs.replace(MOE, ref=msgspec.structs.replace(MOE.ref, id=name))
+    arms = [case(target, "code", gamma) for gamma in (0, 4, 8)]
+    path = write(tmp_path / "s.sqlite", [(c, trial(c, r, r, i)) for r in range(3) for i, c in enumerate(arms)])
+    with Store.open(path, read_only=True) as store:
+        study = read_study(store)
+    draw: Callable[[Study], Figure] = STUDY_FIGURES[2][2]
+    svg, _ = plot.render(lambda: draw(study), "bars", 60)
+    assert name in " ".join(ET.fromstring(svg).itertext())
+
+
+def test_a_standalone_svg_is_well_formed(study: Study) -> None:
+    svg, _ = plot.render(lambda: STUDY_FIGURES[0][2](study), "one", 60)
+    assert ET.fromstring(plot.standalone(svg).encode()).tag.endswith("svg")
+
+
+def test_a_sweep_of_prompts_without_lengths_is_no_figure_of_lengths(tmp_path: Path) -> None:
+    path = write(tmp_path / "s.sqlite", blocks(MOE, "F", prompts=("code", "factual"), gammas=(8,)))
+    with Store.open(path, read_only=True) as store:
+        study = read_study(store)
+    with pytest.raises(AnalysisError, match="exact length"):
+        STUDY_FIGURES[4][2](study)
