@@ -13,6 +13,7 @@ from mlsd.cli.output import note
 from mlsd.errors import StoreError
 
 if TYPE_CHECKING:
+    from mlsd.analysis.study.study import Study
     from mlsd.measure.store.rows import TrialFilter
     from mlsd.measure.store.study import Store
 
@@ -25,6 +26,28 @@ def db_option(command: F) -> F:
     """Add ``--db``; the command receives `db`, None when it was not given."""
     path = click.Path(path_type=Path)
     return click.option("--db", type=path, help="Study database [default: the newest under results/].")(command)
+
+
+def study_options(command: F) -> F:
+    """Add ``--db``, ``--machine`` and ``--settings``; the command receives `db`, `machine` and `settings`."""
+    for option in (
+        click.option("--settings", metavar="KEY", help="Which settings or file [default: of most trials of a target]."),
+        click.option("--machine", metavar="KEY", help="Which machine, by the start of its key [default: the latest]."),
+    ):
+        command = option(command)
+    return db_option(command)
+
+
+def open_study(db: Path | None, machine: str | None, settings: str | None, *, say: bool = True) -> Study:
+    """The trials of a database that may be compared; says on standard error what was left out."""
+    from mlsd.analysis.study.study import read_study
+    from mlsd.measure.store.study import Store
+
+    with Store.open(find_database(db), create=False, read_only=True) as store:
+        study = read_study(store, machine, settings)
+    for text in study.notes if say else ():
+        note(text)
+    return study
 
 
 def filter_options(command: F) -> F:

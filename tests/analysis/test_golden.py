@@ -18,8 +18,8 @@ import pytest
 from mlsd.analysis.results import metrics
 from mlsd.analysis.study.study import Study, attempt, read_study
 from mlsd.measure.store.study import Store
-from mlsd.report.tables import study as study_tables
 from mlsd.report.render.table import Table
+from mlsd.report.tables import study as study_tables
 from mlsd.stats import Interval
 
 DATA = Path(__file__).parent / "data"

@@ -7,10 +7,11 @@ from collections.abc import Container, Iterable
 import msgspec
 
 from mlsd.analysis.predict.predict import Arm, Costs, costs_from_points
+from mlsd.analysis.results.comparability import Chosen, choose, machines
 from mlsd.errors import AnalysisError
 from mlsd.measure.store.rows import CalibrationPoint, Coverage, PassKind, TrialFilter, environment_key, model_key
 from mlsd.measure.store.study import Store
-from mlsd.records import Case, EngineOptions, ModelFacts, ModelRef, Record, Trial
+from mlsd.records import Case, ModelFacts, ModelRef, Record, Trial
 from mlsd.units import tok_s
 
 _CURVE = 3  # different k that make a curve
@@ -25,7 +26,6 @@ class ArmGroup(Record, frozen=True, kw_only=True):
     draft: ModelRef | None
     prompt: str
     workload: str | None
-    engine: EngineOptions
     arms: tuple[Arm, ...]  # gamma 0 first
 
 
@@ -56,42 +56,48 @@ def key_of(model: ModelRef) -> str:
 
 
 def read_known(stores: Iterable[Store]) -> Known:
-    """Everything in these databases that advice can use; invalid and sampled trials are left out."""
+    """Everything in these databases that advice can use, of each machine the settings of most trials.
+
+    Acceptance does not depend on the machine; costs are only taken of the one that is asked about.
+    """
     groups: list[ArmGroup] = []
     passes: dict[tuple[str, str], tuple[CalibrationPoint, ...]] = {}
     coverage: dict[str, tuple[Coverage, ...]] = {}
     models: dict[str, ModelFacts] = {}
     for store in stores:
-        groups += read_groups(store)
+        for machine in machines(store):
+            groups += read_groups(store, choose(store, machine))
         models |= store.models()
         passes |= newest_passes(store)
         coverage |= newest_coverage(store)
     return Known(groups=tuple(groups), passes=passes, coverage=coverage, models=models)
 
 
-def read_groups(store: Store) -> list[ArmGroup]:
-    """Valid greedy trials, by drafter and prompt; groups without plain decoding are left out."""
-    cases = store.cases()
+def read_groups(store: Store, chosen: Chosen) -> list[ArmGroup]:
+    """Valid greedy trials that may be compared, by drafter and prompt; groups without plain decoding are left out."""
     plain: dict[bytes, list[Trial]] = {}
     speculative: dict[bytes, dict[bytes, list[Trial]]] = {}
-    places: dict[bytes, tuple[str, Case]] = {}
+    places: dict[bytes, Case] = {}
     for stored in store.trials(TrialFilter(status="ok", valid=True)):
-        case, trial = cases[stored.trial.case_id], stored.trial
-        if not case.sampling.greedy or not trial.decode_ns:
+        trial = stored.trial
+        if not chosen.holds(stored.environment_key, trial.case_id) or not trial.decode_ns:
             continue
-        place = msgspec.json.encode((stored.environment_key, case.target, case.prompt, case.n_predict, case.engine))
+        case = chosen.cases[trial.case_id]
+        if not case.sampling.greedy:
+            continue
+        place = msgspec.json.encode((case.target, case.prompt, case.n_predict))
         if case.arm == "ar":
             plain.setdefault(place, []).append(trial)
             continue
         drafter = msgspec.json.encode((case.drafter, case.rollback))
         speculative.setdefault(place, {}).setdefault(drafter, []).append(trial)
-        places[place + drafter] = (stored.environment_key, case)
-    groups = []
-    for place, drafters in speculative.items():
-        for drafter, trials in drafters.items():
-            if place in plain:
-                groups.append(_group(*places[place + drafter], plain[place], trials))
-    return groups
+        places[place + drafter] = case
+    return [
+        _group(chosen.environment_key, places[place + drafter], plain[place], trials)
+        for place, drafters in speculative.items()
+        for drafter, trials in drafters.items()
+        if place in plain
+    ]
 
 
 def _group(environment_key: str, case: Case, plain: list[Trial], trials: list[Trial]) -> ArmGroup:
@@ -103,7 +109,6 @@ def _group(environment_key: str, case: Case, plain: list[Trial], trials: list[Tr
         draft=case.drafter.draft,
         prompt=case.prompt.key,
         workload=case.prompt.workload,
-        engine=case.engine,
         arms=tuple(_arm(gamma, own) for gamma, own in by_gamma.items()),
     )
 

@@ -9,14 +9,15 @@ from mlsd.analysis.experts.amortization import Mixture, mixture
 from mlsd.analysis.experts.coverage import coverage_table
 from mlsd.analysis.fits.bandwidth import BytesLine, Verdict, bytes_lines, compare
 from mlsd.analysis.fits.calibration import TargetCurve, median_interval, target_curve
-from mlsd.analysis.predict.arms import Known, is_curve, newest_coverage, newest_passes, read_groups
+from mlsd.analysis.predict.arms import Known, is_curve, key_of, newest_coverage, newest_passes, read_groups
 from mlsd.analysis.predict.prediction_error import Validation, check_group, summarize
+from mlsd.analysis.results.comparability import Chosen
 from mlsd.drafters.drafting import drafting_key
 from mlsd.errors import AnalysisError
 from mlsd.measure.store.pass_shares import PassShares, block_key
-from mlsd.measure.store.rows import CalibrationPoint, ExpertLoad, Run, StreamRead, TimedPass, environment_key, model_key
+from mlsd.measure.store.rows import CalibrationPoint, ExpertLoad, Run, StreamRead, TimedPass, model_key
 from mlsd.measure.store.study import Store
-from mlsd.records import Case, Record
+from mlsd.records import Case, ModelRef, Record
 from mlsd.stats import Interval
 
 MOST_TRIALS = 2_000  # of a study whose rounds are read again to predict each gamma; more would not fit in memory
@@ -122,6 +123,10 @@ class Machine:
             )
         return found
 
+    def passes_of(self, model: ModelRef) -> tuple[CalibrationPoint, ...]:
+        """The timed passes of a model: those of the newest calibration of each kind."""
+        return self.known.passes.get((self.key, key_of(model)), ())
+
     def name_of(self, key: str) -> str:
         """The model's id, with the start of its key where two files bear one id."""
         facts = self.known.models.get(key)
@@ -135,11 +140,11 @@ class Machine:
         return next((facts.ref.id for facts in mixtures), "tiny-moe")
 
 
-def read_machine(store: Store, key: str, runs: list[Run], n_trials: int) -> Machine:
-    """Everything of the machine with this environment key; of each kind the newest run."""
-    own = {run.id: run for run in runs if environment_key(run.environment) == key}
+def read_machine(store: Store, chosen: Chosen, n_trials: int) -> Machine:
+    """Everything of the chosen machine; of each kind the newest run."""
+    key, own = chosen.environment_key, {run.id: run for run in chosen.runs}
     too_many = n_trials > MOST_TRIALS
-    groups = [] if too_many else [group for group in read_groups(store) if group.environment_key == key]
+    groups = [] if too_many else read_groups(store, chosen)
     known = Known(
         groups=tuple(groups),
         passes={place: points for place, points in newest_passes(store).items() if place[0] == key},

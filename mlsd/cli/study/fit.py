@@ -7,53 +7,41 @@ from typing import TYPE_CHECKING
 
 import click
 
+from mlsd.cli.database import open_study, study_options
 from mlsd.cli.output import print_json, print_table, table
 from mlsd.errors import AnalysisError
 
 if TYPE_CHECKING:
     from mlsd.analysis.fits.fit import Fit, HeldOut
     from mlsd.analysis.fits.study_fits import CurveFit, PairFit
-    from mlsd.analysis.results.pairs import Evidence
     from mlsd.stats import Interval
 
 
 @click.command()
-@click.option("--db", type=click.Path(path_type=Path), help="The study database [default: the newest in results].")
+@study_options
 @click.option("--model", "target", help="Only this target.")
 @click.option("--json", "as_json", is_flag=True, help="Print all fits, held-out predictions and intervals as JSON.")
-def fit(db: Path | None, target: str | None, as_json: bool) -> None:
+def fit(db: Path | None, machine: str | None, settings: str | None, target: str | None, as_json: bool) -> None:
     """Fit cost models and curves of T(k), and say which predict what they have not seen."""
-    from mlsd.analysis.fits.study_fits import fit_pairs, held_out_targets
-    from mlsd.cli.study.evidence import chosen_database, read_evidence
+    from mlsd.analysis.fits.study_fits import held_out_targets
 
-    path = chosen_database(db)
-    evidence = read_evidence(path)
-    targets = list(dict.fromkeys(pair.target for pair in evidence.pairs))
+    study = open_study(db, machine, settings)
+    targets = list(dict.fromkeys(pair.target for pair in study.evidence.pairs))
     if target is not None and target not in targets:
         raise AnalysisError(f"The study has no pairs of {target}.", hint=f"It has: {', '.join(targets) or 'none'}.")
     wanted = [target] if target is not None else targets
-    pairs = [found for found in fit_pairs(evidence) if found.target in wanted]
-    curves = _curves(path, evidence, wanted)
+    pairs = [found for found in study.pair_fits if found.target in wanted]
+    curves = [found for found in study.curve_fits if found.target in wanted]
+    whole = held_out_targets(study.evidence)
     if as_json:
-        document = {"pairs": pairs, "curves": curves, "held_out_target": held_out_targets(evidence)}
+        document = {"pairs": pairs, "curves": curves, "held_out_target": whole}
         print_json(document)
         return
     for found in pairs:
         _print_pair(found)
     for curve in curves:
         _print_curve(curve)
-    _print_errors("A whole target held out", held_out_targets(evidence), None)
-
-
-def _curves(db: Path, evidence: Evidence, targets: list[str]) -> list[CurveFit]:
-    from mlsd.analysis.fits.study_fits import fit_curves
-    from mlsd.measure.store.study import Store
-
-    with Store.open(db, create=False, read_only=True) as store:
-        runs = store.runs()
-        peak = runs[-1].environment.peak_bandwidth_gb_s if runs else None
-        passes = {facts.ref.id: [p for _, p in store.calibration(key)] for key, facts in store.models().items()}
-    return fit_curves(evidence, targets, passes, peak)
+    _print_errors("A whole target held out", whole, None)
 
 
 def _print_pair(found: PairFit) -> None:

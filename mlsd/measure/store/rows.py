@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
-from mlsd.records import Arm, Case, Environment, Record, Status, Trial
+from mlsd.records import Arm, Case, Environment, Record, Sampling, Status, Trial
 
 RunStatus = Literal["started", "finished", "interrupted"]
 PassKind = Literal["target_pass", "draft_step", "prefill", "rollback", "checkpoint", "sample"]
@@ -41,6 +41,16 @@ class Done(Record, frozen=True, kw_only=True):
 
     ok: Counter[TrialKey]  # finished trials: not to be run again
     failed: Counter[TrialKey]  # failures without a success of the same key
+
+
+class MeasuredCase(NamedTuple):
+    """How many trials of a case a machine and build have, superseded ones left out."""
+
+    environment_key: str
+    case_id: str
+    n_trials: int
+    n_valid: int
+    last_trial: int
 
 
 class StoredTrial(Record, frozen=True, kw_only=True):
@@ -204,11 +214,18 @@ def environment_key(environment: Environment) -> str:
 def comparability_key(case: Case, environment_key: str) -> str:
     """Equal for two trials only if their times may stand in one average or ratio (16 hex digits).
 
-    It holds the machine and build, the target's content, the sampling and the engine options. Drafter, gamma, prompt
-    and n_predict are left out: they are what a study compares.
+    It holds the machine and build, the target's content, the sampling (of greedy sampling nothing else) and the engine
+    options. Drafter, gamma, prompt and n_predict are left out: they are what a study compares.
     """
     target = model_key(case.target.sha256, case.target.id)
-    return _digest((environment_key, target, msgspec.to_builtins(case.sampling), msgspec.to_builtins(case.engine)))
+    sampling = Sampling() if case.sampling.greedy else case.sampling
+    return _digest((environment_key, target, msgspec.to_builtins(sampling), msgspec.to_builtins(case.engine)))
+
+
+def pair_key(case: Case, environment_key: str, block: int, repeat: int) -> tuple[object, ...]:
+    """Equal for an SD trial and the AR trial that it is compared with: same place, prompt, length, suite and block."""
+    place = comparability_key(case, environment_key)
+    return (place, case.prompt.sha256, case.prompt.n_tokens, case.n_predict, case.suite, block, repeat)
 
 
 def _digest(parts: object) -> str:

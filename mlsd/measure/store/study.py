@@ -21,6 +21,7 @@ from mlsd.measure.store.rows import (
     Done,
     DraftDistance,
     ImportedRow,
+    MeasuredCase,
     Run,
     RunStatus,
     StoredTrial,
@@ -209,6 +210,11 @@ class Store(MachineTables):
             else:
                 failed[key] = n_all
         return Done(ok=Counter(ok), failed=Counter(failed))
+
+    def measured_cases(self) -> list[MeasuredCase]:
+        """How many trials each machine and build have of each case."""
+        query = "SELECT environment_key, case_id, count(*), sum(valid), max(id) FROM current_trial GROUP BY 1, 2"
+        return [MeasuredCase(*row) for row in self._rows(query)]
 
     def trials(self, chosen: TrialFilter = ALL, *, rounds: bool = True) -> Iterator[StoredTrial]:
         """Stream trials in the order of writing, with their rounds or without."""

@@ -93,7 +93,9 @@ def pass_curves(study: Study) -> Figure:
 
 
 def _passes_of(study: Study, target: str) -> Observations:
-    timed = [point for point in study.passes.get(target, []) if point.kind == "target_pass"]
+    facts = study.facts.get(target)
+    passes = () if facts is None else study.machine.passes_of(facts.ref)
+    timed = [point for point in passes if point.kind == "target_pass"]
     if timed:
         return curve_from_passes(timed)
     return curve_from_rounds([pair for pair in study.evidence.pairs if pair.target == target])

@@ -13,7 +13,7 @@ from mlsd.analysis.predict.arms import ArmGroup, Known
 from mlsd.analysis.predict.predict import Costs, costs_from_arms, leave_one_gamma_out
 from mlsd.analysis.predict.prediction_error import validate
 from mlsd.errors import AnalysisError
-from mlsd.records import DRAFT_MODEL, EngineOptions, ModelFacts, ModelRef
+from mlsd.records import DRAFT_MODEL, ModelFacts, ModelRef
 from tests.analysis.predict.test_predict import made_arm
 
 DENSE = ModelFacts(
@@ -140,7 +140,6 @@ def group(prompt: str = "code") -> ArmGroup:
         draft=ModelRef(id="d", sha256="b" * 64),
         prompt=prompt,
         workload=prompt,
-        engine=EngineOptions(),
         arms=tuple(made_arm(right, gamma, 1.3, gamma) for gamma in (0, 1, 2, 4, 8)),
     )
 

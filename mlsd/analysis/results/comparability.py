@@ -1,0 +1,219 @@
+"""Which stored trials may stand beside each other, and in words what was left out.
+
+One policy for every reader. Machine and build: those of the latest trials. Of each target: the file, sampling and
+engine options that most of its valid trials share, of equals the latest; of each draft model likewise the file.
+Another machine is chosen by the start of its key, other settings by the start of theirs or of a file's hash.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import pandas as pd
+
+from mlsd.errors import AnalysisError
+from mlsd.measure.store.machine import Table
+from mlsd.measure.store.rows import MeasuredCase, Run, environment_key, model_key
+from mlsd.measure.store.study import Store
+from mlsd.records import Case, Environment, ModelFacts, ModelRef
+
+_KEY_DIGITS = 8
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """The trials of a database that may be compared: those of `cases` on one machine and build."""
+
+    environment_key: str
+    runs: tuple[Run, ...]  # of this machine and build, oldest first
+    cases: Mapping[str, Case]  # by id
+    models: Mapping[str, ModelFacts]  # of targets and drafts, by their own id
+    notes: tuple[str, ...]  # what was left out, and how to choose it
+
+    @property
+    def environment(self) -> Environment:
+        """The machine, as its latest run saw it."""
+        return self.runs[-1].environment
+
+    def holds(self, environment_key: str, case_id: str) -> bool:
+        """Whether a trial counts."""
+        return environment_key == self.environment_key and case_id in self.cases
+
+    def rows_of(self, frame: pd.DataFrame) -> pd.DataFrame:
+        """The rows of a frame with the columns `environment_key` and `case_id` that count."""
+        own = (frame["environment_key"] == self.environment_key) & frame["case_id"].isin(self.cases.keys())
+        return frame[own].reset_index(drop=True)
+
+    def summary(self, store: Store) -> Table:
+        """The rows of the store's `trial_summary` that count."""
+        table = store.summary()
+        machine, case = table.columns.index("environment_key"), table.columns.index("case_id")
+        return Table(table.columns, (row for row in table.rows if self.holds(row[machine], row[case])))
+
+
+def choose(store: Store, machine: str | None = None, settings: str | None = None) -> Chosen:
+    """The trials that count. `machine` and `settings`: starts of keys, as notes name them.
+
+    Raises AnalysisError for a key that fits nothing or several machines, and where nothing at all was measured.
+    """
+    runs, measured, cases = store.runs(), store.measured_cases(), store.cases()
+    key = _machine(measured, runs, machine, store.path.name)
+    own = [m for m in measured if m.environment_key == key]
+    kept, left = _usual_settings(own, cases, settings)
+    files, other_files = _usual_drafts(kept, cases)
+    known = store.models()
+    refs = {ref.id: ref for case_id in files for ref in _models(cases[case_id])}
+    named = {name: known.get(model_key(ref.sha256, ref.id)) for name, ref in refs.items()}
+    if not own:
+        named = {facts.ref.id: facts for facts in known.values()}
+    return Chosen(
+        environment_key=key,
+        runs=tuple(run for run in runs if environment_key(run.environment) == key),
+        cases={case_id: cases[case_id] for case_id in files},
+        models={name: facts for name, facts in named.items() if facts is not None},
+        notes=(*_other_machines(measured, runs, key), *left, *other_files),
+    )
+
+
+def machines(store: Store) -> list[str]:
+    """The keys of all machines and builds with trials."""
+    return list(dict.fromkeys(measured.environment_key for measured in store.measured_cases()))
+
+
+def settings_key(case: Case) -> str:
+    """Equal for two cases of one file exactly when sampling and engine options are the same."""
+    return hashlib.sha256(msgspec.json.encode(_settings(case), order="sorted")).hexdigest()[:_KEY_DIGITS]
+
+
+# --- machines -----------------------------------------------------------------------------------------------------
+
+
+def _machine(measured: Sequence[MeasuredCase], runs: Sequence[Run], wanted: str | None, source: str) -> str:
+    latest = max(measured, key=lambda m: m.last_trial, default=None)
+    keys = list(dict.fromkeys(m.environment_key for m in measured))
+    if latest is None:  # calibrations alone
+        keys = list(dict.fromkeys(environment_key(run.environment) for run in reversed(runs)))
+    if not keys:
+        raise AnalysisError(f"{source} holds no trials.", hint="Measure something first: mlsd run.")
+    if wanted is None:
+        return keys[0] if latest is None else latest.environment_key
+    found = [key for key in keys if key.startswith(wanted)]
+    if len(found) != 1:
+        raise AnalysisError(
+            f"{'No machine' if not found else 'More than one machine'} of this study has a key that starts with "
+            f"{wanted!r}.",
+            hint=f"Choose from {', '.join(keys)}.",
+        )
+    return found[0]
+
+
+def _other_machines(measured: Sequence[MeasuredCase], runs: Sequence[Run], key: str) -> list[str]:
+    places = {environment_key(run.environment): run.environment for run in runs}
+    notes = []
+    for other in dict.fromkeys(m.environment_key for m in measured if m.environment_key != key):
+        place, count = places[other], sum(m.n_trials for m in measured if m.environment_key == other)
+        notes.append(
+            f"{count} trials of another machine or build ({place.chip or place.machine}, {place.backend}, "
+            f"{place.llama_cpp_build}) are left out: times of different machines are never mixed. Read them with "
+            f"--machine {other}."
+        )
+    return notes
+
+
+# --- settings and files -------------------------------------------------------------------------------------------
+
+Kind = tuple[str, str]  # model key of the target's file, key of its settings
+
+
+def _usual_settings(
+    measured: Iterable[MeasuredCase], cases: Mapping[str, Case], wanted: str | None
+) -> tuple[list[MeasuredCase], list[str]]:
+    """The measured cases of each target's chosen kind, and a line for each other kind."""
+    targets: dict[str, dict[Kind, list[MeasuredCase]]] = {}
+    for m in measured:
+        case = cases[m.case_id]
+        kind = (model_key(case.target.sha256, case.target.id), settings_key(case))
+        targets.setdefault(case.target.id, {}).setdefault(kind, []).append(m)
+    kept: list[MeasuredCase] = []
+    notes = []
+    for target, kinds in targets.items():
+        open_ = [kind for kind in kinds if wanted is None or any(key.startswith(wanted) for key in kind)]
+        chosen = max(open_, key=lambda kind: _weight(kinds[kind]), default=None)
+        kept += kinds[chosen] if chosen is not None else ()
+        for other, group in kinds.items():
+            if other != chosen:
+                usual = None if chosen is None else cases[kinds[chosen][0].case_id]
+                notes.append(_other_kind(target, other, group, cases[group[0].case_id], chosen, usual))
+    if wanted is not None and not kept:
+        keys = sorted({kind[1] for kinds in targets.values() for kind in kinds})
+        raise AnalysisError(f"No trials have settings {wanted!r}.", hint=f"Choose from {', '.join(keys)}.")
+    return kept, notes
+
+
+def _usual_drafts(
+    measured: Sequence[MeasuredCase], cases: Mapping[str, Case]
+) -> tuple[dict[str, MeasuredCase], list[str]]:
+    """Without the cases of another file of a draft than most trials with it have."""
+    drafts: dict[str, dict[str, list[MeasuredCase]]] = {}
+    for m in measured:
+        draft = cases[m.case_id].drafter.draft
+        if draft is not None:
+            drafts.setdefault(draft.id, {}).setdefault(model_key(draft.sha256, draft.id), []).append(m)
+    kept = {m.case_id: m for m in measured}
+    notes = []
+    for draft_id, files in drafts.items():
+        chosen = max(files, key=lambda key: _weight(files[key]))
+        for other, group in files.items():
+            if other != chosen:
+                kept = {case_id: m for case_id, m in kept.items() if m not in group}
+                notes.append(f"{_count(group)} trials with another file of the draft {draft_id} are left out.")
+    return kept, notes
+
+
+def _weight(group: Sequence[MeasuredCase]) -> tuple[int, int]:
+    """How many valid trials, then how late: what the usual kind has most of."""
+    return sum(m.n_valid for m in group), max(m.last_trial for m in group)
+
+
+def _other_kind(
+    target: str, kind: Kind, group: Sequence[MeasuredCase], case: Case, chosen: Kind | None, usual: Case | None
+) -> str:
+    said, key = [], kind[1]
+    if chosen is not None and usual is not None:
+        if kind[0] != chosen[0]:
+            said.append(f"another file ({kind[0][:_KEY_DIGITS]})")
+            key = key if kind[1] != chosen[1] else kind[0][:_KEY_DIGITS]
+        was = _settings(usual)
+        said += [
+            f"{name} {_word(value)} instead of {_word(was[name])}"
+            for name, value in _settings(case).items()
+            if value != was[name]
+        ]
+    how = ", ".join(said) or "other settings than those asked for"
+    return (
+        f"{_count(group)} trials of {target} are left out ({how}): times of different files or settings do not "
+        f"compare. Read them with --settings {key}."
+    )
+
+
+def _settings(case: Case) -> dict[str, Any]:
+    """Sampling and engine options by name; of greedy sampling only that it is greedy."""
+    sampling = {"temperature": 0.0} if case.sampling.greedy else msgspec.structs.asdict(case.sampling)
+    blank = dict.fromkeys(("top_k", "top_p", "seed"))
+    return {**blank, **sampling, **msgspec.structs.asdict(case.engine)}
+
+
+def _word(value: object) -> str:
+    return "auto" if value is None else str(value)
+
+
+def _count(group: Sequence[MeasuredCase]) -> int:
+    return sum(m.n_trials for m in group)
+
+
+def _models(case: Case) -> tuple[ModelRef, ...]:
+    return (case.target,) if case.drafter.draft is None else (case.target, case.drafter.draft)
