@@ -150,7 +150,7 @@ class Arena:
         reference, model = self.plain(name, prompt, len(run.tokens)), self.model(name)
         noise = self.report(self._files[name]).kernel_noise
         if run.options.tree != "off":
-            noise = max(noise, tree_noise(model.session, run.options))
+            noise = max(noise, tree_noise(partial(open_session, model), run.options))
         with open_session(model, msgspec.structs.replace(self.options, device_sampling=False)) as session:
             return judge(run.tokens, reference, prompt, session, noise)
 
