@@ -49,6 +49,9 @@ class Rows:
         """One more row."""
         self._rows.append(cells)
 
+    def add_section(self) -> None:
+        """Rules between rows are no more."""
+
     def made(self) -> Table:
         """The table."""
         from mlsd.report.render.table import Head, Table, text

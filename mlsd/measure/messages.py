@@ -183,6 +183,11 @@ class LayersFound(Record, frozen=True, kw_only=True, tag=True):
     n_candidates: int  # sets of blocks tried
     search_ns: int
 
+    @property
+    def drafter(self) -> str:
+        """The method that drafts with these blocks left out and is timed."""
+        return "layer-skip:mode=sync,skip=" + "+".join(map(str, self.skipped))
+
 
 class BreakdownJob(Record, frozen=True, kw_only=True, tag=True):
     """Profile passes of a target, and a draft step beside them: the share of each part of the network."""

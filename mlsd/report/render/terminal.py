@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import io
 import unicodedata
+from typing import TYPE_CHECKING
 
 from mlsd.report.render.table import Table, Tone
+
+if TYPE_CHECKING:
+    from rich.text import Text
 
 PIPED = 4000  # columns when nobody looks: no line is wrapped or cut
 _STYLES: dict[Tone, str] = {"": "", "good": "green", "bad": "red", "doubt": "yellow", "quiet": "bright_black"}
@@ -33,7 +37,7 @@ def render(table: Table, *, width: int = PIPED, color: bool = False) -> str:
     return "\n".join(line.rstrip() for line in out.getvalue().splitlines()) + "\n"
 
 
-def _text(value: str, tone: Tone = "") -> object:
+def _text(value: str, tone: Tone = "") -> Text:
     from rich.text import Text
 
     thin_space = "\u202f"  # between thousands: nice on a page, in the way of whoever copies a number
@@ -51,5 +55,5 @@ def plain(value: object) -> str:
         else " "
         if c == "\t"
         else "\N{REPLACEMENT CHARACTER}"
-        for c in str(value)
+        for c in str(value).expandtabs(1)
     )
