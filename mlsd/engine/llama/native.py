@@ -10,7 +10,8 @@ import collections
 import ctypes
 import functools
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from importlib import metadata
 from typing import Any, Protocol, cast
 
@@ -50,10 +51,23 @@ class NativeLog:
         self._lines: collections.deque[str] = collections.deque(maxlen=_LOG_LINES_KEPT)
         self._part = ""
         self._keep_part = False
+        self._all: list[str] | None = None
         self.n_errors = 0  # lines of error level since the library was loaded
+
+    @contextmanager
+    def everything(self) -> Iterator[list[str]]:
+        """All that is printed meanwhile, piece by piece, information included."""
+        pieces: list[str] = []
+        self._all = pieces
+        try:
+            yield pieces
+        finally:
+            self._all = None
 
     def write(self, level: int, text: bytes) -> None:
         """Take one piece of native output; it may continue the line before."""
+        if self._all is not None:
+            self._all.append(text.decode("utf-8", "replace"))
         if level != _LOG_LEVEL_CONTINUE:
             self._keep_part = level >= _LOG_LEVEL_WARN
             self.n_errors += level == _LOG_LEVEL_ERROR

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,21 +22,6 @@ METAL_FAILURE = b"ggml_metal_synchronize: error: command buffer 0 failed with st
 _ERROR = 4
 
 
-@contextmanager
-def everything_logged(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    """All that llama.cpp logs, information included."""
-    lines: list[str] = []
-    write = LOG.write
-
-    def keep(level: int, text: bytes) -> None:
-        lines.append(text.decode())
-        write(level, text)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(LOG, "write", keep)
-        yield lines
-
-
 def fail_device_at(monkeypatch: pytest.MonkeyPatch, n_pass: int) -> None:
     """The device fails at the `n_pass`-th synchronisation from now on, as Metal does: an error in the log, no code."""
     synchronize: Callable[[Any], None] = library().llama_synchronize
@@ -53,18 +37,18 @@ def fail_device_at(monkeypatch: pytest.MonkeyPatch, n_pass: int) -> None:
     monkeypatch.setattr(library(), "llama_synchronize", fail)
 
 
-def compute_mib(path: Path, options: SessionOptions, monkeypatch: pytest.MonkeyPatch) -> float:
-    with everything_logged(monkeypatch) as lines, LlamaModel(path) as model, open_session(model, options):
+def compute_mib(path: Path, options: SessionOptions) -> float:
+    with LlamaModel(path) as model, LOG.everything() as lines, open_session(model, options):
         pass
     return sum(float(size) for size in re.findall(r"compute buffer size = +([\d.]+) MiB", "".join(lines)))
 
 
 def test_a_context_pays_for_the_rows_it_was_made_for_and_not_for_a_whole_batch(
-    tiny: Path, monkeypatch: pytest.MonkeyPatch
+    tiny: Path,
 ) -> None:
-    few = compute_mib(tiny / "qwen35.gguf", OPTIONS, monkeypatch)
+    few = compute_mib(tiny / "qwen35.gguf", OPTIONS)
     whole_batch = msgspec.structs.replace(OPTIONS, max_outputs=OPTIONS.n_ubatch)
-    assert 0 < few < compute_mib(tiny / "qwen35.gguf", whole_batch, monkeypatch)
+    assert 0 < few < compute_mib(tiny / "qwen35.gguf", whole_batch)
 
 
 def test_more_rows_than_a_context_was_made_for_are_refused_before_llama_cpp_ends_the_process(tiny: Path) -> None:
