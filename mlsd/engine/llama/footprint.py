@@ -1,7 +1,7 @@
 """What a context would take of memory, asked of llama.cpp itself: it plans every buffer and allocates almost none.
 
 A model opened with `LlamaModel(path, simulated=True)` reads metadata alone, so a file without weights (a header over a
-sparse file of the right size) serves as well. The sizes stand in llama.cpp's log, on every backend alike; only recurrent
+sparse file of the right size) serves as well. The sizes stand in the log, on every backend alike; only recurrent
 states are really allocated, for the moment of the question.
 """
 
