@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import signal
 import sys
-import threading
 import time
 import traceback
 from contextlib import closing
@@ -19,6 +18,7 @@ from typing import BinaryIO
 
 import msgspec
 
+from mlsd.children import end_with_parent
 from mlsd.clock import MonotonicClock
 from mlsd.engine.llama.model import LlamaModel
 from mlsd.engine.llama.native import backend_info
@@ -65,7 +65,7 @@ def main() -> None:
     os.environ.setdefault("GGML_NO_BACKTRACE", "1")
     out = _private_stdout()
     line = sys.stdin.buffer.readline()
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    end_with_parent()
     work = msgspec.json.decode(line, type=Work)
     send = _Sender(out)
     try:
@@ -92,12 +92,6 @@ def _private_stdout() -> BinaryIO:
     private = os.fdopen(os.dup(1), "wb", buffering=0)
     os.dup2(2, 1)
     return private
-
-
-def _end_with_parent() -> None:
-    while sys.stdin.buffer.read(1):
-        pass
-    os._exit(1)
 
 
 class _Sender:
