@@ -190,6 +190,18 @@ def write_synthetic(
             stream.write(data if data is not None else _packed(random_weights(part.spec, seed), part.stored))
 
 
+def write_hollow(path: Path, recipe: Recipe) -> None:
+    """Write the planned model without its weights: a sparse file of the right size that tells what memory it takes.
+
+    Raises: InputError when the folder cannot be written.
+    """
+    plan = recipe.plan
+    tensors = [part.stored for part in plan.parts]
+    with new_gguf(path, plan.architecture, tensors, recipe.describe) as stream:
+        for _ in tensors:
+            stream.leave_hole()
+
+
 class _Pools:
     """The random data of every tensor of one plan."""
 
