@@ -8,6 +8,8 @@ from __future__ import annotations
 import datetime
 from typing import Literal
 
+import msgspec
+
 from mlsd.engine.llama.native import BackendInfo
 from mlsd.engine.probe import ProbeReport
 from mlsd.measure.store.pass_shares import PassShares
@@ -203,6 +205,30 @@ class SharesFound(Record, frozen=True, kw_only=True, tag=True):
     shares: tuple[PassShares, ...]
 
 
+class SelfCheckJob(Record, frozen=True, kw_only=True, tag=True):
+    """Ask whether machine, build and device do what mlsd takes for granted."""
+
+    models: tuple[ModelFile, ...]
+    expected_backend: str | None = None  # None: whichever there is
+
+
+class Check(Record, frozen=True, kw_only=True):
+    """One question of a self-check, answered."""
+
+    name: str
+    subject: str = ""  # the model it was asked of, where it was asked of one
+    ok: bool | None  # None: a figure that may be what it likes
+    answer: str
+    figures: dict[str, float] = msgspec.field(default_factory=dict)
+
+
+class SelfChecked(Record, frozen=True, kw_only=True, tag=True):
+    """What a self-check found."""
+
+    backend: BackendInfo
+    checks: tuple[Check, ...]
+
+
 class Loaded(Record, frozen=True, kw_only=True, tag=True):
     """The models are in memory and the arms of the job can run."""
 
@@ -257,8 +283,9 @@ Event = (
     | Perplexities
     | LayersFound
     | SharesFound
+    | SelfChecked
 )
-Work = Job | ProbeJob | InfoJob | CalibrateJob | PerplexityJob | LayerSearchJob | BreakdownJob
+Work = Job | ProbeJob | InfoJob | CalibrateJob | PerplexityJob | LayerSearchJob | BreakdownJob | SelfCheckJob
 
 
 def prompt_key(prompt: PromptRef) -> str:

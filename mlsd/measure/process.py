@@ -38,6 +38,8 @@ from mlsd.measure.messages import (
     ProbeJob,
     Progress,
     Refused,
+    SelfChecked,
+    SelfCheckJob,
     SharesFound,
     Spent,
     Started,
@@ -161,6 +163,14 @@ def run_breakdown(job: BreakdownJob, *, patience_s: float = 6 * DEFAULT_PATIENCE
     Raises: the worker's own MlsdError, WorkerError when it dies.
     """
     return _answer(job, SharesFound, "it profiled passes", patience_s)
+
+
+def run_self_check(job: SelfCheckJob, *, patience_s: float = 2 * DEFAULT_PATIENCE_S) -> SelfChecked:
+    """Check this machine in a worker process.
+
+    Raises: the worker's own MlsdError, WorkerError when it dies.
+    """
+    return _answer(job, SelfChecked, "it checked this machine", patience_s)
 
 
 def _answer(work: Work, kind: type[T], doing: str, patience_s: float) -> T:

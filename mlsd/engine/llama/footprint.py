@@ -48,6 +48,11 @@ def footprints(model: LlamaModel, options: Sequence[SessionOptions]) -> tuple[Fo
     return tuple(_footprint(model, wanted) for wanted in options)
 
 
+def allocated_bytes(log: Sequence[str]) -> float:
+    """Bytes of all the buffers that llama.cpp says in its log to have allocated for a context."""
+    return sum(float(size) * MIB for size in re.findall(r" buffer size = +([\d.]+) MiB", "".join(log)))
+
+
 def _footprint(model: LlamaModel, options: SessionOptions) -> Footprint:
     with LOG.everything() as lines, open_session(model, options):
         pass

@@ -42,6 +42,7 @@ from mlsd.measure.messages import (
     ProbeJob,
     Progress,
     Refused,
+    SelfCheckJob,
     Slot,
     Started,
     Work,
@@ -53,6 +54,7 @@ from mlsd.measure.worker.layer_search import search_layers
 from mlsd.measure.worker.perplexity import run_perplexity
 from mlsd.measure.worker.probe_cache import ProbeCache
 from mlsd.measure.worker.rig import Rig, arm_key, session_options
+from mlsd.measure.worker.self_check import self_check
 from mlsd.records import Trial
 
 _PROGRESS_PERIOD_NS = 500_000_000
@@ -81,6 +83,8 @@ def main() -> None:
             send(search_layers(work))
         elif isinstance(work, BreakdownJob):
             send(break_down(work, MonotonicClock(), ProbeCache()))
+        elif isinstance(work, SelfCheckJob):
+            send(self_check(work, MonotonicClock()))
         else:
             run_slots(work, send)
     except MlsdError as error:

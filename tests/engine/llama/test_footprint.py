@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 from pathlib import Path
 
 import pytest
 
-from mlsd.engine.llama.footprint import footprints
+from mlsd.engine.llama.footprint import allocated_bytes, footprints
 from mlsd.engine.llama.model import LlamaModel
 from mlsd.engine.llama.native import LOG
 from mlsd.engine.llama.open import open_session
 from mlsd.engine.session import SessionOptions
 from mlsd.gguf_tools.header import Header
-from mlsd.units import MIB
 from tests.conftest import ARCHITECTURES
 
 GAMMAS = (1, 4, 16, 32)
@@ -30,11 +28,10 @@ def arms(snapshots: bool) -> list[SessionOptions]:
     ]
 
 
-def allocated_bytes(model: LlamaModel, options: SessionOptions) -> float:
-    """What llama.cpp logs of the buffers that it really allocates: a line for each, of whatever kind."""
+def taken_bytes(model: LlamaModel, options: SessionOptions) -> float:
     with LOG.everything() as lines, open_session(model, options):
         pass
-    return sum(float(size) * MIB for size in re.findall(r"buffer size = +([\d.]+) MiB", "".join(lines)))
+    return allocated_bytes(lines)
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
@@ -45,7 +42,7 @@ def test_predicted_memory_is_what_llama_cpp_allocates(tiny: Path, name: str) -> 
         predicted = footprints(model, wanted)
     with LlamaModel(path) as model:
         for options, found in zip(wanted, predicted, strict=True):
-            assert found.total_bytes == pytest.approx(allocated_bytes(model, options), rel=0.05), options
+            assert found.total_bytes == pytest.approx(taken_bytes(model, options), rel=0.05), options
 
 
 def test_a_header_over_an_empty_file_says_as_much_as_the_whole_model(tiny: Path, tmp_path: Path) -> None:
