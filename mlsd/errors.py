@@ -10,6 +10,7 @@
     │   └── ModelFileError      a GGUF that is missing, truncated, of another kind, or cannot serve the request
     ├── EngineError             the inference engine refused or failed
     │   ├── NativeError         a llama.cpp call returned failure
+    │   │   └── DeviceError     a pass that failed on the device, which only llama.cpp's log tells
     │   ├── CapacityError       prompt and output do not fit the context
     │   ├── VocabularyError     target and draft do not share a vocabulary
     │   ├── RollbackError       no exact rollback, or one used outside its exact range
@@ -84,6 +85,10 @@ class NativeError(EngineError):
         super().__init__(message + tail, hint=hint)
         self.code = code
         self.log = log
+
+
+class DeviceError(NativeError):
+    """A pass failed on the device: llama.cpp returned success and logged an error. What it left behind is stale."""
 
 
 class CapacityError(EngineError):

@@ -31,7 +31,7 @@ def shared_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What `mlsd tiny` writes for every name it knows: random models, perturbed and unrelated copies."""
+    """What `mlsd models make tiny` writes for every name it knows: random models, perturbed and unrelated copies."""
     folder = tmp_path_factory.mktemp("tiny")
     for name, shape in {**TINY, **TINY_ATTENTION}.items():
         base = folder / f"{name}.gguf"

@@ -10,35 +10,40 @@ import click
 from mlsd import __version__
 from mlsd.errors import MlsdError
 
-# command -> (module under mlsd.cli, one line for --help). A lazy table keeps `mlsd --help` at the cost of click alone.
-COMMANDS: dict[str, tuple[str, str]] = {
-    "demo": ("start.demo", "Measure a real model and the embedded tiny family, and write a report."),
-    "bench": ("start.bench", "Measure plain and speculative decoding of one target side by side."),
-    "probe": ("truth.probe", "Test which rollback strategies are exact for a model on this backend."),
-    "tune": ("models.tune", 'Search the best gamma and options of a drafting method on one target, "off" included.'),
-    "methods": ("models.methods", "List the drafting methods with their options and presets."),
-    "doctor": ("start.doctor", "Show this machine, the build, and which profiles fit."),
-    "plan": ("study.plan", "Show what suites would measure, how long it takes and what it needs."),
-    "run": ("study.run", "Run suites on the models of a profile, resumable, into a study database."),
-    "results": ("study.results", "List, filter and show the trials of a study database."),
-    "report": ("study.report", "Write which setting to use, and everything behind it, as one HTML page and Markdown."),
-    "fit": ("study.fit", "Fit cost models and T(k) to a study, with intervals and prediction errors."),
-    "claims": ("study.claims", "Decide the published claims on the trials of a study."),
-    "audit": ("truth.audit", "Ask of published or own numbers whether they can be true."),
-    "export": ("study.export", "Write a study database as CSV, Parquet, JSON or in another tool's layout."),
-    "import": ("study.import_", "Read somebody else's table of results into a study database, kept apart."),
-    "calibrate": ("machine.calibrate", "Time a model's passes at every width, and see which experts they read."),
-    "breakdown": ("machine.breakdown", "Show where the time of a pass goes: attention, experts, LM head, and so on."),
-    "bandwidth": ("machine.bandwidth", "Measure what the memory really gives, plainly and through llama.cpp."),
-    "advise": ("start.advise", "Predict what speculation gives with each draft and gamma, and say what decides it."),
-    "ppl": ("models.ppl", "Perplexity of a model on a text, and a draft's distance from it."),
-    "models": ("models.models", "List, download, make, verify and add models."),
-    "draft-from": ("models.draft_from", "Cut a draft out of a model: some of its blocks, or one part of each."),
-    "rest": ("models.rest", "Build stores of text for drafting by retrieval (REST)."),
-    "perturb": ("models.perturb", "Write a copy of a model with noise on its weights: a draft of chosen closeness."),
-    "synth": ("models.synth", "Write a model of any size with random weights, to measure without a download."),
-    "tiny": ("models.tiny", "Write tiny random models of every architecture mlsd is about."),
+# section -> command -> (module under mlsd.cli, one line). A lazy table keeps `mlsd --help` at the cost of click alone.
+SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
+    "Start": {
+        "demo": ("start.demo", "Measure a real model and the embedded tiny family, and write a report."),
+        "doctor": ("start.doctor", "Show this machine, the build, and which profiles fit."),
+        "bench": ("start.bench", "Measure plain and speculative decoding of one target side by side."),
+        "advise": ("start.advise", "Predict what each draft and gamma gives, and say what decides it."),
+    },
+    "Study": {
+        "plan": ("study.plan", "Show what suites would measure, how long it takes and what it needs."),
+        "run": ("study.run", "Run suites on the models of a profile, resumable, into a study database."),
+        "report": ("study.report", "Write which setting to use, and everything behind it, as a page."),
+        "results": ("study.results", "List, filter and show the trials of a study database."),
+        "fit": ("study.fit", "Fit cost models and T(k), with intervals and prediction errors."),
+        "claims": ("study.claims", "Decide the published claims on the trials of a study."),
+        "export": ("study.export", "Write a study as CSV, Parquet, JSON or in another tool's layout."),
+        "import": ("study.import_", "Read somebody else's table of results into a study, kept apart."),
+    },
+    "Truth": {
+        "audit": ("truth.audit", "Ask of published or own numbers whether they can be true."),
+        "probe": ("truth.probe", "Test which rollback strategies are exact for a model on this backend."),
+    },
+    "Machine": {
+        "calibrate": ("machine.calibrate", "Time a model's passes at every width, and see which experts they read."),
+        "bandwidth": ("machine.bandwidth", "Measure what the memory really gives, plainly and through llama.cpp."),
+        "breakdown": ("machine.breakdown", "Show where the time of a pass goes: attention, experts, LM head..."),
+    },
+    "Models": {
+        "models": ("models.models", "List, download, make, compare, verify and add models."),
+        "methods": ("models.methods", "List the drafting methods with their options and presets."),
+        "tune": ("models.tune", 'Search the best gamma and options of a method, "off" included.'),
+    },
 }
+COMMANDS = {name: entry for section in SECTIONS.values() for name, entry in section.items()}
 
 
 class LazyGroup(click.Group):
@@ -60,9 +65,10 @@ class LazyGroup(click.Group):
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """List the commands from the table, without importing them."""
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, line) for name, (_, line) in COMMANDS.items()])
+        """List the commands by section from the table, without importing them."""
+        for title, commands in SECTIONS.items():
+            with formatter.section(title):
+                formatter.write_dl([(name, line) for name, (_, line) in commands.items()])
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})

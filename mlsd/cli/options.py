@@ -1,8 +1,10 @@
-"""Parsing shared by commands: number lists, models, drafters, engine settings."""
+"""What commands parse alike: options that several have, number lists, models, drafters, engine settings."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -42,8 +44,39 @@ class NameList(click.ParamType[tuple[str, ...]]):
         return value if isinstance(value, tuple) else tuple(part.strip() for part in str(value).split(",") if part)
 
 
+class _Option:
+    """One option that several commands have, under one name with one meaning; each may add to its help."""
+
+    def __init__(self, *names: str, **settings: Any) -> None:
+        self._names, self._settings = names, settings
+
+    def __call__(self, help: str = "", **changes: Any) -> Callable[[F], F]:
+        said = {"help": help} if help else {}
+        return click.option(*self._names, **{**self._settings, **said, **changes})
+
+
+_FILE = click.Path(dir_okay=False, path_type=Path)
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
+draft_option = _Option("--draft", help="Draft model, or drafting head: a path or an id.")
+drafter_option = _Option("--drafter", "drafter_text", help="Drafting method: NAME or NAME:option=value,...")
+prompt_option = _Option("--prompt", "prompts", multiple=True, help="Name of a shipped prompt; may be repeated.")
+repeats_option = _Option("--repeats", type=click.IntRange(min=1), show_default=True)
+rows_option = _Option("--rows", type=IntList(), help="k: positions of a pass.")
+quant_option = _Option("--quant", help="Q8_0, Q4_K, Q4_K_M, Q4_0, F16, ...")
+seed_option = _Option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
+output_option = _Option("-o", "--output", type=_FILE, required=True, help="The file to write.")
+text_option = _Option("--text", type=_FILE, help="A text file.")
+
+
 def engine_options(command: F) -> F:
     """Add the options of the native contexts; the command receives `engine`."""
+
+    @functools.wraps(command)
+    def with_engine(*arguments: Any, **options: Any) -> Any:
+        engine = make_engine(*(options[name] for name in ("n_threads", "n_gpu_layers", "n_ctx", "flash_attention")))
+        return command(*arguments, engine=engine, **options)
+
+    wrapped: F = with_engine  # type: ignore[assignment]
     for option in reversed(
         (
             click.option(
@@ -56,8 +89,8 @@ def engine_options(command: F) -> F:
             ),
         )
     ):
-        command = option(command)
-    return command
+        wrapped = option(wrapped)
+    return wrapped
 
 
 def make_engine(n_threads: int | None, n_gpu_layers: int, n_ctx: int | None, flash_attention: str) -> EngineOptions:

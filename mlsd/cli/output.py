@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import shutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
+
+if TYPE_CHECKING:
+    from mlsd.report.render.table import Table
 
 
 def print_json(value: Any) -> None:
@@ -28,28 +33,58 @@ def _finite(value: Any) -> Any:
     return value
 
 
-def table(title: str, columns: list[str], *, left: int = 1) -> Any:
-    """An empty rich table: the first `left` columns left-aligned, numbers right-aligned."""
-    from rich import box
-    from rich.table import Table
-
-    made = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
-    for i, column in enumerate(columns):
-        made.add_column(column, justify="left" if i < left else "right")
-    return made
+def table(title: str, columns: Sequence[str], *, left: int = 1) -> Rows:
+    """An empty table of words to fill: the first `left` columns left-aligned, numbers right-aligned."""
+    return Rows(title, columns, left)
 
 
-def print_table(made: Any) -> None:
-    """Print a rich table; wide enough not to wrap when the output is piped."""
-    from rich.console import Console
+class Rows:
+    """A table that is filled row by row."""
 
-    width = None if sys.stdout.isatty() else 160
-    Console(width=width, highlight=False).print(made)
+    def __init__(self, title: str, columns: Sequence[str], left: int) -> None:
+        self._title, self._columns, self._left = title, columns, left
+        self._rows: list[tuple[str, ...]] = []
+
+    def add_row(self, *cells: str) -> None:
+        """One more row."""
+        self._rows.append(cells)
+
+    def add_section(self) -> None:
+        """Rules between rows are no more."""
+
+    def made(self) -> Table:
+        """The table."""
+        from mlsd.report.render.table import Head, Table, text
+
+        heads = tuple(Head(label=label, numeric=i >= self._left) for i, label in enumerate(self._columns))
+        return Table(title=self._title, heads=heads, rows=tuple(tuple(map(text, row)) for row in self._rows))
+
+
+def print_table(made: Table | Rows) -> None:
+    """Print a table: in colours and as wide as the terminal, in plain whole lines when the output is piped."""
+    from mlsd.report.render import terminal
+
+    made = made.made() if isinstance(made, Rows) else made
+    is_terminal = sys.stdout.isatty()
+    width = shutil.get_terminal_size().columns if is_terminal else terminal.PIPED
+    color = is_terminal and "NO_COLOR" not in os.environ
+    click.echo(terminal.render(made, width=width, color=color), nl=False, color=color)
+
+
+def say(text: str) -> None:
+    """A line on standard output."""
+    click.echo(_plain(text))
 
 
 def note(text: str) -> None:
     """A line on standard error, out of the way of piped output."""
-    click.echo(text, err=True)
+    click.echo(_plain(text), err=True)
+
+
+def _plain(text: str) -> str:
+    from mlsd.report.render.terminal import plain
+
+    return plain(text)
 
 
 @contextmanager

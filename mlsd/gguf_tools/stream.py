@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -76,6 +77,13 @@ class TensorStream:
                 self._progress(tensor.name, piece.nbytes)
         if written != tensor.n_bytes:
             raise ValueError(f"{tensor.name} has {written} bytes of data where {tensor.n_bytes} were announced")
+        self._writer.write_padding(self._file, tensor.n_bytes)
+
+    def leave_hole(self) -> None:
+        """Leave the next announced tensor unwritten: a hole in a sparse file, which reads as zeros."""
+        tensor = self._announced[self._next]
+        self._next += 1
+        self._file.truncate(self._file.seek(tensor.n_bytes, os.SEEK_CUR))
         self._writer.write_padding(self._file, tensor.n_bytes)
 
     def check_complete(self) -> None:

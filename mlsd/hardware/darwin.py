@@ -1,7 +1,8 @@
 """macOS: pure parsers of what its tools print, and the two readings made of them.
 
-The tools are those every Mac has, without root: sysctl, sw_vers, system_profiler, pmset, ioreg. `pmset -g therm` is a
-weak detector of throttling on Apple Silicon; with root, powermetrics is asked as well.
+The tools are those every Mac has, without root: sysctl, sw_vers, system_profiler, pmset, ioreg, notifyutil. `pmset -g
+therm` hardly ever reports throttling on Apple Silicon, so the system's thermal pressure level is asked first; with root
+powermetrics says it as well.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ _SYSCTL_NAMES = (
     "hw.perflevel2.name", "hw.perflevel2.physicalcpu", "iogpu.wired_limit_mb",
 )  # fmt: skip
 STATE_COMMANDS = {
+    "pressure": ("notifyutil", "-g", "com.apple.system.thermalpressurelevel"),
     "therm": ("pmset", "-g", "therm"),
     "batt": ("pmset", "-g", "batt"),
     "custom": ("pmset", "-g", "custom"),
@@ -39,6 +41,8 @@ FACT_COMMANDS = {
 # Chips whose second tier is known to be efficiency cores even where macOS does not name the tiers.
 _TWO_TIERS = re.compile(r"Apple M[1-4]\b")
 _NOMINAL = "nominal"
+# OSThermalPressureLevel of <libkern/OSThermalNotification.h> on macOS, in the words of powermetrics.
+_PRESSURE_LEVELS = (_NOMINAL, "moderate", "heavy", "trapping", "sleeping")
 
 
 class State(Record, frozen=True, kw_only=True):
@@ -111,7 +115,7 @@ def facts(outputs: Outputs) -> Facts:
 def state(outputs: Outputs) -> State:
     """What the outputs of STATE_COMMANDS (and powermetrics, with root) say of this moment."""
     source = parse_power_source(outputs.get("batt"))
-    exact = parse_thermal_pressure(outputs.get("powermetrics"))
+    exact = parse_thermal_pressure(outputs.get("powermetrics")) or parse_pressure_level(outputs.get("pressure"))
     return State(
         power_source=source,
         low_power_mode=parse_low_power_mode(outputs.get("custom"), source),
@@ -216,6 +220,13 @@ def parse_thermal(text: str | None) -> str | None:
     if warned := [note for note in recorded if not note.startswith("No ")]:
         return str(warned[0]).lower()
     return _NOMINAL if limits or recorded else None
+
+
+def parse_pressure_level(text: str | None) -> str | None:
+    """The thermal pressure from `notifyutil -g com.apple.system.thermalpressurelevel`: the name, then its level."""
+    found = re.fullmatch(r"com\.apple\.system\.thermalpressurelevel (\d+)", (text or "").strip())
+    level = int(found[1]) if found else len(_PRESSURE_LEVELS)
+    return _PRESSURE_LEVELS[level] if level < len(_PRESSURE_LEVELS) else None
 
 
 def parse_thermal_pressure(text: str | None) -> str | None:

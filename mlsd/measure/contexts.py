@@ -9,7 +9,7 @@ import psutil
 from mlsd.errors import InputError
 from mlsd.gguf_tools.source import Source
 from mlsd.measure.context_bytes import context_bytes, trained_context
-from mlsd.measure.messages import InfoJob, Job, LayerSearchJob, ModelFile, PerplexityJob, ProbeJob, Work
+from mlsd.measure.messages import InfoJob, Job, LayerSearchJob, ModelFile, PerplexityJob, ProbeJob, SelfCheckJob, Work
 from mlsd.units import format_bytes
 
 
@@ -41,7 +41,7 @@ def _wanted(work: Work) -> tuple[int | None, list[ModelFile]]:
     """The context that was asked for, and the models that would get one, the target first."""
     if isinstance(work, Job):
         return (work.slots[0].case.engine.n_ctx if work.slots else None), [work.target, *work.models]
-    if isinstance(work, InfoJob):
+    if isinstance(work, InfoJob | SelfCheckJob):
         return None, []
     if isinstance(work, ProbeJob | LayerSearchJob):
         return work.engine.n_ctx, [work.model]

@@ -8,6 +8,8 @@ from __future__ import annotations
 import datetime
 from typing import Literal
 
+import msgspec
+
 from mlsd.engine.llama.native import BackendInfo
 from mlsd.engine.probe import ProbeReport
 from mlsd.measure.store.pass_shares import PassShares
@@ -183,6 +185,11 @@ class LayersFound(Record, frozen=True, kw_only=True, tag=True):
     n_candidates: int  # sets of blocks tried
     search_ns: int
 
+    @property
+    def drafter(self) -> str:
+        """The method that drafts with these blocks left out and is timed."""
+        return "layer-skip:mode=sync,skip=" + "+".join(map(str, self.skipped))
+
 
 class BreakdownJob(Record, frozen=True, kw_only=True, tag=True):
     """Profile passes of a target, and a draft step beside them: the share of each part of the network."""
@@ -201,6 +208,30 @@ class SharesFound(Record, frozen=True, kw_only=True, tag=True):
     """The shares of each pass that was profiled."""
 
     shares: tuple[PassShares, ...]
+
+
+class SelfCheckJob(Record, frozen=True, kw_only=True, tag=True):
+    """Ask whether machine, build and device do what mlsd takes for granted."""
+
+    models: tuple[ModelFile, ...]
+    expected_backend: str | None = None  # None: whichever there is
+
+
+class Check(Record, frozen=True, kw_only=True):
+    """One question of a self-check, answered."""
+
+    name: str
+    subject: str = ""  # the model it was asked of, where it was asked of one
+    ok: bool | None  # None: a figure that may be what it likes
+    answer: str
+    figures: dict[str, float] = msgspec.field(default_factory=dict)
+
+
+class SelfChecked(Record, frozen=True, kw_only=True, tag=True):
+    """What a self-check found."""
+
+    backend: BackendInfo
+    checks: tuple[Check, ...]
 
 
 class Loaded(Record, frozen=True, kw_only=True, tag=True):
@@ -257,8 +288,9 @@ Event = (
     | Perplexities
     | LayersFound
     | SharesFound
+    | SelfChecked
 )
-Work = Job | ProbeJob | InfoJob | CalibrateJob | PerplexityJob | LayerSearchJob | BreakdownJob
+Work = Job | ProbeJob | InfoJob | CalibrateJob | PerplexityJob | LayerSearchJob | BreakdownJob | SelfCheckJob
 
 
 def prompt_key(prompt: PromptRef) -> str:

@@ -6,7 +6,6 @@ import contextlib
 import queue
 import signal
 import subprocess
-import sys
 import tempfile
 import threading
 from collections.abc import Iterator
@@ -15,6 +14,7 @@ from typing import IO, TypeVar
 import msgspec
 
 from mlsd import errors
+from mlsd.children import command
 from mlsd.engine.llama.native import BackendInfo
 from mlsd.errors import MlsdError, WorkerError
 from mlsd.measure.contexts import check_contexts
@@ -38,6 +38,8 @@ from mlsd.measure.messages import (
     ProbeJob,
     Progress,
     Refused,
+    SelfChecked,
+    SelfCheckJob,
     SharesFound,
     Spent,
     Started,
@@ -50,6 +52,7 @@ T = TypeVar("T")
 
 _EVENTS: msgspec.json.Decoder[Event] = msgspec.json.Decoder(Event)
 _LOG_TAIL_BYTES = 2_000
+_LINE_SHOWN_BYTES = 200
 # Loading a large model or a first pass may take minutes; silence longer than this is a hang.
 DEFAULT_PATIENCE_S = 600.0
 
@@ -82,10 +85,7 @@ def run_job(job: Job, *, patience_s: float = DEFAULT_PATIENCE_S) -> Iterator[Eve
                 yield event
             reason = worker.obituary()
         if current is None and n_done == 0 and first == tried:
-            raise WorkerError(
-                f"The worker process died before its first trial: {reason}",
-                hint="`mlsd doctor` shows whether the machine has the memory; try a smaller model or context.",
-            )
+            raise WorkerError(f"The worker process died before its first trial: {reason}", hint=worker.advice())
         reached = first + (n_done if current is None else current)
         if reached < len(job.slots) and reached == tried:
             yield Done(index=reached, trial=failed_trial(job.slots[reached], f"The worker process died: {reason}"))
@@ -106,7 +106,7 @@ def run_probe(model: ModelFile, engine: EngineOptions, *, patience_s: float = DE
                 raise _as_error(event)
             if isinstance(event, Probed):
                 return event
-        raise WorkerError(f"The worker process died while it probed {model.ref.id}: {worker.obituary()}")
+        raise worker.died(f"it probed {model.ref.id}")
 
 
 def run_calibration(job: CalibrateJob, *, patience_s: float = DEFAULT_PATIENCE_S) -> Iterator[Passes | Covered | Spent]:
@@ -122,7 +122,7 @@ def run_calibration(job: CalibrateJob, *, patience_s: float = DEFAULT_PATIENCE_S
                 return
             if isinstance(event, Passes | Covered | Spent):
                 yield event
-        raise WorkerError(f"The worker process died while it timed {job.target.ref.id}: {worker.obituary()}")
+        raise worker.died(f"it timed {job.target.ref.id}")
 
 
 def run_info(engine: EngineOptions, *, patience_s: float = DEFAULT_PATIENCE_S) -> BackendInfo:
@@ -165,6 +165,14 @@ def run_breakdown(job: BreakdownJob, *, patience_s: float = 6 * DEFAULT_PATIENCE
     return _answer(job, SharesFound, "it profiled passes", patience_s)
 
 
+def run_self_check(job: SelfCheckJob, *, patience_s: float = 2 * DEFAULT_PATIENCE_S) -> SelfChecked:
+    """Check this machine in a worker process.
+
+    Raises: the worker's own MlsdError, WorkerError when it dies.
+    """
+    return _answer(job, SelfChecked, "it checked this machine", patience_s)
+
+
 def _answer(work: Work, kind: type[T], doing: str, patience_s: float) -> T:
     with _Worker(work) as worker:
         for event in worker.events(patience_s):
@@ -172,7 +180,7 @@ def _answer(work: Work, kind: type[T], doing: str, patience_s: float) -> T:
                 raise _as_error(event)
             if isinstance(event, kind):
                 return event
-        raise WorkerError(f"The worker process died while {doing}: {worker.obituary()}")
+        raise worker.died(doing)
 
 
 def _as_error(event: Refused) -> MlsdError:
@@ -190,7 +198,7 @@ class _Worker:
         self._stderr: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed in __exit__
         self._hung = False
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "mlsd.measure.worker"],
+            command("mlsd.measure.worker"),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._stderr,
@@ -219,7 +227,14 @@ class _Worker:
                 return
             if line is None:
                 return
-            yield _EVENTS.decode(line)
+            try:
+                event = _EVENTS.decode(line)
+            except (msgspec.DecodeError, UnicodeDecodeError) as error:
+                raise WorkerError(
+                    f"The worker process said what is no event: {line[:_LINE_SHOWN_BYTES]!r}.",
+                    hint="A module that prints when it is imported does this: look for one on PYTHONPATH.",
+                ) from error
+            yield event
 
     def obituary(self) -> str:
         """How the worker ended, with the last lines it left behind."""
@@ -236,6 +251,21 @@ class _Worker:
         self._stderr.seek(max(0, self._stderr.tell() - _LOG_TAIL_BYTES))
         tail = self._stderr.read().decode("utf-8", "replace").strip()
         return f"{how}. {tail}".strip()
+
+    def advice(self) -> str:
+        """What to do about the way in which the worker ended."""
+        code = self._process.wait()
+        if code in (-signal.SIGABRT, -signal.SIGSEGV, -signal.SIGBUS, -signal.SIGFPE, -signal.SIGILL):
+            return (
+                "llama.cpp does this on a damaged model: `mlsd models verify` checks one; write or download it again."
+            )
+        if self._hung:
+            return "Try again on an idle machine; a smaller context or model answers sooner."
+        return "`mlsd doctor` shows whether the machine has the memory; try a smaller model or context."
+
+    def died(self, doing: str) -> WorkerError:
+        """The error of a worker that ended without its answer."""
+        return WorkerError(f"The worker process died while {doing}: {self.obituary()}", hint=self.advice())
 
     def __enter__(self) -> _Worker:
         return self

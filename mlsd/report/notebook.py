@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 
+import msgspec
+
 from mlsd.analysis.audit import published_tables as published
 from mlsd.analysis.audit.audit import audit
 from mlsd.analysis.experts.coverage import coverage_by_window
@@ -17,6 +19,7 @@ from mlsd.measure.store.study import Store
 from mlsd.report.figures.rounds import ROUND_FIGURES
 from mlsd.report.figures.study import STUDY_FIGURES
 from mlsd.report.machine_pages import COST_FIGURES, EXPERT_FIGURES
+from mlsd.report.render import html, terminal
 from mlsd.report.render.sections import picture
 from mlsd.report.render.table import Table, head, interval, name, number, percent, text
 from mlsd.report.tables import records as record_tables
@@ -84,8 +87,8 @@ def figure(study: Study, key: str) -> Shown:
     drawn = picture(study, FIGURES[key])
     if drawn.svg is None:
         return Shown(f"<p>{escape(drawn.title)}: {escape(drawn.missing)}</p>", f"{drawn.title}: {drawn.missing}")
-    html = f'<div style="max-width: 44rem; background: white; --ink: #1a1b1c; --rule: #c7c8c9">{drawn.svg}</div>'
-    return Shown(f"{html}<p><small>{escape(drawn.caption)}</small></p>", f"[figure: {drawn.title}]")
+    shown = f'<div style="max-width: 44rem; background: white; --ink: #1a1b1c; --rule: #c7c8c9">{drawn.svg}</div>'
+    return Shown(f"{shown}<p><small>{escape(drawn.caption)}</small></p>", f"[figure: {drawn.title}]")
 
 
 def bandwidth(study: Study) -> Shown:
@@ -158,11 +161,6 @@ def published_audit(study_name: str) -> Shown:
 
 
 def show(made: Table) -> Shown:
-    """A table as HTML."""
-    heads = "".join(f"<th title='{escape(h.trace)}'>{escape(h.label)}</th>" for h in made.heads)
-    rows = "".join("<tr>" + "".join(f"<td>{escape(c.text)}</td>" for c in row) + "</tr>" for row in made.rows)
-    said = made.note if made.rows else made.good_news or made.note
-    note = f"<p>{escape(said)}</p>" if said else ""
-    html = f"<h4>{escape(made.title)}</h4><table><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table>{note}"
-    lines = [made.title, *(" | ".join(c.text for c in row) for row in made.rows), said]
-    return Shown(f"{html}<p><small>From {escape(made.trace)}.</small></p>", "\n".join(filter(None, lines)))
+    """A table as HTML, elsewhere as text."""
+    still = msgspec.structs.replace(made, interactive=False)  # a notebook has no script to sort and filter with
+    return Shown(html.table_text(still), terminal.render(made))

@@ -123,12 +123,12 @@ def test_a_user_without_any_download_learns_what_to_fetch(
     monkeypatch.chdir(tmp_path)
     one = ("--n-threads", "1")
     lost = mlsd("advise", "qwen3.5-4b-q4_0", *one)
-    assert "mlsd synth qwen3.5-4b --quant Q4_0 -o 4b.gguf" in lost.out + lost.err
+    assert "mlsd models make synth qwen3.5-4b --quant Q4_0 -o 4b.gguf" in lost.out + lost.err
     if lost.code:  # the peak of this machine's memory is not known
         assert lost.code == 2
-        assert "mlsd synth qwen3.5-0.8b" in lost.err
+        assert "mlsd models make synth qwen3.5-0.8b" in lost.err
     for shape, layers in (("qwen3.5-4b", 2), ("qwen3.5-0.8b", 2)):
-        assert mlsd("synth", shape, "--quant", "Q4_0", "--layers", layers, "-o", "m.gguf").code == 0
+        assert mlsd("models", "make", "synth", shape, "--quant", "Q4_0", "--layers", layers, "-o", "m.gguf").code == 0
         ran = mlsd("calibrate", "m.gguf", "--budget-s", "1.5", "--widths", "1,2,5", "--depth", "16", *one)
         assert ran.code == 0, ran.err
         Path("m.gguf").unlink()
@@ -146,7 +146,12 @@ def test_a_user_without_any_download_learns_what_to_fetch(
     assert {"qwen3.5-4b-q8_0", "qwen3.5-4b-q4_k_m"} <= set(files)
     assert all(q["off_tok_s"] is None for q in files.values())  # Q4_0 was timed, which is none of these
     text = mlsd("advise", "qwen3.5-4b-q4_0", *one).out
-    for words in ("Files to fetch", "assumed: 45 to 89 %", "or accept", "Next: mlsd synth qwen3.5-4b --quant Q8_0"):
+    for words in (
+        "Files to fetch",
+        "assumed: 45 to 89 %",
+        "or accept",
+        "make synth qwen3.5-4b --quant Q8_0",
+    ):
         assert words in text
 
 

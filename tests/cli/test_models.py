@@ -109,8 +109,8 @@ def test_bad_input_is_one_message_and_exit_code_2(environment: dict[str, str], t
         (("list", "--role", "boss"), "No model has the role 'boss'"),
         (("add", "x"), "exactly one of --path, --repo and --base"),
         (("add", "x", "--repo", "a/b", "--file", "c"), "--architecture is needed"),
-        (("add", "x", "--base", "nope", "--type", "Q8_0"), "No model has the id 'nope'"),
-        (("add", "x", "--base", "smollm2-135m", "--type", "Q9"), "models.x.type = 'Q9'"),
+        (("add", "x", "--base", "nope", "--quant", "Q8_0"), "No model has the id 'nope'"),
+        (("add", "x", "--base", "smollm2-135m", "--quant", "Q9"), "models.x.type = 'Q9'"),
         (("add", "x", "--path", str(tmp_path / "text.gguf")), "not a GGUF"),
         (("add", "x", "--path", str(tmp_path / "gone.gguf")), "gone.gguf"),
     ):

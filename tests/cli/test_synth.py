@@ -8,7 +8,7 @@ from mlsd.cli.main import cli, main
 
 
 def run(*arguments: str) -> Result:
-    return CliRunner().invoke(cli, ["synth", *arguments], catch_exceptions=False)
+    return CliRunner().invoke(cli, ["models", "make", "synth", *arguments], catch_exceptions=False)
 
 
 def test_a_dry_run_tells_bytes_and_writes_nothing(tmp_path: Path) -> None:
@@ -48,7 +48,7 @@ def test_bad_input_is_one_message_and_exit_code_2(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(SystemExit) as stopped:
-        main(["synth", *arguments])
+        main(["models", "make", "synth", *arguments])
     assert stopped.value.code == 2
     printed = capsys.readouterr().err
     assert words in printed

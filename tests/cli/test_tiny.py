@@ -13,7 +13,7 @@ def run(*arguments: str) -> Result:
 
 
 def test_tiny_writes_the_whole_set_and_lists_it_as_json(tmp_path: Path) -> None:
-    files = json.loads(run("tiny", str(tmp_path), "--json").stdout)["files"]
+    files = json.loads(run("models", "make", "tiny", "-o", str(tmp_path), "--json").stdout)["files"]
     architectures = ("qwen35", "qwen35moe", "llama", "falcon-h1")
     assert {file["name"] for file in files} == {
         f"{name}{suffix}" for name in architectures for suffix in ("", "-noise003", "-noise01", "-other")
@@ -22,7 +22,7 @@ def test_tiny_writes_the_whole_set_and_lists_it_as_json(tmp_path: Path) -> None:
 
 
 def test_tiny_prints_a_table_and_can_write_one_architecture(tmp_path: Path) -> None:
-    result = run("tiny", str(tmp_path), "--only", "llama")
+    result = run("models", "make", "tiny", "-o", str(tmp_path), "--only", "llama")
     assert result.exit_code == 0
     assert "llama-noise003.gguf" in result.stdout
     assert "0.3 %" in result.stdout
@@ -32,9 +32,9 @@ def test_tiny_prints_a_table_and_can_write_one_architecture(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["tiny", "{}", "--only", "gpt"], "no tiny model 'gpt'"),
-        (["tiny", "{}", "--precision", "Q3_K"], "Q3_K"),
-        (["perturb", "{}/missing.gguf", "--noise", "0.1", "-o", "{}/x.gguf"], "missing.gguf"),
+        (["models", "make", "tiny", "-o", "{}", "--only", "gpt"], "no tiny model 'gpt'"),
+        (["models", "make", "tiny", "-o", "{}", "--quant", "Q3_K"], "Q3_K"),
+        (["models", "make", "noise", "{}/missing.gguf", "--noise", "0.1", "-o", "{}/x.gguf"], "missing.gguf"),
     ],
 )
 def test_bad_input_is_one_message_and_exit_code_2(
@@ -48,10 +48,9 @@ def test_bad_input_is_one_message_and_exit_code_2(
     assert "Traceback" not in printed
 
 
-def test_perturb_tells_what_it_wrote(tiny: Path, tmp_path: Path) -> None:
+def test_noise_tells_what_it_wrote(tiny: Path, tmp_path: Path) -> None:
     output = tmp_path / "draft.gguf"
-    result = run("perturb", str(tiny / "llama.gguf"), "--noise", "0.05", "-o", str(output))
-    assert "weights changed by 5 %" in result.stdout
+    command = ("models", "make", "noise", str(tiny / "llama.gguf"), "--noise", "0.05", "-o", str(output))
+    assert "weights changed by 5 %" in run(*command).stdout
     assert output.is_file()
-    report = json.loads(run("perturb", str(tiny / "llama.gguf"), "--noise", "0.05", "-o", str(output), "--json").stdout)
-    assert report["sha256"] == digest(output)
+    assert json.loads(run(*command, "--json").stdout)["sha256"] == digest(output)

@@ -13,10 +13,14 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from mlsd.engine.decode import Generation, GenerationLimits, generate
 from mlsd.engine.drafter import Draft, Drafter, Outcome
-from mlsd.engine.tree import merge
+from mlsd.engine.llama.session import LlamaSession
+from mlsd.engine.rollback import make_rollback
+from mlsd.engine.tree import ROOT, chain, merge
 from mlsd.gguf_tools.source import Source
-from tests.drafters.arena import Arena
+from mlsd.records import Round, Sampling
+from tests.drafters.arena import CLOCK, Arena
 from tests.gguf_tools.random_heads import write_random_dflash, write_random_eagle3
 
 TARGETS = ("llama", "qwen35", "qwen35moe")
@@ -24,6 +28,7 @@ TARGETS = ("llama", "qwen35", "qwen35moe")
 EAGLE_LAYERS = {"llama": (1, 3, 5), "qwen35": (2, 4, 8), "qwen35moe": (0, 5, 7)}
 BLOCK_LAYERS = {"llama": (1, 5), "qwen35": (0, 3, 7), "qwen35moe": (6,)}
 N_VOCAB_DRAFT = 96
+N_PREDICT = 32
 
 Rows = npt.NDArray[np.float32]
 
@@ -59,39 +64,102 @@ class Mixed:
     rollback_name: str | None = "trim"
 
     def __init__(self, inner: Drafter, known: Sequence[int], *, n_true: int | None = None) -> None:
-        """`n_true` known tokens stand first in every draft (a wrong one with -1); None: 0, 1, .. k in turn."""
+        """`n_true` known tokens stand first in every draft (a wrong one with -1; with 0 it is the method's own).
+
+        None: 0, 1, .. k of them in turn, and after them none that is right, so that so many are accepted.
+        """
         self.inner, self.known, self.n_true = inner, tuple(known), n_true
         self.texts: list[tuple[int, ...]] = []
+        self.wanted: list[int] = []  # known tokens in front of each draft
         self._prompt: tuple[int, ...] = ()
         self._n_known = 0
+        self._draft = Draft()
 
     def begin(self, prompt: Sequence[int], rng: np.random.Generator) -> None:
         self.inner.begin(prompt, rng)
-        self._prompt, self._n_known, self.texts = tuple(prompt), 0, []
+        self._prompt, self._n_known, self.texts, self.wanted = tuple(prompt), 0, [], []
 
     def propose(self, k: int) -> Draft:
         draft = self.inner.propose(k)
-        wanted = len(self.texts) % (k + 1) if self.n_true is None else self.n_true
+        wanted = len(self.texts) % (k + 1) if self.n_true is None else min(k, self.n_true)
         self.texts.append((*self._prompt, *self.known[: self._n_known]))
-        true = self.known[self._n_known : self._n_known + min(k, max(0, wanted))]
+        self.wanted.append(wanted)
+        self._draft = draft if self.n_true == 0 else self._mix(draft, k, wanted)
+        return self._draft
+
+    def _mix(self, draft: Draft, k: int, wanted: int) -> Draft:
+        true = self.known[self._n_known : self._n_known + max(0, wanted)]
+        rest = self.known[self._n_known + len(true) :][:1]
         if draft.tree is not None:
             n_nodes, tree = len(draft.tree.tokens), draft.tree
+            self.wanted[-1] = min(wanted, n_nodes)
             paths = [_path(tree.tokens, tree.parents, node) for node in range(n_nodes)]
+            paths = [path for path in paths if path[: len(true) + 1] != (*true, *rest)]
             return msgspec.structs.replace(draft, tree=merge([true, *paths] if true else paths, n_nodes, k))
         own = draft.tokens[len(true) :]
-        if wanted < 0:
-            own = ((self.known[self._n_known] + 1) % 256, *own[1:])
-        return msgspec.structs.replace(draft, tokens=(*true, *own))
+        if wanted < 0 or own[:1] == rest:
+            own = tuple((token + 1) % 256 for token in rest) + own[1:]
+        return msgspec.structs.replace(draft, tokens=(*true, *own), probabilities=None)
 
     def observe(self, outcome: Outcome) -> None:
         self.inner.observe(outcome)
         self._n_known += len(outcome.committed)
+        self._assert_what_stands(outcome)
+        self._draft = Draft()
+
+    def _assert_what_stands(self, outcome: Outcome) -> None:
+        """As many of a draft are accepted as the output goes on with, whatever that is."""
+        tree = self._draft.tree or chain(self._draft.tokens)
+        node, n_same = ROOT, 0
+        for token in outcome.committed:
+            child = tree.child(node, token)
+            if child is None:
+                break
+            node, n_same = child, n_same + 1
+        assert n_same == outcome.accepted == len(outcome.committed) - 1
+
+    def assert_wanted(self, rounds: Sequence[Round]) -> None:
+        """What was mixed in, and no more, was accepted; holds of an output that is the known one."""
+        assert [r.accepted for r in rounds if r.proposed] == [max(0, n) for n in self.wanted]
 
     def stats(self) -> dict[str, float]:
         return self.inner.stats()
 
     def close(self) -> None:
         self.inner.close()
+
+
+def mixed_run(
+    arena: Arena, name: str, session: LlamaSession, drafter: Drafter, gamma: int, n_true: int | None = None
+) -> tuple[Generation, Mixed]:
+    """A generation in which each round accepts what was mixed in; its output is plain decoding's, token for token."""
+    prompt = arena.clear_prompt(name, gamma, N_PREDICT)
+    mixed = Mixed(drafter, arena.plain(name, prompt, N_PREDICT), n_true=n_true)
+    rollback = make_rollback(arena.report(arena.path(name)).target or "", session)
+    limits = GenerationLimits(n_predict=N_PREDICT, gamma=gamma)
+    result = generate(session, mixed, rollback, prompt, limits, CLOCK)
+    assert result.tokens == mixed.known
+    mixed.assert_wanted(result.rounds)
+    return result, mixed
+
+
+def assert_sampled_by_the_rule(arena: Arena, method: str, draft: str) -> None:
+    """A llama's draws decide what stands; how much a random head gets right is the processor's to say.
+
+    So its own drafts are held to the identity of counts alone, and those with known tokens in front to a distribution
+    of one token, which leaves the rule no chance.
+    """
+    prompt = arena.clear_prompt("llama", 1, N_PREDICT)
+    known = arena.plain("llama", prompt, N_PREDICT)
+    for sampling, n_true in ((Sampling(temperature=3.0), 0), (Sampling(temperature=3.0, top_k=1), None)):
+        with arena.opened("llama", method, 8, draft=draft, sampling=sampling) as (session, drafter):
+            mixed = Mixed(drafter, known, n_true=n_true)
+            limits, rng = GenerationLimits(n_predict=N_PREDICT, gamma=8), np.random.default_rng(2)
+            rollback = make_rollback("trim", session)
+            run = generate(session, mixed, rollback, prompt, limits, CLOCK, sampling=sampling, rng=rng)
+        assert len(run.tokens) == N_PREDICT and sum(r.proposed for r in run.rounds) > 0
+    assert run.tokens == known
+    mixed.assert_wanted(run.rounds)
 
 
 def _path(tokens: Sequence[int], parents: Sequence[int], node: int) -> tuple[int, ...]:

@@ -97,9 +97,11 @@ def test_the_control_is_measured_with_both_predictors_of_the_study(mlsd: Mlsd, t
     assert "sync_fallback" not in sd["stats"]
 
     draft = tmp_path / "control.gguf"
-    written = mlsd("draft-from", tiny / "qwen2.gguf", "--fraction", 0.33, "-o", draft)
+    written = mlsd("models", "make", "subset", tiny / "qwen2.gguf", "--fraction", 0.33, "-o", draft)
     assert written.code == 0, written.err
-    compared = mlsd("ppl", tiny / "qwen2.gguf", "--against", draft, "--n-threads", 1, "--n-tokens", 100, "--json")
+    compared = mlsd(
+        "models", "distance", tiny / "qwen2.gguf", "--draft", draft, "--n-threads", 1, "--n-tokens", 100, "--json"
+    )
     answer = json.loads(compared.out)
     assert 0 < answer["total_variation"] < 1
     assert answer["ratio"] > 0

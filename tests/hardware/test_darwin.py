@@ -182,3 +182,22 @@ def test_powermetrics_outranks_pmset_when_root_could_ask_it() -> None:
 def test_nothing_answered_is_nothing_known() -> None:
     state = darwin.state({})
     assert (state.power_source, state.low_power_mode, state.thermal_state) == (None, None, None)
+
+
+@pytest.mark.parametrize(
+    ("text", "state"),
+    [
+        ("com.apple.system.thermalpressurelevel 0\n", "nominal"),
+        ("com.apple.system.thermalpressurelevel 2\n", "heavy"),
+        ("com.apple.system.thermalpressurelevel 9\n", None),
+        ("notifyutil: unknown name\n", None),
+        (None, None),
+    ],
+)
+def test_the_systems_pressure_level_is_read_without_root(text: str | None, state: str | None) -> None:
+    assert darwin.parse_pressure_level(text) == state
+
+
+def test_the_pressure_level_counts_more_than_what_pmset_recorded() -> None:
+    state = darwin.state({"pressure": "com.apple.system.thermalpressurelevel 1\n", "therm": HEALTHY})
+    assert state.thermal_state == "moderate"

@@ -78,7 +78,9 @@ def test_repeats_are_outermost_so_that_drift_spreads_over_all_cases():
         assert first == last
 
 
-@pytest.mark.parametrize("profile", ["tiny", "smollm2", "mac-16gb", "mac-32gb", "mac-64gb", "study"])
+@pytest.mark.parametrize(
+    "profile", ["tiny", "smollm2", "mac-16gb", "mac-32gb", "mac-48gb", "mac-64gb", "mac-128gb", "study"]
+)
 def test_what_a_profile_measures_and_what_it_leaves_out_add_up_to_the_study(profile):
     plan = study_plan(profile=profile)
     missing = {suite: sum(left.n_trials for left in plan.left_out if left.suite == suite) for suite in STUDY}

@@ -110,27 +110,27 @@ def test_a_suite_file_that_cannot_be_read_is_refused(tmp_path):
 
 def test_profiles_ship_from_small_to_large_and_cover_every_role_or_say_why_not():
     profiles = load_profiles()
-    assert list(profiles) == ["tiny", "smollm2", "mac-16gb", "mac-32gb", "mac-64gb", "study"]
+    assert list(profiles) == ["tiny", "smollm2", "mac-16gb", "mac-32gb", "mac-48gb", "mac-64gb", "mac-128gb", "study"]
     roles = {role for suite in load_suites(suite_names()) for role in suite.roles}
     for profile in profiles.values():
         assert set(profile.roles) | set(profile.left_out) == roles, profile.name
 
 
-@pytest.mark.parametrize("name", ["smollm2", "mac-16gb", "mac-32gb", "mac-64gb", "study"])
+@pytest.mark.parametrize("name", ["smollm2", "mac-16gb", "mac-32gb", "mac-48gb", "mac-64gb", "mac-128gb", "study"])
 def test_profiles_bind_roles_to_models_of_the_manifest(name):
     assert set(find_profile(name).roles.values()) <= set(load_manifest().models)
 
 
 @pytest.mark.parametrize(
-    ("name", "memory_bytes"), [("mac-16gb", 16 << 30), ("mac-32gb", 32 << 30), ("mac-64gb", 64 << 30)]
+    ("name", "memory_gib"), [("mac-16gb", 16), ("mac-32gb", 32), ("mac-48gb", 48), ("mac-64gb", 64), ("mac-128gb", 128)]
 )
-def test_every_pair_of_a_mac_profile_leaves_a_quarter_of_the_memory_free(name, memory_bytes):
+def test_every_pair_of_a_mac_profile_leaves_a_quarter_of_the_memory_free(name, memory_gib):
     models = load_manifest().models
     used = {role: models[model] for role, model in find_profile(name).roles.items()}
     drafts = [model.n_bytes for role, model in used.items() if role.startswith("draft")]
     # A size that was not published is bounded by eight and a half bits a weight and the vocabulary's header.
     targets = [model.n_bytes or model.parameters * 34 / 32 + 20e6 for model in used.values()]
-    assert max(targets) + max(drafts) < 0.75 * memory_bytes
+    assert max(targets) + max(drafts) < 0.75 * (memory_gib << 30)
 
 
 def test_an_unknown_profile_is_refused_with_the_list_of_those_that_exist():

@@ -20,7 +20,7 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Study:
 @pytest.mark.parametrize("key", list(notebook.TABLES))
 def test_every_table_shows_in_a_notebook(study: Study, key: str) -> None:
     shown = notebook.table(study, key)
-    assert "<table>" in shown._repr_html_()
+    assert "<table" in shown._repr_html_()
     assert len(repr(shown)) > 20
 
 
@@ -37,7 +37,7 @@ def test_the_answer_comes_first_and_then_each_target(study: Study) -> None:
 
 def test_the_published_study_is_impossible_in_all_its_speculative_rows() -> None:
     shown = repr(notebook.published_audit("study")).splitlines()
-    assert sum(line.startswith("table 5 | ") and "| impossible |" in line for line in shown) == 18
+    assert sum(line.split()[:2] == ["table", "5"] and " impossible " in line for line in shown) == 18
 
 
 def test_memory_and_experts_show(study: Study, tmp_path: Path) -> None:

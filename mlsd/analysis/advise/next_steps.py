@@ -31,7 +31,7 @@ def timing_commands(models: Iterable[ToTime]) -> Iterator[str]:
         for depth in depths:
             cut, file = ("", f"{name}.gguf") if depth is None else (f" --layers {depth}", f"{name}-{depth}.gguf")
             yield (
-                f"mlsd synth {model.shape} --quant {model.quant}{cut}{router} -o {file} && "
+                f"mlsd models make synth {model.shape} --quant {model.quant}{cut}{router} -o {file} && "
                 f"mlsd calibrate {file} --budget-s 60"
             )
 

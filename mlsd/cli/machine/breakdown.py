@@ -154,7 +154,7 @@ def _share_object(shares: PassShares, job: BreakdownJob) -> dict[str, Any]:
 
 
 def _print_shares(all_shares: Sequence[PassShares], job: BreakdownJob) -> None:
-    from mlsd.engine.llama.parts import PARTS
+    from mlsd.engine.parts import PARTS
 
     found = [part for part in PARTS if any(shares.shares[part] is not None for shares in all_shares)]
     made = table(

@@ -6,6 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from mlsd.cli.models.distance import distance
+from mlsd.cli.models.make import make, print_store
+from mlsd.cli.options import json_option, quant_option
 from mlsd.cli.output import note, print_json, print_table, table
 from mlsd.errors import HubError, InputError, ManifestError
 from mlsd.units import NOT_MEASURED, format_bytes
@@ -17,18 +20,20 @@ if TYPE_CHECKING:
 # Metal lets the GPU use about three quarters of the memory; the rest also holds context, draft and system.
 _USABLE_MEMORY = 0.75
 
-as_json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-
 
 @click.group()
 def models() -> None:
-    """List, download, make, verify and add models."""
+    """List, download, make, compare, verify and add models."""
+
+
+models.add_command(make)
+models.add_command(distance)
 
 
 @models.command("list")
 @click.option("--role", help="Only models of this role: moe-target, dense-target, draft, head.")
 @click.option("--here", is_flag=True, help="Only models that are on this machine.")
-@as_json_option
+@json_option
 def list_models(role: str | None, here: bool, as_json: bool) -> None:
     """List every model that an id can name."""
     from mlsd.gguf_tools.surgery.draft_cache import drafts_bytes
@@ -54,12 +59,19 @@ def list_models(role: str | None, here: bool, as_json: bool) -> None:
 
 @models.command()
 @click.argument("model_id", metavar="ID")
-@as_json_option
+@json_option
 def show(model_id: str, as_json: bool) -> None:
-    """Say all that is known of a model."""
+    """Say all that is known of a model, or what a store of text (a file) holds."""
+    from pathlib import Path
+
     import msgspec
 
+    from mlsd.drafters.lookup.suffix_store import read_header
     from mlsd.models.library import Library
+
+    if Path(model_id).is_file():
+        print_store(Path(model_id), read_header(Path(model_id))[0], as_json)
+        return
 
     library = Library()
     entry = library.manifest.find(model_id)
@@ -74,7 +86,7 @@ def show(model_id: str, as_json: bool) -> None:
 
 @models.command()
 @click.argument("model_ids", metavar="ID...", nargs=-1, required=True)
-@as_json_option
+@json_option
 def pull(model_ids: tuple[str, ...], as_json: bool) -> None:
     """Download or make models, and check their hashes; what was cut off goes on."""
     from mlsd.models.library import Library
@@ -94,7 +106,7 @@ def pull(model_ids: tuple[str, ...], as_json: bool) -> None:
 
 @models.command()
 @click.argument("model_ids", metavar="[ID]...", nargs=-1)
-@as_json_option
+@json_option
 def verify(model_ids: tuple[str, ...], as_json: bool) -> None:
     """Read every byte of models again and compare their hashes (default: all that are on this machine)."""
     from mlsd.models.library import Library
@@ -124,7 +136,7 @@ def verify(model_ids: tuple[str, ...], as_json: bool) -> None:
 
 @models.command()
 @click.argument("model_id", metavar="ID")
-@as_json_option
+@json_option
 def where(model_id: str, as_json: bool) -> None:
     """Print the path of a model that is on this machine."""
     from mlsd.models.library import resolve_model
@@ -137,7 +149,7 @@ def where(model_id: str, as_json: bool) -> None:
 
 
 @models.command()
-@as_json_option
+@json_option
 def clean(as_json: bool) -> None:
     """Remove the drafts that were cut out of targets and kept; each is made again when it is needed."""
     from mlsd.gguf_tools.surgery.draft_cache import clear_drafts, draft_folder
@@ -155,13 +167,12 @@ def clean(as_json: bool) -> None:
 @click.option("--repo", help="A Hugging Face repository, with --file.")
 @click.option("--file", "file_", help="The file's name in the repository.")
 @click.option("--revision", help="Commit, tag or branch of the repository [default: the head of main].")
-@click.option("--base", help="Id of the model to quantize, with --type.")
-@click.option("--type", "type_", help="What to quantize to: Q8_0, Q4_K_M, ...")
+@click.option("--base", help="Id of the model to quantize, with --quant.")
+@quant_option("Q8_0, Q4_K_M, ...: what to quantize to; else for people [default: read from the file's name].")
 @click.option("--sha256", help="The hash the file must have [default: what the hub states].")
 @click.option("--architecture", help="As in the GGUF [default: read from --path, else from --base].")
-@click.option("--quantization", help="For people [default: read from the file's name].")
 @click.option("--role", "roles", multiple=True, help="moe-target, dense-target, draft, head; may be repeated.")
-@as_json_option
+@json_option
 def add(model_id: str, as_json: bool, **given: Any) -> None:
     """Add a model to your own manifest, under an id of your choice."""
     import msgspec
@@ -198,11 +209,11 @@ def _entry_values(model_id: str, given: dict[str, Any]) -> dict[str, Any]:
         source = {"source": "huggingface", "repo": given["repo"], "file": given["file_"], "sha256": given["sha256"]}
         source["revision"] = given["revision"]
     else:
-        source = {"source": "quantize", "base": given["base"], "type": given["type_"]}
+        source = {"source": "quantize", "base": given["base"], "type": given["quant"]}
         architecture = architecture or load_manifest().find(given["base"]).architecture
     if architecture is None:
         raise ManifestError("--architecture is needed with --repo.", hint="As in the GGUF: qwen35, qwen35moe, llama...")
-    quantization = given["quantization"] or given["type_"] or _quantization_of(source.get("file") or "")
+    quantization = given["quant"] or _quantization_of(source.get("file") or "")
     values = {**source, "name": model_id, "architecture": architecture, "quantization": quantization}
     values["roles"] = list(given["roles"])
     return {key: value for key, value in values.items() if value is not None}

@@ -38,9 +38,9 @@ _GAMMAS = (1, 2, 4, 8, 16)
 def advise(target: str, databases: tuple[Path, ...], as_json: bool, **options: Any) -> None:
     """Predict decode tok/s of TARGET for each draft, method and gamma, "off" included.
 
-    TARGET is a GGUF path, an id, or a shape that `mlsd synth` knows. Costs come from `mlsd calibrate` and trials on
-    this machine, from calibrated synthetic models of the target's shape (whole or cut in depth), or with --chip from
-    a bandwidth; acceptance from trials, or a shipped reference.
+    TARGET is a GGUF path, an id, or a shape that `mlsd models make synth` knows. Costs come from `mlsd calibrate` and
+    trials on this machine, from calibrated synthetic models of the target's shape (whole or cut in depth), or with
+    --chip from a bandwidth; acceptance from trials, or a shipped reference.
     """
     from mlsd.analysis.advise.answer import Question, answer, check_gammas
     from mlsd.analysis.advise.chip_check import sentence

@@ -40,7 +40,7 @@ _TASK_TOKENS = 1_024  # Spec-Bench's most new tokens of a turn
 @click.option("--tasks", "task_file", help="Tasks in place of prompts: a file like question.jsonl, or `shipped`.")
 @click.option("--per-kind", type=int, help="Only so many tasks of each of the six kinds.")
 @click.option("--answers", type=click.Path(path_type=Path, file_okay=False), help="Write answers, a JSONL file an arm.")
-@click.option("--distances", is_flag=True, help="Afterwards compare each drafting model with its target (mlsd ppl).")
+@click.option("--distances", is_flag=True, help="Afterwards `mlsd models distance` of each drafting model.")
 @click.option("--dry-run", is_flag=True, help="Show the plan and stop.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object at the end.")
 @click.pass_context

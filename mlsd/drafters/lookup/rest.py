@@ -1,8 +1,8 @@
 """REST: retrieve what followed the last few tokens in a large text, and verify the commonest continuations as a tree.
 
-Source: He et al. 2023 (arXiv 2311.08252). The store is the user's own text (`mlsd rest build`). The original keeps ids
-in 16 bits and takes the first hits in sorted order; here ids have 32 bits and hits are spread evenly over all of them.
-On targets with recurrent memory, which cannot hold a tree, the commonest path is proposed as a chain.
+Source: He et al. 2023 (arXiv 2311.08252). The store is the user's own text (`mlsd models make store`). The original
+keeps ids in 16 bits and takes the first hits in sorted order; here ids have 32 bits and hits are spread evenly over all
+of them. On targets with recurrent memory, which cannot hold a tree, the commonest path is proposed as a chain.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ SHIPPED = "shipped"
 class Options(Record, frozen=True, kw_only=True):
     """Options of REST."""
 
-    store: str  # file made by `mlsd rest build`; "shipped" for a small one of the prose inside mlsd
+    store: str  # file made by `mlsd models make store`; "shipped" for a small one of the prose inside mlsd
     span: Annotated[int, Meta(ge=1, le=16)] = 16  # the longest end of the text to look for
     min_span: Annotated[int, Meta(ge=1, le=16)] = 2  # the shortest
     length: Annotated[int, Meta(ge=1, le=16)] = 10  # tokens taken after each hit
     hits: Annotated[int, Meta(ge=1, le=100_000)] = 5_000  # the most hits looked at
     commit: Commit = "keep"  # an accepted path's memory stays, or is decoded once more as a chain
-    content: str = ""  # what the store holds (`mlsd rest show`); filled in when the spec is resolved
+    content: str = ""  # what the store holds (`mlsd models show`); filled in when the spec is resolved
 
 
 OPTIONS = Options
@@ -96,7 +96,7 @@ def make(bench: DrafterBench) -> Rest:
         raise VocabularyError(
             f"{path} was built with the tokenizer of {store.header.model.id}, which is not that of "
             f"{bench.target_path.name}.",
-            hint=f"Build a store for this target: mlsd rest build TEXT... --model {bench.target_path} -o FILE",
+            hint=f"Build a store for this target: mlsd models make store TEXT... --target {bench.target_path} -o FILE",
         )
     if options.content not in ("", store.header.content):
         raise InputError(

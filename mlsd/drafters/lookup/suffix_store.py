@@ -111,7 +111,7 @@ def read_header(path: Path) -> tuple[StoreHeader, int]:
         with path.open("rb") as file:
             head = file.read(_HEAD_BYTES)
             if head[: len(_MAGIC)] != _MAGIC or len(head) < _HEAD_BYTES:
-                raise InputError(f"{path} is not a REST store.", hint="Make one with `mlsd rest build`.")
+                raise InputError(f"{path} is not a REST store.", hint="Make one with `mlsd models make store`.")
             version, n_header = np.frombuffer(head, dtype="<u4", offset=len(_MAGIC)).tolist()
             if version > _VERSION:
                 raise InputError(
@@ -121,7 +121,7 @@ def read_header(path: Path) -> tuple[StoreHeader, int]:
             header = msgspec.json.decode(file.read(n_header), type=StoreHeader)
     except OSError as error:
         raise InputError(
-            f"The REST store {path} cannot be read: {error.strerror}.", hint="Make one with `mlsd rest build`."
+            f"The REST store {path} cannot be read: {error.strerror}.", hint="Make one with `mlsd models make store`."
         ) from error
     except msgspec.DecodeError as error:
         raise InputError(f"The header of {path} is damaged: {error}.", hint="Build the store again.") from error

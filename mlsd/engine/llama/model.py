@@ -17,16 +17,27 @@ _GGUF_MAGIC = b"GGUF"
 class LlamaModel:
     """The weights of one GGUF file; several sessions can share them. Close it after its sessions.
 
-    With `vocab_only` it can turn text into tokens and back, and nothing else.
+    With `vocab_only` it can turn text into tokens and back, and nothing else; `simulated`, it has no weights, and its
+    contexts tell what memory they would take (`footprint`).
     """
 
-    def __init__(self, path: Path, *, n_gpu_layers: int = -1, load_mtp: bool = False, vocab_only: bool = False) -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        n_gpu_layers: int = -1,
+        load_mtp: bool = False,
+        vocab_only: bool = False,
+        simulated: bool = False,
+    ) -> None:
         check_gguf(path)
         self._native = native = library()
         params = native.llama_model_default_params()
         params.n_gpu_layers = 1_000 if n_gpu_layers < 0 else n_gpu_layers
         params.load_mtp = load_mtp
         params.vocab_only = vocab_only
+        if simulated:
+            params.no_alloc, params.load_mode = True, native.LLAMA_LOAD_MODE_NONE  # a mapped file would be weights
         LOG.drain()
         self.handle: Any = native.llama_model_load_from_file(str(path).encode(), params)
         if not self.handle:

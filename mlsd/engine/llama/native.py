@@ -10,17 +10,18 @@ import collections
 import ctypes
 import functools
 import types
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from importlib import metadata
 from typing import Any, Protocol, cast
 
-from mlsd.errors import NativeError, UnsupportedError
+from mlsd.errors import DeviceError, NativeError, UnsupportedError
 from mlsd.records import Record
 
 # Private parts of the library (state blobs, extension symbols) are read by mlsd only in this release.
 PINNED_VERSION = "0.3.36"
 _LOG_LINES_KEPT = 200
-_LOG_LEVEL_WARN, _LOG_LEVEL_CONTINUE = 3, 5
+_LOG_LEVEL_WARN, _LOG_LEVEL_ERROR, _LOG_LEVEL_CONTINUE = 3, 4, 5
 _DEVICE_TYPES = {0: "CPU", 1: "GPU", 2: "iGPU", 3: "accelerator"}
 
 
@@ -50,11 +51,26 @@ class NativeLog:
         self._lines: collections.deque[str] = collections.deque(maxlen=_LOG_LINES_KEPT)
         self._part = ""
         self._keep_part = False
+        self._all: list[str] | None = None
+        self.n_errors = 0  # lines of error level since the library was loaded
+
+    @contextmanager
+    def everything(self) -> Iterator[list[str]]:
+        """All that is printed meanwhile, piece by piece, information included."""
+        pieces: list[str] = []
+        self._all = pieces
+        try:
+            yield pieces
+        finally:
+            self._all = None
 
     def write(self, level: int, text: bytes) -> None:
         """Take one piece of native output; it may continue the line before."""
+        if self._all is not None:
+            self._all.append(text.decode("utf-8", "replace"))
         if level != _LOG_LEVEL_CONTINUE:
             self._keep_part = level >= _LOG_LEVEL_WARN
+            self.n_errors += level == _LOG_LEVEL_ERROR
             self._part = ""
         self._part += text.decode("utf-8", "replace")
         if self._part.endswith("\n"):
@@ -160,6 +176,26 @@ def fail(what: str, code: int | None = None, *, hint: str = "") -> NativeError:
     """The error for a failed native call, with the native lines that explain it."""
     suffix = "" if code is None else f" (code {code})"
     return NativeError(f"{what}{suffix}.", code=code, log=LOG.drain(), hint=hint)
+
+
+def run_pass(native: Any, handle: Any, submit: Callable[[], int]) -> int:
+    """Submit a pass and wait for the device; the code that `submit` returned.
+
+    A device that fails in the middle says so nowhere but in the log: Metal's `ggml_metal_synchronize` writes an error,
+    `llama_synchronize` returns nothing, and the next read gives what an earlier pass left (llama.cpp,
+    ggml-metal-context.m). Raises: DeviceError for an error in the log of a pass that claims success.
+    """
+    n_errors = LOG.n_errors
+    code = submit()
+    if code == 0:
+        native.llama_synchronize(handle)
+        if LOG.n_errors != n_errors:
+            raise DeviceError(
+                "The device failed during a pass, though llama.cpp called it a success.",
+                log=LOG.drain(),
+                hint="The context is not used again; too little free memory is the usual reason.",
+            )
+    return code
 
 
 def backend_info(n_gpu_layers: int = -1) -> BackendInfo:

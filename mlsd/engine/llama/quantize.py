@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from mlsd.children import command, end_with_parent
 from mlsd.engine.llama.model import check_gguf
 from mlsd.errors import ModelFileError, NativeError
 
@@ -24,17 +25,10 @@ def quantize(source: Path, out: Path, file_type: str, *, n_threads: int | None =
     check_gguf(source)
     part = out.with_name(f".{out.name}.{os.getpid()}.part")
     out.parent.mkdir(parents=True, exist_ok=True)
-    command = [
-        sys.executable,
-        "-m",
-        "mlsd.engine.llama.quantize",
-        str(source),
-        str(part),
-        file_type,
-        str(n_threads or 0),
-    ]
+    asked = command("mlsd.engine.llama.quantize", str(source), str(part), file_type, str(n_threads or 0))
+    life, ours = os.pipe()  # closed when this process ends, however it does: the child then ends, too
     try:
-        done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
+        done = subprocess.run(asked, stdin=life, capture_output=True, text=True, errors="replace", check=False)
         log = tuple(line for line in done.stderr.splitlines() if line.strip())
         if done.returncode == 2:
             raise ModelFileError(log[-1] if log else f"{file_type} is not a type of llama.cpp's quantizer.")
@@ -47,11 +41,14 @@ def quantize(source: Path, out: Path, file_type: str, *, n_threads: int | None =
             )
         part.replace(out)
     finally:
+        os.close(life)
+        os.close(ours)
         part.unlink(missing_ok=True)
 
 
 def _child(source: str, out: str, file_type: str, n_threads: int) -> int:
     """The exit code: 0 done, 1 refused by the quantizer, 2 unknown type."""
+    end_with_parent()
     from llama_cpp import llama_cpp as native
 
     wanted = getattr(native, f"LLAMA_FTYPE_MOSTLY_{file_type}", None)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from mlsd.engine.llama.native import LOG, extension, fail, library
+from mlsd.engine.llama.native import LOG, extension, fail, library, run_pass
 from mlsd.engine.llama.session import LlamaSession
 from mlsd.engine.session import Logits
 from mlsd.engine.threads import default_threads
@@ -121,10 +121,9 @@ class RowContext:
     def _process(self, width: int, *, encode: bool = False) -> None:
         native = self._native
         kind = native.LLAMA_PROCESS_TYPE_ENCODE if encode else native.LLAMA_PROCESS_TYPE_DECODE
-        code = native.llama_process(self.handle, kind, self._batch)
+        code = run_pass(native, self.handle, lambda: native.llama_process(self.handle, kind, self._batch))
         if code != 0:
             raise fail(f"A pass of {width} positions through {self._what} failed", code)
-        native.llama_synchronize(self.handle)
         self._width = width
 
     # --- outputs --------------------------------------------------------------------------------------------------

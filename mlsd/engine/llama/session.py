@@ -10,7 +10,7 @@ from typing import Any, Self
 import numpy as np
 
 from mlsd.engine.llama.model import LlamaModel
-from mlsd.engine.llama.native import LOG, fail, library
+from mlsd.engine.llama.native import LOG, fail, library, run_pass
 from mlsd.engine.session import Logits, SessionOptions, Vocabulary
 from mlsd.engine.threads import default_threads
 from mlsd.errors import CapacityError, EngineError, RollbackError, UnsupportedError
@@ -61,6 +61,9 @@ class LlamaSession:
         params.n_seq_max = options.n_sequences
         params.kv_unified = options.n_sequences > 1
         params.n_rs_seq = options.n_snapshots
+        # 0 would mean n_batch, and with the sampler in the graph every one of these rows costs copies of the logits:
+        # 977 MiB of compute buffer for 248,320 tokens where 43 do. One row for each sequence is the least there is.
+        params.n_outputs_max = max(options.max_outputs, options.n_sequences)
         params.n_outputs_max_per_seq = options.max_outputs
         params.n_threads = params.n_threads_batch = options.n_threads or default_threads()
         params.flash_attn_type = _FLASH_ATTENTION[options.flash_attention]
@@ -172,6 +175,7 @@ class LlamaSession:
         width = len(tokens)
         if n_outputs > width:
             raise EngineError(f"{n_outputs} output rows were asked of a batch of {width} tokens.")
+        self._check_outputs(n_outputs)
         self._tokens[:width] = tokens
         np.add(self._counting[:width], self.n_past, out=self._positions[:width])
         self._wanted[:width] = 0
@@ -181,17 +185,24 @@ class LlamaSession:
         self._first_row, self._n_outputs = width - n_outputs, n_outputs
         self.n_past += width
 
+    def _check_outputs(self, n_outputs: int) -> None:
+        """Refuse more output rows than the context was made for: llama.cpp would end the process."""
+        if n_outputs > self.options.max_outputs:
+            raise EngineError(
+                f"{n_outputs} output rows were asked of a context made for {self.options.max_outputs}.",
+                hint="This is a fault of mlsd; please report it.",
+            )
+
     def _submit(self, width: int, what: str) -> None:
         """Run the filled batch and wait for the device."""
         self._batch.n_tokens = width
-        code = self._native.llama_decode(self.handle, self._batch)
+        code = run_pass(self._native, self.handle, lambda: self._native.llama_decode(self.handle, self._batch))
         if code == 0:
-            self._native.llama_synchronize(self.handle)
-        elif self.options.checked:
+            return
+        if self.options.checked:
             raise fail(f"Decoding {what} failed: {_DECODE_FAILURES.get(code, 'llama.cpp failed')}", code)
-        else:
-            self.failed_native_calls += 1
-            LOG.drain()
+        self.failed_native_calls += 1
+        LOG.drain()
 
     def greedy(self) -> list[int]:
         """The most likely next token after each output row of the last decode."""

@@ -85,6 +85,7 @@ class LlamaTreeSession(LlamaSession):
                 f"A tree of {width} rows and {plan.n_leaves} leaves does not fit into a context of "
                 f"{self.options.n_sequences} sequences and batches of {self.options.n_batch}."
             )
+        self._check_outputs(width)
         self._spread()
         self._tree, self._layout, self._n_root = tree, plan, self.n_past
         self._tokens[0], self._tokens[1:width] = root, tree.tokens
@@ -119,6 +120,7 @@ class LlamaTreeSession(LlamaSession):
         width, half = len(tokens), self.options.n_sequences // 2
         if width > half:
             raise EngineError(f"A level of {width} nodes needs {2 * width} sequences, there are {2 * half}.")
+        self._check_outputs(width)
         self._spread()
         base, depth = self.n_past, self._n_levels
         # Levels take turns with the two halves of the sequences, so that parents are still there to copy from.

@@ -106,6 +106,33 @@ def choose_layers(
     return tuple(kept)
 
 
+def plan_subset(
+    source: Source,
+    *,
+    keep: str | None = None,
+    skip: str | None = None,
+    exit_after: int | None = None,
+    fraction: float | None = None,
+    component: Component | None = None,
+) -> Edit:
+    """The draft that choices describe as users write them; see `choose_layers` and `plan_cut`.
+
+    Raises: InputError or ModelFileError when nothing is chosen, or what cannot be.
+    """
+    if all(choice is None for choice in (keep, skip, exit_after, fraction, component)):
+        raise InputError(
+            "Nothing says what the draft shall be.", hint="Give --keep, --skip, --exit, --fraction or --component."
+        )
+    layers = choose_layers(
+        trunk_layers(source) or 0,
+        keep=read_layers(keep) if keep else None,
+        skip=read_layers(skip) if skip else None,
+        exit_after=exit_after,
+        fraction=fraction,
+    )
+    return plan_cut(source, layers, component)
+
+
 def plan_cut(source: Source, layers: Sequence[int], component: Component | None = None) -> Edit:
     """The draft with the trunk blocks `layers`, and of them only the part `component`.
 
@@ -140,7 +167,7 @@ def refuse_unloadable(source: Source) -> None:
     if source.architecture in _INTERLEAVED and trunk_layers(source) and all(recurrent_layers(source)):
         raise ModelFileError(
             f"{source.path.name} has no block with attention; llama.cpp ends the process on such a file.",
-            hint="Cut it anew with one block that has; `mlsd draft-from --component recurrent-blocks` does.",
+            hint="Cut it anew with one block that has; `mlsd models make subset --component recurrent-blocks` does.",
         )
 
 

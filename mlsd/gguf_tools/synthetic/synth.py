@@ -17,9 +17,11 @@ import msgspec
 import numpy as np
 
 from mlsd.errors import InputError
+from mlsd.gguf_tools.config import shape_from_config
 from mlsd.gguf_tools.metadata import SYNTHETIC, add_metadata
 from mlsd.gguf_tools.read import source_weight
 from mlsd.gguf_tools.shape import Shape, TensorSpec, tensors
+from mlsd.gguf_tools.shapes import FULL, TINY
 from mlsd.gguf_tools.source import Bytes, Source
 from mlsd.gguf_tools.storage import QUANTIZED_KINDS, Stored
 from mlsd.gguf_tools.stream import Progress, new_gguf
@@ -27,7 +29,7 @@ from mlsd.gguf_tools.surgery import edit as surgery
 from mlsd.gguf_tools.surgery.cut import one_layer_of_hybrid, shallow_layers
 from mlsd.gguf_tools.synthetic.blocks import Pool
 from mlsd.gguf_tools.synthetic.quantization import SAME, quantized
-from mlsd.gguf_tools.synthetic.router import EMBEDDING_STD, SharedChannel
+from mlsd.gguf_tools.synthetic.router import EMBEDDING_STD, SharedChannel, correlation_for
 from mlsd.gguf_tools.synthetic.template import spec_of
 from mlsd.gguf_tools.vocabulary import add_vocabulary
 from mlsd.gguf_tools.weigh import ModelWeight, weigh
@@ -156,6 +158,37 @@ def from_gguf(source: Source, *, quant: str = SAME, n_layers: int | None = None)
     return Recipe(plan=plan, describe=describe, source=source)
 
 
+def find_recipe(shape: str, quant: str | None = None, n_layers: int | None = None) -> Recipe:
+    """The recipe of a shape as users name it: a name, or the path of a GGUF or of a model's config.json.
+
+    Raises: InputError for anything else, ModelFileError for a file that cannot be read.
+    """
+    known, path = {**FULL, **TINY}, Path(shape)
+    if shape.lower() in known:
+        return from_shape(known[shape.lower()], quant=quant or "Q8_0", n_layers=n_layers)
+    if path.suffix == ".json":
+        return from_shape(shape_from_config(path), quant=quant or "Q8_0", n_layers=n_layers)
+    if path.suffix == ".gguf" or path.exists():
+        return from_gguf(Source(path), quant=quant or SAME, n_layers=n_layers)
+    raise InputError(
+        f"There is no shape {shape!r}.", hint=f"Known: {', '.join(known)}; or give the path of a GGUF or config.json."
+    )
+
+
+def choose_correlation(plan: SynthPlan, correlation: float | None, shared: float | None) -> float | None:
+    """The correlation of the router's logits, asked for itself or by the fraction of experts that two tokens share.
+
+    Raises: InputError for both, or for a model without experts.
+    """
+    if shared is None:
+        return correlation
+    if correlation is not None:
+        raise InputError("--router-correlation and --router-shared exclude each other.", hint="Give one of them.")
+    if not plan.weight.n_experts:
+        raise InputError("--router-shared needs a mixture of experts.", hint="Leave the option out.")
+    return correlation_for(shared, plan.weight.n_experts, plan.weight.n_experts_used)
+
+
 def write_synthetic(
     path: Path,
     recipe: Recipe,
@@ -188,6 +221,18 @@ def write_synthetic(
             if data is None and source is not None:
                 data = source.pieces(part.origin or part.stored)
             stream.write(data if data is not None else _packed(random_weights(part.spec, seed), part.stored))
+
+
+def write_hollow(path: Path, recipe: Recipe) -> None:
+    """Write the planned model without its weights: a sparse file of the right size that tells what memory it takes.
+
+    Raises: InputError when the folder cannot be written.
+    """
+    plan = recipe.plan
+    tensors = [part.stored for part in plan.parts]
+    with new_gguf(path, plan.architecture, tensors, recipe.describe) as stream:
+        for _ in tensors:
+            stream.leave_hole()
 
 
 class _Pools:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mlsd.engine.llama.parts import PARTS, Part
+from mlsd.engine.parts import PARTS, Part
 from mlsd.records import DrafterSpec, Record
 
 # Shares are in doubt where the pieces of a watched pass do not sum to a plain pass within this factor, ...

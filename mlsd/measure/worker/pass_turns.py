@@ -6,9 +6,9 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 
 from mlsd.clock import Clock
-from mlsd.engine.llama.parts import PARTS, Part
 from mlsd.engine.llama.profiler import GraphTap, SpanTap
 from mlsd.engine.llama.taps import Tap
+from mlsd.engine.parts import PARTS, Part
 from mlsd.measure.store.pass_shares import PassShares
 
 _BURST = 2  # counted passes of a kind before the next kind's turn, after one that is not counted

@@ -149,7 +149,7 @@ class Rig:
         options = msgspec.structs.replace(
             self._options,
             max_outputs=case.gamma + 1,
-            n_snapshots=case.gamma + 1 if strategy == "snapshots" else 0,
+            n_snapshots=case.gamma if strategy == "snapshots" else 0,
             device_sampling=case.sampling.greedy,
             checked=strategy != "unchecked",
         )

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import signal
 import sys
-import threading
 import time
 import traceback
 from contextlib import closing
@@ -19,6 +18,7 @@ from typing import BinaryIO
 
 import msgspec
 
+from mlsd.children import end_with_parent
 from mlsd.clock import MonotonicClock
 from mlsd.engine.llama.model import LlamaModel
 from mlsd.engine.llama.native import backend_info
@@ -42,6 +42,7 @@ from mlsd.measure.messages import (
     ProbeJob,
     Progress,
     Refused,
+    SelfCheckJob,
     Slot,
     Started,
     Work,
@@ -53,6 +54,7 @@ from mlsd.measure.worker.layer_search import search_layers
 from mlsd.measure.worker.perplexity import run_perplexity
 from mlsd.measure.worker.probe_cache import ProbeCache
 from mlsd.measure.worker.rig import Rig, arm_key, session_options
+from mlsd.measure.worker.self_check import self_check
 from mlsd.records import Trial
 
 _PROGRESS_PERIOD_NS = 500_000_000
@@ -65,7 +67,7 @@ def main() -> None:
     os.environ.setdefault("GGML_NO_BACKTRACE", "1")
     out = _private_stdout()
     line = sys.stdin.buffer.readline()
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    end_with_parent()
     work = msgspec.json.decode(line, type=Work)
     send = _Sender(out)
     try:
@@ -81,6 +83,8 @@ def main() -> None:
             send(search_layers(work))
         elif isinstance(work, BreakdownJob):
             send(break_down(work, MonotonicClock(), ProbeCache()))
+        elif isinstance(work, SelfCheckJob):
+            send(self_check(work, MonotonicClock()))
         else:
             run_slots(work, send)
     except MlsdError as error:
@@ -92,12 +96,6 @@ def _private_stdout() -> BinaryIO:
     private = os.fdopen(os.dup(1), "wb", buffering=0)
     os.dup2(2, 1)
     return private
-
-
-def _end_with_parent() -> None:
-    while sys.stdin.buffer.read(1):
-        pass
-    os._exit(1)
 
 
 class _Sender:

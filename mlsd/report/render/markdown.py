@@ -23,15 +23,16 @@ def render(page: Page, figures: str = "figures") -> str:
 
 def _section(section: Section, figures: str) -> str:
     parts = [f"## {escape(section.title)}", *(escape(text) for text in section.text)]
-    parts += [_table(table) for table in section.tables]
+    parts += [table_text(table) for table in section.tables]
     for picture in section.pictures:
         parts.append(f"![{escape(picture.title)}]({figures}/{picture.id}.svg)\n\n{escape(picture.caption)}")
     parts += [f"Missing: {escape(missing)}" for missing in section.missing]
     return "\n\n".join(parts)
 
 
-def _table(table: Table) -> str:
-    head = "| " + " | ".join(escape(head.label) for head in table.heads) + " |"
+def table_text(table: Table) -> str:
+    """One table with its title and note."""
+    head = "| " + " | ".join(escape(head.shown) for head in table.heads) + " |"
     rule = "|" + "|".join(" --: " if head.numeric else " :-- " for head in table.heads) + "|"
     rows = ["| " + " | ".join(escape(cell.text) for cell in row) + " |" for row in table.rows[:MOST_ROWS]]
     lines = [f"**{escape(table.title)}**", "\n".join([head, rule, *rows])]

@@ -15,8 +15,14 @@ class Head(Record, frozen=True, kw_only=True):
     """A column."""
 
     label: str
+    unit: str = ""  # of its numbers, where the cells do not carry it
     trace: str = ""  # the function, column or source of its numbers
     numeric: bool = True
+
+    @property
+    def shown(self) -> str:
+        """What stands above the column."""
+        return f"{self.label}, {self.unit}" if self.unit else self.label
 
 
 class Cell(Record, frozen=True, kw_only=True):
@@ -29,21 +35,21 @@ class Cell(Record, frozen=True, kw_only=True):
 
 
 class Table(Record, frozen=True, kw_only=True):
-    """A table of a report."""
+    """A table of a report or of a command."""
 
-    id: str
     title: str
     heads: tuple[Head, ...]
     rows: tuple[tuple[Cell, ...], ...]
-    trace: str  # how its rows are made
+    id: str = ""  # its anchor on a page
+    trace: str = ""  # how its rows are made
     note: str = ""
     good_news: str = ""  # what it means when there is no row, where that is not for lack of data
     interactive: bool = False  # sortable and filterable
 
 
-def head(label: str, trace: str = "") -> Head:
+def head(label: str, trace: str = "", unit: str = "") -> Head:
     """A column of numbers."""
-    return Head(label=label, trace=trace)
+    return Head(label=label, trace=trace, unit=unit)
 
 
 def name(label: str, trace: str = "") -> Head:

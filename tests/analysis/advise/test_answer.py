@@ -17,7 +17,11 @@ QUESTION = Question(target="qwen3.5-9b", gammas=(1, 4))
 def test_without_a_figure_of_the_machine_the_commands_that_give_one_are_named() -> None:
     with pytest.raises(AnalysisError, match="No pass of") as error:
         answer(QUESTION, NOTHING, HERE)
-    for words in ("mlsd synth qwen3.5-9b --quant Q8_0 --layers 4", "mlsd synth qwen3.5-0.8b", "--chip"):
+    for words in (
+        "make synth qwen3.5-9b --quant Q8_0 --layers 4",
+        "make synth qwen3.5-0.8b",
+        "--chip",
+    ):
         assert words in error.value.hint
 
 
@@ -31,8 +35,8 @@ def test_a_target_and_one_draft_that_were_timed_by_shape_are_enough() -> None:
     assert files["qwen3.5-9b-q8_0"].off_tok_s is not None and files["qwen3.5-9b-q8_0"].fits
     assert files["qwen3.5-9b-q4_k_m"].off_tok_s is None
     steps = "\n".join(found.advice.next_steps)
-    assert "mlsd synth qwen3.5-9b --quant BF16" in steps or "mlsd synth qwen3.5-9b --quant Q4_K_M" in steps
-    assert "mlsd synth qwen3.5-2b" in steps
+    assert "make synth qwen3.5-9b --quant BF16" in steps or "make synth qwen3.5-9b --quant Q4_K_M" in steps
+    assert "make synth qwen3.5-2b" in steps
     assert "mlsd models pull qwen3.5-9b-q8_0 qwen3.5-0.8b-q8_0" in steps
 
 
@@ -46,7 +50,7 @@ def test_drafts_are_not_asked_for_where_the_smallest_cannot_pay() -> None:
     )
     found = answer(QUESTION, slow, HERE)
     assert found.advice.best.gamma == 0
-    assert not any("mlsd synth qwen3.5-2b" in step for step in found.advice.next_steps)
+    assert not any("make synth qwen3.5-2b" in step for step in found.advice.next_steps)
 
 
 def test_only_the_drafts_that_were_asked_for_are_answered_for() -> None:

@@ -10,11 +10,11 @@ SMALL = ToTime(shape="qwen3.5-0.8b", quant="Q8_0", n_layers=24, whole=True)
 
 def test_a_large_shape_is_timed_at_two_depths_and_a_small_one_whole() -> None:
     assert list(timing_commands([MOE, SMALL])) == [
-        "mlsd synth qwen3.5-35b-a3b --quant Q4_K_M --layers 4 --router-shared 0.33 -o 35b-4.gguf && "
+        "mlsd models make synth qwen3.5-35b-a3b --quant Q4_K_M --layers 4 --router-shared 0.33 -o 35b-4.gguf && "
         "mlsd calibrate 35b-4.gguf --budget-s 60",
-        "mlsd synth qwen3.5-35b-a3b --quant Q4_K_M --layers 8 --router-shared 0.33 -o 35b-8.gguf && "
+        "mlsd models make synth qwen3.5-35b-a3b --quant Q4_K_M --layers 8 --router-shared 0.33 -o 35b-8.gguf && "
         "mlsd calibrate 35b-8.gguf --budget-s 60",
-        "mlsd synth qwen3.5-0.8b --quant Q8_0 -o 0.8b.gguf && mlsd calibrate 0.8b.gguf --budget-s 60",
+        "mlsd models make synth qwen3.5-0.8b --quant Q8_0 -o 0.8b.gguf && mlsd calibrate 0.8b.gguf --budget-s 60",
     ]
 
 

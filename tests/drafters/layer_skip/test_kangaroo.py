@@ -241,7 +241,9 @@ def test_a_draft_is_composed_and_measured_by_name_and_as_a_file(
     mlsd: Mlsd, adapters: dict[str, Path], tiny: Path, tmp_path: Path
 ) -> None:
     target, draft = tiny / "llama.gguf", tmp_path / "draft.gguf"
-    written = mlsd("draft-from", target, "--kangaroo", adapters["llama"], "--exit", 2, "-o", draft, "--json")
+    written = mlsd(
+        "models", "make", "kangaroo", target, "--adapter", adapters["llama"], "--exit", 2, "-o", draft, "--json"
+    )
     assert written.code == 0, written.err
     answer = json.loads(written.out)
     assert (answer["layers"], answer["label"]) == ([0, 1], "2 blocks and a Kangaroo adapter")
@@ -257,7 +259,9 @@ def test_a_draft_is_composed_and_measured_by_name_and_as_a_file(
 
 def test_a_file_that_was_composed_says_so(mlsd: Mlsd, adapters: dict[str, Path], tiny: Path, tmp_path: Path) -> None:
     out = tmp_path / "draft.gguf"
-    result = mlsd("draft-from", tiny / "llama.gguf", "--kangaroo", adapters["llama"], "--exit", 2, "-o", out)
+    result = mlsd(
+        "models", "make", "kangaroo", tiny / "llama.gguf", "--adapter", adapters["llama"], "--exit", 2, "-o", out
+    )
     assert "2 blocks and a Kangaroo adapter. Blocks 0-1 of 0-5" in result.out
     assert "feed-forward" in result.err
     assert f"--drafter kangaroo:adapter={adapters['llama']},exit=2" in result.err
@@ -266,8 +270,8 @@ def test_a_file_that_was_composed_says_so(mlsd: Mlsd, adapters: dict[str, Path],
 @pytest.mark.parametrize(
     ("model", "options", "words"),
     [
-        ("llama", (), "--kangaroo needs --exit"),
-        ("llama", ("--exit", 2, "--skip", "1"), "no other choice of blocks"),
+        ("llama", (), "Missing option '--exit'"),
+        ("llama", ("--exit", 2, "--skip", "1"), "No such option"),
         ("llama", ("--exit", 6), "exit after block 6"),
         ("qwen35", ("--exit", 2), "recurrent blocks"),
         ("qwen3", ("--exit", 2), "normalises"),
@@ -278,7 +282,9 @@ def test_what_cannot_be_composed_is_refused_before_anything_is_written(
     mlsd: Mlsd, adapters: dict[str, Path], tiny: Path, tmp_path: Path, model: str, options: tuple[str, ...], words: str
 ) -> None:
     out = tmp_path / "draft.gguf"
-    result = mlsd("draft-from", tiny / f"{model}.gguf", "--kangaroo", adapters["llama"], *options, "-o", out)
+    result = mlsd(
+        "models", "make", "kangaroo", tiny / f"{model}.gguf", "--adapter", adapters["llama"], *options, "-o", out
+    )
     assert result.code == 2
     assert words in result.err
     assert not list(tmp_path.glob("draft*"))

@@ -144,7 +144,7 @@ def test_a_method_that_llama_cpp_cannot_run_is_refused_with_the_reason(name: str
         resolve_spec(DrafterSpec(name=name))
 
 
-# Found by `mlsd draft-from --calibrate greedy --fraction 0.33` on this model.
+# Found by `mlsd models make subset --search greedy --fraction 0.33` on this model.
 SEARCHED = "skip=3+4+6+7+10+11+14+17+25+26"
 
 

@@ -110,7 +110,7 @@ def test_the_command_builds_a_store_that_its_model_accepts_and_another_does_not(
     text = tmp_path / "text.txt"
     text.write_text("The red house stands by the old river. The green house stands by the new road.\n", "utf-8")
     store = tmp_path / "store.rest"
-    arguments = ["rest", "build", str(text), "--model", str(real_arena.path("smollm2")), "-o", str(store)]
+    arguments = ["models", "make", "store", str(text), "--target", str(real_arena.path("smollm2")), "-o", str(store)]
     result = CliRunner().invoke(cli, arguments, catch_exceptions=False)
     assert "1 documents" in result.output
     header = read_header(store)[0]
@@ -130,7 +130,7 @@ def test_texts_that_cannot_be_read_leave_no_store(arena: Arena, tmp_path: Path, 
     with pytest.raises(InputError, match=complaint):
         CliRunner().invoke(
             cli,
-            ["rest", "build", str(text), "--model", str(arena.path("llama")), "-o", str(out)],
+            ["models", "make", "store", str(text), "--target", str(arena.path("llama")), "-o", str(out)],
             catch_exceptions=False,
             standalone_mode=False,
         )

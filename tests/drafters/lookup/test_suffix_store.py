@@ -111,7 +111,7 @@ def test_a_damaged_store_is_refused(tmp_path: Path, damage, complaint: str) -> N
 
 
 def test_a_missing_store_is_refused_with_the_command_that_makes_one(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="mlsd rest build"):
+    with pytest.raises(InputError, match="mlsd models make store"):
         read_header(tmp_path / "none")
 
 

@@ -11,9 +11,9 @@ import pytest
 from mlsd.clock import FakeClock, MonotonicClock
 from mlsd.engine.llama.model import LlamaModel
 from mlsd.engine.llama.open import open_session
-from mlsd.engine.llama.parts import Node
 from mlsd.engine.llama.profiler import GraphTap, SpanTap
 from mlsd.engine.llama.taps import TappedSession, TensorValue
+from mlsd.engine.parts import Node
 from mlsd.engine.session import SessionOptions
 from mlsd.errors import EngineError
 from mlsd.gguf_tools.shapes import TINY, TINY_ATTENTION

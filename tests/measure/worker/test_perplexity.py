@@ -43,15 +43,15 @@ def test_distance_of_known_distributions() -> None:
 
 
 def answer(mlsd: Mlsd, *arguments: object) -> dict[str, object]:
-    result = mlsd("ppl", *arguments, "--n-threads", 1, "--n-tokens", 100, "--json")
+    result = mlsd("models", "distance", *arguments, "--n-threads", 1, "--n-tokens", 100, "--json")
     assert result.code == 0, result.err
     return dict(json.loads(result.out))
 
 
 def test_a_draft_is_as_far_as_its_weights_are(mlsd: Mlsd, tiny: Path) -> None:
-    far = answer(mlsd, tiny / "llama.gguf", "--against", tiny / "llama-other.gguf")
-    near = answer(mlsd, tiny / "llama.gguf", "--against", tiny / "llama-noise003.gguf")
-    same = answer(mlsd, tiny / "llama.gguf", "--against", tiny / "llama.gguf")
+    far = answer(mlsd, tiny / "llama.gguf", "--draft", tiny / "llama-other.gguf")
+    near = answer(mlsd, tiny / "llama.gguf", "--draft", tiny / "llama-noise003.gguf")
+    same = answer(mlsd, tiny / "llama.gguf", "--draft", tiny / "llama.gguf")
     assert same["total_variation"] == 0
     assert (same["ratio"], same["agreement"]) == (1, 1)
     assert 0 < near["total_variation"] < far["total_variation"]  # type: ignore[operator]
@@ -74,7 +74,7 @@ def test_a_comparison_is_kept_where_it_is_asked_for(mlsd: Mlsd, tiny: Path, tmp_
     database, target = tmp_path / "s.sqlite", tiny / "qwen35.gguf"
     first = answer(mlsd, target, "--drafter", "layer-skip:component=recurrent", "--db", database)
     again = answer(mlsd, target, "--drafter", "layer-skip:mode=own,component=recurrent", "--db", database)
-    other = answer(mlsd, target, "--against", tiny / "qwen35-noise01.gguf", "--db", database)
+    other = answer(mlsd, target, "--draft", tiny / "qwen35-noise01.gguf", "--db", database)
     with Store.open(database, read_only=True) as store:
         kept = list(store.distances())
     assert [d.ratio for d in kept] == [first["ratio"], other["ratio"]], "the mode does not change what drafts"
@@ -89,17 +89,17 @@ def test_a_comparison_is_kept_where_it_is_asked_for(mlsd: Mlsd, tiny: Path, tmp_
         (("--db", "s.sqlite"), "--db keeps a comparison"),
         (("--drafter", "pld", "--db", "s.sqlite"), "pld drafts with no model of its own"),
         (("--drafter", "layer-skip:skip=99"), "no block 99"),
-        (("--drafter", "layer-skip:exit=2", "--against", "x.gguf"), "exclude each other"),
+        (("--drafter", "layer-skip:exit=2", "--draft", "x.gguf"), "exclude each other"),
     ],
 )
 def test_what_cannot_be_compared_is_refused(mlsd: Mlsd, tiny: Path, options: tuple[str, ...], words: str) -> None:
-    result = mlsd("ppl", tiny / "llama.gguf", *options)
+    result = mlsd("models", "distance", tiny / "llama.gguf", *options)
     assert result.code == 2
     assert words in result.err
 
 
 def test_models_of_other_tokenizers_are_not_compared(mlsd: Mlsd, tiny: Path, smollm2: Path) -> None:
-    result = mlsd("ppl", tiny / "llama.gguf", "--against", smollm2, "--n-threads", 1)
+    result = mlsd("models", "distance", tiny / "llama.gguf", "--draft", smollm2, "--n-threads", 1)
     assert result.code == 2
     assert "do not share a vocabulary" in result.err
 

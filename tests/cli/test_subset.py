@@ -1,4 +1,4 @@
-"""``mlsd draft-from``: what it writes, prints and refuses."""
+"""``mlsd models make subset``: what it writes, prints and refuses."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Mlsd = Callable[..., Ran]
 
 def test_a_draft_is_written_described_and_measured(mlsd: Mlsd, tiny: Path, tmp_path: Path) -> None:
     out = tmp_path / "draft.gguf"
-    result = mlsd("draft-from", tiny / "llama.gguf", "--skip", "1,3-4", "-o", out, "--json")
+    result = mlsd("models", "make", "subset", tiny / "llama.gguf", "--skip", "1,3-4", "-o", out, "--json")
     assert result.code == 0, result.err
     answer = json.loads(result.out)
     facts = model_facts(out)
@@ -40,7 +40,7 @@ def test_a_draft_is_written_described_and_measured(mlsd: Mlsd, tiny: Path, tmp_p
 
 
 def test_the_answer_names_the_blocks_the_parameters_and_the_bytes(mlsd: Mlsd, tiny: Path, tmp_path: Path) -> None:
-    result = mlsd("draft-from", tiny / "llama.gguf", "--exit", 3, "-o", tmp_path / "half.gguf")
+    result = mlsd("models", "make", "subset", tiny / "llama.gguf", "--exit", 3, "-o", tmp_path / "half.gguf")
     assert "Blocks 0-2 of 0-5" in result.out
     assert "parameters" in result.out
     assert "of the model" in result.out
@@ -52,8 +52,8 @@ def test_a_searched_draft_of_a_hybrid_is_written_and_timed_with_the_models_own_m
 ) -> None:
     text, out, model = tmp_path / "text.txt", tmp_path / "draft.gguf", tiny / f"{name}.gguf"
     text.write_text(load_prompt("reasoning").text * 2, encoding="utf-8")
-    search = ("--calibrate", "greedy", "--fraction", 0.25, "--text", text, "--n-threads", 1)
-    result = mlsd("draft-from", model, *search, "-o", out, "--json")
+    search = ("--search", "greedy", "--fraction", 0.25, "--text", text, "--n-threads", 1)
+    result = mlsd("models", "make", "subset", model, *search, "-o", out, "--json")
     assert result.code == 0, result.err
     answer = json.loads(result.out)
     skipped = answer["calibration"]["skipped"]
@@ -84,7 +84,7 @@ def test_what_cannot_be_cut_is_refused_before_anything_is_written(
     mlsd: Mlsd, tiny: Path, tmp_path: Path, model: str, options: tuple[str, ...], words: str
 ) -> None:
     out = tmp_path / "draft.gguf"
-    result = mlsd("draft-from", tiny / f"{model}.gguf", *options, "-o", out)
+    result = mlsd("models", "make", "subset", tiny / f"{model}.gguf", *options, "-o", out)
     assert result.code == 2
     assert words in result.err
     assert not out.exists()

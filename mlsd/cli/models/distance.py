@@ -1,4 +1,4 @@
-"""``mlsd ppl``: how well a model predicts a text, and how far a draft is from it."""
+"""``mlsd models distance``: how well a model predicts a text, and how far a draft is from it."""
 
 from __future__ import annotations
 
@@ -6,9 +6,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+import msgspec
 
-from mlsd.cli.options import engine_options, make_engine, model_file, parse_drafter
-from mlsd.cli.output import note, print_json
+from mlsd.cli.options import (
+    draft_option,
+    drafter_option,
+    engine_options,
+    json_option,
+    model_file,
+    parse_drafter,
+    text_option,
+)
+from mlsd.cli.output import note, print_json, say
 from mlsd.errors import InputError
 from mlsd.records import DRAFT_MODEL
 from mlsd.units import format_percent
@@ -16,22 +25,21 @@ from mlsd.units import format_percent
 if TYPE_CHECKING:
     from mlsd.measure.messages import ModelFile, Perplexities, Perplexity
     from mlsd.measure.run.distances import Drafting
+    from mlsd.records import EngineOptions
 
 
 @click.command()
 @click.argument("model")
-@click.option("--against", help="A draft to compare with MODEL: a path or a manifest id.")
-@click.option("--drafter", "drafter_text", help="In its place the part of MODEL that drafts: layer-skip:fraction=0.33.")
+@draft_option("A draft to compare with MODEL: a path or an id.")
+@drafter_option("In its place the part of MODEL that drafts: layer-skip:fraction=0.33.")
 @click.option("--db", type=click.Path(path_type=Path), help="Keep the comparison in this study database.")
-@click.option(
-    "--text", type=click.Path(dir_okay=False, path_type=Path), help="The text [default: the shipped prompts]."
-)
+@text_option("The text [default: the shipped prompts].")
 @click.option("--n-tokens", type=click.IntRange(min=2), help="Read at most so many tokens of it.")
 @click.option("--window", type=click.IntRange(min=2), default=512, show_default=True, help="Tokens of context.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@json_option
 @engine_options
-def ppl(model: str, as_json: bool, **options: Any) -> None:
-    """Perplexity of MODEL on a text; with --against also the draft's, their ratio and the distance of both.
+def distance(model: str, as_json: bool, engine: EngineOptions, **options: Any) -> None:
+    """Perplexity of MODEL on a text; with --draft also the draft's, their ratio and the distance of both.
 
     The ratio of perplexities and the total-variation distance are what predicts acceptance before any drafting. With
     a token drawn from the draft, one minus the distance is the chance that it is accepted. With --db `mlsd claims` sets
@@ -41,8 +49,9 @@ def ppl(model: str, as_json: bool, **options: Any) -> None:
     from mlsd.measure.process import run_perplexity
     from mlsd.measure.run.distances import as_distance, shipped_text
     from mlsd.measure.store.study import Store
+    from mlsd.planning.prompts import prompt_from_file
 
-    text = shipped_text() if options["text"] is None else read_text(options["text"])
+    text = shipped_text() if options["text"] is None else prompt_from_file(options["text"]).text
     target = model_file(model)
     drafting = _drafting(target, options)
     if options["db"] is not None and options["db"].exists():
@@ -51,7 +60,7 @@ def ppl(model: str, as_json: bool, **options: Any) -> None:
         PerplexityJob(
             target=target,
             draft=None if drafting is None else drafting.draft,
-            engine=make_engine(options["n_threads"], options["n_gpu_layers"], None, options["flash_attention"]),
+            engine=msgspec.structs.replace(engine, n_ctx=None),
             text=text,
             n_tokens=options["n_tokens"],
             n_window=options["n_ctx"] or options["window"],
@@ -72,14 +81,14 @@ def _drafting(target: ModelFile, options: dict[str, Any]) -> Drafting | None:
     from mlsd.drafters import resolve_spec
     from mlsd.measure.run.distances import find_drafting
 
-    against, method = options["against"], options["drafter_text"]
-    if against and method:
-        raise InputError("--against and --drafter exclude each other.", hint="Give one of them.")
-    if not against and not method:
+    draft_text, method = options["draft"], options["drafter_text"]
+    if draft_text and method:
+        raise InputError("--draft and --drafter exclude each other.", hint="Give one of them.")
+    if not draft_text and not method:
         if options["db"] is not None:
-            raise InputError("--db keeps a comparison.", hint="Add --against DRAFT or --drafter METHOD.")
+            raise InputError("--db keeps a comparison.", hint="Add --draft DRAFT or --drafter METHOD.")
         return None
-    draft = model_file(against) if against else None
+    draft = model_file(draft_text) if draft_text else None
     spec = parse_drafter(method or DRAFT_MODEL, None if draft is None else draft.ref)
     drafting = find_drafting(resolve_spec(spec), target, draft)
     if drafting is None:
@@ -87,24 +96,14 @@ def _drafting(target: ModelFile, options: dict[str, Any]) -> Drafting | None:
     return drafting
 
 
-def read_text(path: Path) -> str:
-    """The text of a file.
-
-    Raises: PromptError when it cannot be read.
-    """
-    from mlsd.planning.prompts import prompt_from_file
-
-    return prompt_from_file(path).text
-
-
 def _print(result: Perplexities) -> None:
-    click.echo(f"Perplexity             {_interval(result.target)}, {result.target.n_tokens} tokens")
+    say(f"Perplexity             {_interval(result.target)}, {result.target.n_tokens} tokens")
     if result.draft is None or result.total_variation is None:
         return
-    click.echo(f"Perplexity of draft    {_interval(result.draft)}")
-    click.echo(f"Ratio draft / model    {result.ratio:.3f} ({result.ratio_low:.3f} .. {result.ratio_high:.3f})")
-    click.echo(f"Total variation        {result.total_variation:.4f} +- {result.total_variation_error:.4f}")
-    click.echo(f"Same likeliest token   {format_percent(result.agreement)}")
+    say(f"Perplexity of draft    {_interval(result.draft)}")
+    say(f"Ratio draft / model    {result.ratio:.3f} ({result.ratio_low:.3f} .. {result.ratio_high:.3f})")
+    say(f"Total variation        {result.total_variation:.4f} +- {result.total_variation_error:.4f}")
+    say(f"Same likeliest token   {format_percent(result.agreement)}")
 
 
 def _interval(value: Perplexity) -> str:

@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mlsd.engine.llama.model import LlamaModel
-from mlsd.engine.llama.parts import PARTS, Node, Part, node_parts, part_ends, part_sums
 from mlsd.engine.llama.profiler import GraphTap
 from mlsd.engine.llama.taps import TappedSession
+from mlsd.engine.parts import PARTS, Node, Part, node_parts, part_ends, part_sums
 from mlsd.engine.session import SessionOptions
 from mlsd.errors import UnsupportedError
 from mlsd.gguf_tools.shapes import TINY, TINY_ATTENTION

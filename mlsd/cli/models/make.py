@@ -1,0 +1,338 @@
+"""``mlsd models make``: models and stores written here, in place of a download."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from mlsd.cli.options import (
+    engine_options,
+    json_option,
+    model_file,
+    output_option,
+    quant_option,
+    seed_option,
+    text_option,
+)
+from mlsd.cli.output import byte_progress, note, print_json, print_table, say
+from mlsd.errors import InputError
+from mlsd.units import format_bytes, format_duration, format_percent
+
+if TYPE_CHECKING:
+    from mlsd.gguf_tools.source import Source
+    from mlsd.gguf_tools.surgery.edit import Edit
+    from mlsd.gguf_tools.synthetic.synth import SynthPlan
+    from mlsd.measure.messages import LayersFound
+    from mlsd.records import EngineOptions
+
+_COMPONENTS = ("recurrent", "recurrent-blocks", "attention")
+
+
+@click.group()
+def make() -> None:
+    """Write models, drafts and stores of text here, in place of a download."""
+
+
+# --- random weights -----------------------------------------------------------------------------------------------
+
+
+@make.command()
+@click.argument("shape")
+@quant_option("Q8_0, Q4_K, Q4_K_M, Q4_0, F16, ... [default: Q8_0; a GGUF's own types]")
+@click.option("--layers", type=int, help="Only so many layers, for a machine that cannot hold all.")
+@click.option("--router-correlation", type=float, help="Correlation of the router's logits between tokens, 0 to 1.")
+@click.option("--router-shared", type=float, help="The same as the fraction of experts that two tokens share.")
+@seed_option()
+@output_option("The GGUF to write.", required=False)
+@click.option("--dry-run", is_flag=True, help="Only say what would be written.")
+@json_option
+def synth(shape: str, output: Path | None, dry_run: bool, as_json: bool, **options: Any) -> None:
+    """Write a model with the tensors of SHAPE and random weights, to measure a machine without a download.
+
+    SHAPE is qwen3.5-0.8b, -2b, -4b, -9b, -27b or -35b-a3b, smollm2-135m, a tiny model's name, the path of a GGUF, or of
+    a model's config.json. The file is marked as synthetic in its metadata, and its text has no meaning.
+    """
+    from mlsd.gguf_tools.synthetic.synth import choose_correlation, find_recipe, write_synthetic
+
+    if output is None and not dry_run:
+        raise click.UsageError("Give --output FILE, or --dry-run to see what would be written.")
+    recipe = find_recipe(shape, options["quant"], options["layers"])
+    correlation = choose_correlation(recipe.plan, options["router_correlation"], options["router_shared"])
+    written: dict[str, Any] = {}
+    if output is not None and not dry_run:
+        with byte_progress("Writing", recipe.plan.weight.total.n_bytes) as progress:
+            write_synthetic(output, recipe, seed=options["seed"], router_correlation=correlation, progress=progress)
+        written = {"path": str(output), "file_bytes": output.stat().st_size}
+    if as_json:
+        print_json({**_figures(recipe.plan), **written})
+        return
+    _print_plan(recipe.plan)
+    if written:
+        say(f"Wrote {output} ({format_bytes(written['file_bytes'])}).")
+
+
+def _figures(plan: SynthPlan) -> dict[str, Any]:
+    weight = plan.weight
+    return {
+        "shape": plan.name,
+        "architecture": plan.architecture,
+        "quant": plan.quant,
+        "n_layers": plan.n_layers,
+        "n_layers_full": plan.n_layers_full,
+        "n_parameters": weight.total.n_parameters,
+        "n_bytes": weight.total.n_bytes,
+        "always_read_parameters": weight.always.n_parameters,
+        "always_read_bytes": weight.always.n_bytes,
+        "active_parameters": weight.active.n_parameters,
+        "active_bytes": weight.active.n_bytes,
+        "n_experts": weight.n_experts,
+        "n_experts_used": weight.n_experts_used,
+        "n_expert_layers": weight.n_expert_layers,
+        "expert_parameters": weight.expert.n_parameters,
+        "expert_bytes": weight.expert.n_bytes,
+        "tensor_types": plan.tensor_types,
+        "excluded": ["vision tower", "multi-token-prediction blocks"],
+    }
+
+
+def _print_plan(plan: SynthPlan) -> None:
+    from mlsd.report.render.table import Table, head, name, number, text
+
+    weight = plan.weight
+    parts = [("all", weight.total), ("read for every token", weight.always)]
+    if weight.n_experts:
+        used = f"{weight.n_experts_used} of {weight.n_experts} experts"
+        parts += [(f"read for one token ({used})", weight.active), ("one expert of one layer", weight.expert)]
+    depth = "" if plan.n_layers == plan.n_layers_full else f" of {plan.n_layers_full}"
+    print_table(
+        Table(
+            title=f"{plan.name} ({plan.architecture}), {plan.n_layers}{depth} layers, {plan.quant}",
+            heads=(name(""), head("parameters"), head("bytes")),
+            rows=tuple((text(label), number(p.n_parameters, 0), text(format_bytes(p.n_bytes))) for label, p in parts),
+            note="Random weights; without vision tower and multi-token-prediction blocks.",
+        )
+    )
+
+
+@make.command()
+@click.option("--only", multiple=True, metavar="NAME", help="Only this; may be repeated. Also qwen2, qwen3, qwen3moe.")
+@click.option("--artefact", is_flag=True, help="Also qwen35moe-large: 0.4 billion weights, 0.4 GB.")
+@seed_option("Another seed, another set.")
+@quant_option("F32, F16 or Q8_0.", default="Q8_0", show_default=True)
+@output_option("The folder to write to.", type=click.Path(file_okay=False, path_type=Path))
+@json_option
+def tiny(output: Path, only: tuple[str, ...], artefact: bool, seed: int, quant: str, as_json: bool) -> None:
+    """Write tiny random models: qwen35, qwen35moe, llama and falcon-h1.
+
+    Of each also two perturbed copies, which are good drafts for it (NAME-noise003, NAME-noise01: weights that differ by
+    0.3 % and 1 %), and an unrelated model (NAME-other), which is a useless one. The same seed gives the same bytes.
+    """
+    from mlsd.gguf_tools.shapes import ARTEFACT_TARGET, TINY
+    from mlsd.gguf_tools.synthetic.tiny import write_tiny_set
+    from mlsd.report.render.table import Table, head, name, number, text
+
+    names = [*(only or TINY), *([ARTEFACT_TARGET.name] if artefact else [])]
+    with byte_progress("Writing") as progress:
+        files = list(write_tiny_set(output, names=names, seed=seed, precision=quant, progress=progress))
+    if as_json:
+        print_json({"files": files})
+        return
+    rows = tuple(
+        (
+            text(f"{file.name}.gguf"),
+            number(file.n_parameters, 0),
+            text(f"{100 * file.noise:g} %" if file.noise else None),
+            text(format_bytes(file.n_bytes)),
+            text(file.sha256[:12]),
+        )
+        for file in files
+    )
+    heads = (name("file"), head("weights"), head("noise"), head("size"), name("sha256"))
+    print_table(Table(title=f"Tiny models in {output}", heads=heads, rows=rows))
+
+
+@make.command()
+@click.argument("model")
+@click.option(
+    "--noise", "std", type=float, required=True, help="Standard deviation, as a fraction of each weight: 0.05."
+)
+@seed_option()
+@output_option("The GGUF to write.")
+@json_option
+def noise(model: str, std: float, output: Path, seed: int, as_json: bool) -> None:
+    """Write a copy of MODEL with a little noise on its weights: a draft for MODEL that is right most of the time.
+
+    The more noise, the lower the acceptance rate. The same seed gives the same bytes. MODEL is a GGUF path or an id
+    that `mlsd models list` shows; its quantization is kept.
+    """
+    from mlsd.gguf_tools.synthetic.perturb import perturb
+    from mlsd.userdir import file_sha256
+
+    source = Path(model_file(model).path)
+    with byte_progress("Writing", source.stat().st_size) as progress:
+        perturb(source, output, noise=std, seed=seed, progress=progress)
+    n_bytes, sha256 = output.stat().st_size, file_sha256(output)
+    if as_json:
+        print_json({"path": str(output), "n_bytes": n_bytes, "sha256": sha256, "noise": std, "seed": seed})
+    else:
+        say(f"{output}: {format_bytes(n_bytes)}, weights changed by {100 * std:g} %, sha256 {sha256[:12]}")
+
+
+# --- drafts cut out of a model ------------------------------------------------------------------------------------
+
+
+@make.command()
+@click.argument("model")
+@click.option("--keep", help="Blocks that stay, numbered from 0: 0-9,20,29.")
+@click.option("--skip", help="Blocks left out: 3,5,8-11.")
+@click.option("--exit", "exit_after", type=int, help="Keep the first N blocks (early exit).")
+@click.option("--fraction", type=float, help="Leave out this share, spread evenly; first and last stay: 0.33.")
+@click.option("--component", type=click.Choice(_COMPONENTS), help="Only this part of a hybrid's blocks.")
+@click.option(
+    "--search", type=click.Choice(["greedy", "conflayers"]), help="Search on --text which --fraction of blocks to skip."
+)
+@text_option("The text that --search searches on.")
+@output_option("The GGUF to write.")
+@json_option
+@engine_options
+def subset(
+    model: str, output: Path, search: Any, text: Path | None, as_json: bool, engine: EngineOptions, **options: Any
+) -> None:
+    """Write a draft that is a part of MODEL: some of its blocks, or one half of each; no training, same weights.
+
+    MODEL is a GGUF path or an id that `mlsd models list` shows. Measure the draft with
+    `mlsd bench MODEL --draft FILE`; `--drafter layer-skip` drafts the same way with the target's own memory.
+
+    --search finds which blocks to leave out, on MODEL's own continuation of the first half of --text (of which it reads
+    1,024 tokens): `greedy` takes one block after another, `conflayers` those whose output is less confident than their
+    neighbours'. What the set gets accepted is measured on the second half, beside as many blocks spread evenly. In
+    hybrids one block with attention always stays.
+    """
+    from mlsd.gguf_tools.source import Source
+    from mlsd.gguf_tools.surgery.cut import plan_subset
+    from mlsd.measure.messages import LayerSearchJob
+    from mlsd.measure.process import run_layer_search
+    from mlsd.planning.prompts import prompt_from_file
+
+    file, found = model_file(model), None
+    choices = {name: options[name] for name in ("keep", "skip", "exit_after", "fraction", "component")}
+    if search is not None:
+        fraction = choices.pop("fraction")
+        if fraction is None or text is None or any(value is not None for value in choices.values()):
+            raise InputError(
+                "--search needs --fraction and --text, and no other choice of blocks.",
+                hint="Like --search greedy --fraction 0.33 --text FILE.",
+            )
+        said = prompt_from_file(text).text
+        found = run_layer_search(LayerSearchJob(model=file, engine=engine, text=said, method=search, fraction=fraction))
+        choices["skip"] = ",".join(map(str, found.skipped))
+    source = Source(Path(file.path))
+    _write_draft(source, plan_subset(source, **choices), output, as_json, found)
+    if found is not None and not as_json:
+        note(f"Next: mlsd bench {model} --drafter {found.drafter} --gamma 2 (timed, with the model's own memory)")
+
+
+@make.command()
+@click.argument("model")
+@click.option("--adapter", type=click.Path(path_type=Path), required=True, help="A Kangaroo adapter for MODEL.")
+@click.option("--exit", "exit_after", type=int, required=True, help="The block that it was trained behind.")
+@output_option("The GGUF to write.")
+@json_option
+def kangaroo(model: str, adapter: Path, exit_after: int, output: Path, as_json: bool) -> None:
+    """Write a draft of MODEL's first blocks and an adapter that somebody trained for it.
+
+    The adapter is a folder with config.json and model.safetensors.
+    """
+    from mlsd.gguf_tools.source import Source
+    from mlsd.gguf_tools.surgery.adapter import Adapter
+    from mlsd.gguf_tools.surgery.kangaroo import compose
+
+    source = Source(Path(model_file(model).path))
+    edit = compose(source, Adapter(adapter), exit_after)
+    _write_draft(source, edit, output, as_json)
+    if as_json:
+        return
+    n_zeros = sum(piece.tensor.n_bytes for piece in edit.pieces if piece.source is None and piece.made is None)
+    note(
+        f"llama.cpp wants a feed-forward half in the adapter's block: {format_bytes(n_zeros)} of zeros that each draft "
+        "pass reads and the method does not have."
+    )
+    note(
+        f"Next: mlsd bench {model} --drafter kangaroo:adapter={adapter},exit={len(edit.layers)} "
+        "(drafts the same, and stops where the draft is in doubt)"
+    )
+
+
+def _write_draft(source: Source, edit: Edit, output: Path, as_json: bool, found: LayersFound | None = None) -> None:
+    from mlsd.gguf_tools.read import trunk_layers
+    from mlsd.gguf_tools.surgery.cut import write_layers
+    from mlsd.gguf_tools.surgery.edit import write_edit
+    from mlsd.userdir import file_sha256
+
+    with byte_progress("Writing", edit.n_bytes) as progress:
+        write_edit(source, edit, output, progress=progress)
+    n_parameters = sum(piece.tensor.n_weights for piece in edit.pieces)
+    n_of_model = sum(tensor.n_bytes for tensor in source.tensors)
+    n_layers = trunk_layers(source)
+    if as_json:
+        print_json(
+            {
+                "path": str(output),
+                "sha256": file_sha256(output),
+                "layers": edit.layers,
+                "n_layers_model": n_layers,
+                "label": edit.label,
+                "n_parameters": n_parameters,
+                "weight_bytes": edit.n_bytes,
+                "weight_bytes_model": n_of_model,
+                "calibration": found,
+                "drafter": found and found.drafter,
+            }
+        )
+        return
+    say(
+        f"{output}: {edit.label}. Blocks {write_layers(edit.layers)} of 0-{(n_layers or 0) - 1}; {n_parameters:,} "
+        f"parameters, {format_bytes(edit.n_bytes)} ({format_percent(edit.n_bytes / n_of_model)} of the model)"
+    )
+    if found is not None:
+        say(
+            f"Accepted on text not searched on, with the model's own memory: {format_percent(found.acceptance_rate)}; "
+            f"as many blocks spread evenly: {format_percent(found.uniform_acceptance_rate)} "
+            f"({found.n_candidates} sets tried in {format_duration(found.search_ns / 1e9)})"
+        )
+    note("The draft is a copy: in a run its weights lie in memory next to the target's.")
+
+
+# --- stores of text -----------------------------------------------------------------------------------------------
+
+
+@make.command()
+@click.argument("texts", nargs=-1, required=True, type=click.Path(dir_okay=False, path_type=Path))
+@click.option("--target", required=True, help="The model whose tokenizer to use: a path or an id.")
+@output_option("The store to write.")
+@json_option
+def store(texts: tuple[Path, ...], target: str, output: Path, as_json: bool) -> None:
+    """Tokenize TEXTS (UTF-8, each one document) into a store that `--drafter rest:store=FILE` looks text up in (REST).
+
+    A store takes 8 bytes a token on disk and about 50 while it is built. It serves every model with the same tokenizer.
+    """
+    from mlsd.drafters.lookup.rest_build import build_store
+
+    file = model_file(target)
+    total = sum(path.stat().st_size for path in texts if path.is_file())
+    with byte_progress("Reading", total) as progress:
+        header = build_store(texts, Path(file.path), file.ref, output, progress)
+    print_store(output, header, as_json)
+
+
+def print_store(path: Path, header: Any, as_json: bool) -> None:
+    """What a store holds and which tokenizer it is for."""
+    import msgspec
+
+    if as_json:
+        print_json({"path": str(path), **msgspec.to_builtins(header)})
+        return
+    say(f"{path}: {header.n_tokens:,} tokens of {header.n_documents:,} documents, {header.content}")
+    say(f"tokenizer of {header.model.id}, {header.n_vocab:,} tokens: {header.vocabulary_sha256[:16]}")

@@ -1,0 +1,63 @@
+"""What a context would take of memory, asked of llama.cpp itself: it plans every buffer and allocates almost none.
+
+A model opened with `LlamaModel(path, simulated=True)` reads metadata alone, so a file without weights (a header over a
+sparse file of the right size) serves as well. The sizes stand in the log, on every backend alike; only recurrent
+states are really allocated, for the moment of the question.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from mlsd.engine.llama.model import LlamaModel
+from mlsd.engine.llama.native import LOG, fail
+from mlsd.engine.llama.open import open_session
+from mlsd.engine.session import SessionOptions
+from mlsd.records import Record
+from mlsd.units import MIB
+
+# The lines of llama.cpp's log that give sizes: attention memory and states by their sums, buffers one line a device.
+_TERMS = {
+    "kv_bytes": r"llama_kv_cache[\w:]*: size = +([\d.]+) MiB",
+    "states_bytes": r"llama_memory_recurrent: size = +([\d.]+) MiB",
+    "compute_bytes": r" compute buffer size = +([\d.]+) MiB",
+    "output_bytes": r" output buffer size = +([\d.]+) MiB",
+}
+
+
+class Footprint(Record, frozen=True, kw_only=True):
+    """What one context takes beside the weights."""
+
+    kv_bytes: int  # keys and values of attention blocks
+    states_bytes: int  # recurrent states, snapshots included
+    compute_bytes: int  # of the largest pass
+    output_bytes: int  # logits or tokens on the host
+
+    @property
+    def total_bytes(self) -> int:
+        """All of it."""
+        return self.kv_bytes + self.states_bytes + self.compute_bytes + self.output_bytes
+
+
+def footprints(model: LlamaModel, options: Sequence[SessionOptions]) -> tuple[Footprint, ...]:
+    """The footprint of a context of each kind over `model`, which was opened to be simulated.
+
+    Raises: NativeError when llama.cpp's log does not name a size, which every context has.
+    """
+    return tuple(_footprint(model, wanted) for wanted in options)
+
+
+def allocated_bytes(log: Sequence[str]) -> float:
+    """Bytes of all the buffers that llama.cpp says in its log to have allocated for a context."""
+    return sum(float(size) * MIB for size in re.findall(r" buffer size = +([\d.]+) MiB", "".join(log)))
+
+
+def _footprint(model: LlamaModel, options: SessionOptions) -> Footprint:
+    with LOG.everything() as lines, open_session(model, options):
+        pass
+    text = "".join(lines)
+    found = {name: [float(size) for size in re.findall(pattern, text)] for name, pattern in _TERMS.items()}
+    if not found["compute_bytes"] or not found["output_bytes"]:
+        raise fail("llama.cpp's log gives no sizes of buffers")
+    return Footprint(**{name: round(sum(sizes) * MIB) for name, sizes in found.items()})

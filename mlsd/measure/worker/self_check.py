@@ -1,0 +1,202 @@
+"""Whether this machine, this build and this device do what mlsd takes for granted: asked of small models, in a minute.
+
+Every check answers one question with the figures that decide it. What a device may do as it likes (how far its kernels
+round apart) is a figure without a verdict.
+"""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from mlsd.clock import Clock
+from mlsd.engine.llama.footprint import allocated_bytes, footprints
+from mlsd.engine.llama.model import LlamaModel
+from mlsd.engine.llama.native import LOG, backend_info
+from mlsd.engine.llama.open import open_session
+from mlsd.engine.probe import PROBE_TEXT, probe
+from mlsd.engine.session import Logits, Session, SessionOptions
+from mlsd.errors import EngineError
+from mlsd.gguf_tools.shapes import TINY
+from mlsd.gguf_tools.synthetic.write import write_random
+from mlsd.measure.messages import Check, SelfChecked, SelfCheckJob
+from mlsd.units import MIB, NS_PER_MS
+
+REAL_VOCABULARY = 248_320  # Qwen3.5's, whose rows of logits are what costs memory
+WIDTHS = (2, 5, 9, 17, 33, 65)  # on both sides of the widths at which Metal and the CPU change kernels
+_WORK_WIDTHS = (256, 1024)
+_REPEATS = 5
+_GAMMAS = (1, 4, 16)
+_N_GREEDY = 48
+MEMORY_TOLERANCE = 0.05
+# Four times the work takes at least this much longer, unless the clock was read before the device was done.
+LEAST_GROWTH = 2.0
+
+
+def self_check(job: SelfCheckJob, clock: Clock) -> SelfChecked:
+    """Ask everything; a check that cannot be made is one that failed, with its reason."""
+    with ExitStack() as stack:
+        models = [stack.enter_context(LlamaModel(Path(file.path))) for file in job.models]
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        checks = [_device(job.expected_backend)]
+        for model in models:
+            for ask in (_first_passes, _rollback, _sampling, _noise, _repeats):
+                checks.append(_guarded(ask, model, clock))
+        checks.append(_guarded(_synchronised, models[0], clock))
+        checks += _memory(models, folder)
+    return SelfChecked(backend=backend_info(), checks=tuple(checks))
+
+
+def _guarded(ask: Callable[[LlamaModel, Clock], Check], model: LlamaModel, clock: Clock) -> Check:
+    try:
+        return ask(model, clock)
+    except EngineError as error:
+        name = ask.__name__.lstrip("_").replace("_", " ")
+        return Check(name=name, subject=model.path.stem, ok=False, answer=error.message)
+
+
+def _device(expected: str | None) -> Check:
+    found = backend_info()
+    ok = None if expected is None else found.backend == expected
+    wanted = "" if ok is not False else f"; {expected} was expected"
+    return Check(name="device", ok=ok, answer=f"{found.backend}: {found.device}{wanted}")
+
+
+def _options(**changed: int | bool) -> SessionOptions:
+    base = SessionOptions(n_ctx=512, n_batch=256, n_ubatch=256, device_sampling=False, max_outputs=1)
+    return msgspec.structs.replace(base, **changed)
+
+
+def _first_passes(model: LlamaModel, clock: Clock) -> Check:
+    """How much longer the first pass of a width takes than later ones: kernels are compiled when first used."""
+    slowest, figures = 1.0, {}
+    tokens = model.tokenize(PROBE_TEXT)
+    for width in (1, *WIDTHS):
+        with open_session(model, _options()) as session:
+            spans = []
+            for _ in range(_REPEATS):
+                session.clear()
+                started_ns = clock.now_ns()
+                session.decode(tokens[:width])
+                spans.append(clock.now_ns() - started_ns)
+        ratio = spans[0] / max(1.0, statistics.median(spans[1:]))
+        figures[f"first over later, {width} wide"] = round(ratio, 2)
+        slowest = max(slowest, ratio)
+    answer = f"the first pass of a width takes up to {slowest:.1f} times as long as later ones"
+    return Check(name="first passes", subject=model.path.stem, ok=None, answer=answer, figures=figures)
+
+
+def _rollback(model: LlamaModel, clock: Clock) -> Check:
+    report = probe(partial(open_session, model), _options())
+    exact = report.target is not None and report.draft is not None
+    answer = f"as a target {report.target or 'none'}, as a draft {report.draft or 'none'}"
+    return Check(name="rollback", subject=model.path.stem, ok=exact, answer=answer)
+
+
+def _sampling(model: LlamaModel, clock: Clock) -> Check:
+    """Whether the device picks the token that the host would pick from the logits."""
+    prompt = model.tokenize(PROBE_TEXT)[:32]
+    with open_session(model, _options()) as host, open_session(model, _options(device_sampling=True)) as device:
+        host.decode(prompt)
+        device.decode(prompt)
+        differences, margin = 0, 0.0
+        for _ in range(_N_GREEDY):
+            row, picked = host.logits()[0], device.greedy()[0]
+            best = int(row.argmax())
+            if picked != best:
+                differences += 1
+                margin = max(margin, float(row[best] - row[picked]))
+            host.decode([best])
+            device.decode([best])
+    answer = f"{_N_GREEDY - differences} of {_N_GREEDY} tokens equal" + (f", {margin:.3g} apart" if differences else "")
+    return Check(name="sampling", subject=model.path.stem, ok=differences == 0, answer=answer)
+
+
+def _noise(model: LlamaModel, clock: Clock) -> Check:
+    """How far a pass of many rows lies from single ones, for each width: the device's own rounding."""
+    tokens = model.tokenize(PROBE_TEXT)
+    with open_session(model, _options(max_outputs=max(WIDTHS))) as session:
+        singles = np.concatenate([_decoded(session, [token]) for token in tokens[: max(WIDTHS)]])
+        figures = {}
+        for width in WIDTHS:
+            session.clear()
+            figures[f"{width} wide"] = float(f"{np.abs(_decoded(session, tokens[:width]) - singles[:width]).max():.3g}")
+    worst = max(figures.values())
+    return Check(
+        name="kernel noise", subject=model.path.stem, ok=None, answer=f"up to {worst:.3g} logits", figures=figures
+    )
+
+
+def _decoded(session: Session, tokens: Sequence[int]) -> Logits:
+    session.decode(tokens, n_outputs=len(tokens))
+    return session.logits()
+
+
+def _repeats(model: LlamaModel, clock: Clock) -> Check:
+    """Whether the same text gives the same bits again, in another context."""
+    tokens = model.tokenize(PROBE_TEXT)[:64]
+    rows = []
+    for _ in range(2):
+        with open_session(model, _options(max_outputs=64)) as session:
+            rows.append(_decoded(session, tokens))
+    difference = float(np.abs(rows[0] - rows[1]).max())
+    answer = "equal to the bit" if difference == 0 else f"up to {difference:.3g} logits apart"
+    return Check(name="repeats", subject=model.path.stem, ok=difference == 0, answer=answer)
+
+
+def _synchronised(model: LlamaModel, clock: Clock) -> Check:
+    """Whether a pass is over when it says so: four times the work must take clearly longer."""
+    tokens = (model.tokenize(PROBE_TEXT) * 16)[: max(_WORK_WIDTHS)]
+    spans: dict[int, float] = {}
+    with open_session(model, _options(n_ctx=2 * max(_WORK_WIDTHS))) as session:
+        for width in _WORK_WIDTHS:
+            times = []
+            for _ in range(_REPEATS):
+                session.clear()
+                started_ns = clock.now_ns()
+                session.decode(tokens[:width])
+                times.append(clock.now_ns() - started_ns)
+            spans[width] = statistics.median(times)
+    return synchronised(spans, model.path.stem)
+
+
+def synchronised(spans_ns: Mapping[int, float], subject: str = "") -> Check:
+    """The verdict on times of passes by width: the widest against the narrowest."""
+    narrow, wide = min(spans_ns), max(spans_ns)
+    growth = spans_ns[wide] / max(1.0, spans_ns[narrow])
+    answer = f"{wide // narrow} times the tokens take {growth:.1f} times as long"
+    figures = {f"{width} tokens, ms": round(span / NS_PER_MS, 3) for width, span in spans_ns.items()}
+    return Check(name="synchronised", subject=subject, ok=growth >= LEAST_GROWTH, answer=answer, figures=figures)
+
+
+def _memory(models: Sequence[LlamaModel], folder: Path) -> Iterator[Check]:
+    """Predicted memory against what llama.cpp allocates, also at the vocabulary of the models that people run."""
+    large = folder / "vocabulary.gguf"
+    write_random(large, msgspec.structs.replace(TINY["qwen35"], n_vocab=REAL_VOCABULARY), seed=1)
+    for path in (*(model.path for model in models), large):
+        subject = "a vocabulary of 248,320" if path == large else path.stem
+        wanted = [_options(device_sampling=True, max_outputs=gamma + 1, n_snapshots=gamma) for gamma in _GAMMAS]
+        try:
+            with LlamaModel(path, simulated=True) as hollow, LlamaModel(path) as model:
+                predicted = [found.total_bytes for found in footprints(hollow, wanted)]
+                allocated = [_allocated_bytes(model, options) for options in wanted]
+        except EngineError as error:
+            yield Check(name="memory", subject=subject, ok=False, answer=error.message)
+            continue
+        worst = max(abs(p / a - 1) for p, a in zip(predicted, allocated, strict=True))
+        sizes = ", ".join(f"{size / MIB:.1f}" for size in allocated)
+        answer = f"contexts of {sizes} MiB, predicted within {100 * worst:.1f} %"
+        yield Check(name="memory", subject=subject, ok=worst <= MEMORY_TOLERANCE, answer=answer)
+
+
+def _allocated_bytes(model: LlamaModel, options: SessionOptions) -> float:
+    with LOG.everything() as lines, open_session(model, options):
+        pass
+    return allocated_bytes(lines)

@@ -1,0 +1,56 @@
+"""Memory that llama.cpp says it would take is the memory it takes."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from mlsd.engine.llama.footprint import allocated_bytes, footprints
+from mlsd.engine.llama.model import LlamaModel
+from mlsd.engine.llama.native import LOG
+from mlsd.engine.llama.open import open_session
+from mlsd.engine.session import SessionOptions
+from mlsd.gguf_tools.header import Header
+from tests.conftest import ARCHITECTURES
+
+GAMMAS = (1, 4, 16, 32)
+CONTEXTS = (512, 4_096, 32_768)
+
+
+def arms(snapshots: bool) -> list[SessionOptions]:
+    """Contexts as a suite opens them for its arms."""
+    return [
+        SessionOptions(n_ctx=n_ctx, n_threads=1, max_outputs=gamma + 1, n_snapshots=gamma if snapshots else 0)
+        for gamma in GAMMAS
+        for n_ctx in CONTEXTS
+    ]
+
+
+def taken_bytes(model: LlamaModel, options: SessionOptions) -> float:
+    with LOG.everything() as lines, open_session(model, options):
+        pass
+    return allocated_bytes(lines)
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_predicted_memory_is_what_llama_cpp_allocates(tiny: Path, name: str) -> None:
+    path = tiny / f"{name}.gguf"
+    wanted = arms(snapshots=name.startswith("qwen35"))
+    with LlamaModel(path, simulated=True) as model:
+        predicted = footprints(model, wanted)
+    with LlamaModel(path) as model:
+        for options, found in zip(wanted, predicted, strict=True):
+            assert found.total_bytes == pytest.approx(taken_bytes(model, options), rel=0.05), options
+
+
+def test_a_header_over_an_empty_file_says_as_much_as_the_whole_model(tiny: Path, tmp_path: Path) -> None:
+    whole, hollow = tiny / "qwen35moe.gguf", tmp_path / "hollow.gguf"
+    shutil.copy(whole, hollow)
+    with hollow.open("r+b") as file:
+        file.truncate(Header(whole.read_bytes()).data_start)
+        file.truncate(whole.stat().st_size)
+    wanted = arms(snapshots=True)[:4]
+    with LlamaModel(whole, simulated=True) as a, LlamaModel(hollow, simulated=True) as b:
+        assert footprints(a, wanted) == footprints(b, wanted)

@@ -1,0 +1,78 @@
+"""What a context is made for, and a device that fails without a word: only the log of llama.cpp tells."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from mlsd.engine.llama.model import LlamaModel
+from mlsd.engine.llama.native import LOG, library
+from mlsd.engine.llama.open import open_session
+from mlsd.engine.session import SessionOptions
+from mlsd.errors import DeviceError, EngineError
+
+OPTIONS = SessionOptions(n_ctx=256, n_threads=1, max_outputs=5)
+# What llama.cpp's ggml-metal-context.m writes when a command buffer fails; its caller is not told.
+METAL_FAILURE = b"ggml_metal_synchronize: error: command buffer 0 failed with status 5\n"
+_ERROR = 4
+
+
+def fail_device_at(monkeypatch: pytest.MonkeyPatch, n_pass: int) -> None:
+    """The device fails at the `n_pass`-th synchronisation from now on, as Metal does: an error in the log, no code."""
+    synchronize: Callable[[Any], None] = library().llama_synchronize
+    count = 0
+
+    def fail(handle: Any) -> None:
+        nonlocal count
+        count += 1
+        synchronize(handle)
+        if count == n_pass:
+            LOG.write(_ERROR, METAL_FAILURE)
+
+    monkeypatch.setattr(library(), "llama_synchronize", fail)
+
+
+def compute_mib(path: Path, options: SessionOptions) -> float:
+    with LlamaModel(path) as model, LOG.everything() as lines, open_session(model, options):
+        pass
+    return sum(float(size) for size in re.findall(r"compute buffer size = +([\d.]+) MiB", "".join(lines)))
+
+
+def test_a_context_pays_for_the_rows_it_was_made_for_and_not_for_a_whole_batch(
+    tiny: Path,
+) -> None:
+    few = compute_mib(tiny / "qwen35.gguf", OPTIONS)
+    whole_batch = msgspec.structs.replace(OPTIONS, max_outputs=OPTIONS.n_ubatch)
+    assert 0 < few < compute_mib(tiny / "qwen35.gguf", whole_batch)
+
+
+def test_more_rows_than_a_context_was_made_for_are_refused_before_llama_cpp_ends_the_process(tiny: Path) -> None:
+    with LlamaModel(tiny / "llama.gguf") as model, open_session(model, OPTIONS) as session:
+        session.decode(range(5), n_outputs=5)
+        with pytest.raises(EngineError, match="6 output rows were asked of a context made for 5"):
+            session.decode(range(6), n_outputs=6)
+
+
+@pytest.mark.parametrize("n_pass", [1, 3])
+def test_a_pass_that_the_device_failed_in_is_an_error_though_llama_cpp_says_success(
+    tiny: Path, monkeypatch: pytest.MonkeyPatch, n_pass: int
+) -> None:
+    with LlamaModel(tiny / "llama.gguf") as model, open_session(model, OPTIONS) as session:
+        fail_device_at(monkeypatch, n_pass)
+        for _ in range(n_pass - 1):
+            session.decode([1, 2])
+        with pytest.raises(DeviceError, match="command buffer 0 failed with status 5"):
+            session.decode([1, 2])
+        session.clear()
+        session.decode([1, 2])  # told once, where it happened
+
+
+def test_warnings_in_the_log_fail_nothing(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(library(), "llama_synchronize", lambda _: LOG.write(3, b"a warning\n"))
+    with LlamaModel(tiny / "llama.gguf") as model, open_session(model, OPTIONS) as session:
+        session.decode([1, 2])

@@ -1,0 +1,116 @@
+"""No child of ours runs a stranger's code out of the working directory, and none outlives its parent."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from mlsd.children import command
+from mlsd.engine.llama.quantize import quantize
+from mlsd.errors import WorkerError
+from mlsd.measure.messages import ModelFile
+from mlsd.measure.process import run_info, run_probe
+from mlsd.records import EngineOptions, ModelRef
+
+ENGINE = EngineOptions(n_threads=1)
+# Ours, a dependency, and modules of Python itself that a dependency imports late.
+TRAPS = ("msgspec", "numpy", "llama_cpp", "calendar", "gguf", "psutil", "filelock", "mlsd")
+
+
+@pytest.fixture
+def trapped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working directory full of modules that say when they are run."""
+    for name in TRAPS:
+        (tmp_path / f"{name}.py").write_text(
+            f"open({str(tmp_path / 'sprung')!r}, 'a').write({name!r})\nprint('hello')\n"
+        )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1]))
+    return tmp_path
+
+
+def test_a_worker_runs_nothing_that_lies_in_the_working_directory(trapped: Path) -> None:
+    assert run_info(ENGINE).build
+    assert not (trapped / "sprung").exists()
+
+
+def test_the_quantizer_runs_nothing_that_lies_in_the_working_directory(trapped: Path, tiny: Path) -> None:
+    quantize(tiny / "llama.gguf", trapped / "out.gguf", "Q8_0", n_threads=1)
+    assert not (trapped / "sprung").exists()
+    assert (trapped / "out.gguf").is_file()
+
+
+def test_all_that_a_child_imports_comes_from_elsewhere_than_the_working_directory(trapped: Path) -> None:
+    code = (
+        "import sys, pathlib, mlsd.measure.worker.serve, mlsd.engine.llama.quantize\n"
+        "here = pathlib.Path.cwd()\n"
+        "files = {n: pathlib.Path(getattr(m, '__file__', None) or '/') for n, m in sys.modules.items()}\n"
+        "print([n for n, path in files.items() if here in path.parents])"
+    )
+    start = command("unused")[:2]
+    assert start == [sys.executable, "-P"]
+    done = subprocess.run([*start, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_pythonpath_still_holds_for_a_child(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "own_module.py").write_text("print('mine')")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    assert subprocess.run(command("own_module"), capture_output=True, text=True, check=True).stdout == "mine\n"
+
+
+def test_what_a_module_prints_while_it_is_imported_is_shown_and_blamed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "calendar.py").write_text("print('\\x1b[31m' + 'hello ' * 1000)\nmonth_name = day_abbr = []\n")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join((str(tmp_path), str(Path(__file__).parents[1]))))
+    (tmp_path / "sitecustomize.py").write_text("import calendar")
+    with pytest.raises(WorkerError, match=r"no event: b'\\x1b\[31mhello hello") as caught:
+        run_info(ENGINE)
+    assert "\x1b" not in str(caught.value)
+    assert len(str(caught.value)) < 500
+
+
+def test_a_corrupt_model_is_not_answered_with_a_smaller_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "sitecustomize.py").write_text("import os, sys\nif '-m' in sys.orig_argv: os.abort()")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join((str(tmp_path), str(Path(__file__).parents[1]))))
+    model = ModelFile(ref=ModelRef(id="broken"), path="broken.gguf")
+    with pytest.raises(WorkerError, match="killed by SIGABRT") as caught:
+        run_probe(model, ENGINE)
+    assert "smaller model" not in caught.value.hint
+    assert "models verify" in caught.value.hint
+
+
+def test_a_quantizer_whose_caller_is_killed_ends_with_it(tiny: Path, tmp_path: Path) -> None:
+    """The child is held up in its own start, so that it is alive when its caller dies."""
+    (tmp_path / "sitecustomize.py").write_text("import sys\nif '-m' in sys.orig_argv: import held")
+    (tmp_path / "held.py").write_text(
+        "from mlsd.children import end_with_parent\nend_with_parent()\nimport time\ntime.sleep(60)"
+    )
+    code = (
+        "from pathlib import Path; from mlsd.engine.llama.quantize import quantize\n"
+        f"quantize(Path({str(tiny / 'llama.gguf')!r}), Path({str(tmp_path / 'out.gguf')!r}), 'Q8_0')"
+    )
+    path = os.pathsep.join((str(tmp_path), str(Path(__file__).parents[1])))
+    caller = subprocess.Popen(
+        [sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": path}, stdin=subprocess.PIPE
+    )
+    children: list[psutil.Process] = []
+    while not children and caller.poll() is None:
+        children = psutil.Process(caller.pid).children()
+        time.sleep(0.02)
+    caller.kill()
+    caller.wait()
+    _, alive = psutil.wait_procs(children, timeout=20)
+    assert caller.stdin is not None
+    caller.stdin.close()
+    for child in alive:
+        child.kill()
+    assert children
+    assert not alive
