@@ -11,7 +11,7 @@ from mlsd.analysis.fits.bandwidth import BytesLine, Verdict, bytes_lines, compar
 from mlsd.analysis.fits.calibration import TargetCurve, median_interval, target_curve
 from mlsd.analysis.predict.arms import Known, is_curve, newest_coverage, newest_passes, read_groups
 from mlsd.analysis.predict.prediction_error import Validation, check_group, summarize
-from mlsd.drafters.drafting import drafting_key
+from mlsd.drafters import drafting_key
 from mlsd.errors import AnalysisError
 from mlsd.measure.store.pass_shares import PassShares, block_key
 from mlsd.measure.store.rows import CalibrationPoint, ExpertLoad, Run, StreamRead, TimedPass, environment_key, model_key

@@ -25,7 +25,7 @@ def build(texts: tuple[Path, ...], model: str, out: Path, as_json: bool) -> None
 
     A store takes 8 bytes a token on disk and about 50 while it is built. It serves every model with the same tokenizer.
     """
-    from mlsd.drafters.lookup.rest_build import build_store
+    from mlsd.drafters.lookup.suffix_store import build_store
 
     file = model_file(model)
     total = sum(path.stat().st_size for path in texts if path.is_file())
