@@ -24,6 +24,8 @@ def good(tok_s: float = 100.0, minute: float = 0.0, **changes: object) -> Trial:
         "tokens": tuple(range(101)),
         "decode_ns": round(100 / tok_s * 1e9),
         "started_at": (START + datetime.timedelta(minutes=minute)).isoformat(),
+        "timed": True,
+        "fell_back": None,
         "failed_native_calls": 0,
         "losslessness": LOSSLESS,
         "invalid_reason": None,
