@@ -24,9 +24,9 @@ from mlsd.gguf_tools.synthetic.perturb import perturb
 from mlsd.measure.messages import CalibrateJob, Job, ModelFile, PromptText, prompt_key
 from mlsd.measure.run.bench import BenchRequest, bench_cases, interleave
 from mlsd.measure.store.rows import CalibrationPoint, model_key
+from mlsd.measure.worker.arms import Arms
 from mlsd.measure.worker.calibrate import Calibration
 from mlsd.measure.worker.probe_cache import ProbeCache
-from mlsd.measure.worker.rig import Rig
 from mlsd.models.library import resolve_model
 from mlsd.planning.prompts import load_prompt
 from mlsd.records import DRAFT_MODEL, DrafterSpec, EngineOptions, Trial
@@ -128,10 +128,10 @@ def bench(files: list[ModelFile], prompt_name: str, n_predict: int, part: int) -
     job = Job(
         target=files[0], models=(files[1],), prompts={prompt_key(prompt.ref): PromptText(text=prompt.text)}, slots=slots
     )
-    with Rig(job, CLOCK, ProbeCache()) as rig:
+    with Arms(job, CLOCK, ProbeCache()) as arms:
         for case in cases:
-            rig.warm_up(case)
-        return [rig.run(slot) for slot in slots]
+            arms.warm_up(case)
+        return [arms.run(slot) for slot in slots]
 
 
 def arm_of(gamma: int, trials: list[Trial]) -> Arm:

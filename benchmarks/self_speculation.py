@@ -13,8 +13,8 @@ from benchmarks.harness import Result, of_samples
 from benchmarks.models import smollm2
 from mlsd.clock import MonotonicClock
 from mlsd.drafters.chain import Chain
+from mlsd.drafters.layer_skip.shared_memory import SyncedDraft
 from mlsd.drafters.layer_skip.subset import Options, link_plan, plan
-from mlsd.drafters.layer_skip.synced import SyncedDraft
 from mlsd.engine.decode import GenerationLimits, generate
 from mlsd.engine.llama.model import LlamaModel
 from mlsd.engine.llama.open import open_session

@@ -165,6 +165,8 @@ class Trial(Record, frozen=True, kw_only=True):
     rounds: tuple[Round, ...] = ()
     rollback_target: str | None = None  # strategy in use
     rollback_draft: str | None = None
+    timed: bool = True  # False: it measured what is accepted; its times are not the method's, and not there
+    fell_back: str | None = None  # why the drafter worked in another way than was asked for
     failed_native_calls: int = 0
     losslessness: Losslessness | None = None  # None when sampling is not greedy
     valid: bool = False

@@ -1,28 +1,24 @@
-"""Drafting methods, one file a method, behind a written table.
+"""Drafting methods by name, one file a method, and what the rest of mlsd asks of the one that a spec names.
 
-A method's module has `make(bench) -> Drafter` and, where it takes any, `OPTIONS` and `PRESETS` (see `options`).
-A `fill_in(spec)` beside them gives values that only a look at a file can (its content), and refuses a missing one.
-Where it needs a special target context it also has `target_options(options, spec, gamma, rollback) -> SessionOptions`;
-it may raise UnsupportedError there. `check_target(spec, path)` refuses a target by its file alone,
-`check_draft(spec, target, draft)` a draft that does not fit it. Modules are imported only when their method is used.
+Each file ends with its `METHOD`; it is imported only when the method is used.
 """
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from mlsd.clock import Clock
-from mlsd.drafters.options import PRESET, Choice, Space, Span, find_preset, read_options
+from mlsd.drafters.method import DrafterSetup, Method, Unavailable
+from mlsd.drafters.options import PRESET, Choice, NoOptions, Space, Span, find_preset
 from mlsd.engine.drafter import Drafter, NoDrafter
-from mlsd.engine.session import Session, SessionOptions
-from mlsd.errors import UnsupportedError
-from mlsd.records import DRAFT_MODEL, NO_DRAFTER, DrafterSpec, Sampling
+from mlsd.engine.session import SessionOptions
+from mlsd.errors import InputError, UnsupportedError
+from mlsd.gguf_tools.source import Source
+from mlsd.gguf_tools.surgery.cut import state_layers
+from mlsd.records import DRAFT_MODEL, NO_DRAFTER, DrafterSpec, content_id
 
 # name -> module under mlsd.drafters
 METHODS: dict[str, str] = {
@@ -40,56 +36,57 @@ METHODS: dict[str, str] = {
     "rest": "lookup.rest",
 }
 
-_NO_HEADS = "llama.cpp has no graph for {}, so no GGUF of one can be loaded"
+
+def _no_graph(name: str, heads: str, instead: str) -> Unavailable:
+    reason = f"llama.cpp has no graph for {heads}, so no GGUF of one can be loaded"
+    return Unavailable(name=name, reason=reason, instead=instead)
+
+
 # Methods of the literature that cannot run here -> why, and what comes closest.
-UNAVAILABLE: dict[str, tuple[str, str]] = {
-    "medusa": (_NO_HEADS.format("parallel Medusa heads"), "mtp drafts with a model's own next-token block."),
-    "hydra": (_NO_HEADS.format("sequential Hydra heads"), "mtp drafts with a model's own next-token block."),
-    "eagle": (_NO_HEADS.format("EAGLE heads of the first kind"), "llama.cpp knows the third kind: eagle3."),
-    "eagle2": (_NO_HEADS.format("EAGLE-2 heads"), "Its tree policy runs over others: draft-tree and eagle3-tree."),
+UNAVAILABLE = {
+    method.name: method
+    for method in (
+        _no_graph("medusa", "parallel Medusa heads", "mtp drafts with a model's own next-token block."),
+        _no_graph("hydra", "sequential Hydra heads", "mtp drafts with a model's own next-token block."),
+        _no_graph("eagle", "EAGLE heads of the first kind", "llama.cpp knows the third kind: eagle3."),
+        _no_graph("eagle2", "EAGLE-2 heads", "Its tree policy runs over others: draft-tree and eagle3-tree."),
+    )
 }
 
+_PLAIN = Method(
+    name=NO_DRAFTER, summary="Plain decoding.", source="", options=NoOptions, open=lambda setup, own: NoDrafter()
+)
 _GAMMAS = Span(low=1, high=16)
 
 
-@dataclass(frozen=True)
-class DrafterBench:
-    """What a method may use to build its drafter."""
-
-    spec: DrafterSpec
-    gamma: int
-    sampling: Sampling
-    clock: Clock
-    target: Session  # the session whose output is drafted
-    target_path: Path
-    target_rollback: str  # strategy in use for the target; only "trim" (attention memory) can hold trees
-    draft_path: Path | None  # the second model, where the spec names one
-    options: SessionOptions  # threads, layers, context and checking shared by all contexts of the arm
-    open_model: Callable[[Path], Any]  # loaded models by path, each loaded once; closed by the owner of the bench
-    draft_rollback: Callable[[Path], str]  # strategy that the probe found exact for a draft with this file
-
-
-def method_module(name: str) -> Any:
-    """The module of a drafting method.
+def find_method(name: str) -> Method[Any]:
+    """The drafting method of that name; plain decoding is one that never proposes.
 
     Raises: UnsupportedError for an unknown name, with the names that exist.
     """
+    if name == NO_DRAFTER:
+        return _PLAIN
     if name in UNAVAILABLE:
-        why, instead = UNAVAILABLE[name]
-        raise UnsupportedError(f"{name} is not available in llama.cpp: {why}.", hint=instead)
+        missing = UNAVAILABLE[name]
+        raise UnsupportedError(f"{name} is not available in llama.cpp: {missing.reason}.", hint=missing.instead)
     if name not in METHODS:
         raise UnsupportedError(
             f"There is no drafting method {name!r}.", hint=f"Known methods: {', '.join(sorted(METHODS))}."
         )
-    return importlib.import_module(f"mlsd.drafters.{METHODS[name]}")
+    method: Method[Any] = importlib.import_module(f"mlsd.drafters.{METHODS[name]}").METHOD
+    return method
 
 
-def make_drafter(bench: DrafterBench) -> Drafter:
-    """The drafter that `bench.spec` asks for."""
-    if bench.spec.name == NO_DRAFTER:
-        return NoDrafter()
-    drafter: Drafter = method_module(bench.spec.name).make(bench)
-    return drafter
+def open_drafter(setup: DrafterSetup) -> Drafter:
+    """The drafter that `setup.spec` asks for. Raises: what the method raises, like InputError without a draft."""
+    method = find_method(setup.spec.name)
+    _check_second(method, setup.second_path is not None)
+    return method.open(setup, method.read(setup.spec))
+
+
+def _check_second(method: Method[Any], given: bool) -> None:
+    if method.needs is not None and not given:
+        raise InputError(f"The {method.name} method needs a {method.needs}.", hint="Name its GGUF with --draft.")
 
 
 def target_options(options: SessionOptions, spec: DrafterSpec, gamma: int, rollback: str) -> SessionOptions:
@@ -97,11 +94,42 @@ def target_options(options: SessionOptions, spec: DrafterSpec, gamma: int, rollb
 
     Raises: UnsupportedError when the method cannot work on such a target.
     """
-    if spec.name == NO_DRAFTER:
-        return options
-    adjust = getattr(method_module(spec.name), "target_options", None)
-    adjusted: SessionOptions = adjust(options, spec, gamma, rollback) if adjust else options
-    return adjusted
+    method = find_method(spec.name)
+    if method.chains_instead is not None and rollback != "trim":
+        raise UnsupportedError(
+            f"{method.name} drafts trees, so it needs a target with attention memory only; this one is rolled back by "
+            f"{rollback!r}.",
+            hint=method.chains_instead,
+        )
+    if method.needs == "head" and rollback == "unchecked":
+        raise UnsupportedError(
+            f"{method.name} reads the target's rows, and after a failed pass there are none.",
+            hint="Use --rollback auto, or draft-model to show what unchecked rollback does.",
+        )
+    options = msgspec.structs.replace(options, kind=method.session)
+    return (
+        options if method.target_options is None else method.target_options(options, method.read(spec), gamma, rollback)
+    )
+
+
+def check_target(spec: DrafterSpec, target_path: Path, second_path: Path | None = None) -> None:
+    """Ask the method whether it can serve the target in that file with that draft, before any model is loaded.
+
+    Raises: UnsupportedError, InputError or ModelFileError, saying what does not fit.
+    """
+    method = find_method(spec.name)
+    own = method.read(spec)
+    _check_second(method, spec.draft is not None)
+    if method.chains_instead is not None and state_layers(Source(target_path)):
+        raise UnsupportedError(
+            f"{method.name} needs a target with attention memory only, because it verifies trees; {target_path.name} "
+            "has recurrent layers.",
+            hint=method.chains_instead,
+        )
+    if method.check_target is not None:
+        method.check_target(own, Source(target_path))
+    if second_path is not None and method.check_second is not None:
+        method.check_second(Source(target_path), Source(second_path))
 
 
 def resolve_spec(spec: DrafterSpec) -> DrafterSpec:
@@ -109,22 +137,16 @@ def resolve_spec(spec: DrafterSpec) -> DrafterSpec:
 
     Raises: UnsupportedError for an unknown method, InputError for an option that cannot be.
     """
-    if spec.name == NO_DRAFTER:
-        return spec
-    module = method_module(spec.name)
-    presets = getattr(module, "PRESETS", {})
-    read_options(spec, getattr(module, "OPTIONS", _NoOptions), presets)
-    preset = find_preset(spec, presets)
-    values = {**(preset.values if preset else {}), **spec.options}
-    if hasattr(module, "fill_in"):
-        values |= module.fill_in(spec)
+    method = find_method(spec.name)
+    own, preset = method.read(spec), find_preset(spec, method.presets)
+    values = {**(preset.options if preset else {}), **spec.options, **(method.fill_in(own) if method.fill_in else {})}
     values.pop(PRESET, None)
     return msgspec.structs.replace(spec, options=values)
 
 
 def preset_gamma(spec: DrafterSpec) -> int | None:
     """The gamma of the preset that `spec` names; None when it names none."""
-    preset = find_preset(spec, getattr(method_module(spec.name), "PRESETS", {}))
+    preset = find_preset(spec, find_method(spec.name).presets)
     return None if preset is None else preset.gamma
 
 
@@ -133,28 +155,29 @@ def search_space(spec: DrafterSpec) -> dict[str, Span | Choice]:
 
     Raises: UnsupportedError for an unknown method.
     """
-    space: Space = {"gamma": _GAMMAS, **getattr(method_module(spec.name), "SPACE", {})}
+    space: Space = {"gamma": _GAMMAS, **find_method(spec.name).space}
     return {name: span for name, span in space.items() if not spec.options.keys() & {name, *span.unless}}
 
 
-def loads_next_token_block(spec: DrafterSpec) -> bool:
-    """Whether the target must be loaded with its own next-token block."""
-    return spec.name != NO_DRAFTER and getattr(method_module(spec.name), "LOADS_NEXT_TOKEN_BLOCK", False)
+def drafting_key(spec: DrafterSpec) -> str | None:
+    """Equal for two specs on one target exactly when the same model drafts; None where no model of its own does.
 
-
-def check_target(spec: DrafterSpec, target_path: Path, draft_path: Path | None = None) -> None:
-    """Ask the method whether it can serve the target in that file with that draft, before any model is loaded.
-
-    Raises: what the method raises, like InputError for a block that the model does not have.
+    Raises: UnsupportedError for an unknown method.
     """
-    if spec.name == NO_DRAFTER:
-        return
-    module = method_module(spec.name)
-    if hasattr(module, "check_target"):
-        module.check_target(spec, target_path)
-    if draft_path is not None and hasattr(module, "check_draft"):
-        module.check_draft(spec, target_path, draft_path)
+    method = find_method(spec.name)
+    if method.needs == "head":  # it has no distribution without the target's rows
+        return None
+    if spec.draft is not None:
+        return spec.draft.sha256 or f"id:{spec.draft.id}"
+    if method.drafting_part is None:
+        return None
+    return content_id(msgspec.structs.replace(spec, options=method.drafting_part(method.read(spec))))
 
 
-class _NoOptions(msgspec.Struct, frozen=True):
-    """A method that takes no options."""
+def drafting_file(spec: DrafterSpec, target_path: Path) -> Path | None:
+    """The file of the model that drafts out of the target itself, made if need be; None where there is no such file.
+
+    Raises: UnsupportedError for an unknown method, and what the method raises for a target it cannot serve.
+    """
+    method = find_method(spec.name)
+    return None if method.drafting_file is None else method.drafting_file(method.read(spec), target_path)

@@ -18,14 +18,18 @@ from mlsd.engine.verify import Probabilities, draw, probabilities
 from mlsd.records import Record, Sampling
 
 Probability = Annotated[float, Meta(ge=0, le=1)]
-DoubtMode = Literal["include", "drop"]
+DoubtMode = Annotated[Literal["include", "drop"], Meta(description="that token is still proposed, or not")]
 
 
 class Doubt(Record, frozen=True, kw_only=True):
     """When a chain ends before it is as long as it may be."""
 
-    p_min: Probability = 0.0  # a likeliest token below it (softmax) ends the draft; 0: none does
-    p_min_mode: DoubtMode = "drop"  # that token is still proposed, or not (llama.cpp's --draft-p-min)
+    p_min: Annotated[
+        Probability, Meta(description="a likeliest token below it (softmax) ends the draft; 0: none does")
+    ] = 0.0
+    p_min_mode: Annotated[
+        DoubtMode, Meta(description="that token is still proposed, or not (llama.cpp's --draft-p-min)")
+    ] = "drop"
 
 
 class Predictor(Protocol):

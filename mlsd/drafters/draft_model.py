@@ -1,4 +1,4 @@
-"""Drafting with a second, smaller model: one token after another, with its own memory and its own rollback.
+"""A draft model beside the target: a chain of tokens, with its own memory and its own rollback.
 
 The draft's memory runs behind the committed tokens; the first decode of a round takes in the newest committed tokens
 and gives the first proposal, so catching up costs no pass of its own. The mark lies right after that decode: all it
@@ -8,54 +8,26 @@ holds is confirmed. Methods of rollback differ in how far they go back when prop
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import msgspec
 import numpy as np
 
 from mlsd.clock import Clock
-from mlsd.drafters import DrafterBench
 from mlsd.drafters.chain import Chain, Doubt
-from mlsd.drafters.options import SMALL_MODEL_STUDY, Preset, read_options
-from mlsd.engine.drafter import Draft, Outcome
+from mlsd.drafters.method import DrafterSetup, Method
+from mlsd.drafters.options import small_model_study
+from mlsd.engine.drafter import Draft, Drafter, Outcome
 from mlsd.engine.llama.open import open_session
+from mlsd.engine.llama.session import LlamaSession
 from mlsd.engine.rollback import Rollback, make_rollback
 from mlsd.engine.session import Session
 from mlsd.engine.vocabulary import check_vocabularies
-from mlsd.errors import InputError
 from mlsd.records import DRAFT_MODEL
 
-OPTIONS = Doubt
-# Draft lengths of "SpS" (for Llama-3.2-1B it names none).
-PRESETS = {
-    "qwen2.5-1.5b": Preset(gamma=2, values={}, source=SMALL_MODEL_STUDY),
-    "smollm2": Preset(gamma=2, values={}, source=SMALL_MODEL_STUDY),
-    "vicuna-7b": Preset(gamma=10, values={}, source=SMALL_MODEL_STUDY),
-}
 
-
-def make(bench: DrafterBench) -> DraftModel:
-    """Open the draft beside the target.
-
-    Raises: InputError without a draft, VocabularyError when the two do not fit, RollbackError when no strategy does.
-    """
-    if bench.draft_path is None:
-        raise InputError("The draft-model method needs a draft.", hint="Name one with --draft.")
-    strategy = bench.draft_rollback(bench.draft_path)
-    chain = Chain(bench.clock, bench.sampling, read_options(bench.spec, Doubt, PRESETS))
-    options = msgspec.structs.replace(bench.options, device_sampling=chain.on_device, max_outputs=1)
-    session = open_session(bench.open_model(bench.draft_path), options)
-    try:
-        check_vocabularies(bench.target, session)
-        return DraftModel(session, make_rollback(strategy, session), bench.clock, chain)
-    except BaseException:
-        session.close()
-        raise
-
-
-class DraftModel:
+class DraftModel(Drafter):
     """A chain of tokens from a draft session, which must give logits where the chain asks for them."""
-
-    name = DRAFT_MODEL
 
     def __init__(self, session: Session, rollback: Rollback, clock: Clock, chain: Chain | None = None) -> None:
         self._session = session
@@ -64,7 +36,7 @@ class DraftModel:
         self._chain = chain or Chain(clock)
         self._context: list[int] = []
         self._drafted: tuple[int, ...] = ()
-        self.rollback_name: str | None = rollback.name
+        self.rollback_name = rollback.name
         self._n_steps = 0
         self._n_catch_up = 0
         self._forward_ns = self._rollback_ns = 0
@@ -132,3 +104,42 @@ class DraftModel:
     def close(self) -> None:
         """Free the draft's context."""
         self._session.close()
+
+
+def open_draft(setup: DrafterSetup, path: Path, chain: Chain) -> DraftModel:
+    """The model in a file as a draft with its own memory.
+
+    Raises: RollbackError when no strategy is exact for it, VocabularyError when its tokens are not the target's.
+    """
+    strategy = setup.draft_rollback(path)
+    session = open_beside(setup, path, chain)
+    try:
+        check_vocabularies(setup.target, session)
+        return DraftModel(session, make_rollback(strategy, session), setup.clock, chain)
+    except BaseException:
+        session.close()
+        raise
+
+
+def open_beside(setup: DrafterSetup, path: Path, chain: Chain, *, n_sequences: int = 1) -> LlamaSession:
+    """A session of the model in a file, as the target's but for what a chain reads of it."""
+    options = msgspec.structs.replace(
+        setup.options, device_sampling=chain.on_device, max_outputs=1, n_sequences=n_sequences
+    )
+    return open_session(setup.open_model(path), options)
+
+
+METHOD = Method(
+    name=DRAFT_MODEL,
+    summary="Drafting with a second, smaller model: one token after another, with its own memory and its own rollback.",
+    source="Leviathan et al. 2023 (arXiv 2211.17192); Chen et al. 2023 (arXiv 2302.01318)",
+    options=Doubt,
+    open=lambda setup, own: open_draft(setup, setup.second, Chain(setup.clock, setup.sampling, own)),
+    needs="draft",
+    # Draft lengths of "SpS" (for Llama-3.2-1B it names none).
+    presets=(
+        small_model_study("qwen2.5-1.5b", 2),
+        small_model_study("smollm2", 2),
+        small_model_study("vicuna-7b", 10),
+    ),
+)

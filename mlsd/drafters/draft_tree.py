@@ -1,4 +1,4 @@
-"""Drafting a tree with a second model: EAGLE-2's policy over the draft's probabilities.
+"""EAGLE-2's policy over a draft model's probabilities.
 
 A level of the tree costs one pass of the draft, whatever its width; the first one also takes in the tokens committed
 since the last round. Both models need attention memory only; `draft-model` drafts chains for the others.
@@ -7,7 +7,6 @@ since the last round. Both models need attention memory only; `draft-model` draf
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Annotated, cast
 
 import msgspec
@@ -15,89 +14,29 @@ import numpy as np
 from msgspec import Meta
 
 from mlsd.clock import Clock
-from mlsd.drafters import DrafterBench
-from mlsd.drafters.expansion import expand
-from mlsd.drafters.options import SMALL_MODEL_STUDY, Preset, Span, read_options
-from mlsd.drafters.trees import Commit, check_holds_trees, tree_options
-from mlsd.engine.drafter import Draft, Outcome
+from mlsd.drafters.method import DrafterSetup, Method
+from mlsd.drafters.options import Preset, Span, small_model_study
+from mlsd.drafters.trees import Commit, TopK, expand, tree_options
+from mlsd.engine.drafter import Draft, Drafter, Outcome
 from mlsd.engine.llama.open import open_session
 from mlsd.engine.llama.trees import LlamaTreeSession
-from mlsd.engine.session import Logits, SessionOptions
+from mlsd.engine.session import Logits
 from mlsd.engine.vocabulary import check_vocabularies
-from mlsd.errors import InputError, UnsupportedError
-from mlsd.records import DrafterSpec, Record
+from mlsd.records import Record
 
 
 class Options(Record, frozen=True, kw_only=True):
     """Options of tree drafting with a model."""
 
-    depth: Annotated[int, Meta(ge=1, le=16)] = 3  # levels, each a pass of the draft
-    top_k: Annotated[int, Meta(ge=1, le=64)] = 10  # nodes expanded on a level, and children of each
-    commit: Commit = "keep"  # an accepted path's memory stays, or is decoded once more as a chain
+    depth: Annotated[int, Meta(ge=1, le=16, description="levels, each a pass of the draft")] = 3
+    top_k: TopK = 10
+    commit: Commit = "keep"
 
 
-OPTIONS = Options
-SPACE = {"gamma": Span(low=4, high=48, log=True), "depth": Span(low=1, high=6), "top_k": Span(low=1, high=16)}
-
-
-def _preset(gamma: int, depth: int, top_k: int) -> Preset:
-    return Preset(gamma=gamma, values={"depth": depth, "top_k": top_k}, source=f"{SMALL_MODEL_STUDY} (EAGLE-2)")
-
-
-# What seed 004, table 5, found best for EAGLE-2 heads; a draft model's passes cost more, so fewer levels may be better.
-PRESETS = {
-    "qwen2.5-1.5b": _preset(48, 2, 20),
-    "smollm2": _preset(48, 3, 20),
-    "llama-3.2-1b": _preset(48, 2, 20),
-    "vicuna-7b": _preset(60, 5, 10),
-}
-
-
-def target_options(options: SessionOptions, spec: DrafterSpec, gamma: int, rollback: str) -> SessionOptions:
-    """Room for a tree of gamma nodes.
-
-    Raises: UnsupportedError for targets whose memory cannot hold a tree.
-    """
-    own = read_options(spec, Options, PRESETS)
-    if rollback != "trim":
-        raise UnsupportedError(
-            f"draft-tree needs a target with attention memory only; this one is rolled back by {rollback!r}.",
-            hint="Use --drafter draft-model: it drafts chains.",
-        )
-    return tree_options(options, n_rows=gamma, n_leaves=gamma, commit=own.commit)
-
-
-def check_target(spec: DrafterSpec, target_path: Path) -> None:
-    """Refuse targets with recurrent memory. Raises: UnsupportedError, ModelFileError."""
-    check_holds_trees("draft-tree", target_path)
-
-
-def make(bench: DrafterBench) -> DraftTree:
-    """Open the draft beside the target.
-
-    Raises: InputError without a draft, VocabularyError when the two do not fit, UnsupportedError for a recurrent draft.
-    """
-    if bench.draft_path is None:
-        raise InputError("The draft-tree method needs a draft.", hint="Name one with --draft.")
-    own = read_options(bench.spec, Options, PRESETS)
-    n_rows = own.depth * own.top_k
-    options = tree_options(bench.options, n_rows=n_rows, n_leaves=2 * own.top_k, commit="keep")
-    options = msgspec.structs.replace(options, n_snapshots=0)
-    session = cast(LlamaTreeSession, open_session(bench.open_model(bench.draft_path), options))
-    try:
-        check_vocabularies(bench.target, session)
-        n_vocab = min(bench.target.vocabulary.n_tokens, session.vocabulary.n_tokens)
-        return DraftTree(session, own, bench.clock, n_nodes=bench.gamma, n_vocab=n_vocab)
-    except BaseException:
-        session.close()
-        raise
-
-
-class DraftTree:
+class DraftTree(Drafter):
     """Trees from a draft session."""
 
-    name = "draft-tree"
-    rollback_name: str | None = "trim"
+    rollback_name = "trim"
 
     def __init__(
         self, session: LlamaTreeSession, options: Options, clock: Clock, *, n_nodes: int, n_vocab: int
@@ -153,11 +92,46 @@ class DraftTree:
             "tree_ns": float(self._draft_ns - self._pass_ns),
         }
 
-    @property
-    def failed_native_calls(self) -> int:
-        """Always 0: a tree session refuses to go on after a failure."""
-        return self._session.failed_native_calls
-
     def close(self) -> None:
         """Free the draft's context."""
         self._session.close()
+
+
+def _open(setup: DrafterSetup, own: Options) -> DraftTree:
+    n_rows = own.depth * own.top_k
+    options = tree_options(setup.options, n_rows=n_rows, n_leaves=2 * own.top_k, commit="keep")
+    options = msgspec.structs.replace(options, n_snapshots=0)
+    session = cast(LlamaTreeSession, open_session(setup.open_model(setup.second), options))
+    try:
+        check_vocabularies(setup.target, session)
+        n_vocab = min(setup.target.vocabulary.n_tokens, session.vocabulary.n_tokens)
+        return DraftTree(session, own, setup.clock, n_nodes=setup.gamma, n_vocab=n_vocab)
+    except BaseException:
+        session.close()
+        raise
+
+
+def _preset(name: str, gamma: int, depth: int, top_k: int) -> Preset:
+    return small_model_study(name, gamma, method="EAGLE-2", depth=depth, top_k=top_k)
+
+
+# Found best for EAGLE-2 heads; a draft model's passes cost more, so fewer levels may be better.
+EAGLE_2 = (
+    _preset("qwen2.5-1.5b", 48, 2, 20),
+    _preset("smollm2", 48, 3, 20),
+    _preset("llama-3.2-1b", 48, 2, 20),
+    _preset("vicuna-7b", 60, 5, 10),
+)
+
+METHOD = Method(
+    name="draft-tree",
+    summary="Drafting a tree with a second model: EAGLE-2's policy over the draft's probabilities.",
+    source="Li et al. 2024, EAGLE-2 (arXiv 2406.16858)",
+    options=Options,
+    open=_open,
+    presets=EAGLE_2,
+    space={"gamma": Span(low=4, high=48, log=True), "depth": Span(low=1, high=6), "top_k": Span(low=1, high=16)},
+    needs="draft",
+    chains_instead="Use --drafter draft-model: it drafts chains.",
+    target_options=lambda base, own, gamma, _: tree_options(base, n_rows=gamma, n_leaves=gamma, commit=own.commit),
+)

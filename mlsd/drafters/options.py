@@ -1,32 +1,42 @@
 """What a user may set of a drafting method: typed options, ranges, and the papers' best values as named presets.
 
-A method's module writes `OPTIONS`, a record whose fields are its options with their defaults and ranges, and may
-write `PRESETS`, and `SPACE`: what `mlsd tune` searches, gamma included. Options are read before any model is loaded,
-so a wrong one costs nothing.
+The options of a method are a record: each field says in its `msgspec.Meta` what it means and what it may be. Options
+are read before any model is loaded, so a wrong one costs nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 import msgspec
+from msgspec.inspect import BoolType, FloatType, IntType, LiteralType, Metadata, StrType, UnionType, type_info
 
 from mlsd.errors import InputError
 from mlsd.records import DrafterSpec, OptionValue, Record
 
 PRESET = "preset"
-SMALL_MODEL_STUDY = "small-model study, table 5"  # seed 004
 
 T = TypeVar("T", bound=msgspec.Struct)
 
 
-class Preset(Record, frozen=True, kw_only=True):
-    """Values that a paper found best for one model."""
+class NoOptions(Record, frozen=True, kw_only=True):
+    """A method that takes no options."""
 
+
+class Preset(Record, frozen=True, kw_only=True):
+    """Values that a paper found best for one model: what `--drafter METHOD:preset=NAME` means."""
+
+    name: str
     gamma: int  # the most tokens proposed a round, where --gamma is not given
-    values: Mapping[str, Any]  # of the method's options
+    options: Mapping[str, Any]
     source: str  # where it is printed
+
+
+def small_model_study(name: str, gamma: int, *, method: str = "", **options: OptionValue) -> Preset:
+    """A preset out of table 5 of the small-model study (seed 004)."""
+    printed_as = f" ({method})" if method else ""
+    return Preset(name=name, gamma=gamma, options=options, source=f"small-model study, table 5{printed_as}")
 
 
 class Span(Record, frozen=True, kw_only=True):
@@ -48,12 +58,12 @@ class Choice(Record, frozen=True, kw_only=True):
 Space = Mapping[str, Span | Choice]
 
 
-def read_options(spec: DrafterSpec, kind: type[T], presets: Mapping[str, Preset] | None = None) -> T:
+def read_options(spec: DrafterSpec, kind: type[T], presets: Sequence[Preset] = ()) -> T:
     """The options of `spec` as the record `kind`: defaults, then the preset's values, then what was given.
 
     Raises: InputError naming the option that is unknown, of the wrong type, out of range or missing.
     """
-    preset = find_preset(spec, presets or {})
+    preset = find_preset(spec, presets)
     given = {name: value for name, value in spec.options.items() if name != PRESET}
     known = {field.name: field for field in msgspec.structs.fields(kind)}
     for name in given:
@@ -63,7 +73,7 @@ def read_options(spec: DrafterSpec, kind: type[T], presets: Mapping[str, Preset]
         if field.required and name not in given:
             raise InputError(f"{spec.name} needs the option {name}.", hint=_help(spec.name, kind, presets))
     try:
-        return msgspec.convert({**(preset.values if preset else {}), **given}, kind)
+        return msgspec.convert({**(preset.options if preset else {}), **given}, kind)
     except msgspec.ValidationError as error:
         problem, _, place = str(error).partition(" - at `$.")
         name = place.rstrip("`")
@@ -71,30 +81,81 @@ def read_options(spec: DrafterSpec, kind: type[T], presets: Mapping[str, Preset]
         raise InputError(f"{spec.name}:{value} {problem}.", hint=_help(spec.name, kind, presets)) from error
 
 
-def find_preset(spec: DrafterSpec, presets: Mapping[str, Preset]) -> Preset | None:
+def find_preset(spec: DrafterSpec, presets: Sequence[Preset]) -> Preset | None:
     """The preset that `spec` names, or None when it names none.
 
     Raises: InputError for an unknown name.
     """
     name = spec.options.get(PRESET)
-    if name is None:
-        return None
-    if name not in presets:
-        known = f"Choose one of {', '.join(presets)}." if presets else f"{spec.name} has no presets."
+    found = next((preset for preset in presets if preset.name == name), None)
+    if found is None and name is not None:
+        known = f"Choose one of {_names(presets)}." if presets else f"{spec.name} has no presets."
         raise InputError(f"{spec.name} has no preset {name!r}.", hint=known)
-    return presets[str(name)]
+    return found
 
 
-def _help(method: str, kind: type[msgspec.Struct], presets: Mapping[str, Preset] | None) -> str:
+def _names(presets: Sequence[Preset]) -> str:
+    return ", ".join(preset.name for preset in presets)
+
+
+def _help(method: str, kind: type[msgspec.Struct], presets: Sequence[Preset]) -> str:
     fields = [
         field.name if field.required else f"{field.name} ({_plain(field.default)})"
         for field in msgspec.structs.fields(kind)
     ]
     if not fields:
         return f"{method} takes no options."
-    tail = f" Presets: {', '.join(presets)}." if presets else ""
+    tail = f" Presets: {_names(presets)}." if presets else ""
     return f"Options of {method}, with their defaults: {', '.join(fields)}.{tail}"
 
 
 def _plain(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+class OptionInfo(Record, frozen=True, kw_only=True):
+    """One option of a method, for people."""
+
+    name: str
+    meaning: str
+    values: str  # what may be given: "1 .. 64", "first, last", "text"
+    default: OptionValue | None  # None: nothing, or the option must be given
+    required: bool
+
+
+def describe_options(kind: type[msgspec.Struct]) -> tuple[OptionInfo, ...]:
+    """Every option of a record of options, as its fields say."""
+    found = []
+    for field in getattr(type_info(kind), "fields", ()):
+        meta = field.type if isinstance(field.type, Metadata) else Metadata(field.type)
+        found.append(
+            OptionInfo(
+                name=field.name,
+                meaning=(meta.extra_json_schema or {}).get("description", ""),
+                values=_values(meta.type),
+                default=None if field.required else field.default,
+                required=field.required,
+            )
+        )
+    return tuple(found)
+
+
+def _values(kind: Any) -> str:
+    """What an option takes, in words."""
+    if isinstance(kind, UnionType):
+        return " or ".join(dict.fromkeys(filter(None, map(_values, kind.types))))
+    if isinstance(kind, LiteralType):
+        return ", ".join(map(str, kind.values))
+    if isinstance(kind, BoolType):
+        return "true, false"
+    if isinstance(kind, StrType):
+        return "text"
+    if isinstance(kind, IntType | FloatType):
+        low, high = _bound(kind.ge, kind.gt), _bound(kind.le, kind.lt)
+        number = "number" if isinstance(kind, FloatType) else "whole number"
+        return f"{low} .. {high}" if low and high else f"{number} from {low}" if low else number
+    return ""
+
+
+def _bound(included: float | None, excluded: float | None) -> str:
+    return f"{included:g}" if included is not None else f"{excluded:g} (not itself)" if excluded is not None else ""

@@ -1,24 +1,27 @@
-"""What methods that draft trees share: the target context they need, and the tree of the commonest continuations."""
+"""What methods share that draft trees: the target context they need, and two ways to choose a tree's nodes."""
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Literal
+from collections.abc import Callable, Sequence
+from typing import Annotated, Literal
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
+from msgspec import Meta
 
-from mlsd.engine.session import SessionOptions
+from mlsd.engine.session import Logits, SessionOptions
 from mlsd.engine.tree import ROOT, Tree, depth_first
-from mlsd.errors import UnsupportedError
-from mlsd.gguf_tools.source import Source
-from mlsd.gguf_tools.surgery.cut import state_layers
 
 _DROPPED = -2
 _CONTEXT_STEP = 256  # contexts are rounded up, as llama.cpp does
 
-Commit = Literal["keep", "redecode"]  # see `engine.session.SessionOptions.tree`
+# See `engine.session.SessionOptions.tree`.
+Commit = Annotated[
+    Literal["keep", "redecode"],
+    Meta(description="an accepted path's memory stays, or is decoded once more as a chain"),
+]
+TopK = Annotated[int, Meta(ge=1, le=64, description="nodes expanded on a level, and children of each")]
 
 
 def tree_options(options: SessionOptions, *, n_rows: int, n_leaves: int, commit: Commit) -> SessionOptions:
@@ -36,23 +39,51 @@ def tree_options(options: SessionOptions, *, n_rows: int, n_leaves: int, commit:
     )
 
 
-def chain_options(options: SessionOptions, longest: int) -> SessionOptions:
-    """A target context for chains of at most `longest` tokens, however large gamma is."""
-    return msgspec.structs.replace(
-        options,
-        max_outputs=min(options.max_outputs, longest + 1),
-        n_snapshots=min(options.n_snapshots, longest + 1),
-    )
+# Tokens of a level and the place of each one's parent in the level before -> logits after each.
+Grow = Callable[[Sequence[int], Sequence[int]], Logits]
 
 
-def check_holds_trees(method: str, target_path: Path) -> None:
-    """Refuse a target with recurrent memory, from its header alone. Raises: UnsupportedError, ModelFileError."""
-    if state_layers(Source(target_path)):
-        raise UnsupportedError(
-            f"{method} needs a target with attention memory only, because it verifies trees; {target_path.name} has "
-            "recurrent layers.",
-            hint="draft-model, prompt lookup (pld) and rest draft chains for such targets.",
-        )
+def expand(first: Logits, grow: Grow, *, depth: int, top_k: int, n_nodes: int) -> Tree:
+    """EAGLE-2's tree of at most `n_nodes` nodes and `depth` levels; `first` are the logits after the root: (n_vocab,).
+
+    Grows where paths are likely, then keeps the likeliest nodes of all (Li et al. 2024, arXiv 2406.16858, section 4),
+    over anything that gives logits level by level: a draft model as well as a trained head. Each level's `top_k`
+    likeliest nodes, by the product of probabilities along their paths, get `top_k` children each. A path is never
+    likelier than its beginning, so the likeliest nodes form a tree by themselves.
+    """
+    tokens: list[int] = []
+    parents: list[int] = []
+    scores: list[float] = []  # log-probability of the path
+
+    def add(parent: int, base: float, logits: npt.NDArray[np.float32]) -> range:
+        best, log_p = likeliest(logits, top_k)
+        start = len(tokens)
+        tokens.extend(best.tolist())
+        scores.extend((base + log_p).tolist())
+        parents.extend([parent] * len(best))
+        return range(start, len(tokens))
+
+    level: list[int] = list(add(ROOT, 0.0, first))
+    place = {ROOT: ROOT}
+    for _ in range(depth - 1):
+        frontier = sorted(level, key=lambda i: -scores[i])[:top_k]
+        rows = grow([tokens[i] for i in frontier], [place[parents[i]] for i in frontier])
+        place = {node: i for i, node in enumerate(frontier)}
+        level = [child for node, row in zip(frontier, rows, strict=True) for child in add(node, scores[node], row)]
+    # Stable, and parents stand before children: of equal ones the parent is kept.
+    best = sorted(range(len(tokens)), key=lambda i: -scores[i])[:n_nodes]
+    index = {ROOT: ROOT, **{node: i for i, node in enumerate(best)}}
+    return depth_first([tokens[i] for i in best], [index[parents[i]] for i in best])
+
+
+def likeliest(logits: npt.NDArray[np.float32], k: int) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.float64]]:
+    """The `k` likeliest tokens, likeliest first, and their log-probabilities under the softmax of `logits`."""
+    k = min(k, len(logits))
+    best = np.argpartition(logits, -k)[-k:]
+    best = best[np.argsort(-logits[best], kind="stable")]
+    top = logits[best[0]]
+    total = np.log(np.exp(logits - top).sum(dtype=np.float64))
+    return best, (logits[best] - top).astype(np.float64) - total
 
 
 def commonest_prefixes(rows: npt.NDArray[np.int32], n_nodes: int) -> Tree:

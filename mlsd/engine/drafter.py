@@ -1,9 +1,8 @@
-"""The one protocol behind every drafting method."""
+"""What every drafting method is to the loop."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -40,15 +39,16 @@ class Outcome(Record, frozen=True, kw_only=True):
     riders: tuple[int, ...] = ()  # the target's greedy tokens after the leaves among the tree's riders
 
 
-class Drafter(Protocol):
-    """A method that proposes tokens. One drafter serves one generation after another on one model load.
+class Drafter:
+    """A method that proposes tokens; this one never does. It serves one generation after another on one model load.
 
     Everything a method learns or computes belongs into `propose`; `observe` only forgets what was rejected. So the
     loop can time drafting and rollback apart.
     """
 
-    name: str
-    rollback_name: str | None  # strategy by which the drafter's own memory is rolled back; None: it has none
+    rollback_name: str | None = None  # strategy by which the drafter's own memory is rolled back; None: it has none
+    timed: bool = True  # False: what it accepts is the method's, what it takes is not
+    fell_back: str | None = None  # why it drafts in another way than was asked for
 
     def begin(self, prompt: Sequence[int], rng: np.random.Generator) -> None:
         """Start a generation: forget the last one, take in the prompt; `rng` serves all random choices in it."""
@@ -58,44 +58,26 @@ class Drafter(Protocol):
 
         A tree has at most gamma candidates (known since the drafter was made), and no path of them is longer than `k`.
         """
+        return _EMPTY
 
     def observe(self, outcome: Outcome) -> None:
         """Take in what was committed. Also called once with the first output token, before any proposal."""
 
     def stats(self) -> dict[str, float]:
         """Counts and times of the last generation that only this method has, named with units."""
+        return {}
 
     @property
     def failed_native_calls(self) -> int:
         """Failed and ignored native calls of the drafter's own session since it was opened."""
+        return 0
 
     def close(self) -> None:
         """Free native handles; calling it twice is harmless."""
 
 
-class NoDrafter:
+class NoDrafter(Drafter):
     """Plain autoregressive decoding: never proposes. The baseline arm runs through the same loop as every method."""
-
-    name = "none"
-    rollback_name: str | None = None
-    failed_native_calls = 0
-
-    def begin(self, prompt: Sequence[int], rng: np.random.Generator) -> None:
-        """Nothing to prepare."""
-
-    def propose(self, k: int) -> Draft:
-        """An empty draft."""
-        return _EMPTY
-
-    def observe(self, outcome: Outcome) -> None:
-        """Nothing to learn."""
-
-    def stats(self) -> dict[str, float]:
-        """None."""
-        return {}
-
-    def close(self) -> None:
-        """Nothing to free."""
 
 
 _EMPTY = Draft()

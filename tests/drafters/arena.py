@@ -14,7 +14,8 @@ import numpy as np
 
 from mlsd.cli.options import parse_drafter
 from mlsd.clock import MonotonicClock
-from mlsd.drafters import DrafterBench, make_drafter, target_options
+from mlsd.drafters import open_drafter, target_options
+from mlsd.drafters.method import DrafterSetup
 from mlsd.engine.decode import Generation, GenerationLimits, generate
 from mlsd.engine.drafter import Drafter, NoDrafter
 from mlsd.engine.llama.model import LlamaModel
@@ -133,7 +134,7 @@ class Arena:
         sampling: Sampling | None = None,
         drafter: Drafter | None = None,
     ) -> Iterator[tuple[LlamaSession, Drafter]]:
-        """The target's session and the drafter, as a rig would open them."""
+        """The target's session and the drafter, as a worker would open them."""
         sampling = sampling or Sampling()
         spec = parse_drafter(method, None if draft is None else ModelRef(id=draft))
         path = self._files[name]
@@ -146,7 +147,7 @@ class Arena:
         )
         session = open_session(self.open(path), target_options(base, spec, gamma, strategy))
         with closing(session):
-            bench = DrafterBench(
+            setup = DrafterSetup(
                 spec=spec,
                 gamma=gamma,
                 sampling=sampling,
@@ -154,12 +155,12 @@ class Arena:
                 target=session,
                 target_path=path,
                 target_rollback=strategy,
-                draft_path=None if draft is None else self._files[draft],
+                second_path=None if draft is None else self._files[draft],
                 options=msgspec.structs.replace(base, n_snapshots=0),
                 open_model=self.open,
                 draft_rollback=lambda p: self.report(p).draft or "",
             )
-            with closing(drafter or make_drafter(bench)) as made:
+            with closing(drafter or open_drafter(setup)) as made:
                 yield session, made
 
     def verdict(self, name: str, prompt: Sequence[int], run: Run) -> Losslessness:

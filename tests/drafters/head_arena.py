@@ -57,11 +57,8 @@ def make_arena(tiny: Path, folder: Path) -> Arena:
     return Arena(files)
 
 
-class Mixed:
+class Mixed(Drafter):
     """A method's drafter that is helped, or misled, by a known output; keeps the texts it drafted for."""
-
-    name, failed_native_calls = "mixed", 0
-    rollback_name: str | None = "trim"
 
     def __init__(self, inner: Drafter, known: Sequence[int], *, n_true: int | None = None) -> None:
         """`n_true` known tokens stand first in every draft (a wrong one with -1; with 0 it is the method's own).

@@ -94,7 +94,7 @@ def test_the_control_is_measured_with_both_predictors_of_the_study(mlsd: Mlsd, t
     assert timed.code == 0, timed.err
     sd = next(trial for trial in json.loads(timed.out)["trials"] if trial["arm"] == "sd")
     assert (sd["valid"], sd["gamma"]) == (True, 2)
-    assert "sync_fallback" not in sd["stats"]
+    assert sd["fell_back"] is None
 
     draft = tmp_path / "control.gguf"
     written = mlsd("models", "make", "subset", tiny / "qwen2.gguf", "--fraction", 0.33, "-o", draft)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from mlsd.drafters.expansion import expand, likeliest
+from mlsd.drafters.trees import expand, likeliest
 from mlsd.engine.llama.open import open_session
 from mlsd.engine.session import Logits, SessionOptions
 from mlsd.engine.tree import ROOT

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy.stats import chi2
 
 from mlsd.engine.decode import GenerationLimits, generate
-from mlsd.engine.drafter import Draft, NoDrafter, Outcome
+from mlsd.engine.drafter import Draft, Drafter, NoDrafter, Outcome
 from mlsd.engine.rollback import make_rollback
 from mlsd.engine.tree import merge
 from mlsd.records import Sampling
@@ -23,10 +23,8 @@ N_PREDICT = 40
 TREES = "draft-tree:top_k=8"  # a target made for trees; the drafters of this file replace the method's own
 
 
-class Guesser:
+class Guesser(Drafter):
     """Proposes from a known output (an oracle), at random, or either; as a chain or as a tree of several paths."""
-
-    name, rollback_name, failed_native_calls = "guesser", None, 0
 
     def __init__(self, known: Sequence[int] = (), *, right: float = 1.0, n_paths: int = 0, seed: int = 0) -> None:
         self._known, self._right, self._n_paths, self._seed = known, right, n_paths, seed
@@ -50,12 +48,6 @@ class Guesser:
 
     def observe(self, outcome: Outcome) -> None:
         self._n_committed += len(outcome.committed)
-
-    def stats(self) -> dict[str, float]:
-        return {}
-
-    def close(self) -> None:
-        pass
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)

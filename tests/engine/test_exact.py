@@ -17,7 +17,7 @@ from mlsd.clock import MonotonicClock
 from mlsd.drafters.chain import Chain
 from mlsd.drafters.draft_model import DraftModel
 from mlsd.engine.decode import Generation, GenerationLimits, generate
-from mlsd.engine.drafter import Draft, NoDrafter, Outcome
+from mlsd.engine.drafter import Draft, Drafter, NoDrafter, Outcome
 from mlsd.engine.llama.model import LlamaModel
 from mlsd.engine.llama.open import open_session
 from mlsd.engine.losslessness import judge
@@ -179,10 +179,8 @@ def test_checkpoints_are_exact_for_a_hybrid_target_too(bench: Bench, architectur
     assert sum(r.rows for r in result.rounds) > sum(1 + r.proposed for r in result.rounds), "no replay was counted"
 
 
-class FreshDraft:
+class FreshDraft(Drafter):
     """The slow, surely correct drafter: it decodes its whole context anew for every proposal."""
-
-    name, rollback_name, failed_native_calls = "fresh", None, 0
 
     def __init__(self, model: LlamaModel) -> None:
         self._session = open_session(model, OPTIONS)
@@ -201,9 +199,6 @@ class FreshDraft:
 
     def observe(self, outcome: Outcome) -> None:
         self._context += outcome.committed
-
-    def stats(self) -> dict[str, float]:
-        return {}
 
     def close(self) -> None:
         self._session.close()

@@ -23,8 +23,8 @@ from mlsd.engine.llama.taps import ReadTap, TappedSession
 from mlsd.engine.probe import probe
 from mlsd.engine.session import SessionOptions
 from mlsd.errors import EngineError, ModelFileError, UnsupportedError
+from mlsd.measure.worker.arms import Arms
 from mlsd.measure.worker.probe_cache import ProbeCache
-from mlsd.measure.worker.rig import Rig
 from tests.measure.kill_script import make_jobs
 
 OPTIONS = SessionOptions(n_ctx=256, n_threads=1, n_batch=64, n_ubatch=64)
@@ -110,11 +110,11 @@ def test_an_arm_whose_draft_is_missing_closes_its_target_context_at_once(
 ) -> None:
     job = make_jobs(tiny, repeats=1)[1]
     missing = tuple(msgspec.structs.replace(model, path=str(tmp_path / "gone.gguf")) for model in job.models)
-    with Rig(msgspec.structs.replace(job, models=missing), MonotonicClock(), ProbeCache(tmp_path)) as rig:
+    with Arms(msgspec.structs.replace(job, models=missing), MonotonicClock(), ProbeCache(tmp_path)) as arms:
         case = next(slot.case for slot in job.slots if slot.case.arm == "sd")
         for _ in range(2):
             with pytest.raises(ModelFileError):
-                rig.check(case)
+                arms.check(case)
         assert still_open["llama_init_from_model"] == 0
     assert not any(still_open.values())
 

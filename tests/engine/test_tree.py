@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from mlsd.clock import FakeClock
 from mlsd.engine.decode import Generation, GenerationLimits, generate
-from mlsd.engine.drafter import Draft, Outcome
+from mlsd.engine.drafter import Draft, Drafter, Outcome
 from mlsd.engine.fake import FakeCosts, FakeSession
 from mlsd.engine.rollback import make_rollback
 from mlsd.engine.session import SessionOptions
@@ -112,10 +112,8 @@ def truth(context: Sequence[int]) -> int:
     return 1 + value % 250
 
 
-class ThreeWays:
+class ThreeWays(Drafter):
     """Proposes the right tokens on one branch of three, sometimes; counts what it hears."""
-
-    name, rollback_name, failed_native_calls = "three", None, 0
 
     def __init__(self, right: int) -> None:
         self._right = right
@@ -136,12 +134,6 @@ class ThreeWays:
     def observe(self, outcome: Outcome) -> None:
         self._context += outcome.committed
         self.heard.append(outcome)
-
-    def stats(self) -> dict[str, float]:
-        return {}
-
-    def close(self) -> None:
-        pass
 
 
 def generate_with(drafter: ThreeWays, n_predict: int, costs: FakeCosts | None = None) -> Generation:

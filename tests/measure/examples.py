@@ -93,6 +93,8 @@ def trial(of: Case | None = None, **changes: Any) -> Trial:
         rounds=ROUNDS,
         rollback_target="snapshots",
         rollback_draft="checkpoint",
+        timed=False,
+        fell_back="another layout",
         failed_native_calls=1,
         losslessness=Losslessness(
             verdict="near_tie", first_difference=5, top2_gap=0.001, worst_gap=0.002, tolerance=0.004

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 import pandas as pd
 
 from mlsd.analysis.results.names import method_name
-from mlsd.drafters.drafting import drafting_key
+from mlsd.drafters import drafting_key
 from mlsd.errors import AnalysisError, InputError, UnsupportedError
 from mlsd.measure.store.rows import DraftDistance, TrialFilter, model_key
 from mlsd.measure.store.study import Store

@@ -58,6 +58,7 @@ STORED: tuple[Column, ...] = (
     Column("decode_ns", _COUNT, "from the first output token to the last"),
     Column("rollback_target", _TEXT, "how the target forgets"),
     Column("rollback_draft", _TEXT, "how the draft forgets"),
+    Column("fell_back", _TEXT, "why the draft worked in another way than was asked for"),
     Column("failed_native_calls", _COUNT, "llama.cpp calls that returned failure"),
     Column("verdict", _TEXT, "lossless, near_tie or diverged"),
     Column("valid", _FLAG, "every call succeeded, rollback is exact, output is lossless"),

@@ -12,7 +12,7 @@ from typing import Any
 import pandas as pd
 
 from mlsd.analysis.results.frames import PARTS
-from mlsd.analysis.results.metrics import FELL_BACK, Speedup, speedups
+from mlsd.analysis.results.metrics import Speedup, speedups
 from mlsd.analysis.results.names import method_name
 from mlsd.analysis.results.round_split import RoundKind, RoundSum, inside_parts, round_kinds, stat_totals
 from mlsd.errors import AnalysisError
@@ -47,7 +47,7 @@ class TimingRow(Record, frozen=True, kw_only=True):
     no_match_ms: float | None  # and of one that did not
     found: RoundKind | None = None  # rounds with a proposal, for such methods
     not_found: RoundKind | None = None
-    fell_back: str | None = None  # how a draft that should share the target's memory keeps its own instead
+    fell_back: str | None = None  # why a draft that should share the target's memory keeps its own instead
 
 
 def task_trials(trials: pd.DataFrame) -> pd.DataFrame:
@@ -139,7 +139,7 @@ def _timing_row(
         no_match_ms=totals["no_match_propose_ns"] / no_match / 1e6 if no_match else None,
         found=found,
         not_found=not_found,
-        fell_back=draft_rollback if draft_rollback and FELL_BACK in draft_rollback else None,
+        fell_back=_words(first["fell_back"]),
     )
 
 

@@ -22,7 +22,6 @@ Effect = Literal["faster", "slower", "undecided"]
 ARM = ("environment_key", "comparable", "target", "drafter", "options", "draft", "gamma", "n_predict")
 _PAIRED_BY = ["environment_key", "comparable", "prompt_key", "n_predict", "suite", "block", "repeat"]
 PARTS_TOLERANCE = 0.02  # how far the parts of a trial's rounds may sum to other than its decode time
-FELL_BACK = ", not sync: "  # in what a draft says of its rollback (`drafters.layer_skip`)
 POWER = 0.8  # chance of a decided verdict at the smallest effect a run could have seen
 
 
@@ -66,7 +65,7 @@ class Speedup(Record, frozen=True, kw_only=True):
     smallest_effect: float | None  # the ratio - 1 that so many blocks of such spread show 4 times in 5
     invalid_reason: str | None
     timed: bool = True  # False: valid trials, but their times are not the method's
-    fell_back: str | None = None  # how a draft that should share the target's memory keeps its own instead
+    fell_back: str | None = None  # why a draft that should share the target's memory keeps its own instead
 
     @property
     def effect(self) -> Effect:
@@ -128,7 +127,7 @@ def _speedup(key: dict[str, Any], trials: pd.DataFrame, paired: pd.DataFrame | N
     if paired is not None:
         ratio = paired_ratio(list(paired["decode_tok_s"]), list(paired["baseline_tok_s"]))
     valid = trials[trials["valid"].fillna(False)]
-    fallbacks = valid.loc[valid["rollback_draft"].str.contains(FELL_BACK, regex=False, na=False), "rollback_draft"]
+    fallbacks = valid["fell_back"].dropna()
     reasons = trials.loc[~trials["valid"].fillna(False), ["error", "invalid_reason"]].bfill(axis=1).iloc[:, 0].dropna()
     return Speedup(
         suite=_text(key.get("suite")),

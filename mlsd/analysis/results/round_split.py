@@ -38,7 +38,7 @@ class RoundSplit(Record, frozen=True, kw_only=True):
     found: RoundKind | None  # rounds with a proposal, for methods that look proposals up
     not_found: RoundKind | None
     timed: bool  # False: the times are not the method's
-    fallbacks: tuple[str, ...]  # how a draft that should share the target's memory keeps its own instead
+    fallbacks: tuple[str, ...]  # why drafts that should share the target's memory keep their own instead
 
 
 class RoundSum(Record, frozen=True, kw_only=True):
@@ -66,8 +66,8 @@ def round_split(trials: Sequence[Trial]) -> RoundSplit:
         inside_ms=inside_parts(totals, ms["rollback"], rounds, trials[0].rollback_target, trials[0].rollback_draft),
         found=found,
         not_found=not_found,
-        timed=is_timed(totals),
-        fallbacks=tuple(sorted({str(t.rollback_draft) for t in trials if t.stats.get("sync_fallback")})),
+        timed=all(trial.timed for trial in trials),
+        fallbacks=tuple(sorted({trial.fell_back for trial in trials if trial.fell_back is not None})),
     )
 
 
@@ -78,11 +78,6 @@ def stat_totals(each: Iterable[Mapping[str, float]]) -> dict[str, float]:
         for name, value in stats.items():
             totals[name] = totals.get(name, 0.0) + value
     return totals
-
-
-def is_timed(totals: Mapping[str, float]) -> bool:
-    """Whether times are the method's own: a draft inside the target computes what it should leave out."""
-    return totals.get("timed", 1.0) > 0
 
 
 def inside_parts(
@@ -96,7 +91,7 @@ def inside_parts(
     for name, (part, label) in _INSIDE.items():
         if name in totals:
             ms = totals[name] / rounds / 1e6
-            own = f"draft's {(draft or '').split(',')[0]}" if label == "draft" else label
+            own = f"draft's {draft}" if label == "draft" else label
             known.setdefault(part, {})[own] = ms
     looked_up = [totals[n] for n in ("match_propose_ns", "no_match_propose_ns") if n in totals]
     if looked_up and "search_ns" not in totals:

@@ -12,7 +12,7 @@ from mlsd.analysis.fits.calibration import TargetCurve, median_interval, target_
 from mlsd.analysis.predict.arms import Known, is_curve, key_of, newest_coverage, newest_passes, read_groups
 from mlsd.analysis.predict.prediction_error import Validation, check_group, summarize
 from mlsd.analysis.results.comparability import Chosen
-from mlsd.drafters.drafting import drafting_key
+from mlsd.drafters import drafting_key
 from mlsd.errors import AnalysisError
 from mlsd.measure.store.pass_shares import PassShares, block_key
 from mlsd.measure.store.rows import CalibrationPoint, ExpertLoad, Run, StreamRead, TimedPass, model_key

@@ -318,7 +318,7 @@ def store(texts: tuple[Path, ...], target: str, output: Path, as_json: bool) -> 
 
     A store takes 8 bytes a token on disk and about 50 while it is built. It serves every model with the same tokenizer.
     """
-    from mlsd.drafters.lookup.rest_build import build_store
+    from mlsd.drafters.lookup.suffix_store import build_store
 
     file = model_file(target)
     total = sum(path.stat().st_size for path in texts if path.is_file())

@@ -10,7 +10,7 @@ from mlsd.cli.output import note, print_json, print_table, table
 from mlsd.units import NOT_MEASURED
 
 if TYPE_CHECKING:
-    from mlsd.drafters.catalogue import MethodInfo
+    from mlsd.drafters.method import MethodInfo
     from mlsd.records import OptionValue
 
 
@@ -23,16 +23,16 @@ def methods(name: str | None, as_json: bool) -> None:
     What is listed is what `mlsd bench TARGET --drafter NAME:option=value,...` takes; `NAME:preset=PRESET` stands for
     the values that a paper found best.
     """
-    from mlsd.drafters import catalogue
+    from mlsd.drafters import METHODS, UNAVAILABLE, find_method
 
     if name is not None:
-        method = catalogue.describe(name)
+        method = find_method(name).info()
         if as_json:
             print_json(method)
         else:
             _print_method(method)
         return
-    known, missing = catalogue.methods(), catalogue.unavailable()
+    known, missing = [find_method(each).info() for each in sorted(METHODS)], list(UNAVAILABLE.values())
     if as_json:
         print_json({"methods": known, "unavailable": missing})
         return
@@ -47,6 +47,7 @@ def methods(name: str | None, as_json: bool) -> None:
 
 def _print_method(method: MethodInfo) -> None:
     click.echo(f"{method.name}: {method.summary}")
+    click.echo(f"Source: {method.source}.")
     if method.options:
         options = table("Options", ["option", "default", "values", "meaning"], left=4)
         for option in method.options:

@@ -152,6 +152,8 @@ def _trial_object(trial: Trial) -> dict[str, Any]:
         "failed_native_calls": trial.failed_native_calls,
         "rollback": trial.rollback_target,
         "rollback_draft": trial.rollback_draft,
+        "timed": trial.timed,
+        "fell_back": trial.fell_back,
         "prefill_ns": trial.prefill_ns,
         "draft_prefill_ns": trial.draft_prefill_ns,
         "decode_ns": trial.decode_ns,
@@ -172,10 +174,10 @@ def _print(request: BenchRequest, trials: list[Trial], summaries: list[ArmSummar
         if row.n_valid < row.n_trials:
             n_bad = row.n_trials - row.n_valid
             note(f"INVALID  {row.arm} gamma {row.gamma}: {n_bad} of {row.n_trials} trials: {row.invalid_reason}")
-    if any(trial.stats.get("timed") == 0 for trial in trials):
+    if not all(trial.timed for trial in trials):
         note("NOT TIMED  SD drafts inside the target to learn what is accepted; its times say nothing of the method.")
-    for label in sorted({str(trial.rollback_draft) for trial in trials if trial.stats.get("sync_fallback")}):
-        note(f"FELL BACK  The draft works on its own memory: {label}")
+    for reason in sorted({trial.fell_back for trial in trials if trial.fell_back is not None}):
+        note(f"FELL BACK  The draft works on its own memory: {reason}")
 
 
 def _cells(row: ArmSummary) -> list[str]:

@@ -1,4 +1,4 @@
-"""Drafting with a DFlash head: a whole block of tokens in one pass.
+"""DFlash: a head that fills a block of masks.
 
 The head's memory holds the target's rows of the committed text, put there without a token. A block is the newest token
 and masks after it; one pass gives a distribution for each masked position, none of which knows the others' choice. A
@@ -14,52 +14,26 @@ run, are refused by name (`gguf_tools.heads`). The head is the user's; mlsd has 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
+from functools import partial
 
 import numpy as np
 
 from mlsd.clock import Clock
-from mlsd.drafters import DrafterBench
-from mlsd.drafters.heads.head_files import check_head, check_rows, open_head, row_options
-from mlsd.drafters.options import Span
-from mlsd.engine.drafter import Draft, Outcome
+from mlsd.drafters.heads.head import check_head, check_rows, open_head
+from mlsd.drafters.method import DrafterSetup, Method
+from mlsd.drafters.options import NoOptions, Span
+from mlsd.engine.drafter import Draft, Drafter, Outcome
 from mlsd.engine.llama.heads import BlockHead
 from mlsd.engine.llama.rows import LayerRowsSession
 from mlsd.engine.verify import draw, probabilities
 from mlsd.gguf_tools.heads import Head
-from mlsd.records import DrafterSpec, Sampling
-
-ARCHITECTURE = "dflash"
-READS_TARGET = True
-SPACE = {"gamma": Span(low=1, high=15)}
-
-target_options = row_options
-check_target = check_rows
+from mlsd.records import Sampling
 
 
-def check_draft(spec: DrafterSpec, target_path: Path, draft_path: Path) -> None:
-    """Refuse a head that does not fit the target. Raises: UnsupportedError, ModelFileError."""
-    check_head(ARCHITECTURE, target_path, draft_path)
-
-
-def make(bench: DrafterBench) -> BlockDraft:
-    """The head beside the target.
-
-    Raises: InputError without a head, UnsupportedError for one that does not fit, VocabularyError.
-    """
-    opened = open_head(bench, ARCHITECTURE)
-    head = BlockHead(
-        opened.model, opened.target, causal=opened.head.causal, widest_block=min(bench.gamma + 1, opened.head.n_block)
-    )
-    return BlockDraft(opened.target, head, opened.head, bench.clock, bench.sampling)
-
-
-class BlockDraft:
+class BlockDraft(Drafter):
     """Blocks of tokens from the head, each in one pass."""
 
-    name = "dflash"
-    rollback_name: str | None = "trim"
-    failed_native_calls = 0
+    rollback_name = "trim"
 
     def __init__(
         self, target: LayerRowsSession, context: BlockHead, head: Head, clock: Clock, sampling: Sampling
@@ -124,3 +98,24 @@ class BlockDraft:
     def close(self) -> None:
         """Free the head's context."""
         self._context.close()
+
+
+def _open(setup: DrafterSetup, own: NoOptions) -> BlockDraft:
+    opened = open_head(setup, "dflash")
+    widest = min(setup.gamma + 1, opened.head.n_block)
+    head = BlockHead(opened.model, opened.target, causal=opened.head.causal, widest_block=widest)
+    return BlockDraft(opened.target, head, opened.head, setup.clock, setup.sampling)
+
+
+METHOD = Method(
+    name="dflash",
+    summary="Drafting with a DFlash head: a whole block of tokens in one pass.",
+    source="llama.cpp's DFlash, DFlash2 and DSpark heads (src/models/dflash.cpp)",
+    options=NoOptions,
+    open=_open,
+    space={"gamma": Span(low=1, high=15)},
+    needs="head",
+    session="layer-rows",
+    check_target=check_rows,
+    check_second=partial(check_head, "dflash"),
+)

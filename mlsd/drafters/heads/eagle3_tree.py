@@ -1,4 +1,4 @@
-"""Drafting trees with an EAGLE-3 head: EAGLE-2's policy over the head's probabilities.
+"""EAGLE-2's policy over an EAGLE-3 head's probabilities.
 
 A level of the tree costs one pass of the head, whatever its width; a node reads the head's own row of its parent. The
 target needs attention memory only, as for every tree; `eagle3` drafts chains for the others.
@@ -7,83 +7,36 @@ target needs attention memory only, as for every tree; `eagle3` drafts chains fo
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Annotated
 
 import numpy as np
 from msgspec import Meta
 
 from mlsd.clock import Clock
-from mlsd.drafters import DrafterBench
 from mlsd.drafters.chain import Chain
-from mlsd.drafters.draft_tree import PRESETS as PAPER
-from mlsd.drafters.expansion import expand
-from mlsd.drafters.heads import eagle3
-from mlsd.drafters.heads.eagle3 import ARCHITECTURE, Eagle3Draft
-from mlsd.drafters.heads.head_files import open_head, row_options
-from mlsd.drafters.options import Span, read_options
-from mlsd.drafters.trees import Commit, check_holds_trees, tree_options
+from mlsd.drafters.draft_tree import EAGLE_2
+from mlsd.drafters.heads.eagle3 import Eagle3Draft, check_eagle
+from mlsd.drafters.heads.head import check_rows, open_head
+from mlsd.drafters.method import DrafterSetup, Method
+from mlsd.drafters.options import Span
+from mlsd.drafters.trees import Commit, TopK, expand, tree_options
 from mlsd.engine.drafter import Draft
 from mlsd.engine.llama.heads import EagleHead
 from mlsd.engine.llama.rows import LayerRowsSession
-from mlsd.engine.session import Logits, SessionOptions
-from mlsd.errors import UnsupportedError
-from mlsd.records import DrafterSpec, Record
+from mlsd.engine.session import Logits
+from mlsd.records import Record
 
 
 class Options(Record, frozen=True, kw_only=True):
     """Options of tree drafting with a head."""
 
-    depth: Annotated[int, Meta(ge=1, le=16)] = 5  # levels, each a pass of the head
-    top_k: Annotated[int, Meta(ge=1, le=64)] = 10  # nodes expanded on a level, and children of each
-    commit: Commit = "keep"  # an accepted path's memory stays, or is decoded once more as a chain
-
-
-READS_TARGET = True
-OPTIONS = Options
-SPACE = {"gamma": Span(low=4, high=60, log=True), "depth": Span(low=1, high=8), "top_k": Span(low=1, high=16)}
-PRESETS = PAPER  # of EAGLE-2 heads, whose policy this is
-
-
-def target_options(options: SessionOptions, spec: DrafterSpec, gamma: int, rollback: str) -> SessionOptions:
-    """Room for a tree of gamma nodes, and rows for the head.
-
-    Raises: UnsupportedError for targets whose memory cannot hold a tree.
-    """
-    own = read_options(spec, Options, PRESETS)
-    if rollback != "trim":
-        raise UnsupportedError(
-            f"eagle3-tree needs a target with attention memory only; this one is rolled back by {rollback!r}.",
-            hint="Use --drafter eagle3: it drafts chains.",
-        )
-    wide = tree_options(options, n_rows=gamma, n_leaves=gamma, commit=own.commit)
-    return row_options(wide, spec, gamma, rollback)
-
-
-def check_target(spec: DrafterSpec, target_path: Path) -> None:
-    """Refuse targets with recurrent memory or without rows. Raises: InputError, UnsupportedError, ModelFileError."""
-    eagle3.check_target(spec, target_path)
-    check_holds_trees("eagle3-tree", target_path)
-
-
-check_draft = eagle3.check_draft
-
-
-def make(bench: DrafterBench) -> Eagle3Tree:
-    """The head beside the target.
-
-    Raises: InputError without a head, UnsupportedError for one that does not fit, VocabularyError.
-    """
-    own = read_options(bench.spec, Options, PRESETS)
-    opened = open_head(bench, ARCHITECTURE)
-    head = EagleHead(opened.model, opened.target, widest_level=own.top_k)
-    return Eagle3Tree(opened.target, head, bench.clock, options=own, n_nodes=bench.gamma)
+    depth: Annotated[int, Meta(ge=1, le=16, description="levels, each a pass of the head")] = 5
+    top_k: TopK = 10
+    commit: Commit = "keep"
 
 
 class Eagle3Tree(Eagle3Draft):
     """Trees from the head."""
-
-    name = "eagle3-tree"
 
     def __init__(
         self,
@@ -129,3 +82,26 @@ class Eagle3Tree(Eagle3Draft):
         stats = super().stats()
         tree_ns = self._draft_ns - stats["draft_forward_ns"]
         return {**stats, "draft_rows": float(self._n_rows), "tree_ns": float(tree_ns)}
+
+
+def _open(setup: DrafterSetup, own: Options) -> Eagle3Tree:
+    opened = open_head(setup, "eagle3")
+    head = EagleHead(opened.model, opened.target, widest_level=own.top_k)
+    return Eagle3Tree(opened.target, head, setup.clock, options=own, n_nodes=setup.gamma)
+
+
+METHOD = Method(
+    name="eagle3-tree",
+    summary="Drafting trees with an EAGLE-3 head: EAGLE-2's policy over the head's probabilities.",
+    source="Li et al. 2024, EAGLE-2 (arXiv 2406.16858); Li et al. 2025, EAGLE-3 (arXiv 2503.01840)",
+    options=Options,
+    open=_open,
+    presets=EAGLE_2,
+    space={"gamma": Span(low=4, high=60, log=True), "depth": Span(low=1, high=8), "top_k": Span(low=1, high=16)},
+    needs="head",
+    session="layer-rows",
+    chains_instead="Use --drafter eagle3: it drafts chains.",
+    target_options=lambda base, own, gamma, _: tree_options(base, n_rows=gamma, n_leaves=gamma, commit=own.commit),
+    check_target=check_rows,
+    check_second=check_eagle,
+)

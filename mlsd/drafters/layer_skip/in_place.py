@@ -10,16 +10,15 @@ from collections.abc import Sequence
 import numpy as np
 
 from mlsd.drafters.chain import Chain
-from mlsd.engine.drafter import Draft, Outcome
+from mlsd.engine.drafter import Draft, Drafter, Outcome
 from mlsd.engine.llama.taps import Tap, TappedSession
 
 
-class InPlaceDraft:
-    """Drafts on the target's own session under a tap and leaves its memory as it was."""
+class InPlaceDraft(Drafter):
+    """Drafts on the target's own session, which counts its own failures, under a tap; leaves its memory as it was."""
 
-    name = "layer-skip"
-    rollback_name: str | None = "inplace, not timed"
-    failed_native_calls = 0  # the session is the target's, which counts its own
+    rollback_name = "inplace"
+    timed = False
 
     def __init__(self, session: TappedSession, tap: Tap, chain: Chain, *, recurrent: bool) -> None:
         """`recurrent`: the target has memory that cannot be cut and must be saved before a draft."""
@@ -57,9 +56,6 @@ class InPlaceDraft:
             self._last = outcome.committed[-1]
 
     def stats(self) -> dict[str, float]:
-        """Draft passes; ``timed`` 0 says that the times of this trial are not the method's."""
+        """Draft passes, and how often they ended in doubt; what they took is not the method's."""
         stops = {name: value for name, value in self._chain.stats().items() if not name.endswith("_ns")}
-        return {**stops, "draft_steps": float(self._n_steps), "timed": 0.0}
-
-    def close(self) -> None:
-        """The session belongs to the target."""
+        return {**stops, "draft_steps": float(self._n_steps)}

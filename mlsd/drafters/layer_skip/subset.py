@@ -1,11 +1,8 @@
-"""Self-speculation: the draft is the target itself with some blocks left out, or with one part of its blocks.
+"""Self-speculation: a draft cut out of its target. Three ways to run the same draft:
 
-Sources: Draft & Verify (arXiv 2309.08168), LayerSkip (arXiv 2404.16710), SWIFT (arXiv 2410.06916); for the parts of
-hybrids arXiv 2605.01106. Three ways to run the same draft:
-
-    own      the draft in a file of its own with its own memory: real speed, less accepted than in the papers
-    sync     the same, but its memory is made the target's each round: real speed, what the papers accept
-    inplace  the target itself, with blocks bridged while a pass runs: what the papers accept, but no honest time
+own      the draft in a file of its own with its own memory: real speed, less accepted than in the papers
+sync     the same, but its memory is made the target's each round: real speed, what the papers accept
+inplace  the target itself, with blocks bridged while a pass runs: what the papers accept, but no honest time
 """
 
 from __future__ import annotations
@@ -18,18 +15,15 @@ from typing import Annotated, Literal, cast
 import msgspec
 from msgspec import Meta
 
-from mlsd.clock import Clock
-from mlsd.drafters import DrafterBench
 from mlsd.drafters.chain import Chain, Doubt, DoubtMode, Probability
-from mlsd.drafters.draft_model import DraftModel
+from mlsd.drafters.draft_model import DraftModel, open_beside, open_draft
 from mlsd.drafters.layer_skip.in_place import InPlaceDraft
-from mlsd.drafters.layer_skip.synced import SyncedDraft
-from mlsd.drafters.options import Choice, Preset, Span, read_options
-from mlsd.engine.llama.open import open_session
+from mlsd.drafters.layer_skip.shared_memory import SyncedDraft
+from mlsd.drafters.method import DrafterSetup, Method
+from mlsd.drafters.options import Choice, Preset, Span
 from mlsd.engine.llama.session import LlamaSession
 from mlsd.engine.llama.state import BlobError, BlobShape, LinkPlan, StateLink
 from mlsd.engine.llama.taps import SkipTap, TappedSession
-from mlsd.engine.rollback import Rollback, make_rollback
 from mlsd.engine.session import SessionOptions
 from mlsd.errors import InputError
 from mlsd.gguf_tools.read import trunk_layers
@@ -37,54 +31,37 @@ from mlsd.gguf_tools.source import Source
 from mlsd.gguf_tools.surgery.cut import Component, attention_layers, choose_layers, plan_cut, read_layers, state_layers
 from mlsd.gguf_tools.surgery.draft_cache import cached_draft
 from mlsd.gguf_tools.surgery.edit import Edit, write_edit
-from mlsd.records import DrafterSpec, OptionValue, Record
+from mlsd.records import OptionValue, Record
 from mlsd.userdir import file_sha256
 
 
 class Options(Record, frozen=True, kw_only=True):
     """Options of self-speculation. Blocks are written ``3+5+8-11``; at most one of keep, skip, exit, fraction."""
 
-    mode: Literal["own", "sync", "inplace"] = "sync"  # own memory, the target's, or inside the target (not timed)
-    keep: str | int | None = None  # blocks that stay
-    skip: str | int | None = None  # blocks left out
-    exit: Annotated[int, Meta(ge=1)] | None = None  # the first so many blocks stay
-    exit_share: Annotated[float, Meta(gt=0, le=1)] | None = None  # the first blocks, as a share of all
-    fraction: Annotated[float, Meta(gt=0, lt=1)] | None = None  # share of blocks left out, spread evenly
-    component: Component | None = None  # only this part of a hybrid's blocks
-    p_min: Probability = 0.0  # a likeliest token below it (softmax) ends the draft, as in SWIFT (0.8); 0: none does
-    p_min_mode: DoubtMode = "include"  # that token is still proposed, or not
+    mode: Annotated[
+        Literal["own", "sync", "inplace"],
+        Meta(description="own memory, the target's, or inside the target (not timed)"),
+    ] = "sync"
+    keep: Annotated[str | int | None, Meta(description="blocks that stay")] = None
+    skip: Annotated[str | int | None, Meta(description="blocks left out")] = None
+    exit: Annotated[Annotated[int, Meta(ge=1)] | None, Meta(description="the first so many blocks stay")] = None
+    exit_share: Annotated[
+        Annotated[float, Meta(gt=0, le=1)] | None, Meta(description="the first blocks, as a share of all")
+    ] = None
+    fraction: Annotated[
+        Annotated[float, Meta(gt=0, lt=1)] | None, Meta(description="share of blocks left out, spread evenly")
+    ] = None
+    component: Annotated[Component | None, Meta(description="only this part of a hybrid's blocks")] = None
+    p_min: Annotated[
+        Probability,
+        Meta(description="a likeliest token below it (softmax) ends the draft, as in SWIFT (0.8); 0: none does"),
+    ] = 0.0
+    p_min_mode: DoubtMode = "include"
 
     @property
     def doubt(self) -> Doubt:
         """When a draft ends early."""
         return Doubt(p_min=self.p_min, p_min_mode=self.p_min_mode)
-
-
-OPTIONS = Options
-SPACE = {
-    "gamma": Span(low=1, high=8),
-    "fraction": Choice(
-        values=(0.1, 0.2, 0.33, 0.45), unless=("keep", "skip", "exit", "exit_share", "component", "preset")
-    ),
-}
-
-_HYBRID_PAPER = "hybrid self-speculation paper (arXiv 2605.01106)"
-
-
-def _of_hybrids(gamma: int, **values: OptionValue) -> Preset:
-    return Preset(gamma=gamma, values=values, source=_HYBRID_PAPER)
-
-
-# LayerSkip-33 % and early exit at half depth; the component drafts and the control without components.
-PRESETS = {
-    "layerskip-33": _of_hybrids(4, fraction=0.33),
-    "early-exit-50": _of_hybrids(4, exit_share=0.5),
-    "falcon-h1-ssm": _of_hybrids(2, component="recurrent"),
-    "falcon-h1-attention": _of_hybrids(2, component="attention"),
-    "qwen3.5-mixer": _of_hybrids(2, component="recurrent"),
-    "qwen3.5-blocks": _of_hybrids(2, component="recurrent-blocks"),
-    "qwen2.5-control": _of_hybrids(2, fraction=0.33),
-}
 
 
 class Cut(Record, frozen=True, kw_only=True):
@@ -95,54 +72,45 @@ class Cut(Record, frozen=True, kw_only=True):
     component: Component | None
 
 
-def target_options(options: SessionOptions, spec: DrafterSpec, gamma: int, rollback: str) -> SessionOptions:
+def _memory(base: SessionOptions, own: Options, gamma: int, rollback: str) -> SessionOptions:
     """A second sequence through which memory is read, or taps."""
-    own = read_options(spec, Options, PRESETS)
     if own.mode == "inplace":
-        on_device = options.device_sampling and own.p_min == 0
-        return msgspec.structs.replace(options, kind="tapped", device_sampling=on_device)
-    return msgspec.structs.replace(options, n_sequences=2) if own.mode == "sync" else options
+        on_device = base.device_sampling and own.p_min == 0
+        return msgspec.structs.replace(base, kind="tapped", device_sampling=on_device)
+    return msgspec.structs.replace(base, n_sequences=2) if own.mode == "sync" else base
 
 
-def drafting_part(spec: DrafterSpec) -> DrafterSpec:
-    """What of the spec decides which weights draft: mode and threshold do not."""
-    options = msgspec.to_builtins(read_options(spec, Options, PRESETS))
+def _weights(own: Options) -> dict[str, OptionValue]:
+    """What of the options decides which weights draft: mode and threshold do not."""
     other = ("mode", "p_min", "p_min_mode")
-    chosen = {name: value for name, value in options.items() if name not in other and value is not None}
-    return msgspec.structs.replace(spec, options=chosen)
+    return {
+        name: value for name, value in msgspec.structs.asdict(own).items() if name not in other and value is not None
+    }
 
 
-def drafting_file(spec: DrafterSpec, target_path: Path) -> Path:
-    """The file of the draft, cut now if it is not there. Raises: InputError, ModelFileError."""
-    return cut_file(plan(Source(target_path), read_options(spec, Options, PRESETS)))
-
-
-def check_target(spec: DrafterSpec, target_path: Path) -> None:
-    """Refuse what the target cannot be cut into, from its header alone.
-
-    Raises: InputError, ModelFileError.
-    """
-    options = read_options(spec, Options, PRESETS)
-    cut = plan(Source(target_path), options)
-    if options.mode == "inplace":
+def _check_target(own: Options, target: Source) -> None:
+    """Refuse what the target cannot be cut into. Raises: InputError, ModelFileError."""
+    cut = plan(target, own)
+    if own.mode == "inplace":
         skip_tap(cut)
 
 
-def make(bench: DrafterBench) -> DraftModel | InPlaceDraft:
-    """The draft in the mode of the spec; `sync` falls back to `own`, under a name that says so, where it cannot be."""
-    options = read_options(bench.spec, Options, PRESETS)
-    cut = plan(Source(bench.target_path), options)
-    chain = Chain(bench.clock, bench.sampling, options.doubt)
-    if options.mode == "inplace":
-        session, recurrent = cast(TappedSession, bench.target), bench.target_rollback != "trim"
+def _open(setup: DrafterSetup, own: Options) -> DraftModel | InPlaceDraft:
+    """The draft in the mode of the options; `sync` falls back to `own`, and says so, where it cannot be."""
+    cut = plan(Source(setup.target_path), own)
+    chain = Chain(setup.clock, setup.sampling, own.doubt)
+    if own.mode == "inplace":
+        session, recurrent = cast(TappedSession, setup.target), setup.target_rollback != "trim"
         return InPlaceDraft(session, skip_tap(cut), chain, recurrent=recurrent)
     path = cut_file(cut)
-    if options.mode == "sync":
-        try:
-            return _synced(bench, cut, path, chain)
-        except BlobError as error:
-            return _own(bench, path, chain, not_synced=error.message)
-    return _own(bench, path, chain)
+    if own.mode == "own":
+        return open_draft(setup, path, chain)
+    try:
+        return _synced(setup, cut, path, chain)
+    except BlobError as error:
+        draft = open_draft(setup, path, chain)
+        draft.fell_back = error.message
+        return draft
 
 
 def plan(source: Source, options: Options) -> Cut:
@@ -166,7 +134,9 @@ def plan(source: Source, options: Options) -> Cut:
     if len(layers) == n_layers and options.component is None:
         raise InputError(
             "The draft would be the whole target.",
-            hint="Give skip, keep, exit, fraction, component, or one of the presets " + ", ".join(PRESETS) + ".",
+            hint="Give skip, keep, exit, fraction, component, or one of the presets "
+            + ", ".join(preset.name for preset in METHOD.presets)
+            + ".",
         )
     edit = plan_cut(source, layers, options.component)
     return Cut(source=source, edit=edit, component=options.component)
@@ -208,52 +178,16 @@ def skip_tap(cut: Cut) -> SkipTap:
 # --- a file of its own --------------------------------------------------------------------------------------------
 
 
-class OwnDraft(DraftModel):
-    """The cut file with its own memory; `not_synced` says why it does not have the target's, where it should."""
-
-    name = "layer-skip"
-
-    def __init__(
-        self, session: LlamaSession, rollback: Rollback, clock: Clock, chain: Chain, not_synced: str | None
-    ) -> None:
-        super().__init__(session, rollback, clock, chain)
-        self._fell_back = not_synced is not None
-        if not_synced is not None:
-            self.rollback_name = f"{rollback.name}, not sync: {not_synced}"
-
-    def stats(self) -> dict[str, float]:
-        """Draft passes; ``sync_fallback`` 1 says that the mode measured is `own`, not the `sync` asked for."""
-        return {**super().stats(), **({"sync_fallback": 1.0} if self._fell_back else {})}
-
-
-def _own(bench: DrafterBench, path: Path, chain: Chain, not_synced: str | None = None) -> OwnDraft:
-    strategy = bench.draft_rollback(path)
-    session = _open(bench, path, chain, n_sequences=1)
+def _synced(setup: DrafterSetup, cut: Cut, path: Path, chain: Chain) -> SyncedDraft:
+    session = open_beside(setup, path, chain, n_sequences=2)
     try:
-        return OwnDraft(session, make_rollback(strategy, session), bench.clock, chain, not_synced)
-    except BaseException:
-        session.close()
-        raise
-
-
-def _synced(bench: DrafterBench, cut: Cut, path: Path, chain: Chain) -> SyncedDraft:
-    session = _open(bench, path, chain, n_sequences=2)
-    try:
-        target = cast(LlamaSession, bench.target)
+        target = cast(LlamaSession, setup.target)
         link = StateLink(target, session, link_plan(cut, has_axes=target.has_position_axes))
         link.self_test()
     except BaseException:
         session.close()
         raise
-    return SyncedDraft(session, link, bench.clock, chain)
-
-
-def _open(bench: DrafterBench, path: Path, chain: Chain, n_sequences: int) -> LlamaSession:
-    options = msgspec.structs.replace(
-        bench.options, device_sampling=chain.on_device, max_outputs=1, n_sequences=n_sequences
-    )
-    session: LlamaSession = open_session(bench.open_model(path), options)
-    return session
+    return SyncedDraft(session, link, setup.clock, chain)
 
 
 def link_plan(cut: Cut, *, has_axes: bool) -> LinkPlan:
@@ -285,3 +219,41 @@ def _last_intact(cut: Cut, attention: Sequence[int]) -> int:
     if cut.component is None:
         return n_first - 1
     return min(n_first - 1, 0 if cut.component == "attention" else attention[0])
+
+
+def _of_hybrids(name: str, gamma: int, **values: OptionValue) -> Preset:
+    return Preset(name=name, gamma=gamma, options=values, source="hybrid self-speculation paper (arXiv 2605.01106)")
+
+
+METHOD = Method(
+    name="layer-skip",
+    summary=(
+        "Self-speculation: the draft is the target itself with some blocks left out, or with one part of its blocks."
+    ),
+    source=(
+        "Draft & Verify (arXiv 2309.08168), LayerSkip (arXiv 2404.16710), SWIFT (arXiv 2410.06916); for the parts of "
+        "hybrids arXiv 2605.01106"
+    ),
+    options=Options,
+    open=_open,
+    # LayerSkip-33 % and early exit at half depth; the component drafts and the control without components.
+    presets=(
+        _of_hybrids("layerskip-33", 4, fraction=0.33),
+        _of_hybrids("early-exit-50", 4, exit_share=0.5),
+        _of_hybrids("falcon-h1-ssm", 2, component="recurrent"),
+        _of_hybrids("falcon-h1-attention", 2, component="attention"),
+        _of_hybrids("qwen3.5-mixer", 2, component="recurrent"),
+        _of_hybrids("qwen3.5-blocks", 2, component="recurrent-blocks"),
+        _of_hybrids("qwen2.5-control", 2, fraction=0.33),
+    ),
+    space={
+        "gamma": Span(low=1, high=8),
+        "fraction": Choice(
+            values=(0.1, 0.2, 0.33, 0.45), unless=("keep", "skip", "exit", "exit_share", "component", "preset")
+        ),
+    },
+    target_options=_memory,
+    check_target=_check_target,
+    drafting_part=_weights,
+    drafting_file=lambda own, target_path: cut_file(plan(Source(target_path), own)),
+)

@@ -1,106 +1,51 @@
-"""Lookahead decoding: the target guesses its own future in a window that rides along in every pass, and checks itself.
+"""Lookahead decoding: a window of guesses, and the pool of n-grams that comes of it.
 
 Each pass carries the newest token, candidates from a pool of n-grams, and a window of W columns and N - 1 levels. A
 column is a guess at the text some places ahead; the pass gives each one token more, so after N - 1 passes it has become
 an n-gram that goes into the pool. Candidates and window are one tree: level 0 of the window is a path from the root,
 and below its i-th token hang the higher levels of column i. The window's nodes ride and are never accepted.
-Source: Fu et al. 2024, Lookahead Decoding (arXiv 2402.02057), section 3. As there, the window moves once a round.
+As in the paper (section 3), the window moves once a round.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Annotated
 
+import msgspec
 import numpy as np
 from msgspec import Meta
 
 from mlsd.clock import Clock
-from mlsd.drafters import DrafterBench
-from mlsd.drafters.lookup.tally import ProposalTally
-from mlsd.drafters.options import SMALL_MODEL_STUDY, Preset, Span, read_options
-from mlsd.drafters.trees import Commit, check_holds_trees, tree_options
+from mlsd.drafters.lookup.text_lookup import TextLookup
+from mlsd.drafters.method import Method
+from mlsd.drafters.options import Preset, Span, small_model_study
+from mlsd.drafters.trees import Commit, tree_options
 from mlsd.engine.drafter import Draft, Outcome
 from mlsd.engine.session import SessionOptions
 from mlsd.engine.tree import ROOT, Tree, merge
-from mlsd.errors import UnsupportedError
-from mlsd.records import DrafterSpec, Record
+from mlsd.records import Record
 
 
 class Options(Record, frozen=True, kw_only=True):
     """Options of lookahead decoding."""
 
-    window: Annotated[int, Meta(ge=2, le=100)] = 15  # W: columns
-    ngram: Annotated[int, Meta(ge=3, le=10)] = 5  # N: length of the pool's n-grams
-    guesses: Annotated[int, Meta(ge=1, le=100)] = 15  # G: n-grams kept and checked for one token
-    commit: Commit = "keep"  # an accepted path's memory stays, or is decoded once more as a chain
+    window: Annotated[int, Meta(ge=2, le=100, description="W: columns")] = 15
+    ngram: Annotated[int, Meta(ge=3, le=10, description="N: length of the pool's n-grams")] = 5
+    guesses: Annotated[int, Meta(ge=1, le=100, description="G: n-grams kept and checked for one token")] = 15
+    commit: Commit = "keep"
 
 
-OPTIONS = Options
-SPACE = {
-    "gamma": Span(low=4, high=60, log=True),
-    "window": Span(low=3, high=20),
-    "ngram": Span(low=3, high=6),
-    "guesses": Span(low=3, high=20),
-}
-
-
-def _preset(window: int, ngram: int, guesses: int, source: str = SMALL_MODEL_STUDY) -> Preset:
-    values = {"window": window, "ngram": ngram, "guesses": guesses}
-    return Preset(gamma=guesses * (ngram - 1), values=values, source=source)
-
-
-PRESETS = {
-    "qwen2.5-1.5b": _preset(20, 4, 20),
-    "smollm2": _preset(20, 4, 20),
-    "llama-3.2-1b": _preset(10, 6, 10),
-    "vicuna-7b": _preset(7, 5, 7),
-    "llama.cpp": _preset(15, 5, 15, "llama.cpp's example, its default"),
-}
-
-
-def target_options(options: SessionOptions, spec: DrafterSpec, gamma: int, rollback: str) -> SessionOptions:
-    """Room for the candidates and the window.
-
-    Raises: UnsupportedError for targets whose memory cannot hold a tree.
-    """
-    own = read_options(spec, Options, PRESETS)
-    if rollback != "trim":
-        raise UnsupportedError(
-            f"Lookahead decoding needs a target with attention memory only: its window is a tree. This one is rolled "
-            f"back by {rollback!r}.",
-            hint="Prompt lookup (pld) and REST draft chains for such targets.",
-        )
-    n_riders = own.window * (own.ngram - 1) - 1
-    n_leaves = min(gamma, own.guesses) + own.window
-    return tree_options(options, n_rows=gamma + n_riders, n_leaves=n_leaves, commit=own.commit)
-
-
-def check_target(spec: DrafterSpec, target_path: Path) -> None:
-    """Refuse targets with recurrent memory. Raises: UnsupportedError, ModelFileError."""
-    check_holds_trees("lookahead", target_path)
-
-
-def make(bench: DrafterBench) -> Lookahead:
-    """Lookahead decoding with the options of the spec."""
-    return Lookahead(read_options(bench.spec, Options, PRESETS), bench.clock, n_candidates=bench.gamma)
-
-
-class Lookahead:
+class Lookahead(TextLookup):
     """Window and pool of one generation."""
 
-    name = "lookahead"
-    rollback_name: str | None = None
-    failed_native_calls = 0
-
     def __init__(self, options: Options, clock: Clock, *, n_candidates: int) -> None:
+        super().__init__()
         self._options, self._clock, self._n_candidates = options, clock, n_candidates
         self._levels: list[list[int]] = []  # level 0 first; its first token is the newest committed one
         self._pool: dict[int, dict[tuple[int, ...], None]] = {}
         self._last = 0
         self._ends: tuple[int, ...] = ()
-        self._tally = ProposalTally()
         self._n_candidate_rows = self._n_window_rows = 0
 
     def begin(self, prompt: Sequence[int], rng: np.random.Generator) -> None:
@@ -109,7 +54,7 @@ class Lookahead:
         self._levels = rng.choice(np.asarray(prompt), shape).tolist()
         self._pool = {}
         self._ends = ()
-        self._tally = ProposalTally()
+        self._forget()
         self._n_candidate_rows = self._n_window_rows = 0
 
     def propose(self, k: int) -> Draft:
@@ -123,7 +68,7 @@ class Lookahead:
         tree = self._with_window(candidates)
         self._n_candidate_rows += tree.n_candidates
         self._n_window_rows += tree.n_riders
-        self._tally.add(bool(candidates.tokens), self._clock.now_ns() - started_ns)
+        self._count(bool(candidates.tokens), self._clock.now_ns() - started_ns)
         return Draft(tree=tree)
 
     def _learn(self) -> None:
@@ -167,11 +112,47 @@ class Lookahead:
     def stats(self) -> dict[str, float]:
         """Rounds with and without candidates, rows of both branches, n-grams in the pool."""
         return {
-            **self._tally.stats(),
+            **super().stats(),
             "candidate_rows": float(self._n_candidate_rows),
             "window_rows": float(self._n_window_rows),
             "pool_ngrams": float(sum(map(len, self._pool.values()))),
         }
 
-    def close(self) -> None:
-        """Nothing to free."""
+
+def _room(base: SessionOptions, own: Options, gamma: int, rollback: str) -> SessionOptions:
+    """Room for the candidates and the window."""
+    n_riders = own.window * (own.ngram - 1) - 1
+    n_leaves = min(gamma, own.guesses) + own.window
+    return tree_options(base, n_rows=gamma + n_riders, n_leaves=n_leaves, commit=own.commit)
+
+
+def _preset(name: str, window: int, ngram: int, guesses: int) -> Preset:
+    gamma = guesses * (ngram - 1)
+    return small_model_study(name, gamma, window=window, ngram=ngram, guesses=guesses)
+
+
+METHOD = Method(
+    name="lookahead",
+    summary=(
+        "Lookahead decoding: the target guesses its own future in a window that rides along in every pass, and checks "
+        "itself."
+    ),
+    source="Fu et al. 2024, Lookahead Decoding (arXiv 2402.02057)",
+    options=Options,
+    open=lambda setup, own: Lookahead(own, setup.clock, n_candidates=setup.gamma),
+    presets=(
+        _preset("qwen2.5-1.5b", 20, 4, 20),
+        _preset("smollm2", 20, 4, 20),
+        _preset("llama-3.2-1b", 10, 6, 10),
+        _preset("vicuna-7b", 7, 5, 7),
+        msgspec.structs.replace(_preset("llama.cpp", 15, 5, 15), source="llama.cpp's example, its default"),
+    ),
+    space={
+        "gamma": Span(low=4, high=60, log=True),
+        "window": Span(low=3, high=20),
+        "ngram": Span(low=3, high=6),
+        "guesses": Span(low=3, high=20),
+    },
+    chains_instead="Prompt lookup (pld) and REST draft chains for such targets.",
+    target_options=_room,
+)

@@ -1,23 +1,22 @@
-"""N-gram cache: propose the token that most often followed the last few, as long as the counts are clear enough.
+"""N-gram cache: the counts of what followed each n-gram of the text so far.
 
 Unlike prompt lookup, which copies one earlier place, it counts all of them, decides token by token, and proposes
 nothing where the text has not made up its mind: fewer proposals, more of them right.
-Source: llama.cpp's lookup example (common/ngram-cache), its context cache with both sets of thresholds.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from operator import itemgetter
 from typing import Annotated, Literal
 
 import numpy as np
 from msgspec import Meta
 
 from mlsd.clock import Clock
-from mlsd.drafters import DrafterBench
-from mlsd.drafters.lookup.tally import ProposalTally, TextLookup
-from mlsd.drafters.options import read_options
+from mlsd.drafters.lookup.text_lookup import TextLookup
+from mlsd.drafters.method import Method
 from mlsd.engine.drafter import Draft
 from mlsd.records import Record
 
@@ -32,22 +31,12 @@ _THRESHOLDS = {
 class Options(Record, frozen=True, kw_only=True):
     """Options of the n-gram cache."""
 
-    ngram: Annotated[int, Meta(ge=1, le=4)] = 4  # the longest end of the text to look for
-    thresholds: Literal["lax", "strict"] = "lax"  # how clear a favourite must be
-
-
-OPTIONS = Options
-
-
-def make(bench: DrafterBench) -> NgramCache:
-    """The n-gram cache with the options of the spec."""
-    return NgramCache(read_options(bench.spec, Options), bench.clock)
+    ngram: Annotated[int, Meta(ge=1, le=4, description="the longest end of the text to look for")] = 4
+    thresholds: Annotated[Literal["lax", "strict"], Meta(description="how clear a favourite must be")] = "lax"
 
 
 class NgramCache(TextLookup):
     """Counts of one text's continuations."""
-
-    name = "ngram-cache"
 
     def __init__(self, options: Options, clock: Clock) -> None:
         super().__init__()
@@ -58,11 +47,11 @@ class NgramCache(TextLookup):
 
     def begin(self, prompt: Sequence[int], rng: np.random.Generator) -> None:
         """Count the prompt."""
-        self._tally = ProposalTally()
-        self._text, self._counts, self._pending = [], {}, []
-        self._count(prompt)
+        self._forget()
+        self._text, self._counts = [], {}
+        self._take_in(prompt)
 
-    def _count(self, tokens: Sequence[int]) -> None:
+    def _take_in(self, tokens: Sequence[int]) -> None:
         text = self._text
         for token in tokens:
             end = len(text)
@@ -73,14 +62,14 @@ class NgramCache(TextLookup):
     def propose(self, k: int) -> Draft:
         """Up to `k` tokens, each the clear favourite after those before it."""
         started_ns = self._clock.now_ns()
-        self._count(self._pending)
+        self._take_in(self._pending)
         self._pending = []
         tail = self._text[-self._options.ngram :]
         tokens: list[int] = []
         while len(tokens) < k and (token := self._favourite(tail)) is not None:
             tokens.append(token)
             tail = [*tail, token][-self._options.ngram :]
-        self._tally.add(bool(tokens), self._clock.now_ns() - started_ns)
+        self._count(bool(tokens), self._clock.now_ns() - started_ns)
         return Draft(tokens=tuple(tokens))
 
     def _favourite(self, tail: Sequence[int]) -> int | None:
@@ -91,11 +80,18 @@ class NgramCache(TextLookup):
                 continue
             n_seen = counts.total()
             least, percent = self._thresholds[n - 1]
-            token, most = max(counts.items(), key=_count_of)
+            token, most = max(counts.items(), key=itemgetter(1))
             if n_seen >= least and 100 * most >= percent * n_seen:
                 return token
         return None
 
 
-def _count_of(item: tuple[int, int]) -> int:
-    return item[1]
+METHOD = Method(
+    name="ngram-cache",
+    summary=(
+        "N-gram cache: propose the token that most often followed the last few, as long as the counts are clear enough."
+    ),
+    source="llama.cpp's lookup example (common/ngram-cache), its context cache with both sets of thresholds",
+    options=Options,
+    open=lambda setup, own: NgramCache(own, setup.clock),
+)

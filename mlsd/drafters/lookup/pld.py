@@ -1,12 +1,11 @@
-"""Prompt lookup: propose what followed an earlier occurrence of the last few tokens, in prompt and output together.
+"""Prompt lookup: copy from the text so far.
 
 Needs no model and no training; good where the output repeats its input (summaries, edits, retrieval).
-Sources: Saxena 2023, prompt-lookup-decoding; the variants of Spec-Bench (Xia et al. 2024, arXiv 2401.07851) and of
-llama.cpp's ngram-simple (one long n-gram, its last occurrence).
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from typing import Annotated, Literal
 
@@ -14,10 +13,9 @@ import numpy as np
 from msgspec import Meta
 
 from mlsd.clock import Clock
-from mlsd.drafters import DrafterBench
-from mlsd.drafters.lookup.ngram_index import NgramIndex
-from mlsd.drafters.lookup.tally import ProposalTally, TextLookup
-from mlsd.drafters.options import SMALL_MODEL_STUDY, Choice, Preset, Span, read_options
+from mlsd.drafters.lookup.text_lookup import TextLookup
+from mlsd.drafters.method import Method
+from mlsd.drafters.options import Choice, Preset, Span, small_model_study
 from mlsd.engine.drafter import Draft
 from mlsd.records import Record
 
@@ -28,40 +26,17 @@ _DUMMY_TOKEN = 100
 class Options(Record, frozen=True, kw_only=True):
     """Options of prompt lookup."""
 
-    ngram: Annotated[int, Meta(ge=1, le=64)] = 3  # the longest end of the text to look for
-    min_ngram: Annotated[int, Meta(ge=1, le=64)] = 1  # the shortest
-    match: Literal["first", "last"] = "first"  # which earlier occurrence
-    full: bool = False  # only occurrences that as many tokens follow as may be proposed
-    no_match: Literal["ar", "dummy"] = "ar"  # a round without a match: plain decoding, or one made-up token
-
-
-OPTIONS = Options
-SPACE = {
-    "gamma": Span(low=2, high=20),
-    "ngram": Span(low=1, high=5),
-    "match": Choice(values=("first", "last")),
-}
-
-PRESETS = {
-    "qwen2.5-1.5b": Preset(gamma=20, values={"ngram": 3}, source=SMALL_MODEL_STUDY),
-    "smollm2": Preset(gamma=15, values={"ngram": 3}, source=SMALL_MODEL_STUDY),
-    "llama-3.2-1b": Preset(gamma=15, values={"ngram": 3}, source=SMALL_MODEL_STUDY),
-    "vicuna-7b": Preset(gamma=10, values={"ngram": 3}, source=SMALL_MODEL_STUDY),
-    "ngram-simple": Preset(
-        gamma=48, values={"ngram": 12, "min_ngram": 12, "match": "last"}, source="llama.cpp's ngram-simple, its default"
-    ),
-}
-
-
-def make(bench: DrafterBench) -> PromptLookup:
-    """Prompt lookup with the options of the spec."""
-    return PromptLookup(read_options(bench.spec, Options, PRESETS), bench.clock)
+    ngram: Annotated[int, Meta(ge=1, le=64, description="the longest end of the text to look for")] = 3
+    min_ngram: Annotated[int, Meta(ge=1, le=64, description="the shortest")] = 1
+    match: Annotated[Literal["first", "last"], Meta(description="which earlier occurrence")] = "first"
+    full: Annotated[bool, Meta(description="only occurrences that as many tokens follow as may be proposed")] = False
+    no_match: Annotated[
+        Literal["ar", "dummy"], Meta(description="a round without a match: plain decoding, or one made-up token")
+    ] = "ar"
 
 
 class PromptLookup(TextLookup):
     """A chain copied from the text so far; the longest n-gram that occurred before decides."""
-
-    name = "pld"
 
     def __init__(self, options: Options, clock: Clock) -> None:
         super().__init__()
@@ -72,10 +47,9 @@ class PromptLookup(TextLookup):
 
     def begin(self, prompt: Sequence[int], rng: np.random.Generator) -> None:
         """Index the prompt."""
-        self._tally = ProposalTally()
+        self._forget()
         self._index = NgramIndex(self._lengths)
         self._index.extend(prompt)
-        self._pending = []
 
     def propose(self, k: int) -> Draft:
         """Up to `k` tokens that followed an earlier occurrence; none without a match."""
@@ -84,7 +58,7 @@ class PromptLookup(TextLookup):
         self._pending = []
         start = self._find(k)
         tokens = () if start is None else tuple(self._index.tokens[start : start + k])
-        self._tally.add(bool(tokens), self._clock.now_ns() - started_ns)
+        self._count(bool(tokens), self._clock.now_ns() - started_ns)
         if not tokens and self._options.no_match == "dummy":
             tokens = (_DUMMY_TOKEN,)
         return Draft(tokens=tokens)
@@ -97,3 +71,72 @@ class PromptLookup(TextLookup):
             if start is not None:
                 return start
         return None
+
+
+class NgramIndex:
+    """Positions of all n-grams of some lengths in a text that only grows.
+
+    An n-gram is entered when the token after it arrives, so the text's own end is never found as a match of itself.
+    """
+
+    def __init__(self, lengths: Sequence[int]) -> None:
+        self._lengths = tuple(lengths)
+        self._places: dict[tuple[int, ...], list[int]] = {}
+        self.tokens: list[int] = []
+
+    def extend(self, tokens: Sequence[int]) -> None:
+        """Append tokens to the text."""
+        text, places = self.tokens, self._places
+        for token in tokens:
+            end = len(text)
+            for n in self._lengths:
+                if n <= end:
+                    places.setdefault(tuple(text[end - n :]), []).append(end)
+            text.append(token)
+
+    def first(self, n: int, n_follow: int = 1) -> int | None:
+        """Where the text goes on after the first place of its last `n` tokens; `n_follow` tokens must be there."""
+        places = self._found(n)
+        return places[0] if places and places[0] <= len(self.tokens) - n_follow else None
+
+    def last(self, n: int, n_follow: int = 1) -> int | None:
+        """The same after the last such place."""
+        places = self._found(n)
+        i = bisect_right(places, len(self.tokens) - n_follow)
+        return places[i - 1] if i else None
+
+    def _found(self, n: int) -> list[int]:
+        text = self.tokens
+        return self._places.get(tuple(text[-n:]), []) if n <= len(text) else []
+
+
+METHOD = Method(
+    name="pld",
+    summary=(
+        "Prompt lookup: propose what followed an earlier occurrence of the last few tokens, in prompt and output "
+        "together."
+    ),
+    source=(
+        "Saxena 2023, prompt-lookup-decoding; the variants of Spec-Bench (Xia et al. 2024, arXiv 2401.07851) and of "
+        "llama.cpp's ngram-simple (one long n-gram, its last occurrence)"
+    ),
+    options=Options,
+    open=lambda setup, own: PromptLookup(own, setup.clock),
+    presets=(
+        small_model_study("qwen2.5-1.5b", 20, ngram=3),
+        small_model_study("smollm2", 15, ngram=3),
+        small_model_study("llama-3.2-1b", 15, ngram=3),
+        small_model_study("vicuna-7b", 10, ngram=3),
+        Preset(
+            name="ngram-simple",
+            gamma=48,
+            options={"ngram": 12, "min_ngram": 12, "match": "last"},
+            source="llama.cpp's ngram-simple, its default",
+        ),
+    ),
+    space={
+        "gamma": Span(low=2, high=20),
+        "ngram": Span(low=1, high=5),
+        "match": Choice(values=("first", "last")),
+    },
+)

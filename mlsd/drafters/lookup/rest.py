@@ -1,8 +1,8 @@
-"""REST: retrieve what followed the last few tokens in a large text, and verify the commonest continuations as a tree.
+"""REST: look-up in a store of text.
 
-Source: He et al. 2023 (arXiv 2311.08252). The store is the user's own text (`mlsd models make store`). The original
-keeps ids in 16 bits and takes the first hits in sorted order; here ids have 32 bits and hits are spread evenly over all
-of them. On targets with recurrent memory, which cannot hold a tree, the commonest path is proposed as a chain.
+The store is the user's own text (`mlsd models make store`). The original keeps ids
+in 16 bits and takes the first hits in sorted order; here ids have 32 bits and hits are spread evenly over all of them.
+On targets with recurrent memory, which cannot hold a tree, the commonest path is proposed as a chain.
 """
 
 from __future__ import annotations
@@ -12,23 +12,23 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
+import msgspec
 import numpy as np
 from msgspec import Meta
 
 from mlsd.clock import Clock
-from mlsd.drafters import DrafterBench
-from mlsd.drafters.lookup.rest_build import build_store
-from mlsd.drafters.lookup.suffix_store import SuffixStore, read_header
-from mlsd.drafters.lookup.tally import ProposalTally
-from mlsd.drafters.options import SMALL_MODEL_STUDY, Preset, Span, read_options
-from mlsd.drafters.trees import Commit, chain_options, commonest_prefixes, tree_options
+from mlsd.drafters.lookup.suffix_store import SuffixStore, build_store, read_header
+from mlsd.drafters.lookup.text_lookup import TextLookup
+from mlsd.drafters.method import DrafterSetup, Method
+from mlsd.drafters.options import Span, small_model_study
+from mlsd.drafters.trees import Commit, commonest_prefixes, tree_options
 from mlsd.engine.drafter import Draft, Outcome
 from mlsd.engine.session import SessionOptions
 from mlsd.engine.tree import Tree
 from mlsd.engine.vocabulary import vocabulary_sha256
 from mlsd.errors import InputError, VocabularyError
 from mlsd.folders import asset_path
-from mlsd.records import DrafterSpec, ModelRef, OptionValue, Record
+from mlsd.records import ModelRef, OptionValue, Record
 from mlsd.userdir import cache_dir, digest
 
 SHIPPED = "shipped"
@@ -37,66 +37,50 @@ SHIPPED = "shipped"
 class Options(Record, frozen=True, kw_only=True):
     """Options of REST."""
 
-    store: str  # file made by `mlsd models make store`; "shipped" for a small one of the prose inside mlsd
-    span: Annotated[int, Meta(ge=1, le=16)] = 16  # the longest end of the text to look for
-    min_span: Annotated[int, Meta(ge=1, le=16)] = 2  # the shortest
-    length: Annotated[int, Meta(ge=1, le=16)] = 10  # tokens taken after each hit
-    hits: Annotated[int, Meta(ge=1, le=100_000)] = 5_000  # the most hits looked at
-    commit: Commit = "keep"  # an accepted path's memory stays, or is decoded once more as a chain
-    content: str = ""  # what the store holds (`mlsd models show`); filled in when the spec is resolved
+    store: Annotated[
+        str,
+        Meta(description='a file of `mlsd models make store`, or "shipped": a small one of its prose'),
+    ]
+    span: Annotated[int, Meta(ge=1, le=16, description="the longest end of the text to look for")] = 16
+    min_span: Annotated[int, Meta(ge=1, le=16, description="the shortest")] = 2
+    length: Annotated[int, Meta(ge=1, le=16, description="tokens taken after each hit")] = 10
+    hits: Annotated[int, Meta(ge=1, le=100_000, description="the most hits looked at")] = 5_000
+    commit: Commit = "keep"
+    content: Annotated[
+        str, Meta(description="what the store holds (`mlsd models show`); filled in when the spec is resolved")
+    ] = ""
 
 
-OPTIONS = Options
-SPACE = {"gamma": Span(low=8, high=64, log=True), "span": Span(low=2, high=16), "length": Span(low=4, high=10)}
-
-
-def _preset(gamma: int, span: int) -> Preset:
-    return Preset(gamma=gamma, values={"span": span}, source=SMALL_MODEL_STUDY)
-
-
-# Nodes of the tree (gamma) and longest span, for a small store and for a large one.
-PRESETS = {
-    "qwen2.5-1.5b-small": _preset(64, 4),
-    "smollm2-small": _preset(64, 3),
-    "llama-3.2-1b-small": _preset(48, 3),
-    "vicuna-7b-small": _preset(64, 16),
-    "qwen2.5-1.5b-large": _preset(64, 5),
-    "smollm2-large": _preset(48, 10),
-    "llama-3.2-1b-large": _preset(64, 5),
-    "vicuna-7b-large": _preset(64, 16),
-}
-
-
-def fill_in(spec: DrafterSpec) -> dict[str, OptionValue]:
+def _content(own: Options) -> dict[str, OptionValue]:
     """The content of the store, so that another text under the same name is another case.
 
     Raises: InputError when the store is missing or damaged, before any model is loaded.
     """
-    own = read_options(spec, Options, PRESETS)
     return {} if own.store == SHIPPED else {"content": read_header(Path(own.store))[0].content}
 
 
-def target_options(options: SessionOptions, spec: DrafterSpec, gamma: int, rollback: str) -> SessionOptions:
+def _room(base: SessionOptions, own: Options, gamma: int, rollback: str) -> SessionOptions:
     """Room for a tree of gamma nodes; a chain on targets that cannot hold one."""
-    own = read_options(spec, Options, PRESETS)
-    if rollback != "trim":
-        return chain_options(options, own.length)
-    return tree_options(options, n_rows=gamma, n_leaves=gamma, commit=own.commit)
+    if rollback == "trim":
+        return tree_options(base, n_rows=gamma, n_leaves=gamma, commit=own.commit)
+    longest = own.length + 1  # chains are no longer, however large gamma is
+    return msgspec.structs.replace(
+        base, max_outputs=min(base.max_outputs, longest), n_snapshots=min(base.n_snapshots, longest)
+    )
 
 
-def make(bench: DrafterBench) -> Rest:
+def _open(setup: DrafterSetup, options: Options) -> Rest:
     """Open the store.
 
     Raises: InputError for a bad file, VocabularyError for the store of another tokenizer.
     """
-    options = read_options(bench.spec, Options, PRESETS)
-    path = shipped_store(bench) if options.store == SHIPPED else Path(options.store)
+    path = shipped_store(setup) if options.store == SHIPPED else Path(options.store)
     store = SuffixStore(path)
-    if store.header.vocabulary_sha256 != vocabulary_sha256(bench.target):
+    if store.header.vocabulary_sha256 != vocabulary_sha256(setup.target):
         raise VocabularyError(
             f"{path} was built with the tokenizer of {store.header.model.id}, which is not that of "
-            f"{bench.target_path.name}.",
-            hint=f"Build a store for this target: mlsd models make store TEXT... --target {bench.target_path} -o FILE",
+            f"{setup.target_path.name}.",
+            hint=f"Build a store for this target: mlsd models make store TEXT... --target {setup.target_path} -o FILE",
         )
     if options.content not in ("", store.header.content):
         raise InputError(
@@ -109,45 +93,42 @@ def make(bench: DrafterBench) -> Rest:
             f"which {path} is sorted.",
             hint="Give a smaller span or length.",
         )
-    return Rest(store, options, bench.clock, n_nodes=bench.gamma, as_chain=bench.target_rollback != "trim")
+    return Rest(store, options, setup.clock, n_nodes=setup.gamma, as_chain=setup.target_rollback != "trim")
 
 
-def shipped_store(bench: DrafterBench) -> Path:
+def shipped_store(setup: DrafterSetup) -> Path:
     """The store of the prose inside mlsd for the target's tokenizer, built when it is first asked for.
 
     It is small: enough to compare methods without a download, far too small to show what REST can do.
     """
     text = asset_path("prompts/long.txt")
-    vocabulary = vocabulary_sha256(bench.target)
+    vocabulary = vocabulary_sha256(setup.target)
     recipe = f"{digest(text)} {vocabulary}"
     path = cache_dir() / "rest" / f"shipped-{hashlib.sha256(recipe.encode()).hexdigest()[:12]}.store"
     if not path.is_file():
         path.parent.mkdir(parents=True, exist_ok=True)
-        build_store((text,), bench.target_path, ModelRef(id=bench.target_path.stem), path)
+        build_store((text,), setup.target_path, ModelRef(id=setup.target_path.stem), path)
     return path
 
 
-class Rest:
+class Rest(TextLookup):
     """Trees, or chains, of what is commonest in a store."""
 
-    name = "rest"
-    rollback_name: str | None = None
-    failed_native_calls = 0
-
     def __init__(self, store: SuffixStore, options: Options, clock: Clock, *, n_nodes: int, as_chain: bool) -> None:
+        super().__init__()
         self._store, self._options, self._clock = store, options, clock
         self._n_nodes, self._as_chain = n_nodes, as_chain
         self._context: list[int] = []
-        self._tally = ProposalTally()
+
+    def _forget(self) -> None:
+        super()._forget()
         self._search_ns = {True: 0, False: 0}  # by whether something was found
         self._tree_ns = self._n_matched = 0
 
     def begin(self, prompt: Sequence[int], rng: np.random.Generator) -> None:
         """Keep the end of the prompt."""
         self._context = list(prompt[-self._options.span :])
-        self._tally = ProposalTally()
-        self._search_ns = {True: 0, False: 0}  # by whether something was found
-        self._tree_ns = self._n_matched = 0
+        self._forget()
 
     def propose(self, k: int) -> Draft:
         """The commonest continuations of the longest end of the text that the store holds."""
@@ -163,7 +144,7 @@ class Rest:
             draft = Draft(tokens=_first_path(tree)) if self._as_chain else Draft(tree=tree if tree.tokens else None)
         t2 = now()
         found = draft.n_proposed > 0
-        self._tally.add(found, t2 - t0)
+        self._count(found, t2 - t0)
         self._n_matched += n_matched
         self._search_ns[found] += t1 - t0
         self._tree_ns += t2 - t1
@@ -176,16 +157,13 @@ class Rest:
     def stats(self) -> dict[str, float]:
         """Rounds with and without a hit, the time of searching and of building trees, matched tokens in all."""
         return {
-            **self._tally.stats(),
+            **super().stats(),
             "search_ns": float(sum(self._search_ns.values())),
             "match_search_ns": float(self._search_ns[True]),
             "no_match_search_ns": float(self._search_ns[False]),
             "tree_ns": float(self._tree_ns),
             "matched_tokens": float(self._n_matched),
         }
-
-    def close(self) -> None:
-        """The map is freed with the object."""
 
 
 def _first_path(tree: Tree) -> tuple[int, ...]:
@@ -194,3 +172,29 @@ def _first_path(tree: Tree) -> tuple[int, ...]:
     while n < len(tree.tokens) and tree.parents[n] == n - 1:
         n += 1
     return tree.tokens[:n]
+
+
+METHOD = Method(
+    name="rest",
+    summary=(
+        "REST: retrieve what followed the last few tokens in a large text, and verify the commonest continuations as a "
+        "tree."
+    ),
+    source="He et al. 2023 (arXiv 2311.08252)",
+    options=Options,
+    open=_open,
+    # Nodes of the tree (gamma) and longest span, for a small store and for a large one.
+    presets=(
+        small_model_study("qwen2.5-1.5b-small", 64, span=4),
+        small_model_study("smollm2-small", 64, span=3),
+        small_model_study("llama-3.2-1b-small", 48, span=3),
+        small_model_study("vicuna-7b-small", 64, span=16),
+        small_model_study("qwen2.5-1.5b-large", 64, span=5),
+        small_model_study("smollm2-large", 48, span=10),
+        small_model_study("llama-3.2-1b-large", 64, span=5),
+        small_model_study("vicuna-7b-large", 64, span=16),
+    ),
+    space={"gamma": Span(low=8, high=64, log=True), "span": Span(low=2, high=16), "length": Span(low=4, high=10)},
+    target_options=_room,
+    fill_in=_content,
+)

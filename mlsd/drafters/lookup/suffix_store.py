@@ -1,5 +1,7 @@
 """A text's tokens with their suffix array in one memory-mapped file: where did these tokens occur, what followed?
 
+Opened, built out of text files, and written here.
+
 File: the magic bytes, format version and header length (two little-endian uint32), a JSON header, zeros up to a whole
 page, the int32 tokens, the int32 suffix array. Documents end with the id -1.
 """
@@ -10,14 +12,15 @@ import hashlib
 import os
 import tempfile
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from mlsd.drafters.lookup.suffix_array import suffix_array
+from mlsd.engine.llama.model import LlamaModel
+from mlsd.engine.vocabulary import vocabulary_sha256
 from mlsd.errors import InputError
 from mlsd.records import ModelRef, Record
 
@@ -28,6 +31,8 @@ _MAGIC = b"MLSDREST"
 _VERSION = 1
 _PAGE_BYTES = 4096
 _HEAD_BYTES = len(_MAGIC) + 8
+_KEY_BITS = 63
+_PIECE_BYTES = 1 << 20
 
 Tokens = npt.NDArray[np.int32]
 
@@ -174,3 +179,86 @@ def write_store(path: Path, tokens: Tokens, *, n_vocab: int, vocabulary_sha256: 
 
 def _data_start(n_header: int) -> int:
     return -(-(_HEAD_BYTES + n_header) // _PAGE_BYTES) * _PAGE_BYTES
+
+
+def suffix_array(tokens: Tokens, depth: int) -> tuple[Tokens, int]:
+    """Positions of `tokens` sorted by the next `depth` tokens or more; returns the order and the depth it is exact to.
+
+    Token ids are >= -1. A text's end sorts before every token. Prefix doubling (Manber and Myers 1993): ranks of
+    sequences of length d give those of length 2d by sorting pairs; the first step packs as many tokens as fit into a
+    64-bit key, so that depth 32 takes five sorts. Needs about 40 bytes a token.
+    """
+    n = len(tokens)
+    if n == 0:
+        return np.empty(0, dtype=np.int32), depth
+    bits = max(1, int(tokens.max() + 2).bit_length())
+    packed = max(1, _KEY_BITS // bits)
+    key = np.zeros(n, dtype=np.int64)
+    for offset in range(packed):
+        key <<= bits
+        if offset < n:
+            key[: n - offset] += tokens[offset:].astype(np.int64) + 2  # 0 is the end of the text
+    order, rank, n_ranks = _ranked(key)
+    reached = packed
+    while reached < depth and n_ranks < n:
+        np.multiply(rank, n + 1, out=key)
+        if reached < n:
+            key[: n - reached] += rank[reached:] + 1
+        order, rank, n_ranks = _ranked(key)
+        reached *= 2
+    return order.astype(np.int32), max(reached, depth) if n_ranks == n else reached
+
+
+def _ranked(key: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], int]:
+    order = np.argsort(key)
+    ordered = key[order]
+    steps = np.empty(len(key), dtype=np.int64)
+    steps[0] = 0
+    np.not_equal(ordered[1:], ordered[:-1], out=steps[1:], casting="unsafe")
+    np.cumsum(steps, out=steps)
+    rank = np.empty_like(steps)
+    rank[order] = steps
+    return order, rank, int(steps[-1]) + 1
+
+
+def build_store(
+    texts: Sequence[Path],
+    model_path: Path,
+    model: ModelRef,
+    out: Path,
+    on_bytes: Callable[[str, int], None] | None = None,
+) -> StoreHeader:
+    """Tokenize `texts`, each a document, with the tokenizer of the GGUF at `model_path`, sort them and write `out`.
+
+    Only the vocabulary of the model is loaded. `on_bytes` hears the name of a file and how many bytes of it were read.
+    Raises: InputError when a text cannot be read or `out` not be written, ModelFileError for the model.
+    """
+    if not out.parent.is_dir():
+        raise InputError(f"There is no folder {out.parent}.", hint="Make it first.")
+    for path in texts:
+        if not path.is_file():
+            raise InputError(f"There is no text file {path}.")
+    parts: list[Tokens] = []
+    with LlamaModel(model_path, n_gpu_layers=0, vocab_only=True) as loaded:
+        for path in texts:
+            for piece, n_bytes in _pieces(path):
+                parts.append(np.array(loaded.tokenize(piece, add_special=False), dtype=np.int32))
+                if on_bytes is not None:
+                    on_bytes(path.name, n_bytes)
+            parts.append(np.array([SEPARATOR], dtype=np.int32))
+        sha256 = vocabulary_sha256(loaded)
+        n_vocab = loaded.vocabulary.n_tokens
+    return write_store(out, np.concatenate(parts), n_vocab=n_vocab, vocabulary_sha256=sha256, model=model)
+
+
+def _pieces(path: Path) -> Iterator[tuple[str, int]]:
+    """The text of a file in pieces of whole lines, so that a large one never stands in memory as a whole."""
+    try:
+        with path.open("rb") as file:
+            while lines := file.readlines(_PIECE_BYTES):
+                data = b"".join(lines)
+                yield data.decode("utf-8"), len(data)
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path} is not UTF-8 text.", hint="Save it as UTF-8 and try again.") from error
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror}.") from error

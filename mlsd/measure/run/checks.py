@@ -275,8 +275,8 @@ def _other_invalid(trials: Sequence[Trial]) -> list[QualityWarning]:
 
 def _not_the_methods(trials: Sequence[Trial]) -> list[QualityWarning]:
     """Trials that measured something else than the method at its own speed."""
-    untimed = Counter(trial.case_id for trial in trials if trial.stats.get("timed") == 0)
-    fell_back = Counter((t.case_id, t.rollback_draft) for t in trials if t.stats.get("sync_fallback"))
+    untimed = Counter(trial.case_id for trial in trials if not trial.timed)
+    fell_back = Counter((t.case_id, t.fell_back) for t in trials if t.fell_back is not None)
     return [
         *(
             _warning(
@@ -290,11 +290,11 @@ def _not_the_methods(trials: Sequence[Trial]) -> list[QualityWarning]:
         *(
             _warning(
                 "sync_fallback",
-                f"{count} trials asked for mode=sync, but the draft kept its own memory: {str(how).rstrip('.')}.",
+                f"{count} trials asked for mode=sync, but the draft kept its own memory: {why.rstrip('.')}.",
                 "Read them as mode=own: less is accepted than with the target's memory.",
                 case_id,
             )
-            for (case_id, how), count in fell_back.items()
+            for (case_id, why), count in fell_back.items()
         ),
     ]
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from mlsd.drafters.drafting import drafting_file, drafting_key
+from mlsd.drafters import drafting_file, drafting_key
 from mlsd.measure.messages import ModelFile, Perplexities, PerplexityJob
 from mlsd.measure.process import run_perplexity
 from mlsd.measure.store.rows import DraftDistance, model_key

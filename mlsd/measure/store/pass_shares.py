@@ -23,7 +23,7 @@ class PassShares(Record, frozen=True, kw_only=True):
     """
 
     model_key: str  # of the model that makes the pass
-    # Where that is no model of its own but a part of the model with that key: which (`drafters.drafting.drafting_key`,
+    # Where that is no model of its own but a part of the model with that key: which (`drafters.drafting_key`,
     # or `block_key`).
     drafting_key: str | None = None
     rows: int  # positions of the pass; each makes an output

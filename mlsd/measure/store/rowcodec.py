@@ -17,11 +17,11 @@ from mlsd.records import Case, Conditions, Environment, Losslessness, Round, Tri
 # Fields of a Trial that are columns under their own name.
 _PLAIN = (
     "case_id", "arm", "gamma", "block", "repeat", "position", "status", "started_at", "error", "n_prompt",
-    "prefill_ns", "draft_prefill_ns", "decode_ns", "load_ns", "rollback_target", "rollback_draft",
-    "failed_native_calls", "valid", "invalid_reason", "peak_rss_bytes", "text",
+    "prefill_ns", "draft_prefill_ns", "decode_ns", "load_ns", "rollback_target", "rollback_draft", "timed",
+    "fell_back", "failed_native_calls", "valid", "invalid_reason", "peak_rss_bytes", "text",
 )  # fmt: skip
 # Of these, what an error or a person wrote, which may name folders of this machine.
-_TOLD = ("error", "rollback_draft", "invalid_reason")
+_TOLD = ("error", "fell_back", "invalid_reason")
 _PATH = re.compile(r"(?<![\w.~/\-])~?/(?:[^\s/:'\"]+/)*([^\s/:'\"]+)")
 # Fields that are JSON text, with the type they are read back as.
 _JSON: dict[str, Any] = {
@@ -118,7 +118,7 @@ def trial(row: tuple[Any, ...], rounds: tuple[Round, ...]) -> StoredTrial:
     """The trial of a row in the order of TRIAL_READ."""
     trial_id, run_id, environment_key = row[:3]
     fields = dict(zip((*_PLAIN, *_JSON), row[3:], strict=True))
-    fields["valid"] = bool(fields["valid"])
+    fields |= {name: bool(fields[name]) for name in ("timed", "valid")}
     for field, kind in _JSON.items():
         if fields[field] is not None:
             fields[field] = decode(fields[field], kind)

@@ -146,7 +146,7 @@ class DraftDistance(Record, frozen=True, kw_only=True):
     """How far the model that drafts lies from its target on one text, measured without any drafting."""
 
     target_key: str  # see `model_key`
-    drafting_key: str  # see `mlsd.drafters.drafting.drafting_key`
+    drafting_key: str  # see `mlsd.drafters.drafting_key`
     text_sha256: str
     n_tokens: int  # that were predicted
     perplexity: float  # of the target

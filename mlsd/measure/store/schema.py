@@ -7,6 +7,7 @@ History (`PRAGMA user_version`):
     4  stream_read, known_pass: what the memory gives
     5  draft_distance (perplexity ratio, total variation); trial.earlier: the target's answers inside the prompt
     6  pass_share (profiled passes); times of a trial whose times are not its method's are not there
+    7  trial.timed and trial.fell_back, which stood in stats and in rollback_draft
 
 A released step never changes: a new shape is a new step, and `tests/measure/databases/` gets a file of the old one.
 """
@@ -14,6 +15,35 @@ A released step never changes: a new shape is a new step, and `tests/measure/dat
 from __future__ import annotations
 
 APPLICATION_ID = 0x6D6C7364  # "mlsd", in the header of the file
+
+_WHERE_TIMED = "CASE WHEN trial.decode_ns IS NOT NULL THEN sums.{part} END"
+
+
+def _trial_summary(part: str, more: str = "") -> str:
+    """The view with one row a trial; `part` gives the sum of a part of its rounds, `more` further columns."""
+    names = ("draft_ns", "verify_ns", "rollback_ns", "sample_ns", "other_ns")
+    sums = ", ".join(f"{part.format(part=name)} AS {name}" for name in names)
+    return f"""
+CREATE VIEW trial_summary AS
+SELECT
+    trial.id AS trial_id, trial.run_id, trial.environment_key, trial.case_id, "case".suite, trial.arm, "case".target,
+    "case".drafter, "case".draft, trial.gamma, "case".prompt, "case".n_predict, trial.block, trial.repeat,
+    trial.position, trial.status, trial.error, trial.started_at, trial.n_prompt, trial.n_tokens, trial.prefill_ns,
+    trial.draft_prefill_ns, trial.decode_ns, trial.load_ns, trial.rollback_target, trial.rollback_draft,
+    trial.failed_native_calls, trial.verdict, trial.valid, trial.invalid_reason, trial.peak_rss_bytes,
+    {more} sums.rounds, sums.proposed, sums.accepted, sums.committed, sums.rows,
+    {sums}
+FROM current_trial AS trial
+JOIN "case" ON "case".id = trial.case_id
+LEFT JOIN (
+    SELECT
+        trial_id, count(*) AS rounds, sum(proposed) AS proposed, sum(accepted) AS accepted,
+        sum(committed) AS committed, sum(rows) AS rows, sum(draft_ns) AS draft_ns, sum(verify_ns) AS verify_ns,
+        sum(rollback_ns) AS rollback_ns, sum(sample_ns) AS sample_ns, sum(other_ns) AS other_ns
+    FROM round GROUP BY trial_id
+) AS sums ON sums.trial_id = trial.id;
+"""
+
 
 _VERSION_1 = """
 CREATE TABLE run (
@@ -120,25 +150,7 @@ WHERE status = 'ok' OR NOT EXISTS (
       AND (other.status = 'ok' OR other.id > this.id)
 );
 
-CREATE VIEW trial_summary AS
-SELECT
-    trial.id AS trial_id, trial.run_id, trial.environment_key, trial.case_id, "case".suite, trial.arm, "case".target,
-    "case".drafter, "case".draft, trial.gamma, "case".prompt, "case".n_predict, trial.block, trial.repeat,
-    trial.position, trial.status, trial.error, trial.started_at, trial.n_prompt, trial.n_tokens, trial.prefill_ns,
-    trial.draft_prefill_ns, trial.decode_ns, trial.load_ns, trial.rollback_target, trial.rollback_draft,
-    trial.failed_native_calls, trial.verdict, trial.valid, trial.invalid_reason, trial.peak_rss_bytes,
-    sums.rounds, sums.proposed, sums.accepted, sums.committed, sums.rows, sums.draft_ns, sums.verify_ns,
-    sums.rollback_ns, sums.sample_ns, sums.other_ns
-FROM current_trial AS trial
-JOIN "case" ON "case".id = trial.case_id
-LEFT JOIN (
-    SELECT
-        trial_id, count(*) AS rounds, sum(proposed) AS proposed, sum(accepted) AS accepted,
-        sum(committed) AS committed, sum(rows) AS rows, sum(draft_ns) AS draft_ns, sum(verify_ns) AS verify_ns,
-        sum(rollback_ns) AS rollback_ns, sum(sample_ns) AS sample_ns, sum(other_ns) AS other_ns
-    FROM round GROUP BY trial_id
-) AS sums ON sums.trial_id = trial.id;
-"""
+""" + _trial_summary("sums.{part}")
 
 _VERSION_2 = """
 CREATE TABLE calibration (
@@ -257,31 +269,24 @@ CREATE INDEX pass_share_model ON pass_share (model_key, drafting_key);
 UPDATE trial SET decode_ns = NULL WHERE json_extract(stats, '$.timed') = 0;
 
 DROP VIEW trial_summary;
-CREATE VIEW trial_summary AS
-SELECT
-    trial.id AS trial_id, trial.run_id, trial.environment_key, trial.case_id, "case".suite, trial.arm, "case".target,
-    "case".drafter, "case".draft, trial.gamma, "case".prompt, "case".n_predict, trial.block, trial.repeat,
-    trial.position, trial.status, trial.error, trial.started_at, trial.n_prompt, trial.n_tokens, trial.prefill_ns,
-    trial.draft_prefill_ns, trial.decode_ns, trial.load_ns, trial.rollback_target, trial.rollback_draft,
-    trial.failed_native_calls, trial.verdict, trial.valid, trial.invalid_reason, trial.peak_rss_bytes,
-    sums.rounds, sums.proposed, sums.accepted, sums.committed, sums.rows,
-    CASE WHEN trial.decode_ns IS NOT NULL THEN sums.draft_ns END AS draft_ns,
-    CASE WHEN trial.decode_ns IS NOT NULL THEN sums.verify_ns END AS verify_ns,
-    CASE WHEN trial.decode_ns IS NOT NULL THEN sums.rollback_ns END AS rollback_ns,
-    CASE WHEN trial.decode_ns IS NOT NULL THEN sums.sample_ns END AS sample_ns,
-    CASE WHEN trial.decode_ns IS NOT NULL THEN sums.other_ns END AS other_ns
-FROM current_trial AS trial
-JOIN "case" ON "case".id = trial.case_id
-LEFT JOIN (
-    SELECT
-        trial_id, count(*) AS rounds, sum(proposed) AS proposed, sum(accepted) AS accepted,
-        sum(committed) AS committed, sum(rows) AS rows, sum(draft_ns) AS draft_ns, sum(verify_ns) AS verify_ns,
-        sum(rollback_ns) AS rollback_ns, sum(sample_ns) AS sample_ns, sum(other_ns) AS other_ns
-    FROM round GROUP BY trial_id
-) AS sums ON sums.trial_id = trial.id;
-"""
+""" + _trial_summary(_WHERE_TIMED)
 
-MIGRATIONS: tuple[str, ...] = (_VERSION_1, _VERSION_2, _VERSION_3, _VERSION_4, _VERSION_5, _VERSION_6)
+_VERSION_7 = """
+ALTER TABLE trial ADD COLUMN timed INTEGER NOT NULL DEFAULT 1;
+ALTER TABLE trial ADD COLUMN fell_back TEXT;
+
+UPDATE trial SET timed = 0 WHERE json_extract(stats, '$.timed') = 0;
+UPDATE trial SET rollback_draft = 'inplace' WHERE rollback_draft = 'inplace, not timed';
+UPDATE trial SET
+    rollback_draft = substr(rollback_draft, 1, instr(rollback_draft, ', not sync: ') - 1),
+    fell_back = substr(rollback_draft, instr(rollback_draft, ', not sync: ') + length(', not sync: '))
+WHERE instr(rollback_draft, ', not sync: ');
+UPDATE trial SET stats = json_remove(stats, '$.timed', '$.sync_fallback');
+
+DROP VIEW trial_summary;
+""" + _trial_summary(_WHERE_TIMED, "trial.timed, trial.fell_back,")
+
+MIGRATIONS: tuple[str, ...] = (_VERSION_1, _VERSION_2, _VERSION_3, _VERSION_4, _VERSION_5, _VERSION_6, _VERSION_7)
 """Step i leads from version i to version i + 1; a new database takes all of them."""
 
 CURRENT_VERSION = len(MIGRATIONS)

@@ -13,8 +13,7 @@ from pathlib import Path
 import msgspec
 
 from mlsd.clock import Clock
-from mlsd.drafters import loads_next_token_block
-from mlsd.drafters.drafting import drafting_file, drafting_key
+from mlsd.drafters import drafting_file, drafting_key, find_method
 from mlsd.engine.llama.model import LlamaModel
 from mlsd.engine.llama.open import HEADS, open_session
 from mlsd.engine.llama.session import LlamaSession
@@ -27,10 +26,10 @@ from mlsd.gguf_tools.surgery.cut import refuse_unloadable
 from mlsd.measure.messages import BreakdownJob, ModelFile, SharesFound
 from mlsd.measure.store.pass_shares import PassShares
 from mlsd.measure.store.rows import model_key
+from mlsd.measure.worker.arms import session_options
 from mlsd.measure.worker.breakdown_heads import EAGLE, profile_block, profile_eagle
 from mlsd.measure.worker.pass_turns import Kinds
 from mlsd.measure.worker.probe_cache import ProbeCache
-from mlsd.measure.worker.rig import session_options
 
 _CONTEXT_STEP = 256
 
@@ -78,7 +77,7 @@ def break_down(job: BreakdownJob, clock: Clock, cache: ProbeCache) -> SharesFoun
         key = model_key(job.target.ref.sha256, job.target.ref.id)
         for rows in job.rows:
             found.append(_profile(target, job, clock, text, rows, snapshots=strategy == "snapshots", key=key))
-        if loads_next_token_block(job.drafter):
+        if find_method(job.drafter.name).loads_next_token_block:
             found.append(
                 profile_block(
                     Path(job.target.path),

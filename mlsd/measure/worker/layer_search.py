@@ -35,9 +35,9 @@ from mlsd.gguf_tools.read import trunk_layers
 from mlsd.gguf_tools.source import Source
 from mlsd.gguf_tools.surgery.cut import attention_layers, state_layers, uniform_skip
 from mlsd.measure.messages import LayerSearchJob, LayersFound
+from mlsd.measure.worker.arms import session_options
 from mlsd.measure.worker.conf_layers import module_confidence, select
 from mlsd.measure.worker.perplexity import log_softmax
-from mlsd.measure.worker.rig import session_options
 
 _TRIED_A_STEP = 4
 _LEAST_PROMPT = 8

@@ -21,7 +21,7 @@ from mlsd.engine.llama.session import LlamaSession
 from mlsd.engine.vocabulary import check_vocabularies
 from mlsd.errors import InputError
 from mlsd.measure.messages import Perplexities, Perplexity, PerplexityJob
-from mlsd.measure.worker.rig import session_options
+from mlsd.measure.worker.arms import session_options
 
 _ROWS = 32  # positions whose whole distributions are in memory at once
 _Z95 = 1.96

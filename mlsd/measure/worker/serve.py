@@ -48,12 +48,12 @@ from mlsd.measure.messages import (
     Work,
     failed_trial,
 )
+from mlsd.measure.worker.arms import Arms, arm_key, session_options
 from mlsd.measure.worker.breakdown import break_down
 from mlsd.measure.worker.calibrate import Calibration
 from mlsd.measure.worker.layer_search import search_layers
 from mlsd.measure.worker.perplexity import run_perplexity
 from mlsd.measure.worker.probe_cache import ProbeCache
-from mlsd.measure.worker.rig import Rig, arm_key, session_options
 from mlsd.measure.worker.self_check import self_check
 from mlsd.records import Trial
 
@@ -111,11 +111,11 @@ def run_slots(job: Job, send: _Sender) -> None:
 
     Raises: MlsdError when the job cannot start at all.
     """
-    with Rig(job, MonotonicClock(), ProbeCache()) as rig:
+    with Arms(job, MonotonicClock(), ProbeCache()) as arms:
         if job.strict:
             for case in {slot.case_id: slot.case for slot in job.slots}.values():
-                rig.check(case)
-        runner = _SlotRunner(job, rig, send)
+                arms.check(case)
+        runner = _SlotRunner(job, arms, send)
         for index in range(len(job.slots)):
             runner.run(index)
     send(Finished())
@@ -143,12 +143,12 @@ def calibrate(job: CalibrateJob, send: _Sender) -> None:
 
 
 class _SlotRunner:
-    def __init__(self, job: Job, rig: Rig, send: _Sender) -> None:
-        self._job, self._rig, self._send = job, rig, send
+    def __init__(self, job: Job, arms: Arms, send: _Sender) -> None:
+        self._job, self._arms, self._send = job, arms, send
         self._warm: set[bytes] = set()
         self._block: int | None = None
         self._first = True
-        send(Loaded(load_ns=rig.load_ns, backend=backend_info(job.slots[0].case.engine.n_gpu_layers)))
+        send(Loaded(load_ns=arms.load_ns, backend=backend_info(job.slots[0].case.engine.n_gpu_layers)))
 
     def run(self, index: int) -> None:
         slot = self._job.slots[index]
@@ -157,7 +157,7 @@ class _SlotRunner:
         try:
             arm = arm_key(slot.case)
             if arm not in self._warm:
-                self._rig.warm_up(slot.case)
+                self._arms.warm_up(slot.case)
                 self._warm.add(arm)
             trial = self._measure(index, slot)
         except MlsdError as error:
@@ -175,9 +175,9 @@ class _SlotRunner:
                 last_ns = time.monotonic_ns()
                 self._send(Progress(index=index, n_tokens=n_tokens))
 
-        trial = self._rig.run(slot, conditions=read_conditions(), keep_text=self._job.keep_text, on_round=on_round)
+        trial = self._arms.run(slot, conditions=read_conditions(), keep_text=self._job.keep_text, on_round=on_round)
         if self._first:
-            trial = msgspec.structs.replace(trial, load_ns=self._rig.load_ns)
+            trial = msgspec.structs.replace(trial, load_ns=self._arms.load_ns)
             self._first = False
         return trial
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mlsd.analysis.results.names import method_name
 from mlsd.analysis.study.study import Study
-from mlsd.drafters.drafting import drafting_key
+from mlsd.drafters import drafting_key
 from mlsd.engine.parts import PARTS, Part
 from mlsd.errors import AnalysisError
 from mlsd.measure.store.pass_shares import PassShares, block_key

@@ -7,8 +7,7 @@ from mlsd.analysis.claims.claim_tests import COMPONENT_AWARE, OWN_MEMORY, RETRIE
 from mlsd.analysis.claims.claims import ClaimVerdict, claims, decide, decide_all, printed_audit
 from mlsd.analysis.results.distances import perplexity_ratios
 from mlsd.analysis.results.pairs import Evidence
-from mlsd.drafters import METHODS, resolve_spec
-from mlsd.drafters.drafting import drafting_key
+from mlsd.drafters import METHODS, drafting_key, resolve_spec
 from mlsd.measure.store.rows import DraftDistance, model_key
 from mlsd.measure.store.study import Store
 from mlsd.records import Case, DrafterSpec, OptionValue

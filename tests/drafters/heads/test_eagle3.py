@@ -10,9 +10,8 @@ import msgspec
 import numpy as np
 import pytest
 
-from mlsd.drafters import check_target, target_options
+from mlsd.drafters import check_target, drafting_key, target_options
 from mlsd.drafters.chain import Chain
-from mlsd.drafters.drafting import drafting_key
 from mlsd.drafters.heads.eagle3 import Eagle3Draft
 from mlsd.engine.decode import Generation, GenerationLimits, generate
 from mlsd.engine.drafter import Outcome

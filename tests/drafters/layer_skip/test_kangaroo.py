@@ -10,8 +10,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from mlsd.drafters import check_target, preset_gamma, resolve_spec
-from mlsd.drafters.drafting import drafting_file, drafting_key
+from mlsd.drafters import check_target, drafting_file, drafting_key, preset_gamma, resolve_spec
 from mlsd.drafters.layer_skip.kangaroo import Options, composed_file
 from mlsd.drafters.options import read_options
 from mlsd.engine.drafter import Outcome

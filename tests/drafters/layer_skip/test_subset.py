@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pytest
 
 from mlsd.drafters import UNAVAILABLE, check_target, resolve_spec
-from mlsd.drafters.layer_skip.subset import PRESETS, Options, cut_file, plan, skip_tap
+from mlsd.drafters.layer_skip.subset import METHOD, Options, cut_file, plan, skip_tap
 from mlsd.engine.llama.open import open_session
 from mlsd.engine.llama.session import LlamaSession
 from mlsd.engine.llama.taps import TappedSession
@@ -132,7 +132,8 @@ def test_a_cut_that_cannot_be_is_refused_from_the_header(
 
 def test_presets_name_the_papers_drafts(tiny: Path) -> None:
     def layers(preset: str) -> tuple[int, ...]:
-        return plan(Source(tiny / "llama.gguf"), Options(**PRESETS[preset].values)).edit.layers
+        own = METHOD.read(DrafterSpec(name="layer-skip", options={"preset": preset}))
+        return plan(Source(tiny / "llama.gguf"), own).edit.layers
 
     assert layers("layerskip-33") == (0, 1, 3, 5)
     assert layers("early-exit-50") == (0, 1, 2)

@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlsd.drafters.lookup.suffix_array import suffix_array
-from mlsd.drafters.lookup.suffix_store import SEPARATOR, SuffixStore, read_header, write_store
+from mlsd.drafters.lookup.suffix_store import SEPARATOR, SuffixStore, read_header, suffix_array, write_store
 from mlsd.drafters.trees import commonest_prefixes
 from mlsd.engine.tree import ROOT, Tree
 from mlsd.errors import InputError

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mlsd.cli.models.tune import tune as command
-from mlsd.drafters import METHODS, method_module, resolve_spec, search_space
+from mlsd.drafters import METHODS, find_method, resolve_spec, search_space
 from mlsd.drafters.options import Choice
 from mlsd.errors import InputError, UnsupportedError
 from mlsd.gguf_tools.shapes import TINY_ATTENTION
@@ -115,7 +115,7 @@ def test_every_value_of_a_methods_space_is_an_option_it_takes(name: str, tmp_pat
         values = span.values if isinstance(span, Choice) else (span.low, span.high)
         for value in values if option != "gamma" else ():
             resolve_spec(DrafterSpec(name=name, options={**required, option: value}))
-    assert set(getattr(method_module(name), "SPACE", {})) <= space.keys() | required.keys()
+    assert set(find_method(name).space) <= space.keys() | required.keys()
 
 
 def test_what_the_user_gives_is_not_searched():

@@ -133,11 +133,35 @@ def test_profiled_passes_come_back(store: Store, run_id: int) -> None:
 
 
 def test_times_that_are_not_the_methods_are_not_there(store: Store, run_id: int) -> None:
-    store.add_trial(run_id, trial(decode_ns=None, stats={"timed": 0.0}))
+    store.add_trial(run_id, trial(decode_ns=None, timed=False))
     table = store.summary()
     (row,) = (dict(zip(table.columns, values, strict=True)) for values in table.rows)
     assert [row[f"{part}_ns"] for part in ("decode", "draft", "verify", "rollback", "sample", "other")] == [None] * 6
     assert row["accepted"] == sum(r.accepted for r in ROUNDS)
+
+
+@pytest.mark.parametrize("version", ["v1", "v5", "v6"])
+def test_an_old_database_says_in_fields_what_stood_in_stats_and_strategies(path: Path, version: str) -> None:
+    load(version, path)
+    connection = sqlite3.connect(path)
+    update = "UPDATE trial SET stats = ?, rollback_draft = ? WHERE id = ?"
+    connection.execute(update, ('{"timed":0.0,"draft_steps":4.0}', "inplace, not timed", 3))
+    fallen = "checkpoint, not sync: a state of another layout, not sync: at all"
+    connection.execute(update, ('{"sync_fallback":1.0,"draft_steps":4.0}', fallen, 1))
+    connection.commit()
+    connection.close()
+    with Store.open(path, create=False) as store:
+        first, third = (s.trial for s in store.trials(TrialFilter(status="ok")))
+        table = store.summary()
+        summary = [dict(zip(table.columns, row, strict=True)) for row in table.rows]
+    assert (first.rollback_draft, first.fell_back) == ("checkpoint", "a state of another layout, not sync: at all")
+    assert (third.rollback_draft, third.fell_back) == ("inplace", None)
+    assert (first.timed, third.timed) == (True, False)
+    assert first.stats == third.stats == {"draft_steps": 4.0}
+    assert {row["trial_id"]: (row["timed"], row["fell_back"]) for row in summary if row["status"] == "ok"} == {
+        1: (1, first.fell_back),
+        3: (0, None),
+    }
 
 
 def test_an_old_database_forgets_times_that_are_not_the_methods(path: Path) -> None:

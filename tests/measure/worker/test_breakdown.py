@@ -8,8 +8,7 @@ import msgspec
 import pytest
 
 from mlsd.clock import MonotonicClock
-from mlsd.drafters import resolve_spec
-from mlsd.drafters.drafting import drafting_key
+from mlsd.drafters import drafting_key, resolve_spec
 from mlsd.errors import CapacityError, ModelFileError, PromptError
 from mlsd.folders import asset_path
 from mlsd.gguf_tools.source import Source

@@ -1,27 +1,79 @@
-"""What methods share that draft a chain with a head over hidden rows: step after step in the head's own memory.
+"""What methods share that draft with a trained head: its file and the target's rows, and a chain out of its own memory.
 
-Rows of committed text are the target's, those of speculative positions the head's own. So every round feeds the newly
-committed tokens again, with true rows, in the one pass that also gives the first proposal.
+A head's file is checked against the target's before either is loaded (`check_head`); once more where it is opened.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 
 from mlsd.clock import Clock
 from mlsd.drafters.chain import Chain
-from mlsd.engine.drafter import Draft, Outcome
+from mlsd.drafters.method import DrafterSetup
+from mlsd.engine.drafter import Draft, Drafter, Outcome
+from mlsd.engine.llama.model import LlamaModel
 from mlsd.engine.llama.row_context import Hidden, RowContext
+from mlsd.engine.llama.rows import LayerRowsSession, check_layers
+from mlsd.engine.vocabulary import check_vocabularies
+from mlsd.gguf_tools.heads import Head, read_head
+from mlsd.gguf_tools.read import trunk_layers
+from mlsd.gguf_tools.source import Source
 
 
-class HeadChain:
-    """A chain from one head; a method says which row belongs to which position."""
+def check_rows(own: object, target: Source) -> None:
+    """Refuse a target whose graph does not give out the rows between its blocks, by its header alone.
 
-    name = ""
-    rollback_name: str | None = "trim"
-    failed_native_calls = 0
+    Raises: UnsupportedError.
+    """
+    check_layers(target.architecture, trunk_layers(target) or 0, ())
+
+
+def check_head(architecture: str, target: Source, file: Source) -> Head:
+    """The head in a file; refuses one that llama.cpp cannot run beside the target, by the two headers alone.
+
+    Raises: UnsupportedError.
+    """
+    head = read_head(file, target, architecture)
+    # Only EAGLE-3's own driver reads the row after the last block where a next-token block would.
+    last = architecture == "eagle3"
+    check_layers(target.architecture, trunk_layers(target) or 0, head.target_layers, last=last)
+    return head
+
+
+@dataclass(frozen=True)
+class Opened:
+    """What a method builds its head from."""
+
+    target: LayerRowsSession  # keeps the head's rows from now on
+    model: LlamaModel  # the head's weights
+    head: Head
+
+
+def open_head(setup: DrafterSetup, architecture: str) -> Opened:
+    """Load the head beside the target.
+
+    Raises: UnsupportedError, ModelFileError, VocabularyError.
+    """
+    head = check_head(architecture, Source(setup.target_path), Source(setup.second))
+    model: LlamaModel = setup.open_model(setup.second)
+    check_vocabularies(setup.target, model)
+    target = cast(LayerRowsSession, setup.target)
+    target.keep_rows(head.target_layers)
+    return Opened(target=target, model=model, head=head)
+
+
+class HeadChain(Drafter):
+    """A chain from one head, step after step in its own memory; a method says which row belongs to which position.
+
+    Rows of committed text are the target's, those of speculative positions the head's own. So every round feeds the
+    newly committed tokens again, with true rows, in the one pass that also gives the first proposal.
+    """
+
+    rollback_name = "trim"
     # The head's position p holds token p + n_ahead, so the newest text is that much shorter there.
     n_ahead = 0
 

@@ -1,4 +1,4 @@
-"""The rig: one target in memory, its arms open, trials run one after another.
+"""The arms of one target: opened when they are first needed, warmed, and measured trial by trial.
 
 It lives inside a worker process, but holds nothing of it: tests and notebooks use it directly.
 """
@@ -18,9 +18,10 @@ from types import TracebackType
 import msgspec
 
 from mlsd.clock import Clock
-from mlsd.drafters import DrafterBench, loads_next_token_block, make_drafter, target_options
+from mlsd.drafters import find_method, open_drafter, target_options
+from mlsd.drafters.method import DrafterSetup
 from mlsd.engine.decode import GenerationLimits, check_capacity, generate
-from mlsd.engine.drafter import Drafter, NoDrafter
+from mlsd.engine.drafter import Drafter
 from mlsd.engine.llama.model import LlamaModel
 from mlsd.engine.llama.open import open_session
 from mlsd.engine.llama.session import LlamaSession
@@ -57,7 +58,7 @@ class _Arm:
         return self.session.failed_native_calls + self.drafter.failed_native_calls
 
 
-class Rig:
+class Arms:
     """One target and its drafts; every native handle is freed on `close`."""
 
     def __init__(self, job: Job, clock: Clock, cache: ProbeCache) -> None:
@@ -70,7 +71,7 @@ class Rig:
         self._arms: dict[bytes, _Arm] = {}
         self._references: dict[tuple[tuple[int, ...], int], tuple[int, ...]] = {}
         self._reports: dict[Path, ProbeReport] = {}
-        self._load_mtp = any(loads_next_token_block(slot.case.drafter) for slot in job.slots)
+        self._load_mtp = any(find_method(slot.case.drafter.name).loads_next_token_block for slot in job.slots)
         self._tree_noise: dict[SessionOptions, float] = {}
         self._verdicts: dict[object, Losslessness] = {}  # by prompt, tokens, gamma and options
         started_ns = clock.now_ns()
@@ -102,7 +103,7 @@ class Rig:
         return self._models[path]
 
     def report(self, path: Path) -> ProbeReport:
-        """The probe's findings for a model of this rig, from the cache or made now."""
+        """The probe's findings for a model of this job, from the cache or made now."""
         if path not in self._reports:
             ref = self._refs.get(path, ModelRef(id=path.name))
             model = self._open_model(path)
@@ -155,34 +156,29 @@ class Rig:
         )
         session = open_session(self.target, target_options(options, case.drafter, case.gamma, strategy))
         opened.callback(session.close)
-        drafter: Drafter = NoDrafter()
-        if is_sd:
-            drafter = make_drafter(
-                DrafterBench(
-                    spec=case.drafter,
-                    gamma=case.gamma,
-                    sampling=case.sampling,
-                    clock=self._clock,
-                    target=session,
-                    target_path=self._path,
-                    target_rollback=strategy,
-                    draft_path=self._draft_path(case),
-                    options=msgspec.structs.replace(options, n_snapshots=0),
-                    open_model=self._open_model,
-                    draft_rollback=lambda path: self._strategy(path, case.rollback, "draft"),
-                )
+        draft = case.drafter.draft
+        drafter = open_drafter(
+            DrafterSetup(
+                spec=case.drafter,
+                gamma=case.gamma,
+                sampling=case.sampling,
+                clock=self._clock,
+                target=session,
+                target_path=self._path,
+                target_rollback=strategy,
+                second_path=None if draft is None else self._drafts[draft.id],
+                options=msgspec.structs.replace(options, n_snapshots=0),
+                open_model=self._open_model,
+                draft_rollback=lambda path: self._strategy(path, case.rollback, "draft"),
             )
-            opened.callback(drafter.close)
+        )
+        opened.callback(drafter.close)
         return _Arm(
             session=session,
             drafter=drafter,
             rollback=make_rollback(strategy, session),
             target_strategy=strategy if is_sd else None,
         )
-
-    def _draft_path(self, case: Case) -> Path | None:
-        draft = case.drafter.draft
-        return None if draft is None else self._drafts[draft.id]
 
     # --- trials ---------------------------------------------------------------------------------------------------
 
@@ -227,7 +223,6 @@ class Rig:
         )
         failed = arm.failed_native_calls - failures_before
         verdict = self._judge(case, arm, given.tokens, result.tokens)
-        stats = arm.drafter.stats()
         reason = invalid_reason(case, arm.target_strategy, failed, verdict)
         return Trial(
             case_id=slot.case_id,
@@ -243,16 +238,18 @@ class Rig:
             text=self._text(case, result.tokens) if keep_text else None,
             prefill_ns=result.prefill_ns,
             draft_prefill_ns=result.draft_prefill_ns if case.arm == "sd" else None,
-            decode_ns=result.decode_ns if stats.get("timed", 1.0) else None,  # else the times are not the method's
+            decode_ns=result.decode_ns if arm.drafter.timed else None,
             rounds=result.rounds,
             rollback_target=arm.target_strategy,
             rollback_draft=arm.drafter.rollback_name,
+            timed=arm.drafter.timed,
+            fell_back=arm.drafter.fell_back,
             failed_native_calls=failed,
             losslessness=verdict,
             valid=reason is None,
             invalid_reason=reason,
             peak_rss_bytes=peak_rss_bytes(),
-            stats=stats,
+            stats=arm.drafter.stats(),
             earlier=given.earlier if keep_text else (),
             conditions=conditions,
         )
@@ -303,7 +300,7 @@ class Rig:
         """Free every context, then every model; calling it twice is harmless."""
         self._stack.close()
 
-    def __enter__(self) -> Rig:
+    def __enter__(self) -> Arms:
         return self
 
     def __exit__(
@@ -339,7 +336,7 @@ def invalid_reason(
 
 
 def session_options(engine: EngineOptions, n_ctx: int) -> SessionOptions:
-    """What all contexts of a rig share."""
+    """What all contexts of a job share."""
     return SessionOptions(
         n_ctx=engine.n_ctx or n_ctx,
         n_batch=engine.n_batch,

@@ -1,4 +1,4 @@
-"""A draft cut out of its target whose memory is made the target's own each round."""
+"""A draft cut out of its target that works on the target's memory: each round it is copied."""
 
 from __future__ import annotations
 
@@ -17,8 +17,6 @@ from mlsd.engine.llama.state import StateLink
 
 class SyncedDraft(DraftModel):
     """The draft never reads a prompt and never rolls back: each round its memory is replaced."""
-
-    name = "layer-skip"
 
     def __init__(self, session: LlamaSession, link: StateLink, clock: Clock, chain: Chain) -> None:
         super().__init__(session, _Replaced(), clock, chain)

@@ -1,0 +1,36 @@
+"""What methods share that look proposals up in text, without a model: how often they found some, what looking cost."""
+
+from __future__ import annotations
+
+from mlsd.engine.drafter import Drafter, Outcome
+
+
+class TextLookup(Drafter):
+    """A look-up in a text that grows; its newest tokens wait for the next proposal, which pays for taking them in."""
+
+    def __init__(self) -> None:
+        self._forget()
+
+    def _forget(self) -> None:
+        """A new generation."""
+        self._pending: list[int] = []
+        self._rounds = {True: 0, False: 0}  # by whether something was found
+        self._spent_ns = {True: 0, False: 0}
+
+    def _count(self, found: bool, spent_ns: int) -> None:
+        """One round's look-up."""
+        self._rounds[found] += 1
+        self._spent_ns[found] += spent_ns
+
+    def observe(self, outcome: Outcome) -> None:
+        """Keep the committed tokens."""
+        self._pending.extend(outcome.committed)
+
+    def stats(self) -> dict[str, float]:
+        """Rounds with and without a proposal, and the time spent on either."""
+        return {
+            "match_rounds": float(self._rounds[True]),
+            "no_match_rounds": float(self._rounds[False]),
+            "match_propose_ns": float(self._spent_ns[True]),
+            "no_match_propose_ns": float(self._spent_ns[False]),
+        }

@@ -1,0 +1,101 @@
+"""A drafting method as one record: what a user may set of it, what it needs of target and draft, how it is opened."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Generic, Literal, TypeVar
+
+import msgspec
+
+from mlsd.clock import Clock
+from mlsd.drafters.options import OptionInfo, Preset, Space, describe_options, read_options
+from mlsd.engine.drafter import Drafter
+from mlsd.engine.session import Session, SessionKind, SessionOptions
+from mlsd.gguf_tools.source import Source
+from mlsd.records import DrafterSpec, OptionValue, Record, Sampling
+
+Own = TypeVar("Own", bound=msgspec.Struct)
+
+
+@dataclass(frozen=True)
+class DrafterSetup:
+    """What is there when a drafter is opened: its target, ready, and the means to open models beside it."""
+
+    spec: DrafterSpec
+    gamma: int
+    sampling: Sampling
+    clock: Clock
+    target: Session  # the session whose output is drafted
+    target_path: Path
+    target_rollback: str  # strategy in use for the target; only "trim" (attention memory) can hold trees
+    second_path: Path | None  # the draft's or head's file, where the spec names one
+    options: SessionOptions  # threads, layers, context and checking shared by all contexts of the arm
+    open_model: Callable[[Path], Any]  # loaded models by path, each loaded once; closed by the owner of the setup
+    draft_rollback: Callable[[Path], str]  # strategy that the probe found exact for a draft with this file
+
+    @property
+    def second(self) -> Path:
+        """The second file of a method that needs one; without it such a method is never opened."""
+        assert self.second_path is not None
+        return self.second_path
+
+
+@dataclass(frozen=True, kw_only=True)
+class Method(Generic[Own]):
+    """A drafting method. Hooks get its options as they were read; all but `open` run before any model is loaded."""
+
+    name: str
+    summary: str
+    source: str  # who published it, where
+    options: type[Own]  # a record; every field says what it means
+    open: Callable[[DrafterSetup, Own], Drafter]
+    presets: tuple[Preset, ...] = ()
+    space: Space = field(default_factory=dict)  # what `mlsd tune` searches; gamma is searched in any case
+    needs: Literal["draft", "head"] | None = None  # the file that must be named: a model, or a head over target rows
+    session: SessionKind = "plain"  # of the target
+    loads_next_token_block: bool = False  # of the target's own file
+    chains_instead: str | None = None  # of a method that drafts trees only: who drafts chains where memory holds none
+    # Further changes to the target's context, from gamma and the target's strategy of rollback.
+    target_options: Callable[[SessionOptions, Own, int, str], SessionOptions] | None = None
+    check_target: Callable[[Own, Source], object] | None = None  # refuses a target that cannot be served
+    check_second: Callable[[Source, Source], object] | None = None  # refuses a second file that does not fit the target
+    fill_in: Callable[[Own], dict[str, OptionValue]] | None = None  # values that only a look at a file can give
+    # A method whose draft is made of its target: the options that decide its weights, and its file, made if need be.
+    drafting_part: Callable[[Own], dict[str, OptionValue]] | None = None
+    drafting_file: Callable[[Own, Path], Path] | None = None
+
+    def read(self, spec: DrafterSpec) -> Own:
+        """The options of a spec of this method. Raises: InputError for one that cannot be."""
+        return read_options(spec, self.options, self.presets)
+
+    def info(self) -> MethodInfo:
+        """The method for people."""
+        return MethodInfo(
+            name=self.name,
+            summary=self.summary,
+            source=self.source,
+            options=describe_options(self.options),
+            presets=self.presets,
+            searched=tuple(dict.fromkeys(("gamma", *self.space))),
+        )
+
+
+class MethodInfo(Record, frozen=True, kw_only=True):
+    """What a user may ask of a method."""
+
+    name: str
+    summary: str
+    source: str
+    options: tuple[OptionInfo, ...]
+    presets: tuple[Preset, ...]
+    searched: tuple[str, ...]
+
+
+class Unavailable(Record, frozen=True, kw_only=True):
+    """A method of the literature that cannot run here."""
+
+    name: str
+    reason: str
+    instead: str
