@@ -132,7 +132,7 @@ def _compose(source: Source, adapter: Path, options: dict[str, Any]) -> Edit:
 def _report(source: Source, edit: Edit, output: Path, found: LayersFound | None, as_json: bool) -> None:
     from mlsd.gguf_tools.read import trunk_layers
     from mlsd.gguf_tools.surgery.cut import write_layers
-    from mlsd.userdir import file_sha256
+    from mlsd.hashes import file_sha256
 
     n_parameters = sum(piece.tensor.n_weights for piece in edit.pieces)
     n_of_model = sum(tensor.n_bytes for tensor in source.tensors)

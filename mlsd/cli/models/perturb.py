@@ -26,7 +26,7 @@ def perturb(model: str, noise: float, output: Path, seed: int, as_json: bool) ->
     that `mlsd models list` shows; its quantization is kept.
     """
     from mlsd.gguf_tools.synthetic.perturb import perturb as write_perturbed
-    from mlsd.userdir import file_sha256
+    from mlsd.hashes import file_sha256
 
     source = Path(model_file(model).path)
     with byte_progress("Writing", source.stat().st_size) as progress:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -105,7 +106,9 @@ def without_folders(text: str | None) -> str | None:
     """Absolute paths in a text cut to their last part: ``in /home/jane/m.gguf`` -> ``in m.gguf``."""
     if text is None:
         return None
-    return _PATH.sub(r"\1", text.replace(f"{Path.home()}/", ""))
+    with suppress(RuntimeError):  # a user without a home has none to cut
+        text = text.replace(f"{Path.home()}/", "")
+    return _PATH.sub(r"\1", text)
 
 
 def round_rows(trial_id: int, rounds: Iterable[Round]) -> Iterator[tuple[int, ...]]:
