@@ -1,11 +1,25 @@
-"""Where the data files of mlsd lie: inside the wheel, or at the top of a checkout."""
+"""Where files of mlsd lie: those it ships, the user's own folder, and the cache; and how the small ones are written.
+
+The user's folder holds what cannot be made again without the user (manifest, lock, models made here); ``MLSD_HOME``
+names another. The cache holds the rest; ``MLSD_CACHE`` names another. Otherwise the platform decides: under
+Library on macOS, under XDG_CONFIG_HOME and XDG_CACHE_HOME elsewhere.
+"""
 
 from __future__ import annotations
 
+import os
+import tempfile
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
+
+import msgspec
+import platformdirs
+from filelock import FileLock
 
 from mlsd.errors import InputError
 
+_NAME = "mlsd"
 _PACKAGE = Path(__file__).parent
 
 
@@ -26,3 +40,88 @@ def asset_path(name: str) -> Path:
     if not place.exists():
         raise InputError(f"mlsd's own asset {name} is missing.", hint="Reinstall mlsd: the installation is incomplete.")
     return place
+
+
+def user_dir() -> Path:
+    """The user's folder of mlsd; it may not exist yet. Raises: InputError for a user without a home."""
+    return _user_folder("MLSD_HOME", platformdirs.user_config_path)
+
+
+def cache_dir() -> Path:
+    """Where mlsd keeps what can be made again; it may not exist yet. Raises: InputError for a user without a home."""
+    return _user_folder("MLSD_CACHE", platformdirs.user_cache_path)
+
+
+def _user_folder(variable: str, usual: Callable[..., Path]) -> Path:
+    try:
+        if named := os.environ.get(variable):
+            return Path(named).expanduser()
+        return usual(_NAME, appauthor=False)
+    except RuntimeError as error:  # neither HOME nor an entry in the password file: usual in containers
+        raise InputError(
+            f"User {os.getuid()} has no home folder.", hint=f"Set {variable} to a folder that you may write."
+        ) from error
+
+
+# --- small files kept there -------------------------------------------------------------------------------------
+
+
+def unwritable(path: Path, error: OSError) -> InputError:
+    """What the user is told of a file or folder that the system does not let us write."""
+    return InputError(
+        f"{error.filename or path} cannot be written: {error.strerror or error}.",
+        hint="Name folders that you may write with MLSD_HOME and MLSD_CACHE.",
+    )
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Write a text file so that a reader sees the old or the new one, never a half.
+
+    Raises: InputError when the folder cannot be written.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=".mlsd.")
+        try:
+            with os.fdopen(handle, "w", encoding="utf-8") as part:
+                part.write(text)
+            Path(name).replace(path)
+        except BaseException:
+            Path(name).unlink(missing_ok=True)
+            raise
+    except OSError as error:
+        raise unwritable(path, error) from error
+
+
+def read_json(path: Path, kind: Any) -> Any:
+    """The value in a small file of ours, {} where there is none. Raises: InputError when it was damaged."""
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        return {}
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror or error}.") from error
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise InputError(
+            f"{path} is damaged: {error}.", hint="Delete it; `mlsd models pull` writes it anew."
+        ) from error
+
+
+def update_json(path: Path, kind: Any, change: Callable[[Any], None], *, damaged_is_empty: bool = False) -> None:
+    """Change the value in a small file of ours while no other process does. Raises: InputError."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(path.with_name(f".{path.name}.lock"), timeout=30):
+            try:
+                value = read_json(path, kind)
+            except InputError:
+                if not damaged_is_empty:
+                    raise
+                value = {}
+            change(value)
+            encoded = msgspec.json.format(msgspec.json.encode(value, order="sorted"))
+            write_atomically(path, encoded.decode() + "\n")
+    except OSError as error:
+        raise unwritable(path, error) from error

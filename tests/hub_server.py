@@ -6,9 +6,11 @@ hub: unknown repository, revision or file, gated, and broken in the ways a netwo
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import re
 import threading
+import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import quote, unquote
 
@@ -27,6 +29,10 @@ class HubServer:
         self.cut_after_bytes: int | None = None  # close the connection after so many bytes of each answer
         self.stated_sha256: dict[str, str] = {}  # what the hub claims where it is not the truth
         self.ignores_range = False
+        self.etag: str | None = None  # in place of the hash
+        self.stated_size: int | None = None  # in place of the file's
+        self.trickles: str | None = None  # "head" or "body": that comes a byte at a time
+        self.trickle_s = 0.05
         self.storage_url: str | None = None  # redirect to another server, as the real hub does for large files
         self.hold_after_bytes: int | None = None  # stop sending there until `go_on` is set
         self.held, self.go_on = threading.Event(), threading.Event()
@@ -103,12 +109,27 @@ def _handler(hub: HubServer) -> type[BaseHTTPRequestHandler]:
 
         def _describe(self, file: str) -> None:
             self.send_header("X-Repo-Commit", hub.commit)
-            self.send_header("ETag", f'"{hub.sha256(file)}"')
-            self.send_header("X-Linked-ETag", f'"{hub.sha256(file)}"')
-            self.send_header("X-Linked-Size", str(len(hub.files[file])))
+            etag = hub.sha256(file) if hub.etag is None else hub.etag
+            self.send_header("ETag", f'"{etag}"')
+            self.send_header("X-Linked-ETag", f'"{etag}"')
+            size = len(hub.files[file]) if hub.stated_size is None else hub.stated_size
+            self.send_header("X-Linked-Size", str(size))
             self.send_header("Accept-Ranges", "bytes")
 
+        def _trickle(self, data: bytes) -> None:
+            with contextlib.suppress(ConnectionError):
+                while hub.trickles:
+                    for byte in data:
+                        if not hub.trickles:
+                            break
+                        self.wfile.write(bytes([byte]))
+                        time.sleep(hub.trickle_s)
+            self.close_connection = True
+
         def _send(self, file: str, *, body: bool) -> None:
+            if hub.trickles == "head" and not body:
+                self._trickle(b"HTTP/1.1 200 OK\r\nX-Slow: " + b"a" * 60_000)
+                return
             data = hub.files[file]
             start = 0
             wanted = re.fullmatch(r"bytes=(\d+)-", self.headers.get("Range") or "")
@@ -122,6 +143,9 @@ def _handler(hub: HubServer) -> type[BaseHTTPRequestHandler]:
             self.send_header("Content-Length", str(len(data) - start))
             self.end_headers()
             if not body:
+                return
+            if hub.trickles == "body":
+                self._trickle(data[start:])
                 return
             end = len(data) if hub.cut_after_bytes is None else start + hub.cut_after_bytes
             hold = None if hub.hold_after_bytes is None else start + hub.hold_after_bytes

@@ -50,8 +50,8 @@ def test_all_that_a_child_imports_comes_from_elsewhere_than_the_working_director
     code = (
         "import sys, pathlib, mlsd.measure.worker.serve, mlsd.engine.llama.quantize\n"
         "here = pathlib.Path.cwd()\n"
-        "files = {n: pathlib.Path(getattr(m, '__file__', None) or '/') for n, m in sys.modules.items()}\n"
-        "print([n for n, path in files.items() if here in path.parents])"
+        "files = {name: getattr(module, '__file__', None) or '/' for name, module in sys.modules.items()}\n"
+        "print([name for name, file in files.items() if here in pathlib.Path(file).parents])"
     )
     start = command("unused")[:2]
     assert start == [sys.executable, "-P"]

@@ -9,8 +9,8 @@ from mlsd.gguf_tools.metadata import SYNTHETIC
 from mlsd.gguf_tools.source import Source
 from mlsd.gguf_tools.storage import Stored
 from mlsd.gguf_tools.weigh import ModelWeight, weigh
+from mlsd.hashes import file_sha256
 from mlsd.records import ModelFacts, ModelRef
-from mlsd.userdir import file_sha256
 
 
 def model_facts(path: Path, *, ref: ModelRef | None = None) -> ModelFacts:

@@ -256,9 +256,7 @@ class _Worker:
         """What to do about the way in which the worker ended."""
         code = self._process.wait()
         if code in (-signal.SIGABRT, -signal.SIGSEGV, -signal.SIGBUS, -signal.SIGFPE, -signal.SIGILL):
-            return (
-                "llama.cpp does this on a damaged model: `mlsd models verify` checks one; write or download it again."
-            )
+            return "llama.cpp ends so on a damaged model: `mlsd models verify` checks one; write or download it again."
         if self._hung:
             return "Try again on an idle machine; a smaller context or model answers sooner."
         return "`mlsd doctor` shows whether the machine has the memory; try a smaller model or context."

@@ -2,21 +2,25 @@
 
 The library itself downloads into a file of a random name and deletes it on failure, so 20 GB cut off at 19 start
 anew. Here the bytes go into one part file per hash beside the cache, are checked there, and only a whole, right file
-is moved to the name under which the library (and every other program using its cache) finds it. Plain HTTP is used
-also where the hub offers its chunk protocol, because only that can go on from a cut.
+is moved to the name under which the library (and every other program using its cache) finds it. Nothing that a server
+says becomes a path before it was looked at; the library itself trusts its names, so it never writes here. Plain HTTP
+is used also where the hub offers its chunk protocol, because only that can go on from a cut.
 """
 
 from __future__ import annotations
 
+import hashlib
+import os
 import re
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import filelock
-from huggingface_hub import constants, get_hf_file_metadata, hf_hub_download, hf_hub_url, try_to_load_from_cache
+from huggingface_hub import constants, get_hf_file_metadata, hf_hub_url, try_to_load_from_cache
 from huggingface_hub.errors import (
     EntryNotFoundError,
     FileMetadataError,
@@ -33,12 +37,22 @@ from huggingface_hub.utils import build_hf_headers
 
 from mlsd import __version__
 from mlsd.errors import HubError
+from mlsd.hashes import OnBytes, digest, file_sha256, remember_sha256
 from mlsd.records import Record
 from mlsd.units import format_bytes
-from mlsd.userdir import OnBytes, digest, file_sha256, remember_sha256
+
+T = TypeVar("T")
 
 _SHA256 = re.compile("[0-9a-f]{64}")
+_COMMIT = re.compile("[0-9a-f]{7,64}")
+_ETAG = re.compile("[A-Za-z0-9._-]{1,128}")
 _SPARE_BYTES = 64 * 1024 * 1024  # left free on the disk after a download
+# Less than this in such a time is no download: a server may send a byte a second for ever.
+PATIENCE_S = 60.0
+_LEAST_BYTES = 1 << 16
+
+# The library hands bytes on only when a piece is full; of its 10 MB a slow line shows nothing for minutes.
+constants.DOWNLOAD_CHUNK_SIZE = _LEAST_BYTES
 
 
 class HubFile(Record, frozen=True, kw_only=True):
@@ -77,19 +91,32 @@ class Hub:
 
     def cached(self, wanted: HubFile) -> Path | None:
         """The file's path when it is in the cache, without asking the network."""
-        found = try_to_load_from_cache(wanted.repo, wanted.file, cache_dir=self.cache_dir, revision=wanted.revision)
+        with _explained(wanted, self.endpoint):
+            found = try_to_load_from_cache(wanted.repo, wanted.file, cache_dir=self.cache_dir, revision=wanted.revision)
         return Path(found) if isinstance(found, str) else None
 
     def stated(self, wanted: HubFile) -> Stated:
         """Ask the hub for commit, size and hash of a file.
 
-        Raises: HubError when the hub cannot be reached or refuses.
+        Raises: HubError when the hub cannot be reached, refuses, or says what cannot be.
         """
         with _explained(wanted, self.endpoint):
-            found = get_hf_file_metadata(self._url(wanted), endpoint=self.endpoint, library_name="mlsd")
+            url = self._url(wanted)
+            found = _patiently(lambda: get_hf_file_metadata(url, endpoint=self.endpoint, library_name="mlsd"))
         if found.commit_hash is None or found.etag is None:
             raise HubError(
                 f"{self.endpoint} names neither commit nor hash of {wanted.repo}/{wanted.file}.",
+                hint="It is not a Hugging Face hub; check HF_ENDPOINT.",
+            )
+        for what, value, form in (("commit", found.commit_hash, _COMMIT), ("ETag", found.etag, _ETAG)):
+            if not form.fullmatch(value) or not value.strip("."):
+                raise HubError(
+                    f"{self.endpoint} gives {wanted.repo}/{wanted.file} the {what} {value[:80]!a}, which is none.",
+                    hint="It is not a Hugging Face hub; check HF_ENDPOINT.",
+                )
+        if found.size is not None and found.size < 0:
+            raise HubError(
+                f"{self.endpoint} says that {wanted.repo}/{wanted.file} has {found.size} bytes.",
                 hint="It is not a Hugging Face hub; check HF_ENDPOINT.",
             )
         sha256 = found.etag if _SHA256.fullmatch(found.etag) else None
@@ -110,17 +137,7 @@ class Hub:
         fixed = HubFile(repo=wanted.repo, file=wanted.file, revision=stated.revision, sha256=expected)
         path = self.cached(fixed)
         if path is None:
-            self._download(fixed, stated, on_bytes)
-            with _explained(wanted, self.endpoint):  # the blob is in place: this only links it into the snapshot
-                linked = hf_hub_download(
-                    fixed.repo,
-                    fixed.file,
-                    revision=fixed.revision,
-                    cache_dir=self.cache_dir,
-                    endpoint=self.endpoint,
-                    library_name="mlsd",
-                )
-            path = Path(linked)
+            path = self._download(fixed, stated, on_bytes)
         sha256 = file_sha256(path, on_bytes=on_bytes)
         if expected is not None and sha256 != expected:
             raise HubError(
@@ -131,10 +148,11 @@ class Hub:
 
     def missing_bytes(self, wanted: HubFile, stated: Stated) -> int:
         """How much of a file has still to be downloaded; 0 where its size is not known."""
-        if self._blob(wanted, stated).exists():
-            return 0
-        part = self._part(stated)
-        done = part.stat().st_size if part.exists() else 0
+        with _explained(wanted, self.endpoint):
+            if self._blob(wanted, stated).exists():
+                return 0
+            part = self._part(wanted, stated)
+            done = part.stat().st_size if part.exists() else 0
         return max(0, (stated.n_bytes or 0) - done)
 
     def check_free_disk(self, n_bytes: int, what: str) -> None:
@@ -153,30 +171,56 @@ class Hub:
     def _url(self, wanted: HubFile) -> str:
         return str(hf_hub_url(wanted.repo, wanted.file, revision=wanted.revision, endpoint=self.endpoint))
 
-    def _part(self, stated: Stated) -> Path:
-        return self.cache_dir / ".mlsd-parts" / f"{stated.etag}.part"
+    def _inside(self, *names: str) -> Path:
+        """A path in the cache. Raises: HubError when the names lead out of it."""
+        root = os.path.abspath(self.cache_dir)  # noqa: PTH100 - not resolved: a cache may hold links to other disks
+        path = Path(os.path.normpath(os.path.join(root, *names)))  # noqa: PTH118 - an absolute name must show
+        if not path.is_relative_to(root) or path == Path(root):
+            raise HubError(f"{'/'.join(names)!a} does not lie in the cache.", hint="Check the manifest entry.")
+        return path
+
+    def _repo(self, wanted: HubFile) -> str:
+        return str(repo_folder_name(repo_id=wanted.repo, repo_type="model"))
+
+    def _part(self, wanted: HubFile, stated: Stated) -> Path:
+        which = hashlib.sha256(f"{wanted.repo}/{wanted.file}".encode()).hexdigest()[:16]
+        return self._inside(".mlsd-parts", f"{which}-{stated.etag}.part")
 
     def _blob(self, wanted: HubFile, stated: Stated) -> Path:
-        folder: str = repo_folder_name(repo_id=wanted.repo, repo_type="model")
-        return self.cache_dir / folder / "blobs" / stated.etag
+        return self._inside(self._repo(wanted), "blobs", stated.etag)
 
-    def _download(self, wanted: HubFile, stated: Stated, on_bytes: OnBytes | None) -> None:
-        part, blob = self._part(stated), self._blob(wanted, stated)
-        with _explained(wanted, self.endpoint), _alone(part):
-            if blob.exists():
-                return
-            _fetch(self._url(wanted), part, stated.n_bytes, on_bytes)
-            sha256 = digest(part)
-            if wanted.sha256 is not None and sha256 != wanted.sha256:
-                part.unlink()
-                raise HubError(
-                    f"{wanted.repo}/{wanted.file} was downloaded with the hash {sha256}, not {wanted.sha256}; "
-                    "it was deleted.",
-                    hint="Run the pull again; if it repeats, the file on the hub or a proxy between is damaged.",
-                )
-            blob.parent.mkdir(parents=True, exist_ok=True)
-            part.replace(blob)
-            remember_sha256(blob, sha256)
+    def _download(self, wanted: HubFile, stated: Stated, on_bytes: OnBytes | None) -> Path:
+        """Have the blob, and in its snapshot the name under which every program finds it."""
+        with _explained(wanted, self.endpoint):
+            part, blob = self._part(wanted, stated), self._blob(wanted, stated)
+            name = self._inside(self._repo(wanted), "snapshots", stated.revision, wanted.file)
+            with _alone(part):
+                if not blob.exists():
+                    _remove_replaced(part)
+                    sha256 = self._fetch_checked(wanted, stated, part, on_bytes)
+                    blob.parent.mkdir(parents=True, exist_ok=True)
+                    part.replace(blob)
+                    remember_sha256(blob, sha256)
+                name.parent.mkdir(parents=True, exist_ok=True)
+                name.unlink(missing_ok=True)
+                try:
+                    name.symlink_to(os.path.relpath(blob, name.parent))
+                except OSError:  # a file system without links
+                    blob.replace(name)
+        return name
+
+    def _fetch_checked(self, wanted: HubFile, stated: Stated, part: Path, on_bytes: OnBytes | None) -> str:
+        most = free_bytes(part) - _SPARE_BYTES if stated.n_bytes is None else stated.n_bytes
+        _fetch(self._url(wanted), part, stated.n_bytes, _Counter(most, on_bytes))
+        sha256 = digest(part)
+        if wanted.sha256 is not None and sha256 != wanted.sha256:
+            part.unlink()
+            raise HubError(
+                f"{wanted.repo}/{wanted.file} was downloaded with the hash {sha256}, not {wanted.sha256}; "
+                "it was deleted.",
+                hint="Run the pull again; if it repeats, the file on the hub or a proxy between is damaged.",
+            )
+        return sha256
 
 
 def free_bytes(folder: Path) -> int:
@@ -187,51 +231,105 @@ def free_bytes(folder: Path) -> int:
     return shutil.disk_usage(place).free
 
 
-def _fetch(url: str, part: Path, n_bytes: int | None, on_bytes: OnBytes | None) -> None:
+class _Counter:
+    """The bytes of one download: passed on, and bounded by what the file, or the disk, can hold."""
+
+    def __init__(self, most: int, on_bytes: OnBytes | None) -> None:
+        self.received = 0  # a server that starts anew sends some of them again
+        self._most, self._on_bytes = most, on_bytes
+
+    def bar(self) -> Any:
+        """What http_get takes for a progress bar."""
+        counter = self
+
+        class Bar:
+            def __init__(self, *, total: int | None = None, initial: int = 0, **_: Any) -> None:
+                self._done, self._total = initial, total
+
+            def update(self, n: int) -> None:
+                self._done += n
+                counter.received += max(0, n)
+                if self._done > counter._most:
+                    raise HubError(f"The server sends more than the {counter._most} bytes that the file may have.")
+                if counter._on_bytes is not None:
+                    counter._on_bytes(self._done, self._total)
+
+            def __enter__(self) -> Bar:
+                return self
+
+            def __exit__(self, *_: object) -> None:
+                pass
+
+        return Bar
+
+
+def _fetch(url: str, part: Path, n_bytes: int | None, counter: _Counter) -> None:
     """Bring the part file to its full length, from where it ends."""
     have = part.stat().st_size if part.exists() else 0
     if have and (n_bytes is None or have > n_bytes):  # nothing tells where it was cut, or it is not this file
         part.unlink()
         have = 0
     if n_bytes is None or have < n_bytes:
-        with part.open("ab") as out:
-            http_get(
-                url,
-                out,
-                resume_size=have,
-                headers=build_hf_headers(library_name="mlsd", library_version=__version__),
-                expected_size=n_bytes,
-                tqdm_class=_bar(on_bytes),
+        with part.open("ab") as out:  # a download that was given up finds it closed
+            _patiently(
+                lambda: http_get(
+                    url,
+                    out,
+                    resume_size=have,
+                    headers=build_hf_headers(library_name="mlsd", library_version=__version__),
+                    expected_size=n_bytes,
+                    tqdm_class=counter.bar(),
+                ),
+                lambda: counter.received,
             )
 
 
-def _bar(on_bytes: OnBytes | None) -> Any:
-    """What http_get takes for a progress bar: counts bytes and passes them on."""
+def _patiently(work: Callable[[], T], received: Callable[[], int] = int) -> T:
+    """Do what waits for a server, in a thread that can be left behind.
 
-    class Bar:
-        def __init__(self, *, total: int | None = None, initial: int = 0, **_: Any) -> None:
-            self._done, self._total = initial, total
+    Raises: what `work` raises; HubError when less than `_LEAST_BYTES` came in `PATIENCE_S`.
+    """
+    answers: list[T] = []
+    errors: list[BaseException] = []
 
-        def update(self, n: int) -> None:
-            self._done += n
-            if on_bytes is not None:
-                on_bytes(self._done, self._total)
+    def run() -> None:
+        try:
+            answers.append(work())
+        except BaseException as error:  # noqa: BLE001 - it is raised where somebody waits for it
+            errors.append(error)
 
-        def __enter__(self) -> Bar:
-            return self
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    before = 0
+    while thread.is_alive():
+        thread.join(PATIENCE_S)
+        now = received()
+        if thread.is_alive() and now - before < _LEAST_BYTES:
+            raise HubError(
+                f"The server sent {now - before} bytes in {PATIENCE_S:g} s.",
+                hint="Check your connection and run the same command again: it goes on where this one stopped.",
+            )
+        before = now
+    if errors:
+        raise errors[0]
+    return answers[0]
 
-        def __exit__(self, *_: object) -> None:
-            pass
 
-    return Bar
+def _remove_replaced(part: Path) -> None:
+    """Remove what earlier downloads left of other contents of the same file; nobody will ever finish them."""
+    which = part.name.partition("-")[0]
+    for old in part.parent.glob(f"{which}-*.part"):
+        if old != part:
+            with suppress(HubError), _alone(old, wait_s=0):  # somebody may be at it this moment
+                old.unlink(missing_ok=True)
 
 
 @contextmanager
-def _alone(part: Path) -> Iterator[None]:
+def _alone(part: Path, *, wait_s: float = 5) -> Iterator[None]:
     """Hold the part file against other processes that pull the same bytes."""
     part.parent.mkdir(parents=True, exist_ok=True)
     try:
-        with filelock.FileLock(part.with_suffix(".lock"), timeout=5):
+        with filelock.FileLock(part.with_suffix(".lock"), timeout=wait_s):
             yield
     except filelock.Timeout as error:
         raise HubError(

@@ -16,7 +16,9 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from mlsd.errors import HubError, InputError, ManifestError, ModelFileError
-from mlsd.folders import asset_path
+from mlsd.folders import asset_path, user_dir
+from mlsd.hashes import OnBytes, file_sha256
+from mlsd.models.lock import LockedFile, read_lock, write_lock
 from mlsd.models.manifest import (
     AssetEntry,
     FilePart,
@@ -32,12 +34,16 @@ from mlsd.models.manifest import (
     load_manifest,
 )
 from mlsd.records import ModelRef, Record, content_id
-from mlsd.userdir import LockedFile, OnBytes, file_sha256, made_models_dir, read_lock, write_lock
 
 if TYPE_CHECKING:
     from mlsd.models.hub import Hub
 
 Watch = Callable[[str], OnBytes | None]  # the name of a step -> what counts its bytes
+
+
+def made_models_dir() -> Path:
+    """Where models made on this machine (quantized, perturbed, cut) are kept."""
+    return user_dir() / "models"
 
 
 class LocalModel(Record, frozen=True, kw_only=True):

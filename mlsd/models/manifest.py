@@ -15,27 +15,35 @@ import msgspec
 from msgspec import Meta
 
 from mlsd.errors import ManifestError
-from mlsd.folders import data_path
+from mlsd.folders import data_path, user_dir, write_atomically
 from mlsd.records import Record
-from mlsd.userdir import user_manifest_path, write_atomically
 
 Role = Literal["moe-target", "dense-target", "draft", "head"]
 QuantizationType = Literal[
     "F16", "BF16", "Q8_0", "Q6_K", "Q5_K_M", "Q5_0", "Q4_K_M", "Q4_K_S", "Q4_1", "Q4_0", "Q3_K_M", "Q2_K"
 ]
-Sha256 = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
+Sha256 = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
 Bytes = Annotated[int, Meta(gt=0)]
 Count = Annotated[int, Meta(gt=0)]
 Name = Annotated[str, Meta(min_length=1)]
-ModelId = Annotated[str, Meta(pattern="^[a-z0-9][a-z0-9._-]*$")]
+# What becomes a part of a path; \Z where $ would let a line's end pass. An id becomes a file's name with a hash in it.
+ModelId = Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9._-]*\Z", max_length=128)]
+Repo = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_][A-Za-z0-9._-]*/[A-Za-z0-9_][A-Za-z0-9._-]*\Z", max_length=192)]
+_STEP = r"(?!\.{1,2}(?:/|\Z))[^/\\\x00-\x1f\x7f]{1,255}"  # of a path that stays where it starts
+Inside = Annotated[str, Meta(pattern=rf"^{_STEP}(?:/{_STEP})*\Z", max_length=1024)]
 
 MANIFEST_NAME = "gguf_manifest.toml"
+
+
+def user_manifest_path() -> Path:
+    """The manifest that `mlsd models add` writes; it extends the shipped one."""
+    return user_dir() / MANIFEST_NAME
 
 
 class FilePart(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One file of a model; most models have one, split GGUFs several."""
 
-    file: Name
+    file: Inside
     n_bytes: Bytes | None = msgspec.field(name="bytes", default=None)
     sha256: Sha256 | None = None
 
@@ -58,7 +66,7 @@ class _Entry(Record, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_
 class _FileEntry(_Entry, frozen=True, kw_only=True):
     """An entry that is one file."""
 
-    file: Name
+    file: Inside
     sha256: Sha256 | None = None
 
     @property
@@ -70,9 +78,9 @@ class _FileEntry(_Entry, frozen=True, kw_only=True):
 class HubEntry(_Entry, frozen=True, kw_only=True, tag="huggingface"):
     """A file (or the parts of a split one) of a Hugging Face repository."""
 
-    repo: Annotated[str, Meta(pattern="^[^/ ]+/[^/ ]+$")]
-    revision: Name | None = None  # commit, tag or branch; None: the head of main
-    file: Name | None = None
+    repo: Repo
+    revision: Inside | None = None  # commit, tag or branch; None: the head of main
+    file: Inside | None = None
     sha256: Sha256 | None = None
     files: tuple[FilePart, ...] = ()
 
@@ -96,6 +104,8 @@ class AssetEntry(_FileEntry, frozen=True, kw_only=True, tag="asset"):
 
 class PathEntry(_FileEntry, frozen=True, kw_only=True, tag="path"):
     """A file on this machine; a relative `file` is relative to the manifest that names it."""
+
+    file: Name
 
 
 class _MadeEntry(_Entry, frozen=True, kw_only=True):
@@ -218,8 +228,21 @@ def decode_entry(path: Path, model_id: str, raw: Any) -> ModelEntry:
     if isinstance(entry, HubEntry) and (entry.file is None) == (not entry.files):
         raise ManifestError(f"{path}: models.{model_id} needs either `file` or `files`.")
     if isinstance(entry, PathEntry):
-        entry = msgspec.structs.replace(entry, file=str(path.parent / Path(entry.file).expanduser()))
+        try:
+            entry = msgspec.structs.replace(entry, file=str(path.parent / Path(entry.file).expanduser()))
+        except RuntimeError as error:
+            raise ManifestError(f"{path}: models.{model_id}.file = {entry.file!r}: {error}.") from error
     return entry
+
+
+_IN_PLACE = "is a path without '..', a leading or doubled '/', a backslash or a control character"
+_FORMS = {  # what a text must be that becomes a part of a path
+    "id": "has lower-case letters, digits, dots, dashes and underscores only, at most 128",
+    "repo": "is OWNER/NAME of letters, digits, dots, dashes and underscores",
+    "file": _IN_PLACE,
+    "revision": _IN_PLACE,
+    "sha256": "has 64 hexadecimal digits",
+}
 
 
 def _explain(model_id: str, values: dict[str, Any], error: str) -> str:
@@ -233,8 +256,11 @@ def _explain(model_id: str, values: dict[str, Any], error: str) -> str:
     if keys == "source":
         reason = f"it must be one of {', '.join(map(str, SOURCES))}"
     if keys == "id":
-        return f"models.{model_id}: an id has lower-case letters, digits, dots, dashes and underscores only."
+        return f"models.{ascii(model_id)[1:-1]}: an id {_FORMS['id']}."
     value = values.get(keys.split(".")[0].split("[")[0])
+    form = _FORMS.get(keys.rpartition(".")[2])
+    if form is not None and isinstance(value, str | list) and reason.startswith("Expected `str`"):
+        reason = f"it {form}"
     return f"models.{model_id}.{keys} = {value!r}: {reason[0].lower()}{reason[1:]}."
 
 

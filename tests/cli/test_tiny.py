@@ -5,7 +5,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from mlsd.cli.main import cli, main
-from mlsd.userdir import digest
+from mlsd.hashes import digest
 
 
 def run(*arguments: str) -> Result:

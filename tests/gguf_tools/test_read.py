@@ -10,8 +10,8 @@ from mlsd.gguf_tools.stream import new_gguf
 from mlsd.gguf_tools.surgery.edit import keep_layers
 from mlsd.gguf_tools.synthetic.perturb import perturb
 from mlsd.gguf_tools.weigh import weigh
+from mlsd.hashes import digest
 from mlsd.records import ModelRef
-from mlsd.userdir import digest
 
 SHAPES = {**TINY, **TINY_ATTENTION}
 F32, Q8_0 = gguf.GGMLQuantizationType.F32, gguf.GGMLQuantizationType.Q8_0

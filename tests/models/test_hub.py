@@ -231,3 +231,100 @@ def test_two_pulls_of_the_same_bytes_do_not_write_into_each_other(hub: Hub) -> N
     first.join(20)
     second.join(20)
     assert [result.path.read_bytes() == DATA for result in results] == [True, True]
+
+
+# --- a server that means harm -----------------------------------------------------------------------------------
+
+
+def all_files(folder: Path) -> set[Path]:
+    return {path for path in folder.rglob("*") if not path.is_dir()}
+
+
+@pytest.mark.parametrize("etag", ["/{0}/planted", "../../../planted", "..", "a/b", "x" * 129, "a\\b", "caf\xe9"])
+def test_an_etag_that_is_no_file_name_is_refused_and_nothing_is_written(
+    hub: Hub, server: HubServer, tmp_path: Path, etag: str
+) -> None:
+    server.etag = etag.format(str(tmp_path).lstrip("/"))
+    before = all_files(tmp_path)
+    with pytest.raises(HubError, match="which is none"):
+        pull(hub)
+    assert all_files(tmp_path) == before
+
+
+@pytest.mark.parametrize("commit", ["../../planted", "main", "0123456", "g" * 40, "/tmp/x", ""])
+def test_a_commit_that_is_no_hexadecimal_number_is_refused(hub: Hub, server: HubServer, commit: str) -> None:
+    server.commit = commit
+    if commit == "0123456":
+        assert pull(hub).revision == commit
+        return
+    with pytest.raises(HubError, match=r"which is none|names neither"):
+        pull(hub)
+    assert not all_files(hub.cache_dir)
+
+
+def test_a_server_that_changes_its_etag_between_two_answers_places_nothing(
+    hub: Hub, server: HubServer, tmp_path: Path
+) -> None:
+    stated = hub.stated(WANTED)
+    server.etag = "../../../planted"
+    pulled = hub.pull(WANTED, stated)
+    assert pulled.path.read_bytes() == DATA
+    assert not list(tmp_path.rglob("planted*"))
+
+
+@pytest.mark.parametrize("file", ["../../../outside.gguf", "/outside.gguf"])
+def test_a_name_that_leads_out_of_the_cache_is_refused(hub: Hub, server: HubServer, file: str) -> None:
+    server.files[file] = DATA
+    stated = hub.stated(WANTED)
+    with pytest.raises(HubError, match=r"does not lie in the cache|Check the manifest"):
+        hub.pull(HubFile(repo=REPO, file=file), stated)
+
+
+def test_a_body_longer_than_stated_is_cut_off(hub: Hub, server: HubServer) -> None:
+    server.stated_size = len(DATA) // 2
+    with pytest.raises(HubError):
+        pull(hub)
+    assert sum(path.stat().st_size for path in all_files(hub.cache_dir)) <= len(DATA)
+    assert files_of(hub) == []
+
+
+@pytest.mark.parametrize("phase", ["head", "body"])
+def test_a_starved_download_is_given_up_and_keeps_what_came(
+    hub: Hub, server: HubServer, monkeypatch: pytest.MonkeyPatch, phase: str
+) -> None:
+    monkeypatch.setattr(mlsd.models.hub, "PATIENCE_S", 0.5)
+    with pytest.raises(KeyboardInterrupt):
+        pull(hub, on_bytes=Interrupt(20 * CHUNK))
+    stated = hub.stated(WANTED)
+    server.trickle_s = 0.05
+    server.trickles = phase
+    with pytest.raises(HubError, match=r"sent \d+ bytes in 0\.5 s.*goes on where this one stopped"):
+        pull(hub) if phase == "head" else hub.pull(WANTED, stated)
+    server.trickles = None
+    assert pull(hub).path.read_bytes() == DATA
+    resumed = server.ranges()[-1]
+    assert resumed is not None
+    assert int(resumed.removeprefix("bytes=").removesuffix("-")) >= 19 * CHUNK
+
+
+def test_the_part_of_a_file_that_was_replaced_is_removed(hub: Hub, server: HubServer) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        pull(hub, on_bytes=Interrupt(20 * CHUNK))
+    assert len(list(hub.cache_dir.rglob("*.part"))) == 1
+    server.files[WANTED.file] = DATA[::-1]
+    server.commit = OTHER_COMMIT
+    pull(hub)
+    assert not list(hub.cache_dir.rglob("*.part"))
+
+
+def test_a_cache_that_is_a_file_is_named(server: HubServer, tmp_path: Path) -> None:
+    (tmp_path / "cache").write_text("not a folder")
+    with pytest.raises(HubError, match="could not be stored"):
+        pull(Hub(endpoint=server.url, cache_dir=tmp_path / "cache"))
+
+
+def test_a_name_too_long_for_the_disk_is_named(hub: Hub, server: HubServer) -> None:
+    long = "x" * 300 + ".gguf"
+    server.files[long] = DATA
+    with pytest.raises(HubError, match=r"could not be stored: .*too long"):
+        pull(hub, HubFile(repo=REPO, file=long))

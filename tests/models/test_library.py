@@ -13,7 +13,8 @@ import mlsd.models.hub
 from mlsd.errors import HubError, ManifestError, ModelFileError
 from mlsd.gguf_tools.read import model_facts
 from mlsd.models.hub import Hub
-from mlsd.models.library import Library, resolve_model
+from mlsd.models.library import Library, made_models_dir, resolve_model
+from mlsd.models.lock import read_lock
 from mlsd.models.manifest import (
     AssetEntry,
     FilePart,
@@ -25,7 +26,6 @@ from mlsd.models.manifest import (
     QuantizeEntry,
     SubsetEntry,
 )
-from mlsd.userdir import made_models_dir, read_lock
 from tests.hub_server import COMMIT, OTHER_COMMIT, REPO, HubServer
 
 TEXT = {"name": "A model", "architecture": "llama", "quantization": "Q8_0"}

@@ -131,6 +131,19 @@ def test_an_unknown_id_is_answered_with_the_closest_ones(shipped: Manifest) -> N
         ('"a-model"', '"A Model"', r"models\.A Model: an id has lower-case letters"),
         ('name = "A model"', 'name = "A"\nid = "b"', r"models\.a-model\.id = 'b': the table's own name is the id"),
         ("[models", "[[models", r"is not valid TOML"),
+        ('file = "a.gguf"', 'file = "/etc/a.gguf"', r"a-model\.file = '/etc/a\.gguf': it is a path without '\.\.'"),
+        ('file = "a.gguf"', 'file = "a/../../b"', r"it is a path without '\.\.'"),
+        ('file = "a.gguf"', 'file = "a\\u0000b"', r"it is a path without '\.\.'"),
+        (
+            'file = "a.gguf"',
+            'files = [{ file = "b" }, { file = "../c" }]',
+            r"files\[1\]\.file = .* it is a path",
+        ),
+        ('name = "A model"', 'name = "A"\nrevision = "../x"', r"revision = '\.\./x': it is a path without"),
+        ('repo = "someone/some-model"', 'repo = "../.."', r"repo = '\.\./\.\.': it is OWNER/NAME"),
+        ('repo = "someone/some-model"', 'repo = "a/b\\n"', r"it is OWNER/NAME"),
+        ('"a-model"', '"a-model\\n"', r"models\.a-model\\n: an id has lower-case letters"),
+        ('"a-model"', f'"{"a" * 200}"', r"an id has .* at most 128"),
         ("[models", "[model", r"unknown table 'model'"),
     ],
 )
@@ -173,7 +186,7 @@ text_values = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_
 
 
 @settings(deadline=None, max_examples=50)
-@given(name=text_values, file=text_values)
+@given(name=text_values, file=st.from_regex(r"[^/\\\x00-\x1f\x7f.]{1,30}(/[^/\\\x00-\x1f\x7f.]+)?", fullmatch=True))
 def test_an_added_entry_reads_back_as_it_was_given(
     tmp_path_factory: pytest.TempPathFactory, name: str, file: str
 ) -> None:

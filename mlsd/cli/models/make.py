@@ -168,7 +168,7 @@ def noise(model: str, std: float, output: Path, seed: int, as_json: bool) -> Non
     that `mlsd models list` shows; its quantization is kept.
     """
     from mlsd.gguf_tools.synthetic.perturb import perturb
-    from mlsd.userdir import file_sha256
+    from mlsd.hashes import file_sha256
 
     source = Path(model_file(model).path)
     with byte_progress("Writing", source.stat().st_size) as progress:
@@ -269,7 +269,7 @@ def _write_draft(source: Source, edit: Edit, output: Path, as_json: bool, found:
     from mlsd.gguf_tools.read import trunk_layers
     from mlsd.gguf_tools.surgery.cut import write_layers
     from mlsd.gguf_tools.surgery.edit import write_edit
-    from mlsd.userdir import file_sha256
+    from mlsd.hashes import file_sha256
 
     with byte_progress("Writing", edit.n_bytes) as progress:
         write_edit(source, edit, output, progress=progress)

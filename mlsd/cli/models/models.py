@@ -177,8 +177,7 @@ def add(model_id: str, as_json: bool, **given: Any) -> None:
     """Add a model to your own manifest, under an id of your choice."""
     import msgspec
 
-    from mlsd.models.manifest import add_entry
-    from mlsd.userdir import user_manifest_path
+    from mlsd.models.manifest import add_entry, user_manifest_path
 
     entry = add_entry(model_id, _entry_values(model_id, given))
     if as_json:

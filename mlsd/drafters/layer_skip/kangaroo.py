@@ -23,8 +23,8 @@ from mlsd.gguf_tools.surgery.adapter import Adapter
 from mlsd.gguf_tools.surgery.draft_cache import cached_draft
 from mlsd.gguf_tools.surgery.edit import write_edit
 from mlsd.gguf_tools.surgery.kangaroo import compose
+from mlsd.hashes import file_sha256
 from mlsd.records import Record
-from mlsd.userdir import file_sha256
 
 
 class Options(Record, frozen=True, kw_only=True):

@@ -31,8 +31,8 @@ from mlsd.gguf_tools.source import Source
 from mlsd.gguf_tools.surgery.cut import Component, attention_layers, choose_layers, plan_cut, read_layers, state_layers
 from mlsd.gguf_tools.surgery.draft_cache import cached_draft
 from mlsd.gguf_tools.surgery.edit import Edit, write_edit
+from mlsd.hashes import file_sha256
 from mlsd.records import OptionValue, Record
-from mlsd.userdir import file_sha256
 
 
 class Options(Record, frozen=True, kw_only=True):

@@ -27,9 +27,9 @@ from mlsd.engine.session import SessionOptions
 from mlsd.engine.tree import Tree
 from mlsd.engine.vocabulary import vocabulary_sha256
 from mlsd.errors import InputError, VocabularyError
-from mlsd.folders import asset_path
+from mlsd.folders import asset_path, cache_dir
+from mlsd.hashes import digest
 from mlsd.records import ModelRef, OptionValue, Record
-from mlsd.userdir import cache_dir, digest
 
 SHIPPED = "shipped"
 

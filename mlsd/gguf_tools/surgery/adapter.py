@@ -16,8 +16,8 @@ from gguf.utility import LocalTensor, SafetensorsLocal
 
 from mlsd.errors import InputError
 from mlsd.gguf_tools.weights import Floats
+from mlsd.hashes import file_sha256
 from mlsd.records import Record
-from mlsd.userdir import file_sha256
 
 PUBLISHED_ROPE_BASE = 10_000.0  # what the authors' adapter code uses, whatever its configuration says or leaves out
 FINAL_NORM = "norm.weight"

@@ -12,8 +12,7 @@ from pathlib import Path
 
 from filelock import FileLock
 
-from mlsd.errors import InputError
-from mlsd.userdir import cache_dir
+from mlsd.folders import cache_dir, unwritable
 
 MOST_BYTES = 10_000_000_000
 
@@ -39,10 +38,8 @@ def cached_draft(name: str, write: Callable[[Path], None], *, most_bytes: int = 
             # Only the time of the last use moves: size and modification time tell whether a known hash still holds.
             os.utime(path, ns=(time.time_ns(), path.stat().st_mtime_ns))
             _shrink(folder, path, most_bytes)
-    except PermissionError as error:
-        raise InputError(
-            f"{error.filename or folder} cannot be written.", hint="Name a writable folder with MLSD_CACHE."
-        ) from error
+    except OSError as error:
+        raise unwritable(folder, error) from error
     return path
 
 

@@ -11,8 +11,8 @@ from mlsd.gguf_tools.shapes import ARTEFACT_TARGET, TINY, TINY_ATTENTION, TINY_M
 from mlsd.gguf_tools.stream import Progress
 from mlsd.gguf_tools.synthetic.perturb import perturb
 from mlsd.gguf_tools.synthetic.write import write_random
+from mlsd.hashes import digest
 from mlsd.records import Record
-from mlsd.userdir import digest
 
 # Suffix of a perturbed copy -> how far its weights are from the original's, as a fraction of each weight.
 NOISES = {"-noise003": 0.003, "-noise01": 0.01}

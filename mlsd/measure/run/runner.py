@@ -15,13 +15,13 @@ import filelock
 import msgspec
 
 from mlsd.errors import LockError, MlsdError
+from mlsd.folders import cache_dir
 from mlsd.measure.contexts import check_contexts
 from mlsd.measure.messages import Done, Event, Job, Reference, Slot, failed_trial, prompt_key
 from mlsd.measure.process import DEFAULT_PATIENCE_S, run_job
 from mlsd.measure.store.rows import TrialFilter, TrialKey, environment_key
 from mlsd.measure.store.study import Store
 from mlsd.records import Environment, ModelFacts, Record, Trial
-from mlsd.userdir import cache_dir
 
 
 class RunOutcome(Record, frozen=True, kw_only=True):
@@ -68,18 +68,23 @@ def machine_lock() -> Iterator[None]:
     Raises: LockError when another run holds the lock, or when it cannot be made.
     """
     path = cache_dir() / "run.lock"
+    lock = filelock.FileLock(path, timeout=0)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with filelock.FileLock(path, timeout=0):
-            yield
+        lock.acquire()
     except filelock.Timeout:
         raise LockError(
             f"Another run of mlsd holds this machine ({path}).", hint="Wait for it; two runs would disturb each other."
         ) from None
-    except PermissionError as error:
+    except OSError as error:
         raise LockError(
-            f"The lock {error.filename or path} cannot be written.", hint="Name a writable folder with MLSD_CACHE."
+            f"The lock {error.filename or path} cannot be written: {error.strerror or error}.",
+            hint="Name a writable folder with MLSD_CACHE.",
         ) from error
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def run_jobs(

@@ -1,12 +1,14 @@
 """Opening a study database: which file is ours, of which version, and what SQLite's failures mean to a user.
 
-Owns the connection, the migrations' execution and the one translation of SQLite errors; knows no table by name.
+Owns the connection, the migrations' execution, the look at a file before and while it is written, and the one
+translation of SQLite errors; knows no table by name.
 """
 
 from __future__ import annotations
 
+import functools
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -37,7 +39,9 @@ def connect(path: Path, *, create: bool, read_only: bool) -> sqlite3.Connection:
             return _connect_read_only(path)
         connection = _raw_connection(path, "rwc" if create else "rw")
         try:
-            _check_version(_identify(connection, path), path)
+            version = _identify(connection, path)
+            _check_version(version, path)
+            _check_whole(connection, path, version)
             connection.execute("PRAGMA journal_mode = WAL")
             # In WAL mode NORMAL survives the death of any process; only a power cut may cost the last trials.
             connection.execute("PRAGMA synchronous = NORMAL")
@@ -50,16 +54,83 @@ def connect(path: Path, *, create: bool, read_only: bool) -> sqlite3.Connection:
 
 
 @contextmanager
-def transaction(connection: sqlite3.Connection) -> Iterator[None]:
-    """Everything inside or nothing; the write lock is taken at the start."""
+def transaction(connection: sqlite3.Connection, check: Callable[[], None] | None = None) -> Iterator[None]:
+    """Everything inside or nothing; the write lock is taken at the start. `check` may still refuse the commit."""
     connection.execute("BEGIN IMMEDIATE")
     try:
         yield
+        if check is not None:
+            check()
         connection.execute("COMMIT")
     except BaseException:
         if connection.in_transaction:  # a full disk has rolled back already
             connection.execute("ROLLBACK")
         raise
+
+
+class Place:
+    """Which file a connection writes to: SQLite goes on writing into one that was deleted, and nobody ever reads it."""
+
+    def __init__(self, path: Path) -> None:
+        names = (path.absolute(), Path(f"{path.absolute()}-wal"))
+        self._files = {name: self._identity(name) for name in names}
+
+    @staticmethod
+    def _identity(name: Path) -> tuple[int, int] | None:
+        try:
+            status = name.stat()
+        except OSError:
+            return None
+        return status.st_dev, status.st_ino
+
+    def check(self) -> None:
+        """Raises: StoreError when the database, or its write-ahead log, is not the file that was opened."""
+        for name, known in self._files.items():
+            now = self._identity(name)
+            if known is None:
+                self._files[name] = now
+            elif now != known:
+                raise StoreError(
+                    f"{name} was {'deleted' if now is None else 'replaced'} while it was being written.",
+                    hint="What was measured before that is in the old file; put it back, or run again into a new one.",
+                )
+
+
+def schema_problems(connection: sqlite3.Connection, version: int) -> list[str]:
+    """Tables, columns, indexes and views of that version which the file does not have."""
+    return sorted(f"{what} is missing" for what in _wanted(version) - _things(connection))
+
+
+@functools.cache
+def _wanted(version: int) -> frozenset[str]:
+    connection = sqlite3.connect(":memory:", isolation_level=None)
+    for step in schema.MIGRATIONS[:version]:
+        connection.executescript(step)
+    found = _things(connection)
+    connection.close()
+    return found
+
+
+def _things(connection: sqlite3.Connection) -> frozenset[str]:
+    rows = connection.execute("SELECT type, name FROM sqlite_schema WHERE name NOT LIKE 'sqlite_%'").fetchall()
+    columns = connection.execute(
+        "SELECT kind.name, column.name FROM sqlite_schema AS kind, pragma_table_info(kind.name) AS column "
+        "WHERE kind.type = 'table'"
+    ).fetchall()
+    return frozenset([f"{kind} {name}" for kind, name in rows] + [f"column {table}.{name}" for table, name in columns])
+
+
+def _check_whole(connection: sqlite3.Connection, path: Path, version: int) -> None:
+    """Refuse to write into a file that has a damaged page or lacks a table: that would cost what is left of it."""
+    if version == 0:
+        return
+    problems = [str(line) for (line,) in connection.execute("PRAGMA quick_check(3)") if line != "ok"]
+    problems += schema_problems(connection, version)
+    if problems:
+        raise StoreError(
+            f"{path} is damaged: {problems[0]}.",
+            hint="Nothing was written. Restore a copy, or save what is left with `sqlite3 FILE .recover`.",
+        )
 
 
 def _check_path(path: Path, *, create: bool) -> None:

@@ -26,6 +26,7 @@ class MachineTables:
     def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
         self.path = path
         self._connection = connection
+        self._place = database.Place(path)
 
     # --- writing ----------------------------------------------------------------------------------------------
 
@@ -92,7 +93,7 @@ class MachineTables:
             "WHERE model_key = coalesce(?, model_key) ORDER BY id"
         )
         for run_id, *values in self._rows(query, (model_key,)):
-            yield run_id, CalibrationPoint(**dict(zip(CalibrationPoint.__struct_fields__, values, strict=True)))
+            yield run_id, rowcodec.record(CalibrationPoint, values, f"a timed pass of run {run_id}", above_zero=True)
 
     def coverage(self, model_key: str | None = None) -> Iterator[tuple[int, Coverage]]:
         """Stream (run id, distinct experts of one layer and window), of one model or of all."""
@@ -101,8 +102,11 @@ class MachineTables:
             "WHERE model_key = coalesce(?, model_key) ORDER BY run_id, model_key, source, layer, window"
         )
         for run_id, key, source, layer, window, distinct in self._rows(query, (model_key,)):
-            counts = rowcodec.decode(distinct, dict[int, int])
-            yield run_id, Coverage(model_key=key, source=source, layer=layer, window=window, distinct=counts)
+            where = f"the coverage of run {run_id}"
+            counts = rowcodec.decode(distinct, dict[rowcodec.Count, rowcodec.Count], where)
+            if not sum(counts.values()):
+                raise rowcodec.damaged(where, "it counts no window")
+            yield run_id, rowcodec.record(Coverage, (key, source, layer, window, counts), where)
 
     def expert_loads(self, model_key: str | None = None) -> Iterator[tuple[int, ExpertLoad]]:
         """Stream (run id, how often each expert of one layer was chosen), of one model or of all."""
@@ -111,23 +115,24 @@ class MachineTables:
             "WHERE model_key = coalesce(?, model_key) ORDER BY run_id, model_key, source, layer"
         )
         for run_id, key, source, layer, chosen in self._rows(query, (model_key,)):
-            times = rowcodec.decode(chosen, tuple[int, ...])
-            yield run_id, ExpertLoad(model_key=key, source=source, layer=layer, chosen=times)
+            where = f"the experts of run {run_id}"
+            times = rowcodec.decode(chosen, tuple[rowcodec.Count, ...], where)
+            yield run_id, rowcodec.record(ExpertLoad, (key, source, layer, times), where)
 
     def stream_reads(self) -> Iterator[tuple[int, StreamRead]]:
         """Stream (run id, one streaming read), in the order of writing."""
         for run_id, *values in self._rows("SELECT run_id, n_threads, repeat, gb_s FROM stream_read ORDER BY id"):
-            yield run_id, StreamRead(**dict(zip(StreamRead.__struct_fields__, values, strict=True)))
+            yield run_id, rowcodec.record(StreamRead, values, f"a streaming read of run {run_id}", above_zero=True)
 
     def known_passes(self) -> Iterator[tuple[int, TimedPass]]:
         """Stream (run id, single-token passes of one model of known bytes), in the order of writing."""
         for run_id, *values in self._rows("SELECT run_id, quant, n_bytes, block, ms FROM known_pass ORDER BY id"):
-            yield run_id, TimedPass(**dict(zip(TimedPass.__struct_fields__, values, strict=True)))
+            yield run_id, rowcodec.record(TimedPass, values, f"a timed pass of run {run_id}", above_zero=True)
 
     def shares(self) -> Iterator[tuple[int, PassShares]]:
         """Stream (run id, one profiled pass), in the order of writing."""
         for run_id, record in self._rows("SELECT run_id, record FROM pass_share ORDER BY id"):
-            yield run_id, rowcodec.decode(record, PassShares)
+            yield run_id, rowcodec.decode(record, PassShares, f"a profiled pass of run {run_id}")
 
     # --- inside -----------------------------------------------------------------------------------------------
 
@@ -138,9 +143,20 @@ class MachineTables:
     def _table(self, query: str, values: tuple[Any, ...] = ()) -> Table:
         with database.store_errors(self.path):
             cursor = self._connection.execute(query, values)
-        return Table(tuple(column[0] for column in cursor.description), cursor)
+        columns = tuple(column[0] for column in cursor.description)
+        return Table(columns, self._checked(columns, cursor))
+
+    def _checked(self, columns: tuple[str, ...], rows: Iterable[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
+        counts = [(place, name) for place, name in enumerate(columns) if rowcodec.is_count(name)]
+        with database.store_errors(self.path):
+            for row in rows:
+                for place, name in counts:
+                    value = row[place]
+                    if value is not None and (type(value) is not int or value < 0):
+                        raise rowcodec.damaged(f"a row with {columns[0]} {row[0]!r}", f"its {name} is {value!r}")
+                yield row
 
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
-        with database.store_errors(self.path), database.transaction(self._connection):
+        with database.store_errors(self.path), database.transaction(self._connection, self._place.check):
             yield self._connection

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import datetime
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 
 from mlsd.errors import StoreError
-from mlsd.measure.store.rows import Run, StoredTrial
+from mlsd.measure.store.rows import Run, StoredTrial, environment_key
 from mlsd.records import Case, Conditions, Environment, Losslessness, Round, Trial
 
 # Fields of a Trial that are columns under their own name.
@@ -25,7 +27,7 @@ _TOLD = ("error", "fell_back", "invalid_reason")
 _PATH = re.compile(r"(?<![\w.~/\-])~?/(?:[^\s/:'\"]+/)*([^\s/:'\"]+)")
 # Fields that are JSON text, with the type they are read back as.
 _JSON: dict[str, Any] = {
-    "tokens": tuple[int, ...],
+    "tokens": tuple[Annotated[int, msgspec.Meta(ge=0)], ...],
     "losslessness": Losslessness | None,
     "stats": dict[str, float],
     "conditions": Conditions | None,
@@ -34,6 +36,12 @@ _JSON: dict[str, Any] = {
 # Columns for SQL only: each repeats what another column holds.
 _DERIVED = ("n_tokens", "verdict")
 _ROUND = Round.__struct_fields__
+_COUNTS = frozenset((
+    *_ROUND, "gamma", "block", "repeat", "position", "n_prompt", "n_tokens", "n_predict", "rounds", "number",
+    "failed_native_calls",
+))  # fmt: skip
+_SIGNED = ("seed", "id")
+T = TypeVar("T", bound=msgspec.Struct)
 _CASE = (
     "id", "run_id", "suite", "arm", "target", "drafter", "draft", "gamma", "prompt", "n_predict", "record",
 )  # fmt: skip
@@ -57,15 +65,53 @@ def encode(value: object) -> str:
     return msgspec.json.encode(value).decode()
 
 
-def decode(text: str, kind: Any) -> Any:
-    """The value of a JSON text; StoreError when it is not a `kind`."""
+Count = Annotated[int, msgspec.Meta(ge=0)]
+
+
+def damaged(where: str, why: object) -> StoreError:
+    """The error of a value that mlsd did not write so."""
+    return StoreError(
+        f"In the results database {where} cannot be read: {why}.",
+        hint="It was edited or damaged: restore a copy, or look at the file with `mlsd results --check`.",
+    )
+
+
+def is_count(name: str) -> bool:
+    """Whether a column or field of that name holds a whole number from 0 on, or nothing."""
+    return name in _COUNTS or name.endswith(("_ns", "_bytes"))
+
+
+def decode(text: str, kind: Any, where: str) -> Any:
+    """The value of a JSON text; StoreError when it is not a `kind`, or has numbers that cannot be."""
     try:
-        return msgspec.json.decode(text, type=kind)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise StoreError(
-            f"A record in the results database cannot be read: {error}.",
-            hint="It was edited or damaged: restore a copy, or look at the file with `mlsd results --check`.",
-        ) from error
+        value = msgspec.json.decode(text, type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError, TypeError, RecursionError) as error:
+        raise damaged(where, error) from error
+    return _sane(value, where) if isinstance(value, msgspec.Struct) else value
+
+
+def record(kind: type[T], values: Sequence[Any], where: str, *, above_zero: bool = False) -> T:
+    """A record of the values of its fields in order, as columns hold them; StoreError for one that cannot be.
+
+    With `above_zero` the last field is a measured time or rate.
+    """
+    fields = dict(zip(kind.__struct_fields__, values, strict=False))
+    try:
+        made = msgspec.convert(fields, kind)
+    except msgspec.ValidationError as error:
+        raise damaged(where, error) from error
+    if above_zero and not values[-1] > 0:
+        raise damaged(where, f"its {kind.__struct_fields__[-1]} is {values[-1]}")
+    return _sane(made, where)
+
+
+def _sane(record: T, where: str) -> T:
+    """The record, unless a number of it is negative, infinite or none: mlsd measures none of these."""
+    for name in record.__struct_fields__:
+        value = getattr(record, name)
+        if isinstance(value, int | float) and not 0 <= value < math.inf and name not in _SIGNED:
+            raise damaged(where, f"its {name} is {value}")
+    return record
 
 
 def case_row(case_id: str, run_id: int, case: Case) -> tuple[Any, ...]:
@@ -105,7 +151,9 @@ def without_folders(text: str | None) -> str | None:
     """Absolute paths in a text cut to their last part: ``in /home/jane/m.gguf`` -> ``in m.gguf``."""
     if text is None:
         return None
-    return _PATH.sub(r"\1", text.replace(f"{Path.home()}/", ""))
+    with suppress(RuntimeError):  # a user without a home has none to cut
+        text = text.replace(f"{Path.home()}/", "")
+    return _PATH.sub(r"\1", text)
 
 
 def round_rows(trial_id: int, rounds: Iterable[Round]) -> Iterator[tuple[int, ...]]:
@@ -116,30 +164,39 @@ def round_rows(trial_id: int, rounds: Iterable[Round]) -> Iterator[tuple[int, ..
 
 def trial(row: tuple[Any, ...], rounds: tuple[Round, ...]) -> StoredTrial:
     """The trial of a row in the order of TRIAL_READ."""
-    trial_id, run_id, environment_key = row[:3]
+    trial_id, run_id, key = row[:3]
+    where = f"trial {trial_id}"
     fields = dict(zip((*_PLAIN, *_JSON), row[3:], strict=True))
     fields |= {name: bool(fields[name]) for name in ("timed", "valid")}
     for field, kind in _JSON.items():
         if fields[field] is not None:
-            fields[field] = decode(fields[field], kind)
-    record = Trial(**fields, rounds=rounds)
-    return StoredTrial(id=trial_id, run_id=run_id, environment_key=environment_key, trial=record)
+            fields[field] = decode(fields[field], kind, f"{where}, {field},")
+    try:
+        made = _sane(msgspec.convert(fields, Trial), where)
+    except msgspec.ValidationError as error:
+        raise damaged(where, error) from error
+    made = msgspec.structs.replace(made, rounds=rounds) if rounds else made
+    return StoredTrial(id=trial_id, run_id=run_id, environment_key=key, trial=made)
 
 
 def round_(row: tuple[Any, ...]) -> Round:
     """The round of a row in the order of ROUND_COLUMNS."""
-    return Round(**dict(zip(_ROUND, row[2:], strict=True)))
+    made = Round(**dict(zip(_ROUND, row[2:], strict=True)))
+    if any(type(value) is not int or value < 0 for value in row[2:]) or made.accepted > made.proposed:
+        raise damaged(f"round {row[1]} of trial {row[0]}", f"its numbers are {row[2:]}")
+    return made
 
 
 def run(row: tuple[Any, ...]) -> Run:
-    """The run of a row: id, status, started_at, ended_at, seed, environment, plan."""
-    run_id, status, started_at, ended_at, seed, environment, plan = row
-    return Run(
-        id=run_id,
-        status=status,
-        started_at=started_at,
-        ended_at=ended_at,
-        seed=seed,
-        environment=decode(environment, Environment),
-        plan=decode(plan, dict[str, Any]),
-    )
+    """The run of a row: id, status, started_at, ended_at, seed, environment, plan, environment_key."""
+    run_id, status, started_at, ended_at, seed, environment, plan, key = row
+    where = f"run {run_id}"
+    known = decode(environment, Environment, f"the environment of {where}")
+    if environment_key(known) != key:
+        raise damaged(f"the environment of {where}", "it is not the one that its trials were measured in")
+    try:
+        datetime.datetime.fromisoformat(started_at)
+    except (TypeError, ValueError) as error:
+        raise damaged(where, error) from error
+    values = (run_id, status, started_at, ended_at, seed, known, decode(plan, dict[str, Any], f"the plan of {where}"))
+    return record(Run, values, where)

@@ -10,12 +10,13 @@ from __future__ import annotations
 import datetime
 import sqlite3
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from mlsd.measure.store import database, rowcodec
+from mlsd.errors import StoreError
+from mlsd.measure.store import database, rowcodec, schema
 from mlsd.measure.store.machine import MachineTables, Table
 from mlsd.measure.store.rows import (
     Done,
@@ -181,18 +182,20 @@ class Store(MachineTables):
 
     def runs(self) -> list[Run]:
         """All runs, oldest first."""
-        rows = self._rows("SELECT id, status, started_at, ended_at, seed, environment, plan FROM run ORDER BY id")
+        rows = self._rows(
+            "SELECT id, status, started_at, ended_at, seed, environment, plan, environment_key FROM run ORDER BY id"
+        )
         return [rowcodec.run(row) for row in rows]
 
     def models(self) -> dict[str, ModelFacts]:
         """Facts of every model, by model key."""
         rows = self._rows("SELECT key, facts FROM model ORDER BY id, key")
-        return {key: rowcodec.decode(facts, ModelFacts) for key, facts in rows}
+        return {key: rowcodec.decode(facts, ModelFacts, f"model {key[:12]}") for key, facts in rows}
 
     def cases(self) -> dict[str, Case]:
         """Every recorded configuration, by id, in the order of recording."""
         rows = self._rows('SELECT id, record FROM "case" ORDER BY rowid')
-        return {case_id: rowcodec.decode(record, Case) for case_id, record in rows}
+        return {case_id: rowcodec.decode(record, Case, f"case {case_id}") for case_id, record in rows}
 
     def done(self, environment: Environment) -> Done:
         """What the machine and build of `environment` have measured: the start of a resumed run."""
@@ -257,28 +260,38 @@ class Store(MachineTables):
     def warnings(self) -> list[StoredWarning]:
         """All recorded doubts, oldest first."""
         rows = self._rows("SELECT run_id, code, message, advice, case_id FROM warning ORDER BY id")
-        return [
-            StoredWarning(run_id=run_id, code=code, message=message, advice=advice, case_id=case_id)
-            for run_id, code, message, advice, case_id in rows
-        ]
+        return [rowcodec.record(StoredWarning, row, f"a warning of run {row[0]}") for row in rows]
 
     def distances(self) -> Iterator[DraftDistance]:
         """Stream how far drafts lie from their targets, in the order of measurement."""
         for (record,) in self._rows("SELECT record FROM draft_distance ORDER BY measured_at"):
-            yield rowcodec.decode(record, DraftDistance)
+            yield rowcodec.decode(record, DraftDistance, "a draft's distance")
 
     def imported(self) -> Iterator[ImportedRow]:
         """Stream the rows of other people's tables, in the order of import."""
         for (record,) in self._rows("SELECT record FROM imported ORDER BY id"):
-            yield rowcodec.decode(record, ImportedRow)
+            yield rowcodec.decode(record, ImportedRow, "an imported row")
 
     def check(self) -> list[str]:
-        """What is wrong with the file: SQLite's own integrity and foreign keys; empty when nothing is."""
+        """What is wrong with the file: SQLite's own checks, what is missing, and records that cannot be read."""
         problems = [line for (line,) in self._rows("PRAGMA integrity_check") if line != "ok"]
+        problems += database.schema_problems(self._connection, schema.CURRENT_VERSION)
         problems += [
             f"{table} row {row} points to a missing {parent}"
             for table, row, parent, _ in self._rows("PRAGMA foreign_key_check")
         ]
+        everything = TrialFilter(superseded=True)
+        readers: list[Callable[[], Iterable[object]]] = [
+            self.runs, self.models, self.cases, lambda: self.trials(everything), self.warnings, self.distances,
+            self.imported, self.calibration, self.coverage, self.expert_loads, self.stream_reads, self.known_passes,
+            self.shares,
+        ]  # fmt: skip
+        for read in readers:
+            try:
+                for _ in read():
+                    pass
+            except StoreError as error:
+                problems.append(error.message)
         return problems
 
     # --- inside -----------------------------------------------------------------------------------------------

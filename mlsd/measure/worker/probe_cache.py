@@ -13,8 +13,8 @@ import msgspec
 from mlsd.engine.llama.native import backend_info
 from mlsd.engine.probe import ProbeReport
 from mlsd.engine.session import SessionOptions
+from mlsd.folders import cache_dir
 from mlsd.records import ModelRef
-from mlsd.userdir import cache_dir
 
 _FORMAT = 1  # raise it when the probe changes what it tests
 

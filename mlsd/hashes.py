@@ -1,0 +1,79 @@
+"""SHA-256 of large files, each read once: known hashes stand in the user's folder, valid while a file is unchanged."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+
+from mlsd.errors import InputError
+from mlsd.folders import read_json, update_json, user_dir
+from mlsd.records import Record
+
+OnBytes = Callable[[int, int | None], None]  # bytes done so far, bytes in all where known
+
+_CHUNK_BYTES = 1 << 22
+
+
+class FileHash(Record, frozen=True, kw_only=True):
+    """The SHA-256 of a file as it was: valid while size and modification time stand."""
+
+    n_bytes: int
+    mtime_ns: int
+    sha256: str
+
+
+def file_sha256(path: Path, *, fresh: bool = False, on_bytes: OnBytes | None = None) -> str:
+    """SHA-256 of a file; remembered by (path, size, modification time) unless `fresh` asks to read it again.
+
+    Raises: InputError when the file cannot be read.
+    """
+    try:
+        key = str(path.resolve())
+        status = path.stat()
+        known = {} if fresh else _known_hashes()
+        entry = known.get(key)
+        if entry is not None and (entry.n_bytes, entry.mtime_ns) == (status.st_size, status.st_mtime_ns):
+            return entry.sha256
+        sha256 = digest(path, on_bytes)
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror or error}.") from error
+    remember_sha256(path, sha256)
+    return sha256
+
+
+def remember_sha256(path: Path, sha256: str) -> None:
+    """Note the hash of a file as it is now, so that nobody reads it again."""
+    status = path.stat()
+    entry = FileHash(n_bytes=status.st_size, mtime_ns=status.st_mtime_ns, sha256=sha256)
+
+    def change(known: dict[str, FileHash]) -> None:
+        known[str(path.resolve())] = entry
+
+    with contextlib.suppress(InputError):  # a read-only home costs the next call a re-read, no more
+        update_json(_hashes_path(), dict[str, FileHash], change, damaged_is_empty=True)
+
+
+def digest(path: Path, on_bytes: OnBytes | None = None) -> str:
+    """SHA-256 of a file, read now; raises OSError."""
+    running, done, n_bytes = hashlib.sha256(), 0, path.stat().st_size
+    with path.open("rb") as file:
+        while chunk := file.read(_CHUNK_BYTES):
+            running.update(chunk)
+            done += len(chunk)
+            if on_bytes is not None:
+                on_bytes(done, n_bytes)
+    return running.hexdigest()
+
+
+def _hashes_path() -> Path:
+    return user_dir() / "hashes.json"
+
+
+def _known_hashes() -> dict[str, FileHash]:
+    try:
+        known: dict[str, FileHash] = read_json(_hashes_path(), dict[str, FileHash])
+    except InputError:  # it only saves time: a damaged one is written anew
+        return {}
+    return known

@@ -1,0 +1,38 @@
+"""What the hub stated of each file when it was first downloaded: the lock beside the user's manifest."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from mlsd.folders import read_json, update_json, user_dir
+from mlsd.records import Record
+
+
+class LockedFile(Record, frozen=True, kw_only=True):
+    """What the hub stated of one file when it was first downloaded."""
+
+    revision: str  # the commit
+    sha256: str | None = None  # None: the hub stated none and the downloaded bytes were hashed instead
+    n_bytes: int | None = None
+
+
+def read_lock() -> dict[str, dict[str, LockedFile]]:
+    """What the hub stated: model id -> file name -> `LockedFile`.
+
+    Raises: InputError when the lock file was damaged.
+    """
+    lock: dict[str, dict[str, LockedFile]] = read_json(_lock_path(), dict[str, dict[str, LockedFile]])
+    return lock
+
+
+def write_lock(model_id: str, file: str, locked: LockedFile) -> None:
+    """Record what the hub stated of one file of a model."""
+
+    def change(lock: dict[str, dict[str, LockedFile]]) -> None:
+        lock.setdefault(model_id, {})[file] = locked
+
+    update_json(_lock_path(), dict[str, dict[str, LockedFile]], change)
+
+
+def _lock_path() -> Path:
+    return user_dir() / "models.lock.json"

@@ -1,0 +1,142 @@
+"""A database that somebody deletes, replaces, edits or damages: it is said, and nothing is made worse."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from mlsd.errors import StoreError
+from mlsd.measure.store.pass_shares import PassShares
+from mlsd.measure.store.rows import CalibrationPoint, Coverage, ExpertLoad
+from mlsd.measure.store.study import Store
+from tests.measure.examples import ENVIRONMENT, MODEL, case, trial
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """A small study with something in every table of records."""
+    path = tmp_path / "study.sqlite"
+    with Store.open(path) as store:
+        run_id = store.begin_run(ENVIRONMENT, {"suites": ["B"], "profile": "tiny"}, seed=7)
+        store.add_models([MODEL])
+        store.add_cases(run_id, [case(gamma) for gamma in (0, 4, 8)])
+        store.add_trial(run_id, trial())
+        point = CalibrationPoint(model_key="m", kind="target_pass", rows=5, depth=64, repeat=0, span_ns=1_000)
+        store.add_calibration(run_id, [point])
+        coverage = Coverage(model_key="m", source="text", layer=2, window=2, distinct={2: 1, 3: 4})
+        store.add_coverage(run_id, [coverage], [ExpertLoad(model_key="m", source="text", layer=2, chosen=(7, 0))])
+        share = {"n_passes": 1, "plain_ns": 10, "profiled_ns": 12, "headless_ns": None, "parts_ns": {}}
+        store.add_shares(run_id, [PassShares(model_key="m", rows=1, depth=0, **share)])  # type: ignore[arg-type]
+    return path
+
+
+def edit(path: Path, statement: str) -> None:
+    with sqlite3.connect(path) as connection:
+        connection.execute("PRAGMA writable_schema = ON")
+        connection.execute(statement)
+    connection.close()
+
+
+@pytest.mark.parametrize("suffix", ["", "-wal"])
+def test_a_database_deleted_during_a_run_stops_it(path: Path, suffix: str) -> None:
+    with Store.open(path) as store:
+        run_id = store.begin_run(ENVIRONMENT, {}, seed=0)
+        Path(f"{path}{suffix}").unlink()
+        with pytest.raises(StoreError, match="was deleted while it was being written"):
+            store.add_trial(run_id, trial(repeat=5))
+
+
+def test_a_database_replaced_during_a_run_stops_it_and_the_new_one_stays_as_it_is(path: Path, tmp_path: Path) -> None:
+    with Store.open(path) as store:
+        run_id = store.begin_run(ENVIRONMENT, {}, seed=0)
+        Path(f"{path}").rename(tmp_path / "old.sqlite")
+        path.write_bytes(b"somebody else's")
+        with pytest.raises(StoreError, match="was replaced while it was being written"):
+            store.add_trial(run_id, trial(repeat=5))
+    assert path.read_bytes() == b"somebody else's"
+
+
+def test_a_run_that_nobody_disturbs_commits_as_before(path: Path) -> None:
+    with Store.open(path) as store, Store.open(path) as other:
+        run_id = store.begin_run(ENVIRONMENT, {}, seed=0)
+        other.add_warnings(run_id, [])
+        store.add_trial(run_id, trial(repeat=5))
+        assert len(list(other.trials())) == 2
+
+
+def test_a_damaged_page_is_found_before_anything_is_written(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    size = int.from_bytes(data[16:18], "big")
+    data[size * 3 : size * 4] = bytes(range(256)) * (size // 256)
+    path.write_bytes(data)
+    with pytest.raises(StoreError, match="is damaged"):
+        Store.open(path)
+    assert path.read_bytes() == data
+
+
+@pytest.mark.parametrize(
+    ("statement", "missing"),
+    [
+        ("DROP TABLE warning", "table warning"),
+        ("DROP VIEW trial_summary", "view trial_summary"),
+        ("DROP INDEX trial_once", "index trial_once"),
+        ("ALTER TABLE trial DROP COLUMN text", "column trial.text"),
+    ],
+)
+def test_what_is_missing_is_found_by_the_check_and_before_writing(path: Path, statement: str, missing: str) -> None:
+    edit(path, "DROP VIEW trial_summary") if "COLUMN" in statement else None
+    edit(path, statement)
+    with Store.open(path, read_only=True) as store:
+        assert any(f"{missing} is missing" in problem for problem in store.check())
+    with pytest.raises(StoreError, match=r"is damaged: .* is missing"):
+        Store.open(path)
+
+
+@pytest.mark.parametrize(
+    ("statement", "said"),
+    [
+        ("UPDATE trial SET decode_ns = -5", "its decode_ns is -5"),
+        ("UPDATE trial SET decode_ns = 'soon'", "decode_ns"),
+        ("UPDATE trial SET decode_ns = 1.5", "decode_ns"),
+        ("UPDATE trial SET tokens = '[1, -2]'", "tokens"),
+        ("UPDATE trial SET tokens = '{'", "tokens"),
+        ("UPDATE trial SET stats = x'ff00'", "stats"),
+        ("UPDATE trial SET conditions = '[]'", "conditions"),
+        ("UPDATE round SET verify_ns = -1 WHERE number = 0", "round 0 of trial 1"),
+        ("UPDATE round SET accepted = proposed + 1 WHERE number = 0", "round 0 of trial 1"),
+        ("UPDATE run SET plan = '{]'", "the plan of run 1"),
+        ("UPDATE run SET plan = '7'", "the plan of run 1"),
+        ("UPDATE run SET environment = '{}'", "the environment of run 1"),
+        ("UPDATE run SET environment = json_set(environment, '$.host', 'other')", "it is not the one"),
+        ("UPDATE run SET environment = json_set(environment, '$.memory_bytes', -1)", "memory_bytes"),
+        ("UPDATE run SET started_at = 'yesterday'", "run 1"),
+        ("UPDATE model SET facts = 'null'", "model aaaa"),
+        ("UPDATE \"case\" SET record = json_remove(record, '$.target')", "case "),
+        ("UPDATE calibration SET span_ns = 0", "span_ns is 0"),
+        ("UPDATE coverage SET \"distinct\" = '{}'", "counts no window"),
+        ('UPDATE coverage SET "distinct" = \'{"2": -4}\'', "coverage of run 1"),
+        ("UPDATE expert_load SET chosen = '[-1]'", "experts of run 1"),
+        ("UPDATE pass_share SET record = json_set(record, '$.plain_ns', -3)", "plain_ns"),
+    ],
+)
+def test_a_value_that_mlsd_never_wrote_is_found_and_never_read_as_a_number(
+    path: Path, statement: str, said: str
+) -> None:
+    edit(path, statement)
+    with Store.open(path, read_only=True) as store:
+        problems = store.check()
+        assert any(said in problem for problem in problems), problems
+
+
+@pytest.mark.parametrize("column", ["decode_ns", "gamma", "n_tokens"])
+def test_streamed_tables_check_their_numbers_too(path: Path, column: str) -> None:
+    edit(path, f"UPDATE trial SET {column} = -5")
+    with Store.open(path, read_only=True) as store, pytest.raises(StoreError, match=f"its {column} is -5"):
+        list(store.summary().rows)
+
+
+def test_a_whole_database_has_no_problem(path: Path) -> None:
+    with Store.open(path, read_only=True) as store:
+        assert store.check() == []

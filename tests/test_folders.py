@@ -1,0 +1,106 @@
+"""Where mlsd keeps its files: where version 0.1 kept them, and a clear word where it cannot."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import platformdirs
+import pytest
+from platformdirs.macos import MacOS
+from platformdirs.unix import Unix
+
+from mlsd.cli import main
+from mlsd.errors import InputError, LockError
+from mlsd.folders import cache_dir, update_json, user_dir, write_atomically
+from mlsd.gguf_tools.surgery.draft_cache import cached_draft
+from mlsd.hashes import digest, file_sha256
+from mlsd.measure.run.runner import machine_lock
+from mlsd.measure.store.rowcodec import without_folders
+
+
+@pytest.fixture
+def on_a_machine(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
+    """A home of nobody's, the platform of the parameter, and no variable that names a folder."""
+    for name in ("MLSD_HOME", "MLSD_CACHE", "XDG_CONFIG_HOME", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", "/home/jane")
+    monkeypatch.setattr(platformdirs, "PlatformDirs", request.param)
+
+
+@pytest.mark.parametrize("on_a_machine", [Unix], indirect=True)
+@pytest.mark.usefixtures("on_a_machine")
+def test_linux_keeps_the_places_of_version_0_1(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert (user_dir(), cache_dir()) == (Path("/home/jane/.config/mlsd"), Path("/home/jane/.cache/mlsd"))
+    monkeypatch.setenv("XDG_CONFIG_HOME", "/x/config")
+    monkeypatch.setenv("XDG_CACHE_HOME", "/x/cache")
+    assert (user_dir(), cache_dir()) == (Path("/x/config/mlsd"), Path("/x/cache/mlsd"))
+
+
+@pytest.mark.parametrize("on_a_machine", [MacOS], indirect=True)
+@pytest.mark.usefixtures("on_a_machine")
+def test_macos_keeps_the_places_of_version_0_1() -> None:
+    assert user_dir() == Path("/home/jane/Library/Application Support/mlsd")
+    assert cache_dir() == Path("/home/jane/Library/Caches/mlsd")
+
+
+@pytest.mark.parametrize("on_a_machine", [Unix, MacOS], indirect=True)
+@pytest.mark.usefixtures("on_a_machine")
+def test_the_variables_of_mlsd_rule(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLSD_HOME", "~/mine")
+    monkeypatch.setenv("MLSD_CACHE", "/tmp/cache")
+    assert (user_dir(), cache_dir()) == (Path("/home/jane/mine"), Path("/tmp/cache"))
+
+
+@pytest.mark.parametrize("on_a_machine", [Unix, MacOS], indirect=True)
+@pytest.mark.usefixtures("on_a_machine")
+def test_a_user_id_without_a_home_is_told_which_variable_to_set(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def nobody(user: int) -> None:
+        raise KeyError(f"getpwuid(): uid not found: {user}")
+
+    monkeypatch.delenv("HOME")
+    monkeypatch.setattr("pwd.getpwuid", nobody)
+    with pytest.raises(SystemExit, match="2"):
+        main(["models", "list"])
+    told = capsys.readouterr().err
+    assert f"User {os.getuid()} has no home folder.\nSet MLSD_HOME to a folder" in told
+    assert without_folders("in /srv/m.gguf") == "in m.gguf"
+
+
+@pytest.fixture
+def odd_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cache and a home that cannot be folders, whoever asks: a file stands in their way."""
+    (tmp_path / "file").write_text("no folder")
+    monkeypatch.setenv("MLSD_CACHE", str(tmp_path / "file" / "cache"))
+    monkeypatch.setenv("MLSD_HOME", str(tmp_path / "file" / "home"))
+    return tmp_path / "file"
+
+
+def test_a_cache_that_cannot_be_made_is_named_by_the_lock(odd_folder: Path) -> None:
+    with pytest.raises(LockError, match=rf"{odd_folder}.* cannot be written.*MLSD_CACHE"), machine_lock():
+        pass
+
+
+def test_a_cache_that_cannot_be_made_is_named_by_a_cut_draft(odd_folder: Path) -> None:
+    with pytest.raises(InputError, match=rf"{odd_folder}.* cannot be written.*MLSD_CACHE"):
+        cached_draft("x.gguf", lambda path: None)
+
+
+@pytest.mark.parametrize("name", ["a.json", "x" * 300])
+def test_a_small_file_that_cannot_be_written_is_named(odd_folder: Path, name: str) -> None:
+    with pytest.raises(InputError, match=r"cannot be (written|read)"):
+        update_json(odd_folder / name, dict[str, int], lambda value: None)
+    with pytest.raises(InputError, match="cannot be written"):
+        write_atomically(odd_folder.with_name("x" * 300), "text")
+    assert [path.name for path in odd_folder.parent.iterdir()] == ["file"]
+
+
+def test_an_error_inside_the_lock_is_not_blamed_on_the_lock() -> None:
+    with pytest.raises(PermissionError), machine_lock():
+        raise PermissionError("of something else")
+
+
+def test_a_hash_needs_no_home_to_remember_it(odd_folder: Path) -> None:
+    assert file_sha256(odd_folder) == digest(odd_folder)
