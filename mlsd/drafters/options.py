@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from mlsd.errors import InputError
-from mlsd.records import DrafterSpec, OptionValue, Record
+from mlsd.records import DrafterSpec, ModelRef, OptionValue, Record
 
 PRESET = "preset"
 SMALL_MODEL_STUDY = "small-model study, table 5"  # seed 004
@@ -98,3 +98,29 @@ def _help(method: str, kind: type[msgspec.Struct], presets: Mapping[str, Preset]
 
 def _plain(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def parse_drafter(text: str, draft: ModelRef | None = None) -> DrafterSpec:
+    """``NAME`` or ``NAME:option=value,...``; values become bool, int or float where they look like it.
+
+    Raises: InputError for an option without a value.
+    """
+    name, _, rest = text.partition(":")
+    options: dict[str, OptionValue] = {}
+    for part in filter(None, rest.split(",")):
+        key, separator, value = part.partition("=")
+        if not separator or not key:
+            raise InputError(f"{part!r} in --drafter {text!r} is not option=value.", hint="Like pld:ngram=3,length=10.")
+        options[key] = _option_value(value)
+    return DrafterSpec(name=name, options=options, draft=draft)
+
+
+def _option_value(text: str) -> OptionValue:
+    if text in ("true", "false"):
+        return text == "true"
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from mlsd.cli.database import db_option, find_database
 from mlsd.cli.output import print_json
 
 if TYPE_CHECKING:
@@ -16,14 +17,14 @@ _COLORS = {"confirmed": "green", "refuted": "red", "undecided": "yellow", "not m
 
 
 @click.command()
-@click.option("--db", type=click.Path(path_type=Path), help="The study database [default: the newest in results].")
+@db_option
 @click.option("--json", "as_json", is_flag=True, help="Print verdicts, effects, intervals and trial ids as JSON.")
 def claims(db: Path | None, as_json: bool) -> None:
     """Decide each published claim on the trials of a study, beside what was printed and the audit of that."""
     from mlsd.analysis.claims.claims import decide_all
-    from mlsd.cli.study.evidence import chosen_database, read_evidence
+    from mlsd.cli.study.evidence import read_evidence
 
-    verdicts = decide_all(read_evidence(chosen_database(db)))
+    verdicts = decide_all(read_evidence(find_database(db)))
     if as_json:
         print_json(verdicts)
         return

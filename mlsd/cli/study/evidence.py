@@ -7,18 +7,7 @@ from pathlib import Path
 from mlsd.analysis.results.distances import perplexity_ratios
 from mlsd.analysis.results.pairs import Evidence, evidence
 from mlsd.cli.output import note
-from mlsd.errors import InputError
 from mlsd.measure.store.study import Store
-
-
-def chosen_database(db: Path | None) -> Path:
-    """The database given, else the newest under `results`. Raises InputError when there is none."""
-    if db is not None:
-        return db
-    found = sorted(Path("results").glob("*.sqlite"), key=lambda path: path.stat().st_mtime)
-    if not found:
-        raise InputError("There is no database under results.", hint="Give one with --db, or measure: mlsd run.")
-    return found[-1]
 
 
 def read_evidence(db: Path) -> Evidence:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from mlsd.cli.database import db_option, find_database
 from mlsd.cli.output import print_json, print_table, table
 from mlsd.errors import AnalysisError
 
@@ -18,15 +19,15 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.option("--db", type=click.Path(path_type=Path), help="The study database [default: the newest in results].")
+@db_option
 @click.option("--model", "target", help="Only this target.")
 @click.option("--json", "as_json", is_flag=True, help="Print all fits, held-out predictions and intervals as JSON.")
 def fit(db: Path | None, target: str | None, as_json: bool) -> None:
     """Fit cost models and curves of T(k), and say which predict what they have not seen."""
     from mlsd.analysis.fits.study_fits import fit_pairs, held_out_targets
-    from mlsd.cli.study.evidence import chosen_database, read_evidence
+    from mlsd.cli.study.evidence import read_evidence
 
-    path = chosen_database(db)
+    path = find_database(db)
     evidence = read_evidence(path)
     targets = list(dict.fromkeys(pair.target for pair in evidence.pairs))
     if target is not None and target not in targets:
