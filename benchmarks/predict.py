@@ -21,15 +21,16 @@ from benchmarks.models import smollm2
 from mlsd.analysis.predict.predict import Arm, GammaPrediction, costs_from_points, leave_one_gamma_out
 from mlsd.clock import MonotonicClock
 from mlsd.gguf_tools.synthetic.perturb import perturb
-from mlsd.measure.messages import CalibrateJob, Job, ModelFile, PromptText, prompt_key
-from mlsd.measure.run.bench import BenchRequest, bench_cases, interleave
+from mlsd.measure.messages import CalibrateJob, ModelFile
+from mlsd.measure.run.runner import plan_jobs
 from mlsd.measure.store.rows import CalibrationPoint, model_key
 from mlsd.measure.worker.arms import Arms
 from mlsd.measure.worker.calibrate import Calibration
 from mlsd.measure.worker.probe_cache import ProbeCache
 from mlsd.models.library import resolve_model
+from mlsd.planning.prepare import BenchRequest, prepare_bench
 from mlsd.planning.prompts import load_prompt
-from mlsd.records import DRAFT_MODEL, DrafterSpec, EngineOptions, Trial
+from mlsd.records import EngineOptions, Trial
 from mlsd.units import tok_s
 
 GAMMAS = (1, 2, 4, 8, 16)
@@ -112,26 +113,22 @@ def calibrate(files: list[ModelFile], part: int) -> list[CalibrationPoint]:
 
 
 def bench(files: list[ModelFile], prompt_name: str, n_predict: int, part: int) -> list[Trial]:
-    prompt = load_prompt(prompt_name)
     request = BenchRequest(
-        target=files[0],
-        draft=files[1],
-        drafter=DrafterSpec(name=DRAFT_MODEL, draft=files[1].ref),
-        gammas=GAMMAS,
-        prompt=prompt.ref,
-        prompt_text=prompt.text,
+        target=files[0].path,
+        drafts=(files[1].path,),
+        gamma=GAMMAS,
+        prompts=(prompt_name,),
         n_predict=n_predict,
+        repeats=1,
         engine=ENGINE,
+        seed=part,
     )
-    cases = bench_cases(request)
-    slots = interleave(cases, 1, part)
-    job = Job(
-        target=files[0], models=(files[1],), prompts={prompt_key(prompt.ref): PromptText(text=prompt.text)}, slots=slots
-    )
+    (job,) = plan_jobs(prepare_bench(request))
+    cases = {slot.case_id: slot.case for slot in job.slots}.values()
     with Arms(job, CLOCK, ProbeCache()) as arms:
         for case in cases:
             arms.warm_up(case)
-        return [arms.run(slot) for slot in slots]
+        return [arms.run(slot) for slot in job.slots]
 
 
 def arm_of(gamma: int, trials: list[Trial]) -> Arm:

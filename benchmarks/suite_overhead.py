@@ -12,16 +12,12 @@ import msgspec
 from benchmarks.harness import Result, interleaved, of_samples, ratios
 from benchmarks.models import smollm2
 from mlsd.hardware import read_environment
-from mlsd.measure.messages import Job, ModelFile, PromptText, prompt_key
-from mlsd.measure.run.bench import BenchRequest, bench_cases, interleave
-from mlsd.measure.run.jobs import plan_jobs
-from mlsd.measure.run.runner import RunSettings, run_jobs
+from mlsd.measure.messages import Job
+from mlsd.measure.run.runner import RunSettings, plan_jobs, run_jobs
 from mlsd.measure.store.study import Store
-from mlsd.models.library import Library
-from mlsd.planning.plan import Overrides, expand
-from mlsd.planning.prompts import load_prompt
-from mlsd.planning.suite import find_profile, load_suites
-from mlsd.records import DRAFT_MODEL, DrafterSpec, EngineOptions, ModelRef
+from mlsd.planning.plan import Overrides
+from mlsd.planning.prepare import BenchRequest, StudyRequest, prepare_bench, prepare_study
+from mlsd.records import EngineOptions
 
 ENGINE = EngineOptions(n_threads=1)
 
@@ -34,11 +30,8 @@ def run() -> Iterator[Result]:
 
 def tiny_suite() -> Result:
     """Wall time of suite B on the tiny family over the sum of its load, prefill and decode times."""
-    library, profile = Library(), find_profile("tiny")
-    local = {id_: library.resolve(id_, make=True) for id_ in profile.roles.values()}
-    models = {id_: model.ref for id_, model in local.items()}
-    plan = expand(load_suites(("B",)), profile, models, Overrides(engine=ENGINE))
-    jobs = plan_jobs(plan, {id_: model.path for id_, model in local.items()})
+    request = StudyRequest(suites=("B",), profile="tiny", overrides=Overrides(engine=ENGINE))
+    jobs = plan_jobs(prepare_study(request, make=True))
     with tempfile.TemporaryDirectory() as folder, Store.open(Path(folder) / "b.sqlite") as store:
         started = time.perf_counter()
         run_jobs(jobs, store, read_environment(), (), {}, RunSettings())
@@ -52,27 +45,18 @@ def tiny_suite() -> Result:
 
 def against_a_process_a_trial(n_predict: int, *, repeats: int, at_least: float | None) -> Result:
     """A fresh process and model load for every trial (the study's way) over one worker for all, on SmolLM2."""
-    model = ModelFile(ref=ModelRef(id="smollm2"), path=str(smollm2()))
-    prompt = load_prompt("factual")
+    model = str(smollm2())
     request = BenchRequest(
         target=model,
-        draft=model,
-        drafter=DrafterSpec(name=DRAFT_MODEL, draft=model.ref),
-        gammas=(4,),
-        prompt=prompt.ref,
-        prompt_text=prompt.text,
+        drafts=(model,),
+        gamma=(4,),
+        prompts=("factual",),
         n_predict=n_predict,
         rollback="trim",
         engine=ENGINE,
     )
-    slots = interleave(bench_cases(request), 3, seed=0)
-    job = Job(
-        target=model,
-        models=(model,),
-        prompts={prompt_key(prompt.ref): PromptText(text=prompt.text)},
-        slots=slots,
-    )
-    one_each = [msgspec.structs.replace(job, slots=(slot,)) for slot in slots]
+    (job,) = plan_jobs(prepare_bench(request))
+    one_each = [msgspec.structs.replace(job, slots=(slot,)) for slot in job.slots]
     figures = interleaved({"ours": lambda: _wall_s([job]), "theirs": lambda: _wall_s(one_each)}, repeats)
     name = f"process a trial over one worker, SmolLM2, n_predict {n_predict}"
     return of_samples(name, ratios(figures["theirs"], figures["ours"]), "ratio", at_least=at_least)

@@ -1,4 +1,4 @@
-"""Which study database a command reads: the one given, else the newest under results/."""
+"""Options that say which study database a command reads, and which of its trials."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from mlsd.cli.output import note
-from mlsd.errors import StoreError
 
 if TYPE_CHECKING:
     from mlsd.analysis.study.study import Study
@@ -19,13 +18,11 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-RESULTS = Path("results")
-
 
 def db_option(command: F) -> F:
     """Add ``--db``; the command receives `db`, None when it was not given."""
-    path = click.Path(path_type=Path)
-    return click.option("--db", type=path, help="Study database [default: the newest under results/].")(command)
+    help_ = "Study database [default: the newest study database under results/]."
+    return click.option("--db", type=click.Path(path_type=Path), help=help_)(command)
 
 
 def study_options(command: F) -> F:
@@ -74,18 +71,15 @@ def make_filter(suite: str | None, arm: str | None, failed: bool) -> TrialFilter
 
 
 def find_database(db: Path | None) -> Path:
-    """The database given, else the one under results/ that was written last. Raises: StoreError without any."""
+    """The database given, else the newest; says which one where there are several. Raises: StoreError without any."""
+    from mlsd.measure.store.newest import newest_study, study_databases
+
     if db is not None:
         return db
-    found = sorted(RESULTS.glob("*.sqlite"), key=lambda path: path.stat().st_mtime)
-    if not found:
-        raise StoreError(
-            "There is no study database under results/.",
-            hint="Run a suite first (`mlsd run B`), or name a file with --db.",
-        )
-    if len(found) > 1:
-        note(f"Reading {found[-1]}, the newest of {len(found)} databases; --db names another.")
-    return found[-1]
+    path = newest_study()
+    if (count := len(study_databases())) > 1:
+        note(f"Reading {path}, the newest of {count} databases; --db names another.")
+    return path
 
 
 @contextmanager

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from mlsd.errors import InputError
+from mlsd.drafters.options import parse_drafter as parse_drafter
 from mlsd.measure.messages import ModelFile
-from mlsd.records import DrafterSpec, EngineOptions, ModelRef, OptionValue
+from mlsd.records import EngineOptions
 
 if TYPE_CHECKING:
     from mlsd.planning.plan import Overrides
@@ -150,29 +150,3 @@ def model_file(text: str) -> ModelFile:
 
     model = resolve_model(text, make=True)
     return ModelFile(ref=model.ref, path=str(model.path))
-
-
-def parse_drafter(text: str, draft: ModelRef | None) -> DrafterSpec:
-    """``NAME`` or ``NAME:option=value,...``; values become bool, int or float where they look like it.
-
-    Raises: InputError for an option without a value.
-    """
-    name, _, rest = text.partition(":")
-    options: dict[str, OptionValue] = {}
-    for part in filter(None, rest.split(",")):
-        key, separator, value = part.partition("=")
-        if not separator or not key:
-            raise InputError(f"{part!r} in --drafter {text!r} is not option=value.", hint="Like pld:ngram=3,length=10.")
-        options[key] = _option_value(value)
-    return DrafterSpec(name=name, options=options, draft=draft)
-
-
-def _option_value(text: str) -> OptionValue:
-    if text in ("true", "false"):
-        return text == "true"
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return text

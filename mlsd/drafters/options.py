@@ -13,7 +13,7 @@ import msgspec
 from msgspec.inspect import BoolType, FloatType, IntType, LiteralType, Metadata, StrType, UnionType, type_info
 
 from mlsd.errors import InputError
-from mlsd.records import DrafterSpec, OptionValue, Record
+from mlsd.records import DrafterSpec, ModelRef, OptionValue, Record
 
 PRESET = "preset"
 
@@ -159,3 +159,29 @@ def _values(kind: Any) -> str:
 
 def _bound(included: float | None, excluded: float | None) -> str:
     return f"{included:g}" if included is not None else f"{excluded:g} (not itself)" if excluded is not None else ""
+
+
+def parse_drafter(text: str, draft: ModelRef | None = None) -> DrafterSpec:
+    """``NAME`` or ``NAME:option=value,...``; values become bool, int or float where they look like it.
+
+    Raises: InputError for an option without a value.
+    """
+    name, _, rest = text.partition(":")
+    options: dict[str, OptionValue] = {}
+    for part in filter(None, rest.split(",")):
+        key, separator, value = part.partition("=")
+        if not separator or not key:
+            raise InputError(f"{part!r} in --drafter {text!r} is not option=value.", hint="Like pld:ngram=3,length=10.")
+        options[key] = _option_value(value)
+    return DrafterSpec(name=name, options=options, draft=draft)
+
+
+def _option_value(text: str) -> OptionValue:
+    if text in ("true", "false"):
+        return text == "true"
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text

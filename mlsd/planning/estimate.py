@@ -47,7 +47,7 @@ class Load(Record, frozen=True, kw_only=True):
     draft: str | None
     n_blocks: int
     n_trials: int
-    weight_bytes: int | None  # both models; None where a size is not known
+    weight_bytes: int | None  # all its models; None where a size is not known
     time: TimeEstimate
 
 
@@ -74,10 +74,10 @@ def plan_loads(plan: Plan, sizes: Mapping[str, int | None], tok_s: TokS) -> tupl
     return tuple(
         Load(
             target=group.target.id,
-            draft=group.draft.id if group.draft else None,
+            draft=" + ".join(draft.id for draft in group.drafts) or None,
             n_blocks=len(group.blocks),
             n_trials=sum(len(block.trials) for block in group.blocks),
-            weight_bytes=_sum_or_none([sizes[model.id] for model in (group.target, group.draft) if model]),
+            weight_bytes=_sum_or_none([sizes[model.id] for model in dict.fromkeys(group.models)]),
             time=estimate_time([group], tok_s),
         )
         for group in plan.groups

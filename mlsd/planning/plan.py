@@ -39,6 +39,10 @@ class Overrides(Record, frozen=True, kw_only=True):
     limit: int | None = None  # stop after the block that reaches so many study trials
     seed: int = 0  # of the order, and of sampling
     temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    rollback: str = "auto"  # of SD arms
+    first_repeat: int = 0  # repeats are counted from here, to add to those that are measured
     engine: EngineOptions = EngineOptions()
     ignore_eog: bool = True  # go on after an end-of-generation token
 
@@ -64,16 +68,21 @@ class Block(Record, frozen=True, kw_only=True):
 
 
 class Group(Record, frozen=True, kw_only=True):
-    """What one load of a target, and of a draft where there is one, measures."""
+    """What one load of a target, and of the drafts beside it, measures."""
 
     target: ModelRef
-    draft: ModelRef | None
+    drafts: tuple[ModelRef, ...]
     blocks: tuple[Block, ...]
+
+    @property
+    def models(self) -> tuple[ModelRef, ...]:
+        """All that lie in memory together, the target first; a target that drafts for itself stands there twice."""
+        return (self.target, *self.drafts)
 
     @property
     def weight_bytes(self) -> int | None:
         """Size of the models in memory together; None where a size is not known."""
-        sizes = [model.n_bytes for model in (self.target, self.draft) if model is not None]
+        sizes = [model.n_bytes for model in dict.fromkeys(self.models)]
         return None if None in sizes else sum(size for size in sizes if size is not None)
 
 
@@ -110,8 +119,7 @@ class Plan(Record, frozen=True, kw_only=True):
 
     def models(self) -> dict[str, ModelRef]:
         """Every model once, by id, in order of first use."""
-        used = [model for group in self.groups for model in (group.target, group.draft) if model is not None]
-        return {model.id: model for model in used}
+        return {model.id: model for group in self.groups for model in group.models}
 
     @property
     def study_trials(self) -> dict[str, int]:
@@ -147,8 +155,8 @@ def expand(
         for part in suite.parts:
             grids.add(suite, part)
     groups = tuple(
-        Group(target=models[target], draft=models[draft] if draft else None, blocks=_ordered(cells, overrides.seed))
-        for (target, draft), cells in _adjacent(grids.cells)
+        Group(target=target, drafts=drafts, blocks=_ordered(cells, overrides.seed, overrides.first_repeat))
+        for (target, drafts), cells in _adjacent(grids.cells)
     )
     return Plan(
         profile=profile.name,
@@ -167,7 +175,7 @@ class _Cell(Record, frozen=True, kw_only=True):
     trials: tuple[PlannedTrial, ...]
 
 
-_Pair = tuple[str, str | None]  # ids of target and draft
+_Models = tuple[ModelRef, tuple[ModelRef, ...]]  # a target and the drafts loaded beside it
 _Arm = tuple[DrafterSpec, tuple[int, ...]]  # a drafter and its gammas
 
 
@@ -185,11 +193,14 @@ class _Grids:
         self._profile, self._models, self._overrides = profile, models, overrides
         self._load, self._refuse = load, refuse
         # Greedy decoding ignores the seed, so the seed must not make another case of it.
-        greedy = overrides.temperature == 0
-        self._sampling = Sampling(temperature=overrides.temperature, seed=0 if greedy else overrides.seed)
+        self._sampling = Sampling()
+        if overrides.temperature:
+            self._sampling = Sampling(
+                temperature=overrides.temperature, top_k=overrides.top_k, top_p=overrides.top_p, seed=overrides.seed
+            )
         self._prompts: dict[str, PromptRef] = {}
         self._seen: dict[bytes, str] = {}  # what a suite measures already -> the target's role
-        self.cells: dict[_Pair, list[_Cell]] = {}
+        self.cells: dict[_Models, list[_Cell]] = {}
         self._left_out: dict[tuple[str, str, str | None, str], int] = {}
 
     def add(self, suite: Suite, part: Part) -> None:
@@ -197,19 +208,17 @@ class _Grids:
         prompts = self._overrides.prompts or part.prompts
         repeats = self._overrides.repeats or suite.repeats
         for role in part.targets:
-            bundles: dict[tuple[str, str | None, int], list[_Arm]] = {}  # the arms that share a block
+            found: list[tuple[int, ModelRef, _Arm]] = []
             for number, (choice, gammas) in enumerate(self._choices(part)):
                 own_plain = choice is None or part.baseline == "study"
                 n_trials = (len(gammas) + own_plain) * len(prompts) * repeats
                 arm = self._arm(suite, role, choice, gammas, prompts, n_trials)
                 if arm is not None:
-                    target, spec = arm
-                    key = (target, spec.draft.id if spec.draft else None, 0 if part.together else number)
-                    bundles.setdefault(key, []).append((spec, gammas))
-            for (target, draft, _), arms in bundles.items():
-                cells = self.cells.setdefault((target, draft), [])
+                    found.append((number, self._models[arm[0]], (arm[1], gammas)))
+            for (target, drafts, _), arms in _bundles(part, found).items():
+                cells = self.cells.setdefault((target, drafts), [])
                 for prompt in prompts:
-                    trials = self._trials(suite, part, self._models[target], arms, self._prompt(prompt))
+                    trials = self._trials(suite, part, target, arms, self._prompt(prompt))
                     cells.append(_Cell(suite=suite.name, repeats=repeats, trials=trials))
 
     def _choices(self, part: Part) -> list[tuple[DrafterChoice | None, tuple[int, ...]]]:
@@ -320,7 +329,8 @@ class _Grids:
         role: TrialRole = "baseline" if part.drafters and part.baseline == "paired" else "study"
         cases = [(plain, role)]
         for spec, gammas in arms:
-            cases += [(msgspec.structs.replace(plain, drafter=spec, gamma=gamma), "study") for gamma in gammas]
+            drafted = msgspec.structs.replace(plain, drafter=spec, rollback=self._overrides.rollback)
+            cases += [(msgspec.structs.replace(drafted, gamma=gamma), "study") for gamma in gammas]
         return tuple(PlannedTrial(case=case, case_id=case.id, role=role) for case, role in cases)
 
 
@@ -333,33 +343,49 @@ def _drafters(part: Part, drafts: tuple[str, ...] | None) -> tuple[DrafterChoice
     return (*(msgspec.structs.replace(models[0], draft=draft) for draft in dict.fromkeys(drafts)), *others)
 
 
-def _adjacent(cells: Mapping[_Pair, list[_Cell]]) -> Iterator[tuple[_Pair, list[_Cell]]]:
+def _bundles(
+    part: Part, found: Sequence[tuple[int, ModelRef, _Arm]]
+) -> dict[tuple[ModelRef, tuple[ModelRef, ...], int], list[_Arm]]:
+    """The arms that share a block, by the models that they need."""
+    drafts = [(arm[0].draft,) if arm[0].draft else () for _, _, arm in found]
+    all_of_them = tuple(dict.fromkeys(itertools.chain.from_iterable(drafts)))
+    bundles: dict[tuple[ModelRef, tuple[ModelRef, ...], int], list[_Arm]] = {}
+    for own, (number, target, arm) in zip(drafts, found, strict=True):
+        key = (target, all_of_them, 0) if part.one_load else (target, own, 0 if part.together else number)
+        bundles.setdefault(key, []).append(arm)
+    return bundles
+
+
+def _adjacent(cells: Mapping[_Models, list[_Cell]]) -> Iterator[tuple[_Models, list[_Cell]]]:
     """Loads in order of first use, those of one target together: its file then still lies in the page cache."""
     targets = dict.fromkeys(target for target, _ in cells)
     for target in targets:
-        yield from ((pair, cells[pair]) for pair in cells if pair[0] == target)
+        yield from ((models, cells[models]) for models in cells if models[0] == target)
 
 
-def _ordered(cells: Sequence[_Cell], seed: int) -> tuple[Block, ...]:
+def _ordered(cells: Sequence[_Cell], seed: int, first: int) -> tuple[Block, ...]:
     """Repeats outermost; within a repeat the blocks, and within a block the arms, in random order from the seed.
 
     In the first repeat the AR arm leads its block: its output is what losslessness of the others is judged by.
     """
     blocks = []
-    for repeat in range(max(cell.repeats for cell in cells)):
-        once = [_block(cell, repeat, seed) for cell in cells if repeat < cell.repeats]
+    for repeat in range(first, first + max(cell.repeats for cell in cells)):
+        once = [_block(cell, repeat, seed, leads=repeat == first) for cell in cells if repeat < first + cell.repeats]
         random.Random(f"{seed} {repeat}").shuffle(once)
         blocks += once
     return tuple(blocks)
 
 
-def _block(cell: _Cell, repeat: int, seed: int) -> Block:
-    """One repeat of a cell; its number and its order depend on nothing but its own content and the seed."""
+def _block(cell: _Cell, repeat: int, seed: int, *, leads: bool) -> Block:
+    """One repeat of a cell; its number and its order depend on nothing but its own content and the seed.
+
+    `leads`: the AR arm stands first.
+    """
     content = " ".join([str(repeat), *sorted(trial.case_id for trial in cell.trials)])
     number = int(hashlib.sha256(content.encode()).hexdigest()[:12], 16)
     trials = list(cell.trials)
     random.Random(f"{seed} {number}").shuffle(trials)
-    if repeat == 0:
+    if leads:
         trials.sort(key=lambda trial: trial.case.arm != "ar")
     return Block(number=number, suite=cell.suite, repeat=repeat, trials=tuple(trials))
 

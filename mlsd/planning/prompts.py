@@ -101,6 +101,15 @@ def load_prompt(name: str) -> Prompt:
     )
 
 
+def find_prompt(text: str) -> Prompt:
+    """The shipped prompt of that name, or the text file: what has a folder or an ending in its name is one.
+
+    Raises: PromptError when there is neither.
+    """
+    place = Path(text)
+    return prompt_from_file(place) if len(place.parts) > 1 or place.suffix else load_prompt(text)
+
+
 def task_prompt(task: Task, key: str, turn: int = 0) -> Prompt:
     """One turn of a task as a prompt; what the user said before it is part of its hash."""
     earlier, text = task.turns[:turn], task.turns[turn]
@@ -175,6 +184,6 @@ def _checked(prompt: Prompt, expected_sha256: str) -> Prompt:
     if prompt.sha256 != expected_sha256:
         raise PromptError(
             f"The installed text of the prompt {prompt.key!r} is not the one that was shipped.",
-            hint="Reinstall mlsd, or use --prompt-file for a text of your own.",
+            hint="Reinstall mlsd, or give a text file of your own.",
         )
     return prompt

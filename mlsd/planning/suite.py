@@ -41,6 +41,7 @@ class Part(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
     drafters: tuple[DrafterChoice, ...] = ()
     gammas: tuple[int, ...] = ()  # may be empty when every drafter has its own; always is without drafters
     together: bool = False  # drafters that need the same models share a block, and so one AR arm
+    one_load: bool = False  # all drafters share a block; every model of the part lies in memory at once
     baseline: Count = "paired"  # whether the AR arm beside SD arms is one of the study's trials
 
 

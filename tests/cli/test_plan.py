@@ -60,7 +60,7 @@ def test_overrides_change_the_plan():
 
 def test_a_load_larger_than_the_machine_is_named_before_anything_runs(monkeypatch):
     small = Environment(host="h", os="Linux", machine="x86_64", memory_bytes=8 << 30)
-    monkeypatch.setattr("mlsd.hardware.read_environment", lambda: small)
+    monkeypatch.setattr("mlsd.measure.run.forecast.read_environment", lambda: small)
     text = run("A", "--profile", "study").stdout
     assert "does not fit: qwen3.5-35b-a3b-q8_0: 36.90 GB of weights" in text
     assert plan_json("A", "--profile", "study")["needs"]["fits"] == ["does not fit"] * 2
@@ -68,7 +68,7 @@ def test_a_load_larger_than_the_machine_is_named_before_anything_runs(monkeypatc
 
 def test_known_bandwidth_gives_a_rough_time_and_says_from_what(monkeypatch):
     mac = Environment(host="h", os="macOS", machine="arm64", memory_bytes=192 << 30, peak_bandwidth_gb_s=800.0)
-    monkeypatch.setattr("mlsd.hardware.read_environment", lambda: mac)
+    monkeypatch.setattr("mlsd.measure.run.forecast.read_environment", lambda: mac)
     needs = plan_json("A", "--profile", "study")["needs"]
     assert needs["time"]["sources"] == {"bandwidth": 18}
     # 9 trials each of 255 tokens, reading the active share of 22.0 and 36.9 GB once a token
@@ -79,9 +79,9 @@ def test_known_bandwidth_gives_a_rough_time_and_says_from_what(monkeypatch):
 
 def test_earlier_results_of_this_machine_give_the_time(monkeypatch, tmp_path):
     here = Environment(host="here", os="Linux", machine="x86_64", memory_bytes=64 << 30)
-    monkeypatch.setattr("mlsd.hardware.read_environment", lambda: here)
-    from mlsd.cli.study.plan import known_models
+    monkeypatch.setattr("mlsd.measure.run.forecast.read_environment", lambda: here)
     from mlsd.models.library import Library
+    from mlsd.planning.prepare import known_models
     from mlsd.planning.suite import find_profile, load_suites
 
     planned = expand(load_suites(["A"]), find_profile("study"), known_models(Library()))

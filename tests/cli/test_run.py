@@ -48,6 +48,15 @@ def test_a_dry_run_shows_the_plan_and_writes_nothing(mlsd: Mlsd, tmp_path: Path)
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_dry_run_says_what_the_plan_says_times_included(mlsd: Mlsd, tmp_path: Path) -> None:
+    asked = ("B", "--profile", "tiny", "--db", tmp_path / "s.sqlite", *QUICK)
+    assert mlsd("run", *asked).code == 0  # from now on there are rates to tell times from
+    planned = json.loads(mlsd("plan", *asked, "--json").out)
+    assert planned["needs"]["time"]["sources"] == {"results": 4}
+    assert json.loads(mlsd("run", *asked, "--dry-run", "--json").out) == planned
+    assert mlsd("run", *asked, "--dry-run").out == mlsd("plan", *asked).out
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -94,7 +103,7 @@ def test_a_load_larger_than_memory_is_refused(mlsd: Mlsd, tmp_path: Path, monkey
     from mlsd import hardware
 
     small = msgspec.structs.replace(hardware.read_environment(), memory_bytes=1_000_000)
-    monkeypatch.setattr(hardware, "read_environment", lambda backend=None: small)
+    monkeypatch.setattr("mlsd.measure.run.study.read_environment", lambda backend: small)
     result = mlsd("run", "D", "--profile", "tiny", "--db", tmp_path / "s.sqlite", *QUICK)
     assert result.code == 2
     assert "for its weights; this machine has 0.0 GB" in result.err

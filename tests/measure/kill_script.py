@@ -6,42 +6,27 @@ import sys
 from pathlib import Path
 
 from mlsd.hardware import read_environment
-from mlsd.measure.messages import Job, ModelFile, PromptText, prompt_key
-from mlsd.measure.run.bench import BenchRequest, bench_cases, interleave
-from mlsd.measure.run.runner import RunOutcome, RunSettings, machine_lock, run_jobs
+from mlsd.measure.messages import Job
+from mlsd.measure.run.runner import RunOutcome, RunSettings, machine_lock, plan_jobs, run_jobs
 from mlsd.measure.store.study import Store
-from mlsd.planning.prompts import load_prompt
-from mlsd.records import DRAFT_MODEL, DrafterSpec, EngineOptions, ModelRef
+from mlsd.planning.prepare import BenchRequest, prepare_bench
+from mlsd.records import EngineOptions
 
 
 def make_jobs(folder: Path, *, n_predict: int = 24, repeats: int = 3) -> tuple[Job, ...]:
     """Two loads: a hybrid pair and an attention-only pair, each with a baseline and two gammas."""
-    prompt = load_prompt("factual")
-    jobs = []
+    jobs: list[Job] = []
     for name in ("qwen35", "llama"):
-        target, draft = (
-            ModelFile(ref=ModelRef(id=stem, sha256=stem.ljust(64, "0")), path=str(folder / f"{stem}.gguf"))
-            for stem in (name, f"{name}-noise01")
-        )
         request = BenchRequest(
-            target=target,
-            draft=draft,
-            drafter=DrafterSpec(name=DRAFT_MODEL, draft=draft.ref),
-            gammas=(2, 4),
-            prompt=prompt.ref,
-            prompt_text=prompt.text,
+            target=str(folder / f"{name}.gguf"),
+            drafts=(str(folder / f"{name}-noise01.gguf"),),
+            gamma=(2, 4),
+            prompts=("factual",),
             n_predict=n_predict,
             repeats=repeats,
             engine=EngineOptions(n_threads=1),
         )
-        jobs.append(
-            Job(
-                target=target,
-                models=(draft,),
-                prompts={prompt_key(prompt.ref): PromptText(text=prompt.text)},
-                slots=interleave(bench_cases(request), repeats, seed=0),
-            )
-        )
+        jobs += plan_jobs(prepare_bench(request))
     return tuple(jobs)
 
 

@@ -11,8 +11,7 @@ from mlsd.errors import InputError
 from mlsd.gguf_tools.shapes import FULL
 from mlsd.gguf_tools.source import Source
 from mlsd.gguf_tools.synthetic.synth import from_shape, write_synthetic
-from mlsd.measure.context_bytes import context_bytes, trained_context
-from mlsd.measure.contexts import check_contexts
+from mlsd.measure.contexts import check_contexts, context_bytes, trained_context
 from mlsd.measure.messages import InfoJob, ModelFile, ProbeJob
 from mlsd.records import EngineOptions, ModelRef
 

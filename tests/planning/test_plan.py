@@ -60,13 +60,13 @@ def test_every_block_with_drafts_holds_exactly_one_plain_arm_of_the_same_target_
 
 def test_each_pair_loads_once_and_loads_of_one_target_follow_each_other():
     groups = study_plan([*STUDY, "E"]).groups
-    pairs = [(group.target.id, group.draft.id if group.draft else None) for group in groups]
+    pairs = [(group.target.id, group.drafts) for group in groups]
     assert len(set(pairs)) == len(pairs)
     targets = [target for target, _ in pairs]
     assert targets == sorted(targets, key=targets.index)
     for group in groups:
         used = {trial.case.drafter.draft for block in group.blocks for trial in block.trials}
-        assert used <= {None, group.draft}
+        assert used <= {None, *group.drafts}
 
 
 def test_repeats_are_outermost_so_that_drift_spreads_over_all_cases():

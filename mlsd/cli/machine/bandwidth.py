@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mlsd.cli.machine.calibrate import DEFAULT_DB
+from mlsd.cli.database import db_option
 from mlsd.cli.options import IntList, NameList, engine_options, make_engine
 from mlsd.cli.output import note, print_json, print_table, table
 from mlsd.errors import InputError
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 @click.option("--blocks", type=click.IntRange(min=1), default=5, show_default=True, help="Passes of every model.")
 @click.option("--read-mb", type=click.IntRange(min=64), default=512, show_default=True, help="Array that numpy reads.")
 @click.option("--folder", type=click.Path(file_okay=False, path_type=Path), help="Where models are written meanwhile.")
-@click.option("--db", type=click.Path(path_type=Path), default=DEFAULT_DB, help=f"Results [default: {DEFAULT_DB}].")
+@db_option
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 @engine_options
 def bandwidth(
@@ -35,7 +35,7 @@ def bandwidth(
     blocks: int,
     read_mb: int,
     folder: Path | None,
-    db: Path,
+    db: Path | None,
     as_json: bool,
     **options: Any,
 ) -> None:
@@ -49,8 +49,10 @@ def bandwidth(
     from mlsd.hardware import read_environment
     from mlsd.measure.process import run_info
     from mlsd.measure.run.bandwidth import BandwidthPlan, run_and_store
+    from mlsd.measure.store.newest import newest_or_new
     from mlsd.measure.store.study import Store
 
+    db = db or newest_or_new()
     if len(set(sizes_mb)) < 2:
         raise InputError("One size cannot tell bandwidth from fixed time.", hint="Like --sizes-mb 100,200,400.")
     engine = make_engine(**options)

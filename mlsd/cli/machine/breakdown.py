@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+import msgspec
 
 from mlsd.cli.options import IntList, engine_options, make_engine, model_file, parse_drafter
 from mlsd.cli.output import note, print_json, print_table, table
@@ -17,8 +18,8 @@ from mlsd.units import format_number, format_percent
 if TYPE_CHECKING:
     from mlsd.analysis.results.round_split import RoundSplit
     from mlsd.measure.messages import BreakdownJob, ModelFile
-    from mlsd.measure.run.bench import BenchRequest
     from mlsd.measure.store.pass_shares import PassShares
+    from mlsd.planning.prepare import Prepared
 
 _GAMMA = 4
 
@@ -46,26 +47,26 @@ def breakdown(target: str, db: Path | None, as_json: bool, **options: Any) -> No
     down, so its times are no speeds. Rounds are plain ones.
     """
     from mlsd.gguf_tools.read import model_facts
-    from mlsd.measure.run.breakdown import profile_and_store
+    from mlsd.measure.run.calibration import profile_and_store
     from mlsd.measure.run.runner import machine_lock
 
-    job, request = _requests(target, options)
+    job, plan = _requests(target, options)
     files = [file for file in (job.target, job.draft) if file is not None]
     facts = [model_facts(Path(file.path), ref=file.ref) for file in files]
     with machine_lock():
         shares = profile_and_store(job, db, facts)
-        split = None if request is None else _rounds(request)
+        split = None if plan is None else _rounds(plan)
     if as_json:
         print_json({"shares": [_share_object(s, job) for s in shares], "rounds": split, "profiling": True})
         return
     _print_shares(shares, job)
-    if split is not None and request is not None:
-        _print_rounds(split, request)
+    if split is not None and plan is not None:
+        _print_rounds(split, plan)
     if db is not None:
         note(f"Stored in {db}; `mlsd report --db {db}` shows it beside the methods.")
 
 
-def _requests(target: str, options: dict[str, Any]) -> tuple[BreakdownJob, BenchRequest | None]:
+def _requests(target: str, options: dict[str, Any]) -> tuple[BreakdownJob, Prepared | None]:
     from mlsd.drafters import check_target, preset_gamma, resolve_spec
     from mlsd.measure.messages import BreakdownJob
     from mlsd.planning.prompts import load_prompt
@@ -91,36 +92,34 @@ def _requests(target: str, options: dict[str, Any]) -> tuple[BreakdownJob, Bench
         depth=options["depth"],
         repeats=options["repeats"],
     )
-    return job, None if text == NO_DRAFTER else _round_request(job, gamma, options)
+    return job, None if text == NO_DRAFTER else _round_plan(target, job, gamma, options)
 
 
-def _round_request(job: BreakdownJob, gamma: int, options: dict[str, Any]) -> BenchRequest:
+def _round_plan(target: str, job: BreakdownJob, gamma: int, options: dict[str, Any]) -> Prepared:
     """A plain run of the method, whose rounds show its parts."""
-    from mlsd.measure.run.bench import BenchRequest, bench_cases
-    from mlsd.planning.prompts import load_prompt
+    from mlsd.planning.prepare import BenchRequest, prepare_bench
 
-    prompt = load_prompt(options["prompt_name"])
     request = BenchRequest(
-        target=job.target,
-        drafter=job.drafter,
-        draft=job.draft,
-        gammas=(gamma,),
-        prompt=prompt.ref,
-        prompt_text=prompt.text,
-        chat=prompt.chat,
+        target=target,
+        drafts=(options["draft"],) if options["draft"] else (),
+        drafters=(msgspec.structs.replace(job.drafter, draft=None),),
+        gamma=(gamma,),
+        prompts=(options["prompt_name"],),
         n_predict=options["n_predict"],
         repeats=1,
         engine=job.engine,
     )
-    bench_cases(request)  # says now what it cannot mean
-    return request
+    return prepare_bench(request)
 
 
-def _rounds(request: BenchRequest) -> RoundSplit:
+def _rounds(plan: Prepared) -> RoundSplit:
     from mlsd.analysis.results.round_split import round_split
-    from mlsd.measure.run.bench import run_bench
+    from mlsd.measure.messages import Done
+    from mlsd.measure.process import run_job
+    from mlsd.measure.run.runner import plan_jobs
 
-    trials = [trial for trial in run_bench(request) if trial.arm == "sd"]
+    (job,) = plan_jobs(plan, strict=True)
+    trials = [event.trial for event in run_job(job) if isinstance(event, Done) and event.trial.arm == "sd"]
     if not trials or trials[0].status == "failed":
         raise WorkerError(f"The rounds could not be run: {trials[0].error if trials else 'no trial came back'}")
     return round_split(trials)
@@ -188,9 +187,9 @@ _LABELS: Mapping[str, str] = {"embeddings": "embed", "head": "LM head", "ffn": "
 _CHECKS = ("no outputs", "parts/T", "profiled/T", "")
 
 
-def _print_rounds(split: RoundSplit, request: BenchRequest) -> None:
-    title = f"{request.drafter.name}, gamma {request.gammas[0]}"
-    made = table(title, ["part of a round", "ms a round", "share"])
+def _print_rounds(split: RoundSplit, plan: Prepared) -> None:
+    case = next(trial.case for trial in plan.plan.trials() if trial.case.arm == "sd")
+    made = table(f"{case.drafter.name}, gamma {case.gamma}", ["part of a round", "ms a round", "share"])
     total = sum(split.ms_per_round.values())
     for part, ms in split.ms_per_round.items():
         made.add_row(part, format_number(ms, 3), format_percent(ms / total if total else None))
@@ -203,7 +202,7 @@ def _print_rounds(split: RoundSplit, request: BenchRequest) -> None:
         note("NOT TIMED  SD drafts inside the target; its times say nothing of the method.")
     for label in split.fallbacks:
         note(f"FELL BACK  The draft works on its own memory: {label}")
-    note(f"Means over the {split.rounds} rounds of one plain run on the prompt {request.prompt.key}.")
+    note(f"Means over the {split.rounds} rounds of one plain run on the prompt {case.prompt.key}.")
 
 
 def _print_kinds(split: RoundSplit) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from mlsd.cli.database import db_option
 from mlsd.cli.options import IntList, engine_options, make_engine, model_file
 from mlsd.cli.output import note, print_json, print_table, table
 from mlsd.errors import InputError
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from mlsd.measure.run.calibration import CalibrationResult
     from mlsd.records import ModelFacts
 
-DEFAULT_DB = Path("results") / "calibration.sqlite"
 _WIDTHS = (*range(1, 34), 48, 64)
 _SHOWN = (1, 2, 5, 9, 17, 33)
 _WINDOWS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 16, 17, 24, 32, 33)
@@ -36,11 +36,13 @@ _WINDOWS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 16, 17, 24, 32, 33)
 @click.option("--text", "text_file", type=click.Path(dir_okay=False), help="Real text to use [default: a shipped one].")
 @click.option("--no-coverage", is_flag=True, help="Do not ask a mixture for its experts.")
 @click.option("--figure", type=click.Path(path_type=Path), help="Draw experts, or T(k), into this .png or .svg.")
-@click.option("--db", type=click.Path(path_type=Path), default=DEFAULT_DB, help=f"Results [default: {DEFAULT_DB}].")
+@db_option
 @click.option("--seed", type=int, default=0, show_default=True, help="Of the order of passes.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 @engine_options
-def calibrate(model: str, draft: str | None, figure: Path | None, db: Path, as_json: bool, **options: Any) -> None:
+def calibrate(
+    model: str, draft: str | None, figure: Path | None, db: Path | None, as_json: bool, **options: Any
+) -> None:
     """Time passes of MODEL over k tokens for many k, in random order, and store them beside a study's trials.
 
     MODEL and the draft are GGUF paths or ids that `mlsd models list` shows. Of a mixture the experts are counted, which
@@ -49,8 +51,10 @@ def calibrate(model: str, draft: str | None, figure: Path | None, db: Path, as_j
     from mlsd.analysis.fits.calibration import not_timed, target_curve
     from mlsd.measure.process import run_info
     from mlsd.measure.run.calibration import run_and_store
+    from mlsd.measure.store.newest import newest_or_new
     from mlsd.measure.store.study import Store
 
+    db = db or newest_or_new()
     if figure is not None:
         _check_figure(figure)
     job, facts = _job(model, draft, options)

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mlsd.cli.options import IntList, NameList, engine_options, make_engine
-from mlsd.cli.output import note, print_json, print_table, table
-from mlsd.errors import InputError, StoreError
+from mlsd.cli.output import print_json, print_table, table
+from mlsd.errors import InputError
 from mlsd.units import NOT_MEASURED, format_bytes, format_number, format_percent
 
 if TYPE_CHECKING:
@@ -32,7 +32,13 @@ _GAMMAS = (1, 2, 4, 8, 16)
 @click.option("--gamma", "gammas", type=IntList(), default=_GAMMAS, help="[default: 1,2,4,8,16]")
 @click.option("--chip", help='Predict for another machine, like "M2 Ultra" or "800 GB/s".')
 @click.option("--quant", help="Of a target that is only known by its shape [default: as its id says, else Q8_0].")
-@click.option("--db", "databases", type=click.Path(path_type=Path), multiple=True, help="[default: results/*.sqlite]")
+@click.option(
+    "--db",
+    "databases",
+    type=click.Path(path_type=Path),
+    multiple=True,
+    help="[default: every study database under results/]",
+)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 @engine_options
 def advise(target: str, databases: tuple[Path, ...], as_json: bool, **options: Any) -> None:
@@ -80,18 +86,11 @@ def advise(target: str, databases: tuple[Path, ...], as_json: bool, **options: A
 
 
 def _open(databases: tuple[Path, ...]) -> list[Store]:
-    """The databases that were named; without any, those in ``results`` that mlsd wrote."""
+    """The databases that were named; without any, all study databases under results/."""
+    from mlsd.measure.store.newest import study_databases
     from mlsd.measure.store.study import Store
 
-    if databases:
-        return [Store.open(path, create=False, read_only=True) for path in databases]
-    found = []
-    for path in sorted(Path("results").glob("*.sqlite")):
-        try:
-            found.append(Store.open(path, create=False, read_only=True))
-        except StoreError as error:  # `mlsd tune` keeps its studies there too
-            note(f"{path} is left out: {error.message}")
-    return found
+    return [Store.open(path, create=False, read_only=True) for path in databases or study_databases()]
 
 
 def _here(options: dict[str, Any]) -> Place:

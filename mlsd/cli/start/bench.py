@@ -6,29 +6,28 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+import msgspec
 
-from mlsd.cli.options import IntList, engine_options, make_engine, model_file, parse_drafter
+from mlsd.cli.options import IntList, engine_options, make_engine
 from mlsd.cli.output import note, print_json, print_table, table
+from mlsd.cli.watch import make_watcher, say_warnings
 from mlsd.engine.rollback import STRATEGIES
-from mlsd.errors import InputError, WorkerError
-from mlsd.records import DRAFT_MODEL, NO_DRAFTER, DrafterSpec, Sampling, Trial
+from mlsd.records import DRAFT_MODEL, NO_DRAFTER, Sampling
 from mlsd.units import NOT_MEASURED, format_number, format_percent
 
 if TYPE_CHECKING:
     from mlsd.analysis.results.trials import ArmSummary
-    from mlsd.measure.messages import ModelFile
-    from mlsd.measure.run.bench import BenchRequest
-
-_GAMMAS = (1, 2, 4, 8, 16)
+    from mlsd.measure.run.study import BenchResult, BenchTrial
 
 
 @click.command()
 @click.argument("target")
-@click.option("--draft", help="Draft model, or drafting head: a path or a manifest id.")
-@click.option("--drafter", "drafter_text", help="Drafting method: NAME or NAME:option=value,...")
+@click.option("--draft", "drafts", multiple=True, help="Draft model, or drafting head: a path or an id; repeatable.")
+@click.option("--drafter", "drafters", multiple=True, help="Method: NAME or NAME:option=value,...; repeatable.")
 @click.option("--gamma", type=IntList(), help="Most tokens proposed a round [default: the preset's, else 1,2,4,8,16].")
-@click.option("--prompt", "prompt_name", help="Name of a shipped prompt [default: code].")
-@click.option("--prompt-file", type=click.Path(dir_okay=False), help="Take the prompt from a text file.")
+@click.option(
+    "--prompt", "prompts", multiple=True, default=("code",), help="A shipped prompt, or a text file; repeatable."
+)
 @click.option("--n-predict", type=int, default=256, show_default=True, help="Output tokens.")
 @click.option("--repeats", type=int, default=3, show_default=True, help="Blocks; each holds every arm once.")
 @click.option("--temperature", type=float, default=0.0, show_default=True, help="0 is greedy.")
@@ -37,99 +36,101 @@ _GAMMAS = (1, 2, 4, 8, 16)
 @click.option("--seed", type=int, default=0, show_default=True, help="Of sampling and of the order of arms.")
 @click.option("--rollback", type=click.Choice(["auto", *STRATEGIES]), default="auto", show_default=True)
 @click.option("--stop-at-eog", is_flag=True, help="End at an end-of-generation token; arms may then differ in length.")
+@click.option("--db", type=click.Path(path_type=Path), help="Where trials are kept [default: results/bench.sqlite].")
+@click.option("--fresh", is_flag=True, help="Let earlier trials of these arms count no more.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object: trials and summary.")
 @engine_options
-def bench(target: str, as_json: bool, **options: Any) -> None:
-    """Measure plain (AR) and speculative decoding (SD) of TARGET in interleaved blocks.
+@click.pass_context
+def bench(
+    ctx: click.Context, /, target: str, gamma: tuple[int, ...] | None, db: Path | None, as_json: bool, **options: Any
+) -> None:
+    """Measure plain (AR) and speculative decoding (SD) of TARGET in interleaved blocks, and keep the trials.
 
-    TARGET and the draft are GGUF paths or ids that `mlsd models list` shows.
+    TARGET and drafts are GGUF paths or ids that `mlsd models list` shows. A method that needs a draft is measured with
+    each one given, or with its own (NAME:draft=FILE); drafts that no method asks for are draft models. Every call
+    measures anew: the same bench again adds its trials to the earlier ones. The table shows this call's; `mlsd report`
+    and `mlsd advise` read all.
     """
-    from mlsd.measure.run.bench import bench_cases, run_bench
-    from mlsd.measure.run.runner import machine_lock
+    from mlsd.measure.run.study import bench as run_bench
+    from mlsd.planning.prepare import BenchRequest
 
-    request = _request(target, options)
-    cases = {case.id: case for case in bench_cases(request)}
-    with machine_lock(), _Progress(total=len(cases) * request.repeats) as progress:
-        trials = run_bench(request, progress.on_event)
-    if all(trial.status == "failed" for trial in trials):
-        raise WorkerError(f"Every trial failed: {trials[0].error}")
-    summaries = _summaries(list(cases), trials, request)
-    if as_json:
-        print_json({"trials": [_trial_object(trial) for trial in trials], "summary": summaries})
-    else:
-        _print(request, trials, summaries)
-
-
-def _request(target: str, options: dict[str, Any]) -> BenchRequest:
-    from mlsd.measure.run.bench import BenchRequest
-    from mlsd.planning.prompts import load_prompt, prompt_from_file
-
-    if options["prompt_name"] and options["prompt_file"]:
-        raise InputError("--prompt and --prompt-file exclude each other.", hint="Give one of them.")
-    if options["prompt_file"]:
-        prompt = prompt_from_file(options["prompt_file"])
-    else:
-        prompt = load_prompt(options["prompt_name"] or "code")
-    target_file = model_file(target)
-    draft_file = model_file(options["draft"]) if options["draft"] else None
-    name = options["drafter_text"] or (DRAFT_MODEL if draft_file else NO_DRAFTER)
-    drafter, gammas = _drafter(name, draft_file, options["gamma"], target_file)
-    return BenchRequest(
-        target=target_file,
-        drafter=drafter,
-        draft=draft_file,
-        gammas=gammas,
-        prompt=prompt.ref,
-        prompt_text=prompt.text,
-        chat=prompt.chat,
-        n_predict=options["n_predict"],
-        repeats=options["repeats"],
-        rollback=options["rollback"],
-        sampling=Sampling(
-            temperature=options["temperature"],
-            top_k=options["top_k"],
-            top_p=options["top_p"],
-            seed=options["seed"],
-        ),
-        engine=make_engine(options["n_threads"], options["n_gpu_layers"], options["n_ctx"], options["flash_attention"]),
+    request = BenchRequest(
+        target=target,
+        gamma=gamma,
         ignore_eog=not options["stop_at_eog"],
-        seed=options["seed"],
+        sampling=Sampling(**{name: options[name] for name in ("temperature", "top_k", "top_p", "seed")}),
+        engine=make_engine(options["n_threads"], options["n_gpu_layers"], options["n_ctx"], options["flash_attention"]),
+        **{
+            name: options[name]
+            for name in ("drafts", "drafters", "prompts", "n_predict", "repeats", "rollback", "seed")
+        },
     )
+    with make_watcher() as watcher:
+        result = run_bench(request, db, fresh=options["fresh"], watcher=watcher)
+    summaries = _summaries(result)
+    if as_json:
+        trials = [_trial_object(row) for row in result.trials]
+        rows = [{**_arm(row), **msgspec.to_builtins(summary)} for row, summary in summaries]
+        print_json({"database": result.database, "trials": trials, "summary": rows})
+    elif summaries:
+        _print(result, summaries)
+    say_warnings(result.warnings)
+    if result.outcome.interrupted:
+        ctx.exit(130)
 
 
-def _drafter(
-    text: str, draft: ModelFile | None, gammas: tuple[int, ...] | None, target: ModelFile
-) -> tuple[DrafterSpec, tuple[int, ...]]:
-    """The method asked for with its options checked, and the gammas to measure it at."""
-    from mlsd.drafters import check_target, preset_gamma, resolve_spec
-
-    if text == NO_DRAFTER:
-        return DrafterSpec(), ()
-    spec = parse_drafter(text, None if draft is None else draft.ref)
-    resolved, preset = resolve_spec(spec), preset_gamma(spec)
-    check_target(resolved, Path(target.path), None if draft is None else Path(draft.path))
-    return resolved, gammas or (_GAMMAS if preset is None else (preset,))
+def _arm(row: BenchTrial) -> dict[str, Any]:
+    """What tells an arm from others beside its gamma."""
+    drafter = row.case.drafter
+    return {
+        "prompt": row.case.prompt.key,
+        "drafter": drafter.name,
+        "draft": drafter.draft.id if drafter.draft else None,
+        "options": drafter.options,
+    }
 
 
-def _summaries(case_ids: list[str], trials: list[Trial], request: BenchRequest) -> list[ArmSummary]:
+def _summaries(result: BenchResult) -> list[tuple[BenchTrial, ArmSummary]]:
+    """Every arm of every prompt with its first trial; plain decoding first, then by method and gamma."""
     from mlsd.analysis.results.trials import summarize
 
-    by_case = {case_id: [trial for trial in trials if trial.case_id == case_id] for case_id in case_ids}
-    baseline = by_case[case_ids[0]]
+    def place(row: BenchTrial) -> tuple[Any, ...]:
+        arm = _arm(row)
+        return (
+            arm["prompt"],
+            row.case.gamma > 0,
+            arm["drafter"],
+            arm["draft"] or "",
+            str(arm["options"]),
+            row.case.gamma,
+        )
+
+    by_case: dict[str, list[BenchTrial]] = {}
+    for row in sorted(result.trials, key=place):
+        by_case.setdefault(row.trial.case_id, []).append(row)
+    plain = {own[0].case.prompt.key: own for own in by_case.values() if own[0].case.arm == "ar"}
     return [
-        summarize(own, baseline, request.drafter.name if own[0].arm == "sd" else NO_DRAFTER)
+        (
+            own[0],
+            summarize(
+                [row.trial for row in own],
+                [row.trial for row in plain.get(own[0].case.prompt.key, [])],
+                own[0].case.drafter.name,
+            ),
+        )
         for own in by_case.values()
-        if own
     ]
 
 
-def _trial_object(trial: Trial) -> dict[str, Any]:
+def _trial_object(row: BenchTrial) -> dict[str, Any]:
     """A trial in the words of the JSON contract: counts and total times, then each round."""
     from mlsd.analysis.results.trials import PARTS, numbers
 
+    trial = row.trial
     derived = numbers(trial)
     verdict = trial.losslessness
     return {
+        **_arm(row),
         "arm": trial.arm,
         "gamma": trial.gamma,
         "block": trial.block,
@@ -163,79 +164,59 @@ def _trial_object(trial: Trial) -> dict[str, Any]:
     }
 
 
-def _print(request: BenchRequest, trials: list[Trial], summaries: list[ArmSummary]) -> None:
-    first = next(trial for trial in trials if trial.status == "ok")
-    prompt = f"prompt {request.prompt.key} ({first.n_prompt} tokens)"
-    made = table(f"{request.target.ref.id}, {prompt}, {request.n_predict} output tokens", _COLUMNS)
-    for row in summaries:
-        made.add_row(*_cells(row))
+def _print(result: BenchResult, summaries: list[tuple[BenchTrial, ArmSummary]]) -> None:
+    case = result.trials[0].case
+    trials = [row.trial for row in result.trials]
+    n_prompt = {row.case.prompt.key: row.trial.n_prompt for row in result.trials if row.trial.status == "ok"}
+    prompts = ", ".join(f"{key} ({count} tokens)" for key, count in n_prompt.items())
+    made = table(f"{case.target.id}, prompt {prompts}, {case.n_predict} output tokens", _COLUMNS, left=2)
+    for row, summary in summaries:
+        made.add_row(row.case.prompt.key, *_cells(row, summary))
     print_table(made)
-    for row in summaries:
-        if row.n_valid < row.n_trials:
-            n_bad = row.n_trials - row.n_valid
-            note(f"INVALID  {row.arm} gamma {row.gamma}: {n_bad} of {row.n_trials} trials: {row.invalid_reason}")
+    for row, summary in summaries:
+        if summary.n_valid < summary.n_trials:
+            n_bad = summary.n_trials - summary.n_valid
+            note(
+                f"INVALID  {_name(row)} gamma {summary.gamma}: {n_bad} of {summary.n_trials}: {summary.invalid_reason}"
+            )
     if not all(trial.timed for trial in trials):
         note("NOT TIMED  SD drafts inside the target to learn what is accepted; its times say nothing of the method.")
     for reason in sorted({trial.fell_back for trial in trials if trial.fell_back is not None}):
         note(f"FELL BACK  The draft works on its own memory: {reason}")
+    note(f"Kept in {result.database}: mlsd report --db {result.database}, or mlsd advise.")
 
 
-def _cells(row: ArmSummary) -> list[str]:
+def _name(row: BenchTrial) -> str:
+    """The arm as a person reads it: AR, the draft model, or the method with what was set of it."""
+    arm = _arm(row)
+    if arm["drafter"] == NO_DRAFTER:
+        return "AR"
+    options = ",".join(f"{name}={value}" for name, value in arm["options"].items())
+    name = arm["draft"] if arm["drafter"] == DRAFT_MODEL else " ".join(filter(None, (arm["drafter"], arm["draft"])))
+    return f"SD {name}{f':{options}' if options else ''}"
+
+
+def _cells(row: BenchTrial, summary: ArmSummary) -> list[str]:
     interval = NOT_MEASURED
-    if row.ci_low is not None and row.ci_high is not None:
-        interval = f"{row.ci_low:.2f} .. {row.ci_high:.2f}"
-    parts = [format_number(row.ms_per_round.get(part)) for part in ("draft", "verify", "rollback", "sample", "other")]
+    if summary.ci_low is not None and summary.ci_high is not None:
+        interval = f"{summary.ci_low:.2f} .. {summary.ci_high:.2f}"
+    ms = summary.ms_per_round
     return [
-        row.arm.upper() if row.arm == "ar" else f"SD {row.drafter}",
-        str(row.gamma) if row.gamma else NOT_MEASURED,
-        format_number(row.decode_tok_s, 1),
-        format_percent(row.spread),
-        NOT_MEASURED if row.speedup is None else f"{row.speedup:.2f}x",
+        _name(row),
+        str(summary.gamma) if summary.gamma else NOT_MEASURED,
+        format_number(summary.decode_tok_s, 1),
+        format_percent(summary.spread),
+        NOT_MEASURED if summary.speedup is None else f"{summary.speedup:.2f}x",
         interval,
-        format_percent(row.acceptance_rate),
-        format_number(row.mgl),
-        format_number(sum(row.ms_per_round.values()) if row.ms_per_round else None),
-        *parts,
-        row.verdict or NOT_MEASURED if row.n_valid == row.n_trials else "INVALID",
+        format_percent(summary.acceptance_rate),
+        format_number(summary.mgl),
+        format_number(sum(ms.values()) if ms else None),
+        *(format_number(ms.get(part)) for part in ("draft", "verify", "rollback", "sample", "other")),
+        summary.verdict or NOT_MEASURED if summary.n_valid == summary.n_trials else "INVALID",
     ]
 
 
 _COLUMNS = [
-    *("arm", "gamma", "tok/s", "spread", "speedup", "95 % CI", "acceptance", "MGL"),
+    *("prompt", "arm", "gamma", "tok/s", "spread", "speedup", "95 % CI", "acceptance", "MGL"),
     *("ms/round", "draft", "verify", "rollback", "sample", "other", "verdict"),
 ]
-
-
-class _Progress:
-    """A progress bar on a terminal's standard error; silent elsewhere."""
-
-    def __init__(self, total: int) -> None:
-        from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-        console = Console(stderr=True)
-        self._bar = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeRemainingColumn(),
-            console=console,
-            transient=True,
-            disable=not console.is_terminal,
-        )
-        self._task = self._bar.add_task("loading", total=total)
-
-    def on_event(self, event: Any) -> None:
-        from mlsd.measure.messages import Done, Loaded
-
-        if isinstance(event, Loaded):
-            self._bar.update(self._task, description=f"measuring on {event.backend.device}")
-        elif isinstance(event, Done):
-            self._bar.advance(self._task)
-
-    def __enter__(self) -> _Progress:
-        self._bar.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._bar.stop()

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import click
 
-from mlsd.cli.database import RESULTS
 from mlsd.cli.output import note
 
 
@@ -16,7 +15,7 @@ from mlsd.cli.output import note
 @click.option(
     "--db",
     type=click.Path(path_type=Path),
-    default=RESULTS / "imported.sqlite",
+    default=Path("results") / "imported.sqlite",
     show_default=True,
     help="Study database.",
 )

@@ -20,7 +20,7 @@ from mlsd.gguf_tools.shape import Shape
 from mlsd.gguf_tools.synthetic.synth import SynthPlan, from_shape, write_synthetic
 from mlsd.measure.messages import CalibrateJob, ModelFile, Passes
 from mlsd.measure.process import run_calibration
-from mlsd.measure.run.runner import machine_lock
+from mlsd.measure.run.runner import machine_lock, recorded_run
 from mlsd.measure.store.rows import StreamRead, TimedPass
 from mlsd.measure.store.study import Store
 from mlsd.models.library import resolve_model
@@ -80,22 +80,17 @@ def run_and_store(
     Models lie in `folder` (default: the system's temporary one) meanwhile. Raises: LockError while another run measures
     on this machine, InputError, EngineError, WorkerError, StoreError.
     """
-    with machine_lock():
-        run_id = store.begin_run(environment, {"command": "bandwidth", **msgspec.to_builtins(plan)}, seed=0)
-        try:
-            reads = tuple(
-                StreamRead(n_threads=n, repeat=repeat, gb_s=speed)
-                for n in plan.threads
-                for repeat, speed in enumerate(stream_read(plan.read_bytes, n, 2 * plan.blocks + 1))
-            )
-            with tempfile.TemporaryDirectory(dir=folder) as place:
-                models = write_models(Path(place), plan.sizes_bytes, plan.quants, say)
-                passes = tuple(time_models(models, plan.engine, plan.blocks))
-            store.add_bandwidth(run_id, reads, passes)
-        except BaseException:
-            store.end_run(run_id, "interrupted")
-            raise
-        store.end_run(run_id)
+    asked = {"command": "bandwidth", **msgspec.to_builtins(plan)}
+    with machine_lock(), recorded_run(store, environment, asked) as run_id:
+        reads = tuple(
+            StreamRead(n_threads=n, repeat=repeat, gb_s=speed)
+            for n in plan.threads
+            for repeat, speed in enumerate(stream_read(plan.read_bytes, n, 2 * plan.blocks + 1))
+        )
+        with tempfile.TemporaryDirectory(dir=folder) as place:
+            models = write_models(Path(place), plan.sizes_bytes, plan.quants, say)
+            passes = tuple(time_models(models, plan.engine, plan.blocks))
+        store.add_bandwidth(run_id, reads, passes)
     return BandwidthResult(reads=reads, passes=passes)
 
 

@@ -1,18 +1,20 @@
-"""Running a calibration into a study database."""
+"""Timing a model's passes into a study database: T(k) by a calibration, the parts of a pass by a breakdown."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from mlsd.engine.llama.native import BackendInfo
 from mlsd.hardware import read_environment
-from mlsd.measure.messages import CalibrateJob, Passes, Spent
-from mlsd.measure.process import run_calibration
-from mlsd.measure.run.runner import machine_lock
+from mlsd.measure.messages import BreakdownJob, CalibrateJob, Passes, Spent
+from mlsd.measure.process import run_breakdown, run_calibration, run_info
+from mlsd.measure.run.runner import machine_lock, recorded_run
+from mlsd.measure.store.pass_shares import PassShares
 from mlsd.measure.store.rows import CalibrationPoint, Coverage, ExpertLoad, model_key
 from mlsd.measure.store.study import Store
 from mlsd.records import ModelFacts, Record
@@ -47,26 +49,20 @@ def run_and_store(
     loads: tuple[ExpertLoad, ...] = ()
     n_repeats, half_width = 0, None
     spent: Spent | None = None
-    with machine_lock():
-        run_id = store.begin_run(read_environment(backend), stored_plan(job), job.seed)
+    with machine_lock(), recorded_run(store, read_environment(backend), stored_plan(job), job.seed) as run_id:
         store.add_models(models)
-        try:
-            for event in run_calibration(job):
-                if isinstance(event, Passes):
-                    store.add_calibration(run_id, event.points)
-                    points += event.points
-                    n_repeats, half_width = n_repeats + 1, event.half_width
-                    if on_repeat is not None:
-                        on_repeat(n_repeats, half_width)
-                elif isinstance(event, Spent):
-                    spent = event
-                else:
-                    store.add_coverage(run_id, event.coverage, event.loads)
-                    coverage, loads = event.coverage, event.loads
-        except BaseException:
-            store.end_run(run_id, "interrupted")
-            raise
-        store.end_run(run_id)
+        for event in run_calibration(job):
+            if isinstance(event, Passes):
+                store.add_calibration(run_id, event.points)
+                points += event.points
+                n_repeats, half_width = n_repeats + 1, event.half_width
+                if on_repeat is not None:
+                    on_repeat(n_repeats, half_width)
+            elif isinstance(event, Spent):
+                spent = event
+            else:
+                store.add_coverage(run_id, event.coverage, event.loads)
+                coverage, loads = event.coverage, event.loads
     target = model_key(job.target.ref.sha256, job.target.ref.id)
     return CalibrationResult(
         run_id=run_id,
@@ -89,3 +85,19 @@ def stored_plan(job: CalibrateJob) -> dict[str, Any]:
     plan["text"] = hashlib.sha256(job.text.encode()).hexdigest()
     del plan["type"]
     return {"command": "calibrate", **plan}
+
+
+def profile_and_store(job: BreakdownJob, db: Path | None, models: Sequence[ModelFacts] = ()) -> tuple[PassShares, ...]:
+    """Profile passes in a worker; with `db`, a run of its own holds them beside the machine and the models' facts.
+
+    The caller holds the machine's lock. Raises: StoreError before anything is profiled, EngineError, WorkerError.
+    """
+    if db is None:
+        return run_breakdown(job).shares
+    plan = {"command": "breakdown", **msgspec.to_builtins(msgspec.structs.replace(job, text=""))}
+    environment = read_environment(run_info(job.engine))
+    with Store.open(db) as store, recorded_run(store, environment, plan) as run_id:
+        store.add_models(models)
+        shares = run_breakdown(job).shares
+        store.add_shares(run_id, shares)
+    return shares

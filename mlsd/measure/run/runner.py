@@ -1,4 +1,4 @@
-"""Running jobs into a study database: resume, order, one run at a time, and nothing lost.
+"""Running plans into a study database: one job a load, resume, one run at a time, and nothing lost.
 
 The runner is the only writer of the store. It keeps no state of its own: what is done is what the store says, so a
 killed run goes on where its last committed trial was.
@@ -6,10 +6,9 @@ killed run goes on where its last committed trial was.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from pathlib import Path
-from typing import Any
+from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from typing import Any, cast
 
 import filelock
 import msgspec
@@ -17,11 +16,24 @@ import msgspec
 from mlsd.errors import LockError, MlsdError
 from mlsd.folders import cache_dir
 from mlsd.measure.contexts import check_contexts
-from mlsd.measure.messages import Done, Event, Job, Reference, Slot, failed_trial, prompt_key
+from mlsd.measure.messages import (
+    Done,
+    Event,
+    Job,
+    ModelFile,
+    PromptText,
+    Reference,
+    Slot,
+    failed_trial,
+    prompt_key,
+)
 from mlsd.measure.process import DEFAULT_PATIENCE_S, run_job
 from mlsd.measure.store.rows import TrialFilter, TrialKey, environment_key
 from mlsd.measure.store.study import Store
-from mlsd.records import Environment, ModelFacts, Record, Trial
+from mlsd.planning.plan import Group
+from mlsd.planning.prepare import Prepared
+from mlsd.planning.prompts import LoadPrompt
+from mlsd.records import Environment, ModelFacts, PromptRef, Record, Trial
 
 
 class RunOutcome(Record, frozen=True, kw_only=True):
@@ -41,12 +53,18 @@ class RunSettings(Record, frozen=True, kw_only=True):
     fresh: bool = False  # measure again what is done already
     keep_failed: bool = False  # leave earlier failures alone instead of trying them again
     limit: int | None = None  # the most trials to run now
+    cool_down_s: float = 0.0  # of rest between blocks
     patience_s: float = DEFAULT_PATIENCE_S
     seed: int = 0  # of the order, recorded with the run
 
 
 class Watcher:
     """What a runner tells while it works; the default says nothing."""
+
+    enough = False  # set it, and the run ends after the trial that was committed last
+
+    def planned(self, prepared: Prepared) -> None:
+        """What will be measured is settled, and nothing has run."""
 
     def begin(self, n_total: int, n_skipped: int) -> None:
         """The run starts with so many slots, of which some are done already."""
@@ -59,6 +77,36 @@ class Watcher:
 
     def trial(self, slot: Slot, trial: Trial) -> None:
         """A trial was committed."""
+
+
+def plan_jobs(prepared: Prepared, *, cool_down_s: float = 0.0, strict: bool = False) -> tuple[Job, ...]:
+    """One job for each load of the plan, whose models all lie on this machine."""
+    files = {id_: ModelFile(ref=model.ref, path=str(model.path)) for id_, model in prepared.models.items()}
+    return tuple(
+        msgspec.structs.replace(_job(group, files, prepared.load), cool_down_s=cool_down_s, strict=strict)
+        for group in prepared.plan.groups
+    )
+
+
+def _job(group: Group, files: Mapping[str, ModelFile], load: LoadPrompt) -> Job:
+    slots = tuple(
+        Slot(case=trial.case, case_id=trial.case_id, block=block.number, repeat=block.repeat, position=position)
+        for block in group.blocks
+        for position, trial in enumerate(block.trials)
+    )
+    prompts = {prompt_key(slot.case.prompt): slot.case.prompt for slot in slots}
+    return Job(
+        target=files[group.target.id],
+        models=tuple(files[draft.id] for draft in group.drafts),
+        prompts={key: prompt_text(prompt, load) for key, prompt in prompts.items()},
+        slots=slots,
+    )
+
+
+def prompt_text(ref: PromptRef, load: LoadPrompt) -> PromptText:
+    """What a worker needs of a prompt."""
+    prompt = load(ref.key)
+    return PromptText(text=prompt.text, n_tokens=ref.n_tokens, chat=prompt.chat, earlier=prompt.earlier)
 
 
 @contextmanager
@@ -87,6 +135,18 @@ def machine_lock() -> Iterator[None]:
         lock.release()
 
 
+@contextmanager
+def recorded_run(store: Store, environment: Environment, plan: Mapping[str, Any], seed: int = 0) -> Iterator[int]:
+    """A run of the store around what is measured inside, by its id; whatever ends it early leaves it `interrupted`."""
+    run_id = store.begin_run(environment, plan, seed)
+    try:
+        yield run_id
+    except BaseException:
+        store.end_run(run_id, "interrupted")
+        raise
+    store.end_run(run_id)
+
+
 def run_jobs(
     jobs: Sequence[Job],
     store: Store,
@@ -98,8 +158,9 @@ def run_jobs(
 ) -> RunOutcome:
     """Run what is not done yet; every trial is committed before the next one starts.
 
-    A job that cannot run leaves failed trials with its reason, and the next job runs. Ctrl-C ends the run after the
-    last committed trial and is reported in the outcome.
+    A job that cannot run leaves failed trials with its reason, and the next job runs; a strict one ends the run with
+    what the worker raised, if nothing of it was measured. Ctrl-C ends the run after the last committed trial and is
+    reported in the outcome.
     The caller holds `machine_lock`. Raises: StoreError, InputError for a context that cannot be.
     """
     watcher = watcher or Watcher()
@@ -112,29 +173,27 @@ def run_jobs(
     finished = set(done.ok)
     if settings.keep_failed:
         finished |= set(done.failed)
-    run_id = store.begin_run(environment, plan, settings.seed)
-    store.add_models(models)
-    store.add_cases(run_id, cases)
-    tally = _Tally(run_id, sum(len(job.slots) for job in jobs), environment_key(environment))
-    todo = [(job, tuple(slot for slot in job.slots if slot_key(slot) not in finished)) for job in jobs]
-    tally.n_skipped = tally.n_total - sum(len(slots) for _, slots in todo)
-    watcher.begin(tally.n_total, tally.n_skipped)
+    tally = _Tally(sum(len(job.slots) for job in jobs), environment_key(environment))
     try:
-        for job, slots in todo:
-            if settings.limit is not None:
-                slots = slots[: max(0, settings.limit - tally.n_run)]
-            if slots:
-                _run_job(job, slots, store, tally, settings, watcher)
+        with recorded_run(store, environment, plan, settings.seed) as tally.run_id:
+            store.add_models(models)
+            store.add_cases(tally.run_id, cases)
+            todo = [(job, tuple(slot for slot in job.slots if slot_key(slot) not in finished)) for job in jobs]
+            tally.n_skipped = tally.n_total - sum(len(slots) for _, slots in todo)
+            watcher.begin(tally.n_total, tally.n_skipped)
+            for job, slots in todo:
+                if settings.limit is not None:
+                    slots = slots[: max(0, settings.limit - tally.n_run)]
+                if slots and not watcher.enough:
+                    _run_job(job, slots, store, tally, settings, watcher)
     except KeyboardInterrupt:
-        store.end_run(run_id, "interrupted")
         return tally.outcome(interrupted=True)
-    store.end_run(run_id)
     return tally.outcome()
 
 
 class _Tally:
-    def __init__(self, run_id: int, n_total: int, environment: str) -> None:
-        self.run_id, self.n_total, self.environment = run_id, n_total, environment
+    def __init__(self, n_total: int, environment: str) -> None:
+        self.run_id, self.n_total, self.environment = 0, n_total, environment
         self.n_ok = self.n_failed = self.n_skipped = 0
 
     @property
@@ -168,11 +227,16 @@ def _run_job(
         watcher.trial(slots[index], trial)
 
     try:
-        for event in run_job(rest, patience_s=settings.patience_s):
-            watcher.event(rest, event)
-            if isinstance(event, Done):
-                commit(event.index, event.trial)
+        with closing(cast("Generator[Event]", run_job(rest, patience_s=settings.patience_s))) as events:
+            for event in events:
+                watcher.event(rest, event)
+                if isinstance(event, Done):
+                    commit(event.index, event.trial)
+                    if watcher.enough:
+                        return
     except MlsdError as error:
+        if job.strict and not n_committed:
+            raise
         for index in range(n_committed, len(slots)):
             commit(index, failed_trial(slots[index], str(error)))
 
@@ -197,6 +261,7 @@ def known_references(job: Job, store: Store, environment: str) -> tuple[Referenc
     return tuple(found.values())
 
 
-def default_database(profile: str) -> Path:
-    """Where the results of a profile go unless the user says otherwise."""
-    return Path("results") / f"{profile}.sqlite"
+def next_repeat(store: Store, environment: Environment, case_ids: Collection[str]) -> int:
+    """The number after the last repeat that this machine and build ran of any of these cases."""
+    done = store.done(environment)
+    return 1 + max((key.repeat for key in (*done.ok, *done.failed) if key.case_id in case_ids), default=-1)

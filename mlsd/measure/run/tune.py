@@ -1,36 +1,43 @@
 """Searching the best setting of a drafting method on one target: gamma and options, with "off" among the answers.
 
-Each setting is measured in a worker of its own, in blocks that hold the AR arm and the setting for every prompt, so
-that what is searched is the paired speedup and plain decoding (a speedup of 1) can win. Settings that fall behind are
-dropped after a few blocks; the search ends when the best setting is told apart from the others. The only door to
-optuna, whose study file makes a search resumable.
+Each setting is a bench of its own into a study database: blocks that hold the AR arm and the setting for every prompt,
+so that what is searched is the paired speedup and plain decoding (a speedup of 1) can win. Settings that fall behind
+are dropped after a few blocks; the search ends when the best setting is told apart from the others. The only door to
+optuna, whose own file beside the database makes a search resumable.
 """
 
 from __future__ import annotations
 
 import math
-import random
 import sqlite3
 import statistics
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import msgspec
 import optuna
 from optuna.trial import TrialState
 
-from mlsd.drafters import check_target, resolve_spec, search_space
-from mlsd.drafters.options import Choice, Span
+from mlsd.drafters import resolve_spec, search_space
+from mlsd.drafters.options import Choice, Space, Span
 from mlsd.errors import InputError, MlsdError
+from mlsd.hardware import read_environment
 from mlsd.measure.contexts import check_contexts
-from mlsd.measure.messages import Done, Event, Job, ModelFile, ProbeJob, Slot, prompt_key
-from mlsd.measure.process import run_job
-from mlsd.measure.run.jobs import prompt_text
-from mlsd.planning.prompts import Prompt
-from mlsd.records import Case, DrafterSpec, EngineOptions, OptionValue, Record, Trial, content_id
+from mlsd.measure.messages import Slot
+from mlsd.measure.process import run_info
+from mlsd.measure.run.runner import Watcher, machine_lock, plan_jobs
+from mlsd.measure.run.study import bench_into, check_database
+from mlsd.measure.store.newest import BENCHES, study_path
+from mlsd.measure.store.rows import environment_key
+from mlsd.measure.store.study import Store
+from mlsd.planning.plan import Plan
+from mlsd.planning.prepare import BenchRequest, Prepared, prepare_bench
+from mlsd.records import NO_DRAFTER, DrafterSpec, Environment, OptionValue, Record, Trial, content_id
+from mlsd.stats import paired_ratio
 from mlsd.units import tok_s
 
 State = Literal["measured", "pruned", "failed"]
@@ -44,17 +51,10 @@ _LEAST_BLOCKS = 2  # blocks of a setting before it may be dropped
 class TuneRequest(Record, frozen=True, kw_only=True):
     """What to search, and on what."""
 
-    target: ModelFile
     drafter: DrafterSpec  # options given here are fixed; the rest of the method's space is searched
-    draft: ModelFile | None = None
-    prompts: tuple[Prompt, ...]
-    n_predict: int = 64
-    blocks: int = 4  # of each setting that is not dropped
+    setting: BenchRequest  # what each setting is measured by, but for its method; its repeats are the blocks
     trials: int = 20  # settings to try, those of earlier calls included
     budget_s: float | None = None  # of this call; the setting in progress is finished
-    engine: EngineOptions = EngineOptions()
-    seed: int = 0
-    environment_key: str  # machine and build: searches of different ones are kept apart
 
 
 class Setting(Record, frozen=True, kw_only=True):
@@ -78,62 +78,87 @@ class TuneResult(Record, frozen=True, kw_only=True):
     best: Setting | None
     settings: tuple[Setting, ...]  # fastest first, failed ones last
     stopped: Stop
-    study: str  # name inside the study file
+    database: str  # where the trials are
+    search_file: str  # where it can be resumed from
+    search: str  # its name in there
 
 
-def tune(request: TuneRequest, storage: Path, on_setting: Callable[[Setting, int], None] | None = None) -> TuneResult:
+def tune(
+    request: TuneRequest,
+    db: Path | None = None,
+    search_file: Path | None = None,
+    on_setting: Callable[[Setting, int], None] | None = None,
+) -> TuneResult:
     """Search; goes on where an earlier call with the same request stopped. `on_setting` hears each setting's end.
 
-    Raises: InputError for numbers that mean nothing or a study file that cannot be used; before any measurement what
-    the method raises for a target it cannot serve.
+    Trials go to the study database `db` (default: that of benches), what was tried to `search_file` (default: beside
+    it). Raises: InputError for numbers that mean nothing or a file that cannot be used; before any measurement what
+    the method raises for a target it cannot serve; LockError while another run measures on this machine.
     """
+    path = db or study_path(BENCHES)
+    storage = search_file or path.with_suffix(".optuna.db")
     _check(request)
-    space = search_space(request.drafter)
-    draft = None if request.draft is None else Path(request.draft.path)
-    check_target(_example(request.drafter, space), Path(request.target.path), draft)
-    check_contexts(ProbeJob(model=request.target, engine=request.engine))
-    study = _open(request, storage)
-    started_s = time.monotonic()
-    while (stopped := _stop(request, study, time.monotonic() - started_s)) is None:
-        trial = study.ask()
-        try:
-            setting = _try(request, study, trial, space)
-        except BaseException:
-            study.tell(trial, state=TrialState.FAIL, skip_if_finished=True)
-            raise
-        if on_setting is not None:
-            on_setting(setting, len(_tried(study)))
+    spec, space = request.drafter, search_space(request.drafter)
+    example = prepare_bench(_bench(request, *_example(spec, space)))
+    for job in plan_jobs(example):
+        check_contexts(job)
+    with machine_lock():
+        check_database(path)
+        environment = read_environment(run_info(request.setting.engine))
+        study = _open(search_name(example.plan, spec, environment), request.setting.seed, storage)
+        with Store.open(path) as store:
+            search = _Search(request, spec, space, study, store, environment)
+            started_s = time.monotonic()
+            while (stopped := _stop(request, study, time.monotonic() - started_s)) is None:
+                setting = search.next()
+                if on_setting is not None:
+                    on_setting(setting, len(_tried(study)))
     settings = _settings(study)
-    return TuneResult(best=winner(settings), settings=settings, stopped=stopped, study=study.study_name)
+    return TuneResult(
+        best=winner(settings),
+        settings=settings,
+        stopped=stopped,
+        database=str(path),
+        search_file=str(storage),
+        search=study.study_name,
+    )
 
 
-def _example(spec: DrafterSpec, space: dict[str, Span | Choice]) -> DrafterSpec:
+def _example(spec: DrafterSpec, space: Space) -> tuple[DrafterSpec, int]:
     """One setting of the space, to see that the method can serve the target at all."""
     first = {name: span.values[0] if isinstance(span, Choice) else span.low for name, span in space.items()}
-    first.pop(_GAMMA, None)
-    return resolve_spec(msgspec.structs.replace(spec, options={**spec.options, **first}))
+    gamma = int(first.pop(_GAMMA))
+    return resolve_spec(msgspec.structs.replace(spec, options={**spec.options, **first})), gamma
+
+
+def _bench(request: TuneRequest, spec: DrafterSpec, gamma: int, number: int = 0) -> BenchRequest:
+    """The bench of one setting, the `number`-th that is tried."""
+    setting = request.setting
+    return msgspec.structs.replace(setting, drafters=(spec,), gamma=(gamma,), seed=setting.seed + number, suite="tune")
 
 
 def _check(request: TuneRequest) -> None:
-    least = {"n_predict": 2, "blocks": _LEAST_BLOCKS, "trials": 1}
-    for name, bound in least.items():
-        if getattr(request, name) < bound:
-            raise InputError(f"--{name.replace('_', '-')} is {getattr(request, name)}, but must be at least {bound}.")
+    given = {"n-predict": request.setting.n_predict, "blocks": request.setting.repeats, "trials": request.trials}
+    for name, least in (("n-predict", 2), ("blocks", _LEAST_BLOCKS), ("trials", 1)):
+        if given[name] < least:
+            raise InputError(f"--{name} is {given[name]}, but must be at least {least}.")
+    if request.drafter.name == NO_DRAFTER or len(request.setting.drafts) > 1:
+        raise InputError("One method with one draft at most is tuned.", hint="Name it with --drafter.")
     if request.budget_s is not None and not request.budget_s > 0:
         raise InputError(f"--budget-s is {request.budget_s}, but must be above 0.")
 
 
-# --- the study file -----------------------------------------------------------------------------------------------
+# --- the search file ----------------------------------------------------------------------------------------------
 
 
-def _open(request: TuneRequest, storage: Path) -> Any:
-    """The study of this request; trials that a killed call left open are closed."""
+def _open(name: str, seed: int, storage: Path) -> Any:
+    """The search of that name; trials that a killed call left open are closed."""
     _check_storage(storage)
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     storage.parent.mkdir(parents=True, exist_ok=True)
     study = optuna.create_study(
         storage=f"sqlite:///{storage}",
-        study_name=study_name(request),
+        study_name=name,
         load_if_exists=True,
         direction="maximize",
         pruner=optuna.pruners.MedianPruner(_STARTUP_SETTINGS, n_warmup_steps=_LEAST_BLOCKS - 1),
@@ -141,8 +166,9 @@ def _open(request: TuneRequest, storage: Path) -> Any:
     for trial in study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
         study.tell(trial.number, state=TrialState.FAIL)
     # A sampler begins anew with its seed; a resumed search must not ask for its first settings again.
-    seed = request.seed + 1_000 * len(study.trials)
-    study.sampler = optuna.samplers.TPESampler(seed=seed, n_startup_trials=_STARTUP_SETTINGS + 2)
+    study.sampler = optuna.samplers.TPESampler(
+        seed=seed + 1_000 * len(study.trials), n_startup_trials=_STARTUP_SETTINGS + 2
+    )
     return study
 
 
@@ -153,17 +179,29 @@ def _check_storage(storage: Path) -> None:
         with closing(sqlite3.connect(storage)) as connection:
             tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
     except sqlite3.DatabaseError as error:
-        raise InputError(f"{storage} is no study file: {error}.", hint="Give another --study FILE.") from error
+        raise InputError(f"{storage} is no search file: {error}.", hint="Give another --search FILE.") from error
     if tables and "studies" not in tables:
-        raise InputError(f"{storage} is a database of another kind.", hint="Give another --study FILE.")
+        raise InputError(f"{storage} is a database of another kind.", hint="Give another --search FILE.")
 
 
-def study_name(request: TuneRequest) -> str:
-    """A name by content: what changes a measured ratio makes another study; how long to search does not."""
-    same = msgspec.structs.replace(request, trials=1, budget_s=None, seed=0, blocks=_LEAST_BLOCKS)
-    target = msgspec.structs.replace(request.target, path="")
-    draft = None if request.draft is None else msgspec.structs.replace(request.draft, path="")
-    return f"{request.drafter.name}-{content_id(msgspec.structs.replace(same, target=target, draft=draft))}"
+class _Searched(Record, frozen=True, kw_only=True):
+    """What changes a measured ratio, and so makes another search; how long to search does not."""
+
+    environment_key: str
+    plain: tuple[str, ...]  # cases of plain decoding: target, prompts, lengths, engine
+    drafter: DrafterSpec
+
+
+def search_name(plan: Plan, spec: DrafterSpec, environment: Environment) -> str:
+    """A name by content, from one setting's plan and the method with the options that are fixed."""
+    cases = plan.cases()
+    draft = next((case.drafter.draft for case in cases.values() if case.arm == "sd"), None)
+    searched = _Searched(
+        environment_key=environment_key(environment),
+        plain=tuple(sorted(case_id for case_id, case in cases.items() if case.arm == "ar")),
+        drafter=msgspec.structs.replace(spec, draft=draft),
+    )
+    return f"{spec.name}-{content_id(searched)}"
 
 
 def _tried(study: Any) -> list[Any]:
@@ -206,28 +244,54 @@ def _pooled(same: Sequence[dict[str, Any]]) -> Setting:
 # --- one setting --------------------------------------------------------------------------------------------------
 
 
-def _try(request: TuneRequest, study: Any, trial: Any, space: dict[str, Span | Choice]) -> Setting:
-    """Measure the setting that the sampler asks for and tell it what came out."""
-    chosen = {name: _suggest(trial, name, span) for name, span in space.items()}
-    gamma = int(chosen.pop(_GAMMA))
-    options = {**request.drafter.options, **chosen}
-    trial.set_user_attr("gamma", gamma)
-    trial.set_user_attr("options", options)
-    state: State
-    try:
-        spec = resolve_spec(msgspec.structs.replace(request.drafter, options=options))
-        state = _measure(request, trial, spec, gamma)
-    except MlsdError as error:
-        trial.set_user_attr("reason", error.message)
-        state = "failed"
-    trial.set_user_attr("state", state)
-    if state == "failed":
-        study.tell(trial, state=TrialState.FAIL)
-    elif state == "pruned":
-        study.tell(trial, state=TrialState.PRUNED)
-    else:
-        study.tell(trial, statistics.fmean(study.trials[trial.number].user_attrs["log_ratios"]))
-    return _pooled([study.trials[trial.number].user_attrs])
+@dataclass(frozen=True)
+class _Search:
+    """What all settings of a search share."""
+
+    request: TuneRequest
+    spec: DrafterSpec
+    space: Space
+    study: Any
+    store: Store
+    environment: Environment
+
+    def next(self) -> Setting:
+        """Measure the setting that the sampler asks for and tell it what came out."""
+        trial = self.study.ask()
+        try:
+            self._try(trial)
+        except BaseException:
+            self.study.tell(trial, state=TrialState.FAIL, skip_if_finished=True)
+            raise
+        return _pooled([self.study.trials[trial.number].user_attrs])
+
+    def _try(self, trial: Any) -> None:
+        chosen = {name: _suggest(trial, name, span) for name, span in self.space.items()}
+        gamma = int(chosen.pop(_GAMMA))
+        options = {**self.spec.options, **chosen}
+        trial.set_user_attr("gamma", gamma)
+        trial.set_user_attr("options", options)
+        blocks = _Blocks(trial, self.request.setting.repeats)
+        try:
+            spec = resolve_spec(msgspec.structs.replace(self.spec, options=options))
+            bench = _bench(self.request, spec, gamma, trial.number)
+            outcome, _ = bench_into(bench, self.store, self.environment, blocks)
+            if outcome.interrupted:
+                raise KeyboardInterrupt
+        except MlsdError as error:
+            trial.set_user_attr("reason", error.message)
+            blocks.state = "failed"
+        if blocks.untimed:
+            raise InputError(
+                f"{self.spec.name} with these options cannot be tuned: it drafts inside the target, so its times are "
+                "not its own.",
+                hint="Tune it with mode=sync.",
+            )
+        trial.set_user_attr("state", blocks.state)
+        if blocks.state == "measured":
+            self.study.tell(trial, statistics.fmean(blocks.logs))
+        else:
+            self.study.tell(trial, state=TrialState.FAIL if blocks.state == "failed" else TrialState.PRUNED)
 
 
 def _suggest(trial: Any, name: str, span: Span | Choice) -> Any:
@@ -236,72 +300,41 @@ def _suggest(trial: Any, name: str, span: Span | Choice) -> Any:
     return trial.suggest_int(name, span.low, span.high, log=span.log)
 
 
-def _measure(request: TuneRequest, trial: Any, spec: DrafterSpec, gamma: int) -> State:
-    """Run the blocks of a setting; its log ratios and counts are kept with the trial after each."""
-    job = tune_job(request, spec, gamma, seed=request.seed + trial.number)
-    per_block = 2 * len(request.prompts)
-    block: list[Trial] = []
-    logs: list[float] = []
-    counts = [0, 0, 0, 0]
-    with closing(cast("Generator[Event]", run_job(job))) as events:
-        for event in events:
-            if not isinstance(event, Done):
-                continue
-            if not event.trial.valid:
-                trial.set_user_attr("reason", event.trial.error or event.trial.invalid_reason)
-                return "failed"
-            if event.trial.decode_ns is None:
-                raise InputError(
-                    f"{spec.name} with these options cannot be tuned: it drafts inside the target, so its times are "
-                    "not its own.",
-                    hint="Tune it with mode=sync.",
-                )
-            block.append(event.trial)
-            if len(block) < per_block:
-                continue
-            logs.append(log_ratio(block))
-            for i, count in enumerate(_counts(block)):
-                counts[i] += count
-            block = []
-            trial.set_user_attr("log_ratios", logs)
-            trial.set_user_attr("counts", counts)
-            trial.report(statistics.fmean(logs), len(logs) - 1)
-            if len(logs) < request.blocks and trial.should_prune():
-                return "pruned"
-    return "measured"
+class _Blocks(Watcher):
+    """Keeps log ratios and counts with the sampler's trial after each block, and ends a setting that falls behind."""
 
+    def __init__(self, trial: Any, n_blocks: int) -> None:
+        self._trial, self._n_blocks = trial, n_blocks
+        self._block: list[Trial] = []
+        self._counts = [0, 0, 0, 0]
+        self.logs: list[float] = []
+        self.state: State = "measured"
+        self.untimed = False  # the method's times are not its own
 
-def tune_job(request: TuneRequest, spec: DrafterSpec, gamma: int, *, seed: int) -> Job:
-    """All blocks of one setting: in each, plain decoding and the setting on every prompt, pairs in random order."""
-    rng = random.Random(seed)
-    pairs = []
-    for prompt in request.prompts:
-        plain = Case(
-            suite="tune",
-            target=request.target.ref,
-            prompt=prompt.ref,
-            n_predict=request.n_predict,
-            engine=request.engine,
-        )
-        pairs.append((plain, msgspec.structs.replace(plain, drafter=spec, gamma=gamma)))
-    slots: list[Slot] = []
-    for block in range(request.blocks):
-        order = []
-        for pair in rng.sample(pairs, len(pairs)):
-            # The first block's plain output is what the others are compared with.
-            order += list(pair) if block == 0 else rng.sample(pair, 2)
-        slots += [
-            Slot(case=case, case_id=case.id, block=block, repeat=block, position=i) for i, case in enumerate(order)
-        ]
-    known = {prompt.key: prompt for prompt in request.prompts}
-    return Job(
-        target=request.target,
-        models=() if request.draft is None else (request.draft,),
-        prompts={prompt_key(prompt.ref): prompt_text(prompt.ref, known.__getitem__) for prompt in request.prompts},
-        slots=tuple(slots),
-        keep_text=False,
-        strict=True,
-    )
+    def planned(self, prepared: Prepared) -> None:
+        """See how many trials a block has, all prompts together."""
+        self._per_block = sum(1 for _ in prepared.plan.trials()) // self._n_blocks
+
+    def trial(self, slot: Slot, trial: Trial) -> None:
+        """Judge the trial, and the block that it completes."""
+        self.untimed = trial.valid and trial.decode_ns is None
+        if not trial.valid:
+            self._trial.set_user_attr("reason", trial.error or trial.invalid_reason)
+            self.state = "failed"
+        self.enough = self.untimed or not trial.valid
+        self._block.append(trial)
+        if not self.enough and len(self._block) == self._per_block:
+            self._end_block()
+
+    def _end_block(self) -> None:
+        self.logs.append(log_ratio(self._block))
+        self._counts = [a + b for a, b in zip(self._counts, _counts(self._block), strict=True)]
+        self._block = []
+        self._trial.set_user_attr("log_ratios", self.logs)
+        self._trial.set_user_attr("counts", self._counts)
+        self._trial.report(statistics.fmean(self.logs), len(self.logs) - 1)
+        if len(self.logs) < self._n_blocks and self._trial.should_prune():
+            self.state, self.enough = "pruned", True
 
 
 def log_ratio(block: Sequence[Trial]) -> float:
@@ -328,17 +361,9 @@ def _counts(block: Sequence[Trial]) -> tuple[int, int, int, int]:
 
 
 def ratio_interval(logs: Sequence[float]) -> tuple[float, float | None, float | None]:
-    """Geometric mean of ratios given by their logs, with Student's 95 % interval of the mean log.
-
-    ``exp(mean -+ t_{0.975, n-1} sd / sqrt(n))``, the interval of `analysis.stats.paired_ratio`; none for one ratio.
-    """
-    from scipy.stats import t
-
-    centre, n = statistics.fmean(logs), len(logs)
-    if n < 2:
-        return math.exp(centre), None, None
-    half = float(t.ppf(0.975, n - 1)) * statistics.stdev(logs) / math.sqrt(n)
-    return math.exp(centre), math.exp(centre - half), math.exp(centre + half)
+    """Geometric mean of ratios given by their logs, with the 95 % interval of `mlsd.stats.paired_ratio`."""
+    found = paired_ratio([math.exp(log) for log in logs], [1.0] * len(logs))
+    return found.value, found.low, found.high
 
 
 def winner(settings: Sequence[Setting]) -> Setting | None:
@@ -367,6 +392,8 @@ def _stop(request: TuneRequest, study: Any, elapsed_s: float) -> Stop | None:
         return "separated"
     if len(_tried(study)) >= request.trials:
         return "trials"
+    if request.drafter.name == NO_DRAFTER or len(request.setting.drafts) > 1:
+        raise InputError("One method with one draft at most is tuned.", hint="Name it with --drafter.")
     if request.budget_s is not None and elapsed_s >= request.budget_s:
         return "budget"
     return None

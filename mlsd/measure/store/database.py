@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import sqlite3
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 from mlsd.errors import SchemaError, StoreError
@@ -51,6 +51,15 @@ def connect(path: Path, *, create: bool, read_only: bool) -> sqlite3.Connection:
             connection.close()
             raise
         return connection
+
+
+def is_study(path: Path) -> bool:
+    """Whether mlsd wrote the file, whatever its version; nothing is changed."""
+    try:
+        with closing(_raw_connection(path, "ro")) as connection:
+            return _identify(connection, path) > 0
+    except (sqlite3.Error, StoreError):
+        return False
 
 
 @contextmanager

@@ -7,10 +7,10 @@ import math
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from mlsd.measure.run.bench import BenchRequest, bench_cases, interleave
 
 from mlsd.errors import InputError
 from mlsd.measure.messages import ModelFile
-from mlsd.measure.run.bench import BenchRequest, bench_cases, interleave
 from mlsd.records import DRAFT_MODEL, DrafterSpec, ModelRef, PromptRef
 from mlsd.stats import median, paired_ratio, relative_spread
 

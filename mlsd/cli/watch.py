@@ -4,13 +4,33 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Sequence
 from typing import Self
 
 from mlsd.cli.output import note
 from mlsd.measure.messages import Event, Job, Progress, Slot, Started
 from mlsd.measure.run.runner import Watcher
-from mlsd.records import Trial
+from mlsd.planning.prepare import Prepared
+from mlsd.records import QualityWarning, Trial
 from mlsd.units import format_number, format_percent
+
+
+def say_default(prepared: Prepared) -> None:
+    """The first line of a command for which nobody chose a profile."""
+    from mlsd.planning.suite import EMBEDDED_PROFILE
+
+    if prepared.nobody_chose and prepared.profile is not None:
+        profile = prepared.profile
+        why = "nothing larger is downloaded" if profile.name == EMBEDDED_PROFILE else "the largest that is downloaded"
+        note(f"No profile was chosen: {profile.name}, {why} ({profile.title}).")
+
+
+def say_warnings(warnings: Sequence[QualityWarning]) -> None:
+    """Each kind of doubt once, with what to do about it."""
+    for code in dict.fromkeys(warning.code for warning in warnings):
+        alike = [warning for warning in warnings if warning.code == code]
+        more = f" (and {len(alike) - 1} more of this kind)" if len(alike) > 1 else ""
+        note(f"Warning [{code}] {alike[0].message}{more} {alike[0].advice}")
 
 
 def make_watcher() -> Lines:
@@ -20,6 +40,14 @@ def make_watcher() -> Lines:
 
 class Lines(Watcher):
     """One line a trial on standard error; use it as a context manager."""
+
+    def planned(self, prepared: Prepared) -> None:
+        """Say which profile was taken, and what it cannot measure."""
+        from mlsd.planning.prepare import left_out_line
+
+        say_default(prepared)
+        for left in prepared.plan.left_out:
+            note(left_out_line(left))
 
     def begin(self, n_total: int, n_skipped: int) -> None:
         """Count from what is done already."""

@@ -1,0 +1,195 @@
+"""Suites and benches from request to result: plan, check, measure into a study, and say what is in doubt."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from mlsd.engine.threads import default_threads
+from mlsd.errors import WorkerError
+from mlsd.gguf_tools.read import model_facts
+from mlsd.hardware import read_environment
+from mlsd.measure.process import run_info
+from mlsd.measure.run.answers import AnswerFile, write_answers
+from mlsd.measure.run.checks import check_run
+from mlsd.measure.run.distances import Drafting, measure_distances, study_draftings
+from mlsd.measure.run.runner import (
+    RunOutcome,
+    RunSettings,
+    Watcher,
+    machine_lock,
+    next_repeat,
+    plan_jobs,
+    run_jobs,
+)
+from mlsd.measure.store.newest import BENCHES, study_path
+from mlsd.measure.store.rows import DraftDistance, TrialFilter, environment_key
+from mlsd.measure.store.study import Store
+from mlsd.models.library import Library
+from mlsd.planning.prepare import (
+    BenchRequest,
+    Prepared,
+    StudyRequest,
+    check_memory,
+    choose_profile,
+    prepare_bench,
+    prepare_study,
+)
+from mlsd.records import Case, Environment, QualityWarning, Record, Trial
+
+
+class StudyResult(Record, frozen=True, kw_only=True):
+    """What a run did and where its trials are."""
+
+    database: str
+    outcome: RunOutcome
+    warnings: tuple[QualityWarning, ...]
+    answers: tuple[AnswerFile, ...] = ()
+
+
+class BenchTrial(Record, frozen=True, kw_only=True):
+    """A trial of a bench and what it measured."""
+
+    case: Case
+    trial: Trial
+
+
+class BenchResult(Record, frozen=True, kw_only=True):
+    """The trials of one bench in the order measured, and where they are kept."""
+
+    database: str
+    outcome: RunOutcome
+    warnings: tuple[QualityWarning, ...]
+    trials: tuple[BenchTrial, ...]
+
+
+def run_study(
+    request: StudyRequest,
+    db: Path | None = None,
+    *,
+    settings: RunSettings | None = None,
+    watcher: Watcher | None = None,
+    answers: Path | None = None,
+    keep_distance: Callable[[Drafting, DraftDistance], None] | None = None,
+    options: Mapping[str, str] | None = None,
+) -> StudyResult:
+    """Run suites, each trial committed before the next; the same call goes on where an earlier one stopped.
+
+    `answers` is a folder for the answers to the request's tasks; with `keep_distance` each drafting model is compared
+    with its target afterwards. `options` is what the run records of how it was asked for.
+
+    Raises: what `prepare_study` raises, LockError, StoreError, InputError for what does not fit; all before anything
+    is written.
+    """
+    library, watcher, settings = Library(), watcher or Watcher(), settings or RunSettings()
+    path = db or study_path(choose_profile(request.profile, library)[0].name)
+    with machine_lock():
+        check_database(path)
+        prepared = prepare_study(request, library, make=True)
+        watcher.planned(prepared)
+        environment = _environment(prepared)
+        with Store.open(path) as store:
+            outcome, warnings = _measure(prepared, store, environment, settings, watcher, options or {})
+            cases = prepared.plan.cases()
+            written: tuple[AnswerFile, ...] = ()
+            if answers is not None:
+                written = write_answers(answers, request.tasks, cases, store, environment_key(environment))
+            if keep_distance is not None and not outcome.interrupted:
+                _distances(prepared, store, keep_distance)
+    return StudyResult(database=str(path), outcome=outcome, warnings=warnings, answers=written)
+
+
+def bench(
+    request: BenchRequest, db: Path | None = None, *, fresh: bool = False, watcher: Watcher | None = None
+) -> BenchResult:
+    """Measure methods beside plain decoding, in blocks that hold every method, and keep the trials.
+
+    The same bench again adds repeats to those in the database; `fresh` lets those count no more.
+
+    Raises: what `prepare_bench` raises, LockError, StoreError; what the worker raises when an arm cannot run, before
+    anything is measured; WorkerError when every trial failed.
+    """
+    path = db or study_path(BENCHES)
+    with machine_lock():
+        check_database(path)
+        prepared = prepare_bench(request)
+        environment = _environment(prepared)
+        with Store.open(path) as store:
+            outcome, warnings = bench_into(request, store, environment, watcher or Watcher(), fresh=fresh)
+            cases = prepared.plan.cases()
+            own = [stored.trial for stored in store.trials(TrialFilter(run_id=outcome.run_id))]
+    if outcome.n_failed and not outcome.n_ok:
+        raise WorkerError(f"Every trial failed: {own[0].error}")
+    trials = tuple(BenchTrial(case=cases[trial.case_id], trial=trial) for trial in own)
+    return BenchResult(database=str(path), outcome=outcome, warnings=warnings, trials=trials)
+
+
+def bench_into(
+    request: BenchRequest, store: Store, environment: Environment, watcher: Watcher, *, fresh: bool = False
+) -> tuple[RunOutcome, tuple[QualityWarning, ...]]:
+    """Run a bench's blocks as further repeats of what the store holds; the caller holds `machine_lock`."""
+    cases = prepare_bench(request).plan.cases()
+    first = 0 if fresh else next_repeat(store, environment, cases)
+    prepared = prepare_bench(request, first)
+    watcher.planned(prepared)
+    settings = RunSettings(fresh=fresh, seed=request.seed)
+    return _measure(prepared, store, environment, settings, watcher, {}, strict=True)
+
+
+def check_database(path: Path) -> None:
+    """See before any work that an existing database can be used. Raises: StoreError, SchemaError."""
+    if path.exists():
+        Store.open(path, create=False).close()
+
+
+def _environment(prepared: Prepared) -> Environment:
+    """The machine, once it is sure that it can hold the plan."""
+    environment = read_environment(run_info(prepared.engine))
+    check_memory(prepared.plan, environment)
+    return environment
+
+
+def _measure(
+    prepared: Prepared,
+    store: Store,
+    environment: Environment,
+    settings: RunSettings,
+    watcher: Watcher,
+    options: Mapping[str, str],
+    *,
+    strict: bool = False,
+) -> tuple[RunOutcome, tuple[QualityWarning, ...]]:
+    """Run the plan into the store, then record what speaks against the run."""
+    jobs = plan_jobs(prepared, cool_down_s=settings.cool_down_s, strict=strict)
+    facts = [model_facts(model.path, ref=model.ref) for model in prepared.models.values()]
+    record = _plan_record(prepared, options)
+    outcome = run_jobs(jobs, store, environment, facts, record, settings, watcher)
+    own = [stored.trial for stored in store.trials(TrialFilter(run_id=outcome.run_id), rounds=False)]
+    threads = (prepared.engine.n_threads or default_threads()) if environment.backend == "CPU" else 1
+    warnings = tuple(check_run(own, environment, own_threads=threads))
+    store.add_warnings(outcome.run_id, warnings)
+    return outcome, warnings
+
+
+def _plan_record(prepared: Prepared, options: Mapping[str, str]) -> dict[str, Any]:
+    """What a run keeps of its plan: names and counts; the cases stand in their own table."""
+    plan = prepared.plan
+    return {
+        "profile": None if prepared.profile is None else prepared.profile.name,
+        "suites": plan.suites,
+        "study_trials": plan.study_trials,
+        "paired_baselines": plan.paired_baselines,
+        "options": dict(options),
+    }
+
+
+def _distances(prepared: Prepared, store: Store, keep: Callable[[Drafting, DraftDistance], None]) -> None:
+    """Predictors of acceptance for every model that drafts in the plan, into the same database."""
+
+    def both(drafting: Drafting, distance: DraftDistance) -> None:
+        store.add_distance(distance)
+        keep(drafting, distance)
+
+    paths = {id_: model.path for id_, model in prepared.models.items()}
+    measure_distances(study_draftings(prepared.plan.cases().values(), paths), prepared.engine, both)

@@ -1,0 +1,46 @@
+"""Which study database is meant where none is named: the newest one under results/.
+
+Other files there, like the search files of `mlsd tune`, are no study databases and are passed over.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from mlsd.errors import StoreError
+from mlsd.measure.store.database import is_study
+
+RESULTS = Path("results")
+BENCHES = "bench"  # the study that benches, searches and first calibrations go to
+
+
+def study_path(name: str) -> Path:
+    """Where the study of that name is kept unless the user says otherwise."""
+    return RESULTS / f"{name}.sqlite"
+
+
+def study_databases() -> list[Path]:
+    """Every study database under results/, the one written last at the end."""
+    return sorted(filter(is_study, RESULTS.glob("*.sqlite")), key=_written_at)
+
+
+def newest_study() -> Path:
+    """The study database under results/ that was written last. Raises: StoreError without any."""
+    if not (found := study_databases()):
+        raise StoreError(
+            "There is no study database under results/.",
+            hint="Measure first (`mlsd run B`), or name a file with --db.",
+        )
+    return found[-1]
+
+
+def newest_or_new() -> Path:
+    """Where a measurement goes that belongs beside trials: the newest study database, or a first one."""
+    found = study_databases()
+    return found[-1] if found else study_path(BENCHES)
+
+
+def _written_at(path: Path) -> float:
+    """When a database was written; the newest rows may still be in its write-ahead log."""
+    log = path.with_name(f"{path.name}-wal")
+    return max(place.stat().st_mtime for place in (path, log) if place.exists())

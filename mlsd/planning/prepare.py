@@ -1,0 +1,303 @@
+"""From what a person asks for to a plan with the files it needs: suites of a profile, or a bench of named models.
+
+Owns what is checked before anything runs, as far as no results are needed for it. Measures, stores and prints nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+import msgspec
+
+from mlsd.drafters import check_target, preset_gamma, resolve_spec
+from mlsd.drafters.options import parse_drafter
+from mlsd.errors import InputError, ModelFileError, UnsupportedError
+from mlsd.models.library import Library, LocalModel, resolve_model
+from mlsd.planning.plan import AS_WRITTEN, LeftOut, Overrides, Plan, Refuse, expand
+from mlsd.planning.prompts import LoadPrompt, Prompt, find_prompt, load_prompt, task_prompts
+from mlsd.planning.suite import (
+    DrafterChoice,
+    Part,
+    Profile,
+    Suite,
+    default_profile,
+    find_profile,
+    load_profiles,
+    load_suites,
+)
+from mlsd.planning.tasks import Task
+from mlsd.records import (
+    DRAFT_MODEL,
+    NO_DRAFTER,
+    DrafterSpec,
+    EngineOptions,
+    Environment,
+    ModelRef,
+    Record,
+    Sampling,
+)
+from mlsd.units import GB
+
+_TASK_TOKENS = 1_024  # Spec-Bench's most new tokens of a turn
+_GAMMAS = (1, 2, 4, 8, 16)
+_TAKE_DRAFT = (DRAFT_MODEL, "draft-tree", "dflash", "eagle3", "eagle3-tree")  # a draft model, or a head
+
+T = TypeVar("T", LocalModel, Prompt)
+
+
+class StudyRequest(Record, frozen=True, kw_only=True):
+    """Suites to plan or to run."""
+
+    suites: tuple[str, ...]  # A to F, or paths of TOML files
+    profile: str | None = None  # None: the largest whose models are downloaded, else the embedded one
+    overrides: Overrides = AS_WRITTEN
+    tasks: tuple[Task, ...] = ()  # in place of prompts, by Spec-Bench's protocol
+
+
+class BenchRequest(Record, frozen=True, kw_only=True):
+    """One target to measure with every method beside plain decoding; models are GGUF paths or ids."""
+
+    target: str
+    drafts: tuple[str, ...] = ()  # draft models, or second files of the `drafters` that take one
+    drafters: tuple[str | DrafterSpec, ...] = ()  # NAME:option=value,...; the option `draft` names its own second file
+    gamma: tuple[int, ...] | None = None  # None: the preset's, else 1, 2, 4, 8, 16
+    prompts: tuple[str, ...] = ("code",)  # shipped ones by name, or text files
+    n_predict: int = 256
+    repeats: int = 3
+    rollback: str = "auto"
+    sampling: Sampling = Sampling()
+    engine: EngineOptions = EngineOptions()
+    ignore_eog: bool = True
+    seed: int = 0  # of the order of arms
+    suite: str = "bench"  # what its cases are filed under
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A plan, the files of its models that are on this machine, and its prompts."""
+
+    plan: Plan
+    engine: EngineOptions
+    models: Mapping[str, LocalModel] = field(repr=False)  # by id
+    load: LoadPrompt = field(repr=False)
+    profile: Profile | None = None  # None: a bench
+    nobody_chose: bool = False  # the profile is the default one
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """Models of the plan that are not on this machine."""
+        return tuple(model for model in self.plan.models() if model not in self.models)
+
+
+# --- suites -------------------------------------------------------------------------------------------------------
+
+
+def prepare_study(request: StudyRequest, library: Library | None = None, *, make: bool = False) -> Prepared:
+    """Plan suites on the models of a profile; with `make` every file is here afterwards, made where it can be.
+
+    Raises: SuiteError, PromptError, InputError; with `make` also InputError for a plan without any trial, and
+    ModelFileError that lists every missing model.
+    """
+    library = library or Library()
+    profile, nobody_chose = choose_profile(request.profile, library)
+    suites = read_suites(request.suites)
+    overrides, load = _prompts(request)
+    known = known_models(library)
+    plan = expand(suites, profile, known, overrides, load=load)
+    if make and not plan.groups:
+        reasons = "; ".join(dict.fromkeys(left.reason for left in plan.left_out))
+        raise InputError(
+            f"Profile {profile.name} has no models for suite {', '.join(request.suites)}: {reasons}.",
+            hint="See `mlsd plan`.",
+        )
+    models = resolve_all(library, plan.models()) if make else _local(library, plan.models())
+    refs = {model_id: model.ref for model_id, model in models.items()}
+    plan = expand(suites, profile, {**known, **refs}, overrides, load=load, refuse=refusals(models))
+    return Prepared(
+        plan=plan, engine=overrides.engine, models=models, load=load, profile=profile, nobody_chose=nobody_chose
+    )
+
+
+def choose_profile(name: str | None, library: Library) -> tuple[Profile, bool]:
+    """The profile of that name, or the default one; the flag says that nobody chose it."""
+    profiles = load_profiles()
+    if name:
+        return find_profile(name, profiles), False
+    return default_profile(profiles, lambda id_: library.locate(library.manifest.find(id_)) is not None), True
+
+
+def read_suites(names: Iterable[str]) -> tuple[Suite, ...]:
+    """The suites of those names, the presets of their drafters written out: equal settings are then equal cases.
+
+    Raises: SuiteError, and UnsupportedError or InputError for a drafter that cannot be.
+    """
+
+    def plain(choice: DrafterChoice) -> DrafterChoice:
+        options = resolve_spec(DrafterSpec(name=choice.name, options=choice.options)).options
+        return msgspec.structs.replace(choice, options=options)
+
+    def settle(part: Part) -> Part:
+        return msgspec.structs.replace(part, drafters=tuple(map(plain, part.drafters)))
+
+    return tuple(msgspec.structs.replace(suite, parts=tuple(map(settle, suite.parts))) for suite in load_suites(names))
+
+
+def _prompts(request: StudyRequest) -> tuple[Overrides, LoadPrompt]:
+    """What changes of the suites, and the prompts.
+
+    With tasks the protocol is Spec-Bench's: every turn a prompt in the chat template, an answer ends where the model
+    ends it or after 1,024 tokens.
+    """
+    overrides = request.overrides
+    if not request.tasks:
+        return overrides, load_prompt
+    if overrides.prompts is not None:
+        raise InputError("--tasks and --prompts exclude each other.", hint="Give one of them.")
+    prompts = task_prompts(request.tasks)
+    n_predict = _TASK_TOKENS if overrides.n_predict is None else overrides.n_predict
+    changed = msgspec.structs.replace(overrides, prompts=tuple(prompts), n_predict=n_predict, ignore_eog=False)
+    return changed, prompts.__getitem__
+
+
+def known_models(library: Library) -> dict[str, ModelRef]:
+    """Every model of the manifest, as the manifest alone knows it."""
+    return {
+        entry.id: ModelRef(id=entry.id, sha256=getattr(entry, "sha256", None), n_bytes=entry.n_bytes)
+        for entry in library.manifest
+    }
+
+
+def _local(library: Library, ids: Iterable[str]) -> dict[str, LocalModel]:
+    """Those models that lie on this machine; their hashes are read once and remembered."""
+    return {id_: library.resolve(id_) for id_ in ids if library.locate(library.manifest.find(id_)) is not None}
+
+
+def resolve_all(library: Library, ids: Iterable[str]) -> dict[str, LocalModel]:
+    """The files of all models, those that are made locally made now.
+
+    Raises: ModelFileError that lists every model that is missing, and the one command that brings them.
+    """
+    local, missing = {}, []
+    for model_id in ids:
+        try:
+            local[model_id] = library.resolve(model_id, make=True)
+        except ModelFileError:
+            missing.append(model_id)
+    if missing:
+        raise ModelFileError(
+            f"Not on this machine: {', '.join(missing)}.",
+            hint=f"Bring them with `mlsd models pull {' '.join(missing)}`.",
+        )
+    return local
+
+
+def refusals(models: Mapping[str, LocalModel]) -> Refuse:
+    """Asks a method whether it can work on a target, from the target's file; what is not here is not asked."""
+
+    def refuse(spec: DrafterSpec, target: str) -> str | None:
+        resolve_spec(spec)  # options that cannot be are the suite's mistake, not a property of the target
+        if target not in models:
+            return None
+        draft = models.get(spec.draft.id) if spec.draft else None
+        try:
+            check_target(spec, models[target].path, None if draft is None else draft.path)
+        except (UnsupportedError, InputError) as error:
+            return error.message.rstrip(".")
+        return None
+
+    return refuse
+
+
+def check_memory(plan: Plan, environment: Environment) -> None:
+    """Refuse a load whose weights alone exceed the machine's memory. Raises: InputError that names it."""
+    memory = environment.memory_bytes
+    for group in plan.groups:
+        weights = group.weight_bytes
+        if memory is not None and weights is not None and weights > memory:
+            raise InputError(
+                f"{' with '.join(model.id for model in group.models)} needs {weights / GB:.1f} GB for its weights; "
+                f"this machine has {memory / GB:.1f} GB.",
+                hint="Choose a smaller profile; `mlsd doctor` shows which fit.",
+            )
+
+
+def left_out_line(left: LeftOut) -> str:
+    """What a profile cannot measure, and why."""
+    pair = f" for {left.model}" if left.model else ""
+    return f"Left out of suite {left.suite}: {left.role}{pair} ({left.n_trials} trials): {left.reason}"
+
+
+# --- a bench ------------------------------------------------------------------------------------------------------
+
+
+def prepare_bench(request: BenchRequest, first_repeat: int = 0) -> Prepared:
+    """Plan a bench: every method and every prompt in one interleaved order, all models in memory at once.
+
+    Raises: InputError or ModelFileError for a model, a method, a prompt or a number that cannot be.
+    """
+    target = resolve_model(request.target, make=True)
+    drafters, roles = [], {"target": target}
+    for number, (spec, draft) in enumerate(_arms(request)):
+        asked = spec if draft is None else msgspec.structs.replace(spec, draft=draft.ref)
+        resolved, gamma = resolve_spec(asked), preset_gamma(asked)
+        check_target(resolved, target.path, None if draft is None else draft.path)
+        role = None if draft is None else f"draft {number}"
+        roles |= {} if draft is None else {f"draft {number}": draft}
+        gammas = _GAMMAS if gamma is None else (gamma,)
+        drafters.append(DrafterChoice(name=spec.name, draft=role, options=resolved.options, gammas=gammas))
+    prompts = _apart("prompts", [(prompt.key, prompt) for prompt in map(find_prompt, request.prompts)])
+    part = Part(targets=("target",), prompts=tuple(prompts), drafters=tuple(drafters), one_load=True)
+    plan = expand(
+        (Suite(name=request.suite, title="", parts=(part,)),),
+        Profile(name=request.suite, title="", roles={role: role for role in roles}),
+        {role: model.ref for role, model in roles.items()},
+        Overrides(
+            gammas=request.gamma,
+            repeats=request.repeats,
+            n_predict=request.n_predict,
+            first_repeat=first_repeat,
+            rollback=request.rollback,
+            temperature=request.sampling.temperature,
+            top_k=request.sampling.top_k,
+            top_p=request.sampling.top_p,
+            engine=request.engine,
+            ignore_eog=request.ignore_eog,
+            seed=request.seed,
+        ),
+        load=prompts.__getitem__,
+    )
+    if plan.left_out:
+        raise InputError(f"The same method and draft are asked for twice: {plan.left_out[0].role}.")
+    models = _apart("models", [(model.ref.id, model) for model in roles.values()])
+    return Prepared(plan=plan, engine=request.engine, models=models, load=prompts.__getitem__)
+
+
+def _arms(request: BenchRequest) -> list[tuple[DrafterSpec, LocalModel | None]]:
+    """Every method with the draft that it takes; drafts that no method takes are draft models."""
+    drafts = [resolve_model(text, make=True) for text in request.drafts]
+    specs = [parse_drafter(asked) if isinstance(asked, str) else asked for asked in request.drafters]
+    specs = [spec for spec in specs if spec.name != NO_DRAFTER]
+    if drafts and not any(spec.name in _TAKE_DRAFT and "draft" not in spec.options for spec in specs):
+        specs.insert(0, DrafterSpec(name=DRAFT_MODEL))
+    arms: list[tuple[DrafterSpec, LocalModel | None]] = []
+    for spec in specs:
+        if spec.name not in _TAKE_DRAFT:
+            arms.append((spec, None))
+            continue
+        options = dict(spec.options)
+        own = [resolve_model(str(options.pop("draft")), make=True)] if "draft" in options else drafts
+        if not own:
+            raise InputError(f"The {spec.name} method needs a draft.", hint="Name one with --draft.")
+        arms += [(msgspec.structs.replace(spec, options=options), draft) for draft in own]
+    return arms
+
+
+def _apart(what: str, named: Iterable[tuple[str, T]]) -> dict[str, T]:
+    """By name, each once. Raises: InputError for two different ones of one name."""
+    found: dict[str, T] = {}
+    for name, one in named:
+        if found.setdefault(name, one).ref != one.ref:
+            raise InputError(f"Two different {what} are called {name!r}.", hint="Rename one of the files.")
+    return found
