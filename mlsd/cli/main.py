@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
+import io
+import os
+import signal
 import sys
+import threading
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import NoReturn, TextIO
 
 import click
 
 from mlsd import __version__
+from mlsd.cli import output
 from mlsd.errors import MlsdError
+from mlsd.report.render.terminal import plain
 
 # section -> command -> (module under mlsd.cli, one line). A lazy table keeps `mlsd --help` at the cost of click alone.
 SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
@@ -59,9 +71,9 @@ class LazyGroup(click.Group):
             return None
         module_name, _ = COMMANDS[cmd_name]
         module = importlib.import_module(f"mlsd.cli.{module_name}")
-        command: click.Command = getattr(
-            module, module_name.rpartition(".")[2]
-        )  # named as its module: `import` is no Python name
+        # Named as its module: `import` is no Python name.
+        command: click.Command = getattr(module, module_name.rpartition(".")[2])
+        _let_choose_verbosity(command)
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -71,6 +83,21 @@ class LazyGroup(click.Group):
                 formatter.write_dl([(name, line) for name, (_, line) in commands.items()])
 
 
+def _let_choose_verbosity(command: click.Command) -> None:
+    """Add -q and -v to a command, or to every command of a group."""
+    if isinstance(command, click.Group):
+        for inner in command.commands.values():
+            _let_choose_verbosity(inner)
+    if "quiet" not in {parameter.name for parameter in command.params}:
+        for names, help in (
+            (("-q", "--quiet"), "Print the result and nothing else."),
+            (("-v", "--verbose"), "With an error, print where in the program it arose."),
+        ):
+            command.params.append(
+                click.Option(names, is_flag=True, expose_value=False, callback=output.choose_verbosity, help=help)
+            )
+
+
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="mlsd")
 def cli() -> None:
@@ -78,19 +105,79 @@ def cli() -> None:
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Run one command; an error of ours becomes one clear message and its exit code."""
+    """Run one command; an error becomes one clear message and its exit code."""
+    output.verbosity.set("normal")
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # a character that the terminal's encoding lacks
+    with _stop_signals() as interrupted:
+        try:
+            code = cli.main(args=argv, prog_name="mlsd", standalone_mode=False)
+        except click.ClickException as error:
+            error.show()
+            sys.exit(error.exit_code)
+        except (click.Abort, KeyboardInterrupt):
+            click.echo("Interrupted.", err=True)
+            sys.exit(interrupted())
+        except MlsdError as error:
+            _fail(error, error.message, error.hint, error.exit_code)
+        except OSError as error:
+            _fail(error, *_words(error))
+        except RuntimeError as error:
+            if "home directory" not in str(error):
+                raise
+            _fail(error, "This user has no home folder.", "Set MLSD_HOME and MLSD_CACHE to folders to use.")
+    if isinstance(code, int) and code:  # what `ctx.exit` asked for
+        sys.exit(interrupted() if code == _INTERRUPTED else code)
+
+
+_INTERRUPTED = 128 + signal.SIGINT
+
+
+@contextmanager
+def _stop_signals() -> Iterator[Callable[[], int]]:
+    """Let a polite end (SIGTERM) be heard as Ctrl-C is; yields the exit code of whichever came."""
+    came = [signal.SIGINT]
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        came.append(signal.Signals(number))
+        raise KeyboardInterrupt
+
+    if threading.current_thread() is not threading.main_thread():
+        yield lambda: _INTERRUPTED
+        return
+    before = signal.signal(signal.SIGTERM, stop)
     try:
-        code = cli.main(args=argv, prog_name="mlsd", standalone_mode=False)
-        if isinstance(code, int) and code:  # what `ctx.exit` asked for
-            sys.exit(code)
-    except click.ClickException as error:
-        error.show()
-        sys.exit(error.exit_code)
-    except (click.Abort, KeyboardInterrupt):
-        click.echo("Interrupted.", err=True)
-        sys.exit(130)
-    except MlsdError as error:
-        click.echo(f"Error: {error.message}", err=True)
-        if error.hint:
-            click.echo(error.hint, err=True)
-        sys.exit(error.exit_code)
+        yield lambda: 128 + came[-1]
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _words(error: OSError) -> tuple[str, str]:
+    """What went wrong with a file that no part of the library explains better, and what to do."""
+    where = f"{error.filename}: " if error.filename is not None else ""
+    hints = {
+        errno.ENOSPC: "Free some space, or write to another device.",
+        errno.EROFS: "Write to another folder: give -o, --db, or set MLSD_HOME and MLSD_CACHE.",
+        errno.EACCES: "Write to another folder: give -o, --db, or set MLSD_HOME and MLSD_CACHE.",
+        errno.ENAMETOOLONG: "Give a shorter name.",
+    }
+    return f"{where}{error.strerror or error}.", hints.get(error.errno or 0, "")
+
+
+def _fail(error: Exception, message: str, hint: str, exit_code: int = 2) -> NoReturn:
+    if isinstance(error, OSError):  # perhaps of the output itself: nothing more is written to it, at exit neither
+        _silence(sys.stdout)
+    if output.verbosity.get() == "verbose":
+        click.echo(plain("".join(traceback.format_exception(error))), err=True)
+    for line in filter(None, (f"Error: {message}", hint)):
+        click.echo(plain(line), err=True)
+    sys.exit(exit_code)
+
+
+def _silence(stream: TextIO | None) -> None:
+    try:
+        if stream is not None:
+            stream.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())  # type: ignore[union-attr]

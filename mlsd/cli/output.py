@@ -9,13 +9,19 @@ import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
 
+from mlsd.report.render.terminal import plain
+
 if TYPE_CHECKING:
     from mlsd.report.render.table import Table
+
+
+verbosity: ContextVar[str | None] = ContextVar("verbosity", default="normal")  # or quiet, or verbose
 
 
 def print_json(value: Any) -> None:
@@ -73,24 +79,30 @@ def print_table(made: Table | Rows) -> None:
 
 def say(text: str) -> None:
     """A line on standard output."""
-    click.echo(_plain(text))
+    click.echo(plain(text))
 
 
 def note(text: str) -> None:
-    """A line on standard error, out of the way of piped output."""
-    click.echo(_plain(text), err=True)
+    """A line on standard error, out of the way of piped output; --quiet leaves it out."""
+    if verbosity.get() != "quiet":
+        click.echo(plain(text), err=True)
 
 
-def _plain(text: str) -> str:
-    from mlsd.report.render.terminal import plain
+def shows_progress() -> bool:
+    """Whether somebody looks at standard error and wants to see bars."""
+    return sys.stderr.isatty() and verbosity.get() != "quiet"
 
-    return plain(text)
+
+def choose_verbosity(ctx: click.Context, parameter: click.Parameter, chosen: bool) -> None:
+    """The callback of -q and -v."""
+    if chosen:
+        verbosity.set(parameter.name)
 
 
 @contextmanager
 def byte_progress(label: str, total_bytes: int | None = None) -> Iterator[Callable[[str, int], None] | None]:
     """A progress line of bytes written, on standard error and only on a terminal; yields its callback, else None."""
-    if not sys.stderr.isatty():
+    if not shows_progress():
         yield None
         return
     from rich.console import Console

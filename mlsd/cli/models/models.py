@@ -9,7 +9,7 @@ import click
 from mlsd.cli.models.distance import distance
 from mlsd.cli.models.make import make, print_store
 from mlsd.cli.options import json_option, quant_option
-from mlsd.cli.output import note, print_json, print_table, table
+from mlsd.cli.output import note, print_json, print_table, shows_progress, table
 from mlsd.errors import HubError, InputError, ManifestError
 from mlsd.units import NOT_MEASURED, format_bytes
 
@@ -325,7 +325,7 @@ class _Progress:
         )
 
         console = Console(stderr=True)
-        self._quiet = not console.is_terminal
+        self._quiet = not shows_progress()
         self._bars = Progress(
             TextColumn("{task.description}"),
             BarColumn(),

@@ -1,0 +1,158 @@
+"""What every command shares: the list of commands, -q and -v, and errors that nobody else explains."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import click
+import pytest
+
+from mlsd.cli.main import COMMANDS, SECTIONS, cli
+from tests.cli.conftest import Ran
+
+Mlsd = Callable[..., Ran]
+
+
+def process(*arguments: object, **settings: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "mlsd", *map(str, arguments)]
+    return subprocess.run(command, text=True, check=False, timeout=120, **{"stderr": subprocess.PIPE, **settings})  # type: ignore[call-overload, no-any-return]
+
+
+def test_help_lists_every_command_once_in_five_sections(mlsd: Mlsd) -> None:
+    lines = mlsd("--help").out.splitlines()
+    titles = [line.removesuffix(":") for line in lines if line.endswith(":") and not line.startswith(" ")]
+    assert [title for title in titles if title in SECTIONS] == ["Start", "Study", "Truth", "Machine", "Models"]
+    for name in COMMANDS:
+        assert sum(line.split()[:1] == [name] and line.startswith("  ") for line in lines) == 1, name
+
+
+@pytest.mark.parametrize("name", ["synth", "tiny", "perturb", "draft-from", "rest", "ppl"])
+def test_old_names_are_gone(mlsd: Mlsd, name: str) -> None:
+    assert "No such command" in mlsd(name).err
+
+
+def commands(group: click.Group, words: tuple[str, ...] = ()) -> list[tuple[tuple[str, ...], click.Command]]:
+    context = click.Context(group)
+    found = []
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        assert command is not None
+        found.append(((*words, name), command))
+        if isinstance(command, click.Group):
+            found += commands(command, (*words, name))
+    return found
+
+
+def test_one_name_means_one_thing_on_every_command() -> None:
+    """A word that stands for two things, or two words for one, cannot be learnt."""
+    short = {"-o": "--output", "-q": "--quiet", "-v": "--verbose"}
+    gone = {"--out", "--quants", "--quantization", "--type", "--against", "--widths"}
+    for words, command in commands(cli):
+        flags = {flag for parameter in command.params for flag in parameter.opts if flag.startswith("-")}
+        assert not flags & gone, words
+        for letter, name in short.items():
+            assert (letter in flags) == (name in flags), (words, letter)
+        assert {"--quiet", "--verbose"} <= flags, words
+        assert all(len(flag) > 2 or flag in short for flag in flags), words
+
+
+def test_quiet_prints_the_result_alone(mlsd: Mlsd) -> None:
+    assert mlsd("models", "list").err
+    quiet = mlsd("models", "list", "-q")
+    assert quiet.err == ""
+    assert quiet.out == mlsd("models", "list").out
+
+
+def test_verbose_says_where_an_error_arose(mlsd: Mlsd, tmp_path: Path) -> None:
+    assert "in resolve_model" not in mlsd("probe", tmp_path / "gone.gguf").err
+    done = process("probe", tmp_path / "gone.gguf", "-v")
+    assert done.returncode == 2
+    assert "in resolve_model" in done.stderr
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no full device")
+def test_a_full_device_is_one_message() -> None:
+    with open("/dev/full", "w") as full:
+        done = process("models", "list", stdout=full)
+    assert done.returncode == 2
+    assert done.stderr.endswith("Error: No space left on device.\nFree some space, or write to another device.\n")
+    assert "Traceback" not in done.stderr
+
+
+def test_output_that_nobody_reads_any_more_ends_the_command_in_silence() -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    try:
+        done = process("models", "list", "-q", stdout=writer)
+    finally:
+        os.close(writer)
+    assert (done.returncode, done.stderr) == (1, "")  # as click has it, and `mlsd ... | head` wants
+
+
+@pytest.mark.parametrize("command", [("export", "--db", "{}"), ("report", "--db", "{}"), ("audit", "{}")])
+def test_a_name_that_is_too_long_is_one_message(mlsd: Mlsd, command: tuple[str, ...]) -> None:
+    done = mlsd(*(word.format("x" * 5000) for word in command))
+    assert done.code == 2
+    assert done.err.startswith("Error: ") or "\nError: " in done.err
+
+
+def test_a_folder_that_cannot_be_written_is_one_message(mlsd: Mlsd, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    done = mlsd("models", "make", "tiny", "--only", "llama", "-o", tmp_path / "file" / "folder")
+    assert done.code == 2
+    assert "Not a directory" in done.err
+
+
+def test_a_user_without_a_home_is_told_what_to_set(mlsd: Mlsd, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_home() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("MLSD_HOME")
+    monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
+    monkeypatch.setattr(Path, "home", no_home)
+    done = mlsd("models", "list")
+    assert done.code == 2
+    assert "Set MLSD_HOME" in done.err
+
+
+def test_what_steers_a_terminal_is_shown_in_errors_not_sent(mlsd: Mlsd) -> None:
+    done = mlsd("audit", "\x1b[2J\x07.csv")
+    assert done.code == 2
+    assert "\x1b" not in done.err
+    assert "\N{REPLACEMENT CHARACTER}[2J" in done.err
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_polite_end_is_heard_as_ctrl_c_is_and_told_apart_by_its_code(number: signal.Signals, code: int) -> None:
+    program = (
+        "import os, sys, click\n"
+        "from mlsd.cli import main as entry\n"
+        "from mlsd.cli.main import cli\n"
+        "@click.pass_context\n"
+        "def wait(ctx):\n"
+        "    try:\n"
+        f"        os.kill(os.getpid(), {int(number)})\n"
+        "        while True: pass\n"
+        "    except KeyboardInterrupt:\n"
+        "        print('interrupted')\n"  # as `mlsd run` does: it marks its run and asks for 130
+        "        ctx.exit(130)\n"
+        "cli.get_command = lambda ctx, name: click.Command('wait', callback=wait)\n"
+        "entry(['wait'])\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stdout) == (code, "interrupted\n"), done.stderr
+
+
+def test_a_shell_completes_commands(tmp_path: Path) -> None:
+    words = {"_MLSD_COMPLETE": "bash_complete", "COMP_WORDS": "mlsd models make s", "COMP_CWORD": "3"}
+    done = process(stdout=subprocess.PIPE, env={**os.environ, **words})
+    assert [line.split(",")[1] for line in done.stdout.splitlines()] == ["store", "subset", "synth"]
+    script = process(stdout=subprocess.PIPE, env={**os.environ, "_MLSD_COMPLETE": "bash_source"}).stdout
+    checked = subprocess.run(["bash", "-n"], input=script, text=True, check=False)
+    assert checked.returncode == 0
+    assert "complete" in script
