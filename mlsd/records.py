@@ -140,7 +140,18 @@ class Losslessness(Record, frozen=True, kw_only=True):
     first_difference: int | None = None  # index of the first output token that differs
     top2_gap: float | None = None  # target logit of its best token minus that of the second, at that index
     worst_gap: float | None = None  # largest target logit gap between the best and the emitted token, teacher-forced
-    tolerance: float | None = None  # gap up to which a difference is a tie: twice the kernel noise
+    tolerance: float | None = None  # gap up to which a difference is a tie: the noise of the two best logits' difference
+    n_different: int | None = None  # output tokens that are not the best of one-by-one decoding, teacher-forced
+    n_compared: int | None = None  # output tokens that were compared so
+    n_positions_off: int | None = None  # positions in the target's memory beyond those that the tokens need
+    live_distance: float | None = None  # of the memory left behind to the nearest sound one: rms over its best logits
+    live_limit: float | None = None  # up to which a memory is sound
+    live_noise: float | None = None  # of sound memories among each other; None: not needed to explain anything
+
+    @property
+    def differences_per_1000(self) -> float | None:
+        """Differing tokens in a thousand."""
+        return 1000 * self.n_different / self.n_compared if self.n_different is not None and self.n_compared else None
 
 
 class Trial(Record, frozen=True, kw_only=True):

@@ -36,6 +36,7 @@ class Generation(Record, frozen=True, kw_only=True):
     draft_prefill_ns: int
     decode_ns: int  # first token to last
     ended_by_eog: bool
+    past: tuple[int, ...] = ()  # what the target's memory should hold after the prompt: all but the newest token
 
 
 def check_capacity(n_ctx: int, n_prompt: int, limits: GenerationLimits) -> None:
@@ -93,6 +94,8 @@ class _Loop:
         self._output: list[int] = []
         self._round_end_ns = 0
         self._ended_by_eog = False
+        self._kept: tuple[int, ...] = ()  # accepted in the last round, also behind an end-of-generation token
+        self._n_before = 0  # output tokens before that round
 
     def run(self, prompt: Sequence[int], on_round: Callable[[int], None] | None) -> Generation:
         now = self._clock.now_ns
@@ -119,6 +122,7 @@ class _Loop:
             draft_prefill_ns=(t1 - t0) + (t3 - t2),
             decode_ns=self._round_end_ns - t3,
             ended_by_eog=self._ended_by_eog,
+            past=(*self._output[: self._n_before], *self._kept),
         )
 
     @property
@@ -141,6 +145,7 @@ class _Loop:
         t3 = now()
         verified = verifier.accept(draft)
         t4 = now()
+        self._n_before, self._kept = len(self._output), verified.tokens
         committed = self._commit((*verified.tokens, verified.bonus))
         n_replayed = verifier.keep(draft)
         accepted = min(len(verified.tokens), len(committed))

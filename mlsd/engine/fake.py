@@ -150,6 +150,10 @@ class FakeSession:
         self._clock.advance(self._costs.state_ns)
         self.context = list(self._saved)
 
+    def take_memory(self, other: FakeSession) -> None:
+        """Copy the context."""
+        self.context = list(other.context)
+
     def clear(self) -> None:
         """Forget everything."""
         self.context = []

@@ -13,7 +13,7 @@ stay. What is exact where (measured, see `probe`):
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Protocol, cast
 
 from mlsd.engine.session import Session
 from mlsd.errors import RollbackError
@@ -120,6 +120,72 @@ class Unchecked(Trim):
     """Ask for a cut and ignore the answer; the session must have been opened with ``checked=False``."""
 
     name = "unchecked"
+
+
+FAULTS = ("extra-token", "lost-token", "ghost-cell", "state-ahead")
+SABOTAGE = "sabotage"
+
+
+class _Breakable(Session, Protocol):
+    """A session that can be broken on purpose."""
+
+    def leave_ghost(self, token: int) -> None:
+        """See `llama.session.LlamaSession`."""
+
+    def run_ahead(self, token: int) -> None:
+        """See `llama.session.LlamaSession`."""
+
+
+class Sabotage:
+    """A sound strategy that is broken after every rejection, or after the first, to see whether judging notices.
+
+    extra-token   a token more stays than was accepted
+    lost-token    the last accepted token goes too (needs two that stay)
+    ghost-cell    a rejected token's cell stays in the attention beside the true ones
+    state-ahead   a recurrent state that has seen one token more than the attention
+    """
+
+    def __init__(self, inner: Rollback, session: Session, fault: str, *, once: bool) -> None:
+        self.name = f"{SABOTAGE}:{fault}" + (":once" if once else "")
+        self.n_faults = 0  # since the last generation began
+        self._inner, self._session, self._fault, self._once = inner, cast(_Breakable, session), fault, once
+
+    def mark(self) -> None:
+        """As the sound strategy does."""
+        self._inner.mark()
+
+    def rewind(self, n_past: int, replay: Sequence[int]) -> int:
+        """Roll back, and break it."""
+        if (self._once and self.n_faults) or (self._fault == "lost-token" and len(replay) < 2):
+            return self._inner.rewind(n_past, replay)
+        self.n_faults += 1
+        if self._fault == "lost-token":
+            return self._inner.rewind(n_past - 1, replay[:-1])
+        n_again = self._inner.rewind(n_past, replay)
+        session, token = self._session, replay[-1]
+        if self._fault == "extra-token":
+            session.decode((token,), n_outputs=0)
+        elif self._fault == "ghost-cell":
+            session.leave_ghost(token)
+        else:
+            session.run_ahead(token)
+        return n_again
+
+
+def parse_sabotage(name: str) -> tuple[str, bool] | None:
+    """Fault and whether it comes once, of a name like ``sabotage:lost-token:once``; None for an honest strategy.
+
+    Raises: RollbackError for a fault that is none.
+    """
+    head, _, rest = name.partition(":")
+    if head != SABOTAGE:
+        return None
+    fault, _, times = rest.partition(":")
+    if fault not in FAULTS or times not in ("", "once"):
+        raise RollbackError(
+            f"{rest!r} is no way to break a rollback.", hint=f"Known: {', '.join(FAULTS)}; each with :once, too."
+        )
+    return fault, times == "once"
 
 
 _TABLE: dict[str, type[Trim | Snapshots | Checkpoint | Unchecked]] = {

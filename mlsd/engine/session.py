@@ -7,7 +7,7 @@ A session is one model with one context and one sequence of tokens in memory. `l
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +17,16 @@ from mlsd.errors import EngineError
 from mlsd.records import Record
 
 Logits = npt.NDArray[np.float32]
+
+
+def check_finite(rows: Logits) -> Logits:
+    """`rows` as they are. Raises: EngineError for NaN or infinite logits, of which every comparison says False."""
+    if not np.isfinite(rows).all():
+        raise EngineError(
+            "The model's logits are not finite.",
+            hint="Its file holds NaN or infinite weights, or they overflow on this backend: convert or fetch it again.",
+        )
+    return rows
 
 
 # tapped: values inside the network can be read and overwritten, never in a timed session.
@@ -62,6 +72,10 @@ class Vocabulary(Record, frozen=True, kw_only=True):
 
 class Session(Protocol):
     """One model, one context, one growing sequence; every call raises an `EngineError` when the engine fails."""
+
+    @property
+    def options(self) -> SessionOptions:
+        """How it was opened."""
 
     @property
     def vocabulary(self) -> Vocabulary:
@@ -116,6 +130,9 @@ class Session(Protocol):
 
     def load_state(self) -> None:
         """Bring back what `save_state` remembered; attention memory is cut with `truncate`."""
+
+    def take_memory(self, other: Any) -> None:
+        """Make this memory a copy of that of `other`, a session over the same model, which stays as it is."""
 
     def clear(self) -> None:
         """Forget everything."""

@@ -271,6 +271,44 @@ class LlamaSession:
         native = self._native
         return int(native.LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY | native.LLAMA_STATE_SEQ_FLAGS_ON_DEVICE)
 
+    def take_memory(self, other: LlamaSession, sequence: int = 0) -> None:
+        """Make this memory a copy of one sequence of `other`, a session over the same model, which stays as it is."""
+        size = int(self._native.llama_state_seq_get_size_ext(other.handle, sequence, 0))
+        data = (ctypes.c_uint8 * size)()
+        written = self._native.llama_state_seq_get_data_ext(other.handle, data, size, sequence, 0)
+        self.clear()
+        if written != size or self._native.llama_state_seq_set_data_ext(self.handle, data, size, 0, 0) != size:
+            raise fail(f"Copying the memory of {self._model.path.name} ({size} bytes) failed")
+        self.n_past = other.n_past
+
+    # --- breaking it on purpose, see `rollback.Sabotage` ------------------------------------------------------------
+
+    def leave_ghost(self, token: int) -> None:
+        """Decode a token and forget it everywhere but in the attention, where its cell stays beside the true ones."""
+        recurrent = self._model.is_recurrent
+        if recurrent:
+            self.save_state()
+        self.decode((token,), n_outputs=0)
+        self.n_past -= 1
+        if recurrent:
+            self.load_state()
+        elif not self.has_position_axes:  # two cells may share a position, but not the one that comes next
+            self._native.llama_memory_seq_add(self.memory, 0, self.n_past, self.n_past + 1, -1)
+
+    def run_ahead(self, token: int) -> None:
+        """Let the recurrent state take in a token that the attention does not see."""
+        native = self._native
+        self.save_state()
+        self.decode((token,), n_outputs=0)
+        flags = native.LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY
+        size = int(native.llama_state_seq_get_size_ext(self.handle, 0, flags))
+        ahead = (ctypes.c_uint8 * size)()
+        native.llama_state_seq_get_data_ext(self.handle, ahead, size, 0, flags)
+        self.load_state()
+        self.truncate(self.n_past - 1)
+        if native.llama_state_seq_set_data_ext(self.handle, ahead, size, 0, flags) != size:
+            raise fail("Writing the state of another position failed")
+
     def clear(self) -> None:
         """Forget everything."""
         self._native.llama_memory_clear(self.memory, True)
