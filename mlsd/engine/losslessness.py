@@ -78,38 +78,42 @@ class Gaps:
 
     def __init__(self, tokens: Sequence[int]) -> None:
         self._tokens = np.asarray(tokens)
-        self._pairs: list[npt.NDArray[np.int64]] = []
-        self._lead: list[Floats] = []
-        self._gaps: list[Floats] = []
-        self._wide: list[Floats] = []
+        self._pairs: list[npt.NDArray[np.int64]] = []  # the best token, and the emitted one or else the second best
+        self._alone: list[npt.NDArray[np.float64]] = []  # logits of best, second and emitted token
+        self._wide: list[Floats] = []  # how far the best one leads the other of its pair
 
     def alone(self, rows: Logits) -> None:
         """Logits before the next tokens, from passes of one token."""
-        at = sum(map(len, self._gaps))
+        at = sum(map(len, self._alone))
         tokens = self._tokens[at : at + len(rows)]
-        rows = rows[: len(tokens)]
-        pairs = np.argpartition(rows, -2, axis=1)[:, -2:]
-        self._pairs.append(pairs)
-        self._lead.append(_lead(rows, pairs))
-        self._gaps.append(rows.max(axis=1).astype(np.float64) - rows[np.arange(len(tokens)), tokens])
+        rows, each = rows[: len(tokens)], np.arange(len(tokens))
+        two = np.argpartition(rows, -2, axis=1)[:, -2:]
+        two = np.take_along_axis(two, np.argsort(-np.take_along_axis(rows, two, axis=1), axis=1), axis=1)
+        best, second = two.T
+        self._pairs.append(np.stack([best, np.where(tokens == best, second, tokens)], axis=1))
+        self._alone.append(np.stack([rows[each, i] for i in (best, second, tokens)], axis=1).astype(np.float64))
 
     def wide(self, rows: Logits) -> None:
         """The same from passes of the run's own widths; all positions were gathered alone before."""
-        at, pairs = sum(map(len, self._wide)), np.concatenate(self._pairs)
-        pairs = pairs[at : at + len(rows)]
-        self._wide.append(_lead(rows[: len(pairs)], pairs))
+        at = sum(map(len, self._wide))
+        pairs = np.concatenate(self._pairs)[at : at + len(rows)]
+        logits = np.take_along_axis(rows[: len(pairs)], pairs, axis=1).astype(np.float64)
+        self._wide.append(logits[:, 0] - logits[:, 1])
 
     def verdict(self, reference: Sequence[int]) -> Losslessness:
         """Compare the tokens with the plain greedy `reference`, as if the memory were sound.
 
-        noise_i = |change of logit(best) - logit(second) from single to wide passes|. A token is explained up to the
-        largest noise seen. With the noise exchangeable over positions the expected number of differing tokens is
-        E = sum over i of P(noise > lead_i) / 2; up to E + 4 sqrt(E + 1) of them are explained.
+        noise_i is by how much wide passes change the lead of the best token over the second, or over the emitted one
+        where that is another. A token is explained up to the largest noise seen. With the noise exchangeable over
+        positions the expected number of differing tokens is E = sum over i of P(noise > lead_i) / 2; up to
+        E + 4 sqrt(E + 1) of them are explained.
         """
-        lead, gaps = np.concatenate(self._lead), np.concatenate(self._gaps)
+        best, second, emitted = np.concatenate(self._alone).T
+        gaps = best - emitted
+        lead = np.where(gaps > 0, gaps, best - second)
         noise = np.abs(np.concatenate(self._wide) - lead)
         worst, tolerance, n_different = float(gaps.max()), float(noise.max()), int((gaps > 0).sum())
-        expected = float((noise[None, :] > np.abs(lead)[:, None]).mean(axis=1).sum()) / 2
+        expected = float((noise[None, :] > lead[:, None]).mean(axis=1).sum()) / 2
         explained = (
             len(self._tokens) == len(reference)
             and worst <= tolerance
@@ -119,17 +123,12 @@ class Gaps:
         return Losslessness(
             verdict="near_tie" if explained else "diverged",
             first_difference=index,
-            top2_gap=abs(float(lead[index])) if index is not None and index < len(lead) else None,
+            top2_gap=float(best[index] - second[index]) if index is not None and index < len(best) else None,
             worst_gap=worst,
             tolerance=tolerance,
             n_different=n_different,
             n_compared=len(gaps),
         )
-
-
-def _lead(rows: Logits, pairs: npt.NDArray[np.int64]) -> Floats:
-    two = np.take_along_axis(rows, pairs, axis=1).astype(np.float64)
-    return two[:, 1] - two[:, 0]
 
 
 # --- the live state ---------------------------------------------------------------------------------------------------
@@ -177,6 +176,10 @@ class Judge:
         self._plain: dict[tuple[tuple[int, ...], tuple[int, ...]], Logits] = {}
         self._fed: dict[object, Logits] = {}  # answers of fresh memories
         self._verdicts: dict[object, Losslessness] = {}
+
+    def check_finite(self, session: Session) -> None:
+        """Ask the memory in `session`. Raises: EngineError when its logits are not finite."""
+        self._ask(session)
 
     def hear_plain(self, session: Session, prompt: Sequence[int], past: Sequence[int]) -> None:
         """Take the memory that plain decoding left behind as the one to compare with.

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mlsd.engine.rollback import make_rollback
-from mlsd.engine.session import Session, SessionOptions
+from mlsd.engine.session import Session, SessionOptions, check_finite
 from mlsd.errors import EngineError, RollbackError
 from mlsd.records import Record
 
@@ -94,6 +94,14 @@ def probe(open_session: OpenSession, options: SessionOptions) -> ProbeReport:
     )
 
 
+def check_model(open_session: OpenSession, options: SessionOptions) -> None:
+    """Decode a few tokens. Raises: EngineError when the model's logits are not finite."""
+    options = msgspec.structs.replace(options, n_ctx=256, n_snapshots=0, max_outputs=1, device_sampling=False)
+    with closing(open_session(options)) as session:
+        session.decode(session.tokenize(PROBE_TEXT)[:_N_CONTINUATION])
+        check_finite(session.logits())
+
+
 class _Lab:
     """The test bench: one text, split into prefix, kept and rejected tokens, and a continuation."""
 
@@ -130,7 +138,7 @@ class _Lab:
             rows = []
             for token in self._long:
                 session.decode((token,))
-                rows.append(session.logits()[0])
+                rows.append(check_finite(session.logits())[0])
             singles = np.stack(rows)
             worst = 0.0
             for width in _NOISE_WIDTHS:

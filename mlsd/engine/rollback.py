@@ -147,7 +147,7 @@ class Sabotage:
 
     def __init__(self, inner: Rollback, session: Session, fault: str, *, once: bool) -> None:
         self.name = f"{SABOTAGE}:{fault}" + (":once" if once else "")
-        self.n_faults = 0  # since the last generation began
+        self.n_faults = 0  # so far; who starts a generation sets it to 0
         self._inner, self._session, self._fault, self._once = inner, cast(_Breakable, session), fault, once
 
     def mark(self) -> None:

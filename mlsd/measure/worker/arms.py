@@ -9,7 +9,7 @@ import datetime
 import resource
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -20,18 +20,17 @@ import msgspec
 from mlsd.clock import Clock
 from mlsd.drafters import find_method, open_drafter, target_options
 from mlsd.drafters.method import DrafterSetup
-from mlsd.engine.decode import GenerationLimits, check_capacity, generate
+from mlsd.engine.decode import Generation, GenerationLimits, check_capacity, generate
 from mlsd.engine.drafter import Drafter
 from mlsd.engine.llama.model import LlamaModel
 from mlsd.engine.llama.open import open_session
 from mlsd.engine.llama.session import LlamaSession
-from mlsd.engine.losslessness import judge, text_noise
+from mlsd.engine.losslessness import Judge
 from mlsd.engine.probe import ProbeReport, probe
-from mlsd.engine.rollback import Rollback, make_rollback
+from mlsd.engine.rollback import Rollback, Sabotage, make_rollback, parse_sabotage
 from mlsd.engine.session import SessionOptions
 from mlsd.engine.threads import default_threads
-from mlsd.engine.tree_noise import tree_noise
-from mlsd.errors import RollbackError
+from mlsd.errors import RollbackError, UnsupportedError
 from mlsd.gguf_tools.source import Source
 from mlsd.gguf_tools.surgery.cut import refuse_unloadable
 from mlsd.measure.messages import Job, Slot
@@ -72,8 +71,6 @@ class Arms:
         self._references: dict[tuple[tuple[int, ...], int], tuple[int, ...]] = {}
         self._reports: dict[Path, ProbeReport] = {}
         self._load_mtp = any(find_method(slot.case.drafter.name).loads_next_token_block for slot in job.slots)
-        self._tree_noise: dict[SessionOptions, float] = {}
-        self._verdicts: dict[object, Losslessness] = {}  # by prompt, tokens, gamma and options
         started_ns = clock.now_ns()
         try:
             self.target = self._open_model(self._path)
@@ -87,6 +84,7 @@ class Arms:
         if self.target.n_ctx_train:
             n_ctx = min(n_ctx, self.target.n_ctx_train)  # beyond it a model writes nonsense; such trials are refused
         self._options = session_options(self._engine, -(-n_ctx // _CONTEXT_STEP) * _CONTEXT_STEP)
+        self._judge = Judge(partial(open_session, self.target), self._options)
         for known in job.references:
             prompt = self._prompts.greedy(known.prompt)
             if prompt is not None:
@@ -146,9 +144,12 @@ class Arms:
 
     def _open_arm(self, case: Case, opened: ExitStack) -> _Arm:
         is_sd = case.arm == "sd"
-        strategy = self._strategy(self._path, case.rollback, "target") if is_sd else "trim"
+        sabotage = parse_sabotage(case.rollback)
+        wanted = "auto" if sabotage else case.rollback
+        strategy = self._strategy(self._path, wanted, "target") if is_sd else "trim"
         options = msgspec.structs.replace(
             self._options,
+            n_ctx=self._options.n_ctx + (case.n_predict if sabotage else 0),  # for tokens that stay but should not
             max_outputs=case.gamma + 1,
             n_snapshots=case.gamma if strategy == "snapshots" else 0,
             device_sampling=case.sampling.greedy,
@@ -169,16 +170,21 @@ class Arms:
                 second_path=None if draft is None else self._drafts[draft.id],
                 options=msgspec.structs.replace(options, n_snapshots=0),
                 open_model=self._open_model,
-                draft_rollback=lambda path: self._strategy(path, case.rollback, "draft"),
+                draft_rollback=lambda path: self._strategy(path, wanted, "draft"),
             )
         )
         opened.callback(drafter.close)
-        return _Arm(
-            session=session,
-            drafter=drafter,
-            rollback=make_rollback(strategy, session),
-            target_strategy=strategy if is_sd else None,
-        )
+        rollback: Rollback = make_rollback(strategy, session)
+        if sabotage:
+            rollback = self._sabotaged(rollback, session, *sabotage)
+        return _Arm(session=session, drafter=drafter, rollback=rollback, target_strategy=strategy if is_sd else None)
+
+    def _sabotaged(self, rollback: Rollback, session: LlamaSession, fault: str, once: bool) -> Sabotage:
+        if session.options.tree != "off":
+            raise UnsupportedError("Only the rollback of chains can be broken; this drafter verifies trees.")
+        if fault == "state-ahead" and not self.target.is_recurrent:
+            raise UnsupportedError(f"{self._path.name} has no recurrent state that could run ahead.")
+        return Sabotage(rollback, session, fault, once=once)
 
     # --- trials ---------------------------------------------------------------------------------------------------
 
@@ -193,8 +199,11 @@ class Arms:
         prompt = self._prompts.of_any_repeat(case)
         n_predict = min(case.n_predict, _WARM_UP_ROUNDS * (case.gamma + 1) + 1)
         arm = self._arm(case)
+        _mend(arm)
         limits = GenerationLimits(n_predict=n_predict, gamma=case.gamma)
         generate(arm.session, arm.drafter, arm.rollback, prompt, limits, self._clock, sampling=case.sampling)
+        if arm.session.options.checked:
+            self._judge.check_finite(arm.session)
 
     def run(
         self,
@@ -210,6 +219,7 @@ class Arms:
         arm = self._arm(case)
         started_at = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
         failures_before = arm.failed_native_calls
+        _mend(arm)
         result = generate(
             arm.session,
             arm.drafter,
@@ -222,7 +232,10 @@ class Arms:
             on_round=on_round,
         )
         failed = arm.failed_native_calls - failures_before
-        verdict = self._judge(case, arm, given.tokens, result.tokens)
+        verdict = self._verdict(case, arm, given.tokens, result)
+        stats = arm.drafter.stats()
+        if isinstance(arm.rollback, Sabotage):
+            stats = {**stats, "faults_injected": float(arm.rollback.n_faults)}
         reason = invalid_reason(case, arm.target_strategy, failed, verdict)
         return Trial(
             case_id=slot.case_id,
@@ -240,7 +253,7 @@ class Arms:
             draft_prefill_ns=result.draft_prefill_ns if case.arm == "sd" else None,
             decode_ns=result.decode_ns if arm.drafter.timed else None,
             rounds=result.rounds,
-            rollback_target=arm.target_strategy,
+            rollback_target=arm.rollback.name if case.arm == "sd" else None,
             rollback_draft=arm.drafter.rollback_name,
             timed=arm.drafter.timed,
             fell_back=arm.drafter.fell_back,
@@ -249,7 +262,7 @@ class Arms:
             valid=reason is None,
             invalid_reason=reason,
             peak_rss_bytes=peak_rss_bytes(),
-            stats=arm.drafter.stats(),
+            stats=stats,
             earlier=given.earlier if keep_text else (),
             conditions=conditions,
         )
@@ -257,44 +270,18 @@ class Arms:
     def _text(self, case: Case, tokens: Sequence[int]) -> str:
         return self.target.detokenize(tokens) if case.ignore_eog else answer_text(self.target, tokens)
 
-    def _judge(self, case: Case, arm: _Arm, prompt: Sequence[int], tokens: tuple[int, ...]) -> Losslessness | None:
+    def _verdict(self, case: Case, arm: _Arm, prompt: Sequence[int], run: Generation) -> Losslessness | None:
+        """How a greedy output compares with plain decoding; None when it cannot."""
         if not case.sampling.greedy:
             return None
         key = (tuple(prompt), case.n_predict)
         if case.arm == "ar":
-            self._references.setdefault(key, tokens)
+            self._references.setdefault(key, run.tokens)
+            self._judge.hear_plain(arm.session, prompt, run.past)
         reference = self._references.get(key)
         if reference is None:
             return None
-        if reference == tokens:
-            return Losslessness(verdict="lossless")
-        # Repeats of a greedy case differ from plain decoding in the same place; judging takes as long as decoding.
-        question = (key, tokens, case.gamma, arm.session.options)
-        if question not in self._verdicts:
-            self._verdicts[question] = self._compare(tokens, reference, prompt, case.gamma, arm.session.options)
-        return self._verdicts[question]
-
-    def _compare(
-        self,
-        tokens: tuple[int, ...],
-        reference: tuple[int, ...],
-        prompt: Sequence[int],
-        gamma: int,
-        options: SessionOptions,
-    ) -> Losslessness:
-        plain = msgspec.structs.replace(self._options, device_sampling=False)
-        here = text_noise(tokens, prompt, partial(open_session, self.target), plain, (max(2, gamma + 1),))
-        with closing(open_session(self.target, plain)) as session:
-            return judge(tokens, reference, prompt, session, max(here, self._noise(options)))
-
-    def _noise(self, options: SessionOptions) -> float:
-        """How far arithmetic alone moves the target's logits; trees whose cells stay in place move them further."""
-        noise = self.report(self._path).kernel_noise
-        if options.tree == "off":
-            return noise
-        if options not in self._tree_noise:
-            self._tree_noise[options] = tree_noise(partial(open_session, self.target), options)
-        return max(noise, self._tree_noise[options])
+        return self._judge.judge(run, reference, prompt, arm.session, strategy=arm.target_strategy or "trim")
 
     def close(self) -> None:
         """Free every context, then every model; calling it twice is harmless."""
@@ -314,6 +301,12 @@ def arm_key(case: Case) -> bytes:
     return msgspec.json.encode((case.drafter, case.gamma, case.rollback, case.sampling))
 
 
+def _mend(arm: _Arm) -> None:
+    """A generation begins with a sound memory, also where rollbacks are broken on purpose."""
+    if isinstance(arm.rollback, Sabotage):
+        arm.rollback.n_faults = 0
+
+
 def _limits(case: Case) -> GenerationLimits:
     return GenerationLimits(n_predict=case.n_predict, gamma=case.gamma, ignore_eog=case.ignore_eog)
 
@@ -322,6 +315,9 @@ def invalid_reason(
     case: Case, strategy: str | None, failed_native_calls: int, losslessness: Losslessness | None
 ) -> str | None:
     """Why a trial's numbers must not be reported as true, or None when they may be (design: valid trials)."""
+    if parse_sabotage(case.rollback):
+        verdict = "not judged" if losslessness is None else f"judged {losslessness.verdict}"
+        return f"its rollback was broken on purpose ({case.rollback}); {verdict}"
     if strategy == "unchecked":
         return f"unchecked rollback: {failed_native_calls} native calls failed and were ignored"
     if failed_native_calls:
@@ -330,9 +326,16 @@ def invalid_reason(
         return None
     if losslessness is None:
         return "no plain decoding of the same prompt to compare with"
-    if losslessness.verdict == "diverged":
+    if losslessness.verdict != "diverged":
+        return None
+    if losslessness.first_difference is not None:
         return f"output differs from plain decoding at token {losslessness.first_difference}"
-    return None
+    if losslessness.n_positions_off:
+        return f"the memory holds {losslessness.n_positions_off:+d} positions beside those of its tokens"
+    return (
+        f"the memory left behind is not what its tokens make: its logits are off by {losslessness.live_distance:.3g}, "
+        f"arithmetic explains {losslessness.live_limit:.3g}"
+    )
 
 
 def session_options(engine: EngineOptions, n_ctx: int) -> SessionOptions:

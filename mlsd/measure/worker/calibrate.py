@@ -21,7 +21,7 @@ from mlsd.clock import Clock
 from mlsd.engine.llama.model import LlamaModel
 from mlsd.engine.llama.open import open_session
 from mlsd.engine.llama.session import LlamaSession
-from mlsd.engine.probe import ProbeReport, probe
+from mlsd.engine.probe import ProbeReport, check_model, probe
 from mlsd.engine.vocabulary import check_vocabularies
 from mlsd.errors import CapacityError, PromptError
 from mlsd.measure.messages import CalibrateJob, Covered, ModelFile, Passes, Spent
@@ -73,6 +73,8 @@ class Calibration:
             with self._ledger.entry("load"):
                 self.target = self._open(job.target)
                 self.draft = self._open(job.draft) if job.draft is not None else None
+            for model in self._models:
+                check_model(partial(open_session, model), self.options)
             self.text = self.target.tokenize(job.text)
             needed = max(job.depths) + max(job.widths)
             if len(self.text) < needed:

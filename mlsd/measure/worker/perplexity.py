@@ -18,6 +18,7 @@ import numpy.typing as npt
 from mlsd.engine.llama.model import LlamaModel
 from mlsd.engine.llama.open import open_session
 from mlsd.engine.llama.session import LlamaSession
+from mlsd.engine.session import check_finite
 from mlsd.engine.vocabulary import check_vocabularies
 from mlsd.errors import InputError
 from mlsd.measure.messages import Perplexities, Perplexity, PerplexityJob
@@ -109,7 +110,7 @@ def _window(sessions: Sequence[LlamaSession], tokens: Sequence[int]) -> list[_Pa
         rows = []
         for session in sessions:
             session.decode(inputs, n_outputs=len(inputs))
-            rows.append(log_softmax(session.logits()))
+            rows.append(log_softmax(check_finite(session.logits())))
         best = [row.argmax(axis=1) for row in rows]
         parts.append(
             _Part(
