@@ -140,7 +140,7 @@ class Losslessness(Record, frozen=True, kw_only=True):
     first_difference: int | None = None  # index of the first output token that differs
     top2_gap: float | None = None  # target logit of its best token minus that of the second, at that index
     worst_gap: float | None = None  # largest target logit gap between the best and the emitted token, teacher-forced
-    tolerance: float | None = None  # gap up to which a difference is a tie: the noise of the two best logits' difference
+    tolerance: float | None = None  # gap up to which noise explains a difference: the largest of its kind
     n_different: int | None = None  # output tokens that are not the best of one-by-one decoding, teacher-forced
     n_compared: int | None = None  # output tokens that were compared so
     n_positions_off: int | None = None  # positions in the target's memory beyond those that the tokens need

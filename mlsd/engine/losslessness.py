@@ -263,7 +263,7 @@ class Judge:
     def _feed(
         self, passes: Passes, options: SessionOptions, filling: int, see: Callable[[Logits], None] | None = None
     ) -> Logits:
-        """The answer of a memory filled by `passes`; `see` hears the logits before each token of the text and behind it.
+        """The answer of a memory filled by `passes`; `see` hears the logits before each token and behind the last.
 
         `filling` chooses what fills a pass up to its width; of trees 1 also puts the path behind other branches.
         """
