@@ -1,9 +1,32 @@
-"""The audit of a table: every rule on every row, the worst finding is the row's verdict."""
+"""The audit of a table: every rule on every row, the worst finding is the row's verdict.
+
+A rule asks one question of one row: a pure function (row, context) -> Finding, or None where the table does not say
+enough. Each figure is taken at the end of its interval that favours the row. `impossible` is said only when a bound that
+any program must obey is broken by more than rounding and noise can explain, in the middle of the row's repeats as well;
+columns and counts that merely disagree are a slip of bookkeeping, and `suspicious`. Which limits give which rates of
+false and missed alarms: `python -m benchmarks truth`.
+"""
 
 from __future__ import annotations
 
-from mlsd.analysis.audit.rows import SEVERITY, Audit, AuditContext, AuditRow, Credibility, Finding, RowAudit
-from mlsd.analysis.audit.rules import RULES
+import math
+from collections.abc import Callable
+
+from mlsd.analysis.audit.printed import Printed
+from mlsd.analysis.audit.rows import SEVERITY, Audit, AuditContext, AuditRow, Credibility, Finding, RowAudit, median_of_others
+
+Rule = Callable[[AuditRow, AuditContext], Finding | None]
+
+# A cache may keep this much of the weights between passes: the system cache of an M2 Ultra is 96 MB.
+CACHE_BYTES = 100_000_000
+SUSPICIOUS_SDS, IMPOSSIBLE_SDS = 3.5, 8.0  # a bound may be broken by so many standard deviations of repeats
+POOLED_SLACK = 0.5  # over prompts whose MGL has a coefficient of variation of 0.7
+SAME_WORK_RATIO = 1.5  # rounds of equal work differ by less than this between prompts and depths
+SAME_CASE_RATIO = 1.25  # repeats of one case differ by less than this
+BOOKKEEPING_RATIO = 1.02  # programs differ by a token in what they divide by
+HONEST_SLOPES = (0.9, 1.06)  # of log speed over log MGL: a last short round and dear rejections bend it a little
+ALIKE_CASE, ALIKE_TABLE = 1e-3, 1e-3  # chances below which equal repeats are not chance
+FEWEST_PROPOSED = 50  # drafted tokens before none or all accepted means anything
 
 
 def audit_row(row: AuditRow, context: AuditContext) -> RowAudit:
@@ -14,12 +37,425 @@ def audit_row(row: AuditRow, context: AuditContext) -> RowAudit:
     return RowAudit(identity=identity(row), verdict=verdict, findings=findings)
 
 
-def audit(source: str, context: AuditContext) -> Audit:
-    """Audit all rows of the context."""
-    return Audit(source=source, rows=tuple(audit_row(row, context) for row in context.rows), notes=context.notes)
+def audit(source: str, *contexts: AuditContext) -> Audit:
+    """Audit all rows of the contexts, each among its own."""
+    rows = tuple(audit_row(row, context) for context in contexts for row in context.rows)
+    return Audit(source=source, rows=rows, notes=tuple(note for context in contexts for note in context.notes))
 
 
 def identity(row: AuditRow) -> dict[str, str | int]:
     """What tells the row from others: the fields of its case that the source states."""
     fields = ("table", "label", "target", "drafter", "draft", "gamma", "prompt", "n_prompt", "n_predict", "repeat")
     return {name: value for name in fields if (value := getattr(row, name)) is not None}
+
+
+# --- what a row implies -----------------------------------------------------------------------------------------
+
+
+def most_committed(row: AuditRow) -> float | None:
+    """The largest MGL the row allows: as printed, else 1 + gamma * acceptance, else gamma + 1; 1 for AR."""
+    if not row.speculative:
+        return 1.0
+    if row.mgl is not None:
+        return row.mgl.high
+    if row.gamma is None:
+        return None
+    return 1.0 + row.gamma * (1.0 if row.acceptance is None else min(1.0, row.acceptance.high))
+
+
+def least_speedup(row: AuditRow, context: AuditContext) -> float | None:
+    """The least the speedup can be: as printed, or the row's tok/s over its fastest baseline.
+
+    None where the only baselines have a much deeper context, whose passes are slower than the row's own.
+    """
+    baseline = context.baseline(row)
+    said = [] if row.speedup is None else [row.speedup.low]
+    if row.tok_s is not None and baseline is not None and baseline.fastest.high > 0:
+        said.append(row.tok_s.low / baseline.fastest.high)
+    return None if not said or (baseline is None and context.baselines(row.target)) else min(said)
+
+
+def longest_round_ms(row: AuditRow, context: AuditContext) -> float | None:
+    """The longest a round can have taken: ``MGL / tok/s``.
+
+    A program may count the first token, which prefill made, so n_predict tokens may be n_predict - 1 of decoding.
+    """
+    committed = most_committed(row)
+    if committed is None:
+        return None
+    if row.tok_s is not None and row.tok_s.low > 0:
+        slowest_ms = 1e3 / row.tok_s.low
+    else:
+        speedup, baseline = row.speedup, context.baseline(row)
+        if speedup is None or baseline is None or speedup.low <= 0 or baseline.mean.low <= 0:
+            return None
+        slowest_ms = 1e3 / (baseline.mean.low * speedup.low)
+    counted = row.n_predict / (row.n_predict - 1) if row.n_predict and row.n_predict > 1 else 1.0
+    return committed * slowest_ms * counted
+
+
+def least_proposed(row: AuditRow) -> float:
+    """The fewest tokens a round proposed on average.
+
+    Full-length drafting proposes gamma, but for the last gamma tokens of the output, where a program may stop short.
+    Otherwise it is what was accepted: MGL - 1.
+    """
+    if row.gamma is not None and row.fixed_length:
+        return row.gamma * max(0.0, 1.0 - _tail(row))
+    return max(0.0, row.mgl.low - 1.0) if row.mgl is not None else 0.0
+
+
+def _tail(row: AuditRow) -> float:
+    """The share of an output that is its last gamma tokens."""
+    return row.gamma / (row.n_predict - 1) if row.gamma and row.n_predict and row.n_predict > 1 else 0.0
+
+
+def least_draft_ms(row: AuditRow, context: AuditContext) -> float:
+    """The least time a round spent drafting: as printed, else proposed tokens at the draft's own speed, else 0."""
+    if row.draft_ms is not None:
+        return row.draft_ms.low
+    return least_proposed(row) * context.draft_token_ms.get(row.draft or "", 0.0)
+
+
+def least_round_bytes(row: AuditRow, context: AuditContext) -> float | None:
+    """Bytes a round moved from memory at least: one target pass and its drafts, less what a cache can keep."""
+    if row.bytes_claimed is not None:
+        return row.bytes_claimed.low
+    if row.target not in context.pass_bytes:
+        return None
+    drafts = max(0.0, context.pass_bytes.get(row.draft or "", 0.0) - CACHE_BYTES) * least_proposed(row)
+    return max(0.0, context.pass_bytes[row.target] - CACHE_BYTES) + drafts
+
+
+# --- bounds that any program obeys ------------------------------------------------------------------------------
+
+
+def round_shorter_than_its_parts(row: AuditRow, context: AuditContext) -> Finding | None:
+    """Is a round at least as long as its drafts and one plain target pass? ``MGL / tok/s >= T_draft + T(1)``."""
+    longest, baseline = longest_round_ms(row, context), context.baseline(row)
+    if not row.speculative or longest is None or baseline is None or baseline.fastest.high <= 0:
+        return None
+    if row.mgl is None and row.acceptance is None:
+        return None
+    plain, drafting = 1e3 / baseline.fastest.high, least_draft_ms(row, context)
+    excess = (plain + drafting) / longest
+    figures = {"round_ms": longest, "target_pass_ms": plain, "draft_ms": drafting, "too_short_by": excess}
+    facts = f"a round took at most {longest:.1f} ms, one target pass {plain:.1f} ms and its drafts {drafting:.1f} ms"
+    return _beyond("round_shorter_than_its_parts", excess, row, context, figures, facts)
+
+
+def more_bandwidth_than_the_chip(row: AuditRow, context: AuditContext) -> Finding | None:
+    """Are the bytes a round must move under the peak bandwidth of the memory?"""
+    longest, n_bytes = longest_round_ms(row, context), least_round_bytes(row, context)
+    if longest is None or n_bytes is None or context.peak_gb_s is None:
+        return None
+    needed = n_bytes / longest / 1e6
+    figures = {"needed_gb_s": needed, "peak_gb_s": context.peak_gb_s, "round_gb": n_bytes / 1e9, "round_ms": longest}
+    moved = "is said to move" if row.bytes_claimed is not None else "moves at least"
+    facts = (
+        f"a round {moved} {n_bytes / 1e9:.1f} GB in {longest:.1f} ms, {needed:.0f} GB/s of the {context.peak_gb_s:.0f} "
+        "that the memory has"
+    )
+    return _beyond("more_bandwidth_than_the_chip", needed / context.peak_gb_s, row, context, figures, facts)
+
+
+def speedup_above_mgl(row: AuditRow, context: AuditContext) -> Finding | None:
+    """Is speedup at most MGL? A round costs one target pass or more, so it cannot gain more than it commits."""
+    speedup, most = least_speedup(row, context), most_committed(row)
+    if not row.speculative or speedup is None or most is None:
+        return None
+    said = speedup if row.speedup is None else row.speedup.value
+    figures = {"speedup": said, "mgl_at_most": most, "above_by": speedup / most}
+    facts = f"the speedup is {said:.2f}, a round commits at most {most:.2f} tokens"
+    return _beyond("speedup_above_mgl", speedup / most, row, context, figures, facts)
+
+
+# --- figures that must agree ------------------------------------------------------------------------------------
+
+
+def counts_disagree(row: AuditRow, context: AuditContext) -> Finding | None:
+    """Do MGL, acceptance, rounds and tokens describe one and the same output? tokens = rounds + accepted.
+
+    A token a round more or less is a question of what is counted; what remains beyond it cannot be.
+    """
+    if not row.speculative or row.gamma is None:
+        return None
+    said = row.mgl
+    if said is None and row.rounds is not None and row.n_predict and row.rounds.low > 0:
+        said = row.rounds.inverse.scaled(row.n_predict)
+    if said is None:
+        return whole_counts(row)
+    most = 1.0 + row.gamma * (1.0 if row.acceptance is None else min(1.0, row.acceptance.high))
+    least = 1.0 + least_proposed(row) * row.acceptance.low if row.fixed_length and row.acceptance is not None else 1.0
+    figures = {"mgl_said": said.value, "mgl_at_most": most, "mgl_at_least": least}
+    facts = f"The row speaks of {said.value:.2f} tokens a round, its acceptance and gamma allow {least:.2f} to {most:.2f}"
+    slack = 1.0 + _tail(row)  # the last round may commit tokens past the end, by less than gamma
+    if said.low <= most * slack * BOOKKEEPING_RATIO and said.high * slack * BOOKKEEPING_RATIO >= least:
+        return _finding("counts_disagree", "possible", figures, facts + ".")
+    if said.low - 1.0 > most * slack * (1.0 + IMPOSSIBLE_SDS * context.noise):
+        return _finding("counts_disagree", "impossible", figures, facts + ": this cannot be true.")
+    why = "they count different things, the bonus token perhaps"
+    return _finding("counts_disagree", "suspicious", figures, f"{facts}: {why}.")
+
+
+def whole_counts(row: AuditRow) -> Finding | None:
+    """Is there a whole number of rounds and accepted tokens behind the acceptance rate of full-length drafts?
+
+    ``accepted / (gamma rounds - missing) = acceptance`` and ``rounds + accepted = tokens`` give
+    ``rounds = (tokens + acceptance missing) / (1 + acceptance gamma)``, which must be whole.
+    """
+    if row.acceptance is None or not row.fixed_length or not row.n_predict or not row.gamma:
+        return None
+    gamma, n = row.gamma, row.n_predict
+    # A program may count the first token or not, run past the end, or propose less in the last gamma tokens.
+    run_past = [(total, 0) for total in range(max(1, n - 1), n + gamma + 1)]
+    stop_short = [(max(1, n - 1), missing) for missing in range(1, gamma * (gamma + 1) // 2 + 1)]
+    for total, missing in run_past + stop_short:
+        fewest = (total + row.acceptance.high * missing) / (1 + row.acceptance.high * gamma)
+        most = (total + row.acceptance.low * missing) / (1 + row.acceptance.low * gamma)
+        rounds = math.ceil(fewest - 1e-9)
+        if rounds <= most + 1e-9:
+            figures = {"tokens": float(total), "rounds": float(rounds), "accepted": float(total - rounds)}
+            sentence = f"{rounds} rounds and {total - rounds} accepted tokens give {total} tokens at this rate."
+            return _finding("counts_disagree", "possible", figures, sentence)
+    figures = {"acceptance": row.acceptance.value, "n_predict": float(n), "gamma": float(gamma)}
+    rate = 100 * row.acceptance.value
+    sentence = f"No whole number of drafts of {gamma} gives {n} tokens at an acceptance of {rate:.3f} %."
+    return _finding("counts_disagree", "suspicious", figures, sentence)
+
+
+def columns_disagree(row: AuditRow, context: AuditContext) -> Finding | None:
+    """Do columns that say the same thing agree: tok/s and ms a token, speedup and tok/s over some baseline?
+
+    A speedup may be a ratio to the repeat's own baseline, to any mean or to any median of them.
+    """
+    worst = 1.0
+    figures: dict[str, float] = {}
+    if row.tok_s is not None and row.ms_per_token is not None and row.tok_s.low > 0 and row.ms_per_token.low > 0:
+        figures |= {"tok_s": row.tok_s.value, "ms_per_token": row.ms_per_token.value}
+        worst = max(worst, _apart(row.tok_s, row.ms_per_token.inverse.scaled(1e3)))
+    reach = context.agreeing_baselines(row)
+    if row.speculative and row.speedup is not None and row.tok_s is not None and reach is not None and reach[0] > 0:
+        slowest, fastest = reach
+        figures |= {"speedup": row.speedup.value, "tok_s": row.tok_s.value, "baseline_tok_s": fastest}
+        low, high = row.tok_s.low / fastest, row.tok_s.high / slowest
+        worst = max(worst, _apart(row.speedup, Printed(value=low, low=low, high=high, digits=row.tok_s.digits)))
+    if not figures:
+        return None
+    figures["apart_by"] = worst
+    verdict: Credibility = "possible" if worst <= BOOKKEEPING_RATIO else "suspicious"
+    sentence = f"Columns that say the same thing differ by a factor of {worst:.3f}."
+    return _finding("columns_disagree", verdict, figures, sentence)
+
+
+def _apart(one: Printed, other: Printed) -> float:
+    """By what factor two intervals miss each other; 1 when they meet."""
+    gaps = [a.low / b.high for a, b in ((one, other), (other, one)) if b.high > 0]
+    return max(1.0, *gaps)
+
+
+# --- rows against their table -----------------------------------------------------------------------------------
+
+
+def speed_ignores_acceptance(row: AuditRow, context: AuditContext) -> Finding | None:
+    """Is throughput independent of acceptance? Equal work takes equal time, so accepted tokens must show in tok/s."""
+    found = context.round_passes(row) if row.speculative else None
+    typical, n_rows = context.round_medians[found[0]] if found is not None else (0.0, 0)
+    if found is None or row.acceptance is None or n_rows < 2:
+        return None
+    ratio = max(found[1] / typical, typical / found[1])
+    figures = {"round": found[1], "typical_round": typical, "acceptance": row.acceptance.value, "differs_by": ratio}
+    sentence = f"A round of this row took {found[1] / typical:.2f} times what rounds of the same work in the table take"
+    if ratio <= max(SAME_WORK_RATIO, 1.0 + IMPOSSIBLE_SDS * context.noise):
+        return _finding("speed_ignores_acceptance", "possible", figures, sentence + ".")
+    sentence += ": speed does not follow acceptance as it must."
+    return _finding("speed_ignores_acceptance", "suspicious", figures, sentence)
+
+
+def slope_of_speed(row: AuditRow, context: AuditContext) -> Finding | None:
+    """Over the whole table, does speed rise with the tokens a round commits as ``speed = MGL / round`` says: slope 1?
+
+    Log speed against log(1 + gamma acceptance) within target, draft and gamma. Throughput that acceptance does not
+    touch has slope 0; acceptance halved or with the bonus counted more than 1.1, doubled less than 0.9 (simulated).
+    """
+    slope = context.slope if row.speculative and row.fixed_length and row.acceptance is not None else None
+    if slope is None:
+        return None
+    low, high = HONEST_SLOPES
+    figures = {"slope": slope.value, "standard_error": slope.error, "cases": float(slope.n_cases)}
+    sentence = f"Over {slope.n_cases} cases speed goes with the {slope.value:.2f}th power of the tokens a round commits"
+    outside = max(low - slope.value, slope.value - high)
+    if outside <= SUSPICIOUS_SDS * slope.error:
+        return _finding("slope_of_speed", "possible", figures, sentence + ".")
+    sentence += f" (standard error {slope.error:.2f}), not the first: acceptance is not what made this speed."
+    return _finding("slope_of_speed", "suspicious", figures, sentence)
+
+
+def baselines_disagree(row: AuditRow, context: AuditContext) -> Finding | None:
+    """Is a baseline near the others of its target and depth? Depths that are not stated are taken as equal."""
+    speeds = context.baseline_speeds.get((row.target, row.n_prompt), [])
+    if row.speculative or row.tok_s is None or row.tok_s.value <= 0 or len(speeds) < 2:
+        return None
+    typical = median_of_others(speeds, row.tok_s.value)
+    ratio = max(row.tok_s.value / typical, typical / row.tok_s.value)
+    figures = {"tok_s": row.tok_s.value, "typical_tok_s": typical, "differ_by": ratio}
+    verdict: Credibility = "possible" if ratio <= _same_case(context) else "suspicious"
+    sentence = f"This baseline of {row.target} ran at {row.tok_s.value:.1f} tok/s, the others at {typical:.1f}."
+    return _finding("baselines_disagree", verdict, figures, sentence)
+
+
+def repeats_too_alike(row: AuditRow, context: AuditContext) -> Finding | None:
+    """Do repeats print the same time more often than their noise and digits allow, here or over all cases?"""
+    times = context.repeated_times.get(row.case) if row.repeat is not None and row.printed_time else None
+    if times is None:
+        return None
+    equal, n = times[row.printed_time], times.total()
+    chance = min(1.0, math.comb(n, equal) * context.chance_alike(row) ** (equal - 1))
+    figures = {"equal_repeats": float(equal - 1), "chance": chance, "chance_over_the_table": context.chance_of_copies}
+    sentence = f"{equal - 1} of {n - 1} other repeats print the same time; chance gives that in {100 * chance:.2g} % of cases"
+    if equal == 1 or (chance > ALIKE_CASE and (equal < n or context.chance_of_copies > ALIKE_TABLE)):
+        return _finding("repeats_too_alike", "possible", figures, sentence + ".")
+    if chance > ALIKE_CASE:
+        sentence += f", and as often as in this table in {100 * context.chance_of_copies:.2g} % of tables"
+    return _finding("repeats_too_alike", "suspicious", figures, sentence + ".")
+
+
+def repeats_apart(row: AuditRow, context: AuditContext) -> Finding | None:
+    """Do repeats of a case lie as near to each other as the baselines' noise says?"""
+    paces, own = context.repeated_paces.get(row.case), row.pace
+    if row.repeat is None or own is None or paces is None:
+        return None
+    typical = median_of_others(paces, own)
+    ratio = max(own / typical, typical / own)
+    verdict: Credibility = "possible" if ratio <= _same_case(context) else "suspicious"
+    sentence = f"The rounds of this repeat were {own / typical:.2f} times as fast as those of the others."
+    return _finding("repeats_apart", verdict, {"times_as_fast": own / typical}, sentence)
+
+
+def _same_case(context: AuditContext) -> float:
+    return max(SAME_CASE_RATIO, 1.0 + IMPOSSIBLE_SDS * context.noise)
+
+
+def longer_drafts_accept_less(row: AuditRow, context: AuditContext) -> Finding | None:
+    """Does a longer draft have at least as many tokens accepted a round? It starts with the shorter draft."""
+    if row.acceptance is None or row.gamma is None or not row.fixed_length or not row.n_predict:
+        return None
+    mine = row.gamma * row.acceptance.high
+    worst: tuple[float, int, float] | None = None
+    by_gamma = context.accepted_per_round[(*row.pair[:3], row.prompt, row.n_prompt)]
+    for gamma, theirs in by_gamma.items():
+        # A round accepts a geometric number: variance m (1 + m), over n_predict / (1 + m) rounds; runs of luck double it.
+        variance = sum(m * (1 + m) ** 2 for m in (mine, theirs)) / row.n_predict
+        excess = theirs - mine - 4.0 * math.sqrt(2.0 * variance)
+        if gamma < row.gamma and (worst is None or excess > worst[0]):
+            worst = (excess, gamma, theirs)
+    if worst is None:
+        return None
+    figures = {"accepted_per_round": mine, "shorter_gamma": float(worst[1]), "shorter_accepted": worst[2]}
+    sentence = f"At gamma {row.gamma} a round accepts {mine:.3f} tokens, at gamma {worst[1]} it accepts {worst[2]:.3f}"
+    if worst[0] <= 0:
+        return _finding("longer_drafts_accept_less", "possible", figures, sentence + ".")
+    sentence += ", though the longer draft begins with the shorter one."
+    return _finding("longer_drafts_accept_less", "suspicious", figures, sentence)
+
+
+def all_or_nothing_accepted(row: AuditRow, context: AuditContext) -> Finding | None:
+    """Is acceptance exactly 0 or 100 %? Then a degenerate prompt, a wrong counter or one model for both is likely."""
+    if row.acceptance is None or not row.speculative:
+        return None
+    rate = row.acceptance.value
+    proposed = math.inf
+    if row.gamma and row.n_predict:
+        proposed = row.n_predict * row.gamma / (1.0 + row.gamma * rate)
+    doubtful = (rate <= 0.0 or rate >= 1.0) and proposed >= FEWEST_PROPOSED
+    sentence = f"{100 * rate:.2f} % of proposed tokens were accepted."
+    verdict: Credibility = "suspicious" if doubtful else "possible"
+    return _finding("all_or_nothing_accepted", verdict, {"acceptance": rate}, sentence)
+
+
+def arms_do_not_match(row: AuditRow, context: AuditContext) -> Finding | None:
+    """Do both arms come from one program, one prompt and one token count? Another prompt alone is said, not doubted."""
+    known = context.baseline_sets.get(row.target) if row.speculative else None
+    if known is None:
+        return None
+    differing = []
+    for name, what in (("program", "program"), ("n_predict", "token count"), ("prompt", "prompt")):
+        own, others = getattr(row, name), known[name]
+        if own is not None and None not in others and own not in others:
+            differing.append(f"{what} ({min(map(str, others))} against {own})" if name == "program" else what)
+    figures = {"baselines": float(len(context.baselines(row.target))), "differences": float(len(differing))}
+    if not differing:
+        return _finding("arms_do_not_match", "possible", figures, "Both arms agree in all that the source says of them.")
+    sentence = f"No baseline of {row.target} has the same {' and '.join(differing)} as this row."
+    return _finding("arms_do_not_match", "possible" if differing == ["prompt"] else "suspicious", figures, sentence)
+
+
+# --- own trials -------------------------------------------------------------------------------------------------
+
+
+def trial_not_valid(row: AuditRow, context: AuditContext) -> Finding | None:
+    """Did every native call of the trial succeed, and is its output lossless?"""
+    if row.failed_native_calls:
+        figures = {"failed_native_calls": float(row.failed_native_calls)}
+        sentence = f"{row.failed_native_calls} native calls failed, so the output is not what the target decodes."
+        return _finding("trial_not_valid", "suspicious", figures, sentence)
+    if row.invalid_reason:
+        return _finding("trial_not_valid", "suspicious", {}, f"The trial is not valid: {row.invalid_reason}.")
+    return None
+
+
+def parts_and_whole(row: AuditRow, context: AuditContext) -> Finding | None:
+    """Do the parts of all rounds sum to the decode time within 2 %?"""
+    if row.decode_ms is None or row.parts_ms is None or row.decode_ms <= 0:
+        return None
+    ratio = row.parts_ms / row.decode_ms
+    figures = {"decode_ms": row.decode_ms, "parts_ms": row.parts_ms, "ratio": ratio}
+    sentence = f"The parts of all rounds sum to {100 * ratio:.1f} % of the decode time."
+    verdict: Credibility = "possible"
+    if abs(ratio - 1.0) > 0.02:
+        verdict = "impossible" if ratio > 1.05 else "suspicious"
+    return _finding("parts_and_whole", verdict, figures, sentence)
+
+
+RULES: tuple[Rule, ...] = (
+    round_shorter_than_its_parts,
+    more_bandwidth_than_the_chip,
+    speedup_above_mgl,
+    counts_disagree,
+    columns_disagree,
+    speed_ignores_acceptance,
+    slope_of_speed,
+    baselines_disagree,
+    repeats_too_alike,
+    repeats_apart,
+    longer_drafts_accept_less,
+    all_or_nothing_accepted,
+    arms_do_not_match,
+    trial_not_valid,
+    parts_and_whole,
+)
+
+
+def _finding(rule: str, verdict: Credibility, figures: dict[str, float], sentence: str) -> Finding:
+    return Finding(rule=rule, verdict=verdict, figures=figures, sentence=sentence)
+
+
+def _beyond(
+    rule: str, excess: float, row: AuditRow, context: AuditContext, figures: dict[str, float], facts: str
+) -> Finding:
+    """Possible while the bound holds or noise breaks it, suspicious beyond, impossible where nothing explains it.
+
+    Slack is given where the baseline's context is deeper, and where a mean of speedups over unequal prompts may honestly
+    exceed what an MGL pooled over their rounds allows.
+    """
+    sentence = facts[0].upper() + facts[1:]
+    baseline = context.baseline(row)
+    slack = baseline.slack if baseline is not None else 0.0
+    if excess <= 1.0 + slack + SUSPICIOUS_SDS * context.noise * (not row.pooled_mgl):
+        within = "" if excess <= 1.0 else ", within the noise"
+        return _finding(rule, "possible", figures, f"{sentence}{within}.")
+    far = POOLED_SLACK if row.pooled_mgl else slack + IMPOSSIBLE_SDS * context.noise
+    if excess * context.typical(row) > 1.0 + far:
+        return _finding(rule, "impossible", figures, sentence + ": this cannot be true.")
+    why = "means over unequal prompts" if row.pooled_mgl else "noise"
+    return _finding(rule, "suspicious", figures, f"{sentence}: too much, but {why} might explain it.")

@@ -24,6 +24,10 @@ class Printed(Record, frozen=True, kw_only=True):
         """The same number in another unit; `factor` is positive."""
         return Printed(value=self.value * factor, low=self.low * factor, high=self.high * factor, digits=self.digits)
 
+    def plus(self, term: float) -> Printed:
+        """The same number with a known one added."""
+        return Printed(value=self.value + term, low=self.low + term, high=self.high + term, digits=self.digits)
+
     def at_most(self, bound: float) -> Printed:
         """The same number, known not to exceed a bound (an acceptance rate is at most 1)."""
         return Printed(

@@ -7,6 +7,7 @@ A study is one TOML file in this folder. Tables hold strings, so that no printed
 from __future__ import annotations
 
 import tomllib
+from functools import cache
 from pathlib import Path
 
 import msgspec
@@ -91,11 +92,13 @@ class Study(Record, frozen=True, kw_only=True):
         )
 
 
+@cache
 def names() -> list[str]:
     """The studies that ship with mlsd."""
     return sorted(path.stem for path in _FOLDER.glob("*.toml"))
 
 
+@cache
 def load(name: str) -> Study:
     """Read a study. Raises TableError when there is none of that name."""
     if name not in names():

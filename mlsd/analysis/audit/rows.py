@@ -1,30 +1,34 @@
 """What an audit reads and what it answers: rows, the context that judges them, findings.
 
-Plain values; the rules are in `audit_rules`, the readers in `published` and `audit_csv`.
+Plain values; the rules are in `audit`, the readers in `published_tables`, `imported` and `trials`.
 """
 
 from __future__ import annotations
 
+import math
 import statistics
+from bisect import bisect_left
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from functools import cached_property
-from typing import Literal
+from typing import Literal, TypeVar
 
 import msgspec
 
 from mlsd.analysis.audit.printed import Printed
 from mlsd.records import NO_DRAFTER, Record
 
+T = TypeVar("T")
+K = TypeVar("K", bound=Hashable)
+
 Credibility = Literal["possible", "suspicious", "impossible"]
 SEVERITY: dict[Credibility, int] = {"possible": 0, "suspicious": 1, "impossible": 2}
 
-# A cache may keep this much of the weights between passes: the system cache of an M2 Ultra is 96 MB.
-CACHE_BYTES = 100_000_000
-POOLED_SLACK = 0.5  # over prompts whose MGL has a coefficient of variation of 0.7
-BORROWED_SLACK = 0.15
-LEAST_NOISE = 0.01  # relative standard deviation that any throughput is allowed
-UNSEEN_NOISE = 0.03  # allowed where repeats do not show it
+BORROWED_SLACK = 0.15  # where the only baseline has a somewhat deeper context
+NEAR_TOKENS = 256  # a context that much deeper, or by a quarter, is somewhat deeper
+LEAST_NOISE, UNSEEN_NOISE, MOST_NOISE = 0.01, 0.03, 0.12  # relative standard deviations between repeats
+UNSEEN_WEIGHT = 2  # UNSEEN_NOISE counts like so many degrees of freedom beside what the baselines show
+QUIETEST = 0.0005  # no measured time scatters less
 
 
 class AuditRow(Record, frozen=True, kw_only=True):
@@ -63,13 +67,23 @@ class AuditRow(Record, frozen=True, kw_only=True):
         return self.drafter != NO_DRAFTER
 
     @property
-    def implied_round_ms(self) -> float | None:
-        """Length of a round with full-length drafts that its acceptance and throughput imply."""
-        if not self.fixed_length or self.gamma is None or self.acceptance is None:
-            return None
+    def committed(self) -> Printed | None:
+        """MGL as printed, else 1 + gamma * acceptance where every draft has gamma tokens."""
+        if self.mgl is not None or not self.fixed_length or self.gamma is None or self.acceptance is None:
+            return self.mgl
+        return self.acceptance.scaled(self.gamma).plus(1.0)
+
+    @property
+    def pace(self) -> float | None:
+        """Rounds a second, or tokens a second where the length of a round is not known."""
         if self.tok_s is None or self.tok_s.value <= 0:
             return None
-        return 1e3 * (1.0 + self.gamma * self.acceptance.value) / self.tok_s.value
+        return self.tok_s.value / (1.0 if self.committed is None else self.committed.value)
+
+    @property
+    def printed_time(self) -> tuple[float, ...]:
+        """Every figure of the row that a clock gave."""
+        return tuple(figure.value for figure in (self.tok_s, self.ms_per_token) if figure is not None)
 
     @property
     def pair(self) -> tuple[object, ...]:
@@ -91,6 +105,23 @@ class Finding(Record, frozen=True, kw_only=True):
     sentence: str
 
 
+class Baseline(Record, frozen=True, kw_only=True):
+    """Plain decoding that a row may be judged by."""
+
+    mean: Printed  # tok/s
+    fastest: Printed  # tok/s; what bounds the time of a target pass from below
+    slack: float = 0.0  # how much faster the row's own pass may be than `fastest`
+    own: bool = True  # of the row's own prompt or depth
+
+
+class Slope(Record, frozen=True, kw_only=True):
+    """Log speed against log MGL over the prompts of equal work: 1 where rounds of equal work take equal time."""
+
+    value: float
+    error: float
+    n_cases: int
+
+
 class AuditContext(Record, frozen=True, kw_only=True, dict=True):
     """What is known beside the row: the rest of its table, the machine, the sizes of the models."""
 
@@ -101,107 +132,131 @@ class AuditContext(Record, frozen=True, kw_only=True, dict=True):
     draft_token_ms: dict[str, float] = msgspec.field(default_factory=dict)  # draft -> least time of one draft token
     notes: tuple[str, ...] = ()  # where the figures above come from
 
-    @cached_property
-    def noise(self) -> float:
-        """Typical relative standard deviation between repeats: at least 1 %, and 3 % where too few repeats show it.
-
-        The median over cases, so that one corrupted row does not excuse itself; widened because three repeats show less
-        than the whole spread.
-        """
-        spreads, freedom = [], 0
-        for rows in self.repeats.values():
-            values = [row.tok_s.value for row in rows if row.tok_s is not None]
-            if len(values) > 1 and statistics.fmean(values) > 0:
-                spreads.append(1.3 * statistics.stdev(values) / statistics.fmean(values))
-                freedom += len(values) - 1
-        printed = [row.relative_sd for row in self.rows if row.relative_sd is not None]
-        seen = statistics.median(spreads or printed or [UNSEEN_NOISE])
-        return max(seen, LEAST_NOISE if freedom >= 6 or printed else UNSEEN_NOISE)
+    # --- repeats and their noise
 
     @cached_property
     def repeats(self) -> Mapping[tuple[object, ...], list[AuditRow]]:
         """Rows of each case that were measured more than once."""
-        groups: dict[tuple[object, ...], list[AuditRow]] = {}
-        for row in self.rows:
-            if row.repeat is not None:
-                groups.setdefault(row.case, []).append(row)
-        return groups
+        groups = grouped((row for row in self.rows if row.repeat is not None), lambda row: row.case)
+        return {case: rows for case, rows in groups.items() if len(rows) > 1}
 
     @cached_property
-    def repeated_speeds(self) -> Mapping[tuple[object, ...], tuple[float, Counter[float]]]:
-        """Median tok/s of the repeats of each case, and how often each value occurs."""
-        values = {case: [r.tok_s.value for r in rows if r.tok_s is not None] for case, rows in self.repeats.items()}
-        return {case: (statistics.median(v), Counter(v)) for case, v in values.items() if len(v) > 1}
+    def _scatter(self) -> tuple[float, int]:
+        """Sum of squares and degrees of freedom of log tok/s between repeats of baselines, else as they print it."""
+        squares, freedom = 0.0, 0
+        for rows in self.repeats.values():
+            logs = [math.log(r.tok_s.value) for r in rows if r.tok_s is not None and r.tok_s.value > 0]
+            if not rows[0].speculative and len(logs) > 1:
+                squares, freedom = squares + statistics.variance(logs) * (len(logs) - 1), freedom + len(logs) - 1
+        if freedom:
+            return squares, freedom
+        printed = [row.relative_sd for row in self.rows if not row.speculative and row.relative_sd is not None]
+        return sum(2.0 * sd**2 for sd in printed), 2 * len(printed)
 
     @cached_property
-    def pairs(self) -> Mapping[tuple[object, ...], list[AuditRow]]:
-        """Rows that do the same work each round, over all prompts."""
-        groups: dict[tuple[object, ...], list[AuditRow]] = {}
-        for row in self.rows:
-            groups.setdefault(row.pair, []).append(row)
-        return groups
+    def noise(self) -> float:
+        """Relative standard deviation between repeats, of baselines alone: a suspect row must not excuse itself."""
+        squares, freedom = self._scatter
+        seen = (squares + UNSEEN_WEIGHT * UNSEEN_NOISE**2) / (freedom + UNSEEN_WEIGHT)
+        return min(MOST_NOISE, max(LEAST_NOISE, math.sqrt(seen)))
 
-    def margin(self, row: AuditRow) -> float:
-        """By how much a bound must be broken before noise cannot explain it: five standard deviations, at least 5 %.
+    @cached_property
+    def quiet_noise(self) -> float:
+        """A low guess of the same, for asking how easily two repeats print alike."""
+        squares, freedom = self._scatter
+        return max(QUIETEST, 0.7 * math.sqrt(squares / freedom)) if freedom >= 4 else QUIETEST
 
-        More where the only baseline has another prompt length (a deeper context slows a pass), and where a mean of
-        speedups over unequal prompts may honestly exceed what an MGL pooled over their rounds allows.
-        """
-        if row.pooled_mgl:
-            return POOLED_SLACK
-        borrowed = bool(self.baselines(row.target)) and not self._fitting_baselines(row)
-        return 5.0 * max(self.noise, row.relative_sd or 0.0) + (BORROWED_SLACK if borrowed else 0.0)
+    @cached_property
+    def repeated_paces(self) -> Mapping[tuple[object, ...], list[float]]:
+        """Rounds a second of the repeats of each case, sorted; none where drafts of unknown length differ."""
+        paces = {case: sorted(p for r in rows if (p := r.pace) is not None) for case, rows in self.repeats.items()}
+        same = {case: len({row.acceptance for row in rows}) == 1 for case, rows in self.repeats.items()}
+        known = {case: rows[0].committed is not None or same[case] for case, rows in self.repeats.items()}
+        return {case: values for case, values in paces.items() if len(values) > 1 and known[case]}
+
+    @cached_property
+    def repeated_times(self) -> Mapping[tuple[object, ...], Counter[tuple[float, ...]]]:
+        """How often the repeats of each case print the same time."""
+        return {case: Counter(row.printed_time for row in rows) for case, rows in self.repeats.items()}
+
+    def chance_alike(self, row: AuditRow) -> float:
+        """Chance that one other repeat prints the same time: ``step / (2 sqrt(pi) sigma)`` of two normal draws."""
+        steps = [(f.high - f.low) / f.value for f in (row.tok_s, row.ms_per_token) if f is not None and f.value > 0]
+        return min(1.0, min(steps) / (2.0 * math.sqrt(math.pi) * self.quiet_noise)) if steps else 1.0
+
+    @cached_property
+    def chance_of_copies(self) -> float:
+        """Chance of as many cases with all repeats alike as the table has, a Poisson count."""
+        expected, seen = 0.0, 0
+        for case, times in self.repeated_times.items():
+            n = times.total()
+            expected += self.chance_alike(self.repeats[case][0]) ** (n - 1)
+            seen += len(times) == 1
+        below = sum(math.exp(k * math.log(expected) - expected - math.lgamma(k + 1)) for k in range(seen)) if seen else 0
+        return max(0.0, 1.0 - below)
+
+    def typical(self, row: AuditRow) -> float:
+        """Median pace of the row's repeats over its own, at most 1: one fast repeat alone may be a slip of the clock."""
+        paces, own = self.repeated_paces.get(row.case), row.pace
+        return 1.0 if paces is None or own is None else min(1.0, statistics.median(paces) / own)
+
+    # --- baselines
 
     @cached_property
     def _baselines(self) -> Mapping[str, list[AuditRow]]:
-        groups: dict[str, list[AuditRow]] = {}
-        for row in self.rows:
-            if not row.speculative and row.tok_s is not None:
-                groups.setdefault(row.target, []).append(row)
-        return groups
+        plain = (row for row in self.rows if not row.speculative and row.tok_s is not None)
+        return grouped(plain, lambda row: row.target)
 
     def baselines(self, target: str) -> list[AuditRow]:
         """The AR rows of a target."""
         return self._baselines.get(target, [])
 
     @cached_property
-    def _fitting(self) -> dict[tuple[object, ...], list[AuditRow]]:
+    def _judged_by(self) -> dict[tuple[object, ...], Baseline | None]:
         return {}
 
-    def _fitting_baselines(self, row: AuditRow) -> list[AuditRow]:
-        """AR rows of the same prompt, else of the same prompt length, else averaged over prompts in print."""
+    def baseline(self, row: AuditRow) -> Baseline | None:
+        """What to judge a row by: its prompt's baselines, else its depth's, else those whose depth is not stated.
+
+        Else those of a shallower context, whose passes are faster and so favour the row, else of one that is somewhat
+        deeper, with slack. Much deeper ones say nothing of a shallow row.
+        """
         key = (row.target, row.prompt, row.n_prompt)
-        if key not in self._fitting:
-            candidates = self.baselines(row.target)
-            same_length = [c for c in candidates if c.n_prompt == row.n_prompt]
-            same_prompt = [c for c in same_length if c.prompt == row.prompt]
-            averaged = [c for c in candidates if c.prompt is None and c.n_prompt is None]
-            self._fitting[key] = same_prompt or same_length or averaged
-        return self._fitting[key]
+        if key not in self._judged_by:
+            self._judged_by[key] = self._find_baseline(row)
+        return self._judged_by[key]
+
+    def _find_baseline(self, row: AuditRow) -> Baseline | None:
+        known = self.baselines(row.target)
+        depth = math.inf if row.n_prompt is None else row.n_prompt
+        same_length = [r for r in known if r.n_prompt == row.n_prompt]
+        for choice in ([r for r in same_length if r.prompt == row.prompt], same_length):
+            if choice:
+                return _baseline(choice)
+        for reach, slack in ((0.0, 0.0), (max(NEAR_TOKENS, depth / 4), BORROWED_SLACK)):
+            choice = [r for r in known if r.n_prompt is None or r.n_prompt <= depth + reach]
+            if choice:
+                return _baseline(choice, slack, own=all(r.n_prompt is None and r.prompt is None for r in choice))
+        return None
+
+    def agreeing_baselines(self, row: AuditRow) -> tuple[float, float] | None:
+        """Slowest and fastest tok/s that the row's speedup may honestly be a ratio to: any of its baselines, any mean."""
+        known = [r.tok_s for r in self.baselines(row.target) if r.tok_s is not None]
+        if not known:
+            return None
+        fitting = [r.tok_s for r in self.baselines(row.target) if r.tok_s and (r.prompt, r.n_prompt) == (row.prompt, row.n_prompt)]
+        choices = [*fitting, _mean(known)] if fitting else known
+        return min(figure.low for figure in choices), max(figure.high for figure in choices)
 
     @cached_property
-    def _baseline_means(self) -> dict[tuple[object, ...], Printed | None]:
-        return {}
-
-    def baseline_tok_s(self, row: AuditRow) -> Printed | None:
-        """Mean AR throughput to judge a row by: its fitting baselines, else all of the target."""
-        key = (row.target, row.prompt, row.n_prompt)
-        if key not in self._baseline_means:
-            fitting = self._fitting_baselines(row) or self.baselines(row.target)
-            values = [baseline.tok_s for baseline in fitting if baseline.tok_s is not None]
-            self._baseline_means[key] = _mean(values) if values else None
-        return self._baseline_means[key]
-
-    @cached_property
-    def baseline_ranges(self) -> Mapping[tuple[str, int | None], tuple[float, float, int]]:
-        """Slowest and fastest AR tok/s and their number, by target and depth; rows without a depth count at each."""
-        ranges = {}
+    def baseline_speeds(self) -> Mapping[tuple[str, int | None], list[float]]:
+        """tok/s of AR rows by target and depth, sorted; rows without a depth count at each."""
+        speeds = {}
         for target, rows in self._baselines.items():
             for depth in {row.n_prompt for row in rows}:
                 same = [row for row in rows if depth is None or row.n_prompt in (None, depth)]
-                values = [row.tok_s.value for row in same if row.tok_s is not None]
-                ranges[target, depth] = (min(values), max(values), len(values))
-        return ranges
+                speeds[target, depth] = sorted(row.tok_s.value for row in same if row.tok_s is not None)
+        return speeds
 
     @cached_property
     def baseline_sets(self) -> Mapping[str, dict[str, set[object]]]:
@@ -209,23 +264,110 @@ class AuditContext(Record, frozen=True, kw_only=True, dict=True):
         names = ("program", "n_predict", "prompt")
         return {t: {name: {getattr(r, name) for r in rows} for name in names} for t, rows in self._baselines.items()}
 
+    # --- rounds of equal work
+
     @cached_property
     def accepted_per_round(self) -> Mapping[tuple[object, ...], dict[int, float]]:
-        """Accepted tokens a round of full-length drafts, by work and prompt, then by gamma: the most of any row."""
-        groups: dict[tuple[object, ...], dict[int, float]] = {}
-        for row in self.rows:
-            if row.gamma is not None and row.acceptance is not None and row.fixed_length:
-                by_gamma = groups.setdefault((*row.pair[:3], row.prompt, row.n_prompt), {})
-                by_gamma[row.gamma] = max(by_gamma.get(row.gamma, 0.0), row.gamma * row.acceptance.low)
-        return groups
+        """Accepted tokens a round of full-length drafts, by work and prompt, then by gamma: the mean of its rows."""
+        full = (row for row in self.rows if row.gamma and row.acceptance is not None and row.fixed_length)
+        groups = grouped(full, lambda row: (*row.pair[:3], row.prompt, row.n_prompt))
+        return {
+            key: {
+                gamma: statistics.fmean(gamma * row.acceptance.low for row in same if row.acceptance is not None)
+                for gamma, same in grouped(rows, lambda row: row.gamma or 0).items()
+            }
+            for key, rows in groups.items()
+        }
+
+    def round_passes(self, row: AuditRow) -> tuple[tuple[object, ...], float] | None:
+        """The row's equals in work, and its round in target passes: ``MGL / speedup``.
+
+        Without a baseline of its own the round is in seconds and its equals are of its depth alone.
+        """
+        if not row.fixed_length or row.committed is None or row.tok_s is None or row.tok_s.value <= 0:
+            return None
+        baseline = self.baseline(row)
+        if baseline is None or not baseline.own:
+            return (*row.pair, row.n_prompt), row.committed.value / row.tok_s.value
+        return row.pair, row.committed.value * baseline.mean.value / row.tok_s.value
+
+    @cached_property
+    def _rounds(self) -> Mapping[tuple[object, ...], list[tuple[AuditRow, float]]]:
+        known = [(row, found) for row in self.rows if row.speculative and (found := self.round_passes(row)) is not None]
+        groups = grouped(known, lambda item: item[1][0])
+        return {key: [(row, found[1]) for row, found in items] for key, items in groups.items()}
 
     @cached_property
     def round_medians(self) -> Mapping[tuple[object, ...], tuple[float, int]]:
-        """Median round in ms and number of rows that do the same work with full-length drafts."""
-        lengths = {
-            key: [ms for r in rows if (ms := r.implied_round_ms) is not None] for key, rows in self.pairs.items()
-        }
-        return {key: (statistics.median(values), len(values)) for key, values in lengths.items() if values}
+        """Median round of each work and the number of its rows."""
+        return {key: (statistics.median(v for _, v in items), len(items)) for key, items in self._rounds.items()}
+
+    @cached_property
+    def slope(self) -> Slope | None:
+        """Least squares within each work, over its prompts; None where acceptance hardly varies or is coarsely printed.
+
+        The error counts the scatter of repeats, once for a case and once for the baseline that a prompt's cases share.
+        """
+        points, n_works, coarse = [], 0, 0.0
+        for items in self._rounds.values():
+            cases = [_Point.of(rows) for rows in grouped(items, lambda item: item[0].case).values()]
+            if len(cases) > 1:
+                points += _centred(cases)
+                coarse += sum(case.width**2 / 12 for case in cases)
+                n_works += 1
+        spread = sum(p.x**2 for p in points)
+        if len(points) - n_works < 2 or spread < max(0.02, 50 * coarse):
+            return None
+        value = sum(p.x * p.y for p in points) / spread
+        shared = grouped(points, lambda p: p.prompt).values()
+        weight = sum(p.x**2 / p.n for p in points) + sum(sum(p.x for p in ps) ** 2 / ps[0].n for ps in shared)
+        residual = sum((p.y - value * p.x) ** 2 for p in points) / (len(points) - n_works)
+        error = math.sqrt(max(self.noise**2 * weight / spread, residual) / spread)
+        return Slope(value=value, error=error, n_cases=len(points))
+
+
+class _Point(Record, frozen=True, kw_only=True):
+    """A case on the line of log speed over log MGL."""
+
+    prompt: tuple[object, ...]
+    x: float
+    y: float
+    n: int  # repeats
+    width: float  # of x, by rounding in print
+
+    @classmethod
+    def of(cls, rows: list[tuple[AuditRow, float]]) -> _Point:
+        """The means of a case's repeats, given with their rounds."""
+        committed = [row.committed for row, _ in rows if row.committed is not None]
+        x = statistics.fmean(math.log(mgl.value) for mgl in committed)
+        y = x - statistics.fmean(math.log(length) for _, length in rows)
+        width = statistics.fmean(math.log(mgl.high / mgl.low) for mgl in committed)
+        return cls(prompt=(rows[0][0].prompt, rows[0][0].n_prompt), x=x, y=y, n=len(rows), width=width)
+
+
+def _centred(points: list[_Point]) -> list[_Point]:
+    x, y = statistics.fmean(p.x for p in points), statistics.fmean(p.y for p in points)
+    return [msgspec.structs.replace(p, x=p.x - x, y=p.y - y) for p in points]
+
+
+def grouped(items: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
+    """Items by their key, in order of first appearance."""
+    groups: dict[K, list[T]] = {}
+    for item in items:
+        groups.setdefault(key(item), []).append(item)
+    return groups
+
+
+def median_of_others(values: list[float], value: float) -> float:
+    """Median of a sorted list of two or more without one occurrence of a value."""
+    skipped, rest = bisect_left(values, value), len(values) - 1
+    low, high = (j if j < skipped else j + 1 for j in ((rest - 1) // 2, rest // 2))
+    return (values[low] + values[high]) / 2
+
+
+def _baseline(rows: list[AuditRow], slack: float = 0.0, *, own: bool = True) -> Baseline:
+    speeds = [row.tok_s for row in rows if row.tok_s is not None]
+    return Baseline(mean=_mean(speeds), fastest=max(speeds, key=lambda s: s.high), slack=slack, own=own)
 
 
 def _mean(values: list[Printed]) -> Printed:

@@ -62,7 +62,7 @@ def _context(
 
         study = published.load(name)
         return study.citation, published.context(study)
-    from mlsd.analysis.audit.csv_table import read_csv
+    from mlsd.analysis.audit.imported import read_csv
 
     assert file is not None
     return str(file), read_csv(file, full_drafts=full_drafts, peak_gb_s=peak_gb_s)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from mlsd.analysis.audit import published_tables as published
 from mlsd.analysis.audit.audit import audit
-from mlsd.analysis.audit.csv_table import COLUMNS, read_csv
+from mlsd.analysis.audit.imported import COLUMNS, read_csv
 from mlsd.analysis.audit.printed import exact, parse_printed
 from mlsd.analysis.audit.rows import Audit, AuditContext, AuditRow
 from mlsd.analysis.audit.trials import trials_context
