@@ -11,7 +11,7 @@ import math
 import random
 import statistics
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -227,7 +227,9 @@ HONEST: dict[str, tuple[Callable[[int], World], bool | None]] = {
     "flat T(k)": (_flat, True),
     "heavy tails": (lambda s: replace(_flat(s), noise=0.04, heavy_tails=True), True),
     "slow draft baseline": (
-        lambda s: ordinary(s, draft_baseline=random.Random(f"slow {s}").uniform(1.0, 2.0), per_row=0.0, rollback_ms=0.0),
+        lambda s: ordinary(
+            s, draft_baseline=random.Random(f"slow {s}").uniform(1.0, 2.0), per_row=0.0, rollback_ms=0.0
+        ),
         True,
     ),
     "baseline of one prompt, 60 to 32k deep": (_one_baseline, True),
@@ -329,7 +331,10 @@ def _low(seed: int) -> World:
 
 Corruption = Callable[[list[Row], random.Random], list[Row]]
 CORRUPTED: dict[str, tuple[Callable[[int], World], Corruption]] = {
-    "acceptance x 0.5 in all cases": (lambda s: ordinary(s, noise=0.003 + 0.012 * (s % 5) / 4), _rate(lambda a, g: a / 2)),
+    "acceptance x 0.5 in all cases": (
+        lambda s: ordinary(s, noise=0.003 + 0.012 * (s % 5) / 4),
+        _rate(lambda a, g: a / 2),
+    ),
     "acceptance x 2 in all cases": (_low, _rate(lambda a, g: 2 * a)),
     "acceptance that counts the bonus": (
         lambda s: ordinary(s, noise=0.003 + 0.012 * (s % 5) / 4),

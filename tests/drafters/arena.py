@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -11,13 +11,14 @@ from typing import Any
 
 import msgspec
 import numpy as np
+from mlsd.engine.tree_noise import tree_noise
 
 from mlsd.cli.options import parse_drafter
 from mlsd.clock import MonotonicClock
 from mlsd.drafters import open_drafter, target_options
 from mlsd.drafters.method import DrafterSetup
 from mlsd.engine.decode import Generation, GenerationLimits, generate
-from mlsd.engine.drafter import Drafter, NoDrafter
+from mlsd.engine.drafter import Draft, Drafter, NoDrafter, Outcome
 from mlsd.engine.llama.model import LlamaModel
 from mlsd.engine.llama.open import open_session
 from mlsd.engine.llama.session import LlamaSession
@@ -25,7 +26,7 @@ from mlsd.engine.losslessness import judge
 from mlsd.engine.probe import ProbeReport, probe
 from mlsd.engine.rollback import make_rollback
 from mlsd.engine.session import SessionOptions
-from mlsd.engine.tree_noise import tree_noise
+from mlsd.engine.tree import ROOT, chain
 from mlsd.records import Losslessness, ModelRef, Sampling
 
 CLOCK = MonotonicClock()
@@ -48,8 +49,47 @@ class Run:
         return sum(r.proposed for r in self.generation.rounds)
 
     @property
+    def counts(self) -> list[tuple[int, int]]:
+        return [(r.proposed, r.accepted) for r in self.generation.rounds]
+
+    @property
     def accepted(self) -> int:
         return sum(r.accepted for r in self.generation.rounds)
+
+
+class Watched(Drafter):
+    """A drafter of which is checked, in every round, that as much of its draft stands as the output goes on with.
+
+    How much that is depends on weights and, where they are random, on the processor's rounding; this does not.
+    """
+
+    def __init__(self, inner: Drafter) -> None:
+        self.inner, self._draft = inner, Draft()
+
+    def begin(self, prompt: Sequence[int], rng: np.random.Generator) -> None:
+        self.inner.begin(prompt, rng)
+
+    def propose(self, k: int) -> Draft:
+        self._draft = self.inner.propose(k)
+        return self._draft
+
+    def observe(self, outcome: Outcome) -> None:
+        self.inner.observe(outcome)
+        tree = self._draft.tree or chain(self._draft.tokens)
+        node, n_same = ROOT, 0
+        for token in outcome.committed:
+            child = tree.child(node, token)
+            if child is None:
+                break
+            node, n_same = child, n_same + 1
+        assert n_same == outcome.accepted == len(outcome.committed) - 1
+        self._draft = Draft()
+
+    def stats(self) -> dict[str, float]:
+        return self.inner.stats()
+
+    def close(self) -> None:
+        self.inner.close()
 
 
 class Arena:
@@ -120,7 +160,7 @@ class Arena:
         with self.opened(name, method, gamma, draft=draft, sampling=sampling, drafter=drafter) as (session, made):
             limits = GenerationLimits(n_predict=n_predict, gamma=gamma)
             rollback = make_rollback(self.report(self._files[name]).target or "", session)
-            result = generate(session, made, rollback, prompt, limits, CLOCK, sampling=sampling, rng=rng)
+            result = generate(session, Watched(made), rollback, prompt, limits, CLOCK, sampling=sampling, rng=rng)
             return Run(result, made.stats(), session.options)
 
     @contextmanager
@@ -178,6 +218,16 @@ class Arena:
         assert verdict.verdict in ("lossless", "near_tie"), verdict
         assert len(run.tokens) - 1 == len(run.generation.rounds) + run.accepted
 
+    def assert_alike(self, name: str, run: Run, other: Run) -> None:
+        """Both proposed and had accepted the same, round by round.
+
+        Asked only of processors whose kernels give the same logits at any width: elsewhere one draft may take the other
+        of two tokens that are as good.
+        """
+        assert run.proposed > 0 and other.proposed > 0
+        if self.report(self._files[name]).kernel_noise == 0:
+            assert run.counts == other.counts
+
     def close(self) -> None:
         self._stack.close()
 
@@ -193,6 +243,16 @@ def _least_gap(session: LlamaSession, prompt: Sequence[int], n_predict: int) -> 
         least = min(least, float(best - second))
         session.decode((int(row.argmax()),))
     return least
+
+
+def first(runs: Iterable[Run], wanted: Callable[[Run], bool]) -> Run:
+    """The first run in which something happens that one random text may lack, and dozens do not.
+
+    The runs are made one after another, so most often one is enough.
+    """
+    found = next((run for run in runs if wanted(run)), None)
+    assert found is not None, "it never happened"
+    return found
 
 
 def prompt_of(seed: int, n: int = 24, n_vocab: int = 256) -> tuple[int, ...]:

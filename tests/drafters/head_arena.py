@@ -17,10 +17,10 @@ from mlsd.engine.decode import Generation, GenerationLimits, generate
 from mlsd.engine.drafter import Draft, Drafter, Outcome
 from mlsd.engine.llama.session import LlamaSession
 from mlsd.engine.rollback import make_rollback
-from mlsd.engine.tree import ROOT, chain, merge
+from mlsd.engine.tree import merge
 from mlsd.gguf_tools.source import Source
 from mlsd.records import Round, Sampling
-from tests.drafters.arena import CLOCK, Arena
+from tests.drafters.arena import CLOCK, Arena, Watched
 from tests.gguf_tools.random_heads import write_random_dflash, write_random_eagle3
 
 TARGETS = ("llama", "qwen35", "qwen35moe")
@@ -57,7 +57,7 @@ def make_arena(tiny: Path, folder: Path) -> Arena:
     return Arena(files)
 
 
-class Mixed(Drafter):
+class Mixed(Watched):
     """A method's drafter that is helped, or misled, by a known output; keeps the texts it drafted for."""
 
     def __init__(self, inner: Drafter, known: Sequence[int], *, n_true: int | None = None) -> None:
@@ -65,19 +65,19 @@ class Mixed(Drafter):
 
         None: 0, 1, .. k of them in turn, and after them none that is right, so that so many are accepted.
         """
-        self.inner, self.known, self.n_true = inner, tuple(known), n_true
+        super().__init__(inner)
+        self.known, self.n_true = tuple(known), n_true
         self.texts: list[tuple[int, ...]] = []
         self.wanted: list[int] = []  # known tokens in front of each draft
         self._prompt: tuple[int, ...] = ()
         self._n_known = 0
-        self._draft = Draft()
 
     def begin(self, prompt: Sequence[int], rng: np.random.Generator) -> None:
-        self.inner.begin(prompt, rng)
+        super().begin(prompt, rng)
         self._prompt, self._n_known, self.texts, self.wanted = tuple(prompt), 0, [], []
 
     def propose(self, k: int) -> Draft:
-        draft = self.inner.propose(k)
+        draft = super().propose(k)
         wanted = len(self.texts) % (k + 1) if self.n_true is None else min(k, self.n_true)
         self.texts.append((*self._prompt, *self.known[: self._n_known]))
         self.wanted.append(wanted)
@@ -99,31 +99,12 @@ class Mixed(Drafter):
         return msgspec.structs.replace(draft, tokens=(*true, *own), probabilities=None)
 
     def observe(self, outcome: Outcome) -> None:
-        self.inner.observe(outcome)
+        super().observe(outcome)
         self._n_known += len(outcome.committed)
-        self._assert_what_stands(outcome)
-        self._draft = Draft()
-
-    def _assert_what_stands(self, outcome: Outcome) -> None:
-        """As many of a draft are accepted as the output goes on with, whatever that is."""
-        tree = self._draft.tree or chain(self._draft.tokens)
-        node, n_same = ROOT, 0
-        for token in outcome.committed:
-            child = tree.child(node, token)
-            if child is None:
-                break
-            node, n_same = child, n_same + 1
-        assert n_same == outcome.accepted == len(outcome.committed) - 1
 
     def assert_wanted(self, rounds: Sequence[Round]) -> None:
         """What was mixed in, and no more, was accepted; holds of an output that is the known one."""
         assert [r.accepted for r in rounds if r.proposed] == [max(0, n) for n in self.wanted]
-
-    def stats(self) -> dict[str, float]:
-        return self.inner.stats()
-
-    def close(self) -> None:
-        self.inner.close()
 
 
 def mixed_run(

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from mlsd.drafters.trees import expand, likeliest
+from mlsd.engine.drafter import Outcome
 from mlsd.engine.llama.open import open_session
 from mlsd.engine.session import Logits, SessionOptions
 from mlsd.engine.tree import ROOT
@@ -20,12 +21,12 @@ N_PREDICT = 48
 @pytest.mark.parametrize("draft", ["llama", "llama-noise01", "llama-other"])
 def test_output_equals_plain_decoding(arena: Arena, draft: str) -> None:
     for gamma, method in ((6, "draft-tree:depth=2,top_k=3"), (24, "draft-tree:depth=4,top_k=5")):
-        prompt = prompt_of(gamma)
+        prompt = arena.clear_prompt("llama", gamma, N_PREDICT)
         run = arena.run("llama", f"{method},commit=redecode", gamma, prompt, N_PREDICT, draft=draft)
-        assert run.tokens == arena.plain("llama", prompt, N_PREDICT)
+        arena.assert_exact("llama", prompt, run)
         assert all(r.proposed <= gamma for r in run.generation.rounds)
-        if draft == "llama":  # the likeliest path is the target's own
-            assert all(r.accepted == min(method.count("=4") * 2 + 2, r.committed - 1) for r in run.generation.rounds)
+        if draft == "llama":  # the likeliest of all nodes is the target's own next token
+            assert all(r.accepted > 0 for r in run.generation.rounds if r.proposed)
 
 
 @pytest.mark.heavy
@@ -37,15 +38,22 @@ def test_a_real_model_keeps_its_output(real_arena: Arena) -> None:
     assert 0 < run.accepted < run.proposed
 
 
-def test_a_tree_accepts_more_than_a_chain_of_its_depth(arena: Arena) -> None:
-    accepted = {}
-    for top_k in (1, 8):
-        runs = [
-            arena.run("llama", f"draft-tree:depth=4,top_k={top_k}", 32, prompt_of(s), N_PREDICT, draft="llama-noise01")
-            for s in range(4)
-        ]
-        accepted[top_k] = sum(r.accepted for r in runs) / sum(len(r.generation.rounds) for r in runs)
-    assert accepted[8] > accepted[1]
+def test_a_tree_holds_the_chain_of_its_draft_and_more(arena: Arena) -> None:
+    """So it never accepts less of the same text."""
+    for seed in range(4):
+        text, trees = prompt_of(seed), []
+        for top_k in (1, 4):
+            with arena.opened("llama", f"draft-tree:depth=2,top_k={top_k}", 20, draft="llama-noise01") as (_, drafter):
+                drafter.begin(text[:-1], np.random.default_rng(0))
+                drafter.observe(Outcome(accepted=0, committed=text[-1:]))
+                trees.append(drafter.propose(2).tree)
+        chain, tree = trees
+        assert chain is not None
+        assert tree is not None
+        assert len(tree.tokens) == 4 + 4 * 4
+        first = tree.child(ROOT, chain.tokens[0])
+        assert first is not None
+        assert tree.child(first, chain.tokens[1]) is not None
 
 
 @pytest.mark.parametrize(

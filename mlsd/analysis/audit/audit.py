@@ -13,7 +13,16 @@ import math
 from collections.abc import Callable
 
 from mlsd.analysis.audit.printed import Printed
-from mlsd.analysis.audit.rows import SEVERITY, Audit, AuditContext, AuditRow, Credibility, Finding, RowAudit, median_of_others
+from mlsd.analysis.audit.rows import (
+    SEVERITY,
+    Audit,
+    AuditContext,
+    AuditRow,
+    Credibility,
+    Finding,
+    RowAudit,
+    median_of_others,
+)
 
 Rule = Callable[[AuditRow, AuditContext], Finding | None]
 
@@ -188,7 +197,9 @@ def counts_disagree(row: AuditRow, context: AuditContext) -> Finding | None:
     most = 1.0 + row.gamma * (1.0 if row.acceptance is None else min(1.0, row.acceptance.high))
     least = 1.0 + least_proposed(row) * row.acceptance.low if row.fixed_length and row.acceptance is not None else 1.0
     figures = {"mgl_said": said.value, "mgl_at_most": most, "mgl_at_least": least}
-    facts = f"The row speaks of {said.value:.2f} tokens a round, its acceptance and gamma allow {least:.2f} to {most:.2f}"
+    facts = (
+        f"The row speaks of {said.value:.2f} tokens a round, its acceptance and gamma allow {least:.2f} to {most:.2f}"
+    )
     slack = 1.0 + _tail(row)  # the last round may commit tokens past the end, by less than gamma
     if said.low <= most * slack * BOOKKEEPING_RATIO and said.high * slack * BOOKKEEPING_RATIO >= least:
         return _finding("counts_disagree", "possible", figures, facts + ".")
@@ -312,7 +323,9 @@ def repeats_too_alike(row: AuditRow, context: AuditContext) -> Finding | None:
     equal, n = times[row.printed_time], times.total()
     chance = min(1.0, math.comb(n, equal) * context.chance_alike(row) ** (equal - 1))
     figures = {"equal_repeats": float(equal - 1), "chance": chance, "chance_over_the_table": context.chance_of_copies}
-    sentence = f"{equal - 1} of {n - 1} other repeats print the same time; chance gives that in {100 * chance:.2g} % of cases"
+    sentence = (
+        f"{equal - 1} of {n - 1} other repeats print the same time; chance gives that in {100 * chance:.2g} % of cases"
+    )
     if equal == 1 or (chance > ALIKE_CASE and (equal < n or context.chance_of_copies > ALIKE_TABLE)):
         return _finding("repeats_too_alike", "possible", figures, sentence + ".")
     if chance > ALIKE_CASE:
@@ -385,7 +398,9 @@ def arms_do_not_match(row: AuditRow, context: AuditContext) -> Finding | None:
             differing.append(f"{what} ({min(map(str, others))} against {own})" if name == "program" else what)
     figures = {"baselines": float(len(context.baselines(row.target))), "differences": float(len(differing))}
     if not differing:
-        return _finding("arms_do_not_match", "possible", figures, "Both arms agree in all that the source says of them.")
+        return _finding(
+            "arms_do_not_match", "possible", figures, "Both arms agree in all that the source says of them."
+        )
     sentence = f"No baseline of {row.target} has the same {' and '.join(differing)} as this row."
     return _finding("arms_do_not_match", "possible" if differing == ["prompt"] else "suspicious", figures, sentence)
 

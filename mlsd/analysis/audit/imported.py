@@ -68,7 +68,7 @@ def _row(row: ImportedRow) -> AuditRow:
 
     def cell(column: str, value: float | None) -> Printed | None:
         text = str(row.raw.get(column) or "").strip()
-        if value is None or value <= 0 and column != "draft_acceptance_rate":
+        if value is None or (value <= 0 and column != "draft_acceptance_rate"):
             return None
         return parse_printed(text) if text else exact(value)
 
@@ -106,7 +106,9 @@ def _looks_full(rows: list[AuditRow]) -> bool:
 
 
 def _is_whole(row: AuditRow, shift: float) -> bool | None:
-    acceptance = None if row.acceptance is None else row.acceptance.plus(row.acceptance.value * (shift - 1)).at_most(1.0)
+    acceptance = (
+        None if row.acceptance is None else row.acceptance.plus(row.acceptance.value * (shift - 1)).at_most(1.0)
+    )
     found = whole_counts(msgspec.structs.replace(row, fixed_length=True, acceptance=acceptance))
     return None if found is None else found.verdict == "possible"
 

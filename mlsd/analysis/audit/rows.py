@@ -192,7 +192,9 @@ class AuditContext(Record, frozen=True, kw_only=True, dict=True):
             n = times.total()
             expected += self.chance_alike(self.repeats[case][0]) ** (n - 1)
             seen += len(times) == 1
-        below = sum(math.exp(k * math.log(expected) - expected - math.lgamma(k + 1)) for k in range(seen)) if seen else 0
+        below = (
+            sum(math.exp(k * math.log(expected) - expected - math.lgamma(k + 1)) for k in range(seen)) if seen else 0
+        )
         return max(0.0, 1.0 - below)
 
     def typical(self, row: AuditRow) -> float:
@@ -244,7 +246,11 @@ class AuditContext(Record, frozen=True, kw_only=True, dict=True):
         known = [r.tok_s for r in self.baselines(row.target) if r.tok_s is not None]
         if not known:
             return None
-        fitting = [r.tok_s for r in self.baselines(row.target) if r.tok_s and (r.prompt, r.n_prompt) == (row.prompt, row.n_prompt)]
+        fitting = [
+            r.tok_s
+            for r in self.baselines(row.target)
+            if r.tok_s and (r.prompt, r.n_prompt) == (row.prompt, row.n_prompt)
+        ]
         choices = [*fitting, _mean(known)] if fitting else known
         return min(figure.low for figure in choices), max(figure.high for figure in choices)
 

@@ -22,7 +22,7 @@ from mlsd.gguf_tools.shapes import TINY, TINY_ATTENTION
 from mlsd.gguf_tools.source import Source
 from mlsd.records import DrafterSpec, OptionValue, Sampling
 from tests.cli.conftest import Ran, mlsd
-from tests.drafters.arena import Arena, Run, prompt_of
+from tests.drafters.arena import Arena, Run, first, prompt_of
 from tests.gguf_tools.adapters import config_of, random_weights, write_adapter, write_safetensors
 
 __all__ = ["mlsd"]  # the fixture
@@ -47,10 +47,6 @@ def adapters(tmp_path_factory: pytest.TempPathFactory, tiny: Path) -> dict[str, 
     return made
 
 
-def counts(run: Run) -> list[tuple[int, int]]:
-    return [(r.proposed, r.accepted) for r in run.generation.rounds]
-
-
 @pytest.mark.parametrize("name", SHAPES)
 def test_every_gamma_and_threshold_writes_what_the_target_writes(
     arena: Arena, adapters: dict[str, Path], name: str
@@ -60,13 +56,12 @@ def test_every_gamma_and_threshold_writes_what_the_target_writes(
         for adapter, exit_after in ((name, 2), (f"{name}-identity", 5)):
             method = f"kangaroo:adapter={adapters[adapter]},exit={exit_after},p_min={(0.0, 0.2)[gamma % 2]}"
             run = arena.run(name, method, gamma, prompt, N_PREDICT)
-            assert run.tokens == arena.plain(name, prompt, N_PREDICT)
-            assert run.stats["draft_steps"] == run.proposed
             arena.assert_exact(name, prompt, run)
+            assert run.stats["draft_steps"] == run.proposed
 
 
 def test_a_forged_token_is_found_out(arena: Arena, adapters: dict[str, Path]) -> None:
-    prompt = prompt_of(3)
+    prompt = arena.clear_prompt("llama", 3, N_PREDICT)
     run = arena.run("llama", f"kangaroo:adapter={adapters['llama']}", 4, prompt, N_PREDICT)
     assert arena.verdict("llama", prompt, run).verdict == "lossless"
     forged = list(run.tokens)
@@ -86,48 +81,46 @@ def test_a_forged_token_is_found_out(arena: Arena, adapters: dict[str, Path]) ->
 def test_an_adapter_that_adds_nothing_drafts_as_an_early_exit(
     arena: Arena, adapters: dict[str, Path], name: str
 ) -> None:
-    accepted = 0
-    for exit_after in (2, 4, 5):
+    def run(exit_after: int, seed: int) -> Run:
+        prompt, early = prompt_of(seed), f"layer-skip:mode=own,exit={exit_after}"
         method = f"kangaroo:adapter={adapters[f'{name}-identity']},exit={exit_after},p_min=0"
-        kangaroo = arena.run(name, method, 3, prompt_of(4), N_PREDICT)
-        assert counts(kangaroo) == counts(
-            arena.run(name, f"layer-skip:mode=own,exit={exit_after}", 3, prompt_of(4), N_PREDICT)
-        )
-        accepted += kangaroo.accepted
-    assert accepted > 0
+        kangaroo = arena.run(name, method, 3, prompt, N_PREDICT)
+        arena.assert_alike(name, kangaroo, arena.run(name, early, 3, prompt, N_PREDICT))
+        return kangaroo
+
+    runs = (run(exit_after, seed) for seed in range(4, 12) for exit_after in (2, 4, 5))
+    first(runs, lambda made: 0 < made.accepted < made.proposed)
 
 
-@pytest.mark.parametrize("p_min", [0.1, 0.2, 0.3])
-def test_a_draft_ends_behind_the_first_token_it_doubts(arena: Arena, adapters: dict[str, Path], p_min: float) -> None:
-    method = f"kangaroo:adapter={adapters['llama-identity']},exit=4,p_min={p_min}"
-    lengths = set()
+@pytest.mark.parametrize("n_sure", [0, 1, 3])
+def test_a_draft_ends_behind_the_first_token_it_doubts(arena: Arena, adapters: dict[str, Path], n_sure: int) -> None:
+    """The rule written anew over the composed file: tokens up to the first that has less than `p_min`, with it."""
+    adapter = adapters["llama-identity"]
+    file = composed_file(arena.path("llama"), Options(adapter=str(adapter), exit=4))
     for seed in range(6):
         prompt = prompt_of(seed)
-        with arena.opened("llama", method, 7) as (_, drafter):
+        tokens, tops = likeliest(arena, file, prompt, 7)
+        p_min = min(tops[n_sure] * 1.05, 1.0)  # so the draft ends there at the latest, and not by a hair
+        expected = tokens[: 1 + next(i for i, top in enumerate(tops) if top < p_min)]
+        with arena.opened("llama", f"kangaroo:adapter={adapter},exit=4,p_min={p_min}", 7) as (_, drafter):
             drafter.begin(prompt[:-1], np.random.default_rng(0))
             drafter.observe(Outcome(accepted=0, committed=prompt[-1:]))
-            proposed = drafter.propose(7).tokens
-            stops = drafter.stats()["early_stops"]
-        expected = believed(arena, Options(adapter=str(adapters["llama-identity"]), exit=4), prompt, p_min)
-        assert proposed == expected
-        assert stops == (len(expected) < 7)
-        lengths.add(len(proposed))
-    assert len(lengths) > 1
+            assert drafter.propose(7).tokens == expected
+            assert drafter.stats()["early_stops"] == 1
 
 
-def believed(arena: Arena, options: Options, prompt: tuple[int, ...], p_min: float) -> tuple[int, ...]:
-    """The rule written anew over the composed file: tokens up to the first that has less than `p_min`, with it."""
-    file = composed_file(arena.path("llama"), options)
+def likeliest(arena: Arena, file: Path, prompt: tuple[int, ...], k: int) -> tuple[tuple[int, ...], list[float]]:
+    """The first `k` tokens of a file's own output, and how likely each was."""
     tokens: list[int] = []
+    tops: list[float] = []
     with open_session(arena.open(file), SessionOptions(n_ctx=256, n_threads=1, device_sampling=False)) as session:
         session.decode(prompt)
-        while len(tokens) < 7:
+        while len(tokens) < k:
             p = probabilities(session.logits(), Sampling(temperature=1.0))[0]
             tokens.append(int(p.argmax()))
-            if p.max() < p_min:
-                break
+            tops.append(float(p.max()))
             session.decode(tokens[-1:])
-    return tuple(tokens)
+    return tuple(tokens), tops
 
 
 def test_a_draft_without_a_threshold_is_as_long_as_it_may_be(arena: Arena, adapters: dict[str, Path]) -> None:
@@ -150,10 +143,13 @@ def test_sampled_drafts_end_in_doubt_and_are_accepted_by_their_distributions(
 ) -> None:
     method = f"kangaroo:adapter={adapters['llama-identity']},exit=5,p_min=0.5"
     sampling = Sampling(temperature=0.5)
-    run = arena.run("llama", method, 4, prompt_of(3), N_PREDICT, sampling=sampling, rng=np.random.default_rng(1))
+    runs = (
+        arena.run("llama", method, 4, prompt_of(3), N_PREDICT, sampling=sampling, rng=np.random.default_rng(seed))
+        for seed in range(24)
+    )
+    run = first(runs, lambda made: 0 < made.accepted < made.proposed and made.stats["early_stops"] > 0)
     assert len(run.tokens) == N_PREDICT
-    assert 0 < run.accepted < run.proposed
-    assert 0 < run.stats["early_stops"] <= len(run.generation.rounds)
+    assert run.stats["early_stops"] <= len(run.generation.rounds)
 
 
 # --- options ----------------------------------------------------------------------------------------------------------

@@ -21,8 +21,7 @@ def test_output_equals_plain_decoding(arena: Arena, method: str) -> None:
     for seed in (1, 2):
         prompt = prompt_of(seed)
         run = arena.run("llama", f"{method},commit=redecode", 16, prompt, N_PREDICT)
-        assert run.tokens == arena.plain("llama", prompt, N_PREDICT)
-        assert len(run.tokens) - 1 == len(run.generation.rounds) + run.accepted
+        arena.assert_exact("llama", prompt, run)
 
 
 @pytest.mark.parametrize(("architecture", "strategy"), [("qwen35", "snapshots"), ("falcon-h1", "checkpoint")])

@@ -14,7 +14,7 @@ from mlsd.clock import FakeClock
 from mlsd.drafters.lookup.ngram_cache import NgramCache, Options
 from mlsd.engine.drafter import Outcome
 from tests.conftest import ARCHITECTURES
-from tests.drafters.arena import Arena, prompt_of
+from tests.drafters.arena import Arena, Run, first, prompt_of
 
 
 def begun(prompt: Sequence[int], thresholds: str = "lax") -> NgramCache:
@@ -54,10 +54,12 @@ def test_strict_thresholds_want_more_evidence() -> None:
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_output_equals_plain_decoding(arena: Arena, architecture: str) -> None:
-    prompt = prompt_of(3)
-    run = arena.run(architecture, "ngram-cache", 6, prompt, 48)
-    arena.assert_exact(architecture, prompt, run)
-    assert run.proposed > 0
+    def run(seed: int) -> Run:
+        made = arena.run(architecture, "ngram-cache", 6, prompt_of(seed), 48)
+        arena.assert_exact(architecture, prompt_of(seed), made)
+        return made
+
+    first((run(seed) for seed in range(24)), lambda made: made.proposed > made.accepted)
 
 
 @pytest.mark.heavy

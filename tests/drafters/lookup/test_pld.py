@@ -13,7 +13,7 @@ from mlsd.clock import FakeClock
 from mlsd.drafters.lookup.pld import Options, PromptLookup
 from mlsd.engine.drafter import Outcome
 from tests.conftest import ARCHITECTURES
-from tests.drafters.arena import Arena, prompt_of
+from tests.drafters.arena import Arena, Run, first, prompt_of
 
 
 def searched(text: Sequence[int], k: int, options: Options) -> tuple[int, ...]:
@@ -85,11 +85,13 @@ def test_without_a_match_a_made_up_token_can_be_asked_for() -> None:
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 @pytest.mark.parametrize("method", ["pld", "pld:match=last,full=true,ngram=2"])
 def test_output_equals_plain_decoding(arena: Arena, architecture: str, method: str) -> None:
+    def run(gamma: int, seed: int) -> Run:
+        made = arena.run(architecture, method, gamma, prompt_of(seed), 48)
+        arena.assert_exact(architecture, prompt_of(seed), made)
+        return made
+
     for gamma in (3, 10):
-        prompt = prompt_of(gamma)
-        run = arena.run(architecture, method, gamma, prompt, 48)
-        arena.assert_exact(architecture, prompt, run)
-        assert run.proposed > 0
+        first((run(gamma, seed) for seed in range(gamma, gamma + 24)), lambda made: made.proposed > made.accepted)
 
 
 @pytest.mark.heavy

@@ -127,8 +127,7 @@ def assert_exact_and_alike(arena: Arena, name: str, skipped: Sequence[int], prom
         arena.assert_exact(name, prompt, run)
         assert arena.verdict(name, prompt, forge(run)).verdict == "diverged"
     assert "sync_ns" in runs[1].stats, "sync fell back"
-    in_place, synced = ([(r.proposed, r.accepted) for r in run.generation.rounds] for run in runs)
-    assert in_place == synced
+    arena.assert_alike(name, *runs)
 
 
 def forge(run: Run) -> Run:
