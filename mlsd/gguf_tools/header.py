@@ -82,9 +82,9 @@ class Header:
         for _ in range(n_values):
             key = self._text()
             self.values[key] = self._skip_value()
-        alignment = int(self.get("general.alignment", gguf.GGUF_DEFAULT_ALIGNMENT))
-        if alignment < 1 or alignment & (alignment - 1):
-            raise HeaderError(f"its alignment is {alignment}, no power of two")
+        alignment = self.get("general.alignment", gguf.GGUF_DEFAULT_ALIGNMENT)
+        if type(alignment) is not int or alignment < 1 or alignment & (alignment - 1):
+            raise HeaderError(f"its alignment is {ascii(alignment)[:40]}, no power of two")
         found = [self._tensor() for _ in range(n_tensors)]
         self.data_start = -(-self._at // alignment) * alignment
         self.tensors = {
@@ -94,7 +94,13 @@ class Header:
             raise HeaderError("two of its tensors have one name")
 
     def get(self, key: str, default: Any = None) -> Any:
-        """The decoded value of a key, or `default` when there is none."""
+        """The decoded value of a key, or `default` when there is none; HeaderError for text that is none."""
+        try:
+            return self._get(key, default)
+        except UnicodeDecodeError as error:
+            raise HeaderError(f"its {key} is not text") from error
+
+    def _get(self, key: str, default: Any) -> Any:
         value = self.values.get(key)
         if value is None:
             return default
@@ -168,11 +174,13 @@ class Header:
         name = self._text()
         n_dims = self._number(_U32)
         if not 1 <= n_dims <= _MAX_DIMS:
-            raise HeaderError(f"tensor {name} has {n_dims} dimensions")
+            raise HeaderError(f"tensor {name!a} has {n_dims} dimensions")
         dims = tuple(self._number(_U64) for _ in range(n_dims))
         number = self._number(_U32)
         try:
             kind = gguf.GGMLQuantizationType(number)
         except ValueError:
-            raise HeaderError(f"tensor {name} is of unknown type {number}") from None
+            raise HeaderError(f"tensor {name!a} is of unknown type {number}") from None
+        if 0 in dims or dims[0] % gguf.GGML_QUANT_SIZES[kind][0]:
+            raise HeaderError(f"tensor {name!a} has rows of {dims[0]} weights, which {kind.name} cannot pack")
         return Stored(name=name, dims=dims, type=kind), self._number(_U64)

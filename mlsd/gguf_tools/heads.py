@@ -6,8 +6,6 @@ here, from the two headers alone. Read from src/models/eagle3.cpp and src/models
 
 from __future__ import annotations
 
-from typing import Any
-
 import gguf
 import numpy as np
 
@@ -60,10 +58,10 @@ def read_head(head: Source, target: Source, architecture: str) -> Head:
 
 
 def _layers(head: Source) -> tuple[int, ...]:
-    layers = head.own("target_layers")
-    if not isinstance(layers, list) or not layers or not all(isinstance(layer, int) for layer in layers):
+    layers = head.counts("target_layers")
+    if layers is None or not head.is_array(f"{head.architecture}.target_layers"):
         raise _unfit(head, "does not say which target layers it reads (target_layers)")
-    return tuple(layers)
+    return layers
 
 
 def _check_tensors(head: Source, target: Source) -> None:
@@ -114,21 +112,21 @@ def _check_block(head: Source, target: Source) -> None:
     if n_embd != n_target:
         raise _unfit(head, f"is {n_embd} wide and the target {n_target}; llama.cpp wants them equal")
     names = {tensor.name for tensor in head.tensors}
-    if head.own("hyper_connection_count", 0):
+    if head.count("hyper_connection_count"):
         raise _unfit(head, "is of the DeepSeek-V4 kind, which mlsd does not drive")
     if _SELECTOR in names and _MARKOV in names:
         raise _unfit(head, "has a selector and a Markov head; llama.cpp's driver knows no such file")
     if _MARKOV in names and not _number(head, "block_size"):
         raise _unfit(head, "has a Markov head and no block_size; llama.cpp ends the process on such a file")
-    if head.own("attention.sliding_window", 0) and not any(_flags(head, "attention.sliding_window_pattern")):
+    if head.count("attention.sliding_window") and not any(head.flags("attention.sliding_window_pattern")):
         raise _unfit(head, "has a sliding window that no block uses; llama.cpp ends the process on such a file")
 
 
 def _block_head(head: Source, layers: tuple[int, ...]) -> Head:
-    mask = head.get("tokenizer.ggml.mask_token_id")
-    if mask is None or not 0 <= int(mask) < _n_vocab(head):
+    mask = head.count("tokenizer.ggml.mask_token_id", None, own=False)
+    if mask is None or mask >= _n_vocab(head):
         raise _unfit(head, "names no mask token (tokenizer.ggml.mask_token_id)")
-    n_block = int(head.own("block_size", _DEFAULT_BLOCK))
+    n_block = head.count("block_size", _DEFAULT_BLOCK)
     if n_block < 2:
         raise _unfit(head, f"has blocks of {n_block} positions, which leave nothing to propose")
     names = {tensor.name for tensor in head.tensors}
@@ -136,27 +134,22 @@ def _block_head(head: Source, layers: tuple[int, ...]) -> Head:
         architecture=head.architecture,
         target_layers=layers,
         n_block=n_block,
-        mask=int(mask),
-        causal=bool(head.own("attention.causal", False)),
-        from_anchor=_MARKOV in names and bool(head.own("sample_from_anchor", True)),
+        mask=mask,
+        causal=any(head.flags("attention.causal")),
+        from_anchor=_MARKOV in names and all(head.flags("sample_from_anchor")),
         n_candidates=_number(head, "selector_top_k") if _SELECTOR in names else 0,
     )
 
 
 def _n_vocab(source: Source) -> int:
     """Tokens of the file's vocabulary."""
-    return source.length("tokenizer.ggml.tokens") or int(source.own("vocab_size", 0))
-
-
-def _flags(source: Source, key: str) -> list[Any]:
-    value = source.own(key)
-    return list(value) if isinstance(value, list | tuple) else [value]
+    return source.length("tokenizer.ggml.tokens") or source.count("vocab_size")
 
 
 def _number(source: Source, key: str) -> int:
     """A count; 0 where there is none, or one for each block."""
-    value = source.own(key, 0)
-    return value if isinstance(value, int) else 0
+    found = source.counts(key) or (0,)
+    return 0 if source.is_array(f"{source.architecture}.{key}") else found[0]
 
 
 def _unfit(head: Source, why: str) -> UnsupportedError:

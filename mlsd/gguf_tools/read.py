@@ -31,10 +31,10 @@ def model_facts(path: Path, *, ref: ModelRef | None = None) -> ModelFacts:
     return ModelFacts(
         ref=ref,
         architecture=source.architecture,
-        name=source.get("general.name"),
+        name=source.text("general.name", "", own=False) or None,
         n_layers=trunk_layers(source),
-        n_vocab=tokens if tokens is not None else source.own("vocab_size"),
-        n_embd=source.own("embedding_length"),
+        n_vocab=tokens if tokens is not None else source.count("vocab_size", None),
+        n_embd=source.count("embedding_length", None),
         n_experts=weight.n_experts or None,
         n_experts_used=weight.n_experts_used or None,
         n_parameters=weight.total.n_parameters,
@@ -42,7 +42,7 @@ def model_facts(path: Path, *, ref: ModelRef | None = None) -> ModelFacts:
         weight_bytes=weight.total.n_bytes,
         active_bytes=weight.active.n_bytes,
         tensor_types=dict(Counter(tensor.type.name for tensor in stored).most_common()),
-        synthetic=bool(source.get(SYNTHETIC, False)),
+        synthetic=any(source.flags(SYNTHETIC, own=False)),
     )
 
 
@@ -52,17 +52,18 @@ def source_weight(source: Source) -> ModelWeight:
 
 
 def _weight(source: Source, stored: list[Stored]) -> ModelWeight:
-    used = source.own("expert_used_count", 0)
     return weigh(
         stored,
         n_trunk=trunk_layers(source),
-        n_experts=int(source.own("expert_count", 0)),
+        n_experts=source.count("expert_count"),
         # Some architectures store one count a layer; where layers differ the largest is an upper bound.
-        n_experts_used=max(used) if isinstance(used, list) else int(used),
+        n_experts_used=max(source.counts("expert_used_count") or (0,)),
     )
 
 
 def trunk_layers(source: Source) -> int | None:
     """Blocks of the trunk, multi-token-prediction blocks excluded; None when the file does not say."""
-    blocks = source.own("block_count")
-    return None if blocks is None else int(blocks) - int(source.own("nextn_predict_layers", 0))
+    blocks, predicting = source.n_blocks, source.count("nextn_predict_layers")
+    if blocks is not None and predicting > blocks:
+        raise source.damaged(f"{predicting} of its {blocks} blocks are for prediction")
+    return None if blocks is None else blocks - predicting

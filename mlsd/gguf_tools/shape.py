@@ -95,7 +95,7 @@ class TensorSpec(Record, frozen=True, kw_only=True):
     def part(self) -> str:
         """The name inside its block: ``blk.3.attn_q.weight`` -> ``attn_q``."""
         names = self.name.split(".")
-        return names[2] if names[0] == "blk" else names[0]
+        return names[2] if names[0] == "blk" and len(names) > 2 else names[0]
 
 
 def tensors(shape: Shape) -> Iterator[TensorSpec]:

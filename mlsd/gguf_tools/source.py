@@ -1,11 +1,16 @@
-"""An existing GGUF file: opened safely, its metadata and raw tensor data at hand."""
+"""An existing GGUF file: opened safely, its metadata and raw tensor data at hand.
+
+What a header says is somebody's claim: whoever needs a count, a number, a text or a flag asks for one, here, and gets
+it or the one error of a damaged file.
+"""
 
 from __future__ import annotations
 
 import mmap
 from collections.abc import Container, Iterator
+from math import isfinite
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 import gguf
 import numpy as np
@@ -18,6 +23,9 @@ from mlsd.gguf_tools.storage import Stored
 Bytes = npt.NDArray[np.uint8]
 
 _PIECE_BYTES = 1 << 25
+_MOST = (1 << 31) - 1  # llama.cpp keeps counts in 32 bits
+_MOST_SHARDS = (1 << 16) - 1  # it writes their number in 16
+_MOST_BLOCKS = 10_000  # of a split model, whose tensors lie in other files
 
 
 class Source:
@@ -45,24 +53,41 @@ class Source:
         try:
             self._header = Header(self._map)
         except HeaderError as error:
-            raise self._damaged(str(error)) from error
+            raise self.damaged(str(error)) from error
         for entry in self._header.tensors.values():
             end = entry.start + entry.tensor.n_bytes
             if end > len(self._map):
-                raise self._damaged(f"{entry.tensor.name} ends at byte {end:,} and the file at {len(self._map):,}")
+                name = ascii(entry.tensor.name)
+                raise self.damaged(f"tensor {name} ends at byte {end:,} and the file at {len(self._map):,}")
 
-    def _damaged(self, why: str) -> ModelFileError:
+    def damaged(self, why: str) -> ModelFileError:
+        """The error of a file that cannot be what it says; `why` goes on from "it is damaged:"."""
         return ModelFileError(f"{self.path} is truncated or damaged: {why}.", hint="Download or write the file again.")
 
     @property
     def architecture(self) -> str:
         """The architecture's name, which is the prefix of its keys."""
-        return str(self.get("general.architecture", ""))
+        return self.text("general.architecture", "", own=False)
 
     @property
     def n_shards(self) -> int:
         """Files the model is split into; this is one of them."""
-        return int(self.get("split.count", 1) or 1)
+        count = self.count("split.count", 1, own=False) or 1
+        if count > _MOST_SHARDS:
+            raise self.damaged(f"it says that it is one of {count} files")
+        return count
+
+    @property
+    def n_blocks(self) -> int | None:
+        """Blocks, multi-token-prediction blocks included; None when the file does not say.
+
+        Raises: ModelFileError for more than the file has tensors for.
+        """
+        count = self.count("block_count", None)
+        most = _MOST_BLOCKS if self.n_shards > 1 else len(self._header.tensors)
+        if count is not None and count > most:
+            raise self.damaged(f"it says that it has {count} blocks, and tensors for {most} at most")
+        return count
 
     def require_whole(self) -> None:
         """Refuse one shard of a model. Raises: ModelFileError."""
@@ -79,8 +104,9 @@ class Source:
         """
         if self.n_shards == 1:
             return [self]
+        count = self.n_shards
         stem = self.path.name.rpartition("-of-")[0].rpartition("-")[0]
-        names = [f"{stem}-{i:05d}-of-{self.n_shards:05d}.gguf" for i in range(1, self.n_shards + 1)]
+        names = (f"{stem}-{i:05d}-of-{count:05d}.gguf" for i in range(1, count + 1))
         return [Source(self.path.with_name(name)) for name in names]
 
     @property
@@ -89,12 +115,77 @@ class Source:
         return [entry.tensor for entry in self._header.tensors.values()]
 
     def get(self, key: str, default: Any = None) -> Any:
-        """A metadata value, or `default` when the key is not there."""
-        return self._header.get(key, default)
+        """A metadata value as it is, or `default` when the key is not there."""
+        try:
+            return self._header.get(key, default)
+        except HeaderError as error:
+            raise self.damaged(str(error)) from error
 
-    def own(self, key: str, default: Any = None) -> Any:
-        """A metadata value under the architecture's prefix."""
-        return self.get(f"{self.architecture}.{key}", default)
+    # Typed values: of keys under the architecture's prefix, with `own=False` of whole keys.
+
+    @overload
+    def count(self, key: str, default: int = 0, *, own: bool = True) -> int: ...
+    @overload
+    def count(self, key: str, default: None, *, own: bool = True) -> int | None: ...
+    def count(self, key: str, default: int | None = 0, *, own: bool = True) -> int | None:
+        """One whole number from 0 on. Raises: ModelFileError, also where every block has its own."""
+        value = self._value(key, own)
+        if value is None:
+            return default
+        if type(value) is not int or not 0 <= value <= _MOST:
+            raise self._wrong(key, value, "a count")
+        return value
+
+    def counts(self, key: str) -> tuple[int, ...] | None:
+        """Whole numbers from 0 on, one a block or a single one for all; None when the key is not there."""
+        value = self._value(key, own=True)
+        if value is None:
+            return None
+        found = value if isinstance(value, list) else [value]
+        if not found or any(type(item) is not int or not 0 <= item <= _MOST for item in found):
+            raise self._wrong(key, value, "a count or one for each block")
+        return tuple(found)
+
+    def of_blocks(self, key: str, n_blocks: int) -> tuple[int, ...] | None:
+        """`counts` with one for each of the first `n_blocks` blocks."""
+        found = self.counts(key)
+        if found is None or not self.is_array(f"{self.architecture}.{key}"):
+            return None if found is None else found * n_blocks
+        if len(found) < n_blocks:
+            raise self._wrong(key, list(found), f"one count for each of {n_blocks} blocks")
+        return found[:n_blocks]
+
+    def number(self, key: str, default: float) -> float:
+        """One finite number."""
+        value = self._value(key, own=True)
+        if value is None:
+            return default
+        if type(value) not in (int, float) or not isfinite(value):
+            raise self._wrong(key, value, "a number")
+        return float(value)
+
+    def text(self, key: str, default: str, *, own: bool = True) -> str:
+        """One text."""
+        value = self._value(key, own)
+        if value is None:
+            return default
+        if not isinstance(value, str):
+            raise self._wrong(key, value, "a text")
+        return value
+
+    def flags(self, key: str, *, own: bool = True) -> tuple[bool, ...]:
+        """Yes or no, one a block or a single one for all; empty when the key is not there."""
+        value = self._value(key, own)
+        found = [] if value is None else value if isinstance(value, list) else [value]
+        if any(type(item) not in (bool, int) for item in found):
+            raise self._wrong(key, value, "yes or no")
+        return tuple(map(bool, found))
+
+    def _value(self, key: str, own: bool) -> Any:
+        return self.get(f"{self.architecture}.{key}" if own else key)
+
+    def _wrong(self, key: str, value: Any, wanted: str) -> ModelFileError:
+        return self.damaged(f"its {key} is {ascii(value)[:60]}, not {wanted}")
 
     def length(self, key: str) -> int | None:
         """Number of items of an array, which is not decoded; None when the key is not there."""

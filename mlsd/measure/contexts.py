@@ -7,6 +7,7 @@ from pathlib import Path
 import psutil
 
 from mlsd.errors import InputError
+from mlsd.gguf_tools.read import trunk_layers
 from mlsd.gguf_tools.source import Source
 from mlsd.gguf_tools.surgery.cut import attention_layers
 from mlsd.measure.messages import InfoJob, Job, LayerSearchJob, ModelFile, PerplexityJob, ProbeJob, SelfCheckJob, Work
@@ -53,21 +54,21 @@ def _wanted(work: Work) -> tuple[int | None, list[ModelFile]]:
 
 def trained_context(source: Source) -> int | None:
     """Positions the model was trained for; None when the file does not say."""
-    trained = source.own("context_length")
-    return None if trained is None else int(trained)
+    return source.count("context_length", None)
 
 
 def context_bytes(source: Source, n_ctx: int) -> int | None:
     """Keys and values of `n_ctx` positions: ``n_ctx * sum over attention layers of n_head_kv * (d_k + d_v) * 2``.
 
-    Recurrent states do not grow with the context and are left out. None when the file does not say enough.
+    Recurrent states do not grow with the context and are left out; a model or a block of 0 heads has nothing else.
+    None when the file does not say enough.
     """
-    heads = source.own("attention.head_count_kv", source.own("attention.head_count"))
-    n_head, n_embd = source.own("attention.head_count"), source.own("embedding_length")
-    if heads is None or n_head is None or n_embd is None:
+    n_layers = trunk_layers(source)
+    n_head, n_embd = source.counts("attention.head_count"), source.count("embedding_length", None)
+    if n_head is None or n_embd is None or n_layers is None:
         return None
-    layers = attention_layers(source)
-    counts = [int(heads[layer]) for layer in layers] if isinstance(heads, list) else [int(heads)] * len(layers)
-    width = int(n_embd) // int(max(n_head) if isinstance(n_head, list) else n_head)
-    per_head = int(source.own("attention.key_length", width)) + int(source.own("attention.value_length", width))
-    return n_ctx * sum(counts) * per_head * _F16_BYTES
+    key = "attention.head_count_kv"
+    heads = source.of_blocks(key if source.counts(key) else "attention.head_count", n_layers) or ()
+    width = n_embd // max(1, *n_head)
+    per_head = source.count("attention.key_length", width) + source.count("attention.value_length", width)
+    return n_ctx * sum(heads[layer] for layer in attention_layers(source)) * per_head * _F16_BYTES

@@ -207,7 +207,7 @@ def _map(spec: TensorSpec, seed: int, n_vocab: int) -> npt.NDArray[np.int64]:
 
 
 def _width(target: Source) -> int:
-    return int(target.own("embedding_length", 0))
+    return int(target.count("embedding_length"))
 
 
 def _n_vocab(target: Source) -> int:

@@ -45,7 +45,7 @@ def _check_target(own: Doubt, target: Source) -> None:
             f"{target.path.name} is a {target.architecture} model; mtp works on {' and '.join(ARCHITECTURES)}.",
             hint="Choose another drafter for it.",
         )
-    if int(target.own("nextn_predict_layers", 0)) < 1:
+    if not target.count("nextn_predict_layers"):
         raise UnsupportedError(
             f"{target.path.name} has no next-token block: it was left out when the file was made.",
             hint="Use a GGUF converted with the model's MTP layers.",

@@ -28,6 +28,7 @@ RENUMBERABLE = ("llama", "qwen2", "qwen3", "qwen3moe", "falcon-h1", *_HYBRIDS)
 RECURRENT_LAYERS = "attention.recurrent_layers"
 _INTERVAL = "full_attention_interval"
 _DEFAULT_INTERVAL = 4  # what llama.cpp assumes when the file does not say
+_PARTS_OF_A_NAME = 4  # blk.N.PART.weight
 
 
 class Piece(Record, frozen=True, kw_only=True):
@@ -149,22 +150,28 @@ def attention_only(source: Source, *, keep: Sequence[int] | None = None) -> Edit
 
 def recurrent_layers(source: Source) -> list[bool]:
     """Which trunk blocks of a hybrid are recurrent: as the file lists them, else by its attention interval."""
-    listed = source.own(RECURRENT_LAYERS)
+    listed = source.flags(RECURRENT_LAYERS)
     n_layers = _trunk(source)
-    if listed is not None:
-        return [bool(flag) for flag in listed][:n_layers]
-    interval = int(source.own(_INTERVAL, _DEFAULT_INTERVAL))
+    if 0 < len(listed) < n_layers:
+        raise source.damaged(f"it says of {len(listed)} of its {n_layers} blocks whether they are recurrent")
+    if listed:
+        return list(listed[:n_layers])
+    interval = source.count(_INTERVAL, _DEFAULT_INTERVAL)
+    if not interval:
+        raise source.damaged(f"its {_INTERVAL} is 0; llama.cpp would divide by it")
     return [(layer + 1) % interval != 0 for layer in range(n_layers)]
 
 
 def _one_silent_head(source: Source, edit: Edit) -> Edit:
     """Shrink attention to the first head and zero its output."""
-    n_embd = int(source.own("embedding_length"))
-    head_dim = int(source.own("attention.key_length") or n_embd // int(source.own("attention.head_count")))
+    n_embd, n_head = source.count("embedding_length"), max(source.counts("attention.head_count") or (0,))
+    head_dim = source.count("attention.key_length") or n_embd // max(1, n_head)
+    if not head_dim:
+        raise source.damaged("it does not say how wide a head is")
     pieces = []
     for piece in edit.pieces:
         names = piece.tensor.name.split(".")
-        part = names[2] if names[0] == "blk" else ""
+        part = names[2] if names[0] == "blk" and len(names) == _PARTS_OF_A_NAME else ""
         if part in ("attn_q", "attn_k", "attn_v"):
             # The rows of the first head come first, so the first bytes are enough.
             dims = (piece.tensor.dims[0], head_dim) if names[3] == "weight" else (head_dim,)
@@ -185,7 +192,7 @@ def _one_silent_head(source: Source, edit: Edit) -> Edit:
 def _layer_metadata(source: Source, layers: tuple[int, ...]) -> tuple[dict[str, Any], frozenset[str]]:
     """The keys that follow a choice of blocks: counts, and every array with one entry a block."""
     prefix = f"{source.architecture}."
-    n_stored = int(source.own("block_count"))
+    n_stored = source.n_blocks
     changed: dict[str, Any] = {f"{prefix}block_count": len(layers)}
     for key in source.keys():  # noqa: SIM118  # a method of ours, not a mapping's
         if key.startswith(prefix) and source.is_array(key) and source.length(key) == n_stored:
@@ -219,7 +226,7 @@ def describe(source: Source, edit: Edit) -> Callable[[gguf.GGUFWriter], None]:
 
     def write(writer: gguf.GGUFWriter) -> None:
         source.copy_metadata(writer, skip={*edit.changed, *edit.removed, "general.name"})
-        writer.add_name(f"{source.get('general.name', source.path.stem)}, {edit.label}")
+        writer.add_name(f"{source.text('general.name', source.path.stem, own=False)}, {edit.label}")
         for key, value in edit.changed.items():
             kind, item_type = source.value_type(key)
             if kind is None:

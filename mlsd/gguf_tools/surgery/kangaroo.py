@@ -93,7 +93,7 @@ def _check_architecture(source: Source) -> None:
             f"{name} is a {architecture or 'nameless'} model, which {why}.",
             hint=f"Kangaroo works on {' and '.join(ARCHITECTURES)}.",
         )
-    if int(source.own("expert_count", 0) or 0):
+    if source.count("expert_count"):
         raise ModelFileError(
             f"The blocks of {name} choose among experts; the adapter's would have to as well.",
             hint="Kangaroo works on dense models.",
@@ -104,7 +104,7 @@ def _check_numbers(source: Source, adapter: Adapter) -> None:
     """Refuse other widths, heads or epsilons than the model's."""
     config = adapter.config
     n_embd, n_head = _number(source, "embedding_length"), _number(source, "attention.head_count")
-    head_dim = _number(source, "attention.key_length", n_embd // n_head)
+    head_dim = _number(source, "attention.key_length", n_embd // max(1, n_head))
     pairs: dict[str, tuple[Any, Any]] = {
         "the width (hidden_size)": (config.hidden_size, n_embd),
         "the number of heads (num_attention_heads)": (config.num_attention_heads, n_head),
@@ -116,11 +116,11 @@ def _check_numbers(source: Source, adapter: Adapter) -> None:
         "the rotated part of a head": (config.head_width, _number(source, "rope.dimension_count", head_dim)),
         "the base of the rotation (rope_theta)": (
             config.rope_base,
-            float(source.own("rope.freq_base", _DEFAULT_BASE)),
+            source.number("rope.freq_base", _DEFAULT_BASE),
         ),
         "the norms' epsilon (rms_norm_eps)": (
             config.rms_norm_eps,
-            float(source.own("attention.layer_norm_rms_epsilon", 0.0)),
+            source.number("attention.layer_norm_rms_epsilon", 0.0),
         ),
     }
     for what, (ours, theirs) in pairs.items():
@@ -154,8 +154,8 @@ def _stretch(source: Source) -> str:
     for tensor in source.tensors:
         if tensor.name.startswith("rope_"):
             return tensor.name
-    factor = float(source.own("rope.scaling.factor", source.own("rope.scale_linear")) or 1.0)
-    rule = str(source.own("rope.scaling.type", "linear"))
+    factor = source.number("rope.scaling.factor", source.number("rope.scale_linear", 1.0)) or 1.0
+    rule = source.text("rope.scaling.type", "linear")
     return "none" if rule == "none" or (rule == "linear" and factor == 1.0) else rule
 
 
@@ -182,8 +182,8 @@ def llama3_factors(scaling: dict[str, Any], head_dim: int, base: float) -> Float
 
 
 def _number(source: Source, key: str, default: int | None = None) -> int:
-    value = source.own(key, default)
-    if not isinstance(value, int):
+    value = None if source.is_array(f"{source.architecture}.{key}") else source.count(key, default)
+    if value is None:
         raise ModelFileError(f"{source.path.name} does not give one {key} for all blocks.")
     return value
 

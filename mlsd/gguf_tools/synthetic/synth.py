@@ -19,7 +19,7 @@ import numpy as np
 from mlsd.errors import InputError
 from mlsd.gguf_tools.config import shape_from_config
 from mlsd.gguf_tools.metadata import SYNTHETIC, add_metadata
-from mlsd.gguf_tools.read import source_weight
+from mlsd.gguf_tools.read import source_weight, trunk_layers
 from mlsd.gguf_tools.shape import Shape, TensorSpec, tensors
 from mlsd.gguf_tools.shapes import FULL, TINY
 from mlsd.gguf_tools.source import Bytes, Source
@@ -117,7 +117,7 @@ def from_gguf(source: Source, *, quant: str = SAME, n_layers: int | None = None)
     Raises: InputError as `from_shape`; ModelFileError when the depth of this architecture cannot be cut.
     """
     source.require_whole()
-    full = int(source.own("block_count", 0)) - int(source.own("nextn_predict_layers", 0))
+    full = trunk_layers(source) or 0
     depth = _depth(n_layers, full, source.path.name)
     everything = surgery.Edit(
         pieces=tuple(surgery.Piece(tensor=t, source=t.name) for t in source.tensors), label="random weights"

@@ -14,7 +14,8 @@ def spec_of(name: str, dims: tuple[int, ...]) -> TensorSpec:
 
 
 def _kind_of(name: str, dims: tuple[int, ...]) -> Kind:
-    part = name.split(".")[2] if name.startswith("blk.") else name.split(".")[0]
+    parts = name.split(".")
+    part = parts[2] if parts[0] == "blk" and len(parts) > 2 else parts[0]
     if name == "token_embd.weight":
         return "embedding"
     if name == "output.weight":

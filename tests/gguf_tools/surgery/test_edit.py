@@ -42,21 +42,21 @@ def edited(source, edit, path):
 
 def silenced(source, layers, path):
     """Logits of the whole model in which the blocks `layers` add nothing: the network without them."""
-    edit = keep_layers(source, range(source.own("block_count")))
+    edit = keep_layers(source, range(source.count("block_count", None)))
     return edited(source, silence(edit, OUTPUTS, layers=layers), path)
 
 
 @pytest.mark.parametrize("name", SHAPES)
 def test_a_copy_with_every_block_is_the_same_network(name, tiny, tmp_path):
     source = Source(tiny / f"{name}.gguf")
-    copy = edited(source, keep_layers(source, range(source.own("block_count"))), tmp_path / "copy.gguf")
+    copy = edited(source, keep_layers(source, range(source.count("block_count", None))), tmp_path / "copy.gguf")
     assert np.array_equal(copy, logits(source.path))
 
 
 @pytest.mark.parametrize("name", SHAPES)
 def test_leaving_blocks_out_equals_blocks_that_add_nothing(name, tiny, tmp_path):
     source = Source(tiny / f"{name}.gguf")
-    n_layers = source.own("block_count")
+    n_layers = source.count("block_count", None)
     left_out = [1, n_layers - 2]
     keep = [layer for layer in range(n_layers) if layer not in left_out]
     subset = edited(source, keep_layers(source, keep), tmp_path / "subset.gguf")
@@ -77,7 +77,7 @@ def test_an_early_exit_is_the_model_of_that_many_blocks(name, tmp_path):
 def test_falcon_with_one_silent_head_equals_falcon_with_all_heads_silenced(tiny, tmp_path):
     source = Source(tiny / "falcon-h1.gguf")
     edit = recurrent_only(source)
-    every = keep_layers(source, range(source.own("block_count")))
+    every = keep_layers(source, range(source.count("block_count", None)))
     assert edit.n_bytes < every.n_bytes
     small = edited(source, edit, tmp_path / "small.gguf")
     assert np.array_equal(small, edited(source, silence(every, ["attn_output"]), tmp_path / "zeroed.gguf"))
@@ -90,7 +90,7 @@ def test_recurrent_blocks_alone_equal_attention_blocks_that_add_nothing(name, ti
     attention = [layer for layer, recurrent in enumerate(recurrent_layers(source)) if not recurrent]
     assert attention == [3, 7]
     blocks = recurrent_only(source, variant="block")
-    assert len(blocks.layers) == source.own("block_count") - 1
+    assert len(blocks.layers) == source.count("block_count", None) - 1
     expected = silenced(source, attention, tmp_path / "silenced.gguf")
     assert np.array_equal(edited(source, blocks, tmp_path / "blocks.gguf"), expected)
     mixer = edited(source, recurrent_only(source, variant="mixer"), tmp_path / "mixer.gguf")
@@ -103,8 +103,8 @@ def test_a_prediction_block_is_left_out_of_a_draft(tmp_path):
     source = Source(tmp_path / "mtp.gguf")
     write_edit(source, keep_layers(source, range(8)), tmp_path / "trunk.gguf")
     trunk = Source(tmp_path / "trunk.gguf")
-    assert trunk.own("block_count") == 8
-    assert trunk.own("nextn_predict_layers") is None
+    assert trunk.count("block_count", None) == 8
+    assert trunk.count("nextn_predict_layers", None) is None
     assert not any(".nextn." in tensor.name for tensor in trunk.tensors)
     assert np.array_equal(logits(trunk.path), logits(source.path))
 

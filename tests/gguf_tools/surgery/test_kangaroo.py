@@ -118,7 +118,7 @@ def test_the_draft_computes_the_adapter_over_its_targets_rows(
 
 def memory_of(path: Path) -> Blob:
     """Keys and values of every block after some tokens."""
-    n_blocks = Source(path).own("block_count")
+    n_blocks = Source(path).count("block_count", None)
     with LlamaModel(path) as model, open_session(model, SessionOptions(n_ctx=64, n_threads=1)) as session:
         session.decode(TOKENS)
         native = session._native
@@ -173,7 +173,7 @@ def test_the_adapter_is_stored_as_precisely_as_the_targets_attention(precision: 
     assert {types[f"blk.2.attn_{part}.weight"] for part in ("q", "k", "v", "output")} == {kind}
     assert types["blk.2.ffn_up.weight"] == "Q4_0", "what adds nothing costs little"
     assert types["blk.2.attn_norm.weight"] == types["output_norm.weight"] == "F32"
-    assert draft.own("block_count") == 3
+    assert draft.count("block_count", None) == 3
     assert "Kangaroo adapter" in draft.get("general.name")
 
 
