@@ -103,6 +103,10 @@ def make_engine(n_threads: int | None, n_gpu_layers: int, n_ctx: int | None, fla
     )
 
 
+def _or_none(ctx: click.Context, parameter: click.Parameter, value: tuple[str, ...]) -> tuple[str, ...] | None:
+    return value or None
+
+
 def plan_options(command: F) -> F:
     """Add what chooses and changes a plan; `make_overrides` makes the record of it, `profile` stays by itself."""
     for option in reversed(
@@ -110,8 +114,8 @@ def plan_options(command: F) -> F:
             click.option("--profile", help="Whose models [default: the largest that is downloaded, else tiny]."),
             click.option("--repeats", type=int, help="Repeats of every block [default: the suite's]."),
             click.option("--gamma", type=IntList(), help="Most tokens proposed a round, in place of the suite's."),
-            click.option("--drafts", type=NameList(), help="Draft roles or model ids, in place of the suite's."),
-            click.option("--prompts", type=NameList(), help="Prompt names, in place of the suite's."),
+            draft_option("Draft in place of the suite's; may be repeated.", multiple=True, callback=_or_none),
+            prompt_option("Prompt in place of the suite's; may be repeated.", callback=_or_none),
             click.option("--n-predict", type=int, help="Output tokens [default: the suite's]."),
             click.option("--temperature", type=float, default=0.0, show_default=True, help="0 is greedy."),
             click.option(
@@ -131,7 +135,7 @@ def make_overrides(options: dict[str, Any]) -> Overrides:
     return Overrides(
         repeats=options["repeats"],
         gammas=options["gamma"],
-        drafts=options["drafts"],
+        drafts=options["draft"],
         prompts=options["prompts"],
         n_predict=options["n_predict"],
         limit=options["limit"],

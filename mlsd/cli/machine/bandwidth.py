@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mlsd.cli.database import db_option
-from mlsd.cli.options import IntList, NameList, engine_options, make_engine
+from mlsd.cli.options import IntList, engine_options, json_option, quant_option, repeats_option
 from mlsd.cli.output import note, print_json, print_table, table
 from mlsd.errors import InputError
 from mlsd.units import NOT_MEASURED, format_number, format_percent
@@ -22,17 +22,17 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.option("--sizes-mb", type=IntList(), default=(100, 200, 400), help="Bytes a token reads [default: 100,200,400].")
-@click.option("--quants", type=NameList(), default=("Q8_0", "Q4_0", "F16"), help="[default: Q8_0,Q4_0,F16]")
-@click.option("--blocks", type=click.IntRange(min=1), default=5, show_default=True, help="Passes of every model.")
+@quant_option("May be repeated [default: Q8_0, Q4_0, F16].", multiple=True, default=("Q8_0", "Q4_0", "F16"))
+@repeats_option("Passes of every model.", default=5)
 @click.option("--read-mb", type=click.IntRange(min=64), default=512, show_default=True, help="Array that numpy reads.")
 @click.option("--folder", type=click.Path(file_okay=False, path_type=Path), help="Where models are written meanwhile.")
 @db_option
-@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@json_option
 @engine_options
 def bandwidth(
     sizes_mb: tuple[int, ...],
-    quants: tuple[str, ...],
-    blocks: int,
+    quant: tuple[str, ...],
+    repeats: int,
     read_mb: int,
     folder: Path | None,
     db: Path | None,
@@ -55,7 +55,7 @@ def bandwidth(
     db = db or newest_or_new()
     if len(set(sizes_mb)) < 2:
         raise InputError("One size cannot tell bandwidth from fixed time.", hint="Like --sizes-mb 100,200,400.")
-    engine = make_engine(**options)
+    engine = options["engine"]
     backend = run_info(engine)
     environment = read_environment(backend)
     n_all = environment.logical_cores or 1
@@ -63,8 +63,8 @@ def bandwidth(
     threads = tuple(sorted({1, n_passes, n_all}))
     plan = BandwidthPlan(
         sizes_bytes=tuple(mb * 1_000_000 for mb in sizes_mb),
-        quants=quants,
-        blocks=blocks,
+        quants=quant,
+        blocks=repeats,
         read_bytes=read_mb << 20,
         threads=threads,
         engine=engine,

@@ -9,7 +9,17 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from mlsd.cli.options import IntList, engine_options, make_engine, model_file, parse_drafter
+from mlsd.cli.options import (
+    draft_option,
+    drafter_option,
+    engine_options,
+    json_option,
+    model_file,
+    parse_drafter,
+    prompt_option,
+    repeats_option,
+    rows_option,
+)
 from mlsd.cli.output import note, print_json, print_table, table
 from mlsd.errors import InputError, WorkerError
 from mlsd.records import DRAFT_MODEL, NO_DRAFTER, DrafterSpec
@@ -26,18 +36,18 @@ _GAMMA = 4
 
 @click.command()
 @click.argument("target")
-@click.option("--draft", help="Draft model: a path or a manifest id.")
-@click.option("--drafter", "drafter_text", help="Drafting method: NAME or NAME:option=value,...")
+@draft_option()
+@drafter_option()
 @click.option(
     "--gamma", type=click.IntRange(min=1), help="Most tokens proposed a round [default: the preset's, else 4]."
 )
-@click.option("--rows", type=IntList(), default=(1, 5, 9), help="k of the target's passes [default: 1,5,9].")
+@rows_option("k of the target's passes [default: 1,5,9].", default=(1, 5, 9))
 @click.option("--depth", type=click.IntRange(min=1), default=128, show_default=True, help="Positions before a pass.")
-@click.option("--repeats", type=click.IntRange(min=1), default=5, show_default=True, help="Turns of each kind of pass.")
-@click.option("--prompt", "prompt_name", default="code", show_default=True, help="Shipped prompt of the rounds.")
+@repeats_option("Turns of each kind of pass.", default=5)
+@prompt_option("Shipped prompt of the rounds.", multiple=False, default="code", show_default=True)
 @click.option("--n-predict", type=int, default=64, show_default=True, help="Output tokens of the rounds.")
 @click.option("--db", type=click.Path(path_type=Path), help="Store the shares in this study database, for its report.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@json_option
 @engine_options
 def breakdown(target: str, db: Path | None, as_json: bool, **options: Any) -> None:
     """Show which part of the network takes what share of a pass of TARGET: attention, experts, LM head, and so on.
@@ -81,12 +91,11 @@ def _requests(target: str, options: dict[str, Any]) -> tuple[BreakdownJob, Prepa
         asked = parse_drafter(text, None if draft_file is None else draft_file.ref)
         spec, gamma = resolve_spec(asked), gamma or preset_gamma(asked) or _GAMMA
         check_target(spec, Path(target_file.path), None if draft_file is None else Path(draft_file.path))
-    engine = make_engine(options["n_threads"], options["n_gpu_layers"], options["n_ctx"], options["flash_attention"])
     job = BreakdownJob(
         target=target_file,
         draft=draft_file,
         drafter=spec,
-        engine=engine,
+        engine=options["engine"],
         text=load_prompt("length-1024").text,
         rows=tuple(dict.fromkeys(options["rows"])),
         depth=options["depth"],
@@ -104,7 +113,7 @@ def _round_plan(target: str, job: BreakdownJob, gamma: int, options: dict[str, A
         drafts=(options["draft"],) if options["draft"] else (),
         drafters=(msgspec.structs.replace(job.drafter, draft=None),),
         gamma=(gamma,),
-        prompts=(options["prompt_name"],),
+        prompts=(options["prompts"],),
         n_predict=options["n_predict"],
         repeats=1,
         engine=job.engine,

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from mlsd.cli.options import json_option
 from mlsd.cli.output import print_json, print_table, table
 from mlsd.units import GIB, format_bytes
 
@@ -28,7 +29,7 @@ _LABELS = {
 
 
 @click.command()
-@click.option("--json", "as_json", is_flag=True, help="One JSON object: environment, reasons, state, profiles.")
+@json_option
 def doctor(as_json: bool) -> None:
     """Show this machine and the build, what could not be read and why, and which profiles fit.
 
