@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -162,38 +162,18 @@ def _share_object(shares: PassShares, job: BreakdownJob) -> dict[str, Any]:
 
 
 def _print_shares(all_shares: Sequence[PassShares], job: BreakdownJob) -> None:
-    from mlsd.engine.parts import PARTS
+    from mlsd.report.tables.passes import shares_table
 
-    found = [part for part in PARTS if any(shares.shares[part] is not None for shares in all_shares)]
-    made = table(
-        f"Profiled passes of {job.target.ref.id} at depth {job.depth}: share of each part",
-        ["network", "rows", "T, ms", *(_LABELS.get(part, part) for part in found), *_CHECKS],
-    )
-    for shares in all_shares:
-        made.add_row(
-            _name(shares, job),
-            str(shares.rows),
-            format_number(shares.plain_ns / 1e6, 3),
-            *(format_percent(shares.shares[part]) for part in found),
-            format_percent(shares.head_by_difference),
-            format_number(shares.agreement),
-            format_number(shares.inflation),
-            "in doubt" if shares.in_doubt else "",
-        )
-    print_table(made)
+    print_table(shares_table([(_name(shares, job), shares) for shares in all_shares]))
     note(
         "PROFILING  T is a plain pass. Shares are of passes that stop between parts, and no speeds. `no outputs` is "
         "what T loses without outputs: LM head and sampling a second way."
     )
     if any(shares.in_doubt for shares in all_shares):
         note(
-            "IN DOUBT  Looking, or other programs, changed those passes too much: the parts miss T by a quarter, or "
-            "the profiled pass took twice T, as with tiny models."
+            "IN DOUBT (?)  Looking, or other programs, changed those passes too much: the parts miss T by a quarter, "
+            "or the profiled pass took twice T, as with tiny models."
         )
-
-
-_LABELS: Mapping[str, str] = {"embeddings": "embed", "head": "LM head", "ffn": "FFN"}
-_CHECKS = ("no outputs", "parts/T", "profiled/T", "")
 
 
 def _print_rounds(split: RoundSplit, plan: Prepared) -> None:

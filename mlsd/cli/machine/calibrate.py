@@ -20,7 +20,7 @@ from mlsd.cli.options import (
     seed_option,
     text_option,
 )
-from mlsd.cli.output import note, print_json, print_table, table
+from mlsd.cli.output import note, print_json, print_table, say, table
 from mlsd.errors import InputError
 from mlsd.units import NOT_MEASURED, as_ranges, format_number, format_percent
 
@@ -99,11 +99,11 @@ def calibrate(
         _print_curve(facts[0], curve)
     for depth, widths in missing.items():
         if widths:
-            click.echo(f"Not timed at depth {depth} within {job.budget_s:g} s: k = {as_ranges(widths)}.")
+            say(f"Not timed at depth {depth} within {job.budget_s:g} s: k = {as_ranges(widths)}.")
     _print_costs(costs)
     if found is not None:
         _print_experts(found)
-    click.echo(_summary(result))
+    say(_summary(result))
     note(f"Stored in {db}." if output is None else f"Stored in {db}, drawn in {output}.")
 
 
@@ -207,7 +207,7 @@ def _print_curve(facts: ModelFacts, curve: TargetCurve) -> None:
         ]
         found = ", ".join(jumps) if jumps else "none"
         line = f"{curve.steps.fixed_ms:.3f} + {curve.steps.per_row_ms:.3f} k ms"
-        click.echo(f"Kernel steps found: {found}; between them T(k) = {line}.")
+        say(f"Kernel steps found: {found}; between them T(k) = {line}.")
 
 
 def _bounds(row: PassTime) -> str:
@@ -232,31 +232,17 @@ def _print_costs(costs: dict[str, list[PassTime]]) -> None:
 
 def _print_experts(found: Mixture) -> None:
     from mlsd.analysis.experts.amortization_words import sentences
+    from mlsd.report.tables.machine import share_table
 
     experts = found.coverage
-    made = table(
-        "Experts of a layer in k tokens, and the cost of a token (1: a plain pass)",
-        ["k", "text", "drafted", "uniform", f"r = {format_number(experts.correlation)}", "bytes", "time", "1/k"],
-    )
-    for row, share in zip(experts.rows, found.shares, strict=True):
-        made.add_row(
-            str(row.window),
-            format_number(row.text),
-            format_number(row.drafted),
-            format_number(row.uniform),
-            format_number(row.correlated),
-            format_number(share.text_bytes, 3),
-            format_number(None if share.time is None else share.time.value, 3),
-            format_number(share.claimed, 3),
-        )
-    print_table(made)
-    click.echo(
+    print_table(share_table(found))
+    say(
         f"Of {experts.n_experts} experts a token uses {experts.n_used}; neighbours share "
         f"{format_number(experts.overlap)} of them. The busiest expert of a layer is chosen "
         f"{format_number(experts.imbalance, 1)} times as often as the mean."
     )
     for text in sentences(found):
-        click.echo(f"- {text}")
+        say(f"- {text}")
 
 
 def _draw(path: Path, facts: ModelFacts, curves: Sequence[TargetCurve], found: Mixture | None) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mlsd.cli.options import IntList, draft_option, drafter_option, engine_options, json_option, quant_option
-from mlsd.cli.output import print_json, print_table, table
+from mlsd.cli.output import print_json, print_table, say, table
 from mlsd.errors import InputError
 from mlsd.units import NOT_MEASURED, format_bytes, format_number, format_percent
 
@@ -136,22 +136,22 @@ def _print(found: Counsel) -> None:
     best = result.best
     what = "off" if best.gamma == 0 else f"{best.draft or best.drafter}, gamma {best.gamma}"
     how = "" if result.sure else ", not sure"
-    click.echo(f"{result.target}: {what} ({format_number(best.speedup.value)}x{how}). Costs: {result.costs_source}.")
+    say(f"{result.target}: {what} ({format_number(best.speedup.value)}x{how}). Costs: {result.costs_source}.")
     for draft, source in found.draft_sources.items():
-        click.echo(f"Costs of {draft}: {source}.")
+        say(f"Costs of {draft}: {source}.")
     _print_prospects(result)
     for source in dict.fromkeys(p.acceptance_source for p in result.prospects if p.gamma):
         drafts = dict.fromkeys(p.draft or p.drafter for p in result.prospects if p.acceptance_source == source)
-        click.echo(f"Acceptance of {', '.join(drafts)}: {source}.")
+        say(f"Acceptance of {', '.join(drafts)}: {source}.")
     if found.untimed:
-        click.echo(f"Not predicted, as no pass of it was timed: {', '.join(found.untimed)}.")
+        say(f"Not predicted, as no pass of it was timed: {', '.join(found.untimed)}.")
     if found.quants:
         _print_quants(found)
     if found.chip is not None:
-        click.echo(sentence(found.chip))
-    click.echo(_trust(found.validation))
+        say(sentence(found.chip))
+    say(_trust(found.validation))
     for step in result.next_steps:
-        click.echo(f"Next: {step}")
+        say(f"Next: {step}")
 
 
 def _print_prospects(result: Advice) -> None:
@@ -172,7 +172,7 @@ def _print_prospects(result: Advice) -> None:
             NOT_MEASURED if p.gamma == 0 else f"{p.without_it:.2f}x",
         )
     print_table(made)
-    click.echo("needs: the MGL at which it is as fast as off; or accept: the acceptance of each token that gives it.")
+    say("needs: the MGL at which it is as fast as off; or accept: the acceptance of each token that gives it.")
 
 
 def _needed(gamma: int, alpha: float | None) -> str:

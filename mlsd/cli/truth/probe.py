@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mlsd.cli.options import engine_options, json_option, model_file
-from mlsd.cli.output import print_json, print_table, table
+from mlsd.cli.output import print_json, print_table, say, table
 from mlsd.units import format_number
 
 if TYPE_CHECKING:
@@ -58,8 +58,6 @@ def _print(result: Probed) -> None:
             row.name, after, "yes" if row.exact else "no", format_number(row.max_logit_diff, 6), row.reason or ""
         )
     print_table(made)
-    click.echo(f"Kernel noise (batched against single-token logits): {report.kernel_noise:.6f}")
-    click.echo(f"Without any rollback the same logits are off by:   {report.control_diff:.6f}")
-    click.echo(
-        f"As a target: {report.target or 'no exact strategy'}.  As a draft: {report.draft or 'no exact strategy'}."
-    )
+    say(f"Kernel noise (batched against single-token logits): {report.kernel_noise:.6f}")
+    say(f"Without any rollback the same logits are off by:   {report.control_diff:.6f}")
+    say(f"As a target: {report.target or 'no exact strategy'}.  As a draft: {report.draft or 'no exact strategy'}.")
