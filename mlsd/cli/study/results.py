@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mlsd.cli.database import db_option, filter_options, make_filter, reading
+from mlsd.cli.options import json_option
 from mlsd.cli.output import note, print_json, print_table, say, table
 from mlsd.errors import InputError, StoreError
 from mlsd.units import NOT_MEASURED, NS_PER_MS, format_bytes, format_number, format_percent
@@ -26,7 +27,7 @@ _MOST_LINES = 200
 @click.option("--imported/--measured", default=None, help="Only imported rows, or only measured trials.")
 @click.option("--all", "show_all", is_flag=True, help=f"List more than the last {_MOST_LINES} lines.")
 @click.option("--check", is_flag=True, help="Check the file's integrity.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object: runs, trials, imported, warnings.")
+@json_option
 @db_option
 @click.pass_context
 def results(
@@ -69,7 +70,7 @@ def results(
 @results.command()
 @click.argument("identity", metavar="ID")
 @click.option("--rounds", is_flag=True, help="List every round.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object a trial, in a list.")
+@json_option
 @db_option
 @click.pass_obj
 def show(group_db: Path | None, identity: str, rounds: bool, as_json: bool, db: Path | None) -> None:
