@@ -34,32 +34,23 @@ class IntList(click.ParamType[tuple[int, ...]]):
             self.fail(f"{value!r} is not a list of integers like 1,2,4", param, ctx)
 
 
-class NameList(click.ParamType[tuple[str, ...]]):
-    """Names separated by commas: ``code,factual``."""
-
-    name = "name,..."
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, ...]:
-        """Split."""
-        return value if isinstance(value, tuple) else tuple(part.strip() for part in str(value).split(",") if part)
-
-
 class _Option:
     """One option that several commands have, under one name with one meaning; each may add to its help."""
 
     def __init__(self, *names: str, **settings: Any) -> None:
         self._names, self._settings = names, settings
 
-    def __call__(self, help: str = "", **changes: Any) -> Callable[[F], F]:
+    def __call__(self, help: str = "", *, dest: str = "", **changes: Any) -> Callable[[F], F]:
+        flags = [name for name in self._names if name.startswith("-")]
         said = {"help": help} if help else {}
-        return click.option(*self._names, **{**self._settings, **said, **changes})
+        return click.option(*((*flags, dest) if dest else self._names), **{**self._settings, **said, **changes})
 
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
 draft_option = _Option("--draft", help="Draft model, or drafting head: a path or an id.")
 drafter_option = _Option("--drafter", "drafter_text", help="Drafting method: NAME or NAME:option=value,...")
-prompt_option = _Option("--prompt", "prompts", multiple=True, help="Name of a shipped prompt; may be repeated.")
+prompt_option = _Option("--prompt", "prompts", multiple=True, help="A shipped prompt, or a text file; may be repeated.")
 repeats_option = _Option("--repeats", type=click.IntRange(min=1), show_default=True)
 rows_option = _Option("--rows", type=IntList(), help="k: positions of a pass.")
 quant_option = _Option("--quant", help="Q8_0, Q4_K, Q4_K_M, Q4_0, F16, ...")
@@ -73,8 +64,8 @@ def engine_options(command: F) -> F:
 
     @functools.wraps(command)
     def with_engine(*arguments: Any, **options: Any) -> Any:
-        engine = make_engine(*(options[name] for name in ("n_threads", "n_gpu_layers", "n_ctx", "flash_attention")))
-        return command(*arguments, engine=engine, **options)
+        given = {name: options.pop(name) for name in ("n_threads", "n_gpu_layers", "n_ctx", "flash_attention")}
+        return command(*arguments, engine=EngineOptions(**given), **options)
 
     wrapped: F = with_engine  # type: ignore[assignment]
     for option in reversed(
@@ -93,14 +84,8 @@ def engine_options(command: F) -> F:
     return wrapped
 
 
-def make_engine(n_threads: int | None, n_gpu_layers: int, n_ctx: int | None, flash_attention: str) -> EngineOptions:
-    """The record of what `engine_options` parsed."""
-    return EngineOptions(
-        n_threads=n_threads,
-        n_gpu_layers=n_gpu_layers,
-        n_ctx=n_ctx,
-        flash_attention=flash_attention,  # type: ignore[arg-type]  # click.Choice guarantees it
-    )
+def _or_none(ctx: click.Context, parameter: click.Parameter, value: tuple[str, ...]) -> tuple[str, ...] | None:
+    return value or None
 
 
 def plan_options(command: F) -> F:
@@ -110,8 +95,8 @@ def plan_options(command: F) -> F:
             click.option("--profile", help="Whose models [default: the largest that is downloaded, else tiny]."),
             click.option("--repeats", type=int, help="Repeats of every block [default: the suite's]."),
             click.option("--gamma", type=IntList(), help="Most tokens proposed a round, in place of the suite's."),
-            click.option("--drafts", type=NameList(), help="Draft roles or model ids, in place of the suite's."),
-            click.option("--prompts", type=NameList(), help="Prompt names, in place of the suite's."),
+            draft_option("Draft in place of the suite's; may be repeated.", multiple=True, callback=_or_none),
+            prompt_option("Prompt in place of the suite's; may be repeated.", callback=_or_none),
             click.option("--n-predict", type=int, help="Output tokens [default: the suite's]."),
             click.option("--temperature", type=float, default=0.0, show_default=True, help="0 is greedy."),
             click.option(
@@ -131,13 +116,13 @@ def make_overrides(options: dict[str, Any]) -> Overrides:
     return Overrides(
         repeats=options["repeats"],
         gammas=options["gamma"],
-        drafts=options["drafts"],
+        drafts=options["draft"],
         prompts=options["prompts"],
         n_predict=options["n_predict"],
         limit=options["limit"],
         seed=options["seed"],
         temperature=options["temperature"],
-        engine=make_engine(options["n_threads"], options["n_gpu_layers"], options["n_ctx"], options["flash_attention"]),
+        engine=options["engine"],
     )
 
 

@@ -154,7 +154,7 @@ def _prompts(request: StudyRequest) -> tuple[Overrides, LoadPrompt]:
     if not request.tasks:
         return overrides, load_prompt
     if overrides.prompts is not None:
-        raise InputError("--tasks and --prompts exclude each other.", hint="Give one of them.")
+        raise InputError("--tasks and --prompt exclude each other.", hint="Give one of them.")
     prompts = task_prompts(request.tasks)
     n_predict = _TASK_TOKENS if overrides.n_predict is None else overrides.n_predict
     changed = msgspec.structs.replace(overrides, prompts=tuple(prompts), n_predict=n_predict, ignore_eog=False)

@@ -148,7 +148,7 @@ def published_audit(study_name: str) -> Shown:
         (
             text(row.identity["table"]),
             text(row.identity["label"]),
-            text(row.verdict, study_tables.TONES[row.verdict]),
+            text(row.verdict, record_tables.TONES[row.verdict]),
             text(next((f.sentence for f in row.findings if f.verdict == row.verdict), None)),
         )
         for row in found.rows

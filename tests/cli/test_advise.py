@@ -59,7 +59,7 @@ def test_a_calibration_is_enough_for_advice(
         "10",
         "--depth",
         "16",
-        "--widths",
+        "--rows",
         "1,2,3,5",
         "--no-coverage",
     ]
@@ -83,11 +83,11 @@ def test_own_trials_and_a_calibration_in_one_database_give_advice_on_every_gamma
     monkeypatch.chdir(tmp_path)
     one = ("--n-threads", "1", "--db", "study.sqlite")
     ran = mlsd(
-        "run", "B", "--profile", "tiny", "--drafts", "tiny-draft", "--gamma", "1,2,4", "--prompts", "code,factual",
-        "--repeats", "2", "--n-predict", "64", *one,
+        "run", "B", "--profile", "tiny", "--draft", "tiny-draft", "--gamma", "1,2,4", "--prompt", "code",
+        "--prompt", "factual", "--repeats", "2", "--n-predict", "64", *one,
     )  # fmt: skip
     assert ran.code == 0, ran.err
-    short = ("--budget-s", "20", "--precision", "10", "--widths", "1,2,3,5,9", "--no-coverage")
+    short = ("--budget-s", "20", "--precision", "10", "--rows", "1,2,3,5,9", "--no-coverage")
     assert mlsd("calibrate", "tiny-moe", "--draft", "tiny-draft", *short, *one).code == 0
     found = json.loads(mlsd("advise", "tiny-moe", "--gamma", "1,2,4,8", *one, "--json").out)
     advice = found["advice"]
@@ -129,7 +129,7 @@ def test_a_user_without_any_download_learns_what_to_fetch(
         assert "mlsd models make synth qwen3.5-0.8b" in lost.err
     for shape, layers in (("qwen3.5-4b", 2), ("qwen3.5-0.8b", 2)):
         assert mlsd("models", "make", "synth", shape, "--quant", "Q4_0", "--layers", layers, "-o", "m.gguf").code == 0
-        ran = mlsd("calibrate", "m.gguf", "--budget-s", "1.5", "--widths", "1,2,5", "--depth", "16", *one)
+        ran = mlsd("calibrate", "m.gguf", "--budget-s", "1.5", "--rows", "1,2,5", "--depth", "16", *one)
         assert ran.code == 0, ran.err
         Path("m.gguf").unlink()
     found = json.loads(mlsd("advise", "qwen3.5-4b-q4_0", "--gamma", "1,4", *one, "--json").out)
@@ -175,7 +175,7 @@ def test_databases_of_others_in_the_results_folder_are_left_out_with_a_word(
         (("tiny-moe", "--chip", "M3 Max"), "core counts"),
         (("tiny-moe", "--chip", "-3"), "impossible"),
         (("tiny-moe", "--gamma", "0", "--chip", "M1"), "at least 1"),
-        (("tiny-moe", "--drafts", "other", "--chip", "M1"), "Nothing is known of other"),
+        (("tiny-moe", "--draft", "other", "--chip", "M1"), "Nothing is known of other"),
     ],
 )
 def test_what_cannot_be_advised_is_refused(

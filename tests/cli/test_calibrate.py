@@ -9,7 +9,7 @@ import pytest
 
 from mlsd.cli import main
 
-SHORT = ("--n-threads", "1", "--budget-s", "20", "--precision", "10", "--depth", "16", "--widths", "1,2,3,4,5,6,7,8")
+SHORT = ("--n-threads", "1", "--budget-s", "20", "--precision", "10", "--depth", "16", "--rows", "1,2,3,4,5,6,7,8")
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
@@ -43,7 +43,7 @@ def test_the_table_says_what_was_found(tiny: Path, tmp_path: Path, capsys: pytes
 
 
 def test_what_the_budget_left_out_is_named(tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    short = ("--n-threads", "1", "--budget-s", "0.000001", "--depth", "16,24", "--widths", "1,2,3,4,9")
+    short = ("--n-threads", "1", "--budget-s", "0.000001", "--depth", "16,24", "--rows", "1,2,3,4,9")
     database = str(tmp_path / "c.sqlite")
     out = run(capsys, str(tiny / "llama.gguf"), "--db", database, *short)
     assert "Not timed at depth 16 within 1e-06 s: k = 2-4,9." in out
@@ -59,8 +59,8 @@ def test_what_the_budget_left_out_is_named(tiny: Path, tmp_path: Path, capsys: p
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--widths", "2,3"), "T(1)"),
-        (("--widths", "0,1"), "positive"),
+        (("--rows", "2,3"), "T(1)"),
+        (("--rows", "0,1"), "positive"),
         (("--depth", "0"), "at least 1"),
         (("--budget-s", "0"), "above 0"),
     ],

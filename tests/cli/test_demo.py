@@ -17,7 +17,7 @@ Mlsd = Callable[..., Ran]
 @pytest.mark.smollm2
 def test_the_demo_ends_with_a_report_of_trials_it_just_ran(mlsd: Mlsd, tmp_path: Path) -> None:
     (tmp_path / "demo.sqlite").write_text("left by an earlier version")
-    ran = mlsd("demo", "--quick", "--n-threads", "1", "--out", tmp_path)
+    ran = mlsd("demo", "--quick", "--n-threads", "1", "-o", tmp_path)
     assert ran.code == 0, ran.err
     assert "lossless" in ran.out
     report = Path(ran.out.split()[-1])

@@ -24,7 +24,7 @@ def test_fits_are_printed_with_what_they_predict(tmp_path: Path) -> None:
 
 def test_one_model_as_json(tmp_path: Path) -> None:
     path = write_study(tmp_path / "s.sqlite", STUDY)
-    result = CliRunner().invoke(cli, ["fit", "--db", str(path), "--model", "moe", "--json"], catch_exceptions=False)
+    result = CliRunner().invoke(cli, ["fit", "--db", str(path), "--target", "moe", "--json"], catch_exceptions=False)
     document = json.loads(result.output)
     assert [pair["target"] for pair in document["pairs"]] == ["moe"]
     fits = {fit["model"]: fit for fit in document["pairs"][0]["fits"]}
@@ -36,4 +36,4 @@ def test_one_model_as_json(tmp_path: Path) -> None:
 def test_an_unknown_model_is_refused_with_those_there_are(tmp_path: Path) -> None:
     path = write_study(tmp_path / "s.sqlite", STUDY)
     with pytest.raises(AnalysisError, match="dense, moe"):
-        CliRunner().invoke(cli, ["fit", "--db", str(path), "--model", "x"], catch_exceptions=False)
+        CliRunner().invoke(cli, ["fit", "--db", str(path), "--target", "x"], catch_exceptions=False)

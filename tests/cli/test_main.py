@@ -51,7 +51,18 @@ def commands(group: click.Group, words: tuple[str, ...] = ()) -> list[tuple[tupl
 def test_one_name_means_one_thing_on_every_command() -> None:
     """A word that stands for two things, or two words for one, cannot be learnt."""
     short = {"-o": "--output", "-q": "--quiet", "-v": "--verbose"}
-    gone = {"--out", "--quants", "--quantization", "--type", "--against", "--widths"}
+    gone = {
+        "--out",
+        "--quants",
+        "--quantization",
+        "--type",
+        "--against",
+        "--widths",
+        "--blocks",
+        "--prompt-file",
+        "--drafts",
+        "--prompts",
+    }
     for words, command in commands(cli):
         flags = {flag for parameter in command.params for flag in parameter.opts if flag.startswith("-")}
         assert not flags & gone, words
@@ -77,7 +88,7 @@ def test_verbose_says_where_an_error_arose(mlsd: Mlsd, tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no full device")
 def test_a_full_device_is_one_message() -> None:
-    with open("/dev/full", "w") as full:
+    with Path("/dev/full").open("w") as full:
         done = process("models", "list", stdout=full)
     assert done.returncode == 2
     assert done.stderr.endswith("Error: No space left on device.\nFree some space, or write to another device.\n")

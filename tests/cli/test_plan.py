@@ -51,7 +51,7 @@ def test_without_a_profile_the_first_line_says_that_it_is_the_tiny_one():
 
 def test_overrides_change_the_plan():
     found = plan_json(
-        "B", "--profile", "study", "--gamma", "2", "--repeats", "1", "--prompts", "code", "--n-predict", "8"
+        "B", "--profile", "study", "--gamma", "2", "--repeats", "1", "--prompt", "code", "--n-predict", "8"
     )
     assert found["suites"] == {"B": 4}
     assert {case["case"]["gamma"] for case in found["cases"]} == {0, 2}
@@ -113,8 +113,8 @@ def test_earlier_results_of_this_machine_give_the_time(monkeypatch, tmp_path):
         (("Z",), "no suite called 'Z'"),
         (("A", "--profile", "huge"), "no profile called 'huge'"),
         (("B", "--gamma", "0"), "--gamma holds 0"),
-        (("B", "--drafts", "ghost"), "no draft called 'ghost'"),
-        (("B", "--prompts", "poetry"), "no prompt called 'poetry'"),
+        (("B", "--draft", "ghost"), "no draft called 'ghost'"),
+        (("B", "--prompt", "poetry"), "no prompt called 'poetry'"),
         (("A", "--db", "missing.sqlite"), "missing.sqlite"),
         (("broken.toml",), "broken.toml"),
     ],

@@ -9,9 +9,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from mlsd.cli.main import cli
-from mlsd.cli.study.results import plain
 from mlsd.errors import InputError, StoreError
 from mlsd.measure.store.study import Store
+from mlsd.report.render.terminal import plain
 from tests.measure.examples import ENVIRONMENT, case, failed, trial
 
 STUDY = (
@@ -41,7 +41,7 @@ def run(*arguments: object) -> Result:
 def test_trials_are_listed_with_speed_acceptance_and_the_reason_of_a_failure(db: Path) -> None:
     output = run("results", "--db", db).output
     assert "71.4 %" in output
-    assert "failed: killed [bold]\N{REPLACEMENT CHARACTER}[31m" in output
+    assert "no: killed [bold]\N{REPLACEMENT CHARACTER}[31m" in output
     assert "\x1b" not in output
     assert "3 trials, 1 failed, 0 not valid." in output
 
@@ -129,5 +129,4 @@ def test_a_table_that_cannot_be_read_leaves_no_database(tmp_path: Path, capsys: 
 
 
 def test_control_characters_never_reach_the_terminal() -> None:
-    assert plain("a\x1b[2Jb\x9bc\nd\te") == "a\N{REPLACEMENT CHARACTER}[2Jb\N{REPLACEMENT CHARACTER}c d e"
-    assert plain(None) == "-"
+    assert plain("a\x1b[2Jb\x9bc\nd\te") == "a\N{REPLACEMENT CHARACTER}[2Jb\N{REPLACEMENT CHARACTER}c\nd e"

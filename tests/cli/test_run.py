@@ -19,7 +19,7 @@ from mlsd.measure.store.study import Store
 from tests.cli.conftest import Ran
 
 Mlsd = Callable[..., Ran]
-QUICK = ("--n-threads", 1, "--n-predict", 16, "--repeats", 1, "--prompts", "factual", "--gamma", "4")
+QUICK = ("--n-threads", 1, "--n-predict", 16, "--repeats", 1, "--prompt", "factual", "--gamma", "4")
 
 
 def test_the_first_line_says_that_nobody_chose_the_profile(mlsd: Mlsd, tmp_path: Path) -> None:
@@ -62,8 +62,8 @@ def test_a_dry_run_says_what_the_plan_says_times_included(mlsd: Mlsd, tmp_path: 
     [
         (("X", "--profile", "tiny"), "X"),
         (("B", "--profile", "imaginary"), "no profile called 'imaginary'"),
-        (("B", "--profile", "tiny", "--drafts", "nobody"), "nobody"),
-        (("B", "--profile", "tiny", "--prompts", "nonsense"), "no prompt called 'nonsense'"),
+        (("B", "--profile", "tiny", "--draft", "nobody"), "nobody"),
+        (("B", "--profile", "tiny", "--prompt", "nonsense"), "no prompt called 'nonsense'"),
         (("B", "--profile", "tiny", "--gamma", "0"), "--gamma holds 0"),
         (("B", "--profile", "tiny", "--repeats", "0"), "--repeats is 0"),
         (("B", "--profile", "study"), "mlsd models pull"),
@@ -113,7 +113,7 @@ def test_a_load_larger_than_memory_is_refused(mlsd: Mlsd, tmp_path: Path, monkey
 @pytest.mark.heavy
 def test_ctrl_c_ends_with_130_leaves_no_process_and_the_same_command_goes_on(mlsd: Mlsd, tmp_path: Path) -> None:
     command = ["run", "B", "--profile", "tiny", "--db", str(tmp_path / "s.sqlite"), "--n-threads", "1"]
-    command += ["--n-predict", "256", "--prompts", "factual", "--gamma", "4", "--repeats", "8"]
+    command += ["--n-predict", "256", "--prompt", "factual", "--gamma", "4", "--repeats", "8"]
     arguments = [sys.executable, "-m", "mlsd", *command]
     with subprocess.Popen(
         arguments,

@@ -127,7 +127,7 @@ def test_with_a_temperature_the_second_turn_holds_what_the_plain_arm_said_in_tha
         (("--tasks", "nothing.jsonl"), "cannot be read"),
         (("--per-kind", "2"), "--per-kind is only for tasks"),
         (("--answers", "a"), "--answers is only for tasks"),
-        (("--tasks", "shipped", "--prompts", "code"), "exclude each other"),
+        (("--tasks", "shipped", "--prompt", "code"), "exclude each other"),
         (("--tasks", "shipped", "--per-kind", "0"), "at least 1"),
     ],
 )
@@ -200,7 +200,7 @@ def test_a_broken_line_of_a_task_file_is_named(mlsd: Mlsd, questions: Path, tmp_
 
 def test_suite_e_runs_every_method_that_the_tiny_family_can_serve(mlsd: Mlsd, tmp_path: Path) -> None:
     database = tmp_path / "e.sqlite"
-    quick = ("--n-predict", 6, "--repeats", 1, "--prompts", "qa-1", "--n-threads", 1, "--distances")
+    quick = ("--n-predict", 6, "--repeats", 1, "--prompt", "qa-1", "--n-threads", 1, "--distances")
     done = mlsd("run", "E", "--profile", "tiny", "--db", database, *quick)
     assert done.code == 0, done.err
     assert "Left out of suite E: lookahead" in done.err

@@ -28,10 +28,10 @@ SHORT = (
     "1000",
     "--depth",
     "16",
-    "--widths",
+    "--rows",
     "1,2,3,4,5,6,7,8,9",
 )
-SMALL = ("--sizes-mb", "20,40", "--quants", "Q8_0", "--blocks", "2", "--read-mb", "64", "--n-threads", "1")
+SMALL = ("--sizes-mb", "20,40", "--quant", "Q8_0", "--repeats", "2", "--read-mb", "64", "--n-threads", "1")
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +43,7 @@ def database(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         patch.setenv("MLSD_CACHE", str(folder / "cache"))
         draft, figure = str(tiny / "qwen35moe-noise01.gguf"), str(folder / "experts.png")
         for arguments in (
-            ["calibrate", str(tiny / "qwen35moe.gguf"), "--draft", draft, "--figure", figure, *SHORT],
+            ["calibrate", str(tiny / "qwen35moe.gguf"), "--draft", draft, "-o", figure, *SHORT],
             ["bandwidth", *SMALL],
         ):
             with pytest.raises(SystemExit) as stop:
@@ -127,14 +127,14 @@ def test_a_figure_that_cannot_be_written_is_refused_before_anything_is_measured(
 ) -> None:
     database = tmp_path / "c.sqlite"
     with pytest.raises(SystemExit) as stop:
-        main(["calibrate", str(tiny / "llama.gguf"), "--figure", str(tmp_path / name), "--db", str(database)])
+        main(["calibrate", str(tiny / "llama.gguf"), "-o", str(tmp_path / name), "--db", str(database)])
     assert stop.value.code == 2
     assert "figure" in capsys.readouterr().err or "none" in name
     assert not database.exists()
 
 
 def test_a_dense_model_draws_its_passes(tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = ["--figure", str(tmp_path / "t.svg"), "--db", str(tmp_path / "c.sqlite"), "--json", *SHORT]
+    arguments = ["-o", str(tmp_path / "t.svg"), "--db", str(tmp_path / "c.sqlite"), "--json", *SHORT]
     main(["calibrate", str(tiny / "llama.gguf"), *arguments])
     assert "Target efficiency" in (tmp_path / "t.svg").read_text(encoding="utf-8")
     said = json.loads(capsys.readouterr().out)

@@ -191,7 +191,7 @@ def test_very_many_trials_are_cut_with_a_word_about_it(study: Study) -> None:
     table = trial_table(many)
     assert len(table.rows) <= MOST_TRIALS
     assert f"of {len(many.trials)} trials" in table.note
-    assert any(cell.text == "no" for row in table.rows for cell in row)
+    assert any(cell.text.startswith("no") for row in table.rows for cell in row)
 
 
 def test_numbers_keep_what_they_show() -> None:

@@ -74,7 +74,7 @@ def target_curve(points: Sequence[CalibrationPoint], depth: int | None = None) -
     times = pass_times(at_depth)
     by_rows = {t.rows: t.ms.value for t in times}
     if 1 not in by_rows:
-        raise AnalysisError(f"T(1) was not timed at depth {depth}.", hint="Include 1 in --widths.")
+        raise AnalysisError(f"T(1) was not timed at depth {depth}.", hint="Include 1 in --rows.")
     near = [p for p in at_depth if p.rows <= STEP_ROWS]
     steps = None
     if len({p.rows for p in near}) >= _LEAST_WIDTHS:

@@ -52,7 +52,7 @@ def costs_from_points(
     ours, theirs = _times(target, depth), _times(draft, depth)
     verify = {rows: ms for (kind, rows), ms in ours.items() if kind == "target_pass"}
     if 1 not in verify:
-        raise AnalysisError(f"T(1) was not timed at depth {depth}.", hint="Include 1 in --widths.")
+        raise AnalysisError(f"T(1) was not timed at depth {depth}.", hint="Include 1 in --rows.")
     drafting = {rows: ms for (kind, rows), ms in theirs.items() if kind == "draft_step"}
     draft_rollback = next((ms for (kind, _), ms in theirs.items() if kind == "rollback"), 0.0)
     # A short calibration does not time every rollback: widths between are read off the line.

@@ -2,37 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from mlsd.cli.database import db_option
-from mlsd.cli.options import IntList, NameList, engine_options, make_engine
-from mlsd.cli.output import note, print_json, print_table, table
+from mlsd.cli.options import IntList, engine_options, json_option, quant_option, repeats_option
+from mlsd.cli.output import note, print_json, print_table, say
 from mlsd.errors import InputError
-from mlsd.units import NOT_MEASURED, format_number, format_percent
-
-if TYPE_CHECKING:
-    from mlsd.analysis.fits.bandwidth import BytesLine
-    from mlsd.records import Environment
-    from mlsd.stats import Interval
 
 
 @click.command()
 @click.option("--sizes-mb", type=IntList(), default=(100, 200, 400), help="Bytes a token reads [default: 100,200,400].")
-@click.option("--quants", type=NameList(), default=("Q8_0", "Q4_0", "F16"), help="[default: Q8_0,Q4_0,F16]")
-@click.option("--blocks", type=click.IntRange(min=1), default=5, show_default=True, help="Passes of every model.")
+@quant_option("May be repeated [default: Q8_0, Q4_0, F16].", multiple=True, default=("Q8_0", "Q4_0", "F16"))
+@repeats_option("Passes of every model.", default=5)
 @click.option("--read-mb", type=click.IntRange(min=64), default=512, show_default=True, help="Array that numpy reads.")
 @click.option("--folder", type=click.Path(file_okay=False, path_type=Path), help="Where models are written meanwhile.")
 @db_option
-@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@json_option
 @engine_options
 def bandwidth(
     sizes_mb: tuple[int, ...],
-    quants: tuple[str, ...],
-    blocks: int,
+    quant: tuple[str, ...],
+    repeats: int,
     read_mb: int,
     folder: Path | None,
     db: Path | None,
@@ -46,16 +39,18 @@ def bandwidth(
     """
     from mlsd.analysis.fits.bandwidth import bytes_lines, compare
     from mlsd.analysis.fits.calibration import median_interval
+    from mlsd.analysis.study.machine_findings import Bandwidth
     from mlsd.hardware import read_environment
     from mlsd.measure.process import run_info
     from mlsd.measure.run.bandwidth import BandwidthPlan, run_and_store
     from mlsd.measure.store.newest import newest_or_new
     from mlsd.measure.store.study import Store
+    from mlsd.report.tables.machine import bandwidth_table
 
     db = db or newest_or_new()
     if len(set(sizes_mb)) < 2:
         raise InputError("One size cannot tell bandwidth from fixed time.", hint="Like --sizes-mb 100,200,400.")
-    engine = make_engine(**options)
+    engine = options["engine"]
     backend = run_info(engine)
     environment = read_environment(backend)
     n_all = environment.logical_cores or 1
@@ -63,8 +58,8 @@ def bandwidth(
     threads = tuple(sorted({1, n_passes, n_all}))
     plan = BandwidthPlan(
         sizes_bytes=tuple(mb * 1_000_000 for mb in sizes_mb),
-        quants=quants,
-        blocks=blocks,
+        quants=quant,
+        blocks=repeats,
         read_bytes=read_mb << 20,
         threads=threads,
         engine=engine,
@@ -74,60 +69,32 @@ def bandwidth(
         result = run_and_store(plan, store, environment, folder, _say_writing)
     lines = bytes_lines(result.passes)
     verdict = compare(lines, result.stream_gb_s(n_passes))
-    streams = {n: median_interval(result.stream_gb_s(n)) for n in threads}
-    peak = environment.peak_bandwidth_gb_s
+    found = Bandwidth(
+        stream={n: median_interval(result.stream_gb_s(n)) for n in threads},
+        n_threads=n_passes,
+        passes=tuple(result.passes),
+        lines=tuple(lines),
+        verdict=verdict,
+        measured_at="just now",
+    )
     if as_json:
         print_json(
             {
-                "stream_gb_s": streams,
+                "stream_gb_s": found.stream,
                 "n_threads": n_passes,
                 "lines": lines,
                 "passes": result.passes,
                 "verdict": verdict,
-                "peak_gb_s": peak,
+                "peak_gb_s": environment.peak_bandwidth_gb_s,
                 "environment": environment,
                 "database": str(db),
             }
         )
         return
-    _print_ways(streams, lines, backend.backend, peak)
-    click.echo(_peak(environment))
-    click.echo(verdict.reason)
+    print_table(bandwidth_table(found, environment))
+    say(verdict.reason)
     note(f"Stored in {db}.")
-
-
-def _print_ways(
-    streams: dict[int, Interval], lines: Sequence[BytesLine], backend: str | None, peak: float | None
-) -> None:
-    made = table("Memory bandwidth, GB/s (10^9)", ["way", "GB/s", "95 % interval", "of peak", "fixed ms a pass", ""])
-    for n, stream in streams.items():
-        name = f"numpy read, {n} thread{'s' if n > 1 else ''}"
-        made.add_row(name, format_number(stream.value, 1), _bounds(stream, 1), _share(stream.value, peak), NOT_MEASURED)
-    for line in lines:
-        made.add_row(
-            f"llama.cpp {line.quant}, {backend}",
-            format_number(line.bandwidth_gb_s.value, 1),
-            _bounds(line.bandwidth_gb_s, 1),
-            _share(line.bandwidth_gb_s.value, peak),
-            format_number(line.fixed_ms.value, 3),
-            _bounds(line.fixed_ms, 3),
-        )
-    print_table(made)
 
 
 def _say_writing(plan: Any) -> None:
     note(f"writing {plan.name}")
-
-
-def _bounds(value: Interval, digits: int) -> str:
-    return NOT_MEASURED if value.low is None else f"{value.low:.{digits}f} .. {value.high:.{digits}f}"
-
-
-def _share(gb_s: float, peak: float | None) -> str:
-    return format_percent(None if peak is None else gb_s / peak, 0)
-
-
-def _peak(environment: Environment) -> str:
-    if environment.peak_bandwidth_gb_s is None:
-        return f"Published peak of {environment.chip or 'this chip'}: not known."
-    return f"Published peak: {environment.peak_bandwidth_gb_s:g} GB/s ({environment.peak_bandwidth_source})."

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
 
-from mlsd.cli.options import IntList, engine_options, make_engine, model_file, parse_drafter
+from mlsd.cli.options import (
+    draft_option,
+    drafter_option,
+    engine_options,
+    json_option,
+    model_file,
+    parse_drafter,
+    prompt_option,
+    repeats_option,
+    rows_option,
+)
 from mlsd.cli.output import note, print_json, print_table, table
 from mlsd.errors import InputError, WorkerError
 from mlsd.records import DRAFT_MODEL, NO_DRAFTER, DrafterSpec
@@ -26,18 +36,18 @@ _GAMMA = 4
 
 @click.command()
 @click.argument("target")
-@click.option("--draft", help="Draft model: a path or a manifest id.")
-@click.option("--drafter", "drafter_text", help="Drafting method: NAME or NAME:option=value,...")
+@draft_option()
+@drafter_option()
 @click.option(
     "--gamma", type=click.IntRange(min=1), help="Most tokens proposed a round [default: the preset's, else 4]."
 )
-@click.option("--rows", type=IntList(), default=(1, 5, 9), help="k of the target's passes [default: 1,5,9].")
+@rows_option("k of the target's passes [default: 1,5,9].", default=(1, 5, 9))
 @click.option("--depth", type=click.IntRange(min=1), default=128, show_default=True, help="Positions before a pass.")
-@click.option("--repeats", type=click.IntRange(min=1), default=5, show_default=True, help="Turns of each kind of pass.")
-@click.option("--prompt", "prompt_name", default="code", show_default=True, help="Shipped prompt of the rounds.")
+@repeats_option("Turns of each kind of pass.", default=5)
+@prompt_option("Shipped prompt of the rounds.", multiple=False, default="code", show_default=True)
 @click.option("--n-predict", type=int, default=64, show_default=True, help="Output tokens of the rounds.")
 @click.option("--db", type=click.Path(path_type=Path), help="Store the shares in this study database, for its report.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@json_option
 @engine_options
 def breakdown(target: str, db: Path | None, as_json: bool, **options: Any) -> None:
     """Show which part of the network takes what share of a pass of TARGET: attention, experts, LM head, and so on.
@@ -81,12 +91,11 @@ def _requests(target: str, options: dict[str, Any]) -> tuple[BreakdownJob, Prepa
         asked = parse_drafter(text, None if draft_file is None else draft_file.ref)
         spec, gamma = resolve_spec(asked), gamma or preset_gamma(asked) or _GAMMA
         check_target(spec, Path(target_file.path), None if draft_file is None else Path(draft_file.path))
-    engine = make_engine(options["n_threads"], options["n_gpu_layers"], options["n_ctx"], options["flash_attention"])
     job = BreakdownJob(
         target=target_file,
         draft=draft_file,
         drafter=spec,
-        engine=engine,
+        engine=options["engine"],
         text=load_prompt("length-1024").text,
         rows=tuple(dict.fromkeys(options["rows"])),
         depth=options["depth"],
@@ -104,7 +113,7 @@ def _round_plan(target: str, job: BreakdownJob, gamma: int, options: dict[str, A
         drafts=(options["draft"],) if options["draft"] else (),
         drafters=(msgspec.structs.replace(job.drafter, draft=None),),
         gamma=(gamma,),
-        prompts=(options["prompt_name"],),
+        prompts=(options["prompts"],),
         n_predict=options["n_predict"],
         repeats=1,
         engine=job.engine,
@@ -153,38 +162,18 @@ def _share_object(shares: PassShares, job: BreakdownJob) -> dict[str, Any]:
 
 
 def _print_shares(all_shares: Sequence[PassShares], job: BreakdownJob) -> None:
-    from mlsd.engine.parts import PARTS
+    from mlsd.report.tables.passes import shares_table
 
-    found = [part for part in PARTS if any(shares.shares[part] is not None for shares in all_shares)]
-    made = table(
-        f"Profiled passes of {job.target.ref.id} at depth {job.depth}: share of each part",
-        ["network", "rows", "T, ms", *(_LABELS.get(part, part) for part in found), *_CHECKS],
-    )
-    for shares in all_shares:
-        made.add_row(
-            _name(shares, job),
-            str(shares.rows),
-            format_number(shares.plain_ns / 1e6, 3),
-            *(format_percent(shares.shares[part]) for part in found),
-            format_percent(shares.head_by_difference),
-            format_number(shares.agreement),
-            format_number(shares.inflation),
-            "in doubt" if shares.in_doubt else "",
-        )
-    print_table(made)
+    print_table(shares_table([(_name(shares, job), shares) for shares in all_shares]))
     note(
         "PROFILING  T is a plain pass. Shares are of passes that stop between parts, and no speeds. `no outputs` is "
         "what T loses without outputs: LM head and sampling a second way."
     )
     if any(shares.in_doubt for shares in all_shares):
         note(
-            "IN DOUBT  Looking, or other programs, changed those passes too much: the parts miss T by a quarter, or "
-            "the profiled pass took twice T, as with tiny models."
+            "IN DOUBT (?)  Looking, or other programs, changed those passes too much: the parts miss T by a quarter, "
+            "or the profiled pass took twice T, as with tiny models."
         )
-
-
-_LABELS: Mapping[str, str] = {"embeddings": "embed", "head": "LM head", "ffn": "FFN"}
-_CHECKS = ("no outputs", "parts/T", "profiled/T", "")
 
 
 def _print_rounds(split: RoundSplit, plan: Prepared) -> None:

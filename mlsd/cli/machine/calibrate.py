@@ -9,8 +9,18 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mlsd.cli.database import db_option
-from mlsd.cli.options import IntList, engine_options, make_engine, model_file
-from mlsd.cli.output import note, print_json, print_table, table
+from mlsd.cli.options import (
+    IntList,
+    draft_option,
+    engine_options,
+    json_option,
+    model_file,
+    output_option,
+    rows_option,
+    seed_option,
+    text_option,
+)
+from mlsd.cli.output import note, print_json, print_table, say, table
 from mlsd.errors import InputError
 from mlsd.units import NOT_MEASURED, as_ranges, format_number, format_percent
 
@@ -21,27 +31,27 @@ if TYPE_CHECKING:
     from mlsd.measure.run.calibration import CalibrationResult
     from mlsd.records import ModelFacts
 
-_WIDTHS = (*range(1, 34), 48, 64)
+_ROWS = (*range(1, 34), 48, 64)
 _SHOWN = (1, 2, 5, 9, 17, 33)
 _WINDOWS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 16, 17, 24, 32, 33)
 
 
 @click.command()
 @click.argument("model")
-@click.option("--draft", help="Time a draft beside it, and see the experts that its proposals choose.")
+@draft_option("Time a draft beside it, and see the experts that its proposals choose.")
 @click.option("--depth", "depths", type=IntList(), default=(128,), help="Positions in the context [default: 128].")
-@click.option("--widths", type=IntList(), default=_WIDTHS, help="k of T(k) [default: 1 to 33, 48, 64].")
+@rows_option("k of T(k) [default: 1 to 33, 48, 64].", default=_ROWS)
 @click.option("--budget-s", type=float, default=120.0, show_default=True, help="Seconds, loading apart.")
 @click.option("--precision", type=float, default=0.02, show_default=True, help="End when all intervals are narrower.")
-@click.option("--text", "text_file", type=click.Path(dir_okay=False), help="Real text to use [default: a shipped one].")
+@text_option("Real text to use [default: a shipped one].")
 @click.option("--no-coverage", is_flag=True, help="Do not ask a mixture for its experts.")
-@click.option("--figure", type=click.Path(path_type=Path), help="Draw experts, or T(k), into this .png or .svg.")
+@output_option("Draw experts, or T(k), into this .png or .svg.", required=False)
 @db_option
-@click.option("--seed", type=int, default=0, show_default=True, help="Of the order of passes.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@seed_option("Of the order of passes.")
+@json_option
 @engine_options
 def calibrate(
-    model: str, draft: str | None, figure: Path | None, db: Path | None, as_json: bool, **options: Any
+    model: str, draft: str | None, output: Path | None, db: Path | None, as_json: bool, **options: Any
 ) -> None:
     """Time passes of MODEL over k tokens for many k, in random order, and store them beside a study's trials.
 
@@ -53,10 +63,11 @@ def calibrate(
     from mlsd.measure.run.calibration import run_and_store
     from mlsd.measure.store.newest import newest_or_new
     from mlsd.measure.store.study import Store
+    from mlsd.report.write import check_figure_path
 
     db = db or newest_or_new()
-    if figure is not None:
-        _check_figure(figure)
+    if output is not None:
+        check_figure_path(output)
     job, facts = _job(model, draft, options)
     with Store.open(db) as store:
         result = run_and_store(job, store, run_info(job.engine), facts, on_repeat=_say)
@@ -64,8 +75,8 @@ def calibrate(
     curves = [target_curve(result.target_points, depth) for depth in job.depths if depth in timed]
     costs = _costs(result)
     found = _mixture(result, facts[0])
-    if figure is not None:
-        _draw(figure, facts[0], curves, found)
+    if output is not None:
+        _draw(output, facts[0], curves, found)
     missing = {depth: not_timed(curves, depth, job.widths) for depth in job.depths}
     if as_json:
         print_json(
@@ -80,7 +91,7 @@ def calibrate(
                 "costs": costs,
                 "experts": found and found.coverage,
                 "shares": found and found.shares,
-                "figure": figure and str(figure),
+                "figure": output and str(output),
             }
         )
         return
@@ -88,12 +99,12 @@ def calibrate(
         _print_curve(facts[0], curve)
     for depth, widths in missing.items():
         if widths:
-            click.echo(f"Not timed at depth {depth} within {job.budget_s:g} s: k = {as_ranges(widths)}.")
+            say(f"Not timed at depth {depth} within {job.budget_s:g} s: k = {as_ranges(widths)}.")
     _print_costs(costs)
     if found is not None:
         _print_experts(found)
-    click.echo(_summary(result))
-    note(f"Stored in {db}." if figure is None else f"Stored in {db}, drawn in {figure}.")
+    say(_summary(result))
+    note(f"Stored in {db}." if output is None else f"Stored in {db}, drawn in {output}.")
 
 
 def _costs(result: CalibrationResult) -> dict[str, list[PassTime]]:
@@ -139,11 +150,11 @@ def _job(model: str, draft: str | None, options: dict[str, Any]) -> tuple[Calibr
     from mlsd.measure.messages import CalibrateJob
     from mlsd.planning.prompts import load_prompt, prompt_from_file
 
-    widths, depths = options["widths"], options["depths"]
+    widths, depths = options["rows"], options["depths"]
     if not widths or min(widths) < 1:
-        raise InputError("--widths must be positive numbers of positions.", hint="Like --widths 1,2,3,5,9,17.")
+        raise InputError("--rows must be positive numbers of positions.", hint="Like --rows 1,2,3,5,9,17.")
     if 1 not in widths:
-        raise InputError("--widths must hold 1: T(1) is what everything is compared with.")
+        raise InputError("--rows must hold 1: T(1) is what everything is compared with.")
     if not depths or min(depths) < 1:
         raise InputError("--depth must be at least 1 position.")
     if options["budget_s"] <= 0 or options["precision"] <= 0:
@@ -151,12 +162,12 @@ def _job(model: str, draft: str | None, options: dict[str, Any]) -> tuple[Calibr
     target_file = model_file(model)
     draft_file = model_file(draft) if draft else None
     facts = [model_facts(Path(f.path), ref=f.ref) for f in (target_file, draft_file) if f is not None]
-    text = prompt_from_file(options["text_file"]) if options["text_file"] else load_prompt("length-1024")
+    text = prompt_from_file(options["text"]) if options["text"] else load_prompt("length-1024")
     mixture = bool(facts[0].n_experts) and not options["no_coverage"]
     job = CalibrateJob(
         target=target_file,
         draft=draft_file,
-        engine=make_engine(options["n_threads"], options["n_gpu_layers"], options["n_ctx"], options["flash_attention"]),
+        engine=options["engine"],
         text=text.text,
         widths=tuple(sorted(set(widths))),
         depths=tuple(sorted(set(depths))),
@@ -196,7 +207,7 @@ def _print_curve(facts: ModelFacts, curve: TargetCurve) -> None:
         ]
         found = ", ".join(jumps) if jumps else "none"
         line = f"{curve.steps.fixed_ms:.3f} + {curve.steps.per_row_ms:.3f} k ms"
-        click.echo(f"Kernel steps found: {found}; between them T(k) = {line}.")
+        say(f"Kernel steps found: {found}; between them T(k) = {line}.")
 
 
 def _bounds(row: PassTime) -> str:
@@ -221,37 +232,17 @@ def _print_costs(costs: dict[str, list[PassTime]]) -> None:
 
 def _print_experts(found: Mixture) -> None:
     from mlsd.analysis.experts.amortization_words import sentences
+    from mlsd.report.tables.machine import share_table
 
     experts = found.coverage
-    made = table(
-        "Experts of a layer in k tokens, and the cost of a token (1: a plain pass)",
-        ["k", "text", "drafted", "uniform", f"r = {format_number(experts.correlation)}", "bytes", "time", "1/k"],
-    )
-    for row, share in zip(experts.rows, found.shares, strict=True):
-        made.add_row(
-            str(row.window),
-            format_number(row.text),
-            format_number(row.drafted),
-            format_number(row.uniform),
-            format_number(row.correlated),
-            format_number(share.text_bytes, 3),
-            format_number(None if share.time is None else share.time.value, 3),
-            format_number(share.claimed, 3),
-        )
-    print_table(made)
-    click.echo(
+    print_table(share_table(found))
+    say(
         f"Of {experts.n_experts} experts a token uses {experts.n_used}; neighbours share "
         f"{format_number(experts.overlap)} of them. The busiest expert of a layer is chosen "
         f"{format_number(experts.imbalance, 1)} times as often as the mean."
     )
     for text in sentences(found):
-        click.echo(f"- {text}")
-
-
-def _check_figure(path: Path) -> None:
-    from mlsd.report.write import check_figure_path
-
-    check_figure_path(path)
+        say(f"- {text}")
 
 
 def _draw(path: Path, facts: ModelFacts, curves: Sequence[TargetCurve], found: Mixture | None) -> None:

@@ -63,7 +63,7 @@ def distance(model: str, as_json: bool, engine: EngineOptions, **options: Any) -
             engine=msgspec.structs.replace(engine, n_ctx=None),
             text=text,
             n_tokens=options["n_tokens"],
-            n_window=options["n_ctx"] or options["window"],
+            n_window=engine.n_ctx or options["window"],
         )
     )
     if drafting is not None and options["db"] is not None:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from mlsd.cli.options import json_option
 from mlsd.cli.output import note, print_json, print_table, table
 from mlsd.units import NOT_MEASURED
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("name", required=False)
-@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@json_option
 def methods(name: str | None, as_json: bool) -> None:
     """List the drafting methods, or the options and presets of the method NAME.
 

@@ -7,7 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mlsd.cli.options import engine_options, make_engine, parse_drafter
+from mlsd.cli.options import (
+    draft_option,
+    drafter_option,
+    engine_options,
+    json_option,
+    parse_drafter,
+    prompt_option,
+    repeats_option,
+    seed_option,
+)
 from mlsd.cli.output import note, print_json, print_table, table
 from mlsd.units import NOT_MEASURED, format_number, format_percent
 
@@ -23,19 +32,17 @@ _STOPPED = {
 
 @click.command()
 @click.argument("target")
-@click.option("--drafter", required=True, help="NAME or NAME:option=value,...; given options are fixed.")
-@click.option("--draft", help="Draft model, or drafting head: a path or a manifest id.")
-@click.option(
-    "--prompt", "prompts", multiple=True, default=("code",), help="A shipped prompt, or a text file; repeatable."
-)
+@drafter_option("NAME or NAME:option=value,...; given options are fixed.", dest="drafter", required=True)
+@draft_option()
+@prompt_option(default=("code",), show_default=True)
 @click.option("--n-predict", type=int, default=64, show_default=True, help="Output tokens.")
-@click.option("--blocks", type=int, default=4, show_default=True, help="Blocks of a setting that is not dropped.")
+@repeats_option("Blocks of a setting that is not dropped.", default=4)
 @click.option("--trials", type=int, default=20, show_default=True, help="Settings to try, earlier calls included.")
 @click.option("--budget-s", type=float, help="Start no further setting after so many seconds.")
-@click.option("--seed", type=int, default=0, show_default=True, help="Of the search and the order of arms.")
+@seed_option("Of the search and the order of arms.")
 @click.option("--db", type=click.Path(path_type=Path), help="Where trials are kept [default: results/bench.sqlite].")
 @click.option("--search", "search_file", type=click.Path(path_type=Path), help="Search file [default: beside --db].")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@json_option
 @engine_options
 def tune(target: str, as_json: bool, **options: Any) -> None:
     """Search gamma and the options of a drafting method for the fastest decoding of TARGET.
@@ -52,8 +59,8 @@ def tune(target: str, as_json: bool, **options: Any) -> None:
         drafts=(options["draft"],) if options["draft"] else (),
         prompts=options["prompts"],
         n_predict=options["n_predict"],
-        repeats=options["blocks"],
-        engine=make_engine(options["n_threads"], options["n_gpu_layers"], options["n_ctx"], options["flash_attention"]),
+        repeats=options["repeats"],
+        engine=options["engine"],
         seed=options["seed"],
     )
     request = TuneRequest(

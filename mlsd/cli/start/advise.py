@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mlsd.cli.options import IntList, NameList, engine_options, make_engine
-from mlsd.cli.output import print_json, print_table, table
+from mlsd.cli.options import IntList, draft_option, drafter_option, engine_options, json_option, quant_option
+from mlsd.cli.output import print_json, print_table, say, table
 from mlsd.errors import InputError
 from mlsd.units import NOT_MEASURED, format_bytes, format_number, format_percent
 
@@ -25,21 +25,20 @@ _GAMMAS = (1, 2, 4, 8, 16)
 
 @click.command()
 @click.argument("target")
-@click.option(
-    "--drafts", type=NameList(), help="Only these drafts or methods [default: all that something is known of]."
-)
+@draft_option("Only this draft; may be repeated [default: all that something is known of].", multiple=True)
+@drafter_option("Only this method; may be repeated.", multiple=True)
 @click.option("--workload", help="code, factual, ... [default: all that was measured]")
 @click.option("--gamma", "gammas", type=IntList(), default=_GAMMAS, help="[default: 1,2,4,8,16]")
 @click.option("--chip", help='Predict for another machine, like "M2 Ultra" or "800 GB/s".')
-@click.option("--quant", help="Of a target that is only known by its shape [default: as its id says, else Q8_0].")
+@quant_option("Of a target that is only known by its shape [default: as its id says, else Q8_0].")
 @click.option(
     "--db",
     "databases",
     type=click.Path(path_type=Path),
     multiple=True,
-    help="[default: every study database under results/]",
+    help="May be repeated [default: every study database under results/].",
 )
-@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@json_option
 @engine_options
 def advise(target: str, databases: tuple[Path, ...], as_json: bool, **options: Any) -> None:
     """Predict decode tok/s of TARGET for each draft, method and gamma, "off" included.
@@ -60,7 +59,7 @@ def advise(target: str, databases: tuple[Path, ...], as_json: bool, **options: A
     chip = options["chip"]
     question = Question(
         target=target,
-        drafts=options["drafts"],
+        drafts=(*options["draft"], *options["drafter_text"]) or None,
         workload=options["workload"],
         gammas=options["gammas"],
         quant=options["quant"],
@@ -101,8 +100,7 @@ def _here(options: dict[str, Any]) -> Place:
     from mlsd.measure.process import run_info
     from mlsd.measure.store.rows import environment_key
 
-    engine = make_engine(options["n_threads"], options["n_gpu_layers"], options["n_ctx"], options["flash_attention"])
-    environment = read_environment(run_info(engine))
+    environment = read_environment(run_info(options["engine"]))
     budget = memory_budget(environment)
     return Place(
         environment_key=environment_key(environment),
@@ -138,22 +136,22 @@ def _print(found: Counsel) -> None:
     best = result.best
     what = "off" if best.gamma == 0 else f"{best.draft or best.drafter}, gamma {best.gamma}"
     how = "" if result.sure else ", not sure"
-    click.echo(f"{result.target}: {what} ({format_number(best.speedup.value)}x{how}). Costs: {result.costs_source}.")
+    say(f"{result.target}: {what} ({format_number(best.speedup.value)}x{how}). Costs: {result.costs_source}.")
     for draft, source in found.draft_sources.items():
-        click.echo(f"Costs of {draft}: {source}.")
+        say(f"Costs of {draft}: {source}.")
     _print_prospects(result)
     for source in dict.fromkeys(p.acceptance_source for p in result.prospects if p.gamma):
         drafts = dict.fromkeys(p.draft or p.drafter for p in result.prospects if p.acceptance_source == source)
-        click.echo(f"Acceptance of {', '.join(drafts)}: {source}.")
+        say(f"Acceptance of {', '.join(drafts)}: {source}.")
     if found.untimed:
-        click.echo(f"Not predicted, as no pass of it was timed: {', '.join(found.untimed)}.")
+        say(f"Not predicted, as no pass of it was timed: {', '.join(found.untimed)}.")
     if found.quants:
         _print_quants(found)
     if found.chip is not None:
-        click.echo(sentence(found.chip))
-    click.echo(_trust(found.validation))
+        say(sentence(found.chip))
+    say(_trust(found.validation))
     for step in result.next_steps:
-        click.echo(f"Next: {step}")
+        say(f"Next: {step}")
 
 
 def _print_prospects(result: Advice) -> None:
@@ -174,7 +172,7 @@ def _print_prospects(result: Advice) -> None:
             NOT_MEASURED if p.gamma == 0 else f"{p.without_it:.2f}x",
         )
     print_table(made)
-    click.echo("needs: the MGL at which it is as fast as off; or accept: the acceptance of each token that gives it.")
+    say("needs: the MGL at which it is as fast as off; or accept: the acceptance of each token that gives it.")
 
 
 def _needed(gamma: int, alpha: float | None) -> str:

@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from mlsd.cli.options import IntList, engine_options, make_engine
+from mlsd.cli.options import (
+    IntList,
+    draft_option,
+    drafter_option,
+    engine_options,
+    json_option,
+    prompt_option,
+    repeats_option,
+    seed_option,
+)
 from mlsd.cli.output import note, print_json, print_table, table
 from mlsd.cli.watch import make_watcher, say_warnings
 from mlsd.engine.rollback import STRATEGIES
@@ -22,23 +31,21 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("target")
-@click.option("--draft", "drafts", multiple=True, help="Draft model, or drafting head: a path or an id; repeatable.")
-@click.option("--drafter", "drafters", multiple=True, help="Method: NAME or NAME:option=value,...; repeatable.")
+@draft_option("Draft model, or drafting head: a path or an id; may be repeated.", dest="drafts", multiple=True)
+@drafter_option("Method: NAME or NAME:option=value,...; may be repeated.", dest="drafters", multiple=True)
 @click.option("--gamma", type=IntList(), help="Most tokens proposed a round [default: the preset's, else 1,2,4,8,16].")
-@click.option(
-    "--prompt", "prompts", multiple=True, default=("code",), help="A shipped prompt, or a text file; repeatable."
-)
+@prompt_option(default=("code",), show_default=True)
 @click.option("--n-predict", type=int, default=256, show_default=True, help="Output tokens.")
-@click.option("--repeats", type=int, default=3, show_default=True, help="Blocks; each holds every arm once.")
+@repeats_option("Blocks; each holds every arm once.", default=3)
 @click.option("--temperature", type=float, default=0.0, show_default=True, help="0 is greedy.")
 @click.option("--top-k", type=click.IntRange(min=0), default=0, help="Keep the k likeliest tokens (0: all).")
 @click.option("--top-p", type=click.FloatRange(0, 1, min_open=True), default=1.0, help="Keep this much probability.")
-@click.option("--seed", type=int, default=0, show_default=True, help="Of sampling and of the order of arms.")
+@seed_option("Of sampling and of the order of arms.")
 @click.option("--rollback", type=click.Choice(["auto", *STRATEGIES]), default="auto", show_default=True)
 @click.option("--stop-at-eog", is_flag=True, help="End at an end-of-generation token; arms may then differ in length.")
 @click.option("--db", type=click.Path(path_type=Path), help="Where trials are kept [default: results/bench.sqlite].")
 @click.option("--fresh", is_flag=True, help="Let earlier trials of these arms count no more.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object: trials and summary.")
+@json_option
 @engine_options
 @click.pass_context
 def bench(
@@ -59,7 +66,7 @@ def bench(
         gamma=gamma,
         ignore_eog=not options["stop_at_eog"],
         sampling=Sampling(**{name: options[name] for name in ("temperature", "top_k", "top_p", "seed")}),
-        engine=make_engine(options["n_threads"], options["n_gpu_layers"], options["n_ctx"], options["flash_attention"]),
+        engine=options["engine"],
         **{
             name: options[name]
             for name in ("drafts", "drafters", "prompts", "n_predict", "repeats", "rollback", "seed")

@@ -2,33 +2,23 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
-from mlsd.cli.output import print_json, print_table, table
-from mlsd.units import GIB, format_bytes
+from mlsd.cli.options import json_option
+from mlsd.cli.output import print_json, print_table, say
+from mlsd.units import format_bytes
 
 if TYPE_CHECKING:
     from mlsd.measure.run.doctor import Diagnosis, ProfileFit
+    from mlsd.report.render.table import Table, Tone
 
-_COLORS = {"fits": "green", "tight": "yellow", "does not fit": "red", "unknown": "bright_black"}
-_LABELS = {
-    "os": "system",
-    "gpu_cores": "GPU cores",
-    "memory_bytes": "memory",
-    "wired_limit_bytes": "GPU memory limit (wired)",
-    "peak_bandwidth_gb_s": "peak bandwidth",
-    "peak_bandwidth_source": "peak bandwidth from",
-    "mlsd_version": "mlsd",
-    "llama_cpp_python_version": "llama-cpp-python",
-    "llama_cpp_build": "llama.cpp build",
-    "python_version": "Python",
-}
+_TONES: dict[str, Tone] = {"fits": "good", "tight": "doubt", "does not fit": "bad", "unknown": "quiet"}
 
 
 @click.command()
-@click.option("--json", "as_json", is_flag=True, help="One JSON object: environment, reasons, state, profiles.")
+@json_option
 def doctor(as_json: bool) -> None:
     """Show this machine and the build, what could not be read and why, and which profiles fit.
 
@@ -38,10 +28,10 @@ def doctor(as_json: bool) -> None:
     if as_json:
         print_json(found)
         return
-    _print_card(found)
-    _print_profiles(found.profiles)
+    print_table(_card(found))
+    print_table(_profiles(found.profiles))
     for warning in found.warnings:
-        click.echo(f"Warning: {warning.message} {warning.advice}")
+        say(f"Warning: {warning.message} {warning.advice}")
 
 
 def _examine() -> Diagnosis:
@@ -55,61 +45,43 @@ def _examine() -> Diagnosis:
     return examine(read_machine(backend_info()), read_conditions(), Library(), load_profiles().values(), suites)
 
 
-def _print_card(found: Diagnosis) -> None:
-    card = table("This machine", ["field", "value"], left=2)
-    for field in found.environment.__struct_fields__:
-        value = getattr(found.environment, field)
-        label = _LABELS.get(field, field.replace("_", " "))
-        if value is None:
-            card.add_row(label, _dim(f"not known: {found.missing[field]}"))
-        else:
-            card.add_row(label, _text(field, value))
-    now = found.conditions
-    load = "not known" if now.load_1min is None else f"{now.load_1min:.2f}"
-    card.add_row("load (1 min)", load)
-    card.add_row("memory free", format_bytes(now.available_bytes))
-    card.add_row("swap used", format_bytes(now.swap_used_bytes))
-    card.add_row("disk free for models", format_bytes(found.free_disk_bytes))
+def _card(found: Diagnosis) -> Table:
+    from mlsd.report.render.table import Table, name, text
+    from mlsd.report.tables.records import machine_rows
+
+    now, load = found.conditions, found.conditions.load_1min
+    state = {
+        "load (1 min)": "not known" if load is None else f"{load:.2f}",
+        "memory free": format_bytes(now.available_bytes),
+        "swap used": format_bytes(now.swap_used_bytes),
+        "disk free for models": format_bytes(found.free_disk_bytes),
+    }
     if found.budget:
         safe, most = format_bytes(found.budget.safe_bytes), format_bytes(found.budget.most_bytes)
-        card.add_row("models may take", f"{safe} safely, {most} at most (from {found.budget.basis})")
-    print_table(card)
+        state["models may take"] = f"{safe} safely, {most} at most (from {found.budget.basis})"
+    rows = machine_rows(found.environment, found.missing).values()
+    more = tuple((text(label), text(value)) for label, value in state.items())
+    return Table(title="This machine", heads=(name("field"), name("value")), rows=(*rows, *more))
 
 
-def _print_profiles(profiles: tuple[ProfileFit, ...]) -> None:
-    from rich.text import Text
+def _profiles(profiles: tuple[ProfileFit, ...]) -> Table:
+    from mlsd.report.render.table import Table, name, text
 
-    made = table("Profiles", ["profile", "verdict", "here", "to get", "why"], left=5)
-    for fit in profiles:
-        made.add_row(
-            fit.profile,
-            Text(fit.verdict, style=_COLORS[fit.verdict]),
-            f"{fit.n_downloaded} of {fit.n_models}",
-            _to_get(fit),
-            fit.why,
+    rows = tuple(
+        (
+            text(fit.profile),
+            text(fit.verdict, _TONES[fit.verdict]),
+            text(f"{fit.n_downloaded} of {fit.n_models}"),
+            text(_to_get(fit)),
+            text(fit.why),
         )
-    print_table(made)
+        for fit in profiles
+    )
+    heads = (name("profile"), name("verdict"), name("here"), name("to get"), name("why"))
+    return Table(title="Profiles", heads=heads, rows=rows)
 
 
 def _to_get(fit: ProfileFit) -> str:
     if fit.missing_bytes is None:
         return "not known"
     return f"{'about ' if fit.estimated else ''}{format_bytes(fit.missing_bytes)}"
-
-
-def _text(field: str, value: Any) -> str:
-    if field == "memory_bytes":
-        return f"{format_bytes(value)} ({value / GIB:.1f} GiB)"
-    if field.endswith("_bytes"):
-        return format_bytes(value)
-    if field.endswith("_gb_s"):
-        return f"{value:g} GB/s"
-    if isinstance(value, bool):
-        return "on" if value else "off"
-    return str(value)
-
-
-def _dim(text: str) -> Any:
-    from rich.text import Text
-
-    return Text(text, style="bright_black")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from mlsd.cli.database import open_study, study_options
+from mlsd.cli.options import json_option
 from mlsd.cli.output import print_json
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ _COLORS = {"confirmed": "green", "refuted": "red", "undecided": "yellow", "not m
 
 @click.command()
 @study_options
-@click.option("--json", "as_json", is_flag=True, help="Print verdicts, effects, intervals and trial ids as JSON.")
+@json_option
 def claims(db: Path | None, machine: str | None, settings: str | None, as_json: bool) -> None:
     """Decide each published claim on the trials of a study, beside what was printed and the audit of that."""
     verdicts = open_study(db, machine, settings).claims

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from mlsd.cli.database import open_study, study_options
+from mlsd.cli.options import json_option
 from mlsd.cli.output import print_json, print_table, table
 from mlsd.errors import AnalysisError
 
@@ -19,8 +20,8 @@ if TYPE_CHECKING:
 
 @click.command()
 @study_options
-@click.option("--model", "target", help="Only this target.")
-@click.option("--json", "as_json", is_flag=True, help="Print all fits, held-out predictions and intervals as JSON.")
+@click.option("--target", help="Only this target.")
+@json_option
 def fit(db: Path | None, machine: str | None, settings: str | None, target: str | None, as_json: bool) -> None:
     """Fit cost models and curves of T(k), and say which predict what they have not seen."""
     from mlsd.analysis.fits.study_fits import held_out_targets

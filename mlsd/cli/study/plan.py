@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mlsd.cli.options import make_overrides, plan_options
+from mlsd.cli.options import json_option, make_overrides, plan_options
 from mlsd.cli.output import print_json, print_table, table
 from mlsd.cli.watch import say_default
 from mlsd.units import NOT_MEASURED, format_bytes, format_duration
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     type=click.Path(path_type=Path, exists=True),
     help="Earlier results, to estimate the time from [default: results/PROFILE.sqlite].",
 )
-@click.option("--json", "as_json", is_flag=True, help="One JSON object: counts, needs and every case.")
+@json_option
 def plan(suites: tuple[str, ...], as_json: bool, db: Path | None, **options: Any) -> None:
     """Show what SUITES (A to F, or TOML files) would measure with the models of a profile; measures nothing.
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from mlsd.cli.database import open_study, study_options
+from mlsd.cli.options import json_option
 from mlsd.cli.output import note, print_json
 
 
@@ -15,7 +16,7 @@ from mlsd.cli.output import note, print_json
 @click.option(
     "-o", "--output", "folder", default="report", type=click.Path(path_type=Path), help="Folder [default: report]."
 )
-@click.option("--json", "as_json", is_flag=True, help="Print the paths, the answer and what is missing as JSON.")
+@json_option
 def report(db: Path | None, machine: str | None, settings: str | None, folder: Path, as_json: bool) -> None:
     """Write report.html (one self-contained file), report.md and the figures of a study.
 

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mlsd.cli.database import db_option, filter_options, make_filter, reading
-from mlsd.cli.output import note, print_json, print_table, table
+from mlsd.cli.options import json_option
+from mlsd.cli.output import note, print_json, print_table, say, table
 from mlsd.errors import InputError, StoreError
 from mlsd.units import NOT_MEASURED, NS_PER_MS, format_bytes, format_number, format_percent
 
@@ -26,7 +27,7 @@ _MOST_LINES = 200
 @click.option("--imported/--measured", default=None, help="Only imported rows, or only measured trials.")
 @click.option("--all", "show_all", is_flag=True, help=f"List more than the last {_MOST_LINES} lines.")
 @click.option("--check", is_flag=True, help="Check the file's integrity.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object: runs, trials, imported, warnings.")
+@json_option
 @db_option
 @click.pass_context
 def results(
@@ -61,7 +62,7 @@ def results(
         _print_trials(trials, store.cases(), show_all)
         _print_imported(others, show_all)
         for warning in store.warnings():
-            click.echo(f"Warning [{warning.code}] {plain(warning.message)} {plain(warning.advice)}")
+            say(f"Warning [{warning.code}] {warning.message} {warning.advice}")
         if not trials and not others:
             note("No trial matches.")
 
@@ -69,7 +70,7 @@ def results(
 @results.command()
 @click.argument("identity", metavar="ID")
 @click.option("--rounds", is_flag=True, help="List every round.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object a trial, in a list.")
+@json_option
 @db_option
 @click.pass_obj
 def show(group_db: Path | None, identity: str, rounds: bool, as_json: bool, db: Path | None) -> None:
@@ -104,7 +105,7 @@ def _check(store: Store) -> None:
     problems = store.check()
     if problems:
         raise StoreError(f"{store.path} is damaged: {'; '.join(problems[:5])}", hint="Restore a copy of the file.")
-    click.echo(f"{store.path}: no problem found.")
+    say(f"{store.path}: no problem found.")
 
 
 # --- rows for both outputs --------------------------------------------------------------------------------------
@@ -145,46 +146,21 @@ def _print_runs(store: Store) -> None:
             environment.backend,
             environment.llama_cpp_build,
         )
-        made.add_row(str(run.id), *(cell(value) for value in cells))
+        made.add_row(str(run.id), *(_shown(value) for value in cells))
     print_table(made)
 
 
 def _print_trials(trials: list[dict[str, Any]], cases: Mapping[str, Case], show_all: bool) -> None:
     from mlsd.analysis.results.names import spec_name
+    from mlsd.report.tables.records import trials_table
 
     if not trials:
         return
-    columns = ["trial", "case", "suite", "target", "drafter", "prompt", "status", "gamma", "tok/s", "accepted", "MGL"]
-    made = table("Trials", columns, left=7)
-    for row in _last(trials, show_all):
-        made.add_row(
-            str(row["trial_id"]),
-            row["case_id"][:8],
-            cell(row["suite"]),
-            cell(row["target"]),
-            cell(spec_name(cases[row["case_id"]].drafter)),
-            cell(row["prompt"]),
-            _status(row),
-            str(row["gamma"]),
-            format_number(row["decode_tok_s"]),
-            format_percent(row["acceptance_rate"]),
-            format_number(row["mgl"] if row["arm"] == "sd" else None),
-        )
-    print_table(made)
+    named = [row | {"draft": None, "drafter": spec_name(cases[row["case_id"]].drafter)} for row in trials]
+    print_table(trials_table(_last(named, show_all), {}))
     failed = sum(row["status"] == "failed" for row in trials)
     invalid = sum(row["status"] == "ok" and not row["valid"] for row in trials)
-    click.echo(f"{len(trials)} trials, {failed} failed, {invalid} not valid.")
-
-
-def _status(row: dict[str, Any]) -> Any:
-    from rich.text import Text
-
-    if row["status"] == "failed":
-        reason = plain((row["error"] or "").partition("\n")[0])
-        return Text(f"failed: {reason}"[:60], style="red")
-    if not row["valid"]:
-        return Text(f"invalid: {plain(row['invalid_reason'])}"[:60], style="yellow")
-    return Text(row["verdict"] or "ok", style="green")
+    say(f"{len(trials)} trials, {failed} failed, {invalid} not valid.")
 
 
 def _print_imported(rows: list[Any], show_all: bool) -> None:
@@ -194,19 +170,19 @@ def _print_imported(rows: list[Any], show_all: bool) -> None:
     made = table("Imported (not measured here)", columns, left=6)
     for row in _last(rows, show_all):
         made.add_row(
-            cell(row.source),
+            _shown(row.source),
             str(row.row),
-            cell(row.target_model),
-            cell(row.draft_model or "none"),
-            cell(row.prompt_key),
-            cell(row.status),
+            _shown(row.target_model),
+            _shown(row.draft_model or "none"),
+            _shown(row.prompt_key),
+            _shown(row.status),
             NOT_MEASURED if row.gamma is None else str(row.gamma),
             format_number(row.decode_tok_s),
             format_percent(row.acceptance_rate, 2),
             format_number(row.speedup),
         )
     print_table(made)
-    click.echo(f"{len(rows)} imported rows.")
+    say(f"{len(rows)} imported rows.")
 
 
 def _last(rows: list[Any], show_all: bool) -> list[Any]:
@@ -220,8 +196,8 @@ def _print_trial(stored: StoredTrial, case: Any, rounds: bool) -> None:
     trial = stored.trial
     made = table(f"Trial {stored.id} of case {trial.case_id}, run {stored.run_id}", ["field", "value"], left=2)
     drafter = case.drafter.draft.id if case.drafter.draft else case.drafter.name
-    made.add_row("configuration", cell(f"suite {case.suite}, {case.target.id}, {drafter}, gamma {case.gamma}"))
-    made.add_row("prompt", cell(f"{case.prompt.key}, {case.n_predict} tokens to predict"))
+    made.add_row("configuration", _shown(f"suite {case.suite}, {case.target.id}, {drafter}, gamma {case.gamma}"))
+    made.add_row("prompt", _shown(f"{case.prompt.key}, {case.n_predict} tokens to predict"))
     for name in trial.__struct_fields__:
         value = getattr(trial, name)
         if name in ("case_id", "gamma", "tokens", "rounds", "text", "conditions", "losslessness", "earlier"):
@@ -229,16 +205,16 @@ def _print_trial(stored: StoredTrial, case: Any, rounds: bool) -> None:
         if value is None:
             continue
         label = name.removesuffix("_ns").removesuffix("_bytes").replace("_", " ")
-        made.add_row(label, cell(_value(name, value)))
+        made.add_row(label, _shown(_value(name, value)))
     for name in ("losslessness", "conditions"):
         record = getattr(trial, name)
         if record is not None:
             known = {field: getattr(record, field) for field in record.__struct_fields__}
             text = ", ".join(f"{key} {_value(key, item)}" for key, item in known.items() if item is not None)
-            made.add_row(name, cell(text))
+            made.add_row(name, _shown(text))
     for turn, answer in enumerate(trial.earlier, 1):
-        made.add_row(f"answer to turn {turn}", cell(answer[:200]))
-    made.add_row("output", cell(f"{len(trial.tokens)} tokens: {(trial.text or '')[:200]}"))
+        made.add_row(f"answer to turn {turn}", _shown(answer[:200]))
+    made.add_row("output", _shown(f"{len(trial.tokens)} tokens: {(trial.text or '')[:200]}"))
     proposed, accepted = sum(r.proposed for r in trial.rounds), sum(r.accepted for r in trial.rounds)
     made.add_row("rounds", f"{len(trial.rounds)}, {accepted} of {proposed} proposed tokens accepted")
     print_table(made)
@@ -258,15 +234,5 @@ def _value(name: str, value: Any) -> str:
     return str(value)
 
 
-def cell(value: object) -> Any:
-    """A table cell that shows a value from a file as it is: no markup, no control characters."""
-    from rich.text import Text
-
-    return Text(plain(value))
-
-
-def plain(value: object) -> str:
-    """Text from a file or a model without control characters, which could steer the terminal."""
-    if value is None:
-        return NOT_MEASURED
-    return "".join(c if c.isprintable() else " " if c in "\n\t" else "\N{REPLACEMENT CHARACTER}" for c in str(value))
+def _shown(value: object) -> str:
+    return NOT_MEASURED if value is None else str(value)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mlsd.cli.options import make_overrides, plan_options
+from mlsd.cli.options import json_option, make_overrides, plan_options
 from mlsd.cli.output import note, print_json
 from mlsd.cli.watch import make_watcher, say_warnings
 from mlsd.errors import InputError
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 @click.option("--answers", type=click.Path(path_type=Path, file_okay=False), help="Write answers, a JSONL file an arm.")
 @click.option("--distances", is_flag=True, help="Afterwards `mlsd models distance` of each drafting model.")
 @click.option("--dry-run", is_flag=True, help="Show the plan and stop.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object at the end.")
+@json_option
 @click.pass_context
 def run(ctx: click.Context, /, suites: tuple[str, ...], as_json: bool, dry_run: bool, **options: Any) -> None:
     """Run SUITES (A to F), each trial committed before the next; run again to resume.

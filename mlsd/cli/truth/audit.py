@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from mlsd.cli.options import json_option
 from mlsd.cli.output import print_json
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ _COLORS = {"possible": "green", "suspicious": "yellow", "impossible": "red"}
 )
 @click.option("--all", "show_all", is_flag=True, help="Print possible rows, too.")
 @click.option("--strict", is_flag=True, help="Exit with 1 when a row is impossible.")
-@click.option("--json", "as_json", is_flag=True, help="Print rows, verdicts, rules and figures as JSON.")
+@json_option
 def audit(
     file: Path | None,
     db: Path | None,

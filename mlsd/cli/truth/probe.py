@@ -6,26 +6,27 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mlsd.cli.options import engine_options, make_engine, model_file
-from mlsd.cli.output import print_json, print_table, table
+from mlsd.cli.options import engine_options, json_option, model_file
+from mlsd.cli.output import print_json, print_table, say, table
 from mlsd.units import format_number
 
 if TYPE_CHECKING:
     from mlsd.measure.messages import Probed
+    from mlsd.records import EngineOptions
 
 
 @click.command()
 @click.argument("model")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@json_option
 @engine_options
-def probe(model: str, as_json: bool, **options: Any) -> None:
+def probe(model: str, as_json: bool, engine: EngineOptions, **_: Any) -> None:
     """Roll MODEL back in every way and compare its logits with a fresh decode of the same tokens.
 
     MODEL is a GGUF path or an id that `mlsd models list` shows. The engine picks its strategies by this test.
     """
     from mlsd.measure.process import run_probe
 
-    result = run_probe(model_file(model), make_engine(**options))
+    result = run_probe(model_file(model), engine)
     if as_json:
         report = result.report
         print_json(
@@ -57,8 +58,6 @@ def _print(result: Probed) -> None:
             row.name, after, "yes" if row.exact else "no", format_number(row.max_logit_diff, 6), row.reason or ""
         )
     print_table(made)
-    click.echo(f"Kernel noise (batched against single-token logits): {report.kernel_noise:.6f}")
-    click.echo(f"Without any rollback the same logits are off by:   {report.control_diff:.6f}")
-    click.echo(
-        f"As a target: {report.target or 'no exact strategy'}.  As a draft: {report.draft or 'no exact strategy'}."
-    )
+    say(f"Kernel noise (batched against single-token logits): {report.kernel_noise:.6f}")
+    say(f"Without any rollback the same logits are off by:   {report.control_diff:.6f}")
+    say(f"As a target: {report.target or 'no exact strategy'}.  As a draft: {report.draft or 'no exact strategy'}.")

@@ -113,7 +113,7 @@ def expert_times(mixtures: Sequence[Mixture]) -> Figure:
     """T(k) of mixtures, and the forms that let bytes follow the experts or read all weights; a panel a mixture."""
     shown = [found for found in mixtures if found.theories][:_MOST_MIXTURES]
     if not shown:
-        raise AnalysisError("T(k) was timed at too few k to compare forms.", hint="mlsd calibrate without --widths.")
+        raise AnalysisError("T(k) was timed at too few k to compare forms.", hint="mlsd calibrate without --rows.")
     figure, grid = _grid(len(shown), 1, 2.9)
     for (ax,), found in zip(grid, shown, strict=True):
         rows, times = [k for k, _ in found.timed], [ms for _, ms in found.timed]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from mlsd.analysis.results.names import method_name
 from mlsd.analysis.study.study import Study
 from mlsd.drafters import drafting_key
@@ -35,10 +37,15 @@ def pass_table(study: Study) -> Table:
             "No pass was profiled, so shares of LM head, attention and experts are not known.",
             hint=f"Profile some: mlsd breakdown TARGET --drafter NAME --db {study.source}.",
         )
-    parts = [part for part in PARTS if any(part in one.parts_ns for *_, one in profiled)]
+    return shares_table([(_network(study, key, part_key), one) for key, part_key, one in profiled])
+
+
+def shares_table(profiled: Sequence[tuple[str, PassShares]]) -> Table:
+    """Shares of profiled passes, each of a network by name."""
+    parts = [part for part in PARTS if any(part in one.parts_ns for _, one in profiled)]
     rows = [
         (
-            text(_network(study, key, part_key)),
+            text(label),
             number(one.rows, 0),
             number(one.depth, 0),
             number(one.plain_ns / 1e6, 3),
@@ -47,7 +54,7 @@ def pass_table(study: Study) -> Table:
             number(one.agreement),
             number(one.inflation),
         )
-        for key, part_key, one in profiled
+        for label, one in profiled
     ]
     return Table(
         id="pass-shares",
@@ -56,7 +63,7 @@ def pass_table(study: Study) -> Table:
             name("network"),
             head("rows", "positions of the pass, each with an output"),
             head("depth", "positions in the context before it"),
-            head("T, ms", "the fastest plain pass"),
+            head("T", "the fastest plain pass", unit="ms"),
             *(head(_LABELS.get(part, part), "parts_ns / sum of parts_ns of profiled passes") for part in parts),
             head("no outputs", "(T(k) - T(k without outputs)) / T(k): LM head and sampling a second way"),
             head("parts / T", "sum of the profiled parts over a plain pass"),

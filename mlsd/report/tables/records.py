@@ -3,30 +3,37 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from mlsd.analysis.audit.rows import RowAudit
-from mlsd.analysis.study.study import Study
-from mlsd.report.render.table import Cell, Table, head, name, number, percent, text
-from mlsd.report.tables.study import TONES
+from mlsd.records import Environment
+from mlsd.report.render.table import Cell, Table, Tone, head, name, number, percent, text
 from mlsd.units import format_bytes
 
+if TYPE_CHECKING:
+    from mlsd.analysis.audit.rows import RowAudit
+    from mlsd.analysis.study.study import Study
+
+TONES: dict[str, Tone] = {"possible": "", "suspicious": "doubt", "impossible": "bad"}
 MOST_TRIALS = 2000  # rows of a page that still scrolls; the rest is in the database
-_UNITS = {"memory_bytes": format_bytes, "wired_limit_bytes": format_bytes}
+_LABELS = {
+    "os": "system",
+    "gpu_cores": "GPU cores",
+    "wired_limit_bytes": "GPU memory limit (wired)",
+    "peak_bandwidth_gb_s": "peak bandwidth",
+    "peak_bandwidth_source": "peak bandwidth from",
+    "mlsd_version": "mlsd",
+    "llama_cpp_python_version": "llama-cpp-python",
+    "llama_cpp_build": "llama.cpp build",
+    "python_version": "Python",
+}
 
 
 def environment_table(study: Study) -> Table:
     """The machine and the build."""
-    rows = []
-    for field, value in msgspec.structs.asdict(study.environment).items():
-        if field == "host":
-            continue
-        shown = _UNITS[field](value) if field in _UNITS and value is not None else value
-        label = field.removesuffix("_bytes").replace("_", " ")
-        rows.append((text(label), text(shown) if value is not None else text("could not be read", "quiet")))
+    rows = [row for field, row in machine_rows(study.environment).items() if field != "host"]
     run = study.runs[-1]
     rows += [
         (text("runs"), text(len(study.runs))),
@@ -41,6 +48,22 @@ def environment_table(study: Study) -> Table:
         rows=tuple(rows),
         trace="store.runs: the environment of the latest run of this machine",
     )
+
+
+def machine_rows(environment: Environment, missing: Mapping[str, str] | None = None) -> dict[str, tuple[Cell, Cell]]:
+    """What is known of a machine and a build, by field; `missing` says why something is not."""
+    rows = {}
+    for field, value in msgspec.structs.asdict(environment).items():
+        label = _LABELS.get(field, field.removesuffix("_bytes").replace("_", " "))
+        if value is None:
+            why = (missing or {}).get(field)
+            rows[field] = (text(label), text(f"not known: {why}" if why else "could not be read", "quiet"))
+        elif isinstance(value, bool):
+            rows[field] = (text(label), text("on" if value else "off"))
+        else:
+            unit = " GB/s" if field.endswith("_gb_s") else ""
+            rows[field] = (text(label), text(format_bytes(value) if field.endswith("_bytes") else f"{value}{unit}"))
+    return rows
 
 
 def models_table(study: Study) -> Table:
@@ -158,7 +181,11 @@ def trial_table(study: Study) -> Table:
         doubtful = frame["valid"].fillna(False) == False  # noqa: E712  # a column, not a flag
         frame = frame.loc[sorted({*frame.index[doubtful][: MOST_TRIALS // 2], *frame.index[-(MOST_TRIALS // 2) :]})]
         note = f"{len(frame)} of {len(study.trials)} trials: those not valid first, then the latest. All: mlsd export."
-    rows = [_trial_cells(row, audited) for row in frame.to_dict("records")]
+    return trials_table(frame.to_dict("records"), audited, note)
+
+
+def trials_table(rows: Iterable[Mapping[Any, Any]], audited: Mapping[str, RowAudit], note: str = "") -> Table:
+    """Trials as the store's view `trial_summary` has them, one a row."""
     return Table(
         id="trials",
         title="Every trial",
@@ -178,9 +205,9 @@ def trial_table(study: Study) -> Table:
             head("MGL", "committed / rounds"),
             name("output", "losslessness against plain greedy decoding"),
             name("valid", "every call succeeded, rollback exact, output lossless"),
-            name("audit", "audit.audit_row"),
+            *((name("audit", "audit.audit_row"),) if audited else ()),
         ),
-        rows=tuple(rows),
+        rows=tuple(_trial_cells(row, audited) for row in rows),
         trace="frames.trials: the store's view trial_summary, one row a trial",
         note=note,
         interactive=True,
@@ -191,7 +218,7 @@ def _finished(study: Study) -> bool:
     return bool((study.trials["status"] == "ok").any())
 
 
-def _trial_cells(row: Mapping[Any, Any], audited: dict[str, RowAudit]) -> tuple[Cell, ...]:
+def _trial_cells(row: Mapping[Any, Any], audited: Mapping[str, RowAudit]) -> tuple[Cell, ...]:
     value = {key: None if item is None or item != item or str(item) == "<NA>" else item for key, item in row.items()}
     found = audited.get(f"trial {value['trial_id']}")
     failed = value["status"] != "ok"
@@ -199,11 +226,12 @@ def _trial_cells(row: Mapping[Any, Any], audited: dict[str, RowAudit]) -> tuple[
     output = "failed" if failed else value["verdict"] or "not greedy"
     tone = {"diverged": "bad", "failed": "bad", "near_tie": "doubt"}.get(str(output), "")
     why = " ".join(f.sentence for f in found.findings if f.verdict != "possible") if found else ""
+    options = str(value.get("options") or "")
     return (
         number(_real(value["trial_id"]), 0),
         text(value["suite"]),
         text(value["target"]),
-        text("AR" if value["arm"] == "ar" else value["draft"] or value["drafter"], note=str(value["options"] or "")),
+        text("AR" if value["arm"] == "ar" else value["draft"] or value["drafter"], note=options),
         number(_real(value["gamma"]), 0),
         text(value["prompt"]),
         number(_real(value["repeat"]), 0),
@@ -214,8 +242,8 @@ def _trial_cells(row: Mapping[Any, Any], audited: dict[str, RowAudit]) -> tuple[
         percent(_real(value["acceptance_rate"])),
         number(_real(value["mgl"]), 2),
         text(output, tone),  # type: ignore[arg-type]
-        text("yes") if value["valid"] else text("no", "bad", reason),
-        text(found.verdict, TONES[found.verdict], why) if found else text(None),
+        text("yes") if value["valid"] else text(f"no: {reason}"[:60] if reason else "no", "bad", reason),
+        *((text(found.verdict, TONES[found.verdict], why) if found else text(None),) if audited else ()),
     )
 
 

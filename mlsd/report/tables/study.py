@@ -17,6 +17,7 @@ from mlsd.errors import SuiteError
 from mlsd.planning.suite import find_profile
 from mlsd.records import Record
 from mlsd.report.render.table import Cell, Table, Tone, head, interval, name, number, percent, text
+from mlsd.report.tables.records import TONES
 
 # model of the study -> role that a profile binds
 ROLES = {
@@ -29,7 +30,6 @@ ROLES = {
     "draft_0.8b": "draft-small",
     "draft_2b": "draft-medium",
 }
-TONES: dict[str, Tone] = {"possible": "", "suspicious": "doubt", "impossible": "bad"}
 EFFECT_TONES: dict[str, Tone] = {"faster": "good", "slower": "bad", "undecided": "doubt"}
 _SPEEDUP = "metrics.speedups: geometric mean over blocks of SD / AR decode tok/s"
 _OURS = "ours: store view trial_summary"

@@ -40,7 +40,7 @@ def test_a_read_has_a_speed_for_every_repeat() -> None:
 
 @pytest.mark.heavy
 def test_the_command_measures_both_ways(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = ["--sizes-mb", "20,40", "--quants", "Q8_0", "--blocks", "2", "--read-mb", "64", "--n-threads", "1"]
+    arguments = ["--sizes-mb", "20,40", "--quant", "Q8_0", "--repeats", "2", "--read-mb", "64", "--n-threads", "1"]
     place, database = tmp_path / "models", tmp_path / "c.sqlite"
     place.mkdir()
     main(["bandwidth", *arguments, "--folder", str(place), "--db", str(database), "--json"])

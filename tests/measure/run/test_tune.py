@@ -197,7 +197,7 @@ def test_a_file_that_is_no_study_is_left_alone(tiny: Path, tmp_path: Path):
 
 def test_the_command_prints_one_object_and_says_each_setting(tiny: Path, tmp_path: Path):
     target, study = str(tiny / "llama.gguf"), str(tmp_path / "t.sqlite")
-    quick = ["--n-predict", "8", "--blocks", "2", "--trials", "1", "--n-threads", "1", "--study", study, "--json"]
+    quick = ["--n-predict", "8", "--repeats", "2", "--trials", "1", "--n-threads", "1", "--study", study, "--json"]
     done = CliRunner().invoke(command, [target, "--drafter", "pld:ngram=2", "--prompt", "factual", *quick])
     assert done.exit_code == 0, done.output
     found = json.loads(done.stdout)["result"]
