@@ -238,15 +238,19 @@ def prepare_bench(request: BenchRequest, first_repeat: int = 0) -> Prepared:
     Raises: InputError or ModelFileError for a model, a method, a prompt or a number that cannot be.
     """
     target = resolve_model(request.target, make=True)
-    drafters, roles = [], {"target": target}
-    for number, (spec, draft) in enumerate(_arms(request)):
-        asked = spec if draft is None else msgspec.structs.replace(spec, draft=draft.ref)
-        resolved, gamma = resolve_spec(asked), preset_gamma(asked)
-        check_target(resolved, target.path, None if draft is None else draft.path)
-        role = None if draft is None else f"draft {number}"
-        roles |= {} if draft is None else {f"draft {number}": draft}
+    roles, specs, drafters = {"target": target}, [], []
+    for number, (asked, draft) in enumerate(_arms(request)):
+        spec, gamma = resolve_spec(asked), preset_gamma(asked)
+        check_target(spec, target.path, None if draft is None else draft.path)
+        if spec in specs:
+            raise InputError(f"{spec.name} is asked for twice with the same options.", hint="Name it once.")
+        specs.append(spec)
+        role = None
+        if draft is not None:
+            role = f"draft {number}"
+            roles[role] = draft
         gammas = _GAMMAS if gamma is None else (gamma,)
-        drafters.append(DrafterChoice(name=spec.name, draft=role, options=resolved.options, gammas=gammas))
+        drafters.append(DrafterChoice(name=spec.name, draft=role, options=spec.options, gammas=gammas))
     prompts = _apart("prompts", [(prompt.key, prompt) for prompt in map(find_prompt, request.prompts)])
     part = Part(targets=("target",), prompts=tuple(prompts), drafters=tuple(drafters), one_load=True)
     plan = expand(
@@ -268,8 +272,6 @@ def prepare_bench(request: BenchRequest, first_repeat: int = 0) -> Prepared:
         ),
         load=prompts.__getitem__,
     )
-    if plan.left_out:
-        raise InputError(f"The same method and draft are asked for twice: {plan.left_out[0].role}.")
     models = _apart("models", [(model.ref.id, model) for model in roles.values()])
     return Prepared(plan=plan, engine=request.engine, models=models, load=prompts.__getitem__)
 
@@ -290,7 +292,7 @@ def _arms(request: BenchRequest) -> list[tuple[DrafterSpec, LocalModel | None]]:
         own = [resolve_model(str(options.pop("draft")), make=True)] if "draft" in options else drafts
         if not own:
             raise InputError(f"The {spec.name} method needs a draft.", hint="Name one with --draft.")
-        arms += [(msgspec.structs.replace(spec, options=options), draft) for draft in own]
+        arms += [(msgspec.structs.replace(spec, options=options, draft=draft.ref), draft) for draft in own]
     return arms
 
 

@@ -19,6 +19,12 @@ class Ran:
     err: str
 
 
+@pytest.fixture(autouse=True)
+def own_folder(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commands write under results/ of the folder they run in."""
+    monkeypatch.chdir(tmp_path_factory.mktemp("cwd"))
+
+
 @pytest.fixture
 def mlsd(capfd: pytest.CaptureFixture[str]) -> Callable[..., Ran]:
     """Run one command line and return what it printed."""

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from mlsd.measure.store.rows import TrialFilter
+from mlsd.measure.store.study import Store
+from mlsd.planning.prepare import BenchRequest, prepare_bench
 from tests.cli.conftest import Ran
 
 Mlsd = Callable[..., Ran]
@@ -62,6 +66,7 @@ def test_the_table_shows_both_arms_with_their_verdict(mlsd: Mlsd, tiny: Path) ->
 def test_plain_decoding_alone_needs_no_draft(mlsd: Mlsd, tiny: Path) -> None:
     answer = bench_json(mlsd, tiny / "llama.gguf", *QUICK)
     assert {trial["arm"] for trial in answer["trials"]} == {"ar"}
+    assert answer["database"] == "results/bench.sqlite"
 
 
 def test_unchecked_rollback_shows_the_artefact_and_calls_it_invalid(mlsd: Mlsd, tiny: Path) -> None:
@@ -86,7 +91,7 @@ def test_sampled_trials_have_no_losslessness_verdict_but_count(mlsd: Mlsd, tiny:
 
 
 def test_the_same_seed_gives_the_same_sampled_tokens(mlsd: Mlsd, tiny: Path) -> None:
-    arguments = (tiny / "llama.gguf", "--temperature", "1", *QUICK)
+    arguments = (tiny / "llama.gguf", "--temperature", "1", "--fresh", *QUICK)
     first, second, other = (bench_json(mlsd, *arguments, "--seed", seed)["trials"] for seed in (1, 1, 2))
     assert [t["tokens"] for t in first] == [t["tokens"] for t in second]
     assert [t["tokens"] for t in first] != [t["tokens"] for t in other]
@@ -104,12 +109,75 @@ def test_probe_names_the_exact_strategies(mlsd: Mlsd, tiny: Path) -> None:
     assert "accepted by the engine, but logits are off by" in table
 
 
+def test_several_drafts_methods_and_prompts_are_one_bench_in_one_table(mlsd: Mlsd, tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("one two three one two three one two", encoding="utf-8")
+    asked = ("tiny-dense", "--draft", "tiny-draft", "--drafter", "pld", "--drafter", "ngram-cache", "--gamma", "3")
+    prompts = ("--prompt", "factual", "--prompt", tmp_path / "notes.txt")
+    answer = bench_json(mlsd, *asked, *prompts, *QUICK)
+    drafters = ["none", "draft-model", "ngram-cache", "pld"]
+    wanted = [(prompt, drafter) for prompt in ("factual", "file:notes") for drafter in drafters]
+    assert [(row["prompt"], row["drafter"]) for row in answer["summary"]] == wanted
+    assert all((row["speedup"] is None) == (row["drafter"] == "none") for row in answer["summary"])
+    with Store.open(Path("results/bench.sqlite"), create=False) as store:
+        cases, trials = store.cases(), [stored.trial for stored in store.trials(rounds=False)]
+    assert len(cases) == 8
+    for repeat in (0, 1):  # all prompts of a repeat before the next one; the arms of a prompt in one block
+        own = trials[8 * repeat : 8 * repeat + 8]
+        assert {trial.repeat for trial in own} == {repeat}
+        for block in {trial.block for trial in own}:
+            assert len({cases[t.case_id].prompt.key for t in own if t.block == block}) == 1
+            assert len([t for t in own if t.block == block]) == 4
+
+
+def test_the_same_bench_again_adds_trials_and_fresh_lets_the_old_ones_count_no_more(
+    mlsd: Mlsd, tiny: Path, tmp_path: Path
+) -> None:
+    asked = (tiny / "llama.gguf", "--drafter", "pld", "--gamma", "2", "--db", tmp_path / "b.sqlite", *QUICK)
+    first, again = bench_json(mlsd, *asked), bench_json(mlsd, *asked)
+    assert {trial["repeat"] for trial in first["trials"]} == {0, 1}
+    assert {trial["repeat"] for trial in again["trials"]} == {2, 3}
+    assert not {trial["block"] for trial in first["trials"]} & {trial["block"] for trial in again["trials"]}
+    bench_json(mlsd, *asked, "--fresh")
+    with Store.open(tmp_path / "b.sqlite", create=False) as store:
+        assert len(list(store.trials(rounds=False))) == 4
+        assert len(list(store.trials(TrialFilter(superseded=True), rounds=False))) == 12
+
+
+def test_what_a_bench_measured_is_what_advise_and_report_read(mlsd: Mlsd) -> None:
+    assert mlsd("bench", "tiny-dense", "--drafter", "pld", "--gamma", "1,2,4", *QUICK).code == 0
+    assert mlsd("calibrate", "tiny-dense", "--widths", "1,2,3,5", "--budget-s", 1, "--n-threads", 1).code == 0
+    advice = json.loads(mlsd("advise", "tiny-dense", "--gamma", "1,2,4", "--n-threads", 1, "--json").out)
+    assert advice["databases"] == ["results/bench.sqlite"], "the calibration went to the newest study, beside trials"
+    prospects = [row for row in advice["advice"]["prospects"] if row["drafter"] == "pld"]
+    assert {row["gamma"] for row in prospects} == {1, 2, 4}
+    assert not any(row["acceptance_assumed"] for row in prospects)
+    report = mlsd("report", "-o", "page")
+    assert report.code == 0, report.err
+    assert "pld" in Path("page/report.md").read_text(encoding="utf-8")
+
+
+def test_drafts_go_to_the_methods_that_take_one_and_else_are_draft_models(tiny: Path) -> None:
+    def arms(*drafters: str, drafts: tuple[str, ...] = ()) -> list[tuple[str, str | None]]:
+        request = BenchRequest(target=target, drafts=drafts, drafters=drafters, gamma=(1,))
+        found = [case.drafter for case in prepare_bench(request).plan.cases().values() if case.arm == "sd"]
+        return sorted((spec.name, spec.draft.id if spec.draft else None) for spec in found)
+
+    target, near, far = (str(tiny / f"{name}.gguf") for name in ("llama", "llama-noise01", "llama-other"))
+    assert arms("pld", drafts=(near,)) == [("draft-model", "llama-noise01"), ("pld", None)]
+    assert arms("draft-tree", drafts=(near,)) == [("draft-tree", "llama-noise01")]
+    both = [("draft-model", "llama-noise01"), ("draft-tree", "llama-other")]
+    assert arms(f"draft-tree:draft={far}", drafts=(near,)) == both
+    assert arms(drafts=(target,)) == [("draft-model", "llama")], "a target may draft for itself"
+
+
 @pytest.fixture
 def broken(tiny: Path, tmp_path: Path) -> Path:
     """A folder of files that are no models."""
     (tmp_path / "truncated.gguf").write_bytes((tiny / "llama.gguf").read_bytes()[:60_000])
     (tmp_path / "text.gguf").write_text("this is no model")
     (tmp_path / "long.txt").write_text("word " * 100_000)
+    (tmp_path / "same").mkdir()
+    shutil.copy(tiny / "llama-other.gguf", tmp_path / "same" / "llama.gguf")
     return tmp_path
 
 
@@ -125,8 +193,10 @@ def broken(tiny: Path, tmp_path: Path) -> Path:
         (("{tiny}/llama.gguf", "--draft", "{tiny}/llama-other.gguf", "--gamma", "-4"), "--gamma holds -4"),
         (("{tiny}/llama.gguf", "--gamma", "two"), "not a list of integers"),
         (("{tiny}/llama.gguf", "--prompt", "nonsense"), "no prompt called 'nonsense'"),
-        (("{tiny}/llama.gguf", "--prompt-file", "{tmp}/nothing.txt"), "nothing.txt"),
-        (("{tiny}/llama.gguf", "--prompt-file", "{tmp}/long.txt"), "positions; the context has"),
+        (("{tiny}/llama.gguf", "--prompt", "{tmp}/nothing.txt"), "nothing.txt"),
+        (("{tiny}/llama.gguf", "--prompt", "{tmp}/long.txt"), "positions; the context has"),
+        (("{tiny}/llama.gguf", "--drafter", "pld", "--drafter", "pld"), "pld is asked for twice"),
+        (("{tiny}/llama.gguf", "--draft", "{tmp}/same/llama.gguf"), "Two different models are called 'llama'"),
         (("{tiny}/llama.gguf", "--n-ctx", "256", "--n-predict", "400"), "the context has 256"),
         (
             ("{tiny}/qwen35.gguf", "--draft", "{tiny}/qwen35-other.gguf", "--rollback", "trim"),

@@ -176,9 +176,11 @@ def _print(result: BenchResult, summaries: list[tuple[BenchTrial, ArmSummary]]) 
     trials = [row.trial for row in result.trials]
     n_prompt = {row.case.prompt.key: row.trial.n_prompt for row in result.trials if row.trial.status == "ok"}
     prompts = ", ".join(f"{key} ({count} tokens)" for key, count in n_prompt.items())
-    made = table(f"{case.target.id}, prompt {prompts}, {case.n_predict} output tokens", _COLUMNS, left=2)
+    named = ["prompt"] if len(n_prompt) > 1 else []
+    title = f"{case.target.id}, prompt {prompts}, {case.n_predict} output tokens"
+    made = table(title, [*named, *_COLUMNS], left=len(named) + 1)
     for row, summary in summaries:
-        made.add_row(row.case.prompt.key, *_cells(row, summary))
+        made.add_row(*(row.case.prompt.key for _ in named), *_cells(row, summary))
     print_table(made)
     for row, summary in summaries:
         if summary.n_valid < summary.n_trials:
@@ -224,6 +226,6 @@ def _cells(row: BenchTrial, summary: ArmSummary) -> list[str]:
 
 
 _COLUMNS = [
-    *("prompt", "arm", "gamma", "tok/s", "spread", "speedup", "95 % CI", "acceptance", "MGL"),
+    *("arm", "gamma", "tok/s", "spread", "speedup", "95 % CI", "acceptance", "MGL"),
     *("ms/round", "draft", "verify", "rollback", "sample", "other", "verdict"),
 ]

@@ -6,6 +6,7 @@ import json
 import math
 from pathlib import Path
 
+import msgspec
 import pytest
 from click.testing import CliRunner
 from hypothesis import given, settings
@@ -14,40 +15,41 @@ from hypothesis import strategies as st
 from mlsd.cli.models.tune import tune as command
 from mlsd.drafters import METHODS, find_method, resolve_spec, search_space
 from mlsd.drafters.options import Choice
-from mlsd.errors import InputError, UnsupportedError
+from mlsd.errors import InputError, MlsdError
 from mlsd.gguf_tools.shapes import TINY_ATTENTION
-from mlsd.measure.messages import ModelFile
+from mlsd.hardware import read_environment
 from mlsd.measure.run.tune import (
     Setting,
     TuneRequest,
     log_ratio,
     ratio_interval,
+    search_name,
     separated,
-    study_name,
     tune,
-    tune_job,
     winner,
 )
-from mlsd.planning.prompts import load_prompt
-from mlsd.records import DrafterSpec, EngineOptions, ModelRef, Trial
+from mlsd.measure.store.newest import study_databases
+from mlsd.measure.store.study import Store
+from mlsd.planning.prepare import BenchRequest, prepare_bench
+from mlsd.records import DrafterSpec, EngineOptions, Environment, Trial
 from mlsd.stats import paired_ratio
 from tests.gguf_tools.adapters import write_adapter
 
 PLD = DrafterSpec(name="pld", options={"match": "first"})
 
 
+@pytest.fixture(autouse=True)
+def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Searches write under results/ of the folder they run in."""
+    monkeypatch.chdir(tmp_path)
+
+
 def request(path: Path = Path("t.gguf"), **changes: object) -> TuneRequest:
-    given: dict[str, object] = {
-        "target": ModelFile(ref=ModelRef(id=path.stem, sha256="0"), path=str(path)),
-        "drafter": PLD,
-        "prompts": (load_prompt("factual"),),
-        "n_predict": 8,
-        "blocks": 2,
-        "trials": 2,
-        "engine": EngineOptions(n_threads=1),
-        "environment_key": "here",
-    }
-    return TuneRequest(**{**given, **changes})  # type: ignore[arg-type]
+    """A quick search; what it does not know itself is changed of its settings."""
+    own = {name: changes.pop(name) for name in ("drafter", "trials", "budget_s") if name in changes}
+    quick = {"n_predict": 8, "repeats": 2, "prompts": ("factual",), "engine": EngineOptions(n_threads=1)}
+    setting = BenchRequest(target=str(path), **{**quick, **changes})  # type: ignore[arg-type]
+    return TuneRequest(**{"drafter": PLD, "trials": 2, "setting": setting, **own})  # type: ignore[arg-type]
 
 
 def setting(low: float, high: float, **more: object) -> Setting:
@@ -124,34 +126,27 @@ def test_what_the_user_gives_is_not_searched():
     assert "fraction" in search_space(DrafterSpec(name="layer-skip"))
 
 
-def test_every_block_holds_plain_decoding_and_the_setting_on_every_prompt():
-    wanted = request(prompts=(load_prompt("factual"), load_prompt("code")), blocks=3)
-    job = tune_job(wanted, PLD, 5, seed=1)
-    for block in range(3):
-        arms = [(slot.case.prompt.key, slot.case.gamma) for slot in job.slots if slot.block == block]
-        assert sorted(arms) == [("code", 0), ("code", 5), ("factual", 0), ("factual", 5)]
-    first = [slot.case for slot in job.slots if slot.block == 0]
-    for case in first:
-        plain = next(i for i, other in enumerate(first) if other.arm == "ar" and other.prompt == case.prompt)
-        assert plain <= first.index(case)
+def test_how_long_to_search_makes_no_other_search_but_what_is_measured_does(tiny: Path):
+    def name(environment: Environment, **changes: object) -> str:
+        wanted = request(tiny / "llama.gguf", **changes)
+        example = msgspec.structs.replace(wanted.setting, drafters=(PLD,), gamma=(1,))
+        return search_name(prepare_bench(example).plan, wanted.drafter, environment)
 
-
-def test_how_long_to_search_makes_no_other_study_but_what_is_measured_does():
-    assert study_name(request()) == study_name(request(trials=99, budget_s=5.0, seed=3, blocks=7))
-    names = {study_name(request(**{key: value})) for key, value in (("n_predict", 9), ("environment_key", "there"))}
-    assert len(names | {study_name(request())}) == 3
+    here = read_environment()
+    assert name(here) == name(here, trials=99, budget_s=5.0, seed=3, repeats=7)
+    there = msgspec.structs.replace(here, host="there")
+    assert len({name(here), name(here, n_predict=9), name(there), name(here, drafter=DrafterSpec(name="pld"))}) == 4
 
 
 # --- on a model ---------------------------------------------------------------------------------------------------
 
 
-def test_a_search_goes_on_where_it_stopped(tiny: Path, tmp_path: Path):
+def test_a_search_goes_on_where_it_stopped_and_its_trials_are_a_study(tiny: Path):
     heard: list[int] = []
-    storage = tmp_path / "new" / "tune.sqlite"
 
     def search(trials: int):
-        wanted = request(tiny / "llama.gguf", trials=trials)
-        return tune(wanted, storage, lambda _, number: heard.append(number))
+        wanted = request(tiny / "llama.gguf", trials=trials, prompts=("factual", "code"))
+        return tune(wanted, on_setting=lambda _, number: heard.append(number))
 
     first = search(2)
     again = search(2)
@@ -164,43 +159,62 @@ def test_a_search_goes_on_where_it_stopped(tiny: Path, tmp_path: Path):
     assert all(each.options["match"] == "first" for each in more.settings)
     assert all(each.state == "measured" and each.speedup and each.mgl for each in more.settings)
     assert (more.best is None) == all((each.low or 0) <= 1 for each in more.settings)
+    assert [str(path) for path in study_databases()] == [more.database] == ["results/bench.sqlite"]
+    with Store.open(Path(more.database), create=False) as store:
+        trials = [stored.trial for stored in store.trials(rounds=False)]
+        assert {case.suite for case in store.cases().values()} == {"tune"}
+    assert len(trials) == 3 * 2 * 2 * 2  # settings, blocks, prompts, arms
+    for block in {trial.block for trial in trials}:
+        assert sorted(trial.arm for trial in trials if trial.block == block) == ["ar", "sd"]
 
 
-def test_a_setting_that_cannot_run_fails_with_its_reason_and_the_search_goes_on(tiny: Path, tmp_path: Path):
-    unrelated = ModelFile(ref=ModelRef(id="other", sha256="1"), path=str(tmp_path / "nothing.gguf"))
-    drafter = DrafterSpec(name="draft-model", draft=unrelated.ref)
-    wanted = request(tiny / "llama.gguf", drafter=drafter, draft=unrelated)
-    result = tune(wanted, tmp_path / "t.sqlite")
+def test_a_setting_that_cannot_run_fails_with_its_reason_and_the_search_goes_on(tiny: Path, smollm2: Path):
+    wanted = request(tiny / "llama.gguf", drafter=DrafterSpec(name="draft-model"), drafts=(str(smollm2),))
+    result = tune(wanted)
     assert result.best is None
     assert {each.state for each in result.settings} == {"failed"}
-    assert all("nothing.gguf" in (each.reason or "") for each in result.settings)
+    assert all("do not share a vocabulary" in (each.reason or "") for each in result.settings)
 
 
-def test_a_method_that_the_target_cannot_serve_is_refused_before_anything_is_written(tiny: Path, tmp_path: Path):
-    wanted = request(tiny / "qwen35.gguf", drafter=DrafterSpec(name="lookahead"))
-    with pytest.raises(UnsupportedError, match="recurrent"):
-        tune(wanted, tmp_path / "t.sqlite")
+def test_a_setting_that_falls_behind_is_dropped_after_two_blocks_and_its_trials_are_kept(tiny: Path, monkeypatch):
+    monkeypatch.setattr("optuna.Trial.should_prune", lambda trial: True)
+    result = tune(request(tiny / "llama.gguf", trials=1, repeats=5))
+    assert [(each.state, each.n_blocks) for each in result.settings] == [("pruned", 1)]
+    with Store.open(Path(result.database), create=False) as store:
+        assert len(list(store.trials(rounds=False))) == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "drafter", "reason"),
+    [("qwen35", DrafterSpec(name="lookahead"), "recurrent"), ("llama", DrafterSpec(name="none"), "One method")],
+)
+def test_what_cannot_be_tuned_is_refused_before_anything_is_written(
+    tiny: Path, tmp_path: Path, name: str, drafter: DrafterSpec, reason: str
+):
+    with pytest.raises(MlsdError, match=reason):
+        tune(request(tiny / f"{name}.gguf", drafter=drafter))
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("change", [{"blocks": 1}, {"trials": 0}, {"n_predict": 1}, {"budget_s": 0.0}])
-def test_numbers_that_mean_nothing_are_refused(tmp_path: Path, change: dict[str, object]):
+@pytest.mark.parametrize("change", [{"repeats": 1}, {"trials": 0}, {"n_predict": 1}, {"budget_s": 0.0}])
+def test_numbers_that_mean_nothing_are_refused(change: dict[str, object]):
     with pytest.raises(InputError, match="must be"):
-        tune(request(**change), tmp_path / "t.sqlite")
+        tune(request(**change))
 
 
-def test_a_file_that_is_no_study_is_left_alone(tiny: Path, tmp_path: Path):
+def test_a_file_that_is_no_search_is_left_alone(tiny: Path, tmp_path: Path):
     (tmp_path / "notes.txt").write_text("not a database, but long enough to look at " * 40)
-    with pytest.raises(InputError, match="no study file"):
-        tune(request(tiny / "llama.gguf"), tmp_path / "notes.txt")
+    with pytest.raises(InputError, match="no search file"):
+        tune(request(tiny / "llama.gguf"), search_file=tmp_path / "notes.txt")
 
 
 def test_the_command_prints_one_object_and_says_each_setting(tiny: Path, tmp_path: Path):
-    target, study = str(tiny / "llama.gguf"), str(tmp_path / "t.sqlite")
-    quick = ["--n-predict", "8", "--repeats", "2", "--trials", "1", "--n-threads", "1", "--study", study, "--json"]
+    target = str(tiny / "llama.gguf")
+    quick = ["--n-predict", "8", "--repeats", "2", "--trials", "1", "--n-threads", "1", "--json"]
     done = CliRunner().invoke(command, [target, "--drafter", "pld:ngram=2", "--prompt", "factual", *quick])
     assert done.exit_code == 0, done.output
-    found = json.loads(done.stdout)["result"]
-    assert found["settings"][0]["options"]["ngram"] == 2
-    assert found["settings"][0]["n_blocks"] == 2
+    answer = json.loads(done.stdout)
+    assert answer["study"] == "results/bench.sqlite"
+    assert answer["result"]["settings"][0]["options"]["ngram"] == 2
+    assert answer["result"]["settings"][0]["n_blocks"] == 2
     assert "[1] gamma" in done.stderr

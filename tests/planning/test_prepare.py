@@ -1,0 +1,91 @@
+"""What people ask for becomes a plan: benches in interleaved order, and what they get wrong is said."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mlsd.errors import InputError, SuiteError
+from mlsd.measure.store.rowcodec import CASE_COLUMNS, TRIAL_COLUMNS
+from mlsd.planning.plan import Plan
+from mlsd.planning.prepare import BenchRequest, StudyRequest, prepare_bench, prepare_study
+from mlsd.records import Sampling
+
+
+def plan(first_repeat: int = 0, **changes: object) -> Plan:
+    given = {"target": "tiny-moe", "drafts": ("tiny-draft",), "gamma": (1, 4)}
+    return prepare_bench(BenchRequest(**{**given, **changes}), first_repeat).plan  # type: ignore[arg-type]
+
+
+def test_every_gamma_becomes_a_case_beside_the_baseline() -> None:
+    cases = plan().cases().values()
+    assert sorted((case.arm, case.gamma) for case in cases) == [("ar", 0), ("sd", 1), ("sd", 4)]
+    assert {case.suite for case in cases} == {"bench"}
+
+
+def test_a_preset_brings_its_gamma_and_a_given_one_wins() -> None:
+    preset = ("pld:preset=smollm2",)
+    assert {case.gamma for case in plan(drafts=(), drafters=preset, gamma=None).cases().values()} == {0, 15}
+    assert {case.gamma for case in plan(drafts=(), drafters=preset, gamma=(3,)).cases().values()} == {0, 3}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"gamma": (0,)}, "--gamma holds 0"),
+        ({"gamma": (4, -2)}, "--gamma holds -2"),
+        ({"n_predict": 1}, "--n-predict is 1"),
+        ({"repeats": 0}, "--repeats is 0"),
+        ({"sampling": Sampling(temperature=-1.0)}, "--temperature is -1"),
+        ({"prompts": ("code", "nonsense")}, "no prompt called 'nonsense'"),
+    ],
+)
+def test_what_means_nothing_is_refused(change: dict[str, object], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        plan(**change)
+
+
+@settings(deadline=None)
+@given(st.integers(1, 4), st.integers(0, 9), st.integers(0, 99))
+def test_each_block_holds_every_arm_of_a_prompt_and_the_first_of_each_begins_with_the_baseline(
+    repeats: int, first: int, seed: int
+) -> None:
+    made = plan(first, repeats=repeats, seed=seed, prompts=("code", "factual"))
+    (group,) = made.groups
+    blocks = list(made.blocks())
+    assert [block.repeat for block in blocks] == sorted([*range(first, first + repeats)] * 2)
+    assert len({block.number for block in blocks}) == 2 * repeats
+    assert [draft.id for draft in group.drafts] == ["tiny-draft"]
+    for block in blocks:
+        assert sorted(trial.case.gamma for trial in block.trials) == [0, 1, 4]
+        assert len({trial.case.prompt for trial in block.trials}) == 1
+        assert block.repeat > first or block.trials[0].case.arm == "ar"
+
+
+def test_the_order_is_random_but_repeats_with_its_seed() -> None:
+    orders = {tuple(trial.case.gamma for trial in plan(seed=seed, repeats=4).trials()) for seed in range(8)}
+    assert len(orders) > 1
+    assert plan(seed=3, repeats=4) == plan(seed=3, repeats=4)
+
+
+def test_a_suites_names_change_at_most_once_on_their_way_to_a_case(tmp_path: Path) -> None:
+    """`targets` = [...] is a case's `target` and the column `target` of its row, and so on."""
+    path = tmp_path / "x.toml"
+    path.write_text(
+        'name = "X"\ntitle = "x"\nn_predict = 8\nrepeats = 1\n[[parts]]\ntargets = ["moe-q4"]\n'
+        'drafters = [{ name = "pld", options = { ngram = 2 } }]\ngammas = [4]\nprompts = ["code"]\n'
+    )
+    prepared = prepare_study(StudyRequest(suites=(str(path),), profile="tiny"))
+    case = next(case for case in prepared.plan.cases().values() if case.gamma)
+    assert (case.suite, case.n_predict, case.gamma, case.prompt.key) == ("X", 8, 4, "code")
+    assert (case.target.id, case.drafter.name, case.drafter.options["ngram"]) == ("tiny-moe-q4_0", "pld", 2)
+    row = {"suite", "target", "drafter", "gamma", "prompt", "n_predict", "repeat"}
+    assert row <= {*CASE_COLUMNS.replace(" ", "").split(","), *TRIAL_COLUMNS.replace(" ", "").split(",")}
+
+
+def test_a_profile_without_models_for_a_suite_says_why(tmp_path: Path) -> None:
+    with pytest.raises(SuiteError, match="no profile called 'huge'"):
+        prepare_study(StudyRequest(suites=("A",), profile="huge"))
