@@ -46,7 +46,7 @@ def exact(value: float) -> Printed:
 
 
 def parse_printed(text: str) -> Printed:
-    """Read a printed number: ``63.4`` means 63.35 to 63.45, ``<4`` means 0 to 4, ``~16`` means 15 to 17.
+    """Read a printed number: ``63.4`` means 63.35 to 63.45, ``<4`` 0 to 4, ``~16`` 15 to 17, ``0.5-0.9`` 0.45 to 0.95.
 
     Raises ValueError when it is not a finite number.
     """
@@ -54,6 +54,11 @@ def parse_printed(text: str) -> Printed:
     if stripped.startswith("<"):
         bound = float(_decimal(stripped[1:]))
         return Printed(value=bound, low=0.0, high=bound, digits=1)
+    first, dash, last = stripped.partition("-")
+    if dash and first.strip() and not first.rstrip().endswith(("e", "E")):
+        least, most = parse_printed(first), parse_printed(last)
+        middle = (least.value + most.value) / 2
+        return Printed(value=middle, low=least.low, high=most.high, digits=min(least.digits, most.digits))
     about = stripped.startswith(("~", "≈"))
     number = _decimal(stripped[1:] if about else stripped)
     rounded = _shorten(number)

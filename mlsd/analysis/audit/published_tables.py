@@ -70,7 +70,10 @@ class Study(Record, frozen=True, kw_only=True):
     name: str
     title: str
     authors: str
-    year: int | None = None  # None: not stated in what mlsd was given
+    year: int | None = None
+    address: str = ""  # where it was read
+    date: str = ""  # of the figures, as the source states it
+    verdict: str = ""  # what would make it possible, then what the audit finds and the figures that decide
     machine: Machine | None = None
     models: tuple[PublishedModel, ...] = ()
     tables: tuple[PublishedTable, ...] = ()
@@ -120,7 +123,7 @@ def context(study: Study) -> AuditContext:
         peak_source="" if machine is None else machine.source,
         pass_bytes=pass_bytes,
         draft_token_ms=draft_token_ms(study, AuditContext(rows=rows)),
-        notes=(*study.notes, *sources),
+        notes=(f"Source: {study.address} ({study.date}).", study.verdict.strip(), *study.notes, *sources),
     )
 
 
@@ -150,15 +153,18 @@ def draft_token_ms(study: Study, baselines: AuditContext) -> dict[str, float]:
 def table_rows(table: PublishedTable) -> list[AuditRow]:
     """The cells of a table as audit rows; empty cells and N/A are left out.
 
-    Columns: target, drafter, draft, gamma, prompt, n_prompt; tok_s, speedup (both may print ``value ± sd``),
-    acceptance_percent, acceptance, mgl, rounds, draft_ms, ms, gb_claimed. A wide table names a column
-    ``speedup:MODEL`` or ``mgl:MODEL`` and gives a row for each model.
+    Columns: label, target, drafter, draft, gamma, prompt, n_prompt, n_predict, repeat; tok_s, speedup (both may print
+    ``value ± sd``), acceptance_percent, acceptance, mgl, rounds, draft_ms, ms, gb_claimed. ``baseline_tok_s`` gives a row
+    of plain decoding beside the row. A wide table names a column ``speedup:MODEL`` or ``mgl:MODEL`` and gives a row for
+    each model.
     """
     rows: list[AuditRow] = []
     for cells in table.rows:
         if len(cells) != len(table.columns):
             raise TableError(f"{table.name}: a row has {len(cells)} cells, not {len(table.columns)}: {cells[0]}.")
         named = {column: cell for column, cell in zip(table.columns, cells, strict=True) if cell not in ("", "N/A")}
+        if baseline := named.pop("baseline_tok_s", None):
+            rows.append(_row(table, {"target": named["target"], "tok_s": baseline}))
         wide = sorted({column.partition(":")[2] for column in table.columns if ":" in column})
         for model in wide or [""]:
             own = {column.partition(":")[0]: cell for column, cell in named.items() if column.endswith(f":{model}")}
@@ -185,7 +191,8 @@ def _row(table: PublishedTable, cells: dict[str, str]) -> AuditRow:
             gamma=int(cells["gamma"]) if "gamma" in cells else None,
             prompt=cells.get("prompt"),
             n_prompt=int(cells["n_prompt"]) if "n_prompt" in cells else None,
-            n_predict=table.n_predict,
+            n_predict=int(cells["n_predict"]) if "n_predict" in cells else table.n_predict,
+            repeat=int(cells["repeat"]) if "repeat" in cells else None,
             tok_s=tok_s[0] if "tok_s" in cells else _inverse(cells, "ms"),
             speedup=speedup[0],
             acceptance=_acceptance(cells),

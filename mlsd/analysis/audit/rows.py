@@ -26,7 +26,7 @@ SEVERITY: dict[Credibility, int] = {"possible": 0, "suspicious": 1, "impossible"
 
 BORROWED_SLACK = 0.15  # where the only baseline has a somewhat deeper context
 NEAR_TOKENS = 256  # a context that much deeper, or by a quarter, is somewhat deeper
-LEAST_NOISE, UNSEEN_NOISE, MOST_NOISE = 0.01, 0.03, 0.12  # relative standard deviations between repeats
+LEAST_NOISE, UNSEEN_NOISE, MOST_NOISE = 0.01, 0.02, 0.12  # relative standard deviations between repeats
 UNSEEN_WEIGHT = 2  # UNSEEN_NOISE counts like so many degrees of freedom beside what the baselines show
 QUIETEST = 0.0005  # no measured time scatters less
 
@@ -285,6 +285,11 @@ class AuditContext(Record, frozen=True, kw_only=True, dict=True):
             for key, rows in groups.items()
         }
 
+    @cached_property
+    def pairs(self) -> set[tuple[object, ...]]:
+        """The works of the table."""
+        return {row.pair for row in self.rows}
+
     def round_passes(self, row: AuditRow) -> tuple[tuple[object, ...], float] | None:
         """The row's equals in work, and its round in target passes: ``MGL / speedup``.
 
@@ -315,7 +320,9 @@ class AuditContext(Record, frozen=True, kw_only=True, dict=True):
         The error counts the scatter of repeats, once for a case and once for the baseline that a prompt's cases share.
         """
         points, n_works, coarse = [], 0, 0.0
-        for items in self._rounds.values():
+        for work, items in self._rounds.items():
+            if work not in self.pairs:  # no baseline of their own: prompts differ in more than acceptance
+                continue
             cases = [_Point.of(rows) for rows in grouped(items, lambda item: item[0].case).values()]
             if len(cases) > 1:
                 points += _centred(cases)
