@@ -11,7 +11,7 @@ DB ?=
 ARGS ?=
 RUN_FLAGS = $(if $(PROFILE),--profile $(PROFILE)) $(if $(DB),--db $(DB)) $(ARGS)
 
-.PHONY: help setup demo test check fmt study benchmarks notebooks clean $(foreach s,A B C D E F,suite-$(s))
+.PHONY: help setup demo test check fmt study benchmarks notebooks docs clean $(foreach s,A B C D E F,suite-$(s))
 
 help: ## Show this list
 	@grep -hE '^[a-zA-Z_-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -61,6 +61,10 @@ benchmarks: $(VENV)/.ready ## Ratios measured side by side
 
 notebooks: $(VENV)/.ready ## Execute every notebook
 	@$(BIN)/pytest -m heavy tests/test_notebooks.py
+
+docs: $(VENV)/.ready ## Write the reference of commands and build the pages into site/
+	@$(BIN)/python -m tools.command_reference
+	@$(BIN)/mkdocs build
 
 clean: ## Remove what the targets made, except results
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis

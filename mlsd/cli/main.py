@@ -123,10 +123,6 @@ def main(argv: list[str] | None = None) -> None:
             _fail(error, error.message, error.hint, error.exit_code)
         except OSError as error:
             _fail(error, *_words(error))
-        except RuntimeError as error:
-            if "home directory" not in str(error):
-                raise
-            _fail(error, "This user has no home folder.", "Set MLSD_HOME and MLSD_CACHE to folders to use.")
     if isinstance(code, int) and code:  # what `ctx.exit` asked for
         sys.exit(interrupted() if code == _INTERRUPTED else code)
 

@@ -119,18 +119,6 @@ def test_a_folder_that_cannot_be_written_is_one_message(mlsd: Mlsd, tmp_path: Pa
     assert "Not a directory" in done.err
 
 
-def test_a_user_without_a_home_is_told_what_to_set(mlsd: Mlsd, monkeypatch: pytest.MonkeyPatch) -> None:
-    def no_home() -> Path:
-        raise RuntimeError("Could not determine home directory.")
-
-    monkeypatch.delenv("MLSD_HOME")
-    monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
-    monkeypatch.setattr(Path, "home", no_home)
-    done = mlsd("models", "list")
-    assert done.code == 2
-    assert "Set MLSD_HOME" in done.err
-
-
 def test_what_steers_a_terminal_is_shown_in_errors_not_sent(mlsd: Mlsd) -> None:
     done = mlsd("audit", "\x1b[2J\x07.csv")
     assert done.code == 2

@@ -1,0 +1,79 @@
+"""README and docs tell the truth: every command in them runs, every file they name exists, the pages build."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from mlsd.cli.main import COMMANDS
+from tools.command_reference import PAGE, reference
+
+ROOT = Path(__file__).parent.parent
+PAGES = {path.name: path for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))}
+# Commands that need a Mac with the study's models, hours, or a network: shown, explained, and only parsed here.
+NOT_RUN = ("mlsd models pull", "git clone")
+
+
+def lines(path: Path) -> list[str]:
+    """What a page tells a reader to type."""
+    blocks = re.findall(r"^```console\n(.*?)^```", path.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    typed = [line for block in blocks for line in block.splitlines() if line.startswith("$ ")]
+    return [line[2:].split("  #")[0].strip() for line in typed]
+
+
+ALL_LINES = [line for path in PAGES.values() for line in lines(path)]
+RUN = {name: [line for line in lines(path) if line.startswith("mlsd ")] for name, path in PAGES.items()}
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("page", [name for name, typed in RUN.items() if typed])
+def test_every_mlsd_command_of_a_page_runs_in_order(page: str, tmp_path: Path) -> None:
+    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+    for line in RUN[page]:
+        if line.startswith(NOT_RUN):
+            continue
+        done = subprocess.run(
+            shlex.split(line), cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, f"$ {line}\n{done.stdout}\n{done.stderr}"
+
+
+def test_every_make_target_that_is_shown_exists() -> None:
+    targets = [line.split() for line in ALL_LINES if line.startswith("make ")]
+    assert targets
+    for words in targets:
+        dry = subprocess.run(["make", "--dry-run", *words[1:]], cwd=ROOT, capture_output=True, text=True, check=False)
+        assert dry.returncode == 0, dry.stderr
+
+
+def test_every_command_but_the_demo_is_shown_and_run() -> None:
+    shown = {shlex.split(line)[1] for line in ALL_LINES if line.startswith("mlsd ")}
+    assert shown == set(COMMANDS) - {"demo"}  # `make demo` runs it
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_file_that_a_page_points_to_exists(page: str) -> None:
+    text = PAGES[page].read_text(encoding="utf-8")
+    for target in re.findall(r"\]\(([^)#]+)\)", text):
+        if "://" not in target:
+            assert (PAGES[page].parent / target).exists(), target
+    if page != "commands.md":
+        for named in re.findall(r"`(mlsd/[\w/]+(?:\.py)?|tests/[\w/]+\.py)`", text):
+            assert (ROOT / named).exists(), named
+
+
+def test_the_reference_is_what_the_program_says() -> None:
+    assert PAGE.read_text(encoding="utf-8") == reference(), "python -m tools.command_reference"
+
+
+def test_the_pages_build_without_a_warning(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert len(list(tmp_path.glob("*.html"))) >= len(PAGES) - 1
