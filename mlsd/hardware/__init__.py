@@ -6,9 +6,12 @@ is None, and `read_machine` says why.
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import hashlib
 import os
 import platform
+import secrets
 import sys
 import uuid
 from importlib import metadata
@@ -17,6 +20,8 @@ from typing import TYPE_CHECKING
 import psutil
 
 from mlsd import __version__
+from mlsd.errors import InputError
+from mlsd.folders import update_json, user_dir
 from mlsd.hardware import darwin, linux
 from mlsd.hardware.reading import Facts
 from mlsd.records import Conditions, Environment, Record
@@ -93,11 +98,30 @@ def read_conditions() -> Conditions:
 
 
 def host_key(identity: str | None) -> str:
-    """A stable hash (16 hex digits) of the machine: of its own identifier, else its network address, else its name."""
+    """A stable hash (16 hex digits) of the machine: of its own identifier, else its network address, else its name.
+
+    An identifier has 128 random bits. Addresses and names are few enough to be searched for the one that gives a hash,
+    and databases are given to others: these are hashed with a secret of the user's.
+    """
     if identity is None:
         node = uuid.getnode()
-        identity = platform.node() if node & _MULTICAST else f"{node:012x}"
+        identity = f"{_secret()} {platform.node() if node & _MULTICAST else f'{node:012x}'}"
     return hashlib.sha256(f"mlsd host {identity}".encode()).hexdigest()[:16]
+
+
+@functools.cache
+def _secret() -> str:
+    """Random text kept in the user's folder; where it cannot be kept, another one for each process."""
+    drawn = {"secret": secrets.token_hex(16)}
+    kept = dict(drawn)
+
+    def change(known: dict[str, str]) -> None:
+        kept.update(known)
+        known.update(kept)
+
+    with contextlib.suppress(InputError):
+        update_json(user_dir() / "host.json", dict[str, str], change, damaged_is_empty=True)
+    return kept["secret"]
 
 
 def _reasons(environment: Environment, facts: Facts, *, asked_engine: bool) -> dict[str, str]:

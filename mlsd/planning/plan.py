@@ -21,7 +21,7 @@ import msgspec
 
 from mlsd.errors import SuiteError
 from mlsd.planning.prompts import LoadPrompt, load_prompt
-from mlsd.planning.suite import DrafterChoice, Part, Profile, Suite
+from mlsd.planning.suite import MOST_GAMMA, MOST_REPEATS, MOST_TOKENS, DrafterChoice, Part, Profile, Suite
 from mlsd.records import DRAFT_MODEL, Case, DrafterSpec, EngineOptions, ModelRef, PromptRef, Record, Sampling
 
 TrialRole = Literal["study", "baseline"]
@@ -405,15 +405,26 @@ def _limited(groups: Iterable[Group], limit: int) -> tuple[Group, ...]:
     return tuple(kept)
 
 
+_MOST_TEMPERATURE = 1_000
+_MOST_SEED = (1 << 31) - 1
+
+
 def _check(overrides: Overrides) -> None:
-    least = {"repeats": 1, "n_predict": 2, "limit": 1, "temperature": 0}
-    for name, bound in least.items():
+    ranges = {
+        "repeats": (1, MOST_REPEATS),
+        "n_predict": (2, MOST_TOKENS),
+        "limit": (1, math.inf),
+        "temperature": (0, _MOST_TEMPERATURE),
+        "seed": (-_MOST_SEED, _MOST_SEED),
+    }
+    for name, (least, most) in ranges.items():
         value = getattr(overrides, name)
-        if value is not None and not bound <= value < math.inf:  # not-a-number fails as well
-            raise SuiteError(f"--{name.replace('_', '-')} is {value}, but must be at least {bound}.")
+        if value is not None and not least <= value <= most:  # not-a-number fails as well
+            asked = f"at least {least}" if most == math.inf else f"from {least:,} to {most:,}"
+            raise SuiteError(f"--{name.replace('_', '-')} is {value}, but must be {asked}.")
     for gamma in overrides.gammas or ():
-        if gamma < 1:
-            raise SuiteError(f"--gamma holds {gamma}, but a drafter proposes at least 1 token a round.")
+        if not 1 <= gamma <= MOST_GAMMA:
+            raise SuiteError(f"--gamma holds {gamma}, but a drafter proposes 1 to {MOST_GAMMA:,} tokens a round.")
     for name in ("gammas", "prompts", "drafts"):
         values = getattr(overrides, name)
         if values is not None and len(values) != len(set(values)):

@@ -20,6 +20,11 @@ from mlsd.records import DRAFT_MODEL, OptionValue, Record
 PROFILES_FILE = "profiles.toml"
 EMBEDDED_PROFILE = "tiny"
 
+# A plan is built whole before anything runs: beyond these it fills the memory, and no study needs as much.
+MOST_REPEATS = 10_000
+MOST_TOKENS = 1_000_000
+MOST_GAMMA = 1_024
+
 Count = Literal["study", "paired"]
 T = TypeVar("T")
 
@@ -113,8 +118,8 @@ def read_suite(path: Path) -> Suite:
         re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]*", suite.name) is not None,
         "letters, digits, - or _",
     )
-    _check(path, "n_predict", suite.n_predict, suite.n_predict >= 2, "at least 2")
-    _check(path, "repeats", suite.repeats, suite.repeats >= 1, "at least 1")
+    _check(path, "n_predict", suite.n_predict, 2 <= suite.n_predict <= MOST_TOKENS, f"from 2 to {MOST_TOKENS:,}")
+    _check(path, "repeats", suite.repeats, 1 <= suite.repeats <= MOST_REPEATS, f"from 1 to {MOST_REPEATS:,}")
     _check(path, "parts", [], bool(suite.parts), "at least one [[parts]] table")
     for number, part in enumerate(suite.parts):
         _check_part(path, f"parts[{number}]", part)
@@ -142,7 +147,8 @@ def _check_part(path: Path, key: str, part: Part) -> None:
 def _check_gammas(path: Path, key: str, gammas: tuple[int, ...]) -> None:
     _check(path, key, list(gammas), len(set(gammas)) == len(gammas), "each value once")
     for gamma in gammas:
-        _check(path, key, gamma, gamma >= 1, "at least 1: a drafter proposes at least one token a round")
+        wanted = f"from 1 to {MOST_GAMMA:,}: a drafter proposes at least one token a round"
+        _check(path, key, gamma, 1 <= gamma <= MOST_GAMMA, wanted)
 
 
 def load_profiles(path: Path | None = None) -> dict[str, Profile]:

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import hashlib
 import sys
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -75,3 +77,19 @@ def test_machines_are_told_apart_without_storing_who_they_are() -> None:
     assert hardware.host_key("a") != hardware.host_key("b")
     assert hardware.host_key("a") == hardware.host_key("a") != "a"
     assert len(hardware.host_key(None)) == 16
+
+
+def test_a_network_address_cannot_be_searched_for_by_its_hash(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("uuid.getnode", lambda: 0x0242AC110002)
+    keys = []
+    for user in ("jane", "jane", "joe"):
+        monkeypatch.setenv("MLSD_HOME", str(tmp_path / user))
+        hardware._secret.cache_clear()
+        keys.append(hardware.host_key(None))
+    hardware._secret.cache_clear()
+    assert keys[0] == keys[1] != keys[2]
+    assert hashlib.sha256(b"mlsd host 0242ac110002").hexdigest()[:16] not in keys
+
+
+def test_a_machine_with_an_identifier_keeps_the_key_that_its_databases_hold() -> None:
+    assert hardware.host_key("4c4c4544") == hashlib.sha256(b"mlsd host 4c4c4544").hexdigest()[:16]

@@ -70,7 +70,7 @@ def test_two_different_suites_of_one_name_are_refused(tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (("gammas = [4]", "gammas = [4, 0]"), r"parts\[0\]\.gammas = 0, but must be at least 1"),
+        (("gammas = [4]", "gammas = [4, 0]"), r"parts\[0\]\.gammas = 0, but must be from 1 to 1,024"),
         (("gammas = [4]", 'gammas = [4, "eight"]'), r"parts\[0\]\.gammas\[1\] = 'eight': Expected `int`"),
         (("gammas = [4]", "gammas = [4, 4]"), r"parts\[0\]\.gammas = \[4, 4\], but must be each value once"),
         (("gammas = [4]", ""), r"parts\[0\]\.gammas = .*at least one gamma"),
@@ -80,8 +80,10 @@ def test_two_different_suites_of_one_name_are_refused(tmp_path):
         (('prompts = ["code"]', "prompts = []"), r"parts\[0\]\.prompts"),
         (('{ draft = "draft-small" }', "{}"), r"parts\[0\]\.drafters\[0\]\.draft = ''"),
         (("ngram = 3", "ngram = [3]"), r"options.*\[3\]"),
-        (('title = "Some suite"', 'title = "s"\nrepeats = 0'), r"repeats = 0, but must be at least 1"),
-        (('title = "Some suite"', 'title = "s"\nn_predict = 1'), r"n_predict = 1, but must be at least 2"),
+        (('title = "Some suite"', 'title = "s"\nrepeats = 1_000_000_000'), r"repeats = 1000000000, but must be from 1"),
+        (("gammas = [4]", "gammas = [2_000_000_000]"), r"gammas = 2000000000, but must be from 1 to 1,024"),
+        (('title = "Some suite"', 'title = "s"\nrepeats = 0'), r"repeats = 0, but must be from 1 to 10,000"),
+        (('title = "Some suite"', 'title = "s"\nn_predict = 1'), r"n_predict = 1, but must be from 2 to 1,000,000"),
         (('title = "Some suite"', "title = 3"), r"title = 3: Expected `str`"),
         (('name = "X"', 'name = "../X"'), r"name = '\.\./X'"),
         (('name = "X"', "name = "), r"not valid TOML.*line 2"),
@@ -171,7 +173,7 @@ def test_the_default_is_the_largest_automatic_profile_that_is_wholly_downloaded_
     assert default_profile(ladder(), lambda model: model in downloaded).name == expected
 
 
-@pytest.mark.parametrize(("own", "key"), [("[0]", "at least 1"), ("[4, 4]", "each value once")])
+@pytest.mark.parametrize(("own", "key"), [("[0]", "from 1"), ("[4, 4]", "each value once")])
 def test_a_drafters_own_gammas_are_checked(tmp_path, own, key):
     text = GOOD.replace('name = "pld",', f'name = "pld", gammas = {own},')
     with pytest.raises(SuiteError, match=rf"drafters\[1\]\.gammas.*{key}"):
