@@ -155,8 +155,10 @@ def _top(rows: Logits, fresh: Logits) -> npt.NDArray[np.float64]:
     return np.take_along_axis(rows, best, axis=1).astype(np.float64)
 
 
-def passes_of(run: Generation, prompt: Sequence[int], *, replays: bool) -> Passes:
-    """The passes that left their mark on the memory; `replays`: after a rejection the kept tokens had a pass alone."""
+def _passes(run: Generation, prompt: Sequence[int], options: SessionOptions, strategy: str) -> Passes:
+    """The passes that left their mark on the memory of a session opened with `options`."""
+    # After a rejection these decode what is kept once more, alone.
+    replays = strategy == "checkpoint" or options.tree == "redecode"
     kept = [1 + r.accepted for r in run.rounds]
     if kept:
         kept[-1] = len(run.past) - sum(kept[:-1])  # more than counted, where an end-of-generation token cut the output
@@ -196,17 +198,13 @@ class Judge:
 
         Equal tokens over a sound memory are `lossless`. Raises: EngineError when decoding fails.
         """
-        replays = strategy.startswith("checkpoint") or session.options.tree == "redecode"
-        passes = passes_of(run, prompt, replays=replays)
-        verdict = Losslessness(verdict="lossless")
-        if tuple(run.tokens) != tuple(reference):
-            verdict = self._tokens(run, reference, passes, session.options)
+        verdict = self.judge_tokens(run, reference, prompt, session.options, strategy=strategy)
         if strategy == "unchecked":
             return verdict  # its memory is what the failed calls left
         n_off = session.n_past - len(prompt) - len(run.past)
         if n_off:
             return msgspec.structs.replace(verdict, verdict="diverged", n_positions_off=n_off)
-        state = self._live(passes, session)
+        state = self._live(_passes(run, prompt, session.options, strategy), session)
         return msgspec.structs.replace(
             verdict,
             verdict=verdict.verdict if state.sound else "diverged",
@@ -215,10 +213,20 @@ class Judge:
             live_noise=state.noise,
         )
 
-    def _tokens(
-        self, run: Generation, reference: Sequence[int], passes: Passes, options: SessionOptions
+    def judge_tokens(
+        self,
+        run: Generation,
+        reference: Sequence[int],
+        prompt: Sequence[int],
+        options: SessionOptions,
+        *,
+        strategy: str,
     ) -> Losslessness:
-        key = (passes, options, tuple(run.tokens), tuple(reference))
+        """Judge the output alone, as if the memory it came from, opened with `options`, were sound."""
+        if tuple(run.tokens) == tuple(reference):
+            return Losslessness(verdict="lossless")
+        passes = _passes(run, prompt, options, strategy)
+        key = (passes, options, run.tokens, tuple(reference))
         if key not in self._verdicts:
             gaps = Gaps(run.tokens)
             self._feed(_chunks(passes, 1), self._options, 0, gaps.alone)
