@@ -144,7 +144,6 @@ def test_output_equals_plain_decoding_with_identical_perturbed_and_unrelated_dra
     bench: Bench, architecture: str, gamma: int
 ) -> None:
     prompt = prompt_of(gamma)
-    reference = bench.plain(architecture, prompt).tokens
     for suffix in ("", "-noise003", "-noise01", "-other"):
         result = bench.speculate(architecture, architecture + suffix, gamma, prompt)
         bench.assert_lossless()

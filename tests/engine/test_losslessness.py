@@ -119,7 +119,11 @@ def test_a_sound_run_of_trees_is_lossless_or_a_tie(target: Target, gamma: int, c
 def test_a_broken_rollback_is_found_out_whatever_its_tokens(target: Target, fault: str, once: bool) -> None:
     if fault == "state-ahead" and not target.model.is_recurrent:
         return
-    verdict, n_faults = target.trial("factual", 4, wrong=0.3, seed=1, fault=fault, once=once)
+    try:
+        verdict, n_faults = target.trial("factual", 4, wrong=0.3, seed=1, fault=fault, once=once)
+    except RollbackError:  # a checkpoint that cannot be cut any more ends the trial by itself
+        assert target.strategy == "checkpoint"
+        return
     assert n_faults == 1 or (n_faults > 1 and not once)
     assert verdict.verdict == "diverged", verdict
 
