@@ -34,6 +34,7 @@ from mlsd.engine.losslessness import Judge
 from mlsd.engine.rollback import FAULTS, Rollback, Sabotage, make_rollback
 from mlsd.engine.session import SessionOptions
 from mlsd.engine.tree import merge
+from mlsd.errors import RollbackError
 from mlsd.folders import asset_path
 from mlsd.gguf_tools.shapes import TINY
 from mlsd.gguf_tools.synthetic.write import write_random
@@ -56,9 +57,11 @@ class Script:
         self._at, self._rng = 0, np.random.default_rng(0)
 
     def begin(self, prompt: Sequence[int], rng: np.random.Generator) -> None:
+        """Start the text."""
         self._at, self._rng = 0, rng
 
     def propose(self, k: int) -> Draft:
+        """The next `k` tokens, some of them wrong."""
         if not self._depth:
             return Draft(tokens=self._path(k))
         n_nodes, depth = k, min(k, self._depth)
@@ -73,13 +76,15 @@ class Script:
         return (*(t if keep else x for t, x, keep in zip(known, tokens, kept, strict=False)), *tokens[len(known) :])
 
     def observe(self, outcome: Outcome) -> None:
+        """Count on."""
         self._at += len(outcome.committed)
 
     def stats(self) -> dict[str, float]:
+        """None."""
         return {}
 
     def close(self) -> None:
-        pass
+        """Nothing to free."""
 
 
 class Target:
@@ -147,7 +152,10 @@ def broken(target: Target, gammas: Sequence[int], prompts: Sequence[str]) -> Ite
     """Every fault, at every rejection and once, of every prompt and width; what was not injected is left out."""
     faults = [f for f in FAULTS if f != "state-ahead" or target.model.is_recurrent]
     for prompt, gamma, fault, once in itertools.product(prompts, gammas, faults, (False, True)):
-        verdict, n_faults = target.trial(prompt, gamma, wrong=0.3, fault=fault, once=once)
+        try:
+            verdict, n_faults = target.trial(prompt, gamma, wrong=0.3, fault=fault, once=once)
+        except RollbackError:  # llama.cpp itself refused to go on
+            continue
         if n_faults:
             yield _case(target, prompt, gamma, verdict, fault=fault, once=once, n_faults=n_faults)
 
@@ -249,7 +257,7 @@ def run() -> Iterator[Result]:
 
 if __name__ == "__main__":
     rows: list[dict[str, Any]] = []
-    with open(sys.argv[1], "a", encoding="utf-8") as out:
+    with Path(sys.argv[1]).open("a", encoding="utf-8") as out:
 
         def note(case: dict[str, Any]) -> None:
             rows.append(case)

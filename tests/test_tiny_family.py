@@ -9,6 +9,7 @@ import json
 import math
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ from mlsd.engine.llama.native import ggml, library
 from mlsd.engine.llama.open import open_session
 from mlsd.engine.llama.rows import HiddenRowsSession
 from mlsd.engine.llama.session import LlamaSession
-from mlsd.engine.losslessness import judge
+from mlsd.engine.losslessness import Judge
 from mlsd.engine.rollback import make_rollback
 from mlsd.engine.session import SessionOptions
 from mlsd.folders import asset_path
@@ -193,17 +194,19 @@ def spoken(target: str, prompts: list[list[int]], n_predict: int) -> tuple[list[
     """Greedy generations after every prompt: plain, and with the draft at gamma 4; each judged lossless."""
     clock, limits = MonotonicClock(), GenerationLimits(n_predict=n_predict, gamma=GAMMA)
     with (
-        opened(path_of(target), GREEDY) as session,
+        LlamaModel(path_of(target)) as model,
+        open_session(model, GREEDY) as session,
         opened(path_of("tiny-draft"), SessionOptions(n_ctx=512, n_threads=1)) as draft,
-        opened(path_of(target), LOGITS) as judging,
         closing(DraftModel(draft, make_rollback("checkpoint", draft), clock)) as drafter,
     ):
         rollback = make_rollback("snapshots", session)
         plain = [generate(session, NoDrafter(), rollback, p, limits, clock) for p in prompts]
-        fast = [generate(session, drafter, rollback, p, limits, clock) for p in prompts]
-        for prompt, a, b in zip(prompts, plain, fast, strict=True):
+        fast, judge = [], Judge(partial(open_session, model), GREEDY)
+        for prompt, alone in zip(prompts, plain, strict=True):
+            fast.append(generate(session, drafter, rollback, prompt, limits, clock))
             # One row and five rows run through different kernels; a tie inside their noise is no error.
-            assert judge(b.tokens, a.tokens, prompt, judging, kernel_noise=0.1).verdict in ("lossless", "near_tie")
+            verdict = judge.judge(fast[-1], alone.tokens, prompt, session, strategy="snapshots")
+            assert verdict.verdict in ("lossless", "near_tie"), verdict
     return plain, fast
 
 
@@ -229,12 +232,13 @@ def test_the_next_token_block_predicts_its_trunk_and_leaves_it_as_it_is(stored: 
         LlamaModel(path_of("tiny-dense-mtp"), load_mtp=True) as model,
         HiddenRowsSession(model, msgspec.structs.replace(GREEDY, kind="hidden-rows")) as session,
         closing(NextTokenDraft(session, NextTokenHead(session), clock, Chain(clock))) as drafter,
-        opened(path_of("tiny-dense"), LOGITS) as judging,
     ):
         rollback = make_rollback("snapshots", session)
-        fast = [generate(session, drafter, rollback, p, limits, clock) for p in prompts]
-        for prompt, a, b in zip(prompts, plain, fast, strict=True):
-            assert judge(b.tokens, a.tokens, prompt, judging, kernel_noise=0.1).verdict in ("lossless", "near_tie")
+        fast, judge = [], Judge(partial(open_session, model), GREEDY)
+        for prompt, alone in zip(prompts, plain, strict=True):
+            fast.append(generate(session, drafter, rollback, prompt, limits, clock))
+            verdict = judge.judge(fast[-1], alone.tokens, prompt, session, strategy="snapshots")
+            assert verdict.verdict in ("lossless", "near_tie"), verdict
     rounds = [r for g in fast for r in g.rounds if r.proposed == GAMMA]
     assert np.mean([r.accepted > 0 for r in rounds]) >= 0.6
     assert np.mean([r.accepted for r in rounds]) / GAMMA >= 0.35

@@ -36,6 +36,8 @@ _ROOM = 256  # positions beyond the text, for the fixed tokens and for filling a
 # How far a sound memory may be from a fresh one: set on one half of the cases of benchmarks/truth_losslessness.py and
 # checked on the other. The floor is a share of the spread of the top logits.
 FACTOR, FLOOR = 1.3, 1e-3
+# In which cells a tree's tokens lay, so in which order attention adds them up, is not known afterwards.
+_TREE_MARGIN = 2.0
 # Snapshots are judged by passes that use them, too; so their answer must also be near one without any rollback.
 _ANCHOR_FACTOR, _ANCHOR_FLOOR = 3.0, 0.1
 
@@ -94,24 +96,24 @@ class Gaps:
         self._alone.append(np.stack([rows[each, i] for i in (best, second, tokens)], axis=1).astype(np.float64))
 
     def wide(self, rows: Logits) -> None:
-        """The same from passes of the run's own widths; all positions were gathered alone before."""
-        at = sum(map(len, self._wide))
+        """The same from passes of the run's own widths; all positions were gathered alone before. May come again."""
+        at = sum(map(len, self._wide)) % sum(map(len, self._alone))
         pairs = np.concatenate(self._pairs)[at : at + len(rows)]
         logits = np.take_along_axis(rows[: len(pairs)], pairs, axis=1).astype(np.float64)
         self._wide.append(logits[:, 0] - logits[:, 1])
 
-    def verdict(self, reference: Sequence[int]) -> Losslessness:
+    def verdict(self, reference: Sequence[int], margin: float = 1.0) -> Losslessness:
         """Compare the tokens with the plain greedy `reference`, as if the memory were sound.
 
         noise_i is by how much wide passes change the lead of the best token over the second, or over the emitted one
-        where that is another. A token is explained up to the largest noise seen. With the noise exchangeable over
-        positions the expected number of differing tokens is E = sum over i of P(noise > lead_i) / 2; up to
+        where that is another, times `margin`. A token is explained up to the largest noise seen. With the noise
+        exchangeable over positions the expected number of differing tokens is E = sum over i of P(noise > lead_i) / 2; up to
         E + 4 sqrt(E + 1) of them are explained.
         """
         best, second, emitted = np.concatenate(self._alone).T
         gaps = best - emitted
         lead = np.where(gaps > 0, gaps, best - second)
-        noise = np.abs(np.concatenate(self._wide) - lead)
+        noise = np.abs(np.concatenate(self._wide).reshape(-1, len(lead)) - lead).max(axis=0) * margin
         worst, tolerance, n_different = float(gaps.max()), float(noise.max()), int((gaps > 0).sum())
         expected = float((noise[None, :] > lead[:, None]).mean(axis=1).sum()) / 2
         explained = (
@@ -155,8 +157,10 @@ def _top(rows: Logits, fresh: Logits) -> npt.NDArray[np.float64]:
     return np.take_along_axis(rows, best, axis=1).astype(np.float64)
 
 
-def passes_of(run: Generation, prompt: Sequence[int], *, replays: bool) -> Passes:
-    """The passes that left their mark on the memory; `replays`: after a rejection the kept tokens had a pass alone."""
+def _passes(run: Generation, prompt: Sequence[int], options: SessionOptions, strategy: str) -> Passes:
+    """The passes that left their mark on the memory of a session opened with `options`."""
+    # After a rejection these decode what is kept once more, alone.
+    replays = strategy == "checkpoint" or options.tree == "redecode"
     kept = [1 + r.accepted for r in run.rounds]
     if kept:
         kept[-1] = len(run.past) - sum(kept[:-1])  # more than counted, where an end-of-generation token cut the output
@@ -196,17 +200,13 @@ class Judge:
 
         Equal tokens over a sound memory are `lossless`. Raises: EngineError when decoding fails.
         """
-        replays = strategy.startswith("checkpoint") or session.options.tree == "redecode"
-        passes = passes_of(run, prompt, replays=replays)
-        verdict = Losslessness(verdict="lossless")
-        if tuple(run.tokens) != tuple(reference):
-            verdict = self._tokens(run, reference, passes, session.options)
+        verdict = self.judge_tokens(run, reference, prompt, session.options, strategy=strategy)
         if strategy == "unchecked":
             return verdict  # its memory is what the failed calls left
         n_off = session.n_past - len(prompt) - len(run.past)
         if n_off:
             return msgspec.structs.replace(verdict, verdict="diverged", n_positions_off=n_off)
-        state = self._live(passes, session)
+        state = self._live(_passes(run, prompt, session.options, strategy), session)
         return msgspec.structs.replace(
             verdict,
             verdict=verdict.verdict if state.sound else "diverged",
@@ -215,15 +215,27 @@ class Judge:
             live_noise=state.noise,
         )
 
-    def _tokens(
-        self, run: Generation, reference: Sequence[int], passes: Passes, options: SessionOptions
+    def judge_tokens(
+        self,
+        run: Generation,
+        reference: Sequence[int],
+        prompt: Sequence[int],
+        options: SessionOptions,
+        *,
+        strategy: str,
     ) -> Losslessness:
-        key = (passes, options, tuple(run.tokens), tuple(reference))
+        """Judge the output alone, as if the memory it came from, opened with `options`, were sound."""
+        if tuple(run.tokens) == tuple(reference):
+            return Losslessness(verdict="lossless")
+        passes = _passes(run, prompt, options, strategy)
+        key = (passes, options, run.tokens, tuple(reference))
         if key not in self._verdicts:
             gaps = Gaps(run.tokens)
             self._feed(_chunks(passes, 1), self._options, 0, gaps.alone)
             self._feed(passes, options, 0, gaps.wide)
-            self._verdicts[key] = gaps.verdict(reference)
+            if is_tree := options.tree != "off":
+                self._feed(passes, options, 1, gaps.wide)
+            self._verdicts[key] = gaps.verdict(reference, _TREE_MARGIN if is_tree else 1.0)
         return self._verdicts[key]
 
     def _live(self, passes: Passes, session: Session) -> LiveState:
@@ -244,8 +256,9 @@ class Judge:
         if options.n_snapshots and alone > _ANCHOR_FLOOR * spread(fresh):
             chunks = _chunks(passes, max(passes.widths))
             anchor = answer_distance(self._feed(chunks, self._options, 0), fresh)
-            if alone > _ANCHOR_FACTOR * anchor + _ANCHOR_FLOOR * spread(fresh):
-                return LiveState(distance=alone, limit=_ANCHOR_FACTOR * anchor, noise=anchor)
+            most = _ANCHOR_FACTOR * anchor + _ANCHOR_FLOOR * spread(fresh)
+            if alone > most:
+                return LiveState(distance=alone, limit=most, noise=anchor)
         return LiveState(distance=nearest, limit=limit, noise=noise)
 
     def _fresh(self, passes: Passes) -> Logits:

@@ -11,7 +11,6 @@ from typing import Any
 
 import msgspec
 import numpy as np
-from mlsd.engine.tree_noise import tree_noise
 
 from mlsd.cli.options import parse_drafter
 from mlsd.clock import MonotonicClock
@@ -22,7 +21,7 @@ from mlsd.engine.drafter import Draft, Drafter, NoDrafter, Outcome
 from mlsd.engine.llama.model import LlamaModel
 from mlsd.engine.llama.open import open_session
 from mlsd.engine.llama.session import LlamaSession
-from mlsd.engine.losslessness import judge
+from mlsd.engine.losslessness import Judge
 from mlsd.engine.probe import ProbeReport, probe
 from mlsd.engine.rollback import make_rollback
 from mlsd.engine.session import SessionOptions
@@ -39,6 +38,7 @@ class Run:
     generation: Generation
     stats: dict[str, float]
     options: SessionOptions  # of the target
+    verdict: Losslessness | None = None  # None: sampled
 
     @property
     def tokens(self) -> tuple[int, ...]:
@@ -100,6 +100,7 @@ class Arena:
         self._models: dict[Path, LlamaModel] = {}
         self._reports: dict[Path, ProbeReport] = {}
         self._plain: dict[Any, Generation] = {}
+        self._judges: dict[str, Judge] = {}
         self._clear: dict[tuple[str, int, int], tuple[int, ...]] = {}
         self.options = SessionOptions(n_ctx=n_ctx, n_threads=1)
 
@@ -161,7 +162,11 @@ class Arena:
             limits = GenerationLimits(n_predict=n_predict, gamma=gamma)
             rollback = make_rollback(self.report(self._files[name]).target or "", session)
             result = generate(session, Watched(made), rollback, prompt, limits, CLOCK, sampling=sampling, rng=rng)
-            return Run(result, made.stats(), session.options)
+            verdict = None
+            if sampling is None or sampling.greedy:
+                reference = self.plain(name, prompt, len(result.tokens))
+                verdict = self._judge(name).judge(result, reference, prompt, session, strategy=rollback.name)
+            return Run(result, made.stats(), session.options, verdict)
 
     @contextmanager
     def opened(
@@ -203,19 +208,19 @@ class Arena:
             with closing(drafter or open_drafter(setup)) as made:
                 yield session, made
 
+    def _judge(self, name: str) -> Judge:
+        if name not in self._judges:
+            self._judges[name] = Judge(partial(open_session, self.model(name)), self.options)
+        return self._judges[name]
+
     def verdict(self, name: str, prompt: Sequence[int], run: Run) -> Losslessness:
-        """How a run's output compares with plain greedy decoding."""
-        reference, model = self.plain(name, prompt, len(run.tokens)), self.model(name)
-        noise = self.report(self._files[name]).kernel_noise
-        if run.options.tree != "off":
-            noise = max(noise, tree_noise(partial(open_session, model), run.options))
-        with open_session(model, msgspec.structs.replace(self.options, device_sampling=False)) as session:
-            return judge(run.tokens, reference, prompt, session, noise)
+        """What a run's tokens alone say against plain greedy decoding."""
+        reference, strategy = self.plain(name, prompt, len(run.tokens)), self.report(self._files[name]).target or ""
+        return self._judge(name).judge_tokens(run.generation, reference, prompt, run.options, strategy=strategy)
 
     def assert_exact(self, name: str, prompt: Sequence[int], run: Run) -> None:
         """Equal to plain decoding, or a tie that kernel noise explains; and the counts add up."""
-        verdict = self.verdict(name, prompt, run)
-        assert verdict.verdict in ("lossless", "near_tie"), verdict
+        assert run.verdict is not None and run.verdict.verdict in ("lossless", "near_tie"), run.verdict
         assert len(run.tokens) - 1 == len(run.generation.rounds) + run.accepted
 
     def assert_alike(self, name: str, run: Run, other: Run) -> None:

@@ -7,7 +7,6 @@ from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
-import msgspec
 import pytest
 
 from mlsd.clock import MonotonicClock
@@ -17,8 +16,7 @@ from mlsd.engine.drafter import NoDrafter
 from mlsd.engine.llama.model import LlamaModel
 from mlsd.engine.llama.open import open_session
 from mlsd.engine.llama.session import LlamaSession
-from mlsd.engine.losslessness import judge
-from mlsd.engine.probe import probe
+from mlsd.engine.losslessness import Judge
 from mlsd.engine.rollback import make_rollback
 from mlsd.engine.session import SessionOptions
 from mlsd.gguf_tools.synthetic.perturb import perturb
@@ -48,7 +46,7 @@ class Bench:
         limits = GenerationLimits(n_predict=N_PREDICT)
         trim = make_rollback("trim", self.session)
         self.plain = generate(self.session, NoDrafter(), trim, self.prompt, limits, CLOCK).tokens
-        self.noise = probe(partial(open_session, self.model), OPTIONS).kernel_noise
+        self.judge = Judge(partial(open_session, self.model), OPTIONS)
 
     def speculate(self, draft: str, gamma: int) -> Generation:
         session = self.drafts[draft]
@@ -68,8 +66,7 @@ def bench(smollm2: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[B
 def test_output_equals_plain_decoding(bench: Bench, draft: str, gamma: int) -> None:
     result = bench.speculate(draft, gamma)
     rate = sum(r.accepted for r in result.rounds) / sum(r.proposed for r in result.rounds)
-    with open_session(bench.model, msgspec.structs.replace(OPTIONS, device_sampling=False)) as session:
-        verdict = judge(result.tokens, bench.plain, bench.prompt, session, bench.noise)
+    verdict = bench.judge.judge(result, bench.plain, bench.prompt, bench.session, strategy="trim")
     assert verdict.verdict in ("lossless", "near_tie"), verdict
     if draft == "identical":
         assert rate == 1.0
