@@ -20,7 +20,7 @@ from mlsd.engine.drafter import Draft, Outcome
 from mlsd.engine.llama.open import open_session
 from mlsd.engine.rollback import Rollback, make_rollback
 from mlsd.engine.session import Session
-from mlsd.engine.vocabulary import check_vocabularies
+from mlsd.engine.vocabulary import check_vocabularies, readable
 from mlsd.errors import InputError
 from mlsd.records import DRAFT_MODEL
 
@@ -41,7 +41,8 @@ def make(bench: DrafterBench) -> DraftModel:
     if bench.draft_path is None:
         raise InputError("The draft-model method needs a draft.", hint="Name one with --draft.")
     strategy = bench.draft_rollback(bench.draft_path)
-    chain = Chain(bench.clock, bench.sampling, read_options(bench.spec, Doubt, PRESETS))
+    n_vocab, doubt = bench.target.vocabulary.n_tokens, read_options(bench.spec, Doubt, PRESETS)
+    chain = Chain(bench.clock, bench.sampling, doubt, n_vocab=n_vocab)
     options = msgspec.structs.replace(bench.options, device_sampling=chain.on_device, max_outputs=1)
     session = open_session(bench.open_model(bench.draft_path), options)
     try:
@@ -73,7 +74,7 @@ class DraftModel:
         """Decode the prompt."""
         self._session.clear()
         self._chain.begin(rng)
-        self._context = list(prompt)
+        self._context = readable(prompt, self._session)
         self._drafted = ()
         self._n_steps = self._n_catch_up = 0
         self._forward_ns = self._rollback_ns = 0
@@ -105,7 +106,7 @@ class DraftModel:
     def observe(self, outcome: Outcome) -> None:
         """Forget rejected proposals; the newest committed tokens wait for the next catch-up."""
         n_confirmed = len(self._context)
-        self._context.extend(outcome.committed)
+        self._context.extend(readable(outcome.committed, self._session))
         if self._drafted:
             # The last proposal was never decoded here; of the others, the accepted ones may stay.
             n_keep = min(self._session.n_past, n_confirmed + outcome.accepted)
