@@ -45,9 +45,16 @@ class Predictor(Protocol):
 class Chain:
     """The rule by which a method's chains grow, and how often and how long it doubted."""
 
-    def __init__(self, clock: Clock, sampling: Sampling | None = None, doubt: Doubt | None = None) -> None:
-        """By default greedy, and never in doubt."""
-        self.doubt = doubt or Doubt()
+    def __init__(
+        self,
+        clock: Clock,
+        sampling: Sampling | None = None,
+        doubt: Doubt | None = None,
+        *,
+        n_vocab: int | None = None,
+    ) -> None:
+        """By default greedy, and never in doubt; only tokens below `n_vocab` are proposed."""
+        self.doubt, self._n_vocab = doubt or Doubt(), n_vocab
         self._sampling, self._clock = sampling or Sampling(), clock
         self._rng = np.random.default_rng(0)
         self._n_stops = self._confidence_ns = 0
@@ -77,7 +84,10 @@ class Chain:
             in_doubt = self._in_doubt(predictor, is_last=len(tokens) + 1 == k)
             if in_doubt and self.doubt.p_min_mode == "drop":
                 break
-            tokens.append(self._pick(predictor, rows))
+            token = self._pick(predictor, rows)
+            if self._n_vocab is not None and token >= self._n_vocab:
+                break  # picked on the device, and unknown to the target
+            tokens.append(token)
             if in_doubt:
                 break
         return tuple(tokens), np.stack(rows) if rows else None
@@ -98,7 +108,7 @@ class Chain:
     def _pick(self, predictor: Predictor, rows: list[Probabilities]) -> int:
         if self._sampling.greedy:
             return predictor.greedy()[0]
-        rows.append(probabilities(predictor.logits(), self._sampling)[0])
+        rows.append(probabilities(predictor.logits()[:, : self._n_vocab], self._sampling)[0])
         return draw(rows[-1], self._rng)
 
     def stats(self) -> dict[str, float]:

@@ -22,7 +22,7 @@ from mlsd.engine.llama.open import open_session
 from mlsd.engine.llama.session import LlamaSession
 from mlsd.engine.rollback import Rollback, make_rollback
 from mlsd.engine.session import Session
-from mlsd.engine.vocabulary import check_vocabularies
+from mlsd.engine.vocabulary import check_vocabularies, readable
 from mlsd.records import DRAFT_MODEL
 
 
@@ -45,7 +45,7 @@ class DraftModel(Drafter):
         """Decode the prompt."""
         self._session.clear()
         self._chain.begin(rng)
-        self._context = list(prompt)
+        self._context = readable(prompt, self._session)
         self._drafted = ()
         self._n_steps = self._n_catch_up = 0
         self._forward_ns = self._rollback_ns = 0
@@ -77,7 +77,7 @@ class DraftModel(Drafter):
     def observe(self, outcome: Outcome) -> None:
         """Forget rejected proposals; the newest committed tokens wait for the next catch-up."""
         n_confirmed = len(self._context)
-        self._context.extend(outcome.committed)
+        self._context.extend(readable(outcome.committed, self._session))
         if self._drafted:
             # The last proposal was never decoded here; of the others, the accepted ones may stay.
             n_keep = min(self._session.n_past, n_confirmed + outcome.accepted)
@@ -129,12 +129,17 @@ def open_beside(setup: DrafterSetup, path: Path, chain: Chain, *, n_sequences: i
     return open_session(setup.open_model(path), options)
 
 
+def _open(setup: DrafterSetup, own: Doubt) -> DraftModel:
+    chain = Chain(setup.clock, setup.sampling, own, n_vocab=setup.target.vocabulary.n_tokens)
+    return open_draft(setup, setup.second, chain)
+
+
 METHOD = Method(
     name=DRAFT_MODEL,
     summary="Drafting with a second, smaller model: one token after another, with its own memory and its own rollback.",
     source="Leviathan et al. 2023 (arXiv 2211.17192); Chen et al. 2023 (arXiv 2302.01318)",
     options=Doubt,
-    open=lambda setup, own: open_draft(setup, setup.second, Chain(setup.clock, setup.sampling, own)),
+    open=_open,
     needs="draft",
     # Draft lengths of "SpS" (for Llama-3.2-1B it names none).
     presets=(

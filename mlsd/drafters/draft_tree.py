@@ -21,7 +21,7 @@ from mlsd.engine.drafter import Draft, Drafter, Outcome
 from mlsd.engine.llama.open import open_session
 from mlsd.engine.llama.trees import LlamaTreeSession
 from mlsd.engine.session import Logits
-from mlsd.engine.vocabulary import check_vocabularies
+from mlsd.engine.vocabulary import check_vocabularies, readable
 from mlsd.records import Record
 
 
@@ -48,7 +48,7 @@ class DraftTree(Drafter):
 
     def begin(self, prompt: Sequence[int], rng: np.random.Generator) -> None:
         """Decode the prompt."""
-        self._context = list(prompt)
+        self._context = readable(prompt, self._session)
         self._n_passes = self._n_rows = self._n_catch_up = self._pass_ns = self._draft_ns = 0
         self._session.clear()
         self._session.decode(self._context, n_outputs=0)
@@ -80,7 +80,7 @@ class DraftTree(Drafter):
 
     def observe(self, outcome: Outcome) -> None:
         """The committed tokens wait for the next catch-up."""
-        self._context.extend(outcome.committed)
+        self._context.extend(readable(outcome.committed, self._session))
 
     def stats(self) -> dict[str, float]:
         """Passes and rows of the draft, and its time split into passes and the policy."""

@@ -87,9 +87,10 @@ def accept_sampled(
 ) -> Acceptance:
     """Modified rejection sampling: the committed tokens follow the target's distribution exactly.
 
-    `target` has shape (n_proposed + 1, n_vocab), `draft` (n_proposed, n_vocab), the distributions each proposal was
-    drawn from. `draft` None means deterministic proposals (probability one each): a proposal x then stands with
-    probability p(x), and on rejection the rest of p without x is drawn from.
+    `target` has shape (n_proposed + 1, n_vocab), `draft` (n_proposed, n_shared), the distributions each proposal was
+    drawn from; tokens that a draft's smaller vocabulary lacks have probability zero there, and of tokens that the
+    target lacks none may be proposed. `draft` None means deterministic proposals (probability one each): a proposal x
+    then stands with probability p(x), and on rejection the rest of p without x is drawn from.
 
     Accept x with probability min(1, p(x)/q(x)); on the first rejection draw from norm(max(p - q, 0)).
     Source: Leviathan et al. 2023 (arXiv 2211.17192), algorithm 1; Chen et al. 2023 (arXiv 2302.01318), algorithm 2.
@@ -103,6 +104,7 @@ def accept_sampled(
         if draft is None:
             residual[token] = 0.0
         else:
-            residual = np.maximum(p - draft[i], 0.0)
+            n_shared = draft.shape[1]
+            residual[:n_shared] = np.maximum(p[:n_shared] - draft[i], 0.0)
         return Acceptance(accepted=i, bonus=draw(residual, rng))
     return Acceptance(accepted=len(proposed), bonus=draw(target[len(proposed)], rng))

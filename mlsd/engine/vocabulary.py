@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from typing import Protocol
 
 from mlsd.engine.session import Vocabulary
@@ -43,6 +44,12 @@ def check_vocabularies(target: Tokenizer, draft: Tokenizer) -> None:
         text, other = target.token_text(token), draft.token_text(token)
         if text != other:
             raise _error(f"token {token} is {text!r} in the target and {other!r} in the draft")
+
+
+def readable(tokens: Sequence[int], draft: Tokenizer) -> list[int]:
+    """`tokens` as a draft can take them in: those that only its target's larger vocabulary has become token 0."""
+    n_tokens = draft.vocabulary.n_tokens
+    return [token if token < n_tokens else 0 for token in tokens]
 
 
 def vocabulary_sha256(tokenizer: Tokenizer) -> str:

@@ -32,7 +32,7 @@ def test_memory_is_cut_back_and_every_gamma_writes_what_the_target_writes(arena:
     assert (report.target, report.draft) == ("trim", "trim")
     prompt = arena.clear_prompt(name, 3, N_PREDICT)
     for gamma in range(1, 9):
-        for draft in ("", "-noise01", "-other"):
+        for draft in ("", "-noise01", "-other") if gamma in (1, 4) else ("-noise01",):
             run = arena.run(name, "draft-model", gamma, prompt, N_PREDICT, draft=name + draft)
             arena.assert_exact(name, prompt, run)
             if not draft:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given
@@ -12,10 +15,13 @@ from hypothesis import strategies as st
 from mlsd.clock import FakeClock
 from mlsd.drafters import chain as chain_module
 from mlsd.drafters.chain import Chain, Doubt, top_probability
+from mlsd.engine.drafter import Outcome
 from mlsd.engine.session import Logits
 from mlsd.engine.verify import probabilities
+from mlsd.gguf_tools.shapes import TINY
+from mlsd.gguf_tools.synthetic.write import write_random
 from mlsd.records import Sampling
-from tests.drafters.arena import Arena, Run, first, prompt_of
+from tests.drafters.arena import Arena, Run, Watched, first, prompt_of
 
 
 class Table:
@@ -75,6 +81,16 @@ def test_drawn_tokens_come_with_the_distributions_they_were_drawn_from() -> None
     tokens, rows = chain.grow(4, table, table.forward)
     assert rows is not None and rows.shape == (3, 3) and len(tokens) == 3
     np.testing.assert_allclose(rows[:, 0], [0.9, 0.8, 0.6], rtol=1e-5)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_no_token_past_the_targets_vocabulary_is_proposed(temperature: float) -> None:
+    """A drawn token comes from what both know; a picked one that the target lacks ends the chain."""
+    chain, table = Chain(FakeClock(), Sampling(temperature=temperature), n_vocab=1), Table([0.9, 0.8, 0.3, 0.9])
+    chain.begin(np.random.default_rng(0))
+    tokens, rows = chain.grow(4, table, table.forward)
+    assert tokens == (0,) * (2 if temperature == 0 else 4)
+    assert rows is None if temperature == 0 else rows.tolist() == [[1.0]] * 4  # type: ignore[union-attr]
 
 
 def test_the_largest_probability_is_that_of_the_softmax() -> None:
@@ -145,3 +161,32 @@ def test_a_doubting_cut_accepts_the_same_in_place_and_in_a_file_of_its_own(arena
         return sync
 
     first((run(seed) for seed in range(24)), lambda made: made.stats["early_stops"] > 0)
+
+
+@pytest.mark.parametrize("method", ["draft-model", "draft-tree:depth=3,top_k=4"])
+@pytest.mark.parametrize("temperature", [0.0, 50.0])
+@pytest.mark.parametrize(("n_target", "n_draft"), [(480, 600), (600, 480)])
+def test_vocabularies_of_two_sizes_make_a_pair(
+    tmp_path: Path, n_target: int, n_draft: int, temperature: float, method: str
+) -> None:
+    """At a high temperature tokens that only one of them has are drawn as often as any other."""
+    files = {"target": tmp_path / "target.gguf", "draft": tmp_path / "draft.gguf"}
+    for name, n_vocab in (("target", n_target), ("draft", n_draft)):
+        write_random(files[name], msgspec.structs.replace(TINY["llama"], n_vocab=n_vocab), seed=1)
+    sampling = Sampling(temperature=temperature)
+    proposed: list[int] = []
+    with closing(Arena(files)) as arena:
+        with arena.opened("target", method, 8, draft="draft", sampling=sampling) as (_, drafter):
+            watched = Watched(drafter)
+            for seed in range(4):
+                watched.begin(prompt_of(seed), np.random.default_rng(seed))
+                watched.observe(Outcome(accepted=0, committed=(n_target - 1,)))
+                draft = watched.propose(8)
+                proposed += draft.tokens if draft.tree is None else draft.tree.tokens
+        prompt = (*prompt_of(1), n_target - 1, n_target - 2)
+        run = arena.run("target", method, 8, prompt, 40, draft="draft", sampling=sampling)
+        if temperature == 0:
+            arena.assert_exact("target", prompt, run)
+    assert len(proposed) > 0
+    assert max(proposed) < min(n_target, n_draft)
+    assert len(run.tokens) == 40

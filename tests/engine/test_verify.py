@@ -71,17 +71,20 @@ def test_the_rule_of_rejection_sampling_gives_exactly_the_targets_law(p: list[in
     assert _law_of_first_token(exact_p, exact_q) == exact_p
 
 
-@pytest.mark.parametrize("deterministic", [False, True])
-def test_accept_sampled_follows_that_rule_on_a_fine_grid_of_draws(deterministic: bool) -> None:
+@pytest.mark.parametrize(
+    "q",
+    [(0.125, 0.125, 0.5, 0.25), (0.0, 0.0, 1.0), (0.25, 0.125, 0.625), None],
+    ids=["whole", "one token", "smaller vocabulary", "deterministic"],
+)
+def test_accept_sampled_follows_that_rule_on_a_fine_grid_of_draws(q: tuple[float, ...] | None) -> None:
     p = np.array([[0.5, 0.25, 0.125, 0.125], [0.25, 0.25, 0.25, 0.25]])
-    q = np.array([[0.125, 0.125, 0.5, 0.25]])
+    draft = None if q is None else np.array([q])
     grid = (np.arange(64) + 0.5) / 64
     law = np.zeros(4)
-    for x in range(4):
-        weight = (1.0 if x == 2 else 0.0) if deterministic else q[0, x]
+    for x, weight in enumerate(q or (0, 0, 1)):
         for accept, pick in itertools.product(grid, grid):
             rng = ScriptedGenerator((accept, pick))
-            result = accept_sampled([x], None if deterministic else q, p, rng)  # type: ignore[arg-type]
+            result = accept_sampled([x], draft, p, rng)  # type: ignore[arg-type]
             first = x if result.accepted else result.bonus
             law[first] += weight / grid.size**2
     assert law == pytest.approx(p[0], abs=1 / 64)

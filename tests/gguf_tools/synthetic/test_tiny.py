@@ -52,21 +52,26 @@ def test_greedy_text_varies_and_drafts_are_as_close_as_their_names_say(name, tin
     assert np.isfinite(rows).all()
     assert len(set(tokens[:64].tolist())) > 30, "a random model that repeats itself tests nothing"
 
-    agreement = {
-        suffix: float((forced(tiny / f"{name}{suffix}.gguf", prompt, tokens).argmax(axis=1) == tokens).mean())
+    # In units of the logits' own spread; how often the likeliest token is the same is the processor's to say.
+    distance = {
+        suffix: spread(forced(tiny / f"{name}{suffix}.gguf", prompt, tokens) - rows) / spread(rows)
         for suffix in ("", "-noise003", "-noise01", "-other")
     }
-    assert agreement[""] == 1.0
-    assert 0.4 < agreement["-noise003"] < 1.0
-    assert 0.25 < agreement["-noise01"] < agreement["-noise003"]
-    assert agreement["-other"] < 0.1
+    assert distance[""] < 0.01 < distance["-noise003"] < 0.3
+    assert 1.5 * distance["-noise003"] < distance["-noise01"] < 0.6
+    assert 1 < distance["-other"] < 1.7  # of two that know nothing of each other: the square root of two
+
+
+def spread(rows):
+    return float((rows - rows.mean(axis=1, keepdims=True)).std())
 
 
 @pytest.mark.parametrize("name", [*TINY, *TINY_ATTENTION])
-def test_a_batch_gives_the_same_bits_as_single_tokens(name, tiny):
+def test_a_batch_gives_what_single_tokens_give(name, tiny):
+    """To the last bit on CPUs; Metal's wide kernels multiply in half precision."""
     prompt, rows = greedy(tiny / f"{name}.gguf")
     batched = forced(tiny / f"{name}.gguf", prompt, rows.argmax(axis=1))
-    assert np.array_equal(batched, rows)
+    assert spread(batched - rows) < 0.01 * spread(rows)
 
 
 @pytest.mark.parametrize("text", ["", "plain text", "tabs\tand\nlines\r\n", "naïve 你好 🙂 \x00", "<|endoftext|>"])
