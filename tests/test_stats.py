@@ -1,33 +1,71 @@
-"""Small statistics against known answers."""
+"""Intervals cover what they promise, effects that would have shown show, and choosing the best is paid for."""
 
 from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 
-from mlsd.stats import median, paired_ratio, relative_spread
+from mlsd.errors import AnalysisError
+from mlsd.stats import (
+    Interval,
+    best_of,
+    independent,
+    mean_over,
+    median,
+    paired,
+    relative_spread,
+    smallest_effect,
+    tails,
+)
 
 
-def test_paired_ratio_of_constant_pairs_is_exact() -> None:
-    result = paired_ratio([20.0, 30.0, 40.0], [10.0, 15.0, 20.0])
-    assert result.value == pytest.approx(2.0)
-    assert result.low == pytest.approx(2.0)
-    assert result.high == pytest.approx(2.0)
+def test_each_goes_beside_the_last_plain_one_of_its_key() -> None:
+    plain, others = [("a", 1), ("a", 2), ("b", 3)], [("a", 10), ("c", 11), ("b", 12)]
+    assert paired(plain, others, lambda one: one[0]) == [(("a", 2), ("a", 10)), (("b", 3), ("b", 12))]
 
 
-def test_paired_ratio_has_students_interval_on_the_log_scale() -> None:
-    result = paired_ratio([math.e, 1.0, math.e], [1.0, 1.0, 1.0])
-    half = 4.302652729911275 * math.sqrt(1 / 3) / math.sqrt(3)  # t(0.975, 2) * sd of (1, 0, 1) / sqrt(3)
-    assert result.low is not None
-    assert math.log(result.value) == pytest.approx(2 / 3)
-    assert math.log(result.low) == pytest.approx(2 / 3 - half)
-    assert result.decided() is False
+def test_groups_weigh_equally_and_one_group_has_no_interval() -> None:
+    mean = mean_over([1.0, 1.0, 1.0, 4.0], ["a", "a", "a", "b"], ratio=True)
+    assert (mean.value, mean.n) == (pytest.approx(2.0), 2)
+    assert mean.low is not None and mean.low < 1.0
+    assert mean_over([3.0, 5.0], ["a", "a"]).low is None
+    with pytest.raises(AnalysisError):
+        mean_over([], [])
 
 
-def test_one_pair_gives_no_interval() -> None:
-    result = paired_ratio([2.0], [1.0])
-    assert (result.value, result.low, result.decided()) == (2.0, None, None)
+def test_prompts_are_what_is_independent_where_there_are_several() -> None:
+    assert independent(["a", "b", "a"], [1, 2, 3]) == ["a", "b", "a"]
+    assert independent(["a", "a", "a"], [1, 2, 3]) == [1, 2, 3]
+
+
+@pytest.mark.parametrize("n", [4, 6, 12])
+def test_claimed_smallest_effects_are_the_exact_ones_and_are_seen_four_times_in_five(n: int) -> None:
+    rng = np.random.default_rng(n)
+    claimed = []
+    for _ in range(1500):
+        visible = smallest_effect(mean_over(list(np.exp(rng.normal(0, 0.1, n))), ratio=True), ratio=True)
+        assert visible is not None
+        claimed.append((math.log1p(visible.up), math.log1p(visible.down)))
+    up, down = np.mean(claimed, axis=0)
+    assert up == pytest.approx(-down)
+    ends = [mean_over(list(rng.normal(up, 0.1, n))) for _ in range(3000)]
+    assert np.mean([(e.low or 0.0) > 0 for e in ends]) == pytest.approx(0.8, abs=0.04)
+
+
+def test_below_four_groups_nothing_is_said_of_what_would_have_shown() -> None:
+    assert smallest_effect(mean_over([1.0, 1.1, 0.9], ratio=True), ratio=True) is None
+    assert smallest_effect(Interval(value=1.0)) is None
+
+
+def test_the_best_of_one_or_two_is_an_ordinary_interval_and_of_more_a_lower_one() -> None:
+    found = mean_over([1.0, 1.2, 1.1, 1.3], ratio=True)
+    assert best_of(found, 1, ratio=True) == found
+    assert tails(2)[0] == pytest.approx(0.025)
+    more = best_of(found, 18, ratio=True)
+    assert found.low is not None and more.low is not None and more.low < found.low
+    assert found.high is not None and more.high is not None and more.high < found.high
 
 
 def test_median_and_spread_of_nothing_are_not_measured() -> None:

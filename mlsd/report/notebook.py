@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 
@@ -11,8 +10,7 @@ import msgspec
 from mlsd.analysis.audit import published_tables as published
 from mlsd.analysis.audit.audit import audit
 from mlsd.analysis.experts.coverage import coverage_by_window
-from mlsd.analysis.results.best_setting import advise, by_target, first_line
-from mlsd.analysis.study.memory import faster_memory, memory_use
+from mlsd.analysis.results.best_setting import best_settings, by_target, first_line
 from mlsd.analysis.study.study import Study, read_study
 from mlsd.errors import InputError
 from mlsd.measure.store.study import Store
@@ -21,11 +19,10 @@ from mlsd.report.figures.study import STUDY_FIGURES
 from mlsd.report.machine_pages import COST_FIGURES, EXPERT_FIGURES
 from mlsd.report.render import html, terminal
 from mlsd.report.render.sections import picture
-from mlsd.report.render.table import Table, head, interval, name, number, percent, text
+from mlsd.report.render.table import Table, head, name, number, text
 from mlsd.report.tables import records as record_tables
 from mlsd.report.tables import results as result_tables
 from mlsd.report.tables import study as study_tables
-from mlsd.units import format_bytes
 
 TABLES = {
     "4": study_tables.table_4,
@@ -33,7 +30,7 @@ TABLES = {
     "6": study_tables.table_6,
     "F": study_tables.table_f,
     "speedups": lambda study: result_tables.speedup_table(study.by_workload),
-    "advice": lambda study: result_tables.advice_table(advise(study.by_workload)),
+    "best": lambda study: result_tables.best_table(best_settings(study.by_workload)),
     "gammas": result_tables.gamma_table,
     "fits": result_tables.model_table,
     "claims": result_tables.claim_table,
@@ -58,16 +55,16 @@ class Shown:
         return self._plain
 
 
-def open_study(path: str | Path, machine: str | None = None) -> Study:
+def open_study(path: str | Path, machine: str | None = None, settings: str | None = None) -> Study:
     """The study in a database. Raises StoreError or AnalysisError with what to do."""
     with Store.open(Path(path), create=False, read_only=True) as store:
-        return read_study(store, machine)
+        return read_study(store, machine, settings)
 
 
 def answer(study: Study) -> Shown:
     """Which setting to use, then the same for each target."""
-    advices = advise(study.by_workload)
-    lines = [first_line(advices), *by_target(advices)]
+    answers = best_settings(study.by_workload)
+    lines = [first_line(answers), *by_target(answers)]
     first, *rest = (escape(line) for line in lines)
     items = "".join(f"<li>{line}</li>" for line in rest)
     return Shown(f"<p><b>{first}</b></p><ul>{items}</ul>", "\n".join(lines))
@@ -89,42 +86,6 @@ def figure(study: Study, key: str) -> Shown:
         return Shown(f"<p>{escape(drawn.title)}: {escape(drawn.missing)}</p>", f"{drawn.title}: {drawn.missing}")
     shown = f'<div style="max-width: 44rem; background: white; --ink: #1a1b1c; --rule: #c7c8c9">{drawn.svg}</div>'
     return Shown(f"{shown}<p><small>{escape(drawn.caption)}</small></p>", f"[figure: {drawn.title}]")
-
-
-def bandwidth(study: Study) -> Shown:
-    """Bytes and time of plain decoding."""
-    rows = [
-        (
-            text(use.target),
-            text(format_bytes(use.pass_bytes)),
-            interval(use.t_one_ms, 3),
-            number(use.bandwidth_gb_s, 2),
-            percent(use.peak_fraction),
-        )
-        for use in memory_use(study)
-    ]
-    heads = (name("target"), name("read a token"), head("T(1), ms"), head("GB/s"), head("of the peak"))
-    title = "Bytes a second of plain decoding"
-    return show(Table(id="memory", title=title, heads=heads, rows=tuple(rows), trace="memory.memory_use"))
-
-
-def what_faster_memory_gives(study: Study, factors: Sequence[float]) -> Shown:
-    """Plain decoding with more bandwidth, from nothing of it to all of it."""
-    rows = [
-        (
-            text(f.target),
-            number(f.factor, 2, "x"),
-            number(f.now_tok_s, 1),
-            number(f.fitted_tok_s, 1),
-            number(f.most_tok_s, 1),
-        )
-        for factor in factors
-        for f in faster_memory(study, factor)
-    ]
-    heads = (name("target"), head("bandwidth"), head("tok/s now"), head("by the fitted curve"), head("at most"))
-    return show(
-        Table(id="faster", title="A faster memory", heads=heads, rows=tuple(rows), trace="memory.faster_memory")
-    )
 
 
 def experts(path: str | Path) -> Shown:

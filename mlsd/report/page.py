@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from mlsd import __version__
-from mlsd.analysis.results.best_setting import Advice, advise, by_target, first_line
+from mlsd.analysis.results.best_setting import BestSetting, best_settings, by_target, first_line
 from mlsd.analysis.study.study import Study, attempt
 from mlsd.report import machine_pages
 from mlsd.report.figures.rounds import ROUND_FIGURES
@@ -27,11 +27,11 @@ from mlsd.report.tables.passes import pass_table
 
 def build(study: Study) -> Page:
     """The report of a study."""
-    advices = [] if study.trials.empty else advise(study.by_workload)
-    sections = _of_machine(study) if study.trials.empty else _of_trials(study, advices)
+    answers = [] if study.trials.empty else best_settings(study.by_workload)
+    sections = _of_machine(study) if study.trials.empty else _of_trials(study, answers)
     return Page(
         title=f"Speculative decoding measured: {study.source}",
-        answer=first_line(advices),
+        answer=first_line(answers),
         summary=_summary(study),
         notes=study.notes,
         sections=sections,
@@ -50,9 +50,9 @@ def _of_machine(study: Study) -> tuple[Section, ...]:
     )
 
 
-def _of_trials(study: Study, advices: list[Advice]) -> tuple[Section, ...]:
+def _of_trials(study: Study, answers: list[BestSetting]) -> tuple[Section, ...]:
     return (
-        _answer(advices),
+        _answer(answers),
         of_tables("machine", "Machine and models", *_each(study, _MACHINE)),
         of_tables("warnings", "Warnings", *_each(study, [record_tables.warning_table])),
         with_figures(
@@ -69,9 +69,9 @@ def _of_trials(study: Study, advices: list[Advice]) -> tuple[Section, ...]:
     )
 
 
-def _answer(advices: list[Advice]) -> Section:
-    section = of_tables("answer", "Which setting to use", lambda: result_tables.advice_table(advices))
-    return msgspec.structs.replace(section, text=tuple(by_target(advices)))
+def _answer(answers: list[BestSetting]) -> Section:
+    section = of_tables("answer", "Which setting to use", lambda: result_tables.best_table(answers))
+    return msgspec.structs.replace(section, text=tuple(by_target(answers)))
 
 
 def _methods(study: Study) -> Section:
@@ -105,7 +105,7 @@ def _summary(study: Study) -> str:
 
 
 def _traces(sections: Sequence[Section]) -> tuple[Trace, ...]:
-    traces = [Trace(what="The first line", how="answer.first_line of answer.advise over metrics.speedups(by workload)")]
+    traces = [Trace(what="The first line", how="best_setting.first_line over speedups.speedups(by workload)")]
     for section in sections:
         for table in section.tables:
             columns = "; ".join(f"{head.label}: {head.trace}" for head in table.heads if head.trace)

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from mlsd.analysis.results.distances import perplexity_ratios
-from mlsd.analysis.results.pairs import Evidence, evidence
+from mlsd.analysis.results.pairs import PairedTrials
+from mlsd.analysis.study import study as whole
 from mlsd.measure.store.study import Store
 from mlsd.records import (
     Case,
@@ -85,11 +85,10 @@ def write_study(path: Path, study: Study) -> Path:
     return path
 
 
-def read_study(path: Path) -> Evidence:
-    """The evidence of a study, as the commands read it."""
+def read_study(path: Path) -> PairedTrials:
+    """The pairs of a study, as the commands read them."""
     with Store.open(path, read_only=True) as store:
-        table = store.summary()
-        return evidence(table.columns, table.rows, store.models(), perplexity_ratios(store), store.cases())
+        return whole.read_study(store).paired
 
 
 def _facts(name: str) -> ModelFacts:

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from mlsd.analysis.results import metrics
+from mlsd.analysis.results.speedups import Speedup, baselines
 from mlsd.analysis.study.study import Study, attempt, read_study
 from mlsd.measure.store.study import Store
 from mlsd.report.render.table import Table
@@ -70,7 +70,7 @@ def same(found: Any, wanted: Any, place: str) -> None:
         for i, value in enumerate(wanted):
             same(found[i], value, f"{place}[{i}]")
     elif isinstance(wanted, float):
-        assert found == pytest.approx(wanted, rel=2e-4, abs=1e-9), place
+        assert found == pytest.approx(wanted, rel=2e-4, abs=1e-6), place
     else:
         assert found == wanted, place
 
@@ -79,7 +79,7 @@ def _speedups(study: Study) -> dict[str, Any]:
     return {name: [_speedup(s) for s in getattr(study, name)] for name in ("by_suite", "by_workload", "by_arm")}
 
 
-def _speedup(s: metrics.Speedup) -> dict[str, Any]:
+def _speedup(s: Speedup) -> dict[str, Any]:
     return {
         "arm": [s.target, s.drafter, s.draft, s.gamma, s.options, s.suite, s.prompt, s.workload],
         "ratio": _interval(s.ratio),
@@ -95,7 +95,7 @@ def _speedup(s: metrics.Speedup) -> dict[str, Any]:
 
 
 def _baselines(study: Study) -> list[Any]:
-    found = metrics.baselines(study.trials, ("suite",))
+    found = baselines(study.trials, ("suite",))
     return [[b.target, b.suite, b.mean_tok_s, b.sd_tok_s, b.n] for b in found]
 
 

@@ -6,16 +6,16 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from mlsd.analysis.advise.chip_check import ChipCheck, check_chip
 from mlsd.analysis.advise.cost_sources import Key, costs_by_bandwidth, costs_by_shape, own_costs
-from mlsd.analysis.advise.known_model import Subject, named, shape_of
+from mlsd.analysis.advise.known_model import KnownModel, named, shape_of
 from mlsd.analysis.advise.next_steps import ToTime, timing_commands
 from mlsd.analysis.advise.prospects import (
-    Advice,
     CostRange,
     Prospect,
+    Recommendation,
     acceptance_of,
-    advice,
     measured_outcomes,
     prospects,
+    recommend,
 )
 from mlsd.analysis.advise.reference_acceptance import Acceptance, assumed_acceptance, reference_acceptance
 from mlsd.analysis.predict.arms import Known
@@ -49,7 +49,7 @@ class Place(Record, frozen=True, kw_only=True):
     safe_bytes: int | None  # for weights
 
 
-class QuantOutlook(Record, frozen=True, kw_only=True):
+class QuantFile(Record, frozen=True, kw_only=True):
     """One file of the target that could be fetched."""
 
     id: str
@@ -59,18 +59,18 @@ class QuantOutlook(Record, frozen=True, kw_only=True):
     best: Prospect | None
 
 
-class Counsel(Record, frozen=True, kw_only=True):
+class Answer(Record, frozen=True, kw_only=True):
     """The answer."""
 
-    advice: Advice
+    recommendation: Recommendation
     validation: Validation | None
     chip: ChipCheck | None  # how far the bandwidth model can be trusted, where costs come from it
-    quants: tuple[QuantOutlook, ...]  # of a target that is not here
+    quants: tuple[QuantFile, ...]  # of a target that is not here
     untimed: tuple[str, ...]  # drafts that nothing is known of but their acceptance
     draft_sources: Mapping[str, str]  # where the costs of a draft come from, by its id
 
 
-def answer(question: Question, known: Known, place: Place | None) -> Counsel:
+def answer(question: Question, known: Known, place: Place | None) -> Answer:
     """Answer from what databases, references and models say. `place` is None for another machine.
 
     Raises: InputError or ModelFileError for a target that nobody knows, AnalysisError where nothing tells its costs.
@@ -90,8 +90,8 @@ def answer(question: Question, known: Known, place: Place | None) -> Counsel:
     found = prospects(costs, plain, chosen, question.gammas, measured=outcomes, validation=validation)
     untimed = {key: draft for key, draft in drafts.items() if key not in costs}
     quants = () if target.here or place is None else _quants(target, drafts, known, place, chosen, question.gammas)
-    return Counsel(
-        advice=advice(
+    return Answer(
+        recommendation=recommend(
             ref.id,
             question.workload,
             found,
@@ -110,7 +110,7 @@ def answer(question: Question, known: Known, place: Place | None) -> Counsel:
     )
 
 
-def _acceptances(target: Subject, known: Known, question: Question) -> tuple[list[Acceptance], list[Acceptance]]:
+def _acceptances(target: KnownModel, known: Known, question: Question) -> tuple[list[Acceptance], list[Acceptance]]:
     """What is known of drafters: own measurements, then references, then ranges, for drafts not yet named."""
     name = target.facts.ref.id
     own = acceptance_of(known.groups, target.facts.ref.sha256 or name, question.workload)
@@ -129,12 +129,12 @@ def _acceptances(target: Subject, known: Known, question: Question) -> tuple[lis
     return chosen, [a for a in own if a in chosen]
 
 
-def _draft(acceptance: Acceptance, known: Known) -> Subject | None:
+def _draft(acceptance: Acceptance, known: Known) -> KnownModel | None:
     return None if acceptance.draft is None else named(acceptance.draft, stored=known.models.values())
 
 
 def _costs(
-    target: Subject, drafts: Mapping[Key, Subject | None], known: Known, place: Place | None, question: Question
+    target: KnownModel, drafts: Mapping[Key, KnownModel | None], known: Known, place: Place | None, question: Question
 ) -> tuple[CostRange, dict[Key, CostRange]]:
     if question.chip_gb_s is not None:
         return costs_by_bandwidth(target, drafts, known, question.chip_gb_s, question.gammas)
@@ -158,10 +158,10 @@ def _costs(
 
 
 def _to_time(
-    target: Subject,
+    target: KnownModel,
     plain: CostRange,
-    untimed: Mapping[Key, Subject | None],
-    quants: Sequence[QuantOutlook],
+    untimed: Mapping[Key, KnownModel | None],
+    quants: Sequence[QuantFile],
     known: Known,
     place: Place | None,
 ) -> list[ToTime]:
@@ -189,7 +189,7 @@ def _can_pay(found: Sequence[Prospect]) -> bool:
 
 
 def _shapes_to_time(
-    target: Subject | None, drafts: Iterable[Subject | None], depths: tuple[int, ...] = ()
+    target: KnownModel | None, drafts: Iterable[KnownModel | None], depths: tuple[int, ...] = ()
 ) -> list[ToTime]:
     return [
         ToTime(
@@ -206,13 +206,13 @@ def _shapes_to_time(
 
 
 def _quants(
-    target: Subject,
-    drafts: Mapping[Key, Subject | None],
+    target: KnownModel,
+    drafts: Mapping[Key, KnownModel | None],
     known: Known,
     place: Place,
     acceptances: Sequence[Acceptance],
     gammas: Sequence[int],
-) -> tuple[QuantOutlook, ...]:
+) -> tuple[QuantFile, ...]:
     """Every file of the target's shape in the manifest, with what was timed of its quantization."""
     if target.shape is None:
         return ()
@@ -228,7 +228,7 @@ def _quants(
         rows = [] if costs is None else prospects(costs[1], costs[0], acceptances, gammas)
         n_bytes = entry.n_bytes
         found.append(
-            QuantOutlook(
+            QuantFile(
                 id=entry.id,
                 file_bytes=n_bytes,
                 fits=None if n_bytes is None or place.safe_bytes is None else n_bytes <= place.safe_bytes,
@@ -240,7 +240,7 @@ def _quants(
 
 
 def _fetch(
-    target: Subject, plain: CostRange, found: Sequence[Prospect], quants: Sequence[QuantOutlook]
+    target: KnownModel, plain: CostRange, found: Sequence[Prospect], quants: Sequence[QuantFile]
 ) -> tuple[str, ...]:
     """The target's fastest file that fits, and the best draft's; empty where it is here or nothing was timed."""
     if target.here or plain.basis != "shape":

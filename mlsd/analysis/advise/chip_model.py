@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from mlsd.analysis.advise.known_model import Subject
+from mlsd.analysis.advise.known_model import KnownModel
 from mlsd.analysis.advise.prospects import CostRange
 from mlsd.analysis.audit import published_tables as published
 from mlsd.analysis.experts.coverage import coverage_by_window, pass_bytes
@@ -154,7 +154,7 @@ def _row_bytes(facts: ModelFacts, rows: Sequence[int], coverage: Iterable[Covera
 
 
 def chip_costs(
-    target: Subject, draft: Subject | None, peak_gb_s: float, rows: Sequence[int], known: Known
+    target: KnownModel, draft: KnownModel | None, peak_gb_s: float, rows: Sequence[int], known: Known
 ) -> CostRange:
     """Costs of a pair on a chip with that peak: best and worst case.
 

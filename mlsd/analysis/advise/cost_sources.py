@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from mlsd.analysis.advise.chip_model import chip_costs
-from mlsd.analysis.advise.known_model import QUANTS, Subject
+from mlsd.analysis.advise.known_model import QUANTS, KnownModel
 from mlsd.analysis.advise.prospects import CostRange, calibrated, key_matches
 from mlsd.analysis.predict.arms import Known, key_of
 from mlsd.analysis.predict.predict import Arm, costs_from_arms, scale_to
@@ -21,7 +21,7 @@ _SINGLE_ERROR = 0.1  # relative, of trials without repeats
 
 
 def own_costs(
-    target: Subject, drafts: Mapping[Key, Subject | None], known: Known, machine: str
+    target: KnownModel, drafts: Mapping[Key, KnownModel | None], known: Known, machine: str
 ) -> tuple[CostRange, dict[Key, CostRange]] | None:
     """Costs from a calibration of the target on this machine, or from its trials; None where it has neither."""
     plain = _own(target, (NO_DRAFTER, None), None, known, machine)
@@ -31,7 +31,7 @@ def own_costs(
     return plain, {key: costs for key, costs in found.items() if costs is not None}
 
 
-def _own(target: Subject, key: Key, draft: Subject | None, known: Known, machine: str) -> CostRange | None:
+def _own(target: KnownModel, key: Key, draft: KnownModel | None, known: Known, machine: str) -> CostRange | None:
     """A calibration, scaled to what the trials of the same arms took; else those trials alone."""
     arms = _arms(target, key, known, machine)
     base = known.costs(machine, target.facts.ref, None if key[1] is None else _ref(key[1], draft, known))
@@ -58,7 +58,7 @@ def _own(target: Subject, key: Key, draft: Subject | None, known: Known, machine
     )
 
 
-def _arms(target: Subject, key: Key, known: Known, machine: str) -> list[Arm]:
+def _arms(target: KnownModel, key: Key, known: Known, machine: str) -> list[Arm]:
     """Arms of a drafter on a target and machine, plain decoding included; of no drafter, plain decoding alone."""
     own = [
         group
@@ -80,7 +80,7 @@ def _spread(arms: Sequence[Arm]) -> float:
     return statistics.median(errors) if errors else _SINGLE_ERROR
 
 
-def _ref(draft_id: str, draft: Subject | None, known: Known) -> ModelRef:
+def _ref(draft_id: str, draft: KnownModel | None, known: Known) -> ModelRef:
     """The identity of a draft: as a study recorded it, else as it lies on this machine."""
     recorded = [g.draft for g in known.groups if g.draft is not None and g.draft.id == draft_id]
     return recorded[-1] if recorded else draft.facts.ref if draft is not None else ModelRef(id=draft_id)
@@ -90,7 +90,7 @@ def _ref(draft_id: str, draft: Subject | None, known: Known) -> ModelRef:
 
 
 def costs_by_shape(
-    target: Subject, drafts: Mapping[Key, Subject | None], known: Known, machine: str
+    target: KnownModel, drafts: Mapping[Key, KnownModel | None], known: Known, machine: str
 ) -> tuple[CostRange, dict[Key, CostRange]] | None:
     """Costs from calibrations of synthetic models of the target's shape and of drafts; None where there are none."""
     if target.shape is None or target.quant is None:
@@ -118,7 +118,7 @@ def costs_by_shape(
     return plain, found
 
 
-def _timed_draft(draft: Subject, known: Known, machine: str) -> tuple[str, ShapeCosts] | None:
+def _timed_draft(draft: KnownModel, known: Known, machine: str) -> tuple[str, ShapeCosts] | None:
     """The draft in its own quantization, else in the first one that was timed."""
     if draft.shape is None:
         return None
@@ -131,7 +131,7 @@ def _timed_draft(draft: Subject, known: Known, machine: str) -> tuple[str, Shape
 
 
 def costs_by_bandwidth(
-    target: Subject, drafts: Mapping[Key, Subject | None], known: Known, peak_gb_s: float, gammas: Sequence[int]
+    target: KnownModel, drafts: Mapping[Key, KnownModel | None], known: Known, peak_gb_s: float, gammas: Sequence[int]
 ) -> tuple[CostRange, dict[Key, CostRange]]:
     """Modelled costs on a machine of which only the memory's peak is known."""
     rows = sorted({1, *(gamma + 1 for gamma in gammas)})

@@ -19,7 +19,7 @@ QUANTS = (*MIXTURES, *SYNTHETIC_TYPES)
 _NEAREST = {"UD-Q4_K_XL": "Q4_K_M", "UD-Q5_K_XL": "Q5_K_M", "UD-Q6_K_XL": "Q6_K"}
 
 
-class Subject(Record, frozen=True, kw_only=True):
+class KnownModel(Record, frozen=True, kw_only=True):
     """A target or a draft as somebody named it."""
 
     facts: ModelFacts
@@ -28,7 +28,7 @@ class Subject(Record, frozen=True, kw_only=True):
     here: bool  # its file is on this machine
 
 
-def named(text: str, quant: str | None = None, stored: Iterable[ModelFacts] = ()) -> Subject:
+def named(text: str, quant: str | None = None, stored: Iterable[ModelFacts] = ()) -> KnownModel:
     """The model that a person names; one that is not here is taken by its shape, else as a database remembers it.
 
     `quant` is the quantization of a shape, where the name itself does not say. Raises: InputError for a name that is
@@ -41,12 +41,12 @@ def named(text: str, quant: str | None = None, stored: Iterable[ModelFacts] = ()
     except (ModelFileError, InputError):
         if name is not None:
             chosen = said or quant or "Q8_0"
-            return Subject(facts=shape_facts(text, FULL[name], chosen), shape=FULL[name], quant=chosen, here=False)
+            return KnownModel(facts=shape_facts(text, FULL[name], chosen), shape=FULL[name], quant=chosen, here=False)
         if remembered:
-            return Subject(facts=remembered[-1], here=False)
+            return KnownModel(facts=remembered[-1], here=False)
         raise
     shape = None if name is None else FULL[name]
-    return Subject(facts=model_facts(model.path, ref=model.ref), shape=shape, quant=said, here=True)
+    return KnownModel(facts=model_facts(model.path, ref=model.ref), shape=shape, quant=said, here=True)
 
 
 def shape_of(text: str) -> tuple[str | None, str | None]:

@@ -50,7 +50,7 @@ class Prospect(Record, frozen=True, kw_only=True):
     acceptance_assumed: bool = False  # nobody measured it: the interval spans a range of acceptances
 
 
-class Advice(Record, frozen=True, kw_only=True):
+class Recommendation(Record, frozen=True, kw_only=True):
     """What to do for one target."""
 
     target: str
@@ -278,7 +278,7 @@ def _why_verification(costs: CostRange, gamma: int) -> Decider:
     return "expert coverage" if costs.is_mixture else "verification"
 
 
-def advice(
+def recommend(
     target: str,
     workload: str | None,
     found: Sequence[Prospect],
@@ -289,7 +289,7 @@ def advice(
     fetch: Sequence[str] = (),
     fits: bool = True,
     here: bool = True,
-) -> Advice:
+) -> Recommendation:
     """Choose, and say what to measure next. `known`: acceptance was measured on this target and workload.
 
     A drafter whose acceptance nobody measured is never the choice. The last four as `next_steps` takes them.
@@ -312,7 +312,7 @@ def advice(
         fits=fits,
         here=here,
     )
-    return Advice(
+    return Recommendation(
         target=target,
         workload=workload,
         costs_source=costs.source,

@@ -1,4 +1,4 @@
-"""The tests that decide the claims on one's own trials: pure functions from evidence to an effect with its interval.
+"""The tests that decide the claims on one's own trials: pure functions from paired to an effect with its interval.
 
 A test returns None where the study does not hold what its population asks for. Intervals are over prompts, or over
 blocks where a study has fewer than three prompts: repeats of a greedy prompt share its acceptance.
@@ -13,9 +13,9 @@ from typing import Literal, TypeVar
 
 import numpy as np
 
-from mlsd.analysis.results.pairs import Evidence, Pair, over_groups
+from mlsd.analysis.results.pairs import Pair, PairedTrials
 from mlsd.records import DRAFT_MODEL, Record
-from mlsd.stats import Interval
+from mlsd.stats import Interval, mean_over
 
 K = TypeVar("K", bound=Hashable)
 Decision = Literal["confirmed", "refuted", "undecided", "not measured"]
@@ -43,12 +43,12 @@ class Outcome(Record, frozen=True, kw_only=True):
     detail: str = ""
 
 
-Test = Callable[[Evidence], Outcome | None]
+Test = Callable[[PairedTrials], Outcome | None]
 
 
-def acceptance_below(evidence: Evidence) -> Outcome | None:
+def acceptance_below(paired: PairedTrials) -> Outcome | None:
     """Is the acceptance rate of every draft model on every target below 4 %?"""
-    pairs = evidence.draft_models()
+    pairs = paired.draft_models()
     by_models = _grouped(pairs, lambda p: (p.target, p.draft))
     if not by_models:
         return None
@@ -66,9 +66,9 @@ def acceptance_below(evidence: Evidence) -> Outcome | None:
     )
 
 
-def moe_speedup(evidence: Evidence) -> Outcome | None:
+def moe_speedup(paired: PairedTrials) -> Outcome | None:
     """Is the speedup of expert models above 1 at the gamma that does best on average?"""
-    pairs = [p for p in evidence.draft_models() if evidence.mixture(p.target)]
+    pairs = [p for p in paired.draft_models() if paired.mixture(p.target)]
     by_setting = _grouped(pairs, lambda p: (p.draft, p.gamma))
     if not by_setting:
         return None
@@ -84,10 +84,10 @@ def moe_speedup(evidence: Evidence) -> Outcome | None:
     )
 
 
-def gamma_slope(evidence: Evidence) -> Outcome | None:
+def gamma_slope(paired: PairedTrials) -> Outcome | None:
     """By what factor does speedup change when gamma doubles?"""
     slopes, used = [], []
-    for group in _grouped(evidence.draft_models(), lambda p: (p.target, p.draft, p.prompt, p.repeat)).values():
+    for group in _grouped(paired.draft_models(), lambda p: (p.target, p.draft, p.prompt, p.repeat)).values():
         gammas = [math.log2(p.gamma) for p in group if p.gamma > 0]
         if len(set(gammas)) < 2:
             continue
@@ -96,15 +96,15 @@ def gamma_slope(evidence: Evidence) -> Outcome | None:
     return _factor("factor of speedup when gamma doubles", slopes, used)
 
 
-def smaller_draft(evidence: Evidence) -> Outcome | None:
+def smaller_draft(paired: PairedTrials) -> Outcome | None:
     """By what factor does the smaller draft beat the larger one on the same target, prompt and gamma?"""
 
     def size(pair: Pair) -> float | None:
-        facts = evidence.models.get(pair.draft or "")
+        facts = paired.models.get(pair.draft or "")
         return None if facts is None or facts.n_parameters is None else float(facts.n_parameters)
 
     ratios, used = [], []
-    for group in _grouped(evidence.draft_models(), lambda p: (p.target, p.gamma, p.prompt, p.repeat)).values():
+    for group in _grouped(paired.draft_models(), lambda p: (p.target, p.gamma, p.prompt, p.repeat)).values():
         sized = sorted(((n, p) for p in group if (n := size(p)) is not None), key=lambda item: item[0])
         if len(sized) >= 2 and sized[0][0] < sized[-1][0]:
             ratios.append(sized[0][1].speedup / sized[-1][1].speedup)
@@ -112,31 +112,31 @@ def smaller_draft(evidence: Evidence) -> Outcome | None:
     return _factor("speedup with the smaller draft over that with the larger", ratios, used)
 
 
-def total_parameters(evidence: Evidence) -> Outcome | None:
+def total_parameters(paired: PairedTrials) -> Outcome | None:
     """Does an expert model gain more than dense models of its active size would, by their own trend?
 
     The trend is a line of log speedup over log parameters through the dense targets of the same prompt.
     """
     ratios, used = [], []
-    for group in _grouped(evidence.draft_models(), lambda p: (p.draft, p.gamma, p.prompt, p.repeat)).values():
-        dense = [p for p in group if not evidence.mixture(p.target) and _active(evidence, p)]
-        sizes = [math.log(_active(evidence, p)) for p in dense]
+    for group in _grouped(paired.draft_models(), lambda p: (p.draft, p.gamma, p.prompt, p.repeat)).values():
+        dense = [p for p in group if not paired.mixture(p.target) and _active(paired, p)]
+        sizes = [math.log(_active(paired, p)) for p in dense]
         if len(set(sizes)) < 2:
             continue
         logs = [math.log(p.speedup) for p in dense]
         slope = _slope(sizes, logs)
         for pair in group:
-            if evidence.mixture(pair.target) and _active(evidence, pair):
-                at_active = float(np.mean(logs)) + slope * (math.log(_active(evidence, pair)) - float(np.mean(sizes)))
+            if paired.mixture(pair.target) and _active(paired, pair):
+                at_active = float(np.mean(logs)) + slope * (math.log(_active(paired, pair)) - float(np.mean(sizes)))
                 ratios.append(pair.speedup / math.exp(at_active))
                 used.append([pair, *dense])
     return _factor("speedup of the expert model over that of dense ones at its active size", ratios, used)
 
 
-def prompt_length(evidence: Evidence) -> Outcome | None:
+def prompt_length(paired: PairedTrials) -> Outcome | None:
     """By what factor does speedup change from the shortest to the longest prompt?"""
     changes, used = [], []
-    swept = [p for p in evidence.draft_models() if p.prompt.startswith("length")]
+    swept = [p for p in paired.draft_models() if p.prompt.startswith("length")]
     for group in _grouped(swept, lambda p: (p.target, p.draft, p.gamma, p.repeat)).values():
         lengths = [math.log2(p.n_prompt) for p in group if p.n_prompt > 0]
         if len(set(lengths)) < 3:
@@ -146,7 +146,7 @@ def prompt_length(evidence: Evidence) -> Outcome | None:
         used.append(group)
     if not changes:
         return None
-    effect = over_groups(changes, range(len(changes)), ratio=True)
+    effect = mean_over(changes, range(len(changes)), ratio=True)
     low, high = effect.low or 0.0, effect.high or math.inf
     decision: Decision = "undecided"
     if low >= 1 - STABLE_WITHIN and high <= 1 + STABLE_WITHIN:
@@ -163,28 +163,28 @@ def prompt_length(evidence: Evidence) -> Outcome | None:
     )
 
 
-def more_bits(evidence: Evidence) -> Outcome | None:
+def more_bits(paired: PairedTrials) -> Outcome | None:
     """By what factor does the quantization with more bytes gain more than the one with fewer, of one model?"""
 
     def shape(pair: Pair) -> tuple[object, ...] | None:
-        facts = evidence.models.get(pair.target)
+        facts = paired.models.get(pair.target)
         if facts is None or facts.weight_bytes is None:
             return None
         return (facts.architecture, facts.n_layers, facts.n_embd, facts.n_experts, facts.n_parameters)
 
     ratios, used = [], []
-    known = [p for p in evidence.draft_models() if shape(p) is not None]
+    known = [p for p in paired.draft_models() if shape(p) is not None]
     for group in _grouped(known, lambda p: (shape(p), p.draft, p.gamma, p.prompt, p.repeat)).values():
-        ordered = sorted(group, key=lambda p: evidence.models[p.target].weight_bytes or 0)
-        if evidence.models[ordered[0].target].weight_bytes != evidence.models[ordered[-1].target].weight_bytes:
+        ordered = sorted(group, key=lambda p: paired.models[p.target].weight_bytes or 0)
+        if paired.models[ordered[0].target].weight_bytes != paired.models[ordered[-1].target].weight_bytes:
             ratios.append(ordered[-1].speedup / ordered[0].speedup)
             used.append([ordered[-1], ordered[0]])
     return _factor("speedup of the larger quantization over that of the smaller", ratios, used)
 
 
-def overhead_decides(evidence: Evidence) -> Outcome | None:
+def overhead_decides(paired: PairedTrials) -> Outcome | None:
     """Would a small target gain if drafting took no time, and does it not gain as it is?"""
-    pairs = [p for p in evidence.draft_models() if 0 < _total(evidence, p) < SMALL_TARGET]
+    pairs = [p for p in paired.draft_models() if 0 < _total(paired, p) < SMALL_TARGET]
     if not pairs:
         return None
     speedup = _ratio(pairs, [p.speedup for p in pairs])
@@ -205,29 +205,29 @@ def overhead_decides(evidence: Evidence) -> Outcome | None:
     )
 
 
-def retrieval_steady(evidence: Evidence) -> Outcome | None:
+def retrieval_steady(paired: PairedTrials) -> Outcome | None:
     """Is the speedup of lookup drafting above 1 on average, and below 1 on no prompt?"""
-    pairs = [p for p in evidence.pairs if p.drafter in RETRIEVAL]
+    pairs = [p for p in paired.pairs if p.drafter in RETRIEVAL]
     if not pairs:
         return None
     effect = _ratio(pairs, [p.speedup for p in pairs])
     losing = []
     for prompt, group in _grouped(pairs, lambda p: p.prompt).items():
-        if _above(over_groups([p.speedup for p in group], [p.block for p in group], ratio=True), 1.0) == "refuted":
+        if _above(mean_over([p.speedup for p in group], [p.block for p in group], ratio=True), 1.0) == "refuted":
             losing.append(str(prompt))
     decision = "refuted" if losing else _above(effect, 1.0)
     detail = f"Slower on: {', '.join(sorted(losing))}." if losing else "Slower on no prompt beyond the noise."
     return Outcome(decision=decision, effect=effect, meaning="speedup", against=1.0, pairs=tuple(pairs), detail=detail)
 
 
-def tree_helps(evidence: Evidence) -> Outcome | None:
+def tree_helps(paired: PairedTrials) -> Outcome | None:
     """By what factor does tree verification gain over a chain of the same drafter?
 
     A tree's gamma counts nodes, a chain's counts tokens, so equal gammas mean nothing: each side is taken at the
     setting that does best on average over the target's trials.
     """
     ratios, used = [], []
-    for group in _grouped(evidence.pairs, lambda p: (p.target, p.draft)).values():
+    for group in _grouped(paired.pairs, lambda p: (p.target, p.draft)).values():
         for method, same in TREES.items():
             tree, chain = (_at_best([p for p in group if p.drafter == name]) for name in (method, same))
             for key in tree.keys() & chain.keys():
@@ -236,17 +236,17 @@ def tree_helps(evidence: Evidence) -> Outcome | None:
     return _factor("speedup with a tree over that with a chain", ratios, used)
 
 
-def perplexity_predicts(evidence: Evidence) -> Outcome | None:
+def perplexity_predicts(paired: PairedTrials) -> Outcome | None:
     """Does acceptance fall as the perplexity ratio of the drafting part rises? Spearman's rank correlation.
 
     Of parts that draft with the target's own memory, as in the papers, at the gamma that most trials have. Its interval
     is Fisher's with the standard error ``1.06 / sqrt(n - 3)`` (Fieller, Hartley, Pearson 1957).
     """
-    measured = [p for p in evidence.pairs if p.trial_id in evidence.perplexity_ratios and p.drafter in SELF_DRAFTING]
+    measured = [p for p in paired.pairs if p.trial_id in paired.perplexity_ratios and p.drafter in SELF_DRAFTING]
     shared = [p for p in measured if OWN_MEMORY not in p.options]
     gamma = Counter(p.gamma for p in shared).most_common(1)
     pairs = [p for p in shared if p.gamma == gamma[0][0]]
-    groups = _grouped(pairs, lambda p: (p.target, p.drafter, evidence.perplexity_ratios[p.trial_id]))
+    groups = _grouped(pairs, lambda p: (p.target, p.drafter, paired.perplexity_ratios[p.trial_id]))
     if len({key[2] for key in groups}) < 4:
         return None
     from scipy.stats import spearmanr
@@ -264,12 +264,12 @@ def perplexity_predicts(evidence: Evidence) -> Outcome | None:
     )
 
 
-def parallel_hybrids(evidence: Evidence) -> Outcome | None:
+def parallel_hybrids(paired: PairedTrials) -> Outcome | None:
     """By how much is acceptance of component-aware drafting higher in parallel hybrids than in sequential ones?"""
-    pairs = [p for p in evidence.pairs if p.drafter == COMPONENT_AWARE and p.component and p.proposed]
+    pairs = [p for p in paired.pairs if p.drafter == COMPONENT_AWARE and p.component and p.proposed]
     groups: dict[str, list[Pair]] = {"parallel": [], "sequential": []}
     for pair in pairs:
-        facts = evidence.models.get(pair.target)
+        facts = paired.models.get(pair.target)
         if facts is not None and facts.architecture in PARALLEL + SEQUENTIAL:
             groups["parallel" if facts.architecture in PARALLEL else "sequential"].append(pair)
     differences, used = [], []
@@ -280,7 +280,7 @@ def parallel_hybrids(evidence: Evidence) -> Outcome | None:
                 used.append([parallel, other])
     if not differences:
         return None
-    effect = over_groups(differences, [group[0].prompt for group in used])
+    effect = mean_over(differences, [group[0].prompt for group in used])
     return Outcome(
         decision=_above(effect, 0.0),
         effect=effect,
@@ -338,7 +338,7 @@ def _independent(pairs: Sequence[Pair]) -> list[object]:
 def _acceptance(pairs: Sequence[Pair]) -> Interval:
     """Mean acceptance rate; on the scale asin(sqrt(rate)), where the spread of a rate does not depend on its height."""
     angles = [math.asin(math.sqrt(p.accepted / p.proposed)) for p in pairs]
-    mean = over_groups(angles, _independent(pairs))
+    mean = mean_over(angles, _independent(pairs))
 
     def rate(angle: float | None) -> float | None:
         return None if angle is None else math.sin(min(max(angle, 0.0), math.pi / 2)) ** 2
@@ -347,7 +347,7 @@ def _acceptance(pairs: Sequence[Pair]) -> Interval:
 
 
 def _ratio(pairs: Sequence[Pair], values: Sequence[float]) -> Interval:
-    return over_groups(values, _independent(pairs), ratio=True)
+    return mean_over(values, _independent(pairs), ratio=True)
 
 
 def _above(effect: Interval, limit: float) -> Decision:
@@ -381,13 +381,13 @@ def _slope(x: Sequence[float], y: Sequence[float]) -> float:
     return float(centred @ np.asarray(y) / (centred @ centred))
 
 
-def _active(evidence: Evidence, pair: Pair) -> float:
-    facts = evidence.models.get(pair.target)
+def _active(paired: PairedTrials, pair: Pair) -> float:
+    facts = paired.models.get(pair.target)
     return float((facts.n_parameters_active or 0) if facts else 0)
 
 
-def _total(evidence: Evidence, pair: Pair) -> float:
-    facts = evidence.models.get(pair.target)
+def _total(paired: PairedTrials, pair: Pair) -> float:
+    facts = paired.models.get(pair.target)
     return float((facts.n_parameters or 0) if facts else 0)
 
 

@@ -12,7 +12,7 @@ from mlsd.analysis.audit import published_tables as published
 from mlsd.analysis.audit.audit import audit
 from mlsd.analysis.audit.rows import SEVERITY, Audit, Credibility
 from mlsd.analysis.claims.claim_tests import TESTS, Decision
-from mlsd.analysis.results.pairs import Evidence
+from mlsd.analysis.results.pairs import PairedTrials
 from mlsd.records import NO_DRAFTER, Record
 from mlsd.stats import Interval
 
@@ -60,9 +60,9 @@ def claims() -> tuple[Claim, ...]:
     return tuple(msgspec.convert(data["claims"], list[Claim]))
 
 
-def decide(claim: Claim, evidence: Evidence) -> ClaimVerdict:
+def decide(claim: Claim, paired: PairedTrials) -> ClaimVerdict:
     """Decide one claim. A study without its population leaves it not measured."""
-    outcome = TESTS[claim.test](evidence)
+    outcome = TESTS[claim.test](paired)
     found = printed_audit(claim.audit) if claim.audit else None
     if outcome is None:
         sentence = f"Not measured: it needs {claim.population}."
@@ -83,9 +83,9 @@ def decide(claim: Claim, evidence: Evidence) -> ClaimVerdict:
     )
 
 
-def decide_all(evidence: Evidence) -> list[ClaimVerdict]:
-    """Decide every claim on the same evidence."""
-    return [decide(claim, evidence) for claim in claims()]
+def decide_all(paired: PairedTrials) -> list[ClaimVerdict]:
+    """Decide every claim on the same paired."""
+    return [decide(claim, paired) for claim in claims()]
 
 
 def printed_audit(printed: AuditedTables) -> dict[Credibility, int]:

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from mlsd.analysis.fits import bootstrap, costmodel
-from mlsd.analysis.results.pairs import Pair, over_groups
+from mlsd.analysis.results.pairs import Pair
 from mlsd.errors import AnalysisError
 from mlsd.records import Record
-from mlsd.stats import Interval
+from mlsd.stats import Interval, mean_over
 
 
 class GammaOutlook(Record, frozen=True, kw_only=True):
@@ -44,13 +44,13 @@ def by_gamma(pairs: Sequence[Pair]) -> list[GammaOutlook]:
         group = [pair for pair in pairs if pair.gamma == gamma]
         blocks = [pair.block for pair in group]
         # From whole times: a round costs MGL / speedup plain passes, bookkeeping included.
-        needed = over_groups([pair.mgl / pair.speedup for pair in group], blocks, ratio=True)
+        needed = mean_over([pair.mgl / pair.speedup for pair in group], blocks, ratio=True)
         total = sum(pair.round_ms * pair.rounds for pair in group)
         result.append(
             GammaOutlook(
                 gamma=gamma,
-                speedup=over_groups([pair.speedup for pair in group], blocks, ratio=True),
-                mgl=over_groups([pair.mgl for pair in group], blocks),
+                speedup=mean_over([pair.speedup for pair in group], blocks, ratio=True),
+                mgl=mean_over([pair.mgl for pair in group], blocks),
                 break_even_mgl=needed,
                 break_even_alpha=costmodel.break_even_alpha(gamma, 1.0, 0.0, needed.value),
                 draft_share=sum(pair.draft_ms * pair.rounds for pair in group) / total,

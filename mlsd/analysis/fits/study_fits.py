@@ -11,7 +11,7 @@ from mlsd.analysis.fits import fit_models
 from mlsd.analysis.fits.break_even import BestGamma, GammaOutlook, best_gamma, by_gamma
 from mlsd.analysis.fits.curves import find_steps
 from mlsd.analysis.fits.fit import Fit, HeldOut, Model, Observations, Selection, fit, held_out, observations, select
-from mlsd.analysis.results.pairs import Evidence, Pair
+from mlsd.analysis.results.pairs import Pair, PairedTrials
 from mlsd.errors import AnalysisError
 from mlsd.measure.store.rows import CalibrationPoint
 from mlsd.records import ModelFacts, Record
@@ -46,10 +46,10 @@ class CurveFit(Record, frozen=True, kw_only=True):
     peak_fraction: float | None  # of the memory's peak, where that is known
 
 
-def fit_pairs(evidence: Evidence) -> list[PairFit]:
+def fit_pairs(paired: PairedTrials) -> list[PairFit]:
     """Fit every target and drafter that was measured. Raises AnalysisError when nothing was."""
     groups: dict[tuple[str, str, str | None, str], list[Pair]] = {}
-    for pair in evidence.pairs:
+    for pair in paired.pairs:
         groups.setdefault((pair.target, pair.drafter, pair.draft, pair.options), []).append(pair)
     if not groups:
         raise AnalysisError(
@@ -95,9 +95,9 @@ def speedup_observations(pairs: Sequence[Pair]) -> Observations:
     )
 
 
-def held_out_targets(evidence: Evidence) -> list[HeldOut]:
+def held_out_targets(paired: PairedTrials) -> list[HeldOut]:
     """Errors of each cost model when a whole target is predicted from fits to the others; empty below two targets."""
-    pairs = [pair for pair in evidence.pairs if pair.draft is not None]
+    pairs = [pair for pair in paired.pairs if pair.draft is not None]
     targets = np.unique([pair.target for pair in pairs], return_inverse=True)[1]
     if len(pairs) == 0 or targets.max() == 0:
         return []
@@ -110,7 +110,7 @@ def held_out_targets(evidence: Evidence) -> list[HeldOut]:
 
 
 def fit_curves(
-    evidence: Evidence,
+    paired: PairedTrials,
     targets: Sequence[str],
     passes: Mapping[str, Sequence[CalibrationPoint]],
     peak_gb_s: float | None = None,
@@ -122,11 +122,11 @@ def fit_curves(
         if timed:
             source, data = "calibration", curve_from_passes(timed)
         else:
-            pairs = [p for p in evidence.pairs if p.target == target and p.draft is not None]
+            pairs = [p for p in paired.pairs if p.target == target and p.draft is not None]
             if not pairs:
                 continue
             source, data = "rounds", curve_from_rounds(pairs)
-        result.append(fit_curve(target, source, data, evidence.models.get(target), peak_gb_s))
+        result.append(fit_curve(target, source, data, paired.models.get(target), peak_gb_s))
     return result
 
 

@@ -1,116 +1,133 @@
-"""Which setting to use for which workload, "off" included: the first line of a report."""
+"""Which setting to use for which workload, "off" included: the first line of a report.
+
+The best of several settings looks better than it is; its interval is corrected for the choice (`stats.best_of`), so
+that where nothing gains a setting is named in at most 5 % of answers, and the winner's interval covers in 95 %.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from mlsd.analysis.results.metrics import Effect, Speedup
+from mlsd.analysis.results.speedups import Effect, Speedup, effect_of
 from mlsd.records import Record
-from mlsd.stats import Interval
-from mlsd.units import format_percent
+from mlsd.stats import Interval, Visible, best_of, smallest_effect
 
 
-class Advice(Record, frozen=True, kw_only=True):
-    """What to do for one target on one workload."""
+class BestSetting(Record, frozen=True, kw_only=True):
+    """What was measured to be best for one target on one workload."""
 
     target: str
     workload: str
-    effect: Effect  # of the best setting against plain decoding
-    best: Speedup | None  # the setting with the highest speedup; None: none has a valid pair
+    n_settings: int  # that were compared with plain decoding
+    arm: Speedup | None  # the best; None: no setting has a valid pair
+    ratio: Interval | None  # its speedup, corrected for having been chosen
+    visible: Visible | None  # the effects that would have been decided 4 times in 5, with that correction
+
+    @property
+    def effect(self) -> Effect:
+        """Of the best setting against plain decoding."""
+        return effect_of(self.ratio)
 
     @property
     def use(self) -> str:
         """The setting to use, or ``off``: nothing else is decided to be faster."""
-        return self.best.setting if self.best is not None and self.effect == "faster" else "off"
+        return self.arm.setting if self.arm is not None and self.effect == "faster" else "off"
 
 
-def advise(speedups: Iterable[Speedup]) -> list[Advice]:
-    """One advice for each target and workload; `speedups` by workload.
+def best_settings(speedups: Iterable[Speedup]) -> list[BestSetting]:
+    """One answer for each target and workload; `speedups` by workload.
 
-    The fastest among the settings whose interval lies above 1; without one, off, with the best of what was tried: all
-    of it slower, or undecided.
+    The fastest among the settings whose corrected interval lies above 1; without one, off, with the best of what was
+    tried: all of it slower, or undecided.
     """
     groups: dict[tuple[str, str], list[Speedup]] = {}
     for speedup in speedups:
         groups.setdefault((speedup.target, speedup.workload or "all"), []).append(speedup)
-    return [_advice(target, workload, arms) for (target, workload), arms in groups.items()]
+    return [_best(target, workload, arms) for (target, workload), arms in groups.items()]
 
 
-def _advice(target: str, workload: str, arms: Sequence[Speedup]) -> Advice:
-    measured = [arm for arm in arms if arm.ratio is not None]
-    if not measured:
-        return Advice(target=target, workload=workload, effect="undecided", best=None)
-    preferred = next((kind for effect in ("faster", "undecided") if (kind := _of(measured, effect))), measured)
-    best = max(preferred, key=lambda arm: arm.ratio.value if arm.ratio else 0.0)
-    return Advice(target=target, workload=workload, effect=best.effect, best=best)
+def _best(target: str, workload: str, arms: Sequence[Speedup]) -> BestSetting:
+    measured = [(arm, arm.ratio) for arm in arms if arm.ratio is not None]
+    n = len(measured)
+    found = [
+        BestSetting(
+            target=target,
+            workload=workload,
+            n_settings=n,
+            arm=arm,
+            ratio=best_of(ratio, n, ratio=True),
+            visible=smallest_effect(ratio, n, ratio=True),
+        )
+        for arm, ratio in measured
+    ]
+    for effect in ("faster", "undecided", "slower"):
+        if alike := [one for one in found if one.effect == effect]:
+            return max(alike, key=_value)
+    return BestSetting(target=target, workload=workload, n_settings=0, arm=None, ratio=None, visible=None)
 
 
-def _of(arms: Sequence[Speedup], effect: str) -> list[Speedup]:
-    return [arm for arm in arms if arm.effect == effect]
-
-
-def first_line(advices: Sequence[Advice]) -> str:
+def first_line(answers: Sequence[BestSetting]) -> str:
     """The answer in one line: what is decided to be faster, and off for the rest with the best that was tried."""
-    if not advices:
+    if not answers:
         return "No speculative decoding was measured here, so there is no setting to choose."
-    faster = [advice for advice in advices if advice.use != "off"]
-    rest = [advice for advice in advices if advice.use == "off"]
-    groups: dict[tuple[str, str], list[Advice]] = {}
-    for advice in faster:
-        groups.setdefault((advice.target, advice.use), []).append(advice)
+    faster = [answer for answer in answers if answer.use != "off"]
+    rest = [answer for answer in answers if answer.use == "off"]
+    groups: dict[tuple[str, str], list[BestSetting]] = {}
+    for answer in faster:
+        groups.setdefault((answer.target, answer.use), []).append(answer)
     parts = [f"on {target} {_clause(group)}" for (target, _), group in groups.items()]
     if rest:
-        where = f"the other {len(rest)} of {len(advices)} pairs of target and workload" if faster else "everything here"
+        where = f"the other {len(rest)} of {len(answers)} pairs of target and workload" if faster else "everything here"
         parts.append(f"leave it off for {where}: {_best_of_rest(rest)}")
-    text = "; ".join(parts)
-    return f"Speculative decoding: {text}."
+    most = max(answer.n_settings for answer in answers)
+    how = f" Intervals are corrected for the choice among {most} settings." if most > 1 else ""
+    return f"Speculative decoding: {'; '.join(parts)}.{how}"
 
 
-def _best_of_rest(rest: Sequence[Advice]) -> str:
-    tried = [advice for advice in rest if advice.best is not None]
+def _best_of_rest(rest: Sequence[BestSetting]) -> str:
+    tried = [answer for answer in rest if answer.arm is not None]
     if not tried:
         return "no pair of trials is valid"
     shown = max(tried, key=_value)
-    undecided = sum(advice.effect == "undecided" for advice in rest)
+    undecided = sum(answer.effect == "undecided" for answer in rest)
     doubt = f", {undecided} of {len(rest)} are undecided" if undecided else ""
-    assert shown.best is not None and shown.best.ratio is not None
-    best = f"{shown.best.setting} on {shown.target}, {shown.workload}: {words(shown.best.ratio)}"
+    assert shown.arm is not None and shown.ratio is not None
+    best = f"{shown.arm.setting} on {shown.target}, {shown.workload}: {words(shown.ratio)}"
     return f"nothing is decided to be faster{doubt}; best tried: {best}"
 
 
-def by_target(advices: Sequence[Advice]) -> list[str]:
+def by_target(answers: Sequence[BestSetting]) -> list[str]:
     """The answer for each target; what is the same for several workloads is said once."""
     sentences = []
-    for target in dict.fromkeys(advice.target for advice in advices):
-        own = [advice for advice in advices if advice.target == target]
-        groups: dict[tuple[str, Effect, bool], list[Advice]] = {}
-        for advice in own:
-            groups.setdefault((advice.use, advice.effect, advice.best is None), []).append(advice)
+    for target in dict.fromkeys(answer.target for answer in answers):
+        own = [answer for answer in answers if answer.target == target]
+        groups: dict[tuple[str, Effect, bool], list[BestSetting]] = {}
+        for answer in own:
+            groups.setdefault((answer.use, answer.effect, answer.arm is None), []).append(answer)
         sentences.append(f"{target}: {'; '.join(_clause(group, len(own)) for group in groups.values())}.")
     return sentences
 
 
-def _value(advice: Advice) -> float:
-    return advice.best.ratio.value if advice.best is not None and advice.best.ratio is not None else 0.0
+def _value(answer: BestSetting) -> float:
+    return answer.ratio.value if answer.ratio is not None else 0.0
 
 
-def _clause(group: Sequence[Advice], n_workloads: int = 0) -> str:
-    names = ", ".join(advice.workload for advice in group)
+def _clause(group: Sequence[BestSetting], n_workloads: int = 0) -> str:
+    names = ", ".join(answer.workload for answer in group)
     names = f"all {n_workloads} workloads ({names})" if len(group) == n_workloads > 1 else names
     shown = max(group, key=_value)
-    if shown.best is None or shown.best.ratio is None:
+    if shown.arm is None or shown.ratio is None:
         return f"off for {names} (no valid pair of trials to judge by)"
-    ratio = shown.best.ratio
+    ratio = shown.ratio
     if shown.effect == "faster":
-        worst = min((a.best.ratio for a in group if a.best and a.best.ratio), key=lambda r: r.value)
+        worst = min((a.ratio for a in group if a.ratio), key=lambda r: r.value)
         span = words(ratio) if len(group) == 1 else f"{words(worst)} to {words(ratio)}"
         return f"use {shown.use} for {names}: {span}"
     on = f" on {shown.workload}" if len(group) > 1 else ""
     if shown.effect == "slower":
-        return f"leave it off for {names}: the best setting, {shown.best.setting}, reaches {words(ratio)}{on}"
-    seen = shown.best.smallest_effect
-    limit = "" if seen is None else f", where an effect of {format_percent(seen, 0)} would have shown"
-    return f"off for {names}, undecided: {shown.best.setting} gives {words(ratio)}{on}{limit}"
+        return f"leave it off for {names}: the best setting, {shown.arm.setting}, reaches {words(ratio)}{on}"
+    limit = "" if shown.visible is None else f", where {shown.visible.words} would have shown 4 times in 5"
+    return f"off for {names}, undecided: {shown.arm.setting} gives {words(ratio)}{on}{limit}"
 
 
 def words(ratio: Interval) -> str:

@@ -10,8 +10,7 @@ import pandas as pd
 from mlsd.analysis.results.names import method_name
 from mlsd.drafters import drafting_key
 from mlsd.errors import AnalysisError, InputError, UnsupportedError
-from mlsd.measure.store.rows import DraftDistance, TrialFilter, model_key
-from mlsd.measure.store.study import Store
+from mlsd.measure.store.rows import DraftDistance, model_key
 from mlsd.records import Case, Record
 
 
@@ -39,17 +38,6 @@ def case_distances(distances: Iterable[DraftDistance], cases: Mapping[str, Case]
     }
     keys = {case_id: (_target_key(case), _drafting_key(case)) for case_id, case in cases.items()}
     return {case_id: own[key] for case_id, key in keys.items() if key in own}
-
-
-def perplexity_ratios(store: Store) -> dict[int, float]:
-    """Perplexity of the drafting model over that of its target, by id of the valid SD trials that drafted with it."""
-    by_case = case_distances(store.distances(), store.cases())
-    chosen = TrialFilter(arm="sd", status="ok", valid=True)
-    return {
-        stored.id: by_case[stored.trial.case_id].ratio
-        for stored in (store.trials(chosen, rounds=False) if by_case else ())
-        if stored.trial.case_id in by_case
-    }
 
 
 def predictions(trials: pd.DataFrame, distances: Mapping[str, DraftDistance]) -> list[Prediction]:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import msgspec
 import pandas as pd
 
+from mlsd.analysis.results.trials import PARTS
 from mlsd.errors import AnalysisError
 from mlsd.measure.store.rows import comparability_key, model_key
 from mlsd.measure.store.study import Store
@@ -87,7 +88,6 @@ DERIVED: tuple[Column, ...] = (
 )
 
 TRIALS = STORED + DERIVED
-PARTS = ("draft_ns", "verify_ns", "rollback_ns", "sample_ns", "other_ns")
 
 OUTCOMES: tuple[Column, ...] = (
     Column("environment_key", _TEXT, "host, backend, device and llama.cpp build"),

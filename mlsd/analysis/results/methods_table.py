@@ -11,10 +11,10 @@ from typing import Any
 
 import pandas as pd
 
-from mlsd.analysis.results.frames import PARTS
-from mlsd.analysis.results.metrics import Speedup, speedups
 from mlsd.analysis.results.names import method_name
 from mlsd.analysis.results.round_split import RoundKind, RoundSum, inside_parts, round_kinds, stat_totals
+from mlsd.analysis.results.speedups import Speedup, speedups
+from mlsd.analysis.results.trials import PARTS
 from mlsd.errors import AnalysisError
 from mlsd.planning.tasks import KINDS
 from mlsd.records import Record

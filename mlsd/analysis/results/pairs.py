@@ -1,50 +1,39 @@
 """Speedups in pairs: each SD trial beside the AR trial of its block, with what a round of it cost.
 
-Reads rows with the columns of the store's `trial_summary`; claims and fits read these pairs. Only valid trials count.
+The one pairing of stored trials: speedups, claims and fits read it. Only valid trials count.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
-import numpy as np
+import pandas as pd
 
 from mlsd.errors import AnalysisError
 from mlsd.records import DRAFT_MODEL, Case, ModelFacts, Record
-from mlsd.stats import Interval
+from mlsd.stats import paired
 
-# Columns of `trial_summary` that are read here.
-COLUMNS = (
-    "trial_id",
-    "environment_key",
-    "case_id",
-    "arm",
-    "target",
-    "drafter",
-    "draft",
-    "gamma",
-    "prompt",
-    "block",
-    "repeat",
-    "status",
-    "valid",
-    "n_prompt",
-    "n_predict",
-    "n_tokens",
-    "decode_ns",
-    "rounds",
-    "proposed",
-    "accepted",
-    "committed",
-    "draft_ns",
-    "verify_ns",
-    "rollback_ns",
-    "sample_ns",
-    "other_ns",
-)
+# What an SD trial and its AR trial have in common: the columns of `measure.store.rows.pair_key`.
+_SHARED = ["environment_key", "comparable", "prompt_key", "n_predict", "suite", "block", "repeat"]
+
+
+def pair_up(trials: pd.DataFrame) -> pd.DataFrame:
+    """Valid SD trials that have a valid AR trial in their block, beside its columns `baseline_id`, `baseline_tok_s`.
+
+    Adds `ratio`, SD over AR throughput. A block measured more than once on purpose (``--fresh``) pairs with the latest.
+    """
+    good = trials[trials["valid"].fillna(False) & trials["decode_tok_s"].notna()].sort_values("trial_id")
+    keys = list(zip(*(good[name] for name in _SHARED), strict=True))
+    arms = good["arm"].tolist()
+    plain, others = ([i for i, arm in enumerate(arms) if arm == kind] for kind in ("ar", "sd"))
+    pairs = paired(plain, others, keys.__getitem__)
+    baseline, joined = good.iloc[[i for i, _ in pairs]], good.iloc[[i for _, i in pairs]].reset_index(drop=True)
+    joined["baseline_id"] = baseline["trial_id"].array
+    joined["baseline_tok_s"] = baseline["decode_tok_s"].array
+    joined["ratio"] = joined["decode_tok_s"] / joined["baseline_tok_s"]
+    return joined
 
 
 class Pair(Record, frozen=True, kw_only=True):
@@ -78,16 +67,17 @@ class Pair(Record, frozen=True, kw_only=True):
         return self.draft_ms + self.verify_ms + self.rest_ms
 
 
-class Evidence(Record, frozen=True, kw_only=True):
-    """Pairs of one machine and build, and what the models' files say."""
+class PairedTrials(Record, frozen=True, kw_only=True):
+    """Pairs that may be compared, and what the models' files say."""
 
     pairs: tuple[Pair, ...]
     models: dict[str, ModelFacts]  # by id
     n_unpaired: int = 0  # valid SD trials without a valid AR trial in their block
     n_invalid: int = 0
-    n_other_settings: int = 0  # trials of a target left out: other file, sampling or engine options than most
     # SD trial id -> perplexity of the drafting part alone over that of the whole model, where it was measured
     perplexity_ratios: dict[int, float] = msgspec.field(default_factory=dict)
+    place: str = ""  # machine and backend, for sentences
+    profile: str | None = None
 
     def draft_models(self) -> list[Pair]:
         """Pairs of plain drafting with a second model: one chain a round. Trees count their tokens in another way."""
@@ -99,114 +89,49 @@ class Evidence(Record, frozen=True, kw_only=True):
         return bool(facts and facts.n_experts)
 
 
-def evidence(
-    columns: Sequence[str],
-    rows: Iterable[Sequence[Any]],
-    models: Mapping[str, ModelFacts] | None = None,
-    perplexity_ratios: Mapping[int, float] | None = None,
-    cases: Mapping[str, Case] | None = None,
-) -> Evidence:
-    """Pair the trials of a study. `models` may be keyed by anything; ids are read from the records.
+def pair_trials(trials: pd.DataFrame, cases: Mapping[str, Case], **more: Any) -> PairedTrials:
+    """Pair the trials that may be compared; `more` are the other fields of `PairedTrials`.
 
-    `cases` by id tell trials of one target apart that differ in file, sampling or engine options; the kind that most
-    trials have is kept, as times of different kinds do not average.
-
-    Raises AnalysisError when a column is missing, nothing was measured, or machines or builds are mixed.
+    Raises AnalysisError when nothing was measured.
     """
-    missing = [name for name in COLUMNS if name not in columns]
-    if missing:
-        raise AnalysisError(f"The table of trials has no column {', '.join(missing)}.")
-    trials = [dict(zip(columns, row, strict=True)) for row in rows]
-    if not trials:
+    if trials.empty:
         raise AnalysisError("The study holds no trials.", hint="Measure something first: mlsd run.")
-    environments = {trial["environment_key"] for trial in trials}
-    if len(environments) > 1:
-        raise AnalysisError(
-            f"The study mixes {len(environments)} machines or builds, whose times cannot be compared.",
-            hint="Give a database of one machine and one build.",
-        )
-    measured = [t for t in trials if t["status"] == "ok" and t["valid"] and t["decode_ns"] and t["n_tokens"] > 1]
-    good = _of_one_setting(measured, cases or {})
-    baselines = {(t["target"], t["block"], t["repeat"], t["prompt"]): t for t in good if t["arm"] == "ar"}
-    speculative = [t for t in good if t["arm"] == "sd" and t["rounds"]]
-    paired = [(t, baselines.get((t["target"], t["block"], t["repeat"], t["prompt"]))) for t in speculative]
-    facts = {record.ref.id: record for record in (models or {}).values()}
-    return Evidence(
-        pairs=tuple(
-            _pair(trial, baseline, (cases or {}).get(trial["case_id"]))
-            for trial, baseline in paired
-            if baseline is not None
-        ),
-        models=facts,
-        perplexity_ratios=dict(perplexity_ratios or {}),
-        n_unpaired=sum(baseline is None for _, baseline in paired),
-        n_other_settings=len(measured) - len(good),
-        n_invalid=sum(1 for t in trials if t["status"] == "ok" and not t["valid"]),
+    joined = pair_up(trials[trials["n_tokens"].gt(1).fillna(False)])
+    usable = joined[joined["rounds"].gt(0).fillna(False)]
+    rows = usable.astype(object).where(usable.notna(), None).to_dict("records")
+    valid = trials["valid"].fillna(False)
+    n_speculative = int((valid & (trials["arm"] == "sd") & trials["decode_tok_s"].notna()).sum())
+    return PairedTrials(
+        pairs=tuple(_pair(row, cases[str(row["case_id"])]) for row in rows),
+        n_unpaired=n_speculative - len(joined),
+        n_invalid=int(((trials["status"] == "ok") & ~valid).sum()),
+        **more,
     )
 
 
-def _of_one_setting(trials: list[dict[str, Any]], cases: Mapping[str, Case]) -> list[dict[str, Any]]:
-    """The trials of each target that share the most common file, sampling and engine options."""
-
-    def setting(trial: Mapping[str, Any]) -> tuple[object, ...]:
-        case = cases.get(trial["case_id"])
-        return () if case is None else (case.target.sha256, repr(case.sampling), repr(case.engine))
-
-    counts: dict[str, Counter[tuple[object, ...]]] = {}
-    for trial in trials:
-        counts.setdefault(trial["target"], Counter())[setting(trial)] += 1
-    usual = {target: counter.most_common(1)[0][0] for target, counter in counts.items()}
-    return [trial for trial in trials if setting(trial) == usual[trial["target"]]]
-
-
-def _pair(trial: Mapping[str, Any], baseline: Mapping[str, Any], case: Case | None) -> Pair:
-    options = {} if case is None else case.drafter.options
-    ar_ms = baseline["decode_ns"] / (baseline["n_tokens"] - 1) / 1e6
-    sd_ms = trial["decode_ns"] / (trial["n_tokens"] - 1) / 1e6
-    rounds = trial["rounds"]
-    rest = trial["rollback_ns"] + trial["sample_ns"] + trial["other_ns"]
+def _pair(row: Mapping[Any, Any], case: Case) -> Pair:
+    options, rounds = case.drafter.options, row["rounds"]
+    rest = row["rollback_ns"] + row["sample_ns"] + row["other_ns"]
     return Pair(
-        trial_id=trial["trial_id"],
-        baseline_id=baseline["trial_id"],
-        target=trial["target"],
-        drafter=trial["drafter"],
-        draft=trial["draft"],
+        trial_id=row["trial_id"],
+        baseline_id=row["baseline_id"],
+        target=row["target"],
+        drafter=row["drafter"],
+        draft=row["draft"],
         options=",".join(f"{name}={value}" for name, value in sorted(options.items())),
         component=str(options["component"]) if options.get("component") else None,
-        gamma=trial["gamma"],
-        prompt=trial["prompt"],
-        n_prompt=trial["n_prompt"] or 0,
-        block=trial["block"],
-        repeat=trial["repeat"],
-        speedup=ar_ms / sd_ms,
-        t_one_ms=ar_ms,
-        mgl=trial["committed"] / rounds,
-        proposed=trial["proposed"],
-        accepted=trial["accepted"],
+        gamma=row["gamma"],
+        prompt=row["prompt"],
+        n_prompt=row["n_prompt"] or 0,
+        block=row["block"],
+        repeat=row["repeat"],
+        speedup=row["ratio"],
+        t_one_ms=1e3 / row["baseline_tok_s"],
+        mgl=row["committed"] / rounds,
+        proposed=row["proposed"],
+        accepted=row["accepted"],
         rounds=rounds,
-        draft_ms=trial["draft_ns"] / rounds / 1e6,
-        verify_ms=trial["verify_ns"] / rounds / 1e6,
+        draft_ms=row["draft_ns"] / rounds / 1e6,
+        verify_ms=row["verify_ns"] / rounds / 1e6,
         rest_ms=rest / rounds / 1e6,
     )
-
-
-def over_groups(values: Sequence[float], groups: Sequence[object], *, ratio: bool = False) -> Interval:
-    """Mean with Student's t interval over groups that share no noise (blocks, prompts); equal weight to each group.
-
-    `ratio` takes the geometric mean of positive values. One group gives no interval. Raises AnalysisError of nothing.
-    """
-    if not values:
-        raise AnalysisError("No value was measured, so there is no mean.")
-    numbers = np.log(values) if ratio else np.asarray(values, dtype=float)
-    places: dict[object, int] = {}
-    index = [places.setdefault(group, len(places)) for group in groups]
-    means = np.bincount(index, numbers) / np.bincount(index)
-    centre, n = float(np.mean(means)), len(means)
-    if n < 2:
-        return Interval(value=float(np.exp(centre)) if ratio else centre, n=n)
-    from scipy.stats import t
-
-    half = float(t.ppf(0.975, n - 1)) * float(np.std(means, ddof=1)) / np.sqrt(n)
-    bounds = centre, centre - half, centre + half
-    value, low, high = (float(np.exp(b) if ratio else b) for b in bounds)
-    return Interval(value=value, low=low, high=high, n=n)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mlsd.records import Arm, Record, Trial, Verdict
-from mlsd.stats import Interval, median, paired_ratio, relative_spread
+from mlsd.stats import Interval, mean_over, median, paired, relative_spread
 from mlsd.units import tok_s
 
 PARTS = ("draft_ns", "verify_ns", "rollback_ns", "sample_ns", "other_ns")
@@ -105,12 +105,9 @@ def summarize(trials: Sequence[Trial], baseline: Sequence[Trial], drafter: str) 
 
 def paired_speedup(trials: Sequence[Trial], baseline: Sequence[Trial]) -> Interval | None:
     """Decode throughput over that of the AR trial of the same block; None when no block has both."""
-    base = {trial.block: numbers(trial).decode_tok_s for trial in baseline if trial.status == "ok"}
-    pairs = [
-        (speed, base[trial.block])
-        for trial in trials
-        if (speed := numbers(trial).decode_tok_s) is not None and base.get(trial.block) is not None
-    ]
-    if not pairs:
-        return None
-    return paired_ratio([pair[0] for pair in pairs], [pair[1] or 0.0 for pair in pairs])
+
+    def timed(arm: Sequence[Trial]) -> list[tuple[Trial, float]]:
+        return [(t, speed) for t in arm if t.status == "ok" and (speed := numbers(t).decode_tok_s) is not None]
+
+    pairs = paired(timed(baseline), timed(trials), lambda one: (one[0].block, one[0].repeat))
+    return mean_over([sd / ar for (_, ar), (_, sd) in pairs], ratio=True) if pairs else None

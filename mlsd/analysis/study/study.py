@@ -1,4 +1,4 @@
-"""Everything a report is made of, read once from the store: frames, evidence, fits, claims, audit, machine, warnings.
+"""Everything a report is made of, read once from the store: frames, pairs, fits, claims, audit, machine, warnings.
 
 One machine and build at a time; what is left out is said. Draws and renders nothing.
 """
@@ -17,9 +17,9 @@ from mlsd.analysis.audit.rows import Audit
 from mlsd.analysis.audit.trials import trials_context
 from mlsd.analysis.claims.claims import ClaimVerdict, decide_all
 from mlsd.analysis.fits.study_fits import CurveFit, PairFit, fit_curves, fit_pairs
-from mlsd.analysis.results import comparability, frames, metrics
+from mlsd.analysis.results import comparability, contradictions, frames, speedups
 from mlsd.analysis.results import distances as predictors
-from mlsd.analysis.results import pairs as pairing
+from mlsd.analysis.results.pairs import PairedTrials, pair_trials
 from mlsd.analysis.study.machine_findings import Machine, read_machine
 from mlsd.errors import AnalysisError
 from mlsd.measure.store.rows import DraftDistance, Run, TrialFilter
@@ -53,25 +53,32 @@ class Study:
         return str(named[-1]) if named else None
 
     @cached_property
-    def by_suite(self) -> list[metrics.Speedup]:
+    def by_suite(self) -> list[speedups.Speedup]:
         """Speedups of each SD arm in each suite."""
-        return metrics.speedups(self.trials, ("suite",))
+        return speedups.speedups(self.trials, ("suite",))
 
     @cached_property
-    def by_workload(self) -> list[metrics.Speedup]:
+    def by_workload(self) -> list[speedups.Speedup]:
         """Speedups of each SD arm on each workload."""
-        return metrics.speedups(self.trials, ("workload",))
+        return speedups.speedups(self.trials, ("workload",))
 
     @cached_property
-    def by_arm(self) -> list[metrics.Speedup]:
+    def by_arm(self) -> list[speedups.Speedup]:
         """Speedups of each SD arm over everything."""
-        return metrics.speedups(self.trials, ())
+        return speedups.speedups(self.trials, ())
 
     @cached_property
-    def evidence(self) -> pairing.Evidence:
-        """Pairs of SD and AR trials. Raises AnalysisError when there is none."""
-        columns = [column.name for column in frames.TRIALS]
-        return pairing.evidence(columns, _plain_rows(self.trials), self.facts, self._ratios, self.cases)
+    def paired(self) -> PairedTrials:
+        """Pairs of SD and AR trials. Raises AnalysisError when no trial was measured."""
+        place = self.environment
+        return pair_trials(
+            self.trials,
+            self.cases,
+            models=self.facts,
+            perplexity_ratios=self._ratios,
+            place=f"{place.chip or place.machine}{f' ({place.backend})' if place.backend else ''}",
+            profile=self.profile,
+        )
 
     @property
     def _ratios(self) -> dict[int, float]:
@@ -81,19 +88,19 @@ class Study:
     @cached_property
     def pair_fits(self) -> list[PairFit]:
         """Cost models of every target and drafter."""
-        return fit_pairs(self.evidence)
+        return fit_pairs(self.paired)
 
     @cached_property
     def curve_fits(self) -> list[CurveFit]:
         """T(k) of every target."""
         targets = list(dict.fromkeys(self.trials["target"]))
         passes = {target: self.machine.passes_of(self.facts[target].ref) for target in targets if target in self.facts}
-        return fit_curves(self.evidence, targets, passes, self.environment.peak_bandwidth_gb_s)
+        return fit_curves(self.paired, targets, passes, self.environment.peak_bandwidth_gb_s)
 
     @cached_property
     def claims(self) -> list[ClaimVerdict]:
         """Verdicts on the published claims."""
-        return decide_all(self.evidence)
+        return decide_all(self.paired)
 
     @cached_property
     def audit(self) -> Audit:
@@ -102,9 +109,9 @@ class Study:
         return audit(self.source, trials_context(columns, _plain_rows(self.trials), self.environment, self.facts))
 
     @cached_property
-    def contradictions(self) -> list[metrics.Contradiction]:
+    def contradictions(self) -> list[contradictions.Contradiction]:
         """Trials whose own counts or times do not agree."""
-        return metrics.contradictions(self.trials)
+        return contradictions.contradictions(self.trials)
 
 
 def attempt(read: Callable[[], T]) -> tuple[T | None, str]:

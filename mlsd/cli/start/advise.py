@@ -14,8 +14,8 @@ from mlsd.errors import InputError
 from mlsd.units import NOT_MEASURED, format_bytes, format_number, format_percent
 
 if TYPE_CHECKING:
-    from mlsd.analysis.advise.answer import Counsel, Place
-    from mlsd.analysis.advise.prospects import Advice
+    from mlsd.analysis.advise.answer import Answer, Place
+    from mlsd.analysis.advise.prospects import Recommendation
     from mlsd.analysis.predict.prediction_error import Validation
     from mlsd.measure.store.study import Store
     from mlsd.stats import Interval
@@ -70,7 +70,7 @@ def advise(target: str, databases: tuple[Path, ...], as_json: bool, **options: A
         about_chip = None if found.chip is None else sentence(found.chip)
         print_json(
             {
-                "advice": found.advice,
+                "advice": found.recommendation,
                 "validation": found.validation,
                 "chip": about_chip,
                 "chip_check": found.chip,
@@ -129,10 +129,10 @@ def _peak_of(chip: str) -> float:
 # --- printing -----------------------------------------------------------------------------------------------------
 
 
-def _print(found: Counsel) -> None:
+def _print(found: Answer) -> None:
     from mlsd.analysis.advise.chip_check import sentence
 
-    result = found.advice
+    result = found.recommendation
     best = result.best
     what = "off" if best.gamma == 0 else f"{best.draft or best.drafter}, gamma {best.gamma}"
     how = "" if result.sure else ", not sure"
@@ -154,7 +154,7 @@ def _print(found: Counsel) -> None:
         say(f"Next: {step}")
 
 
-def _print_prospects(result: Advice) -> None:
+def _print_prospects(result: Recommendation) -> None:
     columns = ["method", "gamma", "tok/s", "95 % interval", "speedup", "95 % interval", "MGL", "needs", "or accept"]
     made = table("Predicted decoding", [*columns, "decided by", "without"])
     for p in result.prospects:
@@ -181,7 +181,7 @@ def _needed(gamma: int, alpha: float | None) -> str:
     return "never" if alpha is None else format_percent(alpha, 0)
 
 
-def _print_quants(found: Counsel) -> None:
+def _print_quants(found: Answer) -> None:
     made = table("Files to fetch", ["id", "size", "fits here", "off, tok/s", "best, tok/s", "with"])
     for q in found.quants:
         best = q.best

@@ -27,13 +27,13 @@ def fit(db: Path | None, machine: str | None, settings: str | None, target: str 
     from mlsd.analysis.fits.study_fits import held_out_targets
 
     study = open_study(db, machine, settings)
-    targets = list(dict.fromkeys(pair.target for pair in study.evidence.pairs))
+    targets = list(dict.fromkeys(pair.target for pair in study.paired.pairs))
     if target is not None and target not in targets:
         raise AnalysisError(f"The study has no pairs of {target}.", hint=f"It has: {', '.join(targets) or 'none'}.")
     wanted = [target] if target is not None else targets
     pairs = [found for found in study.pair_fits if found.target in wanted]
     curves = [found for found in study.curve_fits if found.target in wanted]
-    whole = held_out_targets(study.evidence)
+    whole = held_out_targets(study.paired)
     if as_json:
         document = {"pairs": pairs, "curves": curves, "held_out_target": whole}
         print_json(document)

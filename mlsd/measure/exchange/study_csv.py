@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 from mlsd.errors import TableError
 from mlsd.measure.exchange.delimited import guarded, write_csv
 from mlsd.measure.exchange.tables import decode_tok_s, dict_rows, ratio
-from mlsd.measure.store.rows import ImportedRow, TrialFilter, comparability_key
+from mlsd.measure.store.rows import ImportedRow, TrialFilter, pair_key
 from mlsd.measure.store.study import Store
 from mlsd.records import NO_DRAFTER
 from mlsd.units import NS_PER_MS
@@ -79,9 +79,7 @@ def _lines(store: Store, chosen: TrialFilter) -> Iterator[list[Any]]:
 
 def _pair_key(row: dict[str, Any], cases: dict[str, Any]) -> tuple[Any, ...]:
     """Equal for the arms that were measured together and may be compared."""
-    case = cases[row["case_id"]]
-    comparable = comparability_key(case, row["environment_key"])
-    return (comparable, case.prompt.sha256, case.prompt.n_tokens, case.n_predict, row["block"], row["repeat"])
+    return pair_key(cases[row["case_id"]], row["environment_key"], row["block"], row["repeat"])
 
 
 def _baselines(store: Store) -> dict[tuple[Any, ...], float]:

@@ -18,7 +18,7 @@ from mlsd.analysis.fits import fit_models
 from mlsd.analysis.fits.curves import METAL_KERNEL_STEPS
 from mlsd.analysis.fits.fit import Observations, held_out, solve
 from mlsd.analysis.fits.study_fits import curve_from_passes, curve_from_rounds, curve_models, speedup_observations
-from mlsd.analysis.results import metrics
+from mlsd.analysis.results import round_sums
 from mlsd.analysis.results.pairs import Pair
 from mlsd.analysis.study.study import Study
 from mlsd.errors import AnalysisError
@@ -30,7 +30,7 @@ _PARTS = ("draft", "verify", "rollback", "sample", "other")
 
 def time_split(study: Study) -> Figure:
     """Mean time of a round by part, with the time plain decoding takes for the tokens of a round (diamond)."""
-    split = metrics.time_split(study.trials)
+    split = round_sums.time_split(study.trials)
     if split.empty:
         raise AnalysisError("No valid trial has rounds.")
     order = {target: i for i, target in enumerate(dict.fromkeys(study.trials["target"]))}
@@ -98,13 +98,13 @@ def _passes_of(study: Study, target: str) -> Observations:
     timed = [point for point in passes if point.kind == "target_pass"]
     if timed:
         return curve_from_passes(timed)
-    return curve_from_rounds([pair for pair in study.evidence.pairs if pair.target == target])
+    return curve_from_rounds([pair for pair in study.paired.pairs if pair.target == target])
 
 
 def predicted_speedup(study: Study) -> Figure:
     """Speedups of the measured-cost model over the measured ones; each gamma predicted from fits to the others."""
     groups: dict[tuple[str, str], list[Pair]] = defaultdict(list)
-    for pair in study.evidence.pairs:
+    for pair in study.paired.pairs:
         groups[pair.target, pair.draft or pair.drafter].append(pair)
     figure, (ax,) = plot.canvas(3.8)
     limits: list[float] = []
@@ -132,7 +132,7 @@ def predicted_speedup(study: Study) -> Figure:
 
 def position_acceptance(study: Study) -> Figure:
     """Share of rounds that accept position i: of those that accepted all before it (left), of all that proposed it."""
-    table = metrics.position_acceptance(study.outcomes, study.trials)
+    table = round_sums.position_acceptance(study.outcomes, study.trials)
     if table.empty:
         raise AnalysisError("No valid SD trial proposed a token.", hint="Measure some: mlsd run B D.")
     figure, (left, right) = plot.canvas(3.4, 2, sharey=True)
@@ -205,9 +205,9 @@ def trend_words(trend: Drift) -> str:
 
 
 ROUND_FIGURES: tuple[tuple[str, str, Callable[[Study], Figure], str], ...] = (
-    ("time-split", "Where the time of a round goes", time_split, "metrics.time_split"),
+    ("time-split", "Where the time of a round goes", time_split, "round_sums.time_split"),
     ("pass-curves", "Time of a target pass over its rows, T(k)", pass_curves, "study_fits.fit_curves"),
     ("predicted", "Predicted against measured speedup", predicted_speedup, "fit.held_out of fit_models.measured_cost"),
-    ("position-acceptance", "Acceptance by position", position_acceptance, "metrics.position_acceptance"),
+    ("position-acceptance", "Acceptance by position", position_acceptance, "round_sums.position_acceptance"),
     ("drift", "Drift of the baseline over the run", baseline_drift, "checks.drift_of over AR trials"),
 )

@@ -13,8 +13,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from mlsd.analysis.audit import published_tables as published
-from mlsd.analysis.results import metrics
-from mlsd.analysis.results.metrics import Speedup
+from mlsd.analysis.results import speedups
+from mlsd.analysis.results.speedups import Speedup
 from mlsd.analysis.study.study import Study
 from mlsd.errors import AnalysisError
 from mlsd.records import DRAFT_MODEL
@@ -136,7 +136,7 @@ def throughput_bars(study: Study) -> Figure:
     """Figure 3: decode tok/s of every arm, plain decoding first; the study's own beside it, on its own scale."""
     rows: list[tuple[str, float, int, bool]] = []
     numbers = _targets(study)
-    plain = {b.target: b.mean_tok_s for b in metrics.baselines(study.trials)}
+    plain = {b.target: b.mean_tok_s for b in speedups.baselines(study.trials)}
     for target, index in numbers.items():
         if target in plain:
             rows.append((f"{target}, AR", plain[target], index, True))
@@ -179,7 +179,7 @@ def _bars(ax: Axes, rows: Sequence[tuple[str, float, int, bool]], title: str) ->
 def prompt_length_sweep(study: Study) -> Figure:
     """Figure 5: throughput and speedup over the prompt's length."""
     own = study.trials[study.trials["suite"] == "F"]
-    swept = metrics.speedups(own, ("prompt",)) if len(own) else []
+    swept = speedups.speedups(own, ("prompt",)) if len(own) else []
     arms = [arm for arm in swept if arm.ratio is not None and prompt_length(arm.prompt)]
     if not arms:
         raise AnalysisError("No prompt of exact length has a valid pair of trials.", hint="Measure them: mlsd run F.")
@@ -251,9 +251,9 @@ def _gamma_axis(ax: Axes) -> None:
 
 
 STUDY_FIGURES: tuple[tuple[str, str, Callable[[Study], Figure], str], ...] = (
-    ("speedup-active", "Figure 1: speedup over active parameters", speedup_over_active, "metrics.speedups by suite"),
-    ("speedup-gamma", "Figure 2: speedup over gamma, each draft", speedup_over_gamma, "metrics.speedups by suite"),
-    ("throughput", "Figure 3: throughput of every arm", throughput_bars, "metrics.baselines, metrics.speedups"),
-    ("acceptance-gamma", "Figure 4: acceptance over gamma", acceptance_over_gamma, "metrics.speedups by suite"),
-    ("prompt-length", "Figure 5: prompt length", prompt_length_sweep, "metrics.speedups by prompt, suite F"),
+    ("speedup-active", "Figure 1: speedup over active parameters", speedup_over_active, "speedups.speedups by suite"),
+    ("speedup-gamma", "Figure 2: speedup over gamma, each draft", speedup_over_gamma, "speedups.speedups by suite"),
+    ("throughput", "Figure 3: throughput of every arm", throughput_bars, "speedups.baselines, speedups.speedups"),
+    ("acceptance-gamma", "Figure 4: acceptance over gamma", acceptance_over_gamma, "speedups.speedups by suite"),
+    ("prompt-length", "Figure 5: prompt length", prompt_length_sweep, "speedups.speedups by prompt, suite F"),
 )

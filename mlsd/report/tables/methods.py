@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from mlsd.analysis.results.distances import predictions
 from mlsd.analysis.results.methods_table import MethodRow, TimingRow, methods_by_kind, timing
-from mlsd.analysis.results.metrics import Speedup
+from mlsd.analysis.results.speedups import Speedup
 from mlsd.analysis.study.methods_words import sentences
 from mlsd.analysis.study.study import Study, attempt
 from mlsd.measure.store.pass_shares import PassShares
@@ -15,7 +15,7 @@ from mlsd.report.render.table import Cell, Head, Table, Tone, head, interval, na
 from mlsd.report.tables.passes import pass_table, share_cell
 from mlsd.stats import Interval
 
-_RATIO = "metrics.speedups: geometric mean over blocks of SD / AR decode tok/s"
+_RATIO = "speedups.speedups: geometric mean over blocks of SD / AR decode tok/s"
 _PARTS = ("draft", "verify", "rollback", "sample", "other")
 
 

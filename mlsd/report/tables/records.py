@@ -130,13 +130,13 @@ def warning_table(study: Study) -> Table:
         id="warnings",
         title="Warnings",
         heads=(
-            name("code", "checks.check_run and metrics.contradictions"),
+            name("code", "checks.check_run and contradictions.contradictions"),
             head("times"),
             name("what (the first)"),
             name("what to do"),
         ),
         rows=tuple(rows),
-        trace="store.warnings of this machine's runs, and metrics.contradictions",
+        trace="store.warnings of this machine's runs, and contradictions.contradictions",
         good_news="nothing speaks against these trials.",
     )
 

@@ -5,46 +5,51 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mlsd.analysis.fits.fit import Fit, HeldOut
-from mlsd.analysis.results.best_setting import Advice
-from mlsd.analysis.results.metrics import Speedup
+from mlsd.analysis.results.best_setting import BestSetting
+from mlsd.analysis.results.speedups import Speedup
 from mlsd.analysis.study.study import Study
 from mlsd.report.render.table import Cell, Table, head, interval, name, number, percent, significant, text
 from mlsd.report.tables.study import EFFECT_TONES, effect_cell
 
 
-def advice_table(advices: Sequence[Advice]) -> Table:
+def best_table(answers: Sequence[BestSetting]) -> Table:
     """What to use for each target and workload."""
     rows = []
-    for advice in advices:
-        best = advice.best
-        tone = "good" if advice.use != "off" else ""
+    for answer in answers:
+        best = answer.arm
+        tone = "good" if answer.use != "off" else ""
         rows.append(
             (
-                text(advice.target),
-                text(advice.workload),
-                text(advice.use, tone),  # type: ignore[arg-type]
+                text(answer.target),
+                text(answer.workload),
+                text(answer.use, tone),  # type: ignore[arg-type]
                 text(best.setting if best else None),
-                interval(best.ratio if best else None, 2, "x"),
-                effect_cell(best),
-                percent(best.smallest_effect if best else None, 0),
+                interval(answer.ratio, 2, "x"),
+                effect_cell(best) if answer.ratio is None else text(answer.effect, EFFECT_TONES[answer.effect]),
+                number(answer.n_settings, 0),
+                text(answer.visible.words if answer.visible else None),
                 number(best.n_blocks if best else None, 0),
             )
         )
     return Table(
-        id="advice",
+        id="best",
         title="Which setting for which workload",
         heads=(
             name("target"),
             name("workload", "the prompt's kind of text"),
-            name("use", "answer.advise: the fastest setting whose interval lies above 1, else off"),
+            name("use", "best_setting: the fastest setting whose interval lies above 1, else off"),
             name("best tried"),
-            head("its speedup", "metrics.speedups by workload: geometric mean over blocks, Student's t interval"),
-            name("verdict", "metrics.Speedup.effect"),
-            head("would have shown", "metrics.smallest_effect: the effect seen with 80 % chance"),
-            head("blocks", "metrics.pairs: SD trials with an AR trial of their block"),
+            head(
+                "its speedup",
+                "speedups.speedups by workload; interval corrected for the choice: stats.best_of",
+            ),
+            name("verdict", "whether that interval excludes 1"),
+            head("of settings", "compared with plain decoding"),
+            head("would have shown", "stats.smallest_effect: effects decided 4 times in 5; from 4 blocks or prompts"),
+            head("blocks", "pairs.pair_up: SD trials with an AR trial of their block"),
         ),
         rows=tuple(rows),
-        trace="answer.advise over metrics.speedups(by workload), from the store's view trial_summary",
+        trace="best_setting.best_settings over speedups.speedups(by workload), from the store's view trial_summary",
     )
 
 
@@ -76,14 +81,14 @@ def speedup_table(speedups: Sequence[Speedup]) -> Table:
             head("SD tok/s", "median over blocks"),
             head("AR tok/s", "median over the same blocks"),
             head("speedup", "geometric mean over blocks of SD / AR, Student's t interval"),
-            name("verdict", "metrics.Speedup.effect"),
+            name("verdict", "speedups.Speedup.effect"),
             head("accepted", "accepted / proposed"),
             head("MGL", "committed / rounds"),
             head("blocks"),
             head("valid trials"),
         ),
         rows=tuple(rows),
-        trace="metrics.speedups(by workload), from the store's view trial_summary",
+        trace="speedups.speedups(by workload), from the store's view trial_summary",
         interactive=True,
     )
 
@@ -125,7 +130,7 @@ def gamma_table(study: Study) -> Table:
             name("best gamma", "outlook.best_gamma: share of bootstrap resamples over blocks that agree; 0 is off"),
         ),
         rows=tuple(rows),
-        trace="study_fits.fit_pairs over evidence.evidence",
+        trace="study_fits.fit_pairs over pairs.pair_trials",
     )
 
 
@@ -156,7 +161,7 @@ def model_table(study: Study) -> Table:
             name("choice", "fit.select: the simplest model whose held-out error is not worse than the best"),
         ),
         rows=tuple(rows),
-        trace="study_fits.fit_pairs and fit_curves over evidence.evidence",
+        trace="study_fits.fit_pairs and fit_curves over pairs.pair_trials",
     )
 
 
@@ -206,7 +211,7 @@ def claim_table(study: Study) -> Table:
             name("audit of it, rows", "claims.printed_audit"),
         ),
         rows=tuple(rows),
-        trace="claims.decide_all over evidence.evidence",
+        trace="claims.decide_all over pairs.pair_trials",
     )
 
 

@@ -10,8 +10,8 @@ from functools import cache
 from mlsd.analysis.audit import published_tables as published
 from mlsd.analysis.audit.audit import audit
 from mlsd.analysis.audit.rows import RowAudit
-from mlsd.analysis.results import metrics
-from mlsd.analysis.results.metrics import Speedup
+from mlsd.analysis.results import speedups
+from mlsd.analysis.results.speedups import Speedup
 from mlsd.analysis.study.study import Study
 from mlsd.errors import SuiteError
 from mlsd.planning.suite import find_profile
@@ -31,7 +31,7 @@ ROLES = {
     "draft_2b": "draft-medium",
 }
 EFFECT_TONES: dict[str, Tone] = {"faster": "good", "slower": "bad", "undecided": "doubt"}
-_SPEEDUP = "metrics.speedups: geometric mean over blocks of SD / AR decode tok/s"
+_SPEEDUP = "speedups.speedups: geometric mean over blocks of SD / AR decode tok/s"
 _OURS = "ours: store view trial_summary"
 
 
@@ -106,8 +106,8 @@ def effect_cell(arm: Speedup | None) -> Cell:
     if arm.ratio is None:
         return text("not valid", "bad", arm.invalid_reason or "no AR trial in its blocks")
     note = ""
-    if arm.effect == "undecided" and arm.smallest_effect is not None:
-        note = f"an effect of {100 * arm.smallest_effect:.0f} % would have shown with 80 % chance"
+    if arm.effect == "undecided" and arm.visible is not None:
+        note = f"an effect of {arm.visible.words} would have shown 4 times in 5"
     return text(arm.effect, EFFECT_TONES[arm.effect], note)
 
 
@@ -117,8 +117,8 @@ def effect_cell(arm: Speedup | None) -> Cell:
 def table_4(study: Study) -> Table:
     """Baseline throughput."""
     ours = models_of(study.profile)
-    by_suite = {(b.target, b.suite): b for b in metrics.baselines(study.trials, ("suite",))}
-    overall = {b.target: b for b in metrics.baselines(study.trials)}
+    by_suite = {(b.target, b.suite): b for b in speedups.baselines(study.trials, ("suite",))}
+    overall = {b.target: b for b in speedups.baselines(study.trials)}
     rows, shown = [], set()
     for cells in _records("table 4"):
         model = ours.get(cells["target"])
@@ -134,18 +134,18 @@ def table_4(study: Study) -> Table:
         heads=(
             name("study's model", "study, table 4"),
             name("ours in its place", "the profile of the latest run"),
-            head("tok/s", "metrics.baselines: mean of decode tok/s over valid AR trials"),
-            head("sd", "metrics.baselines: standard deviation over trials"),
-            head("trials", "metrics.baselines"),
+            head("tok/s", "speedups.baselines: mean of decode tok/s over valid AR trials"),
+            head("sd", "speedups.baselines: standard deviation over trials"),
+            head("trials", "speedups.baselines"),
             head("study printed", "study, table 4; mean and standard deviation"),
         ),
         rows=tuple(rows),
-        trace=f"{_OURS} through metrics.baselines (suites A and C, else all suites); study: analysis/published",
+        trace=f"{_OURS} through speedups.baselines (suites A and C, else all suites); study: analysis/published",
         note=_other_models(study),
     )
 
 
-def _baseline_cells(model: str | None, found: metrics.Throughput | None) -> tuple[Cell, ...]:
+def _baseline_cells(model: str | None, found: speedups.Throughput | None) -> tuple[Cell, ...]:
     if found is None:
         return (text(model), text("not measured", "quiet"), text(None), text(None))
     return (text(model), number(found.mean_tok_s, 1), number(found.sd_tok_s, 1), number(found.n, 0))
@@ -173,16 +173,16 @@ def table_5(study: Study) -> Table:
             name("ours: target + drafter", "the profile of the latest run, or arms of other suites"),
             name("suite"),
             head("gamma"),
-            head("tok/s", "metrics.speedups: median decode tok/s of valid SD trials"),
+            head("tok/s", "speedups.speedups: median decode tok/s of valid SD trials"),
             head("speedup", f"{_SPEEDUP}; Student's t interval over blocks"),
-            name("verdict", "metrics.Speedup.effect: does the interval exclude 1?"),
-            head("accepted", "metrics.speedups: accepted / proposed over all rounds"),
-            head("MGL", "metrics.speedups: committed / rounds"),
+            name("verdict", "speedups.Speedup.effect: does the interval exclude 1?"),
+            head("accepted", "speedups.speedups: accepted / proposed over all rounds"),
+            head("MGL", "speedups.speedups: committed / rounds"),
             head("printed tok/s, speedup, accepted", "study, table 5"),
             name("audit of it", "analysis.audit on the study's table 5"),
         ),
         rows=tuple(rows),
-        trace=f"{_OURS} through metrics.speedups by suite; study: analysis/published, judged by analysis.audit",
+        trace=f"{_OURS} through speedups.speedups by suite; study: analysis/published, judged by analysis.audit",
         note=_other_models(study),
     )
 
@@ -224,14 +224,14 @@ def table_6(study: Study) -> Table:
             name("study's target"),
             head("gamma"),
             head(f"small draft ({small})", _SPEEDUP),
-            head("accepted", "metrics.speedups: accepted / proposed"),
+            head("accepted", "speedups.speedups: accepted / proposed"),
             head("printed (0.8B)", "study, table 6"),
             head(f"medium draft ({medium})", _SPEEDUP),
-            head("accepted", "metrics.speedups: accepted / proposed"),
+            head("accepted", "speedups.speedups: accepted / proposed"),
             head("printed (2B)", "study, table 6"),
         ),
         rows=tuple(rows),
-        trace=f"{_OURS} through metrics.speedups, suite B; study: analysis/published",
+        trace=f"{_OURS} through speedups.speedups, suite B; study: analysis/published",
     )
 
 
@@ -239,7 +239,7 @@ def table_f(study: Study) -> Table:
     """Speedup over the prompt's length."""
     printed = {cells["n_prompt"]: cells for cells in _records("figure 5")}
     own = study.trials[study.trials["suite"] == "F"]
-    arms = metrics.speedups(own, ("suite", "prompt")) if len(own) else []
+    arms = speedups.speedups(own, ("suite", "prompt")) if len(own) else []
     rows = []
     for arm in sorted(arms, key=lambda a: (a.target, a.drafter, a.gamma, prompt_length(a.prompt))):
         length = prompt_length(arm.prompt)
@@ -263,16 +263,16 @@ def table_f(study: Study) -> Table:
         heads=(
             name("arm"),
             head("prompt tokens", "the case's prompt"),
-            head("AR tok/s", "metrics.speedups: median over blocks"),
-            head("SD tok/s", "metrics.speedups: median over blocks"),
+            head("AR tok/s", "speedups.speedups: median over blocks"),
+            head("SD tok/s", "speedups.speedups: median over blocks"),
             head("speedup", _SPEEDUP),
-            name("verdict", "metrics.Speedup.effect"),
-            head("accepted", "metrics.speedups: accepted / proposed"),
+            name("verdict", "speedups.Speedup.effect"),
+            head("accepted", "speedups.speedups: accepted / proposed"),
             head("printed speedup", "study, figure 5"),
             name("audit of it", "analysis.audit on the study's figure 5"),
         ),
         rows=tuple(rows),
-        trace=f"{_OURS} through metrics.speedups by prompt, suite F; study: analysis/published, figure 5",
+        trace=f"{_OURS} through speedups.speedups by prompt, suite F; study: analysis/published, figure 5",
         note="" if rows else "Suite F was not measured here: mlsd run F.",
     )
 

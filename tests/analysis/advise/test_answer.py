@@ -28,13 +28,17 @@ def test_without_a_figure_of_the_machine_the_commands_that_give_one_are_named() 
 def test_a_target_and_one_draft_that_were_timed_by_shape_are_enough() -> None:
     stored = known(facts("qwen3.5-9b", 4), facts("qwen3.5-9b", 8), facts("qwen3.5-0.8b"))
     found = answer(QUESTION, stored, HERE)
-    assert {(p.draft, p.gamma) for p in found.advice.prospects} == {(None, 0), ("qwen3.5-0.8b", 1), ("qwen3.5-0.8b", 4)}
+    assert {(p.draft, p.gamma) for p in found.recommendation.prospects} == {
+        (None, 0),
+        ("qwen3.5-0.8b", 1),
+        ("qwen3.5-0.8b", 4),
+    }
     assert found.untimed == ("qwen3.5-2b",)
     assert found.chip is None
     files = {q.id: q for q in found.quants}
     assert files["qwen3.5-9b-q8_0"].off_tok_s is not None and files["qwen3.5-9b-q8_0"].fits
     assert files["qwen3.5-9b-q4_k_m"].off_tok_s is None
-    steps = "\n".join(found.advice.next_steps)
+    steps = "\n".join(found.recommendation.next_steps)
     assert "make synth qwen3.5-9b --quant BF16" in steps or "make synth qwen3.5-9b --quant Q4_K_M" in steps
     assert "make synth qwen3.5-2b" in steps
     assert "mlsd models pull qwen3.5-9b-q8_0 qwen3.5-0.8b-q8_0" in steps
@@ -49,14 +53,14 @@ def test_drafts_are_not_asked_for_where_the_smallest_cannot_pay() -> None:
         for p in slow.passes["here", key]
     )
     found = answer(QUESTION, slow, HERE)
-    assert found.advice.best.gamma == 0
-    assert not any("make synth qwen3.5-2b" in step for step in found.advice.next_steps)
+    assert found.recommendation.best.gamma == 0
+    assert not any("make synth qwen3.5-2b" in step for step in found.recommendation.next_steps)
 
 
 def test_only_the_drafts_that_were_asked_for_are_answered_for() -> None:
     chip = Question(target="qwen3.5-9b", gammas=(1,), drafts=("qwen3.5-2b",), chip_gb_s=400.0)
     found = answer(chip, NOTHING, None)
-    assert {p.draft for p in found.advice.prospects} == {None, "qwen3.5-2b"}
+    assert {p.draft for p in found.recommendation.prospects} == {None, "qwen3.5-2b"}
     assert found.chip is not None
     with pytest.raises(AnalysisError, match="Nothing is known of other"):
         answer(Question(target="qwen3.5-9b", drafts=("other",), chip_gb_s=400.0), NOTHING, None)

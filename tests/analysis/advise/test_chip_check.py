@@ -6,7 +6,7 @@ import pytest
 
 from mlsd.analysis.advise.chip_check import check_chip, published_figures, sentence
 from mlsd.analysis.advise.chip_model import chip_costs, chip_passes, pass_ratio, state_bytes
-from mlsd.analysis.advise.known_model import Subject, shape_facts
+from mlsd.analysis.advise.known_model import KnownModel, shape_facts
 from mlsd.analysis.predict.arms import Known
 from mlsd.gguf_tools.shapes import FULL
 from mlsd.measure.store.rows import CalibrationPoint, Coverage
@@ -62,9 +62,9 @@ def test_recurrent_states_have_the_published_size(name: str, mib: float) -> None
 
 
 def test_the_worst_case_of_a_hybrid_pair_writes_states_and_replays() -> None:
-    target = Subject(facts=shape_facts("t", MOE, "Q8_0"), shape=MOE, quant="Q8_0", here=False)
+    target = KnownModel(facts=shape_facts("t", MOE, "Q8_0"), shape=MOE, quant="Q8_0", here=False)
     small = FULL["qwen3.5-0.8b"]
-    draft = Subject(facts=shape_facts("d", small, "Q8_0"), shape=small, quant="Q8_0", here=False)
+    draft = KnownModel(facts=shape_facts("d", small, "Q8_0"), shape=small, quant="Q8_0", here=False)
     found = chip_costs(target, draft, 800, (1, 5), NOTHING)
     assert not found.low.rest_ms and not found.low.replays
     assert found.high.replays

@@ -1,4 +1,4 @@
-"""Advice on costs and acceptance that are known, where the right answer can be worked out."""
+"""Recommendation on costs and acceptance that are known, where the right answer can be worked out."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import msgspec
 import pytest
 
 from mlsd.analysis.advise.chip_model import chip_costs, chip_model, chip_passes
-from mlsd.analysis.advise.known_model import Subject
-from mlsd.analysis.advise.prospects import CostRange, acceptance_of, advice, measured_outcomes, prospects
+from mlsd.analysis.advise.known_model import KnownModel
+from mlsd.analysis.advise.prospects import CostRange, acceptance_of, measured_outcomes, prospects, recommend
 from mlsd.analysis.advise.reference_acceptance import Acceptance, assumed_acceptance, reference_acceptance
 from mlsd.analysis.predict.arms import ArmGroup, Known
 from mlsd.analysis.predict.predict import Costs, costs_from_arms, leave_one_gamma_out
@@ -96,7 +96,7 @@ def test_a_drafter_of_assumed_acceptance_has_a_range_and_is_never_the_choice() -
     for alpha, bound in ((0.5, speculative.speedup.low), (0.9, speculative.speedup.high)):
         (certain,) = (p for p in prospects({KEY: costs}, costs, [accepting(alpha, error=0.0)], (4,)) if p.gamma)
         assert bound == pytest.approx(certain.speedup.low if alpha == 0.5 else certain.speedup.high)
-    assert advice("t", None, found, costs, known=False).best.gamma == 0
+    assert recommend("t", None, found, costs, known=False).best.gamma == 0
     assert reference_acceptance("qwen3.5-35b-a3b")[0].least_alpha is None
     assumed = assumed_acceptance("qwen3.5-35b-a3b-q8_0")
     assert {a.draft for a in assumed} == {"qwen3.5-0.8b", "qwen3.5-2b", "qwen3.5-4b"}
@@ -117,15 +117,15 @@ def test_acceptance_for_break_even_gives_a_speedup_of_one() -> None:
 
 def test_advice_says_what_to_measure_next() -> None:
     costs = cost_range({1: 10.0, 5: 12.0})
-    alone = advice("t", None, prospects({}, costs, [], (4,)), costs, known=False)
+    alone = recommend("t", None, prospects({}, costs, [], (4,)), costs, known=False)
     assert alone.best.gamma == 0
     assert "No draft" in alone.next_steps[0]
-    reference = advice("t", "code", prospects({KEY: costs}, costs, [accepting(0.8)], (4,)), costs, known=False)
+    reference = recommend("t", "code", prospects({KEY: costs}, costs, [accepting(0.8)], (4,)), costs, known=False)
     assert "--prompt code" in reference.next_steps[0]
     open_range = prospects({KEY: costs}, costs, [accepting(0.1, error=0.3)], (4,))
-    assert any("holds 1" in step for step in advice("t", None, open_range, costs, known=True).next_steps)
+    assert any("holds 1" in step for step in recommend("t", None, open_range, costs, known=True).next_steps)
     with pytest.raises(AnalysisError):
-        advice("t", None, [], costs, known=False)
+        recommend("t", None, [], costs, known=False)
 
 
 # --- from studies ---------------------------------------------------------------------------------------------------
@@ -207,11 +207,11 @@ def test_wider_passes_and_slower_memories_take_longer() -> None:
 
 
 def test_a_chip_leaves_a_range_that_advice_shows() -> None:
-    target, draft = Subject(facts=DENSE, here=False), Subject(facts=DRAFT, here=False)
+    target, draft = KnownModel(facts=DENSE, here=False), KnownModel(facts=DRAFT, here=False)
     costs = chip_costs(target, draft, 800, (1, 5), NOTHING)
     found = prospects({KEY: costs}, chip_costs(target, None, 800, (1, 5), NOTHING), [accepting(0.7)], (4,))
     speculative = next(p for p in found if p.gamma)
     assert speculative.speedup.low < speculative.speedup.value < speculative.speedup.high  # type: ignore[operator]
-    told = advice("dense", None, found, costs, known=True)
+    told = recommend("dense", None, found, costs, known=True)
     assert not told.sure
     assert "mlsd calibrate" in told.next_steps[0]

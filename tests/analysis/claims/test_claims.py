@@ -5,8 +5,7 @@ import pytest
 
 from mlsd.analysis.claims.claim_tests import COMPONENT_AWARE, OWN_MEMORY, RETRIEVAL, SELF_DRAFTING, TESTS, TREES
 from mlsd.analysis.claims.claims import ClaimVerdict, claims, decide, decide_all, printed_audit
-from mlsd.analysis.results.distances import perplexity_ratios
-from mlsd.analysis.results.pairs import Evidence
+from mlsd.analysis.results.pairs import PairedTrials
 from mlsd.drafters import METHODS, drafting_key, resolve_spec
 from mlsd.measure.store.rows import DraftDistance, model_key
 from mlsd.measure.store.study import Store
@@ -27,7 +26,7 @@ def test_every_claim_has_a_test_of_its_own_and_a_source() -> None:
 
 
 def test_an_empty_study_measures_no_claim() -> None:
-    assert {found.decision for found in decide_all(Evidence(pairs=(), models={}))} == {"not measured"}
+    assert {found.decision for found in decide_all(PairedTrials(pairs=(), models={}))} == {"not measured"}
 
 
 COMPONENT: dict[str, OptionValue] = {"mode": "sync", "component": "recurrent"}
@@ -116,8 +115,7 @@ def test_perplexity_is_asked_only_where_it_was_measured(tmp_path: Path) -> None:
             store.add_distance(distance(cases[target], ratio=2.0**i))
         store.add_distance(distance(cases["dense"], ratio=99.0, text_sha256="another text"))
         store.add_distance(distance(cases["qwen"], ratio=77.0, drafting_key="another draft"))
-        ratios = perplexity_ratios(store)
-    assert set(ratios.values()) == {1, 2, 4, 8, 16, 32}
+    assert set(read_study(path).perplexity_ratios.values()) == {1, 2, 4, 8, 16, 32}
     found = decide(BY_ID["perplexity-predicts"], read_study(path))
     assert found.decision == "confirmed"
     assert found.effect is not None and found.effect.value == pytest.approx(-1.0, abs=0.1)

@@ -5,7 +5,7 @@ import pytest
 
 from mlsd.analysis.fits import curves
 from mlsd.analysis.fits.study_fits import expert_shape, fit_curves, fit_pairs, held_out_targets
-from mlsd.analysis.results.pairs import Evidence
+from mlsd.analysis.results.pairs import PairedTrials
 from mlsd.errors import AnalysisError
 from mlsd.measure.store.rows import CalibrationPoint
 from mlsd.records import ModelFacts, ModelRef
@@ -29,7 +29,7 @@ def test_a_target_is_predicted_from_the_others(tmp_path: Path) -> None:
     study = Study(arms=(Arm(gammas=GAMMAS), Arm(target="moe", per_row=0.1, alpha=0.5, gammas=GAMMAS)))
     both = read_study(write_study(tmp_path / "s.sqlite", study))
     assert held_out_targets(both)[0].model == "measured-cost"
-    assert held_out_targets(Evidence(pairs=both.pairs[:5], models={})) == []
+    assert held_out_targets(PairedTrials(pairs=both.pairs[:5], models={})) == []
 
 
 def test_t_of_k_from_rounds_gives_the_line_it_was_made_with(tmp_path: Path) -> None:
@@ -54,7 +54,7 @@ def test_t_of_k_from_calibration_finds_kernel_steps() -> None:
         for repeat in range(8)
         for rows in range(1, 25)
     ]
-    curve = fit_curves(Evidence(pairs=(), models={}), ["m"], {"m": points}, peak_gb_s=100.0)[0]
+    curve = fit_curves(PairedTrials(pairs=(), models={}), ["m"], {"m": points}, peak_gb_s=100.0)[0]
     assert (curve.source, curve.chosen) == ("calibration", "stepped")
     assert {"jump_2_ms", "jump_9_ms"} <= set(next(f for f in curve.fits if f.model == "stepped").values)
 
@@ -76,7 +76,7 @@ def test_bandwidth_is_told_as_a_share_of_the_peak() -> None:
         for repeat in range(8)
         for rows in range(1, 33)
     ]
-    curve = fit_curves(Evidence(pairs=(), models={"m": facts}), ["m"], {"m": points}, peak_gb_s=100.0)[0]
+    curve = fit_curves(PairedTrials(pairs=(), models={"m": facts}), ["m"], {"m": points}, peak_gb_s=100.0)[0]
     assert curve.chosen == "roofline"
     assert curve.bandwidth_gb_s == pytest.approx(50.0, rel=0.05)
     assert curve.peak_fraction == pytest.approx(0.5, rel=0.05)
@@ -99,4 +99,4 @@ def test_expert_bytes_follow_from_all_and_active_weights() -> None:
 
 def test_a_study_without_pairs_says_what_to_run() -> None:
     with pytest.raises(AnalysisError, match="mlsd run"):
-        fit_pairs(Evidence(pairs=(), models={}))
+        fit_pairs(PairedTrials(pairs=(), models={}))

@@ -5,14 +5,14 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from mlsd.analysis.results.best_setting import advise, by_target, first_line
-from mlsd.analysis.results.metrics import Speedup
+from mlsd.analysis.results.best_setting import best_settings, by_target, first_line
+from mlsd.analysis.results.speedups import Speedup
 from mlsd.stats import Interval
 
 BASE = Speedup(
     target="moe", drafter="draft-model", draft="small", gamma=4, options="", n_predict=64, suite=None, prompt=None,
     workload="code", comparable="x", ratio=Interval(value=1.2, low=1.1, high=1.3, n=6), n_blocks=6, n_trials=6,
-    n_valid=6, decode_tok_s=60.0, baseline_tok_s=50.0, acceptance_rate=0.5, mgl=3.0, smallest_effect=0.1,
+    n_valid=6, decode_tok_s=60.0, baseline_tok_s=50.0, acceptance_rate=0.5, mgl=3.0, visible=None,
     invalid_reason=None,
 )  # fmt: skip
 
@@ -22,46 +22,47 @@ def arm(low: float | None, value: float, high: float | None, **changes: object) 
 
 
 def test_the_fastest_decided_setting_is_named_with_its_interval() -> None:
-    advices = advise([arm(1.1, 1.2, 1.3), arm(1.2, 1.5, 1.8, gamma=8), arm(0.9, 1.9, 4.0, gamma=16)])
-    assert [a.use for a in advices] == ["small, gamma 8"]
-    line = first_line(advices)
-    assert "use small, gamma 8 for code: 1.50x (95 % 1.20 to 1.80)" in line
+    answers = best_settings([arm(1.1, 1.2, 1.3), arm(1.2, 1.5, 1.8, gamma=8), arm(0.9, 1.9, 4.0, gamma=16)])
+    assert [a.use for a in answers] == ["small, gamma 8"]
+    line = first_line(answers)
+    assert "use small, gamma 8 for code: 1.50x (95 % 1.19 to 1.80)" in line
+    assert "corrected for the choice among 3 settings" in line
     assert "off" not in line
 
 
 def test_slower_everywhere_is_off_with_the_best_that_was_tried() -> None:
-    line = first_line(advise([arm(0.5, 0.6, 0.7), arm(0.3, 0.4, 0.5, gamma=8)]))
+    line = first_line(best_settings([arm(0.5, 0.6, 0.7), arm(0.3, 0.4, 0.5, gamma=8)]))
     assert "leave it off for everything here" in line
-    assert "0.60x (95 % 0.50 to 0.70)" in line
+    assert "0.60x (95 % 0.51 to 0.71)" in line
     assert "undecided" not in line
 
 
 def test_an_undecided_setting_is_off_and_called_undecided() -> None:
-    advices = advise([arm(0.9, 1.05, 1.2)])
-    assert (advices[0].use, advices[0].effect) == ("off", "undecided")
-    assert "undecided" in first_line(advices)
-    assert "an effect of 10 % would have shown" in by_target(advices)[0]
+    answers = best_settings([arm(0.9, 1.05, 1.2)])
+    assert (answers[0].use, answers[0].effect) == ("off", "undecided")
+    assert "undecided" in first_line(answers)
+    assert "% would have shown 4 times in 5" in by_target(answers)[0]
 
 
 def test_workloads_get_their_own_answer() -> None:
-    advices = advise([arm(1.1, 1.2, 1.3), arm(0.5, 0.6, 0.7, workload="prose")])
-    assert {(a.workload, a.use) for a in advices} == {("code", "small, gamma 4"), ("prose", "off")}
-    line = first_line(advices)
+    answers = best_settings([arm(1.1, 1.2, 1.3), arm(0.5, 0.6, 0.7, workload="prose")])
+    assert {(a.workload, a.use) for a in answers} == {("code", "small, gamma 4"), ("prose", "off")}
+    line = first_line(answers)
     assert "for code" in line and "leave it off for the other 1 of 2" in line
 
 
 def test_one_block_is_no_decision() -> None:
-    advices = advise([arm(None, 2.0, None)])
-    assert advices[0].use == "off"
-    assert "no interval" in first_line(advices)
+    answers = best_settings([arm(None, 2.0, None)])
+    assert answers[0].use == "off"
+    assert "no interval" in first_line(answers)
 
 
 def test_arms_without_a_valid_pair_are_off_and_say_so() -> None:
-    advices = advise([msgspec.structs.replace(BASE, ratio=None, n_valid=0)])
-    assert advices[0].use == "off"
-    assert "no pair of trials is valid" in first_line(advices)
+    answers = best_settings([msgspec.structs.replace(BASE, ratio=None, n_valid=0)])
+    assert answers[0].use == "off"
+    assert "no pair of trials is valid" in first_line(answers)
 
 
-@pytest.mark.parametrize("advices", [[], advise([])])
-def test_nothing_measured_gives_no_setting(advices: list) -> None:
-    assert "no setting to choose" in first_line(advices)
+@pytest.mark.parametrize("answers", [[], best_settings([])])
+def test_nothing_measured_gives_no_setting(answers: list) -> None:
+    assert "no setting to choose" in first_line(answers)

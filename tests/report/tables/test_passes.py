@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from mlsd.analysis.results.methods_table import methods_by_kind, timing
-from mlsd.analysis.results.metrics import speedups
+from mlsd.analysis.results.speedups import speedups
 from mlsd.analysis.study.study import Study, read_study
 from mlsd.drafters import drafting_key
 from mlsd.errors import AnalysisError

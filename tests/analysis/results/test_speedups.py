@@ -9,15 +9,13 @@ import msgspec
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from mlsd.analysis.fits.costmodel import conditional_acceptance
-from mlsd.analysis.results import frames, metrics
+from mlsd.analysis.results import frames, round_sums, speedups
+from mlsd.analysis.results.contradictions import contradictions
 from mlsd.errors import AnalysisError
 from mlsd.measure.store.study import Store
 from mlsd.records import Case, EngineOptions, Losslessness, Trial
-from mlsd.stats import Interval, paired_ratio
 from tests.analysis.studies import MACHINE, MOE, blocks, case, failed, trial, whole_study, write
 
 Made = list[tuple[Case, Trial]]
@@ -31,7 +29,7 @@ def frame_of(path: Path, made: Made) -> pd.DataFrame:
 
 def test_a_noiseless_study_gives_its_speedup_exactly(tmp_path: Path) -> None:
     frame = frame_of(tmp_path / "s.sqlite", blocks(MOE, alpha=1.0, noise=0.0, gammas=(4,), prompts=("code",)))
-    (found,) = metrics.speedups(frame)
+    (found,) = speedups.speedups(frame)
     plain_ms = 32 * 10.06
     # 32 tokens with every draft accepted: six rounds of five tokens, then one of two.
     sd_ms = 6 * (4 + 14 + 0.16) + (1 + 11 + 0.16)
@@ -44,8 +42,8 @@ def test_a_noiseless_study_gives_its_speedup_exactly(tmp_path: Path) -> None:
 
 def test_a_drafter_that_is_never_right_is_slower(tmp_path: Path) -> None:
     frame = frame_of(tmp_path / "s.sqlite", blocks(MOE, alpha=0.0, gammas=(4, 16)))
-    assert [arm.effect for arm in metrics.speedups(frame)] == ["slower", "slower"]
-    assert [arm.acceptance_rate for arm in metrics.speedups(frame)] == [0.0, 0.0]
+    assert [arm.effect for arm in speedups.speedups(frame)] == ["slower", "slower"]
+    assert [arm.acceptance_rate for arm in speedups.speedups(frame)] == [0.0, 0.0]
 
 
 def test_an_interval_that_holds_one_is_undecided_and_says_what_would_have_shown(tmp_path: Path) -> None:
@@ -57,38 +55,16 @@ def test_an_interval_that_holds_one_is_undecided_and_says_what_would_have_shown(
         made.append((plain, base))
         took = int((base.decode_ns or 0) * math.exp(rng.normal(0, 0.1)))
         made.append((sd, msgspec.structs.replace(trial(sd, repeat, repeat, 1), decode_ns=took)))
-    (found,) = metrics.speedups(frame_of(tmp_path / "s.sqlite", made))
+    (found,) = speedups.speedups(frame_of(tmp_path / "s.sqlite", made))
     assert found.effect == "undecided"
-    assert found.smallest_effect is not None and 0.05 < found.smallest_effect < 1.0
-
-
-def test_the_smallest_effect_is_seen_four_times_in_five() -> None:
-    rng = np.random.default_rng(1)
-    n, sd, seen, effects = 12, 0.1, 0, []
-    for _ in range(300):
-        null = rng.normal(0, sd, n)
-        effects.append(metrics.smallest_effect(paired_ratio(list(np.exp(null)), [1.0] * n)))
-    effect = math.log1p(float(np.median([e for e in effects if e is not None])))
-    for _ in range(600):
-        ratio = paired_ratio(list(np.exp(rng.normal(effect, sd, n))), [1.0] * n)
-        seen += ratio.low is not None and ratio.low > 1
-    assert 0.73 < seen / 600 < 0.88
-
-
-@given(st.floats(0.2, 5), st.floats(1.001, 3), st.integers(2, 40))
-def test_a_smaller_spread_shows_a_smaller_effect(value: float, factor: float, n: int) -> None:
-    wide = Interval(value=value, low=value / factor, high=value * factor, n=n)
-    narrow = Interval(value=value, low=value / math.sqrt(factor), high=value * math.sqrt(factor), n=n)
-    first, second = metrics.smallest_effect(narrow), metrics.smallest_effect(wide)
-    assert first is not None and second is not None
-    assert 0 < first < second
+    assert found.visible is not None and 0.05 < found.visible.up < 1.0
 
 
 def test_one_block_gives_a_value_without_an_interval_and_no_decision(tmp_path: Path) -> None:
     frame = frame_of(tmp_path / "s.sqlite", blocks(MOE, alpha=1.0, prompts=("code",), gammas=(4,), repeats=1))
-    (found,) = metrics.speedups(frame)
+    (found,) = speedups.speedups(frame)
     assert found.ratio is not None and found.ratio.low is None
-    assert (found.effect, found.smallest_effect) == ("undecided", None)
+    assert (found.effect, found.visible) == ("undecided", None)
 
 
 def test_speedups_pair_within_blocks_so_that_drift_cancels(tmp_path: Path) -> None:
@@ -98,7 +74,7 @@ def test_speedups_pair_within_blocks_so_that_drift_cancels(tmp_path: Path) -> No
             once = trial(of, 7, 0, i)  # the same rounds each time, on a machine that gets slower
             times = {"decode_ns": (once.decode_ns or 0) * slow, "repeat": repeat, "block": repeat}
             made.append((of, msgspec.structs.replace(once, **times)))
-    (found,) = metrics.speedups(frame_of(tmp_path / "s.sqlite", made))
+    (found,) = speedups.speedups(frame_of(tmp_path / "s.sqlite", made))
     assert found.ratio is not None
     assert found.ratio.low == pytest.approx(found.ratio.high)
 
@@ -108,7 +84,7 @@ def test_invalid_and_failed_trials_give_no_number_but_their_reason(tmp_path: Pat
     wrong = trial(sd, 2, 0, 0, valid=False, invalid_reason="3 native calls failed",
                   losslessness=Losslessness(verdict="diverged"))  # fmt: skip
     made = [(case(MOE, "code"), trial(case(MOE, "code"), 2, 0, 1)), (sd, wrong), (sd, failed(sd, 3))]
-    (found,) = metrics.speedups(frame_of(tmp_path / "s.sqlite", made))
+    (found,) = speedups.speedups(frame_of(tmp_path / "s.sqlite", made))
     assert found.ratio is None and found.decode_tok_s is None
     assert (found.n_trials, found.n_valid, found.effect) == (2, 0, "undecided")
     assert found.invalid_reason == "3 native calls failed"
@@ -120,7 +96,7 @@ def test_machines_refuse_to_mix(tmp_path: Path) -> None:
     write(path, blocks(MOE), msgspec.structs.replace(MACHINE, host="b" * 16))
     with Store.open(path, read_only=True) as store:
         frame = frames.trials(store)
-    for ask in (metrics.speedups, metrics.baselines):
+    for ask in (speedups.speedups, speedups.baselines):
         with pytest.raises(AnalysisError, match="mixes 2 machines or builds"):
             ask(frame)
 
@@ -132,17 +108,17 @@ def test_other_hashes_and_engine_options_are_averaged_apart(tmp_path: Path) -> N
     for i, other in enumerate((again, threads)):
         made = [(plain, trial(plain, 1, 0, 0)), (other, trial(other, 2, 0, 0))]
         frame = frame_of(tmp_path / f"{i}.sqlite", made)
-        assert len(metrics.baselines(frame)) == 2
+        assert len(speedups.baselines(frame)) == 2
 
 
 def test_an_empty_study_is_a_clear_message(tmp_path: Path) -> None:
     with pytest.raises(AnalysisError, match="no trials"):
-        metrics.speedups(frame_of(tmp_path / "s.sqlite", []))
+        speedups.speedups(frame_of(tmp_path / "s.sqlite", []))
 
 
 def test_baselines_are_the_mean_of_plain_trials(tmp_path: Path) -> None:
     frame = frame_of(tmp_path / "s.sqlite", blocks(MOE, noise=0.0))
-    (found,) = metrics.baselines(frame)
+    (found,) = speedups.baselines(frame)
     assert found.mean_tok_s == pytest.approx(1000 / 10.06)
     assert (found.n, found.sd_tok_s) == (12, pytest.approx(0.0, abs=1e-6))
 
@@ -150,7 +126,7 @@ def test_baselines_are_the_mean_of_plain_trials(tmp_path: Path) -> None:
 def test_acceptance_by_position_is_that_of_the_rounds(tmp_path: Path) -> None:
     path = write(tmp_path / "s.sqlite", blocks(MOE, alpha=0.6, gammas=(8,)))
     with Store.open(path, read_only=True) as store:
-        found = metrics.position_acceptance(frames.outcomes(store), frames.trials(store))
+        found = round_sums.position_acceptance(frames.outcomes(store), frames.trials(store))
         every = [r for stored in store.trials() if stored.trial.arm == "sd" for r in stored.trial.rounds]
     wanted = conditional_acceptance([r.proposed for r in every], [r.accepted for r in every])
     for position, rate in enumerate(wanted, start=1):
@@ -162,24 +138,16 @@ def test_acceptance_by_position_is_that_of_the_rounds(tmp_path: Path) -> None:
 
 def test_the_time_split_holds_the_times_that_were_set(tmp_path: Path) -> None:
     frame = frame_of(tmp_path / "s.sqlite", blocks(MOE, alpha=0.0, noise=0.0, gammas=(4,), prompts=("code",)))
-    split = metrics.time_split(frame).set_index("arm")
+    split = round_sums.time_split(frame).set_index("arm")
     assert split.loc["ar", "verify_ms"] == pytest.approx(10)
     assert split.loc["sd", "rollback_ms"] == pytest.approx(0.1 * 31 / 32)  # no draft fits before the last token
     assert split.loc["sd", "draft_ms"] == pytest.approx((28 * 4 + 3 + 2 + 1) / 32)
 
 
-def test_pass_times_are_t_of_k(tmp_path: Path) -> None:
-    path = write(tmp_path / "s.sqlite", blocks(MOE, noise=0.0))
-    with Store.open(path, read_only=True) as store:
-        found = metrics.pass_times(frames.outcomes(store), frames.trials(store))
-    assert np.allclose(found["ms"], 9 + found["k"].astype(float))
-    assert set(found["k"]) >= {1, 5, 9, 17}
-
-
 def test_honest_trials_contradict_nothing(tmp_path: Path) -> None:
     whole_study(tmp_path / "s.sqlite")
     with Store.open(tmp_path / "s.sqlite", read_only=True) as store:
-        assert metrics.contradictions(frames.trials(store)) == []
+        assert contradictions(frames.trials(store)) == []
 
 
 @pytest.mark.parametrize(
@@ -196,6 +164,6 @@ def test_each_identity_is_checked(tmp_path: Path, rule: str, change: dict[str, o
     if rule == "committed":
         first = msgspec.structs.replace(once.rounds[0], accepted=once.rounds[0].accepted + 2)
         once = msgspec.structs.replace(once, rounds=(first, *once.rounds[1:]))
-    found = metrics.contradictions(frame_of(tmp_path / "s.sqlite", [(of, once)]))
+    found = contradictions(frame_of(tmp_path / "s.sqlite", [(of, once)]))
     assert rule in {c.rule for c in found}
     assert all(c.trial_id == 1 for c in found)

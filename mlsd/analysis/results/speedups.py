@@ -1,0 +1,186 @@
+"""What each arm of a study gives: its speedup in pairs with a verdict, and the throughput of plain decoding.
+
+Works on the frames of `frames`. Refuses to put times of different machines, builds, models or samplings together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import pandas as pd
+
+from mlsd.analysis.results.names import arm_name
+from mlsd.analysis.results.pairs import pair_up
+from mlsd.errors import AnalysisError
+from mlsd.records import Record
+from mlsd.stats import Interval, Visible, paired_ratio, smallest_effect
+
+Effect = Literal["faster", "slower", "undecided"]
+
+ARM = ("environment_key", "comparable", "target", "drafter", "options", "draft", "gamma", "n_predict")
+
+
+def one_machine(trials: pd.DataFrame) -> pd.DataFrame:
+    """The same frame. Raises AnalysisError when it is empty or holds trials of several machines or builds."""
+    if trials.empty:
+        raise AnalysisError("The study holds no trials.", hint="Measure something first: mlsd run.")
+    keys = trials["environment_key"].dropna().unique()
+    if len(keys) > 1:
+        raise AnalysisError(
+            f"The study mixes {len(keys)} machines or builds; their times do not compare.",
+            hint=f"Choose one of {', '.join(map(str, keys))}.",
+        )
+    return trials
+
+
+# --- speedup ----------------------------------------------------------------------------------------------------
+
+
+class Speedup(Record, frozen=True, kw_only=True):
+    """One SD arm against the AR arm of the same blocks. Throughputs are medians over blocks."""
+
+    target: str
+    drafter: str
+    draft: str | None
+    gamma: int
+    options: str
+    n_predict: int
+    suite: str | None  # None: over all suites
+    prompt: str | None  # None: over all prompts
+    workload: str | None  # None: over all workloads
+    comparable: str
+    ratio: Interval | None  # None: no valid pair
+    n_blocks: int
+    n_trials: int
+    n_valid: int
+    decode_tok_s: float | None
+    baseline_tok_s: float | None
+    acceptance_rate: float | None
+    mgl: float | None
+    visible: Visible | None  # the effects that so many groups of such spread show 4 times in 5
+    invalid_reason: str | None
+    timed: bool = True  # False: valid trials, but their times are not the method's
+    fell_back: str | None = None  # why a draft that should share the target's memory keeps its own instead
+
+    @property
+    def effect(self) -> Effect:
+        """Whether the interval excludes 1, and on which side."""
+        return effect_of(self.ratio)
+
+    @property
+    def setting(self) -> str:
+        """The arm in words: ``tiny-draft, gamma 4``."""
+        return f"{self.name}, gamma {self.gamma}"
+
+    @property
+    def name(self) -> str:
+        """The method in words."""
+        extra = "" if self.fell_back is None else " (not sync)"
+        return arm_name(self.drafter, self.draft, self.options) + extra
+
+
+def effect_of(ratio: Interval | None) -> Effect:
+    """Whether an interval excludes 1, and on which side; undecided without an interval."""
+    if ratio is None or ratio.low is None or ratio.high is None:
+        return "undecided"
+    return "faster" if ratio.low > 1.0 else "slower" if ratio.high < 1.0 else "undecided"
+
+
+def speedups(trials: pd.DataFrame, by: Sequence[str] = ("suite",)) -> list[Speedup]:
+    """Every SD arm with its paired speedup, pooled over what `by` (suite, prompt, workload) does not name.
+
+    The ratio is the geometric mean over blocks, its interval Student's t on the mean log ratio (`stats.paired_ratio`):
+    what a bootstrap over blocks tends to with many blocks, and honest with few. Raises AnalysisError when machines are
+    mixed.
+    """
+    one_machine(trials)
+    keys = [*ARM, *by]
+    paired = pair_up(trials)
+    by_arm: dict[Any, pd.DataFrame] = dict(iter(paired.groupby(keys, dropna=False))) if len(paired) else {}
+    found = []
+    for key, group in trials[trials["arm"] == "sd"].groupby(keys, dropna=False, sort=False):
+        matched = by_arm.get(key)
+        found.append(_speedup(dict(zip(keys, key, strict=True)), group, matched))
+    order = {target: i for i, target in enumerate(dict.fromkeys(trials["target"]))}
+    return sorted(found, key=lambda s: (order[s.target], s.suite or "", s.drafter, s.draft or "", s.gamma))
+
+
+def _speedup(key: dict[str, Any], trials: pd.DataFrame, paired: pd.DataFrame | None) -> Speedup:
+    ratio = None
+    if paired is not None:
+        ratio = paired_ratio(list(paired["decode_tok_s"]), list(paired["baseline_tok_s"]))
+    valid = trials[trials["valid"].fillna(False)]
+    fallbacks = valid["fell_back"].dropna()
+    reasons = trials.loc[~trials["valid"].fillna(False), ["error", "invalid_reason"]].bfill(axis=1).iloc[:, 0].dropna()
+    return Speedup(
+        suite=_text(key.get("suite")),
+        prompt=_text(key.get("prompt")),
+        workload=_text(key.get("workload")),
+        target=str(key["target"]),
+        drafter=str(key["drafter"]),
+        draft=_text(key["draft"]),
+        comparable=str(key["comparable"]),
+        options=_text(key["options"]) or "",
+        gamma=int(key["gamma"]),
+        n_predict=int(key["n_predict"]),
+        ratio=ratio,
+        n_blocks=0 if paired is None else len(paired),
+        n_trials=len(trials),
+        n_valid=len(valid),
+        decode_tok_s=None if paired is None else float(paired["decode_tok_s"].median()),
+        baseline_tok_s=None if paired is None else float(paired["baseline_tok_s"].median()),
+        acceptance_rate=_rate(valid, "accepted", "proposed"),
+        mgl=_rate(valid, "committed", "rounds"),
+        visible=None if ratio is None else smallest_effect(ratio, ratio=True),
+        invalid_reason=None if reasons.empty else str(reasons.iloc[0]),
+        timed=valid.empty or bool(valid["decode_ns"].notna().any()),
+        fell_back=None if fallbacks.empty else str(fallbacks.iloc[0]),
+    )
+
+
+# --- plain decoding -----------------------------------------------------------------------------------------------
+
+
+class Throughput(Record, frozen=True, kw_only=True):
+    """Plain decoding of one target: mean and standard deviation of decode tok/s over its trials."""
+
+    target: str
+    comparable: str
+    suite: str | None
+    prompt: str | None
+    mean_tok_s: float
+    sd_tok_s: float | None
+    n: int
+
+
+def baselines(trials: pd.DataFrame, by: Sequence[str] = ()) -> list[Throughput]:
+    """Throughput of the valid AR trials of each target, pooled over what `by` (suite, prompt) does not name."""
+    one_machine(trials)
+    plain = trials[(trials["arm"] == "ar") & trials["valid"].fillna(False) & trials["decode_tok_s"].notna()]
+    keys = ["target", "comparable", *by]
+    found = []
+    for key, group in plain.groupby(keys, dropna=False, sort=False):
+        named = dict(zip(keys, key, strict=True))
+        speeds = group["decode_tok_s"]
+        found.append(
+            Throughput(
+                target=str(named["target"]),
+                comparable=str(named["comparable"]),
+                suite=_text(named.get("suite")),
+                prompt=_text(named.get("prompt")),
+                mean_tok_s=float(speeds.mean()),
+                sd_tok_s=float(speeds.std()) if len(speeds) > 1 else None,
+                n=len(speeds),
+            )
+        )
+    return found
+
+
+def _rate(trials: pd.DataFrame, above: str, below: str) -> float | None:
+    divisor = int(trials[below].sum())
+    return int(trials[above].sum()) / divisor if divisor else None
+
+
+def _text(value: Any) -> str | None:
+    return None if value is None or pd.isna(value) else str(value)
