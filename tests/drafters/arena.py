@@ -39,6 +39,8 @@ class Run:
     generation: Generation
     stats: dict[str, float]
     options: SessionOptions  # of the target
+    timed: bool = True
+    fell_back: str | None = None
 
     @property
     def tokens(self) -> tuple[int, ...]:
@@ -161,7 +163,7 @@ class Arena:
             limits = GenerationLimits(n_predict=n_predict, gamma=gamma)
             rollback = make_rollback(self.report(self._files[name]).target or "", session)
             result = generate(session, Watched(made), rollback, prompt, limits, CLOCK, sampling=sampling, rng=rng)
-            return Run(result, made.stats(), session.options)
+            return Run(result, made.stats(), session.options, made.timed, made.fell_back)
 
     @contextmanager
     def opened(
