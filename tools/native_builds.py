@@ -1,9 +1,9 @@
 """llama.cpp built for other processors than this one, to show that tests do not hang on one processor's rounding.
 
-
-
-next), and prints for each the variable under which any mlsd command or test runs with it. What follows `--` is given
-to pytest, under each build in turn: `python -m tools.native_builds --out DIR -- tests/engine -m "not smollm2"`.
+`python -m tools.native_builds --out DIR` fetches the source of the llama-cpp-python that is installed, builds its
+shared libraries once for each kind of processor (some minutes the first time; only the CPU kernels are compiled again
+for the next), and prints for each the variable under which any mlsd command or test runs with it. What follows `--` is
+given to pytest, under each build in turn: `python -m tools.native_builds --out DIR -- tests/engine -m "not smollm2"`.
 """
 
 from __future__ import annotations
