@@ -148,7 +148,8 @@ def test_output_equals_plain_decoding_with_identical_perturbed_and_unrelated_dra
         result = bench.speculate(architecture, architecture + suffix, gamma, prompt)
         bench.assert_lossless()
         assert len(result.tokens) - 1 == len(result.rounds) + sum(r.accepted for r in result.rounds)
-        if not suffix and result.tokens == reference and bench.report(architecture).kernel_noise == 0:
+        # Where kernels of another width round otherwise, a draft may take the other of two equal tokens.
+        if not suffix and bench.report(architecture).kernel_noise == 0:
             assert acceptance(result) == 1.0
 
 

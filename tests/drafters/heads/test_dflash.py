@@ -12,7 +12,7 @@ import pytest
 
 from mlsd.drafters import check_target
 from mlsd.drafters.heads.dflash import BlockDraft
-from mlsd.engine.decode import Generation, GenerationLimits, generate
+from mlsd.engine.decode import GenerationLimits, generate
 from mlsd.engine.drafter import Outcome
 from mlsd.engine.llama.heads import BlockHead
 from mlsd.engine.llama.open import open_session
@@ -66,7 +66,7 @@ def test_a_forged_token_is_found_out(heads: Arena) -> None:
     """The negative control of the two tests above."""
     run = heads.run("qwen35", "dflash", 4, prompt_of(4), N_PREDICT, draft="qwen35-dflash")
     forged = (*run.tokens[:20], (run.tokens[20] + 1) % 256, *run.tokens[21:])
-    generation = Generation(tokens=forged, rounds=(), prefill_ns=0, draft_prefill_ns=0, decode_ns=0, ended_by_eog=False)
+    generation = msgspec.structs.replace(run.generation, tokens=forged)
     assert heads.verdict("qwen35", prompt_of(4), Run(generation, {}, run.options)).verdict == "diverged"
 
 

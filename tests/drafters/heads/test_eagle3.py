@@ -13,7 +13,7 @@ import pytest
 from mlsd.drafters import check_target, drafting_key, target_options
 from mlsd.drafters.chain import Chain
 from mlsd.drafters.heads.eagle3 import Eagle3Draft
-from mlsd.engine.decode import Generation, GenerationLimits, generate
+from mlsd.engine.decode import GenerationLimits, generate
 from mlsd.engine.drafter import Outcome
 from mlsd.engine.llama.heads import EagleHead
 from mlsd.engine.llama.model import LlamaModel
@@ -68,7 +68,7 @@ def test_a_forged_token_is_found_out(heads: Arena) -> None:
     """The negative control of the two tests above."""
     run = heads.run("llama", "eagle3", 4, prompt_of(4), N_PREDICT, draft="llama-eagle3")
     forged = (*run.tokens[:20], (run.tokens[20] + 1) % 256, *run.tokens[21:])
-    generation = Generation(tokens=forged, rounds=(), prefill_ns=0, draft_prefill_ns=0, decode_ns=0, ended_by_eog=False)
+    generation = msgspec.structs.replace(run.generation, tokens=forged)
     assert heads.verdict("llama", prompt_of(4), Run(generation, {}, run.options)).verdict == "diverged"
 
 

@@ -1,0 +1,83 @@
+"""llama.cpp built for other processors than this one, to show that tests do not hang on one processor's rounding.
+
+`python -m tools.native_builds --out DIR` fetches the source of the llama-cpp-python that is installed, builds its
+shared libraries once for each kind of processor (some minutes the first time; only the CPU kernels are compiled again
+for the next), and prints for each the variable under which any mlsd command or test runs with it. What follows `--` is
+given to pytest, under each build in turn: `python -m tools.native_builds --out DIR -- tests/engine -m "not smollm2"`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+
+VECTORS = ("GGML_AVX", "GGML_AVX2", "GGML_FMA", "GGML_F16C", "GGML_BMI2")
+BUILDS = {
+    "no-avx": ["-DGGML_NATIVE=OFF", *(f"-D{name}=OFF" for name in VECTORS)],
+    "avx2": ["-DGGML_NATIVE=OFF", *(f"-D{name}=ON" for name in VECTORS)],
+    "native": ["-DGGML_NATIVE=ON"],
+}
+# Only what Python loads; the libraries of a folder find each other.
+COMMON = [
+    "-DCMAKE_BUILD_TYPE=Release",
+    "-DBUILD_SHARED_LIBS=ON",
+    *(f"-DLLAMA_BUILD_{part}=OFF" for part in ("COMMON", "TESTS", "TOOLS", "EXAMPLES", "SERVER")),
+    "-DCMAKE_BUILD_WITH_INSTALL_RPATH=ON",
+    "-DCMAKE_INSTALL_RPATH=$ORIGIN",
+]
+
+
+def source(out: Path) -> Path:
+    """llama.cpp's source out of the archive of the installed version."""
+    version = importlib.metadata.version("llama-cpp-python")
+    folder = out / f"llama_cpp_python-{version}"
+    if not folder.is_dir():
+        fetch = ["download", "--quiet", "--no-binary", ":all:", "--no-deps", "--dest", str(out)]
+        subprocess.run([sys.executable, "-m", "pip", *fetch, f"llama-cpp-python=={version}"], check=True)
+        with tarfile.open(f"{folder}.tar.gz") as archive:
+            archive.extractall(out, filter="data")
+    return folder / "vendor" / "llama.cpp"
+
+
+def build(name: str, source: Path, out: Path, jobs: int) -> Path:
+    """The folder with the shared libraries of one build."""
+    tree, libraries = out / "build", out / name
+    subprocess.run(["cmake", "-S", source, "-B", tree, *COMMON, *BUILDS[name]], check=True, stdout=sys.stderr)
+    subprocess.run(["cmake", "--build", tree, "--target", "llama", f"-j{jobs}"], check=True, stdout=sys.stderr)
+    shutil.rmtree(libraries, ignore_errors=True)
+    libraries.mkdir()
+    for path in (tree / "bin").glob("lib*.so*"):
+        shutil.copy2(path, libraries, follow_symlinks=False)
+    return libraries
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, required=True, help="folder for source, build tree and libraries")
+    parser.add_argument("--build", choices=BUILDS, action="append", help="only this one (repeatable); default: all")
+    parser.add_argument("--jobs", type=int, default=2, help="compilers at a time")
+    parser.add_argument("pytest", nargs="*", help="arguments of pytest, behind --")
+    given = parser.parse_args()
+    if (sys.platform, platform.machine()) != ("linux", "x86_64"):
+        parser.error("these builds differ on Linux with an x86-64 processor only")
+    out = given.out.resolve()
+    out.mkdir(parents=True, exist_ok=True)
+    failed = 0
+    for name in given.build or BUILDS:
+        libraries = build(name, source(out), out, given.jobs)
+        print(f"LLAMA_CPP_LIB_PATH={libraries}", flush=True)
+        if given.pytest:
+            environment = {**os.environ, "LLAMA_CPP_LIB_PATH": str(libraries)}
+            failed |= subprocess.run([sys.executable, "-m", "pytest", *given.pytest], env=environment).returncode
+    return failed
+
+
+if __name__ == "__main__":
+    sys.exit(main())
