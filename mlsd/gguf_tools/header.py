@@ -67,7 +67,7 @@ class Header:
         self.values: dict[str, Value] = {}
         try:
             self._read()
-        except struct.error as error:
+        except (struct.error, OverflowError) as error:  # a length beyond any address is beyond the end, too
             raise HeaderError(f"it ends within its header, after {len(data)} bytes") from error
         except UnicodeDecodeError as error:
             raise HeaderError("a name in its header is not text") from error

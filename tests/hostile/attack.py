@@ -1,0 +1,339 @@
+"""One mutated input through one command: what is tried, and what no input may ever bring about."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import random
+import resource
+import shutil
+import signal
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+from huggingface_hub import constants
+
+import mlsd.models.hub
+from mlsd.cli import main
+from mlsd.folders import data_path
+from mlsd.gguf_tools.shapes import TINY
+from mlsd.gguf_tools.synthetic.write import write_random
+from tests.hostile import mutate
+from tests.hub_server import COMMIT, REPO, HubServer
+
+CASE_LIMIT_S = 60
+MOST_GROWTH_BYTES = 1_500_000_000
+EXIT_CODES = (0, 1, 2, 130)
+ROOT = Path(__file__).parents[2]
+
+
+@dataclass(frozen=True)
+class Shot:
+    """One command line on one mutated input."""
+
+    argv: tuple[str, ...]
+    wanted: Callable[[int, str], str | None] = lambda code, out: None  # what is wrong with how it ended, if anything
+
+
+@dataclass
+class Outcome:
+    """What a kind of attack came to."""
+
+    kind: str
+    n_cases: int = 0
+    codes: dict[int, int] = field(default_factory=dict)
+    faults: list[str] = field(default_factory=list)  # seed, command, and what it did that nothing may do
+
+
+class Hang(BaseException):
+    """The case took longer than any may."""
+
+
+class Range:
+    """Folders in which the attacks happen: `inputs` and `out` may be written, `home` and `here` must stay empty."""
+
+    def __init__(self, folder: Path) -> None:
+        self.originals, self.inputs, self.out = folder / "originals", folder / "inputs", folder / "out"
+        self.home, self.here, self.own, self.cache = folder / "home", folder / "here", folder / "own", folder / "cache"
+        for place in vars(self).copy().values():
+            place.mkdir(parents=True, exist_ok=True)
+        for name in ("llama", "qwen35"):
+            write_random(self.originals / f"{name}.gguf", TINY[name], seed=1)
+        shutil.copy(ROOT / "notebooks" / "data" / "tiny.sqlite", self.originals / "study.sqlite")
+        shutil.copy(ROOT / "tests" / "analysis" / "data" / "study_runs_excerpt.csv", self.originals / "study.csv")
+        shutil.copy(data_path("suites") / "b.toml", self.originals / "suite.toml")
+        manifest = data_path("gguf_manifest.toml").read_text(encoding="utf-8")
+        entries = [part for part in manifest.split("\n\n") if part.startswith('[models."')][:5]
+        (self.originals / "manifest.toml").write_text("\n\n".join(entries).replace('[models."', '[models."own-'))
+        shutil.copy(ROOT / "mlsd" / "assets" / "tasks" / "tasks.jsonl", self.originals / "tasks.jsonl")
+
+    def read(self, name: str) -> bytes:
+        return (self.originals / name).read_bytes()
+
+    def write(self, name: str, data: bytes) -> Path:
+        path = self.inputs / name
+        path.write_bytes(data)
+        return path
+
+    @contextlib.contextmanager
+    def entered(self) -> Iterator[None]:
+        """Be in an empty folder, with a home that is not the user's own."""
+        before, environment = Path.cwd(), dict(os.environ)
+        names = {"HOME": self.home, "MLSD_HOME": self.own, "MLSD_CACHE": self.cache}
+        os.environ.update({name: str(path) for name, path in names.items()})
+        os.environ["PYTHONPATH"] = str(ROOT)
+        os.environ["MPLCONFIGDIR"] = str(self.cache)
+        os.chdir(self.here)
+        try:
+            yield
+        finally:
+            os.chdir(before)
+            os.environ.clear()
+            os.environ.update(environment)
+
+    def strays(self) -> list[str]:
+        """Files where none may be."""
+        found = [str(path) for place in (self.home, self.here) for path in place.rglob("*") if path.is_file()]
+        return found + [str(path) for path in self.inputs.parent.iterdir() if path.is_file()]
+
+
+# --- what is tried ----------------------------------------------------------------------------------------------
+
+
+def _gguf(range_: Range, rng: random.Random) -> Iterator[Shot]:
+    name = rng.choice(("llama.gguf", "qwen35.gguf"))
+    file = str(range_.write("model.gguf", mutate.of_header(range_.read(name), rng)))
+    out = str(range_.out / "new.gguf")
+    yield Shot(
+        rng.choice(
+            (
+                ("models", "make", "noise", file, "--noise", "0.01", "-o", out),
+                ("models", "make", "subset", file, "--exit", "2", "-o", out),
+                ("models", "make", "subset", file, "--fraction", "0.4", "-o", out),
+                ("models", "make", "synth", file, "--dry-run"),
+                ("models", "make", "synth", file, "--layers", "2", "-o", out),
+                ("models", "add", "mine", "--path", file),
+            )
+        )
+    )
+
+
+def _cut_gguf(range_: Range, rng: random.Random) -> Iterator[Shot]:
+    data = range_.read(rng.choice(("llama.gguf", "qwen35.gguf")))
+    file = str(range_.write("model.gguf", data[: rng.randrange(len(data))]))
+    out = str(range_.out / "new.gguf")
+    command = rng.choice((("make", "noise", file, "--noise", "0.01", "-o", out), ("make", "synth", file, "-o", out)))
+    yield Shot(
+        ("models", *command), lambda code, out: None if code == 2 else f"a truncated model gave exit code {code}"
+    )
+
+
+def _worker(range_: Range, rng: random.Random) -> Iterator[Shot]:
+    """Through llama.cpp in a child: slow, so few. Weights are hurt as well as headers."""
+    data = range_.read("llama.gguf")
+    whole = rng.random() < 0.5
+    file = str(range_.write("model.gguf", mutate.of_bytes(data, rng) if whole else mutate.of_header(data, rng)))
+    yield Shot(("probe", file, "--n-threads", "1", *rng.choice(((), ("--n-ctx", "512"))), "--json"))
+
+
+_READS = (
+    ("results", "--check"), ("results",), ("results", "--json"), ("results", "show", "1"), ("claims",),
+    *(("export", "--format", name) for name in ("csv", "json", "study-csv", "llama-bench")),
+    ("audit",), ("fit",),
+)  # fmt: skip
+
+
+def _database(range_: Range, rng: random.Random) -> Iterator[Shot]:
+    file = range_.write("study.sqlite", range_.read("study.sqlite"))
+    for end in ("-wal", "-shm"):
+        Path(f"{file}{end}").unlink(missing_ok=True)
+    mutate.of_database(file, rng)
+    command = rng.choice(_READS)
+    if rng.random() < 0.08:
+        command = ("report", "-o", str(range_.out / "report"))
+    yield Shot((*command, "--db", str(file)))
+
+
+def _csv(range_: Range, rng: random.Random) -> Iterator[Shot]:
+    file = str(range_.write("study.csv", mutate.of_text(range_.read("study.csv"), rng)))
+    database = str(range_.out / "imported.sqlite")
+    yield Shot(rng.choice((("audit", file), ("audit", file, "--json"), ("import", file, "--db", database))))
+
+
+def _toml(range_: Range, rng: random.Random) -> Iterator[Shot]:
+    if rng.random() < 0.5:
+        file = str(range_.write("suite.toml", mutate.of_text(range_.read("suite.toml"), rng)))
+        yield Shot(("plan", file, "--profile", "tiny"))
+        return
+    user = range_.own / "gguf_manifest.toml"
+    user.write_bytes(mutate.of_text(range_.read("manifest.toml"), rng))
+    try:
+        yield Shot(rng.choice((("models", "list"), ("models", "show", "tiny-moe"), ("models", "list", "--json"))))
+    finally:
+        user.unlink(missing_ok=True)
+
+
+def _jsonl(range_: Range, rng: random.Random) -> Iterator[Shot]:
+    lines = range_.read("tasks.jsonl").splitlines(keepends=True)[:4]
+    file = str(range_.write("tasks.jsonl", mutate.of_text(b"".join(lines), rng)))
+    yield Shot(("run", "B", "--profile", "tiny", "--tasks", file, "--dry-run", "--db", str(range_.out / "x.sqlite")))
+
+
+def _options(range_: Range, rng: random.Random) -> Iterator[Shot]:
+    value = rng.choice((*mutate.TEXTS, *map(str, mutate.NUMBERS))).replace("\x00", "0")
+    option = rng.choice(
+        ("--temperature", "--repeats", "--n-predict", "--seed", "--gamma", "--limit", "--n-ctx", "--n-threads",
+         "--prompts", "--drafts", "--profile", "--n-gpu-layers", "--db")
+    )  # fmt: skip
+    yield Shot(("plan", "B", "--profile", "tiny", f"{option}={value}"))
+
+
+def _hub(range_: Range, rng: random.Random) -> Iterator[Shot]:
+    """A server that lies about names, sizes and contents; what is stored under a name must be the right bytes."""
+    data = rng.randbytes(rng.choice((0, 100, 70_000, 300_000)))
+    pulled = range_.cache / "hub"
+    shutil.rmtree(pulled, ignore_errors=True)
+    user = range_.own / "gguf_manifest.toml"
+    entry = f'[models.x]\nsource = "huggingface"\nrepo = "{REPO}"\nfile = "a/m.gguf"\nname = "x"\n'
+    user.write_text(entry + 'architecture = "llama"\nquantization = "F32"\n')
+    (range_.own / "models.lock.json").unlink(missing_ok=True)
+    patience = mlsd.models.hub.PATIENCE_S
+    with HubServer({"a/m.gguf": data}) as server:
+        match rng.randrange(7):
+            case 0:
+                server.etag = (
+                    rng.choice((*mutate.TEXTS, "../../../x", "..", str(range_.here / "x")))
+                    .encode("ascii", "ignore")
+                    .decode()
+                    .replace("\r", "")
+                    .replace("\n", "")
+                    .replace("\x00", "")
+                )
+            case 1:
+                server.commit = rng.choice(("../../x", "/x", "main", "", "g" * 40, "a" * 4000, COMMIT))
+            case 2:
+                server.stated_size = rng.choice((0, len(data) // 2, len(data) * 2, 10**15, 10**30, -1))
+            case 3:
+                server.cut_after_bytes = rng.choice((0, 1, 50_000))
+            case 4:
+                server.stated_sha256["a/m.gguf"] = rng.choice(("ab" * 32, "AB" * 32, "0", "deadbeef"))
+            case 5:
+                server.trickles, mlsd.models.hub.PATIENCE_S = rng.choice(("head", "body")), 0.5
+            case _:
+                server.ignores_range = True
+        endpoint, folder = constants.ENDPOINT, constants.HF_HUB_CACHE
+        constants.ENDPOINT, constants.HF_HUB_CACHE = server.url, str(pulled)
+
+        def judge(code: int, out: str) -> str | None:
+            stored = [path for path in pulled.rglob("m.gguf") if path.exists()]
+            wrong = [path for path in stored if path.read_bytes() != data]
+            if wrong:
+                return "other bytes than the server has were kept"
+            outside = [path for path in pulled.rglob("*") if not path.resolve().is_relative_to(pulled.resolve())]
+            return f"{outside} lie outside the cache" if outside else None
+
+        try:
+            yield Shot(("models", "pull", "x"), judge)
+        finally:
+            server.trickles = None
+            constants.ENDPOINT, constants.HF_HUB_CACHE = endpoint, folder
+            mlsd.models.hub.PATIENCE_S = patience
+            user.unlink(missing_ok=True)
+
+
+KINDS: dict[str, Callable[[Range, random.Random], Iterator[Shot]]] = {
+    "gguf header": _gguf,
+    "gguf cut off": _cut_gguf,
+    "gguf in llama.cpp": _worker,
+    "database": _database,
+    "csv": _csv,
+    "toml": _toml,
+    "jsonl": _jsonl,
+    "options": _options,
+    "hub": _hub,
+}
+
+
+# --- what must not happen ---------------------------------------------------------------------------------------
+
+
+def attack(kind: str, seeds: range, range_: Range) -> Outcome:
+    """Try one mutated input a seed and gather what none may do."""
+    outcome = Outcome(kind)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with range_.entered(), _quick_retries():
+        for seed in seeds:
+            for shot in KINDS[kind](range_, random.Random(f"{kind} {seed}")):
+                outcome.n_cases += 1
+                for fault in _shoot(shot, outcome, range_):
+                    outcome.faults.append(f"{kind}, seed {seed}, {' '.join(shot.argv)}: {fault}")
+    grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - peak) * 1024
+    if grown > MOST_GROWTH_BYTES:
+        outcome.faults.append(f"{kind}: memory grew by {grown:,} bytes")
+    return outcome
+
+
+def _shoot(shot: Shot, outcome: Outcome, range_: Range) -> Iterator[str]:
+    out, err = (io.TextIOWrapper(io.BytesIO(), "utf-8", "backslashreplace") for _ in range(2))
+    code: Any = 0
+    started = time.monotonic()
+    previous = signal.signal(signal.SIGALRM, _hang)
+    signal.alarm(CASE_LIMIT_S)
+    try:
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            main(list(shot.argv))
+    except SystemExit as end:
+        code = end.code or 0
+    except Hang:
+        yield f"still running after {time.monotonic() - started:.0f} s"
+    except BaseException:  # noqa: BLE001 - whatever comes out here, a user would see
+        yield traceback.format_exc(limit=-6)
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, previous)
+    said, told = (stream.detach().getvalue().decode("utf-8", "replace") for stream in _flushed(out, err))
+    outcome.codes[code] = outcome.codes.get(code, 0) + 1
+    if code not in EXIT_CODES:
+        yield f"exit code {code}"
+    if "Traceback (most recent call last)" in told:
+        yield told[-2000:]
+    if code == 2 and not told.strip():
+        yield "refused without a word"
+    if fault := shot.wanted(code, said):
+        yield fault
+    children = psutil.Process().children(recursive=True)
+    if [child for child in psutil.wait_procs(children, timeout=5)[1] if child.is_running()]:
+        yield f"left {len(children)} processes behind"
+    if strays := range_.strays():
+        yield f"wrote {strays}"
+        for stray in strays:
+            Path(stray).unlink()
+
+
+def _flushed(*streams: io.TextIOWrapper) -> Iterator[Any]:
+    for stream in streams:
+        stream.flush()
+        yield stream
+
+
+def _hang(*_: object) -> None:
+    raise Hang
+
+
+@contextlib.contextmanager
+def _quick_retries() -> Iterator[None]:
+    """The hub's library waits between tries; here nobody has the time."""
+    import huggingface_hub.file_download as library
+
+    waits = library.time.sleep
+    library.time.sleep = lambda _: None
+    try:
+        yield
+    finally:
+        library.time.sleep = waits

@@ -1,0 +1,33 @@
+"""No mutated input of any kind ends in a traceback, a hang, an orphan, a file outside, or a number that is not so."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.hostile.attack import KINDS, Range, attack
+
+pytestmark = [pytest.mark.hostile, pytest.mark.heavy]
+
+# As many as fit under five minutes together on two cores; benchmarks/hostile.py tries ten thousand.
+CASES = {"gguf in llama.cpp": 12, "database": 60, "hub": 40, "options": 60, "jsonl": 40}
+DEFAULT_CASES = 100
+
+
+@pytest.fixture(scope="module")
+def shooting_range(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("range")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_mutated_inputs_end_in_an_answer_or_a_clear_refusal(kind: str, shooting_range: Path) -> None:
+    outcome = attack(kind, range(CASES.get(kind, DEFAULT_CASES)), Range(shooting_range))
+    assert not outcome.faults, "\n".join(outcome.faults)
+    assert outcome.codes.get(2, 0) > 0, f"nothing was refused: {outcome.codes}"
+
+
+@pytest.mark.parametrize("kind", ["gguf header", "csv"])
+def test_the_same_seed_is_the_same_attack(kind: str, shooting_range: Path) -> None:
+    first, again = (attack(kind, range(5), Range(shooting_range)) for _ in range(2))
+    assert first == again
