@@ -2,7 +2,7 @@
 
 Drafts are made from the target's own plain text with a share of wrong tokens, so acceptance is what each case wants.
 MLSD_BENCH_MODELS names real GGUF files to break as well (comma-separated; SmolLM2 is always among them), MLSD_BENCH_N
-the sound trials wanted in all. Cases alternate between two halves: limits are chosen on the first, and the second is
+the sound trials wanted in all, MLSD_BENCH_PROMPTS the prompts whose rollbacks are broken (5), MLSD_BENCH_ONLY the models. Cases alternate between two halves: limits are chosen on the first, and the second is
 reported beside it. `python -m benchmarks.truth_losslessness OUT.jsonl` also keeps every case.
 """
 
@@ -190,6 +190,7 @@ def _module(name: str) -> str:
 def cases(keep: Callable[[dict[str, Any]], None]) -> None:
     """Break every rollback, then run soundly until there are enough."""
     n_sound = int(os.environ.get("MLSD_BENCH_N", "1000"))
+    prompts = PROMPTS[: int(os.environ.get("MLSD_BENCH_PROMPTS", "5"))]
     only = set(filter(None, os.environ.get("MLSD_BENCH_ONLY", "").split(",")))
     with tempfile.TemporaryDirectory() as folder:
         main, more = files(Path(folder))
@@ -198,7 +199,7 @@ def cases(keep: Callable[[dict[str, Any]], None]) -> None:
                 continue
             tiny = name.startswith("tiny")
             with opened(name, path, 96 if tiny else 48) as target:
-                for case in broken(target, (2, 4, 7) if tiny else (4,), PROMPTS):
+                for case in broken(target, (2, 4, 7) if tiny else (4,), prompts):
                     keep(case)
         left = n_sound
         for seeds in (range(i, i + 1) for i in itertools.count()):

@@ -20,7 +20,7 @@ from mlsd.cli.options import (
 )
 from mlsd.cli.output import note, print_json, print_table, table
 from mlsd.cli.watch import make_watcher, say_warnings
-from mlsd.engine.rollback import STRATEGIES
+from mlsd.engine.rollback import FAULTS, SABOTAGE, STRATEGIES
 from mlsd.records import DRAFT_MODEL, NO_DRAFTER, Sampling
 from mlsd.units import NOT_MEASURED, format_number, format_percent
 
@@ -29,7 +29,14 @@ if TYPE_CHECKING:
     from mlsd.measure.run.study import BenchResult, BenchTrial
 
 
-@click.command()
+_ALARM = f"""\b
+To see the alarm ring: --sabotage KIND breaks the target's rollback on purpose after every rejection, KIND:once after
+the first, while everything else is as ever. Such trials are kept as what they are and are never valid.
+KIND: {", ".join(FAULTS)} (see mlsd.engine.rollback.Sabotage).
+"""
+
+
+@click.command(epilog=_ALARM)
 @click.argument("target")
 @draft_option("Draft model, or drafting head: a path or an id; may be repeated.", dest="drafts", multiple=True)
 @drafter_option("Method: NAME or NAME:option=value,...; may be repeated.", dest="drafters", multiple=True)
@@ -42,6 +49,7 @@ if TYPE_CHECKING:
 @click.option("--top-p", type=click.FloatRange(0, 1, min_open=True), default=1.0, help="Keep this much probability.")
 @seed_option("Of sampling and of the order of arms.")
 @click.option("--rollback", type=click.Choice(["auto", *STRATEGIES]), default="auto", show_default=True)
+@click.option("--sabotage", type=click.Choice([f"{f}{n}" for f in FAULTS for n in ("", ":once")]), hidden=True)
 @click.option("--stop-at-eog", is_flag=True, help="End at an end-of-generation token; arms may then differ in length.")
 @click.option("--db", type=click.Path(path_type=Path), help="Where trials are kept [default: results/bench.sqlite].")
 @click.option("--fresh", is_flag=True, help="Let earlier trials of these arms count no more.")
@@ -69,8 +77,9 @@ def bench(
         engine=options["engine"],
         **{
             name: options[name]
-            for name in ("drafts", "drafters", "prompts", "n_predict", "repeats", "rollback", "seed")
+            for name in ("drafts", "drafters", "prompts", "n_predict", "repeats", "seed")
         },
+        rollback=f"{SABOTAGE}:{options['sabotage']}" if options["sabotage"] else options["rollback"],
     )
     with make_watcher() as watcher:
         result = run_bench(request, db, fresh=options["fresh"], watcher=watcher)
