@@ -75,10 +75,7 @@ def bench(
         ignore_eog=not options["stop_at_eog"],
         sampling=Sampling(**{name: options[name] for name in ("temperature", "top_k", "top_p", "seed")}),
         engine=options["engine"],
-        **{
-            name: options[name]
-            for name in ("drafts", "drafters", "prompts", "n_predict", "repeats", "seed")
-        },
+        **{name: options[name] for name in ("drafts", "drafters", "prompts", "n_predict", "repeats", "seed")},
         rollback=f"{SABOTAGE}:{options['sabotage']}" if options["sabotage"] else options["rollback"],
     )
     with make_watcher() as watcher:

@@ -2,28 +2,38 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from mlsd.cli.options import json_option
-from mlsd.cli.output import print_json, print_table, say
+from mlsd.cli.options import json_option, output_option
+from mlsd.cli.output import note, print_json, print_table, say
+from mlsd.errors import InputError
 from mlsd.units import format_bytes
 
 if TYPE_CHECKING:
     from mlsd.measure.run.doctor import Diagnosis, ProfileFit
+    from mlsd.measure.run.self_check import SelfCheck
     from mlsd.report.render.table import Table, Tone
 
 _TONES: dict[str, Tone] = {"fits": "good", "tight": "doubt", "does not fit": "bad", "unknown": "quiet"}
 
 
 @click.command()
+@click.option("--self-check", "checks", is_flag=True, help="Check this machine, build and device; two minutes.")
+@output_option("Where to write the self-check as JSON; it names no person, machine or folder.", required=False)
 @json_option
-def doctor(as_json: bool) -> None:
+def doctor(checks: bool, output: Path | None, as_json: bool) -> None:
     """Show this machine and the build, what could not be read and why, and which profiles fit.
 
-    Nothing is measured and nothing is downloaded.
+    Nothing is downloaded, and without --self-check nothing is measured. A check that fails exits with 1.
     """
+    if checks:
+        _self_check(output, as_json)
+        return
+    if output is not None:
+        raise InputError("--output is where a self-check goes.", hint="Add --self-check.")
     found = _examine()
     if as_json:
         print_json(found)
@@ -32,6 +42,35 @@ def doctor(as_json: bool) -> None:
     print_table(_profiles(found.profiles))
     for warning in found.warnings:
         say(f"Warning: {warning.message} {warning.advice}")
+
+
+def _self_check(output: Path | None, as_json: bool) -> None:
+    from mlsd.measure.run.runner import machine_lock
+    from mlsd.measure.run.self_check import check_machine, write_self_check
+
+    with machine_lock():
+        found = check_machine()
+    if output is not None:
+        write_self_check(output, found)
+    if as_json:
+        print_json(found)
+    else:
+        print_table(_checks(found))
+        say("Everything holds." if not found.failed else f"{len(found.failed)} of {len(found.checks)} checks failed.")
+        if output is not None:
+            note(f"Written: {output}. It can be attached to a report as it is.")
+    if found.failed:
+        click.get_current_context().exit(1)
+
+
+def _checks(found: SelfCheck) -> Table:
+    from mlsd.report.render.table import Table, name, text
+
+    words: dict[bool | None, tuple[str, Tone]] = {True: ("yes", "good"), False: ("NO", "bad"), None: ("-", "quiet")}
+    rows = tuple(
+        (text(check.name), text(check.subject), text(*words[check.ok]), text(check.answer)) for check in found.checks
+    )
+    return Table(title="Self-check", heads=(name("check"), name("of"), name("holds"), name("found")), rows=rows)
 
 
 def _examine() -> Diagnosis:

@@ -15,6 +15,7 @@ import msgspec
 
 from mlsd.errors import LockError, MlsdError
 from mlsd.folders import cache_dir
+from mlsd.hardware.awake import awake
 from mlsd.measure.contexts import check_contexts
 from mlsd.measure.messages import (
     Done,
@@ -111,7 +112,7 @@ def prompt_text(ref: PromptRef, load: LoadPrompt) -> PromptText:
 
 @contextmanager
 def machine_lock() -> Iterator[None]:
-    """One measurement at a time on a machine: two would measure each other.
+    """One measurement at a time on a machine, which stays awake meanwhile: two would measure each other.
 
     Raises: LockError when another run holds the lock, or when it cannot be made.
     """
@@ -130,7 +131,8 @@ def machine_lock() -> Iterator[None]:
             hint="Name a writable folder with MLSD_CACHE.",
         ) from error
     try:
-        yield
+        with awake():
+            yield
     finally:
         lock.release()
 

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import msgspec
 
-from mlsd.folders import asset_path
+from mlsd.errors import InputError
+from mlsd.folders import asset_path, write_atomically
 from mlsd.hardware import read_conditions, read_environment
 from mlsd.measure.messages import Check, ModelFile, SelfCheckJob
 from mlsd.measure.process import run_self_check
@@ -77,6 +78,16 @@ def condition_checks(before: Conditions, after: Conditions) -> tuple[Check, ...]
     )
 
 
+def write_self_check(path: Path, found: SelfCheck) -> None:
+    """Write a report. Raises: InputError when the file cannot be written."""
+    write_atomically(path, msgspec.json.format(msgspec.json.encode(found)).decode() + "\n")
+
+
 def read_self_check(path: Path) -> SelfCheck:
-    """A report written earlier. Raises: OSError, msgspec.DecodeError for a file that is none."""
-    return msgspec.json.decode(path.read_bytes(), type=SelfCheck)
+    """A report written earlier. Raises: InputError for a file that is none."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=SelfCheck)
+    except (OSError, msgspec.DecodeError) as error:
+        raise InputError(
+            f"{path} is no self-check: {error}.", hint="Write one: mlsd doctor --self-check -o FILE."
+        ) from error

@@ -7,7 +7,15 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from mlsd.measure.run.self_check import SelfCheck, check_machine, condition_checks, expected_backend, read_self_check
+from mlsd.errors import InputError
+from mlsd.measure.run.self_check import (
+    SelfCheck,
+    check_machine,
+    condition_checks,
+    expected_backend,
+    read_self_check,
+    write_self_check,
+)
 from mlsd.records import Conditions
 
 GOOD = Conditions(on_battery=False, low_power_mode=False, thermal_state="nominal", swap_used_bytes=0)
@@ -31,7 +39,7 @@ def test_what_holds_on_every_device_holds_here(checked: SelfCheck) -> None:
 @pytest.mark.heavy
 def test_the_report_names_nobody_and_no_place(checked: SelfCheck, tmp_path: Path) -> None:
     path = tmp_path / "self-check.json"
-    path.write_bytes(msgspec.json.encode(checked))
+    write_self_check(path, checked)
     assert read_self_check(path) == checked
     text = path.read_text()
     assert checked.environment.host == ""
@@ -53,3 +61,9 @@ def test_power_heat_and_swap_are_judged_and_what_is_not_known_is_not() -> None:
     )
     assert not any(check.ok for check in condition_checks(GOOD, bad))
     assert {check.ok for check in condition_checks(Conditions(), Conditions())} == {None}
+
+
+def test_another_file_is_no_self_check(tmp_path: Path) -> None:
+    (tmp_path / "x.json").write_text("{}")
+    with pytest.raises(InputError, match="is no self-check"):
+        read_self_check(tmp_path / "x.json")
