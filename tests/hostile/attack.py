@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import gc
 import io
 import os
 import random
 import resource
 import shutil
 import signal
+import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator
@@ -17,7 +20,6 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from huggingface_hub import constants
 
 import mlsd.models.hub
 from mlsd.cli import main
@@ -49,6 +51,13 @@ class Outcome:
     n_cases: int = 0
     codes: dict[int, int] = field(default_factory=dict)
     faults: list[str] = field(default_factory=list)  # seed, command, and what it did that nothing may do
+
+
+class _Kept(io.BytesIO):
+    """What a command printed, also where it closed its output."""
+
+    def close(self) -> None:
+        """Keep what was written."""
 
 
 class Hang(BaseException):
@@ -155,7 +164,7 @@ def _database(range_: Range, rng: random.Random) -> Iterator[Shot]:
         Path(f"{file}{end}").unlink(missing_ok=True)
     mutate.of_database(file, rng)
     command = rng.choice(_READS)
-    if rng.random() < 0.08:
+    if rng.random() < 0.04:
         command = ("report", "-o", str(range_.out / "report"))
     yield Shot((*command, "--db", str(file)))
 
@@ -227,8 +236,8 @@ def _hub(range_: Range, rng: random.Random) -> Iterator[Shot]:
                 server.trickles, mlsd.models.hub.PATIENCE_S = rng.choice(("head", "body")), 0.5
             case _:
                 server.ignores_range = True
-        endpoint, folder = constants.ENDPOINT, constants.HF_HUB_CACHE
-        constants.ENDPOINT, constants.HF_HUB_CACHE = server.url, str(pulled)
+        usual = mlsd.models.hub.Hub
+        mlsd.models.hub.Hub = functools.partial(usual, endpoint=server.url, cache_dir=pulled)  # type: ignore[misc,assignment]
 
         def judge(code: int, out: str) -> str | None:
             stored = [path for path in pulled.rglob("m.gguf") if path.exists()]
@@ -242,7 +251,7 @@ def _hub(range_: Range, rng: random.Random) -> Iterator[Shot]:
             yield Shot(("models", "pull", "x"), judge)
         finally:
             server.trickles = None
-            constants.ENDPOINT, constants.HF_HUB_CACHE = endpoint, folder
+            mlsd.models.hub.Hub = usual  # type: ignore[misc]
             mlsd.models.hub.PATIENCE_S = patience
             user.unlink(missing_ok=True)
 
@@ -267,7 +276,7 @@ def attack(kind: str, seeds: range, range_: Range) -> Outcome:
     """Try one mutated input a seed and gather what none may do."""
     outcome = Outcome(kind)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    with range_.entered(), _quick_retries():
+    with range_.entered(), _quick_retries(), _late_tracebacks(outcome):
         for seed in seeds:
             for shot in KINDS[kind](range_, random.Random(f"{kind} {seed}")):
                 outcome.n_cases += 1
@@ -280,7 +289,8 @@ def attack(kind: str, seeds: range, range_: Range) -> Outcome:
 
 
 def _shoot(shot: Shot, outcome: Outcome, range_: Range) -> Iterator[str]:
-    out, err = (io.TextIOWrapper(io.BytesIO(), "utf-8", "backslashreplace") for _ in range(2))
+    raw = (_Kept(), _Kept())
+    out, err = (io.TextIOWrapper(stream, "utf-8", "backslashreplace", write_through=True) for stream in raw)
     code: Any = 0
     started = time.monotonic()
     previous = signal.signal(signal.SIGALRM, _hang)
@@ -297,7 +307,7 @@ def _shoot(shot: Shot, outcome: Outcome, range_: Range) -> Iterator[str]:
     finally:
         signal.alarm(0)
         signal.signal(signal.SIGALRM, previous)
-    said, told = (stream.detach().getvalue().decode("utf-8", "replace") for stream in _flushed(out, err))
+    said, told = (stream.getvalue().decode("utf-8", "replace") for stream in raw)
     outcome.codes[code] = outcome.codes.get(code, 0) + 1
     if code not in EXIT_CODES:
         yield f"exit code {code}"
@@ -316,14 +326,20 @@ def _shoot(shot: Shot, outcome: Outcome, range_: Range) -> Iterator[str]:
             Path(stray).unlink()
 
 
-def _flushed(*streams: io.TextIOWrapper) -> Iterator[Any]:
-    for stream in streams:
-        stream.flush()
-        yield stream
-
-
 def _hang(*_: object) -> None:
     raise Hang
+
+
+@contextlib.contextmanager
+def _late_tracebacks(outcome: Outcome) -> Iterator[None]:
+    """What Python prints when it throws away something that fails: a user sees that, too."""
+    before = sys.unraisablehook
+    sys.unraisablehook = lambda late: outcome.faults.append(f"{outcome.kind}: thrown away: {late.exc_value!r}")
+    try:
+        yield
+        gc.collect()
+    finally:
+        sys.unraisablehook = before
 
 
 @contextlib.contextmanager

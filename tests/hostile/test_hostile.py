@@ -11,7 +11,7 @@ from tests.hostile.attack import KINDS, Range, attack
 pytestmark = [pytest.mark.hostile, pytest.mark.heavy]
 
 # As many as fit under five minutes together on two cores; benchmarks/hostile.py tries ten thousand.
-CASES = {"gguf in llama.cpp": 12, "database": 60, "hub": 40, "options": 60, "jsonl": 40}
+CASES = {"gguf in llama.cpp": 12, "database": 30, "hub": 40, "options": 60, "jsonl": 40}
 DEFAULT_CASES = 100
 
 

@@ -138,7 +138,10 @@ class MachineTables:
 
     def _rows(self, query: str, values: tuple[Any, ...] = ()) -> Iterator[Any]:
         with database.store_errors(self.path):
-            yield from self._connection.execute(query, values)
+            # Not `yield from`: it closes the cursor of a reader that stopped early, which fails after the database is
+            # closed, with a message that would hide why the reader stopped.
+            for row in self._connection.execute(query, values):  # noqa: UP028
+                yield row
 
     def _table(self, query: str, values: tuple[Any, ...] = ()) -> Table:
         with database.store_errors(self.path):

@@ -40,6 +40,8 @@ ALL = TrialFilter()
 class Store(MachineTables):
     """One study database. Use as a context manager; `Store.open` is the only way to get one."""
 
+    _references_hold = False  # looked at once, before the first reading
+
     @classmethod
     def open(cls, path: Path, *, create: bool = True, read_only: bool = False) -> Self:
         """Open the database at `path`, made or migrated as needed.
@@ -180,8 +182,25 @@ class Store(MachineTables):
 
     # --- reading ----------------------------------------------------------------------------------------------
 
+    def _check_references(self) -> None:
+        """Raises: StoreError where a trial or a figure of the machine belongs to a run or a case that is not there."""
+        if self._references_hold:
+            return
+        lost = self._rows(
+            "SELECT trial.id FROM trial LEFT JOIN run ON run.id = trial.run_id "
+            'LEFT JOIN "case" ON "case".id = trial.case_id '
+            'WHERE run.id IS NULL OR "case".id IS NULL OR run.environment_key <> trial.environment_key LIMIT 1'
+        )
+        for (trial_id,) in lost:
+            raise rowcodec.damaged(f"trial {trial_id}", "its run or its case is not there, or another one's")
+        for table in ("calibration", "coverage", "expert_load", "stream_read", "known_pass", "pass_share", "warning"):
+            for _ in self._rows(f"PRAGMA foreign_key_check({table})"):
+                raise rowcodec.damaged(f"table {table}", "a row of it belongs to a run that is not there")
+        self._references_hold = True
+
     def runs(self) -> list[Run]:
         """All runs, oldest first."""
+        self._check_references()
         rows = self._rows(
             "SELECT id, status, started_at, ended_at, seed, environment, plan, environment_key FROM run ORDER BY id"
         )
@@ -194,6 +213,7 @@ class Store(MachineTables):
 
     def cases(self) -> dict[str, Case]:
         """Every recorded configuration, by id, in the order of recording."""
+        self._check_references()
         rows = self._rows('SELECT id, record FROM "case" ORDER BY rowid')
         return {case_id: rowcodec.decode(record, Case, f"case {case_id}") for case_id, record in rows}
 

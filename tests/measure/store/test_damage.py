@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sqlite3
 from pathlib import Path
 
@@ -128,6 +129,35 @@ def test_a_value_that_mlsd_never_wrote_is_found_and_never_read_as_a_number(
     with Store.open(path, read_only=True) as store:
         problems = store.check()
         assert any(said in problem for problem in problems), problems
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "DELETE FROM run",
+        'DELETE FROM "case"',
+        "UPDATE trial SET environment_key = 'x'",
+        "UPDATE calibration SET run_id = 77",
+    ],
+)
+def test_what_belongs_to_nothing_is_not_read(path: Path, statement: str) -> None:
+    edit(path, statement)
+    with Store.open(path, read_only=True) as store:
+        assert store.check()
+        with pytest.raises(StoreError, match="not there"):
+            store.cases()
+
+
+def test_a_reader_that_stops_early_says_nothing_when_the_database_is_closed(path: Path) -> None:
+    late: list[object] = []
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("sys.unraisablehook", late.append)
+        with Store.open(path, read_only=True) as store:
+            reader = store.coverage()
+            next(reader)
+        del reader
+        gc.collect()
+    assert late == []
 
 
 @pytest.mark.parametrize("column", ["decode_ns", "gamma", "n_tokens"])
