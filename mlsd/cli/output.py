@@ -77,9 +77,13 @@ def print_table(made: Table | Rows) -> None:
     click.echo(terminal.render(made, width=width, color=color), nl=False, color=color)
 
 
-def say(text: str) -> None:
-    """A line on standard output."""
-    click.echo(plain(text))
+def say(*parts: str | tuple[str, str]) -> None:
+    """A line on standard output; a part may be text with a colour, which only a terminal shows."""
+    in_color = "NO_COLOR" not in os.environ
+    told = [(part, None) if isinstance(part, str) else part for part in parts]
+    click.echo(
+        "".join(click.style(plain(text), fg=color) if color and in_color else plain(text) for text, color in told)
+    )
 
 
 def note(text: str) -> None:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Sequence
 from typing import Self
 
-from mlsd.cli.output import note
+from mlsd.cli.output import note, shows_progress
 from mlsd.measure.messages import Event, Job, Progress, Slot, Started
 from mlsd.measure.run.runner import Watcher
 from mlsd.planning.prepare import Prepared
@@ -35,7 +34,7 @@ def say_warnings(warnings: Sequence[QualityWarning]) -> None:
 
 def make_watcher() -> Lines:
     """A progress bar on a terminal, one quiet line a trial elsewhere."""
-    return Bar() if sys.stderr.isatty() else Lines()
+    return Bar() if shows_progress() else Lines()
 
 
 class Lines(Watcher):

@@ -20,7 +20,7 @@ from mlsd.cli.options import (
     seed_option,
     text_option,
 )
-from mlsd.cli.output import note, print_json, print_table, say, table
+from mlsd.cli.output import note, print_json, print_table, say, shows_progress, table
 from mlsd.errors import InputError
 from mlsd.units import NOT_MEASURED, as_ranges, format_number, format_percent
 
@@ -181,9 +181,7 @@ def _job(model: str, draft: str | None, options: dict[str, Any]) -> tuple[Calibr
 
 
 def _say(n_repeats: int, half_width: float | None) -> None:
-    import sys
-
-    if sys.stderr.isatty():
+    if shows_progress():
         note(f"repeat {n_repeats}: widest interval +-{format_percent(half_width)}")
 
 

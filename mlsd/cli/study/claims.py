@@ -9,12 +9,12 @@ import click
 
 from mlsd.cli.database import open_study, study_options
 from mlsd.cli.options import json_option
-from mlsd.cli.output import print_json
+from mlsd.cli.output import print_json, say
 
 if TYPE_CHECKING:
     from mlsd.analysis.claims.claims import ClaimVerdict
 
-_COLORS = {"confirmed": "green", "refuted": "red", "undecided": "yellow", "not measured": "dim"}
+_COLORS = {"confirmed": "green", "refuted": "red", "undecided": "yellow", "not measured": "bright_black"}
 
 
 @click.command()
@@ -31,17 +31,12 @@ def claims(db: Path | None, machine: str | None, settings: str | None, as_json: 
 
 
 def _print(verdict: ClaimVerdict) -> None:
-    from rich.console import Console
-    from rich.text import Text
-
-    console = Console(highlight=False, soft_wrap=True)
     claim = verdict.claim
-    heading = Text(f"{verdict.decision:<12}  ", style=_COLORS[verdict.decision])
-    console.print(heading.append(claim.text, style="bold default"))
-    console.print(Text(f"    {verdict.sentence}"))
+    say((f"{verdict.decision:<12}  ", _COLORS[verdict.decision]), claim.text)
+    say(f"    {verdict.sentence}")
     if verdict.decision == "undecided" and verdict.smallest_visible is not None:
-        console.print(Text(f"    The smallest effect this study could have decided is {verdict.smallest_visible:.3f}."))
+        say(f"    The smallest effect this study could have decided is {verdict.smallest_visible:.3f}.")
     printed = f"    Printed ({claim.source}): {claim.printed}"
     if verdict.published_audit is not None:
         printed += "; audit: " + ", ".join(f"{n} rows {word}" for word, n in verdict.published_audit.items() if n)
-    console.print(Text(printed), style="dim")
+    say((printed, "bright_black"))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from mlsd.cli.options import json_option
-from mlsd.cli.output import print_json
+from mlsd.cli.output import print_json, say
 
 if TYPE_CHECKING:
     from mlsd.analysis.audit.rows import Audit, AuditContext
@@ -89,21 +89,14 @@ def _document(result: Audit) -> dict[str, object]:
 
 
 def _print(result: Audit, show_all: bool) -> None:
-    from rich.console import Console
-    from rich.text import Text
-
-    console = Console(highlight=False, soft_wrap=True)
-    console.print(Text(f"Audit of {result.source}"), style="bold")
+    say(f"Audit of {result.source}")
     for row in result.rows:
         if row.verdict == "possible" and not show_all:
             continue
-        line = Text(f"{row.verdict:<10}  ", style=_COLORS[row.verdict])
-        line.append(f"{row.identity['table']}: {row.identity['label']}", style="default")
-        console.print(line)
+        say((f"{row.verdict:<10}  ", _COLORS[row.verdict]), f"{row.identity['table']}: {row.identity['label']}")
         for finding in row.findings:
             if finding.verdict != "possible":
-                console.print(Text(f"    {finding.sentence}"), style=_COLORS[finding.verdict])
-    for note in result.notes:
-        console.print(Text(f"note: {note}"), style="dim")
-    counts = result.counts()
-    console.print(f"{len(result.rows)} rows: " + ", ".join(f"{n} {verdict}" for verdict, n in counts.items()))
+                say((f"    {finding.sentence}", _COLORS[finding.verdict]))
+    for told in result.notes:
+        say((f"note: {told}", "bright_black"))
+    say(f"{len(result.rows)} rows: " + ", ".join(f"{n} {verdict}" for verdict, n in result.counts().items()))
