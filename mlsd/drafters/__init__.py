@@ -120,14 +120,14 @@ def check_target(spec: DrafterSpec, target_path: Path, second_path: Path | None 
     method = find_method(spec.name)
     own = method.read(spec)
     _check_second(method, spec.draft is not None)
+    if method.check_target is not None:
+        method.check_target(own, Source(target_path))
     if method.chains_instead is not None and state_layers(Source(target_path)):
         raise UnsupportedError(
             f"{method.name} needs a target with attention memory only, because it verifies trees; {target_path.name} "
             "has recurrent layers.",
             hint=method.chains_instead,
         )
-    if method.check_target is not None:
-        method.check_target(own, Source(target_path))
     if second_path is not None and method.check_second is not None:
         method.check_second(Source(target_path), Source(second_path))
 
