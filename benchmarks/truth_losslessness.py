@@ -26,7 +26,7 @@ import numpy as np
 from benchmarks.harness import Result
 from mlsd.clock import MonotonicClock
 from mlsd.engine.decode import Generation, GenerationLimits, generate
-from mlsd.engine.drafter import Draft, NoDrafter, Outcome
+from mlsd.engine.drafter import Draft, Drafter, NoDrafter, Outcome
 from mlsd.engine.llama.model import LlamaModel
 from mlsd.engine.llama.open import open_session
 from mlsd.engine.llama.quantize import quantize
@@ -46,11 +46,8 @@ _MOST_PROMPT_TOKENS = 200
 _CLOCK = MonotonicClock()
 
 
-class Script:
+class Script(Drafter):
     """Proposes the target's plain text with a share of wrong tokens, as chains or as trees of many wrong branches."""
-
-    name, rollback_name, failed_native_calls = "script", None, 0
-    timed, fell_back = True, None
 
     def __init__(self, truth: Sequence[int], wrong: float, n_vocab: int, *, depth: int = 0) -> None:
         self._truth, self._wrong, self._n_vocab, self._depth = truth, wrong, n_vocab, depth
@@ -78,13 +75,6 @@ class Script:
     def observe(self, outcome: Outcome) -> None:
         """Count on."""
         self._at += len(outcome.committed)
-
-    def stats(self) -> dict[str, float]:
-        """None."""
-        return {}
-
-    def close(self) -> None:
-        """Nothing to free."""
 
 
 class Target:

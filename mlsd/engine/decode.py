@@ -13,8 +13,7 @@ from mlsd.clock import Clock
 from mlsd.engine.drafter import Draft, Drafter, Outcome
 from mlsd.engine.rollback import Rollback
 from mlsd.engine.session import Session
-from mlsd.engine.verifier import ChainVerifier, TreeVerifier, Verifier
-from mlsd.engine.verify import draw, probabilities
+from mlsd.engine.verify import ChainVerifier, TreeVerifier, Verifier, draw, probabilities
 from mlsd.errors import CapacityError
 from mlsd.records import Record, Round, Sampling
 

@@ -5,33 +5,94 @@ Runs inside the worker, never beside a timed trial. Answers with shares; see `en
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, ExitStack
 from functools import partial
 from pathlib import Path
 
 import msgspec
+import numpy as np
 
 from mlsd.clock import Clock
 from mlsd.drafters import drafting_file, drafting_key, find_method
+from mlsd.engine.llama.heads import EagleHead, NextTokenHead
 from mlsd.engine.llama.model import LlamaModel
 from mlsd.engine.llama.open import HEADS, open_session
+from mlsd.engine.llama.profiler import GraphTap, SpanTap, WatchedEagleHead, WatchedNextTokenHead
+from mlsd.engine.llama.row_context import Hidden, RowContext
+from mlsd.engine.llama.rows import HiddenRowsSession, LayerRowsSession
 from mlsd.engine.llama.session import LlamaSession
-from mlsd.engine.llama.taps import TappedSession
+from mlsd.engine.llama.taps import Tap, TappedSession
+from mlsd.engine.parts import PARTS, Part
 from mlsd.engine.probe import probe
 from mlsd.engine.session import SessionOptions
 from mlsd.errors import CapacityError, PromptError
 from mlsd.gguf_tools.source import Source
 from mlsd.gguf_tools.surgery.cut import refuse_unloadable
 from mlsd.measure.messages import BreakdownJob, ModelFile, SharesFound
-from mlsd.measure.store.pass_shares import PassShares
+from mlsd.measure.store.pass_shares import PassShares, block_key
 from mlsd.measure.store.rows import model_key
 from mlsd.measure.worker.arms import session_options
-from mlsd.measure.worker.breakdown_heads import EAGLE, profile_block, profile_eagle
-from mlsd.measure.worker.pass_turns import Kinds
 from mlsd.measure.worker.probe_cache import ProbeCache
+from mlsd.records import DrafterSpec
 
 _CONTEXT_STEP = 256
+_BURST = 2  # counted passes of a kind before the next kind's turn, after one that is not counted
+_EAGLE = "eagle3"  # architecture of heads whose steps are profiled
+
+
+class Kinds:
+    """The three ways to make one and the same pass; each call makes one and says how long it took, in ns."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        *,
+        plain: Callable[[], int],
+        headless: Callable[[], int] | None = None,
+        watched: Callable[[], int],
+        tapped: Callable[[Tap], AbstractContextManager[None]],
+    ) -> None:
+        self._clock = clock
+        self._plain, self._headless, self._watched, self._tapped = plain, headless, watched, tapped
+
+    def measure(self, repeats: int, *, rows: int, depth: int, key: str, part: str | None) -> PassShares:
+        """The fastest of `repeats` turns. Raises UnsupportedError for a graph whose parts cannot be told apart."""
+        graph = GraphTap()
+        with self._tapped(graph):
+            self._watched()
+        tap = SpanTap(graph.nodes, self._clock)
+        plain: list[int] = []
+        headless: list[int] = []
+        watched: list[int] = []
+        parts: list[dict[Part, int]] = []
+        for _ in range(repeats):
+            plain += _burst(self._plain)
+            if self._headless is not None:
+                headless += _burst(self._headless)
+            with self._tapped(tap):
+                for i in range(_BURST + 1):
+                    spent_ns, sums = self._watched(), tap.take()
+                    if i:
+                        watched.append(spent_ns)
+                        parts.append(sums)
+        return PassShares(
+            model_key=key,
+            drafting_key=part,
+            rows=rows,
+            depth=depth,
+            n_passes=len(plain),
+            plain_ns=min(plain),
+            profiled_ns=min(watched),
+            headless_ns=min(headless) if headless else None,
+            parts_ns={part: min([sums[part] for sums in parts]) for part in PARTS if part in parts[0]},
+        )
+
+
+def _burst(make: Callable[[], int]) -> list[int]:
+    """The first pass of a width builds the graph anew and is not counted."""
+    make()
+    return [make() for _ in range(_BURST)]
 
 
 class PassMaker:
@@ -79,7 +140,7 @@ def break_down(job: BreakdownJob, clock: Clock, cache: ProbeCache) -> SharesFoun
             found.append(_profile(target, job, clock, text, rows, snapshots=strategy == "snapshots", key=key))
         if find_method(job.drafter.name).loads_next_token_block:
             found.append(
-                profile_block(
+                _profile_block(
                     Path(job.target.path),
                     job.drafter,
                     _options(job, 1, snapshots=False),
@@ -102,10 +163,10 @@ def _profile_draft(
     """A step of the network that drafts; of heads, only EAGLE-3's takes steps that are profiled."""
     if draft.architecture not in HEADS:
         return [_profile(draft, job, clock, text, 1, snapshots=False, key=key, part=part)]
-    if draft.architecture != EAGLE:
+    if draft.architecture != _EAGLE:
         return []
     options = _options(job, 1, snapshots=False)
-    return [profile_eagle(Path(job.target.path), draft, options, clock, text[: job.depth], job.repeats, key)]
+    return [_profile_eagle(Path(job.target.path), draft, options, clock, text[: job.depth], job.repeats, key)]
 
 
 def _open(stack: ExitStack, path: str, job: BreakdownJob) -> LlamaModel:
@@ -172,3 +233,57 @@ def _profile(
             tapped=watched.tapped,
         )
         return kinds.measure(job.repeats, rows=rows, depth=job.depth, key=key, part=part)
+
+
+# --- a step of a drafting head: a context beside the target that reads rows of numbers -------------------------------
+
+
+def _profile_block(
+    path: Path, spec: DrafterSpec, options: SessionOptions, clock: Clock, text: Sequence[int], repeats: int, key: str
+) -> PassShares:
+    """A step of the target's own next-token block behind `text`, on the target's true rows."""
+    with ExitStack() as stack:
+        model = stack.enter_context(LlamaModel(path, n_gpu_layers=options.n_gpu_layers, load_mtp=True))
+        target = HiddenRowsSession(model, msgspec.structs.replace(options, kind="hidden-rows"))
+        stack.callback(target.close)
+        target.decode(text, n_outputs=0)
+        rows = np.concatenate([np.zeros_like(target.hidden[:1]), target.hidden[: len(text)]])
+        watched = WatchedNextTokenHead(target)
+        turns = _turns(stack, clock, text, rows, NextTokenHead(target), watched)
+        kinds = Kinds(clock, **turns, tapped=watched.tapped)
+        return kinds.measure(repeats, rows=1, depth=len(text), key=key, part=block_key(spec))
+
+
+def _profile_eagle(
+    path: Path, head: LlamaModel, options: SessionOptions, clock: Clock, text: Sequence[int], repeats: int, key: str
+) -> PassShares:
+    """A step of an EAGLE-3 head behind `text`; its rows are zeros, which take as long as any others."""
+    with ExitStack() as stack:
+        model = stack.enter_context(LlamaModel(path, n_gpu_layers=options.n_gpu_layers))
+        target = LayerRowsSession(model, msgspec.structs.replace(options, kind="layer-rows"))
+        stack.callback(target.close)
+        watched = WatchedEagleHead(head, target)
+        rows = np.zeros((len(text) + 1, watched.n_embd), dtype=np.float32)
+        turns = _turns(stack, clock, text, rows, EagleHead(head, target), watched)
+        kinds = Kinds(clock, **turns, tapped=watched.tapped)
+        return kinds.measure(repeats, rows=1, depth=len(text), key=key, part=None)
+
+
+def _turns(
+    stack: ExitStack, clock: Clock, text: Sequence[int], rows: Hidden, plain: RowContext, watched: RowContext
+) -> dict[str, Callable[[], int]]:
+    """Both contexts filled with the text, and one step of each."""
+
+    def filled(head: RowContext) -> Callable[[], int]:
+        stack.callback(head.close)
+        head.decode(text, rows[:-1])
+        return lambda: step(head)
+
+    def step(head: RowContext) -> int:
+        began_ns = clock.now_ns()
+        head.decode(text[-1:], rows[-1:])
+        spent_ns = clock.now_ns() - began_ns
+        head.truncate(len(text))
+        return spent_ns
+
+    return {"plain": filled(plain), "watched": filled(watched)}

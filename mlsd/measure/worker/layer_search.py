@@ -2,7 +2,9 @@
 
     greedy      leaves out one block after another, each time the one whose loss changes the fewest of the model's own
                 greedy tokens; a few candidates are tried each time, the best of the step before first
-    conflayers  leaves out blocks that say little with confidence (`conf_layers`), and keeps the set accepted most
+    conflayers  leaves out blocks that say little with confidence, and keeps the set accepted most (arXiv 2604.14612
+                and its code: hidden values are read as if they were logits; windows are wider where the confidence
+                curve bends and towards the end of the network)
 
 What is found stands against as many blocks spread evenly; the better of the two on the searched text is taken. What a
 set gets accepted is then measured with real rounds on a part of the text that was not searched on.
@@ -15,10 +17,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
+from math import log
 from pathlib import Path
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
 from mlsd.clock import MonotonicClock
 from mlsd.drafters.chain import Chain
@@ -36,7 +40,6 @@ from mlsd.gguf_tools.source import Source
 from mlsd.gguf_tools.surgery.cut import attention_layers, state_layers, uniform_skip
 from mlsd.measure.messages import LayerSearchJob, LayersFound
 from mlsd.measure.worker.arms import session_options
-from mlsd.measure.worker.conf_layers import module_confidence, select
 from mlsd.measure.worker.perplexity import log_softmax
 
 _TRIED_A_STEP = 4
@@ -45,6 +48,9 @@ _MOST_PROMPT = 512  # tokens before the continuation that decides; a longer text
 _CONF_WINDOW = 32  # tokens whose activations decide (ConfLayers: context_window)
 _CONF_INTERVAL = 25  # tokens between two choices (ConfLayers: search_interval)
 _CONF_CHOICES = 8
+_CONF_STEP = 0.05
+_CONF_SLACK = 0.25  # the share left out may exceed the one asked for by this much
+_CONF_MOST_STEPS = 400
 
 Score = tuple[float, float]  # share of tokens kept, and their mean log-probability, which breaks ties
 
@@ -180,7 +186,7 @@ class _Lab:
             if end > len(text):
                 break
             confidence = self._confidence(text[max(0, end - _CONF_WINDOW) : end])
-            skipped = self._with_attention(select(confidence, self._job.fraction), confidence)
+            skipped = self._with_attention(least_confident(confidence, self._job.fraction), confidence)
             if skipped:
                 best = max(best, (self.acceptance(skipped, text[:end], _CONF_INTERVAL), skipped))
         if not best[1]:
@@ -224,3 +230,58 @@ class _Lab:
         result = generate(session, drafter, make_rollback(self._strategy, session), prompt, limits, clock)
         proposed = sum(r.proposed for r in result.rounds)
         return sum(r.accepted for r in result.rounds) / proposed if proposed else 0.0
+
+
+def module_confidence(hidden: npt.NDArray[np.float32]) -> float:
+    """One minus the normalised entropy of softmax(h), meaned over rows: 0 says everything alike, 1 one thing only.
+
+    `hidden` has shape (positions, width).
+    """
+    shifted = hidden.astype(np.float64) - hidden.max(axis=1, keepdims=True)
+    weights = np.exp(shifted)
+    p = weights / weights.sum(axis=1, keepdims=True)
+    entropy = -(p * np.log(np.maximum(p, 1e-300))).sum(axis=1)
+    return float((1.0 - entropy / log(hidden.shape[1])).mean())
+
+
+def least_confident(confidence: Sequence[float], share: float) -> tuple[int, ...]:
+    """Blocks to leave out, given the confidence of every block; first and last stay.
+
+    Block i goes when c_i < mean(window) - lambda * std(window), the window around it without itself. lambda moves in
+    steps of 0.05 until between `share` and `share` + 0.25 of the blocks go; where no step does, the least confident
+    blocks against their windows go.
+    """
+    n_layers = len(confidence)
+    inner = np.asarray(confidence[1:-1], dtype=np.float64)
+    if inner.size < 3:
+        return ()
+    spread = float(inner.std())
+    scores = (inner - inner.mean()) / spread if spread else np.zeros_like(inner)
+    margins = _margins(scores, n_layers)
+    least = max(1, round(share * n_layers))
+    most = max(least, int((share + _CONF_SLACK) * n_layers))
+    threshold = 0.0
+    for _ in range(_CONF_MOST_STEPS):
+        n_out = int((margins < threshold).sum())
+        if n_out < least:
+            threshold += _CONF_STEP
+        elif n_out > most:
+            threshold -= _CONF_STEP
+        else:
+            return tuple(int(i) + 1 for i in np.flatnonzero(margins < threshold))
+    return tuple(sorted(int(i) + 1 for i in np.argsort(margins, kind="stable")[:least]))
+
+
+def _margins(scores: npt.NDArray[np.float64], n_layers: int) -> npt.NDArray[np.float64]:
+    """(c_i - mean of the window) / std of the window, so that block i goes when this is below -lambda."""
+    bend = np.abs(np.gradient(np.gradient(scores)))
+    top = float(bend.max())
+    bend = 0.5 + 0.5 * (bend - float(bend.mean())) / top if top else np.full_like(bend, 0.5)
+    n_equal = 1 + int(np.argmin(np.isclose(bend, bend[0]))) if not np.isclose(bend, bend[0]).all() else 1
+    margins = np.empty_like(scores)
+    for i in range(scores.size):
+        reach = 2 + int(5 * n_equal * float(np.clip(bend[i], 0, 1)) * (i + 2) / n_layers)
+        window = np.delete(scores[max(0, i - reach) : i + reach + 1], min(i, reach))
+        deviation = float(window.std())
+        margins[i] = (scores[i] - float(window.mean())) / deviation if deviation else 0.0
+    return margins

@@ -19,8 +19,7 @@ from mlsd.gguf_tools.source import Source
 from mlsd.gguf_tools.surgery.cut import attention_layers, plan_cut, uniform_skip
 from mlsd.gguf_tools.synthetic.write import write_random
 from mlsd.measure.messages import LayerSearchJob, LayersFound, ModelFile
-from mlsd.measure.worker.conf_layers import module_confidence, select
-from mlsd.measure.worker.layer_search import search_layers
+from mlsd.measure.worker.layer_search import least_confident, module_confidence, search_layers
 from mlsd.planning.prompts import load_prompt
 from mlsd.records import EngineOptions, ModelRef
 from tests.conftest import ARCHITECTURES
@@ -83,7 +82,7 @@ def test_confidence_is_one_minus_normalised_entropy() -> None:
 
 @given(st.lists(st.floats(0, 2), min_size=5, max_size=60), st.floats(0.1, 0.5))
 def test_a_choice_spares_both_ends_and_keeps_to_the_share(confidence: list[float], share: float) -> None:
-    skipped = select(confidence, share)
+    skipped = least_confident(confidence, share)
     n = len(confidence)
     assert all(0 < layer < n - 1 for layer in skipped)
     assert len(set(skipped)) == len(skipped)
@@ -92,7 +91,7 @@ def test_a_choice_spares_both_ends_and_keeps_to_the_share(confidence: list[float
 
 
 def test_a_block_less_confident_than_its_neighbours_goes_first() -> None:
-    assert select([1.0, 1.0, 1.1, 0.2, 1.0, 1.1, 1.0, 1.0, 1.0, 1.0], 0.1) == (3,)
+    assert least_confident([1.0, 1.0, 1.1, 0.2, 1.0, 1.1, 1.0, 1.0, 1.0, 1.0], 0.1) == (3,)
 
 
 @pytest.fixture(scope="module")
