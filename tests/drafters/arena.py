@@ -38,9 +38,9 @@ class Run:
     generation: Generation
     stats: dict[str, float]
     options: SessionOptions  # of the target
+    verdict: Losslessness | None = None  # None: sampled
     timed: bool = True
     fell_back: str | None = None
-    verdict: Losslessness | None = None  # None: sampled
 
     @property
     def tokens(self) -> tuple[int, ...]:
@@ -168,7 +168,7 @@ class Arena:
             if sampling is None or sampling.greedy:
                 reference = self.plain(name, prompt, len(result.tokens))
                 verdict = self._judge(name).judge(result, reference, prompt, session, strategy=rollback.name)
-            return Run(result, made.stats(), session.options, made.timed, made.fell_back, verdict)
+            return Run(result, made.stats(), session.options, verdict, made.timed, made.fell_back)
 
     @contextmanager
     def opened(
