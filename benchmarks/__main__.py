@@ -1,35 +1,62 @@
-"""``python -m benchmarks [NAME ...]``: run the benchmarks and print every figure with its spread."""
+"""``python -m benchmarks [NAME ...]``: run benchmarks and print every figure with its spread; ``--help`` lists them."""
 
 from __future__ import annotations
 
+import argparse
+import ast
 import importlib
 import json
-import pkgutil
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import asdict
+from pathlib import Path
 
-import benchmarks
+from benchmarks.harness import Result
 
-NOT_BENCHMARKS = {"__main__", "harness", "models"}
+# truth_*.py are parts of truth; the others here are shared.
+_SHARED = ("__init__", "__main__", "harness", "models")
 
 
-def main() -> None:
-    names = [module.name for module in pkgutil.iter_modules(benchmarks.__path__) if module.name not in NOT_BENCHMARKS]
-    wanted = [name for name in sys.argv[1:] if not name.startswith("-")] or names
-    if unknown := set(wanted) - set(names):
-        sys.exit(f"There is no benchmark {', '.join(sorted(unknown))}. Known: {', '.join(names)}.")
+def benchmarks() -> dict[str, str]:
+    """Names and the first line each says of itself, without importing them."""
+    found = {}
+    for path in sorted(Path(__file__).parent.glob("*.py")):
+        if path.stem not in _SHARED and not path.stem.startswith("truth_"):
+            found[path.stem] = (ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or "").split("\n")[0]
+    return found
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run the benchmarks named, or all."""
+    known = benchmarks()
+    listing = "\n".join(f"  {name:17} {line}" for name, line in known.items())
+    parser = argparse.ArgumentParser(
+        "python -m benchmarks",
+        description="Run benchmarks and print every figure with its spread and its bar.",
+        epilog=f"benchmarks:\n{listing}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("names", nargs="*", metavar="NAME", help="which to run [all]")
+    parser.add_argument("--json", action="store_true", help="print all results as JSON at the end")
+    chosen = parser.parse_args(arguments)
+    if unknown := sorted(set(chosen.names) - set(known)):
+        parser.error(f"there is no benchmark {', '.join(unknown)}; known: {', '.join(known)}")
     results = []
-    for name in wanted:
+    for name in chosen.names or known:
         started = time.perf_counter()
-        for result in importlib.import_module(f"benchmarks.{name}").run():
+        for result in _run(name):
             results.append({"benchmark": name, **asdict(result)})
             mark = {True: "ok", False: "MISSED", None: ""}[result.passed]
             figure = f"{result.value:.4g} ({result.low:.4g} .. {result.high:.4g}) {result.unit}"
             print(f"{name:18} {result.name:58} {figure:44} {result.bar:10} {mark}", flush=True)
         print(f"{name:18} took {time.perf_counter() - started:.0f} s", file=sys.stderr)
-    if "--json" in sys.argv:
+    if chosen.json:
         print(json.dumps(results, indent=2))
+
+
+def _run(name: str) -> Iterator[Result]:
+    yield from importlib.import_module(f"benchmarks.{name}").run()
 
 
 if __name__ == "__main__":

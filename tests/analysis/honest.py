@@ -1,7 +1,7 @@
 """Tables for the audit whose truth is known: simulated loops, honest in every figure, and their corruptions.
 
-A loop is simulated round by round, so acceptance, token counts and times follow from one another; noise, digits and what
-the table leaves out are drawn on top. A corruption changes printed cells only.
+A loop is simulated round by round, so acceptance, token counts and times follow from one another; noise, digits and
+what the table leaves out are drawn on top. A corruption changes printed cells only.
 """
 
 from __future__ import annotations
@@ -328,6 +328,9 @@ def _low(seed: int) -> World:
     world = ordinary(seed, noise=random.Random(seed).uniform(0.003, 0.015))
     return replace(world, acceptance=tuple(0.6 * rate for rate in world.acceptance))
 
+
+# The corruptions whose rows cannot be true, where the table says how fast the draft is.
+ROLLBACK = ("rollback pattern", "rollback pattern, drawn anew each repeat", "rollback pattern near 1")
 
 Corruption = Callable[[list[Row], random.Random], list[Row]]
 CORRUPTED: dict[str, tuple[Callable[[int], World], Corruption]] = {

@@ -1,10 +1,9 @@
 """The audit of a table: every rule on every row, the worst finding is the row's verdict.
 
 A rule asks one question of one row: a pure function (row, context) -> Finding, or None where the table does not say
-enough. Each figure is taken at the end of its interval that favours the row. `impossible` is said only when a bound that
-any program must obey is broken by more than rounding and noise can explain, in the middle of the row's repeats as well;
-columns and counts that merely disagree are a slip of bookkeeping, and `suspicious`. Which limits give which rates of
-false and missed alarms: `python -m benchmarks truth`.
+enough. Each figure is taken at the end of its interval that favours the row. `impossible` is said only when a bound
+that any program must obey is broken by more than rounding and noise can explain, by most of the row's repeats as well; columns and counts that merely disagree are a slip of bookkeeping, and `suspicious`. Which limits give which rates
+of false and missed alarms: `python -m benchmarks truth`.
 """
 
 from __future__ import annotations
@@ -357,7 +356,7 @@ def longer_drafts_accept_less(row: AuditRow, context: AuditContext) -> Finding |
     worst: tuple[float, int, float] | None = None
     by_gamma = context.accepted_per_round[(*row.pair[:3], row.prompt, row.n_prompt)]
     for gamma, theirs in by_gamma.items():
-        # A round accepts a geometric number: variance m (1 + m), over n_predict / (1 + m) rounds; runs of luck double it.
+        # A round accepts a geometric number: variance m (1 + m), n_predict / (1 + m) rounds; runs of luck double it.
         variance = sum(m * (1 + m) ** 2 for m in (mine, theirs)) / row.n_predict
         excess = theirs - mine - 4.0 * math.sqrt(2.0 * variance)
         if gamma < row.gamma and (worst is None or excess > worst[0]):
@@ -460,13 +459,16 @@ def _beyond(
 ) -> Finding:
     """Possible while the bound holds or noise breaks it, suspicious beyond, impossible where nothing explains it.
 
-    Slack is given where the baseline's context is deeper, and where a mean of speedups over unequal prompts may honestly
-    exceed what an MGL pooled over their rounds allows.
+    The row itself and the mean of its repeats are held against the noise, the latter with the error of a mean.
+    Slack is given where the baseline's context is deeper, and where a mean of speedups over unequal prompts may
+    honestly exceed what an MGL pooled over their rounds allows.
     """
     sentence = facts[0].upper() + facts[1:]
     baseline = context.baseline(row)
     slack = baseline.slack if baseline is not None else 0.0
-    if excess <= 1.0 + slack + SUSPICIOUS_SDS * context.noise * (not row.pooled_mgl):
+    ratio, error = context.case_mean(row)
+    seen = SUSPICIOUS_SDS * context.noise * (not row.pooled_mgl)
+    if excess <= 1.0 + slack + seen and excess * ratio <= 1.0 + slack + seen * error:
         within = "" if excess <= 1.0 else ", within the noise"
         return _finding(rule, "possible", figures, f"{sentence}{within}.")
     far = POOLED_SLACK if row.pooled_mgl else slack + IMPOSSIBLE_SDS * context.noise

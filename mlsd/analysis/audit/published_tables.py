@@ -154,9 +154,9 @@ def table_rows(table: PublishedTable) -> list[AuditRow]:
     """The cells of a table as audit rows; empty cells and N/A are left out.
 
     Columns: label, target, drafter, draft, gamma, prompt, n_prompt, n_predict, repeat; tok_s, speedup (both may print
-    ``value ± sd``), acceptance_percent, acceptance, mgl, rounds, draft_ms, ms, gb_claimed. ``baseline_tok_s`` gives a row
-    of plain decoding beside the row. A wide table names a column ``speedup:MODEL`` or ``mgl:MODEL`` and gives a row for
-    each model.
+    ``value ± sd``), acceptance_percent, acceptance, mgl, rounds, draft_ms, ms, gb_claimed. ``baseline_tok_s`` gives a
+    row of plain decoding beside the row. A wide table names a column ``speedup:MODEL`` or ``mgl:MODEL`` and gives a row
+    for each model.
     """
     rows: list[AuditRow] = []
     for cells in table.rows:

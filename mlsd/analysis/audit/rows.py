@@ -112,6 +112,7 @@ class Baseline(Record, frozen=True, kw_only=True):
     fastest: Printed  # tok/s; what bounds the time of a target pass from below
     slack: float = 0.0  # how much faster the row's own pass may be than `fastest`
     own: bool = True  # of the row's own prompt or depth
+    n: int = 1  # rows behind the mean
 
 
 class Slope(Record, frozen=True, kw_only=True):
@@ -164,7 +165,7 @@ class AuditContext(Record, frozen=True, kw_only=True, dict=True):
     def quiet_noise(self) -> float:
         """A low guess of the same, for asking how easily two repeats print alike."""
         squares, freedom = self._scatter
-        return max(QUIETEST, 0.7 * math.sqrt(squares / freedom)) if freedom >= 4 else QUIETEST
+        return max(QUIETEST, 0.85 * math.sqrt(squares / freedom)) if freedom >= 4 else QUIETEST
 
     @cached_property
     def repeated_paces(self) -> Mapping[tuple[object, ...], list[float]]:
@@ -198,9 +199,17 @@ class AuditContext(Record, frozen=True, kw_only=True, dict=True):
         return max(0.0, 1.0 - below)
 
     def typical(self, row: AuditRow) -> float:
-        """Median pace of the row's repeats over its own, at most 1: one fast repeat alone may be a slip of the clock."""
+        """Lower quartile of the paces of the row's repeats over its own: a fast repeat may be a slip of the clock."""
         paces, own = self.repeated_paces.get(row.case), row.pace
-        return 1.0 if paces is None or own is None else min(1.0, statistics.median(paces) / own)
+        return 1.0 if paces is None or own is None else min(1.0, paces[(len(paces) - 1) // 4] / own)
+
+    def case_mean(self, row: AuditRow) -> tuple[float, float]:
+        """Mean of the row's repeats over its mean baseline, as a factor on the row over the fastest; error in noises."""
+        paces, own, baseline = self.repeated_paces.get(row.case), row.pace, self.baseline(row)
+        if paces is None or own is None or baseline is None:
+            return 1.0, 1.0
+        ratio = statistics.fmean(paces) / own * baseline.fastest.high / baseline.mean.value
+        return ratio, math.sqrt(1 / len(paces) + 1 / baseline.n)
 
     # --- baselines
 
@@ -242,7 +251,7 @@ class AuditContext(Record, frozen=True, kw_only=True, dict=True):
         return None
 
     def agreeing_baselines(self, row: AuditRow) -> tuple[float, float] | None:
-        """Slowest and fastest tok/s that the row's speedup may honestly be a ratio to: any of its baselines, any mean."""
+        """Slowest and fastest tok/s that the row's speedup may honestly be a ratio to: its baselines or any mean."""
         known = [r.tok_s for r in self.baselines(row.target) if r.tok_s is not None]
         if not known:
             return None
@@ -380,7 +389,7 @@ def median_of_others(values: list[float], value: float) -> float:
 
 def _baseline(rows: list[AuditRow], slack: float = 0.0, *, own: bool = True) -> Baseline:
     speeds = [row.tok_s for row in rows if row.tok_s is not None]
-    return Baseline(mean=_mean(speeds), fastest=max(speeds, key=lambda s: s.high), slack=slack, own=own)
+    return Baseline(mean=_mean(speeds), fastest=max(speeds, key=lambda s: s.high), slack=slack, own=own, n=len(speeds))
 
 
 def _mean(values: list[Printed]) -> Printed:

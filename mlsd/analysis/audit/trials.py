@@ -1,6 +1,6 @@
-"""Audit rows from mlsd's own trials: counts are exact, so nothing is left to guess.
+"""Audit rows from a study database: mlsd's own trials, whose counts are exact, and the tables imported beside them.
 
-Reads rows with the columns of the store's `trial_summary`.
+Trials are rows with the columns of the store's `trial_summary`.
 """
 
 from __future__ import annotations
@@ -8,12 +8,37 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from mlsd.analysis.audit.imported import imported_context
 from mlsd.analysis.audit.printed import exact
-from mlsd.analysis.audit.rows import AuditContext, AuditRow
+from mlsd.analysis.audit.rows import AuditContext, AuditRow, grouped
+from mlsd.analysis.results.comparability import choose
 from mlsd.errors import AnalysisError
+from mlsd.measure.store.study import Store
 from mlsd.records import Environment, ModelFacts
 
 _PARTS = ("draft_ns", "verify_ns", "rollback_ns", "sample_ns", "other_ns")
+
+
+def database_contexts(
+    store: Store,
+    machine: str | None = None,
+    settings: str | None = None,
+    *,
+    full_drafts: bool | None = None,
+    peak_gb_s: float | None = None,
+) -> list[AuditContext]:
+    """A context of the trials that may be compared, and one of each imported table; the keywords are of tables.
+
+    Raises AnalysisError when the database holds neither, TableError where an imported table holds no finished row.
+    """
+    tables = grouped(store.imported(), lambda row: row.source_sha256).values()
+    contexts = [imported_context(rows, full_drafts=full_drafts, peak_gb_s=peak_gb_s) for rows in tables]
+    if store.measured_cases() or not contexts:
+        chosen = choose(store, machine, settings)
+        table = chosen.summary(store)
+        own = trials_context(table.columns, table.rows, chosen.environment, chosen.models, chosen.notes)
+        contexts.insert(0, own)
+    return contexts
 
 
 def trials_context(
@@ -21,6 +46,7 @@ def trials_context(
     rows: Iterable[Sequence[Any]],
     environment: Environment | None = None,
     models: Mapping[str, ModelFacts] | None = None,
+    notes: tuple[str, ...] = (),
 ) -> AuditContext:
     """The context of a study's trials; failed trials are left out. Raises AnalysisError when there is no other."""
     trials = [dict(zip(columns, row, strict=True)) for row in rows]
@@ -34,7 +60,7 @@ def trials_context(
         peak_gb_s=None if environment is None else environment.peak_bandwidth_gb_s,
         peak_source="" if environment is None else environment.peak_bandwidth_source or "",
         pass_bytes={f.ref.id: float(f.active_bytes) for f in facts if f.active_bytes is not None},
-        notes=(f"{failed} failed trials were left out.",) if failed else (),
+        notes=(*notes, *([f"{failed} failed trials were left out."] if failed else [])),
     )
 
 

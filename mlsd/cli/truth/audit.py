@@ -7,76 +7,67 @@ from typing import TYPE_CHECKING
 
 import click
 
+from mlsd.cli.database import reading, study_options
 from mlsd.cli.options import json_option
 from mlsd.cli.output import print_json, say
 
 if TYPE_CHECKING:
-    from mlsd.analysis.audit.rows import Audit, AuditContext
+    from mlsd.analysis.audit.rows import Audit
 
 _COLORS = {"possible": "green", "suspicious": "yellow", "impossible": "red"}
 
 
 @click.command()
 @click.argument("file", required=False, type=click.Path(path_type=Path))
-@click.option("--db", type=click.Path(path_type=Path), help="Audit the trials of a study database.")
-@click.option("--published", "name", metavar="NAME", help="Audit a published study: study, small-models, hybrid.")
-@click.option("--peak-gb-s", type=click.FloatRange(min=1), help="Peak memory bandwidth for FILE, in GB/s (10^9).")
+@click.option("--published", "name", metavar="NAME", help="Audit a published study; a wrong NAME lists them.")
+@click.option("--peak-gb-s", type=click.FloatRange(min=1), help="Peak memory bandwidth for tables, in GB/s (10^9).")
 @click.option(
-    "--full-drafts/--variable-drafts", default=None, help="Whether FILE drafts gamma tokens every round [from counts]."
+    "--full-drafts/--variable-drafts",
+    default=None,
+    help="Whether tables draft gamma tokens every round [from counts].",
 )
 @click.option("--all", "show_all", is_flag=True, help="Print possible rows, too.")
 @click.option("--strict", is_flag=True, help="Exit with 1 when a row is impossible.")
+@study_options
 @json_option
 def audit(
     file: Path | None,
-    db: Path | None,
     name: str | None,
     peak_gb_s: float | None,
     full_drafts: bool | None,
     show_all: bool,
     strict: bool,
+    db: Path | None,
+    machine: str | None,
+    settings: str | None,
     as_json: bool,
 ) -> None:
     """Ask of every row of results whether it can be true, without running anything.
 
-    FILE is a CSV with the columns of the mixture-of-experts study.
+    FILE is a CSV with the columns of the mixture-of-experts study. Without FILE or --published a study database is
+    asked: its trials, and the tables imported into it.
     """
-    if sum(source is not None for source in (file, db, name)) != 1:
-        raise click.UsageError("Give one of: a CSV file, --published NAME, --db FILE.")
+    if sum(source is not None for source in (file, db, name)) > 1:
+        raise click.UsageError("Give only one of: a CSV file, --published NAME, --db FILE.")
+    from mlsd.analysis.audit import imported, trials
+    from mlsd.analysis.audit import published_tables as published
     from mlsd.analysis.audit.audit import audit as run_audit
 
-    source, context = _stored(db) if db is not None else _context(file, name, peak_gb_s, full_drafts)
-    result = run_audit(source, context)
+    if name is not None:
+        study = published.load(name)
+        result = run_audit(study.citation, published.context(study))
+    elif file is not None:
+        result = run_audit(str(file), imported.read_csv(file, full_drafts=full_drafts, peak_gb_s=peak_gb_s))
+    else:
+        with reading(db) as store:
+            contexts = trials.database_contexts(store, machine, settings, full_drafts=full_drafts, peak_gb_s=peak_gb_s)
+        result = run_audit(str(store.path), *contexts)
     if as_json:
         print_json(_document(result))
     else:
         _print(result, show_all)
     if strict and result.counts()["impossible"]:
         raise click.exceptions.Exit(1)
-
-
-def _context(
-    file: Path | None, name: str | None, peak_gb_s: float | None, full_drafts: bool | None
-) -> tuple[str, AuditContext]:
-    if name is not None:
-        from mlsd.analysis.audit import published_tables as published
-
-        study = published.load(name)
-        return study.citation, published.context(study)
-    from mlsd.analysis.audit.imported import read_csv
-
-    assert file is not None
-    return str(file), read_csv(file, full_drafts=full_drafts, peak_gb_s=peak_gb_s)
-
-
-def _stored(db: Path) -> tuple[str, AuditContext]:
-    from mlsd.analysis.audit.trials import trials_context
-    from mlsd.measure.store.study import Store
-
-    with Store.open(db, create=False, read_only=True) as store:
-        runs, table = store.runs(), store.summary()
-        environment = runs[-1].environment if runs else None
-        return str(db), trials_context(table.columns, table.rows, environment, store.models())
 
 
 def _document(result: Audit) -> dict[str, object]:

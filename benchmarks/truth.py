@@ -1,0 +1,19 @@
+"""How far mlsd's verdicts can be trusted: every part of the truth in one table, beside what 0.1.0 answered.
+
+Each part simulates honest data and data that lies, and says how often each verdict is wrong.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator
+
+from benchmarks.harness import Result
+
+PARTS = ("truth_audit", "truth_losslessness")
+
+
+def run() -> Iterator[Result]:
+    """All figures of all parts."""
+    for part in PARTS:
+        yield from importlib.import_module(f"benchmarks.{part}").run()
