@@ -1,9 +1,10 @@
 """Can judging be fooled? Rollbacks broken in four ways, at every rejection or once, beside sound runs of many widths.
 
 Drafts are made from the target's own plain text with a share of wrong tokens, so acceptance is what each case wants.
-MLSD_BENCH_MODELS names real GGUF files to break as well (comma-separated; SmolLM2 is always among them), MLSD_BENCH_N
-the sound trials wanted in all, MLSD_BENCH_PROMPTS the prompts whose rollbacks are broken (5), MLSD_BENCH_ONLY the models. Cases alternate between two halves: limits are chosen on the first, and the second is
-reported beside it. `python -m benchmarks.truth_losslessness OUT.jsonl` also keeps every case.
+Cases alternate between two halves: limits were set on the first, and both are reported. The environment may say:
+MLSD_BENCH_MODELS, real GGUF files to break beside SmolLM2, comma-separated; MLSD_BENCH_ONLY, the models to use;
+MLSD_BENCH_PROMPTS, on how many prompts rollbacks are broken (5); MLSD_BENCH_N, the sound trials wanted in all (1000).
+`python -m benchmarks.truth_losslessness OUT.jsonl` also keeps every case.
 """
 
 from __future__ import annotations

@@ -189,7 +189,7 @@ class Trial(Record, frozen=True, kw_only=True):
 
 
 class Conditions(Record, frozen=True, kw_only=True):
-    """The machine around one trial, read outside the timed region."""
+    """The machine around one trial, read outside the timed region; the last two say what the worker got of it."""
 
     load_1min: float | None = None
     on_battery: bool | None = None
@@ -197,6 +197,8 @@ class Conditions(Record, frozen=True, kw_only=True):
     thermal_state: str | None = None  # "nominal" or the platform's word for more
     available_bytes: int | None = None
     swap_used_bytes: int | None = None
+    generation_ns: int | None = None  # the whole generation, from clearing the memory on
+    processor_ns: int | None = None  # of all the worker's threads in that time
 
 
 class QualityWarning(Record, frozen=True, kw_only=True):

@@ -107,7 +107,7 @@ class Gaps:
 
         noise_i is by how much wide passes change the lead of the best token over the second, or over the emitted one
         where that is another, times `margin`. A token is explained up to the largest noise seen. With the noise
-        exchangeable over positions the expected number of differing tokens is E = sum over i of P(noise > lead_i) / 2; up to
+        exchangeable over positions E = sum over i of P(noise > lead_i) / 2 tokens should differ; up to
         E + 4 sqrt(E + 1) of them are explained.
         """
         best, second, emitted = np.concatenate(self._alone).T
@@ -252,7 +252,7 @@ class Judge:
             other = self._feed(passes, options, 1)
             nearest = min(nearest, answer_distance(live, other))
             noise = answer_distance(other, same)
-            limit = floor + FACTOR * noise
+            limit = floor + (_TREE_MARGIN if options.tree != "off" else FACTOR) * noise
         if options.n_snapshots and alone > _ANCHOR_FLOOR * spread(fresh):
             chunks = _chunks(passes, max(passes.widths))
             anchor = answer_distance(self._feed(chunks, self._options, 0), fresh)

@@ -14,6 +14,7 @@ from mlsd.measure.store.rows import TrialFilter
 from mlsd.measure.store.study import Store
 from mlsd.planning.prepare import BenchRequest, prepare_bench
 from tests.cli.conftest import Ran
+from tests.engine.broken_files import write_nan_norm
 
 Mlsd = Callable[..., Ran]
 QUICK = ("--n-threads", 1, "--n-predict", 24, "--repeats", 2)
@@ -215,3 +216,23 @@ def test_bad_input_ends_with_a_clear_message_and_code_2(
     assert result.code == 2
     assert message in result.err
     assert result.out == ""
+
+
+def test_sabotage_rings_the_alarm_and_is_kept_as_what_it_is(mlsd: Mlsd, tiny: Path) -> None:
+    arguments = (tiny / "llama.gguf", "--draft", tiny / "llama-noise01.gguf", "--gamma", "4", *QUICK)
+    answer = bench_json(mlsd, *arguments, "--sabotage", "extra-token")
+    broken = [trial for trial in answer["trials"] if trial["arm"] == "sd"]
+    assert {(t["verdict"], t["valid"], t["rollback"]) for t in broken} == {("diverged", False, "sabotage:extra-token")}
+    assert all("broken on purpose" in t["invalid_reason"] for t in broken)
+    assert all(t["speedup"] is None for t in answer["summary"] if t["arm"] == "sd")
+    options, _, end = mlsd("bench", "--help").out.partition("To see the alarm ring")
+    assert "--sabotage" not in options and "lost-token" in end
+
+
+def test_a_model_whose_logits_are_not_finite_is_one_message(mlsd: Mlsd, tiny: Path, tmp_path: Path) -> None:
+    write_nan_norm(tiny / "llama.gguf", tmp_path / "nan.gguf")
+    for command in (("bench",), ("probe",), ("ppl",), ("calibrate", "--budget-s", 1)):
+        result = mlsd(*command, tmp_path / "nan.gguf", "--n-threads", 1)
+        assert result.code != 0, command
+        assert "logits are not finite" in result.err, (command, result.err)
+        assert "Traceback" not in result.err

@@ -17,6 +17,8 @@ from mlsd.units import MIB, NS_PER_MS, format_bytes, format_percent, tok_s
 SPREAD_LIMIT = 0.10  # standard deviation over mean; the limit at which pyperf warns, too
 DRIFT_LIMIT = 0.02  # change of the baseline over the run that is worth a word
 SHORT_DECODE_NS = 100 * NS_PER_MS  # below this one scheduling slice of another process is a visible part
+DISTURBED_SHARE, DISTURBED_NS = 0.25, 10**9  # of the generation; shorter waits are scatter, and repeats show it
+DISTURBED = "disturbed"  # how the reason of such a trial begins
 SWAP_GROWTH_BYTES = 64 * MIB
 _NOMINAL = "nominal"
 
@@ -48,6 +50,7 @@ def check_run(
         *_native_failures(measured),
         *_divergence(measured),
         *_unstable_outputs(measured),
+        *_disturbed(measured),
         *_other_invalid(measured),
         *_not_the_methods(measured),
         *_short_trials(measured),
@@ -176,6 +179,42 @@ def _drift(trials: Sequence[Trial]) -> list[QualityWarning]:
     ]
 
 
+def disturbed(trials: Sequence[Trial]) -> dict[int, str]:
+    """Places of trials in which the worker was stopped or starved, each with the reason why it is not valid.
+
+    W and P are the medians of wall and processor time of the case's other trials. A generation that took w and p waited
+    (w - W) - (p - P) W / P: what is longer than usual and was not computed. It is disturbed from a quarter of W on.
+    """
+    by_case = defaultdict(list)
+    for place, trial in enumerate(trials):
+        c = trial.conditions
+        if trial.status == "ok" and c is not None and c.generation_ns is not None and c.processor_ns is not None:
+            by_case[trial.case_id].append((place, c.generation_ns, c.processor_ns))
+    found = {}
+    for case in by_case.values():
+        for place, wall, processor in case if len(case) > 1 else ():
+            usual = statistics.median(w for i, w, _ in case if i != place)
+            computed = statistics.median(p for i, _, p in case if i != place)
+            waited = (wall - usual) - max(0.0, processor - computed) * usual / max(computed, 1.0)
+            if waited > max(DISTURBED_NS, DISTURBED_SHARE * usual):
+                found[place] = (
+                    f"{DISTURBED}: the worker waited for {waited / 1e9:.1f} of {wall / 1e9:.1f} s; "
+                    f"its other repeats took {usual / 1e9:.1f} s"
+                )
+    return found
+
+
+def _disturbed(trials: Sequence[Trial]) -> list[QualityWarning]:
+    reasons = [t.invalid_reason for t in trials if (t.invalid_reason or "").startswith(DISTURBED)]
+    return [
+        _warning(
+            DISTURBED,
+            f"{len(reasons)} trials were stopped or starved and count in no speedup ({reasons[0]}).",
+            "The same mlsd run again measures them again; keep other programs away.",
+        )
+    ] if reasons else []  # fmt: skip
+
+
 def _wide_spread(trials: Sequence[Trial]) -> list[QualityWarning]:
     warnings = []
     for case_id, speeds in _speeds_by_case(trials).items():
@@ -265,6 +304,7 @@ def _other_invalid(trials: Sequence[Trial]) -> list[QualityWarning]:
         for trial in trials
         if not trial.valid
         and not trial.failed_native_calls
+        and not (trial.invalid_reason or "").startswith(DISTURBED)
         and not (trial.losslessness and trial.losslessness.verdict == "diverged")
     )
     return [

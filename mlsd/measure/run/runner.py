@@ -29,6 +29,7 @@ from mlsd.measure.messages import (
     prompt_key,
 )
 from mlsd.measure.process import DEFAULT_PATIENCE_S, run_job
+from mlsd.measure.run.checks import DISTURBED
 from mlsd.measure.store.rows import TrialFilter, TrialKey, environment_key
 from mlsd.measure.store.study import Store
 from mlsd.planning.plan import Group
@@ -171,6 +172,8 @@ def run_jobs(
     cases = {slot.case_id: slot.case for job in jobs for slot in job.slots}
     if settings.fresh:
         store.retire(environment, cases)
+    elif not settings.keep_failed:
+        store.retire(environment, cases, DISTURBED)
     done = store.done(environment)
     finished = set(done.ok)
     if settings.keep_failed:

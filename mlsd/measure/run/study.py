@@ -12,7 +12,7 @@ from mlsd.gguf_tools.read import model_facts
 from mlsd.hardware import read_environment
 from mlsd.measure.process import run_info
 from mlsd.measure.run.answers import AnswerFile, write_answers
-from mlsd.measure.run.checks import check_run
+from mlsd.measure.run.checks import check_run, disturbed
 from mlsd.measure.run.distances import Drafting, measure_distances, study_draftings
 from mlsd.measure.run.runner import (
     RunOutcome,
@@ -165,7 +165,12 @@ def _measure(
     facts = [model_facts(model.path, ref=model.ref) for model in prepared.models.values()]
     record = _plan_record(prepared, options)
     outcome = run_jobs(jobs, store, environment, facts, record, settings, watcher)
-    own = [stored.trial for stored in store.trials(TrialFilter(run_id=outcome.run_id), rounds=False)]
+    mine = TrialFilter(run_id=outcome.run_id)
+    stored = list(store.trials(mine, rounds=False))
+    if marks := disturbed([row.trial for row in stored]):
+        store.invalidate({stored[place].id: reason for place, reason in marks.items()})
+        stored = list(store.trials(mine, rounds=False))
+    own = [row.trial for row in stored]
     threads = (prepared.engine.n_threads or default_threads()) if environment.backend == "CPU" else 1
     warnings = tuple(check_run(own, environment, own_threads=threads))
     store.add_warnings(outcome.run_id, warnings)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import datetime
 import resource
 import sys
+import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -220,6 +221,7 @@ class Arms:
         started_at = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
         failures_before = arm.failed_native_calls
         _mend(arm)
+        began_ns, processor_ns = self._clock.now_ns(), time.process_time_ns()
         result = generate(
             arm.session,
             arm.drafter,
@@ -230,6 +232,11 @@ class Arms:
             sampling=case.sampling,
             rng=trial_rng(case.sampling, slot.repeat),
             on_round=on_round,
+        )
+        conditions = msgspec.structs.replace(
+            conditions or Conditions(),
+            generation_ns=self._clock.now_ns() - began_ns,
+            processor_ns=time.process_time_ns() - processor_ns,
         )
         failed = arm.failed_native_calls - failures_before
         verdict = self._verdict(case, arm, given.tokens, result)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlsd.measure.run.checks import baseline_drift, check_run, condition_warnings
+from mlsd.measure.run.checks import baseline_drift, check_run, condition_warnings, disturbed
 from mlsd.records import Conditions, Losslessness, Trial
 from tests.measure.examples import ENVIRONMENT, case, failed, trial
 
@@ -173,3 +173,36 @@ def test_a_trial_that_measured_something_else_than_the_methods_speed_is_named() 
     found = {w.code: w.message for w in check_run([good(), inside, fallen], EIGHT_CORES, own_threads=0)}
     assert set(found) == {"not_timed", "sync_fallback"}
     assert "another release." in found["sync_fallback"]
+
+
+# --- disturbed --------------------------------------------------------------------------------------------------------
+
+
+def took(wall_s: float, processor_s: float) -> Trial:
+    """A trial by its wall and processor time."""
+    return good(conditions=Conditions(generation_ns=round(wall_s * 1e9), processor_ns=round(processor_s * 1e9)))
+
+
+def test_a_trial_that_waited_while_its_repeats_computed_is_disturbed() -> None:
+    found = disturbed([took(0.1, 0.1), took(6.07, 0.1), took(0.1, 0.1)])
+    assert list(found) == [1]
+    assert found[1].startswith("disturbed: the worker waited for 6.0 of 6.1 s")
+    assert list(disturbed([took(6.07, 0.1), took(0.1, 0.1)])) == [0], "one other repeat is enough"
+
+
+def test_a_trial_that_computed_longer_or_a_device_that_never_computes_here_is_not() -> None:
+    assert not disturbed([took(5, 5), took(9, 9), took(5, 5)]), "a throttled processor"
+    assert not disturbed([took(5, 20), took(9, 36), took(5, 20)]), "on four threads"
+    assert not disturbed([took(5, 0.2), took(5.5, 0.2), took(5, 0.2)]), "scatter of a graphics device"
+
+
+def test_nothing_is_said_without_readings_or_without_another_repeat() -> None:
+    assert not disturbed([good(), good(), took(9, 0.1)])
+    assert not disturbed([])
+
+
+def test_disturbed_trials_are_said_once_and_offered_again() -> None:
+    reason = "disturbed: the worker waited for 6.0 of 6.1 s; its other repeats took 0.1 s"
+    warnings = check_run([good(), good(valid=False, invalid_reason=reason)], EIGHT_CORES, own_threads=0)
+    assert [w.code for w in warnings] == ["disturbed"]
+    assert "again" in warnings[0].advice

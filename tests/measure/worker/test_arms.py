@@ -1,31 +1,23 @@
-"""The arms of a target: what is judged, and that the same thing is judged once."""
+"""The arms of a target: what is judged and refused, and that the same thing is judged once."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
 
 from mlsd.clock import MonotonicClock
-from mlsd.measure.worker import arms as arms_module
+from mlsd.errors import EngineError, UnsupportedError
+from mlsd.measure.messages import Job
 from mlsd.measure.worker.arms import Arms
 from mlsd.measure.worker.probe_cache import ProbeCache
+from mlsd.records import Case
+from tests.engine.broken_files import write_nan_norm
 from tests.measure.kill_script import make_jobs
 
 
-def test_repeats_of_an_output_that_differs_are_judged_once(
-    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    judged: list[tuple[int, ...]] = []
-
-    def counting(tokens: tuple[int, ...], *rest: Any) -> Any:
-        judged.append(tokens)
-        return judge(tokens, *rest)
-
-    judge = arms_module.judge
-    monkeypatch.setattr(arms_module, "judge", counting)
+def test_repeats_of_an_output_that_differs_are_judged_alike_and_fed_once(tiny: Path, tmp_path: Path) -> None:
     job = make_jobs(tiny, repeats=2)[1]
     plain = next(slot for slot in job.slots if slot.case.arm == "ar")
     drafted = next(slot for slot in job.slots if slot.case.arm == "sd" and slot.case.prompt == plain.case.prompt)
@@ -34,8 +26,50 @@ def test_repeats_of_an_output_that_differs_are_judged_once(
         # A forged reference: from here on every output of this prompt differs from it.
         for key, tokens in arms._references.items():
             arms._references[key] = ((tokens[0] + 1) % 256, *tokens[1:])
-        verdicts = [arms.run(msgspec.structs.replace(drafted, repeat=repeat)).losslessness for repeat in range(3)]
+        verdicts = [arms.run(msgspec.structs.replace(drafted, repeat=repeat)).losslessness for repeat in range(2)]
+        fed = len(arms._judge._fed)
+        verdicts.append(arms.run(msgspec.structs.replace(drafted, repeat=2)).losslessness)
+        assert len(arms._judge._fed) == fed
     assert reference.losslessness is not None and reference.losslessness.verdict == "lossless"
-    assert len(judged) == 1
+    assert reference.conditions is not None and reference.conditions.generation_ns is not None
     assert verdicts[0] is not None and verdicts[0].first_difference == 0
     assert verdicts[1] == verdicts[2] == verdicts[0]
+
+
+def sabotaged(job: Job, rollback: str) -> Case:
+    case = next(slot.case for slot in job.slots if slot.case.arm == "sd")
+    return msgspec.structs.replace(case, rollback=rollback)
+
+
+def test_a_broken_rollback_is_never_valid_and_says_how_it_was_judged(tiny: Path, tmp_path: Path) -> None:
+    job = make_jobs(tiny)[0]
+    plain, drafted = job.slots[0], next(slot for slot in job.slots if slot.case.arm == "sd")
+    case = sabotaged(job, "sabotage:state-ahead:once")
+    with Arms(job, MonotonicClock(), ProbeCache(tmp_path)) as arms:
+        arms.run(plain)
+        trials = [arms.run(msgspec.structs.replace(drafted, case=case, case_id=case.id)) for _ in range(2)]
+    for trial in trials:
+        assert trial.rollback_target == "sabotage:state-ahead:once"
+        assert not trial.valid and "broken on purpose" in (trial.invalid_reason or "")
+        assert trial.stats["faults_injected"] == 1, "every generation is broken anew"
+        assert trial.losslessness is not None and trial.losslessness.verdict == "diverged"
+
+
+def test_a_fault_that_cannot_be_is_refused(tiny: Path, tmp_path: Path) -> None:
+    job = make_jobs(tiny)[1]  # attention only
+    with (
+        Arms(job, MonotonicClock(), ProbeCache(tmp_path)) as arms,
+        pytest.raises(UnsupportedError, match="no recurrent state"),
+    ):
+        arms.check(sabotaged(job, "sabotage:state-ahead"))
+
+
+def test_a_model_of_nan_weights_is_refused_at_warm_up(tiny: Path, tmp_path: Path) -> None:
+    path = tmp_path / "nan.gguf"
+    write_nan_norm(tiny / "llama.gguf", path)
+    job = make_jobs(tiny)[1]
+    job = msgspec.structs.replace(job, target=msgspec.structs.replace(job.target, path=str(path)))
+    with Arms(job, MonotonicClock(), ProbeCache(tmp_path)) as arms:
+        for case in {slot.case_id: slot.case for slot in job.slots}.values():
+            with pytest.raises(EngineError, match="logits are not finite"):
+                arms.warm_up(case)
