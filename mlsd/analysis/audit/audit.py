@@ -2,8 +2,9 @@
 
 A rule asks one question of one row: a pure function (row, context) -> Finding, or None where the table does not say
 enough. Each figure is taken at the end of its interval that favours the row. `impossible` is said only when a bound
-that any program must obey is broken by more than rounding and noise can explain, by most of the row's repeats as well; columns and counts that merely disagree are a slip of bookkeeping, and `suspicious`. Which limits give which rates
-of false and missed alarms: `python -m benchmarks truth`.
+that any program must obey is broken by more than rounding and noise can explain, by most of the row's repeats as well;
+columns and counts that merely disagree are a slip of bookkeeping, and `suspicious`. Which limits give which rates of
+false and missed alarms: `python -m benchmarks truth`.
 """
 
 from __future__ import annotations

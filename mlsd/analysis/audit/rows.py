@@ -204,7 +204,7 @@ class AuditContext(Record, frozen=True, kw_only=True, dict=True):
         return 1.0 if paces is None or own is None else min(1.0, paces[(len(paces) - 1) // 4] / own)
 
     def case_mean(self, row: AuditRow) -> tuple[float, float]:
-        """Mean of the row's repeats over its mean baseline, as a factor on the row over the fastest; error in noises."""
+        """Mean of the row's repeats over its mean baseline, as a factor on row over fastest; its error in noises."""
         paces, own, baseline = self.repeated_paces.get(row.case), row.pace, self.baseline(row)
         if paces is None or own is None or baseline is None:
             return 1.0, 1.0
