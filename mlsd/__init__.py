@@ -1,3 +1,46 @@
-"""mlsd measures speculative decoding of GGUF models through llama.cpp and reports only numbers that can be true."""
+"""mlsd measures speculative decoding of GGUF models through llama.cpp and reports only numbers that can be true.
+
+What is named in `__all__` is the public library: documented in `mlsd.api`, loaded when it is first used, and held
+steady. `notebook` shows a study's tables and figures.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from mlsd.api import advise, audit, bench, calibrate, open_study, plan, run, tune, write_report
+    from mlsd.records import EngineOptions, Sampling
+    from mlsd.report import notebook
 
 __version__ = "0.1.0"
+__all__ = [
+    "EngineOptions",
+    "Sampling",
+    "__version__",
+    "advise",
+    "audit",
+    "bench",
+    "calibrate",
+    "notebook",
+    "open_study",
+    "plan",
+    "run",
+    "tune",
+    "write_report",
+]
+_RECORDS = ("EngineOptions", "Sampling")
+
+
+def __getattr__(name: str) -> Any:
+    """A public name, loaded now (PEP 562): importing mlsd alone costs nothing and starts nothing."""
+    if name not in __all__:
+        raise AttributeError(f"module 'mlsd' has no attribute {name!r}")
+    if name == "notebook":
+        return importlib.import_module("mlsd.report.notebook")
+    return getattr(importlib.import_module("mlsd.records" if name in _RECORDS else "mlsd.api"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

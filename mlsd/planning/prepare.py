@@ -11,7 +11,7 @@ from typing import TypeVar
 
 import msgspec
 
-from mlsd.drafters import check_target, preset_gamma, resolve_spec
+from mlsd.drafters import check_target, find_method, preset_gamma, resolve_spec
 from mlsd.drafters.options import parse_drafter
 from mlsd.errors import InputError, ModelFileError, UnsupportedError
 from mlsd.models.library import Library, LocalModel, resolve_model
@@ -42,7 +42,6 @@ from mlsd.units import GB
 
 _TASK_TOKENS = 1_024  # Spec-Bench's most new tokens of a turn
 _GAMMAS = (1, 2, 4, 8, 16)
-_TAKE_DRAFT = (DRAFT_MODEL, "draft-tree", "dflash", "eagle3", "eagle3-tree")  # a draft model, or a head
 
 T = TypeVar("T", LocalModel, Prompt)
 
@@ -151,10 +150,13 @@ def _prompts(request: StudyRequest) -> tuple[Overrides, LoadPrompt]:
     ends it or after 1,024 tokens.
     """
     overrides = request.overrides
+    if request.tasks and overrides.prompts is not None:
+        raise InputError("--tasks and --prompt exclude each other.", hint="Give one of them.")
+    if overrides.prompts is not None:
+        given = _apart("prompts", [(prompt.key, prompt) for prompt in map(find_prompt, overrides.prompts)])
+        return msgspec.structs.replace(overrides, prompts=tuple(given)), given.__getitem__
     if not request.tasks:
         return overrides, load_prompt
-    if overrides.prompts is not None:
-        raise InputError("--tasks and --prompt exclude each other.", hint="Give one of them.")
     prompts = task_prompts(request.tasks)
     n_predict = _TASK_TOKENS if overrides.n_predict is None else overrides.n_predict
     changed = msgspec.structs.replace(overrides, prompts=tuple(prompts), n_predict=n_predict, ignore_eog=False)
@@ -281,11 +283,11 @@ def _arms(request: BenchRequest) -> list[tuple[DrafterSpec, LocalModel | None]]:
     drafts = [resolve_model(text, make=True) for text in request.drafts]
     specs = [parse_drafter(asked) if isinstance(asked, str) else asked for asked in request.drafters]
     specs = [spec for spec in specs if spec.name != NO_DRAFTER]
-    if drafts and not any(spec.name in _TAKE_DRAFT and "draft" not in spec.options for spec in specs):
+    if drafts and not any(find_method(spec.name).needs and "draft" not in spec.options for spec in specs):
         specs.insert(0, DrafterSpec(name=DRAFT_MODEL))
     arms: list[tuple[DrafterSpec, LocalModel | None]] = []
     for spec in specs:
-        if spec.name not in _TAKE_DRAFT:
+        if find_method(spec.name).needs is None:
             arms.append((spec, None))
             continue
         options = dict(spec.options)

@@ -146,7 +146,7 @@ def test_the_same_bench_again_adds_trials_and_fresh_lets_the_old_ones_count_no_m
 
 def test_what_a_bench_measured_is_what_advise_and_report_read(mlsd: Mlsd) -> None:
     assert mlsd("bench", "tiny-dense", "--drafter", "pld", "--gamma", "1,2,4", *QUICK).code == 0
-    assert mlsd("calibrate", "tiny-dense", "--widths", "1,2,3,5", "--budget-s", 1, "--n-threads", 1).code == 0
+    assert mlsd("calibrate", "tiny-dense", "--rows", "1,2,3,5", "--budget-s", 1, "--n-threads", 1).code == 0
     advice = json.loads(mlsd("advise", "tiny-dense", "--gamma", "1,2,4", "--n-threads", 1, "--json").out)
     assert advice["databases"] == ["results/bench.sqlite"], "the calibration went to the newest study, beside trials"
     prospects = [row for row in advice["advice"]["prospects"] if row["drafter"] == "pld"]

@@ -14,33 +14,28 @@ from mlsd.cli.options import (
     draft_option,
     engine_options,
     json_option,
-    model_file,
     output_option,
     rows_option,
     seed_option,
     text_option,
 )
 from mlsd.cli.output import note, print_json, print_table, say, shows_progress, table
-from mlsd.errors import InputError
 from mlsd.units import NOT_MEASURED, as_ranges, format_number, format_percent
 
 if TYPE_CHECKING:
     from mlsd.analysis.experts.amortization import Mixture
     from mlsd.analysis.fits.calibration import PassTime, TargetCurve
-    from mlsd.measure.messages import CalibrateJob
     from mlsd.measure.run.calibration import CalibrationResult
     from mlsd.records import ModelFacts
 
-_ROWS = (*range(1, 34), 48, 64)
 _SHOWN = (1, 2, 5, 9, 17, 33)
-_WINDOWS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 16, 17, 24, 32, 33)
 
 
 @click.command()
 @click.argument("model")
 @draft_option("Time a draft beside it, and see the experts that its proposals choose.")
 @click.option("--depth", "depths", type=IntList(), default=(128,), help="Positions in the context [default: 128].")
-@rows_option("k of T(k) [default: 1 to 33, 48, 64].", default=_ROWS)
+@rows_option("k of T(k) [default: 1 to 33, 48, 64].", default=(*range(1, 34), 48, 64))
 @click.option("--budget-s", type=float, default=120.0, show_default=True, help="Seconds, loading apart.")
 @click.option("--precision", type=float, default=0.02, show_default=True, help="End when all intervals are narrower.")
 @text_option("Real text to use [default: a shipped one].")
@@ -59,29 +54,26 @@ def calibrate(
     answers whether verification amortizes; `mlsd report --db` shows all of it.
     """
     from mlsd.analysis.fits.calibration import not_timed, target_curve
-    from mlsd.measure.process import run_info
-    from mlsd.measure.run.calibration import run_and_store
-    from mlsd.measure.store.newest import newest_or_new
-    from mlsd.measure.store.study import Store
+    from mlsd.measure.run.calibration import CalibrationRequest
+    from mlsd.measure.run.calibration import calibrate as run_calibration
     from mlsd.report.write import check_figure_path
 
-    db = db or newest_or_new()
     if output is not None:
         check_figure_path(output)
-    job, facts = _job(model, draft, options)
-    with Store.open(db) as store:
-        result = run_and_store(job, store, run_info(job.engine), facts, on_repeat=_say)
+    request = CalibrationRequest(model=model, draft=draft, coverage=not options.pop("no_coverage"), **options)
+    result = run_calibration(request, db, _say)
+    facts = result.models
     timed = {p.depth for p in result.target_points if p.kind == "target_pass" and p.rows == 1}
-    curves = [target_curve(result.target_points, depth) for depth in job.depths if depth in timed]
+    curves = [target_curve(result.target_points, depth) for depth in sorted(set(request.depths)) if depth in timed]
     costs = _costs(result)
     found = _mixture(result, facts[0])
     if output is not None:
         _draw(output, facts[0], curves, found)
-    missing = {depth: not_timed(curves, depth, job.widths) for depth in job.depths}
+    missing = {depth: not_timed(curves, depth, request.rows) for depth in sorted(set(request.depths))}
     if as_json:
         print_json(
             {
-                "database": str(db),
+                "database": result.database,
                 "model": facts[0],
                 "draft": facts[1] if draft else None,
                 "half_width": result.half_width,
@@ -99,12 +91,12 @@ def calibrate(
         _print_curve(facts[0], curve)
     for depth, widths in missing.items():
         if widths:
-            say(f"Not timed at depth {depth} within {job.budget_s:g} s: k = {as_ranges(widths)}.")
+            say(f"Not timed at depth {depth} within {request.budget_s:g} s: k = {as_ranges(widths)}.")
     _print_costs(costs)
     if found is not None:
         _print_experts(found)
     say(_summary(result))
-    note(f"Stored in {db}." if output is None else f"Stored in {db}, drawn in {output}.")
+    note(f"Stored in {result.database}." if output is None else f"Stored in {result.database}, drawn in {output}.")
 
 
 def _costs(result: CalibrationResult) -> dict[str, list[PassTime]]:
@@ -143,41 +135,6 @@ def _summary(result: CalibrationResult) -> str:
     if result.spent.rollback_assumed:
         text += " How states are rolled back was assumed, not tested: `mlsd probe MODEL` tests it."
     return text
-
-
-def _job(model: str, draft: str | None, options: dict[str, Any]) -> tuple[CalibrateJob, list[ModelFacts]]:
-    from mlsd.gguf_tools.read import model_facts
-    from mlsd.measure.messages import CalibrateJob
-    from mlsd.planning.prompts import load_prompt, prompt_from_file
-
-    widths, depths = options["rows"], options["depths"]
-    if not widths or min(widths) < 1:
-        raise InputError("--rows must be positive numbers of positions.", hint="Like --rows 1,2,3,5,9,17.")
-    if 1 not in widths:
-        raise InputError("--rows must hold 1: T(1) is what everything is compared with.")
-    if not depths or min(depths) < 1:
-        raise InputError("--depth must be at least 1 position.")
-    if options["budget_s"] <= 0 or options["precision"] <= 0:
-        raise InputError("--budget-s and --precision must be above 0.")
-    target_file = model_file(model)
-    draft_file = model_file(draft) if draft else None
-    facts = [model_facts(Path(f.path), ref=f.ref) for f in (target_file, draft_file) if f is not None]
-    text = prompt_from_file(options["text"]) if options["text"] else load_prompt("length-1024")
-    mixture = bool(facts[0].n_experts) and not options["no_coverage"]
-    job = CalibrateJob(
-        target=target_file,
-        draft=draft_file,
-        engine=options["engine"],
-        text=text.text,
-        widths=tuple(sorted(set(widths))),
-        depths=tuple(sorted(set(depths))),
-        windows=_WINDOWS if mixture else (),
-        n_experts=facts[0].n_experts or 0,
-        budget_s=options["budget_s"],
-        precision=options["precision"],
-        seed=options["seed"],
-    )
-    return job, facts
 
 
 def _say(n_repeats: int, half_width: float | None) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,14 +9,12 @@ import click
 
 from mlsd.cli.options import IntList, draft_option, drafter_option, engine_options, json_option, quant_option
 from mlsd.cli.output import print_json, print_table, say, table
-from mlsd.errors import InputError
 from mlsd.units import NOT_MEASURED, format_bytes, format_number, format_percent
 
 if TYPE_CHECKING:
-    from mlsd.analysis.advise.answer import Answer, Place
+    from mlsd.analysis.advise.answer import Answer
     from mlsd.analysis.advise.prospects import Recommendation
     from mlsd.analysis.predict.prediction_error import Validation
-    from mlsd.measure.store.study import Store
     from mlsd.stats import Interval
 
 _GAMMAS = (1, 2, 4, 8, 16)
@@ -47,25 +44,17 @@ def advise(target: str, databases: tuple[Path, ...], as_json: bool, **options: A
     trials on this machine, from calibrated synthetic models of the target's shape (whole or cut in depth), or with
     --chip from a bandwidth; acceptance from trials, or a shipped reference.
     """
-    from mlsd.analysis.advise.answer import Question, answer, check_gammas
+    from mlsd import api
     from mlsd.analysis.advise.chip_check import sentence
-    from mlsd.analysis.predict.arms import read_known
+    from mlsd.measure.store.newest import study_databases
 
-    check_gammas(options["gammas"])
-    with ExitStack() as stack:
-        stores = [stack.enter_context(store) for store in _open(databases)]
-        known = read_known(stores)
-        paths = [str(store.path) for store in stores]
-    chip = options["chip"]
-    question = Question(
-        target=target,
+    databases = databases or tuple(study_databases())
+    found = api.advise(
+        target,
         drafts=(*options["draft"], *options["drafter_text"]) or None,
-        workload=options["workload"],
-        gammas=options["gammas"],
-        quant=options["quant"],
-        chip_gb_s=_peak_of(chip) if chip else None,
+        databases=databases,
+        **{name: options[name] for name in ("workload", "gammas", "quant", "chip", "engine")},
     )
-    found = answer(question, known, None if chip else _here(options))
     if as_json:
         about_chip = None if found.chip is None else sentence(found.chip)
         print_json(
@@ -77,53 +66,11 @@ def advise(target: str, databases: tuple[Path, ...], as_json: bool, **options: A
                 "quants": found.quants,
                 "untimed": found.untimed,
                 "draft_sources": found.draft_sources,
-                "databases": paths,
+                "databases": [str(path) for path in databases],
             }
         )
     else:
         _print(found)
-
-
-def _open(databases: tuple[Path, ...]) -> list[Store]:
-    """The databases that were named; without any, all study databases under results/."""
-    from mlsd.measure.store.newest import study_databases
-    from mlsd.measure.store.study import Store
-
-    return [Store.open(path, create=False, read_only=True) for path in databases or study_databases()]
-
-
-def _here(options: dict[str, Any]) -> Place:
-    """The machine at hand, as the native library sees it."""
-    from mlsd.analysis.advise.answer import Place
-    from mlsd.hardware import read_environment
-    from mlsd.hardware.budget import memory_budget
-    from mlsd.measure.process import run_info
-    from mlsd.measure.store.rows import environment_key
-
-    environment = read_environment(run_info(options["engine"]))
-    budget = memory_budget(environment)
-    return Place(
-        environment_key=environment_key(environment),
-        peak_gb_s=environment.peak_bandwidth_gb_s,
-        safe_bytes=None if budget is None else budget.safe_bytes,
-    )
-
-
-def _peak_of(chip: str) -> float:
-    """GB/s of a chip by name, or as a number."""
-    from mlsd.hardware.chips import peak_bandwidth
-
-    number = chip.lower().removesuffix("gb/s").strip()
-    try:
-        value = float(number)
-    except ValueError:
-        peak = peak_bandwidth(chip)
-        if peak.gb_s is None:
-            raise InputError(f"{chip!r}: {peak.source}.", hint='Give the bandwidth itself, like "400 GB/s".') from None
-        return peak.gb_s
-    if not 0 < value < float("inf"):
-        raise InputError(f"A bandwidth of {chip} is impossible.")
-    return value
 
 
 # --- printing -----------------------------------------------------------------------------------------------------
