@@ -14,7 +14,13 @@ from mlsd.cli.output import print_json
 if TYPE_CHECKING:
     from mlsd.analysis.claims.claims import ClaimVerdict
 
-_COLORS = {"confirmed": "green", "refuted": "red", "undecided": "yellow", "not measured": "dim"}
+_COLORS = {
+    "holds here": "green",
+    "does not hold here": "red",
+    "refuted": "bold red",
+    "undecided": "yellow",
+    "not measured": "dim",
+}
 
 
 @click.command()
@@ -36,12 +42,13 @@ def _print(verdict: ClaimVerdict) -> None:
 
     console = Console(highlight=False, soft_wrap=True)
     claim = verdict.claim
-    heading = Text(f"{verdict.decision:<12}  ", style=_COLORS[verdict.decision])
+    heading = Text(f"{verdict.decision:<18}  ", style=_COLORS[verdict.decision])
     console.print(heading.append(claim.text, style="bold default"))
     console.print(Text(f"    {verdict.sentence}"))
-    if verdict.decision == "undecided" and verdict.smallest_visible is not None:
-        console.print(Text(f"    The smallest effect this study could have decided is {verdict.smallest_visible:.3f}."))
+    if verdict.decision == "undecided" and verdict.visible is not None:
+        console.print(Text(f"    A difference of {verdict.visible.words} would have shown 4 times in 5."))
     printed = f"    Printed ({claim.source}): {claim.printed}"
     if verdict.published_audit is not None:
-        printed += "; audit: " + ", ".join(f"{n} rows {word}" for word, n in verdict.published_audit.items() if n)
+        counts = ", ".join(f"{n} rows {word}" for word, n in verdict.published_audit.items() if n)
+        printed += f"; audit{', which refutes the print' if verdict.print_refuted else ''}: {counts}"
     console.print(Text(printed), style="dim")
