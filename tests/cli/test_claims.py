@@ -13,10 +13,10 @@ def test_claims_are_printed_with_verdict_print_and_audit(tmp_path: Path) -> None
     result = CliRunner().invoke(cli, ["claims", "--db", str(path)], catch_exceptions=False)
     assert result.exit_code == 0
     assert (
-        "refuted       Speculative decoding with a small dense draft makes a mixture of experts faster."
+        "does not hold here  Speculative decoding with a small dense draft makes a mixture of experts faster."
         in result.output
     )
-    assert "audit: 12 rows impossible" in result.output
+    assert "which refutes the print: 12 rows impossible" in result.output
 
 
 def test_claims_as_json_carry_effects_intervals_and_trials(tmp_path: Path) -> None:
@@ -25,7 +25,7 @@ def test_claims_as_json_carry_effects_intervals_and_trials(tmp_path: Path) -> No
     verdicts = json.loads(result.output)
     assert len(verdicts) == 12
     first = verdicts[0]
-    assert first["decision"] == "refuted"
+    assert first["decision"] == "does not hold here"
     assert first["effect"]["low"] < first["effect"]["value"] < first["effect"]["high"]
     assert len(first["trials"]) == 48
 

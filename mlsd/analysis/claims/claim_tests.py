@@ -1,7 +1,7 @@
-"""The tests that decide the claims on one's own trials: pure functions from paired to an effect with its interval.
+"""The tests that decide the claims on one's own trials: pure functions from pairs to an effect with its interval.
 
-A test returns None where the study does not hold what its population asks for. Intervals are over prompts, or over
-blocks where a study has fewer than three prompts: repeats of a greedy prompt share its acceptance.
+A test returns None where the study does not hold what its population asks for. Intervals are over prompts, of one
+prompt over blocks (`pairs.groups_of`); what is the best or worst of several is corrected for the choice.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from typing import Literal, TypeVar
 
 import numpy as np
 
-from mlsd.analysis.results.pairs import Pair, PairedTrials
+from mlsd.analysis.results.pairs import Pair, PairedTrials, groups_of
 from mlsd.records import DRAFT_MODEL, Record
-from mlsd.stats import Interval, mean_over
+from mlsd.stats import Interval, Visible, best_of, mean_over, smallest_effect
 
 K = TypeVar("K", bound=Hashable)
-Decision = Literal["confirmed", "refuted", "undecided", "not measured"]
+Decision = Literal["holds here", "does not hold here", "undecided", "not measured", "refuted"]
 
 ACCEPTANCE_LIMIT = 0.04
 SMALL_TARGET = 2.5e9  # parameters: the study's own are 1 to 2 x 10^9
@@ -40,6 +40,7 @@ class Outcome(Record, frozen=True, kw_only=True):
     meaning: str  # what the effect is, unit included
     against: float  # the value that the effect is compared with
     pairs: tuple[Pair, ...]
+    visible: Visible | None = None  # the effects that would have been decided 4 times in 5
     detail: str = ""
 
 
@@ -52,16 +53,21 @@ def acceptance_below(paired: PairedTrials) -> Outcome | None:
     by_models = _grouped(pairs, lambda p: (p.target, p.draft))
     if not by_models:
         return None
-    effects = {key: _acceptance(group) for key, group in by_models.items()}
-    (target, draft), highest = max(effects.items(), key=lambda item: item[1].value)
+    effects = {key: _acceptance(group, len(by_models)) for key, group in by_models.items()}
+    (target, draft), (highest, visible) = max(effects.items(), key=lambda item: item[1][0].value)
     detail = f"Highest: {draft} on {target}; {len(effects)} pairs of models."
-    decision = _flip(_above(highest, ACCEPTANCE_LIMIT))
+    decision: Decision = "undecided"
+    if _above(highest, ACCEPTANCE_LIMIT) == "holds here":
+        decision = "does not hold here"
+    elif all(_above(_acceptance(group)[0], ACCEPTANCE_LIMIT) == "does not hold here" for group in by_models.values()):
+        decision = "holds here"
     return Outcome(
         decision=decision,
         effect=highest,
         meaning="highest acceptance rate of a pair of models",
         against=ACCEPTANCE_LIMIT,
         pairs=tuple(pairs),
+        visible=visible,
         detail=detail,
     )
 
@@ -72,11 +78,13 @@ def moe_speedup(paired: PairedTrials) -> Outcome | None:
     by_setting = _grouped(pairs, lambda p: (p.draft, p.gamma))
     if not by_setting:
         return None
-    effects = {key: _ratio(group, [p.speedup for p in group]) for key, group in by_setting.items()}
-    best = max(effects, key=lambda key: effects[key].value)
+    effects = {key: _ratio(group, [p.speedup for p in group], len(by_setting)) for key, group in by_setting.items()}
+    best = max(effects, key=lambda key: effects[key][0].value)
+    effect, visible = effects[best]
     return Outcome(
-        decision=_above(effects[best], 1.0),
-        effect=effects[best],
+        decision=_above(effect, 1.0),
+        effect=effect,
+        visible=visible,
         meaning="speedup at the best gamma",
         against=1.0,
         pairs=tuple(by_setting[best]),
@@ -134,33 +142,48 @@ def total_parameters(paired: PairedTrials) -> Outcome | None:
 
 
 def prompt_length(paired: PairedTrials) -> Outcome | None:
-    """By what factor does speedup change from the shortest to the longest prompt?"""
-    changes, used = [], []
-    swept = [p for p in paired.draft_models() if p.prompt.startswith("length")]
-    for group in _grouped(swept, lambda p: (p.target, p.draft, p.gamma, p.repeat)).values():
-        lengths = [math.log2(p.n_prompt) for p in group if p.n_prompt > 0]
-        if len(set(lengths)) < 3:
-            continue
-        slope = _slope(lengths, [math.log(p.speedup) for p in group if p.n_prompt > 0])
-        changes.append(math.exp(slope * (max(lengths) - min(lengths))))
-        used.append(group)
-    if not changes:
+    """By what factor does speedup change from the shortest to the longest prompt?
+
+    ``S = a + b log2(length)`` through the mean log speedup at each length: repeats, gammas and targets read the same
+    text of a length, so lengths are what is independent. Student's interval of b with two degrees of freedom less.
+    """
+    swept = [p for p in paired.draft_models() if p.prompt.startswith("length") and p.n_prompt > 0]
+    arms = _grouped(swept, lambda p: (p.target, p.draft, p.gamma))
+    common = set.intersection(*({p.n_prompt for p in arm} for arm in arms.values())) if arms else set()
+    if len(common) < 3:
         return None
-    effect = mean_over(changes, range(len(changes)), ratio=True)
+    lengths = sorted(common)
+    used = [p for arm in arms.values() for p in arm if p.n_prompt in common]
+    # Every arm weighs the same at every length: its mean over repeats.
+    y = [
+        float(np.mean([np.mean([math.log(p.speedup) for p in arm if p.n_prompt == n]) for arm in arms.values()]))
+        for n in lengths
+    ]
+    effect = _change([math.log2(n) for n in lengths], y)
     low, high = effect.low or 0.0, effect.high or math.inf
     decision: Decision = "undecided"
     if low >= 1 - STABLE_WITHIN and high <= 1 + STABLE_WITHIN:
-        decision = "confirmed"
+        decision = "holds here"
     elif high < 1 - STABLE_WITHIN or low > 1 + STABLE_WITHIN:
-        decision = "refuted"
+        decision = "does not hold here"
     return Outcome(
         decision=decision,
         effect=effect,
         meaning="factor of speedup from the shortest to the longest prompt",
         against=1.0,
-        pairs=_flat(used),
+        pairs=tuple(used),
         detail=f"Stable means within {100 * STABLE_WITHIN:.0f} %.",
     )
+
+
+def _change(x: Sequence[float], y: Sequence[float]) -> Interval:
+    """``exp(b (max x - min x))`` of a line through the points, with Student's 95 % interval of its slope b."""
+    from scipy.stats import linregress, t
+
+    line, span, n = linregress(x, y), max(x) - min(x), len(x)
+    half = float(t.ppf(0.975, n - 2)) * float(line.stderr)
+    value, low, high = (math.exp(span * slope) for slope in (line.slope, line.slope - half, line.slope + half))
+    return Interval(value=value, low=low, high=high, n=n)
 
 
 def more_bits(paired: PairedTrials) -> Outcome | None:
@@ -187,20 +210,21 @@ def overhead_decides(paired: PairedTrials) -> Outcome | None:
     pairs = [p for p in paired.draft_models() if 0 < _total(paired, p) < SMALL_TARGET]
     if not pairs:
         return None
-    speedup = _ratio(pairs, [p.speedup for p in pairs])
-    free = _ratio(pairs, [p.speedup * p.round_ms / (p.verify_ms + p.rest_ms) for p in pairs])
-    loses, would_gain = _above(speedup, 1.0) == "refuted", _above(free, 1.0)
+    speedup, _ = _ratio(pairs, [p.speedup for p in pairs])
+    free, visible = _ratio(pairs, [p.speedup * p.round_ms / (p.verify_ms + p.rest_ms) for p in pairs])
+    loses, would_gain = _above(speedup, 1.0) == "does not hold here", _above(free, 1.0)
     decision: Decision = "undecided"
-    if loses and would_gain == "confirmed":
-        decision = "confirmed"
-    elif _above(speedup, 1.0) == "confirmed" or would_gain == "refuted":
-        decision = "refuted"
+    if loses and would_gain == "holds here":
+        decision = "holds here"
+    elif _above(speedup, 1.0) == "holds here" or would_gain == "does not hold here":
+        decision = "does not hold here"
     return Outcome(
         decision=decision,
         effect=free,
         meaning="speedup if drafting took no time",
         against=1.0,
         pairs=tuple(pairs),
+        visible=visible,
         detail=f"Measured speedup {_text(speedup)}.",
     )
 
@@ -210,14 +234,22 @@ def retrieval_steady(paired: PairedTrials) -> Outcome | None:
     pairs = [p for p in paired.pairs if p.drafter in RETRIEVAL]
     if not pairs:
         return None
-    effect = _ratio(pairs, [p.speedup for p in pairs])
-    losing = []
-    for prompt, group in _grouped(pairs, lambda p: p.prompt).items():
-        if _above(mean_over([p.speedup for p in group], [p.block for p in group], ratio=True), 1.0) == "refuted":
-            losing.append(str(prompt))
-    decision = "refuted" if losing else _above(effect, 1.0)
-    detail = f"Slower on: {', '.join(sorted(losing))}." if losing else "Slower on no prompt beyond the noise."
-    return Outcome(decision=decision, effect=effect, meaning="speedup", against=1.0, pairs=tuple(pairs), detail=detail)
+    effect, visible = _ratio(pairs, [p.speedup for p in pairs])
+    by_prompt = _grouped(pairs, lambda p: p.prompt)
+    losing = [
+        prompt
+        for prompt, group in by_prompt.items()
+        if _above(_ratio(group, [1 / p.speedup for p in group], len(by_prompt))[0], 1.0) == "holds here"
+    ]
+    return Outcome(
+        decision="does not hold here" if losing else _above(effect, 1.0),
+        effect=effect,
+        meaning="speedup",
+        against=1.0,
+        pairs=tuple(pairs),
+        visible=visible,
+        detail=f"Slower on: {', '.join(sorted(losing))}." if losing else "Slower on no prompt beyond the noise.",
+    )
 
 
 def tree_helps(paired: PairedTrials) -> Outcome | None:
@@ -256,7 +288,7 @@ def perplexity_predicts(paired: PairedTrials) -> Outcome | None:
     centre, half = math.atanh(min(max(rank, -0.999), 0.999)), 1.96 * 1.06 / math.sqrt(len(groups) - 3)
     effect = Interval(value=rank, low=math.tanh(centre - half), high=math.tanh(centre + half), n=len(groups))
     return Outcome(
-        decision=_flip(_above(effect, 0.0)),
+        decision=_below(effect, 0.0),
         effect=effect,
         meaning="rank correlation of perplexity ratio and acceptance rate",
         against=0.0,
@@ -280,13 +312,14 @@ def parallel_hybrids(paired: PairedTrials) -> Outcome | None:
                 used.append([parallel, other])
     if not differences:
         return None
-    effect = mean_over(differences, [group[0].prompt for group in used])
+    effect = mean_over(differences, groups_of([group[0] for group in used]))
     return Outcome(
         decision=_above(effect, 0.0),
         effect=effect,
         meaning="acceptance rate in parallel less that in sequential hybrids",
         against=0.0,
         pairs=_flat(used),
+        visible=smallest_effect(effect),
     )
 
 
@@ -329,25 +362,26 @@ def _at_best(pairs: Sequence[Pair]) -> dict[tuple[str, int], Pair]:
     return {(p.prompt, p.repeat): p for p in best}
 
 
-def _independent(pairs: Sequence[Pair]) -> list[object]:
-    """Which prompt, or where there are fewer than three prompts which block, a pair comes from."""
-    prompts: list[object] = [p.prompt for p in pairs]
-    return prompts if len(set(prompts)) >= 3 else [p.block for p in pairs]
-
-
-def _acceptance(pairs: Sequence[Pair]) -> Interval:
+def _acceptance(pairs: Sequence[Pair], n_choices: int = 1) -> tuple[Interval, Visible | None]:
     """Mean acceptance rate; on the scale asin(sqrt(rate)), where the spread of a rate does not depend on its height."""
-    angles = [math.asin(math.sqrt(p.accepted / p.proposed)) for p in pairs]
-    mean = mean_over(angles, _independent(pairs))
+    angles = mean_over([math.asin(math.sqrt(p.accepted / p.proposed)) for p in pairs], groups_of(pairs))
+    found, seen = best_of(angles, n_choices), smallest_effect(angles, n_choices)
 
-    def rate(angle: float | None) -> float | None:
-        return None if angle is None else math.sin(min(max(angle, 0.0), math.pi / 2)) ** 2
+    def rate(angle: float) -> float:
+        return math.sin(min(max(angle, 0.0), math.pi / 2)) ** 2
 
-    return Interval(value=rate(mean.value) or 0.0, low=rate(mean.low), high=rate(mean.high), n=mean.n)
+    low, high = (None if end is None else rate(end) for end in (found.low, found.high))
+    limit = math.asin(math.sqrt(ACCEPTANCE_LIMIT))
+    visible = None
+    if seen is not None:
+        up, down = (rate(limit + shift) - ACCEPTANCE_LIMIT for shift in (seen.up, seen.down))
+        visible = Visible(up=up, down=down)
+    return Interval(value=rate(found.value), low=low, high=high, n=found.n), visible
 
 
-def _ratio(pairs: Sequence[Pair], values: Sequence[float]) -> Interval:
-    return mean_over(values, _independent(pairs), ratio=True)
+def _ratio(pairs: Sequence[Pair], values: Sequence[float], n_choices: int = 1) -> tuple[Interval, Visible | None]:
+    found = mean_over(values, groups_of(pairs), ratio=True)
+    return best_of(found, n_choices, ratio=True), smallest_effect(found, n_choices, ratio=True)
 
 
 def _above(effect: Interval, limit: float) -> Decision:
@@ -355,12 +389,13 @@ def _above(effect: Interval, limit: float) -> Decision:
     if effect.low is None or effect.high is None:
         return "undecided"
     if effect.low > limit:
-        return "confirmed"
-    return "refuted" if effect.high < limit else "undecided"
+        return "holds here"
+    return "does not hold here" if effect.high < limit else "undecided"
 
 
-def _flip(decision: Decision) -> Decision:
-    opposite: dict[Decision, Decision] = {"confirmed": "refuted", "refuted": "confirmed"}
+def _below(effect: Interval, limit: float) -> Decision:
+    opposite: dict[Decision, Decision] = {"holds here": "does not hold here", "does not hold here": "holds here"}
+    decision = _above(effect, limit)
     return opposite.get(decision, decision)
 
 
@@ -368,8 +403,9 @@ def _factor(meaning: str, factors: Sequence[float], used: Sequence[Sequence[Pair
     """The outcome of a claim that a factor is above 1; one factor comes from each group of pairs."""
     if not factors:
         return None
-    effect = _ratio([group[0] for group in used], factors)
-    return Outcome(decision=_above(effect, 1.0), effect=effect, meaning=meaning, against=1.0, pairs=_flat(used))
+    effect, visible = _ratio([group[0] for group in used], factors)
+    decision = _above(effect, 1.0)
+    return Outcome(decision=decision, effect=effect, meaning=meaning, against=1.0, pairs=_flat(used), visible=visible)
 
 
 def _flat(groups: Iterable[Iterable[Pair]]) -> tuple[Pair, ...]:

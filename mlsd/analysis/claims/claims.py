@@ -11,10 +11,10 @@ import msgspec
 from mlsd.analysis.audit import published_tables as published
 from mlsd.analysis.audit.audit import audit
 from mlsd.analysis.audit.rows import SEVERITY, Audit, Credibility
-from mlsd.analysis.claims.claim_tests import TESTS, Decision
+from mlsd.analysis.claims.claim_tests import TESTS, Decision, Outcome
 from mlsd.analysis.results.pairs import PairedTrials
 from mlsd.records import NO_DRAFTER, Record
-from mlsd.stats import Interval
+from mlsd.stats import Interval, Visible
 
 _FILE = Path(__file__).with_name("claims.toml")
 
@@ -37,6 +37,7 @@ class Claim(Record, frozen=True, kw_only=True):
     population: str  # the trials it speaks of
     test: str  # a key of `claim_tests.TESTS`
     printed: str
+    own_profile: str | None = None  # the suites' profile that binds the claim's own models
     audit: AuditedTables | None = None  # None: the study prints no table that can be audited
 
 
@@ -49,9 +50,15 @@ class ClaimVerdict(Record, frozen=True, kw_only=True):
     effect: Interval | None = None
     meaning: str | None = None  # what the effect is
     against: float | None = None  # what it is compared with
-    smallest_visible: float | None = None  # half the interval: the smallest effect this study could have decided
+    visible: Visible | None = None  # the effects that would have been decided 4 times in 5
     trials: tuple[int, ...] = ()  # ids of all trials behind the effect, baselines included
     published_audit: dict[Credibility, int] | None = None  # rows of the printed table by verdict
+
+    @property
+    def print_refuted(self) -> bool:
+        """Whether no printed row behind the claim can be true."""
+        counts = self.published_audit or {}
+        return counts.get("impossible", 0) == sum(counts.values()) > 0
 
 
 def claims() -> tuple[Claim, ...]:
@@ -61,23 +68,26 @@ def claims() -> tuple[Claim, ...]:
 
 
 def decide(claim: Claim, paired: PairedTrials) -> ClaimVerdict:
-    """Decide one claim. A study without its population leaves it not measured."""
+    """Decide one claim, for the targets, machine and profile that were measured.
+
+    It is refuted only where its own models contradict it; a study without its population leaves it not measured.
+    """
     outcome = TESTS[claim.test](paired)
     found = printed_audit(claim.audit) if claim.audit else None
     if outcome is None:
         sentence = f"Not measured: it needs {claim.population}."
         return ClaimVerdict(claim=claim, decision="not measured", sentence=sentence, published_audit=found)
-    effect = outcome.effect
-    half = None if effect.low is None or effect.high is None else (effect.high - effect.low) / 2
+    own_models = claim.own_profile is not None and paired.profile == claim.own_profile
+    decision = "refuted" if own_models and outcome.decision == "does not hold here" else outcome.decision
     ids = {pair.trial_id for pair in outcome.pairs} | {pair.baseline_id for pair in outcome.pairs}
     return ClaimVerdict(
         claim=claim,
-        decision=outcome.decision,
-        sentence=_sentence(outcome.decision, effect, outcome.meaning, outcome.detail),
-        effect=effect,
+        decision=decision,
+        sentence=_sentence(decision, outcome, paired),
+        effect=outcome.effect,
         meaning=outcome.meaning,
         against=outcome.against,
-        smallest_visible=half,
+        visible=outcome.visible,
         trials=tuple(sorted(ids)),
         published_audit=found,
     )
@@ -106,8 +116,12 @@ def _audited(study: str) -> Audit:
     return audit(study, published.context(published.load(study)))
 
 
-def _sentence(decision: Decision, effect: Interval, meaning: str, detail: str) -> str:
-    interval = "without an interval"
+def _sentence(decision: Decision, outcome: Outcome, paired: PairedTrials) -> str:
+    effect, interval = outcome.effect, "without an interval"
     if effect.low is not None and effect.high is not None:
         interval = f"95 % interval {effect.low:.3f} to {effect.high:.3f}"
-    return f"{decision.capitalize()}: {meaning} {effect.value:.3f}, {interval}, n = {effect.n}. {detail}".strip()
+    targets = ", ".join(dict.fromkeys(pair.target for pair in outcome.pairs))
+    drafts = ", ".join(dict.fromkeys(pair.draft or pair.drafter for pair in outcome.pairs))
+    scope = [f"{targets} with {drafts}", paired.place, f"profile {paired.profile}" if paired.profile else ""]
+    said = f"{decision.capitalize()}: {outcome.meaning} {effect.value:.3f}, {interval}, n = {effect.n}"
+    return f"{said}; on {', '.join(filter(None, scope))}. {outcome.detail}".strip()

@@ -1,4 +1,4 @@
-"""What each gamma gives, what it would need to break even, and which is best, all with intervals over blocks."""
+"""What each gamma gives, what it would need to break even, and which is best, with intervals over prompts or blocks."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from collections.abc import Sequence
 import numpy as np
 
 from mlsd.analysis.fits import bootstrap, costmodel
-from mlsd.analysis.results.pairs import Pair
+from mlsd.analysis.results.pairs import Pair, groups_of
 from mlsd.errors import AnalysisError
 from mlsd.records import Record
-from mlsd.stats import Interval, mean_over
+from mlsd.stats import Interval, best_of, mean_over
 
 
-class GammaOutlook(Record, frozen=True, kw_only=True):
+class MeasuredGamma(Record, frozen=True, kw_only=True):
     """One draft length as measured."""
 
     gamma: int
-    speedup: Interval  # geometric mean over blocks
+    speedup: Interval  # geometric mean
     mgl: Interval
     break_even_mgl: Interval  # round time / T(1): the MGL at which speedup is 1
     break_even_alpha: float | None  # the i.i.d. acceptance probability for it; None: even full acceptance loses
@@ -29,28 +29,28 @@ class BestGamma(Record, frozen=True, kw_only=True):
     """The gamma with the highest mean speedup; 0 is off."""
 
     gamma: int
-    low: int | None  # 95 % of resamples of the blocks have their best gamma from low to high
+    low: int | None  # 95 % of resamples of prompts or blocks have their best gamma from low to high
     high: int | None
     share: float | None  # of resamples that agree with `gamma`
-    speedup: Interval  # of the best gamma; 1 when off
+    speedup: Interval  # of the best gamma, corrected for the choice; 1 when off
 
 
-def by_gamma(pairs: Sequence[Pair]) -> list[GammaOutlook]:
-    """The outlook of every measured gamma, for pairs of one target and drafter. Raises AnalysisError of nothing."""
+def by_gamma(pairs: Sequence[Pair]) -> list[MeasuredGamma]:
+    """Every measured gamma, for pairs of one target and drafter. Raises AnalysisError of nothing."""
     if not pairs:
         raise AnalysisError("No pair of SD and AR trials was measured.")
     result = []
     for gamma in sorted({pair.gamma for pair in pairs}):
         group = [pair for pair in pairs if pair.gamma == gamma]
-        blocks = [pair.block for pair in group]
+        groups = groups_of(group)
         # From whole times: a round costs MGL / speedup plain passes, bookkeeping included.
-        needed = mean_over([pair.mgl / pair.speedup for pair in group], blocks, ratio=True)
+        needed = mean_over([pair.mgl / pair.speedup for pair in group], groups, ratio=True)
         total = sum(pair.round_ms * pair.rounds for pair in group)
         result.append(
-            GammaOutlook(
+            MeasuredGamma(
                 gamma=gamma,
-                speedup=mean_over([pair.speedup for pair in group], blocks, ratio=True),
-                mgl=mean_over([pair.mgl for pair in group], blocks),
+                speedup=mean_over([pair.speedup for pair in group], groups, ratio=True),
+                mgl=mean_over([pair.mgl for pair in group], groups),
                 break_even_mgl=needed,
                 break_even_alpha=costmodel.break_even_alpha(gamma, 1.0, 0.0, needed.value),
                 draft_share=sum(pair.draft_ms * pair.rounds for pair in group) / total,
@@ -61,10 +61,11 @@ def by_gamma(pairs: Sequence[Pair]) -> list[GammaOutlook]:
 
 
 def best_gamma(pairs: Sequence[Pair], *, n_resamples: int = 2000, seed: int = 0) -> BestGamma:
-    """The best gamma, "off" included, and how sure that is from a bootstrap over blocks."""
-    outlooks = by_gamma(pairs)
-    gammas = np.array([0, *(outlook.gamma for outlook in outlooks)])
-    index, n_blocks = bootstrap.block_index(np.array([pair.block for pair in pairs]))
+    """The best gamma, "off" included, and how sure that is from a bootstrap over prompts or blocks."""
+    measured = by_gamma(pairs)
+    gammas = np.array([0, *(one.gamma for one in measured)])
+    numbers = {group: i for i, group in enumerate(dict.fromkeys(groups_of(pairs)))}
+    index, n_blocks = bootstrap.block_index(np.array([numbers[group] for group in groups_of(pairs)]))
     sums, counts = np.zeros((n_blocks, len(gammas))), np.zeros((n_blocks, len(gammas)))
     for pair, block in zip(pairs, index, strict=True):
         column = int(np.searchsorted(gammas, pair.gamma))
@@ -75,7 +76,8 @@ def best_gamma(pairs: Sequence[Pair], *, n_resamples: int = 2000, seed: int = 0)
     present = (counts > 0).astype(float)
     present[:, 0] = 1.0  # off is always there, with speedup 1
     best = int(np.argmax(block_means.sum(axis=0) / present.sum(axis=0)))
-    chosen = next((o.speedup for o in outlooks if o.gamma == gammas[best]), Interval(value=1.0, low=1.0, high=1.0))
+    winner = next((one.speedup for one in measured if one.gamma == gammas[best]), None)
+    chosen = Interval(value=1.0, low=1.0, high=1.0) if winner is None else best_of(winner, len(measured), ratio=True)
     if n_blocks < bootstrap.LEAST_BLOCKS:
         return BestGamma(gamma=int(gammas[best]), low=None, high=None, share=None, speedup=chosen)
     weights = bootstrap.multiplicities(n_blocks, n_resamples, seed)

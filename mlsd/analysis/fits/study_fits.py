@@ -8,10 +8,10 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 
 from mlsd.analysis.fits import fit_models
-from mlsd.analysis.fits.break_even import BestGamma, GammaOutlook, best_gamma, by_gamma
+from mlsd.analysis.fits.break_even import BestGamma, MeasuredGamma, best_gamma, by_gamma
 from mlsd.analysis.fits.curves import find_steps
 from mlsd.analysis.fits.fit import Fit, HeldOut, Model, Observations, Selection, fit, held_out, observations, select
-from mlsd.analysis.results.pairs import Pair, PairedTrials
+from mlsd.analysis.results.pairs import Pair, PairedTrials, groups_of
 from mlsd.errors import AnalysisError
 from mlsd.measure.store.rows import CalibrationPoint
 from mlsd.records import ModelFacts, Record
@@ -30,7 +30,7 @@ class PairFit(Record, frozen=True, kw_only=True):
     chosen: str | None  # the model that predicts held-out gammas; None below three gammas
     held_out_gamma: tuple[HeldOut, ...]  # best predictor first
     held_out_prompt: tuple[HeldOut, ...]  # empty below two prompts
-    gammas: tuple[GammaOutlook, ...]
+    gammas: tuple[MeasuredGamma, ...]
     best: BestGamma
 
 
@@ -85,9 +85,10 @@ def _fit_group(target: str, drafter: str, draft: str | None, options: str, pairs
 
 def speedup_observations(pairs: Sequence[Pair]) -> Observations:
     """The columns that cost models read: gamma, MGL, and drafting and verification in units of T(1)."""
+    numbers = {group: i for i, group in enumerate(dict.fromkeys(groups_of(pairs)))}
     return observations(
         [pair.speedup for pair in pairs],
-        [pair.block for pair in pairs],
+        [numbers[group] for group in groups_of(pairs)],
         gamma=[pair.gamma for pair in pairs],
         mgl=[pair.mgl for pair in pairs],
         draft_ratio=[pair.draft_ms / pair.t_one_ms for pair in pairs],

@@ -5,7 +5,7 @@ The one pairing of stored trials: speedups, claims and fits read it. Only valid 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -13,7 +13,7 @@ import pandas as pd
 
 from mlsd.errors import AnalysisError
 from mlsd.records import DRAFT_MODEL, Case, ModelFacts, Record
-from mlsd.stats import paired
+from mlsd.stats import independent, paired
 
 # What an SD trial and its AR trial have in common: the columns of `measure.store.rows.pair_key`.
 _SHARED = ["environment_key", "comparable", "prompt_key", "n_predict", "suite", "block", "repeat"]
@@ -62,9 +62,19 @@ class Pair(Record, frozen=True, kw_only=True):
     rest_ms: float  # rollback, sampling and bookkeeping
 
     @property
+    def noise_group(self) -> tuple[str, str, int, int]:
+        """Pairs of one block share its noise."""
+        return (self.target, self.prompt, self.block, self.repeat)
+
+    @property
     def round_ms(self) -> float:
         """Length of a round."""
         return self.draft_ms + self.verify_ms + self.rest_ms
+
+
+def groups_of(pairs: Sequence[Pair]) -> Sequence[Hashable]:
+    """What shares no noise among pairs: prompts, of one prompt blocks."""
+    return independent([pair.prompt for pair in pairs], [pair.noise_group for pair in pairs])
 
 
 class PairedTrials(Record, frozen=True, kw_only=True):

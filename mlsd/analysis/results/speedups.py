@@ -14,7 +14,7 @@ from mlsd.analysis.results.names import arm_name
 from mlsd.analysis.results.pairs import pair_up
 from mlsd.errors import AnalysisError
 from mlsd.records import Record
-from mlsd.stats import Interval, Visible, paired_ratio, smallest_effect
+from mlsd.stats import Interval, Visible, independent, paired_ratio, smallest_effect
 
 Effect = Literal["faster", "slower", "undecided"]
 
@@ -50,7 +50,7 @@ class Speedup(Record, frozen=True, kw_only=True):
     prompt: str | None  # None: over all prompts
     workload: str | None  # None: over all workloads
     comparable: str
-    ratio: Interval | None  # None: no valid pair
+    ratio: Interval | None  # over prompts, with one prompt over its blocks; None: no valid pair
     n_blocks: int
     n_trials: int
     n_valid: int
@@ -90,9 +90,8 @@ def effect_of(ratio: Interval | None) -> Effect:
 def speedups(trials: pd.DataFrame, by: Sequence[str] = ("suite",)) -> list[Speedup]:
     """Every SD arm with its paired speedup, pooled over what `by` (suite, prompt, workload) does not name.
 
-    The ratio is the geometric mean over blocks, its interval Student's t on the mean log ratio (`stats.paired_ratio`):
-    what a bootstrap over blocks tends to with many blocks, and honest with few. Raises AnalysisError when machines are
-    mixed.
+    The ratio is the geometric mean over blocks of a prompt, then over prompts, its interval Student's t over prompts,
+    with one prompt over its blocks (`stats.independent`). Raises AnalysisError when machines are mixed.
     """
     one_machine(trials)
     keys = [*ARM, *by]
@@ -109,7 +108,9 @@ def speedups(trials: pd.DataFrame, by: Sequence[str] = ("suite",)) -> list[Speed
 def _speedup(key: dict[str, Any], trials: pd.DataFrame, paired: pd.DataFrame | None) -> Speedup:
     ratio = None
     if paired is not None:
-        ratio = paired_ratio(list(paired["decode_tok_s"]), list(paired["baseline_tok_s"]))
+        blocks = list(zip(paired["suite"], paired["block"], paired["repeat"], strict=True))
+        groups = independent(list(paired["prompt"]), blocks)
+        ratio = paired_ratio(list(paired["decode_tok_s"]), list(paired["baseline_tok_s"]), groups)
     valid = trials[trials["valid"].fillna(False)]
     fallbacks = valid["fell_back"].dropna()
     reasons = trials.loc[~trials["valid"].fillna(False), ["error", "invalid_reason"]].bfill(axis=1).iloc[:, 0].dropna()

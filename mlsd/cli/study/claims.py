@@ -14,7 +14,13 @@ from mlsd.cli.output import print_json, say
 if TYPE_CHECKING:
     from mlsd.analysis.claims.claims import ClaimVerdict
 
-_COLORS = {"confirmed": "green", "refuted": "red", "undecided": "yellow", "not measured": "bright_black"}
+_COLORS = {
+    "holds here": "green",
+    "does not hold here": "red",
+    "refuted": "red",
+    "undecided": "yellow",
+    "not measured": "bright_black",
+}
 
 
 @click.command()
@@ -32,11 +38,12 @@ def claims(db: Path | None, machine: str | None, settings: str | None, as_json: 
 
 def _print(verdict: ClaimVerdict) -> None:
     claim = verdict.claim
-    say((f"{verdict.decision:<12}  ", _COLORS[verdict.decision]), claim.text)
+    say((f"{verdict.decision:<18}  ", _COLORS[verdict.decision]), claim.text)
     say(f"    {verdict.sentence}")
-    if verdict.decision == "undecided" and verdict.smallest_visible is not None:
-        say(f"    The smallest effect this study could have decided is {verdict.smallest_visible:.3f}.")
+    if verdict.decision == "undecided" and verdict.visible is not None:
+        say(f"    A difference of {verdict.visible.words} would have shown 4 times in 5.")
     printed = f"    Printed ({claim.source}): {claim.printed}"
     if verdict.published_audit is not None:
-        printed += "; audit: " + ", ".join(f"{n} rows {word}" for word, n in verdict.published_audit.items() if n)
+        counts = ", ".join(f"{n} rows {word}" for word, n in verdict.published_audit.items() if n)
+        printed += f"; audit{', which refutes the print' if verdict.print_refuted else ''}: {counts}"
     say((printed, "bright_black"))

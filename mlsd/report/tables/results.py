@@ -80,7 +80,9 @@ def speedup_table(speedups: Sequence[Speedup]) -> Table:
             name("workload"),
             head("SD tok/s", "median over blocks"),
             head("AR tok/s", "median over the same blocks"),
-            head("speedup", "geometric mean over blocks of SD / AR, Student's t interval"),
+            head(
+                "speedup", "geometric mean of SD / AR; Student's t over prompts, of one prompt over blocks"
+            ),
             name("verdict", "speedups.Speedup.effect"),
             head("accepted", "accepted / proposed"),
             head("MGL", "committed / rounds"),
@@ -121,13 +123,13 @@ def gamma_table(study: Study) -> Table:
         heads=(
             name("pair"),
             head("gamma"),
-            head("speedup", "outlook.by_gamma: geometric mean over blocks"),
-            head("MGL", "outlook.by_gamma"),
-            head("MGL to break even", "outlook.by_gamma: round time / T(1)"),
+            head("speedup", "break_even.by_gamma: geometric mean"),
+            head("MGL", "break_even.by_gamma"),
+            head("MGL to break even", "break_even.by_gamma: round time / T(1)"),
             head("alpha to break even", "costmodel.break_even_alpha: acceptance of each position"),
             head("drafting", "share of the round's time"),
             head("verifying", "share of the round's time"),
-            name("best gamma", "outlook.best_gamma: share of bootstrap resamples over blocks that agree; 0 is off"),
+            name("best gamma", "break_even.best_gamma: share of bootstrap resamples that agree; 0 is off"),
         ),
         rows=tuple(rows),
         trace="study_fits.fit_pairs over pairs.pair_trials",
@@ -154,7 +156,7 @@ def model_table(study: Study) -> Table:
         heads=(
             name("of"),
             name("model", "fit_models"),
-            name("estimates", "fit.fit: least squares on log ratios; interval from a bootstrap over blocks"),
+            name("estimates", "fit.fit: least squares on log ratios; interval from a bootstrap over prompts or blocks"),
             head("AICc", "fit.fit"),
             head("held-out gamma or k", "fit.held_out: median |predicted / observed - 1|"),
             head("held-out prompt", "fit.held_out: median |predicted / observed - 1|"),
@@ -185,11 +187,17 @@ def _fit_cells(
 
 def claim_table(study: Study) -> Table:
     """Every published claim, decided on these trials."""
-    tones = {"confirmed": "good", "refuted": "bad", "undecided": "doubt", "not measured": "quiet"}
+    tones = {
+        "holds here": "good",
+        "does not hold here": "bad",
+        "refuted": "bad",
+        "undecided": "doubt",
+        "not measured": "quiet",
+    }
     rows = []
     for verdict in study.claims:
         counts = verdict.published_audit or {}
-        printed = ", ".join(f"{n} {word}" for word, n in counts.items() if n)
+        printed = ("refuted: " if verdict.print_refuted else "") + ", ".join(f"{n} {w}" for w, n in counts.items() if n)
         tone = tones[verdict.decision]
         rows.append(
             (

@@ -31,7 +31,7 @@ ROLES = {
     "draft_2b": "draft-medium",
 }
 EFFECT_TONES: dict[str, Tone] = {"faster": "good", "slower": "bad", "undecided": "doubt"}
-_SPEEDUP = "speedups.speedups: geometric mean over blocks of SD / AR decode tok/s"
+_SPEEDUP = "speedups.speedups: geometric mean of SD / AR decode tok/s over blocks, then prompts"
 _OURS = "ours: store view trial_summary"
 
 
@@ -174,7 +174,7 @@ def table_5(study: Study) -> Table:
             name("suite"),
             head("gamma"),
             head("tok/s", "speedups.speedups: median decode tok/s of valid SD trials"),
-            head("speedup", f"{_SPEEDUP}; Student's t interval over blocks"),
+            head("speedup", f"{_SPEEDUP}; Student's t interval over prompts, of one prompt over its blocks"),
             name("verdict", "speedups.Speedup.effect: does the interval exclude 1?"),
             head("accepted", "speedups.speedups: accepted / proposed over all rounds"),
             head("MGL", "speedups.speedups: committed / rounds"),
