@@ -75,8 +75,8 @@ def _normal(spec: TensorSpec, rng: np.random.Generator, std: float) -> Floats:
 def _plain(spec: TensorSpec, rng: np.random.Generator, spread: float) -> Floats:
     if spec.kind == "decay":
         # Decay rates of a state: from slow to fast over the heads, always negative, so no state can grow.
-        heads = max(spec.dims)
-        return -np.geomspace(0.5, 4.0, heads, dtype=np.float32).reshape(spec.dims[::-1])
+        rates = -np.geomspace(0.5, 4.0, spec.dims[-1], dtype=np.float32)
+        return np.repeat(rates, spec.n_weights // len(rates)).reshape(spec.dims[::-1])
     if spec.kind == "time_step":
         # softplus(bias) is the step: 0.02 to 0.2, so states remember for some tens of tokens.
         steps = np.geomspace(0.02, 0.2, spec.dims[0], dtype=np.float32)[::-1]

@@ -129,11 +129,11 @@ def tiny(output: Path, only: tuple[str, ...], artefact: bool, seed: int, quant: 
     Of each also two perturbed copies, which are good drafts for it (NAME-noise003, NAME-noise01: weights that differ by
     0.3 % and 1 %), and an unrelated model (NAME-other), which is a useless one. The same seed gives the same bytes.
     """
-    from mlsd.gguf_tools.shapes import ARTEFACT_TARGET, TINY
-    from mlsd.gguf_tools.synthetic.tiny import write_tiny_set
+    from mlsd.gguf_tools.shapes import ARTEFACT_TARGET
+    from mlsd.gguf_tools.synthetic.tiny import TINY_SET, write_tiny_set
     from mlsd.report.render.table import Table, head, name, number, text
 
-    names = [*(only or TINY), *([ARTEFACT_TARGET.name] if artefact else [])]
+    names = [*(only or TINY_SET), *([ARTEFACT_TARGET.name] if artefact else [])]
     with byte_progress("Writing") as progress:
         files = list(write_tiny_set(output, names=names, seed=seed, precision=quant, progress=progress))
     if as_json:

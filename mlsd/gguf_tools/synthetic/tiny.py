@@ -10,6 +10,7 @@ from mlsd.gguf_tools.shape import Shape
 from mlsd.gguf_tools.shapes import ARTEFACT_TARGET, TINY, TINY_ATTENTION, TINY_MTP
 from mlsd.gguf_tools.stream import Progress
 from mlsd.gguf_tools.synthetic.perturb import perturb
+from mlsd.gguf_tools.synthetic.table import Table, read_tables
 from mlsd.gguf_tools.synthetic.write import write_random
 from mlsd.hashes import digest
 from mlsd.records import Record
@@ -17,8 +18,11 @@ from mlsd.records import Record
 # Suffix of a perturbed copy -> how far its weights are from the original's, as a fraction of each weight.
 NOISES = {"-noise003": 0.003, "-noise01": 0.01}
 OTHER = "-other"
+TABLES = read_tables()
+# What is written when nothing is named: every architecture that speculative decoding is tested on.
+TINY_SET: dict[str, Shape | Table] = {**TINY, **TABLES}
 _ALONE = {shape.name: shape for shape in (TINY_MTP, ARTEFACT_TARGET)}
-_SHAPES = {**TINY, **TINY_ATTENTION, **_ALONE}
+_SHAPES = {**TINY_SET, **TINY_ATTENTION, **_ALONE}
 
 
 class TinyFile(Record, frozen=True, kw_only=True):
@@ -37,7 +41,7 @@ class TinyFile(Record, frozen=True, kw_only=True):
 def write_tiny_set(
     folder: Path,
     *,
-    names: Iterable[str] = tuple(TINY),
+    names: Iterable[str] = tuple(TINY_SET),
     seed: int = 0,
     precision: str = "Q8_0",
     progress: Progress | None = None,
@@ -66,7 +70,7 @@ def write_tiny_set(
         yield _file(other, shape, seed + 1)
 
 
-def _file(path: Path, shape: Shape, seed: int, noise: float = 0.0) -> TinyFile:
+def _file(path: Path, shape: Shape | Table, seed: int, noise: float = 0.0) -> TinyFile:
     return TinyFile(
         name=path.stem,
         path=str(path),

@@ -7,10 +7,11 @@ from pathlib import Path
 import gguf
 
 from mlsd.errors import InputError
-from mlsd.gguf_tools.metadata import add_metadata
+from mlsd.gguf_tools.metadata import add_keys, architecture_keys
 from mlsd.gguf_tools.shape import Kind, Shape, tensors
 from mlsd.gguf_tools.storage import QUANTIZED_KINDS, stored, type_named
 from mlsd.gguf_tools.stream import Progress, new_gguf
+from mlsd.gguf_tools.synthetic.table import Table
 from mlsd.gguf_tools.vocabulary import add_vocabulary
 from mlsd.gguf_tools.weights import random_weights, row_blocks
 
@@ -22,7 +23,7 @@ _QUANTIZED: frozenset[Kind] = QUANTIZED_KINDS | {"router", "shared_gate"}
 
 
 def write_random(
-    path: Path, shape: Shape, *, seed: int, precision: str = "Q8_0", progress: Progress | None = None
+    path: Path, shape: Shape | Table, *, seed: int, precision: str = "Q8_0", progress: Progress | None = None
 ) -> None:
     """Write a model with random weights; the file appears under its name only when it is complete.
 
@@ -35,12 +36,17 @@ def write_random(
         raise InputError(
             f"Tiny models are not written as {precision}.", hint=f"The choices are {', '.join(PRECISIONS)}."
         )
-    specs = list(tensors(shape))
+    specs, keys = (
+        (shape.tensors, shape.keys)
+        if isinstance(shape, Table)
+        else (tuple(tensors(shape)), architecture_keys(shape))
+    )
     announced = [stored(spec, type_named(precision), quantized=_QUANTIZED) for spec in specs]
 
     def describe(writer: gguf.GGUFWriter) -> None:
         origin = {"shape": shape.name, "seed": seed}
-        add_metadata(writer, shape, name=f"mlsd random {shape.name}, seed {seed}", origin=origin)
+        name = f"mlsd random {shape.name}, seed {seed}"
+        add_keys(writer, shape.architecture, keys, name=name, origin=origin)
         add_vocabulary(writer, shape.n_vocab)
 
     with new_gguf(path, shape.architecture, announced, describe, progress=progress) as stream:

@@ -1,0 +1,106 @@
+"""Tiny models given as tables of keys and tensors, for architectures that only tests and demonstrations write."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterator, Mapping
+from importlib import resources
+from typing import Any
+
+import msgspec
+
+from mlsd.gguf_tools.shape import Kind, TensorSpec
+from mlsd.gguf_tools.shapes import TINY_VOCAB
+from mlsd.records import Record
+
+_FILE = "architectures.toml"
+# What a tensor is for, by the end of its part's name.
+_KINDS: dict[str, Kind] = {
+    "norm": "norm",
+    "norm_2": "norm",
+    "_ln": "norm",
+    "_exps": "experts",
+    "gate_inp": "router",
+    "gate_inp_shexp": "shared_gate",
+    "ssm_a": "decay",
+    "ssm_d": "skip",
+    "token_embd": "embedding",
+}
+
+
+class Table(Record, frozen=True, kw_only=True):
+    """One model: what llama.cpp reads of its header, and its tensors in file order."""
+
+    name: str
+    architecture: str
+    keys: dict[str, Any]  # without the architecture's prefix
+    tensors: tuple[TensorSpec, ...]
+    n_vocab: int = TINY_VOCAB
+
+    @property
+    def n_parameters(self) -> int:
+        """All weights."""
+        return sum(spec.n_weights for spec in self.tensors)
+
+
+class _Entry(msgspec.Struct, forbid_unknown_fields=True):
+    blocks: list[str]  # the parts of each block
+    architecture: str = ""  # as files say it, where it is not the name
+    sets: list[str] = []  # keys that several architectures share
+    keys: dict[str, Any] = {}
+    parts: dict[str, str] = {}
+
+
+def read_tables() -> dict[str, Table]:
+    """The tables of the package, by name."""
+    document = tomllib.loads(resources.files(__package__).joinpath(_FILE).read_text(encoding="utf-8"))
+    keys, parts, sets = (document.pop(name) for name in ("keys", "parts", "sets"))
+    return {name: _table(name, msgspec.convert(entry, _Entry), keys, parts, sets) for name, entry in document.items()}
+
+
+def _table(
+    name: str, entry: _Entry, keys: Mapping[str, Any], parts: Mapping[str, str], sets: Mapping[str, dict[str, Any]]
+) -> Table:
+    merged = {"vocab_size": TINY_VOCAB, "block_count": len(entry.blocks), **keys}
+    for chosen in entry.sets:
+        merged.update(sets[chosen])
+    specs = [_spec(f"token_embd.weight {keys['embedding_length']}x{TINY_VOCAB}")]
+    specs += map(_spec, _lines("outer", entry.parts, parts))
+    for layer, block in enumerate(entry.blocks):
+        specs += [_spec(f"blk.{layer}.{line}") for part in block.split() for line in _lines(part, entry.parts, parts)]
+    return Table(
+        name=name,
+        architecture=entry.architecture or name,
+        keys=merged | entry.keys,
+        tensors=tuple(specs),
+    )
+
+
+def _lines(part: str, own: Mapping[str, str], shared: Mapping[str, str]) -> Iterator[str]:
+    """The tensors of a part; another part named in it stands for its tensors, its own name for the shared one's."""
+    for line in (own.get(part) or shared[part]).split(","):
+        if " " in line.strip():
+            yield line.strip()
+        else:
+            yield from _lines(line.strip(), {} if line.strip() == part else own, shared)
+
+
+def _spec(line: str) -> TensorSpec:
+    name, dims = line.split()
+    spec = TensorSpec(name=name, dims=tuple(map(int, dims.split("x"))), kind="matrix")
+    return msgspec.structs.replace(spec, kind=_kind(spec))
+
+
+def _kind(spec: TensorSpec) -> Kind:
+    part, is_bias = spec.part, spec.name.endswith(".bias")
+    if spec.name == "output.weight":
+        return "head"
+    if part.startswith("ssm_conv1d") or spec.name.endswith("conv.weight"):
+        return "conv_bias" if is_bias else "conv"
+    if is_bias:
+        return "time_step" if part == "ssm_dt" else "bias"
+    for ending, kind in _KINDS.items():
+        if part.endswith(ending):
+            return kind
+    # What is left with one axis (sinks, and the interpolations of RWKV) is added or mixed in, as a bias is.
+    return "bias" if spec.n_weights == spec.dims[0] or part.endswith("lerp_fused") else "matrix"
