@@ -80,9 +80,7 @@ def speedup_table(speedups: Sequence[Speedup]) -> Table:
             name("workload"),
             head("SD tok/s", "median over blocks"),
             head("AR tok/s", "median over the same blocks"),
-            head(
-                "speedup", "geometric mean of SD / AR; Student's t over prompts, of one prompt over blocks"
-            ),
+            head("speedup", "geometric mean of SD / AR; Student's t over prompts, of one prompt over blocks"),
             name("verdict", "speedups.Speedup.effect"),
             head("accepted", "accepted / proposed"),
             head("MGL", "committed / rounds"),
