@@ -156,6 +156,7 @@ class Arena:
         *,
         draft: str | None = None,
         drafter: Drafter | None = None,
+        wrap: Callable[[Drafter], Drafter] = Watched,
         sampling: Sampling | None = None,
         rng: np.random.Generator | None = None,
     ) -> Run:
@@ -163,7 +164,7 @@ class Arena:
         with self.opened(name, method, gamma, draft=draft, sampling=sampling, drafter=drafter) as (session, made):
             limits = GenerationLimits(n_predict=n_predict, gamma=gamma)
             rollback = make_rollback(self.report(self._files[name]).target or "", session)
-            result = generate(session, Watched(made), rollback, prompt, limits, CLOCK, sampling=sampling, rng=rng)
+            result = generate(session, wrap(made), rollback, prompt, limits, CLOCK, sampling=sampling, rng=rng)
             verdict = None
             if sampling is None or sampling.greedy:
                 reference = self.plain(name, prompt, len(result.tokens))
@@ -215,10 +216,13 @@ class Arena:
             self._judges[name] = Judge(partial(open_session, self.model(name)), self.options)
         return self._judges[name]
 
-    def verdict(self, name: str, prompt: Sequence[int], run: Run) -> Losslessness:
-        """What a run's tokens alone say against plain greedy decoding."""
+    def assert_forgery_is_found_out(self, name: str, prompt: Sequence[int], run: Run) -> None:
+        """The negative control: one token of the output that the model does not like at all is seen."""
         reference, strategy = self.plain(name, prompt, len(run.tokens)), self.report(self._files[name]).target or ""
-        return self._judge(name).judge_tokens(run.generation, reference, prompt, run.options, strategy=strategy)
+        forged = (*run.tokens[:20], (run.tokens[20] + 1) % 256, *run.tokens[21:])
+        made = msgspec.structs.replace(run.generation, tokens=forged)
+        verdict = self._judge(name).judge_tokens(made, reference, prompt, run.options, strategy=strategy)
+        assert verdict.verdict == "diverged"
 
     def assert_exact(self, name: str, prompt: Sequence[int], run: Run) -> None:
         """Equal to plain decoding, or a tie that kernel noise explains; and the counts add up."""

@@ -75,7 +75,7 @@ def test_without_a_draft_there_is_nothing_to_draft_with(arena: Arena) -> None:
 
 def test_each_level_grown_equals_its_paths_decoded_alone(arena: Arena) -> None:
     prefix, plain = tuple(range(30, 44)), SessionOptions(n_ctx=256, n_threads=1, device_sampling=False)
-    wide = SessionOptions(n_ctx=256, n_threads=1, device_sampling=False, n_sequences=8, tree="keep")
+    wide = SessionOptions(n_ctx=256, n_threads=1, device_sampling=False, n_sequences=8, tree="keep", max_outputs=4)
     levels = [((1, 2, 3), (ROOT,) * 3), ((4, 5, 6, 7), (2, 0, 0, 1)), ((8, 9), (3, 1)), ((10, 11), (1, 1))]
     model = arena.model("llama")
     with open_session(model, wide) as session, open_session(model, plain) as single:

@@ -26,8 +26,12 @@ TREES = "draft-tree:top_k=8"  # a target made for trees; the drafters of this fi
 class Guesser(Drafter):
     """Proposes from a known output (an oracle), at random, or either; as a chain or as a tree of several paths."""
 
-    def __init__(self, known: Sequence[int] = (), *, right: float = 1.0, n_paths: int = 0, seed: int = 0) -> None:
+    def __init__(
+        self, known: Sequence[int] = (), *, right: float = 1.0, n_paths: int = 0, depth: int = 8, seed: int = 0
+    ) -> None:
+        """Trees have `n_paths` paths of `depth` tokens; their target is made for a gamma of as many nodes."""
         self._known, self._right, self._n_paths, self._seed = known, right, n_paths, seed
+        self._depth = depth
         self._n_committed = 0
 
     def begin(self, prompt: Sequence[int], rng: np.random.Generator) -> None:
@@ -42,9 +46,10 @@ class Guesser(Drafter):
     def propose(self, k: int) -> Draft:
         if not self._n_paths:
             return Draft(tokens=self._path(k, self._right))
-        paths = [self._path(k, 0.0) for _ in range(self._n_paths - 1)]
-        paths.insert(int(self._rng.integers(0, self._n_paths)), self._path(k, self._right))
-        return Draft(tree=merge(paths, 64, k))
+        depth = min(k, self._depth)
+        paths = [self._path(depth, 0.0) for _ in range(self._n_paths - 1)]
+        paths.insert(int(self._rng.integers(0, self._n_paths)), self._path(depth, self._right))
+        return Draft(tree=merge(paths, self._n_paths * depth, depth))
 
     def observe(self, outcome: Outcome) -> None:
         self._n_committed += len(outcome.committed)
@@ -70,8 +75,8 @@ def test_a_drafter_that_guesses_is_almost_never_accepted_and_harmless(arena: Are
 @pytest.mark.parametrize("n_paths", [1, 6])
 def test_an_oracle_somewhere_in_a_tree_is_found_and_followed(arena: Arena, n_paths: int) -> None:
     prompt = arena.clear_prompt("llama", 5, N_PREDICT)
-    oracle = Guesser(arena.plain("llama", prompt, N_PREDICT), n_paths=n_paths)
-    run = arena.run("llama", f"{TREES},commit=redecode", 9, prompt, N_PREDICT, drafter=oracle)
+    oracle = Guesser(arena.plain("llama", prompt, N_PREDICT), n_paths=n_paths, depth=9)
+    run = arena.run("llama", f"{TREES},commit=redecode", 9 * n_paths, prompt, N_PREDICT, drafter=oracle)
     arena.assert_exact("llama", prompt, run)
     assert [r.accepted for r in run.generation.rounds] == [9, 9, 9, 8]
 
@@ -81,15 +86,15 @@ def test_an_oracle_somewhere_in_a_tree_is_found_and_followed(arena: Arena, n_pat
     seed=st.integers(0, 2**32 - 1),
     right=st.floats(0.5, 1.0),
     n_paths=st.integers(1, 6),
-    gamma=st.integers(1, 6),
+    depth=st.integers(1, 6),
     commit=st.sampled_from(["keep", "redecode"]),
 )
 def test_trees_that_are_right_now_and_then_leave_the_output_alone(
-    arena: Arena, seed: int, right: float, n_paths: int, gamma: int, commit: str
+    arena: Arena, seed: int, right: float, n_paths: int, depth: int, commit: str
 ) -> None:
     prompt = prompt_of(seed % 4)
-    drafter = Guesser(arena.plain("llama", prompt, N_PREDICT), right=right, n_paths=n_paths, seed=seed)
-    run = arena.run("llama", f"{TREES},commit={commit}", max(gamma, 8), prompt, N_PREDICT, drafter=drafter)
+    drafter = Guesser(arena.plain("llama", prompt, N_PREDICT), right=right, n_paths=n_paths, depth=depth, seed=seed)
+    run = arena.run("llama", f"{TREES},commit={commit}", n_paths * depth, prompt, N_PREDICT, drafter=drafter)
     arena.assert_exact("llama", prompt, run)
 
 
@@ -126,18 +131,9 @@ def test_sampled_output_follows_the_targets_distribution(arena: Arena, shape: st
     assert chi2.sf(statistic, df=len(borders)) > 1e-4
 
 
-def test_a_run_with_a_wrong_token_is_found_out(arena: Arena) -> None:
+@pytest.mark.parametrize(("architecture", "method"), [("llama", f"{TREES},commit=redecode"), ("qwen35", "pld")])
+def test_a_run_with_a_wrong_token_is_found_out(arena: Arena, architecture: str, method: str) -> None:
     """The negative control: the judge that passes all of the above must see one forged token."""
-    prompt = prompt_of(6)
-    run = arena.run("llama", f"{TREES},commit=redecode", 8, prompt, N_PREDICT, drafter=Guesser(right=0.0, n_paths=2))
-    forged = list(run.tokens)
-    forged[20] = (forged[20] + 1) % 256
-    generation = type(run.generation)(
-        tokens=tuple(forged),
-        rounds=run.generation.rounds,
-        prefill_ns=0,
-        draft_prefill_ns=0,
-        decode_ns=0,
-        ended_by_eog=False,
-    )
-    assert arena.verdict("llama", prompt, type(run)(generation, {}, run.options)).verdict == "diverged"
+    drafter = Guesser(right=0.0, n_paths=2 if architecture == "llama" else 0)
+    run = arena.run(architecture, method, 16, prompt_of(6), N_PREDICT, drafter=drafter)
+    arena.assert_forgery_is_found_out(architecture, prompt_of(6), run)

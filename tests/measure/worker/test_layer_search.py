@@ -23,7 +23,7 @@ from mlsd.measure.worker.layer_search import least_confident, module_confidence,
 from mlsd.planning.prompts import load_prompt
 from mlsd.records import EngineOptions, ModelRef
 from tests.conftest import ARCHITECTURES
-from tests.drafters.arena import Arena, Run, prompt_of
+from tests.drafters.arena import Arena, prompt_of
 
 TEXT = (
     "The bicycle began as a wooden machine with two wheels and no pedals. The rider sat on a saddle and pushed the "
@@ -124,16 +124,9 @@ def assert_exact_and_alike(arena: Arena, name: str, skipped: Sequence[int], prom
     runs = [arena.run(name, f"layer-skip:mode={mode},skip={layers}", 2, prompt, 32) for mode in ("inplace", "sync")]
     for run in runs:
         arena.assert_exact(name, prompt, run)
-        assert arena.verdict(name, prompt, forge(run)).verdict == "diverged"
+        arena.assert_forgery_is_found_out(name, prompt, run)
     assert "sync_ns" in runs[1].stats, "sync fell back"
     arena.assert_alike(name, *runs)
-
-
-def forge(run: Run) -> Run:
-    """The run with one output token that the model does not like at all."""
-    tokens = list(run.tokens)
-    tokens[20] = (tokens[20] + 1) % 256
-    return Run(msgspec.structs.replace(run.generation, tokens=tuple(tokens)), run.stats, run.options)
 
 
 def test_a_block_with_attention_stays_whatever_the_share(tmp_path: Path) -> None:
