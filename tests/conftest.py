@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from mlsd.gguf_tools.shapes import TINY, TINY_ATTENTION
+from mlsd.gguf_tools.shapes import TINY_ATTENTION
 from mlsd.gguf_tools.synthetic.perturb import perturb
+from mlsd.gguf_tools.synthetic.tiny import TINY_SET
 from mlsd.gguf_tools.synthetic.write import write_random
 
+# Each kind of memory once, for the deep tests; `TINY_SET` has every architecture.
 ARCHITECTURES = ("qwen35", "qwen35moe", "llama", "falcon-h1")
 
 
@@ -33,7 +35,7 @@ def shared_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What `mlsd models make tiny` writes for every name it knows: random models, perturbed and unrelated copies."""
     folder = tmp_path_factory.mktemp("tiny")
-    for name, shape in {**TINY, **TINY_ATTENTION}.items():
+    for name, shape in {**TINY_SET, **TINY_ATTENTION}.items():
         base = folder / f"{name}.gguf"
         write_random(base, shape, seed=1)
         write_random(folder / f"{name}-other.gguf", shape, seed=2)

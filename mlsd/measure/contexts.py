@@ -61,6 +61,7 @@ def context_bytes(source: Source, n_ctx: int) -> int | None:
     """Keys and values of `n_ctx` positions: ``n_ctx * sum over attention layers of n_head_kv * (d_k + d_v) * 2``.
 
     Recurrent states do not grow with the context and are left out; a model or a block of 0 heads has nothing else.
+    Multi-head latent attention reads its values out of its keys and stores no others.
     None when the file does not say enough.
     """
     n_layers = trunk_layers(source)
@@ -70,5 +71,7 @@ def context_bytes(source: Source, n_ctx: int) -> int | None:
     key = "attention.head_count_kv"
     heads = source.of_blocks(key if source.counts(key) else "attention.head_count", n_layers) or ()
     width = n_embd // max(1, *n_head)
-    per_head = source.count("attention.key_length", width) + source.count("attention.value_length", width)
+    is_latent = source.count("attention.key_length_mla") and source.count("attention.value_length_mla")
+    value = 0 if is_latent else source.count("attention.value_length", width)
+    per_head = source.count("attention.key_length", width) + value
     return n_ctx * sum(heads[layer] for layer in attention_layers(source)) * per_head * _F16_BYTES

@@ -59,6 +59,8 @@ class LlamaSession:
         # Rollback inside a batch needs the whole verification in one micro-batch.
         params.n_ubatch = max(options.n_ubatch, options.n_snapshots + 2)
         params.n_seq_max = options.n_sequences
+        # A window's layers keep every position: with only the window's, a rolled-back session would have lost the oldest.
+        params.swa_full = True
         params.kv_unified = options.n_sequences > 1
         params.n_rs_seq = options.n_snapshots
         # 0 would mean n_batch, and with the sampler in the graph every one of these rows costs copies of the logits:

@@ -193,17 +193,14 @@ def one_layer_of_hybrid(name: str) -> InputError:
 
 
 def attention_layers(source: Source) -> tuple[int, ...]:
-    """Trunk blocks with attention memory."""
-    n_layers = len(recurrent_layers(source))
-    if source.architecture in _INTERLEAVED:
-        return tuple(i for i, recurrent in enumerate(recurrent_layers(source)) if not recurrent)
-    return tuple(range(n_layers))
+    """Trunk blocks with attention memory: those with key heads that are not recurrent, or both (falcon-h1)."""
+    recurrent = recurrent_layers(source)
+    counts = (source.of_blocks(f"attention.{key}", len(recurrent)) for key in ("head_count_kv", "head_count"))
+    heads = next(filter(None, counts), (1,) * len(recurrent))
+    parallel = source.architecture == "falcon-h1"
+    return tuple(i for i, n_heads in enumerate(heads) if n_heads and (parallel or not recurrent[i]))
 
 
 def state_layers(source: Source) -> tuple[int, ...]:
     """Trunk blocks with a recurrent state."""
-    if source.architecture == "falcon-h1":
-        return tuple(range(len(recurrent_layers(source))))
-    if source.architecture in _INTERLEAVED:
-        return tuple(i for i, recurrent in enumerate(recurrent_layers(source)) if recurrent)
-    return ()
+    return tuple(i for i, recurrent in enumerate(recurrent_layers(source)) if recurrent)

@@ -28,6 +28,9 @@ RENUMBERABLE = ("llama", "qwen2", "qwen3", "qwen3moe", "falcon-h1", *_HYBRIDS)
 RECURRENT_LAYERS = "attention.recurrent_layers"
 _INTERVAL = "full_attention_interval"
 _DEFAULT_INTERVAL = 4  # what llama.cpp assumes when the file does not say
+_FEEDING_BLOCKS = ("nemotron_h", "nemotron_h_moe")  # with blocks that only feed forward
+# The width of a state, one for each kind of recurrent mixer.
+_STATE_KEYS = ("ssm.conv_kernel", "ssm.inner_size", "shortconv.l_cache", "wkv.head_size", "kda.head_dim")
 _PARTS_OF_A_NAME = 4  # blk.N.PART.weight
 
 
@@ -149,13 +152,27 @@ def attention_only(source: Source, *, keep: Sequence[int] | None = None) -> Edit
 
 
 def recurrent_layers(source: Source) -> list[bool]:
-    """Which trunk blocks of a hybrid are recurrent: as the file lists them, else by its attention interval."""
-    listed = source.flags(RECURRENT_LAYERS)
+    """Which trunk blocks keep a recurrent state, from the header alone: what `load_arch_hparams` of llama.cpp reads.
+
+    The file may list them. Else a model without attention heads, a RWKV and a falcon-h1 have one in every block, those
+    with a list of key heads where that is 0 (and nemotron-h's feed-forward width too), and the others but every so
+    many-th block. A model without the keys of a state has none.
+    """
     n_layers = _trunk(source)
+    listed = source.flags(RECURRENT_LAYERS)
     if 0 < len(listed) < n_layers:
         raise source.damaged(f"it says of {len(listed)} of its {n_layers} blocks whether they are recurrent")
     if listed:
         return list(listed[:n_layers])
+    if not any(source.count(key) for key in _STATE_KEYS):
+        return [False] * n_layers
+    key = "attention.head_count_kv"
+    heads = source.of_blocks(key, n_layers) or source.of_blocks("attention.head_count", n_layers) or (0,) * n_layers
+    if source.architecture == "falcon-h1" or source.count("wkv.head_size") or not any(heads):
+        return [True] * n_layers
+    if source.is_array(f"{source.architecture}.{key}"):
+        feeding = source.of_blocks("feed_forward_length", n_layers) if source.architecture in _FEEDING_BLOCKS else None
+        return [not n_heads and not (feeding and feeding[layer]) for layer, n_heads in enumerate(heads)]
     interval = source.count(_INTERVAL, _DEFAULT_INTERVAL)
     if not interval:
         raise source.damaged(f"its {_INTERVAL} is 0; llama.cpp would divide by it")

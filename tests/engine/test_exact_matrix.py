@@ -1,0 +1,77 @@
+"""Greedy speculative decoding is exact on every architecture, and what the header says of its memory is true."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from mlsd.drafters import check_target
+from mlsd.engine.llama.footprint import footprints
+from mlsd.engine.llama.model import LlamaModel
+from mlsd.engine.session import SessionOptions
+from mlsd.errors import UnsupportedError
+from mlsd.gguf_tools.source import Source
+from mlsd.gguf_tools.surgery.cut import attention_layers, state_layers
+from mlsd.gguf_tools.synthetic.tiny import TINY_SET
+from mlsd.measure.contexts import context_bytes
+from mlsd.records import DrafterSpec
+from mlsd.units import MIB
+from tests.engine.test_exact import Bench, prompt_of
+
+LOGGED_DIGITS = 0.01 * MIB  # llama.cpp's log gives sizes in MiB with two digits
+# (blocks with attention memory, blocks with a recurrent state); a feed-forward block of nemotron-h has neither.
+MEMORY = {
+    "qwen35": (2, 6),
+    "qwen35moe": (2, 6),
+    "llama": (6, 0),
+    "falcon-h1": (4, 4),
+    "mamba2": (0, 4),
+    "granite-hybrid": (2, 2),
+    "jamba": (1, 3),
+    "nemotron-h": (1, 2),
+    "plamo2": (2, 2),
+    "lfm2": (1, 3),
+    "qwen3next": (1, 3),
+    "kimi-linear": (1, 3),
+    "deepseek2": (4, 0),
+    "gpt-oss": (4, 0),
+    "gemma3": (3, 0),
+    "rwkv7": (0, 4),
+}
+
+
+@pytest.fixture(scope="module")
+def bench(tiny: Path) -> Iterator[Bench]:
+    with closing(Bench(tiny)) as made:
+        yield made
+
+
+@pytest.mark.parametrize("gamma", [4, pytest.param(1, marks=pytest.mark.heavy), pytest.param(16, marks=pytest.mark.heavy)])
+@pytest.mark.parametrize("name", TINY_SET)
+def test_speculation_writes_what_the_target_writes(bench: Bench, name: str, gamma: int) -> None:
+    """With an identical, a perturbed and an unrelated draft, beyond the window where there is one."""
+    for suffix in ("", "-noise003", "-other"):
+        run = bench.speculate(name, name + suffix, gamma, prompt_of(gamma))
+        bench.assert_lossless()
+        if bench.report(name).kernel_noise == 0:
+            assert bench.verdict is not None and bench.verdict.verdict == "lossless"
+            assert suffix or all(r.accepted == r.proposed for r in run.rounds)
+
+
+@pytest.mark.parametrize("name", TINY_SET)
+def test_memory_is_known_from_the_header(tiny: Path, name: str) -> None:
+    source, n_ctx = Source(tiny / f"{name}.gguf"), 65_536
+    assert (len(attention_layers(source)), len(state_layers(source))) == MEMORY[name]
+    with closing(LlamaModel(source.path, simulated=True)) as model:
+        assert model.is_recurrent == bool(state_layers(source))
+        (taken,) = footprints(model, [SessionOptions(n_ctx=n_ctx, n_threads=1)])
+    assert context_bytes(source, n_ctx) == pytest.approx(taken.kv_bytes, abs=2 * LOGGED_DIGITS)
+
+
+@pytest.mark.parametrize("name", [name for name, (_, n_states) in MEMORY.items() if n_states])
+def test_trees_are_refused_before_a_load_where_a_state_cannot_hold_them(tiny: Path, name: str) -> None:
+    with pytest.raises(UnsupportedError, match="has recurrent layers"):
+        check_target(DrafterSpec(name="lookahead"), tiny / f"{name}.gguf")
