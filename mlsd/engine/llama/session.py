@@ -10,7 +10,7 @@ from typing import Any, Self
 import numpy as np
 
 from mlsd.engine.llama.model import LlamaModel
-from mlsd.engine.llama.native import LOG, fail, library, run_pass
+from mlsd.engine.llama.native import LOG, fail, library, run_pass, settle
 from mlsd.engine.session import Logits, SessionOptions, Vocabulary
 from mlsd.engine.threads import default_threads
 from mlsd.errors import CapacityError, EngineError, RollbackError, UnsupportedError
@@ -59,7 +59,7 @@ class LlamaSession:
         # Rollback inside a batch needs the whole verification in one micro-batch.
         params.n_ubatch = max(options.n_ubatch, options.n_snapshots + 2)
         params.n_seq_max = options.n_sequences
-        # A window's layers keep every position: with only the window's, a rolled-back session would have lost the oldest.
+        # Layers with a window keep every position: with only the window's, a rollback would have lost the oldest.
         params.swa_full = True
         params.kv_unified = options.n_sequences > 1
         params.n_rs_seq = options.n_snapshots
@@ -264,10 +264,11 @@ class LlamaSession:
         if self._state is None:
             raise RollbackError("There is no saved state to load.", hint="Call save_state first.")
         size, flags = len(self._state), self._state_flags()
+        n_errors = LOG.n_errors
         read = self._native.llama_state_seq_set_data_ext(self.handle, self._state, size, 0, flags)
         if read != size:
             raise fail(f"Loading the recurrent state took {read} of {size} bytes")
-        self._native.llama_synchronize(self.handle)
+        settle(self._native, self.handle, n_errors)
 
     def _state_flags(self) -> int:
         native = self._native

@@ -9,8 +9,8 @@ import datetime
 import resource
 import sys
 import time
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -31,7 +31,7 @@ from mlsd.engine.probe import ProbeReport, probe
 from mlsd.engine.rollback import Rollback, Sabotage, make_rollback, parse_sabotage
 from mlsd.engine.session import SessionOptions
 from mlsd.engine.threads import default_threads
-from mlsd.errors import RollbackError, UnsupportedError
+from mlsd.errors import EngineError, RollbackError, UnsupportedError
 from mlsd.gguf_tools.source import Source
 from mlsd.gguf_tools.surgery.cut import refuse_unloadable
 from mlsd.measure.messages import Job, Slot
@@ -51,6 +51,7 @@ class _Arm:
     drafter: Drafter
     rollback: Rollback
     target_strategy: str | None
+    opened: ExitStack  # what is closed with it
 
     @property
     def failed_native_calls(self) -> int:
@@ -140,8 +141,18 @@ class Arms:
         if key not in self._arms:
             with ExitStack() as opened:  # what is open when a later step fails is closed at once
                 self._arms[key] = self._open_arm(case, opened)
-                self._stack.enter_context(opened.pop_all())
         return self._arms[key]
+
+    @contextmanager
+    def _using(self, case: Case) -> Iterator[_Arm]:
+        """The arm of a case. One in which the engine failed is thrown away, for nobody knows what its contexts hold."""
+        arm = self._arm(case)
+        try:
+            yield arm
+        except EngineError:
+            del self._arms[arm_key(case)]
+            arm.opened.close()
+            raise
 
     def _open_arm(self, case: Case, opened: ExitStack) -> _Arm:
         is_sd = case.arm == "sd"
@@ -178,7 +189,13 @@ class Arms:
         rollback: Rollback = make_rollback(strategy, session)
         if sabotage:
             rollback = self._sabotaged(rollback, session, *sabotage)
-        return _Arm(session=session, drafter=drafter, rollback=rollback, target_strategy=strategy if is_sd else None)
+        return _Arm(
+            session=session,
+            drafter=drafter,
+            rollback=rollback,
+            target_strategy=strategy if is_sd else None,
+            opened=self._stack.enter_context(opened.pop_all()),
+        )
 
     def _sabotaged(self, rollback: Rollback, session: LlamaSession, fault: str, once: bool) -> Sabotage:
         if session.options.tree != "off":
@@ -195,16 +212,16 @@ class Arms:
         check_capacity(self._options.n_ctx, len(prompt), _limits(case))
         self._arm(case)
 
-    def warm_up(self, case: Case) -> None:
-        """Run an arm for a few rounds at full shape and discard the result."""
+    def warm_up(self, case: Case, *, whole: bool = False) -> None:
+        """Run an arm for a few rounds at full shape, or a `whole` trial, and discard the result."""
         prompt = self._prompts.of_any_repeat(case)
-        n_predict = min(case.n_predict, _WARM_UP_ROUNDS * (case.gamma + 1) + 1)
-        arm = self._arm(case)
-        _mend(arm)
+        n_predict = case.n_predict if whole else min(case.n_predict, _WARM_UP_ROUNDS * (case.gamma + 1) + 1)
         limits = GenerationLimits(n_predict=n_predict, gamma=case.gamma)
-        generate(arm.session, arm.drafter, arm.rollback, prompt, limits, self._clock, sampling=case.sampling)
-        if arm.session.options.checked:
-            self._judge.check_finite(arm.session)
+        with self._using(case) as arm:
+            _mend(arm)
+            generate(arm.session, arm.drafter, arm.rollback, prompt, limits, self._clock, sampling=case.sampling)
+            if arm.session.options.checked:
+                self._judge.check_finite(arm.session)
 
     def run(
         self,
@@ -214,10 +231,20 @@ class Arms:
         keep_text: bool = True,
         on_round: Callable[[int], None] | None = None,
     ) -> Trial:
-        """Measure one trial. Raises what the engine raises; nothing is measured then."""
+        """Measure one trial. Raises what the engine raises; nothing is measured then, and the next starts anew."""
+        with self._using(slot.case) as arm:
+            return self._run(slot, arm, conditions, keep_text, on_round)
+
+    def _run(
+        self,
+        slot: Slot,
+        arm: _Arm,
+        conditions: Conditions | None,
+        keep_text: bool,
+        on_round: Callable[[int], None] | None,
+    ) -> Trial:
         case = slot.case
         given = self._prompts.of(case, slot.repeat)
-        arm = self._arm(case)
         started_at = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
         failures_before = arm.failed_native_calls
         _mend(arm)
@@ -283,12 +310,14 @@ class Arms:
             return None
         key = (tuple(prompt), case.n_predict)
         if case.arm == "ar":
-            self._references.setdefault(key, run.tokens)
             self._judge.hear_plain(arm.session, prompt, run.past)
-        reference = self._references.get(key)
+        reference = self._references.get(key, run.tokens if case.arm == "ar" else None)
         if reference is None:
             return None
-        return self._judge.judge(run, reference, prompt, arm.session, strategy=arm.target_strategy or "trim")
+        verdict = self._judge.judge(run, reference, prompt, arm.session, strategy=arm.target_strategy or "trim")
+        if case.arm == "ar":  # only now: one whose judging failed is no reference
+            self._references.setdefault(key, run.tokens)
+        return verdict
 
     def close(self) -> None:
         """Free every context, then every model; calling it twice is harmless."""

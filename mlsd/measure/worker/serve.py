@@ -148,22 +148,27 @@ class _SlotRunner:
         self._warm: set[bytes] = set()
         self._block: int | None = None
         self._first = True
-        send(Loaded(load_ns=arms.load_ns, backend=backend_info(job.slots[0].case.engine.n_gpu_layers)))
+        backend = backend_info(job.slots[0].case.engine.n_gpu_layers)
+        # A GPU compiles its pipelines when a pass of a width is first run, and some widths come late in a trial.
+        self._whole_warm_up = backend.backend != "CPU"
+        send(Loaded(load_ns=arms.load_ns, backend=backend))
 
     def run(self, index: int) -> None:
         slot = self._job.slots[index]
         self._cool_down(slot)
         self._send(Started(index=index))
+        arm = arm_key(slot.case)
         try:
-            arm = arm_key(slot.case)
             if arm not in self._warm:
-                self._arms.warm_up(slot.case)
+                self._arms.warm_up(slot.case, whole=self._whole_warm_up)
                 self._warm.add(arm)
             trial = self._measure(index, slot)
         except MlsdError as error:
             trial = failed_trial(slot, str(error))
         except Exception:  # noqa: BLE001 - the worker boundary: whatever went wrong is this trial's reason
             trial = failed_trial(slot, traceback.format_exc(limit=-4))
+        if trial.status == "failed":
+            self._warm.discard(arm)  # its contexts may be new ones
         self._send(Done(index=index, trial=trial))
 
     def _measure(self, index: int, slot: Slot) -> Trial:

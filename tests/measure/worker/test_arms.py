@@ -8,12 +8,14 @@ import msgspec
 import pytest
 
 from mlsd.clock import MonotonicClock
-from mlsd.errors import EngineError, UnsupportedError
-from mlsd.measure.messages import Job
+from mlsd.engine.llama.native import library
+from mlsd.errors import DeviceError, EngineError, UnsupportedError
+from mlsd.measure.messages import Job, Slot
 from mlsd.measure.worker.arms import Arms
 from mlsd.measure.worker.probe_cache import ProbeCache
 from mlsd.records import Case
 from tests.engine.broken_files import write_nan_norm
+from tests.engine.llama.test_session import fail_device_at
 from tests.measure.kill_script import make_jobs
 
 
@@ -73,3 +75,50 @@ def test_a_model_of_nan_weights_is_refused_at_warm_up(tiny: Path, tmp_path: Path
         for case in {slot.case_id: slot.case for slot in job.slots}.values():
             with pytest.raises(EngineError, match="logits are not finite"):
                 arms.warm_up(case)
+
+
+def n_waits(arms: Arms, slot: Slot, monkeypatch: pytest.MonkeyPatch) -> int:
+    """How often the device is waited for in a trial: by target and draft, and for judging."""
+    count = 0
+    synchronize = library().llama_synchronize
+
+    def wait(handle: object) -> None:
+        nonlocal count
+        count += 1
+        synchronize(handle)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(library(), "llama_synchronize", wait)
+        arms.run(slot)
+    return count
+
+
+@pytest.mark.parametrize("arm", ["ar", "sd"])
+@pytest.mark.parametrize("where", ["first", "middle", "last"])
+def test_a_device_that_fails_costs_a_trial_and_nothing_after_it(
+    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arm: str, where: str
+) -> None:
+    job = make_jobs(tiny)[0]
+    chosen = next(slot for slot in job.slots if slot.case.arm == arm)
+    plain = next(s for s in job.slots if s.case.arm == "ar" and s.case.prompt == chosen.case.prompt)
+    with Arms(job, MonotonicClock(), ProbeCache(tmp_path)) as arms:
+        arms.check(chosen.case)  # the probe's own passes are not counted
+        if arm == "sd":
+            arms.run(plain)
+        total = n_waits(arms, chosen, monkeypatch)
+    with Arms(job, MonotonicClock(), ProbeCache(tmp_path)) as arms:
+        arms.check(chosen.case)
+        if arm == "sd":
+            arms.run(plain)
+        failing = {"first": 1, "middle": total // 2, "last": total}[where]
+        with monkeypatch.context() as patched:
+            fail_device_at(patched, failing)
+            with pytest.raises(DeviceError):
+                arms.run(chosen)
+        # A plain trial that failed is no reference, and the next trial of the arm has contexts of its own.
+        assert arm == "sd" or not arms._references
+        again = arms.run(chosen)
+        reference = arms.run(plain)
+        drafted = arms.run(next(s for s in job.slots if s.case.arm == "sd" and s.case.prompt == plain.case.prompt))
+    for trial in (again, reference, drafted):
+        assert trial.valid, trial.invalid_reason
