@@ -231,7 +231,7 @@ def test_sabotage_rings_the_alarm_and_is_kept_as_what_it_is(mlsd: Mlsd, tiny: Pa
 
 def test_a_model_whose_logits_are_not_finite_is_one_message(mlsd: Mlsd, tiny: Path, tmp_path: Path) -> None:
     write_nan_norm(tiny / "llama.gguf", tmp_path / "nan.gguf")
-    for command in (("bench",), ("probe",), ("ppl",), ("calibrate", "--budget-s", 1)):
+    for command in (("bench",), ("probe",), ("models", "distance"), ("calibrate", "--budget-s", 1)):
         result = mlsd(*command, tmp_path / "nan.gguf", "--n-threads", 1)
         assert result.code != 0, command
         assert "logits are not finite" in result.err, (command, result.err)

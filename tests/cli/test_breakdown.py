@@ -55,7 +55,7 @@ def test_a_draft_inside_its_target_is_said_not_to_be_timed(mlsd: Mlsd, tiny: Pat
         (("--drafter", "medusa"), "not available in llama.cpp"),
         (("--drafter", "mtp"), "mtp works on qwen35"),
         (("--drafter", "layer-skip:exit=99"), "99"),
-        (("--drafter", "pld", "--n-predict", "1"), "at least 2"),
+        (("--drafter", "pld", "--n-predict", "1"), "must be from 2"),
         (("--depth", "9000"), "--depth"),
         (("--prompt", "nothing", "--drafter", "pld"), "nothing"),
     ],

@@ -198,7 +198,7 @@ def _options(range_: Range, rng: random.Random) -> Iterator[Shot]:
     value = rng.choice((*mutate.TEXTS, *map(str, mutate.NUMBERS))).replace("\x00", "0")
     option = rng.choice(
         ("--temperature", "--repeats", "--n-predict", "--seed", "--gamma", "--limit", "--n-ctx", "--n-threads",
-         "--prompts", "--drafts", "--profile", "--n-gpu-layers", "--db")
+         "--prompt", "--draft", "--profile", "--n-gpu-layers", "--db")
     )  # fmt: skip
     yield Shot(("plan", "B", "--profile", "tiny", f"{option}={value}"))
 
