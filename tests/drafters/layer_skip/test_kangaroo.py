@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import msgspec
@@ -212,8 +213,6 @@ def test_a_target_that_the_adapter_does_not_fit_is_refused_from_its_header(
 
 # --- the commands -----------------------------------------------------------------------------------------------------
 
-FEW = ("--n-threads", 1, "--n-predict", 16, "--repeats", 1, "--json")
-
 
 def test_a_draft_is_composed_and_measured_by_name_and_as_a_file(
     mlsd: Mlsd, adapters: dict[str, Path], tiny: Path, tmp_path: Path
@@ -226,13 +225,12 @@ def test_a_draft_is_composed_and_measured_by_name_and_as_a_file(
     answer = json.loads(written.out)
     assert (answer["layers"], answer["label"]) == ([0, 1], "2 blocks and a Kangaroo adapter")
     assert answer["weight_bytes"] == sum(tensor.n_bytes for tensor in Source(draft).tensors)
-    by_name = ("--drafter", f"kangaroo:adapter={adapters['llama']},exit=2,p_min=0.6")
-    for how in (by_name, ("--draft", draft)):
-        timed = mlsd("bench", target, *how, "--gamma", 3, *FEW)
-        assert timed.code == 0, timed.err
-        sd = next(trial for trial in json.loads(timed.out)["trials"] if trial["arm"] == "sd")
-        assert (sd["valid"], sd["rollback_draft"]) == (True, "trim")
-        assert ("early_stops" in sd["stats"]) is (how is by_name)
+    by_name = f"kangaroo:adapter={adapters['llama']},exit=2,p_min=0.6"
+    with closing(Arena({"llama": target, "draft": draft})) as arena:
+        for method, second in ((by_name, None), ("draft-model", "draft")):
+            run = arena.run("llama", method, 3, prompt_of(3), N_PREDICT, draft=second)
+            arena.assert_exact("llama", prompt_of(3), run)
+            assert ("early_stops" in run.stats) is (method is by_name)
 
 
 def test_a_file_that_was_composed_says_so(mlsd: Mlsd, adapters: dict[str, Path], tiny: Path, tmp_path: Path) -> None:

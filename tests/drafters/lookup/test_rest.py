@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ from mlsd.drafters import resolve_spec
 from mlsd.drafters.lookup.suffix_store import SEPARATOR, read_header, write_store
 from mlsd.engine.vocabulary import vocabulary_sha256
 from mlsd.errors import InputError, VocabularyError
+from mlsd.folders import asset_path
 from mlsd.records import ModelRef, Sampling
 from tests.conftest import ARCHITECTURES
 from tests.drafters.arena import Arena, Run, first, prompt_of
@@ -105,21 +107,30 @@ def test_a_bad_store_is_refused_before_any_model_is_loaded(text: str, complaint:
         resolve_spec(parse_drafter(text, None))
 
 
-def test_the_command_builds_a_store_that_its_model_accepts_and_another_does_not(
-    arena: Arena, real_arena: Arena, tmp_path: Path
-) -> None:
+def test_the_command_builds_a_store_that_its_model_accepts_and_another_does_not(arena: Arena, tmp_path: Path) -> None:
     text = tmp_path / "text.txt"
     text.write_text("The red house stands by the old river. The green house stands by the new road.\n", "utf-8")
     store = tmp_path / "store.rest"
-    arguments = ["models", "make", "store", str(text), "--target", str(real_arena.path("smollm2")), "-o", str(store)]
+    arguments = [
+        "models",
+        "make",
+        "store",
+        str(text),
+        "--target",
+        str(asset_path("tiny/tiny-dense.gguf")),
+        "-o",
+        str(store),
+    ]
     result = CliRunner().invoke(cli, arguments, catch_exceptions=False)
     assert "1 documents" in result.output
     header = read_header(store)[0]
-    assert header.n_tokens == len(real_arena.model("smollm2").tokenize(text.read_text(), add_special=False)) + 1
-    prompt = real_arena.model("smollm2").tokenize("The red house stands by the")
-    run = real_arena.run("smollm2", f"rest:store={store},min_span=1", 4, prompt, 16)
-    assert run.proposed > 0
-    with pytest.raises(VocabularyError, match="built with the tokenizer of SmolLM2"):
+    with closing(Arena({"dense": asset_path("tiny/tiny-dense.gguf")})) as trained:
+        model = trained.model("dense")
+        assert header.n_tokens == len(model.tokenize(text.read_text(), add_special=False)) + 1
+        prompt = model.tokenize("The red house stands by the")
+        run = trained.run("dense", f"rest:store={store},min_span=1", 4, prompt, 16)
+        assert run.proposed > 0
+    with pytest.raises(VocabularyError, match="built with the tokenizer of tiny-dense"):
         arena.run("llama", f"rest:store={store}", 4, prompt_of(1), 4)
 
 
