@@ -224,14 +224,14 @@ def test_sabotage_rings_the_alarm_and_is_kept_as_what_it_is(mlsd: Mlsd, tiny: Pa
     broken = [trial for trial in answer["trials"] if trial["arm"] == "sd"]
     assert {(t["verdict"], t["valid"], t["rollback"]) for t in broken} == {("diverged", False, "sabotage:extra-token")}
     assert all("broken on purpose" in t["invalid_reason"] for t in broken)
-    assert all(t["speedup"] is None for t in answer["summary"] if t["arm"] == "sd")
+    assert all(row["n_valid"] == 0 for row in answer["summary"] if row["arm"] == "sd")
     options, _, end = mlsd("bench", "--help").out.partition("To see the alarm ring")
     assert "--sabotage" not in options and "lost-token" in end
 
 
 def test_a_model_whose_logits_are_not_finite_is_one_message(mlsd: Mlsd, tiny: Path, tmp_path: Path) -> None:
     write_nan_norm(tiny / "llama.gguf", tmp_path / "nan.gguf")
-    for command in (("bench",), ("probe",), ("ppl",), ("calibrate", "--budget-s", 1)):
+    for command in (("bench",), ("probe",), ("models", "distance"), ("calibrate", "--budget-s", 1)):
         result = mlsd(*command, tmp_path / "nan.gguf", "--n-threads", 1)
         assert result.code != 0, command
         assert "logits are not finite" in result.err, (command, result.err)
