@@ -258,4 +258,4 @@ if __name__ == "__main__":
 
         cases(note)
     for result in table(rows):
-        print(f"{result.name:60} {result.value:8.4g} {result.unit:10} {'' if result.passed else 'MISSED'}")
+        print(f"{result.name:60} {result.value:8.4g} {result.unit:10} {'MISSED' if result.passed is False else ''}")

@@ -159,8 +159,8 @@ def _top(rows: Logits, fresh: Logits) -> npt.NDArray[np.float64]:
 
 def _passes(run: Generation, prompt: Sequence[int], options: SessionOptions, strategy: str) -> Passes:
     """The passes that left their mark on the memory of a session opened with `options`."""
-    # After a rejection these decode what is kept once more, alone.
-    replays = strategy == "checkpoint" or options.tree == "redecode"
+    # After a rejection these decode what is kept once more, alone; and failed cuts are not to be repeated.
+    replays = strategy in ("checkpoint", "unchecked") or options.tree == "redecode"
     kept = [1 + r.accepted for r in run.rounds]
     if kept:
         kept[-1] = len(run.past) - sum(kept[:-1])  # more than counted, where an end-of-generation token cut the output

@@ -224,7 +224,7 @@ def test_sabotage_rings_the_alarm_and_is_kept_as_what_it_is(mlsd: Mlsd, tiny: Pa
     broken = [trial for trial in answer["trials"] if trial["arm"] == "sd"]
     assert {(t["verdict"], t["valid"], t["rollback"]) for t in broken} == {("diverged", False, "sabotage:extra-token")}
     assert all("broken on purpose" in t["invalid_reason"] for t in broken)
-    assert all(t["speedup"] is None for t in answer["summary"] if t["arm"] == "sd")
+    assert all(row["n_valid"] == 0 for row in answer["summary"] if row["arm"] == "sd")
     options, _, end = mlsd("bench", "--help").out.partition("To see the alarm ring")
     assert "--sabotage" not in options and "lost-token" in end
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from mlsd.measure.run.checks import DISTURBED
 from mlsd.records import Arm, Record, Trial, Verdict
 from mlsd.stats import Interval, mean_over, median, paired, relative_spread
 from mlsd.units import tok_s
@@ -104,10 +105,11 @@ def summarize(trials: Sequence[Trial], baseline: Sequence[Trial], drafter: str) 
 
 
 def paired_speedup(trials: Sequence[Trial], baseline: Sequence[Trial]) -> Interval | None:
-    """Decode throughput over that of the AR trial of the same block; None when no block has both."""
+    """Decode throughput over that of the AR trial of the same block; None when no block has both undisturbed."""
 
     def timed(arm: Sequence[Trial]) -> list[tuple[Trial, float]]:
-        return [(t, speed) for t in arm if t.status == "ok" and (speed := numbers(t).decode_tok_s) is not None]
+        calm = [t for t in arm if t.status == "ok" and not (t.invalid_reason or "").startswith(DISTURBED)]
+        return [(t, speed) for t in calm if (speed := numbers(t).decode_tok_s) is not None]
 
     pairs = paired(timed(baseline), timed(trials), lambda one: (one[0].block, one[0].repeat))
     return mean_over([sd / ar for (_, ar), (_, sd) in pairs], ratio=True) if pairs else None

@@ -7,7 +7,7 @@ History (`PRAGMA user_version`):
     4  stream_read, known_pass: what the memory gives
     5  draft_distance (perplexity ratio, total variation); trial.earlier: the target's answers inside the prompt
     6  pass_share (profiled passes); times of a trial whose times are not its method's are not there
-    7  trial.timed and trial.fell_back, which stood in stats and in rollback_draft
+    7  trial.timed and trial.fell_back, which stood in stats and in rollback_draft; what decided a near tie, in the view
 
 A released step never changes: a new shape is a new step, and `tests/measure/databases/` gets a file of the old one.
 """
@@ -284,7 +284,13 @@ WHERE instr(rollback_draft, ', not sync: ');
 UPDATE trial SET stats = json_remove(stats, '$.timed', '$.sync_fallback');
 
 DROP VIEW trial_summary;
-""" + _trial_summary(_WHERE_TIMED, "trial.timed, trial.fell_back,")
+""" + _trial_summary(
+    _WHERE_TIMED,
+    "trial.timed, trial.fell_back, json_extract(trial.losslessness, '$.tolerance') AS tolerance, "
+    "json_extract(trial.losslessness, '$.worst_gap') AS worst_gap, "
+    "1000.0 * json_extract(trial.losslessness, '$.n_different') / json_extract(trial.losslessness, '$.n_compared') "
+    "AS differences_per_1000,",
+)
 
 MIGRATIONS: tuple[str, ...] = (_VERSION_1, _VERSION_2, _VERSION_3, _VERSION_4, _VERSION_5, _VERSION_6, _VERSION_7)
 """Step i leads from version i to version i + 1; a new database takes all of them."""

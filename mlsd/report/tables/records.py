@@ -241,10 +241,18 @@ def _trial_cells(row: Mapping[Any, Any], audited: Mapping[str, RowAudit]) -> tup
         number(_real(value["rounds"]), 0),
         percent(_real(value["acceptance_rate"])),
         number(_real(value["mgl"]), 2),
-        text(output, tone),  # type: ignore[arg-type]
+        text(output, tone, _tie(value)),  # type: ignore[arg-type]
         text("yes") if value["valid"] else text(f"no: {reason}"[:60] if reason else "no", "bad", reason),
         *((text(found.verdict, TONES[found.verdict], why) if found else text(None),) if audited else ()),
     )
+
+
+def _tie(value: Mapping[Any, Any]) -> str:
+    """What decided about an output that differs from plain decoding."""
+    rate, gap, tolerance = (_real(value.get(name)) for name in ("differences_per_1000", "worst_gap", "tolerance"))
+    if rate is None or gap is None or tolerance is None:
+        return ""
+    return f"{rate:.1f} of 1,000 tokens differ, by up to {gap:.3g} logits; noise explains {tolerance:.3g}"
 
 
 def _real(value: object) -> float | None:

@@ -203,7 +203,7 @@ SELECT
     trial.position, trial.status, trial.error, trial.started_at, trial.n_prompt, trial.n_tokens, trial.prefill_ns,
     trial.draft_prefill_ns, trial.decode_ns, trial.load_ns, trial.rollback_target, trial.rollback_draft,
     trial.failed_native_calls, trial.verdict, trial.valid, trial.invalid_reason, trial.peak_rss_bytes,
-    trial.timed, trial.fell_back, sums.rounds, sums.proposed, sums.accepted, sums.committed, sums.rows,
+    trial.timed, trial.fell_back, json_extract(trial.losslessness, '$.tolerance') AS tolerance, json_extract(trial.losslessness, '$.worst_gap') AS worst_gap, 1000.0 * json_extract(trial.losslessness, '$.n_different') / json_extract(trial.losslessness, '$.n_compared') AS differences_per_1000, sums.rounds, sums.proposed, sums.accepted, sums.committed, sums.rows,
     CASE WHEN trial.decode_ns IS NOT NULL THEN sums.draft_ns END AS draft_ns, CASE WHEN trial.decode_ns IS NOT NULL THEN sums.verify_ns END AS verify_ns, CASE WHEN trial.decode_ns IS NOT NULL THEN sums.rollback_ns END AS rollback_ns, CASE WHEN trial.decode_ns IS NOT NULL THEN sums.sample_ns END AS sample_ns, CASE WHEN trial.decode_ns IS NOT NULL THEN sums.other_ns END AS other_ns
 FROM current_trial AS trial
 JOIN "case" ON "case".id = trial.case_id

@@ -74,6 +74,22 @@ def test_a_fresh_run_measures_everything_again_and_keeps_what_was(tiny: Path, tm
         assert len(list(store.trials(TrialFilter(superseded=True), rounds=False))) == 36
 
 
+def test_a_disturbed_trial_counts_no_more_and_is_measured_again_by_the_next_run(tiny: Path, tmp_path: Path) -> None:
+    database = tmp_path / "study.sqlite"
+    n_ok = run_study(tiny, database).n_ok
+    with Store.open(database) as store:
+        first = next(store.trials())
+        store.invalidate({first.id: "disturbed: the worker waited for 6.0 of 6.1 s; its other repeats took 0.1 s"})
+        told = [stored.trial for stored in store.trials()]
+        assert [trial.valid for trial in told] == [False, *[True] * (n_ok - 1)]
+    assert run_study(tiny, database, keep_failed=True).n_ok == 0
+    again = run_study(tiny, database)
+    assert (again.n_ok, again.n_skipped) == (1, n_ok - 1)
+    with Store.open(database) as store:
+        assert all(stored.trial.valid for stored in store.trials())
+        assert len(list(store.trials(TrialFilter(superseded=True)))) == n_ok + 1
+
+
 def test_a_limited_run_is_completed_by_the_next(
     tiny: Path, tmp_path: Path, uninterrupted: Counter[tuple[str, int, int, tuple[int, ...]]]
 ) -> None:
