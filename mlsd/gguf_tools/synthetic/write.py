@@ -37,9 +37,7 @@ def write_random(
             f"Tiny models are not written as {precision}.", hint=f"The choices are {', '.join(PRECISIONS)}."
         )
     specs, keys = (
-        (shape.tensors, shape.keys)
-        if isinstance(shape, Table)
-        else (tuple(tensors(shape)), architecture_keys(shape))
+        (shape.tensors, shape.keys) if isinstance(shape, Table) else (tuple(tensors(shape)), architecture_keys(shape))
     )
     announced = [stored(spec, type_named(precision), quantized=_QUANTIZED) for spec in specs]
 
