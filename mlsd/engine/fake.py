@@ -35,6 +35,7 @@ class FakeSession:
     """See `session.Session` for the contract of each method."""
 
     n_vocab = 256
+    window = 0
 
     def __init__(
         self,

@@ -32,6 +32,8 @@ _N_PREFIX = 24
 _N_HISTORY = 8
 _N_CONTINUATION = 4
 _NOISE_WIDTHS = (2, 3, 5, 9, 17, 33)
+# Beyond a longer window nothing is tried: its positions are kept by the same code, and reaching them takes minutes.
+_LONGEST_WINDOW = 2048
 # In float32 alone, equal arithmetic in another order moves a logit by about this share of the logits' own spread.
 _ROUNDING_SHARE = 1e-3
 
@@ -108,13 +110,17 @@ class _Lab:
     def __init__(self, open_session: OpenSession, options: SessionOptions) -> None:
         self._open = open_session
         self._options = options
+        self._beyond: Sequence[int] = ()
         with closing(self._session(0)) as session:
-            ids = session.tokenize(PROBE_TEXT, add_special=True)
+            ids, window = session.tokenize(PROBE_TEXT, add_special=True), session.window
         if len(ids) < _N_PREFIX + 2 * _N_HISTORY + _N_CONTINUATION + max(_NOISE_WIDTHS):
             raise EngineError(f"The probe's text has only {len(ids)} tokens in this vocabulary.")
         self._prefix = ids[:_N_PREFIX]
         self._true = ids[_N_PREFIX : _N_PREFIX + _N_HISTORY]
         self._wrong = ids[-_N_HISTORY:]
+        # A text that leaves the window where layers have one: what goes back must find the oldest positions again.
+        n_beyond = window + _N_PREFIX if 0 < window <= _LONGEST_WINDOW else 0
+        self._beyond = (ids * (n_beyond // len(ids) + 1))[:n_beyond]
         self._continuation = ids[_N_PREFIX + _N_HISTORY : _N_PREFIX + _N_HISTORY + _N_CONTINUATION]
         self._long = ids[_N_PREFIX : _N_PREFIX + max(_NOISE_WIDTHS)]
 
@@ -123,7 +129,7 @@ class _Lab:
         return self._open(
             msgspec.structs.replace(
                 self._options,
-                n_ctx=256,
+                n_ctx=256 + len(self._beyond),
                 n_snapshots=n_snapshots,
                 max_outputs=width,
                 device_sampling=False,
@@ -151,6 +157,8 @@ class _Lab:
     def test(self, name: str, history: History, tolerance: float) -> StrategyResult:
         try:
             difference = self.difference(name, history)
+            if self._beyond and difference <= tolerance:
+                difference = self._difference(name, history, _N_HISTORY // 2, self._beyond)
         except EngineError as error:
             reason = error.message.splitlines()[0].rstrip(".")
             return StrategyResult(name=name, history=history, exact=False, reason=f"refused: {reason}")
@@ -166,18 +174,18 @@ class _Lab:
     def difference(self, name: str, history: History) -> float:
         """Largest logit difference over several depths of rollback; `none` leaves the rejected tokens in."""
         keeps = (1, 4, 7) if history == "batch" else (1, 5)
-        return max(self._difference(name, history, keep) for keep in keeps)
+        return max(self._difference(name, history, keep, self._prefix) for keep in keeps)
 
-    def _difference(self, name: str, history: History, n_keep: int) -> float:
+    def _difference(self, name: str, history: History, n_keep: int, prefix: Sequence[int]) -> float:
         kept = self._true[:n_keep]
         past = (*kept, *self._wrong[: _N_HISTORY - n_keep])
-        n_past = _N_PREFIX + n_keep
+        n_past = len(prefix) + n_keep
         with closing(self._session(0)) as fresh:
-            fresh.decode(self._prefix)
+            fresh.decode(prefix)
             self._feed(fresh, kept, history)
             expected = self._continue(fresh)
         with closing(self._session(_N_HISTORY if name == "snapshots" else 0)) as session:
-            session.decode(self._prefix)
+            session.decode(prefix)
             if name == "none":
                 self._feed(session, past, history)
             else:
@@ -190,7 +198,7 @@ class _Lab:
                     session.truncate(n_past)  # past our own guard: the probe must see what the engine really does
                 else:
                     strategy.rewind(n_past, ())
-                self._feed(session, (*self._prefix, *kept)[session.n_past :], history)
+                self._feed(session, (*prefix, *kept)[session.n_past :], history)
             return float(np.abs(self._continue(session) - expected).max())
 
     def _feed(self, session: Session, tokens: Sequence[int], history: History) -> None:

@@ -98,6 +98,10 @@ class Session(Protocol):
         """Recurrent snapshots the engine really keeps (0: none)."""
 
     @property
+    def window(self) -> int:
+        """Positions that layers with a sliding window see (0: no layer has one)."""
+
+    @property
     def failed_native_calls(self) -> int:
         """Native calls that failed and were ignored; always 0 in a checked session."""
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from mlsd.clock import FakeClock
 from mlsd.drafters import check_target
+from mlsd.engine.fake import FakeSession
 from mlsd.engine.llama.footprint import footprints
 from mlsd.engine.llama.model import LlamaModel
+from mlsd.engine.probe import ProbeReport, probe
 from mlsd.engine.session import SessionOptions
 from mlsd.errors import UnsupportedError
 from mlsd.gguf_tools.source import Source
@@ -61,6 +64,30 @@ def test_speculation_writes_what_the_target_writes(bench: Bench, name: str, gamm
         if bench.report(name).kernel_noise == 0:
             assert bench.verdict is not None and bench.verdict.verdict == "lossless"
             assert suffix or all(r.accepted == r.proposed for r in run.rounds)
+
+
+class OneWindow(FakeSession):
+    """A memory that keeps only the positions of its window, and cannot bring an older one back."""
+
+    window = 300
+
+    def truncate(self, n_past: int) -> None:
+        super().truncate(n_past)
+        if n_past > self.window:
+            self.context[0] += 1
+
+
+def first_and_last(context: Sequence[int]) -> int:
+    return (31 * context[0] + sum(context[-16:])) % 256
+
+
+def test_the_probe_goes_beyond_the_window() -> None:
+    def report(kind: type[FakeSession]) -> ProbeReport:
+        clock = FakeClock()
+        return probe(lambda options: kind(first_and_last, options, clock), SessionOptions(n_ctx=256))
+
+    assert report(FakeSession).target == report(FakeSession).draft == "trim"
+    assert "trim" not in (report(OneWindow).target, report(OneWindow).draft)
 
 
 @pytest.mark.parametrize("name", TINY_SET)

@@ -48,6 +48,7 @@ class LlamaSession:
             raise
         self.n_ctx = int(self._native.llama_n_ctx(self.handle))
         self.n_snapshots = int(self._native.llama_n_rs_seq(self.handle))
+        self.window = int(self._native.llama_model_n_swa(model.handle))
 
     # --- opening and closing ------------------------------------------------------------------------------------
 
@@ -59,7 +60,7 @@ class LlamaSession:
         # Rollback inside a batch needs the whole verification in one micro-batch.
         params.n_ubatch = max(options.n_ubatch, options.n_snapshots + 2)
         params.n_seq_max = options.n_sequences
-        # Layers with a window keep every position: with only the window's, a rollback would have lost the oldest.
+        # Layers with a window keep every position: one that goes back would miss the oldest of its window otherwise.
         params.swa_full = True
         params.kv_unified = options.n_sequences > 1
         params.n_rs_seq = options.n_snapshots
