@@ -74,7 +74,7 @@ def test_a_bench_a_search_and_a_calibration_meet_in_one_database_that_advice_rea
     timed = mlsd.calibrate("tiny-dense", rows=(1, 3, 5), budget_s=1.0, engine=engine)
     assert bench.database == tuned.database == timed.database == "results/bench.sqlite"
     found = mlsd.advise("tiny-dense", gammas=(2,), engine=engine)
-    assert "pld" in {row.drafter for row in found.advice.prospects}
+    assert "pld" in {row.drafter for row in found.recommendation.prospects}
     assert mlsd.audit(bench.database).rows
 
 
