@@ -6,6 +6,8 @@ from click.testing import CliRunner, Result
 
 from mlsd.cli.main import cli, main
 
+EXCERPT = Path(__file__).parent.parent / "analysis" / "data" / "study_runs_excerpt.csv"
+
 HEADER = "target_model,draft_model,draft_len,n_predict,tokens_per_sec,draft_acceptance_rate\n"
 
 
@@ -42,8 +44,8 @@ def test_a_csv_is_audited_and_strict_makes_an_impossible_row_an_exit_code(tmp_pa
 def test_all_prints_possible_rows_too(tmp_path: Path) -> None:
     path = tmp_path / "own.csv"
     path.write_text(HEADER + "m,none,0,64,50.0,\n")
-    assert "line 2" not in run(str(path)).output
-    assert "possible    own.csv: line 2" in run(str(path), "--all").output
+    assert "row 1" not in run(str(path)).output
+    assert "possible    own.csv: row 1" in run(str(path), "--all").output
 
 
 def test_markup_in_a_cell_is_printed_as_text(tmp_path: Path) -> None:
@@ -52,11 +54,37 @@ def test_markup_in_a_cell_is_printed_as_text(tmp_path: Path) -> None:
     assert "[red]x[/nope]" in run(str(path), "--all").output
 
 
-@pytest.mark.parametrize("arguments", [[], ["a.csv", "--published", "study"]])
-def test_exactly_one_source_is_needed(arguments: list[str]) -> None:
-    result = run(*arguments)
+def test_no_cell_of_a_table_steers_the_terminal(tmp_path: Path) -> None:
+    path = tmp_path / "own.csv"
+    path.write_text(
+        "job_id," + HEADER + '"\x1b]0;owned\x07\x1b[2J a\nb \u202etxt",m,none,0,64,50.0,\n',
+        encoding="utf-8",
+        newline="",
+    )
+    output = run(str(path), "--all").output
+    assert not set(output) & {"\x1b", "\x07", "\u202e"}
+    assert len(output.splitlines()) == 3  # heading, one row, counts
+
+
+def test_only_one_source_is_taken() -> None:
+    result = run("a.csv", "--published", "study")
     assert result.exit_code == 2
-    assert "Give one of: a CSV file" in result.output
+    assert "Give only one of: a CSV file" in result.output
+
+
+def test_an_unknown_name_lists_the_published_tables(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as exit_info:
+        main(["audit", "--published", "nope"])
+    assert exit_info.value.code == 2
+    error = capsys.readouterr().err
+    assert all(name in error for name in ("spec-bench", "qwen38-mtp", "vllm-eagle", "study"))
+
+
+def test_an_imported_table_and_its_file_agree(tmp_path: Path) -> None:
+    file, db = str(EXCERPT), str(tmp_path / "x.sqlite")
+    assert CliRunner().invoke(cli, ["import", "--format", "study-csv", file, "--db", db]).exit_code == 0
+    assert run("--db", db).output.splitlines()[-1] == run(file).output.splitlines()[-1]
+    assert "6 impossible" in run("--db", db).output
 
 
 def test_a_bad_table_ends_with_one_message_and_exit_code_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,8 +3,8 @@
 A rule asks one question of one row: a pure function (row, context) -> Finding, or None where the table does not say
 enough. Each figure is taken at the end of its interval that favours the row. `impossible` is said only when a bound
 that any program must obey is broken by more than rounding and noise can explain, by most of the row's repeats as well;
-columns and counts that merely disagree are a slip of bookkeeping, and `suspicious`. Which limits give which rates of
-false and missed alarms: `python -m benchmarks truth`.
+columns and counts that merely disagree are a slip of bookkeeping, and `suspicious`. How often that is wrong:
+`python -m benchmarks truth`.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ Rule = Callable[[AuditRow, AuditContext], Finding | None]
 
 # A cache may keep this much of the weights between passes: the system cache of an M2 Ultra is 96 MB.
 CACHE_BYTES = 100_000_000
-SUSPICIOUS_SDS, IMPOSSIBLE_SDS = 3.5, 8.0  # a bound may be broken by so many standard deviations of repeats
+SUSPICIOUS_SDS, IMPOSSIBLE_SDS = 3.3, 8.0  # a bound may be broken by so many standard deviations of repeats
 POOLED_SLACK = 0.5  # over prompts whose MGL has a coefficient of variation of 0.7
 SAME_WORK_RATIO = 1.5  # rounds of equal work differ by less than this between prompts and depths
 SAME_CASE_RATIO = 1.25  # repeats of one case differ by less than this
 BOOKKEEPING_RATIO = 1.02  # programs differ by a token in what they divide by
 HONEST_SLOPES = (0.9, 1.06)  # of log speed over log MGL: a last short round and dear rejections bend it a little
-ALIKE_CASE, ALIKE_TABLE = 1e-3, 1e-3  # chances below which equal repeats are not chance
+ALIKE_CASE, ALIKE_TABLE = 3e-3, 1e-3  # chances below which equal repeats are not chance
 FEWEST_PROPOSED = 50  # drafted tokens before none or all accepted means anything
 
 

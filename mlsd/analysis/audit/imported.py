@@ -20,7 +20,7 @@ from mlsd.records import DRAFT_MODEL, NO_DRAFTER
 NEEDED = ("draft_len", "n_predict", "draft_acceptance_rate")  # without them most rules have nothing to judge
 # A draft's own baseline may be of a file twice the size (BF16 for Q8_0), or pay for sampling that drafting does not.
 DRAFT_SHARE = 0.5
-_FULL_SHARE, _FULL_CHANCE = 0.9, 1e-6  # counts that must fit full-length drafts, and how rarely chance may do that
+_FULL_SHARE, _FULL_CHANCE = 0.9, 1e-4  # counts that must fit full-length drafts, and how rarely chance may do that
 _SHIFTS = tuple(0.93 + 0.0061 * i for i in range(24))  # of an acceptance, to see how easily any number fits
 
 

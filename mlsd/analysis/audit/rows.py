@@ -183,7 +183,7 @@ class AuditContext(Record, frozen=True, kw_only=True, dict=True):
     def chance_alike(self, row: AuditRow) -> float:
         """Chance that one other repeat prints the same time: ``step / (2 sqrt(pi) sigma)`` of two normal draws."""
         steps = [(f.high - f.low) / f.value for f in (row.tok_s, row.ms_per_token) if f is not None and f.value > 0]
-        return min(1.0, min(steps) / (2.0 * math.sqrt(math.pi) * self.quiet_noise)) if steps else 1.0
+        return min(1.0, max(1e-9, min(steps)) / (2.0 * math.sqrt(math.pi) * self.quiet_noise)) if steps else 1.0
 
     @cached_property
     def chance_of_copies(self) -> float:
@@ -204,7 +204,7 @@ class AuditContext(Record, frozen=True, kw_only=True, dict=True):
         return 1.0 if paces is None or own is None else min(1.0, paces[(len(paces) - 1) // 4] / own)
 
     def case_mean(self, row: AuditRow) -> tuple[float, float]:
-        """Mean of the row's repeats over its mean baseline, as a factor on row over fastest; its error in noises."""
+        """Mean of the row's repeats over its mean baseline, as a factor on the row over the fastest; its error."""
         paces, own, baseline = self.repeated_paces.get(row.case), row.pace, self.baseline(row)
         if paces is None or own is None or baseline is None:
             return 1.0, 1.0

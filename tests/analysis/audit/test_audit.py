@@ -1,20 +1,27 @@
+import random
 import tempfile
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.truth_audit import TODAY, found_rates, honest_rates
 from mlsd.analysis.audit import published_tables as published
 from mlsd.analysis.audit.audit import audit
-from mlsd.analysis.audit.imported import COLUMNS, read_csv
+from mlsd.analysis.audit.imported import imported_context, read_csv
 from mlsd.analysis.audit.printed import exact, parse_printed
 from mlsd.analysis.audit.rows import Audit, AuditContext, AuditRow
-from mlsd.analysis.audit.trials import trials_context
-from mlsd.errors import TableError
+from mlsd.analysis.audit.trials import database_contexts, trials_context
+from mlsd.errors import AnalysisError, TableError
+from mlsd.measure.exchange import read_table
+from mlsd.measure.exchange.study_csv import COLUMNS
 from mlsd.measure.store.study import Store
-from tests.analysis.honest import World, simulate, write
+from tests.analysis.honest import CORRUPTED, HONEST, ROLLBACK, World, ordinary, simulate, write
 from tests.analysis.pair_studies import HOST, Arm, Study, write_study
+from tests.analysis.studies import MACHINE, MOE, blocks
+from tests.analysis.studies import write as write_blocks
 
 
 def audit_rows(rows: list[dict[str, str]], **options) -> Audit:
@@ -50,7 +57,7 @@ def test_three_rules_find_the_study_impossible_with_their_figures() -> None:
     }
     assert len(found["round_shorter_than_its_parts"]) == 18
     assert len(found["more_bandwidth_than_the_chip"]) >= 5
-    assert len(found["speedup_above_mgl"]) >= 6
+    assert len(found["speedup_above_mgl"]) >= 5
     worst = next(row for row in five if row.identity["target"] == "dense_9b" and row.identity["gamma"] == 16)
     figures = {finding.rule: finding.figures for finding in worst.findings}
     assert figures["speedup_above_mgl"]["speedup"] == pytest.approx(2.03)
@@ -68,20 +75,41 @@ def test_the_studys_own_explanations_break_on_its_own_figures() -> None:
     assert claimed["more_bandwidth_than_the_chip"].figures["needed_gb_s"] > 1100  # all experts in every pass
 
 
+@pytest.mark.parametrize(
+    ("name", "possible", "suspicious", "impossible"),
+    [
+        ("angelslim", 48, 0, 0),
+        ("eagle", 4, 0, 0),
+        ("hybrid", 4, 0, 0),
+        ("ik-llama-mtp", 12, 0, 0),
+        ("llama-cpp-mtp", 14, 0, 0),
+        ("mlx-mtp", 6, 1, 0),
+        ("qwen38-mtp", 104, 0, 0),
+        ("sglang-eagle", 12, 0, 0),
+        ("small-models", 188, 12, 0),
+        ("spec-bench", 31, 0, 0),
+        ("study", 6, 0, 25),
+        ("vllm-eagle", 19, 2, 0),
+    ],
+)
+def test_each_published_table_has_its_verdicts(name: str, possible: int, suspicious: int, impossible: int) -> None:
+    counts = audit(name, published.context(published.load(name))).counts()
+    assert counts == {"possible": possible, "suspicious": suspicious, "impossible": impossible}
+
+
+def test_a_ratio_to_the_wrong_column_is_a_slip_and_a_speedup_above_one_drafted_token_a_doubt() -> None:
+    vllm = audit("vllm", published.context(published.load("vllm-eagle")))
+    assert flagged(vllm, "columns_disagree") == ["llama-3.1-8b, eagle, gamma 5", "llama-3.1-8b, eagle, gamma 6"]
+    mlx = audit("mlx", published.context(published.load("mlx-mtp")))
+    assert flagged(mlx, "speedup_above_mgl") == ["M4 Pro"]
+
+
 def test_the_small_model_study_is_possible_but_for_one_cell_whose_speedup_exceeds_mgl() -> None:
     result = audit("small models", published.context(published.load("small-models")))
     assert result.counts()["impossible"] == 0
     assert result.counts()["possible"] >= 185
     assert flagged(result, "speedup_above_mgl") == ["llama-3.2-1b, prompt-lookup, translation"]
     assert {r.identity["table"] for r in result.rows if r.verdict != "possible"} == {"table 2", "table 3", "table 4"}
-
-
-def test_the_hybrid_paper_prints_nothing_that_cannot_be() -> None:
-    assert audit("hybrid", published.context(published.load("hybrid"))).counts() == {
-        "possible": 4,
-        "suspicious": 0,
-        "impossible": 0,
-    }
 
 
 def test_doubled_speedups_of_the_small_model_study_would_be_caught() -> None:
@@ -148,13 +176,22 @@ def test_an_honest_memory_bound_loop_stays_under_the_peak(t_one: float, alpha: f
     assert audit("roof", context).counts()["impossible"] == 0
 
 
-def test_most_honest_tables_raise_no_suspicion_either() -> None:
-    doubted = total = 0
-    for seed in range(40):
-        result = audit_rows(simulate(World(seed=seed, acceptance=(0.7, 0.5, 0.6), gammas=(2, 4, 8))), full_drafts=True)
-        doubted += sum(row.verdict != "possible" for row in result.rows)
-        total += len(result.rows)
-    assert doubted / total < 0.05
+@pytest.mark.parametrize("kind", HONEST)
+def test_honest_tables_raise_hardly_a_suspicion_and_nothing_impossible(kind: str, tmp_path: Path) -> None:
+    rates = honest_rates(kind, 600, tmp_path)
+    assert rates["impossible"] == 0.0
+    assert rates["suspicious"] < 0.02
+
+
+def test_every_kind_of_table_stands_beside_what_0_1_0_said_of_it() -> None:
+    assert set(TODAY) == set(HONEST) | set(CORRUPTED)
+
+
+def test_a_single_fast_repeat_of_an_honest_case_may_be_doubted_and_is_not_impossible() -> None:
+    rows = corrupt(simulate(ordinary(3, per_row=0.0)), "p1_g", tokens_per_sec=str)
+    label = next(row["job_id"] for row in rows if row["draft_len"] != "0")
+    rows = corrupt(rows, label, tokens_per_sec=times(9.0), eval_ms_per_token=lambda _: "")
+    assert verdicts(rows)[label] == "suspicious"
 
 
 # --- corrupted copies -------------------------------------------------------------------------------------------
@@ -174,6 +211,38 @@ honest_worlds = st.builds(
 )
 
 
+@pytest.mark.parametrize("kind", CORRUPTED)
+def test_a_corrupted_table_is_found(kind: str, tmp_path: Path) -> None:
+    found, impossible = found_rates(kind, 10, tmp_path)
+    assert found >= 0.8
+    assert impossible >= 0.9 or kind not in ROLLBACK
+
+
+def test_halved_acceptance_shows_in_the_slope_of_a_table_whose_every_row_is_within_its_bounds(tmp_path: Path) -> None:
+    world, halve = CORRUPTED["acceptance x 0.5 in all cases"]
+    slopes = {}
+    for name, change in (("honest", lambda rows, _: rows), ("halved", halve)):
+        rows = change(simulate(world(2)), random.Random(0))
+        slopes[name] = read_csv(write(tmp_path / "t.csv", rows), full_drafts=True).slope
+    assert slopes["honest"].value == pytest.approx(1.0, abs=0.06)
+    assert slopes["halved"].value > 1.2
+
+
+def test_the_noise_of_a_table_is_that_of_its_baselines_whatever_its_suspects_do(tmp_path: Path) -> None:
+    world, draw = CORRUPTED["rollback pattern, drawn anew each repeat"]
+    honest = simulate(world(1))
+    contexts = [read_csv(write(tmp_path / "t.csv", rows)) for rows in (honest, draw(honest, random.Random(0)))]
+    assert contexts[0].noise == contexts[1].noise < 0.03
+
+
+def test_a_table_whose_drafts_may_end_is_not_taken_for_one_of_full_drafts_by_a_few_digits(tmp_path: Path) -> None:
+    for seed in range(20):
+        rows = simulate(ordinary(seed, full_drafts=False, rate_digits=2))
+        assert any("unknown length" in note for note in read_csv(write(tmp_path / "t.csv", rows)).notes)
+    rows = simulate(ordinary(0, rate_digits=5))
+    assert any("Full-length drafts: decided" in note for note in read_csv(write(tmp_path / "t.csv", rows)).notes)
+
+
 def corrupt(rows: list[dict[str, str]], label: str, **cells) -> list[dict[str, str]]:
     return [row | {c: f(row[c]) for c, f in cells.items()} if row["job_id"].startswith(label) else row for row in rows]
 
@@ -191,9 +260,9 @@ def test_a_halved_time_is_caught(world: World) -> None:
 
 @settings(max_examples=40, deadline=None)
 @given(world=honest_worlds)
-def test_tokens_counted_twice_are_caught(world: World) -> None:
+def test_tokens_counted_twice_are_a_slip_of_bookkeeping(world: World) -> None:
     rows = corrupt(simulate(world), "p1_g4_r0", tokens_per_sec=times(2.0))
-    assert verdicts(rows)["p1_g4_r0"] == "impossible"
+    assert verdicts(rows)["p1_g4_r0"] == "suspicious"
 
 
 @settings(max_examples=40, deadline=None)
@@ -231,7 +300,7 @@ def verdicts(rows: list[dict[str, str]]) -> dict[str, str]:
 
 # --- the study's own file ---------------------------------------------------------------------------------------
 
-# Nine rows of results/csv/runs.csv in AtomGradient/speculative-moe-research: baselines, suite B, suite F.
+# Ten rows of results/csv/runs.csv in AtomGradient/speculative-moe-research: baselines, suite B, suite F.
 EXCERPT = Path(__file__).parent.parent / "data" / "study_runs_excerpt.csv"
 
 
@@ -258,17 +327,14 @@ GOOD = "a,,,chip,m,none,0,8,64,0,p,50.0,,,,,,ok"
         (b"", "empty"),
         (b"\n\n", "empty"),
         (HEADER.encode(), "no row"),
-        (b"model,speed\na,1", r"line 1: column target_model, .* is missing.* Unknown columns there: model, speed"),
-        (HEADER.replace("draft_len", "gamma").encode() + b"\n", "column draft_len is missing.*gamma"),
+        (b"model,speed\na,1", r"line 1: column target_model, .* is missing"),
         (HEADER.replace("chip", "machine").encode() + b"\n", "machine appears twice"),
         (f"{HEADER}\n{GOOD}\n{GOOD.replace('50.0', 'nan')}".encode(), "line 3, column tokens_per_sec: .*finite"),
-        (f"{HEADER}\n{GOOD.replace('50.0', '')}".encode(), "line 2, column tokens_per_sec: the cell is empty"),
-        (f"{HEADER}\n{GOOD.replace('50.0', '-3')}".encode(), "line 2, column tokens_per_sec: .*above zero"),
-        (f"{HEADER}\n{GOOD.replace(',64,', ',many,')}".encode(), "line 2, column n_predict: .*whole number"),
-        (f"{HEADER}\n{GOOD.replace('none,0', 'd,4')}".encode(), "column draft_acceptance_rate: the cell is empty"),
-        (f"{HEADER}\n{GOOD.replace('none,0', 'd,0')}".encode(), "column draft_len: a draft of 0"),
+        (f"{HEADER}\n{GOOD.replace('50.0', '')}".encode(), "no finished row"),
+        (f"{HEADER}\n{GOOD.replace('50.0', '-3')}".encode(), "line 2, column tokens_per_sec: .*above 0"),
+        (f"{HEADER}\n{GOOD.replace(',64,', ',many,')}".encode(), "line 2, column n_predict: .*not a"),
         (f"{HEADER}\n{GOOD},extra,cells".encode(), "line 2: 2 more cells"),
-        (f"{HEADER}\n{GOOD}\n".encode() + "größe".encode("latin-1"), "line 3: byte 0xf6 is not UTF-8"),
+        (f"{HEADER}\n{GOOD}\n".encode() + "größe".encode("latin-1"), "line 3: not UTF-8"),
         (HEADER.encode("utf-16"), "not UTF-8"),
         (f'{HEADER}\n"{GOOD}'.encode(), "not readable as CSV"),
     ],
@@ -278,6 +344,15 @@ def test_a_table_that_cannot_be_read_is_refused_with_its_place(tmp_path: Path, c
     path.write_bytes(content)
     with pytest.raises(TableError, match=message):
         read_csv(path)
+
+
+def test_a_table_that_says_less_is_asked_less_and_says_so(tmp_path: Path) -> None:
+    path = tmp_path / "table.csv"
+    path.write_text("target_model,draft_model,tokens_per_sec\nm,none,50.0\nm,d,60.0\n")
+    context = read_csv(path)
+    assert [row.gamma for row in context.rows] == [None, None]
+    assert "Fewer rules apply: the table has no column draft_len, n_predict, draft_acceptance_rate." in context.notes
+    assert audit("t", context).counts()["possible"] == 2
 
 
 def test_a_missing_file_is_refused(tmp_path: Path) -> None:
@@ -319,6 +394,9 @@ def test_a_number_written_out_in_full_is_nearly_exact(value: float) -> None:
 def test_bounds_and_estimates_in_print_are_intervals() -> None:
     assert (parse_printed("<4").low, parse_printed("<4").high) == (0.0, 4.0)
     assert (parse_printed("~16").low, parse_printed("~16").high) == (15.0, 17.0)
+    assert (parse_printed("0.5-0.9").low, parse_printed("0.5-0.9").high) == pytest.approx((0.45, 0.95))
+    assert parse_printed("-1.5").value == -1.5
+    assert parse_printed("1e-3").value == 0.001
     assert exact(50.0).inverse.value == 0.02
     for text in ("inf", "nan", "fast", ""):
         with pytest.raises(ValueError, match="number"):
@@ -348,8 +426,50 @@ def test_own_trials_with_failed_native_calls_or_too_short_rounds_are_not_possibl
     broken = next(row for row in rows if row["gamma"] == 8)
     broken |= {"failed_native_calls": 7, "valid": 0, "invalid_reason": "native calls failed"}
     fast = next(row for row in rows if row["gamma"] == 4)
-    fast |= {"decode_ns": fast["decode_ns"] // 4}
+    for repeat in (row for row in rows if row["case_id"] == fast["case_id"]):
+        repeat |= {"decode_ns": repeat["decode_ns"] // 4}
     result = audit("own", trials_context(table.columns, [tuple(row.values()) for row in rows]))
     found = {str(row.identity["label"]): row.verdict for row in result.rows}
     assert found[f"trial {broken['trial_id']}"] == "suspicious"
     assert found[f"trial {fast['trial_id']}"] == "impossible"
+
+
+def test_imported_rows_of_a_database_are_judged_as_their_file_is(tmp_path: Path) -> None:
+    with Store.open(tmp_path / "imported.sqlite") as store:
+        store.add_imported(read_table(EXCERPT, "study-csv"))
+        stored = audit("db", *database_contexts(store))
+    file = audit("file", read_csv(EXCERPT))
+    assert stored.rows == file.rows
+    assert stored.counts()["impossible"] == 6
+
+
+def test_trials_and_imported_tables_are_judged_apart_each_among_its_own(tmp_path: Path) -> None:
+    path = write_study(tmp_path / "s.sqlite", Study(arms=(Arm(),)))
+    with Store.open(path) as store:
+        n_trials = len(list(store.summary().rows))
+        store.add_imported(read_table(EXCERPT, "study-csv"))
+        contexts = database_contexts(store)
+    assert [len(context.rows) for context in contexts] == [n_trials, 10]
+    assert audit("both", *contexts).counts()["impossible"] == 6
+
+
+def test_trials_of_another_machine_are_left_out_and_said(tmp_path: Path) -> None:
+    write_blocks(tmp_path / "two.sqlite", blocks(MOE))
+    path = write_blocks(
+        tmp_path / "two.sqlite", blocks(MOE, gammas=(4,)), msgspec.structs.replace(MACHINE, host="b" * 16)
+    )
+    with Store.open(path, read_only=True) as store:
+        (context,) = database_contexts(store)
+        everything = len(list(store.summary().rows))
+    assert 0 < len(context.rows) < everything
+    assert any("another machine" in note for note in context.notes)
+
+
+def test_an_empty_database_says_that_nothing_was_measured(tmp_path: Path) -> None:
+    with Store.open(tmp_path / "empty.sqlite") as store, pytest.raises(AnalysisError, match="holds no trials"):
+        database_contexts(store)
+
+
+def test_rows_without_a_finished_run_are_refused() -> None:
+    with pytest.raises(TableError, match="no finished row"):
+        imported_context([])

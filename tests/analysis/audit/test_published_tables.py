@@ -5,8 +5,15 @@ from mlsd.analysis.audit.published_tables import PublishedTable
 from mlsd.errors import TableError
 
 
-def test_three_studies_ship_with_mlsd() -> None:
-    assert published.names() == ["hybrid", "small-models", "study"]
+def test_ten_public_tables_and_more_ship_with_address_date_and_verdict() -> None:
+    assert len(published.names()) >= 10
+    for name in published.names():
+        study = published.load(name)
+        assert study.name == name
+        assert study.address.startswith("https://"), name
+        assert study.date, name
+        assert study.verdict.strip() in published.context(study).notes
+        assert all(table.source for table in study.tables)
 
 
 def test_an_unknown_study_or_table_is_refused_with_the_names_there_are() -> None:
@@ -36,7 +43,7 @@ def test_the_studys_speedups_are_its_throughputs_over_its_baselines() -> None:
     rows = [row for row in context.rows if row.table == "table 5"]
     assert len(rows) == 18
     for row in rows:
-        baseline = context.baseline_tok_s(row)
+        baseline = context.baseline(row).mean
         assert baseline is not None and row.tok_s is not None and row.speedup is not None
         assert row.tok_s.low / baseline.high <= row.speedup.high
         assert row.tok_s.high / baseline.low >= row.speedup.low
@@ -70,6 +77,16 @@ def test_a_table_keeps_printed_digits_and_standard_deviations() -> None:
     assert rows[0].tok_s is not None and (rows[0].tok_s.low, rows[0].tok_s.high) == (69.95, 70.05)
     assert rows[0].relative_sd == pytest.approx(0.01)
     assert rows[1].tok_s is None
+
+
+def test_a_column_of_baselines_gives_each_row_its_own() -> None:
+    columns = ("target", "drafter", "baseline_tok_s", "tok_s", "gamma", "acceptance")
+    table = PublishedTable(
+        name="t", title="", source="", columns=columns, rows=(("a", "mtp", "20", "30", "2", "0.5-0.9"),)
+    )
+    plain, drafted = published.table_rows(table)
+    assert not plain.speculative and plain.tok_s is not None and plain.tok_s.value == 20
+    assert drafted.acceptance is not None and drafted.acceptance.high == pytest.approx(0.95)
 
 
 @pytest.mark.parametrize("cells", [("a",), ("a", "fast")])
