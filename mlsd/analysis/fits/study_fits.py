@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
@@ -40,7 +39,9 @@ class CurveFit(Record, frozen=True, kw_only=True):
     target: str
     source: str  # "calibration" or "rounds": timed passes, or the verifications of the trials
     fits: tuple[Fit, ...]
-    chosen: str | None  # the curve that predicts held-out k; None below four different k
+    chosen: str | None  # the curve that predicts held-out k; None below four different k, or where none fits
+    doubt: str | None  # why no curve is chosen
+    time_next: tuple[int, ...]  # the widths that would decide
     held_out: tuple[HeldOut, ...]
     bandwidth_gb_s: float | None  # of the chosen curve, where it has one
     peak_fraction: float | None  # of the memory's peak, where that is known
@@ -132,8 +133,8 @@ def fit_curves(
 
 
 def curve_from_passes(points: Sequence[CalibrationPoint]) -> Observations:
-    """T(k) from timed passes at the depth that has most of them; a block is a repeat."""
-    depth = Counter(p.depth for p in points).most_common(1)[0][0]
+    """T(k) from timed passes at the smallest depth, as every other reader takes it; a block is a repeat."""
+    depth = min(p.depth for p in points)
     chosen = [p for p in points if p.depth == depth]
     times = [p.span_ns / 1e6 for p in chosen]
     return observations(times, [p.repeat for p in chosen], rows=[p.rows for p in chosen])
@@ -169,17 +170,49 @@ def fit_curve(
         predictable = [m for m in models if len(different) > len(m.parameters) + 1]
         selection = select(predictable, data, rows, never=(1.0,), n_folds=5)
     fits = tuple(fit(model, data) for model in models)
-    chosen = next((f for f in fits if selection is not None and f.model == selection.chosen), None)
+    sound = {m.name for m, f in zip(models, fits, strict=True) if misfit(m, f.values, data) <= 1}
+    order = [] if selection is None else [selection.chosen, *(c.model for c in selection.candidates)]
+    name = next((name for name in order if name in sound), None)
+    chosen = next((f for f in fits if f.model == name), None)
     bandwidth = chosen.values.get("bandwidth_gb_s") if chosen else None
     return CurveFit(
         target=target,
         source=source,
         fits=fits,
-        chosen=selection.chosen if selection else None,
+        chosen=name,
+        doubt=None if name else _doubt(len(different), selection is not None),
+        time_next=() if name else tuple(k for k in _DECIDING if k not in different and k <= max(17.0, max(different))),
         held_out=selection.candidates if selection else (),
         bandwidth_gb_s=bandwidth,
         peak_fraction=bandwidth / peak_gb_s if bandwidth and peak_gb_s else None,
     )
+
+
+# Every width where a kernel changes somewhere, and enough between for a ridge: they tell all curves apart.
+_DECIDING = (1, 2, 3, 4, 5, 6, 8, 9, 10, 12, 16, 17, 20, 24, 31, 32, 33)
+_BEYOND_NOISE, _LEAST_MISFIT = 3.0, 0.02
+
+
+def misfit(model: Model, values: Mapping[str, float], data: Observations) -> float:
+    """How far a curve misses the mean T(k) of widths, over what it may: 3 times the noise of such a mean, at least 2 %.
+
+    Noise is the spread of the repeats of a width. Above 1 the curve has another shape than the times, however well it
+    predicts beside others that have it too.
+    """
+    errors = np.log(model.predict(values, data.columns)) - np.log(data.observed)
+    widths, index = np.unique(data.columns["rows"], return_inverse=True)
+    counts = np.bincount(index)
+    means = np.bincount(index, errors) / counts
+    within = errors - means[index]
+    freedom = len(errors) - len(widths)
+    noise = np.sqrt(np.sum(within**2) / freedom * np.mean(1 / counts)) if freedom > 0 else 0.0
+    return float(np.sqrt(np.mean(means**2)) / max(_BEYOND_NOISE * noise, _LEAST_MISFIT))
+
+
+def _doubt(n_widths: int, judged: bool) -> str:
+    if not judged:
+        return f"{n_widths} widths tell no curve from another"
+    return f"no curve that {n_widths} widths allow comes near the times: it misses them by far more than repeats differ"
 
 
 def curve_models(data: Observations, facts: ModelFacts | None) -> list[Model]:

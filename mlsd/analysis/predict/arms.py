@@ -11,7 +11,7 @@ from mlsd.analysis.results.comparability import Chosen, choose, machines
 from mlsd.errors import AnalysisError
 from mlsd.measure.store.rows import CalibrationPoint, Coverage, PassKind, TrialFilter, environment_key, model_key
 from mlsd.measure.store.study import Store
-from mlsd.records import Case, ModelFacts, ModelRef, Record, Trial
+from mlsd.records import Case, ModelFacts, ModelRef, OptionValue, Record, Trial
 from mlsd.units import tok_s
 
 _CURVE = 3  # different k that make a curve
@@ -24,6 +24,7 @@ class ArmGroup(Record, frozen=True, kw_only=True):
     target: ModelRef
     drafter: str
     draft: ModelRef | None
+    options: dict[str, OptionValue] = msgspec.field(default_factory=dict)  # of the drafter
     prompt: str
     workload: str | None
     arms: tuple[Arm, ...]  # gamma 0 first
@@ -107,6 +108,7 @@ def _group(environment_key: str, case: Case, plain: list[Trial], trials: list[Tr
         target=case.target,
         drafter=case.drafter.name,
         draft=case.drafter.draft,
+        options=case.drafter.options,
         prompt=case.prompt.key,
         workload=case.prompt.workload,
         arms=tuple(_arm(gamma, own) for gamma, own in by_gamma.items()),

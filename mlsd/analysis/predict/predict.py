@@ -16,6 +16,7 @@ from mlsd.analysis.predict.replay import Outcomes, RunAhead, alphas_of, replay, 
 from mlsd.errors import AnalysisError
 from mlsd.measure.store.rows import CalibrationPoint, PassKind
 from mlsd.records import Record, Round
+from mlsd.stats import relative_spread
 
 # How far medians lie above the least where passes were interrupted; on an idle machine it is some per cent.
 _INTERRUPTED = 0.2
@@ -186,18 +187,21 @@ def leave_one_gamma_out(arms: Sequence[Arm], costs: Costs | Callable[[Sequence[A
                 runs = runs_ahead(arm.rounds[0], runs)
         alphas = alphas_of([r for arm in others if arm.gamma for r in arm.rounds[0]])
         ends = replay(runs, held.gamma, held.n_tokens, statistics.fmean(alphas) if alphas else 0.0)
-        own = held.rounds[0]
-        result.append(
-            GammaPrediction(
-                gamma=held.gamma,
-                predicted_tok_s=tok_per_s(scaled, ends),
-                measured_tok_s=statistics.median(held.tok_s),
-                spread=_spread(held.tok_s),
-                predicted_mgl=mgl_of(ends),
-                measured_mgl=sum(r.committed for r in own) / len(own),
-            )
-        )
+        result.append(judged(held, scaled, ends))
     return result
+
+
+def judged(held: Arm, costs: Costs, ends: Outcomes) -> GammaPrediction:
+    """The prediction for an arm, from costs and rounds of others, beside what it measured."""
+    own = held.rounds[0]
+    return GammaPrediction(
+        gamma=held.gamma,
+        predicted_tok_s=tok_per_s(costs, ends),
+        measured_tok_s=statistics.median(held.tok_s),
+        spread=relative_spread(held.tok_s),
+        predicted_mgl=mgl_of(ends),
+        measured_mgl=sum(r.committed for r in own) / len(own),
+    )
 
 
 def costs_from_arms(arms: Sequence[Arm]) -> Costs:
@@ -260,7 +264,3 @@ def scale_to(costs: Costs, arms: Sequence[Arm]) -> Costs:
             for rows in costs.verify_ms
         },
     )
-
-
-def _spread(values: Sequence[float]) -> float | None:
-    return None if len(values) < 2 else (max(values) - min(values)) / 2 / statistics.median(values)

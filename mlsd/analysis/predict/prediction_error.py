@@ -1,15 +1,21 @@
-"""How far predictions can be trusted: every gamma of every stored study predicted without its own trials."""
+"""How far predictions can be trusted: every stored gamma predicted without its own trials, or without its prompt's.
+
+Without its own trials a gamma is replayed on the same greedy text, which shows how good the costs are. Another text
+has another acceptance: without the trials of its prompt a prediction shows what it is worth there.
+"""
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
 from mlsd.analysis.predict.arms import ArmGroup, Known
-from mlsd.analysis.predict.predict import GammaPrediction, costs_from_arms, leave_one_gamma_out
+from mlsd.analysis.predict.predict import GammaPrediction, costs_from_arms, judged, leave_one_gamma_out, scale_to
+from mlsd.analysis.predict.replay import outcomes_of
 from mlsd.records import Record
+from mlsd.units import format_percent
 
 
 class Checked(Record, frozen=True, kw_only=True):
@@ -23,8 +29,18 @@ class Checked(Record, frozen=True, kw_only=True):
     prediction: GammaPrediction
 
 
+class OtherText(Record, frozen=True, kw_only=True):
+    """Errors where all trials of the prompt were left out."""
+
+    n: int
+    median_error: float  # of tok/s
+    p95_error: float
+    median_mgl_error: float
+    p95_mgl_error: float
+
+
 class Validation(Record, frozen=True, kw_only=True):
-    """Errors over all stored configurations. Errors are |predicted / measured - 1|."""
+    """Errors over all stored configurations, on the same text. Errors are |predicted / measured - 1|."""
 
     n: int
     median_error: float
@@ -32,11 +48,31 @@ class Validation(Record, frozen=True, kw_only=True):
     median_spread: float | None  # of the measurements: half the range over the median; None with single repeats
     n_calibrated: int
     checked: tuple[Checked, ...]
+    other_text: OtherText | None  # None: no drafter was measured on two prompts
+
+    @property
+    def words(self) -> str:
+        """Both errors in a sentence."""
+        same = (
+            f"Each of {self.n} stored settings predicted on the same text, from its other gammas: median error "
+            f"{format_percent(self.median_error)}, 95th percentile {format_percent(self.p95_error)}"
+        )
+        if self.median_spread is not None:
+            same += f" (the measurements themselves spread by {format_percent(self.median_spread)})"
+        other = self.other_text
+        if other is None:
+            return f"{same}; on other texts nothing was checked, as no drafter was measured on two prompts."
+        return (
+            f"{same}; on a text that was left out: median {format_percent(other.median_error)}, 95th percentile "
+            f"{format_percent(other.p95_error)} (MGL {format_percent(other.median_mgl_error)} and "
+            f"{format_percent(other.p95_mgl_error)})."
+        )
 
 
 def validate(known: Known) -> Validation | None:
-    """Leave each gamma out of each group that has others; None when no study has plain decoding and two gammas."""
-    return summarize([row for group in known.groups for row in check_group(group, known)])
+    """Leave each gamma, then each prompt out; None when no study has plain decoding and two gammas."""
+    same = [row for group in known.groups for row in check_group(group, known)]
+    return summarize(same, [row for group in known.groups for row in check_prompt(group, known)])
 
 
 def check_group(group: ArmGroup, known: Known) -> list[Checked]:
@@ -45,21 +81,42 @@ def check_group(group: ArmGroup, known: Known) -> list[Checked]:
         return []
     costs = known.costs(group.environment_key, group.target, group.draft)
     found = leave_one_gamma_out(group.arms, costs if costs is not None else costs_from_arms)
-    return [
-        Checked(
-            target=group.target.id,
-            drafter=group.drafter,
-            draft=None if group.draft is None else group.draft.id,
-            prompt=group.prompt,
-            calibrated=costs is not None,
-            prediction=prediction,
-        )
-        for prediction in found
-    ]
+    return [_checked(group, costs is not None, prediction) for prediction in found]
 
 
-def summarize(rows: Iterable[Checked]) -> Validation | None:
-    """Median and 95th percentile of the errors; None of nothing."""
+def check_prompt(group: ArmGroup, known: Known) -> list[Checked]:
+    """Predictions of a group's gammas from the same drafter's trials on other prompts; empty where there are none."""
+
+    def drafter_of(one: ArmGroup) -> tuple[object, ...]:
+        return (one.environment_key, one.target, one.drafter, one.draft, one.options)
+
+    same = [g for g in known.groups if drafter_of(g) == drafter_of(group) and g.prompt != group.prompt]
+    others = [arm for other in same for arm in other.arms]
+    costs = known.costs(group.environment_key, group.target, group.draft)
+    found = []
+    for arm in (arm for arm in group.arms if arm.gamma):
+        alike = [other for other in others if other.gamma == arm.gamma]
+        if not alike:
+            continue
+        scaled = costs_from_arms(others) if costs is None else scale_to(costs, others)
+        ends = outcomes_of([r for other in alike for r in other.rounds[0]])
+        found.append(_checked(group, costs is not None, judged(arm, scaled, ends)))
+    return found
+
+
+def _checked(group: ArmGroup, calibrated: bool, prediction: GammaPrediction) -> Checked:
+    return Checked(
+        target=group.target.id,
+        drafter=group.drafter,
+        draft=None if group.draft is None else group.draft.id,
+        prompt=group.prompt,
+        calibrated=calibrated,
+        prediction=prediction,
+    )
+
+
+def summarize(rows: Iterable[Checked], other_text: Sequence[Checked] = ()) -> Validation | None:
+    """Median and 95th percentile of the errors; None of nothing. `other_text`: rows of `check_prompt`."""
     checked = tuple(rows)
     if not checked:
         return None
@@ -72,4 +129,17 @@ def summarize(rows: Iterable[Checked]) -> Validation | None:
         median_spread=statistics.median(spreads) if spreads else None,
         n_calibrated=sum(row.calibrated for row in checked),
         checked=checked,
+        other_text=_other_text(other_text) if other_text else None,
+    )
+
+
+def _other_text(rows: Sequence[Checked]) -> OtherText:
+    speeds = [abs(row.prediction.error) for row in rows]
+    lengths = [abs(row.prediction.predicted_mgl / row.prediction.measured_mgl - 1) for row in rows]
+    return OtherText(
+        n=len(rows),
+        median_error=statistics.median(speeds),
+        p95_error=float(np.quantile(speeds, 0.95)),
+        median_mgl_error=statistics.median(lengths),
+        p95_mgl_error=float(np.quantile(lengths, 0.95)),
     )

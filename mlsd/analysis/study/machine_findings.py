@@ -10,7 +10,7 @@ from mlsd.analysis.experts.coverage import coverage_table
 from mlsd.analysis.fits.bandwidth import BytesLine, Verdict, bytes_lines, compare
 from mlsd.analysis.fits.calibration import TargetCurve, median_interval, target_curve
 from mlsd.analysis.predict.arms import Known, is_curve, key_of, newest_coverage, newest_passes, read_groups
-from mlsd.analysis.predict.prediction_error import Validation, check_group, summarize
+from mlsd.analysis.predict.prediction_error import Validation, validate
 from mlsd.analysis.results.comparability import Chosen
 from mlsd.drafters import drafting_key
 from mlsd.errors import AnalysisError
@@ -115,7 +115,7 @@ class Machine:
             raise AnalysisError(
                 f"Gammas are not predicted here for more than {MOST_TRIALS} trials.", hint="Ask mlsd advise."
             )
-        found = summarize([row for group in self.known.groups for row in check_group(group, self.known)])
+        found = validate(self.known)
         if found is None:
             raise AnalysisError(
                 "Nothing can be predicted: no drafter has plain decoding and two gammas on one prompt.",

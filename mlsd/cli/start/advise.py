@@ -150,8 +150,4 @@ def _bounds(value: Interval, digits: int) -> str:
 def _trust(validation: Validation | None) -> str:
     if validation is None:
         return "Predictions were not checked: no stored study has plain decoding and two gammas of a drafter."
-    return (
-        f"Checked on {validation.n} stored configurations, each left out: median error "
-        f"{format_percent(validation.median_error)}, 95th percentile {format_percent(validation.p95_error)}; the "
-        f"measurements themselves spread by {format_percent(validation.median_spread)}."
-    )
+    return validation.words

@@ -75,6 +75,9 @@ _GAMMA_COLUMNS = ["gamma", "speedup", "MGL", "MGL to break even", "alpha to brea
 def _print_curve(curve: CurveFit) -> None:
     click.echo(f"T(k) of {curve.target}, from {curve.source}")
     _print_errors("Predicting held-out k", curve.held_out, curve.chosen)
+    if curve.doubt is not None:
+        widths = ",".join(map(str, curve.time_next))
+        click.echo(f"No curve is chosen: {curve.doubt}. Time more: mlsd calibrate {curve.target} --rows {widths}")
     _print_fits(curve.fits)
     if curve.bandwidth_gb_s is not None:
         peak = "" if curve.peak_fraction is None else f", {100 * curve.peak_fraction:.0f} % of the peak"

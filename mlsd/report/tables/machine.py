@@ -12,7 +12,7 @@ from mlsd.analysis.study.machine_findings import Bandwidth
 from mlsd.records import Environment
 from mlsd.report.render.table import Cell, Table, Tone, head, interval, name, number, percent, text
 from mlsd.stats import Interval
-from mlsd.units import format_bytes, format_percent
+from mlsd.units import format_bytes
 
 _TOLD = 20.0  # an interval of a wider ratio says nothing of a bandwidth
 _SHOWN = (2, 5, 9, 17, 33)  # k of the table; the figure has all
@@ -106,14 +106,9 @@ def validation_table(found: Validation) -> Table:
         )
         for row in found.checked
     )
-    own = (
-        ""
-        if found.median_spread is None
-        else f"; the measurements' own spread is {format_percent(found.median_spread)}"
-    )
     return Table(
         id="validation",
-        title="Each gamma predicted without its own trials",
+        title="Each gamma predicted without its own trials, on the same text",
         heads=(
             name("target"),
             name("draft or method"),
@@ -128,11 +123,8 @@ def validation_table(found: Validation) -> Table:
             name("costs from"),
         ),
         rows=rows,
-        trace="validation.check_group over stored_arms.read_groups",
-        note=(
-            f"{found.n} configurations: median absolute error {format_percent(found.median_error)}, 95th percentile "
-            f"{format_percent(found.p95_error)}{own}."
-        ),
+        trace="prediction_error.check_group over arms.read_groups",
+        note=found.words,
         interactive=True,
     )
 

@@ -143,8 +143,12 @@ def model_table(study: Study) -> Table:
         prompts = {e.model: e for e in found.held_out_prompt}
         for fit in found.fits:
             rows.append(_fit_cells(about, fit, errors.get(fit.model), prompts.get(fit.model), found.chosen))
+    doubts = []
     for curve in study.curve_fits:
         errors = {e.model: e for e in curve.held_out}
+        if curve.doubt is not None:
+            widths = ",".join(map(str, curve.time_next))
+            doubts.append(f"T(k) of {curve.target}: {curve.doubt}; mlsd calibrate {curve.target} --rows {widths}.")
         for fit in curve.fits:
             about = f"T(k) of {curve.target}, from {curve.source}"
             rows.append(_fit_cells(about, fit, errors.get(fit.model), None, curve.chosen))
@@ -162,6 +166,7 @@ def model_table(study: Study) -> Table:
         ),
         rows=tuple(rows),
         trace="study_fits.fit_pairs and fit_curves over pairs.pair_trials",
+        note=" ".join(doubts),
     )
 
 

@@ -178,6 +178,16 @@ def test_a_verdict_names_its_trials_its_interval_and_what_the_audit_says_of_the_
     assert found.published_audit == {"possible": 0, "suspicious": 0, "impossible": 12}
 
 
+def test_a_verdict_says_of_which_models_machine_and_profile_it_speaks(tmp_path: Path) -> None:
+    paired = read_study(write_study(tmp_path / "s.sqlite", Study(arms=(SLOW_VERIFY,))))
+    here = decide(BY_ID["moe-speedup"], msgspec.structs.replace(paired, profile="tiny"))
+    assert here.decision == "does not hold here"
+    assert "on moe with small, x86_64, profile tiny." in here.sentence
+    own = decide(BY_ID["moe-speedup"], msgspec.structs.replace(paired, profile="study"))
+    assert own.decision == "refuted", "the claim's own models contradict it"
+    assert here.print_refuted and not decide(BY_ID["tree-helps"], paired).print_refuted
+
+
 def test_noise_leaves_a_claim_undecided(tmp_path: Path) -> None:
     found = verdict(tmp_path, "moe-speedup", Study(arms=(Arm(target="moe", alpha=0.5, draft_ms=1.9),), noise=0.5))
     assert found.decision == "undecided"

@@ -59,6 +59,26 @@ def test_t_of_k_from_calibration_finds_kernel_steps() -> None:
     assert {"jump_2_ms", "jump_9_ms"} <= set(next(f for f in curve.fits if f.model == "stepped").values)
 
 
+def test_six_widths_of_a_roofline_choose_no_curve_and_name_the_widths_that_decide() -> None:
+    rng = np.random.default_rng(3)
+    points = [
+        CalibrationPoint(
+            model_key="k",
+            kind="target_pass",
+            rows=rows,
+            depth=64,
+            repeat=repeat,
+            span_ns=int(1e6 * max(10.0, 21.5 * rows / 17) * rng.lognormal(0, 0.01)),
+        )
+        for repeat in range(6)
+        for rows in (1, 2, 3, 5, 9, 17)
+    ]
+    curve = fit_curves(PairedTrials(pairs=(), models={}), ["m"], {"m": points})[0]
+    assert curve.chosen is None
+    assert curve.doubt is not None and "6 widths" in curve.doubt
+    assert {4, 6, 8, 12} <= set(curve.time_next) and max(curve.time_next) <= 17
+
+
 def test_bandwidth_is_told_as_a_share_of_the_peak() -> None:
     facts = ModelFacts(
         ref=ModelRef(id="m"), architecture="qwen2", active_bytes=1_000_000_000, n_parameters_active=1_000_000_000

@@ -103,6 +103,16 @@ def test_every_gamma_of_a_study_is_predicted_without_its_own_trials(tmp_path: Pa
     assert found.median_error < 0.1
 
 
+def test_a_text_that_was_left_out_is_predicted_worse_than_the_same_text_replayed(tmp_path: Path) -> None:
+    found = machine_of(whole_study(tmp_path / "s.sqlite")).validation
+    assert found.other_text is not None and found.other_text.n >= 6
+    assert found.other_text.median_mgl_error > 0.02
+    assert found.other_text.median_error > found.median_error
+    assert "on the same text" in found.words and "on a text that was left out" in found.words
+    one = machine_of(write(tmp_path / "one.sqlite", blocks(MOE, prompts=("code",)))).validation
+    assert one.other_text is None and "on other texts nothing was checked" in one.words
+
+
 def test_what_was_not_measured_says_the_command_that_measures_it(tmp_path: Path) -> None:
     found = machine_of(write(tmp_path / "s.sqlite", blocks(MOE, repeats=1, gammas=(4,))))
     for part, says in (

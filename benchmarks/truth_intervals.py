@@ -1,0 +1,225 @@
+"""Do 95 % intervals cover in 95 %, and does "use X" stay silent where nothing gains? Simulated, with known truths.
+
+``python -m benchmarks.truth_intervals`` prints every table; `tables` gives them to others. Each simulation draws whole
+studies and asks the library's own functions, so that what is judged is what is printed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+
+from mlsd.analysis.claims.claim_tests import TESTS
+from mlsd.analysis.fits import fit_models
+from mlsd.analysis.fits.fit import fit, observations
+from mlsd.analysis.fits.study_fits import fit_curve
+from mlsd.analysis.results.best_setting import best_settings
+from mlsd.analysis.results.pairs import Pair, PairedTrials
+from mlsd.analysis.results.speedups import Speedup
+from mlsd.records import DRAFT_MODEL, ModelFacts, ModelRef
+from mlsd.stats import Interval, independent, mean_over, smallest_effect
+
+BLOCK_NOISE = 0.05  # of the logarithm of one arm's throughput
+PROMPT_NOISE = 0.15  # how much the log speedup of a setting differs by text
+
+
+class Line(NamedTuple):
+    """One row: what was simulated, today's share, and what 0.1.0 had."""
+
+    what: str
+    share: float
+    wanted: str
+    before: str
+
+
+def _covers(found: Interval, truth: float) -> bool:
+    return found.low is not None and found.high is not None and found.low <= truth <= found.high
+
+
+def single_prompt(n_blocks: int, n_studies: int = 4000, seed: int = 0) -> float:
+    """Coverage of a speedup's interval over the blocks of one prompt."""
+    rng = np.random.default_rng(seed)
+    logs = rng.normal(0, BLOCK_NOISE, (n_studies, n_blocks)) - rng.normal(0, BLOCK_NOISE, (n_studies, n_blocks))
+    return float(np.mean([_covers(mean_over(list(row)), 0.0) for row in logs]))
+
+
+def pooled(n_prompts: int, n_repeats: int, n_studies: int = 4000, seed: int = 0) -> float:
+    """Coverage of a workload's mean where blocks of one prompt share its text."""
+    rng = np.random.default_rng(seed)
+    prompts, blocks = np.repeat(np.arange(n_prompts), n_repeats), np.arange(n_prompts * n_repeats)
+    groups = independent(list(prompts), list(blocks))
+    hits = 0
+    for _ in range(n_studies):
+        text = rng.normal(0, PROMPT_NOISE, n_prompts)[prompts]
+        hits += _covers(mean_over(list(text + rng.normal(0, 1.4 * BLOCK_NOISE, len(blocks))), groups), 0.0)
+    return hits / n_studies
+
+
+class Winner(NamedTuple):
+    """Shares of studies in which no setting gains."""
+
+    named: float  # "use X"
+    covered: float  # by the winner's interval
+
+
+def winner(n_settings: int, n_blocks: int, n_studies: int = 2000, seed: int = 0) -> Winner:
+    """Studies of equals: settings that share the plain trials of their blocks and gain nothing."""
+    rng = np.random.default_rng(seed)
+    named = covered = 0
+    for _ in range(n_studies):
+        plain = rng.normal(0, BLOCK_NOISE, n_blocks)
+        arms = [_speedup(i, list(rng.normal(0, BLOCK_NOISE, n_blocks) - plain)) for i in range(n_settings)]
+        (answer,) = best_settings(arms)
+        named += answer.use != "off"
+        covered += answer.ratio is not None and _covers(answer.ratio, 1.0)
+    return Winner(named / n_studies, covered / n_studies)
+
+
+def _speedup(number: int, logs: list[float]) -> Speedup:
+    return Speedup(
+        target="t", drafter=DRAFT_MODEL, draft="d", gamma=number + 1, options="", n_predict=64, suite=None, prompt=None,
+        workload="code", comparable="c", ratio=mean_over([math.exp(x) for x in logs], ratio=True), n_blocks=len(logs),
+        n_trials=len(logs), n_valid=len(logs), decode_tok_s=None, baseline_tok_s=None, acceptance_rate=None, mgl=None,
+        visible=None, invalid_reason=None,
+    )  # fmt: skip
+
+
+def claimed_effect(n: int, n_studies: int = 3000, seed: int = 0) -> float:
+    """How often an effect of the claimed smallest size is decided; 0.8 is promised."""
+    rng = np.random.default_rng(seed)
+    claimed = [smallest_effect(mean_over(list(row))) for row in rng.normal(0, 0.1, (n_studies, n))]
+    size = float(np.mean([one.up for one in claimed if one is not None]))
+    return float(np.mean([(mean_over(list(row)).low or 0) > 0 for row in rng.normal(size, 0.1, (n_studies, n))]))
+
+
+# --- claims -------------------------------------------------------------------------------------------------------
+
+
+def claim(name: str, n_studies: int = 1000, seed: int = 0) -> float:
+    """Coverage of the effect of one claim's test; see `CLAIMS`."""
+    rng = np.random.default_rng(seed)
+    hits = 0
+    for _ in range(n_studies):
+        outcome = TESTS[name](CLAIMS[name](rng))
+        assert outcome is not None
+        hits += _covers(outcome.effect, 1.0)
+    return hits / n_studies
+
+
+def _lengths(rng: np.random.Generator) -> PairedTrials:
+    """Six lengths, each one text that all repeats and gammas read; no trend."""
+    pairs = []
+    for n in (32, 64, 128, 256, 512, 1024):
+        text = rng.normal(0, PROMPT_NOISE)
+        for repeat in range(3):
+            for gamma in (4, 8):
+                pairs.append(_pair(rng, text, prompt=f"length-{n}", n_prompt=n, repeat=repeat, gamma=gamma))
+    return PairedTrials(pairs=tuple(pairs), models={})
+
+
+def _four_prompts(rng: np.random.Generator, arms: Sequence[tuple[str, int]]) -> PairedTrials:
+    """Settings that differ by text and gain nothing on average."""
+    pairs = []
+    for prompt in range(4):
+        for draft, gamma in arms:
+            text = rng.normal(0, PROMPT_NOISE)
+            for repeat in range(3):
+                pairs.append(_pair(rng, text, prompt=str(prompt), repeat=repeat, draft=draft, gamma=gamma))
+    facts = {name: _facts(name, size) for name, size in (("target", 8_000), ("small", 100), ("large", 400))}
+    return PairedTrials(pairs=tuple(pairs), models=facts)
+
+
+def _pair(rng: np.random.Generator, text: float, **changes: object) -> Pair:
+    base = Pair(
+        trial_id=0, baseline_id=0, target="target", drafter=DRAFT_MODEL, draft="small", gamma=4, prompt="", n_prompt=32,
+        block=0, repeat=0, speedup=math.exp(text + rng.normal(0, 1.4 * BLOCK_NOISE)), t_one_ms=1.0, mgl=1.0, proposed=4,
+        accepted=1, rounds=1, draft_ms=1.0, verify_ms=1.0, rest_ms=0.0,
+    )  # fmt: skip
+    return msgspec.structs.replace(base, **changes)
+
+
+def _facts(name: str, size: int) -> ModelFacts:
+    n = 16 if name == "target" else None
+    return ModelFacts(ref=ModelRef(id=name), architecture="a", n_parameters=size, n_parameters_active=size, n_experts=n)
+
+
+CLAIMS: dict[str, Callable[[np.random.Generator], PairedTrials]] = {
+    "prompt_length": _lengths,
+    "smaller_draft": lambda rng: _four_prompts(rng, [("small", 4), ("large", 4)]),
+    "gamma_slope": lambda rng: _four_prompts(rng, [("small", 2), ("small", 4), ("small", 8)]),
+    "moe_speedup": lambda rng: _four_prompts(rng, [("small", 2), ("small", 4), ("small", 8)]),
+}
+
+
+# --- fits ---------------------------------------------------------------------------------------------------------
+
+
+def fitted_line(n_blocks: int, n_studies: int = 600, seed: int = 0) -> float:
+    """Coverage of both parameters of a line T(k), with noise of rows and of blocks."""
+    rng = np.random.default_rng(seed)
+    k = np.array([1, 2, 3, 4, 6, 8, 12, 16, 24, 32], dtype=float)
+    hits = 0
+    for _ in range(n_studies):
+        noise = np.repeat(rng.normal(0, 0.01, n_blocks), len(k)) + rng.normal(0, 0.02, n_blocks * len(k))
+        times = (10 + 0.4 * np.tile(k, n_blocks)) * np.exp(noise)
+        data = observations(times, np.repeat(np.arange(n_blocks), len(k)), rows=np.tile(k, n_blocks))
+        found = fit(fit_models.linear(), data, n_resamples=400).estimates
+        hits += _covers(found["fixed_ms"], 10.0) + _covers(found["per_row_ms"], 0.4)
+    return hits / n_studies / 2
+
+
+def constant_chosen(n_studies: int = 75, seed: int = 0) -> float:
+    """How often T(k) is called constant from six widths of a roofline with T(17) = 2.15 T(1)."""
+    rng = np.random.default_rng(seed)
+    k = np.array([1, 2, 3, 5, 9, 17], dtype=float)
+    truth = np.maximum(10.0, 21.5 * k / 17)
+    chosen = 0
+    for _ in range(n_studies):
+        times = np.concatenate([truth * np.exp(rng.normal(0, 0.01, len(k))) for _ in range(6)])
+        data = observations(times, np.repeat(np.arange(6), len(k)), rows=np.tile(k, 6))
+        chosen += fit_curve("m", "calibration", data).chosen == "constant"
+    return chosen / n_studies
+
+
+def tables() -> list[tuple[str, list[Line]]]:
+    """Every simulation, by title: what, today's share, what is wanted, what 0.1.0 had."""
+    wanted = "0.93 to 0.97"
+    coverage = [Line(f"one prompt, {n} blocks", single_prompt(n), wanted, "0.95") for n in (3, 6, 12)]
+    before = {(3, 3): "0.67", (3, 10): "0.37"}
+    coverage += [
+        Line(f"{p} prompts x {r} blocks", pooled(p, r), wanted, before.get((p, r), "-"))
+        for p, r in ((3, 3), (3, 10), (8, 3), (2, 3))
+    ]
+    coverage += [Line(f"claim {name}", claim(name), wanted, "0.24" if "length" in name else "-") for name in CLAIMS]
+    coverage += [Line(f"fitted line, {n} repeats", fitted_line(n), wanted, "-") for n in (4, 6, 16)]
+    named, covered = [], []
+    for m, was in ((1, "-"), (4, "0.088"), (8, "0.166"), (18, "0.279")):
+        for n in (3, 6, 12):
+            found = winner(m, n)
+            named.append(Line(f"{m} equal settings, {n} blocks", found.named, "at most 0.05", was))
+            covered.append(Line(f"winner of {m}, {n} blocks", found.covered, wanted, "0.815" if m == 18 else "-"))
+    power = [Line(f"claimed smallest effect, {n} groups", claimed_effect(n), "0.8", "-") for n in (4, 6, 12)]
+    curve = [Line("roofline called constant, six widths", constant_chosen(), "0", "1.0")]
+    return [
+        ("Coverage of 95 % intervals", coverage),
+        ("The winner's interval", covered),
+        ("Says 'use X' with nothing to gain", named),
+        ("Effects that would have shown", power),
+        ("Curves of T(k)", curve),
+    ]
+
+
+def main() -> None:
+    """Print the tables."""
+    for title, lines in tables():
+        print(f"\n{title}")
+        for line in lines:
+            print(f"  {line.what:<40} {line.share:6.3f}   wanted {line.wanted:<13} 0.1.0 {line.before}")
+
+
+if __name__ == "__main__":
+    main()
