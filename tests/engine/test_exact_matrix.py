@@ -49,7 +49,9 @@ def bench(tiny: Path) -> Iterator[Bench]:
         yield made
 
 
-@pytest.mark.parametrize("gamma", [4, pytest.param(1, marks=pytest.mark.heavy), pytest.param(16, marks=pytest.mark.heavy)])
+@pytest.mark.parametrize(
+    "gamma", [4, pytest.param(1, marks=pytest.mark.heavy), pytest.param(16, marks=pytest.mark.heavy)]
+)
 @pytest.mark.parametrize("name", TINY_SET)
 def test_speculation_writes_what_the_target_writes(bench: Bench, name: str, gamma: int) -> None:
     """With an identical, a perturbed and an unrelated draft, beyond the window where there is one."""
