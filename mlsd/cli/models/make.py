@@ -124,7 +124,7 @@ def _print_plan(plan: SynthPlan) -> None:
 @output_option("The folder to write to.", type=click.Path(file_okay=False, path_type=Path))
 @json_option
 def tiny(output: Path, only: tuple[str, ...], artefact: bool, seed: int, quant: str, as_json: bool) -> None:
-    """Write tiny random models of sixteen architectures, llama, qwen35 and mamba2 among them.
+    """Write tiny random models of sixteen architectures.
 
     Of each also two perturbed copies, which are good drafts for it (NAME-noise003, NAME-noise01: weights that differ by
     0.3 % and 1 %), and an unrelated model (NAME-other), which is a useless one. The same seed gives the same bytes.
