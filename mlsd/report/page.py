@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import msgspec
 
@@ -30,7 +31,7 @@ def build(study: Study) -> Page:
     answers = [] if study.trials.empty else best_settings(study.by_workload)
     sections = _of_machine(study) if study.trials.empty else _of_trials(study, answers)
     return Page(
-        title=f"Speculative decoding measured: {study.source}",
+        title=f"Speculative decoding measured: {Path(study.source).name}",
         answer=first_line(answers),
         summary=_summary(study),
         notes=study.notes,

@@ -92,10 +92,11 @@ def test_tables_hold_what_was_counted_and_timed(study: Study, page: Page) -> Non
     assert [row[0].text for row in tables["pass-curves"].rows] == ["qwen35moe"]
 
 
-def test_a_database_of_calibrations_alone_is_a_report_of_the_machine(page: Page) -> None:
+def test_a_database_of_calibrations_alone_is_a_report_of_the_machine(page: Page, study: Study) -> None:
     assert [section.id for section in page.sections] == ["machine", "costs", "experts", "passes"]
     assert "no setting to choose" in page.answer
-    assert "mlsd run B --db c.sqlite" in page.summary
+    assert study.source.endswith("/c.sqlite"), "a hint can be copied as it stands"
+    assert f"mlsd run B --db {study.source}" in page.summary
     for form in (html.render(page), markdown.render(page)):
         assert "verification amortizes" in form.replace("\\", "")
     assert 'aria-label="Expert coverage and what it saves' in html.render(page)
@@ -116,9 +117,10 @@ def test_without_measurements_the_sections_name_the_commands_and_draw_nothing(tm
     for section in (costs(study), experts(study)):
         assert section.text == section.tables == section.pictures == ()
         assert len(section.missing) == len(set(section.missing))
-    assert [text for text in experts(study).missing if "mlsd calibrate tiny-moe-q4_0 --db s.sqlite" in text]
+    assert [text for text in experts(study).missing if f"mlsd calibrate tiny-moe-q4_0 --db {study.source}" in text]
     said = " ".join(costs(study).missing)
-    assert "mlsd bandwidth --db s.sqlite" in said and "mlsd calibrate MODEL --db s.sqlite" in said
+    assert study.source == str(tmp_path / "s.sqlite")
+    assert f"mlsd bandwidth --db {study.source}" in said and f"mlsd calibrate MODEL --db {study.source}" in said
 
 
 @pytest.mark.parametrize("name", ["x.jpeg", "none/x.png"])

@@ -61,7 +61,7 @@ def choose(store: Store, machine: str | None = None, settings: str | None = None
     Raises AnalysisError for a key that fits nothing or several machines, and where nothing at all was measured.
     """
     runs, measured, cases = store.runs(), store.measured_cases(), store.cases()
-    key = _machine(measured, runs, machine, store.path.name)
+    key = _machine(measured, runs, machine, str(store.path))
     own = [m for m in measured if m.environment_key == key]
     kept, left = _usual_settings(own, cases, settings)
     files, other_files = _usual_drafts(kept, cases)

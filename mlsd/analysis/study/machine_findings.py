@@ -39,7 +39,7 @@ class Machine:
     """What calibrations and bandwidth runs of one machine and build left in a database."""
 
     key: str  # of the environment
-    source: str  # file name of the database
+    source: str  # path of the database, as hints name it
     known: Known  # of this machine only
     timed: dict[str, tuple[CalibrationPoint, ...]]  # passes of every model with a curve T(k), by model key
     loads: dict[str, tuple[ExpertLoad, ...]]  # by model key
@@ -163,7 +163,7 @@ def read_machine(store: Store, chosen: Chosen, n_trials: int) -> Machine:
             profiled.setdefault((one.model_key, one.drafting_key), {}).setdefault(run_id, []).append(one)
     return Machine(
         key=key,
-        source=store.path.name,
+        source=str(store.path),
         known=known,
         timed={key: points for (_, key), points in known.passes.items() if is_curve(points)},
         loads={model: tuple(by_run[max(by_run)]) for model, by_run in loads.items()},

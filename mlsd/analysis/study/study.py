@@ -33,7 +33,7 @@ T = TypeVar("T")
 class Study:
     """One machine's trials of a study database, and what was read beside them."""
 
-    source: str  # file name of the database
+    source: str  # path of the database, as hints name it
     trials: pd.DataFrame
     outcomes: pd.DataFrame
     machine: Machine  # calibrations and bandwidth
@@ -132,10 +132,10 @@ def read_study(store: Store, machine: str | None = None, settings: str | None = 
     trials, outcomes = (chosen.rows_of(frame) for frame in (frames.trials(store), frames.outcomes(store)))
     measured = read_machine(store, chosen, len(trials))
     if trials.empty and not measured:
-        raise AnalysisError(f"{store.path.name} holds no trials.", hint="Measure something first: mlsd run.")
+        raise AnalysisError(f"{store.path} holds no trials.", hint="Measure something first: mlsd run.")
     run_ids = {run.id for run in chosen.runs}
     return Study(
-        source=store.path.name,
+        source=str(store.path),
         trials=trials,
         outcomes=outcomes,
         machine=measured,

@@ -1,0 +1,67 @@
+"""Which database a command means when nobody names one: the newest study under results/, whatever else lies there."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from mlsd.measure.store.newest import newest_or_new, newest_study, study_databases
+from mlsd.measure.store.study import Store
+from tests.analysis.studies import MOE, blocks, write
+from tests.cli.conftest import Ran
+
+Mlsd = Callable[..., Ran]
+READERS = (("results",), ("report", "-o", "page"), ("fit",), ("claims",), ("export", "--format", "csv"))
+
+
+@pytest.fixture
+def results() -> Path:
+    """A study, and newer files that are none: a search, a text, nothing at all."""
+    folder = Path("results")
+    folder.mkdir()
+    write(folder / "mine.sqlite", blocks(MOE, repeats=2))
+    with closing(sqlite3.connect(folder / "tune.sqlite")) as other:
+        other.execute("CREATE TABLE studies (study_id)")
+    (folder / "notes.sqlite").write_text("not a database, but long enough to look at " * 40, encoding="utf-8")
+    (folder / "empty.sqlite").touch()
+    for age, name in enumerate(("empty", "notes", "tune", "mine")):
+        os.utime(folder / f"{name}.sqlite", (2_000_000_000 - 100 * age,) * 2)
+    return folder
+
+
+@pytest.mark.parametrize("command", READERS, ids=lambda command: command[0])
+def test_a_file_that_is_no_study_stops_no_reader(mlsd: Mlsd, results: Path, command: tuple[str, ...]) -> None:
+    ran = mlsd(*command)
+    assert ran.code == 0, ran.err
+    assert "tune.sqlite" not in ran.err
+    assert study_databases() == [results / "mine.sqlite"]
+
+
+def test_of_several_studies_the_one_written_last_is_meant_and_named(mlsd: Mlsd, results: Path) -> None:
+    write(results / "older.sqlite", blocks(MOE, repeats=2))
+    os.utime(results / "older.sqlite", (1_000_000_000,) * 2)
+    assert newest_study() == results / "mine.sqlite"
+    assert "Reading results/mine.sqlite, the newest of 2 databases" in mlsd("results").err
+    with Store.open(results / "older.sqlite"), Store.open(results / "older.sqlite") as store:
+        store.end_run(1, "interrupted")  # what was just written is in the log, which the other connection keeps
+        os.utime(results / "older.sqlite", (1_000_000_000,) * 2)
+        os.utime(results / "older.sqlite-wal", (2_100_000_000,) * 2)
+        assert newest_study() == results / "older.sqlite"
+
+
+def test_without_any_study_readers_say_what_to_do_and_calibrations_begin_one(mlsd: Mlsd) -> None:
+    ran = mlsd("results")
+    assert ran.code == 2
+    assert "There is no study database under results/" in ran.err and "mlsd run B" in ran.err
+    assert newest_or_new() == Path("results/bench.sqlite")
+
+
+@pytest.mark.parametrize("command", ["results", "report", "fit", "claims", "export", "calibrate", "bandwidth"])
+def test_help_says_the_rule_in_one_sentence(mlsd: Mlsd, command: str) -> None:
+    said = " ".join(mlsd(command, "--help").out.split())
+    assert "the newest study database under results/" in said
