@@ -16,6 +16,7 @@ from mlsd.analysis.audit import audit as rules
 from mlsd.analysis.audit import published_tables
 from mlsd.analysis.audit.imported import read_csv
 from mlsd.analysis.audit.rows import Audit
+from mlsd.analysis.audit.trials import database_contexts
 from mlsd.analysis.predict.arms import read_known
 from mlsd.analysis.study.study import Study, read_study
 from mlsd.drafters.options import parse_drafter
@@ -115,7 +116,8 @@ def calibrate(
 def audit(source: FilePath) -> Audit:
     """Whether the numbers of a table can be true: of a CSV file, a study database, or a published study by name."""
     if is_study(Path(source)):
-        return open_study(source).audit
+        with Store.open(Path(source), read_only=True) as store:
+            return rules.audit(str(source), *database_contexts(store))
     if str(source) in published_tables.names():
         published = published_tables.load(str(source))
         return rules.audit(published.citation, published_tables.context(published))
