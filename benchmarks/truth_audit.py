@@ -50,8 +50,8 @@ TODAY: dict[str, tuple[float, float]] = {
     "copied repeats, 4 digits": (15, 0),
     "copied repeats, 3 digits": (11, 0),
 }
-# The same where the auditor is not told that drafts have full length. Then no figure of the table tells doubled acceptance
-# from drafts of half the length: these are reported and held to no bar.
+# The same where the auditor is not told that drafts have full length. Then no figure of the table tells doubled
+# acceptance from drafts of half the length: these are reported and held to no bar.
 NOT_TOLD: dict[str, tuple[float, float]] = {
     "acceptance x 0.5 in all cases": (32, 20),
     "acceptance x 2 in all cases": (22, 0),
