@@ -16,6 +16,14 @@ from mlsd.gguf_tools.synthetic.write import write_random
 ARCHITECTURES = ("qwen35", "qwen35moe", "llama", "falcon-h1")
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Whatever asks for the real model, through however many fixtures, is marked so."""
+    for item in items:
+        if "smollm2" in getattr(item, "fixturenames", ()):
+            item.add_marker("smollm2")
+
+
 @pytest.fixture(autouse=True)
 def user_folders_are_temporary(
     tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch, shared_cache: Path

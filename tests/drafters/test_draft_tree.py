@@ -30,7 +30,6 @@ def test_output_equals_plain_decoding(arena: Arena, draft: str) -> None:
 
 
 @pytest.mark.heavy
-@pytest.mark.smollm2
 def test_a_real_model_keeps_its_output(real_arena: Arena) -> None:
     prompt = real_arena.model("smollm2").tokenize("The red house stands by the")
     run = real_arena.run("smollm2", "draft-tree:depth=3,top_k=3", 9, prompt, 12, draft="near")

@@ -21,7 +21,7 @@ from mlsd.engine.rollback import make_rollback
 from mlsd.engine.session import SessionOptions
 from mlsd.gguf_tools.synthetic.perturb import perturb
 
-pytestmark = [pytest.mark.heavy, pytest.mark.smollm2]
+pytestmark = pytest.mark.heavy
 
 OPTIONS = SessionOptions(n_ctx=256, n_threads=1, max_outputs=33)
 CLOCK = MonotonicClock()

@@ -55,7 +55,6 @@ def test_facts_of_a_tiny_model_agree_with_its_shape(name, tiny):
     assert facts.synthetic
 
 
-@pytest.mark.smollm2
 def test_facts_of_the_real_model(smollm2):
     facts = model_facts(smollm2)
     assert facts.n_parameters == facts.n_parameters_active == 134_515_008

@@ -81,7 +81,6 @@ def test_a_model_that_is_not_here_says_how_to_get_it(monkeypatch: pytest.MonkeyP
         resolve_model("qwen3.5-9b-q4_k_m")
 
 
-@pytest.mark.smollm2
 def test_the_model_inside_a_package_is_found_and_has_the_manifests_hash(smollm2: Path) -> None:
     model = resolve_model("smollm2-135m")
     assert model.path.samefile(smollm2)

@@ -196,7 +196,6 @@ def test_sampled_output_accepts_by_the_rule(heads: Arena) -> None:
 
 
 @pytest.mark.heavy
-@pytest.mark.smollm2
 def test_a_real_model_keeps_its_output(real_arena: Arena) -> None:
     assert_a_real_model_keeps_its_output(real_arena, "dflash", "dflash")
 

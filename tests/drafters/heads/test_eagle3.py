@@ -227,7 +227,6 @@ def test_each_level_grown_equals_its_paths_alone(heads: Arena) -> None:
 
 
 @pytest.mark.heavy
-@pytest.mark.smollm2
 @pytest.mark.parametrize("method", ["eagle3", "eagle3-tree:depth=3,top_k=4"])
 def test_a_real_model_keeps_its_output(real_arena: Arena, method: str) -> None:
     assert_a_real_model_keeps_its_output(real_arena, method, "eagle3")

@@ -147,7 +147,6 @@ SEARCHED = "skip=3+4+6+7+10+11+14+17+25+26"
 
 
 @pytest.mark.heavy
-@pytest.mark.smollm2
 @pytest.mark.parametrize("cut", [SEARCHED, "fraction=0.33"])
 def test_a_real_model_drafts_exactly_and_sync_accepts_what_inplace_accepts(real_arena: Arena, cut: str) -> None:
     model = real_arena.model("smollm2")

@@ -87,7 +87,6 @@ def test_rows_of_both_branches_are_counted(arena: Arena, temperature: float) -> 
 
 
 @pytest.mark.heavy
-@pytest.mark.smollm2
 def test_a_real_model_is_exact_and_accepts_its_own_guesses(real_arena: Arena) -> None:
     prompt = real_arena.model("smollm2").tokenize("Q: List the numbers from one to thirty.\nA: 1, 2, 3, 4, 5,")
     run = real_arena.run("smollm2", "lookahead:window=5,ngram=4,guesses=5", 15, prompt, 24)

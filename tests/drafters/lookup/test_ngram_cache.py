@@ -63,7 +63,6 @@ def test_output_equals_plain_decoding(arena: Arena, architecture: str) -> None:
 
 
 @pytest.mark.heavy
-@pytest.mark.smollm2
 def test_a_real_model_keeps_its_output(real_arena: Arena) -> None:
     line = "The red house stands by the old river, and the green house stands by the new road.\n"
     prompt = real_arena.model("smollm2").tokenize(line * 4 + "The red house")

@@ -95,7 +95,6 @@ def test_output_equals_plain_decoding(arena: Arena, architecture: str, method: s
 
 
 @pytest.mark.heavy
-@pytest.mark.smollm2
 def test_a_repeating_text_is_accepted_on_a_real_model(real_arena: Arena) -> None:
     line = "The red house stands by the old river, and the green house stands by the new road.\n"
     prompt = real_arena.model("smollm2").tokenize(line * 4 + "The red house")
