@@ -1,41 +1,192 @@
-"""Kill -9 of the runner or its worker 50 times over a suite: nothing lost, nothing twice."""
+"""Blows at random moments of a run, a calibration and a download: nothing lost, nothing twice, no orphan.
+
+A process or its worker is killed or stopped for a while, or the file that it writes is deleted under it. Then the same
+command runs again, and what it leaves is compared with what an undisturbed one leaves. MLSD_BENCH_BLOWS sets how many.
+"""
 
 from __future__ import annotations
 
 import os
 import random
+import signal
+import subprocess
+import sys
 import tempfile
+import time
+from collections import Counter
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
+from typing import Literal
+
+import psutil
 
 from benchmarks.harness import Result
 from mlsd.gguf_tools.shapes import TINY
 from mlsd.gguf_tools.synthetic.perturb import perturb
 from mlsd.gguf_tools.synthetic.write import write_random
+from mlsd.measure.store.study import Store
+from tests.hub_server import REPO, HubServer
 from tests.measure.kill_script import run_study
-from tests.measure.run.test_runner import finished_trials, kill_at_random
+from tests.measure.run.test_runner import finished_trials, wait_for_orphans
 
-N_KILLS = 50
-KILLS_A_STUDY = 3
+N_BLOWS = int(os.environ.get("MLSD_BENCH_BLOWS", "100"))
+ROOT = Path(__file__).parent.parent
+DATA = b"GGUF" + random.Random(1).randbytes(32 << 20)
+Blow = Literal["kill", "stop", "delete"]
+BLOWS: tuple[Blow, ...] = ("kill", "stop", "delete")
+
+
+class Study:
+    """Trials of two model pairs."""
+
+    name, latest_s = "run", 5.0
+
+    def __init__(self, folder: Path, number: int) -> None:
+        self.database = folder / f"run{number}.sqlite"
+        self.command = [sys.executable, "-m", "tests.measure.kill_script", str(folder), str(self.database)]
+        self.env = dict(os.environ)
+        self._whole = finished_trials(folder / "whole.sqlite")
+
+    def written(self) -> list[Path]:
+        """The files that a deletion takes."""
+        return list(self.database.parent.glob(f"{self.database.name}*"))
+
+    def release(self) -> None:
+        """Let the work go on after the blow."""
+
+    def fault(self) -> str | None:
+        """What differs from undisturbed work: a word for the table of counts."""
+        found = finished_trials(self.database)
+        return None if found == self._whole else "doubled" if found - self._whole else "lost"
+
+    def close(self) -> None:
+        """Free what the work held."""
+
+
+class Timing(Study):
+    """Repeats of timed passes: what was committed stays, and the next calibration stands beside it."""
+
+    name, latest_s = "calibrate", 6.0
+
+    def __init__(self, folder: Path, number: int) -> None:
+        super().__init__(folder, number)
+        self.database = folder / f"calibration{number}.sqlite"
+        options = ["--rows", "1,2,4", "--budget-s", "3", "--no-coverage", "--n-threads", "1"]
+        model = str(folder / "llama.gguf")
+        self.command = [sys.executable, "-m", "mlsd", "calibrate", model, "--db", str(self.database), *options]
+
+    def fault(self) -> str | None:
+        """A word where repeats or the file are not as they should be."""
+        with Store.open(self.database, create=False) as store:
+            faults, runs = store.check(), store.runs()
+            counts = Counter((run, p.kind, p.rows, p.depth, p.repeat) for run, p in store.calibration())
+        if faults or runs[-1].status != "finished" or not any(run == runs[-1].id for run, *_ in counts):
+            return "lost"
+        return "doubled" if max(counts.values()) > 1 else None
+
+
+class Download(Study):
+    """One file of a hub that holds it back until the blow has fallen."""
+
+    name, latest_s = "pull", 0.5
+
+    def __init__(self, folder: Path, number: int) -> None:
+        super().__init__(folder, number)
+        self.home = folder / f"hub{number}"
+        self._stack = ExitStack()
+        self.server = self._stack.enter_context(HubServer({"model.gguf": DATA}))
+        self.server.hold_after_bytes = random.Random(number).randrange(1 << 20, len(DATA) - 1)
+        homes = {"HF_ENDPOINT": self.server.url, "HF_HOME": str(self.home / "hf"), "MLSD_HOME": str(self.home / "me")}
+        self.env = {**os.environ, **homes}
+        mlsd = [sys.executable, "-m", "mlsd", "models"]
+        add = [*mlsd, "add", "mine", "--repo", REPO, "--file", "model.gguf", "--architecture", "llama"]
+        subprocess.run(add, env=self.env, cwd=ROOT, check=True, capture_output=True)
+        self.command = [*mlsd, "pull", "mine"]
+
+    def written(self) -> list[Path]:
+        """The part of the file."""
+        return list(self.home.rglob("*.part"))
+
+    def release(self) -> None:
+        """Send the rest."""
+        self.server.hold_after_bytes = None
+        self.server.go_on.set()
+
+    def fault(self) -> str | None:
+        """A word where repeats or the file are not as they should be."""
+        if self.written():
+            return "lost"
+        files = {path.resolve() for path in self.home.rglob("model.gguf")}
+        return "lost" if [path.read_bytes() for path in files] != [DATA] else None
+
+    def close(self) -> None:
+        """End the hub."""
+        self._stack.close()
+
+
+def strike(work: Study, blow: Blow, rng: random.Random) -> bool:
+    """Start the work and let the blow fall on it or its worker; whether it hit anything alive."""
+    process = subprocess.Popen(
+        work.command, env=work.env, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    if isinstance(work, Download):
+        work.server.held.wait(60)
+    time.sleep(rng.uniform(0.3 if not isinstance(work, Download) else 0.0, work.latest_s))
+    hit = process.poll() is None
+    if hit:
+        parent = psutil.Process(process.pid)
+        victim = rng.choice([parent, *parent.children()])
+        if blow == "delete":
+            files = work.written()
+            hit = bool(files)
+            for path in files:
+                path.unlink(missing_ok=True)
+        elif blow == "kill":
+            victim.kill()
+        else:
+            victim.send_signal(signal.SIGSTOP)
+            time.sleep(rng.uniform(0.5, 2.0))
+            victim.send_signal(signal.SIGCONT)
+    work.release()
+    process.wait(240)
+    wait_for_orphans()
+    return hit
 
 
 def run() -> Iterator[Result]:
+    hits: Counter[str] = Counter()
+    faults: Counter[str] = Counter()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        os.environ["MLSD_CACHE"] = str(folder / "cache")
+        os.environ.update(MLSD_CACHE=str(folder / "cache"), MLSD_HOME=str(folder / "home"))
         for model in ("qwen35", "llama"):
             write_random(folder / f"{model}.gguf", TINY[model], seed=1)
             perturb(folder / f"{model}.gguf", folder / f"{model}-noise01.gguf", noise=0.01)
         run_study(folder, folder / "whole.sqlite")
-        whole, hits, studies, equal = finished_trials(folder / "whole.sqlite"), 0, 0, 0
-        while hits < N_KILLS:  # a study is hit a few times, then finished and compared; late blows do not count
-            database = folder / f"killed{studies}.sqlite"
-            hits += kill_at_random(folder, database, n_kills=KILLS_A_STUDY, rng=random.Random(studies))
-            run_study(folder, database)
-            studies += 1
-            equal += finished_trials(database) == whole
-    share = equal / studies
-    yield Result("processes killed while alive", hits, hits, hits, "count", f">= {N_KILLS}", hits >= N_KILLS)
-    yield Result(
-        f"of {studies} databases equal to an uninterrupted one", share, share, share, "share", "= 1", share == 1
-    )
+        number = 0
+        while sum(hits.values()) < N_BLOWS:
+            rng = random.Random(number)
+            work = (Study, Timing, Download)[number % 3](folder, number)
+            blow = BLOWS[number // 3 % 3]
+            try:
+                hits[f"{work.name}, {blow}"] += strike(work, blow, rng)
+                again = subprocess.run(
+                    work.command, env=work.env, cwd=ROOT, capture_output=True, check=False, timeout=240
+                )
+                fault = work.fault() if again.returncode == 0 else f"not repeatable: {again.stderr[-200:]!r}"
+            except AssertionError as error:
+                fault = str(error)
+            finally:
+                work.close()
+            if fault:
+                faults[f"{work.name}, {blow}: {fault}"] += 1
+            number += 1
+    total = sum(hits.values())
+    for what, count in sorted(hits.items()):
+        yield Result(f"blows at work: {what}", count, count, count, "count")
+    yield Result("blows at work", total, total, total, "count", f">= {N_BLOWS}", total >= N_BLOWS)
+    for what, count in sorted(faults.items()):
+        yield Result(what, count, count, count, "count", "= 0", False)
+    lost = sum(faults.values())
+    yield Result("works that lost or doubled something, or left an orphan", lost, lost, lost, "count", "= 0", not lost)

@@ -5,6 +5,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from mlsd.cli.main import cli, main
+from mlsd.gguf_tools.synthetic.tiny import TINY_SET
 from mlsd.hashes import digest
 
 
@@ -14,9 +15,9 @@ def run(*arguments: str) -> Result:
 
 def test_tiny_writes_the_whole_set_and_lists_it_as_json(tmp_path: Path) -> None:
     files = json.loads(run("models", "make", "tiny", "-o", str(tmp_path), "--json").stdout)["files"]
-    architectures = ("qwen35", "qwen35moe", "llama", "falcon-h1")
+    assert len(TINY_SET) == 16
     assert {file["name"] for file in files} == {
-        f"{name}{suffix}" for name in architectures for suffix in ("", "-noise003", "-noise01", "-other")
+        f"{name}{suffix}" for name in TINY_SET for suffix in ("", "-noise003", "-noise01", "-other")
     }
     assert all(digest(Path(file["path"])) == file["sha256"] for file in files)
 

@@ -164,7 +164,8 @@ def recurrent_layers(source: Source) -> list[bool]:
         raise source.damaged(f"it says of {len(listed)} of its {n_layers} blocks whether they are recurrent")
     if listed:
         return list(listed[:n_layers])
-    if not any(source.count(key) for key in _STATE_KEYS):
+    interval = source.count(_INTERVAL, None)
+    if interval is None and not any(source.count(key) for key in _STATE_KEYS):
         return [False] * n_layers
     key = "attention.head_count_kv"
     heads = source.of_blocks(key, n_layers) or source.of_blocks("attention.head_count", n_layers) or (0,) * n_layers
@@ -173,10 +174,9 @@ def recurrent_layers(source: Source) -> list[bool]:
     if source.is_array(f"{source.architecture}.{key}"):
         feeding = source.of_blocks("feed_forward_length", n_layers) if source.architecture in _FEEDING_BLOCKS else None
         return [not n_heads and not (feeding and feeding[layer]) for layer, n_heads in enumerate(heads)]
-    interval = source.count(_INTERVAL, _DEFAULT_INTERVAL)
-    if not interval:
+    if interval == 0:
         raise source.damaged(f"its {_INTERVAL} is 0; llama.cpp would divide by it")
-    return [(layer + 1) % interval != 0 for layer in range(n_layers)]
+    return [(layer + 1) % (interval or _DEFAULT_INTERVAL) != 0 for layer in range(n_layers)]
 
 
 def _one_silent_head(source: Source, edit: Edit) -> Edit:
