@@ -1,4 +1,4 @@
-"""Studies, tables and figures for a notebook: one call a cell, shown as HTML."""
+"""Tables and figures of a study for a notebook: one call a cell, shown as HTML."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mlsd.analysis.audit import published_tables as published
 from mlsd.analysis.audit.audit import audit
 from mlsd.analysis.experts.coverage import coverage_by_window
 from mlsd.analysis.results.best_setting import best_settings, by_target, first_line
-from mlsd.analysis.study.study import Study, read_study
+from mlsd.analysis.study.study import Study
 from mlsd.errors import InputError
 from mlsd.measure.store.study import Store
 from mlsd.report.figures.rounds import ROUND_FIGURES
@@ -53,12 +53,6 @@ class Shown:
 
     def __repr__(self) -> str:
         return self._plain
-
-
-def open_study(path: str | Path, machine: str | None = None, settings: str | None = None) -> Study:
-    """The study in a database. Raises StoreError or AnalysisError with what to do."""
-    with Store.open(Path(path), create=False, read_only=True) as store:
-        return read_study(store, machine, settings)
 
 
 def answer(study: Study) -> Shown:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+import mlsd
 from mlsd.analysis.study.study import Study
 from mlsd.errors import InputError, StoreError
 from mlsd.report import notebook
@@ -14,7 +15,7 @@ from tests.analysis.studies import MOE, blocks, whole_study, write
 
 @pytest.fixture(scope="module")
 def study(tmp_path_factory: pytest.TempPathFactory) -> Study:
-    return notebook.open_study(whole_study(tmp_path_factory.mktemp("study") / "study.sqlite"))
+    return mlsd.open_study(whole_study(tmp_path_factory.mktemp("study") / "study.sqlite"))
 
 
 @pytest.mark.parametrize("key", list(notebook.TABLES))
@@ -51,4 +52,4 @@ def test_unknown_names_and_files_are_clear_messages(study: Study, tmp_path: Path
     with pytest.raises(InputError, match="no figure 'x'"):
         notebook.figure(study, "x")
     with pytest.raises(StoreError):
-        notebook.open_study(tmp_path / "none.sqlite")
+        mlsd.open_study(tmp_path / "none.sqlite")

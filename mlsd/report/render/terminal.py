@@ -27,7 +27,15 @@ def render(table: Table, *, width: int = PIPED, color: bool = False) -> str:
     for row in table.rows:
         grid.add_row(*(_text(cell.text, cell.tone) for cell in row))
     out = io.StringIO()
-    console = Console(file=out, width=width, force_terminal=color, no_color=not color, highlight=False, emoji=False)
+    console = Console(
+        file=out,
+        width=width,
+        force_terminal=color,
+        force_jupyter=False,  # a notebook's kernel shows what is returned, not what is printed to a text
+        no_color=not color,
+        highlight=False,
+        emoji=False,
+    )
     if table.title:
         console.print(_text(table.title), style="italic" if color else "")
     console.print(grid)
