@@ -82,8 +82,6 @@ class PairedTrials(Record, frozen=True, kw_only=True):
 
     pairs: tuple[Pair, ...]
     models: dict[str, ModelFacts]  # by id
-    n_unpaired: int = 0  # valid SD trials without a valid AR trial in their block
-    n_invalid: int = 0
     # SD trial id -> perplexity of the drafting part alone over that of the whole model, where it was measured
     perplexity_ratios: dict[int, float] = msgspec.field(default_factory=dict)
     place: str = ""  # machine and backend, for sentences
@@ -109,12 +107,8 @@ def pair_trials(trials: pd.DataFrame, cases: Mapping[str, Case], **more: Any) ->
     joined = pair_up(trials[trials["n_tokens"].gt(1).fillna(False)])
     usable = joined[joined["rounds"].gt(0).fillna(False)]
     rows = usable.astype(object).where(usable.notna(), None).to_dict("records")
-    valid = trials["valid"].fillna(False)
-    n_speculative = int((valid & (trials["arm"] == "sd") & trials["decode_tok_s"].notna()).sum())
     return PairedTrials(
         pairs=tuple(_pair(row, cases[str(row["case_id"])]) for row in rows),
-        n_unpaired=n_speculative - len(joined),
-        n_invalid=int(((trials["status"] == "ok") & ~valid).sum()),
         **more,
     )
 

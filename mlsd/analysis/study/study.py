@@ -147,11 +147,17 @@ def read_study(store: Store, machine: str | None = None, settings: str | None = 
             for w in store.warnings()
             if w.run_id in run_ids and (w.case_id is None or w.case_id in chosen.cases)
         ),
-        notes=chosen.notes,
+        notes=(*chosen.notes, *_not_judged(trials)),
         stats=_stats(store),
         cases=dict(chosen.cases),
         distances=predictors.case_distances(store.distances(), chosen.cases),
     )
+
+
+def _not_judged(trials: pd.DataFrame) -> list[str]:
+    """What no speedup, fit or claim counts."""
+    n_invalid = int(((trials["status"] == "ok") & ~trials["valid"].fillna(False)).sum())
+    return [f"{n_invalid} invalid trials stand in no speedup, fit or claim."] if n_invalid else []
 
 
 def _stats(store: Store) -> dict[int, dict[str, float]]:

@@ -10,7 +10,6 @@ from tests.analysis.pair_studies import Arm, Study, read_study, write_study
 def test_every_sd_trial_is_paired_with_the_ar_trial_of_its_block(tmp_path: Path) -> None:
     found = read_study(write_study(tmp_path / "s.sqlite", Study(noise=0.0)))
     assert len(found.pairs) == 3 * 4 * 3
-    assert (found.n_unpaired, found.n_invalid) == (0, 0)
     for pair in found.pairs:
         assert pair.speedup == pytest.approx(pair.mgl * pair.t_one_ms / pair.round_ms, rel=1e-6)
         assert pair.t_one_ms == pytest.approx(10.03, rel=1e-6)
@@ -21,8 +20,7 @@ def test_an_invalid_baseline_makes_no_pair(tmp_path: Path) -> None:
     with sqlite3.connect(path) as database:
         database.execute("UPDATE trial SET valid = 0 WHERE arm = 'ar'")
     database.close()
-    found = read_study(path)
-    assert (len(found.pairs), found.n_unpaired, found.n_invalid) == (0, 1, 1)
+    assert read_study(path).pairs == ()
 
 
 def test_options_of_a_drafter_tell_its_pairs_apart(tmp_path: Path) -> None:
