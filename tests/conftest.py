@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from mlsd.gguf_tools.shapes import TINY_ATTENTION
@@ -50,6 +51,14 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
         perturb(base, folder / f"{name}-noise003.gguf", noise=0.003)
         perturb(base, folder / f"{name}-noise01.gguf", noise=0.01)
     return folder
+
+
+@pytest.fixture(scope="session")
+def foreign(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model with so many more tokens than the tiny ones that it is of another family."""
+    path = tmp_path_factory.mktemp("foreign") / "foreign.gguf"
+    write_random(path, msgspec.structs.replace(TINY_SET["llama"], n_vocab=TINY_SET["llama"].n_vocab + 300), seed=1)
+    return path
 
 
 @pytest.fixture(scope="session")

@@ -192,7 +192,7 @@ def broken(tiny: Path, tmp_path: Path) -> Path:
         (("{tmp}/text.gguf",), "is not a GGUF file"),
         (("{tmp}/truncated.gguf",), "truncated"),
         (("no-such-model",), "no-such-model"),
-        (("{tiny}/llama.gguf", "--draft", "{smollm2}"), "do not share a vocabulary"),
+        (("{tiny}/llama.gguf", "--draft", "{foreign}"), "do not share a vocabulary"),
         (("{tiny}/llama.gguf", "--draft", "{tiny}/llama-other.gguf", "--gamma", "0"), "--gamma holds 0"),
         (("{tiny}/llama.gguf", "--draft", "{tiny}/llama-other.gguf", "--gamma", "-4"), "--gamma holds -4"),
         (("{tiny}/llama.gguf", "--gamma", "two"), "not a list of integers"),
@@ -212,9 +212,9 @@ def broken(tiny: Path, tmp_path: Path) -> Path:
     ],
 )
 def test_bad_input_ends_with_a_clear_message_and_code_2(
-    mlsd: Mlsd, tiny: Path, broken: Path, smollm2: Path, arguments: tuple[str, ...], message: str
+    mlsd: Mlsd, tiny: Path, broken: Path, foreign: Path, arguments: tuple[str, ...], message: str
 ) -> None:
-    places = {"tmp": broken, "tiny": tiny, "smollm2": smollm2}
+    places = {"tmp": broken, "tiny": tiny, "foreign": foreign}
     result = mlsd("bench", *(argument.format(**places) for argument in arguments), "--n-threads", 1)
     assert result.code == 2
     assert message in result.err

@@ -168,8 +168,8 @@ def test_a_search_goes_on_where_it_stopped_and_its_trials_are_a_study(tiny: Path
         assert sorted(trial.arm for trial in trials if trial.block == block) == ["ar", "sd"]
 
 
-def test_a_setting_that_cannot_run_fails_with_its_reason_and_the_search_goes_on(tiny: Path, smollm2: Path):
-    wanted = request(tiny / "llama.gguf", drafter=DrafterSpec(name="draft-model"), drafts=(str(smollm2),))
+def test_a_setting_that_cannot_run_fails_with_its_reason_and_the_search_goes_on(tiny: Path, foreign: Path):
+    wanted = request(tiny / "llama.gguf", drafter=DrafterSpec(name="draft-model"), drafts=(str(foreign),))
     result = tune(wanted)
     assert result.best is None
     assert {each.state for each in result.settings} == {"failed"}

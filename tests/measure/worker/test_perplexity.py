@@ -98,8 +98,8 @@ def test_what_cannot_be_compared_is_refused(mlsd: Mlsd, tiny: Path, options: tup
     assert words in result.err
 
 
-def test_models_of_other_tokenizers_are_not_compared(mlsd: Mlsd, tiny: Path, smollm2: Path) -> None:
-    result = mlsd("models", "distance", tiny / "llama.gguf", "--draft", smollm2, "--n-threads", 1)
+def test_models_of_other_tokenizers_are_not_compared(mlsd: Mlsd, tiny: Path, foreign: Path) -> None:
+    result = mlsd("models", "distance", tiny / "llama.gguf", "--draft", foreign, "--n-threads", 1)
     assert result.code == 2
     assert "do not share a vocabulary" in result.err
 
