@@ -296,7 +296,7 @@ class LlamaSession:
         self.n_past -= 1
         if recurrent:
             self.load_state()
-        elif not self.has_position_axes:  # two cells may share a position, but not the one that comes next
+        if not self.has_position_axes:  # where cells may share any position but the next; and there no cut finds it
             self._native.llama_memory_seq_add(self.memory, 0, self.n_past, self.n_past + 1, -1)
 
     def run_ahead(self, token: int) -> None:
