@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from mlsd.records import EngineOptions, Sampling
     from mlsd.report import notebook
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 __all__ = [
     "EngineOptions",
     "Sampling",
