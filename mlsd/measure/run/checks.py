@@ -273,7 +273,7 @@ def _divergence(trials: Sequence[Trial]) -> list[QualityWarning]:
     return [
         _warning(
             "diverged",
-            f"{count} outputs, or their memories, are not what plain greedy decoding gives; noise explains less.",
+            f"{count} outputs, or memories they came from, are not what plain decoding gives; noise explains less.",
             "The speed of a wrong output means nothing: run `mlsd probe` on target and draft.",
             case_id,
         )
