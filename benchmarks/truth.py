@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from benchmarks.harness import Result
 
-PARTS = ("truth_audit", "truth_losslessness")
+PARTS = ("truth_audit", "truth_losslessness", "truth_intervals")
 
 
 def run() -> Iterator[Result]:

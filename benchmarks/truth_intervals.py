@@ -1,18 +1,19 @@
 """Do 95 % intervals cover in 95 %, and does "use X" stay silent where nothing gains? Simulated, with known truths.
 
-``python -m benchmarks.truth_intervals`` prints every table; `tables` gives them to others. Each simulation draws whole
-studies and asks the library's own functions, so that what is judged is what is printed.
+A part of ``python -m benchmarks truth``. Each simulation draws whole studies and asks the library's own functions, so
+that what is judged is what is printed.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import msgspec
 import numpy as np
 
+from benchmarks.harness import Result
 from mlsd.analysis.claims.claim_tests import TESTS
 from mlsd.analysis.fits import fit_models
 from mlsd.analysis.fits.fit import fit, observations
@@ -25,15 +26,6 @@ from mlsd.stats import Interval, independent, mean_over, smallest_effect
 
 BLOCK_NOISE = 0.05  # of the logarithm of one arm's throughput
 PROMPT_NOISE = 0.15  # how much the log speedup of a setting differs by text
-
-
-class Line(NamedTuple):
-    """One row: what was simulated, today's share, and what 0.1.0 had."""
-
-    what: str
-    share: float
-    wanted: str
-    before: str
 
 
 def _covers(found: Interval, truth: float) -> bool:
@@ -185,41 +177,33 @@ def constant_chosen(n_studies: int = 75, seed: int = 0) -> float:
     return chosen / n_studies
 
 
-def tables() -> list[tuple[str, list[Line]]]:
-    """Every simulation, by title: what, today's share, what is wanted, what 0.1.0 had."""
-    wanted = "0.93 to 0.97"
-    coverage = [Line(f"one prompt, {n} blocks", single_prompt(n), wanted, "0.95") for n in (3, 6, 12)]
-    before = {(3, 3): "0.67", (3, 10): "0.37"}
-    coverage += [
-        Line(f"{p} prompts x {r} blocks", pooled(p, r), wanted, before.get((p, r), "-"))
-        for p, r in ((3, 3), (3, 10), (8, 3), (2, 3))
-    ]
-    coverage += [Line(f"claim {name}", claim(name), wanted, "0.24" if "length" in name else "-") for name in CLAIMS]
-    coverage += [Line(f"fitted line, {n} repeats", fitted_line(n), wanted, "-") for n in (4, 6, 16)]
-    named, covered = [], []
-    for m, was in ((1, "-"), (4, "0.088"), (8, "0.166"), (18, "0.279")):
+def run() -> Iterator[Result]:
+    """Every simulation; what 0.1.0 had stands in the name."""
+    was = {(3, 3): "67", (3, 10): "37"}
+    for n in (3, 6, 12):
+        yield _covering(f"one prompt, {n} blocks", single_prompt(n))
+    for p, r in ((3, 3), (3, 10), (8, 3), (2, 3)):
+        yield _covering(f"{p} prompts x {r} blocks", pooled(p, r), was.get((p, r)))
+    for name in CLAIMS:
+        yield _covering(f"claim {name}", claim(name), "24" if name == "prompt_length" else None)
+    for n in (4, 6, 16):
+        yield _covering(f"fitted line, {n} repeats", fitted_line(n))
+    for m, before in ((1, None), (4, "8.8"), (8, "16.6"), (18, "27.9")):
         for n in (3, 6, 12):
             found = winner(m, n)
-            named.append(Line(f"{m} equal settings, {n} blocks", found.named, "at most 0.05", was))
-            covered.append(Line(f"winner of {m}, {n} blocks", found.covered, wanted, "0.815" if m == 18 else "-"))
-    power = [Line(f"claimed smallest effect, {n} groups", claimed_effect(n), "0.8", "-") for n in (4, 6, 12)]
-    curve = [Line("roofline called constant, six widths", constant_chosen(), "0", "1.0")]
-    return [
-        ("Coverage of 95 % intervals", coverage),
-        ("The winner's interval", covered),
-        ("Says 'use X' with nothing to gain", named),
-        ("Effects that would have shown", power),
-        ("Curves of T(k)", curve),
-    ]
+            yield _share(f"'use X' among {m} equals, {n} blocks", found.named, before, 0.0, 5.0)
+            yield _covering(f"winner of {m}, {n} blocks", found.covered, "81.5" if m > 1 else None)
+    for n in (4, 6, 12):
+        yield _share(f"claimed smallest effect seen, {n} groups", claimed_effect(n), None, 77.0, 83.0)
+    yield _share("roofline called constant, six widths", constant_chosen(), "100", 0.0, 0.0)
 
 
-def main() -> None:
-    """Print the tables."""
-    for title, lines in tables():
-        print(f"\n{title}")
-        for line in lines:
-            print(f"  {line.what:<40} {line.share:6.3f}   wanted {line.wanted:<13} 0.1.0 {line.before}")
+def _covering(name: str, share: float, before: str | None = None) -> Result:
+    return _share(f"coverage: {name}", share, before, 93.0, 97.0)
 
 
-if __name__ == "__main__":
-    main()
+def _share(name: str, share: float, before: str | None, low: float, high: float) -> Result:
+    percent, noise = 100 * share, 0.5  # of a share over some thousand studies
+    passed = low - noise <= percent <= high + noise
+    said = f"{name} (0.1.0: {before} %)" if before else name
+    return Result(said, percent, percent, percent, "%", f"{low:g} to {high:g}", passed)

@@ -72,17 +72,20 @@ def _row(row: ImportedRow) -> AuditRow:
             return None
         return parse_printed(text) if text else exact(value)
 
+    def name(text: str | None) -> str | None:
+        return " ".join(text.split()) if text else None  # a cell of several lines would print as several rows
+
     acceptance = cell("draft_acceptance_rate", row.acceptance_rate)
     speculative = row.draft_model is not None
     ns_per_token = row.decode_ns_per_token
     return AuditRow(
         table=row.source,
-        label=row.job_id or f"row {row.row}",
-        target=row.target_model or "an unnamed target",
+        label=name(row.job_id) or f"row {row.row}",
+        target=name(row.target_model) or "an unnamed target",
         drafter=DRAFT_MODEL if speculative else NO_DRAFTER,
-        draft=row.draft_model,
+        draft=name(row.draft_model),
         gamma=(row.gamma or None) if speculative else None,
-        prompt=row.prompt_key,
+        prompt=name(row.prompt_key),
         n_prompt=row.n_prompt,
         n_predict=row.n_predict,
         repeat=row.repeat,
