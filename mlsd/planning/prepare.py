@@ -287,13 +287,14 @@ def _arms(request: BenchRequest) -> list[tuple[DrafterSpec, LocalModel | None]]:
         specs.insert(0, DrafterSpec(name=DRAFT_MODEL))
     arms: list[tuple[DrafterSpec, LocalModel | None]] = []
     for spec in specs:
-        if find_method(spec.name).needs is None:
+        needed = find_method(spec.name).needs
+        if needed is None:
             arms.append((spec, None))
             continue
         options = dict(spec.options)
         own = [resolve_model(str(options.pop("draft")), make=True)] if "draft" in options else drafts
         if not own:
-            raise InputError(f"The {spec.name} method needs a draft.", hint="Name one with --draft.")
+            raise InputError(f"The {spec.name} method needs a {needed}.", hint="Name one with --draft.")
         arms += [(msgspec.structs.replace(spec, options=options, draft=draft.ref), draft) for draft in own]
     return arms
 

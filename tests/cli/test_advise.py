@@ -112,7 +112,12 @@ def test_own_trials_and_a_calibration_in_one_database_give_advice_on_every_gamma
     assert validation["n"] == 12  # three gammas on two prompts of two targets
     assert validation["n_calibrated"] == 6
     text = mlsd("advise", "tiny-moe", *one).out
-    for words in ("Checked on 12 stored configurations", "decided by", "off", "Acceptance of tiny-draft: "):
+    for words in (
+        "Each of 12 stored settings predicted on the same text",
+        "decided by",
+        "off",
+        "Acceptance of tiny-draft: ",
+    ):
         assert words in text
 
 

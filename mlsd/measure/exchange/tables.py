@@ -14,9 +14,12 @@ Kind = Literal["text", "integer", "number", "flag"]
 
 _TEXT = {
     "environment_key", "case_id", "suite", "arm", "target", "drafter", "draft", "prompt", "status", "error",
-    "started_at", "rollback_target", "rollback_draft", "verdict", "invalid_reason",
+    "started_at", "rollback_target", "rollback_draft", "verdict", "invalid_reason", "fell_back",
 }  # fmt: skip
 _ADDED: dict[str, Kind] = {
+    "tolerance": "number",
+    "worst_gap": "number",
+    "differences_per_1000": "number",
     "target_sha256": "text",
     "workload": "text",
     "temperature": "number",
@@ -35,7 +38,7 @@ def column_kind(column: str) -> Kind:
     """What a column of either table holds."""
     if column in _ADDED:
         return _ADDED[column]
-    if column == "valid":
+    if column in ("valid", "timed"):
         return "flag"
     return "text" if column in _TEXT else "integer"
 
@@ -65,7 +68,7 @@ def _trial_rows(store: Store, summary: Table) -> Iterator[tuple[Any, ...]]:
             environment.llama_cpp_build,
             comparability_key(case, row["environment_key"]),
         )
-        row["valid"] = bool(row["valid"])
+        row |= {name: bool(row[name]) for name in ("valid", "timed")}
         yield (*row.values(), *added)
 
 

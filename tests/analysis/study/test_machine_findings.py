@@ -114,11 +114,12 @@ def test_a_text_that_was_left_out_is_predicted_worse_than_the_same_text_replayed
 
 
 def test_what_was_not_measured_says_the_command_that_measures_it(tmp_path: Path) -> None:
-    found = machine_of(write(tmp_path / "s.sqlite", blocks(MOE, repeats=1, gammas=(4,))))
+    db = tmp_path / "s.sqlite"
+    found = machine_of(write(db, blocks(MOE, repeats=1, gammas=(4,))))
     for part, says in (
-        ("curves", "mlsd calibrate MODEL --db s.sqlite"),
-        ("mixtures", "mlsd calibrate tiny-moe-q4_0 --db s.sqlite"),
-        ("bandwidth", "mlsd bandwidth --db s.sqlite"),
+        ("curves", f"mlsd calibrate MODEL --db {db}"),
+        ("mixtures", f"mlsd calibrate tiny-moe-q4_0 --db {db}"),
+        ("bandwidth", f"mlsd bandwidth --db {db}"),
         ("validation", "mlsd run B"),
     ):
         with pytest.raises(AnalysisError) as error:
