@@ -16,10 +16,8 @@ _TEXT = {
     "environment_key", "case_id", "suite", "arm", "target", "drafter", "draft", "prompt", "status", "error",
     "started_at", "rollback_target", "rollback_draft", "verdict", "invalid_reason", "fell_back",
 }  # fmt: skip
+_NUMBERS = {"tolerance", "worst_gap", "differences_per_1000"}
 _ADDED: dict[str, Kind] = {
-    "tolerance": "number",
-    "worst_gap": "number",
-    "differences_per_1000": "number",
     "target_sha256": "text",
     "workload": "text",
     "temperature": "number",
@@ -40,7 +38,7 @@ def column_kind(column: str) -> Kind:
         return _ADDED[column]
     if column in ("valid", "timed"):
         return "flag"
-    return "text" if column in _TEXT else "integer"
+    return "text" if column in _TEXT else "number" if column in _NUMBERS else "integer"
 
 
 def trial_table(store: Store, chosen: TrialFilter) -> Table:
