@@ -40,7 +40,7 @@ _COUNTS = frozenset((
     *_ROUND, "gamma", "block", "repeat", "position", "n_prompt", "n_tokens", "n_predict", "rounds", "number",
     "failed_native_calls",
 ))  # fmt: skip
-_SIGNED = ("seed", "id")
+_SIGNED = ("seed", "id", "n_positions_off")
 T = TypeVar("T", bound=msgspec.Struct)
 _CASE = (
     "id", "run_id", "suite", "arm", "target", "drafter", "draft", "gamma", "prompt", "n_predict", "record",

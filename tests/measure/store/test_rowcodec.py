@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from mlsd.measure.store.rowcodec import without_folders
 from mlsd.measure.store.rows import TrialFilter
 from mlsd.measure.store.study import Store
+from mlsd.records import Losslessness
 from tests.measure import examples
 from tests.measure.examples import ENVIRONMENT
 
@@ -42,3 +44,14 @@ def test_plans_and_failed_trials_are_stored_without_folders(tmp_path: Path) -> N
         (stored,) = store.trials(TrialFilter(status="failed"))
         assert stored.trial.error == "Cannot load m.gguf."
     assert str(tmp_path).encode() not in (tmp_path / "s.sqlite").read_bytes()
+
+
+def test_a_memory_that_lost_a_token_can_be_read_back(tmp_path: Path) -> None:
+    lost = Losslessness(verdict="diverged", n_positions_off=-3)
+    case = examples.case()
+    with Store.open(tmp_path / "s.sqlite") as store:
+        run = store.begin_run(ENVIRONMENT, {}, 0)
+        store.add_cases(run, [case])
+        store.add_trial(run, msgspec.structs.replace(examples.trial(case), losslessness=lost))
+        (stored,) = store.trials()
+    assert stored.trial.losslessness == lost
