@@ -125,7 +125,9 @@ def test_a_broken_rollback_is_found_out_whatever_its_tokens(target: Target, faul
         assert target.strategy == "checkpoint"
         return
     assert n_faults == 1 or (n_faults > 1 and not once)
-    assert verdict.verdict == "diverged", verdict
+    # One fault may be undone by a later rollback: then tokens and memory equal those of a sound run to the bit.
+    undone = once and verdict.verdict == "lossless" and verdict.live_distance == 0.0
+    assert verdict.verdict == "diverged" or undone, verdict
 
 
 def test_a_fault_is_found_in_the_memory_where_every_token_is_right(tiny: Path) -> None:
