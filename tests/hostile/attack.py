@@ -292,6 +292,7 @@ def _shoot(shot: Shot, outcome: Outcome, range_: Range) -> Iterator[str]:
     raw = (_Kept(), _Kept())
     out, err = (io.TextIOWrapper(stream, "utf-8", "backslashreplace", write_through=True) for stream in raw)
     code: Any = 0
+    others = set(psutil.Process().children(recursive=True))  # of tests before, like multiprocessing's tracker
     started = time.monotonic()
     previous = signal.signal(signal.SIGALRM, _hang)
     signal.alarm(CASE_LIMIT_S)
@@ -317,7 +318,7 @@ def _shoot(shot: Shot, outcome: Outcome, range_: Range) -> Iterator[str]:
         yield "refused without a word"
     if fault := shot.wanted(code, said):
         yield fault
-    children = psutil.Process().children(recursive=True)
+    children = set(psutil.Process().children(recursive=True)) - others
     if [child for child in psutil.wait_procs(children, timeout=5)[1] if child.is_running()]:
         yield f"left {len(children)} processes behind"
     if strays := range_.strays():
