@@ -428,4 +428,4 @@ def _check(overrides: Overrides) -> None:
     for name in ("gammas", "prompts", "drafts"):
         values = getattr(overrides, name)
         if values is not None and len(values) != len(set(values)):
-            raise SuiteError(f"--{name.removesuffix('s') if name == 'gammas' else name} holds a value twice: {values}.")
+            raise SuiteError(f"--{name.removesuffix('s')} holds a value twice: {values}.")

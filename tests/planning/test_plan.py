@@ -230,7 +230,7 @@ def test_a_limit_keeps_whole_blocks_from_the_front_of_the_plan():
         ({"temperature": float("nan")}, "--temperature is nan"),
         ({"gammas": (4, 0)}, "--gamma holds 0"),
         ({"gammas": (4, 4)}, "--gamma holds a value twice"),
-        ({"prompts": ("code", "code")}, "--prompts holds a value twice"),
+        ({"prompts": ("code", "code")}, "--prompt holds a value twice"),
         ({"drafts": ("nobody",)}, r"no draft called 'nobody'.*draft-small"),
     ],
 )
