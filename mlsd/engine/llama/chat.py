@@ -58,7 +58,7 @@ def render(template: str, said: Sequence[str], *, bos: str = "", eos: str = "") 
     except (jinja2.TemplateError, TypeError, ValueError) as error:
         raise PromptError(
             f"The model's chat template cannot write this conversation: {error}.",
-            hint="Use a prompt that is given as it stands: --prompt or --prompt-file with a plain text.",
+            hint="Use a prompt that is given as it stands: --prompt with a plain text, or a file of one.",
         ) from error
     return text
 
