@@ -102,7 +102,8 @@ def test_own_trials_and_a_calibration_in_one_database_give_advice_on_every_gamma
         measured = [t for t in trials if t.gamma == gamma]
         if measured:  # as it was measured: the mean time of a token over all of them
             seconds = sum(t.decode_ns or 0 for t in measured) / 1e9
-            assert p["tok_s"]["value"] == pytest.approx(sum(len(t.tokens) - 1 for t in measured) / seconds, rel=0.3)
+            measured_tok_s = sum(len(t.tokens) - 1 for t in measured) / seconds
+            assert 0.5 < p["tok_s"]["value"] / measured_tok_s < 2  # a busy machine may slow one of the two
             rounds = [r for t in measured for r in t.rounds]
             assert p["mgl"] == pytest.approx(sum(r.committed for r in rounds) / len(rounds), rel=0.02)
         if gamma:
