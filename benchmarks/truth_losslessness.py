@@ -94,6 +94,7 @@ class Target:
     def plain(self, prompt: str) -> tuple[tuple[int, ...], Generation]:
         """The prompt's tokens and the plain text after it."""
         if prompt not in self._plain:
+            self.close()
             self._judges = {prompt: Judge(partial(open_session, self.model), self._base)}
             text = self.model.tokenize(load_prompt(prompt).text)[:_MOST_PROMPT_TOKENS]
             with open_session(self.model, self._base) as session:
@@ -102,6 +103,11 @@ class Target:
                 self._judges[prompt].hear_plain(session, text, run.past)
             self._plain = {prompt: (text, run)}  # the judge of one prompt is dropped with it: its answers are large
         return self._plain[prompt]
+
+    def close(self) -> None:
+        """Free what judges hold."""
+        for judge in self._judges.values():
+            judge.close()
 
     def trial(
         self, prompt: str, gamma: int, *, wrong: float, seed: int = 0, fault: str = "", once: bool = False,
@@ -135,8 +141,8 @@ class Target:
 @contextmanager
 def opened(name: str, path: Path, n_predict: int) -> Iterator[Target]:
     """A target, its model open."""
-    with closing(LlamaModel(path)) as model:
-        yield Target(name, model, n_predict)
+    with closing(LlamaModel(path)) as model, closing(Target(name, model, n_predict)) as target:
+        yield target
 
 
 def broken(target: Target, gammas: Sequence[int], prompts: Sequence[str]) -> Iterator[dict[str, Any]]:

@@ -198,10 +198,11 @@ def spoken(target: str, prompts: list[list[int]], n_predict: int) -> tuple[list[
         open_session(model, GREEDY) as session,
         opened(path_of("tiny-draft"), SessionOptions(n_ctx=512, n_threads=1)) as draft,
         closing(DraftModel(draft, make_rollback("checkpoint", draft), clock)) as drafter,
+        closing(Judge(partial(open_session, model), GREEDY)) as judge,
     ):
         rollback = make_rollback("snapshots", session)
         plain = [generate(session, NoDrafter(), rollback, p, limits, clock) for p in prompts]
-        fast, judge = [], Judge(partial(open_session, model), GREEDY)
+        fast = []
         for prompt, alone in zip(prompts, plain, strict=True):
             fast.append(generate(session, drafter, rollback, prompt, limits, clock))
             # One row and five rows run through different kernels; a tie inside their noise is no error.
@@ -232,9 +233,10 @@ def test_the_next_token_block_predicts_its_trunk_and_leaves_it_as_it_is(stored: 
         LlamaModel(path_of("tiny-dense-mtp"), load_mtp=True) as model,
         HiddenRowsSession(model, msgspec.structs.replace(GREEDY, kind="hidden-rows")) as session,
         closing(NextTokenDraft(session, NextTokenHead(session), clock, Chain(clock))) as drafter,
+        closing(Judge(partial(open_session, model), GREEDY)) as judge,
     ):
         rollback = make_rollback("snapshots", session)
-        fast, judge = [], Judge(partial(open_session, model), GREEDY)
+        fast = []
         for prompt, alone in zip(prompts, plain, strict=True):
             fast.append(generate(session, drafter, rollback, prompt, limits, clock))
             verdict = judge.judge(fast[-1], alone.tokens, prompt, session, strategy="snapshots")

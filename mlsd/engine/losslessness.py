@@ -4,9 +4,10 @@ Two tests that know nothing of each other, both after the timed part:
 
 * The live state: what the memory says to a few fixed tokens, against memories that never held a rejected token. One saw
   the text token by token. Where kernels round by the width of a pass, that one differs from a sound memory by as much
-  as a small fault; so another saw the text in passes as wide as the run's own, filled up with tokens that were cut off
-  again. A sound memory equals it to the bit where arithmetic is deterministic; the same once more with other filling
-  says how far it may be off where it is not.
+  as a small fault; so another saw it in full passes about as wide as the run's. Where rounding tells a full pass from
+  one that was cut, a third repeats the run's own passes, filled up with tokens that were cut off again. A sound memory
+  equals one of them to the bit where arithmetic is deterministic; the last once more with other filling says how far it
+  may be off where it is not.
 * The tokens: where the output is not what single tokens choose, the noise of the difference between the two best logits
   must explain it, in size and in number.
 """
@@ -26,6 +27,7 @@ from mlsd.engine.decode import Generation
 from mlsd.engine.probe import PROBE_TEXT
 from mlsd.engine.session import Logits, Session, SessionOptions, TreeSession, check_finite
 from mlsd.engine.tree import merge
+from mlsd.errors import EngineError
 from mlsd.records import Losslessness, Record
 
 Floats = npt.NDArray[np.float64]
@@ -52,7 +54,7 @@ class Passes(Record, frozen=True, kw_only=True):
 
 
 class LiveState(Record, frozen=True, kw_only=True):
-    """What is left of a generation, against what its tokens alone make; distances as in `answer_distance`."""
+    """What is left of a generation, against what its tokens alone make; see `Answers`."""
 
     distance: float  # to the nearest sound memory
     limit: float
@@ -102,6 +104,12 @@ class Gaps:
         logits = np.take_along_axis(rows[: len(pairs)], pairs, axis=1).astype(np.float64)
         self._wide.append(logits[:, 0] - logits[:, 1])
 
+    def narrow(self) -> Gaps:
+        """The same without any wide passes."""
+        same = Gaps(())
+        same._tokens, same._pairs, same._alone = self._tokens, self._pairs, self._alone
+        return same
+
     def verdict(self, reference: Sequence[int], margin: float = 1.0) -> Losslessness:
         """Compare the tokens with the plain greedy `reference`, as if the memory were sound.
 
@@ -136,25 +144,33 @@ class Gaps:
 # --- the live state ---------------------------------------------------------------------------------------------------
 
 
-def answer_distance(answer: Logits, fresh: Logits) -> float:
-    """Root mean square of what differs between two answers over the `_TOP` best logits of `fresh`, rows centred.
+class Answers:
+    """What sound memories of one text say, of each row the `_TOP` best logits of the one that saw single tokens.
 
-    Centred, as a constant added to all logits chooses the same tokens.
+    Rows are centred, as a constant added to all logits chooses the same tokens.
     """
-    difference = _top(answer, fresh) - _top(fresh, fresh)
-    difference -= difference.mean(axis=1, keepdims=True)
-    return float(np.sqrt((difference**2).mean()))
+
+    def __init__(self, fresh: Logits) -> None:
+        self._columns = np.argpartition(fresh, -min(_TOP, fresh.shape[1]), axis=1)[:, -_TOP:]
+        self.fresh = self.read(fresh)
+        self.whole = [self.fresh]  # of memories from which nothing was ever cut
+        self.fed: dict[object, Floats] = {}  # of all that were fed again
+        self.floor = FLOOR * self.spread
+
+    def read(self, rows: Logits) -> Floats:
+        """What counts of an answer."""
+        best = np.take_along_axis(rows, self._columns, axis=1).astype(np.float64)
+        return cast(Floats, best - best.mean(axis=1, keepdims=True))
+
+    @property
+    def spread(self) -> float:
+        """Root mean square of the logits about the mean of each row."""
+        return distance(self.fresh, np.zeros_like(self.fresh))
 
 
-def spread(fresh: Logits) -> float:
-    """Root mean square of the same logits about the mean of each row."""
-    best = _top(fresh, fresh)
-    return float(np.sqrt(((best - best.mean(axis=1, keepdims=True)) ** 2).mean()))
-
-
-def _top(rows: Logits, fresh: Logits) -> npt.NDArray[np.float64]:
-    best = np.argpartition(fresh, -min(_TOP, fresh.shape[1]), axis=1)[:, -_TOP:]
-    return np.take_along_axis(rows, best, axis=1).astype(np.float64)
+def distance(answer: Floats, *others: Floats) -> float:
+    """Root mean square of what differs between an answer and the nearest of others."""
+    return min(float(np.sqrt(((answer - other) ** 2).mean())) for other in others)
 
 
 def _passes(run: Generation, prompt: Sequence[int], options: SessionOptions, strategy: str) -> Passes:
@@ -169,7 +185,7 @@ def _passes(run: Generation, prompt: Sequence[int], options: SessionOptions, str
 
 
 class Judge:
-    """Judges the generations of one target. Contexts are open only while it judges; what repeats is computed once."""
+    """Judges the generations of one target; what repeats is computed once. One context stays open until `close`."""
 
     def __init__(self, open_session: Callable[[SessionOptions], Session], options: SessionOptions) -> None:
         """`options` give what all contexts share; the rest is set here."""
@@ -177,9 +193,16 @@ class Judge:
         self._options = msgspec.structs.replace(
             options, n_ctx=options.n_ctx + _ROOM, max_outputs=_N_FIXED, n_snapshots=0, device_sampling=False
         )
-        self._plain: dict[tuple[tuple[int, ...], tuple[int, ...]], Logits] = {}
-        self._fed: dict[object, Logits] = {}  # answers of fresh memories
+        self._asked: Session | None = None
+        self._texts: dict[object, Answers] = {}
+        self._gaps: dict[object, Gaps] = {}
         self._verdicts: dict[object, Losslessness] = {}
+
+    def close(self) -> None:
+        """Free the context; it opens again when needed."""
+        if self._asked is not None:
+            self._asked.close()
+            self._asked = None
 
     def check_finite(self, session: Session) -> None:
         """Ask the memory in `session`. Raises: EngineError when its logits are not finite."""
@@ -190,8 +213,8 @@ class Judge:
 
         Raises: EngineError, also for logits that are not finite.
         """
-        if (key := (tuple(prompt), tuple(past))) not in self._plain:
-            self._plain[key] = self._ask(session)
+        if (text := (tuple(prompt), tuple(past))) not in self._texts:
+            self._texts[text] = Answers(self._ask(session))
 
     def judge(
         self, run: Generation, reference: Sequence[int], prompt: Sequence[int], session: Session, *, strategy: str
@@ -230,59 +253,78 @@ class Judge:
         passes = _passes(run, prompt, options, strategy)
         key = (passes, options, run.tokens, tuple(reference))
         if key not in self._verdicts:
-            gaps = Gaps(run.tokens)
-            self._feed(_chunks(passes, 1), self._options, 0, gaps.alone)
-            self._feed(passes, options, 0, gaps.wide)
-            if is_tree := options.tree != "off":
-                self._feed(passes, options, 1, gaps.wide)
-            self._verdicts[key] = gaps.verdict(reference, _TREE_MARGIN if is_tree else 1.0)
+            self._verdicts[key] = self._compare(passes, run.tokens, reference, options)
         return self._verdicts[key]
+
+    def _compare(
+        self, passes: Passes, tokens: tuple[int, ...], reference: Sequence[int], options: SessionOptions
+    ) -> Losslessness:
+        if (text := (passes.prompt, passes.tokens, tokens)) not in self._gaps:
+            gaps = Gaps(tokens)
+            self._feed(_chunks(passes, 1), self._options, 0, gaps.alone)
+            self._gaps[text] = gaps
+        gaps = self._gaps[text].narrow()
+        if options.tree != "off":
+            self._feed(passes, options, 0, gaps.wide)
+            self._feed(passes, options, 1, gaps.wide)
+            return gaps.verdict(reference, _TREE_MARGIN)
+        # Few passes, and nearly always the noise of all of them.
+        self._feed(_chunks(passes, max(passes.widths, default=1)), self._options, 0, gaps.wide)
+        verdict = gaps.verdict(reference)
+        if verdict.verdict == "diverged":
+            self._feed(passes, options, 0, gaps.wide)
+            verdict = gaps.verdict(reference)
+        return verdict
 
     def _live(self, passes: Passes, session: Session) -> LiveState:
         """How far the memory in `session` is from sound ones, asked as far as needed."""
-        live, fresh = self._ask(session), self._fresh(passes)
-        floor = FLOOR * spread(fresh)
-        alone = nearest = answer_distance(live, fresh)
-        if alone <= floor:
-            return LiveState(distance=alone, limit=floor)
-        options = session.options
+        if (text := (passes.prompt, passes.tokens)) not in self._texts:
+            self._feed(_chunks(passes, 1), self._options, 0)
+        known = self._texts[text]
+        live, floor, options = known.read(self._ask(session)), known.floor, session.options
+        if (nearest := distance(live, *known.whole)) > floor and options.tree == "off":
+            self._feed(_chunks(passes, max(passes.widths)), self._options, 0)  # few passes, and mostly equal to the bit
+            nearest = distance(live, *known.whole)
+        if nearest <= floor:
+            return LiveState(distance=nearest, limit=floor)
         same = self._feed(passes, options, 0)
-        nearest, noise, limit = min(alone, answer_distance(live, same)), None, floor
+        nearest, noise, limit = min(nearest, distance(live, same)), None, floor
         if nearest > floor:
             other = self._feed(passes, options, 1)
-            nearest = min(nearest, answer_distance(live, other))
-            noise = answer_distance(other, same)
+            nearest, noise = min(nearest, distance(live, other)), distance(other, same)
             limit = floor + (_TREE_MARGIN if options.tree != "off" else FACTOR) * noise
-        if options.n_snapshots and alone > _ANCHOR_FLOOR * spread(fresh):
-            chunks = _chunks(passes, max(passes.widths))
-            anchor = answer_distance(self._feed(chunks, self._options, 0), fresh)
-            most = _ANCHOR_FACTOR * anchor + _ANCHOR_FLOOR * spread(fresh)
+        alone = distance(live, known.fresh)
+        if options.n_snapshots and alone > _ANCHOR_FLOOR * known.spread:
+            anchor = distance(self._feed(_chunks(passes, max(passes.widths)), self._options, 0), known.fresh)
+            most = _ANCHOR_FACTOR * anchor + _ANCHOR_FLOOR * known.spread
             if alone > most:
                 return LiveState(distance=alone, limit=most, noise=anchor)
         return LiveState(distance=nearest, limit=limit, noise=noise)
 
-    def _fresh(self, passes: Passes) -> Logits:
-        plain = self._plain.get((passes.prompt, passes.tokens))
-        return self._feed(_chunks(passes, 1), self._options, 0) if plain is None else plain
-
     def _ask(self, session: Session) -> Logits:
         """The logits after each fixed token behind a copy of the memory in `session`, which stays as it is."""
-        with closing(self._open(self._options)) as own:
-            own.take_memory(session)
-            fixed = own.tokenize(PROBE_TEXT)[:_N_FIXED]
-            own.decode(fixed, n_outputs=len(fixed))
-            return check_finite(own.logits())
+        if self._asked is None:
+            self._asked = self._open(self._options)
+        try:
+            self._asked.take_memory(session)
+            fixed = self._asked.tokenize(PROBE_TEXT)[:_N_FIXED]
+            self._asked.decode(fixed, n_outputs=len(fixed))
+            return check_finite(self._asked.logits())
+        except EngineError:
+            self.close()  # nobody knows what it holds
+            raise
 
     def _feed(
         self, passes: Passes, options: SessionOptions, filling: int, see: Callable[[Logits], None] | None = None
-    ) -> Logits:
+    ) -> Floats:
         """The answer of a memory filled by `passes`; `see` hears the logits before each token and behind the last.
 
         `filling` chooses what fills a pass up to its width; of trees 1 also puts the path behind other branches.
+        The first of a text must be one of single tokens.
         """
-        key = (passes, options, filling)
-        if key in self._fed and see is None:
-            return self._fed[key]
+        key, known = (passes.widths, passes.kept, options, filling), self._texts.get((passes.prompt, passes.tokens))
+        if known is not None and key in known.fed and see is None:
+            return known.fed[key]
         widest = max(passes.widths, default=1)
         options = msgspec.structs.replace(
             options, n_ctx=self._options.n_ctx + widest, max_outputs=widest, device_sampling=False, checked=True,
@@ -298,14 +340,20 @@ class Judge:
                 at += n_kept
             if see is not None:
                 see(check_finite(rows))
-            self._fed[key] = self._ask(session)
-        return self._fed[key]
+            answer = self._ask(session)
+        if known is None:
+            known = self._texts[passes.prompt, passes.tokens] = Answers(answer)
+        known.fed[key] = known.read(answer)
+        if passes.kept == passes.widths:
+            known.whole.append(known.fed[key])
+        return known.fed[key]
 
 
 def _chunks(passes: Passes, width: int) -> Passes:
-    """The same text in passes of `width` tokens that all stay."""
+    """The same text in as few passes of at most `width` tokens as it needs, about equally wide, that all stay."""
     n = len(passes.tokens)
-    kept = tuple(min(width, n - start) for start in range(0, n, width))
+    n_passes = -(-n // width)
+    kept = tuple(n // n_passes + (i < n % n_passes) for i in range(n_passes))  # none of no text
     return Passes(prompt=passes.prompt, tokens=passes.tokens, kept=kept, widths=kept)
 
 

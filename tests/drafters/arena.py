@@ -214,6 +214,7 @@ class Arena:
     def _judge(self, name: str) -> Judge:
         if name not in self._judges:
             self._judges[name] = Judge(partial(open_session, self.model(name)), self.options)
+            self._stack.callback(self._judges[name].close)
         return self._judges[name]
 
     def assert_forgery_is_found_out(self, name: str, prompt: Sequence[int], run: Run) -> None:

@@ -99,8 +99,8 @@ class Bench:
         assert self.verdict is not None and self.verdict.verdict in ("lossless", "near_tie"), self.verdict
 
     def close(self) -> None:
-        for model in self._models.values():
-            model.close()
+        for opened in (*self._judges.values(), *self._models.values()):
+            opened.close()
 
 
 @pytest.fixture(scope="module")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from contextlib import closing
 from functools import partial
@@ -10,13 +11,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.truth_losslessness import Target
+from benchmarks.truth_losslessness import Target, opened
 from mlsd.clock import MonotonicClock
 from mlsd.engine.decode import GenerationLimits, generate
 from mlsd.engine.drafter import NoDrafter
 from mlsd.engine.llama.model import LlamaModel
 from mlsd.engine.llama.open import open_session
-from mlsd.engine.losslessness import Gaps, Judge, answer_distance, first_difference
+from mlsd.engine.losslessness import Answers, Gaps, Judge, Passes, _chunks, distance, first_difference
 from mlsd.engine.rollback import FAULTS, make_rollback, parse_sabotage
 from mlsd.engine.session import SessionOptions
 from mlsd.errors import EngineError, RollbackError
@@ -82,8 +83,18 @@ def test_a_shorter_output_is_no_tie() -> None:
 
 def test_a_constant_on_all_logits_is_no_distance() -> None:
     fresh = np.random.default_rng(0).normal(size=(3, 200)).astype(np.float32)
-    assert answer_distance(fresh + 5, fresh) == pytest.approx(0, abs=1e-5)
-    assert answer_distance(fresh[:, ::-1], fresh) > 0.5
+    known = Answers(fresh)
+    assert distance(known.read(fresh + 5), known.fresh) == pytest.approx(0, abs=1e-5)
+    assert distance(known.read(fresh[:, ::-1]), known.fresh) > 0.5
+    assert distance(known.read(fresh[:, ::-1]), known.fresh, known.read(fresh[:, ::-1])) == 0
+
+
+def test_a_pass_is_cut_into_about_equal_ones_that_hold_all_of_the_text() -> None:
+    for n, width in itertools.product(range(40), (1, 2, 5, 17)):
+        passes = _chunks(Passes(prompt=(), tokens=tuple(range(n)), kept=(n,), widths=(n,)), width)
+        assert sum(passes.kept) == n and passes.kept == passes.widths
+        assert len(passes.kept) == -(-n // width)
+        assert not n or (width >= max(passes.kept) and max(passes.kept) - min(passes.kept) <= 1)
 
 
 # --- the live state ---------------------------------------------------------------------------------------------------
@@ -91,8 +102,8 @@ def test_a_constant_on_all_logits_is_no_distance() -> None:
 
 @pytest.fixture(scope="module", params=ARCHITECTURES)
 def target(request: pytest.FixtureRequest, tiny: Path) -> Iterator[Target]:
-    with closing(LlamaModel(tiny / f"{request.param}.gguf")) as model:
-        yield Target(request.param, model, N_PREDICT)
+    with opened(request.param, tiny / f"{request.param}.gguf", N_PREDICT) as made:
+        yield made
 
 
 @pytest.mark.parametrize("gamma", [1, 5, 16])
@@ -131,9 +142,12 @@ def test_a_broken_rollback_is_found_out_whatever_its_tokens(target: Target, faul
 
 
 def test_a_fault_is_found_in_the_memory_where_every_token_is_right(tiny: Path) -> None:
-    with LlamaModel(tiny / "llama.gguf") as model, open_session(model, OPTIONS) as session:
+    with (
+        LlamaModel(tiny / "llama.gguf") as model,
+        open_session(model, OPTIONS) as session,
+        closing(Judge(partial(open_session, model), OPTIONS)) as judge,
+    ):
         prompt, limits = tuple(range(20)), GenerationLimits(n_predict=N_PREDICT)
-        judge = Judge(partial(open_session, model), OPTIONS)
         run = generate(session, NoDrafter(), make_rollback("trim", session), prompt, limits, MonotonicClock())
         assert judge.judge(run, run.tokens, prompt, session, strategy="trim").verdict == "lossless"
         session.leave_ghost(3)
@@ -147,7 +161,8 @@ def test_a_fault_is_found_in_the_memory_where_every_token_is_right(tiny: Path) -
 def test_judging_leaves_the_memory_as_it_is(tiny: Path) -> None:
     with LlamaModel(tiny / "qwen35.gguf") as model, open_session(model, OPTIONS) as session:
         session.decode(tuple(range(20)))
-        Judge(partial(open_session, model), OPTIONS).check_finite(session)
+        with closing(Judge(partial(open_session, model), OPTIONS)) as judge:
+            judge.check_finite(session)
         session.decode((20,))
         with open_session(model, OPTIONS) as other:
             other.decode(tuple(range(20)))
@@ -166,5 +181,7 @@ def test_logits_that_are_not_finite_are_refused(tiny: Path, tmp_path: Path) -> N
     write_nan_norm(tiny / "llama.gguf", tmp_path / "nan.gguf")
     with LlamaModel(tmp_path / "nan.gguf") as model, open_session(model, OPTIONS) as session:
         session.decode(tuple(range(20)))
-        with pytest.raises(EngineError, match="not finite"):
-            Judge(partial(open_session, model), OPTIONS).check_finite(session)
+        with closing(Judge(partial(open_session, model), OPTIONS)) as judge:
+            for _ in range(2):  # what was opened for the first is not used again
+                with pytest.raises(EngineError, match="not finite"):
+                    judge.check_finite(session)

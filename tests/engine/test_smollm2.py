@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from functools import partial
 from pathlib import Path
 
@@ -46,7 +46,7 @@ class Bench:
         limits = GenerationLimits(n_predict=N_PREDICT)
         trim = make_rollback("trim", self.session)
         self.plain = generate(self.session, NoDrafter(), trim, self.prompt, limits, CLOCK).tokens
-        self.judge = Judge(partial(open_session, self.model), OPTIONS)
+        self.judge = stack.enter_context(closing(Judge(partial(open_session, self.model), OPTIONS)))
 
     def speculate(self, draft: str, gamma: int) -> Generation:
         session = self.drafts[draft]

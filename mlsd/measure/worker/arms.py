@@ -87,6 +87,7 @@ class Arms:
             n_ctx = min(n_ctx, self.target.n_ctx_train)  # beyond it a model writes nonsense; such trials are refused
         self._options = session_options(self._engine, -(-n_ctx // _CONTEXT_STEP) * _CONTEXT_STEP)
         self._judge = Judge(partial(open_session, self.target), self._options)
+        self._stack.callback(self._judge.close)
         for known in job.references:
             prompt = self._prompts.greedy(known.prompt)
             if prompt is not None:
