@@ -26,6 +26,7 @@ from mlsd.cli import main
 from mlsd.folders import data_path
 from mlsd.gguf_tools.shapes import TINY
 from mlsd.gguf_tools.synthetic.write import write_random
+from mlsd.measure.store.study import Store
 from tests.hostile import mutate
 from tests.hub_server import COMMIT, REPO, HubServer
 
@@ -151,6 +152,25 @@ def _worker(range_: Range, rng: random.Random) -> Iterator[Shot]:
     yield Shot(("probe", file, "--n-threads", "1", *rng.choice(((), ("--n-ctx", "512"))), "--json"))
 
 
+def _weights(range_: Range, rng: random.Random) -> Iterator[Shot]:
+    """A weight that is no number: every pass uses it, so no trial may be valid. Slow, so few."""
+    name = rng.choice(("llama.gguf", "qwen35.gguf"))
+    file = str(range_.write("model.gguf", mutate.of_weights(range_.originals / name, rng)))
+    database = range_.out / "weights.sqlite"
+    for end in ("", "-wal", "-shm"):
+        Path(f"{database}{end}").unlink(missing_ok=True)
+
+    def judge(code: int, out: str) -> str | None:
+        if not database.exists():
+            return None if code else "nothing was measured, and nobody told"
+        with Store.open(database, create=False) as store:
+            n_valid = sum(bool(stored.trial.valid) for stored in store.trials())
+        return f"{n_valid} valid trials of a model that is broken" if n_valid else None
+
+    settings = ("--gamma", "2", "--n-predict", "8", "--repeats", "1", "--n-threads", "1", "--prompt", "length-128")
+    yield Shot(("bench", file, "--draft", file, *settings, "--db", str(database)), judge)
+
+
 _READS = (
     ("results", "--check"), ("results",), ("results", "--json"), ("results", "show", "1"), ("claims",),
     *(("export", "--format", name) for name in ("csv", "json", "study-csv", "llama-bench")),
@@ -260,6 +280,7 @@ KINDS: dict[str, Callable[[Range, random.Random], Iterator[Shot]]] = {
     "gguf header": _gguf,
     "gguf cut off": _cut_gguf,
     "gguf in llama.cpp": _worker,
+    "weights": _weights,
     "database": _database,
     "csv": _csv,
     "toml": _toml,

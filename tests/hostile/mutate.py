@@ -8,6 +8,7 @@ import sqlite3
 import struct
 from pathlib import Path
 
+from gguf import GGUFReader
 from gguf import GGUFValueType as Type
 
 from mlsd.gguf_tools.header import Header
@@ -92,6 +93,16 @@ def of_header(data: bytes, rng: random.Random) -> bytes:
         hurt[value.start : value.start + width] = (rng.choice(NUMBERS) % 2 ** (8 * width)).to_bytes(width, "little")
     else:
         struct.pack_into("<I", hurt, value.start - 4, rng.choice([kind.value for kind in Type] + [77]))
+    return bytes(hurt)
+
+
+def of_weights(path: Path, rng: random.Random) -> bytes:
+    """One weight of a layer or of the output made no number; a row of the embedding is not always read."""
+    hurt = bytearray(path.read_bytes())
+    tensors = [t for t in GGUFReader(path).tensors if t.name != "token_embd.weight" and t.tensor_type.name == "F32"]
+    tensor = rng.choice(tensors)
+    at = tensor.data_offset + 4 * rng.randrange(tensor.n_elements)
+    struct.pack_into("<f", hurt, at, float("nan"))
     return bytes(hurt)
 
 

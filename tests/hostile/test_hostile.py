@@ -6,12 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.hostile import mutate
 from tests.hostile.attack import KINDS, Range, attack
 
 pytestmark = [pytest.mark.hostile, pytest.mark.heavy]
 
 # As many as fit under five minutes together on two cores; benchmarks/hostile.py tries ten thousand.
-CASES = {"gguf in llama.cpp": 12, "database": 30, "hub": 40, "options": 60, "jsonl": 40}
+CASES = {"gguf in llama.cpp": 12, "weights": 8, "database": 30, "hub": 40, "options": 60, "jsonl": 40}
 DEFAULT_CASES = 100
 
 
@@ -25,6 +26,13 @@ def test_mutated_inputs_end_in_an_answer_or_a_clear_refusal(kind: str, shooting_
     outcome = attack(kind, range(CASES.get(kind, DEFAULT_CASES)), Range(shooting_range))
     assert not outcome.faults, "\n".join(outcome.faults)
     assert outcome.codes.get(2, 0) > 0, f"nothing was refused: {outcome.codes}"
+
+
+def test_a_model_whose_weights_are_left_alone_is_measured(
+    shooting_range: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mutate, "of_weights", lambda path, _: path.read_bytes())
+    assert "valid trials" in attack("weights", range(1), Range(shooting_range)).faults[0]
 
 
 @pytest.mark.parametrize("kind", ["gguf header", "csv"])

@@ -18,7 +18,7 @@ class LlamaModel:
     """The weights of one GGUF file; several sessions can share them. Close it after its sessions.
 
     With `vocab_only` it can turn text into tokens and back, and nothing else; `simulated`, it has no weights, and its
-    contexts tell what memory they would take (`footprint`).
+    contexts tell what memory they would take (`footprint`). `check_weights` refuses weights that are no finite numbers.
     """
 
     def __init__(
@@ -29,6 +29,7 @@ class LlamaModel:
         load_mtp: bool = False,
         vocab_only: bool = False,
         simulated: bool = False,
+        check_weights: bool = False,
     ) -> None:
         check_gguf(path)
         self._native = native = library()
@@ -36,13 +37,20 @@ class LlamaModel:
         params.n_gpu_layers = 1_000 if n_gpu_layers < 0 else n_gpu_layers
         params.load_mtp = load_mtp
         params.vocab_only = vocab_only
+        params.check_tensors = check_weights
         if simulated:
             params.no_alloc, params.load_mode = True, native.LLAMA_LOAD_MODE_NONE  # a mapped file would be weights
         LOG.drain()
         self.handle: Any = native.llama_model_load_from_file(str(path).encode(), params)
         if not self.handle:
+            reasons = LOG.drain()[-3:]
+            if broken := next((line for line in reasons if "has invalid data" in line), None):
+                raise ModelFileError(
+                    f"{path} holds weights that are NaN or infinite: {broken.partition(': ')[2]}.",
+                    hint="What it writes would be nonsense at any speed. Convert it or fetch it again.",
+                )
             raise ModelFileError(
-                f"llama.cpp cannot load {path}: {'; '.join(LOG.drain()[-3:]) or 'no reason given'}.",
+                f"llama.cpp cannot load {path}: {'; '.join(reasons) or 'no reason given'}.",
                 hint="The file may be truncated or of an architecture this llama.cpp does not know; download it again.",
             )
         self.path = path

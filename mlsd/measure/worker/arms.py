@@ -37,6 +37,7 @@ from mlsd.gguf_tools.surgery.cut import refuse_unloadable
 from mlsd.measure.messages import Job, Slot
 from mlsd.measure.worker.conversation import PlainAnswers, Prompts, answer_text, trial_rng
 from mlsd.measure.worker.probe_cache import ProbeCache
+from mlsd.measure.worker.weights import check_weights
 from mlsd.records import Case, Conditions, EngineOptions, Losslessness, ModelRef, Trial
 
 _WARM_UP_ROUNDS = 3
@@ -98,6 +99,7 @@ class Arms:
     def _open_model(self, path: Path) -> LlamaModel:
         if path not in self._models:
             refuse_unloadable(Source(path))
+            check_weights(path, self._refs.get(path, ModelRef(id=path.name)))
             load_mtp = self._load_mtp and path == self._path
             model = LlamaModel(path, n_gpu_layers=self._engine.n_gpu_layers, load_mtp=load_mtp)
             self._models[path] = self._stack.enter_context(model)

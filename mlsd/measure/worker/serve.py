@@ -55,6 +55,7 @@ from mlsd.measure.worker.layer_search import search_layers
 from mlsd.measure.worker.perplexity import run_perplexity
 from mlsd.measure.worker.probe_cache import ProbeCache
 from mlsd.measure.worker.self_check import self_check
+from mlsd.measure.worker.weights import check_weights, models_of
 from mlsd.records import Trial
 
 _PROGRESS_PERIOD_NS = 500_000_000
@@ -71,6 +72,8 @@ def main() -> None:
     work = msgspec.json.decode(line, type=Work)
     send = _Sender(out)
     try:
+        for file in models_of(work):
+            check_weights(Path(file.path), file.ref)
         if isinstance(work, ProbeJob):
             send(probe_model(work))
         elif isinstance(work, InfoJob):

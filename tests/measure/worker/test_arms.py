@@ -66,9 +66,9 @@ def test_a_fault_that_cannot_be_is_refused(tiny: Path, tmp_path: Path) -> None:
         arms.check(sabotaged(job, "sabotage:state-ahead"))
 
 
-def test_a_model_of_nan_weights_is_refused_at_warm_up(tiny: Path, tmp_path: Path) -> None:
+def test_a_model_whose_logits_overflow_is_refused_at_warm_up(tiny: Path, tmp_path: Path) -> None:
     path = tmp_path / "nan.gguf"
-    write_nan_norm(tiny / "llama.gguf", path)
+    write_nan_norm(tiny / "llama.gguf", path, 3e38)  # finite themselves
     job = make_jobs(tiny)[1]
     job = msgspec.structs.replace(job, target=msgspec.structs.replace(job.target, path=str(path)))
     with Arms(job, MonotonicClock(), ProbeCache(tmp_path)) as arms:

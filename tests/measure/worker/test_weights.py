@@ -1,0 +1,44 @@
+"""A file with weights that are no numbers is refused by name, also where its logits look well."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+import mlsd.measure.worker.weights
+from mlsd.engine.llama.model import LlamaModel
+from mlsd.errors import ModelFileError
+from mlsd.measure.worker.weights import check_weights
+from mlsd.records import ModelRef
+from tests.hostile.mutate import of_weights
+
+NAMED = ModelRef(id="m", sha256="ab" * 32)
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLSD_CACHE", str(tmp_path / "cache"))
+
+
+def test_one_weight_that_is_no_number_is_enough(tiny: Path, tmp_path: Path) -> None:
+    path = tmp_path / "m.gguf"
+    path.write_bytes(of_weights(tiny / "llama.gguf", random.Random(1)))
+    LlamaModel(path).close()  # llama.cpp takes it, and quantized kernels may even swallow the NaN
+    for ref in (NAMED, ModelRef(id="m"), NAMED):
+        with pytest.raises(ModelFileError, match=r"NaN or infinite: tensor '.*weight' has invalid data"):
+            check_weights(path, ref)
+
+
+def test_a_file_with_a_hash_is_looked_at_once(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    looked = []
+
+    def load(path: Path, **options: object) -> LlamaModel:
+        looked.append(path)
+        return LlamaModel(path, check_weights=True)
+
+    monkeypatch.setattr(mlsd.measure.worker.weights, "LlamaModel", load)
+    for ref in (NAMED, NAMED, ModelRef(id="m"), ModelRef(id="m")):
+        check_weights(tiny / "llama.gguf", ref)
+    assert len(looked) == 3
