@@ -66,10 +66,11 @@ def read_known(stores: Iterable[Store]) -> Known:
     coverage: dict[str, tuple[Coverage, ...]] = {}
     models: dict[str, ModelFacts] = {}
     for store in stores:
-        for machine in machines(store):
-            groups += read_groups(store, choose(store, machine))
+        chosen = [choose(store, machine) for machine in machines(store)]
+        for one in chosen:
+            groups += read_groups(store, one)
         models |= store.models()
-        passes |= newest_passes(store)
+        passes |= newest_passes(store, frozenset().union(*(one.other_calibrations for one in chosen)))
         coverage |= newest_coverage(store)
     return Known(groups=tuple(groups), passes=passes, coverage=coverage, models=models)
 
@@ -125,15 +126,17 @@ def _arm(gamma: int, trials: list[Trial]) -> Arm:
     )
 
 
-def newest_passes(store: Store) -> dict[tuple[str, str], tuple[CalibrationPoint, ...]]:
+def newest_passes(store: Store, without: Container[int] = ()) -> dict[tuple[str, str], tuple[CalibrationPoint, ...]]:
     """The newest points of each model by machine: of every kind of pass those of the newest run that timed it.
 
     A model that is calibrated as a target and then as a draft keeps both: target passes are those of the newest run
-    that timed a curve, where one did.
+    that timed a curve, where one did. Runs of `without` do not count.
     """
     machines = {run.id: environment_key(run.environment) for run in store.runs()}
     kinds: dict[tuple[str, str], dict[PassKind, dict[int, list[CalibrationPoint]]]] = {}
     for run_id, point in store.calibration():
+        if run_id in without:
+            continue
         own = kinds.setdefault((machines[run_id], point.model_key), {})
         own.setdefault(point.kind, {}).setdefault(run_id, []).append(point)
     return {place: tuple(p for by_run in own.values() for p in _newest(by_run)) for place, own in kinds.items()}

@@ -33,6 +33,7 @@ class Chosen:
     cases: Mapping[str, Case]  # by id
     models: Mapping[str, ModelFacts]  # of targets and drafts, by their own id
     notes: tuple[str, ...]  # what was left out, and how to choose it
+    other_calibrations: frozenset[int]  # runs that timed passes under other settings than those of the trials
 
     @property
     def environment(self) -> Environment:
@@ -68,6 +69,7 @@ def choose(store: Store, machine: str | None = None, settings: str | None = None
     known = store.models()
     refs = {ref.id: ref for case_id in files for ref in _models(cases[case_id])}
     named = {name: known.get(model_key(ref.sha256, ref.id)) for name, ref in refs.items()}
+    calibrations, other_settings = _other_calibrations(runs, [cases[case_id] for case_id in files], key)
     if not own:
         named = {facts.ref.id: facts for facts in known.values()}
     return Chosen(
@@ -75,7 +77,8 @@ def choose(store: Store, machine: str | None = None, settings: str | None = None
         runs=tuple(run for run in runs if environment_key(run.environment) == key),
         cases={case_id: cases[case_id] for case_id in files},
         models={name: facts for name, facts in named.items() if facts is not None},
-        notes=(*_other_machines(measured, runs, key), *left, *other_files),
+        notes=(*_other_machines(measured, runs, key), *left, *other_files, *other_settings),
+        other_calibrations=calibrations,
     )
 
 
@@ -172,6 +175,30 @@ def _usual_drafts(
                 kept = {case_id: m for case_id, m in kept.items() if m not in group}
                 notes.append(f"{_count(group)} trials with another file of the draft {draft_id} are left out.")
     return kept, notes
+
+
+def _other_calibrations(runs: Sequence[Run], cases: Sequence[Case], key: str) -> tuple[frozenset[int], list[str]]:
+    """Calibrations of this machine whose engine options no trial has; room in the context changes no pass."""
+    engines = {_engine(msgspec.to_builtins(case.engine)): case for case in cases}
+    found, notes = set(), []
+    for run in runs if engines else ():
+        engine = run.plan.get("engine") if run.plan.get("command") == "calibrate" else None
+        if engine is None or environment_key(run.environment) != key or _engine(engine) in engines:
+            continue
+        found.add(run.id)
+        usual = dict(next(iter(engines)))
+        how = ", ".join(
+            f"{k} {_word(v)} instead of {_word(usual.get(k))}" for k, v in _engine(engine) if usual.get(k) != v
+        )
+        notes.append(
+            f"The calibration of run {run.id} is left out ({how}): it timed passes that no trial here makes. Calibrate "
+            f"with the options of the trials, or the other way round."
+        )
+    return frozenset(found), notes
+
+
+def _engine(options: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
+    return tuple(sorted((name, value) for name, value in options.items() if name != "n_ctx"))
 
 
 def _weight(group: Sequence[MeasuredCase]) -> tuple[int, int]:

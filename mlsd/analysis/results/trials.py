@@ -73,7 +73,7 @@ def summarize(trials: Sequence[Trial], baseline: Sequence[Trial], drafter: str) 
     """Summary of one arm's trials; `baseline` are the AR trials of the same prompt, paired by block."""
     ok = [trial for trial in trials if trial.status == "ok"]
     each = [numbers(trial) for trial in ok]
-    speeds = [n.decode_tok_s for n in each if n.decode_tok_s is not None]
+    speeds = [speed for _, speed in _timed(ok)]
     n_rounds = sum(n.n_rounds for n in each)
     proposed = sum(n.proposed for n in each)
     accepted = sum(n.accepted for n in each)
@@ -106,10 +106,11 @@ def summarize(trials: Sequence[Trial], baseline: Sequence[Trial], drafter: str) 
 
 def paired_speedup(trials: Sequence[Trial], baseline: Sequence[Trial]) -> Interval | None:
     """Decode throughput over that of the AR trial of the same block; None when no block has both undisturbed."""
-
-    def timed(arm: Sequence[Trial]) -> list[tuple[Trial, float]]:
-        calm = [t for t in arm if t.status == "ok" and not (t.invalid_reason or "").startswith(DISTURBED)]
-        return [(t, speed) for t in calm if (speed := numbers(t).decode_tok_s) is not None]
-
-    pairs = paired(timed(baseline), timed(trials), lambda one: (one[0].block, one[0].repeat))
+    pairs = paired(_timed(baseline), _timed(trials), lambda one: (one[0].block, one[0].repeat))
     return mean_over([sd / ar for (_, ar), (_, sd) in pairs], ratio=True) if pairs else None
+
+
+def _timed(trials: Sequence[Trial]) -> list[tuple[Trial, float]]:
+    """Finished trials that nothing disturbed, with their decode throughput."""
+    calm = [t for t in trials if t.status == "ok" and not (t.invalid_reason or "").startswith(DISTURBED)]
+    return [(t, speed) for t in calm if (speed := numbers(t).decode_tok_s) is not None]

@@ -147,7 +147,11 @@ def read_machine(store: Store, chosen: Chosen, n_trials: int) -> Machine:
     groups = [] if too_many else read_groups(store, chosen)
     known = Known(
         groups=tuple(groups),
-        passes={place: points for place, points in newest_passes(store).items() if place[0] == key},
+        passes={
+            place: points
+            for place, points in newest_passes(store, chosen.other_calibrations).items()
+            if place[0] == key
+        },
         coverage=newest_coverage(store, own),
         models=store.models(),
     )

@@ -7,20 +7,25 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from mlsd.analysis.predict.arms import key_of, read_known
+from mlsd.analysis.results.comparability import choose
 from mlsd.analysis.study.machine_findings import Machine
 from mlsd.analysis.study.study import read_study
 from mlsd.errors import AnalysisError
 from mlsd.measure.store.rows import CalibrationPoint, PassKind, StreamRead, TimedPass, environment_key, model_key
 from mlsd.measure.store.study import Store
-from mlsd.records import ModelFacts
+from mlsd.records import EngineOptions, ModelFacts
 from tests.analysis.studies import DENSE, DRAFT, MACHINE, MOE, blocks, whole_study, write
 
 ELSEWHERE = msgspec.structs.replace(MACHINE, host="b" * 16)
 
 
-def timed(store: Store, times: list[tuple[ModelFacts, PassKind, int, float]], host: str = MACHINE.host) -> None:
+def timed(
+    store: Store, times: list[tuple[ModelFacts, PassKind, int, float]], host: str = MACHINE.host, **engine: object
+) -> None:
     """A calibration run with these times in ms, three repeats of each."""
-    run_id = store.begin_run(msgspec.structs.replace(MACHINE, host=host), {"command": "calibrate"}, 0)
+    plan = {"command": "calibrate", "engine": {**msgspec.to_builtins(EngineOptions()), **engine}}
+    run_id = store.begin_run(msgspec.structs.replace(MACHINE, host=host), plan, 0)
     store.add_models([MOE, DENSE, DRAFT])
     store.add_calibration(
         run_id,
@@ -125,3 +130,16 @@ def test_what_was_not_measured_says_the_command_that_measures_it(tmp_path: Path)
         with pytest.raises(AnalysisError) as error:
             getattr(found, part)
         assert says in error.value.hint
+
+
+def test_passes_timed_under_other_settings_than_the_trials_do_not_count(tmp_path: Path) -> None:
+    path = write(tmp_path / "s.sqlite", blocks(MOE))
+    with Store.open(path) as store:
+        timed(store, curve(MOE, 10.0), n_ctx=4096)  # more room changes no pass
+        timed(store, curve(MOE, 3.0), n_threads=7)
+        times = {p.span_ns for p in read_known([store]).passes[environment_key(MACHINE), key_of(MOE.ref)]}
+    assert min(times) == 10_000_000
+    assert {p.span_ns for p in machine_of(path).passes_of(MOE.ref)} == times
+    with Store.open(path, read_only=True) as store:
+        (note,) = choose(store).notes
+    assert "run 3 is left out (n_threads 7 instead of auto)" in note

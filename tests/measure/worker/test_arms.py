@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import msgspec
@@ -11,6 +12,7 @@ from mlsd.clock import MonotonicClock
 from mlsd.engine.llama.native import library
 from mlsd.errors import DeviceError, EngineError, UnsupportedError
 from mlsd.measure.messages import Job, Slot
+from mlsd.measure.run.checks import disturbed
 from mlsd.measure.worker.arms import Arms
 from mlsd.measure.worker.probe_cache import ProbeCache
 from mlsd.records import Case
@@ -36,6 +38,19 @@ def test_repeats_of_an_output_that_differs_are_judged_alike_and_fed_once(tiny: P
     assert reference.conditions is not None and reference.conditions.generation_ns is not None
     assert verdicts[0] is not None and verdicts[0].first_difference == 0
     assert verdicts[1] == verdicts[2] == verdicts[0]
+
+
+def test_a_generation_that_really_waited_is_disturbed(tiny: Path, tmp_path: Path) -> None:
+    job = make_jobs(tiny, repeats=1)[1]
+    slot = next(slot for slot in job.slots if slot.case.arm == "ar")
+    with Arms(job, MonotonicClock(), ProbeCache(tmp_path)) as arms:
+        arms.warm_up(slot.case)
+        stops = iter((0.0, 6.0, 0.0))
+        trials = []
+        for seconds in stops:
+            pending = [seconds]
+            trials.append(arms.run(slot, on_round=lambda _, left=pending: time.sleep(left.pop() if left else 0)))
+    assert 1 in disturbed(trials), [trial.conditions for trial in trials]
 
 
 def sabotaged(job: Job, rollback: str) -> Case:
