@@ -34,7 +34,7 @@ SAME_WORK_RATIO = 1.5  # rounds of equal work differ by less than this between p
 SAME_CASE_RATIO = 1.25  # repeats of one case differ by less than this
 BOOKKEEPING_RATIO = 1.02  # programs differ by a token in what they divide by
 HONEST_SLOPES = (0.9, 1.06)  # of log speed over log MGL: a last short round and dear rejections bend it a little
-ALIKE_CASE, ALIKE_TABLE = 3e-3, 1e-3  # chances below which equal repeats are not chance
+ALIKE = 5e-3  # chance, of a case or of the table, below which equal repeats are not chance
 FEWEST_PROPOSED = 50  # drafted tokens before none or all accepted means anything
 
 
@@ -326,9 +326,9 @@ def repeats_too_alike(row: AuditRow, context: AuditContext) -> Finding | None:
     sentence = (
         f"{equal - 1} of {n - 1} other repeats print the same time; chance gives that in {100 * chance:.2g} % of cases"
     )
-    if equal == 1 or (chance > ALIKE_CASE and (equal < n or context.chance_of_copies > ALIKE_TABLE)):
+    if equal == 1 or (chance > ALIKE and (equal < n or context.chance_of_copies > ALIKE)):
         return _finding("repeats_too_alike", "possible", figures, sentence + ".")
-    if chance > ALIKE_CASE:
+    if chance > ALIKE:
         sentence += f", and as often as in this table in {100 * context.chance_of_copies:.2g} % of tables"
     return _finding("repeats_too_alike", "suspicious", figures, sentence + ".")
 
