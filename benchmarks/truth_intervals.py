@@ -98,7 +98,7 @@ def claim(name: str, n_studies: int = 1000, seed: int = 0) -> float:
     for _ in range(n_studies):
         outcome = TESTS[name](CLAIMS[name](rng))
         assert outcome is not None
-        hits += _covers(outcome.effect, 1.0)
+        hits += _covers(outcome.effect, TRUTHS.get(name, 1.0))
     return hits / n_studies
 
 
@@ -113,16 +113,29 @@ def _lengths(rng: np.random.Generator) -> PairedTrials:
     return PairedTrials(pairs=tuple(pairs), models={})
 
 
-def _four_prompts(rng: np.random.Generator, arms: Sequence[tuple[str, int]]) -> PairedTrials:
+def _four_prompts(rng: np.random.Generator, arms: Sequence[dict[str, object]]) -> PairedTrials:
     """Settings that differ by text and gain nothing on average."""
     pairs = []
     for prompt in range(4):
-        for draft, gamma in arms:
-            text = rng.normal(0, PROMPT_NOISE)
+        for arm in arms:
+            text, angle = rng.normal(0, PROMPT_NOISE), math.asin(math.sqrt(ACCEPTANCE)) + rng.normal(0, 0.05)
+            accepted = round(PROPOSED * math.sin(angle) ** 2)
             for repeat in range(3):
-                pairs.append(_pair(rng, text, prompt=str(prompt), repeat=repeat, draft=draft, gamma=gamma))
-    facts = {name: _facts(name, size) for name, size in (("target", 8_000), ("small", 100), ("large", 400))}
-    return PairedTrials(pairs=tuple(pairs), models=facts)
+                counts = {"proposed": PROPOSED, "accepted": accepted}
+                pairs.append(_pair(rng, text, prompt=str(prompt), repeat=repeat, **{**counts, **arm}))
+    return PairedTrials(pairs=tuple(pairs), models=FACTS)
+
+
+def _parts(rng: np.random.Generator) -> PairedTrials:
+    """Ten parts of a target whose perplexity tells nothing of their acceptance."""
+    pairs = [
+        _pair(rng, 0.0, trial_id=i, drafter="layer-skip", draft=None, accepted=int(rng.integers(0, PROPOSED)),
+              proposed=PROPOSED)
+        for i in range(10)
+    ]  # fmt: skip
+    return PairedTrials(
+        pairs=tuple(pairs), models={}, perplexity_ratios={i: float(rng.uniform(1, 9)) for i in range(10)}
+    )
 
 
 def _pair(rng: np.random.Generator, text: float, **changes: object) -> Pair:
@@ -134,16 +147,46 @@ def _pair(rng: np.random.Generator, text: float, **changes: object) -> Pair:
     return msgspec.structs.replace(base, **changes)
 
 
-def _facts(name: str, size: int) -> ModelFacts:
-    n = 16 if name == "target" else None
-    return ModelFacts(ref=ModelRef(id=name), architecture="a", n_parameters=size, n_parameters_active=size, n_experts=n)
+def _facts(name: str, size: int, *, n_experts: int | None = None, architecture: str = "a") -> ModelFacts:
+    return ModelFacts(
+        ref=ModelRef(id=name), architecture=architecture, n_parameters=size, n_parameters_active=size,
+        n_experts=n_experts, weight_bytes=size,
+    )  # fmt: skip
 
+
+FACTS = {
+    **{name: _facts(name, size) for name, size in (("small", 100), ("large", 400), ("half", 2_000), ("twice", 16_000))},
+    "target": _facts("target", 8_000, n_experts=16),
+    "q4": msgspec.structs.replace(_facts("q4", 8_000), weight_bytes=4_500),
+    "q8": msgspec.structs.replace(_facts("q8", 8_000), weight_bytes=8_500),
+    "parallel": _facts("parallel", 8_000, architecture="falcon-h1"),
+    "sequential": _facts("sequential", 8_000, architecture="qwen35"),
+}
+ACCEPTANCE, PROPOSED = 0.4, 2_000
+TRUTHS = {"acceptance_below": ACCEPTANCE, "parallel_hybrids": 0.0, "perplexity_predicts": 0.0}
+_GAMMAS: list[dict[str, object]] = [{"gamma": gamma} for gamma in (2, 4, 8)]
+_DRAFTS: list[dict[str, object]] = [{"draft": draft} for draft in ("small", "large")]
+_TARGETS: list[dict[str, object]] = [{"target": name} for name in ("half", "target", "twice")]
+_QUANTS: list[dict[str, object]] = [{"target": name} for name in ("q4", "q8")]
+_HYBRIDS: list[dict[str, object]] = [
+    {"target": name, "drafter": "layer-skip", "draft": None, "component": "attention"}
+    for name in ("parallel", "sequential")
+]
+_TREES: list[dict[str, object]] = [{"drafter": name, "gamma": 8} for name in ("draft-tree", DRAFT_MODEL)]
 
 CLAIMS: dict[str, Callable[[np.random.Generator], PairedTrials]] = {
     "prompt_length": _lengths,
-    "smaller_draft": lambda rng: _four_prompts(rng, [("small", 4), ("large", 4)]),
-    "gamma_slope": lambda rng: _four_prompts(rng, [("small", 2), ("small", 4), ("small", 8)]),
-    "moe_speedup": lambda rng: _four_prompts(rng, [("small", 2), ("small", 4), ("small", 8)]),
+    "smaller_draft": lambda rng: _four_prompts(rng, _DRAFTS),
+    "gamma_slope": lambda rng: _four_prompts(rng, _GAMMAS),
+    "moe_speedup": lambda rng: _four_prompts(rng, _GAMMAS),
+    "total_parameters": lambda rng: _four_prompts(rng, _TARGETS),
+    "more_bits": lambda rng: _four_prompts(rng, _QUANTS),
+    "overhead_decides": lambda rng: _four_prompts(rng, [{"draft_ms": 0.0}]),
+    "retrieval_steady": lambda rng: _four_prompts(rng, [{"drafter": "pld", "draft": None}]),
+    "tree_helps": lambda rng: _four_prompts(rng, _TREES),
+    "acceptance_below": lambda rng: _four_prompts(rng, [{}]),
+    "parallel_hybrids": lambda rng: _four_prompts(rng, _HYBRIDS),
+    "perplexity_predicts": _parts,
 }
 
 
