@@ -33,12 +33,10 @@ from mlsd.records import (
     NO_DRAFTER,
     DrafterSpec,
     EngineOptions,
-    Environment,
     ModelRef,
     Record,
     Sampling,
 )
-from mlsd.units import GB
 
 _TASK_TOKENS = 1_024  # Spec-Bench's most new tokens of a turn
 _GAMMAS = (1, 2, 4, 8, 16)
@@ -210,19 +208,6 @@ def refusals(models: Mapping[str, LocalModel]) -> Refuse:
         return None
 
     return refuse
-
-
-def check_memory(plan: Plan, environment: Environment) -> None:
-    """Refuse a load whose weights alone exceed the machine's memory. Raises: InputError that names it."""
-    memory = environment.memory_bytes
-    for group in plan.groups:
-        weights = group.weight_bytes
-        if memory is not None and weights is not None and weights > memory:
-            raise InputError(
-                f"{' with '.join(model.id for model in group.models)} needs {weights / GB:.1f} GB for its weights; "
-                f"this machine has {memory / GB:.1f} GB.",
-                hint="Choose a smaller profile; `mlsd doctor` shows which fit.",
-            )
 
 
 def left_out_line(left: LeftOut) -> str:

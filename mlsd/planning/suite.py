@@ -73,6 +73,7 @@ class Profile(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
     title: str  # one line for people: whose models, for which machine
     roles: dict[str, str]  # role -> id in the manifest
     left_out: dict[str, str] = msgspec.field(default_factory=dict)  # role -> why no model is bound to it
+    memory_gib: int | None = None  # of the Mac that it is for
     automatic: bool = False  # may be chosen unasked once all of its models are downloaded
     name: str = ""  # the key of its table; set when the file is read
 
