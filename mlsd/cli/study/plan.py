@@ -38,7 +38,9 @@ def plan(suites: tuple[str, ...], as_json: bool, db: Path | None, **options: Any
     """
     from mlsd.planning.prepare import StudyRequest
 
-    request = StudyRequest(suites=suites, profile=options["profile"], overrides=make_overrides(options))
+    request = StudyRequest(
+        suites=suites, profile=options["profile"], models=options["models"], overrides=make_overrides(options)
+    )
     show_plan(request, db, as_json=as_json)
 
 
@@ -146,4 +148,5 @@ def _needs(planned: Plan, found: Forecast) -> list[str]:
         size = "of a size not fully known" if found.download_bytes is None else format_bytes(found.download_bytes)
         lines.append(f"disk: {size} to download or make, {format_bytes(found.free_disk_bytes)} free")
         lines.append(f"not on this machine: {', '.join(found.missing)}")
+    lines += [f"with another program, and used from there: {id_}: {path}" for id_, path in found.elsewhere.items()]
     return lines

@@ -14,7 +14,6 @@ from mlsd.measure.run.memory import LoadMemory, ask_memory, judge_loads, size_mo
 from mlsd.measure.store.newest import study_path
 from mlsd.measure.store.study import Store
 from mlsd.models.hub import free_bytes
-from mlsd.models.library import Library
 from mlsd.models.manifest import Manifest
 from mlsd.planning.estimate import (
     Load,
@@ -41,36 +40,41 @@ class Forecast(Record, frozen=True, kw_only=True):
     time: TimeEstimate
     download_bytes: int | None  # models not on this machine; None where a size is not even estimated
     free_disk_bytes: int
-    missing: tuple[str, ...]  # models not on this machine
+    missing: tuple[str, ...]  # models not on this machine, or only with another program
+    sizes: dict[str, int | None]  # bytes of every model
+    elsewhere: dict[str, str]  # of those, what another program keeps: model -> path
 
 
-def plan_study(request: StudyRequest, db: Path | None = None) -> tuple[Prepared, Forecast]:
+def plan_study(request: StudyRequest, db: Path | None = None, *, here: bool = False) -> tuple[Prepared, Forecast]:
     """What a run of these suites would measure and need; rates come from `db`, or where the run would write.
+
+    A profile for a Mac is judged for such a Mac, unless it is to run `here`.
 
     Raises: what `prepare_study` raises, StoreError for a file that is no study database.
     """
-    library = Library()
-    prepared = prepare_study(request, library)
+    prepared = prepare_study(request)
     assert prepared.profile is not None
     earlier = db or study_path(prepared.profile.name)
     environment = read_environment()
     of_results = earlier if earlier.exists() else None
-    tok_s = _tok_s(library.manifest, environment, of_results)
-    return prepared, forecast(prepared, library, environment, tok_s)
+    tok_s = _tok_s(prepared.library.manifest, environment, of_results)
+    return prepared, forecast(prepared, environment, tok_s, here=here)
 
 
-def forecast(prepared: Prepared, library: Library, environment: Environment, tok_s: TokS) -> Forecast:
-    """Weigh the loads of a plan against the machine; those of a profile for a Mac against such a Mac."""
-    plan = prepared.plan
+def forecast(prepared: Prepared, environment: Environment, tok_s: TokS, *, here: bool) -> Forecast:
+    """Weigh the loads of a plan against the machine, or against the Mac that its profile is for."""
+    plan, library = prepared.plan, prepared.library
     models = size_models(plan.models(), library, prepared.models)
     sizes = {model.id: model.n_bytes for model in models.values()}
     asked = ask_memory(plan.groups, models, prepared.load, prepared.engine)
     environment = msgspec.structs.replace(environment, backend=asked.backend.backend)
     budget = memory_budget(environment, asked.backend.memory_bytes)
     profile = prepared.profile
-    if profile is not None and profile.memory_gib is not None and not environment.os.startswith("macOS"):
+    if not here and profile is not None and profile.memory_gib is not None and not environment.os.startswith("macOS"):
         budget = mac_budget(profile.memory_gib * GIB)
-    to_get = [sizes[model] for model in prepared.missing]
+    found = {id_: library.elsewhere(library.manifest.find(id_)) for id_ in prepared.missing}
+    elsewhere = {id_: str(paths[0]) for id_, paths in found.items() if paths}
+    to_get = [sizes[model] for model in prepared.missing if model not in elsewhere]
     return Forecast(
         loads=plan_loads(plan, sizes, tok_s),
         memory=judge_loads(plan.groups, models, asked.arms, budget),
@@ -79,6 +83,8 @@ def forecast(prepared: Prepared, library: Library, environment: Environment, tok
         download_bytes=None if None in to_get else sum(size for size in to_get if size is not None),
         free_disk_bytes=free_bytes(library.hub.cache_dir),
         missing=prepared.missing,
+        sizes=sizes,
+        elsewhere=elsewhere,
     )
 
 

@@ -27,12 +27,11 @@ from mlsd.measure.run.runner import (
 from mlsd.measure.store.newest import BENCHES, study_path
 from mlsd.measure.store.rows import DraftDistance, TrialFilter, environment_key
 from mlsd.measure.store.study import Store
-from mlsd.models.library import Library
 from mlsd.planning.prepare import (
     BenchRequest,
     Prepared,
     StudyRequest,
-    choose_profile,
+    bind_models,
     prepare_bench,
     prepare_study,
 )
@@ -82,11 +81,11 @@ def run_study(
     Raises: what `prepare_study` raises, LockError, StoreError, InputError for what does not fit; all before anything
     is written.
     """
-    library, watcher, settings = Library(), watcher or Watcher(), settings or RunSettings()
-    path = db or study_path(choose_profile(request.profile, library)[0].name)
+    watcher, settings = watcher or Watcher(), settings or RunSettings()
+    path = db or study_path(bind_models(request)[1].name)
     with machine_lock():
         check_database(path)
-        prepared = prepare_study(request, library, make=True)
+        prepared = prepare_study(request, make=True)
         watcher.planned(prepared)
         environment, memory = _environment(prepared)
         with Store.open(path) as store:
@@ -152,7 +151,7 @@ def check_database(path: Path) -> None:
 def _environment(prepared: Prepared) -> tuple[Environment, tuple[LoadMemory, ...]]:
     """The machine, and what each load takes of it; refused is what it cannot hold."""
     groups = prepared.plan.groups
-    models = size_models(prepared.models, Library(), prepared.models)
+    models = size_models(prepared.models, prepared.library, prepared.models)
     asked = ask_memory(groups, models, prepared.load, prepared.engine)
     environment = read_environment(asked.backend)
     memory = judge_loads(groups, models, asked.arms, memory_budget(environment, asked.backend.memory_bytes))
