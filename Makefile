@@ -5,10 +5,11 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP_FLAGS ?= --quiet --disable-pip-version-check
 
-# Which suite runs on which models, where the results go, and any further options of `mlsd run`.
+# Which suite runs on which models, where results and report go, and any further options of `mlsd run`.
 PROFILE ?=
 DB ?=
 ARGS ?=
+REPORT ?= report
 RUN_FLAGS = $(if $(PROFILE),--profile $(PROFILE)) $(if $(DB),--db $(DB)) $(ARGS)
 
 .PHONY: help setup demo test check fmt study benchmarks notebooks docs clean $(foreach s,A B C D E F,suite-$(s))
@@ -53,8 +54,8 @@ fmt: $(VENV)/.ready ## Format the code
 $(foreach s,A B C D E F,suite-$(s)): suite-%: $(VENV)/.ready
 	@$(BIN)/mlsd run $* $(RUN_FLAGS)
 
-study: $(VENV)/.ready ## The whole study (suites A, B, C, D and F), resumable
-	@$(BIN)/mlsd run A B C D F $(RUN_FLAGS)
+study: $(VENV)/.ready ## Download, run and report the whole study (suites A, B, C, D and F); resumable (ARGS=--yes: do not ask)
+	@$(BIN)/mlsd run A B C D F --pull --report $(REPORT) $(RUN_FLAGS)
 
 benchmarks: $(VENV)/.ready ## Ratios measured side by side
 	@$(BIN)/python -m benchmarks $(ARGS)

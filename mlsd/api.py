@@ -163,12 +163,13 @@ def write_report(found: Study, folder: FilePath = "report") -> write.Written:
 
 def _here(engine: EngineOptions) -> Place:
     """The machine at hand, as the native library sees it."""
-    environment = read_environment(run_info(engine))
-    budget = memory_budget(environment)
+    backend = run_info(engine)
+    environment = read_environment(backend)
+    budget = memory_budget(environment, backend.memory_bytes)
     return Place(
         environment_key=environment_key(environment),
         peak_gb_s=environment.peak_bandwidth_gb_s,
-        safe_bytes=None if budget is None else budget.safe_bytes,
+        safe_bytes=None if budget is None else budget.limit_bytes,
     )
 
 

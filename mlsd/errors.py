@@ -111,6 +111,10 @@ class HubError(MlsdError):
     """A model could not be downloaded or verified."""
 
 
+class RevisionError(HubError):
+    """A repository does not have the revision that was asked for."""
+
+
 class StoreError(MlsdError):
     """The results database cannot be read or written."""
 

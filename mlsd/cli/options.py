@@ -88,11 +88,32 @@ def _or_none(ctx: click.Context, parameter: click.Parameter, value: tuple[str, .
     return value or None
 
 
+def _roles(ctx: click.Context, parameter: click.Parameter, given: tuple[str, ...]) -> dict[str, str]:
+    roles = {}
+    for text in given:
+        role, equals, model = text.partition("=")
+        if not (role and equals and model):
+            raise click.BadParameter(f"{text!r} is not ROLE=ID or ROLE=PATH.", ctx, parameter)
+        roles[role] = model
+    return roles
+
+
 def plan_options(command: F) -> F:
-    """Add what chooses and changes a plan; `make_overrides` makes the record of it, `profile` stays by itself."""
+    """Add what chooses and changes a plan; `make_overrides` makes the record of it, `profile` and `models` stay."""
     for option in reversed(
         (
-            click.option("--profile", help="Whose models [default: the largest that is downloaded, else tiny]."),
+            click.option(
+                "--profile",
+                help="Whose models: a name, or a TOML file [default: the largest that is here, else tiny].",
+            ),
+            click.option(
+                "--model",
+                "models",
+                metavar="ROLE=ID|PATH",
+                multiple=True,
+                callback=_roles,
+                help="A model of your own in a role of the profile; may be repeated.",
+            ),
             click.option("--repeats", type=int, help="Repeats of every block [default: the suite's]."),
             click.option("--gamma", type=IntList(), help="Most tokens proposed a round, in place of the suite's."),
             draft_option("Draft in place of the suite's; may be repeated.", multiple=True, callback=_or_none),

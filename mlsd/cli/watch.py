@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import Self
+from typing import Any, Self
 
 from mlsd.cli.output import note, shows_progress
 from mlsd.measure.messages import Event, Job, Progress, Slot, Started
@@ -125,3 +125,46 @@ def trial_line(slot: Slot, trial: Trial) -> str:
     if trial.arm == "sd":
         parts.insert(1, f"acceptance {format_percent(derived.acceptance_rate)}")
     return f"{what} {', '.join(parts)}"
+
+
+class ByteBars:
+    """Bars of bytes on a terminal's standard error; elsewhere one line a step."""
+
+    def __init__(self) -> None:
+        from rich.console import Console
+        from rich.progress import (
+            BarColumn,
+            DownloadColumn,
+            Progress,
+            TextColumn,
+            TimeRemainingColumn,
+            TransferSpeedColumn,
+        )
+
+        console = Console(stderr=True)
+        self._quiet = not shows_progress()
+        self._bars = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            DownloadColumn(),
+            TransferSpeedColumn(),
+            TimeRemainingColumn(),
+            console=console,
+            transient=True,
+            disable=self._quiet,
+        )
+
+    def watch(self, step: str) -> Any:
+        """Open a bar for one step."""
+        if self._quiet:
+            note(step)
+            return None
+        task = self._bars.add_task(step, total=None)
+        return lambda done, total: self._bars.update(task, completed=done, total=total)
+
+    def __enter__(self) -> ByteBars:
+        self._bars.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bars.stop()

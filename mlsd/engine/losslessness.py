@@ -190,9 +190,7 @@ class Judge:
     def __init__(self, open_session: Callable[[SessionOptions], Session], options: SessionOptions) -> None:
         """`options` give what all contexts share; the rest is set here."""
         self._open = open_session
-        self._options = msgspec.structs.replace(
-            options, n_ctx=options.n_ctx + _ROOM, max_outputs=_N_FIXED, n_snapshots=0, device_sampling=False
-        )
+        self._options = asking_options(options)
         self._asked: Session | None = None
         self._texts: dict[object, Answers] = {}
         self._gaps: dict[object, Gaps] = {}
@@ -326,11 +324,8 @@ class Judge:
         if known is not None and key in known.fed and see is None:
             return known.fed[key]
         widest = max(passes.widths, default=1)
-        options = msgspec.structs.replace(
-            options, n_ctx=self._options.n_ctx + widest, max_outputs=widest, device_sampling=False, checked=True,
-            kind="plain", **({} if filling and options.tree != "off" else {"tree": "off", "n_sequences": 1}),
-        )  # fmt: skip
-        with closing(self._open(options)) as session:
+        own = feeding_options(self._options, options, widest, as_tree=filling > 0 and options.tree != "off")
+        with closing(self._open(own)) as session:
             session.decode(passes.prompt)
             rows, at = session.logits(), 0
             for n_kept, width in zip(passes.kept, passes.widths, strict=True):
@@ -347,6 +342,23 @@ class Judge:
         if passes.kept == passes.widths:
             known.whole.append(known.fed[key])
         return known.fed[key]
+
+
+def asking_options(options: SessionOptions) -> SessionOptions:
+    """The context in which a memory made with `options` is asked about the fixed tokens."""
+    return msgspec.structs.replace(
+        options, n_ctx=options.n_ctx + _ROOM, max_outputs=_N_FIXED, n_snapshots=0, device_sampling=False
+    )
+
+
+def feeding_options(
+    asking: SessionOptions, options: SessionOptions, widest: int, *, as_tree: bool = False
+) -> SessionOptions:
+    """The context that is fed as a run with `options` was; it and that of `asking` are open at once."""
+    return msgspec.structs.replace(
+        options, n_ctx=asking.n_ctx + widest, max_outputs=widest, device_sampling=False, checked=True, kind="plain",
+        **({} if as_tree else {"tree": "off", "n_sequences": 1}),
+    )  # fmt: skip
 
 
 def _chunks(passes: Passes, width: int) -> Passes:

@@ -1,37 +1,56 @@
-"""How much memory models may take on a machine: the part that is safe, and the most there can be."""
+"""How much memory models may take on a machine: what its device says, or what was published of such machines."""
 
 from __future__ import annotations
 
 from mlsd.records import Environment, Record
+from mlsd.units import GIB, MIB, format_bytes
 
-# What macOS lets the GPU hold by default is not published and differs between Macs; llama.cpp and MLX were seen to
-# report 67 % (M1, 16 GB) to 84 % (M5 Max, 128 GB) of memory.
-_MAC_SAFE, _MAC_MOST = 0.65, 0.85
-_CPU_SAFE, _CPU_MOST = 0.85, 1.0  # the rest is for the system, contexts and buffers
+# llama.cpp prints `recommendedMaxWorkingSetSize`; the least that was published for each size of Mac: 11,453 MB of
+# 16 GiB, 17,180 of 24 and 22,907 of 32 are two thirds, 38,655 of 48, 51,540 of 64 and 103,079 of 128 three quarters.
+# Newer chips and systems give up to 84 % (12,713 of 16, 40,201 of 48, 115,449 of 128).
+_SMALL_MAC_BYTES, _SMALL_SHARE, _LARGE_SHARE = 32 * GIB, 2 / 3, 3 / 4
+_RAISED_SHARE = 0.8  # of a Mac's memory up to which the wired limit may be raised: the rest is the system's
+_STEP_BYTES = 500 * MIB
+_CPU_SHARE = 0.9
 
 
 class MemoryBudget(Record, frozen=True, kw_only=True):
-    """Bytes for model weights; contexts and buffers are allowed for in `safe_bytes`."""
+    """Bytes for weights, contexts and buffers together."""
 
-    safe_bytes: int
-    most_bytes: int
-    basis: str  # what it was computed from
+    limit_bytes: int  # as the machine stands
+    most_bytes: int  # with a Mac's wired limit raised; of a CPU with nothing left for anybody else
+    basis: str  # where the limit comes from
+    can_raise: bool = False  # `wired_limit_command` does
 
 
-def memory_budget(environment: Environment) -> MemoryBudget | None:
-    """The budget of a machine; None where its memory is not known, or lies on a GPU that does not tell."""
-    if environment.memory_bytes is None or environment.backend not in (None, "CPU", "Metal"):
+def mac_budget(memory_bytes: int, limit_bytes: int | None = None, basis: str = "") -> MemoryBudget:
+    """The budget of a Mac; without a limit that it states, what was published of Macs of that size."""
+    if limit_bytes is None:
+        share = _SMALL_SHARE if memory_bytes <= _SMALL_MAC_BYTES else _LARGE_SHARE
+        limit_bytes, basis = int(memory_bytes * share), f"published of Macs with {memory_bytes / GIB:.0f} GB"
+    most = max(limit_bytes, int(memory_bytes * _RAISED_SHARE) // _STEP_BYTES * _STEP_BYTES)
+    return MemoryBudget(limit_bytes=limit_bytes, most_bytes=most, basis=basis, can_raise=True)
+
+
+def memory_budget(environment: Environment, device_bytes: int | None = None) -> MemoryBudget | None:
+    """The budget of a machine whose device states `device_bytes`; None where its memory is not known."""
+    memory, backend = environment.memory_bytes, environment.backend
+    if backend not in (None, "CPU", "Metal"):
+        if device_bytes is None:
+            return None
+        return MemoryBudget(limit_bytes=device_bytes, most_bytes=device_bytes, basis="what the device states")
+    if memory is None:
         return None
-    memory = environment.memory_bytes
-    if environment.wired_limit_bytes is not None:
-        limit = min(environment.wired_limit_bytes, memory)
-        safe = int(limit * _CPU_SAFE)
-        return MemoryBudget(
-            safe_bytes=safe, most_bytes=limit, basis="the wired limit that is set (iogpu.wired_limit_mb)"
-        )
-    if environment.os.startswith("macOS"):
-        shares, basis = (_MAC_SAFE, _MAC_MOST), "the memory, of which macOS gives the GPU 67 to 84 %"
-    else:
-        shares, basis = (_CPU_SAFE, _CPU_MOST), "the memory of the machine"
-    safe, most = (int(memory * share) for share in shares)
-    return MemoryBudget(safe_bytes=safe, most_bytes=most, basis=basis)
+    if environment.os.startswith("macOS") and backend != "CPU":
+        if environment.wired_limit_bytes is not None:
+            return mac_budget(memory, min(environment.wired_limit_bytes, memory), "iogpu.wired_limit_mb as it is set")
+        if backend == "Metal" and device_bytes is not None:
+            return mac_budget(memory, device_bytes, "the working set that Metal recommends")
+        return mac_budget(memory)
+    limit = int(memory * _CPU_SHARE)
+    return MemoryBudget(limit_bytes=limit, most_bytes=memory, basis=f"{_CPU_SHARE:.0%} of {format_bytes(memory)}")
+
+
+def wired_limit_command(budget: MemoryBudget) -> str:
+    """What lets the GPU of a Mac hold the most it should, until it restarts."""
+    return f"sudo sysctl iogpu.wired_limit_mb={budget.most_bytes // MIB}"

@@ -10,8 +10,10 @@ from typing import Literal
 
 import msgspec
 
+from mlsd.engine.llama.footprint import Footprint
 from mlsd.engine.llama.native import BackendInfo
 from mlsd.engine.probe import ProbeReport
+from mlsd.engine.session import SessionOptions
 from mlsd.measure.store.pass_shares import PassShares
 from mlsd.measure.store.rows import CalibrationPoint, Coverage, ExpertLoad
 from mlsd.records import Case, DrafterSpec, EngineOptions, ModelRef, PromptRef, Record, Trial
@@ -61,6 +63,7 @@ class Job(Record, frozen=True, kw_only=True, tag=True):
     references: tuple[Reference, ...] = ()
     cool_down_s: float = 0.0  # pause between blocks; each arm is warmed again after it
     keep_text: bool = True
+    one_arm: bool = False  # memory is tight: an arm is closed before another one opens
     strict: bool = False  # refuse the whole job when one arm cannot run, before anything is measured
 
 
@@ -210,6 +213,29 @@ class SharesFound(Record, frozen=True, kw_only=True, tag=True):
     shares: tuple[PassShares, ...]
 
 
+class ContextsWanted(Record, frozen=True, kw_only=True):
+    """Contexts of one model whose memory is asked for; without a path it is not here, and its shape serves."""
+
+    key: str  # equal for equal answers
+    path: str | None = None
+    shape: str | None = None  # a name of `gguf_tools.shapes.FULL`
+    options: tuple[SessionOptions, ...]
+
+
+class FootprintJob(Record, frozen=True, kw_only=True, tag=True):
+    """Ask what contexts would take of memory, and what the device has."""
+
+    wanted: tuple[ContextsWanted, ...]
+    n_gpu_layers: int = -1
+
+
+class FootprintsFound(Record, frozen=True, kw_only=True, tag=True):
+    """The answers in order; None for a model that llama.cpp cannot plan."""
+
+    backend: BackendInfo
+    found: tuple[tuple[Footprint, ...] | None, ...]
+
+
 class SelfCheckJob(Record, frozen=True, kw_only=True, tag=True):
     """Ask whether machine, build and device do what mlsd takes for granted."""
 
@@ -289,8 +315,19 @@ Event = (
     | LayersFound
     | SharesFound
     | SelfChecked
+    | FootprintsFound
 )
-Work = Job | ProbeJob | InfoJob | CalibrateJob | PerplexityJob | LayerSearchJob | BreakdownJob | SelfCheckJob
+Work = (
+    Job
+    | ProbeJob
+    | InfoJob
+    | CalibrateJob
+    | PerplexityJob
+    | LayerSearchJob
+    | BreakdownJob
+    | SelfCheckJob
+    | FootprintJob
+)
 
 
 def prompt_key(prompt: PromptRef) -> str:

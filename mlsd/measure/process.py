@@ -25,6 +25,8 @@ from mlsd.measure.messages import (
     Done,
     Event,
     Finished,
+    FootprintJob,
+    FootprintsFound,
     Info,
     InfoJob,
     Job,
@@ -171,6 +173,14 @@ def run_self_check(job: SelfCheckJob, *, patience_s: float = 2 * DEFAULT_PATIENC
     Raises: the worker's own MlsdError, WorkerError when it dies.
     """
     return _answer(job, SelfChecked, "it checked this machine", patience_s)
+
+
+def run_footprints(job: FootprintJob, *, patience_s: float = DEFAULT_PATIENCE_S) -> FootprintsFound:
+    """Ask in a worker process what contexts would take of memory.
+
+    Raises: WorkerError when it dies.
+    """
+    return _answer(job, FootprintsFound, "it planned contexts", patience_s)
 
 
 def _answer(work: Work, kind: type[T], doing: str, patience_s: float) -> T:

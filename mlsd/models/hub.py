@@ -36,7 +36,7 @@ from huggingface_hub.file_download import http_get, repo_folder_name
 from huggingface_hub.utils import build_hf_headers
 
 from mlsd import __version__
-from mlsd.errors import HubError
+from mlsd.errors import HubError, RevisionError
 from mlsd.hashes import OnBytes, digest, file_sha256, remember_sha256
 from mlsd.records import Record
 from mlsd.units import format_bytes
@@ -354,7 +354,7 @@ def _explained(wanted: HubFile, endpoint: str) -> Iterator[None]:
             hint="Check `repo` in the manifest; for a private one run `hf auth login` or set HF_TOKEN.",
         ) from error
     except RevisionNotFoundError as error:
-        raise HubError(
+        raise RevisionError(
             f"{wanted.repo} has no revision {wanted.revision}.", hint="Check `revision` in the manifest."
         ) from error
     except OfflineModeIsEnabled as error:

@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from mlsd.errors import HubError, InputError, ManifestError, ModelFileError
+from mlsd.errors import HubError, InputError, ManifestError, ModelFileError, RevisionError
 from mlsd.folders import asset_path, user_dir
 from mlsd.hashes import OnBytes, file_sha256
+from mlsd.models.elsewhere import find_elsewhere
 from mlsd.models.lock import LockedFile, read_lock, write_lock
 from mlsd.models.manifest import (
     AssetEntry,
@@ -61,7 +62,7 @@ class CheckedFile(Record, frozen=True, kw_only=True):
     n_bytes: int
     sha256: str
     expected: str | None  # None: nobody stated one
-    stated_by: str | None  # "manifest", "hub", or None
+    stated_by: str | None  # "manifest", "hub", "this machine" (as it was when first used), or None
 
     @property
     def right(self) -> bool | None:
@@ -74,6 +75,7 @@ class Library:
 
     def __init__(self, manifest: Manifest | None = None, hub: Hub | None = None) -> None:
         self.manifest = manifest or load_manifest()
+        self.notes: list[str] = []  # what a person should know of what was pulled
         self._hub = hub
 
     @functools.cached_property
@@ -121,7 +123,8 @@ class Library:
         if self.locate(entry) is None:
             if not isinstance(entry, HubEntry):
                 raise ModelFileError(f"{entry.id} is not on this machine.", hint=_how_to_get(entry))
-            self._download(entry, watch)
+            if not self._adopt(entry, watch):
+                self._download(entry, watch)
         files = self.check(entry, watch=watch)
         for file in files:
             if file.right is False:
@@ -160,7 +163,14 @@ class Library:
         from mlsd.models.hub import HubFile
 
         locked = read_lock().get(entry.id, {}).get(part.file)
-        for revision in dict.fromkeys([entry.revision or (locked.revision if locked else None), entry.revision]):
+        if locked is not None and locked.path is not None:
+            used = Path(locked.path)
+            if used.is_file() and used.stat().st_size == locked.n_bytes:
+                return used
+        first = entry.revision
+        if locked is not None and (first is None or locked.replaces == first):
+            first = locked.revision
+        for revision in dict.fromkeys([first, entry.revision]):
             found = self.hub.cached(HubFile(repo=entry.repo, file=part.file, revision=revision))
             if found is not None:
                 return found
@@ -170,7 +180,18 @@ class Library:
         from mlsd.models.hub import HubFile
 
         files = [HubFile(repo=entry.repo, file=p.file, revision=entry.revision, sha256=p.sha256) for p in entry.parts]
-        stated = [self.hub.stated(file) for file in files]
+        replaces = None
+        try:
+            stated = [self.hub.stated(file) for file in files]
+        except RevisionError:
+            if entry.revision is None:
+                raise
+            files, replaces = [HubFile(repo=entry.repo, file=p.file) for p in entry.parts], entry.revision
+            stated = [self.hub.stated(file) for file in files]
+            self.notes.append(
+                f"Warning: {entry.repo} no longer has revision {replaces}; {entry.id} is its current file, with a hash "
+                "of its own. Its results are kept apart by that hash."
+            )
         if len({said.revision for said in stated}) > 1:
             raise HubError(f"{entry.repo} changed while its files were looked up.", hint="Run the pull again.")
         self.hub.check_free_disk(sum(map(self.hub.missing_bytes, files, stated)), entry.id)
@@ -179,8 +200,37 @@ class Library:
             write_lock(
                 entry.id,
                 file.file,
-                LockedFile(revision=pulled.revision, sha256=said.sha256 or pulled.sha256, n_bytes=pulled.n_bytes),
+                LockedFile(
+                    revision=pulled.revision,
+                    sha256=said.sha256 or pulled.sha256,
+                    n_bytes=pulled.n_bytes,
+                    replaces=replaces,
+                ),
             )
+
+    def elsewhere(self, entry: ModelEntry) -> tuple[Path, ...] | None:
+        """Files of other programs that should be this model, by hash or by size and name; None unless all are there."""
+        if not isinstance(entry, HubEntry):
+            return None
+        found = [find_elsewhere(entry.repo, part, self.hub.cache_dir) for part in entry.parts]
+        paths = tuple(path for path in found if path is not None)
+        return paths if len(paths) == len(found) else None
+
+    def _adopt(self, entry: HubEntry, watch: Watch | None) -> bool:
+        """Use another program's files in place of a download, if they have the right hashes."""
+        paths = self.elsewhere(entry)
+        if paths is None:
+            return False
+        hashes = [file_sha256(path, on_bytes=watch(f"checking {path}") if watch else None) for path in paths]
+        for part, path, sha256 in zip(entry.parts, paths, hashes, strict=True):
+            if part.sha256 not in (None, sha256):
+                self.notes.append(f"{path} is not used for {entry.id}: it has another hash.")
+                return False
+        for part, path, sha256 in zip(entry.parts, paths, hashes, strict=True):
+            n_bytes = path.stat().st_size
+            write_lock(entry.id, part.file, LockedFile(revision=None, sha256=sha256, n_bytes=n_bytes, path=str(path)))
+        self.notes.append(f"{entry.id}: {paths[0]} is used, nothing was downloaded.")
+        return True
 
     def _made_path(self, entry: MadeEntry) -> Path | None:
         """Where the model would lie: its name holds the recipe and the base's hash, so a changed one is made anew."""
@@ -227,8 +277,10 @@ def _ref(model_id: str, paths: tuple[Path, ...]) -> ModelRef:
 
 
 def _expected(part: FilePart, locked: LockedFile | None, path: Path) -> tuple[str | None, str | None]:
-    if part.sha256 is not None:
+    if part.sha256 is not None and (locked is None or locked.replaces is None):
         return part.sha256, "manifest"
+    if locked is not None and locked.path is not None:
+        return locked.sha256, "this machine"
     if locked is not None and locked.sha256 is not None:
         return locked.sha256, "hub"
     blob = path.resolve().name  # another program's download: the hub's cache names blobs by the stated hash

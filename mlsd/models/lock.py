@@ -1,4 +1,4 @@
-"""What the hub stated of each file when it was first downloaded: the lock beside the user's manifest."""
+"""What is known of each file since it was first had: the lock beside the user's manifest."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ from mlsd.records import Record
 
 
 class LockedFile(Record, frozen=True, kw_only=True):
-    """What the hub stated of one file when it was first downloaded."""
+    """What the hub stated of one file when it was first downloaded, or where another program keeps it."""
 
-    revision: str  # the commit
+    revision: str | None  # the commit; None: not from the hub
     sha256: str | None = None  # None: the hub stated none and the downloaded bytes were hashed instead
     n_bytes: int | None = None
+    path: str | None = None  # of another program's file that is used
+    replaces: str | None = None  # the revision in the manifest, which the repository no longer has
 
 
 def read_lock() -> dict[str, dict[str, LockedFile]]:

@@ -5,16 +5,20 @@ Owns what is checked before anything runs, as far as no results are needed for i
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TypeVar
 
 import msgspec
 
 from mlsd.drafters import check_target, find_method, preset_gamma, resolve_spec
 from mlsd.drafters.options import parse_drafter
-from mlsd.errors import InputError, ModelFileError, UnsupportedError
+from mlsd.errors import InputError, ModelFileError, SuiteError, UnsupportedError
+from mlsd.gguf_tools.source import Source
 from mlsd.models.library import Library, LocalModel, resolve_model
+from mlsd.models.manifest import Manifest, ModelEntry, PathEntry
 from mlsd.planning.plan import AS_WRITTEN, LeftOut, Overrides, Plan, Refuse, expand
 from mlsd.planning.prompts import LoadPrompt, Prompt, find_prompt, load_prompt, task_prompts
 from mlsd.planning.suite import (
@@ -24,6 +28,7 @@ from mlsd.planning.suite import (
     Suite,
     default_profile,
     find_profile,
+    is_file_name,
     load_profiles,
     load_suites,
 )
@@ -33,12 +38,10 @@ from mlsd.records import (
     NO_DRAFTER,
     DrafterSpec,
     EngineOptions,
-    Environment,
     ModelRef,
     Record,
     Sampling,
 )
-from mlsd.units import GB
 
 _TASK_TOKENS = 1_024  # Spec-Bench's most new tokens of a turn
 _GAMMAS = (1, 2, 4, 8, 16)
@@ -50,8 +53,9 @@ class StudyRequest(Record, frozen=True, kw_only=True):
     """Suites to plan or to run."""
 
     suites: tuple[str, ...]  # A to F, or paths of TOML files
-    profile: str | None = None  # None: the largest whose models are downloaded, else the embedded one
+    profile: str | None = None  # name or TOML file; None: the largest that is downloaded, else the embedded one
     overrides: Overrides = AS_WRITTEN
+    models: dict[str, str] = msgspec.field(default_factory=dict)  # role -> id or path, in place of the profile's
     tasks: tuple[Task, ...] = ()  # in place of prompts, by Spec-Bench's protocol
 
 
@@ -81,6 +85,7 @@ class Prepared:
     engine: EngineOptions
     models: Mapping[str, LocalModel] = field(repr=False)  # by id
     load: LoadPrompt = field(repr=False)
+    library: Library = field(repr=False)
     profile: Profile | None = None  # None: a bench
     nobody_chose: bool = False  # the profile is the default one
 
@@ -93,14 +98,13 @@ class Prepared:
 # --- suites -------------------------------------------------------------------------------------------------------
 
 
-def prepare_study(request: StudyRequest, library: Library | None = None, *, make: bool = False) -> Prepared:
+def prepare_study(request: StudyRequest, *, make: bool = False) -> Prepared:
     """Plan suites on the models of a profile; with `make` every file is here afterwards, made where it can be.
 
     Raises: SuiteError, PromptError, InputError; with `make` also InputError for a plan without any trial, and
     ModelFileError that lists every missing model.
     """
-    library = library or Library()
-    profile, nobody_chose = choose_profile(request.profile, library)
+    library, profile, nobody_chose = bind_models(request)
     suites = read_suites(request.suites)
     overrides, load = _prompts(request)
     known = known_models(library)
@@ -115,16 +119,49 @@ def prepare_study(request: StudyRequest, library: Library | None = None, *, make
     refs = {model_id: model.ref for model_id, model in models.items()}
     plan = expand(suites, profile, {**known, **refs}, overrides, load=load, refuse=refusals(models))
     return Prepared(
-        plan=plan, engine=overrides.engine, models=models, load=load, profile=profile, nobody_chose=nobody_chose
+        plan=plan,
+        engine=overrides.engine,
+        models=models,
+        load=load,
+        library=library,
+        profile=profile,
+        nobody_chose=nobody_chose,
     )
 
 
-def choose_profile(name: str | None, library: Library) -> tuple[Profile, bool]:
-    """The profile of that name, or the default one; the flag says that nobody chose it."""
-    profiles = load_profiles()
-    if name:
-        return find_profile(name, profiles), False
-    return default_profile(profiles, lambda id_: library.locate(library.manifest.find(id_)) is not None), True
+def bind_models(request: StudyRequest) -> tuple[Library, Profile, bool]:
+    """The profile with the models that were given roles, and a library that knows those; the flag: nobody chose it.
+
+    Raises: SuiteError for a role or a profile that is none, ModelFileError for a file that is no model.
+    """
+    library, profiles = Library(), load_profiles()
+    if request.profile:
+        profile = find_profile(request.profile, profiles)
+    else:
+        profile = default_profile(profiles, lambda id_: library.locate(library.manifest.find(id_)) is not None)
+    known = [*profile.roles, *profile.left_out]
+    for role in request.models:
+        if role not in known:
+            raise SuiteError(f"There is no role {role!r}.", hint=f"Roles of {profile.name}: {', '.join(known)}.")
+    roles, entries = {**profile.roles, **request.models}, dict(library.manifest.models)
+    for role, model in roles.items():
+        if is_file_name(model):
+            entry = _file_entry(Path(model).expanduser().absolute(), entries)
+            roles[role], entries[entry.id] = entry.id, entry
+    left_out = {role: why for role, why in profile.left_out.items() if role not in roles}
+    profile = msgspec.structs.replace(profile, roles=roles, left_out=left_out)
+    return Library(Manifest(models=entries, files=library.manifest.files)), profile, not request.profile
+
+
+def _file_entry(path: Path, known: Mapping[str, ModelEntry]) -> ModelEntry:
+    """A file as a model of its own, called as it is."""
+    if not path.is_file():
+        raise ModelFileError(f"{path} does not exist.", hint="Give a GGUF file, or an id of `mlsd models list`.")
+    id_ = re.sub("[^a-z0-9._-]", "-", path.stem.lower())
+    while id_ in known and getattr(known[id_], "file", None) != str(path):
+        id_ = f"{id_}-file"
+    architecture = Source(path).architecture
+    return PathEntry(id=id_, name=path.stem, architecture=architecture, quantization="of a file", file=str(path))
 
 
 def read_suites(names: Iterable[str]) -> tuple[Suite, ...]:
@@ -212,19 +249,6 @@ def refusals(models: Mapping[str, LocalModel]) -> Refuse:
     return refuse
 
 
-def check_memory(plan: Plan, environment: Environment) -> None:
-    """Refuse a load whose weights alone exceed the machine's memory. Raises: InputError that names it."""
-    memory = environment.memory_bytes
-    for group in plan.groups:
-        weights = group.weight_bytes
-        if memory is not None and weights is not None and weights > memory:
-            raise InputError(
-                f"{' with '.join(model.id for model in group.models)} needs {weights / GB:.1f} GB for its weights; "
-                f"this machine has {memory / GB:.1f} GB.",
-                hint="Choose a smaller profile; `mlsd doctor` shows which fit.",
-            )
-
-
 def left_out_line(left: LeftOut) -> str:
     """What a profile cannot measure, and why."""
     pair = f" for {left.model}" if left.model else ""
@@ -275,7 +299,7 @@ def prepare_bench(request: BenchRequest, first_repeat: int = 0) -> Prepared:
         load=prompts.__getitem__,
     )
     models = _apart("models", [(model.ref.id, model) for model in roles.values()])
-    return Prepared(plan=plan, engine=request.engine, models=models, load=prompts.__getitem__)
+    return Prepared(plan=plan, engine=request.engine, models=models, load=prompts.__getitem__, library=Library())
 
 
 def _arms(request: BenchRequest) -> list[tuple[DrafterSpec, LocalModel | None]]:

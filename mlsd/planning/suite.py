@@ -73,6 +73,7 @@ class Profile(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
     title: str  # one line for people: whose models, for which machine
     roles: dict[str, str]  # role -> id in the manifest
     left_out: dict[str, str] = msgspec.field(default_factory=dict)  # role -> why no model is bound to it
+    memory_gib: int | None = None  # of the Mac that it is for
     automatic: bool = False  # may be chosen unasked once all of its models are downloaded
     name: str = ""  # the key of its table; set when the file is read
 
@@ -165,11 +166,34 @@ def load_profiles(path: Path | None = None) -> dict[str, Profile]:
 
 
 def find_profile(name: str, profiles: Mapping[str, Profile] | None = None) -> Profile:
-    """The profile called `name`. Raises: SuiteError that lists what exists."""
+    """The profile called `name`, or the one in a TOML file, whose paths are relative to it.
+
+    Raises: SuiteError that lists what exists, or names file, key and value.
+    """
+    if name.endswith(".toml"):
+        path = Path(name)
+        own = load_profiles(path)
+        if len(own) != 1:
+            raise SuiteError(f"{path} holds {len(own)} profiles.", hint="Give a file with one table.")
+        (profile,) = own.values()
+        return msgspec.structs.replace(
+            profile, roles={role: _beside(path, model) for role, model in profile.roles.items()}
+        )
     known = load_profiles() if profiles is None else profiles
     if name not in known:
-        raise SuiteError(f"There is no profile called {name!r}.", hint=f"Choose from {', '.join(known)}.")
+        raise SuiteError(
+            f"There is no profile called {name!r}.", hint=f"Choose from {', '.join(known)}, or give a TOML file."
+        )
     return known[name]
+
+
+def is_file_name(model: str) -> bool:
+    """Whether a role is given a file in place of an id."""
+    return model.endswith(".gguf") or "/" in model
+
+
+def _beside(path: Path, model: str) -> str:
+    return str(path.absolute().parent / Path(model).expanduser()) if is_file_name(model) else model
 
 
 def default_profile(profiles: Mapping[str, Profile], is_downloaded: Callable[[str], bool]) -> Profile:

@@ -43,6 +43,21 @@ def test_the_table_shows_counts_loads_needs_and_what_is_missing():
     assert "not on this machine: qwen3.5-35b-a3b-q4_k_m" in text
 
 
+def test_the_whole_memory_table_is_printed_and_adds_up():
+    text = run("B", "--profile", "mac-32gb").stdout
+    for word in ("weights", "KV", "states", "compute", "output", "total", "limit", "judging", "draft-model, gamma 16"):
+        assert word in text
+    assert "first `sudo sysctl iogpu.wired_limit_mb=26000`" in text
+    for load in plan_json("B", "--profile", "mac-32gb")["needs"]["memory"]:
+        terms = [load[f"{name}_bytes"] for name in ("weights", "kv", "states", "compute", "output")]
+        assert load["total_bytes"] == sum(terms) > load["least_bytes"] > load["limit_bytes"]
+        assert [arm["arm"] for arm in load["arms"]] == [
+            "AR",
+            *(f"draft-model, gamma {n}" for n in (4, 8, 16)),
+            "judging",
+        ]
+
+
 def test_without_a_profile_the_first_line_says_that_it_is_the_tiny_one():
     result = run("A")
     assert result.stderr.startswith("No profile was chosen: tiny, nothing larger is downloaded")
@@ -62,8 +77,9 @@ def test_a_load_larger_than_the_machine_is_named_before_anything_runs(monkeypatc
     small = Environment(host="h", os="Linux", machine="x86_64", memory_bytes=8 << 30)
     monkeypatch.setattr("mlsd.measure.run.forecast.read_environment", lambda: small)
     text = run("A", "--profile", "study").stdout
-    assert "does not fit: qwen3.5-35b-a3b-q8_0: 36.90 GB of weights" in text
-    assert plan_json("A", "--profile", "study")["needs"]["fits"] == ["does not fit"] * 2
+    assert "does not fit: qwen3.5-35b-a3b-q8_0: 37." in text
+    verdicts = [load["verdict"] for load in plan_json("A", "--profile", "study")["needs"]["memory"]]
+    assert verdicts == ["does not fit"] * 2
 
 
 def test_known_bandwidth_gives_a_rough_time_and_says_from_what(monkeypatch):

@@ -228,3 +228,19 @@ def test_making_never_downloads(server: HubServer, tmp_path: Path) -> None:
     with pytest.raises(ModelFileError, match="not on this machine"):
         library(server, tmp_path, hub_entry(), quantized).resolve("small", make=True)
     assert server.sent_bytes == 0
+
+
+def test_a_repository_that_lost_the_pinned_revision_gives_its_current_file_with_a_warning(
+    server: HubServer, tmp_path: Path
+) -> None:
+    pinned = HubEntry(id="one", repo=REPO, file="one.gguf", revision=OTHER_COMMIT, sha256="0" * 64, **TEXT)
+    here = library(server, tmp_path, pinned)
+    (path,) = here.pull(pinned)
+    assert path.read_bytes() == server.files["one.gguf"]
+    assert here.notes[0].startswith(f"Warning: {REPO} no longer has revision {OTHER_COMMIT}")
+    again = library(server, tmp_path, pinned)
+    n_requests = len(server.requests)
+    assert again.resolve("one").ref.sha256 == server.sha256("one.gguf"), "its own hash, not the manifest's"
+    assert again.pull(pinned) == (path,) and len(server.requests) == n_requests
+    (locked,) = read_lock()["one"].values()
+    assert (locked.revision, locked.replaces) == (COMMIT, OTHER_COMMIT)

@@ -89,3 +89,45 @@ def test_a_suites_names_change_at_most_once_on_their_way_to_a_case(tmp_path: Pat
 def test_a_profile_without_models_for_a_suite_says_why(tmp_path: Path) -> None:
     with pytest.raises(SuiteError, match="no profile called 'huge'"):
         prepare_study(StudyRequest(suites=("A",), profile="huge"))
+
+
+def test_a_model_of_ones_own_takes_a_role_by_path_or_by_id(tiny: Path) -> None:
+    models = {"dense-m": str(tiny / "llama.gguf"), "draft-small": "tiny-dense"}
+    prepared = prepare_study(StudyRequest(suites=("D",), profile="tiny", models=models), make=True)
+    assert prepared.models["llama"].path == tiny / "llama.gguf"
+    loads = {(group.target.id, *(draft.id for draft in group.drafts)) for group in prepared.plan.groups}
+    assert loads == {("llama", "tiny-dense")}, "the other target would draft for itself"
+    assert all(case.target.sha256 == prepared.models["llama"].ref.sha256 for case in prepared.plan.cases().values())
+
+
+def test_a_file_called_as_a_known_model_stays_another_one(tiny: Path, tmp_path: Path) -> None:
+    path = tmp_path / "tiny-dense.gguf"
+    path.write_bytes((tiny / "qwen35.gguf").read_bytes())
+    prepared = prepare_study(StudyRequest(suites=("D",), profile="tiny", models={"dense-m": str(path)}), make=True)
+    assert set(prepared.models) == {"tiny-dense", "tiny-dense-file", "tiny-draft"}
+    assert prepared.models["tiny-dense-file"].path == path
+
+
+def test_a_profile_may_stand_in_a_file_of_ones_own(tiny: Path, tmp_path: Path) -> None:
+    (tmp_path / "mine.gguf").symlink_to(tiny / "qwen35.gguf")
+    file = tmp_path / "my-profile.toml"
+    file.write_text('[mine]\ntitle = "x"\n[mine.roles]\ndense-l = "./mine.gguf"\ndraft-small = "tiny-draft"\n')
+    prepared = prepare_study(StudyRequest(suites=("D",), profile=str(file)), make=True)
+    assert prepared.profile is not None and prepared.profile.name == "mine"
+    assert set(prepared.models) == {"mine", "tiny-draft"}
+    file.write_text('[a]\ntitle = "x"\nroles = {}\n[b]\ntitle = "x"\nroles = {}\n')
+    with pytest.raises(SuiteError, match="holds 2 profiles"):
+        prepare_study(StudyRequest(suites=("D",), profile=str(file)))
+
+
+@pytest.mark.parametrize(
+    ("models", "said"),
+    [
+        ({"boss": "tiny-dense"}, "no role 'boss'"),
+        ({"dense-m": "no/such.gguf"}, "does not exist"),
+        ({"dense-m": "nothing"}, "is no model of the manifest"),
+    ],
+)
+def test_a_role_or_a_model_that_is_none_is_refused(models: dict[str, str], said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        prepare_study(StudyRequest(suites=("D",), profile="tiny", models=models))

@@ -9,7 +9,8 @@ import click
 from mlsd.cli.models.distance import distance
 from mlsd.cli.models.make import make, print_store
 from mlsd.cli.options import json_option, quant_option
-from mlsd.cli.output import note, print_json, print_table, shows_progress, table
+from mlsd.cli.output import note, print_json, print_table, table
+from mlsd.cli.watch import ByteBars
 from mlsd.errors import HubError, InputError, ManifestError
 from mlsd.units import NOT_MEASURED, format_bytes
 
@@ -95,8 +96,11 @@ def pull(model_ids: tuple[str, ...], as_json: bool) -> None:
     entries = [library.manifest.find(model_id) for model_id in model_ids]
     done = []
     for entry in entries:
-        with _Progress() as progress:
+        with ByteBars() as progress:
             paths = library.pull(entry, progress.watch)
+        for text in library.notes:
+            note(text)
+        library.notes.clear()
         done.append({"id": entry.id, "paths": [str(path) for path in paths], "files": _checked(library, entry)})
         if not as_json:
             click.echo(f"{entry.id}: {paths[0]}")
@@ -118,7 +122,7 @@ def verify(model_ids: tuple[str, ...], as_json: bool) -> None:
         entries = [entry for entry in library.manifest if library.locate(entry) is not None]
     results, wrong = [], []
     for entry in entries:
-        with _Progress() as progress:
+        with ByteBars() as progress:
             files = library.check(entry, fresh=True, watch=progress.watch)
         results.append({"id": entry.id, "files": [_file_object(file) for file in files]})
         wrong += [f"{entry.id}: {file.path}" for file in files if file.right is False]
@@ -308,46 +312,3 @@ def _verdict(file: CheckedFile) -> str:
     if file.right:
         return f"{file.path}: right (as stated by the {file.stated_by})"
     return f"{file.path}: WRONG, {file.sha256} instead of {file.expected}"
-
-
-class _Progress:
-    """Bars of bytes on a terminal's standard error; elsewhere one line a step."""
-
-    def __init__(self) -> None:
-        from rich.console import Console
-        from rich.progress import (
-            BarColumn,
-            DownloadColumn,
-            Progress,
-            TextColumn,
-            TimeRemainingColumn,
-            TransferSpeedColumn,
-        )
-
-        console = Console(stderr=True)
-        self._quiet = not shows_progress()
-        self._bars = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            DownloadColumn(),
-            TransferSpeedColumn(),
-            TimeRemainingColumn(),
-            console=console,
-            transient=True,
-            disable=self._quiet,
-        )
-
-    def watch(self, step: str) -> Any:
-        """Open a bar for one step."""
-        if self._quiet:
-            note(step)
-            return None
-        task = self._bars.add_task(step, total=None)
-        return lambda done, total: self._bars.update(task, completed=done, total=total)
-
-    def __enter__(self) -> _Progress:
-        self._bars.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._bars.stop()

@@ -17,7 +17,13 @@ if TYPE_CHECKING:
     from mlsd.measure.run.self_check import SelfCheck
     from mlsd.report.render.table import Table, Tone
 
-_TONES: dict[str, Tone] = {"fits": "good", "tight": "doubt", "does not fit": "bad", "unknown": "quiet"}
+_TONES: dict[str, Tone] = {
+    "fits": "good",
+    "tight": "doubt",
+    "raise the limit": "doubt",
+    "does not fit": "bad",
+    "unknown": "quiet",
+}
 
 
 @click.command()
@@ -81,7 +87,9 @@ def _examine() -> Diagnosis:
     from mlsd.planning.suite import load_profiles, load_suites, suite_names
 
     suites = load_suites(suite_names())
-    return examine(read_machine(backend_info()), read_conditions(), Library(), load_profiles().values(), suites)
+    backend = backend_info()
+    profiles = load_profiles().values()
+    return examine(read_machine(backend), read_conditions(), Library(), profiles, suites, backend.memory_bytes)
 
 
 def _card(found: Diagnosis) -> Table:
@@ -96,8 +104,7 @@ def _card(found: Diagnosis) -> Table:
         "disk free for models": format_bytes(found.free_disk_bytes),
     }
     if found.budget:
-        safe, most = format_bytes(found.budget.safe_bytes), format_bytes(found.budget.most_bytes)
-        state["models may take"] = f"{safe} safely, {most} at most (from {found.budget.basis})"
+        state["models may take"] = f"{format_bytes(found.budget.limit_bytes)} ({found.budget.basis})"
     rows = machine_rows(found.environment, found.missing).values()
     more = tuple((text(label), text(value)) for label, value in state.items())
     return Table(title="This machine", heads=(name("field"), name("value")), rows=(*rows, *more))

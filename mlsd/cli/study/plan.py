@@ -9,12 +9,15 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mlsd.cli.options import json_option, make_overrides, plan_options
-from mlsd.cli.output import print_json, print_table, table
+from mlsd.cli.output import Rows, print_json, print_table, table
 from mlsd.cli.watch import say_default
 from mlsd.units import NOT_MEASURED, format_bytes, format_duration
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
     from mlsd.measure.run.forecast import Forecast
+    from mlsd.measure.run.memory import ArmMemory, LoadMemory
     from mlsd.planning.plan import Plan
     from mlsd.planning.prepare import StudyRequest
 
@@ -35,7 +38,9 @@ def plan(suites: tuple[str, ...], as_json: bool, db: Path | None, **options: Any
     """
     from mlsd.planning.prepare import StudyRequest
 
-    request = StudyRequest(suites=suites, profile=options["profile"], overrides=make_overrides(options))
+    request = StudyRequest(
+        suites=suites, profile=options["profile"], models=options["models"], overrides=make_overrides(options)
+    )
     show_plan(request, db, as_json=as_json)
 
 
@@ -86,23 +91,42 @@ def _print(planned: Plan, found: Forecast) -> None:
     made.add_row("all", str(sum(planned.study_trials.values())), str(planned.paired_baselines))
     print_table(made)
     loads = table("loads", ["target", "draft", "blocks", "trials", "weights", "memory", "time", "from"], left=2)
-    for load, fit in zip(found.loads, found.fits, strict=True):
+    for load, memory in zip(found.loads, found.memory, strict=True):
         loads.add_row(
             load.target,
             load.draft or NOT_MEASURED,
             str(load.n_blocks),
             str(load.n_trials),
             format_bytes(load.weight_bytes),
-            fit,
+            memory.verdict,
             format_duration(load.time.seconds),
             ", ".join(load.time.sources) or NOT_MEASURED,
         )
     if planned.groups:
         print_table(loads)
+        print_table(_memory_table(found.memory))
     for line in _needs(planned, found):
         click.echo(line)
     for left in planned.left_out:
         click.echo(left_out_line(left))
+
+
+def _memory_table(loads: Sequence[LoadMemory]) -> Rows:
+    """Every arm of every load, and what they take together."""
+    sizes = ["weights", "KV", "states", "compute", "output", "total", "limit"]
+    made = table("memory", ["load", "arm", *sizes, "verdict"], left=2)
+    for load in loads:
+        names = " + ".join(load.models)
+        for arm in load.arms:
+            made.add_row(names, arm.arm, NOT_MEASURED, *_terms(arm), NOT_MEASURED, "")
+        weights, limit = format_bytes(load.weights_bytes), format_bytes(load.limit_bytes)
+        made.add_row(names, "all together", weights, *_terms(load), limit, load.verdict)
+    return made
+
+
+def _terms(part: ArmMemory | LoadMemory) -> Iterator[str]:
+    terms = (part.kv_bytes, part.states_bytes, part.compute_bytes, part.output_bytes, part.total_bytes)
+    return map(format_bytes, terms)
 
 
 def _needs(planned: Plan, found: Forecast) -> list[str]:
@@ -117,20 +141,12 @@ def _needs(planned: Plan, found: Forecast) -> list[str]:
             lines[1] += f", without {found.time.n_unknown} trials whose rate is not known"
         if set(found.time.sources) - {"results"}:
             lines[1] += f"; {NO_TOKEN_ACCEPTED}"
-    known = max((load.weight_bytes for load in found.loads if load.weight_bytes is not None), default=None)
-    bound = "" if found.peak_weight_bytes is not None else "at least "
-    memory = f"memory: {bound}{format_bytes(known)} of weights at once"
-    if found.safe_bytes is not None:
-        memory += (
-            f"; this machine takes {format_bytes(found.safe_bytes)} safely, {format_bytes(found.most_bytes)} at most"
-        )
-    lines.append(memory)
-    for load, fit in zip(found.loads, found.fits, strict=True):
-        if fit == "does not fit":
-            pair = load.target + (f" with {load.draft}" if load.draft else "")
-            lines.append(f"does not fit: {pair}: {format_bytes(load.weight_bytes)} of weights")
+    if found.budget is not None:
+        lines.append(f"memory: {format_bytes(found.budget.limit_bytes)} may be used ({found.budget.basis})")
+    lines += [f"{load.verdict}: {load.why}" for load in found.memory if load.verdict != "fits"]
     if found.missing:
         size = "of a size not fully known" if found.download_bytes is None else format_bytes(found.download_bytes)
         lines.append(f"disk: {size} to download or make, {format_bytes(found.free_disk_bytes)} free")
         lines.append(f"not on this machine: {', '.join(found.missing)}")
+    lines += [f"with another program, and used from there: {id_}: {path}" for id_, path in found.elsewhere.items()]
     return lines

@@ -22,6 +22,13 @@ def report(db: Path | None, machine: str | None, settings: str | None, folder: P
 
     The first line says which setting to use for which workload, "off" included.
     """
+    show_report(db, folder, machine, settings, as_json=as_json)
+
+
+def show_report(
+    db: Path | None, folder: Path, machine: str | None = None, settings: str | None = None, *, as_json: bool = False
+) -> None:
+    """Write the report of a study, and print its answer and where it lies."""
     from mlsd.report.write import write_report
 
     written = write_report(open_study(db, machine, settings, say=False), folder)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -9,14 +10,18 @@ import click
 
 from mlsd.cli.options import json_option, make_overrides, plan_options
 from mlsd.cli.output import note, print_json
-from mlsd.cli.watch import make_watcher, say_warnings
+from mlsd.cli.watch import ByteBars, make_watcher, say_warnings
 from mlsd.errors import InputError
+from mlsd.units import format_bytes, format_duration
 
 if TYPE_CHECKING:
     from mlsd.measure.run.distances import Drafting
     from mlsd.measure.run.study import StudyResult
     from mlsd.measure.store.rows import DraftDistance
+    from mlsd.planning.prepare import StudyRequest
     from mlsd.planning.tasks import Task
+
+_LINE_MBIT_S = 100  # of a usual connection; how fast the hub and the line are nobody knows before
 
 
 @click.command()
@@ -30,6 +35,9 @@ if TYPE_CHECKING:
 @click.option("--per-kind", type=int, help="Only so many tasks of each of the six kinds.")
 @click.option("--answers", type=click.Path(path_type=Path, file_okay=False), help="Write answers, a JSONL file an arm.")
 @click.option("--distances", is_flag=True, help="Afterwards `mlsd models distance` of each drafting model.")
+@click.option("--pull", is_flag=True, help="First download what is missing, after showing it and asking once.")
+@click.option("--yes", is_flag=True, help="Do not ask before a download.")
+@click.option("--report", "folder", type=click.Path(path_type=Path), help="Folder of a report to write afterwards.")
 @click.option("--dry-run", is_flag=True, help="Show the plan and stop.")
 @json_option
 @click.pass_context
@@ -43,13 +51,19 @@ def run(ctx: click.Context, /, suites: tuple[str, ...], as_json: bool, dry_run: 
     from mlsd.planning.prepare import StudyRequest
 
     request = StudyRequest(
-        suites=suites, profile=options["profile"], overrides=make_overrides(options), tasks=_tasks(options)
+        suites=suites,
+        profile=options["profile"],
+        models=options["models"],
+        overrides=make_overrides(options),
+        tasks=_tasks(options),
     )
     if dry_run:
         from mlsd.cli.study.plan import show_plan
 
         show_plan(request, options["db"], as_json=as_json)
         return
+    if options["pull"]:
+        _bring(request, options["db"], ask=not options["yes"])
     with make_watcher() as watcher:
         result = run_study(
             request,
@@ -70,6 +84,51 @@ def run(ctx: click.Context, /, suites: tuple[str, ...], as_json: bool, dry_run: 
         _say_outcome(result)
     if result.outcome.interrupted:
         ctx.exit(130)
+    if options["folder"] is not None:
+        from mlsd.cli.study.report import show_report
+
+        show_report(Path(result.database), options["folder"])
+
+
+def _bring(request: StudyRequest, db: Path | None, *, ask: bool) -> None:
+    """Show what is missing, how large it is and how long all of it takes; ask once; bring it."""
+    from mlsd.measure.run.forecast import plan_study
+    from mlsd.measure.run.memory import refuse_loads
+
+    prepared, found = plan_study(request, db, here=True)
+    refuse_loads(found.memory)
+    if not prepared.missing:
+        return
+    library, to_get = prepared.library, []
+    for id_ in prepared.missing:
+        size = format_bytes(found.sizes[id_])
+        if id_ in found.elsewhere:
+            note(f"{id_}: {size}, used where it lies: {found.elsewhere[id_]}")
+        else:
+            to_get.append(id_)
+            note(f"{id_}: {size} to download or make")
+    n_bytes = found.download_bytes
+    if n_bytes is not None and n_bytes > found.free_disk_bytes:
+        raise InputError(
+            f"{format_bytes(n_bytes)} are to be downloaded or made, {format_bytes(found.free_disk_bytes)} are free.",
+            hint="Free some space, or set HF_HUB_CACHE to a folder on a larger disk.",
+        )
+    if to_get:
+        took = None if n_bytes is None else n_bytes * 8 / (_LINE_MBIT_S * 1e6)
+        note(f"In all {format_bytes(n_bytes)}: {format_duration(took)} at {_LINE_MBIT_S} Mbit/s.")
+        note(f"Then {found.time.n_trials} trials: {format_duration(found.time.seconds)} of prefill and decoding.")
+        note("All of it goes on with the same command where it was stopped.")
+    if to_get and ask:
+        if not sys.stdin.isatty():
+            raise InputError(
+                "Nobody is there to be asked whether to download.", hint="Add --yes (make study ARGS=--yes)."
+            )
+        click.confirm("Go on?", abort=True, err=True)
+    for id_ in prepared.missing:
+        with ByteBars() as bars:
+            library.pull(library.manifest.find(id_), bars.watch)
+    for text in library.notes:
+        note(text)
 
 
 def _tasks(options: dict[str, Any]) -> tuple[Task, ...]:

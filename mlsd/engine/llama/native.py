@@ -31,6 +31,7 @@ class Device(Record, frozen=True, kw_only=True):
     name: str
     description: str
     kind: str  # CPU, GPU, iGPU, accelerator
+    memory_bytes: int | None = None  # all that models may take of it; on Metal the recommended working set
 
 
 class BackendInfo(Record, frozen=True, kw_only=True):
@@ -42,6 +43,7 @@ class BackendInfo(Record, frozen=True, kw_only=True):
     binding_version: str
     build: str  # commit of ggml inside the library
     system_info: str
+    memory_bytes: int | None = None  # of that device
 
 
 class NativeLog:
@@ -222,6 +224,7 @@ def backend_info(n_gpu_layers: int = -1) -> BackendInfo:
         binding_version=metadata.version("llama-cpp-python"),
         build=_text_function("ggml-base", "ggml_commit") or _text_function("ggml-base", "ggml_version") or "unknown",
         system_info=native.llama_print_system_info().decode("utf-8", "replace").strip(),
+        memory_bytes=main.memory_bytes,
     )
 
 
@@ -235,15 +238,24 @@ def _devices() -> Sequence[Device]:
         getattr(base, function).argtypes = [ctypes.c_void_p]
     base.ggml_backend_dev_type.restype = ctypes.c_int
     base.ggml_backend_dev_type.argtypes = [ctypes.c_void_p]
+    base.ggml_backend_dev_memory.argtypes = [ctypes.c_void_p, *(ctypes.POINTER(ctypes.c_size_t),) * 2]
+    base.ggml_backend_dev_memory.restype = None
     handles = [core.ggml_backend_dev_get(i) for i in range(core.ggml_backend_dev_count())]
     return [
         Device(
             name=base.ggml_backend_dev_name(handle).decode("utf-8", "replace"),
             description=base.ggml_backend_dev_description(handle).decode("utf-8", "replace"),
             kind=_DEVICE_TYPES.get(base.ggml_backend_dev_type(handle), "other"),
+            memory_bytes=_memory_bytes(base, handle),
         )
         for handle in handles
     ]
+
+
+def _memory_bytes(base: ctypes.CDLL, device: int) -> int | None:
+    free, total = ctypes.c_size_t(), ctypes.c_size_t()
+    base.ggml_backend_dev_memory(device, ctypes.byref(free), ctypes.byref(total))
+    return total.value or None
 
 
 def _text_function(library_name: str, function: str) -> str | None:

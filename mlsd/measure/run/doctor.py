@@ -5,28 +5,22 @@ Reads the machine and the manifest; downloads nothing, loads no model and prints
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Literal
+import math
+from collections.abc import Iterable, Mapping, Sequence
 
-from mlsd.errors import ManifestError
+from mlsd.errors import ManifestError, SuiteError
 from mlsd.hardware import Machine
 from mlsd.hardware.budget import MemoryBudget, memory_budget
 from mlsd.measure.run.checks import condition_warnings
+from mlsd.measure.run.memory import Fit, LoadMemory, Sized, ask_memory, judge_loads, size_models
 from mlsd.models.hub import free_bytes
 from mlsd.models.library import Library
-from mlsd.models.manifest import MadeEntry, ModelEntry
+from mlsd.planning.plan import Group, expand
+from mlsd.planning.prepare import known_models
+from mlsd.planning.prompts import load_prompt
 from mlsd.planning.suite import Profile, Suite
-from mlsd.records import Conditions, Environment, QualityWarning, Record
+from mlsd.records import Conditions, EngineOptions, Environment, QualityWarning, Record
 from mlsd.units import format_bytes
-
-Fit = Literal["fits", "tight", "does not fit", "unknown"]
-
-# Bits per weight of whole files, as llama.cpp's quantizer documents them for Llama-3.1-8B (tools/quantize/README.md).
-_BITS_PER_WEIGHT = {
-    "F32": 32.0, "F16": 16.0, "BF16": 16.0, "Q8_0": 8.5, "Q6_K": 6.56, "Q5_K_M": 5.7, "Q4_K_M": 4.89, "Q4_K_S": 4.67,
-    "Q4_0": 4.64, "Q3_K_M": 4.0, "Q2_K": 3.16,
-}  # fmt: skip
-_ESTIMATE_MARGIN = 1.05  # files of one quantization differ by a few per cent from model to model
 
 
 class ProfileFit(Record, frozen=True, kw_only=True):
@@ -36,8 +30,7 @@ class ProfileFit(Record, frozen=True, kw_only=True):
     title: str
     verdict: Fit
     why: str
-    pair: tuple[str, ...]  # the target and draft that need most together
-    pair_bytes: int | None  # their weights
+    memory: LoadMemory | None  # of the load that needs most
     n_models: int
     n_downloaded: int
     missing_bytes: int | None  # still to download or make; None where a size is not even estimated
@@ -62,12 +55,13 @@ def examine(
     library: Library,
     profiles: Iterable[Profile],
     suites: Sequence[Suite],
+    device_bytes: int | None = None,
 ) -> Diagnosis:
     """Put the readings together; the free disk is that of the folder that downloads go to."""
     environment = machine.environment
-    budget = memory_budget(environment)
+    budget = memory_budget(environment, device_bytes)
     free = free_bytes(library.hub.cache_dir)
-    fits = tuple(profile_fit(profile, suites, library, budget, free) for profile in profiles)
+    fits = profile_fits(tuple(profiles), suites, library, budget, free)
     return Diagnosis(
         environment=environment,
         missing=machine.missing,
@@ -79,27 +73,51 @@ def examine(
     )
 
 
-def profile_fit(
-    profile: Profile,
+def profile_fits(
+    profiles: Sequence[Profile],
     suites: Sequence[Suite],
     library: Library,
     budget: MemoryBudget | None,
     free_disk_bytes: int,
+) -> tuple[ProfileFit, ...]:
+    """Judge the load of each profile that is heaviest, and compare the bytes to download with the disk."""
+    models: dict[str, Sized] = {}
+    heaviest: dict[str, Group] = {}
+    wrong: dict[str, str] = {}
+    for profile in profiles:
+        try:
+            models |= size_models(dict.fromkeys(profile.roles.values()), library)
+            groups = expand(suites, profile, known_models(library)).groups
+        except (ManifestError, SuiteError) as error:
+            wrong[profile.name] = error.message
+            continue
+        if groups:
+            heaviest[profile.name] = max(groups, key=lambda group: _weight(group, models))
+        else:
+            wrong[profile.name] = "no suite uses its models"
+    asked = ask_memory(tuple(heaviest.values()), models, load_prompt, EngineOptions())
+    memory = dict(zip(heaviest, judge_loads(tuple(heaviest.values()), models, asked.arms, budget), strict=True))
+    return tuple(
+        _fit(profile, models, memory.get(profile.name), wrong.get(profile.name, ""), free_disk_bytes)
+        for profile in profiles
+    )
+
+
+def _weight(group: Group, models: Mapping[str, Sized]) -> float:
+    """Bytes of a load's models; one whose size nobody knows is the heaviest."""
+    sizes = [models[id_].n_bytes for id_ in {model.id for model in group.models}]
+    return math.inf if None in sizes else sum(size for size in sizes if size is not None)
+
+
+def _fit(
+    profile: Profile, models: Mapping[str, Sized], memory: LoadMemory | None, wrong: str, free_disk_bytes: int
 ) -> ProfileFit:
-    """Compare the pair of models that needs most memory, and the bytes to download, with what there is."""
-    try:
-        entries = {model: library.manifest.find(model) for model in dict.fromkeys(profile.roles.values())}
-    except ManifestError as error:
-        return _fit(profile, "unknown", error.message)
-    stated = {model: weight_bytes(entry, library) for model, entry in entries.items()}
-    sizes = {model: stated[model] or estimated_bytes(entry) for model, entry in entries.items()}
-    estimated = tuple(model for model in entries if stated[model] is None and sizes[model] is not None)
-    located = {model for model, entry in entries.items() if library.locate(entry)}
-    to_get = [sizes[model] for model in entries if model not in located]
-    missing = None if None in to_get else sum(size for size in to_get if size is not None)
-    pair, needed = _largest_pair(profile, suites, sizes)
-    verdict, why = _judge(pair, needed, budget, sizes, estimated)
-    if verdict in ("fits", "tight") and missing and missing > free_disk_bytes:
+    ids = dict.fromkeys(profile.roles.values())
+    own = [models[id_] for id_ in ids if id_ in models]
+    to_get = [model.n_bytes for model in own if model.path is None]
+    missing = None if None in to_get or len(own) < len(ids) else sum(size for size in to_get if size is not None)
+    verdict, why = (memory.verdict, memory.why) if memory else ("unknown", wrong)
+    if verdict not in ("unknown", "does not fit") and missing and missing > free_disk_bytes:
         verdict, why = (
             "does not fit",
             f"{format_bytes(missing)} to download or make, {format_bytes(free_disk_bytes)} of disk free",
@@ -109,81 +127,9 @@ def profile_fit(
         title=profile.title,
         verdict=verdict,
         why=why,
-        pair=pair,
-        pair_bytes=needed,
-        n_models=len(entries),
-        n_downloaded=len(located),
+        memory=memory,
+        n_models=len(ids),
+        n_downloaded=sum(model.path is not None for model in own),
         missing_bytes=missing,
-        estimated=estimated,
+        estimated=tuple(model.id for model in own if model.estimated),
     )
-
-
-def weight_bytes(entry: ModelEntry, library: Library) -> int | None:
-    """Bytes of a model: as stated, else of its files here; a made model counts as its base at most."""
-    if entry.n_bytes is not None:
-        return entry.n_bytes
-    if paths := library.locate(entry):
-        return sum(path.stat().st_size for path in paths)
-    if isinstance(entry, MadeEntry):
-        return weight_bytes(library.manifest.models[entry.base], library)
-    stated = [part.n_bytes for part in entry.parts]
-    return None if None in stated else sum(size for size in stated if size is not None)
-
-
-def estimated_bytes(entry: ModelEntry) -> int | None:
-    """Bytes from parameters and quantization, a little high; None where either says too little."""
-    bits = _BITS_PER_WEIGHT.get(entry.quantization)
-    if bits is None or entry.parameters is None:
-        return None
-    return round(entry.parameters * bits / 8 * _ESTIMATE_MARGIN)
-
-
-def _largest_pair(
-    profile: Profile, suites: Sequence[Suite], sizes: dict[str, int | None]
-) -> tuple[tuple[str, ...], int | None]:
-    """The models loaded together that weigh most, and their bytes; None when the size of any model is not known."""
-    pairs: list[tuple[str, ...]] = []
-    for part in (part for suite in suites for part in suite.parts):
-        targets = [profile.roles[role] for role in part.targets if role in profile.roles]
-        drafts = [profile.roles[c.draft] for c in part.drafters if c.draft and c.draft in profile.roles]
-        pairs += [(target, draft) for target in targets for draft in drafts]
-        pairs += [(target,) for target in targets]
-    weighed = {pair: [sizes[model] for model in pair] for pair in pairs}
-    for pair, parts in weighed.items():
-        if None in parts:
-            return pair, None
-    if not weighed:
-        return (), None
-    totals = {pair: sum(size for size in parts if size is not None) for pair, parts in weighed.items()}
-    largest = max(totals, key=lambda pair: totals[pair])
-    return largest, totals[largest]
-
-
-def _judge(
-    pair: tuple[str, ...],
-    needed: int | None,
-    budget: MemoryBudget | None,
-    sizes: dict[str, int | None],
-    estimated: tuple[str, ...],
-) -> tuple[Fit, str]:
-    if not pair:
-        return "unknown", "no suite uses its models"
-    if needed is None:
-        unknown = ", ".join(model for model in pair if sizes[model] is None)
-        return "unknown", f"the size of {unknown} is not known; `mlsd models pull` finds it"
-    about = "about " if set(pair) & set(estimated) else ""
-    what = f"{' + '.join(pair)}: {about}{format_bytes(needed)} of weights"
-    if budget is None:
-        return "unknown", f"{what}; the memory for models is not known"
-    if needed <= budget.safe_bytes:
-        return "fits", f"{what}, {format_bytes(budget.safe_bytes)} safe"
-    if needed <= budget.most_bytes:
-        return "tight", f"{what}, {format_bytes(budget.safe_bytes)} safe, {format_bytes(budget.most_bytes)} at most"
-    return "does not fit", f"{what}, {format_bytes(budget.most_bytes)} at most"
-
-
-def _fit(profile: Profile, verdict: Fit, why: str) -> ProfileFit:
-    return ProfileFit(
-        profile=profile.name, title=profile.title, verdict=verdict, why=why, pair=(), pair_bytes=None,
-        n_models=len(set(profile.roles.values())), n_downloaded=0, missing_bytes=None,
-    )  # fmt: skip

@@ -6,13 +6,14 @@ import statistics
 from collections import defaultdict
 from pathlib import Path
 
+import msgspec
+
 from mlsd.hardware import read_environment
-from mlsd.hardware.budget import memory_budget
-from mlsd.measure.run.doctor import Fit, weight_bytes
+from mlsd.hardware.budget import MemoryBudget, mac_budget, memory_budget
+from mlsd.measure.run.memory import LoadMemory, ask_memory, judge_loads, size_models
 from mlsd.measure.store.newest import study_path
 from mlsd.measure.store.study import Store
 from mlsd.models.hub import free_bytes
-from mlsd.models.library import Library
 from mlsd.models.manifest import Manifest
 from mlsd.planning.estimate import (
     Load,
@@ -27,62 +28,64 @@ from mlsd.planning.estimate import (
 )
 from mlsd.planning.prepare import Prepared, StudyRequest, prepare_study
 from mlsd.records import Environment, Record
+from mlsd.units import GIB
 
 
 class Forecast(Record, frozen=True, kw_only=True):
     """What a plan needs on this machine."""
 
     loads: tuple[Load, ...]
-    fits: tuple[Fit, ...]  # one for each load
+    memory: tuple[LoadMemory, ...]  # one for each load
+    budget: MemoryBudget | None
     time: TimeEstimate
-    peak_weight_bytes: int | None  # of the largest load; None where a size is not known
-    safe_bytes: int | None  # what this machine can hold with room for contexts
-    most_bytes: int | None
-    download_bytes: int | None  # models not on this machine; None where a size is not known
+    download_bytes: int | None  # models not on this machine; None where a size is not even estimated
     free_disk_bytes: int
-    missing: tuple[str, ...]  # models not on this machine
+    missing: tuple[str, ...]  # models not on this machine, or only with another program
+    sizes: dict[str, int | None]  # bytes of every model
+    elsewhere: dict[str, str]  # of those, what another program keeps: model -> path
 
 
-def plan_study(request: StudyRequest, db: Path | None = None) -> tuple[Prepared, Forecast]:
+def plan_study(request: StudyRequest, db: Path | None = None, *, here: bool = False) -> tuple[Prepared, Forecast]:
     """What a run of these suites would measure and need; rates come from `db`, or where the run would write.
+
+    A profile for a Mac is judged for such a Mac, unless it is to run `here`.
 
     Raises: what `prepare_study` raises, StoreError for a file that is no study database.
     """
-    library = Library()
-    prepared = prepare_study(request, library)
+    prepared = prepare_study(request)
     assert prepared.profile is not None
     earlier = db or study_path(prepared.profile.name)
     environment = read_environment()
-    tok_s = _tok_s(library.manifest, environment, earlier if earlier.exists() else None)
-    return prepared, _forecast(prepared, library, environment, tok_s)
+    of_results = earlier if earlier.exists() else None
+    tok_s = _tok_s(prepared.library.manifest, environment, of_results)
+    return prepared, forecast(prepared, environment, tok_s, here=here)
 
 
-def _forecast(prepared: Prepared, library: Library, environment: Environment, tok_s: TokS) -> Forecast:
-    """Weigh the loads of a plan against the machine."""
-    plan = prepared.plan
-    sizes = {model: weight_bytes(library.manifest.find(model), library) for model in plan.models()}
-    loads = plan_loads(plan, sizes, tok_s)
-    weights = [load.weight_bytes for load in loads]
-    budget = memory_budget(environment)
-    safe, most = (budget.safe_bytes, budget.most_bytes) if budget else (None, None)
-    to_get = [sizes[model] for model in prepared.missing]
+def forecast(prepared: Prepared, environment: Environment, tok_s: TokS, *, here: bool) -> Forecast:
+    """Weigh the loads of a plan against the machine, or against the Mac that its profile is for."""
+    plan, library = prepared.plan, prepared.library
+    models = size_models(plan.models(), library, prepared.models)
+    sizes = {model.id: model.n_bytes for model in models.values()}
+    asked = ask_memory(plan.groups, models, prepared.load, prepared.engine)
+    environment = msgspec.structs.replace(environment, backend=asked.backend.backend)
+    budget = memory_budget(environment, asked.backend.memory_bytes)
+    profile = prepared.profile
+    if not here and profile is not None and profile.memory_gib is not None and not environment.os.startswith("macOS"):
+        budget = mac_budget(profile.memory_gib * GIB)
+    found = {id_: library.elsewhere(library.manifest.find(id_)) for id_ in prepared.missing}
+    elsewhere = {id_: str(paths[0]) for id_, paths in found.items() if paths}
+    to_get = [sizes[model] for model in prepared.missing if model not in elsewhere]
     return Forecast(
-        loads=loads,
-        fits=tuple(_fit(load.weight_bytes, safe, most) for load in loads),
+        loads=plan_loads(plan, sizes, tok_s),
+        memory=judge_loads(plan.groups, models, asked.arms, budget),
+        budget=budget,
         time=estimate_time(plan.groups, tok_s),
-        peak_weight_bytes=None if None in weights else max((w for w in weights if w is not None), default=None),
-        safe_bytes=safe,
-        most_bytes=most,
         download_bytes=None if None in to_get else sum(size for size in to_get if size is not None),
         free_disk_bytes=free_bytes(library.hub.cache_dir),
         missing=prepared.missing,
+        sizes=sizes,
+        elsewhere=elsewhere,
     )
-
-
-def _fit(weights: int | None, safe: int | None, most: int | None) -> Fit:
-    if weights is None or safe is None or most is None:
-        return "unknown"
-    return "fits" if weights <= safe else "tight" if weights <= most else "does not fit"
 
 
 def _tok_s(manifest: Manifest, environment: Environment, db: Path | None) -> TokS:

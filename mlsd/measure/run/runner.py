@@ -30,6 +30,7 @@ from mlsd.measure.messages import (
 )
 from mlsd.measure.process import DEFAULT_PATIENCE_S, run_job
 from mlsd.measure.run.checks import DISTURBED
+from mlsd.measure.run.memory import LoadMemory
 from mlsd.measure.store.rows import TrialFilter, TrialKey, environment_key
 from mlsd.measure.store.study import Store
 from mlsd.planning.plan import Group
@@ -81,12 +82,17 @@ class Watcher:
         """A trial was committed."""
 
 
-def plan_jobs(prepared: Prepared, *, cool_down_s: float = 0.0, strict: bool = False) -> tuple[Job, ...]:
-    """One job for each load of the plan, whose models all lie on this machine."""
+def plan_jobs(
+    prepared: Prepared, memory: Sequence[LoadMemory] = (), *, cool_down_s: float = 0.0, strict: bool = False
+) -> tuple[Job, ...]:
+    """One job for each load of the plan, whose models all lie on this machine; `memory` says which are tight."""
     files = {id_: ModelFile(ref=model.ref, path=str(model.path)) for id_, model in prepared.models.items()}
+    tight = [load.verdict == "tight" for load in memory] or [False] * len(prepared.plan.groups)
     return tuple(
-        msgspec.structs.replace(_job(group, files, prepared.load), cool_down_s=cool_down_s, strict=strict)
-        for group in prepared.plan.groups
+        msgspec.structs.replace(
+            _job(group, files, prepared.load), cool_down_s=cool_down_s, strict=strict, one_arm=one_arm
+        )
+        for group, one_arm in zip(prepared.plan.groups, tight, strict=True)
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +10,11 @@ from mlsd.engine.threads import default_threads
 from mlsd.errors import WorkerError
 from mlsd.gguf_tools.read import model_facts
 from mlsd.hardware import read_environment
-from mlsd.measure.process import run_info
+from mlsd.hardware.budget import memory_budget
 from mlsd.measure.run.answers import AnswerFile, write_answers
 from mlsd.measure.run.checks import check_run, disturbed
 from mlsd.measure.run.distances import Drafting, measure_distances, study_draftings
+from mlsd.measure.run.memory import LoadMemory, ask_memory, judge_loads, refuse_loads, size_models
 from mlsd.measure.run.runner import (
     RunOutcome,
     RunSettings,
@@ -26,13 +27,11 @@ from mlsd.measure.run.runner import (
 from mlsd.measure.store.newest import BENCHES, study_path
 from mlsd.measure.store.rows import DraftDistance, TrialFilter, environment_key
 from mlsd.measure.store.study import Store
-from mlsd.models.library import Library
 from mlsd.planning.prepare import (
     BenchRequest,
     Prepared,
     StudyRequest,
-    check_memory,
-    choose_profile,
+    bind_models,
     prepare_bench,
     prepare_study,
 )
@@ -82,15 +81,15 @@ def run_study(
     Raises: what `prepare_study` raises, LockError, StoreError, InputError for what does not fit; all before anything
     is written.
     """
-    library, watcher, settings = Library(), watcher or Watcher(), settings or RunSettings()
-    path = db or study_path(choose_profile(request.profile, library)[0].name)
+    watcher, settings = watcher or Watcher(), settings or RunSettings()
+    path = db or study_path(bind_models(request)[1].name)
     with machine_lock():
         check_database(path)
-        prepared = prepare_study(request, library, make=True)
+        prepared = prepare_study(request, make=True)
         watcher.planned(prepared)
-        environment = _environment(prepared)
+        environment, memory = _environment(prepared)
         with Store.open(path) as store:
-            outcome, warnings = _measure(prepared, store, environment, settings, watcher, options or {})
+            outcome, warnings = _measure(prepared, store, environment, memory, settings, watcher, options or {})
             cases = prepared.plan.cases()
             written: tuple[AnswerFile, ...] = ()
             if answers is not None:
@@ -114,9 +113,9 @@ def bench(
     with machine_lock():
         check_database(path)
         prepared = prepare_bench(request)
-        environment = _environment(prepared)
+        environment, memory = _environment(prepared)
         with Store.open(path) as store:
-            outcome, warnings = bench_into(request, store, environment, watcher or Watcher(), fresh=fresh)
+            outcome, warnings = bench_into(request, store, environment, watcher or Watcher(), memory, fresh=fresh)
             cases = prepared.plan.cases()
             own = [stored.trial for stored in store.trials(TrialFilter(run_id=outcome.run_id))]
     if outcome.n_failed and not outcome.n_ok:
@@ -126,7 +125,13 @@ def bench(
 
 
 def bench_into(
-    request: BenchRequest, store: Store, environment: Environment, watcher: Watcher, *, fresh: bool = False
+    request: BenchRequest,
+    store: Store,
+    environment: Environment,
+    watcher: Watcher,
+    memory: Sequence[LoadMemory] = (),
+    *,
+    fresh: bool = False,
 ) -> tuple[RunOutcome, tuple[QualityWarning, ...]]:
     """Run a bench's blocks as further repeats of what the store holds; the caller holds `machine_lock`."""
     cases = prepare_bench(request).plan.cases()
@@ -134,7 +139,7 @@ def bench_into(
     prepared = prepare_bench(request, first)
     watcher.planned(prepared)
     settings = RunSettings(fresh=fresh, seed=request.seed)
-    return _measure(prepared, store, environment, settings, watcher, {}, strict=True)
+    return _measure(prepared, store, environment, memory, settings, watcher, {}, strict=True)
 
 
 def check_database(path: Path) -> None:
@@ -143,17 +148,22 @@ def check_database(path: Path) -> None:
         Store.open(path, create=False).close()
 
 
-def _environment(prepared: Prepared) -> Environment:
-    """The machine, once it is sure that it can hold the plan."""
-    environment = read_environment(run_info(prepared.engine))
-    check_memory(prepared.plan, environment)
-    return environment
+def _environment(prepared: Prepared) -> tuple[Environment, tuple[LoadMemory, ...]]:
+    """The machine, and what each load takes of it; refused is what it cannot hold."""
+    groups = prepared.plan.groups
+    models = size_models(prepared.models, prepared.library, prepared.models)
+    asked = ask_memory(groups, models, prepared.load, prepared.engine)
+    environment = read_environment(asked.backend)
+    memory = judge_loads(groups, models, asked.arms, memory_budget(environment, asked.backend.memory_bytes))
+    refuse_loads(memory)
+    return environment, memory
 
 
 def _measure(
     prepared: Prepared,
     store: Store,
     environment: Environment,
+    memory: Sequence[LoadMemory],
     settings: RunSettings,
     watcher: Watcher,
     options: Mapping[str, str],
@@ -161,7 +171,7 @@ def _measure(
     strict: bool = False,
 ) -> tuple[RunOutcome, tuple[QualityWarning, ...]]:
     """Run the plan into the store, then record what speaks against the run."""
-    jobs = plan_jobs(prepared, cool_down_s=settings.cool_down_s, strict=strict)
+    jobs = plan_jobs(prepared, memory, cool_down_s=settings.cool_down_s, strict=strict)
     facts = [model_facts(model.path, ref=model.ref) for model in prepared.models.values()]
     record = _plan_record(prepared, options)
     outcome = run_jobs(jobs, store, environment, facts, record, settings, watcher)

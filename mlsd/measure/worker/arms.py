@@ -70,6 +70,7 @@ class Arms:
         self._drafts = {model.ref.id: Path(model.path) for model in job.models}
         self._refs = {Path(model.path): model.ref for model in (job.target, *job.models)}
         self._clock, self._cache, self._engine = clock, cache, job.slots[0].case.engine
+        self._one_arm = job.one_arm
         self._arms: dict[bytes, _Arm] = {}
         self._references: dict[tuple[tuple[int, ...], int], tuple[int, ...]] = {}
         self._reports: dict[Path, ProbeReport] = {}
@@ -86,7 +87,7 @@ class Arms:
         n_ctx = self._prompts.longest + max(slot.case.n_predict for slot in job.slots)
         if self.target.n_ctx_train:
             n_ctx = min(n_ctx, self.target.n_ctx_train)  # beyond it a model writes nonsense; such trials are refused
-        self._options = session_options(self._engine, -(-n_ctx // _CONTEXT_STEP) * _CONTEXT_STEP)
+        self._options = session_options(self._engine, context_length(n_ctx))
         self._judge = Judge(partial(open_session, self.target), self._options)
         self._stack.callback(self._judge.close)
         for known in job.references:
@@ -142,6 +143,8 @@ class Arms:
     def _arm(self, case: Case) -> _Arm:
         key = arm_key(case)
         if key not in self._arms:
+            for other in tuple(self._arms) if self._one_arm else ():
+                self._arms.pop(other).opened.close()
             with ExitStack() as opened:  # what is open when a later step fails is closed at once
                 self._arms[key] = self._open_arm(case, opened)
         return self._arms[key]
@@ -157,19 +160,16 @@ class Arms:
             arm.opened.close()
             raise
 
+    def is_open(self, case: Case) -> bool:
+        """Whether the arm of a case stands ready; memory that is tight holds one at a time."""
+        return arm_key(case) in self._arms
+
     def _open_arm(self, case: Case, opened: ExitStack) -> _Arm:
         is_sd = case.arm == "sd"
         sabotage = parse_sabotage(case.rollback)
         wanted = "auto" if sabotage else case.rollback
         strategy = self._strategy(self._path, wanted, "target") if is_sd else "trim"
-        options = msgspec.structs.replace(
-            self._options,
-            n_ctx=self._options.n_ctx + (case.n_predict if sabotage else 0),  # for tokens that stay but should not
-            max_outputs=case.gamma + 1,
-            n_snapshots=case.gamma if strategy == "snapshots" else 0,
-            device_sampling=case.sampling.greedy,
-            checked=strategy != "unchecked",
-        )
+        options = arm_options(self._options, case, strategy)
         session = open_session(self.target, target_options(options, case.drafter, case.gamma, strategy))
         opened.callback(session.close)
         draft = case.drafter.draft
@@ -375,6 +375,24 @@ def invalid_reason(
         f"the memory left behind is not what its tokens make: its logits are off by {losslessness.live_distance:.3g}, "
         f"arithmetic explains {losslessness.live_limit:.3g}"
     )
+
+
+def arm_options(shared: SessionOptions, case: Case, strategy: str) -> SessionOptions:
+    """The context of a target that is rolled back by `strategy`, before the drafter's own wishes."""
+    return msgspec.structs.replace(
+        shared,
+        # Where rollbacks are broken on purpose, tokens stay that should not.
+        n_ctx=shared.n_ctx + (case.n_predict if parse_sabotage(case.rollback) else 0),
+        max_outputs=case.gamma + 1,
+        n_snapshots=case.gamma if strategy == "snapshots" else 0,
+        device_sampling=case.sampling.greedy,
+        checked=strategy != "unchecked",
+    )
+
+
+def context_length(n_needed: int) -> int:
+    """Positions of a context for so many tokens, rounded up as llama.cpp does."""
+    return -(-n_needed // _CONTEXT_STEP) * _CONTEXT_STEP
 
 
 def session_options(engine: EngineOptions, n_ctx: int) -> SessionOptions:

@@ -32,6 +32,7 @@ from mlsd.measure.messages import (
     Done,
     Event,
     Finished,
+    FootprintJob,
     Info,
     InfoJob,
     Job,
@@ -51,6 +52,7 @@ from mlsd.measure.messages import (
 from mlsd.measure.worker.arms import Arms, arm_key, session_options
 from mlsd.measure.worker.breakdown import break_down
 from mlsd.measure.worker.calibrate import Calibration
+from mlsd.measure.worker.footprints import find_footprints
 from mlsd.measure.worker.layer_search import search_layers
 from mlsd.measure.worker.perplexity import run_perplexity
 from mlsd.measure.worker.probe_cache import ProbeCache
@@ -88,6 +90,8 @@ def main() -> None:
             send(break_down(work, MonotonicClock(), ProbeCache()))
         elif isinstance(work, SelfCheckJob):
             send(self_check(work, MonotonicClock()))
+        elif isinstance(work, FootprintJob):
+            send(find_footprints(work))
         else:
             run_slots(work, send)
     except MlsdError as error:
@@ -162,8 +166,8 @@ class _SlotRunner:
         self._send(Started(index=index))
         arm = arm_key(slot.case)
         try:
-            if arm not in self._warm:
-                self._arms.warm_up(slot.case, whole=self._whole_warm_up)
+            if arm not in self._warm or not self._arms.is_open(slot.case):
+                self._arms.warm_up(slot.case, whole=self._whole_warm_up and arm not in self._warm)
                 self._warm.add(arm)
             trial = self._measure(index, slot)
         except MlsdError as error:

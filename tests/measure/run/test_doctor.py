@@ -7,7 +7,8 @@ import pytest
 
 from mlsd.hardware import Machine
 from mlsd.hardware.budget import MemoryBudget, memory_budget
-from mlsd.measure.run.doctor import estimated_bytes, examine, profile_fit, weight_bytes
+from mlsd.measure.run.doctor import ProfileFit, examine, profile_fits
+from mlsd.measure.run.memory import estimated_bytes, weight_bytes
 from mlsd.models.hub import Hub
 from mlsd.models.library import Library
 from mlsd.models.manifest import HubEntry, Manifest, ModelEntry, PathEntry, QuantizeEntry, load_manifest
@@ -20,12 +21,12 @@ SUITE = Suite(
     name="B",
     title="",
     parts=(
-        Part(targets=("big", "small"), prompts=("p",), drafters=(DrafterChoice(draft="draft"),), gammas=(4,)),
-        Part(targets=("big",), prompts=("p",)),
+        Part(targets=("big", "small"), prompts=("code",), drafters=(DrafterChoice(draft="draft"),), gammas=(4,)),
+        Part(targets=("big",), prompts=("code",)),
     ),
 )
 PROFILE = Profile(title="two targets", roles={"big": "big", "small": "small", "draft": "draft"}, name="two")
-BUDGET = MemoryBudget(safe_bytes=12 * GB, most_bytes=16 * GB, basis="")
+BUDGET = MemoryBudget(limit_bytes=12 * GB, most_bytes=16 * GB, basis="")
 
 
 def entry(model_id: str, n_bytes: int | None) -> HubEntry:
@@ -38,27 +39,33 @@ def library(tmp_path: Path, *entries: ModelEntry) -> Library:
     return Library(Manifest(models={e.id: e for e in entries}), Hub(cache_dir=tmp_path / "hub"))
 
 
+def profile_fit(models: Library, budget: MemoryBudget | None, free_bytes: int = 100 * GB) -> ProfileFit:
+    return profile_fits([PROFILE], [SUITE], models, budget, free_bytes)[0]
+
+
 @pytest.mark.parametrize(
     ("big_gb", "verdict"),
     [(9, "fits"), (11, "fits"), (12, "tight"), (15, "tight"), (16, "does not fit")],
 )
 def test_the_heaviest_pair_decides(tmp_path: Path, big_gb: int, verdict: str) -> None:
     models = library(tmp_path, entry("big", big_gb * GB), entry("small", 2 * GB), entry("draft", 1 * GB))
-    fit = profile_fit(PROFILE, [SUITE], models, BUDGET, 100 * GB)
-    assert (fit.verdict, fit.pair, fit.pair_bytes) == (verdict, ("big", "draft"), (big_gb + 1) * GB)
+    fit = profile_fit(models, BUDGET)
+    assert fit.memory is not None
+    weighed = (fit.memory.models, fit.memory.weights_bytes)
+    assert (fit.verdict, *weighed) == (verdict, ("big", "draft"), (big_gb + 1) * GB)
     assert (fit.n_models, fit.n_downloaded, fit.missing_bytes) == (3, 0, (big_gb + 3) * GB)
 
 
 def test_a_disk_too_small_for_the_downloads_does_not_fit(tmp_path: Path) -> None:
     models = library(tmp_path, entry("big", 9 * GB), entry("small", 2 * GB), entry("draft", 1 * GB))
-    fit = profile_fit(PROFILE, [SUITE], models, BUDGET, 11 * GB)
+    fit = profile_fit(models, BUDGET, 11 * GB)
     assert fit.verdict == "does not fit"
     assert "12.00 GB to download or make, 11.00 GB of disk free" in fit.why
 
 
 def test_a_size_that_nobody_stated_leaves_the_verdict_open(tmp_path: Path) -> None:
     models = library(tmp_path, entry("big", None), entry("small", 2 * GB), entry("draft", 1 * GB))
-    fit = profile_fit(PROFILE, [SUITE], models, BUDGET, 100 * GB)
+    fit = profile_fit(models, BUDGET)
     assert (fit.verdict, fit.missing_bytes) == ("unknown", None)
     assert "the size of big is not known" in fit.why
 
@@ -66,8 +73,9 @@ def test_a_size_that_nobody_stated_leaves_the_verdict_open(tmp_path: Path) -> No
 def test_an_unstated_size_is_estimated_and_said_to_be(tmp_path: Path) -> None:
     big = msgspec.structs.replace(entry("big", None), parameters=8 * GB)
     models = library(tmp_path, big, entry("small", 2 * GB), entry("draft", 1 * GB))
-    fit = profile_fit(PROFILE, [SUITE], models, BUDGET, 100 * GB)
-    assert (fit.verdict, fit.estimated, fit.pair_bytes) == ("fits", ("big",), round(8 * GB * 8.5 / 8 * 1.05) + GB)
+    fit = profile_fit(models, BUDGET)
+    assert fit.memory is not None and fit.memory.weights_bytes == round(8 * GB * 8.5 / 8 * 1.05) + GB
+    assert (fit.verdict, fit.estimated) == ("fits", ("big",))
     assert "big + draft: about 9.93 GB of weights" in fit.why
 
 
@@ -80,14 +88,14 @@ def test_estimates_are_near_the_sizes_that_are_stated() -> None:
 
 
 def test_a_profile_with_an_unknown_model_leaves_the_verdict_open(tmp_path: Path) -> None:
-    fit = profile_fit(PROFILE, [SUITE], library(tmp_path, entry("big", GB)), BUDGET, 100 * GB)
+    fit = profile_fit(library(tmp_path, entry("big", GB)), BUDGET)
     assert fit.verdict == "unknown"
     assert "small" in fit.why
 
 
 def test_without_a_known_memory_nothing_is_promised(tmp_path: Path) -> None:
     models = library(tmp_path, entry("big", 9 * GB), entry("small", 2 * GB), entry("draft", 1 * GB))
-    assert profile_fit(PROFILE, [SUITE], models, None, 100 * GB).verdict == "unknown"
+    assert profile_fit(models, None).verdict == "unknown"
 
 
 def test_a_model_is_weighed_by_its_entry_its_files_or_its_base(tmp_path: Path) -> None:
@@ -105,16 +113,11 @@ def environment(**changes: object) -> Environment:
 
 
 def test_the_memory_budget_follows_what_the_system_gives() -> None:
-    mac = memory_budget(environment())
-    linux = memory_budget(environment(os="Linux 6.1.0", backend="CPU"))
-    limited = memory_budget(environment(wired_limit_bytes=40))
-    assert mac is not None and (mac.safe_bytes, mac.most_bytes) == (65, 85)
-    assert linux is not None and (linux.safe_bytes, linux.most_bytes) == (85, 100)
-    assert limited is not None and (limited.safe_bytes, limited.most_bytes) == (34, 40)
-
-
-def test_memory_of_another_device_is_not_guessed_from_the_machines() -> None:
-    assert memory_budget(environment(backend="CUDA")) is None
+    here = environment(os="Linux 6.1.0", backend="CPU")
+    assert memory_budget(here) == MemoryBudget(limit_bytes=90, most_bytes=100, basis="90% of 100 B")
+    cuda = memory_budget(environment(os="Linux 6.1.0", backend="CUDA"), 24 * GB)
+    assert cuda is not None and cuda.limit_bytes == cuda.most_bytes == 24 * GB
+    assert memory_budget(environment(os="Linux 6.1.0", backend="CUDA")) is None
     assert memory_budget(msgspec.structs.replace(ENVIRONMENT, memory_bytes=None)) is None
 
 

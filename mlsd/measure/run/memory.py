@@ -1,0 +1,347 @@
+"""What each load of a plan takes of memory, arm by arm, and whether it fits; all but the weights is llama.cpp's word.
+
+Counted are all contexts that are open at once: of every arm its target's and its draft's with the state kept to go back
+to, and the two in which a verdict is found. A method that opens more than a draft (a head, a search index) is counted
+without that.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from mlsd.drafters import find_method, target_options
+from mlsd.engine.llama.footprint import Footprint
+from mlsd.engine.llama.native import BackendInfo
+from mlsd.engine.losslessness import asking_options, feeding_options
+from mlsd.engine.session import SessionOptions
+from mlsd.errors import InputError, MlsdError, UnsupportedError
+from mlsd.gguf_tools.shapes import FULL
+from mlsd.gguf_tools.source import Source
+from mlsd.gguf_tools.surgery.cut import state_layers
+from mlsd.hardware.budget import MemoryBudget, wired_limit_command
+from mlsd.measure.messages import ContextsWanted, FootprintJob
+from mlsd.measure.process import run_footprints, run_info
+from mlsd.measure.worker.arms import arm_key, arm_options, context_length, session_options
+from mlsd.models.library import Library, LocalModel
+from mlsd.models.manifest import MadeEntry, ModelEntry
+from mlsd.planning.plan import Group
+from mlsd.planning.prompts import LoadPrompt
+from mlsd.records import Case, EngineOptions, Record
+from mlsd.units import format_bytes
+
+Fit = Literal["fits", "tight", "raise the limit", "does not fit", "unknown"]
+
+# Bits per weight of whole files, as llama.cpp's quantizer documents them for Llama-3.1-8B (tools/quantize/README.md).
+_BITS_PER_WEIGHT = {
+    "F32": 32.0, "F16": 16.0, "BF16": 16.0, "Q8_0": 8.5, "Q6_K": 6.56, "Q5_K_M": 5.7, "Q4_K_M": 4.89, "Q4_K_S": 4.67,
+    "Q4_0": 4.64, "Q3_K_M": 4.0, "Q2_K": 3.16,
+}  # fmt: skip
+_ESTIMATE_MARGIN = 1.05  # files of one quantization differ by a few per cent from model to model
+_SNAPSHOTS = "qwen35"  # architectures that begin so keep snapshots; others with states save and replay them
+_LEAST_BYTES_OF_A_TOKEN = 3  # of text, where nobody has counted
+
+
+class Sized(Record, frozen=True, kw_only=True):
+    """A model as far as memory goes."""
+
+    id: str
+    n_bytes: int | None  # of weights; None: neither stated nor to be estimated
+    estimated: bool = False
+    key: str = ""  # equal for equal contexts
+    path: str | None = None
+    shape: str | None = None
+
+    @property
+    def keeps(self) -> Literal["nothing", "snapshots", "copy"] | None:
+        """What of its recurrent state is kept to go back to; None where nothing is known of the model."""
+        if self.path is not None:
+            source = Source(Path(self.path))
+            architecture, states = source.architecture, bool(state_layers(source))
+        elif self.shape is not None:
+            shape = FULL[self.shape]
+            architecture, states = shape.architecture, any(map(shape.is_recurrent, range(shape.n_layers)))
+        else:
+            return None
+        return "nothing" if not states else "snapshots" if architecture.startswith(_SNAPSHOTS) else "copy"
+
+
+class ArmMemory(Record, frozen=True, kw_only=True):
+    """What is open for one arm, or for judging."""
+
+    arm: str
+    kv_bytes: int
+    states_bytes: int  # snapshots and saved copies included
+    compute_bytes: int
+    output_bytes: int
+    total_bytes: int
+
+
+class LoadMemory(Record, frozen=True, kw_only=True):
+    """What a load takes with every arm open, and the verdict; None where a size is not known."""
+
+    models: tuple[str, ...]
+    weights_bytes: int | None
+    kv_bytes: int | None = None
+    states_bytes: int | None = None
+    compute_bytes: int | None = None
+    output_bytes: int | None = None
+    total_bytes: int | None = None
+    least_bytes: int | None = None  # with one arm open at a time
+    limit_bytes: int | None
+    verdict: Fit
+    why: str
+    estimated: bool  # the size of a model was estimated
+    arms: tuple[ArmMemory, ...] = ()  # judging comes last
+
+
+def size_models(
+    ids: Iterable[str], library: Library, local: Mapping[str, LocalModel] | None = None
+) -> dict[str, Sized]:
+    """The models by id: those of `local` and of this machine by their files, others by the manifest."""
+    return {
+        id_: _of_files(id_, (local[id_].path,), local[id_].ref.n_bytes)
+        if local is not None and id_ in local
+        else _of_entry(library.manifest.find(id_), library)
+        for id_ in ids
+    }
+
+
+def _of_files(id_: str, paths: Sequence[Path], n_bytes: int | None) -> Sized:
+    status = paths[0].stat()
+    key = f"{paths[0].resolve()} {status.st_size} {status.st_mtime_ns}"
+    return Sized(id=id_, n_bytes=n_bytes or sum(path.stat().st_size for path in paths), key=key, path=str(paths[0]))
+
+
+def _of_entry(entry: ModelEntry, library: Library) -> Sized:
+    if paths := library.locate(entry):
+        return _of_files(entry.id, paths, None)
+    stated, name = weight_bytes(entry, library), entry.name.lower().replace(" ", "-")
+    return Sized(
+        id=entry.id,
+        n_bytes=stated or estimated_bytes(entry),
+        estimated=stated is None,
+        key=f"shape {name}",
+        shape=name if name in FULL else None,
+    )
+
+
+def weight_bytes(entry: ModelEntry, library: Library) -> int | None:
+    """Bytes of a model: as stated, else of its files here; a made model counts as its base at most."""
+    if entry.n_bytes is not None:
+        return entry.n_bytes
+    if paths := library.locate(entry):
+        return sum(path.stat().st_size for path in paths)
+    if isinstance(entry, MadeEntry):
+        return weight_bytes(library.manifest.models[entry.base], library)
+    stated = [part.n_bytes for part in entry.parts]
+    return None if None in stated else sum(size for size in stated if size is not None)
+
+
+def estimated_bytes(entry: ModelEntry) -> int | None:
+    """Bytes from parameters and quantization, a little high; None where either says too little."""
+    bits = _BITS_PER_WEIGHT.get(entry.quantization)
+    if bits is None or entry.parameters is None:
+        return None
+    return round(entry.parameters * bits / 8 * _ESTIMATE_MARGIN)
+
+
+# --- asking ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Context:
+    """One context that will be open, and what is saved of it meanwhile: its states, or all of it."""
+
+    model: str
+    options: SessionOptions
+    saved: Literal["nothing", "states", "all"] = "nothing"
+
+
+@dataclass(frozen=True)
+class _Contexts:
+    """What a load opens: of each arm, and of each verdict, one of which is sought at a time."""
+
+    arms: dict[str, list[_Context]]
+    verdicts: list[list[_Context]]
+
+    def all(self) -> list[_Context]:
+        return [context for opened in (*self.arms.values(), *self.verdicts) for context in opened]
+
+
+class Asked(Record, frozen=True, kw_only=True):
+    """The device, and of each load its arms, judging last; none where a model cannot be planned."""
+
+    backend: BackendInfo
+    arms: tuple[tuple[ArmMemory, ...], ...]
+
+
+def ask_memory(groups: Sequence[Group], models: Mapping[str, Sized], load: LoadPrompt, engine: EngineOptions) -> Asked:
+    """Ask llama.cpp, in a process of its own, what the contexts of these loads take.
+
+    Raises: WorkerError when the native library does not even start.
+    """
+    opened = [_contexts(group, models, load) for group in groups]
+    options: dict[str, dict[SessionOptions, None]] = defaultdict(dict)
+    for contexts in opened:
+        for context in contexts.all() if contexts else ():
+            options[context.model].setdefault(context.options)
+    wanted = tuple(
+        ContextsWanted(key=models[id_].key, path=models[id_].path, shape=models[id_].shape, options=tuple(asked))
+        for id_, asked in options.items()
+    )
+    try:
+        answer = run_footprints(FootprintJob(wanted=wanted, n_gpu_layers=engine.n_gpu_layers))
+    except MlsdError:  # a model that ends the process says so when it is run
+        return Asked(backend=run_info(engine), arms=tuple(() for _ in groups))
+    known = {
+        (id_, one): footprint
+        for (id_, asked), found in zip(options.items(), answer.found, strict=True)
+        for one, footprint in zip(asked, found or (), strict=False)
+    }
+    return Asked(backend=answer.backend, arms=tuple(_arms(contexts, known) for contexts in opened))
+
+
+def _contexts(group: Group, models: Mapping[str, Sized], load: LoadPrompt) -> _Contexts | None:
+    """Every context of a load; None where nothing is known of one of its models."""
+    keeps = {model.id: models[model.id].keeps for model in group.models}
+    if None in keeps.values():
+        return None
+    cases = {trial.case_id: trial.case for block in group.blocks for trial in block.trials}
+    first = next(iter(cases.values()))
+    n_ctx = context_length(max(_n_tokens(case, load) + case.n_predict for case in cases.values()))
+    shared = session_options(first.engine, n_ctx)
+    asking = asking_options(shared)
+    found = _Contexts(arms={}, verdicts=[])
+    arms = {arm_key(case): case for case in cases.values()}
+    for case in sorted(arms.values(), key=lambda case: (case.gamma, case.drafter.name)):
+        kept = keeps[case.target.id] if case.arm == "sd" else "nothing"
+        strategy = {"nothing": "trim", "snapshots": "snapshots", "copy": "checkpoint"}[kept or "nothing"]
+        own = arm_options(shared, case, strategy)
+        try:
+            target = target_options(own, case.drafter, case.gamma, strategy)
+        except UnsupportedError:  # such an arm will not open
+            continue
+        target = msgspec.structs.replace(target, kind="plain")
+        opened = [_Context(case.target.id, target, "states" if kept == "copy" else "nothing")]
+        method = find_method(case.drafter.name)
+        draft = case.drafter.draft.id if case.drafter.draft else case.target.id if method.drafting_part else None
+        if draft is not None and method.needs != "head":
+            beside = msgspec.structs.replace(own, n_snapshots=0, max_outputs=1)
+            opened.append(_Context(draft, beside, "nothing" if keeps[draft] == "nothing" else "states"))
+        found.arms[_arm_name(case)] = opened
+        if case.sampling.greedy:
+            feeding = feeding_options(asking, target, case.gamma + 1)
+            found.verdicts.append([_Context(case.target.id, asking, "all"), _Context(case.target.id, feeding)])
+    return found
+
+
+def _arm_name(case: Case) -> str:
+    if case.arm == "ar":
+        return "AR"
+    options = ",".join(f"{key}={value}" for key, value in sorted(case.drafter.options.items()))
+    return f"{case.drafter.name}{f':{options}' if options else ''}, gamma {case.gamma}"
+
+
+def _n_tokens(case: Case, load: LoadPrompt) -> int:
+    """Tokens of a prompt, as far as they can be known without a tokenizer: at most so many."""
+    if case.prompt.n_tokens is not None:
+        return case.prompt.n_tokens
+    prompt = load(case.prompt.key)
+    texts = (prompt.text, *prompt.earlier)
+    return sum(len(text.encode()) // _LEAST_BYTES_OF_A_TOKEN for text in texts) + len(prompt.earlier) * case.n_predict
+
+
+def _arms(contexts: _Contexts | None, known: Mapping[tuple[str, SessionOptions], Footprint]) -> tuple[ArmMemory, ...]:
+    if contexts is None or any((context.model, context.options) not in known for context in contexts.all()):
+        return ()
+    arms = [_sum(name, opened, known) for name, opened in contexts.arms.items()]
+    verdicts = [_sum("judging", opened, known) for opened in contexts.verdicts]
+    return (*arms, *sorted(verdicts, key=lambda one: one.total_bytes)[-1:])
+
+
+def _sum(name: str, opened: Sequence[_Context], known: Mapping[tuple[str, SessionOptions], Footprint]) -> ArmMemory:
+    kv = states = compute = output = 0
+    for context in opened:
+        found = known[context.model, context.options]
+        kv += found.kv_bytes * (2 if context.saved == "all" else 1)
+        states += found.states_bytes
+        if context.saved != "nothing":
+            states += found.states_bytes // (context.options.n_snapshots + 1)
+        compute += found.compute_bytes
+        output += found.output_bytes
+    return ArmMemory(
+        arm=name, kv_bytes=kv, states_bytes=states, compute_bytes=compute, output_bytes=output,
+        total_bytes=kv + states + compute + output,
+    )  # fmt: skip
+
+
+# --- judging --------------------------------------------------------------------------------------------------------
+
+
+def judge_loads(
+    groups: Sequence[Group], models: Mapping[str, Sized], arms: Sequence[tuple[ArmMemory, ...]],
+    budget: MemoryBudget | None,
+) -> tuple[LoadMemory, ...]:  # fmt: skip
+    """Add up each load and compare it with what there is; where contexts are not known, the weights alone."""
+    return tuple(_judge_load(group, models, own, budget) for group, own in zip(groups, arms, strict=True))
+
+
+def _judge_load(
+    group: Group, models: Mapping[str, Sized], arms: tuple[ArmMemory, ...], budget: MemoryBudget | None
+) -> LoadMemory:
+    own = [models[id_] for id_ in dict.fromkeys(model.id for model in group.models)]
+    sizes = [model.n_bytes for model in own]
+    weights = None if None in sizes else sum(size for size in sizes if size is not None)
+    terms = ("kv_bytes", "states_bytes", "compute_bytes", "output_bytes")
+    sums: dict[str, int] = {name: sum(getattr(arm, name) for arm in arms) for name in terms} if arms else {}
+    total = least = weights
+    if arms and weights is not None:
+        judging = sum(arm.total_bytes for arm in arms if arm.arm == "judging")
+        total = weights + sum(sums.values())
+        least = weights + judging + max((arm.total_bytes for arm in arms if arm.arm != "judging"), default=0)
+    names = tuple(model.id for model in own)
+    estimated = any(model.estimated for model in own)
+    about, rest = "about " if estimated else "", "" if arms else " of weights"
+    what = f"{' + '.join(names)}: {about}{format_bytes(total)}{rest}"
+    verdict, why = _verdict(total, least, budget)
+    if weights is None:
+        unknown = ", ".join(model.id for model in own if model.n_bytes is None)
+        why = f"the size of {unknown} is not known; `mlsd models pull` finds it"
+    else:
+        why = f"{what}, {why}"
+    return LoadMemory(
+        models=names, weights_bytes=weights, total_bytes=total if arms else None, least_bytes=least if arms else None,
+        limit_bytes=None if budget is None else budget.limit_bytes, verdict=verdict, why=why, estimated=estimated,
+        arms=arms, **sums,
+    )  # fmt: skip
+
+
+def _verdict(total: int | None, least: int | None, budget: MemoryBudget | None) -> tuple[Fit, str]:
+    if budget is None or total is None or least is None:
+        return "unknown", "the memory for models is not known"
+    limit = f"{format_bytes(budget.limit_bytes)} may be used"
+    if total <= budget.limit_bytes:
+        return "fits", limit
+    if least <= budget.limit_bytes:
+        return "tight", f"{limit}: arms that are idle are closed"
+    if least > budget.most_bytes:
+        return "does not fit", f"{limit}, {format_bytes(budget.most_bytes)} at most"
+    if budget.can_raise:
+        return "raise the limit", f"{limit}: first `{wired_limit_command(budget)}` (until the Mac restarts)"
+    return "tight", f"{limit}, {format_bytes(budget.most_bytes)} at most: arms that are idle are closed"
+
+
+def refuse_loads(memory: Iterable[LoadMemory]) -> None:
+    """Refuse what does not fit as the machine stands. Raises: InputError that names the load and what to do."""
+    for load in memory:
+        if load.verdict in ("raise the limit", "does not fit"):
+            hint = "Choose a smaller profile; `mlsd doctor` shows which fit."
+            if load.verdict == "raise the limit":
+                hint = "Run that command, and this one again."
+            raise InputError(f"{load.why}.", hint=hint)

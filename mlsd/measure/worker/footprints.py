@@ -1,0 +1,59 @@
+"""What contexts would take of memory, asked of llama.cpp once for each model, build and device, and then remembered."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from mlsd.engine.llama.footprint import Footprint, footprints
+from mlsd.engine.llama.model import LlamaModel
+from mlsd.engine.llama.native import BackendInfo, backend_info
+from mlsd.errors import InputError, MlsdError
+from mlsd.folders import cache_dir, read_json, update_json
+from mlsd.gguf_tools.synthetic.synth import find_recipe, write_hollow
+from mlsd.measure.messages import ContextsWanted, FootprintJob, FootprintsFound
+from mlsd.records import content_id
+
+_FORMAT = 1  # raise it when a footprint means something else
+
+
+def find_footprints(job: FootprintJob) -> FootprintsFound:
+    """Answer what is known at once, and ask llama.cpp for the rest."""
+    backend = backend_info(job.n_gpu_layers)
+    found = tuple(_find(wanted, backend, job.n_gpu_layers) for wanted in job.wanted)
+    return FootprintsFound(backend=backend, found=found)
+
+
+def _find(wanted: ContextsWanted, backend: BackendInfo, n_gpu_layers: int) -> tuple[Footprint, ...] | None:
+    parts = (_FORMAT, wanted.key, backend.build, backend.binding_version, backend.backend, backend.device, n_gpu_layers)
+    path = cache_dir() / "footprint" / f"{hashlib.sha256(repr(parts).encode()).hexdigest()[:24]}.json"
+    known: dict[str, Footprint] = {}
+    with contextlib.suppress(InputError):
+        known = read_json(path, dict[str, Footprint])
+    ids = [content_id(options) for options in wanted.options]
+    missing = {id_: options for id_, options in zip(ids, wanted.options, strict=True) if id_ not in known}
+    if missing:
+        try:
+            with _model(wanted, n_gpu_layers) as model:
+                new = dict(zip(missing, footprints(model, tuple(missing.values())), strict=True))
+        except MlsdError:
+            return None
+        known = {**known, **new}
+        with contextlib.suppress(InputError):  # a cache that cannot be written costs seconds the next time
+            update_json(path, dict[str, Footprint], lambda kept: kept.update(new), damaged_is_empty=True)
+    return tuple(known[id_] for id_ in ids)
+
+
+@contextmanager
+def _model(wanted: ContextsWanted, n_gpu_layers: int) -> Iterator[LlamaModel]:
+    """The model without its weights; of one that is not here a file as hollow."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "hollow.gguf" if wanted.path is None else Path(wanted.path)
+        if wanted.path is None:
+            write_hollow(path, find_recipe(wanted.shape or ""))
+        with LlamaModel(path, simulated=True, n_gpu_layers=n_gpu_layers) as model:
+            yield model

@@ -1,0 +1,141 @@
+"""`make study`: from nothing to a report in one command, killed on the way and gone on with."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.hub_server import REPO, HubServer
+
+ROOT = Path(__file__).parents[2]
+PROFILE = "mac-16gb"
+QUICK = "--yes --prompt code --gamma 4 --repeats 1 --n-predict 8 --n-threads 1"
+
+
+@pytest.fixture(scope="module")
+def stand_ins(tiny: Path) -> dict[str, bytes]:
+    """Every model of the profile as a tiny random one of the same architecture; targets and drafts differ."""
+    roles = tomllib.loads((ROOT / "suites/profiles.toml").read_text(encoding="utf-8"))[PROFILE]["roles"]
+    files = {}
+    for role, model in roles.items():
+        source = "qwen35-noise003.gguf" if role.startswith("draft") else "qwen35.gguf"
+        files[f"{model}.gguf"] = (tiny / source).read_bytes() + model.encode()  # one hash for each
+    return files
+
+
+@pytest.fixture
+def hub(stand_ins: dict[str, bytes]) -> Iterator[HubServer]:
+    with HubServer(stand_ins) as running:
+        yield running
+
+
+@pytest.fixture
+def checkout(hub: HubServer, tmp_path: Path) -> Path:
+    """This checkout, but for its manifest: the same ids, sizes and hashes of the stand-ins."""
+    place = tmp_path / "checkout"
+    place.mkdir()
+    for name in ("mlsd", "tools", "pyproject.toml", "constraints.txt", "suites"):
+        (place / name).symlink_to(ROOT / name)
+    shutil.copy(ROOT / "Makefile", place)
+    known = tomllib.loads((ROOT / "gguf_manifest.toml").read_text(encoding="utf-8"))["models"]
+    lines = []
+    for model, entry in known.items():
+        if data := hub.files.get(f"{model}.gguf"):
+            entry = {
+                **{key: entry[key] for key in ("name", "architecture", "quantization", "source")},
+                "repo": REPO,
+                "file": f"{model}.gguf",
+                "bytes": len(data),
+                "sha256": hub.sha256(f"{model}.gguf"),
+            }
+        elif entry["source"] not in ("asset", "package"):
+            continue
+        lines.append(f'[models."{model}"]')
+        lines += [f"{key} = {json.dumps(value)}" for key, value in entry.items()]
+    (place / "gguf_manifest.toml").write_text("\n".join(lines), encoding="utf-8")
+    (place / "ready").mkdir()
+    (place / "ready/.ready").touch()  # what is installed is what runs the tests
+    return place
+
+
+def study(hub: HubServer, checkout: Path, arguments: str = QUICK) -> subprocess.Popen[str]:
+    variables = [f"PROFILE={PROFILE}", f"ARGS={arguments}", "VENV=ready", f"BIN={Path(sys.executable).parent}"]
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(checkout),
+        "HOME": str(checkout.parent / "nobody"),
+        "HF_ENDPOINT": hub.url,
+        "HF_HOME": str(checkout.parent / "hf"),
+        "MLSD_HOME": str(checkout.parent / "me"),
+    }
+    return subprocess.Popen(
+        ["make", "study", *variables],
+        cwd=checkout,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def kill(process: subprocess.Popen[str]) -> str:
+    """End the command and everything that it started, as losing power does; what it had said."""
+    os.killpg(process.pid, signal.SIGKILL)
+    return process.communicate(timeout=60)[1]
+
+
+@pytest.mark.heavy
+def test_from_nothing_to_a_report_in_one_command_killed_twice_on_the_way(hub: HubServer, checkout: Path) -> None:
+    hub.hold_after_bytes = min(map(len, hub.files.values())) // 2
+    with study(hub, checkout) as first:
+        assert hub.held.wait(120)
+        parts = checkout.parent / "hf"
+        while not any(part.stat().st_size for part in parts.rglob("*.part")):
+            assert first.poll() is None
+        said = kill(first)
+    needed = {name.removesuffix(".gguf") for name in hub.files} - {"qwen3.5-2b-q4_k_m"}  # drafts for mixtures only
+    assert all(f"{name}: " in said for name in needed), said
+    assert "to download or make" in said and "at 100 Mbit/s" in said
+    hub.hold_after_bytes = None
+    hub.go_on.set()
+
+    with study(hub, checkout) as second:
+        assert second.stderr is not None
+        for line in second.stderr:
+            if line.startswith("[2/"):
+                break
+        else:
+            pytest.fail(f"no trial was measured: {second.wait()}")
+        kill(second)
+    resumed = [held for held in hub.ranges() if held is not None and held != "bytes=0-"]
+    assert resumed, "the download went on where it was cut"
+    n_requests = len([method for method, _, _ in hub.requests if method == "GET"])
+
+    with study(hub, checkout) as third:
+        out, said = third.communicate(timeout=300)
+    assert third.returncode == 0, said
+    assert "to download or make" not in said, "nothing is shown twice"
+    assert len([method for method, _, _ in hub.requests if method == "GET"]) == n_requests, "nothing comes twice"
+    assert "0 failed" in said and "0 left" in said
+    assert int(said.rpartition(" done before")[0].rpartition(" ")[2]) >= 2
+    assert (checkout / f"results/{PROFILE}.sqlite").is_file()
+    assert "Report: report/report.html" in out and (checkout / "report/report.html").is_file()
+
+
+def test_a_download_that_nobody_agreed_to_does_not_begin(hub: HubServer, checkout: Path) -> None:
+    with study(hub, checkout, QUICK.replace("--yes ", "")) as process:
+        _, said = process.communicate(timeout=120)
+    assert process.returncode != 0
+    assert "Add --yes" in said and "to download or make" in said
+    assert not hub.requests

@@ -1,0 +1,165 @@
+"""What a load takes is what its contexts take, and every size of Mac is judged by what was published of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from mlsd.clock import MonotonicClock
+from mlsd.engine.llama.footprint import allocated_bytes
+from mlsd.engine.llama.native import LOG
+from mlsd.gguf_tools.synthetic.synth import find_recipe, write_hollow
+from mlsd.hardware.budget import MemoryBudget, mac_budget, memory_budget
+from mlsd.measure.messages import Job
+from mlsd.measure.run.memory import Fit, LoadMemory, ask_memory, judge_loads, size_models
+from mlsd.measure.run.runner import plan_jobs
+from mlsd.measure.worker.arms import Arms
+from mlsd.measure.worker.probe_cache import ProbeCache
+from mlsd.models.library import Library
+from mlsd.models.manifest import Manifest, PathEntry
+from mlsd.planning.plan import Plan, expand
+from mlsd.planning.prepare import BenchRequest, Prepared, known_models, prepare_bench
+from mlsd.planning.prompts import load_prompt
+from mlsd.planning.suite import Profile, find_profile, load_suites
+from mlsd.records import EngineOptions
+from mlsd.units import GB, GIB
+from tests.measure.examples import ENVIRONMENT
+
+# Memory in GiB -> the least `recommendedMaxWorkingSetSize` (MB) that logs of llama.cpp on such Macs were seen to print.
+PUBLISHED_MB = {16: 11_453.25, 24: 17_179.89, 32: 22_906.50, 48: 38_654.71, 64: 51_539.61, 128: 103_079.22}
+MACHINES = (16, 24, 32, 48, 64, 128, 192)
+
+
+@pytest.mark.parametrize(("gib", "published"), PUBLISHED_MB.items())
+def test_a_mac_that_nobody_asked_has_what_was_published_of_its_size(gib: int, published: float) -> None:
+    assert mac_budget(gib * GIB).limit_bytes == pytest.approx(published * 1e6, rel=1e-5)
+
+
+def test_a_mac_that_was_asked_is_believed_and_a_limit_that_is_set_as_well() -> None:
+    mac = msgspec.structs.replace(ENVIRONMENT, memory_bytes=48 * GIB)
+    stated = memory_budget(mac, 40_200_900_000)
+    assert stated is not None and stated.limit_bytes == 40_200_900_000
+    raised = memory_budget(msgspec.structs.replace(mac, wired_limit_bytes=44 * GIB), 40_200_900_000)
+    assert raised is not None and raised.limit_bytes == raised.most_bytes == 44 * GIB
+
+
+def expanded(suite: str, profile: Profile, library: Library) -> Plan:
+    return expand(load_suites([suite]), profile, known_models(library))
+
+
+@pytest.mark.parametrize(
+    ("suite", "profile", "verdicts"),
+    [
+        ("D", "mac-16gb", ["fits"] * 7),
+        ("B", "mac-32gb", ["does not fit", "does not fit", "raise the limit", "fits", "fits", "fits", "fits"]),
+        ("B", "study", ["does not fit"] * 4 + ["fits"] * 3),
+    ],
+)
+def test_every_size_of_mac_is_judged_rightly(suite: str, profile: str, verdicts: list[Fit], tmp_path: Path) -> None:
+    library = Library()
+    groups = expanded(suite, find_profile(profile), library).groups
+    models = size_models({model.id for group in groups for model in group.models}, library)
+    asked = ask_memory(groups, models, load_prompt, EngineOptions())
+    assert all(asked.arms), "every context is known, though no model is here"
+
+    def worst(gib: int) -> Fit:
+        order = ("fits", "tight", "raise the limit", "does not fit")
+        found = judge_loads(groups, models, asked.arms, mac_budget(gib * GIB))
+        return max((load.verdict for load in found), key=order.index)
+
+    assert [worst(gib) for gib in MACHINES] == verdicts
+
+
+def shallow(tmp_path: Path) -> Library:
+    """Four layers of Qwen3.5 0.8B with its vocabulary, as every role of suite B; no weights."""
+    path = tmp_path / "shallow.gguf"
+    write_hollow(path, find_recipe("qwen3.5-0.8b", n_layers=4))
+    entries = [
+        PathEntry(id=id_, name=id_, architecture="qwen35", quantization="Q8_0", file=str(path))
+        for id_ in ("target", "small", "medium")
+    ]
+    return Library(Manifest(models={entry.id: entry for entry in entries}))
+
+
+SHALLOW = Profile(title="", name="x", roles={"moe-q4": "target", "draft-small": "small", "draft-medium": "medium"})
+
+
+def shallow_load(tmp_path: Path, budget: MemoryBudget) -> LoadMemory:
+    library = shallow(tmp_path)
+    groups = expanded("B", SHALLOW, library).groups[:1]
+    models = size_models(SHALLOW.roles.values(), library)
+    return judge_loads(groups, models, ask_memory(groups, models, load_prompt, EngineOptions()).arms, budget)[0]
+
+
+def test_the_open_contexts_of_suite_b_compute_in_less_than_half_a_gigabyte(tmp_path: Path) -> None:
+    load = shallow_load(tmp_path, mac_budget(16 * GIB))
+    arms = [arm for arm in load.arms if arm.arm != "judging"]
+    assert len(arms) == 4, "AR, and gamma 4, 8 and 16 of one draft: seven contexts"
+    assert 0.1 * GB < sum(arm.compute_bytes for arm in arms) < 0.5 * GB
+
+
+def test_memory_that_holds_one_arm_at_a_time_is_tight(tmp_path: Path) -> None:
+    whole = shallow_load(tmp_path, mac_budget(16 * GIB))
+    assert whole.verdict == "fits" and whole.total_bytes is not None and whole.least_bytes is not None
+    assert whole.weights_bytes is not None and whole.weights_bytes < whole.least_bytes < whole.total_bytes
+    limit = (whole.least_bytes + whole.total_bytes) // 2
+    tight = shallow_load(tmp_path, MemoryBudget(limit_bytes=limit, most_bytes=limit, basis=""))
+    assert tight.verdict == "tight" and "arms that are idle are closed" in tight.why
+
+
+def bench(tiny: Path, name: str, *drafters: str) -> tuple[Prepared, LoadMemory]:
+    prepared = prepare_bench(
+        BenchRequest(
+            target=str(tiny / f"{name}.gguf"),
+            drafts=() if drafters else (str(tiny / f"{name}-noise01.gguf"),),
+            drafters=drafters,
+            gamma=(2, 16),
+            prompts=("length-64",),
+            n_predict=32,
+            repeats=2,
+            engine=EngineOptions(n_threads=1),
+        )
+    )
+    models = size_models(prepared.models, Library(), prepared.models)
+    groups = prepared.plan.groups
+    arms = ask_memory(groups, models, prepared.load, prepared.engine).arms
+    return prepared, judge_loads(groups, models, arms, mac_budget(16 * GIB))[0]
+
+
+def opened_bytes(job: Job, cache: Path) -> float:
+    """What llama.cpp says to have allocated for the arms of a job; strategies are known before."""
+    with Arms(job, MonotonicClock(), ProbeCache(cache)) as arms:
+        for path in (job.target.path, *(model.path for model in job.models)):
+            arms.report(Path(path))
+        with LOG.everything() as lines:
+            for case in {slot.case_id: slot.case for slot in job.slots}.values():
+                arms.check(case)
+        return allocated_bytes(lines)
+
+
+@pytest.mark.parametrize(("name", "drafters"), [("llama", ()), ("qwen35", ("pld",)), ("qwen35moe", ("pld",))])
+def test_the_arms_take_what_was_counted_for_them(
+    tiny: Path, tmp_path: Path, name: str, drafters: tuple[str, ...]
+) -> None:
+    prepared, load = bench(tiny, name, *drafters)
+    counted = sum(arm.total_bytes for arm in load.arms if arm.arm != "judging")
+    assert counted == pytest.approx(opened_bytes(plan_jobs(prepared)[0], tmp_path), rel=0.05)
+
+
+def test_where_memory_is_tight_one_arm_is_open_at_a_time_and_trials_stay_what_they_were(
+    tiny: Path, tmp_path: Path
+) -> None:
+    prepared, load = bench(tiny, "qwen35")
+    (roomy,) = plan_jobs(prepared, [load])
+    (tight,) = plan_jobs(prepared, [msgspec.structs.replace(load, verdict="tight")])
+    assert (roomy.one_arm, tight.one_arm) == (False, True)
+    found = []
+    for job in (roomy, tight):
+        with Arms(job, MonotonicClock(), ProbeCache(tmp_path)) as arms:
+            trials = [arms.run(slot) for slot in job.slots]
+            found.append([(trial.case_id, trial.tokens, trial.valid) for trial in trials])
+            assert len(arms._arms) == (1 if job.one_arm else 3)
+            assert arms.is_open(job.slots[-1].case)
+    assert found[0] == found[1] and all(valid for _, _, valid in found[0])
