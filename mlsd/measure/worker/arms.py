@@ -27,8 +27,8 @@ from mlsd.engine.llama.model import LlamaModel
 from mlsd.engine.llama.open import open_session
 from mlsd.engine.llama.session import LlamaSession
 from mlsd.engine.losslessness import Judge
-from mlsd.engine.probe import ProbeReport, probe
-from mlsd.engine.rollback import Rollback, Sabotage, make_rollback, parse_sabotage
+from mlsd.engine.probe import ProbeReport, Role, probe
+from mlsd.engine.rollback import Rollback, Sabotage, make_rollback, parse_sabotage, rollback_options
 from mlsd.engine.session import SessionOptions
 from mlsd.engine.threads import default_threads
 from mlsd.errors import EngineError, RollbackError, UnsupportedError
@@ -112,12 +112,12 @@ class Arms:
             )
         return self._reports[path]
 
-    def _strategy(self, path: Path, wanted: str, role: str) -> str:
+    def _strategy(self, path: Path, wanted: str, role: Role, gamma: int) -> str:
         """The strategy to use for a model as `target` or `draft`; a wanted one must have passed the probe."""
         if wanted == "unchecked":
             return wanted
         report = self.report(path)
-        chosen = report.target if role == "target" else report.draft
+        chosen = report.best(role, gamma)
         history = "batch" if role == "target" else "single"
         if wanted != "auto":
             result = next((r for r in report.strategies if (r.name, r.history) == (wanted, history)), None)
@@ -158,16 +158,16 @@ class Arms:
         is_sd = case.arm == "sd"
         sabotage = parse_sabotage(case.rollback)
         wanted = "auto" if sabotage else case.rollback
-        strategy = self._strategy(self._path, wanted, "target") if is_sd else "trim"
+        strategy = self._strategy(self._path, wanted, "target", case.gamma) if is_sd else "trim"
         options = msgspec.structs.replace(
             self._options,
             n_ctx=self._options.n_ctx + (case.n_predict if sabotage else 0),  # for tokens that stay but should not
             max_outputs=case.gamma + 1,
-            n_snapshots=case.gamma if strategy == "snapshots" else 0,
             device_sampling=case.sampling.greedy,
             checked=strategy != "unchecked",
         )
-        session = open_session(self.target, target_options(options, case.drafter, case.gamma, strategy))
+        wide = rollback_options(strategy, options, case.gamma)
+        session = open_session(self.target, target_options(wide, case.drafter, case.gamma, strategy))
         opened.callback(session.close)
         draft = case.drafter.draft
         drafter = open_drafter(
@@ -180,9 +180,9 @@ class Arms:
                 target_path=self._path,
                 target_rollback=strategy,
                 second_path=None if draft is None else self._drafts[draft.id],
-                options=msgspec.structs.replace(options, n_snapshots=0),
+                options=options,
                 open_model=self._open_model,
-                draft_rollback=lambda path: self._strategy(path, wanted, "draft"),
+                draft_rollback=lambda path: self._strategy(path, wanted, "draft", case.gamma),
             )
         )
         opened.callback(drafter.close)
