@@ -131,9 +131,8 @@ def open_beside(
     setup: DrafterSetup, path: Path, chain: Chain, *, strategy: str | None = None, n_sequences: int = 1
 ) -> LlamaSession:
     """A session of the model in a file, as the target's but for what a chain reads and a rollback keeps of it."""
-    options = msgspec.structs.replace(
-        setup.options, device_sampling=chain.on_device, max_outputs=1, n_sequences=n_sequences
-    )
+    on_device = setup.options.device_sampling and chain.on_device
+    options = msgspec.structs.replace(setup.options, device_sampling=on_device, max_outputs=1, n_sequences=n_sequences)
     options = rollback_options(strategy, options, setup.gamma - 1)
     return open_session(setup.open_model(path), options)
 

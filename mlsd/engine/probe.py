@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
+from functools import partial
 from typing import Literal
 
 import msgspec
@@ -78,6 +79,14 @@ class ProbeReport(Record, frozen=True, kw_only=True):
     kernel_noise: float  # largest logit difference between batched and one-by-one decoding of the same tokens
     tolerance: float  # differences up to this are the kernels' own
     control_diff: float  # the same difference without any rollback; a test that cannot see this proves nothing
+    # The shortest plain round with the token picked in the graph, on the device, and from the logits on the host.
+    device_round_ns: int = 0
+    host_round_ns: int = 0
+
+    @property
+    def samples_on_device(self) -> bool:
+        """Whether greedy tokens are had sooner there."""
+        return self.device_round_ns <= self.host_round_ns
 
     def best(self, role: Role, gamma: int) -> str | None:
         """The cheapest exact strategy (None: none is exact); one of two that are about equal is always the same."""
@@ -124,7 +133,15 @@ def probe(open_session: OpenSession, options: SessionOptions, clock: Clock | Non
     for history, names in _CANDIDATES.items():
         found = [lab.test(name, history, tolerance) for name in names]
         results += found if found[0].exact else lab.timed(found, clock or MonotonicClock())  # a cut is free
-    return ProbeReport(strategies=tuple(results), kernel_noise=noise, tolerance=tolerance, control_diff=control)
+    on_device, on_host = lab.plain_ns(clock or MonotonicClock())
+    return ProbeReport(
+        strategies=tuple(results),
+        kernel_noise=noise,
+        tolerance=tolerance,
+        control_diff=control,
+        device_round_ns=on_device,
+        host_round_ns=on_host,
+    )
 
 
 def check_model(open_session: OpenSession, options: SessionOptions) -> None:
@@ -155,7 +172,7 @@ class _Lab:
         self._continuation = ids[_N_PREFIX + _N_HISTORY : _N_PREFIX + _N_HISTORY + _N_CONTINUATION]
         self._long = ids[_N_PREFIX : _N_PREFIX + max(_NOISE_WIDTHS)]
 
-    def _session(self, strategy: str | None = None) -> Session:
+    def _session(self, strategy: str | None = None, **others: bool | int) -> Session:
         options = msgspec.structs.replace(
             self._options,
             n_ctx=256 + len(self._beyond),
@@ -163,7 +180,7 @@ class _Lab:
             device_sampling=False,
             checked=True,
         )
-        return self._open(rollback_options(strategy, options, _N_HISTORY))
+        return self._open(msgspec.structs.replace(rollback_options(strategy, options, _N_HISTORY), **others))
 
     def kernel_noise(self) -> tuple[float, float]:
         """Largest logit difference between wide and single decoding, and the standard deviation of the logits."""
@@ -251,24 +268,29 @@ class _Lab:
         ]
 
     def _round_ns(self, names: Sequence[str], history: History, gamma: int, clock: Clock) -> dict[str, int]:
-        """The shortest round of each strategy. They take turns, so that a busy machine is busy for all."""
+        """The shortest round of each strategy."""
         turn = self._verify if history == "batch" else self._draft
-        spans: dict[str, list[int]] = {name: [] for name in names}
         with ExitStack() as stack:
-            arms = []
+            rounds = []
             for name in names:
                 session = stack.enter_context(closing(self._session(name)))
                 session.decode(self._prefix)
-                arms.append((name, session, make_rollback(name, session), list(self._prefix)))
-            for i in range(_MOST_ROUNDS):
-                if i > 1 and sum(map(sum, spans.values())) > _ENOUGH_NS:
-                    break
-                for name, session, strategy, text in arms:
-                    began_ns = clock.now_ns()
-                    turn(session, strategy, text, gamma)
-                    if i:  # the first builds graphs
-                        spans[name].append(clock.now_ns() - began_ns)
-        return {name: min(found) for name, found in spans.items()}
+                rounds.append(partial(turn, session, make_rollback(name, session), list(self._prefix), gamma))
+            return dict(zip(names, _shortest_ns(rounds, clock), strict=True))
+
+    def plain_ns(self, clock: Clock) -> list[int]:
+        """The shortest round of plain decoding with the token picked on the device, and on the host."""
+
+        def turn(session: Session) -> None:
+            session.decode(session.greedy()[-1:])
+
+        with ExitStack() as stack:
+            rounds = []
+            for on_device in (True, False):
+                session = stack.enter_context(closing(self._session(max_outputs=1, device_sampling=on_device)))
+                session.decode(self._prefix)
+                rounds.append(partial(turn, session))
+            return _shortest_ns(rounds, clock)
 
     def _verify(self, session: Session, strategy: Rollback, text: list[int], gamma: int) -> None:
         """A target's part of a round that keeps half of its proposals."""
@@ -297,3 +319,17 @@ class _Lab:
             session.decode((token,))
             rows.append(session.logits()[0])
         return np.stack(rows)
+
+
+def _shortest_ns(rounds: Sequence[Callable[[], None]], clock: Clock) -> list[int]:
+    """The least that each took. They take turns, so that a busy machine is busy for all."""
+    spans: list[list[int]] = [[] for _ in rounds]
+    for i in range(_MOST_ROUNDS):
+        if i > 1 and sum(map(sum, spans)) > _ENOUGH_NS:
+            break
+        for play, found in zip(rounds, spans, strict=True):
+            began_ns = clock.now_ns()
+            play()
+            if i:  # the first builds graphs
+                found.append(clock.now_ns() - began_ns)
+    return [min(found) for found in spans]

@@ -7,6 +7,7 @@ from contextlib import closing
 from functools import partial
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from mlsd.clock import FakeClock
@@ -87,6 +88,20 @@ def test_every_strategy_of_a_hybrid_draft_is_exact_and_timed(tiny: Path, name: s
         assert strategy == "checkpoint" or found.max_logit_diff == 0.0
         assert found.round_ns is not None and 0 < found.round_ns[2] < found.round_ns[8]
     assert report.draft in OF_DRAFTS
+
+
+@pytest.mark.parametrize("sample_ns", [0, 5_000])
+def test_greedy_tokens_are_picked_where_a_plain_round_is_shorter(sample_ns: int) -> None:
+    clock = FakeClock()
+
+    def opened(options: SessionOptions) -> FakeSession:
+        costs = FakeCosts(pass_ns=PASS_NS, sample_ns=0 if options.device_sampling else sample_ns)
+        return FakeSession(lambda context: (31 * context[0] + sum(context[-16:])) % 256, options, clock, costs)
+
+    report = probe(opened, SessionOptions(n_ctx=256), clock)
+    assert (report.device_round_ns, report.host_round_ns) == (PASS_NS, PASS_NS + sample_ns)
+    assert report.samples_on_device
+    assert not msgspec.structs.replace(report, device_round_ns=PASS_NS + sample_ns + 1).samples_on_device
 
 
 def test_a_cut_is_free_and_no_other_way_is_timed(bench: Bench) -> None:

@@ -39,6 +39,8 @@ def probe(model: str, as_json: bool, engine: EngineOptions, **_: Any) -> None:
                 "kernel_noise": report.kernel_noise,
                 "tolerance": report.tolerance,
                 "control_diff": report.control_diff,
+                "device_round_ns": report.device_round_ns,
+                "host_round_ns": report.host_round_ns,
                 "target": report.target,
                 "draft": report.draft,
             }
@@ -66,6 +68,9 @@ def _print(result: Probed) -> None:
     print_table(made)
     say(f"Kernel noise (batched against single-token logits): {report.kernel_noise:.6f}")
     say(f"Without any rollback the same logits are off by:   {report.control_diff:.6f}")
+    place = "in the graph" if report.samples_on_device else "from the logits"
+    in_graph, by_hand = report.device_round_ns / NS_PER_MS, report.host_round_ns / NS_PER_MS
+    say(f"Greedy tokens are picked {place}: plain rounds of {in_graph:.3f} ms in it, {by_hand:.3f} without.")
     say(f"As a target: {_chosen(report, 'target')}.  As a draft: {_chosen(report, 'draft')}.")
 
 

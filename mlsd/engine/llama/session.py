@@ -37,6 +37,7 @@ class LlamaSession:
         self._n_outputs = 0
         self._stale_tokens: list[int] = []
         self._states: dict[int | None, Any] = {}
+        self._place: Any = None  # address and shape of the view of the newest outputs
         try:
             self.handle: Any = self._open_context()
             self.memory: Any = self._native.llama_get_memory(self.handle)
@@ -211,7 +212,8 @@ class LlamaSession:
     def greedy(self) -> list[int]:
         """The most likely next token after each output row of the last decode."""
         if not self.options.device_sampling:
-            return [int(token) for token in self.logits().argmax(axis=1)]
+            tokens: list[int] = self._rows().argmax(axis=1).tolist()
+            return tokens
         read, handle = self._native.llama_get_sampled_token_ith, self.handle
         tokens = [read(handle, row) for row in range(self._first_row, self._first_row + self._n_outputs)]
         if min(tokens, default=0) >= 0:
@@ -227,16 +229,22 @@ class LlamaSession:
 
     def logits(self) -> Logits:
         """Logits of the output rows of the last decode, shape (n_outputs, n_vocab), as a copy."""
+        return self._rows().copy()
+
+    def _rows(self) -> Logits:
+        """The same where they lie, one row behind the other, until the next pass."""
         if self.options.device_sampling:
             raise EngineError("This session samples on the device; open one with device_sampling=False for logits.")
-        n_vocab = self.vocabulary.n_tokens
-        rows = np.empty((self._n_outputs, n_vocab), dtype=np.float32)
-        for i in range(self._n_outputs):
-            pointer = self._native.llama_get_logits_ith(self.handle, self._first_row + i)
-            if not pointer:
-                raise fail(f"llama.cpp has no logits for output row {i}")
-            rows[i] = np.ctypeslib.as_array(pointer, shape=(n_vocab,))
-        return rows
+        shape = (self._n_outputs, self._model.vocabulary.n_tokens)
+        if not self._n_outputs:
+            return np.empty(shape, dtype=np.float32)
+        pointer = self._native.llama_get_logits_ith(self.handle, self._first_row)
+        if not pointer:
+            raise fail("llama.cpp has no logits for its output rows")
+        place = ctypes.addressof(pointer.contents), shape
+        if place != self._place:  # a view is made once: making it takes longer than reading a token from it
+            self._place, self._view = place, np.ctypeslib.as_array(pointer, shape=shape)
+        return self._view
 
     # --- memory ---------------------------------------------------------------------------------------------------
 

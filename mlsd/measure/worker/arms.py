@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from types import TracebackType
 
@@ -24,6 +24,7 @@ from mlsd.drafters.method import DrafterSetup
 from mlsd.engine.decode import Generation, GenerationLimits, check_capacity, generate
 from mlsd.engine.drafter import Drafter
 from mlsd.engine.llama.model import LlamaModel
+from mlsd.engine.llama.native import backend_info
 from mlsd.engine.llama.open import open_session
 from mlsd.engine.llama.session import LlamaSession
 from mlsd.engine.losslessness import Judge
@@ -68,7 +69,7 @@ class Arms:
         self._path = Path(job.target.path)
         self._drafts = {model.ref.id: Path(model.path) for model in job.models}
         self._refs = {Path(model.path): model.ref for model in (job.target, *job.models)}
-        self._clock, self._cache, self._engine = clock, cache, job.slots[0].case.engine
+        self._clock, self._cache, self._engine, self._slots = clock, cache, job.slots[0].case.engine, job.slots
         self._arms: dict[bytes, _Arm] = {}
         self._references: dict[tuple[tuple[int, ...], int], tuple[int, ...]] = {}
         self._reports: dict[Path, ProbeReport] = {}
@@ -111,6 +112,13 @@ class Arms:
                 ref, self._options, lambda: probe(partial(open_session, model), self._options)
             )
         return self._reports[path]
+
+    @cached_property
+    def _samples_on_device(self) -> bool:
+        """As the probe found it for the target; without one where the device is not the host itself."""
+        ref, is_sd = self._refs[self._path], any(slot.case.arm == "sd" for slot in self._slots)
+        report = self.report(self._path) if is_sd else self._cache.known(ref, self._options)
+        return backend_info(self._engine.n_gpu_layers).backend != "CPU" if report is None else report.samples_on_device
 
     def _strategy(self, path: Path, wanted: str, role: Role, gamma: int) -> str:
         """The strategy to use for a model as `target` or `draft`; a wanted one must have passed the probe."""
@@ -163,7 +171,7 @@ class Arms:
             self._options,
             n_ctx=self._options.n_ctx + (case.n_predict if sabotage else 0),  # for tokens that stay but should not
             max_outputs=case.gamma + 1,
-            device_sampling=case.sampling.greedy,
+            device_sampling=case.sampling.greedy and self._samples_on_device,
             checked=strategy != "unchecked",
         )
         wide = rollback_options(strategy, options, case.gamma)
