@@ -7,7 +7,8 @@ holds is confirmed. Methods of rollback differ in how far they go back when prop
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -20,7 +21,7 @@ from mlsd.drafters.options import small_model_study
 from mlsd.engine.drafter import Draft, Drafter, Outcome
 from mlsd.engine.llama.open import open_session
 from mlsd.engine.llama.session import LlamaSession
-from mlsd.engine.rollback import Rollback, make_rollback
+from mlsd.engine.rollback import Rollback, make_rollback, rollback_options
 from mlsd.engine.session import Session
 from mlsd.engine.vocabulary import check_vocabularies, readable
 from mlsd.records import DRAFT_MODEL
@@ -56,17 +57,24 @@ class DraftModel(Drafter):
         if k < 1:
             self._drafted = ()
             return Draft()
-        pending = self._context[self._session.n_past :]
+        before_ns, pending = self._rollback_ns, self._context[self._session.n_past :]
         self._forward(pending)
         self._n_catch_up += len(pending)
-        started_ns = self._clock.now_ns()
         if k > 1:  # with one proposal nothing but confirmed tokens enters the memory
-            self._rollback.mark()
-        mark_ns = self._clock.now_ns() - started_ns
-        self._rollback_ns += mark_ns
-        tokens, rows = self._chain.grow(k, self._session, self._forward)
+            self._timed(self._rollback.mark)
+        tokens, rows = self._chain.grow(k, self._session, self._speculate)
         self._drafted = tokens
-        return Draft(tokens=tokens, probabilities=rows, mark_ns=mark_ns)
+        return Draft(tokens=tokens, probabilities=rows, mark_ns=self._rollback_ns - before_ns)
+
+    def _timed(self, act: Callable[[], object]) -> None:
+        """Rollback of any kind."""
+        started_ns = self._clock.now_ns()
+        act()
+        self._rollback_ns += self._clock.now_ns() - started_ns
+
+    def _speculate(self, tokens: Sequence[int]) -> None:
+        self._timed(self._rollback.step)
+        self._forward(tokens)
 
     def _forward(self, tokens: Sequence[int]) -> None:
         started_ns = self._clock.now_ns()
@@ -81,9 +89,7 @@ class DraftModel(Drafter):
         if self._drafted:
             # The last proposal was never decoded here; of the others, the accepted ones may stay.
             n_keep = min(self._session.n_past, n_confirmed + outcome.accepted)
-            started_ns = self._clock.now_ns()
-            self._rollback.rewind(n_keep, ())
-            self._rollback_ns += self._clock.now_ns() - started_ns
+            self._timed(partial(self._rollback.rewind, n_keep, ()))
             self._drafted = ()
 
     def stats(self) -> dict[str, float]:
@@ -112,7 +118,7 @@ def open_draft(setup: DrafterSetup, path: Path, chain: Chain) -> DraftModel:
     Raises: RollbackError when no strategy is exact for it, VocabularyError when its tokens are not the target's.
     """
     strategy = setup.draft_rollback(path)
-    session = open_beside(setup, path, chain)
+    session = open_beside(setup, path, chain, strategy=strategy)
     try:
         check_vocabularies(setup.target, session)
         return DraftModel(session, make_rollback(strategy, session), setup.clock, chain)
@@ -121,11 +127,13 @@ def open_draft(setup: DrafterSetup, path: Path, chain: Chain) -> DraftModel:
         raise
 
 
-def open_beside(setup: DrafterSetup, path: Path, chain: Chain, *, n_sequences: int = 1) -> LlamaSession:
-    """A session of the model in a file, as the target's but for what a chain reads of it."""
-    options = msgspec.structs.replace(
-        setup.options, device_sampling=chain.on_device, max_outputs=1, n_sequences=n_sequences
-    )
+def open_beside(
+    setup: DrafterSetup, path: Path, chain: Chain, *, strategy: str | None = None, n_sequences: int = 1
+) -> LlamaSession:
+    """A session of the model in a file, as the target's but for what a chain reads and a rollback keeps of it."""
+    on_device = setup.options.device_sampling and chain.on_device
+    options = msgspec.structs.replace(setup.options, device_sampling=on_device, max_outputs=1, n_sequences=n_sequences)
+    options = rollback_options(strategy, options, setup.gamma - 1)
     return open_session(setup.open_model(path), options)
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, cast
 
-import msgspec
 import numpy as np
 from msgspec import Meta
 
@@ -100,7 +99,6 @@ class DraftTree(Drafter):
 def _open(setup: DrafterSetup, own: Options) -> DraftTree:
     n_rows = own.depth * own.top_k
     options = tree_options(setup.options, n_rows=n_rows, n_leaves=2 * own.top_k, commit="keep")
-    options = msgspec.structs.replace(options, n_snapshots=0)
     session = cast(LlamaTreeSession, open_session(setup.open_model(setup.second), options))
     try:
         check_vocabularies(setup.target, session)

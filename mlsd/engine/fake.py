@@ -58,7 +58,7 @@ class FakeSession:
         self.n_snapshots = options.n_snapshots if recurrent else 0
         self.vocabulary = Vocabulary(kind=1, n_tokens=self.n_vocab, bos=None, eos=0, adds_bos=False, adds_eos=False)
         self._outputs: list[int] = []
-        self._saved: list[int] | None = None
+        self._saved: dict[int | None, list[int]] = {}
         self._tree = Tree(tokens=(), parents=())
         self.closed = False
 
@@ -139,17 +139,17 @@ class FakeSession:
         self._clock.advance(self._costs.truncate_ns)
         del self.context[n_past:]
 
-    def save_state(self) -> None:
+    def save_state(self, rung: int | None = None) -> None:
         """Copy the context."""
         self._clock.advance(self._costs.state_ns)
-        self._saved = list(self.context)
+        self._saved[rung] = list(self.context)
 
-    def load_state(self) -> None:
+    def load_state(self, rung: int | None = None) -> None:
         """Bring the copy back."""
-        if self._saved is None:
+        if rung not in self._saved:
             raise RollbackError("There is no saved state to load.")
         self._clock.advance(self._costs.state_ns)
-        self.context = list(self._saved)
+        self.context = list(self._saved[rung])
 
     def take_memory(self, other: FakeSession) -> None:
         """Copy the context."""
@@ -158,7 +158,7 @@ class FakeSession:
     def clear(self) -> None:
         """Forget everything."""
         self.context = []
-        self._saved = None
+        self._saved = {}
         self.last_width = 0
 
     def close(self) -> None:

@@ -1,26 +1,30 @@
-"""The self-test that decides how a model may be rolled back: on this file, this build and this device.
+"""The self-test that decides how a model is rolled back: on this file, this build and this device.
 
 Each strategy rolls back a few positions of a short text; the logits that follow are compared with those of a fresh
 session that never saw the rejected tokens. Two histories are tried, because they differ in truth: positions that came
-in one batch (what a target does when it verifies) and one by one (what a draft does when it drafts).
+in one batch (what a target does when it verifies) and one by one (what a draft does when it drafts). Of a recurrent
+memory, which has several exact strategies, whole rounds are then timed, and the cheapest is taken.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
+from functools import partial
 from typing import Literal
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from mlsd.engine.rollback import make_rollback
+from mlsd.clock import Clock, MonotonicClock
+from mlsd.engine.rollback import Rollback, make_rollback, rollback_options
 from mlsd.engine.session import Session, SessionOptions, check_finite
 from mlsd.errors import EngineError, RollbackError
 from mlsd.records import Record
 
 History = Literal["batch", "single"]
+Role = Literal["target", "draft"]
 OpenSession = Callable[[SessionOptions], Session]
 
 PROBE_TEXT = (
@@ -36,6 +40,16 @@ _NOISE_WIDTHS = (2, 3, 5, 9, 17, 33)
 _LONGEST_WINDOW = 2048
 # In float32 alone, equal arithmetic in another order moves a logit by about this share of the logits' own spread.
 _ROUNDING_SHARE = 1e-3
+# Each before those that it is preferred to unless they are clearly cheaper. Snapshots after single tokens are tried to
+# be shown: they are no choice.
+_CANDIDATES: dict[History, tuple[str, ...]] = {
+    "batch": ("trim", "snapshots", "checkpoint"),
+    "single": ("trim", "ladder", "device-ladder", "checkpoint", "snapshots"),
+}
+_TIMED_GAMMAS = (2, 8)
+_CLEARLY = 0.95
+_MOST_ROUNDS = 16
+_ENOUGH_NS = 500_000_000  # of timed rounds, for one history and gamma
 
 
 class StrategyResult(Record, frozen=True, kw_only=True):
@@ -46,25 +60,61 @@ class StrategyResult(Record, frozen=True, kw_only=True):
     exact: bool
     max_logit_diff: float | None = None  # None: the engine refused
     reason: str | None = None  # why it is not exact
+    # Time by gamma of a round that half of its proposals survive: a target's pass, or all of a draft's; with
+    # marking, rewinding and what is decoded again. Only of exact strategies of recurrent memory.
+    round_ns: dict[int, int] | None = None
+
+    def cost_ns(self, gamma: int) -> float:
+        """A round's time, on the line through those that were timed; 0 where none was."""
+        if self.round_ns is None:
+            return 0.0
+        (low, at_low), (high, at_high) = sorted(self.round_ns.items())
+        return at_low + (at_high - at_low) * (gamma - low) / (high - low)
 
 
 class ProbeReport(Record, frozen=True, kw_only=True):
-    """What was found; `target` and `draft` name the strategies the engine will pick (None: none is exact)."""
+    """What was found."""
 
     strategies: tuple[StrategyResult, ...]
     kernel_noise: float  # largest logit difference between batched and one-by-one decoding of the same tokens
     tolerance: float  # differences up to this are the kernels' own
     control_diff: float  # the same difference without any rollback; a test that cannot see this proves nothing
-    target: str | None
-    draft: str | None
+    # The shortest plain round with the token picked in the graph, on the device, and from the logits on the host.
+    device_round_ns: int = 0
+    host_round_ns: int = 0
+
+    @property
+    def samples_on_device(self) -> bool:
+        """Whether greedy tokens are had sooner there."""
+        return self.device_round_ns <= self.host_round_ns
+
+    def best(self, role: Role, gamma: int) -> str | None:
+        """The cheapest exact strategy (None: none is exact); one of two that are about equal is always the same."""
+        best, history = None, "batch" if role == "target" else "single"
+        for result in self.strategies:
+            if not result.exact or result.history != history or (history, result.name) == ("single", "snapshots"):
+                continue
+            if best is None or result.cost_ns(gamma) < _CLEARLY * best.cost_ns(gamma):
+                best = result
+        return None if best is None else best.name
+
+    @property
+    def target(self) -> str | None:
+        """The strategy of a target at a gamma of 4."""
+        return self.best("target", 4)
+
+    @property
+    def draft(self) -> str | None:
+        """The strategy of a draft at a gamma of 4."""
+        return self.best("draft", 4)
 
     def result(self, name: str, history: History) -> StrategyResult:
         """The finding for one strategy and history."""
         return next(r for r in self.strategies if r.name == name and r.history == history)
 
 
-def probe(open_session: OpenSession, options: SessionOptions) -> ProbeReport:
-    """Test every strategy; takes some hundred decoded positions.
+def probe(open_session: OpenSession, options: SessionOptions, clock: Clock | None = None) -> ProbeReport:
+    """Test every strategy and time those that are exact; takes some hundred decoded positions.
 
     `options` give threads, layers and attention; context, snapshots and sampling are set here.
     Raises: EngineError when not even plain decoding works.
@@ -79,20 +129,18 @@ def probe(open_session: OpenSession, options: SessionOptions) -> ProbeReport:
             f"{control:.3g}, kernel noise by {noise:.3g}.",
             hint="Name a strategy with --rollback; losslessness is still checked after every trial.",
         )
-    results = tuple(
-        lab.test(name, history, tolerance)
-        for name in ("trim", "snapshots", "checkpoint")
-        for history in ("batch", "single")
-    )
-    exact = {(result.name, result.history) for result in results if result.exact}
+    results: list[StrategyResult] = []
+    for history, names in _CANDIDATES.items():
+        found = [lab.test(name, history, tolerance) for name in names]
+        results += found if found[0].exact else lab.timed(found, clock or MonotonicClock())  # a cut is free
+    on_device, on_host = lab.plain_ns(clock or MonotonicClock())
     return ProbeReport(
-        strategies=results,
+        strategies=tuple(results),
         kernel_noise=noise,
         tolerance=tolerance,
         control_diff=control,
-        # Cheapest first: a cut, then kept states, then decoding again.
-        target=next((n for n in ("trim", "snapshots", "checkpoint") if (n, "batch") in exact), None),
-        draft=next((n for n in ("trim", "checkpoint") if (n, "single") in exact), None),
+        device_round_ns=on_device,
+        host_round_ns=on_host,
     )
 
 
@@ -111,7 +159,7 @@ class _Lab:
         self._open = open_session
         self._options = options
         self._beyond: Sequence[int] = ()
-        with closing(self._session(0)) as session:
+        with closing(self._session()) as session:
             ids, window = session.tokenize(PROBE_TEXT, add_special=True), session.window
         if len(ids) < _N_PREFIX + 2 * _N_HISTORY + _N_CONTINUATION + max(_NOISE_WIDTHS):
             raise EngineError(f"The probe's text has only {len(ids)} tokens in this vocabulary.")
@@ -124,22 +172,19 @@ class _Lab:
         self._continuation = ids[_N_PREFIX + _N_HISTORY : _N_PREFIX + _N_HISTORY + _N_CONTINUATION]
         self._long = ids[_N_PREFIX : _N_PREFIX + max(_NOISE_WIDTHS)]
 
-    def _session(self, n_snapshots: int) -> Session:
-        width = max(_NOISE_WIDTHS)
-        return self._open(
-            msgspec.structs.replace(
-                self._options,
-                n_ctx=256 + len(self._beyond),
-                n_snapshots=n_snapshots,
-                max_outputs=width,
-                device_sampling=False,
-                checked=True,
-            )
+    def _session(self, strategy: str | None = None, **others: bool | int) -> Session:
+        options = msgspec.structs.replace(
+            self._options,
+            n_ctx=256 + len(self._beyond),
+            max_outputs=max(_NOISE_WIDTHS),
+            device_sampling=False,
+            checked=True,
         )
+        return self._open(msgspec.structs.replace(rollback_options(strategy, options, _N_HISTORY), **others))
 
     def kernel_noise(self) -> tuple[float, float]:
         """Largest logit difference between wide and single decoding, and the standard deviation of the logits."""
-        with closing(self._session(0)) as session:
+        with closing(self._session()) as session:
             session.decode(self._prefix)
             rows = []
             for token in self._long:
@@ -180,18 +225,18 @@ class _Lab:
         kept = self._true[:n_keep]
         past = (*kept, *self._wrong[: _N_HISTORY - n_keep])
         n_past = len(prefix) + n_keep
-        with closing(self._session(0)) as fresh:
+        with closing(self._session()) as fresh:
             fresh.decode(prefix)
             self._feed(fresh, kept, history)
             expected = self._continue(fresh)
-        with closing(self._session(_N_HISTORY if name == "snapshots" else 0)) as session:
+        with closing(self._session(name)) as session:
             session.decode(prefix)
             if name == "none":
                 self._feed(session, past, history)
             else:
                 strategy = make_rollback(name, session)
                 strategy.mark()
-                self._feed(session, past, history)
+                self._feed(session, past, history, strategy)
                 if name == "snapshots":
                     if not session.n_snapshots:
                         raise RollbackError("the engine keeps no snapshots for this architecture")
@@ -201,11 +246,72 @@ class _Lab:
                 self._feed(session, (*prefix, *kept)[session.n_past :], history)
             return float(np.abs(self._continue(session) - expected).max())
 
-    def _feed(self, session: Session, tokens: Sequence[int], history: History) -> None:
+    def _feed(
+        self, session: Session, tokens: Sequence[int], history: History, strategy: Rollback | None = None
+    ) -> None:
         parts = [tokens] if history == "batch" else [(token,) for token in tokens]
         for part in parts:
+            if strategy is not None and history == "single":
+                strategy.step()
             if part:
                 session.decode(part)
+
+    def timed(self, results: Sequence[StrategyResult], clock: Clock) -> list[StrategyResult]:
+        """The same findings of one history, those that are exact with the times of their rounds."""
+        exact = [result.name for result in results if result.exact]
+        times = {gamma: self._round_ns(exact, results[0].history, gamma, clock) for gamma in _TIMED_GAMMAS}
+        return [
+            msgspec.structs.replace(result, round_ns={gamma: times[gamma][result.name] for gamma in times})
+            if result.exact
+            else result
+            for result in results
+        ]
+
+    def _round_ns(self, names: Sequence[str], history: History, gamma: int, clock: Clock) -> dict[str, int]:
+        """The shortest round of each strategy."""
+        turn = self._verify if history == "batch" else self._draft
+        with ExitStack() as stack:
+            rounds = []
+            for name in names:
+                session = stack.enter_context(closing(self._session(name)))
+                session.decode(self._prefix)
+                rounds.append(partial(turn, session, make_rollback(name, session), list(self._prefix), gamma))
+            return dict(zip(names, _shortest_ns(rounds, clock), strict=True))
+
+    def plain_ns(self, clock: Clock) -> list[int]:
+        """The shortest round of plain decoding with the token picked on the device, and on the host."""
+
+        def turn(session: Session) -> None:
+            session.decode(session.greedy()[-1:])
+
+        with ExitStack() as stack:
+            rounds = []
+            for on_device in (True, False):
+                session = stack.enter_context(closing(self._session(max_outputs=1, device_sampling=on_device)))
+                session.decode(self._prefix)
+                rounds.append(partial(turn, session))
+            return _shortest_ns(rounds, clock)
+
+    def _verify(self, session: Session, strategy: Rollback, text: list[int], gamma: int) -> None:
+        """A target's part of a round that keeps half of its proposals."""
+        n_keep = 1 + gamma // 2
+        kept = self._true[:n_keep]
+        strategy.mark()
+        session.decode((*kept, *self._wrong[: gamma + 1 - n_keep]), n_outputs=gamma + 1)
+        text += kept
+        strategy.rewind(len(text), kept)
+
+    def _draft(self, session: Session, strategy: Rollback, text: list[int], gamma: int) -> None:
+        """A draft's part: it takes in what is new, proposes, and forgets half of what it decoded of that."""
+        text.append(self._true[-1])
+        session.decode(text[session.n_past :])
+        strategy.mark()
+        for token in self._wrong[: gamma - 1]:
+            strategy.step()
+            session.decode((token,))
+        n_keep = gamma // 2
+        text += self._wrong[:n_keep]
+        strategy.rewind(len(text), ())
 
     def _continue(self, session: Session) -> npt.NDArray[np.float32]:
         rows = []
@@ -213,3 +319,17 @@ class _Lab:
             session.decode((token,))
             rows.append(session.logits()[0])
         return np.stack(rows)
+
+
+def _shortest_ns(rounds: Sequence[Callable[[], None]], clock: Clock) -> list[int]:
+    """The least that each took. They take turns, so that a busy machine is busy for all."""
+    spans: list[list[int]] = [[] for _ in rounds]
+    for i in range(_MOST_ROUNDS):
+        if i > 1 and sum(map(sum, spans)) > _ENOUGH_NS:
+            break
+        for play, found in zip(rounds, spans, strict=True):
+            began_ns = clock.now_ns()
+            play()
+            if i:  # the first builds graphs
+                found.append(clock.now_ns() - began_ns)
+    return [min(found) for found in spans]

@@ -1,13 +1,15 @@
 """Rollback strategies: how a session forgets the positions that verification rejected.
 
-A strategy is used in two steps each round: `mark` before speculative tokens go in, `rewind` once it is known how many
-stay. What is exact where (measured, see `probe`):
+Each round `mark` comes before speculative tokens go in, `step` before each of them that goes in alone (a draft's), and
+`rewind` once it is known how many stay. What is exact where, and what it costs, is measured (`probe`):
 
-    trim        attention only; cuts the memory at any position
-    snapshots   recurrent and hybrid; exact only inside the last decoded batch, so for a target, never for a draft that
-                decodes token by token: there llama.cpp says True and leaves a wrong state
-    checkpoint  any memory with a recurrent part; saves the state at the mark and decodes the kept tokens again
-    unchecked   what the study's tool did: ask for a cut, ignore the answer; always invalid, for demonstrations only
+    trim           attention only; cuts the memory at any position
+    snapshots      recurrent and hybrid; exact only inside the last decoded batch, so for a target, never for a draft
+                   that decodes token by token: there llama.cpp says True and leaves a wrong state
+    ladder         a draft that decodes token by token; saves the recurrent state before each token, on the host
+    device-ladder  the same with the copies on the device, each under a sequence of its own
+    checkpoint     any memory with a recurrent part; saves the state at the mark and decodes the kept tokens again
+    unchecked      what the study's tool did: ask for a cut, ignore the answer; always invalid, for demonstrations only
 """
 
 from __future__ import annotations
@@ -15,10 +17,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol, cast
 
-from mlsd.engine.session import Session
+import msgspec
+
+from mlsd.engine.session import Session, SessionOptions
 from mlsd.errors import RollbackError
 
-STRATEGIES = ("trim", "snapshots", "checkpoint", "unchecked")
+STRATEGIES = ("trim", "snapshots", "ladder", "device-ladder", "checkpoint", "unchecked")
 
 
 class Rollback(Protocol):
@@ -28,6 +32,9 @@ class Rollback(Protocol):
 
     def mark(self) -> None:
         """Remember the memory as it is: everything in it is confirmed."""
+
+    def step(self) -> None:
+        """One more speculative token is about to be decoded alone."""
 
     def rewind(self, n_past: int, replay: Sequence[int]) -> int:
         """Keep positions below `n_past`, forget the rest; returns the positions decoded again.
@@ -48,6 +55,9 @@ class Trim:
     def mark(self) -> None:
         """Nothing to remember."""
 
+    def step(self) -> None:
+        """Nothing to remember."""
+
     def rewind(self, n_past: int, replay: Sequence[int]) -> int:
         """Cut."""
         if n_past < self._session.n_past:
@@ -55,16 +65,10 @@ class Trim:
         return 0
 
 
-class Snapshots:
-    """Go back to a recurrent state kept for a position inside the last batch."""
+class Snapshots(Trim):
+    """Go back to a recurrent state that the engine kept for a position inside the last batch."""
 
     name = "snapshots"
-
-    def __init__(self, session: Session) -> None:
-        self._session = session
-
-    def mark(self) -> None:
-        """Nothing to remember: the engine keeps a state for each position of the coming batch."""
 
     def rewind(self, n_past: int, replay: Sequence[int]) -> int:
         """Cut, after checking that the cut lies where snapshots are exact.
@@ -85,14 +89,39 @@ class Snapshots:
         return 0
 
 
-class Checkpoint:
+class Ladder(Trim):
+    """Load the state saved where the kept tokens end: nothing is decoded again."""
+
+    name = "ladder"
+    _n_marked = 0
+
+    def mark(self) -> None:
+        """Rungs count from here."""
+        self._n_marked = self._session.n_past
+
+    def step(self) -> None:
+        """Save the recurrent state before the token."""
+        self._session.save_state(self._session.n_past - self._n_marked)
+
+    def rewind(self, n_past: int, replay: Sequence[int]) -> int:
+        """Load and cut; nothing to do when every position stays."""
+        if n_past < self._session.n_past:
+            self._session.load_state(n_past - self._n_marked)
+            self._session.truncate(n_past)
+        return 0
+
+
+class DeviceLadder(Ladder):
+    """The same for a session that keeps its rungs on the device."""
+
+    name = "device-ladder"
+
+
+class Checkpoint(Trim):
     """Load the state saved at the mark and decode the kept tokens again."""
 
     name = "checkpoint"
-
-    def __init__(self, session: Session) -> None:
-        self._session = session
-        self._n_marked = 0
+    _n_marked = 0
 
     def mark(self) -> None:
         """Save the recurrent state."""
@@ -154,6 +183,10 @@ class Sabotage:
         """As the sound strategy does."""
         self._inner.mark()
 
+    def step(self) -> None:
+        """As the sound strategy does."""
+        self._inner.step()
+
     def rewind(self, n_past: int, replay: Sequence[int]) -> int:
         """Roll back, and break it."""
         if (self._once and self.n_faults) or (self._fault == "lost-token" and len(replay) < 2):
@@ -188,12 +221,7 @@ def parse_sabotage(name: str) -> tuple[str, bool] | None:
     return fault, times == "once"
 
 
-_TABLE: dict[str, type[Trim | Snapshots | Checkpoint | Unchecked]] = {
-    "trim": Trim,
-    "snapshots": Snapshots,
-    "checkpoint": Checkpoint,
-    "unchecked": Unchecked,
-}
+_TABLE = {kind.name: kind for kind in (Trim, Snapshots, Ladder, DeviceLadder, Checkpoint, Unchecked)}
 
 
 def make_rollback(name: str, session: Session) -> Rollback:
@@ -201,3 +229,13 @@ def make_rollback(name: str, session: Session) -> Rollback:
     if name not in _TABLE:
         raise RollbackError(f"There is no rollback strategy {name!r}.", hint=f"Choose one of {', '.join(STRATEGIES)}.")
     return _TABLE[name](session)
+
+
+def rollback_options(name: str | None, options: SessionOptions, gamma: int) -> SessionOptions:
+    """A context that keeps what the strategy needs to take back up to `gamma` positions."""
+    return msgspec.structs.replace(
+        options,
+        n_snapshots=gamma if name == "snapshots" else 0,
+        n_rungs=gamma if name in ("ladder", "device-ladder") else 0,
+        rungs_on_device=name == "device-ladder",
+    )

@@ -45,6 +45,8 @@ class SessionOptions(Record, frozen=True, kw_only=True):
     n_gpu_layers: int = -1
     flash_attention: str = "auto"  # auto, on, off
     n_snapshots: int = 0  # recurrent states kept for rollback inside the last batch
+    n_rungs: int = 0  # recurrent states that can be saved beside the one of `save_state()`
+    rungs_on_device: bool = False  # each then takes a sequence; on the host otherwise
     max_outputs: int = 1  # the most output rows one decode asks for
     device_sampling: bool = True  # greedy tokens are picked on the device; logits rows are then not available
     checked: bool = True  # False repeats the study's mistake: failed native calls are counted and ignored
@@ -129,11 +131,11 @@ class Session(Protocol):
     def truncate(self, n_past: int) -> None:
         """Forget every position >= `n_past`. Raises RollbackError when the engine says it cannot."""
 
-    def save_state(self) -> None:
-        """Remember the recurrent part of the memory as it is now; one memory a session, the newest."""
+    def save_state(self, rung: int | None = None) -> None:
+        """Remember the recurrent part of the memory as it is now, in the one place there is or on a rung."""
 
-    def load_state(self) -> None:
-        """Bring back what `save_state` remembered; attention memory is cut with `truncate`."""
+    def load_state(self, rung: int | None = None) -> None:
+        """Bring back what `save_state` remembered there; attention memory is cut with `truncate`."""
 
     def take_memory(self, other: Any) -> None:
         """Make this memory a copy of that of `other`, a session over the same model, which stays as it is."""

@@ -19,6 +19,8 @@ from tests.engine.broken_files import write_nan_norm
 
 Mlsd = Callable[..., Ran]
 QUICK = ("--n-threads", 1, "--n-predict", 24, "--repeats", 2)
+# Which of them is the cheapest is for the machine to say.
+OF_HYBRID_DRAFTS = ("ladder", "device-ladder", "checkpoint")
 TIMES = ("draft_ns", "verify_ns", "rollback_ns", "sample_ns", "other_ns")
 
 
@@ -45,8 +47,8 @@ def test_bench_reports_every_trial_and_a_summary_of_each_arm(mlsd: Mlsd, tiny: P
         assert len(trial["round_records"]) == trial["rounds"]
         assert trial["n_tokens"] - 1 == trial["rounds"] + trial["accepted"]
         if trial["arm"] == "sd":
-            assert trial["rollback"] == "snapshots"
-            assert trial["rollback_draft"] == "checkpoint"
+            assert trial["rollback"] in ("snapshots", "checkpoint")
+            assert trial["rollback_draft"] in OF_HYBRID_DRAFTS
             assert trial["acceptance_rate"] == pytest.approx(trial["accepted"] / trial["proposed"])
             assert trial["mgl"] == pytest.approx(1 + trial["accepted"] / trial["rounds"])
     arms = {(row["arm"], row["gamma"]): row for row in answer["summary"]}
@@ -105,7 +107,8 @@ def test_the_same_seed_gives_the_same_sampled_tokens(mlsd: Mlsd, tiny: Path) -> 
 def test_probe_names_the_exact_strategies(mlsd: Mlsd, tiny: Path) -> None:
     result = mlsd("probe", tiny / "qwen35.gguf", "--n-threads", 1, "--json")
     answer = json.loads(result.out)
-    assert (answer["target"], answer["draft"]) == ("snapshots", "checkpoint")
+    assert answer["target"] in ("snapshots", "checkpoint") and answer["draft"] in OF_HYBRID_DRAFTS
+    assert all((row["round_ns"] is not None) == row["exact"] for row in answer["strategies"]), answer["strategies"]
     exact = {(row["name"], row["history"]): row["exact"] for row in answer["strategies"]}
     assert exact["snapshots", "batch"] is True
     assert exact["snapshots", "single"] is False

@@ -28,7 +28,7 @@ def test_json_holds_curves_costs_and_experts(tiny: Path, tmp_path: Path, capsys:
     (curve,) = found["curves"]
     assert [row["rows"] for row in curve["passes"]] == [1, 2, 3, 4, 5, 6, 7, 8]
     assert curve["efficiency"]["1"] == 1.0
-    assert {row["kind"] for row in found["costs"]["draft"]} >= {"draft_step", "rollback", "checkpoint", "prefill"}
+    assert {row["kind"] for row in found["costs"]["draft"]} >= {"draft_step", "rollback", "prefill"}
     rows = {row["window"]: row for row in found["experts"]["rows"]}
     assert rows[1]["text"] == rows[1]["uniform"] == 4
     assert rows[2]["drafted"] is not None

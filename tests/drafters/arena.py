@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 
 from mlsd.cli.options import parse_drafter
-from mlsd.clock import MonotonicClock
+from mlsd.clock import FakeClock, MonotonicClock
 from mlsd.drafters import open_drafter, target_options
 from mlsd.drafters.method import DrafterSetup
 from mlsd.engine.decode import Generation, GenerationLimits, generate
@@ -23,7 +23,7 @@ from mlsd.engine.llama.open import open_session
 from mlsd.engine.llama.session import LlamaSession
 from mlsd.engine.losslessness import Judge
 from mlsd.engine.probe import ProbeReport, probe
-from mlsd.engine.rollback import make_rollback
+from mlsd.engine.rollback import make_rollback, rollback_options
 from mlsd.engine.session import SessionOptions
 from mlsd.engine.tree import ROOT, chain
 from mlsd.records import Losslessness, ModelRef, Sampling
@@ -119,7 +119,7 @@ class Arena:
 
     def report(self, path: Path) -> ProbeReport:
         if path not in self._reports:
-            self._reports[path] = probe(partial(open_session, self.open(path)), self.options)
+            self._reports[path] = probe(partial(open_session, self.open(path)), self.options, FakeClock())
         return self._reports[path]
 
     def plain(self, name: str, prompt: Sequence[int], n_predict: int) -> tuple[int, ...]:
@@ -187,13 +187,9 @@ class Arena:
         spec = parse_drafter(method, None if draft is None else ModelRef(id=draft))
         path = self._files[name]
         strategy = self.report(path).target or ""
-        base = msgspec.structs.replace(
-            self.options,
-            max_outputs=gamma + 1,
-            n_snapshots=gamma + 1 if strategy == "snapshots" else 0,
-            device_sampling=sampling.greedy,
-        )
-        session = open_session(self.open(path), target_options(base, spec, gamma, strategy))
+        base = msgspec.structs.replace(self.options, max_outputs=gamma + 1, device_sampling=sampling.greedy)
+        wide = rollback_options(strategy, base, gamma)
+        session = open_session(self.open(path), target_options(wide, spec, gamma, strategy))
         with closing(session):
             setup = DrafterSetup(
                 spec=spec,
@@ -204,7 +200,7 @@ class Arena:
                 target_path=path,
                 target_rollback=strategy,
                 second_path=None if draft is None else self._files[draft],
-                options=msgspec.structs.replace(base, n_snapshots=0),
+                options=base,
                 open_model=self.open,
                 draft_rollback=lambda p: self.report(p).draft or "",
             )

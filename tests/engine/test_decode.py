@@ -78,7 +78,12 @@ def test_plain_decoding_commits_one_token_a_round() -> None:
 @given(gamma=st.integers(1, 9), n_predict=st.integers(2, 40), wrong_every=st.integers(1, 9))
 @pytest.mark.parametrize(
     ("recurrent", "target_strategy", "draft_strategy"),
-    [(False, "trim", "trim"), (True, "snapshots", "checkpoint"), (True, "checkpoint", "checkpoint")],
+    [
+        (False, "trim", "trim"),
+        (True, "snapshots", "checkpoint"),
+        (True, "checkpoint", "checkpoint"),
+        (True, "snapshots", "ladder"),
+    ],
 )
 def test_speculative_output_equals_plain_output_whatever_the_draft(
     recurrent: bool, target_strategy: str, draft_strategy: str, gamma: int, n_predict: int, wrong_every: int

@@ -27,7 +27,6 @@ class ShapeCosts(Record, frozen=True, kw_only=True):
     depths: tuple[int, ...]  # layers of the models that were timed
     n_layers: int  # of the shape
     checkpoint_ms: float  # to save and load the recurrent state; 0 without one
-    is_recurrent: bool
 
     @property
     def source(self) -> str:
@@ -64,23 +63,22 @@ def shape_costs(known: Known, machine: str, shape: Shape, quant: str) -> ShapeCo
         depths=depths,
         n_layers=shape.n_layers,
         checkpoint_ms=growth * _checkpoint_ms(timed),
-        is_recurrent=any(p.kind == "checkpoint" for p in timed),
     )
 
 
 def pair_costs(target: ShapeCosts, draft: ShapeCosts) -> Costs:
     """Costs of a target with a draft that was timed by itself: each proposal is one of its single passes.
 
-    A recurrent draft goes back to a checkpoint after rounds of two proposals or more, and replays accepted tokens.
+    A recurrent draft of g proposals, two or more, saves its state g - 1 times and loads it once: half of what saving
+    and loading take, g times.
     """
     steps = draft.costs.verify_ms
-    rest = {k: ms + (draft.checkpoint_ms if k > 2 else 0.0) for k, ms in target.costs.rest_ms.items()}
+    rest = {k: ms + (draft.checkpoint_ms * (k - 1) / 2 if k > 2 else 0.0) for k, ms in target.costs.rest_ms.items()}
     return Costs(
         verify_ms=target.costs.verify_ms,
         catch_up_ms=steps,
         step_ms=steps[1],
         rest_ms=rest,
-        replays=draft.is_recurrent,
     )
 
 

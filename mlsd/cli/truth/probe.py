@@ -8,9 +8,10 @@ import click
 
 from mlsd.cli.options import engine_options, json_option, model_file
 from mlsd.cli.output import print_json, print_table, say, table
-from mlsd.units import format_number
+from mlsd.units import NS_PER_MS, format_number
 
 if TYPE_CHECKING:
+    from mlsd.engine.probe import ProbeReport, Role
     from mlsd.measure.messages import Probed
     from mlsd.records import EngineOptions
 
@@ -38,6 +39,8 @@ def probe(model: str, as_json: bool, engine: EngineOptions, **_: Any) -> None:
                 "kernel_noise": report.kernel_noise,
                 "tolerance": report.tolerance,
                 "control_diff": report.control_diff,
+                "device_round_ns": report.device_round_ns,
+                "host_round_ns": report.host_round_ns,
                 "target": report.target,
                 "draft": report.draft,
             }
@@ -50,14 +53,29 @@ def _print(result: Probed) -> None:
     report = result.report
     made = table(
         f"{result.model.id} on {result.device} ({result.backend})",
-        ["strategy", "after", "exact", "max logit difference", ""],
+        ["strategy", "after", "exact", "max logit difference", "ms a round of gamma 2", "of 8", ""],
     )
     for row in report.strategies:
         after = "one batch" if row.history == "batch" else "single tokens"
         made.add_row(
-            row.name, after, "yes" if row.exact else "no", format_number(row.max_logit_diff, 6), row.reason or ""
+            row.name,
+            after,
+            "yes" if row.exact else "no",
+            format_number(row.max_logit_diff, 6),
+            *(format_number(None if row.round_ns is None else row.round_ns[gamma] / NS_PER_MS, 3) for gamma in (2, 8)),
+            row.reason or "",
         )
     print_table(made)
     say(f"Kernel noise (batched against single-token logits): {report.kernel_noise:.6f}")
     say(f"Without any rollback the same logits are off by:   {report.control_diff:.6f}")
-    say(f"As a target: {report.target or 'no exact strategy'}.  As a draft: {report.draft or 'no exact strategy'}.")
+    place = "in the graph" if report.samples_on_device else "from the logits"
+    in_graph, by_hand = report.device_round_ns / NS_PER_MS, report.host_round_ns / NS_PER_MS
+    say(f"Greedy tokens are picked {place}: plain rounds of {in_graph:.3f} ms in it, {by_hand:.3f} without.")
+    say(f"As a target: {_chosen(report, 'target')}.  As a draft: {_chosen(report, 'draft')}.")
+
+
+def _chosen(report: ProbeReport, role: Role) -> str:
+    found = {gamma: report.best(role, gamma) or "no exact strategy" for gamma in (2, 4, 8, 16)}
+    if len(set(found.values())) == 1:
+        return found[4]
+    return ", ".join(f"{name} at gamma {gamma}" for gamma, name in found.items())

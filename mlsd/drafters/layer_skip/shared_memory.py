@@ -54,6 +54,8 @@ class _Replaced:
     def mark(self) -> None:
         """Nothing to remember."""
 
+    step = mark
+
     def rewind(self, n_past: int, replay: Sequence[int]) -> int:
         """Nothing to forget now."""
         return 0

@@ -36,7 +36,8 @@ class LlamaSession:
         self.n_past = 0
         self._n_outputs = 0
         self._stale_tokens: list[int] = []
-        self._state: Any = None
+        self._states: dict[int | None, Any] = {}
+        self._place: Any = None  # address and shape of the view of the newest outputs
         try:
             self.handle: Any = self._open_context()
             self.memory: Any = self._native.llama_get_memory(self.handle)
@@ -59,14 +60,14 @@ class LlamaSession:
         params.n_batch = options.n_batch
         # Rollback inside a batch needs the whole verification in one micro-batch.
         params.n_ubatch = max(options.n_ubatch, options.n_snapshots + 2)
-        params.n_seq_max = options.n_sequences
+        params.n_seq_max = n_sequences = options.n_sequences + (options.n_rungs if options.rungs_on_device else 0)
         # Layers with a window keep every position: one that goes back would miss the oldest of its window otherwise.
         params.swa_full = True
-        params.kv_unified = options.n_sequences > 1
+        params.kv_unified = n_sequences > 1
         params.n_rs_seq = options.n_snapshots
         # 0 would mean n_batch, and with the sampler in the graph every one of these rows costs copies of the logits:
         # 977 MiB of compute buffer for 248,320 tokens where 43 do. One row for each sequence is the least there is.
-        params.n_outputs_max = max(options.max_outputs, options.n_sequences)
+        params.n_outputs_max = max(options.max_outputs, n_sequences)
         params.n_outputs_max_per_seq = options.max_outputs
         params.n_threads = params.n_threads_batch = options.n_threads or default_threads()
         params.flash_attn_type = _FLASH_ATTENTION[options.flash_attention]
@@ -120,7 +121,8 @@ class LlamaSession:
     def close(self) -> None:
         """Free context, batch and sampler; calling it twice is harmless."""
         self._stack.close()
-        self.handle = self.memory = self._state = None
+        self.handle = self.memory = None
+        self._states = {}
 
     def __enter__(self) -> Self:
         return self
@@ -210,7 +212,8 @@ class LlamaSession:
     def greedy(self) -> list[int]:
         """The most likely next token after each output row of the last decode."""
         if not self.options.device_sampling:
-            return [int(token) for token in self.logits().argmax(axis=1)]
+            tokens: list[int] = self._rows().argmax(axis=1).tolist()
+            return tokens
         read, handle = self._native.llama_get_sampled_token_ith, self.handle
         tokens = [read(handle, row) for row in range(self._first_row, self._first_row + self._n_outputs)]
         if min(tokens, default=0) >= 0:
@@ -226,16 +229,22 @@ class LlamaSession:
 
     def logits(self) -> Logits:
         """Logits of the output rows of the last decode, shape (n_outputs, n_vocab), as a copy."""
+        return self._rows().copy()
+
+    def _rows(self) -> Logits:
+        """The same where they lie, one row behind the other, until the next pass."""
         if self.options.device_sampling:
             raise EngineError("This session samples on the device; open one with device_sampling=False for logits.")
-        n_vocab = self.vocabulary.n_tokens
-        rows = np.empty((self._n_outputs, n_vocab), dtype=np.float32)
-        for i in range(self._n_outputs):
-            pointer = self._native.llama_get_logits_ith(self.handle, self._first_row + i)
-            if not pointer:
-                raise fail(f"llama.cpp has no logits for output row {i}")
-            rows[i] = np.ctypeslib.as_array(pointer, shape=(n_vocab,))
-        return rows
+        shape = (self._n_outputs, self._model.vocabulary.n_tokens)
+        if not self._n_outputs:
+            return np.empty(shape, dtype=np.float32)
+        pointer = self._native.llama_get_logits_ith(self.handle, self._first_row)
+        if not pointer:
+            raise fail("llama.cpp has no logits for its output rows")
+        place = ctypes.addressof(pointer.contents), shape
+        if place != self._place:  # a view is made once: making it takes longer than reading a token from it
+            self._place, self._view = place, np.ctypeslib.as_array(pointer, shape=shape)
+        return self._view
 
     # --- memory ---------------------------------------------------------------------------------------------------
 
@@ -250,30 +259,46 @@ class LlamaSession:
             self.failed_native_calls += 1
         self.n_past = n_past
 
-    def save_state(self) -> None:
-        """Remember the recurrent state on the device."""
-        flags = self._state_flags()
-        size = int(self._native.llama_state_seq_get_size_ext(self.handle, 0, flags))
-        if self._state is None or len(self._state) != size:
-            self._state = (ctypes.c_uint8 * size)()
-        written = self._native.llama_state_seq_get_data_ext(self.handle, self._state, size, 0, flags)
+    def save_state(self, rung: int | None = None) -> None:
+        """Remember the recurrent state: on the device, or on a rung where the options say."""
+        native, sequence = self._native, self._borrowed(rung)
+        if sequence:
+            # The device keeps one copy a sequence. Here it holds the state alone: of the attention no position.
+            native.llama_memory_seq_cp(self.memory, 0, sequence, self.n_past, self.n_past)
+        flags = self._state_flags(rung)
+        size = int(native.llama_state_seq_get_size_ext(self.handle, sequence, flags))
+        state = self._states.get(rung)
+        if state is None or len(state) != size:
+            state = self._states[rung] = (ctypes.c_uint8 * size)()
+        written = native.llama_state_seq_get_data_ext(self.handle, state, size, sequence, flags)
         if written != size or size == 0:
             raise fail(f"Saving the recurrent state wrote {written} of {size} bytes")
+        if sequence:
+            native.llama_memory_seq_rm(self.memory, sequence, -1, -1)
 
-    def load_state(self) -> None:
+    def load_state(self, rung: int | None = None) -> None:
         """Bring the recurrent state back."""
-        if self._state is None:
+        state = self._states.get(rung)
+        if state is None:
             raise RollbackError("There is no saved state to load.", hint="Call save_state first.")
-        size, flags = len(self._state), self._state_flags()
-        n_errors = LOG.n_errors
-        read = self._native.llama_state_seq_set_data_ext(self.handle, self._state, size, 0, flags)
+        size, n_errors = len(state), LOG.n_errors
+        read = self._native.llama_state_seq_set_data_ext(self.handle, state, size, 0, self._state_flags(rung))
         if read != size:
             raise fail(f"Loading the recurrent state took {read} of {size} bytes")
         settle(self._native, self.handle, n_errors)
 
-    def _state_flags(self) -> int:
-        native = self._native
-        return int(native.LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY | native.LLAMA_STATE_SEQ_FLAGS_ON_DEVICE)
+    def _borrowed(self, rung: int | None) -> int:
+        """The sequence under which the device keeps a rung; 0 for what needs none of its own."""
+        if rung is not None and not 0 <= rung < self.options.n_rungs:
+            raise RollbackError(
+                f"A state was to be saved on rung {rung} of {self.options.n_rungs}.",
+                hint="This is a fault of mlsd; please report it.",
+            )
+        return 1 + rung if rung is not None and self.options.rungs_on_device else 0
+
+    def _state_flags(self, rung: int | None = None) -> int:
+        partial, device = self._native.LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY, self._native.LLAMA_STATE_SEQ_FLAGS_ON_DEVICE
+        return int(partial | (device if rung is None or self.options.rungs_on_device else 0))
 
     def take_memory(self, other: LlamaSession, sequence: int = 0) -> None:
         """Make this memory a copy of one sequence of `other`, a session over the same model, which stays as it is."""
@@ -317,4 +342,4 @@ class LlamaSession:
         """Forget everything."""
         self._native.llama_memory_clear(self.memory, True)
         self.n_past = self.last_width = 0
-        self._state = None
+        self._states = {}

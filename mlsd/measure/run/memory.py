@@ -19,6 +19,7 @@ from mlsd.drafters import find_method, target_options
 from mlsd.engine.llama.footprint import Footprint
 from mlsd.engine.llama.native import BackendInfo
 from mlsd.engine.losslessness import asking_options, feeding_options
+from mlsd.engine.rollback import rollback_options
 from mlsd.engine.session import SessionOptions
 from mlsd.errors import InputError, MlsdError, UnsupportedError
 from mlsd.gguf_tools.shapes import FULL
@@ -224,7 +225,8 @@ def _contexts(group: Group, models: Mapping[str, Sized], load: LoadPrompt) -> _C
         strategy = {"nothing": "trim", "snapshots": "snapshots", "copy": "checkpoint"}[kept or "nothing"]
         own = arm_options(shared, case, strategy)
         try:
-            target = target_options(own, case.drafter, case.gamma, strategy)
+            wide = rollback_options(strategy, own, case.gamma)
+            target = target_options(wide, case.drafter, case.gamma, strategy)
         except UnsupportedError:  # such an arm will not open
             continue
         target = msgspec.structs.replace(target, kind="plain")
@@ -232,8 +234,11 @@ def _contexts(group: Group, models: Mapping[str, Sized], load: LoadPrompt) -> _C
         method = find_method(case.drafter.name)
         draft = case.drafter.draft.id if case.drafter.draft else case.target.id if method.drafting_part else None
         if draft is not None and method.needs != "head":
-            beside = msgspec.structs.replace(own, n_snapshots=0, max_outputs=1)
-            opened.append(_Context(draft, beside, "nothing" if keeps[draft] == "nothing" else "states"))
+            recurrent = keeps[draft] != "nothing"  # then a state is kept for each drafted token, at most
+            beside = rollback_options(
+                "ladder" if recurrent else None, msgspec.structs.replace(own, max_outputs=1), case.gamma
+            )
+            opened.append(_Context(draft, beside, "states" if recurrent else "nothing"))
         found.arms[_arm_name(case)] = opened
         if case.sampling.greedy:
             feeding = feeding_options(asking, target, case.gamma + 1)
@@ -272,7 +277,7 @@ def _sum(name: str, opened: Sequence[_Context], known: Mapping[tuple[str, Sessio
         kv += found.kv_bytes * (2 if context.saved == "all" else 1)
         states += found.states_bytes
         if context.saved != "nothing":
-            states += found.states_bytes // (context.options.n_snapshots + 1)
+            states += found.states_bytes // (context.options.n_snapshots + 1) * max(1, context.options.n_rungs)
         compute += found.compute_bytes
         output += found.output_bytes
     return ArmMemory(

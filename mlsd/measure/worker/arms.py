@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from types import TracebackType
 
@@ -24,11 +24,12 @@ from mlsd.drafters.method import DrafterSetup
 from mlsd.engine.decode import Generation, GenerationLimits, check_capacity, generate
 from mlsd.engine.drafter import Drafter
 from mlsd.engine.llama.model import LlamaModel
+from mlsd.engine.llama.native import backend_info
 from mlsd.engine.llama.open import open_session
 from mlsd.engine.llama.session import LlamaSession
 from mlsd.engine.losslessness import Judge
-from mlsd.engine.probe import ProbeReport, probe
-from mlsd.engine.rollback import Rollback, Sabotage, make_rollback, parse_sabotage
+from mlsd.engine.probe import ProbeReport, Role, probe
+from mlsd.engine.rollback import Rollback, Sabotage, make_rollback, parse_sabotage, rollback_options
 from mlsd.engine.session import SessionOptions
 from mlsd.engine.threads import default_threads
 from mlsd.errors import EngineError, RollbackError, UnsupportedError
@@ -69,7 +70,7 @@ class Arms:
         self._path = Path(job.target.path)
         self._drafts = {model.ref.id: Path(model.path) for model in job.models}
         self._refs = {Path(model.path): model.ref for model in (job.target, *job.models)}
-        self._clock, self._cache, self._engine = clock, cache, job.slots[0].case.engine
+        self._clock, self._cache, self._engine, self._slots = clock, cache, job.slots[0].case.engine, job.slots
         self._one_arm = job.one_arm
         self._arms: dict[bytes, _Arm] = {}
         self._references: dict[tuple[tuple[int, ...], int], tuple[int, ...]] = {}
@@ -116,12 +117,19 @@ class Arms:
             )
         return self._reports[path]
 
-    def _strategy(self, path: Path, wanted: str, role: str) -> str:
+    @cached_property
+    def _samples_on_device(self) -> bool:
+        """As the probe found it for the target; without one where the device is not the host itself."""
+        ref, is_sd = self._refs[self._path], any(slot.case.arm == "sd" for slot in self._slots)
+        report = self.report(self._path) if is_sd else self._cache.known(ref, self._options)
+        return backend_info(self._engine.n_gpu_layers).backend != "CPU" if report is None else report.samples_on_device
+
+    def _strategy(self, path: Path, wanted: str, role: Role, gamma: int) -> str:
         """The strategy to use for a model as `target` or `draft`; a wanted one must have passed the probe."""
         if wanted == "unchecked":
             return wanted
         report = self.report(path)
-        chosen = report.target if role == "target" else report.draft
+        chosen = report.best(role, gamma)
         history = "batch" if role == "target" else "single"
         if wanted != "auto":
             result = next((r for r in report.strategies if (r.name, r.history) == (wanted, history)), None)
@@ -168,9 +176,10 @@ class Arms:
         is_sd = case.arm == "sd"
         sabotage = parse_sabotage(case.rollback)
         wanted = "auto" if sabotage else case.rollback
-        strategy = self._strategy(self._path, wanted, "target") if is_sd else "trim"
-        options = arm_options(self._options, case, strategy)
-        session = open_session(self.target, target_options(options, case.drafter, case.gamma, strategy))
+        strategy = self._strategy(self._path, wanted, "target", case.gamma) if is_sd else "trim"
+        options = arm_options(self._options, case, strategy, device_sampling=self._samples_on_device)
+        wide = rollback_options(strategy, options, case.gamma)
+        session = open_session(self.target, target_options(wide, case.drafter, case.gamma, strategy))
         opened.callback(session.close)
         draft = case.drafter.draft
         drafter = open_drafter(
@@ -183,9 +192,9 @@ class Arms:
                 target_path=self._path,
                 target_rollback=strategy,
                 second_path=None if draft is None else self._drafts[draft.id],
-                options=msgspec.structs.replace(options, n_snapshots=0),
+                options=options,
                 open_model=self._open_model,
-                draft_rollback=lambda path: self._strategy(path, wanted, "draft"),
+                draft_rollback=lambda path: self._strategy(path, wanted, "draft", case.gamma),
             )
         )
         opened.callback(drafter.close)
@@ -377,15 +386,14 @@ def invalid_reason(
     )
 
 
-def arm_options(shared: SessionOptions, case: Case, strategy: str) -> SessionOptions:
-    """The context of a target that is rolled back by `strategy`, before the drafter's own wishes."""
+def arm_options(shared: SessionOptions, case: Case, strategy: str, *, device_sampling: bool = True) -> SessionOptions:
+    """The context of a target that is rolled back by `strategy`, before that and the drafter say what they need."""
     return msgspec.structs.replace(
         shared,
         # Where rollbacks are broken on purpose, tokens stay that should not.
         n_ctx=shared.n_ctx + (case.n_predict if parse_sabotage(case.rollback) else 0),
         max_outputs=case.gamma + 1,
-        n_snapshots=case.gamma if strategy == "snapshots" else 0,
-        device_sampling=case.sampling.greedy,
+        device_sampling=case.sampling.greedy and device_sampling,
         checked=strategy != "unchecked",
     )
 

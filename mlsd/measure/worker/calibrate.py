@@ -22,6 +22,7 @@ from mlsd.engine.llama.model import LlamaModel
 from mlsd.engine.llama.open import open_session
 from mlsd.engine.llama.session import LlamaSession
 from mlsd.engine.probe import ProbeReport, check_model, probe
+from mlsd.engine.rollback import rollback_options
 from mlsd.engine.vocabulary import check_vocabularies
 from mlsd.errors import CapacityError, PromptError
 from mlsd.measure.messages import CalibrateJob, Covered, ModelFile, Passes, Spent
@@ -42,6 +43,7 @@ _FIRST_WIDTHS = (1, 2, 5, 9, 17, 33)  # plain decoding, and gamma 1, 4, 8, 16, 3
 
 # Shares of the budget; what one part leaves over is the next one's.
 _COVERAGE_SHARE = 0.25
+_DRAFT_ROUND = 5  # tokens that a draft takes back where that is timed
 _DRAFT_SHARE = 0.25  # of the first repeat
 _BURST_SHARE = 0.06
 _ROLLBACK_SHARE = 0.15
@@ -189,9 +191,7 @@ class Calibration:
         job, widest, n_done = self._job, max(visit.widths), 0
         # Plain decoding rolls nothing back, so it needs no strategy.
         strategy = self._strategy(job.target, self.target, budget) if widest > 1 else None
-        options = msgspec.structs.replace(
-            self.options, max_outputs=widest, n_snapshots=widest if strategy == "snapshots" else 0
-        )
+        options = rollback_options(strategy, msgspec.structs.replace(self.options, max_outputs=widest), widest)
         with open_session(self.target, options) as session:
             if strategy == "snapshots" and not session.n_snapshots:
                 strategy = "checkpoint"  # assumed, but this engine keeps no snapshots of this architecture
@@ -217,7 +217,8 @@ class Calibration:
         strategy = self._strategy(job.draft, draft, budget)
         if repeat == 0:
             budget = budget.part(_DRAFT_SHARE)
-        with open_session(draft, msgspec.structs.replace(self.options, max_outputs=2)) as session:
+        options = rollback_options(strategy, msgspec.structs.replace(self.options, max_outputs=2), _DRAFT_ROUND)
+        with open_session(draft, options) as session:
             bench, spans = self._bench(session, draft, depth, repeat, budget)
             with self._ledger.entry("draft"):
                 if spans:
@@ -226,8 +227,8 @@ class Calibration:
                         spans += bench.burst("target_pass", rows, budget.part(_BURST_SHARE))
                     spans += [span for rows in _DRAFT_WIDTHS[1:] for span in bench.draft_step(rows)]
                 if strategy is not None and not budget.is_over:
-                    spans.append(bench.rollback(strategy, 5, singly=True))
-                if spans and draft.is_recurrent:
+                    spans.append(bench.rollback(strategy, _DRAFT_ROUND, singly=True))
+                if spans and strategy == "checkpoint":  # which says that accepted tokens are taken in again
                     spans.append(bench.checkpoint())
         return model_key(job.draft.ref.sha256, job.draft.ref.id), spans
 
@@ -268,7 +269,7 @@ class Calibration:
         self._assumed = True
         if not model.is_recurrent:
             return "trim"
-        return "snapshots" if is_target else "checkpoint"
+        return "snapshots" if is_target else "ladder"
 
     # --- experts --------------------------------------------------------------------------------------------------
 

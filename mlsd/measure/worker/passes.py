@@ -137,6 +137,9 @@ class PassBench:
         spent = self._clock.now_ns() - began
         if singly:
             for token in tokens:
+                began = self._clock.now_ns()
+                rollback.step()
+                spent += self._clock.now_ns() - began
                 self._session.decode((token,))
         else:
             self._session.decode(tokens, n_outputs=width)

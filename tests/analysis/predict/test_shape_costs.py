@@ -76,12 +76,12 @@ def test_a_model_of_the_whole_depth_is_taken_alone() -> None:
     assert "synthetic weights of this shape" in found.source
 
 
-def test_a_draft_timed_alone_proposes_with_single_passes_and_goes_back_to_checkpoints() -> None:
+def test_a_draft_timed_alone_proposes_with_single_passes_and_climbs_a_ladder() -> None:
     stored = known(facts("qwen3.5-9b", 4), facts("qwen3.5-0.8b"))
     target, draft = shape_costs(stored, "here", SHAPE, "Q8_0"), shape_costs(stored, "here", SMALL, "Q8_0")
     assert target is not None and draft is not None
     costs = pair_costs(target, draft)
     assert costs.step_ms == draft.costs.verify_ms[1]
-    assert costs.replays
-    assert costs.rest_ms[5] == pytest.approx(target.costs.rest_ms[5] + draft.checkpoint_ms)
+    assert not costs.replays
+    assert costs.rest_ms[5] == pytest.approx(target.costs.rest_ms[5] + 2 * draft.checkpoint_ms)
     assert costs.rest_ms[2] == pytest.approx(target.costs.rest_ms[2])

@@ -1,0 +1,138 @@
+"""What the probe's findings mean: which strategy is taken, and that each one's time is what it costs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from mlsd.clock import FakeClock
+from mlsd.engine.fake import FakeCosts, FakeSession
+from mlsd.engine.llama.model import LlamaModel
+from mlsd.engine.llama.open import open_session
+from mlsd.engine.probe import ProbeReport, StrategyResult, probe
+from mlsd.engine.rollback import make_rollback, rollback_options
+from mlsd.engine.session import SessionOptions
+from mlsd.errors import RollbackError
+from tests.engine.test_exact import OPTIONS, Bench, prompt_of
+
+HYBRIDS = ("qwen35", "qwen35moe", "falcon-h1", "mamba2", "granite-hybrid")
+OF_DRAFTS = ("ladder", "device-ladder", "checkpoint")
+PASS_NS, ROW_NS = 1_000_000, 10_000
+
+
+@pytest.fixture(scope="module")
+def bench(tiny: Path) -> Iterator[Bench]:
+    with closing(Bench(tiny)) as made:
+        yield made
+
+
+def findings(**round_ns: dict[int, int]) -> ProbeReport:
+    """A report of strategies that are exact after single tokens and cost so much."""
+    strategies = tuple(
+        StrategyResult(name=name.replace("_", "-"), history="single", exact=True, max_logit_diff=0.0, round_ns=costs)
+        for name, costs in round_ns.items()
+    )
+    return ProbeReport(strategies=strategies, kernel_noise=0.0, tolerance=1.0, control_diff=9.0)
+
+
+def test_the_cheapest_is_taken_at_each_gamma() -> None:
+    report = findings(ladder={2: 100, 8: 700}, checkpoint={2: 200, 8: 500})
+    assert [report.best("draft", gamma) for gamma in (1, 2, 4, 5, 6, 8, 16)] == ["ladder"] * 3 + ["checkpoint"] * 4
+    assert report.best("target", 4) is None
+
+
+def test_what_costs_about_the_same_is_never_changed_for() -> None:
+    assert findings(ladder={2: 100, 8: 400}, checkpoint={2: 98, 8: 392}).draft == "ladder"
+    assert findings(checkpoint={2: 98, 8: 392}, ladder={2: 100, 8: 400}).draft == "checkpoint"
+
+
+def test_snapshots_are_no_choice_for_a_draft() -> None:
+    assert findings(snapshots={2: 1, 8: 2}, ladder={2: 100, 8: 400}).draft == "ladder"
+
+
+@pytest.mark.parametrize(("state_ns", "expected"), [(0, "ladder"), (5 * PASS_NS, "checkpoint")])
+def test_what_a_state_costs_decides_between_saving_many_and_decoding_again(state_ns: int, expected: str) -> None:
+    clock = FakeClock()
+    costs = FakeCosts(pass_ns=PASS_NS, row_ns=ROW_NS, state_ns=state_ns)
+
+    def recurrent(context: Sequence[int]) -> int:
+        return (31 * context[0] + sum(context[-16:])) % 256
+
+    report = probe(
+        lambda options: FakeSession(recurrent, options, clock, costs, recurrent=True), SessionOptions(n_ctx=256), clock
+    )
+    assert report.best("draft", 8) == expected
+    ladder, again = report.result("ladder", "single"), report.result("checkpoint", "single")
+    for gamma in (2, 8):
+        # gamma passes, gamma - 1 states saved and, where something was rejected, one loaded.
+        n_states = gamma - 1 + (gamma > 2)
+        assert ladder.round_ns is not None and ladder.round_ns[gamma] == gamma * PASS_NS + n_states * state_ns
+        n_again = gamma // 2 if gamma > 2 else 0
+        assert again.round_ns is not None
+        assert again.round_ns[gamma] == gamma * PASS_NS + n_again * ROW_NS + (1 + (gamma > 2)) * state_ns
+
+
+@pytest.mark.parametrize("name", HYBRIDS)
+def test_every_strategy_of_a_hybrid_draft_is_exact_and_timed(tiny: Path, name: str) -> None:
+    with closing(LlamaModel(tiny / f"{name}.gguf")) as model:
+        report = probe(partial(open_session, model), OPTIONS)
+    for strategy in OF_DRAFTS:
+        found = report.result(strategy, "single")
+        assert found.exact and found.max_logit_diff is not None
+        # No position is decoded again: what comes back is what was there.
+        assert strategy == "checkpoint" or found.max_logit_diff == 0.0
+        assert found.round_ns is not None and 0 < found.round_ns[2] < found.round_ns[8]
+    assert report.draft in OF_DRAFTS
+
+
+@pytest.mark.parametrize("sample_ns", [0, 5_000])
+def test_greedy_tokens_are_picked_where_a_plain_round_is_shorter(sample_ns: int) -> None:
+    clock = FakeClock()
+
+    def opened(options: SessionOptions) -> FakeSession:
+        costs = FakeCosts(pass_ns=PASS_NS, sample_ns=0 if options.device_sampling else sample_ns)
+        return FakeSession(lambda context: (31 * context[0] + sum(context[-16:])) % 256, options, clock, costs)
+
+    report = probe(opened, SessionOptions(n_ctx=256), clock)
+    assert (report.device_round_ns, report.host_round_ns) == (PASS_NS, PASS_NS + sample_ns)
+    assert report.samples_on_device
+    assert not msgspec.structs.replace(report, device_round_ns=PASS_NS + sample_ns + 1).samples_on_device
+
+
+def test_a_cut_is_free_and_no_other_way_is_timed(bench: Bench) -> None:
+    report = bench.report("llama")
+    assert report.target == report.draft == "trim"
+    assert all(result.round_ns is None for result in report.strategies)
+
+
+@pytest.mark.parametrize("gamma", [1, 4, 16])
+@pytest.mark.parametrize("name", HYBRIDS)
+def test_a_draft_on_a_ladder_proposes_what_one_that_replays_proposes(bench: Bench, name: str, gamma: int) -> None:
+    prompt, runs = prompt_of(gamma), {}
+    for strategy in OF_DRAFTS:
+        runs[strategy] = bench.speculate(name, f"{name}-noise003", gamma, prompt, draft_strategy=strategy)
+        bench.assert_lossless()
+    counts = {name: [(r.proposed, r.accepted) for r in run.rounds] for name, run in runs.items()}
+    assert counts["ladder"] == counts["device-ladder"]
+    if bench.report(f"{name}-noise003").kernel_noise == 0:  # or a replay may round otherwise
+        assert counts["ladder"] == counts["checkpoint"]
+
+
+@pytest.mark.parametrize("strategy", ["ladder", "device-ladder"])
+def test_a_ladder_has_as_many_rungs_as_it_was_opened_with(bench: Bench, strategy: str) -> None:
+    with open_session(bench.model("qwen35"), rollback_options(strategy, OPTIONS, 2)) as session:
+        session.decode(prompt_of(1))
+        ladder = make_rollback(strategy, session)
+        ladder.mark()
+        for token in (1, 2):
+            ladder.step()
+            session.decode((token,))
+        with pytest.raises(RollbackError, match="rung 2 of 2"):
+            ladder.step()
+        with pytest.raises(RollbackError, match="no saved state"):
+            session.load_state(7)
