@@ -32,7 +32,9 @@ METHODS: dict[str, str] = {
     "layer-skip": "layer_skip.subset",
     "mtp": "heads.mtp",
     "ngram-cache": "lookup.ngram_cache",
+    "oracle": "oracle",
     "pld": "lookup.pld",
+    "random": "wrong",
     "rest": "lookup.rest",
 }
 

@@ -29,6 +29,7 @@ from mlsd.engine.tree import ROOT, chain
 from mlsd.records import Losslessness, ModelRef, Sampling
 
 CLOCK = MonotonicClock()
+N_RECORDED = 64  # tokens of plain output that a control may replay
 
 
 @dataclass(frozen=True)
@@ -207,6 +208,7 @@ class Arena:
                 options=msgspec.structs.replace(base, n_snapshots=0),
                 open_model=self.open,
                 draft_rollback=lambda p: self.report(p).draft or "",
+                plain=lambda prompt: self.plain(name, prompt, N_RECORDED),
             )
             with closing(drafter or open_drafter(setup)) as made:
                 yield session, made

@@ -111,6 +111,10 @@ class LlamaModel:
         """Whether the token ends a generation."""
         return bool(self._native.llama_vocab_is_eog(self.vocab, token))
 
+    def is_control(self, token: int) -> bool:
+        """Whether the token ends a generation or is no text at all."""
+        return self.is_end(token) or bool(self._native.llama_vocab_is_control(self.vocab, token))
+
     def close(self) -> None:
         """Free the weights; calling it twice is harmless."""
         if self.handle:

@@ -22,7 +22,7 @@ from mlsd.clock import Clock
 from mlsd.drafters import find_method, open_drafter, target_options
 from mlsd.drafters.method import DrafterSetup
 from mlsd.engine.decode import Generation, GenerationLimits, check_capacity, generate
-from mlsd.engine.drafter import Drafter
+from mlsd.engine.drafter import Drafter, NoDrafter
 from mlsd.engine.llama.model import LlamaModel
 from mlsd.engine.llama.open import open_session
 from mlsd.engine.llama.session import LlamaSession
@@ -82,7 +82,8 @@ class Arms:
         except BaseException:
             self._stack.close()
             raise
-        n_ctx = self._prompts.longest + max(slot.case.n_predict for slot in job.slots)
+        self._n_predict = max(slot.case.n_predict for slot in job.slots)
+        n_ctx = self._prompts.longest + self._n_predict
         if self.target.n_ctx_train:
             n_ctx = min(n_ctx, self.target.n_ctx_train)  # beyond it a model writes nonsense; such trials are refused
         self._options = session_options(self._engine, -(-n_ctx // _CONTEXT_STEP) * _CONTEXT_STEP)
@@ -183,6 +184,7 @@ class Arms:
                 options=msgspec.structs.replace(options, n_snapshots=0),
                 open_model=self._open_model,
                 draft_rollback=lambda path: self._strategy(path, wanted, "draft"),
+                plain=self._plain,
             )
         )
         opened.callback(drafter.close)
@@ -203,6 +205,16 @@ class Arms:
         if fault == "state-ahead" and not self.target.is_recurrent:
             raise UnsupportedError(f"{self._path.name} has no recurrent state that could run ahead.")
         return Sabotage(rollback, session, fault, once=once)
+
+    def _plain(self, prompt: Sequence[int]) -> tuple[int, ...]:
+        """The target's plain greedy output, from a trial of plain decoding or written now."""
+        known = self._references.get((tuple(prompt), self._n_predict))
+        if known is None:
+            limits = GenerationLimits(n_predict=self._n_predict)
+            with open_session(self.target, self._options) as session:
+                rollback = make_rollback("trim", session)
+                known = generate(session, NoDrafter(), rollback, prompt, limits, self._clock).tokens
+        return known
 
     # --- trials ---------------------------------------------------------------------------------------------------
 
