@@ -64,7 +64,7 @@ class Arms:
 
     def __init__(self, job: Job, clock: Clock, cache: ProbeCache) -> None:
         self._stack = ExitStack()
-        self._models: dict[Path, LlamaModel] = {}
+        self._models: dict[tuple[Path, int | None], LlamaModel] = {}
         self._path = Path(job.target.path)
         self._drafts = {model.ref.id: Path(model.path) for model in job.models}
         self._refs = {Path(model.path): model.ref for model in (job.target, *job.models)}
@@ -95,13 +95,14 @@ class Arms:
 
     # --- models and arms ------------------------------------------------------------------------------------------
 
-    def _open_model(self, path: Path) -> LlamaModel:
-        if path not in self._models:
+    def _open_model(self, path: Path, n_experts: int | None = None) -> LlamaModel:
+        if (path, n_experts) not in self._models:
             refuse_unloadable(Source(path))
-            load_mtp = self._load_mtp and path == self._path
-            model = LlamaModel(path, n_gpu_layers=self._engine.n_gpu_layers, load_mtp=load_mtp)
-            self._models[path] = self._stack.enter_context(model)
-        return self._models[path]
+            load_mtp = self._load_mtp and path == self._path and n_experts is None
+            layers = self._engine.n_gpu_layers
+            model = LlamaModel(path, n_gpu_layers=layers, load_mtp=load_mtp, n_experts_used=n_experts)
+            self._models[path, n_experts] = self._stack.enter_context(model)
+        return self._models[path, n_experts]
 
     def report(self, path: Path) -> ProbeReport:
         """The probe's findings for a model of this job, from the cache or made now."""
