@@ -18,6 +18,7 @@ OptionValue = str | int | float | bool
 
 NO_DRAFTER = "none"
 DRAFT_MODEL = "draft-model"
+CONTROLS = ("oracle", "random")  # drafters that measure a bound; nobody can use them, so nothing recommends them
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):

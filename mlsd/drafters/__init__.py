@@ -27,12 +27,15 @@ METHODS: dict[str, str] = {
     "draft-tree": "draft_tree",
     "eagle3": "heads.eagle3",
     "eagle3-tree": "heads.eagle3_tree",
+    "expert-skip": "layer_skip.expert_skip",
     "kangaroo": "layer_skip.kangaroo",
     "lookahead": "lookup.lookahead",
     "layer-skip": "layer_skip.subset",
     "mtp": "heads.mtp",
     "ngram-cache": "lookup.ngram_cache",
+    "oracle": "oracle",
     "pld": "lookup.pld",
+    "random": "wrong",
     "rest": "lookup.rest",
 }
 

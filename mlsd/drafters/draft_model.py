@@ -30,6 +30,8 @@ from mlsd.records import DRAFT_MODEL
 class DraftModel(Drafter):
     """A chain of tokens from a draft session, which must give logits where the chain asks for them."""
 
+    pass_bytes: int | None = None  # weights that a pass over one token reads, where the draft is made of its target
+
     def __init__(self, session: Session, rollback: Rollback, clock: Clock, chain: Chain | None = None) -> None:
         self._session = session
         self._rollback = rollback
@@ -100,6 +102,7 @@ class DraftModel(Drafter):
             "catch_up_rows": float(self._n_catch_up),
             "draft_forward_ns": float(self._forward_ns),
             "draft_rollback_ns": float(self._rollback_ns),
+            **({} if self.pass_bytes is None else {"draft_read_bytes": float(self.pass_bytes * self._n_steps)}),
         }
 
     @property
@@ -112,13 +115,13 @@ class DraftModel(Drafter):
         self._session.close()
 
 
-def open_draft(setup: DrafterSetup, path: Path, chain: Chain) -> DraftModel:
-    """The model in a file as a draft with its own memory.
+def open_draft(setup: DrafterSetup, path: Path, chain: Chain, *, n_experts: int | None = None) -> DraftModel:
+    """The model in a file as a draft with its own memory; `n_experts` in place of what the file says of its router.
 
     Raises: RollbackError when no strategy is exact for it, VocabularyError when its tokens are not the target's.
     """
     strategy = setup.draft_rollback(path)
-    session = open_beside(setup, path, chain, strategy=strategy)
+    session = open_beside(setup, path, chain, strategy=strategy, n_experts=n_experts)
     try:
         check_vocabularies(setup.target, session)
         return DraftModel(session, make_rollback(strategy, session), setup.clock, chain)
@@ -128,13 +131,14 @@ def open_draft(setup: DrafterSetup, path: Path, chain: Chain) -> DraftModel:
 
 
 def open_beside(
-    setup: DrafterSetup, path: Path, chain: Chain, *, strategy: str | None = None, n_sequences: int = 1
-) -> LlamaSession:
+    setup: DrafterSetup, path: Path, chain: Chain, *, strategy: str | None = None, n_sequences: int = 1,
+    n_experts: int | None = None,
+) -> LlamaSession:  # fmt: skip
     """A session of the model in a file, as the target's but for what a chain reads and a rollback keeps of it."""
     on_device = setup.options.device_sampling and chain.on_device
     options = msgspec.structs.replace(setup.options, device_sampling=on_device, max_outputs=1, n_sequences=n_sequences)
     options = rollback_options(strategy, options, setup.gamma - 1)
-    return open_session(setup.open_model(path), options)
+    return open_session(setup.open_model(path, n_experts), options)
 
 
 def _open(setup: DrafterSetup, own: Doubt) -> DraftModel:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, Literal, TypeVar
@@ -32,8 +32,10 @@ class DrafterSetup:
     target_rollback: str  # strategy in use for the target; only "trim" (attention memory) can hold trees
     second_path: Path | None  # the draft's or head's file, where the spec names one
     options: SessionOptions  # threads, layers, context and checking shared by all contexts of the arm
-    open_model: Callable[[Path], Any]  # loaded models by path, each loaded once; closed by the owner of the setup
+    # Models by path and routed experts used (absent: what the file says), loaded once; closed by the setup's owner.
+    open_model: Callable[..., Any]
     draft_rollback: Callable[[Path], str]  # strategy that the probe found exact for a draft with this file
+    plain: Callable[[Sequence[int]], Sequence[int]]  # the target's plain greedy output after a prompt, for controls
 
     @property
     def second(self) -> Path:

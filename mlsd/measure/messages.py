@@ -32,6 +32,7 @@ class PromptText(Record, frozen=True, kw_only=True):
     text: str
     n_tokens: int | None = None
     chat: bool = False  # wrap the text in the model's own chat template
+    random: bool = False  # `n_tokens` random ones in place of the text
     earlier: tuple[str, ...] = ()  # what the user said before; the target's own answers stand between
 
 

@@ -23,6 +23,7 @@ from mlsd.records import PromptRef, Record
 SWEEP_LENGTHS = (32, 64, 128, 256, 512, 1024)
 
 _LENGTH = re.compile(r"length-([1-9][0-9]*)")
+_RANDOM = re.compile(r"random-([1-9][0-9]*)")
 _PASSAGE_WORKLOAD = "prose"
 _FILE_WORKLOAD = "file"
 
@@ -38,6 +39,7 @@ class Prompt(Record, frozen=True, kw_only=True):
     workload: str  # factual, code, reasoning, chinese, prose, file, or the kind of a task
     n_tokens: int | None = None  # cut to exactly so many of the target's tokens; None: the whole text
     chat: bool = False  # said to the model in its own chat template, where it has one
+    random: bool = False  # random tokens of the target's vocabulary, whatever the text
     earlier: tuple[str, ...] = ()  # what the user said before; the target's own answers stand between; only with `chat`
 
     @property
@@ -73,8 +75,9 @@ def prompt_names() -> tuple[str, ...]:
 def load_prompt(name: str) -> Prompt:
     """The prompt called `name`: one of the four, `length-N` for the first N tokens of the long passage, or a task.
 
-    Of a task with several turns it is the first. Raises PromptError when there is none of that name (it lists what
-    exists), or when the text that is installed is not the one that was shipped.
+    `random-N` are N random tokens, on which nothing repeats: who gains there does not gain by copying. Of a task with
+    several turns it is the first. Raises PromptError when there is none of that name (it lists what exists), or
+    when the text that is installed is not the one that was shipped.
     """
     shipped = _shipped()
     if name in shipped.prompts:
@@ -91,13 +94,17 @@ def load_prompt(name: str) -> Prompt:
             n_tokens=int(match.group(1)),
         )
         return _checked(prompt, shipped.passage.sha256)
+    if match := _RANDOM.fullmatch(name):
+        text = "random tokens"
+        n_tokens = int(match.group(1))
+        return Prompt(key=name, text=text, sha256=text_sha256(text), workload="random", n_tokens=n_tokens, random=True)
     if (task := find_task(name)) is not None:
         return task_prompt(task, name)
     names = ", ".join(shipped.prompts)
     raise PromptError(
         f"There is no prompt called {name!r}.",
-        hint=f"Choose one of {names}, or length-N for exactly N tokens of prose, or a task ({', '.join(KINDS)}, each "
-        "followed by -1, -2, ...), or give a text file.",
+        hint=f"Choose one of {names}, or length-N for exactly N tokens of prose, random-N for N random ones, or a task "
+        f"({', '.join(KINDS)}, each followed by -1, -2, ...), or give a text file.",
     )
 
 

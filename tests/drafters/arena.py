@@ -7,7 +7,7 @@ from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 import numpy as np
@@ -29,6 +29,7 @@ from mlsd.engine.tree import ROOT, chain
 from mlsd.records import Losslessness, ModelRef, Sampling
 
 CLOCK = MonotonicClock()
+N_RECORDED = 64  # tokens of plain output that a control may replay
 
 
 @dataclass(frozen=True)
@@ -97,9 +98,11 @@ class Watched(Drafter):
 class Arena:
     """Loaded models, their probes and plain outputs; close it at the end."""
 
+    load: ClassVar[dict[str, bool]] = {}  # how models are loaded
+
     def __init__(self, files: dict[str, Path], n_ctx: int = 256) -> None:
         self._files, self._stack = files, ExitStack()
-        self._models: dict[Path, LlamaModel] = {}
+        self._models: dict[tuple[Path, int | None], LlamaModel] = {}
         self._reports: dict[Path, ProbeReport] = {}
         self._plain: dict[Any, Generation] = {}
         self._judges: dict[str, Judge] = {}
@@ -109,13 +112,18 @@ class Arena:
     def path(self, name: str) -> Path:
         return self._files[name]
 
-    def open(self, path: Path) -> LlamaModel:
-        if path not in self._models:
-            self._models[path] = self._stack.enter_context(LlamaModel(path))
-        return self._models[path]
+    def open(self, path: Path, n_experts: int | None = None) -> LlamaModel:
+        if (path, n_experts) not in self._models:
+            model = LlamaModel(path, n_experts_used=n_experts, **self.load)
+            self._models[path, n_experts] = self._stack.enter_context(model)
+        return self._models[path, n_experts]
 
     def model(self, name: str) -> LlamaModel:
         return self.open(self._files[name])
+
+    def session(self, path: Path, n_experts: int | None = None) -> LlamaSession:
+        """A session of its own that gives logits."""
+        return open_session(self.open(path, n_experts), msgspec.structs.replace(self.options, device_sampling=False))
 
     def report(self, path: Path) -> ProbeReport:
         if path not in self._reports:
@@ -203,6 +211,7 @@ class Arena:
                 options=base,
                 open_model=self.open,
                 draft_rollback=lambda p: self.report(p).draft or "",
+                plain=lambda prompt: self.plain(name, prompt, N_RECORDED),
             )
             with closing(drafter or open_drafter(setup)) as made:
                 yield session, made

@@ -11,7 +11,7 @@ from mlsd.analysis.results.comparability import Chosen, choose, machines
 from mlsd.errors import AnalysisError
 from mlsd.measure.store.rows import CalibrationPoint, Coverage, PassKind, TrialFilter, environment_key, model_key
 from mlsd.measure.store.study import Store
-from mlsd.records import Case, ModelFacts, ModelRef, OptionValue, Record, Trial
+from mlsd.records import CONTROLS, Case, ModelFacts, ModelRef, OptionValue, Record, Trial
 from mlsd.units import tok_s
 
 _CURVE = 3  # different k that make a curve
@@ -85,7 +85,7 @@ def read_groups(store: Store, chosen: Chosen) -> list[ArmGroup]:
         if not chosen.holds(stored.environment_key, trial.case_id) or not trial.decode_ns:
             continue
         case = chosen.cases[trial.case_id]
-        if not case.sampling.greedy:
+        if not case.sampling.greedy or case.drafter.name in CONTROLS:
             continue
         place = msgspec.json.encode((case.target, case.prompt, case.n_predict))
         if case.arm == "ar":

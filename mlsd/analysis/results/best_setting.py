@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from mlsd.analysis.results.speedups import Effect, Speedup, effect_of
-from mlsd.records import Record
+from mlsd.records import CONTROLS, Record
 from mlsd.stats import Interval, Visible, best_of, smallest_effect
 
 
@@ -42,7 +42,8 @@ def best_settings(speedups: Iterable[Speedup]) -> list[BestSetting]:
     """
     groups: dict[tuple[str, str], list[Speedup]] = {}
     for speedup in speedups:
-        groups.setdefault((speedup.target, speedup.workload or "all"), []).append(speedup)
+        if speedup.drafter not in CONTROLS:
+            groups.setdefault((speedup.target, speedup.workload or "all"), []).append(speedup)
     return [_best(target, workload, arms) for (target, workload), arms in groups.items()]
 
 

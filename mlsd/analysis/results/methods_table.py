@@ -48,6 +48,8 @@ class TimingRow(Record, frozen=True, kw_only=True):
     found: RoundKind | None = None  # rounds with a proposal, for such methods
     not_found: RoundKind | None = None
     fell_back: str | None = None  # why a draft that should share the target's memory keeps its own instead
+    draft_pass_ms: float | None = None  # a pass of the draft, for methods that make it of the target
+    draft_pass_bytes: float | None = None  # weights that it reads
 
 
 def task_trials(trials: pd.DataFrame) -> pd.DataFrame:
@@ -140,6 +142,10 @@ def _timing_row(
         found=found,
         not_found=not_found,
         fell_back=_words(first["fell_back"]),
+        draft_pass_ms=totals["draft_forward_ns"] / totals["draft_steps"] / 1e6
+        if "draft_read_bytes" in totals
+        else None,
+        draft_pass_bytes=totals["draft_read_bytes"] / totals["draft_steps"] if "draft_read_bytes" in totals else None,
     )
 
 

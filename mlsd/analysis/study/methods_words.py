@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from mlsd.analysis.fits.calibration import TargetCurve
 from mlsd.analysis.results.methods_table import TimingRow
+from mlsd.units import format_bytes
 
 
 def sentences(rows: Sequence[TimingRow], curves: Mapping[str, TargetCurve], source: str) -> tuple[str, ...]:
@@ -45,4 +46,9 @@ def _method(row: TimingRow) -> str | None:
         plain_ms = total_ms / row.break_even_mgl
         costly = row.found.ms["round"] / plain_ms
         text += f"; the {100 * share:.0f} % of rounds with a proposal take {costly:.1f} plain rounds each"
+    if row.draft_pass_ms is not None and row.draft_pass_bytes is not None:
+        share = row.draft_pass_ms * row.break_even_mgl / total_ms
+        saves = "saves" if share < 1 else "saves no"
+        read = format_bytes(round(row.draft_pass_bytes))
+        text += f"; a pass of its draft reads {read} and {saves} time: {share:.2f} plain rounds"
     return text + "."

@@ -26,7 +26,7 @@ from mlsd.engine.llama.state import BlobError, BlobShape, LinkPlan, StateLink
 from mlsd.engine.llama.taps import SkipTap, TappedSession
 from mlsd.engine.session import SessionOptions
 from mlsd.errors import InputError
-from mlsd.gguf_tools.read import trunk_layers
+from mlsd.gguf_tools.read import source_weight, trunk_layers
 from mlsd.gguf_tools.source import Source
 from mlsd.gguf_tools.surgery.cut import Component, attention_layers, choose_layers, plan_cut, read_layers, state_layers
 from mlsd.gguf_tools.surgery.draft_cache import cached_draft
@@ -70,9 +70,10 @@ class Cut(Record, frozen=True, kw_only=True):
     source: Source
     edit: Edit
     component: Component | None
+    n_experts: int | None = None  # routed experts of a layer that the draft uses; None: as many as the target
 
 
-def _memory(base: SessionOptions, own: Options, gamma: int, rollback: str) -> SessionOptions:
+def target_memory(base: SessionOptions, own: Options, gamma: int, rollback: str) -> SessionOptions:
     """A second sequence through which memory is read, or taps."""
     if own.mode == "inplace":
         on_device = base.device_sampling and own.p_min == 0
@@ -95,26 +96,27 @@ def _check_target(own: Options, target: Source) -> None:
         skip_tap(cut)
 
 
-def _open(setup: DrafterSetup, own: Options) -> DraftModel | InPlaceDraft:
+def open_cut(setup: DrafterSetup, own: Options, cut: Cut) -> DraftModel | InPlaceDraft:
     """The draft in the mode of the options; `sync` falls back to `own`, and says so, where it cannot be."""
-    cut = plan(Source(setup.target_path), own)
     chain = Chain(setup.clock, setup.sampling, own.doubt)
     if own.mode == "inplace":
         session, recurrent = cast(TappedSession, setup.target), setup.target_rollback != "trim"
         return InPlaceDraft(session, skip_tap(cut), chain, recurrent=recurrent)
     path = cut_file(cut)
-    if own.mode == "own":
-        return open_draft(setup, path, chain)
-    try:
-        return _synced(setup, cut, path, chain)
-    except BlobError as error:
-        draft = open_draft(setup, path, chain)
-        draft.fell_back = error.message
-        return draft
+    synced = None if own.mode == "own" else _synced(setup, cut, path, chain)
+    if isinstance(synced, SyncedDraft):
+        draft: DraftModel = synced
+    else:
+        draft = open_draft(setup, path, chain, n_experts=cut.n_experts)
+        draft.fell_back = synced
+    weight = source_weight(Source(path))
+    n_used = weight.n_experts_used if cut.n_experts is None else cut.n_experts
+    draft.pass_bytes = msgspec.structs.replace(weight, n_experts_used=n_used).active.n_bytes
+    return draft
 
 
-def plan(source: Source, options: Options) -> Cut:
-    """The draft that the options describe.
+def plan(source: Source, options: Options, n_experts: int | None = None) -> Cut:
+    """The draft that the options describe; only one with fewer experts may have all of the target's blocks.
 
     Raises: InputError, ModelFileError.
     """
@@ -129,9 +131,11 @@ def plan(source: Source, options: Options) -> Cut:
         keep=None if options.keep is None else read_layers(str(options.keep)),
         skip=None if options.skip is None else read_layers(str(options.skip)),
         exit_after=exit_after,
-        fraction=options.fraction,
+        fraction=options.fraction or None,
     )
     if len(layers) == n_layers and options.component is None:
+        if n_experts is not None:
+            return Cut(source=source, edit=Edit(pieces=(), layers=layers), component=None, n_experts=n_experts)
         raise InputError(
             "The draft would be the whole target.",
             hint="Give skip, keep, exit, fraction, component, or one of the presets "
@@ -139,11 +143,13 @@ def plan(source: Source, options: Options) -> Cut:
             + ".",
         )
     edit = plan_cut(source, layers, options.component)
-    return Cut(source=source, edit=edit, component=options.component)
+    return Cut(source=source, edit=edit, component=options.component, n_experts=n_experts)
 
 
 def cut_file(cut: Cut) -> Path:
-    """The draft's file, written once and kept for the next time."""
+    """The draft's file, written once and kept for the next time; the target's own where no block is left out."""
+    if not cut.edit.pieces:
+        return cut.source.path
     recipe = f"{file_sha256(cut.source.path)} {cut.component} {cut.edit.layers}"
     digest = hashlib.sha256(recipe.encode()).hexdigest()[:12]
     return cached_draft(
@@ -178,12 +184,16 @@ def skip_tap(cut: Cut) -> SkipTap:
 # --- a file of its own --------------------------------------------------------------------------------------------
 
 
-def _synced(setup: DrafterSetup, cut: Cut, path: Path, chain: Chain) -> SyncedDraft:
-    session = open_beside(setup, path, chain, n_sequences=2)
+def _synced(setup: DrafterSetup, cut: Cut, path: Path, chain: Chain) -> SyncedDraft | str:
+    """A draft on the target's memory, or why there can be none."""
+    session = open_beside(setup, path, chain, n_sequences=2, n_experts=cut.n_experts)
     try:
         target = cast(LlamaSession, setup.target)
         link = StateLink(target, session, link_plan(cut, has_axes=target.has_position_axes))
         link.self_test()
+    except BlobError as error:
+        session.close()
+        return error.message
     except BaseException:
         session.close()
         raise
@@ -216,6 +226,8 @@ def link_plan(cut: Cut, *, has_axes: bool) -> LinkPlan:
 def _last_intact(cut: Cut, attention: Sequence[int]) -> int:
     """The last block of the draft whose input is the target's own; -1 for none."""
     n_first = next((i for i, layer in enumerate(cut.edit.layers) if layer != i), len(cut.edit.layers))
+    if cut.n_experts is not None:  # the first block's own memory is still the target's
+        n_first = min(n_first, 1)
     if cut.component is None:
         return n_first - 1
     return min(n_first - 1, 0 if cut.component == "attention" else attention[0])
@@ -235,7 +247,7 @@ METHOD = Method(
         "hybrids arXiv 2605.01106"
     ),
     options=Options,
-    open=_open,
+    open=lambda setup, own: open_cut(setup, own, plan(Source(setup.target_path), own)),
     # LayerSkip-33 % and early exit at half depth; the component drafts and the control without components.
     presets=(
         _of_hybrids("layerskip-33", 4, fraction=0.33),
@@ -252,7 +264,7 @@ METHOD = Method(
             values=(0.1, 0.2, 0.33, 0.45), unless=("keep", "skip", "exit", "exit_share", "component", "preset")
         ),
     },
-    target_options=_memory,
+    target_options=target_memory,
     check_target=_check_target,
     drafting_part=_weights,
     drafting_file=lambda own, target_path: cut_file(plan(Source(target_path), own)),

@@ -10,6 +10,7 @@ from typing import Any
 from mlsd.engine.llama.native import LOG, fail, library
 from mlsd.engine.session import Vocabulary
 from mlsd.errors import ModelFileError
+from mlsd.gguf_tools.source import Source
 
 _GGUF_MAGIC = b"GGUF"
 
@@ -30,7 +31,9 @@ class LlamaModel:
         vocab_only: bool = False,
         simulated: bool = False,
         check_weights: bool = False,
+        n_experts_used: int | None = None,
     ) -> None:
+        """Load the file. `n_experts_used` goes in place of what it says of its router."""
         check_gguf(path)
         self._native = native = library()
         params = native.llama_model_default_params()
@@ -40,6 +43,8 @@ class LlamaModel:
         params.check_tensors = check_weights
         if simulated:
             params.no_alloc, params.load_mode = True, native.LLAMA_LOAD_MODE_NONE  # a mapped file would be weights
+        if n_experts_used is not None:
+            params.kv_overrides = self._overrides = _expert_override(path, n_experts_used)
         LOG.drain()
         self.handle: Any = native.llama_model_load_from_file(str(path).encode(), params)
         if not self.handle:
@@ -119,6 +124,10 @@ class LlamaModel:
         """Whether the token ends a generation."""
         return bool(self._native.llama_vocab_is_eog(self.vocab, token))
 
+    def is_control(self, token: int) -> bool:
+        """Whether the token ends a generation or is no text at all."""
+        return self.is_end(token) or bool(self._native.llama_vocab_is_control(self.vocab, token))
+
     def close(self) -> None:
         """Free the weights; calling it twice is harmless."""
         if self.handle:
@@ -130,6 +139,16 @@ class LlamaModel:
 
     def __exit__(self, *_: Any) -> None:
         self.close()
+
+
+def _expert_override(path: Path, n_used: int) -> Any:
+    """Entries that llama.cpp reads in place of a file's own, up to one without a name."""
+    native = library()
+    entries = (native.llama_model_kv_override * 2)()
+    entries[0].key = f"{Source(path).architecture}.expert_used_count".encode()
+    entries[0].tag = native.LLAMA_KV_OVERRIDE_TYPE_INT
+    entries[0].value.val_i64 = n_used
+    return entries
 
 
 def check_gguf(path: Path) -> None:

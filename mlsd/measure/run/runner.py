@@ -114,7 +114,9 @@ def _job(group: Group, files: Mapping[str, ModelFile], load: LoadPrompt) -> Job:
 def prompt_text(ref: PromptRef, load: LoadPrompt) -> PromptText:
     """What a worker needs of a prompt."""
     prompt = load(ref.key)
-    return PromptText(text=prompt.text, n_tokens=ref.n_tokens, chat=prompt.chat, earlier=prompt.earlier)
+    return PromptText(
+        text=prompt.text, n_tokens=ref.n_tokens, chat=prompt.chat, random=prompt.random, earlier=prompt.earlier
+    )
 
 
 @contextmanager

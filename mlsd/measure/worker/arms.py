@@ -22,7 +22,7 @@ from mlsd.clock import Clock
 from mlsd.drafters import find_method, open_drafter, target_options
 from mlsd.drafters.method import DrafterSetup
 from mlsd.engine.decode import Generation, GenerationLimits, check_capacity, generate
-from mlsd.engine.drafter import Drafter
+from mlsd.engine.drafter import Drafter, NoDrafter
 from mlsd.engine.llama.model import LlamaModel
 from mlsd.engine.llama.native import backend_info
 from mlsd.engine.llama.open import open_session
@@ -66,7 +66,7 @@ class Arms:
 
     def __init__(self, job: Job, clock: Clock, cache: ProbeCache) -> None:
         self._stack = ExitStack()
-        self._models: dict[Path, LlamaModel] = {}
+        self._models: dict[tuple[Path, int | None], LlamaModel] = {}
         self._path = Path(job.target.path)
         self._drafts = {model.ref.id: Path(model.path) for model in job.models}
         self._refs = {Path(model.path): model.ref for model in (job.target, *job.models)}
@@ -85,7 +85,8 @@ class Arms:
         except BaseException:
             self._stack.close()
             raise
-        n_ctx = self._prompts.longest + max(slot.case.n_predict for slot in job.slots)
+        self._n_predict = max(slot.case.n_predict for slot in job.slots)
+        n_ctx = self._prompts.longest + self._n_predict
         if self.target.n_ctx_train:
             n_ctx = min(n_ctx, self.target.n_ctx_train)  # beyond it a model writes nonsense; such trials are refused
         self._options = session_options(self._engine, context_length(n_ctx))
@@ -98,14 +99,15 @@ class Arms:
 
     # --- models and arms ------------------------------------------------------------------------------------------
 
-    def _open_model(self, path: Path) -> LlamaModel:
-        if path not in self._models:
+    def _open_model(self, path: Path, n_experts: int | None = None) -> LlamaModel:
+        if (path, n_experts) not in self._models:
             refuse_unloadable(Source(path))
             check_weights(path, self._refs.get(path, ModelRef(id=path.name)))
-            load_mtp = self._load_mtp and path == self._path
-            model = LlamaModel(path, n_gpu_layers=self._engine.n_gpu_layers, load_mtp=load_mtp)
-            self._models[path] = self._stack.enter_context(model)
-        return self._models[path]
+            load_mtp = self._load_mtp and path == self._path and n_experts is None
+            layers = self._engine.n_gpu_layers
+            model = LlamaModel(path, n_gpu_layers=layers, load_mtp=load_mtp, n_experts_used=n_experts)
+            self._models[path, n_experts] = self._stack.enter_context(model)
+        return self._models[path, n_experts]
 
     def report(self, path: Path) -> ProbeReport:
         """The probe's findings for a model of this job, from the cache or made now."""
@@ -195,6 +197,7 @@ class Arms:
                 options=options,
                 open_model=self._open_model,
                 draft_rollback=lambda path: self._strategy(path, wanted, "draft", case.gamma),
+                plain=self._plain,
             )
         )
         opened.callback(drafter.close)
@@ -215,6 +218,16 @@ class Arms:
         if fault == "state-ahead" and not self.target.is_recurrent:
             raise UnsupportedError(f"{self._path.name} has no recurrent state that could run ahead.")
         return Sabotage(rollback, session, fault, once=once)
+
+    def _plain(self, prompt: Sequence[int]) -> tuple[int, ...]:
+        """The target's plain greedy output, from a trial of plain decoding or written now."""
+        known = self._references.get((tuple(prompt), self._n_predict))
+        if known is None:
+            limits = GenerationLimits(n_predict=self._n_predict)
+            with open_session(self.target, self._options) as session:
+                rollback = make_rollback("trim", session)
+                known = generate(session, NoDrafter(), rollback, prompt, limits, self._clock).tokens
+        return known
 
     # --- trials ---------------------------------------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ saw (`Trial.earlier`). A later turn is a prompt like any other, prefilled whole.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 
@@ -133,9 +134,20 @@ def read_prompt(
     """
     if prompt.chat:
         return _conversation(model, prompt, answers, sampling, repeat)
+    if prompt.random:
+        return PromptTokens(tokens=random_tokens(model, prompt.n_tokens or 1))
     if prompt.n_tokens is None:
         return PromptTokens(tokens=model.tokenize(prompt.text))
     return PromptTokens(tokens=exact_prompt(prompt.text, prompt.n_tokens, model.tokenize))
+
+
+def random_tokens(model: LlamaModel, n_tokens: int) -> tuple[int, ...]:
+    """So many tokens of the model's vocabulary, the same ones every time; none of them ends or steers a text."""
+    vocabulary = model.vocabulary
+    first = [vocabulary.bos] if vocabulary.adds_bos and vocabulary.bos is not None else []
+    drawn = np.random.default_rng(0).permutation(vocabulary.n_tokens).tolist() * (1 + n_tokens // vocabulary.n_tokens)
+    plain = (token for token in drawn if not model.is_control(token))
+    return (*first, *itertools.islice(plain, n_tokens))[:n_tokens]
 
 
 def _conversation(

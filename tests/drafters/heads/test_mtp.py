@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
+from typing import ClassVar
 
 import msgspec
 import numpy as np
@@ -34,10 +35,7 @@ N_PREDICT = 40
 class MtpArena(Arena):
     """Targets loaded with their next-token blocks."""
 
-    def open(self, path: Path) -> LlamaModel:
-        if path not in self._models:
-            self._models[path] = self._stack.enter_context(LlamaModel(path, load_mtp=True))
-        return self._models[path]
+    load: ClassVar[dict[str, bool]] = {"load_mtp": True}
 
 
 @pytest.fixture(scope="module")

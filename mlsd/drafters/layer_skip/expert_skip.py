@@ -1,0 +1,75 @@
+"""The target with fewer routed experts drafts for itself, with all of its blocks or some.
+
+llama.cpp loads the same file once more with another number of experts; where a backend maps weights (CPU, Metal) both
+loads are one in memory, but for types that it repacks.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from msgspec import Meta
+
+from mlsd.drafters.layer_skip.subset import Cut, Options, open_cut, plan, target_memory
+from mlsd.drafters.method import DrafterSetup, Method
+from mlsd.drafters.options import Choice, Span
+from mlsd.engine.drafter import Drafter
+from mlsd.errors import InputError, UnsupportedError
+from mlsd.gguf_tools.read import source_weight
+from mlsd.gguf_tools.source import Source
+
+_CHOICES = ("keep", "skip", "exit", "exit_share", "component")
+
+
+class ExpertOptions(Options, frozen=True, kw_only=True):
+    """Options of drafting with fewer experts; blocks are left out as by layer-skip."""
+
+    experts: Annotated[Annotated[int, Meta(ge=1)] | None, Meta(description="routed experts of a layer that draft")] = (
+        None
+    )
+    share: Annotated[
+        float, Meta(gt=0, lt=1, description="the same as a share of those that the target uses, rounded down to one")
+    ] = 0.5
+    mode: Annotated[Literal["own", "sync"], Meta(description="own memory, or the target's")] = "sync"
+    fraction: Annotated[
+        Annotated[float, Meta(ge=0, lt=1)] | None, Meta(description="share of blocks left out, spread evenly")
+    ] = None
+
+
+def plan_experts(source: Source, own: ExpertOptions) -> Cut:
+    """What of the target drafts. Raises: UnsupportedError without routed experts, InputError, ModelFileError."""
+    n_used = source_weight(source).n_experts_used if source.count("expert_count") else 0
+    if not n_used:
+        raise UnsupportedError(
+            f"{source.path.name} is dense: it has no routed experts, so it cannot draft with fewer.",
+            hint="Use --drafter layer-skip: it leaves out blocks.",
+        )
+    n_experts = own.experts or max(1, int(own.share * n_used))
+    if n_experts >= n_used:
+        raise InputError(
+            f"A draft with {n_experts} experts is no smaller: {source.path.name} uses {n_used} of a layer itself.",
+            hint=f"Give experts=1 to {n_used - 1}."
+            if n_used > 1
+            else "Use --drafter layer-skip: it leaves out blocks.",
+        )
+    return plan(source, own, n_experts)
+
+
+def _open(setup: DrafterSetup, own: ExpertOptions) -> Drafter:
+    return open_cut(setup, own, plan_experts(Source(setup.target_path), own))
+
+
+METHOD = Method(
+    name="expert-skip",
+    summary="Self-speculation of a mixture: the draft is the target with fewer routed experts, with or without layers.",
+    source="SS-MoE (WWW 2026); the expert budget of BEAM, with the weights as they are",
+    options=ExpertOptions,
+    open=_open,
+    space={
+        "gamma": Span(low=1, high=8),
+        "share": Choice(values=(0.125, 0.25, 0.5, 0.75), unless=("experts",)),
+        "fraction": Choice(values=(0.0, 0.1, 0.2, 0.33), unless=_CHOICES),
+    },
+    target_options=target_memory,
+    check_target=lambda own, target: plan_experts(target, own),
+)

@@ -1,0 +1,64 @@
+"""The most that speculation can give on a target: drafts that are always right and cost nothing.
+
+It replays the target's own plain output. Nobody can use it; a method that stays below 1x even here cannot pay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from mlsd.drafters.method import DrafterSetup, Method
+from mlsd.drafters.options import NoOptions
+from mlsd.engine.drafter import Draft, Drafter, Outcome
+from mlsd.errors import UnsupportedError
+
+
+class Replay(Drafter):
+    """Proposes from the recorded output of a prompt; what a trial wrote otherwise (a tie) takes its place."""
+
+    def __init__(self, plain: Callable[[Sequence[int]], Sequence[int]]) -> None:
+        """`plain` gives the target's plain greedy output after a prompt."""
+        self._plain = plain
+        self._records: dict[tuple[int, ...], list[int]] = {}
+        self._record: list[int] = []
+        self._n_committed = 0
+
+    def begin(self, prompt: Sequence[int], rng: np.random.Generator) -> None:
+        """Look the output up, or have it written: that is no drafting and not timed as such."""
+        key = tuple(prompt)
+        if key not in self._records:
+            self._records[key] = list(self._plain(key))
+        self._record, self._n_committed = self._records[key], 0
+
+    def propose(self, k: int) -> Draft:
+        """The next `k` tokens of the record."""
+        return Draft(tokens=self._coming(k))
+
+    def _coming(self, k: int) -> tuple[int, ...]:
+        return tuple(self._record[self._n_committed : self._n_committed + k])
+
+    def observe(self, outcome: Outcome) -> None:
+        """Go on behind what was committed, which is on record from now on."""
+        n_before, self._n_committed = self._n_committed, self._n_committed + len(outcome.committed)
+        self._record[n_before : self._n_committed] = outcome.committed
+
+
+def recorded(setup: DrafterSetup) -> Callable[[Sequence[int]], Sequence[int]]:
+    """What a control replays. Raises: UnsupportedError where tokens are drawn, so that no record says what comes."""
+    if not setup.sampling.greedy:
+        raise UnsupportedError(
+            f"{setup.spec.name} replays greedy output; with a temperature nobody knows what comes.",
+            hint="Leave --temperature at 0 for it.",
+        )
+    return setup.plain
+
+
+METHOD = Method(
+    name="oracle",
+    summary="A bound, not a method: drafts that are always right and free, the most that speculation can give here.",
+    source="mlsd; the acceptance of 1 and the cost of 0 in Leviathan et al. 2023 (arXiv 2211.17192), section 3.3",
+    options=NoOptions,
+    open=lambda setup, own: Replay(recorded(setup)),
+)

@@ -1,0 +1,39 @@
+"""What verification costs when nothing is accepted: random drafts, each one wrong by construction."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from mlsd.drafters.method import Method
+from mlsd.drafters.options import NoOptions
+from mlsd.drafters.oracle import Replay, recorded
+from mlsd.engine.drafter import Draft
+
+
+class Wrong(Replay):
+    """Random tokens, none of which stands in the record at its place."""
+
+    def __init__(self, plain: Callable[[Sequence[int]], Sequence[int]], n_vocab: int) -> None:
+        super().__init__(plain)
+        self._n_vocab = n_vocab
+
+    def begin(self, prompt: Sequence[int], rng: np.random.Generator) -> None:
+        """Also draw how far each proposal is from the record: drawing takes longer than a pass of a tiny model."""
+        super().begin(prompt, rng)
+        self._steps = rng.integers(1, self._n_vocab, len(self._record)).tolist()
+
+    def propose(self, k: int) -> Draft:
+        """Any other tokens than the next `k` of the record."""
+        steps = self._steps[self._n_committed :]
+        return Draft(tokens=tuple((t + s) % self._n_vocab for t, s in zip(self._coming(k), steps, strict=False)))
+
+
+METHOD = Method(
+    name="random",
+    summary="A control, not a method: random drafts that are always wrong, which is what verification alone costs.",
+    source="mlsd",
+    options=NoOptions,
+    open=lambda setup, own: Wrong(recorded(setup), setup.target.vocabulary.n_tokens),
+)

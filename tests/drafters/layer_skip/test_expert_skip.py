@@ -1,0 +1,91 @@
+"""A mixture drafts for itself with fewer experts: exact, on its own memory or the target's, with all blocks or some."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from mlsd.drafters import check_target
+from mlsd.drafters.layer_skip.expert_skip import METHOD, plan_experts
+from mlsd.errors import InputError, UnsupportedError
+from mlsd.gguf_tools.read import source_weight
+from mlsd.gguf_tools.source import Source
+from mlsd.records import DrafterSpec, OptionValue, Sampling
+from tests.drafters.arena import Arena, first, prompt_of
+
+# Experts that a tiny model of each architecture uses.
+MIXTURES = ("qwen35moe", "qwen3moe", "qwen3next", "deepseek2", "gpt-oss", "kimi-linear")
+
+
+@pytest.mark.parametrize("name", MIXTURES)
+@pytest.mark.parametrize("options", ["mode=own", "mode=sync", "experts=1"])
+def test_output_equals_plain_decoding(arena: Arena, name: str, options: str) -> None:
+    run = arena.run(name, f"expert-skip:{options}", 3, prompt_of(3), 32)
+    arena.assert_exact(name, prompt_of(3), run)
+    assert run.proposed > 0
+
+
+@pytest.mark.parametrize("name", ["qwen35moe", "qwen3moe"])
+def test_blocks_may_be_left_out_as_well(arena: Arena, name: str) -> None:
+    runs = {mode: arena.run(name, f"expert-skip:mode={mode},skip=2", 3, prompt_of(4), 32) for mode in ("own", "sync")}
+    for run in runs.values():
+        arena.assert_exact(name, prompt_of(4), run)
+    assert [run.fell_back for run in runs.values()] == [None, None]
+    assert "sync_ns" in runs["sync"].stats
+
+
+@pytest.mark.parametrize("name", MIXTURES)
+def test_fewer_experts_read_fewer_bytes(arena: Arena, name: str) -> None:
+    weight = source_weight(Source(arena.path(name)))
+    run = arena.run(name, "expert-skip:experts=1,mode=own", 2, prompt_of(5), 24)
+    saved = weight.routed.fraction(weight.n_experts_used - 1, weight.n_experts).n_bytes
+    assert run.stats["draft_read_bytes"] / run.stats["draft_steps"] == pytest.approx(
+        weight.active.n_bytes - saved, abs=1
+    )
+    assert saved > 0
+
+
+def test_the_draft_is_another_network_than_the_target(arena: Arena) -> None:
+    path = arena.path("qwen3moe")
+    rows = []
+    for n_experts in (None, 1, 4):
+        with arena.session(path, n_experts) as session:
+            session.decode(prompt_of(6))
+            rows.append(session.logits()[0])
+    assert np.array_equal(rows[0], rows[2])  # as many as the file says
+    assert np.abs(rows[0] - rows[1]).max() > 0.1
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"experts": 4}, "no smaller: qwen3moe.gguf uses 4"),
+        ({"skip": "9"}, "no block 9"),
+        ({"experts": 0}, "experts=0"),
+    ],
+)
+def test_what_would_not_be_smaller_is_refused(arena: Arena, options: dict[str, OptionValue], words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        check_target(DrafterSpec(name="expert-skip", options=options), arena.path("qwen3moe"))
+
+
+def test_a_dense_model_is_refused_by_its_header(arena: Arena) -> None:
+    with pytest.raises(UnsupportedError, match=r"llama.gguf is dense: it has no routed experts"):
+        check_target(DrafterSpec(name="expert-skip"), arena.path("llama"))
+
+
+def test_a_share_is_of_the_experts_in_use_and_never_less_than_one(arena: Arena) -> None:
+    source = Source(arena.path("qwen3moe"))
+    found = [plan_experts(source, METHOD.options(share=share)).n_experts for share in (0.01, 0.5, 0.99)]
+    assert found == [1, 2, 3]
+
+
+def test_sampled_drafts_are_accepted_by_their_distributions(arena: Arena) -> None:
+    runs = (
+        arena.run(
+            "qwen3moe", "expert-skip:experts=1", 3, prompt_of(1), 40, sampling=Sampling(temperature=1.0),
+            rng=np.random.default_rng(seed),
+        )
+        for seed in range(24)
+    )  # fmt: skip
+    assert len(first(runs, lambda made: 0 < made.accepted < made.proposed).tokens) == 40
