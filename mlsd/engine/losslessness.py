@@ -133,6 +133,29 @@ class Gaps:
         )
 
 
+def of_other_build(emitted: Sequence[int], reference: Sequence[int], own: Logits, other: Logits) -> Losslessness:
+    """How the plain output of another build compares with the `reference` of this one.
+
+    Rows of logits before each emitted token, column 0 the token itself and then what this build finds likeliest: `own`
+    of this build, `other` of the one that emitted it. As of passes of other widths, rounding explains differences in
+    size and number; and both builds must say nearly the same everywhere, or any difference would explain itself.
+    """
+    gaps = Gaps([0] * len(emitted))
+    gaps.alone(own)
+    gaps.wide(other)
+    index = first_difference(emitted, reference)
+    same_length = [0] * len(emitted) if len(emitted) == len(reference) else [0] * (len(emitted) + 1)
+    found = gaps.verdict(same_length)
+    distance, limit = answer_distance(other, own), _ANCHOR_FLOOR * spread(own)
+    return msgspec.structs.replace(
+        found,
+        verdict=found.verdict if distance <= limit else "diverged",
+        first_difference=index,
+        live_distance=distance,
+        live_limit=limit,
+    )
+
+
 # --- the live state ---------------------------------------------------------------------------------------------------
 
 

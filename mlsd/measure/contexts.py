@@ -10,7 +10,18 @@ from mlsd.errors import InputError
 from mlsd.gguf_tools.read import trunk_layers
 from mlsd.gguf_tools.source import Source
 from mlsd.gguf_tools.surgery.cut import attention_layers
-from mlsd.measure.messages import InfoJob, Job, LayerSearchJob, ModelFile, PerplexityJob, ProbeJob, SelfCheckJob, Work
+from mlsd.measure.messages import (
+    BuildJob,
+    InfoJob,
+    Job,
+    LayerSearchJob,
+    ModelFile,
+    PerplexityJob,
+    ProbeJob,
+    ReadJob,
+    SelfCheckJob,
+    Work,
+)
 from mlsd.units import format_bytes
 
 _F16_BYTES = 2  # llama.cpp keeps keys and values as f16 unless told otherwise
@@ -42,6 +53,8 @@ def check_contexts(work: Work) -> None:
 
 def _wanted(work: Work) -> tuple[int | None, list[ModelFile]]:
     """The context that was asked for, and the models that would get one, the target first."""
+    if isinstance(work, BuildJob | ReadJob):
+        work = work.job
     if isinstance(work, Job):
         return (work.slots[0].case.engine.n_ctx if work.slots else None), [work.target, *work.models]
     if isinstance(work, InfoJob | SelfCheckJob):

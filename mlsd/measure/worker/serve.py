@@ -28,6 +28,7 @@ from mlsd.errors import MlsdError
 from mlsd.hardware import read_conditions
 from mlsd.measure.messages import (
     BreakdownJob,
+    BuildJob,
     CalibrateJob,
     Done,
     Event,
@@ -41,6 +42,7 @@ from mlsd.measure.messages import (
     Probed,
     ProbeJob,
     Progress,
+    ReadJob,
     Refused,
     SelfCheckJob,
     Slot,
@@ -50,6 +52,7 @@ from mlsd.measure.messages import (
 )
 from mlsd.measure.worker.arms import Arms, arm_key, session_options
 from mlsd.measure.worker.breakdown import break_down
+from mlsd.measure.worker.build_check import check_build, read_logits
 from mlsd.measure.worker.calibrate import Calibration
 from mlsd.measure.worker.layer_search import search_layers
 from mlsd.measure.worker.perplexity import run_perplexity
@@ -83,6 +86,10 @@ def main() -> None:
             send(search_layers(work))
         elif isinstance(work, BreakdownJob):
             send(break_down(work, MonotonicClock(), ProbeCache()))
+        elif isinstance(work, BuildJob):
+            send(check_build(work))
+        elif isinstance(work, ReadJob):
+            send(read_logits(work))
         elif isinstance(work, SelfCheckJob):
             send(self_check(work, MonotonicClock()))
         else:
