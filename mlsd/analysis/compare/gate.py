@@ -121,7 +121,7 @@ def known_well(findings: Sequence[Finding], margin: float = MARGIN) -> bool:
 
 def _tail(n: int) -> float:
     """What each end of an interval may miss (Sidak 1967)."""
-    return (1 - (1 - FALSE_ALARM) ** (1 / max(1, n))) / 2
+    return float(1 - (1 - FALSE_ALARM) ** (1 / max(1, n))) / 2
 
 
 def _scaled(value: float, measure: Measure) -> float:

@@ -198,12 +198,8 @@ def _place(measure: Measure) -> tuple[object, ...]:
     names = ("plain", "prefill", "", "T", "checkpoint", "rollback", "memory")
     head = measure.name.split("(")[0] if measure.sense == "time" else measure.name
     numbers = tuple(int(n) for n in re.findall(r"\d+", measure.name))
-    return (
-        names.index(head if head in names else ""),
-        re.sub(r"\d+", "", measure.name.split(":")[0]),
-        numbers,
-        measure.name,
-    )
+    arm = re.sub(r"\d+", "", measure.name.split(":")[0])
+    return (names.index(head if head in names else ""), arm, numbers, measure.name)
 
 
 # --- values of a block --------------------------------------------------------------------------------------------
@@ -243,12 +239,12 @@ def _arm_values(arms: Mapping[str, Sequence[Trial]]) -> Values:
     plain: float | None = None
     for arm, trials in sorted(arms.items(), key=lambda item: item[0] != _PLAIN):
         each = [numbers(trial) for trial in trials]
-        speeds = [n.decode_tok_s for n in each if n.decode_tok_s is not None]
+        speeds = [speed for n in each if (speed := n.decode_tok_s) is not None]
         speed = statistics.geometric_mean(speeds)
         values[Measure(name=arm, unit="tok/s", sense="rate")] = speed
         if arm == _PLAIN:
             plain = speed
-            fills = [tok_s(t.n_prompt, t.prefill_ns) for t in trials if t.n_prompt and t.prefill_ns]
+            fills = [fill for t in trials if (fill := tok_s(t.n_prompt or 0, t.prefill_ns or 0)) is not None]
             if fills:
                 values[Measure(name="prefill", unit="tok/s", sense="rate")] = statistics.geometric_mean(fills)
             continue

@@ -8,9 +8,9 @@ from mlsd.analysis.compare.bisect import Search
 from mlsd.analysis.compare.gate import Finding
 from mlsd.analysis.compare.sessions import Comparison, Side
 from mlsd.report.render.table import Cell, Table, Tone, head, name, number, percent, significant, text
+from mlsd.stats import Interval
 
 _TONES: dict[str, Tone] = {"faster": "good", "slower": "bad", "undecided": "doubt", "same": "quiet"}
-from mlsd.stats import Interval
 
 
 def comparison_table(found: Comparison) -> Table:
