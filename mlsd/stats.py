@@ -117,9 +117,13 @@ def tails(n_choices: int) -> tuple[float, float]:
 
 def best_of(found: Interval, n_choices: int, *, ratio: bool = False) -> Interval:
     """The interval of `mean_over` for the best of so many: its ends moved as `tails` says."""
-    if found.low is None or found.high is None or n_choices < 2:
+    return found if n_choices < 2 else with_tails(found, *tails(n_choices), ratio=ratio)
+
+
+def with_tails(found: Interval, low: float, high: float, *, ratio: bool = False) -> Interval:
+    """The interval of `mean_over` whose ends miss the truth with these chances, in place of 2.5 % each."""
+    if found.low is None or found.high is None:
         return found
-    low, high = tails(n_choices)
     to, back = (math.log, math.exp) if ratio else (float, float)
     centre, error = to(found.value), _standard_error(found, ratio)
     ends = centre - _t_quantile(1 - low, found.n - 1) * error, centre + _t_quantile(1 - high, found.n - 1) * error
@@ -140,6 +144,40 @@ def smallest_effect(found: Interval, n_choices: int = 1, *, ratio: bool = False)
     error = _standard_error(found, ratio) * unbiased
     up, down = (_noncentrality(n - 1, tail) * error for tail in tails(n_choices))
     return Visible(up=math.expm1(min(up, 700.0)), down=math.expm1(-down)) if ratio else Visible(up=up, down=-down)
+
+
+_DRAWS = 24  # of the unknown spread
+
+
+def groups_needed(effect: float, spread: float, freedom: int, tail: float, power: float) -> int | None:
+    """The least n whose t test over n groups decides `effect` with this chance; None beyond a million.
+
+    ``E P(T'_{n-1}(effect sqrt(n) / sigma) > t_{1-tail, n-1})``, T' noncentral t (Cohen 1988), as a mean over what sigma
+    may be where `spread` was estimated with `freedom` degrees: ``sigma^2 = spread^2 freedom / chi^2_freedom`` (Box and
+    Tiao 1973). A guess from few groups so asks for more of them. Without a spread two groups decide.
+    """
+    import numpy as np
+    from scipy.stats import chi2, nct
+
+    if spread <= 0.0:
+        return 2
+    shares = (np.arange(_DRAWS) + 0.5) / _DRAWS
+    sigma = spread * np.sqrt(freedom / chi2.ppf(shares, freedom))
+
+    def decided(n: int) -> float:
+        limit, shift = _t_quantile(1 - tail, n - 1), effect * math.sqrt(n) / sigma
+        # Far out it is certain, and scipy's series for the noncentral t gives up.
+        return float(np.where(shift > 30 + 2 * limit, 1.0, nct.sf(limit, n - 1, np.minimum(shift, 37.0))).mean())
+
+    low, high = 1, 2
+    while decided(high) < power:
+        low, high = high, 2 * high
+        if high > 1 << 20:
+            return None
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if decided(middle) >= power else (middle, high)
+    return high
 
 
 def _standard_error(found: Interval, ratio: bool) -> float:

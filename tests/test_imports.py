@@ -35,6 +35,7 @@ ROOMS = (
     "measure.exchange",
     "analysis",
     "analysis.results",
+    "analysis.compare",
     "analysis.fits",
     "analysis.predict",
     "analysis.experts",

@@ -1,9 +1,12 @@
-"""llama.cpp built for other processors than this one, to show that tests do not hang on one processor's rounding.
+"""llama.cpp built for other processors than this one, and of other releases, for tests and for comparing builds.
 
 `python -m tools.native_builds --out DIR` fetches the source of the llama-cpp-python that is installed, builds its
 shared libraries once for each kind of processor (some minutes the first time; only the CPU kernels are compiled again
 for the next), and prints for each the variable under which any mlsd command or test runs with it. What follows `--` is
 given to pytest, under each build in turn: `python -m tools.native_builds --out DIR -- tests/engine -m "not smollm2"`.
+
+`--release 0.3.35` builds another release of llama-cpp-python instead, and puts it into an environment of its own; the
+variable that it prints is what the tests marked `builds` look for. Stopped, it goes on where it was.
 """
 
 from __future__ import annotations
@@ -34,9 +37,12 @@ COMMON = [
 ]
 
 
-def source(out: Path) -> Path:
-    """llama.cpp's source out of the archive of the installed version."""
-    version = importlib.metadata.version("llama-cpp-python")
+def installed() -> str:
+    return importlib.metadata.version("llama-cpp-python")
+
+
+def source(out: Path, version: str) -> Path:
+    """llama.cpp's source out of the archive of a version."""
     folder = out / f"llama_cpp_python-{version}"
     if not folder.is_dir():
         fetch = ["download", "--quiet", "--no-binary", ":all:", "--no-deps", "--dest", str(out)]
@@ -46,9 +52,8 @@ def source(out: Path) -> Path:
     return folder / "vendor" / "llama.cpp"
 
 
-def build(name: str, source: Path, out: Path, jobs: int) -> Path:
+def build(name: str, source: Path, tree: Path, libraries: Path, jobs: int) -> Path:
     """The folder with the shared libraries of one build."""
-    tree, libraries = out / "build", out / name
     subprocess.run(["cmake", "-S", source, "-B", tree, *COMMON, *BUILDS[name]], check=True, stdout=sys.stderr)
     subprocess.run(["cmake", "--build", tree, "--target", "llama", f"-j{jobs}"], check=True, stdout=sys.stderr)
     shutil.rmtree(libraries, ignore_errors=True)
@@ -58,20 +63,37 @@ def build(name: str, source: Path, out: Path, jobs: int) -> Path:
     return libraries
 
 
+def other_release(version: str, out: Path, jobs: int) -> Path:
+    """The interpreter of an environment that holds nothing but one release of llama-cpp-python."""
+    tree, place = source(out, version), out / version
+    interpreter = place / "bin" / "python"
+    if not interpreter.exists():
+        subprocess.run([sys.executable, "-m", "venv", "--without-pip", place], check=True)
+    packages = next(place.glob("lib/python*/site-packages"))
+    shutil.rmtree(packages / "llama_cpp", ignore_errors=True)
+    shutil.copytree(tree.parent.parent / "llama_cpp", packages / "llama_cpp")
+    build("native", tree, out / f"build-{version}", packages / "llama_cpp" / "lib", jobs)
+    return interpreter
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True, help="folder for source, build tree and libraries")
     parser.add_argument("--build", choices=BUILDS, action="append", help="only this one (repeatable); default: all")
     parser.add_argument("--jobs", type=int, default=2, help="compilers at a time")
+    parser.add_argument("--release", help="another release of llama-cpp-python, into an environment of its own")
     parser.add_argument("pytest", nargs="*", help="arguments of pytest, behind --")
     given = parser.parse_args()
     if (sys.platform, platform.machine()) != ("linux", "x86_64"):
         parser.error("these builds differ on Linux with an x86-64 processor only")
     out = given.out.resolve()
     out.mkdir(parents=True, exist_ok=True)
+    if given.release:
+        print(f"MLSD_OTHER_BUILD={other_release(given.release, out, given.jobs)}", flush=True)
+        return 0
     failed = 0
     for name in given.build or BUILDS:
-        libraries = build(name, source(out), out, given.jobs)
+        libraries = build(name, source(out, installed()), out / "build", out / name, given.jobs)
         print(f"LLAMA_CPP_LIB_PATH={libraries}", flush=True)
         if given.pytest:
             environment = {**os.environ, "LLAMA_CPP_LIB_PATH": str(libraries)}

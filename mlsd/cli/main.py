@@ -42,6 +42,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
     },
     "Truth": {
         "audit": ("truth.audit", "Ask of published or own numbers whether they can be true."),
+        "compare": ("truth.compare", "Tell whether another build, or setting, is faster, slower or different."),
         "probe": ("truth.probe", "Test which rollback strategies are exact for a model on this backend."),
     },
     "Machine": {

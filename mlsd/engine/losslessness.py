@@ -141,6 +141,30 @@ class Gaps:
         )
 
 
+def of_other_build(emitted: Sequence[int], reference: Sequence[int], own: Logits, other: Logits) -> Losslessness:
+    """How the plain output of another build compares with the `reference` of this one.
+
+    Rows of logits before each emitted token, column 0 the token itself and then what this build finds likeliest: `own`
+    of this build, `other` of the one that emitted it. As of passes of other widths, rounding explains differences in
+    size and number; and both builds must say nearly the same everywhere, or any difference would explain itself.
+    """
+    gaps = Gaps([0] * len(emitted))
+    gaps.alone(own)
+    gaps.wide(other)
+    index = first_difference(emitted, reference)
+    same_length = [0] * len(emitted) if len(emitted) == len(reference) else [0] * (len(emitted) + 1)
+    found = gaps.verdict(same_length)
+    known = Answers(own)
+    off, limit = distance(known.read(other), known.fresh), _ANCHOR_FLOOR * known.spread
+    return msgspec.structs.replace(
+        found,
+        verdict=found.verdict if off <= limit else "diverged",
+        first_difference=index,
+        live_distance=off,
+        live_limit=limit,
+    )
+
+
 # --- the live state ---------------------------------------------------------------------------------------------------
 
 

@@ -11,6 +11,7 @@ from mlsd.gguf_tools.read import trunk_layers
 from mlsd.gguf_tools.source import Source
 from mlsd.gguf_tools.surgery.cut import attention_layers
 from mlsd.measure.messages import (
+    BuildJob,
     FootprintJob,
     InfoJob,
     Job,
@@ -18,6 +19,7 @@ from mlsd.measure.messages import (
     ModelFile,
     PerplexityJob,
     ProbeJob,
+    ReadJob,
     SelfCheckJob,
     Work,
 )
@@ -52,6 +54,8 @@ def check_contexts(work: Work) -> None:
 
 def _wanted(work: Work) -> tuple[int | None, list[ModelFile]]:
     """The context that was asked for, and the models that would get one, the target first."""
+    if isinstance(work, BuildJob | ReadJob):
+        work = work.job
     if isinstance(work, Job):
         return (work.slots[0].case.engine.n_ctx if work.slots else None), [work.target, *work.models]
     if isinstance(work, InfoJob | SelfCheckJob | FootprintJob):

@@ -261,6 +261,34 @@ class SelfChecked(Record, frozen=True, kw_only=True, tag=True):
     checks: tuple[Check, ...]
 
 
+class BuildJob(Record, frozen=True, kw_only=True, tag=True):
+    """Ask whether a build of llama.cpp can run a job: its structures, a pass that is known, and every arm opened."""
+
+    job: Job
+
+
+class BuildFits(Record, frozen=True, kw_only=True, tag=True):
+    """It can."""
+
+    backend: BackendInfo
+    known_distance: float  # of a pass to the stored one: rms of what differs over the rms spread of the stored logits
+
+
+class ReadJob(Record, frozen=True, kw_only=True, tag=True):
+    """Ask what a target says to the prompt of a job's first slot and then, one by one, to the tokens behind it."""
+
+    job: Job
+    tokens: tuple[int, ...]
+    ids: tuple[tuple[int, ...], ...] = ()  # tokens whose logits are wanted at each place; empty: the likeliest
+
+
+class LogitsRead(Record, frozen=True, kw_only=True, tag=True):
+    """The logits before each of the tokens."""
+
+    ids: tuple[tuple[int, ...], ...]  # the token itself first, the others from the likeliest down
+    logits: tuple[tuple[float, ...], ...]
+
+
 class Loaded(Record, frozen=True, kw_only=True, tag=True):
     """The models are in memory and the arms of the job can run."""
 
@@ -317,6 +345,8 @@ Event = (
     | SharesFound
     | SelfChecked
     | FootprintsFound
+    | BuildFits
+    | LogitsRead
 )
 Work = (
     Job
@@ -328,6 +358,8 @@ Work = (
     | BreakdownJob
     | SelfCheckJob
     | FootprintJob
+    | BuildJob
+    | ReadJob
 )
 
 

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import IO, TypeVar
 
 import msgspec
@@ -20,6 +20,8 @@ from mlsd.errors import MlsdError, WorkerError
 from mlsd.measure.contexts import check_contexts
 from mlsd.measure.messages import (
     BreakdownJob,
+    BuildFits,
+    BuildJob,
     CalibrateJob,
     Covered,
     Done,
@@ -32,6 +34,7 @@ from mlsd.measure.messages import (
     Job,
     LayerSearchJob,
     LayersFound,
+    LogitsRead,
     ModelFile,
     Passes,
     Perplexities,
@@ -39,6 +42,7 @@ from mlsd.measure.messages import (
     Probed,
     ProbeJob,
     Progress,
+    ReadJob,
     Refused,
     SelfChecked,
     SelfCheckJob,
@@ -59,7 +63,11 @@ _LINE_SHOWN_BYTES = 200
 DEFAULT_PATIENCE_S = 600.0
 
 
-def run_job(job: Job, *, patience_s: float = DEFAULT_PATIENCE_S) -> Iterator[Event]:
+# The whole environment of the worker processes, which chooses the build they load; None: this process's own.
+Variables = Mapping[str, str] | None
+
+
+def run_job(job: Job, *, patience_s: float = DEFAULT_PATIENCE_S, variables: Variables = None) -> Iterator[Event]:
     """Run a job in worker processes and yield its events; slot indices are the job's own.
 
     A slot in which the worker dies or falls silent for `patience_s` is tried once more by a new worker; when that one
@@ -72,7 +80,7 @@ def run_job(job: Job, *, patience_s: float = DEFAULT_PATIENCE_S) -> Iterator[Eve
         rest = msgspec.structs.replace(job, slots=job.slots[first:])
         current: int | None = None  # index in `rest` of the slot the worker is in
         n_done = 0
-        with _Worker(rest) as worker:
+        with _Worker(rest, variables) as worker:
             for event in worker.events(patience_s):
                 if isinstance(event, Refused):
                     raise _as_error(event)
@@ -111,12 +119,14 @@ def run_probe(model: ModelFile, engine: EngineOptions, *, patience_s: float = DE
         raise worker.died(f"it probed {model.ref.id}")
 
 
-def run_calibration(job: CalibrateJob, *, patience_s: float = DEFAULT_PATIENCE_S) -> Iterator[Passes | Covered | Spent]:
+def run_calibration(
+    job: CalibrateJob, *, patience_s: float = DEFAULT_PATIENCE_S, variables: Variables = None
+) -> Iterator[Passes | Covered | Spent]:
     """Calibrate in a worker process and yield each repeat's passes, the experts of a mixture, and what it all took.
 
     Raises: the worker's own MlsdError, WorkerError when it dies; what was yielded before stands.
     """
-    with _Worker(job) as worker:
+    with _Worker(job, variables) as worker:
         for event in worker.events(patience_s):
             if isinstance(event, Refused):
                 raise _as_error(event)
@@ -183,8 +193,24 @@ def run_footprints(job: FootprintJob, *, patience_s: float = DEFAULT_PATIENCE_S)
     return _answer(job, FootprintsFound, "it planned contexts", patience_s)
 
 
-def _answer(work: Work, kind: type[T], doing: str, patience_s: float) -> T:
-    with _Worker(work) as worker:
+def run_build_check(job: BuildJob, variables: Variables, *, patience_s: float = DEFAULT_PATIENCE_S) -> BuildFits:
+    """See in a worker process whether a build can run a job.
+
+    Raises: the worker's own MlsdError with what does not fit, WorkerError when the build ends the process.
+    """
+    return _answer(job, BuildFits, "it checked the build", patience_s, variables)
+
+
+def run_read(job: ReadJob, variables: Variables, *, patience_s: float = DEFAULT_PATIENCE_S) -> LogitsRead:
+    """Logits of a known text in a worker process.
+
+    Raises: the worker's own MlsdError, WorkerError when it dies.
+    """
+    return _answer(job, LogitsRead, "it read logits", patience_s, variables)
+
+
+def _answer(work: Work, kind: type[T], doing: str, patience_s: float, variables: Variables = None) -> T:
+    with _Worker(work, variables) as worker:
         for event in worker.events(patience_s):
             if isinstance(event, Refused):
                 raise _as_error(event)
@@ -203,7 +229,7 @@ def _as_error(event: Refused) -> MlsdError:
 class _Worker:
     """One worker process; leaving the block ends it."""
 
-    def __init__(self, work: Work) -> None:
+    def __init__(self, work: Work, variables: Variables = None) -> None:
         check_contexts(work)
         self._stderr: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed in __exit__
         self._hung = False
@@ -212,6 +238,7 @@ class _Worker:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._stderr,
+            env=variables,
         )
         self._lines: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         threading.Thread(target=self._read, daemon=True).start()

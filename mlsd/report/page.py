@@ -23,6 +23,7 @@ from mlsd.report.tables import methods
 from mlsd.report.tables import records as record_tables
 from mlsd.report.tables import results as result_tables
 from mlsd.report.tables import study as study_tables
+from mlsd.report.tables.compare import comparison_table
 from mlsd.report.tables.passes import pass_table
 
 
@@ -59,6 +60,7 @@ def _of_trials(study: Study, answers: list[BestSetting]) -> tuple[Section, ...]:
         with_figures(
             of_tables("study", "The study's tables, ours beside them", *_each(study, _STUDY)), study, STUDY_FIGURES
         ),
+        *_comparisons(study),
         of_tables("results", "All settings", lambda: result_tables.speedup_table(study.by_workload)),
         _methods(study),
         machine_pages.costs(study),
@@ -68,6 +70,15 @@ def _of_trials(study: Study, answers: list[BestSetting]) -> tuple[Section, ...]:
         of_tables("audit", "Audit", *_each(study, [record_tables.audit_table])),
         of_tables("trials", "Every trial", *_each(study, [record_tables.trial_table])),
     )
+
+
+def _comparisons(study: Study) -> list[Section]:
+    """Builds or settings side by side, where any were."""
+    tables = [lambda one=one: comparison_table(one) for one in study.comparisons]
+    if not tables:
+        return []
+    section = of_tables("compare", "Builds and settings side by side", *tables)
+    return [msgspec.structs.replace(section, text=tuple(one.answer for one in study.comparisons))]
 
 
 def _answer(answers: list[BestSetting]) -> Section:

@@ -16,6 +16,7 @@ from mlsd.analysis.audit.audit import audit
 from mlsd.analysis.audit.rows import Audit
 from mlsd.analysis.audit.trials import trials_context
 from mlsd.analysis.claims.claims import ClaimVerdict, decide_all
+from mlsd.analysis.compare.sessions import Comparison, sessions
 from mlsd.analysis.fits.study_fits import CurveFit, PairFit, fit_curves, fit_pairs
 from mlsd.analysis.results import comparability, contradictions, frames, speedups
 from mlsd.analysis.results import distances as predictors
@@ -45,6 +46,7 @@ class Study:
     stats: dict[int, dict[str, float]]  # by trial: what its drafter counted and timed itself
     cases: dict[str, Case]  # that count, by id
     distances: dict[str, DraftDistance]  # by case: how far what drafts lies from the target, where measured
+    comparisons: tuple[Comparison, ...] = ()  # of builds or settings, whichever machine and build they ran on
 
     @cached_property
     def profile(self) -> str | None:
@@ -151,6 +153,7 @@ def read_study(store: Store, machine: str | None = None, settings: str | None = 
         stats=_stats(store),
         cases=dict(chosen.cases),
         distances=predictors.case_distances(store.distances(), chosen.cases),
+        comparisons=tuple(one.comparison() for one in sessions(store) if "2" not in one.sides),
     )
 
 

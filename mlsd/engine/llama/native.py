@@ -9,10 +9,13 @@ from __future__ import annotations
 import collections
 import ctypes
 import functools
+import os
+import pathlib
+import platform
+import sys
 import types
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from importlib import metadata
 from typing import Any, Protocol, cast
 
 from mlsd.errors import DeviceError, NativeError, UnsupportedError
@@ -20,6 +23,9 @@ from mlsd.records import Record
 
 # Private parts of the library (state blobs, extension symbols) are read by mlsd only in this release.
 PINNED_VERSION = "0.3.36"
+# Beside it in the environment of a worker that runs another build: what tells that build from others of its commit.
+BUILD_VARIABLE = "MLSD_BUILD"
+LIBRARIES_VARIABLE = "LLAMA_CPP_LIB_PATH"  # llama-cpp-python's own: shared libraries in place of those that it ships
 _LOG_LINES_KEPT = 200
 _LOG_LEVEL_WARN, _LOG_LEVEL_ERROR, _LOG_LEVEL_CONTINUE = 3, 4, 5
 _DEVICE_TYPES = {0: "CPU", 1: "GPU", 2: "iGPU", 3: "accelerator"}
@@ -93,8 +99,17 @@ _keep_alive: list[Any] = []  # callbacks that native code holds pointers to
 
 @functools.cache
 def library() -> Any:
-    """The ctypes module of llama.cpp, loaded and started once; its log goes to `LOG`."""
-    from llama_cpp import llama_cpp
+    """The ctypes module of llama.cpp, loaded and started once; its log goes to `LOG`.
+
+    Raises: NativeError for libraries that do not load, or lack a function that their bindings name.
+    """
+    try:
+        from llama_cpp import llama_cpp
+    except (ImportError, OSError, AttributeError, RuntimeError) as error:
+        raise NativeError(
+            f"llama.cpp cannot be loaded: {error}.",
+            hint="The libraries are damaged, or of another version than llama-cpp-python's bindings; reinstall it.",
+        ) from error
 
     def on_log(level: int, text: bytes, _: Any) -> None:
         LOG.write(level, text)
@@ -116,9 +131,17 @@ def extension() -> Any:
     return llama_cpp_ext
 
 
+def binding_version() -> str:
+    """The release of llama-cpp-python that is loaded, which may be another than the one installed here."""
+    library()
+    import llama_cpp
+
+    return str(llama_cpp.__version__)
+
+
 def _require_pinned() -> None:
     """Refuse private symbols of a release that they were not read in. Raises: NativeError."""
-    version = metadata.version("llama-cpp-python")
+    version = binding_version()
     if version != PINNED_VERSION:
         raise NativeError(
             f"llama-cpp-python {version} is installed, but this feature reads private symbols of {PINNED_VERSION}.",
@@ -164,12 +187,11 @@ def layer_inputs() -> LayerInputs:
 @functools.cache
 def ggml(name: str) -> ctypes.CDLL:
     """A ggml shared library (``ggml``, ``ggml-base``, ``ggml-cpu``) that ships with the binding."""
-    import pathlib
-
+    library()
     import llama_cpp
     from llama_cpp import _ctypes_extensions
 
-    folder = pathlib.Path(llama_cpp.__file__).parent / "lib"
+    folder = pathlib.Path(os.environ.get(LIBRARIES_VARIABLE) or pathlib.Path(llama_cpp.__file__).parent / "lib")
     shared: ctypes.CDLL = _ctypes_extensions.load_shared_library(name, folder)
     return shared
 
@@ -221,11 +243,17 @@ def backend_info(n_gpu_layers: int = -1) -> BackendInfo:
         backend=backend,
         device=main.description,
         devices=tuple(devices),
-        binding_version=metadata.version("llama-cpp-python"),
-        build=_text_function("ggml-base", "ggml_commit") or _text_function("ggml-base", "ggml_version") or "unknown",
+        binding_version=binding_version(),
+        build=_build(),
         system_info=native.llama_print_system_info().decode("utf-8", "replace").strip(),
         memory_bytes=main.memory_bytes,
     )
+
+
+def _build() -> str:
+    """The commit of ggml; of a build that was named, also what tells it from others of that commit."""
+    commit = _text_function("ggml-base", "ggml_commit") or _text_function("ggml-base", "ggml_version") or "unknown"
+    return "+".join(filter(None, (commit, os.environ.get(BUILD_VARIABLE))))
 
 
 def _devices() -> Sequence[Device]:
@@ -267,3 +295,74 @@ def _text_function(library_name: str, function: str) -> str | None:
     call.argtypes = []
     value: bytes | None = call()
     return value.decode("utf-8", "replace") if value else None
+
+
+# --- whether a build fits -----------------------------------------------------------------------------------------
+
+# What mlsd sets; ctypes takes an attribute that a structure does not have without a word.
+_FIELDS = {
+    "llama_model_params": ("n_gpu_layers", "load_mtp", "vocab_only", "no_alloc", "load_mode"),
+    "llama_context_params": (
+        *(
+            "n_ctx",
+            "n_batch",
+            "n_ubatch",
+            "n_seq_max",
+            "n_rs_seq",
+            "n_outputs_max",
+            "n_outputs_max_per_seq",
+            "n_threads",
+        ),
+        *("n_threads_batch", "flash_attn_type", "type_k", "type_v", "swa_full", "kv_unified", "no_perf", "samplers"),
+        *("n_samplers", "cb_eval"),
+    ),
+}
+_MOST_BYTES = 4096  # of a structure of parameters
+
+
+def misfits() -> tuple[str, ...]:
+    """What does not fit between mlsd, the bindings that are loaded and their library, in words; empty: all does.
+
+    A structure that is longer or shorter in the library than in its bindings shifts every field behind the change.
+    Raises: NativeError for libraries that do not load.
+    """
+    native, found = library(), []
+    for name, fields in _FIELDS.items():
+        structure = getattr(native, name)
+        declared = {field[0] for field in structure._fields_}
+        if missing := [field for field in fields if field not in declared]:
+            found.append(f"llama-cpp-python {binding_version()} has no {', '.join(missing)} in {name}")
+            continue
+        size, written = ctypes.sizeof(structure), _written_bytes(f"{name.removesuffix('params')}default_params")
+        if written not in (None, size):
+            found.append(
+                f"{name} has {written} bytes in the library and {size} in llama-cpp-python {binding_version()}"
+            )
+    if not found:
+        defaults = native.llama_context_default_params()
+        odd = {
+            name: getattr(defaults, name)
+            for name, low, high in (("n_batch", 1, 1 << 20), ("n_seq_max", 1, 1 << 16), ("flash_attn_type", -1, 1))
+            if not low <= getattr(defaults, name) <= high
+        }
+        found += [f"the library's default {name} reads as {value}" for name, value in odd.items()]
+    return tuple(found)
+
+
+def _written_bytes(function: str) -> int | None:
+    """The size of the structure that a function of the library returns; None where that cannot be seen.
+
+    By the calling convention of x86-64 outside Windows it is written to where a hidden first argument points (System V
+    ABI, 3.2.3): into two patterns, so that bytes equal after both calls are the function's own. Rounded up to words.
+    """
+    if platform.machine() not in ("x86_64", "AMD64") or sys.platform == "win32":
+        return None
+    call = library()._lib[function]  # a new object: the binding's own keeps its types
+    call.argtypes, call.restype = [ctypes.c_void_p], None
+    texts = []
+    for pattern in (b"\xa5", b"\x5a"):
+        buffer = ctypes.create_string_buffer(pattern * _MOST_BYTES, _MOST_BYTES)
+        call(ctypes.addressof(buffer))
+        texts.append(buffer.raw)
+    own = [i for i, (a, b) in enumerate(zip(*texts, strict=True)) if a == b]
+    return -(-(own[-1] + 1) // 8) * 8 if own else 0

@@ -19,12 +19,11 @@ from __future__ import annotations
 import ctypes
 import struct
 from collections.abc import Sequence
-from importlib import metadata
 
 import msgspec
 import numpy as np
 
-from mlsd.engine.llama.native import PINNED_VERSION, fail, library
+from mlsd.engine.llama.native import PINNED_VERSION, binding_version, fail, library
 from mlsd.engine.llama.session import LlamaSession
 from mlsd.errors import EngineError
 from mlsd.records import Record
@@ -56,7 +55,7 @@ class StateLink:
 
         Raises: BlobError when another one is installed.
         """
-        version = metadata.version("llama-cpp-python")
+        version = binding_version()
         if version != PINNED_VERSION:
             raise BlobError(f"llama-cpp-python {version} may lay out its memory otherwise than {PINNED_VERSION}.")
         self._native = library()

@@ -59,6 +59,7 @@ class RunSettings(Record, frozen=True, kw_only=True):
     cool_down_s: float = 0.0  # of rest between blocks
     patience_s: float = DEFAULT_PATIENCE_S
     seed: int = 0  # of the order, recorded with the run
+    variables: dict[str, str] | None = None  # environment of the workers, which chooses the build; None: our own
 
 
 class Watcher:
@@ -186,7 +187,7 @@ def run_jobs(
     finished = set(done.ok)
     if settings.keep_failed:
         finished |= set(done.failed)
-    tally = _Tally(sum(len(job.slots) for job in jobs), environment_key(environment))
+    tally = Tally(sum(len(job.slots) for job in jobs), environment_key(environment))
     try:
         with recorded_run(store, environment, plan, settings.seed) as tally.run_id:
             store.add_models(models)
@@ -198,22 +199,26 @@ def run_jobs(
                 if settings.limit is not None:
                     slots = slots[: max(0, settings.limit - tally.n_run)]
                 if slots and not watcher.enough:
-                    _run_job(job, slots, store, tally, settings, watcher)
+                    run_slots(job, slots, store, tally, settings, watcher)
     except KeyboardInterrupt:
         return tally.outcome(interrupted=True)
     return tally.outcome()
 
 
-class _Tally:
+class Tally:
+    """What a run has done so far."""
+
     def __init__(self, n_total: int, environment: str) -> None:
         self.run_id, self.n_total, self.environment = 0, n_total, environment
         self.n_ok = self.n_failed = self.n_skipped = 0
 
     @property
     def n_run(self) -> int:
+        """Trials that were committed."""
         return self.n_ok + self.n_failed
 
     def outcome(self, *, interrupted: bool = False) -> RunOutcome:
+        """The same as a record."""
         return RunOutcome(
             run_id=self.run_id,
             n_ok=self.n_ok,
@@ -224,9 +229,10 @@ class _Tally:
         )
 
 
-def _run_job(
-    job: Job, slots: tuple[Slot, ...], store: Store, tally: _Tally, settings: RunSettings, watcher: Watcher
+def run_slots(
+    job: Job, slots: tuple[Slot, ...], store: Store, tally: Tally, settings: RunSettings, watcher: Watcher
 ) -> None:
+    """Run some slots of a job in a worker of their own, each trial committed before the next one starts."""
     rest = msgspec.structs.replace(job, slots=slots, references=known_references(job, store, tally.environment))
     watcher.job(rest)
     n_committed = 0
@@ -240,7 +246,8 @@ def _run_job(
         watcher.trial(slots[index], trial)
 
     try:
-        with closing(cast("Generator[Event]", run_job(rest, patience_s=settings.patience_s))) as events:
+        started = run_job(rest, patience_s=settings.patience_s, variables=settings.variables)
+        with closing(cast("Generator[Event]", started)) as events:
             for event in events:
                 watcher.event(rest, event)
                 if isinstance(event, Done):

@@ -35,7 +35,7 @@ from mlsd.planning.prepare import (
     prepare_bench,
     prepare_study,
 )
-from mlsd.records import Case, Environment, QualityWarning, Record, Trial
+from mlsd.records import Case, EngineOptions, Environment, QualityWarning, Record, Trial
 
 
 class StudyResult(Record, frozen=True, kw_only=True):
@@ -87,7 +87,7 @@ def run_study(
         check_database(path)
         prepared = prepare_study(request, make=True)
         watcher.planned(prepared)
-        environment, memory = _environment(prepared)
+        environment, memory = fitted_environment(prepared)
         with Store.open(path) as store:
             outcome, warnings = _measure(prepared, store, environment, memory, settings, watcher, options or {})
             cases = prepared.plan.cases()
@@ -113,7 +113,7 @@ def bench(
     with machine_lock():
         check_database(path)
         prepared = prepare_bench(request)
-        environment, memory = _environment(prepared)
+        environment, memory = fitted_environment(prepared)
         with Store.open(path) as store:
             outcome, warnings = bench_into(request, store, environment, watcher or Watcher(), memory, fresh=fresh)
             cases = prepared.plan.cases()
@@ -148,7 +148,7 @@ def check_database(path: Path) -> None:
         Store.open(path, create=False).close()
 
 
-def _environment(prepared: Prepared) -> tuple[Environment, tuple[LoadMemory, ...]]:
+def fitted_environment(prepared: Prepared) -> tuple[Environment, tuple[LoadMemory, ...]]:
     """The machine, and what each load takes of it; refused is what it cannot hold."""
     groups = prepared.plan.groups
     models = size_models(prepared.models, prepared.library, prepared.models)
@@ -175,16 +175,21 @@ def _measure(
     facts = [model_facts(model.path, ref=model.ref) for model in prepared.models.values()]
     record = _plan_record(prepared, options)
     outcome = run_jobs(jobs, store, environment, facts, record, settings, watcher)
-    mine = TrialFilter(run_id=outcome.run_id)
+    return outcome, conclude(store, outcome.run_id, prepared.engine, environment)
+
+
+def conclude(store: Store, run_id: int, engine: EngineOptions, environment: Environment) -> tuple[QualityWarning, ...]:
+    """Mark the trials of a run that were disturbed, and record what speaks against it."""
+    mine = TrialFilter(run_id=run_id)
     stored = list(store.trials(mine, rounds=False))
     if marks := disturbed([row.trial for row in stored]):
         store.invalidate({stored[place].id: reason for place, reason in marks.items()})
         stored = list(store.trials(mine, rounds=False))
     own = [row.trial for row in stored]
-    threads = (prepared.engine.n_threads or default_threads()) if environment.backend == "CPU" else 1
+    threads = (engine.n_threads or default_threads()) if environment.backend == "CPU" else 1
     warnings = tuple(check_run(own, environment, own_threads=threads))
-    store.add_warnings(outcome.run_id, warnings)
-    return outcome, warnings
+    store.add_warnings(run_id, warnings)
+    return warnings
 
 
 def _plan_record(prepared: Prepared, options: Mapping[str, str]) -> dict[str, Any]:

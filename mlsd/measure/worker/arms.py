@@ -231,9 +231,13 @@ class Arms:
 
     # --- trials ---------------------------------------------------------------------------------------------------
 
+    def prompt(self, case: Case) -> tuple[int, ...]:
+        """The tokens of a case's prompt, in any repeat."""
+        return tuple(self._prompts.of_any_repeat(case))
+
     def check(self, case: Case) -> None:
         """Open what a case needs and see that it fits. Raises what is wrong, before anything is measured."""
-        prompt = self._prompts.of_any_repeat(case)
+        prompt = self.prompt(case)
         check_capacity(self._options.n_ctx, len(prompt), _limits(case))
         self._arm(case)
 

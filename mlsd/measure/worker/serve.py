@@ -28,6 +28,7 @@ from mlsd.errors import MlsdError
 from mlsd.hardware import read_conditions
 from mlsd.measure.messages import (
     BreakdownJob,
+    BuildJob,
     CalibrateJob,
     Done,
     Event,
@@ -42,6 +43,7 @@ from mlsd.measure.messages import (
     Probed,
     ProbeJob,
     Progress,
+    ReadJob,
     Refused,
     SelfCheckJob,
     Slot,
@@ -51,6 +53,7 @@ from mlsd.measure.messages import (
 )
 from mlsd.measure.worker.arms import Arms, arm_key, session_options
 from mlsd.measure.worker.breakdown import break_down
+from mlsd.measure.worker.build_check import check_build, read_logits
 from mlsd.measure.worker.calibrate import Calibration
 from mlsd.measure.worker.footprints import find_footprints
 from mlsd.measure.worker.layer_search import search_layers
@@ -88,6 +91,10 @@ def main() -> None:
             send(search_layers(work))
         elif isinstance(work, BreakdownJob):
             send(break_down(work, MonotonicClock(), ProbeCache()))
+        elif isinstance(work, BuildJob):
+            send(check_build(work))
+        elif isinstance(work, ReadJob):
+            send(read_logits(work))
         elif isinstance(work, SelfCheckJob):
             send(self_check(work, MonotonicClock()))
         elif isinstance(work, FootprintJob):

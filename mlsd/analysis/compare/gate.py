@@ -1,0 +1,236 @@
+"""The gate: which measures of B are faster, slower or the same as A's, and what it takes to tell where none is decided.
+
+Pure: series of values in, findings out. Each test is a t test over blocks, whose pairs share heat and load, and all of
+a comparison together say something untrue in one of a hundred (`FALSE_ALARM`): the bounds of each stand apart as
+Sidak's correction for their number asks. What the control, A once more, shows to be different is not believed of B.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from typing import Literal
+
+import msgspec
+
+from mlsd.records import Record
+from mlsd.stats import Interval, groups_needed, mean_over, with_tails
+
+Sense = Literal["rate", "time", "level"]  # more is faster; more is slower; neither
+Verdict = Literal["faster", "slower", "higher", "lower", "same", "undecided"]
+FALSE_ALARM = 0.01  # chance that any finding of a comparison is wrong
+SEEN = 0.98  # chance with which a promised number of blocks shows an effect
+MARGIN = 0.02  # what counts as the same, and what a promise is about, unless asked otherwise
+LEAST_BLOCKS = 4  # below it the spread is hardly known
+_MOST_BLOCKS = 1_000  # that are worth promising
+_MORE_SCATTER = 1.5  # a B that scatters so many times as much as A does so itself
+
+
+class Measure(Record, frozen=True, kw_only=True):
+    """One thing that is measured on both sides."""
+
+    name: str  # "plain", "pld, gamma 4: speedup", "T(5)"
+    unit: str
+    sense: Sense
+    is_ratio: bool = True  # else compared by difference: shares, which may be 0
+    counts: bool = True  # a session with a goal goes on until this one is known well enough
+
+
+class Series(Record, frozen=True, kw_only=True):
+    """A measure in every block; None where a side has no valid value there."""
+
+    measure: Measure
+    a: tuple[float | None, ...]
+    b: tuple[float | None, ...]
+    control: tuple[float | None, ...] = ()
+
+
+class Finding(Record, frozen=True, kw_only=True):
+    """What the gate says of a measure."""
+
+    measure: Measure
+    n: int  # blocks with every side
+    a: float | None
+    b: float | None
+    change: Interval | None  # B/A, or B-A; all findings of a comparison lie in theirs with a chance of 99 %
+    control: Interval | None  # A once more over A, likewise
+    verdict: Verdict
+    within: float | None  # of no change: the whole interval lies so near
+    more_blocks: int | None = None  # of an undecided one: so many more
+    would_show: float | None = None  # would show so much, 49 times in 50
+
+    @property
+    def percent(self) -> float | None:
+        """The change in per cent; of shares in percentage points."""
+        if self.change is None:
+            return None
+        return 100 * (self.change.value - 1.0) if self.measure.is_ratio else 100 * self.change.value
+
+    @property
+    def words(self) -> str:
+        """The verdict as a reader wants it."""
+        if self.verdict == "same" and self.within is not None:
+            return f"same within {_percent(self.within)}"
+        if self.verdict == "undecided":
+            if self.more_blocks is None or self.would_show is None:
+                return "undecided: too few blocks" if self.n < LEAST_BLOCKS else "undecided"
+            return f"undecided: {self.more_blocks} more blocks would show {_percent(self.would_show)}"
+        return f"{self.verdict} by {abs(self.percent or 0.0):.1f} %"
+
+
+def _percent(share: float) -> str:
+    """Rounded up, so that a bound stays one."""
+    return f"{math.ceil(1000 * share - 1e-6) / 10:g} %"
+
+
+def judge(series: Sequence[Series], margin: float = MARGIN) -> tuple[Finding, ...]:
+    """Findings on paired blocks, one for each series."""
+    n_tested = sum(any(map(any, differences(one))) for one in series)  # what never differs cannot raise an alarm
+    tail = _tail(n_tested)
+    return tuple(_finding(one, tail, margin) for one in series)
+
+
+def judge_unpaired(series: Sequence[Series], margin: float = MARGIN) -> tuple[Finding, ...]:
+    """Findings where nothing pairs A's values with B's: Welch's interval (1947) on means of logarithms.
+
+    Weaker: what changed on the machine between the two counts as a difference, and no control says how much.
+    """
+    tail = _tail(len(series))
+    findings = []
+    for one in series:
+        sides = [[_scaled(v, one.measure) for v in values if v is not None] for values in (one.a, one.b)]
+        change = None
+        if min(map(len, sides)) > 1:
+            change = _welch(sides[0], sides[1], tail, one.measure.is_ratio)
+        findings.append(_decided(one.measure, min(map(len, sides)), sides, change, None, 0.0, margin))
+    return tuple(findings)
+
+
+def known_well(findings: Sequence[Finding], margin: float = MARGIN) -> bool:
+    """Whether every measure that counts is decided, or an effect as large as the margin would have been seen."""
+
+    def would_be_seen(found: Finding) -> bool:
+        return found.would_show is not None and found.would_show < margin
+
+    return all(f.verdict != "undecided" or would_be_seen(f) for f in findings if f.measure.counts)
+
+
+# --- inside -------------------------------------------------------------------------------------------------------
+
+
+def _tail(n: int) -> float:
+    """What each end of an interval may miss (Sidak 1967)."""
+    return float(1 - (1 - FALSE_ALARM) ** (1 / max(1, n))) / 2
+
+
+def _scaled(value: float, measure: Measure) -> float:
+    return float(math.log(value)) if measure.is_ratio else value
+
+
+def _blocks(one: Series) -> list[tuple[float, ...]]:
+    """The values of blocks that every side has, as they are compared."""
+    sides = (one.a, one.b, one.control) if one.control else (one.a, one.b)
+    whole = [block for block in zip(*sides, strict=True) if not any(v is None for v in block)]
+    usable = [b for b in whole if not one.measure.is_ratio or min(v for v in b if v is not None) > 0]
+    return [tuple(_scaled(v, one.measure) for v in block if v is not None) for block in usable]
+
+
+def differences(one: Series) -> tuple[list[float], list[float]]:
+    """B against A in each block, against the mean of A and its control where there is one; and control against A."""
+    blocks = _blocks(one)
+    if one.control:
+        return [b - (a + c) / 2 for a, b, c in blocks], [c - a for a, _, c in blocks]
+    return [b - a for a, b in blocks], []
+
+
+def _finding(one: Series, tail: float, margin: float) -> Finding:
+    own, control = differences(one)
+    sides = [[block[i] for block in _blocks(one)] for i in (0, 1)]
+    if len(own) < 2:
+        return _decided(one.measure, len(own), sides, None, None, 0.0, margin)
+    ratio = one.measure.is_ratio
+    change, noise = _interval(own, tail, ratio), _interval(control, tail, ratio) if control else None
+    floor = 0.0
+    if noise is not None and noise.decided(1.0 if ratio else 0.0):
+        floor = abs(statistics.fmean(control))
+    found = _decided(one.measure, len(own), sides, change, noise, floor, margin)
+    if found.verdict != "undecided" or len(own) < LEAST_BLOCKS:
+        return found
+    return _promise(found, own, control, floor, tail, margin)
+
+
+def _interval(values: Sequence[float], tail: float, ratio: bool) -> Interval:
+    found = with_tails(mean_over(values), tail, tail)
+    return _back(found) if ratio else found
+
+
+def _back(found: Interval) -> Interval:
+    low, high = (None if end is None else math.exp(min(end, 700.0)) for end in (found.low, found.high))
+    return Interval(value=math.exp(found.value), low=low, high=high, n=found.n)
+
+
+def _welch(a: Sequence[float], b: Sequence[float], tail: float, ratio: bool) -> Interval:
+    from scipy.stats import t
+
+    errors = [statistics.variance(side) / len(side) for side in (a, b)]
+    total, centre = sum(errors), statistics.fmean(b) - statistics.fmean(a)
+    below = sum(e * e / (len(side) - 1) for e, side in zip(errors, (a, b), strict=True))
+    half = float(t.ppf(1 - tail, total * total / below)) * math.sqrt(total) if total else 0.0
+    found = Interval(value=centre, low=centre - half, high=centre + half, n=min(len(a), len(b)))
+    return _back(found) if ratio else found
+
+
+def _decided(
+    measure: Measure,
+    n: int,
+    sides: Sequence[Sequence[float]],
+    change: Interval | None,
+    noise: Interval | None,
+    floor: float,
+    margin: float,
+) -> Finding:
+    """Beyond the floor on one side, else within the margin on both (two one-sided tests, Schuirmann 1987)."""
+    verdict: Verdict = "undecided"
+    within = None
+    if change is not None and change.low is not None and change.high is not None:
+        ends = [math.log(max(e, 1e-300)) if measure.is_ratio else e for e in (change.low, change.high)]
+        within = max(abs(math.expm1(min(end, 700.0)) if measure.is_ratio else end) for end in ends)
+        if min(ends) > floor or max(ends) < -floor:
+            up = min(ends) > floor
+            words = {"rate": ("faster", "slower"), "time": ("slower", "faster"), "level": ("higher", "lower")}
+            verdict = words[measure.sense][0 if up else 1]  # type: ignore[assignment]
+        elif within <= margin:
+            verdict = "same"
+    middle = [statistics.fmean(side) if side else None for side in sides]
+    a, b = (None if m is None else math.exp(m) if measure.is_ratio else m for m in middle)
+    return Finding(measure=measure, n=n, a=a, b=b, change=change, control=noise, verdict=verdict, within=within)
+
+
+def _promise(
+    found: Finding, own: Sequence[float], control: Sequence[float], floor: float, tail: float, margin: float
+) -> Finding:
+    """How many more blocks would show an effect as large as the margin.
+
+    Half of it where it would have been seen already, and so many times as much as it takes to be seen in this life.
+    """
+    spread, freedom = statistics.stdev(own), len(own) - 1
+    if control:
+        # Var(b - (a + c)/2) is 3/4 of Var(c - a) where B scatters as A does: a second estimate, of other noise.
+        other = math.sqrt(0.75) * statistics.stdev(control)
+        if spread < _MORE_SCATTER * other:
+            spread, freedom = math.sqrt((spread**2 + other**2) / 2), 2 * freedom
+
+    def needed(effect: float) -> int | None:
+        size = (math.log1p(effect) if found.measure.is_ratio else effect) - floor
+        return groups_needed(size, spread, freedom, tail, SEEN) if size > 0 else None
+
+    n = needed(margin)
+    while n is not None and n <= found.n:
+        margin /= 2
+        n = needed(margin)
+    while (n is None or n > _MOST_BLOCKS) and margin < 1:
+        margin *= 2
+        n = needed(margin)
+    more = None if n is None else max(1, n - found.n)
+    return msgspec.structs.replace(found, more_blocks=more, would_show=None if more is None else margin)

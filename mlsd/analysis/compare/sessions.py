@@ -1,0 +1,367 @@
+"""What a database holds of comparisons, as series for the gate: sessions of `mlsd compare`, or two whole studies."""
+
+from __future__ import annotations
+
+import re
+import statistics
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from mlsd.analysis.compare.gate import MARGIN, Finding, Measure, Series, differences, judge, judge_unpaired
+from mlsd.analysis.results import comparability
+from mlsd.analysis.results.names import spec_name
+from mlsd.analysis.results.trials import numbers
+from mlsd.errors import AnalysisError
+from mlsd.measure.run.checks import baseline_drift
+from mlsd.measure.run.compare import COMMAND, CONTROL, OUTPUT
+from mlsd.measure.store.rows import CalibrationPoint, Run, TrialFilter
+from mlsd.measure.store.study import Store
+from mlsd.records import Case, Environment, Record, Trial
+from mlsd.units import format_percent, tok_s
+
+Values = dict[Measure, float]
+_PLAIN = "plain"
+
+
+class Side(Record, frozen=True, kw_only=True):
+    """One side of a comparison, in words for a reader."""
+
+    role: str
+    build: str  # as it was named
+    run_id: int | None
+    environment: Environment
+    settings: str  # target, sampling and engine options, where they are not the other side's
+
+
+class Comparison(Record, frozen=True, kw_only=True):
+    """Two sides and what the gate says of every measure."""
+
+    session: str
+    a: Side
+    b: Side
+    interleaved: bool
+    n_blocks: int
+    findings: tuple[Finding, ...]
+    outputs: tuple[str, ...]  # what of B's plain output is not A's
+    changed_model: bool  # rounding explains it not everywhere
+    invalid: tuple[str, ...]  # why trials count nowhere
+    notes: tuple[str, ...]
+
+    @property
+    def answer(self) -> str:
+        """All of it in a line or two."""
+        changed = [f for f in self.findings if f.verdict not in ("same", "undecided")]
+        said = [f"{f.measure.name} is {f.words}" for f in sorted(changed, key=lambda f: -abs(f.percent or 0.0))]
+        open_ = sum(f.verdict == "undecided" for f in self.findings)
+        same = len(self.findings) - len(changed) - open_
+        said += [f"{same} of {len(self.findings)} measures are the same"] if same else []
+        said += [f"{open_} undecided"] if open_ else []
+        output = "The plain output is the same."
+        if self.outputs:
+            output = "The plain output is another model's." if self.changed_model else "The plain outputs differ."
+        return f"B against A: {'; '.join(said) or 'nothing could be measured'}. {output}"
+
+    def slower(self, share: float) -> tuple[Finding, ...]:
+        """What is decided to be slower, and by so much or more as far as is known."""
+        worse = [f for f in self.findings if f.verdict == "slower" and f.change is not None]
+        return tuple(f for f in worse if _slowdown(f) >= share)
+
+
+class Session(Record, frozen=True, kw_only=True):
+    """What was measured in one session, by role and block."""
+
+    name: str
+    sides: dict[str, Side]
+    blocks: dict[str, dict[int, Values]]  # role -> block -> values
+    outputs: dict[str, tuple[tuple[str, str], ...]]  # role -> (code, message) of what its output differs in
+    invalid: dict[str, tuple[str, ...]]
+
+    def series(self, role: str) -> tuple[Series, ...]:
+        """Every measure of a side in the blocks that hold it and the first side; the control where it is in all."""
+        a, b, control = (self.blocks.get(one, {}) for one in ("0", role, CONTROL))
+        shared = sorted(a.keys() & b.keys())
+        has_control = bool(shared) and all(block in control for block in shared)
+        return tuple(
+            Series(
+                measure=measure,
+                a=tuple(a[block].get(measure) for block in shared),
+                b=tuple(b[block].get(measure) for block in shared),
+                control=tuple(control[block].get(measure) for block in shared) if has_control else (),
+            )
+            for measure in sorted({m for block in shared for m in b[block]}, key=_place)
+            if any(measure in a[block] for block in shared)
+        )
+
+    def comparison(self, margin: float = MARGIN, role: str = "1") -> Comparison:
+        """The first side against another."""
+        series = self.series(role)
+        outputs = self.outputs.get(role, ())
+        return Comparison(
+            session=self.name,
+            a=self.sides["0"],
+            b=self.sides[role],
+            interleaved=True,
+            n_blocks=max((len(one.a) for one in series), default=0),
+            findings=judge(series, margin),
+            outputs=tuple(message for _, message in outputs),
+            changed_model=any(code == f"{OUTPUT}diverged" for code, _ in outputs),
+            invalid=tuple(dict.fromkeys(r for one in ("0", role, CONTROL) for r in self.invalid.get(one, ()))),
+            notes=(),
+        )
+
+    def observations(self, measure: str) -> list[tuple[int, float]]:
+        """(place of a build, its difference from the first in one block) of a measure, the control as place 0."""
+        found = []
+        for role in self.sides:
+            if role == "0":
+                continue
+            for one in self.series(role):
+                if one.measure.name == measure:
+                    own, _ = differences(Series(measure=one.measure, a=one.a, b=one.b))
+                    found += [(0 if role == CONTROL else int(role), value) for value in own]
+        return found
+
+
+def sessions(store: Store) -> tuple[Session, ...]:
+    """Every session of `mlsd compare`, oldest first."""
+    found: dict[str, list[Run]] = {}
+    for run in store.runs():
+        if run.plan.get("command") == COMMAND:
+            found.setdefault(str(run.plan["session"]), []).append(run)
+    return tuple(_session(store, name, runs) for name, runs in found.items())
+
+
+def newest(store: Store, session: str | None = None) -> Session:
+    """The session of that name, else the latest. Raises: AnalysisError without one."""
+    found = [one for one in sessions(store) if session in (None, one.name)]
+    if not found:
+        raise AnalysisError(f"{store.path} holds no comparison.", hint="Make one: mlsd compare A B TARGET.")
+    return found[-1]
+
+
+def _session(store: Store, name: str, runs: Sequence[Run]) -> Session:
+    cases, warnings = store.cases(), store.warnings()
+    points: dict[int, list[CalibrationPoint]] = defaultdict(list)
+    for run_id, point in store.calibration():
+        points[run_id].append(point)
+    sides, blocks, outputs, invalid = {}, {}, {}, {}
+    for run in runs:
+        role = str(run.plan["role"])
+        trials = [stored.trial for stored in store.trials(TrialFilter(run_id=run.id))]
+        plain = next((cases[t.case_id] for t in trials if t.arm == "ar"), None)
+        sides[role] = Side(
+            role=role, build=str(run.plan["build"]), run_id=run.id, environment=run.environment, settings=_said(plain)
+        )
+        blocks[role] = _blocks(trials, cases, points[run.id])
+        outputs[role] = tuple((w.code, w.message) for w in warnings if w.run_id == run.id and w.code.startswith(OUTPUT))
+        invalid[role] = tuple(
+            dict.fromkeys(t.error or t.invalid_reason or "no reason given" for t in trials if not t.valid)
+        )
+    base = sides["0"].settings
+    told = {
+        role: Side(
+            role=role,
+            build=side.build,
+            run_id=side.run_id,
+            environment=side.environment,
+            settings="" if side.settings in ("", base) else side.settings,
+        )
+        for role, side in sides.items()
+    }
+    if any(side.settings for side in told.values()):
+        told["0"] = sides["0"]
+    return Session(name=name, sides=told, blocks=blocks, outputs=outputs, invalid=invalid)
+
+
+def _said(case: Case | None) -> str:
+    """Target and settings of a side, those that are not usual."""
+    if case is None:
+        return ""
+    usual = type(case.engine)()
+    changed = {
+        name: getattr(case.engine, name)
+        for name in case.engine.__struct_fields__
+        if getattr(case.engine, name) != getattr(usual, name)
+    }
+    return ", ".join([case.target.id, *(f"{name.replace('_', ' ')} {value}" for name, value in changed.items())])
+
+
+def _slowdown(found: Finding) -> float:
+    """By what share the speed went down."""
+    assert found.change is not None
+    return 1.0 - (1.0 / found.change.value if found.measure.sense == "time" else found.change.value)
+
+
+def _place(measure: Measure) -> tuple[object, ...]:
+    """Plain decoding first, then the arms, single passes, and what they cost beside."""
+    names = ("plain", "prefill", "", "T", "checkpoint", "rollback", "memory")
+    head = measure.name.split("(")[0] if measure.sense == "time" else measure.name
+    numbers = tuple(int(n) for n in re.findall(r"\d+", measure.name))
+    arm = re.sub(r"\d+", "", measure.name.split(":")[0])
+    return (names.index(head if head in names else ""), arm, numbers, measure.name)
+
+
+# --- values of a block --------------------------------------------------------------------------------------------
+
+
+def _blocks(
+    trials: Iterable[Trial], cases: Mapping[str, Case], points: Iterable[CalibrationPoint] = ()
+) -> dict[int, Values]:
+    """What each block measured. A block in which an arm lacks a valid trial of some prompt has no value of that arm."""
+    by_block: dict[int, dict[str, list[Trial]]] = defaultdict(lambda: defaultdict(list))
+    prompts: dict[str, set[str]] = defaultdict(set)
+    for trial in trials:
+        arm = _arm(cases[trial.case_id])
+        by_block[trial.repeat][arm].append(trial)
+        prompts[arm].add(cases[trial.case_id].prompt.sha256)
+    passes: dict[int, Values] = defaultdict(dict)
+    for point in sorted(points, key=lambda point: point.rows):  # of rollbacks the widest stays
+        if measure := _pass_measure(point):
+            passes[point.repeat][measure] = point.span_ns / 1e6
+    return {
+        block: {**_arm_values({a: t for a, t in arms.items() if _whole(t, len(prompts[a]))}), **passes[block]}
+        for block, arms in by_block.items()
+    }
+
+
+def _whole(trials: Sequence[Trial], n_prompts: int) -> bool:
+    return len(trials) == n_prompts and all(trial.valid and trial.decode_ns for trial in trials)
+
+
+def _arm(case: Case) -> str:
+    return _PLAIN if case.arm == "ar" else f"{spec_name(case.drafter)}, gamma {case.gamma}"
+
+
+def _arm_values(arms: Mapping[str, Sequence[Trial]]) -> Values:
+    """Means over the prompts of one block: geometric of throughputs, of counts by their sums."""
+    values: Values = {}
+    plain: float | None = None
+    for arm, trials in sorted(arms.items(), key=lambda item: item[0] != _PLAIN):
+        each = [numbers(trial) for trial in trials]
+        speeds = [speed for n in each if (speed := n.decode_tok_s) is not None]
+        speed = statistics.geometric_mean(speeds)
+        values[Measure(name=arm, unit="tok/s", sense="rate")] = speed
+        if arm == _PLAIN:
+            plain = speed
+            fills = [fill for t in trials if (fill := tok_s(t.n_prompt or 0, t.prefill_ns or 0)) is not None]
+            if fills:
+                values[Measure(name="prefill", unit="tok/s", sense="rate")] = statistics.geometric_mean(fills)
+            continue
+        if plain is not None:
+            values[Measure(name=f"{arm}: speedup", unit="x", sense="level", counts=False)] = speed / plain
+        proposed, rounds = sum(n.proposed for n in each), sum(n.n_rounds for n in each)
+        if proposed:
+            rate = sum(n.accepted for n in each) / proposed
+            accepted = Measure(name=f"{arm}: acceptance", unit="", sense="level", is_ratio=False, counts=False)
+            values[accepted] = rate
+        if rounds:
+            committed = sum(r.committed for t in trials for r in t.rounds)
+            values[Measure(name=f"{arm}: MGL", unit="tokens", sense="level", counts=False)] = committed / rounds
+    peaks = [t.peak_rss_bytes for trials in arms.values() for t in trials if t.peak_rss_bytes]
+    if peaks:
+        values[Measure(name="memory", unit="MiB", sense="level", counts=False)] = max(peaks) / 2**20
+    return values
+
+
+def _pass_measure(point: CalibrationPoint) -> Measure | None:
+    if point.kind == "target_pass":
+        return Measure(name=f"T({point.rows})", unit="ms", sense="time")
+    if point.kind == "rollback":
+        return Measure(name="rollback", unit="ms", sense="time", counts=False)
+    if point.kind == "checkpoint":
+        return Measure(name="checkpoint", unit="ms", sense="time", counts=False)
+    return None
+
+
+# --- two databases ------------------------------------------------------------------------------------------------
+
+
+def compare_databases(a: Store, b: Store, target: str | None = None, margin: float = MARGIN) -> Comparison:
+    """Two studies as they are: what both measured of the same arms and prompts, without pairs and without a control.
+
+    Raises: AnalysisError when they share nothing.
+    """
+    read = [_database(store, target) for store in (a, b)]
+    shared = [place for place in read[0].values if place in read[1].values]
+    if not shared:
+        raise AnalysisError(
+            f"{a.path} and {b.path} share no arm of the same target, prompt and length.",
+            hint="Measure the same bench into both.",
+        )
+    series: dict[Measure, tuple[list[float], list[float]]] = {}
+    for place in shared:
+        for measure in read[0].values[place]:
+            theirs = read[1].values[place].get(measure)
+            if theirs:
+                series[measure] = (read[0].values[place][measure], theirs)
+    notes = [
+        "Weaker evidence: nothing was interleaved, so heat, load and updates between the two count as differences."
+    ]
+    for one, store in zip(read, (a, b), strict=True):
+        if one.drift:
+            notes.append(f"{Path(store.path).name}: {one.drift}")
+    if read[0].side.environment.host != read[1].side.environment.host:
+        notes.append("They were measured on two machines.")
+    return Comparison(
+        session="",
+        a=read[0].side,
+        b=read[1].side,
+        interleaved=False,
+        n_blocks=min(min(len(x), len(y)) for x, y in series.values()) if series else 0,
+        findings=judge_unpaired([Series(measure=m, a=tuple(x), b=tuple(y)) for m, (x, y) in series.items()], margin),
+        outputs=_other_outputs(read, shared),
+        changed_model=False,
+        invalid=(),
+        notes=tuple(notes),
+    )
+
+
+class _Database(Record, frozen=True, kw_only=True):
+    side: Side
+    values: dict[tuple[str, str, str], dict[Measure, list[float]]]  # (target, prompt, arm) -> measure -> trials
+    tokens: dict[tuple[str, str, str], set[tuple[int, ...]]]
+    drift: str
+
+
+def _database(store: Store, target: str | None) -> _Database:
+    chosen = comparability.choose(store)
+    values: dict[tuple[str, str, str], dict[Measure, list[float]]] = {}
+    tokens: dict[tuple[str, str, str], set[tuple[int, ...]]] = defaultdict(set)
+    plain = []
+    for stored in store.trials(TrialFilter(status="ok", valid=True)):
+        case = chosen.cases.get(stored.trial.case_id)
+        if case is None or not chosen.holds(stored.environment_key, stored.trial.case_id):
+            continue
+        if target is not None and case.target.id != target:
+            continue
+        trial, arm = stored.trial, _arm(case)
+        place = (case.target.id, f"{case.prompt.key} {case.prompt.sha256} {case.n_predict}", arm)
+        if trial.arm == "ar":
+            plain.append(trial)
+            tokens[place].add(trial.tokens)
+        for measure, value in _arm_values({arm: [trial]}).items() if trial.decode_ns else ():
+            label = f"{case.target.id}, {case.prompt.key}, {measure.name}"
+            named = Measure(name=label, unit=measure.unit, sense=measure.sense, is_ratio=measure.is_ratio)
+            if not measure.is_ratio or value > 0:
+                values.setdefault(place, {}).setdefault(named, []).append(value)
+    drift = baseline_drift(plain)
+    said = ""
+    if drift is not None:
+        said = (
+            f"plain decoding changed by {format_percent(drift.change)} while it was measured (95 % interval "
+            f"{format_percent(drift.low)} to {format_percent(drift.high)})."
+        )
+    side = Side(
+        role=str(store.path), build=Path(store.path).name, run_id=None, environment=chosen.environment, settings=""
+    )
+    return _Database(side=side, values=values, tokens=dict(tokens), drift=said)
+
+
+def _other_outputs(read: Sequence[_Database], shared: Iterable[tuple[str, str, str]]) -> tuple[str, ...]:
+    return tuple(
+        f"{place[0]}, {place[1].split()[0]}: the plain outputs differ; a near tie or a changed model, which only a run "
+        "of both can tell"
+        for place in shared
+        if place in read[0].tokens and read[0].tokens[place] != read[1].tokens.get(place)
+    )

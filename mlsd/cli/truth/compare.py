@@ -1,0 +1,279 @@
+"""``mlsd compare``: two builds, settings or databases side by side, behind a gate that this machine's noise sets."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+import msgspec
+
+from mlsd.cli.options import (
+    IntList,
+    draft_option,
+    drafter_option,
+    json_option,
+    prompt_option,
+    repeats_option,
+    rows_option,
+    seed_option,
+)
+from mlsd.cli.output import note, print_json, print_table, say
+from mlsd.cli.watch import make_watcher, say_warnings
+from mlsd.errors import InputError
+from mlsd.records import EngineOptions
+
+if TYPE_CHECKING:
+    from mlsd.analysis.compare.sessions import Comparison, Session
+    from mlsd.measure.run.compare import Compared, CompareRequest
+    from mlsd.measure.store.study import Store
+
+_MARGIN = 0.02
+_MOST_BLOCKS = 1_000  # of a session that goes on until it knows enough
+_BUDGET_S = 600.0
+_FAIL_ON = ("slower", "different", "undecided")
+
+
+class Share(click.ParamType[float]):
+    """A share in per cent: ``2%``."""
+
+    name = "x%"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Parse, or say what it should look like."""
+        try:
+            share = float(str(value).removesuffix("%")) / 100 if not isinstance(value, float) else value
+        except ValueError:
+            share = 0.0
+        if not 0.0 < share < 1.0:
+            self.fail(f"{value!r} is not a share like 2%", param, ctx)
+        return share
+
+
+class FailOn(click.ParamType[tuple[str, float]]):
+    """What makes the exit code 1: ``slower:3%``, ``different``, ``undecided``."""
+
+    name = "what[:x%]"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, float]:
+        """Parse, or name what there is."""
+        what, _, share = str(value).partition(":")
+        if what not in _FAIL_ON or (share and what != "slower"):
+            self.fail(f"{value!r} is not one of slower:3%, {', '.join(_FAIL_ON)}", param, ctx)
+        return what, Share().convert(share, param, ctx) if share else 0.0
+
+
+@click.command()
+@click.argument("words", nargs=-1, required=True, metavar="A B [TARGET]")
+@click.option("--bisect", is_flag=True, help="Search a list of builds, oldest to newest, for the first that changed.")
+@click.option("--measure", help="What --bisect looks at [default: what changed most clearly between the ends].")
+@click.option("--target-b", help="B's target, where it is another: another quantization of the same model.")
+@draft_option("Draft model, or drafting head: a path or an id; may be repeated.", dest="drafts", multiple=True)
+@drafter_option("Method: NAME or NAME:option=value,...; may be repeated.", dest="drafters", multiple=True)
+@click.option("--gamma", type=IntList(), default=(4,), help="Most tokens proposed a round [default: 4].")
+@prompt_option(default=("code",), show_default=True)
+@click.option("--n-predict", type=int, default=128, show_default=True, help="Output tokens.")
+@repeats_option("Blocks; each holds every side once, with every arm.", default=10)
+@click.option("--until", type=Share(), help="Add blocks until a change of so much would be seen, or the time is spent.")
+@click.option("--budget-s", type=float, help="Seconds after which no block begins [default: 600 with --until].")
+@rows_option("k of T(k) [default: as wide as the arms' passes are].")
+@click.option("--no-control", is_flag=True, help="Leave out the third side, A once more: faster, and less is known.")
+@click.option("--fail-on", type=FailOn(), multiple=True, help="Exit code 1 for slower:3%, different or undecided.")
+@click.option("--markdown", type=click.Path(dir_okay=False, path_type=Path), help="Write a comment for a pull request.")
+@click.option("--db", type=click.Path(path_type=Path), help="Where trials are kept [default: results/compare.sqlite].")
+@seed_option("Of the order of sides and arms.")
+@json_option
+@click.option("--n-threads", help="CPU threads; 4/6 gives A four and B six.")
+@click.option("--n-gpu-layers", help="Layers on the GPU, likewise.")
+@click.option("--n-ctx", help="Context, likewise.")
+@click.option("--flash-attention", help="auto, on or off, likewise.")
+@click.pass_context
+def compare(ctx: click.Context, /, words: tuple[str, ...], bisect: bool, as_json: bool, **options: Any) -> None:
+    """Measure builds A and B of llama.cpp on TARGET block by block, and say what is faster, slower, the same or open.
+
+    A build is `.` (this one), the Python interpreter of another environment, a wheel of llama-cpp-python, or a folder
+    with shared libraries of this version; what cannot run is told before anything is measured. Two study databases are
+    compared as they are. `mlsd compare . . TARGET` shows this machine's noise; `. . TARGET --flash-attention on/off`
+    compares two settings.
+    """
+    if len(words) in (2, 3) and all(word.endswith(".sqlite") for word in words[:2]) and not bisect:
+        _report(ctx, _databases(words, options["until"] or _MARGIN), options, as_json)
+        return
+    request = _request(words, bisect, options)
+    if bisect:
+        _search(ctx, request, options, as_json)
+        return
+    from mlsd.analysis.compare.gate import known_well
+    from mlsd.analysis.compare.sessions import newest
+
+    margin = options["until"] or _MARGIN
+
+    def next_block(store: Store, session: str, n_blocks: int) -> Sequence[str] | None:
+        sides = ("0", "1") if options["no_control"] else ("0", "control", "1")
+        if options["until"] is None or n_blocks < _FIRST:
+            return sides
+        return None if known_well(newest(store, session).comparison(margin).findings, margin) else sides
+
+    done, found = _measure(request, next_block, options)
+    say_warnings(done.warnings)
+    _report(ctx, found.comparison(margin), options, as_json, done)
+
+
+_FIRST = 6  # blocks before a session with a goal is asked whether it knows enough
+
+
+def _request(words: tuple[str, ...], bisect: bool, options: dict[str, Any]) -> CompareRequest:
+    from mlsd.measure.run.compare import CompareRequest
+    from mlsd.planning.prepare import BenchRequest
+
+    *builds, target = words
+    if bisect and len(builds) < 3:
+        raise InputError("--bisect takes three builds or more, oldest first, and TARGET.", hint="Two: leave it out.")
+    if not bisect and len(builds) != 2:
+        raise InputError(
+            f"mlsd compare takes A, B and TARGET; {len(words)} words were given.",
+            hint="mlsd compare . path/to/python TARGET; a list of builds wants --bisect.",
+        )
+    first, second = _engines(options)
+    until = options["until"] is not None or bisect
+    bench = BenchRequest(
+        target=target,
+        gamma=options["gamma"],
+        repeats=_MOST_BLOCKS if until else options["repeats"],
+        engine=first,
+        suite="compare",
+        **{name: options[name] for name in ("drafts", "drafters", "prompts", "n_predict", "seed")},
+    )
+    other = msgspec.structs.replace(bench, target=options["target_b"] or target, engine=second)
+    if bisect and other != bench:
+        raise InputError("--bisect searches builds; two settings or targets are compared without it.")
+    return CompareRequest(
+        builds=tuple(builds),
+        bench=bench,
+        other=None if other == bench else other,
+        rows=options["rows"],
+        control=not options["no_control"],
+        budget_s=options["budget_s"] or (_BUDGET_S if until else None),
+    )
+
+
+def _engines(options: dict[str, Any]) -> tuple[EngineOptions, EngineOptions]:
+    """A's and B's settings: `x/y` sets them apart."""
+    sides: list[dict[str, Any]] = [{}, {}]
+    for name in ("n_threads", "n_gpu_layers", "n_ctx", "flash_attention"):
+        given = options[name]
+        if given is None:
+            continue
+        a, slash, b = given.partition("/")
+        for side, value in zip(sides, (a, b if slash else a), strict=True):
+            try:
+                side[name] = value if name == "flash_attention" else int(value)
+            except ValueError:
+                raise InputError(
+                    f"--{name.replace('_', '-')} is {given!r}.", hint="Give a number, or two like 4/6 for A and B."
+                ) from None
+    try:
+        a, b = (msgspec.convert(side, EngineOptions) for side in sides)
+    except msgspec.ValidationError:
+        raise InputError(
+            f"--flash-attention is {options['flash_attention']!r}.", hint="Give auto, on or off, or two like on/off."
+        ) from None
+    return a, b
+
+
+def _measure(request: CompareRequest, next_block: Any, options: dict[str, Any]) -> tuple[Compared, Session]:
+    from mlsd.analysis.compare.sessions import newest
+    from mlsd.measure.run.compare import compare as run_compare
+    from mlsd.measure.store.study import Store
+
+    with make_watcher() as watcher:
+        done = run_compare(request, next_block, options["db"], watcher, note)
+    with Store.open(Path(done.database), read_only=True) as store:
+        return done, newest(store, done.session)
+
+
+def _databases(words: tuple[str, ...], margin: float) -> Comparison:
+    from mlsd.analysis.compare.sessions import compare_databases
+    from mlsd.measure.store.study import Store
+
+    a, b = map(Path, words[:2])
+    with Store.open(a, create=False, read_only=True) as one, Store.open(b, create=False, read_only=True) as other:
+        return compare_databases(one, other, words[2] if len(words) > 2 else None, margin)
+
+
+def _report(
+    ctx: click.Context, found: Comparison, options: dict[str, Any], as_json: bool, done: Compared | None = None
+) -> None:
+    from mlsd.folders import write_atomically
+    from mlsd.report.render import markdown
+    from mlsd.report.tables.compare import comparison_table
+
+    table = comparison_table(found)
+    failures = _failures(found, options["fail_on"])
+    if options["markdown"] is not None:
+        parts = (markdown.escape(found.answer), markdown.table_text(table), *map(markdown.escape, failures))
+        write_atomically(options["markdown"], "\n\n".join(parts) + "\n")
+    if as_json:
+        print_json({"database": done and done.database, "answer": found.answer, "failures": failures, **_object(found)})
+    else:
+        print_table(table)
+        say(found.answer)
+        for line in (*found.outputs, *found.notes, *(f"Not counted: {reason}" for reason in found.invalid)):
+            note(line)
+        for failure in failures:
+            note(f"FAILED  {failure}")
+        if done is not None:
+            note(f"Kept in {done.database}: mlsd report --db {done.database}.")
+    if done is not None and done.interrupted:
+        ctx.exit(130)
+    if failures:
+        ctx.exit(1)
+
+
+def _object(found: Comparison) -> dict[str, Any]:
+    one: dict[str, Any] = msgspec.to_builtins(found)
+    for finding, record in zip(one["findings"], found.findings, strict=True):
+        finding.update({"words": record.words, "percent": record.percent})
+    return one
+
+
+def _failures(found: Comparison, fail_on: Sequence[tuple[str, float]]) -> list[str]:
+    failures = []
+    for what, share in fail_on:
+        if what == "slower":
+            failures += [f"{f.measure.name} is {f.words}." for f in found.slower(share)]
+        elif what == "different" and found.outputs:
+            failures += list(found.outputs)
+        elif what == "undecided":
+            failures += [f"{f.measure.name} is {f.words}." for f in found.findings if f.verdict == "undecided"]
+    return failures
+
+
+def _search(ctx: click.Context, request: CompareRequest, options: dict[str, Any], as_json: bool) -> None:
+    from mlsd.analysis.compare.bisect import search
+    from mlsd.analysis.compare.sessions import newest
+    from mlsd.report.tables.compare import search_table, side_name
+
+    def next_block(store: Store, session: str, n_blocks: int) -> Sequence[str] | None:
+        return search(newest(store, session), options["measure"]).next_roles()
+
+    done, session = _measure(request, next_block, options)
+    found = search(session, options["measure"])
+    builds = [session.sides[str(place)] for place in range(len(request.builds))]
+    turns = f"{sum(found.turns)} turns of a build; without any noise {found.least_turns} would do."
+    if found.measure is None:
+        answer = f"Between the oldest and the newest build no change was decided in {done.n_blocks} blocks."
+    elif found.found is None:
+        answer = f"{found.measure} changed, but the time ended before it was sure in which build."
+    else:
+        answer = f"{found.measure} changed first in build {found.found}: {side_name(builds[found.found])}."
+    if as_json:
+        first = None if found.found is None else request.builds[found.found]
+        print_json({"database": done.database, "answer": answer, "first_changed": first, **msgspec.to_builtins(found)})
+    else:
+        print_table(search_table(found, builds))
+        say(answer)
+        say(turns)
+    if done.interrupted:
+        ctx.exit(130)

@@ -1,0 +1,312 @@
+"""Two or more builds of llama.cpp, or two settings of one, side by side: block by block into a study database.
+
+A block holds every side once, in random order; a side's turn is one worker process of its own, which runs every arm of
+every prompt and then times single passes. A process keeps its place in memory for life, which alone moves times by a
+per cent or more (Mytkowicz et al. 2009, "Producing wrong data without doing anything obviously wrong"): with a process
+for each turn that is noise, which intervals see, and no difference between the builds. Decides nothing: what runs next
+is asked of the caller, after every block.
+"""
+
+from __future__ import annotations
+
+import random
+import secrets
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from mlsd.engine.losslessness import of_other_build
+from mlsd.errors import InputError, MlsdError
+from mlsd.gguf_tools.read import model_facts
+from mlsd.hardware import read_environment
+from mlsd.measure.builds import Build, find_build
+from mlsd.measure.messages import BuildJob, CalibrateJob, Job, Passes, ReadJob, Slot, prompt_key
+from mlsd.measure.process import run_build_check, run_calibration, run_read
+from mlsd.measure.run.runner import (
+    RunSettings,
+    Tally,
+    Watcher,
+    known_references,
+    machine_lock,
+    next_repeat,
+    plan_jobs,
+    recorded_run,
+    run_slots,
+)
+from mlsd.measure.run.study import check_database, conclude, fitted_environment
+from mlsd.measure.store.newest import study_path
+from mlsd.measure.store.rows import TrialFilter, environment_key
+from mlsd.measure.store.study import Store
+from mlsd.planning.prepare import BenchRequest, Prepared, prepare_bench
+from mlsd.planning.prompts import load_prompt
+from mlsd.records import Case, Environment, Losslessness, QualityWarning, Record
+
+COMMAND = "compare"  # in the plan of its runs
+CONTROL = "control"  # the first side once more: what differs there is the machine's noise
+OUTPUT = "output_"  # how the code of a warning about another build's output begins; then the verdict
+_DEPTH = 128
+_ROWS = (1, 2, 3, 5, 9, 17)
+_ROWS_WITHOUT_DRAFTS = 9
+
+
+class CompareRequest(Record, frozen=True, kw_only=True):
+    """Which builds to measure, and with what; `bench.repeats` is the most blocks."""
+
+    builds: tuple[str, ...]  # A and B; of a search the oldest first
+    bench: BenchRequest
+    other: BenchRequest | None = None  # of B, where it has other settings or another model
+    rows: tuple[int, ...] | None = None  # k of T(k); None: as wide as the arms' passes are
+    control: bool = True
+    budget_s: float | None = None  # no block begins after it
+
+
+class Compared(Record, frozen=True, kw_only=True):
+    """Where a session lies, and how it went."""
+
+    database: str
+    session: str
+    n_blocks: int
+    interrupted: bool
+    warnings: tuple[QualityWarning, ...]
+
+
+@dataclass
+class _Side:
+    """One side of a session: a build with its own job and its own run in the store."""
+
+    role: str  # its place among the builds, or `control`
+    build: Build
+    prepared: Prepared
+    job: Job
+    environment: Environment
+    run_id: int = 0
+    tally: Tally = field(init=False)
+    times_passes: bool = True
+
+    @property
+    def key(self) -> str:
+        return environment_key(self.environment)
+
+
+Next = Callable[[Store, str, int], Sequence[str] | None]
+
+
+def compare(
+    request: CompareRequest,
+    next_block: Next,
+    db: Path | None = None,
+    watcher: Watcher | None = None,
+    said: Callable[[str], None] = lambda line: None,
+) -> Compared:
+    """Measure the builds in blocks; `next_block` hears (store, session, blocks so far), names the next, None ends.
+
+    `said` hears what is known of the builds before. Raises, before anything is measured: InputError for what is no
+    build, for builds that are the same, and what `prepare_bench` raises; NativeError, ModelFileError, WorkerError for a
+    build that does not fit or does not know a model; LockError, StoreError.
+    """
+    path, watcher, session = db or study_path(COMMAND), watcher or Watcher(), secrets.token_hex(4)
+    builds = _distinct([find_build(name) for name in request.builds], request, said)
+    with machine_lock():
+        check_database(path)
+        sides = _sides(request, builds, said)
+        with Store.open(path) as store, ExitStack() as runs:
+            n_blocks, interrupted = 0, False
+            try:
+                for side in sides.values():
+                    _begin(side, store, session, runs)
+                first = max(next_repeat(store, side.environment, side.prepared.plan.cases()) for side in sides.values())
+                watcher.begin(sum(len(_slots(side, 0)) for side in sides.values()) * request.bench.repeats, 0)
+                began = time.monotonic()
+                while n_blocks < request.bench.repeats:
+                    roles = next_block(store, session, n_blocks)
+                    spent = time.monotonic() - began
+                    if roles is None or (request.budget_s is not None and n_blocks and spent > request.budget_s):
+                        break
+                    _block([sides[role] for role in roles], n_blocks, first + n_blocks, request, store, watcher)
+                    n_blocks += 1
+                _judge_outputs(sides, store)
+            except KeyboardInterrupt:
+                interrupted = True
+            measured = [side for side in sides.values() if side.tally.n_run]
+            warnings = [conclude(store, s.run_id, s.prepared.engine, s.environment) for s in measured]
+    return Compared(
+        database=str(path),
+        session=session,
+        n_blocks=n_blocks,
+        interrupted=interrupted,
+        warnings=tuple(dict.fromkeys(w for own in warnings for w in own)),
+    )
+
+
+# --- before anything runs -----------------------------------------------------------------------------------------
+
+
+def _distinct(builds: list[Build], request: CompareRequest, said: Callable[[str], None]) -> list[Build]:
+    known: dict[str, Build] = {}
+    for build in builds:
+        twin = known.setdefault(build.fingerprint, build)
+        if twin is build or request.other is not None:
+            continue
+        if len(builds) > 2 or twin.name != build.name:
+            raise InputError(
+                f"{twin.name} and {build.name} are the same build: their libraries are the same files "
+                f"({build.fingerprint}).",
+                hint=f"To see this machine's noise on purpose: mlsd compare {twin.name} {twin.name} TARGET.",
+            )
+        said(f"A and B are the same build ({build.fingerprint}): what differs is this machine's noise.")
+    return builds
+
+
+def _sides(request: CompareRequest, builds: Sequence[Build], said: Callable[[str], None]) -> dict[str, _Side]:
+    """Every side, its build checked in a worker of its own."""
+    sides: dict[str, _Side] = {}
+    for place, build in enumerate(builds):
+        asked = request.other if place and request.other is not None else request.bench
+        prepared = prepare_bench(asked)
+        job = plan_jobs(prepared)[0]
+        try:
+            fits = run_build_check(BuildJob(job=job), build.variables())
+        except MlsdError as error:
+            error.message = f"Build {build.name} cannot be measured. {error.message}"
+            raise
+        fitted_environment(prepared)
+        environment = read_environment(fits.backend)
+        sides[str(place)] = _Side(str(place), build, prepared, job, environment)
+        where = f"{build.name}: llama-cpp-python {fits.backend.binding_version}, {fits.backend.build}"
+        said(f"{where}, {fits.backend.backend}; {fits.backend.system_info}")
+    if request.control:
+        sides[CONTROL] = _Side(CONTROL, builds[0], sides["0"].prepared, sides["0"].job, sides["0"].environment)
+    return sides
+
+
+def _begin(side: _Side, store: Store, session: str, runs: ExitStack) -> None:
+    plan: dict[str, Any] = {
+        "command": COMMAND,
+        "session": session,
+        "role": side.role,
+        "build": side.build.label,
+        "fingerprint": side.build.fingerprint,
+    }
+    side.run_id = runs.enter_context(recorded_run(store, side.environment, plan))
+    side.tally = Tally(0, side.key)
+    side.tally.run_id = side.run_id
+    store.add_models(model_facts(model.path, ref=model.ref) for model in side.prepared.models.values())
+    store.add_cases(side.run_id, side.prepared.plan.cases())
+
+
+# --- blocks -------------------------------------------------------------------------------------------------------
+
+
+def _slots(side: _Side, repeat: int) -> list[Slot]:
+    return [slot for slot in side.job.slots if slot.repeat == repeat]
+
+
+def _block(
+    sides: Sequence[_Side], planned: int, repeat: int, request: CompareRequest, store: Store, watcher: Watcher
+) -> None:
+    """One turn of every side in random order, stored as this repeat; the order of arms is that of the plan."""
+    order = list(range(len(sides)))
+    random.Random(f"{request.bench.seed} {repeat}").shuffle(order)
+    at = 0
+    for place in order:
+        side = sides[place]
+        slots = _slots(side, planned)
+        if not known_references(msgspec.structs.replace(side.job, slots=tuple(slots)), store, side.key):
+            slots.sort(key=lambda slot: slot.case.arm != "ar")  # its output is what the other arms are judged by
+        turn = [msgspec.structs.replace(s, repeat=repeat, position=at + i) for i, s in enumerate(slots)]
+        at += len(turn)
+        settings = RunSettings(variables=side.build.variables())
+        run_slots(side.job, tuple(turn), store, side.tally, settings, watcher)
+        if side.times_passes:
+            _passes(side, repeat, request, store)
+
+
+def _passes(side: _Side, repeat: int, request: CompareRequest, store: Store) -> None:
+    """Time each width once; a model whose passes cannot be timed is measured without them from here on, and told."""
+    widest = max((slot.case.gamma + 1 for slot in side.job.slots), default=1)
+    upto = widest if widest > 1 else _ROWS_WITHOUT_DRAFTS
+    widths = {*(k for k in _ROWS if k <= upto), *(slot.case.gamma + 1 for slot in side.job.slots)}
+    job = CalibrateJob(
+        target=side.job.target,
+        engine=side.prepared.engine,
+        text=load_prompt("length-1024").text,
+        widths=request.rows or tuple(sorted(widths)),
+        depths=(_DEPTH,),
+        budget_s=1e-3,  # one repeat
+        least_repeats=1,
+    )
+    try:
+        for event in run_calibration(job, variables=side.build.variables()):
+            if isinstance(event, Passes):
+                points = [msgspec.structs.replace(point, repeat=repeat) for point in event.points]
+                store.add_calibration(side.run_id, points)
+    except MlsdError as error:
+        side.times_passes = False
+        doubt = QualityWarning(code="passes_not_timed", message=error.message, advice=error.hint)
+        store.add_warnings(side.run_id, [doubt])
+
+
+# --- what the builds wrote ----------------------------------------------------------------------------------------
+
+
+def _judge_outputs(sides: dict[str, _Side], store: Store) -> None:
+    """Where the plain output of a side is not the first side's: a near tie, or another model; kept as a warning."""
+    base = sides["0"]
+    for side in (side for role, side in sides.items() if role not in ("0", CONTROL) and side.tally.n_run):
+        theirs = {slot.case.prompt: slot for slot in side.job.slots if slot.case.arm == "ar"}
+        for case in base.prepared.plan.cases().values():
+            if case.arm != "ar" or not case.sampling.greedy or case.prompt not in theirs:
+                continue
+            own, other = _plain(store, base, case), _plain(store, side, theirs[case.prompt].case)
+            if own and other and own != other:
+                store.add_warnings(side.run_id, [_output_warning(base, side, case, own, other)])
+
+
+def _plain(store: Store, side: _Side, case: Case) -> tuple[int, ...]:
+    found = store.trials(TrialFilter(run_id=side.run_id, case_id=case.id, status="ok"), rounds=False)
+    return next((stored.trial.tokens for stored in found), ())
+
+
+def _output_warning(
+    base: _Side, side: _Side, case: Case, own: tuple[int, ...], other: tuple[int, ...]
+) -> QualityWarning:
+    names = f"{case.prompt.key}: the plain output of {side.build.label} is not that of {base.build.label}"
+    try:
+        judged = _read_both(base, side, case, own, other)
+    except MlsdError as error:
+        return QualityWarning(
+            code=f"{OUTPUT}diverged",
+            message=f"{names}, and the two cannot be read side by side: {error.message}",
+            advice="They are not the same model.",
+            case_id=case.id,
+        )
+    near = judged.verdict == "near_tie"
+    return QualityWarning(
+        code=f"{OUTPUT}{judged.verdict}",
+        message=f"{names} from token {judged.first_difference} on: {'a near tie' if near else 'a changed model'}. "
+        f"{judged.n_different} of {judged.n_compared} tokens are not the other's choice, by {judged.worst_gap:.3g} "
+        f"logits at most; the builds differ by {judged.live_distance:.3g} on average, rounding explains "
+        f"{judged.live_limit:.3g}.",
+        advice="Rounding chose; times compare." if near else "Speeds of two different models do not compare.",
+        case_id=case.id,
+    )
+
+
+def _read_both(base: _Side, side: _Side, case: Case, own: tuple[int, ...], other: tuple[int, ...]) -> Losslessness:
+    """Both builds asked about what the other side wrote."""
+
+    def job(of: _Side) -> Job:
+        slots = [s for s in of.job.slots if s.case.arm == "ar" and s.case.prompt == case.prompt][:1]
+        prompts = {prompt_key(case.prompt): of.job.prompts[prompt_key(case.prompt)]}
+        return Job(target=of.job.target, prompts=prompts, slots=tuple(slots))
+
+    ours = run_read(ReadJob(job=job(base), tokens=other), base.build.variables())
+    theirs = run_read(ReadJob(job=job(side), tokens=other, ids=ours.ids), side.build.variables())
+    rows = [np.asarray(read.logits, dtype=np.float32) for read in (ours, theirs)]
+    return of_other_build(other, own, rows[0], rows[1])
