@@ -41,7 +41,8 @@ Found = Iterator[tuple[str, str]]  # rule, sentence
 
 def problems(file: RecordFile) -> list[Problem]:
     """Everything in which a record disagrees with itself."""
-    study, found = file.study, []
+    study = file.study
+    found: list[Problem] = []
 
     def add(where: str, said: Found) -> None:
         found.extend(Problem(where=where, rule=rule, sentence=sentence) for rule, sentence in said)

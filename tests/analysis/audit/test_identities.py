@@ -37,7 +37,7 @@ def is_time(leaf: Leaf) -> bool:
 
 def is_count(leaf: Leaf) -> bool:
     in_round = leaf[0] == "rounds" and not str(leaf[1]).endswith("_ns")
-    return in_round or leaf[0] == "trials" and (leaf[-1] in COUNTS[:2] or leaf[-2] in ("sums", "rates"))
+    return in_round or (leaf[0] == "trials" and (leaf[-1] in COUNTS[:2] or leaf[-2] in ("sums", "rates")))
 
 
 def is_hash(leaf: Leaf) -> bool:
