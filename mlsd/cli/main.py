@@ -39,6 +39,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "claims": ("study.claims", "Decide the published claims on the trials of a study."),
         "export": ("study.export", "Write a study as CSV, Parquet, JSON or in another tool's layout."),
         "import": ("study.import_", "Read somebody else's record or table of results into a study, kept apart."),
+        "lab": ("study.lab", "Let several machines measure for one study."),
         "record": ("study.record", "Write a study as one file that others can check, or check such a file."),
     },
     "Truth": {

@@ -7,15 +7,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mlsd.cli.options import json_option, make_overrides, plan_options
+from mlsd.cli.options import certificate_option, json_option, make_overrides, plan_options
 from mlsd.cli.output import note, print_json
 from mlsd.cli.watch import make_watcher, say_warnings
 from mlsd.errors import InputError
 
 if TYPE_CHECKING:
     from mlsd.measure.run.distances import Drafting
+    from mlsd.measure.run.runner import RunSettings
     from mlsd.measure.run.study import StudyResult
     from mlsd.measure.store.rows import DraftDistance
+    from mlsd.planning.prepare import StudyRequest
     from mlsd.planning.tasks import Task
 
 
@@ -30,6 +32,9 @@ if TYPE_CHECKING:
 @click.option("--per-kind", type=int, help="Only so many tasks of each of the six kinds.")
 @click.option("--answers", type=click.Path(path_type=Path, file_okay=False), help="Write answers, a JSONL file an arm.")
 @click.option("--distances", is_flag=True, help="Afterwards `mlsd models distance` of each drafting model.")
+@click.option("--lab", "address", metavar="ADDRESS", help="Measure on the machines of a lab; see `mlsd lab`.")
+@click.option("--each/--split", default=True, help="Every machine of the lab measures everything, or equal ones share.")
+@certificate_option
 @click.option("--dry-run", is_flag=True, help="Show the plan and stop.")
 @json_option
 @click.pass_context
@@ -50,15 +55,20 @@ def run(ctx: click.Context, /, suites: tuple[str, ...], as_json: bool, dry_run: 
 
         show_plan(request, options["db"], as_json=as_json)
         return
+    asked = {key: str(value) for key, value in ctx.params.items() if value not in (None, (), False)}
+    settings = RunSettings(**{name: options[name] for name in ("fresh", "keep_failed", "cool_down_s", "seed")})
+    if options["address"] is not None:
+        _run_lab(ctx, request, options, settings, asked, as_json=as_json)
+        return
     with make_watcher() as watcher:
         result = run_study(
             request,
             options["db"],
-            settings=RunSettings(**{name: options[name] for name in ("fresh", "keep_failed", "cool_down_s", "seed")}),
+            settings=settings,
             watcher=watcher,
             answers=options["answers"],
             keep_distance=_say_distance if options["distances"] else None,
-            options={key: str(value) for key, value in ctx.params.items() if value not in (None, (), False)},
+            options=asked,
         )
     say_warnings(result.warnings)
     for file in result.answers:
@@ -70,6 +80,47 @@ def run(ctx: click.Context, /, suites: tuple[str, ...], as_json: bool, dry_run: 
         _say_outcome(result)
     if result.outcome.interrupted:
         ctx.exit(130)
+
+
+def _run_lab(
+    ctx: click.Context,
+    request: StudyRequest,
+    options: dict[str, Any],
+    settings: RunSettings,
+    asked: dict[str, str],
+    *,
+    as_json: bool,
+) -> None:
+    from mlsd.measure.lab.study import run_lab_study
+
+    for name in ("answers", "distances"):
+        if options[name]:
+            raise InputError(f"--{name} is not for a lab.", hint="Ask for it on one machine.")
+    with make_watcher() as watcher:
+        result = run_lab_study(
+            request,
+            options["address"],
+            options["certificate"],
+            options["db"],
+            share=not options["each"],
+            settings=settings,
+            watcher=watcher,
+            options=asked,
+        )
+    say_warnings(result.warnings)
+    for refused in result.outcome.refused:
+        note(f"Did not take part: {refused}")
+    if as_json:
+        print_json(result)
+    for place in result.outcome.places:
+        found = place.outcome
+        note(
+            f"{place.environment.chip or place.environment.machine}, {place.environment.backend}: {found.n_ok} trials "
+            f"measured, {found.n_failed} failed, {found.n_skipped} done before, {found.n_left} left; in {result.database}."
+        )
+    if any(place.outcome.n_left for place in result.outcome.places):
+        note("The same command goes on where it stopped.")
+        ctx.exit(130 if any(place.outcome.interrupted for place in result.outcome.places) else 1)
 
 
 def _tasks(options: dict[str, Any]) -> tuple[Task, ...]:

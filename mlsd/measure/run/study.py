@@ -36,7 +36,7 @@ from mlsd.planning.prepare import (
     prepare_bench,
     prepare_study,
 )
-from mlsd.records import Case, Environment, QualityWarning, Record, Trial
+from mlsd.records import Case, EngineOptions, Environment, QualityWarning, Record, Trial
 
 
 class StudyResult(Record, frozen=True, kw_only=True):
@@ -163,21 +163,26 @@ def _measure(
     """Run the plan into the store, then record what speaks against the run."""
     jobs = plan_jobs(prepared, cool_down_s=settings.cool_down_s, strict=strict)
     facts = [model_facts(model.path, ref=model.ref) for model in prepared.models.values()]
-    record = _plan_record(prepared, options)
+    record = plan_record(prepared, options)
     outcome = run_jobs(jobs, store, environment, facts, record, settings, watcher)
-    mine = TrialFilter(run_id=outcome.run_id)
+    return outcome, doubts(store, outcome.run_id, environment, prepared.engine)
+
+
+def doubts(store: Store, run_id: int, environment: Environment, engine: EngineOptions) -> tuple[QualityWarning, ...]:
+    """What speaks against a run, recorded with it; trials that were disturbed count no more."""
+    mine = TrialFilter(run_id=run_id)
     stored = list(store.trials(mine, rounds=False))
     if marks := disturbed([row.trial for row in stored]):
         store.invalidate({stored[place].id: reason for place, reason in marks.items()})
         stored = list(store.trials(mine, rounds=False))
     own = [row.trial for row in stored]
-    threads = (prepared.engine.n_threads or default_threads()) if environment.backend == "CPU" else 1
+    threads = (engine.n_threads or default_threads()) if environment.backend == "CPU" else 1
     warnings = tuple(check_run(own, environment, own_threads=threads))
-    store.add_warnings(outcome.run_id, warnings)
-    return outcome, warnings
+    store.add_warnings(run_id, warnings)
+    return warnings
 
 
-def _plan_record(prepared: Prepared, options: Mapping[str, str]) -> dict[str, Any]:
+def plan_record(prepared: Prepared, options: Mapping[str, str]) -> dict[str, Any]:
     """What a run keeps of its plan: names and counts; the cases stand in their own table."""
     plan = prepared.plan
     return {
