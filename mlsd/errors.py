@@ -20,6 +20,7 @@
     │   └── SchemaError         a database from another version of mlsd
     ├── WorkerError             the worker process crashed, hung or was killed
     ├── LockError               another run holds this machine
+    ├── LabError                a lab that cannot be reached, or has no machine to measure on
     └── AnalysisError           data that cannot answer the question (mixed hosts, nothing measured)
 
 Every message says what happened and where; `hint` says what to do next.
@@ -129,6 +130,10 @@ class WorkerError(MlsdError):
 
 class LockError(MlsdError):
     """Another run holds this machine."""
+
+
+class LabError(MlsdError):
+    """A lab cannot be reached, does not let us in, or has no machine to measure on."""
 
 
 class AnalysisError(MlsdError):

@@ -32,6 +32,7 @@ ROOMS = (
     "measure",
     "measure.worker",
     "measure.run",
+    "measure.lab",
     "measure.exchange",
     "analysis",
     "analysis.results",
@@ -69,6 +70,8 @@ DOORS: dict[str, tuple[str, ...]] = {
     "rich": ("cli/", "report/render/terminal.py"),
     "optuna": ("measure/run/tune.py",),
     "lmfit": ("analysis/",),
+    "distributed": ("measure/lab/cluster.py",),
+    "dask": ("measure/lab/cluster.py",),
     "platformdirs": ("folders.py",),
 }
 
@@ -159,7 +162,17 @@ def test_help_imports_no_heavy_library() -> None:
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     loaded = out.split("LOADED", 1)[1]
-    for library in ("llama_cpp", "numpy", "pandas", "matplotlib", "scipy", "rich", "huggingface_hub", "optuna"):
+    for library in (
+        "llama_cpp",
+        "numpy",
+        "pandas",
+        "matplotlib",
+        "scipy",
+        "rich",
+        "huggingface_hub",
+        "optuna",
+        "distributed",
+    ):
         assert f"'{library}'" not in loaded
 
 

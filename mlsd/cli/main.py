@@ -38,7 +38,9 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "fit": ("study.fit", "Fit cost models and T(k), with intervals and prediction errors."),
         "claims": ("study.claims", "Decide the published claims on the trials of a study."),
         "export": ("study.export", "Write a study as CSV, Parquet, JSON or in another tool's layout."),
-        "import": ("study.import_", "Read somebody else's table of results into a study, kept apart."),
+        "import": ("study.import_", "Read somebody else's record or table of results into a study, kept apart."),
+        "lab": ("study.lab", "Let several machines measure for one study."),
+        "record": ("study.record", "Write a study as one file that others can check, or check such a file."),
     },
     "Truth": {
         "audit": ("truth.audit", "Ask of published or own numbers whether they can be true."),

@@ -56,6 +56,9 @@ rows_option = _Option("--rows", type=IntList(), help="k: positions of a pass.")
 quant_option = _Option("--quant", help="Q8_0, Q4_K, Q4_K_M, Q4_0, F16, ...")
 seed_option = _Option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
 output_option = _Option("-o", "--output", type=_FILE, required=True, help="The file to write.")
+certificate_option = click.option(
+    "--certificate", type=_FILE, help="The lab's certificate file [default: the one that `mlsd lab start` made here]."
+)
 text_option = _Option("--text", type=_FILE, help="A text file.")
 
 

@@ -98,8 +98,12 @@ class Prepared:
 # --- suites -------------------------------------------------------------------------------------------------------
 
 
-def prepare_study(request: StudyRequest, *, make: bool = False) -> Prepared:
+def prepare_study(
+    request: StudyRequest, *, make: bool = False, elsewhere: Mapping[str, ModelRef] | None = None
+) -> Prepared:
     """Plan suites on the models of a profile; with `make` every file is here afterwards, made where it can be.
+
+    `elsewhere` are models on the machines that will measure: these need not be here.
 
     Raises: SuiteError, PromptError, InputError; with `make` also InputError for a plan without any trial, and
     ModelFileError that lists every missing model.
@@ -115,8 +119,9 @@ def prepare_study(request: StudyRequest, *, make: bool = False) -> Prepared:
             f"Profile {profile.name} has no models for suite {', '.join(request.suites)}: {reasons}.",
             hint="See `mlsd plan`.",
         )
-    models = resolve_all(library, plan.models()) if make else _local(library, plan.models())
-    refs = {model_id: model.ref for model_id, model in models.items()}
+    wanted = [model_id for model_id in plan.models() if model_id not in (elsewhere or {})]
+    models = resolve_all(library, wanted) if make else _local(library, wanted)
+    refs = {**(elsewhere or {}), **{model_id: model.ref for model_id, model in models.items()}}
     plan = expand(suites, profile, {**known, **refs}, overrides, load=load, refuse=refusals(models))
     return Prepared(
         plan=plan,

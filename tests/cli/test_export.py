@@ -45,7 +45,7 @@ def test_standard_output_holds_the_table_and_nothing_else(db: Path) -> None:
 @pytest.mark.parametrize("kind", EXPORTS)
 def test_every_format_writes_a_file(db: Path, tmp_path: Path, kind: str) -> None:
     output = tmp_path / "out.file"
-    assert "2 t" in run("--format", kind, "-o", output, "--db", db).output
+    assert "2 " in run("--format", kind, "-o", output, "--db", db).output
     assert output.stat().st_size > 0
 
 

@@ -11,7 +11,7 @@ from mlsd.cli.database import db_option, filter_options, make_filter, reading
 from mlsd.cli.output import note
 from mlsd.errors import InputError
 
-_FORMATS = ("csv", "parquet", "json", "study-csv", "llama-bench")
+_FORMATS = ("csv", "parquet", "json", "study-csv", "llama-bench", "localmaxxing")
 
 
 @click.command()
@@ -43,7 +43,7 @@ def export(
     """Write the trials of a study database for other programs.
 
     study-csv has the columns of the mixture-of-experts study. llama-bench has that tool's JSON fields and holds plain
-    decoding only.
+    decoding only; localmaxxing has the fields that board asks for, an object a case.
     """
     from mlsd.measure import exchange
 
@@ -60,7 +60,7 @@ def export(
             count = exchange.export(store, kind, stdout, chosen, content=content)  # type: ignore[arg-type]
         else:
             count = exchange.export_file(store, kind, output, chosen, content=content)  # type: ignore[arg-type]
-    what = "tests" if kind == "llama-bench" else content
+    what = {"llama-bench": "tests", "localmaxxing": "submissions"}.get(kind, content)
     note(f"{count} {what} written{f' to {output}' if output else ''}.")
     if count == 0:
         note("Nothing matched: see `mlsd results`.")

@@ -1,4 +1,4 @@
-"""``mlsd import``: somebody else's table of results into a study database, apart from measured trials."""
+"""``mlsd import``: somebody else's record or table of results into a study database, apart from what it holds."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from pathlib import Path
 import click
 
 from mlsd.cli.output import note
+from mlsd.errors import InputError, TableError
 
 
 @click.command("import")
 @click.argument("file", type=click.Path(path_type=Path))
-@click.option("--format", "kind", type=click.Choice(["study-csv", "llama-bench"]), required=True)
+@click.option("--format", "kind", type=click.Choice(["record", "study-csv", "llama-bench"]), help="[records: seen]")
 @click.option(
     "--db",
     type=click.Path(path_type=Path),
@@ -19,17 +20,48 @@ from mlsd.cli.output import note
     show_default=True,
     help="Study database.",
 )
-def import_(file: Path, kind: str, db: Path) -> None:
+def import_(file: Path, kind: str | None, db: Path) -> None:
     """Read FILE into a study database.
 
-    Imported rows have no rounds: they are listed and audited, and never mixed with measured trials. A file that was
-    read before is not read twice.
+    The trials of a record stand under the key of their machine (`--machine` reads them); one that contradicts itself is
+    refused. The rows of a table have no rounds: they are listed and audited, and never mixed with measured trials. What
+    was read before is not read twice.
     """
-    from mlsd.measure.exchange import read_table
+    from mlsd.measure.exchange.record import is_record
     from mlsd.measure.store.study import Store
+
+    kind = kind or ("record" if is_record(file) else None)
+    if kind is None:
+        raise InputError(f"{file} is no record.", hint="Say what table it is with --format.")
+    if kind == "record":
+        _record(file, db)
+        return
+    from mlsd.measure.exchange import read_table
 
     rows = read_table(file, kind)  # type: ignore[arg-type]  # click.Choice guarantees it
     with Store.open(db) as store:
         count = store.add_imported(rows)
-    skipped = f", {len(rows) - count} known already" if count < len(rows) else ""
-    note(f"{count} rows of {file} imported into {db}{skipped}. `mlsd results --db {db}` lists them.")
+    _say(count, len(rows), "rows", file, db)
+
+
+def _record(file: Path, db: Path) -> None:
+    from mlsd.analysis.audit.identities import problems
+    from mlsd.measure.exchange.record import import_record, read_record
+    from mlsd.measure.store.study import Store
+
+    record = read_record(file)
+    if found := problems(record):
+        raise TableError(
+            f"{file} contradicts itself: {found[0].where}: {found[0].sentence}.",
+            hint=f"Nothing was imported; see `mlsd record verify {file}`.",
+        )
+    with Store.open(db) as store:
+        done = import_record(store, record)
+    _say(done.n_new, done.n_new + done.n_known, "trials", file, db)
+    for key in done.machines:
+        note(f"Read them: mlsd report --db {db} --machine {key}")
+
+
+def _say(count: int, of: int, what: str, file: Path, db: Path) -> None:
+    skipped = f", {of - count} known already" if count < of else ""
+    note(f"{count} {what} of {file} imported into {db}{skipped}. `mlsd results --db {db}` lists them.")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mlsd.cli.options import json_option, make_overrides, plan_options
+from mlsd.cli.options import certificate_option, json_option, make_overrides, plan_options
 from mlsd.cli.output import note, print_json
 from mlsd.cli.watch import ByteBars, make_watcher, say_warnings
 from mlsd.errors import InputError
@@ -16,6 +16,7 @@ from mlsd.units import format_bytes, format_duration
 
 if TYPE_CHECKING:
     from mlsd.measure.run.distances import Drafting
+    from mlsd.measure.run.runner import RunSettings
     from mlsd.measure.run.study import StudyResult
     from mlsd.measure.store.rows import DraftDistance
     from mlsd.planning.prepare import StudyRequest
@@ -38,6 +39,9 @@ _LINE_MBIT_S = 100  # of a usual connection; how fast the hub and the line are n
 @click.option("--pull", is_flag=True, help="First download what is missing, after showing it and asking once.")
 @click.option("--yes", is_flag=True, help="Do not ask before a download.")
 @click.option("--report", "folder", type=click.Path(path_type=Path), help="Folder of a report to write afterwards.")
+@click.option("--lab", "address", metavar="ADDRESS", help="Measure on the machines of a lab; see `mlsd lab`.")
+@click.option("--each/--split", default=True, help="Every machine of the lab measures everything, or equal ones share.")
+@certificate_option
 @click.option("--dry-run", is_flag=True, help="Show the plan and stop.")
 @json_option
 @click.pass_context
@@ -64,15 +68,20 @@ def run(ctx: click.Context, /, suites: tuple[str, ...], as_json: bool, dry_run: 
         return
     if options["pull"]:
         _bring(request, options["db"], ask=not options["yes"])
+    asked = {key: str(value) for key, value in ctx.params.items() if value not in (None, (), False)}
+    settings = RunSettings(**{name: options[name] for name in ("fresh", "keep_failed", "cool_down_s", "seed")})
+    if options["address"] is not None:
+        _run_lab(ctx, request, options, settings, asked, as_json=as_json)
+        return
     with make_watcher() as watcher:
         result = run_study(
             request,
             options["db"],
-            settings=RunSettings(**{name: options[name] for name in ("fresh", "keep_failed", "cool_down_s", "seed")}),
+            settings=settings,
             watcher=watcher,
             answers=options["answers"],
             keep_distance=_say_distance if options["distances"] else None,
-            options={key: str(value) for key, value in ctx.params.items() if value not in (None, (), False)},
+            options=asked,
         )
     say_warnings(result.warnings)
     for file in result.answers:
@@ -129,6 +138,48 @@ def _bring(request: StudyRequest, db: Path | None, *, ask: bool) -> None:
             library.pull(library.manifest.find(id_), bars.watch)
     for text in library.notes:
         note(text)
+
+
+def _run_lab(
+    ctx: click.Context,
+    request: StudyRequest,
+    options: dict[str, Any],
+    settings: RunSettings,
+    asked: dict[str, str],
+    *,
+    as_json: bool,
+) -> None:
+    from mlsd.measure.lab.study import run_lab_study
+
+    for name in ("answers", "distances"):
+        if options[name]:
+            raise InputError(f"--{name} is not for a lab.", hint="Ask for it on one machine.")
+    with make_watcher() as watcher:
+        result = run_lab_study(
+            request,
+            options["address"],
+            options["certificate"],
+            options["db"],
+            share=not options["each"],
+            settings=settings,
+            watcher=watcher,
+            options=asked,
+        )
+    say_warnings(result.warnings)
+    for refused in result.outcome.refused:
+        note(f"Did not take part: {refused}")
+    if as_json:
+        print_json(result)
+    for place in result.outcome.places:
+        found = place.outcome
+        note(
+            f"{place.environment.chip or place.environment.machine}, {place.environment.backend}: {found.n_ok} trials "
+            f"measured, {found.n_failed} failed, {found.n_skipped} done before, {found.n_left} left; in "
+            f"{result.database}."
+        )
+    if any(place.outcome.n_left for place in result.outcome.places):
+        note("The same command goes on where it stopped.")
+        ctx.exit(130 if any(place.outcome.interrupted for place in result.outcome.places) else 1)
 
 
 def _tasks(options: dict[str, Any]) -> tuple[Task, ...]:

@@ -14,7 +14,7 @@ from mlsd.errors import InputError, TableError
 from mlsd.measure.store.rows import ImportedRow, ImportFormat, TrialFilter
 from mlsd.measure.store.study import ALL, Store
 
-ExportFormat = Literal["csv", "parquet", "json", "study-csv", "llama-bench"]
+ExportFormat = Literal["csv", "parquet", "json", "study-csv", "llama-bench", "localmaxxing"]
 Content = Literal["trials", "rounds"]
 EXPORTS: tuple[ExportFormat, ...] = get_args(ExportFormat)
 
@@ -24,6 +24,7 @@ _WRITERS = {
     "json": "mlsd.measure.exchange.document",
     "study-csv": "mlsd.measure.exchange.study_csv",
     "llama-bench": "mlsd.measure.exchange.llama_bench",
+    "localmaxxing": "mlsd.measure.exchange.localmaxxing",
 }
 _READERS = {
     "study-csv": "mlsd.measure.exchange.study_csv",

@@ -86,8 +86,10 @@ class Watcher:
 def plan_jobs(
     prepared: Prepared, memory: Sequence[LoadMemory] = (), *, cool_down_s: float = 0.0, strict: bool = False
 ) -> tuple[Job, ...]:
-    """One job for each load of the plan, whose models all lie on this machine; `memory` says which are tight."""
-    files = {id_: ModelFile(ref=model.ref, path=str(model.path)) for id_, model in prepared.models.items()}
+    """One job for each load of the plan; a model that lies elsewhere has no path. `memory` says which are tight."""
+    there = {ref.id: ModelFile(ref=ref, path="") for group in prepared.plan.groups for ref in group.models}
+    here = {id_: ModelFile(ref=model.ref, path=str(model.path)) for id_, model in prepared.models.items()}
+    files = there | here
     tight = [load.verdict == "tight" for load in memory] or [False] * len(prepared.plan.groups)
     return tuple(
         msgspec.structs.replace(
@@ -179,14 +181,7 @@ def run_jobs(
     for job in jobs:
         check_contexts(job)
     cases = {slot.case_id: slot.case for job in jobs for slot in job.slots}
-    if settings.fresh:
-        store.retire(environment, cases)
-    elif not settings.keep_failed:
-        store.retire(environment, cases, DISTURBED)
-    done = store.done(environment)
-    finished = set(done.ok)
-    if settings.keep_failed:
-        finished |= set(done.failed)
+    finished = finished_slots(store, environment, cases, settings)
     tally = Tally(sum(len(job.slots) for job in jobs), environment_key(environment))
     try:
         with recorded_run(store, environment, plan, settings.seed) as tally.run_id:
@@ -203,6 +198,18 @@ def run_jobs(
     except KeyboardInterrupt:
         return tally.outcome(interrupted=True)
     return tally.outcome()
+
+
+def finished_slots(
+    store: Store, environment: Environment, case_ids: Iterable[str], settings: RunSettings
+) -> set[TrialKey]:
+    """What needs not be measured again on this machine and build; what is, counts no more."""
+    if settings.fresh:
+        store.retire(environment, case_ids)
+    elif not settings.keep_failed:
+        store.retire(environment, case_ids, DISTURBED)
+    done = store.done(environment)
+    return set(done.ok) | set(done.failed) if settings.keep_failed else set(done.ok)
 
 
 class Tally:

@@ -173,7 +173,7 @@ def _measure(
     """Run the plan into the store, then record what speaks against the run."""
     jobs = plan_jobs(prepared, memory, cool_down_s=settings.cool_down_s, strict=strict)
     facts = [model_facts(model.path, ref=model.ref) for model in prepared.models.values()]
-    record = _plan_record(prepared, options)
+    record = plan_record(prepared, options)
     outcome = run_jobs(jobs, store, environment, facts, record, settings, watcher)
     return outcome, conclude(store, outcome.run_id, prepared.engine, environment)
 
@@ -192,7 +192,7 @@ def conclude(store: Store, run_id: int, engine: EngineOptions, environment: Envi
     return warnings
 
 
-def _plan_record(prepared: Prepared, options: Mapping[str, str]) -> dict[str, Any]:
+def plan_record(prepared: Prepared, options: Mapping[str, str]) -> dict[str, Any]:
     """What a run keeps of its plan: names and counts; the cases stand in their own table."""
     plan = prepared.plan
     return {

@@ -84,6 +84,17 @@ class Store(MachineTables):
             )
         return _row_id(cursor)
 
+    def add_run(self, run: Run) -> int:
+        """Record a run that happened elsewhere, as it was told, and return its id here; its own id does not count."""
+        values = (run.status, run.started_at, run.ended_at, run.seed, environment_key(run.environment))
+        with self._transaction() as db:
+            cursor = db.execute(
+                "INSERT INTO run (status, started_at, ended_at, seed, environment_key, environment, plan) "
+                "VALUES (?,?,?,?,?,?,?)",
+                (*values, rowcodec.encode(run.environment), rowcodec.plan(run.plan)),
+            )
+        return _row_id(cursor)
+
     def end_run(self, run_id: int, status: RunStatus = "finished") -> None:
         """Record how a run ended."""
         with self._transaction() as db:

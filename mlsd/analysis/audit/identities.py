@@ -1,0 +1,309 @@
+"""Whether a record agrees with itself: every identity between its hashes, counts, times and rates.
+
+Each check is a pure function over what the record says, and answers with sentences for what breaks it. The loop makes
+these identities hold to the nanosecond: a round begins where the one before ended, so the parts of all rounds sum to
+the decode time, and every committed token is accepted or a bonus.
+"""
+
+from __future__ import annotations
+
+import datetime
+import math
+import re
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import msgspec
+
+from mlsd.engine.losslessness import first_difference
+from mlsd.errors import PromptError, TableError
+from mlsd.measure.exchange.record import RecordedTrial, RecordFile, StudyRecord, output_key, rates, sums, whole_trials
+from mlsd.measure.store.rows import environment_key, model_key
+from mlsd.planning.prompts import load_prompt
+from mlsd.records import Case, Environment, ModelRef, Record, Trial, content_id
+
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+_FOLDERS = re.compile(r"/(?:Users|home|root|private|var|tmp|mnt|Volumes)/|[A-Z]:\\\\")
+_SPARE_NS = 5_000_000  # what is done inside a generation beside its parts may be nothing, but never less
+_CLOCK_SLACK = 1.05  # processor time is counted in coarse steps
+
+
+class Problem(Record, frozen=True, kw_only=True):
+    """One thing that cannot be as the record says."""
+
+    where: str  # "trial 17", "case 0123...", "the file"
+    rule: str
+    sentence: str
+
+
+Found = Iterator[tuple[str, str]]  # rule, sentence
+
+
+def problems(file: RecordFile) -> list[Problem]:
+    """Everything in which a record disagrees with itself."""
+    study = file.study
+    found: list[Problem] = []
+
+    def add(where: str, said: Found) -> None:
+        found.extend(Problem(where=where, rule=rule, sentence=sentence) for rule, sentence in said)
+
+    add("the file", _of_file(file))
+    for run in study.runs:
+        add(f"run {run.id}", _of_run(run.environment_key, run.environment, (run.started_at, run.ended_at)))
+    for key, facts in study.models.items():
+        add(f"model {facts.ref.id}", _of_model(key, facts.ref))
+    for case_id, case in study.cases.items():
+        add(f"case {case_id}", _of_case(case_id, case, study))
+    for key, tokens in study.outputs.items():
+        if output_key(tokens) != key:
+            add(f"output {key[:12]}", iter([("output hash", "its tokens have another hash")]))
+    try:
+        trials = list(whole_trials(study))
+    except TableError as error:
+        add("the file", iter([("rounds", error.message)]))
+        return found
+    for place, (recorded, trial) in enumerate(zip(study.trials, trials, strict=True)):
+        add(f"trial {place}", _of_trial(recorded, trial, study))
+    add("the trials", _of_all(study, trials))
+    add("the machine's figures", _of_figures(study))
+    return found
+
+
+# --- the file, runs, models, cases ------------------------------------------------------------------------------
+
+
+def _of_file(file: RecordFile) -> Found:
+    if file.digest != file.stated_digest:
+        yield "digest", "it was changed after it was written: its digest is another one"
+    if not file.canonical:
+        yield "form", "it holds more, or in another form, than mlsd writes"
+    if place := _FOLDERS.search(msgspec.json.encode(file.study).decode()):
+        yield "private", f"it names a folder ({place.group()})"
+    study = file.study
+    numbers = [run.id for run in study.runs]
+    if len(set(numbers)) != len(numbers):
+        yield "runs", "two runs have one number"
+    used = Counter(t.output for t in study.trials if t.output is not None)
+    if set(used) != set(study.outputs):
+        yield "outputs", "outputs and trials do not name each other"
+    if any(len(columns) != len(study.trials) for columns in study.rounds.values()):
+        yield "rounds", "not every trial has its rounds"
+    if {t.trial.case_id for t in study.trials} != set(study.cases):
+        yield "cases", "cases and trials do not name each other"
+    if study.n_superseded < 0:
+        yield "superseded", "a negative number of trials was measured again"
+    for one in study.warnings:
+        if one.run not in numbers or one.warning.case_id not in (None, *study.cases):
+            yield "warnings", "a warning is about a run or a case that is not here"
+
+
+def _of_run(key: str, environment: Environment, moments: Sequence[str | None]) -> Found:
+    if environment_key(environment) != key:
+        yield "environment key", "its machine and build have another key"
+    if any(moment is not None and not _is_moment(moment) for moment in moments):
+        yield "time", "it began or ended at no time that there is"
+
+
+def _of_model(key: str, ref: ModelRef) -> Found:
+    if model_key(ref.sha256, ref.id) != key:
+        yield "model key", "its hash is not the key that it stands under"
+    if ref.sha256 is not None and not _SHA256.fullmatch(ref.sha256):
+        yield "model hash", "its hash is no SHA-256"
+
+
+def _of_case(case_id: str, case: Case, study: StudyRecord) -> Found:
+    if content_id(case) != case_id:
+        yield "case id", "what it says has another id"
+    for ref in (case.target, case.drafter.draft):
+        if ref is None:
+            continue
+        facts = study.models.get(model_key(ref.sha256, ref.id))
+        if facts is None or (facts.ref.sha256, facts.ref.n_bytes) != (ref.sha256, ref.n_bytes):
+            yield "model", f"{ref.id} is not among the models, or another file of it"
+    if not _SHA256.fullmatch(case.prompt.sha256):
+        yield "prompt hash", f"the hash of the prompt {case.prompt.key} is no SHA-256"
+    shipped = shipped_prompt_sha256(case.prompt.key)
+    if shipped is not None and shipped != case.prompt.sha256:
+        yield "prompt hash", f"the prompt {case.prompt.key} has not the text that mlsd ships under this name"
+
+
+def shipped_prompt_sha256(key: str) -> str | None:
+    """The hash of a prompt that mlsd ships, None for another one."""
+    try:
+        return load_prompt(key).sha256
+    except PromptError:
+        return None
+
+
+# --- one trial --------------------------------------------------------------------------------------------------
+
+
+def _of_trial(recorded: RecordedTrial, trial: Trial, study: StudyRecord) -> Found:
+    case = study.cases.get(trial.case_id)
+    run = next((run for run in study.runs if run.id == recorded.run), None)
+    if case is None or run is None:
+        yield "references", "its case or its run is not in the record"
+        return
+    if (trial.arm, trial.gamma) != (case.arm, case.gamma):
+        yield "case", "its arm or gamma is not the one of its case"
+    if not _is_moment(trial.started_at):
+        yield "time", f"it started at {trial.started_at!r}"
+    if recorded.sums != sums(trial.rounds):
+        yield "sums", "its rounds do not sum to what it says"
+    if not _same_rates(recorded.rates, rates(trial)):
+        yield "rates", "its rates do not follow from its counts and times"
+    if min((v for name in _COUNTS if (v := getattr(trial, name)) is not None), default=0) < 0:
+        yield "counts", "a count or a time of it is negative"
+    if trial.status == "failed":
+        if trial.tokens or trial.rounds or trial.valid or trial.error is None:
+            yield "failed", "it failed, but has an output, or no reason"
+        return
+    facts = study.models.get(model_key(case.target.sha256, case.target.id))
+    yield from _of_output(case, trial, None if facts is None else facts.n_vocab)
+    yield from _of_rounds(case, trial)
+    yield from _of_times(trial, run.environment)
+    yield from _of_verdict(case, trial)
+
+
+_COUNTS = (
+    "block", "repeat", "position", "n_prompt", "prefill_ns", "draft_prefill_ns", "decode_ns", "load_ns",
+    "failed_native_calls", "peak_rss_bytes",
+)  # fmt: skip
+
+
+def _same_rates(said: Mapping[str, float], made: Mapping[str, float]) -> bool:
+    return said.keys() == made.keys() and all(math.isclose(said[k], made[k], rel_tol=1e-12) for k in said)
+
+
+def _of_output(case: Case, trial: Trial, n_vocab: int | None) -> Found:
+    n_tokens, n_prompt = len(trial.tokens), case.prompt.n_tokens
+    if not 0 < n_tokens <= case.n_predict or (case.ignore_eog and n_tokens != case.n_predict):
+        yield "tokens", f"{n_tokens} tokens for {case.n_predict} asked for"
+    if any(not 0 <= token < (n_vocab or math.inf) for token in trial.tokens):
+        yield "tokens", "a token that the vocabulary does not have"
+    if n_prompt is not None and trial.n_prompt != n_prompt:
+        yield "prompt", f"{trial.n_prompt} prompt tokens where exactly {n_prompt} were asked for"
+
+
+def _of_rounds(case: Case, trial: Trial) -> Found:
+    committed = sum(one.committed for one in trial.rounds)
+    if committed != len(trial.tokens) - 1:
+        yield "committed", f"{len(trial.tokens)} tokens, but the first and {committed} committed by rounds"
+    for number, one in enumerate(trial.rounds):
+        ended = number == len(trial.rounds) - 1 and not case.ignore_eog
+        if not 0 <= one.accepted <= one.proposed <= case.gamma:
+            yield "round", f"round {number} accepted {one.accepted} of {one.proposed} proposed at gamma {case.gamma}"
+        elif one.committed not in ((one.accepted, one.accepted + 1) if ended else (one.accepted + 1,)):
+            yield "round", f"round {number} accepted {one.accepted} and committed {one.committed}"
+        if one.rows < 1 + one.proposed:
+            yield "round", f"round {number} verified {one.proposed} proposed tokens in {one.rows} rows"
+        if min(one.draft_ns, one.verify_ns, one.rollback_ns, one.sample_ns, one.other_ns) < 0:
+            yield "round", f"a time of round {number} is negative"
+
+
+def _of_times(trial: Trial, environment: Environment) -> Found:
+    parts = sum(one.wall_ns for one in trial.rounds)
+    if not trial.timed:
+        if trial.decode_ns is not None:
+            yield "parts", "its times are not its method's, but it has a decode time"
+    elif trial.decode_ns != parts:
+        yield "parts", f"the parts of its rounds sum to {parts} ns, its decode time is {trial.decode_ns} ns"
+    if trial.prefill_ns is None:
+        yield "prefill", "it has no prefill time"
+    around = trial.conditions
+    if around is None or around.generation_ns is None:
+        return
+    inside = (trial.prefill_ns or 0) + (trial.draft_prefill_ns or 0) + parts
+    if inside > around.generation_ns:
+        yield "generation", f"its parts take {inside} ns of a generation of {around.generation_ns} ns"
+    most = around.generation_ns * (environment.logical_cores or math.inf) * _CLOCK_SLACK + 20 * _SPARE_NS
+    if around.processor_ns is not None and not 0 <= around.processor_ns <= most:
+        yield "processor", "it took more processor time than the machine has"
+
+
+def _of_verdict(case: Case, trial: Trial) -> Found:
+    verdict = trial.losslessness
+    if trial.valid == (trial.invalid_reason is not None):
+        yield "valid", "it is valid with a reason against it, or not valid without one"
+    if trial.valid and (trial.failed_native_calls or (verdict is not None and verdict.verdict == "diverged")):
+        yield "valid", "it is called valid, but calls failed or its output diverged"
+    if case.sampling.greedy and trial.valid and verdict is None:
+        yield "verdict", "it is called valid, but was compared with nothing"
+    if verdict is None:
+        return
+    if verdict.verdict == "lossless" and (verdict.first_difference is not None or verdict.n_positions_off):
+        yield "verdict", "it is called lossless and differs"
+    if (verdict.n_different or 0) > (verdict.n_compared or 0):
+        yield "verdict", "more tokens differ than were compared"
+
+
+# --- all trials -------------------------------------------------------------------------------------------------
+
+
+def _of_all(study: StudyRecord, trials: Sequence[Trial]) -> Found:
+    keys = {run.id: run.environment_key for run in study.runs}
+    places = Counter(
+        (keys.get(recorded.run), t.case_id, t.block, t.repeat, t.position)
+        for recorded, t in zip(study.trials, trials, strict=True)
+        if t.status == "ok"
+    )
+    if twice := sum(1 for count in places.values() if count > 1):
+        yield "twice", f"{twice} trials stand twice"
+    groups: dict[object, list[Trial]] = defaultdict(list)
+    for recorded, trial in zip(study.trials, trials, strict=True):
+        case = study.cases.get(trial.case_id)
+        if case is not None and trial.status == "ok" and case.sampling.greedy:
+            engine = msgspec.json.encode(case.engine)
+            prompt = (case.prompt.sha256, case.prompt.n_tokens, case.n_predict, case.ignore_eog)
+            groups[keys.get(recorded.run), case.target, prompt, engine, trial.earlier].append(trial)
+    for group in groups.values():
+        yield from _of_one_prompt(group)
+
+
+def _of_one_prompt(group: Sequence[Trial]) -> Found:
+    """Greedy trials of one target on one prompt say themselves where they differ from plain decoding."""
+    if len({trial.n_prompt for trial in group}) > 1:
+        yield "prompt", "one prompt has two lengths on one target"
+    plain = {trial.tokens for trial in group if trial.arm == "ar"}
+    for trial in group:
+        if trial.losslessness is None or not plain:
+            continue
+        said = trial.losslessness.first_difference
+        if all(first_difference(trial.tokens, reference) != said for reference in plain):
+            where = "nowhere" if said is None else f"at token {said}"
+            yield "output", f"a trial of case {trial.case_id} says that it differs from plain decoding {where}: not so"
+
+
+def _of_figures(study: StudyRecord) -> Found:
+    figures, runs = study.machine, {run.id for run in study.runs}
+    rows: tuple[tuple[str, Sequence[tuple[int, object]], Callable[..., bool]], ...] = (
+        ("calibration", figures.calibration, lambda p: p.span_ns > 0 and p.rows > 0 and p.depth >= 0),
+        ("coverage", figures.coverage, lambda c: _covers(c, study)),
+        ("expert loads", figures.expert_loads, lambda e: min(e.chosen, default=0) >= 0),
+        ("streaming reads", figures.stream_reads, lambda r: 0 < r.gb_s < math.inf),
+        ("known passes", figures.known_passes, lambda p: 0 < p.ms < math.inf and p.n_bytes > 0),
+        ("parts of passes", figures.shares, lambda s: s.rows > 0),
+    )
+    for name, figures_of_kind, possible in rows:
+        if any(run not in runs or not possible(figure) for run, figure in figures_of_kind):
+            yield name, f"{name} of a run that is not here, or that cannot be"
+
+
+def _covers(coverage: object, study: StudyRecord) -> bool:
+    """At most every expert, at most k times as many as one token chooses; at least as many as one token does."""
+    facts = study.models.get(coverage.model_key)  # type: ignore[attr-defined]
+    counts: Mapping[int, int] = coverage.distinct  # type: ignore[attr-defined]
+    if not counts or min(counts.values()) < 0 or sum(counts.values()) < 1:
+        return False
+    if facts is None or facts.n_experts is None or facts.n_experts_used is None:
+        return True
+    most = min(facts.n_experts, coverage.window * facts.n_experts_used)  # type: ignore[attr-defined]
+    return facts.n_experts_used <= min(counts) and max(counts) <= most
+
+
+def _is_moment(text: str) -> bool:
+    try:
+        datetime.datetime.fromisoformat(text)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,239 @@
+"""Checking a record of somebody else's study: its identities, the audit of every row, and its outputs decoded again.
+
+What can be known without the models is asked of everything; what needs them of the models that are here. It says what
+it checked and what it could not.
+"""
+
+from __future__ import annotations
+
+import random
+import tempfile
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import msgspec
+
+from mlsd.analysis.audit.audit import audit
+from mlsd.analysis.audit.identities import Problem, problems, shipped_prompt_sha256
+from mlsd.analysis.audit.trials import database_contexts
+from mlsd.analysis.results import comparability
+from mlsd.engine.losslessness import first_difference
+from mlsd.errors import AnalysisError, MlsdError
+from mlsd.hardware import read_environment
+from mlsd.measure.exchange.record import RecordFile, StudyRecord, import_record, read_record, whole_trials
+from mlsd.measure.messages import Done, Job, ModelFile, Reference, Slot, prompt_key
+from mlsd.measure.process import run_info, run_job
+from mlsd.measure.run.runner import machine_lock, prompt_text
+from mlsd.measure.store.study import Store
+from mlsd.models.library import Library, resolve_model
+from mlsd.planning.prompts import load_prompt
+from mlsd.records import Case, DrafterSpec, EngineOptions, Environment, Record, Trial
+
+_PLACE = ("machine", "chip", "backend", "device", "llama_cpp_build", "llama_cpp_python_version")
+
+
+class Verification(Record, frozen=True, kw_only=True):
+    """What was asked of a record, and what was found."""
+
+    source: str
+    n_bytes: int
+    n_trials: int
+    n_superseded: int
+    machines: tuple[str, ...]  # chip and backend of each
+    problems: tuple[Problem, ...]
+    rows: dict[str, int]  # verdict of the audit -> how many rows
+    n_decoded: int  # trials whose output was compared with plain decoding, made here
+    n_ties: int  # of these differ where the two best tokens are as near as this other machine's noise
+    not_checked: dict[str, int]  # why not -> trials whose output was not decoded again
+
+    @property
+    def sound(self) -> bool:
+        """Whether nothing speaks against the record."""
+        return not self.problems
+
+
+def verify(path: Path, *, sample: int | None = None, models: Iterable[Path] = (), seed: int = 0) -> Verification:
+    """Check a record. `sample` outputs are decoded again, None for all; `models` are files beside those of the library.
+
+    Raises: TableError for a file that is no record, LockError where another run measures.
+    """
+    file = read_record(path)
+    study = file.study
+    found, rows = problems(file), Counter[str]()
+    decoded = _Decoded()
+    if not found:  # of a record that contradicts itself nothing else needs to be asked
+        rows, impossible = _audit(file)
+        found += impossible
+        decoded = _decode_again(study, sample, models, seed)
+        found += decoded.problems
+    cards = {run.environment_key: run.environment for run in study.runs}
+    return Verification(
+        source=str(path),
+        n_bytes=file.n_bytes,
+        n_trials=len(study.trials),
+        n_superseded=study.n_superseded,
+        machines=tuple(
+            f"{card.chip or card.machine}, {card.backend or 'backend not known'}" for card in cards.values()
+        ),
+        problems=tuple(found),
+        rows=dict(rows),
+        n_decoded=decoded.n_checked,
+        n_ties=decoded.n_ties,
+        not_checked=dict(decoded.not_checked),
+    )
+
+
+def _audit(file: RecordFile) -> tuple[Counter[str], list[Problem]]:
+    """The audit of the rows of every machine, each among its own."""
+    counts, found = Counter[str](), []
+    with tempfile.TemporaryDirectory() as folder, Store.open(Path(folder) / "record.sqlite") as store:
+        import_record(store, file)
+        for key in comparability.machines(store):
+            try:
+                result = audit(key, *database_contexts(store, key))
+            except AnalysisError:  # nothing but failed trials
+                continue
+            counts.update(row.verdict for row in result.rows)
+            for row in result.rows:
+                for finding in row.findings:
+                    if finding.verdict == "impossible":
+                        where = f"{row.identity['table']}, {row.identity['label']}"
+                        found.append(Problem(where=where, rule=finding.rule, sentence=finding.sentence))
+    return counts, found
+
+
+# --- decoding again ---------------------------------------------------------------------------------------------
+
+
+class _Decoded:
+    def __init__(self) -> None:
+        self.n_checked = self.n_ties = 0
+        self.problems: list[Problem] = []
+        self.not_checked: Counter[str] = Counter()
+
+
+_Numbered = tuple[int, Case, Trial, Environment]  # place in the record
+
+
+def _decode_again(study: StudyRecord, sample: int | None, models: Iterable[Path], seed: int) -> _Decoded:
+    """Decode plainly what the sampled trials decoded, one load a target, and compare token for token."""
+    done = _Decoded()
+    runs = {run.id: run.environment for run in study.runs}
+    named = {ref.sha256: ModelFile(ref=ref, path=str(path)) for path in models if (ref := resolve_model(str(path)).ref)}
+    loads: dict[bytes, list[_Numbered]] = defaultdict(list)
+    for place, (recorded, trial) in enumerate(zip(study.trials, whole_trials(study), strict=True)):
+        case = study.cases[trial.case_id]
+        reason = _why_not(case, trial)
+        if reason is None and case.target.sha256 not in named and (here := _find(case)) is not None:
+            named[here.ref.sha256] = here
+        if reason is None and case.target.sha256 not in named:
+            reason = f"the model {case.target.id} is not here"
+        if reason is not None:
+            done.not_checked[reason] += 1
+            continue
+        loads[msgspec.json.encode((case.target, case.engine))].append((place, case, trial, runs[recorded.run]))
+    able = [one for load in loads.values() for one in load]
+    if sample is not None and sample < len(able):
+        done.not_checked["not in the sample"] += len(able) - sample
+        able = random.Random(seed).sample(able, sample)
+    if not able:
+        return done
+    chosen = {place for place, *_ in able}
+    with machine_lock():
+        for load in loads.values():
+            if asked := [one for one in load if one[0] in chosen]:
+                _check_load(asked, named[asked[0][1].target.sha256], done)
+    return done
+
+
+def _why_not(case: Case, trial: Trial) -> str | None:
+    if trial.status == "failed":
+        return "the trial failed"
+    if not case.sampling.greedy:
+        return "its tokens were drawn, not chosen"
+    if trial.losslessness is None or trial.losslessness.verdict == "diverged":
+        return "its output is not said to be that of plain decoding"
+    if trial.earlier or shipped_prompt_sha256(case.prompt.key) is None:
+        return "its prompt is not one that mlsd ships"
+    return None
+
+
+def _find(case: Case) -> ModelFile | None:
+    """The target in the library, if the file there is the same one."""
+    try:
+        model = Library().resolve(case.target.id)
+    except MlsdError:
+        return None
+    return ModelFile(ref=model.ref, path=str(model.path)) if model.ref.sha256 == case.target.sha256 else None
+
+
+def _check_load(asked: Sequence[_Numbered], target: ModelFile, done: _Decoded) -> None:
+    groups: dict[object, list[_Numbered]] = defaultdict(list)
+    for one in asked:
+        groups[prompt_key(one[1].prompt), one[1].n_predict, one[1].ignore_eog].append(one)
+    plain = [_plain(group[0][1]) for group in groups.values()]
+    slots = [Slot(case=c, case_id=c.id, block=i, repeat=0, position=0) for i, c in enumerate(plain)]
+    job = Job(
+        target=target,
+        prompts={prompt_key(case.prompt): prompt_text(case.prompt, load_prompt) for case in plain},
+        slots=tuple(slots),
+        references=tuple(_reference(group) for group in groups.values()),
+        keep_text=False,
+    )
+    made: dict[int, Trial] = {}
+    ended = "the worker ended"
+    try:
+        for event in run_job(job):
+            if isinstance(event, Done):
+                made[event.index] = event.trial
+    except MlsdError as error:
+        ended = error.message
+    here = read_environment(run_info(EngineOptions(n_gpu_layers=asked[0][1].engine.n_gpu_layers)))
+    for index, group in enumerate(groups.values()):
+        trial = made.get(index)
+        if trial is None or trial.status == "failed":
+            done.not_checked[f"{target.ref.id} does not decode here: {trial.error if trial else ended}"] += len(group)
+        else:
+            _compare(group, trial, here, done)
+
+
+def _plain(case: Case) -> Case:
+    return msgspec.structs.replace(case, drafter=DrafterSpec(), gamma=0, rollback="auto")
+
+
+def _reference(group: Sequence[_Numbered]) -> Reference:
+    """What the record calls the plain output: that of a trial that differs from it nowhere."""
+    same = (t for _, _, t, _ in group if t.losslessness and t.losslessness.first_difference is None)
+    tokens = next(same, group[0][2]).tokens
+    return Reference(prompt=prompt_key(group[0][1].prompt), n_predict=group[0][1].n_predict, tokens=tokens)
+
+
+def _compare(group: Sequence[_Numbered], made: Trial, here: Environment, done: _Decoded) -> None:
+    for place, _, trial, there in group:
+        done.n_checked += 1
+        assert trial.losslessness is not None
+        same = slice(trial.losslessness.first_difference)  # None: to the end
+        index = first_difference(trial.tokens[same], made.tokens[same])
+        if index is None:
+            continue
+        if not _same_place(here, there) and _is_tie(made, index):
+            done.n_ties += 1
+            continue
+        sentence = f"token {index} of its output is {_token(trial, index)}; decoded here it is {_token(made, index)}"
+        done.problems.append(Problem(where=f"trial {place}", rule="decoded again", sentence=sentence))
+
+
+def _same_place(here: Environment, there: Environment) -> bool:
+    """Whether both round alike: then there is nothing to explain."""
+    return all(getattr(here, name) == getattr(there, name) for name in _PLACE)
+
+
+def _is_tie(made: Trial, index: int) -> bool:
+    v = made.losslessness
+    tied = v is not None and v.top2_gap is not None and v.tolerance is not None and v.top2_gap <= v.tolerance
+    return tied and v is not None and v.first_difference == index
+
+
+def _token(trial: Trial, index: int) -> int | None:
+    return trial.tokens[index] if index < len(trial.tokens) else None

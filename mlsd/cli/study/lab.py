@@ -1,0 +1,91 @@
+"""``mlsd lab``: several machines that measure for one study."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from mlsd.cli.options import certificate_option, json_option
+from mlsd.cli.output import note, print_json, print_table, say, table
+from mlsd.units import NOT_MEASURED, format_bytes
+
+if TYPE_CHECKING:
+    from mlsd.measure.lab.card import Card
+    from mlsd.measure.lab.cluster import Started
+    from mlsd.measure.lab.machine import Doing
+
+
+@click.group()
+def lab() -> None:
+    """Let several machines measure for one study: start a lab, join it on each machine, then `mlsd run --lab`.
+
+    Between machines everything is encrypted, and who holds the lab's certificate file takes part: any of them can run
+    programs on the others. Without encryption a lab is only for this machine itself.
+    """
+
+
+@lab.command()
+@click.option("--host", default="0.0.0.0", show_default=True, help="Where to listen; 127.0.0.1 is this machine alone.")
+@click.option("--port", type=click.IntRange(0, 65535), default=8786, show_default=True)
+@certificate_option
+def start(host: str, port: int, certificate: Path | None) -> None:
+    """Run a lab until interrupted, and say how to join it. The certificate is made when there is none."""
+    from mlsd.measure.lab.cluster import start as run
+
+    def told(started: Started) -> None:
+        if started.certificate is not None:
+            note(f"Copy {started.certificate} to every machine: whoever has it is let in.")
+        given = "" if started.certificate is None else " --certificate lab.pem"
+        say(f"mlsd lab join {started.address}{given}")
+
+    run(host, port, certificate, told)
+
+
+@lab.command()
+@click.argument("address")
+@certificate_option
+@click.option("--pull", is_flag=True, help="Download models that are not here when a plan needs them.")
+def join(address: str, certificate: Path | None, pull: bool) -> None:
+    """Let this machine measure for the lab at ADDRESS until interrupted; after a loss it joins again."""
+    from mlsd.measure.lab.cluster import join as run
+
+    note("This machine measures for the lab until you press Ctrl-C. Leave it alone meanwhile.")
+    run(address, certificate, may_pull=pull, on_loss=lambda: note("The lab was lost; joining again."))
+
+
+@lab.command()
+@click.argument("address")
+@certificate_option
+@json_option
+def status(address: str, certificate: Path | None, as_json: bool) -> None:
+    """Show the machines of the lab at ADDRESS, what they measure, and what is left."""
+    from mlsd.measure.lab.cluster import Cluster
+    from mlsd.records import EngineOptions
+
+    with Cluster(address, certificate, EngineOptions(), None) as cluster:
+        machines, posted = cluster.doing(), cluster.posted()
+    if as_json:
+        shown = {a: {"card": card, "doing": doing} for a, (card, doing) in machines.items()}
+        print_json({"machines": shown, "runs": posted})
+        return
+    rows = table("Machines", ["machine", "key", "models", "free memory", "power", "heat", "measures"], left=7)
+    for where, (card, doing) in machines.items():
+        rows.add_row(*_row(where, card, doing))
+    print_table(rows)
+    for run in posted.values():
+        say(run["words"])
+        for failure in run["failures"]:
+            say((f"  failed: {failure}", "red"))
+
+
+def _row(where: str, card: Card | None, doing: Doing | None) -> tuple[str, ...]:
+    if card is None:
+        return (where, *[NOT_MEASURED] * 6)
+    around: Any = card.conditions
+    power = {None: NOT_MEASURED, True: "battery", False: "connected"}[around.on_battery]
+    at = "nothing" if doing is None else f"{doing.target}, trial {doing.n_done + 1} of {doing.n_slots}"
+    name = f"{card.environment.chip or card.environment.machine}, {card.environment.backend}"
+    memory = format_bytes(around.available_bytes)
+    return (name, card.key, str(len(card.models)), memory, power, around.thermal_state or NOT_MEASURED, at)

@@ -1,0 +1,400 @@
+"""A study as one compressed JSON file that others can check: what was measured where, every trial with its rounds.
+
+The file is gzip over ``{"format", "schema", "digest", "study"}``; the digest is the SHA-256 of the study's bytes as
+they stand, against accidents. To be small, rounds stand column by column, and equal outputs once, by their hash. It
+says nothing of who measured: no host name, no user name, no path; machines are told apart by the key of their host.
+Whether what it says can be true is asked by `mlsd.analysis.audit.identities`.
+"""
+
+from __future__ import annotations
+
+import datetime
+import getpass
+import gzip
+import hashlib
+import io
+import platform
+import re
+import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from mlsd import __version__
+from mlsd.errors import InputError, TableError
+from mlsd.measure.store import rowcodec
+from mlsd.measure.store.pass_shares import PassShares
+from mlsd.measure.store.rows import (
+    CalibrationPoint,
+    Coverage,
+    DraftDistance,
+    ExpertLoad,
+    Run,
+    RunStatus,
+    StoredTrial,
+    StoredWarning,
+    StreamRead,
+    TimedPass,
+    TrialFilter,
+    environment_key,
+)
+from mlsd.measure.store.study import Store
+from mlsd.records import Case, Environment, ModelFacts, QualityWarning, Record, Round, Trial
+from mlsd.units import tok_s
+
+FORMAT, SCHEMA = "mlsd record", 1
+SUFFIX = ".record.json.gz"
+_FIELDS = Round.__struct_fields__
+_MOST_BYTES = 1 << 30  # unpacked; a small file can unpack to anything
+
+
+class RecordedRun(Record, frozen=True, kw_only=True):
+    """One run: the environment card of its machine, and what was asked for."""
+
+    id: int
+    environment_key: str  # of the environment
+    environment: Environment
+    status: RunStatus
+    started_at: str
+    ended_at: str | None
+    seed: int
+    profile: str | None = None
+    suites: tuple[str, ...] = ()
+
+
+class RecordedTrial(Record, frozen=True, kw_only=True):
+    """One trial. What follows from its counts and times is said as well, so that one altered figure stands out."""
+
+    run: int
+    trial: Trial  # without tokens, text and rounds
+    output: str | None  # hash of its tokens, see `output_key`
+    sums: dict[str, int]  # over its rounds, by field
+    rates: dict[str, float]  # see `rates`
+
+
+class RecordedWarning(Record, frozen=True, kw_only=True):
+    """A doubt about a run."""
+
+    run: int
+    warning: QualityWarning
+
+
+class MachineFigures(Record, frozen=True, kw_only=True):
+    """What was measured beside trials, each with the number of its run."""
+
+    calibration: tuple[tuple[int, CalibrationPoint], ...] = ()
+    coverage: tuple[tuple[int, Coverage], ...] = ()
+    expert_loads: tuple[tuple[int, ExpertLoad], ...] = ()
+    stream_reads: tuple[tuple[int, StreamRead], ...] = ()
+    known_passes: tuple[tuple[int, TimedPass], ...] = ()
+    shares: tuple[tuple[int, PassShares], ...] = ()
+
+
+class StudyRecord(Record, frozen=True, kw_only=True):
+    """Everything that a record says."""
+
+    made: str  # date, UTC
+    mlsd_version: str
+    runs: tuple[RecordedRun, ...]
+    models: dict[str, ModelFacts]  # by model key
+    cases: dict[str, Case]  # by id
+    outputs: dict[str, tuple[int, ...]]  # by `output_key`
+    trials: tuple[RecordedTrial, ...]
+    rounds: dict[str, tuple[tuple[int, ...], ...]]  # field of a Round -> its values in each trial, see `coded`
+    n_superseded: int  # trials that were measured again and stand not here
+    warnings: tuple[RecordedWarning, ...] = ()
+    machine: MachineFigures = MachineFigures()
+    distances: tuple[DraftDistance, ...] = ()
+
+
+class RecordFile(Record, frozen=True, kw_only=True):
+    """A record as it was read."""
+
+    study: StudyRecord
+    digest: str  # of the study's bytes
+    stated_digest: str
+    canonical: bool  # the bytes are what mlsd writes of these values: nothing else stands in them
+    n_bytes: int
+
+
+class _Envelope(msgspec.Struct, frozen=True):
+    format: str
+    schema: int
+    digest: str
+    study: msgspec.Raw
+
+
+class Imported(Record, frozen=True, kw_only=True):
+    """What of a record went into a database."""
+
+    n_new: int
+    n_known: int  # trials that were there already
+    machines: tuple[str, ...]  # their environment keys
+
+
+# --- what follows from counts and times -------------------------------------------------------------------------
+
+
+def output_key(tokens: Iterable[int]) -> str:
+    """SHA-256 of the output's token ids, as a JSON list without spaces."""
+    return hashlib.sha256(msgspec.json.encode(list(tokens))).hexdigest()
+
+
+def rates(trial: Trial) -> dict[str, float]:
+    """Decode tok/s, acceptance rate, MGL and prefill tok/s, where counts and times give them."""
+    proposed, n_rounds = sum(r.proposed for r in trial.rounds), len(trial.rounds)
+    found = {
+        "decode_tok_s": tok_s(len(trial.tokens) - 1, trial.decode_ns) if trial.decode_ns else None,
+        "prefill_tok_s": tok_s(trial.n_prompt, trial.prefill_ns) if trial.n_prompt and trial.prefill_ns else None,
+        "acceptance_rate": sum(r.accepted for r in trial.rounds) / proposed if proposed else None,
+        "mgl": sum(r.committed for r in trial.rounds) / n_rounds if n_rounds else None,
+    }
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def sums(rounds: Iterable[Round]) -> dict[str, int]:
+    """The sum of every field over rounds; none for no round."""
+    values = zip(*(msgspec.structs.astuple(one) for one in rounds), strict=True)
+    return {name: sum(column) for name, column in zip(_FIELDS, values, strict=False)}
+
+
+def coded(name: str, values: Sequence[int]) -> tuple[int, ...]:
+    """A column of one trial as it stands in the file: times as their median and each one's difference from it."""
+    if not values or not name.endswith("_ns"):
+        return tuple(values)
+    middle = sorted(values)[len(values) // 2]
+    return (middle, *(value - middle for value in values))
+
+
+def _decoded(name: str, column: Sequence[int]) -> Sequence[int]:
+    return [column[0] + value for value in column[1:]] if column and name.endswith("_ns") else column
+
+
+def whole_trials(study: StudyRecord) -> Iterator[Trial]:
+    """The trials with their tokens and rounds. Raises: TableError where the columns are no rounds."""
+    for place, recorded in enumerate(study.trials):
+        try:
+            table = [_decoded(name, study.rounds[name][place]) for name in _FIELDS]
+            rows = zip(*table, strict=True)
+            made = tuple(Round(**dict(zip(_FIELDS, row, strict=True))) for row in rows)
+        except (KeyError, IndexError, ValueError) as error:
+            raise TableError(f"Trial {place} of the record has rounds with missing values.") from error
+        tokens = study.outputs.get(recorded.output or "", ())
+        yield msgspec.structs.replace(recorded.trial, tokens=tokens, rounds=made)
+
+
+# --- writing ----------------------------------------------------------------------------------------------------
+
+
+def make_record(store: Store) -> StudyRecord:
+    """The record of all trials of a database that count, and of what was measured beside them."""
+    outputs: dict[str, tuple[int, ...]] = {}
+    table: dict[str, list[tuple[int, ...]]] = {name: [] for name in _FIELDS}
+    recorded = tuple(_recorded(stored, outputs, table) for stored in store.trials())
+    n_all = sum(1 for _ in store.trials(TrialFilter(superseded=True), rounds=False))
+    used = {one.trial.case_id for one in recorded}
+    return StudyRecord(
+        made=datetime.datetime.now(datetime.UTC).date().isoformat(),
+        mlsd_version=__version__,
+        runs=tuple(map(_recorded_run, store.runs())),
+        models=store.models(),
+        cases={case_id: case for case_id, case in store.cases().items() if case_id in used},
+        outputs=outputs,
+        trials=recorded,
+        rounds={name: tuple(columns) for name, columns in table.items()},
+        n_superseded=n_all - len(recorded),
+        warnings=tuple(_recorded_warning(w) for w in store.warnings() if w.case_id is None or w.case_id in used),
+        machine=MachineFigures(
+            calibration=tuple(store.calibration()),
+            coverage=tuple(store.coverage()),
+            expert_loads=tuple(store.expert_loads()),
+            stream_reads=tuple(store.stream_reads()),
+            known_passes=tuple(store.known_passes()),
+            shares=tuple(store.shares()),
+        ),
+        distances=tuple(store.distances()),
+    )
+
+
+def _recorded(
+    stored: StoredTrial, outputs: dict[str, tuple[int, ...]], table: dict[str, list[tuple[int, ...]]]
+) -> RecordedTrial:
+    trial, key = stored.trial, None
+    if trial.tokens:
+        key = output_key(trial.tokens)
+        outputs[key] = trial.tokens
+    for name, columns in table.items():
+        columns.append(coded(name, [getattr(one, name) for one in trial.rounds]))
+    told = {name: _anonymous(getattr(trial, name)) for name in ("error", "fell_back", "invalid_reason")}
+    return RecordedTrial(
+        run=stored.run_id,
+        trial=msgspec.structs.replace(trial, tokens=(), text=None, rounds=(), **told),
+        output=key,
+        sums=sums(trial.rounds),
+        rates=rates(trial),
+    )
+
+
+def _recorded_run(run: Run) -> RecordedRun:
+    return RecordedRun(
+        id=run.id,
+        environment_key=environment_key(run.environment),
+        environment=run.environment,
+        status=run.status,
+        started_at=run.started_at,
+        ended_at=run.ended_at,
+        seed=run.seed,
+        profile=run.plan.get("profile"),
+        suites=tuple(Path(suite).stem for suite in run.plan.get("suites") or ()),
+    )
+
+
+def _recorded_warning(warning: StoredWarning) -> RecordedWarning:
+    said = QualityWarning(
+        code=warning.code, message=_anonymous(warning.message), advice=warning.advice, case_id=warning.case_id
+    )
+    return RecordedWarning(run=warning.run_id, warning=said)
+
+
+def _anonymous(text: Any) -> Any:
+    """A text that a program wrote, without folders and without the names of this machine and its user."""
+    for name, instead in ((platform.node(), "HOST"), (_user(), "USER")):
+        if text is not None and name:
+            text = re.sub(rf"\b{re.escape(name)}\b", instead, text)
+    return rowcodec.without_folders(text)
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a user without a name, as in containers
+        return ""
+
+
+def pack(study: StudyRecord) -> bytes:
+    """The bytes of a record's file; equal records give equal bytes."""
+    body = msgspec.json.encode(study)
+    envelope = _Envelope(format=FORMAT, schema=SCHEMA, digest=hashlib.sha256(body).hexdigest(), study=msgspec.Raw(body))
+    return gzip.compress(msgspec.json.encode(envelope), compresslevel=9, mtime=0)
+
+
+def write_record(store: Store, path: Path) -> StudyRecord:
+    """Write the record of a database to a file that appears whole or not at all. Raises: InputError, StoreError."""
+    study = make_record(store)
+    part = path.with_name(f".{path.name}.part")
+    try:
+        part.write_bytes(pack(study))
+        part.replace(path)
+    except OSError as error:
+        raise InputError(
+            f"{path} cannot be written: {error.strerror or error}.", hint="Give a writable file with -o."
+        ) from error
+    finally:
+        part.unlink(missing_ok=True)
+    return study
+
+
+# --- reading ----------------------------------------------------------------------------------------------------
+
+
+def is_record(path: Path) -> bool:
+    """Whether a file is named or begins like a record."""
+    try:
+        with path.open("rb") as file:
+            return path.name.endswith(SUFFIX) or file.read(2) == b"\x1f\x8b"
+    except OSError:
+        return False
+
+
+def read_record(path: Path) -> RecordFile:
+    """A record as it stands. Raises: TableError for a file that is none, or of a newer mlsd."""
+    hint = "Give a file that `mlsd record DB -o FILE` wrote."
+    try:
+        packed = path.read_bytes()
+        with gzip.GzipFile(fileobj=io.BytesIO(packed)) as file:
+            data = file.read(_MOST_BYTES + 1)
+    except (OSError, EOFError, zlib.error) as error:
+        raise TableError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}.", hint=hint) from error
+    if len(data) > _MOST_BYTES:
+        raise TableError(f"{path} unpacks to more than {_MOST_BYTES} bytes: it is no record.", hint=hint)
+    try:
+        envelope = msgspec.json.decode(data, type=_Envelope)
+        if envelope.format != FORMAT:
+            raise TableError(f"{path} is a {envelope.format[:40]!r}, not a record.", hint=hint)
+        if envelope.schema > SCHEMA:
+            raise TableError(
+                f"{path} has schema {envelope.schema}; this mlsd knows up to {SCHEMA}.", hint="Upgrade mlsd."
+            )
+        body = bytes(envelope.study)
+        study = msgspec.json.decode(body, type=StudyRecord)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise TableError(f"{path} is not a record: {error}.", hint=hint) from error
+    digest = hashlib.sha256(body).hexdigest()
+    again = msgspec.json.encode(_Envelope(format=FORMAT, schema=envelope.schema, digest=envelope.digest,
+                                          study=msgspec.Raw(msgspec.json.encode(study))))  # fmt: skip
+    return RecordFile(
+        study=study, digest=digest, stated_digest=envelope.digest, canonical=again == data, n_bytes=len(packed)
+    )
+
+
+# --- into a database --------------------------------------------------------------------------------------------
+
+
+def import_record(store: Store, file: RecordFile) -> Imported:
+    """Add what a record says to a database, each machine under its own key; what is there already stays as it is.
+
+    Raises: TableError, StoreError.
+    """
+    study, numbers = file.study, {}
+    runs = {run.id for run in study.runs}
+    if lost := [t for t in study.trials if t.run not in runs or t.trial.case_id not in study.cases]:
+        raise TableError(f"{len(lost)} trials of the record belong to a run or a case that it does not hold.")
+    there = {_place(stored.environment_key, stored.trial) for stored in store.trials(rounds=False)}
+    known_runs = {(environment_key(run.environment), run.started_at, run.seed): run.id for run in store.runs()}
+    store.add_models(study.models.values())
+    fresh_runs = set()
+    for run in study.runs:
+        identity = (run.environment_key, run.started_at, run.seed)
+        if identity not in known_runs:
+            plan = {"profile": run.profile, "suites": run.suites, "record": file.digest}
+            same = {name: getattr(run, name) for name in Run.__struct_fields__ if name != "plan"}
+            known_runs[identity] = store.add_run(Run(plan=plan, **same))
+            fresh_runs.add(run.id)
+        numbers[run.id] = known_runs[identity]
+    keys = {run.id: run.environment_key for run in study.runs}
+    n_new = 0
+    by_run: dict[int, dict[str, Case]] = {}
+    for one in study.trials:
+        by_run.setdefault(one.run, {})[one.trial.case_id] = study.cases[one.trial.case_id]
+    for run_id, cases in by_run.items():
+        store.add_cases(numbers[run_id], cases)
+    for one, trial in zip(study.trials, whole_trials(study), strict=True):
+        if _place(keys[one.run], trial) not in there:
+            store.add_trial(numbers[one.run], trial)
+            n_new += 1
+    _add_figures(store, study, {run_id: numbers[run_id] for run_id in fresh_runs})
+    machines = tuple(dict.fromkeys(keys[one.run] for one in study.trials))
+    return Imported(n_new=n_new, n_known=len(study.trials) - n_new, machines=machines)
+
+
+def _place(key: str, trial: Trial) -> tuple[object, ...]:
+    return key, trial.case_id, trial.block, trial.repeat, trial.position
+
+
+def _add_figures(store: Store, study: StudyRecord, numbers: Mapping[int, int]) -> None:
+    """Warnings and what was measured of the machine, of runs that the database did not know."""
+    figures = study.machine
+
+    def of(rows: Iterable[tuple[int, Any]], run_id: int) -> Iterator[Any]:
+        return (row for number, row in rows if number == run_id)
+
+    for run_id, number in numbers.items():
+        store.add_warnings(number, [one.warning for one in study.warnings if one.run == run_id])
+        store.add_calibration(number, of(figures.calibration, run_id))
+        store.add_coverage(number, of(figures.coverage, run_id), of(figures.expert_loads, run_id))
+        store.add_bandwidth(number, of(figures.stream_reads, run_id), of(figures.known_passes, run_id))
+        store.add_shares(number, of(figures.shares, run_id))
+    for distance in study.distances:
+        store.add_distance(distance)

@@ -1,0 +1,401 @@
+"""The one door to Dask distributed: a scheduler, machines that join it, and the lab that a coordinator sees.
+
+One thread a machine, no nanny, no work stealing, no retries: Dask carries messages and notices who is gone, and decides
+nothing. Between machines everything is encrypted, and only who holds the lab's certificate file takes part.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import queue
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import msgspec
+
+from mlsd.children import command, end_with_parent
+from mlsd.errors import InputError, LabError, UnsupportedError
+from mlsd.folders import user_dir, write_atomically
+from mlsd.measure.lab import machine
+from mlsd.measure.lab.card import Card, Origin
+from mlsd.measure.lab.coordinator import Ended, Measured
+from mlsd.measure.lab.machine import Doing, Piece
+from mlsd.measure.messages import Done, Job
+from mlsd.records import EngineOptions, Record
+
+PORT = 8786
+_TOPIC = "mlsd-trials"
+_CONNECT_S = 10.0
+_REJOIN_S = 2.0
+_CARD_S = 60.0  # to wait for the first machines' cards
+# Nothing periodic that is not needed: a machine that waits must not disturb what is measured on it.
+_QUIET = {
+    "distributed.worker.profile.enabled": False,
+    "distributed.worker.memory.target": False,
+    "distributed.worker.memory.spill": False,
+    "distributed.worker.memory.pause": False,
+    "distributed.worker.memory.terminate": False,
+    "distributed.scheduler.work-stealing": False,
+    "distributed.scheduler.allowed-failures": 0,
+    "distributed.scheduler.worker-ttl": "60s",
+    "distributed.scheduler.active-memory-manager.start": False,
+    "distributed.admin.tick.interval": "1h",
+    "distributed.admin.tick.limit": "2h",
+    "distributed.admin.system-monitor.interval": "30s",
+    "distributed.admin.system-monitor.gil.enabled": False,
+    "distributed.admin.low-level-log-length": 4,
+    "distributed.comm.timeouts.connect": f"{_CONNECT_S}s",
+}
+
+
+def _distributed() -> Any:
+    try:
+        import dask
+        import distributed
+    except ImportError as error:
+        raise UnsupportedError("A lab needs the package distributed.", hint="pip install 'mlsd[lab]'") from error
+    dask.config.set(_QUIET)
+    logging.getLogger("distributed").setLevel(logging.CRITICAL)
+    return distributed
+
+
+# --- addresses and certificates ---------------------------------------------------------------------------------
+
+
+def certificate_path() -> Path:
+    """Where this user's lab certificate lies."""
+    return user_dir() / "lab.pem"
+
+
+def full_address(text: str, certificate: Path | None) -> str:
+    """``HOST:PORT`` with tcp on loopback and tls elsewhere. Raises: InputError for plain traffic between machines."""
+    scheme, _, rest = text.rpartition("://")
+    try:
+        parts = urlsplit(f"//{rest}")
+        host, port = parts.hostname, parts.port or PORT
+    except ValueError as error:
+        raise InputError(f"{text} is no address: {error}.", hint=f"Give tls://HOST:{PORT}.") from None
+    if not host or scheme not in ("", "tcp", "tls"):
+        raise InputError(f"{text} is no address.", hint=f"Give tls://HOST:{PORT}.")
+    local = _is_loopback(host)
+    if scheme == "tcp" and not local:
+        raise InputError(f"{text} would be read by everybody in between.", hint=f"Give tls://{host}:{port}.")
+    secure = scheme == "tls" or not local or (scheme == "" and certificate is not None)
+    return f"{'tls' if secure else 'tcp'}://{f'[{host}]' if ':' in host else host}:{port}"
+
+
+def _is_loopback(host: str) -> bool:
+    return host in ("localhost", "::1") or host.startswith("127.")
+
+
+def make_certificate(path: Path) -> None:
+    """Write a new certificate and its key, good for a year: whoever has the file is let in. Raises: InputError."""
+    try:
+        made = _distributed().Security.temporary()
+    except ImportError as error:
+        raise UnsupportedError("Certificates need the package cryptography.", hint="pip install 'mlsd[lab]'") from error
+    write_atomically(path, made.tls_client_cert + made.tls_client_key)
+    path.chmod(0o600)
+
+
+def _security(address: str, certificate: Path | None) -> Any:
+    """None on plain loopback, else the certificate's. Raises: LabError for a file that is none."""
+    if address.startswith("tcp://"):
+        return None
+    path = certificate or certificate_path()
+    try:
+        text = path.read_text(encoding="ascii")
+    except (OSError, UnicodeDecodeError) as error:
+        raise LabError(
+            f"The lab's certificate {path} cannot be read: {getattr(error, 'strerror', None) or error}.",
+            hint="Copy the file that `mlsd lab start` made, and name it with --certificate.",
+        ) from error
+    cut = text.find("-----BEGIN PRIVATE KEY-----")
+    if cut < 0 or "-----BEGIN CERTIFICATE-----" not in text[:cut]:
+        raise LabError(f"{path} is no lab certificate.", hint="Copy the file that `mlsd lab start` made.")
+    cert, key = text[:cut], text[cut:]
+    roles = {f"tls_{role}_{kind}": value for role in ("client", "scheduler", "worker")
+             for kind, value in (("cert", cert), ("key", key))}  # fmt: skip
+    return _distributed().Security(require_encryption=True, tls_ca_file=cert, **roles)
+
+
+# --- the scheduler ----------------------------------------------------------------------------------------------
+
+
+class Started(Record, frozen=True, kw_only=True):
+    """A scheduler that runs."""
+
+    address: str  # to join
+    certificate: str | None
+
+
+async def serve(host: str, port: int, certificate: Path | None, on_start: Any) -> None:
+    """Run a scheduler until it is ended; `on_start` hears a Started. Raises: LabError when it cannot listen."""
+    distributed = _distributed()
+    address = full_address(f"{host}:{port}" if ":" not in host else f"[{host}]:{port}", certificate)
+    secure = address.startswith("tls://")
+    path = certificate or certificate_path()
+    if secure and not path.exists():
+        make_certificate(path)
+    try:
+        scheduler = await distributed.Scheduler(
+            host=host, port=port, protocol="tls" if secure else "tcp", dashboard=False, dashboard_address=":0",
+            security=_security(address, certificate),
+        )  # fmt: skip
+    except (OSError, ValueError) as error:
+        raise LabError(
+            f"No lab can be started at {address}: {error}.", hint="Give another --host or --port."
+        ) from error
+    on_start(Started(address=scheduler.address, certificate=str(path) if secure else None))
+    await scheduler.finished()
+
+
+def start(host: str, port: int, certificate: Path | None, on_start: Any) -> None:
+    """`serve`, from a program that does nothing else."""
+    asyncio.run(serve(host, port, certificate, on_start))
+
+
+# --- a machine --------------------------------------------------------------------------------------------------
+
+
+class _Join(Record, frozen=True, kw_only=True):
+    address: str
+    certificate: str | None
+    may_pull: bool
+
+
+def join(address: str, certificate: Path | None, *, may_pull: bool, on_loss: Any) -> None:
+    """Let this machine measure for a lab until interrupted; after a loss it joins again. Raises: LabError at first."""
+    address = full_address(address, certificate)
+    Cluster(address, certificate, EngineOptions(), None).close()  # says what is wrong, where something is
+    asked = _Join(address=address, certificate=None if certificate is None else str(certificate), may_pull=may_pull)
+    while True:
+        process = subprocess.Popen(command("mlsd.measure.lab"), stdin=subprocess.PIPE)
+        try:
+            assert process.stdin is not None
+            process.stdin.write(msgspec.json.encode(asked) + b"\n")
+            process.stdin.flush()
+            process.wait()
+        finally:
+            process.kill()
+            process.wait()
+        on_loss()
+        time.sleep(_REJOIN_S)
+
+
+async def _serve_machine(asked: _Join) -> None:
+    distributed = _distributed()
+    certificate = None if asked.certificate is None else Path(asked.certificate)
+    machine.card(EngineOptions(), may_pull=asked.may_pull)
+    try:
+        worker = await distributed.Worker(
+            asked.address, nthreads=1, resources={"machine": 1}, memory_limit=0, heartbeat_interval="5s",
+            name=f"{uuid.uuid4().hex[:12]}{'+' if asked.may_pull else ''}", death_timeout=30,
+            security=_security(asked.address, certificate),
+            dashboard=False, dashboard_address=":0",
+        )  # fmt: skip
+    except (OSError, TimeoutError):
+        return
+    await worker.finished()
+
+
+# --- tasks, called by name on a machine -------------------------------------------------------------------------
+
+
+def _may_pull(worker: Any) -> bool:
+    return str(worker.name).endswith("+")
+
+
+def card_task(engine: bytes) -> bytes:
+    """The machine's card for contexts like these."""
+    from distributed import get_worker
+
+    options = msgspec.json.decode(engine, type=EngineOptions)
+    return msgspec.json.encode(machine.card(options, may_pull=_may_pull(get_worker())))
+
+
+def measure_task(piece: bytes) -> tuple[list[bytes], str | None]:
+    """Measure a part; trials are told as they come, and once more at the end, should one have been lost."""
+    from distributed import get_worker
+
+    worker, asked = get_worker(), msgspec.json.decode(piece, type=Piece)
+    key, said = worker.get_current_task(), []
+
+    def wanted() -> bool:
+        task = worker.state.tasks.get(key)
+        return task is not None and task.state == "executing" and worker.status.name == "running"
+
+    def say(done: Done) -> None:
+        said.append(msgspec.json.encode(done))
+        worker.log_event(_TOPIC, {"ticket": asked.ticket, "done": said[-1]})
+
+    error = machine.measure(asked, may_pull=_may_pull(worker), wanted=wanted, say=say)
+    return said, error
+
+
+def doing_task() -> tuple[bytes | None, bytes | None]:
+    """The last card and what the machine is at, without disturbing it."""
+    card, doing = machine.state.get("card"), machine.state.get("doing")
+    return (msgspec.json.encode(card) if card else None, msgspec.json.encode(doing) if doing else None)
+
+
+# --- the coordinator's side -------------------------------------------------------------------------------------
+
+
+class Cluster:
+    """The machines of a lab through its scheduler."""
+
+    def __init__(
+        self,
+        address: str,
+        certificate: Path | None,
+        engine: EngineOptions,
+        origin: Origin | None,
+        patience_s: float = 600,
+    ) -> None:
+        """Connect. Raises: LabError for a host that does not answer or does not let us in."""
+        distributed = _distributed()
+        address = full_address(address, certificate)
+        security = _security(address, certificate)
+        try:
+            self._client = distributed.Client(address, security=security, timeout=_CONNECT_S, set_as_default=False)
+        except (OSError, TimeoutError, ValueError) as error:
+            cause = f"{error} {error.__cause__ or ''}"
+            hint = "Check the address, and that `mlsd lab start` runs there."
+            if "certificate" in cause.lower() or "ssl" in cause.lower():
+                hint = "Its certificate is another one: copy the file that this lab's `mlsd lab start` named."
+            raise LabError(f"There is no lab at {address}: {_first_line(cause)}", hint=hint) from error
+        self._engine, self._origin, self._patience_s = msgspec.json.encode(engine), origin, patience_s
+        self._cards: dict[str, Any] = {}  # by address: the future of a card, later the card
+        self._futures: dict[str, Any] = {}
+        self._said: queue.SimpleQueue[Measured | Ended] = queue.SimpleQueue()
+        self._client.subscribe_topic(_TOPIC, self._on_event)
+
+    # --- Lab ----------------------------------------------------------------------------------------------------
+
+    def machines(self) -> Mapping[str, Card]:
+        """Machines that are here and have shown their card; waits a moment for those that just came."""
+        here = self._workers()
+        for address in [a for a in self._cards if a not in here]:
+            del self._cards[address]
+        new = [address for address in here if address not in self._cards]
+        for address in new:
+            self._cards[address] = self._submit(
+                card_task, self._engine, address=address, key=f"card-{uuid.uuid4().hex}"
+            )
+        waiting = [future for future in self._cards.values() if not isinstance(future, Card)]
+        until_s = time.monotonic() + (_CARD_S if len(waiting) == len(self._cards) else 0)
+        while not all(future.done() for future in waiting) and time.monotonic() < until_s:
+            time.sleep(0.05)
+        for address, future in list(self._cards.items()):
+            if isinstance(future, Card) or not future.done():
+                continue
+            if future.status == "finished":
+                self._cards[address] = msgspec.json.decode(future.result(), type=Card)
+            else:
+                del self._cards[address]
+        return {address: card for address, card in self._cards.items() if isinstance(card, Card)}
+
+    def submit(self, address: str, ticket: str, job: Job) -> None:
+        """Let one machine measure a part."""
+        assert self._origin is not None
+        piece = Piece(ticket=ticket, job=job, origin=self._origin, patience_s=self._patience_s)
+        future = self._submit(measure_task, msgspec.json.encode(piece), address=address, key=f"measure-{ticket}")
+        self._futures[ticket] = future
+        future.add_done_callback(lambda done: self._on_end(ticket, done))
+
+    def cancel(self, ticket: str) -> None:
+        """Let a machine stop, and wait for no answer."""
+        future = self._futures.pop(ticket, None)
+        if future is not None:
+            with contextlib.suppress(Exception):
+                future.cancel(force=True, reason="not wanted", asynchronous=True)
+
+    def hear(self, timeout_s: float) -> Iterator[Measured | Ended]:
+        """What was said since. Raises: LabError when the scheduler is gone."""
+        if self._client.status not in ("running", "connecting"):
+            raise LabError("The lab's scheduler is gone.", hint="What was measured is kept; start it and run again.")
+        with contextlib.suppress(queue.Empty):
+            yield self._said.get(timeout=timeout_s)
+            while True:
+                yield self._said.get_nowait()
+
+    # --- status -------------------------------------------------------------------------------------------------
+
+    def doing(self) -> dict[str, tuple[Card | None, Doing | None]]:
+        """Each machine's last card and what it is at, by address."""
+        answers = self._client.run(doing_task, on_error="ignore")
+        return {
+            address: (
+                msgspec.json.decode(card, type=Card) if card else None,
+                msgspec.json.decode(doing, type=Doing) if doing else None,
+            )
+            for address, (card, doing) in answers.items()
+        }
+
+    def post(self, name: str, value: Any) -> None:
+        """Leave a word at the scheduler for those who ask for the lab's status."""
+        self._client.set_metadata(["mlsd", name], value)
+
+    def posted(self) -> dict[str, Any]:
+        """The words that coordinators left."""
+        found: dict[str, Any] = self._client.get_metadata(["mlsd"], default={})
+        return found
+
+    def close(self) -> None:
+        """Leave; machines stop measuring for us."""
+        self._client.close(timeout=2)
+
+    def __enter__(self) -> Cluster:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # --- inside -------------------------------------------------------------------------------------------------
+
+    def _workers(self) -> list[str]:
+        return list(self._client.scheduler_info(n_workers=-1)["workers"])
+
+    def _submit(self, function: Any, argument: bytes, *, address: str, key: str) -> Any:
+        return self._client.submit(
+            function, argument, key=key, workers=[address], allow_other_workers=False, resources={"machine": 1},
+            retries=0, pure=False,
+        )  # fmt: skip
+
+    def _on_event(self, event: tuple[float, Any]) -> None:
+        said = event[1]
+        done = msgspec.json.decode(said["done"], type=Done)
+        self._said.put(Measured(ticket=said["ticket"], index=done.index, trial=done.trial))
+
+    def _on_end(self, ticket: str, future: Any) -> None:
+        error: str | None = None
+        if future.status == "finished":
+            trials, error = future.result()
+            for encoded in trials:
+                done = msgspec.json.decode(encoded, type=Done)
+                self._said.put(Measured(ticket=ticket, index=done.index, trial=done.trial))
+        self._futures.pop(ticket, None)
+        self._said.put(Ended(ticket=ticket, error=error))
+
+
+def _first_line(text: str) -> str:
+    return next((line for line in text.splitlines() if line.strip()), "no answer").strip()
+
+
+def main() -> None:
+    """A machine's own process: what to join is read from standard input, and with its end the process ends."""
+    line = sys.stdin.buffer.readline()
+    end_with_parent()
+    with contextlib.suppress(KeyboardInterrupt):
+        asyncio.run(_serve_machine(msgspec.json.decode(line, type=_Join)))
+    os._exit(0)  # a measurement in a thread ends with the process

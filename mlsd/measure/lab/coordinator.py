@@ -1,0 +1,291 @@
+"""Giving the parts of a plan to the machines of a lab and storing what they measure; knows no network.
+
+Machines with equal environment keys are one place: with `share` they share the cases of a plan, block by block; places
+never do, each measures the whole plan as a run of its own. What is done is what the store says: a part whose machine is
+gone goes back to its place without what was committed, and a trial that came twice is kept once.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Protocol
+
+import msgspec
+
+from mlsd.errors import LabError, ModelFileError
+from mlsd.measure.lab.card import Card, Origin, differences
+from mlsd.measure.messages import Job, Slot, failed_trial
+from mlsd.measure.run.runner import (
+    RunOutcome,
+    RunSettings,
+    Watcher,
+    finished_slots,
+    known_references,
+    slot_key,
+)
+from mlsd.measure.store.rows import TrialKey
+from mlsd.measure.store.study import Store
+from mlsd.records import Environment, ModelFacts, ModelRef, Record, Trial
+
+HEAR_S = 0.2
+MOST_DEATHS = 3  # of machines in which one part made no progress; its next trial then failed
+
+
+class Measured(Record, frozen=True, kw_only=True):
+    """A machine measured a slot of a part."""
+
+    ticket: str
+    index: int
+    trial: Trial
+
+
+class Ended(Record, frozen=True, kw_only=True):
+    """A machine is through with a part."""
+
+    ticket: str
+    error: str | None = None  # why the rest of it cannot be measured
+
+
+class Lab(Protocol):
+    """The machines, as the coordinator sees them."""
+
+    def machines(self) -> Mapping[str, Card]:
+        """Those that are here now, by address."""
+
+    def submit(self, address: str, ticket: str, job: Job) -> None:
+        """Let one machine measure a part; what comes of it is heard."""
+
+    def cancel(self, ticket: str) -> None:
+        """Let a machine stop measuring a part, and free it."""
+
+    def hear(self, timeout_s: float) -> Iterator[Measured | Ended]:
+        """What machines said since the last time, waiting so long for the first."""
+
+
+class PlaceOutcome(Record, frozen=True, kw_only=True):
+    """What one place of a lab measured."""
+
+    environment: Environment
+    outcome: RunOutcome
+
+
+class LabOutcome(Record, frozen=True, kw_only=True):
+    """What a lab measured, place by place."""
+
+    places: tuple[PlaceOutcome, ...]
+    refused: tuple[str, ...]  # machines that did not take part, and why
+
+
+class LabPlan(Record, frozen=True, kw_only=True):
+    """What a lab is to measure; the paths of its jobs' models are each machine's own affair."""
+
+    loads: tuple[Job, ...]
+    origin: Origin
+    share: bool
+    record: dict[str, Any]  # of the plan, for each run
+    facts: tuple[ModelFacts, ...] = ()
+    patience_s: float = 600.0  # without any machine for a place
+
+
+class _Part(msgspec.Struct):
+    load: int
+    slots: tuple[Slot, ...]
+    n_deaths: int = 0
+
+
+class _Place:
+    """Machines of one environment key, their run, and what is left of the plan there."""
+
+    def __init__(self, card: Card, plan: LabPlan, store: Store, settings: RunSettings) -> None:
+        self.environment, self.key = card.environment, card.key
+        cases = {slot.case_id: slot.case for job in plan.loads for slot in job.slots}
+        self.done: set[TrialKey] = finished_slots(store, card.environment, cases, settings)
+        self.run_id = store.begin_run(card.environment, plan.record, settings.seed)
+        store.add_models(plan.facts)
+        store.add_cases(self.run_id, cases)
+        self.n_total = sum(len(job.slots) for job in plan.loads)
+        rest = ((i, tuple(s for s in job.slots if slot_key(s) not in self.done)) for i, job in enumerate(plan.loads))
+        self.parts = deque(_Part(load=i, slots=slots) for i, slots in rest if slots)
+        self.n_blocks = {part.load: len({slot.block for slot in part.slots}) for part in self.parts}
+        self.n_skipped = self.n_total - sum(len(part.slots) for part in self.parts)
+        self.n_ok = self.n_failed = 0
+        self.last_seen_s = time.monotonic()
+
+    def take(self, card: Card, models: Sequence[tuple[ModelRef, ...]], n_machines: int) -> _Part | None:
+        """The next part for a machine: whole blocks of the first load that it can run, its share of them."""
+        for place, part in enumerate(self.parts):
+            if card.lacks(models[part.load]):
+                continue
+            del self.parts[place]
+            blocks = list(dict.fromkeys(slot.block for slot in part.slots))
+            own = set(blocks[: math.ceil(self.n_blocks[part.load] / n_machines)])
+            if rest := tuple(slot for slot in part.slots if slot.block not in own):
+                self.parts.appendleft(_Part(load=part.load, slots=rest))
+            return _Part(part.load, tuple(s for s in part.slots if s.block in own), part.n_deaths)
+        return None
+
+    def outcome(self, *, interrupted: bool) -> RunOutcome:
+        n_run = self.n_ok + self.n_failed
+        return RunOutcome(
+            run_id=self.run_id,
+            n_ok=self.n_ok,
+            n_failed=self.n_failed,
+            n_skipped=self.n_skipped,
+            n_left=self.n_total - self.n_skipped - n_run,
+            interrupted=interrupted,
+        )
+
+
+class _Work(msgspec.Struct):
+    address: str
+    place: _Place
+    part: _Part
+    n_new: int = 0
+
+
+def run_lab(plan: LabPlan, lab: Lab, store: Store, settings: RunSettings, watcher: Watcher | None = None) -> LabOutcome:
+    """Measure a plan on the machines of a lab, those that come late included; every trial is committed as it comes.
+
+    Raises: LabError without any machine that may take part, ModelFileError for a model that no machine has; both
+    before anything runs.
+    """
+    work = _Coordinator(plan, lab, store, settings, watcher or Watcher())
+    return work.run()
+
+
+class _Coordinator:
+    def __init__(self, plan: LabPlan, lab: Lab, store: Store, settings: RunSettings, watcher: Watcher) -> None:
+        self._plan, self._lab, self._store, self._settings, self._watcher = plan, lab, store, settings, watcher
+        self._models = [tuple(model.ref for model in (job.target, *job.models)) for job in plan.loads]
+        self._places: dict[str, _Place] = {}
+        self._work: dict[str, _Work] = {}  # by ticket
+        self._refused: dict[str, str] = {}
+        self._n_tickets = 0
+
+    def run(self) -> LabOutcome:
+        self._check_first()
+        interrupted = False
+        try:
+            while self._left() and not self._watcher.enough:
+                self._look_around()
+                for said in self._lab.hear(HEAR_S):
+                    self._hear(said)
+        except KeyboardInterrupt:
+            interrupted = True
+        finally:
+            for ticket in self._work:
+                self._lab.cancel(ticket)
+            for place in self._places.values():
+                whole = not place.outcome(interrupted=interrupted).n_left
+                self._store.end_run(place.run_id, "finished" if whole else "interrupted")
+        return LabOutcome(
+            places=tuple(
+                PlaceOutcome(environment=place.environment, outcome=place.outcome(interrupted=interrupted))
+                for place in self._places.values()
+            ),
+            refused=tuple(self._refused.values()),
+        )
+
+    def _check_first(self) -> None:
+        machines = self._lab.machines()
+        able = {address: card for address, card in machines.items() if self._may(address, card)}
+        if not able:
+            said = "; ".join(self._refused.values()) or "no machine has joined"
+            raise LabError(f"The lab has no machine to measure on: {said}.", hint="Join one: mlsd lab join ADDRESS.")
+        lacking = [models for models in self._models if all(card.lacks(models) for card in able.values())]
+        if lacking:
+            names = sorted({ref.id for models in lacking for card in able.values() for ref in card.lacks(models)})
+            raise ModelFileError(
+                f"No machine of the lab has {', '.join(names)}, or room and leave to download it.",
+                hint=f"On one of them: mlsd models pull {' '.join(names)}, or join with --pull.",
+            )
+
+    def _may(self, address: str, card: Card) -> bool:
+        found = differences(card.origin, self._plan.origin)
+        if found and address not in self._refused:
+            self._refused[address] = f"{card.name} at {address}: {'; '.join(found)}"
+        return not found
+
+    def _left(self) -> bool:
+        """Whether something is left that a machine does or may yet do."""
+        if self._work or not self._places:
+            return True
+        patience = self._plan.patience_s
+        waiting = [place for place in self._places.values() if place.parts]
+        return any(time.monotonic() - place.last_seen_s < patience for place in waiting)
+
+    def _look_around(self) -> None:
+        machines = {a: card for a, card in self._lab.machines().items() if self._may(a, card)}
+        for ticket, work in list(self._work.items()):
+            if work.address not in machines:
+                self._lab.cancel(ticket)
+                self._give_back(ticket, died=True)
+        for card in machines.values():
+            if card.key not in self._places:
+                place = _Place(card, self._plan, self._store, self._settings)
+                self._places[card.key] = place
+                self._watcher.begin(
+                    sum(p.n_total for p in self._places.values()), sum(p.n_skipped for p in self._places.values())
+                )
+        busy = {work.address for work in self._work.values()}
+        for address, card in machines.items():
+            place = self._places[card.key]
+            alike = [a for a, other in machines.items() if other.key == card.key]
+            if address in busy or (not self._plan.share and address != min(alike)):
+                if address in busy:
+                    place.last_seen_s = time.monotonic()
+                continue
+            part = place.take(card, self._models, len(alike) if self._plan.share else 1)
+            if part is not None:
+                place.last_seen_s = time.monotonic()
+                self._submit(address, place, part)
+
+    def _submit(self, address: str, place: _Place, part: _Part) -> None:
+        job = self._plan.loads[part.load]
+        references = known_references(job, self._store, place.key)
+        rest = msgspec.structs.replace(job, slots=part.slots, references=references)
+        self._n_tickets += 1
+        ticket = f"{place.run_id}-{self._n_tickets}-{time.time_ns()}"
+        self._work[ticket] = _Work(address, place, part)
+        self._watcher.job(rest)
+        self._lab.submit(address, ticket, rest)
+
+    def _hear(self, said: Measured | Ended) -> None:
+        work = self._work.get(said.ticket)
+        if work is None:  # of a machine that was given up: what it measured after that is measured elsewhere
+            return
+        if isinstance(said, Measured):
+            work.n_new += self._commit(work.place, work.part.slots[said.index], said.trial)
+            return
+        if said.error is not None:
+            for slot in work.part.slots:
+                self._commit(work.place, slot, failed_trial(slot, said.error))
+        self._give_back(said.ticket, died=said.error is None and work.n_new == 0)
+
+    def _commit(self, place: _Place, slot: Slot, trial: Trial) -> bool:
+        """Store a trial, the first of its slot; answers whether it is new."""
+        if slot_key(slot) in place.done:
+            return False
+        self._store.add_trial(place.run_id, trial)
+        place.done.add(slot_key(slot))
+        place.n_ok += trial.status == "ok"
+        place.n_failed += trial.status == "failed"
+        self._watcher.trial(slot, trial)
+        return True
+
+    def _give_back(self, ticket: str, *, died: bool) -> None:
+        """What a part still lacks goes back to its place; one in which machines die again and again loses a trial."""
+        work = self._work.pop(ticket)
+        rest = tuple(slot for slot in work.part.slots if slot_key(slot) not in work.place.done)
+        if not rest:
+            return
+        n_deaths = work.part.n_deaths + 1 if died and not work.n_new else 0
+        if n_deaths >= MOST_DEATHS:
+            reason = f"The machine was lost {MOST_DEATHS} times while it measured this."
+            self._commit(work.place, rest[0], failed_trial(rest[0], reason))
+            rest, n_deaths = rest[1:], 0
+        if rest:
+            work.place.parts.appendleft(_Part(work.part.load, rest, n_deaths))

@@ -1,0 +1,85 @@
+"""Suites on the machines of a lab, from request to result."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from mlsd.errors import InputError
+from mlsd.hardware import read_environment
+from mlsd.measure.lab.card import Card, read_origin
+from mlsd.measure.lab.cluster import Cluster
+from mlsd.measure.lab.coordinator import LabOutcome, LabPlan, run_lab
+from mlsd.measure.process import run_info
+from mlsd.measure.run.runner import RunSettings, Watcher, plan_jobs
+from mlsd.measure.run.study import check_database, conclude, plan_record
+from mlsd.measure.store.newest import study_path
+from mlsd.measure.store.study import Store
+from mlsd.planning.prepare import StudyRequest, bind_models, prepare_study
+from mlsd.records import ModelFacts, QualityWarning, Record
+
+
+class LabStudyResult(Record, frozen=True, kw_only=True):
+    """What a lab did and where its trials are."""
+
+    database: str
+    outcome: LabOutcome
+    warnings: tuple[QualityWarning, ...]
+
+
+def run_lab_study(
+    request: StudyRequest,
+    address: str,
+    certificate: Path | None = None,
+    db: Path | None = None,
+    *,
+    share: bool,
+    settings: RunSettings,
+    watcher: Watcher | None = None,
+    options: Mapping[str, str] | None = None,
+    patience_s: float = 600.0,
+) -> LabStudyResult:
+    """Run suites on the machines of a lab; with `share` machines of one environment key share the cases.
+
+    Models need not be here. Raises: what `prepare_study` raises, LabError, ModelFileError, StoreError; all before
+    anything is measured.
+    """
+    watcher, engine = watcher or Watcher(), request.overrides.engine
+    origin = read_origin(read_environment(run_info(engine)))
+    path = db or study_path(bind_models(request)[1].name)
+    check_database(path)
+    with Cluster(address, certificate, engine, origin, settings.patience_s) as lab:
+        facts = models_of(lab.machines().values())
+        prepared = prepare_study(request, make=True, elsewhere={id_: f.ref for id_, f in facts.items()})
+        watcher.planned(prepared)
+        used = {ref.id for group in prepared.plan.groups for ref in group.models}
+        plan = LabPlan(
+            loads=plan_jobs(prepared, cool_down_s=settings.cool_down_s),
+            origin=origin,
+            share=share,
+            record=plan_record(prepared, options or {}),
+            facts=tuple(one for id_, one in facts.items() if id_ in used),
+            patience_s=patience_s,
+        )
+        with Store.open(path) as store:
+            outcome = run_lab(plan, lab, store, settings, watcher)
+            warnings = tuple(
+                warning
+                for place in outcome.places
+                for warning in conclude(store, place.outcome.run_id, engine, place.environment)
+            )
+    return LabStudyResult(database=str(path), outcome=outcome, warnings=warnings)
+
+
+def models_of(cards: Iterable[Card]) -> dict[str, ModelFacts]:
+    """The models of all machines by id. Raises: InputError where two machines have different files of one name."""
+    found: dict[str, ModelFacts] = {}
+    for card in cards:
+        for facts in card.models:
+            known = found.setdefault(facts.ref.id, facts)
+            if known.ref.sha256 != facts.ref.sha256:
+                raise InputError(
+                    f"The machines of the lab have different files of {facts.ref.id}.",
+                    hint="`mlsd models verify` says which is right; pull it again on the other machine.",
+                )
+    return found

@@ -1,0 +1,149 @@
+"""A record that was altered is found, whatever was altered and whether or not its digest was mended."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from mlsd.analysis.audit.identities import problems
+from mlsd.measure.exchange.record import output_key, rates, read_record, sums, whole_trials
+from tests.measure.records import Leaf, body, change, leaves, record_of, small_study, write_body
+
+TIMES = ("decode_ns", "prefill_ns")
+COUNTS = ("gamma", "n_prompt", "block", "repeat", "position")
+MANY = settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
+
+
+@pytest.fixture(scope="module")
+def record(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("identities")
+    return record_of(small_study(folder), folder / "small.record.json.gz")
+
+
+def is_token(leaf: Leaf) -> bool:
+    return leaf[0] == "outputs"
+
+
+def is_time(leaf: Leaf) -> bool:
+    in_round = leaf[0] == "rounds" and str(leaf[1]).endswith("_ns")
+    return in_round or (leaf[0] == "trials" and leaf[-1] in TIMES)
+
+
+def is_count(leaf: Leaf) -> bool:
+    in_round = leaf[0] == "rounds" and not str(leaf[1]).endswith("_ns")
+    return in_round or (leaf[0] == "trials" and (leaf[-1] in COUNTS[:2] or leaf[-2] in ("sums", "rates")))
+
+
+def is_hash(leaf: Leaf) -> bool:
+    return leaf[-1] in ("sha256", "host", "environment_key", "case_id", "output")
+
+
+def another(value: Any, by: int) -> Any:
+    if isinstance(value, str):
+        place = by % len(value)
+        return value[:place] + ("0" if value[place] != "0" else "1") + value[place + 1 :]
+    return value + by
+
+
+def test_an_honest_record_agrees_with_itself(record: Path) -> None:
+    file = read_record(record)
+    assert problems(file) == []
+    assert file.canonical
+    assert len(file.study.trials) == 8
+
+
+@MANY
+@given(data=st.data())
+def test_any_altered_value_is_found_by_the_digest(record: Path, data: st.DataObject) -> None:
+    study, digest = body(record), read_record(record).stated_digest
+    leaf = data.draw(st.sampled_from(sorted(leaves(study), key=str)))
+    by = data.draw(st.integers(1, 10**6))
+    change(study, leaf, lambda value: not value if isinstance(value, bool) else another(value, by) if value else "x")
+    try:
+        file = write_body(record.with_name("altered.record.json.gz"), study, digest)
+    except Exception as error:  # noqa: BLE001 - a value of another kind is no record at all
+        assert type(error).__name__ == "TableError"
+        return
+    assert "digest" in {problem.rule for problem in problems(file)}
+
+
+@pytest.mark.parametrize("kind", [is_token, is_time, is_count, is_hash])
+@MANY
+@given(data=st.data())
+def test_one_altered_token_time_count_or_hash_is_found_though_the_digest_was_mended(
+    record: Path, kind: Callable[[Leaf], bool], data: st.DataObject
+) -> None:
+    study = body(record)
+    leaf = data.draw(st.sampled_from(sorted(filter(kind, leaves(study)), key=str)))
+    by = data.draw(st.integers(1, 10**6) | st.integers(-(10**6), -1))
+    change(study, leaf, lambda value: another(value, by))
+    found = problems(write_body(record.with_name("mended.record.json.gz"), study))
+    assert {problem.rule for problem in found} - {"digest", "form"}, leaf
+
+
+@pytest.mark.parametrize("section", ["cases", "models", "outputs"])
+def test_an_altered_key_is_found(record: Path, section: str) -> None:
+    study = body(record)
+    for key in study[section]:
+        altered = copy.deepcopy(study)
+        altered[section] = {another(k, 3) if k == key else k: v for k, v in study[section].items()}
+        found = problems(write_body(record.with_name("key.record.json.gz"), altered))
+        assert {problem.rule for problem in found} - {"digest", "form"}
+
+
+def mend(study: dict[str, Any], path: Path) -> list[str]:
+    """Sums, rates and digest made anew, as an inventor would; returns the rules that still find it."""
+    file = write_body(path, study)
+    for recorded, trial in zip(study["trials"], whole_trials(file.study), strict=True):
+        recorded["sums"], recorded["rates"] = sums(trial.rounds), rates(trial)
+    return [problem.rule for problem in problems(write_body(path, study))]
+
+
+def test_a_round_made_faster_is_found_by_its_trials_decode_time_though_all_sums_were_mended(record: Path) -> None:
+    study = body(record)
+    assert mend(copy.deepcopy(study), record.with_name("whole.record.json.gz")) == []
+    study["rounds"]["verify_ns"][0][3] -= 1_000
+    assert mend(study, record.with_name("faster.record.json.gz")) == ["parts"]
+
+
+def test_an_accepted_token_more_is_found_though_all_sums_were_mended(record: Path) -> None:
+    study = body(record)
+    place = next(i for i, one in enumerate(study["trials"]) if one["trial"]["arm"] == "sd")
+    at = next(i for i, n in enumerate(study["rounds"]["accepted"][place]) if n < study["rounds"]["proposed"][place][i])
+    study["rounds"]["accepted"][place][at] += 1
+    assert mend(study, record.with_name("more.record.json.gz")) == ["round"]
+
+
+def test_one_output_altered_is_found_by_the_trials_that_say_they_equal_it_though_its_hash_was_mended(
+    record: Path,
+) -> None:
+    study = body(record)
+    recorded = next(one for one in study["trials"] if one["trial"]["arm"] == "sd")
+    tokens = list(study["outputs"][recorded["output"]])
+    tokens[5] += 1
+    recorded["output"] = output_key(tokens)
+    study["outputs"][recorded["output"]] = tokens
+    assert "output" in mend(study, record.with_name("output.record.json.gz"))
+
+
+def test_a_folder_and_a_second_copy_of_a_trial_are_found(record: Path) -> None:
+    study = body(record)
+    study["trials"][0]["trial"]["fell_back"] = "see /home/jane/notes"
+    assert "private" in mend(study, record.with_name("private.record.json.gz"))
+    study = body(record)
+    study["trials"].append(study["trials"][0])
+    for columns in study["rounds"].values():
+        columns.append(columns[0])
+    assert "twice" in mend(study, record.with_name("twice.record.json.gz"))
+
+
+def test_what_the_schema_does_not_know_is_found(record: Path) -> None:
+    study = body(record)
+    study["runs"][0]["hostname"] = "jane-mac"
+    assert mend(study, record.with_name("more.record.json.gz")) == ["form"]

@@ -1,0 +1,196 @@
+"""`mlsd record`, its check, and importing what another machine recorded."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from mlsd.measure.exchange.record import output_key, read_record
+from mlsd.measure.store.rows import TrialFilter, environment_key
+from mlsd.measure.store.study import Store
+from tests.cli.conftest import Ran
+from tests.measure.examples import ENVIRONMENT, MODEL, case, failed, trial
+from tests.measure.records import body, record_of, small_study, write_body
+
+Mlsd = Callable[..., Ran]
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return small_study(tmp_path_factory.mktemp("recorded"))
+
+
+@pytest.fixture
+def record(study: Path, tmp_path: Path) -> Path:
+    return record_of(study, tmp_path / "small.record.json.gz")
+
+
+def test_a_study_is_recorded_checked_and_imported_as_it_was(mlsd: Mlsd, study: Path, tmp_path: Path) -> None:
+    file, db = tmp_path / "a.record.json.gz", tmp_path / "imported.sqlite"
+    assert mlsd("record", study, "-o", file).code == 0
+    checked = mlsd("record", "verify", file)
+    assert checked.code == 0, checked.out
+    assert "decoded again: 8 outputs" in checked.out
+    assert mlsd("import", file, "--db", db).code == 0
+    again = mlsd("import", file, "--db", db)
+    assert "0 trials" in again.err and "8 known already" in again.err
+    with Store.open(study, read_only=True) as ours, Store.open(db, read_only=True) as theirs:
+        plain = [msgspec.structs.replace(stored.trial, text=None) for stored in ours.trials()]
+        assert plain == [stored.trial for stored in theirs.trials()]
+        assert ours.cases() == theirs.cases()
+        assert ours.models() == theirs.models()
+        assert [run.environment for run in ours.runs()] == [run.environment for run in theirs.runs()]
+        assert len(ours.warnings()) == len(theirs.warnings())
+        assert theirs.check() == []
+    assert mlsd("report", "--db", db, "-o", tmp_path / "report").code == 0
+
+
+def test_equal_studies_give_equal_files_and_none_is_replaced_unasked(mlsd: Mlsd, study: Path, tmp_path: Path) -> None:
+    one, other = tmp_path / "1.record.json.gz", tmp_path / "2.record.json.gz"
+    mlsd("record", "write", study, "-o", one)
+    mlsd("record", study, "-o", other)
+    assert one.read_bytes() == other.read_bytes()
+    assert mlsd("record", study, "-o", one).code == 2
+    assert mlsd("record", study, "-o", one, "--force").code == 0
+
+
+def test_a_record_names_no_folder_no_host_and_no_user(
+    mlsd: Mlsd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("platform.node", lambda: "janes-mac")
+    monkeypatch.setattr("getpass.getuser", lambda: "jane")
+    db, file = tmp_path / "named.sqlite", tmp_path / "named.record.json.gz"
+    with Store.open(db) as store:
+        run_id = store.begin_run(ENVIRONMENT, {"suites": ["/home/jane/b.toml"], "options": {"db": "/home/jane/x"}}, 0)
+        store.add_models([MODEL])
+        store.add_cases(run_id, [case(4)])
+        store.add_trial(run_id, failed(case(4), error="File /home/jane/mlsd/x.py on janes-mac: jane may not"))
+    assert mlsd("record", db, "-o", file).code == 0
+    text = gzip.decompress(file.read_bytes()).decode()
+    assert "jane" not in text and "/home" not in text
+    assert '"suites":["b"]' in text
+
+
+def test_machines_stay_apart_and_another_ones_trials_never_count_as_done_here(
+    mlsd: Mlsd, study: Path, record: Path, tmp_path: Path
+) -> None:
+    other = body(record)
+    for run in other["runs"]:
+        run["environment"]["host"] = "f" * 16
+        run["environment_key"] = environment_key(msgspec.convert(run["environment"], type(ENVIRONMENT)))
+    theirs = tmp_path / "theirs.record.json.gz"
+    write_body(theirs, other)
+    db = tmp_path / "both.sqlite"
+    for file in (record, theirs):
+        assert mlsd("import", file, "--db", db).code == 0
+    with Store.open(db, read_only=True) as store:
+        keys = {stored.environment_key for stored in store.trials(rounds=False)}
+        counts = [sum(store.done(run.environment).ok.values()) for run in store.runs()]
+    assert len(keys) == 2
+    assert counts == [8, 8]
+
+
+def test_an_output_that_the_models_do_not_give_is_found_by_decoding_it_again(
+    mlsd: Mlsd, record: Path, tmp_path: Path
+) -> None:
+    study = body(record)
+    key = study["trials"][0]["output"]
+    tokens = list(study["outputs"].pop(key))
+    tokens[7] = (tokens[7] + 1) % 200
+    study["outputs"][output_key(tokens)] = tokens
+    for one in study["trials"]:
+        one["output"] = output_key(tokens) if one["output"] == key else one["output"]
+    invented = tmp_path / "invented.record.json.gz"
+    write_body(invented, study)
+    assert mlsd("record", "verify", invented, "--sample", 0).code == 0  # without a model nothing speaks against it
+    found = mlsd("record", "verify", invented)
+    assert found.code == 1
+    assert "token 7 of its output" in found.out
+
+
+def test_what_could_not_be_checked_is_said_and_a_named_file_serves(mlsd: Mlsd, record: Path, tmp_path: Path) -> None:
+    from mlsd.folders import asset_path
+
+    study = json.loads(json.dumps(body(record)).replace('"tiny-dense"', '"a-model-of-mine"'))
+    from mlsd.records import Case, content_id
+
+    ids = {key: content_id(msgspec.convert(value, Case)) for key, value in study["cases"].items()}
+    study["cases"] = {ids[key]: value for key, value in study["cases"].items()}
+    for one in study["trials"]:
+        one["trial"]["case_id"] = ids[one["trial"]["case_id"]]
+    for one in study["warnings"]:
+        one["warning"]["case_id"] = ids.get(one["warning"]["case_id"])
+    mine = tmp_path / "mine.record.json.gz"
+    write_body(mine, study)
+    found = mlsd("record", "verify", mine)
+    assert found.code == 0, found.out
+    assert "not decoded again: 8 trials, the model a-model-of-mine is not here" in found.out
+    named = mlsd("record", "verify", mine, "--model", asset_path("tiny/tiny-dense.gguf"), "--sample", 3)
+    assert "decoded again: 3 outputs" in named.out
+
+
+def test_a_record_that_contradicts_itself_is_not_imported(mlsd: Mlsd, record: Path, tmp_path: Path) -> None:
+    study = body(record)
+    study["rounds"]["verify_ns"][0][3] += 1
+    write_body(record, study)
+    refused = mlsd("import", record, "--db", tmp_path / "x.sqlite")
+    assert refused.code == 2
+    assert "contradicts itself" in refused.err
+    assert not (tmp_path / "x.sqlite").exists()
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"", b"\x1f\x8b", gzip.compress(b""), gzip.compress(b"{}"), gzip.compress(b'{"format":1}'), b"plain text",
+     gzip.compress(b'{"format":"other","schema":1,"digest":"","study":{}}'),
+     gzip.compress(b'{"format":"mlsd record","schema":1,"digest":"","study":{}}'),
+     gzip.compress(b'{"format":"mlsd record","schema":99,"digest":"","study":{}}'),
+     gzip.compress(b"[" * 100_000)],
+)  # fmt: skip
+def test_what_is_no_record_is_one_clear_message(mlsd: Mlsd, tmp_path: Path, data: bytes) -> None:
+    file = tmp_path / "x.record.json.gz"
+    file.write_bytes(data)
+    for line in (("record", "verify", file), ("import", file)):
+        ran = mlsd(*line)
+        assert ran.code == 2
+        assert "Error:" in ran.err
+
+
+def test_a_failed_and_a_retired_trial_keep_their_places(tmp_path: Path) -> None:
+    with Store.open(tmp_path / "s.sqlite") as store:
+        run_id = store.begin_run(ENVIRONMENT, {}, 0)
+        store.add_models([MODEL])
+        store.add_cases(run_id, [case(0), case(4)])
+        store.add_trial(run_id, trial(case(4)))
+        store.retire(ENVIRONMENT, [case(4).id])
+        store.add_trial(run_id, trial(case(4)))
+        store.add_trial(run_id, failed(case(0)))
+    made = read_record(record_of(tmp_path / "s.sqlite", tmp_path / "s.record.json.gz")).study
+    assert [one.trial.status for one in made.trials] == ["ok", "failed"]
+    assert made.n_superseded == 1
+    assert [one.output is None for one in made.trials] == [False, True]
+
+
+def test_localmaxxing_has_an_object_a_case_with_samples_hashes_and_counts(mlsd: Mlsd, study: Path) -> None:
+    submissions = json.loads(mlsd("export", "--db", study, "--format", "localmaxxing").out)
+    with Store.open(study, read_only=True) as store:
+        valid = [stored.trial for stored in store.trials(TrialFilter(valid=True))]
+    samples = [sample for one in submissions for sample in one["engineFlags"]["samples"]]
+    assert sorted(s["decodeNs"] for s in samples) == sorted(t.decode_ns for t in valid)
+    assert {s["outputSha256"] for s in samples} == {output_key(t.tokens) for t in valid}
+    by_arm = {one["engineFlags"]["specDecoding"]: one for one in submissions}
+    assert by_arm[None]["engineFlags"]["samples"][0]["draftTokens"] is None
+    drafted = by_arm["draft-model"]["engineFlags"]
+    assert drafted["draftModelSha256"] is not None
+    assert all(0 <= s["acceptedTokens"] <= s["draftTokens"] for s in drafted["samples"])
+    assert {one["engineVersion"] for one in submissions} == {run.environment.llama_cpp_build for run in [_run(study)]}
+
+
+def _run(study: Path):  # type: ignore[no-untyped-def]
+    with Store.open(study, read_only=True) as store:
+        return store.runs()[0]
