@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 import filelock
 import msgspec
@@ -36,6 +36,13 @@ from mlsd.planning.plan import Group
 from mlsd.planning.prepare import Prepared
 from mlsd.planning.prompts import LoadPrompt
 from mlsd.records import Environment, ModelFacts, PromptRef, Record, Trial
+
+
+class Drive(Protocol):
+    """What measures the slots of a job and says so, as `run_job` does in worker processes."""
+
+    def __call__(self, job: Job, *, patience_s: float) -> Iterator[Event]:
+        """Events until every slot was visited. Raises: MlsdError for a job that cannot run."""
 
 
 class RunOutcome(Record, frozen=True, kw_only=True):
@@ -158,8 +165,9 @@ def run_jobs(
     plan: dict[str, Any],
     settings: RunSettings,
     watcher: Watcher | None = None,
+    drive: Drive = run_job,
 ) -> RunOutcome:
-    """Run what is not done yet; every trial is committed before the next one starts.
+    """Run what is not done yet; every trial is committed before the next one starts. `drive` does the measuring.
 
     A job that cannot run leaves failed trials with its reason, and the next job runs; a strict one ends the run with
     what the worker raised, if nothing of it was measured. Ctrl-C ends the run after the last committed trial and is
@@ -190,7 +198,7 @@ def run_jobs(
                 if settings.limit is not None:
                     slots = slots[: max(0, settings.limit - tally.n_run)]
                 if slots and not watcher.enough:
-                    _run_job(job, slots, store, tally, settings, watcher)
+                    _run_job(job, slots, store, tally, settings, watcher, drive)
     except KeyboardInterrupt:
         return tally.outcome(interrupted=True)
     return tally.outcome()
@@ -217,7 +225,13 @@ class _Tally:
 
 
 def _run_job(
-    job: Job, slots: tuple[Slot, ...], store: Store, tally: _Tally, settings: RunSettings, watcher: Watcher
+    job: Job,
+    slots: tuple[Slot, ...],
+    store: Store,
+    tally: _Tally,
+    settings: RunSettings,
+    watcher: Watcher,
+    drive: Drive,
 ) -> None:
     rest = msgspec.structs.replace(job, slots=slots, references=known_references(job, store, tally.environment))
     watcher.job(rest)
@@ -232,7 +246,7 @@ def _run_job(
         watcher.trial(slots[index], trial)
 
     try:
-        with closing(cast("Generator[Event]", run_job(rest, patience_s=settings.patience_s))) as events:
+        with closing(cast("Generator[Event]", drive(rest, patience_s=settings.patience_s))) as events:
             for event in events:
                 watcher.event(rest, event)
                 if isinstance(event, Done):
