@@ -89,3 +89,20 @@ def _noise(
         wide = (emitted - (second if best <= emitted else best)) if was_best_emitted else (best - emitted)
         found.append(abs(wide - leads[place]))
     return found
+
+
+def margin(worst: Losslessness | None) -> str:
+    """What decided a verdict, in words; nothing where outputs are equal."""
+    if worst is None or worst.verdict == "lossless":
+        return ""
+    where = "" if worst.first_difference is None else f"first at token {worst.first_difference}"
+    if worst.worst_gap is None:
+        return where
+    return (
+        f"{where}, there the two candidates are {_digits(worst.top2_gap)} apart in log-probability; at most "
+        f"{worst.worst_gap:.3g}, of which wide passes explain {_digits(worst.tolerance)}"
+    )
+
+
+def _digits(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3g}"

@@ -6,7 +6,7 @@ import datetime
 import hashlib
 import random
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
@@ -46,7 +46,7 @@ from mlsd.records import (
 )
 from mlsd.servers.distrust import doubt
 from mlsd.servers.endpoint import Answer, Counters, Endpoint, Prompt, Request
-from mlsd.servers.judge import judge
+from mlsd.servers.judge import judge, margin
 from mlsd.servers.launch import Launched
 
 SERVERS = "server"  # the study that trials go to, and the suite of a request alone; `server-parallel-N` of N at once
@@ -162,6 +162,7 @@ def measure(
 
             outcome = run_jobs((job,), store, environment, facts, plan, RunSettings(seed=ask.seed), watcher, drive)
             own = [stored.trial for stored in store.trials(TrialFilter(run_id=outcome.run_id))]
+            session.compare(own, cases)
             warnings = (*check_run(own, environment, own_threads=None), *session.warnings())
             store.add_warnings(outcome.run_id, warnings)
     if own and all(trial.status == "failed" for trial in own):
@@ -485,6 +486,23 @@ class _Session:
         if side.must_draft and not answer.proposed:
             return "the server says that it drafted nothing: it ignored the setting"
         return None
+
+    def compare(self, trials: Sequence[Trial], cases: Mapping[str, Case]) -> None:
+        """Say where our own loop's plain output is another than the server's, and whether a tie explains it."""
+        for name, reference in self._references.items():
+            ours = (t for t in trials if cases[t.case_id].source == "engine" and cases[t.case_id].prompt.key == name)
+            tokens = next((t.tokens for t in ours if t.arm == "ar" and t.tokens), ())
+            if not tokens or not reference.tokens or tokens == reference.tokens:
+                continue
+            plain, prompt = self._sides[0], self._prompts[name]
+            try:
+                found = judge(self._use(plain), prompt.tokens, Answer(tokens=tokens, n_tokens=len(tokens)), reference)
+            except ServerError as error:
+                self.notes.append(f"{name}: our loop and the server write different texts; why is not known: {error}")
+                continue
+            self.notes.append(
+                f"{name}: our loop's plain output is another than the server's ({found.verdict}): {margin(found)}."
+            )
 
     def warnings(self) -> Iterator[QualityWarning]:
         """What was found out about the servers, as doubts to keep with the run."""

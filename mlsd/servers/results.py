@@ -8,6 +8,7 @@ from statistics import median
 from mlsd.measure.run.study import BenchTrial
 from mlsd.records import DRAFT_MODEL, NO_DRAFTER, DrafterSpec, Losslessness, Record, Round, Source, Trial
 from mlsd.servers.flags import advice
+from mlsd.servers.judge import margin
 from mlsd.stats import Interval, best_of, independent, paired, paired_ratio
 from mlsd.units import tok_s
 
@@ -82,10 +83,10 @@ def _row(own: Sequence[BenchTrial], plain: Sequence[BenchTrial], deterministic: 
         first_token_ms=_median(measured, _first_token_ms),
         speedup=ratio(own, plain) if case.arm == "sd" else None,
         acceptance_rate=accepted / proposed if proposed and accepted is not None else None,
-        mgl=sum(r.committed for r in by_round) / len(by_round) if by_round else None,
-        rounds=len(by_round) or None,
+        mgl=sum(r.committed for r in by_round) / len(by_round) if by_round and case.arm == "sd" else None,
+        rounds=len(by_round) or None if case.arm == "sd" else None,
         verdict=_verdict(worst, measured, deterministic),
-        margin=_margin(worst),
+        margin=margin(worst),
         invalid_reason=reason,
     )  # fmt: skip
 
@@ -128,22 +129,6 @@ def _verdict(worst: Losslessness | None, measured: Sequence[Trial], deterministi
     return "different" if worst.verdict == "diverged" and worst.worst_gap is None else worst.verdict
 
 
-def _margin(worst: Losslessness | None) -> str:
-    if worst is None or worst.verdict == "lossless":
-        return ""
-    where = "" if worst.first_difference is None else f"first at token {worst.first_difference}"
-    if worst.worst_gap is None:
-        return where
-    return (
-        f"{where}, there the two candidates are {_digits(worst.top2_gap)} apart in log-probability; at most "
-        f"{worst.worst_gap:.3g}, of which wide passes explain {_digits(worst.tolerance)}"
-    )
-
-
-def _digits(value: float | None) -> str:
-    return "-" if value is None else f"{value:.3g}"
-
-
 def _sum(trials: Sequence[Trial], of_round: str, stat: str) -> int | None:
     said = [int(trial.stats[stat]) for trial in trials if stat in trial.stats]
     counted = [sum(getattr(r, of_round) for r in trial.rounds) for trial in trials if trial.rounds]
@@ -160,7 +145,7 @@ def _median(trials: Sequence[Trial], of: Callable[[Trial], float | None]) -> flo
 
 def beside(trials: Sequence[BenchTrial]) -> list[str]:
     """What the server costs beyond the decoding, and where its rounds are others than ours."""
-    said = []
+    said: list[str] = []
     engine = [one for one in trials if one.case.source == "engine"]
     if not engine:
         return said
