@@ -19,6 +19,7 @@
     ├── StoreError              the results database
     │   └── SchemaError         a database from another version of mlsd
     ├── WorkerError             the worker process crashed, hung or was killed
+    ├── ServerError             somebody's server refused, failed, stalled or said what cannot be
     ├── LockError               another run holds this machine
     ├── LabError                a lab that cannot be reached, or has no machine to measure on
     └── AnalysisError           data that cannot answer the question (mixed hosts, nothing measured)
@@ -126,6 +127,10 @@ class SchemaError(StoreError):
 
 class WorkerError(MlsdError):
     """The worker process crashed, hung or was killed."""
+
+
+class ServerError(MlsdError):
+    """A server that mlsd asks refused, failed, stalled, or said what cannot be."""
 
 
 class LockError(MlsdError):

@@ -12,6 +12,7 @@ from typing import Literal
 import msgspec
 
 Arm = Literal["ar", "sd"]
+Source = Literal["engine", "server"]
 Status = Literal["ok", "failed"]
 Verdict = Literal["lossless", "near_tie", "diverged"]
 OptionValue = str | int | float | bool
@@ -19,6 +20,7 @@ OptionValue = str | int | float | bool
 NO_DRAFTER = "none"
 DRAFT_MODEL = "draft-model"
 CONTROLS = ("oracle", "random")  # drafters that measure a bound; nobody can use them, so nothing recommends them
+N_TOKENS = "n_tokens"  # in `Trial.stats`, where the tokens themselves are not known
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
@@ -91,6 +93,12 @@ class Case(Record, frozen=True, kw_only=True):
     sampling: Sampling = Sampling()
     engine: EngineOptions = EngineOptions()
     ignore_eog: bool = True
+    server: str | None = None  # somebody's server, its build and flags; None: our own engine
+
+    @property
+    def source(self) -> Source:
+        """Who decoded: never pooled with the other."""
+        return "engine" if self.server is None else "server"
 
     @property
     def arm(self) -> Arm:
@@ -100,13 +108,15 @@ class Case(Record, frozen=True, kw_only=True):
     @property
     def id(self) -> str:
         """Content hash (16 hex digits) of everything that can change a number; no path, no date."""
-        return content_id(self)
+        return content_id(self, *(("server",) if self.server is None else ()))  # as before there were servers
 
 
-def content_id(record: Record) -> str:
-    """The first 16 hex digits of the SHA-256 of the record's canonical JSON (sorted keys)."""
-    encoded = msgspec.json.encode(msgspec.to_builtins(record), order="sorted")
-    return hashlib.sha256(encoded).hexdigest()[:16]
+def content_id(record: Record, *without: str) -> str:
+    """The first 16 hex digits of the SHA-256 of the record's canonical JSON (sorted keys), some fields left out."""
+    fields = msgspec.to_builtins(record)
+    for name in without:
+        del fields[name]
+    return hashlib.sha256(msgspec.json.encode(fields, order="sorted")).hexdigest()[:16]
 
 
 # --- what happened ----------------------------------------------------------------------------------------------
@@ -187,6 +197,11 @@ class Trial(Record, frozen=True, kw_only=True):
     stats: dict[str, float] = {}  # drafter-specific counts and times, named with units
     earlier: tuple[str, ...] = ()  # the target's own answers to earlier turns, as they stand in the prompt
     conditions: Conditions | None = None
+
+    @property
+    def n_tokens(self) -> int:
+        """Output tokens; of a server that gives no ids as many as it says (`stats`)."""
+        return len(self.tokens) or int(self.stats.get(N_TOKENS, 0))
 
 
 class Conditions(Record, frozen=True, kw_only=True):

@@ -34,6 +34,7 @@ ROOMS = (
     "measure.run",
     "measure.lab",
     "measure.exchange",
+    "servers",
     "analysis",
     "analysis.results",
     "analysis.compare",
@@ -73,6 +74,7 @@ DOORS: dict[str, tuple[str, ...]] = {
     "distributed": ("measure/lab/cluster.py",),
     "dask": ("measure/lab/cluster.py",),
     "platformdirs": ("folders.py",),
+    "httpx": ("servers/connection.py",),
 }
 
 FILES = {
@@ -172,6 +174,7 @@ def test_help_imports_no_heavy_library() -> None:
         "huggingface_hub",
         "optuna",
         "distributed",
+        "httpx",
     ):
         assert f"'{library}'" not in loaded
 

@@ -28,6 +28,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "demo": ("start.demo", "Measure a real model and the embedded tiny family, and write a report."),
         "doctor": ("start.doctor", "Show this machine, the build, and which profiles fit."),
         "bench": ("start.bench", "Measure plain and speculative decoding of one target side by side."),
+        "server": ("start.server", "Ask of the server you use whether its speculation is faster, and the same."),
         "advise": ("start.advise", "Predict what each draft and gamma gives, and say what decides it."),
     },
     "Study": {

@@ -119,26 +119,39 @@ class Gaps:
         E + 4 sqrt(E + 1) of them are explained.
         """
         best, second, emitted = np.concatenate(self._alone).T
-        gaps = best - emitted
-        lead = np.where(gaps > 0, gaps, best - second)
+        lead = _lead(best, second, emitted)
         noise = np.abs(np.concatenate(self._wide).reshape(-1, len(lead)) - lead).max(axis=0) * margin
-        worst, tolerance, n_different = float(gaps.max()), float(noise.max()), int((gaps > 0).sum())
-        expected = float((noise[None, :] > lead[:, None]).mean(axis=1).sum()) / 2
-        explained = (
-            len(self._tokens) == len(reference)
-            and worst <= tolerance
-            and n_different <= expected + 4 * math.sqrt(expected + 1)
-        )
-        index = first_difference(self._tokens.tolist(), reference)
-        return Losslessness(
-            verdict="near_tie" if explained else "diverged",
-            first_difference=index,
-            top2_gap=float(best[index] - second[index]) if index is not None and index < len(best) else None,
-            worst_gap=worst,
-            tolerance=tolerance,
-            n_different=n_different,
-            n_compared=len(gaps),
-        )
+        return explain(self._tokens.tolist(), reference, best, second, emitted, noise)
+
+
+def _lead(best: Floats, second: Floats, emitted: Floats) -> Floats:
+    """By how much the best token leads the emitted one, or the second best where that was emitted itself."""
+    return np.where(best > emitted, best - emitted, best - second)
+
+
+def explain(
+    tokens: Sequence[int], reference: Sequence[int], best: Floats, second: Floats, emitted: Floats, noise: Floats
+) -> Losslessness:
+    """Whether noise explains the output, by the rule of `Gaps.verdict`, from logits of passes of one token.
+
+    `noise` is known of all positions, or of some that stand for the rest.
+    """
+    gaps, lead = best - emitted, _lead(best, second, emitted)
+    worst, tolerance, n_different = float(gaps.max()), float(noise.max(initial=0.0)), int((gaps > 0).sum())
+    expected = float((noise[None, :] > lead[:, None]).mean(axis=1).sum()) / 2 if len(noise) else 0.0
+    explained = (
+        len(tokens) == len(reference) and worst <= tolerance and n_different <= expected + 4 * math.sqrt(expected + 1)
+    )
+    index = first_difference(tokens, reference)
+    return Losslessness(
+        verdict="near_tie" if explained else "diverged",
+        first_difference=index,
+        top2_gap=float(best[index] - second[index]) if index is not None and index < len(best) else None,
+        worst_gap=worst,
+        tolerance=tolerance,
+        n_different=n_different,
+        n_compared=len(gaps),
+    )
 
 
 def of_other_build(emitted: Sequence[int], reference: Sequence[int], own: Logits, other: Logits) -> Losslessness:

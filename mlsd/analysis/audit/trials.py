@@ -76,7 +76,7 @@ def trial_row(trial: Mapping[str, Any]) -> AuditRow:
         target=trial["target"],
         drafter=trial["drafter"],
         draft=trial["draft"],
-        gamma=trial["gamma"] if speculative else None,
+        gamma=trial["gamma"] or None if speculative else None,  # of a server nobody may know it
         prompt=trial["prompt"],
         n_prompt=trial["n_prompt"],
         n_predict=trial["n_predict"],
@@ -89,6 +89,7 @@ def trial_row(trial: Mapping[str, Any]) -> AuditRow:
         # A draft model proposes gamma tokens each round but for the tail that the output has no room for.
         fixed_length=counted
         and trial["draft"] is not None
+        and trial["gamma"] > 0
         and trial["proposed"] >= trial["gamma"] * (rounds - trial["gamma"]),
         program="mlsd",
         failed_native_calls=trial["failed_native_calls"],

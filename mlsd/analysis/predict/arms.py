@@ -85,7 +85,7 @@ def read_groups(store: Store, chosen: Chosen) -> list[ArmGroup]:
         if not chosen.holds(stored.environment_key, trial.case_id) or not trial.decode_ns:
             continue
         case = chosen.cases[trial.case_id]
-        if not case.sampling.greedy or case.drafter.name in CONTROLS:
+        if not case.sampling.greedy or case.source != "engine" or case.drafter.name in CONTROLS:
             continue
         place = msgspec.json.encode((case.target, case.prompt, case.n_predict))
         if case.arm == "ar":
@@ -117,7 +117,7 @@ def _group(environment_key: str, case: Case, plain: list[Trial], trials: list[Tr
 
 
 def _arm(gamma: int, trials: list[Trial]) -> Arm:
-    speeds = [tok_s(len(t.tokens) - 1, t.decode_ns or 0) for t in trials]
+    speeds = [tok_s(t.n_tokens - 1, t.decode_ns or 0) for t in trials]
     return Arm(
         gamma=gamma,
         n_tokens=len(trials[0].tokens),

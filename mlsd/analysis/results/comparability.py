@@ -136,14 +136,14 @@ def _usual_settings(
     measured: Iterable[MeasuredCase], cases: Mapping[str, Case], wanted: str | None
 ) -> tuple[list[MeasuredCase], list[str]]:
     """The measured cases of each target's chosen kind, and a line for each other kind."""
-    targets: dict[str, dict[Kind, list[MeasuredCase]]] = {}
+    targets: dict[tuple[str, str], dict[Kind, list[MeasuredCase]]] = {}
     for m in measured:
         case = cases[m.case_id]
         kind = (model_key(case.target.sha256, case.target.id), settings_key(case))
-        targets.setdefault(case.target.id, {}).setdefault(kind, []).append(m)
+        targets.setdefault((case.target.id, case.source), {}).setdefault(kind, []).append(m)
     kept: list[MeasuredCase] = []
     notes = []
-    for target, kinds in targets.items():
+    for (target, _), kinds in targets.items():
         open_ = [kind for kind in kinds if wanted is None or any(key.startswith(wanted) for key in kind)]
         chosen = max(open_, key=lambda kind: _weight(kinds[kind]), default=None)
         kept += kinds[chosen] if chosen is not None else ()
@@ -216,9 +216,9 @@ def _other_kind(
             key = key if kind[1] != chosen[1] else kind[0][:_KEY_DIGITS]
         was = _settings(usual)
         said += [
-            f"{name} {_word(value)} instead of {_word(was[name])}"
+            f"{name} {_word(value)} instead of {_word(was.get(name))}"
             for name, value in _settings(case).items()
-            if value != was[name]
+            if value != was.get(name)
         ]
     how = ", ".join(said) or "other settings than those asked for"
     return (
@@ -228,10 +228,11 @@ def _other_kind(
 
 
 def _settings(case: Case) -> dict[str, Any]:
-    """Sampling and engine options by name; of greedy sampling only that it is greedy."""
+    """Sampling, engine options and a server by name; of greedy sampling only that it is greedy."""
     sampling = {"temperature": 0.0} if case.sampling.greedy else msgspec.structs.asdict(case.sampling)
     blank = dict.fromkeys(("top_k", "top_p", "seed"))
-    return {**blank, **sampling, **msgspec.structs.asdict(case.engine)}
+    server = {} if case.server is None else {"server": case.server}
+    return {**blank, **sampling, **msgspec.structs.asdict(case.engine), **server}
 
 
 def _word(value: object) -> str:

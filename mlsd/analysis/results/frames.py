@@ -83,6 +83,7 @@ DERIVED: tuple[Column, ...] = (
     Column("prompt_key", _TEXT, "content and exact length of the prompt"),
     Column("workload", _TEXT, "kind of text: factual, code, ..."),
     Column("options", _TEXT, "options of the drafter, as JSON"),
+    Column("source", _TEXT, "engine: mlsd's own; server: somebody's, over HTTP"),
     Column("comparable", _TEXT, "equal only where times may be averaged: machine, build, target, sampling, options"),
     Column("decode_tok_s", _NUMBER, "(n_tokens - 1) / decode_ns"),
     Column("acceptance_rate", _NUMBER, "accepted / proposed"),
@@ -132,7 +133,7 @@ def trials(store: Store) -> pd.DataFrame:
     places = [table.columns.index(column.name) for column in STORED]
     rows = (tuple(row[i] for i in places) for row in table.rows)
     frame = _frame(rows, STORED)
-    for name in ("prompt_key", "workload", "options"):
+    for name in ("prompt_key", "workload", "options", "source"):
         frame[name] = frame["case_id"].map({key: values[name] for key, values in known.items()}).astype(_TEXT)
     keys = {
         (case_id, key): comparability_key(cases[case_id], key)
@@ -148,6 +149,7 @@ def _of_case(case: Case) -> dict[str, str | None]:
         "prompt_key": f"{case.prompt.sha256}:{case.prompt.n_tokens}",
         "workload": case.prompt.workload or case.prompt.key,
         "options": msgspec.json.encode(case.drafter.options, order="sorted").decode() if case.drafter.options else "",
+        "source": case.source,
     }
 
 

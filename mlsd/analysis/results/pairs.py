@@ -100,6 +100,8 @@ class PairedTrials(Record, frozen=True, kw_only=True):
 def pair_trials(trials: pd.DataFrame, cases: Mapping[str, Case], **more: Any) -> PairedTrials:
     """Pair the trials that may be compared; `more` are the other fields of `PairedTrials`.
 
+    Of our own engine alone: what a round of a server cost is not known in its parts.
+
     Raises AnalysisError when nothing was measured.
     """
     if trials.empty:
@@ -107,8 +109,9 @@ def pair_trials(trials: pd.DataFrame, cases: Mapping[str, Case], **more: Any) ->
     joined = pair_up(trials[trials["n_tokens"].gt(1).fillna(False)])
     usable = joined[joined["rounds"].gt(0).fillna(False)]
     rows = usable.astype(object).where(usable.notna(), None).to_dict("records")
+    own = [(row, cases[str(row["case_id"])]) for row in rows]
     return PairedTrials(
-        pairs=tuple(_pair(row, cases[str(row["case_id"])]) for row in rows),
+        pairs=tuple(_pair(row, case) for row, case in own if case.source == "engine"),
         **more,
     )
 

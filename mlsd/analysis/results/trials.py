@@ -35,7 +35,7 @@ def numbers(trial: Trial) -> TrialNumbers:
     accepted = sum(r.accepted for r in rounds)
     committed = sum(r.committed for r in rounds)
     return TrialNumbers(
-        decode_tok_s=None if trial.decode_ns is None else tok_s(len(trial.tokens) - 1, trial.decode_ns),
+        decode_tok_s=None if trial.decode_ns is None else tok_s(trial.n_tokens - 1, trial.decode_ns),
         acceptance_rate=accepted / proposed if proposed else None,
         mgl=committed / len(rounds) if rounds else None,
         n_rounds=len(rounds),

@@ -56,6 +56,8 @@ class Machine:
     def draft_step(self, case: Case) -> PassShares | None:
         """The profiled step of the network that drafts in a case; None where none was profiled."""
         draft, target = case.drafter.draft, case.target
+        if case.source != "engine":  # whose methods have names of their own
+            return None
         if draft is not None:
             found = self.shares.get((model_key(draft.sha256, draft.id), None), ())
         else:

@@ -157,7 +157,7 @@ def _trial_object(row: BenchTrial) -> dict[str, Any]:
         "proposed": derived.proposed,
         "accepted": derived.accepted,
         "n_prompt": trial.n_prompt,
-        "n_tokens": len(trial.tokens),
+        "n_tokens": trial.n_tokens,
         "tokens": trial.tokens,
         "verdict": None if verdict is None else verdict.verdict,
         "losslessness": verdict,

@@ -214,7 +214,7 @@ def _print_trial(stored: StoredTrial, case: Any, rounds: bool) -> None:
             made.add_row(name, _shown(text))
     for turn, answer in enumerate(trial.earlier, 1):
         made.add_row(f"answer to turn {turn}", _shown(answer[:200]))
-    made.add_row("output", _shown(f"{len(trial.tokens)} tokens: {(trial.text or '')[:200]}"))
+    made.add_row("output", _shown(f"{trial.n_tokens} tokens: {(trial.text or '')[:200]}"))
     proposed, accepted = sum(r.proposed for r in trial.rounds), sum(r.accepted for r in trial.rounds)
     made.add_row("rounds", f"{len(trial.rounds)}, {accepted} of {proposed} proposed tokens accepted")
     print_table(made)

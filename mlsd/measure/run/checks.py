@@ -353,7 +353,7 @@ def _share(count: int, readings: Sequence[Conditions]) -> str:
 def _decode_tok_s(trial: Trial) -> float | None:
     if trial.decode_ns is None:
         return None
-    return tok_s(len(trial.tokens) - 1, trial.decode_ns)
+    return tok_s(trial.n_tokens - 1, trial.decode_ns)
 
 
 def _speeds_by_case(trials: Sequence[Trial]) -> dict[str, list[float]]:

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ from mlsd.gguf_tools.read import model_facts
 from mlsd.hardware import read_environment
 from mlsd.measure.builds import Build, find_build
 from mlsd.measure.messages import BuildJob, CalibrateJob, Job, Passes, ReadJob, Slot, prompt_key
-from mlsd.measure.process import run_build_check, run_calibration, run_read
+from mlsd.measure.process import run_build_check, run_calibration, run_job, run_read
 from mlsd.measure.run.runner import (
     RunSettings,
     Tally,
@@ -221,8 +222,8 @@ def _block(
             slots.sort(key=lambda slot: slot.case.arm != "ar")  # its output is what the other arms are judged by
         turn = [msgspec.structs.replace(s, repeat=repeat, position=at + i) for i, s in enumerate(slots)]
         at += len(turn)
-        settings = RunSettings(variables=side.build.variables())
-        run_slots(side.job, tuple(turn), store, side.tally, settings, watcher)
+        drive = partial(run_job, variables=side.build.variables())
+        run_slots(side.job, tuple(turn), store, side.tally, RunSettings(), watcher, drive)
         if side.times_passes:
             _passes(side, repeat, request, store)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 import filelock
 import msgspec
@@ -39,6 +39,13 @@ from mlsd.planning.prompts import LoadPrompt
 from mlsd.records import Environment, ModelFacts, PromptRef, Record, Trial
 
 
+class Drive(Protocol):
+    """What measures the slots of a job and says so, as `run_job` does in worker processes."""
+
+    def __call__(self, job: Job, *, patience_s: float) -> Iterator[Event]:
+        """Events until every slot was visited. Raises: MlsdError for a job that cannot run."""
+
+
 class RunOutcome(Record, frozen=True, kw_only=True):
     """What a run did."""
 
@@ -59,7 +66,6 @@ class RunSettings(Record, frozen=True, kw_only=True):
     cool_down_s: float = 0.0  # of rest between blocks
     patience_s: float = DEFAULT_PATIENCE_S
     seed: int = 0  # of the order, recorded with the run
-    variables: dict[str, str] | None = None  # environment of the workers, which chooses the build; None: our own
 
 
 class Watcher:
@@ -169,8 +175,9 @@ def run_jobs(
     plan: dict[str, Any],
     settings: RunSettings,
     watcher: Watcher | None = None,
+    drive: Drive = run_job,
 ) -> RunOutcome:
-    """Run what is not done yet; every trial is committed before the next one starts.
+    """Run what is not done yet; every trial is committed before the next one starts. `drive` does the measuring.
 
     A job that cannot run leaves failed trials with its reason, and the next job runs; a strict one ends the run with
     what the worker raised, if nothing of it was measured. Ctrl-C ends the run after the last committed trial and is
@@ -194,7 +201,7 @@ def run_jobs(
                 if settings.limit is not None:
                     slots = slots[: max(0, settings.limit - tally.n_run)]
                 if slots and not watcher.enough:
-                    run_slots(job, slots, store, tally, settings, watcher)
+                    run_slots(job, slots, store, tally, settings, watcher, drive)
     except KeyboardInterrupt:
         return tally.outcome(interrupted=True)
     return tally.outcome()
@@ -237,7 +244,13 @@ class Tally:
 
 
 def run_slots(
-    job: Job, slots: tuple[Slot, ...], store: Store, tally: Tally, settings: RunSettings, watcher: Watcher
+    job: Job,
+    slots: tuple[Slot, ...],
+    store: Store,
+    tally: Tally,
+    settings: RunSettings,
+    watcher: Watcher,
+    drive: Drive = run_job,
 ) -> None:
     """Run some slots of a job in a worker of their own, each trial committed before the next one starts."""
     rest = msgspec.structs.replace(job, slots=slots, references=known_references(job, store, tally.environment))
@@ -253,8 +266,7 @@ def run_slots(
         watcher.trial(slots[index], trial)
 
     try:
-        started = run_job(rest, patience_s=settings.patience_s, variables=settings.variables)
-        with closing(cast("Generator[Event]", started)) as events:
+        with closing(cast("Generator[Event]", drive(rest, patience_s=settings.patience_s))) as events:
             for event in events:
                 watcher.event(rest, event)
                 if isinstance(event, Done):

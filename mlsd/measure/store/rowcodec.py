@@ -131,7 +131,7 @@ def trial_row(run_id: int, environment_key: str, trial: Trial) -> tuple[Any, ...
     values = [trial.tokens, trial.losslessness, stats, trial.conditions, trial.earlier]
     encoded = (None if value is None else encode(value) for value in values)
     verdict = trial.losslessness.verdict if trial.losslessness else None
-    return (run_id, environment_key, *plain, *encoded, len(trial.tokens), verdict)
+    return (run_id, environment_key, *plain, *encoded, trial.n_tokens, verdict)
 
 
 def plan(plan: Mapping[str, Any]) -> str:

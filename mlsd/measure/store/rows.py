@@ -214,12 +214,14 @@ def environment_key(environment: Environment) -> str:
 def comparability_key(case: Case, environment_key: str) -> str:
     """Equal for two trials only if their times may stand in one average or ratio (16 hex digits).
 
-    It holds the machine and build, the target's content, the sampling (of greedy sampling nothing else) and the engine
-    options. Drafter, gamma, prompt and n_predict are left out: they are what a study compares.
+    It holds the machine and build, the target's content, the sampling (of greedy sampling nothing else), the engine
+    options, and the server where one decoded. Drafter, gamma, prompt and n_predict are left out: they are what a study
+    compares.
     """
     target = model_key(case.target.sha256, case.target.id)
     sampling = Sampling() if case.sampling.greedy else case.sampling
-    return _digest((environment_key, target, msgspec.to_builtins(sampling), msgspec.to_builtins(case.engine)))
+    parts = (environment_key, target, msgspec.to_builtins(sampling), msgspec.to_builtins(case.engine))
+    return _digest(parts if case.server is None else (*parts, case.server))
 
 
 def pair_key(case: Case, environment_key: str, block: int, repeat: int) -> tuple[object, ...]:

@@ -1,0 +1,155 @@
+"""``mlsd server``: whether the speculation of somebody's server is faster, and writes the same."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from mlsd.cli.options import (
+    IntList,
+    draft_option,
+    drafter_option,
+    engine_options,
+    json_option,
+    prompt_option,
+    repeats_option,
+    seed_option,
+)
+from mlsd.cli.output import note, print_json, print_table, say, table
+from mlsd.cli.watch import make_watcher, say_warnings
+from mlsd.records import Sampling
+from mlsd.units import NOT_MEASURED, format_number, format_percent
+
+if TYPE_CHECKING:
+    from mlsd.servers.measure import ServerResult
+    from mlsd.servers.results import Row
+
+_COLUMNS = [
+    *("arm", "gamma", "at once", "tok/s", "client tok/s", "first token", "speedup", "95 % CI"),
+    *("acceptance", "MGL", "rounds", "verdict"),
+]
+
+
+@click.command()
+@click.argument("server")
+@click.option("--against", metavar="URL", help="The same server without speculation.")
+@click.option("--launch", metavar="PROGRAM", help="Start this llama-server itself; SERVER is then the target.")
+@draft_option("Draft model, or drafting head: a path or an id; may be repeated.", dest="drafts", multiple=True)
+@drafter_option("Method, or a --spec-type of the server: NAME:option=value,...", dest="drafters", multiple=True)
+@click.option("--gamma", type=IntList(), help="Most tokens proposed a round [default: the preset's, else 4].")
+@click.option("--flags", default="", help="More flags for the servers that are started, as one text.")
+@click.option("--engine", "beside", is_flag=True, help="Measure mlsd's own loop in the same blocks.")
+@prompt_option(default=("code",), show_default=True)
+@click.option("--tasks", type=click.Path(dir_okay=False, path_type=Path), help="A question.jsonl of Spec-Bench.")
+@click.option("--n-predict", type=int, default=128, show_default=True, help="Output tokens.")
+@repeats_option("Blocks; each holds every arm once.", default=3)
+@click.option("--temperature", type=float, default=0.0, show_default=True, help="0 is greedy.")
+@click.option("--parallel", type=IntList(), default=(1,), help="Requests at once, like 1,2,4. [default: 1]")
+@click.option("--stop-at-eog", is_flag=True, help="End at an end-of-generation token; arms may then differ in length.")
+@click.option(
+    "--patience", type=click.FloatRange(min=0.1), default=120.0, show_default=True, help="Longest silence, s."
+)
+@click.option("--remote", is_flag=True, help="Let a URL be on another machine.")
+@seed_option("Of sampling and of the order of arms.")
+@click.option("--db", type=click.Path(path_type=Path), help="Where trials are kept [default: results/server.sqlite].")
+@json_option
+@engine_options
+@click.pass_context
+def server(ctx: click.Context, /, server: str, db: Path | None, as_json: bool, **options: Any) -> None:
+    """Measure the server at the URL SERVER with and without speculation, and compare what it writes.
+
+    Two servers are needed, one of them plain; or one whose requests can leave drafting off (Ollama; LM Studio with
+    --draft NAME). With --launch both are started on this machine, SERVER being the target's path or id, and ended
+    again. A key, where a server wants one, is read from the variable MLSD_SERVER_KEY and stored nowhere.
+    """
+    from mlsd.servers.open import ServerRequest, serve
+    from mlsd.servers.results import beside, recommend, rows
+
+    launch = options["launch"]
+    request = ServerRequest(
+        url=None if launch else server,
+        target=server if launch else None,
+        launch=launch,
+        gammas=options["gamma"],
+        tasks=_tasks(options["tasks"]),
+        sampling=Sampling(temperature=options["temperature"], seed=options["seed"] if options["temperature"] else 0),
+        ignore_eog=not options["stop_at_eog"],
+        patience_s=options["patience"],
+        **{name: options[name] for name in _SAME},
+    )
+    with make_watcher() as watcher:
+        result = serve(request, db, watcher)
+    found = rows(result.trials, deterministic=result.deterministic)
+    draft = request.drafts[0] if launch and request.drafts else None
+    advice, apart = recommend(found, draft), beside(result.trials)
+    if as_json:
+        print_json({
+            "database": result.database, "summary": [{**_plain(row), "effect": row.effect} for row in found],
+            "notes": result.notes, "beside": apart, "advice": advice, "deterministic": result.deterministic,
+        })  # fmt: skip
+    else:
+        _print(result, found)
+        for line in (*apart, *advice):
+            say(line)
+        note(f"Kept in {result.database}: mlsd report --db {result.database}, mlsd audit {result.database}.")
+    for line in result.notes:
+        note(f"NOTE  {line}")
+    say_warnings([warning for warning in result.warnings if warning.code != "server"])
+    if result.interrupted:
+        ctx.exit(130)
+
+
+_SAME = (
+    "against", "drafts", "drafters", "flags", "beside", "prompts", "n_predict", "repeats", "parallel", "engine",
+    "remote", "seed",
+)  # fmt: skip
+
+
+def _tasks(path: Path | None) -> tuple[Any, ...]:
+    from mlsd.planning.tasks import read_tasks
+
+    return () if path is None else read_tasks(path)
+
+
+def _plain(row: Row) -> dict[str, Any]:
+    import msgspec
+
+    return msgspec.structs.asdict(row)
+
+
+def _print(result: ServerResult, found: list[Row]) -> None:
+    case = result.trials[0].case
+    prompts = list(dict.fromkeys(one.case.prompt.key for one in result.trials))
+    shown = ", ".join(prompts) if len(prompts) < 5 else f"{len(prompts)} prompts"
+    made = table(f"{case.target.id}, {shown}, {case.n_predict} output tokens", _COLUMNS)
+    for row in found:
+        made.add_row(*_cells(row))
+    print_table(made)
+    for row in found:
+        if row.margin:
+            note(f"{row.verdict.upper()}  {row.name} gamma {row.gamma}: {row.margin}.")
+        if row.n_valid < row.n_trials:
+            note(f"INVALID  {row.name}: {row.n_trials - row.n_valid} of {row.n_trials}: {row.invalid_reason}")
+
+
+def _cells(row: Row) -> list[str]:
+    speedup, interval = row.speedup, NOT_MEASURED
+    if speedup is not None and speedup.low is not None and speedup.high is not None:
+        interval = f"{speedup.low:.2f} .. {speedup.high:.2f} ({row.effect})"
+    at_once = row.suite.rpartition("-")[2]
+    return [
+        f"engine {row.name}" if row.source == "engine" else row.name,
+        str(row.gamma) if row.gamma else NOT_MEASURED,
+        at_once if at_once.isdigit() else "1",
+        format_number(row.tok_s, 1),
+        format_number(row.client_tok_s, 1),
+        NOT_MEASURED if row.first_token_ms is None else f"{row.first_token_ms:.0f} ms",
+        NOT_MEASURED if speedup is None else f"{speedup.value:.2f}x",
+        interval,
+        format_percent(row.acceptance_rate),
+        format_number(row.mgl),
+        NOT_MEASURED if row.rounds is None else str(row.rounds),
+        row.verdict,
+    ]

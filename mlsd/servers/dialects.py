@@ -1,0 +1,70 @@
+"""Which protocol a server speaks: asked, not guessed, and waited for while it loads."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from mlsd.errors import ServerError
+from mlsd.servers.connection import Connection
+from mlsd.servers.endpoint import Endpoint
+from mlsd.servers.llama_server import LlamaServer
+from mlsd.servers.ollama import Ollama
+from mlsd.servers.openai import LMStudio, OpenAI
+
+_POLL_S = 0.1
+
+
+def connect(url: str, patience_s: float, draft: str | None = None) -> Endpoint:
+    """The server at a URL that `check_url` passed. `draft` names the draft model where a request can ask for one.
+
+    Raises: ServerError when nothing answers, or in no protocol that is known.
+    """
+    connection = Connection(url, patience_s)
+    try:
+        return _endpoint(connection, draft)
+    except BaseException:
+        connection.close()
+        raise
+
+
+def _endpoint(connection: Connection, draft: str | None) -> Endpoint:
+    props = connection.get("/props")
+    if isinstance(props, dict) and "default_generation_settings" in props:
+        return LlamaServer(connection, props)
+    version = connection.get("/api/version")
+    if isinstance(version, dict) and "version" in version:
+        models = (connection.get("/api/ps") or {}).get("models") or (connection.get("/api/tags") or {}).get("models")
+        return Ollama(connection, _first(models, connection.url), str(version["version"]))
+    loaded = (connection.get("/api/v0/models") or {}).get("data")
+    if loaded:
+        ready = [model for model in loaded if model.get("state") == "loaded"]
+        return LMStudio(connection, _first(ready, connection.url), draft)
+    listed = connection.get("/v1/models")
+    if isinstance(listed, dict) and "data" in listed:
+        return OpenAI(connection, _first(listed["data"], connection.url), draft)
+    raise ServerError(
+        f"{connection.url} answers, but speaks no protocol that mlsd knows.",
+        hint="Known: llama-server, llama-cpp-python, mlx_lm.server, Ollama, LM Studio, OpenAI's /v1/completions.",
+    )
+
+
+def _first(models: list[dict[str, object]] | None, url: str) -> dict[str, object]:
+    if not models:
+        raise ServerError(f"{url} has no model loaded.", hint="Load the one to be measured, and no other.")
+    return models[0]
+
+
+def wait_for(url: str, patience_s: float, alive: Callable[[], bool]) -> Endpoint:
+    """The server that is starting at `url`; `alive` tells whether its process still runs.
+
+    Raises: ServerError when it died or did not answer in time.
+    """
+    deadline = time.monotonic() + patience_s
+    while True:
+        try:
+            return connect(url, patience_s)
+        except ServerError as error:
+            if not alive() or time.monotonic() > deadline:
+                raise ServerError(f"The server did not come up: {error.message}", hint=error.hint) from error
+        time.sleep(_POLL_S)

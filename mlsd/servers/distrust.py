@@ -1,0 +1,105 @@
+"""What a server says of an answer, held against what can be: its clock, its counts, its memory of other requests."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from mlsd.servers.endpoint import Answer, Counters, Request
+
+_CLOCKS = 0.9  # of the time that a server claims, at least so much must have passed here
+_TICK_NS = 5_000_000  # below it clocks and buffers decide
+
+
+def doubt(
+    request: Request,
+    answer: Answer,
+    gamma: int,
+    before: Counters | None = None,
+    after: Counters | None = None,
+    earlier: Sequence[Answer] = (),
+) -> str | None:
+    """Why this answer cannot be what the server says it is, or None.
+
+    `gamma` is the most tokens it may draft a round, 0 where nobody knows; `before` and `after` are its own counters
+    around the answer, where nothing else was asked meanwhile; `earlier` are other answers to such requests.
+    """
+    return (
+        _short(request, answer)
+        or _prompt_changed(request, answer)
+        or _counts(answer, gamma)
+        or _counters(answer, before, after)
+        or _faster_than_made(answer)
+        or _seen_before(answer, earlier)
+    )
+
+
+def _short(request: Request, answer: Answer) -> str | None:
+    if answer.n_tokens > request.n_predict:
+        return f"it wrote {answer.n_tokens} tokens where {request.n_predict} were asked for"
+    if answer.n_tokens < request.n_predict and not (answer.ended and not request.ignore_eog):
+        return (
+            f"it wrote {answer.n_tokens} of {request.n_predict} tokens: the server limits them, or its context is full"
+        )
+    return None
+
+
+def _prompt_changed(request: Request, answer: Answer) -> str | None:
+    if isinstance(request.prompt, str) or request.messages or answer.n_prompt is None:
+        return None
+    sent = len(request.prompt)
+    if answer.n_prompt != sent:
+        return f"it read {answer.n_prompt} prompt tokens where {sent} were sent: a template or a BOS token came on top"
+    if not request.keep and answer.n_processed is not None and answer.n_processed < sent:
+        return f"it remembered {sent - answer.n_processed} of {sent} prompt tokens that it was told to forget"
+    return None
+
+
+def _counts(answer: Answer, gamma: int) -> str | None:
+    """Accepted tokens are proposed ones and part of the output; each round has one token that was not drafted."""
+    proposed, accepted = answer.proposed, answer.accepted
+    if not proposed or accepted is None:
+        return None
+    if accepted > proposed:
+        return f"it says it accepted {accepted} of {proposed} drafted tokens"
+    # The last round may have verified more than the output had room for.
+    room = answer.n_tokens - 1 + gamma if gamma else proposed
+    rounds = -(-proposed // gamma) if gamma else 1
+    if accepted + rounds > room + 1:
+        return f"it says it accepted {accepted} tokens in {rounds} or more rounds, of an output of {answer.n_tokens}"
+    return None
+
+
+def _counters(answer: Answer, before: Counters | None, after: Counters | None) -> str | None:
+    """The answer's own counts against what the server's counters grew by, and those against each other."""
+    if before is None or after is None:
+        return None
+    claims = (("predicted", answer.n_tokens), ("proposed", answer.proposed), ("accepted", answer.accepted))
+    for name, said in claims:
+        was, now = getattr(before, name), getattr(after, name)
+        if said is not None and was is not None and now is not None and now - was != said:
+            return f"it says {said} tokens {name}, its own counters {now - was}"
+    if after.by_position and answer.accepted is not None:
+        grown = sum(after.by_position) - sum(before.by_position)
+        if grown != answer.accepted:
+            return f"it says {answer.accepted} tokens accepted, its counters by position {grown}"
+    return None
+
+
+def _faster_than_made(answer: Answer) -> str | None:
+    """An answer cannot arrive in less time than its making took: it was made before, for somebody else."""
+    if answer.decode_ns is None:
+        return None
+    claimed = answer.decode_ns + (answer.prompt_ns or 0)
+    if claimed > _TICK_NS and answer.total_ns < _CLOCKS * claimed:
+        took = f"{answer.total_ns / 1e6:.1f} ms and says that it took {claimed / 1e6:.1f} ms"
+        return f"it came after {took}: a cached answer"
+    return None
+
+
+def _seen_before(answer: Answer, earlier: Sequence[Answer]) -> str | None:
+    """No two decodings take the same time to the microsecond, twice in a row, in both of their parts."""
+    if answer.decode_ns is None or answer.prompt_ns is None:
+        return None
+    if any((e.decode_ns, e.prompt_ns) == (answer.decode_ns, answer.prompt_ns) for e in earlier):
+        return "its times equal those of an earlier answer to the digit: a cached answer"
+    return None

@@ -1,0 +1,111 @@
+"""What mlsd needs of a server, whatever its protocol: one request in, one answer out with its clocks and counts."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import msgspec
+
+from mlsd.records import Record, Round, Sampling
+
+
+class Server(Record, frozen=True, kw_only=True):
+    """What answers at a URL, as it says of itself."""
+
+    program: str  # "llama-server", "mlx_lm.server", ...
+    build: str = ""
+    model: str  # file name or id, never a folder
+    n_vocab: int | None = None
+    n_parameters: int | None = None
+    n_ctx: int | None = None
+    n_slots: int | None = None
+    gives_tokens: bool = False  # else outputs are compared as text
+    gives_probabilities: bool = False  # else a difference is never a near tie
+    has_clock: bool = False  # it times its own decoding; else the client's clock stands in
+    switches: bool = False  # one request can leave drafting off
+    untested: bool = False  # written from recorded exchanges, never tried on a real one
+
+    @property
+    def words(self) -> str:
+        """Program and build."""
+        note = " (untested: from recorded exchanges)" if self.untested else ""
+        return f"{self.program} {self.build}".strip() + note
+
+
+class Request(Record, frozen=True, kw_only=True):
+    """One completion to ask for."""
+
+    prompt: tuple[int, ...] | str  # tokens where the server takes them
+    messages: tuple[str, ...] = ()  # user, assistant, user ... in place of the prompt: the server puts its template on
+    n_predict: int
+    sampling: Sampling = Sampling()
+    ignore_eog: bool = True
+    draft: bool = True  # False: without drafting, where a request can say so
+    n_probs: int = 0  # candidates to tell of each token
+    keep: bool = False  # go on from what the server remembers of a prompt that begins alike
+    nonce: int = 0  # makes the request another one to whoever would answer it from a cache
+
+
+class Answer(Record, frozen=True, kw_only=True):
+    """What came back, and when; times that nobody measured are None."""
+
+    tokens: tuple[int, ...] = ()  # empty where the server gives none
+    seen: dict[int, int] = msgspec.field(default_factory=dict)  # token ids by place, where a stream lets some out
+    text: str = ""
+    n_tokens: int  # as the server counts; 0: it has not said yet
+    n_prompt: int | None = None
+    n_processed: int | None = None  # prompt tokens that were not remembered
+    ended: bool = False  # the model ended the output itself
+    prompt_ns: int | None = None  # the server's clock
+    decode_ns: int | None = None  # from the first token to the last
+    first_ns: int | None = None  # the client's clock: from sending the request to the first piece of output
+    client_decode_ns: int | None = None  # from that to the last
+    total_ns: int = 0  # from sending to the last byte
+    proposed: int | None = None
+    accepted: int | None = None
+    rounds: tuple[Round, ...] = ()  # where the server tells each
+    candidates: tuple[dict[int, float], ...] = ()  # log-probabilities by token id, of each output token
+
+
+class Prompt(Record, frozen=True, kw_only=True):
+    """A prompt as this server takes it."""
+
+    tokens: tuple[int, ...] = ()
+    text: str = ""
+    messages: tuple[str, ...] = ()
+    earlier: tuple[str, ...] = ()  # the target's own answers inside it
+
+
+class Counters(Record, frozen=True, kw_only=True):
+    """What a server counted since it started."""
+
+    predicted: int | None = None
+    proposed: int | None = None
+    accepted: int | None = None
+    rounds: int | None = None  # verification steps
+    by_position: tuple[int, ...] = ()  # accepted tokens at each place of a draft
+
+
+class Endpoint(Protocol):
+    """A server at a URL. All raise ServerError; one that cannot do a thing says so in `server`."""
+
+    url: str
+    server: Server
+
+    def tokenize(self, text: str) -> tuple[int, ...]:
+        """The tokens of a text as a prompt; none where the server keeps them to itself."""
+
+    def chat(self, messages: tuple[str, ...]) -> Prompt:
+        """A conversation as a prompt, the model's template put on exactly once."""
+
+    def complete(self, request: Request) -> Answer:
+        """Ask, and wait for the whole answer: what is timed."""
+
+    def settle(self, request: Request, answer: Answer) -> Answer:
+        """The answer with what its stream did not tell, asked for outside what is timed."""
+
+    def counters(self) -> Counters | None:
+        """The server's own counters; None where it shows none."""
+
+    def close(self) -> None:
+        """Close the connections."""

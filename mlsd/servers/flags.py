@@ -1,0 +1,152 @@
+"""llama-server's flags for our methods, read from the binary's own help; and settings for people to copy.
+
+What a binary cannot do is known from what it lists, so a newer one needs no newer mlsd.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+import shlex
+import subprocess
+from collections.abc import Mapping
+
+from mlsd.errors import InputError, UnsupportedError
+from mlsd.records import DRAFT_MODEL, DrafterSpec, OptionValue, Record
+
+# Our methods -> the server's types; a type of the server goes by its own name as well.
+TYPES = {
+    DRAFT_MODEL: "draft-simple",
+    "mtp": "draft-mtp",
+    "eagle3": "draft-eagle3",
+    "dflash": "draft-dflash",
+    "pld": "ngram-simple",
+    "ngram-cache": "ngram-cache",
+}
+# Options of ours -> the end of the server's flag of that type.
+_OPTIONS = {"ngram": ("size-n", "n-match"), "size-n": ("size-n",), "n-match": ("n-match",), "min-hits": ("min-hits",)}
+_TIMEOUT_S = 30
+_FORBIDDEN = (
+    "--api-key",
+    "--api-key-file",
+    "--port",
+    "--host",
+    "-m",
+    "--model",
+    "-hf",
+    "--hf-repo",
+    "-np",
+    "--parallel",
+)
+
+
+class Binary(Record, frozen=True, kw_only=True):
+    """What a llama-server says that it can do."""
+
+    path: str
+    flags: frozenset[str]
+    types: tuple[str, ...]  # of speculation
+
+    def known(self, *names: str) -> str | None:
+        """The first of these flags that exists."""
+        return next((name for name in names if name in self.flags), None)
+
+
+def read_binary(path: str) -> Binary:
+    """Ask a binary for its help. Raises: InputError when it is no llama-server."""
+    try:
+        ran = subprocess.run([path, "--help"], capture_output=True, text=True, timeout=_TIMEOUT_S, errors="replace")
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise InputError(f"{path} cannot be run: {error}.", hint="Name the llama-server program.") from error
+    return read_help(path, ran.stdout + ran.stderr)
+
+
+def read_help(path: str, text: str) -> Binary:
+    """The flags and types that a help text lists. Raises: InputError for a text that is none of llama-server's."""
+    heads = (line.replace(",", " ").split() for line in text.splitlines() if line.startswith("-"))
+    flags = frozenset(flag for words in heads for flag in itertools.takewhile(lambda word: word[0] == "-", words))
+    if not {"--port", "--model"} <= flags:
+        raise InputError(f"{path} is no llama-server: its help knows no --port and --model.")
+    listed = re.search(r"^--spec-type\s+\[?([\w,|-]+)", text, re.MULTILINE)
+    types = tuple(name for name in re.split(r"[,|]", listed.group(1)) if name != "none") if listed else ()
+    return Binary(path=path, flags=flags, types=types)
+
+
+def speculation(binary: Binary, spec: DrafterSpec, gamma: int, draft_path: str | None) -> list[str]:
+    """The flags that make a server draft as `spec` says, at most `gamma` tokens a round.
+
+    Raises: UnsupportedError for what the binary cannot do, InputError for an option that has no flag.
+    """
+    kind = TYPES.get(spec.name, spec.name)
+    if kind not in binary.types:
+        raise UnsupportedError(
+            f"This llama-server cannot draft by {spec.name}{f' ({kind})' if kind != spec.name else ''}.",
+            hint=f"It knows: {', '.join(binary.types) or 'no speculation at all'}.",
+        )
+    # Without a type a draft model may do nothing at all, so it is always said.
+    given = ["--spec-type", kind]
+    if draft_path is not None:
+        flag = binary.known("--spec-draft-model", "--model-draft")
+        if flag is None:
+            raise UnsupportedError("This llama-server takes no draft model.")
+        given += [flag, draft_path]
+    most = binary.known(f"--spec-{kind}-size-m", f"--spec-{kind}-n-max", "--spec-draft-n-max", "--draft-max")
+    if most is not None:
+        given += [most, str(gamma)]
+    if least := binary.known(f"--spec-{kind}-n-min"):
+        given += [least, "1"]  # its default may be more than gamma
+    return given + _options(binary, kind, spec.options)
+
+
+def _options(binary: Binary, kind: str, options: Mapping[str, OptionValue]) -> list[str]:
+    given: list[str] = []
+    for name, value in options.items():
+        ends = _OPTIONS.get(name, (name,))
+        flag = binary.known(*(f"--spec-{kind}-{end}" for end in ends), f"--spec-draft-{name}")
+        if flag is None:
+            raise InputError(f"llama-server has no setting {name!r} for {kind}.", hint="Leave it out, or use --flags.")
+        given += [flag, str(value)]
+    return given
+
+
+def read_flags(text: str) -> list[str]:
+    """Flags as a person types them. Raises: InputError for what mlsd sets itself, and for keys."""
+    try:
+        given = shlex.split(text)
+    except ValueError as error:
+        raise InputError(f"--flags {text!r} cannot be read: {error}.") from error
+    for flag in given:
+        if flag.split("=")[0] in _FORBIDDEN:
+            raise InputError(
+                f"{flag.split('=')[0]} must not stand in --flags.",
+                hint="mlsd sets model, port and slots itself; a server on this machine needs no key.",
+            )
+    return given
+
+
+def advice(spec: DrafterSpec | None, gamma: int, draft: str | None = None) -> tuple[str, ...]:
+    """What to set in llama-server and in LM Studio for a recommended setting; None: to leave drafting off."""
+    if spec is None or gamma == 0:
+        return (
+            "llama-server: leave it off (no --spec-type; --model-draft alone only takes memory).",
+            "LM Studio: leave Speculative Decoding off (no draft model).",
+        )
+    kind, name = TYPES.get(spec.name), draft or (spec.draft.id if spec.draft else None)
+    if kind is None:
+        kind = spec.name if spec.name.startswith(("draft-", "ngram-")) else None
+    if kind is None:
+        return (f"llama-server and LM Studio cannot draft by {spec.name}.",)
+    most = f"--spec-{kind}-size-m" if kind.startswith(("ngram-simple", "ngram-map")) else "--spec-draft-n-max"
+    most = "--spec-ngram-mod-n-max" if kind == "ngram-mod" else most
+    model = f" --spec-draft-model {shlex.quote(name)}" if name and kind.startswith("draft-") else ""
+    own = "".join(
+        f" --spec-{kind}-{_OPTIONS[key][-1 if kind == 'ngram-mod' else 0]} {value}"
+        for key, value in spec.options.items()
+        if key in _OPTIONS and kind.startswith("ngram-") and kind != "ngram-cache"
+    )
+    lines = [f"llama-server: --spec-type {kind}{model} {most} {gamma}{own}"]
+    if spec.name == DRAFT_MODEL and name:
+        lines.append(f"LM Studio: Speculative Decoding > Draft Model {name}, Drafting Max Size {gamma}.")
+    else:
+        lines.append("LM Studio: leave Speculative Decoding off; it drafts with a second model only.")
+    return tuple(lines)

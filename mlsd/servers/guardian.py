@@ -1,0 +1,42 @@
+"""A process that runs a server and ends it when its own parent is gone, however that ended.
+
+Run as ``python -m mlsd.servers.guardian PROGRAM ARGUMENT...`` with a pipe as standard input: the pipe closes with the
+parent, also when that was killed. On Linux the kernel ends the server when this process is killed, too.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import threading
+
+_PR_SET_PDEATHSIG = 1
+
+
+def _end_with_guardian() -> None:
+    """In the server, before it becomes one: where the kernel can, let it die with its parent."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def main() -> int:
+    """Run the server until it ends or standard input closes; its exit code."""
+    # Ctrl-C reaches every process of a terminal; ours is the parent's to give.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    server = subprocess.Popen(sys.argv[1:], stdin=subprocess.DEVNULL, preexec_fn=_end_with_guardian)
+
+    def wait_for_parent() -> None:
+        while os.read(0, 1):
+            pass
+        server.kill()
+
+    threading.Thread(target=wait_for_parent, daemon=True).start()
+    signal.signal(signal.SIGTERM, lambda *_: server.kill())
+    return server.wait()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,125 @@
+"""Starting llama-server on a free port of this machine, and stopping what was started whatever happens."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from typing import IO
+
+from mlsd.children import command
+from mlsd.engine.threads import default_threads
+from mlsd.errors import ServerError
+from mlsd.records import EngineOptions
+from mlsd.servers.dialects import wait_for
+from mlsd.servers.endpoint import Endpoint
+from mlsd.servers.flags import Binary
+
+_HOST = "127.0.0.1"
+_TRIES = 2  # another program may take the port between our look and the server's
+_LOG_BYTES, _STOP_S = 1_500, 10.0
+
+
+def server_flags(binary: Binary, target: str, engine: EngineOptions, n_ctx: int, n_slots: int) -> list[str]:
+    """What both arms have in common: model, context, threads, and the counters that tell what really happened."""
+    given = ["--model", target, "--ctx-size", str(n_ctx * n_slots), "--parallel", str(n_slots)]
+    given += ["--threads", str(engine.n_threads or default_threads()), "--metrics"]
+    given += ["--batch-size", str(engine.n_batch), "--ubatch-size", str(engine.n_ubatch)]
+    if engine.n_gpu_layers >= 0:
+        given += ["--n-gpu-layers", str(engine.n_gpu_layers)]
+    if engine.flash_attention != "auto":
+        given += ["--flash-attn", engine.flash_attention]
+    # Nothing may be remembered from one request to the next; a page for people is not needed.
+    for flag, *value in (("--cache-ram", "0"), ("--no-ui",), ("--no-webui",), ("--offline",)):
+        if flag in binary.flags and not (flag == "--no-webui" and "--no-ui" in binary.flags):
+            given += [flag, *value]
+    return given
+
+
+class Launched:
+    """One llama-server, running inside the block; `endpoint` speaks to it."""
+
+    def __init__(self, binary: Binary, flags: Sequence[str], patience_s: float) -> None:
+        self._binary, self._flags, self._patience_s = binary, list(flags), patience_s
+        self._process: subprocess.Popen[bytes] | None = None
+        self._log: IO[bytes] | None = None
+        self._endpoint: Endpoint | None = None
+
+    @property
+    def running(self) -> bool:
+        """Whether its process lives."""
+        return self._process is not None and self._process.poll() is None
+
+    @property
+    def endpoint(self) -> Endpoint:
+        """The server, started if it does not run. Raises: ServerError with the end of its log."""
+        if not self.running or self._endpoint is None:
+            self.stop()
+            for attempt in range(_TRIES):
+                try:
+                    self._endpoint = self._start()
+                    break
+                except ServerError:
+                    self.stop()
+                    if attempt == _TRIES - 1:
+                        raise
+        assert self._endpoint is not None
+        return self._endpoint
+
+    def _start(self) -> Endpoint:
+        port = _free_port()
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115 - closed in stop()
+        # Flags that stand in the environment would be set behind our back.
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("LLAMA_ARG_")}
+        self._process = subprocess.Popen(
+            command("mlsd.servers.guardian", self._binary.path, *self._flags, "--host", _HOST, "--port", str(port)),
+            stdin=subprocess.PIPE,
+            stdout=self._log,
+            stderr=subprocess.STDOUT,
+            env=environment,
+        )
+        try:
+            return wait_for(f"http://{_HOST}:{port}", self._patience_s, lambda: self.running)
+        except ServerError as error:
+            raise ServerError(f"{error.message}\n{self.log_tail()}".rstrip(), hint="Is it the right model?") from error
+
+    def log_tail(self) -> str:
+        """The last lines that the server wrote."""
+        if self._log is None:
+            return ""
+        self._log.seek(0, 2)
+        self._log.seek(max(0, self._log.tell() - _LOG_BYTES))
+        return self._log.read().decode("utf-8", "replace").strip()
+
+    def stop(self) -> None:
+        """End the server and wait until it is gone; harmless where none runs."""
+        if self._endpoint is not None:
+            self._endpoint.close()
+        if self._process is not None:
+            assert self._process.stdin is not None
+            with contextlib.suppress(OSError):
+                self._process.stdin.close()  # the guardian ends the server, then itself
+            try:
+                self._process.wait(_STOP_S)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+        if self._log is not None:
+            self._log.close()
+        self._process = self._log = self._endpoint = None
+
+    def __enter__(self) -> Launched:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind((_HOST, 0))
+        port: int = probe.getsockname()[1]
+        return port

@@ -1,0 +1,204 @@
+"""llama-server's native protocol: token ids in and out, its clock, its counters, and each round as it happens."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import PurePath
+from typing import Any
+
+import msgspec
+
+from mlsd.errors import ServerError
+from mlsd.records import Round
+from mlsd.servers.connection import Connection
+from mlsd.servers.endpoint import Answer, Counters, Prompt, Request, Server
+
+_COUNTER = re.compile(r"^llamacpp:(\w+?)(?:\{position=\"(\d+)\"\})? ([0-9.e+]+)$", re.MULTILINE)
+
+
+class LlamaServer:
+    """An endpoint that speaks the protocol of llama.cpp's own server."""
+
+    def __init__(self, connection: Connection, props: Mapping[str, Any]) -> None:
+        self.url, self._connection = connection.url, connection
+        self._known: dict[object, tuple[int, ...]] = {}  # ids of outputs that were asked for whole, by request and text
+        listed = connection.get("/v1/models") or {}
+        meta = ((listed.get("data") or [{}])[0].get("meta")) or {}
+        name = props.get("model_alias") or props.get("model_path") or "model"
+        settings = props.get("default_generation_settings") or {}
+        self.server = Server(
+            program="llama-server",
+            build=str(props.get("build_info") or ""),
+            model=PurePath(str(name)).name.removesuffix(".gguf"),
+            n_vocab=meta.get("n_vocab"),
+            n_parameters=meta.get("n_params"),
+            n_ctx=settings.get("n_ctx"),
+            n_slots=props.get("total_slots"),
+            gives_tokens=True,
+            gives_probabilities=True,
+            has_clock=True,
+        )
+
+    def tokenize(self, text: str) -> tuple[int, ...]:
+        """As the server would tokenize the text itself, a BOS token in front where the model has one."""
+        answer = self._connection.post("/tokenize", {"content": text, "add_special": True, "parse_special": False})
+        return tuple(answer["tokens"])
+
+    def chat(self, messages: tuple[str, ...]) -> Prompt:
+        """The template that the server has, put on here: a completion never gets it again."""
+        said = [{"role": ("user", "assistant")[i % 2], "content": text} for i, text in enumerate(messages)]
+        text = self._connection.post("/apply-template", {"messages": said})["prompt"]
+        body = {"content": text, "add_special": True, "parse_special": True}
+        tokens = tuple(self._connection.post("/tokenize", body)["tokens"])
+        if tokens[:1] == tokens[1:2]:  # the template writes the BOS token, and the tokenizer put another in front
+            tokens = tokens[1:]
+        return Prompt(tokens=tokens)
+
+    def complete(self, request: Request) -> Answer:
+        """One completion: a stream, which says when; whole where nothing is timed."""
+        return self._whole(request) if request.n_probs or not request.n_predict else self._streamed(request)
+
+    def settle(self, request: Request, answer: Answer) -> Answer:
+        """The ids that the stream let out: it has no event for a token that ends inside a character."""
+        if len(answer.seen) == answer.n_tokens:
+            return _with(answer, tokens=tuple(answer.seen[place] for place in range(answer.n_tokens)))
+        key = (request.prompt, request.sampling, request.n_predict, answer.text)
+        if key not in self._known:
+            again = self._whole(request)
+            if again.n_tokens != answer.n_tokens or again.text != answer.text:
+                raise ServerError("Asked again for its token ids, the server wrote something else.")
+            self._known[key] = again.tokens
+        return _with(answer, tokens=tuple(answer.seen.get(i, token) for i, token in enumerate(self._known[key])))
+
+    def _body(self, request: Request, stream: bool) -> dict[str, Any]:
+        sampling = request.sampling
+        return {
+            "prompt": list(request.prompt) if isinstance(request.prompt, tuple) else request.prompt,
+            "n_predict": request.n_predict,
+            "temperature": sampling.temperature,
+            **({} if sampling.greedy else {"top_k": sampling.top_k, "top_p": sampling.top_p, "min_p": 0.0}),
+            "seed": sampling.seed + request.nonce,
+            "ignore_eos": request.ignore_eog,
+            "cache_prompt": request.keep,
+            "return_tokens": True,
+            "n_probs": request.n_probs,
+            "stream": stream,
+            "timings_per_token": stream,
+        }
+
+    def _whole(self, request: Request) -> Answer:
+        sent_ns = time.perf_counter_ns()
+        final = self._connection.post("/completion", self._body(request, stream=False))
+        answer = self._answer(final, str(final.get("content") or ""), time.perf_counter_ns() - sent_ns)
+        tops = [one.get("top_logprobs") or () for one in final.get("completion_probabilities") or ()]
+        candidates = tuple({top["id"]: float(top["logprob"]) for top in each} for each in tops)
+        return _with(answer, tokens=tuple(final.get("tokens") or ()), candidates=candidates)
+
+    def _streamed(self, request: Request) -> Answer:
+        sent_ns = last_ns = time.perf_counter_ns()
+        first_ns, pieces, final = None, [], None
+        seen: dict[int, int] = {}
+        steps: list[Mapping[str, Any]] = []
+        for now_ns, event in self._connection.stream("/completion", self._body(request, stream=True)):
+            if event is None:
+                continue
+            if event.get("stop"):
+                final = event
+            timings = event.get("timings")
+            if event.get("tokens"):
+                first_ns, last_ns = first_ns or now_ns, now_ns
+                if timings is not None:
+                    seen[int(timings["predicted_n"]) - 1] = int(event["tokens"][-1])
+            if timings is not None:
+                steps.append(timings)
+            pieces.append(str(event.get("content") or ""))
+        if final is None:
+            raise ServerError(f"The stream ended after {len(seen)} tokens without its end: half an answer.")
+        done_ns = time.perf_counter_ns()
+        answer = self._answer(final, "".join(pieces), done_ns - sent_ns)
+        return _with(
+            answer,
+            seen={place: token for place, token in seen.items() if place < answer.n_tokens},
+            first_ns=None if first_ns is None else first_ns - sent_ns,
+            client_decode_ns=None if first_ns is None else last_ns - first_ns,
+            rounds=rounds(steps, answer) if answer.proposed else (),
+        )
+
+    def _answer(self, final: Mapping[str, Any], text: str, total_ns: int) -> Answer:
+        timings = final.get("timings") or {}
+        prompt_ms, decode_ms = timings.get("prompt_ms"), timings.get("predicted_ms")
+        return Answer(
+            text=self._connection.redact(text),
+            n_tokens=int(final.get("tokens_predicted") or timings.get("predicted_n") or 0),
+            n_prompt=final.get("tokens_evaluated"),
+            n_processed=timings.get("prompt_n"),
+            ended=final.get("stop_type") == "eos",
+            prompt_ns=None if prompt_ms is None else round(1e6 * prompt_ms),
+            decode_ns=None if decode_ms is None else round(1e6 * decode_ms),
+            total_ns=total_ns,
+            proposed=int(timings.get("draft_n") or 0),
+            accepted=int(timings.get("draft_n_accepted") or 0),
+        )
+
+    def counters(self) -> Counters | None:
+        """What `/metrics` counts; None where the server was started without it."""
+        page = self._connection.get_text("/metrics")
+        found = [] if page is None else _COUNTER.findall(page)
+        if not found:
+            return None
+        plain = {name: int(float(value)) for name, place, value in found if not place}
+        places = {int(place): int(float(value)) for name, place, value in found if place and "per_pos" in name}
+        return Counters(
+            predicted=plain.get("tokens_predicted_total"),
+            proposed=plain.get("spec_decode_num_draft_tokens_total"),
+            accepted=plain.get("spec_decode_num_accepted_tokens_total"),
+            rounds=plain.get("spec_decode_num_drafts_total"),
+            by_position=tuple(places[place] for place in sorted(places)),
+        )
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._connection.close()
+
+
+def rounds(events: Sequence[Mapping[str, Any]], answer: Answer) -> tuple[Round, ...]:
+    """Each target pass from the running counts of a stream, or none where events are missing between two passes.
+
+    Tokens of one pass carry one time of the server's clock. Of a pass only its whole length is known: `other_ns`. After
+    a rejection a server that cannot roll back decodes the accepted tokens again, with the target's own behind them:
+    that is a second pass, which proposes nothing and commits one token more; its time stands with the first's.
+    """
+    made: list[Round] = []
+    before = (1, 0, 0, 0.0)  # tokens, proposed, accepted, ms: the first token is the prompt's
+    last: dict[float, tuple[int, int, int, float]] = {}
+    for event in events:
+        place = (int(event["predicted_n"]), int(event.get("draft_n") or 0), int(event.get("draft_n_accepted") or 0))
+        last[float(event["predicted_ms"])] = (*place, float(event["predicted_ms"]))
+    for now in last.values():
+        if now[0] <= 1:
+            continue
+        committed, proposed, accepted = (a - b for a, b in zip(now[:3], before[:3], strict=True))
+        wall_ns = round(1e6 * (now[3] - before[3]))
+        ended = now[0] == answer.n_tokens
+        replayed = committed == accepted + 2
+        if not (replayed or committed == accepted + 1 or (ended and 0 < committed <= accepted + 1)):
+            return ()
+        made.append(_round(proposed, accepted, committed - replayed, 1 + proposed, wall_ns))
+        if replayed:
+            made.append(_round(0, 0, 1, 1 + accepted + 1, 0))
+        before = now
+    whole = sum(r.proposed for r in made), sum(r.accepted for r in made), sum(r.committed for r in made)
+    return tuple(made) if whole == (answer.proposed, answer.accepted, answer.n_tokens - 1) else ()
+
+
+def _round(proposed: int, accepted: int, committed: int, rows: int, wall_ns: int) -> Round:
+    return Round(
+        proposed=proposed, accepted=accepted, committed=committed, rows=rows, other_ns=wall_ns,
+        draft_ns=0, verify_ns=0, rollback_ns=0, sample_ns=0,
+    )  # fmt: skip
+
+
+def _with(answer: Answer, **changes: Any) -> Answer:
+    return msgspec.structs.replace(answer, **changes)

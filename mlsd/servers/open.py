@@ -1,0 +1,208 @@
+"""From what a person asks for to sides that are ready: two URLs, one that switches, or servers that mlsd launches."""
+
+from __future__ import annotations
+
+import shutil
+from contextlib import ExitStack
+from pathlib import Path
+
+import msgspec
+
+from mlsd.drafters import METHODS, preset_gamma, resolve_spec
+from mlsd.drafters.options import parse_drafter
+from mlsd.errors import InputError
+from mlsd.gguf_tools.source import Source
+from mlsd.measure.run.runner import Watcher
+from mlsd.models.library import LocalModel, resolve_model
+from mlsd.planning.prompts import Prompt, find_prompt, load_prompt, task_prompts
+from mlsd.planning.suite import MOST_GAMMA
+from mlsd.planning.tasks import Task
+from mlsd.records import DRAFT_MODEL, DrafterSpec, EngineOptions, Record, Sampling
+from mlsd.servers.connection import check_url
+from mlsd.servers.dialects import connect
+from mlsd.servers.endpoint import Endpoint, Request
+from mlsd.servers.flags import TYPES, read_binary, read_flags, speculation
+from mlsd.servers.launch import Launched, server_flags
+from mlsd.servers.measure import SPECULATION, Ask, Models, ServerResult, Side, measure
+
+_CONTEXT_STEP, _TEMPLATE_TOKENS = 256, 256
+_TOP_UP = ("code", "factual", "reasoning", "chinese")  # where more prompts are needed at once than were given
+_PEEK = "1, 2, 3, 4, 5, 6, 7, 8, 1, 2, 3, 4, 5, 6, 7, 8, 1, 2, 3, 4,"
+
+
+class ServerRequest(Record, frozen=True, kw_only=True):
+    """Servers to measure, and on what."""
+
+    url: str | None = None  # with speculation
+    against: str | None = None  # without
+    launch: str | None = None  # the llama-server program, in place of URLs
+    target: str | None = None  # with `launch`
+    drafts: tuple[str, ...] = ()
+    drafters: tuple[str, ...] = ()  # our names, or the server's own types
+    gammas: tuple[int, ...] | None = None  # None: the preset's, else 4
+    flags: str = ""
+    beside: bool = False  # our own loop in the same blocks
+    prompts: tuple[str, ...] = ("code",)
+    tasks: tuple[Task, ...] = ()
+    n_predict: int = 128
+    repeats: int = 3
+    sampling: Sampling = Sampling()
+    ignore_eog: bool = True
+    parallel: tuple[int, ...] = (1,)
+    engine: EngineOptions = EngineOptions()
+    patience_s: float = 120.0
+    remote: bool = False
+    seed: int = 0
+
+
+def serve(request: ServerRequest, db: Path | None = None, watcher: Watcher | None = None) -> ServerResult:
+    """Measure what was asked for; whatever was started is ended.
+
+    Raises: InputError, UnsupportedError, ServerError and what `measure` raises.
+    """
+    ask = _ask(request)
+    with ExitStack() as stack:
+        if request.launch is not None:
+            sides, models = _launched(request, ask, stack)
+        else:
+            sides, models = _given(request, stack)
+        return measure(sides, ask, models, db, watcher)
+
+
+def _ask(request: ServerRequest) -> Ask:
+    if any(n < 1 for n in request.parallel):
+        raise InputError("--parallel takes numbers of requests from 1 on.", hint="Give some like 1,2,4.")
+    if request.n_predict < 2:
+        raise InputError("--n-predict must be at least 2: speed is that of the tokens after the first.")
+    tasks = tuple(task_prompts(request.tasks).values())
+    prompts = tasks or tuple({prompt.key: prompt for prompt in map(find_prompt, request.prompts)}.values())
+    for name in _TOP_UP:
+        if len(prompts) < max(request.parallel) and name not in {prompt.key for prompt in prompts}:
+            prompts += (load_prompt(name),)
+    return Ask(
+        prompts=prompts,
+        n_predict=request.n_predict,
+        repeats=request.repeats,
+        sampling=request.sampling,
+        ignore_eog=request.ignore_eog and not tasks,
+        parallel=tuple(dict.fromkeys(request.parallel)),
+        patience_s=request.patience_s,
+        seed=request.seed,
+        engine=request.engine,
+        beside=request.beside,
+    )
+
+
+# --- servers that are there ---------------------------------------------------------------------------------------
+
+
+def _given(request: ServerRequest, stack: ExitStack) -> tuple[list[Side], Models]:
+    if request.url is None:
+        raise InputError("No server was named.", hint="Give a URL, or --launch PROGRAM and a target.")
+    if request.beside or request.flags or request.drafters or request.gammas:
+        raise InputError(
+            "--engine, --flags, --drafter and --gamma are for servers that mlsd launches.", hint="Use --launch."
+        )
+    urls = [check_url(url, request.remote) for url in (request.url, request.against) if url is not None]
+    if len(urls) == 2 and urls[0] == urls[1]:
+        raise InputError("--against names the same server.", hint="Start a second one without speculation.")
+    draft = request.drafts[0] if request.drafts else None
+    ends: list[Endpoint] = []
+    for url in urls:
+        ends.append(connect(url, request.patience_s, draft))
+        stack.callback(ends[-1].close)
+    spec = DrafterSpec(name=SPECULATION)
+    if len(ends) == 1:
+        if not ends[0].server.switches:
+            raise InputError(
+                f"{ends[0].server.program} cannot leave drafting off in a request, so one server cannot be both arms.",
+                hint="Start a second one without speculation, and name it with --against.",
+            )
+        return [Side(DrafterSpec(), 0, ends[0], draft=False), Side(spec, 0, ends[0])], Models()
+    speculative, plain = ends
+    if _drafts(plain):
+        if _drafts(speculative):
+            raise InputError("Both servers draft, so neither is plain.", hint="Start the one of --against without.")
+        speculative, plain = plain, speculative  # a slip that the counts show
+    return [Side(DrafterSpec(), 0, plain), Side(spec, 0, speculative)], Models()
+
+
+def _drafts(endpoint: Endpoint) -> bool:
+    """Whether a server says that it drafted, on a text that every method drafts well."""
+    prompt = endpoint.tokenize(_PEEK) or _PEEK
+    return bool(endpoint.complete(Request(prompt=prompt, n_predict=24)).proposed)
+
+
+# --- servers that mlsd launches -----------------------------------------------------------------------------------
+
+
+def _launched(request: ServerRequest, ask: Ask, stack: ExitStack) -> tuple[list[Side], Models]:
+    if request.target is None or request.against is not None:
+        raise InputError("--launch needs the target, and no --against.", hint="mlsd server --launch PROGRAM TARGET")
+    assert request.launch is not None
+    path = shutil.which(request.launch)
+    if path is None:
+        raise InputError(f"There is no program {request.launch!r}.", hint="Give the path of llama-server.")
+    binary, more = read_binary(path), read_flags(request.flags)
+    target = resolve_model(request.target, make=True)
+    drafts = tuple(resolve_model(draft, make=True) for draft in request.drafts)
+    arms = [(spec, gamma, draft) for spec, draft in _specs(request, drafts) for gamma in _gammas(request, spec)]
+    slots, n_ctx = max(ask.parallel), _context(ask, target, max((gamma for _, gamma, _ in arms), default=0))
+    common = server_flags(binary, str(target.path), request.engine, n_ctx, slots)
+
+    def launched(flags: list[str]) -> Launched:
+        return stack.enter_context(Launched(binary, [*common, *flags, *more], request.patience_s))
+
+    sides = [Side(DrafterSpec(), 0, launched([]))]
+    for spec, gamma, draft in arms:
+        own = speculation(binary, spec, gamma, None if draft is None else str(draft.path))
+        must = TYPES.get(spec.name, spec.name).startswith("draft-")
+        sides.append(Side(spec, gamma, launched(own), must_draft=must))
+    return sides, Models(target=target, drafts=drafts, flags=request.flags)
+
+
+def _specs(request: ServerRequest, drafts: tuple[LocalModel, ...]) -> list[tuple[DrafterSpec, LocalModel | None]]:
+    """Every method with each draft it takes; a draft that no method takes is a draft model."""
+    asked = [parse_drafter(text) for text in request.drafters]
+    if not asked or (drafts and not any(_takes_draft(spec) for spec in asked)):
+        asked = [*([DrafterSpec(name=DRAFT_MODEL)] if drafts else []), *asked]
+    if not asked:
+        raise InputError("Nothing says how to draft.", hint="Give --draft FILE, or --drafter NAME.")
+    found: list[tuple[DrafterSpec, LocalModel | None]] = []
+    for spec in asked:
+        spec = resolve_spec(spec) if spec.name in METHODS and spec.name in TYPES else spec
+        if not _takes_draft(spec):
+            found.append((spec, None))
+            continue
+        if not drafts:
+            raise InputError(f"{spec.name} needs a second model.", hint="Name it with --draft.")
+        found += [(msgspec.structs.replace(spec, draft=draft.ref), draft) for draft in drafts]
+    return found
+
+
+def _takes_draft(spec: DrafterSpec) -> bool:
+    kind = TYPES.get(spec.name, spec.name)
+    return kind.startswith("draft-") and kind != "draft-mtp"
+
+
+def _gammas(request: ServerRequest, spec: DrafterSpec) -> tuple[int, ...]:
+    own = preset_gamma(spec) if spec.name in METHODS else None
+    gammas = request.gammas or (own or 4,)
+    if any(not 1 <= gamma <= MOST_GAMMA for gamma in gammas):
+        raise InputError(f"A gamma is from 1 to {MOST_GAMMA}.")
+    return gammas
+
+
+def _context(ask: Ask, target: LocalModel, gamma: int) -> int:
+    """Positions a request may need: a token has a byte at least."""
+    if ask.engine.n_ctx is not None:
+        return ask.engine.n_ctx
+    longest = max(prompt.n_tokens or _most_tokens(prompt, ask.n_predict) for prompt in ask.prompts)
+    needed = -(-(longest + ask.n_predict + gamma + 1) // _CONTEXT_STEP) * _CONTEXT_STEP
+    trained = Source(target.path).count("context_length", None)
+    return needed if trained is None else min(needed, trained)
+
+
+def _most_tokens(prompt: Prompt, n_predict: int) -> int:
+    said = len(" ".join((*prompt.earlier, prompt.text)).encode())
+    return said + 1 + (_TEMPLATE_TOKENS + n_predict) * (len(prompt.earlier) + prompt.chat)

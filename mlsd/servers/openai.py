@@ -1,0 +1,157 @@
+"""Servers that speak OpenAI's completions: llama-cpp-python's, mlx_lm.server, LM Studio's own variant, and any other.
+
+A stream has a clock and pieces of text, which are not tokens; counts and token ids stand in a whole answer, where they
+stand at all. So a text is asked for once more, outside what is timed, the first time that it is seen.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from pathlib import PurePath
+from typing import Any
+
+import msgspec
+
+from mlsd.errors import ServerError
+from mlsd.servers.connection import Connection
+from mlsd.servers.endpoint import Answer, Counters, Prompt, Request, Server
+
+
+class OpenAI:
+    """An endpoint with `/v1/completions` and `/v1/chat/completions`."""
+
+    paths = ("/v1/completions", "/v1/chat/completions")
+
+    def __init__(self, connection: Connection, model: Mapping[str, Any], draft: str | None = None) -> None:
+        """`model` is the entry of the server's list; `draft` the name of a draft model that a request may ask for."""
+        self.url, self._connection, self._draft = connection.url, connection, draft
+        self._id = str(model.get("id") or "default_model")
+        self._whole: dict[object, Answer] = {}
+        owner = str(model.get("owned_by") or "")
+        name = PurePath(self._id).name.removesuffix(".gguf")
+        # llama-cpp-python lists its models as its user's own; mlx_lm.server names no owner and has a page /health.
+        is_mlx = not owner and connection.get("/health") is not None
+        self._is_python = owner == "me"
+        program = "llama-cpp-python" if self._is_python else "mlx_lm.server" if is_mlx else "OpenAI-compatible"
+        self.server = Server(program=program, model=name, gives_tokens=is_mlx)
+
+    def tokenize(self, text: str) -> tuple[int, ...]:
+        """None: such a server takes texts."""
+        return ()
+
+    def chat(self, messages: tuple[str, ...]) -> Prompt:
+        """The conversation itself: the server puts its template on, and nobody before it."""
+        return Prompt(messages=messages)
+
+    def complete(self, request: Request) -> Answer:
+        """A streamed answer."""
+        return self._streamed(request)
+
+    def settle(self, request: Request, answer: Answer) -> Answer:
+        """The answer with the counts and ids of its text as the server tells them of a whole one."""
+        key = (request.prompt, request.messages, request.n_predict, request.draft, answer.text)
+        if key not in self._whole and not (answer.n_tokens and not self.server.gives_tokens):
+            whole = self._asked_whole(request)
+            if whole.text != answer.text:
+                raise ServerError("Asked again for the number of its tokens, the server wrote something else.")
+            self._whole[key] = whole
+        whole = self._whole.get(key, answer)
+        return msgspec.structs.replace(
+            answer,
+            tokens=whole.tokens,
+            n_tokens=whole.n_tokens,
+            n_prompt=whole.n_prompt,
+            ended=whole.ended,
+            proposed=answer.proposed if answer.proposed is not None else whole.proposed,
+            accepted=answer.accepted if answer.accepted is not None else whole.accepted,
+        )
+
+    def _body(self, request: Request, **more: Any) -> tuple[str, dict[str, Any]]:
+        sampling = request.sampling
+        body: dict[str, Any] = {
+            "model": self._id,
+            "max_tokens": request.n_predict,
+            "temperature": sampling.temperature,
+            "seed": sampling.seed + request.nonce,
+            **({} if sampling.greedy else {"top_p": sampling.top_p}),
+            **({"repeat_penalty": 1.0} if self._is_python else {}),  # its own default changes what greedy decoding says
+            **({"draft_model": self._draft} if self._draft and request.draft else {}),
+            **more,
+        }
+        if request.messages:
+            said = [{"role": ("user", "assistant")[i % 2], "content": m} for i, m in enumerate(request.messages)]
+            return self.paths[1], {**body, "messages": said}
+        return self.paths[0], {**body, "prompt": request.prompt}
+
+    def _streamed(self, request: Request) -> Answer:
+        path, body = self._body(request, stream=True, stream_options={"include_usage": True})
+        sent_ns = last_ns = time.perf_counter_ns()
+        first_ns, reason, marked, pieces = None, None, False, []
+        usage: Mapping[str, Any] = {}
+        for now_ns, event in self._connection.stream(path, body):
+            marked = marked or event is None
+            for choice in (event or {}).get("choices") or ():
+                piece = _text(choice)
+                if piece:
+                    first_ns, last_ns = first_ns or now_ns, now_ns
+                    pieces.append(piece)
+                reason = choice.get("finish_reason") or reason
+            usage = (event or {}).get("usage") or usage
+        if reason is None and not marked:
+            raise ServerError(f"The stream ended after {len(pieces)} pieces without its end: half an answer.")
+        return Answer(
+            text=self._connection.redact("".join(pieces)),
+            n_tokens=int(usage.get("completion_tokens") or 0),
+            n_prompt=usage.get("prompt_tokens"),
+            ended=reason == "stop",
+            first_ns=None if first_ns is None else first_ns - sent_ns,
+            client_decode_ns=None if first_ns is None else last_ns - first_ns,
+            total_ns=time.perf_counter_ns() - sent_ns,
+        )
+
+    def _asked_whole(self, request: Request) -> Answer:
+        # A number is what OpenAI's protocol wants, a flag is what mlx_lm.server takes; others may refuse either.
+        path, body = self._body(request, stream=False, **({"logprobs": True} if self.server.gives_tokens else {}))
+        sent_ns = time.perf_counter_ns()
+        final = self._connection.post(path, body)
+        choice = (final.get("choices") or [{}])[0]
+        usage, content = final.get("usage") or {}, (choice.get("logprobs") or {}).get("content") or ()
+        if not usage.get("completion_tokens"):
+            raise ServerError("The server does not say how many tokens it wrote, and pieces of text are not tokens.")
+        stats = final.get("stats") or {}
+        return Answer(
+            tokens=tuple(int(one["id"]) for one in content if "id" in one),
+            text=self._connection.redact(_text(choice)),
+            n_tokens=int(usage["completion_tokens"]),
+            n_prompt=usage.get("prompt_tokens"),
+            ended=choice.get("finish_reason") == "stop",
+            total_ns=time.perf_counter_ns() - sent_ns,
+            proposed=stats.get("total_draft_tokens_count"),
+            accepted=stats.get("accepted_draft_tokens_count"),
+        )
+
+    def counters(self) -> Counters | None:
+        """None: the protocol has no counters."""
+        return None
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._connection.close()
+
+
+class LMStudio(OpenAI):
+    """LM Studio's `/api/v0`: the same with statistics; a request names the draft model, so one server does both."""
+
+    paths = ("/api/v0/completions", "/api/v0/chat/completions")
+
+    def __init__(self, connection: Connection, model: Mapping[str, Any], draft: str | None = None) -> None:
+        super().__init__(connection, {**model, "owned_by": "lmstudio"}, draft)
+        known = {"program": "LM Studio", "switches": draft is not None, "untested": True}
+        self.server = msgspec.structs.replace(self.server, **known)
+
+
+def _text(choice: Mapping[str, Any]) -> str:
+    """The text of a choice, of whichever of the two protocols, whole or a piece."""
+    inner = choice.get("delta") or choice.get("message") or {}
+    return str(choice.get("text") or inner.get("content") or "")

@@ -1,0 +1,221 @@
+"""What the trials of servers say: one row an arm, what the server costs beside our own loop, and what to set."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from statistics import median
+
+from mlsd.measure.run.study import BenchTrial
+from mlsd.records import DRAFT_MODEL, NO_DRAFTER, DrafterSpec, Losslessness, Record, Round, Source, Trial
+from mlsd.servers.flags import advice
+from mlsd.servers.judge import margin
+from mlsd.stats import Interval, best_of, independent, paired, paired_ratio
+from mlsd.units import tok_s
+
+_SEVERITY = ("lossless", "near_tie", "diverged")
+
+
+class Row(Record, frozen=True, kw_only=True):
+    """One arm over its prompts and repeats, beside the plain arm of the same source and number of requests at once."""
+
+    suite: str
+    source: Source
+    spec: DrafterSpec
+    gamma: int  # 0: plain, or nobody knows
+    n_trials: int
+    n_valid: int
+    tok_s: float | None  # medians; by the server's clock where it has one
+    client_tok_s: float | None
+    first_token_ms: float | None  # by the client's clock
+    speedup: Interval | None
+    acceptance_rate: float | None
+    mgl: float | None
+    rounds: int | None
+    verdict: str
+    margin: str  # what decided a verdict that is not lossless
+    invalid_reason: str | None
+
+    @property
+    def effect(self) -> str:
+        """Whether the interval excludes 1, and on which side."""
+        if self.speedup is None or self.speedup.low is None or self.speedup.high is None:
+            return "undecided"
+        return "faster" if self.speedup.low > 1 else "slower" if self.speedup.high < 1 else "undecided"
+
+    @property
+    def name(self) -> str:
+        """The arm in words."""
+        if self.spec.name == NO_DRAFTER:
+            return "plain"
+        draft = self.spec.draft.id if self.spec.draft else None
+        return draft if draft and self.spec.name == DRAFT_MODEL else " ".join(filter(None, (self.spec.name, draft)))
+
+
+def rows(trials: Sequence[BenchTrial], *, deterministic: bool = True) -> list[Row]:
+    """Every arm, our own loop's last, plain ones first."""
+    arms: dict[tuple[str, str, str, str, int], list[BenchTrial]] = {}
+    for one in trials:
+        case = one.case
+        key = (case.suite, case.source, case.arm, f"{case.drafter.name} {case.drafter}", case.gamma)
+        arms.setdefault(key, []).append(one)
+    order = sorted(arms, key=lambda key: (len(key[0]), key[0], key[1] != "server", key[2], key[3], key[4]))
+    plain = {key[:2]: own for key, own in arms.items() if key[2] == "ar"}
+    return [_row(arms[key], plain.get(key[:2], []), deterministic) for key in order]
+
+
+def _row(own: Sequence[BenchTrial], plain: Sequence[BenchTrial], deterministic: bool) -> Row:
+    case = own[0].case
+    measured = [one.trial for one in own if one.trial.status == "ok"]
+    proposed, accepted = _sum(measured, "proposed", "draft_n"), _sum(measured, "accepted", "draft_n_accepted")
+    by_round = [r for trial in measured for r in trial.rounds]
+    verdicts = [trial.losslessness for trial in measured if trial.losslessness is not None]
+    worst = max(verdicts, key=lambda v: _SEVERITY.index(v.verdict), default=None)
+    reason = next((t.error or t.invalid_reason for t in (one.trial for one in own) if not t.valid), None)
+    return Row(
+        suite=case.suite,
+        source=case.source,
+        spec=case.drafter,
+        gamma=case.gamma,
+        n_trials=len(own),
+        n_valid=sum(trial.valid for trial in measured),
+        tok_s=_median(measured, speed),
+        client_tok_s=_median(measured, client_speed),
+        first_token_ms=_median(measured, _first_token_ms),
+        speedup=ratio(own, plain) if case.arm == "sd" else None,
+        acceptance_rate=accepted / proposed if proposed and accepted is not None else None,
+        mgl=sum(r.committed for r in by_round) / len(by_round) if by_round and case.arm == "sd" else None,
+        rounds=len(by_round) or None if case.arm == "sd" else None,
+        verdict=_verdict(worst, measured, deterministic),
+        margin=margin(worst),
+        invalid_reason=reason,
+    )  # fmt: skip
+
+
+def speed(trial: Trial) -> float | None:
+    """Decode tok/s, by the server's clock where it has one."""
+    return tok_s(trial.n_tokens - 1, trial.decode_ns) if trial.decode_ns else None
+
+
+def client_speed(trial: Trial) -> float | None:
+    """Decode tok/s by the clock of this program, which is our own loop's as well."""
+    span = trial.stats.get("client_decode_ns", trial.decode_ns)
+    return tok_s(trial.n_tokens - 1, int(span)) if span else None
+
+
+def _first_token_ms(trial: Trial) -> float | None:
+    span = trial.stats.get("first_token_ns")
+    return None if span is None else span / 1e6
+
+
+def ratio(
+    own: Sequence[BenchTrial], plain: Sequence[BenchTrial], of: Callable[[Trial], float | None] = speed
+) -> Interval | None:
+    """Speed over that of the other arm in the same block, geometric mean over blocks, or over prompts."""
+
+    def timed(arm: Sequence[BenchTrial]) -> list[tuple[BenchTrial, float]]:
+        return [(one, found) for one in arm if one.trial.valid and (found := of(one.trial)) is not None]
+
+    pairs = paired(timed(plain), timed(own), lambda one: (one[0].case.prompt, one[0].trial.block))
+    if not pairs:
+        return None
+    groups = independent([p[0].case.prompt.key for p, _ in pairs], [p[0].trial.block for p, _ in pairs])
+    return paired_ratio([mine for _, (_, mine) in pairs], [base for (_, base), _ in pairs], groups)
+
+
+def _verdict(worst: Losslessness | None, measured: Sequence[Trial], deterministic: bool) -> str:
+    if worst is None:
+        return "-" if not measured else "cannot be told" if not deterministic else "not judged"
+    # Without log-probabilities nobody can say how near a tie was.
+    return "different" if worst.verdict == "diverged" and worst.worst_gap is None else worst.verdict
+
+
+def _sum(trials: Sequence[Trial], of_round: str, stat: str) -> int | None:
+    said = [int(trial.stats[stat]) for trial in trials if stat in trial.stats]
+    counted = [sum(getattr(r, of_round) for r in trial.rounds) for trial in trials if trial.rounds]
+    return sum(said) if said else sum(counted) if counted else None
+
+
+def _median(trials: Sequence[Trial], of: Callable[[Trial], float | None]) -> float | None:
+    found = [value for trial in trials if (value := of(trial)) is not None]
+    return median(found) if found else None
+
+
+# --- beside our own loop ------------------------------------------------------------------------------------------
+
+
+def beside(trials: Sequence[BenchTrial]) -> list[str]:
+    """What the server costs beyond the decoding, and where its rounds are others than ours."""
+    said: list[str] = []
+    engine = [one for one in trials if one.case.source == "engine"]
+    if not engine:
+        return said
+    pools = {
+        (source, arm): [one for one in trials if one.case.source == source and one.case.arm == arm]
+        for source in ("engine", "server")
+        for arm in ("ar", "sd")
+    }
+    for arm, words in (("ar", "plain decoding"), ("sd", "speculative decoding")):
+        for of, clock in ((speed, "its own clock"), (client_speed, "the client's clock")):
+            found = ratio(pools["server", arm], pools["engine", arm], of)
+            if found is not None:
+                said.append(f"The server's {words} runs at {_interval(found)} of our loop's speed by {clock}.")
+    return said + _rounds_apart(pools["engine", "sd"], pools["server", "sd"])
+
+
+def _interval(found: Interval) -> str:
+    bounds = "" if found.low is None else f" ({found.low:.2f} .. {found.high:.2f})"
+    return f"{found.value:.2f}x{bounds}"
+
+
+def _rounds_apart(engine: Sequence[BenchTrial], server: Sequence[BenchTrial]) -> list[str]:
+    """For each prompt and setting: whether acceptance agrees, and the first round that does not."""
+    ours = {_setting(one): one.trial for one in engine if one.trial.rounds}
+    theirs = {_setting(one): one.trial for one in server if one.trial.rounds}
+    return [
+        f"{prompt}, {name}, gamma {gamma}: " + _compare(ours[prompt, name, gamma], theirs[prompt, name, gamma])
+        for prompt, name, gamma in ours
+        if (prompt, name, gamma) in theirs
+    ]
+
+
+def _setting(one: BenchTrial) -> tuple[str, str, int]:
+    return one.case.prompt.key, one.case.drafter.name, one.case.gamma
+
+
+def _compare(ours: Trial, theirs: Trial) -> str:
+    mine, other = ([(r.proposed, r.accepted) for r in trial.rounds] for trial in (ours, theirs))
+    totals = [f"{sum(a for _, a in each)} of {sum(p for p, _ in each)} in {len(each)} rounds" for each in (mine, other)]
+    if mine == other:
+        return f"the same rounds ({totals[0]} accepted)."
+    first = next((i for i, (a, b) in enumerate(zip(mine, other, strict=False)) if a != b), min(len(mine), len(other)))
+    after = 1 + sum(r.committed for r in ours.rounds[:first])
+    again = sum(_repeats(r) for r in theirs.rounds)
+    why = f" {again} of its passes repeat what a rejection undid." if again else ""
+    text = "" if ours.tokens == theirs.tokens else " Their texts differ, too."
+    words = " and ".join(
+        f"{who} {'accepted {1} of {0}'.format(*each[first]) if first < len(each) else 'had ended'}"
+        for who, each in (("our loop", mine), ("the server", other))
+    )
+    return f"our loop accepted {totals[0]}, the server {totals[1]}; from round {first + 1} on (after token {after}), where {words}.{why}{text}"  # noqa: E501
+
+
+def _repeats(one: Round) -> bool:
+    return one.proposed == 0 and one.rows > 1
+
+
+# --- what to do ---------------------------------------------------------------------------------------------------
+
+
+def recommend(found: Sequence[Row], draft_path: str | None = None) -> tuple[str, ...]:
+    """The flags of the fastest arm that is decided to be faster and writes the same; else to leave drafting off."""
+    alone = [row for row in found if row.source == "server" and row.spec.name != NO_DRAFTER and row.suite == "server"]
+    good = [row for row in alone if row.n_valid == row.n_trials and row.speedup is not None]
+    best = max(good, key=lambda row: row.speedup.value if row.speedup else 0.0, default=None)
+    if best is not None and best.speedup is not None:
+        low = best_of(best.speedup, len(good), ratio=True).low
+        if low is not None and low > 1:
+            if best.gamma == 0:  # a server that somebody else set up
+                return (f"Leave the server's speculation on: {_interval(best.speedup)} of plain decoding.",)
+            return advice(best.spec, best.gamma, draft_path)
+    why = "no setting is decided to be faster" if good else "no speculative answer can be trusted"
+    return (f"Leave it off: {why}.", *advice(None, 0))

@@ -1,0 +1,1 @@
+"""Servers: real ones on this machine, and a proxy that lies."""

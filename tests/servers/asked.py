@@ -1,0 +1,37 @@
+"""Measuring sides as tests need it: short, on one thread, into a database of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from mlsd.planning.prompts import load_prompt
+from mlsd.records import DrafterSpec, EngineOptions
+from mlsd.servers.endpoint import Endpoint
+from mlsd.servers.measure import SPECULATION, Ask, Models, ServerResult, Side, measure
+
+ONE_THREAD = EngineOptions(n_threads=1)
+
+
+def ask(*prompts: str, **more: object) -> Ask:
+    """What to ask; few tokens unless a test says otherwise."""
+    settings: dict[str, object] = {"n_predict": 48, "repeats": 2, "engine": ONE_THREAD, "patience_s": 30.0, **more}
+    return Ask(prompts=tuple(map(load_prompt, prompts or ("code",))), **settings)  # type: ignore[arg-type]
+
+
+def pair(plain: Endpoint, other: Endpoint, db: Path, *prompts: str, gamma: int = 0, **more: object) -> ServerResult:
+    """Two servers, the first of them plain."""
+    sides = [Side(DrafterSpec(), 0, plain), Side(DrafterSpec(name=SPECULATION), gamma, other)]
+    return measure(sides, ask(*prompts, **more), Models(), db)
+
+
+def reasons(result: ServerResult, arm: str = "sd") -> list[str]:
+    """Why trials of an arm do not count; nothing where all do."""
+    trials = [one.trial for one in result.trials if one.trial.arm == arm]
+    return [trial.error or trial.invalid_reason or "" for trial in trials if not trial.valid]
+
+
+def verdicts(result: ServerResult, arm: str = "sd") -> Sequence[str | None]:
+    """The verdict of each trial of an arm."""
+    trials = [one.trial for one in result.trials if one.trial.arm == arm]
+    return [None if trial.losslessness is None else trial.losslessness.verdict for trial in trials]

@@ -1,0 +1,221 @@
+"""llama-server itself: token for token, round for round, at once and alone, and nothing left running."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from mlsd.errors import InputError, ServerError
+from mlsd.records import DRAFT_MODEL, DrafterSpec, Sampling
+from mlsd.servers.endpoint import Answer, Endpoint, Request
+from mlsd.servers.flags import Binary
+from mlsd.servers.judge import judge
+from mlsd.servers.launch import Launched
+from mlsd.servers.open import ServerRequest, serve
+from mlsd.servers.results import beside, recommend, rows
+from tests.servers.asked import ONE_THREAD, pair, reasons, verdicts
+from tests.servers.conftest import ASSETS, DRAFT, GAMMA, TARGET, Start
+
+NGRAMS = ("ngram-simple", "ngram-map-k", "ngram-map-k4v", "ngram-mod", "ngram-cache")
+# Short keys, so that they find something in a short text.
+SPECS = [
+    DrafterSpec(name=DRAFT_MODEL),
+    *(DrafterSpec(name=name, options={"ngram": 2} if name != "ngram-cache" else {}) for name in NGRAMS),
+]
+REPEATING = tuple(range(40, 60)) * 4
+
+
+@pytest.mark.parametrize("spec", SPECS, ids=lambda spec: spec.name)
+def test_each_kind_of_speculation_writes_what_plain_decoding_writes(
+    start: Start, plain: Endpoint, spec: DrafterSpec
+) -> None:
+    request = Request(prompt=REPEATING, n_predict=96)
+    endpoint = start(spec=spec)
+    reference, answer = (end.settle(request, end.complete(request)) for end in (plain, endpoint))
+    assert judge(plain, REPEATING, answer, reference).verdict in ("lossless", "near_tie")
+    counters = endpoint.counters()
+    assert counters is not None and (counters.proposed, counters.accepted) == (answer.proposed, answer.accepted)
+    assert sum(r.proposed for r in answer.rounds) == answer.proposed
+    assert sum(r.accepted for r in answer.rounds) == answer.accepted
+    if answer.proposed:
+        assert 1 + sum(r.committed for r in answer.rounds) == answer.n_tokens == 96
+        assert sum(1 for r in answer.rounds if r.proposed) == counters.rounds
+        assert max(r.proposed for r in answer.rounds) <= GAMMA or spec.name in ("ngram-cache",)
+
+
+def test_rounds_are_those_of_the_counters_by_position(speculative: Endpoint) -> None:
+    before = speculative.counters()
+    answer = speculative.complete(Request(prompt=REPEATING, n_predict=64))
+    after = speculative.counters()
+    assert before is not None and after is not None
+    was = (*before.by_position, *(0 for _ in after.by_position[len(before.by_position) :]))
+    grown = [b - a for a, b in zip(was, after.by_position, strict=True)]
+    assert grown == [sum(r.accepted > place for r in answer.rounds) for place in range(len(grown))]
+
+
+def test_a_stream_that_swallows_ids_is_completed(plain: Endpoint) -> None:
+    request = Request(prompt=REPEATING, n_predict=64)
+    answer = plain.complete(request)
+    whole = plain.settle(request, answer)
+    assert len(whole.tokens) == answer.n_tokens == 64
+    for place, token in answer.seen.items():
+        assert whole.tokens[place] == token
+    holes = Answer(**{name: getattr(answer, name) for name in answer.__struct_fields__ if name != "seen"}, seen={})
+    assert plain.settle(request, holes).tokens == whole.tokens
+
+
+def test_a_wrong_token_is_no_near_tie(plain: Endpoint) -> None:
+    request = Request(prompt=REPEATING, n_predict=24)
+    reference = plain.settle(request, plain.complete(request))
+    unlikely = min(range(300, 500), key=lambda token: token in reference.tokens)
+    tokens = (*reference.tokens[:10], unlikely, *reference.tokens[11:])
+    found = judge(plain, REPEATING, Answer(tokens=tokens, n_tokens=24), reference)
+    assert found.verdict == "diverged" and found.first_difference == 10
+    assert found.worst_gap is not None and found.tolerance is not None and found.worst_gap > found.tolerance
+
+
+def test_two_plain_servers_are_undecided_and_lossless(start: Start, plain: Endpoint, tmp_path: Path) -> None:
+    result = pair(plain, start(), tmp_path / "s.sqlite", "code", "factual", repeats=3)
+    assert not reasons(result) and set(verdicts(result)) == {"lossless"}
+    (other,) = (row for row in rows(result.trials) if row.spec.name != "none")
+    assert other.effect == "undecided" and any("two plain servers" in note for note in result.notes)
+    assert recommend([other])[0].startswith("Leave it off")
+
+
+def test_requests_at_once_are_paired_and_judged(plain: Endpoint, speculative: Endpoint, tmp_path: Path) -> None:
+    result = pair(plain, speculative, tmp_path / "s.sqlite", "code", "factual", gamma=GAMMA, parallel=(1, 2), repeats=1)
+    found = rows(result.trials)
+    assert {row.suite for row in found} == {"server", "server-parallel-2"}
+    assert all(row.verdict in ("lossless", "near_tie") for row in found), reasons(result)
+    assert all(row.speedup is not None for row in found if row.spec.name != "none")
+
+
+def test_sampled_answers_are_timed_and_not_judged(plain: Endpoint, speculative: Endpoint, tmp_path: Path) -> None:
+    result = pair(plain, speculative, tmp_path / "s.sqlite", sampling=Sampling(temperature=1.0), repeats=1)
+    assert not reasons(result) and set(verdicts(result)) == {None}
+
+
+def test_servers_with_different_models_are_refused(start: Start, plain: Endpoint, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="different models"):
+        pair(plain, start(target=DRAFT), tmp_path / "s.sqlite")
+
+
+def test_a_plain_server_that_drafts_is_found(speculative: Endpoint, start: Start, tmp_path: Path) -> None:
+    result = pair(speculative, start(), tmp_path / "s.sqlite", repeats=1)
+    assert all("should be plain" in reason for reason in reasons(result, "ar")) and reasons(result, "ar")
+
+
+def test_the_order_of_two_urls_does_not_matter(plain: Endpoint, speculative: Endpoint, tmp_path: Path) -> None:
+    request = ServerRequest(url=plain.url, against=speculative.url, n_predict=32, repeats=1, engine=ONE_THREAD)
+    result = serve(request, tmp_path / "s.sqlite")
+    assert not reasons(result) and not reasons(result, "ar")
+    assert [row.acceptance_rate is not None for row in rows(result.trials)] == [False, True]
+
+
+# --- launched -----------------------------------------------------------------------------------------------------
+
+
+def launch(binary: Binary, tmp_path: Path, **more: object):
+    settings = {"target": str(ASSETS / "tiny-moe.gguf"), "n_predict": 48, "repeats": 1, "engine": ONE_THREAD, **more}
+    return serve(ServerRequest(launch=binary.path, **settings), tmp_path / "s.sqlite")  # type: ignore[arg-type]
+
+
+def test_a_launched_pair_stands_beside_our_own_loop(llama_server: Binary, tmp_path: Path) -> None:
+    result = launch(llama_server, tmp_path, drafts=(str(DRAFT),), gammas=(GAMMA,), beside=True)
+    assert not reasons(result) and not reasons(result, "ar")
+    found = {(row.source, row.name): row for row in rows(result.trials)}
+    assert set(found) == {(source, name) for source in ("server", "engine") for name in ("plain", "tiny-draft")}
+    said = "\n".join((*beside(result.trials), *result.notes))
+    assert "of our loop's speed by its own clock" in said
+    # The same rounds, or the first that differs; and other texts only with the margin that decided it.
+    assert "the same rounds" in said or "from round" in said
+    if "another than the server's" in said:
+        assert "near_tie" in said
+
+
+def test_a_setting_that_the_server_ignores_is_found(llama_server: Binary, tmp_path: Path) -> None:
+    result = launch(llama_server, tmp_path, drafts=(str(DRAFT),), flags="--spec-type none")
+    assert reasons(result) == ["the server says that it drafted nothing: it ignored the setting"]
+
+
+def test_a_draft_that_remembers_requests_is_named_and_started_anew(llama_server: Binary, tmp_path: Path) -> None:
+    result = launch(llama_server, tmp_path, drafters=("ngram-mod:ngram=2",), target=str(TARGET), repeats=2)
+    counts = {
+        (t.stats["draft_n"], t.stats["draft_n_accepted"]) for t in (o.trial for o in result.trials) if t.arm == "sd"
+    }
+    carries = any("carries what it drafted from" in note for note in result.notes)
+    assert carries and len(counts) == 1  # each turn began with nothing remembered
+
+
+def test_a_model_that_cannot_be_loaded_is_one_message_with_the_servers_log(
+    llama_server: Binary, tmp_path: Path
+) -> None:
+    broken = tmp_path / "broken.gguf"
+    broken.write_bytes(b"GGUF" + bytes(100))
+    with Launched(llama_server, ["--model", str(broken)], 20.0) as server, pytest.raises(ServerError, match="come up"):
+        _ = server.endpoint
+    assert not server.running
+
+
+def test_a_server_that_dies_costs_a_trial_and_comes_back(llama_server: Binary) -> None:
+    with Launched(llama_server, ["--model", str(TARGET), "--threads", "1", "--ctx-size", "512"], 30.0) as server:
+        first = _server_pids(server)
+        os.kill(first[0], signal.SIGKILL)
+        _gone(first)
+        with pytest.raises(ServerError):
+            server._endpoint.complete(Request(prompt=(1, 2), n_predict=2))  # type: ignore[union-attr]
+        assert server.endpoint.complete(Request(prompt=(1, 2), n_predict=2)).n_tokens == 2
+        second = _server_pids(server)
+        assert second != first
+    _gone(second)
+
+
+def _server_pids(server: Launched) -> list[int]:
+    _ = server.endpoint
+    assert server._process is not None
+    return [child.pid for child in psutil.Process(server._process.pid).children()]
+
+
+def _gone(pids: list[int], seconds: float = 10.0) -> None:
+    """Wait until none of these processes lives."""
+    deadline = time.monotonic() + seconds
+    while left := [pid for pid in pids if psutil.pid_exists(pid) and psutil.Process(pid).status() != "zombie"]:
+        assert time.monotonic() < deadline, f"still running: {left}"
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL, signal.SIGSEGV], ids=lambda s: s.name)
+def test_nothing_is_left_running_however_mlsd_ends(llama_server: Binary, tmp_path: Path, how: signal.Signals) -> None:
+    command = [
+        sys.executable,
+        "-m",
+        "mlsd",
+        "server",
+        "--launch",
+        llama_server.path,
+        str(TARGET),
+        "--draft",
+        str(DRAFT),
+    ]
+    command += ["--n-threads", "1", "--repeats", "500", "--n-predict", "64", "--db", str(tmp_path / "s.sqlite")]
+    mlsd = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    try:
+        assert mlsd.stderr is not None
+        for line in mlsd.stderr:
+            if line.startswith("[4/"):
+                break
+        started = psutil.Process(mlsd.pid).children(recursive=True)
+        assert sum("llama-server" in process.name() for process in started) == 2
+        mlsd.send_signal(how)
+        mlsd.communicate(timeout=30)
+        _gone([process.pid for process in started])
+    finally:
+        mlsd.kill()
+        mlsd.wait()
