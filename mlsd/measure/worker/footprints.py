@@ -19,6 +19,8 @@ from mlsd.measure.messages import ContextsWanted, FootprintJob, FootprintsFound
 from mlsd.records import content_id
 
 _FORMAT = 1  # raise it when a footprint means something else
+# Even a simulated context holds a list of its cells, and a user may ask for billions: a run refuses those.
+_MOST_BEYOND = 8192
 
 
 def find_footprints(job: FootprintJob) -> FootprintsFound:
@@ -39,6 +41,8 @@ def _find(wanted: ContextsWanted, backend: BackendInfo, n_gpu_layers: int) -> tu
     if missing:
         try:
             with _model(wanted, n_gpu_layers) as model:
+                if max(options.n_ctx for options in missing.values()) > 2 * model.n_ctx_train + _MOST_BEYOND:
+                    return None
                 new = dict(zip(missing, footprints(model, tuple(missing.values())), strict=True))
         except MlsdError:
             return None
