@@ -1,13 +1,13 @@
 """Ten thousand mutated inputs of every kind through the command line: no traceback, hang, orphan or file outside.
 
-``python -m benchmarks.hostile [CASES]`` prints the counts by kind; the short version is `tests/hostile`.
+``python -m benchmarks.hostile [CASES [KIND ...]]`` prints the counts by kind; the short version is `tests/hostile`.
 """
 
 from __future__ import annotations
 
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from benchmarks.harness import Result
@@ -19,11 +19,11 @@ SHARES = {"gguf in llama.cpp": 0.02, "weights": 0.01, "database": 0.06, "hub": 0
 _FIRST_SEED = 1_000_000  # apart from those of the tests
 
 
-def run(n_cases: int = N_CASES) -> Iterator[Result]:
+def run(n_cases: int = N_CASES, kinds: Sequence[str] = ()) -> Iterator[Result]:
     rest = (1 - sum(SHARES.values())) / (len(KINDS) - len(SHARES))
     with tempfile.TemporaryDirectory() as folder:
         place = Range(Path(folder))
-        for kind in KINDS:
+        for kind in kinds or KINDS:
             n = max(1, round(n_cases * SHARES.get(kind, rest)))
             outcome = attack(kind, range(_FIRST_SEED, _FIRST_SEED + n), place)
             for fault in outcome.faults:
@@ -36,7 +36,7 @@ def run(n_cases: int = N_CASES) -> Iterator[Result]:
 
 if __name__ == "__main__":
     missed = False
-    for result in run(int(sys.argv[1]) if len(sys.argv) > 1 else N_CASES):
+    for result in run(int(sys.argv[1]) if len(sys.argv) > 1 else N_CASES, sys.argv[2:]):
         print(f"{result.name}: {result.value:g}", flush=True)
         missed |= not result.passed
     raise SystemExit(missed)

@@ -119,6 +119,8 @@ def of_database(path: Path, rng: random.Random) -> None:
         for _ in range(rng.choice((1, 1, 3))):
             table = rng.choice(tables)
             columns = [row[1] for row in connection.execute(f'PRAGMA table_info("{table}")')]
+            if not columns:  # dropped by a hurt before
+                continue
             column = rng.choice(columns)
             try:
                 match rng.randrange(8):
