@@ -1,4 +1,4 @@
-"""Small pure statistics: medians, spreads, how trials pair, the one interval, and what it decides."""
+"""Small pure statistics: medians, spreads, groups, how trials pair, the one interval, and what it decides."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from mlsd.errors import AnalysisError
 from mlsd.records import Record
 
 T = TypeVar("T")
+K = TypeVar("K", bound=Hashable)
 
 _TAIL = 0.025  # what each end of a 95 % interval may miss
 POWER = 0.8
@@ -43,6 +44,14 @@ def relative_spread(values: Sequence[float]) -> float | None:
     if len(values) < 2:
         return None
     return (max(values) - min(values)) / 2 / statistics.median(values)
+
+
+def grouped(items: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
+    """Items by their key, in order of first appearance."""
+    groups: dict[K, list[T]] = {}
+    for item in items:
+        groups.setdefault(key(item), []).append(item)
+    return groups
 
 
 def paired(plain: Iterable[T], others: Iterable[T], key: Callable[[T], Hashable]) -> list[tuple[T, T]]:

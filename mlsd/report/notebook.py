@@ -19,7 +19,8 @@ from mlsd.report.figures.study import STUDY_FIGURES
 from mlsd.report.machine_pages import COST_FIGURES, EXPERT_FIGURES
 from mlsd.report.render import html, terminal
 from mlsd.report.render.sections import picture
-from mlsd.report.render.table import Table, head, name, number, text
+from mlsd.report.render.table import Table, number, numbers, text, words
+from mlsd.report.render.table import table as table_of
 from mlsd.report.tables import records as record_tables
 from mlsd.report.tables import results as result_tables
 from mlsd.report.tables import study as study_tables
@@ -31,8 +32,8 @@ TABLES = {
     "F": study_tables.table_f,
     "speedups": lambda study: result_tables.speedup_table(study.by_workload),
     "best": lambda study: result_tables.best_table(best_settings(study.by_workload)),
-    "gammas": result_tables.gamma_table,
-    "fits": result_tables.model_table,
+    "gammas": lambda study: result_tables.gamma_table(study.pair_fits),
+    "fits": lambda study: result_tables.model_table(study.pair_fits, study.curve_fits),
     "claims": result_tables.claim_table,
     "audit": record_tables.audit_table,
     "environment": record_tables.environment_table,
@@ -84,34 +85,42 @@ def figure(study: Study, key: str) -> Shown:
 
 def experts(path: str | Path) -> Shown:
     """Distinct experts a layer for windows of k tokens, measured on text."""
-    rows = []
     with Store.open(Path(path), create=False, read_only=True) as store:
-        for key, facts in store.models().items():
-            measured = coverage_by_window([coverage for _, coverage in store.coverage(key)])
-            rows += [(text(facts.ref.id), number(k, 0), number(mean, 2)) for k, mean in sorted(measured.items())]
-    heads = (name("model"), head("k tokens"), head("distinct experts"))
-    note = "" if rows else "No expert choices were recorded: mlsd calibrate."
-    trace = "experts.coverage_by_window"
-    return show(Table(id="experts", title="Expert coverage", heads=heads, rows=tuple(rows), trace=trace, note=note))
+        rows = [
+            (facts.ref.id, k, mean)
+            for key, facts in store.models().items()
+            for k, mean in sorted(coverage_by_window([coverage for _, coverage in store.coverage(key)]).items())
+        ]
+    return show(
+        table_of(
+            "Expert coverage",
+            rows,
+            words("model", lambda row: row[0]),
+            numbers("k tokens", lambda row: row[1]),
+            numbers("distinct experts", lambda row: number(row[2])),
+            id="experts",
+            trace="experts.coverage_by_window",
+            note="" if rows else "No expert choices were recorded: mlsd calibrate.",
+        )
+    )
 
 
 def published_audit(study_name: str) -> Shown:
     """Every row of a published study with the audit's verdict and reason."""
     study = published.load(study_name)
     found = audit(study.citation, published.context(study))
-    rows = [
-        (
-            text(row.identity["table"]),
-            text(row.identity["label"]),
-            text(row.verdict, record_tables.TONES[row.verdict]),
-            text(next((f.sentence for f in row.findings if f.verdict == row.verdict), None)),
-        )
-        for row in found.rows
-    ]
-    counts = ", ".join(f"{count} {verdict}" for verdict, count in found.counts().items())
-    heads = (name("table"), name("row"), name("verdict"), name("why"))
     return show(
-        Table(id="published", title=found.source, heads=heads, rows=tuple(rows), trace="audit.audit", note=counts)
+        table_of(
+            found.source,
+            found.rows,
+            words("table", lambda row: row.identity["table"]),
+            words("row", lambda row: row.identity["label"]),
+            words("verdict", lambda row: text(row.verdict, record_tables.TONES[row.verdict])),
+            words("why", lambda row: next((f.sentence for f in row.findings if f.verdict == row.verdict), None)),
+            id="published",
+            trace="audit.audit",
+            note=", ".join(f"{count} {verdict}" for verdict, count in found.counts().items()),
+        )
     )
 
 

@@ -94,7 +94,10 @@ def _methods(study: Study) -> Section:
 
 _MACHINE = [record_tables.environment_table, record_tables.models_table]
 _STUDY = [study_tables.table_4, study_tables.table_5, study_tables.table_6, study_tables.table_f]
-_FITS = [result_tables.gamma_table, result_tables.model_table]
+_FITS: list[Callable[[Study], Table]] = [
+    lambda study: result_tables.gamma_table(study.pair_fits),
+    lambda study: result_tables.model_table(study.pair_fits, study.curve_fits),
+]
 
 
 def _each(study: Study, makers: Sequence[Callable[[Study], Table]]) -> list[Callable[[], Table]]:

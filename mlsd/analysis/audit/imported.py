@@ -11,11 +11,12 @@ import msgspec
 from mlsd.analysis.audit import published_tables as published
 from mlsd.analysis.audit.audit import whole_counts
 from mlsd.analysis.audit.printed import Printed, exact, parse_printed
-from mlsd.analysis.audit.rows import AuditContext, AuditRow, grouped
+from mlsd.analysis.audit.rows import AuditContext, AuditRow
 from mlsd.errors import TableError
 from mlsd.measure.exchange import read_table
 from mlsd.measure.store.rows import ImportedRow
 from mlsd.records import DRAFT_MODEL, NO_DRAFTER
+from mlsd.stats import grouped
 
 NEEDED = ("draft_len", "n_predict", "draft_acceptance_rate")  # without them most rules have nothing to judge
 # A draft's own baseline may be of a file twice the size (BF16 for Q8_0), or pay for sampling that drafting does not.

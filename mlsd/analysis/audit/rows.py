@@ -9,17 +9,15 @@ import math
 import statistics
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Mapping
 from functools import cached_property
-from typing import Literal, TypeVar
+from typing import Literal
 
 import msgspec
 
 from mlsd.analysis.audit.printed import Printed
 from mlsd.records import NO_DRAFTER, Record
-
-T = TypeVar("T")
-K = TypeVar("K", bound=Hashable)
+from mlsd.stats import grouped
 
 Credibility = Literal["possible", "suspicious", "impossible"]
 SEVERITY: dict[Credibility, int] = {"possible": 0, "suspicious": 1, "impossible": 2}
@@ -370,14 +368,6 @@ class _Point(Record, frozen=True, kw_only=True):
 def _centred(points: list[_Point]) -> list[_Point]:
     x, y = statistics.fmean(p.x for p in points), statistics.fmean(p.y for p in points)
     return [msgspec.structs.replace(p, x=p.x - x, y=p.y - y) for p in points]
-
-
-def grouped(items: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
-    """Items by their key, in order of first appearance."""
-    groups: dict[K, list[T]] = {}
-    for item in items:
-        groups.setdefault(key(item), []).append(item)
-    return groups
 
 
 def median_of_others(values: list[float], value: float) -> float:

@@ -10,11 +10,12 @@ from typing import Any
 
 from mlsd.analysis.audit.imported import imported_context
 from mlsd.analysis.audit.printed import exact
-from mlsd.analysis.audit.rows import AuditContext, AuditRow, grouped
+from mlsd.analysis.audit.rows import AuditContext, AuditRow
 from mlsd.analysis.results.comparability import choose
 from mlsd.errors import AnalysisError
 from mlsd.measure.store.study import Store
 from mlsd.records import Environment, ModelFacts
+from mlsd.stats import grouped
 
 _PARTS = ("draft_ns", "verify_ns", "rollback_ns", "sample_ns", "other_ns")
 

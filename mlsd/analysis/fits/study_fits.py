@@ -32,6 +32,11 @@ class PairFit(Record, frozen=True, kw_only=True):
     gammas: tuple[MeasuredGamma, ...]
     best: BestGamma
 
+    @property
+    def pair(self) -> str:
+        """In words."""
+        return f"{self.target} + {self.draft or self.drafter}"
+
 
 class CurveFit(Record, frozen=True, kw_only=True):
     """T(k) of one target."""

@@ -98,7 +98,7 @@ def _figures(plan: SynthPlan) -> dict[str, Any]:
 
 
 def _print_plan(plan: SynthPlan) -> None:
-    from mlsd.report.render.table import Table, head, name, number, text
+    from mlsd.report.render.table import numbers, table, text, words
 
     weight = plan.weight
     parts = [("all", weight.total), ("read for every token", weight.always)]
@@ -107,10 +107,12 @@ def _print_plan(plan: SynthPlan) -> None:
         parts += [(f"read for one token ({used})", weight.active), ("one expert of one layer", weight.expert)]
     depth = "" if plan.n_layers == plan.n_layers_full else f" of {plan.n_layers_full}"
     print_table(
-        Table(
-            title=f"{plan.name} ({plan.architecture}), {plan.n_layers}{depth} layers, {plan.quant}",
-            heads=(name(""), head("parameters"), head("bytes")),
-            rows=tuple((text(label), number(p.n_parameters, 0), text(format_bytes(p.n_bytes))) for label, p in parts),
+        table(
+            f"{plan.name} ({plan.architecture}), {plan.n_layers}{depth} layers, {plan.quant}",
+            parts,
+            words("", lambda part: part[0]),
+            numbers("parameters", lambda part: part[1].n_parameters),
+            numbers("bytes", lambda part: text(format_bytes(part[1].n_bytes))),
             note="Random weights; without vision tower and multi-token-prediction blocks.",
         )
     )
@@ -131,7 +133,7 @@ def tiny(output: Path, only: tuple[str, ...], artefact: bool, seed: int, quant: 
     """
     from mlsd.gguf_tools.shapes import ARTEFACT_TARGET
     from mlsd.gguf_tools.synthetic.tiny import TINY_SET, write_tiny_set
-    from mlsd.report.render.table import Table, head, name, number, text
+    from mlsd.report.render.table import numbers, table, text, words
 
     names = [*(only or TINY_SET), *([ARTEFACT_TARGET.name] if artefact else [])]
     with byte_progress("Writing") as progress:
@@ -139,18 +141,16 @@ def tiny(output: Path, only: tuple[str, ...], artefact: bool, seed: int, quant: 
     if as_json:
         print_json({"files": files})
         return
-    rows = tuple(
-        (
-            text(f"{file.name}.gguf"),
-            number(file.n_parameters, 0),
-            text(f"{100 * file.noise:g} %" if file.noise else None),
-            text(format_bytes(file.n_bytes)),
-            text(file.sha256[:12]),
-        )
-        for file in files
+    made = table(
+        f"Tiny models in {output}",
+        files,
+        words("file", lambda file: f"{file.name}.gguf"),
+        numbers("weights", lambda file: file.n_parameters),
+        numbers("noise", lambda file: text(f"{100 * file.noise:g} %" if file.noise else None)),
+        numbers("size", lambda file: text(format_bytes(file.n_bytes))),
+        words("sha256", lambda file: file.sha256[:12]),
     )
-    heads = (name("file"), head("weights"), head("noise"), head("size"), name("sha256"))
-    print_table(Table(title=f"Tiny models in {output}", heads=heads, rows=rows))
+    print_table(made)
 
 
 @make.command()

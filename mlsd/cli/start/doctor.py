@@ -70,13 +70,17 @@ def _self_check(output: Path | None, as_json: bool) -> None:
 
 
 def _checks(found: SelfCheck) -> Table:
-    from mlsd.report.render.table import Table, name, text
+    from mlsd.report.render.table import table, text, words
 
-    words: dict[bool | None, tuple[str, Tone]] = {True: ("yes", "good"), False: ("NO", "bad"), None: ("-", "quiet")}
-    rows = tuple(
-        (text(check.name), text(check.subject), text(*words[check.ok]), text(check.answer)) for check in found.checks
+    held: dict[bool | None, tuple[str, Tone]] = {True: ("yes", "good"), False: ("NO", "bad"), None: ("-", "quiet")}
+    return table(
+        "Self-check",
+        found.checks,
+        words("check", lambda check: check.name),
+        words("of", lambda check: check.subject),
+        words("holds", lambda check: text(*held[check.ok])),
+        words("found", lambda check: check.answer),
     )
-    return Table(title="Self-check", heads=(name("check"), name("of"), name("holds"), name("found")), rows=rows)
 
 
 def _examine() -> Diagnosis:
@@ -93,7 +97,7 @@ def _examine() -> Diagnosis:
 
 
 def _card(found: Diagnosis) -> Table:
-    from mlsd.report.render.table import Table, name, text
+    from mlsd.report.render.table import table, text, words
     from mlsd.report.tables.records import machine_rows
 
     now, load = found.conditions, found.conditions.load_1min
@@ -105,26 +109,22 @@ def _card(found: Diagnosis) -> Table:
     }
     if found.budget:
         state["models may take"] = f"{format_bytes(found.budget.limit_bytes)} ({found.budget.basis})"
-    rows = machine_rows(found.environment, found.missing).values()
-    more = tuple((text(label), text(value)) for label, value in state.items())
-    return Table(title="This machine", heads=(name("field"), name("value")), rows=(*rows, *more))
+    rows = [*machine_rows(found.environment, found.missing).values(), *((text(k), text(v)) for k, v in state.items())]
+    return table("This machine", rows, words("field", lambda row: row[0]), words("value", lambda row: row[1]))
 
 
 def _profiles(profiles: tuple[ProfileFit, ...]) -> Table:
-    from mlsd.report.render.table import Table, name, text
+    from mlsd.report.render.table import table, text, words
 
-    rows = tuple(
-        (
-            text(fit.profile),
-            text(fit.verdict, _TONES[fit.verdict]),
-            text(f"{fit.n_downloaded} of {fit.n_models}"),
-            text(_to_get(fit)),
-            text(fit.why),
-        )
-        for fit in profiles
+    return table(
+        "Profiles",
+        profiles,
+        words("profile", lambda fit: fit.profile),
+        words("verdict", lambda fit: text(fit.verdict, _TONES[fit.verdict])),
+        words("here", lambda fit: f"{fit.n_downloaded} of {fit.n_models}"),
+        words("to get", _to_get),
+        words("why", lambda fit: fit.why),
     )
-    heads = (name("profile"), name("verdict"), name("here"), name("to get"), name("why"))
-    return Table(title="Profiles", heads=heads, rows=rows)
 
 
 def _to_get(fit: ProfileFit) -> str:

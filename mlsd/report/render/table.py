@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import Literal
+from collections.abc import Callable, Iterable
+from typing import Literal, TypeVar
 
 from mlsd.records import Record
 from mlsd.stats import Interval
 
+T = TypeVar("T")
 Tone = Literal["", "good", "bad", "doubt", "quiet"]
 
 
@@ -47,14 +49,46 @@ class Table(Record, frozen=True, kw_only=True):
     interactive: bool = False  # sortable and filterable
 
 
-def head(label: str, trace: str = "", unit: str = "") -> Head:
-    """A column of numbers."""
-    return Head(label=label, trace=trace, unit=unit)
+Column = tuple[Head, Callable[[T], Cell]]  # of a table whose rows show one T each
 
 
-def name(label: str, trace: str = "") -> Head:
-    """A column of words."""
-    return Head(label=label, trace=trace, numeric=False)
+def table(
+    title: str,
+    rows: Iterable[T],
+    *columns: Column[T],
+    id: str = "",
+    trace: str = "",
+    note: str = "",
+    good_news: str = "",
+    interactive: bool = False,
+) -> Table:
+    """A table of one row for each of `rows`."""
+    return Table(
+        title=title,
+        heads=tuple(head for head, _ in columns),
+        rows=tuple(tuple(cell(row) for _, cell in columns) for row in rows),
+        id=id,
+        trace=trace,
+        note=note,
+        good_news=good_news,
+        interactive=interactive,
+    )
+
+
+def words(label: str, value: Callable[[T], object], trace: str = "") -> Column[T]:
+    """A column of words, or of cells."""
+    return Head(label=label, trace=trace, numeric=False), lambda row: _cell(value(row))
+
+
+def numbers(label: str, value: Callable[[T], Cell | int | None], trace: str = "", unit: str = "") -> Column[T]:
+    """A column of whole numbers, or of cells that hold another number."""
+    return Head(label=label, trace=trace, unit=unit), lambda row: _cell(value(row))
+
+
+def _cell(value: object) -> Cell:
+    if isinstance(value, Cell):
+        return value
+    return number(value, 0) if isinstance(value, int) and not isinstance(value, bool) else text(value)
 
 
 def text(value: object, tone: Tone = "", note: str = "") -> Cell:

@@ -10,7 +10,7 @@ from mlsd.analysis.fits.calibration import TargetCurve
 from mlsd.analysis.predict.prediction_error import Validation
 from mlsd.analysis.study.machine_findings import Bandwidth
 from mlsd.records import Environment
-from mlsd.report.render.table import Cell, Table, Tone, head, interval, name, number, percent, text
+from mlsd.report.render.table import Cell, Column, Table, Tone, interval, number, numbers, percent, table, text, words
 from mlsd.stats import Interval
 from mlsd.units import format_bytes
 
@@ -20,69 +20,59 @@ _SHOWN = (2, 5, 9, 17, 33)  # k of the table; the figure has all
 
 def curve_table(curves: Mapping[str, TargetCurve]) -> Table:
     """T(1), target efficiency and kernel steps of every calibrated model."""
-    rows = []
-    for label, curve in curves.items():
-        by_rows = {p.rows: p.ms for p in curve.passes}
-        steps = curve.steps
-        found = None if steps is None else ", ".join(map(str, steps.edges)) or "none"
-        line = None if steps is None else f"{steps.fixed_ms:.3g} + {steps.per_row_ms:.3g} k"
-        cells = [text(label), number(curve.depth, 0), interval(by_rows[1], 3, " ms")]
-        cells += [number(curve.efficiency.get(k), 2) for k in _SHOWN]
-        rows.append((*cells, text(found), text(line)))
-    return Table(
-        id="pass-curves",
-        title="Target passes of calibrated models",
-        heads=(
-            name("model"),
-            head("depth", "positions in the context"),
-            head("T(1)", "calibration.target_curve: median over repeats, order statistics around it"),
-            *(head(f"T(1)/T({k})", "ratio of the medians; 1 costs nothing more, 1/k saves nothing") for k in _SHOWN),
-            name("kernel steps at rows", "curves.find_steps over T(1) to T(33)"),
-            name("between them, ms", "curves.find_steps"),
+    return table(
+        "Target passes of calibrated models",
+        curves.items(),
+        words("model", lambda row: row[0]),
+        numbers("depth", lambda row: row[1].depth, "positions in the context"),
+        numbers(
+            "T(1)",
+            lambda row: interval(next(p.ms for p in row[1].passes if p.rows == 1), 3, " ms"),
+            "calibration.target_curve: median over repeats, order statistics around it",
         ),
-        rows=tuple(rows),
+        *map(_efficiency_column, _SHOWN),
+        words(
+            "kernel steps at rows",
+            lambda row: row[1].steps and (", ".join(map(str, row[1].steps.edges)) or "none"),
+            "curves.find_steps over T(1) to T(33)",
+        ),
+        words(
+            "between them, ms",
+            lambda row: row[1].steps and f"{row[1].steps.fixed_ms:.3g} + {row[1].steps.per_row_ms:.3g} k",
+            "curves.find_steps",
+        ),
+        id="pass-curves",
         trace="table calibration: the newest run of each model on this machine",
     )
+
+
+def _efficiency_column(k: int) -> Column[tuple[str, TargetCurve]]:
+    trace = "ratio of the medians; 1 costs nothing more, 1/k saves nothing"
+    return numbers(f"T(1)/T({k})", lambda row: number(row[1].efficiency.get(k)), trace)
 
 
 def bandwidth_table(found: Bandwidth, environment: Environment) -> Table:
     """What a plain read and single-token passes get out of the memory."""
     peak = environment.peak_bandwidth_gb_s
-    rows: list[tuple[Cell, ...]] = [
-        (
-            text("plain read, numpy"),
-            number(n, 0),
-            interval(stream, 1),
-            percent(None if peak is None else stream.value / peak, 0),
-            text(None),
-            number(stream.n, 0),
-        )
+    known = "not known" if peak is None else f"{peak:g} GB/s ({environment.peak_bandwidth_source})"
+    # way, threads, GB/s, its cell, fixed ms, times measured
+    rows: list[tuple[str, int, Interval, Cell, Cell, int]] = [
+        ("plain read, numpy", n, stream, interval(stream, 1), text(None), stream.n)
         for n, stream in found.stream.items()
     ]
-    rows += [
-        (
-            text(f"llama.cpp, {line.quant}"),
-            number(found.n_threads, 0),
-            _fixed(line.bandwidth_gb_s, 1),
-            percent(None if peak is None else line.bandwidth_gb_s.value / peak, 0),
-            _fixed(line.fixed_ms, 3),
-            number(line.n_passes, 0),
-        )
-        for line in found.lines
-    ]
-    known = "not known" if peak is None else f"{peak:g} GB/s ({environment.peak_bandwidth_source})"
-    return Table(
+    for line in found.lines:
+        cells = _fixed(line.bandwidth_gb_s, 1), _fixed(line.fixed_ms, 3)
+        rows.append((f"llama.cpp, {line.quant}", found.n_threads, line.bandwidth_gb_s, *cells, line.n_passes))
+    return table(
+        "Memory bandwidth",
+        rows,
+        words("way", lambda row: row[0]),
+        numbers("threads", lambda row: row[1]),
+        numbers("GB/s (10⁹)", lambda row: row[3], "bandwidth.bytes_lines; plain reads: median over repeats"),
+        numbers("of the peak", lambda row: percent(None if peak is None else row[2].value / peak, 0)),
+        numbers("fixed ms a pass", lambda row: row[4], "bandwidth.bytes_lines: T = fixed + bytes / BW"),
+        numbers("timed", lambda row: row[5]),
         id="bandwidth",
-        title="Memory bandwidth",
-        heads=(
-            name("way"),
-            head("threads"),
-            head("GB/s (10⁹)", "bandwidth.bytes_lines; plain reads: median over repeats"),
-            head("of the peak"),
-            head("fixed ms a pass", "bandwidth.bytes_lines: T = fixed + bytes / BW"),
-            head("timed"),
-        ),
-        rows=tuple(rows),
         trace="tables stream_read and known_pass: the newest bandwidth run of this machine",
         note=f"Measured {found.measured_at}. Published peak: {known}.",
     )
@@ -90,39 +80,27 @@ def bandwidth_table(found: Bandwidth, environment: Environment) -> Table:
 
 def validation_table(found: Validation) -> Table:
     """Every gamma predicted without its own trials."""
-    rows = tuple(
-        (
-            text(row.target),
-            text(row.draft or row.drafter),
-            text(row.prompt),
-            number(row.prediction.gamma, 0),
-            number(row.prediction.predicted_tok_s, 1),
-            number(row.prediction.measured_tok_s, 1),
-            percent(row.prediction.error),
-            percent(row.prediction.spread),
-            number(row.prediction.predicted_mgl, 2),
-            number(row.prediction.measured_mgl, 2),
-            text("timed passes" if row.calibrated else "rounds of the other gammas"),
-        )
-        for row in found.checked
-    )
-    return Table(
-        id="validation",
-        title="Each gamma predicted without its own trials, on the same text",
-        heads=(
-            name("target"),
-            name("draft or method"),
-            name("prompt"),
-            head("gamma"),
-            head("predicted tok/s", "predict.leave_one_gamma_out"),
-            head("measured tok/s", "median over trials"),
-            head("error", "predicted / measured - 1"),
-            head("spread", "of the measurement: half the range over the median"),
-            head("predicted MGL", "replay of the other gammas' rounds"),
-            head("measured MGL"),
-            name("costs from"),
+    return table(
+        "Each gamma predicted without its own trials, on the same text",
+        found.checked,
+        words("target", lambda row: row.target),
+        words("draft or method", lambda row: row.draft or row.drafter),
+        words("prompt", lambda row: row.prompt),
+        numbers("gamma", lambda row: row.prediction.gamma),
+        numbers(
+            "predicted tok/s", lambda row: number(row.prediction.predicted_tok_s, 1), "predict.leave_one_gamma_out"
         ),
-        rows=rows,
+        numbers("measured tok/s", lambda row: number(row.prediction.measured_tok_s, 1), "median over trials"),
+        numbers("error", lambda row: percent(row.prediction.error), "predicted / measured - 1"),
+        numbers(
+            "spread", lambda row: percent(row.prediction.spread), "of the measurement: half the range over the median"
+        ),
+        numbers(
+            "predicted MGL", lambda row: number(row.prediction.predicted_mgl), "replay of the other gammas' rounds"
+        ),
+        numbers("measured MGL", lambda row: number(row.prediction.measured_mgl)),
+        words("costs from", lambda row: "timed passes" if row.calibrated else "rounds of the other gammas"),
+        id="validation",
         trace="prediction_error.check_group over arms.read_groups",
         note=found.words,
         interactive=True,
@@ -131,44 +109,41 @@ def validation_table(found: Validation) -> Table:
 
 def share_table(found: Mixture) -> Table:
     """Experts, bytes and time of a token of each pass, beside theory and the study's claim."""
-    rows = []
-    for share, row in zip(found.shares, found.coverage.rows, strict=True):
-        rows.append(
-            (
-                number(share.k, 0),
-                number(row.text, 2),
-                number(row.drafted, 2),
-                number(row.uniform, 2),
-                number(row.correlated, 2),
-                percent(share.of_weights, 0),
-                number(share.text_bytes, 3),
-                number(share.uniform_bytes, 3),
-                interval(share.time, 2, tone=_tone(share.time) if share.k > 1 else ""),
-                number(share.claimed, 3),
-            )
-        )
-    table = found.coverage
+    counted = found.coverage
     sizes = ""
     if found.plain_bytes and found.weight_bytes:
         sizes = f" A plain pass reads {format_bytes(found.plain_bytes)} of {format_bytes(found.weight_bytes)}."
-    return Table(
-        id=f"experts-{_anchor(found.name)}",
-        title=f"{found.name}: experts of a layer, and a token of a pass over k against a plain pass",
-        heads=(
-            head("k"),
-            head("experts counted", "experts.coverage_table: mean over windows of real text and layers"),
-            head("in drafted tokens", "the same in batches that a draft proposed"),
-            head("uniform (MoESD)", "curves.distinct_experts: E (1 - (1 - K/E)^k)"),
-            head(f"one correlation, r = {table.correlation:.2f}", "curves.distinct_experts: k^(1 - r) for k"),
-            head("of all weights", "bytes of the pass over bytes of all weights"),
-            head("bytes a token", "bytes(k) / (k bytes(1)), experts counted"),
-            head("uniform (MoESD)", "the same, experts by MoESD"),
-            head("time a token", "amortization.time_shares: T(k) / (k T(1)), median over repeats"),
-            head("the study: 1/k", "all weights in every pass"),
+    return table(
+        f"{found.name}: experts of a layer, and a token of a pass over k against a plain pass",
+        zip(found.shares, counted.rows, strict=True),
+        numbers("k", lambda row: row[0].k),
+        numbers(
+            "experts counted",
+            lambda row: number(row[1].text),
+            "experts.coverage_table: mean over windows of real text and layers",
         ),
-        rows=tuple(rows),
+        numbers("in drafted tokens", lambda row: number(row[1].drafted), "the same in batches that a draft proposed"),
+        numbers("uniform (MoESD)", lambda row: number(row[1].uniform), "curves.distinct_experts: E (1 - (1 - K/E)^k)"),
+        numbers(
+            f"one correlation, r = {counted.correlation:.2f}",
+            lambda row: number(row[1].correlated),
+            "curves.distinct_experts: k^(1 - r) for k",
+        ),
+        numbers(
+            "of all weights", lambda row: percent(row[0].of_weights, 0), "bytes of the pass over bytes of all weights"
+        ),
+        numbers("bytes a token", lambda row: number(row[0].text_bytes, 3), "bytes(k) / (k bytes(1)), experts counted"),
+        numbers("uniform (MoESD)", lambda row: number(row[0].uniform_bytes, 3), "the same, experts by MoESD"),
+        numbers(
+            "time a token",
+            lambda row: interval(row[0].time, tone=_tone(row[0].time) if row[0].k > 1 else ""),
+            "amortization.time_shares: T(k) / (k T(1)), median over repeats",
+        ),
+        numbers("the study: 1/k", lambda row: number(row[0].claimed, 3), "all weights in every pass"),
+        id=f"experts-{_anchor(found.name)}",
         trace="amortization.mixture over tables coverage and calibration",
-        note=f"{table.n_used} of {table.n_experts} experts a token, {table.n_layers} layers.{sizes} 1 saves nothing.",
+        note=f"{counted.n_used} of {counted.n_experts} experts a token, {counted.n_layers} layers.{sizes} "
+        "1 saves nothing.",
     )
 
 
@@ -180,33 +155,25 @@ def _tone(share: Interval | None) -> Tone:
 
 def theory_table(found: Mixture) -> Table:
     """Forms of T(k) and how they predict k that they were not fitted to."""
-    rows = []
-    for theory in found.theories:
-        estimates = theory.fitted.estimates
-        rows.append(
-            (
-                text(theory.says, note=theory.fitted.formula),
-                percent(theory.held_out.median_error),
-                percent(theory.held_out.p95_error),
-                _fixed(estimates["fixed_ms"], 3),
-                _fixed(estimates["per_row_ms"], 3),
-                _told(estimates.get("bandwidth_gb_s")),
-                text("simplest that predicts as well" if theory.name == found.chosen else ""),
-            )
-        )
-    return Table(
-        id=f"theories-{_anchor(found.name)}",
-        title=f"{found.name}: forms of T(k), by which experts a pass reads",
-        heads=(
-            name("a pass reads"),
-            head("median error", "fit.held_out: each k predicted without its own times"),
-            head("95th percentile"),
-            head("fixed, ms"),
-            head("a row, ms"),
-            head("GB/s (10⁹)", "of the bytes that the form reads"),
-            name(""),
+    return table(
+        f"{found.name}: forms of T(k), by which experts a pass reads",
+        found.theories,
+        words("a pass reads", lambda theory: text(theory.says, note=theory.fitted.formula)),
+        numbers(
+            "median error",
+            lambda theory: percent(theory.held_out.median_error),
+            "fit.held_out: each k predicted without its own times",
         ),
-        rows=tuple(rows),
+        numbers("95th percentile", lambda theory: percent(theory.held_out.p95_error)),
+        numbers("fixed, ms", lambda theory: _fixed(theory.fitted.estimates["fixed_ms"], 3)),
+        numbers("a row, ms", lambda theory: _fixed(theory.fitted.estimates["per_row_ms"], 3)),
+        numbers(
+            "GB/s (10⁹)",
+            lambda theory: _told(theory.fitted.estimates.get("bandwidth_gb_s")),
+            "of the bytes that the form reads",
+        ),
+        words("", lambda theory: "simplest that predicts as well" if theory.name == found.chosen else ""),
+        id=f"theories-{_anchor(found.name)}",
         trace="amortization.theories: fit.fit and fit.select over the timed passes",
     )
 
@@ -230,31 +197,29 @@ def _told(estimate: Interval | None) -> Cell:
 
 def bounds_table(bounds: Sequence[ReadBounds]) -> Table:
     """What the study's own mixture can read in a pass, from its shape."""
-    rows = tuple(
-        (
-            number(b.k, 0),
-            number(b.least_parameters / 1e9, 2),
-            number(b.most_parameters / 1e9, 2),
-            number(b.experts, 1),
-            number(b.all_parameters / 1e9, 2),
-            number(1 / b.k, 3),
-            number(b.most_a_token, 3),
-        )
-        for b in bounds
-    )
-    return Table(
-        id="study-mixture",
-        title=f"The study's own mixture, {SHAPE}: parameters read by a pass, from its shape",
-        heads=(
-            head("k"),
-            head("all tokens share experts, 10⁹", "the least: what a plain pass reads"),
-            head("independent routing (MoESD), 10⁹", "study_mixture.read_bounds"),
-            head("experts then", "of 256 a layer"),
-            head("the study says, 10⁹", "all parameters, in every pass"),
-            head("a token, sharing all or by the study", "1/k of a plain pass, whatever that reads"),
-            head("a token, independent routing"),
+    return table(
+        f"The study's own mixture, {SHAPE}: parameters read by a pass, from its shape",
+        bounds,
+        numbers("k", lambda b: b.k),
+        numbers(
+            "all tokens share experts, 10⁹",
+            lambda b: number(b.least_parameters / 1e9),
+            "the least: what a plain pass reads",
         ),
-        rows=rows,
+        numbers(
+            "independent routing (MoESD), 10⁹",
+            lambda b: number(b.most_parameters / 1e9),
+            "study_mixture.read_bounds",
+        ),
+        numbers("experts then", lambda b: number(b.experts, 1), "of 256 a layer"),
+        numbers("the study says, 10⁹", lambda b: number(b.all_parameters / 1e9), "all parameters, in every pass"),
+        numbers(
+            "a token, sharing all or by the study",
+            lambda b: number(1 / b.k, 3),
+            "1/k of a plain pass, whatever that reads",
+        ),
+        numbers("a token, independent routing", lambda b: number(b.most_a_token, 3)),
+        id="study-mixture",
         trace="study_mixture.read_bounds: exact counts of the published shape, nothing measured",
     )
 

@@ -6,12 +6,13 @@ from collections.abc import Callable
 
 from mlsd.analysis.results.distances import predictions
 from mlsd.analysis.results.methods_table import MethodRow, TimingRow, methods_by_kind, timing
+from mlsd.analysis.results.round_split import RoundKind
 from mlsd.analysis.results.speedups import Speedup
 from mlsd.analysis.study.methods_words import sentences
 from mlsd.analysis.study.study import Study, attempt
-from mlsd.measure.store.pass_shares import PassShares
+from mlsd.measure.store.rows import DraftDistance
 from mlsd.planning.tasks import KINDS
-from mlsd.report.render.table import Cell, Head, Table, Tone, head, interval, name, number, percent, text
+from mlsd.report.render.table import Cell, Column, Table, Tone, interval, number, numbers, percent, table, text, words
 from mlsd.report.tables.passes import pass_table, share_cell
 from mlsd.stats import Interval
 
@@ -39,20 +40,21 @@ def mgl_table(study: Study) -> Table:
 
 
 def _by_kind(id: str, title: str, rows: list[MethodRow], cell: Callable[[Speedup], Cell], trace: str) -> Table:
-    heads: list[Head] = [name("target"), name("method"), head("gamma"), head("all tasks", trace)]
-    heads += [head(kind.replace("_", " "), trace) for kind in KINDS]
-    made = tuple(
-        (
-            text(row.overall.target),
-            _method_cell(row.method, row.overall.fell_back, timed=row.overall.timed),
-            number(row.overall.gamma, 0),
-            cell(row.overall),
-            *(cell(row.by_kind[kind]) if kind in row.by_kind else text(None) for kind in KINDS),
-        )
-        for row in rows
-    )
-    return Table(
-        id=id, title=title, heads=tuple(heads), rows=made, trace="methods_table.methods_by_kind", interactive=True
+    def of_kind(kind: str) -> Column[MethodRow]:
+        label = kind.replace("_", " ")
+        return numbers(label, lambda row: cell(row.by_kind[kind]) if kind in row.by_kind else None, trace)
+
+    return table(
+        title,
+        rows,
+        words("target", lambda row: row.overall.target),
+        words("method", lambda row: _method_cell(row.method, row.overall.fell_back, timed=row.overall.timed)),
+        numbers("gamma", lambda row: row.overall.gamma),
+        numbers("all tasks", lambda row: cell(row.overall), trace),
+        *map(of_kind, KINDS),
+        id=id,
+        trace="methods_table.methods_by_kind",
+        interactive=True,
     )
 
 
@@ -79,101 +81,93 @@ def _speedup_cell(speedup: Speedup) -> Cell:
 
 def timing_table(study: Study) -> Table:
     """Mean time of a round by part, and what is known inside the parts."""
-    heads = [name("target"), name("method"), head("gamma"), head("rounds"), head("ms a round", "sum of the parts")]
-    heads += [head(f"{part}, ms", f"round records: {part}_ns / rounds") for part in _PARTS]
-    heads += [head("MGL", "committed / rounds"), head("break-even MGL", "round / plain round of the same target")]
-    heads += [name("of it, ms a round", "round_split.inside_parts: Trial.stats, and what is left of rollback")]
-    heads += [head("LM head of a draft step", "mlsd breakdown: its share of a profiled pass, no speed")]
-    heads += [head("rounds with a match"), head("look-up with match, ms"), head("without, ms")]
-    rows = timing(study.trials, study.stats)
-    return Table(
+    return table(
+        "Where the time of a round goes",
+        timing(study.trials, study.stats),
+        words("target", lambda row: row.target),
+        words("method", lambda row: _method_cell(row.method, row.fell_back)),
+        numbers("gamma", lambda row: row.gamma),
+        numbers("rounds", lambda row: row.rounds),
+        numbers("ms a round", lambda row: number(sum(row.ms_per_round.values())), "sum of the parts"),
+        *map(_part_column, _PARTS),
+        numbers("MGL", lambda row: number(row.mgl), "committed / rounds"),
+        numbers("break-even MGL", lambda row: number(row.break_even_mgl), "round / plain round of the same target"),
+        words(
+            "of it, ms a round",
+            lambda row: ", ".join(f"{part} {value:.2f}" for part, value in row.inside_ms.items()) or None,
+            "round_split.inside_parts: Trial.stats, and what is left of rollback",
+        ),
+        numbers(
+            "LM head of a draft step",
+            lambda row: share_cell(study.machine.draft_step(study.cases[row.case_id]), "head"),
+            "mlsd breakdown: its share of a profiled pass, no speed",
+        ),
+        numbers("rounds with a match", lambda row: percent(row.match_rate)),
+        numbers("look-up with match, ms", lambda row: number(row.match_ms, 3)),
+        numbers("without, ms", lambda row: number(row.no_match_ms, 3)),
         id="methods-timing",
-        title="Where the time of a round goes",
-        heads=tuple(heads),
-        rows=tuple(_timing_cells(row, study.machine.draft_step(study.cases[row.case_id])) for row in rows),
         trace="methods_table.timing",
         interactive=True,
     )
 
 
-def _timing_cells(row: TimingRow, step: PassShares | None) -> tuple[Cell, ...]:
-    inside = ", ".join(f"{part} {value:.2f}" for part, value in row.inside_ms.items())
-    return (
-        text(row.target),
-        _method_cell(row.method, row.fell_back),
-        number(row.gamma, 0),
-        number(row.rounds, 0),
-        number(sum(row.ms_per_round.values())),
-        *(number(row.ms_per_round[part]) for part in _PARTS),
-        number(row.mgl),
-        number(row.break_even_mgl),
-        text(inside or None),
-        share_cell(step, "head"),
-        percent(row.match_rate),
-        number(row.match_ms, 3),
-        number(row.no_match_ms, 3),
-    )
+def _part_column(part: str) -> Column[TimingRow]:
+    return numbers(f"{part}, ms", lambda row: number(row.ms_per_round[part]), f"round records: {part}_ns / rounds")
 
 
 def match_table(study: Study) -> Table:
     """Rounds with and without a proposal, for methods that look proposals up."""
-    parts = ("round", "search", "tree", "look-up", *_PARTS)
-    heads = [name("target"), name("method"), head("gamma"), name("rounds"), head("n")]
-    heads += [head(f"{part}, ms", "round_split.round_kinds: means over these rounds") for part in parts]
     rows = [
-        (
-            text(row.target),
-            _method_cell(row.method, row.fell_back),
-            number(row.gamma, 0),
-            text(label),
-            number(kind.rounds, 0),
-            *(number(kind.ms.get(part), 3) for part in parts),
-        )
+        (row, label, kind)
         for row in timing(study.trials, study.stats, study.outcomes)
         for label, kind in (("with a proposal", row.found), ("without", row.not_found))
         if kind is not None
     ]
-    return Table(
+    return table(
+        "Rounds with and without a proposal",
+        rows,
+        words("target", lambda row: row[0].target),
+        words("method", lambda row: _method_cell(row[0].method, row[0].fell_back)),
+        numbers("gamma", lambda row: row[0].gamma),
+        words("rounds", lambda row: row[1]),
+        numbers("n", lambda row: row[2].rounds),
+        *map(_kind_column, ("round", "search", "tree", "look-up", *_PARTS)),
         id="methods-match",
-        title="Rounds with and without a proposal",
-        heads=tuple(heads),
-        rows=tuple(rows),
         trace="methods_table.timing",
         note="no method that looks proposals up was measured." if not rows else "",
     )
 
 
+def _kind_column(part: str) -> Column[tuple[TimingRow, str, RoundKind]]:
+    trace = "round_split.round_kinds: means over these rounds"
+    return numbers(f"{part}, ms", lambda row: number(row[2].ms.get(part), 3), trace)
+
+
 def distance_table(study: Study) -> Table:
     """What predicts acceptance without drafting, beside what was accepted."""
-    heads = [name("target"), name("method"), head("gamma"), head("perplexity ratio", "draft / target on one text")]
-    heads += [head("total variation", "mean over positions of half the sum of |p - q|"), head("same likeliest token")]
-    heads += [head("acceptance", "accepted / proposed over valid trials")]
-    rows = tuple(
-        (
-            text(row.target),
-            text(row.method),
-            number(row.gamma, 0),
-            interval(
-                Interval(
-                    value=row.distance.ratio,
-                    low=row.distance.ratio_low,
-                    high=row.distance.ratio_high,
-                    n=row.distance.n_tokens,
-                )
+    return table(
+        "What predicts acceptance: the drafting model against its target",
+        predictions(study.trials, study.distances),
+        words("target", lambda row: row.target),
+        words("method", lambda row: row.method),
+        numbers("gamma", lambda row: row.gamma),
+        numbers("perplexity ratio", lambda row: interval(_ratio(row.distance)), "draft / target on one text"),
+        numbers(
+            "total variation",
+            lambda row: number(
+                row.distance.total_variation, 3, note=f"standard error {row.distance.total_variation_error:.3f}"
             ),
-            number(row.distance.total_variation, 3, note=f"standard error {row.distance.total_variation_error:.3f}"),
-            percent(row.distance.agreement),
-            percent(row.acceptance_rate),
-        )
-        for row in predictions(study.trials, study.distances)
-    )
-    return Table(
+            "mean over positions of half the sum of |p - q|",
+        ),
+        numbers("same likeliest token", lambda row: percent(row.distance.agreement)),
+        numbers("acceptance", lambda row: percent(row.acceptance_rate), "accepted / proposed over valid trials"),
         id="methods-distance",
-        title="What predicts acceptance: the drafting model against its target",
-        heads=tuple(heads),
-        rows=rows,
         trace="predictors.predictions",
     )
+
+
+def _ratio(found: DraftDistance) -> Interval:
+    return Interval(value=found.ratio, low=found.ratio_low, high=found.ratio_high, n=found.n_tokens)
 
 
 METHOD_TABLES = [speedup_table, mgl_table, distance_table, timing_table, match_table, pass_table]

@@ -10,7 +10,7 @@ from mlsd.drafters import drafting_key
 from mlsd.engine.parts import PARTS, Part
 from mlsd.errors import AnalysisError
 from mlsd.measure.store.pass_shares import PassShares, block_key
-from mlsd.report.render.table import Cell, Table, head, name, number, percent, text
+from mlsd.report.render.table import Cell, Column, Table, number, numbers, percent, table, text, words
 
 _LABELS: dict[str, str] = {"head": "LM head", "ffn": "FFN"}
 _DOUBT = "in doubt: looking, or other programs, changed the pass too much"
@@ -43,35 +43,29 @@ def pass_table(study: Study) -> Table:
 def shares_table(profiled: Sequence[tuple[str, PassShares]]) -> Table:
     """Shares of profiled passes, each of a network by name."""
     parts = [part for part in PARTS if any(part in one.parts_ns for _, one in profiled)]
-    rows = [
-        (
-            text(label),
-            number(one.rows, 0),
-            number(one.depth, 0),
-            number(one.plain_ns / 1e6, 3),
-            *(share_cell(one, part) for part in parts),
-            percent(one.head_by_difference),
-            number(one.agreement),
-            number(one.inflation),
-        )
-        for label, one in profiled
-    ]
-    return Table(
-        id="pass-shares",
-        title="Where the time of a pass goes (profiled, no speeds)",
-        heads=(
-            name("network"),
-            head("rows", "positions of the pass, each with an output"),
-            head("depth", "positions in the context before it"),
-            head("T", "the fastest plain pass", unit="ms"),
-            *(head(_LABELS.get(part, part), "parts_ns / sum of parts_ns of profiled passes") for part in parts),
-            head("no outputs", "(T(k) - T(k without outputs)) / T(k): LM head and sampling a second way"),
-            head("parts / T", "sum of the profiled parts over a plain pass"),
-            head("profiled / T", "profiled over plain pass"),
+    return table(
+        "Where the time of a pass goes (profiled, no speeds)",
+        profiled,
+        words("network", lambda row: row[0]),
+        numbers("rows", lambda row: row[1].rows, "positions of the pass, each with an output"),
+        numbers("depth", lambda row: row[1].depth, "positions in the context before it"),
+        numbers("T", lambda row: number(row[1].plain_ns / 1e6, 3), "the fastest plain pass", unit="ms"),
+        *map(_share_column, parts),
+        numbers(
+            "no outputs",
+            lambda row: percent(row[1].head_by_difference),
+            "(T(k) - T(k without outputs)) / T(k): LM head and sampling a second way",
         ),
-        rows=tuple(rows),
+        numbers("parts / T", lambda row: number(row[1].agreement), "sum of the profiled parts over a plain pass"),
+        numbers("profiled / T", lambda row: number(row[1].inflation), "profiled over plain pass"),
+        id="pass-shares",
         trace="table pass_share, by mlsd breakdown: engine.profiler reads the clock between parts",
     )
+
+
+def _share_column(part: Part) -> Column[tuple[str, PassShares]]:
+    trace = "parts_ns / sum of parts_ns of profiled passes"
+    return numbers(_LABELS.get(part, part), lambda row: share_cell(row[1], part), trace)
 
 
 def _network(study: Study, key: str, part_key: str | None) -> str:

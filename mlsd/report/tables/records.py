@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from mlsd.records import Environment
-from mlsd.report.render.table import Cell, Table, Tone, head, name, number, percent, text
+from mlsd.report.render.table import Cell, Table, Tone, number, numbers, percent, table, text, words
+from mlsd.stats import grouped
 from mlsd.units import format_bytes
 
 if TYPE_CHECKING:
@@ -41,11 +41,12 @@ def environment_table(study: Study) -> Table:
         (text("profile"), text(study.profile)),
         (text("seed of the order"), text(run.seed)),
     ]
-    return Table(
+    return table(
+        "Environment",
+        rows,
+        words("what", lambda row: row[0]),
+        words("value", lambda row: row[1], "table run: environment of the latest run"),
         id="environment",
-        title="Environment",
-        heads=(name("what"), name("value", "table run: environment of the latest run")),
-        rows=tuple(rows),
         trace="store.runs: the environment of the latest run of this machine",
     )
 
@@ -68,74 +69,46 @@ def machine_rows(environment: Environment, missing: Mapping[str, str] | None = N
 
 def models_table(study: Study) -> Table:
     """The models by content."""
-    rows = [
-        (
-            text(label),
-            text((facts.ref.sha256 or "not hashed")[:16], note=facts.ref.sha256 or ""),
-            text(facts.architecture),
-            number(None if facts.n_parameters is None else facts.n_parameters / 1e6, 2),
-            number(None if facts.n_parameters_active is None else facts.n_parameters_active / 1e6, 2),
-            text(format_bytes(facts.weight_bytes)),
-            text(format_bytes(facts.active_bytes)),
-            text(f"{facts.n_experts_used} of {facts.n_experts}" if facts.n_experts else None),
-            text(", ".join(f"{kind} {count}" for kind, count in facts.tensor_types.items())),
-            text("random weights" if facts.synthetic else "", "doubt"),
-        )
-        for label, facts in study.facts.items()
-    ]
-    return Table(
+    return table(
+        "Models",
+        study.facts.items(),
+        words("model", lambda row: row[0]),
+        words("SHA-256", lambda row: text((row[1].ref.sha256 or "not hashed")[:16], note=row[1].ref.sha256 or "")),
+        words("architecture", lambda row: row[1].architecture),
+        numbers("parameters, 10⁶", lambda row: _millions(row[1].n_parameters)),
+        numbers("active, 10⁶", lambda row: _millions(row[1].n_parameters_active)),
+        words("weights", lambda row: format_bytes(row[1].weight_bytes)),
+        words("read a token", lambda row: format_bytes(row[1].active_bytes)),
+        words("experts", lambda row: f"{row[1].n_experts_used} of {row[1].n_experts}" if row[1].n_experts else None),
+        words("tensors by type", lambda row: ", ".join(f"{kind} {n}" for kind, n in row[1].tensor_types.items())),
+        words("note", lambda row: text("random weights" if row[1].synthetic else "", "doubt")),
         id="models",
-        title="Models",
-        heads=(
-            name("model"),
-            name("SHA-256"),
-            name("architecture"),
-            head("parameters, 10⁶"),
-            head("active, 10⁶"),
-            name("weights"),
-            name("read a token"),
-            name("experts"),
-            name("tensors by type"),
-            name("note"),
-        ),
-        rows=tuple(rows),
         trace="store.models: table model, read from the GGUF headers",
     )
 
 
+def _millions(count: int | None) -> Cell:
+    return number(None if count is None else count / 1e6)
+
+
 def warning_table(study: Study) -> Table:
     """Doubts, those of one kind together."""
-    groups: dict[str, list[str]] = {}
-    advice = {}
-    for warning in study.warnings:
-        groups.setdefault(warning.code, []).append(warning.message)
-        advice[warning.code] = warning.advice
-    rows = [
-        (
-            text(code, "doubt"),
-            number(len(messages), 0),
-            Cell(text=messages[0], sort=messages[0], note=" ".join(messages[1:12])),
-            text(advice[code]),
-        )
-        for code, messages in groups.items()
-    ]
-    counts = Counter(c.rule for c in study.contradictions)
-    for rule, count in counts.items():
-        first = next(c for c in study.contradictions if c.rule == rule)
-        sentence = f"trial {first.trial_id}: {first.sentence}"
-        rows.append(
-            (text(f"identity: {rule}", "bad"), number(count, 0), text(sentence), text("Do not use these trials."))
-        )
-    return Table(
+    rows: list[tuple[Cell, int, Cell, str]] = []
+    for code, alike in grouped(study.warnings, lambda warning: warning.code).items():
+        first, *others = [warning.message for warning in alike]
+        what = Cell(text=first, sort=first, note=" ".join(others[:11]))
+        rows.append((text(code, "doubt"), len(alike), what, alike[-1].advice))
+    for rule, broken in grouped(study.contradictions, lambda found: found.rule).items():
+        sentence = f"trial {broken[0].trial_id}: {broken[0].sentence}"
+        rows.append((text(f"identity: {rule}", "bad"), len(broken), text(sentence), "Do not use these trials."))
+    return table(
+        "Warnings",
+        rows,
+        words("code", lambda row: row[0], "checks.check_run and contradictions.contradictions"),
+        numbers("times", lambda row: row[1]),
+        words("what (the first)", lambda row: row[2]),
+        words("what to do", lambda row: row[3]),
         id="warnings",
-        title="Warnings",
-        heads=(
-            name("code", "checks.check_run and contradictions.contradictions"),
-            head("times"),
-            name("what (the first)"),
-            name("what to do"),
-        ),
-        rows=tuple(rows),
         trace="store.warnings of this machine's runs, and contradictions.contradictions",
         good_news="nothing speaks against these trials.",
     )
@@ -143,30 +116,25 @@ def warning_table(study: Study) -> Table:
 
 def audit_table(study: Study) -> Table:
     """Trials that the audit doubts."""
-    rows = []
-    for row in study.audit.rows:
-        for finding in row.findings:
-            if finding.verdict != "possible":
-                about = [str(row.identity[f]) for f in ("target", "draft", "gamma", "prompt") if f in row.identity]
-                rows.append(
-                    (
-                        text(row.identity["label"]),
-                        text(", ".join(about)),
-                        text(finding.verdict, TONES[finding.verdict]),
-                        text(finding.rule),
-                        text(finding.sentence),
-                    )
-                )
-    counts = ", ".join(f"{count} {verdict}" for verdict, count in study.audit.counts().items())
-    return Table(
+    found = study.audit
+    rows = [(row.identity, finding) for row in found.rows for finding in row.findings if finding.verdict != "possible"]
+    counts = ", ".join(f"{count} {verdict}" for verdict, count in found.counts().items())
+    more = f" The first 200 of {len(rows)} findings." if len(rows) > 200 else ""
+    return table(
+        "Audit of these trials",
+        rows[:200],
+        words("trial", lambda row: row[0]["label"]),
+        words(
+            "arm",
+            lambda row: ", ".join(str(row[0][f]) for f in ("target", "draft", "gamma", "prompt") if f in row[0]),
+        ),
+        words("verdict", lambda row: text(row[1].verdict, TONES[row[1].verdict])),
+        words("rule", lambda row: row[1].rule, "audit_rules"),
+        words("why", lambda row: row[1].sentence),
         id="audit",
-        title="Audit of these trials",
-        heads=(name("trial"), name("arm"), name("verdict"), name("rule", "audit_rules"), name("why")),
-        rows=tuple(rows[:200]),
         trace="audit.audit over audit_trials.trials_context",
-        good_news=f"{len(study.audit.rows)} finished trials, all possible; none is doubted.",
-        note=f"{len(study.audit.rows)} finished trials: {counts}."
-        + (f" The first 200 of {len(rows)} findings." if len(rows) > 200 else ""),
+        good_news=f"{len(found.rows)} finished trials, all possible; none is doubted.",
+        note=f"{len(found.rows)} finished trials: {counts}.{more}",
     )
 
 
@@ -186,65 +154,64 @@ def trial_table(study: Study) -> Table:
 
 def trials_table(rows: Iterable[Mapping[Any, Any]], audited: Mapping[str, RowAudit], note: str = "") -> Table:
     """Trials as the store's view `trial_summary` has them, one a row."""
-    return Table(
+    known = [{k: None if v is None or v != v or str(v) == "<NA>" else v for k, v in row.items()} for row in rows]
+
+    def whole(field: str) -> Callable[[Mapping[str, Any]], Cell]:
+        return lambda row: number(_real(row[field]), 0)
+
+    def judged(row: Mapping[str, Any]) -> Cell:
+        found = audited.get(f"trial {row['trial_id']}")
+        if found is None:
+            return text(None)
+        why = " ".join(f.sentence for f in found.findings if f.verdict != "possible")
+        return text(found.verdict, TONES[found.verdict], why)
+
+    return table(
+        "Every trial",
+        known,
+        numbers("trial", whole("trial_id"), "trial.id"),
+        words("suite", lambda row: row["suite"]),
+        words("target", lambda row: row["target"]),
+        words("drafter", _drafter),
+        numbers("gamma", whole("gamma")),
+        words("prompt", lambda row: row["prompt"]),
+        numbers("repeat", whole("repeat")),
+        numbers("prompt tokens", whole("n_prompt")),
+        numbers("tokens", whole("n_tokens")),
+        numbers("decode tok/s", lambda row: number(_real(row["decode_tok_s"]), 1), "(n_tokens - 1) / decode_ns"),
+        numbers("rounds", whole("rounds")),
+        numbers("accepted", lambda row: percent(_real(row["acceptance_rate"])), "accepted / proposed"),
+        numbers("MGL", lambda row: number(_real(row["mgl"])), "committed / rounds"),
+        words("output", _output, "losslessness against plain greedy decoding"),
+        words("valid", _valid, "every call succeeded, rollback exact, output lossless"),
+        *((words("audit", judged, "audit.audit_row"),) if audited else ()),
         id="trials",
-        title="Every trial",
-        heads=(
-            head("trial", "trial.id"),
-            name("suite"),
-            name("target"),
-            name("drafter"),
-            head("gamma"),
-            name("prompt"),
-            head("repeat"),
-            head("prompt tokens"),
-            head("tokens"),
-            head("decode tok/s", "(n_tokens - 1) / decode_ns"),
-            head("rounds"),
-            head("accepted", "accepted / proposed"),
-            head("MGL", "committed / rounds"),
-            name("output", "losslessness against plain greedy decoding"),
-            name("valid", "every call succeeded, rollback exact, output lossless"),
-            *((name("audit", "audit.audit_row"),) if audited else ()),
-        ),
-        rows=tuple(_trial_cells(row, audited) for row in rows),
         trace="frames.trials: the store's view trial_summary, one row a trial",
         note=note,
         interactive=True,
     )
 
 
+def _drafter(row: Mapping[str, Any]) -> Cell:
+    shown = "AR" if row["arm"] == "ar" else row["draft"] or row["drafter"]
+    return text(shown, note=str(row.get("options") or ""))
+
+
+_OUTPUT_TONES: dict[str, Tone] = {"diverged": "bad", "failed": "bad", "near_tie": "doubt"}
+
+
+def _output(row: Mapping[str, Any]) -> Cell:
+    output = "failed" if row["status"] != "ok" else row["verdict"] or "not greedy"
+    return text(output, _OUTPUT_TONES.get(output, ""), _tie(row))
+
+
+def _valid(row: Mapping[str, Any]) -> Cell:
+    reason = str(row["error"] or row["invalid_reason"] or "")
+    return text("yes") if row["valid"] else text(f"no: {reason}"[:60] if reason else "no", "bad", reason)
+
+
 def _finished(study: Study) -> bool:
     return bool((study.trials["status"] == "ok").any())
-
-
-def _trial_cells(row: Mapping[Any, Any], audited: Mapping[str, RowAudit]) -> tuple[Cell, ...]:
-    value = {key: None if item is None or item != item or str(item) == "<NA>" else item for key, item in row.items()}
-    found = audited.get(f"trial {value['trial_id']}")
-    failed = value["status"] != "ok"
-    reason = str(value["error"] or value["invalid_reason"] or "")
-    output = "failed" if failed else value["verdict"] or "not greedy"
-    tone = {"diverged": "bad", "failed": "bad", "near_tie": "doubt"}.get(str(output), "")
-    why = " ".join(f.sentence for f in found.findings if f.verdict != "possible") if found else ""
-    options = str(value.get("options") or "")
-    return (
-        number(_real(value["trial_id"]), 0),
-        text(value["suite"]),
-        text(value["target"]),
-        text("AR" if value["arm"] == "ar" else value["draft"] or value["drafter"], note=options),
-        number(_real(value["gamma"]), 0),
-        text(value["prompt"]),
-        number(_real(value["repeat"]), 0),
-        number(_real(value["n_prompt"]), 0),
-        number(_real(value["n_tokens"]), 0),
-        number(_real(value["decode_tok_s"]), 1),
-        number(_real(value["rounds"]), 0),
-        percent(_real(value["acceptance_rate"])),
-        number(_real(value["mgl"]), 2),
-        text(output, tone, _tie(value)),  # type: ignore[arg-type]
-        text("yes") if value["valid"] else text(f"no: {reason}"[:60] if reason else "no", "bad", reason),
-        *((text(found.verdict, TONES[found.verdict], why) if found else text(None),) if audited else ()),
-    )
 
 
 def _tie(value: Mapping[Any, Any]) -> str:

@@ -2,228 +2,224 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
+from mlsd.analysis.claims.claims import ClaimVerdict
 from mlsd.analysis.fits.fit import Fit, HeldOut
+from mlsd.analysis.fits.study_fits import CurveFit, PairFit
 from mlsd.analysis.results.best_setting import BestSetting
 from mlsd.analysis.results.speedups import Speedup
 from mlsd.analysis.study.study import Study
-from mlsd.report.render.table import Cell, Table, head, interval, name, number, percent, significant, text
+from mlsd.report.render.table import (
+    Cell,
+    Table,
+    Tone,
+    interval,
+    number,
+    numbers,
+    percent,
+    significant,
+    table,
+    text,
+    words,
+)
 from mlsd.report.tables.study import EFFECT_TONES, effect_cell
 
 
 def best_table(answers: Sequence[BestSetting]) -> Table:
     """What to use for each target and workload."""
-    rows = []
-    for answer in answers:
-        best = answer.arm
-        tone = "good" if answer.use != "off" else ""
-        rows.append(
-            (
-                text(answer.target),
-                text(answer.workload),
-                text(answer.use, tone),  # type: ignore[arg-type]
-                text(best.setting if best else None),
-                interval(answer.ratio, 2, "x"),
-                effect_cell(best) if answer.ratio is None else text(answer.effect, EFFECT_TONES[answer.effect]),
-                number(answer.n_settings, 0),
-                text(answer.visible.words if answer.visible else None),
-                number(best.n_blocks if best else None, 0),
-            )
-        )
-    return Table(
-        id="best",
-        title="Which setting for which workload",
-        heads=(
-            name("target"),
-            name("workload", "the prompt's kind of text"),
-            name("use", "best_setting: the fastest setting whose interval lies above 1, else off"),
-            name("best tried"),
-            head(
-                "its speedup",
-                "speedups.speedups by workload; interval corrected for the choice: stats.best_of",
-            ),
-            name("verdict", "whether that interval excludes 1"),
-            head("of settings", "compared with plain decoding"),
-            head("would have shown", "stats.smallest_effect: effects decided 4 times in 5; from 4 blocks or prompts"),
-            head("blocks", "pairs.pair_up: SD trials with an AR trial of their block"),
+    return table(
+        "Which setting for which workload",
+        answers,
+        words("target", lambda a: a.target),
+        words("workload", lambda a: a.workload, "the prompt's kind of text"),
+        words(
+            "use",
+            lambda a: text(a.use, "good" if a.use != "off" else ""),
+            "best_setting: the fastest setting whose interval lies above 1, else off",
         ),
-        rows=tuple(rows),
+        words("best tried", lambda a: a.arm and a.arm.setting),
+        numbers(
+            "its speedup",
+            lambda a: interval(a.ratio, 2, "x"),
+            "speedups.speedups by workload; interval corrected for the choice: stats.best_of",
+        ),
+        words(
+            "verdict",
+            lambda a: effect_cell(a.arm) if a.ratio is None else text(a.effect, EFFECT_TONES[a.effect]),
+            "whether that interval excludes 1",
+        ),
+        numbers("of settings", lambda a: a.n_settings, "compared with plain decoding"),
+        numbers(
+            "would have shown",
+            lambda a: text(a.visible and a.visible.words),
+            "stats.smallest_effect: effects decided 4 times in 5; from 4 blocks or prompts",
+        ),
+        numbers(
+            "blocks",
+            lambda a: a.arm.n_blocks if a.arm else None,
+            "pairs.pair_up: SD trials with an AR trial of their block",
+        ),
+        id="best",
         trace="best_setting.best_settings over speedups.speedups(by workload), from the store's view trial_summary",
     )
 
 
 def speedup_table(speedups: Sequence[Speedup]) -> Table:
     """Every setting on every workload."""
-    rows = [
-        (
-            text(s.target),
-            text(s.setting),
-            text(s.workload),
-            number(s.decode_tok_s, 1),
-            number(s.baseline_tok_s, 1),
-            interval(s.ratio, 2, "x", EFFECT_TONES[s.effect]),
-            effect_cell(s),
-            percent(s.acceptance_rate),
-            number(s.mgl, 2),
-            number(s.n_blocks, 0),
-            Cell(text=f"{s.n_valid} of {s.n_trials}", sort=s.n_valid / s.n_trials, note=s.invalid_reason or ""),
-        )
-        for s in speedups
-    ]
-    return Table(
-        id="speedups",
-        title="Every setting on every workload",
-        heads=(
-            name("target"),
-            name("setting"),
-            name("workload"),
-            head("SD tok/s", "median over blocks"),
-            head("AR tok/s", "median over the same blocks"),
-            head("speedup", "geometric mean of SD / AR; Student's t over prompts, of one prompt over blocks"),
-            name("verdict", "speedups.Speedup.effect"),
-            head("accepted", "accepted / proposed"),
-            head("MGL", "committed / rounds"),
-            head("blocks"),
-            head("valid trials"),
+    return table(
+        "Every setting on every workload",
+        speedups,
+        words("target", lambda s: s.target),
+        words("setting", lambda s: s.setting),
+        words("workload", lambda s: s.workload),
+        numbers("SD tok/s", lambda s: number(s.decode_tok_s, 1), "median over blocks"),
+        numbers("AR tok/s", lambda s: number(s.baseline_tok_s, 1), "median over the same blocks"),
+        numbers(
+            "speedup",
+            lambda s: interval(s.ratio, 2, "x", EFFECT_TONES[s.effect]),
+            "geometric mean of SD / AR; Student's t over prompts, of one prompt over blocks",
         ),
-        rows=tuple(rows),
+        words("verdict", effect_cell, "speedups.Speedup.effect"),
+        numbers("accepted", lambda s: percent(s.acceptance_rate), "accepted / proposed"),
+        numbers("MGL", lambda s: number(s.mgl), "committed / rounds"),
+        numbers("blocks", lambda s: s.n_blocks),
+        numbers(
+            "valid trials",
+            lambda s: Cell(
+                text=f"{s.n_valid} of {s.n_trials}", sort=s.n_valid / s.n_trials, note=s.invalid_reason or ""
+            ),
+        ),
+        id="speedups",
         trace="speedups.speedups(by workload), from the store's view trial_summary",
         interactive=True,
     )
 
 
-def gamma_table(study: Study) -> Table:
+def gamma_table(fits: Iterable[PairFit]) -> Table:
     """What each gamma gives and what it would need."""
-    rows = []
-    for found in study.pair_fits:
-        best = found.best
-        share = "" if best.share is None else f" ({100 * best.share:.0f} %)"
-        spread = "" if best.share is None else f"95 % of resamples have their best gamma from {best.low} to {best.high}"
-        shown = text(f"{best.gamma or 'off'}{share}", note=spread)
-        for g in found.gammas:
-            rows.append(
-                (
-                    text(f"{found.target} + {found.draft or found.drafter}"),
-                    number(g.gamma, 0),
-                    interval(g.speedup, 2, "x"),
-                    interval(g.mgl, 2),
-                    interval(g.break_even_mgl, 2),
-                    number(g.break_even_alpha, 3) if g.break_even_alpha is not None else text("none suffices", "bad"),
-                    percent(g.draft_share, 0),
-                    percent(g.verify_share, 0),
-                    shown,
-                )
-            )
-    return Table(
-        id="gammas",
-        title="Draft lengths: what they give and what they need",
-        heads=(
-            name("pair"),
-            head("gamma"),
-            head("speedup", "break_even.by_gamma: geometric mean"),
-            head("MGL", "break_even.by_gamma"),
-            head("MGL to break even", "break_even.by_gamma: round time / T(1)"),
-            head("alpha to break even", "costmodel.break_even_alpha: acceptance of each position"),
-            head("drafting", "share of the round's time"),
-            head("verifying", "share of the round's time"),
-            name("best gamma", "break_even.best_gamma: share of bootstrap resamples that agree; 0 is off"),
+    return table(
+        "Draft lengths: what they give and what they need",
+        [(found, g) for found in fits for g in found.gammas],
+        words("pair", lambda row: row[0].pair),
+        numbers("gamma", lambda row: row[1].gamma),
+        numbers("speedup", lambda row: interval(row[1].speedup, 2, "x"), "break_even.by_gamma: geometric mean"),
+        numbers("MGL", lambda row: interval(row[1].mgl), "break_even.by_gamma"),
+        numbers(
+            "MGL to break even", lambda row: interval(row[1].break_even_mgl), "break_even.by_gamma: round time / T(1)"
         ),
-        rows=tuple(rows),
+        numbers(
+            "alpha to break even",
+            lambda row: (
+                number(alpha, 3) if (alpha := row[1].break_even_alpha) is not None else text("none suffices", "bad")
+            ),
+            "costmodel.break_even_alpha: acceptance of each position",
+        ),
+        numbers("drafting", lambda row: percent(row[1].draft_share, 0), "share of the round's time"),
+        numbers("verifying", lambda row: percent(row[1].verify_share, 0), "share of the round's time"),
+        words(
+            "best gamma",
+            lambda row: _best_gamma(row[0]),
+            "break_even.best_gamma: share of bootstrap resamples that agree; 0 is off",
+        ),
+        id="gammas",
         trace="study_fits.fit_pairs over pairs.pair_trials",
     )
 
 
-def model_table(study: Study) -> Table:
+def _best_gamma(found: PairFit) -> Cell:
+    best = found.best
+    if best.share is None:
+        return text(best.gamma or "off")
+    spread = f"95 % of resamples have their best gamma from {best.low} to {best.high}"
+    return text(f"{best.gamma or 'off'} ({100 * best.share:.0f} %)", note=spread)
+
+
+def model_table(pairs: Iterable[PairFit], curves: Iterable[CurveFit]) -> Table:
     """Cost models and curves with their estimates and errors of prediction."""
-    rows = []
-    for found in study.pair_fits:
-        about = f"{found.target} + {found.draft or found.drafter}"
+    rows: list[tuple[str, Fit, HeldOut | None, HeldOut | None, str | None]] = []
+    for found in pairs:
         errors = {e.model: e for e in found.held_out_gamma}
         prompts = {e.model: e for e in found.held_out_prompt}
-        for fit in found.fits:
-            rows.append(_fit_cells(about, fit, errors.get(fit.model), prompts.get(fit.model), found.chosen))
+        rows += [(found.pair, fit, errors.get(fit.model), prompts.get(fit.model), found.chosen) for fit in found.fits]
     doubts = []
-    for curve in study.curve_fits:
+    for curve in curves:
         errors = {e.model: e for e in curve.held_out}
         if curve.doubt is not None:
             widths = ",".join(map(str, curve.time_next))
             doubts.append(f"T(k) of {curve.target}: {curve.doubt}; mlsd calibrate {curve.target} --rows {widths}.")
-        for fit in curve.fits:
-            about = f"T(k) of {curve.target}, from {curve.source}"
-            rows.append(_fit_cells(about, fit, errors.get(fit.model), None, curve.chosen))
-    return Table(
-        id="fits",
-        title="Fitted models",
-        heads=(
-            name("of"),
-            name("model", "fit_models"),
-            name("estimates", "fit.fit: least squares on log ratios; interval from a bootstrap over prompts or blocks"),
-            head("AICc", "fit.fit"),
-            head("held-out gamma or k", "fit.held_out: median |predicted / observed - 1|"),
-            head("held-out prompt", "fit.held_out: median |predicted / observed - 1|"),
-            name("choice", "fit.select: the simplest model whose held-out error is not worse than the best"),
+        about = f"T(k) of {curve.target}, from {curve.source}"
+        rows += [(about, fit, errors.get(fit.model), None, curve.chosen) for fit in curve.fits]
+    return table(
+        "Fitted models",
+        rows,
+        words("of", lambda row: row[0]),
+        words("model", lambda row: Cell(text=row[1].model, sort=row[1].model, note=row[1].formula), "fit_models"),
+        words(
+            "estimates",
+            lambda row: _estimates(row[1]),
+            "fit.fit: least squares on log ratios; interval from a bootstrap over prompts or blocks",
         ),
-        rows=tuple(rows),
+        numbers("AICc", lambda row: text(significant(row[1].aicc, 1)), "fit.fit"),
+        numbers(
+            "held-out gamma or k",
+            lambda row: percent(row[2].median_error if row[2] else None),
+            "fit.held_out: median |predicted / observed - 1|",
+        ),
+        numbers(
+            "held-out prompt",
+            lambda row: percent(row[3].median_error if row[3] else None),
+            "fit.held_out: median |predicted / observed - 1|",
+        ),
+        words(
+            "choice",
+            lambda row: text("predicts best", "good") if row[1].model == row[4] else None,
+            "fit.select: the simplest model whose held-out error is not worse than the best",
+        ),
+        id="fits",
         trace="study_fits.fit_pairs and fit_curves over pairs.pair_trials",
         note=" ".join(doubts),
     )
 
 
-def _fit_cells(
-    about: str, fit: Fit, held: HeldOut | None, prompt: HeldOut | None, chosen: str | None
-) -> tuple[Cell, ...]:
-    values = []
-    for parameter, estimate in fit.estimates.items():
-        shown = interval(estimate, 3).text
-        values.append(f"{parameter} {shown} {fit.units[parameter]}".strip())
-    return (
-        text(about),
-        Cell(text=fit.model, sort=fit.model, note=fit.formula),
-        text("; ".join(values)),
-        text(significant(fit.aicc, 1)),
-        percent(held.median_error if held else None),
-        percent(prompt.median_error if prompt else None),
-        text("predicts best", "good") if fit.model == chosen else text(None),
+def _estimates(fit: Fit) -> str:
+    return "; ".join(
+        f"{name} {interval(found, 3).text} {fit.units[name]}".strip() for name, found in fit.estimates.items()
     )
+
+
+_DECISION_TONES: dict[str, Tone] = {
+    "holds here": "good",
+    "does not hold here": "bad",
+    "refuted": "bad",
+    "undecided": "doubt",
+    "not measured": "quiet",
+}
 
 
 def claim_table(study: Study) -> Table:
     """Every published claim, decided on these trials."""
-    tones = {
-        "holds here": "good",
-        "does not hold here": "bad",
-        "refuted": "bad",
-        "undecided": "doubt",
-        "not measured": "quiet",
-    }
-    rows = []
-    for verdict in study.claims:
-        counts = verdict.published_audit or {}
-        printed = ("refuted: " if verdict.print_refuted else "") + ", ".join(f"{n} {w}" for w, n in counts.items() if n)
-        tone = tones[verdict.decision]
-        rows.append(
-            (
-                text(verdict.claim.text),
-                text(verdict.decision, tone),  # type: ignore[arg-type]
-                Cell(text=verdict.sentence, sort=verdict.sentence, note=_trial_list(verdict.trials)),
-                text(f"{verdict.claim.printed} ({verdict.claim.source})"),
-                text(printed or None, "bad" if counts.get("impossible") else ""),
-            )
-        )
-    return Table(
-        id="claims",
-        title="What was claimed, and what these trials say",
-        heads=(
-            name("claim"),
-            name("here", "claims.decide"),
-            name("effect", "claim_tests: the tooltip names the trials"),
-            name("printed"),
-            name("audit of it, rows", "claims.printed_audit"),
+    return table(
+        "What was claimed, and what these trials say",
+        study.claims,
+        words("claim", lambda v: v.claim.text),
+        words("here", lambda v: text(v.decision, _DECISION_TONES[v.decision]), "claims.decide"),
+        words(
+            "effect",
+            lambda v: Cell(text=v.sentence, sort=v.sentence, note=_trial_list(v.trials)),
+            "claim_tests: the tooltip names the trials",
         ),
-        rows=tuple(rows),
+        words("printed", lambda v: f"{v.claim.printed} ({v.claim.source})"),
+        words("audit of it, rows", _printed_audit, "claims.printed_audit"),
+        id="claims",
         trace="claims.decide_all over pairs.pair_trials",
     )
+
+
+def _printed_audit(verdict: ClaimVerdict) -> Cell:
+    counts = verdict.published_audit or {}
+    shown = ("refuted: " if verdict.print_refuted else "") + ", ".join(f"{n} {w}" for w, n in counts.items() if n)
+    return text(shown or None, "bad" if counts.get("impossible") else "")
 
 
 def _trial_list(ids: Sequence[int]) -> str:

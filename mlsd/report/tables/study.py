@@ -16,7 +16,7 @@ from mlsd.analysis.study.study import Study
 from mlsd.errors import SuiteError
 from mlsd.planning.suite import find_profile
 from mlsd.records import Record
-from mlsd.report.render.table import Cell, Table, Tone, head, interval, name, number, percent, text
+from mlsd.report.render.table import Cell, Column, Table, Tone, interval, number, numbers, percent, table, text, words
 from mlsd.report.tables.records import TONES
 
 # model of the study -> role that a profile binds
@@ -41,6 +41,21 @@ class StudyRow(Record, frozen=True, kw_only=True):
     cells: dict[str, str]  # as printed
     verdict: RowAudit | None
     ours: Speedup | None
+
+    @property
+    def gamma(self) -> int:
+        """As printed."""
+        return int(self.cells["gamma"])
+
+    @property
+    def pair(self) -> str:
+        """The study's models."""
+        return f"{self.cells['target']} + {self.cells['draft']}"
+
+    @property
+    def printed(self) -> str:
+        """Speedup and acceptance."""
+        return f"{self.cells['speedup']}x, {self.cells['acceptance_percent']} %"
 
 
 def models_of(profile: str | None) -> dict[str, str]:
@@ -119,118 +134,116 @@ def table_4(study: Study) -> Table:
     ours = models_of(study.profile)
     by_suite = {(b.target, b.suite): b for b in speedups.baselines(study.trials, ("suite",))}
     overall = {b.target: b for b in speedups.baselines(study.trials)}
-    rows, shown = [], set()
+    # the study's model, ours in its place, its throughput, the study's
+    rows: list[tuple[str | None, str | None, speedups.Throughput | None, str | None]] = []
     for cells in _records("table 4"):
         model = ours.get(cells["target"])
         found = by_suite.get((model or "", baseline_suite(cells["target"]))) or overall.get(model or "")
-        shown.add(model)
-        rows.append((text(cells["target"]), *_baseline_cells(model, found), text(cells["tok_s"])))
-    for target, found in overall.items():
-        if target not in shown:
-            rows.append((text(None), *_baseline_cells(target, found), text(None)))
-    return Table(
-        id="table-4",
-        title="Table 4: baseline throughput, tok/s",
-        heads=(
-            name("study's model", "study, table 4"),
-            name("ours in its place", "the profile of the latest run"),
-            head("tok/s", "speedups.baselines: mean of decode tok/s over valid AR trials"),
-            head("sd", "speedups.baselines: standard deviation over trials"),
-            head("trials", "speedups.baselines"),
-            head("study printed", "study, table 4; mean and standard deviation"),
+        rows.append((cells["target"], model, found, cells["tok_s"]))
+    shown = {row[1] for row in rows}
+    rows += [(None, target, found, None) for target, found in overall.items() if target not in shown]
+    return table(
+        "Table 4: baseline throughput, tok/s",
+        rows,
+        words("study's model", lambda row: row[0], "study, table 4"),
+        words("ours in its place", lambda row: row[1], "the profile of the latest run"),
+        numbers(
+            "tok/s",
+            lambda row: number(row[2].mean_tok_s, 1) if row[2] else text("not measured", "quiet"),
+            "speedups.baselines: mean of decode tok/s over valid AR trials",
         ),
-        rows=tuple(rows),
+        numbers(
+            "sd",
+            lambda row: number(row[2].sd_tok_s, 1) if row[2] else None,
+            "speedups.baselines: standard deviation over trials",
+        ),
+        numbers("trials", lambda row: row[2].n if row[2] else None, "speedups.baselines"),
+        numbers("study printed", lambda row: text(row[3]), "study, table 4; mean and standard deviation"),
+        id="table-4",
         trace=f"{_OURS} through speedups.baselines (suites A and C, else all suites); study: analysis/published",
         note=_other_models(study),
     )
 
 
-def _baseline_cells(model: str | None, found: speedups.Throughput | None) -> tuple[Cell, ...]:
-    if found is None:
-        return (text(model), text("not measured", "quiet"), text(None), text(None))
-    return (text(model), number(found.mean_tok_s, 1), number(found.sd_tok_s, 1), number(found.n, 0))
-
-
 def table_5(study: Study) -> Table:
     """Every SD arm, beside the study's where it has one."""
-    rows, shown = [], []
-    for row in study_rows(study):
-        printed = (
-            text(f"{row.cells['tok_s']}, {row.cells['speedup']}x, {row.cells['acceptance_percent']} %"),
-            _audit_cell(row.verdict),
-        )
-        label = f"{row.cells['target']} + {row.cells['draft']}"
-        rows.append((text(label), *_arm_cells(row.ours, int(row.cells["gamma"])), *printed))
-        shown.append(row.ours)
-    rows += [
-        (text(None), *_arm_cells(arm, arm.gamma), text(None), text(None)) for arm in study.by_suite if arm not in shown
-    ]
-    return Table(
-        id="table-5",
-        title="Table 5: speculative decoding, ours beside the study's",
-        heads=(
-            name("study's pair", "study, table 5"),
-            name("ours: target + drafter", "the profile of the latest run, or arms of other suites"),
-            name("suite"),
-            head("gamma"),
-            head("tok/s", "speedups.speedups: median decode tok/s of valid SD trials"),
-            head("speedup", f"{_SPEEDUP}; Student's t interval over prompts, of one prompt over its blocks"),
-            name("verdict", "speedups.Speedup.effect: does the interval exclude 1?"),
-            head("accepted", "speedups.speedups: accepted / proposed over all rounds"),
-            head("MGL", "speedups.speedups: committed / rounds"),
-            head("printed tok/s, speedup, accepted", "study, table 5"),
-            name("audit of it", "analysis.audit on the study's table 5"),
+    printed = study_rows(study)
+    shown = [row.ours for row in printed]
+    # the study's row and our arm in its place; what one lacks the other has
+    rows: list[tuple[StudyRow | None, Speedup | None, int]] = [(row, row.ours, row.gamma) for row in printed]
+    rows += [(None, arm, arm.gamma) for arm in study.by_suite if arm not in shown]
+    return table(
+        "Table 5: speculative decoding, ours beside the study's",
+        rows,
+        words("study's pair", lambda row: row[0] and row[0].pair, "study, table 5"),
+        words(
+            "ours: target + drafter",
+            lambda row: row[1] and text(f"{row[1].target} + {row[1].name}", note=row[1].fell_back or ""),
+            "the profile of the latest run, or arms of other suites",
         ),
-        rows=tuple(rows),
+        words("suite", lambda row: row[1] and row[1].suite),
+        numbers("gamma", lambda row: row[2]),
+        numbers(
+            "tok/s",
+            lambda row: number(row[1].decode_tok_s, 1) if row[1] else None,
+            "speedups.speedups: median decode tok/s of valid SD trials",
+        ),
+        numbers(
+            "speedup",
+            lambda row: interval(row[1].ratio, 2, "x", EFFECT_TONES[row[1].effect]) if row[1] else None,
+            f"{_SPEEDUP}; Student's t interval over prompts, of one prompt over its blocks",
+        ),
+        words("verdict", lambda row: effect_cell(row[1]), "speedups.Speedup.effect: does the interval exclude 1?"),
+        numbers(
+            "accepted",
+            lambda row: percent(row[1].acceptance_rate) if row[1] else None,
+            "speedups.speedups: accepted / proposed over all rounds",
+        ),
+        numbers("MGL", lambda row: number(row[1].mgl) if row[1] else None, "speedups.speedups: committed / rounds"),
+        numbers(
+            "printed tok/s, speedup, accepted",
+            lambda row: text(f"{row[0].cells['tok_s']}, {row[0].printed}") if row[0] else None,
+            "study, table 5",
+        ),
+        words(
+            "audit of it", lambda row: row[0] and _audit_cell(row[0].verdict), "analysis.audit on the study's table 5"
+        ),
+        id="table-5",
         trace=f"{_OURS} through speedups.speedups by suite; study: analysis/published, judged by analysis.audit",
         note=_other_models(study),
     )
 
 
-def _arm_cells(arm: Speedup | None, gamma: int) -> tuple[Cell, ...]:
-    if arm is None:
-        blank = text(None)
-        return (blank, blank, number(gamma, 0), blank, blank, effect_cell(None), blank, blank)
-    ratio = interval(arm.ratio, 2, "x", EFFECT_TONES[arm.effect]) if arm.ratio else text(None)
-    return (
-        text(f"{arm.target} + {arm.name}", note=arm.fell_back or ""),
-        text(arm.suite),
-        number(arm.gamma, 0),
-        number(arm.decode_tok_s, 1),
-        ratio,
-        effect_cell(arm),
-        percent(arm.acceptance_rate),
-        number(arm.mgl, 2),
-    )
-
-
 def table_6(study: Study) -> Table:
     """The two drafts side by side on the mixture-of-experts targets."""
-    found = {(r.cells["target"], int(r.cells["gamma"]), r.cells["draft"]): r for r in study_rows(study)}
-    rows = []
-    for target, gamma in dict.fromkeys((target, gamma) for target, gamma, _ in found if target.startswith("moe")):
-        cells: list[Cell] = [text(target), number(gamma, 0)]
-        for draft in ("draft_0.8b", "draft_2b"):
-            row = found[target, gamma, draft]
-            cells.append(interval(row.ours.ratio, 2, "x") if row.ours else text("not measured", "quiet"))
-            cells.append(percent(row.ours.acceptance_rate if row.ours else None))
-            cells.append(text(f"{row.cells['speedup']}x, {row.cells['acceptance_percent']} %"))
-        rows.append(tuple(cells))
-    small, medium = (models_of(study.profile).get(draft, "not bound") for draft in ("draft_0.8b", "draft_2b"))
-    return Table(
+    found = {(r.cells["target"], r.gamma, r.cells["draft"]): r for r in study_rows(study)}
+    models = models_of(study.profile)
+
+    def draft_columns(draft: str, label: str, printed: str) -> tuple[Column[tuple[str, int]], ...]:
+        return (
+            numbers(
+                f"{label} draft ({models.get(draft, 'not bound')})",
+                lambda at: (
+                    interval(ours.ratio, 2, "x") if (ours := found[*at, draft].ours) else text("not measured", "quiet")
+                ),
+                _SPEEDUP,
+            ),
+            numbers(
+                "accepted",
+                lambda at: percent(ours.acceptance_rate if (ours := found[*at, draft].ours) else None),
+                "speedups.speedups: accepted / proposed",
+            ),
+            numbers(f"printed ({printed})", lambda at: text(found[*at, draft].printed), "study, table 6"),
+        )
+
+    return table(
+        "Table 6: the two drafts on MoE targets",
+        dict.fromkeys((target, gamma) for target, gamma, _ in found if target.startswith("moe")),
+        words("study's target", lambda at: at[0]),
+        numbers("gamma", lambda at: at[1]),
+        *draft_columns("draft_0.8b", "small", "0.8B"),
+        *draft_columns("draft_2b", "medium", "2B"),
         id="table-6",
-        title="Table 6: the two drafts on MoE targets",
-        heads=(
-            name("study's target"),
-            head("gamma"),
-            head(f"small draft ({small})", _SPEEDUP),
-            head("accepted", "speedups.speedups: accepted / proposed"),
-            head("printed (0.8B)", "study, table 6"),
-            head(f"medium draft ({medium})", _SPEEDUP),
-            head("accepted", "speedups.speedups: accepted / proposed"),
-            head("printed (2B)", "study, table 6"),
-        ),
-        rows=tuple(rows),
         trace=f"{_OURS} through speedups.speedups, suite B; study: analysis/published",
     )
 
@@ -240,38 +253,28 @@ def table_f(study: Study) -> Table:
     printed = {cells["n_prompt"]: cells for cells in _records("figure 5")}
     own = study.trials[study.trials["suite"] == "F"]
     arms = speedups.speedups(own, ("suite", "prompt")) if len(own) else []
-    rows = []
-    for arm in sorted(arms, key=lambda a: (a.target, a.drafter, a.gamma, prompt_length(a.prompt))):
-        length = prompt_length(arm.prompt)
-        cells = printed.get(str(length))
-        rows.append(
-            (
-                text(f"{arm.target} + {arm.setting}"),
-                number(length, 0) if length else text(arm.prompt),
-                number(arm.baseline_tok_s, 1),
-                number(arm.decode_tok_s, 1),
-                interval(arm.ratio, 2, "x"),
-                effect_cell(arm),
-                percent(arm.acceptance_rate),
-                text(f"{cells['speedup']}x" if cells else None),
-                _audit_cell(_verdicts().get(_key("figure 5", cells)) if cells else None),
-            )
-        )
-    return Table(
-        id="table-f",
-        title="Table F: prompt length",
-        heads=(
-            name("arm"),
-            head("prompt tokens", "the case's prompt"),
-            head("AR tok/s", "speedups.speedups: median over blocks"),
-            head("SD tok/s", "speedups.speedups: median over blocks"),
-            head("speedup", _SPEEDUP),
-            name("verdict", "speedups.Speedup.effect"),
-            head("accepted", "speedups.speedups: accepted / proposed"),
-            head("printed speedup", "study, figure 5"),
-            name("audit of it", "analysis.audit on the study's figure 5"),
+    rows = [
+        (arm, length, printed.get(str(length)))
+        for arm in sorted(arms, key=lambda a: (a.target, a.drafter, a.gamma, prompt_length(a.prompt)))
+        for length in (prompt_length(arm.prompt),)
+    ]
+    return table(
+        "Table F: prompt length",
+        rows,
+        words("arm", lambda row: f"{row[0].target} + {row[0].setting}"),
+        numbers("prompt tokens", lambda row: row[1] or text(row[0].prompt), "the case's prompt"),
+        numbers("AR tok/s", lambda row: number(row[0].baseline_tok_s, 1), "speedups.speedups: median over blocks"),
+        numbers("SD tok/s", lambda row: number(row[0].decode_tok_s, 1), "speedups.speedups: median over blocks"),
+        numbers("speedup", lambda row: interval(row[0].ratio, 2, "x"), _SPEEDUP),
+        words("verdict", lambda row: effect_cell(row[0]), "speedups.Speedup.effect"),
+        numbers("accepted", lambda row: percent(row[0].acceptance_rate), "speedups.speedups: accepted / proposed"),
+        numbers("printed speedup", lambda row: text(f"{row[2]['speedup']}x") if row[2] else None, "study, figure 5"),
+        words(
+            "audit of it",
+            lambda row: row[2] and _audit_cell(_verdicts().get(_key("figure 5", row[2]))),
+            "analysis.audit on the study's figure 5",
         ),
-        rows=tuple(rows),
+        id="table-f",
         trace=f"{_OURS} through speedups.speedups by prompt, suite F; study: analysis/published, figure 5",
         note="" if rows else "Suite F was not measured here: mlsd run F.",
     )

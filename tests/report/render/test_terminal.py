@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from mlsd.report.render import html, markdown, terminal
-from mlsd.report.render.table import Table, head, name, number, text
+from mlsd.report.render.table import Head, Table, number, text
 
 STEERING = "\x1b[2Jx\x07\x9b31m\u202e\x00"
 
@@ -9,7 +9,7 @@ STEERING = "\x1b[2Jx\x07\x9b31m\u202e\x00"
 def made(**changes: object) -> Table:
     values = {
         "title": "Speeds",
-        "heads": (name("model"), head("speed", unit="tok/s")),
+        "heads": (Head(label="model", numeric=False), Head(label="speed", unit="tok/s")),
         "rows": ((text("a\nb", "bad"), number(12345.678, 1)), (text("c"), number(None))),
     }
     return Table(**(values | changes))  # type: ignore[arg-type]
@@ -29,7 +29,8 @@ def test_a_table_shows_title_units_and_numbers_on_the_right() -> None:
 
 def test_nothing_in_a_cell_a_title_or_a_note_steers_the_terminal() -> None:
     shown = terminal.render(
-        made(title=STEERING, heads=(name(STEERING),), rows=((text(STEERING),),), note=STEERING), color=False
+        made(title=STEERING, heads=(Head(label=STEERING, numeric=False),), rows=((text(STEERING),),), note=STEERING),
+        color=False,
     )
     assert shown.count("\N{REPLACEMENT CHARACTER}[2Jx\N{REPLACEMENT CHARACTER}") == 4
     assert not set("\x1b\x07\x9b\u202e\x00") & set(shown)
