@@ -7,7 +7,7 @@ import math
 import os
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
@@ -39,38 +39,10 @@ def _finite(value: Any) -> Any:
     return value
 
 
-def table(title: str, columns: Sequence[str], *, left: int = 1) -> Rows:
-    """An empty table of words to fill: the first `left` columns left-aligned, numbers right-aligned."""
-    return Rows(title, columns, left)
-
-
-class Rows:
-    """A table that is filled row by row."""
-
-    def __init__(self, title: str, columns: Sequence[str], left: int) -> None:
-        self._title, self._columns, self._left = title, columns, left
-        self._rows: list[tuple[str, ...]] = []
-
-    def add_row(self, *cells: str) -> None:
-        """One more row."""
-        self._rows.append(cells)
-
-    def add_section(self) -> None:
-        """Rules between rows are no more."""
-
-    def made(self) -> Table:
-        """The table."""
-        from mlsd.report.render.table import Head, Table, text
-
-        heads = tuple(Head(label=label, numeric=i >= self._left) for i, label in enumerate(self._columns))
-        return Table(title=self._title, heads=heads, rows=tuple(tuple(map(text, row)) for row in self._rows))
-
-
-def print_table(made: Table | Rows) -> None:
+def print_table(made: Table) -> None:
     """Print a table: in colours and as wide as the terminal, in plain whole lines when the output is piped."""
     from mlsd.report.render import terminal
 
-    made = made.made() if isinstance(made, Rows) else made
     is_terminal = sys.stdout.isatty()
     width = shutil.get_terminal_size().columns if is_terminal else terminal.PIPED
     color = is_terminal and "NO_COLOR" not in os.environ

@@ -10,11 +10,10 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Meta
 
-from mlsd.engine.session import Logits, SessionOptions
+from mlsd.engine.session import Logits, SessionOptions, padded
 from mlsd.engine.tree import ROOT, Tree, depth_first
 
 _DROPPED = -2
-_CONTEXT_STEP = 256  # contexts are rounded up, as llama.cpp does
 
 # See `engine.session.SessionOptions.tree`.
 Commit = Annotated[
@@ -26,11 +25,10 @@ TopK = Annotated[int, Meta(ge=1, le=64, description="nodes expanded on a level, 
 
 def tree_options(options: SessionOptions, *, n_rows: int, n_leaves: int, commit: Commit) -> SessionOptions:
     """A target context for trees of `n_rows` nodes and `n_leaves` leaves; it has room for one tree at its end."""
-    n_ctx = -(-(options.n_ctx + n_rows + 1) // _CONTEXT_STEP) * _CONTEXT_STEP
     return msgspec.structs.replace(
         options,
         tree=commit,
-        n_ctx=n_ctx,
+        n_ctx=padded(options.n_ctx + n_rows + 1),
         n_batch=max(options.n_batch, n_rows + 1),
         n_ubatch=max(options.n_ubatch, n_rows + 1),
         n_sequences=max(2, n_leaves),

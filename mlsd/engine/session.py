@@ -12,11 +12,13 @@ from typing import Any, Literal, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from mlsd.engine.threads import default_threads
 from mlsd.engine.tree import Tree
 from mlsd.errors import EngineError
-from mlsd.records import Record
+from mlsd.records import EngineOptions, Record
 
 Logits = npt.NDArray[np.float32]
+_CONTEXT_STEP = 256
 
 
 def check_finite(rows: Logits) -> Logits:
@@ -59,6 +61,23 @@ class SessionOptions(Record, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if self.tree != "off" and self.kind not in ("plain", "layer-rows"):
             raise EngineError(f"A session that is {self.kind} cannot verify trees.")
+
+
+def padded(n_positions: int) -> int:
+    """The length of a context for so many positions: rounded up as llama.cpp does."""
+    return -(-n_positions // _CONTEXT_STEP) * _CONTEXT_STEP
+
+
+def session_options(engine: EngineOptions, n_positions: int) -> SessionOptions:
+    """Contexts as `engine` asks for them, with room for `n_positions` where it leaves that open."""
+    return SessionOptions(
+        n_ctx=engine.n_ctx or padded(n_positions),
+        n_batch=engine.n_batch,
+        n_ubatch=engine.n_ubatch,
+        n_threads=engine.n_threads or default_threads(),
+        n_gpu_layers=engine.n_gpu_layers,
+        flash_attention=engine.flash_attention,
+    )
 
 
 class Vocabulary(Record, frozen=True, kw_only=True):

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
+import psutil
 
 from mlsd.errors import HubError, InputError, ManifestError, ModelFileError, RevisionError
 from mlsd.folders import asset_path, user_dir
@@ -35,6 +36,9 @@ from mlsd.models.manifest import (
     load_manifest,
 )
 from mlsd.records import ModelRef, Record, content_id
+
+# Metal lets the GPU use about three quarters of the memory; the rest also holds context, draft and system.
+_USABLE_MEMORY = 0.75
 
 if TYPE_CHECKING:
     from mlsd.models.hub import Hub
@@ -70,6 +74,23 @@ class CheckedFile(Record, frozen=True, kw_only=True):
         return None if self.expected is None else self.sha256 == self.expected
 
 
+class Listing(Record, frozen=True, kw_only=True):
+    """A model of the manifest, as this machine sees it."""
+
+    id: str
+    name: str
+    source: str
+    architecture: str
+    quantization: str
+    roles: tuple[str, ...]
+    parameters: int | None
+    parameters_active: int | None
+    n_bytes: int | None = msgspec.field(name="bytes")  # of its files here, else as stated
+    here: bool
+    paths: tuple[str, ...]  # empty where it is not here
+    fits_memory: bool | None  # None: its size is not known
+
+
 class Library:
     """The models of the manifest and where their files are."""
 
@@ -95,6 +116,26 @@ class Library:
             paths = (_fixed_path(entry),)
         found = tuple(path for path in paths if path is not None and path.is_file())
         return found if len(found) == len(paths) else None
+
+    def listing(self, entry: ModelEntry) -> Listing:
+        """What a list of models says of one."""
+        paths = self.locate(entry)
+        n_bytes = sum(path.stat().st_size for path in paths) if paths else entry.n_bytes
+        usable = _USABLE_MEMORY * psutil.virtual_memory().total
+        return Listing(
+            id=entry.id,
+            name=entry.name,
+            source=str(type(entry).__struct_config__.tag),
+            architecture=entry.architecture,
+            quantization=entry.quantization,
+            roles=tuple(entry.roles),
+            parameters=entry.parameters,
+            parameters_active=entry.parameters_active,
+            n_bytes=n_bytes,
+            here=paths is not None,
+            paths=tuple(map(str, paths or ())),
+            fits_memory=None if n_bytes is None else n_bytes <= usable,
+        )
 
     def resolve(self, text: str, *, make: bool = False) -> LocalModel:
         """The model that `text` names: a path that exists, else an id; see `resolve_model`."""

@@ -6,6 +6,7 @@ Every message about a wrong entry names the file, the key and the value.
 from __future__ import annotations
 
 import difflib
+import re
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -274,6 +275,50 @@ def _check_base(manifest: Manifest, entry: ModelEntry) -> None:
             raise ManifestError(f"{' or '.join(manifest.files)}: {place}: it is made from itself.")
         seen.append(entry.base)
         entry = manifest.models[entry.base]
+
+
+class NewModel(Record, frozen=True, kw_only=True):
+    """What somebody says of a model to add; exactly one of path, repo and base."""
+
+    path: str | None = None  # a GGUF file on this machine
+    repo: str | None = None
+    file: str | None = None  # in the repository
+    revision: str | None = None
+    base: str | None = None  # id of the model to quantize
+    quant: str | None = None
+    sha256: str | None = None
+    architecture: str | None = None
+    roles: tuple[str, ...] = ()
+
+
+def new_entry(model_id: str, new: NewModel) -> dict[str, Any]:
+    """The TOML of an entry for `add_entry`; what is not said is read from the file, its name or the base.
+
+    Raises: ManifestError when it does not describe exactly one source.
+    """
+    from mlsd.gguf_tools.read import model_facts
+
+    if sum(map(bool, (new.path, new.repo, new.base))) != 1:
+        raise ManifestError("Give exactly one of --path, --repo and --base.", hint="See `mlsd models add --help`.")
+    architecture = new.architecture
+    source: dict[str, Any]
+    if new.path:
+        path = Path(new.path).expanduser().resolve()
+        source = {"source": "path", "file": str(path), "sha256": new.sha256}
+        architecture = architecture or model_facts(path).architecture
+    elif new.repo:
+        source = {"source": "huggingface", "repo": new.repo, "file": new.file, "sha256": new.sha256}
+        source["revision"] = new.revision
+    else:
+        source = {"source": "quantize", "base": new.base, "type": new.quant}
+        architecture = architecture or load_manifest().find(str(new.base)).architecture
+    if architecture is None:
+        raise ManifestError("--architecture is needed with --repo.", hint="As in the GGUF: qwen35, qwen35moe, llama...")
+    named = re.findall(r"(?i)(?:UD-)?I?Q\d\w*|BF16|F16|F32|MXFP4\w*", source.get("file") or "")
+    quantization = new.quant or (named[-1].upper() if named else "unknown")
+    values = {**source, "name": model_id, "architecture": architecture, "quantization": quantization}
+    values["roles"] = list(new.roles)
+    return {key: value for key, value in values.items() if value is not None}
 
 
 def add_entry(model_id: str, values: dict[str, Any], *, user: Path | None = None) -> ModelEntry:

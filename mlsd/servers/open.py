@@ -10,6 +10,7 @@ import msgspec
 
 from mlsd.drafters import METHODS, preset_gamma, resolve_spec
 from mlsd.drafters.options import parse_drafter
+from mlsd.engine.session import padded
 from mlsd.errors import InputError
 from mlsd.gguf_tools.source import Source
 from mlsd.measure.run.runner import Watcher
@@ -25,7 +26,7 @@ from mlsd.servers.flags import TYPES, read_binary, read_flags, speculation
 from mlsd.servers.launch import Launched, server_flags
 from mlsd.servers.measure import SPECULATION, Ask, Models, ServerResult, Side, measure
 
-_CONTEXT_STEP, _TEMPLATE_TOKENS = 256, 256
+_TEMPLATE_TOKENS = 256
 _TOP_UP = ("code", "factual", "reasoning", "chinese")  # where more prompts are needed at once than were given
 _PEEK = "1, 2, 3, 4, 5, 6, 7, 8, 1, 2, 3, 4, 5, 6, 7, 8, 1, 2, 3, 4,"
 
@@ -198,7 +199,7 @@ def _context(ask: Ask, target: LocalModel, gamma: int) -> int:
     if ask.engine.n_ctx is not None:
         return ask.engine.n_ctx
     longest = max(prompt.n_tokens or _most_tokens(prompt, ask.n_predict) for prompt in ask.prompts)
-    needed = -(-(longest + ask.n_predict + gamma + 1) // _CONTEXT_STEP) * _CONTEXT_STEP
+    needed = padded(longest + ask.n_predict + gamma + 1)
     trained = Source(target.path).count("context_length", None)
     return needed if trained is None else min(needed, trained)
 

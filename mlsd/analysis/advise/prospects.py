@@ -49,6 +49,11 @@ class Prospect(Record, frozen=True, kw_only=True):
     acceptance_source: str
     acceptance_assumed: bool = False  # nobody measured it: the interval spans a range of acceptances
 
+    @property
+    def name(self) -> str:
+        """In words."""
+        return "off" if self.gamma == 0 else self.draft or self.drafter
+
 
 class Recommendation(Record, frozen=True, kw_only=True):
     """What to do for one target."""

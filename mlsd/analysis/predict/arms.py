@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable
+from collections.abc import Callable, Container, Hashable, Iterable
+from typing import TypeVar
 
 import msgspec
 
@@ -12,7 +13,11 @@ from mlsd.errors import AnalysisError
 from mlsd.measure.store.rows import CalibrationPoint, Coverage, PassKind, TrialFilter, environment_key, model_key
 from mlsd.measure.store.study import Store
 from mlsd.records import CONTROLS, Case, ModelFacts, ModelRef, OptionValue, Record, Trial
+from mlsd.stats import grouped
 from mlsd.units import tok_s
+
+T = TypeVar("T")
+K = TypeVar("K", bound=Hashable)
 
 _CURVE = 3  # different k that make a curve
 
@@ -71,7 +76,7 @@ def read_known(stores: Iterable[Store]) -> Known:
             groups += read_groups(store, one)
         models |= store.models()
         passes |= newest_passes(store, frozenset().union(*(one.other_calibrations for one in chosen)))
-        coverage |= newest_coverage(store)
+        coverage |= newest(store.coverage(), lambda row: row.model_key)
     return Known(groups=tuple(groups), passes=passes, coverage=coverage, models=models)
 
 
@@ -153,10 +158,10 @@ def is_curve(points: Iterable[CalibrationPoint]) -> bool:
     return 1 in widths and len(widths) >= _CURVE
 
 
-def newest_coverage(store: Store, runs: Container[int] | None = None) -> dict[str, tuple[Coverage, ...]]:
-    """The experts that the newest run, of these or of all, counted of each model."""
-    found: dict[str, dict[int, list[Coverage]]] = {}
-    for run_id, row in store.coverage():
-        if runs is None or run_id in runs:
-            found.setdefault(row.model_key, {}).setdefault(run_id, []).append(row)
-    return {key: tuple(by_run[max(by_run)]) for key, by_run in found.items()}
+def newest(
+    rows: Iterable[tuple[int, T]], key: Callable[[T], K], runs: Container[int] | None = None
+) -> dict[K, tuple[T, ...]]:
+    """Of rows with their run, by key those of the newest run, of these or of all."""
+    groups = grouped((row for row in rows if runs is None or row[0] in runs), lambda row: key(row[1]))
+    last = {place: max(run_id for run_id, _ in own) for place, own in groups.items()}
+    return {place: tuple(row for run_id, row in own if run_id == last[place]) for place, own in groups.items()}

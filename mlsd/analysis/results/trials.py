@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from mlsd.measure.run.checks import DISTURBED
-from mlsd.records import Arm, Record, Trial, Verdict
-from mlsd.stats import Interval, mean_over, median, paired, relative_spread
+from mlsd.measure.run.study import BenchTrial
+from mlsd.records import DRAFT_MODEL, NO_DRAFTER, Arm, Case, Record, Trial, Verdict
+from mlsd.stats import Interval, grouped, mean_over, median, paired, relative_spread
 from mlsd.units import tok_s
 
 PARTS = ("draft_ns", "verify_ns", "rollback_ns", "sample_ns", "other_ns")
@@ -102,6 +104,93 @@ def summarize(trials: Sequence[Trial], baseline: Sequence[Trial], drafter: str) 
         verdict=max(verdicts, key=_SEVERITY.index) if verdicts else None,
         invalid_reason=next((t.error or t.invalid_reason for t in trials if t.invalid_reason), None),
     )
+
+
+class BenchArm(Record, frozen=True, kw_only=True):
+    """One arm of a bench on one prompt."""
+
+    trials: tuple[BenchTrial, ...]
+    summary: ArmSummary
+
+    @property
+    def case(self) -> Case:
+        """What was measured."""
+        return self.trials[0].case
+
+    @property
+    def prompt(self) -> str:
+        """The prompt's key."""
+        return self.case.prompt.key
+
+    @property
+    def name(self) -> str:
+        """As a person reads it: AR, the draft model, or the method with what was set of it."""
+        spec = self.case.drafter
+        if spec.name == NO_DRAFTER:
+            return "AR"
+        draft = None if spec.draft is None else spec.draft.id
+        options = ",".join(f"{name}={value}" for name, value in spec.options.items())
+        name = draft if spec.name == DRAFT_MODEL else " ".join(filter(None, (spec.name, draft)))
+        return f"SD {name}{f':{options}' if options else ''}"
+
+
+def bench_arms(trials: Sequence[BenchTrial]) -> list[BenchArm]:
+    """Every arm of every prompt; plain decoding first, then by method and gamma."""
+
+    def place(row: BenchTrial) -> tuple[Any, ...]:
+        case, spec = row.case, row.case.drafter
+        draft = spec.draft.id if spec.draft else ""
+        return (case.prompt.key, case.gamma > 0, spec.name, draft, str(spec.options), case.gamma)
+
+    by_case = grouped(sorted(trials, key=place), lambda row: row.trial.case_id)
+    plain = {own[0].case.prompt.key: [row.trial for row in own] for own in by_case.values() if own[0].case.arm == "ar"}
+    found = []
+    for own in by_case.values():
+        case = own[0].case
+        summary = summarize([row.trial for row in own], plain.get(case.prompt.key, []), case.drafter.name)
+        found.append(BenchArm(trials=tuple(own), summary=summary))
+    return found
+
+
+def arm_object(case: Case) -> dict[str, Any]:
+    """What tells an arm from others beside its gamma, in the words of the JSON contract."""
+    spec = case.drafter
+    return {
+        "prompt": case.prompt.key,
+        "drafter": spec.name,
+        "draft": spec.draft.id if spec.draft else None,
+        "options": spec.options,
+    }
+
+
+def trial_object(row: BenchTrial) -> dict[str, Any]:
+    """A trial in the words of the JSON contract: counts and total times, then each round."""
+    trial, derived = row.trial, numbers(row.trial)
+    verdict = trial.losslessness
+    told = ("arm", "gamma", "block", "repeat", "status", "error")
+    checked = ("valid", "invalid_reason", "failed_native_calls")
+    times = ("rollback_draft", "timed", "fell_back", "prefill_ns", "draft_prefill_ns", "decode_ns")
+    return {
+        **arm_object(row.case),
+        **{name: getattr(trial, name) for name in told},
+        "decode_tok_s": derived.decode_tok_s,
+        "acceptance_rate": derived.acceptance_rate,
+        "mgl": derived.mgl,
+        "rounds": derived.n_rounds,
+        "proposed": derived.proposed,
+        "accepted": derived.accepted,
+        "n_prompt": trial.n_prompt,
+        "n_tokens": trial.n_tokens,
+        "tokens": trial.tokens,
+        "verdict": None if verdict is None else verdict.verdict,
+        "losslessness": verdict,
+        **{name: getattr(trial, name) for name in checked},
+        "rollback": trial.rollback_target,
+        **{name: getattr(trial, name) for name in times},
+        **{part: None if trial.decode_ns is None else getattr(derived, part) for part in PARTS},
+        "stats": trial.stats,
+        "round_records": trial.rounds,
+    }
 
 
 def paired_speedup(trials: Sequence[Trial], baseline: Sequence[Trial]) -> Interval | None:

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 from mlsd.analysis.experts.amortization import Mixture, mixture
 from mlsd.analysis.experts.coverage import coverage_table
 from mlsd.analysis.fits.bandwidth import BytesLine, Verdict, bytes_lines, compare
-from mlsd.analysis.fits.calibration import TargetCurve, median_interval, target_curve
-from mlsd.analysis.predict.arms import Known, is_curve, key_of, newest_coverage, newest_passes, read_groups
+from mlsd.analysis.fits.calibration import PassTime, TargetCurve, median_interval, not_timed, pass_times, target_curve
+from mlsd.analysis.predict.arms import Known, is_curve, key_of, newest, newest_passes, read_groups
 from mlsd.analysis.predict.prediction_error import Validation, validate
 from mlsd.analysis.results.comparability import Chosen
 from mlsd.drafters import drafting_key
 from mlsd.errors import AnalysisError
+from mlsd.measure.run.calibration import CalibrationResult
 from mlsd.measure.store.pass_shares import PassShares, block_key
 from mlsd.measure.store.rows import CalibrationPoint, ExpertLoad, Run, StreamRead, TimedPass, model_key
 from mlsd.measure.store.study import Store
 from mlsd.records import Case, ModelRef, Record
-from mlsd.stats import Interval
+from mlsd.stats import Interval, grouped
 
 MOST_TRIALS = 2_000  # of a study whose rounds are read again to predict each gamma; more would not fit in memory
 
@@ -32,6 +34,22 @@ class Bandwidth(Record, frozen=True, kw_only=True):
     lines: tuple[BytesLine, ...]  # fastest first
     verdict: Verdict
     measured_at: str
+
+
+def bandwidth_findings(
+    reads: Sequence[StreamRead], passes: Sequence[TimedPass], n_threads: int, measured_at: str
+) -> Bandwidth:
+    """What plain reads and timed passes on so many threads say together."""
+    lines = bytes_lines(passes)
+    speeds = {n: [r.gb_s for r in own] for n, own in sorted(grouped(reads, lambda r: r.n_threads).items())}
+    return Bandwidth(
+        stream={n: median_interval(values) for n, values in speeds.items()},
+        n_threads=n_threads,
+        passes=tuple(passes),
+        lines=tuple(lines),
+        verdict=compare(lines, speeds[n_threads]),
+        measured_at=measured_at,
+    )
 
 
 @dataclass(frozen=True)
@@ -95,20 +113,8 @@ class Machine:
             raise AnalysisError(
                 "Memory bandwidth was not measured.", hint=f"Measure it: mlsd bandwidth --db {self.source}."
             )
-        plan = self.bandwidth_run.plan
-        lines = bytes_lines(self.passes)
-        n_threads = int(plan["n_threads"])
-        speeds = {
-            n: [r.gb_s for r in self.reads if r.n_threads == n] for n in sorted({r.n_threads for r in self.reads})
-        }
-        return Bandwidth(
-            stream={n: median_interval(values) for n, values in speeds.items()},
-            n_threads=n_threads,
-            passes=self.passes,
-            lines=tuple(lines),
-            verdict=compare(lines, speeds[n_threads]),
-            measured_at=self.bandwidth_run.started_at,
-        )
+        run = self.bandwidth_run
+        return bandwidth_findings(self.reads, self.passes, int(run.plan["n_threads"]), run.started_at)
 
     @cached_property
     def validation(self) -> Validation:
@@ -154,28 +160,44 @@ def read_machine(store: Store, chosen: Chosen, n_trials: int) -> Machine:
             for place, points in newest_passes(store, chosen.other_calibrations).items()
             if place[0] == key
         },
-        coverage=newest_coverage(store, own),
+        coverage=newest(store.coverage(), lambda row: row.model_key, own),
         models=store.models(),
     )
-    loads: dict[str, dict[int, list[ExpertLoad]]] = {}
-    for run_id, load in store.expert_loads():
-        if run_id in own:
-            loads.setdefault(load.model_key, {}).setdefault(run_id, []).append(load)
     timed = [(run_id, p) for run_id, p in store.known_passes() if run_id in own]
-    newest = max((run_id for run_id, _ in timed), default=None)
-    profiled: dict[tuple[str, str | None], dict[int, list[PassShares]]] = {}
-    for run_id, one in store.shares():
-        if run_id in own:
-            profiled.setdefault((one.model_key, one.drafting_key), {}).setdefault(run_id, []).append(one)
+    last = max((run_id for run_id, _ in timed), default=None)
     return Machine(
         key=key,
         source=str(store.path),
         known=known,
         timed={key: points for (_, key), points in known.passes.items() if is_curve(points)},
-        loads={model: tuple(by_run[max(by_run)]) for model, by_run in loads.items()},
-        reads=tuple(r for run_id, r in store.stream_reads() if run_id == newest),
-        passes=tuple(p for run_id, p in timed if run_id == newest),
-        bandwidth_run=None if newest is None else own[newest],
+        loads=newest(store.expert_loads(), lambda load: load.model_key, own),
+        reads=tuple(r for run_id, r in store.stream_reads() if run_id == last),
+        passes=tuple(p for run_id, p in timed if run_id == last),
+        bandwidth_run=None if last is None else own[last],
         too_many_trials=too_many,
-        shares={network: tuple(by_run[max(by_run)]) for network, by_run in profiled.items()},
+        shares=newest(store.shares(), lambda one: (one.model_key, one.drafting_key), own),
+    )
+
+
+class CalibrationFindings(Record, frozen=True, kw_only=True):
+    """What one calibration says."""
+
+    curves: tuple[TargetCurve, ...]  # by depth
+    costs: dict[str, list[PassTime]]  # everything timed but T(k), of "target" and "draft"
+    mixture: Mixture | None  # what verification saves on experts; None where none were counted
+    not_timed: dict[int, tuple[int, ...]]  # k asked for and not reached, by depth
+
+
+def calibration_findings(result: CalibrationResult, rows: Sequence[int], depths: Sequence[int]) -> CalibrationFindings:
+    """What a calibration that was asked for these k and depths says."""
+    points, facts = {"target": result.target_points, "draft": result.draft_points}, result.models[0]
+    timed = {p.depth for p in result.target_points if p.kind == "target_pass" and p.rows == 1}
+    asked = sorted(set(depths))
+    curves = tuple(target_curve(result.target_points, depth) for depth in asked if depth in timed)
+    table = coverage_table(result.coverage, facts, result.loads) if result.coverage else None
+    return CalibrationFindings(
+        curves=curves,
+        costs={name: [p for p in pass_times(own) if p.kind != "target_pass"] for name, own in points.items()},
+        mixture=None if table is None else mixture(facts.ref.id, table, facts, result.target_points),
+        not_timed={depth: not_timed(curves, depth, rows) for depth in asked},
     )

@@ -10,7 +10,6 @@ import click
 from mlsd.cli.database import db_option
 from mlsd.cli.options import IntList, engine_options, json_option, quant_option, repeats_option
 from mlsd.cli.output import note, print_json, print_table, say
-from mlsd.errors import InputError
 
 
 @click.command()
@@ -23,78 +22,34 @@ from mlsd.errors import InputError
 @json_option
 @engine_options
 def bandwidth(
-    sizes_mb: tuple[int, ...],
-    quant: tuple[str, ...],
-    repeats: int,
-    read_mb: int,
-    folder: Path | None,
-    db: Path | None,
-    as_json: bool,
-    **options: Any,
+    sizes_mb: tuple[int, ...], quant: tuple[str, ...], db: Path | None, as_json: bool, **options: Any
 ) -> None:
     """Measure memory bandwidth in GB/s (10^9): a streaming read, and single-token passes of models of known bytes.
 
     A line through bytes against time separates effective bandwidth from the fixed time of a pass. Sizes must be well
     above the caches of the machine. `mlsd report --db` shows what is stored.
     """
-    from mlsd.analysis.fits.bandwidth import bytes_lines, compare
-    from mlsd.analysis.fits.calibration import median_interval
-    from mlsd.analysis.study.machine_findings import Bandwidth
-    from mlsd.hardware import read_environment
-    from mlsd.measure.process import run_info
-    from mlsd.measure.run.bandwidth import BandwidthPlan, run_and_store
-    from mlsd.measure.store.newest import newest_or_new
-    from mlsd.measure.store.study import Store
+    from mlsd.analysis.study.machine_findings import bandwidth_findings
+    from mlsd.measure.run.bandwidth import BandwidthRequest, measure_bandwidth
     from mlsd.report.tables.machine import bandwidth_table
 
-    db = db or newest_or_new()
-    if len(set(sizes_mb)) < 2:
-        raise InputError("One size cannot tell bandwidth from fixed time.", hint="Like --sizes-mb 100,200,400.")
-    engine = options["engine"]
-    backend = run_info(engine)
-    environment = read_environment(backend)
-    n_all = environment.logical_cores or 1
-    n_passes = engine.n_threads or environment.performance_cores or n_all
-    threads = tuple(sorted({1, n_passes, n_all}))
-    plan = BandwidthPlan(
-        sizes_bytes=tuple(mb * 1_000_000 for mb in sizes_mb),
-        quants=quant,
-        blocks=repeats,
-        read_bytes=read_mb << 20,
-        threads=threads,
-        engine=engine,
-        n_threads=n_passes,
-    )
-    with Store.open(db) as store:
-        result = run_and_store(plan, store, environment, folder, _say_writing)
-    lines = bytes_lines(result.passes)
-    verdict = compare(lines, result.stream_gb_s(n_passes))
-    found = Bandwidth(
-        stream={n: median_interval(result.stream_gb_s(n)) for n in threads},
-        n_threads=n_passes,
-        passes=tuple(result.passes),
-        lines=tuple(lines),
-        verdict=verdict,
-        measured_at="just now",
-    )
+    request = BandwidthRequest(sizes_mb=sizes_mb, quants=quant, **options)
+    result = measure_bandwidth(request, db, lambda plan: note(f"writing {plan.name}"))
+    found = bandwidth_findings(result.reads, result.passes, result.n_threads, "just now")
     if as_json:
         print_json(
             {
                 "stream_gb_s": found.stream,
-                "n_threads": n_passes,
-                "lines": lines,
+                "n_threads": result.n_threads,
+                "lines": found.lines,
                 "passes": result.passes,
-                "verdict": verdict,
-                "peak_gb_s": environment.peak_bandwidth_gb_s,
-                "environment": environment,
-                "database": str(db),
+                "verdict": found.verdict,
+                "peak_gb_s": result.environment.peak_bandwidth_gb_s,
+                "environment": result.environment,
+                "database": result.database,
             }
         )
         return
-    print_table(bandwidth_table(found, environment))
-    say(verdict.reason)
-    note(f"Stored in {db}.")
-
-
-def _say_writing(plan: Any) -> None:
-    note(f"writing {plan.name}")
+    print_table(bandwidth_table(found, result.environment))
+    say(found.verdict.reason)
+    note(f"Stored in {result.database}.")

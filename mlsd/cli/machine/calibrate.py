@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,16 +18,15 @@ from mlsd.cli.options import (
     seed_option,
     text_option,
 )
-from mlsd.cli.output import note, print_json, print_table, say, shows_progress, table
-from mlsd.units import NOT_MEASURED, as_ranges, format_number, format_percent
+from mlsd.cli.output import note, print_json, print_table, say, shows_progress
+from mlsd.units import as_ranges, format_number, format_percent
 
 if TYPE_CHECKING:
     from mlsd.analysis.experts.amortization import Mixture
-    from mlsd.analysis.fits.calibration import PassTime, TargetCurve
+    from mlsd.analysis.fits.curves import Steps
+    from mlsd.analysis.study.machine_findings import CalibrationFindings
     from mlsd.measure.run.calibration import CalibrationResult
     from mlsd.records import ModelFacts
-
-_SHOWN = (1, 2, 5, 9, 17, 33)
 
 
 @click.command()
@@ -53,23 +51,19 @@ def calibrate(
     MODEL and the draft are GGUF paths or ids that `mlsd models list` shows. Of a mixture the experts are counted, which
     answers whether verification amortizes; `mlsd report --db` shows all of it.
     """
-    from mlsd.analysis.fits.calibration import not_timed, target_curve
+    from mlsd.analysis.study.machine_findings import calibration_findings
     from mlsd.measure.run.calibration import CalibrationRequest
     from mlsd.measure.run.calibration import calibrate as run_calibration
+    from mlsd.report.tables.machine import costs_table, timed_table
     from mlsd.report.write import check_figure_path
 
     if output is not None:
         check_figure_path(output)
     request = CalibrationRequest(model=model, draft=draft, coverage=not options.pop("no_coverage"), **options)
     result = run_calibration(request, db, _say)
-    facts = result.models
-    timed = {p.depth for p in result.target_points if p.kind == "target_pass" and p.rows == 1}
-    curves = [target_curve(result.target_points, depth) for depth in sorted(set(request.depths)) if depth in timed]
-    costs = _costs(result)
-    found = _mixture(result, facts[0])
+    facts, found = result.models, calibration_findings(result, request.rows, request.depths)
     if output is not None:
-        _draw(output, facts[0], curves, found)
-    missing = {depth: not_timed(curves, depth, request.rows) for depth in sorted(set(request.depths))}
+        _draw(output, facts[0], found)
     if as_json:
         print_json(
             {
@@ -77,45 +71,28 @@ def calibrate(
                 "model": facts[0],
                 "draft": facts[1] if draft else None,
                 "half_width": result.half_width,
-                "not_timed": missing,
+                "not_timed": found.not_timed,
                 "spent": result.spent,
-                "curves": curves,
-                "costs": costs,
-                "experts": found and found.coverage,
-                "shares": found and found.shares,
+                "curves": found.curves,
+                "costs": found.costs,
+                "experts": found.mixture and found.mixture.coverage,
+                "shares": found.mixture and found.mixture.shares,
                 "figure": output and str(output),
             }
         )
         return
-    for curve in curves:
-        _print_curve(facts[0], curve)
-    for depth, widths in missing.items():
+    for curve in found.curves:
+        print_table(timed_table(facts[0].ref.id, curve))
+        if curve.steps is not None:
+            _say_steps(curve.steps)
+    for depth, widths in found.not_timed.items():
         if widths:
             say(f"Not timed at depth {depth} within {request.budget_s:g} s: k = {as_ranges(widths)}.")
-    _print_costs(costs)
-    if found is not None:
-        _print_experts(found)
+    print_table(costs_table(found.costs))
+    if found.mixture is not None:
+        _print_experts(found.mixture)
     say(_summary(result))
     note(f"Stored in {result.database}." if output is None else f"Stored in {result.database}, drawn in {output}.")
-
-
-def _costs(result: CalibrationResult) -> dict[str, list[PassTime]]:
-    """Everything timed but T(k), by model."""
-    from mlsd.analysis.fits.calibration import pass_times
-
-    by_model = {"target": result.target_points, "draft": result.draft_points}
-    return {name: [p for p in pass_times(points) if p.kind != "target_pass"] for name, points in by_model.items()}
-
-
-def _mixture(result: CalibrationResult, facts: ModelFacts) -> Mixture | None:
-    """What verification saves on experts; None where none were counted."""
-    from mlsd.analysis.experts.amortization import mixture
-    from mlsd.analysis.experts.coverage import coverage_table
-
-    if not result.coverage:
-        return None
-    experts = coverage_table(result.coverage, facts, result.loads)
-    return mixture(facts.ref.id, experts, facts, result.target_points)
 
 
 def _summary(result: CalibrationResult) -> str:
@@ -142,47 +119,10 @@ def _say(n_repeats: int, half_width: float | None) -> None:
         note(f"repeat {n_repeats}: widest interval +-{format_percent(half_width)}")
 
 
-def _print_curve(facts: ModelFacts, curve: TargetCurve) -> None:
-    made = table(
-        f"T(k) of {facts.ref.id} at depth {curve.depth}",
-        ["k", "T(k), ms", "95 % interval", "T(1)/T(k)", "T(k)/(k T(1))"],
-    )
-    for row in curve.passes:
-        made.add_row(
-            str(row.rows),
-            format_number(row.ms.value, 3),
-            _bounds(row),
-            format_number(curve.efficiency[row.rows], 3),
-            format_number(curve.per_row[row.rows], 3),
-        )
-    print_table(made)
-    if curve.steps is not None:
-        jumps = [
-            f"{edge} rows ({jump:+.2f} ms)" for edge, jump in zip(curve.steps.edges, curve.steps.jumps_ms, strict=True)
-        ]
-        found = ", ".join(jumps) if jumps else "none"
-        line = f"{curve.steps.fixed_ms:.3f} + {curve.steps.per_row_ms:.3f} k ms"
-        say(f"Kernel steps found: {found}; between them T(k) = {line}.")
-
-
-def _bounds(row: PassTime) -> str:
-    return NOT_MEASURED if row.ms.low is None else f"{row.ms.low:.3f} .. {row.ms.high:.3f}"
-
-
-def _print_costs(costs: dict[str, list[PassTime]]) -> None:
-    made = table("Other costs", ["model", "kind", "rows", "depth", "ms", "95 % interval"], left=2)
-    many = ("sample", "rollback")  # one for every width: a few tell the story, --json has all
-    shown = [(name, row) for name, rows in costs.items() for row in rows if row.kind not in many or row.rows in _SHOWN]
-    for name, row in shown:
-        made.add_row(
-            name,
-            row.kind,
-            str(row.rows),
-            str(row.depth),
-            format_number(row.ms.value, 3 if row.ms.value > 0.1 else 4),
-            _bounds(row),
-        )
-    print_table(made)
+def _say_steps(steps: Steps) -> None:
+    jumps = [f"{edge} rows ({jump:+.2f} ms)" for edge, jump in zip(steps.edges, steps.jumps_ms, strict=True)]
+    line = f"{steps.fixed_ms:.3f} + {steps.per_row_ms:.3f} k ms"
+    say(f"Kernel steps found: {', '.join(jumps) or 'none'}; between them T(k) = {line}.")
 
 
 def _print_experts(found: Mixture) -> None:
@@ -200,12 +140,13 @@ def _print_experts(found: Mixture) -> None:
         say(f"- {text}")
 
 
-def _draw(path: Path, facts: ModelFacts, curves: Sequence[TargetCurve], found: Mixture | None) -> None:
+def _draw(path: Path, facts: ModelFacts, found: CalibrationFindings) -> None:
     """Experts and what they save; T(k) of a model that has none."""
     from mlsd.report.figures.machine import expert_shares, pass_curves
     from mlsd.report.write import write_figure
 
-    if found is not None:
-        write_figure(lambda: expert_shares([found]), path)
+    known = found.mixture
+    if known is not None:
+        write_figure(lambda: expert_shares([known]), path)
     else:
-        write_figure(lambda: pass_curves({f"{facts.ref.id}, depth {c.depth}": c for c in curves}), path)
+        write_figure(lambda: pass_curves({f"{facts.ref.id}, depth {c.depth}": c for c in found.curves}), path)

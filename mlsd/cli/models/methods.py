@@ -7,12 +7,10 @@ from typing import TYPE_CHECKING
 import click
 
 from mlsd.cli.options import json_option
-from mlsd.cli.output import note, print_json, print_table, table
-from mlsd.units import NOT_MEASURED
+from mlsd.cli.output import note, print_json, print_table
 
 if TYPE_CHECKING:
     from mlsd.drafters.method import MethodInfo
-    from mlsd.records import OptionValue
 
 
 @click.command()
@@ -25,6 +23,7 @@ def methods(name: str | None, as_json: bool) -> None:
     the values that a paper found best.
     """
     from mlsd.drafters import METHODS, UNAVAILABLE, find_method
+    from mlsd.report.tables.catalogue import methods_table
 
     if name is not None:
         method = find_method(name).info()
@@ -37,36 +36,21 @@ def methods(name: str | None, as_json: bool) -> None:
     if as_json:
         print_json({"methods": known, "unavailable": missing})
         return
-    made = table("Drafting methods", ["method", "what it does", "presets"], left=3)
-    for method in known:
-        made.add_row(method.name, method.summary, ", ".join(preset.name for preset in method.presets) or NOT_MEASURED)
-    print_table(made)
+    print_table(methods_table(known))
     for other in missing:
         note(f"Not available: {other.name}: {other.reason}. {other.instead}")
     note("Options and presets of one: mlsd methods NAME")
 
 
 def _print_method(method: MethodInfo) -> None:
+    from mlsd.report.tables.catalogue import options_table, presets_table
+
     click.echo(f"{method.name}: {method.summary}")
     click.echo(f"Source: {method.source}.")
     if method.options:
-        options = table("Options", ["option", "default", "values", "meaning"], left=4)
-        for option in method.options:
-            default = "must be given" if option.required else _text(option.default)
-            options.add_row(option.name, default, option.values, option.meaning)
-        print_table(options)
+        print_table(options_table(method))
     else:
         click.echo("It takes no options.")
     if method.presets:
-        presets = table("Presets", ["preset", "gamma", "options", "source"], left=4)
-        for preset in method.presets:
-            values = ", ".join(f"{key}={_text(value)}" for key, value in preset.options.items())
-            presets.add_row(preset.name, str(preset.gamma), values or NOT_MEASURED, preset.source)
-        print_table(presets)
+        print_table(presets_table(method))
     click.echo(f"`mlsd tune` searches {', '.join(method.searched)}.")
-
-
-def _text(value: OptionValue | None) -> str:
-    if value is None or value == "":
-        return NOT_MEASURED
-    return str(value).lower() if isinstance(value, bool) else str(value)

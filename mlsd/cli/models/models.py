@@ -9,17 +9,14 @@ import click
 from mlsd.cli.models.distance import distance
 from mlsd.cli.models.make import make, print_store
 from mlsd.cli.options import json_option, quant_option
-from mlsd.cli.output import note, print_json, print_table, table
+from mlsd.cli.output import note, print_json, print_table
 from mlsd.cli.watch import ByteBars
-from mlsd.errors import HubError, InputError, ManifestError
-from mlsd.units import NOT_MEASURED, format_bytes
+from mlsd.errors import HubError, InputError
+from mlsd.units import format_bytes
 
 if TYPE_CHECKING:
     from mlsd.models.library import CheckedFile, Library
     from mlsd.models.manifest import ModelEntry
-
-# Metal lets the GPU use about three quarters of the memory; the rest also holds context, draft and system.
-_USABLE_MEMORY = 0.75
 
 
 @click.group()
@@ -39,20 +36,18 @@ def list_models(role: str | None, here: bool, as_json: bool) -> None:
     """List every model that an id can name."""
     from mlsd.gguf_tools.surgery.draft_cache import drafts_bytes
     from mlsd.models.library import Library
+    from mlsd.report.tables.catalogue import model_table
 
     library = Library()
     known = {name for entry in library.manifest for name in entry.roles}
     if role is not None and role not in known:
         raise InputError(f"No model has the role {role!r}.", hint=f"Roles: {', '.join(sorted(known))}.")
-    rows = [_row(library, entry) for entry in library.manifest if role is None or role in entry.roles]
-    rows = [row for row in rows if row["here"] or not here]
+    listed = [library.listing(entry) for entry in library.manifest if role is None or role in entry.roles]
+    listed = [model for model in listed if model.here or not here]
     if as_json:
-        print_json(rows)
+        print_json(listed)
         return
-    made = table("models", ["id", "source", "roles", "parameters", "active", "size", "here", "fits"], left=3)
-    for row in rows:
-        made.add_row(*_cells(row))
-    print_table(made)
+    print_table(model_table(listed))
     note("`mlsd models pull ID` downloads or makes one; `mlsd models show ID` says all that is known of it.")
     if n_bytes := drafts_bytes():
         note(f"Drafts cut out of targets take {format_bytes(n_bytes)} beside them; `mlsd models clean` removes those.")
@@ -76,7 +71,7 @@ def show(model_id: str, as_json: bool) -> None:
 
     library = Library()
     entry = library.manifest.find(model_id)
-    values = {"id": entry.id, **msgspec.to_builtins(entry), **_row(library, entry)}
+    values = {"id": entry.id, **msgspec.to_builtins(entry), **msgspec.to_builtins(library.listing(entry))}
     values = {key: value for key, value in values.items() if value not in (None, [], ())}
     if as_json:
         print_json(values)
@@ -167,9 +162,9 @@ def clean(as_json: bool) -> None:
 
 @models.command()
 @click.argument("model_id", metavar="ID")
-@click.option("--path", "path_", help="A GGUF file on this machine.")
+@click.option("--path", help="A GGUF file on this machine.")
 @click.option("--repo", help="A Hugging Face repository, with --file.")
-@click.option("--file", "file_", help="The file's name in the repository.")
+@click.option("--file", help="The file's name in the repository.")
 @click.option("--revision", help="Commit, tag or branch of the repository [default: the head of main].")
 @click.option("--base", help="Id of the model to quantize, with --quant.")
 @quant_option("Q8_0, Q4_K_M, ...: what to quantize to; else for people [default: read from the file's name].")
@@ -179,104 +174,13 @@ def clean(as_json: bool) -> None:
 @json_option
 def add(model_id: str, as_json: bool, **given: Any) -> None:
     """Add a model to your own manifest, under an id of your choice."""
-    import msgspec
+    from mlsd.models.manifest import NewModel, add_entry, new_entry, user_manifest_path
 
-    from mlsd.models.manifest import add_entry, user_manifest_path
-
-    entry = add_entry(model_id, _entry_values(model_id, given))
+    entry = add_entry(model_id, new_entry(model_id, NewModel(**given)))
     if as_json:
-        print_json(msgspec.to_builtins(entry))
+        print_json(entry)
     else:
         click.echo(f"{entry.id} added to {user_manifest_path()}")
-
-
-def _entry_values(model_id: str, given: dict[str, Any]) -> dict[str, Any]:
-    """The TOML of the entry that the options describe.
-
-    Raises: ManifestError when they do not describe exactly one source.
-    """
-    from pathlib import Path
-
-    from mlsd.models.manifest import load_manifest
-
-    kinds = [kind for kind in ("path_", "repo", "base") if given[kind]]
-    if len(kinds) != 1:
-        raise ManifestError("Give exactly one of --path, --repo and --base.", hint="See `mlsd models add --help`.")
-    architecture = given["architecture"]
-    source: dict[str, Any]
-    if kinds == ["path_"]:
-        path = Path(given["path_"]).expanduser().resolve()
-        source = {"source": "path", "file": str(path), "sha256": given["sha256"]}
-        architecture = architecture or _architecture_of(path)
-    elif kinds == ["repo"]:
-        source = {"source": "huggingface", "repo": given["repo"], "file": given["file_"], "sha256": given["sha256"]}
-        source["revision"] = given["revision"]
-    else:
-        source = {"source": "quantize", "base": given["base"], "type": given["quant"]}
-        architecture = architecture or load_manifest().find(given["base"]).architecture
-    if architecture is None:
-        raise ManifestError("--architecture is needed with --repo.", hint="As in the GGUF: qwen35, qwen35moe, llama...")
-    quantization = given["quant"] or _quantization_of(source.get("file") or "")
-    values = {**source, "name": model_id, "architecture": architecture, "quantization": quantization}
-    values["roles"] = list(given["roles"])
-    return {key: value for key, value in values.items() if value is not None}
-
-
-def _architecture_of(path: Any) -> str:
-    from mlsd.gguf_tools.read import model_facts
-
-    return model_facts(path).architecture
-
-
-def _quantization_of(file: str) -> str:
-    import re
-
-    found = re.findall(r"(?i)(?:UD-)?I?Q\d\w*|BF16|F16|F32|MXFP4\w*", file)
-    return str(found[-1]).upper() if found else "unknown"
-
-
-def _row(library: Library, entry: ModelEntry) -> dict[str, Any]:
-    import psutil
-
-    paths = library.locate(entry)
-    n_bytes = sum(path.stat().st_size for path in paths) if paths else entry.n_bytes
-    return {
-        "id": entry.id,
-        "name": entry.name,
-        "source": _source(entry),
-        "architecture": entry.architecture,
-        "quantization": entry.quantization,
-        "roles": list(entry.roles),
-        "parameters": entry.parameters,
-        "parameters_active": entry.parameters_active,
-        "bytes": n_bytes,
-        "here": paths is not None,
-        "paths": [str(path) for path in paths] if paths else [],
-        "fits_memory": None if n_bytes is None else n_bytes <= _USABLE_MEMORY * psutil.virtual_memory().total,
-    }
-
-
-def _source(entry: ModelEntry) -> str:
-    return str(type(entry).__struct_config__.tag)
-
-
-def _cells(row: dict[str, Any]) -> list[str]:
-    def billions(count: int | None) -> str:
-        if count is None:
-            return NOT_MEASURED
-        return f"{count / 1e9:.2f} B" if count >= 1e8 else f"{count / 1e6:.1f} M"
-
-    fits = NOT_MEASURED if row["fits_memory"] is None else "yes" if row["fits_memory"] else "no"
-    return [
-        row["id"],
-        row["source"],
-        ", ".join(row["roles"]),
-        billions(row["parameters"]),
-        billions(row["parameters_active"]),
-        format_bytes(row["bytes"]),
-        "yes" if row["here"] else "no",
-        fits,
-    ]
 
 
 def _plain(key: str, value: Any) -> str:

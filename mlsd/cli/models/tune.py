@@ -17,8 +17,7 @@ from mlsd.cli.options import (
     repeats_option,
     seed_option,
 )
-from mlsd.cli.output import note, print_json, print_table, table
-from mlsd.units import NOT_MEASURED, format_number, format_percent
+from mlsd.cli.output import note, print_json, print_table
 
 if TYPE_CHECKING:
     from mlsd.measure.run.tune import Setting, TuneRequest, TuneResult
@@ -78,34 +77,19 @@ def tune(target: str, as_json: bool, **options: Any) -> None:
 
 def _say(setting: Setting, number: int) -> None:
     outcome = setting.reason if setting.state == "failed" else f"{_speedup(setting)}, {setting.state}"
-    note(f"[{number}] gamma {setting.gamma}{_options(setting)}: {outcome}")
+    note(f"[{number}] {_named(setting)}: {outcome}")
 
 
 def _print(request: TuneRequest, result: TuneResult) -> None:
-    asked = request.setting
-    title = f"{request.drafter.name} on {asked.target}, {', '.join(asked.prompts)}"
-    made = table(title, ["gamma", "options", "speedup", "95 % CI", "blocks", "acceptance", "MGL", "state"])
-    for setting in result.settings:
-        interval = NOT_MEASURED
-        if setting.low is not None and setting.high is not None:
-            interval = f"{setting.low:.2f} .. {setting.high:.2f}"
-        made.add_row(
-            str(setting.gamma),
-            _options(setting).strip() or NOT_MEASURED,
-            NOT_MEASURED if setting.speedup is None else f"{setting.speedup:.2f}x",
-            interval,
-            str(setting.n_blocks),
-            format_percent(setting.acceptance_rate),
-            format_number(setting.mgl),
-            setting.state if setting.reason is None else f"failed: {setting.reason}",
-        )
-    print_table(made)
+    from mlsd.report.tables.arms import settings_table
+
+    print_table(settings_table(request, result))
     note(f"Best: {_best(result)}. Stopped: {_STOPPED[result.stopped]}. Trials in {result.database}.")
 
 
 def _best(result: TuneResult) -> str:
     if result.best is not None:
-        return f"gamma {result.best.gamma}{_options(result.best)}, {_speedup(result.best)}"
+        return f"{_named(result.best)}, {_speedup(result.best)}"
     tried = [setting for setting in result.settings if setting.speedup is not None]
     if not tried:
         return "off; no setting could be measured"
@@ -118,5 +102,7 @@ def _speedup(setting: Setting) -> str:
     return f"{setting.speedup:.2f}x [{setting.low:.2f}, {setting.high:.2f}]"
 
 
-def _options(setting: Setting) -> str:
-    return "".join(f" {name}={value}" for name, value in setting.options.items())
+def _named(setting: Setting) -> str:
+    from mlsd.report.tables.arms import setting_options
+
+    return f"gamma {setting.gamma}{setting_options(setting)}"

@@ -9,15 +9,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mlsd.cli.options import json_option, make_overrides, plan_options
-from mlsd.cli.output import Rows, print_json, print_table, table
+from mlsd.cli.output import print_json, print_table
 from mlsd.cli.watch import say_default
-from mlsd.units import NOT_MEASURED, format_bytes, format_duration
+from mlsd.units import format_bytes, format_duration
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
     from mlsd.measure.run.forecast import Forecast
-    from mlsd.measure.run.memory import ArmMemory, LoadMemory
     from mlsd.planning.plan import Plan
     from mlsd.planning.prepare import StudyRequest
 
@@ -80,53 +77,16 @@ def _plan_object(planned: Plan, found: Forecast) -> dict[str, Any]:
 
 def _print(planned: Plan, found: Forecast) -> None:
     from mlsd.planning.prepare import left_out_line
+    from mlsd.report.tables.catalogue import load_table, memory_table, plan_table
 
-    made = table(f"plan of profile {planned.profile}", ["suite", "study trials", "paired baselines"])
-    paired: dict[str, int] = defaultdict(int)
-    for trial in planned.trials():
-        paired[trial.case.suite] += trial.role == "baseline"
-    for suite, count in planned.study_trials.items():
-        made.add_row(suite, str(count), str(paired[suite]))
-    made.add_section()
-    made.add_row("all", str(sum(planned.study_trials.values())), str(planned.paired_baselines))
-    print_table(made)
-    loads = table("loads", ["target", "draft", "blocks", "trials", "weights", "memory", "time", "from"], left=2)
-    for load, memory in zip(found.loads, found.memory, strict=True):
-        loads.add_row(
-            load.target,
-            load.draft or NOT_MEASURED,
-            str(load.n_blocks),
-            str(load.n_trials),
-            format_bytes(load.weight_bytes),
-            memory.verdict,
-            format_duration(load.time.seconds),
-            ", ".join(load.time.sources) or NOT_MEASURED,
-        )
+    print_table(plan_table(planned))
     if planned.groups:
-        print_table(loads)
-        print_table(_memory_table(found.memory))
+        print_table(load_table(found))
+        print_table(memory_table(found.memory))
     for line in _needs(planned, found):
         click.echo(line)
     for left in planned.left_out:
         click.echo(left_out_line(left))
-
-
-def _memory_table(loads: Sequence[LoadMemory]) -> Rows:
-    """Every arm of every load, and what they take together."""
-    sizes = ["weights", "KV", "states", "compute", "output", "total", "limit"]
-    made = table("memory", ["load", "arm", *sizes, "verdict"], left=2)
-    for load in loads:
-        names = " + ".join(load.models)
-        for arm in load.arms:
-            made.add_row(names, arm.arm, NOT_MEASURED, *_terms(arm), NOT_MEASURED, "")
-        weights, limit = format_bytes(load.weights_bytes), format_bytes(load.limit_bytes)
-        made.add_row(names, "all together", weights, *_terms(load), limit, load.verdict)
-    return made
-
-
-def _terms(part: ArmMemory | LoadMemory) -> Iterator[str]:
-    terms = (part.kv_bytes, part.states_bytes, part.compute_bytes, part.output_bytes, part.total_bytes)
-    return map(format_bytes, terms)
 
 
 def _needs(planned: Plan, found: Forecast) -> list[str]:

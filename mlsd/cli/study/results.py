@@ -10,9 +10,8 @@ import click
 
 from mlsd.cli.database import db_option, filter_options, make_filter, reading
 from mlsd.cli.options import json_option
-from mlsd.cli.output import note, print_json, print_table, say, table
+from mlsd.cli.output import note, print_json, print_table, say
 from mlsd.errors import InputError, StoreError
-from mlsd.units import NOT_MEASURED, NS_PER_MS, format_bytes, format_number, format_percent
 
 if TYPE_CHECKING:
     from mlsd.measure.store.rows import StoredTrial, TrialFilter
@@ -45,6 +44,8 @@ def results(
 
     A failed trial that was run again is left out.
     """
+    from mlsd.report.tables.records import imported_table, runs_table
+
     ctx.obj = db
     if ctx.invoked_subcommand is not None:
         return
@@ -58,9 +59,12 @@ def results(
         if as_json:
             print_json({"runs": store.runs(), "trials": trials, "imported": others, "warnings": store.warnings()})
             return
-        _print_runs(store)
+        if runs := store.runs():
+            print_table(runs_table(runs))
         _print_trials(trials, store.cases(), show_all)
-        _print_imported(others, show_all)
+        if others:
+            print_table(imported_table(_last(others, show_all)))
+            say(f"{len(others)} imported rows.")
         for warning in store.warnings():
             say(f"Warning [{warning.code}] {warning.message} {warning.advice}")
         if not trials and not others:
@@ -75,6 +79,8 @@ def results(
 @click.pass_obj
 def show(group_db: Path | None, identity: str, rounds: bool, as_json: bool, db: Path | None) -> None:
     """Show the trial with the number ID, or every trial of the case whose id begins with ID."""
+    from mlsd.report.tables.records import rounds_table, trial_card
+
     with reading(db or group_db) as store:
         found = _find(store, identity)
         cases = store.cases()
@@ -82,7 +88,9 @@ def show(group_db: Path | None, identity: str, rounds: bool, as_json: bool, db: 
             print_json([{"id": f.id, "case": cases[f.trial.case_id], "trial": f.trial} for f in found])
             return
         for stored in found:
-            _print_trial(stored, cases[stored.trial.case_id], rounds)
+            print_table(trial_card(stored, cases[stored.trial.case_id]))
+            if rounds and stored.trial.rounds:
+                print_table(rounds_table(stored.trial))
 
 
 def _find(store: Store, identity: str) -> list[StoredTrial]:
@@ -129,27 +137,6 @@ def _imported(store: Store, chosen: TrialFilter) -> list[Any]:
 # --- for people -------------------------------------------------------------------------------------------------
 
 
-def _print_runs(store: Store) -> None:
-    runs = store.runs()
-    if not runs:
-        return
-    made = table("Runs", ["run", "status", "started", "suites", "chip", "backend", "llama.cpp"], left=7)
-    for run in runs:
-        suites = run.plan.get("suites", ())
-        names = " ".join(map(str, suites)) if isinstance(suites, (list, tuple)) else str(suites)
-        environment = run.environment
-        cells = (
-            run.status,
-            run.started_at[:19],
-            names,
-            environment.chip,
-            environment.backend,
-            environment.llama_cpp_build,
-        )
-        made.add_row(str(run.id), *(_shown(value) for value in cells))
-    print_table(made)
-
-
 def _print_trials(trials: list[dict[str, Any]], cases: Mapping[str, Case], show_all: bool) -> None:
     from mlsd.analysis.results.names import spec_name
     from mlsd.report.tables.records import trials_table
@@ -163,76 +150,8 @@ def _print_trials(trials: list[dict[str, Any]], cases: Mapping[str, Case], show_
     say(f"{len(trials)} trials, {failed} failed, {invalid} not valid.")
 
 
-def _print_imported(rows: list[Any], show_all: bool) -> None:
-    if not rows:
-        return
-    columns = ["source", "row", "target", "draft", "prompt", "status", "gamma", "tok/s", "accepted", "speedup"]
-    made = table("Imported (not measured here)", columns, left=6)
-    for row in _last(rows, show_all):
-        made.add_row(
-            _shown(row.source),
-            str(row.row),
-            _shown(row.target_model),
-            _shown(row.draft_model or "none"),
-            _shown(row.prompt_key),
-            _shown(row.status),
-            NOT_MEASURED if row.gamma is None else str(row.gamma),
-            format_number(row.decode_tok_s),
-            format_percent(row.acceptance_rate, 2),
-            format_number(row.speedup),
-        )
-    print_table(made)
-    say(f"{len(rows)} imported rows.")
-
-
 def _last(rows: list[Any], show_all: bool) -> list[Any]:
     if show_all or len(rows) <= _MOST_LINES:
         return rows
     note(f"The last {_MOST_LINES} of {len(rows)} lines; --all lists every one.")
     return rows[-_MOST_LINES:]
-
-
-def _print_trial(stored: StoredTrial, case: Any, rounds: bool) -> None:
-    trial = stored.trial
-    made = table(f"Trial {stored.id} of case {trial.case_id}, run {stored.run_id}", ["field", "value"], left=2)
-    drafter = case.drafter.draft.id if case.drafter.draft else case.drafter.name
-    made.add_row("configuration", _shown(f"suite {case.suite}, {case.target.id}, {drafter}, gamma {case.gamma}"))
-    made.add_row("prompt", _shown(f"{case.prompt.key}, {case.n_predict} tokens to predict"))
-    for name in trial.__struct_fields__:
-        value = getattr(trial, name)
-        if name in ("case_id", "gamma", "tokens", "rounds", "text", "conditions", "losslessness", "earlier"):
-            continue
-        if value is None:
-            continue
-        label = name.removesuffix("_ns").removesuffix("_bytes").replace("_", " ")
-        made.add_row(label, _shown(_value(name, value)))
-    for name in ("losslessness", "conditions"):
-        record = getattr(trial, name)
-        if record is not None:
-            known = {field: getattr(record, field) for field in record.__struct_fields__}
-            text = ", ".join(f"{key} {_value(key, item)}" for key, item in known.items() if item is not None)
-            made.add_row(name, _shown(text))
-    for turn, answer in enumerate(trial.earlier, 1):
-        made.add_row(f"answer to turn {turn}", _shown(answer[:200]))
-    made.add_row("output", _shown(f"{trial.n_tokens} tokens: {(trial.text or '')[:200]}"))
-    proposed, accepted = sum(r.proposed for r in trial.rounds), sum(r.accepted for r in trial.rounds)
-    made.add_row("rounds", f"{len(trial.rounds)}, {accepted} of {proposed} proposed tokens accepted")
-    print_table(made)
-    if rounds and trial.rounds:
-        fields = trial.rounds[0].__struct_fields__
-        listed = table("Rounds", ["round", *(name.replace("_ns", " ms") for name in fields)])
-        for number, one in enumerate(trial.rounds):
-            listed.add_row(str(number), *(_value(name, getattr(one, name)).removesuffix(" ms") for name in fields))
-        print_table(listed)
-
-
-def _value(name: str, value: Any) -> str:
-    if name.endswith("_ns"):
-        return f"{value / NS_PER_MS:.3f} ms"
-    if name.endswith("_bytes"):
-        return format_bytes(value)
-    return str(value)
-
-
-def _shown(value: object) -> str:
-    return NOT_MEASURED if value is None else str(value)

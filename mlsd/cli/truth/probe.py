@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mlsd.cli.options import engine_options, json_option, model_file
-from mlsd.cli.output import print_json, print_table, say, table
-from mlsd.units import NS_PER_MS, format_number
+from mlsd.cli.output import print_json, print_table, say
+from mlsd.units import NS_PER_MS
 
 if TYPE_CHECKING:
     from mlsd.engine.probe import ProbeReport, Role
@@ -50,22 +50,10 @@ def probe(model: str, as_json: bool, engine: EngineOptions, **_: Any) -> None:
 
 
 def _print(result: Probed) -> None:
+    from mlsd.report.tables.records import probe_table
+
     report = result.report
-    made = table(
-        f"{result.model.id} on {result.device} ({result.backend})",
-        ["strategy", "after", "exact", "max logit difference", "ms a round of gamma 2", "of 8", ""],
-    )
-    for row in report.strategies:
-        after = "one batch" if row.history == "batch" else "single tokens"
-        made.add_row(
-            row.name,
-            after,
-            "yes" if row.exact else "no",
-            format_number(row.max_logit_diff, 6),
-            *(format_number(None if row.round_ns is None else row.round_ns[gamma] / NS_PER_MS, 3) for gamma in (2, 8)),
-            row.reason or "",
-        )
-    print_table(made)
+    print_table(probe_table(result))
     say(f"Kernel noise (batched against single-token logits): {report.kernel_noise:.6f}")
     say(f"Without any rollback the same logits are off by:   {report.control_diff:.6f}")
     place = "in the graph" if report.samples_on_device else "from the logits"

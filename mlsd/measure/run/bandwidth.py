@@ -18,9 +18,11 @@ import numpy as np
 from mlsd.errors import InputError
 from mlsd.gguf_tools.shape import Shape
 from mlsd.gguf_tools.synthetic.synth import SynthPlan, from_shape, write_synthetic
+from mlsd.hardware import read_environment
 from mlsd.measure.messages import CalibrateJob, ModelFile, Passes
-from mlsd.measure.process import run_calibration
+from mlsd.measure.process import run_calibration, run_info
 from mlsd.measure.run.runner import machine_lock, recorded_run
+from mlsd.measure.store.newest import newest_or_new
 from mlsd.measure.store.rows import StreamRead, TimedPass
 from mlsd.measure.store.study import Store
 from mlsd.models.library import resolve_model
@@ -45,53 +47,62 @@ _BASE = Shape(
 )
 
 
-class BandwidthPlan(Record, frozen=True, kw_only=True):
+class BandwidthRequest(Record, frozen=True, kw_only=True):
     """What to read and to time."""
 
-    sizes_bytes: tuple[int, ...]  # that a token reads, one model each and quantization
-    quants: tuple[str, ...]
-    blocks: int
-    read_bytes: int  # array that numpy reads
-    threads: tuple[int, ...]  # of the plain reads
-    engine: EngineOptions
-    n_threads: int  # that passes run on, of the engine or by its default
+    sizes_mb: tuple[int, ...] = (100, 200, 400)  # that a token reads, one model each and quantization
+    quants: tuple[str, ...] = ("Q8_0", "Q4_0", "F16")
+    repeats: int = 5  # passes of every model
+    read_mb: int = 512  # array that numpy reads, MiB
+    folder: Path | None = None  # where models lie meanwhile; None: the system's temporary one
+    engine: EngineOptions = EngineOptions()
 
 
 class BandwidthResult(Record, frozen=True, kw_only=True):
     """What was read and timed."""
 
+    database: str
+    environment: Environment
+    n_threads: int  # that passes ran on, of the engine or by its default
     reads: tuple[StreamRead, ...]
     passes: tuple[TimedPass, ...]
 
-    def stream_gb_s(self, n_threads: int) -> list[float]:
-        """Plain reads on so many threads, GB/s (10^9), by repeat."""
-        return [read.gb_s for read in self.reads if read.n_threads == n_threads]
 
-
-def run_and_store(
-    plan: BandwidthPlan,
-    store: Store,
-    environment: Environment,
-    folder: Path | None = None,
-    say: Callable[[SynthPlan], None] | None = None,
+def measure_bandwidth(
+    request: BandwidthRequest, db: Path | None = None, say: Callable[[SynthPlan], None] | None = None
 ) -> BandwidthResult:
-    """Measure both ways and store all of it, or nothing of an interrupted measurement.
+    """Measure both ways into `db`, by default the newest study database or a first one; all of it or nothing.
 
-    Models lie in `folder` (default: the system's temporary one) meanwhile. Raises: LockError while another run measures
-    on this machine, InputError, EngineError, WorkerError, StoreError.
+    Raises: LockError while another run measures on this machine, InputError, EngineError, WorkerError, StoreError.
     """
-    asked = {"command": "bandwidth", **msgspec.to_builtins(plan)}
-    with machine_lock(), recorded_run(store, environment, asked) as run_id:
+    path, engine = db or newest_or_new(), request.engine
+    if len(set(request.sizes_mb)) < 2:
+        raise InputError("One size cannot tell bandwidth from fixed time.", hint="Like --sizes-mb 100,200,400.")
+    environment = read_environment(run_info(engine))
+    n_all = environment.logical_cores or 1
+    n_threads = engine.n_threads or environment.performance_cores or n_all
+    threads, sizes_bytes = sorted({1, n_threads, n_all}), [mb * 1_000_000 for mb in request.sizes_mb]
+    asked = {
+        "command": "bandwidth",
+        "sizes_bytes": sizes_bytes,
+        "quants": request.quants,
+        "blocks": request.repeats,
+        "read_bytes": request.read_mb << 20,
+        "threads": threads,
+        "engine": msgspec.to_builtins(engine),
+        "n_threads": n_threads,
+    }
+    with Store.open(path) as store, machine_lock(), recorded_run(store, environment, asked) as run_id:
         reads = tuple(
             StreamRead(n_threads=n, repeat=repeat, gb_s=speed)
-            for n in plan.threads
-            for repeat, speed in enumerate(stream_read(plan.read_bytes, n, 2 * plan.blocks + 1))
+            for n in threads
+            for repeat, speed in enumerate(stream_read(request.read_mb << 20, n, 2 * request.repeats + 1))
         )
-        with tempfile.TemporaryDirectory(dir=folder) as place:
-            models = write_models(Path(place), plan.sizes_bytes, plan.quants, say)
-            passes = tuple(time_models(models, plan.engine, plan.blocks))
+        with tempfile.TemporaryDirectory(dir=request.folder) as place:
+            models = write_models(Path(place), sizes_bytes, request.quants, say)
+            passes = tuple(time_models(models, engine, request.repeats))
         store.add_bandwidth(run_id, reads, passes)
-    return BandwidthResult(reads=reads, passes=passes)
+    return BandwidthResult(database=str(path), environment=environment, n_threads=n_threads, reads=reads, passes=passes)
 
 
 def stream_read(n_bytes: int, n_threads: int, repeats: int) -> list[float]:

@@ -1,4 +1,4 @@
-"""Timing a model's passes into a study database: T(k) by a calibration, the parts of a pass by a breakdown."""
+"""Timing a model's passes into a study database: T(k), and the experts that they read."""
 
 from __future__ import annotations
 
@@ -13,11 +13,10 @@ from mlsd.engine.llama.native import BackendInfo
 from mlsd.errors import InputError
 from mlsd.gguf_tools.read import model_facts
 from mlsd.hardware import read_environment
-from mlsd.measure.messages import BreakdownJob, CalibrateJob, ModelFile, Passes, Spent
-from mlsd.measure.process import run_breakdown, run_calibration, run_info
+from mlsd.measure.messages import CalibrateJob, ModelFile, Passes, Spent
+from mlsd.measure.process import run_calibration, run_info
 from mlsd.measure.run.runner import machine_lock, recorded_run
 from mlsd.measure.store.newest import newest_or_new
-from mlsd.measure.store.pass_shares import PassShares
 from mlsd.measure.store.rows import CalibrationPoint, Coverage, ExpertLoad, model_key
 from mlsd.measure.store.study import Store
 from mlsd.models.library import resolve_model
@@ -154,19 +153,3 @@ def stored_plan(job: CalibrateJob) -> dict[str, Any]:
     plan["text"] = hashlib.sha256(job.text.encode()).hexdigest()
     del plan["type"]
     return {"command": "calibrate", **plan}
-
-
-def profile_and_store(job: BreakdownJob, db: Path | None, models: Sequence[ModelFacts] = ()) -> tuple[PassShares, ...]:
-    """Profile passes in a worker; with `db`, a run of its own holds them beside the machine and the models' facts.
-
-    The caller holds the machine's lock. Raises: StoreError before anything is profiled, EngineError, WorkerError.
-    """
-    if db is None:
-        return run_breakdown(job).shares
-    plan = {"command": "breakdown", **msgspec.to_builtins(msgspec.structs.replace(job, text=""))}
-    environment = read_environment(run_info(job.engine))
-    with Store.open(db) as store, recorded_run(store, environment, plan) as run_id:
-        store.add_models(models)
-        shares = run_breakdown(job).shares
-        store.add_shares(run_id, shares)
-    return shares

@@ -20,7 +20,7 @@ from mlsd.engine.llama.footprint import Footprint
 from mlsd.engine.llama.native import BackendInfo
 from mlsd.engine.losslessness import asking_options, feeding_options
 from mlsd.engine.rollback import rollback_options
-from mlsd.engine.session import SessionOptions
+from mlsd.engine.session import SessionOptions, session_options
 from mlsd.errors import InputError, MlsdError, UnsupportedError
 from mlsd.gguf_tools.shapes import FULL
 from mlsd.gguf_tools.source import Source
@@ -28,7 +28,7 @@ from mlsd.gguf_tools.surgery.cut import state_layers
 from mlsd.hardware.budget import MemoryBudget, wired_limit_command
 from mlsd.measure.messages import ContextsWanted, FootprintJob
 from mlsd.measure.process import run_footprints, run_info
-from mlsd.measure.worker.arms import arm_key, arm_options, context_length, session_options
+from mlsd.measure.worker.arms import arm_key, arm_options
 from mlsd.models.library import Library, LocalModel
 from mlsd.models.manifest import MadeEntry, ModelEntry
 from mlsd.planning.plan import Group
@@ -215,8 +215,8 @@ def _contexts(group: Group, models: Mapping[str, Sized], load: LoadPrompt) -> _C
         return None
     cases = {trial.case_id: trial.case for block in group.blocks for trial in block.trials}
     first = next(iter(cases.values()))
-    n_ctx = context_length(max(_n_tokens(case, load) + case.n_predict for case in cases.values()))
-    shared = session_options(first.engine, n_ctx)
+    n_tokens = max(_n_tokens(case, load) + case.n_predict for case in cases.values())
+    shared = session_options(first.engine, n_tokens)
     asking = asking_options(shared)
     found = _Contexts(arms={}, verdicts=[])
     arms = {arm_key(case): case for case in cases.values()}

@@ -30,8 +30,7 @@ from mlsd.engine.llama.session import LlamaSession
 from mlsd.engine.losslessness import Judge
 from mlsd.engine.probe import ProbeReport, Role, probe
 from mlsd.engine.rollback import Rollback, Sabotage, make_rollback, parse_sabotage, rollback_options
-from mlsd.engine.session import SessionOptions
-from mlsd.engine.threads import default_threads
+from mlsd.engine.session import SessionOptions, session_options
 from mlsd.errors import EngineError, RollbackError, UnsupportedError
 from mlsd.gguf_tools.source import Source
 from mlsd.gguf_tools.surgery.cut import refuse_unloadable
@@ -39,10 +38,9 @@ from mlsd.measure.messages import Job, Slot
 from mlsd.measure.worker.conversation import PlainAnswers, Prompts, answer_text, trial_rng
 from mlsd.measure.worker.probe_cache import ProbeCache
 from mlsd.measure.worker.weights import check_weights
-from mlsd.records import Case, Conditions, EngineOptions, Losslessness, ModelRef, Trial
+from mlsd.records import Case, Conditions, Losslessness, ModelRef, Trial
 
 _WARM_UP_ROUNDS = 3
-_CONTEXT_STEP = 256  # contexts are rounded up, as llama.cpp does
 
 
 @dataclass(frozen=True)
@@ -89,7 +87,7 @@ class Arms:
         n_ctx = self._prompts.longest + self._n_predict
         if self.target.n_ctx_train:
             n_ctx = min(n_ctx, self.target.n_ctx_train)  # beyond it a model writes nonsense; such trials are refused
-        self._options = session_options(self._engine, context_length(n_ctx))
+        self._options = session_options(self._engine, n_ctx)
         self._judge = Judge(partial(open_session, self.target), self._options)
         self._stack.callback(self._judge.close)
         for known in job.references:
@@ -412,23 +410,6 @@ def arm_options(shared: SessionOptions, case: Case, strategy: str, *, device_sam
         max_outputs=case.gamma + 1,
         device_sampling=case.sampling.greedy and device_sampling,
         checked=strategy != "unchecked",
-    )
-
-
-def context_length(n_needed: int) -> int:
-    """Positions of a context for so many tokens, rounded up as llama.cpp does."""
-    return -(-n_needed // _CONTEXT_STEP) * _CONTEXT_STEP
-
-
-def session_options(engine: EngineOptions, n_ctx: int) -> SessionOptions:
-    """What all contexts of a job share."""
-    return SessionOptions(
-        n_ctx=engine.n_ctx or n_ctx,
-        n_batch=engine.n_batch,
-        n_ubatch=engine.n_ubatch,
-        n_threads=engine.n_threads or default_threads(),
-        n_gpu_layers=engine.n_gpu_layers,
-        flash_attention=engine.flash_attention,
     )
 
 

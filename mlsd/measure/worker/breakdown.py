@@ -25,18 +25,16 @@ from mlsd.engine.llama.session import LlamaSession
 from mlsd.engine.llama.taps import Tap, TappedSession
 from mlsd.engine.parts import PARTS, Part
 from mlsd.engine.probe import probe
-from mlsd.engine.session import SessionOptions
+from mlsd.engine.session import SessionOptions, session_options
 from mlsd.errors import CapacityError, PromptError
 from mlsd.gguf_tools.source import Source
 from mlsd.gguf_tools.surgery.cut import refuse_unloadable
 from mlsd.measure.messages import BreakdownJob, ModelFile, SharesFound
 from mlsd.measure.store.pass_shares import PassShares, block_key
 from mlsd.measure.store.rows import model_key
-from mlsd.measure.worker.arms import session_options
 from mlsd.measure.worker.probe_cache import ProbeCache
 from mlsd.records import DrafterSpec
 
-_CONTEXT_STEP = 256
 _BURST = 2  # counted passes of a kind before the next kind's turn, after one that is not counted
 _EAGLE = "eagle3"  # architecture of heads whose steps are profiled
 
@@ -200,12 +198,12 @@ def _draft_network(job: BreakdownJob) -> tuple[str, str, str | None] | None:
 
 def _options(job: BreakdownJob, rows: int, *, snapshots: bool) -> SessionOptions:
     n_ctx = job.depth + 2 * rows + 1
-    options = session_options(job.engine, -(-n_ctx // _CONTEXT_STEP) * _CONTEXT_STEP)
+    options = session_options(job.engine, n_ctx)
     return msgspec.structs.replace(options, max_outputs=rows, n_snapshots=rows if snapshots and rows > 1 else 0)
 
 
 def _strategy(job: BreakdownJob, file: ModelFile, model: LlamaModel, cache: ProbeCache) -> str | None:
-    options = session_options(job.engine, _CONTEXT_STEP)
+    options = session_options(job.engine, 1)
     return cache.get(file.ref, options, lambda: probe(partial(open_session, model), options)).target
 
 

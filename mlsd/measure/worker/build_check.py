@@ -10,11 +10,11 @@ from mlsd.engine.llama.model import LlamaModel
 from mlsd.engine.llama.native import backend_info, misfits
 from mlsd.engine.llama.open import open_session
 from mlsd.engine.probe import PROBE_TEXT
-from mlsd.engine.session import Logits, SessionOptions, check_finite
+from mlsd.engine.session import Logits, SessionOptions, check_finite, session_options
 from mlsd.errors import NativeError
 from mlsd.folders import asset_path
 from mlsd.measure.messages import BuildFits, BuildJob, LogitsRead, ReadJob
-from mlsd.measure.worker.arms import Arms, session_options
+from mlsd.measure.worker.arms import Arms
 from mlsd.measure.worker.probe_cache import ProbeCache
 from mlsd.records import EngineOptions
 

@@ -23,11 +23,11 @@ from mlsd.engine.llama.open import open_session
 from mlsd.engine.llama.session import LlamaSession
 from mlsd.engine.probe import ProbeReport, check_model, probe
 from mlsd.engine.rollback import rollback_options
+from mlsd.engine.session import session_options
 from mlsd.engine.vocabulary import check_vocabularies
 from mlsd.errors import CapacityError, PromptError
 from mlsd.measure.messages import CalibrateJob, Covered, ModelFile, Passes, Spent
 from mlsd.measure.store.rows import CalibrationPoint, PassKind, model_key
-from mlsd.measure.worker.arms import session_options
 from mlsd.measure.worker.experts import cover
 from mlsd.measure.worker.passes import PassBench, Span
 from mlsd.measure.worker.probe_cache import ProbeCache
@@ -35,7 +35,6 @@ from mlsd.measure.worker.time_budget import Ledger, TimeBudget
 from mlsd.records import Record
 
 _ROOM = 32  # positions beyond what a depth and the widest pass need
-_CONTEXT_STEP = 256
 _Spans = tuple[str, list[Span]]  # of the model with that key
 
 _DRAFT_WIDTHS = (1, 2, 5, 3, 9, 17)  # rows of a catch-up: the bonus token, and accepted ones where a draft replays
@@ -65,7 +64,7 @@ class Calibration:
         self._job, self._clock, self._cache = job, clock, cache
         self._ledger, self._assumed = Ledger(clock), False
         n_ctx = max(job.depths) + 3 * max(job.widths) + _ROOM
-        self.options = session_options(job.engine, -(-n_ctx // _CONTEXT_STEP) * _CONTEXT_STEP)
+        self.options = session_options(job.engine, n_ctx)
         self._models: list[LlamaModel] = []
         self._budget = TimeBudget(clock)  # of everything after loading; it begins with the first repeat
         self._reports: dict[bool, ProbeReport] = {}  # of the target, and of the draft

@@ -13,6 +13,7 @@ import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 
+import msgspec
 import numpy as np
 
 from mlsd.clock import Clock
@@ -21,13 +22,11 @@ from mlsd.engine.drafter import NoDrafter
 from mlsd.engine.llama.model import LlamaModel
 from mlsd.engine.llama.open import open_session
 from mlsd.engine.rollback import make_rollback
-from mlsd.engine.session import SessionOptions
-from mlsd.engine.threads import default_threads
+from mlsd.engine.session import session_options
 from mlsd.measure.messages import PromptText, Slot, prompt_key
 from mlsd.planning.prompts import exact_prompt
 from mlsd.records import Case, EngineOptions, Record, Sampling
 
-_CONTEXT_STEP = 256  # contexts are rounded up, as llama.cpp does
 _GREEDY = Sampling()
 
 
@@ -100,15 +99,9 @@ class PlainAnswers:
         return self._known[key]
 
     def _write(self, prompt: tuple[int, ...], sampling: Sampling, repeat: int, n_predict: int) -> str:
-        options = SessionOptions(
-            n_ctx=-(-(len(prompt) + n_predict) // _CONTEXT_STEP) * _CONTEXT_STEP,
-            n_batch=self._engine.n_batch,
-            n_ubatch=self._engine.n_ubatch,
-            n_threads=self._engine.n_threads or default_threads(),
-            n_gpu_layers=self._engine.n_gpu_layers,
-            flash_attention=self._engine.flash_attention,
-            device_sampling=sampling.greedy,
-        )
+        asked = msgspec.structs.replace(self._engine, n_ctx=None)
+        options = session_options(asked, len(prompt) + n_predict)
+        options = msgspec.structs.replace(options, device_sampling=sampling.greedy)
         limits = GenerationLimits(n_predict=n_predict, ignore_eog=False)
         with closing(open_session(self._model, options)) as session:
             rollback = make_rollback("trim", session)

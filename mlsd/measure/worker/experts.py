@@ -10,13 +10,12 @@ import numpy as np
 from mlsd.engine.llama.coverage import Ids, RouterSession, distinct_counts, merged, router_session, times_chosen
 from mlsd.engine.llama.model import LlamaModel
 from mlsd.engine.llama.open import open_session
-from mlsd.engine.session import SessionOptions
+from mlsd.engine.session import SessionOptions, padded
 from mlsd.measure.messages import Covered
 from mlsd.measure.store.rows import Coverage, ExpertLoad, TokenSource
 from mlsd.measure.worker.time_budget import TimeBudget
 
 _ANCHORS = 48  # places of the text at which a draft is asked to go on
-_CONTEXT_STEP = 256
 _PASS = 64  # tokens of one pass over the text
 _SHARE_OF_TEXT = 0.15  # of the whole budget where a draft has its say as well
 _MOST_TOKENS = 1024  # of text: means over a thousand windows and several layers are tight, large models slow
@@ -43,7 +42,7 @@ def cover(
     the draft says after it, at places spread over the text. Raises UnsupportedError without routed experts.
     """
     text = text[:_MOST_TOKENS]
-    room = -(-len(text) // _CONTEXT_STEP) * _CONTEXT_STEP
+    room = padded(len(text))
     n_ctx = min(room, target.n_ctx_train or room)
     text = text[: n_ctx - max(windows)]
     options = msgspec.structs.replace(options, n_ctx=n_ctx)

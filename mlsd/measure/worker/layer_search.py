@@ -33,13 +33,12 @@ from mlsd.engine.llama.model import LlamaModel
 from mlsd.engine.llama.open import open_session
 from mlsd.engine.llama.taps import CollectTap, SkipTap, TappedSession
 from mlsd.engine.rollback import make_rollback
-from mlsd.engine.session import SessionOptions
+from mlsd.engine.session import SessionOptions, session_options
 from mlsd.errors import InputError, UnsupportedError
 from mlsd.gguf_tools.read import trunk_layers
 from mlsd.gguf_tools.source import Source
 from mlsd.gguf_tools.surgery.cut import attention_layers, state_layers, uniform_skip
 from mlsd.measure.messages import LayerSearchJob, LayersFound
-from mlsd.measure.worker.arms import session_options
 from mlsd.measure.worker.perplexity import log_softmax
 
 _TRIED_A_STEP = 4

@@ -18,11 +18,10 @@ import numpy.typing as npt
 from mlsd.engine.llama.model import LlamaModel
 from mlsd.engine.llama.open import open_session
 from mlsd.engine.llama.session import LlamaSession
-from mlsd.engine.session import check_finite
+from mlsd.engine.session import check_finite, session_options
 from mlsd.engine.vocabulary import check_vocabularies
 from mlsd.errors import InputError
 from mlsd.measure.messages import Perplexities, Perplexity, PerplexityJob
-from mlsd.measure.worker.arms import session_options
 
 _ROWS = 32  # positions whose whole distributions are in memory at once
 _Z95 = 1.96

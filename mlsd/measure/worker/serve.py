@@ -24,6 +24,7 @@ from mlsd.engine.llama.model import LlamaModel
 from mlsd.engine.llama.native import backend_info
 from mlsd.engine.llama.open import open_session
 from mlsd.engine.probe import probe
+from mlsd.engine.session import session_options
 from mlsd.errors import MlsdError
 from mlsd.hardware import read_conditions
 from mlsd.measure.messages import (
@@ -51,7 +52,7 @@ from mlsd.measure.messages import (
     Work,
     failed_trial,
 )
-from mlsd.measure.worker.arms import Arms, arm_key, session_options
+from mlsd.measure.worker.arms import Arms, arm_key
 from mlsd.measure.worker.breakdown import break_down
 from mlsd.measure.worker.build_check import check_build, read_logits
 from mlsd.measure.worker.calibrate import Calibration
@@ -137,7 +138,7 @@ def run_slots(job: Job, send: _Sender) -> None:
 
 def probe_model(job: ProbeJob) -> Probed:
     """Load a model and probe it now, whatever the cache says; the cache then knows the result."""
-    options = session_options(job.engine, 256)
+    options = session_options(job.engine, 1)
     with LlamaModel(Path(job.model.path), n_gpu_layers=job.engine.n_gpu_layers) as model:
         report = probe(partial(open_session, model), options)
     ProbeCache().put(job.model.ref, options, report)

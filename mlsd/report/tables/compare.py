@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mlsd.analysis.compare.bisect import Search
-from mlsd.analysis.compare.gate import Finding
+from mlsd.analysis.compare.gate import Finding, Measure
 from mlsd.analysis.compare.sessions import Comparison, Side
-from mlsd.report.render.table import Cell, Table, Tone, head, name, number, percent, significant, text
+from mlsd.report.render.table import Cell, Table, Tone, numbers, percent, significant, table, text, words
 from mlsd.stats import Interval
 
 _TONES: dict[str, Tone] = {"faster": "good", "slower": "bad", "undecided": "doubt", "same": "quiet"}
@@ -15,20 +15,26 @@ _TONES: dict[str, Tone] = {"faster": "good", "slower": "bad", "undecided": "doub
 
 def comparison_table(found: Comparison) -> Table:
     """Every measure of one comparison."""
-    return Table(
-        id=f"compare-{found.session or 'databases'}",
-        title=f"{side_name(found.b)} (B) against {side_name(found.a)} (A)",
-        heads=(
-            name("measure"),
-            head("A"),
-            head("B"),
-            name("", "unit of A and B"),
-            head("B / A", "gate.judge: geometric mean over blocks; of shares the difference, in points"),
-            head("99 %", "gate.judge: t over blocks, corrected for the number of measures"),
-            head("A / A", "the control, A once more, likewise"),
-            name("verdict", "gate.judge: the interval excludes no change, or lies within the margin"),
+    return table(
+        f"{side_name(found.b)} (B) against {side_name(found.a)} (A)",
+        found.findings,
+        words("measure", lambda f: f.measure.name),
+        numbers("A", lambda f: _shown(f.a)),
+        numbers("B", lambda f: _shown(f.b)),
+        words("", lambda f: f.measure.unit, "unit of A and B"),
+        numbers("B / A", _change, "gate.judge: geometric mean over blocks; of shares the difference, in points"),
+        numbers(
+            "99 %",
+            lambda f: _ends(f.measure, f.change),
+            "gate.judge: t over blocks, corrected for the number of measures",
         ),
-        rows=tuple(_row(finding) for finding in found.findings),
+        numbers("A / A", lambda f: _ends(f.measure, f.control), "the control, A once more, likewise"),
+        words(
+            "verdict",
+            lambda f: text(f.words, _TONES.get(f.verdict, "")),
+            "gate.judge: the interval excludes no change, or lies within the margin",
+        ),
+        id=f"compare-{found.session or 'databases'}",
         trace="analysis.compare.sessions over the runs of one session of mlsd compare",
         note=_note(found),
     )
@@ -41,30 +47,23 @@ def side_name(side: Side) -> str:
     return f"{side.build} [{what}{f'; {side.settings}' if side.settings else ''}]"
 
 
-def _row(finding: Finding) -> tuple[Cell, ...]:
-    measure, change = finding.measure, finding.change
+def _shown(value: float | None) -> Cell:
+    return text(None) if value is None else Cell(text=significant(value), sort=value)
 
-    def shown(value: float | None) -> Cell:
-        return text(None) if value is None else Cell(text=significant(value), sort=value)
 
-    def scaled(value: float) -> str:
-        return f"{value:.3f}" if measure.is_ratio else f"{100 * value:+.1f}"
+def _scaled(measure: Measure, value: float) -> str:
+    return f"{value:.3f}" if measure.is_ratio else f"{100 * value:+.1f}"
 
-    def ends(of: Interval | None) -> Cell:
-        if of is None or of.low is None or of.high is None:
-            return text(None)
-        return Cell(text=f"{scaled(of.low)} .. {scaled(of.high)}", sort=of.low)
 
-    return (
-        text(measure.name),
-        shown(finding.a),
-        shown(finding.b),
-        text(measure.unit),
-        number(None) if change is None else Cell(text=scaled(change.value), sort=change.value),
-        ends(change),
-        ends(finding.control),
-        text(finding.words, _TONES.get(finding.verdict, "")),
-    )
+def _change(finding: Finding) -> Cell:
+    change = finding.change
+    return text(None) if change is None else Cell(text=_scaled(finding.measure, change.value), sort=change.value)
+
+
+def _ends(measure: Measure, of: Interval | None) -> Cell:
+    if of is None or of.low is None or of.high is None:
+        return text(None)
+    return Cell(text=f"{_scaled(measure, of.low)} .. {_scaled(measure, of.high)}", sort=of.low)
 
 
 def _note(found: Comparison) -> str:
@@ -74,29 +73,18 @@ def _note(found: Comparison) -> str:
 
 def search_table(found: Search, builds: Sequence[Side]) -> Table:
     """A search over builds: how sure it is of each."""
-    rows = []
-    for place, side in enumerate(builds):
-        chance = found.chances[place - 1] if place and found.chances else None
-        sure = place == found.found
-        rows.append(
-            (
-                number(place, 0),
-                text(side_name(side)),
-                number(found.turns[place], 0),
-                percent(chance),
-                text("first changed" if sure else "", "bad" if sure else ""),
-            )
-        )
-    return Table(
-        id="compare-search",
-        title=f"Which build changed {found.measure or 'anything'}",
-        heads=(
-            head("build"),
-            name("named"),
-            head("turns", "worker processes it ran in"),
-            head("first to change", "bisect.first_changed"),
-            name(""),
+    return table(
+        f"Which build changed {found.measure or 'anything'}",
+        enumerate(builds),
+        numbers("build", lambda row: row[0]),
+        words("named", lambda row: side_name(row[1])),
+        numbers("turns", lambda row: found.turns[row[0]], "worker processes it ran in"),
+        numbers(
+            "first to change",
+            lambda row: percent(found.chances[row[0] - 1] if row[0] and found.chances else None),
+            "bisect.first_changed",
         ),
-        rows=tuple(rows),
+        words("", lambda row: text("first changed", "bad") if row[0] == found.found else ""),
+        id="compare-search",
         trace="analysis.compare.bisect over the runs of one session of mlsd compare --bisect",
     )

@@ -6,11 +6,12 @@ from collections.abc import Mapping, Sequence
 
 from mlsd.analysis.experts.amortization import Mixture
 from mlsd.analysis.experts.study_mixture import SHAPE, ReadBounds
-from mlsd.analysis.fits.calibration import TargetCurve
+from mlsd.analysis.fits.calibration import PassTime, TargetCurve
 from mlsd.analysis.predict.prediction_error import Validation
 from mlsd.analysis.study.machine_findings import Bandwidth
 from mlsd.records import Environment
 from mlsd.report.render.table import Cell, Column, Table, Tone, interval, number, numbers, percent, table, text, words
+from mlsd.report.tables.arms import bounds
 from mlsd.stats import Interval
 from mlsd.units import format_bytes
 
@@ -49,6 +50,38 @@ def curve_table(curves: Mapping[str, TargetCurve]) -> Table:
 def _efficiency_column(k: int) -> Column[tuple[str, TargetCurve]]:
     trace = "ratio of the medians; 1 costs nothing more, 1/k saves nothing"
     return numbers(f"T(1)/T({k})", lambda row: number(row[1].efficiency.get(k)), trace)
+
+
+def timed_table(model: str, curve: TargetCurve) -> Table:
+    """Every pass of one curve."""
+    return table(
+        f"T(k) of {model} at depth {curve.depth}",
+        curve.passes,
+        numbers("k", lambda p: p.rows),
+        numbers("T(k), ms", lambda p: number(p.ms.value, 3)),
+        numbers("95 % interval", lambda p: bounds(p.ms.low, p.ms.high, 3)),
+        numbers("T(1)/T(k)", lambda p: number(curve.efficiency[p.rows], 3)),
+        numbers("T(k)/(k T(1))", lambda p: number(curve.per_row[p.rows], 3)),
+    )
+
+
+def costs_table(costs: Mapping[str, Sequence[PassTime]]) -> Table:
+    """What else was timed, by model; of what is timed at every width a few tell the story."""
+    return table(
+        "Other costs",
+        [
+            (name, row)
+            for name, rows in costs.items()
+            for row in rows
+            if row.kind not in ("sample", "rollback") or row.rows in (1, *_SHOWN)
+        ],
+        words("model", lambda row: row[0]),
+        words("kind", lambda row: row[1].kind),
+        numbers("rows", lambda row: row[1].rows),
+        numbers("depth", lambda row: row[1].depth),
+        numbers("ms", lambda row: number(row[1].ms.value, 3 if row[1].ms.value > 0.1 else 4)),
+        numbers("95 % interval", lambda row: bounds(row[1].ms.low, row[1].ms.high, 3)),
+    )
 
 
 def bandwidth_table(found: Bandwidth, environment: Environment) -> Table:

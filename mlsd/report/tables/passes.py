@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mlsd.analysis.results.names import method_name
+from mlsd.analysis.results.round_split import RoundKind, RoundSplit
 from mlsd.analysis.study.study import Study
 from mlsd.drafters import drafting_key
 from mlsd.engine.parts import PARTS, Part
 from mlsd.errors import AnalysisError
 from mlsd.measure.store.pass_shares import PassShares, block_key
+from mlsd.records import Case
 from mlsd.report.render.table import Cell, Column, Table, number, numbers, percent, table, text, words
 
 _LABELS: dict[str, str] = {"head": "LM head", "ffn": "FFN"}
@@ -77,3 +79,37 @@ def _network(study: Study, key: str, part_key: str | None) -> str:
         if itself and part_key in (drafting_key(case.drafter), block_key(case.drafter)):
             return f"{own}, draft of {method_name(case.drafter.name, None, '')}"
     return f"{own}, draft [{part_key[:12]}]"
+
+
+def round_table(case: Case, split: RoundSplit) -> Table:
+    """The parts of a method's rounds, and what is known inside them."""
+    total = sum(split.ms_per_round.values())
+    rows: list[tuple[str, float]] = []
+    for part, ms in split.ms_per_round.items():
+        rows.append((part, ms))
+        rows += [(f"  {inside}", own_ms) for inside, own_ms in split.inside_ms.get(part, {}).items()]
+    return table(
+        f"{case.drafter.name}, gamma {case.gamma}",
+        rows,
+        words("part of a round", lambda row: row[0]),
+        numbers("ms a round", lambda row: number(row[1], 3)),
+        numbers("share", lambda row: percent(row[1] / total if total else None)),
+    )
+
+
+def kinds_table(split: RoundSplit) -> Table:
+    """Rounds with a proposal beside rounds without."""
+    kinds = [kind for kind in (split.found, split.not_found) if kind is not None]
+
+    def column(label: str, kind: RoundKind | None) -> Column[str]:
+        ms = {} if kind is None else kind.ms
+        n_rounds = 0 if kind is None else kind.rounds
+        return numbers(label, lambda name: n_rounds if name == "rounds" else number(ms.get(name), 3))
+
+    return table(
+        "Rounds, ms",
+        dict.fromkeys(["rounds", *(name for kind in kinds for name in kind.ms)]),
+        words("", lambda name: name),
+        column("with a proposal", split.found),
+        column("without", split.not_found),
+    )

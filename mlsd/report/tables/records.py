@@ -8,13 +8,16 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from mlsd.records import Environment
-from mlsd.report.render.table import Cell, Table, Tone, number, numbers, percent, table, text, words
+from mlsd.report.render.table import Cell, Column, Table, Tone, number, numbers, percent, table, text, words
 from mlsd.stats import grouped
-from mlsd.units import format_bytes
+from mlsd.units import NS_PER_MS, format_bytes
 
 if TYPE_CHECKING:
     from mlsd.analysis.audit.rows import RowAudit
     from mlsd.analysis.study.study import Study
+    from mlsd.measure.messages import Probed
+    from mlsd.measure.store.rows import ImportedRow, Run, StoredTrial
+    from mlsd.records import Case, Round, Trial
 
 TONES: dict[str, Tone] = {"possible": "", "suspicious": "doubt", "impossible": "bad"}
 MOST_TRIALS = 2000  # rows of a page that still scrolls; the rest is in the database
@@ -224,3 +227,100 @@ def _tie(value: Mapping[Any, Any]) -> str:
 
 def _real(value: object) -> float | None:
     return float(value) if isinstance(value, (int, float)) else None
+
+
+def probe_table(found: Probed) -> Table:
+    """Rollback strategies as they were tested on a model."""
+    return table(
+        f"{found.model.id} on {found.device} ({found.backend})",
+        found.report.strategies,
+        words("strategy", lambda row: row.name),
+        words("after", lambda row: "one batch" if row.history == "batch" else "single tokens"),
+        words("exact", lambda row: "yes" if row.exact else "no"),
+        numbers("max logit difference", lambda row: number(row.max_logit_diff, 6)),
+        numbers("ms a round of gamma 2", lambda row: number(row.round_ns[2] / NS_PER_MS if row.round_ns else None, 3)),
+        numbers("of 8", lambda row: number(row.round_ns[8] / NS_PER_MS if row.round_ns else None, 3)),
+        words("", lambda row: row.reason or ""),
+    )
+
+
+def runs_table(runs: Iterable[Run]) -> Table:
+    """Invocations that measured into a database."""
+
+    def suites(run: Run) -> str:
+        found = run.plan.get("suites", ())
+        return " ".join(map(str, found)) if isinstance(found, (list, tuple)) else str(found)
+
+    return table(
+        "Runs",
+        runs,
+        words("run", lambda run: str(run.id)),
+        words("status", lambda run: run.status),
+        words("started", lambda run: run.started_at[:19]),
+        words("suites", suites),
+        words("chip", lambda run: run.environment.chip),
+        words("backend", lambda run: run.environment.backend),
+        words("llama.cpp", lambda run: run.environment.llama_cpp_build),
+    )
+
+
+def imported_table(rows: Iterable[ImportedRow]) -> Table:
+    """Rows of somebody else's table."""
+    return table(
+        "Imported (not measured here)",
+        rows,
+        words("source", lambda row: row.source),
+        words("row", lambda row: str(row.row)),
+        words("target", lambda row: row.target_model),
+        words("draft", lambda row: row.draft_model or "none"),
+        words("prompt", lambda row: row.prompt_key),
+        words("status", lambda row: row.status),
+        numbers("gamma", lambda row: row.gamma),
+        numbers("tok/s", lambda row: number(row.decode_tok_s)),
+        numbers("accepted", lambda row: percent(row.acceptance_rate, 2)),
+        numbers("speedup", lambda row: number(row.speedup)),
+    )
+
+
+# Said in another line of a trial, or too long for one.
+_APART = ("case_id", "gamma", "tokens", "rounds", "text", "conditions", "losslessness", "earlier")
+
+
+def trial_card(stored: StoredTrial, case: Case) -> Table:
+    """Everything of one trial but its rounds."""
+    trial = stored.trial
+    drafter = case.drafter.draft.id if case.drafter.draft else case.drafter.name
+    rows = [
+        ("configuration", f"suite {case.suite}, {case.target.id}, {drafter}, gamma {case.gamma}"),
+        ("prompt", f"{case.prompt.key}, {case.n_predict} tokens to predict"),
+    ]
+    for name, value in msgspec.structs.asdict(trial).items():
+        if name not in _APART and value is not None:
+            rows.append((name.removesuffix("_ns").removesuffix("_bytes").replace("_", " "), _value(name, value)))
+    for name in ("losslessness", "conditions"):
+        known = {} if (record := getattr(trial, name)) is None else msgspec.structs.asdict(record)
+        if told := ", ".join(f"{key} {_value(key, value)}" for key, value in known.items() if value is not None):
+            rows.append((name, told))
+    rows += [(f"answer to turn {turn}", answer[:200]) for turn, answer in enumerate(trial.earlier, 1)]
+    rows.append(("output", f"{trial.n_tokens} tokens: {(trial.text or '')[:200]}"))
+    proposed, accepted = sum(r.proposed for r in trial.rounds), sum(r.accepted for r in trial.rounds)
+    rows.append(("rounds", f"{len(trial.rounds)}, {accepted} of {proposed} proposed tokens accepted"))
+    title = f"Trial {stored.id} of case {trial.case_id}, run {stored.run_id}"
+    return table(title, rows, words("field", lambda row: row[0]), words("value", lambda row: row[1]))
+
+
+def rounds_table(trial: Trial) -> Table:
+    """Every round of a trial."""
+
+    def column(name: str) -> Column[tuple[int, Round]]:
+        label = name.replace("_ns", " ms")
+        return numbers(label, lambda row: text(_value(name, getattr(row[1], name)).removesuffix(" ms")))
+
+    fields = map(column, trial.rounds[0].__struct_fields__)
+    return table("Rounds", enumerate(trial.rounds), words("round", lambda row: str(row[0])), *fields)
+
+
+def _value(name: str, value: Any) -> str:
+    if name.endswith("_ns"):
+        return f"{value / NS_PER_MS:.3f} ms"
+    return format_bytes(value) if name.endswith("_bytes") else str(value)

@@ -182,6 +182,26 @@ def model_table(pairs: Iterable[PairFit], curves: Iterable[CurveFit]) -> Table:
     )
 
 
+def held_out_table(pairs: Iterable[PairFit], curves: Iterable[CurveFit], whole: Iterable[HeldOut]) -> Table:
+    """How models predict what they were not fitted to: a gamma, a prompt, a k, a whole target."""
+    rows: list[tuple[str, str, HeldOut, str | None]] = []
+    for found in pairs:
+        rows += [(found.pair, "held-out gammas", error, found.chosen) for error in found.held_out_gamma]
+        rows += [(found.pair, "held-out prompts", error, None) for error in found.held_out_prompt]
+    rows += [(f"T(k) of {c.target}", "held-out k", error, c.chosen) for c in curves for error in c.held_out]
+    rows += [("every target", "a whole target held out", error, None) for error in whole]
+    return table(
+        "Errors of prediction",
+        rows,
+        words("of", lambda row: row[0]),
+        words("predicting", lambda row: row[1]),
+        words("model", lambda row: row[2].model),
+        numbers("median error", lambda row: percent(row[2].median_error)),
+        numbers("95th percentile", lambda row: percent(row[2].p95_error)),
+        words("choice", lambda row: "chosen" if row[2].model == row[3] else None),
+    )
+
+
 def _estimates(fit: Fit) -> str:
     return "; ".join(
         f"{name} {interval(found, 3).text} {fit.units[name]}".strip() for name, found in fit.estimates.items()

@@ -13,7 +13,7 @@ from mlsd.errors import CapacityError, ModelFileError, PromptError
 from mlsd.folders import asset_path
 from mlsd.gguf_tools.source import Source
 from mlsd.measure.messages import BreakdownJob, ModelFile
-from mlsd.measure.run.calibration import profile_and_store
+from mlsd.measure.run.breakdown import profile_and_store
 from mlsd.measure.store.pass_shares import PassShares, block_key
 from mlsd.measure.store.rows import model_key
 from mlsd.measure.store.study import Store

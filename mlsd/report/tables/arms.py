@@ -1,0 +1,121 @@
+"""Tables of one target's arms: as a bench just measured them, as a search tried them, as advice predicts them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from mlsd.report.render.table import Cell, Column, Table, number, numbers, percent, table, text, words
+from mlsd.report.tables.catalogue import yes_or_no
+from mlsd.units import format_bytes
+
+if TYPE_CHECKING:
+    from mlsd.analysis.advise.answer import QuantFile
+    from mlsd.analysis.advise.prospects import Prospect
+    from mlsd.analysis.results.trials import BenchArm
+    from mlsd.measure.run.tune import Setting, TuneRequest, TuneResult
+    from mlsd.stats import Interval
+
+
+def bounds(low: float | None, high: float | None, digits: int = 2) -> Cell:
+    """An interval without its middle."""
+    return text(None if low is None or high is None else f"{low:.{digits}f} .. {high:.{digits}f}")
+
+
+def times(ratio: float | None) -> Cell:
+    """A speedup."""
+    return text(None if ratio is None else f"{ratio:.2f}x")
+
+
+def bench_table(arms: Sequence[BenchArm]) -> Table:
+    """Plain decoding and every method measured beside it."""
+    first = arms[0].trials[0].case
+    n_prompt = {row.case.prompt.key: row.trial.n_prompt for a in arms for row in a.trials if row.trial.status == "ok"}
+    prompt: Column[BenchArm] = words("prompt", lambda a: a.prompt)
+    prompts = ", ".join(f"{key} ({count} tokens)" for key, count in n_prompt.items())
+    return table(
+        f"{first.target.id}, prompt {prompts}, {first.n_predict} output tokens",
+        arms,
+        *((prompt,) if len(n_prompt) > 1 else ()),
+        words("arm", lambda a: a.name),
+        numbers("gamma", lambda a: a.summary.gamma or None),
+        numbers("tok/s", lambda a: number(a.summary.decode_tok_s, 1)),
+        numbers("spread", lambda a: percent(a.summary.spread)),
+        numbers("speedup", lambda a: times(a.summary.speedup)),
+        numbers("95 % CI", lambda a: bounds(a.summary.ci_low, a.summary.ci_high)),
+        numbers("acceptance", lambda a: percent(a.summary.acceptance_rate)),
+        numbers("MGL", lambda a: number(a.summary.mgl)),
+        numbers("ms/round", lambda a: number(sum(a.summary.ms_per_round.values()) if a.summary.ms_per_round else None)),
+        *map(_part_column, ("draft", "verify", "rollback", "sample", "other")),
+        words("verdict", lambda a: a.summary.verdict if a.summary.n_valid == a.summary.n_trials else "INVALID"),
+    )
+
+
+def _part_column(part: str) -> Column[BenchArm]:
+    return numbers(part, lambda a: number(a.summary.ms_per_round.get(part)))
+
+
+def settings_table(request: TuneRequest, result: TuneResult) -> Table:
+    """Every setting of a search, the fastest first."""
+    asked = request.setting
+    return table(
+        f"{request.drafter.name} on {asked.target}, {', '.join(asked.prompts)}",
+        result.settings,
+        numbers("gamma", lambda s: s.gamma),
+        words("options", lambda s: setting_options(s).strip() or None),
+        numbers("speedup", lambda s: times(s.speedup)),
+        numbers("95 % CI", lambda s: bounds(s.low, s.high)),
+        numbers("blocks", lambda s: s.n_blocks),
+        numbers("acceptance", lambda s: percent(s.acceptance_rate)),
+        numbers("MGL", lambda s: number(s.mgl)),
+        words("state", lambda s: s.state if s.reason is None else f"failed: {s.reason}"),
+    )
+
+
+def setting_options(setting: Setting) -> str:
+    """What was set of the method."""
+    return "".join(f" {name}={value}" for name, value in setting.options.items())
+
+
+def prospect_table(prospects: Sequence[Prospect]) -> Table:
+    """Every way to decode, the fastest first."""
+
+    def needed(p: Prospect) -> Cell:
+        if p.gamma == 0:
+            return text(None)
+        return text("never") if p.break_even_alpha is None else percent(p.break_even_alpha, 0)
+
+    return table(
+        "Predicted decoding",
+        prospects,
+        words("method", lambda p: p.name),
+        numbers("gamma", lambda p: p.gamma),
+        numbers("tok/s", lambda p: number(p.tok_s.value, 1)),
+        numbers("95 % interval", lambda p: bounds(p.tok_s.low, p.tok_s.high, 1)),
+        numbers("speedup", lambda p: times(p.speedup.value)),
+        numbers("95 % interval", lambda p: bounds(p.speedup.low, p.speedup.high)),
+        numbers("MGL", lambda p: text("?") if p.acceptance_assumed else number(p.mgl)),
+        numbers("needs", lambda p: number(p.break_even_mgl)),
+        numbers("or accept", needed),
+        numbers("decided by", lambda p: text(p.decided_by)),
+        numbers("without", lambda p: times(p.without_it if p.gamma else None)),
+        note="needs: the MGL at which it is as fast as off; or accept: the acceptance of each token that gives it.",
+    )
+
+
+def files_table(quants: Sequence[QuantFile]) -> Table:
+    """Files of the target that could be fetched."""
+
+    def speed(found: Interval | None) -> Cell:
+        return number(None if found is None else found.value, 1)
+
+    return table(
+        "Files to fetch",
+        quants,
+        words("id", lambda q: q.id),
+        numbers("size", lambda q: text(format_bytes(q.file_bytes))),
+        numbers("fits here", lambda q: text(yes_or_no(q.fits))),
+        numbers("off, tok/s", lambda q: speed(q.off_tok_s)),
+        numbers("best, tok/s", lambda q: speed(q.best.tok_s if q.best else None)),
+        numbers("with", lambda q: text(q.best and f"{q.best.draft}, gamma {q.best.gamma}")),
+    )
