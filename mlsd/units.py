@@ -67,3 +67,8 @@ def as_ranges(numbers: Sequence[int]) -> str:
         else:
             runs.append([number])
     return ",".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
+
+
+def counted(n: int, noun: str) -> str:
+    """A number with its noun: ``1 suite``, ``2 suites``."""
+    return f"{n} {noun}{'' if n == 1 else 's'}"

@@ -19,10 +19,12 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def db_option(command: F) -> F:
-    """Add ``--db``; the command receives `db`, None when it was not given."""
-    help_ = "Study database [default: the newest study database under results/]."
-    return click.option("--db", type=click.Path(path_type=Path), help=help_)(command)
+def db_option(
+    default: str = "the newest study database under results/", *names: str, **changes: Any
+) -> Callable[[F], F]:
+    """``--db``, said in one sentence everywhere; the command receives `db`, None when it was not given."""
+    help_ = f"Study database [default: {default}]."
+    return click.option("--db", *names, type=click.Path(path_type=Path), help=help_, **changes)
 
 
 def study_options(command: F) -> F:
@@ -32,7 +34,7 @@ def study_options(command: F) -> F:
         click.option("--machine", metavar="KEY", help="Which machine, by the start of its key [default: the latest]."),
     ):
         command = option(command)
-    return db_option(command)
+    return db_option()(command)
 
 
 def open_study(db: Path | None, machine: str | None, settings: str | None, *, say: bool = True) -> Study:

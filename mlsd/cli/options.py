@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from mlsd.drafters.options import parse_drafter as parse_drafter
 from mlsd.measure.messages import ModelFile
 from mlsd.records import EngineOptions
 
@@ -117,15 +116,13 @@ def plan_options(command: F) -> F:
                 callback=_roles,
                 help="A model of your own in a role of the profile; may be repeated.",
             ),
-            click.option("--repeats", type=int, help="Repeats of every block [default: the suite's]."),
+            repeats_option("Repeats of every block [default: the suite's]."),
             click.option("--gamma", type=IntList(), help="Most tokens proposed a round, in place of the suite's."),
             draft_option("Draft in place of the suite's; may be repeated.", multiple=True, callback=_or_none),
             prompt_option("Prompt in place of the suite's; may be repeated.", callback=_or_none),
             click.option("--n-predict", type=int, help="Output tokens [default: the suite's]."),
             click.option("--temperature", type=float, default=0.0, show_default=True, help="0 is greedy."),
-            click.option(
-                "--seed", type=int, default=0, show_default=True, help="Of the order of arms and of sampling."
-            ),
+            seed_option("Of the order of arms and of sampling."),
             click.option("--limit", type=int, help="Stop after the block that reaches so many study trials."),
         )
     ):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 from matplotlib.figure import Figure
 
-from mlsd.analysis.experts.amortization_words import sentences
+from mlsd.analysis.experts.amortization import sentences
 from mlsd.analysis.experts.study_mixture import read_bounds, words
 from mlsd.analysis.study.study import Study, attempt
 from mlsd.report.figures import machine as figures_machine

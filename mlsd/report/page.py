@@ -25,6 +25,7 @@ from mlsd.report.tables import results as result_tables
 from mlsd.report.tables import study as study_tables
 from mlsd.report.tables.compare import comparison_table
 from mlsd.report.tables.passes import pass_table
+from mlsd.units import counted
 
 
 def build(study: Study) -> Page:
@@ -113,9 +114,10 @@ def _summary(study: Study) -> str:
         )
     failed, valid = int((trials["status"] == "failed").sum()), int(trials["valid"].fillna(False).sum())
     place = study.environment.chip or study.environment.machine
+    targets, suites = counted(trials["target"].nunique(), "target"), counted(trials["suite"].nunique(), "suite")
     return (
-        f"{len(trials)} trials ({valid} valid, {failed} failed) of {trials['target'].nunique()} targets in "
-        f"{trials['suite'].nunique()} suites, on {place} ({study.environment.backend or 'backend not known'})."
+        f"{len(trials)} trials ({valid} valid, {failed} failed) of {targets} in {suites}, on {place} "
+        f"({study.environment.backend or 'backend not known'})."
     )
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mlsd.analysis.experts.amortization_words import sentences
+from mlsd.analysis.experts.amortization import sentences
 from mlsd.analysis.study.study import Study, read_study
 from mlsd.cli import main
 from mlsd.measure.store.study import Store

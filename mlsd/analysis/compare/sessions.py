@@ -10,8 +10,7 @@ from pathlib import Path
 
 from mlsd.analysis.compare.gate import MARGIN, Finding, Measure, Series, differences, judge, judge_unpaired
 from mlsd.analysis.results import comparability
-from mlsd.analysis.results.names import spec_name
-from mlsd.analysis.results.trials import numbers
+from mlsd.analysis.results.trials import numbers, spec_name
 from mlsd.errors import AnalysisError
 from mlsd.measure.run.checks import baseline_drift
 from mlsd.measure.run.compare import COMMAND, CONTROL, OUTPUT

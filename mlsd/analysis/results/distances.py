@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 
 import pandas as pd
 
-from mlsd.analysis.results.names import method_name
+from mlsd.analysis.results.trials import method_name
 from mlsd.drafters import drafting_key
 from mlsd.errors import AnalysisError, InputError, UnsupportedError
 from mlsd.measure.store.rows import DraftDistance, model_key

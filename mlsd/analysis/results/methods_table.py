@@ -6,18 +6,18 @@ on what methods count themselves (`Trial.stats`). Draws nothing.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pandas as pd
 
-from mlsd.analysis.results.names import method_name
 from mlsd.analysis.results.round_split import RoundKind, RoundSum, inside_parts, round_kinds, stat_totals
 from mlsd.analysis.results.speedups import Speedup, speedups
-from mlsd.analysis.results.trials import PARTS
+from mlsd.analysis.results.trials import PARTS, method_name
 from mlsd.errors import AnalysisError
 from mlsd.planning.tasks import KINDS
 from mlsd.records import Record
+from mlsd.units import format_bytes
 
 _ARM = ["target", "drafter", "draft", "options", "gamma"]
 
@@ -171,3 +171,52 @@ def _plain_round_ms(trials: pd.DataFrame) -> dict[str, float]:
 
 def _words(value: Any) -> str | None:
     return None if pd.isna(value) else str(value)
+
+
+# --- in sentences -------------------------------------------------------------------------------------------------
+
+
+def sentences(
+    rows: Sequence[TimingRow], efficiencies: Mapping[str, Mapping[int, float]], source: str
+) -> tuple[str, ...]:
+    """What a wider pass costs each target, then each method on it: committed against needed, and what takes the time.
+
+    `efficiencies` are T(1)/T(k) by target and k, `source` is the database to store a calibration in.
+    """
+    said: list[str] = []
+    for target in dict.fromkeys(row.target for row in rows):
+        said.append(_wider(target, efficiencies.get(target, {}), source))
+        said += [text for row in rows if row.target == target and (text := _verdict(row))]
+    return tuple(said)
+
+
+def _wider(target: str, efficiency: Mapping[int, float], source: str) -> str:
+    if 2 not in efficiency:
+        return f"{target}: T(2)/T(1) was not timed (mlsd calibrate {target} --db {source})."
+    widest = max(efficiency)
+    wide = f", T({widest})/T(1) = {1 / efficiency[widest]:.2f}" if widest > 2 else ""
+    return f"{target}: T(2)/T(1) = {1 / efficiency[2]:.2f}{wide}; 1 would mean that verification is free."
+
+
+def _verdict(row: TimingRow) -> str | None:
+    """None where plain decoding of the target was not timed."""
+    if row.break_even_mgl is None:
+        return None
+    total_ms = sum(row.ms_per_round.values())
+    part, ms = max(row.ms_per_round.items(), key=lambda item: item[1])
+    verdict = "pays" if row.mgl > row.break_even_mgl else "does not pay"
+    text = (
+        f"{row.method}, gamma {row.gamma}, {verdict} on {row.target}: a round commits {row.mgl:.2f} tokens and takes "
+        f"{row.break_even_mgl:.2f} plain rounds, {100 * ms / total_ms:.0f} % of it in {part}"
+    )
+    if row.found is not None and row.not_found is not None:
+        share = row.found.rounds / (row.found.rounds + row.not_found.rounds)
+        plain_ms = total_ms / row.break_even_mgl
+        costly = row.found.ms["round"] / plain_ms
+        text += f"; the {100 * share:.0f} % of rounds with a proposal take {costly:.1f} plain rounds each"
+    if row.draft_pass_ms is not None and row.draft_pass_bytes is not None:
+        share = row.draft_pass_ms * row.break_even_mgl / total_ms
+        saves = "saves" if share < 1 else "saves no"
+        read = format_bytes(round(row.draft_pass_bytes))
+        text += f"; a pass of its draft reads {read} and {saves} time: {share:.2f} plain rounds"
+    return text + "."

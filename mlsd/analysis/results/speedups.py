@@ -10,8 +10,8 @@ from typing import Any, Literal
 
 import pandas as pd
 
-from mlsd.analysis.results.names import arm_name
 from mlsd.analysis.results.pairs import pair_up
+from mlsd.analysis.results.trials import arm_name
 from mlsd.errors import AnalysisError
 from mlsd.records import Record
 from mlsd.stats import Interval, Visible, independent, paired_ratio, smallest_effect

@@ -1,13 +1,16 @@
-"""Numbers of one trial and of one arm, derived from round records alone."""
+"""Numbers of one trial and of one arm, derived from round records alone; and how arms are named for a reader."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
+
 from mlsd.measure.run.checks import DISTURBED
 from mlsd.measure.run.study import BenchTrial
-from mlsd.records import DRAFT_MODEL, NO_DRAFTER, Arm, Case, Record, Trial, Verdict
+from mlsd.records import DRAFT_MODEL, NO_DRAFTER, Arm, Case, DrafterSpec, Record, Trial, Verdict
 from mlsd.stats import Interval, grouped, mean_over, median, paired, relative_spread
 from mlsd.units import tok_s
 
@@ -203,3 +206,27 @@ def _timed(trials: Sequence[Trial]) -> list[tuple[Trial, float]]:
     """Finished trials that nothing disturbed, with their decode throughput."""
     calm = [t for t in trials if t.status == "ok" and not (t.invalid_reason or "").startswith(DISTURBED)]
     return [(t, speed) for t in calm if (speed := numbers(t).decode_tok_s) is not None]
+
+
+# --- names, by draft and options, never by a case's id ------------------------------------------------------------
+
+
+def method_name(drafter: str, draft: str | None, options: str) -> str:
+    """A method as a reader names it: its draft where it has one, its options (JSON) where they are not the defaults."""
+    return drafter + (f" {draft}" if draft else "") + _listed(options)
+
+
+def arm_name(drafter: str, draft: str | None, options: str) -> str:
+    """The same where space is short: a draft model, which most arms have, goes by its own name alone."""
+    return draft + _listed(options) if draft and drafter == DRAFT_MODEL else method_name(drafter, draft, options)
+
+
+def spec_name(spec: DrafterSpec) -> str:
+    """The same of a case's drafter."""
+    options = msgspec.json.encode(spec.options, order="sorted").decode() if spec.options else ""
+    return arm_name(spec.name, None if spec.draft is None else spec.draft.id, options)
+
+
+def _listed(options: str) -> str:
+    values: dict[str, Any] = json.loads(options) if options else {}
+    return f" ({', '.join(f'{key} {value}' for key, value in values.items())})" if values else ""

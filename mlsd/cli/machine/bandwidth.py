@@ -18,7 +18,7 @@ from mlsd.cli.output import note, print_json, print_table, say
 @repeats_option("Passes of every model.", default=5)
 @click.option("--read-mb", type=click.IntRange(min=64), default=512, show_default=True, help="Array that numpy reads.")
 @click.option("--folder", type=click.Path(file_okay=False, path_type=Path), help="Where models are written meanwhile.")
-@db_option
+@db_option()
 @json_option
 @engine_options
 def bandwidth(

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from mlsd.cli.database import db_option
 from mlsd.cli.options import (
     draft_option,
     drafter_option,
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
 @repeats_option("Turns of each kind of pass.", default=5)
 @prompt_option("Shipped prompt of the rounds.", multiple=False, default="code", show_default=True)
 @click.option("--n-predict", type=int, default=64, show_default=True, help="Output tokens of the rounds.")
-@click.option("--db", type=click.Path(path_type=Path), help="Store the shares in this study database, for its report.")
+@db_option("none, nothing is stored")
 @json_option
 @engine_options
 def breakdown(target: str, db: Path | None, as_json: bool, **options: Any) -> None:

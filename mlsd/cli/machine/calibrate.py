@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 @text_option("Real text to use [default: a shipped one].")
 @click.option("--no-coverage", is_flag=True, help="Do not ask a mixture for its experts.")
 @output_option("Draw experts, or T(k), into this .png or .svg.", required=False)
-@db_option
+@db_option()
 @seed_option("Of the order of passes.")
 @json_option
 @engine_options
@@ -126,7 +126,7 @@ def _say_steps(steps: Steps) -> None:
 
 
 def _print_experts(found: Mixture) -> None:
-    from mlsd.analysis.experts.amortization_words import sentences
+    from mlsd.analysis.experts.amortization import sentences
     from mlsd.report.tables.machine import share_table
 
     experts = found.coverage

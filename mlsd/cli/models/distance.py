@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
 
+from mlsd.cli.database import db_option
 from mlsd.cli.options import (
     draft_option,
     drafter_option,
     engine_options,
     json_option,
     model_file,
-    parse_drafter,
     text_option,
 )
 from mlsd.cli.output import note, print_json, say
+from mlsd.drafters.options import parse_drafter
 from mlsd.errors import InputError
 from mlsd.records import DRAFT_MODEL
 from mlsd.units import format_percent
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 @click.argument("model")
 @draft_option("A draft to compare with MODEL: a path or an id.")
 @drafter_option("In its place the part of MODEL that drafts: layer-skip:fraction=0.33.")
-@click.option("--db", type=click.Path(path_type=Path), help="Keep the comparison in this study database.")
+@db_option("none, nothing is stored")
 @text_option("The text [default: the shipped prompts].")
 @click.option("--n-tokens", type=click.IntRange(min=2), help="Read at most so many tokens of it.")
 @click.option("--window", type=click.IntRange(min=2), default=512, show_default=True, help="Tokens of context.")

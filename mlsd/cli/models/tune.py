@@ -7,17 +7,18 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from mlsd.cli.database import db_option
 from mlsd.cli.options import (
     draft_option,
     drafter_option,
     engine_options,
     json_option,
-    parse_drafter,
     prompt_option,
     repeats_option,
     seed_option,
 )
 from mlsd.cli.output import note, print_json, print_table
+from mlsd.drafters.options import parse_drafter
 
 if TYPE_CHECKING:
     from mlsd.measure.run.tune import Setting, TuneRequest, TuneResult
@@ -39,7 +40,7 @@ _STOPPED = {
 @click.option("--trials", type=int, default=20, show_default=True, help="Settings to try, earlier calls included.")
 @click.option("--budget-s", type=float, help="Start no further setting after so many seconds.")
 @seed_option("Of the search and the order of arms.")
-@click.option("--db", type=click.Path(path_type=Path), help="Where trials are kept [default: results/bench.sqlite].")
+@db_option("results/bench.sqlite")
 @click.option("--search", "search_file", type=click.Path(path_type=Path), help="Search file [default: beside --db].")
 @json_option
 @engine_options

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from mlsd.cli.database import db_option
 from mlsd.cli.options import IntList, draft_option, drafter_option, engine_options, json_option, quant_option
 from mlsd.cli.output import print_json, print_table, say
 from mlsd.stats import grouped
@@ -26,13 +27,7 @@ _GAMMAS = (1, 2, 4, 8, 16)
 @click.option("--gamma", "gammas", type=IntList(), default=_GAMMAS, help="[default: 1,2,4,8,16]")
 @click.option("--chip", help='Predict for another machine, like "M2 Ultra" or "800 GB/s".')
 @quant_option("Of a target that is only known by its shape [default: as its id says, else Q8_0].")
-@click.option(
-    "--db",
-    "databases",
-    type=click.Path(path_type=Path),
-    multiple=True,
-    help="May be repeated [default: every study database under results/].",
-)
+@db_option("all under results/; may be repeated", "databases", multiple=True)
 @json_option
 @engine_options
 def advise(target: str, databases: tuple[Path, ...], as_json: bool, **options: Any) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
+from mlsd.cli.database import db_option
 from mlsd.cli.options import (
     IntList,
     draft_option,
@@ -50,7 +51,7 @@ KIND: {", ".join(FAULTS)} (see mlsd.engine.rollback.Sabotage).
 @click.option("--rollback", type=click.Choice(["auto", *STRATEGIES]), default="auto", show_default=True)
 @click.option("--sabotage", type=click.Choice([f"{f}{n}" for f in FAULTS for n in ("", ":once")]), hidden=True)
 @click.option("--stop-at-eog", is_flag=True, help="End at an end-of-generation token; arms may then differ in length.")
-@click.option("--db", type=click.Path(path_type=Path), help="Where trials are kept [default: results/bench.sqlite].")
+@db_option("results/bench.sqlite")
 @click.option("--fresh", is_flag=True, help="Let earlier trials of these arms count no more.")
 @json_option
 @engine_options

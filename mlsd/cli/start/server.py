@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from mlsd.cli.database import db_option
 from mlsd.cli.options import (
     IntList,
     draft_option,
@@ -17,19 +18,13 @@ from mlsd.cli.options import (
     repeats_option,
     seed_option,
 )
-from mlsd.cli.output import note, print_json, print_table, say, table
+from mlsd.cli.output import note, print_json, print_table, say
 from mlsd.cli.watch import make_watcher, say_warnings
 from mlsd.records import Sampling
-from mlsd.units import NOT_MEASURED, format_number, format_percent
 
 if TYPE_CHECKING:
     from mlsd.servers.measure import ServerResult
     from mlsd.servers.results import Row
-
-_COLUMNS = [
-    *("arm", "gamma", "at once", "tok/s", "client tok/s", "first token", "speedup", "95 % CI"),
-    *("acceptance", "MGL", "rounds", "verdict"),
-]
 
 
 @click.command()
@@ -53,7 +48,7 @@ _COLUMNS = [
 )
 @click.option("--remote", is_flag=True, help="Let a URL be on another machine.")
 @seed_option("Of sampling and of the order of arms.")
-@click.option("--db", type=click.Path(path_type=Path), help="Where trials are kept [default: results/server.sqlite].")
+@db_option("results/server.sqlite")
 @json_option
 @engine_options
 @click.pass_context
@@ -120,36 +115,11 @@ def _plain(row: Row) -> dict[str, Any]:
 
 
 def _print(result: ServerResult, found: list[Row]) -> None:
-    case = result.trials[0].case
-    prompts = list(dict.fromkeys(one.case.prompt.key for one in result.trials))
-    shown = ", ".join(prompts) if len(prompts) < 5 else f"{len(prompts)} prompts"
-    made = table(f"{case.target.id}, {shown}, {case.n_predict} output tokens", _COLUMNS)
-    for row in found:
-        made.add_row(*_cells(row))
-    print_table(made)
+    from mlsd.report.tables.arms import server_table
+
+    print_table(server_table(result, found))
     for row in found:
         if row.margin:
             note(f"{row.verdict.upper()}  {row.name} gamma {row.gamma}: {row.margin}.")
         if row.n_valid < row.n_trials:
             note(f"INVALID  {row.name}: {row.n_trials - row.n_valid} of {row.n_trials}: {row.invalid_reason}")
-
-
-def _cells(row: Row) -> list[str]:
-    speedup, interval = row.speedup, NOT_MEASURED
-    if speedup is not None and speedup.low is not None and speedup.high is not None:
-        interval = f"{speedup.low:.2f} .. {speedup.high:.2f} ({row.effect})"
-    at_once = row.suite.rpartition("-")[2]
-    return [
-        f"engine {row.name}" if row.source == "engine" else row.name,
-        str(row.gamma) if row.gamma else NOT_MEASURED,
-        at_once if at_once.isdigit() else "1",
-        format_number(row.tok_s, 1),
-        format_number(row.client_tok_s, 1),
-        NOT_MEASURED if row.first_token_ms is None else f"{row.first_token_ms:.0f} ms",
-        NOT_MEASURED if speedup is None else f"{speedup.value:.2f}x",
-        interval,
-        format_percent(row.acceptance_rate),
-        format_number(row.mgl),
-        NOT_MEASURED if row.rounds is None else str(row.rounds),
-        row.verdict,
-    ]

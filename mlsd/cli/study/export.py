@@ -29,7 +29,7 @@ _FORMATS = ("csv", "parquet", "json", "study-csv", "llama-bench", "localmaxxing"
 )
 @click.option("--force", is_flag=True, help="Replace a file that exists.")
 @filter_options
-@db_option
+@db_option()
 def export(
     kind: str,
     output: Path | None,

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from mlsd.cli.database import db_option
 from mlsd.cli.output import note
 from mlsd.errors import InputError, TableError
 
@@ -13,14 +14,8 @@ from mlsd.errors import InputError, TableError
 @click.command("import")
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option("--format", "kind", type=click.Choice(["record", "study-csv", "llama-bench"]), help="[records: seen]")
-@click.option(
-    "--db",
-    type=click.Path(path_type=Path),
-    default=Path("results") / "imported.sqlite",
-    show_default=True,
-    help="Study database.",
-)
-def import_(file: Path, kind: str | None, db: Path) -> None:
+@db_option("results/imported.sqlite")
+def import_(file: Path, kind: str | None, db: Path | None) -> None:
     """Read FILE into a study database.
 
     The trials of a record stand under the key of their machine (`--machine` reads them); one that contradicts itself is
@@ -28,8 +23,10 @@ def import_(file: Path, kind: str | None, db: Path) -> None:
     was read before is not read twice.
     """
     from mlsd.measure.exchange.record import is_record
+    from mlsd.measure.store.newest import study_path
     from mlsd.measure.store.study import Store
 
+    db = db or study_path("imported")
     kind = kind or ("record" if is_record(file) else None)
     if kind is None:
         raise InputError(f"{file} is no record.", hint="Say what table it is with --format.")

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from mlsd.cli.options import certificate_option, json_option
-from mlsd.cli.output import note, print_json, print_table, say, table
-from mlsd.units import NOT_MEASURED, format_bytes
+from mlsd.cli.output import note, print_json, print_table, say
 
 if TYPE_CHECKING:
-    from mlsd.measure.lab.card import Card
     from mlsd.measure.lab.cluster import Started
-    from mlsd.measure.lab.machine import Doing
 
 
 @click.group()
@@ -63,6 +60,7 @@ def status(address: str, certificate: Path | None, as_json: bool) -> None:
     """Show the machines of the lab at ADDRESS, what they measure, and what is left."""
     from mlsd.measure.lab.cluster import Cluster
     from mlsd.records import EngineOptions
+    from mlsd.report.tables.records import machines_table
 
     with Cluster(address, certificate, EngineOptions(), None) as cluster:
         machines, posted = cluster.doing(), cluster.posted()
@@ -70,22 +68,8 @@ def status(address: str, certificate: Path | None, as_json: bool) -> None:
         shown = {a: {"card": card, "doing": doing} for a, (card, doing) in machines.items()}
         print_json({"machines": shown, "runs": posted})
         return
-    rows = table("Machines", ["machine", "key", "models", "free memory", "power", "heat", "measures"], left=7)
-    for where, (card, doing) in machines.items():
-        rows.add_row(*_row(where, card, doing))
-    print_table(rows)
+    print_table(machines_table(machines))
     for run in posted.values():
         say(run["words"])
         for failure in run["failures"]:
             say((f"  failed: {failure}", "red"))
-
-
-def _row(where: str, card: Card | None, doing: Doing | None) -> tuple[str, ...]:
-    if card is None:
-        return (where, *[NOT_MEASURED] * 6)
-    around: Any = card.conditions
-    power = {None: NOT_MEASURED, True: "battery", False: "connected"}[around.on_battery]
-    at = "nothing" if doing is None else f"{doing.target}, trial {doing.n_done + 1} of {doing.n_slots}"
-    name = f"{card.environment.chip or card.environment.machine}, {card.environment.backend}"
-    memory = format_bytes(around.available_bytes)
-    return (name, card.key, str(len(card.models)), memory, power, around.thermal_state or NOT_MEASURED, at)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from mlsd.cli.database import db_option
 from mlsd.cli.options import json_option, make_overrides, plan_options
 from mlsd.cli.output import print_json, print_table
 from mlsd.cli.watch import say_default
@@ -22,11 +23,7 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("suites", nargs=-1, required=True)
 @plan_options
-@click.option(
-    "--db",
-    type=click.Path(path_type=Path, exists=True),
-    help="Earlier results, to estimate the time from [default: results/PROFILE.sqlite].",
-)
+@db_option("results/PROFILE.sqlite")
 @json_option
 def plan(suites: tuple[str, ...], as_json: bool, db: Path | None, **options: Any) -> None:
     """Show what SUITES (A to F, or TOML files) would measure with the models of a profile; measures nothing.

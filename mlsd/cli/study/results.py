@@ -27,7 +27,7 @@ _MOST_LINES = 200
 @click.option("--all", "show_all", is_flag=True, help=f"List more than the last {_MOST_LINES} lines.")
 @click.option("--check", is_flag=True, help="Check the file's integrity.")
 @json_option
-@db_option
+@db_option()
 @click.pass_context
 def results(
     ctx: click.Context,
@@ -75,7 +75,7 @@ def results(
 @click.argument("identity", metavar="ID")
 @click.option("--rounds", is_flag=True, help="List every round.")
 @json_option
-@db_option
+@db_option()
 @click.pass_obj
 def show(group_db: Path | None, identity: str, rounds: bool, as_json: bool, db: Path | None) -> None:
     """Show the trial with the number ID, or every trial of the case whose id begins with ID."""
@@ -138,7 +138,7 @@ def _imported(store: Store, chosen: TrialFilter) -> list[Any]:
 
 
 def _print_trials(trials: list[dict[str, Any]], cases: Mapping[str, Case], show_all: bool) -> None:
-    from mlsd.analysis.results.names import spec_name
+    from mlsd.analysis.results.trials import spec_name
     from mlsd.report.tables.records import trials_table
 
     if not trials:

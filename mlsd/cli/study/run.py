@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from mlsd.cli.database import db_option
 from mlsd.cli.options import certificate_option, json_option, make_overrides, plan_options
 from mlsd.cli.output import note, print_json
 from mlsd.cli.watch import ByteBars, make_watcher, say_warnings
@@ -28,7 +29,7 @@ _LINE_MBIT_S = 100  # of a usual connection; how fast the hub and the line are n
 @click.command()
 @click.argument("suites", nargs=-1, required=True)
 @plan_options
-@click.option("--db", type=click.Path(path_type=Path), help="Results [default: results/PROFILE.sqlite].")
+@db_option("results/PROFILE.sqlite")
 @click.option("--cool-down", "cool_down_s", type=float, default=0.0, help="Seconds of rest between blocks.")
 @click.option("--fresh", is_flag=True, help="Measure again what is done already.")
 @click.option("--keep-failed", is_flag=True, help="Leave earlier failures alone instead of trying them again.")

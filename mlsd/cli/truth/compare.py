@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
+from mlsd.cli.database import db_option
 from mlsd.cli.options import (
     IntList,
     draft_option,
@@ -81,7 +82,7 @@ class FailOn(click.ParamType[tuple[str, float]]):
 @click.option("--no-control", is_flag=True, help="Leave out the third side, A once more: faster, and less is known.")
 @click.option("--fail-on", type=FailOn(), multiple=True, help="Exit code 1 for slower:3%, different or undecided.")
 @click.option("--markdown", type=click.Path(dir_okay=False, path_type=Path), help="Write a comment for a pull request.")
-@click.option("--db", type=click.Path(path_type=Path), help="Where trials are kept [default: results/compare.sqlite].")
+@db_option("results/compare.sqlite")
 @seed_option("Of the order of sides and arms.")
 @json_option
 @click.option("--n-threads", help="CPU threads; 4/6 gives A four and B six.")

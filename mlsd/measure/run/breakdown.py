@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -20,7 +21,7 @@ from mlsd.measure.store.study import Store
 from mlsd.models.library import resolve_model
 from mlsd.planning.prepare import BenchRequest, Prepared, prepare_bench
 from mlsd.planning.prompts import load_prompt
-from mlsd.records import DRAFT_MODEL, NO_DRAFTER, Case, DrafterSpec, EngineOptions, Record, Trial
+from mlsd.records import DRAFT_MODEL, NO_DRAFTER, Case, DrafterSpec, EngineOptions, ModelFacts, Record, Trial
 
 _GAMMA = 4  # where neither the caller nor a preset says
 
@@ -64,13 +65,15 @@ def breakdown(request: BreakdownRequest, db: Path | None = None) -> Breakdown:
     WorkerError.
     """
     job, rounds = _requests(request)
+    files = [file for file in (job.target, job.draft) if file is not None]
+    facts = [model_facts(Path(file.path), ref=file.ref) for file in files]
     with machine_lock():
-        shares = profile_and_store(job, db)
+        shares = profile_and_store(job, db, facts)
         case, trials = (None, ()) if rounds is None else _run(rounds)
     return Breakdown(job=job, shares=shares, case=case, trials=trials)
 
 
-def profile_and_store(job: BreakdownJob, db: Path | None) -> tuple[PassShares, ...]:
+def profile_and_store(job: BreakdownJob, db: Path | None, models: Sequence[ModelFacts] = ()) -> tuple[PassShares, ...]:
     """Profile passes in a worker; with `db`, a run of its own holds them beside the machine and the models' facts.
 
     The caller holds the machine's lock. Raises: StoreError before anything is profiled, EngineError, WorkerError.
@@ -79,8 +82,6 @@ def profile_and_store(job: BreakdownJob, db: Path | None) -> tuple[PassShares, .
         return run_breakdown(job).shares
     plan = {"command": "breakdown", **msgspec.to_builtins(msgspec.structs.replace(job, text=""))}
     environment = read_environment(run_info(job.engine))
-    files = [file for file in (job.target, job.draft) if file is not None]
-    models = [model_facts(Path(file.path), ref=file.ref) for file in files]
     with Store.open(db) as store, recorded_run(store, environment, plan) as run_id:
         store.add_models(models)
         shares = run_breakdown(job).shares

@@ -37,7 +37,7 @@ from mlsd.measure.store.study import Store
 from mlsd.planning.plan import Plan
 from mlsd.planning.prepare import BenchRequest, Prepared, prepare_bench
 from mlsd.records import NO_DRAFTER, DrafterSpec, Environment, OptionValue, Record, Trial, content_id
-from mlsd.stats import paired_ratio
+from mlsd.stats import mean_over
 from mlsd.units import tok_s
 
 State = Literal["measured", "pruned", "failed"]
@@ -227,14 +227,14 @@ def _pooled(same: Sequence[dict[str, Any]]) -> Setting:
     if failed is not None:
         return msgspec.structs.replace(base, reason=failed["reason"])
     logs = [log for attrs in same for log in attrs["log_ratios"]]
-    speedup, low, high = ratio_interval(logs)
+    speedup = mean_over([math.exp(log) for log in logs], ratio=True)
     proposed, accepted, committed, rounds = (sum(attrs["counts"][i] for attrs in same) for i in range(4))
     return msgspec.structs.replace(
         base,
         state="measured" if "measured" in states else "pruned",
-        speedup=speedup,
-        low=low,
-        high=high,
+        speedup=speedup.value,
+        low=speedup.low,
+        high=speedup.high,
         n_blocks=len(logs),
         acceptance_rate=accepted / proposed if proposed else None,
         mgl=committed / rounds if rounds else None,
@@ -358,12 +358,6 @@ def _counts(block: Sequence[Trial]) -> tuple[int, int, int, int]:
 
 
 # --- deciding -----------------------------------------------------------------------------------------------------
-
-
-def ratio_interval(logs: Sequence[float]) -> tuple[float, float | None, float | None]:
-    """Geometric mean of ratios given by their logs, with the 95 % interval of `mlsd.stats.paired_ratio`."""
-    found = paired_ratio([math.exp(log) for log in logs], [1.0] * len(logs))
-    return found.value, found.low, found.high
 
 
 def winner(settings: Sequence[Setting]) -> Setting | None:

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from mlsd.analysis.advise.prospects import Prospect
     from mlsd.analysis.results.trials import BenchArm
     from mlsd.measure.run.tune import Setting, TuneRequest, TuneResult
+    from mlsd.servers.measure import ServerResult
+    from mlsd.servers.results import Row
     from mlsd.stats import Interval
 
 
@@ -53,6 +55,38 @@ def bench_table(arms: Sequence[BenchArm]) -> Table:
 
 def _part_column(part: str) -> Column[BenchArm]:
     return numbers(part, lambda a: number(a.summary.ms_per_round.get(part)))
+
+
+def server_table(result: ServerResult, rows: Sequence[Row]) -> Table:
+    """Arms of a server, and of the engine beside it."""
+    case = result.trials[0].case
+    prompts = list(dict.fromkeys(one.case.prompt.key for one in result.trials))
+    shown = ", ".join(prompts) if len(prompts) < 5 else f"{len(prompts)} prompts"
+
+    def at_once(row: Row) -> Cell:
+        count = row.suite.rpartition("-")[2]
+        return text(count if count.isdigit() else "1")
+
+    def interval(row: Row) -> Cell:
+        known = None if row.speedup is None else bounds(row.speedup.low, row.speedup.high)
+        return text(known.text + f" ({row.effect})" if known is not None and known.sort is not None else None)
+
+    return table(
+        f"{case.target.id}, {shown}, {case.n_predict} output tokens",
+        rows,
+        words("arm", lambda row: f"engine {row.name}" if row.source == "engine" else row.name),
+        numbers("gamma", lambda row: row.gamma or None),
+        numbers("at once", at_once),
+        numbers("tok/s", lambda row: number(row.tok_s, 1)),
+        numbers("client tok/s", lambda row: number(row.client_tok_s, 1)),
+        numbers("first token", lambda row: number(row.first_token_ms, 0, " ms")),
+        numbers("speedup", lambda row: times(row.speedup.value if row.speedup else None)),
+        numbers("95 % CI", interval),
+        numbers("acceptance", lambda row: percent(row.acceptance_rate)),
+        numbers("MGL", lambda row: number(row.mgl)),
+        numbers("rounds", lambda row: row.rounds),
+        numbers("verdict", lambda row: text(row.verdict)),
+    )
 
 
 def settings_table(request: TuneRequest, result: TuneResult) -> Table:

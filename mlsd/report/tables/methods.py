@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from mlsd.analysis.results.distances import predictions
-from mlsd.analysis.results.methods_table import MethodRow, TimingRow, methods_by_kind, timing
+from mlsd.analysis.results.methods_table import MethodRow, TimingRow, methods_by_kind, sentences, timing
 from mlsd.analysis.results.round_split import RoundKind
 from mlsd.analysis.results.speedups import Speedup
-from mlsd.analysis.study.methods_words import sentences
 from mlsd.analysis.study.study import Study, attempt
 from mlsd.measure.store.rows import DraftDistance
 from mlsd.planning.tasks import KINDS
@@ -23,7 +22,11 @@ _PARTS = ("draft", "verify", "rollback", "sample", "other")
 def reasons(study: Study) -> tuple[str, ...]:
     """Why each method pays or does not, in sentences. Raises: AnalysisError without tasks."""
     curves, _ = attempt(lambda: study.machine.curves)
-    return sentences(timing(study.trials, study.stats, study.outcomes), curves or {}, study.source)
+    return sentences(
+        timing(study.trials, study.stats, study.outcomes),
+        {target: curve.efficiency for target, curve in (curves or {}).items()},
+        study.source,
+    )
 
 
 def speedup_table(study: Study) -> Table:

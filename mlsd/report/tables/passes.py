@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mlsd.analysis.results.names import method_name
 from mlsd.analysis.results.round_split import RoundKind, RoundSplit
+from mlsd.analysis.results.trials import method_name
 from mlsd.analysis.study.study import Study
 from mlsd.drafters import drafting_key
 from mlsd.engine.parts import PARTS, Part

@@ -15,6 +15,8 @@ from mlsd.units import NS_PER_MS, format_bytes
 if TYPE_CHECKING:
     from mlsd.analysis.audit.rows import RowAudit
     from mlsd.analysis.study.study import Study
+    from mlsd.measure.lab.card import Card
+    from mlsd.measure.lab.machine import Doing
     from mlsd.measure.messages import Probed
     from mlsd.measure.store.rows import ImportedRow, Run, StoredTrial
     from mlsd.records import Case, Round, Trial
@@ -324,3 +326,37 @@ def _value(name: str, value: Any) -> str:
     if name.endswith("_ns"):
         return f"{value / NS_PER_MS:.3f} ms"
     return format_bytes(value) if name.endswith("_bytes") else str(value)
+
+
+def machines_table(machines: Mapping[str, tuple[Card | None, Doing | None]]) -> Table:
+    """The machines of a lab by address, and what each measures."""
+    power = {None: None, True: "battery", False: "connected"}
+
+    def of_card(label: str, value: Callable[[Card], object]) -> Column[tuple[str, tuple[Card | None, Doing | None]]]:
+        return words(label, lambda row: None if row[1][0] is None else value(row[1][0]))
+
+    def doing(row: tuple[str, tuple[Card | None, Doing | None]]) -> str | None:
+        card, now = row[1]
+        if card is None:
+            return None
+        return "nothing" if now is None else f"{now.target}, trial {now.n_done + 1} of {now.n_slots}"
+
+    def name(row: tuple[str, tuple[Card | None, Doing | None]]) -> str:
+        card = row[1][0]
+        return (
+            row[0]
+            if card is None
+            else f"{card.environment.chip or card.environment.machine}, {card.environment.backend}"
+        )
+
+    return table(
+        "Machines",
+        machines.items(),
+        words("machine", name),
+        of_card("key", lambda card: card.key),
+        of_card("models", lambda card: str(len(card.models))),
+        of_card("free memory", lambda card: format_bytes(card.conditions.available_bytes)),
+        of_card("power", lambda card: power[card.conditions.on_battery]),
+        of_card("heat", lambda card: card.conditions.thermal_state),
+        words("measures", doing),
+    )

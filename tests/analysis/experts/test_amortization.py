@@ -8,8 +8,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from mlsd.analysis.experts.amortization import STUDY_FORM, Mixture, mixture, time_shares
-from mlsd.analysis.experts.amortization_words import sentences
+from mlsd.analysis.experts.amortization import STUDY_FORM, Mixture, mixture, sentences, time_shares
 from mlsd.analysis.experts.coverage import CoverageTable, coverage_table
 from mlsd.analysis.experts.study_mixture import read_bounds, words
 from mlsd.measure.store.rows import CalibrationPoint

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mlsd.analysis.results.names import arm_name, method_name, spec_name
+from mlsd.analysis.results.trials import arm_name, method_name, spec_name
 from mlsd.records import DrafterSpec, ModelRef
 
 

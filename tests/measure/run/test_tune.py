@@ -9,8 +9,6 @@ from pathlib import Path
 import msgspec
 import pytest
 from click.testing import CliRunner
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from mlsd.cli.models.tune import tune as command
 from mlsd.drafters import METHODS, find_method, resolve_spec, search_space
@@ -22,7 +20,6 @@ from mlsd.measure.run.tune import (
     Setting,
     TuneRequest,
     log_ratio,
-    ratio_interval,
     search_name,
     separated,
     tune,
@@ -32,7 +29,6 @@ from mlsd.measure.store.newest import study_databases
 from mlsd.measure.store.study import Store
 from mlsd.planning.prepare import BenchRequest, prepare_bench
 from mlsd.records import DrafterSpec, EngineOptions, Environment, Trial
-from mlsd.stats import paired_ratio
 from tests.gguf_tools.adapters import write_adapter
 
 PLD = DrafterSpec(name="pld", options={"match": "first"})
@@ -85,13 +81,6 @@ def test_off_leads_when_every_interval_lies_below_one():
 def test_few_settings_decide_nothing_and_dropped_ones_do_not_count():
     assert not separated([setting(2.0, 2.1), setting(0.5, 0.6), setting(0.5, 0.6)])
     assert not separated([setting(2.0, 2.1)] + [setting(0.5, 0.6, state="pruned")] * 5)
-
-
-@settings(deadline=None)  # the first call imports scipy
-@given(st.lists(st.floats(-1, 1), min_size=1, max_size=8))
-def test_the_interval_is_that_of_the_bench(logs: list[float]):
-    expected = paired_ratio([math.exp(x) for x in logs], [1.0] * len(logs))
-    assert ratio_interval(logs) == pytest.approx((expected.value, expected.low, expected.high))
 
 
 def test_a_blocks_ratio_is_the_geometric_mean_over_its_prompts():

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from mlsd.analysis.fits.calibration import TargetCurve
-from mlsd.analysis.results.methods_table import TimingRow
+from mlsd.analysis.results.methods_table import TimingRow, sentences
 from mlsd.analysis.results.round_split import RoundKind
-from mlsd.analysis.study.methods_words import sentences
 
 ROW = TimingRow(
     target="small",
@@ -26,11 +24,11 @@ ROW = TimingRow(
     not_found=RoundKind(rounds=75, ms={"round": 10.0}),
     fell_back=None,
 )
-CURVE = TargetCurve(depth=0, passes=(), efficiency={1: 1.0, 2: 0.5, 11: 0.1}, per_row={}, steps=None)
+EFFICIENCY = {1: 1.0, 2: 0.5, 11: 0.1}
 
 
 def test_a_method_that_loses_is_told_what_it_commits_what_it_costs_and_where() -> None:
-    assert sentences([ROW], {"small": CURVE}, "e.sqlite") == (
+    assert sentences([ROW], {"small": EFFICIENCY}, "e.sqlite") == (
         "small: T(2)/T(1) = 2.00, T(11)/T(1) = 10.00; 1 would mean that verification is free.",
         "pld (ngram 3), gamma 10, does not pay on small: a round commits 1.36 tokens and takes 4.00 plain rounds, 98 % "
         "of it in verify; the 25 % of rounds with a proposal take 13.0 plain rounds each.",
@@ -39,7 +37,7 @@ def test_a_method_that_loses_is_told_what_it_commits_what_it_costs_and_where() -
 
 def test_a_method_that_wins_is_said_to_pay() -> None:
     winner = msgspec.structs.replace(ROW, mgl=4.5, found=None, not_found=None)
-    (_, text) = sentences([winner], {"small": CURVE}, "e.sqlite")
+    (_, text) = sentences([winner], {"small": EFFICIENCY}, "e.sqlite")
     assert text == (
         "pld (ngram 3), gamma 10, pays on small: a round commits 4.50 tokens and takes 4.00 plain rounds, 98 % of it "
         "in verify."
