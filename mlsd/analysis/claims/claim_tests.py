@@ -15,7 +15,7 @@ import numpy as np
 
 from mlsd.analysis.results.pairs import Pair, PairedTrials, groups_of
 from mlsd.records import DRAFT_MODEL, Record
-from mlsd.stats import Interval, Visible, best_of, mean_over, smallest_effect
+from mlsd.stats import Interval, Visible, best_of, grouped, mean_over, smallest_effect
 
 K = TypeVar("K", bound=Hashable)
 Decision = Literal["holds here", "does not hold here", "undecided", "not measured", "refuted"]
@@ -346,11 +346,7 @@ TESTS: dict[str, Test] = {
 
 
 def _grouped(pairs: Iterable[Pair], key: Callable[[Pair], K]) -> dict[K, list[Pair]]:
-    groups: dict[K, list[Pair]] = {}
-    for pair in pairs:
-        if pair.proposed or pair.drafter in RETRIEVAL:
-            groups.setdefault(key(pair), []).append(pair)
-    return groups
+    return grouped((pair for pair in pairs if pair.proposed or pair.drafter in RETRIEVAL), key)
 
 
 def _at_best(pairs: Sequence[Pair]) -> dict[tuple[str, int], Pair]:

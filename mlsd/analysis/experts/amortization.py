@@ -18,7 +18,7 @@ from mlsd.analysis.fits.fit import Fit, HeldOut, Model, fit, observations, selec
 from mlsd.analysis.fits.study_fits import expert_shape
 from mlsd.measure.store.rows import CalibrationPoint
 from mlsd.records import ModelFacts, Record
-from mlsd.stats import Interval
+from mlsd.stats import Interval, grouped
 
 SATURATED = 0.95  # share of the experts that MoESD calls all of them
 STUDY_FORM = "linear"  # name of the theory in which every pass reads everything
@@ -123,15 +123,9 @@ def mixture(name: str, table: CoverageTable, facts: ModelFacts, points: Sequence
 
 def time_shares(passes: Sequence[CalibrationPoint]) -> dict[int, Interval]:
     """T(k) / (k T(1)) by k: the median over repeats of ratios within a repeat, where what slows the machine cancels."""
-    by_repeat: dict[int, dict[int, int]] = {}
-    for p in passes:
-        by_repeat.setdefault(p.repeat, {})[p.rows] = p.span_ns
-    ratios: dict[int, list[float]] = {}
-    for spans in by_repeat.values():
-        for k, span in spans.items():
-            if 1 in spans:
-                ratios.setdefault(k, []).append(span / (k * spans[1]))
-    return {k: median_interval(values) for k, values in sorted(ratios.items())}
+    plain = {p.repeat: p.span_ns for p in passes if p.rows == 1}
+    paired = sorted(grouped((p for p in passes if p.repeat in plain), lambda p: p.rows).items())
+    return {k: median_interval([p.span_ns / (k * plain[p.repeat]) for p in own]) for k, own in paired}
 
 
 def theories(

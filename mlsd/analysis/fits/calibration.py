@@ -11,7 +11,7 @@ from mlsd.analysis.fits.curves import Steps, find_steps
 from mlsd.errors import AnalysisError
 from mlsd.measure.store.rows import CalibrationPoint, PassKind
 from mlsd.records import Record
-from mlsd.stats import Interval
+from mlsd.stats import Interval, grouped
 
 _LEAST_WIDTHS = 8
 STEP_ROWS = 33  # kernel steps are looked for where every k was measured
@@ -38,12 +38,10 @@ class TargetCurve(Record, frozen=True, kw_only=True):
 
 def pass_times(points: Iterable[CalibrationPoint]) -> tuple[PassTime, ...]:
     """Medians over repeats of every kind, width and depth of one model, in that order."""
-    cells: dict[tuple[PassKind, int, int], list[float]] = {}
-    for p in points:
-        cells.setdefault((p.kind, p.depth, p.rows), []).append(p.span_ns / 1e6)
+    cells = grouped(points, lambda p: (p.kind, p.depth, p.rows))
     return tuple(
-        PassTime(kind=kind, rows=rows, depth=depth, ms=median_interval(values))
-        for (kind, depth, rows), values in sorted(cells.items())
+        PassTime(kind=kind, rows=rows, depth=depth, ms=median_interval([p.span_ns / 1e6 for p in own]))
+        for (kind, depth, rows), own in sorted(cells.items())
     )
 
 

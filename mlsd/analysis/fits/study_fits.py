@@ -14,6 +14,7 @@ from mlsd.analysis.results.pairs import Pair, PairedTrials, groups_of
 from mlsd.errors import AnalysisError
 from mlsd.measure.store.rows import CalibrationPoint
 from mlsd.records import ModelFacts, Record
+from mlsd.stats import grouped
 
 
 class PairFit(Record, frozen=True, kw_only=True):
@@ -54,9 +55,7 @@ class CurveFit(Record, frozen=True, kw_only=True):
 
 def fit_pairs(paired: PairedTrials) -> list[PairFit]:
     """Fit every target and drafter that was measured. Raises AnalysisError when nothing was."""
-    groups: dict[tuple[str, str, str | None, str], list[Pair]] = {}
-    for pair in paired.pairs:
-        groups.setdefault((pair.target, pair.drafter, pair.draft, pair.options), []).append(pair)
+    groups = grouped(paired.pairs, lambda pair: (pair.target, pair.drafter, pair.draft, pair.options))
     if not groups:
         raise AnalysisError(
             "No valid SD trial has a valid AR trial in its block.", hint="Run a suite with SD arms: mlsd run B."

@@ -16,7 +16,7 @@ from mlsd.analysis.predict.replay import Outcomes, RunAhead, alphas_of, replay, 
 from mlsd.errors import AnalysisError
 from mlsd.measure.store.rows import CalibrationPoint, PassKind
 from mlsd.records import Record, Round
-from mlsd.stats import relative_spread
+from mlsd.stats import grouped, relative_spread
 
 # How far medians lie above the least where passes were interrupted; on an idle machine it is some per cent.
 _INTERRUPTED = 0.2
@@ -77,10 +77,8 @@ def costs_from_points(
 
 def _times(points: Sequence[CalibrationPoint], depth: int) -> dict[tuple[PassKind, int], float]:
     """Times of each kind and width in ms: medians, or the least of each where the machine was interrupted."""
-    cells: dict[tuple[PassKind, int], list[float]] = {}
-    for p in points:
-        if p.depth == depth:
-            cells.setdefault((p.kind, p.rows), []).append(p.span_ns / 1e6)
+    own = grouped((p for p in points if p.depth == depth), lambda p: (p.kind, p.rows))
+    cells = {place: [p.span_ns / 1e6 for p in same] for place, same in own.items()}
     passes = [values for (kind, _), values in cells.items() if kind in ("target_pass", "draft_step")]
     excess = [statistics.median(values) / min(values) - 1 for values in passes]
     typical = min if excess and statistics.median(excess) > _INTERRUPTED else statistics.median
@@ -209,17 +207,10 @@ def costs_from_arms(arms: Sequence[Arm]) -> Costs:
 
     ``T_draft(k) = fixed + step k`` by least squares over the rounds' means at each k.
     """
-    verify: dict[int, list[float]] = {}
-    rest: dict[int, list[float]] = {}
-    drafting: dict[int, list[float]] = {}
-    for r in (r for arm in arms for trial in arm.rounds for r in trial):
-        verify.setdefault(r.proposed + 1, []).append(r.verify_ns / 1e6)
-        rest.setdefault(r.proposed + 1, []).append((r.rollback_ns + r.sample_ns + r.other_ns) / 1e6)
-        if r.proposed:
-            drafting.setdefault(r.proposed, []).append(r.draft_ns / 1e6)
-    widths = sorted(drafting)
-    means = [statistics.fmean(drafting[k]) for k in widths]
-    weights = np.sqrt([len(drafting[k]) for k in widths]) / np.maximum(means, 1e-9)
+    rounds = grouped((r for arm in arms for trial in arm.rounds for r in trial), lambda r: r.proposed)
+    widths = sorted(k for k in rounds if k)
+    means = [statistics.fmean(r.draft_ns for r in rounds[k]) / 1e6 for k in widths]
+    weights = np.sqrt([len(rounds[k]) for k in widths]) / np.maximum(means, 1e-9)
     if len(widths) > 1:
         design = np.column_stack([np.ones(len(widths)), widths]) * weights[:, None]
         fixed, step = np.linalg.lstsq(design, np.array(means) * weights, rcond=None)[0]
@@ -227,10 +218,13 @@ def costs_from_arms(arms: Sequence[Arm]) -> Costs:
         fixed, step = 0.0, means[0] / widths[0] if widths else 0.0
     first = max(0.0, float(fixed + step))
     return Costs(
-        verify_ms={rows: statistics.fmean(values) for rows, values in verify.items()},
+        verify_ms={k + 1: statistics.fmean(r.verify_ns for r in own) / 1e6 for k, own in rounds.items()},
         catch_up_ms={1: first} if first else {},
         step_ms=max(0.0, float(step)),
-        rest_ms={rows: statistics.fmean(values) for rows, values in rest.items()},
+        rest_ms={
+            k + 1: statistics.fmean(r.rollback_ns + r.sample_ns + r.other_ns for r in own) / 1e6
+            for k, own in rounds.items()
+        },
     )
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 
 from mlsd.analysis.results.speedups import Effect, Speedup, effect_of
 from mlsd.records import CONTROLS, Record
-from mlsd.stats import Interval, Visible, best_of, smallest_effect
+from mlsd.stats import Interval, Visible, best_of, grouped, smallest_effect
 
 
 class BestSetting(Record, frozen=True, kw_only=True):
@@ -40,10 +40,8 @@ def best_settings(speedups: Iterable[Speedup]) -> list[BestSetting]:
     The fastest among the settings whose corrected interval lies above 1; without one, off, with the best of what was
     tried: all of it slower, or undecided.
     """
-    groups: dict[tuple[str, str], list[Speedup]] = {}
-    for speedup in speedups:
-        if speedup.drafter not in CONTROLS:
-            groups.setdefault((speedup.target, speedup.workload or "all"), []).append(speedup)
+    compared = (speedup for speedup in speedups if speedup.drafter not in CONTROLS)
+    groups = grouped(compared, lambda speedup: (speedup.target, speedup.workload or "all"))
     return [_best(target, workload, arms) for (target, workload), arms in groups.items()]
 
 
@@ -73,9 +71,7 @@ def first_line(answers: Sequence[BestSetting]) -> str:
         return "No speculative decoding was measured here, so there is no setting to choose."
     faster = [answer for answer in answers if answer.use != "off"]
     rest = [answer for answer in answers if answer.use == "off"]
-    groups: dict[tuple[str, str], list[BestSetting]] = {}
-    for answer in faster:
-        groups.setdefault((answer.target, answer.use), []).append(answer)
+    groups = grouped(faster, lambda answer: (answer.target, answer.use))
     parts = [f"on {target} {_clause(group)}" for (target, _), group in groups.items()]
     if rest:
         where = f"the other {len(rest)} of {len(answers)} pairs of target and workload" if faster else "everything here"
@@ -100,11 +96,8 @@ def _best_of_rest(rest: Sequence[BestSetting]) -> str:
 def by_target(answers: Sequence[BestSetting]) -> list[str]:
     """The answer for each target; what is the same for several workloads is said once."""
     sentences = []
-    for target in dict.fromkeys(answer.target for answer in answers):
-        own = [answer for answer in answers if answer.target == target]
-        groups: dict[tuple[str, Effect, bool], list[BestSetting]] = {}
-        for answer in own:
-            groups.setdefault((answer.use, answer.effect, answer.arm is None), []).append(answer)
+    for target, own in grouped(answers, lambda answer: answer.target).items():
+        groups = grouped(own, lambda answer: (answer.use, answer.effect, answer.arm is None))
         sentences.append(f"{target}: {'; '.join(_clause(group, len(own)) for group in groups.values())}.")
     return sentences
 

@@ -37,7 +37,7 @@ from mlsd.measure.store.study import Store
 from mlsd.planning.plan import Plan
 from mlsd.planning.prepare import BenchRequest, Prepared, prepare_bench
 from mlsd.records import NO_DRAFTER, DrafterSpec, Environment, OptionValue, Record, Trial, content_id
-from mlsd.stats import mean_over
+from mlsd.stats import grouped, mean_over
 from mlsd.units import tok_s
 
 State = Literal["measured", "pruned", "failed"]
@@ -212,11 +212,9 @@ def _tried(study: Any) -> list[Any]:
 
 def _settings(study: Any) -> tuple[Setting, ...]:
     """Every setting once, blocks of repeated trials pooled; the fastest first."""
-    by_key: dict[bytes, list[dict[str, Any]]] = {}
-    for trial in _tried(study):
-        key = msgspec.json.encode((trial.user_attrs["gamma"], trial.user_attrs["options"]), order="sorted")
-        by_key.setdefault(key, []).append(trial.user_attrs)
-    found = [_pooled(same) for same in by_key.values()]
+    tried = [trial.user_attrs for trial in _tried(study)]
+    by_setting = grouped(tried, lambda own: msgspec.json.encode((own["gamma"], own["options"]), order="sorted"))
+    found = [_pooled(same) for same in by_setting.values()]
     return tuple(sorted(found, key=lambda s: -(s.speedup or 0.0)))
 
 

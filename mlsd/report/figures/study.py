@@ -20,6 +20,7 @@ from mlsd.errors import AnalysisError
 from mlsd.records import DRAFT_MODEL
 from mlsd.report.render import plot
 from mlsd.report.tables.study import models_of, prompt_length, study_rows
+from mlsd.stats import grouped
 
 _GREY = plot.INK
 
@@ -184,9 +185,8 @@ def prompt_length_sweep(study: Study) -> Figure:
     if not arms:
         raise AnalysisError("No prompt of exact length has a valid pair of trials.", hint="Measure them: mlsd run F.")
     figure, (left, right) = plot.canvas(3.2, 2)
-    groups: dict[str, list[Speedup]] = {}
-    for arm in sorted(arms, key=lambda a: prompt_length(a.prompt)):
-        groups.setdefault(f"{_label(arm)}, gamma {arm.gamma}", []).append(arm)
+    by_length = sorted(arms, key=lambda a: prompt_length(a.prompt))
+    groups = grouped(by_length, lambda arm: f"{_label(arm)}, gamma {arm.gamma}")
     for index, (label, group) in enumerate(groups.items()):
         xs: list[float] = [prompt_length(arm.prompt) for arm in group]
         shade, mark = plot.color(index), plot.marker(index)
@@ -232,18 +232,16 @@ def speedup_over_gamma(study: Study) -> Figure:
 
 def _lines(arms: Iterable[Speedup]) -> dict[tuple[str, str], list[Speedup]]:
     """Arms of one target and drafter, in order of gamma."""
-    lines: dict[tuple[str, str], list[Speedup]] = {}
-    for arm in sorted(arms, key=lambda a: a.gamma):
+
+    def line(arm: Speedup) -> tuple[str, str]:
         suite = "" if arm.suite in (None, "B", "D") else f", suite {arm.suite}"
-        lines.setdefault((arm.target, f"{_label(arm)}{suite}"), []).append(arm)
-    return lines
+        return arm.target, f"{_label(arm)}{suite}"
+
+    return grouped(sorted(arms, key=lambda a: a.gamma), line)
 
 
 def _study_lines(study: Study) -> dict[tuple[str, str], list[dict[str, str]]]:
-    lines: dict[tuple[str, str], list[dict[str, str]]] = {}
-    for row in study_rows(study):
-        lines.setdefault((row.cells["target"], row.cells["draft"]), []).append(row.cells)
-    return lines
+    return grouped((row.cells for row in study_rows(study)), lambda cells: (cells["target"], cells["draft"]))
 
 
 def _gamma_axis(ax: Axes) -> None:

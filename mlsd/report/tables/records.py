@@ -342,12 +342,8 @@ def machines_table(machines: Mapping[str, tuple[Card | None, Doing | None]]) -> 
         return "nothing" if now is None else f"{now.target}, trial {now.n_done + 1} of {now.n_slots}"
 
     def name(row: tuple[str, tuple[Card | None, Doing | None]]) -> str:
-        card = row[1][0]
-        return (
-            row[0]
-            if card is None
-            else f"{card.environment.chip or card.environment.machine}, {card.environment.backend}"
-        )
+        place = None if row[1][0] is None else row[1][0].environment
+        return row[0] if place is None else f"{place.chip or place.machine}, {place.backend}"
 
     return table(
         "Machines",
