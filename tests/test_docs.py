@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import re
 import shlex
 import subprocess
@@ -12,7 +13,9 @@ from pathlib import Path
 import pytest
 
 from mlsd.cli.main import COMMANDS
+from mlsd.measure.run.self_check import read_self_check
 from tools.command_reference import PAGE, reference
+from tools.run_where import with_rows
 
 ROOT = Path(__file__).parent.parent
 PAGES = {path.name: path for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))}
@@ -70,6 +73,18 @@ def test_every_file_that_a_page_points_to_exists(page: str) -> None:
 
 def test_the_reference_is_what_the_program_says() -> None:
     assert PAGE.read_text(encoding="utf-8") == reference(), "python -m tools.command_reference"
+
+
+def test_readme_says_of_machines_what_their_self_checks_say() -> None:
+    text = PAGES["README.md"].read_text(encoding="utf-8")
+    assert with_rows(text) == text, "python -m tools.run_where"
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "studies").glob("self-check-*.json")), ids=lambda path: path.name)
+def test_a_kept_self_check_names_no_person_machine_or_folder(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    assert read_self_check(path).environment.host == ""
+    assert not re.search(r"/(home|Users|root|work|tmp)/", text) and platform.node() not in text
 
 
 def test_the_pages_build_without_a_warning(tmp_path: Path) -> None:

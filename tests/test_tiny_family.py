@@ -268,7 +268,7 @@ def parse(text: str) -> ast.Module | None:
 
 def chosen_experts(path: Path, windows: np.ndarray) -> dict[int, np.ndarray]:
     """The expert ids of every token by layer, [windows * tokens, experts a token], read inside llama.cpp's graph."""
-    native, base = library(), ggml("ggml-base")
+    native, base = library(), ggml()
     base.ggml_get_name.restype, base.ggml_get_name.argtypes = ctypes.c_char_p, [ctypes.c_void_p]
     base.ggml_nbytes.restype, base.ggml_nbytes.argtypes = ctypes.c_size_t, [ctypes.c_void_p]
     base.ggml_backend_tensor_get.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_size_t]

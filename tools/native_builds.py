@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.metadata
+import importlib.util
 import os
 import platform
 import shutil
@@ -76,12 +77,28 @@ def other_release(version: str, out: Path, jobs: int) -> Path:
     return interpreter
 
 
+def remote(out: Path) -> Path:
+    """The libraries that are installed, and beside them llama.cpp's backend for a server: half a minute."""
+    shipped, libraries = Path(importlib.util.find_spec("llama_cpp").origin).parent / "lib", out / "rpc"
+    shutil.copytree(shipped, libraries, symlinks=True, dirs_exist_ok=True)
+    ggml = source(out, installed()) / "ggml"
+    rpc = ggml / "src" / "ggml-rpc"
+    defined = [f"-D{name}" for name in ("GGML_SHARED", "GGML_BACKEND_SHARED", "GGML_BACKEND_BUILD", "NDEBUG")]
+    folders = [f"-I{place}" for place in (ggml / "include", ggml / "src", rpc)]
+    linked = [f"-L{libraries}", "-lggml-base", "-lggml", "-lpthread", "-Wl,-rpath,$ORIGIN"]
+    command = ["c++", "-O2", "-std=c++17", "-shared", "-fPIC", *defined, *folders]
+    command += [rpc / "ggml-rpc.cpp", rpc / "transport.cpp", "-o", libraries / "libggml-rpc.so", *linked]
+    subprocess.run(command, check=True, stdout=sys.stderr)
+    return libraries
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True, help="folder for source, build tree and libraries")
     parser.add_argument("--build", choices=BUILDS, action="append", help="only this one (repeatable); default: all")
     parser.add_argument("--jobs", type=int, default=2, help="compilers at a time")
     parser.add_argument("--release", help="another release of llama-cpp-python, into an environment of its own")
+    parser.add_argument("--rpc", action="store_true", help="only what reaches an rpc-server: for tests marked `device`")
     parser.add_argument("pytest", nargs="*", help="arguments of pytest, behind --")
     given = parser.parse_args()
     if (sys.platform, platform.machine()) != ("linux", "x86_64"):
@@ -90,6 +107,9 @@ def main() -> int:
     out.mkdir(parents=True, exist_ok=True)
     if given.release:
         print(f"MLSD_OTHER_BUILD={other_release(given.release, out, given.jobs)}", flush=True)
+        return 0
+    if given.rpc:
+        print(f"MLSD_DEVICE_LIBRARIES={remote(out)}", flush=True)
         return 0
     failed = 0
     for name in given.build or BUILDS:

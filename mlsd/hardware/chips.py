@@ -65,6 +65,15 @@ CHIPS: tuple[Chip, ...] = (
 )
 
 
+# hw.model of every MacBook Air with Apple silicon that was sold until 2025: 13 and 15 inches, M1 to M4.
+_NO_FAN = ("MacBookAir10,1", "Mac14,2", "Mac14,15", "Mac15,12", "Mac15,13", "Mac16,12", "Mac16,13")
+
+
+def has_no_fan(hardware_model: str | None) -> bool:
+    """Whether a Mac cools itself by its case alone; a name that holds MacBookAir always does."""
+    return hardware_model is not None and (hardware_model in _NO_FAN or "MacBookAir" in hardware_model)
+
+
 class PeakBandwidth(Record, frozen=True, kw_only=True):
     """A published peak, or why there is none."""
 

@@ -62,7 +62,7 @@ class Job(Record, frozen=True, kw_only=True, tag=True):
     prompts: dict[str, PromptText]  # by `prompt_key`
     slots: tuple[Slot, ...]
     references: tuple[Reference, ...] = ()
-    cool_down_s: float = 0.0  # pause between blocks; each arm is warmed again after it
+    cool_down_s: float | None = 0.0  # pause between blocks; each arm is warmed again after it; None: until it is cool
     keep_text: bool = True
     one_arm: bool = False  # memory is tight: an arm is closed before another one opens
     strict: bool = False  # refuse the whole job when one arm cannot run, before anything is measured

@@ -364,29 +364,21 @@ def _adjacent(cells: Mapping[_Models, list[_Cell]]) -> Iterator[tuple[_Models, l
 
 
 def _ordered(cells: Sequence[_Cell], seed: int, first: int) -> tuple[Block, ...]:
-    """Repeats outermost; within a repeat the blocks, and within a block the arms, in random order from the seed.
-
-    In the first repeat the AR arm leads its block: its output is what losslessness of the others is judged by.
-    """
+    """Repeats outermost; within a repeat the blocks, and within a block the arms, in random order from the seed."""
     blocks = []
     for repeat in range(first, first + max(cell.repeats for cell in cells)):
-        once = [_block(cell, repeat, seed, leads=repeat == first) for cell in cells if repeat < first + cell.repeats]
+        once = [_block(cell, repeat, seed) for cell in cells if repeat < first + cell.repeats]
         random.Random(f"{seed} {repeat}").shuffle(once)
         blocks += once
     return tuple(blocks)
 
 
-def _block(cell: _Cell, repeat: int, seed: int, *, leads: bool) -> Block:
-    """One repeat of a cell; its number and its order depend on nothing but its own content and the seed.
-
-    `leads`: the AR arm stands first.
-    """
+def _block(cell: _Cell, repeat: int, seed: int) -> Block:
+    """One repeat of a cell; its number and its order depend on nothing but its own content and the seed."""
     content = " ".join([str(repeat), *sorted(trial.case_id for trial in cell.trials)])
     number = int(hashlib.sha256(content.encode()).hexdigest()[:12], 16)
     trials = list(cell.trials)
     random.Random(f"{seed} {number}").shuffle(trials)
-    if leads:
-        trials.sort(key=lambda trial: trial.case.arm != "ar")
     return Block(number=number, suite=cell.suite, repeat=repeat, trials=tuple(trials))
 
 

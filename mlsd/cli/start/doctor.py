@@ -10,6 +10,7 @@ import click
 from mlsd.cli.options import json_option, output_option
 from mlsd.cli.output import note, print_json, print_table, say
 from mlsd.errors import InputError
+from mlsd.hardware import setup
 from mlsd.units import format_bytes
 
 if TYPE_CHECKING:
@@ -46,6 +47,8 @@ def doctor(checks: bool, output: Path | None, as_json: bool) -> None:
         return
     print_table(_card(found))
     print_table(_profiles(found.profiles))
+    for problem in setup.here():
+        say(f"Warning: {problem}")
     for warning in found.warnings:
         say(f"Warning: {warning.message} {warning.advice}")
 

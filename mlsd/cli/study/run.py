@@ -30,7 +30,9 @@ _LINE_MBIT_S = 100  # of a usual connection; how fast the hub and the line are n
 @click.argument("suites", nargs=-1, required=True)
 @plan_options
 @db_option("results/PROFILE.sqlite")
-@click.option("--cool-down", "cool_down_s", type=float, default=0.0, help="Seconds of rest between blocks.")
+@click.option(
+    "--cool-down", "cool_down_s", type=float, help="Seconds of rest between blocks [default: without a fan until cool]."
+)
 @click.option("--fresh", is_flag=True, help="Measure again what is done already.")
 @click.option("--keep-failed", is_flag=True, help="Leave earlier failures alone instead of trying them again.")
 @click.option("--tasks", "task_file", help="Tasks in place of prompts: a file like question.jsonl, or `shipped`.")

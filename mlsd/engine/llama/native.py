@@ -10,12 +10,12 @@ import collections
 import ctypes
 import functools
 import os
-import pathlib
 import platform
 import sys
 import types
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, Protocol, cast
 
 from mlsd.errors import DeviceError, NativeError, UnsupportedError
@@ -26,6 +26,7 @@ PINNED_VERSION = "0.3.36"
 # Beside it in the environment of a worker that runs another build: what tells that build from others of its commit.
 BUILD_VARIABLE = "MLSD_BUILD"
 LIBRARIES_VARIABLE = "LLAMA_CPP_LIB_PATH"  # llama-cpp-python's own: shared libraries in place of those that it ships
+SERVER_VARIABLE = "MLSD_RPC_SERVER"  # HOST:PORT of an rpc-server of llama.cpp, whose devices are then used
 _LOG_LINES_KEPT = 200
 _LOG_LEVEL_WARN, _LOG_LEVEL_ERROR, _LOG_LEVEL_CONTINUE = 3, 4, 5
 _DEVICE_TYPES = {0: "CPU", 1: "GPU", 2: "iGPU", 3: "accelerator"}
@@ -118,6 +119,8 @@ def library() -> Any:
     _keep_alive.append(callback)
     llama_cpp.llama_log_set(callback, ctypes.c_void_p(0))
     llama_cpp.llama_backend_init()
+    if endpoint := os.environ.get(SERVER_VARIABLE):
+        _add_server(llama_cpp._base_path, endpoint, llama_cpp._lib)
     return llama_cpp
 
 
@@ -184,16 +187,30 @@ def layer_inputs() -> LayerInputs:
     return cast(LayerInputs, found)
 
 
-@functools.cache
-def ggml(name: str) -> ctypes.CDLL:
-    """A ggml shared library (``ggml``, ``ggml-base``, ``ggml-cpu``) that ships with the binding."""
-    library()
-    import llama_cpp
+def ggml() -> Any:
+    """Ggml as llama.cpp itself loaded it: a handle finds what its library depends on.
+
+    By its path a library of a wheel, where every name is a copy, would be loaded once more, with devices of its own.
+    """
+    return library()._lib
+
+
+def _add_server(folder: Path, endpoint: str, found: Any) -> None:
+    """Make the devices of an rpc-server of llama.cpp devices of this process. Raises: UnsupportedError."""
     from llama_cpp import _ctypes_extensions
 
-    folder = pathlib.Path(os.environ.get(LIBRARIES_VARIABLE) or pathlib.Path(llama_cpp.__file__).parent / "lib")
-    shared: ctypes.CDLL = _ctypes_extensions.load_shared_library(name, folder)
-    return shared
+    try:
+        rpc = _ctypes_extensions.load_shared_library("ggml-rpc", folder)
+    except (OSError, RuntimeError) as error:
+        raise UnsupportedError(
+            f"{SERVER_VARIABLE} names {endpoint}, but this build of llama.cpp cannot reach servers.",
+            hint=f"Build it with -DGGML_RPC=ON, and name the folder of its libraries with {LIBRARIES_VARIABLE}.",
+        ) from error
+    rpc.ggml_backend_rpc_add_server.restype = ctypes.c_void_p
+    devices = rpc.ggml_backend_rpc_add_server(endpoint.encode())
+    if not devices:
+        raise UnsupportedError(f"The rpc-server at {endpoint} has no device.", hint="Start it again.")
+    found.ggml_backend_register(ctypes.c_void_p(devices))
 
 
 def fail(what: str, code: int | None = None, *, hint: str = "") -> NativeError:
@@ -252,15 +269,15 @@ def backend_info(n_gpu_layers: int = -1) -> BackendInfo:
 
 def _build() -> str:
     """The commit of ggml; of a build that was named, also what tells it from others of that commit."""
-    commit = _text_function("ggml-base", "ggml_commit") or _text_function("ggml-base", "ggml_version") or "unknown"
+    commit = _text_function("ggml_commit") or _text_function("ggml_version") or "unknown"
     return "+".join(filter(None, (commit, os.environ.get(BUILD_VARIABLE))))
 
 
 def _devices() -> Sequence[Device]:
-    core, base = ggml("ggml"), ggml("ggml-base")
-    core.ggml_backend_dev_count.restype = ctypes.c_size_t
-    core.ggml_backend_dev_get.restype = ctypes.c_void_p
-    core.ggml_backend_dev_get.argtypes = [ctypes.c_size_t]
+    base = ggml()
+    base.ggml_backend_dev_count.restype = ctypes.c_size_t
+    base.ggml_backend_dev_get.restype = ctypes.c_void_p
+    base.ggml_backend_dev_get.argtypes = [ctypes.c_size_t]
     for function in ("ggml_backend_dev_name", "ggml_backend_dev_description"):
         getattr(base, function).restype = ctypes.c_char_p
         getattr(base, function).argtypes = [ctypes.c_void_p]
@@ -268,7 +285,7 @@ def _devices() -> Sequence[Device]:
     base.ggml_backend_dev_type.argtypes = [ctypes.c_void_p]
     base.ggml_backend_dev_memory.argtypes = [ctypes.c_void_p, *(ctypes.POINTER(ctypes.c_size_t),) * 2]
     base.ggml_backend_dev_memory.restype = None
-    handles = [core.ggml_backend_dev_get(i) for i in range(core.ggml_backend_dev_count())]
+    handles = [base.ggml_backend_dev_get(i) for i in range(base.ggml_backend_dev_count())]
     return [
         Device(
             name=base.ggml_backend_dev_name(handle).decode("utf-8", "replace"),
@@ -280,14 +297,14 @@ def _devices() -> Sequence[Device]:
     ]
 
 
-def _memory_bytes(base: ctypes.CDLL, device: int) -> int | None:
+def _memory_bytes(base: Any, device: int) -> int | None:
     free, total = ctypes.c_size_t(), ctypes.c_size_t()
     base.ggml_backend_dev_memory(device, ctypes.byref(free), ctypes.byref(total))
     return total.value or None
 
 
-def _text_function(library_name: str, function: str) -> str | None:
-    shared = ggml(library_name)
+def _text_function(function: str) -> str | None:
+    shared = ggml()
     if not hasattr(shared, function):
         return None
     call = getattr(shared, function)

@@ -214,8 +214,8 @@ class CollectTap:
             self.values[name] = data.reshape(-1, self._width)
 
 
-def _functions() -> ctypes.CDLL:
-    base = ggml("ggml-base")
+def _functions() -> Any:
+    base = ggml()
     for function in (base.ggml_get_name, base.ggml_op_desc):
         function.restype = ctypes.c_char_p
         function.argtypes = [ctypes.c_void_p]

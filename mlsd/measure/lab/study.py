@@ -54,7 +54,7 @@ def run_lab_study(
         watcher.planned(prepared)
         used = {ref.id for group in prepared.plan.groups for ref in group.models}
         plan = LabPlan(
-            loads=plan_jobs(prepared, cool_down_s=settings.cool_down_s),
+            loads=plan_jobs(prepared, cool_down_s=settings.cool_down_s or 0.0),
             origin=origin,
             share=share,
             record=plan_record(prepared, options or {}),

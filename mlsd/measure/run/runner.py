@@ -63,7 +63,7 @@ class RunSettings(Record, frozen=True, kw_only=True):
     fresh: bool = False  # measure again what is done already
     keep_failed: bool = False  # leave earlier failures alone instead of trying them again
     limit: int | None = None  # the most trials to run now
-    cool_down_s: float = 0.0  # of rest between blocks
+    cool_down_s: float | None = None  # of rest between blocks; None: until it is cool where there is no fan, else none
     patience_s: float = DEFAULT_PATIENCE_S
     seed: int = 0  # of the order, recorded with the run
 
@@ -90,7 +90,7 @@ class Watcher:
 
 
 def plan_jobs(
-    prepared: Prepared, memory: Sequence[LoadMemory] = (), *, cool_down_s: float = 0.0, strict: bool = False
+    prepared: Prepared, memory: Sequence[LoadMemory] = (), *, cool_down_s: float | None = 0.0, strict: bool = False
 ) -> tuple[Job, ...]:
     """One job for each load of the plan; a model that lies elsewhere has no path. `memory` says which are tight."""
     there = {ref.id: ModelFile(ref=ref, path="") for group in prepared.plan.groups for ref in group.models}

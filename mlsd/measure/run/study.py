@@ -11,6 +11,7 @@ from mlsd.errors import WorkerError
 from mlsd.gguf_tools.read import model_facts
 from mlsd.hardware import read_environment
 from mlsd.hardware.budget import memory_budget
+from mlsd.hardware.chips import has_no_fan
 from mlsd.measure.run.answers import AnswerFile, write_answers
 from mlsd.measure.run.checks import check_run, disturbed
 from mlsd.measure.run.distances import Drafting, measure_distances, study_draftings
@@ -171,7 +172,10 @@ def _measure(
     strict: bool = False,
 ) -> tuple[RunOutcome, tuple[QualityWarning, ...]]:
     """Run the plan into the store, then record what speaks against the run."""
-    jobs = plan_jobs(prepared, memory, cool_down_s=settings.cool_down_s, strict=strict)
+    cool_down_s = settings.cool_down_s
+    if cool_down_s is None and not has_no_fan(environment.hardware_model):
+        cool_down_s = 0.0
+    jobs = plan_jobs(prepared, memory, cool_down_s=cool_down_s, strict=strict)
     facts = [model_facts(model.path, ref=model.ref) for model in prepared.models.values()]
     record = plan_record(prepared, options)
     outcome = run_jobs(jobs, store, environment, facts, record, settings, watcher)

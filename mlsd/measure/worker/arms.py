@@ -38,7 +38,7 @@ from mlsd.measure.messages import Job, Slot
 from mlsd.measure.worker.conversation import PlainAnswers, Prompts, answer_text, trial_rng
 from mlsd.measure.worker.probe_cache import ProbeCache
 from mlsd.measure.worker.weights import check_weights
-from mlsd.records import Case, Conditions, Losslessness, ModelRef, Trial
+from mlsd.records import Case, Conditions, DrafterSpec, Losslessness, ModelRef, Trial
 
 _WARM_UP_ROUNDS = 3
 
@@ -249,6 +249,18 @@ class Arms:
             generate(arm.session, arm.drafter, arm.rollback, prompt, limits, self._clock, sampling=case.sampling)
             if arm.session.options.checked:
                 self._judge.check_finite(arm.session)
+
+    def refer(self, slot: Slot) -> None:
+        """Write the plain output that a drafted one is judged by where no trial did yet, outside everything timed."""
+        case = slot.case
+        key = (tuple(self._prompts.of(case, slot.repeat).tokens), case.n_predict)
+        if case.arm == "ar" or not case.sampling.greedy or key in self._references:
+            return
+        plain = msgspec.structs.replace(case, drafter=DrafterSpec(), gamma=0, rollback="auto")
+        with self._using(plain) as arm:
+            run = generate(arm.session, arm.drafter, arm.rollback, key[0], _limits(plain), self._clock)
+            self._judge.hear_plain(arm.session, key[0], run.past)
+        self._references[key] = run.tokens
 
     def run(
         self,

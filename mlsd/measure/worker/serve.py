@@ -27,6 +27,7 @@ from mlsd.engine.probe import probe
 from mlsd.engine.session import session_options
 from mlsd.errors import MlsdError
 from mlsd.hardware import read_conditions
+from mlsd.measure.cool_down import CoolDown
 from mlsd.measure.messages import (
     BreakdownJob,
     BuildJob,
@@ -163,6 +164,8 @@ class _SlotRunner:
         self._warm: set[bytes] = set()
         self._block: int | None = None
         self._first = True
+        self._plain: Slot | None = None  # the newest one that was measured
+        self._heat = CoolDown(lambda: read_conditions().thermal_state, time.sleep, self._feel)
         backend = backend_info(job.slots[0].case.engine.n_gpu_layers)
         # A GPU compiles its pipelines when a pass of a width is first run, and some widths come late in a trial.
         self._whole_warm_up = backend.backend != "CPU"
@@ -174,6 +177,7 @@ class _SlotRunner:
         self._send(Started(index=index))
         arm = arm_key(slot.case)
         try:
+            self._arms.refer(slot)
             if arm not in self._warm or not self._arms.is_open(slot.case):
                 self._arms.warm_up(slot.case, whole=self._whole_warm_up and arm not in self._warm)
                 self._warm.add(arm)
@@ -196,14 +200,26 @@ class _SlotRunner:
                 self._send(Progress(index=index, n_tokens=n_tokens))
 
         trial = self._arms.run(slot, conditions=read_conditions(), keep_text=self._job.keep_text, on_round=on_round)
+        if slot.case.arm == "ar":
+            self._plain = slot
+        self._heat.heard(trial)
         if self._first:
             trial = msgspec.structs.replace(trial, load_ns=self._arms.load_ns)
             self._first = False
         return trial
 
     def _cool_down(self, slot: Slot) -> None:
-        if self._block not in (None, slot.block) and self._job.cool_down_s > 0:
-            time.sleep(self._job.cool_down_s)
-            # An idle machine lowers its clocks; every arm is warmed again before it is measured.
-            self._warm.clear()
+        if self._block not in (None, slot.block):
+            rested = self._job.cool_down_s if self._job.cool_down_s is not None else self._heat.rest()
+            if self._job.cool_down_s:
+                time.sleep(self._job.cool_down_s)
+            if rested:
+                # An idle machine lowers its clocks; every arm is warmed again before it is measured.
+                self._warm.clear()
         self._block = slot.block
+
+    def _feel(self) -> None:
+        """Decode plainly again, only to learn how fast the machine is now."""
+        if self._plain is not None:
+            trial = self._arms.run(self._plain, keep_text=False)
+            self._heat.heard(trial)

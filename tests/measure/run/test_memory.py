@@ -158,7 +158,10 @@ def test_where_memory_is_tight_one_arm_is_open_at_a_time_and_trials_stay_what_th
     found = []
     for job in (roomy, tight):
         with Arms(job, MonotonicClock(), ProbeCache(tmp_path)) as arms:
-            trials = [arms.run(slot) for slot in job.slots]
+            trials = []
+            for slot in job.slots:
+                arms.refer(slot)
+                trials.append(arms.run(slot))
             found.append([(trial.case_id, trial.tokens, trial.valid) for trial in trials])
             assert len(arms._arms) == (1 if job.one_arm else 3)
             assert arms.is_open(job.slots[-1].case)

@@ -53,6 +53,23 @@ def test_a_generation_that_really_waited_is_disturbed(tiny: Path, tmp_path: Path
     assert 1 in disturbed(trials), [trial.conditions for trial in trials]
 
 
+def test_a_drafted_trial_that_comes_before_any_plain_one_is_judged_all_the_same(tiny: Path, tmp_path: Path) -> None:
+    job = make_jobs(tiny)[0]
+    drafted = next(slot for slot in job.slots if slot.case.arm == "sd")
+    plain = next(slot for slot in job.slots if slot.case.arm == "ar" and slot.case.prompt == drafted.case.prompt)
+    with Arms(job, MonotonicClock(), ProbeCache(tmp_path)) as arms:
+        assert arms.run(drafted).invalid_reason == "no plain decoding of the same prompt to compare with"
+        arms.refer(plain)
+        assert arms.run(drafted).losslessness is None, "a plain trial is its own reference"
+        arms.refer(drafted)
+        trials = [arms.run(drafted), arms.run(plain)]
+        written = dict(arms._references)
+        arms.refer(drafted)
+        assert arms._references == written, "once is enough"
+    assert all(trial.valid for trial in trials)
+    assert list(written.values()) == [trials[1].tokens]
+
+
 def sabotaged(job: Job, rollback: str) -> Case:
     case = next(slot.case for slot in job.slots if slot.case.arm == "sd")
     return msgspec.structs.replace(case, rollback=rollback)
@@ -60,7 +77,8 @@ def sabotaged(job: Job, rollback: str) -> Case:
 
 def test_a_broken_rollback_is_never_valid_and_says_how_it_was_judged(tiny: Path, tmp_path: Path) -> None:
     job = make_jobs(tiny)[0]
-    plain, drafted = job.slots[0], next(slot for slot in job.slots if slot.case.arm == "sd")
+    plain = next(slot for slot in job.slots if slot.case.arm == "ar")
+    drafted = next(slot for slot in job.slots if slot.case.arm == "sd")
     case = sabotaged(job, "sabotage:state-ahead:once")
     with Arms(job, MonotonicClock(), ProbeCache(tmp_path)) as arms:
         arms.run(plain)

@@ -1,0 +1,54 @@
+"""A machine on which mlsd cannot be installed is told why, and what to do, by what its own tools print."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from mlsd.hardware import setup
+from mlsd.hardware.setup import problems
+
+TOOLS = "/Library/Developer/CommandLineTools\n"
+XCODE = "/Applications/Xcode.app/Contents/Developer\n"
+
+
+@pytest.mark.parametrize("version", [(3, 11), (3, 12), (3, 14)])
+@pytest.mark.parametrize("tools", [TOOLS, XCODE])
+def test_a_mac_with_the_right_python_and_the_tools_has_no_problem(version: tuple[int, int], tools: str) -> None:
+    assert problems(version, "Darwin", "arm64", "0\n", tools) == []
+
+
+@pytest.mark.parametrize(
+    ("version", "machine", "translated", "tools", "said"),
+    [
+        ((3, 15), "arm64", "0\n", TOOLS, "This is Python 3.15; numpy and scipy have wheels for 3.11 to 3.14"),
+        ((3, 9), "arm64", "0\n", TOOLS, "This is Python 3.9"),  # what macOS itself brings
+        ((3, 12), "x86_64", "1\n", TOOLS, "runs under Rosetta"),
+        ((3, 12), "arm64", "0\n", None, "xcode-select --install"),  # it prints an error, and nothing here
+        ((3, 12), "arm64", "0\n", "", "xcode-select --install"),
+    ],
+)
+def test_what_is_wrong_is_said_with_what_to_do(
+    version: tuple[int, int], machine: str, translated: str, tools: str | None, said: str
+) -> None:
+    (found,) = problems(version, "Darwin", machine, translated, tools)
+    assert said in found and any(word in found for word in ("brew install", "xcode-select --install"))
+
+
+def test_an_intel_mac_is_not_under_rosetta() -> None:
+    assert problems((3, 12), "Darwin", "x86_64", None, TOOLS) == []
+
+
+def test_linux_needs_a_compiler_and_no_command_line_tools() -> None:
+    assert problems((3, 12), "Linux", "x86_64", None, None) == []
+    (found,) = problems((3, 12), "Linux", "x86_64", None, None, has_compiler=False)
+    assert "build-essential" in found
+
+
+def test_it_runs_before_any_package_is_installed() -> None:
+    command = [sys.executable, "-I", "-S", str(Path(setup.__file__))]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")

@@ -1,0 +1,167 @@
+"""On a device that is not the CPU: its own buffers, passes that end later, states copied to it and back.
+
+`python -m tools.native_builds --rpc --out DIR` builds the smallest such device in half a minute: llama.cpp's rpc-server
+over loopback. It prints MLSD_DEVICE_LIBRARIES=FOLDER, under which these tests run; without it they are skipped, loudly.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mlsd.measure.store.study import Store
+from mlsd.records import Trial
+from tests.conftest import ARCHITECTURES
+
+pytestmark = pytest.mark.device
+
+ROOT = Path(__file__).parents[1]
+LIBRARIES = "MLSD_DEVICE_LIBRARIES"
+GAMMAS = ",".join(map(str, range(1, 17)))
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+    return port
+
+
+class Device:
+    """The server and the environment in which mlsd uses it."""
+
+    def __init__(self, folder: Path, cache: Path) -> None:
+        self.endpoint = f"127.0.0.1:{_free_port()}"
+        command = [sys.executable, "-m", "tests.rpc_server", str(folder), self.endpoint]
+        self.server = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        self.environment = {
+            **os.environ,
+            "PYTHONPATH": str(ROOT),
+            "LLAMA_CPP_LIB_PATH": str(folder),
+            "MLSD_RPC_SERVER": self.endpoint,
+            "MLSD_CACHE": str(cache / "cache"),
+            "MLSD_HOME": str(cache / "home"),
+        }
+        self._wait()
+
+    def _wait(self) -> None:
+        host, _, port = self.endpoint.partition(":")
+        for _ in range(600):
+            assert self.server.poll() is None, "the server ended"
+            try:
+                socket.create_connection((host, int(port)), 1).close()
+            except OSError:
+                time.sleep(0.1)
+            else:
+                return
+        pytest.fail("the server does not answer")
+
+    def mlsd(self, *arguments: object, place: Path) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "mlsd", *map(str, arguments)],
+            cwd=place,
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=800,
+        )
+
+    def json(self, *arguments: object, place: Path) -> Any:
+        done = self.mlsd(*arguments, "--json", place=place)
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+
+def stored(database: Path) -> list[Trial]:
+    """Every trial that was kept."""
+    with Store.open(database) as store:
+        return [row.trial for row in store.trials()]
+
+
+@pytest.fixture(scope="module")
+def device(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Device]:
+    folder = os.environ.get(LIBRARIES)
+    if folder is None:
+        pytest.skip(f"{LIBRARIES} names no folder; python -m tools.native_builds --rpc --out DIR builds one")
+    started = Device(Path(folder), tmp_path_factory.mktemp("device"))
+    yield started
+    started.server.kill()
+    started.server.wait()
+
+
+def test_the_device_is_named_and_so_is_its_memory(device: Device, tmp_path: Path) -> None:
+    found = device.json("doctor", place=tmp_path)
+    assert found["environment"]["backend"] == "RPC"
+    assert found["environment"]["device"] == device.endpoint
+    assert found["budget"]["basis"] == "what the device states" and found["budget"]["limit_bytes"] > 0
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_the_probe_finds_exact_strategies(device: Device, tiny: Path, tmp_path: Path, name: str) -> None:
+    done = device.mlsd("probe", tiny / f"{name}.gguf", place=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert f"{name} on {device.endpoint} (RPC)" in done.stdout
+    assert "As a target: " in done.stdout and "none" not in done.stdout.partition("As a target: ")[2]
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_every_gamma_up_to_16_is_exact(device: Device, tiny: Path, tmp_path: Path, name: str) -> None:
+    done = device.mlsd(
+        "bench", tiny / f"{name}.gguf", "--draft", tiny / f"{name}-noise01.gguf", "--gamma", GAMMAS,
+        "--repeats", 1, "--n-predict", 24, "--n-threads", 1, "--db", "x.sqlite", place=tmp_path,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    trials = stored(tmp_path / "x.sqlite")
+    assert len(trials) == 17
+    wrong = {trial.gamma: trial.invalid_reason or trial.error for trial in trials if not trial.valid}
+    assert wrong == {}
+
+
+def test_a_tiny_suite_b_is_valid(device: Device, tmp_path: Path) -> None:
+    small = ("--prompt", "code", "--repeats", 1, "--n-predict", 16, "--gamma", "4,16", "--n-threads", 1)
+    found = device.json("run", "B", "--profile", "tiny", *small, "--db", "b.sqlite", place=tmp_path)
+    assert (found["outcome"]["n_ok"], found["outcome"]["n_failed"]) == (6, 0)
+    listed = device.mlsd("results", "--db", "b.sqlite", place=tmp_path)
+    assert listed.returncode == 0 and "INVALID" not in listed.stdout
+
+
+def test_the_self_check_holds(device: Device, tmp_path: Path) -> None:
+    done = device.mlsd("doctor", "--self-check", "-o", "check.json", place=tmp_path)
+    checks = json.loads((tmp_path / "check.json").read_text(encoding="utf-8"))["checks"]
+    # Power and swap are this machine's, whatever the device does.
+    own = [check for check in checks if check["name"] not in ("power", "low-power mode", "heat", "swap")]
+    assert [check for check in own if check["ok"] is False] == [], done.stdout
+    assert checks[0]["answer"] == f"RPC: {device.endpoint}"
+
+
+def test_a_device_that_dies_leaves_no_valid_trial(device: Device, tiny: Path, tmp_path: Path) -> None:
+    own = Device(Path(os.environ[LIBRARIES]), tmp_path)
+    command = [
+        sys.executable, "-m", "mlsd", "bench", str(tiny / "qwen35.gguf"), "--drafter", "pld", "--gamma", "4",
+        "--repeats", "200", "--n-predict", "64", "--db", "dies.sqlite", "--json",
+    ]  # fmt: skip
+    with subprocess.Popen(
+        command, cwd=tmp_path, env=own.environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stderr is not None
+        for line in process.stderr:
+            if line.startswith("[4/"):
+                break
+        own.server.kill()
+        own.server.wait()
+        process.communicate(timeout=300)
+    trials = stored(tmp_path / "dies.sqlite")
+    valid = [trial for trial in trials if trial.valid]
+    failed = [trial for trial in trials if trial.status == "failed"]
+    assert len(valid) >= 4 and failed and not any(trial.valid for trial in failed)
+    assert len({trial.tokens for trial in valid}) == 1, "nothing that is valid is stale"
