@@ -142,7 +142,7 @@ def open_beside(
 
 
 def _open(setup: DrafterSetup, own: Doubt) -> DraftModel:
-    chain = Chain(setup.clock, setup.sampling, own, n_vocab=setup.target.vocabulary.n_tokens)
+    chain = setup.chain(own, n_vocab=setup.target.vocabulary.n_tokens)
     return open_draft(setup, setup.second, chain)
 
 

@@ -24,6 +24,8 @@ SWEEP_LENGTHS = (32, 64, 128, 256, 512, 1024)
 
 _LENGTH = re.compile(r"length-([1-9][0-9]*)")
 _RANDOM = re.compile(r"random-([1-9][0-9]*)")
+COPY = "copy"  # a passage and the request to repeat it
+_COPIED, _HINT = 1_500, 60  # characters of it that are shown, and that the repetition begins with
 _PASSAGE_WORKLOAD = "prose"
 _FILE_WORKLOAD = "file"
 
@@ -69,15 +71,16 @@ class _PromptFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 def prompt_names() -> tuple[str, ...]:
     """Every name that `load_prompt` knows by heart, the four prompts first."""
-    return (*_shipped().prompts, *(f"length-{n}" for n in SWEEP_LENGTHS), *task_names())
+    return (*_shipped().prompts, *(f"length-{n}" for n in SWEEP_LENGTHS), COPY, *task_names())
 
 
 def load_prompt(name: str) -> Prompt:
     """The prompt called `name`: one of the four, `length-N` for the first N tokens of the long passage, or a task.
 
-    `random-N` are N random tokens, on which nothing repeats: who gains there does not gain by copying. Of a task with
-    several turns it is the first. Raises PromptError when there is none of that name (it lists what exists), or
-    when the text that is installed is not the one that was shipped.
+    `copy` asks for a passage once more, so that looking back finds what comes. `random-N` are N random tokens, on which
+    nothing repeats: who gains there does not gain by copying. Of a task with several turns it is the first. Raises
+    PromptError when there is none of that name (it lists what exists), or when the text that is installed is not the
+    one that was shipped.
     """
     shipped = _shipped()
     if name in shipped.prompts:
@@ -94,6 +97,10 @@ def load_prompt(name: str) -> Prompt:
             n_tokens=int(match.group(1)),
         )
         return _checked(prompt, shipped.passage.sha256)
+    if name == COPY:
+        passage = load_prompt("length-1").text[:_COPIED]
+        text = f"{passage}\n\nThe same passage once more, word for word:\n\n{passage[:_HINT]}"
+        return Prompt(key=name, text=text, sha256=text_sha256(text), workload=COPY)
     if match := _RANDOM.fullmatch(name):
         text = "random tokens"
         n_tokens = int(match.group(1))
@@ -103,7 +110,7 @@ def load_prompt(name: str) -> Prompt:
     names = ", ".join(shipped.prompts)
     raise PromptError(
         f"There is no prompt called {name!r}.",
-        hint=f"Choose one of {names}, or length-N for exactly N tokens of prose, random-N for N random ones, or a task "
+        hint=f"Choose one of {names}, or length-N for exactly N tokens of prose, copy, random-N, or a task "
         f"({', '.join(KINDS)}, each followed by -1, -2, ...), or give a text file.",
     )
 

@@ -9,7 +9,7 @@ import click
 import msgspec
 
 from mlsd.cli.options import (
-    IntList,
+    GammaList,
     draft_option,
     drafter_option,
     engine_options,
@@ -40,7 +40,12 @@ KIND: {", ".join(FAULTS)} (see mlsd.engine.rollback.Sabotage).
 @click.argument("target")
 @draft_option("Draft model, or drafting head: a path or an id; may be repeated.", dest="drafts", multiple=True)
 @drafter_option("Method: NAME or NAME:option=value,...; may be repeated.", dest="drafters", multiple=True)
-@click.option("--gamma", type=IntList(), help="Most tokens proposed a round [default: the preset's, else 1,2,4,8,16].")
+@click.option(
+    "--gamma",
+    type=GammaList(),
+    help="Most tokens proposed a round; auto: as many as pay, chosen anew each round [default: the preset's, else "
+    "1,2,4,8,16].",
+)
 @prompt_option(default=("code",), show_default=True)
 @click.option("--n-predict", type=int, default=256, show_default=True, help="Output tokens.")
 @repeats_option("Blocks; each holds every arm once.", default=3)
@@ -57,8 +62,8 @@ KIND: {", ".join(FAULTS)} (see mlsd.engine.rollback.Sabotage).
 @engine_options
 @click.pass_context
 def bench(
-    ctx: click.Context, /, target: str, gamma: tuple[int, ...] | None, db: Path | None, as_json: bool, **options: Any
-) -> None:
+    ctx: click.Context, /, target: str, gamma: Any, db: Path | None, as_json: bool, **options: Any
+) -> list[ArmSummary]:
     """Measure plain (AR) and speculative decoding (SD) of TARGET in interleaved blocks, and keep the trials.
 
     TARGET and drafts are GGUF paths or ids that `mlsd models list` shows. A method that needs a draft is measured with
@@ -90,6 +95,7 @@ def bench(
     say_warnings(result.warnings)
     if result.outcome.interrupted:
         ctx.exit(130)
+    return [summary for _, summary in summaries]
 
 
 def _arm(row: BenchTrial) -> dict[str, Any]:
