@@ -37,6 +37,8 @@ class DrafterSetup:
     open_model: Callable[..., Any]
     draft_rollback: Callable[[Path], str]  # strategy that the probe found exact for a draft with this file
     plain: Callable[[Sequence[int]], Sequence[int]]  # the target's plain greedy output after a prompt, for controls
+    # Brings a prompt into the memory of a draft; by default by decoding it.
+    read: Callable[[Session, Sequence[int]], object] = lambda session, tokens: session.decode(tokens, n_outputs=0)
     rule: StopRule | None = None  # where gamma is chosen in every round: what each chain asks
 
     @property

@@ -69,6 +69,7 @@ class BenchRequest(Record, frozen=True, kw_only=True):
     drafters: tuple[str | DrafterSpec, ...] = ()  # NAME:option=value,...; the option `draft` names its own second file
     gamma: tuple[int | Literal["auto"], ...] | None = None  # None: the preset's, else 1, 2, 4, 8, 16
     prompts: tuple[str, ...] = ("code",)  # shipped ones by name, or text files
+    depths: tuple[int, ...] = (0,)  # tokens of other text before each prompt
     n_predict: int = 256
     repeats: int = 3
     rollback: str = "auto"
@@ -285,7 +286,8 @@ def prepare_bench(request: BenchRequest, first_repeat: int = 0) -> Prepared:
             roles[role] = draft
         gammas = _GAMMAS if gamma is None else (gamma,)
         drafters.append(DrafterChoice(name=spec.name, draft=role, options=spec.options, gammas=gammas))
-    prompts = _apart("prompts", [(prompt.key, prompt) for prompt in map(find_prompt, request.prompts)])
+    named = [f"{name}@{depth}" if depth else name for name in request.prompts for depth in request.depths]
+    prompts = _apart("prompts", [(prompt.key, prompt) for prompt in map(find_prompt, named)])
     part = Part(targets=("target",), prompts=tuple(prompts), drafters=tuple(drafters), one_load=True)
     plan = expand(
         (Suite(name=request.suite, title="", parts=(part,)),),

@@ -34,6 +34,13 @@ def one_machine(trials: pd.DataFrame) -> pd.DataFrame:
     return trials
 
 
+def deep_trials(trials: pd.DataFrame) -> pd.DataFrame:
+    """The trials of prompts that were also measured behind other text (``code@1024``); empty where none was."""
+    names = trials["prompt"].astype(str)
+    base = names.str.partition("@")[0]
+    return trials[base.isin(base[names.str.contains("@", regex=False)])]
+
+
 # --- speedup ----------------------------------------------------------------------------------------------------
 
 

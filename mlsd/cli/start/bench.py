@@ -10,6 +10,7 @@ import msgspec
 
 from mlsd.cli.options import (
     GammaList,
+    IntList,
     draft_option,
     drafter_option,
     engine_options,
@@ -47,6 +48,7 @@ KIND: {", ".join(FAULTS)} (see mlsd.engine.rollback.Sabotage).
     "1,2,4,8,16].",
 )
 @prompt_option(default=("code",), show_default=True)
+@click.option("--depth", "depths", type=IntList(), default=(0,), help="Tokens of other text before each prompt [0].")
 @click.option("--n-predict", type=int, default=256, show_default=True, help="Output tokens.")
 @repeats_option("Blocks; each holds every arm once.", default=3)
 @click.option("--temperature", type=float, default=0.0, show_default=True, help="0 is greedy.")
@@ -80,7 +82,7 @@ def bench(
         ignore_eog=not options["stop_at_eog"],
         sampling=Sampling(**{name: options[name] for name in ("temperature", "top_k", "top_p", "seed")}),
         engine=options["engine"],
-        **{name: options[name] for name in ("drafts", "drafters", "prompts", "n_predict", "repeats", "seed")},
+        **{name: options[name] for name in ("drafts", "drafters", "prompts", "depths", "n_predict", "repeats", "seed")},
         rollback=f"{SABOTAGE}:{options['sabotage']}" if options["sabotage"] else options["rollback"],
     )
     with make_watcher() as watcher:

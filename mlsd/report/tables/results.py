@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from mlsd.analysis.fits.fit import Fit, HeldOut
 from mlsd.analysis.results.best_setting import BestSetting
-from mlsd.analysis.results.speedups import Speedup
+from mlsd.analysis.results.speedups import Speedup, deep_trials, speedups
 from mlsd.analysis.study.study import Study
 from mlsd.report.render.table import Cell, Table, head, interval, name, number, percent, significant, text
 from mlsd.report.tables.study import EFFECT_TONES, effect_cell
@@ -53,7 +53,7 @@ def best_table(answers: Sequence[BestSetting]) -> Table:
     )
 
 
-def speedup_table(speedups: Sequence[Speedup]) -> Table:
+def speedup_table(found: Sequence[Speedup]) -> Table:
     """Every setting on every workload."""
     rows = [
         (
@@ -69,7 +69,7 @@ def speedup_table(speedups: Sequence[Speedup]) -> Table:
             number(s.n_blocks, 0),
             Cell(text=f"{s.n_valid} of {s.n_trials}", sort=s.n_valid / s.n_trials, note=s.invalid_reason or ""),
         )
-        for s in speedups
+        for s in found
     ]
     return Table(
         id="speedups",
@@ -90,6 +90,40 @@ def speedup_table(speedups: Sequence[Speedup]) -> Table:
         rows=tuple(rows),
         trace="speedups.speedups(by workload), from the store's view trial_summary",
         interactive=True,
+    )
+
+
+def depth_table(study: Study) -> Table:
+    """Every arm over the depth of its prompt: T(1), what a verification takes of it, speedup and acceptance."""
+    trials, rows = deep_trials(study.trials), []
+    for s in speedups(trials, ("prompt",)):
+        own = trials[(trials["prompt"] == s.prompt) & (trials["target"] == s.target) & trials["valid"].fillna(False)]
+        arms = own[own["arm"] == "ar"], own[(own["drafter"] == s.drafter) & (own["gamma"] == s.gamma)]
+        plain_ms, verify_ms = (arm["verify_ns"].sum() / arm["rounds"].sum() / 1e6 for arm in arms)
+        base, _, depth = str(s.prompt).partition("@")
+        cells = (
+            text(s.target), text(s.setting), text(base), number(int(depth or 0), 0),
+            number(s.baseline_tok_s, 1), number(plain_ms, 2), number(verify_ms / plain_ms, 2),
+            interval(s.ratio, 2, "x", EFFECT_TONES[s.effect]), effect_cell(s), percent(s.acceptance_rate),
+        )  # fmt: skip
+        rows.append(((s.target, s.setting, base, int(depth or 0)), cells))
+    return Table(
+        id="depth",
+        title="Speculation over depth",
+        heads=(
+            name("target"),
+            name("setting"),
+            name("prompt"),
+            head("depth", "tokens of other text before the prompt"),
+            head("AR tok/s", "median over blocks"),
+            head("T(1) ms", "mean pass of plain decoding"),
+            head("T(k)/T(1)", "mean pass of the arm's verifications over it"),
+            head("speedup", "geometric mean of SD / AR over blocks"),
+            name("verdict", "speedups.Speedup.effect"),
+            head("accepted", "accepted / proposed"),
+        ),
+        rows=tuple(cells for _, cells in sorted(rows, key=lambda row: row[0])),
+        trace="speedups.speedups by prompt, of prompts that were measured at several depths",
     )
 
 
