@@ -25,7 +25,7 @@ from mlsd.engine.llama.open import open_session
 from mlsd.engine.llama.session import LlamaSession
 from mlsd.engine.rollback import make_rollback
 from mlsd.engine.session import SessionOptions
-from mlsd.folders import asset_path
+from mlsd.planning.prompts import COPY, load_prompt
 from mlsd.records import ModelRef
 
 CLOCK = MonotonicClock()
@@ -92,10 +92,9 @@ def rest_proposal() -> Iterator[Result]:
 
 def pld_against_plain() -> Iterator[Result]:
     """Prompt lookup over plain decoding where the output repeats its input, next to what verifying two rows costs."""
-    passage = asset_path("prompts/long.txt").read_text(encoding="utf-8")[:1_500]
     options = SessionOptions(n_ctx=1_024, n_threads=1, max_outputs=GAMMA + 1)
     with LlamaModel(smollm2()) as model, open_session(model, options) as session:
-        prompt = model.tokenize(f"{passage}\n\nThe same passage once more, word for word:\n\n{passage[:60]}")
+        prompt = model.tokenize(load_prompt(COPY).text)
 
         def speed(name: str) -> float:
             last[name] = result = _generate(session, arms[name], prompt)

@@ -7,7 +7,7 @@ No I/O, no clock, no numpy. A field that was not measured is None, never 0 and n
 from __future__ import annotations
 
 import hashlib
-from typing import Literal
+from typing import Final, Literal
 
 import msgspec
 
@@ -109,6 +109,16 @@ class Case(Record, frozen=True, kw_only=True):
     def id(self) -> str:
         """Content hash (16 hex digits) of everything that can change a number; no path, no date."""
         return content_id(self, *(("server",) if self.server is None else ()))  # as before there were servers
+
+
+# An option of every drafter: each draft as long as pays, at most so long.
+GAMMA, AUTO_GAMMA = "gamma", 16
+AUTO: Final = "auto"
+
+
+def is_adaptive(spec: DrafterSpec) -> bool:
+    """Whether gamma is chosen anew each round."""
+    return spec.options.get(GAMMA) == AUTO
 
 
 def content_id(record: Record, *without: str) -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from mlsd.measure.messages import ModelFile
-from mlsd.records import EngineOptions
+from mlsd.records import AUTO, EngineOptions
 
 if TYPE_CHECKING:
     from mlsd.planning.plan import Overrides
@@ -31,6 +31,18 @@ class IntList(click.ParamType[tuple[int, ...]]):
             return tuple(int(part) for part in str(value).split(",") if part.strip())
         except ValueError:
             self.fail(f"{value!r} is not a list of integers like 1,2,4", param, ctx)
+
+
+class GammaList(click.ParamType[tuple[int | str, ...]]):
+    """The same, and ``auto`` among them."""
+
+    name = "n,n,...|auto"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int | str, ...]:
+        """Parse, or fail with the part that is neither."""
+        parts = str(value).split(",")
+        given = IntList().convert(",".join(part for part in parts if part.strip() != AUTO), param, ctx)
+        return (*given, AUTO) if len([part for part in parts if part.strip() == AUTO]) else given
 
 
 class _Option:

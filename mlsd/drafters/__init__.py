@@ -5,12 +5,14 @@ Each file ends with its `METHOD`; it is imported only when the method is used.
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from mlsd.drafters.adaptive import Adaptive, DepthRule, time_passes
 from mlsd.drafters.method import DrafterSetup, Method, Unavailable
 from mlsd.drafters.options import PRESET, Choice, NoOptions, Space, Span, find_preset
 from mlsd.engine.drafter import Drafter, NoDrafter
@@ -18,7 +20,7 @@ from mlsd.engine.session import SessionOptions
 from mlsd.errors import InputError, UnsupportedError
 from mlsd.gguf_tools.source import Source
 from mlsd.gguf_tools.surgery.cut import state_layers
-from mlsd.records import DRAFT_MODEL, NO_DRAFTER, DrafterSpec, content_id
+from mlsd.records import DRAFT_MODEL, NO_DRAFTER, DrafterSpec, content_id, is_adaptive
 
 # name -> module under mlsd.drafters
 METHODS: dict[str, str] = {
@@ -37,6 +39,7 @@ METHODS: dict[str, str] = {
     "pld": "lookup.pld",
     "random": "wrong",
     "rest": "lookup.rest",
+    "text-draft": "other_vocabulary",
 }
 
 
@@ -84,7 +87,22 @@ def open_drafter(setup: DrafterSetup) -> Drafter:
     """The drafter that `setup.spec` asks for. Raises: what the method raises, like InputError without a draft."""
     method = find_method(setup.spec.name)
     _check_second(method, setup.second_path is not None)
-    return method.open(setup, method.read(setup.spec))
+    own = method.read(setup.spec)
+    if not is_adaptive(setup.spec):
+        return method.open(setup, own)
+    rule = DepthRule(time_passes(setup.target, setup.gamma, setup.clock))
+    inner = method.open(dataclasses.replace(setup, rule=rule), own)
+    if not inner.timed or setup.target.options.tree != "off":
+        inner.close()
+        raise _no_choice(method)
+    return Adaptive(inner, rule, setup.clock)
+
+
+def _no_choice(method: Method[Any]) -> UnsupportedError:
+    return UnsupportedError(
+        f"{method.name} cannot choose gamma round by round here: it verifies trees, or its times are not its own.",
+        hint="Give numbers with --gamma.",
+    )
 
 
 def _check_second(method: Method[Any], given: bool) -> None:
@@ -123,6 +141,8 @@ def check_target(spec: DrafterSpec, target_path: Path, second_path: Path | None 
     method = find_method(spec.name)
     own = method.read(spec)
     _check_second(method, spec.draft is not None)
+    if is_adaptive(spec) and method.chains_instead is not None:
+        raise _no_choice(method)
     if method.check_target is not None:
         method.check_target(own, Source(target_path))
     if method.chains_instead is not None and state_layers(Source(target_path)):

@@ -42,6 +42,18 @@ class Predictor(Protocol):
         """The likeliest token, alone; may be had where logits are not."""
 
 
+class StopRule(Protocol):
+    """What weighs each token of a chain, and each pass for one, against what it costs; see `adaptive.DepthRule`."""
+
+    asked: bool  # whether there is a chain that asks
+
+    def pass_pays(self) -> bool:
+        """Whether to make a pass for one more token."""
+
+    def token_pays(self, confidence: float) -> bool:
+        """Whether to propose a token of the row whose largest probability is `confidence`."""
+
+
 class Chain:
     """The rule by which a method's chains grow, and how often and how long it doubted."""
 
@@ -52,8 +64,12 @@ class Chain:
         doubt: Doubt | None = None,
         *,
         n_vocab: int | None = None,
+        rule: StopRule | None = None,
     ) -> None:
         """By default greedy, and never in doubt; only tokens below `n_vocab` are proposed."""
+        self._rule = rule
+        if rule is not None:
+            rule.asked = True
         self.doubt, self._n_vocab = doubt or Doubt(), n_vocab
         self._sampling, self._clock = sampling or Sampling(), clock
         self._rng = np.random.default_rng(0)
@@ -62,7 +78,7 @@ class Chain:
     @property
     def on_device(self) -> bool:
         """Whether tokens may be picked on the device, because nobody asks for logits."""
-        return self._sampling.greedy and self.doubt.p_min == 0
+        return self._sampling.greedy and self.doubt.p_min == 0 and self._rule is None
 
     def begin(self, rng: np.random.Generator) -> None:
         """Start a generation whose random choices come from `rng`."""
@@ -80,9 +96,13 @@ class Chain:
         rows: list[Probabilities] = []
         while len(tokens) < k:
             if tokens:
+                if self._rule is not None and not self._rule.pass_pays():
+                    break
                 forward(tokens[-1:])
             in_doubt = self._in_doubt(predictor, is_last=len(tokens) + 1 == k)
             if in_doubt and self.doubt.p_min_mode == "drop":
+                break
+            if self._rule is not None and not self._rule.token_pays(top_probability(predictor.logits()[0])):
                 break
             token = self._pick(predictor, rows)
             if self._n_vocab is not None and token >= self._n_vocab:

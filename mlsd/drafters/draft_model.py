@@ -31,6 +31,7 @@ class DraftModel(Drafter):
     """A chain of tokens from a draft session, which must give logits where the chain asks for them."""
 
     pass_bytes: int | None = None  # weights that a pass over one token reads, where the draft is made of its target
+    read = staticmethod(DrafterSetup.read)  # of a prompt
 
     def __init__(self, session: Session, rollback: Rollback, clock: Clock, chain: Chain | None = None) -> None:
         self._session = session
@@ -52,7 +53,7 @@ class DraftModel(Drafter):
         self._drafted = ()
         self._n_steps = self._n_catch_up = 0
         self._forward_ns = self._rollback_ns = 0
-        self._session.decode(self._context, n_outputs=0)
+        self.read(self._session, self._context)
 
     def propose(self, k: int) -> Draft:
         """Up to `k` tokens, each from a pass over the one before."""
@@ -124,7 +125,9 @@ def open_draft(setup: DrafterSetup, path: Path, chain: Chain, *, n_experts: int 
     session = open_beside(setup, path, chain, strategy=strategy, n_experts=n_experts)
     try:
         check_vocabularies(setup.target, session)
-        return DraftModel(session, make_rollback(strategy, session), setup.clock, chain)
+        draft = DraftModel(session, make_rollback(strategy, session), setup.clock, chain)
+        draft.read = setup.read
+        return draft
     except BaseException:
         session.close()
         raise
@@ -142,7 +145,7 @@ def open_beside(
 
 
 def _open(setup: DrafterSetup, own: Doubt) -> DraftModel:
-    chain = Chain(setup.clock, setup.sampling, own, n_vocab=setup.target.vocabulary.n_tokens)
+    chain = setup.chain(own, n_vocab=setup.target.vocabulary.n_tokens)
     return open_draft(setup, setup.second, chain)
 
 

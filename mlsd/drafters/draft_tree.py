@@ -15,7 +15,7 @@ from msgspec import Meta
 from mlsd.clock import Clock
 from mlsd.drafters.method import DrafterSetup, Method
 from mlsd.drafters.options import Preset, Span, small_model_study
-from mlsd.drafters.trees import Commit, TopK, expand, tree_options
+from mlsd.drafters.trees import Commit, Prune, Pruner, TopK, expand, pruner, tree_options
 from mlsd.engine.drafter import Draft, Drafter, Outcome
 from mlsd.engine.llama.open import open_session
 from mlsd.engine.llama.trees import LlamaTreeSession
@@ -30,6 +30,7 @@ class Options(Record, frozen=True, kw_only=True):
     depth: Annotated[int, Meta(ge=1, le=16, description="levels, each a pass of the draft")] = 3
     top_k: TopK = 10
     commit: Commit = "keep"
+    prune: Prune = False
 
 
 class DraftTree(Drafter):
@@ -38,10 +39,17 @@ class DraftTree(Drafter):
     rollback_name = "trim"
 
     def __init__(
-        self, session: LlamaTreeSession, options: Options, clock: Clock, *, n_nodes: int, n_vocab: int
+        self,
+        session: LlamaTreeSession,
+        options: Options,
+        clock: Clock,
+        *,
+        n_nodes: int,
+        n_vocab: int,
+        prune: Pruner | None = None,
     ) -> None:
         self._session, self._options, self._clock = session, options, clock
-        self._n_nodes, self._n_vocab = n_nodes, n_vocab
+        self._n_nodes, self._n_vocab, self._prune = n_nodes, n_vocab, prune
         self._context: list[int] = []
         self._n_passes = self._n_rows = self._n_catch_up = self._pass_ns = self._draft_ns = 0
 
@@ -63,11 +71,13 @@ class DraftTree(Drafter):
         self._n_passes += 1
         self._n_catch_up += len(pending)
         self._pass_ns += t1 - t0
-        tree = expand(first, self._grow, depth=min(k, own.depth), top_k=own.top_k, n_nodes=self._n_nodes)
+        prune = self._prune
+        keep = None if prune is None else lambda log_p: prune(log_p, now() - t0)
+        tree = expand(first, self._grow, depth=min(k, own.depth), top_k=own.top_k, n_nodes=self._n_nodes, keep=keep)
         t2 = now()
         session.truncate(session.n_past)  # the levels; what is accepted of them comes back with the next catch-up
         self._draft_ns += t2 - t0
-        return Draft(tree=tree, mark_ns=now() - t2)
+        return Draft(tree=tree if tree.tokens else None, mark_ns=now() - t2)
 
     def _grow(self, tokens: Sequence[int], parents: Sequence[int]) -> Logits:
         started_ns = self._clock.now_ns()
@@ -103,7 +113,8 @@ def _open(setup: DrafterSetup, own: Options) -> DraftTree:
     try:
         check_vocabularies(setup.target, session)
         n_vocab = min(setup.target.vocabulary.n_tokens, session.vocabulary.n_tokens)
-        return DraftTree(session, own, setup.clock, n_nodes=setup.gamma, n_vocab=n_vocab)
+        prune = pruner(own.prune, setup.target, setup.gamma, setup.clock)
+        return DraftTree(session, own, setup.clock, n_nodes=setup.gamma, n_vocab=n_vocab, prune=prune)
     except BaseException:
         session.close()
         raise
@@ -124,7 +135,7 @@ EAGLE_2 = (
 METHOD = Method(
     name="draft-tree",
     summary="Drafting a tree with a second model: EAGLE-2's policy over the draft's probabilities.",
-    source="Li et al. 2024, EAGLE-2 (arXiv 2406.16858)",
+    source="Li et al. 2024, EAGLE-2 (arXiv 2406.16858); pruning as in EVICT 2026 (arXiv 2605.00342)",
     options=Options,
     open=_open,
     presets=EAGLE_2,

@@ -10,6 +10,7 @@ from typing import Any, Generic, Literal, TypeVar
 import msgspec
 
 from mlsd.clock import Clock
+from mlsd.drafters.chain import Chain, Doubt, StopRule
 from mlsd.drafters.options import OptionInfo, Preset, Space, describe_options, read_options
 from mlsd.engine.drafter import Drafter
 from mlsd.engine.session import Session, SessionKind, SessionOptions
@@ -36,12 +37,19 @@ class DrafterSetup:
     open_model: Callable[..., Any]
     draft_rollback: Callable[[Path], str]  # strategy that the probe found exact for a draft with this file
     plain: Callable[[Sequence[int]], Sequence[int]]  # the target's plain greedy output after a prompt, for controls
+    # Brings a prompt into the memory of a draft; by default by decoding it.
+    read: Callable[[Session, Sequence[int]], object] = lambda session, tokens: session.decode(tokens, n_outputs=0)
+    rule: StopRule | None = None  # where gamma is chosen in every round: what each chain asks
 
     @property
     def second(self) -> Path:
         """The second file of a method that needs one; without it such a method is never opened."""
         assert self.second_path is not None
         return self.second_path
+
+    def chain(self, doubt: Doubt | None = None, *, n_vocab: int | None = None) -> Chain:
+        """A chain as sampling and the rule for its length want it."""
+        return Chain(self.clock, self.sampling, doubt, n_vocab=n_vocab, rule=self.rule)
 
 
 @dataclass(frozen=True, kw_only=True)

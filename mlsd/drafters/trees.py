@@ -10,7 +10,9 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Meta
 
-from mlsd.engine.session import Logits, SessionOptions, padded
+from mlsd.clock import Clock
+from mlsd.drafters.adaptive import time_passes
+from mlsd.engine.session import Logits, Session, SessionOptions, padded
 from mlsd.engine.tree import ROOT, Tree, depth_first
 
 _DROPPED = -2
@@ -20,6 +22,7 @@ Commit = Annotated[
     Literal["keep", "redecode"],
     Meta(description="an accepted path's memory stays, or is decoded once more as a chain"),
 ]
+Prune = Annotated[bool, Meta(description="keep only nodes whose expected gain exceeds their cost in T(k)")]
 TopK = Annotated[int, Meta(ge=1, le=64, description="nodes expanded on a level, and children of each")]
 
 
@@ -37,17 +40,49 @@ def tree_options(options: SessionOptions, *, n_rows: int, n_leaves: int, commit:
     )
 
 
+class Pruner:
+    """How many of a tree's nodes are worth their place in the target's pass.
+
+    The m likeliest nodes commit 1 + p_1 + ... + p_m tokens, as far as the draft's probabilities are right, in
+    T_draft + T(m + 1); the m with the largest ratio stay, or none where plain decoding has a larger one (EVICT 2026,
+    arXiv 2605.00342: a node stays whose expected gain exceeds its cost).
+    """
+
+    def __init__(self, pass_ns: Sequence[float]) -> None:
+        """`pass_ns` are the times of target passes over 1, 2, ... positions."""
+        self._pass_ns = np.asarray(pass_ns)
+
+    def __call__(self, log_p: Sequence[float], draft_ns: float) -> int:
+        """Of nodes with these probabilities along their paths, largest first; drafting took `draft_ns`."""
+        gains = 1 + np.cumsum(np.concatenate([[0.0], np.exp(log_p)]))
+        return int((gains / (draft_ns + self._pass_ns[: len(gains)])).argmax())
+
+
+def pruner(prune: bool, target: Session, gamma: int, clock: Clock) -> Pruner | None:
+    """One for the target at hand, whose passes are timed; None where nothing is to be pruned."""
+    return Pruner(time_passes(target, gamma, clock)) if prune else None
+
+
 # Tokens of a level and the place of each one's parent in the level before -> logits after each.
 Grow = Callable[[Sequence[int], Sequence[int]], Logits]
 
 
-def expand(first: Logits, grow: Grow, *, depth: int, top_k: int, n_nodes: int) -> Tree:
+def expand(
+    first: Logits,
+    grow: Grow,
+    *,
+    depth: int,
+    top_k: int,
+    n_nodes: int,
+    keep: Callable[[Sequence[float]], int] | None = None,
+) -> Tree:
     """EAGLE-2's tree of at most `n_nodes` nodes and `depth` levels; `first` are the logits after the root: (n_vocab,).
 
     Grows where paths are likely, then keeps the likeliest nodes of all (Li et al. 2024, arXiv 2406.16858, section 4),
     over anything that gives logits level by level: a draft model as well as a trained head. Each level's `top_k`
     likeliest nodes, by the product of probabilities along their paths, get `top_k` children each. A path is never
-    likelier than its beginning, so the likeliest nodes form a tree by themselves.
+    likelier than its beginning, so the likeliest nodes form a tree by themselves. `keep` says how many of them
+    stay, from their log-probabilities.
     """
     tokens: list[int] = []
     parents: list[int] = []
@@ -70,6 +105,8 @@ def expand(first: Logits, grow: Grow, *, depth: int, top_k: int, n_nodes: int) -
         level = [child for node, row in zip(frontier, rows, strict=True) for child in add(node, scores[node], row)]
     # Stable, and parents stand before children: of equal ones the parent is kept.
     best = sorted(range(len(tokens)), key=lambda i: -scores[i])[:n_nodes]
+    if keep is not None:
+        best = best[: keep([scores[i] for i in best])]
     index = {ROOT: ROOT, **{node: i for i, node in enumerate(best)}}
     return depth_first([tokens[i] for i in best], [index[parents[i]] for i in best])
 

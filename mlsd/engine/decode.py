@@ -17,6 +17,9 @@ from mlsd.engine.verify import ChainVerifier, TreeVerifier, Verifier, draw, prob
 from mlsd.errors import CapacityError
 from mlsd.records import Record, Round, Sampling
 
+# Brings a prompt into an empty session, the last token's output included; whether its memory was there already.
+Prefill = Callable[[Session, Sequence[int]], bool]
+
 
 class GenerationLimits(Record, frozen=True, kw_only=True):
     """When a generation ends."""
@@ -31,8 +34,8 @@ class Generation(Record, frozen=True, kw_only=True):
 
     tokens: tuple[int, ...]
     rounds: tuple[Round, ...]
-    prefill_ns: int  # target: prompt in, first token out
-    draft_prefill_ns: int
+    prefill_ns: int | None  # target: prompt in, first token out; None: its memory was there
+    draft_prefill_ns: int | None
     decode_ns: int  # first token to last
     ended_by_eog: bool
     past: tuple[int, ...] = ()  # what the target's memory should hold after the prompt: all but the newest token
@@ -63,6 +66,7 @@ def generate(
     sampling: Sampling | None = None,
     rng: np.random.Generator | None = None,
     on_round: Callable[[int], None] | None = None,
+    prefill: Prefill | None = None,
 ) -> Generation:
     """Generate up to `n_predict` tokens after `prompt`; `on_round` hears the output length after each round.
 
@@ -70,7 +74,7 @@ def generate(
     """
     check_capacity(session.n_ctx, len(prompt), limits)
     loop = _Loop(session, drafter, rollback, limits, clock, sampling or Sampling(), rng or np.random.default_rng(0))
-    return loop.run(prompt, on_round)
+    return loop.run(prompt, on_round, prefill)
 
 
 class _Loop:
@@ -96,13 +100,15 @@ class _Loop:
         self._kept: tuple[int, ...] = ()  # accepted in the last round, also behind an end-of-generation token
         self._n_before = 0  # output tokens before that round
 
-    def run(self, prompt: Sequence[int], on_round: Callable[[int], None] | None) -> Generation:
+    def run(self, prompt: Sequence[int], on_round: Callable[[int], None] | None, prefill: Prefill | None) -> Generation:
         now = self._clock.now_ns
         self._session.clear()
         t0 = now()
         self._drafter.begin(prompt, self._rng)
         t1 = now()
-        self._session.decode(prompt)
+        known = prefill is not None and prefill(self._session, prompt)
+        if prefill is None:
+            self._session.decode(prompt)
         first = self._pick_first()
         self._commit((first,))
         t2 = now()
@@ -116,9 +122,9 @@ class _Loop:
         return Generation(
             tokens=tuple(self._output),
             rounds=tuple(rounds),
-            prefill_ns=t2 - t1,
+            prefill_ns=None if known else t2 - t1,
             # A drafter that reads the target's own rows can take in the prompt only after the target has.
-            draft_prefill_ns=(t1 - t0) + (t3 - t2),
+            draft_prefill_ns=None if known else (t1 - t0) + (t3 - t2),
             decode_ns=self._round_end_ns - t3,
             ended_by_eog=self._ended_by_eog,
             past=(*self._output[: self._n_before], *self._kept),

@@ -33,6 +33,8 @@ class PromptText(Record, frozen=True, kw_only=True):
     n_tokens: int | None = None
     chat: bool = False  # wrap the text in the model's own chat template
     random: bool = False  # `n_tokens` random ones in place of the text
+    context: str = ""  # the first `depth` tokens of it stand before everything
+    depth: int = 0
     earlier: tuple[str, ...] = ()  # what the user said before; the target's own answers stand between
 
 

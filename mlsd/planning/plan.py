@@ -22,7 +22,18 @@ import msgspec
 from mlsd.errors import SuiteError
 from mlsd.planning.prompts import LoadPrompt, load_prompt
 from mlsd.planning.suite import MOST_GAMMA, MOST_REPEATS, MOST_TOKENS, DrafterChoice, Part, Profile, Suite
-from mlsd.records import DRAFT_MODEL, Case, DrafterSpec, EngineOptions, ModelRef, PromptRef, Record, Sampling
+from mlsd.records import (
+    AUTO_GAMMA,
+    DRAFT_MODEL,
+    Case,
+    DrafterSpec,
+    EngineOptions,
+    ModelRef,
+    PromptRef,
+    Record,
+    Sampling,
+    is_adaptive,
+)
 
 TrialRole = Literal["study", "baseline"]
 Refuse = Callable[[DrafterSpec, str], str | None]  # (method, id of the target) -> why it cannot work there
@@ -226,7 +237,11 @@ class _Grids:
         drafters = _drafters(part, self._overrides.drafts)
         if not drafters:
             return [(None, ())]
-        return [(choice, self._overrides.gammas or choice.gammas or part.gammas) for choice in drafters]
+        return [
+            (choice, (AUTO_GAMMA,) if adaptive else self._overrides.gammas or choice.gammas or part.gammas)
+            for choice in drafters
+            for adaptive in (is_adaptive(DrafterSpec(name=choice.name, options=choice.options)),)
+        ]
 
     def _arm(
         self,

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 import msgspec
 
@@ -34,7 +34,9 @@ from mlsd.planning.suite import (
 )
 from mlsd.planning.tasks import Task
 from mlsd.records import (
+    AUTO,
     DRAFT_MODEL,
+    GAMMA,
     NO_DRAFTER,
     DrafterSpec,
     EngineOptions,
@@ -65,8 +67,9 @@ class BenchRequest(Record, frozen=True, kw_only=True):
     target: str
     drafts: tuple[str, ...] = ()  # draft models, or second files of the `drafters` that take one
     drafters: tuple[str | DrafterSpec, ...] = ()  # NAME:option=value,...; the option `draft` names its own second file
-    gamma: tuple[int, ...] | None = None  # None: the preset's, else 1, 2, 4, 8, 16
+    gamma: tuple[int | Literal["auto"], ...] | None = None  # None: the preset's, else 1, 2, 4, 8, 16
     prompts: tuple[str, ...] = ("code",)  # shipped ones by name, or text files
+    depths: tuple[int, ...] = (0,)  # tokens of other text before each prompt
     n_predict: int = 256
     repeats: int = 3
     rollback: str = "auto"
@@ -270,7 +273,8 @@ def prepare_bench(request: BenchRequest, first_repeat: int = 0) -> Prepared:
     """
     target = resolve_model(request.target, make=True)
     roles, specs, drafters = {"target": target}, [], []
-    for number, (asked, draft) in enumerate(_arms(request)):
+    fixed = None if request.gamma is None else tuple(gamma for gamma in request.gamma if isinstance(gamma, int))
+    for number, (asked, draft) in enumerate(_adaptive_too(_arms(request), request)):
         spec, gamma = resolve_spec(asked), preset_gamma(asked)
         check_target(spec, target.path, None if draft is None else draft.path)
         if spec in specs:
@@ -282,14 +286,15 @@ def prepare_bench(request: BenchRequest, first_repeat: int = 0) -> Prepared:
             roles[role] = draft
         gammas = _GAMMAS if gamma is None else (gamma,)
         drafters.append(DrafterChoice(name=spec.name, draft=role, options=spec.options, gammas=gammas))
-    prompts = _apart("prompts", [(prompt.key, prompt) for prompt in map(find_prompt, request.prompts)])
+    named = [f"{name}@{depth}" if depth else name for name in request.prompts for depth in request.depths]
+    prompts = _apart("prompts", [(prompt.key, prompt) for prompt in map(find_prompt, named)])
     part = Part(targets=("target",), prompts=tuple(prompts), drafters=tuple(drafters), one_load=True)
     plan = expand(
         (Suite(name=request.suite, title="", parts=(part,)),),
         Profile(name=request.suite, title="", roles={role: role for role in roles}),
         {role: model.ref for role, model in roles.items()},
         Overrides(
-            gammas=request.gamma,
+            gammas=fixed,
             repeats=request.repeats,
             n_predict=request.n_predict,
             first_repeat=first_repeat,
@@ -307,14 +312,25 @@ def prepare_bench(request: BenchRequest, first_repeat: int = 0) -> Prepared:
     return Prepared(plan=plan, engine=request.engine, models=models, load=prompts.__getitem__, library=Library())
 
 
-def _arms(request: BenchRequest) -> list[tuple[DrafterSpec, LocalModel | None]]:
+_Arms = list[tuple[DrafterSpec, LocalModel | None]]
+
+
+def _adaptive_too(arms: _Arms, request: BenchRequest) -> _Arms:
+    """Every method once more, choosing gamma itself, where that is asked for beside numbers; or in their place."""
+    if AUTO not in (request.gamma or ()):
+        return arms
+    auto = [(msgspec.structs.replace(spec, options={**spec.options, GAMMA: AUTO}), draft) for spec, draft in arms]
+    return auto if request.gamma == (AUTO,) else [*arms, *auto]
+
+
+def _arms(request: BenchRequest) -> _Arms:
     """Every method with the draft that it takes; drafts that no method takes are draft models."""
     drafts = [resolve_model(text, make=True) for text in request.drafts]
     specs = [parse_drafter(asked) if isinstance(asked, str) else asked for asked in request.drafters]
     specs = [spec for spec in specs if spec.name != NO_DRAFTER]
     if drafts and not any(find_method(spec.name).needs and "draft" not in spec.options for spec in specs):
         specs.insert(0, DrafterSpec(name=DRAFT_MODEL))
-    arms: list[tuple[DrafterSpec, LocalModel | None]] = []
+    arms: _Arms = []
     for spec in specs:
         needed = find_method(spec.name).needs
         if needed is None:

@@ -16,14 +16,18 @@ import msgspec
 
 from mlsd.errors import PromptError
 from mlsd.folders import asset_path
-from mlsd.planning.tasks import KINDS, Task, find_task, task_names
+from mlsd.planning.tasks import KINDS, Task, find_task, shipped_tasks, task_names
 from mlsd.records import PromptRef, Record
 
 # The lengths of the study's sweep (32 to 1024 tokens, seed 002 table 3); any other `length-N` works as well.
 SWEEP_LENGTHS = (32, 64, 128, 256, 512, 1024)
 
 _LENGTH = re.compile(r"length-([1-9][0-9]*)")
+_DEEP = re.compile(r"(.+)@([1-9][0-9]*)")
 _RANDOM = re.compile(r"random-([1-9][0-9]*)")
+COPY = "copy"  # a passage and the request to repeat it
+_COPIED, _HINT = 1_500, 60  # characters of it that are shown, and that the repetition begins with
+_MOST_TOKEN_CHARACTERS = 8  # a token of such text is never longer on average
 _PASSAGE_WORKLOAD = "prose"
 _FILE_WORKLOAD = "file"
 
@@ -41,6 +45,8 @@ class Prompt(Record, frozen=True, kw_only=True):
     chat: bool = False  # said to the model in its own chat template, where it has one
     random: bool = False  # random tokens of the target's vocabulary, whatever the text
     earlier: tuple[str, ...] = ()  # what the user said before; the target's own answers stand between; only with `chat`
+    context: str = ""  # another text, whose first `depth` tokens stand before all of it
+    depth: int = 0
 
     @property
     def ref(self) -> PromptRef:
@@ -69,16 +75,19 @@ class _PromptFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 def prompt_names() -> tuple[str, ...]:
     """Every name that `load_prompt` knows by heart, the four prompts first."""
-    return (*_shipped().prompts, *(f"length-{n}" for n in SWEEP_LENGTHS), *task_names())
+    return (*_shipped().prompts, *(f"length-{n}" for n in SWEEP_LENGTHS), COPY, *task_names())
 
 
 def load_prompt(name: str) -> Prompt:
     """The prompt called `name`: one of the four, `length-N` for the first N tokens of the long passage, or a task.
 
-    `random-N` are N random tokens, on which nothing repeats: who gains there does not gain by copying. Of a task with
-    several turns it is the first. Raises PromptError when there is none of that name (it lists what exists), or
+    `copy` asks for a passage once more, so that looking back finds what comes. `random-N` are N random tokens, on which
+    nothing repeats: who gains there does not gain by copying. `NAME@D` is NAME behind D tokens of other text. Of a task
+    with several turns it is the first. Raises PromptError when there is none of that name (it lists what exists), or
     when the text that is installed is not the one that was shipped.
     """
+    if match := _DEEP.fullmatch(name):
+        return deep_prompt(load_prompt(match.group(1)), int(match.group(2)))
     shipped = _shipped()
     if name in shipped.prompts:
         entry = shipped.prompts[name]
@@ -94,6 +103,10 @@ def load_prompt(name: str) -> Prompt:
             n_tokens=int(match.group(1)),
         )
         return _checked(prompt, shipped.passage.sha256)
+    if name == COPY:
+        passage = load_prompt("length-1").text[:_COPIED]
+        text = f"{passage}\n\nThe same passage once more, word for word:\n\n{passage[:_HINT]}"
+        return Prompt(key=name, text=text, sha256=text_sha256(text), workload=COPY)
     if match := _RANDOM.fullmatch(name):
         text = "random tokens"
         n_tokens = int(match.group(1))
@@ -103,8 +116,30 @@ def load_prompt(name: str) -> Prompt:
     names = ", ".join(shipped.prompts)
     raise PromptError(
         f"There is no prompt called {name!r}.",
-        hint=f"Choose one of {names}, or length-N for exactly N tokens of prose, random-N for N random ones, or a task "
+        hint=f"Choose one of {names}, or length-N for exactly N tokens of prose, copy, random-N, or a task "
         f"({', '.join(KINDS)}, each followed by -1, -2, ...), or give a text file.",
+    )
+
+
+def deep_prompt(prompt: Prompt, depth: int) -> Prompt:
+    """The prompt behind `depth` tokens of other text: the long passage, the tasks, and then mlsd's own source."""
+    context = _long_text()[: _MOST_TOKEN_CHARACTERS * depth]
+    return msgspec.structs.replace(
+        prompt,
+        key=f"{prompt.key}@{depth}",
+        sha256=text_sha256(f"{depth} {text_sha256(context)} {prompt.sha256}"),
+        context=context,
+        depth=depth,
+    )
+
+
+@functools.cache
+def _long_text() -> str:
+    passage = asset_path(f"prompts/{_shipped().passage.file}")
+    tasks = (turn for task in shipped_tasks() for turn in task.turns)
+    sources = sorted(passage.parents[2].rglob("*.py"))
+    return "\n\n".join(
+        [passage.read_text(encoding="utf-8"), *tasks, *(path.read_text(encoding="utf-8") for path in sources)]
     )
 
 
@@ -113,6 +148,8 @@ def find_prompt(text: str) -> Prompt:
 
     Raises: PromptError when there is neither.
     """
+    if match := _DEEP.fullmatch(text):
+        return deep_prompt(find_prompt(match.group(1)), int(match.group(2)))
     place = Path(text)
     return prompt_from_file(place) if len(place.parts) > 1 or place.suffix else load_prompt(text)
 

@@ -13,6 +13,7 @@ import msgspec
 
 from mlsd import __version__
 from mlsd.analysis.results.best_setting import BestSetting, best_settings, by_target, first_line
+from mlsd.analysis.results.speedups import deep_arms
 from mlsd.analysis.study.study import Study, attempt
 from mlsd.report import machine_pages
 from mlsd.report.figures.rounds import ROUND_FIGURES
@@ -62,7 +63,7 @@ def _of_trials(study: Study, answers: list[BestSetting]) -> tuple[Section, ...]:
             of_tables("study", "The study's tables, ours beside them", *_each(study, _STUDY)), study, STUDY_FIGURES
         ),
         *_comparisons(study),
-        of_tables("results", "All settings", lambda: result_tables.speedup_table(study.by_workload)),
+        of_tables("results", "All settings", lambda: result_tables.speedup_table(study.by_workload), *_depth(study)),
         _methods(study),
         machine_pages.costs(study),
         machine_pages.experts(study),
@@ -80,6 +81,10 @@ def _comparisons(study: Study) -> list[Section]:
         return []
     section = of_tables("compare", "Builds and settings side by side", *tables)
     return [msgspec.structs.replace(section, text=tuple(one.answer for one in study.comparisons))]
+
+
+def _depth(study: Study) -> list[Callable[[], Table]]:
+    return [lambda: result_tables.depth_table(study)] if deep_arms(study.trials) else []
 
 
 def _answer(answers: list[BestSetting]) -> Section:

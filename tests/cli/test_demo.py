@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from mlsd.analysis.results.trials import ArmSummary
+from mlsd.cli.start.demo import loss, win
 from mlsd.measure.store.study import Store
 from tests.cli.conftest import Ran
 
@@ -20,13 +22,35 @@ def test_the_demo_ends_with_a_report_of_trials_it_just_ran(mlsd: Mlsd, tmp_path:
     ran = mlsd("demo", "--quick", "--n-threads", "1", "-o", tmp_path)
     assert ran.code == 0, ran.err
     assert "lossless" in ran.out
-    report = Path(ran.out.split()[-1])
-    assert report.parent == tmp_path
     with Store.open(tmp_path / "demo.sqlite", create=False) as store:
         trials = [stored.trial for stored in store.trials()]
-        (run,) = store.runs()
-    assert trials
-    assert all(trial.valid for trial in trials)
+        runs = list(store.runs())
+    assert len(runs) == 3
+    invalid = [trial for trial in trials if not trial.valid]
+    assert invalid and all(trial.rollback_target == "unchecked" for trial in invalid)
+    assert all("native calls failed and were ignored" in (trial.invalid_reason or "") for trial in invalid)
     page = (tmp_path / "report.html").read_text(encoding="utf-8")
-    assert run.started_at[:10] in page
-    assert "tiny-moe" in page
+    assert runs[0].started_at[:10] in page and "tiny-moe" in page
+    for ending in ("WIN", "LOSS", "THE INVALID ONE"):
+        assert ending in ran.err + ran.out
+
+
+def summary(drafter: str, speedup: float, low: float, **changes: object) -> ArmSummary:
+    return ArmSummary(
+        arm="sd", gamma=8, drafter=drafter, n_trials=3, n_valid=3, decode_tok_s=90.0, spread=0.01, speedup=speedup,
+        ci_low=low, ci_high=2 * speedup - low, acceptance_rate=0.9, mgl=8.0, rounds=12, ms_per_round={},
+        verdict="lossless", invalid_reason=None, **changes,
+    )  # fmt: skip
+
+
+def test_a_win_is_said_only_where_it_is_decided_and_always_with_its_bound() -> None:
+    oracle = summary("oracle", 1.5, 1.4)
+    assert "THE HONEST WIN" in win([summary("pld", 1.3, 1.2), oracle])
+    for undecided in (summary("pld", 1.3, 0.9), summary("pld", 0.8, 0.7)):
+        said = win([undecided, oracle])
+        assert said.startswith("NO WIN on this machine") and "1.50 times" in said
+
+
+def test_a_loss_is_said_only_where_there_is_one() -> None:
+    assert "THE HONEST LOSS" in loss([summary("draft-model", 0.6, 0.5)])
+    assert "NO LOSS" in loss([summary("draft-model", 1.1, 0.9)])

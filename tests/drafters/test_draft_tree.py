@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from mlsd.drafters.trees import expand, likeliest
+from mlsd.drafters.trees import Pruner, expand, likeliest
 from mlsd.engine.drafter import Outcome
 from mlsd.engine.llama.open import open_session
 from mlsd.engine.session import Logits, SessionOptions
@@ -53,6 +53,31 @@ def test_a_tree_holds_the_chain_of_its_draft_and_more(arena: Arena) -> None:
         first = tree.child(ROOT, chain.tokens[0])
         assert first is not None
         assert tree.child(first, chain.tokens[1]) is not None
+
+
+@pytest.mark.parametrize("draft", ["llama", "llama-noise01", "llama-other"])
+def test_a_pruned_tree_is_exact_and_never_larger(arena: Arena, draft: str) -> None:
+    prompt = arena.clear_prompt("llama", 12, N_PREDICT)
+    runs = [
+        arena.run(
+            "llama", f"draft-tree:depth=3,top_k=4,commit=redecode,prune={prune}", 12, prompt, N_PREDICT, draft=draft
+        )
+        for prune in ("false", "true")
+    ]
+    for run in runs:
+        arena.assert_exact("llama", prompt, run)
+    assert all(r.proposed <= 12 for r in runs[1].generation.rounds)
+    per_round = [run.proposed / len(run.counts) for run in runs]
+    assert per_round[1] <= per_round[0]
+
+
+def test_nodes_stay_while_they_gain_more_than_they_cost() -> None:
+    log_p = np.log([0.9, 0.5, 0.1, 0.01])
+    free, dear, steps = [1.0] * 5, [1.0, 2.0, 3.0, 4.0, 5.0], [1.0, 1.9, 1.9, 3.0, 3.0]
+    assert Pruner(free)(log_p, 0.1) == 4
+    assert Pruner(dear)(log_p, 0.1) == 0  # 1.9 tokens in 2.1 are fewer than 1 in 1.1
+    assert Pruner(steps)(log_p, 0.0) == 2  # the second rides in a pass that the first has paid for
+    assert Pruner(dear)(log_p, 9.0) == 2  # the longer drafting took, the more of it is used
 
 
 @pytest.mark.parametrize(

@@ -40,6 +40,7 @@ MEMORY = {
     "qwen3next": (1, 3),
     "kimi-linear": (1, 3),
     "deepseek2": (4, 0),
+    "glm4-moe": (3, 0),
     "gpt-oss": (4, 0),
     "gemma3": (3, 0),
     "rwkv7": (0, 4),

@@ -12,7 +12,7 @@ from mlsd.analysis.results.comparability import Chosen, choose, machines
 from mlsd.errors import AnalysisError
 from mlsd.measure.store.rows import CalibrationPoint, Coverage, PassKind, TrialFilter, environment_key, model_key
 from mlsd.measure.store.study import Store
-from mlsd.records import CONTROLS, Case, ModelFacts, ModelRef, OptionValue, Record, Trial
+from mlsd.records import CONTROLS, Case, ModelFacts, ModelRef, OptionValue, Record, Trial, is_adaptive
 from mlsd.stats import grouped
 from mlsd.units import tok_s
 
@@ -90,7 +90,8 @@ def read_groups(store: Store, chosen: Chosen) -> list[ArmGroup]:
         if not chosen.holds(stored.environment_key, trial.case_id) or not trial.decode_ns:
             continue
         case = chosen.cases[trial.case_id]
-        if not case.sampling.greedy or case.source != "engine" or case.drafter.name in CONTROLS:
+        left_out = case.source != "engine" or case.drafter.name in CONTROLS or is_adaptive(case.drafter)
+        if not case.sampling.greedy or left_out:
             continue
         place = msgspec.json.encode((case.target, case.prompt, case.n_predict))
         if case.arm == "ar":

@@ -16,6 +16,7 @@ _INSIDE: dict[str, tuple[str, str]] = {
     "draft_forward_ns": ("draft", "draft forward"),
     "catch_up_ns": ("draft", "of it catch-up"),
     "search_ns": ("draft", "search"),
+    "translate_ns": ("draft", "text to tokens"),
     "tree_ns": ("draft", "tree"),
     "sync_ns": ("rollback", "sync"),
     "draft_rollback_ns": ("rollback", "draft"),

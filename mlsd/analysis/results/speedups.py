@@ -6,7 +6,7 @@ Works on the frames of `frames`. Refuses to put times of different machines, bui
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import pandas as pd
 
@@ -103,6 +103,32 @@ def speedups(trials: pd.DataFrame, by: Sequence[str] = ("suite",)) -> list[Speed
         found.append(_speedup(dict(zip(keys, key, strict=True)), group, matched))
     order = {target: i for i, target in enumerate(dict.fromkeys(trials["target"]))}
     return sorted(found, key=lambda s: (order[s.target], s.suite or "", s.drafter, s.draft or "", s.gamma))
+
+
+class DeepArm(NamedTuple):
+    """An arm behind some depth of other text."""
+
+    found: Speedup
+    prompt: str  # without its depth
+    depth: int  # tokens before the prompt
+    plain_ms: float  # mean pass of plain decoding
+    verify_ms: float  # mean verification of the arm
+
+
+def deep_arms(trials: pd.DataFrame) -> list[DeepArm]:
+    """Every arm of prompts that were also measured behind other text (``code@1024``), by depth; none where none was."""
+    names = trials["prompt"].astype(str)
+    base = names.str.partition("@")[0]
+    trials = trials[base.isin(base[names.str.contains("@", regex=False)])]
+    valid = trials[trials["valid"].fillna(False)]
+    found = []
+    for arm in speedups(trials, ("prompt",)) if len(trials) else ():
+        own = valid[(valid["prompt"] == arm.prompt) & (valid["target"] == arm.target)]
+        both = own[own["arm"] == "ar"], own[(own["drafter"] == arm.drafter) & (own["gamma"] == arm.gamma)]
+        plain_ms, verify_ms = (rows["verify_ns"].sum() / max(1, rows["rounds"].sum()) / 1e6 for rows in both)
+        prompt, _, depth = str(arm.prompt).partition("@")
+        found.append(DeepArm(arm, prompt, int(depth or 0), plain_ms, verify_ms))
+    return sorted(found, key=lambda row: (row.found.target, row.found.setting, row.prompt, row.depth))
 
 
 def _speedup(key: dict[str, Any], trials: pd.DataFrame, paired: pd.DataFrame | None) -> Speedup:

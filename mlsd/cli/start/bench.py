@@ -10,6 +10,7 @@ import msgspec
 
 from mlsd.cli.database import db_option
 from mlsd.cli.options import (
+    GammaList,
     IntList,
     draft_option,
     drafter_option,
@@ -25,7 +26,7 @@ from mlsd.engine.rollback import FAULTS, SABOTAGE, STRATEGIES
 from mlsd.records import Sampling
 
 if TYPE_CHECKING:
-    from mlsd.analysis.results.trials import BenchArm
+    from mlsd.analysis.results.trials import ArmSummary, BenchArm
     from mlsd.measure.run.study import BenchResult
 
 
@@ -40,8 +41,14 @@ KIND: {", ".join(FAULTS)} (see mlsd.engine.rollback.Sabotage).
 @click.argument("target")
 @draft_option("Draft model, or drafting head: a path or an id; may be repeated.", dest="drafts", multiple=True)
 @drafter_option("Method: NAME or NAME:option=value,...; may be repeated.", dest="drafters", multiple=True)
-@click.option("--gamma", type=IntList(), help="Most tokens proposed a round [default: the preset's, else 1,2,4,8,16].")
+@click.option(
+    "--gamma",
+    type=GammaList(),
+    help="Most tokens proposed a round; auto: as many as pay, chosen anew each round [default: the preset's, else "
+    "1,2,4,8,16].",
+)
 @prompt_option(default=("code",), show_default=True)
+@click.option("--depth", "depths", type=IntList(), default=(0,), help="Tokens of other text before each prompt [0].")
 @click.option("--n-predict", type=int, default=256, show_default=True, help="Output tokens.")
 @repeats_option("Blocks; each holds every arm once.", default=3)
 @click.option("--temperature", type=float, default=0.0, show_default=True, help="0 is greedy.")
@@ -57,8 +64,8 @@ KIND: {", ".join(FAULTS)} (see mlsd.engine.rollback.Sabotage).
 @engine_options
 @click.pass_context
 def bench(
-    ctx: click.Context, /, target: str, gamma: tuple[int, ...] | None, db: Path | None, as_json: bool, **options: Any
-) -> None:
+    ctx: click.Context, /, target: str, gamma: Any, db: Path | None, as_json: bool, **options: Any
+) -> list[ArmSummary]:
     """Measure plain (AR) and speculative decoding (SD) of TARGET in interleaved blocks, and keep the trials.
 
     TARGET and drafts are GGUF paths or ids that `mlsd models list` shows. A method that needs a draft is measured with
@@ -76,7 +83,7 @@ def bench(
         ignore_eog=not options["stop_at_eog"],
         sampling=Sampling(**{name: options[name] for name in ("temperature", "top_k", "top_p", "seed")}),
         engine=options["engine"],
-        **{name: options[name] for name in ("drafts", "drafters", "prompts", "n_predict", "repeats", "seed")},
+        **{name: options[name] for name in ("drafts", "drafters", "prompts", "depths", "n_predict", "repeats", "seed")},
         rollback=f"{SABOTAGE}:{options['sabotage']}" if options["sabotage"] else options["rollback"],
     )
     with make_watcher() as watcher:
@@ -91,6 +98,7 @@ def bench(
     say_warnings(result.warnings)
     if result.outcome.interrupted:
         ctx.exit(130)
+    return [arm.summary for arm in arms]
 
 
 def _print(result: BenchResult, arms: list[BenchArm]) -> None:

@@ -1,9 +1,11 @@
-"""``mlsd demo``: the shortest way to see what mlsd does, as a few commands that a user can repeat."""
+"""``mlsd demo``: the three ways in which a measurement of speculative decoding can end, as commands to repeat."""
 
 from __future__ import annotations
 
 import shlex
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -11,6 +13,10 @@ from mlsd.cli.main import cli
 from mlsd.cli.options import output_option
 from mlsd.cli.output import note
 from mlsd.errors import MlsdError
+from mlsd.records import NO_DRAFTER
+
+if TYPE_CHECKING:
+    from mlsd.analysis.results.trials import ArmSummary
 
 _FOLDER = click.Path(file_okay=False, path_type=Path)
 _REAL_MODEL = "smollm2-135m"
@@ -23,25 +29,76 @@ _REAL_DRAFT = "smollm2-135m-noise05"
 @click.option("--n-threads", type=click.IntRange(min=1), help="CPU threads [default: fast cores; one less of up to 4].")
 @click.pass_context
 def demo(ctx: click.Context, /, output: Path, quick: bool, n_threads: int | None) -> None:
-    """Measure a real model and the embedded tiny family, and write a report of it."""
+    """Show an honest win, an honest loss and an invalid result, and write a report of them."""
     database = output / "demo.sqlite"
     for old in output.glob("demo.sqlite*"):  # this command's own file; a demo starts from nothing
         old.unlink()
-    threads = ["--n-threads", str(n_threads)] if n_threads else []
-    small = ["--n-predict", "24", "--repeats", "2"] if quick else []
-    size = small or ["--n-predict", "64"]
-    bench = [_REAL_MODEL, "--draft", _REAL_DRAFT, "--gamma", "2,4", *size, *threads]
-    study = ["--profile", "tiny", "--prompt", "code", "--prompt", "factual", "--db", str(database), *small, *threads]
-    steps = [
-        ("A real model (SmolLM2-135M) and a copy of it with 5 % noise as its draft:", ["bench", *bench]),
-        ("Suites B and D on the embedded tiny Qwen3.5 family (mixture of experts, dense):", ["run", "B", "D", *study]),
-        ("What it means:", ["report", "--db", str(database), "-o", str(output)]),
+    size = ["--n-predict", "24", "--repeats", "2"] if quick else ["--n-predict", "96", "--repeats", "3"]
+    own = [*size, "--db", str(database), *(["--n-threads", str(n_threads)] if n_threads else [])]
+    copying = [_REAL_MODEL, "--drafter", "pld", "--drafter", "oracle", "--gamma", "8", "--prompt", "copy", *own]
+    drafting = [_REAL_MODEL, "--draft", _REAL_DRAFT, "--gamma", "2", *own]
+    ignoring = ["tiny-moe", "--draft", "tiny-draft", "--gamma", "8", "--rollback", "unchecked", *own]
+    steps: list[tuple[str, list[str], Callable[[Sequence[ArmSummary]], str]]] = [
+        ("A real model (SmolLM2-135M) repeats a passage of its prompt, and copies from there:", copying, win),
+        ("The same model answers, and a copy of it with 5 % noise drafts for it:", drafting, loss),
+        ("A hybrid mixture as the study ran it, failed rollbacks ignored:", ignoring, invalid),
     ]
-    for title, command in steps:
-        note(f"\n{title}\n$ mlsd {shlex.join(command)}")
-        try:
-            code = cli.main(args=command, prog_name="mlsd", standalone_mode=False)
-        except MlsdError as error:
-            raise MlsdError(f"The demo stopped in `mlsd {command[0]}`: {error.message}", hint=error.hint) from error
-        if code:
-            ctx.exit(code)
+    endings = []
+    for title, arguments, explain in steps:
+        endings.append(explain(_run(ctx, title, ["bench", *arguments])))
+        note(endings[-1])
+    _run(ctx, "The report:", ["report", "--db", str(database), "-o", str(output)])
+    note("\n".join(["", *endings]))
+
+
+def _run(ctx: click.Context, title: str, command: list[str]) -> Any:
+    """A command as a user would give it, and what it returns."""
+    note(f"\n{title}\n$ mlsd {shlex.join(command)}")
+    try:
+        result = cli.main(args=command, prog_name="mlsd", standalone_mode=False)
+    except MlsdError as error:
+        raise MlsdError(f"The demo stopped in `mlsd {command[0]}`: {error.message}", hint=error.hint) from error
+    if result and isinstance(result, int):
+        ctx.exit(result)
+    return result
+
+
+def win(arms: Sequence[ArmSummary]) -> str:
+    """The first ending in a sentence, whether it came or not."""
+    pld, oracle = (next(arm for arm in arms if arm.drafter == name) for name in ("pld", "oracle"))
+    bound = f"drafts that are always right and free would give {_times(oracle)}"
+    if pld.n_valid < pld.n_trials:
+        return f"NO WIN: {pld.invalid_reason}; {bound}."
+    if (pld.ci_low or 0) > 1:
+        return (
+            f"THE HONEST WIN: copying, prompt lookup decodes {_times(pld)} as fast and writes the same text; {bound}, "
+            "so do not expect more."
+        )
+    return (
+        f"NO WIN on this machine, and none is made up: even copying, prompt lookup is at {_times(pld)}, not decided to "
+        f"be faster; {bound}, so that is all there was to gain."
+    )
+
+
+def loss(arms: Sequence[ArmSummary]) -> str:
+    """The second ending in a sentence."""
+    draft = next(arm for arm in arms if arm.drafter != NO_DRAFTER)
+    name = "THE HONEST LOSS" if (draft.speedup or 1) < 1 else "NO LOSS here"
+    share = "-" if draft.acceptance_rate is None else f"{100 * draft.acceptance_rate:.0f} %"
+    return (
+        f"{name}: {share} of the drafted tokens are right, the text is the same, and yet it is at {_times(draft)}, for "
+        "the draft is as large as its target and costs as much."
+    )
+
+
+def invalid(arms: Sequence[ArmSummary]) -> str:
+    """The third ending in a sentence."""
+    draft = next(arm for arm in arms if arm.drafter != NO_DRAFTER)
+    return (
+        f"THE INVALID ONE: at {draft.decode_tok_s or 0:.0f} tok/s ({_times(draft)}) no number of it counts, for "
+        f"{draft.invalid_reason or 'nothing was found'}, which a program that ignores them prints as a speedup."
+    )
+
+
+def _times(arm: ArmSummary) -> str:
+    return "an unknown factor" if arm.speedup is None else f"{arm.speedup:.2f} times"

@@ -41,7 +41,7 @@ class Eagle3Draft(HeadChain):
 
 def _open(setup: DrafterSetup, own: Doubt) -> Eagle3Draft:
     opened = open_head(setup, "eagle3")
-    chain = Chain(setup.clock, setup.sampling, own)
+    chain = setup.chain(own)
     return Eagle3Draft(opened.target, EagleHead(opened.model, opened.target), setup.clock, chain)
 
 

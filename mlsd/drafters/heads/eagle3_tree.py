@@ -19,7 +19,7 @@ from mlsd.drafters.heads.eagle3 import Eagle3Draft, check_eagle
 from mlsd.drafters.heads.head import check_rows, open_head
 from mlsd.drafters.method import DrafterSetup, Method
 from mlsd.drafters.options import Span
-from mlsd.drafters.trees import Commit, TopK, expand, tree_options
+from mlsd.drafters.trees import Commit, Prune, Pruner, TopK, expand, pruner, tree_options
 from mlsd.engine.drafter import Draft
 from mlsd.engine.llama.heads import EagleHead
 from mlsd.engine.llama.rows import LayerRowsSession
@@ -33,6 +33,7 @@ class Options(Record, frozen=True, kw_only=True):
     depth: Annotated[int, Meta(ge=1, le=16, description="levels, each a pass of the head")] = 5
     top_k: TopK = 10
     commit: Commit = "keep"
+    prune: Prune = False
 
 
 class Eagle3Tree(Eagle3Draft):
@@ -46,10 +47,11 @@ class Eagle3Tree(Eagle3Draft):
         *,
         options: Options,
         n_nodes: int,
+        prune: Pruner | None = None,
     ) -> None:
         # A tree is not drawn: its nodes are the likeliest, and the target's own draws choose among them.
         super().__init__(target, head, clock, Chain(clock))
-        self._options, self._n_nodes = options, n_nodes
+        self._options, self._n_nodes, self._prune = options, n_nodes, prune
         self._n_rows = self._draft_ns = 0
 
     def begin(self, prompt: Sequence[int], rng: np.random.Generator) -> None:
@@ -63,11 +65,13 @@ class Eagle3Tree(Eagle3Draft):
         t0 = now()
         self._catch_up()
         first = self._eagle.logits()[0].copy()  # the levels' passes write over it
-        tree = expand(first, self._grow, depth=min(k, own.depth), top_k=own.top_k, n_nodes=self._n_nodes)
+        prune = self._prune
+        keep = None if prune is None else lambda log_p: prune(log_p, now() - t0)
+        tree = expand(first, self._grow, depth=min(k, own.depth), top_k=own.top_k, n_nodes=self._n_nodes, keep=keep)
         t1 = now()
         self._draft_ns += t1 - t0
         self._eagle.truncate(self._eagle.n_past)  # the levels; their accepted tokens come back with true rows
-        return Draft(tree=tree, mark_ns=now() - t1)
+        return Draft(tree=tree if tree.tokens else None, mark_ns=now() - t1)
 
     def _grow(self, tokens: Sequence[int], parents: Sequence[int]) -> Logits:
         started_ns = self._clock.now_ns()
@@ -87,7 +91,8 @@ class Eagle3Tree(Eagle3Draft):
 def _open(setup: DrafterSetup, own: Options) -> Eagle3Tree:
     opened = open_head(setup, "eagle3")
     head = EagleHead(opened.model, opened.target, widest_level=own.top_k)
-    return Eagle3Tree(opened.target, head, setup.clock, options=own, n_nodes=setup.gamma)
+    prune = pruner(own.prune, setup.target, setup.gamma, setup.clock)
+    return Eagle3Tree(opened.target, head, setup.clock, options=own, n_nodes=setup.gamma, prune=prune)
 
 
 METHOD = Method(

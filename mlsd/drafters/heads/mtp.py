@@ -20,7 +20,13 @@ from mlsd.engine.llama.rows import HiddenRowsSession
 from mlsd.errors import UnsupportedError
 from mlsd.gguf_tools.source import Source
 
-ARCHITECTURES = ("qwen35", "qwen35moe")
+# Shown to be exact on models of random weights.
+ARCHITECTURES = ("qwen35", "qwen35moe", "qwen3next", "deepseek2", "glm4moe")
+# llama.cpp has a graph for their next-token blocks, too; nobody has shown here that drafting with them is exact.
+UNTRIED = (
+    *("bailingmoe3", "cohere2moe", "deepseek32", "deepseek4", "glm-dsa", "glm5-next", "hy_v3", "mimo2"),
+    *("nemotron_h_moe", "step35"),
+)
 
 
 class NextTokenDraft(HeadChain):
@@ -41,8 +47,13 @@ class NextTokenDraft(HeadChain):
 def _check_target(own: Doubt, target: Source) -> None:
     """Refuse a file without the block."""
     if target.architecture not in ARCHITECTURES:
+        why = (
+            "llama.cpp knows its next-token block, but mlsd has not shown that drafting with it is exact"
+            if target.architecture in UNTRIED
+            else "llama.cpp has no graph for a next-token block of it"
+        )
         raise UnsupportedError(
-            f"{target.path.name} is a {target.architecture} model; mtp works on {' and '.join(ARCHITECTURES)}.",
+            f"{target.path.name} is a {target.architecture} model: {why}; mtp works on {', '.join(ARCHITECTURES)}.",
             hint="Choose another drafter for it.",
         )
     if not target.count("nextn_predict_layers"):
@@ -55,13 +66,13 @@ def _check_target(own: Doubt, target: Source) -> None:
 def _open(setup: DrafterSetup, own: Doubt) -> NextTokenDraft:
     _check_target(own, Source(setup.target_path))
     target = cast(HiddenRowsSession, setup.target)
-    chain = Chain(setup.clock, setup.sampling, own)
+    chain = setup.chain(own)
     return NextTokenDraft(target, NextTokenHead(target), setup.clock, chain)
 
 
 METHOD = Method(
     name="mtp",
-    summary="Drafting with the target's own next-token block (multi-token prediction), as Qwen3.5 ships it.",
+    summary="Drafting with the next-token block of the target (multi-token prediction), as Qwen3.5 has one.",
     source="Gloeckle et al. 2024, multi-token prediction (arXiv 2404.19737); llama.cpp's draft-mtp",
     options=Doubt,
     open=_open,

@@ -13,7 +13,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from mlsd.drafters.chain import Chain, Doubt, Probability
+from mlsd.drafters.chain import Doubt, Probability
 from mlsd.drafters.draft_model import DraftModel, open_draft
 from mlsd.drafters.method import DrafterSetup, Method
 from mlsd.drafters.options import Choice, Preset, Span, small_model_study
@@ -60,7 +60,7 @@ def _open(setup: DrafterSetup, own: Options) -> DraftModel:
     Raises: InputError for an adapter that was replaced since the spec was resolved, and what `compose` raises.
     """
     doubt = Doubt(p_min=own.p_min, p_min_mode="include")
-    return open_draft(setup, composed_file(setup.target_path, own), Chain(setup.clock, setup.sampling, doubt))
+    return open_draft(setup, composed_file(setup.target_path, own), setup.chain(doubt))
 
 
 def _preset(name: str, steps: int, p_min: float) -> Preset:

@@ -98,7 +98,7 @@ def _check_target(own: Options, target: Source) -> None:
 
 def open_cut(setup: DrafterSetup, own: Options, cut: Cut) -> DraftModel | InPlaceDraft:
     """The draft in the mode of the options; `sync` falls back to `own`, and says so, where it cannot be."""
-    chain = Chain(setup.clock, setup.sampling, own.doubt)
+    chain = setup.chain(own.doubt)
     if own.mode == "inplace":
         session, recurrent = cast(TappedSession, setup.target), setup.target_rollback != "trim"
         return InPlaceDraft(session, skip_tap(cut), chain, recurrent=recurrent)

@@ -131,6 +131,11 @@ class LlamaSession:
         self.close()
 
     @property
+    def model_key(self) -> object:
+        """Equal for sessions over the same weights in memory."""
+        return id(self._model)
+
+    @property
     def has_position_axes(self) -> bool:
         """Whether a position has several axes (M-RoPE), which its memory cells then hold."""
         kind = self._native.llama_model_rope_type(self._model.handle)
@@ -300,15 +305,24 @@ class LlamaSession:
         partial, device = self._native.LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY, self._native.LLAMA_STATE_SEQ_FLAGS_ON_DEVICE
         return int(partial | (device if rung is None or self.options.rungs_on_device else 0))
 
+    def copy_memory(self, sequence: int = 0) -> Any:
+        """All memory of one sequence as bytes, for `set_memory` of any session over the same model."""
+        size = int(self._native.llama_state_seq_get_size_ext(self.handle, sequence, 0))
+        data = (ctypes.c_uint8 * size)()
+        if self._native.llama_state_seq_get_data_ext(self.handle, data, size, sequence, 0) != size:
+            raise fail(f"Copying the memory of {self._model.path.name} ({size} bytes) failed")
+        return data
+
+    def set_memory(self, data: Any, n_past: int) -> None:
+        """Hold what `copy_memory` gave of `n_past` positions, and nothing else."""
+        self.clear()
+        if self._native.llama_state_seq_set_data_ext(self.handle, data, len(data), 0, 0) != len(data):
+            raise fail(f"Copying the memory of {self._model.path.name} ({len(data)} bytes) failed")
+        self.n_past = n_past
+
     def take_memory(self, other: LlamaSession, sequence: int = 0) -> None:
         """Make this memory a copy of one sequence of `other`, a session over the same model, which stays as it is."""
-        size = int(self._native.llama_state_seq_get_size_ext(other.handle, sequence, 0))
-        data = (ctypes.c_uint8 * size)()
-        written = self._native.llama_state_seq_get_data_ext(other.handle, data, size, sequence, 0)
-        self.clear()
-        if written != size or self._native.llama_state_seq_set_data_ext(self.handle, data, size, 0, 0) != size:
-            raise fail(f"Copying the memory of {self._model.path.name} ({size} bytes) failed")
-        self.n_past = other.n_past
+        self.set_memory(other.copy_memory(sequence), other.n_past)
 
     # --- breaking it on purpose, see `rollback.Sabotage` ------------------------------------------------------------
 

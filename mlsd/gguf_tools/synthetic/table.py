@@ -45,17 +45,30 @@ class Table(Record, frozen=True, kw_only=True):
 
 class _Entry(msgspec.Struct, forbid_unknown_fields=True):
     blocks: list[str]  # the parts of each block
+    next_token: str = ""  # those of a block that predicts the token after the next one, beside its projections
     architecture: str = ""  # as files say it, where it is not the name
     sets: list[str] = []  # keys that several architectures share
     keys: dict[str, Any] = {}
     parts: dict[str, str] = {}
 
 
-def read_tables() -> dict[str, Table]:
-    """The tables of the package, by name."""
+def read_tables(*, next_token: bool = False) -> dict[str, Table]:
+    """The tables of the package, by name; or those of its models that can have a next-token block, with one."""
     document = tomllib.loads(resources.files(__package__).joinpath(_FILE).read_text(encoding="utf-8"))
     keys, parts, sets = (document.pop(name) for name in ("keys", "parts", "sets"))
-    return {name: _table(name, msgspec.convert(entry, _Entry), keys, parts, sets) for name, entry in document.items()}
+    entries = {name: msgspec.convert(entry, _Entry) for name, entry in document.items()}
+    if next_token:
+        entries = {f"{name}-mtp": _with_block(name, entry) for name, entry in entries.items() if entry.next_token}
+    return {name: _table(name, entry, keys, parts, sets) for name, entry in entries.items() if entry.blocks}
+
+
+def _with_block(name: str, entry: _Entry) -> _Entry:
+    return msgspec.structs.replace(
+        entry,
+        architecture=entry.architecture or name,
+        blocks=[*entry.blocks, f"{entry.next_token} next-token"],
+        keys={**entry.keys, "nextn_predict_layers": 1},
+    )
 
 
 def _table(

@@ -124,7 +124,13 @@ def prompt_text(ref: PromptRef, load: LoadPrompt) -> PromptText:
     """What a worker needs of a prompt."""
     prompt = load(ref.key)
     return PromptText(
-        text=prompt.text, n_tokens=ref.n_tokens, chat=prompt.chat, random=prompt.random, earlier=prompt.earlier
+        text=prompt.text,
+        n_tokens=ref.n_tokens,
+        chat=prompt.chat,
+        random=prompt.random,
+        earlier=prompt.earlier,
+        context=prompt.context,
+        depth=prompt.depth,
     )
 
 

@@ -36,7 +36,7 @@ from mlsd.measure.store.rows import environment_key
 from mlsd.measure.store.study import Store
 from mlsd.planning.plan import Plan
 from mlsd.planning.prepare import BenchRequest, Prepared, prepare_bench
-from mlsd.records import NO_DRAFTER, DrafterSpec, Environment, OptionValue, Record, Trial, content_id
+from mlsd.records import AUTO_GAMMA, NO_DRAFTER, DrafterSpec, Environment, OptionValue, Record, Trial, content_id
 from mlsd.stats import grouped, mean_over
 from mlsd.units import tok_s
 
@@ -127,7 +127,7 @@ def tune(
 def _example(spec: DrafterSpec, space: Space) -> tuple[DrafterSpec, int]:
     """One setting of the space, to see that the method can serve the target at all."""
     first = {name: span.values[0] if isinstance(span, Choice) else span.low for name, span in space.items()}
-    gamma = int(first.pop(_GAMMA))
+    gamma = int(first.pop(_GAMMA, AUTO_GAMMA))
     return resolve_spec(msgspec.structs.replace(spec, options={**spec.options, **first})), gamma
 
 
@@ -265,7 +265,7 @@ class _Search:
 
     def _try(self, trial: Any) -> None:
         chosen = {name: _suggest(trial, name, span) for name, span in self.space.items()}
-        gamma = int(chosen.pop(_GAMMA))
+        gamma = int(chosen.pop(_GAMMA, AUTO_GAMMA))
         options = {**self.spec.options, **chosen}
         trial.set_user_attr("gamma", gamma)
         trial.set_user_attr("options", options)

@@ -21,7 +21,7 @@ import msgspec
 from mlsd.clock import Clock
 from mlsd.drafters import find_method, open_drafter, target_options
 from mlsd.drafters.method import DrafterSetup
-from mlsd.engine.decode import Generation, GenerationLimits, check_capacity, generate
+from mlsd.engine.decode import Generation, GenerationLimits, Prefill, check_capacity, generate
 from mlsd.engine.drafter import Drafter, NoDrafter
 from mlsd.engine.llama.model import LlamaModel
 from mlsd.engine.llama.native import backend_info
@@ -30,17 +30,19 @@ from mlsd.engine.llama.session import LlamaSession
 from mlsd.engine.losslessness import Judge
 from mlsd.engine.probe import ProbeReport, Role, probe
 from mlsd.engine.rollback import Rollback, Sabotage, make_rollback, parse_sabotage, rollback_options
-from mlsd.engine.session import SessionOptions, session_options
+from mlsd.engine.session import Session, SessionOptions, session_options
 from mlsd.errors import EngineError, RollbackError, UnsupportedError
 from mlsd.gguf_tools.source import Source
 from mlsd.gguf_tools.surgery.cut import refuse_unloadable
-from mlsd.measure.messages import Job, Slot
+from mlsd.measure.messages import Job, Slot, prompt_key
 from mlsd.measure.worker.conversation import PlainAnswers, Prompts, answer_text, trial_rng
+from mlsd.measure.worker.prefill import SavedPrompts
 from mlsd.measure.worker.probe_cache import ProbeCache
 from mlsd.measure.worker.weights import check_weights
 from mlsd.records import Case, Conditions, DrafterSpec, Losslessness, ModelRef, Trial
 
 _WARM_UP_ROUNDS = 3
+_LONG = 512  # tokens asked for from which on a prompt is read once for all arms
 
 
 @dataclass(frozen=True)
@@ -83,6 +85,9 @@ class Arms:
         except BaseException:
             self._stack.close()
             raise
+        self._saved = SavedPrompts()
+        self._deep = {key for key, text in job.prompts.items() if max(text.depth, text.n_tokens or 0) >= _LONG}
+        self._is_deep = False
         self._n_predict = max(slot.case.n_predict for slot in job.slots)
         n_ctx = self._prompts.longest + self._n_predict
         if self.target.n_ctx_train:
@@ -196,6 +201,7 @@ class Arms:
                 open_model=self._open_model,
                 draft_rollback=lambda path: self._strategy(path, wanted, "draft", case.gamma),
                 plain=self._plain,
+                read=self._read_draft,
             )
         )
         opened.callback(drafter.close)
@@ -217,6 +223,17 @@ class Arms:
             raise UnsupportedError(f"{self._path.name} has no recurrent state that could run ahead.")
         return Sabotage(rollback, session, fault, once=once)
 
+    def _read_draft(self, session: Session, tokens: Sequence[int]) -> None:
+        if self._is_deep:
+            self._saved.draft(session, tokens)
+        else:
+            session.decode(tokens, n_outputs=0)
+
+    def _prefill(self, case: Case) -> Prefill | None:
+        """How the target reads the case's prompt: a deep one once for all arms."""
+        self._is_deep = prompt_key(case.prompt) in self._deep
+        return self._saved.target if self._is_deep else None
+
     def _plain(self, prompt: Sequence[int]) -> tuple[int, ...]:
         """The target's plain greedy output, from a trial of plain decoding or written now."""
         known = self._references.get((tuple(prompt), self._n_predict))
@@ -224,7 +241,8 @@ class Arms:
             limits = GenerationLimits(n_predict=self._n_predict)
             with open_session(self.target, self._options) as session:
                 rollback = make_rollback("trim", session)
-                known = generate(session, NoDrafter(), rollback, prompt, limits, self._clock).tokens
+                read = self._saved.target if self._is_deep else None
+                known = generate(session, NoDrafter(), rollback, prompt, limits, self._clock, prefill=read).tokens
         return known
 
     # --- trials ---------------------------------------------------------------------------------------------------
@@ -246,7 +264,10 @@ class Arms:
         limits = GenerationLimits(n_predict=n_predict, gamma=case.gamma)
         with self._using(case) as arm:
             _mend(arm)
-            generate(arm.session, arm.drafter, arm.rollback, prompt, limits, self._clock, sampling=case.sampling)
+            generate(
+                arm.session, arm.drafter, arm.rollback, prompt, limits, self._clock, sampling=case.sampling,
+                prefill=self._prefill(case),
+            )  # fmt: skip
             if arm.session.options.checked:
                 self._judge.check_finite(arm.session)
 
@@ -298,6 +319,7 @@ class Arms:
             sampling=case.sampling,
             rng=trial_rng(case.sampling, slot.repeat),
             on_round=on_round,
+            prefill=self._prefill(case),
         )
         conditions = msgspec.structs.replace(
             conditions or Conditions(),

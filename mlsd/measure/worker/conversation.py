@@ -125,6 +125,11 @@ def read_prompt(
 
     Raises: PromptError when the text is too short, or when the model's template refuses the conversation.
     """
+    if prompt.depth:
+        alone = read_prompt(model, msgspec.structs.replace(prompt, depth=0), answers, sampling, repeat)
+        has_bos = model.vocabulary.adds_bos and alone.tokens[:1] == (model.vocabulary.bos,)
+        before = exact_prompt(prompt.context, prompt.depth, model.tokenize)
+        return msgspec.structs.replace(alone, tokens=(*before, *alone.tokens[has_bos:]))
     if prompt.chat:
         return _conversation(model, prompt, answers, sampling, repeat)
     if prompt.random:

@@ -8,7 +8,7 @@ from mlsd.analysis.claims.claims import ClaimVerdict
 from mlsd.analysis.fits.fit import Fit, HeldOut
 from mlsd.analysis.fits.study_fits import CurveFit, PairFit
 from mlsd.analysis.results.best_setting import BestSetting
-from mlsd.analysis.results.speedups import Speedup
+from mlsd.analysis.results.speedups import Speedup, deep_arms
 from mlsd.analysis.study.study import Study
 from mlsd.report.render.table import (
     Cell,
@@ -65,11 +65,11 @@ def best_table(answers: Sequence[BestSetting]) -> Table:
     )
 
 
-def speedup_table(speedups: Sequence[Speedup]) -> Table:
+def speedup_table(found: Sequence[Speedup]) -> Table:
     """Every setting on every workload."""
     return table(
         "Every setting on every workload",
-        speedups,
+        found,
         words("target", lambda s: s.target),
         words("setting", lambda s: s.setting),
         words("workload", lambda s: s.workload),
@@ -93,6 +93,34 @@ def speedup_table(speedups: Sequence[Speedup]) -> Table:
         id="speedups",
         trace="speedups.speedups(by workload), from the store's view trial_summary",
         interactive=True,
+    )
+
+
+def depth_table(study: Study) -> Table:
+    """Every arm over the depth of its prompt: T(1), what a verification takes of it, speedup and acceptance."""
+    return table(
+        "Speculation over depth",
+        deep_arms(study.trials),
+        words("target", lambda row: row.found.target),
+        words("setting", lambda row: row.found.setting),
+        words("prompt", lambda row: row.prompt),
+        numbers("depth", lambda row: row.depth, "tokens of other text before the prompt"),
+        numbers("AR tok/s", lambda row: number(row.found.baseline_tok_s, 1), "median over blocks"),
+        numbers("T(1) ms", lambda row: number(row.plain_ms), "mean pass of plain decoding"),
+        numbers(
+            "T(k)/T(1)",
+            lambda row: number(row.verify_ms / row.plain_ms if row.plain_ms else None),
+            "mean pass of the arm's verifications over it",
+        ),
+        numbers(
+            "speedup",
+            lambda row: interval(row.found.ratio, 2, "x", EFFECT_TONES[row.found.effect]),
+            "geometric mean of SD / AR over blocks",
+        ),
+        words("verdict", lambda row: effect_cell(row.found), "speedups.Speedup.effect"),
+        numbers("accepted", lambda row: percent(row.found.acceptance_rate), "accepted / proposed"),
+        id="depth",
+        trace="speedups.speedups by prompt, of prompts that were measured at several depths",
     )
 
 

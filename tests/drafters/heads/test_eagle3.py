@@ -183,6 +183,12 @@ def test_trees_are_exact_whatever_is_accepted_of_them(heads: Arena, gamma: int, 
     assert {r.accepted for r in result.rounds} >= {0, 1, 2}
 
 
+def test_a_pruned_tree_is_exact(heads: Arena) -> None:
+    method = "eagle3-tree:depth=3,top_k=4,commit=redecode,prune=true"
+    run = heads.run("llama", method, 9, prompt_of(9), N_PREDICT, draft="llama-eagle3")
+    heads.assert_exact("llama", prompt_of(9), run)
+
+
 def test_a_tree_of_one_path_is_the_chain(heads: Arena) -> None:
     prompt, drafts = prompt_of(7), []
     for method in ("eagle3", "eagle3-tree:depth=4,top_k=1,commit=redecode"):

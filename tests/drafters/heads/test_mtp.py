@@ -14,7 +14,7 @@ import pytest
 
 from mlsd.drafters import check_target
 from mlsd.drafters.chain import Chain
-from mlsd.drafters.heads.mtp import NextTokenDraft
+from mlsd.drafters.heads.mtp import ARCHITECTURES, UNTRIED, NextTokenDraft
 from mlsd.engine.llama.heads import NextTokenHead
 from mlsd.engine.llama.model import LlamaModel
 from mlsd.engine.llama.open import open_session
@@ -23,6 +23,7 @@ from mlsd.engine.session import SessionOptions
 from mlsd.errors import UnsupportedError
 from mlsd.folders import asset_path
 from mlsd.gguf_tools.shapes import TINY
+from mlsd.gguf_tools.synthetic.table import read_tables
 from mlsd.gguf_tools.synthetic.write import write_random
 from mlsd.planning.prompts import load_prompt
 from mlsd.records import DrafterSpec, Sampling
@@ -30,6 +31,7 @@ from tests.drafters.arena import CLOCK, Arena, first, prompt_of
 from tests.drafters.head_arena import mixed_run
 
 N_PREDICT = 40
+TABLES = read_tables(next_token=True)
 
 
 class MtpArena(Arena):
@@ -45,12 +47,15 @@ def blocks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MtpArena]:
     for name in ("qwen35", "qwen35moe"):
         files[name] = folder / f"{name}.gguf"
         write_random(files[name], msgspec.structs.replace(TINY[name], n_mtp_blocks=1), seed=4)
+    for name, table in TABLES.items():
+        files[name] = folder / f"{name}.gguf"
+        write_random(files[name], table, seed=4)
     with closing(MtpArena(files)) as made:
         yield made
 
 
 @pytest.mark.parametrize("gamma", [1, 2, 4])
-@pytest.mark.parametrize("name", ["qwen35", "qwen35moe"])
+@pytest.mark.parametrize("name", ["qwen35", "qwen35moe", *TABLES])
 def test_output_equals_plain_decoding(blocks: MtpArena, name: str, gamma: int) -> None:
     run = blocks.run(name, "mtp", gamma, prompt_of(gamma), N_PREDICT)
     blocks.assert_exact(name, prompt_of(gamma), run)
@@ -113,6 +118,18 @@ def test_rows_of_a_long_text_do_not_depend_on_how_it_is_split(blocks: MtpArena) 
 def test_a_target_without_the_block_is_refused_from_its_header(tiny: Path, name: str) -> None:
     with pytest.raises(UnsupportedError, match=r"no next-token block|llama model"):
         check_target(DrafterSpec(name="mtp"), tiny / f"{name}.gguf")
+
+
+@pytest.mark.parametrize("architecture", UNTRIED)
+def test_what_nobody_has_tried_is_refused_by_name(tiny: Path, tmp_path: Path, architecture: str) -> None:
+    other = msgspec.structs.replace(TABLES["glm4-moe-mtp"], architecture=architecture)
+    write_random(tmp_path / "other.gguf", other, seed=1)
+    with pytest.raises(UnsupportedError, match=f"a {architecture} model: llama.cpp knows its next-token block, but"):
+        check_target(DrafterSpec(name="mtp"), tmp_path / "other.gguf")
+
+
+def test_every_architecture_that_is_served_was_tried() -> None:
+    assert {"qwen35", "qwen35moe", *(table.architecture for table in TABLES.values())} == set(ARCHITECTURES)
 
 
 def test_a_model_loaded_without_its_block_is_refused(blocks: MtpArena) -> None:

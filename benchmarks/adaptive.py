@@ -1,0 +1,71 @@
+"""Gamma chosen round by round against the best fixed one, on the workloads of suite E.
+
+Time is the processor's for the one thread that computes: other programs lengthen it less than they do a wall clock's.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+
+from benchmarks.harness import Result, of_samples, ratios
+from mlsd.measure.run.runner import plan_jobs
+from mlsd.measure.worker.arms import Arms
+from mlsd.measure.worker.probe_cache import ProbeCache
+from mlsd.planning.prepare import BenchRequest, prepare_bench
+from mlsd.planning.suite import load_suites
+from mlsd.records import AUTO, EngineOptions, is_adaptive
+
+FIXED = (1, 2, 4, 8)
+REPEATS = 7
+AT_LEAST = 0.98
+PAIRS = {"tiny-moe": ("draft-model", "pld"), "tiny-dense": ("draft-model", "pld", "layer-skip:mode=sync,fraction=0.33")}
+
+
+class ProcessorClock:
+    """Of the calling thread; with one thread llama.cpp computes in it."""
+
+    def now_ns(self) -> int:
+        """Nanoseconds that it has computed."""
+        return time.thread_time_ns()
+
+
+def run() -> Iterator[Result]:
+    prompts = load_suites("E")[0].parts[0].prompts
+    for target, methods in PAIRS.items():
+        for method in methods:
+            yield from against_fixed(target, method, prompts)
+
+
+def against_fixed(target: str, method: str, prompts: tuple[str, ...]) -> Iterator[Result]:
+    """Every workload: auto over the fixed gamma with the best median, repeat by repeat; and over plain decoding."""
+    request = BenchRequest(
+        target=target,
+        drafts=("tiny-draft",) if method == "draft-model" else (),
+        drafters=(method,),
+        gamma=(*FIXED, AUTO),
+        prompts=prompts,
+        n_predict=96,
+        repeats=REPEATS,
+        engine=EngineOptions(n_threads=1),
+    )
+    (job,) = plan_jobs(prepare_bench(request))
+    found: dict[tuple[str, int | str], list[float]] = defaultdict(list)
+    with Arms(job, ProcessorClock(), ProbeCache()) as arms:
+        for case in {slot.case_id: slot.case for slot in job.slots}.values():
+            arms.warm_up(case, whole=True)
+        for slot in job.slots:  # blocks of all arms, in random order
+            trial = arms.run(slot)
+            assert trial.decode_ns is not None and trial.valid, trial.invalid_reason
+            name = AUTO if is_adaptive(slot.case.drafter) else slot.case.gamma
+            found[slot.case.prompt.key, name].append((len(trial.tokens) - 1) / trial.decode_ns)
+    for prompt in prompts:
+        best = max(FIXED, key=lambda gamma: statistics.median(found[prompt, gamma]))
+        auto = found[prompt, AUTO]
+        name = f"{target}, {method.partition(':')[0]}, {prompt}"
+        yield of_samples(
+            f"{name}: auto over gamma {best}", ratios(auto, found[prompt, best]), "ratio", at_least=AT_LEAST
+        )
+        yield of_samples("... auto over plain", ratios(auto, found[prompt, 0]), "ratio")

@@ -1,0 +1,103 @@
+"""Drafts of another vocabulary: exact whatever the two tokenizers make of a text, and right where they agree on it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from mlsd.clock import FakeClock
+from mlsd.drafters.other_vocabulary import _check_text, _tokens
+from mlsd.engine.fake import FakeSession
+from mlsd.engine.session import SessionOptions
+from mlsd.errors import VocabularyError
+from mlsd.folders import asset_path
+from mlsd.planning.prompts import load_prompt
+from mlsd.records import AUTO_GAMMA, Sampling
+from tests.drafters.arena import Arena, first, prompt_of
+
+N_PREDICT = 40
+
+
+@pytest.fixture(scope="module")
+def mixed(tiny: Path, foreign: Path) -> Iterator[Arena]:
+    files = {name: tiny / f"{name}.gguf" for name in ("llama", "qwen35", "falcon-h1", "qwen35-noise003")}
+    files |= {name: asset_path(f"tiny/tiny-{name}.gguf") for name in ("dense", "draft")}
+    with closing(Arena({**files, "foreign": foreign}, n_ctx=512)) as made:
+        yield made
+
+
+@pytest.mark.parametrize("name", ["llama", "qwen35", "falcon-h1"])
+@pytest.mark.parametrize("draft", ["foreign", "draft", "qwen35-noise003"])
+def test_output_equals_plain_decoding(mixed: Arena, name: str, draft: str) -> None:
+    """Random tokens are often no whole characters, which no other tokenizer gives back."""
+    for gamma in (1, 5):
+        run = mixed.run(name, "text-draft", gamma, prompt_of(gamma), N_PREDICT, draft=draft)
+        mixed.assert_exact(name, prompt_of(gamma), run)
+
+
+@pytest.mark.parametrize("gamma", [1, 4])
+def test_a_trained_draft_is_right_through_text_as_well(mixed: Arena, gamma: int) -> None:
+    prompt = mixed.model("dense").tokenize(load_prompt("code").text)
+    for method in ("text-draft", "text-draft:gamma=auto"):
+        k = gamma if method == "text-draft" else AUTO_GAMMA
+        run = mixed.run("dense", method, k, prompt, 64, draft="draft")
+        mixed.assert_exact("dense", prompt, run)
+        if method == "text-draft":
+            assert run.accepted > 0.1 * run.proposed > 0
+
+
+def test_sampled_output_accepts_by_the_rule(mixed: Arena) -> None:
+    prompt = mixed.model("dense").tokenize(load_prompt("code").text)
+    runs = (
+        mixed.run(
+            "dense", "text-draft", 3, prompt, 40, draft="draft", sampling=Sampling(temperature=1.0),
+            rng=np.random.default_rng(seed),
+        )
+        for seed in range(24)
+    )  # fmt: skip
+    assert len(first(runs, lambda made: 0 < made.accepted < made.proposed).tokens) == 40
+
+
+class Pairs(FakeSession):
+    """Reads two characters as one token where it can."""
+
+    def tokenize(self, text: str, *, add_special: bool = True, parse_special: bool = False) -> tuple[int, ...]:
+        return tuple(hash(text[i : i + 2]) for i in range(0, len(text), 2))
+
+
+class Mute(FakeSession):
+    """Its tokens are no text."""
+
+    def detokenize(self, tokens: Sequence[int]) -> str:
+        return ""
+
+
+def session(kind: type[FakeSession]) -> FakeSession:
+    return kind(lambda context: 1, SessionOptions(n_ctx=64), FakeClock())
+
+
+def test_text_is_read_behind_what_it_follows_unless_both_share_a_token() -> None:
+    model = session(Pairs)
+    assert _tokens(model, "ab", "cd") == [hash("cd")]
+    assert _tokens(model, "abc", "de") == [hash("de")]  # behind "abc" it would begin inside a token
+    assert _tokens(model, "abc", "") == []
+
+
+def test_a_model_whose_tokens_are_no_text_is_refused() -> None:
+    _check_text(session(FakeSession))
+    with pytest.raises(VocabularyError, match="no text in common"):
+        _check_text(session(Mute))
+
+
+@pytest.mark.heavy
+def test_a_real_target_takes_a_draft_of_another_family(smollm2: Path) -> None:
+    files = {"smollm2": smollm2, "draft": asset_path("tiny/tiny-draft.gguf")}
+    with closing(Arena(files, n_ctx=512)) as real:
+        prompt = real.model("smollm2").tokenize(load_prompt("code").text)
+        run = real.run("smollm2", "text-draft", 4, prompt, 32, draft="draft")
+        real.assert_exact("smollm2", prompt, run)
+        assert run.accepted > 0

@@ -1,0 +1,71 @@
+"""A long prompt is read once: every arm and repeat goes on from the memory it left, and writes the same."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from mlsd.clock import MonotonicClock
+from mlsd.engine.llama.model import LlamaModel
+from mlsd.engine.llama.open import open_session
+from mlsd.engine.session import SessionOptions
+from mlsd.errors import PromptError
+from mlsd.measure.run.runner import plan_jobs
+from mlsd.measure.worker.arms import Arms
+from mlsd.measure.worker.prefill import SavedPrompts
+from mlsd.measure.worker.probe_cache import ProbeCache
+from mlsd.planning.prepare import BenchRequest, prepare_bench
+from mlsd.planning.prompts import find_prompt, load_prompt
+from mlsd.records import EngineOptions, Trial
+
+DEPTH = 512
+
+
+def trials(tiny: Path, target: str, draft: str, *methods: str) -> list[Trial]:
+    request = BenchRequest(
+        target=str(tiny / f"{target}.gguf"),
+        drafts=(str(tiny / f"{draft}.gguf"),),
+        drafters=("draft-model", *methods),
+        gamma=(3,),
+        depths=(0, DEPTH),
+        n_predict=12,
+        repeats=2,
+        engine=EngineOptions(n_threads=1),
+    )
+    (job,) = plan_jobs(prepare_bench(request))
+    with Arms(job, MonotonicClock(), ProbeCache()) as arms:
+        return [arms.run(slot) for slot in job.slots]
+
+
+@pytest.mark.parametrize("name", ["llama", "qwen35", "falcon-h1"])
+def test_every_arm_goes_on_from_the_memory_of_one_prefill(tiny: Path, name: str) -> None:
+    done = trials(tiny, name, f"{name}-noise003", "pld", "layer-skip:mode=sync,skip=2")
+    assert all(trial.valid for trial in done), [trial.invalid_reason for trial in done]
+    lengths = sorted({trial.n_prompt or 0 for trial in done})
+    assert lengths[1] == lengths[0] + DEPTH
+    deep = [trial for trial in done if trial.n_prompt == lengths[1]]
+    assert deep[0].arm == "ar" and deep[0].prefill_ns
+    assert all(trial.prefill_ns is None for trial in deep[1:]), "it was read again"
+    assert all(trial.prefill_ns for trial in done if trial.n_prompt == lengths[0])
+
+
+def test_a_saved_memory_answers_as_the_one_it_was_saved_of(tiny: Path) -> None:
+    options = SessionOptions(n_ctx=256, n_threads=1, device_sampling=False)
+    text, saved = tuple(range(11, 75)), SavedPrompts()
+    with LlamaModel(tiny / "qwen35.gguf") as model, closing(open_session(model, options)) as one:
+        assert not saved.target(one, text)
+        rows = one.logits()
+        with closing(open_session(model, options)) as other:
+            assert saved.target(other, text)
+            assert other.n_past == len(text) and (other.logits() == rows).all()
+
+
+def test_the_text_before_a_prompt_is_part_of_what_it_is() -> None:
+    plain, deep, deeper = load_prompt("code"), load_prompt("code@64"), find_prompt("code@128")
+    assert (deep.key, deep.depth, deep.text) == ("code@64", 64, plain.text)
+    assert len({prompt.sha256 for prompt in (plain, deep, deeper)}) == 3
+    assert len(load_prompt("code@16384").context) > 2 * 16_384
+    with pytest.raises(PromptError, match="no prompt called"):
+        load_prompt("nothing@64")
