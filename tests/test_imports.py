@@ -160,7 +160,17 @@ def test_help_imports_no_heavy_library() -> None:
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     loaded = out.split("LOADED", 1)[1]
-    for library in ("llama_cpp", "numpy", "pandas", "matplotlib", "scipy", "rich", "huggingface_hub", "optuna", "httpx"):
+    for library in (
+        "llama_cpp",
+        "numpy",
+        "pandas",
+        "matplotlib",
+        "scipy",
+        "rich",
+        "huggingface_hub",
+        "optuna",
+        "httpx",
+    ):
         assert f"'{library}'" not in loaded
 
 

@@ -16,6 +16,7 @@ from mlsd.records import Losslessness
 from mlsd.servers.endpoint import Answer, Endpoint, Request
 
 _CANDIDATES = 20  # of each token; one that is not among them is no near tie
+_FEWEST = 2  # a drafting server tells one, of tokens it drafted
 _NOISE_PLACES = 12  # where the noise of wide passes is measured
 _USUAL_WIDTH = 5  # of a verification pass, where the server does not tell
 
@@ -41,14 +42,12 @@ def _lead_along(plain: Endpoint, prompt: tuple[int, ...], answer: Answer, refere
         rest = len(tokens) - len(rows)
         request = Request(prompt=prompt + tokens[: len(rows)], n_predict=rest, n_probs=_CANDIDATES)
         seen = plain.complete(request)
+        if not seen.candidates or min(map(len, seen.candidates)) < _FEWEST:
+            return Losslessness(verdict="diverged", first_difference=first_difference(tokens, reference))
         for candidates, token in zip(seen.candidates, tokens[len(rows) :], strict=False):
             rows.append(_row(candidates, token))
             if rows[-1][0] > rows[-1][2]:
                 break  # what follows continues another text
-        if not seen.candidates:
-            break
-    if not rows:
-        return Losslessness(verdict="diverged", first_difference=first_difference(tokens, reference))
     best, second, emitted = np.asarray(rows).T
     width = max((r.rows for r in answer.rounds), default=_USUAL_WIDTH)
     noise = _noise(plain, prompt, tokens, rows, width)
@@ -56,10 +55,9 @@ def _lead_along(plain: Endpoint, prompt: tuple[int, ...], answer: Answer, refere
 
 
 def _row(candidates: dict[int, float], token: int) -> tuple[float, float, float]:
-    best, second, *_ = [*sorted(candidates.values(), reverse=True), -np.inf, -np.inf]
+    best, second, *_ = sorted(candidates.values(), reverse=True)
     # One outside the candidates is less likely than all of them; how much less nobody says.
-    worst = min(candidates.values(), default=-np.inf)
-    return best, second, candidates.get(token, worst)
+    return best, second, candidates.get(token, min(candidates.values()))
 
 
 def _noise(
@@ -81,7 +79,7 @@ def _noise(
         text = prompt + tokens[:place]
         plain.complete(Request(prompt=text[:-width], n_predict=0, keep=True))
         seen = plain.complete(Request(prompt=text, n_predict=1, n_probs=_CANDIDATES, keep=True))
-        if not seen.candidates or seen.n_processed is None or seen.n_processed <= 1:
+        if not seen.candidates or len(seen.candidates[0]) < _FEWEST or not seen.n_processed or seen.n_processed == 1:
             continue
         best, second, emitted = _row(seen.candidates[0], tokens[place])
         # The same two tokens as before: a lead that turned around is a negative one.

@@ -483,6 +483,8 @@ class _Session:
         if verdict is not None and verdict.verdict == "diverged":
             where = "" if verdict.first_difference is None else f" at token {verdict.first_difference}"
             return f"output differs from the plain server's{where}"
+        if side.spec.name == NO_DRAFTER and answer.proposed:
+            return f"the server that should be plain drafted {answer.proposed} tokens"
         if side.must_draft and not answer.proposed:
             return "the server says that it drafted nothing: it ignored the setting"
         return None

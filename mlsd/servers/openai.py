@@ -51,7 +51,8 @@ class OpenAI:
     def settle(self, request: Request, answer: Answer) -> Answer:
         """The answer with the counts and ids of its text as the server tells them of a whole one."""
         key = (request.prompt, request.messages, request.n_predict, request.draft, answer.text)
-        if key not in self._whole and not (answer.n_tokens and not self.server.gives_tokens):
+        told = answer.n_tokens and not self.server.gives_tokens and self._draft is None
+        if key not in self._whole and not told:
             whole = self._asked_whole(request)
             if whole.text != answer.text:
                 raise ServerError("Asked again for the number of its tokens, the server wrote something else.")

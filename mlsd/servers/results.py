@@ -12,6 +12,8 @@ from mlsd.servers.judge import margin
 from mlsd.stats import Interval, best_of, independent, paired, paired_ratio
 from mlsd.units import tok_s
 
+# Two processes of one program lie elsewhere in memory, which is a steady difference of some tenths of a percent to two.
+ALIKE = 0.02
 _SEVERITY = ("lossless", "near_tie", "diverged")
 
 
@@ -37,10 +39,12 @@ class Row(Record, frozen=True, kw_only=True):
 
     @property
     def effect(self) -> str:
-        """Whether the interval excludes 1, and on which side."""
+        """Whether the interval excludes what two equal processes show, and on which side."""
         if self.speedup is None or self.speedup.low is None or self.speedup.high is None:
             return "undecided"
-        return "faster" if self.speedup.low > 1 else "slower" if self.speedup.high < 1 else "undecided"
+        if self.speedup.low > 1 + ALIKE:
+            return "faster"
+        return "slower" if self.speedup.high < 1 - ALIKE else "undecided"
 
     @property
     def name(self) -> str:
@@ -213,7 +217,7 @@ def recommend(found: Sequence[Row], draft_path: str | None = None) -> tuple[str,
     best = max(good, key=lambda row: row.speedup.value if row.speedup else 0.0, default=None)
     if best is not None and best.speedup is not None:
         low = best_of(best.speedup, len(good), ratio=True).low
-        if low is not None and low > 1:
+        if low is not None and low > 1 + ALIKE:
             if best.gamma == 0:  # a server that somebody else set up
                 return (f"Leave the server's speculation on: {_interval(best.speedup)} of plain decoding.",)
             return advice(best.spec, best.gamma, draft_path)

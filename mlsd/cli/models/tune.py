@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+import msgspec
 
 from mlsd.cli.options import (
     draft_option,
@@ -17,7 +18,7 @@ from mlsd.cli.options import (
     repeats_option,
     seed_option,
 )
-from mlsd.cli.output import note, print_json, print_table, table
+from mlsd.cli.output import note, print_json, print_table, say, table
 from mlsd.units import NOT_MEASURED, format_number, format_percent
 
 if TYPE_CHECKING:
@@ -82,6 +83,8 @@ def _say(setting: Setting, number: int) -> None:
 
 
 def _print(request: TuneRequest, result: TuneResult) -> None:
+    from mlsd.servers.flags import advice as settings
+
     asked = request.setting
     title = f"{request.drafter.name} on {asked.target}, {', '.join(asked.prompts)}"
     made = table(title, ["gamma", "options", "speedup", "95 % CI", "blocks", "acceptance", "MGL", "state"])
@@ -100,6 +103,12 @@ def _print(request: TuneRequest, result: TuneResult) -> None:
             setting.state if setting.reason is None else f"failed: {setting.reason}",
         )
     print_table(made)
+    best = result.best
+    spec = request.drafter
+    options = {} if best is None else {**spec.options, **best.options}
+    draft = next(iter(asked.drafts), None)
+    for line in settings(msgspec.structs.replace(spec, options=options), 0 if best is None else best.gamma, draft):
+        say(line)
     note(f"Best: {_best(result)}. Stopped: {_STOPPED[result.stopped]}. Trials in {result.database}.")
 
 

@@ -9,6 +9,7 @@ import click
 
 from mlsd.cli.options import IntList, draft_option, drafter_option, engine_options, json_option, quant_option
 from mlsd.cli.output import print_json, print_table, say, table
+from mlsd.records import DrafterSpec
 from mlsd.units import NOT_MEASURED, format_bytes, format_number, format_percent
 
 if TYPE_CHECKING:
@@ -78,6 +79,7 @@ def advise(target: str, databases: tuple[Path, ...], as_json: bool, **options: A
 
 def _print(found: Answer) -> None:
     from mlsd.analysis.advise.chip_check import sentence
+    from mlsd.servers.flags import advice as settings
 
     result = found.recommendation
     best = result.best
@@ -97,6 +99,8 @@ def _print(found: Answer) -> None:
     if found.chip is not None:
         say(sentence(found.chip))
     say(_trust(found.validation))
+    for line in settings(DrafterSpec(name=best.drafter), best.gamma, best.draft):
+        say(line)
     for step in result.next_steps:
         say(f"Next: {step}")
 
