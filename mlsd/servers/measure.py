@@ -219,16 +219,10 @@ class _Session:
                     self._check_repeats(first, self._answer(plain, prompt.key, nonce=2 * _PREPARING))
         for side in self._sides[1:]:
             self._check_same_model(endpoint, self._use(side))
-            name = self._ask.prompts[0].key
-            first, second = (self._answer(side, name, nonce=nonce) for nonce in (_PREPARING, 2 * _PREPARING))
-            side.carries = self._ask.sampling.greedy and _drafted(first) != _drafted(second)
-            if side.carries:
-                self.notes.append(
-                    f"{_name(side)} carries what it drafted from into the next request: of one prompt it accepts "
-                    f"{_shares(first)} the first time and {_shares(second)} the second. "
-                    + ("It is started anew before each turn." if isinstance(side.server, Launched) else
-                       "What is measured below is a prompt that comes again.")
-                )  # fmt: skip
+            try:
+                self._check_memory(side)
+            except ServerError as error:  # its trials will fail with their reasons, and the others are measured
+                self.notes.append(f"{side.spec.name}: {error}")
         if not any(side.must_draft for side in self._sides) and not any(
             answer.proposed for side in self._sides[1:] for answer in side.earlier
         ):
@@ -270,6 +264,19 @@ class _Session:
                 "The plain server does not repeat itself"
                 + ("" if where is None else f" (from token {where} on)")
                 + ": nothing can be said of losslessness, only of speed."
+            )
+
+    def _check_memory(self, side: Side) -> None:
+        """Ask the same twice: a draft that remembers requests drafts otherwise the second time."""
+        name = self._ask.prompts[0].key
+        first, second = (self._answer(side, name, nonce=nonce) for nonce in (_PREPARING, 2 * _PREPARING))
+        side.carries = self._ask.sampling.greedy and _drafted(first) != _drafted(second)
+        if side.carries:
+            launched = isinstance(side.server, Launched)
+            self.notes.append(
+                f"{side.spec.name} carries what it drafted from into the next request: of one prompt it accepts "
+                f"{_shares(first)} the first time and {_shares(second)} the second. "
+                + ("It is started anew before each turn." if launched else "Below is a prompt that comes again.")
             )
 
     def _check_same_model(self, plain: Endpoint, other: Endpoint) -> None:
@@ -579,7 +586,3 @@ def _drafted(answer: Answer) -> tuple[int | None, int | None]:
 
 def _shares(answer: Answer) -> str:
     return f"{answer.accepted} of {answer.proposed} tokens"
-
-
-def _name(side: Side) -> str:
-    return "plain decoding" if side.spec.name == NO_DRAFTER else side.spec.name

@@ -222,3 +222,36 @@ def test_nothing_is_left_running_however_mlsd_ends(llama_server: Binary, tmp_pat
     finally:
         mlsd.kill()
         mlsd.wait()
+
+
+# --- beside our own loop, round for round ---------------------------------------------------------------------------
+
+
+def test_on_a_model_that_rolls_back_the_rounds_are_ours(llama_server: Binary, tiny: Path, tmp_path: Path) -> None:
+    target, draft = tiny / "llama.gguf", tiny / "llama-noise003.gguf"
+    result = launch(
+        llama_server, tmp_path, target=str(target), drafts=(str(draft),), gammas=(GAMMA,), beside=True, n_predict=64
+    )
+    assert not reasons(result) and not reasons(result, "ar")
+    by = {(one.case.source, one.case.arm): one.trial for one in result.trials}
+    ours, theirs = by["engine", "sd"], by["server", "sd"]
+    assert sum(r.proposed for r in theirs.rounds) > 0
+    if ours.tokens == theirs.tokens:  # kernels that round by the width of a pass may part over a tie
+        mine, other = ([(r.proposed, r.accepted) for r in trial.rounds] for trial in (ours, theirs))
+        # At the end of the output each limits its last draft in its own way.
+        assert mine[:-2] == other[: len(mine) - 2]
+
+
+@pytest.mark.parametrize("drafter", ["draft-model", "pld:ngram=2", "ngram-map-k:ngram=2", "ngram-mod:ngram=2"])
+def test_a_real_model_is_judged_token_for_token(
+    llama_server: Binary, smollm2: Path, tmp_path: Path, drafter: str
+) -> None:
+    drafts = (str(smollm2),) if drafter == "draft-model" else ()
+    result = launch(
+        llama_server, tmp_path, target=str(smollm2), drafts=drafts, drafters=(drafter,), n_predict=24, patience_s=300.0
+    )
+    assert not reasons(result) and not reasons(result, "ar")
+    assert set(verdicts(result)) <= {"lossless", "near_tie"}
+    if drafter == "draft-model":  # the target drafts for itself, so nearly all is accepted
+        (row,) = (row for row in rows(result.trials) if row.spec.name == DRAFT_MODEL)
+        assert row.acceptance_rate is not None and row.acceptance_rate > 0.8

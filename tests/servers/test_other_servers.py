@@ -61,13 +61,20 @@ def run() -> Iterator[Run]:
 # --- llama-cpp-python ---------------------------------------------------------------------------------------------
 
 
+LOOKUP = ("--draft_model", "prompt-lookup-decoding", "--draft_model_num_pred_tokens", 4)
+
+
 @pytest.fixture(scope="module")
-def python_server(run: Run) -> tuple[Endpoint, Endpoint]:
+def python_server(run: Run, tmp_path_factory: pytest.TempPathFactory) -> tuple[Endpoint, Endpoint]:
     """llama-cpp-python's own server, plain and with prompt lookup."""
     missing("fastapi", "llama-cpp-python[server]")
-    common = ("--model", TARGET, "--n_ctx", 1024, "--n_threads", 1, "--n_threads_batch", 1)
-    lookup = ("--draft_model", "prompt-lookup-decoding", "--draft_model_num_pred_tokens", 4)
-    return run("llama_cpp.server", *common), run("llama_cpp.server", *common, *lookup)
+    model = tmp_path_factory.mktemp("llama") / "llama.gguf"
+    write_random(model, {**TINY_SET, **TINY_ATTENTION}["llama"], seed=1)
+    return run("llama_cpp.server", *_python(model)), run("llama_cpp.server", *_python(model), *LOOKUP)
+
+
+def _python(model: Path) -> tuple[object, ...]:
+    return ("--model", model, "--n_ctx", 1024, "--n_threads", 1, "--n_threads_batch", 1)
 
 
 def test_llama_cpp_python_is_timed_by_our_clock_and_compared_as_text(
@@ -83,6 +90,16 @@ def test_llama_cpp_python_is_timed_by_our_clock_and_compared_as_text(
         assert one.trial.tokens == () and 1 < one.trial.n_tokens <= 32 and one.trial.decode_ns
     # Another text is no near tie, as nobody gives its probabilities.
     assert {row.verdict for row in rows(result.trials)} <= {"lossless", "different"}
+
+
+def test_a_server_that_fails_in_the_middle_costs_its_trials_and_no_other(
+    python_server: tuple[Endpoint, Endpoint], run: Run, tmp_path: Path
+) -> None:
+    # llama-cpp-python cuts rejected tokens off a recurrent memory, which cannot be done, and its stream then breaks.
+    ends = run("llama_cpp.server", *_python(TARGET)), run("llama_cpp.server", *_python(TARGET), *LOOKUP)
+    result = pair(*ends, tmp_path / "s.sqlite", "code", n_predict=32, ignore_eog=False)
+    assert all("half an answer" in reason for reason in reasons(result)) and reasons(result)
+    assert not reasons(result, "ar")
 
 
 def test_pieces_of_a_stream_are_not_counted_as_tokens(python_server: tuple[Endpoint, Endpoint]) -> None:

@@ -74,7 +74,9 @@ def test_a_real_gain_is_decided_and_its_flags_are_said() -> None:
 def test_a_loss_a_draw_and_a_lie_are_left_off() -> None:
     for made in (arms(0.7, 0.01, 1), arms(1.0, 0.01, 1)):
         assert recommend(rows(made))[0].startswith("Leave it off: no setting is decided")
-    lies = [one if one.case.arm == "ar" else trial(one.case, one.trial.block, 300, valid=False) for one in arms(2, 0.01, 1)]  # noqa: E501
+    lies = [
+        one if one.case.arm == "ar" else trial(one.case, one.trial.block, 300, valid=False) for one in arms(2, 0.01, 1)
+    ]
     assert recommend(rows(lies))[0].startswith("Leave it off: no speculative answer can be trusted")
 
 
