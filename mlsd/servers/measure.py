@@ -463,6 +463,7 @@ class _Session:
     ) -> Trial:
         request, answer = result.request, result.answer
         if isinstance(answer, MlsdError):
+            side.stop()  # a launched one starts anew, whatever state it is in
             return failed_trial(slot, str(answer))
         try:
             after = endpoint.counters() if before is not None else None

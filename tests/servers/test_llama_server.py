@@ -174,6 +174,8 @@ def test_a_server_that_dies_costs_a_trial_and_comes_back(llama_server: Binary) -
         _gone(first)
         with pytest.raises(ServerError):
             server._endpoint.complete(Request(prompt=(1, 2), n_predict=2))  # type: ignore[union-attr]
+        while server.running:
+            time.sleep(0.01)
         assert server.endpoint.complete(Request(prompt=(1, 2), n_predict=2)).n_tokens == 2
         second = _server_pids(server)
         assert second != first

@@ -100,6 +100,6 @@ def test_engine_and_server_are_never_pooled_and_their_rounds_are_compared() -> N
     made.append(trial(case("sd", gamma=4), 9, 120, counts=((4, 2), (4, 0), (2, 0))))
     found = {(row.source, row.name): row for row in rows(made)}
     assert set(found) == {("server", "plain"), ("server", "d"), ("engine", "plain"), ("engine", "d")}
-    assert found["engine", "d"].speedup is not None and abs(found["engine", "d"].speedup.value - 1.5) < 1e-9
+    assert found["engine", "d"].speedup is not None and found["engine", "d"].speedup.value == pytest.approx(1.5)
     said = beside(made)
     assert any("from round 2 on (after token 4)" in line and "accepted 1 of 4" in line for line in said)

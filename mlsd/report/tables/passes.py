@@ -79,7 +79,7 @@ def _network(study: Study, key: str, part_key: str | None) -> str:
     if part_key is None:
         return own
     for case in study.cases.values():
-        own = case.drafter.draft is None and case.source == "engine"
-        if own and part_key in (drafting_key(case.drafter), block_key(case.drafter)):
+        cut = case.drafter.draft is None and case.source == "engine"
+        if cut and part_key in (drafting_key(case.drafter), block_key(case.drafter)):
             return f"{own}, draft of {method_name(case.drafter.name, None, '')}"
     return f"{own}, draft [{part_key[:12]}]"
