@@ -44,9 +44,9 @@ def _lead_along(plain: Endpoint, prompt: tuple[int, ...], answer: Answer, refere
         seen = plain.complete(request)
         if not seen.candidates or min(map(len, seen.candidates)) < _FEWEST:
             return Losslessness(verdict="diverged", first_difference=first_difference(tokens, reference))
-        for candidates, token in zip(seen.candidates, tokens[len(rows) :], strict=False):
-            rows.append(_row(candidates, token))
-            if rows[-1][0] > rows[-1][2]:
+        for candidates, chosen, token in zip(seen.candidates, seen.tokens, tokens[len(rows) :], strict=False):
+            rows.append(_row(candidates, chosen, token))
+            if token != chosen:
                 break  # what follows continues another text
     best, second, emitted = np.asarray(rows).T
     width = max((r.rows for r in answer.rounds), default=_USUAL_WIDTH)
@@ -54,10 +54,16 @@ def _lead_along(plain: Endpoint, prompt: tuple[int, ...], answer: Answer, refere
     return explain(tokens, reference, best, second, emitted, np.asarray(noise, dtype=np.float64))
 
 
-def _row(candidates: dict[int, float], token: int) -> tuple[float, float, float]:
-    best, second, *_ = sorted(candidates.values(), reverse=True)
+def _row(candidates: dict[int, float], chosen: int, token: int) -> tuple[float, float, float]:
+    """Log-probability of the best, the second and the emitted token.
+
+    What is likelier than what the server chose itself is forbidden to it, like an end token that it must not write.
+    """
+    best = candidates.get(chosen, max(candidates.values()))
+    others = sorted((value for other, value in candidates.items() if other != chosen and value <= best), reverse=True)
     # One outside the candidates is less likely than all of them; how much less nobody says.
-    return best, second, candidates.get(token, min(candidates.values()))
+    least = min(candidates.values())
+    return best, others[0] if others else least, min(best, candidates.get(token, least))
 
 
 def _noise(
@@ -81,7 +87,7 @@ def _noise(
         seen = plain.complete(Request(prompt=text, n_predict=1, n_probs=_CANDIDATES, keep=True))
         if not seen.candidates or len(seen.candidates[0]) < _FEWEST or not seen.n_processed or seen.n_processed == 1:
             continue
-        best, second, emitted = _row(seen.candidates[0], tokens[place])
+        best, second, emitted = _row(seen.candidates[0], seen.tokens[0], tokens[place])
         # The same two tokens as before: a lead that turned around is a negative one.
         was_best_emitted = rows[place][0] <= rows[place][2]
         wide = (emitted - (second if best <= emitted else best)) if was_best_emitted else (best - emitted)

@@ -51,6 +51,7 @@ from mlsd.servers.launch import Launched
 
 SERVERS = "server"  # the study that trials go to, and the suite of a request alone; `server-parallel-N` of N at once
 SPECULATION = "speculation"  # the drafter of a server that was not launched: it does not say which
+DRAFT_ROUNDS = "draft_rounds"  # in `Trial.stats`: verification steps, by the server's own counters
 _WARM_TOKENS, _WARM_PREDICT = 8, 8
 _MEMORY_SHARE = 0.8  # of what is free, that servers running at once may take
 _PREPARING = 10**6  # nonces of requests before anything is timed
@@ -475,7 +476,10 @@ class _Session:
             verdict = self._verdict(slot, request, answer)
         except MlsdError as error:
             return failed_trial(slot, str(error))
-        return _trial_of(slot, answer, result.started_at, verdict, reason or self._fault(side, answer, verdict))
+        made = _trial_of(slot, answer, result.started_at, verdict, reason or self._fault(side, answer, verdict))
+        if before is None or after is None or before.rounds is None or after.rounds is None:
+            return made
+        return msgspec.structs.replace(made, stats={**made.stats, DRAFT_ROUNDS: float(after.rounds - before.rounds)})
 
     def _verdict(self, slot: Slot, request: Request, answer: Answer) -> Losslessness | None:
         """The verdict on a greedy answer; None where there is nothing sure to compare it with."""
@@ -504,15 +508,24 @@ class _Session:
             tokens = next((t.tokens for t in ours if t.arm == "ar" and t.tokens), ())
             if not tokens or not reference.tokens or tokens == reference.tokens:
                 continue
-            plain, prompt = self._sides[0], self._prompts[name]
             try:
-                found = judge(self._use(plain), prompt.tokens, Answer(tokens=tokens, n_tokens=len(tokens)), reference)
+                why = self._apart(self._prompts[name].tokens, tokens, reference)
             except ServerError as error:
-                self.notes.append(f"{name}: our loop and the server write different texts; why is not known: {error}")
-                continue
-            self.notes.append(
-                f"{name}: our loop's plain output is another than the server's ({found.verdict}): {margin(found)}."
+                why = str(error)
+            self.notes.append(f"{name}: our loop's plain output is another than the server's: {why}.")
+
+    def _apart(self, prompt: tuple[int, ...], tokens: tuple[int, ...], reference: Answer) -> str:
+        """Why two plain outputs differ."""
+        plain = self._use(self._sides[0])
+        place = first_difference(tokens, reference.tokens) or 0
+        ended = plain.complete(Request(prompt=prompt + tokens[:place], n_predict=1, n_probs=1, ignore_eog=False)).ended
+        if ended and self._ask.ignore_eog:
+            return (
+                f"from token {place} on, where the model ends its answer: our loop goes on behind the end token, the "
+                "server writes none (compare with --stop-at-eog)"
             )
+        found = judge(plain, prompt, Answer(tokens=tokens, n_tokens=len(tokens)), reference)
+        return f"{found.verdict}, {margin(found)}"
 
     def warnings(self) -> Iterator[QualityWarning]:
         """What was found out about the servers, as doubts to keep with the run."""

@@ -114,7 +114,7 @@ class OpenAI:
         final = self._connection.post(path, body)
         choice = (final.get("choices") or [{}])[0]
         usage, content = final.get("usage") or {}, (choice.get("logprobs") or {}).get("content") or ()
-        if not usage.get("completion_tokens"):
+        if usage.get("completion_tokens") is None:
             raise ServerError("The server does not say how many tokens it wrote, and pieces of text are not tokens.")
         stats = final.get("stats") or {}
         return Answer(

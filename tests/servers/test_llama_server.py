@@ -138,9 +138,9 @@ def test_a_launched_pair_stands_beside_our_own_loop(llama_server: Binary, tmp_pa
     said = "\n".join((*beside(result.trials), *result.notes))
     assert "of our loop's speed by its own clock" in said
     # The same rounds, or the first that differs; and other texts only with the margin that decided it.
-    assert "the same rounds" in said or "from round" in said
+    assert any(words in said for words in ("the same rounds", "part at round", "does not tell each round"))
     if "another than the server's" in said:
-        assert "near_tie" in said
+        assert "near_tie" in said or "ends its answer" in said
 
 
 def test_a_setting_that_the_server_ignores_is_found(llama_server: Binary, tmp_path: Path) -> None:
@@ -237,11 +237,11 @@ def test_on_a_model_that_rolls_back_the_rounds_are_ours(llama_server: Binary, ti
     assert not reasons(result) and not reasons(result, "ar")
     by = {(one.case.source, one.case.arm): one.trial for one in result.trials}
     ours, theirs = by["engine", "sd"], by["server", "sd"]
-    assert sum(r.proposed for r in theirs.rounds) > 0
+    assert theirs.stats["draft_n"] > 0
     if ours.tokens == theirs.tokens:  # kernels that round by the width of a pass may part over a tie
-        mine, other = ([(r.proposed, r.accepted) for r in trial.rounds] for trial in (ours, theirs))
-        # At the end of the output each limits its last draft in its own way.
-        assert mine[:-2] == other[: len(mine) - 2]
+        counted = sum(r.proposed for r in ours.rounds), sum(r.accepted for r in ours.rounds)
+        assert counted == (theirs.stats["draft_n"], theirs.stats["draft_n_accepted"])
+        assert len(ours.rounds) == theirs.stats["draft_rounds"] or theirs.rounds
 
 
 @pytest.mark.parametrize("drafter", ["draft-model", "pld:ngram=2", "ngram-map-k:ngram=2", "ngram-mod:ngram=2"])

@@ -21,7 +21,7 @@ from mlsd.servers.dialects import wait_for
 from mlsd.servers.endpoint import Answer, Endpoint, Request
 from mlsd.servers.judge import judge
 from mlsd.servers.results import rows
-from tests.servers.asked import pair, reasons, verdicts
+from tests.servers.asked import pair, reasons, said, verdicts
 from tests.servers.conftest import TARGET, Start
 from tests.servers.mlx_model import write_both
 
@@ -61,6 +61,7 @@ def run() -> Iterator[Run]:
 # --- llama-cpp-python ---------------------------------------------------------------------------------------------
 
 
+COUNTING = "One, two, three, four, five, one, two, three, four, five, one, two,"
 LOOKUP = ("--draft_model", "prompt-lookup-decoding", "--draft_model_num_pred_tokens", 4)
 
 
@@ -80,7 +81,7 @@ def test_llama_cpp_python_is_timed_by_our_clock_and_compared_as_text(
 ) -> None:
     plain, lookup = python_server
     assert plain.server.program == "llama-cpp-python"
-    result = pair(plain, lookup, tmp_path / "s.sqlite", "code", n_predict=24, repeats=1, ignore_eog=False)
+    result = pair(plain, lookup, tmp_path / "s.sqlite", said(COUNTING), n_predict=24, repeats=1, ignore_eog=False)
     assert not [reason for reason in reasons(result) if "differs" not in reason] and not reasons(result, "ar")
     notes = "\n".join(result.notes)
     assert "compared as text" in notes and "by the clock of this program" in notes

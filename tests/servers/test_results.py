@@ -31,7 +31,10 @@ def trial(
         case_id=case.id, arm=case.arm, gamma=case.gamma, block=block, repeat=block, position=0, status="ok",
         started_at="2026-01-01T00:00:00+00:00", tokens=tuple(range(101)), decode_ns=round(100e9 / tok_s), valid=valid,
         losslessness=Losslessness(verdict=verdict, worst_gap=gap), invalid_reason=None if valid else "it lies",
-        stats={"client_decode_ns": 101e9 / tok_s, "first_token_ns": 5e6},
+        stats={
+            "client_decode_ns": 101e9 / tok_s, "first_token_ns": 5e6,
+            "draft_n": sum(p for p, _ in counts), "draft_n_accepted": sum(a for _, a in counts),
+        },
         rounds=tuple(
             Round(proposed=p, accepted=a, committed=a + 1, rows=1 + p, draft_ns=0, verify_ns=0, rollback_ns=0,
                   sample_ns=0, other_ns=1)
@@ -102,4 +105,4 @@ def test_engine_and_server_are_never_pooled_and_their_rounds_are_compared() -> N
     assert set(found) == {("server", "plain"), ("server", "d"), ("engine", "plain"), ("engine", "d")}
     assert found["engine", "d"].speedup is not None and found["engine", "d"].speedup.value == pytest.approx(1.5)
     said = beside(made)
-    assert any("from round 2 on (after token 4)" in line and "accepted 1 of 4" in line for line in said)
+    assert any("part at round 2 (after token 4)" in line and "accepted 1 of 4" in line for line in said)
