@@ -96,7 +96,6 @@ class Ask(Record, frozen=True, kw_only=True):
     sampling: Sampling = Sampling()
     ignore_eog: bool = True
     parallel: tuple[int, ...] = (1,)
-    patience_s: float = 120.0
     seed: int = 0
     engine: EngineOptions = EngineOptions()  # of launched servers, and of our own loop beside them
     beside: bool = False  # our own loop in the same blocks
@@ -163,7 +162,8 @@ def measure(
 
             outcome = run_jobs((job,), store, environment, facts, plan, RunSettings(seed=ask.seed), watcher, drive)
             own = [stored.trial for stored in store.trials(TrialFilter(run_id=outcome.run_id))]
-            session.compare(own, cases)
+            if not outcome.interrupted:
+                session.compare(own, cases)
             warnings = (*check_run(own, environment, own_threads=None), *session.warnings())
             store.add_warnings(outcome.run_id, warnings)
     if own and all(trial.status == "failed" for trial in own):

@@ -88,7 +88,7 @@ def _row(own: Sequence[BenchTrial], plain: Sequence[BenchTrial], deterministic: 
         speedup=ratio(own, plain) if case.arm == "sd" else None,
         acceptance_rate=accepted / proposed if proposed and accepted is not None else None,
         mgl=sum(r.committed for r in by_round) / len(by_round) if by_round and case.arm == "sd" else None,
-        rounds=_sum(measured, "rows", "draft_rounds") if not by_round else len(by_round) if case.arm == "sd" else None,
+        rounds=(len(by_round) or _sum(measured, "rows", "draft_rounds") or None) if case.arm == "sd" else None,
         verdict=_verdict(worst, measured, deterministic),
         margin=margin(worst),
         invalid_reason=reason,

@@ -15,7 +15,7 @@ ONE_THREAD = EngineOptions(n_threads=1)
 
 def ask(*prompts: str | Prompt, **more: object) -> Ask:
     """What to ask; few tokens unless a test says otherwise."""
-    settings: dict[str, object] = {"n_predict": 48, "repeats": 2, "engine": ONE_THREAD, "patience_s": 30.0, **more}
+    settings: dict[str, object] = {"n_predict": 48, "repeats": 2, "engine": ONE_THREAD, **more}
     return Ask(prompts=tuple(load_prompt(p) if isinstance(p, str) else p for p in prompts or ("code",)), **settings)  # type: ignore[arg-type]
 
 

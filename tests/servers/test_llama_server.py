@@ -148,6 +148,17 @@ def test_a_setting_that_the_server_ignores_is_found(llama_server: Binary, tmp_pa
     assert reasons(result) == ["the server says that it drafted nothing: it ignored the setting"]
 
 
+def test_servers_that_do_not_fit_together_take_turns(
+    llama_server: Binary, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mlsd.servers.measure._MEMORY_SHARE", 0.0)
+    monkeypatch.setenv("LLAMA_ARG_SPEC_TYPE", "none")  # nothing of the environment reaches a launched server
+    monkeypatch.setenv("LLAMA_API_KEY", "sk-of-somebody")
+    result = launch(llama_server, tmp_path, drafts=(str(DRAFT),), gammas=(2, GAMMA))
+    assert not reasons(result) and not reasons(result, "ar")
+    assert [row.gamma for row in rows(result.trials)] == [0, 2, GAMMA]
+
+
 def test_a_draft_that_remembers_requests_is_named_and_started_anew(llama_server: Binary, tmp_path: Path) -> None:
     result = launch(llama_server, tmp_path, drafters=("ngram-mod:ngram=2",), target=str(TARGET), repeats=2)
     counts = {

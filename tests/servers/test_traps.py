@@ -31,7 +31,7 @@ def behind(plain: Endpoint, speculative: Endpoint, tmp_path: Path) -> Measure:
             lying = connect(proxy.url, patience_s)
             ends = (lying, speculative) if before_plain else (plain, lying)
             try:
-                return pair(*ends, tmp_path / "s.sqlite", *prompts, gamma=GAMMA, patience_s=patience_s, **more)
+                return pair(*ends, tmp_path / "s.sqlite", *prompts, gamma=GAMMA, **more)
             finally:
                 lying.close()
 
