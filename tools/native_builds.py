@@ -46,7 +46,7 @@ def source(out: Path, version: str) -> Path:
     """llama.cpp's source out of the archive of a version."""
     folder = out / f"llama_cpp_python-{version}"
     if not folder.is_dir():
-        fetch = ["download", "--quiet", "--no-binary", ":all:", "--no-deps", "--dest", str(out)]
+        fetch = ["download", "--quiet", "--no-binary", "llama-cpp-python", "--no-deps", "--dest", str(out)]
         subprocess.run([sys.executable, "-m", "pip", *fetch, f"llama-cpp-python=={version}"], check=True)
         with tarfile.open(f"{folder}.tar.gz") as archive:
             archive.extractall(out, filter="data")

@@ -68,9 +68,12 @@ class Connection:
         )
 
     def get(self, path: str) -> Any:
-        """A JSON value; None where the server has no such page."""
+        """A JSON value; None where the server has no such page, or another kind of one."""
         body = self._text("GET", path)
-        return None if body is None else self._json(body)
+        try:
+            return None if body is None else msgspec.json.decode(body)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            return None
 
     def get_text(self, path: str) -> str | None:
         """A page as text; None where the server has no such page."""

@@ -10,7 +10,7 @@ from mlsd.servers.connection import Connection
 from mlsd.servers.endpoint import Endpoint
 from mlsd.servers.llama_server import LlamaServer
 from mlsd.servers.ollama import Ollama
-from mlsd.servers.openai import LMStudio, OpenAI
+from mlsd.servers.openai import LMStudio, MlxLm, OpenAI
 
 _POLL_S = 0.1
 
@@ -40,6 +40,8 @@ def _endpoint(connection: Connection, draft: str | None) -> Endpoint:
     if loaded:
         ready = [model for model in loaded if model.get("state") == "loaded"]
         return LMStudio(connection, _first(ready, connection.url), draft)
+    if connection.get("/health") == {"status": "ok"}:
+        return MlxLm(connection, {}, draft)
     listed = connection.get("/v1/models")
     if isinstance(listed, dict) and "data" in listed:
         return OpenAI(connection, _first(listed["data"], connection.url), draft)

@@ -36,7 +36,12 @@ def doubt(
 def _short(request: Request, answer: Answer) -> str | None:
     if answer.n_tokens > request.n_predict:
         return f"it wrote {answer.n_tokens} tokens where {request.n_predict} were asked for"
-    if answer.n_tokens < request.n_predict and not (answer.ended and not request.ignore_eog):
+    if answer.n_tokens < request.n_predict and answer.ended and request.ignore_eog:
+        return (
+            f"the model ended it after {answer.n_tokens} of {request.n_predict} tokens, and this server cannot be told "
+            "to go on: use --stop-at-eog"
+        )
+    if answer.n_tokens < request.n_predict and not answer.ended:
         return (
             f"it wrote {answer.n_tokens} of {request.n_predict} tokens: the server limits them, or its context is full"
         )

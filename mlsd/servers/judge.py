@@ -16,6 +16,7 @@ from mlsd.records import Losslessness
 from mlsd.servers.endpoint import Answer, Endpoint, Request
 
 _CANDIDATES = 20  # of each token; one that is not among them is no near tie
+_FEWEST = 2  # a drafting server tells one, of tokens it drafted
 _NOISE_PLACES = 12  # where the noise of wide passes is measured
 _USUAL_WIDTH = 5  # of a verification pass, where the server does not tell
 
@@ -41,25 +42,28 @@ def _lead_along(plain: Endpoint, prompt: tuple[int, ...], answer: Answer, refere
         rest = len(tokens) - len(rows)
         request = Request(prompt=prompt + tokens[: len(rows)], n_predict=rest, n_probs=_CANDIDATES)
         seen = plain.complete(request)
-        for candidates, token in zip(seen.candidates, tokens[len(rows) :], strict=False):
-            rows.append(_row(candidates, token))
-            if rows[-1][0] > rows[-1][2]:
+        if not seen.candidates or min(map(len, seen.candidates)) < _FEWEST:
+            return Losslessness(verdict="diverged", first_difference=first_difference(tokens, reference))
+        for candidates, chosen, token in zip(seen.candidates, seen.tokens, tokens[len(rows) :], strict=False):
+            rows.append(_row(candidates, chosen, token))
+            if token != chosen:
                 break  # what follows continues another text
-        if not seen.candidates:
-            break
-    if not rows:
-        return Losslessness(verdict="diverged", first_difference=first_difference(tokens, reference))
     best, second, emitted = np.asarray(rows).T
     width = max((r.rows for r in answer.rounds), default=_USUAL_WIDTH)
     noise = _noise(plain, prompt, tokens, rows, width)
     return explain(tokens, reference, best, second, emitted, np.asarray(noise, dtype=np.float64))
 
 
-def _row(candidates: dict[int, float], token: int) -> tuple[float, float, float]:
-    best, second, *_ = [*sorted(candidates.values(), reverse=True), -np.inf, -np.inf]
+def _row(candidates: dict[int, float], chosen: int, token: int) -> tuple[float, float, float]:
+    """Log-probability of the best, the second and the emitted token.
+
+    What is likelier than what the server chose itself is forbidden to it, like an end token that it must not write.
+    """
+    best = candidates.get(chosen, max(candidates.values()))
+    others = sorted((value for other, value in candidates.items() if other != chosen and value <= best), reverse=True)
     # One outside the candidates is less likely than all of them; how much less nobody says.
-    worst = min(candidates.values(), default=-np.inf)
-    return best, second, candidates.get(token, worst)
+    least = min(candidates.values())
+    return best, others[0] if others else least, min(best, candidates.get(token, least))
 
 
 def _noise(
@@ -81,9 +85,9 @@ def _noise(
         text = prompt + tokens[:place]
         plain.complete(Request(prompt=text[:-width], n_predict=0, keep=True))
         seen = plain.complete(Request(prompt=text, n_predict=1, n_probs=_CANDIDATES, keep=True))
-        if not seen.candidates or seen.n_processed is None or seen.n_processed <= 1:
+        if not seen.candidates or len(seen.candidates[0]) < _FEWEST or not seen.n_processed or seen.n_processed == 1:
             continue
-        best, second, emitted = _row(seen.candidates[0], tokens[place])
+        best, second, emitted = _row(seen.candidates[0], seen.tokens[0], tokens[place])
         # The same two tokens as before: a lead that turned around is a negative one.
         was_best_emitted = rows[place][0] <= rows[place][2]
         wide = (emitted - (second if best <= emitted else best)) if was_best_emitted else (best - emitted)

@@ -72,8 +72,8 @@ class Launched:
     def _start(self) -> Endpoint:
         port = _free_port()
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - closed in stop()
-        # Flags that stand in the environment would be set behind our back.
-        environment = {name: value for name, value in os.environ.items() if not name.startswith("LLAMA_ARG_")}
+        # Flags that stand in the environment would be set behind our back, and a key would shut us out.
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("LLAMA_A")}
         self._process = subprocess.Popen(
             command("mlsd.servers.guardian", self._binary.path, *self._flags, "--host", _HOST, "--port", str(port)),
             stdin=subprocess.PIPE,

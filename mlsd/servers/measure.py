@@ -51,6 +51,7 @@ from mlsd.servers.launch import Launched
 
 SERVERS = "server"  # the study that trials go to, and the suite of a request alone; `server-parallel-N` of N at once
 SPECULATION = "speculation"  # the drafter of a server that was not launched: it does not say which
+DRAFT_ROUNDS = "draft_rounds"  # in `Trial.stats`: verification steps, by the server's own counters
 _WARM_TOKENS, _WARM_PREDICT = 8, 8
 _MEMORY_SHARE = 0.8  # of what is free, that servers running at once may take
 _PREPARING = 10**6  # nonces of requests before anything is timed
@@ -95,7 +96,6 @@ class Ask(Record, frozen=True, kw_only=True):
     sampling: Sampling = Sampling()
     ignore_eog: bool = True
     parallel: tuple[int, ...] = (1,)
-    patience_s: float = 120.0
     seed: int = 0
     engine: EngineOptions = EngineOptions()  # of launched servers, and of our own loop beside them
     beside: bool = False  # our own loop in the same blocks
@@ -162,7 +162,8 @@ def measure(
 
             outcome = run_jobs((job,), store, environment, facts, plan, RunSettings(seed=ask.seed), watcher, drive)
             own = [stored.trial for stored in store.trials(TrialFilter(run_id=outcome.run_id))]
-            session.compare(own, cases)
+            if not outcome.interrupted:
+                session.compare(own, cases)
             warnings = (*check_run(own, environment, own_threads=None), *session.warnings())
             store.add_warnings(outcome.run_id, warnings)
     if own and all(trial.status == "failed" for trial in own):
@@ -219,16 +220,10 @@ class _Session:
                     self._check_repeats(first, self._answer(plain, prompt.key, nonce=2 * _PREPARING))
         for side in self._sides[1:]:
             self._check_same_model(endpoint, self._use(side))
-            name = self._ask.prompts[0].key
-            first, second = (self._answer(side, name, nonce=nonce) for nonce in (_PREPARING, 2 * _PREPARING))
-            side.carries = self._ask.sampling.greedy and _drafted(first) != _drafted(second)
-            if side.carries:
-                self.notes.append(
-                    f"{_name(side)} carries what it drafted from into the next request: of one prompt it accepts "
-                    f"{_shares(first)} the first time and {_shares(second)} the second. "
-                    + ("It is started anew before each turn." if isinstance(side.server, Launched) else
-                       "What is measured below is a prompt that comes again.")
-                )  # fmt: skip
+            try:
+                self._check_memory(side)
+            except ServerError as error:  # its trials will fail with their reasons, and the others are measured
+                self.notes.append(f"{side.spec.name}: {error}")
         if not any(side.must_draft for side in self._sides) and not any(
             answer.proposed for side in self._sides[1:] for answer in side.earlier
         ):
@@ -270,6 +265,19 @@ class _Session:
                 "The plain server does not repeat itself"
                 + ("" if where is None else f" (from token {where} on)")
                 + ": nothing can be said of losslessness, only of speed."
+            )
+
+    def _check_memory(self, side: Side) -> None:
+        """Ask the same twice: a draft that remembers requests drafts otherwise the second time."""
+        name = self._ask.prompts[0].key
+        first, second = (self._answer(side, name, nonce=nonce) for nonce in (_PREPARING, 2 * _PREPARING))
+        side.carries = self._ask.sampling.greedy and _drafted(first) != _drafted(second)
+        if side.carries:
+            launched = isinstance(side.server, Launched)
+            self.notes.append(
+                f"{side.spec.name} carries what it drafted from into the next request: of one prompt it accepts "
+                f"{_shares(first)} the first time and {_shares(second)} the second. "
+                + ("It is started anew before each turn." if launched else "Below is a prompt that comes again.")
             )
 
     def _check_same_model(self, plain: Endpoint, other: Endpoint) -> None:
@@ -456,6 +464,7 @@ class _Session:
     ) -> Trial:
         request, answer = result.request, result.answer
         if isinstance(answer, MlsdError):
+            side.stop()  # a launched one starts anew, whatever state it is in
             return failed_trial(slot, str(answer))
         try:
             after = endpoint.counters() if before is not None else None
@@ -467,7 +476,10 @@ class _Session:
             verdict = self._verdict(slot, request, answer)
         except MlsdError as error:
             return failed_trial(slot, str(error))
-        return _trial_of(slot, answer, result.started_at, verdict, reason or self._fault(side, answer, verdict))
+        made = _trial_of(slot, answer, result.started_at, verdict, reason or self._fault(side, answer, verdict))
+        if before is None or after is None or before.rounds is None or after.rounds is None:
+            return made
+        return msgspec.structs.replace(made, stats={**made.stats, DRAFT_ROUNDS: float(after.rounds - before.rounds)})
 
     def _verdict(self, slot: Slot, request: Request, answer: Answer) -> Losslessness | None:
         """The verdict on a greedy answer; None where there is nothing sure to compare it with."""
@@ -483,6 +495,8 @@ class _Session:
         if verdict is not None and verdict.verdict == "diverged":
             where = "" if verdict.first_difference is None else f" at token {verdict.first_difference}"
             return f"output differs from the plain server's{where}"
+        if side.spec.name == NO_DRAFTER and answer.proposed:
+            return f"the server that should be plain drafted {answer.proposed} tokens"
         if side.must_draft and not answer.proposed:
             return "the server says that it drafted nothing: it ignored the setting"
         return None
@@ -494,15 +508,24 @@ class _Session:
             tokens = next((t.tokens for t in ours if t.arm == "ar" and t.tokens), ())
             if not tokens or not reference.tokens or tokens == reference.tokens:
                 continue
-            plain, prompt = self._sides[0], self._prompts[name]
             try:
-                found = judge(self._use(plain), prompt.tokens, Answer(tokens=tokens, n_tokens=len(tokens)), reference)
+                why = self._apart(self._prompts[name].tokens, tokens, reference)
             except ServerError as error:
-                self.notes.append(f"{name}: our loop and the server write different texts; why is not known: {error}")
-                continue
-            self.notes.append(
-                f"{name}: our loop's plain output is another than the server's ({found.verdict}): {margin(found)}."
+                why = str(error)
+            self.notes.append(f"{name}: our loop's plain output is another than the server's: {why}.")
+
+    def _apart(self, prompt: tuple[int, ...], tokens: tuple[int, ...], reference: Answer) -> str:
+        """Why two plain outputs differ."""
+        plain = self._use(self._sides[0])
+        place = first_difference(tokens, reference.tokens) or 0
+        ended = plain.complete(Request(prompt=prompt + tokens[:place], n_predict=1, n_probs=1, ignore_eog=False)).ended
+        if ended and self._ask.ignore_eog:
+            return (
+                f"from token {place} on, where the model ends its answer: our loop goes on behind the end token, the "
+                "server writes none (compare with --stop-at-eog)"
             )
+        found = judge(plain, prompt, Answer(tokens=tokens, n_tokens=len(tokens)), reference)
+        return f"{found.verdict}, {margin(found)}"
 
     def warnings(self) -> Iterator[QualityWarning]:
         """What was found out about the servers, as doubts to keep with the run."""
@@ -577,7 +600,3 @@ def _drafted(answer: Answer) -> tuple[int | None, int | None]:
 
 def _shares(answer: Answer) -> str:
     return f"{answer.accepted} of {answer.proposed} tokens"
-
-
-def _name(side: Side) -> str:
-    return "plain decoding" if side.spec.name == NO_DRAFTER else side.spec.name

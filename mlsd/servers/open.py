@@ -87,7 +87,6 @@ def _ask(request: ServerRequest) -> Ask:
         sampling=request.sampling,
         ignore_eog=request.ignore_eog and not tasks,
         parallel=tuple(dict.fromkeys(request.parallel)),
-        patience_s=request.patience_s,
         seed=request.seed,
         engine=request.engine,
         beside=request.beside,

@@ -28,13 +28,9 @@ class OpenAI:
         self.url, self._connection, self._draft = connection.url, connection, draft
         self._id = str(model.get("id") or "default_model")
         self._whole: dict[object, Answer] = {}
-        owner = str(model.get("owned_by") or "")
         name = PurePath(self._id).name.removesuffix(".gguf")
-        # llama-cpp-python lists its models as its user's own; mlx_lm.server names no owner and has a page /health.
-        is_mlx = not owner and connection.get("/health") is not None
-        self._is_python = owner == "me"
-        program = "llama-cpp-python" if self._is_python else "mlx_lm.server" if is_mlx else "OpenAI-compatible"
-        self.server = Server(program=program, model=name, gives_tokens=is_mlx)
+        self._is_python = model.get("owned_by") == "me"  # llama-cpp-python lists its models as its user's own
+        self.server = Server(program="llama-cpp-python" if self._is_python else "OpenAI-compatible", model=name)
 
     def tokenize(self, text: str) -> tuple[int, ...]:
         """None: such a server takes texts."""
@@ -51,7 +47,8 @@ class OpenAI:
     def settle(self, request: Request, answer: Answer) -> Answer:
         """The answer with the counts and ids of its text as the server tells them of a whole one."""
         key = (request.prompt, request.messages, request.n_predict, request.draft, answer.text)
-        if key not in self._whole and not (answer.n_tokens and not self.server.gives_tokens):
+        told = answer.n_tokens and not self.server.gives_tokens and self._draft is None
+        if key not in self._whole and not told:
             whole = self._asked_whole(request)
             if whole.text != answer.text:
                 raise ServerError("Asked again for the number of its tokens, the server wrote something else.")
@@ -117,7 +114,7 @@ class OpenAI:
         final = self._connection.post(path, body)
         choice = (final.get("choices") or [{}])[0]
         usage, content = final.get("usage") or {}, (choice.get("logprobs") or {}).get("content") or ()
-        if not usage.get("completion_tokens"):
+        if usage.get("completion_tokens") is None:
             raise ServerError("The server does not say how many tokens it wrote, and pieces of text are not tokens.")
         stats = final.get("stats") or {}
         return Answer(
@@ -138,6 +135,14 @@ class OpenAI:
     def close(self) -> None:
         """Close the connections."""
         self._connection.close()
+
+
+class MlxLm(OpenAI):
+    """mlx_lm.server: a whole answer has token ids. It lists what the machine has downloaded, not what it serves."""
+
+    def __init__(self, connection: Connection, model: Mapping[str, Any], draft: str | None = None) -> None:
+        super().__init__(connection, model, draft)
+        self.server = Server(program="mlx_lm.server", model=self._id, gives_tokens=True)
 
 
 class LMStudio(OpenAI):

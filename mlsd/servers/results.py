@@ -12,6 +12,8 @@ from mlsd.servers.judge import margin
 from mlsd.stats import Interval, best_of, independent, paired, paired_ratio
 from mlsd.units import tok_s
 
+# Two processes of one program lie elsewhere in memory, which is a steady difference of some tenths of a percent to two.
+ALIKE = 0.02
 _SEVERITY = ("lossless", "near_tie", "diverged")
 
 
@@ -37,10 +39,12 @@ class Row(Record, frozen=True, kw_only=True):
 
     @property
     def effect(self) -> str:
-        """Whether the interval excludes 1, and on which side."""
+        """Whether the interval excludes what two equal processes show, and on which side."""
         if self.speedup is None or self.speedup.low is None or self.speedup.high is None:
             return "undecided"
-        return "faster" if self.speedup.low > 1 else "slower" if self.speedup.high < 1 else "undecided"
+        if self.speedup.low > 1 + ALIKE:
+            return "faster"
+        return "slower" if self.speedup.high < 1 - ALIKE else "undecided"
 
     @property
     def name(self) -> str:
@@ -84,7 +88,7 @@ def _row(own: Sequence[BenchTrial], plain: Sequence[BenchTrial], deterministic: 
         speedup=ratio(own, plain) if case.arm == "sd" else None,
         acceptance_rate=accepted / proposed if proposed and accepted is not None else None,
         mgl=sum(r.committed for r in by_round) / len(by_round) if by_round and case.arm == "sd" else None,
-        rounds=len(by_round) or None if case.arm == "sd" else None,
+        rounds=(len(by_round) or _sum(measured, "rows", "draft_rounds") or None) if case.arm == "sd" else None,
         verdict=_verdict(worst, measured, deterministic),
         margin=margin(worst),
         invalid_reason=reason,
@@ -170,11 +174,11 @@ def _interval(found: Interval) -> str:
 def _rounds_apart(engine: Sequence[BenchTrial], server: Sequence[BenchTrial]) -> list[str]:
     """For each prompt and setting: whether acceptance agrees, and the first round that does not."""
     ours = {_setting(one): one.trial for one in engine if one.trial.rounds}
-    theirs = {_setting(one): one.trial for one in server if one.trial.rounds}
+    theirs = {_setting(one): one.trial for one in server if one.trial.stats.get("draft_n")}
     return [
-        f"{prompt}, {name}, gamma {gamma}: " + _compare(ours[prompt, name, gamma], theirs[prompt, name, gamma])
-        for prompt, name, gamma in ours
-        if (prompt, name, gamma) in theirs
+        f"{key[0]}, {key[1]}, gamma {key[2]}: {_compare(trial, theirs[key])}"
+        for key, trial in ours.items()
+        if key in theirs
     ]
 
 
@@ -184,19 +188,28 @@ def _setting(one: BenchTrial) -> tuple[str, str, int]:
 
 def _compare(ours: Trial, theirs: Trial) -> str:
     mine, other = ([(r.proposed, r.accepted) for r in trial.rounds] for trial in (ours, theirs))
-    totals = [f"{sum(a for _, a in each)} of {sum(p for p, _ in each)} in {len(each)} rounds" for each in (mine, other)]
+    counts = sum(p for p, _ in mine), sum(a for _, a in mine)
+    said = int(theirs.stats["draft_n"]), int(theirs.stats["draft_n_accepted"])
     if mine == other:
-        return f"the same rounds ({totals[0]} accepted)."
+        return f"the same rounds, {counts[1]} of {counts[0]} accepted."
+    text = "" if ours.tokens == theirs.tokens else " Their texts differ, too."
+    if not other:
+        agree = f"both accepted {counts[1]} of {counts[0]}" if counts == said else (
+            f"our loop accepted {counts[1]} of {counts[0]}, the server {said[1]} of {said[0]}"
+        )  # fmt: skip
+        return f"{agree}; the server's stream does not tell each round.{text}"
     first = next((i for i, (a, b) in enumerate(zip(mine, other, strict=False)) if a != b), min(len(mine), len(other)))
     after = 1 + sum(r.committed for r in ours.rounds[:first])
     again = sum(_repeats(r) for r in theirs.rounds)
-    why = f" {again} of its passes repeat what a rejection undid." if again else ""
-    text = "" if ours.tokens == theirs.tokens else " Their texts differ, too."
+    why = f" {again} of the server's passes repeat what a rejection undid." if again else ""
     words = " and ".join(
-        f"{who} {'accepted {1} of {0}'.format(*each[first]) if first < len(each) else 'had ended'}"
+        f"{who} accepted {each[first][1]} of {each[first][0]}" if first < len(each) else f"{who} had ended"
         for who, each in (("our loop", mine), ("the server", other))
     )
-    return f"our loop accepted {totals[0]}, the server {totals[1]}; from round {first + 1} on (after token {after}), where {words}.{why}{text}"  # noqa: E501
+    return (
+        f"our loop accepted {counts[1]} of {counts[0]} in {len(mine)} rounds, the server {said[1]} of {said[0]} in "
+        f"{len(other)}; they part at round {first + 1} (after token {after}), where {words}.{why}{text}"
+    )
 
 
 def _repeats(one: Round) -> bool:
@@ -213,7 +226,7 @@ def recommend(found: Sequence[Row], draft_path: str | None = None) -> tuple[str,
     best = max(good, key=lambda row: row.speedup.value if row.speedup else 0.0, default=None)
     if best is not None and best.speedup is not None:
         low = best_of(best.speedup, len(good), ratio=True).low
-        if low is not None and low > 1:
+        if low is not None and low > 1 + ALIKE:
             if best.gamma == 0:  # a server that somebody else set up
                 return (f"Leave the server's speculation on: {_interval(best.speedup)} of plain decoding.",)
             return advice(best.spec, best.gamma, draft_path)

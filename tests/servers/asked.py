@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from mlsd.planning.prompts import load_prompt
+from mlsd.planning.prompts import Prompt, load_prompt, text_sha256
 from mlsd.records import DrafterSpec, EngineOptions
 from mlsd.servers.endpoint import Endpoint
 from mlsd.servers.measure import SPECULATION, Ask, Models, ServerResult, Side, measure
@@ -13,13 +13,20 @@ from mlsd.servers.measure import SPECULATION, Ask, Models, ServerResult, Side, m
 ONE_THREAD = EngineOptions(n_threads=1)
 
 
-def ask(*prompts: str, **more: object) -> Ask:
+def ask(*prompts: str | Prompt, **more: object) -> Ask:
     """What to ask; few tokens unless a test says otherwise."""
-    settings: dict[str, object] = {"n_predict": 48, "repeats": 2, "engine": ONE_THREAD, "patience_s": 30.0, **more}
-    return Ask(prompts=tuple(map(load_prompt, prompts or ("code",))), **settings)  # type: ignore[arg-type]
+    settings: dict[str, object] = {"n_predict": 48, "repeats": 2, "engine": ONE_THREAD, **more}
+    return Ask(prompts=tuple(load_prompt(p) if isinstance(p, str) else p for p in prompts or ("code",)), **settings)  # type: ignore[arg-type]
 
 
-def pair(plain: Endpoint, other: Endpoint, db: Path, *prompts: str, gamma: int = 0, **more: object) -> ServerResult:
+def said(text: str) -> Prompt:
+    """A prompt of these words."""
+    return Prompt(key="said", text=text, sha256=text_sha256(text), workload="said")
+
+
+def pair(
+    plain: Endpoint, other: Endpoint, db: Path, *prompts: str | Prompt, gamma: int = 0, **more: object
+) -> ServerResult:
     """Two servers, the first of them plain."""
     sides = [Side(DrafterSpec(), 0, plain), Side(DrafterSpec(name=SPECULATION), gamma, other)]
     return measure(sides, ask(*prompts, **more), Models(), db)

@@ -7,7 +7,7 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import urlsplit
@@ -29,6 +29,9 @@ class Fault:
     def before(self, path: str) -> tuple[int, bytes] | None:
         """An answer that the server never sees."""
         return None
+
+    def begins(self) -> None:
+        """A stream begins."""
 
     def goes_on(self, n_events: int) -> bool:
         """Whether the stream goes on after so many events."""
@@ -177,7 +180,10 @@ class Proxy:
                     fault.served += 1
                     self._stream(fault.known[name])
                     return
-                connection = http.client.HTTPConnection(target.hostname or "", target.port or 0, timeout=60)
+                with closing(http.client.HTTPConnection(target.hostname or "", target.port or 0, timeout=60)) as end:
+                    self._forward(end, body, name)
+
+            def _forward(self, connection: http.client.HTTPConnection, body: Event | None, name: str) -> None:
                 content = None if body is None else json.dumps(body).encode()
                 headers = {"Content-Type": "application/json"} if content else {}
                 connection.request(self.command, self.path, content, headers)
@@ -186,7 +192,6 @@ class Proxy:
                     self._copy_stream(answer, name)
                 else:
                     self._send(answer.status, _changed(answer.read(), fault.event), answer.getheader("Content-Type"))
-                connection.close()
 
             def _copy_stream(self, answer: http.client.HTTPResponse, name: str) -> None:
                 kept: list[bytes] = []
@@ -207,6 +212,7 @@ class Proxy:
                 self.send_header("Content-Type", "text/event-stream")
                 self.send_header("Transfer-Encoding", "chunked")
                 self.end_headers()
+                fault.begins()
                 n_events = 0
                 for line in lines:
                     n_events += line.startswith(b"data:")

@@ -85,8 +85,11 @@ def test_two_plain_servers_are_undecided_and_lossless(start: Start, plain: Endpo
     result = pair(plain, start(), tmp_path / "s.sqlite", "code", "factual", repeats=3)
     assert not reasons(result) and set(verdicts(result)) == {"lossless"}
     (other,) = (row for row in rows(result.trials) if row.spec.name != "none")
-    assert other.effect == "undecided" and any("two plain servers" in note for note in result.notes)
-    assert recommend([other])[0].startswith("Leave it off")
+    assert any("two plain servers" in note for note in result.notes)
+    # How often chance alone decides is for the simulated runs; a large effect of nothing would be a fault.
+    assert other.speedup is not None and other.speedup.low is not None and other.speedup.high is not None
+    assert other.speedup.low < 1.1 and other.speedup.high > 0.9
+    assert other.effect != "undecided" or recommend([other])[0].startswith("Leave it off")
 
 
 def test_requests_at_once_are_paired_and_judged(plain: Endpoint, speculative: Endpoint, tmp_path: Path) -> None:
@@ -135,14 +138,25 @@ def test_a_launched_pair_stands_beside_our_own_loop(llama_server: Binary, tmp_pa
     said = "\n".join((*beside(result.trials), *result.notes))
     assert "of our loop's speed by its own clock" in said
     # The same rounds, or the first that differs; and other texts only with the margin that decided it.
-    assert "the same rounds" in said or "from round" in said
+    assert any(words in said for words in ("the same rounds", "part at round", "does not tell each round"))
     if "another than the server's" in said:
-        assert "near_tie" in said
+        assert "near_tie" in said or "ends its answer" in said
 
 
 def test_a_setting_that_the_server_ignores_is_found(llama_server: Binary, tmp_path: Path) -> None:
-    result = launch(llama_server, tmp_path, drafts=(str(DRAFT),), flags="--spec-type none")
+    result = launch(llama_server, tmp_path, drafts=(str(DRAFT),), flags="--spec-draft-n-min 64")
     assert reasons(result) == ["the server says that it drafted nothing: it ignored the setting"]
+
+
+def test_servers_that_do_not_fit_together_take_turns(
+    llama_server: Binary, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mlsd.servers.measure._MEMORY_SHARE", 0.0)
+    monkeypatch.setenv("LLAMA_ARG_SPEC_TYPE", "none")  # nothing of the environment reaches a launched server
+    monkeypatch.setenv("LLAMA_API_KEY", "sk-of-somebody")
+    result = launch(llama_server, tmp_path, drafts=(str(DRAFT),), gammas=(2, GAMMA))
+    assert not reasons(result) and not reasons(result, "ar")
+    assert [row.gamma for row in rows(result.trials)] == [0, 2, GAMMA]
 
 
 def test_a_draft_that_remembers_requests_is_named_and_started_anew(llama_server: Binary, tmp_path: Path) -> None:
@@ -171,6 +185,8 @@ def test_a_server_that_dies_costs_a_trial_and_comes_back(llama_server: Binary) -
         _gone(first)
         with pytest.raises(ServerError):
             server._endpoint.complete(Request(prompt=(1, 2), n_predict=2))  # type: ignore[union-attr]
+        while server.running:
+            time.sleep(0.01)
         assert server.endpoint.complete(Request(prompt=(1, 2), n_predict=2)).n_tokens == 2
         second = _server_pids(server)
         assert second != first
@@ -219,3 +235,36 @@ def test_nothing_is_left_running_however_mlsd_ends(llama_server: Binary, tmp_pat
     finally:
         mlsd.kill()
         mlsd.wait()
+
+
+# --- beside our own loop, round for round ---------------------------------------------------------------------------
+
+
+def test_on_a_model_that_rolls_back_the_rounds_are_ours(llama_server: Binary, tiny: Path, tmp_path: Path) -> None:
+    target, draft = tiny / "llama.gguf", tiny / "llama-noise003.gguf"
+    result = launch(
+        llama_server, tmp_path, target=str(target), drafts=(str(draft),), gammas=(GAMMA,), beside=True, n_predict=64
+    )
+    assert not reasons(result) and not reasons(result, "ar")
+    by = {(one.case.source, one.case.arm): one.trial for one in result.trials}
+    ours, theirs = by["engine", "sd"], by["server", "sd"]
+    assert theirs.stats["draft_n"] > 0
+    if ours.tokens == theirs.tokens:  # kernels that round by the width of a pass may part over a tie
+        counted = sum(r.proposed for r in ours.rounds), sum(r.accepted for r in ours.rounds)
+        assert counted == (theirs.stats["draft_n"], theirs.stats["draft_n_accepted"])
+        assert len(ours.rounds) == theirs.stats["draft_rounds"] or theirs.rounds
+
+
+@pytest.mark.parametrize("drafter", ["draft-model", "pld:ngram=2", "ngram-map-k:ngram=2", "ngram-mod:ngram=2"])
+def test_a_real_model_is_judged_token_for_token(
+    llama_server: Binary, smollm2: Path, tmp_path: Path, drafter: str
+) -> None:
+    drafts = (str(smollm2),) if drafter == "draft-model" else ()
+    result = launch(
+        llama_server, tmp_path, target=str(smollm2), drafts=drafts, drafters=(drafter,), n_predict=24, patience_s=300.0
+    )
+    assert not reasons(result) and not reasons(result, "ar")
+    assert set(verdicts(result)) <= {"lossless", "near_tie"}
+    if drafter == "draft-model":  # the target drafts for itself, so nearly all is accepted
+        (row,) = (row for row in rows(result.trials) if row.spec.name == DRAFT_MODEL)
+        assert row.acceptance_rate is not None and row.acceptance_rate > 0.8

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+import msgspec
 
 from mlsd.cli.database import db_option
 from mlsd.cli.options import (
@@ -17,7 +18,7 @@ from mlsd.cli.options import (
     repeats_option,
     seed_option,
 )
-from mlsd.cli.output import note, print_json, print_table
+from mlsd.cli.output import note, print_json, print_table, say
 from mlsd.drafters.options import parse_drafter
 
 if TYPE_CHECKING:
@@ -83,8 +84,14 @@ def _say(setting: Setting, number: int) -> None:
 
 def _print(request: TuneRequest, result: TuneResult) -> None:
     from mlsd.report.tables.arms import settings_table
+    from mlsd.servers.flags import advice
 
     print_table(settings_table(request, result))
+    best, spec = result.best, request.drafter
+    options = {} if best is None else {**spec.options, **best.options}
+    draft = next(iter(request.setting.drafts), None)
+    for line in advice(msgspec.structs.replace(spec, options=options), 0 if best is None else best.gamma, draft):
+        say(line)
     note(f"Best: {_best(result)}. Stopped: {_STOPPED[result.stopped]}. Trials in {result.database}.")
 
 

@@ -10,6 +10,7 @@ import click
 from mlsd.cli.database import db_option
 from mlsd.cli.options import IntList, draft_option, drafter_option, engine_options, json_option, quant_option
 from mlsd.cli.output import print_json, print_table, say
+from mlsd.records import DrafterSpec
 from mlsd.stats import grouped
 from mlsd.units import format_number
 
@@ -72,6 +73,7 @@ def advise(target: str, databases: tuple[Path, ...], as_json: bool, **options: A
 def _print(found: Answer) -> None:
     from mlsd.analysis.advise.chip_check import sentence
     from mlsd.report.tables.arms import files_table, prospect_table
+    from mlsd.servers.flags import advice
 
     result = found.recommendation
     best = result.best
@@ -93,5 +95,7 @@ def _print(found: Answer) -> None:
         say("Predictions were not checked: no stored study has plain decoding and two gammas of a drafter.")
     else:
         say(found.validation.words)
+    for line in advice(DrafterSpec(name=best.drafter), best.gamma, best.draft):
+        say(line)
     for step in result.next_steps:
         say(f"Next: {step}")

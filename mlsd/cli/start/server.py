@@ -88,7 +88,7 @@ def server(ctx: click.Context, /, server: str, db: Path | None, as_json: bool, *
         _print(result, found)
         for line in (*apart, *advice):
             say(line)
-        note(f"Kept in {result.database}: mlsd report --db {result.database}, mlsd audit {result.database}.")
+        note(f"Kept in {result.database}: mlsd report --db {result.database}, mlsd audit --db {result.database}.")
     for line in result.notes:
         note(f"NOTE  {line}")
     say_warnings([warning for warning in result.warnings if warning.code != "server"])

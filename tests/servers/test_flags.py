@@ -1,0 +1,94 @@
+"""Flags are read from what a binary says of itself, recorded here of one build; advice is in the words of the tools."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from mlsd.errors import InputError, UnsupportedError
+from mlsd.records import DRAFT_MODEL, DrafterSpec, ModelRef
+from mlsd.servers.flags import advice, read_binary, read_flags, read_help, speculation
+
+HELP = (Path(__file__).parent / "help_0.5.0.txt").read_text(encoding="utf-8")
+BINARY = read_help("llama-server", HELP)
+
+
+def test_types_and_flags_are_those_of_the_help() -> None:
+    assert BINARY.types[:2] == ("draft-simple", "draft-eagle3") and "ngram-mod" in BINARY.types
+    assert {"--model", "-m", "--spec-draft-n-max", "--no-spec-draft-backend-sampling"} <= BINARY.flags
+    assert "FNAME" not in BINARY.flags
+
+
+@pytest.mark.parametrize(
+    ("spec", "flags"),
+    [
+        (DrafterSpec(name=DRAFT_MODEL), "--spec-type draft-simple --spec-draft-model d.gguf --spec-draft-n-max 4"),
+        (DrafterSpec(name="mtp"), "--spec-type draft-mtp --spec-draft-n-max 4"),
+        (
+            DrafterSpec(name="pld", options={"ngram": 3}),
+            "--spec-type ngram-simple --spec-ngram-simple-size-m 4 --spec-ngram-simple-size-n 3",
+        ),
+        (
+            DrafterSpec(name="ngram-mod", options={"n-match": 6}),
+            "--spec-type ngram-mod --spec-ngram-mod-n-max 4 --spec-ngram-mod-n-min 1 --spec-ngram-mod-n-match 6",
+        ),
+        (DrafterSpec(name="ngram-cache"), "--spec-type ngram-cache --spec-draft-n-max 4"),
+        (DrafterSpec(name="ngram-map-k4v"), "--spec-type ngram-map-k4v --spec-ngram-map-k4v-size-m 4"),
+    ],
+    ids=lambda value: value.name if isinstance(value, DrafterSpec) else "",
+)
+def test_our_methods_and_the_servers_own_types_become_flags(spec: DrafterSpec, flags: str) -> None:
+    draft = "d.gguf" if spec.name == DRAFT_MODEL else None
+    assert " ".join(speculation(BINARY, spec, 4, draft)) == flags
+
+
+def test_a_type_of_a_newer_server_needs_no_newer_mlsd() -> None:
+    newer = HELP.replace("none,draft-simple", "none,draft-oracle,draft-simple")
+    newer += "\n--spec-draft-oracle-n-max N     most tokens\n"
+    spec = DrafterSpec(name="draft-oracle")
+    given = speculation(read_help("new", newer), spec, 7, "o.gguf")
+    assert given == ["--spec-type", "draft-oracle", "--spec-draft-model", "o.gguf", "--spec-draft-oracle-n-max", "7"]
+
+
+def test_what_a_binary_cannot_do_is_refused_by_name() -> None:
+    with pytest.raises(UnsupportedError, match="cannot draft by rest"):
+        speculation(BINARY, DrafterSpec(name="rest"), 4, None)
+    older = read_help("old", "-m, --model FNAME\n--port PORT\n-md, --model-draft FNAME\n--draft-max N\n")
+    with pytest.raises(UnsupportedError, match=r"by draft-model \(draft-simple\)") as caught:
+        speculation(older, DrafterSpec(name=DRAFT_MODEL), 4, "d.gguf")
+    assert "no speculation at all" in caught.value.hint
+    with pytest.raises(InputError, match="no setting 'colour' for ngram-simple"):
+        speculation(BINARY, DrafterSpec(name="pld", options={"colour": 1}), 4, None)
+
+
+def test_a_program_that_is_no_llama_server_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no llama-server"):
+        read_binary("/bin/ls")
+    with pytest.raises(InputError, match="cannot be run"):
+        read_binary(str(tmp_path / "nothing"))
+
+
+@pytest.mark.parametrize("flag", ["--api-key x", "--api-key=x", "--port 1", "--model m", "--host 0.0.0.0", "-np 2"])
+def test_what_mlsd_sets_itself_and_keys_do_not_stand_in_flags(flag: str) -> None:
+    with pytest.raises(InputError, match="must not stand in --flags"):
+        read_flags(f"--mlock {flag}")
+
+
+def test_flags_are_split_as_a_shell_does() -> None:
+    assert read_flags("--mlock --override-kv 'a b'") == ["--mlock", "--override-kv", "a b"]
+    with pytest.raises(InputError, match="cannot be read"):
+        read_flags("--mlock 'a")
+
+
+def test_advice_says_what_to_set() -> None:
+    spec = DrafterSpec(name=DRAFT_MODEL, draft=ModelRef(id="small"))
+    assert advice(spec, 6) == (
+        "llama-server: --spec-type draft-simple --spec-draft-model small --spec-draft-n-max 6",
+        "LM Studio: Speculative Decoding > Draft Model small, Drafting Max Size 6.",
+    )
+    assert "leave it off" in advice(None, 0)[0] and "leave it off" in advice(spec, 0)[0]
+    assert advice(DrafterSpec(name="pld", options={"ngram": 3}), 8)[0] == (
+        "llama-server: --spec-type ngram-simple --spec-ngram-simple-size-m 8 --spec-ngram-simple-size-n 3"
+    )
+    assert advice(DrafterSpec(name="lookahead"), 4) == ("llama-server and LM Studio cannot draft by lookahead.",)

@@ -1,0 +1,165 @@
+"""llama-cpp-python's server and mlx_lm.server, the latter beside llama-server on the very same weights."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from mlsd.gguf_tools.shapes import TINY_ATTENTION
+from mlsd.gguf_tools.synthetic.perturb import perturb
+from mlsd.gguf_tools.synthetic.tiny import TINY_SET
+from mlsd.gguf_tools.synthetic.write import write_random
+from mlsd.servers.dialects import wait_for
+from mlsd.servers.endpoint import Answer, Endpoint, Request
+from mlsd.servers.judge import judge
+from mlsd.servers.results import rows
+from tests.servers.asked import pair, reasons, said, verdicts
+from tests.servers.conftest import TARGET, Start
+from tests.servers.mlx_model import write_both
+
+Run = Callable[..., Endpoint]
+
+
+def missing(package: str, what: str) -> None:
+    """Fail or skip, as CI or a person would have it."""
+    if importlib.util.find_spec(package) is None:
+        said = f"NOT TESTED: {what} is not installed; make setup does it"
+        pytest.fail(said) if os.environ.get("MLSD_SERVERS") == "required" else pytest.skip(said)
+
+
+@pytest.fixture(scope="module")
+def run() -> Iterator[Run]:
+    """Starts Python modules that serve HTTP, ended after the module's tests."""
+    with ExitStack() as stack:
+
+        def start(module: str, *arguments: object) -> Endpoint:
+            with socket.socket() as probe:
+                probe.bind(("127.0.0.1", 0))
+                port = probe.getsockname()[1]
+            command = [sys.executable, "-m", module, "--host", "127.0.0.1", "--port", str(port), *map(str, arguments)]
+            environment = {**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+            process = subprocess.Popen(
+                command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment, cwd="/"
+            )
+            stack.callback(process.wait)
+            stack.callback(process.kill)
+            endpoint = wait_for(f"http://127.0.0.1:{port}", 120.0, lambda: process.poll() is None)
+            stack.callback(endpoint.close)
+            return endpoint
+
+        yield start
+
+
+# --- llama-cpp-python ---------------------------------------------------------------------------------------------
+
+
+COUNTING = "One, two, three, four, five, one, two, three, four, five, one, two,"
+LOOKUP = ("--draft_model", "prompt-lookup-decoding", "--draft_model_num_pred_tokens", 4)
+
+
+@pytest.fixture(scope="module")
+def python_server(run: Run, smollm2: Path) -> tuple[Endpoint, Endpoint]:
+    """llama-cpp-python's own server, plain and with prompt lookup."""
+    missing("fastapi", "llama-cpp-python[server]")
+    return run("llama_cpp.server", *_python(smollm2)), run("llama_cpp.server", *_python(smollm2), *LOOKUP)
+
+
+def _python(model: Path) -> tuple[object, ...]:
+    return ("--model", model, "--n_ctx", 1024, "--n_threads", 1, "--n_threads_batch", 1)
+
+
+def test_llama_cpp_python_is_timed_by_our_clock_and_compared_as_text(
+    python_server: tuple[Endpoint, Endpoint], tmp_path: Path
+) -> None:
+    plain, lookup = python_server
+    assert plain.server.program == "llama-cpp-python"
+    result = pair(plain, lookup, tmp_path / "s.sqlite", said(COUNTING), n_predict=24, repeats=1, ignore_eog=False)
+    assert not reasons(result, "ar")
+    # Its prompt lookup writes another text once a prompt comes again: seen as such, or as a difference, never as equal.
+    (plain_text,) = {one.trial.text for one in result.trials if one.trial.arm == "ar"}
+    for one in (one.trial for one in result.trials if one.trial.arm == "sd"):
+        assert one.valid == (one.text == plain_text and one.status == "ok")
+    assert all("differs" in reason or "wrote something else" in reason for reason in reasons(result))
+    notes = "\n".join(result.notes)
+    assert "compared as text" in notes and "by the clock of this program" in notes
+    for one in (one.trial for one in result.trials if one.trial.status == "ok"):
+        assert one.tokens == () and 1 < one.n_tokens <= 24 and one.decode_ns
+    # Another text is no near tie, as nobody gives its probabilities.
+    assert {row.verdict for row in rows(result.trials)} <= {"lossless", "different"}
+
+
+def test_a_server_that_fails_in_the_middle_costs_its_trials_and_no_other(
+    python_server: tuple[Endpoint, Endpoint], run: Run, tmp_path: Path
+) -> None:
+    # llama-cpp-python cuts rejected tokens off a recurrent memory, which cannot be done, and its stream then breaks.
+    ends = run("llama_cpp.server", *_python(TARGET)), run("llama_cpp.server", *_python(TARGET), *LOOKUP)
+    result = pair(*ends, tmp_path / "s.sqlite", "code", n_predict=32, ignore_eog=False)
+    assert all("half an answer" in reason for reason in reasons(result)) and reasons(result)
+    assert not reasons(result, "ar")
+
+
+def test_pieces_of_a_stream_are_not_counted_as_tokens(python_server: tuple[Endpoint, Endpoint]) -> None:
+    request = Request(prompt="One, two, three: ", n_predict=24)
+    answer = python_server[0].complete(request)
+    assert answer.n_tokens == 0  # the stream says nothing of tokens
+    assert python_server[0].settle(request, answer).n_tokens == 24
+
+
+# --- mlx_lm.server ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A Llama model and a draft near it, each as a GGUF and as a folder for mlx."""
+    missing("mlx_lm", "mlx-lm")
+    folder = tmp_path_factory.mktemp("mlx")
+    shape = {**TINY_SET, **TINY_ATTENTION}["llama"]
+    write_random(folder / "raw.gguf", shape, seed=1)
+    perturb(folder / "raw.gguf", folder / "raw-draft.gguf", noise=0.003)
+    for name, raw in (("target", "raw.gguf"), ("draft", "raw-draft.gguf")):
+        write_both(folder / raw, folder / name, folder / f"{name}.gguf")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def mlx_server(run: Run, weights: Path) -> tuple[Endpoint, Endpoint]:
+    """mlx_lm.server, plain and with a draft model."""
+    target = ("--model", weights / "target")
+    drafting = ("--draft-model", weights / "draft", "--num-draft-tokens", 4)
+    return run("mlx_lm.server", *target), run("mlx_lm.server", *target, *drafting)
+
+
+def test_mlx_gives_token_ids_and_is_judged_by_them(mlx_server: tuple[Endpoint, Endpoint], tmp_path: Path) -> None:
+    plain, drafting = mlx_server
+    assert plain.server.program == "mlx_lm.server" and plain.server.gives_tokens
+    result = pair(plain, drafting, tmp_path / "s.sqlite", "code", n_predict=32, ignore_eog=False)
+    assert not reasons(result, "ar")
+    for one in result.trials:
+        assert one.trial.tokens and one.trial.decode_ns
+    assert set(verdicts(result)) <= {"lossless", "diverged"}  # no probabilities, so never a near tie
+    assert {row.verdict for row in rows(result.trials)} <= {"lossless", "different"}
+
+
+def test_mlx_and_llama_server_write_the_same_from_the_same_weights(
+    mlx_server: tuple[Endpoint, Endpoint], start: Start, weights: Path
+) -> None:
+    text = "The quick brown fox jumps over the lazy dog, and then"
+    llama = start(target=weights / "target.gguf")
+    prompt = llama.tokenize(text)
+    request = Request(prompt=prompt, n_predict=48, ignore_eog=False)
+    reference = llama.settle(request, llama.complete(request))
+    for mlx in mlx_server:
+        asked = Request(prompt=text, n_predict=48, ignore_eog=False)
+        answer = mlx.settle(asked, mlx.complete(asked))
+        assert answer.n_prompt == len(prompt)
+        found = judge(llama, prompt, Answer(tokens=answer.tokens, n_tokens=answer.n_tokens), reference)
+        # Other kernels round otherwise: where they part it is over a hair's breadth.
+        assert found.verdict == "lossless" or (found.worst_gap is not None and found.worst_gap < 0.05), found

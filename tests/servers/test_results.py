@@ -1,0 +1,108 @@
+"""What trials of servers say, on trials whose times are drawn: nothing is decided where there is nothing."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from mlsd.measure.run.study import BenchTrial
+from mlsd.records import Case, DrafterSpec, Losslessness, ModelRef, PromptRef, Round, Trial
+from mlsd.servers.results import Row, beside, recommend, rows
+
+DRAWN = 400
+
+
+def case(arm: str, prompt: str = "code", server: str | None = "llama-server b1", gamma: int = 0) -> Case:
+    """A request, plain or not."""
+    return Case(
+        suite="server", target=ModelRef(id="m"), prompt=PromptRef(key=prompt, sha256=prompt), n_predict=101,
+        drafter=DrafterSpec() if arm == "ar" else DrafterSpec(name="draft-model", draft=ModelRef(id="d")),
+        gamma=gamma if arm == "sd" else 0, server=server,
+    )  # fmt: skip
+
+
+def trial(
+    case: Case, block: int, tok_s: float, verdict: str = "lossless", gap: float | None = None, valid: bool = True,
+    counts: tuple[tuple[int, int], ...] = (),
+) -> BenchTrial:  # fmt: skip
+    """A trial of 101 tokens at a speed."""
+    made = Trial(
+        case_id=case.id, arm=case.arm, gamma=case.gamma, block=block, repeat=block, position=0, status="ok",
+        started_at="2026-01-01T00:00:00+00:00", tokens=tuple(range(101)), decode_ns=round(100e9 / tok_s), valid=valid,
+        losslessness=Losslessness(verdict=verdict, worst_gap=gap), invalid_reason=None if valid else "it lies",
+        stats={
+            "client_decode_ns": 101e9 / tok_s, "first_token_ns": 5e6,
+            "draft_n": sum(p for p, _ in counts), "draft_n_accepted": sum(a for _, a in counts),
+        },
+        rounds=tuple(
+            Round(proposed=p, accepted=a, committed=a + 1, rows=1 + p, draft_ns=0, verify_ns=0, rollback_ns=0,
+                  sample_ns=0, other_ns=1)
+            for p, a in counts
+        ),
+    )  # fmt: skip
+    return BenchTrial(case=case, trial=made)
+
+
+def arms(speedup: float, noise: float, seed: int, *, blocks: int = 5, gamma: int = 4) -> list[BenchTrial]:
+    """Both arms in blocks that share their noise, and each its own."""
+    draw, made = random.Random(seed), []
+    for block in range(blocks):
+        shared = 100 * draw.lognormvariate(0, 5 * noise)
+        made.append(trial(case("ar"), block, shared * draw.lognormvariate(0, noise)))
+        made.append(trial(case("sd", gamma=gamma), block, shared * speedup * draw.lognormvariate(0, noise)))
+    return made
+
+
+def drafted(found: list[BenchTrial]) -> Row:
+    """The speculative arm."""
+    return next(row for row in rows(found) if row.spec.name != "none")
+
+
+@pytest.mark.parametrize("noise", [0.005, 0.05])
+def test_two_equal_servers_are_undecided_in_95_of_100_runs(noise: float) -> None:
+    undecided = sum(drafted(arms(1.0, noise, seed)).effect == "undecided" for seed in range(DRAWN))
+    # Exactly 95 % of t intervals cover 1; below that only by chance (4 standard deviations), above by the floor.
+    assert undecided >= 0.95 * DRAWN - 4 * (0.95 * 0.05 * DRAWN) ** 0.5
+
+
+def test_a_real_gain_is_decided_and_its_flags_are_said() -> None:
+    found = rows(arms(1.5, 0.01, 1))
+    assert drafted(arms(1.5, 0.01, 1)).effect == "faster"
+    assert recommend(found, "small.gguf")[0] == (
+        "llama-server: --spec-type draft-simple --spec-draft-model small.gguf --spec-draft-n-max 4"
+    )
+
+
+def test_a_loss_a_draw_and_a_lie_are_left_off() -> None:
+    for made in (arms(0.7, 0.01, 1), arms(1.0, 0.01, 1)):
+        assert recommend(rows(made))[0].startswith("Leave it off: no setting is decided")
+    lies = [
+        one if one.case.arm == "ar" else trial(one.case, one.trial.block, 300, valid=False) for one in arms(2, 0.01, 1)
+    ]
+    assert recommend(rows(lies))[0].startswith("Leave it off: no speculative answer can be trusted")
+
+
+def test_a_server_that_somebody_set_up_is_left_on() -> None:
+    assert recommend(rows(arms(1.5, 0.01, 1, gamma=0)))[0].startswith("Leave the server's speculation on: 1.5")
+
+
+def test_a_difference_without_probabilities_is_different_and_with_them_diverged() -> None:
+    one = [trial(case("ar"), 0, 100), trial(case("sd"), 0, 100, "diverged", valid=False)]
+    assert drafted(one).verdict == "different"
+    two = [trial(case("ar"), 0, 100), trial(case("sd"), 0, 100, "diverged", gap=1.5, valid=False)]
+    assert drafted(two).verdict == "diverged" and "1.5" in drafted(two).margin
+    assert next(row for row in rows(two, deterministic=False)).verdict == "lossless"
+
+
+def test_engine_and_server_are_never_pooled_and_their_rounds_are_compared() -> None:
+    made = arms(1.2, 0.01, 2)
+    for block in range(3):
+        made.append(trial(case("ar", server=None), block, 200))
+        made.append(trial(case("sd", server=None, gamma=4), block, 300, counts=((4, 2), (4, 1), (2, 0))))
+    made.append(trial(case("sd", gamma=4), 9, 120, counts=((4, 2), (4, 0), (2, 0))))
+    found = {(row.source, row.name): row for row in rows(made)}
+    assert set(found) == {("server", "plain"), ("server", "d"), ("engine", "plain"), ("engine", "d")}
+    assert found["engine", "d"].speedup is not None and found["engine", "d"].speedup.value == pytest.approx(1.5)
+    said = beside(made)
+    assert any("part at round 2 (after token 4)" in line and "accepted 1 of 4" in line for line in said)
