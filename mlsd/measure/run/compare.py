@@ -22,7 +22,7 @@ import msgspec
 import numpy as np
 
 from mlsd.engine.losslessness import of_other_build
-from mlsd.errors import InputError, MlsdError
+from mlsd.errors import InputError, MlsdError, WorkerError
 from mlsd.gguf_tools.read import model_facts
 from mlsd.hardware import read_environment
 from mlsd.measure.builds import Build, find_build
@@ -174,6 +174,8 @@ def _sides(request: CompareRequest, builds: Sequence[Build], said: Callable[[str
             fits = run_build_check(BuildJob(job=job), build.variables())
         except MlsdError as error:
             error.message = f"Build {build.name} cannot be measured. {error.message}"
+            if isinstance(error, WorkerError):
+                error.hint = "The build itself ends the process: build it anew, for this processor."
             raise
         environment = read_environment(fits.backend)
         check_memory(prepared.plan, environment)

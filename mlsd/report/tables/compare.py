@@ -10,6 +10,7 @@ from mlsd.analysis.compare.sessions import Comparison, Side
 from mlsd.report.render.table import Cell, Table, Tone, head, name, number, percent, significant, text
 from mlsd.stats import Interval
 
+_WIDEST = 10.0  # of an interval that says anything
 _TONES: dict[str, Tone] = {"faster": "good", "slower": "bad", "undecided": "doubt", "same": "quiet"}
 
 
@@ -24,7 +25,7 @@ def comparison_table(found: Comparison) -> Table:
             head("B"),
             name("", "unit of A and B"),
             head("B / A", "gate.judge: geometric mean over blocks; of shares the difference, in points"),
-            head("99 %", "gate.judge: t over blocks, corrected for the number of measures"),
+            head("99.5 %", "gate.judge: t over blocks, corrected for the number of measures"),
             head("A / A", "the control, A once more, likewise"),
             name("verdict", "gate.judge: the interval excludes no change, or lies within the margin"),
         ),
@@ -51,8 +52,8 @@ def _row(finding: Finding) -> tuple[Cell, ...]:
         return f"{value:.3f}" if measure.is_ratio else f"{100 * value:+.1f}"
 
     def ends(of: Interval | None) -> Cell:
-        if of is None or of.low is None or of.high is None:
-            return text(None)
+        if of is None or of.low is None or of.high is None or of.high - of.low > _WIDEST:
+            return text(None, note="too few blocks, or too much noise, to say anything")
         return Cell(text=f"{scaled(of.low)} .. {scaled(of.high)}", sort=of.low)
 
     return (
