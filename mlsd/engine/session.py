@@ -44,6 +44,7 @@ class SessionOptions(Record, frozen=True, kw_only=True):
     n_threads: int | None = None
     n_gpu_layers: int = -1
     flash_attention: str = "auto"  # auto, on, off
+    kv_type: str = "f16"  # of keys and values in the memory
     n_snapshots: int = 0  # recurrent states kept for rollback inside the last batch
     max_outputs: int = 1  # the most output rows one decode asks for
     device_sampling: bool = True  # greedy tokens are picked on the device; logits rows are then not available

@@ -149,6 +149,8 @@ def test_two_settings_of_one_build_are_two_sides(mlsd: Mlsd) -> None:
     assert "flash attention on" in answer["a"]["settings"]
     assert "flash attention off" in answer["b"]["settings"]
     assert by_name(answer)["plain"]["n"] == 2
+    kinds = compared(mlsd, ".", ".", "tiny-dense", *QUICK, "--repeats", 1, "--kv-type", "f16/q8_0", "--no-control")
+    assert "kv type q8_0" in kinds["b"]["settings"]
 
 
 @pytest.mark.heavy

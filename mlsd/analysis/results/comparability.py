@@ -208,7 +208,7 @@ def _settings(case: Case) -> dict[str, Any]:
 
 
 def _word(value: object) -> str:
-    return "auto" if value is None else str(value)
+    return "f16" if value is msgspec.UNSET else "auto" if value is None else str(value)
 
 
 def _count(group: Sequence[MeasuredCase]) -> int:

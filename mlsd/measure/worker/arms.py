@@ -387,6 +387,7 @@ def session_options(engine: EngineOptions, n_ctx: int) -> SessionOptions:
         n_threads=engine.n_threads or default_threads(),
         n_gpu_layers=engine.n_gpu_layers,
         flash_attention=engine.flash_attention,
+        kv_type=engine.kv_type or "f16",
     )
 
 

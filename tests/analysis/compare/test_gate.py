@@ -11,21 +11,22 @@ import pytest
 from mlsd.analysis.compare.gate import Finding, Measure, Series, judge, judge_unpaired, known_well
 
 PLAIN = Measure(name="plain", unit="tok/s", sense="rate")
-# Standard deviations of ln(value) of one turn about its block's mean, over an A/A session of SmolLM2-135M on two cores
-# that other programs used as well (benchmarks/compare_noise.py prints them): an idle machine has less.
-NOISE = {"plain": 0.05, "prefill": 0.06, "pld, gamma 4": 0.05, "T(1)": 0.06, "T(5)": 0.06, "memory": 0.002}
+# Standard deviations of ln(value) of one turn about its block's mean: SmolLM2-135M on two cores, one thread, while other
+# programs kept both cores busy twice over (load 4 to 5); and a tenth of it, as is usual where nothing else runs.
+BUSY = {"plain": 0.094, "prefill": 0.137, "pld, gamma 4": 0.099, "T(1)": 0.16, "T(5)": 0.111, "memory": 0.002}
+QUIET = {"plain": 0.01, "prefill": 0.015, "pld, gamma 4": 0.01, "T(1)": 0.02, "T(5)": 0.015, "memory": 0.002}
 SLOWER = -math.log(1.05)
 
 
-def session(seed: int, n: int, change: float = 0.0, noise: float | None = None) -> list[Series]:
+def session(seed: int, n: int, change: float = 0.0, noise: dict[str, float] = BUSY) -> list[Series]:
     """Blocks in which sides share the machine's drift, and each turn has noise that its measures share in part."""
     rng = np.random.default_rng(seed)
     drift = rng.normal(size=n).cumsum() * 0.02
     turns = rng.normal(size=(3, n))
     found = []
-    for name, spread in NOISE.items():
+    for name, spread in noise.items():
         own = rng.normal(size=(3, n))
-        logs = drift + (noise or spread) * (0.7 * turns + 0.714 * own)
+        logs = drift + spread * (0.7 * turns + 0.714 * own)
         logs[1] += change
         a, b, control = (tuple(math.exp(v) for v in row) for row in logs)
         measure = Measure(name=name, unit="", sense="rate")
@@ -47,31 +48,37 @@ def changed(findings: Sequence[Finding]) -> list[Finding]:
     return [f for f in findings if f.verdict not in ("same", "undecided")]
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("n_blocks", [4, 10, 30])
 def test_two_sides_that_are_the_same_are_the_same_or_undecided_in_99_of_100_sessions(n_blocks: int) -> None:
     alarms = sum(bool(changed(judge(session(seed, n_blocks)))) for seed in range(300))
     assert alarms <= 3
 
 
+@pytest.mark.heavy
 def test_going_on_until_enough_is_known_raises_no_more_alarms() -> None:
     alarms = 0
     for seed in range(100):
-        whole, n = session(seed, 200), 6
-        while not known_well(found := judge(cut(whole, n), 0.05), 0.05) and n < 200:
+        whole, n = session(seed, 60, noise=QUIET), 6
+        while not known_well(found := judge(cut(whole, n), 0.05), 0.05) and n < 60:
             n += 1
         alarms += bool(changed(found))
     assert alarms <= 1
 
 
-def test_a_slowdown_of_5_per_cent_is_found_within_the_promised_blocks_in_95_of_100_sessions() -> None:
+@pytest.mark.heavy
+@pytest.mark.parametrize("noise", [BUSY, QUIET], ids=["busy", "quiet"])
+def test_a_slowdown_of_5_per_cent_is_found_within_the_promised_blocks_in_95_of_100_sessions(
+    noise: dict[str, float],
+) -> None:
     n_first, n_found, promises = 10, 0, []
     for seed in range(100):
-        plain = judge(cut(whole := session(seed, 1000, SLOWER), n_first), 0.05)[0]
+        plain = judge(cut(whole := session(seed, 1200, SLOWER, noise), n_first), 0.05)[0]
         promised = n_first + (plain.more_blocks or 0)
         promises.append(promised)
         n_found += judge(cut(whole, promised), 0.05)[0].verdict == "slower"
     assert n_found >= 95
-    assert max(promises) < 1000
+    assert max(promises) < 1200
     print(f"found {n_found} of 100 within {np.median(promises):.0f} blocks (median)")
 
 
