@@ -138,7 +138,8 @@ def of_other_build(emitted: Sequence[int], reference: Sequence[int], own: Logits
 
     Rows of logits before each emitted token, column 0 the token itself and then what this build finds likeliest: `own`
     of this build, `other` of the one that emitted it. As of passes of other widths, rounding explains differences in
-    size and number; and both builds must say nearly the same everywhere, or any difference would explain itself.
+    size and number: the size by how far leads lie apart where both chose alike, or any difference would explain itself.
+    And both builds must say nearly the same everywhere.
     """
     gaps = Gaps([0] * len(emitted))
     gaps.alone(own)
@@ -147,10 +148,18 @@ def of_other_build(emitted: Sequence[int], reference: Sequence[int], own: Logits
     same_length = [0] * len(emitted) if len(emitted) == len(reference) else [0] * (len(emitted) + 1)
     found = gaps.verdict(same_length)
     distance, limit = answer_distance(other, own), _ANCHOR_FLOOR * spread(own)
+    agreed = own[:, 0] >= own.max(axis=1)
+    leads = [
+        rows[:, 0] - np.take_along_axis(rows, own[:, 1:].argmax(axis=1)[:, None] + 1, axis=1)[:, 0]
+        for rows in (own, other)
+    ]
+    calm = float(np.abs(leads[0] - leads[1])[agreed].max(initial=0.0))
+    explained = found.verdict == "near_tie" and distance <= limit and (found.worst_gap or 0.0) <= calm
     return msgspec.structs.replace(
         found,
-        verdict=found.verdict if distance <= limit else "diverged",
+        verdict="near_tie" if explained else "diverged",
         first_difference=index,
+        tolerance=calm,
         live_distance=distance,
         live_limit=limit,
     )

@@ -293,8 +293,8 @@ def _output_warning(
         code=f"{OUTPUT}{judged.verdict}",
         message=f"{names} from token {judged.first_difference} on: {'a near tie' if near else 'a changed model'}. "
         f"{judged.n_different} of {judged.n_compared} tokens are not the other's choice, by {judged.worst_gap:.3g} "
-        f"logits at most; the builds differ by {judged.live_distance:.3g} on average, rounding explains "
-        f"{judged.live_limit:.3g}.",
+        f"logits at most, rounding explains {judged.tolerance:.3g}; all likely logits are {judged.live_distance:.3g} "
+        f"apart on average, rounding explains {judged.live_limit:.3g}.",
         advice="Rounding chose; times compare." if near else "Speeds of two different models do not compare.",
         case_id=case.id,
     )

@@ -11,8 +11,8 @@ import pytest
 from mlsd.analysis.compare.gate import Finding, Measure, Series, judge, judge_unpaired, known_well
 
 PLAIN = Measure(name="plain", unit="tok/s", sense="rate")
-# Standard deviations of ln(value) of one turn about its block's mean: SmolLM2-135M on two cores, one thread, while other
-# programs kept both cores busy twice over (load 4 to 5); and a tenth of it, as is usual where nothing else runs.
+# Standard deviations of ln(value) of one turn about its block's mean: SmolLM2-135M on two cores, one thread, while
+# other programs kept both cores busy twice over (load 4 to 5); and a tenth of it, as is usual where nothing else runs.
 BUSY = {"plain": 0.094, "prefill": 0.137, "pld, gamma 4": 0.099, "T(1)": 0.16, "T(5)": 0.111, "memory": 0.002}
 QUIET = {"plain": 0.01, "prefill": 0.015, "pld, gamma 4": 0.01, "T(1)": 0.02, "T(5)": 0.015, "memory": 0.002}
 SLOWER = -math.log(1.05)
