@@ -15,6 +15,7 @@ Arm = Literal["ar", "sd"]
 Source = Literal["engine", "server"]
 Status = Literal["ok", "failed"]
 Verdict = Literal["lossless", "near_tie", "diverged"]
+KvType = Literal["f16", "f32", "bf16", "q8_0", "q5_0", "q4_0"]
 OptionValue = str | int | float | bool
 
 NO_DRAFTER = "none"
@@ -53,6 +54,8 @@ class EngineOptions(Record, frozen=True, kw_only=True):
     n_threads: int | None = None  # None: all performance cores
     n_gpu_layers: int = -1  # -1: all layers that the backend takes
     flash_attention: Literal["auto", "on", "off"] = "auto"
+    # Of keys and values. Unset it is f16 and stands in no hash: cases measured before there was a choice stay the same.
+    kv_type: KvType | msgspec.UnsetType = msgspec.UNSET
 
 
 class ModelRef(Record, frozen=True, kw_only=True):

@@ -11,6 +11,7 @@ from mlsd.errors import AnalysisError
 from mlsd.stats import (
     Interval,
     best_of,
+    groups_needed,
     independent,
     mean_over,
     median,
@@ -18,6 +19,7 @@ from mlsd.stats import (
     relative_spread,
     smallest_effect,
     tails,
+    with_tails,
 )
 
 
@@ -71,3 +73,32 @@ def test_the_best_of_one_or_two_is_an_ordinary_interval_and_of_more_a_lower_one(
 def test_median_and_spread_of_nothing_are_not_measured() -> None:
     assert (median([]), relative_spread([1.0])) == (None, None)
     assert relative_spread([9.0, 10.0, 11.0]) == pytest.approx(0.1)
+
+
+def test_groups_needed_are_those_of_the_tables_and_more_where_the_spread_is_a_guess() -> None:
+    # Cohen 1988: a one-sample test of d = 0.5 with power 0.8 at 5 % two-sided takes 34; of 0.2 it takes 199.
+    assert groups_needed(0.5, 1.0, 1_000_000, 0.025, 0.8) == 34
+    assert groups_needed(0.2, 1.0, 1_000_000, 0.025, 0.8) == 199
+    guessed = groups_needed(0.5, 1.0, 4, 0.025, 0.8)
+    assert guessed is not None and guessed > 34
+    assert groups_needed(0.5, 0.0, 4, 0.025, 0.8) == 2
+    assert groups_needed(1e-9, 1.0, 4, 0.025, 0.8) is None
+
+
+def test_promised_groups_keep_their_promise_though_the_spread_was_guessed_from_few() -> None:
+    rng, effect, freedom = np.random.default_rng(5), 0.05, 7
+    n_found = 0
+    for _ in range(400):
+        spread = 0.04 * math.sqrt(rng.chisquare(freedom) / freedom)
+        n = groups_needed(effect, spread, freedom, 0.025, 0.9)
+        assert n is not None
+        n_found += mean_over(list(rng.normal(effect, 0.04, n))).decided(0.0) is True
+    assert n_found / 400 > 0.87
+
+
+def test_an_interval_with_other_tails_is_students() -> None:
+    found = mean_over([1.0, 2.0, 3.0, 4.0])
+    assert with_tails(found, 0.025, 0.025) == found
+    wide = with_tails(found, 0.005, 0.005)  # t of 0.995 with 3 degrees is 5.841, of 0.975 it is 3.182
+    assert wide.low is not None and found.low is not None
+    assert (2.5 - wide.low) / (2.5 - found.low) == pytest.approx(5.841 / 3.182, rel=1e-3)

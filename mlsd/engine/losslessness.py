@@ -159,7 +159,8 @@ def of_other_build(emitted: Sequence[int], reference: Sequence[int], own: Logits
 
     Rows of logits before each emitted token, column 0 the token itself and then what this build finds likeliest: `own`
     of this build, `other` of the one that emitted it. As of passes of other widths, rounding explains differences in
-    size and number; and both builds must say nearly the same everywhere, or any difference would explain itself.
+    size and number: the size by how far leads lie apart where both chose alike, or any difference would explain itself.
+    And both builds must say nearly the same everywhere.
     """
     gaps = Gaps([0] * len(emitted))
     gaps.alone(own)
@@ -169,10 +170,18 @@ def of_other_build(emitted: Sequence[int], reference: Sequence[int], own: Logits
     found = gaps.verdict(same_length)
     known = Answers(own)
     off, limit = distance(known.read(other), known.fresh), _ANCHOR_FLOOR * known.spread
+    agreed = own[:, 0] >= own.max(axis=1)
+    leads = [
+        rows[:, 0] - np.take_along_axis(rows, own[:, 1:].argmax(axis=1)[:, None] + 1, axis=1)[:, 0]
+        for rows in (own, other)
+    ]
+    calm = float(np.abs(leads[0] - leads[1])[agreed].max(initial=0.0))
+    explained = found.verdict == "near_tie" and off <= limit and (found.worst_gap or 0.0) <= calm
     return msgspec.structs.replace(
         found,
-        verdict=found.verdict if off <= limit else "diverged",
+        verdict="near_tie" if explained else "diverged",
         first_difference=index,
+        tolerance=calm,
         live_distance=off,
         live_limit=limit,
     )

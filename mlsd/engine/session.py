@@ -46,6 +46,7 @@ class SessionOptions(Record, frozen=True, kw_only=True):
     n_threads: int | None = None
     n_gpu_layers: int = -1
     flash_attention: str = "auto"  # auto, on, off
+    kv_type: str = "f16"  # of keys and values in the memory
     n_snapshots: int = 0  # recurrent states kept for rollback inside the last batch
     n_rungs: int = 0  # recurrent states that can be saved beside the one of `save_state()`
     rungs_on_device: bool = False  # each then takes a sequence; on the host otherwise
@@ -77,6 +78,7 @@ def session_options(engine: EngineOptions, n_positions: int) -> SessionOptions:
         n_threads=engine.n_threads or default_threads(),
         n_gpu_layers=engine.n_gpu_layers,
         flash_attention=engine.flash_attention,
+        kv_type=engine.kv_type or "f16",
     )
 
 

@@ -14,7 +14,10 @@ nearest to one half, as bisection does without noise (Horstein 1963; Waeber, Fra
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
+
+import msgspec
 
 from mlsd.analysis.compare.gate import LEAST_BLOCKS, Finding
 from mlsd.analysis.compare.sessions import Session
@@ -49,15 +52,20 @@ def first_changed(observed: Sequence[tuple[int, float]], n_builds: int) -> tuple
     return tuple(weight / sum(weights) for weight in weights)
 
 
-def next_build(chances: Sequence[float]) -> int | None:
-    """The build to try next, None when one is sure to be the first that changed."""
+def next_build(observed: Sequence[tuple[int, float]], n_builds: int) -> int | None:
+    """The build to try next, None when one is sure to be the first that changed.
+
+    No build is tried more often than the newest, by whose change all are judged. Raises: as `first_changed` does.
+    """
+    chances = first_changed(observed, n_builds)
     if max(chances) >= SURE:
         return None
     changed, nearest = 0.0, (1.0, 1)
-    for place, chance in enumerate(chances[:-1], start=1):  # the newest is known to be changed
+    for place, chance in enumerate(chances[:-1], start=1):
         changed += chance
         nearest = min(nearest, (abs(changed - 0.5), place))
-    return nearest[1]
+    tried = Counter(place for place, _ in observed)
+    return nearest[1] if tried[nearest[1]] < tried[n_builds - 1] else n_builds - 1
 
 
 class Search(Record, frozen=True, kw_only=True):
@@ -65,6 +73,7 @@ class Search(Record, frozen=True, kw_only=True):
 
     measure: str | None  # None: between oldest and newest nothing is decided yet
     chances: tuple[float, ...] = ()  # of each build, from place 1 on, to be the first that changed
+    next_place: int | None = None  # the build to try next
     turns: tuple[int, ...]  # worker processes that each build ran in, the control among those of place 0
     least_turns: int  # without any noise
 
@@ -77,8 +86,7 @@ class Search(Record, frozen=True, kw_only=True):
         """The sides of the next block, None when the build is found."""
         if self.measure is None:
             return ("0", CONTROL, str(len(self.turns) - 1))
-        place = next_build(self.chances)
-        return None if place is None else ("0", str(place))
+        return None if self.next_place is None else ("0", str(self.next_place))
 
 
 def search(session: Session, measure: str | None = None) -> Search:
@@ -102,11 +110,9 @@ def search(session: Session, measure: str | None = None) -> Search:
     if not changed or ends.n_blocks < LEAST_BLOCKS:
         return search
     chosen = max(changed, key=_clearness).measure.name
-    return Search(
-        measure=chosen,
-        chances=first_changed(session.observations(chosen), n_builds),
-        turns=search.turns,
-        least_turns=search.least_turns,
+    observed = session.observations(chosen)
+    return msgspec.structs.replace(
+        search, measure=chosen, chances=first_changed(observed, n_builds), next_place=next_build(observed, n_builds)
     )
 
 

@@ -1,7 +1,7 @@
 """The gate: which measures of B are faster, slower or the same as A's, and what it takes to tell where none is decided.
 
 Pure: series of values in, findings out. Each test is a t test over blocks, whose pairs share heat and load, and all of
-a comparison together say something untrue in one of a hundred (`FALSE_ALARM`): the bounds of each stand apart as
+a comparison together say something untrue in one of two hundred (`FALSE_ALARM`): the bounds of each stand apart as
 Sidak's correction for their number asks. What the control, A once more, shows to be different is not believed of B.
 """
 
@@ -19,7 +19,7 @@ from mlsd.stats import Interval, groups_needed, mean_over, with_tails
 
 Sense = Literal["rate", "time", "level"]  # more is faster; more is slower; neither
 Verdict = Literal["faster", "slower", "higher", "lower", "same", "undecided"]
-FALSE_ALARM = 0.01  # chance that any finding of a comparison is wrong
+FALSE_ALARM = 0.005  # chance that any finding of a comparison is wrong
 SEEN = 0.98  # chance with which a promised number of blocks shows an effect
 MARGIN = 0.02  # what counts as the same, and what a promise is about, unless asked otherwise
 LEAST_BLOCKS = 4  # below it the spread is hardly known
@@ -53,7 +53,7 @@ class Finding(Record, frozen=True, kw_only=True):
     n: int  # blocks with every side
     a: float | None
     b: float | None
-    change: Interval | None  # B/A, or B-A; all findings of a comparison lie in theirs with a chance of 99 %
+    change: Interval | None  # B/A, or B-A; all findings of a comparison lie in theirs with a chance of 99.5 %
     control: Interval | None  # A once more over A, likewise
     verdict: Verdict
     within: float | None  # of no change: the whole interval lies so near

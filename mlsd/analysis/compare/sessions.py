@@ -342,7 +342,7 @@ def _database(store: Store, target: str | None) -> _Database:
         for measure, value in _arm_values({arm: [trial]}).items() if trial.decode_ns else ():
             label = f"{case.target.id}, {case.prompt.key}, {measure.name}"
             named = Measure(name=label, unit=measure.unit, sense=measure.sense, is_ratio=measure.is_ratio)
-            if not measure.is_ratio or value > 0:
+            if measure.name != "memory" and (not measure.is_ratio or value > 0):  # one process: one value
                 values.setdefault(place, {}).setdefault(named, []).append(value)
     drift = baseline_drift(plain)
     said = ""

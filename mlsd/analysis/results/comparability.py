@@ -214,11 +214,11 @@ def _other_kind(
         if kind[0] != chosen[0]:
             said.append(f"another file ({kind[0][:_KEY_DIGITS]})")
             key = key if kind[1] != chosen[1] else kind[0][:_KEY_DIGITS]
-        was = _settings(usual)
+        was, own = _settings(usual), _settings(case)
         said += [
-            f"{name} {_word(value)} instead of {_word(was.get(name))}"
-            for name, value in _settings(case).items()
-            if value != was.get(name)
+            f"{name} {_word(own.get(name))} instead of {_word(was.get(name))}"
+            for name in {**was, **own}
+            if own.get(name) != was.get(name)
         ]
     how = ", ".join(said) or "other settings than those asked for"
     return (
@@ -232,7 +232,7 @@ def _settings(case: Case) -> dict[str, Any]:
     sampling = {"temperature": 0.0} if case.sampling.greedy else msgspec.structs.asdict(case.sampling)
     blank = dict.fromkeys(("top_k", "top_p", "seed"))
     server = {} if case.server is None else {"server": case.server}
-    return {**blank, **sampling, **msgspec.structs.asdict(case.engine), **server}
+    return {**blank, **sampling, **msgspec.to_builtins(case.engine), **server}
 
 
 def _word(value: object) -> str:

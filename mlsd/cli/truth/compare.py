@@ -89,6 +89,7 @@ class FailOn(click.ParamType[tuple[str, float]]):
 @click.option("--n-gpu-layers", help="Layers on the GPU, likewise.")
 @click.option("--n-ctx", help="Context, likewise.")
 @click.option("--flash-attention", help="auto, on or off, likewise.")
+@click.option("--kv-type", help="Of keys and values: f16, f32, bf16, q8_0, q5_0 or q4_0, likewise.")
 @click.pass_context
 def compare(ctx: click.Context, /, words: tuple[str, ...], bisect: bool, as_json: bool, **options: Any) -> None:
     """Measure builds A and B of llama.cpp on TARGET block by block, and say what is faster, slower, the same or open.
@@ -162,23 +163,24 @@ def _request(words: tuple[str, ...], bisect: bool, options: dict[str, Any]) -> C
 def _engines(options: dict[str, Any]) -> tuple[EngineOptions, EngineOptions]:
     """A's and B's settings: `x/y` sets them apart."""
     sides: list[dict[str, Any]] = [{}, {}]
-    for name in ("n_threads", "n_gpu_layers", "n_ctx", "flash_attention"):
+    for name in ("n_threads", "n_gpu_layers", "n_ctx", "flash_attention", "kv_type"):
         given = options[name]
         if given is None:
             continue
         a, slash, b = given.partition("/")
         for side, value in zip(sides, (a, b if slash else a), strict=True):
             try:
-                side[name] = value if name == "flash_attention" else int(value)
+                side[name] = int(value) if name.startswith("n_") else value
             except ValueError:
                 raise InputError(
                     f"--{name.replace('_', '-')} is {given!r}.", hint="Give a number, or two like 4/6 for A and B."
                 ) from None
     try:
         a, b = (msgspec.convert(side, EngineOptions) for side in sides)
-    except msgspec.ValidationError:
+    except msgspec.ValidationError as error:
+        name = str(error).rpartition("$.")[2].rstrip("`")
         raise InputError(
-            f"--flash-attention is {options['flash_attention']!r}.", hint="Give auto, on or off, or two like on/off."
+            f"--{name.replace('_', '-')} is {options[name]!r}.", hint="`mlsd compare --help` names what there is."
         ) from None
     return a, b
 

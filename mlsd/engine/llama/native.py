@@ -109,7 +109,8 @@ def library() -> Any:
     except (ImportError, OSError, AttributeError, RuntimeError) as error:
         raise NativeError(
             f"llama.cpp cannot be loaded: {error}.",
-            hint="The libraries are damaged, or of another version than llama-cpp-python's bindings; reinstall it.",
+            hint="The libraries are damaged, or of another version than the bindings: reinstall llama-cpp-python, or "
+            "name the interpreter of the environment that they came from.",
         ) from error
 
     def on_log(level: int, text: bytes, _: Any) -> None:

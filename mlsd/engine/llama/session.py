@@ -16,6 +16,7 @@ from mlsd.engine.threads import default_threads
 from mlsd.errors import CapacityError, EngineError, RollbackError, UnsupportedError
 
 _FLASH_ATTENTION = {"auto": -1, "off": 0, "on": 1}
+_KV_TYPES = {"f32": 0, "f16": 1, "q4_0": 2, "q5_0": 6, "q8_0": 8, "bf16": 30}  # enum ggml_type
 _DECODE_FAILURES = {
     1: "no free memory slot for the batch",
     2: "the computation was aborted",
@@ -71,6 +72,7 @@ class LlamaSession:
         params.n_outputs_max_per_seq = options.max_outputs
         params.n_threads = params.n_threads_batch = options.n_threads or default_threads()
         params.flash_attn_type = _FLASH_ATTENTION[options.flash_attention]
+        params.type_k = params.type_v = _KV_TYPES[options.kv_type]
         params.no_perf = True
         if options.device_sampling:
             self._attach_greedy_sampler(params)

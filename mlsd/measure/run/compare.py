@@ -23,7 +23,7 @@ import msgspec
 import numpy as np
 
 from mlsd.engine.losslessness import of_other_build
-from mlsd.errors import InputError, MlsdError
+from mlsd.errors import InputError, MlsdError, WorkerError
 from mlsd.gguf_tools.read import model_facts
 from mlsd.hardware import read_environment
 from mlsd.measure.builds import Build, find_build
@@ -175,6 +175,8 @@ def _sides(request: CompareRequest, builds: Sequence[Build], said: Callable[[str
             fits = run_build_check(BuildJob(job=job), build.variables())
         except MlsdError as error:
             error.message = f"Build {build.name} cannot be measured. {error.message}"
+            if isinstance(error, WorkerError):
+                error.hint = "The build itself ends the process: build it anew, for this processor."
             raise
         fitted_environment(prepared)
         environment = read_environment(fits.backend)
@@ -292,8 +294,8 @@ def _output_warning(
         code=f"{OUTPUT}{judged.verdict}",
         message=f"{names} from token {judged.first_difference} on: {'a near tie' if near else 'a changed model'}. "
         f"{judged.n_different} of {judged.n_compared} tokens are not the other's choice, by {judged.worst_gap:.3g} "
-        f"logits at most; the builds differ by {judged.live_distance:.3g} on average, rounding explains "
-        f"{judged.live_limit:.3g}.",
+        f"logits at most, rounding explains {judged.tolerance:.3g}; all likely logits are {judged.live_distance:.3g} "
+        f"apart on average, rounding explains {judged.live_limit:.3g}.",
         advice="Rounding chose; times compare." if near else "Speeds of two different models do not compare.",
         case_id=case.id,
     )

@@ -96,5 +96,5 @@ def _reading(engine: EngineOptions, n_ctx: int) -> SessionOptions:
 
 
 def _likeliest(row: Logits, token: int) -> tuple[int, ...]:
-    best = np.argsort(-row)[:_TOP]
-    return (token, *(int(i) for i in best if i != token))
+    others = [int(i) for i in np.argsort(-row)[:_TOP] if i != token]
+    return (token, *others[: min(_TOP, len(row)) - 1])

@@ -10,6 +10,7 @@ from mlsd.analysis.compare.sessions import Comparison, Side
 from mlsd.report.render.table import Cell, Table, Tone, numbers, percent, significant, table, text, words
 from mlsd.stats import Interval
 
+_WIDEST = 10.0  # of an interval that says anything
 _TONES: dict[str, Tone] = {"faster": "good", "slower": "bad", "undecided": "doubt", "same": "quiet"}
 
 
@@ -24,7 +25,7 @@ def comparison_table(found: Comparison) -> Table:
         words("", lambda f: f.measure.unit, "unit of A and B"),
         numbers("B / A", _change, "gate.judge: geometric mean over blocks; of shares the difference, in points"),
         numbers(
-            "99 %",
+            "99.5 %",
             lambda f: _ends(f.measure, f.change),
             "gate.judge: t over blocks, corrected for the number of measures",
         ),
@@ -61,8 +62,8 @@ def _change(finding: Finding) -> Cell:
 
 
 def _ends(measure: Measure, of: Interval | None) -> Cell:
-    if of is None or of.low is None or of.high is None:
-        return text(None)
+    if of is None or of.low is None or of.high is None or of.high - of.low > _WIDEST:
+        return text(None, note="too few blocks, or too much noise, to say anything")
     return Cell(text=f"{_scaled(measure, of.low)} .. {_scaled(measure, of.high)}", sort=of.low)
 
 

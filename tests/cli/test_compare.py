@@ -1,0 +1,196 @@
+"""``mlsd compare`` with real workers: a build against itself, against ones with a fault put in, settings, databases."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mlsd.measure.store.study import Store
+from tests.cli.conftest import Ran
+from tests.native_shim import ABORTS, LONGER, OTHER_MODEL, SLOWER, UNKNOWN, copy_of_installed, faulty_build
+
+Mlsd = Callable[..., Ran]
+QUICK = ("--n-threads", 1, "--n-predict", 16, "--rows", "1,5", "--drafter", "pld")
+KEPT = Path("results/compare.sqlite")
+
+
+def compared(mlsd: Mlsd, *arguments: object) -> dict[str, Any]:
+    result = mlsd("compare", *arguments, "--json")
+    assert result.code == 0, result.err
+    answer: dict[str, Any] = json.loads(result.out)
+    return answer
+
+
+def by_name(answer: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    return {finding["measure"]["name"]: finding for finding in answer["findings"]}
+
+
+@pytest.mark.heavy
+def test_a_build_against_itself_is_the_same_or_undecided(mlsd: Mlsd) -> None:
+    answer = compared(mlsd, ".", ".", "tiny-dense", *QUICK, "--repeats", 4)
+    found = by_name(answer)
+    assert {"plain", "prefill", "pld, gamma 4", "pld, gamma 4: acceptance", "T(1)", "T(5)", "memory"} <= set(found)
+    assert {"rollback", "checkpoint", "pld, gamma 4: speedup", "pld, gamma 4: MGL"} <= set(found)
+    assert all(finding["verdict"] in ("same", "undecided") for finding in found.values())
+    assert found["pld, gamma 4: acceptance"]["words"] == "same within 0 %"
+    assert answer["outputs"] == []
+    assert all(finding["n"] == 4 and finding["control"] is not None for finding in found.values())
+
+
+@pytest.mark.heavy
+def test_every_turn_is_a_trial_in_the_store_and_sides_stand_in_random_order(mlsd: Mlsd) -> None:
+    compared(mlsd, ".", ".", "tiny-dense", *QUICK, "--repeats", 3)
+    compared(mlsd, ".", ".", "tiny-dense", *QUICK, "--repeats", 2)
+    with Store.open(KEPT, read_only=True) as store:
+        trials = list(store.trials(rounds=False))
+        runs = [run.plan for run in store.runs()]
+    assert len(trials) == (3 + 2) * 3 * 2
+    assert all(stored.trial.valid for stored in trials)
+    assert sorted({stored.trial.repeat for stored in trials}) == [0, 1, 2, 3, 4]
+    assert sorted(plan["role"] for plan in runs) == ["0", "0", "1", "1", "control", "control"]
+    assert len({plan["session"] for plan in runs}) == 2
+
+
+@pytest.mark.heavy
+def test_a_slower_library_is_slower_and_fails_the_check(mlsd: Mlsd, tmp_path: Path) -> None:
+    # Ten times as slow: decided in few blocks on any machine, however busy.
+    slow = faulty_build(tmp_path / "slow", SLOWER % 9.0)
+    comment = tmp_path / "comment.md"
+    result = mlsd(
+        "compare", ".", slow, "tiny-dense", *QUICK, "--repeats", 6, "--fail-on", "slower:3%", "--markdown", comment
+    )
+    assert result.code == 1, result.out
+    assert "T(1) is slower by" in result.err
+    assert "is slower by" in comment.read_text()
+    assert mlsd("report", "--db", KEPT, "-o", tmp_path / "report").code == 0
+    assert "Builds and settings side by side" in (tmp_path / "report" / "report.html").read_text()
+
+
+@pytest.mark.heavy
+def test_another_output_is_judged_by_both_builds(mlsd: Mlsd, tmp_path: Path) -> None:
+    other = faulty_build(tmp_path / "other", OTHER_MODEL % 20)
+    arguments = (".", other, "tiny-dense", "--n-threads", 1, "--n-predict", 24, "--repeats", 1, "--no-control")
+    result = mlsd("compare", *arguments, "--fail-on", "different", "--json")
+    assert result.code == 1
+    answer = json.loads(result.out)
+    assert answer["changed_model"] is True
+    assert "a changed model" in answer["outputs"][0]
+
+
+@pytest.mark.parametrize(
+    ("code", "reason"),
+    [
+        (LONGER, "llama_context_params has 176 bytes in the library"),
+        (ABORTS, "died while it checked the build: killed by SIGABRT"),
+        (OTHER_MODEL % 3, "computes something else"),
+        (UNKNOWN, "cannot load"),
+    ],
+)
+def test_a_build_that_cannot_be_measured_is_told_before_anything_runs(
+    mlsd: Mlsd, tmp_path: Path, code: str, reason: str
+) -> None:
+    from mlsd.folders import asset_path
+
+    model = tmp_path / "new-architecture.gguf"
+    shutil.copy(asset_path("tiny/tiny-dense.gguf"), model)
+    build = faulty_build(tmp_path / "faulty", code)
+    result = mlsd("compare", ".", build, model, *QUICK)
+    assert result.code == 2
+    assert f"Build {build} cannot be measured." in result.err
+    assert reason in result.err
+    assert not KEPT.exists()
+
+
+def test_libraries_that_lack_a_function_are_told(mlsd: Mlsd, tmp_path: Path) -> None:
+    folder = copy_of_installed(tmp_path / "lib")
+    (folder / "libllama.so").unlink()
+    shutil.copy((folder / "libggml-base.so").resolve(), folder / "libllama.so")
+    result = mlsd("compare", ".", folder, "tiny-dense", *QUICK)
+    assert result.code == 2
+    assert "llama.cpp cannot be loaded" in result.err and "undefined symbol: llama_" in result.err
+
+
+def test_the_same_files_under_two_names_are_refused(mlsd: Mlsd, tmp_path: Path) -> None:
+    result = mlsd("compare", ".", copy_of_installed(tmp_path / "lib"), "tiny-dense")
+    assert result.code == 2
+    assert "are the same build" in result.err and "mlsd compare . . TARGET" in result.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        ((".", "tiny-dense"), "takes A, B and TARGET"),
+        ((".", ".", "tiny-dense", "--bisect"), "three builds or more"),
+        ((".", "nowhere", "tiny-dense"), "does not exist"),
+        ((".", ".", "tiny-nothing"), "tiny-nothing"),
+        ((".", ".", "tiny-dense", "--n-threads", "two/4"), "--n-threads is 'two/4'"),
+        ((".", ".", "tiny-dense", "--flash-attention", "on/maybe"), "--flash-attention is 'on/maybe'"),
+        ((".", ".", "tiny-dense", "--until", "200%"), "is not a share like 2%"),
+        ((".", ".", "tiny-dense", "--fail-on", "faster:3%"), "is not one of slower:3%"),
+        (("a.sqlite", "b.sqlite"), "a.sqlite"),
+    ],
+)
+def test_bad_input_is_told(mlsd: Mlsd, arguments: tuple[str, ...], reason: str) -> None:
+    result = mlsd("compare", *arguments)
+    assert result.code == 2
+    assert reason in result.err
+    assert not KEPT.exists()
+
+
+@pytest.mark.heavy
+def test_two_settings_of_one_build_are_two_sides(mlsd: Mlsd) -> None:
+    answer = compared(mlsd, ".", ".", "tiny-dense", *QUICK, "--repeats", 2, "--flash-attention", "on/off")
+    assert "flash attention on" in answer["a"]["settings"]
+    assert "flash attention off" in answer["b"]["settings"]
+    assert by_name(answer)["plain"]["n"] == 2
+    kinds = compared(mlsd, ".", ".", "tiny-dense", *QUICK, "--repeats", 1, "--kv-type", "f16/q8_0", "--no-control")
+    assert "kv type q8_0" in kinds["b"]["settings"]
+
+
+@pytest.mark.heavy
+def test_two_databases_are_weaker_evidence(mlsd: Mlsd) -> None:
+    for name in ("x.sqlite", "y.sqlite"):
+        assert mlsd("bench", "tiny-dense", "--n-threads", 1, "--n-predict", 16, "--repeats", 4, "--db", name).code == 0
+    answer = compared(mlsd, "x.sqlite", "y.sqlite")
+    assert answer["interleaved"] is False
+    assert answer["notes"][0].startswith("Weaker evidence")
+    assert set(by_name(answer)) == {"tiny-dense, code, plain", "tiny-dense, code, prefill"}
+
+
+@pytest.mark.heavy
+def test_the_first_slower_build_of_a_list_is_found(mlsd: Mlsd, tmp_path: Path) -> None:
+    builds: list[Path] = []
+    for place, code in enumerate(("int fast;", "int alike;", SLOWER % 9.0, SLOWER % 9.5)):
+        builds.append(faulty_build(tmp_path / f"build-{place}", code))
+    answer = compared(mlsd, *builds, "tiny-dense", *QUICK, "--bisect", "--measure", "T(1)")
+    assert answer["first_changed"] == str(builds[2])
+    assert answer["least_turns"] == 4 <= sum(answer["turns"])
+
+
+@pytest.mark.builds
+@pytest.mark.heavy
+def test_another_release_is_measured_through_its_own_bindings(mlsd: Mlsd) -> None:
+    other = os.environ.get("MLSD_OTHER_BUILD")
+    if other is None:
+        pytest.skip("MLSD_OTHER_BUILD is not set: python -m tools.native_builds --out DIR --release 0.3.35")
+    answer = compared(mlsd, ".", other, "tiny-dense", *QUICK, "--repeats", 4)
+    versions = [answer[side]["environment"]["llama_cpp_python_version"] for side in ("a", "b")]
+    assert versions[0] != versions[1]
+    assert by_name(answer)["pld, gamma 4: acceptance"]["n"] == 4
+
+
+@pytest.mark.builds
+@pytest.mark.heavy
+def test_the_same_source_without_vectors_is_slower(mlsd: Mlsd) -> None:
+    other = os.environ.get("MLSD_NO_VECTORS")
+    if other is None:
+        pytest.skip("MLSD_NO_VECTORS is not set: python -m tools.native_builds --out DIR --build no-avx")
+    answer = compared(mlsd, ".", other, "tiny-dense", *QUICK, "--repeats", 10)
+    assert "slower" in {found["verdict"] for found in by_name(answer).values()}
+    assert "faster" not in {found["verdict"] for found in by_name(answer).values()}

@@ -1,0 +1,101 @@
+"""Builds of llama.cpp with a fault put in on purpose: the installed libraries behind one of ours, compiled here."""
+
+from __future__ import annotations
+
+import importlib.util
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HEAD = r"""
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+struct batch { int32_t n; int32_t *token; float *embd; int32_t *pos; int32_t *n_seq; int32_t **seq; int8_t *logits; };
+
+static void *real(const char *name) {
+    return dlsym(dlopen("libllama.so.0", RTLD_LAZY | RTLD_NOLOAD), name);
+}
+
+static double now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return t.tv_sec + 1e-9 * t.tv_nsec;
+}
+
+static int32_t decode(void *context, struct batch batch) {
+    return ((int32_t (*)(void *, struct batch)) real("llama_decode"))(context, batch);
+}
+"""
+
+SLOWER = """
+int32_t llama_decode(void *context, struct batch batch) {
+    double began = now();
+    int32_t code = decode(context, batch);
+    double until = now() + (now() - began) * %f;
+    while (now() < until) { }
+    return code;
+}
+"""
+
+# Far into a text every token is read as another: the known pass is too short to see it.
+OTHER_MODEL = """
+int32_t llama_decode(void *context, struct batch batch) {
+    int32_t *own = batch.token, other[8192];
+    if (own && batch.n <= 8192) {
+        for (int i = 0; i < batch.n; i++) other[i] = batch.pos[i] > %d ? own[i] ^ 3 : own[i];
+        batch.token = other;
+    }
+    return decode(context, batch);
+}
+"""
+
+ABORTS = "int32_t llama_decode(void *context, struct batch batch) { abort(); }"
+
+LONGER = """
+struct longer { char bytes[176]; };
+struct longer llama_context_default_params(void) { struct longer all; memset(&all, 1, sizeof all); return all; }
+"""
+
+UNKNOWN = """
+struct params { char bytes[80]; };
+void *llama_model_load_from_file(const char *path, struct params params) {
+    if (strstr(path, "new-architecture")) return 0;
+    return ((void *(*)(const char *, struct params)) real("llama_model_load_from_file"))(path, params);
+}
+"""
+
+
+def installed_libraries() -> Path:
+    """Where the installed llama-cpp-python keeps its shared libraries."""
+    spec = importlib.util.find_spec("llama_cpp")
+    assert spec is not None and spec.origin is not None
+    return Path(spec.origin).parent / "lib"
+
+
+def copy_of_installed(folder: Path) -> Path:
+    """The same libraries, elsewhere."""
+    shutil.copytree(installed_libraries(), folder, symlinks=True)
+    return folder
+
+
+def faulty_build(folder: Path, code: str) -> Path:
+    """A folder of libraries in which `code` stands before llama.cpp's own functions of the same names."""
+    compiler = shutil.which("cc")
+    if sys.platform != "linux" or compiler is None:
+        pytest.skip("needs Linux and a C compiler (cc) to build a library with a fault")
+    copy_of_installed(folder)
+    (folder / "libllama.so").unlink()
+    source = folder / "fault.c"
+    source.write_text(HEAD + code, encoding="utf-8")
+    command = [compiler, "-shared", "-fPIC", "-O1", "-w", "-o", folder / "libllama.so", source, f"-L{folder}"]
+    links = ["-Wl,--no-as-needed", "-l:libllama.so.0", "-Wl,-rpath,$ORIGIN", "-Wl,--allow-shlib-undefined", "-ldl"]
+    subprocess.run([*command, *links], check=True)
+    return folder
