@@ -60,7 +60,7 @@ class Card(Record, frozen=True, kw_only=True):
 
 
 def read_card(engine: EngineOptions, *, may_pull: bool = False) -> Card:
-    """This machine's card. Raises: WorkerError when llama.cpp does not start here."""
+    """The card of this machine. Raises: WorkerError when llama.cpp does not start here."""
     environment = read_environment(run_info(engine))
     try:
         user_dir().mkdir(parents=True, exist_ok=True)

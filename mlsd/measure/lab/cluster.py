@@ -196,11 +196,12 @@ async def _serve_machine(asked: _Join) -> None:
     distributed = _distributed()
     certificate = None if asked.certificate is None else Path(asked.certificate)
     machine.card(EngineOptions(), may_pull=asked.may_pull)
+    name = f"{uuid.uuid4().hex[:12]}{'+' if asked.may_pull else ''}"
     try:
         worker = await distributed.Worker(
-            asked.address, nthreads=1, resources={"machine": 1}, memory_limit=0, heartbeat_interval="5s", death_timeout=30,
-            name=f"{uuid.uuid4().hex[:12]}{'+' if asked.may_pull else ''}", security=_security(asked.address, certificate),
-            dashboard=False, dashboard_address=":0",
+            asked.address, nthreads=1, resources={"machine": 1}, memory_limit=0, heartbeat_interval="5s",
+            death_timeout=30, name=name, security=_security(asked.address, certificate), dashboard=False,
+            dashboard_address=":0",
         )  # fmt: skip
     except (OSError, TimeoutError):
         return

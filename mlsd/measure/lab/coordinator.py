@@ -169,10 +169,11 @@ class _Coordinator:
         self._check_first()
         interrupted = False
         try:
+            self._look_around()
             while self._left() and not self._watcher.enough:
-                self._look_around()
                 for said in self._lab.hear(HEAR_S):
                     self._hear(said)
+                self._look_around()
         except KeyboardInterrupt:
             interrupted = True
         finally:
