@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 
@@ -72,6 +72,7 @@ class FakeLab:
         self.submitted: list[tuple[str, Job]] = []
         self.cancelled: list[str] = []
         self.unsaid: list[Measured | Ended] = []
+        self.posted = ""
 
     def machines(self) -> dict[str, Card]:
         return dict(self.cards)
@@ -85,6 +86,9 @@ class FakeLab:
     def cancel(self, ticket: str) -> None:
         self.cancelled.append(ticket)
         self.jobs.pop(ticket, None)
+
+    def post(self, name: str, words: str, failures: Sequence[str]) -> None:
+        self.posted = words
 
     def lose(self, address: str) -> None:
         """The machine is gone; what it was at is never heard of."""

@@ -45,6 +45,7 @@ def test_machines_of_one_key_share_a_plan_case_for_case_and_whole_blocks(tmp_pat
     outcome = run(lab, wanted, tmp_path / "s.sqlite")
     assert stored(tmp_path / "s.sqlite") == whole(wanted)
     assert [p.outcome.n_ok for p in outcome.places] == [24]
+    assert lab.posted == "24 trials measured, 0 left, on 1 kinds of machine, ended"
     assert len({address for address, _ in lab.submitted}) == n_machines
     for _, job in lab.submitted:
         arms = Counter(slot.block for slot in job.slots)
@@ -187,7 +188,7 @@ def test_another_version_is_refused_with_what_differs_and_the_others_go_on(
 def test_a_model_that_no_machine_has_or_has_room_for_is_said_before_anything_runs(
     tmp_path: Path, changes: dict[str, object]
 ) -> None:
-    with pytest.raises(ModelFileError, match="No machine of the lab has .*tiny"):
+    with pytest.raises(ModelFileError, match=r"No machine of the lab has .*tiny"):
         run(FakeLab({"m1": card("a", **changes)}), plan(), tmp_path / "s.sqlite")
     with Store.open(tmp_path / "s.sqlite") as store:
         assert store.runs() == []
