@@ -17,7 +17,7 @@ import msgspec
 
 from mlsd.errors import LabError, ModelFileError
 from mlsd.measure.lab.card import Card, Origin, differences
-from mlsd.measure.messages import Job, Slot, failed_trial
+from mlsd.measure.messages import Job, Slot, failed_trial, prompt_key
 from mlsd.measure.run.runner import (
     RunOutcome,
     RunSettings,
@@ -262,7 +262,9 @@ class _Coordinator:
 
     def _submit(self, address: str, place: _Place, part: _Part) -> None:
         job = self._plan.loads[part.load]
-        references = known_references(job, self._store, place.key)
+        plain = {prompt_key(slot.case.prompt) for slot in part.slots if slot.case.arm == "ar"}
+        alone = all(prompt_key(slot.case.prompt) in plain for slot in part.slots)
+        references = () if alone else known_references(job, self._store, place.key)
         rest = msgspec.structs.replace(job, slots=part.slots, references=references)
         self._n_tickets += 1
         ticket = f"{place.run_id}-{self._n_tickets}-{time.time_ns()}"
