@@ -21,7 +21,7 @@ from tools.run_where import with_rows
 ROOT = Path(__file__).parent.parent
 PAGES = {path.name: path for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))}
 # Commands that need a Mac with the study's models, hours, or a network: shown, explained, and only parsed here.
-NOT_RUN = ("mlsd models pull", "git clone")
+NOT_RUN = ("mlsd models pull", "git clone", "mlsd lab", "mlsd run B D --lab")
 
 
 def lines(path: Path) -> list[str]:

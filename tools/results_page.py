@@ -37,7 +37,7 @@ def page() -> str:
         with tempfile.TemporaryDirectory() as folder, Store.open(Path(folder) / "study.sqlite") as store:
             import_record(store, read_record(path))
             for key in comparability.machines(store):
-                parts.append("\n".join(_machine(path.name, read_study(store, key))))
+                parts.append("\n".join(_machine(path.name, read_study(store, key, others=False))))
     return "\n".join(parts)
 
 

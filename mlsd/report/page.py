@@ -16,11 +16,12 @@ from mlsd.analysis.results.best_setting import BestSetting, best_settings, by_ta
 from mlsd.analysis.results.speedups import deep_arms
 from mlsd.analysis.study.study import Study, attempt
 from mlsd.report import machine_pages
+from mlsd.report.figures.machines import MACHINES_FIGURES
 from mlsd.report.figures.rounds import ROUND_FIGURES
 from mlsd.report.figures.study import STUDY_FIGURES
 from mlsd.report.render.sections import Page, Section, Trace, of_tables, with_figures
 from mlsd.report.render.table import Table
-from mlsd.report.tables import methods
+from mlsd.report.tables import machines, methods
 from mlsd.report.tables import records as record_tables
 from mlsd.report.tables import results as result_tables
 from mlsd.report.tables import study as study_tables
@@ -58,6 +59,7 @@ def _of_trials(study: Study, answers: list[BestSetting]) -> tuple[Section, ...]:
     return (
         _answer(answers),
         of_tables("machine", "Machine and models", *_each(study, _MACHINE)),
+        *_machines(study),
         of_tables("warnings", "Warnings", *_each(study, [record_tables.warning_table])),
         with_figures(
             of_tables("study", "The study's tables, ours beside them", *_each(study, _STUDY)), study, STUDY_FIGURES
@@ -85,6 +87,14 @@ def _comparisons(study: Study) -> list[Section]:
 
 def _depth(study: Study) -> list[Callable[[], Table]]:
     return [lambda: result_tables.depth_table(study)] if deep_arms(study.trials) else []
+
+
+def _machines(study: Study) -> tuple[Section, ...]:
+    """The machines of the database side by side; nothing where there is one."""
+    if not study.beside:
+        return ()
+    tables = _each(study, [machines.machine_table, machines.claims_by_machine])
+    return (with_figures(of_tables("machines", "Machines compared", *tables), study, MACHINES_FIGURES),)
 
 
 def _answer(answers: list[BestSetting]) -> Section:

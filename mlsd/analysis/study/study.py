@@ -47,6 +47,7 @@ class Study:
     cases: dict[str, Case]  # that count, by id
     distances: dict[str, DraftDistance]  # by case: how far what drafts lies from the target, where measured
     comparisons: tuple[Comparison, ...] = ()  # of builds or settings, whichever machine and build they ran on
+    beside: tuple[Study, ...] = ()  # the other machines of the database, never pooled with this one
 
     @cached_property
     def profile(self) -> str | None:
@@ -124,9 +125,10 @@ def attempt(read: Callable[[], T]) -> tuple[T | None, str]:
         return None, str(error)
 
 
-def read_study(store: Store, machine: str | None = None, settings: str | None = None) -> Study:
+def read_study(store: Store, machine: str | None = None, settings: str | None = None, *, others: bool = True) -> Study:
     """Read the trials that may be compared, and what was measured beside them; see `comparability` for the arguments.
 
+    With `others` the other machines of the database stand beside it, each as a study of its own.
     A database of calibrations alone is a study without trials. Raises AnalysisError when the store holds neither trial
     nor calibration, or nothing of that machine or with those settings.
     """
@@ -154,6 +156,11 @@ def read_study(store: Store, machine: str | None = None, settings: str | None = 
         cases=dict(chosen.cases),
         distances=predictors.case_distances(store.distances(), chosen.cases),
         comparisons=tuple(one.comparison() for one in sessions(store) if "2" not in one.sides),
+        beside=tuple(
+            read_study(store, key, others=False)
+            for key in (comparability.machines(store) if others else ())
+            if key != chosen.environment_key
+        ),
     )
 
 

@@ -175,11 +175,9 @@ def _run_lab(
         print_json(result)
     for place in result.outcome.places:
         found = place.outcome
-        note(
-            f"{place.environment.chip or place.environment.machine}, {place.environment.backend}: {found.n_ok} trials "
-            f"measured, {found.n_failed} failed, {found.n_skipped} done before, {found.n_left} left; in "
-            f"{result.database}."
-        )
+        machine = f"{place.environment.chip or place.environment.machine}, {place.environment.backend}"
+        counts = f"{found.n_ok} trials measured, {found.n_failed} failed, {found.n_skipped} done before"
+        note(f"{machine}: {counts}, {found.n_left} left; in {result.database}.")
     if any(place.outcome.n_left for place in result.outcome.places):
         note("The same command goes on where it stopped.")
         ctx.exit(130 if any(place.outcome.interrupted for place in result.outcome.places) else 1)

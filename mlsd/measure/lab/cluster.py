@@ -15,7 +15,7 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -37,6 +37,7 @@ _TOPIC = "mlsd-trials"
 _CONNECT_S = 10.0
 _REJOIN_S = 2.0
 _CARD_S = 60.0  # to wait for the first machines' cards
+_KEPT = "What was measured is kept; start a lab again, and the same command goes on."
 # Nothing periodic that is not needed: a machine that waits must not disturb what is measured on it.
 _QUIET = {
     "distributed.worker.profile.enabled": False,
@@ -196,12 +197,12 @@ async def _serve_machine(asked: _Join) -> None:
     distributed = _distributed()
     certificate = None if asked.certificate is None else Path(asked.certificate)
     machine.card(EngineOptions(), may_pull=asked.may_pull)
+    name = f"{uuid.uuid4().hex[:12]}{'+' if asked.may_pull else ''}"
     try:
         worker = await distributed.Worker(
             asked.address, nthreads=1, resources={"machine": 1}, memory_limit=0, heartbeat_interval="5s",
-            name=f"{uuid.uuid4().hex[:12]}{'+' if asked.may_pull else ''}", death_timeout=30,
-            security=_security(asked.address, certificate),
-            dashboard=False, dashboard_address=":0",
+            death_timeout=30, name=name, security=_security(asked.address, certificate), dashboard=False,
+            dashboard_address=":0",
         )  # fmt: skip
     except (OSError, TimeoutError):
         return
@@ -323,11 +324,16 @@ class Cluster:
     def hear(self, timeout_s: float) -> Iterator[Measured | Ended]:
         """What was said since. Raises: LabError when the scheduler is gone."""
         if self._client.status not in ("running", "connecting"):
-            raise LabError("The lab's scheduler is gone.", hint="What was measured is kept; start it and run again.")
+            raise LabError("The lab's scheduler is gone.", hint=_KEPT)
         with contextlib.suppress(queue.Empty):
             yield self._said.get(timeout=timeout_s)
             while True:
                 yield self._said.get_nowait()
+
+    def post(self, name: str, words: str, failures: Sequence[str]) -> None:
+        """Leave a word at the scheduler for those who ask for the lab's status."""
+        with _gone():
+            self._client.set_metadata(["mlsd", name], {"words": words, "failures": list(failures)})
 
     # --- status -------------------------------------------------------------------------------------------------
 
@@ -341,10 +347,6 @@ class Cluster:
             )
             for address, (card, doing) in answers.items()
         }
-
-    def post(self, name: str, value: Any) -> None:
-        """Leave a word at the scheduler for those who ask for the lab's status."""
-        self._client.set_metadata(["mlsd", name], value)
 
     def posted(self) -> dict[str, Any]:
         """The words that coordinators left."""
@@ -364,7 +366,8 @@ class Cluster:
     # --- inside -------------------------------------------------------------------------------------------------
 
     def _workers(self) -> list[str]:
-        return list(self._client.scheduler_info(n_workers=-1)["workers"])
+        with _gone():
+            return list(self._client.scheduler_info(n_workers=-1)["workers"])
 
     def _submit(self, function: Any, argument: bytes, *, address: str, key: str) -> Any:
         return self._client.submit(
@@ -386,6 +389,15 @@ class Cluster:
                 self._said.put(Measured(ticket=ticket, index=done.index, trial=done.trial))
         self._futures.pop(ticket, None)
         self._said.put(Ended(ticket=ticket, error=error))
+
+
+@contextlib.contextmanager
+def _gone() -> Iterator[None]:
+    """Raises: LabError where the scheduler does not answer."""
+    try:
+        yield
+    except (OSError, TimeoutError, RuntimeError) as error:
+        raise LabError(f"The lab's scheduler is gone: {_first_line(str(error))}", hint=_KEPT) from error
 
 
 def _first_line(text: str) -> str:

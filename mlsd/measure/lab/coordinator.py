@@ -17,7 +17,7 @@ import msgspec
 
 from mlsd.errors import LabError, ModelFileError
 from mlsd.measure.lab.card import Card, Origin, differences
-from mlsd.measure.messages import Job, Slot, failed_trial
+from mlsd.measure.messages import Job, Slot, failed_trial, prompt_key
 from mlsd.measure.run.runner import (
     RunOutcome,
     RunSettings,
@@ -30,7 +30,7 @@ from mlsd.measure.store.rows import TrialKey
 from mlsd.measure.store.study import Store
 from mlsd.records import Environment, ModelFacts, ModelRef, Record, Trial
 
-HEAR_S = 0.2
+HEAR_S, POST_S = 0.2, 2.0
 MOST_DEATHS = 3  # of machines in which one part made no progress; its next trial then failed
 
 
@@ -63,6 +63,9 @@ class Lab(Protocol):
 
     def hear(self, timeout_s: float) -> Iterator[Measured | Ended]:
         """What machines said since the last time, waiting so long for the first."""
+
+    def post(self, name: str, words: str, failures: Sequence[str]) -> None:
+        """Tell whoever asks how far a run is, and what failed last."""
 
 
 class PlaceOutcome(Record, frozen=True, kw_only=True):
@@ -164,15 +167,19 @@ class _Coordinator:
         self._work: dict[str, _Work] = {}  # by ticket
         self._refused: dict[str, str] = {}
         self._n_tickets = 0
+        self._failures: deque[str] = deque(maxlen=3)
+        self._posted_s = -POST_S
 
     def run(self) -> LabOutcome:
         self._check_first()
         interrupted = False
         try:
+            self._look_around()
             while self._left() and not self._watcher.enough:
-                self._look_around()
                 for said in self._lab.hear(HEAR_S):
                     self._hear(said)
+                self._look_around()
+                self._post()
         except KeyboardInterrupt:
             interrupted = True
         finally:
@@ -181,6 +188,7 @@ class _Coordinator:
             for place in self._places.values():
                 whole = not place.outcome(interrupted=interrupted).n_left
                 self._store.end_run(place.run_id, "finished" if whole else "interrupted")
+        self._post(last=True)
         return LabOutcome(
             places=tuple(
                 PlaceOutcome(environment=place.environment, outcome=place.outcome(interrupted=interrupted))
@@ -188,6 +196,15 @@ class _Coordinator:
             ),
             refused=tuple(self._refused.values()),
         )
+
+    def _post(self, *, last: bool = False) -> None:
+        if last or time.monotonic() - self._posted_s > POST_S:
+            self._posted_s = time.monotonic()
+            outcomes = [place.outcome(interrupted=False) for place in self._places.values()]
+            n_done, n_left = sum(o.n_ok + o.n_failed for o in outcomes), sum(o.n_left for o in outcomes)
+            words = f"{n_done} trials measured, {n_left} left, on {len(outcomes)} kinds of machine"
+            run_ids = "+".join(str(place.run_id) for place in self._places.values())
+            self._lab.post(f"run {run_ids}", f"{words}{', ended' if last else ''}", tuple(self._failures))
 
     def _check_first(self) -> None:
         machines = self._lab.machines()
@@ -245,7 +262,9 @@ class _Coordinator:
 
     def _submit(self, address: str, place: _Place, part: _Part) -> None:
         job = self._plan.loads[part.load]
-        references = known_references(job, self._store, place.key)
+        plain = {prompt_key(slot.case.prompt) for slot in part.slots if slot.case.arm == "ar"}
+        alone = all(prompt_key(slot.case.prompt) in plain for slot in part.slots)
+        references = () if alone else known_references(job, self._store, place.key)
         rest = msgspec.structs.replace(job, slots=part.slots, references=references)
         self._n_tickets += 1
         ticket = f"{place.run_id}-{self._n_tickets}-{time.time_ns()}"
@@ -272,7 +291,9 @@ class _Coordinator:
         self._store.add_trial(place.run_id, trial)
         place.done.add(slot_key(slot))
         place.n_ok += trial.status == "ok"
-        place.n_failed += trial.status == "failed"
+        if trial.status == "failed":
+            place.n_failed += 1
+            self._failures.append(f"{slot.case.target.id} gamma {slot.case.gamma}: {trial.error}")
         self._watcher.trial(slot, trial)
         return True
 

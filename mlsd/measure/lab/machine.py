@@ -15,10 +15,9 @@ import msgspec
 import psutil
 
 from mlsd.errors import MlsdError, ModelFileError
-from mlsd.hardware import read_environment
-from mlsd.measure.lab.card import Card, Origin, check_origin, read_card, read_origin
+from mlsd.measure.lab.card import Card, Origin, check_origin, read_card
 from mlsd.measure.messages import Done, Event, Job, ModelFile
-from mlsd.measure.process import run_info, run_job
+from mlsd.measure.process import run_job
 from mlsd.measure.run.runner import machine_lock
 from mlsd.models.library import Library
 from mlsd.records import EngineOptions, ModelRef, Record
@@ -59,10 +58,9 @@ def measure(piece: Piece, *, may_pull: bool, wanted: Callable[[], bool], say: Ca
     It ends early, without a word, when `wanted` says no.
     """
     try:
-        first = piece.job.slots[0].case.engine
-        check_origin(
-            read_origin(read_environment(run_info(EngineOptions(n_gpu_layers=first.n_gpu_layers)))), piece.origin
-        )
+        here = state.get("card") or card(piece.job.slots[0].case.engine, may_pull=may_pull)
+        assert isinstance(here, Card)
+        check_origin(here.origin, piece.origin)
         job = _at_home(piece.job, may_pull=may_pull)
         with machine_lock(), _stopped_when_not(wanted):
             events = cast("Generator[Event]", run_job(job, patience_s=piece.patience_s))

@@ -1,0 +1,163 @@
+"""A lab: what waiting and coordinating cost, kills of everything, 10,000 jobs on 64 simulated machines."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+
+from benchmarks.harness import Result, interleaved, of_samples, ratios
+from mlsd.measure.lab.cluster import Cluster
+from mlsd.measure.lab.coordinator import run_lab
+from mlsd.measure.messages import Slot
+from mlsd.measure.run.runner import RunSettings, Watcher
+from mlsd.measure.store.study import Store
+from mlsd.records import EngineOptions, Trial
+from tests.measure.lab.fake import ORIGIN, plan
+from tests.measure.lab.processes import free_port, lab, wait_for
+from tests.measure.lab.test_lab import PLAN, outputs, survive
+
+N_MACHINES, N_JOBS = 64, int(os.environ.get("MLSD_BENCH_JOBS", "10000"))
+N_KILLS = int(os.environ.get("MLSD_BENCH_KILLS", "20"))
+# 64 machines that answer at once, in a process of their own, behind a real scheduler.
+_SIMULATED = """
+import asyncio, sys
+from mlsd.measure.lab import cluster, machine
+from mlsd.measure.messages import Done
+from tests.measure.lab.fake import card, measured
+def measure(piece, *, may_pull, wanted, say):
+    for index, slot in enumerate(piece.job.slots):
+        say(Done(index=index, trial=measured(slot)))
+machine.card = lambda engine, may_pull: card()
+machine.measure = measure
+async def main(port, n):
+    d = cluster._distributed()
+    quiet = dict(dashboard=False, dashboard_address=":0")
+    scheduler = await d.Scheduler(host="127.0.0.1", port=port, protocol="tcp", **quiet)
+    own = dict(nthreads=1, resources={"machine": 1}, memory_limit=0, **quiet)
+    workers = [await d.Worker(scheduler.address, name=str(i), **own) for i in range(n)]
+    print("ready", flush=True)
+    await scheduler.finished()
+asyncio.run(main(int(sys.argv[1]), int(sys.argv[2])))
+"""
+
+
+def run() -> Iterator[Result]:
+    yield from simulated()
+    yield kills()
+    yield overhead()
+    yield idle_machine()
+
+
+class _Memory(Watcher):
+    def __init__(self) -> None:
+        self.n, self.by_n = 0, dict[int, int]()
+
+    def trial(self, slot: Slot, trial: Trial) -> None:
+        """Look at this process once in a thousand trials."""
+        self.n += 1
+        if self.n % 1000 == 0:
+            self.by_n[self.n] = psutil.Process().memory_info().rss
+
+
+def simulated() -> Iterator[Result]:
+    """Jobs of two trials; the coordinator's memory from a tenth of them on."""
+    wanted, port, memory = plan(n_loads=N_JOBS, n_blocks=1), free_port(), _Memory()
+    command = [sys.executable, "-c", _SIMULATED, str(port), str(N_MACHINES)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, cwd=Path(__file__).parent.parent)
+    try:
+        assert process.stdout is not None
+        process.stdout.readline()
+        with tempfile.TemporaryDirectory() as folder, Store.open(Path(folder) / "s.sqlite") as store:
+            with Cluster(f"127.0.0.1:{port}", None, EngineOptions(), ORIGIN) as cluster:
+                wait_for(lambda: len(cluster.machines()) == N_MACHINES, "machines are missing", 300)
+                started = time.perf_counter()
+                outcome = run_lab(wanted, cluster, store, RunSettings(), memory)
+                seconds = time.perf_counter() - started
+            problems = store.check()
+    finally:
+        process.kill()
+        process.communicate()
+    assert not problems and outcome.places[0].outcome.n_ok == 3 * N_JOBS, outcome.places[0].outcome
+    first, last = memory.by_n[3000 * max(1, N_JOBS // 10_000)], memory.by_n[max(memory.by_n)]
+    name = f"{N_JOBS} jobs on {N_MACHINES} simulated machines"
+    yield of_samples(f"{name}, a second", [N_JOBS / seconds], "jobs/s")
+    yield of_samples(f"{name}, coordinator at a tenth", [first / 1e6], "MB")
+    yield of_samples(f"{name}, coordinator at the end", [last / 1e6], "MB")
+    yield of_samples(f"{name}, growth", [last / first], "ratio", at_most=1.1)
+
+
+def kills() -> Result:
+    """Kills of machines, scheduler and coordinator at random moments: trials lost or doubled."""
+    with tempfile.TemporaryDirectory() as folder:
+        alone = _alone(Path(folder) / "alone.sqlite")
+        found, n = survive(Path(folder), N_KILLS, seed=2)
+    return of_samples(f"trials lost or doubled in {n} kills", [float(found != alone)], "faults", at_most=0)
+
+
+def _alone(database: Path) -> object:
+    subprocess.run([sys.executable, "-m", "mlsd", "run", *PLAN, "--db", str(database)], check=True, capture_output=True)
+    return outputs(database)
+
+
+_LONG = ("B", "--profile", "tiny", "--n-threads", "1", "--repeats", "2")
+
+
+def overhead() -> Result:
+    """Wall time of a suite on a lab of one machine over that of `mlsd run` alone."""
+    with tempfile.TemporaryDirectory() as name, lab(Path(name), 1) as processes:
+        folder, numbers = Path(name), iter(range(1000))
+        with Cluster(processes.address, None, EngineOptions(), None) as cluster:
+            wait_for(lambda: bool(cluster.machines()), "the machine does not join")
+        env = processes.env("machine0")
+
+        def alone() -> float:
+            database = str(folder / f"{next(numbers)}.sqlite")
+            return _seconds([sys.executable, "-m", "mlsd", "run", *_LONG, "--db", database], env)
+
+        def together() -> float:
+            started = time.perf_counter()
+            assert processes.run(folder / f"{next(numbers)}.sqlite", *_LONG).wait() == 0, processes.said()
+            return time.perf_counter() - started
+
+        figures = interleaved({"alone": alone, "lab": together}, 3)
+    shares = ratios(figures["lab"], figures["alone"])
+    return of_samples("suite on a lab of one over mlsd run alone", shares, "ratio", at_most=1.02)
+
+
+def idle_machine() -> Result:
+    """Decode time of the same trials with a joined machine that waits over that without, on this machine."""
+    with tempfile.TemporaryDirectory() as name:
+        folder, numbers = Path(name), iter(range(1000))
+
+        def without() -> float:
+            return _decode_s(folder / f"{next(numbers)}.sqlite")
+
+        def beside() -> float:
+            with lab(folder, 1) as processes:
+                with Cluster(processes.address, None, EngineOptions(), None) as cluster:
+                    wait_for(lambda: bool(cluster.machines()), "the machine does not join")
+                return _decode_s(folder / f"{next(numbers)}.sqlite")
+
+        figures = interleaved({"without": without, "beside": beside}, 5)
+    shares = ratios(figures["beside"], figures["without"])
+    return of_samples("decode time beside an idle joined machine", shares, "ratio", at_most=1.01)
+
+
+def _decode_s(database: Path) -> float:
+    line = ["-m", "mlsd", "run", "F", "--profile", "tiny", "--n-threads", "1", "--db", str(database)]
+    subprocess.run([sys.executable, *line], check=True, capture_output=True)
+    with Store.open(database, read_only=True) as store:
+        return sum(stored.trial.decode_ns or 0 for stored in store.trials(rounds=False)) / 1e9
+
+
+def _seconds(command: list[str], env: dict[str, str]) -> float:
+    started = time.perf_counter()
+    subprocess.run(command, check=True, capture_output=True, env=env)
+    return time.perf_counter() - started

@@ -1,0 +1,124 @@
+"""Machines of one database side by side: each figure is one machine's own, and none is pooled over machines."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from mlsd.analysis.claims.claims import ClaimVerdict
+from mlsd.analysis.results.best_setting import BestSetting, best_settings
+from mlsd.analysis.study.study import Study, attempt
+from mlsd.errors import AnalysisError
+from mlsd.records import Environment, Record
+from mlsd.stats import Interval, independent, mean_over
+
+WIDE = 5  # rows of a pass that verifies four drafted tokens
+WINDOW = 8  # consecutive tokens whose experts are counted
+
+
+class MachineRow(Record, frozen=True, kw_only=True):
+    """One target on one machine. None: not measured there."""
+
+    machine: str
+    target: str
+    parameters_active: int | None
+    plain_tok_s: Interval | None  # over prompts, of one prompt over its blocks
+    peak_gb_s: float | None  # as published of the chip
+    read_gb_s: Interval | None  # bytes that a token reads x plain tok/s
+    wide_pass: float | None  # T(5) / T(1): 1 is free, 5 saves nothing
+    experts: float | None  # N(8): mean distinct experts of a layer
+    best: BestSetting | None  # over all workloads
+
+
+class MachineClaim(Record, frozen=True, kw_only=True):
+    """What became of one published claim, machine by machine."""
+
+    claim: str
+    said: str
+    decisions: tuple[str, ...]  # in the order of `machine_names`
+
+
+def compared(study: Study) -> tuple[Study, ...]:
+    """The studies of every machine of the database. Raises: AnalysisError where there is only one."""
+    if not study.beside:
+        raise AnalysisError(
+            "Only one machine measured here.",
+            hint="Measure on others and bring their trials: mlsd run --lab, or mlsd import RECORD.",
+        )
+    return (study, *study.beside)
+
+
+def machine_names(studies: Sequence[Study]) -> list[str]:
+    """The machines for people; those that look alike carry their key."""
+    names = [_name(study.environment) for study in studies]
+    return [
+        name if names.count(name) == 1 else f"{name} {study.machine.key[:6]}"
+        for name, study in zip(names, studies, strict=True)
+    ]
+
+
+def machine_rows(study: Study) -> list[MachineRow]:
+    """Every target of every machine, machine by machine. Raises: AnalysisError where there is only one machine."""
+    studies = compared(study)
+    return [
+        _row(name, one, target)
+        for name, one in zip(machine_names(studies), studies, strict=True)
+        for target in dict.fromkeys(one.trials["target"])
+    ]
+
+
+def machine_claims(study: Study) -> list[MachineClaim]:
+    """Every claim that some machine's trials say something of. Raises: AnalysisError where there is only one."""
+    decided = [{v.claim.id: v for v in _claims(one)} for one in compared(study)]
+    known = {key: verdict.claim for verdicts in decided for key, verdict in verdicts.items()}
+    rows = [
+        MachineClaim(
+            claim=key,
+            said=claim.text,
+            decisions=tuple(v[key].decision if key in v else "not measured" for v in decided),
+        )
+        for key, claim in known.items()
+    ]
+    return [row for row in rows if set(row.decisions) != {"not measured"}]
+
+
+def _claims(study: Study) -> Sequence[ClaimVerdict]:
+    return attempt(lambda: study.claims)[0] or ()
+
+
+def _name(place: Environment) -> str:
+    return f"{place.chip or place.machine}{f' ({place.backend})' if place.backend else ''}"
+
+
+def _row(name: str, study: Study, target: str) -> MachineRow:
+    facts, plain = study.facts.get(target), _plain(study, target)
+    curve = (attempt(lambda: study.machine.curves)[0] or {}).get(target)
+    mixture = next((m for m in attempt(lambda: study.machine.mixtures)[0] or () if m.name == target), None)
+    arms = [arm for arm in study.by_arm if arm.target == target]
+    efficiency = None if curve is None else curve.efficiency.get(WIDE)
+    n_bytes = None if facts is None else facts.active_bytes
+    return MachineRow(
+        machine=name,
+        target=target,
+        parameters_active=None if facts is None else facts.n_parameters_active,
+        plain_tok_s=plain,
+        peak_gb_s=study.environment.peak_bandwidth_gb_s,
+        read_gb_s=None if plain is None or n_bytes is None else _times(plain, n_bytes / 1e9),
+        wide_pass=None if not efficiency else 1 / efficiency,
+        experts=next((row.text for row in mixture.coverage.rows if row.window == WINDOW), None) if mixture else None,
+        best=next(iter(best_settings(arms)), None),
+    )
+
+
+def _plain(study: Study, target: str) -> Interval | None:
+    trials = study.trials
+    own = trials[(trials["arm"] == "ar") & (trials["target"] == target) & trials["valid"].fillna(False)]
+    own = own[own["decode_tok_s"].notna()]
+    if own.empty:
+        return None
+    blocks = list(zip(own["suite"], own["block"], own["repeat"], strict=True))
+    return mean_over(list(own["decode_tok_s"]), independent(list(own["prompt"]), blocks))
+
+
+def _times(value: Interval, factor: float) -> Interval:
+    low, high = (None if end is None else end * factor for end in (value.low, value.high))
+    return Interval(value=value.value * factor, low=low, high=high, n=value.n)

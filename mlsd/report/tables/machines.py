@@ -1,0 +1,51 @@
+"""Tables that set the machines of a database side by side."""
+
+from __future__ import annotations
+
+from mlsd.analysis.study.machines import compared, machine_claims, machine_names, machine_rows
+from mlsd.analysis.study.study import Study
+from mlsd.report.render.table import Table, interval, number, numbers, table, words
+
+
+def machine_table(study: Study) -> Table:
+    """Every target on every machine, each with its own interval."""
+    return table(
+        "Machines side by side",
+        machine_rows(study),
+        words("machine", lambda row: row.machine),
+        words("target", lambda row: row.target),
+        numbers(
+            "plain tok/s",
+            lambda row: interval(row.plain_tok_s, 1),
+            "stats.mean_over prompts, of one prompt over its blocks",
+        ),
+        numbers("published", lambda row: number(row.peak_gb_s, 0), "chips: the memory's peak", "GB/s"),
+        numbers("read", lambda row: interval(row.read_gb_s, 1), "bytes that a token reads x plain tok/s", "GB/s"),
+        numbers("T(5)/T(1)", lambda row: number(row.wide_pass), "calibration: 1 is free, 5 saves nothing"),
+        numbers(
+            "N(8)", lambda row: number(row.experts, 1), "calibration: mean distinct experts of a layer in 8 tokens"
+        ),
+        words("use", lambda row: row.best and row.best.use, "best_setting over all workloads"),
+        words("best tried", lambda row: row.best and row.best.arm and row.best.arm.setting),
+        numbers(
+            "its speedup",
+            lambda row: interval(row.best and row.best.ratio, 2, "x"),
+            "speedups.speedups, corrected for the choice: stats.best_of",
+        ),
+        id="machines-compared",
+        trace="study.machines.machine_rows: each machine's own trials, never pooled",
+    )
+
+
+def claims_by_machine(study: Study) -> Table:
+    """Which of the published claims hold on which machine."""
+    names = machine_names(compared(study))
+    return table(
+        "Claims by machine",
+        machine_claims(study),
+        words("claim", lambda row: row.said),
+        *(words(machine, lambda row, at=at: row.decisions[at]) for at, machine in enumerate(names)),
+        id="claims-by-machine",
+        trace="claims.decide_all on each machine's own trials",
+        note="no machine's trials say anything of a claim.",
+    )

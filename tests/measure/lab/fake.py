@@ -1,0 +1,130 @@
+"""A lab without a network: machines that measure by hand, die, come late, and say things twice."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Sequence
+
+import msgspec
+
+from mlsd.measure.lab.card import Card, Origin
+from mlsd.measure.lab.coordinator import Ended, LabPlan, Measured
+from mlsd.measure.messages import Job, ModelFile, PromptText, Slot, prompt_key
+from mlsd.records import Conditions, Environment, Trial
+from tests.measure.examples import ENVIRONMENT, MODEL, case, trial
+
+ORIGIN = Origin(mlsd_version="1", llama_cpp_build="b1", llama_cpp_python_version="0.3", suites_sha256="s")
+
+
+def card(host: str = "a", **changes: object) -> Card:
+    environment: Environment = msgspec.structs.replace(ENVIRONMENT, host=host * 16)
+    base = Card(
+        environment=environment,
+        origin=ORIGIN,
+        models=(MODEL, msgspec.structs.replace(MODEL, ref=_draft())),
+        makes=(),
+        may_pull=False,
+        free_disk_bytes=10**12,
+        conditions=Conditions(),
+    )
+    return msgspec.structs.replace(base, **changes)
+
+
+def _draft():  # type: ignore[no-untyped-def]
+    draft = case(4).drafter.draft
+    assert draft is not None
+    return draft
+
+
+def plan(n_loads: int = 2, n_blocks: int = 4, *, share: bool = True, **changes: object) -> LabPlan:
+    """Loads of blocks of a plain and two speculative arms; every case of a load is its own."""
+    loads = []
+    for load in range(n_loads):
+        cases = [case(gamma, n_predict=8 + load) for gamma in (0, 4, 8)]
+        slots = tuple(
+            Slot(case=c, case_id=c.id, block=load * n_blocks + block, repeat=block, position=position)
+            for block in range(n_blocks)
+            for position, c in enumerate(cases)
+        )
+        loads.append(
+            Job(
+                target=ModelFile(ref=MODEL.ref, path=""),
+                models=(ModelFile(ref=_draft(), path=""),),
+                prompts={prompt_key(cases[0].prompt): PromptText(text="x")},
+                slots=slots,
+            )
+        )
+    base = LabPlan(loads=tuple(loads), origin=ORIGIN, share=share, record={}, patience_s=0.0)
+    return msgspec.structs.replace(base, **changes)
+
+
+def measured(slot: Slot) -> Trial:
+    base = trial(slot.case, block=slot.block, repeat=slot.repeat, position=slot.position)
+    return msgspec.structs.replace(base, rounds=() if slot.case.arm == "ar" else base.rounds)
+
+
+class FakeLab:
+    """Each `hear` lets every machine measure one slot; `disturb` may change the lab before it."""
+
+    def __init__(self, cards: dict[str, Card], disturb: Callable[[FakeLab], None] | None = None) -> None:
+        self.cards, self._disturb = dict(cards), disturb
+        self.jobs: dict[str, tuple[str, Job, int]] = {}  # ticket -> address, job, slots measured
+        self.submitted: list[tuple[str, Job]] = []
+        self.cancelled: list[str] = []
+        self.unsaid: list[Measured | Ended] = []
+        self.posted = ""
+
+    def machines(self) -> dict[str, Card]:
+        return dict(self.cards)
+
+    def submit(self, address: str, ticket: str, job: Job) -> None:
+        assert address in self.cards
+        assert all(where != address for where, _, _ in self.jobs.values()), "a machine measures one part at a time"
+        self.jobs[ticket] = (address, job, 0)
+        self.submitted.append((address, job))
+
+    def cancel(self, ticket: str) -> None:
+        self.cancelled.append(ticket)
+        self.jobs.pop(ticket, None)
+
+    def post(self, name: str, words: str, failures: Sequence[str]) -> None:
+        self.posted = words
+
+    def lose(self, address: str) -> None:
+        """The machine is gone; what it was at is never heard of."""
+        self.cards.pop(address, None)
+
+    def hear(self, timeout_s: float) -> Iterator[Measured | Ended]:
+        if self._disturb is not None:
+            self._disturb(self)
+        said, self.unsaid = self.unsaid, []
+        for ticket, (address, job, n) in list(self.jobs.items()):
+            if address not in self.cards:
+                continue
+            if n == len(job.slots):
+                del self.jobs[ticket]
+                said += [Measured(ticket=ticket, index=i, trial=measured(s)) for i, s in enumerate(job.slots)]  # again
+                said.append(Ended(ticket=ticket))
+                continue
+            self.jobs[ticket] = (address, job, n + 1)
+            said.append(Measured(ticket=ticket, index=n, trial=measured(job.slots[n])))
+        yield from said
+
+
+class Storm:
+    """Machines die and come back at random, some words are lost, some come late."""
+
+    def __init__(self, seed: int, cards: dict[str, Card]) -> None:
+        self._rng, self._cards = random.Random(seed), cards
+        self.n_deaths = 0
+
+    def __call__(self, lab: FakeLab) -> None:
+        for address, own in self._cards.items():
+            if address in lab.cards and self._rng.random() < 0.15:
+                for ticket, (where, job, n) in lab.jobs.items():
+                    if where == address and n < len(job.slots) and self._rng.random() < 0.5:  # its last word comes late
+                        lab.unsaid.append(Measured(ticket=ticket, index=n, trial=measured(job.slots[n])))
+                lab.lose(address)
+                self.n_deaths += 1
+            elif address not in lab.cards and (self._rng.random() < 0.5 or not lab.cards):
+                lab.cards[address] = own

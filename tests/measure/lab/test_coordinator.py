@@ -1,0 +1,215 @@
+"""A lab's coordinator loses nothing and doubles nothing, whatever its machines do."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from mlsd.errors import LabError, ModelFileError
+from mlsd.measure.lab.coordinator import MOST_DEATHS, Ended, LabOutcome, LabPlan, Measured, run_lab
+from mlsd.measure.run.runner import RunSettings, Watcher
+from mlsd.measure.store.rows import environment_key
+from mlsd.measure.store.study import Store
+from mlsd.records import Trial
+from tests.measure.examples import MODEL
+from tests.measure.lab.fake import ORIGIN, FakeLab, Storm, card, measured, plan
+
+Trials = Counter[tuple[str, int, int, int, tuple[int, ...]]]
+
+
+def run(lab: FakeLab, wanted: LabPlan, database: Path, watcher: Watcher | None = None) -> LabOutcome:
+    with Store.open(database) as store:
+        return run_lab(wanted, lab, store, RunSettings(), watcher)
+
+
+def stored(database: Path, host: str = "a") -> Trials:
+    key = environment_key(card(host).environment)
+    with Store.open(database) as store:
+        assert store.check() == []
+        trials = [s.trial for s in store.trials() if s.environment_key == key]
+    return Counter((t.case_id, t.block, t.repeat, t.position, t.tokens) for t in trials)
+
+
+def whole(wanted: LabPlan) -> Trials:
+    slots = [slot for load in wanted.loads for slot in load.slots]
+    return Counter((s.case_id, s.block, s.repeat, s.position, measured(s).tokens) for s in slots)
+
+
+@pytest.mark.parametrize("n_machines", [1, 2, 4])
+def test_machines_of_one_key_share_a_plan_case_for_case_and_whole_blocks(tmp_path: Path, n_machines: int) -> None:
+    wanted = plan()
+    lab = FakeLab({f"m{i}": card() for i in range(n_machines)})
+    outcome = run(lab, wanted, tmp_path / "s.sqlite")
+    assert stored(tmp_path / "s.sqlite") == whole(wanted)
+    assert [p.outcome.n_ok for p in outcome.places] == [24]
+    assert lab.posted == "24 trials measured, 0 left, on 1 kinds of machine, ended"
+    assert len({address for address, _ in lab.submitted}) == n_machines
+    for _, job in lab.submitted:
+        arms = Counter(slot.block for slot in job.slots)
+        assert set(arms.values()) == {3}, "a block is measured on one machine"
+    if n_machines == 1:
+        assert len(lab.submitted) == len(wanted.loads), "one machine loads each model once"
+
+
+def test_machines_of_different_keys_never_share(tmp_path: Path) -> None:
+    wanted = plan()
+    for share in (True, False):
+        database = tmp_path / f"{share}.sqlite"
+        lab = FakeLab({"m1": card("a"), "m2": card("b")})
+        outcome = run(lab, msgspec.structs.replace(wanted, share=share), database)
+        assert stored(database, "a") == stored(database, "b") == whole(wanted)
+        assert len(outcome.places) == 2
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_nothing_is_lost_and_nothing_doubled_in_a_storm(tmp_path: Path, seed: int) -> None:
+    wanted = plan(n_loads=3, n_blocks=5, patience_s=60.0)
+    cards = {"m1": card(), "m2": card(), "m3": card("b")}
+    storm = Storm(seed, cards)
+    run(FakeLab(cards, storm), wanted, tmp_path / "s.sqlite")
+    for host in ("a", "b"):
+        found = stored(tmp_path / "s.sqlite", host)
+        assert {key[:4] for key in found} == {key[:4] for key in whole(wanted)}
+        assert max(found.values()) == 1
+    assert storm.n_deaths
+
+
+def test_a_part_in_which_machines_die_again_and_again_loses_one_trial_and_goes_on(tmp_path: Path) -> None:
+    wanted = plan(n_loads=1, patience_s=60.0)
+    poison = wanted.loads[0].slots[4]
+
+    def dies(lab: FakeLab) -> None:
+        lab.cards.setdefault("m1", card())
+        for address, job, n in list(lab.jobs.values()):
+            if job.slots[min(n, len(job.slots) - 1)] == poison and n < len(job.slots):
+                lab.lose(address)
+
+    lab = FakeLab({"m1": card()}, dies)
+    outcome = run(lab, wanted, tmp_path / "s.sqlite").places[0].outcome
+    assert (outcome.n_ok, outcome.n_failed, outcome.n_left) == (11, 1, 0)
+    with Store.open(tmp_path / "s.sqlite") as store:
+        failed = [s.trial for s in store.trials() if s.trial.status == "failed"]
+    assert [t.case_id for t in failed] == [poison.case_id]
+    assert f"lost {MOST_DEATHS} times" in (failed[0].error or "")
+
+
+def test_a_machine_that_comes_late_takes_its_share(tmp_path: Path) -> None:
+    wanted = plan(n_loads=4)
+
+    def later(lab: FakeLab) -> None:
+        if len(lab.submitted) == 2:
+            lab.cards["late"] = card()
+
+    lab = FakeLab({"m1": card()}, later)
+    run(lab, wanted, tmp_path / "s.sqlite")
+    assert stored(tmp_path / "s.sqlite") == whole(wanted)
+    assert "late" in {address for address, _ in lab.submitted}
+
+
+def test_a_run_goes_on_where_the_last_one_stopped_and_frees_its_machines(tmp_path: Path) -> None:
+    class Impatient(Watcher):
+        n = 0
+
+        def trial(self, slot: object, trial: Trial) -> None:
+            self.n += 1
+            if self.n == 7:
+                raise KeyboardInterrupt
+
+    wanted = plan()
+    lab = FakeLab({"m1": card(), "m2": card()})
+    first = run(lab, wanted, tmp_path / "s.sqlite", Impatient()).places[0].outcome
+    assert (first.interrupted, first.n_ok) == (True, 7)
+    assert len(lab.cancelled) == 2
+    second = run(FakeLab({"m1": card()}), wanted, tmp_path / "s.sqlite").places[0].outcome
+    assert (second.n_ok, second.n_skipped) == (17, 7)
+    assert stored(tmp_path / "s.sqlite") == whole(wanted)
+    with Store.open(tmp_path / "s.sqlite") as store:
+        assert [r.status for r in store.runs()] == ["interrupted", "finished"]
+
+
+def test_a_part_that_cannot_be_measured_is_failed_trials_with_the_machines_reason(tmp_path: Path) -> None:
+    class Refusing(FakeLab):
+        def hear(self, timeout_s: float):  # type: ignore[no-untyped-def]
+            for ticket in list(self.jobs):
+                del self.jobs[ticket]
+                yield Ended(ticket=ticket, error="its disk is full")
+
+    outcome = run(Refusing({"m1": card()}), plan(), tmp_path / "s.sqlite").places[0].outcome
+    assert (outcome.n_ok, outcome.n_failed, outcome.n_left) == (0, 24, 0)
+    with Store.open(tmp_path / "s.sqlite") as store:
+        assert {s.trial.error for s in store.trials()} == {"its disk is full"}
+
+
+def test_what_a_machine_says_after_it_was_given_up_is_not_stored_twice(tmp_path: Path) -> None:
+    wanted = plan(n_loads=1, n_blocks=1, patience_s=60.0)
+    lab = FakeLab({"m1": card()})
+
+    def partition(lab: FakeLab) -> None:
+        if len(lab.submitted) == 1 and "m1" in lab.cards and any(n == 1 for _, _, n in lab.jobs.values()):
+            ticket, (_, job, _) = next(iter(lab.jobs.items()))
+            lab.lose("m1")
+            lab.unsaid += [Measured(ticket=ticket, index=i, trial=measured(s)) for i, s in enumerate(job.slots)]
+        elif not lab.cards:
+            lab.cards["m2"] = card()
+
+    lab._disturb = partition
+    run(lab, wanted, tmp_path / "s.sqlite")
+    assert stored(tmp_path / "s.sqlite") == whole(wanted)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"mlsd_version": "2"}, "mlsd 2 instead of 1"),
+        ({"llama_cpp_build": "b2"}, "llama.cpp b2 instead of b1"),
+        ({"suites_sha256": "t"}, "suites and prompts t instead of s"),
+    ],
+)
+def test_another_version_is_refused_with_what_differs_and_the_others_go_on(
+    tmp_path: Path, changes: dict[str, str], words: str
+) -> None:
+    other = card("b", origin=msgspec.structs.replace(ORIGIN, **changes))
+    with pytest.raises(LabError, match=words):
+        run(FakeLab({"m2": other}), plan(), tmp_path / "none.sqlite")
+    with Store.open(tmp_path / "none.sqlite") as store:
+        assert store.runs() == []
+    outcome = run(FakeLab({"m1": card(), "m2": other}), plan(), tmp_path / "s.sqlite")
+    assert [words in refused for refused in outcome.refused] == [True]
+    assert len(outcome.places) == 1
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"models": ()}, {"models": (), "may_pull": True, "free_disk_bytes": 10}, {"models": (MODEL,)}],
+)
+def test_a_model_that_no_machine_has_or_has_room_for_is_said_before_anything_runs(
+    tmp_path: Path, changes: dict[str, object]
+) -> None:
+    with pytest.raises(ModelFileError, match=r"No machine of the lab has .*tiny"):
+        run(FakeLab({"m1": card("a", **changes)}), plan(), tmp_path / "s.sqlite")
+    with Store.open(tmp_path / "s.sqlite") as store:
+        assert store.runs() == []
+
+
+def test_parts_go_to_machines_that_have_the_models_or_may_bring_them(tmp_path: Path) -> None:
+    cards = {"bare": card("a", models=()), "full": card("a")}
+    lab = FakeLab(cards)
+    run(lab, plan(), tmp_path / "s.sqlite")
+    assert {address for address, _ in lab.submitted} == {"full"}
+    lab = FakeLab({"bare": card("a", models=(), may_pull=True)})
+    run(lab, plan(), tmp_path / "t.sqlite")
+    assert stored(tmp_path / "t.sqlite") == whole(plan())
+
+
+def test_a_model_larger_than_the_machines_memory_is_not_sent_there() -> None:
+    small = card("a")
+    small = msgspec.structs.replace(small, environment=msgspec.structs.replace(small.environment, memory_bytes=10))
+    assert small.lacks((MODEL.ref,)) == (MODEL.ref,)
+
+
+def test_a_lab_without_a_machine_says_so(tmp_path: Path) -> None:
+    with pytest.raises(LabError, match="no machine has joined"):
+        run(FakeLab({}), plan(), tmp_path / "s.sqlite")

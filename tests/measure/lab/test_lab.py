@@ -1,0 +1,195 @@
+"""Several processes as a lab: a plan split over them equals the plan run alone, and the death of any costs nothing."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from mlsd.cli import main
+from mlsd.errors import InputError, LabError
+from mlsd.measure.lab.cluster import Cluster, full_address, make_certificate
+from mlsd.measure.store.rows import TrialFilter
+from mlsd.measure.store.study import Store
+from mlsd.records import EngineOptions
+from tests.measure.lab.processes import Processes, end, free_port, lab, wait_for
+
+PLAN = ("B", "--profile", "tiny", "--n-threads", "1", "--gamma", "2", "--repeats", "4", "--n-predict", "16",
+        "--prompt", "code", "--prompt", "factual")  # fmt: skip
+Trials = Counter[tuple[str, int, int, int, tuple[int, ...]]]
+heavy = pytest.mark.heavy
+
+
+def outputs(database: Path) -> Trials:
+    with Store.open(database, create=False) as store:
+        assert store.check() == []
+        trials = [stored.trial for stored in store.trials(TrialFilter(status="ok"))]
+    return Counter((t.case_id, t.block, t.repeat, t.position, t.tokens) for t in trials)
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> Trials:
+    database = tmp_path_factory.mktemp("alone") / "alone.sqlite"
+    code = os.spawnv(os.P_WAIT, sys.executable, [sys.executable, "-m", "mlsd", "run", *PLAN, "--db", str(database)])
+    assert code == 0
+    return outputs(database)
+
+
+@heavy
+@pytest.mark.parametrize("n_machines", [2, 4])
+def test_a_plan_split_over_machines_equals_the_plan_alone(tmp_path: Path, alone: Trials, n_machines: int) -> None:
+    with lab(tmp_path, n_machines) as processes:
+        with Cluster(processes.address, None, EngineOptions(), None) as cluster:
+            wait_for(lambda: len(cluster.machines()) == n_machines, "the machines do not join")
+        run = processes.run(tmp_path / "split.sqlite", *PLAN, "--split")
+        assert run.wait(timeout=240) == 0, processes.said()
+    assert outputs(tmp_path / "split.sqlite") == alone
+    assert len(alone) == 32
+
+
+@heavy
+def test_every_machine_measures_the_whole_plan_and_none_is_pooled(tmp_path: Path, alone: Trials) -> None:
+    with lab(tmp_path, 2, ("a" * 16, "b" * 16)) as processes:
+        with Cluster(processes.address, None, EngineOptions(), None) as cluster:
+            wait_for(lambda: len(cluster.machines()) == 2, "the machines do not join")
+        run = processes.run(tmp_path / "each.sqlite", *PLAN, "--each")
+        assert run.wait(timeout=240) == 0, processes.said()
+    assert outputs(tmp_path / "each.sqlite") == alone + alone
+    with Store.open(tmp_path / "each.sqlite") as store:
+        by_machine = Counter(stored.environment_key for stored in store.trials(rounds=False))
+    assert list(by_machine.values()) == [len(alone)] * 2
+
+
+@heavy
+def test_random_kills_of_machines_scheduler_and_coordinator_lose_and_double_nothing(
+    tmp_path: Path, alone: Trials
+) -> None:
+    found, n_kills = survive(tmp_path, n_kills=4, seed=1)
+    assert found == alone
+    assert n_kills == 4
+
+
+def survive(folder: Path, n_kills: int, seed: int) -> tuple[Trials, int]:
+    """The plan, with so many kills at random moments; whatever died is started again, as its user would."""
+    rng, done = random.Random(seed), 0
+    database = folder / "killed.sqlite"
+    with lab(folder, 2) as processes:
+        run = processes.run(database, *PLAN, "--split")
+        due = time.monotonic() + rng.uniform(2, 8)
+        until = time.monotonic() + 120 + 60 * n_kills
+        while run.poll() != 0 or done < n_kills:
+            assert time.monotonic() < until, processes.said()
+            if done < n_kills and time.monotonic() > due:
+                victim = rng.choice(["machine0", "machine1", "scheduler", "coordinator"])
+                _kill(processes, run, victim)
+                done += 1
+                due = time.monotonic() + rng.uniform(2, 8)
+            assert processes.scheduler is not None
+            if processes.scheduler.poll() is not None:
+                processes.start()
+            processes.rejoin()
+            if run.poll() is not None and (run.returncode != 0 or done < n_kills):
+                time.sleep(1)
+                run = processes.run(database, *PLAN, "--split")
+            time.sleep(0.2)
+    return outputs(database), done
+
+
+def _kill(processes: Processes, run: subprocess.Popen[bytes], victim: str) -> None:
+    process = {"scheduler": processes.scheduler, "coordinator": run, **processes.machines}[victim]
+    assert process is not None
+    end(process)
+
+
+@heavy
+def test_a_coordinator_that_is_interrupted_leaves_its_machines_free(tmp_path: Path) -> None:
+    with lab(tmp_path, 1) as processes:
+        run = processes.run(tmp_path / "s.sqlite", "B", "--profile", "tiny", "--n-threads", "1", "--n-predict", "256")
+        with Cluster(processes.address, None, EngineOptions(), None) as cluster:
+            wait_for(lambda: any(doing for _, doing in cluster.doing().values()), "nothing is measured", 120)
+            run.send_signal(signal.SIGINT)
+            run.wait(timeout=60)
+            wait_for(lambda: not any(doing for _, doing in cluster.doing().values()), "the machine is not free")
+            assert "left" in next(iter(cluster.posted().values()))["words"]
+    assert run.returncode == 130
+
+
+# --- what cannot be -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "full"),
+    [
+        ("127.0.0.1:1", "tcp://127.0.0.1:1"),
+        ("localhost", "tcp://localhost:8786"),
+        ("studio.local:9", "tls://studio.local:9"),
+        ("tls://127.0.0.1:9", "tls://127.0.0.1:9"),
+        ("tcp://[::1]:5", "tcp://[::1]:5"),
+    ],
+)
+def test_only_this_machine_itself_is_spoken_to_in_plain(text: str, full: str) -> None:
+    assert full_address(text, None) == full
+
+
+@pytest.mark.parametrize("text", ["tcp://studio.local:9", "http://x", "tls://", "x:notaport", ""])
+def test_an_address_that_cannot_be_is_refused(text: str) -> None:
+    with pytest.raises(InputError):
+        full_address(text, None)
+
+
+def refused(capfd: pytest.CaptureFixture[str], *line: str) -> str:
+    with pytest.raises(SystemExit) as end:
+        main(list(line))
+    assert end.value.code == 2
+    told = capfd.readouterr().err
+    assert "Traceback" not in told
+    return told
+
+
+def test_an_unknown_host_and_a_missing_or_foreign_certificate_are_said(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mlsd.measure.lab.cluster._CONNECT_S", 1.0)
+    assert "There is no lab at tcp://127.0.0.1" in refused(capfd, "lab", "status", f"127.0.0.1:{free_port()}")
+    assert "certificate" in refused(capfd, "lab", "join", "studio.invalid:8786")
+    (tmp_path / "x.pem").write_text("nothing")
+    told = refused(capfd, "lab", "join", "tls://127.0.0.1:1", "--certificate", str(tmp_path / "x.pem"))
+    assert "is no lab certificate" in told
+    database = str(tmp_path / "s.sqlite")
+    told = refused(capfd, "run", "B", "--profile", "tiny", "--lab", f"127.0.0.1:{free_port()}", "--db", database)
+    assert "There is no lab" in told
+    assert not Path(database).exists()
+
+
+@heavy
+def test_between_machines_only_who_has_the_certificate_is_let_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mlsd.measure.lab.cluster._CONNECT_S", 5.0)
+    ours, theirs = tmp_path / "ours.pem", tmp_path / "theirs.pem"
+    for path in (ours, theirs):
+        make_certificate(path)
+        assert path.stat().st_mode & 0o077 == 0
+    processes = Processes(tmp_path)
+    line = [sys.executable, "-m", "mlsd", "lab", "start", "--host", "127.0.0.1", "--port", str(processes.port)]
+    scheduler = subprocess.Popen([*line, "--certificate", str(ours)], stdout=subprocess.PIPE, text=True)
+    try:
+        assert scheduler.stdout is not None
+        assert scheduler.stdout.readline().startswith("mlsd lab join tls://127.0.0.1")
+        address = f"tls://127.0.0.1:{processes.port}"
+        with Cluster(address, ours, EngineOptions(), None) as cluster:
+            assert cluster.machines() == {}
+        with pytest.raises(LabError):
+            Cluster(address, theirs, EngineOptions(), None)
+        with pytest.raises(LabError):
+            Cluster(f"tcp://127.0.0.1:{processes.port}", None, EngineOptions(), None)
+    finally:
+        scheduler.kill()
+        scheduler.communicate()
