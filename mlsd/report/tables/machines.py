@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from mlsd.analysis.study.machines import compared, machine_claims, machine_names, machine_rows
+from mlsd.analysis.study.machines import MachineClaim, compared, machine_claims, machine_names, machine_rows
 from mlsd.analysis.study.study import Study
-from mlsd.report.render.table import Table, interval, number, numbers, table, words
+from mlsd.report.render.table import Column, Table, interval, number, numbers, table, words
 
 
 def machine_table(study: Study) -> Table:
@@ -29,7 +29,7 @@ def machine_table(study: Study) -> Table:
         words("best tried", lambda row: row.best and row.best.arm and row.best.arm.setting),
         numbers(
             "its speedup",
-            lambda row: interval(row.best and row.best.ratio, 2, "x"),
+            lambda row: interval(row.best.ratio if row.best else None, 2, "x"),
             "speedups.speedups, corrected for the choice: stats.best_of",
         ),
         id="machines-compared",
@@ -39,12 +39,15 @@ def machine_table(study: Study) -> Table:
 
 def claims_by_machine(study: Study) -> Table:
     """Which of the published claims hold on which machine."""
-    names = machine_names(compared(study))
+
+    def decisions(machine: str, at: int) -> Column[MachineClaim]:
+        return words(machine, lambda row: row.decisions[at])
+
     return table(
         "Claims by machine",
         machine_claims(study),
         words("claim", lambda row: row.said),
-        *(words(machine, lambda row, at=at: row.decisions[at]) for at, machine in enumerate(names)),
+        *(decisions(machine, at) for at, machine in enumerate(machine_names(compared(study)))),
         id="claims-by-machine",
         trace="claims.decide_all on each machine's own trials",
         note="no machine's trials say anything of a claim.",
