@@ -117,9 +117,9 @@ def test_what_could_not_be_checked_is_said_and_a_named_file_serves(mlsd: Mlsd, r
     from mlsd.folders import asset_path
 
     study = json.loads(json.dumps(body(record)).replace('"tiny-dense"', '"a-model-of-mine"'))
-    from mlsd.records import Case, content_id
+    from mlsd.records import Case
 
-    ids = {key: content_id(msgspec.convert(value, Case)) for key, value in study["cases"].items()}
+    ids = {key: msgspec.convert(value, Case).id for key, value in study["cases"].items()}
     study["cases"] = {ids[key]: value for key, value in study["cases"].items()}
     for one in study["trials"]:
         one["trial"]["case_id"] = ids[one["trial"]["case_id"]]

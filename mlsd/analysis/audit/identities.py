@@ -20,7 +20,7 @@ from mlsd.errors import PromptError, TableError
 from mlsd.measure.exchange.record import RecordedTrial, RecordFile, StudyRecord, output_key, rates, sums, whole_trials
 from mlsd.measure.store.rows import environment_key, model_key
 from mlsd.planning.prompts import load_prompt
-from mlsd.records import Case, Environment, ModelRef, Record, Trial, content_id
+from mlsd.records import Case, Environment, ModelRef, Record, Trial
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _FOLDERS = re.compile(r"/(?:Users|home|root|private|var|tmp|mnt|Volumes)/|[A-Z]:\\\\")
@@ -112,7 +112,7 @@ def _of_model(key: str, ref: ModelRef) -> Found:
 
 
 def _of_case(case_id: str, case: Case, study: StudyRecord) -> Found:
-    if content_id(case) != case_id:
+    if case.id != case_id:
         yield "case id", "what it says has another id"
     for ref in (case.target, case.drafter.draft):
         if ref is None:

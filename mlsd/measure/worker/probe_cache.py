@@ -1,4 +1,9 @@
-"""Probe results kept between runs: the same file on the same build and device need not be tested twice."""
+"""What was found of a file, kept between runs: the same file on the same build and device need not be tested twice.
+
+A model with weights that are no numbers measures nothing, though its logits may look well: quantized kernels take a NaN
+for some number. llama.cpp can look at every weight while it loads; that takes as long as reading the file, so it is
+done once a file and not in the load that is timed.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +15,7 @@ from pathlib import Path
 
 import msgspec
 
+from mlsd.engine.llama.model import LlamaModel
 from mlsd.engine.llama.native import backend_info
 from mlsd.engine.probe import ProbeReport
 from mlsd.engine.session import SessionOptions
@@ -70,3 +76,18 @@ class ProbeCache:
             options.n_gpu_layers,
         )
         return hashlib.sha256(repr(parts).encode()).hexdigest()[:24]
+
+
+def check_weights(path: Path, ref: ModelRef) -> None:
+    """Look at every weight of a file, unless this was done before; a file without a hash is looked at each time.
+
+    Raises: ModelFileError naming a tensor that holds NaN or infinite values.
+    """
+    done = None if ref.sha256 is None else cache_dir() / "weights" / ref.sha256[:24]
+    if done is not None and done.exists():
+        return
+    LlamaModel(path, n_gpu_layers=0, check_weights=True).close()
+    if done is not None:
+        with contextlib.suppress(OSError):  # it is then looked at again
+            done.parent.mkdir(parents=True, exist_ok=True)
+            done.touch()

@@ -11,6 +11,7 @@ import signal
 import sys
 import time
 import traceback
+from collections.abc import Iterable
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -41,6 +42,7 @@ from mlsd.measure.messages import (
     Job,
     LayerSearchJob,
     Loaded,
+    ModelFile,
     PerplexityJob,
     Probed,
     ProbeJob,
@@ -60,9 +62,8 @@ from mlsd.measure.worker.calibrate import Calibration
 from mlsd.measure.worker.footprints import find_footprints
 from mlsd.measure.worker.layer_search import search_layers
 from mlsd.measure.worker.perplexity import run_perplexity
-from mlsd.measure.worker.probe_cache import ProbeCache
+from mlsd.measure.worker.probe_cache import ProbeCache, check_weights
 from mlsd.measure.worker.self_check import self_check
-from mlsd.measure.worker.weights import check_weights, models_of
 from mlsd.records import Trial
 
 _PROGRESS_PERIOD_NS = 500_000_000
@@ -79,7 +80,7 @@ def main() -> None:
     work = msgspec.json.decode(line, type=Work)
     send = _Sender(out)
     try:
-        for file in models_of(work):
+        for file in _models_of(work):
             check_weights(Path(file.path), file.ref)
         if isinstance(work, ProbeJob):
             send(probe_model(work))
@@ -105,6 +106,13 @@ def main() -> None:
             run_slots(work, send)
     except MlsdError as error:
         send(Refused(message=error.message, hint=error.hint, kind=type(error).__name__))
+
+
+def _models_of(work: Work) -> Iterable[ModelFile]:
+    """The models of any work."""
+    for name in ("target", "draft", "model"):
+        if isinstance(file := getattr(work, name, None), ModelFile):
+            yield file
 
 
 def _private_stdout() -> BinaryIO:
