@@ -83,9 +83,10 @@ def built() -> dict[str, Path]:
     source = Path(os.environ["LLAMA_CPP_SOURCE"]) if "LLAMA_CPP_SOURCE" in os.environ else _fetched(folder, version)
     (folder / "CMakeLists.txt").write_text(BUILD, encoding="utf-8")
     targets = ("llama-bench", "llama-speculative-simple")
-    configure = ["cmake", "-S", folder, "-B", folder / "build", "-DCMAKE_BUILD_TYPE=Release"]
+    configure: list[str | Path] = ["cmake", "-S", folder, "-B", folder / "build", "-DCMAKE_BUILD_TYPE=Release"]
     configure += [f"-DSOURCE={source}", f"-DLIBRARIES={libraries}", f"-DCMAKE_BUILD_RPATH={libraries}"]
-    for command in (configure, ["cmake", "--build", folder / "build", "-j", "2", "--target", *targets]):
+    build: list[str | Path] = ["cmake", "--build", folder / "build", "-j", "2", "--target", *targets]
+    for command in (configure, build):
         subprocess.run(command, check=True, stdout=sys.stderr)
     return {name: next(path for path in (folder / "build").rglob(name) if path.is_file()) for name in targets}
 
@@ -94,7 +95,7 @@ def _fetched(folder: Path, version: str) -> Path:
     """llama.cpp's source out of the source distribution of the binding."""
     source = folder / f"llama_cpp_python-{version}" / "vendor" / "llama.cpp"
     if not source.is_dir():
-        wanted = [f"llama-cpp-python=={version}", "--no-deps", "--no-binary", ":all:", "-d", folder]
+        wanted = [f"llama-cpp-python=={version}", "--no-deps", "--no-binary", ":all:", "-d", str(folder)]
         subprocess.run([sys.executable, "-m", "pip", "download", *wanted], check=True, stdout=sys.stderr)
         with tarfile.open(folder / f"llama_cpp_python-{version}.tar.gz") as archive:
             archive.extractall(folder, filter="data")
@@ -118,7 +119,21 @@ def compared(
 
 def plain(program: Path, path: Path) -> Iterator[Result]:
     """Plain decoding at a depth, over llama-bench, which reads no token from what it computes."""
-    arguments = [program, "-m", path, "-p", "0", "-n", str(N_PLAIN), "-d", str(DEPTH), "-r", "1", "-t", "1"]
+    arguments: list[str | Path] = [
+        program,
+        "-m",
+        path,
+        "-p",
+        "0",
+        "-n",
+        str(N_PLAIN),
+        "-d",
+        str(DEPTH),
+        "-r",
+        "1",
+        "-t",
+        "1",
+    ]
 
     def theirs() -> float:
         out = subprocess.run([*arguments, "-o", "json"], check=True, capture_output=True, text=True).stdout
