@@ -152,7 +152,7 @@ def open_beside(
     """A session of the model in a file, as the target's but for what a chain reads and a rollback keeps of it."""
     on_device = setup.options.device_sampling and chain.on_device
     options = msgspec.structs.replace(setup.options, device_sampling=on_device, max_outputs=1, n_sequences=n_sequences)
-    options = rollback_options(strategy, options, setup.gamma - 1)
+    options = rollback_options(strategy, options, max(1, setup.gamma - 1))
     return open_session(setup.open_model(path, n_experts), options)
 
 
