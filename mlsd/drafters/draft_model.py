@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
+from statistics import median
 
 import msgspec
 import numpy as np
@@ -44,6 +45,7 @@ class DraftModel(Drafter):
         self._n_steps = 0
         self._n_catch_up = 0
         self._forward_ns = self._rollback_ns = 0
+        self._single_ns: list[int] = []  # of each pass over one token
 
     def begin(self, prompt: Sequence[int], rng: np.random.Generator) -> None:
         """Decode the prompt."""
@@ -53,6 +55,7 @@ class DraftModel(Drafter):
         self._drafted = ()
         self._n_steps = self._n_catch_up = 0
         self._forward_ns = self._rollback_ns = 0
+        self._single_ns = []
         self.read(self._session, self._context)
 
     def propose(self, k: int) -> Draft:
@@ -82,7 +85,10 @@ class DraftModel(Drafter):
     def _forward(self, tokens: Sequence[int]) -> None:
         started_ns = self._clock.now_ns()
         self._session.decode(tokens)
-        self._forward_ns += self._clock.now_ns() - started_ns
+        span_ns = self._clock.now_ns() - started_ns
+        self._forward_ns += span_ns
+        if len(tokens) == 1:
+            self._single_ns.append(span_ns)
         self._n_steps += 1
 
     def observe(self, outcome: Outcome) -> None:
@@ -103,6 +109,7 @@ class DraftModel(Drafter):
             "catch_up_rows": float(self._n_catch_up),
             "draft_forward_ns": float(self._forward_ns),
             "draft_rollback_ns": float(self._rollback_ns),
+            **step_stats(self._single_ns),
             **({} if self.pass_bytes is None else {"draft_read_bytes": float(self.pass_bytes * self._n_steps)}),
         }
 
@@ -114,6 +121,11 @@ class DraftModel(Drafter):
     def close(self) -> None:
         """Free the draft's context."""
         self._session.close()
+
+
+def step_stats(single_ns: Sequence[int]) -> dict[str, float]:
+    """T_draft(1): the median pass over one token."""
+    return {"draft_step_ns": float(median(single_ns))} if single_ns else {}
 
 
 def open_draft(setup: DrafterSetup, path: Path, chain: Chain, *, n_experts: int | None = None) -> DraftModel:
@@ -140,7 +152,7 @@ def open_beside(
     """A session of the model in a file, as the target's but for what a chain reads and a rollback keeps of it."""
     on_device = setup.options.device_sampling and chain.on_device
     options = msgspec.structs.replace(setup.options, device_sampling=on_device, max_outputs=1, n_sequences=n_sequences)
-    options = rollback_options(strategy, options, setup.gamma - 1)
+    options = rollback_options(strategy, options, max(1, setup.gamma - 1))
     return open_session(setup.open_model(path, n_experts), options)
 
 

@@ -77,6 +77,7 @@ class TextDraft(Drafter):
         self._n_catch_up += len(catch_up)
         started_ns = self._clock.now_ns()
         self._rollback.mark()
+        self._rollback.step()
         mark_ns = self._clock.now_ns() - started_ns
         self._n_marked = self._session.n_past
         own, _ = self._chain.grow(k, self._session, self._forward)
@@ -142,7 +143,7 @@ def _open(setup: DrafterSetup, own: Doubt) -> TextDraft:
     # Drawn or not, a proposal is one token for the target, so the likeliest is drafted at any temperature.
     chain = Chain(setup.clock, None, own, rule=setup.rule)
     strategy = setup.draft_rollback(setup.second)
-    session = open_beside(setup, setup.second, chain)
+    session = open_beside(setup, setup.second, chain, strategy=strategy)
     try:
         for side in (setup.target, session):
             _check_text(side)

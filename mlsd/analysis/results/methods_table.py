@@ -11,7 +11,15 @@ from typing import Any
 
 import pandas as pd
 
-from mlsd.analysis.results.round_split import RoundKind, RoundSum, inside_parts, round_kinds, stat_totals
+from mlsd.analysis.results.round_split import (
+    Limit,
+    RoundKind,
+    RoundSum,
+    inside_parts,
+    limit_of,
+    round_kinds,
+    stat_totals,
+)
 from mlsd.analysis.results.speedups import Speedup, speedups
 from mlsd.analysis.results.trials import PARTS, method_name
 from mlsd.errors import AnalysisError
@@ -42,6 +50,7 @@ class TimingRow(Record, frozen=True, kw_only=True):
     mgl: float  # committed / rounds
     break_even_mgl: float | None  # round / plain round: the MGL at which the method is as fast as plain decoding
     inside_ms: dict[str, float]  # what is known inside of draft and rollback, in ms a round
+    limit: Limit | None
     match_rate: float | None  # rounds with a proposal / rounds, for methods that look proposals up
     match_ms: float | None  # time of a look-up that found something
     no_match_ms: float | None  # and of one that did not
@@ -118,7 +127,8 @@ def _timing_row(
     plain: Mapping[str, float],
 ) -> TimingRow:
     rounds = int(group["rounds"].sum())
-    totals = stat_totals([stats.get(int(i), {}) for i in group["trial_id"]])
+    own = [stats.get(int(i), {}) for i in group["trial_id"]]
+    totals = stat_totals(own)
     match, no_match = totals.get("match_rounds", 0.0), totals.get("no_match_rounds", 0.0)
     parts = {part.removesuffix("_ns"): float(group[part].sum()) / rounds / 1e6 for part in PARTS}
     plain_ms = plain.get(str(named["target"]))
@@ -136,6 +146,7 @@ def _timing_row(
         mgl=float(group["committed"].sum()) / rounds,
         break_even_mgl=sum(parts.values()) / plain_ms if plain_ms else None,
         inside_ms={label: ms for known in inside.values() for label, ms in known.items()},
+        limit=limit_of(parts, zip(own, group["proposed"], strict=True), rounds),
         match_rate=match / (match + no_match) if match + no_match else None,
         match_ms=totals["match_propose_ns"] / match / 1e6 if match else None,
         no_match_ms=totals["no_match_propose_ns"] / no_match / 1e6 if no_match else None,

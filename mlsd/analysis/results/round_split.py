@@ -30,6 +30,14 @@ class RoundKind(Record, frozen=True, kw_only=True):
     ms: dict[str, float]  # the whole round, its parts, and what the method times inside of drafting
 
 
+class Limit(Record, frozen=True, kw_only=True):
+    """The least that an arm's rounds could take, ``gamma * T_draft(1) + T(gamma + 1)``, gamma as it was each round."""
+
+    ms: float
+    over: float  # round / limit
+    rest_ms: dict[str, float]  # what the rest of a round is made of
+
+
 class RoundSplit(Record, frozen=True, kw_only=True):
     """The rounds of one arm. Times are means over rounds."""
 
@@ -40,6 +48,7 @@ class RoundSplit(Record, frozen=True, kw_only=True):
     not_found: RoundKind | None
     timed: bool  # False: the times are not the method's
     fallbacks: tuple[str, ...]  # why drafts that should share the target's memory keep their own instead
+    limit: Limit | None = None  # None: it is not known what one step of the draft takes
 
 
 class RoundSum(Record, frozen=True, kw_only=True):
@@ -69,7 +78,25 @@ def round_split(trials: Sequence[Trial]) -> RoundSplit:
         not_found=not_found,
         timed=all(trial.timed for trial in trials),
         fallbacks=tuple(sorted({trial.fell_back for trial in trials if trial.fell_back is not None})),
+        limit=limit_of(ms, [(trial.stats, sum(r.proposed for r in trial.rounds)) for trial in trials], rounds),
     )
+
+
+def limit_of(ms: Mapping[str, float], trials: Iterable[tuple[Mapping[str, float], int]], rounds: int) -> Limit | None:
+    """The limit of rounds with these parts, from the own times and the number of proposals of each trial.
+
+    T(gamma + 1) is the verification as it was; T_draft(1) the median of a trial's single-token passes, and 0 for a
+    method that drafts without a network.
+    """
+    steps_ns = 0.0
+    for stats, proposed in trials:
+        if "draft_steps" in stats and "draft_step_ns" not in stats:
+            return None
+        steps_ns += stats.get("draft_step_ns", 0.0) * proposed
+    steps = steps_ns / rounds / 1e6
+    limit = steps + ms["verify"]
+    rest = {"drafting beside single steps": ms["draft"] - steps, **{p: ms[p] for p in ("rollback", "sample", "other")}}
+    return Limit(ms=limit, over=sum(ms.values()) / limit, rest_ms=rest) if limit > 0 else None
 
 
 def stat_totals(each: Iterable[Mapping[str, float]]) -> dict[str, float]:

@@ -109,9 +109,25 @@ def _print(result: BenchResult, arms: list[BenchArm]) -> None:
         found = arm.summary
         if n_bad := found.n_trials - found.n_valid:
             note(f"INVALID  {arm.name} gamma {found.gamma}: {n_bad} of {found.n_trials}: {found.invalid_reason}")
+        if limit := _limit(arm):
+            note(f"LIMIT  {arm.name} gamma {found.gamma}: {limit}")
     trials = [row.trial for row in result.trials]
     if not all(trial.timed for trial in trials):
         note("NOT TIMED  SD drafts inside the target to learn what is accepted; its times say nothing of the method.")
     for reason in sorted({trial.fell_back for trial in trials if trial.fell_back is not None}):
         note(f"FELL BACK  The draft works on its own memory: {reason}")
     note(f"Kept in {result.database}: mlsd report --db {result.database}, or mlsd advise.")
+
+
+def _limit(arm: BenchArm) -> str | None:
+    """How far an arm's rounds are from the least that they could take, and why."""
+    from mlsd.analysis.results.round_split import round_split
+
+    trials = [row.trial for row in arm.trials if row.trial.valid and row.trial.rounds and row.trial.timed]
+    limit = round_split(trials).limit if trials and arm.case.arm == "sd" else None
+    if limit is None:
+        return None
+    rest = ", ".join(f"{part} {ms:.3f}" for part, ms in limit.rest_ms.items())
+    return (
+        f"a round takes {limit.over:.2f} times gamma x T_draft(1) + T(gamma + 1) = {limit.ms:.3f} ms; the rest: {rest}"
+    )

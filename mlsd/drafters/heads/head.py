@@ -13,6 +13,7 @@ import numpy as np
 
 from mlsd.clock import Clock
 from mlsd.drafters.chain import Chain
+from mlsd.drafters.draft_model import step_stats
 from mlsd.drafters.method import DrafterSetup
 from mlsd.engine.drafter import Draft, Drafter, Outcome
 from mlsd.engine.llama.model import LlamaModel
@@ -82,6 +83,7 @@ class HeadChain(Drafter):
         self._context: list[int] = []
         self._has_prompt = False
         self._n_steps = self._n_catch_up = self._catch_up_ns = self._forward_ns = 0
+        self._single_ns: list[int] = []
 
     def true_rows(self, first: int, end: int) -> Hidden:
         """The rows that positions `first` to `end` - 1 of the head read, from the target's."""
@@ -94,6 +96,7 @@ class HeadChain(Drafter):
         self._context = list(prompt)
         self._has_prompt = False
         self._n_steps = self._n_catch_up = self._catch_up_ns = self._forward_ns = 0
+        self._single_ns = []
 
     def propose(self, k: int) -> Draft:
         """Up to `k` tokens, each from a pass of the head."""
@@ -105,7 +108,8 @@ class HeadChain(Drafter):
         """Read one proposal with the head's own row of the position before."""
         started_ns = self._clock.now_ns()
         self._head.decode(tokens, self._head.hidden_row())
-        self._forward_ns += self._clock.now_ns() - started_ns
+        self._single_ns.append(self._clock.now_ns() - started_ns)
+        self._forward_ns += self._single_ns[-1]
         self._n_steps += 1
 
     def _catch_up(self) -> None:
@@ -139,6 +143,7 @@ class HeadChain(Drafter):
             "catch_up_rows": float(self._n_catch_up),
             "draft_forward_ns": float(self._catch_up_ns + self._forward_ns),
             "catch_up_ns": float(self._catch_up_ns),
+            **step_stats(self._single_ns),
         }
 
     def close(self) -> None:

@@ -30,6 +30,7 @@ class SyncedDraft(DraftModel):
         self._context = list(prompt)
         self._drafted = ()
         self._n_steps = self._n_catch_up = self._forward_ns = self._sync_ns = 0
+        self._single_ns = []
 
     def propose(self, k: int) -> Draft:
         """Copy the target's memory, then draft; the copy counts as rollback, which it replaces."""

@@ -33,11 +33,12 @@ class Footprint(Record, frozen=True, kw_only=True):
     states_bytes: int  # recurrent states, snapshots included
     compute_bytes: int  # of the largest pass
     output_bytes: int  # logits or tokens on the host
+    rungs_bytes: int = 0  # copies of the recurrent state that a ladder keeps beside the context
 
     @property
     def total_bytes(self) -> int:
         """All of it."""
-        return self.kv_bytes + self.states_bytes + self.compute_bytes + self.output_bytes
+        return self.kv_bytes + self.states_bytes + self.compute_bytes + self.output_bytes + self.rungs_bytes
 
 
 def footprints(model: LlamaModel, options: Sequence[SessionOptions]) -> tuple[Footprint, ...]:
@@ -60,4 +61,7 @@ def _footprint(model: LlamaModel, options: SessionOptions) -> Footprint:
     found = {name: [float(size) for size in re.findall(pattern, text)] for name, pattern in _TERMS.items()}
     if not found["compute_bytes"] or not found["output_bytes"]:
         raise fail("llama.cpp's log gives no sizes of buffers")
-    return Footprint(**{name: round(sum(sizes) * MIB) for name, sizes in found.items()})
+    sizes = {name: round(sum(parts) * MIB) for name, parts in found.items()}
+    n_sequences = options.n_sequences + (options.n_rungs if options.rungs_on_device else 0)
+    state_bytes = sizes["states_bytes"] / n_sequences / (1 + options.n_snapshots)
+    return Footprint(**sizes, rungs_bytes=round(options.n_rungs * state_bytes))

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from mlsd.analysis.results.distances import predictions
 from mlsd.analysis.results.methods_table import MethodRow, TimingRow, methods_by_kind, sentences, timing
-from mlsd.analysis.results.round_split import RoundKind
+from mlsd.analysis.results.round_split import Limit, RoundKind
 from mlsd.analysis.results.speedups import Speedup
 from mlsd.analysis.study.study import Study, attempt
 from mlsd.measure.store.rows import DraftDistance
@@ -95,6 +95,11 @@ def timing_table(study: Study) -> Table:
         *map(_part_column, _PARTS),
         numbers("MGL", lambda row: number(row.mgl), "committed / rounds"),
         numbers("break-even MGL", lambda row: number(row.break_even_mgl), "round / plain round of the same target"),
+        numbers(
+            "over its limit",
+            lambda row: _limit_cell(row.limit),
+            "round / (gamma * T_draft(1) + T(gamma + 1)): round_split.limit_of",
+        ),
         words(
             "of it, ms a round",
             lambda row: ", ".join(f"{part} {value:.2f}" for part, value in row.inside_ms.items()) or None,
@@ -116,6 +121,13 @@ def timing_table(study: Study) -> Table:
 
 def _part_column(part: str) -> Column[TimingRow]:
     return numbers(f"{part}, ms", lambda row: number(row.ms_per_round[part]), f"round records: {part}_ns / rounds")
+
+
+def _limit_cell(limit: Limit | None) -> Cell:
+    if limit is None:
+        return text(None)
+    rest = ", ".join(f"{part} {ms:.3f} ms" for part, ms in limit.rest_ms.items())
+    return number(limit.over, note=f"the limit is {limit.ms:.3f} ms; the rest: {rest}")
 
 
 def match_table(study: Study) -> Table:

@@ -95,3 +95,18 @@ def test_a_draft_inside_its_target_and_one_without_the_targets_memory_are_marked
     split = round_split([msgspec.structs.replace(trial(made(4)), timed=False, fell_back="another release")])
     assert not split.timed
     assert split.fallbacks == ("another release",)
+
+
+def test_a_round_over_its_limit_and_what_the_rest_is_made_of() -> None:
+    split = round_split([trial(made(4, draft_ms=5.0), made(2, draft_ms=3.0), draft_steps=7.0, draft_step_ns=1.0 * MS)])
+    assert split.limit is not None
+    assert split.limit.ms == pytest.approx((4 + 2) / 2 * 1.0 + 10.0)
+    rest = {"drafting beside single steps": 1.0, "rollback": 2.0, "sample": 0.5, "other": 0.0}
+    assert split.limit.rest_ms == pytest.approx(rest)
+    assert split.limit.over == pytest.approx(1 + sum(rest.values()) / split.limit.ms)
+
+
+def test_the_limit_of_a_look_up_is_verification_and_that_of_unknown_steps_is_unknown() -> None:
+    found = round_split([trial(made(4), **LOOKED)]).limit
+    assert found is not None and found.ms == pytest.approx(10.0)
+    assert round_split([trial(made(4), draft_steps=7.0)]).limit is None

@@ -5,14 +5,17 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from mlsd.engine.llama.footprint import allocated_bytes, footprints
 from mlsd.engine.llama.model import LlamaModel
 from mlsd.engine.llama.native import LOG
 from mlsd.engine.llama.open import open_session
+from mlsd.engine.rollback import rollback_options
 from mlsd.engine.session import SessionOptions
 from mlsd.gguf_tools.header import Header
+from mlsd.units import MIB
 from tests.conftest import ARCHITECTURES
 
 GAMMAS = (1, 4, 16, 32)
@@ -43,6 +46,23 @@ def test_predicted_memory_is_what_llama_cpp_allocates(tiny: Path, name: str) -> 
     with LlamaModel(path) as model:
         for options, found in zip(wanted, predicted, strict=True):
             assert found.total_bytes == pytest.approx(taken_bytes(model, options), rel=0.05), options
+
+
+@pytest.mark.parametrize("strategy", ["ladder", "device-ladder"])
+def test_the_rungs_of_a_ladder_are_counted(tiny: Path, strategy: str) -> None:
+    options = rollback_options(strategy, SessionOptions(n_ctx=512, n_threads=1), 5)
+    with LlamaModel(tiny / "mamba2.gguf", simulated=True) as model:
+        (found,) = footprints(model, [options])
+    on_host = msgspec.structs.replace(options, rungs_on_device=False)
+    with LlamaModel(tiny / "mamba2.gguf") as model, open_session(model, on_host) as session:
+        session.decode((1, 2, 3))
+        for rung in range(5):
+            session.save_state(rung)
+        taken = sum(map(len, session._states.values()))
+    assert found.rungs_bytes == pytest.approx(taken, rel=0.05, abs=5 * 0.01 * MIB)
+    assert found.total_bytes - found.rungs_bytes == sum(
+        (found.kv_bytes, found.states_bytes, found.compute_bytes, found.output_bytes)
+    )
 
 
 def test_a_header_over_an_empty_file_says_as_much_as_the_whole_model(tiny: Path, tmp_path: Path) -> None:
