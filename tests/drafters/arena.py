@@ -12,10 +12,10 @@ from typing import Any, ClassVar
 import msgspec
 import numpy as np
 
-from mlsd.cli.options import parse_drafter
 from mlsd.clock import FakeClock, MonotonicClock
 from mlsd.drafters import open_drafter, target_options
 from mlsd.drafters.method import DrafterSetup
+from mlsd.drafters.options import parse_drafter
 from mlsd.engine.decode import Generation, GenerationLimits, generate
 from mlsd.engine.drafter import Draft, Drafter, NoDrafter, Outcome
 from mlsd.engine.llama.model import LlamaModel
