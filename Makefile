@@ -32,7 +32,7 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 
 setup: $(VENV)/.ready ## Make .venv with everything that mlsd and its tests need
 
-demo: $(VENV)/.ready ## Plain against speculative decoding of real models, and a report of it
+demo: $(VENV)/.ready ## An honest win, an honest loss, an invalid result, and a report of them
 	@$(BIN)/mlsd demo $(ARGS)
 
 test: $(VENV)/.ready ## Lint, types and every test

@@ -25,7 +25,7 @@ from mlsd.report.render.terminal import plain
 # section -> command -> (module under mlsd.cli, one line). A lazy table keeps `mlsd --help` at the cost of click alone.
 SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
     "Start": {
-        "demo": ("start.demo", "Measure a real model and the embedded tiny family, and write a report."),
+        "demo": ("start.demo", "Show an honest win, an honest loss and an invalid result, and write a report."),
         "doctor": ("start.doctor", "Show this machine, the build, and which profiles fit."),
         "bench": ("start.bench", "Measure plain and speculative decoding of one target side by side."),
         "server": ("start.server", "Ask of the server you use whether its speculation is faster, and the same."),

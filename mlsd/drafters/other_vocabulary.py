@@ -8,14 +8,15 @@ text only ever adds tokens to the draft's memory, so that any strategy of rollba
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 
 from mlsd.clock import Clock
 from mlsd.drafters.chain import Chain, Doubt
-from mlsd.drafters.draft_model import open_beside
+from mlsd.drafters.draft_model import DraftModel, open_beside
 from mlsd.drafters.method import DrafterSetup, Method
-from mlsd.engine.drafter import Draft, Drafter, Outcome
+from mlsd.engine.drafter import Draft, Outcome
 from mlsd.engine.rollback import Rollback, make_rollback
 from mlsd.engine.session import Session
 from mlsd.errors import VocabularyError
@@ -24,108 +25,71 @@ _ANCHOR = 8  # tokens before a piece of text with which it is read, as its first
 _BROKEN = "\ufffd"  # bytes that are no whole character yet
 
 
-class TextDraft(Drafter):
+class TextDraft(DraftModel):
     """A chain of the draft's tokens, proposed as the tokens that the target would write the same text with."""
 
     def __init__(self, target: Session, session: Session, rollback: Rollback, clock: Clock, chain: Chain) -> None:
-        self._target, self._session, self._rollback = target, session, rollback
-        self._clock, self._chain = clock, chain
-        self.rollback_name = rollback.name
-        self._reset(())
-
-    def _reset(self, prompt: Sequence[int]) -> None:
-        self._read: list[int] = []  # target tokens whose text the draft has
-        self._pending = list(prompt)
-        self._context: list[int] = []  # the draft's tokens of that text
-        self._n_marked: int | None = None
-        self._n_steps = self._n_catch_up = self._n_lost = self._forward_ns = self._text_ns = 0
+        super().__init__(session, rollback, clock, chain)
+        self._target = target
+        self._text: list[int] = []  # target tokens whose text the draft has
+        self._pending: list[int] = []
+        self._n_marked = self._n_lost = self._text_ns = 0
 
     def begin(self, prompt: Sequence[int], rng: np.random.Generator) -> None:
         """Read the prompt as text."""
+        super().begin((), rng)
         vocabulary = self._target.vocabulary
         has_bos = vocabulary.adds_bos and tuple(prompt[:1]) == (vocabulary.bos,)
-        self._session.clear()
-        self._chain.begin(rng)
-        self._reset(prompt[1:] if has_bos else prompt)
+        self._text, self._pending = [], list(prompt[has_bos:])
+        self._n_marked = self._n_lost = self._text_ns = 0
         self._take_in()
-        if self._context:
-            self._session.decode(self._context, n_outputs=0)
+        self.read(self._session, self._context)
 
     def _take_in(self) -> bool:
         """Turn the newest target tokens into the draft's; False while their last character is not whole."""
-        started_ns = self._clock.now_ns()
-        anchor = self._read[-_ANCHOR:]
+        anchor = self._text[-_ANCHOR:]
         before, whole = (self._target.detokenize(tokens) for tokens in (anchor, [*anchor, *self._pending]))
-        is_whole = not whole.endswith(_BROKEN) and whole.startswith(before)
-        if is_whole:
-            own = self._session.detokenize(self._context[-_ANCHOR:])
-            new = _tokens(self._session, own, whole[len(before) :], first=not self._context)
-            self._context += new
-            self._read += self._pending
-            self._pending = []
-        self._text_ns += self._clock.now_ns() - started_ns
-        return is_whole
+        if whole.endswith(_BROKEN) or not whole.startswith(before):
+            return False
+        own = self._session.detokenize(self._context[-_ANCHOR:])
+        self._context += _tokens(self._session, own, whole[len(before) :], first=not self._context)
+        self._text += self._pending
+        self._pending = []
+        return True
 
     def propose(self, k: int) -> Draft:
         """At most `k` tokens of the target for what the draft writes."""
-        if k < 1 or not self._take_in():
-            return Draft()
-        catch_up = self._context[self._session.n_past :]
-        if not catch_up:
-            return Draft()
-        self._forward(catch_up)
-        self._n_catch_up += len(catch_up)
         started_ns = self._clock.now_ns()
-        self._rollback.mark()
-        self._rollback.step()
-        mark_ns = self._clock.now_ns() - started_ns
-        self._n_marked = self._session.n_past
-        own, _ = self._chain.grow(k, self._session, self._forward)
+        is_whole = self._take_in()
+        self._text_ns += self._clock.now_ns() - started_ns
+        self._n_marked = len(self._context)
+        if not is_whole or self._session.n_past == self._n_marked:
+            return Draft()
+        draft = super().propose(k)
         started_ns = self._clock.now_ns()
-        proposed = self._translate(own)[:k]
+        proposed = self._translate(draft.tokens)[:k]
         self._text_ns += self._clock.now_ns() - started_ns
         self._n_lost += not proposed
-        return Draft(tokens=proposed, mark_ns=mark_ns)
+        return Draft(tokens=proposed, mark_ns=draft.mark_ns)
 
     def _translate(self, own: Sequence[int]) -> tuple[int, ...]:
         end = next((i for i, token in enumerate(own) if self._session.is_end(token)), len(own))
         anchor = self._context[-_ANCHOR:]
         before, whole = (self._session.detokenize(tokens) for tokens in (anchor, [*anchor, *own[:end]]))
         written = whole[len(before) :].rstrip(_BROKEN) if whole.startswith(before) else ""
-        return tuple(_tokens(self._target, self._target.detokenize(self._read[-_ANCHOR:]), written))
-
-    def _forward(self, tokens: Sequence[int]) -> None:
-        started_ns = self._clock.now_ns()
-        self._session.decode(tokens)
-        self._forward_ns += self._clock.now_ns() - started_ns
-        self._n_steps += 1
+        return tuple(_tokens(self._target, self._target.detokenize(self._text[-_ANCHOR:]), written))
 
     def observe(self, outcome: Outcome) -> None:
         """Forget what was drafted; what was committed comes back as text."""
         self._pending += outcome.committed
-        if self._n_marked is not None and self._session.n_past > self._n_marked:
-            self._rollback.rewind(self._n_marked, ())
-        self._n_marked = None
+        if self._drafted and self._session.n_past > self._n_marked:
+            self._timed(partial(self._rollback.rewind, self._n_marked, ()))
+        self._drafted = ()
 
     def stats(self) -> dict[str, float]:
-        """Passes of the draft, the time of translating, and rounds whose text gave the target no token."""
-        return {
-            **self._chain.stats(),
-            "draft_steps": float(self._n_steps),
-            "catch_up_rows": float(self._n_catch_up),
-            "draft_forward_ns": float(self._forward_ns),
-            "translate_ns": float(self._text_ns),
-            "untranslated_rounds": float(self._n_lost),
-        }
-
-    @property
-    def failed_native_calls(self) -> int:
-        """Failures that an unchecked session ignored."""
-        return self._session.failed_native_calls
-
-    def close(self) -> None:
-        """Free the draft's context."""
-        self._session.close()
+        """A draft model's; and the time of translating, and rounds whose text gave the target no token."""
+        own = {"translate_ns": float(self._text_ns), "untranslated_rounds": float(self._n_lost)}
+        return {**super().stats(), **own}
 
 
 def _tokens(model: Session, before: str, text: str, *, first: bool = False) -> list[int]:
@@ -147,7 +111,9 @@ def _open(setup: DrafterSetup, own: Doubt) -> TextDraft:
     try:
         for side in (setup.target, session):
             _check_text(side)
-        return TextDraft(setup.target, session, make_rollback(strategy, session), setup.clock, chain)
+        draft = TextDraft(setup.target, session, make_rollback(strategy, session), setup.clock, chain)
+        draft.read = setup.read
+        return draft
     except BaseException:
         session.close()
         raise

@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 
 import mlsd.drafters
-from mlsd.cli.options import parse_drafter
 from mlsd.drafters import METHODS, UNAVAILABLE, find_method, preset_gamma, resolve_spec
-from mlsd.drafters.options import Preset
+from mlsd.drafters.options import Preset, parse_drafter
 from mlsd.errors import InputError, UnsupportedError
 from mlsd.records import DrafterSpec, OptionValue
 

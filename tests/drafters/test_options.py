@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from mlsd.cli.options import parse_drafter
 from mlsd.drafters import preset_gamma, resolve_spec
+from mlsd.drafters.options import parse_drafter
 from mlsd.errors import InputError, UnsupportedError
 
 

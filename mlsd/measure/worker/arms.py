@@ -35,8 +35,8 @@ from mlsd.errors import EngineError, RollbackError, UnsupportedError
 from mlsd.gguf_tools.source import Source
 from mlsd.gguf_tools.surgery.cut import refuse_unloadable
 from mlsd.measure.messages import Job, Slot, prompt_key
+from mlsd.measure.prefill import SavedPrompts
 from mlsd.measure.worker.conversation import PlainAnswers, Prompts, answer_text, trial_rng
-from mlsd.measure.worker.prefill import SavedPrompts
 from mlsd.measure.worker.probe_cache import ProbeCache, check_weights
 from mlsd.records import Case, Conditions, DrafterSpec, Losslessness, ModelRef, Trial
 

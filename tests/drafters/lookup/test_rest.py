@@ -10,9 +10,9 @@ import pytest
 from click.testing import CliRunner
 
 from mlsd.cli.main import cli
-from mlsd.cli.options import parse_drafter
 from mlsd.drafters import resolve_spec
 from mlsd.drafters.lookup.suffix_store import SEPARATOR, read_header, write_store
+from mlsd.drafters.options import parse_drafter
 from mlsd.engine.vocabulary import vocabulary_sha256
 from mlsd.errors import InputError, VocabularyError
 from mlsd.folders import asset_path

@@ -12,9 +12,9 @@ from mlsd.engine.llama.model import LlamaModel
 from mlsd.engine.llama.open import open_session
 from mlsd.engine.session import SessionOptions
 from mlsd.errors import PromptError
+from mlsd.measure.prefill import SavedPrompts
 from mlsd.measure.run.runner import plan_jobs
 from mlsd.measure.worker.arms import Arms
-from mlsd.measure.worker.prefill import SavedPrompts
 from mlsd.measure.worker.probe_cache import ProbeCache
 from mlsd.planning.prepare import BenchRequest, prepare_bench
 from mlsd.planning.prompts import find_prompt, load_prompt
