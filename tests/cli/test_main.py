@@ -56,7 +56,6 @@ def test_one_name_means_one_thing_on_every_command() -> None:
         "--quants",
         "--quantization",
         "--type",
-        "--against",
         "--widths",
         "--blocks",
         "--prompt-file",
