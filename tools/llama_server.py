@@ -74,7 +74,7 @@ def build(jobs: int) -> Path:
     libraries, project, tree = Path(package.origin).parent / "lib", out / "project", out / "build"
     project.mkdir(parents=True, exist_ok=True)
     (project / "CMakeLists.txt").write_text(PROJECT, encoding="utf-8")
-    settings = {"CMAKE_BUILD_TYPE": "Release", "LLAMA_CPP": source(out), "LIBRARIES": libraries}
+    settings = {"CMAKE_BUILD_TYPE": "Release", "LLAMA_CPP": source(out, out.name), "LIBRARIES": libraries}
     settings |= {"BUILD_SHARED_LIBS": "OFF", "VERSION": out.name, "LLAMA_OPENSSL": "OFF"}
     options = [f"-D{name}={value}" for name, value in settings.items()]
     subprocess.run(["cmake", "-S", project, "-B", tree, *options], check=True, stdout=sys.stderr)

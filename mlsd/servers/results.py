@@ -231,4 +231,6 @@ def recommend(found: Sequence[Row], draft_path: str | None = None) -> tuple[str,
                 return (f"Leave the server's speculation on: {_interval(best.speedup)} of plain decoding.",)
             return advice(best.spec, best.gamma, draft_path)
     why = "no setting is decided to be faster" if good else "no speculative answer can be trusted"
+    if not good and any(row.n_valid for row in alone):
+        why = "not every answer can be trusted, or none was long enough to be timed"
     return (f"Leave it off: {why}.", *advice(None, 0))

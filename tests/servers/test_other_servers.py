@@ -93,7 +93,7 @@ def test_llama_cpp_python_is_timed_by_our_clock_and_compared_as_text(
     for one in (one.trial for one in result.trials if one.trial.status == "ok"):
         assert one.tokens == () and 1 < one.n_tokens <= 24 and one.decode_ns
     # Another text is no near tie, as nobody gives its probabilities.
-    assert {row.verdict for row in rows(result.trials)} <= {"lossless", "different"}
+    assert {row.verdict for row in rows(result.trials) if row.tok_s} <= {"lossless", "different"}
 
 
 def test_a_server_that_fails_in_the_middle_costs_its_trials_and_no_other(
