@@ -127,6 +127,7 @@ def test_the_same_files_under_two_names_are_refused(mlsd: Mlsd, tmp_path: Path) 
     [
         ((".", "tiny-dense"), "takes A, B and TARGET"),
         ((".", ".", "tiny-dense", "--bisect"), "three builds or more"),
+        ((".", "a", "b", "tiny-dense", "--bisect", "--no-control"), "--bisect needs its control"),
         ((".", "nowhere", "tiny-dense"), "does not exist"),
         ((".", ".", "tiny-nothing"), "tiny-nothing"),
         ((".", ".", "tiny-dense", "--n-threads", "two/4"), "--n-threads is 'two/4'"),
@@ -141,6 +142,25 @@ def test_bad_input_is_told(mlsd: Mlsd, arguments: tuple[str, ...], reason: str) 
     assert result.code == 2
     assert reason in result.err
     assert not KEPT.exists()
+
+
+@pytest.mark.heavy
+def test_a_session_that_is_interrupted_keeps_its_whole_blocks(mlsd: Mlsd, monkeypatch: pytest.MonkeyPatch) -> None:
+    from mlsd.measure.run import compare
+
+    whole = compare._block
+
+    def stop(sides: Any, planned: int, *rest: Any) -> None:
+        if planned == 2:
+            raise KeyboardInterrupt
+        whole(sides, planned, *rest)
+
+    monkeypatch.setattr(compare, "_block", stop)
+    result = mlsd("compare", ".", ".", "tiny-dense", *QUICK, "--json")
+    assert result.code == 130
+    assert by_name(json.loads(result.out))["plain"]["n"] == 2
+    with Store.open(KEPT, read_only=True) as store:
+        assert {run.status for run in store.runs()} == {"interrupted"}
 
 
 @pytest.mark.heavy
@@ -168,7 +188,10 @@ def test_the_first_slower_build_of_a_list_is_found(mlsd: Mlsd, tmp_path: Path) -
     builds: list[Path] = []
     for place, code in enumerate(("int fast;", "int alike;", SLOWER % 9.0, SLOWER % 9.5)):
         builds.append(faulty_build(tmp_path / f"build-{place}", code))
-    answer = compared(mlsd, *builds, "tiny-dense", *QUICK, "--bisect", "--measure", "T(1)")
+    comment = tmp_path / "comment.md"
+    arguments = (*builds, "tiny-dense", *QUICK, "--bisect", "--measure", "T(1)", "--markdown", comment)
+    answer = compared(mlsd, *arguments)
+    assert "changed first in build 2: build-2" in comment.read_text()
     assert answer["first_changed"] == str(builds[2])
     assert answer["least_turns"] == 4 <= sum(answer["turns"])
 

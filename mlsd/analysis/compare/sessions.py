@@ -122,18 +122,18 @@ class Session(Record, frozen=True, kw_only=True):
         return found
 
 
-def sessions(store: Store) -> tuple[Session, ...]:
-    """Every session of `mlsd compare`, oldest first."""
+def sessions(store: Store, named: str | None = None) -> tuple[Session, ...]:
+    """Every session of `mlsd compare`, oldest first; or the one of that name."""
     found: dict[str, list[Run]] = {}
     for run in store.runs():
-        if run.plan.get("command") == COMMAND:
+        if run.plan.get("command") == COMMAND and named in (None, run.plan["session"]):
             found.setdefault(str(run.plan["session"]), []).append(run)
     return tuple(_session(store, name, runs) for name, runs in found.items())
 
 
 def newest(store: Store, session: str | None = None) -> Session:
     """The session of that name, else the latest. Raises: AnalysisError without one."""
-    found = [one for one in sessions(store) if session in (None, one.name)]
+    found = sessions(store, session)
     if not found:
         raise AnalysisError(f"{store.path} holds no comparison.", hint="Make one: mlsd compare A B TARGET.")
     return found[-1]

@@ -137,6 +137,8 @@ def _request(words: tuple[str, ...], bisect: bool, options: dict[str, Any]) -> C
             f"mlsd compare takes A, B and TARGET; {len(words)} words were given.",
             hint="mlsd compare . path/to/python TARGET; a list of builds wants --bisect.",
         )
+    if bisect and (options["no_control"] or options["fail_on"]):
+        raise InputError("--bisect needs its control, and fails on nothing.", hint="Leave out --no-control, --fail-on.")
     first, second = _engines(options)
     until = options["until"] is not None or bisect
     bench = BenchRequest(
@@ -256,6 +258,8 @@ def _failures(found: Comparison, fail_on: Sequence[tuple[str, float]]) -> list[s
 def _search(ctx: click.Context, request: CompareRequest, options: dict[str, Any], as_json: bool) -> None:
     from mlsd.analysis.compare.bisect import search
     from mlsd.analysis.compare.sessions import newest
+    from mlsd.folders import write_atomically
+    from mlsd.report.render import markdown
     from mlsd.report.tables.compare import search_table, side_name
 
     def next_block(store: Store, session: str, n_blocks: int) -> Sequence[str] | None:
@@ -271,6 +275,9 @@ def _search(ctx: click.Context, request: CompareRequest, options: dict[str, Any]
         answer = f"{found.measure} changed, but the time ended before it was sure in which build."
     else:
         answer = f"{found.measure} changed first in build {found.found}: {side_name(builds[found.found])}."
+    if options["markdown"] is not None:
+        parts = (markdown.escape(answer), markdown.table_text(search_table(found, builds)), markdown.escape(turns))
+        write_atomically(options["markdown"], "\n\n".join(parts) + "\n")
     if as_json:
         first = None if found.found is None else request.builds[found.found]
         print_json({"database": done.database, "answer": answer, "first_changed": first, **msgspec.to_builtins(found)})

@@ -13,7 +13,7 @@ import random
 import secrets
 import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -116,9 +116,10 @@ def compare(
     with machine_lock():
         check_database(path)
         sides = _sides(request, builds, said)
-        with Store.open(path) as store, ExitStack() as runs:
+        with Store.open(path) as store:
             n_blocks, interrupted = 0, False
-            try:
+            with suppress(KeyboardInterrupt), ExitStack() as runs:
+                interrupted = True  # until the last block ends; what ends it early leaves its runs `interrupted`
                 for side in sides.values():
                     _begin(side, store, session, runs)
                 first = max(next_repeat(store, side.environment, side.prepared.plan.cases()) for side in sides.values())
@@ -132,8 +133,7 @@ def compare(
                     _block([sides[role] for role in roles], n_blocks, first + n_blocks, request, store, watcher)
                     n_blocks += 1
                 _judge_outputs(sides, store)
-            except KeyboardInterrupt:
-                interrupted = True
+                interrupted = False
             measured = [side for side in sides.values() if side.tally.n_run]
             warnings = [conclude(store, s.run_id, s.prepared.engine, s.environment) for s in measured]
     return Compared(
