@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from mlsd.analysis.results.comparability import Chosen
-from mlsd.analysis.results.names import spec_name
+from mlsd.analysis.results.trials import spec_name
 from mlsd.measure.run.checks import counter_fault
 from mlsd.measure.store.rows import TrialFilter, pair_key
 from mlsd.measure.store.study import Store

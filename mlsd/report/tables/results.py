@@ -72,9 +72,7 @@ def energy_table(study: Study) -> Table:
         study.energy,
         words("target", lambda row: row.target),
         words("setting", lambda row: row.setting),
-        numbers(
-            "plain, J", lambda row: number(row.plain.per_token, 3), "energy.joules of the same blocks' plain trials"
-        ),
+        numbers("plain, J", lambda row: number(row.plain.per_token, 3), "energy.joules, same blocks"),
         numbers("speculative, J", lambda row: number(row.speculative.per_token, 3), "energy.joules"),
         numbers("ratio", lambda row: number(row.ratio, 2, "x"), "below 1 speculation saves energy"),
         numbers("counted over", lambda row: number(row.speculative.window_s, 0, " s"), "trials joined; at least 10 s"),
