@@ -218,7 +218,7 @@ class Trial(Record, frozen=True, kw_only=True):
 
 
 class Conditions(Record, frozen=True, kw_only=True):
-    """The machine around one trial, read outside the timed region; the last two say what the worker got of it."""
+    """The machine around one trial, read outside the timed region; the last four say what the worker got of it."""
 
     load_1min: float | None = None
     on_battery: bool | None = None
@@ -228,6 +228,8 @@ class Conditions(Record, frozen=True, kw_only=True):
     swap_used_bytes: int | None = None
     generation_ns: int | None = None  # the whole generation, from clearing the memory on
     processor_ns: int | None = None  # of all the worker's threads in that time
+    energy_mj: float | None = None  # difference of a cumulative counter over the generation; below 0: it jumped back
+    energy_source: str | None = None  # which counter, None: there is none
 
 
 class QualityWarning(Record, frozen=True, kw_only=True):

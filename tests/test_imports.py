@@ -72,6 +72,8 @@ DOORS: dict[str, tuple[str, ...]] = {
     "optuna": ("measure/run/tune.py",),
     "lmfit": ("analysis/",),
     "distributed": ("measure/lab/cluster.py",),
+    "pynvml": ("hardware/energy.py",),
+    "zeus_apple_silicon": ("hardware/energy.py",),
     "dask": ("measure/lab/cluster.py",),
     "platformdirs": ("folders.py",),
     "httpx": ("servers/connection.py",),

@@ -66,6 +66,7 @@ def _of_trials(study: Study, answers: list[BestSetting]) -> tuple[Section, ...]:
         ),
         *_comparisons(study),
         of_tables("results", "All settings", lambda: result_tables.speedup_table(study.by_workload), *_depth(study)),
+        *((of_tables("energy", "Energy", lambda: result_tables.energy_table(study)),) if study.energy else ()),
         _methods(study),
         machine_pages.costs(study),
         machine_pages.experts(study),

@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from mlsd.api import bench
 from mlsd.measure.exchange.record import FORMAT, SCHEMA, RecordFile, read_record, write_record
 from mlsd.measure.store.study import Store
@@ -20,16 +22,19 @@ Leaf = tuple[str | int, ...]
 def small_study(folder: Path) -> Path:
     """Plain and speculative decoding of an embedded model on two shipped prompts, twice each."""
     path = folder / "study.sqlite"
-    bench(
-        "tiny-dense",
-        db=path,
-        drafts=("tiny-draft",),
-        gamma=(2,),
-        prompts=("factual", "code"),
-        n_predict=24,
-        repeats=2,
-        engine=EngineOptions(n_threads=1),
-    )
+    with pytest.MonkeyPatch.context() as folders:  # shared fixtures make it, before a test has folders of its own
+        for name in ("MLSD_HOME", "MLSD_CACHE"):
+            folders.setenv(name, str(folder / "own"))
+        bench(
+            "tiny-dense",
+            db=path,
+            drafts=("tiny-draft",),
+            gamma=(2,),
+            prompts=("factual", "code"),
+            n_predict=24,
+            repeats=2,
+            engine=EngineOptions(n_threads=1),
+        )
     return path
 
 

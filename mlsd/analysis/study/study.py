@@ -20,6 +20,7 @@ from mlsd.analysis.compare.sessions import Comparison, sessions
 from mlsd.analysis.fits.study_fits import CurveFit, PairFit, fit_curves, fit_pairs
 from mlsd.analysis.results import comparability, contradictions, frames, speedups
 from mlsd.analysis.results import distances as predictors
+from mlsd.analysis.results.energy import EnergyRow, energy_rows
 from mlsd.analysis.results.pairs import PairedTrials, pair_trials
 from mlsd.analysis.study.machine_findings import Machine, read_machine
 from mlsd.errors import AnalysisError
@@ -47,6 +48,7 @@ class Study:
     cases: dict[str, Case]  # that count, by id
     distances: dict[str, DraftDistance]  # by case: how far what drafts lies from the target, where measured
     comparisons: tuple[Comparison, ...] = ()  # of builds or settings, whichever machine and build they ran on
+    energy: tuple[EnergyRow, ...] = ()  # of settings whose energy was counted
     beside: tuple[Study, ...] = ()  # the other machines of the database, never pooled with this one
 
     @cached_property
@@ -156,6 +158,7 @@ def read_study(store: Store, machine: str | None = None, settings: str | None = 
         cases=dict(chosen.cases),
         distances=predictors.case_distances(store.distances(), chosen.cases),
         comparisons=tuple(one.comparison() for one in sessions(store) if "2" not in one.sides),
+        energy=tuple(energy_rows(store, chosen)),
         beside=tuple(
             read_study(store, key, others=False)
             for key in (comparability.machines(store) if others else ())

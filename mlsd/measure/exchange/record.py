@@ -115,7 +115,7 @@ class RecordFile(Record, frozen=True, kw_only=True):
     study: StudyRecord
     digest: str  # of the study's bytes
     stated_digest: str
-    canonical: bool  # the bytes are what mlsd writes of these values: nothing else stands in them
+    canonical: bool  # nothing stands in it that the schema does not know
     n_bytes: int
 
 
@@ -332,11 +332,19 @@ def read_record(path: Path) -> RecordFile:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise TableError(f"{path} is not a record: {error}.", hint=hint) from error
     digest = hashlib.sha256(body).hexdigest()
-    again = msgspec.json.encode(_Envelope(format=FORMAT, schema=envelope.schema, digest=envelope.digest,
-                                          study=msgspec.Raw(msgspec.json.encode(study))))  # fmt: skip
-    return RecordFile(
-        study=study, digest=digest, stated_digest=envelope.digest, canonical=again == data, n_bytes=len(packed)
-    )
+    whole, meant = msgspec.json.decode(data), msgspec.json.decode(msgspec.json.encode(study))
+    known = whole.keys() == set(_Envelope.__struct_fields__) and _within(whole["study"], meant)
+    return RecordFile(study=study, digest=digest, stated_digest=envelope.digest, canonical=known, n_bytes=len(packed))
+
+
+def _within(said: Any, meant: Any) -> bool:
+    """Whether nothing is said that is not meant; a later mlsd may mean more, which then is None."""
+    if said == meant:
+        return True
+    if isinstance(said, dict) and isinstance(meant, dict):
+        return all(key in meant and _within(value, meant[key]) for key, value in said.items())
+    alike = isinstance(said, list) and isinstance(meant, list) and len(said) == len(meant)
+    return alike and all(map(_within, said, meant))
 
 
 # --- into a database --------------------------------------------------------------------------------------------

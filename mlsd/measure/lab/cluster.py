@@ -319,7 +319,7 @@ class Cluster:
         future = self._futures.pop(ticket, None)
         if future is not None:
             with contextlib.suppress(Exception):
-                future.cancel(force=True, reason="not wanted", asynchronous=True)
+                future.cancel(force=True, reason="not wanted")
 
     def hear(self, timeout_s: float) -> Iterator[Measured | Ended]:
         """What was said since. Raises: LabError when the scheduler is gone."""
@@ -366,8 +366,10 @@ class Cluster:
     # --- inside -------------------------------------------------------------------------------------------------
 
     def _workers(self) -> list[str]:
+        # Not `scheduler_info`: the client's own refreshing empties its list of workers in between.
         with _gone():
-            return list(self._client.scheduler_info(n_workers=-1)["workers"])
+            identity = self._client.sync(self._client.scheduler.identity, n_workers=-1, callback_timeout=_CONNECT_S)
+        return list(identity["workers"])
 
     def _submit(self, function: Any, argument: bytes, *, address: str, key: str) -> Any:
         return self._client.submit(
@@ -382,7 +384,7 @@ class Cluster:
 
     def _on_end(self, ticket: str, future: Any) -> None:
         error: str | None = None
-        if future.status == "finished":
+        with contextlib.suppress(Exception):
             trials, error = future.result()
             for encoded in trials:
                 done = msgspec.json.decode(encoded, type=Done)

@@ -19,6 +19,7 @@ DRIFT_LIMIT = 0.02  # change of the baseline over the run that is worth a word
 SHORT_DECODE_NS = 100 * NS_PER_MS  # below this one scheduling slice of another process is a visible part
 DISTURBED_SHARE, DISTURBED_NS = 0.25, 10**9  # of the generation; shorter waits are scatter, and repeats show it
 DISTURBED = "disturbed"  # how the reason of such a trial begins
+COUNTER_NS = 10**9  # in which every energy counter moves
 SWAP_GROWTH_BYTES = 64 * MIB
 _NOMINAL = "nominal"
 
@@ -56,6 +57,7 @@ def check_run(
         *_short_trials(measured),
         *_wide_spread(measured),
         *_drift(measured),
+        *_energy(measured),
     ]
 
 
@@ -213,6 +215,26 @@ def _disturbed(trials: Sequence[Trial]) -> list[QualityWarning]:
             "The same mlsd run again measures them again; keep other programs away.",
         )
     ] if reasons else []  # fmt: skip
+
+
+def counter_fault(trials: Sequence[Trial]) -> str | None:
+    """Why the energy that was counted over trials is not theirs, None where nothing speaks against it.
+
+    Some chips publish only every third of a second, so a short trial may see no change; a longer one may not.
+    """
+    readings = [t.conditions for t in trials if t.conditions is not None and t.conditions.energy_mj is not None]
+    if any((c.energy_mj or 0.0) < 0 for c in readings):
+        return "the energy counter jumped back"
+    long = [c.energy_mj for c in readings if (c.generation_ns or 0) >= COUNTER_NS]
+    if 0 in long or (readings and not any(c.energy_mj for c in readings)):
+        return "the energy counter stood still"
+    return None
+
+
+def _energy(trials: Sequence[Trial]) -> list[QualityWarning]:
+    fault = counter_fault(trials)
+    advice = "No energy is reported of these trials; the times are not touched by it."
+    return [] if fault is None else [_warning("energy_counter", f"{fault[0].upper()}{fault[1:]}.", advice)]
 
 
 def _wide_spread(trials: Sequence[Trial]) -> list[QualityWarning]:

@@ -34,6 +34,7 @@ from mlsd.engine.session import Session, SessionOptions, session_options
 from mlsd.errors import EngineError, RollbackError, UnsupportedError
 from mlsd.gguf_tools.source import Source
 from mlsd.gguf_tools.surgery.cut import refuse_unloadable
+from mlsd.hardware.energy import read_energy
 from mlsd.measure.messages import Job, Slot, prompt_key
 from mlsd.measure.prefill import SavedPrompts
 from mlsd.measure.worker.conversation import PlainAnswers, Prompts, answer_text, trial_rng
@@ -307,6 +308,7 @@ class Arms:
         started_at = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
         failures_before = arm.failed_native_calls
         _mend(arm)
+        energy_before = read_energy()
         began_ns, processor_ns = self._clock.now_ns(), time.process_time_ns()
         result = generate(
             arm.session,
@@ -325,6 +327,9 @@ class Arms:
             generation_ns=self._clock.now_ns() - began_ns,
             processor_ns=time.process_time_ns() - processor_ns,
         )
+        if energy_before is not None and (energy := read_energy()) is not None:
+            used_mj = energy.mj - energy_before.mj
+            conditions = msgspec.structs.replace(conditions, energy_mj=used_mj, energy_source=energy.source)
         failed = arm.failed_native_calls - failures_before
         verdict = self._verdict(case, arm, given.tokens, result)
         stats = arm.drafter.stats()

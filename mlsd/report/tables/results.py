@@ -65,6 +65,23 @@ def best_table(answers: Sequence[BestSetting]) -> Table:
     )
 
 
+def energy_table(study: Study) -> Table:
+    """Joules per token of plain decoding and of each setting, whole generations of the same blocks."""
+    return table(
+        "Energy of a token",
+        study.energy,
+        words("target", lambda row: row.target),
+        words("setting", lambda row: row.setting),
+        numbers("plain, J", lambda row: number(row.plain.per_token, 3), "energy.joules, same blocks"),
+        numbers("speculative, J", lambda row: number(row.speculative.per_token, 3), "energy.joules"),
+        numbers("ratio", lambda row: number(row.ratio, 2, "x"), "below 1 speculation saves energy"),
+        numbers("counted over", lambda row: number(row.speculative.window_s, 0, " s"), "trials joined; at least 10 s"),
+        words("counter", lambda row: row.plain.why_not or row.speculative.why_not or row.source),
+        id="energy",
+        trace="energy.energy_rows: cumulative counters read before and after each generation",
+    )
+
+
 def speedup_table(found: Sequence[Speedup]) -> Table:
     """Every setting on every workload."""
     return table(

@@ -36,9 +36,11 @@ def outputs(database: Path) -> Trials:
 
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory: pytest.TempPathFactory) -> Trials:
-    database = tmp_path_factory.mktemp("alone") / "alone.sqlite"
-    code = os.spawnv(os.P_WAIT, sys.executable, [sys.executable, "-m", "mlsd", "run", *PLAN, "--db", str(database)])
-    assert code == 0
+    folder = tmp_path_factory.mktemp("alone")
+    database = folder / "alone.sqlite"
+    own = {"MLSD_HOME": str(folder), "MLSD_CACHE": str(folder)}
+    line = [sys.executable, "-m", "mlsd", "run", *PLAN, "--db", str(database)]
+    subprocess.run(line, env={**os.environ, **own}, check=True, capture_output=True)
     return outputs(database)
 
 
