@@ -19,6 +19,11 @@ OTHER_COMMIT = "76543210fedcba9876543210fedcba9876543210"
 REPO = "someone/some-model"
 
 
+class _Quiet(ThreadingHTTPServer):
+    def handle_error(self, *_: object) -> None:
+        """A client that hangs up is no fault of the server, and what it prints would be taken for the client's."""
+
+
 class HubServer:
     """Serves `files` of one repository; the attributes below break it."""
 
@@ -39,7 +44,7 @@ class HubServer:
         self.tokens: set[str | None] = set()  # Authorization headers seen
         self.requests: list[tuple[str, str, str | None]] = []  # method, path, Range
         self.sent_bytes = 0
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
+        self._server = _Quiet(("127.0.0.1", 0), _handler(self))
         self._server.daemon_threads = True
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True)
 
