@@ -13,6 +13,7 @@ ROW = TimingRow(
     gamma=10,
     case_id="c",
     rounds=100,
+    limit=None,
     ms_per_round={"draft": 0.5, "verify": 39.0, "rollback": 0.3, "sample": 0.1, "other": 0.1},
     mgl=1.36,
     break_even_mgl=4.0,
