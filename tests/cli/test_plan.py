@@ -131,7 +131,6 @@ def test_earlier_results_of_this_machine_give_the_time(monkeypatch, tmp_path):
         (("B", "--gamma", "0"), "--gamma holds 0"),
         (("B", "--draft", "ghost"), "no draft called 'ghost'"),
         (("B", "--prompt", "poetry"), "no prompt called 'poetry'"),
-        (("A", "--db", "missing.sqlite"), "missing.sqlite"),
         (("broken.toml",), "broken.toml"),
     ],
 )

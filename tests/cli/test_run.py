@@ -68,7 +68,7 @@ def test_a_dry_run_says_what_the_plan_says_times_included(mlsd: Mlsd, tmp_path: 
         (("B", "--profile", "tiny", "--draft", "nobody"), "nobody"),
         (("B", "--profile", "tiny", "--prompt", "nonsense"), "no prompt called 'nonsense'"),
         (("B", "--profile", "tiny", "--gamma", "0"), "--gamma holds 0"),
-        (("B", "--profile", "tiny", "--repeats", "0"), "--repeats is 0"),
+        (("B", "--profile", "tiny", "--repeats", "0"), "'--repeats': 0 is not"),
         (("B", "--profile", "study"), "mlsd models pull"),
     ],
 )

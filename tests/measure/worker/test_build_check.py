@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -87,10 +86,3 @@ def test_a_build_with_a_name_tells_itself_from_others_of_its_commit(monkeypatch:
     plain = native.backend_info().build
     monkeypatch.setenv(native.BUILD_VARIABLE, "1234abcd")
     assert native.backend_info().build == f"{plain}+1234abcd"
-
-
-def test_ggml_is_loaded_from_where_llama_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    native.library()
-    monkeypatch.setenv(native.LIBRARIES_VARIABLE, str(tmp_path))
-    with pytest.raises((FileNotFoundError, RuntimeError)):
-        native.ggml.__wrapped__("ggml-base")
