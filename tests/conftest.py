@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,9 @@ from mlsd.gguf_tools.shapes import TINY_ATTENTION
 from mlsd.gguf_tools.synthetic.perturb import perturb
 from mlsd.gguf_tools.synthetic.tiny import TINY_SET
 from mlsd.gguf_tools.synthetic.write import write_random
+
+# A shell starts background jobs deaf to Ctrl-C, and children inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Each kind of memory once, for the deep tests; `TINY_SET` has every architecture.
 ARCHITECTURES = ("qwen35", "qwen35moe", "llama", "falcon-h1")
