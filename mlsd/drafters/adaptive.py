@@ -18,23 +18,8 @@ from mlsd.clock import Clock
 from mlsd.engine.drafter import Draft, Drafter, Outcome
 from mlsd.engine.session import Session
 
-_WIDTHS = (
-    1,
-    2,
-    3,
-    4,
-    5,
-    6,
-    8,
-    9,
-    12,
-    16,
-    17,
-    24,
-    32,
-    48,
-    64,
-)  # rows of the passes that are timed; between them lies a line
+# Rows of the passes that are timed; between them lies a line.
+_WIDTHS = (1, 2, 3, 4, 5, 6, 8, 9, 12, 16, 17, 24, 32, 48, 64)  # fmt: skip
 _REPEATS = 3
 _N_BEFORE = 8  # positions in memory before a timed pass
 _BINS = 10

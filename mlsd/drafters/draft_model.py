@@ -17,7 +17,7 @@ import numpy as np
 
 from mlsd.clock import Clock
 from mlsd.drafters.chain import Chain, Doubt
-from mlsd.drafters.method import DrafterSetup, Method
+from mlsd.drafters.method import DrafterSetup, Method, Read
 from mlsd.drafters.options import small_model_study
 from mlsd.engine.drafter import Draft, Drafter, Outcome
 from mlsd.engine.llama.open import open_session
@@ -32,10 +32,14 @@ class DraftModel(Drafter):
     """A chain of tokens from a draft session, which must give logits where the chain asks for them."""
 
     pass_bytes: int | None = None  # weights that a pass over one token reads, where the draft is made of its target
-    read = staticmethod(DrafterSetup.read)  # of a prompt
 
-    def __init__(self, session: Session, rollback: Rollback, clock: Clock, chain: Chain | None = None) -> None:
+    def __init__(
+        self, session: Session, rollback: Rollback, clock: Clock, chain: Chain | None = None,
+        read: Read = DrafterSetup.read,
+    ) -> None:  # fmt: skip
+        """`read` brings the prompt into the session."""
         self._session = session
+        self._read = read
         self._rollback = rollback
         self._clock = clock
         self._chain = chain or Chain(clock)
@@ -56,7 +60,7 @@ class DraftModel(Drafter):
         self._n_steps = self._n_catch_up = 0
         self._forward_ns = self._rollback_ns = 0
         self._single_ns = []
-        self.read(self._session, self._context)
+        self._read(self._session, self._context)
 
     def propose(self, k: int) -> Draft:
         """Up to `k` tokens, each from a pass over the one before."""
@@ -137,9 +141,7 @@ def open_draft(setup: DrafterSetup, path: Path, chain: Chain, *, n_experts: int 
     session = open_beside(setup, path, chain, strategy=strategy, n_experts=n_experts)
     try:
         check_vocabularies(setup.target, session)
-        draft = DraftModel(session, make_rollback(strategy, session), setup.clock, chain)
-        draft.read = setup.read
-        return draft
+        return DraftModel(session, make_rollback(strategy, session), setup.clock, chain, setup.read)
     except BaseException:
         session.close()
         raise

@@ -19,6 +19,8 @@ from mlsd.records import DrafterSpec, OptionValue, Record, Sampling
 
 Own = TypeVar("Own", bound=msgspec.Struct)
 
+Read = Callable[[Session, Sequence[int]], object]  # how a prompt comes into a session
+
 
 @dataclass(frozen=True)
 class DrafterSetup:
@@ -38,7 +40,7 @@ class DrafterSetup:
     draft_rollback: Callable[[Path], str]  # strategy that the probe found exact for a draft with this file
     plain: Callable[[Sequence[int]], Sequence[int]]  # the target's plain greedy output after a prompt, for controls
     # Brings a prompt into the memory of a draft; by default by decoding it.
-    read: Callable[[Session, Sequence[int]], object] = lambda session, tokens: session.decode(tokens, n_outputs=0)
+    read: Read = lambda session, tokens: session.decode(tokens, n_outputs=0)
     rule: StopRule | None = None  # where gamma is chosen in every round: what each chain asks
 
     @property

@@ -15,7 +15,7 @@ import numpy as np
 from mlsd.clock import Clock
 from mlsd.drafters.chain import Chain, Doubt
 from mlsd.drafters.draft_model import DraftModel, open_beside
-from mlsd.drafters.method import DrafterSetup, Method
+from mlsd.drafters.method import DrafterSetup, Method, Read
 from mlsd.engine.drafter import Draft, Outcome
 from mlsd.engine.rollback import Rollback, make_rollback
 from mlsd.engine.session import Session
@@ -28,8 +28,10 @@ _BROKEN = "\ufffd"  # bytes that are no whole character yet
 class TextDraft(DraftModel):
     """A chain of the draft's tokens, proposed as the tokens that the target would write the same text with."""
 
-    def __init__(self, target: Session, session: Session, rollback: Rollback, clock: Clock, chain: Chain) -> None:
-        super().__init__(session, rollback, clock, chain)
+    def __init__(
+        self, target: Session, session: Session, rollback: Rollback, clock: Clock, chain: Chain, read: Read
+    ) -> None:
+        super().__init__(session, rollback, clock, chain, read)
         self._target = target
         self._text: list[int] = []  # target tokens whose text the draft has
         self._pending: list[int] = []
@@ -43,7 +45,7 @@ class TextDraft(DraftModel):
         self._text, self._pending = [], list(prompt[has_bos:])
         self._n_marked = self._n_lost = self._text_ns = 0
         self._take_in()
-        self.read(self._session, self._context)
+        self._read(self._session, self._context)
 
     def _take_in(self) -> bool:
         """Turn the newest target tokens into the draft's; False while their last character is not whole."""
@@ -111,9 +113,7 @@ def _open(setup: DrafterSetup, own: Doubt) -> TextDraft:
     try:
         for side in (setup.target, session):
             _check_text(side)
-        draft = TextDraft(setup.target, session, make_rollback(strategy, session), setup.clock, chain)
-        draft.read = setup.read
-        return draft
+        return TextDraft(setup.target, session, make_rollback(strategy, session), setup.clock, chain, setup.read)
     except BaseException:
         session.close()
         raise

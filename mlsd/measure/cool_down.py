@@ -49,4 +49,6 @@ class CoolDown:
             rested += STEP_S
             if self._drift > SLOWER:
                 self._plain()
+        if rested >= MOST_S:  # as cool as it gets: its fastest trial may have been a slip, and no rest brings that back
+            self._fastest, self._drift = {}, 0.0
         return rested

@@ -14,7 +14,7 @@ import psutil
 from mlsd.engine.llama.session import LlamaSession
 from mlsd.engine.session import Session
 
-_SHARE = 0.25  # of the machine's memory
+_SHARE = 0.25  # of the memory that is free when another is kept
 
 
 class SavedPrompts:
@@ -22,7 +22,6 @@ class SavedPrompts:
 
     def __init__(self) -> None:
         self._known: dict[tuple[object, tuple[int, ...]], Any] = {}
-        self._most_bytes = int(_SHARE * psutil.virtual_memory().total)
 
     def target(self, session: Session, prompt: Sequence[int]) -> bool:
         """Bring a prompt into a target, the last token's output included; whether its memory was known."""
@@ -43,6 +42,7 @@ class SavedPrompts:
         if text:
             own.decode(text, n_outputs=0)
             self._known[key] = own.copy_memory()
-        while len(self._known) > 1 and sum(map(len, self._known.values())) > self._most_bytes:
-            del self._known[next(iter(self._known))]
+            most_bytes = _SHARE * psutil.virtual_memory().available
+            while len(self._known) > 1 and sum(map(len, self._known.values())) > most_bytes:
+                del self._known[next(iter(self._known))]
         return False

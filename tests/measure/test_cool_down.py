@@ -55,6 +55,14 @@ def test_a_machine_that_stays_hot_does_not_rest_for_ever() -> None:
     assert mac.heat.rest() == MOST_S == STEP_S * len(mac.rests)
 
 
+def test_a_speed_that_no_rest_brings_back_is_waited_for_once() -> None:
+    mac = Mac([None], [1_200_000_000] * 1000)
+    mac.heat.timed("plain", 100, 1_200_000_000)
+    assert mac.heat.rest() == MOST_S
+    mac.heat.timed("plain", 100, 1_200_000_000)
+    assert mac.heat.rest() == 0
+
+
 @pytest.mark.parametrize(
     ("model", "fanless"), [("Mac16,12", True), ("MacBookAir10,1", True), ("Mac16,10", False), (None, False)]
 )
