@@ -13,6 +13,14 @@ from pathlib import Path
 import psutil
 
 from benchmarks.harness import Result, interleaved, of_samples, ratios
+from benchmarks.models import smollm2
+from mlsd.clock import MonotonicClock
+from mlsd.engine.decode import GenerationLimits, generate
+from mlsd.engine.drafter import NoDrafter
+from mlsd.engine.llama.model import LlamaModel
+from mlsd.engine.llama.open import open_session
+from mlsd.engine.rollback import make_rollback
+from mlsd.engine.session import SessionOptions
 from mlsd.measure.lab.cluster import Cluster
 from mlsd.measure.lab.coordinator import run_lab
 from mlsd.measure.messages import Slot
@@ -24,6 +32,7 @@ from tests.measure.lab.processes import free_port, lab, wait_for
 from tests.measure.lab.test_lab import PLAN, outputs, survive
 
 N_MACHINES, N_JOBS = 64, int(os.environ.get("MLSD_BENCH_JOBS", "10000"))
+N_PAIRS, N_DECODED = 60, 64
 N_KILLS = int(os.environ.get("MLSD_BENCH_KILLS", "20"))
 # 64 machines that answer at once, in a process of their own, behind a real scheduler.
 _SIMULATED = """
@@ -132,29 +141,35 @@ def overhead() -> Result:
 
 
 def idle_machine() -> Result:
-    """Decode time of the same trials with a joined machine that waits over that without, on this machine."""
-    with tempfile.TemporaryDirectory() as name:
-        folder, numbers = Path(name), iter(range(1000))
+    """Plain decoding beside a joined machine that waits, over the same while that machine is stopped (SIGSTOP)."""
+    with (
+        tempfile.TemporaryDirectory() as name,
+        lab(Path(name), 1) as processes,
+        Cluster(processes.address, None, EngineOptions(), None) as cluster,
+        LlamaModel(smollm2()) as model,
+        open_session(model, SessionOptions(n_ctx=512, n_threads=1)) as session,
+    ):
+        wait_for(lambda: bool(cluster.machines()), "the machine does not join")
+        waiting = [psutil.Process(process.pid) for process in (processes.scheduler, *processes.machines.values())]
+        prompt, rollback = session.tokenize("def fibonacci(n):\n"), make_rollback("trim", session)
 
-        def without() -> float:
-            return _decode_s(folder / f"{next(numbers)}.sqlite")
+        def decode_ns() -> float:
+            limits = GenerationLimits(n_predict=N_DECODED)
+            return generate(session, NoDrafter(), rollback, prompt, limits, MonotonicClock()).decode_ns
 
-        def beside() -> float:
-            with lab(folder, 1) as processes:
-                with Cluster(processes.address, None, EngineOptions(), None) as cluster:
-                    wait_for(lambda: bool(cluster.machines()), "the machine does not join")
-                return _decode_s(folder / f"{next(numbers)}.sqlite")
+        def stopped() -> float:
+            for process in waiting:
+                process.suspend()
+            try:
+                return decode_ns()
+            finally:
+                for process in waiting:
+                    process.resume()
 
-        figures = interleaved({"without": without, "beside": beside}, 5)
-    shares = ratios(figures["beside"], figures["without"])
+        decode_ns()
+        figures = interleaved({"beside": decode_ns, "stopped": stopped}, N_PAIRS)
+    shares = ratios(figures["beside"], figures["stopped"])
     return of_samples("decode time beside an idle joined machine", shares, "ratio", at_most=1.01)
-
-
-def _decode_s(database: Path) -> float:
-    line = ["-m", "mlsd", "run", "F", "--profile", "tiny", "--n-threads", "1", "--db", str(database)]
-    subprocess.run([sys.executable, *line], check=True, capture_output=True)
-    with Store.open(database, read_only=True) as store:
-        return sum(stored.trial.decode_ns or 0 for stored in store.trials(rounds=False)) / 1e9
 
 
 def _seconds(command: list[str], env: dict[str, str]) -> float:
