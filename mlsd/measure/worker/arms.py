@@ -271,17 +271,21 @@ class Arms:
             if arm.session.options.checked:
                 self._judge.check_finite(arm.session)
 
-    def refer(self, slot: Slot) -> None:
-        """Write the plain output that a drafted one is judged by where no trial did yet, outside everything timed."""
+    def refer(self, slot: Slot) -> Case | None:
+        """Write the plain output that a drafted one is judged by where no trial did yet, outside everything timed.
+
+        Returns the case of plain decoding that ran, whose arm is warm now.
+        """
         case = slot.case
         key = (tuple(self._prompts.of(case, slot.repeat).tokens), case.n_predict)
         if case.arm == "ar" or not case.sampling.greedy or key in self._references:
-            return
+            return None
         plain = msgspec.structs.replace(case, drafter=DrafterSpec(), gamma=0, rollback="auto")
         with self._using(plain) as arm:
             run = generate(arm.session, arm.drafter, arm.rollback, key[0], _limits(plain), self._clock)
             self._judge.hear_plain(arm.session, key[0], run.past)
         self._references[key] = run.tokens
+        return plain
 
     def run(
         self,

@@ -11,7 +11,7 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -130,7 +130,7 @@ class _Sender:
         self._out.write(msgspec.json.encode(event) + b"\n")
 
 
-def run_slots(job: Job, send: _Sender) -> None:
+def run_slots(job: Job, send: Callable[[Event], None]) -> None:
     """Run every slot of a job; a slot that fails becomes a failed trial.
 
     Raises: MlsdError when the job cannot start at all.
@@ -167,7 +167,7 @@ def calibrate(job: CalibrateJob, send: _Sender) -> None:
 
 
 class _SlotRunner:
-    def __init__(self, job: Job, arms: Arms, send: _Sender) -> None:
+    def __init__(self, job: Job, arms: Arms, send: Callable[[Event], None]) -> None:
         self._job, self._arms, self._send = job, arms, send
         self._warm: set[bytes] = set()
         self._block: int | None = None
@@ -185,7 +185,8 @@ class _SlotRunner:
         self._send(Started(index=index))
         arm = arm_key(slot.case)
         try:
-            self._arms.refer(slot)
+            if (plain := self._arms.refer(slot)) is not None:
+                self._warm.add(arm_key(plain))
             if arm not in self._warm or not self._arms.is_open(slot.case):
                 self._arms.warm_up(slot.case, whole=self._whole_warm_up and arm not in self._warm)
                 self._warm.add(arm)

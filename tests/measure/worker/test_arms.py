@@ -15,6 +15,7 @@ from mlsd.measure.messages import Job, Slot
 from mlsd.measure.run.checks import disturbed
 from mlsd.measure.worker.arms import Arms
 from mlsd.measure.worker.probe_cache import ProbeCache
+from mlsd.measure.worker.serve import run_slots
 from mlsd.records import Case
 from tests.engine.broken_files import write_nan_norm
 from tests.engine.llama.test_session import fail_device_at
@@ -68,6 +69,22 @@ def test_a_drafted_trial_that_comes_before_any_plain_one_is_judged_all_the_same(
         assert arms._references == written, "once is enough"
     assert all(trial.valid for trial in trials)
     assert list(written.values()) == [trials[1].tokens]
+
+
+def test_an_arm_that_wrote_the_reference_is_warm(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = make_jobs(tiny)[0]
+    drafted = next(slot for slot in job.slots if slot.case.arm == "sd")
+    plain = next(slot for slot in job.slots if slot.case.arm == "ar" and slot.case.prompt == drafted.case.prompt)
+    warmed, warm_up = list[str](), Arms.warm_up
+
+    def counted(arms: Arms, case: Case, *, whole: bool = False) -> None:
+        warmed.append(case.arm)
+        warm_up(arms, case, whole=whole)
+
+    monkeypatch.setattr(Arms, "warm_up", counted)
+    run_slots(msgspec.structs.replace(job, slots=(drafted, plain)), lambda event: None)
+    run_slots(msgspec.structs.replace(job, slots=(plain, drafted)), lambda event: None)
+    assert warmed == ["sd", "ar", "sd"]
 
 
 def sabotaged(job: Job, rollback: str) -> Case:
