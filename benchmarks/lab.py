@@ -150,7 +150,7 @@ def idle_machine() -> Result:
         open_session(model, SessionOptions(n_ctx=512, n_threads=1)) as session,
     ):
         wait_for(lambda: bool(cluster.machines()), "the machine does not join")
-        waiting = [psutil.Process(process.pid) for process in (processes.scheduler, *processes.machines.values())]
+        waiting = [psutil.Process(process.pid) for process in processes.machines.values()]
         prompt, rollback = session.tokenize("def fibonacci(n):\n"), make_rollback("trim", session)
 
         def decode_ns() -> float:
