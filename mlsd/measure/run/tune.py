@@ -384,8 +384,6 @@ def _stop(request: TuneRequest, study: Any, elapsed_s: float) -> Stop | None:
         return "separated"
     if len(_tried(study)) >= request.trials:
         return "trials"
-    if request.drafter.name == NO_DRAFTER or len(request.setting.drafts) > 1:
-        raise InputError("One method with one draft at most is tuned.", hint="Name it with --drafter.")
     if request.budget_s is not None and elapsed_s >= request.budget_s:
         return "budget"
     return None
