@@ -65,30 +65,35 @@ _FULL_PRECISION = ("ssm_alpha", "ssm_beta", "ssm_conv1d", "ffn_gate_inp")
 _FULL_PRECISION_HERE = ("in_proj_a", "in_proj_b", "conv1d", "mlp.gate.weight", "shared_expert_gate")
 
 
-def _tiled(weight: np.ndarray, shape: dict[str, Any], head_dim: int, axis: int = 0) -> np.ndarray:
-    """Reorder value heads along `axis` from grouped by key head to tiled over key heads."""
+def _tiled(weight: np.ndarray, shape: dict[str, Any], head_dim: int, axis: int = 0, back: bool = False) -> np.ndarray:
+    """Reorder value heads along `axis` from grouped by key head to tiled over key heads, or `back`."""
     keys = shape["linear_num_key_heads"]
     per_key = shape["linear_num_value_heads"] // keys
     order = np.arange(weight.shape[axis]).reshape(keys, per_key, head_dim).swapaxes(0, 1).reshape(-1)
-    return np.take(weight, order, axis=axis)
+    return np.take(weight, np.argsort(order) if back else order, axis=axis)
 
 
-def _mixer(name: str, weight: np.ndarray, shape: dict[str, Any]) -> np.ndarray:
-    """A delta-net tensor with its value heads (and its parametrisation) as llama.cpp wants them."""
+def _mixer(name: str, weight: np.ndarray, shape: dict[str, Any], back: bool = False) -> np.ndarray:
+    """A delta-net tensor with its value heads (and its parametrisation) as llama.cpp wants them, or `back` as here."""
     width = shape["linear_value_head_dim"]
     n_qk = 2 * shape["linear_num_key_heads"] * shape["linear_key_head_dim"]
     if name.endswith(("in_proj_qkv.weight", "conv1d.weight")):
         weight = weight.reshape(weight.shape[0], -1)
-        return np.concatenate([weight[:n_qk], _tiled(weight[n_qk:], shape, width)])
+        return np.concatenate([weight[:n_qk], _tiled(weight[n_qk:], shape, width, back=back)])
     if name.endswith("in_proj_z.weight"):
-        return _tiled(weight, shape, width)
+        return _tiled(weight, shape, width, back=back)
     if name.endswith("out_proj.weight"):
-        return _tiled(weight, shape, width, axis=1)
+        return _tiled(weight, shape, width, axis=1, back=back)
     if name.endswith("A_log"):
-        return _tiled(-np.exp(weight), shape, 1)
+        return _tiled(np.log(-weight) if back else -np.exp(weight), shape, 1, back=back)
     if name.endswith(("in_proj_a.weight", "in_proj_b.weight", "dt_bias")):
-        return _tiled(weight, shape, 1)
+        return _tiled(weight, shape, 1, back=back)
     return weight
+
+
+def _is_plain_norm(name: str) -> bool:
+    """Whether a norm's weight is stored as 1 + w: all are but the gated one inside the delta net."""
+    return name.endswith("norm.weight") and not name.endswith("linear_attn.norm.weight")
 
 
 def gguf_tensors(state: dict[str, torch.Tensor], shape: dict[str, Any]) -> dict[str, np.ndarray]:
@@ -96,8 +101,7 @@ def gguf_tensors(state: dict[str, torch.Tensor], shape: dict[str, Any]) -> dict[
     found: dict[str, np.ndarray] = {}
     for name, tensor in state.items():
         weight = tensor.detach().float().numpy()
-        plain_norm = name.endswith("norm.weight") and not name.endswith("linear_attn.norm.weight")
-        if plain_norm:
+        if _is_plain_norm(name):
             weight = weight + 1
         if name == "model.embed_tokens.weight":
             found["token_embd.weight"] = weight
@@ -117,6 +121,31 @@ def gguf_tensors(state: dict[str, torch.Tensor], shape: dict[str, Any]) -> dict[
             found[f"blk.{layer}.{_BLOCK_NAMES[rest]}"] = weight
         elif name != "lm_head.weight":
             raise ValueError(f"no GGUF name is known for the tensor {name}; add it to _BLOCK_NAMES")
+    return found
+
+
+def torch_state(path: Path, shape: dict[str, Any], names: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The state dict that `write_gguf` wrote to `path`, as rounded there: `gguf_tensors` backwards.
+
+    `names` is a state dict of the same model; its names and shapes say what to look for.
+    """
+    stored = {t.name: gguf.quants.dequantize(t.data, t.tensor_type) for t in gguf.GGUFReader(path).tensors}
+    found = {}
+    for name, like in names.items():
+        layer, _, rest = name.removeprefix("model.layers.").partition(".")
+        if name in ("model.embed_tokens.weight", "lm_head.weight"):
+            weight = stored["token_embd.weight"]
+        elif name == "model.norm.weight":
+            weight = stored["output_norm.weight"]
+        elif rest == "mlp.experts.gate_up_proj":
+            parts = [stored[f"blk.{layer}.ffn_{part}_exps.weight"] for part in ("gate", "up")]
+            weight = np.concatenate(parts, axis=1)
+        else:
+            weight = stored[f"blk.{layer}.{_BLOCK_NAMES[rest]}"]
+            if "linear_attn" in rest:
+                weight = _mixer(rest, weight, shape, back=True)
+        weight = weight - 1 if _is_plain_norm(name) else weight
+        found[name] = torch.from_numpy(np.array(weight, dtype=np.float32)).reshape(like.shape)
     return found
 
 

@@ -48,14 +48,19 @@ def held_out(name: str) -> bool:
     return hashlib.sha256(name.encode()).digest()[0] < _HELD_OUT_OF_256
 
 
+def is_skipped(name: str) -> bool:
+    """Whether a part of the path `name` says that the file teaches little about Python."""
+    parts = name.split("/")
+    return bool(_SKIPPED_PARTS.intersection(parts)) or any(p.startswith(_SKIPPED_PREFIXES) for p in parts)
+
+
 def documents(root: Path | None = None) -> list[Document]:
     """Every corpus file below `root` (default: this interpreter's standard library), sorted by name."""
     base = root or Path(sysconfig.get_paths()["stdlib"])
     found = []
     for path in sorted(base.rglob("*.py")):
         name = path.relative_to(base).as_posix()
-        parts = name.split("/")
-        if _SKIPPED_PARTS.intersection(parts) or any(p.startswith(_SKIPPED_PREFIXES) for p in parts):
+        if is_skipped(name):
             continue
         try:
             text = path.read_text(encoding="utf-8")

@@ -18,7 +18,7 @@ from corpus import documents
 from shapes import SHAPES, new_model
 from tokens import VOCAB_SIZE, excerpts
 from tokens import load as load_tokenizer
-from train import WIDTH, cross_entropy
+from train import WIDTH, cross_entropy, stages
 
 SHIPPED = {"tiny-dense": "Q8_0", "tiny-moe": "Q8_0", "tiny-draft": "F32"}
 N_COLUMNS, N_TOP = 56, 8
@@ -35,9 +35,8 @@ def shipped_model(name: str, run: Path) -> Any:
 
 
 def checkpoint(name: str, run: Path) -> str:
-    """File name of the newest stage of a model: the draft after distillation once that is done."""
-    distilled = f"{name}-distilled.pt"
-    return distilled if (run / distilled).exists() else f"{name}.pt"
+    """File name of the newest stage of a model: the draft after its distillations once they are done."""
+    return f"{[stage for stage in stages(name) if (run / f'{stage}.pt').exists()][-1]}.pt"
 
 
 @torch.no_grad()

@@ -15,20 +15,28 @@ from convert import write_gguf
 from evaluate import SHIPPED, checkpoint
 from shapes import SHAPES
 from tokens import load as load_tokenizer
+from train import TARGETS, stages
 
-MTP = "tiny-dense-mtp"
+MTP, DRAFT = "tiny-dense-mtp", "tiny-draft"
+
+
+def write_targets(run: Path) -> None:
+    """Write the GGUFs of the targets, one of them also with its next-token block, into `run/targets`."""
+    tokenizer = load_tokenizer(run / "tokenizer.json")
+    (run / "targets").mkdir(exist_ok=True)
+    states = {name: torch.load(run / checkpoint(name, run)) for name in TARGETS}
+    block = mtp_state(torch.load(run / f"{MTP}.pt"), SHAPES["tiny-dense"]["num_hidden_layers"])
+    for name, state in (states | {MTP: states["tiny-dense"] | block}).items():
+        write_gguf(name, state, tokenizer, SHIPPED[name.removesuffix("-mtp")], run / "targets" / f"{name}.gguf")
 
 
 def write_files(run: Path, out: Path) -> None:
-    """Write every GGUF in its shipped number format into `out`, with the reference logits beside them."""
-    tokenizer = load_tokenizer(run / "tokenizer.json")
+    """Put every GGUF into `out`, with the reference logits beside them."""
     out.mkdir(parents=True, exist_ok=True)
-    for name, number_format in SHIPPED.items():
-        state = torch.load(run / checkpoint(name, run))
-        write_gguf(name, state, tokenizer, number_format, out / f"{name}.gguf")
-    trunk = torch.load(run / checkpoint("tiny-dense", run))
-    block = mtp_state(torch.load(run / f"{MTP}.pt"), SHAPES["tiny-dense"]["num_hidden_layers"])
-    write_gguf(MTP, trunk | block, tokenizer, SHIPPED["tiny-dense"], out / f"{MTP}.gguf")
+    for name in (*TARGETS, MTP):
+        shutil.copyfile(run / "targets" / f"{name}.gguf", out / f"{name}.gguf")
+    state, tokenizer = torch.load(run / checkpoint(DRAFT, run)), load_tokenizer(run / "tokenizer.json")
+    write_gguf(DRAFT, state, tokenizer, SHIPPED[DRAFT], out / f"{DRAFT}.gguf")
     shutil.copyfile(run / "reference.npz", out / "reference.npz")
 
 
@@ -42,20 +50,22 @@ def describe(run: Path, out: Path) -> dict[str, Any]:
     facts = json.loads((run / "facts.json").read_text())
     family: dict[str, Any] = {
         "corpus": json.loads((run / "corpus.json").read_text()),
+        "packages": json.loads((run / "packages.json").read_text()),
+        "restored": json.loads(told.read_text()) if (told := run / "restored.json").exists() else None,
         **{key: facts[key] for key in ("held_out_bytes", "held_out_tokens", "five_gram")},
         "models": {},
         **json.loads((run / "acceptance.json").read_text()),
     }
     for name, number_format in (SHIPPED | {MTP: SHIPPED["tiny-dense"]}).items():
         path = out / f"{name}.gguf"
-        stages = [stage for stage in (name, f"{name}-distilled") if (run / f"{stage}.curve.json").exists()]
+        done = [stage for stage in stages(name) if (run / f"{stage}.curve.json").exists()]
         family["models"][name] = {
             "file": path.name,
             "format": number_format,
             "n_bytes": path.stat().st_size,
             "sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
             **facts["models"].get(name, {}),
-            "training": {stage: thinned(json.loads((run / f"{stage}.curve.json").read_text())) for stage in stages},
+            "training": {stage: thinned(json.loads((run / f"{stage}.curve.json").read_text())) for stage in done},
         }
     return family
 
@@ -71,10 +81,13 @@ def thinned(curve: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("what", choices=["files", "card"])
+    parser.add_argument("what", choices=["targets", "files", "card"])
     parser.add_argument("--run", type=Path, required=True)
-    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--out", type=Path, help="folder for the files and the card that ship")
     options = parser.parse_args()
+    if options.what == "targets":
+        write_targets(options.run)
+        return
     if options.what == "files":
         write_files(options.run, options.out)
         return

@@ -15,6 +15,9 @@ from typing import Any
 
 import msgspec
 import numpy as np
+from packages import UNSEEN, documents, fetch, is_prose
+from tokens import encode
+from tokens import load as load_tokenizer
 
 from mlsd.clock import MonotonicClock
 from mlsd.drafters.chain import Chain
@@ -46,6 +49,17 @@ def positions(generations: list[Generation], gamma: int) -> dict[str, Any]:
         "accepted_given_previous": [round(b / a, 4) for a, b in pairwise(reached)],
         "mgl": round(1 + sum(r.accepted for r in rounds) / len(rounds), 3),
     }
+
+
+def unseen_prompts(run: Path, count: int = 16) -> dict[str, list[list[int]]]:
+    """Evenly spaced excerpts of the modules of each package that no model of the family was trained on."""
+    tokenizer = load_tokenizer(run / "tokenizer.json")
+    found = {}
+    for pin, wheel in zip(UNSEEN, fetch(UNSEEN, run / "packages"), strict=True):
+        tokens = encode(tokenizer, [d for d in documents(wheel) if not is_prose(d)], False)
+        starts = np.linspace(0, len(tokens) - N_PROMPT, count).astype(int)
+        found[pin] = [tokens[s : s + N_PROMPT].astype(int).tolist() for s in starts]
+    return found
 
 
 def acceptance(folder: Path, target: str, prompts: list[list[int]]) -> dict[str, Any]:
@@ -106,12 +120,17 @@ def distinct(tokens: tuple[int, ...]) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--family", type=Path, required=True, help="folder with the GGUF files and reference.npz")
+    parser.add_argument("--run", type=Path, required=True, help="run folder, for tokenizer and packages")
     parser.add_argument("--out", type=Path, required=True, help="JSON file to write")
     options = parser.parse_args()
     with np.load(options.family / "reference.npz") as stored:
         prompts = stored["tokens"][:, :N_PROMPT].astype(int).tolist()
     found = {
         "acceptance": {target: acceptance(options.family, target, prompts) for target in TARGETS},
+        "unseen_acceptance": {
+            package: {target: acceptance(options.family, target, cut) for target in TARGETS}
+            for package, cut in unseen_prompts(options.run).items()
+        },
         "next_token_acceptance": next_token_acceptance(options.family, prompts),
     }
     options.out.write_text(json.dumps(found, indent=1) + "\n")

@@ -19,7 +19,7 @@ import torch
 from evaluate import shipped_model
 from optim import optimisers, rate, set_rate
 from torch import nn
-from train import ROWS, WIDTH, batch, own_words
+from train import ROWS, WIDTH, batch, budget, own_words
 from transformers.models.qwen3_5.modeling_qwen3_5 import Qwen3_5DecoderLayer, Qwen3_5RMSNorm
 
 NAME = "tiny-dense"
@@ -76,8 +76,7 @@ def train(run: Path) -> None:
     texts = (data, own_words(trunk, data, rng))
     block = MtpBlock(trunk)
     found = optimisers(block)
-    told = json.loads((run / "budget.json").read_text()) if (run / "budget.json").exists() else {}
-    steps = int(told.get("tiny-dense-mtp", _STEPS))
+    steps = budget("tiny-dense-mtp", run, _STEPS)
     curve, started = [], time.monotonic()
     for step in range(1, steps + 1):
         set_rate(found, rate(step - 1, steps))

@@ -105,18 +105,23 @@ def held_out_nats(model: Any, data: np.ndarray, windows: int = 40) -> float:
     return sum(total) / len(total)
 
 
-def load(name: str, run: Path) -> Any:
-    """The trained model `name` of the run folder, in evaluation mode."""
-    model = new_model(name.removesuffix("-distilled"))
-    model.load_state_dict(torch.load(run / f"{name}.pt"))
+def load(name: str, run: Path, checkpoint: str | None = None) -> Any:
+    """The trained model `name` of the run folder, in evaluation mode; from another file than its own if told."""
+    model = new_model(name)
+    model.load_state_dict(torch.load(run / (checkpoint or f"{name}.pt")))
     return model.eval()
 
 
-def budget(name: str, run: Path) -> int:
-    """Steps for `name`: the run folder's budget file if it speaks of it, else the recipe's."""
+def stages(name: str) -> tuple[str, ...]:
+    """The stages a model may go through, in their order."""
+    return (name, f"{name}-distilled", f"{name}-wide")
+
+
+def budget(name: str, run: Path, steps: int) -> int:
+    """How much `name` may do: the run folder's budget file if it speaks of it, else the recipe's `steps`."""
     path = run / "budget.json"
     told = json.loads(path.read_text()) if path.exists() else {}
-    return int(told.get(name, STEPS[name]))
+    return int(told.get(name, steps))
 
 
 def train(name: str, run: Path) -> None:
@@ -136,7 +141,7 @@ def train(name: str, run: Path) -> None:
         print(f"{len(texts[-1])} tokens written by a target after {time.monotonic() - started:.0f} s", flush=True)
     found = optimisers(model)
     seconds, step, recent = 0.0, 0, []
-    while step < (steps := budget(name, run)):
+    while step < (steps := budget(name, run, STEPS[name])):
         set_rate(found, rate(step, steps) * (0.5 if teachers else 1.0))
         who = step % 2
         x, y = batch(texts[1 + who] if teachers and step % 4 >= 2 else data, rng)
