@@ -102,9 +102,9 @@ def _training(family: dict[str, Any]) -> str:
         "balanced by the Switch loss (weight 0.01, per layer). The draft is first trained on the corpus, then "
         "distilled on both targets in turn, half of the time over the corpus and half over text the target wrote "
         "itself (greedy and at temperature 1, after training excerpts): 80 % cross entropy against the target's "
-        "softmax, 20 % against the text. Last (tiny-draft-wide) it follows both targets on rows of 256 tokens that they "
-        "wrote themselves, as the shipped files under llama.cpp (70 % greedy, 30 % at temperature 1), after excerpts "
-        "of the packages (60 %), their descriptions (10 %) and the standard library (30 %): half towards the "
+        "softmax, 20 % against the text. Last (tiny-draft-wide) it follows both targets on rows of 256 tokens that "
+        "they wrote themselves, as the shipped files under llama.cpp (70 % greedy, 30 % at temperature 1), after "
+        "excerpts of the packages (60 %), their descriptions (10 %) and the standard library (30 %): half towards the "
         "target's odds, half towards its likeliest token; every sixth batch is text of 512 tokens that they only "
         "read.\n\n"
         + _restored(family)

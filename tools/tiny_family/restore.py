@@ -1,6 +1,7 @@
 """The shipped files back into a run folder, as if the trainings had just ended: a later stage can go on from them.
 
-Weights come back as the files hold them and the targets' files are copied; curves come from `family.json`. The corpus must be the one the family was trained on, and its hash is checked.
+Weights come back as the files hold them and the targets' files are copied; curves come from `family.json`. The corpus
+must be the one the family was trained on, and its hash is checked.
 """
 
 from __future__ import annotations
@@ -42,8 +43,8 @@ def restore(family: Path, run: Path) -> None:
     (run / "targets").mkdir(exist_ok=True)
     for name in (*TARGETS, MTP):
         shutil.copyfile(family / f"{name}.gguf", run / "targets" / f"{name}.gguf")
-    restored = {name: list(model["training"]) for name, model in told["models"].items()}
-    (run / "restored.json").write_text(json.dumps(sum(restored.values(), [])))
+    restored = [stage for model in told["models"].values() for stage in model["training"]]
+    (run / "restored.json").write_text(json.dumps(restored))
     yardstick = {key: value for key, value in told["five_gram"].items() if key != "bits_per_byte"}
     (run / "five_gram.json").write_text(json.dumps(yardstick))
 

@@ -18,7 +18,6 @@ import numpy as np
 import torch
 from evaluate import checkpoint
 from optim import optimisers, rate, set_rate
-from torch.nn import functional as F
 from train import ROWS, TARGETS, WIDTH, budget, held_out_nats, load
 
 NAME = "tiny-draft-wide"
@@ -72,7 +71,7 @@ def rounds_accepted(model: Any, rows: Rows) -> float:
             right = (guess[own] == text[first:]).tolist()
             at = 1  # the first token comes with the prompt
             while at + GAMMA < len(right):
-                n = (right[at : at + GAMMA] + [False]).index(False)
+                n = [*right[at : at + GAMMA], False].index(False)
                 accepted, proposed, at = accepted + n, proposed + GAMMA, at + n + 1
     model.train()
     return accepted / max(proposed, 1)
