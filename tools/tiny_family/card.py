@@ -104,8 +104,8 @@ def _training(family: dict[str, Any]) -> str:
         "itself (greedy and at temperature 1, after training excerpts): 80 % cross entropy against the target's "
         "softmax, 20 % against the text. Last (tiny-draft-wide) it follows both targets on rows of 256 tokens that "
         "they wrote themselves, as the shipped files under llama.cpp (70 % greedy, 30 % at temperature 1), after "
-        "excerpts of the packages (60 %), their descriptions (10 %) and the standard library (30 %): half towards the "
-        "target's odds, half towards its likeliest token; every sixth batch is text of 512 tokens that they only "
+        "excerpts of the packages (60 %), their descriptions (10 %) and the standard library (30 %): 70 % towards the "
+        "target's odds, 30 % towards its likeliest token; every sixth batch is text of 512 tokens that they only "
         "read.\n\n"
         + _restored(family)
         + _table(["stage", "steps", "tokens seen", "wall time"], rows)

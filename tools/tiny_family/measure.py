@@ -46,7 +46,7 @@ def positions(generations: list[Generation], gamma: int) -> dict[str, Any]:
         "rounds": len(rounds),
         "acceptance": round(sum(reached[1:]) / (gamma * len(rounds)), 4),
         "accepted_at_position": [round(n / len(rounds), 4) for n in reached[1:]],
-        "accepted_given_previous": [round(b / a, 4) for a, b in pairwise(reached)],
+        "accepted_given_previous": [round(b / a, 4) if a else 0.0 for a, b in pairwise(reached)],
         "mgl": round(1 + sum(r.accepted for r in rounds) / len(rounds), 3),
     }
 
