@@ -81,6 +81,17 @@ def test_the_card_names_the_licence_of_the_corpus() -> None:
     assert "PSF-2.0" in card and "Python Software Foundation" in card
 
 
+def test_the_card_says_how_the_draft_does_on_packages_that_no_model_saw() -> None:
+    card, unseen = (FOLDER / "CARD.md").read_text(), FAMILY["unseen_acceptance"]
+    assert [pin.split("==")[0] for pin in unseen] == ["click", "rich", "lmfit", "filelock"]
+    assert not {pin.split("==")[0] for pin in FAMILY["packages"]["taught"]} & {pin.split("==")[0] for pin in unseen}
+    for package, by_target in unseen.items():
+        assert set(by_target) == set(TARGETS)
+        assert f"`{package}`" in card
+    shares = [found["acceptance"] for by_target in unseen.values() for found in by_target.values()]
+    assert np.mean(shares) >= 0.45
+
+
 @pytest.mark.parametrize("name", MODELS)
 def test_every_model_is_a_hybrid_of_three_recurrent_layers_to_one_or_one_to_one(name: str) -> None:
     fields = gguf.GGUFReader(path_of(name)).fields

@@ -21,8 +21,8 @@ Python Software Foundation; All Rights Reserved, used under the PSF License Agre
 The weights, the tokenizer and the held-out excerpts in `reference.npz` are derived from it and are offered under the
 same terms. The recipe is part of mlsd and has mlsd's licence.
 
-tiny-draft was also trained on what the targets wrote after excerpts of the packages listed above, each under the
-permissive licence named there; none of their text is in these files.
+tiny-draft was also trained on excerpts of the packages listed above, each under the permissive licence named there, and
+on what the targets wrote after them; none of their text is in these files.
 """
 
 
