@@ -27,6 +27,24 @@ pytestmark = pytest.mark.device
 ROOT = Path(__file__).parents[1]
 LIBRARIES = "MLSD_DEVICE_LIBRARIES"
 GAMMAS = ",".join(map(str, range(1, 17)))
+EXACTNESS = ("tests/engine/test_exact.py", "tests/engine/test_exact_matrix.py", "tests/drafters/test_exactness.py")
+CLOSES_ONE_OF_TWO = """
+import sys
+from pathlib import Path
+from mlsd.engine.llama.model import LlamaModel
+from mlsd.engine.llama.open import open_session
+from mlsd.engine.session import SessionOptions
+
+options = SessionOptions(n_ctx=256, n_threads=1)
+with LlamaModel(Path(sys.argv[1])) as model, open_session(model, options) as session:
+    other, answers = open_session(model, options), set()
+    for _ in range(3):
+        session.clear()
+        session.decode((1, 2, 3))
+        answers.add(tuple(session.greedy()))
+        other.close()
+print(len(answers))
+"""
 
 
 def _free_port() -> int:
@@ -142,6 +160,25 @@ def test_the_self_check_holds(device: Device, tmp_path: Path) -> None:
     own = [check for check in checks if check["name"] not in ("power", "low-power mode", "heat", "swap")]
     assert [check for check in own if check["ok"] is False] == [], done.stdout
     assert checks[0]["answer"] == f"RPC: {device.endpoint}"
+
+
+@pytest.mark.heavy
+def test_every_exactness_test_of_the_suite_passes(device: Device) -> None:
+    """Twelve minutes, in one process: contexts are opened and closed beside others that go on."""
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *EXACTNESS],
+        cwd=ROOT, env=device.environment, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, f"{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
+
+
+def test_a_closed_context_leaves_the_graph_of_another_at_work(device: Device, tiny: Path) -> None:
+    """Where the server forgot the graph and the client did not know it, this process was aborted."""
+    done = subprocess.run(
+        [sys.executable, "-c", CLOSES_ONE_OF_TWO, tiny / "llama.gguf"],
+        cwd=ROOT, env=device.environment, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (0, "1\n"), done.stderr[-3000:]
 
 
 def test_a_device_that_dies_leaves_no_valid_trial(device: Device, tiny: Path, tmp_path: Path) -> None:

@@ -196,3 +196,9 @@ def test_only_the_command_line_prints_or_exits() -> None:
             if isinstance(node, ast.Call):
                 called = ast.unparse(node.func)
                 assert called not in ("print", "sys.exit", "exit"), f"{path} calls {called}"
+
+
+def test_only_the_clock_measures_time() -> None:
+    for path in FILES.values():
+        if path.name != "clock.py":
+            assert "perf_counter" not in path.read_text(encoding="utf-8"), f"{path}: ask a clock of mlsd.clock"

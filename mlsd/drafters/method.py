@@ -15,6 +15,7 @@ from mlsd.drafters.options import OptionInfo, Preset, Space, describe_options, r
 from mlsd.engine.drafter import Drafter
 from mlsd.engine.session import Session, SessionKind, SessionOptions
 from mlsd.gguf_tools.source import Source
+from mlsd.gguf_tools.surgery.edit import Edit
 from mlsd.records import DrafterSpec, OptionValue, Record, Sampling
 
 Own = TypeVar("Own", bound=msgspec.Struct)
@@ -77,6 +78,10 @@ class Method(Generic[Own]):
     # A method whose draft is made of its target: the options that decide its weights, and its file, made if need be.
     drafting_part: Callable[[Own], dict[str, OptionValue]] | None = None
     drafting_file: Callable[[Own, Path], Path] | None = None
+    # The same before it is made; without pieces it is the target's own file, None: no second model is open.
+    drafting_edit: Callable[[Own, Source], Edit | None] | None = None
+    # A head's context beside its target, from the target's session, the model that holds the head, and the options.
+    beside: Callable[[Any, Any, Own], Any] | None = None
 
     def read(self, spec: DrafterSpec) -> Own:
         """The options of a spec of this method. Raises: InputError for one that cannot be."""

@@ -65,8 +65,12 @@ CHIPS: tuple[Chip, ...] = (
 )
 
 
-# hw.model of every MacBook Air with Apple silicon that was sold until 2025: 13 and 15 inches, M1 to M4.
-_NO_FAN = ("MacBookAir10,1", "Mac14,2", "Mac14,15", "Mac15,12", "Mac15,13", "Mac16,12", "Mac16,13")
+# hw.model of every MacBook Air with Apple silicon, M1 to M5, and of the MacBook Neo (Mac17,5): Apple's pages "Identify
+# your Mac model", as voyager-software/DeviceLookup 2026.11.0 and Shakshi3104/DeviceHardware on GitHub have them.
+_NO_FAN = (
+    *("MacBookAir10,1", "Mac14,2", "Mac14,15", "Mac15,12", "Mac15,13", "Mac16,12", "Mac16,13", "Mac17,3", "Mac17,4"),
+    "Mac17,5",
+)
 
 
 def has_no_fan(hardware_model: str | None) -> bool:

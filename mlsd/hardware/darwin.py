@@ -161,7 +161,10 @@ def parse_perf_levels(values: dict[str, str], chip: str | None) -> Cores:
 
 
 def parse_number_processors(text: str | None) -> Cores | None:
-    """Cores by kind from SPHardwareDataType: `proc total:P:E`, or `proc total:S:E:P` on newer systems."""
+    """Cores by kind from SPHardwareDataType: `proc total:P:E`, or `proc total:S:E:P` from macOS 26 on.
+
+    Chips without super cores give their performance cores in the place of S.
+    """
     found = re.search(r'"number_processors"\s*:\s*"proc ([\d:]+)"', text or "")
     counts = [int(part) for part in found[1].split(":")] if found else []
     if len(counts) == 3:
@@ -209,7 +212,7 @@ def parse_low_power_mode(text: str | None, power_source: str | None) -> bool | N
 
 
 def parse_thermal(text: str | None) -> str | None:
-    """`nominal`, or what limits the CPU, from `pmset -g therm`."""
+    """`nominal`, or what limits the CPU, from `pmset -g therm`; None where it says nothing."""
     if not text:
         return None
     limits = dict(re.findall(r"CPU_(Scheduler_Limit|Speed_Limit)\s*=\s*(\d+)", text))
@@ -219,11 +222,14 @@ def parse_thermal(text: str | None) -> str | None:
     recorded = re.findall(r"^Note: (.*)$", text, flags=re.MULTILINE)
     if warned := [note for note in recorded if not note.startswith("No ")]:
         return str(warned[0]).lower()
-    return _NOMINAL if limits or recorded else None
+    return _NOMINAL if limits else None  # Apple silicon says that nothing was recorded however hot it is
 
 
 def parse_pressure_level(text: str | None) -> str | None:
-    """The thermal pressure from `notifyutil -g com.apple.system.thermalpressurelevel`: the name, then its level."""
+    """The thermal pressure from `notifyutil -g com.apple.system.thermalpressurelevel`: the name, then its level.
+
+    It exits with 0 whatever happens, prints failures in the level's place, and 0 for a name that nobody ever posted.
+    """
     found = re.fullmatch(r"com\.apple\.system\.thermalpressurelevel (\d+)", (text or "").strip())
     level = int(found[1]) if found else len(_PRESSURE_LEVELS)
     return _PRESSURE_LEVELS[level] if level < len(_PRESSURE_LEVELS) else None

@@ -217,11 +217,16 @@ class SharesFound(Record, frozen=True, kw_only=True, tag=True):
 
 
 class ContextsWanted(Record, frozen=True, kw_only=True):
-    """Contexts of one model whose memory is asked for; without a path it is not here, and its shape serves."""
+    """Contexts of one model whose memory is asked for; without a path it is not here, and its shape serves.
+
+    With a method asked for is what that method opens beside contexts of the model, not these.
+    """
 
     key: str  # equal for equal answers
     path: str | None = None
     shape: str | None = None  # a name of `gguf_tools.shapes.FULL`
+    method: DrafterSpec | None = None
+    head_path: str | None = None  # of a method whose head has a file of its own
     options: tuple[SessionOptions, ...]
 
 

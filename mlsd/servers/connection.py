@@ -12,8 +12,10 @@ from typing import Any
 import httpx
 import msgspec
 
+from mlsd.clock import MonotonicClock
 from mlsd.errors import InputError, ServerError
 
+CLOCK = MonotonicClock()  # of whoever asks a server
 KEY_VARIABLE = "MLSD_SERVER_KEY"
 _LOADING = 503
 _CONNECT_S, _POLL_S, _BODY_SHOWN = 5.0, 0.2, 300
@@ -105,7 +107,7 @@ class Connection:
             if not response.is_success:
                 self._check(response, response.read())
             for line in response.iter_lines():
-                now_ns = time.perf_counter_ns()
+                now_ns = CLOCK.now_ns()
                 data = line.removeprefix("data:").strip()
                 if not data or line.startswith((":", "event:", "id:", "retry:")):
                     continue

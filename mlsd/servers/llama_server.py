@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 from typing import Any
@@ -12,7 +11,7 @@ import msgspec
 
 from mlsd.errors import ServerError
 from mlsd.records import Round
-from mlsd.servers.connection import Connection
+from mlsd.servers.connection import CLOCK, Connection
 from mlsd.servers.endpoint import Answer, Counters, Prompt, Request, Server
 
 _COUNTER = re.compile(r"^llamacpp:(\w+?)(?:\{position=\"(\d+)\"\})? ([0-9.e+]+)$", re.MULTILINE)
@@ -89,15 +88,15 @@ class LlamaServer:
         }
 
     def _whole(self, request: Request) -> Answer:
-        sent_ns = time.perf_counter_ns()
+        sent_ns = CLOCK.now_ns()
         final = self._connection.post("/completion", self._body(request, stream=False))
-        answer = self._answer(final, str(final.get("content") or ""), time.perf_counter_ns() - sent_ns)
+        answer = self._answer(final, str(final.get("content") or ""), CLOCK.now_ns() - sent_ns)
         tops = [one.get("top_logprobs") or () for one in final.get("completion_probabilities") or ()]
         candidates = tuple({top["id"]: float(top["logprob"]) for top in each} for each in tops)
         return _with(answer, tokens=tuple(final.get("tokens") or ()), candidates=candidates)
 
     def _streamed(self, request: Request) -> Answer:
-        sent_ns = last_ns = time.perf_counter_ns()
+        sent_ns = last_ns = CLOCK.now_ns()
         first_ns, pieces, final = None, [], None
         seen: dict[int, int] = {}
         steps: list[Mapping[str, Any]] = []
@@ -116,7 +115,7 @@ class LlamaServer:
             pieces.append(str(event.get("content") or ""))
         if final is None:
             raise ServerError(f"The stream ended after {len(seen)} tokens without its end: half an answer.")
-        done_ns = time.perf_counter_ns()
+        done_ns = CLOCK.now_ns()
         answer = self._answer(final, "".join(pieces), done_ns - sent_ns)
         return _with(
             answer,

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from typing import Any
 
 from mlsd.errors import ServerError
-from mlsd.servers.connection import Connection
+from mlsd.servers.connection import CLOCK, Connection
 from mlsd.servers.endpoint import Answer, Counters, Prompt, Request, Server
 
 
@@ -42,7 +41,7 @@ class Ollama:
             body["messages"] = [{"role": ("user", "assistant")[i % 2], "content": text} for i, text in said]
         else:
             path, body = "/api/generate", {**body, "prompt": request.prompt, "raw": True}
-        sent_ns = last_ns = time.perf_counter_ns()
+        sent_ns = last_ns = CLOCK.now_ns()
         first_ns, final, pieces = None, None, []
         for now_ns, event in self._connection.stream(path, body):
             piece = str(event.get("response") or (event.get("message") or {}).get("content") or "")
@@ -63,7 +62,7 @@ class Ollama:
             decode_ns=decode_ns,
             first_ns=None if first_ns is None else first_ns - sent_ns,
             client_decode_ns=None if first_ns is None else last_ns - first_ns,
-            total_ns=time.perf_counter_ns() - sent_ns,
+            total_ns=CLOCK.now_ns() - sent_ns,
         )
 
     def settle(self, request: Request, answer: Answer) -> Answer:

@@ -6,7 +6,6 @@ stand at all. So a text is asked for once more, outside what is timed, the first
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from pathlib import PurePath
 from typing import Any
@@ -14,7 +13,7 @@ from typing import Any
 import msgspec
 
 from mlsd.errors import ServerError
-from mlsd.servers.connection import Connection
+from mlsd.servers.connection import CLOCK, Connection
 from mlsd.servers.endpoint import Answer, Counters, Prompt, Request, Server
 
 
@@ -83,7 +82,7 @@ class OpenAI:
 
     def _streamed(self, request: Request) -> Answer:
         path, body = self._body(request, stream=True, stream_options={"include_usage": True})
-        sent_ns = last_ns = time.perf_counter_ns()
+        sent_ns = last_ns = CLOCK.now_ns()
         first_ns, reason, marked, pieces = None, None, False, []
         usage: Mapping[str, Any] = {}
         for now_ns, event in self._connection.stream(path, body):
@@ -104,13 +103,13 @@ class OpenAI:
             ended=reason == "stop",
             first_ns=None if first_ns is None else first_ns - sent_ns,
             client_decode_ns=None if first_ns is None else last_ns - first_ns,
-            total_ns=time.perf_counter_ns() - sent_ns,
+            total_ns=CLOCK.now_ns() - sent_ns,
         )
 
     def _asked_whole(self, request: Request) -> Answer:
         # A number is what OpenAI's protocol wants, a flag is what mlx_lm.server takes; others may refuse either.
         path, body = self._body(request, stream=False, **({"logprobs": True} if self.server.gives_tokens else {}))
-        sent_ns = time.perf_counter_ns()
+        sent_ns = CLOCK.now_ns()
         final = self._connection.post(path, body)
         choice = (final.get("choices") or [{}])[0]
         usage, content = final.get("usage") or {}, (choice.get("logprobs") or {}).get("content") or ()
@@ -123,7 +122,7 @@ class OpenAI:
             n_tokens=int(usage["completion_tokens"]),
             n_prompt=usage.get("prompt_tokens"),
             ended=choice.get("finish_reason") == "stop",
-            total_ns=time.perf_counter_ns() - sent_ns,
+            total_ns=CLOCK.now_ns() - sent_ns,
             proposed=stats.get("total_draft_tokens_count"),
             accepted=stats.get("accepted_draft_tokens_count"),
         )

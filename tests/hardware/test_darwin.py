@@ -7,6 +7,13 @@ import pytest
 from mlsd.hardware import darwin
 from mlsd.hardware.darwin import Cores
 
+# Where the texts come from. sysctl: lines recorded on an M2 Ultra, an M2 Pro, an M5 Pro and an M6 (three tiers of
+# cores); unknown names go to stderr, and the rest is printed (apple-oss-distributions/system_cmds, sysctl.c).
+# number_processors: recorded in the tests of vladkens/macmon on GitHub, and on an M2 Ultra with macOS 26. notifyutil:
+# notifyutil.c of apple-oss-distributions/Libnotify 348, which prints failures to stdout; the levels of
+# <libkern/OSThermalNotification.h> in the SDK of macOS 26, of which 0 to 2 were recorded on a fanless M4 Air, and 0 on
+# an M2 Air (stanislas.blog/2025/12/macos-thermal-throttling-app). pmset -g therm: HEALTHY is what that M4 Air printed
+# under heavy load; THROTTLED comes from Intel.
 M2_ULTRA = """\
 machdep.cpu.brand_string: Apple M2 Ultra
 hw.model: Mac14,14
@@ -109,6 +116,11 @@ def test_unnamed_core_tiers_are_told_apart_only_where_they_are_known() -> None:
 def test_named_core_tiers_count_by_name() -> None:
     named = darwin.parse_sysctl(M5_CLASS + "hw.perflevel0.name: Super\nhw.perflevel1.name: Performance\n")
     assert darwin.parse_perf_levels(named, "Apple M5 Pro") == Cores(performance=15, efficiency=0)
+    of_m6 = (("Super", 2), ("Performance", 4), ("Efficiency", 6))
+    text = "".join(
+        f"hw.perflevel{i}.name: {name}\nhw.perflevel{i}.physicalcpu: {n}\n" for i, (name, n) in enumerate(of_m6)
+    )
+    assert darwin.parse_perf_levels(darwin.parse_sysctl(text), "Apple M6") == Cores(performance=6, efficiency=6)
     older = darwin.parse_sysctl(M2_ULTRA + "hw.perflevel0.name: Performance\nhw.perflevel1.name: Efficiency\n")
     assert darwin.parse_perf_levels(older, None) == Cores(performance=16, efficiency=8)
 
@@ -118,6 +130,8 @@ def test_named_core_tiers_count_by_name() -> None:
     [
         ('"number_processors" : "proc 12:8:4"', Cores(performance=8, efficiency=4)),
         ('"number_processors" : "proc 18:6:0:12"', Cores(performance=18, efficiency=0)),
+        ('"number_processors" : "proc 16:12:4:0"', Cores(performance=12, efficiency=4)),
+        ('"number_processors" : "proc 24:16:8:0"', Cores(performance=16, efficiency=8)),
         ('"number_processors" : 12', None),
         (None, None),
     ],
@@ -160,7 +174,7 @@ def test_low_power_mode_is_that_of_the_source_in_use() -> None:
 @pytest.mark.parametrize(
     ("text", "state"),
     [
-        (HEALTHY, "nominal"),
+        (HEALTHY, None),  # recorded on a Mac at its hottest
         (THROTTLED, "speed limit 78 %"),
         (THROTTLED.replace("= 78", "= 100"), "nominal"),
         ("Note: Thermal warning level 2 has been recorded\n" + HEALTHY, "thermal warning level 2 has been recorded"),
@@ -189,8 +203,9 @@ def test_nothing_answered_is_nothing_known() -> None:
     [
         ("com.apple.system.thermalpressurelevel 0\n", "nominal"),
         ("com.apple.system.thermalpressurelevel 2\n", "heavy"),
-        ("com.apple.system.thermalpressurelevel 9\n", None),
-        ("notifyutil: unknown name\n", None),
+        ("com.apple.system.thermalpressurelevel 4\n", "sleeping"),
+        ("com.apple.system.thermalpressurelevel 30\n", None),  # the scale of other systems
+        ("com.apple.system.thermalpressurelevel: Failed with code 9\n", None),
         (None, None),
     ],
 )

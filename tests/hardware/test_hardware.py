@@ -55,6 +55,7 @@ def test_a_mac_is_read_through_its_commands(monkeypatch: pytest.MonkeyPatch) -> 
         darwin.FACT_COMMANDS["sw_vers"]: mac.SW_VERS,
         darwin.FACT_COMMANDS["displays"]: mac.DISPLAYS,
         darwin.FACT_COMMANDS["identity"]: mac.IDENTITY,
+        darwin.STATE_COMMANDS["pressure"]: "com.apple.system.thermalpressurelevel 0\n",
         darwin.STATE_COMMANDS["therm"]: mac.HEALTHY,
         darwin.STATE_COMMANDS["batt"]: mac.ON_AC,
         darwin.STATE_COMMANDS["custom"]: mac.CUSTOM,

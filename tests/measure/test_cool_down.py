@@ -64,7 +64,11 @@ def test_a_speed_that_no_rest_brings_back_is_waited_for_once() -> None:
 
 
 @pytest.mark.parametrize(
-    ("model", "fanless"), [("Mac16,12", True), ("MacBookAir10,1", True), ("Mac16,10", False), (None, False)]
+    ("model", "fanless"),
+    [
+        *(("Mac16,12", True), ("MacBookAir10,1", True), ("Mac17,3", True), ("Mac17,4", True), ("Mac17,5", True)),
+        *(("Mac16,10", False), ("Mac17,2", False), ("Mac18,1", False), (None, False)),
+    ],
 )
-def test_a_macbook_air_has_no_fan(model: str | None, fanless: bool) -> None:
+def test_a_macbook_air_or_neo_has_no_fan(model: str | None, fanless: bool) -> None:
     assert has_no_fan(model) is fanless

@@ -24,9 +24,11 @@ from mlsd.drafters.method import DrafterSetup, Method
 from mlsd.drafters.options import NoOptions, Span
 from mlsd.engine.drafter import Draft, Drafter, Outcome
 from mlsd.engine.llama.heads import BlockHead
+from mlsd.engine.llama.model import LlamaModel
 from mlsd.engine.llama.rows import LayerRowsSession
 from mlsd.engine.verify import draw, probabilities
 from mlsd.gguf_tools.heads import Head
+from mlsd.gguf_tools.source import Source
 from mlsd.records import Sampling
 
 
@@ -102,9 +104,14 @@ class BlockDraft(Drafter):
 
 def _open(setup: DrafterSetup, own: NoOptions) -> BlockDraft:
     opened = open_head(setup, "dflash")
-    widest = min(setup.gamma + 1, opened.head.n_block)
-    head = BlockHead(opened.model, opened.target, causal=opened.head.causal, widest_block=widest)
-    return BlockDraft(opened.target, head, opened.head, setup.clock, setup.sampling)
+    context = _beside(opened.target, opened.model, own)
+    return BlockDraft(opened.target, context, opened.head, setup.clock, setup.sampling)
+
+
+def _beside(target: LayerRowsSession, model: LlamaModel, own: NoOptions) -> BlockHead:
+    head = check_head("dflash", Source(target.model.path), Source(model.path))
+    widest = min(target.options.max_outputs, head.n_block)
+    return BlockHead(model, target, causal=head.causal, widest_block=widest)
 
 
 METHOD = Method(
@@ -115,6 +122,7 @@ METHOD = Method(
     open=_open,
     space={"gamma": Span(low=1, high=15)},
     needs="head",
+    beside=_beside,
     session="layer-rows",
     check_target=check_rows,
     check_second=partial(check_head, "dflash"),

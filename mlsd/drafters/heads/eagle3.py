@@ -53,6 +53,7 @@ METHOD = Method(
     open=_open,
     space={"gamma": Span(low=1, high=8)},
     needs="head",
+    beside=lambda target, model, own: EagleHead(model, target),
     session="layer-rows",
     check_target=check_rows,
     check_second=check_eagle,

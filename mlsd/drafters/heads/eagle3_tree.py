@@ -104,6 +104,7 @@ METHOD = Method(
     presets=EAGLE_2,
     space={"gamma": Span(low=4, high=60, log=True), "depth": Span(low=1, high=8), "top_k": Span(low=1, high=16)},
     needs="head",
+    beside=lambda target, model, own: EagleHead(model, target, widest_level=own.top_k),
     session="layer-rows",
     chains_instead="Use --drafter eagle3: it drafts chains.",
     target_options=lambda base, own, gamma, _: tree_options(base, n_rows=gamma, n_leaves=gamma, commit=own.commit),

@@ -78,5 +78,6 @@ METHOD = Method(
     open=_open,
     session="hidden-rows",
     loads_next_token_block=True,
+    beside=lambda target, model, own: NextTokenHead(target),
     check_target=_check_target,
 )

@@ -72,4 +72,5 @@ METHOD = Method(
     },
     target_options=target_memory,
     check_target=lambda own, target: plan_experts(target, own),
+    drafting_edit=lambda own, target: plan_experts(target, own).edit,
 )

@@ -88,4 +88,5 @@ METHOD = Method(
     fill_in=lambda own: {"content": Adapter(Path(own.adapter)).content},
     drafting_part=lambda own: {"exit": own.exit, "content": own.content or own.adapter},
     drafting_file=lambda own, target_path: composed_file(target_path, own),
+    drafting_edit=lambda own, target: compose(target, Adapter(Path(own.adapter)), own.exit),
 )

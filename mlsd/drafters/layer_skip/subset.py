@@ -268,4 +268,5 @@ METHOD = Method(
     check_target=_check_target,
     drafting_part=_weights,
     drafting_file=lambda own, target_path: cut_file(plan(Source(target_path), own)),
+    drafting_edit=lambda own, target: None if own.mode == "inplace" else plan(target, own).edit,
 )

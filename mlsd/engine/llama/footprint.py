@@ -8,11 +8,15 @@ states are really allocated, for the moment of the question.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from functools import partial
 
 from mlsd.engine.llama.model import LlamaModel
 from mlsd.engine.llama.native import LOG, fail
 from mlsd.engine.llama.open import open_session
+from mlsd.engine.llama.row_context import RowContext
+from mlsd.engine.llama.session import LlamaSession
 from mlsd.engine.session import SessionOptions
 from mlsd.records import Record
 from mlsd.units import MIB
@@ -46,7 +50,21 @@ def footprints(model: LlamaModel, options: Sequence[SessionOptions]) -> tuple[Fo
 
     Raises: NativeError when llama.cpp's log does not name a size, which every context has.
     """
-    return tuple(_footprint(model, wanted) for wanted in options)
+    return tuple(_footprint(partial(open_session, model, wanted), wanted) for wanted in options)
+
+
+def footprints_beside(
+    model: LlamaModel, options: Sequence[SessionOptions], beside: Callable[[LlamaSession], RowContext]
+) -> tuple[Footprint, ...]:
+    """The footprint of what `beside` opens next to a context of each kind, without that context.
+
+    Raises: as `footprints`.
+    """
+    found = []
+    for wanted in options:
+        with open_session(model, wanted) as session:
+            found.append(_footprint(partial(beside, session), SessionOptions(n_ctx=wanted.n_ctx)))
+    return tuple(found)
 
 
 def allocated_bytes(log: Sequence[str]) -> float:
@@ -54,8 +72,8 @@ def allocated_bytes(log: Sequence[str]) -> float:
     return sum(float(size) * MIB for size in re.findall(r" buffer size = +([\d.]+) MiB", "".join(log)))
 
 
-def _footprint(model: LlamaModel, options: SessionOptions) -> Footprint:
-    with LOG.everything() as lines, open_session(model, options):
+def _footprint(opened: Callable[[], LlamaSession | RowContext], options: SessionOptions) -> Footprint:
+    with LOG.everything() as lines, closing(opened()):
         pass
     text = "".join(lines)
     found = {name: [float(size) for size in re.findall(pattern, text)] for name, pattern in _TERMS.items()}

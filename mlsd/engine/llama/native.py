@@ -207,6 +207,9 @@ def _add_server(folder: Path, endpoint: str, found: Any) -> None:
             f"{SERVER_VARIABLE} names {endpoint}, but this build of llama.cpp cannot reach servers.",
             hint=f"Build it with -DGGML_RPC=ON, and name the folder of its libraries with {LIBRARIES_VARIABLE}.",
         ) from error
+    # Any buffer that is freed makes the server forget the last graph, which a client that reuses it is not told: asked
+    # to run it again it hangs up, and llama.cpp aborts (ggml-rpc.cpp, `rpc_server::free_buffer`, `graph_recompute`).
+    os.environ["LLAMA_GRAPH_REUSE_DISABLE"] = "1"
     rpc.ggml_backend_rpc_add_server.restype = ctypes.c_void_p
     devices = rpc.ggml_backend_rpc_add_server(endpoint.encode())
     if not devices:

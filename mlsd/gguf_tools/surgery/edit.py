@@ -223,8 +223,10 @@ def _layer_metadata(source: Source, layers: tuple[int, ...]) -> tuple[dict[str, 
     return changed, frozenset(removed)
 
 
-def write_edit(source: Source, edit: Edit, target: Path, *, progress: Progress | None = None) -> None:
-    """Write the edited model; it appears under its name only when it is complete.
+def write_edit(
+    source: Source, edit: Edit, target: Path, *, progress: Progress | None = None, hollow: bool = False
+) -> None:
+    """Write the edited model, or a sparse file of its size; it appears under its name only when it is complete.
 
     Raises: InputError when the target is the source or cannot be written.
     """
@@ -235,7 +237,10 @@ def write_edit(source: Source, edit: Edit, target: Path, *, progress: Progress |
         target, source.architecture, [piece.tensor for piece in edit.pieces], describe(source, edit), progress=progress
     ) as stream:
         for piece in edit.pieces:
-            stream.write(_data(source, piece))
+            if hollow:
+                stream.leave_hole()
+            else:
+                stream.write(_data(source, piece))
 
 
 def describe(source: Source, edit: Edit) -> Callable[[gguf.GGUFWriter], None]:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import random
 import tempfile
-import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -15,6 +14,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
+from mlsd.clock import MonotonicClock
 from mlsd.errors import InputError
 from mlsd.gguf_tools.shape import Shape
 from mlsd.gguf_tools.synthetic.synth import SynthPlan, from_shape, write_synthetic
@@ -123,9 +123,9 @@ def stream_read(n_bytes: int, n_threads: int, repeats: int) -> list[float]:
     with ThreadPoolExecutor(n_threads) as pool:
         list(pool.map(read, parts))
         for _ in range(repeats):
-            began = time.perf_counter_ns()
+            began = MonotonicClock().now_ns()
             list(pool.map(read, parts))  # numpy lets other threads run while it reads
-            speeds.append(data.nbytes / GB / ((time.perf_counter_ns() - began) / NS_PER_S))
+            speeds.append(data.nbytes / GB / ((MonotonicClock().now_ns() - began) / NS_PER_S))
     return speeds
 
 

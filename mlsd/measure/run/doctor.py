@@ -96,7 +96,7 @@ def profile_fits(
         else:
             wrong[profile.name] = "no suite uses its models"
     asked = ask_memory(tuple(heaviest.values()), models, load_prompt, EngineOptions())
-    memory = dict(zip(heaviest, judge_loads(tuple(heaviest.values()), models, asked.arms, budget), strict=True))
+    memory = dict(zip(heaviest, judge_loads(tuple(heaviest.values()), models, asked, budget), strict=True))
     return tuple(
         _fit(profile, models, memory.get(profile.name), wrong.get(profile.name, ""), free_disk_bytes)
         for profile in profiles

@@ -77,7 +77,7 @@ def forecast(prepared: Prepared, environment: Environment, tok_s: TokS, *, here:
     to_get = [sizes[model] for model in prepared.missing if model not in elsewhere]
     return Forecast(
         loads=plan_loads(plan, sizes, tok_s),
-        memory=judge_loads(plan.groups, models, asked.arms, budget),
+        memory=judge_loads(plan.groups, models, asked, budget),
         budget=budget,
         time=estimate_time(plan.groups, tok_s),
         download_bytes=None if None in to_get else sum(size for size in to_get if size is not None),

@@ -1,8 +1,8 @@
 """What each load of a plan takes of memory, arm by arm, and whether it fits; all but the weights is llama.cpp's word.
 
 Counted are all contexts that are open at once: of every arm its target's and its draft's with the state kept to go back
-to, and the two in which a verdict is found. A method that opens more than a draft (a head, a search index) is counted
-without that.
+to, a head's own, and the two in which a verdict is found; with the weights a draft that is cut out of its target. What
+mlsd itself keeps (a search index, the target's rows for a head) is not counted.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Literal
 
 import msgspec
 
-from mlsd.drafters import find_method, target_options
+from mlsd.drafters import drafting_key, find_method, target_options
 from mlsd.engine.llama.footprint import Footprint
 from mlsd.engine.llama.native import BackendInfo
 from mlsd.engine.losslessness import asking_options, feeding_options
@@ -33,9 +33,10 @@ from mlsd.models.library import Library, LocalModel
 from mlsd.models.manifest import MadeEntry, ModelEntry
 from mlsd.planning.plan import Group
 from mlsd.planning.prompts import LoadPrompt
-from mlsd.records import Case, EngineOptions, Record
+from mlsd.records import Case, DrafterSpec, EngineOptions, Record, content_id
 from mlsd.units import format_bytes
 
+_Known = Mapping[tuple[tuple[str, str | None], SessionOptions], Footprint]
 Fit = Literal["fits", "tight", "raise the limit", "does not fit", "unknown"]
 
 # Bits per weight of whole files, as llama.cpp's quantizer documents them for Llama-3.1-8B (tools/quantize/README.md).
@@ -157,11 +158,20 @@ def estimated_bytes(entry: ModelEntry) -> int | None:
 
 @dataclass(frozen=True)
 class _Context:
-    """One context that will be open, and what is saved of it meanwhile: its states, or all of it."""
+    """One context that will be open, and what is saved of it meanwhile: its states, or all of it.
+
+    With a method it is the one that the method opens beside such a context, which stands by itself.
+    """
 
     model: str
     options: SessionOptions
     saved: Literal["nothing", "states", "all"] = "nothing"
+    method: DrafterSpec | None = None
+
+    @property
+    def key(self) -> tuple[str, str | None]:
+        """Whose context it is."""
+        return self.model, None if self.method is None else content_id(self.method)
 
 
 @dataclass(frozen=True)
@@ -170,6 +180,7 @@ class _Contexts:
 
     arms: dict[str, list[_Context]]
     verdicts: list[list[_Context]]
+    cut_bytes: dict[str, int]  # weights of each draft that is cut out of the target
 
     def all(self) -> list[_Context]:
         return [context for opened in (*self.arms.values(), *self.verdicts) for context in opened]
@@ -180,6 +191,7 @@ class Asked(Record, frozen=True, kw_only=True):
 
     backend: BackendInfo
     arms: tuple[tuple[ArmMemory, ...], ...]
+    cut_bytes: tuple[int, ...] = ()  # weights of the drafts that each load cuts out of its target
 
 
 def ask_memory(groups: Sequence[Group], models: Mapping[str, Sized], load: LoadPrompt, engine: EngineOptions) -> Asked:
@@ -188,24 +200,34 @@ def ask_memory(groups: Sequence[Group], models: Mapping[str, Sized], load: LoadP
     Raises: WorkerError when the native library does not even start.
     """
     opened = [_contexts(group, models, load) for group in groups]
-    options: dict[str, dict[SessionOptions, None]] = defaultdict(dict)
+    methods: dict[tuple[str, str | None], DrafterSpec | None] = {}
+    options: dict[tuple[str, str | None], dict[SessionOptions, None]] = defaultdict(dict)
     for contexts in opened:
         for context in contexts.all() if contexts else ():
-            options[context.model].setdefault(context.options)
-    wanted = tuple(
-        ContextsWanted(key=models[id_].key, path=models[id_].path, shape=models[id_].shape, options=tuple(asked))
-        for id_, asked in options.items()
-    )
+            methods[context.key] = context.method
+            options[context.key].setdefault(context.options)
+    wanted = tuple(_wanted(models, key[0], methods[key], tuple(asked)) for key, asked in options.items())
+    cut_bytes = tuple(sum(contexts.cut_bytes.values()) if contexts else 0 for contexts in opened)
     try:
         answer = run_footprints(FootprintJob(wanted=wanted, n_gpu_layers=engine.n_gpu_layers))
     except MlsdError:  # a model that ends the process says so when it is run
         return Asked(backend=run_info(engine), arms=tuple(() for _ in groups))
     known = {
-        (id_, one): footprint
-        for (id_, asked), found in zip(options.items(), answer.found, strict=True)
+        (key, one): footprint
+        for (key, asked), found in zip(options.items(), answer.found, strict=True)
         for one, footprint in zip(asked, found or (), strict=False)
     }
-    return Asked(backend=answer.backend, arms=tuple(_arms(contexts, known) for contexts in opened))
+    arms = tuple(_arms(contexts, known) for contexts in opened)
+    return Asked(backend=answer.backend, arms=arms, cut_bytes=cut_bytes)
+
+
+def _wanted(
+    models: Mapping[str, Sized], id_: str, method: DrafterSpec | None, options: tuple[SessionOptions, ...]
+) -> ContextsWanted:
+    model, key, head = models[id_], models[id_].key, None
+    if method is not None and method.draft is not None:
+        key, head = f"{key} {models[method.draft.id].key}", models[method.draft.id].path
+    return ContextsWanted(key=key, path=model.path, shape=model.shape, method=method, head_path=head, options=options)
 
 
 def _contexts(group: Group, models: Mapping[str, Sized], load: LoadPrompt) -> _Contexts | None:
@@ -218,7 +240,7 @@ def _contexts(group: Group, models: Mapping[str, Sized], load: LoadPrompt) -> _C
     n_tokens = max(_n_tokens(case, load) + case.n_predict for case in cases.values())
     shared = session_options(first.engine, n_tokens)
     asking = asking_options(shared)
-    found = _Contexts(arms={}, verdicts=[])
+    found = _Contexts(arms={}, verdicts=[], cut_bytes={})
     arms = {arm_key(case): case for case in cases.values()}
     for case in sorted(arms.values(), key=lambda case: (case.gamma, case.drafter.name)):
         kept = keeps[case.target.id] if case.arm == "sd" else "nothing"
@@ -229,21 +251,46 @@ def _contexts(group: Group, models: Mapping[str, Sized], load: LoadPrompt) -> _C
             target = target_options(wide, case.drafter, case.gamma, strategy)
         except UnsupportedError:  # such an arm will not open
             continue
+        beside = _beside(case, target, own, models, found.cut_bytes)
         target = msgspec.structs.replace(target, kind="plain")
-        opened = [_Context(case.target.id, target, "states" if kept == "copy" else "nothing")]
-        method = find_method(case.drafter.name)
-        draft = case.drafter.draft.id if case.drafter.draft else case.target.id if method.drafting_part else None
-        if draft is not None and method.needs != "head":
-            recurrent = keeps[draft] != "nothing"  # then a state is kept for each drafted token, at most
-            beside = rollback_options(
-                "ladder" if recurrent else None, msgspec.structs.replace(own, max_outputs=1), case.gamma
-            )
-            opened.append(_Context(draft, beside, "states" if recurrent else "nothing"))
-        found.arms[_arm_name(case)] = opened
+        found.arms[_arm_name(case)] = [
+            _Context(case.target.id, target, "states" if kept == "copy" else "nothing"),
+            *beside,
+        ]
         if case.sampling.greedy:
             feeding = feeding_options(asking, target, case.gamma + 1)
             found.verdicts.append([_Context(case.target.id, asking, "all"), _Context(case.target.id, feeding)])
     return found
+
+
+def _beside(
+    case: Case,
+    target: SessionOptions,
+    own: SessionOptions,
+    models: Mapping[str, Sized],
+    cut_bytes: dict[str, int],
+) -> list[_Context]:
+    """What drafts next to a target with these options: a model with its memory, or a head.
+
+    Files that are not here tell of no head, and of a draft cut out of them only that it is no larger than its target.
+    """
+    method, model, spec = find_method(case.drafter.name), models[case.target.id], case.drafter
+    if method.beside is not None:
+        return [_Context(model.id, target, method=spec)] if model.path is not None else []
+    if spec.draft is None and method.drafting_edit is None:
+        return []
+    draft, cut = models[spec.draft.id] if spec.draft else model, None
+    if method.drafting_edit is not None and model.path is not None:
+        edit = method.drafting_edit(method.read(spec), Source(Path(model.path)))
+        if edit is None:
+            return []
+        if edit.pieces:
+            cut, cut_bytes[drafting_key(spec) or repr(spec)] = spec, edit.n_bytes
+    recurrent = draft.keeps != "nothing"  # then a state is kept for each drafted token, at most
+    options = rollback_options(
+        "ladder" if recurrent else None, msgspec.structs.replace(own, max_outputs=1), max(1, case.gamma - 1)
+    )
+    return [_Context(draft.id, options, "states" if recurrent else "nothing", cut)]
 
 
 def _arm_name(case: Case) -> str:
@@ -262,18 +309,18 @@ def _n_tokens(case: Case, load: LoadPrompt) -> int:
     return sum(len(text.encode()) // _LEAST_BYTES_OF_A_TOKEN for text in texts) + len(prompt.earlier) * case.n_predict
 
 
-def _arms(contexts: _Contexts | None, known: Mapping[tuple[str, SessionOptions], Footprint]) -> tuple[ArmMemory, ...]:
-    if contexts is None or any((context.model, context.options) not in known for context in contexts.all()):
+def _arms(contexts: _Contexts | None, known: _Known) -> tuple[ArmMemory, ...]:
+    if contexts is None or any((context.key, context.options) not in known for context in contexts.all()):
         return ()
     arms = [_sum(name, opened, known) for name, opened in contexts.arms.items()]
     verdicts = [_sum("judging", opened, known) for opened in contexts.verdicts]
     return (*arms, *sorted(verdicts, key=lambda one: one.total_bytes)[-1:])
 
 
-def _sum(name: str, opened: Sequence[_Context], known: Mapping[tuple[str, SessionOptions], Footprint]) -> ArmMemory:
+def _sum(name: str, opened: Sequence[_Context], known: _Known) -> ArmMemory:
     kv = states = compute = output = 0
     for context in opened:
-        found = known[context.model, context.options]
+        found = known[context.key, context.options]
         kv += found.kv_bytes * (2 if context.saved == "all" else 1)
         states += found.states_bytes
         if context.saved != "nothing":
@@ -290,19 +337,24 @@ def _sum(name: str, opened: Sequence[_Context], known: Mapping[tuple[str, Sessio
 
 
 def judge_loads(
-    groups: Sequence[Group], models: Mapping[str, Sized], arms: Sequence[tuple[ArmMemory, ...]],
-    budget: MemoryBudget | None,
-) -> tuple[LoadMemory, ...]:  # fmt: skip
+    groups: Sequence[Group], models: Mapping[str, Sized], asked: Asked, budget: MemoryBudget | None
+) -> tuple[LoadMemory, ...]:
     """Add up each load and compare it with what there is; where contexts are not known, the weights alone."""
-    return tuple(_judge_load(group, models, own, budget) for group, own in zip(groups, arms, strict=True))
+    cut_bytes = asked.cut_bytes or (0,) * len(asked.arms)
+    found = zip(groups, asked.arms, cut_bytes, strict=True)
+    return tuple(_judge_load(group, models, arms, n_bytes, budget) for group, arms, n_bytes in found)
 
 
 def _judge_load(
-    group: Group, models: Mapping[str, Sized], arms: tuple[ArmMemory, ...], budget: MemoryBudget | None
+    group: Group,
+    models: Mapping[str, Sized],
+    arms: tuple[ArmMemory, ...],
+    cut_bytes: int,
+    budget: MemoryBudget | None,
 ) -> LoadMemory:
     own = [models[id_] for id_ in dict.fromkeys(model.id for model in group.models)]
     sizes = [model.n_bytes for model in own]
-    weights = None if None in sizes else sum(size for size in sizes if size is not None)
+    weights = None if None in sizes else sum(size for size in sizes if size is not None) + cut_bytes
     terms = ("kv_bytes", "states_bytes", "compute_bytes", "output_bytes")
     sums: dict[str, int] = {name: sum(getattr(arm, name) for arm in arms) for name in terms} if arms else {}
     total = least = weights

@@ -155,7 +155,7 @@ def fitted_environment(prepared: Prepared) -> tuple[Environment, tuple[LoadMemor
     models = size_models(prepared.models, prepared.library, prepared.models)
     asked = ask_memory(groups, models, prepared.load, prepared.engine)
     environment = read_environment(asked.backend)
-    memory = judge_loads(groups, models, asked.arms, memory_budget(environment, asked.backend.memory_bytes))
+    memory = judge_loads(groups, models, asked, memory_budget(environment, asked.backend.memory_bytes))
     refuse_loads(memory)
     return environment, memory
 

@@ -5,18 +5,22 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from mlsd.engine.llama.footprint import Footprint, footprints
+from mlsd.drafters import find_method
+from mlsd.engine.llama.footprint import Footprint, footprints, footprints_beside
 from mlsd.engine.llama.model import LlamaModel
 from mlsd.engine.llama.native import BackendInfo, backend_info
+from mlsd.engine.session import SessionOptions
 from mlsd.errors import InputError, MlsdError
 from mlsd.folders import cache_dir, read_json, update_json
+from mlsd.gguf_tools.source import Source
+from mlsd.gguf_tools.surgery.edit import write_edit
 from mlsd.gguf_tools.synthetic.synth import find_recipe, write_hollow
 from mlsd.measure.messages import ContextsWanted, FootprintJob, FootprintsFound
-from mlsd.records import content_id
+from mlsd.records import DrafterSpec, content_id
 
 _FORMAT = 1  # raise it when a footprint means something else
 # Even a simulated context holds a list of its cells, and a user may ask for billions: a run refuses those.
@@ -31,7 +35,16 @@ def find_footprints(job: FootprintJob) -> FootprintsFound:
 
 
 def _find(wanted: ContextsWanted, backend: BackendInfo, n_gpu_layers: int) -> tuple[Footprint, ...] | None:
-    parts = (_FORMAT, wanted.key, backend.build, backend.binding_version, backend.backend, backend.device, n_gpu_layers)
+    parts = (
+        _FORMAT,
+        wanted.key,
+        wanted.method,
+        backend.build,
+        backend.binding_version,
+        backend.backend,
+        backend.device,
+        n_gpu_layers,
+    )
     path = cache_dir() / "footprint" / f"{hashlib.sha256(repr(parts).encode()).hexdigest()[:24]}.json"
     known: dict[str, Footprint] = {}
     with contextlib.suppress(InputError):
@@ -43,7 +56,7 @@ def _find(wanted: ContextsWanted, backend: BackendInfo, n_gpu_layers: int) -> tu
             with _model(wanted, n_gpu_layers) as model:
                 if max(options.n_ctx for options in missing.values()) > 2 * model.n_ctx_train + _MOST_BEYOND:
                     return None
-                new = dict(zip(missing, footprints(model, tuple(missing.values())), strict=True))
+                new = dict(zip(missing, _ask(wanted, model, tuple(missing.values()), n_gpu_layers), strict=True))
         except MlsdError:
             return None
         known = {**known, **new}
@@ -52,12 +65,38 @@ def _find(wanted: ContextsWanted, backend: BackendInfo, n_gpu_layers: int) -> tu
     return tuple(known[id_] for id_ in ids)
 
 
+def _ask(
+    wanted: ContextsWanted, model: LlamaModel, options: Sequence[SessionOptions], n_gpu_layers: int
+) -> tuple[Footprint, ...]:
+    spec = wanted.method or DrafterSpec()
+    method = find_method(spec.name)
+    open_beside, own = method.beside, method.read(spec)
+    if open_beside is None:
+        return footprints(model, options)
+    if wanted.head_path is None:
+        return footprints_beside(model, options, lambda session: open_beside(session, model, own))
+    with LlamaModel(Path(wanted.head_path), simulated=True, n_gpu_layers=n_gpu_layers) as head:
+        return footprints_beside(model, options, lambda session: open_beside(session, head, own))
+
+
 @contextmanager
 def _model(wanted: ContextsWanted, n_gpu_layers: int) -> Iterator[LlamaModel]:
-    """The model without its weights; of one that is not here a file as hollow."""
+    """The model without its weights; of one that is not here, or is still to be cut, a file as hollow."""
+    spec = wanted.method or DrafterSpec()
+    method = find_method(spec.name)
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "hollow.gguf" if wanted.path is None else Path(wanted.path)
+        path = hollow = Path(folder) / "hollow.gguf"
         if wanted.path is None:
-            write_hollow(path, find_recipe(wanted.shape or ""))
-        with LlamaModel(path, simulated=True, n_gpu_layers=n_gpu_layers) as model:
+            write_hollow(hollow, find_recipe(wanted.shape or ""))
+        else:
+            path = Path(wanted.path)
+            source = Source(path)
+            if (
+                method.drafting_edit is not None
+                and (edit := method.drafting_edit(method.read(spec), source)) is not None
+            ):
+                path = hollow
+                write_edit(source, edit, path, hollow=True)
+        load_mtp = method.loads_next_token_block
+        with LlamaModel(path, simulated=True, n_gpu_layers=n_gpu_layers, load_mtp=load_mtp) as model:
             yield model

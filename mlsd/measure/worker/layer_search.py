@@ -15,7 +15,6 @@ again (the checkpoint strategy). A set never holds every block with attention: l
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Sequence
 from math import log
 from pathlib import Path
@@ -74,11 +73,11 @@ def search_layers(job: LayerSearchJob) -> LayersFound:
         with _open(model, options, job) as session:
             lab = _Lab(session, job, source)
             lab.read(tokens[:n_prompt])
-            started_ns = time.perf_counter_ns()
+            started_ns = MonotonicClock().now_ns()
             found = lab.greedy(len(uniform)) if job.method == "greedy" else lab.conflayers()
             as_many = uniform if len(uniform) == len(found) else uniform_skip(n_layers, len(found) / n_layers)
             found = lab.better(found, as_many)
-            search_ns = time.perf_counter_ns() - started_ns
+            search_ns = MonotonicClock().now_ns() - started_ns
             fresh = tokens[n_prompt:]
             return LayersFound(
                 skipped=found,

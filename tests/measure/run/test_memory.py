@@ -8,9 +8,14 @@ import msgspec
 import pytest
 
 from mlsd.clock import MonotonicClock
+from mlsd.drafters import drafting_file
 from mlsd.engine.llama.footprint import allocated_bytes
 from mlsd.engine.llama.native import LOG
+from mlsd.engine.llama.open import HEADS
+from mlsd.gguf_tools.shapes import TINY
+from mlsd.gguf_tools.source import Source
 from mlsd.gguf_tools.synthetic.synth import find_recipe, write_hollow
+from mlsd.gguf_tools.synthetic.write import write_random
 from mlsd.hardware.budget import MemoryBudget, mac_budget, memory_budget
 from mlsd.measure.messages import Job
 from mlsd.measure.run.memory import Fit, LoadMemory, ask_memory, judge_loads, size_models
@@ -25,6 +30,8 @@ from mlsd.planning.prompts import load_prompt
 from mlsd.planning.suite import Profile, find_profile, load_suites
 from mlsd.records import EngineOptions
 from mlsd.units import GB, GIB
+from tests.gguf_tools.adapters import write_adapter
+from tests.gguf_tools.random_heads import write_random_dflash, write_random_eagle3
 from tests.measure.examples import ENVIRONMENT
 
 # Memory in GiB -> the least `recommendedMaxWorkingSetSize` (MB) that logs of llama.cpp on such Macs were seen to print.
@@ -66,7 +73,7 @@ def test_every_size_of_mac_is_judged_rightly(suite: str, profile: str, verdicts:
 
     def worst(gib: int) -> Fit:
         order = ("fits", "tight", "raise the limit", "does not fit")
-        found = judge_loads(groups, models, asked.arms, mac_budget(gib * GIB))
+        found = judge_loads(groups, models, asked, mac_budget(gib * GIB))
         return max((load.verdict for load in found), key=order.index)
 
     assert [worst(gib) for gib in MACHINES] == verdicts
@@ -90,7 +97,7 @@ def shallow_load(tmp_path: Path, budget: MemoryBudget) -> LoadMemory:
     library = shallow(tmp_path)
     groups = expanded("B", SHALLOW, library).groups[:1]
     models = size_models(SHALLOW.roles.values(), library)
-    return judge_loads(groups, models, ask_memory(groups, models, load_prompt, EngineOptions()).arms, budget)[0]
+    return judge_loads(groups, models, ask_memory(groups, models, load_prompt, EngineOptions()), budget)[0]
 
 
 def test_the_open_contexts_of_suite_b_compute_in_less_than_half_a_gigabyte(tmp_path: Path) -> None:
@@ -109,13 +116,16 @@ def test_memory_that_holds_one_arm_at_a_time_is_tight(tmp_path: Path) -> None:
     assert tight.verdict == "tight" and "arms that are idle are closed" in tight.why
 
 
-def bench(tiny: Path, name: str, *drafters: str) -> tuple[Prepared, LoadMemory]:
+def bench(
+    tiny: Path, name: str, *drafters: str, head: Path | None = None, gamma: tuple[int, ...] = (2, 16)
+) -> tuple[Prepared, LoadMemory]:
+    drafts = (tiny / f"{name}-noise01.gguf",) if not drafters else () if head is None else (head,)
     prepared = prepare_bench(
         BenchRequest(
             target=str(tiny / f"{name}.gguf"),
-            drafts=() if drafters else (str(tiny / f"{name}-noise01.gguf"),),
+            drafts=tuple(map(str, drafts)),
             drafters=drafters,
-            gamma=(2, 16),
+            gamma=gamma,
             prompts=("length-64",),
             n_predict=32,
             repeats=2,
@@ -124,19 +134,32 @@ def bench(tiny: Path, name: str, *drafters: str) -> tuple[Prepared, LoadMemory]:
     )
     models = size_models(prepared.models, Library(), prepared.models)
     groups = prepared.plan.groups
-    arms = ask_memory(groups, models, prepared.load, prepared.engine).arms
-    return prepared, judge_loads(groups, models, arms, mac_budget(16 * GIB))[0]
+    asked = ask_memory(groups, models, prepared.load, prepared.engine)
+    return prepared, judge_loads(groups, models, asked, mac_budget(16 * GIB))[0]
 
 
-def opened_bytes(job: Job, cache: Path) -> float:
-    """What llama.cpp says to have allocated for the arms of a job; strategies are known before."""
+def opened_bytes(job: Job, cache: Path) -> tuple[float, float]:
+    """What llama.cpp says to have allocated for the arms of a job, and for the weights of a draft that is cut.
+
+    Strategies are known before.
+    """
     with Arms(job, MonotonicClock(), ProbeCache(cache)) as arms:
         for path in (job.target.path, *(model.path for model in job.models)):
-            arms.report(Path(path))
+            if Source(Path(path)).architecture not in HEADS:
+                arms.report(Path(path))
+        cases = {slot.case_id: slot.case for slot in job.slots}.values()
+        cut = {file for case in cases if (file := drafting_file(case.drafter, Path(job.target.path)))}
         with LOG.everything() as lines:
-            for case in {slot.case_id: slot.case for slot in job.slots}.values():
+            for file in cut:
+                arms.report(file)
+        # Once to be checked and once to stay.
+        loaded = dict.fromkeys(line for line in "".join(lines).splitlines() if "model buffer" in line)
+        cut_bytes = allocated_bytes(tuple(loaded))
+        with LOG.everything() as lines:
+            for case in cases:
                 arms.check(case)
-        return allocated_bytes(lines)
+        rest = [line for line in "".join(lines).splitlines() if "model buffer" not in line]
+        return allocated_bytes(rest), cut_bytes
 
 
 @pytest.mark.parametrize(("name", "drafters"), [("llama", ()), ("qwen35", ("pld",)), ("qwen35moe", ("pld",))])
@@ -145,7 +168,41 @@ def test_the_arms_take_what_was_counted_for_them(
 ) -> None:
     prepared, load = bench(tiny, name, *drafters)
     counted = sum(arm.total_bytes for arm in load.arms if arm.arm != "judging")
-    assert counted == pytest.approx(opened_bytes(plan_jobs(prepared)[0], tmp_path), rel=0.05)
+    assert counted == pytest.approx(opened_bytes(plan_jobs(prepared)[0], tmp_path)[0], rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("name", "method"),
+    [
+        ("llama", "eagle3"),
+        ("llama", "eagle3-tree:top_k=4"),
+        ("llama", "dflash"),
+        ("qwen35", "eagle3"),
+        ("qwen35-mtp", "mtp"),
+        ("llama", "kangaroo:adapter={adapter},exit=2"),
+        ("llama", "layer-skip:mode=own,exit=2"),
+    ],
+)
+def test_heads_and_cut_drafts_take_what_was_counted_for_them(
+    tiny: Path, tmp_path: Path, name: str, method: str
+) -> None:
+    head = None
+    if name == "qwen35-mtp":
+        tiny = tmp_path
+        write_random(tiny / f"{name}.gguf", msgspec.structs.replace(TINY["qwen35"], n_mtp_blocks=1), seed=4)
+    elif method.startswith(("eagle3", "dflash")):
+        head = tmp_path / "head.gguf"
+        write = write_random_dflash if method == "dflash" else write_random_eagle3
+        write(head, Source(tiny / f"{name}.gguf"), (1, 3, 5))
+    elif "{adapter}" in method:
+        method = method.format(adapter=write_adapter(tmp_path / "adapter", TINY["llama"], seed=1))
+    prepared, load = bench(tiny, name, method, head=head, gamma=(2, 6))
+    target_bytes = sum(path.stat().st_size for path in (tiny / f"{name}.gguf", head) if path is not None)
+    opened, cut_bytes = opened_bytes(plan_jobs(prepared)[0], tmp_path / "cache")
+    counted = sum(arm.total_bytes for arm in load.arms if arm.arm != "judging")
+    assert counted == pytest.approx(opened, rel=0.05)
+    assert load.weights_bytes is not None
+    assert load.weights_bytes - target_bytes == pytest.approx(cut_bytes, rel=0.05)
 
 
 def test_where_memory_is_tight_one_arm_is_open_at_a_time_and_trials_stay_what_they_were(
