@@ -39,7 +39,7 @@ from mlsd.measure.messages import Job, Slot, prompt_key
 from mlsd.measure.prefill import SavedPrompts
 from mlsd.measure.worker.conversation import PlainAnswers, Prompts, answer_text, trial_rng
 from mlsd.measure.worker.probe_cache import ProbeCache, check_weights
-from mlsd.records import Case, Conditions, DrafterSpec, Losslessness, ModelRef, Trial
+from mlsd.records import Case, Conditions, Losslessness, ModelRef, Trial
 
 _WARM_UP_ROUNDS = 3
 _LONG = 512  # tokens asked for from which on a prompt is read once for all arms
@@ -87,13 +87,13 @@ class Arms:
             raise
         self._saved = SavedPrompts()
         self._deep = {key for key, text in job.prompts.items() if max(text.depth, text.n_tokens or 0) >= _LONG}
-        self._is_deep = False
+        self._is_deep = self._is_timed = False
         self._n_predict = max(slot.case.n_predict for slot in job.slots)
         n_ctx = self._prompts.longest + self._n_predict
         if self.target.n_ctx_train:
             n_ctx = min(n_ctx, self.target.n_ctx_train)  # beyond it a model writes nonsense; such trials are refused
         self._options = session_options(self._engine, n_ctx)
-        self._judge = Judge(partial(open_session, self.target), self._options)
+        self._judge = Judge(partial(open_session, self.target), self._options, self._read)
         self._stack.callback(self._judge.close)
         for known in job.references:
             prompt = self._prompts.greedy(known.prompt)
@@ -141,7 +141,7 @@ class Arms:
             if result is not None and result.exact:
                 return wanted
             if role == "target":
-                reason = result.reason if result is not None else "there is no such strategy"
+                reason = result.reason if result is not None else "it was not tried"
                 raise RollbackError(
                     f"Rollback {wanted!r} is not exact for {path.name} as a target: {reason}.",
                     hint=f"Use --rollback auto (here: {chosen}), or `mlsd probe {path.name}` to see every strategy.",
@@ -156,11 +156,15 @@ class Arms:
     def _arm(self, case: Case) -> _Arm:
         key = arm_key(case)
         if key not in self._arms:
-            for other in tuple(self._arms) if self._one_arm else ():
-                self._arms.pop(other).opened.close()
+            self._make_room()
             with ExitStack() as opened:  # what is open when a later step fails is closed at once
                 self._arms[key] = self._open_arm(case, opened)
         return self._arms[key]
+
+    def _make_room(self) -> None:
+        """Where memory is tight, no arm stays open beside what is opened next."""
+        for other in tuple(self._arms) if self._one_arm else ():
+            self._arms.pop(other).opened.close()
 
     @contextmanager
     def _using(self, case: Case) -> Iterator[_Arm]:
@@ -200,7 +204,7 @@ class Arms:
                 options=options,
                 open_model=self._open_model,
                 draft_rollback=lambda path: self._strategy(path, wanted, "draft", case.gamma),
-                plain=self._plain,
+                plain=lambda prompt: self._plain(prompt, self._n_predict, ignore_eog=case.ignore_eog),
                 read=self._read_draft,
             )
         )
@@ -225,25 +229,34 @@ class Arms:
 
     def _read_draft(self, session: Session, tokens: Sequence[int]) -> None:
         if self._is_deep:
-            self._saved.draft(session, tokens)
+            self._saved.draft(session, tokens, timed=self._is_timed)
         else:
             session.decode(tokens, n_outputs=0)
 
-    def _prefill(self, case: Case) -> Prefill | None:
-        """How the target reads the case's prompt: a deep one once for all arms."""
-        self._is_deep = prompt_key(case.prompt) in self._deep
-        return self._saved.target if self._is_deep else None
+    def _read(self, session: Session, prompt: Sequence[int]) -> None:
+        """Bring a prompt into a target as the trials of its case do, outside everything timed."""
+        if self._is_deep:
+            self._saved.target(session, prompt)
+        else:
+            session.decode(prompt)
 
-    def _plain(self, prompt: Sequence[int]) -> tuple[int, ...]:
+    def _prefill(self, case: Case, *, timed: bool) -> Prefill | None:
+        """How target and draft read the case's prompt from here on: a deep one once for all arms, and once timed."""
+        self._is_deep, self._is_timed = prompt_key(case.prompt) in self._deep, timed
+        return partial(self._saved.target, timed=timed) if self._is_deep else None
+
+    def _plain(self, prompt: Sequence[int], n_predict: int, *, ignore_eog: bool) -> tuple[int, ...]:
         """The target's plain greedy output, from a trial of plain decoding or written now."""
-        known = self._references.get((tuple(prompt), self._n_predict))
-        if known is None:
-            limits = GenerationLimits(n_predict=self._n_predict)
-            with open_session(self.target, self._options) as session:
-                rollback = make_rollback("trim", session)
-                read = self._saved.target if self._is_deep else None
-                known = generate(session, NoDrafter(), rollback, prompt, limits, self._clock, prefill=read).tokens
-        return known
+        key = tuple(prompt), n_predict
+        if key not in self._references:
+            limits = GenerationLimits(n_predict=n_predict, ignore_eog=ignore_eog)
+            options = msgspec.structs.replace(self._options, device_sampling=self._samples_on_device)
+            with open_session(self.target, options) as session:
+                rollback, read = make_rollback("trim", session), self._saved.target if self._is_deep else None
+                run = generate(session, NoDrafter(), rollback, prompt, limits, self._clock, prefill=read)
+                self._judge.hear_plain(session, prompt, run.past)
+            self._references[key] = run.tokens
+        return self._references[key]
 
     # --- trials ---------------------------------------------------------------------------------------------------
 
@@ -264,24 +277,22 @@ class Arms:
         limits = GenerationLimits(n_predict=n_predict, gamma=case.gamma)
         with self._using(case) as arm:
             _mend(arm)
+            read = self._prefill(case, timed=False)
             generate(
                 arm.session, arm.drafter, arm.rollback, prompt, limits, self._clock, sampling=case.sampling,
-                prefill=self._prefill(case),
+                prefill=read or (None if whole else self._saved.target),
             )  # fmt: skip
             if arm.session.options.checked:
                 self._judge.check_finite(arm.session)
 
     def refer(self, slot: Slot) -> None:
         """Write the plain output that a drafted one is judged by where no trial did yet, outside everything timed."""
-        case = slot.case
-        key = (tuple(self._prompts.of(case, slot.repeat).tokens), case.n_predict)
-        if case.arm == "ar" or not case.sampling.greedy or key in self._references:
+        case, prompt = slot.case, tuple(self._prompts.of(slot.case, slot.repeat).tokens)
+        if case.arm == "ar" or not case.sampling.greedy or (prompt, case.n_predict) in self._references:
             return
-        plain = msgspec.structs.replace(case, drafter=DrafterSpec(), gamma=0, rollback="auto")
-        with self._using(plain) as arm:
-            run = generate(arm.session, arm.drafter, arm.rollback, key[0], _limits(plain), self._clock)
-            self._judge.hear_plain(arm.session, key[0], run.past)
-        self._references[key] = run.tokens
+        self._make_room()
+        self._prefill(case, timed=False)
+        self._plain(prompt, case.n_predict, ignore_eog=case.ignore_eog)
 
     def run(
         self,
@@ -320,7 +331,7 @@ class Arms:
             sampling=case.sampling,
             rng=trial_rng(case.sampling, slot.repeat),
             on_round=on_round,
-            prefill=self._prefill(case),
+            prefill=self._prefill(case, timed=True),
         )
         conditions = msgspec.structs.replace(
             conditions or Conditions(),
