@@ -233,9 +233,14 @@ def _passes(run: Generation, prompt: Sequence[int], options: SessionOptions, str
 class Judge:
     """Judges the generations of one target; what repeats is computed once. One context stays open until `close`."""
 
-    def __init__(self, open_session: Callable[[SessionOptions], Session], options: SessionOptions) -> None:
-        """`options` give what all contexts share; the rest is set here."""
-        self._open = open_session
+    def __init__(
+        self,
+        open_session: Callable[[SessionOptions], Session],
+        options: SessionOptions,
+        read: Callable[[Session, Sequence[int]], object] = lambda session, prompt: session.decode(prompt),
+    ) -> None:
+        """`options` give what all contexts share; the rest is set here. `read` is how the runs read their prompt."""
+        self._open, self._read = open_session, read
         self._options = asking_options(options)
         self._asked: Session | None = None
         self._texts: dict[object, Answers] = {}
@@ -372,7 +377,7 @@ class Judge:
         widest = max(passes.widths, default=1)
         own = feeding_options(self._options, options, widest, as_tree=filling > 0 and options.tree != "off")
         with closing(self._open(own)) as session:
-            session.decode(passes.prompt)
+            self._read(session, passes.prompt)
             rows, at = session.logits(), 0
             for n_kept, width in zip(passes.kept, passes.widths, strict=True):
                 if see is not None:

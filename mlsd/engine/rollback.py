@@ -10,6 +10,8 @@ Each round `mark` comes before speculative tokens go in, `step` before each of t
     device-ladder  the same with the copies on the device, each under a sequence of its own
     checkpoint     any memory with a recurrent part; saves the state at the mark and decodes the kept tokens again
     unchecked      what the study's tool did: ask for a cut, ignore the answer; always invalid, for demonstrations only
+
+Verifying in two halves, and forking sequences, never win on a CPU (docs/architecture.md has the figures).
 """
 
 from __future__ import annotations

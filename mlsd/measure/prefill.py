@@ -22,25 +22,32 @@ class SavedPrompts:
 
     def __init__(self) -> None:
         self._known: dict[tuple[object, tuple[int, ...]], Any] = {}
+        self._clocked: set[tuple[object, tuple[int, ...]]] = set()
 
-    def target(self, session: Session, prompt: Sequence[int]) -> bool:
-        """Bring a prompt into a target, the last token's output included; whether its memory was known."""
+    def target(self, session: Session, prompt: Sequence[int], *, timed: bool = False) -> bool:
+        """Bring a prompt into a target, the last token's output included; whether its memory was known.
+
+        The first that is `timed` reads it anew, so that there is a time of it.
+        """
         if session.options.kind not in ("plain", "tapped"):
             session.decode(prompt)
             return False
-        known = self.draft(session, prompt[:-1])
+        known = self.draft(session, prompt[:-1], timed=timed)
         session.decode(prompt[-1:])
         return known
 
-    def draft(self, session: Session, tokens: Sequence[int]) -> bool:
+    def draft(self, session: Session, tokens: Sequence[int], *, timed: bool = False) -> bool:
         """The same for a draft, which gives no output yet."""
         own, text = cast(LlamaSession, session), tuple(tokens)
         key = (own.model_key, text)
-        if key in self._known:
+        if key in self._known and (key in self._clocked or not timed):
             own.set_memory(self._known[key], len(text))
             return True
         if text:
             own.decode(text, n_outputs=0)
+        if timed:
+            self._clocked.add(key)
+        if text and key not in self._known:
             self._known[key] = own.copy_memory()
             most_bytes = _SHARE * psutil.virtual_memory().available
             while len(self._known) > 1 and sum(map(len, self._known.values())) > most_bytes:

@@ -15,7 +15,7 @@ from mlsd.analysis.study.study import Study
 from mlsd.errors import InputError
 from mlsd.measure.store.study import Store
 from mlsd.report.figures.rounds import ROUND_FIGURES
-from mlsd.report.figures.study import STUDY_FIGURES
+from mlsd.report.figures.study import DEPTH_FIGURE, STUDY_FIGURES
 from mlsd.report.machine_pages import COST_FIGURES, EXPERT_FIGURES
 from mlsd.report.render import html, terminal
 from mlsd.report.render.sections import picture
@@ -40,7 +40,7 @@ TABLES = {
     "models": record_tables.models_table,
     "warnings": record_tables.warning_table,
 }
-FIGURES = {entry[0]: entry for entry in (*STUDY_FIGURES, *ROUND_FIGURES, *COST_FIGURES, *EXPERT_FIGURES)}
+FIGURES = {entry[0]: entry for entry in (*STUDY_FIGURES, DEPTH_FIGURE, *ROUND_FIGURES, *COST_FIGURES, *EXPERT_FIGURES)}
 
 
 class Shown:

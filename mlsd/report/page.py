@@ -18,7 +18,7 @@ from mlsd.analysis.study.study import Study, attempt
 from mlsd.report import machine_pages
 from mlsd.report.figures.machines import MACHINES_FIGURES
 from mlsd.report.figures.rounds import ROUND_FIGURES
-from mlsd.report.figures.study import STUDY_FIGURES
+from mlsd.report.figures.study import DEPTH_FIGURE, STUDY_FIGURES
 from mlsd.report.render.sections import Page, Section, Trace, of_tables, with_figures
 from mlsd.report.render.table import Table
 from mlsd.report.tables import machines, methods
@@ -65,7 +65,7 @@ def _of_trials(study: Study, answers: list[BestSetting]) -> tuple[Section, ...]:
             of_tables("study", "The study's tables, ours beside them", *_each(study, _STUDY)), study, STUDY_FIGURES
         ),
         *_comparisons(study),
-        of_tables("results", "All settings", lambda: result_tables.speedup_table(study.by_workload), *_depth(study)),
+        _results(study),
         *((of_tables("energy", "Energy", lambda: result_tables.energy_table(study)),) if study.energy else ()),
         _methods(study),
         machine_pages.costs(study),
@@ -86,8 +86,12 @@ def _comparisons(study: Study) -> list[Section]:
     return [msgspec.structs.replace(section, text=tuple(one.answer for one in study.comparisons))]
 
 
-def _depth(study: Study) -> list[Callable[[], Table]]:
-    return [lambda: result_tables.depth_table(study)] if deep_arms(study.trials) else []
+def _results(study: Study) -> Section:
+    tables, deep = [lambda: result_tables.speedup_table(study.by_workload)], deep_arms(study.trials)
+    if deep:
+        tables.append(lambda: result_tables.depth_table(study))
+    section = of_tables("results", "All settings", *tables)
+    return with_figures(section, study, [DEPTH_FIGURE]) if len({row.depth for row in deep}) > 1 else section
 
 
 def _machines(study: Study) -> tuple[Section, ...]:

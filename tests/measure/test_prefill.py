@@ -10,6 +10,7 @@ import pytest
 from mlsd.clock import MonotonicClock
 from mlsd.engine.llama.model import LlamaModel
 from mlsd.engine.llama.open import open_session
+from mlsd.engine.llama.session import LlamaSession
 from mlsd.engine.session import SessionOptions
 from mlsd.errors import PromptError
 from mlsd.measure.prefill import SavedPrompts
@@ -70,3 +71,32 @@ def test_the_text_before_a_prompt_is_part_of_what_it_is() -> None:
     assert len(load_prompt("code@16384").context) > 2 * 16_384
     with pytest.raises(PromptError, match="no prompt called"):
         load_prompt("nothing@64")
+
+
+def test_a_reference_and_a_warm_up_leave_the_first_trial_a_prefill_to_time(tiny: Path) -> None:
+    request = BenchRequest(
+        target=str(tiny / "qwen35.gguf"),
+        drafters=("pld", "oracle"),
+        gamma=(3,),
+        depths=(DEPTH,),
+        n_predict=12,
+        repeats=2,
+        engine=EngineOptions(n_threads=1),
+    )
+    (job,) = plan_jobs(prepare_bench(request))
+    read = []
+    with pytest.MonkeyPatch.context() as patch, Arms(job, MonotonicClock(), ProbeCache()) as arms:
+        for case in {slot.case_id: slot.case for slot in job.slots}.values():
+            arms.check(case)
+        decode = LlamaSession.decode
+        patch.setattr(
+            LlamaSession, "decode", lambda own, tokens, **how: (read.append(len(tokens)), decode(own, tokens, **how))[1]
+        )
+        done = []
+        for slot in job.slots:  # as a worker does
+            arms.refer(slot)
+            arms.warm_up(slot.case)
+            done.append(arms.run(slot))
+    assert all(trial.valid for trial in done), [trial.invalid_reason for trial in done]
+    assert [trial.prefill_ns is not None for trial in done] == [True, *(False,) * (len(done) - 1)]
+    assert sum(width > DEPTH for width in read) == 2, "once for all that is not timed, judging too, and once timed"

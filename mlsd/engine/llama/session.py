@@ -188,10 +188,12 @@ class LlamaSession:
         if n_outputs > width:
             raise EngineError(f"{n_outputs} output rows were asked of a batch of {width} tokens.")
         self._check_outputs(n_outputs)
-        self._tokens[:width] = tokens
-        np.add(self._counting[:width], self.n_past, out=self._positions[:width])
-        self._wanted[:width] = 0
-        if n_outputs:
+        if width == 1:  # single stores, for slices of one take several times as long
+            self._tokens[0], self._positions[0], self._wanted[0] = tokens[0], self.n_past, n_outputs
+        else:
+            self._tokens[:width] = tokens
+            np.add(self._counting[:width], self.n_past, out=self._positions[:width])
+            self._wanted[: width - n_outputs] = 0
             self._wanted[width - n_outputs : width] = 1
         self._submit(width, f"{width} tokens at position {self.n_past}")
         self._first_row, self._n_outputs = width - n_outputs, n_outputs

@@ -87,13 +87,13 @@ class Arms:
             raise
         self._saved = SavedPrompts()
         self._deep = {key for key, text in job.prompts.items() if max(text.depth, text.n_tokens or 0) >= _LONG}
-        self._is_deep = False
+        self._is_deep = self._is_timed = False
         self._n_predict = max(slot.case.n_predict for slot in job.slots)
         n_ctx = self._prompts.longest + self._n_predict
         if self.target.n_ctx_train:
             n_ctx = min(n_ctx, self.target.n_ctx_train)  # beyond it a model writes nonsense; such trials are refused
         self._options = session_options(self._engine, n_ctx)
-        self._judge = Judge(partial(open_session, self.target), self._options)
+        self._judge = Judge(partial(open_session, self.target), self._options, self._read)
         self._stack.callback(self._judge.close)
         for known in job.references:
             prompt = self._prompts.greedy(known.prompt)
@@ -141,7 +141,7 @@ class Arms:
             if result is not None and result.exact:
                 return wanted
             if role == "target":
-                reason = result.reason if result is not None else "there is no such strategy"
+                reason = result.reason if result is not None else "it was not tried"
                 raise RollbackError(
                     f"Rollback {wanted!r} is not exact for {path.name} as a target: {reason}.",
                     hint=f"Use --rollback auto (here: {chosen}), or `mlsd probe {path.name}` to see every strategy.",
@@ -200,7 +200,7 @@ class Arms:
                 options=options,
                 open_model=self._open_model,
                 draft_rollback=lambda path: self._strategy(path, wanted, "draft", case.gamma),
-                plain=self._plain,
+                plain=lambda prompt: self._plain(prompt, case),
                 read=self._read_draft,
             )
         )
@@ -225,25 +225,38 @@ class Arms:
 
     def _read_draft(self, session: Session, tokens: Sequence[int]) -> None:
         if self._is_deep:
-            self._saved.draft(session, tokens)
+            self._saved.draft(session, tokens, timed=self._is_timed)
         else:
             session.decode(tokens, n_outputs=0)
 
-    def _prefill(self, case: Case) -> Prefill | None:
-        """How the target reads the case's prompt: a deep one once for all arms."""
-        self._is_deep = prompt_key(case.prompt) in self._deep
-        return self._saved.target if self._is_deep else None
+    def _read(self, session: Session, prompt: Sequence[int]) -> None:
+        """Bring a prompt into a target as the trials of its case do, outside everything timed."""
+        if self._is_deep:
+            self._saved.target(session, prompt)
+        else:
+            session.decode(prompt)
 
-    def _plain(self, prompt: Sequence[int]) -> tuple[int, ...]:
-        """The target's plain greedy output, from a trial of plain decoding or written now."""
-        known = self._references.get((tuple(prompt), self._n_predict))
-        if known is None:
-            limits = GenerationLimits(n_predict=self._n_predict)
-            with open_session(self.target, self._options) as session:
-                rollback = make_rollback("trim", session)
-                read = self._saved.target if self._is_deep else None
-                known = generate(session, NoDrafter(), rollback, prompt, limits, self._clock, prefill=read).tokens
-        return known
+    def _prefill(self, case: Case, *, timed: bool) -> Prefill | None:
+        """How target and draft read the case's prompt from here on: a deep one once for all arms, and once timed."""
+        self._is_deep, self._is_timed = prompt_key(case.prompt) in self._deep, timed
+        return partial(self._saved.target, timed=timed) if self._is_deep else None
+
+    def _plain(self, prompt: Sequence[int], case: Case) -> tuple[int, ...]:
+        """The target's plain greedy output, from a trial of plain decoding or written now in a context of its own."""
+        limits = msgspec.structs.replace(_limits(case), n_predict=self._n_predict)
+        if (tuple(prompt), limits.n_predict) not in self._references:
+            options = msgspec.structs.replace(self._options, device_sampling=self._samples_on_device)
+            with open_session(self.target, options) as session:
+                self._write(session, prompt, limits, self._saved.target if self._is_deep else None)
+        return self._references[tuple(prompt), limits.n_predict]
+
+    def _write(
+        self, session: LlamaSession, prompt: Sequence[int], limits: GenerationLimits, read: Prefill | None
+    ) -> None:
+        """Decode plainly in a session, and keep what that gave to judge drafted outputs by."""
+        run = generate(session, NoDrafter(), make_rollback("trim", session), prompt, limits, self._clock, prefill=read)
+        self._judge.hear_plain(session, prompt, run.past)
+        self._references[tuple(prompt), limits.n_predict] = run.tokens
 
     # --- trials ---------------------------------------------------------------------------------------------------
 
@@ -266,7 +279,7 @@ class Arms:
             _mend(arm)
             generate(
                 arm.session, arm.drafter, arm.rollback, prompt, limits, self._clock, sampling=case.sampling,
-                prefill=self._prefill(case),
+                prefill=self._prefill(case, timed=False),
             )  # fmt: skip
             if arm.session.options.checked:
                 self._judge.check_finite(arm.session)
@@ -276,15 +289,13 @@ class Arms:
 
         Returns the case of plain decoding that ran, whose arm is warm now.
         """
-        case = slot.case
-        key = (tuple(self._prompts.of(case, slot.repeat).tokens), case.n_predict)
-        if case.arm == "ar" or not case.sampling.greedy or key in self._references:
+        case, prompt = slot.case, tuple(self._prompts.of(slot.case, slot.repeat).tokens)
+        if case.arm == "ar" or not case.sampling.greedy or (prompt, case.n_predict) in self._references:
             return None
         plain = msgspec.structs.replace(case, drafter=DrafterSpec(), gamma=0, rollback="auto")
+        read = self._prefill(plain, timed=False)
         with self._using(plain) as arm:
-            run = generate(arm.session, arm.drafter, arm.rollback, key[0], _limits(plain), self._clock)
-            self._judge.hear_plain(arm.session, key[0], run.past)
-        self._references[key] = run.tokens
+            self._write(arm.session, prompt, _limits(plain), read)
         return plain
 
     def run(
@@ -324,7 +335,7 @@ class Arms:
             sampling=case.sampling,
             rng=trial_rng(case.sampling, slot.repeat),
             on_round=on_round,
-            prefill=self._prefill(case),
+            prefill=self._prefill(case, timed=True),
         )
         conditions = msgspec.structs.replace(
             conditions or Conditions(),

@@ -208,6 +208,40 @@ def prompt_length_sweep(study: Study) -> Figure:
     return figure
 
 
+def over_depth(study: Study) -> Figure:
+    """Over the depth of a prompt: a verification's cost, speedup with its interval, and acceptance; a line an arm."""
+    found = grouped(speedups.deep_arms(study.trials), lambda row: (_label(row.found), row.found.gamma, row.prompt))
+    lines = {key: rows for key, rows in found.items() if len({row.depth for row in rows}) > 1}
+    if not lines:
+        raise AnalysisError(
+            "No prompt was measured at several depths.", hint="Measure some: mlsd bench --depth 0,4096."
+        )
+    figure, axes = plot.canvas(3.2, 3)
+    cost, speedup, acceptance = axes
+    for index, ((name, gamma, prompt), rows) in enumerate(lines.items()):
+        label = f"{name}, gamma {gamma}, {prompt}"
+        look: dict[str, Any] = {"color": plot.color(index), "marker": plot.marker(index), "label": label}
+        _line(cost, [(row.depth, row.verify_ms / row.plain_ms) for row in rows if row.plain_ms], look)
+        shares = [(row.depth, row.found.acceptance_rate) for row in rows]
+        _line(acceptance, [(depth, 100 * share) for depth, share in shares if share is not None], look)
+        decided = [row for row in rows if row.found.ratio is not None]
+        _points(speedup, [row.depth for row in decided], [row.found for row in decided], index, label)
+    _even(speedup)
+    cost.set(ylabel="T(k) / T(1)", ylim=(0, None))
+    speedup.set(ylabel="speedup over AR", ylim=(0, None))
+    acceptance.set(ylabel="accepted / proposed, %", ylim=(0, None))
+    for ax in axes:
+        ax.set(xlabel="tokens before the prompt")
+        ax.xaxis.set_major_locator(plot.whole_ticks(4))
+    plot.legend(figure, axes)
+    return figure
+
+
+def _line(ax: Axes, points: Sequence[tuple[int, float]], look: dict[str, Any]) -> None:
+    if points:
+        ax.plot(*zip(*points, strict=True), **look)
+
+
 def speedup_over_gamma(study: Study) -> Figure:
     """Figure 2: speedup over gamma, a panel for each draft."""
     arms = _decided(_main_suites(study), "over gamma")
@@ -255,3 +289,4 @@ STUDY_FIGURES: tuple[tuple[str, str, Callable[[Study], Figure], str], ...] = (
     ("acceptance-gamma", "Figure 4: acceptance over gamma", acceptance_over_gamma, "speedups.speedups by suite"),
     ("prompt-length", "Figure 5: prompt length", prompt_length_sweep, "speedups.speedups by prompt, suite F"),
 )
+DEPTH_FIGURE = ("depth", "Speculation over depth", over_depth, "speedups.deep_arms")

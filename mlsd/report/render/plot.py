@@ -152,8 +152,8 @@ def plain_ticks(*axes: Any) -> None:
         axis.set_minor_locator(NullLocator())
 
 
-def whole_ticks() -> Any:
-    """Ticks at whole numbers."""
+def whole_ticks(most: int | None = None) -> Any:
+    """Ticks at whole numbers, with at most so many steps between them."""
     from matplotlib.ticker import MaxNLocator
 
-    return MaxNLocator(integer=True)
+    return MaxNLocator(most or "auto", integer=True)

@@ -14,8 +14,9 @@ from mlsd.analysis.study.study import Study, read_study
 from mlsd.errors import AnalysisError
 from mlsd.measure.store.rows import Coverage
 from mlsd.measure.store.study import Store
+from mlsd.report import page
 from mlsd.report.figures.rounds import ROUND_FIGURES
-from mlsd.report.figures.study import STUDY_FIGURES
+from mlsd.report.figures.study import DEPTH_FIGURE, STUDY_FIGURES
 from mlsd.report.render import plot
 from tests.analysis.studies import MACHINE, MOE, blocks, case, failed, trial, whole_study, write
 
@@ -102,3 +103,24 @@ def test_a_sweep_of_prompts_without_lengths_is_no_figure_of_lengths(tmp_path: Pa
         study = read_study(store)
     with pytest.raises(AnalysisError, match="exact length"):
         STUDY_FIGURES[4][2](study)
+
+
+@pytest.mark.parametrize("depths", [("",), ("@1024",), ("", "@1024"), ("", "@1024", "@4096")])
+def test_a_report_draws_speculation_over_depth_where_more_than_one_was_measured(
+    tmp_path: Path, depths: tuple[str, ...]
+) -> None:
+    path = write(tmp_path / "s.sqlite", blocks(MOE, prompts=tuple(f"code{at}" for at in depths), gammas=(4, 8)))
+    with Store.open(path, read_only=True) as store:
+        study = read_study(store)
+    drawn = [picture.id for section in page.build(study).sections for picture in section.pictures]
+    assert drawn.count(DEPTH_FIGURE[0]) == (len(depths) > 1)
+    if len(depths) == 1:
+        with pytest.raises(AnalysisError, match="several depths"):
+            DEPTH_FIGURE[2](study)
+        return
+    panels = DEPTH_FIGURE[2](study).axes
+    assert [ax.get_ylabel() for ax in panels] == ["T(k) / T(1)", "speedup over AR", "accepted / proposed, %"]
+    for ax in panels:
+        lines = [line for line in ax.lines if "gamma" in str(line.get_label())]
+        assert [list(line.get_xdata()) for line in lines] == [[0, 1024, 4096][: len(depths)]] * 2
+    assert panels[1].containers, "a speedup without its interval"
