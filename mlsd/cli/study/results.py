@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -12,11 +12,11 @@ from mlsd.cli.database import db_option, filter_options, make_filter, reading
 from mlsd.cli.options import json_option
 from mlsd.cli.output import note, print_json, print_table, say
 from mlsd.errors import InputError, StoreError
-
-if TYPE_CHECKING:
-    from mlsd.measure.store.rows import StoredTrial, TrialFilter
-    from mlsd.measure.store.study import Store
-    from mlsd.records import Case
+from mlsd.measure.exchange.tables import dict_rows, trial_table
+from mlsd.measure.store.rows import StoredTrial, TrialFilter
+from mlsd.measure.store.study import Store
+from mlsd.records import Case
+from mlsd.report.tables.records import imported_table, rounds_table, runs_table, trial_card, trials_table
 
 _MOST_LINES = 200
 
@@ -44,8 +44,6 @@ def results(
 
     A failed trial that was run again is left out.
     """
-    from mlsd.report.tables.records import imported_table, runs_table
-
     ctx.obj = db
     if ctx.invoked_subcommand is not None:
         return
@@ -79,8 +77,6 @@ def results(
 @click.pass_obj
 def show(group_db: Path | None, identity: str, rounds: bool, as_json: bool, db: Path | None) -> None:
     """Show the trial with the number ID, or every trial of the case whose id begins with ID."""
-    from mlsd.report.tables.records import rounds_table, trial_card
-
     with reading(db or group_db) as store:
         found = _find(store, identity)
         cases = store.cases()
@@ -94,8 +90,6 @@ def show(group_db: Path | None, identity: str, rounds: bool, as_json: bool, db: 
 
 
 def _find(store: Store, identity: str) -> list[StoredTrial]:
-    from mlsd.measure.store.rows import TrialFilter
-
     found = []
     if identity.isdecimal():
         found = list(store.trials(TrialFilter(trial_id=int(identity), superseded=True)))
@@ -120,8 +114,6 @@ def _check(store: Store) -> None:
 
 
 def _trials(store: Store, chosen: TrialFilter) -> list[dict[str, Any]]:
-    from mlsd.measure.exchange.tables import dict_rows, trial_table
-
     return list(dict_rows(trial_table(store, chosen)))
 
 
@@ -139,7 +131,6 @@ def _imported(store: Store, chosen: TrialFilter) -> list[Any]:
 
 def _print_trials(trials: list[dict[str, Any]], cases: Mapping[str, Case], show_all: bool) -> None:
     from mlsd.analysis.results.trials import spec_name
-    from mlsd.report.tables.records import trials_table
 
     if not trials:
         return

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
+from mlsd.analysis.audit.audit import audit as run_audit
+from mlsd.analysis.audit.rows import Audit
 from mlsd.cli.database import reading, study_options
 from mlsd.cli.options import json_option
 from mlsd.cli.output import print_json, say
-
-if TYPE_CHECKING:
-    from mlsd.analysis.audit.rows import Audit
 
 _COLORS = {"possible": "green", "suspicious": "yellow", "impossible": "red"}
 
@@ -51,7 +49,6 @@ def audit(
         raise click.UsageError("Give only one of: a CSV file, --published NAME, --db FILE.")
     from mlsd.analysis.audit import imported, trials
     from mlsd.analysis.audit import published_tables as published
-    from mlsd.analysis.audit.audit import audit as run_audit
 
     if name is not None:
         study = published.load(name)

@@ -8,12 +8,13 @@ import click
 
 from mlsd.cli.options import engine_options, json_option, model_file
 from mlsd.cli.output import print_json, print_table, say
+from mlsd.measure.messages import Probed
+from mlsd.records import EngineOptions
+from mlsd.report.tables.records import probe_table
 from mlsd.units import NS_PER_MS
 
 if TYPE_CHECKING:
     from mlsd.engine.probe import ProbeReport, Role
-    from mlsd.measure.messages import Probed
-    from mlsd.records import EngineOptions
 
 
 @click.command()
@@ -50,8 +51,6 @@ def probe(model: str, as_json: bool, engine: EngineOptions, **_: Any) -> None:
 
 
 def _print(result: Probed) -> None:
-    from mlsd.report.tables.records import probe_table
-
     report = result.report
     print_table(probe_table(result))
     say(f"Kernel noise (batched against single-token logits): {report.kernel_noise:.6f}")

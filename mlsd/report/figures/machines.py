@@ -12,6 +12,7 @@ from mlsd.analysis.study.machines import MachineRow, machine_rows
 from mlsd.analysis.study.study import Study
 from mlsd.errors import AnalysisError
 from mlsd.report.render import plot
+from mlsd.report.render.sections import FigureEntry
 from mlsd.stats import Interval
 
 
@@ -29,8 +30,8 @@ def over_active_parameters(study: Study) -> Figure:
 
 
 MACHINES_FIGURES = (
-    ("over-bandwidth", "Machines over bandwidth", over_bandwidth, "study.machines.machine_rows"),
-    ("over-parameters", "Machines over active parameters", over_active_parameters, "study.machines.machine_rows"),
+    FigureEntry("over-bandwidth", "Machines over bandwidth", over_bandwidth, "machines.machine_rows"),
+    FigureEntry("over-parameters", "Machines over active parameters", over_active_parameters, "machines.machine_rows"),
 )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import datetime
 import math
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -24,6 +24,7 @@ from mlsd.analysis.study.study import Study
 from mlsd.errors import AnalysisError
 from mlsd.measure.run.checks import Drift, drift_of
 from mlsd.report.render import plot
+from mlsd.report.render.sections import FigureEntry
 
 _PARTS = ("draft", "verify", "rollback", "sample", "other")
 
@@ -204,10 +205,10 @@ def trend_words(trend: Drift) -> str:
     return f"{word} {100 * trend.change:+.1f} % over the run"
 
 
-ROUND_FIGURES: tuple[tuple[str, str, Callable[[Study], Figure], str], ...] = (
-    ("time-split", "Where the time of a round goes", time_split, "round_sums.time_split"),
-    ("pass-curves", "Time of a target pass over its rows, T(k)", pass_curves, "study_fits.fit_curves"),
-    ("predicted", "Predicted against measured speedup", predicted_speedup, "fit.held_out of fit_models.measured_cost"),
-    ("position-acceptance", "Acceptance by position", position_acceptance, "round_sums.position_acceptance"),
-    ("drift", "Drift of the baseline over the run", baseline_drift, "checks.drift_of over AR trials"),
+ROUND_FIGURES = (
+    FigureEntry("time-split", "Where the time of a round goes", time_split, "round_sums.time_split"),
+    FigureEntry("pass-curves", "Time of a target pass over its rows, T(k)", pass_curves, "study_fits.fit_curves"),
+    FigureEntry("predicted", "Predicted against measured speedup", predicted_speedup, "fit.held_out of measured_cost"),
+    FigureEntry("position-acceptance", "Acceptance by position", position_acceptance, "round_sums.position_acceptance"),
+    FigureEntry("drift", "Drift of the baseline over the run", baseline_drift, "checks.drift_of over AR trials"),
 )
