@@ -86,9 +86,6 @@ def _ref(draft_id: str, draft: KnownModel | None, known: Known) -> ModelRef:
     return recorded[-1] if recorded else draft.facts.ref if draft is not None else ModelRef(id=draft_id)
 
 
-# --- by shape -----------------------------------------------------------------------------------------------------
-
-
 def costs_by_shape(
     target: KnownModel, drafts: Mapping[Key, KnownModel | None], known: Known, machine: str
 ) -> tuple[CostRange, dict[Key, CostRange]] | None:
@@ -125,9 +122,6 @@ def _timed_draft(draft: KnownModel, known: Known, machine: str) -> tuple[str, Sh
     timed = timed_quants(known, machine, draft.shape, QUANTS)
     quant = draft.quant if draft.quant in timed else next(iter(timed), None)
     return None if quant is None else (quant, timed[quant])
-
-
-# --- by bandwidth -------------------------------------------------------------------------------------------------
 
 
 def costs_by_bandwidth(

@@ -9,11 +9,11 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
-from mlsd.analysis.advise.next_steps import ToTime, next_steps
+from mlsd.analysis.advise.next_steps import next_steps
 from mlsd.analysis.advise.reference_acceptance import Acceptance
 from mlsd.analysis.fits.calibration import relative_error, target_curve
 from mlsd.analysis.fits.costmodel import break_even_alpha
@@ -285,21 +285,18 @@ def recommend(
     costs: CostRange,
     *,
     known: bool,
-    to_time: Sequence[ToTime] = (),
-    fetch: Sequence[str] = (),
-    fits: bool = True,
-    here: bool = True,
+    **steps: Any,
 ) -> Recommendation:
     """Choose, and say what to measure next. `known`: acceptance was measured on this target and workload.
 
-    A drafter whose acceptance nobody measured is never the choice. The last four as `next_steps` takes them.
+    A drafter whose acceptance nobody measured is never the choice. `steps` as `next_steps` takes them.
     """
     certain = [p for p in found if not p.acceptance_assumed]
     if not certain:
         raise AnalysisError(f"Nothing is known of {target}.")
     best = certain[0]
     sure = best.speedup.decided() is True if best.gamma else all(p.speedup.decided() for p in found if p.gamma)
-    steps = next_steps(
+    told = next_steps(
         target,
         workload,
         [p.draft for p in found if p.draft is not None],
@@ -307,10 +304,7 @@ def recommend(
         basis=costs.basis,
         known=known,
         sure=sure,
-        to_time=to_time,
-        fetch=fetch,
-        fits=fits,
-        here=here,
+        **steps,
     )
     return Recommendation(
         target=target,
@@ -319,5 +313,5 @@ def recommend(
         prospects=tuple(found),
         best=best,
         sure=sure and len(found) > 1,
-        next_steps=tuple(steps),
+        next_steps=tuple(told),
     )

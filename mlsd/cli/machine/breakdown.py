@@ -61,15 +61,8 @@ def breakdown(target: str, db: Path | None, as_json: bool, **options: Any) -> No
 
 
 def _share_object(shares: PassShares, found: Breakdown) -> dict[str, Any]:
-    return {
-        "network": found.network(shares),
-        "record": shares,
-        "shares": shares.shares,
-        "inflation": shares.inflation,
-        "agreement": shares.agreement,
-        "in_doubt": shares.in_doubt,
-        "head_by_difference": shares.head_by_difference,
-    }
+    derived = ("shares", "inflation", "agreement", "in_doubt", "head_by_difference")
+    return {"network": found.network(shares), "record": shares, **{name: getattr(shares, name) for name in derived}}
 
 
 def _print_shares(found: Breakdown) -> None:

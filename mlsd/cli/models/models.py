@@ -16,7 +16,7 @@ from mlsd.cli.watch import ByteBars
 from mlsd.errors import HubError, InputError
 from mlsd.gguf_tools.surgery.draft_cache import clear_drafts, draft_folder, drafts_bytes
 from mlsd.models.library import CheckedFile, Library, resolve_model
-from mlsd.models.manifest import ModelEntry, NewModel, add_entry, new_entry, user_manifest_path
+from mlsd.models.manifest import NewModel, add_entry, new_entry, user_manifest_path
 from mlsd.report.tables.catalogue import model_table
 from mlsd.units import format_bytes
 
@@ -87,7 +87,8 @@ def pull(model_ids: tuple[str, ...], as_json: bool) -> None:
         for text in library.notes:
             note(text)
         library.notes.clear()
-        done.append({"id": entry.id, "paths": [str(path) for path in paths], "files": _checked(library, entry)})
+        files = [_file_object(file) for file in library.check(entry)]
+        done.append({"id": entry.id, "paths": [str(path) for path in paths], "files": files})
         if not as_json:
             click.echo(f"{entry.id}: {paths[0]}")
     if as_json:
@@ -178,19 +179,9 @@ def _plain(key: str, value: Any) -> str:
     return str(value)
 
 
-def _checked(library: Library, entry: ModelEntry) -> list[dict[str, Any]]:
-    return [_file_object(file) for file in library.check(entry)]
-
-
 def _file_object(file: CheckedFile) -> dict[str, Any]:
-    return {
-        "path": str(file.path),
-        "bytes": file.n_bytes,
-        "sha256": file.sha256,
-        "expected": file.expected,
-        "stated_by": file.stated_by,
-        "right": file.right,
-    }
+    told = ("sha256", "expected", "stated_by", "right")
+    return {"path": str(file.path), "bytes": file.n_bytes, **{name: getattr(file, name) for name in told}}
 
 
 def _verdict(file: CheckedFile) -> str:

@@ -51,24 +51,18 @@ def advise(target: str, databases: tuple[Path, ...], as_json: bool, **options: A
         **{name: options[name] for name in ("workload", "gammas", "quant", "chip", "engine")},
     )
     if as_json:
-        about_chip = None if found.chip is None else sentence(found.chip)
+        told = ("validation", "quants", "untimed", "draft_sources")
         print_json(
             {
                 "advice": found.recommendation,
-                "validation": found.validation,
-                "chip": about_chip,
+                "chip": None if found.chip is None else sentence(found.chip),
                 "chip_check": found.chip,
-                "quants": found.quants,
-                "untimed": found.untimed,
-                "draft_sources": found.draft_sources,
+                **{name: getattr(found, name) for name in told},
                 "databases": [str(path) for path in databases],
             }
         )
     else:
         _print(found)
-
-
-# --- printing -----------------------------------------------------------------------------------------------------
 
 
 def _print(found: Answer) -> None:

@@ -31,14 +31,12 @@ _MOST_LINES = 200
 @click.pass_context
 def results(
     ctx: click.Context,
-    suite: str | None,
-    arm: str | None,
-    failed: bool,
     imported: bool | None,
     show_all: bool,
     check: bool,
     as_json: bool,
     db: Path | None,
+    **trials: Any,
 ) -> None:
     """List the trials of a study database; `mlsd results show ID` shows one.
 
@@ -51,21 +49,21 @@ def results(
         if check:
             _check(store)
             return
-        chosen = make_filter(suite, arm, failed)
-        trials = [] if imported else _trials(store, chosen)
+        chosen = make_filter(**trials)
+        listed = [] if imported else list(dict_rows(trial_table(store, chosen)))
         others = [] if imported is False else _imported(store, chosen)
         if as_json:
-            print_json({"runs": store.runs(), "trials": trials, "imported": others, "warnings": store.warnings()})
+            print_json({"runs": store.runs(), "trials": listed, "imported": others, "warnings": store.warnings()})
             return
         if runs := store.runs():
             print_table(runs_table(runs))
-        _print_trials(trials, store.cases(), show_all)
+        _print_trials(listed, store.cases(), show_all)
         if others:
             print_table(imported_table(_last(others, show_all)))
             say(f"{len(others)} imported rows.")
         for warning in store.warnings():
             say(f"Warning [{warning.code}] {warning.message} {warning.advice}")
-        if not trials and not others:
+        if not listed and not others:
             note("No trial matches.")
 
 
@@ -110,23 +108,9 @@ def _check(store: Store) -> None:
     say(f"{store.path}: no problem found.")
 
 
-# --- rows for both outputs --------------------------------------------------------------------------------------
-
-
-def _trials(store: Store, chosen: TrialFilter) -> list[dict[str, Any]]:
-    return list(dict_rows(trial_table(store, chosen)))
-
-
 def _imported(store: Store, chosen: TrialFilter) -> list[Any]:
-    rows = []
-    for row in store.imported():
-        wrong_arm = chosen.arm is not None and row.arm != chosen.arm
-        if not wrong_arm and chosen.suite is None and (chosen.status is None or row.status != "ok"):
-            rows.append(row)
-    return rows
-
-
-# --- for people -------------------------------------------------------------------------------------------------
+    known = [row for row in store.imported() if chosen.arm in (None, row.arm)]
+    return [row for row in known if chosen.suite is None and (chosen.status is None or row.status != "ok")]
 
 
 def _print_trials(trials: list[dict[str, Any]], cases: Mapping[str, Case], show_all: bool) -> None:

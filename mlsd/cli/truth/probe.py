@@ -30,22 +30,9 @@ def probe(model: str, as_json: bool, engine: EngineOptions, **_: Any) -> None:
 
     result = run_probe(model_file(model), engine)
     if as_json:
-        report = result.report
-        print_json(
-            {
-                "model": result.model,
-                "backend": result.backend,
-                "device": result.device,
-                "strategies": report.strategies,
-                "kernel_noise": report.kernel_noise,
-                "tolerance": report.tolerance,
-                "control_diff": report.control_diff,
-                "device_round_ns": report.device_round_ns,
-                "host_round_ns": report.host_round_ns,
-                "target": report.target,
-                "draft": report.draft,
-            }
-        )
+        told = ("strategies", "kernel_noise", "tolerance", "control_diff", "device_round_ns", "host_round_ns")
+        of_report = {name: getattr(result.report, name) for name in (*told, "target", "draft")}
+        print_json({"model": result.model, "backend": result.backend, "device": result.device, **of_report})
     else:
         _print(result)
 

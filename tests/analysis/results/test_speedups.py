@@ -116,6 +116,18 @@ def test_an_empty_study_is_a_clear_message(tmp_path: Path) -> None:
         speedups.speedups(frame_of(tmp_path / "s.sqlite", []))
 
 
+def test_a_verification_over_depth_is_that_of_its_own_draft(tmp_path: Path) -> None:
+    """Two drafts at one depth and gamma, the passes of one twice as long: each arm has its own."""
+    arms = [case(MOE, "code@64"), case(MOE, "code@64", 4), case(MOE, "code@64", 4, draft=msgspec.structs.replace(MOE))]
+    made = [(arm, trial(arm, 0, repeat, i)) for repeat in range(2) for i, arm in enumerate(arms)]
+    for i, (arm, one) in enumerate(made):
+        if arm is arms[2]:
+            slow = tuple(msgspec.structs.replace(r, verify_ns=2 * r.verify_ns) for r in one.rounds)
+            made[i] = arm, msgspec.structs.replace(one, rounds=slow, decode_ns=sum(r.wall_ns for r in slow))
+    found = {row.found.draft: row.verify_ms for row in speedups.deep_arms(frame_of(tmp_path / "s.sqlite", made))}
+    assert found[MOE.ref.id] == pytest.approx(2 * min(found.values()))
+
+
 def test_baselines_are_the_mean_of_plain_trials(tmp_path: Path) -> None:
     frame = frame_of(tmp_path / "s.sqlite", blocks(MOE, noise=0.0))
     (found,) = speedups.baselines(frame)
