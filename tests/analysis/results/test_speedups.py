@@ -15,7 +15,7 @@ from mlsd.analysis.results import frames, round_sums, speedups
 from mlsd.analysis.results.contradictions import contradictions
 from mlsd.errors import AnalysisError
 from mlsd.measure.store.study import Store
-from mlsd.records import Case, EngineOptions, Losslessness, Trial
+from mlsd.records import Case, DrafterSpec, EngineOptions, Losslessness, Trial
 from tests.analysis.studies import MACHINE, MOE, blocks, case, failed, trial, whole_study, write
 
 Made = list[tuple[Case, Trial]]
@@ -146,6 +146,18 @@ def test_acceptance_by_position_is_that_of_the_rounds(tmp_path: Path) -> None:
         assert row["conditional"] == pytest.approx(rate, nan_ok=True) if rate is not None else row["tried"] == 0
         offered = [r for r in every if r.proposed >= position]
         assert row["overall"] == pytest.approx(sum(r.accepted >= position for r in offered) / len(offered))
+
+
+def test_two_settings_of_one_method_are_never_one_row_of_rounds(tmp_path: Path) -> None:
+    own = [DrafterSpec(name="pld", options={"ngram": n}) for n in (2, 3)]
+    arms = [case(MOE, "code"), *(case(MOE, "code", 4, drafter=spec) for spec in own)]
+    made = [(arm, trial(arm, 0, 0, i)) for i, arm in enumerate(arms)]
+    write(tmp_path / "s.sqlite", made)
+    with Store.open(tmp_path / "s.sqlite", read_only=True) as store:
+        trials, outcomes = frames.trials(store), frames.outcomes(store)
+    assert len(round_sums.time_split(trials)) == len(arms)
+    table = round_sums.position_acceptance(outcomes, trials)
+    assert not table.duplicated(["options", "gamma", "position"]).any() and table["options"].nunique() == len(own)
 
 
 def test_the_time_split_holds_the_times_that_were_set(tmp_path: Path) -> None:
