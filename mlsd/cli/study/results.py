@@ -31,6 +31,7 @@ _MOST_LINES = 200
 @click.pass_context
 def results(
     ctx: click.Context,
+    /,
     imported: bool | None,
     show_all: bool,
     check: bool,

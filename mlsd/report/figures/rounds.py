@@ -139,7 +139,7 @@ def position_acceptance(study: Study) -> Figure:
     arms = ["target", "drafter", "draft", "options"]
     longest = table.groupby(arms, dropna=False)["gamma"].transform("max")
     chosen = table[(table["gamma"] == longest) & (table["tried"] > 0)]
-    groups = dict(iter(chosen.groupby(arms, dropna=False, sort=False)))
+    groups: dict[Any, Any] = dict(iter(chosen.groupby(arms, dropna=False, sort=False)))
     order = {target: i for i, target in enumerate(dict.fromkeys(study.trials["target"]))}
     for index, (key, line) in enumerate(sorted(groups.items(), key=lambda group: order[group[0][0]])):
         target, *method = key
