@@ -74,23 +74,13 @@ def synth(shape: str, output: Path | None, dry_run: bool, as_json: bool, **optio
 
 def _figures(plan: SynthPlan) -> dict[str, Any]:
     weight = plan.weight
+    parts = {"n": weight.total, "always_read": weight.always, "active": weight.active, "expert": weight.expert}
     return {
         "shape": plan.name,
-        "architecture": plan.architecture,
-        "quant": plan.quant,
-        "n_layers": plan.n_layers,
-        "n_layers_full": plan.n_layers_full,
-        "n_parameters": weight.total.n_parameters,
-        "n_bytes": weight.total.n_bytes,
-        "always_read_parameters": weight.always.n_parameters,
-        "always_read_bytes": weight.always.n_bytes,
-        "active_parameters": weight.active.n_parameters,
-        "active_bytes": weight.active.n_bytes,
-        "n_experts": weight.n_experts,
-        "n_experts_used": weight.n_experts_used,
-        "n_expert_layers": weight.n_expert_layers,
-        "expert_parameters": weight.expert.n_parameters,
-        "expert_bytes": weight.expert.n_bytes,
+        **{name: getattr(plan, name) for name in ("architecture", "quant", "n_layers", "n_layers_full")},
+        **{f"{name}_parameters": part.n_parameters for name, part in parts.items()},
+        **{f"{name}_bytes": part.n_bytes for name, part in parts.items()},
+        **{name: getattr(weight, name) for name in ("n_experts", "n_experts_used", "n_expert_layers")},
         "tensor_types": plan.tensor_types,
         "excluded": ["vision tower", "multi-token-prediction blocks"],
     }

@@ -138,10 +138,7 @@ def _grid(rows: int, columns: int, row_in: float) -> tuple[Figure, list[list[Axe
 def _with_intervals(ax: Axes, xs: Sequence[int], ys: Sequence[Interval], label: str, look: dict[str, Any]) -> None:
     """Values with their intervals, drawn faintly so that the values stay legible."""
     ax.plot(xs, [y.value for y in ys], label=label, **look)
-    for x, y in zip(xs, ys, strict=True):
-        bars = plot.error_bars(y.value, y.low, y.high)
-        if bars is not None:
-            ax.errorbar([x], [y.value], yerr=bars, color=look["color"], alpha=0.45, linewidth=0.8, linestyle="none")
+    plot.intervals(ax, xs, ys, color=look["color"], alpha=0.45, linewidth=0.8, linestyle="none")
 
 
 def bytes_lines(found: Bandwidth) -> Figure:

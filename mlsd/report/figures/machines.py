@@ -53,8 +53,5 @@ def _over(rows: Sequence[MachineRow], xs: Sequence[float | None], label: str) ->
 
 
 def _points(ax: Axes, points: Sequence[tuple[float, Interval | None]], index: int, label: str) -> None:
-    for x, found in points:
-        if found is not None:
-            bars = plot.error_bars(found.value, found.low, found.high)
-            look: dict[str, Any] = {"color": plot.color(index), "marker": plot.marker(index), "linestyle": "none"}
-            ax.errorbar([x], [found.value], yerr=bars, label=label, capsize=2.5, **look)
+    look: dict[str, Any] = {"color": plot.color(index), "marker": plot.marker(index), "linestyle": "none"}
+    plot.intervals(ax, [x for x, _ in points], [found for _, found in points], label=label, capsize=2.5, **look)

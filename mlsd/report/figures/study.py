@@ -59,10 +59,7 @@ def _points(ax: Axes, xs: Sequence[float], arms: Sequence[Speedup], index: int, 
     """Speedups with their intervals."""
     values = [arm.ratio.value for arm in arms if arm.ratio]
     ax.plot(xs, values, color=plot.color(index), marker=plot.marker(index), label=label)
-    for x, arm in zip(xs, arms, strict=True):
-        if arm.ratio:
-            bars = plot.error_bars(arm.ratio.value, arm.ratio.low, arm.ratio.high)
-            ax.errorbar([x], [arm.ratio.value], yerr=bars, color=plot.color(index), capsize=2.5, linewidth=1.0)
+    plot.intervals(ax, xs, [arm.ratio for arm in arms], color=plot.color(index), capsize=2.5, linewidth=1.0)
 
 
 def _printed(ax: Axes, xs: Sequence[float], ys: Sequence[float], index: int | None, label: str) -> None:
