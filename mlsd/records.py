@@ -65,6 +65,11 @@ class ModelRef(Record, frozen=True, kw_only=True):
     sha256: str | None = None  # of the GGUF file
     n_bytes: int | None = None
 
+    @property
+    def key(self) -> str:
+        """What stores know it by: its hash, or its id while no hash is known."""
+        return self.sha256 or f"id:{self.id}"
+
 
 class DrafterSpec(Record, frozen=True, kw_only=True):
     """Which drafting method with which options; `draft` only where the method needs a second model."""

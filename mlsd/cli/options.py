@@ -82,17 +82,13 @@ def engine_options(command: F) -> F:
         return command(*arguments, engine=EngineOptions(**given), **options)
 
     wrapped: F = with_engine  # type: ignore[assignment]
-    for option in reversed(
-        (
-            click.option(
-                "--n-threads", type=click.IntRange(min=1), help="CPU threads [default: fast cores; one less of up to 4]"
-            ),
-            click.option("--n-gpu-layers", type=int, default=-1, help="Layers on the GPU [default: all]"),
-            click.option("--n-ctx", type=click.IntRange(min=1), help="Context [default: what the run needs]"),
-            click.option(
-                "--flash-attention", type=click.Choice(["auto", "on", "off"]), default="auto", show_default=True
-            ),
-        )
+    for option in (
+        click.option("--flash-attention", type=click.Choice(["auto", "on", "off"]), default="auto", show_default=True),
+        click.option("--n-ctx", type=click.IntRange(min=1), help="Context [default: what the run needs]"),
+        click.option("--n-gpu-layers", type=int, default=-1, help="Layers on the GPU [default: all]"),
+        click.option(
+            "--n-threads", type=click.IntRange(min=1), help="CPU threads [default: fast cores; one less of up to 4]"
+        ),
     ):
         wrapped = option(wrapped)
     return wrapped
@@ -146,24 +142,12 @@ def make_overrides(options: dict[str, Any]) -> Overrides:
     """The record of what `plan_options` parsed, the profile apart."""
     from mlsd.planning.plan import Overrides
 
-    return Overrides(
-        repeats=options["repeats"],
-        gammas=options["gamma"],
-        drafts=options["draft"],
-        prompts=options["prompts"],
-        n_predict=options["n_predict"],
-        limit=options["limit"],
-        seed=options["seed"],
-        temperature=options["temperature"],
-        engine=options["engine"],
-    )
+    same = ("repeats", "n_predict", "limit", "seed", "temperature", "prompts", "engine")
+    return Overrides(gammas=options["gamma"], drafts=options["draft"], **{name: options[name] for name in same})
 
 
 def model_file(text: str) -> ModelFile:
-    """A model given as a path or a manifest id.
-
-    Raises: ModelFileError, ManifestError or HubError with what to do.
-    """
+    """A model given as a path or a manifest id. Raises: ModelFileError, ManifestError or HubError with what to do."""
     from mlsd.models.library import resolve_model
 
     model = resolve_model(text, make=True)

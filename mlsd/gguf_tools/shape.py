@@ -99,10 +99,7 @@ class TensorSpec(Record, frozen=True, kw_only=True):
 
 
 def tensors(shape: Shape) -> Iterator[TensorSpec]:
-    """All tensors of the shape, in file order.
-
-    Raises: InputError when the counts do not fit together.
-    """
+    """All tensors of the shape, in file order. Raises: InputError when the counts do not fit together."""
     _check(shape)
     yield TensorSpec(name="token_embd.weight", dims=(shape.n_embd, shape.n_vocab), kind="embedding")
     yield TensorSpec(name="output_norm.weight", dims=(shape.n_embd,), kind="norm")

@@ -7,14 +7,16 @@ it or the one error of a damaged file.
 from __future__ import annotations
 
 import mmap
+import sys
 from collections.abc import Container, Iterator
-from math import isfinite
 from pathlib import Path
-from typing import Any, overload
+from typing import Annotated, Any, overload
 
 import gguf
+import msgspec
 import numpy as np
 import numpy.typing as npt
+from msgspec import Meta
 
 from mlsd.errors import ModelFileError
 from mlsd.gguf_tools.header import Header, HeaderError
@@ -23,7 +25,9 @@ from mlsd.gguf_tools.storage import Stored
 Bytes = npt.NDArray[np.uint8]
 
 _PIECE_BYTES = 1 << 25
-_MOST = (1 << 31) - 1  # llama.cpp keeps counts in 32 bits
+_Count = Annotated[int, Meta(ge=0, le=(1 << 31) - 1)]  # llama.cpp keeps counts in 32 bits
+_Counts = Annotated[list[_Count], Meta(min_length=1)]
+_Number = Annotated[float, Meta(ge=-sys.float_info.max, le=sys.float_info.max)]
 _MOST_SHARDS = (1 << 16) - 1  # it writes their number in 16
 _MOST_BLOCKS = 10_000  # of a split model, whose tensors lie in other files
 
@@ -32,10 +36,7 @@ class Source:
     """A GGUF file mapped for reading; weights stay on disk until they are asked for."""
 
     def __init__(self, path: Path) -> None:
-        """Open and check the file.
-
-        Raises: ModelFileError when it is missing, not a GGUF, or truncated.
-        """
+        """Open and check the file. Raises: ModelFileError when it is missing, not a GGUF, or truncated."""
         self.path = path
         if not path.is_file():
             raise ModelFileError(f"There is no model file {path}.", hint="Give the path of a GGUF file.")
@@ -98,10 +99,7 @@ class Source:
             )
 
     def shards(self) -> list[Source]:
-        """All files of the model, this one included, in order.
-
-        Raises: ModelFileError when one is missing.
-        """
+        """All files of the model, this one included, in order. Raises: ModelFileError when one is missing."""
         if self.n_shards == 1:
             return [self]
         count = self.n_shards
@@ -129,22 +127,13 @@ class Source:
     def count(self, key: str, default: None, *, own: bool = True) -> int | None: ...
     def count(self, key: str, default: int | None = 0, *, own: bool = True) -> int | None:
         """One whole number from 0 on. Raises: ModelFileError, also where every block has its own."""
-        value = self._value(key, own)
-        if value is None:
-            return default
-        if type(value) is not int or not 0 <= value <= _MOST:
-            raise self._wrong(key, value, "a count")
-        return value
+        value = self._typed(key, _Count, "a count", own)
+        return default if value is None else int(value)
 
     def counts(self, key: str) -> tuple[int, ...] | None:
         """Whole numbers from 0 on, one a block or a single one for all; None when the key is not there."""
-        value = self._value(key, own=True)
-        if value is None:
-            return None
-        found = value if isinstance(value, list) else [value]
-        if not found or any(type(item) is not int or not 0 <= item <= _MOST for item in found):
-            raise self._wrong(key, value, "a count or one for each block")
-        return tuple(found)
+        value = self._typed(key, _Counts | _Count, "a count or one for each block")
+        return None if value is None else tuple(value) if isinstance(value, list) else (value,)
 
     def of_blocks(self, key: str, n_blocks: int) -> tuple[int, ...] | None:
         """`counts` with one for each of the first `n_blocks` blocks."""
@@ -157,32 +146,25 @@ class Source:
 
     def number(self, key: str, default: float) -> float:
         """One finite number."""
-        value = self._value(key, own=True)
-        if value is None:
-            return default
-        if type(value) not in (int, float) or not isfinite(value):
-            raise self._wrong(key, value, "a number")
-        return float(value)
+        value = self._typed(key, _Number, "a number")
+        return default if value is None else float(value)
 
     def text(self, key: str, default: str, *, own: bool = True) -> str:
         """One text."""
-        value = self._value(key, own)
-        if value is None:
-            return default
-        if not isinstance(value, str):
-            raise self._wrong(key, value, "a text")
-        return value
+        value = self._typed(key, str, "a text", own)
+        return default if value is None else str(value)
 
     def flags(self, key: str, *, own: bool = True) -> tuple[bool, ...]:
         """Yes or no, one a block or a single one for all; empty when the key is not there."""
-        value = self._value(key, own)
-        found = [] if value is None else value if isinstance(value, list) else [value]
-        if any(type(item) not in (bool, int) for item in found):
-            raise self._wrong(key, value, "yes or no")
-        return tuple(map(bool, found))
+        value = self._typed(key, list[bool | int] | bool | int, "yes or no", own)
+        return () if value is None else tuple(map(bool, value if isinstance(value, list) else [value]))
 
-    def _value(self, key: str, own: bool) -> Any:
-        return self.get(f"{self.architecture}.{key}" if own else key)
+    def _typed(self, key: str, kind: Any, wanted: str, own: bool = True) -> Any:
+        value = self.get(f"{self.architecture}.{key}" if own else key)
+        try:
+            return None if value is None else msgspec.convert(value, kind)
+        except msgspec.ValidationError:
+            raise self._wrong(key, value, wanted) from None
 
     def _wrong(self, key: str, value: Any, wanted: str) -> ModelFileError:
         return self.damaged(f"its {key} is {ascii(value)[:60]}, not {wanted}")

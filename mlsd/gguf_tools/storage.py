@@ -34,10 +34,7 @@ class Stored(Record, frozen=True, kw_only=True):
 
 
 def type_named(name: str) -> gguf.GGMLQuantizationType:
-    """The GGUF tensor type of that name.
-
-    Raises: InputError when there is none.
-    """
+    """The GGUF tensor type of that name. Raises: InputError when there is none."""
     try:
         return gguf.GGMLQuantizationType[name.upper()]
     except KeyError:

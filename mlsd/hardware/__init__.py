@@ -15,6 +15,7 @@ import secrets
 import sys
 import uuid
 from importlib import metadata
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 import psutil
@@ -48,23 +49,15 @@ def read_environment(backend: BackendInfo | None = None) -> Environment:
 
 def read_machine(backend: BackendInfo | None = None) -> Machine:
     """The environment with a reason for every field that could not be read."""
-    on_mac = sys.platform == "darwin"
-    facts = darwin.read_facts() if on_mac else linux.read_facts()
-    conditions = read_conditions()
+    facts, conditions = _system().read_facts(), read_conditions()
+    fixed = {
+        name: getattr(facts, name) for name in facts.__struct_fields__ if name not in ("identity", "os", "missing")
+    }
     environment = Environment(
         host=host_key(facts.identity),
         os=facts.os or f"{platform.system()} {platform.release()}",
         machine=platform.machine(),
-        chip=facts.chip,
-        hardware_model=facts.hardware_model,
-        performance_cores=facts.performance_cores,
-        efficiency_cores=facts.efficiency_cores,
-        logical_cores=facts.logical_cores,
-        gpu_cores=facts.gpu_cores,
-        memory_bytes=facts.memory_bytes,
-        wired_limit_bytes=facts.wired_limit_bytes,
-        peak_bandwidth_gb_s=facts.peak_bandwidth_gb_s,
-        peak_bandwidth_source=facts.peak_bandwidth_source,
+        **fixed,
         backend=backend.backend if backend else None,
         device=backend.device if backend else None,
         power_source=None if conditions.on_battery is None else "battery" if conditions.on_battery else "ac",
@@ -78,20 +71,18 @@ def read_machine(backend: BackendInfo | None = None) -> Machine:
     return Machine(environment=environment, missing=_reasons(environment, facts, asked_engine=backend is not None))
 
 
+def _system() -> ModuleType:
+    return darwin if sys.platform == "darwin" else linux
+
+
 def read_conditions() -> Conditions:
     """The machine at this moment: some milliseconds, a few tens on macOS; never inside a timed region."""
-    thermal_state: str | None = None
-    if sys.platform == "darwin":
-        state = darwin.read_state()
-        power_source, low_power_mode, thermal_state = state.power_source, state.low_power_mode, state.thermal_state
-    else:
-        now = linux.read_state()
-        power_source, low_power_mode = now.power_source, now.low_power_mode
+    state = _system().read_state()
     return Conditions(
         load_1min=os.getloadavg()[0],
-        on_battery=None if power_source is None else power_source == "battery",
-        low_power_mode=low_power_mode,
-        thermal_state=thermal_state,
+        on_battery=None if state.power_source is None else state.power_source == "battery",
+        low_power_mode=state.low_power_mode,
+        thermal_state=state.thermal_state,
         available_bytes=psutil.virtual_memory().available,
         swap_used_bytes=psutil.swap_memory().used,
     )

@@ -15,7 +15,7 @@ from xml.parsers.expat import ExpatError
 
 from mlsd.hardware import chips
 from mlsd.hardware.command import Outputs, run_all
-from mlsd.hardware.reading import Facts
+from mlsd.hardware.reading import Facts, State
 from mlsd.records import Record
 from mlsd.units import MIB
 
@@ -45,14 +45,6 @@ _NOMINAL = "nominal"
 _PRESSURE_LEVELS = (_NOMINAL, "moderate", "heavy", "trapping", "sleeping")
 
 
-class State(Record, frozen=True, kw_only=True):
-    """What changes while a Mac runs."""
-
-    power_source: str | None  # "ac", "battery"
-    low_power_mode: bool | None
-    thermal_state: str | None
-
-
 class Cores(Record, frozen=True, kw_only=True):
     """CPU cores by kind."""
 
@@ -69,9 +61,6 @@ def read_state() -> State:
     """Ask this Mac; some tens of milliseconds."""
     commands = STATE_COMMANDS | ({"powermetrics": POWERMETRICS} if os.geteuid() == 0 else {})
     return state(run_all(commands))
-
-
-# --- readings from outputs --------------------------------------------------------------------------------------
 
 
 def facts(outputs: Outputs) -> Facts:
@@ -121,9 +110,6 @@ def state(outputs: Outputs) -> State:
         low_power_mode=parse_low_power_mode(outputs.get("custom"), source),
         thermal_state=exact or parse_thermal(outputs.get("therm")),
     )
-
-
-# --- parsers ----------------------------------------------------------------------------------------------------
 
 
 def parse_sysctl(text: str | None) -> dict[str, str]:

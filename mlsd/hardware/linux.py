@@ -8,8 +8,7 @@ from pathlib import Path
 
 import psutil
 
-from mlsd.hardware.reading import Facts
-from mlsd.records import Record
+from mlsd.hardware.reading import Facts, State
 
 FACT_FILES = {
     "cpuinfo": "/proc/cpuinfo",
@@ -22,13 +21,6 @@ FACT_FILES = {
 }
 _PROFILE_FILE = Path("/sys/firmware/acpi/platform_profile")
 _SUPPLIES = Path("/sys/class/power_supply")
-
-
-class State(Record, frozen=True, kw_only=True):
-    """What changes while a machine runs."""
-
-    power_source: str | None
-    low_power_mode: bool | None
 
 
 def read_facts() -> Facts:

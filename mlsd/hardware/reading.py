@@ -23,3 +23,11 @@ class Facts(Record, frozen=True, kw_only=True):
     peak_bandwidth_gb_s: float | None = None
     peak_bandwidth_source: str | None = None
     missing: dict[str, str] = msgspec.field(default_factory=dict)  # field -> why it would be None on this platform
+
+
+class State(Record, frozen=True, kw_only=True):
+    """What changes while a machine runs. None: the platform does not say."""
+
+    power_source: str | None  # "ac", "battery"
+    low_power_mode: bool | None
+    thermal_state: str | None = None

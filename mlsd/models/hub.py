@@ -103,22 +103,14 @@ class Hub:
         with _explained(wanted, self.endpoint):
             url = self._url(wanted)
             found = _patiently(lambda: get_hf_file_metadata(url, endpoint=self.endpoint, library_name="mlsd"))
+        name = f"{wanted.repo}/{wanted.file}"
         if found.commit_hash is None or found.etag is None:
-            raise HubError(
-                f"{self.endpoint} names neither commit nor hash of {wanted.repo}/{wanted.file}.",
-                hint="It is not a Hugging Face hub; check HF_ENDPOINT.",
-            )
+            raise self._no_hub(f"names neither commit nor hash of {name}")
         for what, value, form in (("commit", found.commit_hash, _COMMIT), ("ETag", found.etag, _ETAG)):
             if not form.fullmatch(value) or not value.strip("."):
-                raise HubError(
-                    f"{self.endpoint} gives {wanted.repo}/{wanted.file} the {what} {value[:80]!a}, which is none.",
-                    hint="It is not a Hugging Face hub; check HF_ENDPOINT.",
-                )
+                raise self._no_hub(f"gives {name} the {what} {value[:80]!a}, which is none")
         if found.size is not None and found.size < 0:
-            raise HubError(
-                f"{self.endpoint} says that {wanted.repo}/{wanted.file} has {found.size} bytes.",
-                hint="It is not a Hugging Face hub; check HF_ENDPOINT.",
-            )
+            raise self._no_hub(f"says that {name} has {found.size} bytes")
         sha256 = found.etag if _SHA256.fullmatch(found.etag) else None
         return Stated(revision=found.commit_hash, etag=found.etag, sha256=sha256, n_bytes=found.size)
 
@@ -167,6 +159,9 @@ class Hub:
                 f"{format_bytes(free)} are free.",
                 hint="Free some space, or set HF_HUB_CACHE to a folder on a larger disk.",
             )
+
+    def _no_hub(self, what: str) -> HubError:
+        return HubError(f"{self.endpoint} {what}.", hint="It is not a Hugging Face hub; check HF_ENDPOINT.")
 
     def _url(self, wanted: HubFile) -> str:
         return str(hf_hub_url(wanted.repo, wanted.file, revision=wanted.revision, endpoint=self.endpoint))

@@ -91,6 +91,9 @@ class Listing(Record, frozen=True, kw_only=True):
     fits_memory: bool | None  # None: its size is not known
 
 
+_TOLD = ("id", "name", "architecture", "quantization", "roles", "parameters", "parameters_active")
+
+
 class Library:
     """The models of the manifest and where their files are."""
 
@@ -123,14 +126,8 @@ class Library:
         n_bytes = sum(path.stat().st_size for path in paths) if paths else entry.n_bytes
         usable = _USABLE_MEMORY * psutil.virtual_memory().total
         return Listing(
-            id=entry.id,
-            name=entry.name,
+            **{name: getattr(entry, name) for name in _TOLD},
             source=str(type(entry).__struct_config__.tag),
-            architecture=entry.architecture,
-            quantization=entry.quantization,
-            roles=tuple(entry.roles),
-            parameters=entry.parameters,
-            parameters_active=entry.parameters_active,
             n_bytes=n_bytes,
             here=paths is not None,
             paths=tuple(map(str, paths or ())),
@@ -294,7 +291,7 @@ class Library:
             _check_disk(out, base[0], entry.id)
             if watch:
                 watch(f"making {out.name}")
-            _MAKERS[type(entry)](base[0], out, entry)
+            _write_made(base[0], out, entry)
         return (out,)
 
 
@@ -362,32 +359,20 @@ def _check_disk(out: Path, base: Path, what: str) -> None:
         )
 
 
-def _quantize(base: Path, out: Path, entry: ModelEntry) -> None:
-    from mlsd.engine.llama.quantize import quantize
+def _write_made(base: Path, out: Path, entry: MadeEntry) -> None:
+    """Make the file of an entry from that of its base; it is written whole or not at all."""
+    match entry:
+        case QuantizeEntry():
+            from mlsd.engine.llama.quantize import quantize
 
-    assert isinstance(entry, QuantizeEntry)
-    quantize(base, out, entry.type)
+            quantize(base, out, entry.type)
+        case PerturbEntry():
+            from mlsd.gguf_tools.synthetic.perturb import perturb
 
+            perturb(base, out, noise=entry.noise, seed=entry.seed)
+        case SubsetEntry():
+            from mlsd.gguf_tools.source import Source
+            from mlsd.gguf_tools.surgery.edit import keep_layers, write_edit
 
-def _perturb(base: Path, out: Path, entry: ModelEntry) -> None:
-    from mlsd.gguf_tools.synthetic.perturb import perturb
-
-    assert isinstance(entry, PerturbEntry)
-    perturb(base, out, noise=entry.noise, seed=entry.seed)
-
-
-def _subset(base: Path, out: Path, entry: ModelEntry) -> None:
-    from mlsd.gguf_tools.source import Source
-    from mlsd.gguf_tools.surgery.edit import keep_layers, write_edit
-
-    assert isinstance(entry, SubsetEntry)
-    source = Source(base)
-    write_edit(source, keep_layers(source, entry.keep), out)
-
-
-# How each kind of made model is made; a maker writes its file whole or not at all.
-_MAKERS: dict[type, Callable[[Path, Path, ModelEntry], None]] = {
-    QuantizeEntry: _quantize,
-    PerturbEntry: _perturb,
-    SubsetEntry: _subset,
-}
+            source = Source(base)
+            write_edit(source, keep_layers(source, entry.keep), out)

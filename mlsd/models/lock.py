@@ -19,10 +19,7 @@ class LockedFile(Record, frozen=True, kw_only=True):
 
 
 def read_lock() -> dict[str, dict[str, LockedFile]]:
-    """What the hub stated: model id -> file name -> `LockedFile`.
-
-    Raises: InputError when the lock file was damaged.
-    """
+    """What the hub stated: model id -> file name -> `LockedFile`. Raises: InputError when the lock file was damaged."""
     lock: dict[str, dict[str, LockedFile]] = read_json(_lock_path(), dict[str, dict[str, LockedFile]])
     return lock
 

@@ -149,10 +149,7 @@ class Manifest(Record, frozen=True, kw_only=True):
         return iter(self.models.values())
 
     def find(self, model_id: str) -> ModelEntry:
-        """The entry of an id.
-
-        Raises: ManifestError naming the closest ids.
-        """
+        """The entry of an id. Raises: ManifestError naming the closest ids."""
         if model_id in self.models:
             return self.models[model_id]
         close = difflib.get_close_matches(model_id.lower(), self.models, n=3, cutoff=0.5)
@@ -213,10 +210,7 @@ def read_manifest(path: Path) -> tuple[ModelEntry, ...]:
 
 
 def decode_entry(path: Path, model_id: str, raw: Any) -> ModelEntry:
-    """Check one entry of `path`.
-
-    Raises: ManifestError naming file, key and value.
-    """
+    """Check one entry of `path`. Raises: ManifestError naming file, key and value."""
     if not isinstance(raw, dict):
         raise ManifestError(f"{path}: models.{model_id} = {raw!r} must be a table.")
     if "id" in raw:

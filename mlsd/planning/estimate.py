@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 from mlsd.planning.plan import Group, Plan
-from mlsd.records import NO_DRAFTER, Case, ModelRef, Record
+from mlsd.records import NO_DRAFTER, Case, Record
 from mlsd.units import GB, NS_PER_S
 
 Source = Literal["results", "calibration", "bandwidth"]
@@ -129,14 +129,8 @@ def rates_from_results(trials: Iterable[Mapping[str, Any]], cases: Mapping[str, 
 
 def _arm_key(case: Case) -> str:
     drafter = case.drafter
-    options = sorted(drafter.options.items())
-    draft = model_key(drafter.draft) if drafter.draft else None
-    return repr((model_key(case.target), drafter.name, options, draft, case.gamma, case.sampling.greedy))
-
-
-def model_key(model: ModelRef) -> str:
-    """A model by content, by id while no hash is known: the key of its calibration."""
-    return model.sha256 or f"id:{model.id}"
+    options, draft = sorted(drafter.options.items()), drafter.draft.key if drafter.draft else None
+    return repr((case.target.key, drafter.name, options, draft, case.gamma, case.sampling.greedy))
 
 
 def rates_from_calibration(pass_ns: Mapping[tuple[str, str, int], float]) -> TokS:
@@ -146,10 +140,10 @@ def rates_from_calibration(pass_ns: Mapping[tuple[str, str, int], float]) -> Tok
     """
 
     def tok_s(case: Case) -> Rate | None:
-        target_ns = pass_ns.get((model_key(case.target), "target_pass", case.gamma + 1))
+        target_ns = pass_ns.get((case.target.key, "target_pass", case.gamma + 1))
         draft_ns: float | None = 0.0
         if case.drafter.draft is not None:
-            draft_ns = pass_ns.get((model_key(case.drafter.draft), "draft_step", 1))
+            draft_ns = pass_ns.get((case.drafter.draft.key, "draft_step", 1))
         if target_ns is None or draft_ns is None:
             return None
         return Rate(decode_tok_s=NS_PER_S / (target_ns + case.gamma * draft_ns), source="calibration")

@@ -11,6 +11,7 @@ import hashlib
 import re
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -89,28 +90,17 @@ def load_prompt(name: str) -> Prompt:
     if match := _DEEP.fullmatch(name):
         return deep_prompt(load_prompt(match.group(1)), int(match.group(2)))
     shipped = _shipped()
-    if name in shipped.prompts:
-        entry = shipped.prompts[name]
-        text = entry.text.strip()
-        return _checked(Prompt(key=name, text=text, sha256=text_sha256(text), workload=entry.workload), entry.sha256)
+    if (entry := shipped.prompts.get(name)) is not None:
+        return _checked(_prompt(name, entry.text.strip(), entry.workload), entry.sha256)
     if match := _LENGTH.fullmatch(name):
         text = asset_path(f"prompts/{shipped.passage.file}").read_text(encoding="utf-8").strip()
-        prompt = Prompt(
-            key=name,
-            text=text,
-            sha256=text_sha256(text),
-            workload=_PASSAGE_WORKLOAD,
-            n_tokens=int(match.group(1)),
-        )
-        return _checked(prompt, shipped.passage.sha256)
+        return _checked(_prompt(name, text, _PASSAGE_WORKLOAD, n_tokens=int(match.group(1))), shipped.passage.sha256)
     if name == COPY:
         passage = load_prompt("length-1").text[:_COPIED]
         text = f"{passage}\n\nThe same passage once more, word for word:\n\n{passage[:_HINT]}"
-        return Prompt(key=name, text=text, sha256=text_sha256(text), workload=COPY)
+        return _prompt(name, text, COPY)
     if match := _RANDOM.fullmatch(name):
-        text = "random tokens"
-        n_tokens = int(match.group(1))
-        return Prompt(key=name, text=text, sha256=text_sha256(text), workload="random", n_tokens=n_tokens, random=True)
+        return _prompt(name, "random tokens", "random", n_tokens=int(match.group(1)), random=True)
     if (task := find_task(name)) is not None:
         return task_prompt(task, name)
     names = ", ".join(shipped.prompts)
@@ -187,7 +177,7 @@ def prompt_from_file(path: Path | str) -> Prompt:
         ) from error
     if not text.strip():
         raise PromptError(f"The prompt file {place} is empty.", hint="Put the text of the prompt into it.")
-    return Prompt(key=f"file:{place.stem}", text=text, sha256=text_sha256(text), workload=_FILE_WORKLOAD)
+    return _prompt(f"file:{place.stem}", text, _FILE_WORKLOAD)
 
 
 def exact_prompt(text: str, n_tokens: int, tokenize: Tokenize) -> tuple[int, ...]:
@@ -205,6 +195,10 @@ def exact_prompt(text: str, n_tokens: int, tokenize: Tokenize) -> tuple[int, ...
             hint="Ask for a shorter prompt, or give a longer text file. Text is never repeated to fill a length.",
         )
     return tokens[:n_tokens]
+
+
+def _prompt(key: str, text: str, workload: str, **more: Any) -> Prompt:
+    return Prompt(key=key, text=text, sha256=text_sha256(text), workload=workload, **more)
 
 
 def text_sha256(text: str) -> str:

@@ -29,7 +29,7 @@ _KIND_OF = {**dict.fromkeys(_MT_BENCH, MULTI_TURN), "mt_bench": MULTI_TURN, **{k
 class Task(Record, frozen=True, kw_only=True):
     """One conversation to have with a target."""
 
-    id: int  # question_id
+    id: int = msgspec.field(name="question_id")
     category: str  # as the file has it: "writing", "rag"
     turns: tuple[str, ...]  # what the user says; the target answers after each
 
@@ -37,12 +37,6 @@ class Task(Record, frozen=True, kw_only=True):
     def kind(self) -> str:
         """Which of the six kinds it is."""
         return _KIND_OF[self.category]
-
-
-class _Line(msgspec.Struct, frozen=True):
-    question_id: int
-    category: str
-    turns: tuple[str, ...]
 
 
 @functools.cache
@@ -87,18 +81,18 @@ def read_tasks(path: Path) -> tuple[Task, ...]:
 
 def _task(line: str, place: str) -> Task:
     try:
-        read = msgspec.json.decode(line, type=_Line)
+        task = msgspec.json.decode(line, type=Task)
     except msgspec.DecodeError as error:
         raise TaskError(
             f"{place}: {error}.", hint="Each line is a JSON object with question_id, category and turns."
         ) from error
-    if read.category not in _KIND_OF:
+    if task.category not in _KIND_OF:
         raise TaskError(
-            f"{place}: the category {read.category!r} is unknown.", hint=f"Known ones are {', '.join(_KIND_OF)}."
+            f"{place}: the category {task.category!r} is unknown.", hint=f"Known ones are {', '.join(_KIND_OF)}."
         )
-    if not read.turns or not all(turn.strip() for turn in read.turns):
+    if not task.turns or not all(turn.strip() for turn in task.turns):
         raise TaskError(f"{place}: there is no turn, or an empty one.")
-    return Task(id=read.question_id, category=read.category, turns=read.turns)
+    return task
 
 
 def stratified(tasks: Sequence[Task], per_kind: int) -> tuple[Task, ...]:

@@ -40,7 +40,7 @@ TABLES = {
     "models": record_tables.models_table,
     "warnings": record_tables.warning_table,
 }
-FIGURES = {entry[0]: entry for entry in (*STUDY_FIGURES, DEPTH_FIGURE, *ROUND_FIGURES, *COST_FIGURES, *EXPERT_FIGURES)}
+FIGURES = {entry.id: entry for entry in (*STUDY_FIGURES, DEPTH_FIGURE, *ROUND_FIGURES, *COST_FIGURES, *EXPERT_FIGURES)}
 
 
 class Shown:

@@ -9,8 +9,6 @@ import datetime
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import msgspec
-
 from mlsd import __version__
 from mlsd.analysis.results.best_setting import BestSetting, best_settings, by_target, first_line
 from mlsd.analysis.results.speedups import deep_arms
@@ -19,7 +17,7 @@ from mlsd.report import machine_pages
 from mlsd.report.figures.machines import MACHINES_FIGURES
 from mlsd.report.figures.rounds import ROUND_FIGURES
 from mlsd.report.figures.study import DEPTH_FIGURE, STUDY_FIGURES
-from mlsd.report.render.sections import Page, Section, Trace, of_tables, with_figures
+from mlsd.report.render.sections import Page, Section, Trace, section
 from mlsd.report.render.table import Table
 from mlsd.report.tables import machines, methods
 from mlsd.report.tables import records as record_tables
@@ -48,81 +46,53 @@ def build(study: Study) -> Page:
 def _of_machine(study: Study) -> tuple[Section, ...]:
     """The sections of a database of calibrations alone."""
     return (
-        of_tables("machine", "Machine and models", *_each(study, _MACHINE)),
+        section("machine", "Machine and models", study, *_MACHINE),
         machine_pages.costs(study),
         machine_pages.experts(study),
-        of_tables("passes", "Parts of a pass", lambda: pass_table(study)),
+        section("passes", "Parts of a pass", study, pass_table),
     )
 
 
 def _of_trials(study: Study, answers: list[BestSetting]) -> tuple[Section, ...]:
-    return (
-        _answer(answers),
-        of_tables("machine", "Machine and models", *_each(study, _MACHINE)),
-        *_machines(study),
-        of_tables("warnings", "Warnings", *_each(study, [record_tables.warning_table])),
-        with_figures(
-            of_tables("study", "The study's tables, ours beside them", *_each(study, _STUDY)), study, STUDY_FIGURES
-        ),
-        *_comparisons(study),
-        _results(study),
-        *((of_tables("energy", "Energy", lambda: result_tables.energy_table(study)),) if study.energy else ()),
-        _methods(study),
+    reasons, _ = attempt(lambda: methods.reasons(study))
+    best = [lambda _: result_tables.best_table(answers)]
+    settings = [lambda study: result_tables.speedup_table(study.by_workload)]
+    deep = {row.depth for row in deep_arms(study.trials)}
+    settings += [result_tables.depth_table] if deep else []
+    sections = (
+        section("answer", "Which setting to use", study, *best, said=by_target(answers)),
+        section("machine", "Machine and models", study, *_MACHINE),
+        study.beside and section("machines", "Machines compared", study, *_MACHINES, figures=MACHINES_FIGURES),
+        section("warnings", "Warnings", study, record_tables.warning_table),
+        section("study", "The study's tables, ours beside them", study, *_STUDY, figures=STUDY_FIGURES),
+        study.comparisons and _comparisons(study),
+        section("results", "All settings", study, *settings, figures=[DEPTH_FIGURE] if len(deep) > 1 else ()),
+        study.energy and section("energy", "Energy", study, result_tables.energy_table),
+        section("methods", "Drafting methods by task", study, *methods.METHOD_TABLES, said=reasons or ()),
         machine_pages.costs(study),
         machine_pages.experts(study),
-        with_figures(of_tables("fits", "Cost models and fits", *_each(study, _FITS)), study, ROUND_FIGURES),
-        of_tables("claims", "Published claims", *_each(study, [result_tables.claim_table])),
-        of_tables("audit", "Audit", *_each(study, [record_tables.audit_table])),
-        of_tables("trials", "Every trial", *_each(study, [record_tables.trial_table])),
+        section("fits", "Cost models and fits", study, *_FITS, figures=ROUND_FIGURES),
+        section("claims", "Published claims", study, result_tables.claim_table),
+        section("audit", "Audit", study, record_tables.audit_table),
+        section("trials", "Every trial", study, record_tables.trial_table),
     )
+    return tuple(one for one in sections if one)
 
 
-def _comparisons(study: Study) -> list[Section]:
-    """Builds or settings side by side, where any were."""
-    tables = [lambda one=one: comparison_table(one) for one in study.comparisons]
-    if not tables:
-        return []
-    section = of_tables("compare", "Builds and settings side by side", *tables)
-    return [msgspec.structs.replace(section, text=tuple(one.answer for one in study.comparisons))]
-
-
-def _results(study: Study) -> Section:
-    tables, deep = [lambda: result_tables.speedup_table(study.by_workload)], deep_arms(study.trials)
-    if deep:
-        tables.append(lambda: result_tables.depth_table(study))
-    section = of_tables("results", "All settings", *tables)
-    return with_figures(section, study, [DEPTH_FIGURE]) if len({row.depth for row in deep}) > 1 else section
-
-
-def _machines(study: Study) -> tuple[Section, ...]:
-    """The machines of the database side by side; nothing where there is one."""
-    if not study.beside:
-        return ()
-    tables = _each(study, [machines.machine_table, machines.claims_by_machine])
-    return (with_figures(of_tables("machines", "Machines compared", *tables), study, MACHINES_FIGURES),)
-
-
-def _answer(answers: list[BestSetting]) -> Section:
-    section = of_tables("answer", "Which setting to use", lambda: result_tables.best_table(answers))
-    return msgspec.structs.replace(section, text=tuple(by_target(answers)))
-
-
-def _methods(study: Study) -> Section:
-    section = of_tables("methods", "Drafting methods by task", *_each(study, methods.METHOD_TABLES))
-    said, _ = attempt(lambda: methods.reasons(study))
-    return msgspec.structs.replace(section, text=(*(said or ()), *section.text))
+def _comparisons(study: Study) -> Section:
+    """Builds or settings side by side."""
+    tables = [lambda _, one=one: comparison_table(one) for one in study.comparisons]
+    said = [one.answer for one in study.comparisons]
+    return section("compare", "Builds and settings side by side", study, *tables, said=said)
 
 
 _MACHINE = [record_tables.environment_table, record_tables.models_table]
+_MACHINES = [machines.machine_table, machines.claims_by_machine]
 _STUDY = [study_tables.table_4, study_tables.table_5, study_tables.table_6, study_tables.table_f]
 _FITS: list[Callable[[Study], Table]] = [
     lambda study: result_tables.gamma_table(study.pair_fits),
     lambda study: result_tables.model_table(study.pair_fits, study.curve_fits),
 ]
-
-
-def _each(study: Study, makers: Sequence[Callable[[Study], Table]]) -> list[Callable[[], Table]]:
-    return [lambda make=make: make(study) for make in makers]  # type: ignore[misc]
 
 
 def _summary(study: Study) -> str:
@@ -143,9 +113,9 @@ def _summary(study: Study) -> str:
 
 def _traces(sections: Sequence[Section]) -> tuple[Trace, ...]:
     traces = [Trace(what="The first line", how="best_setting.first_line over speedups.speedups(by workload)")]
-    for section in sections:
-        for table in section.tables:
+    for one in sections:
+        for table in one.tables:
             columns = "; ".join(f"{head.label}: {head.trace}" for head in table.heads if head.trace)
             traces.append(Trace(what=table.title, how=f"{table.trace}. {columns}"))
-        traces += [Trace(what=p.title, how=p.trace) for p in section.pictures]
+        traces += [Trace(what=p.title, how=p.trace) for p in one.pictures]
     return tuple(traces)

@@ -24,7 +24,7 @@ from mlsd.analysis.predict.arms import Known
 from mlsd.analysis.predict.predict import Costs, between
 from mlsd.errors import AnalysisError
 from mlsd.gguf_tools.shape import Shape
-from mlsd.measure.store.rows import Coverage, model_key
+from mlsd.measure.store.rows import Coverage
 from mlsd.records import ModelFacts, Record
 
 STUDY = "study"
@@ -161,7 +161,7 @@ def chip_costs(
     Best: experts shared, rollback free. Worst: none shared unless they were counted; a hybrid target writes a state for
     every row, and a hybrid draft saves and loads its own and takes accepted tokens in again.
     """
-    counted = known.coverage.get(model_key(target.facts.ref.sha256, target.facts.ref.id), ())
+    counted = known.coverage.get(target.facts.ref.key, ())
     verify = chip_passes(target.facts, peak_gb_s, sorted({1, *rows}), counted)
     steps = {} if draft is None else chip_passes(draft.facts, peak_gb_s, sorted({1, 2, *rows}))
     per_byte = 1e-6 / (peak_gb_s * chip_model().share)

@@ -10,7 +10,7 @@ import msgspec
 from mlsd.analysis.advise.chip_model import chip_costs
 from mlsd.analysis.advise.known_model import QUANTS, KnownModel
 from mlsd.analysis.advise.prospects import CostRange, calibrated, key_matches
-from mlsd.analysis.predict.arms import Known, key_of
+from mlsd.analysis.predict.arms import Known
 from mlsd.analysis.predict.predict import Arm, costs_from_arms, scale_to
 from mlsd.analysis.predict.shape_costs import ShapeCosts, pair_costs, shape_costs, timed_quants
 from mlsd.records import NO_DRAFTER, ModelRef
@@ -35,7 +35,7 @@ def _own(target: KnownModel, key: Key, draft: KnownModel | None, known: Known, m
     """A calibration, scaled to what the trials of the same arms took; else those trials alone."""
     arms = _arms(target, key, known, machine)
     base = known.costs(machine, target.facts.ref, None if key[1] is None else _ref(key[1], draft, known))
-    points = known.passes.get((machine, key_of(target.facts.ref)), ())
+    points = known.passes.get((machine, target.facts.ref.key), ())
     mixture = bool(target.facts.n_experts)
     if base is not None:
         found = calibrated(base, points, is_mixture=mixture)
@@ -86,9 +86,6 @@ def _ref(draft_id: str, draft: KnownModel | None, known: Known) -> ModelRef:
     return recorded[-1] if recorded else draft.facts.ref if draft is not None else ModelRef(id=draft_id)
 
 
-# --- by shape -----------------------------------------------------------------------------------------------------
-
-
 def costs_by_shape(
     target: KnownModel, drafts: Mapping[Key, KnownModel | None], known: Known, machine: str
 ) -> tuple[CostRange, dict[Key, CostRange]] | None:
@@ -125,9 +122,6 @@ def _timed_draft(draft: KnownModel, known: Known, machine: str) -> tuple[str, Sh
     timed = timed_quants(known, machine, draft.shape, QUANTS)
     quant = draft.quant if draft.quant in timed else next(iter(timed), None)
     return None if quant is None else (quant, timed[quant])
-
-
-# --- by bandwidth -------------------------------------------------------------------------------------------------
 
 
 def costs_by_bandwidth(

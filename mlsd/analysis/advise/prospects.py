@@ -9,13 +9,13 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
-from mlsd.analysis.advise.next_steps import ToTime, next_steps
+from mlsd.analysis.advise.next_steps import next_steps
 from mlsd.analysis.advise.reference_acceptance import Acceptance
-from mlsd.analysis.fits.calibration import pass_times, target_curve
+from mlsd.analysis.fits.calibration import relative_error, target_curve
 from mlsd.analysis.fits.costmodel import break_even_alpha
 from mlsd.analysis.predict.arms import ArmGroup
 from mlsd.analysis.predict.predict import Costs, between, draft_ms, mgl_of, tok_per_s
@@ -151,16 +151,11 @@ def measured_outcomes(
 
 def calibrated(costs: Costs, target: Sequence[CalibrationPoint], *, is_mixture: bool) -> CostRange:
     """Costs of a calibration, with the spread of its passes and its kernel steps."""
-    halves = [
-        (t.ms.high - t.ms.low) / 2 / t.ms.value / _Z
-        for t in pass_times(target)
-        if t.kind == "target_pass" and t.ms.low is not None and t.ms.high is not None
-    ]
     steps = target_curve(target).steps
     return CostRange(
         low=costs,
         high=costs,
-        relative_error=statistics.median(halves) if halves else 0.1,
+        relative_error=relative_error(target, 0.1),
         source="calibration on this machine",
         basis="calibration",
         is_mixture=is_mixture,
@@ -247,7 +242,7 @@ def _prospect(
         speedup=speedup,
         mgl=mgl_of(outcomes),
         break_even_mgl=needed,
-        break_even_alpha=break_even_alpha(gamma, 1.0, 0.0, needed) if gamma else None,
+        break_even_alpha=break_even_alpha(gamma, needed) if gamma else None,
         decided_by=decided,
         without_it=without,
         acceptance_source=source,
@@ -259,11 +254,11 @@ def _decider(costs: CostRange, plain: CostRange, outcomes: Outcomes, gamma: int)
     if gamma == 0:
         return "nothing", 1.0
     c, total = costs.high, sum(outcomes.values())
-    t_one = between(plain.high.verify_ms, 1) + (between(plain.high.rest_ms, 1) if plain.high.rest_ms else 0.0)
+    t_one = between(plain.high.verify_ms, 1) + between(plain.high.rest_ms, 1)
     parts = {
         "draft": sum(n * draft_ms(c, k, a) for (k, a), n in outcomes.items()) / total,
         "verify": sum(n * between(c.verify_ms, k + 1) for (k, _), n in outcomes.items()) / total,
-        "rest": sum(n * (between(c.rest_ms, k + 1) if c.rest_ms else 0.0) for (k, _), n in outcomes.items()) / total,
+        "rest": sum(n * between(c.rest_ms, k + 1) for (k, _), n in outcomes.items()) / total,
     }
     round_time, mgl = sum(parts.values()), mgl_of(outcomes)
     ideal: dict[Decider, float] = {
@@ -290,21 +285,18 @@ def recommend(
     costs: CostRange,
     *,
     known: bool,
-    to_time: Sequence[ToTime] = (),
-    fetch: Sequence[str] = (),
-    fits: bool = True,
-    here: bool = True,
+    **steps: Any,
 ) -> Recommendation:
     """Choose, and say what to measure next. `known`: acceptance was measured on this target and workload.
 
-    A drafter whose acceptance nobody measured is never the choice. The last four as `next_steps` takes them.
+    A drafter whose acceptance nobody measured is never the choice. `steps` as `next_steps` takes them.
     """
     certain = [p for p in found if not p.acceptance_assumed]
     if not certain:
         raise AnalysisError(f"Nothing is known of {target}.")
     best = certain[0]
     sure = best.speedup.decided() is True if best.gamma else all(p.speedup.decided() for p in found if p.gamma)
-    steps = next_steps(
+    told = next_steps(
         target,
         workload,
         [p.draft for p in found if p.draft is not None],
@@ -312,10 +304,7 @@ def recommend(
         basis=costs.basis,
         known=known,
         sure=sure,
-        to_time=to_time,
-        fetch=fetch,
-        fits=fits,
-        here=here,
+        **steps,
     )
     return Recommendation(
         target=target,
@@ -324,5 +313,5 @@ def recommend(
         prospects=tuple(found),
         best=best,
         sure=sure and len(found) > 1,
-        next_steps=tuple(steps),
+        next_steps=tuple(told),
     )

@@ -14,9 +14,9 @@ from mlsd.records import DRAFT_MODEL, Record
 class Acceptance(Record, frozen=True, kw_only=True):
     """How often a drafter is right on one target."""
 
-    drafter: str
+    drafter: str = DRAFT_MODEL
     draft: str | None  # id of the draft model
-    workload: str | None  # None: a mixture of texts
+    workload: str | None = None  # None: a mixture of texts
     alphas: tuple[float, ...]  # given that the position before was accepted; the last one goes on
     relative_error: float  # standard error of the MGL over the MGL
     source: str
@@ -57,9 +57,7 @@ def assumed_acceptance(target: str) -> list[Acceptance]:
     """Drafts that a target could have, in ranges that other targets of its family had; no draft as large as it."""
     return [
         Acceptance(
-            drafter=DRAFT_MODEL,
             draft=draft,
-            workload=None,
             alphas=((entry.least + entry.most) / 2,),
             relative_error=0.0,
             source=entry.source,
@@ -80,9 +78,7 @@ def _published(target: str) -> list[Acceptance]:
     entries = _file().measured
     return [
         Acceptance(
-            drafter=DRAFT_MODEL,
             draft=entry.draft,
-            workload=None,
             alphas=(_one_alpha(entry.acceptance),),
             relative_error=_ELSEWHERE,
             source=entry.source,
@@ -108,7 +104,6 @@ def _tiny(target: str) -> list[Acceptance]:
         return []
     return [
         Acceptance(
-            drafter=DRAFT_MODEL,
             draft="tiny-draft",
             workload="code",
             alphas=tuple(card[name]["accepted_given_previous"]),

@@ -201,12 +201,13 @@ def counts_disagree(row: AuditRow, context: AuditContext) -> Finding | None:
         f"The row speaks of {said.value:.2f} tokens a round, its acceptance and gamma allow {least:.2f} to {most:.2f}"
     )
     slack = 1.0 + _tail(row)  # the last round may commit tokens past the end, by less than gamma
-    if said.low <= most * slack * BOOKKEEPING_RATIO and said.high * slack * BOOKKEEPING_RATIO >= least:
-        return _finding("counts_disagree", "possible", figures, facts + ".")
     if said.low - 1.0 > most * slack * (1.0 + IMPOSSIBLE_SDS * context.noise):
-        return _finding("counts_disagree", "impossible", figures, facts + ": this cannot be true.")
-    why = "they count different things, the bonus token perhaps"
-    return _finding("counts_disagree", "suspicious", figures, f"{facts}: {why}.")
+        return Finding(
+            rule="counts_disagree", verdict="impossible", figures=figures, sentence=f"{facts}: this cannot be true."
+        )
+    apart = said.low > most * slack * BOOKKEEPING_RATIO or said.high * slack * BOOKKEEPING_RATIO < least
+    why = ": they count different things, the bonus token perhaps"
+    return _judged("counts_disagree", apart, figures, facts, why)
 
 
 def whole_counts(row: AuditRow) -> Finding | None:
@@ -227,12 +228,12 @@ def whole_counts(row: AuditRow) -> Finding | None:
         rounds = math.ceil(fewest - 1e-9)
         if rounds <= most + 1e-9:
             figures = {"tokens": float(total), "rounds": float(rounds), "accepted": float(total - rounds)}
-            sentence = f"{rounds} rounds and {total - rounds} accepted tokens give {total} tokens at this rate."
-            return _finding("counts_disagree", "possible", figures, sentence)
+            sentence = f"{rounds} rounds and {total - rounds} accepted tokens give {total} tokens at this rate"
+            return _judged("counts_disagree", False, figures, sentence)
     figures = {"acceptance": row.acceptance.value, "n_predict": float(n), "gamma": float(gamma)}
     rate = 100 * row.acceptance.value
-    sentence = f"No whole number of drafts of {gamma} gives {n} tokens at an acceptance of {rate:.3f} %."
-    return _finding("counts_disagree", "suspicious", figures, sentence)
+    sentence = f"No whole number of drafts of {gamma} gives {n} tokens at an acceptance of {rate:.3f} %"
+    return _judged("counts_disagree", True, figures, sentence)
 
 
 def columns_disagree(row: AuditRow, context: AuditContext) -> Finding | None:
@@ -254,9 +255,8 @@ def columns_disagree(row: AuditRow, context: AuditContext) -> Finding | None:
     if not figures:
         return None
     figures["apart_by"] = worst
-    verdict: Credibility = "possible" if worst <= BOOKKEEPING_RATIO else "suspicious"
-    sentence = f"Columns that say the same thing differ by a factor of {worst:.3f}."
-    return _finding("columns_disagree", verdict, figures, sentence)
+    sentence = f"Columns that say the same thing differ by a factor of {worst:.3f}"
+    return _judged("columns_disagree", worst > BOOKKEEPING_RATIO, figures, sentence)
 
 
 def _apart(one: Printed, other: Printed) -> float:
@@ -277,10 +277,9 @@ def speed_ignores_acceptance(row: AuditRow, context: AuditContext) -> Finding | 
     ratio = max(found[1] / typical, typical / found[1])
     figures = {"round": found[1], "typical_round": typical, "acceptance": row.acceptance.value, "differs_by": ratio}
     sentence = f"A round of this row took {found[1] / typical:.2f} times what rounds of the same work in the table take"
-    if ratio <= max(SAME_WORK_RATIO, 1.0 + IMPOSSIBLE_SDS * context.noise):
-        return _finding("speed_ignores_acceptance", "possible", figures, sentence + ".")
-    sentence += ": speed does not follow acceptance as it must."
-    return _finding("speed_ignores_acceptance", "suspicious", figures, sentence)
+    doubtful = ratio > max(SAME_WORK_RATIO, 1.0 + IMPOSSIBLE_SDS * context.noise)
+    why = ": speed does not follow acceptance as it must"
+    return _judged("speed_ignores_acceptance", doubtful, figures, sentence, why)
 
 
 def slope_of_speed(row: AuditRow, context: AuditContext) -> Finding | None:
@@ -296,10 +295,9 @@ def slope_of_speed(row: AuditRow, context: AuditContext) -> Finding | None:
     figures = {"slope": slope.value, "standard_error": slope.error, "cases": float(slope.n_cases)}
     sentence = f"Over {slope.n_cases} cases speed goes with the {slope.value:.2f}th power of the tokens a round commits"
     outside = max(low - slope.value, slope.value - high)
-    if outside <= SUSPICIOUS_SDS * slope.error:
-        return _finding("slope_of_speed", "possible", figures, sentence + ".")
-    sentence += f" (standard error {slope.error:.2f}), not the first: acceptance is not what made this speed."
-    return _finding("slope_of_speed", "suspicious", figures, sentence)
+    doubtful = outside > SUSPICIOUS_SDS * slope.error
+    why = f" (standard error {slope.error:.2f}), not the first: acceptance is not what made this speed"
+    return _judged("slope_of_speed", doubtful, figures, sentence, why)
 
 
 def baselines_disagree(row: AuditRow, context: AuditContext) -> Finding | None:
@@ -310,9 +308,8 @@ def baselines_disagree(row: AuditRow, context: AuditContext) -> Finding | None:
     typical = median_of_others(speeds, row.tok_s.value)
     ratio = max(row.tok_s.value / typical, typical / row.tok_s.value)
     figures = {"tok_s": row.tok_s.value, "typical_tok_s": typical, "differ_by": ratio}
-    verdict: Credibility = "possible" if ratio <= _same_case(context) else "suspicious"
-    sentence = f"This baseline of {row.target} ran at {row.tok_s.value:.1f} tok/s, the others at {typical:.1f}."
-    return _finding("baselines_disagree", verdict, figures, sentence)
+    sentence = f"This baseline of {row.target} ran at {row.tok_s.value:.1f} tok/s, the others at {typical:.1f}"
+    return _judged("baselines_disagree", ratio > _same_case(context), figures, sentence)
 
 
 def repeats_too_alike(row: AuditRow, context: AuditContext) -> Finding | None:
@@ -326,11 +323,9 @@ def repeats_too_alike(row: AuditRow, context: AuditContext) -> Finding | None:
     sentence = (
         f"{equal - 1} of {n - 1} other repeats print the same time; chance gives that in {100 * chance:.2g} % of cases"
     )
-    if equal == 1 or (chance > ALIKE and (equal < n or context.chance_of_copies > ALIKE)):
-        return _finding("repeats_too_alike", "possible", figures, sentence + ".")
-    if chance > ALIKE:
-        sentence += f", and as often as in this table in {100 * context.chance_of_copies:.2g} % of tables"
-    return _finding("repeats_too_alike", "suspicious", figures, sentence + ".")
+    doubtful = equal > 1 and (chance <= ALIKE or (equal == n and context.chance_of_copies <= ALIKE))
+    more = f", and as often as in this table in {100 * context.chance_of_copies:.2g} % of tables" * (chance > ALIKE)
+    return _judged("repeats_too_alike", doubtful, figures, sentence, more)
 
 
 def repeats_apart(row: AuditRow, context: AuditContext) -> Finding | None:
@@ -340,9 +335,8 @@ def repeats_apart(row: AuditRow, context: AuditContext) -> Finding | None:
         return None
     typical = median_of_others(paces, own)
     ratio = max(own / typical, typical / own)
-    verdict: Credibility = "possible" if ratio <= _same_case(context) else "suspicious"
-    sentence = f"The rounds of this repeat were {own / typical:.2f} times as fast as those of the others."
-    return _finding("repeats_apart", verdict, {"times_as_fast": own / typical}, sentence)
+    sentence = f"The rounds of this repeat were {own / typical:.2f} times as fast as those of the others"
+    return _judged("repeats_apart", ratio > _same_case(context), {"times_as_fast": own / typical}, sentence)
 
 
 def _same_case(context: AuditContext) -> float:
@@ -366,10 +360,8 @@ def longer_drafts_accept_less(row: AuditRow, context: AuditContext) -> Finding |
         return None
     figures = {"accepted_per_round": mine, "shorter_gamma": float(worst[1]), "shorter_accepted": worst[2]}
     sentence = f"At gamma {row.gamma} a round accepts {mine:.3f} tokens, at gamma {worst[1]} it accepts {worst[2]:.3f}"
-    if worst[0] <= 0:
-        return _finding("longer_drafts_accept_less", "possible", figures, sentence + ".")
-    sentence += ", though the longer draft begins with the shorter one."
-    return _finding("longer_drafts_accept_less", "suspicious", figures, sentence)
+    why = ", though the longer draft begins with the shorter one"
+    return _judged("longer_drafts_accept_less", worst[0] > 0, figures, sentence, why)
 
 
 def all_or_nothing_accepted(row: AuditRow, context: AuditContext) -> Finding | None:
@@ -381,9 +373,8 @@ def all_or_nothing_accepted(row: AuditRow, context: AuditContext) -> Finding | N
     if row.gamma and row.n_predict:
         proposed = row.n_predict * row.gamma / (1.0 + row.gamma * rate)
     doubtful = (rate <= 0.0 or rate >= 1.0) and proposed >= FEWEST_PROPOSED
-    sentence = f"{100 * rate:.2f} % of proposed tokens were accepted."
-    verdict: Credibility = "suspicious" if doubtful else "possible"
-    return _finding("all_or_nothing_accepted", verdict, {"acceptance": rate}, sentence)
+    sentence = f"{100 * rate:.2f} % of proposed tokens were accepted"
+    return _judged("all_or_nothing_accepted", doubtful, {"acceptance": rate}, sentence)
 
 
 def arms_do_not_match(row: AuditRow, context: AuditContext) -> Finding | None:
@@ -398,11 +389,10 @@ def arms_do_not_match(row: AuditRow, context: AuditContext) -> Finding | None:
             differing.append(f"{what} ({min(map(str, others))} against {own})" if name == "program" else what)
     figures = {"baselines": float(len(context.baselines(row.target))), "differences": float(len(differing))}
     if not differing:
-        return _finding(
-            "arms_do_not_match", "possible", figures, "Both arms agree in all that the source says of them."
-        )
-    sentence = f"No baseline of {row.target} has the same {' and '.join(differing)} as this row."
-    return _finding("arms_do_not_match", "possible" if differing == ["prompt"] else "suspicious", figures, sentence)
+        sentence = "Both arms agree in all that the source says of them"
+        return _judged("arms_do_not_match", False, figures, sentence)
+    sentence = f"No baseline of {row.target} has the same {' and '.join(differing)} as this row"
+    return _judged("arms_do_not_match", differing != ["prompt"], figures, sentence)
 
 
 # --- own trials -------------------------------------------------------------------------------------------------
@@ -412,10 +402,10 @@ def trial_not_valid(row: AuditRow, context: AuditContext) -> Finding | None:
     """Did every native call of the trial succeed, and is its output lossless?"""
     if row.failed_native_calls:
         figures = {"failed_native_calls": float(row.failed_native_calls)}
-        sentence = f"{row.failed_native_calls} native calls failed, so the output is not what the target decodes."
-        return _finding("trial_not_valid", "suspicious", figures, sentence)
+        sentence = f"{row.failed_native_calls} native calls failed, so the output is not what the target decodes"
+        return _judged("trial_not_valid", True, figures, sentence)
     if row.invalid_reason:
-        return _finding("trial_not_valid", "suspicious", {}, f"The trial is not valid: {row.invalid_reason}.")
+        return _judged("trial_not_valid", True, {}, f"The trial is not valid: {row.invalid_reason}")
     return None
 
 
@@ -429,7 +419,7 @@ def parts_and_whole(row: AuditRow, context: AuditContext) -> Finding | None:
     verdict: Credibility = "possible"
     if abs(ratio - 1.0) > 0.02:
         verdict = "impossible" if ratio > 1.05 else "suspicious"
-    return _finding("parts_and_whole", verdict, figures, sentence)
+    return Finding(rule="parts_and_whole", verdict=verdict, figures=figures, sentence=sentence)
 
 
 RULES: tuple[Rule, ...] = (
@@ -451,8 +441,10 @@ RULES: tuple[Rule, ...] = (
 )
 
 
-def _finding(rule: str, verdict: Credibility, figures: dict[str, float], sentence: str) -> Finding:
-    return Finding(rule=rule, verdict=verdict, figures=figures, sentence=sentence)
+def _judged(rule: str, doubtful: bool, figures: dict[str, float], sentence: str, why: str = "") -> Finding:
+    """Possible, or suspicious for a reason that goes on from the sentence."""
+    verdict: Credibility = "suspicious" if doubtful else "possible"
+    return Finding(rule=rule, verdict=verdict, figures=figures, sentence=f"{sentence}{why if doubtful else ''}.")
 
 
 def _beyond(
@@ -469,11 +461,11 @@ def _beyond(
     slack = baseline.slack if baseline is not None else 0.0
     ratio, error = context.case_mean(row)
     seen = SUSPICIOUS_SDS * context.noise * (not row.pooled_mgl)
-    if excess <= 1.0 + slack + seen and excess * ratio <= 1.0 + slack + seen * error:
-        within = "" if excess <= 1.0 else ", within the noise"
-        return _finding(rule, "possible", figures, f"{sentence}{within}.")
     far = POOLED_SLACK if row.pooled_mgl else slack + IMPOSSIBLE_SDS * context.noise
-    if excess * context.typical(row) > 1.0 + far:
-        return _finding(rule, "impossible", figures, sentence + ": this cannot be true.")
+    doubtful = excess > 1.0 + slack + seen or excess * ratio > 1.0 + slack + seen * error
+    if doubtful and excess * context.typical(row) > 1.0 + far:
+        return Finding(rule=rule, verdict="impossible", figures=figures, sentence=f"{sentence}: this cannot be true.")
+    if not doubtful and excess > 1.0:
+        sentence += ", within the noise"
     why = "means over unequal prompts" if row.pooled_mgl else "noise"
-    return _finding(rule, "suspicious", figures, f"{sentence}: too much, but {why} might explain it.")
+    return _judged(rule, doubtful, figures, sentence, f": too much, but {why} might explain it")

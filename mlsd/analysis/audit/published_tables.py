@@ -9,6 +9,7 @@ from __future__ import annotations
 import tomllib
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -178,43 +179,34 @@ def _row(table: PublishedTable, cells: dict[str, str]) -> AuditRow:
     try:
         tok_s, speedup = _with_sd(cells.get("tok_s")), _with_sd(cells.get("speedup"))
         value, sd = tok_s if tok_s[0] is not None else speedup
+        read: dict[str, Any] = {"tok_s": tok_s[0]}
+        read |= {name: int(cells[name]) for name in ("gamma", "n_prompt", "repeat") if name in cells}
+        read |= {name: parse_printed(cells[name]) for name in ("mgl", "rounds", "draft_ms") if name in cells}
         names = [cells[c] for c in ("target", "drafter", "draft") if c in cells and cells[c] != "none"]
         gamma = [f"gamma {cells['gamma']}"] if "gamma" in cells else []
         place = [cells["prompt"]] if "prompt" in cells else []
         length = [f"{cells['n_prompt']} prompt tokens"] if "n_prompt" in cells else []
+        if "ms" in cells and "tok_s" not in cells:
+            read["tok_s"] = parse_printed(cells["ms"]).inverse.scaled(1e3)
         return AuditRow(
             table=table.name,
             label=cells.get("label") or ", ".join([*names, *gamma, *place, *length]),
             target=cells["target"],
             drafter=cells.get("drafter", "none"),
             draft=cells.get("draft"),
-            gamma=int(cells["gamma"]) if "gamma" in cells else None,
             prompt=cells.get("prompt"),
-            n_prompt=int(cells["n_prompt"]) if "n_prompt" in cells else None,
             n_predict=int(cells["n_predict"]) if "n_predict" in cells else table.n_predict,
-            repeat=int(cells["repeat"]) if "repeat" in cells else None,
-            tok_s=tok_s[0] if "tok_s" in cells else _inverse(cells, "ms"),
             speedup=speedup[0],
             acceptance=_acceptance(cells),
-            mgl=_printed(cells, "mgl"),
-            rounds=_printed(cells, "rounds"),
-            draft_ms=_printed(cells, "draft_ms"),
             bytes_claimed=None if "gb_claimed" not in cells else parse_printed(cells["gb_claimed"]).scaled(1e9),
             relative_sd=sd / value.value if sd is not None and value is not None and value.value > 0 else None,
             fixed_length=table.fixed_length,
             pooled_mgl=table.pooled_mgl,
             program=table.program,
+            **read,
         )
     except (KeyError, ValueError) as error:
         raise TableError(f"{table.name}: a row cannot be read: {error} in {list(cells.values())}.") from error
-
-
-def _printed(cells: dict[str, str], column: str) -> Printed | None:
-    return parse_printed(cells[column]) if column in cells else None
-
-
-def _inverse(cells: dict[str, str], column: str) -> Printed | None:
-    return parse_printed(cells[column]).inverse.scaled(1e3) if column in cells else None
 
 
 def _acceptance(cells: dict[str, str]) -> Printed | None:

@@ -9,12 +9,12 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from typing import Literal, TypeVar
+from typing import Literal, NamedTuple, TypeVar
 
 import numpy as np
 
 from mlsd.analysis.results.pairs import Pair, PairedTrials, groups_of
-from mlsd.records import DRAFT_MODEL, Record
+from mlsd.records import DRAFT_MODEL
 from mlsd.stats import Interval, Visible, best_of, grouped, mean_over, smallest_effect
 
 K = TypeVar("K", bound=Hashable)
@@ -32,7 +32,7 @@ COMPONENT_AWARE = "layer-skip"  # drafts with the part of a hybrid that its opti
 PARALLEL, SEQUENTIAL = ("falcon-h1",), ("qwen35", "qwen35moe", "qwen3next")
 
 
-class Outcome(Record, frozen=True, kw_only=True):
+class Outcome(NamedTuple):
     """What a test found."""
 
     decision: Decision
@@ -61,15 +61,8 @@ def acceptance_below(paired: PairedTrials) -> Outcome | None:
         decision = "does not hold here"
     elif all(_above(_acceptance(group)[0], ACCEPTANCE_LIMIT) == "does not hold here" for group in by_models.values()):
         decision = "holds here"
-    return Outcome(
-        decision=decision,
-        effect=highest,
-        meaning="highest acceptance rate of a pair of models",
-        against=ACCEPTANCE_LIMIT,
-        pairs=tuple(pairs),
-        visible=visible,
-        detail=detail,
-    )
+    meaning = "highest acceptance rate of a pair of models"
+    return Outcome(decision, highest, meaning, ACCEPTANCE_LIMIT, tuple(pairs), visible, detail)
 
 
 def moe_speedup(paired: PairedTrials) -> Outcome | None:
@@ -81,15 +74,8 @@ def moe_speedup(paired: PairedTrials) -> Outcome | None:
     effects = {key: _ratio(group, [p.speedup for p in group], len(by_setting)) for key, group in by_setting.items()}
     best = max(effects, key=lambda key: effects[key][0].value)
     effect, visible = effects[best]
-    return Outcome(
-        decision=_above(effect, 1.0),
-        effect=effect,
-        visible=visible,
-        meaning="speedup at the best gamma",
-        against=1.0,
-        pairs=tuple(by_setting[best]),
-        detail=f"Best of {len(effects)} settings: {best[0]}, gamma {best[1]}.",
-    )
+    detail = f"Best of {len(effects)} settings: {best[0]}, gamma {best[1]}."
+    return _against_one(effect, visible, "speedup at the best gamma", by_setting[best], detail)
 
 
 def gamma_slope(paired: PairedTrials) -> Outcome | None:
@@ -166,13 +152,9 @@ def prompt_length(paired: PairedTrials) -> Outcome | None:
         decision = "holds here"
     elif high < 1 - STABLE_WITHIN or low > 1 + STABLE_WITHIN:
         decision = "does not hold here"
+    meaning = "factor of speedup from the shortest to the longest prompt"
     return Outcome(
-        decision=decision,
-        effect=effect,
-        meaning="factor of speedup from the shortest to the longest prompt",
-        against=1.0,
-        pairs=tuple(used),
-        detail=f"Stable means within {100 * STABLE_WITHIN:.0f} %.",
+        decision, effect, meaning, 1.0, tuple(used), None, f"Stable means within {100 * STABLE_WITHIN:.0f} %."
     )
 
 
@@ -218,15 +200,8 @@ def overhead_decides(paired: PairedTrials) -> Outcome | None:
         decision = "holds here"
     elif _above(speedup, 1.0) == "holds here" or would_gain == "does not hold here":
         decision = "does not hold here"
-    return Outcome(
-        decision=decision,
-        effect=free,
-        meaning="speedup if drafting took no time",
-        against=1.0,
-        pairs=tuple(pairs),
-        visible=visible,
-        detail=f"Measured speedup {_text(speedup)}.",
-    )
+    detail = f"Measured speedup {_text(speedup)}."
+    return Outcome(decision, free, "speedup if drafting took no time", 1.0, tuple(pairs), visible, detail)
 
 
 def retrieval_steady(paired: PairedTrials) -> Outcome | None:
@@ -241,15 +216,10 @@ def retrieval_steady(paired: PairedTrials) -> Outcome | None:
         for prompt, group in by_prompt.items()
         if _above(_ratio(group, [1 / p.speedup for p in group], len(by_prompt))[0], 1.0) == "holds here"
     ]
-    return Outcome(
-        decision="does not hold here" if losing else _above(effect, 1.0),
-        effect=effect,
-        meaning="speedup",
-        against=1.0,
-        pairs=tuple(pairs),
-        visible=visible,
-        detail=f"Slower on: {', '.join(sorted(losing))}." if losing else "Slower on no prompt beyond the noise.",
-    )
+    if not losing:
+        return _against_one(effect, visible, "speedup", pairs, "Slower on no prompt beyond the noise.")
+    detail = f"Slower on: {', '.join(sorted(losing))}."
+    return Outcome("does not hold here", effect, "speedup", 1.0, tuple(pairs), visible, detail)
 
 
 def tree_helps(paired: PairedTrials) -> Outcome | None:
@@ -286,14 +256,10 @@ def perplexity_predicts(paired: PairedTrials) -> Outcome | None:
     rates = [sum(p.accepted for p in group) / sum(p.proposed for p in group) for group in groups.values()]
     rank = float(spearmanr([key[2] for key in groups], rates).statistic)
     centre, half = math.atanh(min(max(rank, -0.999), 0.999)), 1.96 * 1.06 / math.sqrt(len(groups) - 3)
-    effect = Interval(value=rank, low=math.tanh(centre - half), high=math.tanh(centre + half), n=len(groups))
-    return Outcome(
-        decision=_below(effect, 0.0),
-        effect=effect,
-        meaning="rank correlation of perplexity ratio and acceptance rate",
-        against=0.0,
-        pairs=tuple(pairs),
-    )
+    n, (low, high) = len(groups), (math.tanh(centre + half * side) for side in (-1, 1))
+    effect = Interval(value=rank, low=low, high=high, n=n)
+    meaning = "rank correlation of perplexity ratio and acceptance rate"
+    return Outcome(_above(Interval(value=-rank, low=-high, high=-low, n=n), 0.0), effect, meaning, 0.0, tuple(pairs))
 
 
 def parallel_hybrids(paired: PairedTrials) -> Outcome | None:
@@ -313,14 +279,8 @@ def parallel_hybrids(paired: PairedTrials) -> Outcome | None:
     if not differences:
         return None
     effect = mean_over(differences, groups_of([group[0] for group in used]))
-    return Outcome(
-        decision=_above(effect, 0.0),
-        effect=effect,
-        meaning="acceptance rate in parallel less that in sequential hybrids",
-        against=0.0,
-        pairs=_flat(used),
-        visible=smallest_effect(effect),
-    )
+    meaning = "acceptance rate in parallel less that in sequential hybrids"
+    return Outcome(_above(effect, 0.0), effect, meaning, 0.0, _flat(used), smallest_effect(effect))
 
 
 TESTS: dict[str, Test] = {
@@ -389,19 +349,18 @@ def _above(effect: Interval, limit: float) -> Decision:
     return "does not hold here" if effect.high < limit else "undecided"
 
 
-def _below(effect: Interval, limit: float) -> Decision:
-    opposite: dict[Decision, Decision] = {"holds here": "does not hold here", "does not hold here": "holds here"}
-    decision = _above(effect, limit)
-    return opposite.get(decision, decision)
-
-
 def _factor(meaning: str, factors: Sequence[float], used: Sequence[Sequence[Pair]]) -> Outcome | None:
     """The outcome of a claim that a factor is above 1; one factor comes from each group of pairs."""
     if not factors:
         return None
     effect, visible = _ratio([group[0] for group in used], factors)
-    decision = _above(effect, 1.0)
-    return Outcome(decision=decision, effect=effect, meaning=meaning, against=1.0, pairs=_flat(used), visible=visible)
+    return _against_one(effect, visible, meaning, _flat(used))
+
+
+def _against_one(
+    effect: Interval, visible: Visible | None, meaning: str, pairs: Sequence[Pair], detail: str = ""
+) -> Outcome:
+    return Outcome(_above(effect, 1.0), effect, meaning, 1.0, tuple(pairs), visible, detail)
 
 
 def _flat(groups: Iterable[Iterable[Pair]]) -> tuple[Pair, ...]:

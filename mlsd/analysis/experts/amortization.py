@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 
@@ -19,6 +20,7 @@ from mlsd.analysis.fits.study_fits import expert_shape
 from mlsd.measure.store.rows import CalibrationPoint
 from mlsd.records import ModelFacts, Record
 from mlsd.stats import Interval, grouped
+from mlsd.units import format_percent
 
 SATURATED = 0.95  # share of the experts that MoESD calls all of them
 STUDY_FORM = "linear"  # name of the theory in which every pass reads everything
@@ -320,8 +322,7 @@ def _what_decides(near: PassShare) -> str:
     return f"At k = {near.k} time follows bytes as far as the measurement can tell."
 
 
-def _percent(fraction: float) -> str:
-    return f"{100 * fraction:.0f} %"
+_percent = partial(format_percent, digits=0)
 
 
 def _times(estimate: Interval) -> str:

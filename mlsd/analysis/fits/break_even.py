@@ -52,7 +52,7 @@ def by_gamma(pairs: Sequence[Pair]) -> list[MeasuredGamma]:
                 speedup=mean_over([pair.speedup for pair in group], groups, ratio=True),
                 mgl=mean_over([pair.mgl for pair in group], groups),
                 break_even_mgl=needed,
-                break_even_alpha=costmodel.break_even_alpha(gamma, 1.0, 0.0, needed.value),
+                break_even_alpha=costmodel.break_even_alpha(gamma, needed.value),
                 draft_share=sum(pair.draft_ms * pair.rounds for pair in group) / total,
                 verify_share=sum(pair.verify_ms * pair.rounds for pair in group) / total,
             )

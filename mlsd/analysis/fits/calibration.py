@@ -14,6 +14,7 @@ from mlsd.records import Record
 from mlsd.stats import Interval, grouped
 
 _LEAST_WIDTHS = 8
+_Z = 1.96
 STEP_ROWS = 33  # kernel steps are looked for where every k was measured
 
 
@@ -43,6 +44,16 @@ def pass_times(points: Iterable[CalibrationPoint]) -> tuple[PassTime, ...]:
         PassTime(kind=kind, rows=rows, depth=depth, ms=median_interval([p.span_ns / 1e6 for p in own]))
         for (kind, depth, rows), own in sorted(cells.items())
     )
+
+
+def relative_error(points: Iterable[CalibrationPoint], unknown: float) -> float:
+    """Median standard error of a T(k), relative; `unknown` where no pass has an interval."""
+    halves = [
+        (t.ms.high - t.ms.low) / 2 / t.ms.value / _Z
+        for t in pass_times(points)
+        if t.kind == "target_pass" and t.ms.low is not None and t.ms.high is not None
+    ]
+    return statistics.median(halves) if halves else unknown
 
 
 def median_interval(values: Sequence[float], confidence: float = 0.95) -> Interval:

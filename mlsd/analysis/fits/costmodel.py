@@ -10,7 +10,7 @@ Mainardi, Sandikci, Vanschoren, "An Empirical Study of Speculative Decoding for 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TypeVar
 
 import numpy as np
@@ -18,7 +18,6 @@ import numpy.typing as npt
 from scipy.optimize import brentq
 
 from mlsd.errors import AnalysisError
-from mlsd.records import Record
 
 X = TypeVar("X", float, npt.NDArray[np.float64])  # one case, or an array of them
 
@@ -38,16 +37,8 @@ def expected_committed(alphas: Sequence[float]) -> float:
     return total
 
 
-def expected_committed_iid(alpha: float, gamma: int) -> float:
-    """Tokens a round commits when each position is accepted with the same probability (Leviathan et al., eq. 1).
-
-    ``E = (1 - alpha^(gamma + 1)) / (1 - alpha)``, and ``gamma + 1`` in the limit ``alpha = 1``.
-    """
-    return expected_committed([alpha] * gamma)
-
-
 def iid_alpha(committed_per_round: float, gamma: int) -> float:
-    """The one acceptance probability that would give this MGL: the inverse of `expected_committed_iid`.
+    """The one acceptance probability that would give this MGL: the inverse of `expected_committed` of equal ones.
 
     Raises AnalysisError when no probability can (MGL below 1 or above gamma + 1).
     """
@@ -55,7 +46,7 @@ def iid_alpha(committed_per_round: float, gamma: int) -> float:
         raise AnalysisError(f"An MGL of {committed_per_round:.3f} cannot come from gamma {gamma} (1 to {gamma + 1}).")
     if committed_per_round in (1.0, gamma + 1.0):
         return 0.0 if committed_per_round == 1.0 else 1.0
-    return float(brentq(lambda alpha: expected_committed_iid(alpha, gamma) - committed_per_round, 0.0, 1.0))
+    return float(brentq(lambda alpha: expected_committed([alpha] * gamma) - committed_per_round, 0.0, 1.0))
 
 
 def mgl_from_acceptance(acceptance: float, proposed_per_round: float) -> float:
@@ -104,63 +95,9 @@ def speedup_measured(committed_per_round: X, t_one: float, t_draft: X, t_verify:
     return committed_per_round * t_one / (t_draft + t_verify + t_rollback)
 
 
-def break_even_committed(t_one: float, t_draft: float, t_verify: float, t_rollback: float = 0.0) -> float:
-    """The MGL at which speculation neither gains nor loses: round time / T(1)."""
-    return (t_draft + t_verify + t_rollback) / t_one
-
-
-def break_even_alpha(
-    gamma: int, t_one: float, t_draft: float, t_verify: float, t_rollback: float = 0.0
-) -> float | None:
-    """The i.i.d. acceptance probability at which speedup is 1, or None when even full acceptance loses."""
-    needed = break_even_committed(t_one, t_draft, t_verify, t_rollback)
-    if needed > gamma + 1.0:
-        return None
-    return iid_alpha(max(needed, 1.0), gamma)
-
-
-def extrapolated_alphas(alphas: Sequence[float], gamma: int) -> list[float]:
-    """Conditional acceptances for a longer draft than was measured: the last one is taken to go on.
-
-    Raises AnalysisError when there is none to continue from.
-    """
-    if not alphas and gamma > 0:
-        raise AnalysisError("No acceptance was measured at any position, so none can be predicted.")
-    return [alphas[min(i, len(alphas) - 1)] for i in range(gamma)]
-
-
-class GammaChoice(Record, frozen=True, kw_only=True):
-    """The best draft length under a cost model."""
-
-    gamma: int  # 0: leave speculation off
-    speedup: float  # 1.0 when off
-    committed_per_round: float
-
-
-def best_gamma(
-    alphas: Sequence[float],
-    verify_time: Mapping[int, float],
-    draft_time_per_token: float,
-    *,
-    draft_time_fixed: float = 0.0,
-    rollback_time: float = 0.0,
-) -> GammaChoice:
-    """The gamma with the highest predicted speedup, "off" (gamma 0) included.
-
-    `verify_time` maps rows k to T(k) and must hold 1; each k > 1 in it makes gamma = k - 1 a candidate. Drafting of a
-    round costs ``draft_time_fixed + gamma * draft_time_per_token``. Ties go to the shorter draft.
-    """
-    if 1 not in verify_time:
-        raise AnalysisError("T(1) was not measured, so no speedup can be predicted.")
-    best = GammaChoice(gamma=0, speedup=1.0, committed_per_round=1.0)
-    for rows in sorted(set(verify_time) - {1}):
-        gamma = rows - 1
-        committed = expected_committed(extrapolated_alphas(alphas, gamma))
-        drafting = draft_time_fixed + gamma * draft_time_per_token
-        speedup = speedup_measured(committed, verify_time[1], drafting, verify_time[rows], rollback_time)
-        if speedup > best.speedup:
-            best = GammaChoice(gamma=gamma, speedup=speedup, committed_per_round=committed)
-    return best
+def break_even_alpha(gamma: int, break_even_mgl: float) -> float | None:
+    """The i.i.d. acceptance probability that gives the MGL of speedup 1, or None when even full acceptance loses."""
+    return None if break_even_mgl > gamma + 1.0 else iid_alpha(max(break_even_mgl, 1.0), gamma)
 
 
 def conditional_acceptance(proposed: Sequence[int], accepted: Sequence[int]) -> list[float | None]:

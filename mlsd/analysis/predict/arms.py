@@ -10,7 +10,7 @@ import msgspec
 from mlsd.analysis.predict.predict import Arm, Costs, costs_from_points
 from mlsd.analysis.results.comparability import Chosen, choose, machines
 from mlsd.errors import AnalysisError
-from mlsd.measure.store.rows import CalibrationPoint, Coverage, PassKind, TrialFilter, environment_key, model_key
+from mlsd.measure.store.rows import CalibrationPoint, Coverage, PassKind, TrialFilter, environment_key
 from mlsd.measure.store.study import Store
 from mlsd.records import CONTROLS, Case, ModelFacts, ModelRef, OptionValue, Record, Trial, is_adaptive
 from mlsd.stats import grouped
@@ -45,8 +45,8 @@ class Known(Record, frozen=True, kw_only=True):
 
     def costs(self, environment_key: str, target: ModelRef, draft: ModelRef | None) -> Costs | None:
         """Calibrated costs of a pair on a machine; None where the target, or the draft it needs, was not timed."""
-        of_target = self.passes.get((environment_key, key_of(target)))
-        of_draft = self.passes.get((environment_key, key_of(draft))) if draft is not None else ()
+        of_target = self.passes.get((environment_key, target.key))
+        of_draft = self.passes.get((environment_key, draft.key)) if draft is not None else ()
         if not of_target or of_draft is None:
             return None
         try:
@@ -54,11 +54,6 @@ class Known(Record, frozen=True, kw_only=True):
         except AnalysisError:  # timed as a draft only
             return None
         return costs if draft is None or costs.catch_up_ms else None
-
-
-def key_of(model: ModelRef) -> str:
-    """The model's key in a store."""
-    return model_key(model.sha256, model.id)
 
 
 def read_known(stores: Iterable[Store]) -> Known:

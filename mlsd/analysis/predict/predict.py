@@ -60,8 +60,8 @@ def costs_from_points(
     samples, rollbacks = ({rows: ms for (kind, rows), ms in ours.items() if kind == k} for k in ("sample", "rollback"))
     rest = {
         # With one proposal nothing but confirmed tokens enters the draft's memory, so nothing is rolled back.
-        rows: (between(samples, rows) if samples else 0.0)
-        + (between(rollbacks, rows) if rollbacks and rows > 1 else 0.0)
+        rows: between(samples, rows)
+        + (between(rollbacks, rows) if rows > 1 else 0.0)
         + (draft_rollback if rows > 2 else 0)
         for rows in verify
     }
@@ -88,8 +88,7 @@ def _times(points: Sequence[CalibrationPoint], depth: int) -> dict[tuple[PassKin
 def round_ms(costs: Costs, proposed: int, accepted: int) -> float:
     """One round; the catch-up that its outcome makes the next round pay is counted here."""
     rows = proposed + 1
-    rest = between(costs.rest_ms, rows) if costs.rest_ms else 0.0
-    return draft_ms(costs, proposed, accepted) + between(costs.verify_ms, rows) + rest
+    return draft_ms(costs, proposed, accepted) + between(costs.verify_ms, rows) + between(costs.rest_ms, rows)
 
 
 def draft_ms(costs: Costs, proposed: int, accepted: int) -> float:
@@ -115,9 +114,9 @@ def catch_up_rows(proposed: int, accepted: int, *, replays: bool) -> int:
 
 
 def between(curve: Mapping[int, float], rows: int) -> float:
-    """The curve at `rows`: measured, on the line between its neighbours, or its last slope beyond its end."""
-    if rows in curve:
-        return curve[rows]
+    """The curve at `rows`: measured, between its neighbours, or by its last slope beyond its end; 0 of an empty one."""
+    if rows in curve or not curve:
+        return curve.get(rows, 0.0)
     known = sorted(curve)
     if rows > known[-1] and len(known) > 1:
         a, b = known[-2:]
@@ -240,7 +239,7 @@ def scale_to(costs: Costs, arms: Sequence[Arm]) -> Costs:
         expected = sum(between(costs.verify_ms, r.proposed + 1) for r in rounds)
         verify.append(sum(r.verify_ns for r in rounds) / 1e6 / expected)
         spent = [r.rollback_ns + r.sample_ns + r.other_ns for r in rounds]
-        known = [between(costs.rest_ms, r.proposed + 1) if costs.rest_ms else 0.0 for r in rounds]
+        known = [between(costs.rest_ms, r.proposed + 1) for r in rounds]
         beyond.append(statistics.fmean(spent) / 1e6 - statistics.fmean(known))
         if arm.gamma and costs.catch_up_ms:
             should = sum(draft_ms(costs, r.proposed, r.accepted) for r in rounds)
@@ -253,8 +252,5 @@ def scale_to(costs: Costs, arms: Sequence[Arm]) -> Costs:
         catch_up_ms={rows: ms * draft for rows, ms in costs.catch_up_ms.items()},
         step_ms=costs.step_ms * draft,
         pair_ms=None if costs.pair_ms is None else costs.pair_ms * draft,
-        rest_ms={
-            rows: max(0.0, (between(costs.rest_ms, rows) if costs.rest_ms else 0.0) + statistics.fmean(beyond))
-            for rows in costs.verify_ms
-        },
+        rest_ms={rows: max(0.0, between(costs.rest_ms, rows) + statistics.fmean(beyond)) for rows in costs.verify_ms},
     )

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
-from mlsd.analysis.fits.calibration import pass_times
+from mlsd.analysis.fits.calibration import relative_error
 from mlsd.analysis.predict.arms import Known
-from mlsd.analysis.predict.depth import Cut, FullPass, full_depth
+from mlsd.analysis.predict.depth import Cut, full_depth
 from mlsd.analysis.predict.predict import Costs, costs_from_points
 from mlsd.errors import AnalysisError, InputError
 from mlsd.gguf_tools.shape import Shape
@@ -15,7 +15,6 @@ from mlsd.gguf_tools.synthetic.synth import from_shape
 from mlsd.measure.store.rows import CalibrationPoint
 from mlsd.records import ModelFacts, Record
 
-_Z = 1.96
 _UNKNOWN_ERROR = 0.05  # of a pass that was timed too seldom to have an interval
 
 
@@ -59,10 +58,10 @@ def shape_costs(known: Known, machine: str, shape: Shape, quant: str) -> ShapeCo
             verify_ms={k: found.ms for k, found in passes.items()},
             rest_ms={k: ms * growth for k, ms in deepest.rest_ms.items()},
         ),
-        relative_error=_typical(passes),
+        relative_error=statistics.median(found.relative_error for found in passes.values()),
         depths=depths,
         n_layers=shape.n_layers,
-        checkpoint_ms=growth * _checkpoint_ms(timed),
+        checkpoint_ms=growth * statistics.median([p.span_ns / 1e6 for p in timed if p.kind == "checkpoint"] or [0.0]),
     )
 
 
@@ -101,23 +100,4 @@ def _cut_of(shape: Shape, quant: str, facts: ModelFacts, points: Sequence[Calibr
         return None
     if (weight.total.n_bytes, weight.active.n_bytes) != (facts.weight_bytes, facts.active_bytes):
         return None
-    return Cut(n_layers=n_layers, weight=weight, ms=times, relative_error=_relative_error(points))
-
-
-def _relative_error(points: Sequence[CalibrationPoint]) -> float:
-    """Median standard error of a T(k)."""
-    halves = [
-        (t.ms.high - t.ms.low) / 2 / t.ms.value / _Z
-        for t in pass_times(points)
-        if t.kind == "target_pass" and t.ms.low is not None and t.ms.high is not None
-    ]
-    return statistics.median(halves) if halves else _UNKNOWN_ERROR
-
-
-def _typical(passes: Mapping[int, FullPass]) -> float:
-    return statistics.median(found.relative_error for found in passes.values())
-
-
-def _checkpoint_ms(points: Sequence[CalibrationPoint]) -> float:
-    spans = [p.span_ns / 1e6 for p in points if p.kind == "checkpoint"]
-    return statistics.median(spans) if spans else 0.0
+    return Cut(n_layers=n_layers, weight=weight, ms=times, relative_error=relative_error(points, _UNKNOWN_ERROR))

@@ -17,9 +17,9 @@ import pandas as pd
 
 from mlsd.errors import AnalysisError
 from mlsd.measure.store.machine import Table
-from mlsd.measure.store.rows import MeasuredCase, Run, environment_key, model_key
+from mlsd.measure.store.rows import MeasuredCase, Run, environment_key
 from mlsd.measure.store.study import Store
-from mlsd.records import Case, Environment, ModelFacts, ModelRef
+from mlsd.records import Case, Environment, ModelFacts
 
 _KEY_DIGITS = 8
 
@@ -67,8 +67,8 @@ def choose(store: Store, machine: str | None = None, settings: str | None = None
     kept, left = _usual_settings(own, cases, settings)
     files, other_files = _usual_drafts(kept, cases)
     known = store.models()
-    refs = {ref.id: ref for case_id in files for ref in _models(cases[case_id])}
-    named = {name: known.get(model_key(ref.sha256, ref.id)) for name, ref in refs.items()}
+    used = (ref for case_id in files for ref in (cases[case_id].target, cases[case_id].drafter.draft) if ref)
+    named = {ref.id: known.get(ref.key) for ref in used}
     calibrations, other_settings = _other_calibrations(runs, [cases[case_id] for case_id in files], key)
     if not own:
         named = {facts.ref.id: facts for facts in known.values()}
@@ -139,7 +139,7 @@ def _usual_settings(
     targets: dict[tuple[str, str], dict[Kind, list[MeasuredCase]]] = {}
     for m in measured:
         case = cases[m.case_id]
-        kind = (model_key(case.target.sha256, case.target.id), settings_key(case))
+        kind = (case.target.key, settings_key(case))
         targets.setdefault((case.target.id, case.source), {}).setdefault(kind, []).append(m)
     kept: list[MeasuredCase] = []
     notes = []
@@ -165,7 +165,7 @@ def _usual_drafts(
     for m in measured:
         draft = cases[m.case_id].drafter.draft
         if draft is not None:
-            drafts.setdefault(draft.id, {}).setdefault(model_key(draft.sha256, draft.id), []).append(m)
+            drafts.setdefault(draft.id, {}).setdefault(draft.key, []).append(m)
     kept = {m.case_id: m for m in measured}
     notes = []
     for draft_id, files in drafts.items():
@@ -241,7 +241,3 @@ def _word(value: object) -> str:
 
 def _count(group: Sequence[MeasuredCase]) -> int:
     return sum(m.n_trials for m in group)
-
-
-def _models(case: Case) -> tuple[ModelRef, ...]:
-    return (case.target,) if case.drafter.draft is None else (case.target, case.drafter.draft)

@@ -10,7 +10,7 @@ import pandas as pd
 from mlsd.analysis.results.trials import method_name
 from mlsd.drafters import drafting_key
 from mlsd.errors import AnalysisError, InputError, UnsupportedError
-from mlsd.measure.store.rows import DraftDistance, model_key
+from mlsd.measure.store.rows import DraftDistance
 from mlsd.records import Case, Record
 
 
@@ -36,7 +36,7 @@ def case_distances(distances: Iterable[DraftDistance], cases: Mapping[str, Case]
     own: dict[tuple[str, str | None], DraftDistance] = {
         (d.target_key, d.drafting_key): d for d in known if (d.text_sha256, d.n_tokens) == (text, n_tokens)
     }
-    keys = {case_id: (_target_key(case), _drafting_key(case)) for case_id, case in cases.items()}
+    keys = {case_id: (case.target.key, _drafting_key(case)) for case_id, case in cases.items()}
     return {case_id: own[key] for case_id, key in keys.items() if key in own}
 
 
@@ -65,10 +65,6 @@ def predictions(trials: pd.DataFrame, distances: Mapping[str, DraftDistance]) ->
             )
         )
     return sorted(found, key=lambda row: (row.target, row.distance.ratio))
-
-
-def _target_key(case: Case) -> str:
-    return model_key(case.target.sha256, case.target.id)
 
 
 def _drafting_key(case: Case) -> str | None:

@@ -6,7 +6,7 @@ that stands still or jumps back gives nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from mlsd.analysis.results.comparability import Chosen
 from mlsd.analysis.results.trials import spec_name
@@ -80,12 +80,8 @@ def energy_rows(store: Store, chosen: Chosen) -> list[EnergyRow]:
             target=target,
             setting=setting,
             source=sources[target, setting],
-            plain=joules(_of(plain, trials)),
+            plain=joules([plain[key] for key in trials if key in plain]),
             speculative=joules([trials[key] for key in trials if key in plain]),
         )
         for (target, setting), trials in arms.items()
     ]
-
-
-def _of(plain: dict[tuple[object, ...], Trial], keys: Iterable[tuple[object, ...]]) -> list[Trial]:
-    return [plain[key] for key in keys if key in plain]

@@ -14,9 +14,9 @@ import pandas as pd
 
 from mlsd.analysis.results.trials import PARTS
 from mlsd.errors import AnalysisError
-from mlsd.measure.store.rows import comparability_key, model_key
+from mlsd.measure.store.rows import comparability_key
 from mlsd.measure.store.study import Store
-from mlsd.records import Case, ModelFacts
+from mlsd.records import Case
 
 _CHUNK_ROWS = 10_000  # rows that exist as Python objects at a time
 
@@ -104,26 +104,6 @@ OUTCOMES: tuple[Column, ...] = (
     *(Column(part, _COUNT, f"sum over them: {part.removesuffix('_ns')}") for part in PARTS),
 )
 
-CALIBRATION: tuple[Column, ...] = (
-    Column("run_id", _COUNT, "invocation that measured it"),
-    Column("model_key", _TEXT, "content hash of the model"),
-    Column("kind", _TEXT, "target_pass, draft_step, prefill, rollback, checkpoint or sample"),
-    Column("rows", _COUNT, "k: positions in the pass"),
-    Column("depth", _COUNT, "positions already in the context"),
-    Column("repeat", _COUNT, "repeat of the pass"),
-    Column("span_ns", _COUNT, "how long it took"),
-)
-
-COVERAGE: tuple[Column, ...] = (
-    Column("run_id", _COUNT, "invocation that measured it"),
-    Column("model_key", _TEXT, "content hash of the model"),
-    Column("source", _TEXT, "text, or tokens a draft proposed"),
-    Column("layer", _COUNT, "layer with experts"),
-    Column("window", _COUNT, "k: consecutive tokens"),
-    Column("n_windows", _COUNT, "windows measured"),
-    Column("distinct_mean", _NUMBER, "N(k): mean number of distinct experts"),
-)
-
 
 def trials(store: Store) -> pd.DataFrame:
     """Every trial that counts, with the sums of its rounds: columns `TRIALS`, one row a trial."""
@@ -169,25 +149,6 @@ def outcomes(store: Store) -> pd.DataFrame:
     """How the rounds of each case and repeat ended: columns `OUTCOMES`. Only valid trials."""
     table = store.round_outcomes()
     return _frame(table.rows, OUTCOMES)
-
-
-def calibration(store: Store) -> pd.DataFrame:
-    """Timed passes: columns `CALIBRATION`, one row a pass."""
-    return _frame(((run_id, *msgspec.structs.astuple(point)) for run_id, point in store.calibration()), CALIBRATION)
-
-
-def coverage(store: Store) -> pd.DataFrame:
-    """Distinct experts: columns `COVERAGE`, one row for each layer and window."""
-    rows = (
-        (run_id, c.model_key, c.source, c.layer, c.window, c.n_windows, c.distinct_mean)
-        for run_id, c in store.coverage()
-    )
-    return _frame(rows, COVERAGE)
-
-
-def key_of(facts: ModelFacts) -> str:
-    """The key under which the store holds the passes and coverage of a model."""
-    return model_key(facts.ref.sha256, facts.ref.id)
 
 
 def _frame(rows: Iterable[Sequence[Any]], columns: tuple[Column, ...]) -> pd.DataFrame:

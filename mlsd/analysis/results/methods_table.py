@@ -62,10 +62,7 @@ class TimingRow(Record, frozen=True, kw_only=True):
 
 
 def task_trials(trials: pd.DataFrame) -> pd.DataFrame:
-    """The trials whose prompt is a task of one of the six kinds.
-
-    Raises: AnalysisError when there is none.
-    """
+    """The trials whose prompt is a task of one of the six kinds. Raises: AnalysisError when there is none."""
     own = trials[trials["workload"].isin(KINDS)]
     if own.empty:
         raise AnalysisError("No tasks were measured.", hint="Measure them: mlsd run E.")
@@ -182,9 +179,6 @@ def _plain_round_ms(trials: pd.DataFrame) -> dict[str, float]:
 
 def _words(value: Any) -> str | None:
     return None if pd.isna(value) else str(value)
-
-
-# --- in sentences -------------------------------------------------------------------------------------------------
 
 
 def sentences(

@@ -12,10 +12,10 @@ from mlsd.analysis.results.trials import PARTS
 def time_split(trials: pd.DataFrame) -> pd.DataFrame:
     """Mean time of a round by part, for each arm of valid trials.
 
-    Columns target, arm, drafter, draft, gamma, rounds, draft_ms, verify_ms, rollback_ms, sample_ms, other_ms.
+    Columns target, arm, drafter, draft, options, gamma, rounds, draft_ms, verify_ms, rollback_ms, sample_ms, other_ms.
     """
     good = trials[trials["valid"].fillna(False) & (trials["rounds"].fillna(0) > 0) & trials["decode_ns"].notna()]
-    keys = ["target", "arm", "drafter", "draft", "gamma"]
+    keys = ["target", "arm", "drafter", "draft", "options", "gamma"]
     good = good.assign(draft=good["draft"].astype(object).where(good["draft"].notna(), None))
     sums = good.groupby(keys, dropna=False, sort=False)[["rounds", *PARTS]].sum().reset_index()
     for part in PARTS:
@@ -24,12 +24,12 @@ def time_split(trials: pd.DataFrame) -> pd.DataFrame:
 
 
 def position_acceptance(outcomes: pd.DataFrame, trials: pd.DataFrame) -> pd.DataFrame:
-    """Acceptance at each position of a draft, by target, drafter, draft and gamma.
+    """Acceptance at each position of a draft, by target, drafter, draft, options and gamma.
 
     Columns: those keys, position i, tried (rounds that proposed i and accepted i - 1), overall = P(accepted >= i |
     proposed >= i), conditional = P(accepted >= i | accepted >= i - 1, proposed >= i).
     """
-    keys = ["target", "drafter", "draft", "gamma"]
+    keys = ["target", "drafter", "draft", "options", "gamma"]
     cases = trials.loc[trials["arm"] == "sd", ["environment_key", "case_id", *keys]].drop_duplicates()
     joined = outcomes.merge(cases, on=["environment_key", "case_id"], how="inner")
     rows = []

@@ -34,9 +34,6 @@ def one_machine(trials: pd.DataFrame) -> pd.DataFrame:
     return trials
 
 
-# --- speedup ----------------------------------------------------------------------------------------------------
-
-
 class Speedup(Record, frozen=True, kw_only=True):
     """One SD arm against the AR arm of the same blocks. Throughputs are medians over blocks."""
 
@@ -120,11 +117,12 @@ def deep_arms(trials: pd.DataFrame) -> list[DeepArm]:
     names = trials["prompt"].astype(str)
     base = names.str.partition("@")[0]
     trials = trials[base.isin(base[names.str.contains("@", regex=False)])]
-    valid = trials[trials["valid"].fillna(False)]
+    valid = trials[trials["valid"].fillna(False)].fillna({"draft": "", "options": ""})
     found = []
     for arm in speedups(trials, ("prompt",)) if len(trials) else ():
         own = valid[(valid["prompt"] == arm.prompt) & (valid["target"] == arm.target)]
-        both = own[own["arm"] == "ar"], own[(own["drafter"] == arm.drafter) & (own["gamma"] == arm.gamma)]
+        asked = {"drafter": arm.drafter, "draft": arm.draft or "", "options": arm.options, "gamma": arm.gamma}
+        both = own[own["arm"] == "ar"], own[(own[list(asked)] == pd.Series(asked)).all(axis=1)]
         plain_ms, verify_ms = (rows["verify_ns"].sum() / max(1, rows["rounds"].sum()) / 1e6 for rows in both)
         prompt, _, depth = str(arm.prompt).partition("@")
         found.append(DeepArm(arm, prompt, int(depth or 0), plain_ms, verify_ms))
@@ -164,9 +162,6 @@ def _speedup(key: dict[str, Any], trials: pd.DataFrame, paired: pd.DataFrame | N
         timed=valid.empty or bool(valid["decode_ns"].notna().any()),
         fell_back=None if fallbacks.empty else str(fallbacks.iloc[0]),
     )
-
-
-# --- plain decoding -----------------------------------------------------------------------------------------------
 
 
 class Throughput(Record, frozen=True, kw_only=True):

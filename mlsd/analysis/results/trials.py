@@ -208,9 +208,6 @@ def _timed(trials: Sequence[Trial]) -> list[tuple[Trial, float]]:
     return [(t, speed) for t in calm if (speed := numbers(t).decode_tok_s) is not None]
 
 
-# --- names, by draft and options, never by a case's id ------------------------------------------------------------
-
-
 def method_name(drafter: str, draft: str | None, options: str) -> str:
     """A method as a reader names it: its draft where it has one, its options (JSON) where they are not the defaults."""
     return drafter + (f" {draft}" if draft else "") + _listed(options)

@@ -10,14 +10,14 @@ from mlsd.analysis.experts.amortization import Mixture, mixture
 from mlsd.analysis.experts.coverage import coverage_table
 from mlsd.analysis.fits.bandwidth import BytesLine, Verdict, bytes_lines, compare
 from mlsd.analysis.fits.calibration import PassTime, TargetCurve, median_interval, not_timed, pass_times, target_curve
-from mlsd.analysis.predict.arms import Known, is_curve, key_of, newest, newest_passes, read_groups
+from mlsd.analysis.predict.arms import Known, is_curve, newest, newest_passes, read_groups
 from mlsd.analysis.predict.prediction_error import Validation, validate
 from mlsd.analysis.results.comparability import Chosen
 from mlsd.drafters import drafting_key
 from mlsd.errors import AnalysisError
 from mlsd.measure.run.calibration import CalibrationResult
 from mlsd.measure.store.pass_shares import PassShares, block_key
-from mlsd.measure.store.rows import CalibrationPoint, ExpertLoad, Run, StreamRead, TimedPass, model_key
+from mlsd.measure.store.rows import CalibrationPoint, ExpertLoad, Run, StreamRead, TimedPass
 from mlsd.measure.store.study import Store
 from mlsd.records import Case, ModelRef, Record
 from mlsd.stats import Interval, grouped
@@ -77,10 +77,10 @@ class Machine:
         if case.source != "engine":  # whose methods have names of their own
             return None
         if draft is not None:
-            found = self.shares.get((model_key(draft.sha256, draft.id), None), ())
+            found = self.shares.get((draft.key, None), ())
         else:
             part = drafting_key(case.drafter) or block_key(case.drafter)
-            found = self.shares.get((model_key(target.sha256, target.id), part), ())
+            found = self.shares.get((target.key, part), ())
         return next((shares for shares in found if shares.rows == 1), None)
 
     @cached_property
@@ -133,7 +133,7 @@ class Machine:
 
     def passes_of(self, model: ModelRef) -> tuple[CalibrationPoint, ...]:
         """The timed passes of a model: those of the newest calibration of each kind."""
-        return self.known.passes.get((self.key, key_of(model)), ())
+        return self.known.passes.get((self.key, model.key), ())
 
     def name_of(self, key: str) -> str:
         """The model's id, with the start of its key where two files bear one id."""

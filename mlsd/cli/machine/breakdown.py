@@ -7,40 +7,32 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from mlsd.cli import options as shared
 from mlsd.cli.database import db_option
-from mlsd.cli.options import (
-    draft_option,
-    drafter_option,
-    engine_options,
-    json_option,
-    prompt_option,
-    repeats_option,
-    rows_option,
-)
 from mlsd.cli.output import note, print_json, print_table
+from mlsd.records import Case
 
 if TYPE_CHECKING:
     from mlsd.analysis.results.round_split import RoundSplit
     from mlsd.measure.run.breakdown import Breakdown
     from mlsd.measure.store.pass_shares import PassShares
-    from mlsd.records import Case
 
 
 @click.command()
 @click.argument("target")
-@draft_option()
-@drafter_option()
+@shared.draft_option()
+@shared.drafter_option()
 @click.option(
     "--gamma", type=click.IntRange(min=1), help="Most tokens proposed a round [default: the preset's, else 4]."
 )
-@rows_option("k of the target's passes [default: 1,5,9].", default=(1, 5, 9))
+@shared.rows_option("k of the target's passes [default: 1,5,9].", default=(1, 5, 9))
 @click.option("--depth", type=click.IntRange(min=1), default=128, show_default=True, help="Positions before a pass.")
-@repeats_option("Turns of each kind of pass.", default=5)
-@prompt_option("Shipped prompt of the rounds.", multiple=False, default="code", show_default=True)
+@shared.repeats_option("Turns of each kind of pass.", default=5)
+@shared.prompt_option("Shipped prompt of the rounds.", multiple=False, default="code", show_default=True)
 @click.option("--n-predict", type=int, default=64, show_default=True, help="Output tokens of the rounds.")
 @db_option("none, nothing is stored")
-@json_option
-@engine_options
+@shared.json_option
+@shared.engine_options
 def breakdown(target: str, db: Path | None, as_json: bool, **options: Any) -> None:
     """Show which part of the network takes what share of a pass of TARGET: attention, experts, LM head, and so on.
 
@@ -69,15 +61,8 @@ def breakdown(target: str, db: Path | None, as_json: bool, **options: Any) -> No
 
 
 def _share_object(shares: PassShares, found: Breakdown) -> dict[str, Any]:
-    return {
-        "network": found.network(shares),
-        "record": shares,
-        "shares": shares.shares,
-        "inflation": shares.inflation,
-        "agreement": shares.agreement,
-        "in_doubt": shares.in_doubt,
-        "head_by_difference": shares.head_by_difference,
-    }
+    derived = ("shares", "inflation", "agreement", "in_doubt", "head_by_difference")
+    return {"network": found.network(shares), "record": shares, **{name: getattr(shares, name) for name in derived}}
 
 
 def _print_shares(found: Breakdown) -> None:

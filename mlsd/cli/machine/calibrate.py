@@ -7,18 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from mlsd.cli import options as shared
 from mlsd.cli.database import db_option
-from mlsd.cli.options import (
-    IntList,
-    draft_option,
-    engine_options,
-    json_option,
-    output_option,
-    rows_option,
-    seed_option,
-    text_option,
-)
 from mlsd.cli.output import note, print_json, print_table, say, shows_progress
+from mlsd.records import ModelFacts
 from mlsd.units import as_ranges, format_number, format_percent
 
 if TYPE_CHECKING:
@@ -26,23 +18,24 @@ if TYPE_CHECKING:
     from mlsd.analysis.fits.curves import Steps
     from mlsd.analysis.study.machine_findings import CalibrationFindings
     from mlsd.measure.run.calibration import CalibrationResult
-    from mlsd.records import ModelFacts
 
 
 @click.command()
 @click.argument("model")
-@draft_option("Time a draft beside it, and see the experts that its proposals choose.")
-@click.option("--depth", "depths", type=IntList(), default=(128,), help="Positions in the context [default: 128].")
-@rows_option("k of T(k) [default: 1 to 33, 48, 64].", default=(*range(1, 34), 48, 64))
+@shared.draft_option("Time a draft beside it, and see the experts that its proposals choose.")
+@click.option(
+    "--depth", "depths", type=shared.IntList(), default=(128,), help="Positions in the context [default: 128]."
+)
+@shared.rows_option("k of T(k) [default: 1 to 33, 48, 64].", default=(*range(1, 34), 48, 64))
 @click.option("--budget-s", type=float, default=120.0, show_default=True, help="Seconds, loading apart.")
 @click.option("--precision", type=float, default=0.02, show_default=True, help="End when all intervals are narrower.")
-@text_option("Real text to use [default: a shipped one].")
+@shared.text_option("Real text to use [default: a shipped one].")
 @click.option("--no-coverage", is_flag=True, help="Do not ask a mixture for its experts.")
-@output_option("Draw experts, or T(k), into this .png or .svg.", required=False)
+@shared.output_option("Draw experts, or T(k), into this .png or .svg.", required=False)
 @db_option()
-@seed_option("Of the order of passes.")
-@json_option
-@engine_options
+@shared.seed_option("Of the order of passes.")
+@shared.json_option
+@shared.engine_options
 def calibrate(
     model: str, draft: str | None, output: Path | None, db: Path | None, as_json: bool, **options: Any
 ) -> None:

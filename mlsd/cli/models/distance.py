@@ -7,37 +7,31 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
+from mlsd.cli import options as shared
 from mlsd.cli.database import db_option
-from mlsd.cli.options import (
-    draft_option,
-    drafter_option,
-    engine_options,
-    json_option,
-    model_file,
-    text_option,
-)
 from mlsd.cli.output import note, print_json, say
 from mlsd.drafters.options import parse_drafter
 from mlsd.errors import InputError
-from mlsd.records import DRAFT_MODEL
+from mlsd.measure.messages import ModelFile, Perplexities, Perplexity, PerplexityJob
+from mlsd.measure.store.study import Store
+from mlsd.planning.prompts import prompt_from_file
+from mlsd.records import DRAFT_MODEL, EngineOptions
 from mlsd.units import format_percent
 
 if TYPE_CHECKING:
-    from mlsd.measure.messages import ModelFile, Perplexities, Perplexity
     from mlsd.measure.run.distances import Drafting
-    from mlsd.records import EngineOptions
 
 
 @click.command()
 @click.argument("model")
-@draft_option("A draft to compare with MODEL: a path or an id.")
-@drafter_option("In its place the part of MODEL that drafts: layer-skip:fraction=0.33.")
+@shared.draft_option("A draft to compare with MODEL: a path or an id.")
+@shared.drafter_option("In its place the part of MODEL that drafts: layer-skip:fraction=0.33.")
 @db_option("none, nothing is stored")
-@text_option("The text [default: the shipped prompts].")
+@shared.text_option("The text [default: the shipped prompts].")
 @click.option("--n-tokens", type=click.IntRange(min=2), help="Read at most so many tokens of it.")
 @click.option("--window", type=click.IntRange(min=2), default=512, show_default=True, help="Tokens of context.")
-@json_option
-@engine_options
+@shared.json_option
+@shared.engine_options
 def distance(model: str, as_json: bool, engine: EngineOptions, **options: Any) -> None:
     """Perplexity of MODEL on a text; with --draft also the draft's, their ratio and the distance of both.
 
@@ -45,14 +39,11 @@ def distance(model: str, as_json: bool, engine: EngineOptions, **options: Any) -
     a token drawn from the draft, one minus the distance is the chance that it is accepted. With --db `mlsd claims` sets
     the ratio beside what was accepted; `mlsd run --distances` does it for every draft of a suite.
     """
-    from mlsd.measure.messages import PerplexityJob
     from mlsd.measure.process import run_perplexity
     from mlsd.measure.run.distances import as_distance, shipped_text
-    from mlsd.measure.store.study import Store
-    from mlsd.planning.prompts import prompt_from_file
 
     text = shipped_text() if options["text"] is None else prompt_from_file(options["text"]).text
-    target = model_file(model)
+    target = shared.model_file(model)
     drafting = _drafting(target, options)
     if options["db"] is not None and options["db"].exists():
         Store.open(options["db"], create=False).close()  # see before any work that it can be written
@@ -88,7 +79,7 @@ def _drafting(target: ModelFile, options: dict[str, Any]) -> Drafting | None:
         if options["db"] is not None:
             raise InputError("--db keeps a comparison.", hint="Add --draft DRAFT or --drafter METHOD.")
         return None
-    draft = model_file(draft_text) if draft_text else None
+    draft = shared.model_file(draft_text) if draft_text else None
     spec = parse_drafter(method or DRAFT_MODEL, None if draft is None else draft.ref)
     drafting = find_drafting(resolve_spec(spec), target, draft)
     if drafting is None:

@@ -3,29 +3,30 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
+import msgspec
 
-from mlsd.cli.options import (
-    engine_options,
-    json_option,
-    model_file,
-    output_option,
-    quant_option,
-    seed_option,
-    text_option,
-)
+from mlsd.cli import options as shared
 from mlsd.cli.output import byte_progress, note, print_json, print_table, say
 from mlsd.errors import InputError
+from mlsd.gguf_tools.read import trunk_layers
+from mlsd.gguf_tools.shapes import ARTEFACT_TARGET
+from mlsd.gguf_tools.source import Source
+from mlsd.gguf_tools.surgery.adapter import Adapter
+from mlsd.gguf_tools.surgery.cut import plan_subset, write_layers
+from mlsd.gguf_tools.surgery.edit import Edit, write_edit
+from mlsd.gguf_tools.surgery.kangaroo import compose
+from mlsd.gguf_tools.synthetic.perturb import perturb
+from mlsd.gguf_tools.synthetic.synth import SynthPlan, choose_correlation, find_recipe, write_synthetic
+from mlsd.gguf_tools.synthetic.tiny import TINY_SET, write_tiny_set
+from mlsd.hashes import file_sha256
+from mlsd.measure.messages import LayerSearchJob, LayersFound
+from mlsd.planning.prompts import prompt_from_file
+from mlsd.records import EngineOptions
+from mlsd.report.render.table import numbers, table, text, words
 from mlsd.units import format_bytes, format_duration, format_percent
-
-if TYPE_CHECKING:
-    from mlsd.gguf_tools.source import Source
-    from mlsd.gguf_tools.surgery.edit import Edit
-    from mlsd.gguf_tools.synthetic.synth import SynthPlan
-    from mlsd.measure.messages import LayersFound
-    from mlsd.records import EngineOptions
 
 _COMPONENTS = ("recurrent", "recurrent-blocks", "attention")
 
@@ -40,22 +41,20 @@ def make() -> None:
 
 @make.command()
 @click.argument("shape")
-@quant_option("Q8_0, Q4_K, Q4_K_M, Q4_0, F16, ... [default: Q8_0; a GGUF's own types]")
+@shared.quant_option("Q8_0, Q4_K, Q4_K_M, Q4_0, F16, ... [default: Q8_0; a GGUF's own types]")
 @click.option("--layers", type=int, help="Only so many layers, for a machine that cannot hold all.")
 @click.option("--router-correlation", type=float, help="Correlation of the router's logits between tokens, 0 to 1.")
 @click.option("--router-shared", type=float, help="The same as the fraction of experts that two tokens share.")
-@seed_option()
-@output_option("The GGUF to write.", required=False)
+@shared.seed_option()
+@shared.output_option("The GGUF to write.", required=False)
 @click.option("--dry-run", is_flag=True, help="Only say what would be written.")
-@json_option
+@shared.json_option
 def synth(shape: str, output: Path | None, dry_run: bool, as_json: bool, **options: Any) -> None:
     """Write a model with the tensors of SHAPE and random weights, to measure a machine without a download.
 
     SHAPE is qwen3.5-0.8b, -2b, -4b, -9b, -27b or -35b-a3b, smollm2-135m, a tiny model's name, the path of a GGUF, or of
     a model's config.json. The file is marked as synthetic in its metadata, and its text has no meaning.
     """
-    from mlsd.gguf_tools.synthetic.synth import choose_correlation, find_recipe, write_synthetic
-
     if output is None and not dry_run:
         raise click.UsageError("Give --output FILE, or --dry-run to see what would be written.")
     recipe = find_recipe(shape, options["quant"], options["layers"])
@@ -75,31 +74,19 @@ def synth(shape: str, output: Path | None, dry_run: bool, as_json: bool, **optio
 
 def _figures(plan: SynthPlan) -> dict[str, Any]:
     weight = plan.weight
+    parts = {"n": weight.total, "always_read": weight.always, "active": weight.active, "expert": weight.expert}
     return {
         "shape": plan.name,
-        "architecture": plan.architecture,
-        "quant": plan.quant,
-        "n_layers": plan.n_layers,
-        "n_layers_full": plan.n_layers_full,
-        "n_parameters": weight.total.n_parameters,
-        "n_bytes": weight.total.n_bytes,
-        "always_read_parameters": weight.always.n_parameters,
-        "always_read_bytes": weight.always.n_bytes,
-        "active_parameters": weight.active.n_parameters,
-        "active_bytes": weight.active.n_bytes,
-        "n_experts": weight.n_experts,
-        "n_experts_used": weight.n_experts_used,
-        "n_expert_layers": weight.n_expert_layers,
-        "expert_parameters": weight.expert.n_parameters,
-        "expert_bytes": weight.expert.n_bytes,
+        **{name: getattr(plan, name) for name in ("architecture", "quant", "n_layers", "n_layers_full")},
+        **{f"{name}_parameters": part.n_parameters for name, part in parts.items()},
+        **{f"{name}_bytes": part.n_bytes for name, part in parts.items()},
+        **{name: getattr(weight, name) for name in ("n_experts", "n_experts_used", "n_expert_layers")},
         "tensor_types": plan.tensor_types,
         "excluded": ["vision tower", "multi-token-prediction blocks"],
     }
 
 
 def _print_plan(plan: SynthPlan) -> None:
-    from mlsd.report.render.table import numbers, table, text, words
-
     weight = plan.weight
     parts = [("all", weight.total), ("read for every token", weight.always)]
     if weight.n_experts:
@@ -121,20 +108,16 @@ def _print_plan(plan: SynthPlan) -> None:
 @make.command()
 @click.option("--only", multiple=True, metavar="NAME", help="Only this; may be repeated. Also qwen2, qwen3, qwen3moe.")
 @click.option("--artefact", is_flag=True, help="Also qwen35moe-large: 0.4 billion weights, 0.4 GB.")
-@seed_option("Another seed, another set.")
-@quant_option("F32, F16 or Q8_0.", default="Q8_0", show_default=True)
-@output_option("The folder to write to.", type=click.Path(file_okay=False, path_type=Path))
-@json_option
+@shared.seed_option("Another seed, another set.")
+@shared.quant_option("F32, F16 or Q8_0.", default="Q8_0", show_default=True)
+@shared.output_option("The folder to write to.", type=click.Path(file_okay=False, path_type=Path))
+@shared.json_option
 def tiny(output: Path, only: tuple[str, ...], artefact: bool, seed: int, quant: str, as_json: bool) -> None:
     """Write tiny random models of sixteen architectures.
 
     Of each also two perturbed copies, which are good drafts for it (NAME-noise003, NAME-noise01: weights that differ by
     0.3 % and 1 %), and an unrelated model (NAME-other), which is a useless one. The same seed gives the same bytes.
     """
-    from mlsd.gguf_tools.shapes import ARTEFACT_TARGET
-    from mlsd.gguf_tools.synthetic.tiny import TINY_SET, write_tiny_set
-    from mlsd.report.render.table import numbers, table, text, words
-
     names = [*(only or TINY_SET), *([ARTEFACT_TARGET.name] if artefact else [])]
     with byte_progress("Writing") as progress:
         files = list(write_tiny_set(output, names=names, seed=seed, precision=quant, progress=progress))
@@ -158,19 +141,16 @@ def tiny(output: Path, only: tuple[str, ...], artefact: bool, seed: int, quant: 
 @click.option(
     "--noise", "std", type=float, required=True, help="Standard deviation, as a fraction of each weight: 0.05."
 )
-@seed_option()
-@output_option("The GGUF to write.")
-@json_option
+@shared.seed_option()
+@shared.output_option("The GGUF to write.")
+@shared.json_option
 def noise(model: str, std: float, output: Path, seed: int, as_json: bool) -> None:
     """Write a copy of MODEL with a little noise on its weights: a draft for MODEL that is right most of the time.
 
     The more noise, the lower the acceptance rate. The same seed gives the same bytes. MODEL is a GGUF path or an id
     that `mlsd models list` shows; its quantization is kept.
     """
-    from mlsd.gguf_tools.synthetic.perturb import perturb
-    from mlsd.hashes import file_sha256
-
-    source = Path(model_file(model).path)
+    source = Path(shared.model_file(model).path)
     with byte_progress("Writing", source.stat().st_size) as progress:
         perturb(source, output, noise=std, seed=seed, progress=progress)
     n_bytes, sha256 = output.stat().st_size, file_sha256(output)
@@ -193,10 +173,10 @@ def noise(model: str, std: float, output: Path, seed: int, as_json: bool) -> Non
 @click.option(
     "--search", type=click.Choice(["greedy", "conflayers"]), help="Search on --text which --fraction of blocks to skip."
 )
-@text_option("The text that --search searches on.")
-@output_option("The GGUF to write.")
-@json_option
-@engine_options
+@shared.text_option("The text that --search searches on.")
+@shared.output_option("The GGUF to write.")
+@shared.json_option
+@shared.engine_options
 def subset(
     model: str, output: Path, search: Any, text: Path | None, as_json: bool, engine: EngineOptions, **options: Any
 ) -> None:
@@ -210,13 +190,9 @@ def subset(
     neighbours'. What the set gets accepted is measured on the second half, beside as many blocks spread evenly. In
     hybrids one block with attention always stays.
     """
-    from mlsd.gguf_tools.source import Source
-    from mlsd.gguf_tools.surgery.cut import plan_subset
-    from mlsd.measure.messages import LayerSearchJob
     from mlsd.measure.process import run_layer_search
-    from mlsd.planning.prompts import prompt_from_file
 
-    file, found = model_file(model), None
+    file, found = shared.model_file(model), None
     choices = {name: options[name] for name in ("keep", "skip", "exit_after", "fraction", "component")}
     if search is not None:
         fraction = choices.pop("fraction")
@@ -238,18 +214,14 @@ def subset(
 @click.argument("model")
 @click.option("--adapter", type=click.Path(path_type=Path), required=True, help="A Kangaroo adapter for MODEL.")
 @click.option("--exit", "exit_after", type=int, required=True, help="The block that it was trained behind.")
-@output_option("The GGUF to write.")
-@json_option
+@shared.output_option("The GGUF to write.")
+@shared.json_option
 def kangaroo(model: str, adapter: Path, exit_after: int, output: Path, as_json: bool) -> None:
     """Write a draft of MODEL's first blocks and an adapter that somebody trained for it.
 
     The adapter is a folder with config.json and model.safetensors.
     """
-    from mlsd.gguf_tools.source import Source
-    from mlsd.gguf_tools.surgery.adapter import Adapter
-    from mlsd.gguf_tools.surgery.kangaroo import compose
-
-    source = Source(Path(model_file(model).path))
+    source = Source(Path(shared.model_file(model).path))
     edit = compose(source, Adapter(adapter), exit_after)
     _write_draft(source, edit, output, as_json)
     if as_json:
@@ -266,11 +238,6 @@ def kangaroo(model: str, adapter: Path, exit_after: int, output: Path, as_json: 
 
 
 def _write_draft(source: Source, edit: Edit, output: Path, as_json: bool, found: LayersFound | None = None) -> None:
-    from mlsd.gguf_tools.read import trunk_layers
-    from mlsd.gguf_tools.surgery.cut import write_layers
-    from mlsd.gguf_tools.surgery.edit import write_edit
-    from mlsd.hashes import file_sha256
-
     with byte_progress("Writing", edit.n_bytes) as progress:
         write_edit(source, edit, output, progress=progress)
     n_parameters = sum(piece.tensor.n_weights for piece in edit.pieces)
@@ -311,8 +278,8 @@ def _write_draft(source: Source, edit: Edit, output: Path, as_json: bool, found:
 @make.command()
 @click.argument("texts", nargs=-1, required=True, type=click.Path(dir_okay=False, path_type=Path))
 @click.option("--target", required=True, help="The model whose tokenizer to use: a path or an id.")
-@output_option("The store to write.")
-@json_option
+@shared.output_option("The store to write.")
+@shared.json_option
 def store(texts: tuple[Path, ...], target: str, output: Path, as_json: bool) -> None:
     """Tokenize TEXTS (UTF-8, each one document) into a store that `--drafter rest:store=FILE` looks text up in (REST).
 
@@ -320,7 +287,7 @@ def store(texts: tuple[Path, ...], target: str, output: Path, as_json: bool) -> 
     """
     from mlsd.drafters.lookup.suffix_store import build_store
 
-    file = model_file(target)
+    file = shared.model_file(target)
     total = sum(path.stat().st_size for path in texts if path.is_file())
     with byte_progress("Reading", total) as progress:
         header = build_store(texts, Path(file.path), file.ref, output, progress)
@@ -329,8 +296,6 @@ def store(texts: tuple[Path, ...], target: str, output: Path, as_json: bool) -> 
 
 def print_store(path: Path, header: Any, as_json: bool) -> None:
     """What a store holds and which tokenizer it is for."""
-    import msgspec
-
     if as_json:
         print_json({"path": str(path), **msgspec.to_builtins(header)})
         return

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import click
 
 from mlsd.cli.options import json_option
 from mlsd.cli.output import note, print_json, print_table
-
-if TYPE_CHECKING:
-    from mlsd.drafters.method import MethodInfo
+from mlsd.drafters.method import MethodInfo
+from mlsd.report.tables.catalogue import methods_table, options_table, presets_table
 
 
 @click.command()
@@ -23,7 +20,6 @@ def methods(name: str | None, as_json: bool) -> None:
     the values that a paper found best.
     """
     from mlsd.drafters import METHODS, UNAVAILABLE, find_method
-    from mlsd.report.tables.catalogue import methods_table
 
     if name is not None:
         method = find_method(name).info()
@@ -43,8 +39,6 @@ def methods(name: str | None, as_json: bool) -> None:
 
 
 def _print_method(method: MethodInfo) -> None:
-    from mlsd.report.tables.catalogue import options_table, presets_table
-
     click.echo(f"{method.name}: {method.summary}")
     click.echo(f"Source: {method.source}.")
     if method.options:

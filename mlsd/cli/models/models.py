@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import click
+import msgspec
 
 from mlsd.cli.models.distance import distance
 from mlsd.cli.models.make import make, print_store
@@ -12,11 +14,11 @@ from mlsd.cli.options import json_option, quant_option
 from mlsd.cli.output import note, print_json, print_table
 from mlsd.cli.watch import ByteBars
 from mlsd.errors import HubError, InputError
+from mlsd.gguf_tools.surgery.draft_cache import clear_drafts, draft_folder, drafts_bytes
+from mlsd.models.library import CheckedFile, Library, resolve_model
+from mlsd.models.manifest import NewModel, add_entry, new_entry, user_manifest_path
+from mlsd.report.tables.catalogue import model_table
 from mlsd.units import format_bytes
-
-if TYPE_CHECKING:
-    from mlsd.models.library import CheckedFile, Library
-    from mlsd.models.manifest import ModelEntry
 
 
 @click.group()
@@ -34,10 +36,6 @@ models.add_command(distance)
 @json_option
 def list_models(role: str | None, here: bool, as_json: bool) -> None:
     """List every model that an id can name."""
-    from mlsd.gguf_tools.surgery.draft_cache import drafts_bytes
-    from mlsd.models.library import Library
-    from mlsd.report.tables.catalogue import model_table
-
     library = Library()
     known = {name for entry in library.manifest for name in entry.roles}
     if role is not None and role not in known:
@@ -58,12 +56,7 @@ def list_models(role: str | None, here: bool, as_json: bool) -> None:
 @json_option
 def show(model_id: str, as_json: bool) -> None:
     """Say all that is known of a model, or what a store of text (a file) holds."""
-    from pathlib import Path
-
-    import msgspec
-
     from mlsd.drafters.lookup.suffix_store import read_header
-    from mlsd.models.library import Library
 
     if Path(model_id).is_file():
         print_store(Path(model_id), read_header(Path(model_id))[0], as_json)
@@ -85,8 +78,6 @@ def show(model_id: str, as_json: bool) -> None:
 @json_option
 def pull(model_ids: tuple[str, ...], as_json: bool) -> None:
     """Download or make models, and check their hashes; what was cut off goes on."""
-    from mlsd.models.library import Library
-
     library = Library()
     entries = [library.manifest.find(model_id) for model_id in model_ids]
     done = []
@@ -96,7 +87,8 @@ def pull(model_ids: tuple[str, ...], as_json: bool) -> None:
         for text in library.notes:
             note(text)
         library.notes.clear()
-        done.append({"id": entry.id, "paths": [str(path) for path in paths], "files": _checked(library, entry)})
+        files = [_file_object(file) for file in library.check(entry)]
+        done.append({"id": entry.id, "paths": [str(path) for path in paths], "files": files})
         if not as_json:
             click.echo(f"{entry.id}: {paths[0]}")
     if as_json:
@@ -108,8 +100,6 @@ def pull(model_ids: tuple[str, ...], as_json: bool) -> None:
 @json_option
 def verify(model_ids: tuple[str, ...], as_json: bool) -> None:
     """Read every byte of models again and compare their hashes (default: all that are on this machine)."""
-    from mlsd.models.library import Library
-
     library = Library()
     if model_ids:
         entries = [library.manifest.find(model_id) for model_id in model_ids]
@@ -138,8 +128,6 @@ def verify(model_ids: tuple[str, ...], as_json: bool) -> None:
 @json_option
 def where(model_id: str, as_json: bool) -> None:
     """Print the path of a model that is on this machine."""
-    from mlsd.models.library import resolve_model
-
     model = resolve_model(model_id)
     if as_json:
         print_json({"id": model.ref.id, "path": str(model.path), "sha256": model.ref.sha256})
@@ -151,8 +139,6 @@ def where(model_id: str, as_json: bool) -> None:
 @json_option
 def clean(as_json: bool) -> None:
     """Remove the drafts that were cut out of targets and kept; each is made again when it is needed."""
-    from mlsd.gguf_tools.surgery.draft_cache import clear_drafts, draft_folder
-
     freed = clear_drafts()
     if as_json:
         print_json({"folder": str(draft_folder()), "freed_bytes": freed})
@@ -174,8 +160,6 @@ def clean(as_json: bool) -> None:
 @json_option
 def add(model_id: str, as_json: bool, **given: Any) -> None:
     """Add a model to your own manifest, under an id of your choice."""
-    from mlsd.models.manifest import NewModel, add_entry, new_entry, user_manifest_path
-
     entry = add_entry(model_id, new_entry(model_id, NewModel(**given)))
     if as_json:
         print_json(entry)
@@ -195,19 +179,9 @@ def _plain(key: str, value: Any) -> str:
     return str(value)
 
 
-def _checked(library: Library, entry: ModelEntry) -> list[dict[str, Any]]:
-    return [_file_object(file) for file in library.check(entry)]
-
-
 def _file_object(file: CheckedFile) -> dict[str, Any]:
-    return {
-        "path": str(file.path),
-        "bytes": file.n_bytes,
-        "sha256": file.sha256,
-        "expected": file.expected,
-        "stated_by": file.stated_by,
-        "right": file.right,
-    }
+    told = ("sha256", "expected", "stated_by", "right")
+    return {"path": str(file.path), "bytes": file.n_bytes, **{name: getattr(file, name) for name in told}}
 
 
 def _verdict(file: CheckedFile) -> str:

@@ -8,18 +8,11 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
+from mlsd.cli import options as shared
 from mlsd.cli.database import db_option
-from mlsd.cli.options import (
-    draft_option,
-    drafter_option,
-    engine_options,
-    json_option,
-    prompt_option,
-    repeats_option,
-    seed_option,
-)
 from mlsd.cli.output import note, print_json, print_table, say
 from mlsd.drafters.options import parse_drafter
+from mlsd.report.tables.arms import setting_options, settings_table
 
 if TYPE_CHECKING:
     from mlsd.measure.run.tune import Setting, TuneRequest, TuneResult
@@ -33,18 +26,18 @@ _STOPPED = {
 
 @click.command()
 @click.argument("target")
-@drafter_option("NAME or NAME:option=value,...; given options are fixed.", dest="drafter", required=True)
-@draft_option()
-@prompt_option(default=("code",), show_default=True)
+@shared.drafter_option("NAME or NAME:option=value,...; given options are fixed.", dest="drafter", required=True)
+@shared.draft_option()
+@shared.prompt_option(default=("code",), show_default=True)
 @click.option("--n-predict", type=int, default=64, show_default=True, help="Output tokens.")
-@repeats_option("Blocks of a setting that is not dropped.", default=4)
+@shared.repeats_option("Blocks of a setting that is not dropped.", default=4)
 @click.option("--trials", type=int, default=20, show_default=True, help="Settings to try, earlier calls included.")
 @click.option("--budget-s", type=float, help="Start no further setting after so many seconds.")
-@seed_option("Of the search and the order of arms.")
+@shared.seed_option("Of the search and the order of arms.")
 @db_option("results/bench.sqlite")
 @click.option("--search", "search_file", type=click.Path(path_type=Path), help="Search file [default: beside --db].")
-@json_option
-@engine_options
+@shared.json_option
+@shared.engine_options
 def tune(target: str, as_json: bool, **options: Any) -> None:
     """Search gamma and the options of a drafting method for the fastest decoding of TARGET.
 
@@ -83,7 +76,6 @@ def _say(setting: Setting, number: int) -> None:
 
 
 def _print(request: TuneRequest, result: TuneResult) -> None:
-    from mlsd.report.tables.arms import settings_table
     from mlsd.servers.flags import advice
 
     print_table(settings_table(request, result))
@@ -111,6 +103,4 @@ def _speedup(setting: Setting) -> str:
 
 
 def _named(setting: Setting) -> str:
-    from mlsd.report.tables.arms import setting_options
-
     return f"gamma {setting.gamma}{setting_options(setting)}"

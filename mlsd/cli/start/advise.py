@@ -10,7 +10,9 @@ import click
 from mlsd.cli.database import db_option
 from mlsd.cli.options import IntList, draft_option, drafter_option, engine_options, json_option, quant_option
 from mlsd.cli.output import print_json, print_table, say
+from mlsd.measure.store.newest import study_databases
 from mlsd.records import DrafterSpec
+from mlsd.report.tables.arms import files_table, prospect_table
 from mlsd.stats import grouped
 from mlsd.units import format_number
 
@@ -40,7 +42,6 @@ def advise(target: str, databases: tuple[Path, ...], as_json: bool, **options: A
     """
     from mlsd import api
     from mlsd.analysis.advise.chip_check import sentence
-    from mlsd.measure.store.newest import study_databases
 
     databases = databases or tuple(study_databases())
     found = api.advise(
@@ -50,16 +51,13 @@ def advise(target: str, databases: tuple[Path, ...], as_json: bool, **options: A
         **{name: options[name] for name in ("workload", "gammas", "quant", "chip", "engine")},
     )
     if as_json:
-        about_chip = None if found.chip is None else sentence(found.chip)
+        told = ("validation", "quants", "untimed", "draft_sources")
         print_json(
             {
                 "advice": found.recommendation,
-                "validation": found.validation,
-                "chip": about_chip,
+                "chip": None if found.chip is None else sentence(found.chip),
                 "chip_check": found.chip,
-                "quants": found.quants,
-                "untimed": found.untimed,
-                "draft_sources": found.draft_sources,
+                **{name: getattr(found, name) for name in told},
                 "databases": [str(path) for path in databases],
             }
         )
@@ -67,12 +65,8 @@ def advise(target: str, databases: tuple[Path, ...], as_json: bool, **options: A
         _print(found)
 
 
-# --- printing -----------------------------------------------------------------------------------------------------
-
-
 def _print(found: Answer) -> None:
     from mlsd.analysis.advise.chip_check import sentence
-    from mlsd.report.tables.arms import files_table, prospect_table
     from mlsd.servers.flags import advice
 
     result = found.recommendation

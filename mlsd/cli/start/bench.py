@@ -8,22 +8,13 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
+from mlsd.cli import options as shared
 from mlsd.cli.database import db_option
-from mlsd.cli.options import (
-    GammaList,
-    IntList,
-    draft_option,
-    drafter_option,
-    engine_options,
-    json_option,
-    prompt_option,
-    repeats_option,
-    seed_option,
-)
 from mlsd.cli.output import note, print_json, print_table
 from mlsd.cli.watch import make_watcher, say_warnings
 from mlsd.engine.rollback import FAULTS, SABOTAGE, STRATEGIES
 from mlsd.records import Sampling
+from mlsd.report.tables.arms import bench_table
 
 if TYPE_CHECKING:
     from mlsd.analysis.results.trials import ArmSummary, BenchArm
@@ -39,29 +30,31 @@ KIND: {", ".join(FAULTS)} (see mlsd.engine.rollback.Sabotage).
 
 @click.command(epilog=_ALARM)
 @click.argument("target")
-@draft_option("Draft model, or drafting head: a path or an id; may be repeated.", dest="drafts", multiple=True)
-@drafter_option("Method: NAME or NAME:option=value,...; may be repeated.", dest="drafters", multiple=True)
+@shared.draft_option("Draft model, or drafting head: a path or an id; may be repeated.", dest="drafts", multiple=True)
+@shared.drafter_option("Method: NAME or NAME:option=value,...; may be repeated.", dest="drafters", multiple=True)
 @click.option(
     "--gamma",
-    type=GammaList(),
+    type=shared.GammaList(),
     help="Most tokens proposed a round; auto: as many as pay, chosen anew each round [default: the preset's, else "
     "1,2,4,8,16].",
 )
-@prompt_option(default=("code",), show_default=True)
-@click.option("--depth", "depths", type=IntList(), default=(0,), help="Tokens of other text before each prompt [0].")
+@shared.prompt_option(default=("code",), show_default=True)
+@click.option(
+    "--depth", "depths", type=shared.IntList(), default=(0,), help="Tokens of other text before each prompt [0]."
+)
 @click.option("--n-predict", type=int, default=256, show_default=True, help="Output tokens.")
-@repeats_option("Blocks; each holds every arm once.", default=3)
+@shared.repeats_option("Blocks; each holds every arm once.", default=3)
 @click.option("--temperature", type=float, default=0.0, show_default=True, help="0 is greedy.")
 @click.option("--top-k", type=click.IntRange(min=0), default=0, help="Keep the k likeliest tokens (0: all).")
 @click.option("--top-p", type=click.FloatRange(0, 1, min_open=True), default=1.0, help="Keep this much probability.")
-@seed_option("Of sampling and of the order of arms.")
+@shared.seed_option("Of sampling and of the order of arms.")
 @click.option("--rollback", type=click.Choice(["auto", *STRATEGIES]), default="auto", show_default=True)
 @click.option("--sabotage", type=click.Choice([f"{f}{n}" for f in FAULTS for n in ("", ":once")]), hidden=True)
 @click.option("--stop-at-eog", is_flag=True, help="End at an end-of-generation token; arms may then differ in length.")
 @db_option("results/bench.sqlite")
 @click.option("--fresh", is_flag=True, help="Let earlier trials of these arms count no more.")
-@json_option
-@engine_options
+@shared.json_option
+@shared.engine_options
 @click.pass_context
 def bench(
     ctx: click.Context, /, target: str, gamma: Any, db: Path | None, as_json: bool, **options: Any
@@ -102,8 +95,6 @@ def bench(
 
 
 def _print(result: BenchResult, arms: list[BenchArm]) -> None:
-    from mlsd.report.tables.arms import bench_table
-
     print_table(bench_table(arms))
     for arm in arms:
         found = arm.summary

@@ -11,12 +11,15 @@ from mlsd.cli.options import json_option, output_option
 from mlsd.cli.output import note, print_json, print_table, say
 from mlsd.errors import InputError
 from mlsd.hardware import setup
+from mlsd.models.library import Library
+from mlsd.planning.suite import load_profiles, load_suites, suite_names
+from mlsd.report.render.table import Table, Tone, table, text, words
+from mlsd.report.tables.records import machine_rows
 from mlsd.units import format_bytes
 
 if TYPE_CHECKING:
     from mlsd.measure.run.doctor import Diagnosis, ProfileFit
     from mlsd.measure.run.self_check import SelfCheck
-    from mlsd.report.render.table import Table, Tone
 
 _TONES: dict[str, Tone] = {
     "fits": "good",
@@ -73,8 +76,6 @@ def _self_check(output: Path | None, as_json: bool) -> None:
 
 
 def _checks(found: SelfCheck) -> Table:
-    from mlsd.report.render.table import table, text, words
-
     held: dict[bool | None, tuple[str, Tone]] = {True: ("yes", "good"), False: ("NO", "bad"), None: ("-", "quiet")}
     return table(
         "Self-check",
@@ -90,8 +91,6 @@ def _examine() -> Diagnosis:
     from mlsd.engine.llama.native import backend_info
     from mlsd.hardware import read_conditions, read_machine
     from mlsd.measure.run.doctor import examine
-    from mlsd.models.library import Library
-    from mlsd.planning.suite import load_profiles, load_suites, suite_names
 
     suites = load_suites(suite_names())
     backend = backend_info()
@@ -100,9 +99,6 @@ def _examine() -> Diagnosis:
 
 
 def _card(found: Diagnosis) -> Table:
-    from mlsd.report.render.table import table, text, words
-    from mlsd.report.tables.records import machine_rows
-
     now, load = found.conditions, found.conditions.load_1min
     state = {
         "load (1 min)": "not known" if load is None else f"{load:.2f}",
@@ -117,8 +113,6 @@ def _card(found: Diagnosis) -> Table:
 
 
 def _profiles(profiles: tuple[ProfileFit, ...]) -> Table:
-    from mlsd.report.render.table import table, text, words
-
     return table(
         "Profiles",
         profiles,

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import click
 
 from mlsd.cli.database import db_option, filter_options, make_filter, reading
+from mlsd.cli.options import output_option
 from mlsd.cli.output import note
 from mlsd.errors import InputError
 
@@ -16,9 +18,7 @@ _FORMATS = ("csv", "parquet", "json", "study-csv", "llama-bench", "localmaxxing"
 
 @click.command()
 @click.option("--format", "kind", type=click.Choice(_FORMATS), default="csv", show_default=True)
-@click.option(
-    "--output", "-o", type=click.Path(path_type=Path, dir_okay=False), help="File [default: standard output]."
-)
+@output_option("File [default: standard output].", required=False)
 @click.option(
     "--table",
     "content",
@@ -30,16 +30,7 @@ _FORMATS = ("csv", "parquet", "json", "study-csv", "llama-bench", "localmaxxing"
 @click.option("--force", is_flag=True, help="Replace a file that exists.")
 @filter_options
 @db_option()
-def export(
-    kind: str,
-    output: Path | None,
-    content: str,
-    force: bool,
-    suite: str | None,
-    arm: str | None,
-    failed: bool,
-    db: Path | None,
-) -> None:
+def export(kind: str, output: Path | None, content: str, force: bool, db: Path | None, **trials: Any) -> None:
     """Write the trials of a study database for other programs.
 
     study-csv has the columns of the mixture-of-experts study. llama-bench has that tool's JSON fields and holds plain
@@ -51,7 +42,7 @@ def export(
         raise InputError(f"{output} exists.", hint="Give another file, or replace it with --force.")
     if output is None and kind == "parquet" and sys.stdout.isatty():
         raise InputError("Parquet is binary.", hint="Name a file with --output.")
-    chosen = make_filter(suite, arm, failed)
+    chosen = make_filter(**trials)
     with reading(db) as store:
         if output is not None and output.exists() and output.samefile(store.path):
             raise InputError(f"{output} is the study database itself.", hint="Give another file with --output.")

@@ -9,6 +9,10 @@ import click
 from mlsd.cli.database import db_option
 from mlsd.cli.output import note
 from mlsd.errors import InputError, TableError
+from mlsd.measure.exchange import read_table
+from mlsd.measure.exchange.record import import_record, is_record, read_record
+from mlsd.measure.store.newest import study_path
+from mlsd.measure.store.study import Store
 
 
 @click.command("import")
@@ -22,10 +26,6 @@ def import_(file: Path, kind: str | None, db: Path | None) -> None:
     refused. The rows of a table have no rounds: they are listed and audited, and never mixed with measured trials. What
     was read before is not read twice.
     """
-    from mlsd.measure.exchange.record import is_record
-    from mlsd.measure.store.newest import study_path
-    from mlsd.measure.store.study import Store
-
     db = db or study_path("imported")
     kind = kind or ("record" if is_record(file) else None)
     if kind is None:
@@ -33,7 +33,6 @@ def import_(file: Path, kind: str | None, db: Path | None) -> None:
     if kind == "record":
         _record(file, db)
         return
-    from mlsd.measure.exchange import read_table
 
     rows = read_table(file, kind)  # type: ignore[arg-type]  # click.Choice guarantees it
     with Store.open(db) as store:
@@ -43,8 +42,6 @@ def import_(file: Path, kind: str | None, db: Path | None) -> None:
 
 def _record(file: Path, db: Path) -> None:
     from mlsd.analysis.audit.identities import problems
-    from mlsd.measure.exchange.record import import_record, read_record
-    from mlsd.measure.store.study import Store
 
     record = read_record(file)
     if found := problems(record):

@@ -12,6 +12,8 @@ from mlsd.cli.database import db_option
 from mlsd.cli.options import json_option, make_overrides, plan_options
 from mlsd.cli.output import print_json, print_table
 from mlsd.cli.watch import say_default
+from mlsd.planning.estimate import NO_TOKEN_ACCEPTED
+from mlsd.report.tables.catalogue import load_table, memory_table, plan_table
 from mlsd.units import format_bytes, format_duration
 
 if TYPE_CHECKING:
@@ -74,7 +76,6 @@ def _plan_object(planned: Plan, found: Forecast) -> dict[str, Any]:
 
 def _print(planned: Plan, found: Forecast) -> None:
     from mlsd.planning.prepare import left_out_line
-    from mlsd.report.tables.catalogue import load_table, memory_table, plan_table
 
     print_table(plan_table(planned))
     if planned.groups:
@@ -87,8 +88,6 @@ def _print(planned: Plan, found: Forecast) -> None:
 
 
 def _needs(planned: Plan, found: Forecast) -> list[str]:
-    from mlsd.planning.estimate import NO_TOKEN_ACCEPTED
-
     cases = f"{len(planned.cases())} cases, {found.time.n_trials} trials, {len(found.loads)} loads"
     lines = [cases, f"time: {format_duration(found.time.seconds)} of prefill and decoding"]
     if found.time.seconds is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -12,11 +12,11 @@ from mlsd.cli.database import db_option, filter_options, make_filter, reading
 from mlsd.cli.options import json_option
 from mlsd.cli.output import note, print_json, print_table, say
 from mlsd.errors import InputError, StoreError
-
-if TYPE_CHECKING:
-    from mlsd.measure.store.rows import StoredTrial, TrialFilter
-    from mlsd.measure.store.study import Store
-    from mlsd.records import Case
+from mlsd.measure.exchange.tables import dict_rows, trial_table
+from mlsd.measure.store.rows import StoredTrial, TrialFilter
+from mlsd.measure.store.study import Store
+from mlsd.records import Case
+from mlsd.report.tables.records import imported_table, rounds_table, runs_table, trial_card, trials_table
 
 _MOST_LINES = 200
 
@@ -31,21 +31,18 @@ _MOST_LINES = 200
 @click.pass_context
 def results(
     ctx: click.Context,
-    suite: str | None,
-    arm: str | None,
-    failed: bool,
+    /,
     imported: bool | None,
     show_all: bool,
     check: bool,
     as_json: bool,
     db: Path | None,
+    **trials: Any,
 ) -> None:
     """List the trials of a study database; `mlsd results show ID` shows one.
 
     A failed trial that was run again is left out.
     """
-    from mlsd.report.tables.records import imported_table, runs_table
-
     ctx.obj = db
     if ctx.invoked_subcommand is not None:
         return
@@ -53,21 +50,21 @@ def results(
         if check:
             _check(store)
             return
-        chosen = make_filter(suite, arm, failed)
-        trials = [] if imported else _trials(store, chosen)
+        chosen = make_filter(**trials)
+        listed = [] if imported else list(dict_rows(trial_table(store, chosen)))
         others = [] if imported is False else _imported(store, chosen)
         if as_json:
-            print_json({"runs": store.runs(), "trials": trials, "imported": others, "warnings": store.warnings()})
+            print_json({"runs": store.runs(), "trials": listed, "imported": others, "warnings": store.warnings()})
             return
         if runs := store.runs():
             print_table(runs_table(runs))
-        _print_trials(trials, store.cases(), show_all)
+        _print_trials(listed, store.cases(), show_all)
         if others:
             print_table(imported_table(_last(others, show_all)))
             say(f"{len(others)} imported rows.")
         for warning in store.warnings():
             say(f"Warning [{warning.code}] {warning.message} {warning.advice}")
-        if not trials and not others:
+        if not listed and not others:
             note("No trial matches.")
 
 
@@ -79,8 +76,6 @@ def results(
 @click.pass_obj
 def show(group_db: Path | None, identity: str, rounds: bool, as_json: bool, db: Path | None) -> None:
     """Show the trial with the number ID, or every trial of the case whose id begins with ID."""
-    from mlsd.report.tables.records import rounds_table, trial_card
-
     with reading(db or group_db) as store:
         found = _find(store, identity)
         cases = store.cases()
@@ -94,8 +89,6 @@ def show(group_db: Path | None, identity: str, rounds: bool, as_json: bool, db: 
 
 
 def _find(store: Store, identity: str) -> list[StoredTrial]:
-    from mlsd.measure.store.rows import TrialFilter
-
     found = []
     if identity.isdecimal():
         found = list(store.trials(TrialFilter(trial_id=int(identity), superseded=True)))
@@ -116,30 +109,13 @@ def _check(store: Store) -> None:
     say(f"{store.path}: no problem found.")
 
 
-# --- rows for both outputs --------------------------------------------------------------------------------------
-
-
-def _trials(store: Store, chosen: TrialFilter) -> list[dict[str, Any]]:
-    from mlsd.measure.exchange.tables import dict_rows, trial_table
-
-    return list(dict_rows(trial_table(store, chosen)))
-
-
 def _imported(store: Store, chosen: TrialFilter) -> list[Any]:
-    rows = []
-    for row in store.imported():
-        wrong_arm = chosen.arm is not None and row.arm != chosen.arm
-        if not wrong_arm and chosen.suite is None and (chosen.status is None or row.status != "ok"):
-            rows.append(row)
-    return rows
-
-
-# --- for people -------------------------------------------------------------------------------------------------
+    known = [row for row in store.imported() if chosen.arm in (None, row.arm)]
+    return [row for row in known if chosen.suite is None and (chosen.status is None or row.status != "ok")]
 
 
 def _print_trials(trials: list[dict[str, Any]], cases: Mapping[str, Case], show_all: bool) -> None:
     from mlsd.analysis.results.trials import spec_name
-    from mlsd.report.tables.records import trials_table
 
     if not trials:
         return

@@ -13,15 +13,15 @@ from mlsd.cli.options import certificate_option, json_option, make_overrides, pl
 from mlsd.cli.output import note, print_json
 from mlsd.cli.watch import ByteBars, make_watcher, say_warnings
 from mlsd.errors import InputError
+from mlsd.measure.store.rows import DraftDistance
+from mlsd.planning.tasks import Task, read_tasks, shipped_tasks, stratified
 from mlsd.units import format_bytes, format_duration
 
 if TYPE_CHECKING:
     from mlsd.measure.run.distances import Drafting
     from mlsd.measure.run.runner import RunSettings
     from mlsd.measure.run.study import StudyResult
-    from mlsd.measure.store.rows import DraftDistance
     from mlsd.planning.prepare import StudyRequest
-    from mlsd.planning.tasks import Task
 
 _LINE_MBIT_S = 100  # of a usual connection; how fast the hub and the line are nobody knows before
 
@@ -185,8 +185,6 @@ def _run_lab(
 
 def _tasks(options: dict[str, Any]) -> tuple[Task, ...]:
     """The tasks of ``--tasks``, none without it."""
-    from mlsd.planning.tasks import read_tasks, shipped_tasks, stratified
-
     file = options["task_file"]
     if file is None:
         for name in ("per_kind", "answers"):

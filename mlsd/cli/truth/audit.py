@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import click
 
+from mlsd.analysis.audit.audit import audit as run_audit
+from mlsd.analysis.audit.rows import Audit
 from mlsd.cli.database import reading, study_options
 from mlsd.cli.options import json_option
 from mlsd.cli.output import print_json, say
-
-if TYPE_CHECKING:
-    from mlsd.analysis.audit.rows import Audit
 
 _COLORS = {"possible": "green", "suspicious": "yellow", "impossible": "red"}
 
@@ -33,14 +32,13 @@ _COLORS = {"possible": "green", "suspicious": "yellow", "impossible": "red"}
 def audit(
     file: Path | None,
     name: str | None,
-    peak_gb_s: float | None,
-    full_drafts: bool | None,
     show_all: bool,
     strict: bool,
     db: Path | None,
     machine: str | None,
     settings: str | None,
     as_json: bool,
+    **known: Any,
 ) -> None:
     """Ask of every row of results whether it can be true, without running anything.
 
@@ -51,32 +49,23 @@ def audit(
         raise click.UsageError("Give only one of: a CSV file, --published NAME, --db FILE.")
     from mlsd.analysis.audit import imported, trials
     from mlsd.analysis.audit import published_tables as published
-    from mlsd.analysis.audit.audit import audit as run_audit
 
     if name is not None:
         study = published.load(name)
         result = run_audit(study.citation, published.context(study))
     elif file is not None:
-        result = run_audit(str(file), imported.read_csv(file, full_drafts=full_drafts, peak_gb_s=peak_gb_s))
+        result = run_audit(str(file), imported.read_csv(file, **known))
     else:
         with reading(db) as store:
-            contexts = trials.database_contexts(store, machine, settings, full_drafts=full_drafts, peak_gb_s=peak_gb_s)
+            contexts = trials.database_contexts(store, machine, settings, **known)
         result = run_audit(str(store.path), *contexts)
     if as_json:
-        print_json(_document(result))
+        rows = [{"identity": row.identity, "verdict": row.verdict, "rules": row.findings} for row in result.rows]
+        print_json({"source": result.source, "counts": result.counts(), "notes": result.notes, "rows": rows})
     else:
         _print(result, show_all)
     if strict and result.counts()["impossible"]:
         raise click.exceptions.Exit(1)
-
-
-def _document(result: Audit) -> dict[str, object]:
-    return {
-        "source": result.source,
-        "counts": result.counts(),
-        "notes": result.notes,
-        "rows": [{"identity": row.identity, "verdict": row.verdict, "rules": row.findings} for row in result.rows],
-    }
 
 
 def _print(result: Audit, show_all: bool) -> None:

@@ -8,12 +8,13 @@ import click
 
 from mlsd.cli.options import engine_options, json_option, model_file
 from mlsd.cli.output import print_json, print_table, say
+from mlsd.measure.messages import Probed
+from mlsd.records import EngineOptions
+from mlsd.report.tables.records import probe_table
 from mlsd.units import NS_PER_MS
 
 if TYPE_CHECKING:
     from mlsd.engine.probe import ProbeReport, Role
-    from mlsd.measure.messages import Probed
-    from mlsd.records import EngineOptions
 
 
 @click.command()
@@ -29,29 +30,14 @@ def probe(model: str, as_json: bool, engine: EngineOptions, **_: Any) -> None:
 
     result = run_probe(model_file(model), engine)
     if as_json:
-        report = result.report
-        print_json(
-            {
-                "model": result.model,
-                "backend": result.backend,
-                "device": result.device,
-                "strategies": report.strategies,
-                "kernel_noise": report.kernel_noise,
-                "tolerance": report.tolerance,
-                "control_diff": report.control_diff,
-                "device_round_ns": report.device_round_ns,
-                "host_round_ns": report.host_round_ns,
-                "target": report.target,
-                "draft": report.draft,
-            }
-        )
+        told = ("strategies", "kernel_noise", "tolerance", "control_diff", "device_round_ns", "host_round_ns")
+        of_report = {name: getattr(result.report, name) for name in (*told, "target", "draft")}
+        print_json({"model": result.model, "backend": result.backend, "device": result.device, **of_report})
     else:
         _print(result)
 
 
 def _print(result: Probed) -> None:
-    from mlsd.report.tables.records import probe_table
-
     report = result.report
     print_table(probe_table(result))
     say(f"Kernel noise (batched against single-token logits): {report.kernel_noise:.6f}")

@@ -12,14 +12,7 @@ from typing import Literal
 from mlsd.errors import InputError, ModelFileError
 from mlsd.gguf_tools.read import trunk_layers
 from mlsd.gguf_tools.source import Source
-from mlsd.gguf_tools.surgery.edit import (
-    RENUMBERABLE,
-    Edit,
-    attention_only,
-    keep_layers,
-    recurrent_layers,
-    recurrent_only,
-)
+from mlsd.gguf_tools.surgery.edit import Edit, attention_only, keep_layers, recurrent_layers, recurrent_only
 from mlsd.units import as_ranges
 
 # Parts of a hybrid to draft with. recurrent: attention adds nothing; recurrent-blocks: blocks with attention are left
@@ -138,12 +131,6 @@ def plan_cut(source: Source, layers: Sequence[int], component: Component | None 
 
     Raises: InputError or ModelFileError for what the architecture cannot be cut into.
     """
-    if source.architecture not in RENUMBERABLE:
-        raise ModelFileError(
-            f"{source.path.name} is a {source.architecture or 'nameless'} model, whose blocks may depend on their own "
-            "number: a window, a rotation or a scale would change silently.",
-            hint=f"Architectures that can be cut: {', '.join(RENUMBERABLE)}.",
-        )
     layers = tuple(layers)
     if component == "attention":
         return attention_only(source, keep=layers)

@@ -63,17 +63,18 @@ def keep_layers(source: Source, keep: Sequence[int]) -> Edit:
     Raises: InputError for blocks that do not exist, ModelFileError for an architecture whose blocks cannot move.
     """
     source.require_whole()
+    if source.architecture not in RENUMBERABLE:
+        raise ModelFileError(
+            f"{source.path.name} is a {source.architecture or 'nameless'} model, whose blocks may depend on their own "
+            "number: a window, a rotation or a scale would change silently.",
+            hint=f"Architectures that can be cut: {', '.join(RENUMBERABLE)}.",
+        )
     n_layers = _trunk(source)
     layers = tuple(keep)
     if not layers or list(layers) != sorted(set(layers)) or layers[0] < 0 or layers[-1] >= n_layers:
         raise InputError(
             f"{source.path.name} has blocks 0 to {n_layers - 1}; {list(layers)} is no ascending choice of them.",
             hint="Name every block at most once.",
-        )
-    if source.architecture not in RENUMBERABLE:
-        raise ModelFileError(
-            f"Blocks of {source.path.name} ({source.architecture}) may depend on their number; none can be left out.",
-            hint=f"Architectures that work: {', '.join(RENUMBERABLE)}.",
         )
     pieces = []
     for tensor in source.tensors:
@@ -86,11 +87,6 @@ def keep_layers(source: Source, keep: Sequence[int]) -> Edit:
             pieces.append(Piece(tensor=renamed, source=tensor.name))
     changed, removed = _layer_metadata(source, layers)
     return Edit(pieces=tuple(pieces), changed=changed, removed=removed, label=f"{len(layers)} blocks", layers=layers)
-
-
-def early_exit(source: Source, n_layers: int) -> Edit:
-    """The first `n_layers` blocks with the final norm and head: a draft whose memory is the target's own."""
-    return keep_layers(source, range(n_layers))
 
 
 def silence(edit: Edit, parts: Sequence[str], *, layers: Sequence[int] | None = None, label: str = "") -> Edit:

@@ -20,7 +20,7 @@ from mlsd.errors import InputError, ModelFileError
 from mlsd.gguf_tools.source import Bytes, Source
 from mlsd.gguf_tools.storage import Stored
 from mlsd.gguf_tools.surgery.adapter import FINAL_NORM, INPUT_NORM, KEY, OUTPUT, QUERY, VALUE, Adapter
-from mlsd.gguf_tools.surgery.edit import Edit, Piece, early_exit
+from mlsd.gguf_tools.surgery.edit import Edit, Piece, keep_layers
 from mlsd.gguf_tools.weigh import block_of
 from mlsd.gguf_tools.weights import Floats
 
@@ -66,7 +66,7 @@ def compose(source: Source, adapter: Adapter, exit_after: int) -> Edit:
         )
     _check_numbers(source, adapter)
     _check_rotation(source, adapter)
-    cut = early_exit(source, exit_after)
+    cut = keep_layers(source, range(exit_after))
     if any(isinstance(value, list) for value in cut.changed.values()):
         raise ModelFileError(
             f"{source.path.name} says something of each block apart, so nothing is known of the adapter's.",

@@ -20,7 +20,7 @@ from mlsd.errors import InputError
 from mlsd.gguf_tools.config import shape_from_config
 from mlsd.gguf_tools.metadata import SYNTHETIC, add_metadata
 from mlsd.gguf_tools.read import source_weight, trunk_layers
-from mlsd.gguf_tools.shape import Shape, TensorSpec, tensors
+from mlsd.gguf_tools.shape import Kind, Shape, TensorSpec, tensors
 from mlsd.gguf_tools.shapes import FULL, TINY
 from mlsd.gguf_tools.source import Bytes, Source
 from mlsd.gguf_tools.storage import QUANTIZED_KINDS, Stored
@@ -30,7 +30,6 @@ from mlsd.gguf_tools.surgery.cut import one_layer_of_hybrid, shallow_layers
 from mlsd.gguf_tools.synthetic.blocks import Pool
 from mlsd.gguf_tools.synthetic.quantization import SAME, quantized
 from mlsd.gguf_tools.synthetic.router import EMBEDDING_STD, SharedChannel, correlation_for
-from mlsd.gguf_tools.synthetic.template import spec_of
 from mlsd.gguf_tools.vocabulary import add_vocabulary
 from mlsd.gguf_tools.weigh import ModelWeight, weigh
 from mlsd.gguf_tools.weights import Floats, generator, random_weights, spread
@@ -128,7 +127,7 @@ def from_gguf(source: Source, *, quant: str = SAME, n_layers: int | None = None)
     kept = [piece.tensor for piece in edit.pieces]
     in_source = {tensor.name: tensor for tensor in source.tensors}
     origins = [in_source[piece.source] for piece in edit.pieces if piece.source is not None]
-    specs = [spec_of(tensor.name, tensor.dims) for tensor in kept]
+    specs = [_spec_of(tensor) for tensor in kept]
     types = kept if quant == SAME else quantized(specs, quant, n_layers=depth)
     parts = tuple(
         # Small tensors keep their type as well as their values.
@@ -282,6 +281,23 @@ class _Pools:
 def _packed(weights: Floats, tensor: Stored) -> Iterator[Bytes]:
     """Small weights as the tensor stores them."""
     yield np.ascontiguousarray(gguf.quants.quantize(weights, tensor.type)).view(np.uint8)
+
+
+def _spec_of(tensor: Stored) -> TensorSpec:
+    """What a tensor of a known name is for; anything unknown with two dimensions counts as a matrix."""
+    spec = TensorSpec(name=tensor.name, dims=tensor.dims, kind="matrix")
+    kind: Kind = "matrix"
+    if tensor.name in ("token_embd.weight", "output.weight"):
+        kind = "embedding" if spec.part == "token_embd" else "head"
+    elif spec.part.endswith("_exps"):
+        kind = "experts"
+    elif spec.part in ("ffn_gate_inp", "ffn_gate_inp_shexp"):
+        kind = "router" if spec.part == "ffn_gate_inp" else "shared_gate"
+    elif spec.part in ("ssm_conv1d", "shortconv"):
+        kind = "conv"
+    elif len(tensor.dims) < 2 or 1 in tensor.dims or "norm" in spec.part:
+        kind = "norm"
+    return msgspec.structs.replace(spec, kind=kind)
 
 
 def _is_random(spec: TensorSpec) -> bool:

@@ -10,11 +10,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from mlsd.analysis.experts.amortization import STUDY_FORM, Mixture
-from mlsd.analysis.fits.bandwidth import BytesLine
 from mlsd.analysis.fits.calibration import TargetCurve
 from mlsd.analysis.predict.predict import GammaPrediction
+from mlsd.analysis.study.machine_findings import Bandwidth
 from mlsd.errors import AnalysisError
-from mlsd.measure.store.rows import TimedPass
 from mlsd.report.render import plot
 from mlsd.stats import Interval
 
@@ -31,7 +30,7 @@ _LINES = {  # a theory of T(k) -> its colour and line
 
 
 def pass_curves(curves: Mapping[str, TargetCurve]) -> Figure:
-    """T(k) with intervals and the kernel steps found, and T(1)/T(k); one series a model."""
+    """T(k) of every calibrated model with intervals and kernel steps (left), and its target efficiency (right)."""
     if not curves:
         raise AnalysisError("No pass was timed.", hint="Measure T(k) with `mlsd calibrate MODEL`.")
     figure, (left, right) = plot.canvas(columns=2)
@@ -59,7 +58,7 @@ def pass_curves(curves: Mapping[str, TargetCurve]) -> Figure:
 
 
 def expert_shares(mixtures: Sequence[Mixture]) -> Figure:
-    """Distinct experts of a layer in k tokens, and what a token of a pass over k costs; a row of panels a mixture."""
+    """Distinct experts of a layer in k tokens against both theories (left); bytes and time of a token (right)."""
     shown = mixtures[:_MOST_MIXTURES]
     figure, grid = _grid(len(shown), 2, 2.9)
     for (left, right), found in zip(grid, shown, strict=True):
@@ -110,7 +109,7 @@ def _costs(ax: Axes, found: Mixture) -> None:
 
 
 def expert_times(mixtures: Sequence[Mixture]) -> Figure:
-    """T(k) of mixtures, and the forms that let bytes follow the experts or read all weights; a panel a mixture."""
+    """T(k) as measured and as forms give it that read the experts counted, those of a theory, or all weights."""
     shown = [found for found in mixtures if found.theories][:_MOST_MIXTURES]
     if not shown:
         raise AnalysisError("T(k) was timed at too few k to compare forms.", hint="mlsd calibrate without --rows.")
@@ -139,19 +138,14 @@ def _grid(rows: int, columns: int, row_in: float) -> tuple[Figure, list[list[Axe
 def _with_intervals(ax: Axes, xs: Sequence[int], ys: Sequence[Interval], label: str, look: dict[str, Any]) -> None:
     """Values with their intervals, drawn faintly so that the values stay legible."""
     ax.plot(xs, [y.value for y in ys], label=label, **look)
-    for x, y in zip(xs, ys, strict=True):
-        bars = plot.error_bars(y.value, y.low, y.high)
-        if bars is not None:
-            ax.errorbar([x], [y.value], yerr=bars, color=look["color"], alpha=0.45, linewidth=0.8, linestyle="none")
+    plot.intervals(ax, xs, ys, color=look["color"], alpha=0.45, linewidth=0.8, linestyle="none")
 
 
-def bytes_lines(passes: Sequence[TimedPass], lines: Sequence[BytesLine]) -> Figure:
-    """Time of single-token passes over the bytes they read, with the line of each quantization."""
-    if not passes:
-        raise AnalysisError("No pass of known bytes was timed.", hint="Measure some with `mlsd bandwidth`.")
+def bytes_lines(found: Bandwidth) -> Figure:
+    """Time of single-token passes over the bytes they read; the slope is bandwidth, the start a pass's fixed time."""
     figure, (ax,) = plot.canvas()
-    for i, line in enumerate(lines):
-        own = [p for p in passes if p.quant == line.quant]
+    for i, line in enumerate(found.lines):
+        own = [p for p in found.passes if p.quant == line.quant]
         reach = np.array([0.0, max(p.n_bytes for p in own)])
         label = f"{line.quant}: {line.bandwidth_gb_s.value:.1f} GB/s, fixed {line.fixed_ms.value:.2f} ms"
         ax.plot([p.n_bytes / 1e6 for p in own], [p.ms for p in own], color=plot.color(i), marker=plot.marker(i), ls="")
@@ -163,7 +157,7 @@ def bytes_lines(passes: Sequence[TimedPass], lines: Sequence[BytesLine]) -> Figu
 
 
 def predicted_against_measured(predictions: Sequence[GammaPrediction]) -> Figure:
-    """Predicted over measured tok/s of configurations that were left out, with the measurement's own spread."""
+    """Decode tok/s of each gamma predicted from plain decoding, the other gammas and the calibration, over measured."""
     if not predictions:
         raise AnalysisError("Nothing was predicted.", hint="Measure plain decoding and two gammas: mlsd run B.")
     figure, (ax,) = plot.canvas()

@@ -12,6 +12,7 @@ from mlsd.analysis.study.machines import MachineRow, machine_rows
 from mlsd.analysis.study.study import Study
 from mlsd.errors import AnalysisError
 from mlsd.report.render import plot
+from mlsd.report.render.sections import FigureEntry
 from mlsd.stats import Interval
 
 
@@ -29,8 +30,8 @@ def over_active_parameters(study: Study) -> Figure:
 
 
 MACHINES_FIGURES = (
-    ("over-bandwidth", "Machines over bandwidth", over_bandwidth, "study.machines.machine_rows"),
-    ("over-parameters", "Machines over active parameters", over_active_parameters, "study.machines.machine_rows"),
+    FigureEntry("over-bandwidth", "Machines over bandwidth", over_bandwidth, "machines.machine_rows"),
+    FigureEntry("over-parameters", "Machines over active parameters", over_active_parameters, "machines.machine_rows"),
 )
 
 
@@ -52,8 +53,5 @@ def _over(rows: Sequence[MachineRow], xs: Sequence[float | None], label: str) ->
 
 
 def _points(ax: Axes, points: Sequence[tuple[float, Interval | None]], index: int, label: str) -> None:
-    for x, found in points:
-        if found is not None:
-            bars = plot.error_bars(found.value, found.low, found.high)
-            look: dict[str, Any] = {"color": plot.color(index), "marker": plot.marker(index), "linestyle": "none"}
-            ax.errorbar([x], [found.value], yerr=bars, label=label, capsize=2.5, **look)
+    look: dict[str, Any] = {"color": plot.color(index), "marker": plot.marker(index), "linestyle": "none"}
+    plot.intervals(ax, [x for x, _ in points], [found for _, found in points], label=label, capsize=2.5, **look)

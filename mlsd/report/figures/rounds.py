@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import datetime
 import math
-from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -19,11 +18,13 @@ from mlsd.analysis.fits.curves import METAL_KERNEL_STEPS
 from mlsd.analysis.fits.fit import Observations, held_out, solve
 from mlsd.analysis.fits.study_fits import curve_from_passes, curve_from_rounds, curve_models, speedup_observations
 from mlsd.analysis.results import round_sums
-from mlsd.analysis.results.pairs import Pair
+from mlsd.analysis.results.trials import arm_name
 from mlsd.analysis.study.study import Study
 from mlsd.errors import AnalysisError
 from mlsd.measure.run.checks import Drift, drift_of
 from mlsd.report.render import plot
+from mlsd.report.render.sections import FigureEntry
+from mlsd.stats import grouped
 
 _PARTS = ("draft", "verify", "rollback", "sample", "other")
 
@@ -44,9 +45,9 @@ def time_split(study: Study) -> Figure:
         ax.barh(places, widths, left=start, height=0.7, label=part, **shade)
         start += widths
     plain = {row["target"]: row["verify_ms"] + row["sample_ms"] + row["other_ms"] for row in rows if row["arm"] == "ar"}
-    committed = {(arm.target, arm.drafter, arm.draft, arm.gamma): arm.mgl for arm in study.by_arm}
+    committed = {(arm.target, arm.drafter, arm.draft, arm.options, arm.gamma): arm.mgl for arm in study.by_arm}
     for place, row in zip(places, rows, strict=True):
-        mgl = committed.get((row["target"], row["drafter"], row["draft"], int(row["gamma"])))
+        mgl = committed.get((row["target"], row["drafter"], row["draft"], row["options"], int(row["gamma"])))
         if row["arm"] == "sd" and mgl and row["target"] in plain:
             mark: dict[str, Any] = {"marker": "D", "color": plot.INK, "linestyle": "none", "markersize": 5}
             ax.plot([mgl * plain[row["target"]]], [place], label="AR time for as many tokens", **mark)
@@ -60,7 +61,7 @@ def time_split(study: Study) -> Figure:
 def _arm_label(row: Mapping[Any, Any]) -> str:
     if row["arm"] == "ar":
         return f"{row['target']}, AR"
-    return f"+ {row['draft'] or row['drafter']}, gamma {row['gamma']}"
+    return f"+ {arm_name(row['drafter'], row['draft'], row['options'])}, gamma {row['gamma']}"
 
 
 def pass_curves(study: Study) -> Figure:
@@ -103,19 +104,17 @@ def _passes_of(study: Study, target: str) -> Observations:
 
 def predicted_speedup(study: Study) -> Figure:
     """Speedups of the measured-cost model over the measured ones; each gamma predicted from fits to the others."""
-    groups: dict[tuple[str, str], list[Pair]] = defaultdict(list)
-    for pair in study.paired.pairs:
-        groups[pair.target, pair.draft or pair.drafter].append(pair)
+    groups = grouped(study.paired.pairs, lambda pair: (pair.target, pair.drafter, pair.draft, pair.options))
     figure, (ax,) = plot.canvas(3.8)
     limits: list[float] = []
-    for index, ((target, drafter), pairs) in enumerate(groups.items()):
+    for index, ((target, drafter, draft, options), pairs) in enumerate(groups.items()):
         if len({pair.gamma for pair in pairs}) < 2 or len(pairs) < 3:
             continue
         data, model = speedup_observations(pairs), fit_models.measured_cost()
         errors = held_out(model, data, data.columns["gamma"])
         inside = model.predict(solve(model, data), data.columns)
         base: dict[str, Any] = {"color": plot.color(index), "marker": plot.marker(index)}
-        label = f"{target} + {drafter}"
+        label = f"{target} + {' '.join(filter(None, (draft or drafter, options)))}"
         plot.scatter(ax, list(data.observed), list(inside), f"{label}, fitted", alpha=0.4, markersize=3.0, **base)
         hollow: dict[str, Any] = {"markerfacecolor": "none", "markersize": 6.5}
         plot.scatter(ax, errors.observed, errors.predicted, f"{label}, gamma held out", **base, **hollow)
@@ -137,13 +136,14 @@ def position_acceptance(study: Study) -> Figure:
         raise AnalysisError("No valid SD trial proposed a token.", hint="Measure some: mlsd run B D.")
     figure, (left, right) = plot.canvas(3.4, 2, sharey=True)
     table["draft"] = table["draft"].astype(object).where(table["draft"].notna(), "")
-    longest = table.groupby(["target", "drafter", "draft"], dropna=False)["gamma"].transform("max")
+    arms = ["target", "drafter", "draft", "options"]
+    longest = table.groupby(arms, dropna=False)["gamma"].transform("max")
     chosen = table[(table["gamma"] == longest) & (table["tried"] > 0)]
-    groups = dict(iter(chosen.groupby(["target", "drafter", "draft"], dropna=False, sort=False)))
+    groups: dict[Any, Any] = dict(iter(chosen.groupby(arms, dropna=False, sort=False)))
     order = {target: i for i, target in enumerate(dict.fromkeys(study.trials["target"]))}
     for index, (key, line) in enumerate(sorted(groups.items(), key=lambda group: order[group[0][0]])):
-        target, drafter, draft = key
-        label = f"{target} + {draft or drafter}, gamma {line['gamma'].iloc[0]}"
+        target, *method = key
+        label = f"{target} + {arm_name(*method)}, gamma {line['gamma'].iloc[0]}"
         look: dict[str, Any] = {"color": plot.color(index), "marker": plot.marker(index), "markersize": 4}
         enough = line[line["tried"] >= 10]
         left.plot(enough["position"].astype(int), 100 * enough["conditional"], label=label, **look)
@@ -204,10 +204,10 @@ def trend_words(trend: Drift) -> str:
     return f"{word} {100 * trend.change:+.1f} % over the run"
 
 
-ROUND_FIGURES: tuple[tuple[str, str, Callable[[Study], Figure], str], ...] = (
-    ("time-split", "Where the time of a round goes", time_split, "round_sums.time_split"),
-    ("pass-curves", "Time of a target pass over its rows, T(k)", pass_curves, "study_fits.fit_curves"),
-    ("predicted", "Predicted against measured speedup", predicted_speedup, "fit.held_out of fit_models.measured_cost"),
-    ("position-acceptance", "Acceptance by position", position_acceptance, "round_sums.position_acceptance"),
-    ("drift", "Drift of the baseline over the run", baseline_drift, "checks.drift_of over AR trials"),
+ROUND_FIGURES = (
+    FigureEntry("time-split", "Where the time of a round goes", time_split, "round_sums.time_split"),
+    FigureEntry("pass-curves", "Time of a target pass over its rows, T(k)", pass_curves, "study_fits.fit_curves"),
+    FigureEntry("predicted", "Predicted against measured speedup", predicted_speedup, "fit.held_out of measured_cost"),
+    FigureEntry("position-acceptance", "Acceptance by position", position_acceptance, "round_sums.position_acceptance"),
+    FigureEntry("drift", "Drift of the baseline over the run", baseline_drift, "checks.drift_of over AR trials"),
 )

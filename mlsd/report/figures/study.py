@@ -6,7 +6,7 @@ A function raises AnalysisError with what is missing instead of drawing nothing.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from matplotlib.axes import Axes
@@ -19,10 +19,12 @@ from mlsd.analysis.study.study import Study
 from mlsd.errors import AnalysisError
 from mlsd.records import DRAFT_MODEL
 from mlsd.report.render import plot
+from mlsd.report.render.sections import FigureEntry
 from mlsd.report.tables.study import models_of, prompt_length, study_rows
 from mlsd.stats import grouped
 
 _GREY = plot.INK
+_BY_SUITE = "speedups.speedups by suite"
 
 
 def _targets(study: Study) -> dict[str, int]:
@@ -57,10 +59,7 @@ def _points(ax: Axes, xs: Sequence[float], arms: Sequence[Speedup], index: int, 
     """Speedups with their intervals."""
     values = [arm.ratio.value for arm in arms if arm.ratio]
     ax.plot(xs, values, color=plot.color(index), marker=plot.marker(index), label=label)
-    for x, arm in zip(xs, arms, strict=True):
-        if arm.ratio:
-            bars = plot.error_bars(arm.ratio.value, arm.ratio.low, arm.ratio.high)
-            ax.errorbar([x], [arm.ratio.value], yerr=bars, color=plot.color(index), capsize=2.5, linewidth=1.0)
+    plot.intervals(ax, xs, [arm.ratio for arm in arms], color=plot.color(index), capsize=2.5, linewidth=1.0)
 
 
 def _printed(ax: Axes, xs: Sequence[float], ys: Sequence[float], index: int | None, label: str) -> None:
@@ -282,11 +281,13 @@ def _gamma_axis(ax: Axes) -> None:
     ax.set_xticks([4, 8, 16], ["4", "8", "16"])
 
 
-STUDY_FIGURES: tuple[tuple[str, str, Callable[[Study], Figure], str], ...] = (
-    ("speedup-active", "Figure 1: speedup over active parameters", speedup_over_active, "speedups.speedups by suite"),
-    ("speedup-gamma", "Figure 2: speedup over gamma, each draft", speedup_over_gamma, "speedups.speedups by suite"),
-    ("throughput", "Figure 3: throughput of every arm", throughput_bars, "speedups.baselines, speedups.speedups"),
-    ("acceptance-gamma", "Figure 4: acceptance over gamma", acceptance_over_gamma, "speedups.speedups by suite"),
-    ("prompt-length", "Figure 5: prompt length", prompt_length_sweep, "speedups.speedups by prompt, suite F"),
+STUDY_FIGURES = (
+    FigureEntry("speedup-active", "Figure 1: speedup over active parameters", speedup_over_active, _BY_SUITE),
+    FigureEntry("speedup-gamma", "Figure 2: speedup over gamma, each draft", speedup_over_gamma, _BY_SUITE),
+    FigureEntry("throughput", "Figure 3: throughput of every arm", throughput_bars, "speedups.baselines and speedups"),
+    FigureEntry("acceptance-gamma", "Figure 4: acceptance over gamma", acceptance_over_gamma, _BY_SUITE),
+    FigureEntry(
+        "prompt-length", "Figure 5: prompt length", prompt_length_sweep, "speedups.speedups by prompt, suite F"
+    ),
 )
-DEPTH_FIGURE = ("depth", "Speculation over depth", over_depth, "speedups.deep_arms")
+DEPTH_FIGURE = FigureEntry("depth", "Speculation over depth", over_depth, "speedups.deep_arms")

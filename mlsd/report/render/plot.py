@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import re
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -14,6 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from mlsd.records import Record
+from mlsd.stats import Interval
 
 MOST_POINTS = 600  # of one series; more only blacken the figure and swell the page
 WIDTH_IN = 6.4  # a text column
@@ -92,9 +93,12 @@ def legend(figure: Figure, axes: Sequence[Axes], columns: int = 2) -> None:
         figure.legend(entries.values(), entries.keys(), loc="outside lower center", ncols=columns)
 
 
-def error_bars(value: float, low: float | None, high: float | None) -> list[list[float]] | None:
-    """Lengths of an interval's arms as matplotlib wants them; None without an interval."""
-    return None if low is None or high is None else [[value - low], [high - value]]
+def intervals(ax: Axes, xs: Sequence[float], found: Iterable[Interval | None], **look: Any) -> None:
+    """Each estimate with its interval, where there is one."""
+    for x, one in zip(xs, found, strict=True):
+        if one is not None:
+            bars = None if one.low is None or one.high is None else [[one.value - one.low], [one.high - one.value]]
+            ax.errorbar([x], [one.value], yerr=bars, **look)
 
 
 def color(index: int) -> str:

@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 from matplotlib.figure import Figure
 
 from mlsd.analysis.study.study import Study, attempt
-from mlsd.errors import AnalysisError
 from mlsd.records import Record
 from mlsd.report.render import plot
 from mlsd.report.render.plot import Picture
 from mlsd.report.render.table import Table
 
-FigureEntry = tuple[str, str, Callable[[Study], Figure], str]
+
+class FigureEntry(NamedTuple):
+    """A figure that a page may hold; the first line of `draw`'s docstring is its caption."""
+
+    id: str
+    title: str
+    draw: Callable[[Any], Figure]
+    source: str  # of its numbers
+    of: Callable[[Study], Any] = lambda study: study  # what `draw` draws
 
 
 class Section(Record, frozen=True, kw_only=True):
@@ -46,11 +54,21 @@ class Page(Record, frozen=True, kw_only=True):
     made: str
 
 
-def of_tables(id: str, title: str, *makers: Callable[[], Table]) -> Section:
-    """A section of the tables that can be made; a table without rows says its good news, or that it is missing."""
+def section(
+    id: str,
+    title: str,
+    study: Study,
+    *makers: Callable[[Study], Table],
+    said: Sequence[str] = (),
+    figures: Sequence[FigureEntry] = (),
+) -> Section:
+    """The tables that can be made and the figures that can be drawn; what cannot says why, each reason once.
+
+    A table without rows says its good news, or that it is missing.
+    """
     tables, missing, news = [], [], []
     for make in makers:
-        table, reason = attempt(make)
+        table, reason = attempt(lambda make=make: make(study))  # type: ignore[misc]
         if table is None:
             missing.append(reason)
         elif table.rows:
@@ -59,18 +77,13 @@ def of_tables(id: str, title: str, *makers: Callable[[], Table]) -> Section:
             news.append(f"{table.title}: {table.good_news}")
         else:
             missing.append(f"{table.title}: {table.note or 'nothing was measured for it.'}")
-    return Section(id=id, title=title, text=tuple(news), tables=tuple(tables), missing=tuple(dict.fromkeys(missing)))
-
-
-def with_figures(section: Section, study: Study, entries: Sequence[FigureEntry]) -> Section:
-    """The section with figures behind its tables; those that cannot be drawn are missing."""
-    pictures = [picture(study, entry) for entry in entries]
-    missing = (*section.missing, *(f"{p.title}: {p.missing}" for p in pictures if p.missing))
+    pictures = [picture(study, entry) for entry in figures]
+    missing += [f"{p.title}: {p.missing}" for p in pictures if p.missing and p.missing not in missing]
     return Section(
-        id=section.id,
-        title=section.title,
-        text=section.text,
-        tables=section.tables,
+        id=id,
+        title=title,
+        text=(*said, *news),
+        tables=tuple(tables),
         pictures=tuple(p for p in pictures if not p.missing),
         missing=tuple(dict.fromkeys(missing)),
     )
@@ -78,12 +91,10 @@ def with_figures(section: Section, study: Study, entries: Sequence[FigureEntry])
 
 def picture(study: Study, entry: FigureEntry) -> Picture:
     """A figure with the name of the function that drew it; or why there is none."""
-    id, title, draw, source = entry
-    trace = f"{draw.__module__}.{draw.__name__} from {source}"
-    try:
-        svg, png = plot.render(lambda: draw(study), id)
-    except AnalysisError as error:
-        return Picture(id=id, title=title, trace=trace, missing=str(error))
+    draw, trace = entry.draw, f"{entry.draw.__module__}.{entry.draw.__name__} from {entry.source}"
+    drawn, reason = attempt(lambda: plot.render(lambda: draw(entry.of(study)), entry.id))
+    if drawn is None:
+        return Picture(id=entry.id, title=entry.title, trace=trace, missing=reason)
     caption = (draw.__doc__ or "").strip().splitlines()[0].split(": ", 1)[-1]
     caption = caption[:1].upper() + caption[1:]
-    return Picture(id=id, title=title, trace=trace, caption=caption, svg=svg, png=png)
+    return Picture(id=entry.id, title=entry.title, trace=trace, caption=caption, svg=drawn[0], png=drawn[1])

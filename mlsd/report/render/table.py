@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 from mlsd.records import Record
 from mlsd.stats import Interval
@@ -52,27 +52,10 @@ class Table(Record, frozen=True, kw_only=True):
 Column = tuple[Head, Callable[[T], Cell]]  # of a table whose rows show one T each
 
 
-def table(
-    title: str,
-    rows: Iterable[T],
-    *columns: Column[T],
-    id: str = "",
-    trace: str = "",
-    note: str = "",
-    good_news: str = "",
-    interactive: bool = False,
-) -> Table:
-    """A table of one row for each of `rows`."""
-    return Table(
-        title=title,
-        heads=tuple(head for head, _ in columns),
-        rows=tuple(tuple(cell(row) for _, cell in columns) for row in rows),
-        id=id,
-        trace=trace,
-        note=note,
-        good_news=good_news,
-        interactive=interactive,
-    )
+def table(title: str, rows: Iterable[T], *columns: Column[T], **about: Any) -> Table:
+    """A table of one row for each of `rows`; `about` are the other fields of `Table`."""
+    made = tuple(tuple(cell(row) for _, cell in columns) for row in rows)
+    return Table(title=title, heads=tuple(head for head, _ in columns), rows=made, **about)
 
 
 def words(label: str, value: Callable[[T], object], trace: str = "") -> Column[T]:

@@ -15,7 +15,7 @@ costs = st.floats(0.01, 50.0)
 @given(alpha=st.floats(0.0, 0.999), gamma=gammas)
 def test_expected_tokens_follow_leviathans_closed_form(alpha: float, gamma: int) -> None:
     closed_form = (1 - alpha ** (gamma + 1)) / (1 - alpha)
-    assert costmodel.expected_committed_iid(alpha, gamma) == pytest.approx(closed_form, rel=1e-9)
+    assert costmodel.expected_committed([alpha] * gamma) == pytest.approx(closed_form, rel=1e-9)
 
 
 @given(alphas=st.lists(probabilities, max_size=20))
@@ -25,7 +25,7 @@ def test_a_round_commits_at_least_one_token_and_at_most_gamma_plus_one(alphas: l
 
 @given(alpha=st.floats(0.01, 0.99), gamma=st.integers(1, 24))
 def test_iid_alpha_inverts_the_expected_tokens(alpha: float, gamma: int) -> None:
-    committed = costmodel.expected_committed_iid(alpha, gamma)
+    committed = costmodel.expected_committed([alpha] * gamma)
     assert costmodel.iid_alpha(committed, gamma) == pytest.approx(alpha, abs=1e-6)
 
 
@@ -33,19 +33,19 @@ def test_iid_alpha_inverts_the_expected_tokens(alpha: float, gamma: int) -> None
 def test_a_speedup_from_honest_costs_never_exceeds_mgl(
     alpha: float, gamma: int, t_one: float, t_draft: float, extra: float
 ) -> None:
-    committed = costmodel.expected_committed_iid(alpha, gamma)
+    committed = costmodel.expected_committed([alpha] * gamma)
     assert costmodel.speedup_measured(committed, t_one, t_draft, t_one + extra) <= committed
 
 
 def test_the_classical_speedup_is_the_measured_one_with_free_verification() -> None:
-    committed = costmodel.expected_committed_iid(0.7, 5)
+    committed = costmodel.expected_committed([0.7] * 5)
     assert costmodel.speedup_classical(0.7, 5, 0.1) == pytest.approx(
         costmodel.speedup_measured(committed, 1.0, 0.5, 1.0)
     )
 
 
 def test_the_overhead_form_gives_the_worked_example_of_the_small_model_study() -> None:
-    break_even = costmodel.break_even_committed(10.7, 16.6, 10.7)
+    break_even = (16.6 + 10.7) / 10.7  # MGL
     assert break_even == pytest.approx(2.55, abs=0.005)
     assert costmodel.speedup_overhead(break_even, 16.6 / 10.7) == pytest.approx(1.0)
 
@@ -61,24 +61,12 @@ def test_the_published_batch_form_promises_a_speedup_for_a_draft_that_is_never_r
 def test_break_even_acceptance_gives_a_speedup_of_one_or_none_can(
     gamma: int, t_one: float, t_draft: float, extra: float
 ) -> None:
-    alpha = costmodel.break_even_alpha(gamma, t_one, t_draft, t_one + extra)
+    alpha = costmodel.break_even_alpha(gamma, (t_draft + t_one + extra) / t_one)
     if alpha is None:  # up to the last bit, which decides where full acceptance gives just 1
         assert costmodel.speedup_measured(gamma + 1, t_one, t_draft, t_one + extra) < 1 + 1e-12
     else:
-        committed = costmodel.expected_committed_iid(alpha, gamma)
+        committed = costmodel.expected_committed([alpha] * gamma)
         assert costmodel.speedup_measured(committed, t_one, t_draft, t_one + extra) == pytest.approx(1.0, rel=1e-6)
-
-
-def test_the_best_gamma_is_off_when_drafts_are_never_right() -> None:
-    choice = costmodel.best_gamma([0.0], {1: 10.0, 3: 11.0, 5: 12.0}, draft_time_per_token=0.5)
-    assert choice == costmodel.GammaChoice(gamma=0, speedup=1.0, committed_per_round=1.0)
-
-
-def test_the_best_gamma_stops_before_a_kernel_step_that_costs_too_much() -> None:
-    verify = {1: 10.0, 5: 11.0, 9: 30.0}
-    choice = costmodel.best_gamma([0.8], verify, draft_time_per_token=0.2)
-    assert choice.gamma == 4
-    assert choice.speedup == pytest.approx(costmodel.expected_committed_iid(0.8, 4) * 10.0 / 11.8)
 
 
 def test_conditional_acceptance_counts_only_rounds_that_reached_a_position() -> None:
@@ -98,8 +86,6 @@ def test_conditional_acceptance_multiplies_back_to_the_mean_accepted_per_round()
         lambda: costmodel.expected_committed([math.nan]),
         lambda: costmodel.iid_alpha(6.5, 4),
         lambda: costmodel.iid_alpha(0.5, 4),
-        lambda: costmodel.best_gamma([0.5], {2: 1.0}, 0.1),
-        lambda: costmodel.extrapolated_alphas([], 3),
         lambda: costmodel.conditional_acceptance([2], [3]),
         lambda: costmodel.conditional_acceptance([2, 2], [1]),
     ],

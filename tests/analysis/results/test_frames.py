@@ -36,8 +36,6 @@ def test_an_empty_store_gives_the_same_columns_and_no_row(tmp_path: Path) -> Non
         for frame, columns in (
             (frames.trials(store), frames.TRIALS),
             (frames.outcomes(store), frames.OUTCOMES),
-            (frames.calibration(store), frames.CALIBRATION),
-            (frames.coverage(store), frames.COVERAGE),
         ):
             assert frame.empty
             assert {name: str(kind) for name, kind in frame.dtypes.items()} == {c.name: c.dtype for c in columns}
@@ -108,18 +106,15 @@ def test_outcomes_grow_with_the_cases_and_not_with_the_rounds(tmp_path: Path) ->
 
 
 def test_calibration_and_coverage_come_back_as_they_were_stored(tmp_path: Path) -> None:
-    key = MOE.ref.sha256 or ""
+    key = MOE.ref.key
+    timed = CalibrationPoint(model_key=key, kind="target_pass", rows=4, depth=9, repeat=0, span_ns=7)
     with Store.open(tmp_path / "s.sqlite") as store:
         run = store.begin_run(MACHINE, {}, 1)
-        store.add_calibration(
-            run, [CalibrationPoint(model_key=key, kind="target_pass", rows=4, depth=9, repeat=0, span_ns=7)]
-        )
+        store.add_calibration(run, [timed])
         store.add_coverage(run, [Coverage(model_key=key, source="text", layer=2, window=3, distinct={4: 1, 6: 3})])
-        passes, coverage = frames.calibration(store), frames.coverage(store)
-    assert passes.iloc[0].to_dict() == {
-        "run_id": 1, "model_key": key, "kind": "target_pass", "rows": 4, "depth": 9, "repeat": 0, "span_ns": 7,
-    }  # fmt: skip
-    assert (coverage.loc[0, "n_windows"], coverage.loc[0, "distinct_mean"]) == (4, 5.5)
+        assert list(store.calibration()) == [(run, timed)]
+        ((_, found),) = store.coverage()
+    assert (found.n_windows, found.distinct_mean) == (4, 5.5)
 
 
 def test_a_missing_database_is_a_clear_message(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from mlsd.analysis.results import frames, round_sums, speedups
 from mlsd.analysis.results.contradictions import contradictions
 from mlsd.errors import AnalysisError
 from mlsd.measure.store.study import Store
-from mlsd.records import Case, EngineOptions, Losslessness, Trial
+from mlsd.records import Case, DrafterSpec, EngineOptions, Losslessness, Trial
 from tests.analysis.studies import MACHINE, MOE, blocks, case, failed, trial, whole_study, write
 
 Made = list[tuple[Case, Trial]]
@@ -116,6 +116,18 @@ def test_an_empty_study_is_a_clear_message(tmp_path: Path) -> None:
         speedups.speedups(frame_of(tmp_path / "s.sqlite", []))
 
 
+def test_a_verification_over_depth_is_that_of_its_own_draft(tmp_path: Path) -> None:
+    """Two drafts at one depth and gamma, the passes of one twice as long: each arm has its own."""
+    arms = [case(MOE, "code@64"), case(MOE, "code@64", 4), case(MOE, "code@64", 4, draft=msgspec.structs.replace(MOE))]
+    made = [(arm, trial(arm, 0, repeat, i)) for repeat in range(2) for i, arm in enumerate(arms)]
+    for i, (arm, one) in enumerate(made):
+        if arm is arms[2]:
+            slow = tuple(msgspec.structs.replace(r, verify_ns=2 * r.verify_ns) for r in one.rounds)
+            made[i] = arm, msgspec.structs.replace(one, rounds=slow, decode_ns=sum(r.wall_ns for r in slow))
+    found = {row.found.draft: row.verify_ms for row in speedups.deep_arms(frame_of(tmp_path / "s.sqlite", made))}
+    assert found[MOE.ref.id] == pytest.approx(2 * min(found.values()))
+
+
 def test_baselines_are_the_mean_of_plain_trials(tmp_path: Path) -> None:
     frame = frame_of(tmp_path / "s.sqlite", blocks(MOE, noise=0.0))
     (found,) = speedups.baselines(frame)
@@ -134,6 +146,18 @@ def test_acceptance_by_position_is_that_of_the_rounds(tmp_path: Path) -> None:
         assert row["conditional"] == pytest.approx(rate, nan_ok=True) if rate is not None else row["tried"] == 0
         offered = [r for r in every if r.proposed >= position]
         assert row["overall"] == pytest.approx(sum(r.accepted >= position for r in offered) / len(offered))
+
+
+def test_two_settings_of_one_method_are_never_one_row_of_rounds(tmp_path: Path) -> None:
+    own = [DrafterSpec(name="pld", options={"ngram": n}) for n in (2, 3)]
+    arms = [case(MOE, "code"), *(case(MOE, "code", 4, drafter=spec) for spec in own)]
+    made = [(arm, trial(arm, 0, 0, i)) for i, arm in enumerate(arms)]
+    write(tmp_path / "s.sqlite", made)
+    with Store.open(tmp_path / "s.sqlite", read_only=True) as store:
+        trials, outcomes = frames.trials(store), frames.outcomes(store)
+    assert len(round_sums.time_split(trials)) == len(arms)
+    table = round_sums.position_acceptance(outcomes, trials)
+    assert not table.duplicated(["options", "gamma", "position"]).any() and table["options"].nunique() == len(own)
 
 
 def test_the_time_split_holds_the_times_that_were_set(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from mlsd.analysis.predict.arms import key_of, read_known
+from mlsd.analysis.predict.arms import read_known
 from mlsd.analysis.results.comparability import choose
 from mlsd.analysis.study.machine_findings import Machine
 from mlsd.analysis.study.study import read_study
@@ -137,7 +137,7 @@ def test_passes_timed_under_other_settings_than_the_trials_do_not_count(tmp_path
     with Store.open(path) as store:
         timed(store, curve(MOE, 10.0), n_ctx=4096)  # more room changes no pass
         timed(store, curve(MOE, 3.0), n_threads=7)
-        times = {p.span_ns for p in read_known([store]).passes[environment_key(MACHINE), key_of(MOE.ref)]}
+        times = {p.span_ns for p in read_known([store]).passes[environment_key(MACHINE), MOE.ref.key]}
     assert min(times) == 10_000_000
     assert {p.span_ns for p in machine_of(path).passes_of(MOE.ref)} == times
     with Store.open(path, read_only=True) as store:

@@ -27,7 +27,7 @@ from mlsd.gguf_tools.source import Source
 from mlsd.gguf_tools.storage import Stored
 from mlsd.gguf_tools.stream import new_gguf
 from mlsd.gguf_tools.surgery.adapter import Adapter
-from mlsd.gguf_tools.surgery.edit import Piece, early_exit, write_edit
+from mlsd.gguf_tools.surgery.edit import Piece, keep_layers, write_edit
 from mlsd.gguf_tools.surgery.kangaroo import compose, interleaved, llama3_factors
 from mlsd.gguf_tools.synthetic.write import write_random
 from tests.gguf_tools.adapters import config_of, forward, random_weights, write_adapter
@@ -146,7 +146,7 @@ def test_an_adapter_without_attention_is_an_early_exit_with_its_norm(
 ) -> None:
     adapter, source = write_adapter(tmp_path / "adapter", shape, silent=True), Source(target)
     found = logits_of(composed(target, adapter, 3, tmp_path / "draft.gguf"))
-    cut = early_exit(source, 3)
+    cut = keep_layers(source, range(3))
     assert not np.array_equal(found, exit_logits(source, cut.pieces, tmp_path / "exit.gguf"))
     norm = random_weights(config_of(shape))["norm.weight"]
     pieces = [
@@ -159,7 +159,7 @@ def test_an_adapter_without_attention_is_an_early_exit_with_its_norm(
 
 
 def exit_logits(source: Source, pieces: Sequence[Piece], path: Path) -> Floats:
-    write_edit(source, msgspec.structs.replace(early_exit(source, 3), pieces=tuple(pieces)), path)
+    write_edit(source, msgspec.structs.replace(keep_layers(source, range(3)), pieces=tuple(pieces)), path)
     return logits_of(path)
 
 

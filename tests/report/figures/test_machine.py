@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -69,7 +70,8 @@ def test_forms_of_a_pass_are_drawn_where_enough_k_were_timed() -> None:
 
 def test_the_line_of_each_quantization_is_labelled_with_its_rate() -> None:
     timed = [*passes("Q8_0", 20.0, 1.0), *passes("F16", 10.0, 1.0)]
-    svg, _ = plot.render(lambda: bytes_lines(timed, fit_lines(timed)), "b")
+    found = SimpleNamespace(passes=timed, lines=fit_lines(timed))
+    svg, _ = plot.render(lambda: bytes_lines(found), "b")
     drawn(svg, "Q8_0", "F16", "GB/s", "fixed")
 
 
@@ -92,7 +94,6 @@ def test_predictions_are_drawn_by_gamma() -> None:
 def test_nothing_to_draw_is_an_error_with_the_next_step() -> None:
     empty: list[Callable[[], Figure]] = [
         lambda: pass_curves({}),
-        lambda: bytes_lines([], []),
         lambda: predicted_against_measured([]),
     ]
     for draw in empty:
