@@ -312,7 +312,8 @@ class Arms:
         started_at = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
         failures_before = arm.failed_native_calls
         _mend(arm)
-        energy_before = read_energy()
+        backend = backend_info(case.engine.n_gpu_layers).backend
+        energy_before = read_energy(backend)
         began_ns, processor_ns = self._clock.now_ns(), time.process_time_ns()
         result = generate(
             arm.session,
@@ -331,7 +332,7 @@ class Arms:
             generation_ns=self._clock.now_ns() - began_ns,
             processor_ns=time.process_time_ns() - processor_ns,
         )
-        if energy_before is not None and (energy := read_energy()) is not None:
+        if energy_before is not None and (energy := read_energy(backend)) is not None:
             used_mj = energy.mj - energy_before.mj
             conditions = msgspec.structs.replace(conditions, energy_mj=used_mj, energy_source=energy.source)
         failed = arm.failed_native_calls - failures_before
