@@ -11,17 +11,22 @@ import contextlib
 import logging
 import os
 import queue
+import shlex
 import subprocess
 import sys
+import threading
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import msgspec
 
+from mlsd import __version__
 from mlsd.children import command, end_with_parent
 from mlsd.errors import InputError, LabError, UnsupportedError
 from mlsd.folders import user_dir, write_atomically
@@ -34,6 +39,7 @@ from mlsd.records import EngineOptions, Record
 
 PORT = 8786
 _TOPIC = "mlsd-trials"
+_KEY = "-----BEGIN PRIVATE KEY-----"
 _CONNECT_S = 10.0
 _REJOIN_S = 2.0
 _CARD_S = 60.0  # to wait for the first machines' cards
@@ -108,11 +114,11 @@ def make_certificate(path: Path) -> None:
     path.chmod(0o600)
 
 
-def _security(address: str, certificate: Path | None) -> Any:
-    """None on plain loopback, else the certificate's. Raises: LabError for a file that is none."""
+def _certificate(address: str, path: Path | None) -> str | None:
+    """The text of the lab's certificate file, None on plain loopback. Raises: LabError for a file that is none."""
     if address.startswith("tcp://"):
         return None
-    path = certificate or certificate_path()
+    path = path or certificate_path()
     try:
         text = path.read_text(encoding="ascii")
     except (OSError, UnicodeDecodeError) as error:
@@ -120,12 +126,17 @@ def _security(address: str, certificate: Path | None) -> Any:
             f"The lab's certificate {path} cannot be read: {getattr(error, 'strerror', None) or error}.",
             hint="Copy the file that `mlsd lab start` made, and name it with --certificate.",
         ) from error
-    cut = text.find("-----BEGIN PRIVATE KEY-----")
-    if cut < 0 or "-----BEGIN CERTIFICATE-----" not in text[:cut]:
+    if "-----BEGIN CERTIFICATE-----" not in text.partition(_KEY)[0] or _KEY not in text:
         raise LabError(f"{path} is no lab certificate.", hint="Copy the file that `mlsd lab start` made.")
-    cert, key = text[:cut], text[cut:]
+    return text
+
+
+def _security(certificate: str | None) -> Any:
+    if certificate is None:
+        return None
+    cert, _, key = certificate.partition(_KEY)
     roles = {f"tls_{role}_{kind}": value for role in ("client", "scheduler", "worker")
-             for kind, value in (("cert", cert), ("key", key))}  # fmt: skip
+             for kind, value in (("cert", cert), ("key", _KEY + key))}  # fmt: skip
     return _distributed().Security(require_encryption=True, tls_ca_file=cert, **roles)
 
 
@@ -139,8 +150,8 @@ class Started(Record, frozen=True, kw_only=True):
     certificate: str | None
 
 
-async def serve(host: str, port: int, certificate: Path | None, on_start: Any) -> None:
-    """Run a scheduler until it is ended; `on_start` hears a Started. Raises: LabError when it cannot listen."""
+async def serve(host: str, port: int, certificate: Path | None, on_start: Callable[[Started], None]) -> None:
+    """Run a scheduler until it is ended; `on_start` hears where. Raises: LabError when it cannot listen."""
     distributed = _distributed()
     address = full_address(f"{host}:{port}" if ":" not in host else f"[{host}]:{port}", certificate)
     secure = address.startswith("tls://")
@@ -150,7 +161,7 @@ async def serve(host: str, port: int, certificate: Path | None, on_start: Any) -
     try:
         scheduler = await distributed.Scheduler(
             host=host, port=port, protocol="tls" if secure else "tcp", dashboard=False, dashboard_address=":0",
-            security=_security(address, certificate),
+            security=_security(_certificate(address, certificate)),
         )  # fmt: skip
     except (OSError, ValueError) as error:
         raise LabError(
@@ -160,48 +171,118 @@ async def serve(host: str, port: int, certificate: Path | None, on_start: Any) -
     await scheduler.finished()
 
 
-def start(host: str, port: int, certificate: Path | None, on_start: Any) -> None:
-    """`serve`, from a program that does nothing else."""
-    asyncio.run(serve(host, port, certificate, on_start))
+def start(
+    host: str,
+    port: int,
+    certificate: Path | None,
+    on_start: Callable[[Started], None],
+    remotes: Sequence[Remote] = (),
+    on_loss: Callable[[str, str], None] = lambda name, words: None,
+    *,
+    may_pull: bool = False,
+) -> None:
+    """`serve`, from a program that does nothing else, and let machines join that ssh reaches; they end with it.
+
+    Raises: LabError, also for a machine that ssh does not reach, or that has no mlsd or another one.
+    """
+    for remote in remotes:
+        remote.check()
+
+    def started(one: Started) -> None:
+        on_start(one)
+        text = _certificate(one.address, None if one.certificate is None else Path(one.certificate))
+        asked = _Join(address=one.address, certificate=text, may_pull=may_pull)
+        for remote in remotes:
+            lost = partial(on_loss, remote.host)
+            threading.Thread(target=_keep_joined, args=(remote.line(_JOIN), asked, lost), daemon=True).start()
+
+    asyncio.run(serve(host, port, certificate, started))
 
 
 # --- a machine --------------------------------------------------------------------------------------------------
 
 
+class Remote(Record, frozen=True, kw_only=True):
+    """A machine that this user's `ssh` reaches without a question, as ~/.ssh/config may say how."""
+
+    host: str
+    python: str = "python3"  # as a command of a shell there
+
+    def line(self, arguments: str) -> list[str]:
+        """The command that runs an interpreter there with these arguments, and ends with its standard input."""
+        quiet = ("BatchMode=yes", "ConnectTimeout=10", "ServerAliveInterval=15")
+        options = [word for option in quiet for word in ("-o", option)]
+        return ["ssh", "-T", *options, "--", self.host, f"{self.python} -P {arguments}"]
+
+    def check(self) -> None:
+        """Raises: LabError where it cannot join, with what to do."""
+        asked = self.line(f"-c {shlex.quote(_SHOW_VERSION)}")
+        try:
+            done = subprocess.run(asked, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace")
+        except OSError as error:
+            raise LabError(f"ssh cannot be run: {error}.", hint="Install OpenSSH's client.") from error
+        said = _first_line("\n".join(reversed(done.stderr.splitlines())))
+        if done.returncode == _SSH_FAILED:
+            raise LabError(
+                f"ssh does not reach {self.host}: {said}",
+                hint=f"`ssh {self.host} true` must work without a question; a Mac lets ssh in under Remote Login.",
+            )
+        version = done.stdout.strip()
+        if done.returncode or version != __version__:
+            there = f"has mlsd {version}, not {__version__}" if version and not done.returncode else f"failed: {said}"
+            raise LabError(
+                f"{self.python} on {self.host} {there}",
+                hint="Install mlsd[lab] there, of this version. A shell that ssh starts reads no profile: name the "
+                "interpreter of its environment with --remote-python PATH.",
+            )
+
+
+_SSH_FAILED = 255
+_SHOW_VERSION = "import distributed, cryptography, mlsd; print(mlsd.__version__)"
+_JOIN = "-m mlsd.measure.lab"
+
+
 class _Join(Record, frozen=True, kw_only=True):
     address: str
-    certificate: str | None
+    certificate: str | None  # the text of the file: a machine behind ssh needs no copy
     may_pull: bool
 
 
-def join(address: str, certificate: Path | None, *, may_pull: bool, on_loss: Any) -> None:
+def join(address: str, certificate: Path | None, *, may_pull: bool, on_loss: Callable[[str], None]) -> None:
     """Let this machine measure for a lab until interrupted; after a loss it joins again. Raises: LabError at first."""
     address = full_address(address, certificate)
     Cluster(address, certificate, EngineOptions(), None).close()  # says what is wrong, where something is
-    asked = _Join(address=address, certificate=None if certificate is None else str(certificate), may_pull=may_pull)
+    asked = _Join(address=address, certificate=_certificate(address, certificate), may_pull=may_pull)
+    _keep_joined(command("mlsd.measure.lab"), asked, on_loss)
+
+
+def _keep_joined(line: Sequence[str], asked: _Join, on_loss: Callable[[str], None]) -> None:
+    """Run a machine's process, and after every loss anew; `on_loss` hears its last words."""
     while True:
-        process = subprocess.Popen(command("mlsd.measure.lab"), stdin=subprocess.PIPE)
+        process = subprocess.Popen(line, stdin=subprocess.PIPE, stderr=subprocess.PIPE)
+        assert process.stdin is not None and process.stderr is not None
+        words: deque[bytes] = deque(maxlen=1)
         try:
-            assert process.stdin is not None
-            process.stdin.write(msgspec.json.encode(asked) + b"\n")
-            process.stdin.flush()
+            with contextlib.suppress(BrokenPipeError):
+                process.stdin.write(msgspec.json.encode(asked) + b"\n")
+                process.stdin.flush()
+            words.extend(process.stderr)
             process.wait()
         finally:
             process.kill()
-            process.wait()
-        on_loss()
+            process.communicate()
+        on_loss(b"".join(words).decode("utf-8", "replace").strip())
         time.sleep(_REJOIN_S)
 
 
 async def _serve_machine(asked: _Join) -> None:
     distributed = _distributed()
-    certificate = None if asked.certificate is None else Path(asked.certificate)
     machine.card(EngineOptions(), may_pull=asked.may_pull)
     name = f"{uuid.uuid4().hex[:12]}{'+' if asked.may_pull else ''}"
     try:
         worker = await distributed.Worker(
             asked.address, nthreads=1, resources={"machine": 1}, memory_limit=0, heartbeat_interval="5s",
-            death_timeout=30, name=name, security=_security(asked.address, certificate), dashboard=False,
+            death_timeout=30, name=name, security=_security(asked.certificate), dashboard=False,
             dashboard_address=":0",
         )  # fmt: skip
     except (OSError, TimeoutError):
@@ -266,7 +347,7 @@ class Cluster:
         """Connect. Raises: LabError for a host that does not answer or does not let us in."""
         distributed = _distributed()
         address = full_address(address, certificate)
-        security = _security(address, certificate)
+        security = _security(_certificate(address, certificate))
         try:
             self._client = distributed.Client(address, security=security, timeout=_CONNECT_S, set_as_default=False)
         except (OSError, TimeoutError, ValueError) as error:
