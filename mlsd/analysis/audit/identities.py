@@ -120,6 +120,8 @@ def _of_case(case_id: str, case: Case, study: StudyRecord) -> Found:
         facts = study.models.get(model_key(ref.sha256, ref.id))
         if facts is None or (facts.ref.sha256, facts.ref.n_bytes) != (ref.sha256, ref.n_bytes):
             yield "model", f"{ref.id} is not among the models, or another file of it"
+    if case.source != "engine":
+        yield "server", "it was not measured by mlsd's own loop"
     if not _SHA256.fullmatch(case.prompt.sha256):
         yield "prompt hash", f"the hash of the prompt {case.prompt.key} is no SHA-256"
     shipped = shipped_prompt_sha256(case.prompt.key)

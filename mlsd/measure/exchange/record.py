@@ -189,18 +189,22 @@ def whole_trials(study: StudyRecord) -> Iterator[Trial]:
 
 
 def make_record(store: Store) -> StudyRecord:
-    """The record of all trials of a database that count, and of what was measured beside them."""
+    """The record of all trials of a database that count, and of what was measured beside them.
+
+    Those of other programs' servers stand not in it: their counts are what a server says, and agree with nothing.
+    """
     outputs: dict[str, tuple[int, ...]] = {}
     table: dict[str, list[tuple[int, ...]]] = {name: [] for name in _FIELDS}
-    recorded = tuple(_recorded(stored, outputs, table) for stored in store.trials())
-    n_all = sum(1 for _ in store.trials(TrialFilter(superseded=True), rounds=False))
+    own = {case_id: case for case_id, case in store.cases().items() if case.source == "engine"}
+    recorded = tuple(_recorded(one, outputs, table) for one in store.trials() if one.trial.case_id in own)
+    n_all = sum(one.trial.case_id in own for one in store.trials(TrialFilter(superseded=True), rounds=False))
     used = {one.trial.case_id for one in recorded}
     return StudyRecord(
         made=datetime.datetime.now(datetime.UTC).date().isoformat(),
         mlsd_version=__version__,
         runs=tuple(map(_recorded_run, store.runs())),
         models=store.models(),
-        cases={case_id: case for case_id, case in store.cases().items() if case_id in used},
+        cases={case_id: case for case_id, case in own.items() if case_id in used},
         outputs=outputs,
         trials=recorded,
         rounds={name: tuple(columns) for name, columns in table.items()},
@@ -283,6 +287,8 @@ def pack(study: StudyRecord) -> bytes:
 def write_record(store: Store, path: Path) -> StudyRecord:
     """Write the record of a database to a file that appears whole or not at all. Raises: InputError, StoreError."""
     study = make_record(store)
+    if not study.trials and any(store.trials(rounds=False)):
+        raise InputError("Every trial of it is a server's.", hint="A record holds what mlsd's own loop measured.")
     part = path.with_name(f".{path.name}.part")
     try:
         part.write_bytes(pack(study))

@@ -30,6 +30,7 @@ from mlsd import __version__
 from mlsd.children import command, end_with_parent
 from mlsd.errors import InputError, LabError, UnsupportedError
 from mlsd.folders import user_dir, write_atomically
+from mlsd.hosts import is_loopback
 from mlsd.measure.lab import machine
 from mlsd.measure.lab.card import Card, Origin
 from mlsd.measure.lab.coordinator import Ended, Measured
@@ -93,15 +94,11 @@ def full_address(text: str, certificate: Path | None) -> str:
         raise InputError(f"{text} is no address: {error}.", hint=f"Give tls://HOST:{PORT}.") from None
     if not host or scheme not in ("", "tcp", "tls"):
         raise InputError(f"{text} is no address.", hint=f"Give tls://HOST:{PORT}.")
-    local = _is_loopback(host)
+    local = is_loopback(host)
     if scheme == "tcp" and not local:
         raise InputError(f"{text} would be read by everybody in between.", hint=f"Give tls://{host}:{port}.")
     secure = scheme == "tls" or not local or (scheme == "" and certificate is not None)
     return f"{'tls' if secure else 'tcp'}://{f'[{host}]' if ':' in host else host}:{port}"
-
-
-def _is_loopback(host: str) -> bool:
-    return host in ("localhost", "::1") or host.startswith("127.")
 
 
 def make_certificate(path: Path) -> None:
@@ -305,7 +302,7 @@ def card_task(engine: bytes) -> bytes:
     return msgspec.json.encode(machine.card(options, may_pull=_may_pull(get_worker())))
 
 
-def measure_task(piece: bytes) -> tuple[list[bytes], str | None]:
+def measure_task(piece: bytes) -> tuple[list[bytes], str | None, bool]:
     """Measure a part; trials are told as they come, and once more at the end, should one have been lost."""
     from distributed import get_worker
 
@@ -320,8 +317,7 @@ def measure_task(piece: bytes) -> tuple[list[bytes], str | None]:
         said.append(msgspec.json.encode(done))
         worker.log_event(_TOPIC, {"ticket": asked.ticket, "done": said[-1]})
 
-    error = machine.measure(asked, may_pull=_may_pull(worker), wanted=wanted, say=say)
-    return said, error
+    return said, *machine.measure(asked, may_pull=_may_pull(worker), wanted=wanted, say=say)
 
 
 def doing_task() -> tuple[bytes | None, bytes | None]:
@@ -464,14 +460,14 @@ class Cluster:
         self._said.put(Measured(ticket=said["ticket"], index=done.index, trial=done.trial))
 
     def _on_end(self, ticket: str, future: Any) -> None:
-        error: str | None = None
+        error, unfit = None, False
         with contextlib.suppress(Exception):
-            trials, error = future.result()
+            trials, error, unfit = future.result()
             for encoded in trials:
                 done = msgspec.json.decode(encoded, type=Done)
                 self._said.put(Measured(ticket=ticket, index=done.index, trial=done.trial))
         self._futures.pop(ticket, None)
-        self._said.put(Ended(ticket=ticket, error=error))
+        self._said.put(Ended(ticket=ticket, error=error, unfit=unfit))
 
 
 @contextlib.contextmanager

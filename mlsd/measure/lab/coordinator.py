@@ -47,6 +47,7 @@ class Ended(Record, frozen=True, kw_only=True):
 
     ticket: str
     error: str | None = None  # why the rest of it cannot be measured
+    unfit: bool = False  # it is the machine that cannot: others may
 
 
 class Lab(Protocol):
@@ -210,7 +211,7 @@ class _Coordinator:
         machines = self._lab.machines()
         able = {address: card for address, card in machines.items() if self._may(address, card)}
         if not able:
-            said = "; ".join(self._refused.values()) or "no machine has joined"
+            said = "; ".join(self._refused.values()) or "no machine has joined, or each measures for somebody else"
             raise LabError(f"The lab has no machine to measure on: {said}.", hint="Join one: mlsd lab join ADDRESS.")
         lacking = [models for models in self._models if all(card.lacks(models) for card in able.values())]
         if lacking:
@@ -221,15 +222,17 @@ class _Coordinator:
             )
 
     def _may(self, address: str, card: Card) -> bool:
-        found = differences(card.origin, self._plan.origin)
-        if found and address not in self._refused:
+        if found := differences(card.origin, self._plan.origin):
             self._refused[address] = f"{card.name} at {address}: {'; '.join(found)}"
-        return not found
+        return address not in self._refused
 
     def _left(self) -> bool:
         """Whether something is left that a machine does or may yet do."""
         if self._work or not self._places:
             return True
+        here = self._lab.machines()
+        if here and all(address in self._refused for address in here):
+            return False
         patience = self._plan.patience_s
         waiting = [place for place in self._places.values() if place.parts]
         return any(time.monotonic() - place.last_seen_s < patience for place in waiting)
@@ -279,7 +282,10 @@ class _Coordinator:
         if isinstance(said, Measured):
             work.n_new += self._commit(work.place, work.part.slots[said.index], said.trial)
             return
-        if said.error is not None:
+        if said.unfit:
+            name = work.place.environment.chip or work.place.environment.machine
+            self._refused[work.address] = f"{name} at {work.address}: {said.error}"
+        elif said.error is not None:
             for slot in work.part.slots:
                 self._commit(work.place, slot, failed_trial(slot, said.error))
         self._give_back(said.ticket, died=said.error is None and work.n_new == 0)

@@ -52,30 +52,34 @@ def card(engine: EngineOptions, *, may_pull: bool) -> Card:
     return found
 
 
-def measure(piece: Piece, *, may_pull: bool, wanted: Callable[[], bool], say: Callable[[Done], None]) -> str | None:
-    """Run a part and say every trial; returns why the rest of it cannot be measured, None when all was.
+def measure(
+    piece: Piece, *, may_pull: bool, wanted: Callable[[], bool], say: Callable[[Done], None]
+) -> tuple[str | None, bool]:
+    """Run a part and say every trial; returns why the rest cannot be measured, and whether only not by this machine.
 
     It ends early, without a word, when `wanted` says no.
     """
+    unfit = True
     try:
         here = state.get("card") or card(piece.job.slots[0].case.engine, may_pull=may_pull)
         assert isinstance(here, Card)
         check_origin(here.origin, piece.origin)
         job = _at_home(piece.job, may_pull=may_pull)
         with machine_lock(), _stopped_when_not(wanted):
+            unfit = False
             events = cast("Generator[Event]", run_job(job, patience_s=piece.patience_s))
             with closing(events):
                 for event in events:
                     if not wanted():
-                        return None
+                        break
                     if isinstance(event, Done):
                         state["doing"] = Doing(target=job.target.ref.id, n_slots=len(job.slots), n_done=event.index + 1)
                         say(event)
     except MlsdError as error:
-        return str(error)
+        return str(error), unfit
     finally:
         state.pop("doing", None)
-    return None
+    return None, False
 
 
 @contextmanager

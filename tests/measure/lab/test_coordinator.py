@@ -143,6 +143,23 @@ def test_a_part_that_cannot_be_measured_is_failed_trials_with_the_machines_reaso
         assert {s.trial.error for s in store.trials()} == {"its disk is full"}
 
 
+@pytest.mark.parametrize("n_machines", [1, 2])
+def test_a_machine_that_is_unfit_steps_aside_and_costs_no_trial(tmp_path: Path, n_machines: int) -> None:
+    class Locked(FakeLab):
+        def hear(self, timeout_s: float):  # type: ignore[no-untyped-def]
+            for ticket in [t for t, (address, _, _) in self.jobs.items() if address == "m0"]:
+                del self.jobs[ticket]
+                yield Ended(ticket=ticket, error="another run measures here", unfit=True)
+            yield from super().hear(timeout_s)
+
+    lab = Locked({f"m{i}": card() for i in range(n_machines)})
+    outcome = run(lab, plan(patience_s=60.0), tmp_path / "s.sqlite")
+    assert ["another run measures here" in refused for refused in outcome.refused] == [True]
+    assert [a for a, _ in lab.submitted].count("m0") == 1
+    found = outcome.places[0].outcome
+    assert (found.n_ok, found.n_failed, found.n_left) == ((24, 0, 0) if n_machines == 2 else (0, 0, 24))
+
+
 def test_what_a_machine_says_after_it_was_given_up_is_not_stored_twice(tmp_path: Path) -> None:
     wanted = plan(n_loads=1, n_blocks=1, patience_s=60.0)
     lab = FakeLab({"m1": card()})

@@ -140,7 +140,9 @@ def test_only_this_machine_itself_is_spoken_to_in_plain(text: str, full: str) ->
     assert full_address(text, None) == full
 
 
-@pytest.mark.parametrize("text", ["tcp://studio.local:9", "http://x", "tls://", "x:notaport", ""])
+@pytest.mark.parametrize(
+    "text", ["tcp://studio.local:9", "tcp://127.example.com:9", "http://x", "tls://", "x:notaport", ""]
+)
 def test_an_address_that_cannot_be_is_refused(text: str) -> None:
     with pytest.raises(InputError):
         full_address(text, None)
