@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from mlsd.cli.options import certificate_option, json_option
 from mlsd.cli.output import note, print_json, print_table, say
-
-if TYPE_CHECKING:
-    from mlsd.measure.lab.cluster import Started
 
 
 @click.group()
@@ -41,11 +37,10 @@ def start(
     from mlsd.measure.lab.cluster import Remote
     from mlsd.measure.lab.cluster import start as run
 
-    def told(started: Started) -> None:
-        if started.certificate is not None:
-            note(f"Copy {started.certificate} to every machine: whoever has it is let in.")
-        given = "" if started.certificate is None else " --certificate lab.pem"
-        say(f"mlsd lab join {started.address}{given}")
+    def told(address: str, made: Path | None) -> None:
+        if made is not None:
+            note(f"Copy {made} to every machine: whoever has it is let in.")
+        say(f"mlsd lab join {address}{'' if made is None else ' --certificate lab.pem'}")
 
     def lost(name: str, words: str) -> None:
         note(f"{name} was lost{f' ({words})' if words else ''}; joining again.")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import datetime
 import logging
 import os
 import queue
@@ -32,15 +33,15 @@ from mlsd.errors import InputError, LabError, UnsupportedError
 from mlsd.folders import user_dir, write_atomically
 from mlsd.hosts import is_loopback
 from mlsd.measure.lab import machine
-from mlsd.measure.lab.card import Card, Origin
 from mlsd.measure.lab.coordinator import Ended, Measured
-from mlsd.measure.lab.machine import Doing, Piece
+from mlsd.measure.lab.machine import Card, Doing, Origin, Piece
 from mlsd.measure.messages import Done, Job
 from mlsd.records import EngineOptions, Record
 
 PORT = 8786
 _TOPIC = "mlsd-trials"
 _KEY = "-----BEGIN PRIVATE KEY-----"
+_PULLS = "+"  # ends the name of a machine that may download
 _CONNECT_S = 10.0
 _REJOIN_S = 2.0
 _CARD_S = 60.0  # to wait for the first machines' cards
@@ -67,10 +68,11 @@ _QUIET = {
 
 def _distributed() -> Any:
     try:
+        import cryptography  # noqa: F401 - distributed asks for it when it is too late to say so
         import dask
         import distributed
     except ImportError as error:
-        raise UnsupportedError("A lab needs the package distributed.", hint="pip install 'mlsd[lab]'") from error
+        raise UnsupportedError(f"A lab needs the package {error.name}.", hint="pip install 'mlsd[lab]'") from error
     dask.config.set(_QUIET)
     logging.getLogger("distributed").setLevel(logging.CRITICAL)
     return distributed
@@ -103,10 +105,7 @@ def full_address(text: str, certificate: Path | None) -> str:
 
 def make_certificate(path: Path) -> None:
     """Write a new certificate and its key, good for a year: whoever has the file is let in. Raises: InputError."""
-    try:
-        made = _distributed().Security.temporary()
-    except ImportError as error:
-        raise UnsupportedError("Certificates need the package cryptography.", hint="pip install 'mlsd[lab]'") from error
+    made = _distributed().Security.temporary()
     write_atomically(path, made.tls_client_cert + made.tls_client_key)
     path.chmod(0o600)
 
@@ -123,8 +122,19 @@ def _certificate(address: str, path: Path | None) -> str | None:
             f"The lab's certificate {path} cannot be read: {getattr(error, 'strerror', None) or error}.",
             hint="Copy the file that `mlsd lab start` made, and name it with --certificate.",
         ) from error
-    if "-----BEGIN CERTIFICATE-----" not in text.partition(_KEY)[0] or _KEY not in text:
-        raise LabError(f"{path} is no lab certificate.", hint="Copy the file that `mlsd lab start` made.")
+    _distributed()
+    from cryptography.x509 import load_pem_x509_certificate
+
+    cert, key, _ = text.partition(_KEY)
+    try:
+        ends = load_pem_x509_certificate(cert.encode() if key else b"").not_valid_after_utc
+    except ValueError as error:
+        raise LabError(f"{path} is no lab certificate.", hint="Copy the file that `mlsd lab start` made.") from error
+    if ends < datetime.datetime.now(datetime.UTC):
+        raise LabError(
+            f"The lab's certificate {path} expired on {ends.date()}.",
+            hint="Remove it where the lab starts: `mlsd lab start` makes a new one. Copy that to every machine.",
+        )
     return text
 
 
@@ -140,60 +150,46 @@ def _security(certificate: str | None) -> Any:
 # --- the scheduler ----------------------------------------------------------------------------------------------
 
 
-class Started(Record, frozen=True, kw_only=True):
-    """A scheduler that runs."""
-
-    address: str  # to join
-    certificate: str | None
-
-
-async def serve(host: str, port: int, certificate: Path | None, on_start: Callable[[Started], None]) -> None:
-    """Run a scheduler until it is ended; `on_start` hears where. Raises: LabError when it cannot listen."""
-    distributed = _distributed()
-    address = full_address(f"{host}:{port}" if ":" not in host else f"[{host}]:{port}", certificate)
-    secure = address.startswith("tls://")
-    path = certificate or certificate_path()
-    if secure and not path.exists():
-        make_certificate(path)
-    try:
-        scheduler = await distributed.Scheduler(
-            host=host, port=port, protocol="tls" if secure else "tcp", dashboard=False, dashboard_address=":0",
-            security=_security(_certificate(address, certificate)),
-        )  # fmt: skip
-    except (OSError, ValueError) as error:
-        raise LabError(
-            f"No lab can be started at {address}: {error}.", hint="Give another --host or --port."
-        ) from error
-    on_start(Started(address=scheduler.address, certificate=str(path) if secure else None))
-    await scheduler.finished()
-
-
 def start(
     host: str,
     port: int,
     certificate: Path | None,
-    on_start: Callable[[Started], None],
+    on_start: Callable[[str, Path | None], None],
     remotes: Sequence[Remote] = (),
     on_loss: Callable[[str, str], None] = lambda name, words: None,
     *,
     may_pull: bool = False,
 ) -> None:
-    """`serve`, from a program that does nothing else, and let machines join that ssh reaches; they end with it.
+    """Run a scheduler until it is ended; `on_start` hears its address and certificate. Remote machines join it.
 
-    Raises: LabError, also for a machine that ssh does not reach, or that has no mlsd or another one.
+    Raises: LabError when it cannot listen, or for a machine that ssh does not reach or that has not this mlsd.
     """
     for remote in remotes:
         remote.check()
+    address = full_address(f"{host}:{port}" if ":" not in host else f"[{host}]:{port}", certificate)
+    path = (certificate or certificate_path()) if address.startswith("tls://") else None
+    if path is not None and not path.exists():
+        make_certificate(path)
+    text = _certificate(address, path)
 
-    def started(one: Started) -> None:
-        on_start(one)
-        text = _certificate(one.address, None if one.certificate is None else Path(one.certificate))
-        asked = _Join(address=one.address, certificate=text, may_pull=may_pull)
+    async def serve() -> None:
+        try:
+            scheduler = await _distributed().Scheduler(
+                host=host, port=port, protocol=address.partition(":")[0], dashboard=False, dashboard_address=":0",
+                security=_security(text),
+            )  # fmt: skip
+        except (OSError, ValueError) as error:
+            raise LabError(
+                f"No lab can be started at {address}: {error}.", hint="Give another --host or --port."
+            ) from error
+        on_start(scheduler.address, path)
+        asked = _Join(address=scheduler.address, certificate=text, may_pull=may_pull)
         for remote in remotes:
-            lost = partial(on_loss, remote.host)
-            threading.Thread(target=_keep_joined, args=(remote.line(_JOIN), asked, lost), daemon=True).start()
+            joining = (remote.line(_JOIN), asked, partial(on_loss, remote.host))
+            threading.Thread(target=_keep_joined, args=joining, daemon=True).start()
+        await scheduler.finished()
 
-    asyncio.run(serve(host, port, certificate, started))
+    asyncio.run(serve())
 
 
 # --- a machine --------------------------------------------------------------------------------------------------
@@ -275,7 +271,7 @@ def _keep_joined(line: Sequence[str], asked: _Join, on_loss: Callable[[str], Non
 async def _serve_machine(asked: _Join) -> None:
     distributed = _distributed()
     machine.card(EngineOptions(), may_pull=asked.may_pull)
-    name = f"{uuid.uuid4().hex[:12]}{'+' if asked.may_pull else ''}"
+    name = f"{uuid.uuid4().hex[:12]}{_PULLS if asked.may_pull else ''}"
     try:
         worker = await distributed.Worker(
             asked.address, nthreads=1, resources={"machine": 1}, memory_limit=0, heartbeat_interval="5s",
@@ -290,16 +286,12 @@ async def _serve_machine(asked: _Join) -> None:
 # --- tasks, called by name on a machine -------------------------------------------------------------------------
 
 
-def _may_pull(worker: Any) -> bool:
-    return str(worker.name).endswith("+")
-
-
 def card_task(engine: bytes) -> bytes:
     """The machine's card for contexts like these."""
     from distributed import get_worker
 
     options = msgspec.json.decode(engine, type=EngineOptions)
-    return msgspec.json.encode(machine.card(options, may_pull=_may_pull(get_worker())))
+    return msgspec.json.encode(machine.card(options, may_pull=get_worker().name.endswith(_PULLS)))
 
 
 def measure_task(piece: bytes) -> tuple[list[bytes], str | None, bool]:
@@ -317,13 +309,12 @@ def measure_task(piece: bytes) -> tuple[list[bytes], str | None, bool]:
         said.append(msgspec.json.encode(done))
         worker.log_event(_TOPIC, {"ticket": asked.ticket, "done": said[-1]})
 
-    return said, *machine.measure(asked, may_pull=_may_pull(worker), wanted=wanted, say=say)
+    return said, *machine.measure(asked, may_pull=worker.name.endswith(_PULLS), wanted=wanted, say=say)
 
 
-def doing_task() -> tuple[bytes | None, bytes | None]:
+def doing_task() -> bytes:
     """The last card and what the machine is at, without disturbing it."""
-    card, doing = machine.state.get("card"), machine.state.get("doing")
-    return (msgspec.json.encode(card) if card else None, msgspec.json.encode(doing) if doing else None)
+    return msgspec.json.encode((machine.state.get("card"), machine.state.get("doing")))
 
 
 # --- the coordinator's side -------------------------------------------------------------------------------------
@@ -417,13 +408,7 @@ class Cluster:
     def doing(self) -> dict[str, tuple[Card | None, Doing | None]]:
         """Each machine's last card and what it is at, by address."""
         answers = self._client.run(doing_task, on_error="ignore")
-        return {
-            address: (
-                msgspec.json.decode(card, type=Card) if card else None,
-                msgspec.json.decode(doing, type=Doing) if doing else None,
-            )
-            for address, (card, doing) in answers.items()
-        }
+        return {a: msgspec.json.decode(said, type=tuple[Card | None, Doing | None]) for a, said in answers.items()}
 
     def posted(self) -> dict[str, Any]:
         """The words that coordinators left."""
