@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
+from collections.abc import Callable
 
 
 def command(module: str, *arguments: str) -> list[str]:
@@ -18,10 +19,15 @@ def command(module: str, *arguments: str) -> list[str]:
 
 def end_with_parent() -> None:
     """End this process as soon as its standard input closes, which is when its parent closes it or is gone."""
-    threading.Thread(target=_wait_for_the_end, daemon=True).start()
+    on_end_of_input(lambda: os._exit(1))
 
 
-def _wait_for_the_end() -> None:
-    while os.read(sys.stdin.fileno(), 1):  # unbuffered: a lock on the buffer would be held when the process ends
-        pass
-    os._exit(1)
+def on_end_of_input(act: Callable[[], object]) -> None:
+    """Do something as soon as standard input closes."""
+
+    def wait() -> None:
+        while os.read(0, 1):  # unbuffered: a lock on the buffer would be held when the process ends
+            pass
+        act()
+
+    threading.Thread(target=wait, daemon=True).start()

@@ -1,7 +1,7 @@
 """Cumulative energy counters, read before and after a generation and never inside one; None where there is none.
 
-Apple silicon by zeus-apple-silicon (no root), NVIDIA by nvidia-ml-py, Linux by powercap where it may be read. A counter
-may wrap, stand still or jump: what its readings are worth is judged by `mlsd.measure.run.checks`.
+Apple silicon by zeus-apple-silicon (no root), CUDA by nvidia-ml-py, a processor on Linux by powercap where it may be
+read. A counter may wrap, stand still or jump: `mlsd.measure.run.checks` judges what its readings are worth.
 """
 
 from __future__ import annotations
@@ -24,9 +24,12 @@ class EnergyReading(Record, frozen=True, kw_only=True):
     mj: float  # millijoules since some moment
 
 
-def read_energy() -> EnergyReading | None:
-    """The counter of this machine now: some files or one native call."""
-    found = _counter()
+def read_energy(backend: str) -> EnergyReading | None:
+    """The counter of what computes on this backend of llama.cpp, now: some files or one native call.
+
+    A card that does not compute tells nothing of a run on the processor, nor the processor of a run on a card.
+    """
+    found = _counter(backend)
     if found is None:
         return None
     source, read = found
@@ -37,10 +40,10 @@ def read_energy() -> EnergyReading | None:
 
 
 @functools.cache
-def _counter() -> tuple[str, Callable[[], float]] | None:
+def _counter(backend: str) -> tuple[str, Callable[[], float]] | None:
     if sys.platform == "darwin":
         return _apple()
-    return _nvidia() or _powercap()
+    return {"CUDA": _nvidia, "CPU": _powercap}.get(backend, lambda: None)()
 
 
 def _apple() -> tuple[str, Callable[[], float]] | None:
@@ -55,7 +58,12 @@ def _apple() -> tuple[str, Callable[[], float]] | None:
 
 
 def apple_mj(metrics: Any) -> float:
-    """Processor, GPU, memory and neural engine of zeus-apple-silicon's metrics; a part it does not give is left out."""
+    """Processor, GPU, memory and neural engine; a part that a chip does not publish is None, and left out.
+
+    Names and unit (whole mJ, of IOReport's group "Energy Model") are those of `AppleEnergyMetrics` in
+    github.com/ml-energy/zeus-apple-silicon 1.1. Clusters and cores are parts of `cpu_total_mj`; `gpu_sram_mj`, which M5
+    has not, is left out everywhere.
+    """
     parts = [getattr(metrics, name, None) for name in ("cpu_total_mj", "gpu_mj", "dram_mj", "ane_mj")]
     known = [float(part) for part in parts if part is not None]
     if not known:
@@ -64,6 +72,7 @@ def apple_mj(metrics: Any) -> float:
 
 
 def _nvidia() -> tuple[str, Callable[[], float]] | None:
+    """Millijoules since the driver was loaded, of Volta and later (NVML, `nvmlDeviceGetTotalEnergyConsumption`)."""
     try:
         import pynvml
 
@@ -86,10 +95,13 @@ def _powercap() -> tuple[str, Callable[[], float]] | None:
 
 
 def powercap_mj(folder: Path) -> float:
-    """The packages under a powercap folder and the memory beside them; raises OSError or ValueError without any."""
-    packages = sorted(folder.glob("*-rapl:[0-9]*"))
-    zones = [zone for zone in packages if zone.name.count(":") == 1]
-    zones += [zone for zone in packages if zone.name.count(":") == 2 and (zone / "name").read_text().strip() == "dram"]
-    if not zones:
+    """The packages under a powercap folder and the memory beside them; raises OSError or ValueError without any.
+
+    `energy_uj` counts microjoules (Linux, Documentation/ABI/testing/sysfs-class-powercap). Beside the packages, Intel's
+    and AMD's, may stand `psys`, the whole machine with them in it (drivers/powercap/intel_rapl_common.c).
+    """
+    zones = {zone: (zone / "name").read_text().strip() for zone in sorted(folder.glob("*-rapl:[0-9]*"))}
+    counted = [zone for zone, name in zones.items() if name == "dram" or name.startswith("package-")]
+    if not counted:
         raise ValueError("no zone of powercap")
-    return sum(int((zone / "energy_uj").read_text()) for zone in zones) / 1000
+    return sum(int((zone / "energy_uj").read_text()) for zone in counted) / 1000

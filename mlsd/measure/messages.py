@@ -6,7 +6,7 @@ This is the seam at which something other than a local process (another Mac, an 
 from __future__ import annotations
 
 import datetime
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -375,17 +375,17 @@ def prompt_key(prompt: PromptRef) -> str:
     return f"{prompt.sha256}:{prompt.n_tokens}"
 
 
+def now() -> str:
+    """When a trial starts, as it is stored."""
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
+
+
+def trial_of(slot: Slot, **measured: Any) -> Trial:
+    """The trial of a slot with what was measured; by itself it started now."""
+    own = {name: getattr(slot, name) for name in ("case_id", "block", "repeat", "position")}
+    return Trial(**{"arm": slot.case.arm, "gamma": slot.case.gamma, "started_at": now(), **own, **measured})
+
+
 def failed_trial(slot: Slot, reason: str) -> Trial:
     """The row of a trial that gave no number."""
-    return Trial(
-        case_id=slot.case_id,
-        arm=slot.case.arm,
-        gamma=slot.case.gamma,
-        block=slot.block,
-        repeat=slot.repeat,
-        position=slot.position,
-        status="failed",
-        started_at=datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds"),
-        error=reason,
-        invalid_reason="the trial failed",
-    )
+    return trial_of(slot, status="failed", error=reason, invalid_reason="the trial failed")

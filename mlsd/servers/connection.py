@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import os
 import time
 from collections.abc import Iterator
@@ -14,6 +13,7 @@ import msgspec
 
 from mlsd.clock import MonotonicClock
 from mlsd.errors import InputError, ServerError
+from mlsd.hosts import is_loopback
 
 CLOCK = MonotonicClock()  # of whoever asks a server
 KEY_VARIABLE = "MLSD_SERVER_KEY"
@@ -37,21 +37,12 @@ def check_url(url: str, remote: bool = False) -> str:
             "A URL must hold no user, password or key: what is measured is stored.",
             hint=f"Give the address alone, and a key in the variable {KEY_VARIABLE}.",
         )
-    if not remote and not _is_here(parts.host):
+    if not remote and not is_loopback(parts.host):
         raise InputError(
             f"{parts.host} is not this machine: prompts would leave it, and the network would be timed with the model.",
             hint="Say --remote if that is what you want.",
         )
     return str(parts).rstrip("/")
-
-
-def _is_here(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 class Connection:

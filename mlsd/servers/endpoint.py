@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Callable
+from typing import Any
 
 import msgspec
 
+from mlsd.errors import ServerError
 from mlsd.records import Record, Round, Sampling
+from mlsd.servers.connection import CLOCK, Connection
 
 
 class Server(Record, frozen=True, kw_only=True):
@@ -86,26 +89,70 @@ class Counters(Record, frozen=True, kw_only=True):
     by_position: tuple[int, ...] = ()  # accepted tokens at each place of a draft
 
 
-class Endpoint(Protocol):
+class Endpoint:
     """A server at a URL. All raise ServerError; one that cannot do a thing says so in `server`."""
 
-    url: str
     server: Server
+
+    def __init__(self, connection: Connection) -> None:
+        """Speak through a connection, and close it at the end."""
+        self.url, self._connection = connection.url, connection
 
     def tokenize(self, text: str) -> tuple[int, ...]:
         """The tokens of a text as a prompt; none where the server keeps them to itself."""
+        return ()
 
     def chat(self, messages: tuple[str, ...]) -> Prompt:
-        """A conversation as a prompt, the model's template put on exactly once."""
+        """A conversation as a prompt, the model's template put on exactly once: by the server, if not here."""
+        return Prompt(messages=messages)
 
     def complete(self, request: Request) -> Answer:
         """Ask, and wait for the whole answer: what is timed."""
+        raise NotImplementedError
 
     def settle(self, request: Request, answer: Answer) -> Answer:
         """The answer with what its stream did not tell, asked for outside what is timed."""
+        return answer
 
     def counters(self) -> Counters | None:
         """The server's own counters; None where it shows none."""
+        return None
 
     def close(self) -> None:
         """Close the connections."""
+        self._connection.close()
+
+    def _stream(
+        self, path: str, body: Any, piece: Callable[[Any], str], ends: Callable[[Any], object]
+    ) -> tuple[Answer, list[Any], Any]:
+        """An answer's text and client's times, every event that was one, and the one that `ends` it (None: the mark).
+
+        An event that lists token ids is timed where there are some, another where it has text.
+        """
+        sent_ns = last_ns = CLOCK.now_ns()
+        first_ns, final, ended = None, None, False
+        events, pieces = [], []
+        for now_ns, event in self._connection.stream(path, body):
+            if ends(event):
+                final, ended = event, True
+            if event is None:
+                continue
+            events.append(event)
+            pieces.append(piece(event))
+            if event.get("tokens", pieces[-1]):
+                first_ns, last_ns = first_ns or now_ns, now_ns
+        if not ended:
+            raise ServerError(f"The stream ended after {len(events)} pieces without its end: half an answer.")
+        timed = Answer(
+            text=self._connection.redact("".join(pieces)),
+            n_tokens=0,
+            first_ns=None if first_ns is None else first_ns - sent_ns,
+            client_decode_ns=None if first_ns is None else last_ns - first_ns,
+            total_ns=CLOCK.now_ns() - sent_ns,
+        )
+        return timed, events, final
+
+
+def said(messages: tuple[str, ...]) -> list[dict[str, str]]:
+    """A conversation as every protocol writes it."""
+    return [{"role": ("user", "assistant")[i % 2], "content": text} for i, text in enumerate(messages)]

@@ -26,18 +26,9 @@ TYPES = {
 # Options of ours -> the end of the server's flag of that type.
 _OPTIONS = {"ngram": ("size-n", "n-match"), "size-n": ("size-n",), "n-match": ("n-match",), "min-hits": ("min-hits",)}
 _TIMEOUT_S = 30
-_FORBIDDEN = (
-    "--api-key",
-    "--api-key-file",
-    "--port",
-    "--host",
-    "-m",
-    "--model",
-    "-hf",
-    "--hf-repo",
-    "-np",
-    "--parallel",
-)
+_FORBIDDEN = {
+    "--api-key", "--api-key-file", "--port", "--host", "-m", "--model", "-hf", "--hf-repo", "-np", "--parallel",
+}  # fmt: skip
 
 
 class Binary(Record, frozen=True, kw_only=True):
@@ -115,12 +106,11 @@ def read_flags(text: str) -> list[str]:
         given = shlex.split(text)
     except ValueError as error:
         raise InputError(f"--flags {text!r} cannot be read: {error}.") from error
-    for flag in given:
-        if flag.split("=")[0] in _FORBIDDEN:
-            raise InputError(
-                f"{flag.split('=')[0]} must not stand in --flags.",
-                hint="mlsd sets model, port and slots itself; a server on this machine needs no key.",
-            )
+    if forbidden := next((flag for flag in (word.split("=")[0] for word in given) if flag in _FORBIDDEN), None):
+        raise InputError(
+            f"{forbidden} must not stand in --flags.",
+            hint="mlsd sets model, port and slots itself; a server on this machine needs no key.",
+        )
     return given
 
 
@@ -131,10 +121,8 @@ def advice(spec: DrafterSpec | None, gamma: int, draft: str | None = None) -> tu
             "llama-server: leave it off (no --spec-type; --model-draft alone only takes memory).",
             "LM Studio: leave Speculative Decoding off (no draft model).",
         )
-    kind, name = TYPES.get(spec.name), draft or (spec.draft.id if spec.draft else None)
-    if kind is None:
-        kind = spec.name if spec.name.startswith(("draft-", "ngram-")) else None
-    if kind is None:
+    kind, name = TYPES.get(spec.name, spec.name), draft or (spec.draft.id if spec.draft else None)
+    if not kind.startswith(("draft-", "ngram-")):
         return (f"llama-server and LM Studio cannot draft by {spec.name}.",)
     most = f"--spec-{kind}-size-m" if kind.startswith(("ngram-simple", "ngram-map")) else "--spec-draft-n-max"
     most = "--spec-ngram-mod-n-max" if kind == "ngram-mod" else most

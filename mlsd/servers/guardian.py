@@ -7,11 +7,11 @@ parent, also when that was killed. On Linux the kernel ends the server when this
 from __future__ import annotations
 
 import ctypes
-import os
 import signal
 import subprocess
 import sys
-import threading
+
+from mlsd.children import on_end_of_input
 
 _PR_SET_PDEATHSIG = 1
 
@@ -27,14 +27,8 @@ def main() -> int:
     # Ctrl-C reaches every process of a terminal; ours is the parent's to give.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     server = subprocess.Popen(sys.argv[1:], stdin=subprocess.DEVNULL, preexec_fn=_end_with_guardian)
-
-    def wait_for_parent() -> None:
-        while os.read(0, 1):
-            pass
-        server.kill()
-
-    threading.Thread(target=wait_for_parent, daemon=True).start()
     signal.signal(signal.SIGTERM, lambda *_: server.kill())
+    on_end_of_input(server.kill)
     return server.wait()
 
 

@@ -84,15 +84,9 @@ class Launched:
         try:
             return wait_for(f"http://{_HOST}:{port}", self._patience_s, lambda: self.running)
         except ServerError as error:
-            raise ServerError(f"{error.message}\n{self.log_tail()}".rstrip(), hint="Is it the right model?") from error
-
-    def log_tail(self) -> str:
-        """The last lines that the server wrote."""
-        if self._log is None:
-            return ""
-        self._log.seek(0, 2)
-        self._log.seek(max(0, self._log.tell() - _LOG_BYTES))
-        return self._log.read().decode("utf-8", "replace").strip()
+            self._log.seek(max(0, self._log.seek(0, os.SEEK_END) - _LOG_BYTES))
+            tail = self._log.read().decode("utf-8", "replace").strip()
+            raise ServerError(f"{error.message}\n{tail}".rstrip(), hint="Is it the right model?") from error
 
     def stop(self) -> None:
         """End the server and wait until it is gone; harmless where none runs."""

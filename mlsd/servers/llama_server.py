@@ -12,16 +12,16 @@ import msgspec
 from mlsd.errors import ServerError
 from mlsd.records import Round
 from mlsd.servers.connection import CLOCK, Connection
-from mlsd.servers.endpoint import Answer, Counters, Prompt, Request, Server
+from mlsd.servers.endpoint import Answer, Counters, Endpoint, Prompt, Request, Server, said
 
 _COUNTER = re.compile(r"^llamacpp:(\w+?)(?:\{position=\"(\d+)\"\})? ([0-9.e+]+)$", re.MULTILINE)
 
 
-class LlamaServer:
+class LlamaServer(Endpoint):
     """An endpoint that speaks the protocol of llama.cpp's own server."""
 
     def __init__(self, connection: Connection, props: Mapping[str, Any]) -> None:
-        self.url, self._connection = connection.url, connection
+        super().__init__(connection)
         self._known: dict[object, tuple[int, ...]] = {}  # ids of outputs that were asked for whole, by request and text
         listed = connection.get("/v1/models") or {}
         meta = ((listed.get("data") or [{}])[0].get("meta")) or {}
@@ -47,8 +47,7 @@ class LlamaServer:
 
     def chat(self, messages: tuple[str, ...]) -> Prompt:
         """The template that the server has, put on here: a completion never gets it again."""
-        said = [{"role": ("user", "assistant")[i % 2], "content": text} for i, text in enumerate(messages)]
-        text = self._connection.post("/apply-template", {"messages": said})["prompt"]
+        text = self._connection.post("/apply-template", {"messages": said(messages)})["prompt"]
         body = {"content": text, "add_special": True, "parse_special": True}
         tokens = tuple(self._connection.post("/tokenize", body)["tokens"])
         if tokens[:1] == tokens[1:2]:  # the template writes the BOS token, and the tokenizer put another in front
@@ -90,53 +89,40 @@ class LlamaServer:
     def _whole(self, request: Request) -> Answer:
         sent_ns = CLOCK.now_ns()
         final = self._connection.post("/completion", self._body(request, stream=False))
-        answer = self._answer(final, str(final.get("content") or ""), CLOCK.now_ns() - sent_ns)
+        text = self._connection.redact(_content(final))
+        answer = self._answer(final, Answer(text=text, n_tokens=0, total_ns=CLOCK.now_ns() - sent_ns))
         tops = [one.get("top_logprobs") or () for one in final.get("completion_probabilities") or ()]
         candidates = tuple({top["id"]: float(top["logprob"]) for top in each} for each in tops)
         return _with(answer, tokens=tuple(final.get("tokens") or ()), candidates=candidates)
 
     def _streamed(self, request: Request) -> Answer:
-        sent_ns = last_ns = CLOCK.now_ns()
-        first_ns, pieces, final = None, [], None
-        seen: dict[int, int] = {}
-        steps: list[Mapping[str, Any]] = []
-        for now_ns, event in self._connection.stream("/completion", self._body(request, stream=True)):
-            if event is None:
-                continue
-            if event.get("stop"):
-                final = event
-            timings = event.get("timings")
-            if event.get("tokens"):
-                first_ns, last_ns = first_ns or now_ns, now_ns
-                if timings is not None:
-                    seen[int(timings["predicted_n"]) - 1] = int(event["tokens"][-1])
-            if timings is not None:
-                steps.append(timings)
-            pieces.append(str(event.get("content") or ""))
-        if final is None:
-            raise ServerError(f"The stream ended after {len(seen)} tokens without its end: half an answer.")
-        done_ns = CLOCK.now_ns()
-        answer = self._answer(final, "".join(pieces), done_ns - sent_ns)
+        timed, events, final = self._stream(
+            "/completion", self._body(request, stream=True), _content, lambda event: event and event.get("stop")
+        )
+        steps = [event["timings"] for event in events if event.get("timings") is not None]
+        seen = {
+            int(event["timings"]["predicted_n"]) - 1: int(event["tokens"][-1])
+            for event in events
+            if event.get("tokens") and event.get("timings") is not None
+        }
+        answer = self._answer(final, timed)
         return _with(
             answer,
             seen={place: token for place, token in seen.items() if place < answer.n_tokens},
-            first_ns=None if first_ns is None else first_ns - sent_ns,
-            client_decode_ns=None if first_ns is None else last_ns - first_ns,
             rounds=rounds(steps, answer) if answer.proposed else (),
         )
 
-    def _answer(self, final: Mapping[str, Any], text: str, total_ns: int) -> Answer:
+    def _answer(self, final: Mapping[str, Any], timed: Answer) -> Answer:
         timings = final.get("timings") or {}
         prompt_ms, decode_ms = timings.get("prompt_ms"), timings.get("predicted_ms")
-        return Answer(
-            text=self._connection.redact(text),
+        return _with(
+            timed,
             n_tokens=int(final.get("tokens_predicted") or timings.get("predicted_n") or 0),
             n_prompt=final.get("tokens_evaluated"),
             n_processed=timings.get("prompt_n"),
             ended=final.get("stop_type") == "eos",
             prompt_ns=None if prompt_ms is None else round(1e6 * prompt_ms),
             decode_ns=None if decode_ms is None else round(1e6 * decode_ms),
-            total_ns=total_ns,
             proposed=int(timings.get("draft_n") or 0),
             accepted=int(timings.get("draft_n_accepted") or 0),
         )
@@ -156,10 +142,6 @@ class LlamaServer:
             rounds=plain.get("spec_decode_num_drafts_total"),
             by_position=tuple(places[place] for place in sorted(places)),
         )
-
-    def close(self) -> None:
-        """Close the connections."""
-        self._connection.close()
 
 
 def rounds(events: Sequence[Mapping[str, Any]], answer: Answer) -> tuple[Round, ...]:
@@ -197,6 +179,10 @@ def _round(proposed: int, accepted: int, committed: int, rows: int, wall_ns: int
         proposed=proposed, accepted=accepted, committed=committed, rows=rows, other_ns=wall_ns,
         draft_ns=0, verify_ns=0, rollback_ns=0, sample_ns=0,
     )  # fmt: skip
+
+
+def _content(event: Mapping[str, Any]) -> str:
+    return str(event.get("content") or "")
 
 
 def _with(answer: Answer, **changes: Any) -> Answer:

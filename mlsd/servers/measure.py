@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import datetime
 import hashlib
+import itertools
 import random
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
 
 import msgspec
 import psutil
@@ -20,16 +20,27 @@ from mlsd.engine.losslessness import first_difference
 from mlsd.errors import InputError, MlsdError, ServerError, WorkerError
 from mlsd.gguf_tools.read import model_facts
 from mlsd.hardware import read_conditions, read_environment
-from mlsd.measure.messages import Done, Event, Finished, Job, ModelFile, Slot, Started, failed_trial, prompt_key
+from mlsd.measure.messages import (
+    Done,
+    Event,
+    Finished,
+    Job,
+    ModelFile,
+    Slot,
+    Started,
+    failed_trial,
+    now,
+    prompt_key,
+    trial_of,
+)  # fmt: skip
 from mlsd.measure.process import run_info, run_job
 from mlsd.measure.run.checks import check_run
 from mlsd.measure.run.runner import RunSettings, Watcher, machine_lock, next_repeat, prompt_text, run_jobs
-from mlsd.measure.run.study import BenchTrial, check_database
+from mlsd.measure.run.study import BenchResult, BenchTrial, check_database
 from mlsd.measure.store.newest import study_path
 from mlsd.measure.store.rows import TrialFilter
 from mlsd.measure.store.study import Store
 from mlsd.models.library import LocalModel
-from mlsd.planning.prompts import LoadPrompt
 from mlsd.planning.prompts import Prompt as PlannedPrompt
 from mlsd.records import (
     N_TOKENS,
@@ -58,23 +69,17 @@ _PREPARING = 10**6  # nonces of requests before anything is timed
 _MOST_EARLIER = 64  # answers whose times are remembered
 
 
+@dataclass
 class Side:
     """One arm: a server that is there, or one that is launched when it is needed."""
 
-    def __init__(
-        self,
-        spec: DrafterSpec,
-        gamma: int,
-        server: Endpoint | Launched,
-        *,
-        draft: bool = True,
-        must_draft: bool = False,
-    ) -> None:
-        """`draft` says whether requests leave drafting on; `must_draft` that an answer without a draft is a fault."""
-        self.spec, self.gamma, self.draft, self.must_draft = spec, gamma, draft, must_draft
-        self.server = server
-        self.carries = False  # what it drafts depends on requests before
-        self.earlier: list[Answer] = []
+    spec: DrafterSpec
+    gamma: int
+    server: Endpoint | Launched
+    draft: bool = True  # requests leave drafting on
+    must_draft: bool = False  # an answer without a draft is a fault
+    carries: bool = False  # what it drafts depends on requests before
+    earlier: list[Answer] = field(default_factory=list)
 
     @property
     def endpoint(self) -> Endpoint:
@@ -90,12 +95,11 @@ class Side:
 class Ask(Record, frozen=True, kw_only=True):
     """What to measure on sides that are ready; nothing here says which servers."""
 
-    prompts: tuple[PlannedPrompt, ...]
     n_predict: int = 128
     repeats: int = 3
     sampling: Sampling = Sampling()
     ignore_eog: bool = True
-    parallel: tuple[int, ...] = (1,)
+    parallel: tuple[int, ...] = (1,)  # requests at once
     seed: int = 0
     engine: EngineOptions = EngineOptions()  # of launched servers, and of our own loop beside them
     beside: bool = False  # our own loop in the same blocks
@@ -109,23 +113,11 @@ class Models(Record, frozen=True, kw_only=True):
     flags: str = ""  # beyond what mlsd sets
 
 
-class ServerResult(Record, frozen=True, kw_only=True):
-    """The trials of one call in the order measured, and what was found out about the servers."""
+class ServerResult(BenchResult, frozen=True, kw_only=True):
+    """The same of servers, and what was found out about them."""
 
-    database: str
-    trials: tuple[BenchTrial, ...]
-    warnings: tuple[QualityWarning, ...]
     notes: tuple[str, ...]
     deterministic: bool  # the plain server repeats itself
-    interrupted: bool = False
-
-
-class _Asked(NamedTuple):
-    """A request that was sent, and what became of it."""
-
-    started_at: str
-    request: Request
-    answer: Answer | MlsdError
 
 
 class _Turn(Record, frozen=True, kw_only=True):
@@ -136,7 +128,12 @@ class _Turn(Record, frozen=True, kw_only=True):
 
 
 def measure(
-    sides: Sequence[Side], ask: Ask, models: Models, db: Path | None = None, watcher: Watcher | None = None
+    sides: Sequence[Side],
+    ask: Ask,
+    prompts: Sequence[PlannedPrompt],
+    models: Models,
+    db: Path | None = None,
+    watcher: Watcher | None = None,
 ) -> ServerResult:
     """Measure every side beside the first, which is plain, and keep each request as a trial.
 
@@ -148,7 +145,7 @@ def measure(
             stack.callback(side.stop)
         check_database(path)
         environment = read_environment(run_info(ask.engine))
-        session = _Session(sides, ask, models)
+        session = _Session(sides, ask, prompts, models)
         session.prepare()
         cases = {case.id: case for turn in session.turns(0) for case in (slot.case for slot in turn.slots)}
         with Store.open(path) as store:
@@ -164,37 +161,33 @@ def measure(
             own = [stored.trial for stored in store.trials(TrialFilter(run_id=outcome.run_id))]
             if not outcome.interrupted:
                 session.compare(own, cases)
-            warnings = (*check_run(own, environment, own_threads=None), *session.warnings())
+            advice = "See the page on servers in the documentation."
+            told = (QualityWarning(code="server", message=note, advice=advice) for note in session.notes)
+            warnings = (*check_run(own, environment, own_threads=None), *told)
             store.add_warnings(outcome.run_id, warnings)
     if own and all(trial.status == "failed" for trial in own):
         raise WorkerError(f"Every request failed: {own[0].error}")
-    trials = tuple(BenchTrial(case=cases[trial.case_id], trial=trial) for trial in own)
     return ServerResult(
         database=str(path),
-        trials=trials,
+        outcome=outcome,
+        trials=tuple(BenchTrial(case=cases[trial.case_id], trial=trial) for trial in own),
         warnings=warnings,
         notes=tuple(session.notes),
         deterministic=session.deterministic,
-        interrupted=outcome.interrupted,
     )
 
 
 class _Session:
     """What is known of the sides and prompts of one call."""
 
-    def __init__(self, sides: Sequence[Side], ask: Ask, models: Models) -> None:
+    def __init__(self, sides: Sequence[Side], ask: Ask, prompts: Sequence[PlannedPrompt], models: Models) -> None:
         self._sides, self._ask, self._models = sides, ask, models
         self._together = _fits_together(sides, models)
-        self._prompts: dict[str, Prompt] = {}  # by name
+        self._planned = {prompt.key: prompt for prompt in prompts}
+        self._prompts: dict[str, Prompt] = {}  # by name, as the server takes them
         self._references: dict[str, Answer] = {}  # by name
-        self._planned = {prompt.key: prompt for prompt in ask.prompts}
         self.deterministic = True
         self.notes: list[str] = []
-
-    @property
-    def load(self) -> LoadPrompt:
-        """The prompts by name."""
-        return self._planned.__getitem__
 
     def _use(self, side: Side) -> Endpoint:
         """The side's server; others that lie in memory only while they work are ended first."""
@@ -211,13 +204,12 @@ class _Session:
         plain = self._sides[0]
         endpoint = self._use(plain)
         self._server = server = endpoint.server
-        for prompt in self._ask.prompts:
-            self._prompts[prompt.key] = self._read(endpoint, prompt)
+        self._prompts = {name: self._read(endpoint, prompt) for name, prompt in self._planned.items()}
         if self._ask.sampling.greedy:
-            for number, prompt in enumerate(self._ask.prompts):
-                self._references[prompt.key] = first = self._answer(plain, prompt.key, nonce=_PREPARING + number)
+            for number, name in enumerate(self._planned):
+                self._references[name] = first = self._answer(plain, name, nonce=_PREPARING + number)
                 if number == 0:
-                    self._check_repeats(first, self._answer(plain, prompt.key, nonce=2 * _PREPARING))
+                    self._check_repeats(first, self._answer(plain, name, nonce=2 * _PREPARING))
         for side in self._sides[1:]:
             self._check_same_model(endpoint, self._use(side))
             try:
@@ -269,7 +261,7 @@ class _Session:
 
     def _check_memory(self, side: Side) -> None:
         """Ask the same twice: a draft that remembers requests drafts otherwise the second time."""
-        name = self._ask.prompts[0].key
+        name = next(iter(self._planned))
         first, second = (self._answer(side, name, nonce=nonce) for nonce in (_PREPARING, 2 * _PREPARING))
         side.carries = self._ask.sampling.greedy and _drafted(first) != _drafted(second)
         if side.carries:
@@ -315,7 +307,7 @@ class _Session:
         """Repeats outermost; blocks in random order, arms in random order within, the plain one first at first."""
         made: list[_Turn] = []
         for repeat in range(first_repeat, first_repeat + self._ask.repeats):
-            blocks = [(n, group) for n in self._ask.parallel for group in _groups(self._ask.prompts, n)]
+            blocks = [(n, group) for n in self._ask.parallel for group in _groups(list(self._planned.values()), n)]
             random.Random(f"{self._ask.seed} {repeat}").shuffle(blocks)
             for number, (n, group) in enumerate(blocks):
                 made += self._block(n, group, repeat, f"{self._ask.seed} {repeat} {number}", first_repeat)
@@ -328,15 +320,13 @@ class _Session:
         random.Random(seed).shuffle(arms)
         if repeat == first_repeat:
             arms.sort(key=lambda arm: arm != 0)
-        position = 0
+        positions = itertools.count()
         for arm in arms:
-            cases = [case for prompt in group for case in self._cases(arm, prompt, n)]
             slots = []
-            for case in cases:
+            for case in (case for prompt in group for case in self._cases(arm, prompt, n)):
                 number = f"{repeat} {n} {case.prompt.sha256} {case.prompt.n_tokens} {case.n_predict}"
                 block = int(hashlib.sha256(number.encode()).hexdigest()[:12], 16)
-                slots.append(Slot(case=case, case_id=case.id, block=block, repeat=repeat, position=position))
-                position += 1
+                slots.append(Slot(case=case, case_id=case.id, block=block, repeat=repeat, position=next(positions)))
             yield _Turn(side=arm, slots=tuple(slots))
 
     def _cases(self, arm: int | None, prompt: PlannedPrompt, n: int) -> Iterator[Case]:
@@ -378,7 +368,7 @@ class _Session:
         ref = slots[0].case.target
         return Job(
             target=ModelFile(ref=ref, path="" if local is None else str(local.path)),
-            prompts={key: prompt_text(ref, self.load) for key, ref in prompts.items()},
+            prompts={key: prompt_text(ref, self._planned.__getitem__) for key, ref in prompts.items()},
             slots=slots,
         )
 
@@ -444,25 +434,24 @@ class _Session:
         words = prompt.tokens[:_WARM_TOKENS] or prompt.text[:20] or "Hello"
         endpoint.complete(msgspec.structs.replace(request, prompt=words, **short))
 
-    def _ask_one(self, side: Side, endpoint: Endpoint, slot: Slot) -> _Asked:
-        started_at = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
-        prompt = self._prompts[slot.case.prompt.key]
+    def _ask_one(self, side: Side, endpoint: Endpoint, slot: Slot) -> tuple[Request, str, Answer | MlsdError]:
+        """A request, when it was sent, and what became of it."""
+        prompt, started_at = self._prompts[slot.case.prompt.key], now()
         request = self._request(prompt, draft=side.draft, nonce=1 + slot.repeat)
         try:
-            answer: Answer | MlsdError = endpoint.complete(request)
+            return request, started_at, endpoint.complete(request)
         except MlsdError as error:
-            answer = error
-        return _Asked(started_at, request, answer)
+            return request, started_at, error
 
     def _trial(
         self,
         side: Side,
         endpoint: Endpoint,
         slot: Slot,
-        result: _Asked,
+        asked: tuple[Request, str, Answer | MlsdError],
         before: Counters | None,
     ) -> Trial:
-        request, answer = result.request, result.answer
+        request, started_at, answer = asked
         if isinstance(answer, MlsdError):
             side.stop()  # a launched one starts anew, whatever state it is in
             return failed_trial(slot, str(answer))
@@ -476,10 +465,34 @@ class _Session:
             verdict = self._verdict(slot, request, answer)
         except MlsdError as error:
             return failed_trial(slot, str(error))
-        made = _trial_of(slot, answer, result.started_at, verdict, reason or self._fault(side, answer, verdict))
-        if before is None or after is None or before.rounds is None or after.rounds is None:
-            return made
-        return msgspec.structs.replace(made, stats={**made.stats, DRAFT_ROUNDS: float(after.rounds - before.rounds)})
+        counted = before is not None and after is not None and before.rounds is not None and after.rounds is not None
+        timed = {
+            "client_decode_ns": answer.client_decode_ns,
+            "first_token_ns": answer.first_ns,
+            "client_total_ns": answer.total_ns,
+            "draft_n": answer.proposed,
+            "draft_n_accepted": answer.accepted,
+            N_TOKENS: None if answer.tokens else answer.n_tokens,
+            DRAFT_ROUNDS: after.rounds - before.rounds if counted else None,  # type: ignore[union-attr,operator]
+        }
+        reason = reason or self._fault(side, answer, verdict)
+        return trial_of(  # by the server's clock where it has one, and the client's beside it
+            slot,
+            status="ok",
+            started_at=started_at,
+            n_prompt=answer.n_prompt,
+            tokens=answer.tokens,
+            text=answer.text,
+            prefill_ns=answer.prompt_ns if answer.prompt_ns is not None else answer.first_ns,
+            decode_ns=(answer.decode_ns if answer.decode_ns is not None else answer.client_decode_ns) or None,
+            rounds=answer.rounds,
+            earlier=self._prompts[slot.case.prompt.key].earlier,
+            losslessness=verdict,
+            valid=reason is None,
+            invalid_reason=reason,
+            stats={name: float(value) for name, value in timed.items() if value is not None},
+            conditions=read_conditions(),
+        )
 
     def _verdict(self, slot: Slot, request: Request, answer: Answer) -> Losslessness | None:
         """The verdict on a greedy answer; None where there is nothing sure to compare it with."""
@@ -526,45 +539,6 @@ class _Session:
             )
         found = judge(plain, prompt, Answer(tokens=tokens, n_tokens=len(tokens)), reference)
         return f"{found.verdict}, {margin(found)}"
-
-    def warnings(self) -> Iterator[QualityWarning]:
-        """What was found out about the servers, as doubts to keep with the run."""
-        for note in self.notes:
-            yield QualityWarning(code="server", message=note, advice="See the page on servers in the documentation.")
-
-
-def _trial_of(slot: Slot, answer: Answer, started_at: str, verdict: Losslessness | None, reason: str | None) -> Trial:
-    """The trial of an answer: the server's clock where it has one, and the client's beside it."""
-    timed = {
-        "client_decode_ns": answer.client_decode_ns,
-        "first_token_ns": answer.first_ns,
-        "client_total_ns": answer.total_ns,
-        "draft_n": answer.proposed,
-        "draft_n_accepted": answer.accepted,
-        N_TOKENS: None if answer.tokens else answer.n_tokens,
-    }
-    decode_ns = answer.decode_ns if answer.decode_ns is not None else answer.client_decode_ns
-    return Trial(
-        case_id=slot.case_id,
-        arm=slot.case.arm,
-        gamma=slot.case.gamma,
-        block=slot.block,
-        repeat=slot.repeat,
-        position=slot.position,
-        status="ok",
-        started_at=started_at,
-        n_prompt=answer.n_prompt,
-        tokens=answer.tokens,
-        text=answer.text,
-        prefill_ns=answer.prompt_ns if answer.prompt_ns is not None else answer.first_ns,
-        decode_ns=decode_ns or None,
-        rounds=answer.rounds,
-        losslessness=verdict,
-        valid=reason is None,
-        invalid_reason=reason,
-        stats={name: float(value) for name, value in timed.items() if value is not None},
-        conditions=read_conditions(),
-    )
 
 
 def _groups(prompts: Sequence[PlannedPrompt], n: int) -> list[tuple[PlannedPrompt, ...]]:

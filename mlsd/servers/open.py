@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from mlsd.models.library import LocalModel, resolve_model
 from mlsd.planning.prompts import Prompt, find_prompt, load_prompt, task_prompts
 from mlsd.planning.suite import MOST_GAMMA
 from mlsd.planning.tasks import Task
-from mlsd.records import DRAFT_MODEL, DrafterSpec, EngineOptions, Record, Sampling
+from mlsd.records import DRAFT_MODEL, DrafterSpec
 from mlsd.servers.connection import check_url
 from mlsd.servers.dialects import connect
 from mlsd.servers.endpoint import Endpoint, Request
@@ -31,7 +32,7 @@ _TOP_UP = ("code", "factual", "reasoning", "chinese")  # where more prompts are 
 _PEEK = "1, 2, 3, 4, 5, 6, 7, 8, 1, 2, 3, 4, 5, 6, 7, 8, 1, 2, 3, 4,"
 
 
-class ServerRequest(Record, frozen=True, kw_only=True):
+class ServerRequest(Ask, frozen=True, kw_only=True):
     """Servers to measure, and on what."""
 
     url: str | None = None  # with speculation
@@ -42,18 +43,10 @@ class ServerRequest(Record, frozen=True, kw_only=True):
     drafters: tuple[str, ...] = ()  # our names, or the server's own types
     gammas: tuple[int, ...] | None = None  # None: the preset's, else 4
     flags: str = ""
-    beside: bool = False  # our own loop in the same blocks
     prompts: tuple[str, ...] = ("code",)
     tasks: tuple[Task, ...] = ()
-    n_predict: int = 128
-    repeats: int = 3
-    sampling: Sampling = Sampling()
-    ignore_eog: bool = True
-    parallel: tuple[int, ...] = (1,)
-    engine: EngineOptions = EngineOptions()
     patience_s: float = 120.0
     remote: bool = False
-    seed: int = 0
 
 
 def serve(request: ServerRequest, db: Path | None = None, watcher: Watcher | None = None) -> ServerResult:
@@ -61,16 +54,15 @@ def serve(request: ServerRequest, db: Path | None = None, watcher: Watcher | Non
 
     Raises: InputError, UnsupportedError, ServerError and what `measure` raises.
     """
-    ask = _ask(request)
+    prompts = _prompts(request)
+    if request.tasks:
+        request = msgspec.structs.replace(request, ignore_eog=False)
     with ExitStack() as stack:
-        if request.launch is not None:
-            sides, models = _launched(request, ask, stack)
-        else:
-            sides, models = _given(request, stack)
-        return measure(sides, ask, models, db, watcher)
+        ready = _launched(request, prompts, stack) if request.launch is not None else _given(request, stack)
+        return measure(ready[0], request, prompts, ready[1], db, watcher)
 
 
-def _ask(request: ServerRequest) -> Ask:
+def _prompts(request: ServerRequest) -> tuple[Prompt, ...]:
     if any(n < 1 for n in request.parallel):
         raise InputError("--parallel takes numbers of requests from 1 on.", hint="Give some like 1,2,4.")
     if request.n_predict < 2:
@@ -80,17 +72,7 @@ def _ask(request: ServerRequest) -> Ask:
     for name in _TOP_UP:
         if len(prompts) < max(request.parallel) and name not in {prompt.key for prompt in prompts}:
             prompts += (load_prompt(name),)
-    return Ask(
-        prompts=prompts,
-        n_predict=request.n_predict,
-        repeats=request.repeats,
-        sampling=request.sampling,
-        ignore_eog=request.ignore_eog and not tasks,
-        parallel=tuple(dict.fromkeys(request.parallel)),
-        seed=request.seed,
-        engine=request.engine,
-        beside=request.beside,
-    )
+    return prompts
 
 
 # --- servers that are there ---------------------------------------------------------------------------------------
@@ -136,7 +118,7 @@ def _drafts(endpoint: Endpoint) -> bool:
 # --- servers that mlsd launches -----------------------------------------------------------------------------------
 
 
-def _launched(request: ServerRequest, ask: Ask, stack: ExitStack) -> tuple[list[Side], Models]:
+def _launched(request: ServerRequest, prompts: Sequence[Prompt], stack: ExitStack) -> tuple[list[Side], Models]:
     if request.target is None or request.against is not None:
         raise InputError("--launch needs the target, and no --against.", hint="mlsd server --launch PROGRAM TARGET")
     assert request.launch is not None
@@ -147,7 +129,8 @@ def _launched(request: ServerRequest, ask: Ask, stack: ExitStack) -> tuple[list[
     target = resolve_model(request.target, make=True)
     drafts = tuple(resolve_model(draft, make=True) for draft in request.drafts)
     arms = [(spec, gamma, draft) for spec, draft in _specs(request, drafts) for gamma in _gammas(request, spec)]
-    slots, n_ctx = max(ask.parallel), _context(ask, target, max((gamma for _, gamma, _ in arms), default=0))
+    slots = max(request.parallel)
+    n_ctx = _context(request, prompts, target, max((gamma for _, gamma, _ in arms), default=0))
     common = server_flags(binary, str(target.path), request.engine, n_ctx, slots)
 
     def launched(flags: list[str]) -> Launched:
@@ -193,11 +176,11 @@ def _gammas(request: ServerRequest, spec: DrafterSpec) -> tuple[int, ...]:
     return gammas
 
 
-def _context(ask: Ask, target: LocalModel, gamma: int) -> int:
+def _context(ask: Ask, prompts: Sequence[Prompt], target: LocalModel, gamma: int) -> int:
     """Positions a request may need: a token has a byte at least."""
     if ask.engine.n_ctx is not None:
         return ask.engine.n_ctx
-    longest = max(prompt.n_tokens or _most_tokens(prompt, ask.n_predict) for prompt in ask.prompts)
+    longest = max(prompt.n_tokens or _most_tokens(prompt, ask.n_predict) for prompt in prompts)
     needed = padded(longest + ask.n_predict + gamma + 1)
     trained = Source(target.path).count("context_length", None)
     return needed if trained is None else min(needed, trained)

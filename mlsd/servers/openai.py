@@ -6,7 +6,7 @@ stand at all. So a text is asked for once more, outside what is timed, the first
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 from typing import Any
 
@@ -14,34 +14,23 @@ import msgspec
 
 from mlsd.errors import ServerError
 from mlsd.servers.connection import CLOCK, Connection
-from mlsd.servers.endpoint import Answer, Counters, Prompt, Request, Server
+from mlsd.servers.endpoint import Answer, Endpoint, Request, Server, said
 
 
-class OpenAI:
+class OpenAI(Endpoint):
     """An endpoint with `/v1/completions` and `/v1/chat/completions`."""
 
     paths = ("/v1/completions", "/v1/chat/completions")
 
     def __init__(self, connection: Connection, model: Mapping[str, Any], draft: str | None = None) -> None:
         """`model` is the entry of the server's list; `draft` the name of a draft model that a request may ask for."""
-        self.url, self._connection, self._draft = connection.url, connection, draft
+        super().__init__(connection)
+        self._draft = draft
         self._id = str(model.get("id") or "default_model")
         self._whole: dict[object, Answer] = {}
         name = PurePath(self._id).name.removesuffix(".gguf")
         self._is_python = model.get("owned_by") == "me"  # llama-cpp-python lists its models as its user's own
         self.server = Server(program="llama-cpp-python" if self._is_python else "OpenAI-compatible", model=name)
-
-    def tokenize(self, text: str) -> tuple[int, ...]:
-        """None: such a server takes texts."""
-        return ()
-
-    def chat(self, messages: tuple[str, ...]) -> Prompt:
-        """The conversation itself: the server puts its template on, and nobody before it."""
-        return Prompt(messages=messages)
-
-    def complete(self, request: Request) -> Answer:
-        """A streamed answer."""
-        return self._streamed(request)
 
     def settle(self, request: Request, answer: Answer) -> Answer:
         """The answer with the counts and ids of its text as the server tells them of a whole one."""
@@ -76,34 +65,21 @@ class OpenAI:
             **more,
         }
         if request.messages:
-            said = [{"role": ("user", "assistant")[i % 2], "content": m} for i, m in enumerate(request.messages)]
-            return self.paths[1], {**body, "messages": said}
+            return self.paths[1], {**body, "messages": said(request.messages)}
         return self.paths[0], {**body, "prompt": request.prompt}
 
-    def _streamed(self, request: Request) -> Answer:
+    def complete(self, request: Request) -> Answer:
+        """A streamed answer."""
         path, body = self._body(request, stream=True, stream_options={"include_usage": True})
-        sent_ns = last_ns = CLOCK.now_ns()
-        first_ns, reason, marked, pieces = None, None, False, []
-        usage: Mapping[str, Any] = {}
-        for now_ns, event in self._connection.stream(path, body):
-            marked = marked or event is None
-            for choice in (event or {}).get("choices") or ():
-                piece = _text(choice)
-                if piece:
-                    first_ns, last_ns = first_ns or now_ns, now_ns
-                    pieces.append(piece)
-                reason = choice.get("finish_reason") or reason
-            usage = (event or {}).get("usage") or usage
-        if reason is None and not marked:
-            raise ServerError(f"The stream ended after {len(pieces)} pieces without its end: half an answer.")
-        return Answer(
-            text=self._connection.redact("".join(pieces)),
+        answer, events, _ = self._stream(
+            path, body, lambda e: "".join(map(_text, _choices(e))), lambda e: e is None or _reason([e])
+        )
+        usage: dict[str, Any] = next((event["usage"] for event in reversed(events) if event.get("usage")), {})
+        return msgspec.structs.replace(
+            answer,
             n_tokens=int(usage.get("completion_tokens") or 0),
             n_prompt=usage.get("prompt_tokens"),
-            ended=reason == "stop",
-            first_ns=None if first_ns is None else first_ns - sent_ns,
-            client_decode_ns=None if first_ns is None else last_ns - first_ns,
-            total_ns=CLOCK.now_ns() - sent_ns,
+            ended=_reason(events) == "stop",
         )
 
     def _asked_whole(self, request: Request) -> Answer:
@@ -127,14 +103,6 @@ class OpenAI:
             accepted=stats.get("accepted_draft_tokens_count"),
         )
 
-    def counters(self) -> Counters | None:
-        """None: the protocol has no counters."""
-        return None
-
-    def close(self) -> None:
-        """Close the connections."""
-        self._connection.close()
-
 
 class MlxLm(OpenAI):
     """mlx_lm.server: a whole answer has token ids. It lists what the machine has downloaded, not what it serves."""
@@ -153,6 +121,16 @@ class LMStudio(OpenAI):
         super().__init__(connection, {**model, "owned_by": "lmstudio"}, draft)
         known = {"program": "LM Studio", "switches": draft is not None, "untested": True}
         self.server = msgspec.structs.replace(self.server, **known)
+
+
+def _choices(event: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+    return event.get("choices") or ()
+
+
+def _reason(events: Sequence[Mapping[str, Any]]) -> str | None:
+    """Why an answer ended, as the last event says that says so."""
+    told = (choice.get("finish_reason") for event in reversed(events) for choice in _choices(event))
+    return next(filter(None, told), None)
 
 
 def _text(choice: Mapping[str, Any]) -> str:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from statistics import median
 
 from mlsd.measure.run.study import BenchTrial
-from mlsd.records import DRAFT_MODEL, NO_DRAFTER, DrafterSpec, Losslessness, Record, Round, Source, Trial
+from mlsd.records import DRAFT_MODEL, NO_DRAFTER, DrafterSpec, Losslessness, Record, Source, Trial
 from mlsd.servers.flags import advice
 from mlsd.servers.judge import margin
-from mlsd.stats import Interval, best_of, independent, paired, paired_ratio
+from mlsd.stats import Interval, best_of, grouped, independent, median, paired, paired_ratio
 from mlsd.units import tok_s
 
 # Two processes of one program lie elsewhere in memory, which is a steady difference of some tenths of a percent to two.
@@ -57,11 +56,12 @@ class Row(Record, frozen=True, kw_only=True):
 
 def rows(trials: Sequence[BenchTrial], *, deterministic: bool = True) -> list[Row]:
     """Every arm, our own loop's last, plain ones first."""
-    arms: dict[tuple[str, str, str, str, int], list[BenchTrial]] = {}
-    for one in trials:
+
+    def arm(one: BenchTrial) -> tuple[str, str, str, str, int]:
         case = one.case
-        key = (case.suite, case.source, case.arm, f"{case.drafter.name} {case.drafter}", case.gamma)
-        arms.setdefault(key, []).append(one)
+        return case.suite, case.source, case.arm, f"{case.drafter.name} {case.drafter}", case.gamma
+
+    arms = grouped(trials, arm)
     order = sorted(arms, key=lambda key: (len(key[0]), key[0], key[1] != "server", key[2], key[3], key[4]))
     plain = {key[:2]: own for key, own in arms.items() if key[2] == "ar"}
     return [_row(arms[key], plain.get(key[:2], []), deterministic) for key in order]
@@ -84,7 +84,7 @@ def _row(own: Sequence[BenchTrial], plain: Sequence[BenchTrial], deterministic: 
         n_valid=sum(trial.valid for trial in measured),
         tok_s=_median(measured, speed),
         client_tok_s=_median(measured, client_speed),
-        first_token_ms=_median(measured, _first_token_ms),
+        first_token_ms=_median(measured, lambda t: (ns := t.stats.get("first_token_ns")) and ns / 1e6),
         speedup=ratio(own, plain) if case.arm == "sd" else None,
         acceptance_rate=accepted / proposed if proposed and accepted is not None else None,
         mgl=sum(r.committed for r in by_round) / len(by_round) if by_round and case.arm == "sd" else None,
@@ -104,11 +104,6 @@ def client_speed(trial: Trial) -> float | None:
     """Decode tok/s by the clock of this program, which is our own loop's as well."""
     span = trial.stats.get("client_decode_ns", trial.decode_ns)
     return tok_s(trial.n_tokens - 1, int(span)) if span else None
-
-
-def _first_token_ms(trial: Trial) -> float | None:
-    span = trial.stats.get("first_token_ns")
-    return None if span is None else span / 1e6
 
 
 def ratio(
@@ -140,8 +135,7 @@ def _sum(trials: Sequence[Trial], of_round: str, stat: str) -> int | None:
 
 
 def _median(trials: Sequence[Trial], of: Callable[[Trial], float | None]) -> float | None:
-    found = [value for trial in trials if (value := of(trial)) is not None]
-    return median(found) if found else None
+    return median([value for trial in trials if (value := of(trial)) is not None])
 
 
 # --- beside our own loop ------------------------------------------------------------------------------------------
@@ -173,17 +167,13 @@ def _interval(found: Interval) -> str:
 
 def _rounds_apart(engine: Sequence[BenchTrial], server: Sequence[BenchTrial]) -> list[str]:
     """For each prompt and setting: whether acceptance agrees, and the first round that does not."""
-    ours = {_setting(one): one.trial for one in engine if one.trial.rounds}
-    theirs = {_setting(one): one.trial for one in server if one.trial.stats.get("draft_n")}
-    return [
-        f"{key[0]}, {key[1]}, gamma {key[2]}: {_compare(trial, theirs[key])}"
-        for key, trial in ours.items()
-        if key in theirs
-    ]
 
+    def setting(one: BenchTrial) -> str:
+        return f"{one.case.prompt.key}, {one.case.drafter.name}, gamma {one.case.gamma}"
 
-def _setting(one: BenchTrial) -> tuple[str, str, int]:
-    return one.case.prompt.key, one.case.drafter.name, one.case.gamma
+    ours = {setting(one): one.trial for one in engine if one.trial.rounds}
+    theirs = {setting(one): one.trial for one in server if one.trial.stats.get("draft_n")}
+    return [f"{key}: {_compare(trial, theirs[key])}" for key, trial in ours.items() if key in theirs]
 
 
 def _compare(ours: Trial, theirs: Trial) -> str:
@@ -200,7 +190,7 @@ def _compare(ours: Trial, theirs: Trial) -> str:
         return f"{agree}; the server's stream does not tell each round.{text}"
     first = next((i for i, (a, b) in enumerate(zip(mine, other, strict=False)) if a != b), min(len(mine), len(other)))
     after = 1 + sum(r.committed for r in ours.rounds[:first])
-    again = sum(_repeats(r) for r in theirs.rounds)
+    again = sum(r.proposed == 0 and r.rows > 1 for r in theirs.rounds)
     why = f" {again} of the server's passes repeat what a rejection undid." if again else ""
     words = " and ".join(
         f"{who} accepted {each[first][1]} of {each[first][0]}" if first < len(each) else f"{who} had ended"
@@ -210,10 +200,6 @@ def _compare(ours: Trial, theirs: Trial) -> str:
         f"our loop accepted {counts[1]} of {counts[0]} in {len(mine)} rounds, the server {said[1]} of {said[0]} in "
         f"{len(other)}; they part at round {first + 1} (after token {after}), where {words}.{why}{text}"
     )
-
-
-def _repeats(one: Round) -> bool:
-    return one.proposed == 0 and one.rows > 1
 
 
 # --- what to do ---------------------------------------------------------------------------------------------------

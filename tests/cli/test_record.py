@@ -13,6 +13,7 @@ import pytest
 from mlsd.measure.exchange.record import output_key, read_record
 from mlsd.measure.store.rows import TrialFilter, environment_key
 from mlsd.measure.store.study import Store
+from mlsd.records import N_TOKENS
 from tests.cli.conftest import Ran
 from tests.measure.examples import ENVIRONMENT, MODEL, case, failed, trial
 from tests.measure.records import body, record_of, small_study, write_body
@@ -189,6 +190,26 @@ def test_localmaxxing_has_an_object_a_case_with_samples_hashes_and_counts(mlsd: 
     assert drafted["draftModelSha256"] is not None
     assert all(0 <= s["acceptedTokens"] <= s["draftTokens"] for s in drafted["samples"])
     assert {one["engineVersion"] for one in submissions} == {run.environment.llama_cpp_build for run in [_run(study)]}
+
+
+def test_what_a_server_says_is_exported_and_stands_in_no_record(mlsd: Mlsd, tmp_path: Path) -> None:
+    """A server that gives no token ids and no rounds: its own counts are all there is."""
+    cases = [msgspec.structs.replace(one, server="Ollama 0.9") for one in (case(0), case(4))]
+    database = tmp_path / "server.sqlite"
+    with Store.open(database) as store:
+        run_id = store.begin_run(ENVIRONMENT, {"suites": ["server"]}, seed=1)
+        store.add_cases(run_id, cases)
+        for place, one in enumerate(cases):
+            stats = {N_TOKENS: 8.0, "draft_n": 4.0, "draft_n_accepted": 3.0}
+            spoken = {"tokens": (), "rounds": (), "stats": stats, "losslessness": None, "valid": True}
+            store.add_trial(run_id, trial(one, decode_ns=7_000_000, position=place, invalid_reason=None, **spoken))
+    plain, drafted = json.loads(mlsd("export", "--db", database, "--format", "localmaxxing").out)
+    assert plain["engineName"] == "Ollama 0.9" and plain["engineVersion"] is None
+    assert (plain["outputTokens"], plain["tokSOut"]) == (8, 1000.0)
+    sample = drafted["engineFlags"]["samples"][0]
+    assert (sample["draftTokens"], sample["acceptedTokens"], sample["outputSha256"]) == (4, 3, None)
+    said = mlsd("record", database, "-o", tmp_path / "server.record.json.gz")
+    assert said.code == 2 and "is a server's" in said.err
 
 
 def _run(study: Path):  # type: ignore[no-untyped-def]

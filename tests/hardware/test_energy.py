@@ -19,6 +19,8 @@ def powercap(tmp_path: Path) -> Path:
         ("intel-rapl:0:1", "dram", 700_000),
         ("intel-rapl:1", "package-1", 4_000_000),
         ("intel-rapl:1:0", "dram", 300_000),
+        ("intel-rapl:2", "psys", 12_000_000),  # the whole machine: both packages again
+        ("intel-rapl-mmio:0", "package-0", 5_000_000),  # the first package by another road
     ):
         zone = tmp_path / name
         zone.mkdir()
@@ -53,9 +55,25 @@ def test_a_counter_that_fails_later_measures_nothing(monkeypatch: pytest.MonkeyP
     def fails() -> float:
         raise RuntimeError("the driver is gone")
 
-    monkeypatch.setattr(energy, "_counter", lambda: ("GPU, NVML", fails))
-    assert energy.read_energy() is None
-    monkeypatch.setattr(energy, "_counter", lambda: None)
-    assert energy.read_energy() is None
-    monkeypatch.setattr(energy, "_counter", lambda: ("GPU, NVML", lambda: 5.0))
-    assert energy.read_energy() == energy.EnergyReading(source="GPU, NVML", mj=5.0)
+    for found in (("GPU, NVML", fails), None):
+        monkeypatch.setattr(energy, "_counter", lambda backend, found=found: found)
+        assert energy.read_energy("CUDA") is None
+    monkeypatch.setattr(energy, "_counter", lambda backend: ("GPU, NVML", lambda: 5.0))
+    assert energy.read_energy("CUDA") == energy.EnergyReading(source="GPU, NVML", mj=5.0)
+
+
+@pytest.mark.parametrize(
+    ("platform", "backend", "source"),
+    [("linux", "CPU", "powercap"), ("linux", "CUDA", "NVML"), ("linux", "Vulkan", None), ("darwin", "Metal", "zeus")],
+)
+def test_only_what_computes_is_counted(
+    platform: str, backend: str, source: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A card that idles beside a run on the processor is not its energy."""
+    for name, words in (("_apple", "zeus"), ("_nvidia", "NVML"), ("_powercap", "powercap")):
+        monkeypatch.setattr(energy, name, lambda words=words: (words, lambda: 1.0))
+    monkeypatch.setattr(energy.sys, "platform", platform)
+    energy._counter.cache_clear()
+    read = energy.read_energy(backend)
+    energy._counter.cache_clear()
+    assert (read.source if read else None) == source

@@ -13,10 +13,11 @@ from mlsd.servers.measure import SPECULATION, Ask, Models, ServerResult, Side, m
 ONE_THREAD = EngineOptions(n_threads=1)
 
 
-def ask(*prompts: str | Prompt, **more: object) -> Ask:
-    """What to ask; few tokens unless a test says otherwise."""
+def asked(sides: Sequence[Side], models: Models, db: Path, *prompts: str | Prompt, **more: object) -> ServerResult:
+    """Measure sides; few tokens unless a test says otherwise."""
     settings: dict[str, object] = {"n_predict": 48, "repeats": 2, "engine": ONE_THREAD, **more}
-    return Ask(prompts=tuple(load_prompt(p) if isinstance(p, str) else p for p in prompts or ("code",)), **settings)  # type: ignore[arg-type]
+    given = [load_prompt(p) if isinstance(p, str) else p for p in prompts or ("code",)]
+    return measure(sides, Ask(**settings), given, models, db)  # type: ignore[arg-type]
 
 
 def said(text: str) -> Prompt:
@@ -29,7 +30,7 @@ def pair(
 ) -> ServerResult:
     """Two servers, the first of them plain."""
     sides = [Side(DrafterSpec(), 0, plain), Side(DrafterSpec(name=SPECULATION), gamma, other)]
-    return measure(sides, ask(*prompts, **more), Models(), db)
+    return asked(sides, Models(), db, *prompts, **more)
 
 
 def reasons(result: ServerResult, arm: str = "sd") -> list[str]:

@@ -11,14 +11,14 @@ import datetime
 import math
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 
 from mlsd.engine.losslessness import first_difference
 from mlsd.errors import PromptError, TableError
 from mlsd.measure.exchange.record import RecordedTrial, RecordFile, StudyRecord, output_key, rates, sums, whole_trials
-from mlsd.measure.store.rows import environment_key, model_key
+from mlsd.measure.store.rows import Coverage, environment_key, model_key
 from mlsd.planning.prompts import load_prompt
 from mlsd.records import Case, Environment, ModelRef, Record, Trial
 
@@ -41,32 +41,33 @@ Found = Iterator[tuple[str, str]]  # rule, sentence
 
 def problems(file: RecordFile) -> list[Problem]:
     """Everything in which a record disagrees with itself."""
+    return [
+        Problem(where=where, rule=rule, sentence=sentence) for where, found in _asked(file) for rule, sentence in found
+    ]
+
+
+def _asked(file: RecordFile) -> Iterator[tuple[str, Found]]:
+    """Every part of a record, and what is wrong with it."""
     study = file.study
-    found: list[Problem] = []
-
-    def add(where: str, said: Found) -> None:
-        found.extend(Problem(where=where, rule=rule, sentence=sentence) for rule, sentence in said)
-
-    add("the file", _of_file(file))
+    yield "the file", _of_file(file)
     for run in study.runs:
-        add(f"run {run.id}", _of_run(run.environment_key, run.environment, (run.started_at, run.ended_at)))
+        yield f"run {run.id}", _of_run(run.environment_key, run.environment, run.started_at, run.ended_at)
     for key, facts in study.models.items():
-        add(f"model {facts.ref.id}", _of_model(key, facts.ref))
+        yield f"model {facts.ref.id}", _of_model(key, facts.ref)
     for case_id, case in study.cases.items():
-        add(f"case {case_id}", _of_case(case_id, case, study))
+        yield f"case {case_id}", _of_case(case_id, case, study)
     for key, tokens in study.outputs.items():
         if output_key(tokens) != key:
-            add(f"output {key[:12]}", iter([("output hash", "its tokens have another hash")]))
+            yield f"output {key[:12]}", iter([("output hash", "its tokens have another hash")])
     try:
         trials = list(whole_trials(study))
     except TableError as error:
-        add("the file", iter([("rounds", error.message)]))
-        return found
+        yield "the file", iter([("rounds", error.message)])
+        return
     for place, (recorded, trial) in enumerate(zip(study.trials, trials, strict=True)):
-        add(f"trial {place}", _of_trial(recorded, trial, study))
-    add("the trials", _of_all(study, trials))
-    add("the machine's figures", _of_figures(study))
-    return found
+        yield f"trial {place}", _of_trial(recorded, trial, study)
+    yield "the trials", _of_all(study, trials)
+    yield "the machine's figures", _of_figures(study)
 
 
 # --- the file, runs, models, cases ------------------------------------------------------------------------------
@@ -97,7 +98,7 @@ def _of_file(file: RecordFile) -> Found:
             yield "warnings", "a warning is about a run or a case that is not here"
 
 
-def _of_run(key: str, environment: Environment, moments: Sequence[str | None]) -> Found:
+def _of_run(key: str, environment: Environment, *moments: str | None) -> Found:
     if environment_key(environment) != key:
         yield "environment key", "its machine and build have another key"
     if any(moment is not None and not _is_moment(moment) for moment in moments):
@@ -120,6 +121,8 @@ def _of_case(case_id: str, case: Case, study: StudyRecord) -> Found:
         facts = study.models.get(model_key(ref.sha256, ref.id))
         if facts is None or (facts.ref.sha256, facts.ref.n_bytes) != (ref.sha256, ref.n_bytes):
             yield "model", f"{ref.id} is not among the models, or another file of it"
+    if case.source != "engine":
+        yield "server", "it was not measured by mlsd's own loop"
     if not _SHA256.fullmatch(case.prompt.sha256):
         yield "prompt hash", f"the hash of the prompt {case.prompt.key} is no SHA-256"
     shipped = shipped_prompt_sha256(case.prompt.key)
@@ -150,7 +153,8 @@ def _of_trial(recorded: RecordedTrial, trial: Trial, study: StudyRecord) -> Foun
         yield "time", f"it started at {trial.started_at!r}"
     if recorded.sums != sums(trial.rounds):
         yield "sums", "its rounds do not sum to what it says"
-    if not _same_rates(recorded.rates, rates(trial)):
+    said, made = recorded.rates, rates(trial)
+    if said.keys() != made.keys() or not all(math.isclose(said[k], made[k], rel_tol=1e-12) for k in said):
         yield "rates", "its rates do not follow from its counts and times"
     if min((v for name in _COUNTS if (v := getattr(trial, name)) is not None), default=0) < 0:
         yield "counts", "a count or a time of it is negative"
@@ -169,10 +173,6 @@ _COUNTS = (
     "block", "repeat", "position", "n_prompt", "prefill_ns", "draft_prefill_ns", "decode_ns", "load_ns",
     "failed_native_calls", "peak_rss_bytes",
 )  # fmt: skip
-
-
-def _same_rates(said: Mapping[str, float], made: Mapping[str, float]) -> bool:
-    return said.keys() == made.keys() and all(math.isclose(said[k], made[k], rel_tol=1e-12) for k in said)
 
 
 def _of_output(case: Case, trial: Trial, n_vocab: int | None) -> Found:
@@ -242,20 +242,18 @@ def _of_verdict(case: Case, trial: Trial) -> Found:
 
 def _of_all(study: StudyRecord, trials: Sequence[Trial]) -> Found:
     keys = {run.id: run.environment_key for run in study.runs}
-    places = Counter(
-        (keys.get(recorded.run), t.case_id, t.block, t.repeat, t.position)
-        for recorded, t in zip(study.trials, trials, strict=True)
-        if t.status == "ok"
-    )
+    places = Counter[object]()
+    groups: dict[object, list[Trial]] = defaultdict(list)
+    for recorded, t in zip(study.trials, trials, strict=True):
+        case, key = study.cases.get(t.case_id), keys.get(recorded.run)
+        if case is None or t.status != "ok":
+            continue
+        places[key, t.case_id, t.block, t.repeat, t.position] += 1
+        if case.sampling.greedy:
+            prompt = (case.prompt.sha256, case.prompt.n_tokens, case.n_predict, case.ignore_eog)
+            groups[key, case.target, prompt, msgspec.json.encode(case.engine), t.earlier].append(t)
     if twice := sum(1 for count in places.values() if count > 1):
         yield "twice", f"{twice} trials stand twice"
-    groups: dict[object, list[Trial]] = defaultdict(list)
-    for recorded, trial in zip(study.trials, trials, strict=True):
-        case = study.cases.get(trial.case_id)
-        if case is not None and trial.status == "ok" and case.sampling.greedy:
-            engine = msgspec.json.encode(case.engine)
-            prompt = (case.prompt.sha256, case.prompt.n_tokens, case.n_predict, case.ignore_eog)
-            groups[keys.get(recorded.run), case.target, prompt, engine, trial.earlier].append(trial)
     for group in groups.values():
         yield from _of_one_prompt(group)
 
@@ -289,15 +287,14 @@ def _of_figures(study: StudyRecord) -> Found:
             yield name, f"{name} of a run that is not here, or that cannot be"
 
 
-def _covers(coverage: object, study: StudyRecord) -> bool:
+def _covers(coverage: Coverage, study: StudyRecord) -> bool:
     """At most every expert, at most k times as many as one token chooses; at least as many as one token does."""
-    facts = study.models.get(coverage.model_key)  # type: ignore[attr-defined]
-    counts: Mapping[int, int] = coverage.distinct  # type: ignore[attr-defined]
+    facts, counts = study.models.get(coverage.model_key), coverage.distinct
     if not counts or min(counts.values()) < 0 or sum(counts.values()) < 1:
         return False
     if facts is None or facts.n_experts is None or facts.n_experts_used is None:
         return True
-    most = min(facts.n_experts, coverage.window * facts.n_experts_used)  # type: ignore[attr-defined]
+    most = min(facts.n_experts, coverage.window * facts.n_experts_used)
     return facts.n_experts_used <= min(counts) and max(counts) <= most
 
 

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import random
 import tempfile
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
@@ -29,6 +31,7 @@ from mlsd.measure.store.study import Store
 from mlsd.models.library import Library, resolve_model
 from mlsd.planning.prompts import load_prompt
 from mlsd.records import Case, DrafterSpec, EngineOptions, Environment, Record, Trial
+from mlsd.stats import grouped
 
 _PLACE = ("machine", "chip", "backend", "device", "llama_cpp_build", "llama_cpp_python_version")
 
@@ -106,11 +109,12 @@ def _audit(file: RecordFile) -> tuple[Counter[str], list[Problem]]:
 # --- decoding again ---------------------------------------------------------------------------------------------
 
 
+@dataclass
 class _Decoded:
-    def __init__(self) -> None:
-        self.n_checked = self.n_ties = 0
-        self.problems: list[Problem] = []
-        self.not_checked: Counter[str] = Counter()
+    n_checked: int = 0
+    n_ties: int = 0
+    problems: list[Problem] = field(default_factory=list)
+    not_checked: Counter[str] = field(default_factory=Counter)
 
 
 _Numbered = tuple[int, Case, Trial, Environment]  # place in the record
@@ -121,7 +125,7 @@ def _decode_again(study: StudyRecord, sample: int | None, models: Iterable[Path]
     done = _Decoded()
     runs = {run.id: run.environment for run in study.runs}
     named = {ref.sha256: ModelFile(ref=ref, path=str(path)) for path in models if (ref := resolve_model(str(path)).ref)}
-    loads: dict[bytes, list[_Numbered]] = defaultdict(list)
+    able: list[_Numbered] = []
     for place, (recorded, trial) in enumerate(zip(study.trials, whole_trials(study), strict=True)):
         case = study.cases[trial.case_id]
         reason = _why_not(case, trial)
@@ -132,18 +136,13 @@ def _decode_again(study: StudyRecord, sample: int | None, models: Iterable[Path]
         if reason is not None:
             done.not_checked[reason] += 1
             continue
-        loads[msgspec.json.encode((case.target, case.engine))].append((place, case, trial, runs[recorded.run]))
-    able = [one for load in loads.values() for one in load]
+        able.append((place, case, trial, runs[recorded.run]))
     if sample is not None and sample < len(able):
         done.not_checked["not in the sample"] += len(able) - sample
         able = random.Random(seed).sample(able, sample)
-    if not able:
-        return done
-    chosen = {place for place, *_ in able}
-    with machine_lock():
-        for load in loads.values():
-            if asked := [one for one in load if one[0] in chosen]:
-                _check_load(asked, named[asked[0][1].target.sha256], done)
+    with machine_lock() if able else nullcontext():
+        for load in grouped(able, lambda one: (one[1].target, msgspec.json.encode(one[1].engine))).values():
+            _check_load(load, named[load[0][1].target.sha256], done)
     return done
 
 
@@ -169,10 +168,9 @@ def _find(case: Case) -> ModelFile | None:
 
 
 def _check_load(asked: Sequence[_Numbered], target: ModelFile, done: _Decoded) -> None:
-    groups: dict[object, list[_Numbered]] = defaultdict(list)
-    for one in asked:
-        groups[prompt_key(one[1].prompt), one[1].n_predict, one[1].ignore_eog].append(one)
-    plain = [_plain(group[0][1]) for group in groups.values()]
+    groups = grouped(asked, lambda one: (prompt_key(one[1].prompt), one[1].n_predict, one[1].ignore_eog))
+    usual = {"drafter": DrafterSpec(), "gamma": 0, "rollback": "auto"}
+    plain = [msgspec.structs.replace(group[0][1], **usual) for group in groups.values()]
     slots = [Slot(case=c, case_id=c.id, block=i, repeat=0, position=0) for i, c in enumerate(plain)]
     job = Job(
         target=target,
@@ -198,10 +196,6 @@ def _check_load(asked: Sequence[_Numbered], target: ModelFile, done: _Decoded) -
             _compare(group, trial, here, done)
 
 
-def _plain(case: Case) -> Case:
-    return msgspec.structs.replace(case, drafter=DrafterSpec(), gamma=0, rollback="auto")
-
-
 def _reference(group: Sequence[_Numbered]) -> Reference:
     """What the record calls the plain output: that of a trial that differs from it nowhere."""
     same = (t for _, _, t, _ in group if t.losslessness and t.losslessness.first_difference is None)
@@ -217,23 +211,17 @@ def _compare(group: Sequence[_Numbered], made: Trial, here: Environment, done: _
         index = first_difference(trial.tokens[same], made.tokens[same])
         if index is None:
             continue
-        if not _same_place(here, there) and _is_tie(made, index):
+        # Where both round alike there is nothing to explain.
+        if any(getattr(here, name) != getattr(there, name) for name in _PLACE) and _is_tie(made, index):
             done.n_ties += 1
             continue
-        sentence = f"token {index} of its output is {_token(trial, index)}; decoded here it is {_token(made, index)}"
+        own, other = (t.tokens[index] if index < len(t.tokens) else None for t in (trial, made))
+        sentence = f"token {index} of its output is {own}; decoded here it is {other}"
         done.problems.append(Problem(where=f"trial {place}", rule="decoded again", sentence=sentence))
-
-
-def _same_place(here: Environment, there: Environment) -> bool:
-    """Whether both round alike: then there is nothing to explain."""
-    return all(getattr(here, name) == getattr(there, name) for name in _PLACE)
 
 
 def _is_tie(made: Trial, index: int) -> bool:
     v = made.losslessness
-    tied = v is not None and v.top2_gap is not None and v.tolerance is not None and v.top2_gap <= v.tolerance
-    return tied and v is not None and v.first_difference == index
-
-
-def _token(trial: Trial, index: int) -> int | None:
-    return trial.tokens[index] if index < len(trial.tokens) else None
+    if v is None or v.top2_gap is None or v.tolerance is None:
+        return False
+    return v.top2_gap <= v.tolerance and v.first_difference == index

@@ -171,13 +171,13 @@ def _back(found: Interval) -> Interval:
 
 
 def _welch(a: Sequence[float], b: Sequence[float], tail: float, ratio: bool) -> Interval:
-    from scipy.stats import t
+    from scipy.stats import ttest_ind
 
-    errors = [statistics.variance(side) / len(side) for side in (a, b)]
-    total, centre = sum(errors), statistics.fmean(b) - statistics.fmean(a)
-    below = sum(e * e / (len(side) - 1) for e, side in zip(errors, (a, b), strict=True))
-    half = float(t.ppf(1 - tail, total * total / below)) * math.sqrt(total) if total else 0.0
-    found = Interval(value=centre, low=centre - half, high=centre + half, n=min(len(a), len(b)))
+    centre = statistics.fmean(b) - statistics.fmean(a)
+    low = high = centre
+    if len({*a}) > 1 or len({*b}) > 1:
+        low, high = map(float, ttest_ind(b, a, equal_var=False).confidence_interval(1 - 2 * tail))
+    found = Interval(value=centre, low=low, high=high, n=min(len(a), len(b)))
     return _back(found) if ratio else found
 
 

@@ -8,6 +8,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
+import msgspec
+
 from mlsd.analysis.compare.gate import MARGIN, Finding, Measure, Series, differences, judge, judge_unpaired
 from mlsd.analysis.results import comparability
 from mlsd.analysis.results.trials import numbers, spec_name
@@ -16,7 +18,7 @@ from mlsd.measure.run.checks import baseline_drift
 from mlsd.measure.run.compare import COMMAND, CONTROL, OUTPUT
 from mlsd.measure.store.rows import CalibrationPoint, Run, TrialFilter
 from mlsd.measure.store.study import Store
-from mlsd.records import Case, Environment, Record, Trial
+from mlsd.records import Case, EngineOptions, Environment, Record, Trial
 from mlsd.units import format_percent, tok_s
 
 Values = dict[Measure, float]
@@ -158,32 +160,18 @@ def _session(store: Store, name: str, runs: Sequence[Run]) -> Session:
             dict.fromkeys(t.error or t.invalid_reason or "no reason given" for t in trials if not t.valid)
         )
     base = sides["0"].settings
-    told = {
-        role: Side(
-            role=role,
-            build=side.build,
-            run_id=side.run_id,
-            environment=side.environment,
-            settings="" if side.settings in ("", base) else side.settings,
-        )
-        for role, side in sides.items()
-    }
-    if any(side.settings for side in told.values()):
-        told["0"] = sides["0"]
-    return Session(name=name, sides=told, blocks=blocks, outputs=outputs, invalid=invalid)
+    if all(side.settings in ("", base) for side in sides.values()):
+        sides = {role: msgspec.structs.replace(side, settings="") for role, side in sides.items()}
+    return Session(name=name, sides=sides, blocks=blocks, outputs=outputs, invalid=invalid)
 
 
 def _said(case: Case | None) -> str:
     """Target and settings of a side, those that are not usual."""
     if case is None:
         return ""
-    usual = type(case.engine)()
-    changed = {
-        name: getattr(case.engine, name)
-        for name in case.engine.__struct_fields__
-        if getattr(case.engine, name) != getattr(usual, name)
-    }
-    return ", ".join([case.target.id, *(f"{name.replace('_', ' ')} {value}" for name, value in changed.items())])
+    usual = msgspec.structs.asdict(EngineOptions())
+    changed = [(name, value) for name, value in msgspec.structs.asdict(case.engine).items() if value != usual[name]]
+    return ", ".join([case.target.id, *(f"{name.replace('_', ' ')} {value}" for name, value in changed)])
 
 
 def _slowdown(found: Finding) -> float:
@@ -266,11 +254,8 @@ def _arm_values(arms: Mapping[str, Sequence[Trial]]) -> Values:
 def _pass_measure(point: CalibrationPoint) -> Measure | None:
     if point.kind == "target_pass":
         return Measure(name=f"T({point.rows})", unit="ms", sense="time")
-    if point.kind == "rollback":
-        return Measure(name="rollback", unit="ms", sense="time", counts=False)
-    if point.kind == "checkpoint":
-        return Measure(name="checkpoint", unit="ms", sense="time", counts=False)
-    return None
+    beside = point.kind in ("rollback", "checkpoint")
+    return Measure(name=point.kind, unit="ms", sense="time", counts=False) if beside else None
 
 
 # --- two databases ------------------------------------------------------------------------------------------------
@@ -345,12 +330,10 @@ def _database(store: Store, target: str | None) -> _Database:
             if measure.name != "memory" and (not measure.is_ratio or value > 0):  # one process: one value
                 values.setdefault(place, {}).setdefault(named, []).append(value)
     drift = baseline_drift(plain)
-    said = ""
-    if drift is not None:
-        said = (
-            f"plain decoding changed by {format_percent(drift.change)} while it was measured (95 % interval "
-            f"{format_percent(drift.low)} to {format_percent(drift.high)})."
-        )
+    said = "" if drift is None else (
+        f"plain decoding changed by {format_percent(drift.change)} while it was measured (95 % interval "
+        f"{format_percent(drift.low)} to {format_percent(drift.high)})."
+    )  # fmt: skip
     side = Side(
         role=str(store.path), build=Path(store.path).name, run_id=None, environment=chosen.environment, settings=""
     )

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from msgspec.structs import asdict
 
 from mlsd.cli.database import db_option
 from mlsd.cli.options import (
@@ -59,6 +60,7 @@ def server(ctx: click.Context, /, server: str, db: Path | None, as_json: bool, *
     --draft NAME). With --launch both are started on this machine, SERVER being the target's path or id, and ended
     again. A key, where a server wants one, is read from the variable MLSD_SERVER_KEY and stored nowhere.
     """
+    from mlsd.planning.tasks import read_tasks
     from mlsd.servers.open import ServerRequest, serve
     from mlsd.servers.results import beside, recommend, rows
 
@@ -68,7 +70,7 @@ def server(ctx: click.Context, /, server: str, db: Path | None, as_json: bool, *
         target=server if launch else None,
         launch=launch,
         gammas=options["gamma"],
-        tasks=_tasks(options["tasks"]),
+        tasks=() if options["tasks"] is None else read_tasks(options["tasks"]),
         sampling=Sampling(temperature=options["temperature"], seed=options["seed"] if options["temperature"] else 0),
         ignore_eog=not options["stop_at_eog"],
         patience_s=options["patience"],
@@ -81,7 +83,7 @@ def server(ctx: click.Context, /, server: str, db: Path | None, as_json: bool, *
     advice, apart = recommend(found, draft), beside(result.trials)
     if as_json:
         print_json({
-            "database": result.database, "summary": [{**_plain(row), "effect": row.effect} for row in found],
+            "database": result.database, "summary": [{**asdict(row), "effect": row.effect} for row in found],
             "notes": result.notes, "beside": apart, "advice": advice, "deterministic": result.deterministic,
         })  # fmt: skip
     else:
@@ -92,7 +94,7 @@ def server(ctx: click.Context, /, server: str, db: Path | None, as_json: bool, *
     for line in result.notes:
         note(f"NOTE  {line}")
     say_warnings([warning for warning in result.warnings if warning.code != "server"])
-    if result.interrupted:
+    if result.outcome.interrupted:
         ctx.exit(130)
 
 
@@ -100,18 +102,6 @@ _SAME = (
     "against", "drafts", "drafters", "flags", "beside", "prompts", "n_predict", "repeats", "parallel", "engine",
     "remote", "seed",
 )  # fmt: skip
-
-
-def _tasks(path: Path | None) -> tuple[Any, ...]:
-    from mlsd.planning.tasks import read_tasks
-
-    return () if path is None else read_tasks(path)
-
-
-def _plain(row: Row) -> dict[str, Any]:
-    import msgspec
-
-    return msgspec.structs.asdict(row)
 
 
 def _print(result: ServerResult, found: list[Row]) -> None:

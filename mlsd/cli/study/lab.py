@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from mlsd.cli.options import certificate_option, json_option
 from mlsd.cli.output import note, print_json, print_table, say
-
-if TYPE_CHECKING:
-    from mlsd.measure.lab.cluster import Started
 
 
 @click.group()
@@ -27,17 +23,29 @@ def lab() -> None:
 @click.option("--host", default="0.0.0.0", show_default=True, help="Where to listen; 127.0.0.1 is this machine alone.")
 @click.option("--port", type=click.IntRange(0, 65535), default=8786, show_default=True)
 @certificate_option
-def start(host: str, port: int, certificate: Path | None) -> None:
-    """Run a lab until interrupted, and say how to join it. The certificate is made when there is none."""
+@click.option("--ssh", "hosts", multiple=True, metavar="HOST", help="Let HOST join as your ssh reaches it; repeatable.")
+@click.option("--remote-python", default="python3", show_default=True, metavar="PATH", help="Python with mlsd, there.")
+@click.option("--pull", is_flag=True, help="Let machines of --ssh download models when a plan needs them.")
+def start(
+    host: str, port: int, certificate: Path | None, hosts: tuple[str, ...], remote_python: str, pull: bool
+) -> None:
+    """Run a lab until interrupted, and say how to join it. The certificate is made when there is none.
+
+    A machine of --ssh joins by itself and leaves with the lab; ssh must reach it without a question (a key, a known
+    host; on a Mac: Remote Login), and it needs the same mlsd, but no copy of the certificate.
+    """
+    from mlsd.measure.lab.cluster import Remote
     from mlsd.measure.lab.cluster import start as run
 
-    def told(started: Started) -> None:
-        if started.certificate is not None:
-            note(f"Copy {started.certificate} to every machine: whoever has it is let in.")
-        given = "" if started.certificate is None else " --certificate lab.pem"
-        say(f"mlsd lab join {started.address}{given}")
+    def told(address: str, made: Path | None) -> None:
+        if made is not None:
+            note(f"Copy {made} to every machine: whoever has it is let in.")
+        say(f"mlsd lab join {address}{'' if made is None else ' --certificate lab.pem'}")
 
-    run(host, port, certificate, told)
+    def lost(name: str, words: str) -> None:
+        note(f"{name} was lost{f' ({words})' if words else ''}; joining again.")
+
+    run(host, port, certificate, told, [Remote(host=h, python=remote_python) for h in hosts], lost, may_pull=pull)
 
 
 @lab.command()
@@ -49,7 +57,7 @@ def join(address: str, certificate: Path | None, pull: bool) -> None:
     from mlsd.measure.lab.cluster import join as run
 
     note("This machine measures for the lab until you press Ctrl-C. Leave it alone meanwhile.")
-    run(address, certificate, may_pull=pull, on_loss=lambda: note("The lab was lost; joining again."))
+    run(address, certificate, may_pull=pull, on_loss=lambda words: note(f"The lab was lost; joining again. {words}"))
 
 
 @lab.command()

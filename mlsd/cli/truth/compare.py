@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from mlsd.analysis.compare.sessions import Comparison, Session
     from mlsd.measure.run.compare import Compared, CompareRequest
     from mlsd.measure.store.study import Store
+    from mlsd.report.render.table import Table
 
 _MARGIN = 0.02
 _MOST_BLOCKS = 1_000  # of a session that goes on until it knows enough
@@ -210,56 +211,64 @@ def _databases(words: tuple[str, ...], margin: float) -> Comparison:
 def _report(
     ctx: click.Context, found: Comparison, options: dict[str, Any], as_json: bool, done: Compared | None = None
 ) -> None:
-    from mlsd.folders import write_atomically
-    from mlsd.report.render import markdown
     from mlsd.report.tables.compare import comparison_table
 
-    table = comparison_table(found)
     failures = _failures(found, options["fail_on"])
-    if options["markdown"] is not None:
-        parts = (markdown.escape(found.answer), markdown.table_text(table), *map(markdown.escape, failures))
-        write_atomically(options["markdown"], "\n\n".join(parts) + "\n")
-    if as_json:
-        print_json({"database": done and done.database, "answer": found.answer, "failures": failures, **_object(found)})
-    else:
-        print_table(table)
-        say(found.answer)
-        for line in (*found.outputs, *found.notes, *(f"Not counted: {reason}" for reason in found.invalid)):
-            note(line)
-        for failure in failures:
-            note(f"FAILED  {failure}")
-        if done is not None:
-            note(f"Kept in {done.database}: mlsd report --db {done.database}.")
+    one: dict[str, Any] = msgspec.to_builtins(found)
+    for finding, record in zip(one["findings"], found.findings, strict=True):
+        finding.update({"words": record.words, "percent": record.percent})
+    told = {"database": done and done.database, "answer": found.answer, "failures": failures, **one}
+    lines = [*found.outputs, *found.notes, *(f"Not counted: {reason}" for reason in found.invalid)]
+    lines += [f"FAILED  {failure}" for failure in failures]
+    lines += [f"Kept in {done.database}: mlsd report --db {done.database}."] if done is not None else []
+    _show(comparison_table(found), found.answer, failures, lines, told, options["markdown"], as_json)
     if done is not None and done.interrupted:
         ctx.exit(130)
     if failures:
         ctx.exit(1)
 
 
-def _object(found: Comparison) -> dict[str, Any]:
-    one: dict[str, Any] = msgspec.to_builtins(found)
-    for finding, record in zip(one["findings"], found.findings, strict=True):
-        finding.update({"words": record.words, "percent": record.percent})
-    return one
+def _show(
+    shown: Table,
+    answer: str,
+    added: Sequence[str],
+    lines: Sequence[str],
+    told: dict[str, Any],
+    comment: Path | None,
+    as_json: bool,
+) -> None:
+    """A table, its answer and notes, or all of it as JSON; a comment holds what was `added` in place of the notes."""
+    from mlsd.folders import write_atomically
+    from mlsd.report.render import markdown
+
+    if comment is not None:
+        parts = (markdown.escape(answer), markdown.table_text(shown), *map(markdown.escape, added))
+        write_atomically(comment, "\n\n".join(parts) + "\n")
+    if as_json:
+        print_json(told)
+        return
+    print_table(shown)
+    say(answer)
+    for line in lines:
+        note(line)
 
 
 def _failures(found: Comparison, fail_on: Sequence[tuple[str, float]]) -> list[str]:
     failures = []
     for what, share in fail_on:
-        if what == "slower":
-            failures += [f"{f.measure.name} is {f.words}." for f in found.slower(share)]
-        elif what == "different" and found.outputs:
+        if what == "different":
             failures += list(found.outputs)
-        elif what == "undecided":
-            failures += [f"{f.measure.name} is {f.words}." for f in found.findings if f.verdict == "undecided"]
+            continue
+        undecided = (f for f in found.findings if f.verdict == "undecided")
+        failures += [
+            f"{f.measure.name} is {f.words}." for f in (found.slower(share) if what == "slower" else undecided)
+        ]
     return failures
 
 
 def _search(ctx: click.Context, request: CompareRequest, options: dict[str, Any], as_json: bool) -> None:
     from mlsd.analysis.compare.bisect import search
     from mlsd.analysis.compare.sessions import newest
-    from mlsd.folders import write_atomically
-    from mlsd.report.render import markdown
     from mlsd.report.tables.compare import search_table, side_name
 
     def next_block(store: Store, session: str, n_blocks: int) -> Sequence[str] | None:
@@ -275,15 +284,8 @@ def _search(ctx: click.Context, request: CompareRequest, options: dict[str, Any]
         answer = f"{found.measure} changed, but the time ended before it was sure in which build."
     else:
         answer = f"{found.measure} changed first in build {found.found}: {side_name(builds[found.found])}."
-    if options["markdown"] is not None:
-        parts = (markdown.escape(answer), markdown.table_text(search_table(found, builds)), markdown.escape(turns))
-        write_atomically(options["markdown"], "\n\n".join(parts) + "\n")
-    if as_json:
-        first = None if found.found is None else request.builds[found.found]
-        print_json({"database": done.database, "answer": answer, "first_changed": first, **msgspec.to_builtins(found)})
-    else:
-        print_table(search_table(found, builds))
-        say(answer)
-        say(turns)
+    first = None if found.found is None else request.builds[found.found]
+    told = {"database": done.database, "answer": answer, "first_changed": first, **msgspec.to_builtins(found)}
+    _show(search_table(found, builds), answer, [turns], [turns], told, options["markdown"], as_json)
     if done.interrupted:
         ctx.exit(130)

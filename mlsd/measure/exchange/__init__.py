@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO, Literal, Protocol, get_args
 
@@ -60,10 +61,15 @@ def export_file(
     store: Store, kind: ExportFormat, path: Path, chosen: TrialFilter = ALL, *, content: Content = "trials"
 ) -> int:
     """`export` to a file that appears whole or not at all. Raises: InputError also where it cannot be written."""
+    return write_file(path, lambda out: export(store, kind, out, chosen, content=content))
+
+
+def write_file(path: Path, write: Callable[[BinaryIO], int]) -> int:
+    """Let `write` fill a file that appears whole or not at all, and answer as it does. Raises: InputError."""
     part = path.with_name(f".{path.name}.part")
     try:
         with part.open("wb") as out:
-            count = export(store, kind, out, chosen, content=content)
+            count = write(out)
         part.replace(path)
     except OSError as error:
         raise InputError(

@@ -48,7 +48,7 @@ def _submission(
     case: Case, trials: Sequence[Trial], environment: Environment, facts: ModelFacts | None
 ) -> dict[str, Any]:
     prefills = [(t.n_prompt, t.prefill_ns) for t in trials if t.n_prompt and t.prefill_ns]
-    speeds = [tok_s(len(t.tokens) - 1, t.decode_ns or 0) for t in trials]
+    speeds = [speed for t in trials if (speed := tok_s(t.n_tokens - 1, t.decode_ns or 0))]
     return {
         "hfId": None,
         "hardware": {
@@ -58,14 +58,14 @@ def _submission(
             "gpuCores": environment.gpu_cores,
             "memoryGb": None if environment.memory_bytes is None else environment.memory_bytes / GIB,
         },
-        "engineName": "llama.cpp",
-        "engineVersion": environment.llama_cpp_build,
+        "engineName": case.server or "llama.cpp",
+        "engineVersion": environment.llama_cpp_build if case.server is None else None,
         "quantization": _quantization(facts),
-        "tokSOut": statistics.fmean(speed for speed in speeds if speed),
+        "tokSOut": statistics.fmean(speeds) if speeds else None,
         "tokSPrefill": statistics.fmean(n * 1e9 / ns for n, ns in prefills) if prefills else None,
         "ttftMs": statistics.fmean(ns for _, ns in prefills) / NS_PER_MS if prefills else None,
         "promptTokens": trials[0].n_prompt,
-        "outputTokens": max(len(t.tokens) for t in trials),
+        "outputTokens": max(t.n_tokens for t in trials),
         "batchSize": 1,
         "engineFlags": {
             "backend": environment.backend,
@@ -85,16 +85,21 @@ def _submission(
 
 
 def _sample(trial: Trial) -> dict[str, Any]:
-    drafted = trial.arm == "sd"
+    counts = {
+        "draft_n": sum(r.proposed for r in trial.rounds),
+        "draft_n_accepted": sum(r.accepted for r in trial.rounds),
+    }
+    counts = counts if trial.rounds else {name: int(trial.stats[name]) for name in counts if name in trial.stats}
+    counts = counts if trial.arm == "sd" else {}
     return {
         "startedAt": trial.started_at,
         "promptNs": trial.prefill_ns,
         "decodeNs": trial.decode_ns,
-        "outputTokens": len(trial.tokens),
-        "outputSha256": output_key(trial.tokens),
-        "verificationSteps": len(trial.rounds),
-        "draftTokens": sum(r.proposed for r in trial.rounds) if drafted else None,
-        "acceptedTokens": sum(r.accepted for r in trial.rounds) if drafted else None,
+        "outputTokens": trial.n_tokens,
+        "outputSha256": output_key(trial.tokens) if trial.tokens else None,
+        "verificationSteps": len(trial.rounds) or None,
+        "draftTokens": counts.get("draft_n"),
+        "acceptedTokens": counts.get("draft_n_accepted"),
         "lossless": trial.losslessness.verdict if trial.losslessness else None,
     }
 

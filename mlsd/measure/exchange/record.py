@@ -16,7 +16,7 @@ import io
 import platform
 import re
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ import msgspec
 
 from mlsd import __version__
 from mlsd.errors import InputError, TableError
+from mlsd.measure.exchange import write_file
 from mlsd.measure.store import rowcodec
 from mlsd.measure.store.pass_shares import PassShares
 from mlsd.measure.store.rows import (
@@ -189,31 +190,28 @@ def whole_trials(study: StudyRecord) -> Iterator[Trial]:
 
 
 def make_record(store: Store) -> StudyRecord:
-    """The record of all trials of a database that count, and of what was measured beside them."""
+    """The record of all trials of a database that count, and of what was measured beside them.
+
+    Those of other programs' servers stand not in it: their counts are what a server says, and agree with nothing.
+    """
     outputs: dict[str, tuple[int, ...]] = {}
     table: dict[str, list[tuple[int, ...]]] = {name: [] for name in _FIELDS}
-    recorded = tuple(_recorded(stored, outputs, table) for stored in store.trials())
-    n_all = sum(1 for _ in store.trials(TrialFilter(superseded=True), rounds=False))
+    own = {case_id: case for case_id, case in store.cases().items() if case.source == "engine"}
+    recorded = tuple(_recorded(one, outputs, table) for one in store.trials() if one.trial.case_id in own)
+    n_all = sum(one.trial.case_id in own for one in store.trials(TrialFilter(superseded=True), rounds=False))
     used = {one.trial.case_id for one in recorded}
     return StudyRecord(
         made=datetime.datetime.now(datetime.UTC).date().isoformat(),
         mlsd_version=__version__,
         runs=tuple(map(_recorded_run, store.runs())),
         models=store.models(),
-        cases={case_id: case for case_id, case in store.cases().items() if case_id in used},
+        cases={case_id: case for case_id, case in own.items() if case_id in used},
         outputs=outputs,
         trials=recorded,
         rounds={name: tuple(columns) for name, columns in table.items()},
         n_superseded=n_all - len(recorded),
         warnings=tuple(_recorded_warning(w) for w in store.warnings() if w.case_id is None or w.case_id in used),
-        machine=MachineFigures(
-            calibration=tuple(store.calibration()),
-            coverage=tuple(store.coverage()),
-            expert_loads=tuple(store.expert_loads()),
-            stream_reads=tuple(store.stream_reads()),
-            known_passes=tuple(store.known_passes()),
-            shares=tuple(store.shares()),
-        ),
+        machine=MachineFigures(**{name: tuple(getattr(store, name)()) for name in MachineFigures.__struct_fields__}),
         distances=tuple(store.distances()),
     )
 
@@ -239,23 +237,22 @@ def _recorded(
 
 def _recorded_run(run: Run) -> RecordedRun:
     return RecordedRun(
-        id=run.id,
         environment_key=environment_key(run.environment),
-        environment=run.environment,
-        status=run.status,
-        started_at=run.started_at,
-        ended_at=run.ended_at,
-        seed=run.seed,
         profile=run.plan.get("profile"),
         suites=tuple(Path(suite).stem for suite in run.plan.get("suites") or ()),
+        **_same(run, Run),
     )
 
 
-def _recorded_warning(warning: StoredWarning) -> RecordedWarning:
-    said = QualityWarning(
-        code=warning.code, message=_anonymous(warning.message), advice=warning.advice, case_id=warning.case_id
+def _same(run: Run | RecordedRun, kind: type[Run]) -> dict[str, Any]:
+    return {name: getattr(run, name) for name in kind.__struct_fields__ if name != "plan"}
+
+
+def _recorded_warning(stored: StoredWarning) -> RecordedWarning:
+    fields = {name: getattr(stored, name) for name in QualityWarning.__struct_fields__}
+    return RecordedWarning(
+        run=stored.run_id, warning=QualityWarning(**{**fields, "message": _anonymous(stored.message)})
     )
-    return RecordedWarning(run=warning.run_id, warning=said)
 
 
 def _anonymous(text: Any) -> Any:
@@ -283,16 +280,9 @@ def pack(study: StudyRecord) -> bytes:
 def write_record(store: Store, path: Path) -> StudyRecord:
     """Write the record of a database to a file that appears whole or not at all. Raises: InputError, StoreError."""
     study = make_record(store)
-    part = path.with_name(f".{path.name}.part")
-    try:
-        part.write_bytes(pack(study))
-        part.replace(path)
-    except OSError as error:
-        raise InputError(
-            f"{path} cannot be written: {error.strerror or error}.", hint="Give a writable file with -o."
-        ) from error
-    finally:
-        part.unlink(missing_ok=True)
+    if not study.trials and any(store.trials(rounds=False)):
+        raise InputError("Every trial of it is a server's.", hint="A record holds what mlsd's own loop measured.")
+    write_file(path, lambda out: out.write(pack(study)))
     return study
 
 
@@ -355,34 +345,31 @@ def import_record(store: Store, file: RecordFile) -> Imported:
 
     Raises: TableError, StoreError.
     """
-    study, numbers = file.study, {}
-    runs = {run.id for run in study.runs}
-    if lost := [t for t in study.trials if t.run not in runs or t.trial.case_id not in study.cases]:
+    study, numbers, fresh = file.study, {}, {}
+    keys = {run.id: run.environment_key for run in study.runs}
+    if lost := [t for t in study.trials if t.run not in keys or t.trial.case_id not in study.cases]:
         raise TableError(f"{len(lost)} trials of the record belong to a run or a case that it does not hold.")
     there = {_place(stored.environment_key, stored.trial) for stored in store.trials(rounds=False)}
-    known_runs = {(environment_key(run.environment), run.started_at, run.seed): run.id for run in store.runs()}
+    known = {(environment_key(run.environment), run.started_at, run.seed): run.id for run in store.runs()}
     store.add_models(study.models.values())
-    fresh_runs = set()
     for run in study.runs:
-        identity = (run.environment_key, run.started_at, run.seed)
-        if identity not in known_runs:
+        number = known.get((run.environment_key, run.started_at, run.seed))
+        if number is None:
             plan = {"profile": run.profile, "suites": run.suites, "record": file.digest}
-            same = {name: getattr(run, name) for name in Run.__struct_fields__ if name != "plan"}
-            known_runs[identity] = store.add_run(Run(plan=plan, **same))
-            fresh_runs.add(run.id)
-        numbers[run.id] = known_runs[identity]
-    keys = {run.id: run.environment_key for run in study.runs}
+            number = fresh[run.id] = store.add_run(Run(plan=plan, **_same(run, Run)))
+        numbers[run.id] = number
+    for run_id, number in numbers.items():
+        used = {one.trial.case_id for one in study.trials if one.run == run_id}
+        store.add_cases(number, {case_id: case for case_id, case in study.cases.items() if case_id in used})
     n_new = 0
-    by_run: dict[int, dict[str, Case]] = {}
-    for one in study.trials:
-        by_run.setdefault(one.run, {})[one.trial.case_id] = study.cases[one.trial.case_id]
-    for run_id, cases in by_run.items():
-        store.add_cases(numbers[run_id], cases)
     for one, trial in zip(study.trials, whole_trials(study), strict=True):
         if _place(keys[one.run], trial) not in there:
             store.add_trial(numbers[one.run], trial)
             n_new += 1
-    _add_figures(store, study, {run_id: numbers[run_id] for run_id in fresh_runs})
+    for run_id, number in fresh.items():
+        _add_figures(store, study, run_id, number)
+    for distance in study.distances if fresh else ():
+        store.add_distance(distance)
     machines = tuple(dict.fromkeys(keys[one.run] for one in study.trials))
     return Imported(n_new=n_new, n_known=len(study.trials) - n_new, machines=machines)
 
@@ -391,18 +378,15 @@ def _place(key: str, trial: Trial) -> tuple[object, ...]:
     return key, trial.case_id, trial.block, trial.repeat, trial.position
 
 
-def _add_figures(store: Store, study: StudyRecord, numbers: Mapping[int, int]) -> None:
-    """Warnings and what was measured of the machine, of runs that the database did not know."""
+def _add_figures(store: Store, study: StudyRecord, run_id: int, number: int) -> None:
+    """Warnings and what was measured of the machine, of a run that the database did not know."""
+
+    def of(rows: Iterable[tuple[int, Any]]) -> Iterator[Any]:
+        return (row for one, row in rows if one == run_id)
+
     figures = study.machine
-
-    def of(rows: Iterable[tuple[int, Any]], run_id: int) -> Iterator[Any]:
-        return (row for number, row in rows if number == run_id)
-
-    for run_id, number in numbers.items():
-        store.add_warnings(number, [one.warning for one in study.warnings if one.run == run_id])
-        store.add_calibration(number, of(figures.calibration, run_id))
-        store.add_coverage(number, of(figures.coverage, run_id), of(figures.expert_loads, run_id))
-        store.add_bandwidth(number, of(figures.stream_reads, run_id), of(figures.known_passes, run_id))
-        store.add_shares(number, of(figures.shares, run_id))
-    for distance in study.distances:
-        store.add_distance(distance)
+    store.add_warnings(number, [one.warning for one in study.warnings if one.run == run_id])
+    store.add_calibration(number, of(figures.calibration))
+    store.add_coverage(number, of(figures.coverage), of(figures.expert_loads))
+    store.add_bandwidth(number, of(figures.stream_reads), of(figures.known_passes))
+    store.add_shares(number, of(figures.shares))

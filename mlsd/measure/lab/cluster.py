@@ -8,32 +8,40 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import datetime
 import logging
 import os
 import queue
+import shlex
 import subprocess
 import sys
+import threading
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import msgspec
 
+from mlsd import __version__
 from mlsd.children import command, end_with_parent
 from mlsd.errors import InputError, LabError, UnsupportedError
 from mlsd.folders import user_dir, write_atomically
+from mlsd.hosts import is_loopback
 from mlsd.measure.lab import machine
-from mlsd.measure.lab.card import Card, Origin
 from mlsd.measure.lab.coordinator import Ended, Measured
-from mlsd.measure.lab.machine import Doing, Piece
+from mlsd.measure.lab.machine import Card, Doing, Origin, Piece
 from mlsd.measure.messages import Done, Job
 from mlsd.records import EngineOptions, Record
 
 PORT = 8786
 _TOPIC = "mlsd-trials"
+_KEY = "-----BEGIN PRIVATE KEY-----"
+_PULLS = "+"  # ends the name of a machine that may download
 _CONNECT_S = 10.0
 _REJOIN_S = 2.0
 _CARD_S = 60.0  # to wait for the first machines' cards
@@ -60,10 +68,11 @@ _QUIET = {
 
 def _distributed() -> Any:
     try:
+        import cryptography  # noqa: F401 - distributed asks for it when it is too late to say so
         import dask
         import distributed
     except ImportError as error:
-        raise UnsupportedError("A lab needs the package distributed.", hint="pip install 'mlsd[lab]'") from error
+        raise UnsupportedError(f"A lab needs the package {error.name}.", hint="pip install 'mlsd[lab]'") from error
     dask.config.set(_QUIET)
     logging.getLogger("distributed").setLevel(logging.CRITICAL)
     return distributed
@@ -87,32 +96,25 @@ def full_address(text: str, certificate: Path | None) -> str:
         raise InputError(f"{text} is no address: {error}.", hint=f"Give tls://HOST:{PORT}.") from None
     if not host or scheme not in ("", "tcp", "tls"):
         raise InputError(f"{text} is no address.", hint=f"Give tls://HOST:{PORT}.")
-    local = _is_loopback(host)
+    local = is_loopback(host)
     if scheme == "tcp" and not local:
         raise InputError(f"{text} would be read by everybody in between.", hint=f"Give tls://{host}:{port}.")
     secure = scheme == "tls" or not local or (scheme == "" and certificate is not None)
     return f"{'tls' if secure else 'tcp'}://{f'[{host}]' if ':' in host else host}:{port}"
 
 
-def _is_loopback(host: str) -> bool:
-    return host in ("localhost", "::1") or host.startswith("127.")
-
-
 def make_certificate(path: Path) -> None:
     """Write a new certificate and its key, good for a year: whoever has the file is let in. Raises: InputError."""
-    try:
-        made = _distributed().Security.temporary()
-    except ImportError as error:
-        raise UnsupportedError("Certificates need the package cryptography.", hint="pip install 'mlsd[lab]'") from error
+    made = _distributed().Security.temporary()
     write_atomically(path, made.tls_client_cert + made.tls_client_key)
     path.chmod(0o600)
 
 
-def _security(address: str, certificate: Path | None) -> Any:
-    """None on plain loopback, else the certificate's. Raises: LabError for a file that is none."""
+def _certificate(address: str, path: Path | None) -> str | None:
+    """The text of the lab's certificate file, None on plain loopback. Raises: LabError for a file that is none."""
     if address.startswith("tcp://"):
         return None
-    path = certificate or certificate_path()
+    path = path or certificate_path()
     try:
         text = path.read_text(encoding="ascii")
     except (OSError, UnicodeDecodeError) as error:
@@ -120,88 +122,160 @@ def _security(address: str, certificate: Path | None) -> Any:
             f"The lab's certificate {path} cannot be read: {getattr(error, 'strerror', None) or error}.",
             hint="Copy the file that `mlsd lab start` made, and name it with --certificate.",
         ) from error
-    cut = text.find("-----BEGIN PRIVATE KEY-----")
-    if cut < 0 or "-----BEGIN CERTIFICATE-----" not in text[:cut]:
-        raise LabError(f"{path} is no lab certificate.", hint="Copy the file that `mlsd lab start` made.")
-    cert, key = text[:cut], text[cut:]
+    _distributed()
+    from cryptography.x509 import load_pem_x509_certificate
+
+    cert, key, _ = text.partition(_KEY)
+    try:
+        ends = load_pem_x509_certificate(cert.encode() if key else b"").not_valid_after_utc
+    except ValueError as error:
+        raise LabError(f"{path} is no lab certificate.", hint="Copy the file that `mlsd lab start` made.") from error
+    if ends < datetime.datetime.now(datetime.UTC):
+        raise LabError(
+            f"The lab's certificate {path} expired on {ends.date()}.",
+            hint="Remove it where the lab starts: `mlsd lab start` makes a new one. Copy that to every machine.",
+        )
+    return text
+
+
+def _security(certificate: str | None) -> Any:
+    if certificate is None:
+        return None
+    cert, _, key = certificate.partition(_KEY)
     roles = {f"tls_{role}_{kind}": value for role in ("client", "scheduler", "worker")
-             for kind, value in (("cert", cert), ("key", key))}  # fmt: skip
+             for kind, value in (("cert", cert), ("key", _KEY + key))}  # fmt: skip
     return _distributed().Security(require_encryption=True, tls_ca_file=cert, **roles)
 
 
 # --- the scheduler ----------------------------------------------------------------------------------------------
 
 
-class Started(Record, frozen=True, kw_only=True):
-    """A scheduler that runs."""
+def start(
+    host: str,
+    port: int,
+    certificate: Path | None,
+    on_start: Callable[[str, Path | None], None],
+    remotes: Sequence[Remote] = (),
+    on_loss: Callable[[str, str], None] = lambda name, words: None,
+    *,
+    may_pull: bool = False,
+) -> None:
+    """Run a scheduler until it is ended; `on_start` hears its address and certificate. Remote machines join it.
 
-    address: str  # to join
-    certificate: str | None
-
-
-async def serve(host: str, port: int, certificate: Path | None, on_start: Any) -> None:
-    """Run a scheduler until it is ended; `on_start` hears a Started. Raises: LabError when it cannot listen."""
-    distributed = _distributed()
+    Raises: LabError when it cannot listen, or for a machine that ssh does not reach or that has not this mlsd.
+    """
+    for remote in remotes:
+        remote.check()
     address = full_address(f"{host}:{port}" if ":" not in host else f"[{host}]:{port}", certificate)
-    secure = address.startswith("tls://")
-    path = certificate or certificate_path()
-    if secure and not path.exists():
+    path = (certificate or certificate_path()) if address.startswith("tls://") else None
+    if path is not None and not path.exists():
         make_certificate(path)
-    try:
-        scheduler = await distributed.Scheduler(
-            host=host, port=port, protocol="tls" if secure else "tcp", dashboard=False, dashboard_address=":0",
-            security=_security(address, certificate),
-        )  # fmt: skip
-    except (OSError, ValueError) as error:
-        raise LabError(
-            f"No lab can be started at {address}: {error}.", hint="Give another --host or --port."
-        ) from error
-    on_start(Started(address=scheduler.address, certificate=str(path) if secure else None))
-    await scheduler.finished()
+    text = _certificate(address, path)
 
+    async def serve() -> None:
+        try:
+            scheduler = await _distributed().Scheduler(
+                host=host, port=port, protocol=address.partition(":")[0], dashboard=False, dashboard_address=":0",
+                security=_security(text),
+            )  # fmt: skip
+        except (OSError, ValueError) as error:
+            raise LabError(
+                f"No lab can be started at {address}: {error}.", hint="Give another --host or --port."
+            ) from error
+        on_start(scheduler.address, path)
+        asked = _Join(address=scheduler.address, certificate=text, may_pull=may_pull)
+        for remote in remotes:
+            joining = (remote.line(_JOIN), asked, partial(on_loss, remote.host))
+            threading.Thread(target=_keep_joined, args=joining, daemon=True).start()
+        await scheduler.finished()
 
-def start(host: str, port: int, certificate: Path | None, on_start: Any) -> None:
-    """`serve`, from a program that does nothing else."""
-    asyncio.run(serve(host, port, certificate, on_start))
+    asyncio.run(serve())
 
 
 # --- a machine --------------------------------------------------------------------------------------------------
 
 
+class Remote(Record, frozen=True, kw_only=True):
+    """A machine that this user's `ssh` reaches without a question, as ~/.ssh/config may say how."""
+
+    host: str
+    python: str = "python3"  # as a command of a shell there
+
+    def line(self, arguments: str) -> list[str]:
+        """The command that runs an interpreter there with these arguments, and ends with its standard input."""
+        quiet = ("BatchMode=yes", "ConnectTimeout=10", "ServerAliveInterval=15")
+        options = [word for option in quiet for word in ("-o", option)]
+        return ["ssh", "-T", *options, "--", self.host, f"{self.python} -P {arguments}"]
+
+    def check(self) -> None:
+        """Raises: LabError where it cannot join, with what to do."""
+        asked = self.line(f"-c {shlex.quote(_SHOW_VERSION)}")
+        try:
+            done = subprocess.run(asked, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace")
+        except OSError as error:
+            raise LabError(f"ssh cannot be run: {error}.", hint="Install OpenSSH's client.") from error
+        said = _first_line("\n".join(reversed(done.stderr.splitlines())))
+        if done.returncode == _SSH_FAILED:
+            raise LabError(
+                f"ssh does not reach {self.host}: {said}",
+                hint=f"`ssh {self.host} true` must work without a question; a Mac lets ssh in under Remote Login.",
+            )
+        version = done.stdout.strip()
+        if done.returncode or version != __version__:
+            there = f"has mlsd {version}, not {__version__}" if version and not done.returncode else f"failed: {said}"
+            raise LabError(
+                f"{self.python} on {self.host} {there}",
+                hint="Install mlsd[lab] there, of this version. A shell that ssh starts reads no profile: name the "
+                "interpreter of its environment with --remote-python PATH.",
+            )
+
+
+_SSH_FAILED = 255
+_SHOW_VERSION = "import distributed, cryptography, mlsd; print(mlsd.__version__)"
+_JOIN = "-m mlsd.measure.lab"
+
+
 class _Join(Record, frozen=True, kw_only=True):
     address: str
-    certificate: str | None
+    certificate: str | None  # the text of the file: a machine behind ssh needs no copy
     may_pull: bool
 
 
-def join(address: str, certificate: Path | None, *, may_pull: bool, on_loss: Any) -> None:
+def join(address: str, certificate: Path | None, *, may_pull: bool, on_loss: Callable[[str], None]) -> None:
     """Let this machine measure for a lab until interrupted; after a loss it joins again. Raises: LabError at first."""
     address = full_address(address, certificate)
     Cluster(address, certificate, EngineOptions(), None).close()  # says what is wrong, where something is
-    asked = _Join(address=address, certificate=None if certificate is None else str(certificate), may_pull=may_pull)
+    asked = _Join(address=address, certificate=_certificate(address, certificate), may_pull=may_pull)
+    _keep_joined(command("mlsd.measure.lab"), asked, on_loss)
+
+
+def _keep_joined(line: Sequence[str], asked: _Join, on_loss: Callable[[str], None]) -> None:
+    """Run a machine's process, and after every loss anew; `on_loss` hears its last words."""
     while True:
-        process = subprocess.Popen(command("mlsd.measure.lab"), stdin=subprocess.PIPE)
+        process = subprocess.Popen(line, stdin=subprocess.PIPE, stderr=subprocess.PIPE)
+        assert process.stdin is not None and process.stderr is not None
+        words: deque[bytes] = deque(maxlen=1)
         try:
-            assert process.stdin is not None
-            process.stdin.write(msgspec.json.encode(asked) + b"\n")
-            process.stdin.flush()
+            with contextlib.suppress(BrokenPipeError):
+                process.stdin.write(msgspec.json.encode(asked) + b"\n")
+                process.stdin.flush()
+            words.extend(process.stderr)
             process.wait()
         finally:
             process.kill()
-            process.wait()
-        on_loss()
+            process.communicate()
+        on_loss(b"".join(words).decode("utf-8", "replace").strip())
         time.sleep(_REJOIN_S)
 
 
 async def _serve_machine(asked: _Join) -> None:
     distributed = _distributed()
-    certificate = None if asked.certificate is None else Path(asked.certificate)
     machine.card(EngineOptions(), may_pull=asked.may_pull)
-    name = f"{uuid.uuid4().hex[:12]}{'+' if asked.may_pull else ''}"
+    name = f"{uuid.uuid4().hex[:12]}{_PULLS if asked.may_pull else ''}"
     try:
         worker = await distributed.Worker(
             asked.address, nthreads=1, resources={"machine": 1}, memory_limit=0, heartbeat_interval="5s",
-            death_timeout=30, name=name, security=_security(asked.address, certificate), dashboard=False,
+            death_timeout=30, name=name, security=_security(asked.certificate), dashboard=False,
             dashboard_address=":0",
         )  # fmt: skip
     except (OSError, TimeoutError):
@@ -212,19 +286,15 @@ async def _serve_machine(asked: _Join) -> None:
 # --- tasks, called by name on a machine -------------------------------------------------------------------------
 
 
-def _may_pull(worker: Any) -> bool:
-    return str(worker.name).endswith("+")
-
-
 def card_task(engine: bytes) -> bytes:
     """The machine's card for contexts like these."""
     from distributed import get_worker
 
     options = msgspec.json.decode(engine, type=EngineOptions)
-    return msgspec.json.encode(machine.card(options, may_pull=_may_pull(get_worker())))
+    return msgspec.json.encode(machine.card(options, may_pull=get_worker().name.endswith(_PULLS)))
 
 
-def measure_task(piece: bytes) -> tuple[list[bytes], str | None]:
+def measure_task(piece: bytes) -> tuple[list[bytes], str | None, bool]:
     """Measure a part; trials are told as they come, and once more at the end, should one have been lost."""
     from distributed import get_worker
 
@@ -239,14 +309,12 @@ def measure_task(piece: bytes) -> tuple[list[bytes], str | None]:
         said.append(msgspec.json.encode(done))
         worker.log_event(_TOPIC, {"ticket": asked.ticket, "done": said[-1]})
 
-    error = machine.measure(asked, may_pull=_may_pull(worker), wanted=wanted, say=say)
-    return said, error
+    return said, *machine.measure(asked, may_pull=worker.name.endswith(_PULLS), wanted=wanted, say=say)
 
 
-def doing_task() -> tuple[bytes | None, bytes | None]:
+def doing_task() -> bytes:
     """The last card and what the machine is at, without disturbing it."""
-    card, doing = machine.state.get("card"), machine.state.get("doing")
-    return (msgspec.json.encode(card) if card else None, msgspec.json.encode(doing) if doing else None)
+    return msgspec.json.encode((machine.state.get("card"), machine.state.get("doing")))
 
 
 # --- the coordinator's side -------------------------------------------------------------------------------------
@@ -266,7 +334,7 @@ class Cluster:
         """Connect. Raises: LabError for a host that does not answer or does not let us in."""
         distributed = _distributed()
         address = full_address(address, certificate)
-        security = _security(address, certificate)
+        security = _security(_certificate(address, certificate))
         try:
             self._client = distributed.Client(address, security=security, timeout=_CONNECT_S, set_as_default=False)
         except (OSError, TimeoutError, ValueError) as error:
@@ -340,13 +408,7 @@ class Cluster:
     def doing(self) -> dict[str, tuple[Card | None, Doing | None]]:
         """Each machine's last card and what it is at, by address."""
         answers = self._client.run(doing_task, on_error="ignore")
-        return {
-            address: (
-                msgspec.json.decode(card, type=Card) if card else None,
-                msgspec.json.decode(doing, type=Doing) if doing else None,
-            )
-            for address, (card, doing) in answers.items()
-        }
+        return {a: msgspec.json.decode(said, type=tuple[Card | None, Doing | None]) for a, said in answers.items()}
 
     def posted(self) -> dict[str, Any]:
         """The words that coordinators left."""
@@ -383,14 +445,14 @@ class Cluster:
         self._said.put(Measured(ticket=said["ticket"], index=done.index, trial=done.trial))
 
     def _on_end(self, ticket: str, future: Any) -> None:
-        error: str | None = None
+        error, unfit = None, False
         with contextlib.suppress(Exception):
-            trials, error = future.result()
+            trials, error, unfit = future.result()
             for encoded in trials:
                 done = msgspec.json.decode(encoded, type=Done)
                 self._said.put(Measured(ticket=ticket, index=done.index, trial=done.trial))
         self._futures.pop(ticket, None)
-        self._said.put(Ended(ticket=ticket, error=error))
+        self._said.put(Ended(ticket=ticket, error=error, unfit=unfit))
 
 
 @contextlib.contextmanager

@@ -16,11 +16,12 @@ from typing import Any, Protocol
 import msgspec
 
 from mlsd.errors import LabError, ModelFileError
-from mlsd.measure.lab.card import Card, Origin, differences
+from mlsd.measure.lab.machine import Card, Origin, differences
 from mlsd.measure.messages import Job, Slot, failed_trial, prompt_key
 from mlsd.measure.run.runner import (
     RunOutcome,
     RunSettings,
+    Tally,
     Watcher,
     finished_slots,
     known_references,
@@ -47,6 +48,7 @@ class Ended(Record, frozen=True, kw_only=True):
 
     ticket: str
     error: str | None = None  # why the rest of it cannot be measured
+    unfit: bool = False  # it is the machine that cannot: others may
 
 
 class Lab(Protocol):
@@ -99,22 +101,21 @@ class _Part(msgspec.Struct):
     n_deaths: int = 0
 
 
-class _Place:
+class _Place(Tally):
     """Machines of one environment key, their run, and what is left of the plan there."""
 
     def __init__(self, card: Card, plan: LabPlan, store: Store, settings: RunSettings) -> None:
-        self.environment, self.key = card.environment, card.key
+        super().__init__(sum(len(job.slots) for job in plan.loads), card.key)
+        self.card = card
         cases = {slot.case_id: slot.case for job in plan.loads for slot in job.slots}
         self.done: set[TrialKey] = finished_slots(store, card.environment, cases, settings)
         self.run_id = store.begin_run(card.environment, plan.record, settings.seed)
         store.add_models(plan.facts)
         store.add_cases(self.run_id, cases)
-        self.n_total = sum(len(job.slots) for job in plan.loads)
         rest = ((i, tuple(s for s in job.slots if slot_key(s) not in self.done)) for i, job in enumerate(plan.loads))
         self.parts = deque(_Part(load=i, slots=slots) for i, slots in rest if slots)
         self.n_blocks = {part.load: len({slot.block for slot in part.slots}) for part in self.parts}
         self.n_skipped = self.n_total - sum(len(part.slots) for part in self.parts)
-        self.n_ok = self.n_failed = 0
         self.last_seen_s = time.monotonic()
 
     def take(self, card: Card, models: Sequence[tuple[ModelRef, ...]], n_machines: int) -> _Part | None:
@@ -130,17 +131,6 @@ class _Place:
             return _Part(part.load, tuple(s for s in part.slots if s.block in own), part.n_deaths)
         return None
 
-    def outcome(self, *, interrupted: bool) -> RunOutcome:
-        n_run = self.n_ok + self.n_failed
-        return RunOutcome(
-            run_id=self.run_id,
-            n_ok=self.n_ok,
-            n_failed=self.n_failed,
-            n_skipped=self.n_skipped,
-            n_left=self.n_total - self.n_skipped - n_run,
-            interrupted=interrupted,
-        )
-
 
 class _Work(msgspec.Struct):
     address: str
@@ -155,8 +145,7 @@ def run_lab(plan: LabPlan, lab: Lab, store: Store, settings: RunSettings, watche
     Raises: LabError without any machine that may take part, ModelFileError for a model that no machine has; both
     before anything runs.
     """
-    work = _Coordinator(plan, lab, store, settings, watcher or Watcher())
-    return work.run()
+    return _Coordinator(plan, lab, store, settings, watcher or Watcher()).run()
 
 
 class _Coordinator:
@@ -191,7 +180,7 @@ class _Coordinator:
         self._post(last=True)
         return LabOutcome(
             places=tuple(
-                PlaceOutcome(environment=place.environment, outcome=place.outcome(interrupted=interrupted))
+                PlaceOutcome(environment=place.card.environment, outcome=place.outcome(interrupted=interrupted))
                 for place in self._places.values()
             ),
             refused=tuple(self._refused.values()),
@@ -210,7 +199,7 @@ class _Coordinator:
         machines = self._lab.machines()
         able = {address: card for address, card in machines.items() if self._may(address, card)}
         if not able:
-            said = "; ".join(self._refused.values()) or "no machine has joined"
+            said = "; ".join(self._refused.values()) or "no machine has joined, or each measures for somebody else"
             raise LabError(f"The lab has no machine to measure on: {said}.", hint="Join one: mlsd lab join ADDRESS.")
         lacking = [models for models in self._models if all(card.lacks(models) for card in able.values())]
         if lacking:
@@ -221,15 +210,17 @@ class _Coordinator:
             )
 
     def _may(self, address: str, card: Card) -> bool:
-        found = differences(card.origin, self._plan.origin)
-        if found and address not in self._refused:
+        if found := differences(card.origin, self._plan.origin):
             self._refused[address] = f"{card.name} at {address}: {'; '.join(found)}"
-        return not found
+        return address not in self._refused
 
     def _left(self) -> bool:
         """Whether something is left that a machine does or may yet do."""
         if self._work or not self._places:
             return True
+        here = self._lab.machines()
+        if here and all(address in self._refused for address in here):
+            return False
         patience = self._plan.patience_s
         waiting = [place for place in self._places.values() if place.parts]
         return any(time.monotonic() - place.last_seen_s < patience for place in waiting)
@@ -264,7 +255,7 @@ class _Coordinator:
         job = self._plan.loads[part.load]
         plain = {prompt_key(slot.case.prompt) for slot in part.slots if slot.case.arm == "ar"}
         alone = all(prompt_key(slot.case.prompt) in plain for slot in part.slots)
-        references = () if alone else known_references(job, self._store, place.key)
+        references = () if alone else known_references(job, self._store, place.environment)
         rest = msgspec.structs.replace(job, slots=part.slots, references=references)
         self._n_tickets += 1
         ticket = f"{place.run_id}-{self._n_tickets}-{time.time_ns()}"
@@ -279,14 +270,17 @@ class _Coordinator:
         if isinstance(said, Measured):
             work.n_new += self._commit(work.place, work.part.slots[said.index], said.trial)
             return
-        if said.error is not None:
+        if said.unfit:
+            self._refused[work.address] = f"{work.place.card.name} at {work.address}: {said.error}"
+        elif said.error is not None:
             for slot in work.part.slots:
                 self._commit(work.place, slot, failed_trial(slot, said.error))
         self._give_back(said.ticket, died=said.error is None and work.n_new == 0)
 
     def _commit(self, place: _Place, slot: Slot, trial: Trial) -> bool:
-        """Store a trial, the first of its slot; answers whether it is new."""
-        if slot_key(slot) in place.done:
+        """Store a trial, the first of its slot and no other's; answers whether it is new."""
+        said = trial.case_id, trial.block, trial.repeat, trial.position
+        if slot_key(slot) in place.done or said != (slot.case_id, slot.block, slot.repeat, slot.position):
             return False
         self._store.add_trial(place.run_id, trial)
         place.done.add(slot_key(slot))

@@ -1,11 +1,14 @@
-"""What runs on a machine of a lab: one part of a plan at a time, in a worker process as in any run.
+"""A machine of a lab: what it says of itself, whether it may take part, and how it measures a part of a plan.
 
-Functions here are called by name through the cluster. A part stops when nobody wants it any more: then its worker
-process is killed, so that a coordinator that was interrupted leaves its machines free.
+It measures in a worker process, as in any run. Functions here are called by name through the cluster. A part stops when
+nobody wants it any more: then its worker process is killed, so that a coordinator that was interrupted leaves its
+machines free.
 """
 
 from __future__ import annotations
 
+import hashlib
+import shutil
 import threading
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing, contextmanager
@@ -14,15 +17,121 @@ from typing import cast
 import msgspec
 import psutil
 
+from mlsd import __version__
 from mlsd.errors import MlsdError, ModelFileError
-from mlsd.measure.lab.card import Card, Origin, check_origin, read_card
+from mlsd.folders import asset_path, data_path, user_dir
+from mlsd.gguf_tools.read import model_facts
+from mlsd.hardware import read_conditions, read_environment
 from mlsd.measure.messages import Done, Event, Job, ModelFile
-from mlsd.measure.process import run_job
+from mlsd.measure.process import run_info, run_job
 from mlsd.measure.run.runner import machine_lock
+from mlsd.measure.store.rows import environment_key
 from mlsd.models.library import Library
-from mlsd.records import EngineOptions, ModelRef, Record
+from mlsd.models.manifest import MadeEntry
+from mlsd.records import Conditions, EngineOptions, Environment, ModelFacts, ModelRef, Record
 
 _LOOK_S = 0.5
+
+
+class Origin(Record, frozen=True, kw_only=True):
+    """What must be equal wherever parts of one plan are measured."""
+
+    mlsd_version: str
+    llama_cpp_build: str | None
+    llama_cpp_python_version: str | None
+    suites_sha256: str  # of the suites and prompts that mlsd ships
+
+
+class Card(Record, frozen=True, kw_only=True):
+    """A machine that joined."""
+
+    environment: Environment
+    origin: Origin
+    models: tuple[ModelFacts, ...]  # of the manifest, that lie there
+    makes: tuple[str, ...]  # of the manifest, that can be made there of what lies there
+    may_pull: bool  # and download the others
+    free_disk_bytes: int | None
+    conditions: Conditions
+
+    @property
+    def key(self) -> str:
+        """Equal for machines that may share the cases of a plan."""
+        return environment_key(self.environment)
+
+    @property
+    def name(self) -> str:
+        """The machine for people."""
+        return f"{self.environment.chip or self.environment.machine}, {self.environment.backend} ({self.key[:8]})"
+
+    def lacks(self, models: tuple[ModelRef, ...]) -> tuple[ModelRef, ...]:
+        """Models that cannot run there: not there by hash, and no room or no leave to bring them; or too large."""
+        memory = self.environment.memory_bytes
+        if memory is not None and sum(ref.n_bytes or 0 for ref in models) > memory:
+            return models
+        there = {facts.ref.sha256 for facts in self.models}
+        missing = tuple(ref for ref in models if ref.sha256 not in there)
+        needed = sum(ref.n_bytes or 0 for ref in missing)
+        room = self.free_disk_bytes is None or needed <= self.free_disk_bytes
+        return tuple(ref for ref in missing if not room or not (self.may_pull or ref.id in self.makes))
+
+
+def read_card(engine: EngineOptions, *, may_pull: bool = False) -> Card:
+    """The card of this machine. Raises: WorkerError when llama.cpp does not start here."""
+    environment = read_environment(run_info(engine))
+    try:
+        user_dir().mkdir(parents=True, exist_ok=True)
+        free = shutil.disk_usage(user_dir()).free
+    except OSError:
+        free = None
+    models, makes = _models_here()
+    return Card(
+        environment=environment,
+        origin=read_origin(environment),
+        models=models,
+        makes=makes,
+        may_pull=may_pull,
+        free_disk_bytes=free,
+        conditions=read_conditions(),
+    )
+
+
+def read_origin(environment: Environment) -> Origin:
+    """What of this installation must equal the others'."""
+    running = hashlib.sha256()
+    for folder in (data_path("suites"), asset_path("prompts")):
+        for path in sorted(folder.rglob("*")):
+            if path.is_file() and path.suffix in (".toml", ".txt", ".jsonl"):
+                running.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
+    return Origin(
+        mlsd_version=__version__,
+        llama_cpp_build=environment.llama_cpp_build,
+        llama_cpp_python_version=environment.llama_cpp_python_version,
+        suites_sha256=running.hexdigest(),
+    )
+
+
+def differences(theirs: Origin, ours: Origin) -> list[str]:
+    """In what two installations differ, in words."""
+    words = ("mlsd", "llama.cpp", "llama-cpp-python", "suites and prompts")
+    both = zip(words, msgspec.structs.astuple(theirs), msgspec.structs.astuple(ours), strict=True)
+    return [f"{word} {str(one)[:16]} instead of {str(other)[:16]}" for word, one, other in both if one != other]
+
+
+def _models_here() -> tuple[tuple[ModelFacts, ...], tuple[str, ...]]:
+    library, found, makes = Library(), [], []
+    for entry in library.manifest:
+        try:
+            if library.locate(entry) is not None:
+                model = library.resolve(entry.id)
+                found.append(model_facts(model.path, ref=model.ref))
+            elif isinstance(entry, MadeEntry) and library.locate(library.manifest.bases(entry)[-1]) is not None:
+                makes.append(entry.id)
+        except MlsdError:  # a file that cannot be read is not there
+            continue
+    return tuple(found), tuple(makes)
+
+
+# --- measuring ------------------------------------------------------------------------------------------------
 
 
 class Piece(Record, frozen=True, kw_only=True):
@@ -52,30 +161,35 @@ def card(engine: EngineOptions, *, may_pull: bool) -> Card:
     return found
 
 
-def measure(piece: Piece, *, may_pull: bool, wanted: Callable[[], bool], say: Callable[[Done], None]) -> str | None:
-    """Run a part and say every trial; returns why the rest of it cannot be measured, None when all was.
+def measure(
+    piece: Piece, *, may_pull: bool, wanted: Callable[[], bool], say: Callable[[Done], None]
+) -> tuple[str | None, bool]:
+    """Run a part and say every trial; returns why the rest cannot be measured, and whether only not by this machine.
 
     It ends early, without a word, when `wanted` says no.
     """
+    unfit = True
     try:
         here = state.get("card") or card(piece.job.slots[0].case.engine, may_pull=may_pull)
         assert isinstance(here, Card)
-        check_origin(here.origin, piece.origin)
+        if found := differences(here.origin, piece.origin):
+            return f"This machine measures for no other installation: {'; '.join(found)}.", unfit
         job = _at_home(piece.job, may_pull=may_pull)
         with machine_lock(), _stopped_when_not(wanted):
+            unfit = False
             events = cast("Generator[Event]", run_job(job, patience_s=piece.patience_s))
             with closing(events):
                 for event in events:
                     if not wanted():
-                        return None
+                        break
                     if isinstance(event, Done):
                         state["doing"] = Doing(target=job.target.ref.id, n_slots=len(job.slots), n_done=event.index + 1)
                         say(event)
     except MlsdError as error:
-        return str(error)
+        return str(error), unfit
     finally:
         state.pop("doing", None)
-    return None
+    return None, False
 
 
 @contextmanager

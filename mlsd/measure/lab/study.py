@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 
 from mlsd.errors import InputError
 from mlsd.hardware import read_environment
-from mlsd.measure.lab.card import Card, read_origin
 from mlsd.measure.lab.cluster import Cluster
 from mlsd.measure.lab.coordinator import LabOutcome, LabPlan, run_lab
+from mlsd.measure.lab.machine import Card, read_origin
 from mlsd.measure.process import run_info
 from mlsd.measure.run.runner import RunSettings, Watcher, plan_jobs
 from mlsd.measure.run.study import check_database, conclude, plan_record
 from mlsd.measure.store.newest import study_path
 from mlsd.measure.store.study import Store
 from mlsd.planning.prepare import StudyRequest, bind_models, prepare_study
-from mlsd.records import ModelFacts, QualityWarning, Record
+from mlsd.records import QualityWarning, Record
+from mlsd.stats import grouped
 
 
 class LabStudyResult(Record, frozen=True, kw_only=True):
@@ -49,10 +50,12 @@ def run_lab_study(
     path = db or study_path(bind_models(request)[1].name)
     check_database(path)
     with Cluster(address, certificate, engine, origin, settings.patience_s) as lab:
-        facts = models_of(lab.machines().values())
+        cards = tuple(lab.machines().values())
+        facts = {one.ref.id: one for card in cards for one in card.models}
         prepared = prepare_study(request, make=True, elsewhere={id_: f.ref for id_, f in facts.items()})
         watcher.planned(prepared)
         used = {ref.id for group in prepared.plan.groups for ref in group.models}
+        check_same_files(cards, used)
         plan = LabPlan(
             loads=plan_jobs(prepared, cool_down_s=settings.cool_down_s or 0.0),
             origin=origin,
@@ -71,15 +74,12 @@ def run_lab_study(
     return LabStudyResult(database=str(path), outcome=outcome, warnings=warnings)
 
 
-def models_of(cards: Iterable[Card]) -> dict[str, ModelFacts]:
-    """The models of all machines by id. Raises: InputError where two machines have different files of one name."""
-    found: dict[str, ModelFacts] = {}
-    for card in cards:
-        for facts in card.models:
-            known = found.setdefault(facts.ref.id, facts)
-            if known.ref.sha256 != facts.ref.sha256:
-                raise InputError(
-                    f"The machines of the lab have different files of {facts.ref.id}.",
-                    hint="`mlsd models verify` says which is right; pull it again on the other machine.",
-                )
-    return found
+def check_same_files(cards: Iterable[Card], used: Collection[str]) -> None:
+    """Raises: InputError where two machines have different files of a model that a plan uses."""
+    models = [one.ref for card in cards for one in card.models if one.ref.id in used]
+    for id_, alike in grouped(models, lambda ref: ref.id).items():
+        if len({ref.sha256 for ref in alike}) > 1:
+            raise InputError(
+                f"The machines of the lab have different files of {id_}.",
+                hint="`mlsd models verify` says which is right; pull it again on the other machine.",
+            )

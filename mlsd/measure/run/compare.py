@@ -17,7 +17,6 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import numpy as np
@@ -189,13 +188,8 @@ def _sides(request: CompareRequest, builds: Sequence[Build], said: Callable[[str
 
 
 def _begin(side: _Side, store: Store, session: str, runs: ExitStack) -> None:
-    plan: dict[str, Any] = {
-        "command": COMMAND,
-        "session": session,
-        "role": side.role,
-        "build": side.build.label,
-        "fingerprint": side.build.fingerprint,
-    }
+    plan = {"command": COMMAND, "session": session, "role": side.role, "build": side.build.label}
+    plan["fingerprint"] = side.build.fingerprint
     side.run_id = runs.enter_context(recorded_run(store, side.environment, plan))
     side.tally = Tally(0, side.key)
     side.tally.run_id = side.run_id

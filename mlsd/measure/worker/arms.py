@@ -5,7 +5,6 @@ It lives inside a worker process, but holds nothing of it: tests and notebooks u
 
 from __future__ import annotations
 
-import datetime
 import resource
 import sys
 import time
@@ -35,7 +34,7 @@ from mlsd.errors import EngineError, RollbackError, UnsupportedError
 from mlsd.gguf_tools.source import Source
 from mlsd.gguf_tools.surgery.cut import refuse_unloadable
 from mlsd.hardware.energy import read_energy
-from mlsd.measure.messages import Job, Slot, prompt_key
+from mlsd.measure.messages import Job, Slot, now, prompt_key, trial_of
 from mlsd.measure.prefill import SavedPrompts
 from mlsd.measure.worker.conversation import PlainAnswers, Prompts, answer_text, trial_rng
 from mlsd.measure.worker.probe_cache import ProbeCache, check_weights
@@ -320,10 +319,11 @@ class Arms:
     ) -> Trial:
         case = slot.case
         given = self._prompts.of(case, slot.repeat)
-        started_at = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
+        started_at = now()
         failures_before = arm.failed_native_calls
         _mend(arm)
-        energy_before = read_energy()
+        backend = backend_info(case.engine.n_gpu_layers).backend
+        energy_before = read_energy(backend)
         began_ns, processor_ns = self._clock.now_ns(), time.process_time_ns()
         result = generate(
             arm.session,
@@ -342,7 +342,7 @@ class Arms:
             generation_ns=self._clock.now_ns() - began_ns,
             processor_ns=time.process_time_ns() - processor_ns,
         )
-        if energy_before is not None and (energy := read_energy()) is not None:
+        if energy_before is not None and (energy := read_energy(backend)) is not None:
             used_mj = energy.mj - energy_before.mj
             conditions = msgspec.structs.replace(conditions, energy_mj=used_mj, energy_source=energy.source)
         failed = arm.failed_native_calls - failures_before
@@ -351,13 +351,8 @@ class Arms:
         if isinstance(arm.rollback, Sabotage):
             stats = {**stats, "faults_injected": float(arm.rollback.n_faults)}
         reason = invalid_reason(case, arm.target_strategy, failed, verdict)
-        return Trial(
-            case_id=slot.case_id,
-            arm=case.arm,
-            gamma=case.gamma,
-            block=slot.block,
-            repeat=slot.repeat,
-            position=slot.position,
+        return trial_of(
+            slot,
             status="ok",
             started_at=started_at,
             n_prompt=len(given.tokens),

@@ -15,8 +15,7 @@ from mlsd.units import NS_PER_MS, format_bytes
 if TYPE_CHECKING:
     from mlsd.analysis.audit.rows import RowAudit
     from mlsd.analysis.study.study import Study
-    from mlsd.measure.lab.card import Card
-    from mlsd.measure.lab.machine import Doing
+    from mlsd.measure.lab.machine import Card, Doing
     from mlsd.measure.messages import Probed
     from mlsd.measure.store.rows import ImportedRow, Run, StoredTrial
     from mlsd.records import Case, Round, Trial
@@ -332,27 +331,19 @@ def machines_table(machines: Mapping[str, tuple[Card | None, Doing | None]]) -> 
     """The machines of a lab by address, and what each measures."""
     power = {None: None, True: "battery", False: "connected"}
 
-    def of_card(label: str, value: Callable[[Card], object]) -> Column[tuple[str, tuple[Card | None, Doing | None]]]:
-        return words(label, lambda row: None if row[1][0] is None else value(row[1][0]))
-
-    def doing(row: tuple[str, tuple[Card | None, Doing | None]]) -> str | None:
-        card, now = row[1]
-        if card is None:
-            return None
-        return "nothing" if now is None else f"{now.target}, trial {now.n_done + 1} of {now.n_slots}"
-
-    def name(row: tuple[str, tuple[Card | None, Doing | None]]) -> str:
-        place = None if row[1][0] is None else row[1][0].environment
-        return row[0] if place is None else f"{place.chip or place.machine}, {place.backend}"
+    def of(
+        label: str, value: Callable[[Card, Doing | None], object]
+    ) -> Column[tuple[str, tuple[Card | None, Doing | None]]]:
+        return words(label, lambda row: None if row[1][0] is None else value(row[1][0], row[1][1]))
 
     return table(
         "Machines",
         machines.items(),
-        words("machine", name),
-        of_card("key", lambda card: card.key),
-        of_card("models", lambda card: str(len(card.models))),
-        of_card("free memory", lambda card: format_bytes(card.conditions.available_bytes)),
-        of_card("power", lambda card: power[card.conditions.on_battery]),
-        of_card("heat", lambda card: card.conditions.thermal_state),
-        words("measures", doing),
+        words("address", lambda row: row[0]),
+        of("machine", lambda card, _: card.name),
+        of("models", lambda card, _: str(len(card.models))),
+        of("free memory", lambda card, _: format_bytes(card.conditions.available_bytes)),
+        of("power", lambda card, _: power[card.conditions.on_battery]),
+        of("heat", lambda card, _: card.conditions.thermal_state),
+        of("measures", lambda _, now: f"{now.target}, trial {now.n_done + 1} of {now.n_slots}" if now else "nothing"),
     )

@@ -49,7 +49,7 @@ class Processes:
     def start(self) -> None:
         line = [sys.executable, "-m", "mlsd", "lab", "start", "--host", "127.0.0.1", "--port", str(self.port)]
         self.scheduler = subprocess.Popen(line, env=self.env("scheduler"), cwd=ROOT, stdout=subprocess.DEVNULL)
-        wait_for(lambda: _answers(self.port), "the scheduler does not answer")
+        wait_for(lambda: answers(self.port), "the scheduler does not answer")
 
     def join(self, name: str, claimed: str = "a" * 16) -> None:
         """A machine's process, as `mlsd lab join` starts it; kept joined by `rejoin`."""
@@ -120,6 +120,6 @@ def measuring() -> list[psutil.Process]:
     return found
 
 
-def _answers(port: int) -> bool:
+def answers(port: int) -> bool:
     with socket.socket() as one:
         return one.connect_ex(("127.0.0.1", port)) == 0

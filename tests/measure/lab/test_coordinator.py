@@ -8,8 +8,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from mlsd.errors import LabError, ModelFileError
+from mlsd.errors import InputError, LabError, ModelFileError
 from mlsd.measure.lab.coordinator import MOST_DEATHS, Ended, LabOutcome, LabPlan, Measured, run_lab
+from mlsd.measure.lab.study import check_same_files
 from mlsd.measure.run.runner import RunSettings, Watcher
 from mlsd.measure.store.rows import environment_key
 from mlsd.measure.store.study import Store
@@ -143,6 +144,39 @@ def test_a_part_that_cannot_be_measured_is_failed_trials_with_the_machines_reaso
         assert {s.trial.error for s in store.trials()} == {"its disk is full"}
 
 
+@pytest.mark.parametrize("n_machines", [1, 2])
+def test_a_machine_that_is_unfit_steps_aside_and_costs_no_trial(tmp_path: Path, n_machines: int) -> None:
+    class Locked(FakeLab):
+        def hear(self, timeout_s: float):  # type: ignore[no-untyped-def]
+            for ticket in [t for t, (address, _, _) in self.jobs.items() if address == "m0"]:
+                del self.jobs[ticket]
+                yield Ended(ticket=ticket, error="another run measures here", unfit=True)
+            yield from super().hear(timeout_s)
+
+    lab = Locked({f"m{i}": card() for i in range(n_machines)})
+    outcome = run(lab, plan(patience_s=60.0), tmp_path / "s.sqlite")
+    assert ["another run measures here" in refused for refused in outcome.refused] == [True]
+    assert [a for a, _ in lab.submitted].count("m0") == 1
+    found = outcome.places[0].outcome
+    assert (found.n_ok, found.n_failed, found.n_left) == ((24, 0, 0) if n_machines == 2 else (0, 0, 24))
+
+
+def test_a_trial_that_is_not_of_its_slot_is_not_stored_in_its_place(tmp_path: Path) -> None:
+    wanted = plan(n_loads=1, patience_s=60.0)
+    first, second = wanted.loads[0].slots[:2]
+
+    class Confused(FakeLab):
+        def hear(self, timeout_s: float):  # type: ignore[no-untyped-def]
+            for said in super().hear(timeout_s):
+                swapped = isinstance(said, Measured) and said.trial.case_id == first.case_id and said.trial.block == 0
+                yield msgspec.structs.replace(said, trial=measured(second)) if swapped else said
+
+    run(Confused({"m1": card()}), wanted, tmp_path / "s.sqlite")
+    with Store.open(tmp_path / "s.sqlite") as store:
+        ok = Counter(s.trial.case_id for s in store.trials() if s.trial.status == "ok" and s.trial.block == 0)
+    assert ok[first.case_id] == 0 and ok[second.case_id] == 1
+
+
 def test_what_a_machine_says_after_it_was_given_up_is_not_stored_twice(tmp_path: Path) -> None:
     wanted = plan(n_loads=1, n_blocks=1, patience_s=60.0)
     lab = FakeLab({"m1": card()})
@@ -208,6 +242,14 @@ def test_a_model_larger_than_the_machines_memory_is_not_sent_there() -> None:
     small = card("a")
     small = msgspec.structs.replace(small, environment=msgspec.structs.replace(small.environment, memory_bytes=10))
     assert small.lacks((MODEL.ref,)) == (MODEL.ref,)
+
+
+def test_different_files_of_one_model_are_refused_where_a_plan_uses_it() -> None:
+    other = msgspec.structs.replace(MODEL, ref=msgspec.structs.replace(MODEL.ref, sha256="f" * 64))
+    cards = [card("a", models=(MODEL,)), card("b", models=(other,))]
+    check_same_files(cards, {"something else"})
+    with pytest.raises(InputError, match=f"different files of {MODEL.ref.id}"):
+        check_same_files(cards, {MODEL.ref.id})
 
 
 def test_a_lab_without_a_machine_says_so(tmp_path: Path) -> None:

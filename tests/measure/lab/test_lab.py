@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import os
 import random
 import signal
@@ -12,6 +13,9 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
 
 from mlsd.cli import main
 from mlsd.errors import InputError, LabError
@@ -140,7 +144,9 @@ def test_only_this_machine_itself_is_spoken_to_in_plain(text: str, full: str) ->
     assert full_address(text, None) == full
 
 
-@pytest.mark.parametrize("text", ["tcp://studio.local:9", "http://x", "tls://", "x:notaport", ""])
+@pytest.mark.parametrize(
+    "text", ["tcp://studio.local:9", "tcp://127.example.com:9", "http://x", "tls://", "x:notaport", ""]
+)
 def test_an_address_that_cannot_be_is_refused(text: str) -> None:
     with pytest.raises(InputError):
         full_address(text, None)
@@ -168,6 +174,21 @@ def test_an_unknown_host_and_a_missing_or_foreign_certificate_are_said(
     told = refused(capfd, "run", "B", "--profile", "tiny", "--lab", f"127.0.0.1:{free_port()}", "--db", database)
     assert "There is no lab" in told
     assert not Path(database).exists()
+
+
+def test_a_certificate_that_expired_is_said_in_place_of_a_lab_that_nobody_can_join(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "lab")])
+    ended = datetime.datetime(2024, 5, 6, tzinfo=datetime.UTC)
+    made = x509.CertificateBuilder(name, name, key.public_key(), 1, ended - datetime.timedelta(days=365), ended)
+    path = tmp_path / "old.pem"
+    plain = (serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    pem = made.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
+    path.write_bytes(pem + key.private_bytes(serialization.Encoding.PEM, *plain))
+    for line in (["join", "tls://127.0.0.1:1"], ["start", "--host", "127.0.0.1", "--port", "0"]):
+        assert "expired on 2024-05-06" in refused(capfd, "lab", *line, "--certificate", str(path))
 
 
 @heavy
