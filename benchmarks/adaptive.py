@@ -57,6 +57,7 @@ def against_fixed(target: str, method: str, prompts: tuple[str, ...]) -> Iterato
         for case in {slot.case_id: slot.case for slot in job.slots}.values():
             arms.warm_up(case, whole=True)
         for slot in job.slots:  # blocks of all arms, in random order
+            arms.refer(slot)
             trial = arms.run(slot)
             assert trial.decode_ns is not None and trial.valid, trial.invalid_reason
             name = AUTO if is_adaptive(slot.case.drafter) else slot.case.gamma

@@ -275,13 +275,13 @@ class LlamaSession:
             # The device keeps one copy a sequence. Here it holds the state alone: of the attention no position.
             native.llama_memory_seq_cp(self.memory, 0, sequence, self.n_past, self.n_past)
         flags = self._state_flags(rung)
-        size = int(native.llama_state_seq_get_size_ext(self.handle, sequence, flags))
         state = self._states.get(rung)
-        if state is None or len(state) != size:
+        if state is None:  # a state keeps its size, and to ask for it takes as long as to save one
+            size = int(native.llama_state_seq_get_size_ext(self.handle, sequence, flags))
             state = self._states[rung] = (ctypes.c_uint8 * size)()
-        written = native.llama_state_seq_get_data_ext(self.handle, state, size, sequence, flags)
-        if written != size or size == 0:
-            raise fail(f"Saving the recurrent state wrote {written} of {size} bytes")
+        written = native.llama_state_seq_get_data_ext(self.handle, state, len(state), sequence, flags)
+        if written != len(state) or written == 0:
+            raise fail(f"Saving the recurrent state wrote {written} of {len(state)} bytes")
         if sequence:
             native.llama_memory_seq_rm(self.memory, sequence, -1, -1)
 
