@@ -11,7 +11,7 @@ Each round `mark` comes before speculative tokens go in, `step` before each of t
     checkpoint     any memory with a recurrent part; saves the state at the mark and decodes the kept tokens again
     unchecked      what the study's tool did: ask for a cut, ignore the answer; always invalid, for demonstrations only
 
-Verifying in two halves, and forking sequences, never win on a CPU (docs/architecture.md has the figures).
+Verifying in two halves, and forking sequences, were measured and not built (docs/architecture.md has the figures).
 """
 
 from __future__ import annotations

@@ -26,6 +26,7 @@ SWEEP_LENGTHS = (32, 64, 128, 256, 512, 1024)
 _LENGTH = re.compile(r"length-([1-9][0-9]*)")
 _DEEP = re.compile(r"(.+)@([1-9][0-9]*)")
 _RANDOM = re.compile(r"random-([1-9][0-9]*)")
+READ_ONCE_FROM = 512  # tokens asked for from which on a prompt is read once for all arms
 COPY = "copy"  # a passage and the request to repeat it
 _COPIED, _HINT = 1_500, 60  # characters of it that are shown, and that the repetition begins with
 _MOST_TOKEN_CHARACTERS = 8  # a token of such text is never longer on average

@@ -19,7 +19,7 @@ from mlsd.engine.losslessness import first_difference
 from mlsd.errors import PromptError, TableError
 from mlsd.measure.exchange.record import RecordedTrial, RecordFile, StudyRecord, output_key, rates, sums, whole_trials
 from mlsd.measure.store.rows import Coverage, environment_key, model_key
-from mlsd.planning.prompts import load_prompt
+from mlsd.planning.prompts import READ_ONCE_FROM, load_prompt
 from mlsd.records import Case, Environment, ModelRef, Record, Trial
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -208,7 +208,7 @@ def _of_times(trial: Trial, environment: Environment) -> Found:
             yield "parts", "its times are not its method's, but it has a decode time"
     elif trial.decode_ns != parts:
         yield "parts", f"the parts of its rounds sum to {parts} ns, its decode time is {trial.decode_ns} ns"
-    if trial.prefill_ns is None:
+    if trial.prefill_ns is None and trial.n_prompt < READ_ONCE_FROM:
         yield "prefill", "it has no prefill time"
     around = trial.conditions
     if around is None or around.generation_ns is None:

@@ -38,10 +38,10 @@ from mlsd.measure.messages import Job, Slot, now, prompt_key, trial_of
 from mlsd.measure.prefill import SavedPrompts
 from mlsd.measure.worker.conversation import PlainAnswers, Prompts, answer_text, trial_rng
 from mlsd.measure.worker.probe_cache import ProbeCache, check_weights
+from mlsd.planning.prompts import READ_ONCE_FROM
 from mlsd.records import Case, Conditions, DrafterSpec, Losslessness, ModelRef, Trial
 
 _WARM_UP_ROUNDS = 3
-_LONG = 512  # tokens asked for from which on a prompt is read once for all arms
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ class Arms:
             self._stack.close()
             raise
         self._saved = SavedPrompts()
-        self._deep = {key for key, text in job.prompts.items() if max(text.depth, text.n_tokens or 0) >= _LONG}
+        self._deep = {key for key, text in job.prompts.items() if max(text.depth, text.n_tokens or 0) >= READ_ONCE_FROM}
         self._is_deep = self._is_timed = False
         self._n_predict = max(slot.case.n_predict for slot in job.slots)
         n_ctx = self._prompts.longest + self._n_predict

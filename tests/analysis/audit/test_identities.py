@@ -12,7 +12,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mlsd.analysis.audit.identities import problems
+from mlsd.api import bench
 from mlsd.measure.exchange.record import output_key, rates, read_record, sums, whole_trials
+from mlsd.planning.prompts import READ_ONCE_FROM
+from mlsd.records import EngineOptions
 from tests.measure.records import Leaf, body, change, leaves, record_of, small_study, write_body
 
 TIMES = ("decode_ns", "prefill_ns")
@@ -56,6 +59,17 @@ def test_an_honest_record_agrees_with_itself(record: Path) -> None:
     assert problems(file) == []
     assert file.canonical
     assert len(file.study.trials) == 8
+
+
+def test_a_deep_prompt_that_was_read_once_for_all_arms_is_no_false_record(tmp_path: Path) -> None:
+    path = tmp_path / "deep.sqlite"
+    bench(
+        "tiny-dense", db=path, drafters=("pld",), gamma=(2,), depths=(0, READ_ONCE_FROM), n_predict=8, repeats=2,
+        engine=EngineOptions(n_threads=1),
+    )  # fmt: skip
+    file = read_record(record_of(path, tmp_path / "deep.record.json.gz"))
+    assert any(one.trial.prefill_ns is None for one in file.study.trials)
+    assert problems(file) == []
 
 
 @MANY
