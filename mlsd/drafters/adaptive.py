@@ -27,7 +27,7 @@ _PRIOR = 3.0  # tokens that a first guess of a chance counts for
 _KEEP = 0.97  # weight of the past after each token, and each round
 _FOLLOW = 0.2  # weight of a new time
 _CLIP = 1.5  # times the expected one, which a new time counts for at most
-_SHORTEST_PAUSE, _LONGEST_PAUSE = 2, 32  # rounds without a draft before one is tried again
+_SHORTEST_PAUSE, _LONGEST_PAUSE, _LONGER = 2, 64, 4  # rounds without a draft before one is tried again
 
 
 class DepthRule:
@@ -194,7 +194,7 @@ class Adaptive(Drafter):
             self._run = self._run + n_right if 0 < n_seen == n_right else 0
             if self._rule.n_passes:  # it was tried: again sooner where something came of it
                 self._n_paused = 0
-                self._pause = _SHORTEST_PAUSE if outcome.accepted else min(2 * self._pause, _LONGEST_PAUSE)
+                self._pause = _SHORTEST_PAUSE if outcome.accepted else min(_LONGER * self._pause, _LONGEST_PAUSE)
             draft_ns = self._draft_ns + now_ns - observed_ns
             pass_ns, n_rows = observed_ns - self._drafted_ns, self._draft.n_rows
             self._rule.time(len(outcome.committed), n_rows, pass_ns, draft_ns)

@@ -41,7 +41,7 @@ from mlsd.measure.worker.probe_cache import ProbeCache, check_weights
 from mlsd.planning.prompts import READ_ONCE_FROM
 from mlsd.records import Case, Conditions, DrafterSpec, Losslessness, ModelRef, Trial
 
-_WARM_UP_ROUNDS = 3
+_WARM_UP_ROUNDS = 3  # or more, unless a draft is right
 
 
 @dataclass(frozen=True)
@@ -272,7 +272,7 @@ class Arms:
     def warm_up(self, case: Case, *, whole: bool = False) -> None:
         """Run an arm for a few rounds at full shape, or a `whole` trial, and discard the result."""
         prompt = self._prompts.of_any_repeat(case)
-        n_predict = case.n_predict if whole else min(case.n_predict, _WARM_UP_ROUNDS * (case.gamma + 1) + 1)
+        n_predict = case.n_predict if whole else min(case.n_predict, case.gamma + 1 + _WARM_UP_ROUNDS)
         limits = GenerationLimits(n_predict=n_predict, gamma=case.gamma)
         with self._using(case) as arm:
             _mend(arm)
