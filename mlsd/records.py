@@ -119,9 +119,8 @@ class Case(Record, frozen=True, kw_only=True):
         return content_id(self, *(("server",) if self.server is None else ()))  # as before there were servers
 
 
-# An option of every drafter: each draft as long as pays, at most so long. Every pass of a recurrent target costs more
-# the more snapshots it may keep: twice as many cost a tenth of plain decoding on tiny-dense, drafts or not.
-GAMMA, AUTO_GAMMA = "gamma", 8
+# An option of every drafter: each draft as long as pays, at most so long.
+GAMMA, AUTO_GAMMA = "gamma", 16
 AUTO: Final = "auto"
 
 

@@ -17,6 +17,7 @@ import numpy as np
 from mlsd.clock import Clock
 from mlsd.engine.drafter import Draft, Drafter, Outcome
 from mlsd.engine.session import Session
+from mlsd.records import Case, is_adaptive
 
 # Rows of the passes that are timed; between them lies a line.
 _WIDTHS = (1, 2, 3, 4, 5, 6, 8, 9, 12, 16, 17, 24, 32, 48, 64)  # fmt: skip
@@ -28,6 +29,15 @@ _KEEP = 0.97  # weight of the past after each token, and each round
 _FOLLOW = 0.2  # weight of a new time
 _CLIP = 1.5  # times the expected one, which a new time counts for at most
 _SHORTEST_PAUSE, _LONGEST_PAUSE, _LONGER = 2, 64, 4  # rounds without a draft before one is tried again
+_MOST_SNAPSHOTS = 8
+
+
+def most_drafted(case: Case, rollback: str | None) -> int:
+    """Gamma of a case, capped where it is chosen round by round and the target goes back by snapshots.
+
+    Each one that may be kept costs every pass, drafts or not: 8 more take a tenth of plain decoding on tiny-dense.
+    """
+    return min(case.gamma, _MOST_SNAPSHOTS) if is_adaptive(case.drafter) and rollback == "snapshots" else case.gamma
 
 
 class DepthRule:

@@ -208,7 +208,7 @@ def _of_times(trial: Trial, environment: Environment) -> Found:
             yield "parts", "its times are not its method's, but it has a decode time"
     elif trial.decode_ns != parts:
         yield "parts", f"the parts of its rounds sum to {parts} ns, its decode time is {trial.decode_ns} ns"
-    if trial.prefill_ns is None and trial.n_prompt < READ_ONCE_FROM:
+    if trial.prefill_ns is None and (trial.n_prompt or 0) < READ_ONCE_FROM:
         yield "prefill", "it has no prefill time"
     around = trial.conditions
     if around is None or around.generation_ns is None:

@@ -16,6 +16,7 @@ from typing import Literal
 import msgspec
 
 from mlsd.drafters import drafting_key, find_method, target_options
+from mlsd.drafters.adaptive import most_drafted
 from mlsd.engine.llama.footprint import Footprint
 from mlsd.engine.llama.native import BackendInfo
 from mlsd.engine.losslessness import asking_options, feeding_options
@@ -245,7 +246,8 @@ def _contexts(group: Group, models: Mapping[str, Sized], load: LoadPrompt) -> _C
     for case in sorted(arms.values(), key=lambda case: (case.gamma, case.drafter.name)):
         kept = keeps[case.target.id] if case.arm == "sd" else "nothing"
         strategy = {"nothing": "trim", "snapshots": "snapshots", "copy": "checkpoint"}[kept or "nothing"]
-        own = arm_options(shared, case, strategy)
+        own, name = arm_options(shared, case, strategy), _arm_name(case)
+        case = msgspec.structs.replace(case, gamma=most_drafted(case, strategy))
         try:
             wide = rollback_options(strategy, own, case.gamma)
             target = target_options(wide, case.drafter, case.gamma, strategy)
@@ -253,7 +255,7 @@ def _contexts(group: Group, models: Mapping[str, Sized], load: LoadPrompt) -> _C
             continue
         beside = _beside(case, target, own, models, found.cut_bytes)
         target = msgspec.structs.replace(target, kind="plain")
-        found.arms[_arm_name(case)] = [
+        found.arms[name] = [
             _Context(case.target.id, target, "states" if kept == "copy" else "nothing"),
             *beside,
         ]

@@ -19,6 +19,7 @@ import msgspec
 
 from mlsd.clock import Clock
 from mlsd.drafters import find_method, open_drafter, target_options
+from mlsd.drafters.adaptive import most_drafted
 from mlsd.drafters.method import DrafterSetup
 from mlsd.engine.decode import Generation, GenerationLimits, Prefill, check_capacity, generate
 from mlsd.engine.drafter import Drafter, NoDrafter
@@ -182,14 +183,15 @@ class Arms:
         wanted = "auto" if sabotage else case.rollback
         strategy = self._strategy(self._path, wanted, "target", case.gamma) if is_sd else "trim"
         options = arm_options(self._options, case, strategy, device_sampling=self._samples_on_device)
-        wide = rollback_options(strategy, options, case.gamma)
-        session = open_session(self.target, target_options(wide, case.drafter, case.gamma, strategy))
+        gamma = most_drafted(case, strategy)
+        wide = rollback_options(strategy, options, gamma)
+        session = open_session(self.target, target_options(wide, case.drafter, gamma, strategy))
         opened.callback(session.close)
         draft = case.drafter.draft
         drafter = open_drafter(
             DrafterSetup(
                 spec=case.drafter,
-                gamma=case.gamma,
+                gamma=gamma,
                 sampling=case.sampling,
                 clock=self._clock,
                 target=session,
@@ -198,7 +200,7 @@ class Arms:
                 second_path=None if draft is None else self._drafts[draft.id],
                 options=options,
                 open_model=self._open_model,
-                draft_rollback=lambda path: self._strategy(path, wanted, "draft", case.gamma),
+                draft_rollback=lambda path: self._strategy(path, wanted, "draft", gamma),
                 plain=lambda prompt: self._plain(prompt, case),
                 read=self._read_draft,
             )
