@@ -28,7 +28,8 @@ _PRIOR = 3.0  # tokens that a first guess of a chance counts for
 _KEEP = 0.97  # weight of the past after each token, and each round
 _FOLLOW = 0.2  # weight of a new time
 _CLIP = 1.5  # times the expected one, which a new time counts for at most
-_SHORTEST_PAUSE, _LONGEST_PAUSE, _LONGER = 2, 64, 4  # rounds without a draft before one is tried again
+# Rounds without a draft before one is tried again, and how many times more where nothing came of it.
+_SHORTEST_PAUSE, _LONGEST_PAUSE, _LONGER = 2, 64, 4
 _MOST_SNAPSHOTS = 8
 
 
@@ -57,7 +58,6 @@ class DepthRule:
         self._mean = 0.7  # chance of a token not yet seen
         self._n_tokens, self._spent_ns = 4.0, 4.0 * self._pass_ns[0]
         self._bins: list[int] = []
-        self._rows = 1  # of the last target pass
         self.start(0)
 
     def start(self, k: int) -> None:
@@ -124,10 +124,8 @@ class DepthRule:
 
         An interruption by another program counts for little, and the rate is that of rounds without any.
         """
-        if rows > 1 or self._rows == 1:  # a plain round behind a draft is slower; `time_passes` counts it to that draft
-            seen_ns = min(pass_ns, _CLIP * self._pass_ns[rows - 1])
-            self._pass_ns[rows - 1] += _FOLLOW * (seen_ns - self._pass_ns[rows - 1])
-        self._rows = rows
+        seen_ns = min(pass_ns, _CLIP * self._pass_ns[rows - 1])
+        self._pass_ns[rows - 1] += _FOLLOW * (seen_ns - self._pass_ns[rows - 1])
         if self.n_passes:
             step_ns = draft_ns / self.n_passes
             if self._step_ns:
@@ -233,17 +231,9 @@ def time_passes(session: Session, gamma: int, clock: Clock) -> list[float]:
             tokens = [(11 + i) % session.vocabulary.n_tokens for i in range(_N_BEFORE + width)]
             session.clear()
             session.decode(tokens[:_N_BEFORE])
-            if width == 1:  # plain rounds follow each other, and the graph of an equal pass is there already
-                session.decode(tokens[:1])
             started_ns = clock.now_ns()
             session.decode(tokens[_N_BEFORE:], n_outputs=width)
             session.greedy()
-            span_ns: float = clock.now_ns() - started_ns
-            if width > 1:  # and what the plain round behind it takes longer, for which the graph is built again
-                started_ns = clock.now_ns()
-                session.decode(tokens[:1])
-                session.greedy()
-                span_ns += max(0.0, clock.now_ns() - started_ns - best[1])
-            best[width] = min(best[width], span_ns)
+            best[width] = min(best[width], clock.now_ns() - started_ns)
     session.clear()
     return [float(t) for t in np.interp(range(1, gamma + 2), widths, [best[width] for width in widths])]
