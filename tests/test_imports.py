@@ -16,6 +16,7 @@ PACKAGE = ROOT / "mlsd"
 # Room by room: a room may import from rooms above it in this list, and from within itself. `mlsd` is the top level.
 ROOMS = (
     "mlsd",
+    "trials",
     "gguf_tools",
     "gguf_tools.surgery",
     "gguf_tools.synthetic",

@@ -1,0 +1,87 @@
+"""What the rounds of trials sum to, and the rates that follow from counts and times: each formula stands here once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from mlsd.records import Record, Round, Trial
+from mlsd.units import NS_PER_MS, tok_s
+
+PARTS = ("draft_ns", "verify_ns", "rollback_ns", "sample_ns", "other_ns")  # exclusive parts of a round
+
+
+class Sums(Record, frozen=True, kw_only=True):
+    """Counts and times summed over rounds."""
+
+    rounds: int = 0
+    proposed: int = 0
+    accepted: int = 0
+    committed: int = 0
+    rows: int = 0
+    draft_ns: int = 0
+    verify_ns: int = 0
+    rollback_ns: int = 0
+    sample_ns: int = 0
+    other_ns: int = 0
+
+    @property
+    def acceptance_rate(self) -> float | None:
+        """Accepted / proposed."""
+        return share(self.accepted, self.proposed)
+
+    @property
+    def mgl(self) -> float | None:
+        """Mean generated length: committed tokens / round, bonus included."""
+        return share(self.committed, self.rounds)
+
+    @property
+    def parts_ns(self) -> int:
+        """All parts together: the rounds' wall time."""
+        return sum(getattr(self, part) for part in PARTS)
+
+    @property
+    def ms_per_round(self) -> dict[str, float]:
+        """Mean of each part of a round, by its name without the unit; empty without rounds."""
+        if not self.rounds:
+            return {}
+        return {part.removesuffix("_ns"): getattr(self, part) / self.rounds / NS_PER_MS for part in PARTS}
+
+
+_OF_ROUND = Round.__struct_fields__
+
+
+def sums(rounds: Iterable[Round]) -> Sums:
+    """The sums of some rounds, of one trial or of many."""
+    own = tuple(rounds)
+    return Sums(rounds=len(own), **{name: sum(getattr(one, name) for one in own) for name in _OF_ROUND})
+
+
+def sums_of(trials: Iterable[Trial]) -> Sums:
+    """The sums of all rounds of some trials."""
+    return sums(one for trial in trials for one in trial.rounds)
+
+
+def sums_of_row(row: Mapping[str, Any]) -> Sums:
+    """The sums as a row of `trial_summary` holds them; what is not there is 0."""
+    return Sums(**{name: int(row[name] or 0) for name in Sums.__struct_fields__})
+
+
+def share(above: float, below: float) -> float | None:
+    """A quotient of counts, None of nothing: acceptance is accepted / proposed, MGL committed / rounds."""
+    return above / below if below else None
+
+
+def decode_tok_s(n_tokens: int, decode_ns: int | None) -> float | None:
+    """Tokens after the first / time from the first to the last; None where no time or no such token was measured."""
+    return None if decode_ns is None else tok_s(n_tokens - 1, decode_ns)
+
+
+def speed(trial: Trial) -> float | None:
+    """Decode tok/s of a trial."""
+    return decode_tok_s(trial.n_tokens, trial.decode_ns)
+
+
+def prefill_tok_s(trial: Trial) -> float | None:
+    """Prompt tokens a second of a trial, up to its first output token."""
+    return tok_s(trial.n_prompt or 0, trial.prefill_ns or 0)

@@ -1,0 +1,50 @@
+"""Sums of rounds and the rates that follow from them."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mlsd.records import Round, Trial
+from mlsd.trials.sums import PARTS, Sums, decode_tok_s, prefill_tok_s, speed, sums, sums_of, sums_of_row
+
+ROUNDS = st.lists(
+    st.builds(lambda values: Round(**dict(zip(Round.__struct_fields__, values, strict=True))),
+              st.lists(st.integers(0, 10**9), min_size=9, max_size=9))
+)  # fmt: skip
+
+
+@given(ROUNDS)
+def test_the_parts_of_a_round_are_its_wall_time(rounds: list[Round]) -> None:
+    found = sums(rounds)
+    assert found.parts_ns == sum(one.wall_ns for one in rounds)
+    assert found.rounds == len(rounds) and found.rows == sum(one.rows for one in rounds)
+    assert set(found.ms_per_round) == ({part.removesuffix("_ns") for part in PARTS} if rounds else set())
+
+
+@given(ROUNDS, ROUNDS)
+def test_sums_of_trials_are_those_of_all_their_rounds(first: list[Round], second: list[Round]) -> None:
+    trials = [_trial(rounds=tuple(rounds)) for rounds in (first, second)]
+    assert sums_of(trials) == sums([*first, *second])
+
+
+def test_a_row_of_the_store_gives_the_same_sums() -> None:
+    row = {name: place for place, name in enumerate(Sums.__struct_fields__)}
+    assert sums_of_row(row) == Sums(**row)
+    assert sums_of_row(dict.fromkeys(row)) == Sums()  # a failed trial has none
+
+
+def test_rates_follow_from_counts_and_times() -> None:
+    found = Sums(rounds=10, proposed=40, accepted=25, committed=35, draft_ns=20_000_000)
+    assert (found.acceptance_rate, found.mgl) == (0.625, 3.5)
+    assert found.ms_per_round["draft"] == 2.0
+    assert Sums().acceptance_rate is None and Sums().mgl is None
+    assert decode_tok_s(11, 2 * 10**9) == 5.0
+    assert decode_tok_s(1, 10**9) is None and decode_tok_s(11, None) is None
+    trial = _trial(tokens=tuple(range(11)), decode_ns=10**9, n_prompt=50, prefill_ns=10**9)
+    assert (speed(trial), prefill_tok_s(trial)) == (10.0, 50.0)
+
+
+def _trial(**fields: object) -> Trial:
+    usual = {"case_id": "c", "arm": "sd", "gamma": 4, "block": 0, "repeat": 0, "position": 0}
+    return Trial(**{**usual, "status": "ok", "started_at": "2026-01-01T00:00:00+00:00", **fields})  # type: ignore[arg-type]
