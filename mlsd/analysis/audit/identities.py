@@ -21,11 +21,10 @@ from mlsd.measure.exchange.record import RecordedTrial, RecordFile, StudyRecord,
 from mlsd.measure.store.rows import Coverage, environment_key, model_key
 from mlsd.planning.prompts import READ_ONCE_FROM, load_prompt
 from mlsd.records import Case, Environment, ModelRef, Record, Trial
+from mlsd.trials.identities import broken
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _FOLDERS = re.compile(r"/(?:Users|home|root|private|var|tmp|mnt|Volumes)/|[A-Z]:\\\\")
-_SPARE_NS = 5_000_000  # what is done inside a generation beside its parts may be nothing, but never less
-_CLOCK_SLACK = 1.05  # processor time is counted in coarse steps
 
 
 class Problem(Record, frozen=True, kw_only=True):
@@ -147,8 +146,6 @@ def _of_trial(recorded: RecordedTrial, trial: Trial, study: StudyRecord) -> Foun
     if case is None or run is None:
         yield "references", "its case or its run is not in the record"
         return
-    if (trial.arm, trial.gamma) != (case.arm, case.gamma):
-        yield "case", "its arm or gamma is not the one of its case"
     if not _is_moment(trial.started_at):
         yield "time", f"it started at {trial.started_at!r}"
     if recorded.sums != sums(trial.rounds):
@@ -156,85 +153,15 @@ def _of_trial(recorded: RecordedTrial, trial: Trial, study: StudyRecord) -> Foun
     said, made = recorded.rates, rates(trial)
     if said.keys() != made.keys() or not all(math.isclose(said[k], made[k], rel_tol=1e-12) for k in said):
         yield "rates", "its rates do not follow from its counts and times"
-    if min((v for name in _COUNTS if (v := getattr(trial, name)) is not None), default=0) < 0:
-        yield "counts", "a count or a time of it is negative"
-    if trial.status == "failed":
-        if trial.tokens or trial.rounds or trial.valid or trial.error is None:
-            yield "failed", "it failed, but has an output, or no reason"
-        return
     facts = study.models.get(model_key(case.target.sha256, case.target.id))
-    yield from _of_output(case, trial, None if facts is None else facts.n_vocab)
-    yield from _of_rounds(case, trial)
-    yield from _of_times(trial, run.environment)
-    yield from _of_verdict(case, trial)
-
-
-_COUNTS = (
-    "block", "repeat", "position", "n_prompt", "prefill_ns", "draft_prefill_ns", "decode_ns", "load_ns",
-    "failed_native_calls", "peak_rss_bytes",
-)  # fmt: skip
-
-
-def _of_output(case: Case, trial: Trial, n_vocab: int | None) -> Found:
-    n_tokens, n_prompt = len(trial.tokens), case.prompt.n_tokens
-    if not 0 < n_tokens <= case.n_predict or (case.ignore_eog and n_tokens != case.n_predict):
-        yield "tokens", f"{n_tokens} tokens for {case.n_predict} asked for"
-    if any(not 0 <= token < (n_vocab or math.inf) for token in trial.tokens):
-        yield "tokens", "a token that the vocabulary does not have"
-    if n_prompt is not None and trial.n_prompt != n_prompt:
-        yield "prompt", f"{trial.n_prompt} prompt tokens where exactly {n_prompt} were asked for"
-
-
-def _of_rounds(case: Case, trial: Trial) -> Found:
-    committed = sum(one.committed for one in trial.rounds)
-    if committed != len(trial.tokens) - 1:
-        yield "committed", f"{len(trial.tokens)} tokens, but the first and {committed} committed by rounds"
-    for number, one in enumerate(trial.rounds):
-        ended = number == len(trial.rounds) - 1 and not case.ignore_eog
-        if not 0 <= one.accepted <= one.proposed <= case.gamma:
-            yield "round", f"round {number} accepted {one.accepted} of {one.proposed} proposed at gamma {case.gamma}"
-        elif one.committed not in ((one.accepted, one.accepted + 1) if ended else (one.accepted + 1,)):
-            yield "round", f"round {number} accepted {one.accepted} and committed {one.committed}"
-        if one.rows < 1 + one.proposed:
-            yield "round", f"round {number} verified {one.proposed} proposed tokens in {one.rows} rows"
-        if min(one.draft_ns, one.verify_ns, one.rollback_ns, one.sample_ns, one.other_ns) < 0:
-            yield "round", f"a time of round {number} is negative"
-
-
-def _of_times(trial: Trial, environment: Environment) -> Found:
-    parts = sum(one.wall_ns for one in trial.rounds)
-    if not trial.timed:
-        if trial.decode_ns is not None:
-            yield "parts", "its times are not its method's, but it has a decode time"
-    elif trial.decode_ns != parts:
-        yield "parts", f"the parts of its rounds sum to {parts} ns, its decode time is {trial.decode_ns} ns"
+    n_vocab = None if facts is None else facts.n_vocab
+    yield from broken(case, trial, n_vocab=n_vocab, n_cores=run.environment.logical_cores)
+    if trial.status == "failed":
+        return
     if trial.prefill_ns is None and (trial.n_prompt or 0) < READ_ONCE_FROM:
         yield "prefill", "it has no prefill time"
-    around = trial.conditions
-    if around is None or around.generation_ns is None:
-        return
-    inside = (trial.prefill_ns or 0) + (trial.draft_prefill_ns or 0) + parts
-    if inside > around.generation_ns:
-        yield "generation", f"its parts take {inside} ns of a generation of {around.generation_ns} ns"
-    most = around.generation_ns * (environment.logical_cores or math.inf) * _CLOCK_SLACK + 20 * _SPARE_NS
-    if around.processor_ns is not None and not 0 <= around.processor_ns <= most:
-        yield "processor", "it took more processor time than the machine has"
-
-
-def _of_verdict(case: Case, trial: Trial) -> Found:
-    verdict = trial.losslessness
-    if trial.valid == (trial.invalid_reason is not None):
-        yield "valid", "it is valid with a reason against it, or not valid without one"
-    if trial.valid and (trial.failed_native_calls or (verdict is not None and verdict.verdict == "diverged")):
-        yield "valid", "it is called valid, but calls failed or its output diverged"
-    if case.sampling.greedy and trial.valid and verdict is None:
+    if case.sampling.greedy and trial.valid and trial.losslessness is None:
         yield "verdict", "it is called valid, but was compared with nothing"
-    if verdict is None:
-        return
-    if verdict.verdict == "lossless" and (verdict.first_difference is not None or verdict.n_positions_off):
-        yield "verdict", "it is called lossless and differs"
-    if (verdict.n_different or 0) > (verdict.n_compared or 0):
-        yield "verdict", "more tokens differ than were compared"
 
 
 # --- all trials -------------------------------------------------------------------------------------------------

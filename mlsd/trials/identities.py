@@ -1,0 +1,147 @@
+"""What must hold within a trial: between its parts and the whole, its counts, its output and its case.
+
+The loop makes these identities hold to the nanosecond: a round begins where the one before ended, so the parts of all
+rounds sum to the decode time, and every committed token is accepted or a bonus. A trial that breaks one is no
+measurement, whoever says so: it is not stored, no record of it verifies, and no answer is made of it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import msgspec
+
+from mlsd.records import Case, Conditions, Losslessness, Round, Trial
+
+INT64 = 1 << 63  # what a database holds
+_MOST_TOKEN = 1 << 31  # llama.cpp's token ids are 32-bit
+_SPARE_NS = 100_000_000  # processor time is counted in coarse steps, and of threads that were at work before
+_CLOCK_SLACK = 1.05
+_SIGNED = ("n_positions_off", "energy_mj")  # below 0: fewer positions than needed; a counter that jumped back
+
+
+class Broken(NamedTuple):
+    """An identity that does not hold."""
+
+    rule: str
+    sentence: str
+
+
+def broken(case: Case, trial: Trial, *, n_vocab: int | None = None, n_cores: int | None = None) -> Iterator[Broken]:
+    """Every identity that a trial of this case breaks; of a server's trial only those that a server can know."""
+    if (trial.case_id, trial.arm, trial.gamma) != (case.id, case.arm, case.gamma):
+        yield Broken("case", "its case, arm or gamma is not the one of its case")
+    impossible = [*_out_of_range(trial)]
+    yield from impossible
+    if trial.status == "failed":
+        if trial.tokens or trial.rounds or trial.valid or trial.error is None:
+            yield Broken("failed", "it failed, but has an output, or no reason")
+        return
+    if impossible:  # nothing can be summed up
+        return
+    yield from _of_output(case, trial, n_vocab)
+    yield from _of_rounds(case, trial)
+    yield from _of_times(case, trial, n_cores)
+    yield from _of_verdict(trial)
+
+
+def _out_of_range(trial: Trial) -> Iterator[Broken]:
+    """Counts and times below 0 or beyond 64 bits, and numbers that are none."""
+    structs: tuple[tuple[str, Trial | Losslessness | Conditions | None], ...] = (
+        ("", trial), ("losslessness.", trial.losslessness), ("conditions.", trial.conditions),
+    )  # fmt: skip
+    for place, struct in structs:
+        for name in () if struct is None else struct.__struct_fields__:
+            value = getattr(struct, name)
+            if isinstance(value, int | float) and not (-INT64 if name in _SIGNED else 0) <= value < INT64:
+                yield Broken("range", f"its {place}{name} is {shown(value)}")
+    for name, value in trial.stats.items():
+        if not 0 <= value < math.inf and math.isfinite(value):
+            yield Broken("range", f"its {name} is {shown(value)}")
+    for token in trial.tokens:
+        if not 0 <= token < _MOST_TOKEN:
+            yield Broken("tokens", f"a token of its output is {shown(token)}")
+            break
+    for number, one in enumerate(trial.rounds):
+        if any(not 0 <= value < INT64 for value in msgspec.structs.astuple(one)):
+            yield Broken("round", f"a count or a time of round {number} is negative, or beyond 64 bits")
+
+
+def shown(value: float) -> str:
+    """A number for a message, however many digits it has."""
+    if isinstance(value, int) and abs(value) >= INT64:
+        return "beyond 64 bits"
+    return str(value)
+
+
+def _of_output(case: Case, trial: Trial, n_vocab: int | None) -> Iterator[Broken]:
+    n_prompt = case.prompt.n_tokens
+    if case.source == "server":
+        if trial.n_tokens < 1:
+            yield Broken("tokens", "it has no output")
+        return
+    n_tokens = len(trial.tokens)
+    if not 0 < n_tokens <= case.n_predict or (case.ignore_eog and n_tokens != case.n_predict):
+        yield Broken("tokens", f"{n_tokens} tokens for {case.n_predict} asked for")
+    if n_vocab is not None and any(token >= n_vocab for token in trial.tokens):
+        yield Broken("tokens", "a token that the vocabulary does not have")
+    if n_prompt is not None and trial.n_prompt != n_prompt:
+        yield Broken("prompt", f"{trial.n_prompt} prompt tokens where exactly {n_prompt} were asked for")
+
+
+def _of_rounds(case: Case, trial: Trial) -> Iterator[Broken]:
+    committed = sum(one.committed for one in trial.rounds)
+    if case.source == "engine" and committed != len(trial.tokens) - 1:
+        yield Broken("committed", f"{len(trial.tokens)} tokens, but the first and {committed} committed by rounds")
+    for number, one in enumerate(trial.rounds):
+        if case.source == "server":
+            if one.accepted > one.proposed:
+                yield Broken("round", f"round {number} accepted {one.accepted} of {one.proposed} proposed")
+            continue
+        ended = number == len(trial.rounds) - 1 and not case.ignore_eog
+        yield from _of_round(number, one, case.gamma, ended=ended)
+
+
+def _of_round(number: int, one: Round, gamma: int, *, ended: bool) -> Iterator[Broken]:
+    if not one.accepted <= one.proposed <= gamma:
+        yield Broken("round", f"round {number} accepted {one.accepted} of {one.proposed} proposed at gamma {gamma}")
+    elif one.committed not in ((one.accepted, one.accepted + 1) if ended else (one.accepted + 1,)):
+        yield Broken("round", f"round {number} accepted {one.accepted} and committed {one.committed}")
+    if one.rows < 1 + one.proposed:
+        yield Broken("round", f"round {number} verified {one.proposed} proposed tokens in {one.rows} rows")
+
+
+def _of_times(case: Case, trial: Trial, n_cores: int | None) -> Iterator[Broken]:
+    if case.source == "server":
+        return
+    parts = sum(one.wall_ns for one in trial.rounds)
+    if not trial.timed:
+        if trial.decode_ns is not None:
+            yield Broken("parts", "its times are not its method's, but it has a decode time")
+    elif trial.decode_ns != parts:
+        yield Broken("parts", f"the parts of its rounds sum to {parts} ns, its decode time is {trial.decode_ns} ns")
+    around = trial.conditions
+    if around is None or around.generation_ns is None:
+        return
+    inside = (trial.prefill_ns or 0) + (trial.draft_prefill_ns or 0) + parts
+    if inside > around.generation_ns:
+        yield Broken("generation", f"its parts take {inside} ns of a generation of {around.generation_ns} ns")
+    most = around.generation_ns * (n_cores or math.inf) * _CLOCK_SLACK + _SPARE_NS
+    if around.processor_ns is not None and around.processor_ns > most:
+        yield Broken("processor", "it took more processor time than the machine has")
+
+
+def _of_verdict(trial: Trial) -> Iterator[Broken]:
+    verdict = trial.losslessness
+    if trial.valid == (trial.invalid_reason is not None):
+        yield Broken("valid", "it is valid with a reason against it, or not valid without one")
+    if trial.valid and (trial.failed_native_calls or (verdict is not None and verdict.verdict == "diverged")):
+        yield Broken("valid", "it is called valid, but calls failed or its output diverged")
+    if verdict is None:
+        return
+    if verdict.verdict == "lossless" and (verdict.first_difference is not None or verdict.n_positions_off):
+        yield Broken("verdict", "it is called lossless and differs")
+    if (verdict.n_different or 0) > (verdict.n_compared or 0):
+        yield Broken("verdict", "more tokens differ than were compared")
