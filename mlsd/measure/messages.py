@@ -10,10 +10,12 @@ from typing import Any, Literal
 
 import msgspec
 
+from mlsd import errors
 from mlsd.engine.llama.footprint import Footprint
 from mlsd.engine.llama.native import BackendInfo
 from mlsd.engine.probe import ProbeReport
 from mlsd.engine.session import SessionOptions
+from mlsd.errors import MlsdError, NativeError
 from mlsd.measure.store.pass_shares import PassShares
 from mlsd.measure.store.rows import CalibrationPoint, Coverage, ExpertLoad
 from mlsd.records import Case, DrafterSpec, EngineOptions, ModelRef, PromptRef, Record, Trial
@@ -329,6 +331,23 @@ class Refused(Record, frozen=True, kw_only=True, tag=True):
     message: str
     hint: str
     kind: str  # class name of the error
+    code: int | None = None  # of a NativeError: what the call returned
+    log: tuple[str, ...] = ()  # and the lines that explain it
+
+    @staticmethod
+    def of(error: MlsdError) -> Refused:
+        """What a worker says of an error of its own."""
+        native = {"code": error.code, "log": error.log} if isinstance(error, NativeError) else {}
+        return Refused(message=error.message, hint=error.hint, kind=type(error).__name__, **native)
+
+    def error(self) -> MlsdError:
+        """The worker's error, as the caller raises it."""
+        kind = getattr(errors, self.kind, MlsdError)
+        error: MlsdError = MlsdError.__new__(kind)
+        MlsdError.__init__(error, self.message, hint=self.hint)  # the message already tells the end of the log
+        if isinstance(error, NativeError):
+            error.code, error.log = self.code, self.log
+        return error
 
 
 class Finished(Record, frozen=True, kw_only=True, tag=True):

@@ -13,10 +13,9 @@ from typing import IO, TypeVar
 
 import msgspec
 
-from mlsd import errors
 from mlsd.children import command
 from mlsd.engine.llama.native import BackendInfo
-from mlsd.errors import MlsdError, WorkerError
+from mlsd.errors import WorkerError
 from mlsd.measure.contexts import check_contexts
 from mlsd.measure.messages import (
     BreakdownJob,
@@ -83,7 +82,7 @@ def run_job(job: Job, *, patience_s: float = DEFAULT_PATIENCE_S, variables: Vari
         with _Worker(rest, variables) as worker:
             for event in worker.events(patience_s):
                 if isinstance(event, Refused):
-                    raise _as_error(event)
+                    raise event.error()
                 if isinstance(event, Finished):
                     yield event
                     return
@@ -113,7 +112,7 @@ def run_probe(model: ModelFile, engine: EngineOptions, *, patience_s: float = DE
     with _Worker(ProbeJob(model=model, engine=engine)) as worker:
         for event in worker.events(patience_s):
             if isinstance(event, Refused):
-                raise _as_error(event)
+                raise event.error()
             if isinstance(event, Probed):
                 return event
         raise worker.died(f"it probed {model.ref.id}")
@@ -129,7 +128,7 @@ def run_calibration(
     with _Worker(job, variables) as worker:
         for event in worker.events(patience_s):
             if isinstance(event, Refused):
-                raise _as_error(event)
+                raise event.error()
             if isinstance(event, Finished):
                 return
             if isinstance(event, Passes | Covered | Spent):
@@ -145,7 +144,7 @@ def run_info(engine: EngineOptions, *, patience_s: float = DEFAULT_PATIENCE_S) -
     with _Worker(InfoJob(engine=engine)) as worker:
         for event in worker.events(patience_s):
             if isinstance(event, Refused):
-                raise _as_error(event)
+                raise event.error()
             if isinstance(event, Info):
                 return event.backend
         raise WorkerError(
@@ -213,17 +212,10 @@ def _answer(work: Work, kind: type[T], doing: str, patience_s: float, variables:
     with _Worker(work, variables) as worker:
         for event in worker.events(patience_s):
             if isinstance(event, Refused):
-                raise _as_error(event)
+                raise event.error()
             if isinstance(event, kind):
                 return event
         raise worker.died(doing)
-
-
-def _as_error(event: Refused) -> MlsdError:
-    kind = getattr(errors, event.kind, MlsdError)
-    error: MlsdError = MlsdError.__new__(kind)
-    MlsdError.__init__(error, event.message, hint=event.hint)
-    return error
 
 
 class _Worker:

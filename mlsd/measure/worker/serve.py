@@ -105,7 +105,7 @@ def main() -> None:
         else:
             run_slots(work, send)
     except MlsdError as error:
-        send(Refused(message=error.message, hint=error.hint, kind=type(error).__name__))
+        send(Refused.of(error))
 
 
 def _models_of(work: Work) -> Iterable[ModelFile]:

@@ -5,13 +5,18 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from mlsd.cli import main
+from mlsd.engine.session import session_options
 from mlsd.errors import InputError
 from mlsd.gguf_tools.synthetic.synth import from_shape
-from mlsd.measure.run.bandwidth import shape_of_bytes, stream_read
+from mlsd.measure.run import bandwidth
+from mlsd.measure.run.bandwidth import BandwidthRequest, measure_bandwidth, shape_of_bytes, stream_read
 from mlsd.measure.store.study import Store
+from mlsd.records import EngineOptions
+from tests.measure.examples import ENVIRONMENT
 
 
 @pytest.mark.parametrize("quant", ["Q8_0", "Q4_0", "Q4_K", "F16"])
@@ -54,6 +59,20 @@ def test_the_command_measures_both_ways(tmp_path: Path, capsys: pytest.CaptureFi
         assert [p.ms for _, p in store.known_passes()] == [p["ms"] for p in found["passes"]]
         assert {r.n_threads for _, r in store.stream_reads()} == {int(n) for n in found["stream_gb_s"]}
         assert [run.status for run in store.runs()] == ["finished"]
+
+
+def test_passes_run_on_the_threads_that_are_recorded_and_compared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bandwidth, "time_models", lambda models, engine, repeats: ())
+    monkeypatch.setattr(bandwidth, "write_models", lambda *asked: [])
+    monkeypatch.setattr(bandwidth, "run_info", lambda engine: None)
+    read = {"logical_cores": 12, "performance_cores": 7}
+    monkeypatch.setattr(bandwidth, "read_environment", lambda found: msgspec.structs.replace(ENVIRONMENT, **read))
+    found = measure_bandwidth(BandwidthRequest(read_mb=64, repeats=1), tmp_path / "b.sqlite")
+    used = session_options(EngineOptions(), 1).n_threads
+    assert found.n_threads == used
+    assert used in {read.n_threads for read in found.reads}
 
 
 def test_one_size_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
