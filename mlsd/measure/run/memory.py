@@ -179,12 +179,12 @@ class _Context:
 class _Contexts:
     """What a load opens: of each arm, and of each verdict, one of which is sought at a time."""
 
-    arms: dict[str, list[_Context]]
+    arms: list[tuple[str, list[_Context]]]  # each with its name for people
     verdicts: list[list[_Context]]
     cut_bytes: dict[str, int]  # weights of each draft that is cut out of the target
 
     def all(self) -> list[_Context]:
-        return [context for opened in (*self.arms.values(), *self.verdicts) for context in opened]
+        return [context for opened in (*(own for _, own in self.arms), *self.verdicts) for context in opened]
 
 
 class Asked(Record, frozen=True, kw_only=True):
@@ -241,7 +241,7 @@ def _contexts(group: Group, models: Mapping[str, Sized], load: LoadPrompt) -> _C
     n_tokens = max(_n_tokens(case, load) + case.n_predict for case in cases.values())
     shared = session_options(first.engine, n_tokens)
     asking = asking_options(shared)
-    found = _Contexts(arms={}, verdicts=[], cut_bytes={})
+    found = _Contexts(arms=[], verdicts=[], cut_bytes={})
     arms = {arm_key(case): case for case in cases.values()}
     for case in sorted(arms.values(), key=lambda case: (case.gamma, case.drafter.name)):
         kept = keeps[case.target.id] if case.arm == "sd" else "nothing"
@@ -255,10 +255,8 @@ def _contexts(group: Group, models: Mapping[str, Sized], load: LoadPrompt) -> _C
             continue
         beside = _beside(case, target, own, models, found.cut_bytes)
         target = msgspec.structs.replace(target, kind="plain")
-        found.arms[name] = [
-            _Context(case.target.id, target, "states" if kept == "copy" else "nothing"),
-            *beside,
-        ]
+        own_context = _Context(case.target.id, target, "states" if kept == "copy" else "nothing")
+        found.arms.append((name, [own_context, *beside]))
         if case.sampling.greedy:
             feeding = feeding_options(asking, target, case.gamma + 1)
             found.verdicts.append([_Context(case.target.id, asking, "all"), _Context(case.target.id, feeding)])
@@ -299,7 +297,8 @@ def _arm_name(case: Case) -> str:
     if case.arm == "ar":
         return "AR"
     options = ",".join(f"{key}={value}" for key, value in sorted(case.drafter.options.items()))
-    return f"{case.drafter.name}{f':{options}' if options else ''}, gamma {case.gamma}"
+    draft = f" ({case.drafter.draft.id})" if case.drafter.draft else ""
+    return f"{case.drafter.name}{f':{options}' if options else ''}{draft}, gamma {case.gamma}"
 
 
 def _n_tokens(case: Case, load: LoadPrompt) -> int:
@@ -314,7 +313,7 @@ def _n_tokens(case: Case, load: LoadPrompt) -> int:
 def _arms(contexts: _Contexts | None, known: _Known) -> tuple[ArmMemory, ...]:
     if contexts is None or any((context.key, context.options) not in known for context in contexts.all()):
         return ()
-    arms = [_sum(name, opened, known) for name, opened in contexts.arms.items()]
+    arms = [_sum(name, opened, known) for name, opened in contexts.arms]
     verdicts = [_sum("judging", opened, known) for opened in contexts.verdicts]
     return (*arms, *sorted(verdicts, key=lambda one: one.total_bytes)[-1:])
 

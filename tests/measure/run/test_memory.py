@@ -20,7 +20,7 @@ from mlsd.hardware.budget import MemoryBudget, mac_budget, memory_budget
 from mlsd.measure.messages import Job
 from mlsd.measure.run.memory import Fit, LoadMemory, ask_memory, judge_loads, size_models
 from mlsd.measure.run.runner import plan_jobs
-from mlsd.measure.worker.arms import Arms
+from mlsd.measure.worker.arms import Arms, arm_key
 from mlsd.measure.worker.probe_cache import ProbeCache
 from mlsd.models.library import Library
 from mlsd.models.manifest import Manifest, PathEntry
@@ -120,9 +120,15 @@ def bench(
     tiny: Path, name: str, *drafters: str, head: Path | None = None, gamma: tuple[int, ...] = (2, 16)
 ) -> tuple[Prepared, LoadMemory]:
     drafts = (tiny / f"{name}-noise01.gguf",) if not drafters else () if head is None else (head,)
+    return bench_of(tiny / f"{name}.gguf", drafts, drafters, gamma)
+
+
+def bench_of(
+    target: Path, drafts: tuple[Path, ...], drafters: tuple[str, ...] = (), gamma: tuple[int, ...] = (2, 16)
+) -> tuple[Prepared, LoadMemory]:
     prepared = prepare_bench(
         BenchRequest(
-            target=str(tiny / f"{name}.gguf"),
+            target=str(target),
             drafts=tuple(map(str, drafts)),
             drafters=drafters,
             gamma=gamma,
@@ -169,6 +175,15 @@ def test_the_arms_take_what_was_counted_for_them(
     prepared, load = bench(tiny, name, *drafters)
     counted = sum(arm.total_bytes for arm in load.arms if arm.arm != "judging")
     assert counted == pytest.approx(opened_bytes(plan_jobs(prepared)[0], tmp_path)[0], rel=0.05)
+
+
+def test_two_drafts_are_two_arms_to_the_plan_as_to_the_worker(tiny: Path, tmp_path: Path) -> None:
+    drafts = (tiny / "llama-noise01.gguf", tiny / "llama-noise003.gguf")
+    prepared, load = bench_of(tiny / "llama.gguf", drafts, gamma=(4,))
+    (job,) = plan_jobs(prepared)
+    arms = [arm for arm in load.arms if arm.arm != "judging"]
+    assert len({arm.arm for arm in arms}) == len({arm_key(slot.case) for slot in job.slots}) == 3
+    assert sum(arm.total_bytes for arm in arms) == pytest.approx(opened_bytes(job, tmp_path)[0], rel=0.05)
 
 
 @pytest.mark.parametrize(
