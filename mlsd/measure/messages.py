@@ -337,8 +337,10 @@ class Refused(Record, frozen=True, kw_only=True, tag=True):
     @staticmethod
     def of(error: MlsdError) -> Refused:
         """What a worker says of an error of its own."""
-        native = {"code": error.code, "log": error.log} if isinstance(error, NativeError) else {}
-        return Refused(message=error.message, hint=error.hint, kind=type(error).__name__, **native)
+        said = Refused(message=error.message, hint=error.hint, kind=type(error).__name__)
+        if isinstance(error, NativeError):
+            return msgspec.structs.replace(said, code=error.code, log=error.log)
+        return said
 
     def error(self) -> MlsdError:
         """The worker's error, as the caller raises it."""
