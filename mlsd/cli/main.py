@@ -77,7 +77,7 @@ class LazyGroup(click.Group):
         module = importlib.import_module(f"mlsd.cli.{module_name}")
         # Named as its module: `import` is no Python name.
         command: click.Command = getattr(module, module_name.rpartition(".")[2])
-        _let_choose_verbosity(command)
+        _let_choose_output(command)
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -87,19 +87,18 @@ class LazyGroup(click.Group):
                 formatter.write_dl([(name, line) for name, (_, line) in commands.items()])
 
 
-def _let_choose_verbosity(command: click.Command) -> None:
-    """Add -q and -v to a command, or to every command of a group."""
+def _let_choose_output(command: click.Command) -> None:
+    """Add -q, -v and --wide to a command, or to every command of a group."""
     if isinstance(command, click.Group):
         for inner in command.commands.values():
-            _let_choose_verbosity(inner)
+            _let_choose_output(inner)
     if "quiet" not in {parameter.name for parameter in command.params}:
-        for names, help in (
-            (("-q", "--quiet"), "Print the result and nothing else."),
-            (("-v", "--verbose"), "With an error, print where in the program it arose."),
+        for names, callback, help in (
+            (("-q", "--quiet"), output.choose_verbosity, "Print the result and nothing else."),
+            (("-v", "--verbose"), output.choose_verbosity, "With an error, print where in the program it arose."),
+            (("--wide",), output.choose_columns, "Show every column of a table, however narrow the terminal."),
         ):
-            command.params.append(
-                click.Option(names, is_flag=True, expose_value=False, callback=output.choose_verbosity, help=help)
-            )
+            command.params.append(click.Option(names, is_flag=True, expose_value=False, callback=callback, help=help))
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
@@ -111,6 +110,7 @@ def cli() -> None:
 def main(argv: list[str] | None = None) -> None:
     """Run one command; an error becomes one clear message and its exit code."""
     output.verbosity.set("normal")
+    output.every_column.set(False)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # a character that the terminal's encoding lacks

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 
 verbosity: ContextVar[str | None] = ContextVar("verbosity", default="normal")  # or quiet, or verbose
+every_column: ContextVar[bool] = ContextVar("every_column", default=False)  # of a table, however narrow the terminal
 
 
 def print_json(value: Any) -> None:
@@ -40,11 +41,12 @@ def _finite(value: Any) -> Any:
 
 
 def print_table(made: Table) -> None:
-    """Print a table: in colours and as wide as the terminal, in plain whole lines when the output is piped."""
+    """Print a table: in colours and no wider than the terminal; whole where the output is piped, or with --wide."""
     from mlsd.report.render import terminal
 
     is_terminal = sys.stdout.isatty()
-    width = shutil.get_terminal_size().columns if is_terminal else terminal.PIPED
+    narrow = is_terminal and not every_column.get()
+    width = shutil.get_terminal_size().columns if narrow else terminal.PIPED
     color = is_terminal and "NO_COLOR" not in os.environ
     click.echo(terminal.render(made, width=width, color=color), nl=False, color=color)
 
@@ -73,6 +75,12 @@ def choose_verbosity(ctx: click.Context, parameter: click.Parameter, chosen: boo
     """The callback of -q and -v."""
     if chosen:
         verbosity.set(parameter.name)
+
+
+def choose_columns(ctx: click.Context, parameter: click.Parameter, chosen: bool) -> None:
+    """The callback of --wide."""
+    if chosen:
+        every_column.set(True)
 
 
 @contextmanager

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 
 from mlsd.cli import main
+from mlsd.report.render import terminal
+from mlsd.report.render.table import Table
+from tests.report.render.narrow import assert_nothing_is_cut
 
 
 @dataclass(frozen=True)
@@ -23,6 +27,22 @@ class Ran:
 def own_folder(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     """Commands write under results/ of the folder they run in."""
     monkeypatch.chdir(tmp_path_factory.mktemp("cwd"))
+
+
+@pytest.fixture(autouse=True)
+def tables_fit_every_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever table a command prints in a test is shown at three widths first, and no value of it is cut."""
+    render = terminal.render
+
+    def checked(table: Table, **options: Any) -> str:
+        for width in (80, 120, 200):
+            shown = render(table, width=width)
+            lines = [line for line in shown.splitlines() if len(line) > width]
+            assert not lines, lines
+            assert_nothing_is_cut(table, shown)
+        return render(table, **options)
+
+    monkeypatch.setattr(terminal, "render", checked)
 
 
 @pytest.fixture

@@ -20,6 +20,7 @@ class Head(Record, frozen=True, kw_only=True):
     unit: str = ""  # of its numbers, where the cells do not carry it
     trace: str = ""  # the function, column or source of its numbers
     numeric: bool = True
+    detail: bool = False  # left out where a terminal is too narrow for every column
 
     @property
     def shown(self) -> str:
@@ -58,14 +59,16 @@ def table(title: str, rows: Iterable[T], *columns: Column[T], **about: Any) -> T
     return Table(title=title, heads=tuple(head for head, _ in columns), rows=made, **about)
 
 
-def words(label: str, value: Callable[[T], object], trace: str = "") -> Column[T]:
-    """A column of words, or of cells."""
-    return Head(label=label, trace=trace, numeric=False), lambda row: _cell(value(row))
+def words(label: str, value: Callable[[T], object], trace: str = "", *, detail: bool = False) -> Column[T]:
+    """A column of words, or of cells; a narrow terminal leaves out what is a `detail`."""
+    return Head(label=label, trace=trace, numeric=False, detail=detail), lambda row: _cell(value(row))
 
 
-def numbers(label: str, value: Callable[[T], Cell | int | None], trace: str = "", unit: str = "") -> Column[T]:
+def numbers(
+    label: str, value: Callable[[T], Cell | int | None], trace: str = "", unit: str = "", *, detail: bool = False
+) -> Column[T]:
     """A column of whole numbers, or of cells that hold another number."""
-    return Head(label=label, trace=trace, unit=unit), lambda row: _cell(value(row))
+    return Head(label=label, trace=trace, unit=unit, detail=detail), lambda row: _cell(value(row))
 
 
 def _cell(value: object) -> Cell:

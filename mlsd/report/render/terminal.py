@@ -4,28 +4,29 @@ from __future__ import annotations
 
 import io
 import unicodedata
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from mlsd.report.render.table import Table, Tone
+from mlsd.report.render.table import Cell, Table, Tone
 
 if TYPE_CHECKING:
+    from rich.table import Table as Grid
     from rich.text import Text
 
 PIPED = 4000  # columns when nobody looks: no line is wrapped or cut
+_LONGEST_WORD = 24  # of a sentence in a cell; a longer one, a path for instance, may go on in the next line
 _STYLES: dict[Tone, str] = {"": "", "good": "green", "bad": "red", "doubt": "yellow", "quiet": "bright_black"}
 
 
 def render(table: Table, *, width: int = PIPED, color: bool = False) -> str:
-    """The table with title, note and ruled head, no wider than `width`; what steers a terminal is shown, not sent."""
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table as Grid
+    """The table with title, note and ruled head; what steers a terminal is shown, not sent.
 
-    grid = Grid(box=box.SIMPLE_HEAD, pad_edge=False)
-    for head in table.heads:
-        grid.add_column(_text(head.shown), justify="right" if head.numeric else "left")
-    for row in table.rows:
-        grid.add_row(*(_text(cell.text, cell.tone) for cell in row))
+    Where `width` is too small for every column, those of detail are left out and named; where it is too small for the
+    others as well, each row becomes a list of its cells. No value is ever cut.
+    """
+    from rich.console import Console
+    from rich.measure import Measurement
+
     out = io.StringIO()
     console = Console(
         file=out,
@@ -38,11 +39,60 @@ def render(table: Table, *, width: int = PIPED, color: bool = False) -> str:
     )
     if table.title:
         console.print(_text(table.title), style="italic" if color else "")
-    console.print(grid)
+
+    def fits(columns: Sequence[int]) -> bool:
+        unlimited = console.options.update(max_width=PIPED)
+        return Measurement.get(console, unlimited, _grid(table, columns)).minimum <= width
+
+    every = range(len(table.heads))
+    shown = list(every)
+    while not fits(shown) and (details := [i for i in shown if table.heads[i].detail]):
+        shown.remove(details[-1])
+    if fits(shown):
+        console.print(_grid(table, shown))
+    else:
+        shown = list(every)
+        for row in table.rows:
+            console.print(_list(table, row))
     said = table.note if table.rows else table.good_news or table.note
-    if said:
-        console.print(_text(said))
+    left = [table.heads[i].label for i in every if i not in shown]
+    more = f"Not shown at this width: {', '.join(left)} (--wide shows every column)." if left else ""
+    for line in filter(None, (said, more)):
+        console.print(_text(line))
     return "\n".join(line.rstrip() for line in out.getvalue().splitlines()) + "\n"
+
+
+def _grid(table: Table, columns: Sequence[int]) -> Grid:
+    from rich import box
+    from rich.table import Table as Grid
+
+    grid = Grid(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    for i in columns:
+        head = table.heads[i]
+        cells = [_text(head.shown), *(_text(row[i].text) for row in table.rows)]
+        wraps = not head.numeric and any(" " in cell.plain for cell in cells[1:])  # a number or an id is never broken
+        parts = [part for cell in cells for part in (cell.split() if wraps else (cell,))]
+        longest = max((part.cell_len for part in parts), default=0)
+        grid.add_column(
+            cells[0],
+            justify="right" if head.numeric else "left",
+            no_wrap=not wraps,
+            min_width=min(longest, _LONGEST_WORD) if wraps else longest,
+            overflow="fold",
+        )
+    for row in table.rows:
+        grid.add_row(*(_text(row[i].text, row[i].tone) for i in columns))
+    return grid
+
+
+def _list(table: Table, row: Sequence[Cell]) -> Text:
+    """A row as lines of its own: the first cell, then each other one that says something behind its head."""
+    first, *others = zip(table.heads, row, strict=True)
+    lines = _text(first[1].text, first[1].tone)
+    for head, cell in others:
+        if cell.text.strip(" -"):
+            lines.append(f"\n    {plain(head.shown)}: ").append_text(_text(cell.text, cell.tone))
+    return lines
 
 
 def _text(value: str, tone: Tone = "") -> Text:

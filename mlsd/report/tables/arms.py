@@ -42,19 +42,23 @@ def bench_table(arms: Sequence[BenchArm]) -> Table:
         words("arm", lambda a: a.name),
         numbers("gamma", lambda a: a.summary.gamma or None),
         numbers("tok/s", lambda a: number(a.summary.decode_tok_s, 1)),
-        numbers("spread", lambda a: percent(a.summary.spread)),
+        numbers("spread", lambda a: percent(a.summary.spread), detail=True),
         numbers("speedup", lambda a: times(a.summary.speedup)),
         numbers("95 % CI", lambda a: bounds(a.summary.ci_low, a.summary.ci_high)),
         numbers("acceptance", lambda a: percent(a.summary.acceptance_rate)),
-        numbers("MGL", lambda a: number(a.summary.mgl)),
-        numbers("ms/round", lambda a: number(sum(a.summary.ms_per_round.values()) if a.summary.ms_per_round else None)),
+        numbers("MGL", lambda a: number(a.summary.mgl), detail=True),
+        numbers(
+            "ms/round",
+            lambda a: number(sum(a.summary.ms_per_round.values()) if a.summary.ms_per_round else None),
+            detail=True,
+        ),
         *map(_part_column, ("draft", "verify", "rollback", "sample", "other")),
         words("verdict", lambda a: a.summary.verdict if a.summary.n_valid == a.summary.n_trials else "INVALID"),
     )
 
 
 def _part_column(part: str) -> Column[BenchArm]:
-    return numbers(part, lambda a: number(a.summary.ms_per_round.get(part)))
+    return numbers(part, lambda a: number(a.summary.ms_per_round.get(part)), detail=True)
 
 
 def server_table(result: ServerResult, rows: Sequence[Row]) -> Table:
@@ -76,15 +80,15 @@ def server_table(result: ServerResult, rows: Sequence[Row]) -> Table:
         rows,
         words("arm", lambda row: f"engine {row.name}" if row.source == "engine" else row.name),
         numbers("gamma", lambda row: row.gamma or None),
-        numbers("at once", at_once),
+        numbers("at once", at_once, detail=True),
         numbers("tok/s", lambda row: number(row.tok_s, 1)),
-        numbers("client tok/s", lambda row: number(row.client_tok_s, 1)),
-        numbers("first token", lambda row: number(row.first_token_ms, 0, " ms")),
+        numbers("client tok/s", lambda row: number(row.client_tok_s, 1), detail=True),
+        numbers("first token", lambda row: number(row.first_token_ms, 0, " ms"), detail=True),
         numbers("speedup", lambda row: times(row.speedup.value if row.speedup else None)),
         numbers("95 % CI", interval),
         numbers("acceptance", lambda row: percent(row.acceptance_rate)),
-        numbers("MGL", lambda row: number(row.mgl)),
-        numbers("rounds", lambda row: row.rounds),
+        numbers("MGL", lambda row: number(row.mgl), detail=True),
+        numbers("rounds", lambda row: row.rounds, detail=True),
         numbers("verdict", lambda row: text(row.verdict)),
     )
 
@@ -99,9 +103,9 @@ def settings_table(request: TuneRequest, result: TuneResult) -> Table:
         words("options", lambda s: setting_options(s).strip() or None),
         numbers("speedup", lambda s: times(s.speedup)),
         numbers("95 % CI", lambda s: bounds(s.low, s.high)),
-        numbers("blocks", lambda s: s.n_blocks),
+        numbers("blocks", lambda s: s.n_blocks, detail=True),
         numbers("acceptance", lambda s: percent(s.acceptance_rate)),
-        numbers("MGL", lambda s: number(s.mgl)),
+        numbers("MGL", lambda s: number(s.mgl), detail=True),
         words("state", lambda s: s.state if s.reason is None else f"failed: {s.reason}"),
     )
 
@@ -125,14 +129,14 @@ def prospect_table(prospects: Sequence[Prospect]) -> Table:
         words("method", lambda p: p.name),
         numbers("gamma", lambda p: p.gamma),
         numbers("tok/s", lambda p: number(p.tok_s.value, 1)),
-        numbers("95 % interval", lambda p: bounds(p.tok_s.low, p.tok_s.high, 1)),
+        numbers("95 % interval", lambda p: bounds(p.tok_s.low, p.tok_s.high, 1), detail=True),
         numbers("speedup", lambda p: times(p.speedup.value)),
         numbers("95 % interval", lambda p: bounds(p.speedup.low, p.speedup.high)),
-        numbers("MGL", lambda p: text("?") if p.acceptance_assumed else number(p.mgl)),
-        numbers("needs", lambda p: number(p.break_even_mgl)),
-        numbers("or accept", needed),
-        numbers("decided by", lambda p: text(p.decided_by)),
-        numbers("without", lambda p: times(p.without_it if p.gamma else None)),
+        numbers("MGL", lambda p: text("?") if p.acceptance_assumed else number(p.mgl), detail=True),
+        numbers("needs", lambda p: number(p.break_even_mgl), detail=True),
+        numbers("or accept", needed, detail=True),
+        numbers("decided by", lambda p: text(p.decided_by), detail=True),
+        numbers("without", lambda p: times(p.without_it if p.gamma else None), detail=True),
         note="needs: the MGL at which it is as fast as off; or accept: the acceptance of each token that gives it.",
     )
 
@@ -149,7 +153,7 @@ def files_table(quants: Sequence[QuantFile]) -> Table:
         words("id", lambda q: q.id),
         numbers("size", lambda q: text(format_bytes(q.file_bytes))),
         numbers("fits here", lambda q: text(yes_or_no(q.fits))),
-        numbers("off, tok/s", lambda q: speed(q.off_tok_s)),
+        numbers("off, tok/s", lambda q: speed(q.off_tok_s), detail=True),
         numbers("best, tok/s", lambda q: speed(q.best.tok_s if q.best else None)),
-        numbers("with", lambda q: text(q.best and f"{q.best.draft}, gamma {q.best.gamma}")),
+        numbers("with", lambda q: text(q.best and f"{q.best.draft}, gamma {q.best.gamma}"), detail=True),
     )

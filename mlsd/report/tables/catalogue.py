@@ -24,10 +24,10 @@ def model_table(models: Sequence[Listing]) -> Table:
         "models",
         models,
         words("id", lambda m: m.id),
-        words("source", lambda m: m.source),
-        words("roles", lambda m: ", ".join(m.roles)),
-        numbers("parameters", lambda m: text(_count(m.parameters))),
-        numbers("active", lambda m: text(_count(m.parameters_active))),
+        words("source", lambda m: m.source, detail=True),
+        words("roles", lambda m: ", ".join(m.roles), detail=True),
+        numbers("parameters", lambda m: text(_count(m.parameters)), detail=True),
+        numbers("active", lambda m: text(_count(m.parameters_active)), detail=True),
         numbers("size", lambda m: text(format_bytes(m.n_bytes))),
         words("here", lambda m: yes_or_no(m.here)),
         words("fits", lambda m: yes_or_no(m.fits_memory)),
@@ -76,7 +76,7 @@ def presets_table(method: MethodInfo) -> Table:
         words("preset", lambda p: p.name),
         words("gamma", lambda p: str(p.gamma)),
         words("options", lambda p: ", ".join(f"{key}={option_text(v)}" for key, v in p.options.items()) or None),
-        words("source", lambda p: p.source),
+        words("source", lambda p: p.source, detail=True),
     )
 
 
@@ -107,12 +107,12 @@ def load_table(found: Forecast) -> Table:
         zip(found.loads, found.memory, strict=True),
         words("target", lambda row: row[0].target),
         words("draft", lambda row: row[0].draft),
-        numbers("blocks", lambda row: row[0].n_blocks),
+        numbers("blocks", lambda row: row[0].n_blocks, detail=True),
         numbers("trials", lambda row: row[0].n_trials),
-        numbers("weights", lambda row: text(format_bytes(row[0].weight_bytes))),
+        numbers("weights", lambda row: text(format_bytes(row[0].weight_bytes)), detail=True),
         numbers("memory", lambda row: text(row[1].verdict)),
         numbers("time", lambda row: text(format_duration(row[0].time.seconds))),
-        words("from", lambda row: ", ".join(row[0].time.sources) or None),
+        words("from", lambda row: ", ".join(row[0].time.sources) or None, detail=True),
     )
 
 
@@ -125,7 +125,8 @@ def memory_table(loads: Sequence[LoadMemory]) -> Table:
 
     def term(name: str) -> Column[tuple[LoadMemory, str, ArmMemory | LoadMemory]]:
         label = "KV" if name == "kv" else name
-        return numbers(label, lambda row: text(format_bytes(getattr(row[2], f"{name}_bytes"))))
+        part = name != "total"
+        return numbers(label, lambda row: text(format_bytes(getattr(row[2], f"{name}_bytes"))), detail=part)
 
     def whole(name: str) -> Column[tuple[LoadMemory, str, ArmMemory | LoadMemory]]:
         field = f"{name}_bytes"

@@ -61,7 +61,7 @@ def timed_table(model: str, curve: TargetCurve) -> Table:
         numbers("T(k), ms", lambda p: number(p.ms.value, 3)),
         numbers("95 % interval", lambda p: bounds(p.ms.low, p.ms.high, 3)),
         numbers("T(1)/T(k)", lambda p: number(curve.efficiency[p.rows], 3)),
-        numbers("T(k)/(k T(1))", lambda p: number(curve.per_row[p.rows], 3)),
+        numbers("T(k)/(k T(1))", lambda p: number(curve.per_row[p.rows], 3), detail=True),
     )
 
 
@@ -100,11 +100,11 @@ def bandwidth_table(found: Bandwidth, environment: Environment) -> Table:
         "Memory bandwidth",
         rows,
         words("way", lambda row: row[0]),
-        numbers("threads", lambda row: row[1]),
+        numbers("threads", lambda row: row[1], detail=True),
         numbers("GB/s (10⁹)", lambda row: row[3], "bandwidth.bytes_lines; plain reads: median over repeats"),
         numbers("of the peak", lambda row: percent(None if peak is None else row[2].value / peak, 0)),
         numbers("fixed ms a pass", lambda row: row[4], "bandwidth.bytes_lines: T = fixed + bytes / BW"),
-        numbers("timed", lambda row: row[5]),
+        numbers("timed", lambda row: row[5], detail=True),
         id="bandwidth",
         trace="tables stream_read and known_pass: the newest bandwidth run of this machine",
         note=f"Measured {found.measured_at}. Published peak: {known}.",

@@ -1,8 +1,13 @@
 from __future__ import annotations
 
-from mlsd.report.render import html, markdown, terminal
-from mlsd.report.render.table import Head, Table, number, text
+from hypothesis import given
+from hypothesis import strategies as st
 
+from mlsd.report.render import html, markdown, terminal
+from mlsd.report.render.table import Head, Table, number, percent, text
+from tests.report.render.narrow import assert_nothing_is_cut
+
+WORDS = st.text("abcdefgh é-.", min_size=1, max_size=40).filter(str.strip)
 STEERING = "\x1b[2Jx\x07\x9b31m\u202e\x00"
 
 
@@ -19,10 +24,10 @@ def test_a_table_shows_title_units_and_numbers_on_the_right() -> None:
     assert [line.rstrip() for line in terminal.render(made()).splitlines()] == [
         "Speeds",
         "",
-        " model   speed, tok/s",
-        " ────────────────────",
-        " a b          12345.7",
-        " c                  -",
+        " model  speed, tok/s",
+        " ───────────────────",
+        " a b         12345.7",
+        " c                 -",
         "",
     ]
 
@@ -47,6 +52,38 @@ def test_lines_are_whole_unless_a_width_is_given() -> None:
     wide = made(rows=((text("x" * 500), number(1)),))
     assert "x" * 500 in terminal.render(wide)
     assert max(map(len, terminal.render(wide, width=60).splitlines())) <= 60
+
+
+@given(
+    width=st.integers(30, 200),
+    rows=st.lists(st.tuples(WORDS, st.floats(0, 1e9), WORDS, st.floats(0, 1e9)), min_size=1, max_size=4),
+)
+def test_no_width_cuts_a_value(width: int, rows: list[tuple[str, float, str, float]]) -> None:
+    heads = [Head(label="id", numeric=False), Head(label="speed"), Head(label="why", numeric=False, detail=True)]
+    cells = tuple((text(a.replace(" ", "-")), number(b, 1), text(c), number(d, 3)) for a, b, c, d in rows)
+    table = made(heads=(*heads, Head(label="share", detail=True)), rows=cells)
+    shown = terminal.render(table, width=width)
+    assert max(map(len, shown.splitlines())) <= width
+    assert_nothing_is_cut(table, shown)
+
+
+def test_a_narrow_terminal_leaves_details_out_and_names_them() -> None:
+    heads = (Head(label="model", numeric=False), Head(label="speed"), Head(label="spread", detail=True))
+    table = made(heads=heads, rows=((text("qwen3.5-35b-a3b-q4_k_m"), number(61.2, 1), percent(0.021)),))
+    assert "spread" in terminal.render(table, width=80).splitlines()[2]
+    assert terminal.render(table, width=34).splitlines()[2:] == [
+        " model                   speed",
+        " ─────────────────────────────",
+        " qwen3.5-35b-a3b-q4_k_m   61.2",
+        "",
+        "Not shown at this width: spread",
+        "(--wide shows every column).",
+    ]
+    assert terminal.render(table, width=25).splitlines()[1:] == [
+        "qwen3.5-35b-a3b-q4_k_m",
+        "    speed: 61.2",
+        "    spread: 2.1 %",
+    ]
 
 
 def test_a_table_without_rows_says_what_that_means() -> None:
