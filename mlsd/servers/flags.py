@@ -10,6 +10,7 @@ import re
 import shlex
 import subprocess
 from collections.abc import Mapping
+from pathlib import Path
 
 from mlsd.errors import InputError, UnsupportedError
 from mlsd.records import DRAFT_MODEL, DrafterSpec, OptionValue, Record
@@ -115,7 +116,10 @@ def read_flags(text: str) -> list[str]:
 
 
 def advice(spec: DrafterSpec | None, gamma: int, draft: str | None = None) -> tuple[str, ...]:
-    """What to set in llama-server and in LM Studio for a recommended setting; None: to leave drafting off."""
+    """What to set in llama-server and in LM Studio for a recommended setting; None: to leave drafting off.
+
+    `draft` is the path of its file, or an id where it is not here: a server takes files only.
+    """
     if spec is None or gamma == 0:
         return (
             "llama-server: leave it off (no --spec-type; --model-draft alone only takes memory).",
@@ -126,13 +130,16 @@ def advice(spec: DrafterSpec | None, gamma: int, draft: str | None = None) -> tu
         return (f"llama-server and LM Studio cannot draft by {spec.name}.",)
     most = f"--spec-{kind}-size-m" if kind.startswith(("ngram-simple", "ngram-map")) else "--spec-draft-n-max"
     most = "--spec-ngram-mod-n-max" if kind == "ngram-mod" else most
-    model = f" --spec-draft-model {shlex.quote(name)}" if name and kind.startswith("draft-") else ""
+    missing = name is not None and not Path(name).is_file()
+    file = "DRAFT.gguf" if missing else shlex.quote(name or "")
+    model = f" --spec-draft-model {file}" if name and kind.startswith("draft-") else ""
     own = "".join(
         f" --spec-{kind}-{_OPTIONS[key][-1 if kind == 'ngram-mod' else 0]} {value}"
         for key, value in spec.options.items()
         if key in _OPTIONS and kind.startswith("ngram-") and kind != "ngram-cache"
     )
-    lines = [f"llama-server: --spec-type {kind}{model} {most} {gamma}{own}"]
+    where = f" (DRAFT.gguf: the file of {name})" if model and missing else ""
+    lines = [f"llama-server: --spec-type {kind}{model} {most} {gamma}{own}{where}"]
     if spec.name == DRAFT_MODEL and name:
         lines.append(f"LM Studio: Speculative Decoding > Draft Model {name}, Drafting Max Size {gamma}.")
     else:

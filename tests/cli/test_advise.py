@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
@@ -13,6 +14,8 @@ import pytest
 from mlsd.cli import main
 from mlsd.measure.store.study import Store
 from tests.cli.conftest import Ran
+
+TRIALS = Path(__file__).parents[2] / "notebooks" / "data" / "tiny.sqlite"
 
 
 def test_a_large_model_is_predicted_for_a_chip_without_a_download(
@@ -42,8 +45,27 @@ def test_the_text_says_off_is_among_the_choices_and_how_far_to_trust_it(
     monkeypatch.chdir(tmp_path)
     main(["advise", "tiny-moe", "--chip", "68 GB/s"])
     out = capsys.readouterr().out
-    for words in ("off", "decided by", "not checked", "not measured", "public figures of other chips", "Next: "):
+    for words in ("off", "decided by", "not measured", "public figures of other chips", "Next: "):
         assert words in out
+
+
+def test_another_chip_is_not_judged_by_the_trials_at_hand(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    database = shutil.copy(TRIALS, tmp_path)
+    main(["advise", "tiny-moe", "--db", database])
+    out = capsys.readouterr().out
+    assert "stored settings" in out
+    main(["advise", "tiny-moe", "--db", database, "--chip", "M2 Ultra"])
+    out = capsys.readouterr().out
+    assert "stored settings" not in out
+    assert "--spec-draft-model tiny-draft" not in out
+
+
+def test_the_quantization_that_is_meant_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["advise", "qwen3.5-9b-mtp-q4_k_m", "--chip", "M2 Ultra"])
+    assert "Bytes of qwen3.5-9b-mtp-q4_k_m: Q4_K_M." in capsys.readouterr().out
 
 
 def test_a_calibration_is_enough_for_advice(

@@ -84,9 +84,11 @@ def test_flags_are_split_as_a_shell_does() -> None:
 def test_advice_says_what_to_set() -> None:
     spec = DrafterSpec(name=DRAFT_MODEL, draft=ModelRef(id="small"))
     assert advice(spec, 6) == (
-        "llama-server: --spec-type draft-simple --spec-draft-model small --spec-draft-n-max 6",
+        "llama-server: --spec-type draft-simple --spec-draft-model DRAFT.gguf --spec-draft-n-max 6 "
+        "(DRAFT.gguf: the file of small)",
         "LM Studio: Speculative Decoding > Draft Model small, Drafting Max Size 6.",
     )
+    assert f"--spec-draft-model {__file__} " in advice(spec, 6, __file__)[0]
     assert "leave it off" in advice(None, 0)[0] and "leave it off" in advice(spec, 0)[0]
     assert advice(DrafterSpec(name="pld", options={"ngram": 3}), 8)[0] == (
         "llama-server: --spec-type ngram-simple --spec-ngram-simple-size-m 8 --spec-ngram-simple-size-n 3"

@@ -22,6 +22,7 @@ from mlsd.analysis.predict.arms import Known
 from mlsd.analysis.predict.prediction_error import Validation, validate
 from mlsd.analysis.predict.shape_costs import shape_costs
 from mlsd.errors import AnalysisError, InputError
+from mlsd.models.library import resolve_model
 from mlsd.models.manifest import load_manifest
 from mlsd.records import Record
 from mlsd.stats import Interval
@@ -63,6 +64,9 @@ class Answer(Record, frozen=True, kw_only=True):
     """The answer."""
 
     recommendation: Recommendation
+    target: KnownModel
+    drafts: tuple[KnownModel, ...]
+    draft_file: str | None  # of the best setting's draft, where it is here
     validation: Validation | None
     chip: ChipCheck | None  # how far the bandwidth model can be trusted, where costs come from it
     quants: tuple[QuantFile, ...]  # of a target that is not here
@@ -79,7 +83,8 @@ def answer(question: Question, known: Known, place: Place | None) -> Answer:
     chosen, own = _acceptances(target, known, question)
     drafts = {(a.drafter, a.draft): _draft(a, known) for a in chosen}
     plain, costs = _costs(target, drafts, known, place, question)
-    validation = validate(known)
+    # What trials of this machine's models showed says nothing of another machine's costs.
+    validation = None if plain.basis == "bandwidth" else validate(known)
     ref = target.facts.ref
     outcomes = {
         (a.drafter, a.draft): measured_outcomes(
@@ -90,18 +95,23 @@ def answer(question: Question, known: Known, place: Place | None) -> Answer:
     found = prospects(costs, plain, chosen, question.gammas, measured=outcomes, validation=validation)
     untimed = {key: draft for key, draft in drafts.items() if key not in costs}
     quants = () if target.here or place is None else _quants(target, drafts, known, place, chosen, question.gammas)
+    recommendation = recommend(
+        ref.id,
+        question.workload,
+        found,
+        plain,
+        known=bool(own),
+        to_time=tuple(_to_time(target, plain, untimed if _can_pay(found) else {}, quants, known, place)),
+        fetch=_fetch(target, plain, found, quants),
+        fits=not quants or any(q.fits is not False for q in quants),
+        here=target.here,
+    )
+    best = drafts.get((recommendation.best.drafter, recommendation.best.draft))
     return Answer(
-        recommendation=recommend(
-            ref.id,
-            question.workload,
-            found,
-            plain,
-            known=bool(own),
-            to_time=tuple(_to_time(target, plain, untimed if _can_pay(found) else {}, quants, known, place)),
-            fetch=_fetch(target, plain, found, quants),
-            fits=not quants or any(q.fits is not False for q in quants),
-            here=target.here,
-        ),
+        recommendation=recommendation,
+        target=target,
+        drafts=tuple(draft for draft in drafts.values() if draft is not None),
+        draft_file=str(resolve_model(best.facts.ref.id).path) if best is not None and best.here else None,
         validation=validation,
         chip=check_chip(known) if plain.basis == "bandwidth" else None,
         quants=quants,

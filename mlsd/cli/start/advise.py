@@ -51,10 +51,11 @@ def advise(target: str, databases: tuple[Path, ...], as_json: bool, **options: A
         **{name: options[name] for name in ("workload", "gammas", "quant", "chip", "engine")},
     )
     if as_json:
-        told = ("validation", "quants", "untimed", "draft_sources")
+        told = ("validation", "quants", "untimed", "draft_sources", "draft_file")
         print_json(
             {
                 "advice": found.recommendation,
+                "quant": found.target.quant,
                 "chip": None if found.chip is None else sentence(found.chip),
                 "chip_check": found.chip,
                 **{name: getattr(found, name) for name in told},
@@ -74,6 +75,10 @@ def _print(found: Answer) -> None:
     what = best.name if best.gamma == 0 else f"{best.name}, gamma {best.gamma}"
     how = "" if result.sure else ", not sure"
     say(f"{result.target}: {what} ({format_number(best.speedup.value)}x{how}). Costs: {result.costs_source}.")
+    for model in (found.target, *found.drafts):
+        if model.quant is not None and not model.here:
+            why = ", which nobody said: --quant, or at the end of the name" if model.quant_assumed else ""
+            say(f"Bytes of {model.facts.ref.id}: {model.quant}{why}.")
     for draft, source in found.draft_sources.items():
         say(f"Costs of {draft}: {source}.")
     print_table(prospect_table(result.prospects))
@@ -85,11 +90,11 @@ def _print(found: Answer) -> None:
         print_table(files_table(found.quants))
     if found.chip is not None:
         say(sentence(found.chip))
-    if found.validation is None:
+    elif found.validation is None:
         say("Predictions were not checked: no stored study has plain decoding and two gammas of a drafter.")
     else:
         say(found.validation.words)
-    for line in advice(DrafterSpec(name=best.drafter), best.gamma, best.draft):
+    for line in advice(DrafterSpec(name=best.drafter), best.gamma, found.draft_file or best.draft):
         say(line)
     for step in result.next_steps:
         say(f"Next: {step}")

@@ -17,6 +17,10 @@ from mlsd.records import ModelFacts, ModelRef
         ("qwen3.5-35b-a3b-ud-q4_k_xl", ("qwen3.5-35b-a3b", "Q4_K_M")),
         ("qwen3.5-0.8b-bf16", ("qwen3.5-0.8b", "BF16")),
         ("qwen3.5-35b-a3b-ud-q8_k_xl", ("qwen3.5-35b-a3b", None)),
+        ("qwen3.5-9b-mtp-q4_k_m", ("qwen3.5-9b", "Q4_K_M")),
+        ("qwen3.5-9b-4bit", ("qwen3.5-9b", "Q4_K")),
+        ("qwen3.5-27bogus", (None, None)),
+        ("qwen3.5-27b-q9_x", ("qwen3.5-27b", None)),
         ("gemma", (None, None)),
     ],
 )
@@ -31,6 +35,16 @@ def test_an_id_that_is_not_here_has_the_bytes_of_its_own_quantization() -> None:
     assert (small.facts.weight_bytes or 0) < 0.62 * (large.facts.weight_bytes or 0)
     assert named("qwen3.5-35b-a3b", "Q4_K_M").facts.weight_bytes == small.facts.weight_bytes
     assert named("tiny-moe").here
+
+
+def test_what_nobody_said_is_told_and_what_nobody_knows_is_refused() -> None:
+    assert named("qwen3.5-9b").quant_assumed
+    said = named("qwen3.5-9b-mtp-q4_k_m")
+    assert (said.quant, said.quant_assumed) == ("Q4_K_M", False)
+    assert named("qwen3.5-35b-a3b-ud-q8_k_xl").facts.weight_bytes == pytest.approx(48_688_560_768)
+    for unknown in ("qwen3.5-27bogus", "qwen3.5-27b-q9_x", "qwen3.5-9b-dflash-q8_0"):
+        with pytest.raises(MlsdError, match=unknown):
+            named(unknown)
 
 
 def test_a_database_remembers_models_that_are_gone() -> None:
