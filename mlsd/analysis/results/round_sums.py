@@ -16,10 +16,11 @@ def time_split(trials: pd.DataFrame) -> pd.DataFrame:
     """
     good = trials[trials["valid"].fillna(False) & (trials["rounds"].fillna(0) > 0) & trials["decode_ns"].notna()]
     keys = ["target", "arm", "drafter", "draft", "options", "gamma"]
-    good = good.assign(draft=good["draft"].astype(object).where(good["draft"].notna(), None))
     sums = good.groupby(keys, dropna=False, sort=False)[["rounds", *PARTS]].sum().reset_index()
     for part in PARTS:
         sums[part.replace("_ns", "_ms")] = sums[part].astype(float) / sums["rounds"].astype(float) / 1e6
+    # A method without a draft has None here, as everywhere; grouping makes it a NaN, which equals nothing.
+    sums["draft"] = sums["draft"].astype(object).where(sums["draft"].notna(), None)
     return sums.drop(columns=list(PARTS))
 
 

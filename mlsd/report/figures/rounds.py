@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import datetime
 import math
+import textwrap
 from collections.abc import Mapping
 from typing import Any
 
@@ -26,6 +27,7 @@ from mlsd.report.render import plot
 from mlsd.report.render.sections import FigureEntry
 from mlsd.stats import grouped
 
+_LABEL_LETTERS = 34  # of a line beside an axis
 _PARTS = ("draft", "verify", "rollback", "sample", "other")
 
 
@@ -51,8 +53,8 @@ def time_split(study: Study) -> Figure:
         if row["arm"] == "sd" and mgl and row["target"] in plain:
             mark: dict[str, Any] = {"marker": "D", "color": plot.INK, "linestyle": "none", "markersize": 5}
             ax.plot([mgl * plain[row["target"]]], [place], label="AR time for as many tokens", **mark)
-    ax.set_yticks(places, [_arm_label(row) for row in rows], fontsize=7.5)
-    ax.set_xlabel("ms a round")
+    ax.set_yticks(places, [textwrap.fill(_arm_label(row), _LABEL_LETTERS) for row in rows], fontsize=7.5)
+    ax.set(xlabel="ms a round", ylim=(0.3, len(rows) + 0.7))
     ax.grid(axis="y", visible=False)
     plot.legend(figure, [ax], 3)
     return figure

@@ -12,12 +12,15 @@ from typing import Any
 import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
 
 from mlsd.records import Record
 from mlsd.stats import Interval
 
 MOST_POINTS = 600  # of one series; more only blacken the figure and swell the page
 WIDTH_IN = 6.4  # a text column
+_LEGEND_LINES, _LEGEND_LINE_IN = 2, 0.17  # lines of a legend that a canvas has room for; what each further one takes
+_SIDE_IN = 0.1  # on each side: a page's fonts are a little wider than those that the layout was made with
 _LETTERS = 100  # of a legend, over its columns, that fit this width
 INK, FAINT = "#1a1b1c", "#c7c8c9"  # replaced by the page's colours where a figure stands inside one
 # Okabe and Ito, "Color Universal Design" (2008), without black and the yellow that fades on white.
@@ -76,13 +79,13 @@ def style() -> Iterator[None]:
 
 def canvas(height_in: float = 3.4, columns: int = 1, **options: Any) -> tuple[Figure, list[Axes]]:
     """A figure of column width with `columns` axes side by side."""
-    figure = Figure(figsize=(WIDTH_IN, height_in), layout="constrained")
+    figure = Figure(figsize=(WIDTH_IN, height_in), layout=ConstrainedLayoutEngine(w_pad=_SIDE_IN))
     axes = figure.subplots(1, columns, squeeze=False, **options)
     return figure, list(axes[0])
 
 
 def legend(figure: Figure, axes: Sequence[Axes], columns: int = 2) -> None:
-    """One legend under the axes, each label once."""
+    """One legend under the axes, each label once; the figure grows by its lines, so that the axes keep their size."""
     entries: dict[str, Any] = {}
     for ax in axes:
         for handle, label in zip(*ax.get_legend_handles_labels(), strict=True):
@@ -90,6 +93,8 @@ def legend(figure: Figure, axes: Sequence[Axes], columns: int = 2) -> None:
     if entries:
         room = _LETTERS // columns
         columns = columns if max(map(len, entries)) <= room else 1
+        beyond = max(0, -(-len(entries) // columns) - _LEGEND_LINES)
+        figure.set_figheight(figure.get_figheight() + beyond * _LEGEND_LINE_IN)
         figure.legend(entries.values(), entries.keys(), loc="outside lower center", ncols=columns)
 
 

@@ -7,6 +7,7 @@ import xml.etree.ElementTree as ET
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 from matplotlib.figure import Figure
 
@@ -14,6 +15,7 @@ from mlsd.analysis.study.study import Study, read_study
 from mlsd.errors import AnalysisError
 from mlsd.measure.store.rows import Coverage
 from mlsd.measure.store.study import Store
+from mlsd.records import DrafterSpec
 from mlsd.report import page
 from mlsd.report.figures.rounds import ROUND_FIGURES
 from mlsd.report.figures.study import DEPTH_FIGURE, STUDY_FIGURES
@@ -124,3 +126,27 @@ def test_a_report_draws_speculation_over_depth_where_more_than_one_was_measured(
         lines = [line for line in ax.lines if "gamma" in str(line.get_label())]
         assert [list(line.get_xdata()) for line in lines] == [[0, 1024, 4096][: len(depths)]] * 2
     assert panels[1].containers, "a speedup without its interval"
+
+
+def test_methods_without_a_draft_have_their_name_and_the_mark_of_plain_decoding(tmp_path: Path) -> None:
+    look_up = {"drafter": DrafterSpec(name="pld", options={"ngram": 3})}
+    arms = [case(MOE, "code"), msgspec.structs.replace(case(MOE, "code", 4), **look_up), case(MOE, "code", 4)]
+    path = write(tmp_path / "study.sqlite", [(arm, trial(arm, 0, 0, place)) for place, arm in enumerate(arms)])
+    with Store.open(path) as store:
+        figure = {entry.id: entry.draw for entry in ROUND_FIGURES}["time-split"](read_study(store))
+    labels = [label.get_text() for label in figure.axes[0].get_yticklabels()]
+    assert [label for label in labels if "pld" in label] == ["+ pld (ngram 3), gamma 4"]
+    assert len([line for line in figure.axes[0].lines if line.get_marker() == "D"]) == 2
+
+
+@pytest.mark.parametrize("count", [3, 30])
+def test_a_legend_of_many_lines_leaves_the_axes_their_size(count: int) -> None:
+    figure, (ax,) = plot.canvas(3.4)
+    for index in range(count):
+        ax.plot([1, 2], label=f"tiny-moe-q4_0 + layer-skip (component recurrent, mode sync), gamma {index}")
+    with plot.style():
+        plot.legend(figure, [ax], 1)
+        figure.draw_without_rendering()
+        box, key = ax.get_window_extent(), figure.legends[0].get_window_extent()
+    assert box.height / figure.dpi > 2
+    assert key.y1 <= ax.get_tightbbox().y0
