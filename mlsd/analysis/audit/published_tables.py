@@ -55,6 +55,20 @@ class PublishedTable(Record, frozen=True, kw_only=True):
     n_predict: int | None = None
     program: str | None = None
     note: str = ""
+    date: str = ""  # of the figures, where the study's is not the table's
+    same: dict[str, str] = msgspec.field(default_factory=dict)  # columns whose cell is the same in every row
+    known_wrong: str = ""  # why no row of the table should be believed, where that is known
+
+    @property
+    def cells(self) -> list[dict[str, str]]:
+        """The rows by column, shared cells included; empty cells and N/A are left out."""
+        result = []
+        for row in self.rows:
+            if len(row) != len(self.columns):
+                raise TableError(f"{self.name}: a row has {len(row)} cells, not {len(self.columns)}: {row[0]}.")
+            named = self.same | dict(zip(self.columns, row, strict=True))
+            result.append({column: cell for column, cell in named.items() if cell not in ("", "N/A")})
+        return result
 
 
 class Drafting(Record, frozen=True, kw_only=True):
@@ -160,10 +174,7 @@ def table_rows(table: PublishedTable) -> list[AuditRow]:
     for each model.
     """
     rows: list[AuditRow] = []
-    for cells in table.rows:
-        if len(cells) != len(table.columns):
-            raise TableError(f"{table.name}: a row has {len(cells)} cells, not {len(table.columns)}: {cells[0]}.")
-        named = {column: cell for column, cell in zip(table.columns, cells, strict=True) if cell not in ("", "N/A")}
+    for named in table.cells:
         if baseline := named.pop("baseline_tok_s", None):
             rows.append(_row(table, {"target": named["target"], "tok_s": baseline}))
         wide = sorted({column.partition(":")[2] for column in table.columns if ":" in column})
@@ -180,7 +191,9 @@ def _row(table: PublishedTable, cells: dict[str, str]) -> AuditRow:
         tok_s, speedup = _with_sd(cells.get("tok_s")), _with_sd(cells.get("speedup"))
         value, sd = tok_s if tok_s[0] is not None else speedup
         read: dict[str, Any] = {"tok_s": tok_s[0]}
-        read |= {name: int(cells[name]) for name in ("gamma", "n_prompt", "repeat") if name in cells}
+        read |= {
+            name: int(cells[name]) for name in ("gamma", "n_prompt", "repeat") if cells.get(name, "auto") != "auto"
+        }
         read |= {name: parse_printed(cells[name]) for name in ("mgl", "rounds", "draft_ms") if name in cells}
         names = [cells[c] for c in ("target", "drafter", "draft") if c in cells and cells[c] != "none"]
         gamma = [f"gamma {cells['gamma']}"] if "gamma" in cells else []
