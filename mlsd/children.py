@@ -7,6 +7,7 @@ somebody's models must not run. PYTHONPATH holds for a child as it does for its 
 from __future__ import annotations
 
 import os
+import queue
 import sys
 import threading
 from collections.abc import Callable
@@ -17,17 +18,25 @@ def command(module: str, *arguments: str) -> list[str]:
     return [sys.executable, "-P", "-m", module, *arguments]
 
 
-def end_with_parent() -> None:
-    """End this process as soon as its standard input closes, which is when its parent closes it or is gone."""
-    on_end_of_input(lambda: os._exit(1))
+def end_with_parent() -> queue.SimpleQueue[bytes]:
+    """End this process as soon as its standard input closes, which is when its parent closes it or is gone.
+
+    Returns the lines that the parent writes until then.
+    """
+    return on_end_of_input(lambda: os._exit(1))
 
 
-def on_end_of_input(act: Callable[[], object]) -> None:
-    """Do something as soon as standard input closes."""
+def on_end_of_input(act: Callable[[], object]) -> queue.SimpleQueue[bytes]:
+    """Do something as soon as standard input closes; until then its lines are queued."""
+    lines: queue.SimpleQueue[bytes] = queue.SimpleQueue()
 
-    def wait() -> None:
-        while os.read(0, 1):  # unbuffered: a lock on the buffer would be held when the process ends
-            pass
+    def read() -> None:
+        rest = b""
+        while chunk := os.read(0, 1 << 20):  # unbuffered: a lock on the buffer would be held when the process ends
+            *whole, rest = (rest + chunk).split(b"\n")
+            for line in whole:
+                lines.put(line)
         act()
 
-    threading.Thread(target=wait, daemon=True).start()
+    threading.Thread(target=read, daemon=True).start()
+    return lines

@@ -72,6 +72,12 @@ class Job(Record, frozen=True, kw_only=True, tag=True):
     strict: bool = False  # refuse the whole job when one arm cannot run, before anything is measured
 
 
+class Turn(Record, frozen=True, kw_only=True):
+    """What a worker with a job measures next; without any slot the job is over."""
+
+    slots: tuple[int, ...] = ()  # places in `Job.slots`
+
+
 class ProbeJob(Record, frozen=True, kw_only=True, tag=True):
     """Test one model's rollback strategies."""
 
@@ -353,7 +359,7 @@ class Refused(Record, frozen=True, kw_only=True, tag=True):
 
 
 class Finished(Record, frozen=True, kw_only=True, tag=True):
-    """Every slot was visited."""
+    """Every slot that was chosen was visited."""
 
 
 Event = (

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import IO, TypeVar
 
 import msgspec
@@ -40,7 +40,6 @@ from mlsd.measure.messages import (
     PerplexityJob,
     Probed,
     ProbeJob,
-    Progress,
     ReadJob,
     Refused,
     SelfChecked,
@@ -48,6 +47,7 @@ from mlsd.measure.messages import (
     SharesFound,
     Spent,
     Started,
+    Turn,
     Work,
     failed_trial,
 )
@@ -66,41 +66,51 @@ DEFAULT_PATIENCE_S = 600.0
 Variables = Mapping[str, str] | None
 
 
-def run_job(job: Job, *, patience_s: float = DEFAULT_PATIENCE_S, variables: Variables = None) -> Iterator[Event]:
-    """Run a job in worker processes and yield its events; slot indices are the job's own.
+def run_job(
+    job: Job,
+    *,
+    patience_s: float = DEFAULT_PATIENCE_S,
+    variables: Variables = None,
+    turns: Iterable[Sequence[int]] | None = None,
+) -> Iterator[Event]:
+    """Run a job in worker processes and yield its events.
 
-    A slot in which the worker dies or falls silent for `patience_s` is tried once more by a new worker; when that one
-    dies there too, the slot is a failed trial and a third worker goes on behind it.
+    `turns` give the places of slots to run next, asked for when all slots of the turn before were done, until one is
+    empty; by default all slots in order are one turn. A slot in which the worker dies or falls silent for `patience_s`
+    is tried once more by a new worker; when that one dies there too, the slot is a failed trial and a third worker goes
+    on behind it.
 
     Raises: the worker's own MlsdError for a refused job, WorkerError when a worker cannot even start a slot.
     """
-    first, tried = 0, -1
-    while first < len(job.slots):
-        rest = msgspec.structs.replace(job, slots=job.slots[first:])
-        current: int | None = None  # index in `rest` of the slot the worker is in
-        n_done = 0
-        with _Worker(rest, variables) as worker:
+    coming = iter([range(len(job.slots))] if turns is None else turns)
+    todo, tried = list(next(coming, ())), -1
+    while todo:
+        started = False
+        with _Worker(job, variables) as worker:
+            worker.send(Turn(slots=tuple(todo)))
             for event in worker.events(patience_s):
                 if isinstance(event, Refused):
                     raise event.error()
                 if isinstance(event, Finished):
-                    yield event
-                    return
-                if isinstance(event, Started | Progress | Done):
-                    current = event.index
-                    if isinstance(event, Done):
-                        n_done, current = event.index + 1, None
-                    event = msgspec.structs.replace(event, index=event.index + first)
+                    break
                 yield event
+                started = started or isinstance(event, Started)
+                if isinstance(event, Done):
+                    todo.remove(event.index)
+                    if not todo:
+                        todo = list(next(coming, ()))
+                        worker.send(Turn(slots=tuple(todo)))
+            if not todo:
+                break
             reason = worker.obituary()
-        if current is None and n_done == 0 and first == tried:
+        if not started and todo[0] == tried:
             raise WorkerError(f"The worker process died before its first trial: {reason}", hint=worker.advice())
-        reached = first + (n_done if current is None else current)
-        if reached < len(job.slots) and reached == tried:
-            yield Done(index=reached, trial=failed_trial(job.slots[reached], f"The worker process died: {reason}"))
-            first, tried = reached + 1, -1
+        if todo[0] == tried:
+            slot = job.slots[tried]
+            yield Done(index=tried, trial=failed_trial(slot, f"The worker process died: {reason}"))
+            todo, tried = todo[1:] or list(next(coming, ())), -1
         else:
-            first = tried = reached
+            tried = todo[0]
     yield Finished()
 
 
@@ -234,9 +244,13 @@ class _Worker:
         )
         self._lines: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         threading.Thread(target=self._read, daemon=True).start()
+        self.send(work)
+
+    def send(self, said: Work | Turn) -> None:
+        """Say one thing more to the worker."""
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):  # a worker that died at once speaks through its obituary
-            self._process.stdin.write(msgspec.json.encode(work) + b"\n")
+            self._process.stdin.write(msgspec.json.encode(said) + b"\n")
             self._process.stdin.flush()
 
     def _read(self) -> None:

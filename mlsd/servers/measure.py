@@ -6,7 +6,7 @@ import hashlib
 import itertools
 import random
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -23,7 +23,6 @@ from mlsd.hardware import read_conditions, read_environment
 from mlsd.measure.messages import (
     Done,
     Event,
-    Finished,
     Job,
     ModelFile,
     Slot,
@@ -149,13 +148,13 @@ def measure(
         session.prepare()
         cases = {case.id: case for turn in session.turns(0) for case in (slot.case for slot in turn.slots)}
         with Store.open(path) as store:
-            turns = session.turns(next_repeat(store, environment, cases))
-            job = session.job(turns)
+            requests = session.turns(next_repeat(store, environment, cases))
+            job = session.job(requests)
             facts = [model_facts(m.path, ref=m.ref) for m in (models.target, *models.drafts) if m is not None]
             plan = {"profile": None, "suites": [SERVERS], "servers": [side.spec.name for side in sides]}
 
-            def drive(job: Job, *, patience_s: float) -> Iterator[Event]:
-                return session.drive(job, turns, patience_s)
+            def drive(job: Job, *, patience_s: float, turns: Iterable[Sequence[int]]) -> Iterator[Event]:
+                return (e for chosen in turns for e in session.drive(job, requests, set(chosen), patience_s))
 
             outcome = run_jobs((job,), store, environment, facts, plan, RunSettings(seed=ask.seed), watcher, drive)
             own = [stored.trial for stored in store.trials(TrialFilter(run_id=outcome.run_id))]
@@ -374,9 +373,9 @@ class _Session:
 
     # --- measuring ------------------------------------------------------------------------------------------------
 
-    def drive(self, rest: Job, turns: Sequence[_Turn], patience_s: float) -> Iterator[Event]:
-        """Run the slots of a job turn by turn; what fails is a failed trial, and the next turn runs."""
-        index = {_place(slot): i for i, slot in enumerate(rest.slots)}
+    def drive(self, rest: Job, turns: Sequence[_Turn], chosen: Collection[int], patience_s: float) -> Iterator[Event]:
+        """Run the chosen slots of a job turn by turn; what fails is a failed trial, and the next turn runs."""
+        index = {_place(slot): i for i, slot in enumerate(rest.slots) if i in chosen}
         for turn in turns:
             slots = [slot for slot in turn.slots if _place(slot) in index]
             if not slots:
@@ -387,7 +386,6 @@ class _Session:
             )  # fmt: skip
             for slot, trial in measured:
                 yield Done(index=index[_place(slot)], trial=trial)
-        yield Finished()
 
     def _own_loop(self, rest: Job, slots: Sequence[Slot], patience_s: float) -> Iterator[tuple[Slot, Trial]]:
         """The same cases in our own engine: one worker, so one load, a turn."""

@@ -164,7 +164,7 @@ class _Coordinator:
         interrupted = False
         try:
             self._look_around()
-            while self._left() and not self._watcher.enough:
+            while self._left():
                 for said in self._lab.hear(HEAR_S):
                     self._hear(said)
                 self._look_around()

@@ -42,8 +42,20 @@ from mlsd.records import Environment, ModelFacts, PromptRef, Record, Trial
 class Drive(Protocol):
     """What measures the slots of a job and says so, as `run_job` does in worker processes."""
 
-    def __call__(self, job: Job, *, patience_s: float) -> Iterator[Event]:
-        """Events until every slot was visited. Raises: MlsdError for a job that cannot run."""
+    def __call__(self, job: Job, *, patience_s: float, turns: Iterable[Sequence[int]]) -> Iterator[Event]:
+        """Events until every slot of every turn was visited. Raises: MlsdError for a job that cannot run."""
+
+
+class Choose(Protocol):
+    """What of a load to measure next: asked at first, and again when all that was chosen is committed."""
+
+    def __call__(self, left: Sequence[Slot], measured: Sequence[Trial]) -> Sequence[Slot]:
+        """Some of the slots that are left, in the order in which they run; none ends the load."""
+
+
+def all_left(left: Sequence[Slot], measured: Sequence[Trial]) -> Sequence[Slot]:
+    """Everything that is planned."""
+    return left
 
 
 class RunOutcome(Record, frozen=True, kw_only=True):
@@ -70,8 +82,6 @@ class RunSettings(Record, frozen=True, kw_only=True):
 
 class Watcher:
     """What a runner tells while it works; the default says nothing."""
-
-    enough = False  # set it, and the run ends after the trial that was committed last
 
     def planned(self, prepared: Prepared) -> None:
         """What will be measured is settled, and nothing has run."""
@@ -182,8 +192,11 @@ def run_jobs(
     settings: RunSettings,
     watcher: Watcher | None = None,
     drive: Drive = run_job,
+    choose: Choose = all_left,
 ) -> RunOutcome:
     """Run what is not done yet; every trial is committed before the next one starts. `drive` does the measuring.
+
+    `choose` decides block by block, say, what of a load goes on, while its models and contexts stay open.
 
     A job that cannot run leaves failed trials with its reason, and the next job runs; a strict one ends the run with
     what the worker raised, if nothing of it was measured. Ctrl-C ends the run after the last committed trial and is
@@ -206,8 +219,8 @@ def run_jobs(
             for job, slots in todo:
                 if settings.limit is not None:
                     slots = slots[: max(0, settings.limit - tally.n_run)]
-                if slots and not watcher.enough:
-                    run_slots(job, slots, store, tally, settings, watcher, drive)
+                if slots:
+                    run_slots(job, slots, store, tally, settings, watcher, drive, choose)
     except KeyboardInterrupt:
         return tally.outcome(interrupted=True)
     return tally.outcome()
@@ -257,32 +270,41 @@ def run_slots(
     settings: RunSettings,
     watcher: Watcher,
     drive: Drive = run_job,
+    choose: Choose = all_left,
 ) -> None:
     """Run some slots of a job in a worker of their own, each trial committed before the next one starts."""
     rest = msgspec.structs.replace(job, slots=slots, references=known_references(job, store, tally.environment))
     watcher.job(rest)
-    n_committed = 0
+    measured: list[Trial] = []
+    turn: list[int] = []  # places that were chosen and are not committed
+    place = {slot_key(slot): index for index, slot in enumerate(slots)}
+
+    def turns() -> Iterator[Sequence[int]]:
+        left = dict(enumerate(slots))
+        while left and (chosen := choose(tuple(left.values()), tuple(measured))):
+            turn[:] = [place[slot_key(slot)] for slot in chosen]
+            for index in turn:
+                del left[index]
+            yield tuple(turn)
 
     def commit(index: int, trial: Trial) -> None:
-        nonlocal n_committed
         store.add_trial(tally.run_id, trial)
-        n_committed += 1
+        measured.append(trial)
+        turn.remove(index)
         tally.n_ok += trial.status == "ok"
         tally.n_failed += trial.status == "failed"
         watcher.trial(slots[index], trial)
 
     try:
-        with closing(cast("Generator[Event]", drive(rest, patience_s=settings.patience_s))) as events:
+        with closing(cast("Generator[Event]", drive(rest, patience_s=settings.patience_s, turns=turns()))) as events:
             for event in events:
                 watcher.event(rest, event)
                 if isinstance(event, Done):
                     commit(event.index, event.trial)
-                    if watcher.enough:
-                        return
     except MlsdError as error:
-        if job.strict and not n_committed:
+        if job.strict and not measured:
             raise
-        for index in range(n_committed, len(slots)):
+        for index in turn.copy():
             commit(index, failed_trial(slots[index], str(error)))
 
 

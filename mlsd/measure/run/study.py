@@ -17,9 +17,11 @@ from mlsd.measure.run.checks import check_run, disturbed
 from mlsd.measure.run.distances import Drafting, measure_distances, study_draftings
 from mlsd.measure.run.memory import LoadMemory, ask_memory, judge_loads, refuse_loads, size_models
 from mlsd.measure.run.runner import (
+    Choose,
     RunOutcome,
     RunSettings,
     Watcher,
+    all_left,
     machine_lock,
     next_repeat,
     plan_jobs,
@@ -133,6 +135,7 @@ def bench_into(
     memory: Sequence[LoadMemory] = (),
     *,
     fresh: bool = False,
+    choose: Choose = all_left,
 ) -> tuple[RunOutcome, tuple[QualityWarning, ...]]:
     """Run a bench's blocks as further repeats of what the store holds; the caller holds `machine_lock`."""
     cases = prepare_bench(request).plan.cases()
@@ -140,7 +143,7 @@ def bench_into(
     prepared = prepare_bench(request, first)
     watcher.planned(prepared)
     settings = RunSettings(fresh=fresh, seed=request.seed)
-    return _measure(prepared, store, environment, memory, settings, watcher, {}, strict=True)
+    return _measure(prepared, store, environment, memory, settings, watcher, {}, strict=True, choose=choose)
 
 
 def check_database(path: Path) -> None:
@@ -170,6 +173,7 @@ def _measure(
     options: Mapping[str, str],
     *,
     strict: bool = False,
+    choose: Choose = all_left,
 ) -> tuple[RunOutcome, tuple[QualityWarning, ...]]:
     """Run the plan into the store, then record what speaks against the run."""
     cool_down_s = settings.cool_down_s
@@ -178,7 +182,7 @@ def _measure(
     jobs = plan_jobs(prepared, memory, cool_down_s=cool_down_s, strict=strict)
     facts = [model_facts(model.path, ref=model.ref) for model in prepared.models.values()]
     record = plan_record(prepared, options)
-    outcome = run_jobs(jobs, store, environment, facts, record, settings, watcher)
+    outcome = run_jobs(jobs, store, environment, facts, record, settings, watcher, choose=choose)
     return outcome, conclude(store, outcome.run_id, prepared.engine, environment)
 
 

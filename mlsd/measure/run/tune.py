@@ -273,7 +273,7 @@ class _Search:
         try:
             spec = resolve_spec(msgspec.structs.replace(self.spec, options=options))
             bench = _bench(self.request, spec, gamma, trial.number)
-            outcome, _ = bench_into(bench, self.store, self.environment, blocks)
+            outcome, _ = bench_into(bench, self.store, self.environment, blocks, choose=blocks.choose)
             if outcome.interrupted:
                 raise KeyboardInterrupt
         except MlsdError as error:
@@ -315,14 +315,18 @@ class _Blocks(Watcher):
 
     def trial(self, slot: Slot, trial: Trial) -> None:
         """Judge the trial, and the block that it completes."""
-        self.untimed = trial.valid and trial.decode_ns is None
+        self.untimed |= trial.valid and trial.decode_ns is None
         if not trial.valid:
             self._trial.set_user_attr("reason", trial.error or trial.invalid_reason)
             self.state = "failed"
-        self.enough = self.untimed or not trial.valid
         self._block.append(trial)
-        if not self.enough and len(self._block) == self._per_block:
+        if self.state == "measured" and not self.untimed and len(self._block) == self._per_block:
             self._end_block()
+
+    def choose(self, left: Sequence[Slot], measured: Sequence[Trial]) -> Sequence[Slot]:
+        """The next block, all prompts together, unless the setting is through."""
+        over = self.untimed or self.state != "measured"
+        return () if over else [slot for slot in left if slot.repeat == left[0].repeat]
 
     def _end_block(self) -> None:
         self.logs.append(log_ratio(self._block))
@@ -332,7 +336,7 @@ class _Blocks(Watcher):
         self._trial.set_user_attr("counts", self._counts)
         self._trial.report(statistics.fmean(self.logs), len(self.logs) - 1)
         if len(self.logs) < self._n_blocks and self._trial.should_prune():
-            self.state, self.enough = "pruned", True
+            self.state = "pruned"
 
 
 def log_ratio(block: Sequence[Trial]) -> float:

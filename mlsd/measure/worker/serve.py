@@ -1,17 +1,19 @@
 """The worker process: one Job in on standard input, Events out on standard output, one JSON text a line.
 
+Behind a job of trials come its turns, one by one, so that its caller can choose by what was measured.
+
 All native work happens here, so that a crash, an abort or an out-of-memory kill costs one trial and not the suite.
 Run as ``python -m mlsd.measure.worker``. It ends itself when its parent does: standard input then closes.
 """
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
-import sys
 import time
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -52,6 +54,7 @@ from mlsd.measure.messages import (
     SelfCheckJob,
     Slot,
     Started,
+    Turn,
     Work,
     failed_trial,
 )
@@ -75,9 +78,8 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.environ.setdefault("GGML_NO_BACKTRACE", "1")
     out = _private_stdout()
-    line = sys.stdin.buffer.readline()
-    end_with_parent()
-    work = msgspec.json.decode(line, type=Work)
+    lines = end_with_parent()
+    work = msgspec.json.decode(lines.get(), type=Work)
     send = _Sender(out)
     try:
         for file in _models_of(work):
@@ -103,7 +105,7 @@ def main() -> None:
         elif isinstance(work, FootprintJob):
             send(find_footprints(work))
         else:
-            run_slots(work, send)
+            run_slots(work, send, iter(lambda: msgspec.json.decode(lines.get(), type=Turn).slots, ()))
     except MlsdError as error:
         send(Refused.of(error))
 
@@ -130,8 +132,8 @@ class _Sender:
         self._out.write(msgspec.json.encode(event) + b"\n")
 
 
-def run_slots(job: Job, send: Callable[[Event], None]) -> None:
-    """Run every slot of a job; a slot that fails becomes a failed trial.
+def run_slots(job: Job, send: Callable[[Event], None], turns: Iterable[Sequence[int]]) -> None:
+    """Run the slots of a job, turn by turn; a slot that fails becomes a failed trial.
 
     Raises: MlsdError when the job cannot start at all.
     """
@@ -140,7 +142,7 @@ def run_slots(job: Job, send: Callable[[Event], None]) -> None:
             for case in {slot.case_id: slot.case for slot in job.slots}.values():
                 arms.check(case)
         runner = _SlotRunner(job, arms, send)
-        for index in range(len(job.slots)):
+        for index in itertools.chain.from_iterable(turns):
             runner.run(index)
     send(Finished())
 

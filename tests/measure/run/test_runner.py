@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -17,7 +18,7 @@ from mlsd.errors import LockError, ModelFileError, WorkerError
 from mlsd.gguf_tools.source import Source
 from mlsd.gguf_tools.surgery.edit import keep_layers, recurrent_layers, write_edit
 from mlsd.hardware import read_environment
-from mlsd.measure.messages import Done, Finished, Loaded, ModelFile
+from mlsd.measure.messages import Done, Event, Finished, Job, Loaded, ModelFile, Slot
 from mlsd.measure.process import run_job, run_probe
 from mlsd.measure.run.runner import RunSettings, Watcher, machine_lock, run_jobs
 from mlsd.measure.store.rows import TrialFilter
@@ -247,3 +248,42 @@ def test_a_native_abort_is_named_and_leaves_the_caller_alive(tiny: Path, tmp_pat
     aborting = ModelFile(ref=ModelRef(id="recurrent"), path=str(tmp_path / "recurrent.gguf"))
     with pytest.raises(WorkerError, match=r"(?s)killed by SIGABRT.*GGML_ASSERT"):
         run_probe(aborting, EngineOptions(n_threads=1))
+
+
+def test_the_caller_chooses_after_every_block_what_goes_on_in_the_same_worker(tiny: Path, tmp_path: Path) -> None:
+    (job,) = make_jobs(tiny, repeats=3)[:1]
+    seen: list[int] = []
+    loads: list[Job] = []
+
+    class Loads(Watcher):
+        def event(self, job: Job, event: Event) -> None:
+            if isinstance(event, Loaded):
+                loads.append(job)
+
+    def choose(left: Sequence[Slot], measured: Sequence[Trial]) -> Sequence[Slot]:
+        """Every arm once, then plain decoding and gamma 2, then nothing."""
+        seen.append(len(measured))
+        gammas = ((0, 2, 4), (0, 2), ())[left[0].repeat]
+        return [slot for slot in left if slot.repeat == left[0].repeat and slot.case.gamma in gammas]
+
+    with Store.open(tmp_path / "study.sqlite") as store:
+        outcome = run_jobs((job,), store, read_environment(), (), {}, RunSettings(), Loads(), choose=choose)
+        trials = [stored.trial for stored in store.trials()]
+    assert seen == [0, 3, 5]
+    assert (outcome.n_ok, outcome.n_left) == (5, 4)
+    assert len(loads) == 1
+    assert sorted((trial.repeat, trial.gamma) for trial in trials) == [(0, 0), (0, 2), (0, 4), (1, 0), (1, 2)]
+    assert all(trial.valid for trial in trials)
+
+
+def test_a_worker_that_dies_between_turns_is_replaced_and_the_next_turn_runs(tiny: Path) -> None:
+    job = make_jobs(tiny, repeats=2)[0]
+
+    def turns() -> Iterator[Sequence[int]]:
+        yield (0, 1)
+        for process in workers():
+            process.kill()
+        yield (3,)
+
+    done = [event.index for event in run_job(job, turns=turns()) if isinstance(event, Done)]
+    assert done == [0, 1, 3]

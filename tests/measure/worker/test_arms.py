@@ -82,8 +82,8 @@ def test_an_arm_that_wrote_the_reference_is_warm(tiny: Path, monkeypatch: pytest
         warm_up(arms, case, whole=whole)
 
     monkeypatch.setattr(Arms, "warm_up", counted)
-    run_slots(msgspec.structs.replace(job, slots=(drafted, plain)), lambda event: None)
-    run_slots(msgspec.structs.replace(job, slots=(plain, drafted)), lambda event: None)
+    run_slots(msgspec.structs.replace(job, slots=(drafted, plain)), lambda event: None, [(0, 1)])
+    run_slots(msgspec.structs.replace(job, slots=(plain, drafted)), lambda event: None, [(0,), (1,)])
     assert warmed == ["sd", "ar", "sd"]
 
 
