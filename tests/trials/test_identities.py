@@ -11,7 +11,7 @@ from mlsd.records import Case, Conditions, Losslessness, Trial
 from mlsd.trials.identities import broken
 from tests.analysis import studies
 
-CASE = studies.case(studies.MOE, studies.DRAFT, 4, "code")
+CASE = studies.case(studies.MOE, "code", 4)
 TRIAL = studies.trial(CASE, 0, 0, 0)
 
 
