@@ -21,8 +21,8 @@ from mlsd.engine.llama.model import LlamaModel
 from mlsd.engine.llama.open import open_session
 from mlsd.engine.rollback import make_rollback
 from mlsd.engine.session import SessionOptions
-from mlsd.measure.lab.cluster import Cluster
-from mlsd.measure.lab.coordinator import run_lab
+from mlsd.measure.lab.cluster import Cluster, make_certificate
+from mlsd.measure.lab.coordinator import LabPlan, run_lab
 from mlsd.measure.messages import Slot
 from mlsd.measure.run.runner import RunSettings, Watcher
 from mlsd.measure.store.study import Store
@@ -46,11 +46,10 @@ def measure(piece, *, may_pull, wanted, say):
 machine.card = lambda engine, may_pull: card()
 machine.measure = measure
 async def main(port, n):
-    d = cluster._distributed()
-    quiet = dict(dashboard=False, dashboard_address=":0")
-    scheduler = await d.Scheduler(host="127.0.0.1", port=port, protocol="tcp", **quiet)
-    own = dict(nthreads=1, resources={"machine": 1}, memory_limit=0, **quiet)
-    workers = [await d.Worker(scheduler.address, name=str(i), **own) for i in range(n)]
+    certificate = open(sys.argv[3]).read()
+    scheduler = await cluster.open_scheduler("127.0.0.1", port, certificate)
+    asked = cluster.Joining(address=scheduler.address, certificate=certificate, may_pull=False)
+    workers = [await cluster.open_machine(asked) for _ in range(n)]
     print("ready", flush=True)
     await scheduler.finished()
 asyncio.run(main(int(sys.argv[1]), int(sys.argv[2])))
@@ -78,13 +77,20 @@ class _Memory(Watcher):
 def simulated() -> Iterator[Result]:
     """Jobs of two trials; the coordinator's memory from a tenth of them on."""
     wanted, port, memory = plan(n_loads=N_JOBS, n_blocks=1), free_port(), _Memory()
-    command = [sys.executable, "-c", _SIMULATED, str(port), str(N_MACHINES)]
+    with tempfile.TemporaryDirectory() as name:
+        yield from _simulated(Path(name), wanted, port, memory)
+
+
+def _simulated(folder: Path, wanted: LabPlan, port: int, memory: _Memory) -> Iterator[Result]:
+    certificate = folder / "lab.pem"
+    make_certificate(certificate)
+    command = [sys.executable, "-c", _SIMULATED, str(port), str(N_MACHINES), str(certificate)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, cwd=Path(__file__).parent.parent)
     try:
         assert process.stdout is not None
         process.stdout.readline()
-        with tempfile.TemporaryDirectory() as folder, Store.open(Path(folder) / "s.sqlite") as store:
-            with Cluster(f"127.0.0.1:{port}", None, EngineOptions(), ORIGIN) as cluster:
+        with Store.open(folder / "s.sqlite") as store:
+            with Cluster(f"127.0.0.1:{port}", certificate, EngineOptions(), ORIGIN) as cluster:
                 wait_for(lambda: len(cluster.machines()) == N_MACHINES, "machines are missing", 300)
                 started = time.perf_counter()
                 outcome = run_lab(wanted, cluster, store, RunSettings(), memory)
@@ -122,7 +128,7 @@ def overhead() -> Result:
     """Wall time of a suite on a lab of one machine over that of `mlsd run` alone."""
     with tempfile.TemporaryDirectory() as name, lab(Path(name), 1) as processes:
         folder, numbers = Path(name), iter(range(1000))
-        with Cluster(processes.address, None, EngineOptions(), None) as cluster:
+        with processes.cluster() as cluster:
             wait_for(lambda: bool(cluster.machines()), "the machine does not join")
         env = processes.env("machine0")
 
@@ -145,7 +151,7 @@ def idle_machine() -> Result:
     with (
         tempfile.TemporaryDirectory() as name,
         lab(Path(name), 1) as processes,
-        Cluster(processes.address, None, EngineOptions(), None) as cluster,
+        processes.cluster() as cluster,
         LlamaModel(smollm2()) as model,
         open_session(model, SessionOptions(n_ctx=512, n_threads=1)) as session,
     ):

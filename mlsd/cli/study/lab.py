@@ -14,8 +14,8 @@ from mlsd.cli.output import note, print_json, print_table, say
 def lab() -> None:
     """Let several machines measure for one study: start a lab, join it on each machine, then `mlsd run --lab`.
 
-    Between machines everything is encrypted, and who holds the lab's certificate file takes part: any of them can run
-    programs on the others. Without encryption a lab is only for this machine itself.
+    Everything is encrypted, and only who holds the lab's certificate file takes part: any of them can run programs on
+    the others.
     """
 
 
@@ -37,10 +37,9 @@ def start(
     from mlsd.measure.lab.cluster import Remote
     from mlsd.measure.lab.cluster import start as run
 
-    def told(address: str, made: Path | None) -> None:
-        if made is not None:
-            note(f"Copy {made} to every machine: whoever has it is let in.")
-        say(f"mlsd lab join {address}{'' if made is None else ' --certificate lab.pem'}")
+    def told(address: str, made: Path) -> None:
+        note(f"Copy {made} to every machine, mode 600: whoever has it is let in.")
+        say(f"mlsd lab join {address} --certificate lab.pem")
 
     def lost(name: str, words: str) -> None:
         note(f"{name} was lost{f' ({words})' if words else ''}; joining again.")
@@ -78,6 +77,6 @@ def status(address: str, certificate: Path | None, as_json: bool) -> None:
         return
     print_table(machines_table(machines))
     for run in posted.values():
-        say(run["words"])
-        for failure in run["failures"]:
+        say(run.words)
+        for failure in run.failures:
             say((f"  failed: {failure}", "red"))

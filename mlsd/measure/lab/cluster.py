@@ -1,7 +1,9 @@
 """The one door to Dask distributed: a scheduler, machines that join it, and the lab that a coordinator sees.
 
 One thread a machine, no nanny, no work stealing, no retries: Dask carries messages and notices who is gone, and decides
-nothing. Between machines everything is encrypted, and only who holds the lab's certificate file takes part.
+nothing. Everything is encrypted, on this machine as well, and only who holds the lab's certificate file takes part: a
+task is a pickled function, so whoever is let in runs programs here. A machine listens on the one address from which it
+speaks to the scheduler, and nothing listens for HTTP.
 """
 
 from __future__ import annotations
@@ -13,6 +15,8 @@ import logging
 import os
 import queue
 import shlex
+import socket
+import stat
 import subprocess
 import sys
 import threading
@@ -31,7 +35,6 @@ from mlsd import __version__
 from mlsd.children import command, end_with_parent
 from mlsd.errors import InputError, LabError, UnsupportedError
 from mlsd.folders import user_dir, write_atomically
-from mlsd.hosts import is_loopback
 from mlsd.measure.lab import machine
 from mlsd.measure.lab.coordinator import Ended, Measured
 from mlsd.measure.lab.machine import Card, Doing, Origin, Piece
@@ -45,6 +48,7 @@ _PULLS = "+"  # ends the name of a machine that may download
 _CONNECT_S = 10.0
 _REJOIN_S = 2.0
 _CARD_S = 60.0  # to wait for the first machines' cards
+_MOST_CERTIFICATE = 1 << 20  # characters
 _KEPT = "What was measured is kept; start a lab again, and the same command goes on."
 # Nothing periodic that is not needed: a machine that waits must not disturb what is measured on it.
 _QUIET = {
@@ -63,6 +67,8 @@ _QUIET = {
     "distributed.admin.system-monitor.gil.enabled": False,
     "distributed.admin.low-level-log-length": 4,
     "distributed.comm.timeouts.connect": f"{_CONNECT_S}s",
+    "distributed.scheduler.http.routes": [],
+    "distributed.worker.http.routes": [],
 }
 
 
@@ -86,42 +92,63 @@ def certificate_path() -> Path:
     return user_dir() / "lab.pem"
 
 
-def full_address(text: str, certificate: Path | None) -> str:
-    """``HOST:PORT`` with tcp on loopback and tls elsewhere. Raises: InputError for plain traffic between machines."""
+def full_address(text: str) -> str:
+    """``HOST:PORT`` with tls. Raises: InputError for what is no address, and for plain traffic."""
     scheme, _, rest = text.rpartition("://")
     try:
         parts = urlsplit(f"//{rest}")
         host, port = parts.hostname, parts.port or PORT
     except ValueError as error:
         raise InputError(f"{text} is no address: {error}.", hint=f"Give tls://HOST:{PORT}.") from None
-    if not host or scheme not in ("", "tcp", "tls"):
+    if scheme == "tcp":
+        raise InputError(f"{text} is plain traffic, and a lab is always encrypted.", hint=f"Give tls://{rest}.")
+    if not host or scheme not in ("", "tls"):
         raise InputError(f"{text} is no address.", hint=f"Give tls://HOST:{PORT}.")
-    local = is_loopback(host)
-    if scheme == "tcp" and not local:
-        raise InputError(f"{text} would be read by everybody in between.", hint=f"Give tls://{host}:{port}.")
-    secure = scheme == "tls" or not local or (scheme == "" and certificate is not None)
-    return f"{'tls' if secure else 'tcp'}://{f'[{host}]' if ':' in host else host}:{port}"
+    return f"tls://{_in_url(host)}:{port}"
+
+
+def _in_url(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
+
+
+def own_host(address: str) -> str:
+    """The address from which this machine speaks to another: there the other reaches it, and nobody else needs to.
+
+    Raises: OSError where there is no way to it.
+    """
+    parts = urlsplit(address)
+    found = socket.getaddrinfo(parts.hostname, parts.port, type=socket.SOCK_DGRAM)
+    # IPv4 first: a link-local address of IPv6 means nothing without the name of the interface.
+    for family, kind, protocol, _, place in sorted(found, key=lambda one: one[0] != socket.AF_INET):
+        with socket.socket(family, kind, protocol) as asked, contextlib.suppress(OSError):
+            asked.connect(place)  # of datagrams: nothing is sent
+            return _in_url(str(asked.getsockname()[0]))
+    raise OSError(f"there is no way to {parts.hostname}")
 
 
 def make_certificate(path: Path) -> None:
     """Write a new certificate and its key, good for a year: whoever has the file is let in. Raises: InputError."""
     made = _distributed().Security.temporary()
-    write_atomically(path, made.tls_client_cert + made.tls_client_key)
-    path.chmod(0o600)
+    write_atomically(path, made.tls_client_cert + made.tls_client_key)  # for its owner alone from the first byte
 
 
-def _certificate(address: str, path: Path | None) -> str | None:
-    """The text of the lab's certificate file, None on plain loopback. Raises: LabError for a file that is none."""
-    if address.startswith("tcp://"):
-        return None
+def _certificate(path: Path | None) -> str:
+    """The text of the lab's certificate file. Raises: LabError for a file that is none, or that others may read."""
     path = path or certificate_path()
     try:
-        text = path.read_text(encoding="ascii")
+        with path.open(encoding="ascii") as file:
+            mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
+            text = file.read(_MOST_CERTIFICATE)
     except (OSError, UnicodeDecodeError) as error:
         raise LabError(
             f"The lab's certificate {path} cannot be read: {getattr(error, 'strerror', None) or error}.",
             hint="Copy the file that `mlsd lab start` made, and name it with --certificate.",
         ) from error
+    if mode & 0o077:
+        raise LabError(
+            f"Permissions {mode:04o} for {path} are too open: others can read the key, and whoever has it is let in.",
+            hint=f"chmod 600 {shlex.quote(str(path))}, or let `mlsd lab start` make a new one if others did read it.",
+        )
     _distributed()
     from cryptography.x509 import load_pem_x509_certificate
 
@@ -138,23 +165,32 @@ def _certificate(address: str, path: Path | None) -> str | None:
     return text
 
 
-def _security(certificate: str | None) -> Any:
-    if certificate is None:
-        return None
+def _security(certificate: str) -> Any:
     cert, _, key = certificate.partition(_KEY)
     roles = {f"tls_{role}_{kind}": value for role in ("client", "scheduler", "worker")
              for kind, value in (("cert", cert), ("key", _KEY + key))}  # fmt: skip
     return _distributed().Security(require_encryption=True, tls_ca_file=cert, **roles)
 
 
+def _without_http(kind: Any) -> Any:
+    """A scheduler or worker of Dask that opens no port for HTTP: what it shows there, it shows to everybody."""
+    return type(kind.__name__, (kind,), {"start_http_server": lambda *_, **__: None})
+
+
 # --- the scheduler ----------------------------------------------------------------------------------------------
+
+
+async def open_scheduler(host: str, port: int, certificate: str) -> Any:
+    """A scheduler that listens. Raises: OSError, ValueError where it cannot."""
+    kind = _without_http(_distributed().Scheduler)
+    return await kind(host=_in_url(host), port=port, protocol="tls", dashboard=False, security=_security(certificate))
 
 
 def start(
     host: str,
     port: int,
     certificate: Path | None,
-    on_start: Callable[[str, Path | None], None],
+    on_start: Callable[[str, Path], None],
     remotes: Sequence[Remote] = (),
     on_loss: Callable[[str, str], None] = lambda name, words: None,
     *,
@@ -166,24 +202,21 @@ def start(
     """
     for remote in remotes:
         remote.check()
-    address = full_address(f"{host}:{port}" if ":" not in host else f"[{host}]:{port}", certificate)
-    path = (certificate or certificate_path()) if address.startswith("tls://") else None
-    if path is not None and not path.exists():
+    address = full_address(f"{_in_url(host)}:{port}")
+    path = certificate or certificate_path()
+    if not path.exists():
         make_certificate(path)
-    text = _certificate(address, path)
+    text = _certificate(path)
 
     async def serve() -> None:
         try:
-            scheduler = await _distributed().Scheduler(
-                host=host, port=port, protocol=address.partition(":")[0], dashboard=False, dashboard_address=":0",
-                security=_security(text),
-            )  # fmt: skip
+            scheduler = await open_scheduler(host, port, text)
         except (OSError, ValueError) as error:
             raise LabError(
                 f"No lab can be started at {address}: {error}.", hint="Give another --host or --port."
             ) from error
         on_start(scheduler.address, path)
-        asked = _Join(address=scheduler.address, certificate=text, may_pull=may_pull)
+        asked = Joining(address=scheduler.address, certificate=text, may_pull=may_pull)
         for remote in remotes:
             joining = (remote.line(_JOIN), asked, partial(on_loss, remote.host))
             threading.Thread(target=_keep_joined, args=joining, daemon=True).start()
@@ -235,21 +268,23 @@ _SHOW_VERSION = "import distributed, cryptography, mlsd; print(mlsd.__version__)
 _JOIN = "-m mlsd.measure.lab"
 
 
-class _Join(Record, frozen=True, kw_only=True):
+class Joining(Record, frozen=True, kw_only=True):
+    """What a machine's own process is told."""
+
     address: str
-    certificate: str | None  # the text of the file: a machine behind ssh needs no copy
+    certificate: str  # the text of the file: a machine behind ssh needs no copy
     may_pull: bool
 
 
 def join(address: str, certificate: Path | None, *, may_pull: bool, on_loss: Callable[[str], None]) -> None:
     """Let this machine measure for a lab until interrupted; after a loss it joins again. Raises: LabError at first."""
-    address = full_address(address, certificate)
+    address = full_address(address)
     Cluster(address, certificate, EngineOptions(), None).close()  # says what is wrong, where something is
-    asked = _Join(address=address, certificate=_certificate(address, certificate), may_pull=may_pull)
+    asked = Joining(address=address, certificate=_certificate(certificate), may_pull=may_pull)
     _keep_joined(command("mlsd.measure.lab"), asked, on_loss)
 
 
-def _keep_joined(line: Sequence[str], asked: _Join, on_loss: Callable[[str], None]) -> None:
+def _keep_joined(line: Sequence[str], asked: Joining, on_loss: Callable[[str], None]) -> None:
     """Run a machine's process, and after every loss anew; `on_loss` hears its last words."""
     while True:
         process = subprocess.Popen(line, stdin=subprocess.PIPE, stderr=subprocess.PIPE)
@@ -268,17 +303,21 @@ def _keep_joined(line: Sequence[str], asked: _Join, on_loss: Callable[[str], Non
         time.sleep(_REJOIN_S)
 
 
-async def _serve_machine(asked: _Join) -> None:
-    distributed = _distributed()
-    machine.card(EngineOptions(), may_pull=asked.may_pull)
+async def open_machine(asked: Joining) -> Any:
+    """Dask's worker of a machine, joined. Raises: OSError where there is no scheduler."""
+    kind = _without_http(_distributed().Worker)
     name = f"{uuid.uuid4().hex[:12]}{_PULLS if asked.may_pull else ''}"
+    return await kind(
+        asked.address, nthreads=1, resources={"machine": 1}, memory_limit=0, heartbeat_interval="5s",
+        death_timeout=30, name=name, host=own_host(asked.address), security=_security(asked.certificate),
+    )  # fmt: skip
+
+
+async def _serve_machine(asked: Joining) -> None:
+    machine.card(EngineOptions(), may_pull=asked.may_pull)
     try:
-        worker = await distributed.Worker(
-            asked.address, nthreads=1, resources={"machine": 1}, memory_limit=0, heartbeat_interval="5s",
-            death_timeout=30, name=name, security=_security(asked.certificate), dashboard=False,
-            dashboard_address=":0",
-        )  # fmt: skip
-    except (OSError, TimeoutError):
+        worker = await open_machine(asked)
+    except OSError:  # a TimeoutError among them
         return
     await worker.finished()
 
@@ -317,6 +356,20 @@ def doing_task() -> bytes:
     return msgspec.json.encode((machine.state.get("card"), machine.state.get("doing")))
 
 
+class Said(Record, frozen=True, kw_only=True):
+    """A trial on its way through the scheduler."""
+
+    ticket: str
+    done: bytes  # a Done, as JSON
+
+
+class Posted(Record, frozen=True, kw_only=True):
+    """A word that a coordinator left at the scheduler."""
+
+    words: str
+    failures: tuple[str, ...]
+
+
 # --- the coordinator's side -------------------------------------------------------------------------------------
 
 
@@ -333,8 +386,8 @@ class Cluster:
     ) -> None:
         """Connect. Raises: LabError for a host that does not answer or does not let us in."""
         distributed = _distributed()
-        address = full_address(address, certificate)
-        security = _security(_certificate(address, certificate))
+        address = full_address(address)
+        security = _security(_certificate(certificate))
         try:
             self._client = distributed.Client(address, security=security, timeout=_CONNECT_S, set_as_default=False)
         except (OSError, TimeoutError, ValueError) as error:
@@ -368,10 +421,11 @@ class Cluster:
         for address, future in list(self._cards.items()):
             if isinstance(future, Card) or not future.done():
                 continue
-            if future.status == "finished":
-                self._cards[address] = msgspec.json.decode(future.result(), type=Card)
-            else:
+            card = _heard(future.result(), Card) if future.status == "finished" else None
+            if card is None:
                 del self._cards[address]
+            else:
+                self._cards[address] = card
         return {address: card for address, card in self._cards.items() if isinstance(card, Card)}
 
     def submit(self, address: str, ticket: str, job: Job) -> None:
@@ -401,19 +455,24 @@ class Cluster:
     def post(self, name: str, words: str, failures: Sequence[str]) -> None:
         """Leave a word at the scheduler for those who ask for the lab's status."""
         with _gone():
-            self._client.set_metadata(["mlsd", name], {"words": words, "failures": list(failures)})
+            self._client.set_metadata(
+                ["mlsd", name], msgspec.to_builtins(Posted(words=words, failures=tuple(failures)))
+            )
 
     # --- status -------------------------------------------------------------------------------------------------
 
     def doing(self) -> dict[str, tuple[Card | None, Doing | None]]:
         """Each machine's last card and what it is at, by address."""
         answers = self._client.run(doing_task, on_error="ignore")
-        return {a: msgspec.json.decode(said, type=tuple[Card | None, Doing | None]) for a, said in answers.items()}
+        return {a: _heard(said, tuple[Card | None, Doing | None]) or (None, None) for a, said in answers.items()}
 
-    def posted(self) -> dict[str, Any]:
+    def posted(self) -> dict[str, Posted]:
         """The words that coordinators left."""
-        found: dict[str, Any] = self._client.get_metadata(["mlsd"], default={})
-        return found
+        found = self._client.get_metadata(["mlsd"], default={})
+        try:
+            return msgspec.convert(found, dict[str, Posted])
+        except msgspec.ValidationError:
+            return {}
 
     def close(self) -> None:
         """Leave; machines stop measuring for us."""
@@ -440,19 +499,33 @@ class Cluster:
         )  # fmt: skip
 
     def _on_event(self, event: tuple[float, Any]) -> None:
-        said = event[1]
-        done = msgspec.json.decode(said["done"], type=Done)
-        self._said.put(Measured(ticket=said["ticket"], index=done.index, trial=done.trial))
+        try:
+            said = msgspec.convert(event[1], Said)
+        except msgspec.ValidationError:  # of no mlsd
+            return
+        self._put(said.ticket, said.done)
+
+    def _put(self, ticket: str, encoded: bytes) -> None:
+        done = _heard(encoded, Done)
+        if done is not None:
+            self._said.put(Measured(ticket=ticket, index=done.index, trial=done.trial))
 
     def _on_end(self, ticket: str, future: Any) -> None:
         error, unfit = None, False
         with contextlib.suppress(Exception):
-            trials, error, unfit = future.result()
+            trials, error, unfit = msgspec.convert(future.result(), tuple[list[bytes], str | None, bool])
             for encoded in trials:
-                done = msgspec.json.decode(encoded, type=Done)
-                self._said.put(Measured(ticket=ticket, index=done.index, trial=done.trial))
+                self._put(ticket, encoded)
         self._futures.pop(ticket, None)
         self._said.put(Ended(ticket=ticket, error=error, unfit=unfit))
+
+
+def _heard(encoded: Any, kind: Any) -> Any:
+    """What a machine said, None where that is something else: its trials are then not measured."""
+    try:
+        return msgspec.json.decode(encoded, type=kind)
+    except (msgspec.MsgspecError, TypeError, UnicodeDecodeError, RecursionError):
+        return None
 
 
 @contextlib.contextmanager
@@ -473,5 +546,5 @@ def main() -> None:
     line = sys.stdin.buffer.readline()
     end_with_parent()
     with contextlib.suppress(KeyboardInterrupt):
-        asyncio.run(_serve_machine(msgspec.json.decode(line, type=_Join)))
+        asyncio.run(_serve_machine(msgspec.json.decode(line, type=Joining)))
     os._exit(0)  # a measurement in a thread ends with the process

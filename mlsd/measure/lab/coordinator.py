@@ -8,6 +8,7 @@ gone goes back to its place without what was committed, and a trial that came tw
 from __future__ import annotations
 
 import math
+import secrets
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
@@ -258,7 +259,7 @@ class _Coordinator:
         references = () if alone else known_references(job, self._store, place.environment)
         rest = msgspec.structs.replace(job, slots=part.slots, references=references)
         self._n_tickets += 1
-        ticket = f"{place.run_id}-{self._n_tickets}-{time.time_ns()}"
+        ticket = f"{place.run_id}-{self._n_tickets}-{secrets.token_hex(16)}"  # which nobody else can name
         self._work[ticket] = _Work(address, place, part)
         self._watcher.job(rest)
         self._lab.submit(address, ticket, rest)
@@ -268,7 +269,8 @@ class _Coordinator:
         if work is None:  # of a machine that was given up: what it measured after that is measured elsewhere
             return
         if isinstance(said, Measured):
-            work.n_new += self._commit(work.place, work.part.slots[said.index], said.trial)
+            if 0 <= said.index < len(work.part.slots):
+                work.n_new += self._commit(work.place, work.part.slots[said.index], said.trial)
             return
         if said.unfit:
             self._refused[work.address] = f"{work.place.card.name} at {work.address}: {said.error}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import subprocess
@@ -12,6 +13,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psutil
+
+from mlsd.measure.lab.cluster import Cluster, make_certificate
+from mlsd.records import EngineOptions
 
 ROOT = Path(__file__).parents[3]
 # A test may say which machine a process claims to be.
@@ -37,7 +41,9 @@ class Processes:
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.port = folder, free_port()
-        self.address = f"tcp://127.0.0.1:{self.port}"
+        self.address = f"tls://127.0.0.1:{self.port}"
+        self.certificate = folder / "lab.pem"
+        make_certificate(self.certificate)
         self.scheduler: subprocess.Popen[bytes] | None = None
         self.machines: dict[str, subprocess.Popen[bytes]] = {}
 
@@ -47,13 +53,15 @@ class Processes:
         return {**os.environ, "MLSD_HOME": str(home), "MLSD_CACHE": str(home), "PYTHONPATH": str(ROOT)}
 
     def start(self) -> None:
-        line = [sys.executable, "-m", "mlsd", "lab", "start", "--host", "127.0.0.1", "--port", str(self.port)]
+        line = [sys.executable, "-m", "mlsd", "lab", "start", "--host", "127.0.0.1", "--port", str(self.port),
+                "--certificate", str(self.certificate)]  # fmt: skip
         self.scheduler = subprocess.Popen(line, env=self.env("scheduler"), cwd=ROOT, stdout=subprocess.DEVNULL)
         wait_for(lambda: answers(self.port), "the scheduler does not answer")
 
     def join(self, name: str, claimed: str = "a" * 16) -> None:
         """A machine's process, as `mlsd lab join` starts it; kept joined by `rejoin`."""
-        asked = f'{{"address":"{self.address}","certificate":null,"may_pull":false}}\n'
+        certificate = self.certificate.read_text()
+        asked = json.dumps({"address": self.address, "certificate": certificate, "may_pull": False}) + "\n"
         process = subprocess.Popen(
             [sys.executable, "-c", _JOIN, claimed], env=self.env(name), cwd=ROOT, stdin=subprocess.PIPE
         )
@@ -70,9 +78,14 @@ class Processes:
                 self.join(name, claimed)
 
     def run(self, database: Path, *options: str) -> subprocess.Popen[bytes]:
-        line = [sys.executable, "-m", "mlsd", "run", *options, "--lab", self.address, "--db", str(database)]
+        line = [sys.executable, "-m", "mlsd", "run", *options, "--lab", self.address, "--db", str(database),
+                "--certificate", str(self.certificate)]  # fmt: skip
         with (self.folder / "said.log").open("ab") as log:
             return subprocess.Popen(line, env=self.env("coordinator"), cwd=ROOT, stdout=log, stderr=log)
+
+    def cluster(self) -> Cluster:
+        """The lab as its user sees it."""
+        return Cluster(self.address, self.certificate, EngineOptions(), None)
 
     def said(self) -> str:
         """What the coordinators said."""

@@ -177,6 +177,23 @@ def test_a_trial_that_is_not_of_its_slot_is_not_stored_in_its_place(tmp_path: Pa
     assert ok[first.case_id] == 0 and ok[second.case_id] == 1
 
 
+@pytest.mark.parametrize("index", [0, 3, 10**9])
+def test_a_slot_that_a_part_does_not_have_is_not_stored_and_the_run_goes_on(tmp_path: Path, index: int) -> None:
+    wanted = plan(n_loads=1, patience_s=60.0)
+
+    class Astray(FakeLab):
+        def hear(self, timeout_s: float):  # type: ignore[no-untyped-def]
+            for said in super().hear(timeout_s):
+                if isinstance(said, Measured):
+                    yield msgspec.structs.replace(said, index=len(wanted.loads[0].slots) + index)
+                    yield msgspec.structs.replace(said, index=-1)
+                    yield msgspec.structs.replace(said, ticket="another", index=0)
+                yield said
+
+    run(Astray({"m1": card()}), wanted, tmp_path / "s.sqlite")
+    assert stored(tmp_path / "s.sqlite") == whole(wanted)
+
+
 def test_what_a_machine_says_after_it_was_given_up_is_not_stored_twice(tmp_path: Path) -> None:
     wanted = plan(n_loads=1, n_blocks=1, patience_s=60.0)
     lab = FakeLab({"m1": card()})

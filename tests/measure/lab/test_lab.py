@@ -52,7 +52,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Trials:
 @pytest.mark.parametrize("n_machines", [2, 4])
 def test_a_plan_split_over_machines_equals_the_plan_alone(tmp_path: Path, alone: Trials, n_machines: int) -> None:
     with lab(tmp_path, n_machines) as processes:
-        with Cluster(processes.address, None, EngineOptions(), None) as cluster:
+        with processes.cluster() as cluster:
             wait_for(lambda: len(cluster.machines()) == n_machines, "the machines do not join")
         run = processes.run(tmp_path / "split.sqlite", *PLAN, "--split")
         assert run.wait(timeout=240) == 0, processes.said()
@@ -63,7 +63,7 @@ def test_a_plan_split_over_machines_equals_the_plan_alone(tmp_path: Path, alone:
 @heavy
 def test_every_machine_measures_the_whole_plan_and_none_is_pooled(tmp_path: Path, alone: Trials) -> None:
     with lab(tmp_path, 2, ("a" * 16, "b" * 16)) as processes:
-        with Cluster(processes.address, None, EngineOptions(), None) as cluster:
+        with processes.cluster() as cluster:
             wait_for(lambda: len(cluster.machines()) == 2, "the machines do not join")
         run = processes.run(tmp_path / "each.sqlite", *PLAN, "--each")
         assert run.wait(timeout=240) == 0, processes.said()
@@ -118,12 +118,12 @@ def _kill(processes: Processes, run: subprocess.Popen[bytes], victim: str) -> No
 def test_a_coordinator_that_is_interrupted_leaves_its_machines_free(tmp_path: Path) -> None:
     with lab(tmp_path, 1) as processes:
         run = processes.run(tmp_path / "s.sqlite", "B", "--profile", "tiny", "--n-threads", "1", "--n-predict", "256")
-        with Cluster(processes.address, None, EngineOptions(), None) as cluster:
+        with processes.cluster() as cluster:
             wait_for(lambda: any(doing for _, doing in cluster.doing().values()), "nothing is measured", 120)
             run.send_signal(signal.SIGINT)
             run.wait(timeout=60)
             wait_for(lambda: not any(doing for _, doing in cluster.doing().values()), "the machine is not free")
-            assert "left" in next(iter(cluster.posted().values()))["words"]
+            assert "left" in next(iter(cluster.posted().values())).words
     assert run.returncode == 130
 
 
@@ -133,23 +133,22 @@ def test_a_coordinator_that_is_interrupted_leaves_its_machines_free(tmp_path: Pa
 @pytest.mark.parametrize(
     ("text", "full"),
     [
-        ("127.0.0.1:1", "tcp://127.0.0.1:1"),
-        ("localhost", "tcp://localhost:8786"),
+        ("127.0.0.1:1", "tls://127.0.0.1:1"),
+        ("localhost", "tls://localhost:8786"),
         ("studio.local:9", "tls://studio.local:9"),
-        ("tls://127.0.0.1:9", "tls://127.0.0.1:9"),
-        ("tcp://[::1]:5", "tcp://[::1]:5"),
+        ("tls://[::1]:5", "tls://[::1]:5"),
     ],
 )
-def test_only_this_machine_itself_is_spoken_to_in_plain(text: str, full: str) -> None:
-    assert full_address(text, None) == full
+def test_every_address_is_spoken_to_encrypted(text: str, full: str) -> None:
+    assert full_address(text) == full
 
 
 @pytest.mark.parametrize(
-    "text", ["tcp://studio.local:9", "tcp://127.example.com:9", "http://x", "tls://", "x:notaport", ""]
+    "text", ["tcp://studio.local:9", "tcp://127.0.0.1:9", "tcp://[::1]:5", "http://x", "tls://", "x:notaport", ""]
 )
-def test_an_address_that_cannot_be_is_refused(text: str) -> None:
+def test_an_address_that_cannot_be_and_plain_traffic_are_refused(text: str) -> None:
     with pytest.raises(InputError):
-        full_address(text, None)
+        full_address(text)
 
 
 def refused(capfd: pytest.CaptureFixture[str], *line: str) -> str:
@@ -165,13 +164,17 @@ def test_an_unknown_host_and_a_missing_or_foreign_certificate_are_said(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("mlsd.measure.lab.cluster._CONNECT_S", 1.0)
-    assert "There is no lab at tcp://127.0.0.1" in refused(capfd, "lab", "status", f"127.0.0.1:{free_port()}")
-    assert "certificate" in refused(capfd, "lab", "join", "studio.invalid:8786")
-    (tmp_path / "x.pem").write_text("nothing")
-    told = refused(capfd, "lab", "join", "tls://127.0.0.1:1", "--certificate", str(tmp_path / "x.pem"))
+    assert "certificate" in refused(capfd, "lab", "join", "127.0.0.1:8786")
+    good, bad = tmp_path / "lab.pem", tmp_path / "x.pem"
+    make_certificate(good)
+    bad.write_text("nothing")
+    bad.chmod(0o600)
+    told = refused(capfd, "lab", "join", "127.0.0.1:1", "--certificate", str(bad))
     assert "is no lab certificate" in told
+    nobody = (f"127.0.0.1:{free_port()}", "--certificate", str(good))
+    assert "There is no lab at tls://127.0.0.1" in refused(capfd, "lab", "status", *nobody)
     database = str(tmp_path / "s.sqlite")
-    told = refused(capfd, "run", "B", "--profile", "tiny", "--lab", f"127.0.0.1:{free_port()}", "--db", database)
+    told = refused(capfd, "run", "B", "--profile", "tiny", "--db", database, "--lab", *nobody)
     assert "There is no lab" in told
     assert not Path(database).exists()
 
@@ -187,6 +190,7 @@ def test_a_certificate_that_expired_is_said_in_place_of_a_lab_that_nobody_can_jo
     plain = (serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
     pem = made.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
     path.write_bytes(pem + key.private_bytes(serialization.Encoding.PEM, *plain))
+    path.chmod(0o600)
     for line in (["join", "tls://127.0.0.1:1"], ["start", "--host", "127.0.0.1", "--port", "0"]):
         assert "expired on 2024-05-06" in refused(capfd, "lab", *line, "--certificate", str(path))
 
@@ -211,8 +215,6 @@ def test_between_machines_only_who_has_the_certificate_is_let_in(
             assert cluster.machines() == {}
         with pytest.raises(LabError):
             Cluster(address, theirs, EngineOptions(), None)
-        with pytest.raises(LabError):
-            Cluster(f"tcp://127.0.0.1:{processes.port}", None, EngineOptions(), None)
     finally:
         scheduler.kill()
         scheduler.communicate()

@@ -1,0 +1,185 @@
+"""A lab is closed: it listens where its own machines speak from, and lets in who has its certificate."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import ssl
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import psutil
+import pytest
+
+from mlsd.cli import main
+from mlsd.hosts import is_loopback
+from mlsd.measure.lab.cluster import make_certificate, own_host
+from tests.measure.lab.processes import Processes, lab, wait_for
+
+pytestmark = pytest.mark.heavy
+Place = tuple[str, int]
+
+
+def listening(processes: Processes) -> list[Place]:
+    """Where the processes of a lab listen, their children's included."""
+    assert processes.scheduler is not None
+    roots = [psutil.Process(p.pid) for p in (processes.scheduler, *processes.machines.values())]
+    every = [one for root in roots for one in (root, *root.children(recursive=True))]
+    return [
+        (found.laddr.ip, found.laddr.port)
+        for one in every
+        for found in one.net_connections("inet")
+        if found.status == psutil.CONN_LISTEN or found.type == socket.SOCK_DGRAM
+    ]
+
+
+@pytest.fixture(scope="module")
+def open_lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Processes]:
+    with lab(tmp_path_factory.mktemp("closed"), 1) as processes:
+        with processes.cluster() as cluster:
+            wait_for(lambda: len(cluster.machines()) == 1, "the machine does not join")
+        yield processes
+
+
+def test_a_lab_on_loopback_listens_there_alone_at_one_port_a_process(open_lab: Processes) -> None:
+    found = listening(open_lab)
+    assert all(is_loopback(host) for host, _ in found), found
+    assert len(found) == 2
+
+
+def answer(place: Place, said: bytes) -> bytes:
+    """What somebody gets who speaks plainly to a port."""
+    with socket.create_connection(place, timeout=5) as peer:
+        peer.sendall(said)
+        with suppress(OSError):
+            return peer.recv(4096)
+    return b""
+
+
+def test_who_speaks_plainly_or_has_no_certificate_is_refused_at_every_port(open_lab: Processes, tmp_path: Path) -> None:
+    strangers = tmp_path / "other.pem"
+    make_certificate(strangers)
+    for place in listening(open_lab):
+        assert not answer(place, b"GET /info/main/workers.html HTTP/1.0\r\n\r\n").startswith(b"HTTP")
+        for certificate in (None, strangers):
+            context = ssl.create_default_context()
+            context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+            if certificate is not None:
+                context.load_cert_chain(certificate)
+            with (
+                socket.create_connection(place, timeout=5) as peer,
+                pytest.raises((ssl.SSLError, ConnectionError)),
+                context.wrap_socket(peer) as inside,
+            ):
+                inside.recv(1)  # in TLS 1.3 the other side refuses after our handshake
+
+
+def test_a_machine_that_is_spoken_to_in_plain_runs_no_pickled_function(open_lab: Processes, tmp_path: Path) -> None:
+    ran = tmp_path / "ran"
+    code = (
+        "import asyncio, sys, pathlib\n"
+        "from distributed.core import rpc\n"
+        "from distributed.protocol.pickle import dumps\n"
+        "async def main():\n"
+        "    async with rpc(sys.argv[1], timeout=5) as peer:\n"
+        "        await peer.run(function=dumps(pathlib.Path.touch), args=dumps((pathlib.Path(sys.argv[2]),)))\n"
+        "asyncio.run(asyncio.wait_for(main(), 10))\n"
+    )
+    for host, port in listening(open_lab):
+        line = [sys.executable, "-c", code, f"tcp://{host}:{port}", str(ran)]
+        assert subprocess.run(line, capture_output=True, timeout=60).returncode != 0
+    assert not ran.exists()
+
+
+def test_a_machine_listens_on_the_address_that_its_scheduler_sees() -> None:
+    assert own_host("tls://127.0.0.1:9") == "127.0.0.1"
+    assert own_host("tls://localhost:9") in ("127.0.0.1", "[::1]")
+    with suppress(OSError):  # a machine without a network
+        assert own_host("tls://192.0.2.1:9") not in ("0.0.0.0", "[::]")
+
+
+@contextmanager
+def namespace() -> Iterator[tuple[str, str]]:
+    """Another network namespace of this machine, and the address under which it sees this one."""
+    ip = shutil.which("ip") or "/usr/sbin/ip"
+    name = uuid.uuid4().hex[:8]
+    here, there = f"h{name}", f"t{name}"
+    made = [
+        f"netns add {name}",
+        f"link add {here} type veth peer name {there} netns {name}",
+        f"addr add 198.51.100.1/30 dev {here}",
+        f"link set {here} up",
+        f"-n {name} addr add 198.51.100.2/30 dev {there}",
+        f"-n {name} link set {there} up",
+    ]
+    try:
+        for line in made:
+            done = subprocess.run([ip, *line.split()], capture_output=True, text=True)
+            if done.returncode:
+                pytest.skip(f"no network namespace can be made here: {done.stderr.strip()}")
+        yield name, "198.51.100.1"
+    except FileNotFoundError:
+        pytest.skip("no network namespace can be made here: iproute2 is not installed")
+    finally:
+        if Path(ip).exists():
+            for line in (f"link del {here}", f"netns del {name}"):
+                subprocess.run([ip, *line.split()], capture_output=True)
+
+
+_TRY = """
+import socket, sys
+open_here = []
+for port in sys.argv[2:]:
+    with socket.socket() as one:
+        one.settimeout(2)
+        if one.connect_ex((sys.argv[1], int(port))) == 0:
+            open_here.append(port)
+print(" ".join(open_here))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux" or os.geteuid() != 0, reason="network namespaces need Linux and root")
+def test_a_lab_on_loopback_shows_another_network_namespace_no_port(open_lab: Processes) -> None:
+    with namespace() as (name, here), socket.create_server((here, 0)) as control:
+        ports = [str(port) for _, port in listening(open_lab)]
+        told = control.getsockname()[1]
+        line = ["ip", "netns", "exec", name, sys.executable, "-c", _TRY, here, str(told), *ports]
+        found = subprocess.run(line, capture_output=True, text=True, check=True, timeout=60).stdout.split()
+    assert found == [str(told)]  # the way is open, and none of the lab's ports is
+
+
+def test_words_of_no_mlsd_are_heard_as_nothing(open_lab: Processes) -> None:
+    with open_lab.cluster() as cluster:
+        for event in (
+            {},
+            {"ticket": 1, "done": b""},
+            {"ticket": "x", "done": b"{"},
+            {"ticket": "x", "done": b"[1]"},
+            7,
+        ):
+            cluster._on_event((0.0, event))
+        assert list(cluster.hear(0.1)) == []
+        cluster._client.set_metadata(["mlsd", "run 1"], {"words": 7})
+        assert cluster.posted() == {}
+        assert all(card is not None for card, _ in cluster.doing().values())
+
+
+# --- the certificate file -----------------------------------------------------------------------------------------
+
+
+def test_a_certificate_that_others_can_read_is_refused(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "lab.pem"
+    make_certificate(path)
+    assert path.stat().st_mode & 0o777 == 0o600
+    path.chmod(0o644)
+    for line in (["join", "127.0.0.1:1"], ["status", "127.0.0.1:1"], ["start", "--host", "127.0.0.1", "--port", "0"]):
+        with pytest.raises(SystemExit) as end:
+            main(["lab", *line, "--certificate", str(path)])
+        told = capfd.readouterr().err
+        assert end.value.code == 2
+        assert "Permissions 0644" in told and "are too open" in told and "chmod 600" in told
