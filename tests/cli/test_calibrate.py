@@ -38,8 +38,26 @@ def test_json_holds_curves_costs_and_experts(tiny: Path, tmp_path: Path, capsys:
 def test_the_table_says_what_was_found(tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = run(capsys, str(tiny / "llama.gguf"), "--db", str(tmp_path / "c.sqlite"), *SHORT)
     assert "T(1)/T(k)" in out
-    assert "Kernel steps found" in out
     assert "Experts" not in out
+
+
+@pytest.mark.parametrize(
+    ("half_width", "load", "said"),
+    [
+        (0.02, 3.8, ""),
+        (1.04, 3.8, "+-104.0 %"),
+        (1.04, 3.8, "load 3.8"),
+        (1.04, 0.9, "quiet machine"),
+        (None, 0.1, "not known"),
+    ],
+)
+def test_wide_intervals_are_a_warning_in_place_of_a_conclusion(half_width: float, load: float, said: str) -> None:
+    from mlsd.cli.machine.calibrate import _doubt
+
+    told = _doubt(half_width, load)
+    assert said in told
+    assert bool(told) == bool(said)
+    assert ("Other programs" in told) == (bool(said) and load > 1.5)
 
 
 def test_what_the_budget_left_out_is_named(tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

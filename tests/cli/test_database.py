@@ -14,6 +14,7 @@ from mlsd.measure.store.newest import newest_or_new, newest_study, study_databas
 from mlsd.measure.store.study import Store
 from tests.analysis.studies import MOE, blocks, write
 from tests.cli.conftest import Ran
+from tests.cli.test_results import STUDY
 
 Mlsd = Callable[..., Ran]
 READERS = (("results",), ("report", "-o", "page"), ("fit",), ("claims",), ("export", "--format", "csv"))
@@ -52,6 +53,18 @@ def test_of_several_studies_the_one_written_last_is_meant_and_named(mlsd: Mlsd, 
         os.utime(results / "older.sqlite", (1_000_000_000,) * 2)
         os.utime(results / "older.sqlite-wal", (2_100_000_000,) * 2)
         assert newest_study() == results / "older.sqlite"
+
+
+def test_a_table_that_was_imported_last_hides_no_trials(mlsd: Mlsd, results: Path, tmp_path: Path) -> None:
+    table = tmp_path / "table.csv"
+    table.write_text(STUDY, encoding="utf-8")
+    imported = mlsd("import", table, "--format", "study-csv", "--db", "results/imported.sqlite")
+    assert imported.code == 0, imported.err
+    os.utime("results/imported.sqlite", (2_100_000_000,) * 2)
+    assert newest_study() == results / "mine.sqlite"
+    assert mlsd("claims").code == 0
+    (results / "mine.sqlite").unlink()
+    assert newest_study() == results / "imported.sqlite"
 
 
 def test_without_any_study_readers_say_what_to_do_and_calibrations_begin_one(mlsd: Mlsd) -> None:

@@ -73,6 +73,11 @@ def compare(lines: Sequence[BytesLine], stream_gb_s: Sequence[float]) -> Verdict
             f"llama.cpp is bound by arithmetic here, not by memory: GB/s depend on the quantization ({rates}), and a "
             f"plain read gives {stream:.1f}. More threads, or wider vector units, would bring them together."
         )
+    elif ratio < 1 and len(lines) == 1:
+        reason = (
+            f"{best.quant} reads {best.bandwidth_gb_s.value:.1f} GB/s, numpy {stream:.1f}. One quantization does not "
+            "tell whether memory or arithmetic is the limit: time another beside it (--quant Q4_0 --quant F16)."
+        )
     elif ratio < 1:
         reason = (
             f"All quantizations read {rates} GB/s, a plain read gives {stream:.1f}: what they share, access pattern or "

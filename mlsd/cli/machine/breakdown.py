@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 @shared.repeats_option("Turns of each kind of pass.", default=5)
 @shared.prompt_option("Shipped prompt of the rounds.", multiple=False, default="code", show_default=True)
 @click.option("--n-predict", type=int, default=64, show_default=True, help="Output tokens of the rounds.")
-@db_option("none, nothing is stored")
+@db_option()
 @shared.json_option
 @shared.engine_options
 def breakdown(target: str, db: Path | None, as_json: bool, **options: Any) -> None:
@@ -51,13 +51,12 @@ def breakdown(target: str, db: Path | None, as_json: bool, **options: Any) -> No
     split = None if found.case is None else round_split(found.trials)
     if as_json:
         shares = [_share_object(one, found) for one in found.shares]
-        print_json({"shares": shares, "rounds": split, "profiling": True})
+        print_json({"shares": shares, "rounds": split, "profiling": True, "database": found.database})
         return
     _print_shares(found)
     if split is not None and found.case is not None:
         _print_rounds(split, found.case)
-    if db is not None:
-        note(f"Stored in {db}; `mlsd report --db {db}` shows it beside the methods.")
+    note(f"Stored in {found.database}; `mlsd report --db {found.database}` shows it beside the methods.")
 
 
 def _share_object(shares: PassShares, found: Breakdown) -> dict[str, Any]:

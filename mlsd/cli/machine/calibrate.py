@@ -10,6 +10,7 @@ import click
 from mlsd.cli import options as shared
 from mlsd.cli.database import db_option
 from mlsd.cli.output import note, print_json, print_table, say, shows_progress
+from mlsd.hardware import read_conditions
 from mlsd.records import ModelFacts
 from mlsd.units import as_ranges, format_number, format_percent
 
@@ -18,6 +19,10 @@ if TYPE_CHECKING:
     from mlsd.analysis.fits.curves import Steps
     from mlsd.analysis.study.machine_findings import CalibrationFindings
     from mlsd.measure.run.calibration import CalibrationResult
+
+
+_MOST_DOUBT = 0.25  # half width of the widest interval, relative, up to which kernel steps are looked for
+_OWN_LOAD = 1.5  # of a machine on which only this runs, at most
 
 
 @click.command()
@@ -74,9 +79,10 @@ def calibrate(
             }
         )
         return
+    doubt = _doubt(result.half_width, read_conditions().load_1min)
     for curve in found.curves:
         print_table(timed_table(facts[0].ref.id, curve))
-        if curve.steps is not None:
+        if curve.steps is not None and not doubt:
             _say_steps(curve.steps)
     for depth, widths in found.not_timed.items():
         if widths:
@@ -85,6 +91,8 @@ def calibrate(
     if found.mixture is not None:
         _print_experts(found.mixture)
     say(_summary(result))
+    if doubt:
+        note(doubt)
     note(f"Stored in {result.database}." if output is None else f"Stored in {result.database}, drawn in {output}.")
 
 
@@ -105,6 +113,18 @@ def _summary(result: CalibrationResult) -> str:
     if result.spent.rollback_assumed:
         text += " How states are rolled back was assumed, not tested: `mlsd probe MODEL` tests it."
     return text
+
+
+def _doubt(half_width: float | None, load: float | None) -> str:
+    """Why times with this widest interval are not to be trusted; empty where they are."""
+    if half_width is not None and half_width <= _MOST_DOUBT:
+        return ""
+    width = "not known" if half_width is None else f"+-{format_percent(half_width)}"
+    busy = f" Other programs use the machine (load {load:.1f})." if (load or 0) > _OWN_LOAD else ""
+    return (
+        f"Warning: the widest 95 % interval is {width}. Above +-{format_percent(_MOST_DOUBT, 0)} no kernel step is "
+        f"looked for, and no figure here is worth quoting.{busy} Repeat it on a quiet machine, or raise --budget-s."
+    )
 
 
 def _say(n_repeats: int, half_width: float | None) -> None:

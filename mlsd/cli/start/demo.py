@@ -98,7 +98,7 @@ def invalid(arms: Sequence[ArmSummary]) -> str:
     draft = next(arm for arm in arms if arm.drafter != NO_DRAFTER)
     return (
         f"THE INVALID ONE: at {draft.decode_tok_s or 0:.0f} tok/s ({_times(draft)}) no number of it counts, for "
-        f"{draft.invalid_reason or 'nothing was found'}, which a program that ignores them prints as a speedup."
+        f"{draft.invalid_reason or 'nothing was found'}; a program that ignores them prints that speed as a result."
     )
 
 

@@ -8,7 +8,8 @@ import click
 
 from mlsd.cli.database import open_study, study_options
 from mlsd.cli.options import json_option
-from mlsd.cli.output import note, print_json
+from mlsd.cli.output import note, print_json, verbosity
+from mlsd.units import counted
 
 
 @click.command()
@@ -36,6 +37,9 @@ def show_report(
         print_json(written)
         return
     click.echo(written.answer)
-    for missing in written.missing:
-        note(f"Missing: {missing}")
+    if written.missing and verbosity.get() == "verbose":
+        for missing in written.missing:
+            note(f"Missing: {missing}")
+    elif written.missing:
+        note(f"{counted(len(written.missing), 'part')} of the page would need more data; it says which (or -v).")
     click.echo(f"Report: {written.html}")

@@ -15,6 +15,7 @@ from mlsd.hardware import read_environment
 from mlsd.measure.messages import BreakdownJob, Done, ModelFile
 from mlsd.measure.process import run_breakdown, run_info, run_job
 from mlsd.measure.run.runner import machine_lock, plan_jobs, recorded_run
+from mlsd.measure.store.newest import newest_or_new
 from mlsd.measure.store.pass_shares import PassShares
 from mlsd.measure.store.rows import model_key
 from mlsd.measure.store.study import Store
@@ -45,6 +46,7 @@ class Breakdown(Record, frozen=True, kw_only=True):
     """What was profiled, and the rounds of one plain run."""
 
     job: BreakdownJob
+    database: str  # where the shares are
     shares: tuple[PassShares, ...]
     case: Case | None  # of the rounds; None: no drafting
     trials: tuple[Trial, ...]
@@ -59,7 +61,7 @@ class Breakdown(Record, frozen=True, kw_only=True):
 
 
 def breakdown(request: BreakdownRequest, db: Path | None = None) -> Breakdown:
-    """Profile passes, with `db` into a run of its own there, then run the method once.
+    """Profile passes into a run of its own in `db`, by default the newest study database, then run the method once.
 
     Raises: InputError and what the method refuses before anything is measured, LockError, StoreError, EngineError,
     WorkerError.
@@ -68,18 +70,17 @@ def breakdown(request: BreakdownRequest, db: Path | None = None) -> Breakdown:
     files = [file for file in (job.target, job.draft) if file is not None]
     facts = [model_facts(Path(file.path), ref=file.ref) for file in files]
     with machine_lock():
-        shares = profile_and_store(job, db, facts)
+        path = db or newest_or_new()
+        shares = profile_and_store(job, path, facts)
         case, trials = (None, ()) if rounds is None else _run(rounds)
-    return Breakdown(job=job, shares=shares, case=case, trials=trials)
+    return Breakdown(job=job, database=str(path), shares=shares, case=case, trials=trials)
 
 
-def profile_and_store(job: BreakdownJob, db: Path | None, models: Sequence[ModelFacts] = ()) -> tuple[PassShares, ...]:
-    """Profile passes in a worker; with `db`, a run of its own holds them beside the machine and the models' facts.
+def profile_and_store(job: BreakdownJob, db: Path, models: Sequence[ModelFacts] = ()) -> tuple[PassShares, ...]:
+    """Profile passes in a worker into a run of its own, beside the machine and the models' facts.
 
     The caller holds the machine's lock. Raises: StoreError before anything is profiled, EngineError, WorkerError.
     """
-    if db is None:
-        return run_breakdown(job).shares
     plan = {"command": "breakdown", **msgspec.to_builtins(msgspec.structs.replace(job, text=""))}
     environment = read_environment(run_info(job.engine))
     with Store.open(db) as store, recorded_run(store, environment, plan) as run_id:

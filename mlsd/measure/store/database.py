@@ -62,6 +62,15 @@ def is_study(path: Path) -> bool:
         return False
 
 
+def holds_trials(path: Path) -> bool:
+    """Whether something was measured into a study database: not only imported, calibrated or begun."""
+    try:
+        with closing(_raw_connection(path, "ro")) as connection:
+            return bool(connection.execute("SELECT EXISTS (SELECT 1 FROM trial)").fetchone()[0])
+    except (sqlite3.Error, StoreError):
+        return False
+
+
 @contextmanager
 def transaction(connection: sqlite3.Connection, check: Callable[[], None] | None = None) -> Iterator[None]:
     """Everything inside or nothing; the write lock is taken at the start. `check` may still refuse the commit."""

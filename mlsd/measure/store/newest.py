@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from mlsd.errors import StoreError
-from mlsd.measure.store.database import is_study
+from mlsd.measure.store.database import holds_trials, is_study
 
 RESULTS = Path("results")
 BENCHES = "bench"  # the study that benches, searches and first calibrations go to
@@ -25,13 +25,16 @@ def study_databases() -> list[Path]:
 
 
 def newest_study() -> Path:
-    """The study database under results/ that was written last. Raises: StoreError without any."""
+    """The study database under results/ that was written last, of those with trials where there are any.
+
+    A table that was imported last stands in nobody's way. Raises: StoreError without any.
+    """
     if not (found := study_databases()):
         raise StoreError(
             "There is no study database under results/.",
             hint="Measure first (`mlsd run B`), or name a file with --db.",
         )
-    return found[-1]
+    return next(filter(holds_trials, reversed(found)), found[-1])
 
 
 def newest_or_new() -> Path:
