@@ -87,7 +87,7 @@ def mean_over(values: Sequence[float], groups: Sequence[Hashable] | None = None,
     back = math.exp if ratio else float
     if n < 2:
         return Interval(value=back(centre), n=n)
-    half = _t_quantile(1 - _TAIL, n - 1) * statistics.stdev(each) / math.sqrt(n)
+    half = t_quantile(1 - _TAIL, n - 1) * statistics.stdev(each) / math.sqrt(n)
     return Interval(value=back(centre), low=back(centre - half), high=back(centre + half), n=n)
 
 
@@ -135,7 +135,7 @@ def with_tails(found: Interval, low: float, high: float, *, ratio: bool = False)
         return found
     to, back = (math.log, math.exp) if ratio else (float, float)
     centre, error = to(found.value), _standard_error(found, ratio)
-    ends = centre - _t_quantile(1 - low, found.n - 1) * error, centre + _t_quantile(1 - high, found.n - 1) * error
+    ends = centre - t_quantile(1 - low, found.n - 1) * error, centre + t_quantile(1 - high, found.n - 1) * error
     return Interval(value=found.value, low=back(ends[0]), high=back(ends[1]), n=found.n)
 
 
@@ -174,7 +174,7 @@ def groups_needed(effect: float, spread: float, freedom: int, tail: float, power
     sigma = spread * np.sqrt(freedom / chi2.ppf(shares, freedom))
 
     def decided(n: int) -> float:
-        limit, shift = _t_quantile(1 - tail, n - 1), effect * math.sqrt(n) / sigma
+        limit, shift = t_quantile(1 - tail, n - 1), effect * math.sqrt(n) / sigma
         # Far out it is certain, and scipy's series for the noncentral t gives up.
         return float(np.where(shift > 30 + 2 * limit, 1.0, nct.sf(limit, n - 1, np.minimum(shift, 37.0))).mean())
 
@@ -192,11 +192,12 @@ def groups_needed(effect: float, spread: float, freedom: int, tail: float, power
 def _standard_error(found: Interval, ratio: bool) -> float:
     assert found.low is not None and found.high is not None
     width = math.log(found.high / found.low) if ratio else found.high - found.low
-    return width / 2 / _t_quantile(1 - _TAIL, found.n - 1)
+    return width / 2 / t_quantile(1 - _TAIL, found.n - 1)
 
 
 @cache
-def _t_quantile(share: float, freedom: int) -> float:
+def t_quantile(share: float, freedom: float) -> float:
+    """Student's quantile; `freedom` need not be whole."""
     from scipy.stats import t  # half a second of import that `mlsd --help` must not pay
 
     return float(t.ppf(share, freedom))
@@ -208,5 +209,5 @@ def _noncentrality(freedom: int, tail: float) -> float:
     from scipy.optimize import brentq
     from scipy.stats import nct
 
-    limit = _t_quantile(1 - tail, freedom)
+    limit = t_quantile(1 - tail, freedom)
     return float(brentq(lambda d: nct.sf(limit, freedom, d) - POWER, 0.0, 4.0 * limit + 10.0))

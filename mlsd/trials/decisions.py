@@ -1,0 +1,234 @@
+"""When enough was measured: which arms are decided, which cannot win any more, and whether a session is done.
+
+Every session may be looked at after every block and stopped at any of them, so an interval of this file holds at all
+looks at once, and for all arms of a session together. It is Student's interval at a level that is spent over the looks
+
+    a(n) = alpha / (SPENT m (1 + log2(n / first))^2)
+
+for m arms and n units (blocks of one prompt, else prompts; `stats.independent`), first the units of the first look.
+Looks within a doubling of n say nearly the same, so that the levels of the doublings sum, as 1 + 1/4 + 1/9 + ... do
+("stitching": Howard, Ramdas, McAuliffe and Sekhon 2021; t quantiles at the levels of looks: Jennison and Turnbull 2000,
+11.5). SPENT was chosen by simulation (`benchmarks/decisions.py`): at 3 a measure that is looked at after each of 3 to
+100 blocks is falsely decided in 3.8 % of sessions, one of twenty arms in 0.8 %. Tried beside it: a mixture martingale
+for the t statistic (Lai 1976; Wang and Ramdas 2024), twice as wide at 3 blocks and alike from 15 on; t quantiles at
+levels that fall as 1 / (k (k + 1)), a quarter wider from 8 blocks on; and Pocock's constant level, narrower from 8 on,
+which needs the number of looks beforehand.
+
+Arms of one session are measured under the same noise, and three blocks say little of an arm's own. So its variance is
+the larger of its own and of the mean of own and all arms', weighted by freedom (Smyth 2004, "moderated t", with the
+arms for the genes). m arms beside one plain arm of like noise share a quarter of their squared scatter: the variance of
+a mean of their m variances is ``(1 + (m - 1) / 4) / m`` of one's, which counts the freedom. The larger of both keeps
+the promise where arms scatter unlike (standard deviations a factor of e^0.5 apart; e^1: 4.5 %).
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+from mlsd.records import Record
+from mlsd.stats import Interval, t_quantile
+
+Effect = Literal["faster", "slower", "no difference", "undecided"]
+Logs = Mapping[tuple[str, int], float]  # (prompt, block) -> ln of tok/s
+
+ALPHA = 0.05  # chance that anything a session decides is wrong
+NO_DIFFERENCE = 0.03  # a change that nobody would switch a setting on for
+SPENT = 3.0
+_SHARED = 0.25  # of the squared scatter of two arms' ratios comes from the plain trials that both divide by
+_LEAST_FREEDOM = 2.0
+_MOST_UNITS = 1_000  # that are worth promising
+
+
+class Estimate(Record, frozen=True, kw_only=True):
+    """The mean of an arm's units, and what they scatter."""
+
+    centre: float
+    variance: float  # of a unit
+    n: int  # units that share no noise
+    looks: int  # how often it may have been looked at: blocks
+
+
+class Standing(Record, frozen=True, kw_only=True):
+    """Where an arm stands beside plain decoding."""
+
+    name: str
+    ratio: Interval  # speedup; all intervals of a session hold together, at every look, in 95 %
+    effect: Effect
+    out: str | None = None  # why it cannot win any more
+    more_blocks: int | None = None  # of an undecided one: about so many more would be needed
+
+    @property
+    def words(self) -> str:
+        """The decision as a reader wants it."""
+        if self.effect == "no difference":
+            return f"no difference above {_percent(NO_DIFFERENCE)}"
+        if self.effect != "undecided":
+            return self.effect
+        if self.more_blocks is None:
+            return "undecided"
+        return f"undecided: {self.more_blocks} more block{'s' if self.more_blocks > 1 else ''} would be needed"
+
+
+class Decision(Record, frozen=True, kw_only=True):
+    """What the blocks of a session say so far."""
+
+    standings: tuple[Standing, ...]  # in the order in which arms were given
+    leader: str | None  # the fastest that is not out
+    behind: float  # so much faster than the leader another one in the race may still be, a share; inf: unknown
+
+    @property
+    def racing(self) -> tuple[str, ...]:
+        """The arms that may still win."""
+        return tuple(one.name for one in self.standings if one.out is None)
+
+    @property
+    def best(self) -> Standing | None:
+        """The leader once it is decided to be faster than plain decoding; None: leave it off."""
+        return next((one for one in self.standings if one.name == self.leader and one.effect == "faster"), None)
+
+    def done(self, within: float | None = None) -> bool:
+        """Whether each arm is decided or out; with `within` also whether the best is known to this share."""
+        if any(one.effect == "undecided" and one.out is None for one in self.standings):
+            return False
+        if within is None or self.leader is None:
+            return True
+        led = next(one.ratio for one in self.standings if one.name == self.leader)
+        known = led.low is not None and led.high is not None and max(led.high / led.value, led.value / led.low)
+        return bool(known) and known <= 1 + within and self.behind <= within
+
+
+def decide(
+    plain: Logs, arms: Mapping[str, Logs], *, anchor: str | None = None, n_choices: int | None = None
+) -> Decision:
+    """What is decided of the arms beside plain decoding in the same blocks, and which of them cannot win any more.
+
+    Out is what is slower than plain decoding, or slower than the leader in the blocks that both were in; never the
+    `anchor`, which shows what heat does to passes wider than those of plain decoding. `n_choices`: arms of the
+    session where these are a part.
+    """
+    m = n_choices or len(arms)
+    beside = against(plain, arms, m)
+    running = [name for name, ratio in beside.items() if effect_of(ratio) != "slower"]
+    leader = max(running, key=lambda name: (beside[name].value, name), default=None)
+    behind = {} if leader is None else against(arms[leader], {n: arms[n] for n in arms if n != leader}, m)
+    standings = []
+    for name, ratio in beside.items():
+        effect, out = effect_of(ratio), None
+        if name != anchor:
+            if effect == "slower":
+                out = "slower than plain decoding"
+            elif (most := behind[name].high if name in behind else None) is not None and most < 1 + NO_DIFFERENCE:
+                out = f"{'slower' if most < 1 else 'no faster'} than {leader}"
+        more = _more_blocks(ratio) if effect == "undecided" and not _several(plain) else None
+        standings.append(Standing(name=name, ratio=ratio, effect=effect, out=out, more_blocks=more))
+    racing = [one.name for one in standings if one.out is None and one.effect != "slower" and one.name != leader]
+    most = max((behind[name].high or math.inf for name in racing if name in behind), default=1.0)
+    return Decision(standings=tuple(standings), leader=leader, behind=max(0.0, most - 1))
+
+
+def against(base: Logs, arms: Mapping[str, Logs], n_choices: int | None = None) -> dict[str, Interval]:
+    """Each arm's speed over that of `base`, in the blocks that both were in; those that share none are left out."""
+    found = {name: estimate for name, own in arms.items() if (estimate := _estimate(base, own)) is not None}
+    shared = 1.0 if _several(base) else _SHARED
+    ratios = sequential(list(found.values()), n_choices or len(arms), shared=shared)
+    return dict(zip(found, ratios, strict=True))
+
+
+def sequential(
+    estimates: Sequence[Estimate], n_choices: int, *, alpha: float = ALPHA, shared: float = _SHARED, ratio: bool = True
+) -> list[Interval]:
+    """Intervals around the estimates that hold together and at every look with a chance of 1 - `alpha`.
+
+    `shared`: of the squared scatter of two of them has one source; 1 lets each stand for itself, as prompts do, whose
+    effects are alike in all arms. Without ends where too few units were measured to know any scatter.
+    """
+    known = [one for one in estimates if one.n > 1]
+    total = sum(one.n - 1 for one in known)
+    freedom = total / (1 + shared * (len(known) - 1)) if known else 0.0
+    pooled = sum((one.n - 1) * one.variance for one in known) / total if known else 0.0
+    found = []
+    for one in estimates:
+        own = one.n - 1
+        free, variance = max(freedom, own) if shared < 1 else float(own), one.variance
+        if 0 < own < free:
+            variance = max(variance, (own * variance + (free - own) * pooled) / free)
+        half = None
+        if own and free >= _LEAST_FREEDOM - 1e-9:
+            half = _quantile(alpha / n_choices, one, free) * math.sqrt(variance / one.n)
+        found.append(_interval(one, half, ratio))
+    return found
+
+
+def tail(alpha: float, n_choices: int, looks: int, first: int) -> float:
+    """What each end of an interval may miss at this look: ``a(n) / 2`` of the module's formula."""
+    return alpha / n_choices / SPENT / (1 + math.log2(max(looks, first) / first)) ** 2 / 2
+
+
+# --- inside -------------------------------------------------------------------------------------------------------
+
+
+def _several(base: Logs) -> bool:
+    return len({prompt for prompt, _ in base}) > 1
+
+
+def _estimate(base: Logs, own: Logs) -> Estimate | None:
+    units: dict[object, list[float]] = {}
+    several = _several(base)
+    for place, log in own.items():
+        if place in base:
+            units.setdefault(place[0] if several else place, []).append(log - base[place])
+    if not units:
+        return None
+    means = [statistics.fmean(unit) for unit in units.values()]
+    return Estimate(
+        centre=statistics.fmean(means),
+        variance=statistics.variance(means) if len(means) > 1 else 0.0,
+        n=len(means),
+        looks=max(map(len, units.values())) if several else len(means),
+    )
+
+
+def _quantile(alpha: float, one: Estimate, freedom: float) -> float:
+    first = 1
+    if one.looks == one.n:  # blocks are the units: the first look is where any scatter is known
+        first = next(n for n in (2, 3) if n == 3 or freedom / (one.n - 1) * (n - 1) >= _LEAST_FREEDOM)
+    return t_quantile(1 - tail(alpha, 1, one.looks, first), freedom)
+
+
+def _interval(one: Estimate, half: float | None, ratio: bool) -> Interval:
+    back = _exp if ratio else float
+    if half is None:
+        return Interval(value=back(one.centre), n=one.n)
+    return Interval(value=back(one.centre), low=back(one.centre - half), high=back(one.centre + half), n=one.n)
+
+
+def _exp(value: float) -> float:
+    return math.exp(min(value, 700.0))
+
+
+def effect_of(ratio: Interval | None) -> Effect:
+    """What an interval decides: beyond 1 on one side, else within `NO_DIFFERENCE` of it (Schuirmann 1987)."""
+    if ratio is None or ratio.low is None or ratio.high is None:
+        return "undecided"
+    if ratio.low > 1:
+        return "faster"
+    if ratio.high < 1:
+        return "slower"
+    near = 1 + NO_DIFFERENCE
+    return "no difference" if ratio.low > 1 / near and ratio.high < near else "undecided"
+
+
+def _more_blocks(ratio: Interval) -> int | None:
+    """Blocks until an effect of the size measured so far is decided: ends come nearer as 1 / sqrt(n)."""
+    if ratio.low is None or ratio.high is None or ratio.high == ratio.value:
+        return None
+    size, half = abs(math.log(ratio.value)), math.log(ratio.high / ratio.value)
+    needed = math.ceil(ratio.n * (half / max(size, math.log1p(NO_DIFFERENCE) - size)) ** 2)
+    return max(1, needed - ratio.n) if needed <= _MOST_UNITS else None
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:g} %"
