@@ -11,7 +11,7 @@ from typing import Final, Literal
 
 import msgspec
 
-Arm = Literal["ar", "sd"]
+ArmKind = Literal["ar", "sd"]
 Source = Literal["engine", "server"]
 Status = Literal["ok", "failed"]
 Verdict = Literal["lossless", "near_tie", "diverged"]
@@ -109,7 +109,7 @@ class Case(Record, frozen=True, kw_only=True):
         return "engine" if self.server is None else "server"
 
     @property
-    def arm(self) -> Arm:
+    def arm(self) -> ArmKind:
         """`ar` for plain decoding, `sd` for any drafter."""
         return "ar" if self.drafter.name == NO_DRAFTER else "sd"
 
@@ -187,7 +187,7 @@ class Trial(Record, frozen=True, kw_only=True):
     """One measured repeat of a case. A failed trial has `error` and no times."""
 
     case_id: str
-    arm: Arm
+    arm: ArmKind
     gamma: int
     block: int  # the interleaved group it was measured in
     repeat: int

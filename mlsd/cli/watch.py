@@ -11,6 +11,7 @@ from mlsd.measure.messages import Event, Job, Progress, Slot, Started
 from mlsd.measure.run.runner import Watcher
 from mlsd.planning.prepare import Prepared
 from mlsd.records import QualityWarning, Trial
+from mlsd.trials.arms import arm_of
 from mlsd.units import format_number, format_percent
 
 
@@ -112,11 +113,7 @@ def trial_line(slot: Slot, trial: Trial) -> str:
     from mlsd.analysis.results.trials import numbers
 
     case = slot.case
-    arm = "AR"
-    if trial.arm == "sd":
-        name = case.drafter.draft.id if case.drafter.draft else case.drafter.name
-        arm = f"SD {name} gamma {case.gamma}"
-    what = f"{case.suite} {case.target.id} {arm}, {case.prompt.key}, repeat {trial.repeat}:"
+    what = f"{case.suite} {case.target.id} {arm_of(case).setting}, {case.prompt.key}, repeat {trial.repeat}:"
     if trial.status == "failed":
         return f"{what} FAILED {(trial.error or '').splitlines()[0]}"
     derived = numbers(trial)

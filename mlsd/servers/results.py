@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from mlsd.measure.run.study import BenchTrial
-from mlsd.records import DRAFT_MODEL, NO_DRAFTER, DrafterSpec, Losslessness, Record, Source, Trial
+from mlsd.records import NO_DRAFTER, DrafterSpec, Losslessness, Record, Source, Trial
 from mlsd.servers.flags import advice
 from mlsd.servers.judge import margin
 from mlsd.stats import Interval, best_of, grouped, independent, median, paired, paired_ratio
+from mlsd.trials.arms import Arm, options_text
 from mlsd.units import tok_s
 
 # Two processes of one program lie elsewhere in memory, which is a steady difference of some tenths of a percent to two.
@@ -48,10 +49,7 @@ class Row(Record, frozen=True, kw_only=True):
     @property
     def name(self) -> str:
         """The arm in words."""
-        if self.spec.name == NO_DRAFTER:
-            return "plain"
-        draft = self.spec.draft.id if self.spec.draft else None
-        return draft if draft and self.spec.name == DRAFT_MODEL else " ".join(filter(None, (self.spec.name, draft)))
+        return Arm(method=self.spec.name, draft=self.spec.draft, options=options_text(self.spec)).name
 
 
 def rows(trials: Sequence[BenchTrial], *, deterministic: bool = True) -> list[Row]:

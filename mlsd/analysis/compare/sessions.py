@@ -12,17 +12,17 @@ import msgspec
 
 from mlsd.analysis.compare.gate import MARGIN, Finding, Measure, Series, differences, judge, judge_unpaired
 from mlsd.analysis.results import comparability
-from mlsd.analysis.results.trials import numbers, spec_name
+from mlsd.analysis.results.trials import numbers
 from mlsd.errors import AnalysisError
 from mlsd.measure.run.checks import baseline_drift
 from mlsd.measure.run.compare import COMMAND, CONTROL, OUTPUT
 from mlsd.measure.store.rows import CalibrationPoint, Run, TrialFilter
 from mlsd.measure.store.study import Store
 from mlsd.records import Case, EngineOptions, Environment, Record, Trial
+from mlsd.trials.arms import PLAIN, arm_of
 from mlsd.units import format_percent, tok_s
 
 Values = dict[Measure, float]
-_PLAIN = "plain"
 
 
 class Side(Record, frozen=True, kw_only=True):
@@ -199,7 +199,7 @@ def _blocks(
     by_block: dict[int, dict[str, list[Trial]]] = defaultdict(lambda: defaultdict(list))
     prompts: dict[str, set[str]] = defaultdict(set)
     for trial in trials:
-        arm = _arm(cases[trial.case_id])
+        arm = arm_of(cases[trial.case_id]).setting
         by_block[trial.repeat][arm].append(trial)
         prompts[arm].add(cases[trial.case_id].prompt.sha256)
     passes: dict[int, Values] = defaultdict(dict)
@@ -216,20 +216,16 @@ def _whole(trials: Sequence[Trial], n_prompts: int) -> bool:
     return len(trials) == n_prompts and all(trial.valid and trial.decode_ns for trial in trials)
 
 
-def _arm(case: Case) -> str:
-    return _PLAIN if case.arm == "ar" else f"{spec_name(case.drafter)}, gamma {case.gamma}"
-
-
 def _arm_values(arms: Mapping[str, Sequence[Trial]]) -> Values:
     """Means over the prompts of one block: geometric of throughputs, of counts by their sums."""
     values: Values = {}
     plain: float | None = None
-    for arm, trials in sorted(arms.items(), key=lambda item: item[0] != _PLAIN):
+    for arm, trials in sorted(arms.items(), key=lambda item: item[0] != PLAIN):
         each = [numbers(trial) for trial in trials]
         speeds = [speed for n in each if (speed := n.decode_tok_s) is not None]
         speed = statistics.geometric_mean(speeds)
         values[Measure(name=arm, unit="tok/s", sense="rate")] = speed
-        if arm == _PLAIN:
+        if arm == PLAIN:
             plain = speed
             fills = [fill for t in trials if (fill := tok_s(t.n_prompt or 0, t.prefill_ns or 0)) is not None]
             if fills:
@@ -319,7 +315,7 @@ def _database(store: Store, target: str | None) -> _Database:
             continue
         if target is not None and case.target.id != target:
             continue
-        trial, arm = stored.trial, _arm(case)
+        trial, arm = stored.trial, arm_of(case).setting
         place = (case.target.id, f"{case.prompt.key} {case.prompt.sha256} {case.n_predict}", arm)
         if trial.arm == "ar":
             plain.append(trial)

@@ -38,7 +38,7 @@ class BestGamma(Record, frozen=True, kw_only=True):
 def by_gamma(pairs: Sequence[Pair]) -> list[MeasuredGamma]:
     """Every measured gamma, for pairs of one target and drafter. Raises AnalysisError of nothing."""
     if not pairs:
-        raise AnalysisError("No pair of SD and AR trials was measured.")
+        raise AnalysisError("No speculative trial was measured beside a plain one.")
     result = []
     for gamma in sorted({pair.gamma for pair in pairs}):
         group = [pair for pair in pairs if pair.gamma == gamma]

@@ -58,7 +58,8 @@ def fit_pairs(paired: PairedTrials) -> list[PairFit]:
     groups = grouped(paired.pairs, lambda pair: (pair.target, pair.drafter, pair.draft, pair.options))
     if not groups:
         raise AnalysisError(
-            "No valid SD trial has a valid AR trial in its block.", hint="Run a suite with SD arms: mlsd run B."
+            "No valid speculative trial has a valid plain trial in its block.",
+            hint="Run a suite that speculates: mlsd run B.",
         )
     return [_fit_group(*key, pairs) for key, pairs in groups.items()]
 

@@ -7,11 +7,11 @@ from collections.abc import Iterable, Mapping
 
 import pandas as pd
 
-from mlsd.analysis.results.trials import method_name
 from mlsd.drafters import drafting_key
 from mlsd.errors import AnalysisError, InputError, UnsupportedError
 from mlsd.measure.store.rows import DraftDistance
 from mlsd.records import Case, Record
+from mlsd.trials.arms import arm_named
 
 
 class Prediction(Record, frozen=True, kw_only=True):
@@ -58,7 +58,7 @@ def predictions(trials: pd.DataFrame, distances: Mapping[str, DraftDistance]) ->
         found.append(
             Prediction(
                 target=str(first["target"]),
-                method=method_name(str(first["drafter"]), draft, str(first["options"] or "")),
+                method=arm_named(str(first["drafter"]), draft, str(first["options"] or "")).name,
                 gamma=int(first["gamma"]),
                 distance=distances[str(first["case_id"])],
                 acceptance_rate=float(group["accepted"].sum()) / proposed if proposed else None,

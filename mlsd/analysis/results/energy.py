@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mlsd.analysis.results.comparability import Chosen
-from mlsd.analysis.results.trials import spec_name
 from mlsd.measure.run.checks import counter_fault
 from mlsd.measure.store.rows import TrialFilter, pair_key
 from mlsd.measure.store.study import Store
 from mlsd.records import Record, Trial
+from mlsd.trials.arms import arm_of
 
 LEAST_S = 10.0
 
@@ -72,7 +72,7 @@ def energy_rows(store: Store, chosen: Chosen) -> list[EnergyRow]:
         if case.arm == "ar":
             plain[key] = trial
         else:
-            arm = (case.target.id, f"{spec_name(case.drafter)}, gamma {case.gamma}")
+            arm = (case.target.id, arm_of(case).setting)
             arms.setdefault(arm, {})[key] = trial
             sources[arm] = source
     return [

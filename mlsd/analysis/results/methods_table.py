@@ -21,10 +21,11 @@ from mlsd.analysis.results.round_split import (
     stat_totals,
 )
 from mlsd.analysis.results.speedups import Speedup, speedups
-from mlsd.analysis.results.trials import PARTS, method_name
+from mlsd.analysis.results.trials import PARTS
 from mlsd.errors import AnalysisError
 from mlsd.planning.tasks import KINDS
 from mlsd.records import Record
+from mlsd.trials.arms import arm_named
 from mlsd.units import format_bytes
 
 _ARM = ["target", "drafter", "draft", "options", "gamma"]
@@ -82,7 +83,7 @@ def methods_by_kind(trials: pd.DataFrame) -> list[MethodRow]:
         apart.setdefault(_key(speedup), {})[str(speedup.workload)] = speedup
     return [
         MethodRow(
-            method=method_name(speedup.drafter, speedup.draft, speedup.options),
+            method=arm_named(speedup.drafter, speedup.draft, speedup.options).name,
             overall=speedup,
             by_kind={kind: apart[_key(speedup)][kind] for kind in KINDS if kind in apart[_key(speedup)]},
         )
@@ -135,7 +136,7 @@ def _timing_row(
     found, not_found = round_kinds([] if outcomes is None else _round_sums(group, outcomes), totals)
     return TimingRow(
         target=str(named["target"]),
-        method=method_name(str(named["drafter"]), _words(named["draft"]), _words(named["options"]) or ""),
+        method=arm_named(str(named["drafter"]), _words(named["draft"]), _words(named["options"]) or "").name,
         gamma=int(named["gamma"]),
         case_id=str(first["case_id"]),
         rounds=rounds,

@@ -11,10 +11,10 @@ from typing import Any, Literal, NamedTuple
 import pandas as pd
 
 from mlsd.analysis.results.pairs import pair_up
-from mlsd.analysis.results.trials import arm_name
 from mlsd.errors import AnalysisError
 from mlsd.records import Record
 from mlsd.stats import Interval, Visible, independent, paired_ratio, smallest_effect
+from mlsd.trials.arms import Arm, arm_named
 
 Effect = Literal["faster", "slower", "undecided"]
 
@@ -66,15 +66,23 @@ class Speedup(Record, frozen=True, kw_only=True):
         return effect_of(self.ratio)
 
     @property
+    def arm(self) -> Arm:
+        """What was measured."""
+        return arm_named(self.drafter, self.draft, self.options, self.gamma)
+
+    @property
     def setting(self) -> str:
         """The arm in words: ``tiny-draft, gamma 4``."""
-        return f"{self.name}, gamma {self.gamma}"
+        return self.arm.setting + self._extra
 
     @property
     def name(self) -> str:
-        """The method in words."""
-        extra = "" if self.fell_back is None else " (not sync)"
-        return arm_name(self.drafter, self.draft, self.options) + extra
+        """The arm in words, without its gamma."""
+        return self.arm.name + self._extra
+
+    @property
+    def _extra(self) -> str:
+        return "" if self.fell_back is None else " (not sync)"
 
 
 def effect_of(ratio: Interval | None) -> Effect:

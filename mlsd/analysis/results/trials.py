@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import Any
 
-import msgspec
-
 from mlsd.measure.run.checks import DISTURBED
 from mlsd.measure.run.study import BenchTrial
-from mlsd.records import DRAFT_MODEL, NO_DRAFTER, Arm, Case, DrafterSpec, Record, Trial, Verdict
+from mlsd.records import ArmKind, Case, Record, Trial, Verdict
 from mlsd.stats import Interval, grouped, mean_over, median, paired, relative_spread
+from mlsd.trials.arms import Arm, arm_of
 from mlsd.units import tok_s
 
 PARTS = ("draft_ns", "verify_ns", "rollback_ns", "sample_ns", "other_ns")
@@ -53,7 +51,7 @@ def numbers(trial: Trial) -> TrialNumbers:
 class ArmSummary(Record, frozen=True, kw_only=True):
     """One arm over its repeats, compared with the AR arm of the same blocks."""
 
-    arm: Arm
+    arm: ArmKind
     gamma: int
     drafter: str
     n_trials: int
@@ -126,15 +124,9 @@ class BenchArm(Record, frozen=True, kw_only=True):
         return self.case.prompt.key
 
     @property
-    def name(self) -> str:
-        """As a person reads it: AR, the draft model, or the method with what was set of it."""
-        spec = self.case.drafter
-        if spec.name == NO_DRAFTER:
-            return "AR"
-        draft = None if spec.draft is None else spec.draft.id
-        options = ",".join(f"{name}={value}" for name, value in spec.options.items())
-        name = draft if spec.name == DRAFT_MODEL else " ".join(filter(None, (spec.name, draft)))
-        return f"SD {name}{f':{options}' if options else ''}"
+    def arm(self) -> Arm:
+        """What was measured."""
+        return arm_of(self.case)
 
 
 def bench_arms(trials: Sequence[BenchTrial]) -> list[BenchArm]:
@@ -206,24 +198,3 @@ def _timed(trials: Sequence[Trial]) -> list[tuple[Trial, float]]:
     """Finished trials that nothing disturbed, with their decode throughput."""
     calm = [t for t in trials if t.status == "ok" and not (t.invalid_reason or "").startswith(DISTURBED)]
     return [(t, speed) for t in calm if (speed := numbers(t).decode_tok_s) is not None]
-
-
-def method_name(drafter: str, draft: str | None, options: str) -> str:
-    """A method as a reader names it: its draft where it has one, its options (JSON) where they are not the defaults."""
-    return drafter + (f" {draft}" if draft else "") + _listed(options)
-
-
-def arm_name(drafter: str, draft: str | None, options: str) -> str:
-    """The same where space is short: a draft model, which most arms have, goes by its own name alone."""
-    return draft + _listed(options) if draft and drafter == DRAFT_MODEL else method_name(drafter, draft, options)
-
-
-def spec_name(spec: DrafterSpec) -> str:
-    """The same of a case's drafter."""
-    options = msgspec.json.encode(spec.options, order="sorted").decode() if spec.options else ""
-    return arm_name(spec.name, None if spec.draft is None else spec.draft.id, options)
-
-
-def _listed(options: str) -> str:
-    values: dict[str, Any] = json.loads(options) if options else {}
-    return f" ({', '.join(f'{key} {value}' for key, value in values.items())})" if values else ""

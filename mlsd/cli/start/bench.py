@@ -99,9 +99,9 @@ def _print(result: BenchResult, arms: list[BenchArm]) -> None:
     for arm in arms:
         found = arm.summary
         if n_bad := found.n_trials - found.n_valid:
-            note(f"INVALID  {arm.name} gamma {found.gamma}: {n_bad} of {found.n_trials}: {found.invalid_reason}")
+            note(f"INVALID  {arm.arm.setting}: {n_bad} of {found.n_trials}: {found.invalid_reason}")
         if limit := _limit(arm):
-            note(f"LIMIT  {arm.name} gamma {found.gamma}: {limit}")
+            note(f"LIMIT  {arm.arm.setting}: {limit}")
     trials = [row.trial for row in result.trials]
     if not all(trial.timed for trial in trials):
         note("NOT TIMED  SD drafts inside the target to learn what is accepted; its times say nothing of the method.")

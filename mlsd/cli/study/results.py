@@ -115,11 +115,11 @@ def _imported(store: Store, chosen: TrialFilter) -> list[Any]:
 
 
 def _print_trials(trials: list[dict[str, Any]], cases: Mapping[str, Case], show_all: bool) -> None:
-    from mlsd.analysis.results.trials import spec_name
+    from mlsd.trials.arms import options_text
 
     if not trials:
         return
-    named = [row | {"draft": None, "drafter": spec_name(cases[row["case_id"]].drafter)} for row in trials]
+    named = [row | {"options": options_text(cases[row["case_id"]].drafter)} for row in trials]
     print_table(trials_table(_last(named, show_all), {}))
     failed = sum(row["status"] == "failed" for row in trials)
     invalid = sum(row["status"] == "ok" and not row["valid"] for row in trials)

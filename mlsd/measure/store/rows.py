@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
-from mlsd.records import Arm, Case, Environment, Record, Sampling, Status, Trial
+from mlsd.records import ArmKind, Case, Environment, Record, Sampling, Status, Trial
 
 RunStatus = Literal["started", "finished", "interrupted"]
 PassKind = Literal["target_pass", "draft_step", "prefill", "rollback", "checkpoint", "sample"]
@@ -68,7 +68,7 @@ class TrialFilter(Record, frozen=True, kw_only=True):
     trial_id: int | None = None
     run_id: int | None = None
     suite: str | None = None
-    arm: Arm | None = None
+    arm: ArmKind | None = None
     status: Status | None = None
     case_id: str | None = None  # a whole id or its beginning
     valid: bool | None = None
@@ -186,7 +186,7 @@ class ImportedRow(Record, frozen=True, kw_only=True):
     raw: dict[str, Any] = msgspec.field(default_factory=dict)  # every cell as it was read
 
     @property
-    def arm(self) -> Arm:
+    def arm(self) -> ArmKind:
         """`sd` when a draft model is named."""
         return "ar" if self.draft_model is None else "sd"
 

@@ -19,13 +19,13 @@ from mlsd.analysis.fits.curves import METAL_KERNEL_STEPS
 from mlsd.analysis.fits.fit import Observations, held_out, solve
 from mlsd.analysis.fits.study_fits import curve_from_passes, curve_from_rounds, curve_models, speedup_observations
 from mlsd.analysis.results import round_sums
-from mlsd.analysis.results.trials import arm_name
 from mlsd.analysis.study.study import Study
 from mlsd.errors import AnalysisError
 from mlsd.measure.run.checks import Drift, drift_of
 from mlsd.report.render import plot
 from mlsd.report.render.sections import FigureEntry
 from mlsd.stats import grouped
+from mlsd.trials.arms import arm_named
 
 _LABEL_LETTERS = 34  # of a line beside an axis
 _PARTS = ("draft", "verify", "rollback", "sample", "other")
@@ -52,7 +52,7 @@ def time_split(study: Study) -> Figure:
         mgl = committed.get((row["target"], row["drafter"], row["draft"], row["options"], int(row["gamma"])))
         if row["arm"] == "sd" and mgl and row["target"] in plain:
             mark: dict[str, Any] = {"marker": "D", "color": plot.INK, "linestyle": "none", "markersize": 5}
-            ax.plot([mgl * plain[row["target"]]], [place], label="AR time for as many tokens", **mark)
+            ax.plot([mgl * plain[row["target"]]], [place], label="plain decoding of as many tokens", **mark)
     ax.set_yticks(places, [textwrap.fill(_arm_label(row), _LABEL_LETTERS) for row in rows], fontsize=7.5)
     ax.set(xlabel="ms a round", ylim=(0.3, len(rows) + 0.7))
     ax.grid(axis="y", visible=False)
@@ -61,9 +61,8 @@ def time_split(study: Study) -> Figure:
 
 
 def _arm_label(row: Mapping[Any, Any]) -> str:
-    if row["arm"] == "ar":
-        return f"{row['target']}, AR"
-    return f"+ {arm_name(row['drafter'], row['draft'], row['options'])}, gamma {row['gamma']}"
+    arm = arm_named(row["drafter"], row["draft"], row["options"], row["gamma"])
+    return f"{row['target']}, {arm.name}" if row["arm"] == "ar" else f"+ {arm.setting}"
 
 
 def pass_curves(study: Study) -> Figure:
@@ -144,8 +143,8 @@ def position_acceptance(study: Study) -> Figure:
     groups: dict[Any, Any] = dict(iter(chosen.groupby(arms, dropna=False, sort=False)))
     order = {target: i for i, target in enumerate(dict.fromkeys(study.trials["target"]))}
     for index, (key, line) in enumerate(sorted(groups.items(), key=lambda group: order[group[0][0]])):
-        target, *method = key
-        label = f"{target} + {arm_name(*method)}, gamma {line['gamma'].iloc[0]}"
+        target, method, draft, options = key
+        label = f"{target} + {arm_named(method, draft, options, line['gamma'].iloc[0]).setting}"
         look: dict[str, Any] = {"color": plot.color(index), "marker": plot.marker(index), "markersize": 4}
         enough = line[line["tried"] >= 10]
         left.plot(enough["position"].astype(int), 100 * enough["conditional"], label=label, **look)
@@ -164,12 +163,12 @@ def baseline_drift(study: Study) -> Figure:
     points = drift_points(study)
     flat = [(t, math.exp(y)) for case in points.values() for t, y in case]
     if len(flat) < 3:
-        raise AnalysisError("Fewer than three AR trials of repeated cases: drift cannot be seen.")
+        raise AnalysisError("Fewer than three plain trials of repeated cases: drift cannot be seen.")
     begin = min(t for t, _ in flat)
     figure, (ax,) = plot.canvas(2.8)
     look: dict[str, Any] = {"marker": "o", "markersize": 3.5, "alpha": 0.7, "color": plot.color(0)}
     minutes_of, change_of = [(t - begin) / 60 for t, _ in flat], [100 * (v - 1) for _, v in flat]
-    plot.scatter(ax, minutes_of, change_of, "an AR trial", **look)
+    plot.scatter(ax, minutes_of, change_of, "a plain trial", **look)
     trend = drift_of(points)
     if trend is not None:
         minutes = np.array([0.0, trend.span_s / 60])
@@ -183,7 +182,7 @@ def baseline_drift(study: Study) -> Figure:
             }
             ax.plot(minutes, 100 * np.expm1(slope * (minutes - middle)), label=label or "95 % interval", **line)
     ax.axhline(0, color=plot.INK, linewidth=0.9, linestyle=":")
-    ax.set(xlabel="minutes since the first AR trial", ylabel="decode tok/s against\nthe case's mean, %")
+    ax.set(xlabel="minutes since the first plain trial", ylabel="decode tok/s against\nthe case's mean, %")
     plot.legend(figure, [ax])
     return figure
 

@@ -22,6 +22,7 @@ from mlsd.report.render import plot
 from mlsd.report.render.sections import FigureEntry
 from mlsd.report.tables.study import models_of, prompt_length, study_rows
 from mlsd.stats import grouped
+from mlsd.trials.arms import PLAIN
 
 _GREY = plot.INK
 _BY_SUITE = "speedups.speedups by suite"
@@ -35,7 +36,9 @@ def _targets(study: Study) -> dict[str, int]:
 def _decided(arms: Iterable[Speedup], what: str) -> list[Speedup]:
     found = [arm for arm in arms if arm.ratio is not None]
     if not found:
-        raise AnalysisError(f"No valid pair of SD and AR trials {what}.", hint="Measure some: mlsd run B D.")
+        raise AnalysisError(
+            f"No valid pair of speculative and plain trials {what}.", hint="Measure some: mlsd run B D."
+        )
     return found
 
 
@@ -102,7 +105,7 @@ def speedup_over_active(study: Study) -> Figure:
             x = float(models[cells["target"]].active_b or "nan")
             _printed(ax, [x], [float(cells["speedup"])], mapped.get(cells["target"]), f"study: {cells['target']}")
     _even(ax)
-    ax.set(xscale="log", xlabel="active parameters a token, 10⁹", ylabel=f"speedup over AR, gamma {gamma}")
+    ax.set(xscale="log", xlabel="active parameters a token, 10⁹", ylabel=f"speedup over plain decoding, gamma {gamma}")
     ax.set_ylim(bottom=0)
     plot.plain_ticks(ax.xaxis)
     plot.legend(figure, [ax])
@@ -139,7 +142,7 @@ def throughput_bars(study: Study) -> Figure:
     plain = {b.target: b.mean_tok_s for b in speedups.baselines(study.trials)}
     for target, index in numbers.items():
         if target in plain:
-            rows.append((f"{target}, AR", plain[target], index, True))
+            rows.append((f"{target}, {PLAIN}", plain[target], index, True))
         for arm in _main_suites(study):
             if arm.target == target and arm.decode_tok_s is not None:
                 rows.append((f"+ {arm.setting}", arm.decode_tok_s, index, False))
@@ -152,7 +155,7 @@ def throughput_bars(study: Study) -> Figure:
     for model, index in mapped.items():
         if model.startswith("draft"):
             continue
-        printed.append((f"{model}, AR", float(speeds[model].split("±")[0]), index, True))
+        printed.append((f"{model}, {PLAIN}", float(speeds[model].split("±")[0]), index, True))
         for row in study_rows(study):
             if row.cells["target"] == model:
                 label = f"+ {row.cells['draft']}, gamma {row.cells['gamma']}"
@@ -185,13 +188,13 @@ def prompt_length_sweep(study: Study) -> Figure:
         raise AnalysisError("No prompt of exact length has a valid pair of trials.", hint="Measure them: mlsd run F.")
     figure, (left, right) = plot.canvas(3.2, 2)
     by_length = sorted(arms, key=lambda a: prompt_length(a.prompt))
-    groups = grouped(by_length, lambda arm: f"{_label(arm)}, gamma {arm.gamma}")
+    groups = grouped(by_length, lambda arm: f"{arm.target} + {arm.setting}")
     for index, (label, group) in enumerate(groups.items()):
         xs: list[float] = [prompt_length(arm.prompt) for arm in group]
         shade, mark = plot.color(index), plot.marker(index)
         left.plot(xs, [a.decode_tok_s or 0 for a in group], color=shade, marker=mark, label=label)
         plain = [a.baseline_tok_s or 0 for a in group]
-        left.plot(xs, plain, color=_GREY, marker=mark, linewidth=1.0, label=f"{group[0].target}, AR")
+        left.plot(xs, plain, color=_GREY, marker=mark, linewidth=1.0, label=f"{group[0].target}, {PLAIN}")
         _points(right, xs, group, index, label)
     rows = published.load("study").table("figure 5")
     at = {name: rows.columns.index(name) for name in ("n_prompt", "speedup")}
@@ -199,7 +202,7 @@ def prompt_length_sweep(study: Study) -> Figure:
     _printed(right, xs, [float(row[at["speedup"]]) for row in rows.rows], None, "study: moe_q4 + draft_0.8b, gamma 8")
     _even(right)
     left.set(xscale="log", xlabel="prompt tokens", ylabel="decode tok/s", ylim=(0, None))
-    right.set(xscale="log", xlabel="prompt tokens", ylabel="speedup over AR", ylim=(0, None))
+    right.set(xscale="log", xlabel="prompt tokens", ylabel="speedup over plain decoding", ylim=(0, None))
     for ax in (left, right):
         ax.set_xticks([32, 128, 512, 1024], ["32", "128", "512", "1024"], minor=False)
         ax.set_xticks([], minor=True)
@@ -227,7 +230,7 @@ def over_depth(study: Study) -> Figure:
         _points(speedup, [row.depth for row in decided], [row.found for row in decided], index, label)
     _even(speedup)
     cost.set(ylabel="T(k) / T(1)", ylim=(0, None))
-    speedup.set(ylabel="speedup over AR", ylim=(0, None))
+    speedup.set(ylabel="speedup over plain decoding", ylim=(0, None))
     acceptance.set(ylabel="accepted / proposed, %", ylim=(0, None))
     for ax in axes:
         ax.set(xlabel="tokens before the prompt")
@@ -258,7 +261,7 @@ def speedup_over_gamma(study: Study) -> Figure:
         _even(ax)
         ax.set(xlabel="gamma", title=f"draft {draft}", ylim=(0, None))
         _gamma_axis(ax)
-    axes[0].set_ylabel("speedup over AR")
+    axes[0].set_ylabel("speedup over plain decoding")
     plot.legend(figure, axes)
     return figure
 

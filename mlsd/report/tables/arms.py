@@ -39,7 +39,7 @@ def bench_table(arms: Sequence[BenchArm]) -> Table:
         f"{first.target.id}, prompt {prompts}, {first.n_predict} output tokens",
         arms,
         *((prompt,) if len(n_prompt) > 1 else ()),
-        words("arm", lambda a: a.name),
+        words("arm", lambda a: a.arm.name),
         numbers("gamma", lambda a: a.summary.gamma or None),
         numbers("tok/s", lambda a: number(a.summary.decode_tok_s, 1)),
         numbers("spread", lambda a: percent(a.summary.spread), detail=True),

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mlsd.analysis.results.round_split import RoundKind, RoundSplit
-from mlsd.analysis.results.trials import method_name
 from mlsd.analysis.study.study import Study
 from mlsd.drafters import drafting_key
 from mlsd.engine.parts import PARTS, Part
@@ -13,6 +12,7 @@ from mlsd.errors import AnalysisError
 from mlsd.measure.store.pass_shares import PassShares, block_key
 from mlsd.records import Case
 from mlsd.report.render.table import Cell, Column, Table, number, numbers, percent, table, text, words
+from mlsd.trials.arms import arm_named, arm_of
 
 _LABELS: dict[str, str] = {"head": "LM head", "ffn": "FFN"}
 _DOUBT = "in doubt: looking, or other programs, changed the pass too much"
@@ -77,7 +77,7 @@ def _network(study: Study, key: str, part_key: str | None) -> str:
     for case in study.cases.values():
         itself = case.drafter.draft is None and case.source == "engine"
         if itself and part_key in (drafting_key(case.drafter), block_key(case.drafter)):
-            return f"{own}, draft of {method_name(case.drafter.name, None, '')}"
+            return f"{own}, draft of {arm_named(case.drafter.name).name}"
     return f"{own}, draft [{part_key[:12]}]"
 
 
@@ -89,7 +89,7 @@ def round_table(case: Case, split: RoundSplit) -> Table:
         rows.append((part, ms))
         rows += [(f"  {inside}", own_ms) for inside, own_ms in split.inside_ms.get(part, {}).items()]
     return table(
-        f"{case.drafter.name}, gamma {case.gamma}",
+        arm_of(case).setting,
         rows,
         words("part of a round", lambda row: row[0]),
         numbers("ms a round", lambda row: number(row[1], 3)),

@@ -10,6 +10,7 @@ import msgspec
 from mlsd.records import Environment
 from mlsd.report.render.table import Cell, Column, Table, Tone, number, numbers, percent, table, text, words
 from mlsd.stats import grouped
+from mlsd.trials.arms import arm_named, arm_of
 from mlsd.units import NS_PER_MS, format_bytes
 
 if TYPE_CHECKING:
@@ -176,7 +177,7 @@ def trials_table(rows: Iterable[Mapping[Any, Any]], audited: Mapping[str, RowAud
         numbers("trial", whole("trial_id"), "trial.id", detail=True),
         words("suite", lambda row: row["suite"], detail=True),
         words("target", lambda row: row["target"]),
-        words("drafter", _drafter),
+        words("arm", _arm),
         numbers("gamma", whole("gamma")),
         words("prompt", lambda row: row["prompt"], detail=True),
         numbers("repeat", whole("repeat"), detail=True),
@@ -196,9 +197,8 @@ def trials_table(rows: Iterable[Mapping[Any, Any]], audited: Mapping[str, RowAud
     )
 
 
-def _drafter(row: Mapping[str, Any]) -> Cell:
-    shown = "AR" if row["arm"] == "ar" else row["draft"] or row["drafter"]
-    return text(shown, note=str(row.get("options") or ""))
+def _arm(row: Mapping[str, Any]) -> Cell:
+    return text(arm_named(row["drafter"], row["draft"], row.get("options") or "").name)
 
 
 _OUTPUT_TONES: dict[str, Tone] = {"diverged": "bad", "failed": "bad", "near_tie": "doubt"}
@@ -290,9 +290,8 @@ _APART = ("case_id", "gamma", "tokens", "rounds", "text", "conditions", "lossles
 def trial_card(stored: StoredTrial, case: Case) -> Table:
     """Everything of one trial but its rounds."""
     trial = stored.trial
-    drafter = case.drafter.draft.id if case.drafter.draft else case.drafter.name
     rows = [
-        ("configuration", f"suite {case.suite}, {case.target.id}, {drafter}, gamma {case.gamma}"),
+        ("configuration", f"suite {case.suite}, {case.target.id}, {arm_of(case).setting}"),
         ("prompt", f"{case.prompt.key}, {case.n_predict} tokens to predict"),
     ]
     for name, value in msgspec.structs.asdict(trial).items():

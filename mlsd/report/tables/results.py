@@ -91,7 +91,7 @@ def speedup_table(found: Sequence[Speedup]) -> Table:
         words("setting", lambda s: s.setting),
         words("workload", lambda s: s.workload),
         numbers("SD tok/s", lambda s: number(s.decode_tok_s, 1), "median over blocks"),
-        numbers("AR tok/s", lambda s: number(s.baseline_tok_s, 1), "median over the same blocks"),
+        numbers("plain tok/s", lambda s: number(s.baseline_tok_s, 1), "median over the same blocks"),
         numbers(
             "speedup",
             lambda s: interval(s.ratio, 2, "x", EFFECT_TONES[s.effect]),
@@ -122,7 +122,7 @@ def depth_table(study: Study) -> Table:
         words("setting", lambda row: row.found.setting),
         words("prompt", lambda row: row.prompt),
         numbers("depth", lambda row: row.depth, "tokens of other text before the prompt"),
-        numbers("AR tok/s", lambda row: number(row.found.baseline_tok_s, 1), "median over blocks"),
+        numbers("plain tok/s", lambda row: number(row.found.baseline_tok_s, 1), "median over blocks"),
         numbers("T(1) ms", lambda row: number(row.plain_ms), "mean pass of plain decoding"),
         numbers(
             "T(k)/T(1)",

@@ -119,7 +119,7 @@ def effect_cell(arm: Speedup | None) -> Cell:
     if not arm.timed:
         return text("not timed", "quiet", "it drafted inside the target: what is accepted counts, its times do not")
     if arm.ratio is None:
-        return text("not valid", "bad", arm.invalid_reason or "no AR trial in its blocks")
+        return text("not valid", "bad", arm.invalid_reason or "no plain trial in its blocks")
     note = ""
     if arm.effect == "undecided" and arm.visible is not None:
         note = f"an effect of {arm.visible.words} would have shown 4 times in 5"
@@ -263,7 +263,7 @@ def table_f(study: Study) -> Table:
         rows,
         words("arm", lambda row: f"{row[0].target} + {row[0].setting}"),
         numbers("prompt tokens", lambda row: row[1] or text(row[0].prompt), "the case's prompt"),
-        numbers("AR tok/s", lambda row: number(row[0].baseline_tok_s, 1), "speedups.speedups: median over blocks"),
+        numbers("plain tok/s", lambda row: number(row[0].baseline_tok_s, 1), "speedups.speedups: median over blocks"),
         numbers("SD tok/s", lambda row: number(row[0].decode_tok_s, 1), "speedups.speedups: median over blocks"),
         numbers("speedup", lambda row: interval(row[0].ratio, 2, "x"), _SPEEDUP),
         words("verdict", lambda row: effect_cell(row[0]), "speedups.Speedup.effect"),

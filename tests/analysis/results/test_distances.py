@@ -26,7 +26,7 @@ def test_each_drafting_model_is_one_row_with_its_distance_and_its_acceptance(tmp
         study = read_study(store)
     near, far = predictions(study.trials, study.distances)
     assert (near.method, near.gamma, near.distance.ratio) == ("layer-skip (fraction 0.5, mode sync)", 2, 1.5)
-    assert (far.method, far.gamma, far.distance.ratio) == ("draft-model small", 4, 9.0)
+    assert (far.method, far.gamma, far.distance.ratio) == ("small", 4, 9.0)
     assert near.acceptance_rate == 1
     assert far.acceptance_rate == 0
     shown = [[cell.text for cell in row] for row in distance_table(study).rows]

@@ -40,7 +40,7 @@ def test_what_cannot_be_answered_is_a_reason(tmp_path: Path) -> None:
     study = read(write(tmp_path / "s.sqlite", [(of, failed(of, 1))]))
     value, reason = attempt(lambda: study.pair_fits)
     assert value is None
-    assert "No valid SD trial" in reason
+    assert "No valid speculative trial" in reason
 
 
 def test_trials_stored_without_a_profile_have_none(tmp_path: Path) -> None:

@@ -121,7 +121,11 @@ def test_a_report_draws_speculation_over_depth_where_more_than_one_was_measured(
             DEPTH_FIGURE[2](study)
         return
     panels = DEPTH_FIGURE[2](study).axes
-    assert [ax.get_ylabel() for ax in panels] == ["T(k) / T(1)", "speedup over AR", "accepted / proposed, %"]
+    assert [ax.get_ylabel() for ax in panels] == [
+        "T(k) / T(1)",
+        "speedup over plain decoding",
+        "accepted / proposed, %",
+    ]
     for ax in panels:
         lines = [line for line in ax.lines if "gamma" in str(line.get_label())]
         assert [list(line.get_xdata()) for line in lines] == [[0, 1024, 4096][: len(depths)]] * 2

@@ -92,7 +92,7 @@ def test_every_profiled_pass_has_its_shares_and_doubt_is_marked(study: Study) ->
 def test_a_methods_timing_names_the_heads_share_of_its_draft_step(study: Study) -> None:
     table = timing_table(study)
     label = "LM head of a draft step"
-    assert cells(table, "draft-model tiny-draft")[label] == "40.0 %"
+    assert cells(table, "tiny-draft")[label] == "40.0 %"
     assert cells(table, "layer-skip (exit 2, mode sync)")[label] == "30.0 % ?"
     assert cells(table, "pld")[label] == "-"
 
@@ -127,7 +127,7 @@ def test_a_draft_inside_its_target_has_no_speed_in_any_table(study: Study) -> No
 def test_a_fallback_stands_beside_the_method_wherever_its_numbers_do(study: Study) -> None:
     (row,) = (row for row in methods_by_kind(study.trials) if "sync" in row.method)
     assert row.overall.fell_back == FELL_BACK
-    assert row.overall.setting.endswith("(not sync), gamma 2")
+    assert row.overall.setting.endswith("gamma 2 (not sync)")
     for table in (speedup_table(study), timing_table(study)):
         (cell,) = (row[1] for row in table.rows if "mode sync" in row[1].text)
         assert cell.text.endswith(", not sync")
