@@ -21,6 +21,7 @@ ROOMS = (
     "gguf_tools.surgery",
     "gguf_tools.synthetic",
     "engine",
+    "engine.llama.build",
     "engine.llama",
     "models",
     "hardware",

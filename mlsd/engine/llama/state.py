@@ -2,13 +2,14 @@
 
 The published self-speculative methods let the draft read what the target computed for the text so far. A draft in a
 file of its own has its own memory; `StateLink` makes it a copy of the target's, block by block. It reads and writes the
-bytes in which llama.cpp keeps the memory of one sequence, whose layout is private: the release is pinned, every blob is
-parsed to its end, and `self_test` checks the meaning. All integers are little-endian:
+bytes in which llama.cpp keeps the memory of one sequence, whose layout is private: its versions are known by number,
+every blob is parsed to its end, and `self_test` checks the meaning. All integers are little-endian:
 
     u32 magic, i32 sequence
     attention, unless only the state was asked for:
         u32 streams (1), u32 cells; a cell: i32 position, u32 sequences (1), [3 x i32 axes], i32 sequence
-        u32 transposed values (0), u32 blocks; keys, then values: a block: i32 type, u64 row bytes, cells x row bytes
+        u32 transposed values (0), u32 blocks; [u32 rotation of keys, u32 of values: from version 4 (ggml 0.26) on]
+        keys, then values: a block: i32 type, u64 row bytes, cells x row bytes
     recurrent state, where the model has one:
         u32 cells (1); i32 position, u32 sequences (0)
         u32 transposed (0), u32 blocks of the model; then two tables (convolution, state), a recurrent block as above
@@ -23,7 +24,7 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
-from mlsd.engine.llama.native import PINNED_VERSION, binding_version, fail, library
+from mlsd.engine.llama.native import fail, library, sequence_state_version
 from mlsd.engine.llama.session import LlamaSession
 from mlsd.errors import EngineError
 from mlsd.records import Record
@@ -51,14 +52,13 @@ class StateLink:
     """Copies a target's memory into a draft. Both sessions must have been opened with two sequences."""
 
     def __init__(self, target: LlamaSession, draft: LlamaSession, plan: LinkPlan) -> None:
-        """Check the release.
+        """Ask which version of the layout this build writes.
 
-        Raises: BlobError when another one is installed.
+        Raises: BlobError for one that is not known.
         """
-        version = binding_version()
-        if version != PINNED_VERSION:
-            raise BlobError(f"llama-cpp-python {version} may lay out its memory otherwise than {PINNED_VERSION}.")
-        self._native = library()
+        self._native, self._version = library(), sequence_state_version()
+        if self._version not in VERSIONS:
+            raise BlobError(f"This build writes version {self._version} of a sequence's memory; {VERSIONS} are known.")
         self._target, self._draft, self._plan = target, draft, plan
         self._n_linked = 0  # positions of the draft that are the target's
         self.n_bytes = 0  # written into the draft so far
@@ -91,7 +91,7 @@ class StateLink:
 
     def _read_state(self) -> Blob:
         # Of sequence 0: it honours a rollback that is still pending, which a copy of the sequence would not.
-        blob = read_blob(self._read(self._target, 0, _STATE_ONLY), self._plan.target, state_only=True)
+        blob = self._parse(self._read(self._target, 0, _STATE_ONLY), self._plan.target, state_only=True)
         if blob.state_position != self._target.n_past - 1:
             raise BlobError(f"The target's state stands at {blob.state_position}, not at {self._target.n_past - 1}.")
         return blob.select((), self._plan.state)
@@ -110,7 +110,7 @@ class StateLink:
         """The target's attention memory of the positions that the draft does not have yet."""
         self._native.llama_memory_seq_cp(self._target.memory, 0, _SPARE, self._n_linked, n_past)
         try:
-            blob = read_blob(self._read(self._target, _SPARE, 0), self._plan.target)
+            blob = self._parse(self._read(self._target, _SPARE, 0), self._plan.target)
         finally:
             self._remove(self._target, _SPARE, -1)
         if sorted(blob.positions) != list(range(self._n_linked, n_past)):
@@ -118,6 +118,9 @@ class StateLink:
         return blob.select(self._plan.attention, self._plan.state)
 
     # --- native ---------------------------------------------------------------------------------------------------
+
+    def _parse(self, data: bytes, shape: BlobShape, *, state_only: bool = False) -> Blob:
+        return read_blob(data, shape, version=self._version, state_only=state_only)
 
     def _read(self, session: LlamaSession, sequence: int, flags: int) -> bytes:
         native = self._native
@@ -174,9 +177,8 @@ class StateLink:
 
     def _read_draft(self) -> Blob:
         only_state = not self._plan.shares_attention
-        return read_blob(
-            self._read(self._draft, 0, _STATE_ONLY if only_state else 0), self._plan.draft, state_only=only_state
-        )
+        data = self._read(self._draft, 0, _STATE_ONLY if only_state else 0)
+        return self._parse(data, self._plan.draft, state_only=only_state)
 
     def _expected(self, n_past: int) -> Blob:
         n_linked, self._n_linked = self._n_linked, 0
@@ -188,14 +190,8 @@ class StateLink:
 
 
 def _with_state(blob: Blob, state: Blob) -> Blob:
-    return Blob(
-        positions=blob.positions,
-        cells=blob.cells,
-        keys=blob.keys,
-        values=blob.values,
-        state_position=state.state_position,
-        state_tables=state.state_tables,
-    )
+    tables, position = state.state_tables, state.state_position
+    return msgspec.structs.replace(blob, state_tables=tables, state_position=position)
 
 
 def _rows(blob: Blob) -> tuple[object, ...]:
@@ -212,6 +208,7 @@ def _close(ours: bytes, theirs: bytes) -> bool:
     return float(np.abs(a - b).mean()) <= _ROUNDING_SHARE * float(np.abs(a).mean())
 
 
+VERSIONS = (3, 4)  # of the layout, as llama.h numbers it (LLAMA_STATE_SEQ_VERSION)
 _MAGIC = 0xAF143CD8
 _AXES_BYTES = 12
 _STATE_TABLES = 2
@@ -233,6 +230,7 @@ class Blob(Record, frozen=True, kw_only=True):
     cells: bytes = b""  # the attention cells as written
     keys: tuple[bytes, ...] = ()  # a segment an attention block
     values: tuple[bytes, ...] = ()
+    rotations: bytes = b""  # of keys and of values, as written; none before version 4
     state_position: int | None = None
     state_tables: tuple[tuple[bytes, ...], ...] = ()  # a segment a recurrent block
 
@@ -282,7 +280,7 @@ class _Reader:
             raise BlobError(f"The saved memory goes on for {len(self._data) - self._at} bytes behind its last block.")
 
 
-def read_blob(data: bytes, shape: BlobShape, *, state_only: bool = False) -> Blob:
+def read_blob(data: bytes, shape: BlobShape, *, version: int = VERSIONS[0], state_only: bool = False) -> Blob:
     """Take a saved sequence apart.
 
     Raises: BlobError at the first field that is not as expected, or for bytes left over.
@@ -292,14 +290,14 @@ def read_blob(data: bytes, shape: BlobShape, *, state_only: bool = False) -> Blo
     reader.number("i")
     blob = Blob()
     if shape.n_attention and not state_only:
-        blob = _read_attention(reader, shape)
+        blob = _read_attention(reader, shape, version)
     if shape.n_state:
         blob = _read_state(reader, shape, blob)
     reader.end()
     return blob
 
 
-def _read_attention(reader: _Reader, shape: BlobShape) -> Blob:
+def _read_attention(reader: _Reader, shape: BlobShape, version: int) -> Blob:
     reader.expect(1, "number of streams")
     n_cells = reader.number()
     positions, cells = [], []
@@ -313,6 +311,7 @@ def _read_attention(reader: _Reader, shape: BlobShape) -> Blob:
     reader.expect(0, "transposition of values (flash attention off?)")
     reader.expect(shape.n_attention, "number of attention blocks")
     return Blob(
+        rotations=reader.take(8) if version >= 4 else b"",
         positions=tuple(positions),
         cells=b"".join(cells),
         keys=tuple(reader.segment(n_cells) for _ in range(shape.n_attention)),
@@ -337,7 +336,7 @@ def write_blob(
     parts = [struct.pack("<Ii", _MAGIC, sequence)]
     if blob.keys and not state_only:
         parts += [struct.pack("<II", 1, len(blob.positions)), blob.cells, struct.pack("<II", 0, len(blob.keys))]
-        parts += [*blob.keys, *blob.values]
+        parts += [blob.rotations, *blob.keys, *blob.values]
     if blob.state_position is not None:
         position = blob.state_position if state_position is None else state_position
         parts += [struct.pack("<IiIII", 1, position, 0, 0, n_blocks)]

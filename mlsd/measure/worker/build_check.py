@@ -7,7 +7,7 @@ import numpy as np
 
 from mlsd.clock import MonotonicClock
 from mlsd.engine.llama.model import LlamaModel
-from mlsd.engine.llama.native import backend_info, misfits
+from mlsd.engine.llama.native import backend_info
 from mlsd.engine.llama.open import open_session
 from mlsd.engine.probe import PROBE_TEXT
 from mlsd.engine.session import Logits, SessionOptions, check_finite, session_options
@@ -35,12 +35,6 @@ def check_build(job: BuildJob) -> BuildFits:
     Raises: NativeError for a build that does not fit, ModelFileError for a model that it does not know, and what else
     keeps an arm from being opened.
     """
-    if wrong := misfits():
-        raise NativeError(
-            f"This build does not fit: {'; '.join(wrong)}.",
-            hint="A folder of libraries must be of the version of these bindings; for another release give the Python "
-            "interpreter of an environment that has it.",
-        )
     distance = _known_distance(job.job.slots[0].case.engine)
     if not distance <= _KNOWN_LIMIT:  # not-a-number, too
         raise NativeError(

@@ -96,14 +96,14 @@ def test_a_tap_that_is_not_active_changes_nothing(arena: Arena) -> None:
     assert (logits[0] == logits[1]).all()
 
 
-def test_a_memory_layout_that_is_not_the_pinned_one_falls_back_to_own_and_says_so(
+def test_a_memory_layout_that_is_not_known_falls_back_to_own_and_says_so(
     arena: Arena, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mlsd.engine.llama.state.PINNED_VERSION", "0.0.1")
+    monkeypatch.setattr("mlsd.engine.llama.state.sequence_state_version", lambda: 5)
     result = run(arena, "llama", "skip=2+4", "sync", 3)
     arena.assert_exact("llama", prompt_of(3), result)
     assert "sync_ns" not in result.stats
-    assert result.fell_back is not None and "0.0.1" in result.fell_back
+    assert result.fell_back is not None and "version 5" in result.fell_back
     arena.assert_alike("llama", result, run(arena, "llama", "skip=2+4", "own", 3))
 
 

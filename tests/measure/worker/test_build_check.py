@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import ctypes
-
+import msgspec
 import numpy as np
 import pytest
 
 from mlsd.engine.llama import native
+from mlsd.engine.llama.build.loaded import IDENTITY_VARIABLE
 from mlsd.engine.losslessness import of_other_build
 from mlsd.errors import NativeError
 from mlsd.folders import asset_path
+from mlsd.measure.builds import find_build
 from mlsd.measure.messages import BuildJob, Job, ModelFile, PromptText, ReadJob, Slot, prompt_key
 from mlsd.measure.worker import build_check
 from mlsd.records import Case, EngineOptions, ModelRef, PromptRef
@@ -25,20 +26,6 @@ def job(n_predict: int = 8) -> Job:
         prompts={prompt_key(prompt): PromptText(text="Measure twice, then cut once.")},
         slots=(Slot(case=case, case_id=case.id, block=0, repeat=0, position=0),),
     )
-
-
-def test_the_installed_build_fits_to_the_byte() -> None:
-    assert native.misfits() == ()
-    for name in ("llama_model", "llama_context"):
-        written = native._written_bytes(f"{name}_default_params")
-        assert written in (None, ctypes.sizeof(getattr(native.library(), f"{name}_params")))
-
-
-def test_a_field_that_the_bindings_lack_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(native._FIELDS, "llama_model_params", ("n_gpu_layers", "of_another_release"))
-    assert native.misfits()[0].endswith("has no of_another_release in llama_model_params")
-    with pytest.raises(NativeError, match="does not fit: llama-cpp-python"):
-        build_check.check_build(BuildJob(job=job()))
 
 
 def test_the_known_pass_gives_the_stored_logits_and_others_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -84,5 +71,5 @@ def test_a_tie_that_rounding_turned_is_near_and_a_changed_model_is_not() -> None
 
 def test_a_build_with_a_name_tells_itself_from_others_of_its_commit(monkeypatch: pytest.MonkeyPatch) -> None:
     plain = native.backend_info().build
-    monkeypatch.setenv(native.BUILD_VARIABLE, "1234abcd")
-    assert native.backend_info().build == f"{plain}+1234abcd"
+    monkeypatch.setenv(IDENTITY_VARIABLE, msgspec.json.encode(find_build(".").identity).decode())
+    assert native.backend_info().build == f"{plain}+{find_build('.').fingerprint}"

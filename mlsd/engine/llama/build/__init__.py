@@ -1,0 +1,1 @@
+"""Builds of llama.cpp: layouts of structures, the files that a process loaded, which kernels a range of them has."""
