@@ -42,6 +42,8 @@ FACTOR, FLOOR = 1.3, 1e-3
 _TREE_MARGIN = 2.0
 # Snapshots are judged by passes that use them, too; so their answer must also be near one without any rollback.
 _ANCHOR_FACTOR, _ANCHOR_FLOOR = 3.0, 0.1
+# Of the spread of likely logits: two x86 machines whose cards read alike differed where the best led by 0.02 of it.
+_OTHER_KERNELS = 0.05
 
 
 class Passes(Record, frozen=True, kw_only=True):
@@ -110,17 +112,18 @@ class Gaps:
         same._tokens, same._pairs, same._alone = self._tokens, self._pairs, self._alone
         return same
 
-    def verdict(self, reference: Sequence[int], margin: float = 1.0) -> Losslessness:
+    def verdict(self, reference: Sequence[int], margin: float = 1.0, floor: float = 0.0) -> Losslessness:
         """Compare the tokens with the plain greedy `reference`, as if the memory were sound.
 
         noise_i is by how much wide passes change the lead of the best token over the second, or over the emitted one
-        where that is another, times `margin`. A token is explained up to the largest noise seen. With the noise
-        exchangeable over positions E = sum over i of P(noise > lead_i) / 2 tokens should differ; up to
+        where that is another, times `margin`, and at least `floor`. A token is explained up to the largest noise seen.
+        With the noise exchangeable over positions E = sum over i of P(noise > lead_i) / 2 tokens should differ; up to
         E + 4 sqrt(E + 1) of them are explained.
         """
         best, second, emitted = np.concatenate(self._alone).T
         lead = _lead(best, second, emitted)
-        noise = np.abs(np.concatenate(self._wide).reshape(-1, len(lead)) - lead).max(axis=0) * margin
+        seen = np.abs(np.concatenate(self._wide).reshape(-1, len(lead)) - lead).max(axis=0)
+        noise = np.maximum(seen * margin, floor)
         return explain(self._tokens.tolist(), reference, best, second, emitted, noise)
 
 
@@ -152,6 +155,21 @@ def explain(
         n_different=n_different,
         n_compared=len(gaps),
     )
+
+
+def of_recorded(tokens: Sequence[int], reference: Sequence[int], alone: Logits, wide: Logits) -> Losslessness:
+    """Whether noise explains an output that was written elsewhere, by the rule of `Gaps.verdict`.
+
+    Rows of logits before each of its tokens, column 0 the token itself and then the likeliest, from passes of one token
+    and from passes of the run's width. `reference` is the plain output made beside them. The other machine may have
+    other kernels though its card reads the same, so that noise is at least a share of the spread of the likely logits.
+    """
+    gaps = Gaps([0] * len(tokens))
+    gaps.alone(alone)
+    gaps.wide(wide)
+    same_length = [0] * len(tokens) if len(tokens) == len(reference) else [0] * (len(tokens) + 1)
+    found = gaps.verdict(same_length, floor=_OTHER_KERNELS * Answers(alone).spread)
+    return msgspec.structs.replace(found, first_difference=first_difference(tokens, reference))
 
 
 def of_other_build(emitted: Sequence[int], reference: Sequence[int], own: Logits, other: Logits) -> Losslessness:

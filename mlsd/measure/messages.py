@@ -290,11 +290,12 @@ class BuildFits(Record, frozen=True, kw_only=True, tag=True):
 
 
 class ReadJob(Record, frozen=True, kw_only=True, tag=True):
-    """Ask what a target says to the prompt of a job's first slot and then, one by one, to the tokens behind it."""
+    """Ask what a target says to the prompt of a job's first slot and then, pass by pass, to the tokens behind it."""
 
     job: Job
     tokens: tuple[int, ...]
     ids: tuple[tuple[int, ...], ...] = ()  # tokens whose logits are wanted at each place; empty: the likeliest
+    width: int = 1  # tokens that go in at once
 
 
 class LogitsRead(Record, frozen=True, kw_only=True, tag=True):

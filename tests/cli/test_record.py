@@ -114,6 +114,41 @@ def test_an_output_that_the_models_do_not_give_is_found_by_decoding_it_again(
     assert "token 7 of its output" in found.out
 
 
+@pytest.mark.parametrize("elsewhere", [False, True])
+def test_sevens_behind_a_near_tie_that_nobody_measured_are_found_by_feeding_them_to_the_model(
+    mlsd: Mlsd, record: Path, tmp_path: Path, elsewhere: bool
+) -> None:
+    study = body(record)
+    for one in study["trials"]:
+        if one["trial"]["arm"] == "ar":
+            continue
+        tokens = study["outputs"][one["output"]]
+        invented = [tokens[0], *(7 for _ in tokens[1:])]
+        one["output"] = output_key(invented)
+        study["outputs"][one["output"]] = invented
+        gaps = {"top2_gap": 1e-5, "worst_gap": 1e-5, "tolerance": 1e-3, "n_different": 1, "n_compared": len(tokens)}
+        one["trial"]["losslessness"] |= {"verdict": "near_tie", "first_difference": 1, **gaps}
+    used = {one["output"] for one in study["trials"]}
+    study["outputs"] = {key: tokens for key, tokens in study["outputs"].items() if key in used}
+    for run in study["runs"] if elsewhere else ():
+        run["environment"] |= {"backend": "Metal", "machine": "arm64"}
+        run["environment_key"] = environment_key(msgspec.convert(run["environment"], type(ENVIRONMENT)))
+    path = tmp_path / "sevens.record.json.gz"
+    write_body(path, study)
+    found = mlsd("record", "verify", path)
+    assert found.code == 1, found.out
+    assert "token 1 of its output is 7" in found.out and "are not the model's choice" in found.out
+
+
+def test_a_calibrated_study_is_recorded_and_agrees_with_itself(mlsd: Mlsd, tmp_path: Path) -> None:
+    shipped = Path(__file__).parents[2] / "notebooks" / "data" / "tiny.sqlite"
+    file = tmp_path / "calibrated.record.json.gz"
+    assert mlsd("record", shipped, "-o", file).code == 0
+    assert any(point.kind == "checkpoint" for _, point in read_record(file).study.machine.calibration)
+    checked = mlsd("record", "verify", file, "--sample", 2)
+    assert checked.code == 0, checked.out
+
+
 def test_what_could_not_be_checked_is_said_and_a_named_file_serves(mlsd: Mlsd, record: Path, tmp_path: Path) -> None:
     from mlsd.folders import asset_path
 

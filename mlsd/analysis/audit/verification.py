@@ -15,25 +15,23 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
+import numpy as np
 
 from mlsd.analysis.audit.audit import audit
 from mlsd.analysis.audit.identities import Problem, problems, shipped_prompt_sha256
 from mlsd.analysis.audit.trials import database_contexts
 from mlsd.analysis.results import comparability
-from mlsd.engine.losslessness import first_difference
+from mlsd.engine.losslessness import first_difference, of_recorded
 from mlsd.errors import AnalysisError, MlsdError
-from mlsd.hardware import read_environment
 from mlsd.measure.exchange.record import RecordFile, StudyRecord, import_record, read_record, whole_trials
-from mlsd.measure.messages import Done, Job, ModelFile, Reference, Slot, prompt_key
-from mlsd.measure.process import run_info, run_job
+from mlsd.measure.messages import Done, Job, ModelFile, ReadJob, Slot, prompt_key
+from mlsd.measure.process import run_job, run_read
 from mlsd.measure.run.runner import machine_lock, prompt_text
 from mlsd.measure.store.study import Store
 from mlsd.models.library import Library, resolve_model
 from mlsd.planning.prompts import load_prompt
-from mlsd.records import Case, DrafterSpec, EngineOptions, Environment, Record, Trial
+from mlsd.records import Case, DrafterSpec, Losslessness, Record, Trial
 from mlsd.stats import grouped
-
-_PLACE = ("machine", "chip", "backend", "device", "llama_cpp_build", "llama_cpp_python_version")
 
 
 class Verification(Record, frozen=True, kw_only=True):
@@ -47,7 +45,7 @@ class Verification(Record, frozen=True, kw_only=True):
     problems: tuple[Problem, ...]
     rows: dict[str, int]  # verdict of the audit -> how many rows
     n_decoded: int  # trials whose output was compared with plain decoding, made here
-    n_ties: int  # of these differ where the two best tokens are as near as this other machine's noise
+    n_ties: int  # of these differ, each time within the noise of the model's logits as measured here
     not_checked: dict[str, int]  # why not -> trials whose output was not decoded again
 
     @property
@@ -117,16 +115,15 @@ class _Decoded:
     not_checked: Counter[str] = field(default_factory=Counter)
 
 
-_Numbered = tuple[int, Case, Trial, Environment]  # place in the record
+_Numbered = tuple[int, Case, Trial]  # place in the record
 
 
 def _decode_again(study: StudyRecord, sample: int | None, models: Iterable[Path], seed: int) -> _Decoded:
     """Decode plainly what the sampled trials decoded, one load a target, and compare token for token."""
     done = _Decoded()
-    runs = {run.id: run.environment for run in study.runs}
     named = {ref.sha256: ModelFile(ref=ref, path=str(path)) for path in models if (ref := resolve_model(str(path)).ref)}
     able: list[_Numbered] = []
-    for place, (recorded, trial) in enumerate(zip(study.trials, whole_trials(study), strict=True)):
+    for place, trial in enumerate(whole_trials(study)):
         case = study.cases[trial.case_id]
         reason = _why_not(case, trial)
         if reason is None and case.target.sha256 not in named and (here := _find(case)) is not None:
@@ -136,7 +133,7 @@ def _decode_again(study: StudyRecord, sample: int | None, models: Iterable[Path]
         if reason is not None:
             done.not_checked[reason] += 1
             continue
-        able.append((place, case, trial, runs[recorded.run]))
+        able.append((place, case, trial))
     if sample is not None and sample < len(able):
         done.not_checked["not in the sample"] += len(able) - sample
         able = random.Random(seed).sample(able, sample)
@@ -176,7 +173,6 @@ def _check_load(asked: Sequence[_Numbered], target: ModelFile, done: _Decoded) -
         target=target,
         prompts={prompt_key(case.prompt): prompt_text(case.prompt, load_prompt) for case in plain},
         slots=tuple(slots),
-        references=tuple(_reference(group) for group in groups.values()),
         keep_text=False,
     )
     made: dict[int, Trial] = {}
@@ -187,41 +183,49 @@ def _check_load(asked: Sequence[_Numbered], target: ModelFile, done: _Decoded) -
                 made[event.index] = event.trial
     except MlsdError as error:
         ended = error.message
-    here = read_environment(run_info(EngineOptions(n_gpu_layers=asked[0][1].engine.n_gpu_layers)))
     for index, group in enumerate(groups.values()):
         trial = made.get(index)
         if trial is None or trial.status == "failed":
             done.not_checked[f"{target.ref.id} does not decode here: {trial.error if trial else ended}"] += len(group)
         else:
-            _compare(group, trial, here, done)
+            _compare(group, trial, msgspec.structs.replace(job, slots=(slots[index],)), done)
 
 
-def _reference(group: Sequence[_Numbered]) -> Reference:
-    """What the record calls the plain output: that of a trial that differs from it nowhere."""
-    same = (t for _, _, t, _ in group if t.losslessness and t.losslessness.first_difference is None)
-    tokens = next(same, group[0][2]).tokens
-    return Reference(prompt=prompt_key(group[0][1].prompt), n_predict=group[0][1].n_predict, tokens=tokens)
-
-
-def _compare(group: Sequence[_Numbered], made: Trial, here: Environment, done: _Decoded) -> None:
-    for place, _, trial, there in group:
+def _compare(group: Sequence[_Numbered], made: Trial, job: Job, done: _Decoded) -> None:
+    """Every output token for token with the plain one made here; of another one each token must be a tie here."""
+    judged: dict[object, Losslessness] = {}
+    for place, _, trial in group:
         done.n_checked += 1
-        assert trial.losslessness is not None
-        same = slice(trial.losslessness.first_difference)  # None: to the end
-        index = first_difference(trial.tokens[same], made.tokens[same])
+        index = first_difference(trial.tokens, made.tokens)
         if index is None:
             continue
-        # Where both round alike there is nothing to explain.
-        if any(getattr(here, name) != getattr(there, name) for name in _PLACE) and _is_tie(made, index):
+        key = (trial.tokens, max((one.rows for one in trial.rounds), default=1))
+        try:
+            if key not in judged:
+                judged[key] = _teacher_forced(job, made.tokens, *key)
+        except MlsdError as error:
+            done.n_checked -= 1
+            done.not_checked[f"its output cannot be fed to the model here: {error.message}"] += 1
+            continue
+        found = judged[key]
+        if found.verdict == "near_tie":
             done.n_ties += 1
             continue
         own, other = (t.tokens[index] if index < len(t.tokens) else None for t in (trial, made))
-        sentence = f"token {index} of its output is {own}; decoded here it is {other}"
+        sentence = (
+            f"token {index} of its output is {own}, decoded here it is {other}; fed to the model, {found.n_different} "
+            f"of its {found.n_compared} tokens are not the model's choice, by up to {found.worst_gap:.3g} logits, and "
+            f"rounding explains {found.tolerance:.3g}"
+        )
         done.problems.append(Problem(where=f"trial {place}", rule="decoded again", sentence=sentence))
 
 
-def _is_tie(made: Trial, index: int) -> bool:
-    v = made.losslessness
-    if v is None or v.top2_gap is None or v.tolerance is None:
-        return False
-    return v.top2_gap <= v.tolerance and v.first_difference == index
+def _teacher_forced(job: Job, reference: Sequence[int], tokens: tuple[int, ...], width: int) -> Losslessness:
+    """The tokens of an output fed to the model one by one, and in passes as wide as the run's: gaps, and their noise.
+
+    Raises: MlsdError.
+    """
+    alone = run_read(ReadJob(job=job, tokens=tokens), None)
+    wide = run_read(ReadJob(job=job, tokens=tokens, ids=alone.ids, width=max(2, width)), None)
+    rows = [np.asarray(read.logits, dtype=np.float32) for read in (alone, wide)]
+    return of_recorded(tokens, reference, *rows)

@@ -90,7 +90,7 @@ def _say(found: Verification) -> None:
         say((f"  and {more} more", "red"))
     if found.rows:
         say("  audit: " + ", ".join(f"{n} {verdict}" for verdict, n in found.rows.items()))
-    ties = f", {found.n_ties} of them up to a tie of another machine" if found.n_ties else ""
+    ties = f", {found.n_ties} of them up to near ties" if found.n_ties else ""
     say(f"  decoded again: {found.n_decoded} outputs{ties}")
     for reason, count in found.not_checked.items():
         say(f"  not decoded again: {count} trials, {reason}")

@@ -67,26 +67,30 @@ def _known_distance(engine: EngineOptions) -> float:
 
 
 def read_logits(job: ReadJob) -> LogitsRead:
-    """The logits before each token of a text that is fed token by token."""
+    """The logits before each token of a text that is fed in passes of one width."""
     case = job.job.slots[0].case
     ids: list[tuple[int, ...]] = []
     logits: list[tuple[float, ...]] = []
     with Arms(job.job, MonotonicClock(), ProbeCache()) as arms:
         prompt = arms.prompt(case)
-        options = _reading(case.engine, len(prompt) + len(job.tokens))
+        options = _reading(case.engine, len(prompt) + len(job.tokens), job.width)
         with open_session(arms.target, options) as session:
             session.decode(prompt)
-            for place, token in enumerate(job.tokens):
-                row = check_finite(session.logits())[0]
-                wanted = job.ids[place] if job.ids else _likeliest(row, token)
-                ids.append(wanted)
-                logits.append(tuple(float(row[i]) for i in wanted))
-                session.decode([token])
+            before = check_finite(session.logits()).copy()
+            for start in range(0, len(job.tokens), job.width):
+                part = job.tokens[start : start + job.width]
+                session.decode(part, n_outputs=len(part))
+                rows = np.concatenate([before, check_finite(session.logits())])
+                before = rows[-1:].copy()
+                for place, (row, token) in enumerate(zip(rows, part, strict=False), start):
+                    wanted = job.ids[place] if job.ids else _likeliest(row, token)
+                    ids.append(wanted)
+                    logits.append(tuple(float(row[i]) for i in wanted))
     return LogitsRead(ids=tuple(ids), logits=tuple(logits))
 
 
-def _reading(engine: EngineOptions, n_ctx: int) -> SessionOptions:
-    return msgspec.structs.replace(session_options(engine, n_ctx), device_sampling=False, max_outputs=1)
+def _reading(engine: EngineOptions, n_ctx: int, width: int = 1) -> SessionOptions:
+    return msgspec.structs.replace(session_options(engine, n_ctx), device_sampling=False, max_outputs=width)
 
 
 def _likeliest(row: Logits, token: int) -> tuple[int, ...]:
