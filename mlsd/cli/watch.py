@@ -12,6 +12,7 @@ from mlsd.measure.run.runner import Watcher
 from mlsd.planning.prepare import Prepared
 from mlsd.records import QualityWarning, Trial
 from mlsd.trials.arms import arm_of
+from mlsd.trials.sums import speed, sums
 from mlsd.units import format_number, format_percent
 
 
@@ -110,17 +111,14 @@ class Bar(Lines):
 
 def trial_line(slot: Slot, trial: Trial) -> str:
     """What a person wants to know of a trial that just ended."""
-    from mlsd.analysis.results.trials import numbers
-
     case = slot.case
     what = f"{case.suite} {case.target.id} {arm_of(case).setting}, {case.prompt.key}, repeat {trial.repeat}:"
     if trial.status == "failed":
         return f"{what} FAILED {(trial.error or '').splitlines()[0]}"
-    derived = numbers(trial)
     verdict = trial.losslessness.verdict if trial.losslessness else "sampled"
-    parts = [f"{format_number(derived.decode_tok_s, 1)} tok/s", verdict if trial.valid else f"INVALID ({verdict})"]
+    parts = [f"{format_number(speed(trial), 1)} tok/s", verdict if trial.valid else f"INVALID ({verdict})"]
     if trial.arm == "sd":
-        parts.insert(1, f"acceptance {format_percent(derived.acceptance_rate)}")
+        parts.insert(1, f"acceptance {format_percent(sums(trial.rounds).acceptance_rate)}")
     return f"{what} {', '.join(parts)}"
 
 

@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from mlsd.planning.plan import Group, Plan
 from mlsd.records import NO_DRAFTER, Case, Record
+from mlsd.trials.sums import decode_tok_s
 from mlsd.units import GB, NS_PER_S
 
 Source = Literal["results", "calibration", "bandwidth"]
@@ -107,9 +108,9 @@ def rates_from_results(trials: Iterable[Mapping[str, Any]], cases: Mapping[str, 
     alike: dict[str, list[tuple[float, float | None]]] = defaultdict(list)
     for row in trials:
         case = cases.get(row["case_id"])
-        if case is None or row["status"] != "ok" or not row["decode_ns"] or row["n_tokens"] < 2:
+        rate = decode_tok_s(row["n_tokens"], row["decode_ns"])
+        if case is None or row["status"] != "ok" or rate is None:
             continue
-        rate = (row["n_tokens"] - 1) * NS_PER_S / row["decode_ns"]
         exact[row["case_id"]].append((rate, row["prefill_ns"]))
         alike[_arm_key(case)].append((rate, None))
 

@@ -9,6 +9,8 @@ from mlsd.records import Record, Round, Trial
 from mlsd.units import NS_PER_MS, tok_s
 
 PARTS = ("draft_ns", "verify_ns", "rollback_ns", "sample_ns", "other_ns")  # exclusive parts of a round
+DRAFTED, DRAFTED_RIGHT, DRAFT_ROUNDS = "draft_n", "draft_n_accepted", "draft_rounds"  # a server's own counts, in stats
+PART_NAMES = tuple(part.removesuffix("_ns") for part in PARTS)
 
 
 class Sums(Record, frozen=True, kw_only=True):
@@ -45,7 +47,7 @@ class Sums(Record, frozen=True, kw_only=True):
         """Mean of each part of a round, by its name without the unit; empty without rounds."""
         if not self.rounds:
             return {}
-        return {part.removesuffix("_ns"): getattr(self, part) / self.rounds / NS_PER_MS for part in PARTS}
+        return {name: getattr(self, f"{name}_ns") / self.rounds / NS_PER_MS for name in PART_NAMES}
 
 
 _OF_ROUND = Round.__struct_fields__
@@ -62,14 +64,30 @@ def sums_of(trials: Iterable[Trial]) -> Sums:
     return sums(one for trial in trials for one in trial.rounds)
 
 
-def sums_of_row(row: Mapping[str, Any]) -> Sums:
-    """The sums as a row of `trial_summary` holds them; what is not there is 0."""
-    return Sums(**{name: int(row[name] or 0) for name in Sums.__struct_fields__})
+def total(each: Iterable[Sums]) -> Sums:
+    """The sums of sums."""
+    own = tuple(each)
+    return Sums(**{name: sum(getattr(one, name) for one in own) for name in Sums.__struct_fields__})
 
 
-def share(above: float, below: float) -> float | None:
+def counts_of(trial: Trial) -> Sums | None:
+    """Rounds, proposed and accepted tokens: of a server without rounds as it says; None where it does not."""
+    if trial.rounds or DRAFTED not in trial.stats:
+        return sums(trial.rounds) if trial.rounds else None
+    said = trial.stats
+    return Sums(
+        rounds=int(said.get(DRAFT_ROUNDS, 0)), proposed=int(said[DRAFTED]), accepted=int(said.get(DRAFTED_RIGHT, 0))
+    )
+
+
+def sums_of_row(row: Mapping[Any, Any]) -> Sums:
+    """The sums as a row of `trial_summary` or of a frame holds them; what is not there is 0."""
+    return Sums(**{name: int(row.get(name) or 0) for name in Sums.__struct_fields__})
+
+
+def share(above: float | None, below: float | None) -> float | None:
     """A quotient of counts, None of nothing: acceptance is accepted / proposed, MGL committed / rounds."""
-    return above / below if below else None
+    return None if above is None or not below else above / below
 
 
 def decode_tok_s(n_tokens: int, decode_ns: int | None) -> float | None:

@@ -16,8 +16,7 @@ from mlsd.errors import AnalysisError
 from mlsd.measure.store.study import Store
 from mlsd.records import Environment, ModelFacts
 from mlsd.stats import grouped
-
-_PARTS = ("draft_ns", "verify_ns", "rollback_ns", "sample_ns", "other_ns")
+from mlsd.trials.sums import decode_tok_s, sums_of_row
 
 
 def database_contexts(
@@ -67,10 +66,9 @@ def trials_context(
 
 def trial_row(trial: Mapping[str, Any]) -> AuditRow:
     """One trial as the audit reads it, from its summary."""
-    rounds, decode_ns, speculative = trial["rounds"] or 0, trial["decode_ns"], trial["arm"] == "sd"
-    counted = speculative and rounds > 0
-    tokens = trial["n_tokens"] - 1
-    timed = decode_ns is not None and rounds
+    own, decode_ns, speculative = sums_of_row(trial), trial["decode_ns"], trial["arm"] == "sd"
+    counted = speculative and own.rounds > 0
+    speed = decode_tok_s(trial["n_tokens"], decode_ns)
     return AuditRow(
         table=trial["suite"],
         label=f"trial {trial['trial_id']}",
@@ -82,19 +80,19 @@ def trial_row(trial: Mapping[str, Any]) -> AuditRow:
         n_prompt=trial["n_prompt"],
         n_predict=trial["n_predict"],
         repeat=trial["repeat"],
-        tok_s=exact(1e9 * tokens / decode_ns) if decode_ns and tokens > 0 else None,
-        acceptance=exact(trial["accepted"] / trial["proposed"]) if counted and trial["proposed"] else None,
-        mgl=exact(trial["committed"] / rounds) if counted else None,
-        rounds=exact(rounds) if counted else None,
-        draft_ms=exact(trial["draft_ns"] / rounds / 1e6) if counted and trial["draft_ns"] is not None else None,
+        tok_s=None if speed is None else exact(speed),
+        acceptance=exact(own.acceptance_rate) if counted and own.acceptance_rate is not None else None,
+        mgl=exact(own.mgl) if counted and own.mgl is not None else None,
+        rounds=exact(own.rounds) if counted else None,
+        draft_ms=exact(own.ms_per_round["draft"]) if counted and trial["draft_ns"] is not None else None,
         # A draft model proposes gamma tokens each round but for the tail that the output has no room for.
         fixed_length=counted
         and trial["draft"] is not None
         and trial["gamma"] > 0
-        and trial["proposed"] >= trial["gamma"] * (rounds - trial["gamma"]),
+        and own.proposed >= trial["gamma"] * (own.rounds - trial["gamma"]),
         program="mlsd",
         failed_native_calls=trial["failed_native_calls"],
         invalid_reason=None if trial["valid"] else trial["invalid_reason"] or "no reason recorded",
         decode_ms=decode_ns / 1e6 if decode_ns else None,
-        parts_ms=sum(trial[part] for part in _PARTS) / 1e6 if timed else None,
+        parts_ms=own.parts_ns / 1e6 if decode_ns is not None and own.rounds else None,
     )

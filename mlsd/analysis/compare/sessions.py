@@ -12,7 +12,6 @@ import msgspec
 
 from mlsd.analysis.compare.gate import MARGIN, Finding, Measure, Series, differences, judge, judge_unpaired
 from mlsd.analysis.results import comparability
-from mlsd.analysis.results.trials import numbers
 from mlsd.errors import AnalysisError
 from mlsd.measure.run.checks import baseline_drift
 from mlsd.measure.run.compare import COMMAND, CONTROL, OUTPUT
@@ -20,7 +19,9 @@ from mlsd.measure.store.rows import CalibrationPoint, Run, TrialFilter
 from mlsd.measure.store.study import Store
 from mlsd.records import Case, EngineOptions, Environment, Record, Trial
 from mlsd.trials.arms import PLAIN, arm_of
-from mlsd.units import format_percent, tok_s
+from mlsd.trials.sums import prefill_tok_s, sums_of
+from mlsd.trials.sums import speed as decode_speed
+from mlsd.units import format_percent
 
 Values = dict[Measure, float]
 
@@ -221,26 +222,22 @@ def _arm_values(arms: Mapping[str, Sequence[Trial]]) -> Values:
     values: Values = {}
     plain: float | None = None
     for arm, trials in sorted(arms.items(), key=lambda item: item[0] != PLAIN):
-        each = [numbers(trial) for trial in trials]
-        speeds = [speed for n in each if (speed := n.decode_tok_s) is not None]
-        speed = statistics.geometric_mean(speeds)
+        speed = statistics.geometric_mean([own for t in trials if (own := decode_speed(t)) is not None])
         values[Measure(name=arm, unit="tok/s", sense="rate")] = speed
         if arm == PLAIN:
             plain = speed
-            fills = [fill for t in trials if (fill := tok_s(t.n_prompt or 0, t.prefill_ns or 0)) is not None]
+            fills = [fill for t in trials if (fill := prefill_tok_s(t)) is not None]
             if fills:
                 values[Measure(name="prefill", unit="tok/s", sense="rate")] = statistics.geometric_mean(fills)
             continue
         if plain is not None:
             values[Measure(name=f"{arm}: speedup", unit="x", sense="level", counts=False)] = speed / plain
-        proposed, rounds = sum(n.proposed for n in each), sum(n.n_rounds for n in each)
-        if proposed:
-            rate = sum(n.accepted for n in each) / proposed
+        counted = sums_of(trials)
+        if counted.acceptance_rate is not None:
             accepted = Measure(name=f"{arm}: acceptance", unit="", sense="level", is_ratio=False, counts=False)
-            values[accepted] = rate
-        if rounds:
-            committed = sum(r.committed for t in trials for r in t.rounds)
-            values[Measure(name=f"{arm}: MGL", unit="tokens", sense="level", counts=False)] = committed / rounds
+            values[accepted] = counted.acceptance_rate
+        if counted.mgl is not None:
+            values[Measure(name=f"{arm}: MGL", unit="tokens", sense="level", counts=False)] = counted.mgl
     peaks = [t.peak_rss_bytes for trials in arms.values() for t in trials if t.peak_rss_bytes]
     if peaks:
         values[Measure(name="memory", unit="MiB", sense="level", counts=False)] = max(peaks) / 2**20

@@ -14,7 +14,7 @@ from mlsd.measure.store.rows import CalibrationPoint, Coverage, PassKind, TrialF
 from mlsd.measure.store.study import Store
 from mlsd.records import CONTROLS, Case, ModelFacts, ModelRef, OptionValue, Record, Trial, is_adaptive
 from mlsd.stats import grouped
-from mlsd.units import tok_s
+from mlsd.trials.sums import speed
 
 T = TypeVar("T")
 K = TypeVar("K", bound=Hashable)
@@ -118,7 +118,7 @@ def _group(environment_key: str, case: Case, plain: list[Trial], trials: list[Tr
 
 
 def _arm(gamma: int, trials: list[Trial]) -> Arm:
-    speeds = [tok_s(t.n_tokens - 1, t.decode_ns or 0) for t in trials]
+    speeds = map(speed, trials)
     return Arm(
         gamma=gamma,
         n_tokens=len(trials[0].tokens),

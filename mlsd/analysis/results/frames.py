@@ -9,14 +9,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Any, NamedTuple
 
-import msgspec
 import pandas as pd
 
-from mlsd.analysis.results.trials import PARTS
 from mlsd.errors import AnalysisError
 from mlsd.measure.store.rows import comparability_key
 from mlsd.measure.store.study import Store
 from mlsd.records import Case
+from mlsd.trials.arms import options_text
+from mlsd.trials.sums import PARTS, decode_tok_s, share
 
 _CHUNK_ROWS = 10_000  # rows that exist as Python objects at a time
 
@@ -128,19 +128,21 @@ def _of_case(case: Case) -> dict[str, str | None]:
     return {
         "prompt_key": f"{case.prompt.sha256}:{case.prompt.n_tokens}",
         "workload": case.prompt.workload or case.prompt.key,
-        "options": msgspec.json.encode(case.drafter.options, order="sorted").decode() if case.drafter.options else "",
+        "options": options_text(case.drafter),
         "source": case.source,
     }
 
 
 def _with_rates(frame: pd.DataFrame) -> pd.DataFrame:
     """The frame with what follows from counts and times; a zero time or count gives a missing value."""
-    tokens = frame["n_tokens"].astype(_NUMBER) - 1
-    decode_s = frame["decode_ns"].astype(_NUMBER) / 1e9
-    frame["decode_tok_s"] = (tokens / decode_s).where((tokens > 0) & (decode_s > 0))
-    for name, above, below in (("acceptance_rate", "accepted", "proposed"), ("mgl", "committed", "rounds")):
-        divisor = frame[below].astype(_NUMBER)
-        frame[name] = (frame[above].astype(_NUMBER) / divisor).where(divisor > 0)
+    rates = (
+        ("decode_tok_s", decode_tok_s, "n_tokens", "decode_ns"),
+        ("acceptance_rate", share, "accepted", "proposed"),
+        ("mgl", share, "committed", "rounds"),
+    )
+    for name, rate, *counts in rates:
+        columns = (frame[count].astype(object).where(frame[count].notna(), None) for count in counts)
+        frame[name] = pd.array([rate(*row) for row in zip(*columns, strict=True)], dtype=_NUMBER)
     frame["parts_ns"] = frame[list(PARTS)].sum(axis=1, min_count=len(PARTS)).astype(_COUNT)
     return frame[[column.name for column in TRIALS]]
 

@@ -14,18 +14,17 @@ import pandas as pd
 from mlsd.analysis.results.round_split import (
     Limit,
     RoundKind,
-    RoundSum,
     inside_parts,
     limit_of,
     round_kinds,
     stat_totals,
 )
 from mlsd.analysis.results.speedups import Speedup, speedups
-from mlsd.analysis.results.trials import PARTS
 from mlsd.errors import AnalysisError
 from mlsd.planning.tasks import KINDS
 from mlsd.records import Record
 from mlsd.trials.arms import arm_named
+from mlsd.trials.sums import Sums, sums_of_row, total
 from mlsd.units import format_bytes
 
 _ARM = ["target", "drafter", "draft", "options", "gamma"]
@@ -124,11 +123,11 @@ def _timing_row(
     outcomes: pd.DataFrame | None,
     plain: Mapping[str, float],
 ) -> TimingRow:
-    rounds = int(group["rounds"].sum())
+    whole = total(map(sums_of_row, group.to_dict("records")))
     own = [stats.get(int(i), {}) for i in group["trial_id"]]
     totals = stat_totals(own)
     match, no_match = totals.get("match_rounds", 0.0), totals.get("no_match_rounds", 0.0)
-    parts = {part.removesuffix("_ns"): float(group[part].sum()) / rounds / 1e6 for part in PARTS}
+    parts, rounds = whole.ms_per_round, whole.rounds
     plain_ms = plain.get(str(named["target"]))
     first = group.iloc[0]
     draft_rollback = _words(first["rollback_draft"])
@@ -141,7 +140,7 @@ def _timing_row(
         case_id=str(first["case_id"]),
         rounds=rounds,
         ms_per_round=parts,
-        mgl=float(group["committed"].sum()) / rounds,
+        mgl=whole.committed / rounds,
         break_even_mgl=sum(parts.values()) / plain_ms if plain_ms else None,
         inside_ms={label: ms for known in inside.values() for label, ms in known.items()},
         limit=limit_of(parts, zip(own, group["proposed"], strict=True), rounds),
@@ -158,17 +157,10 @@ def _timing_row(
     )
 
 
-def _round_sums(group: pd.DataFrame, outcomes: pd.DataFrame) -> list[RoundSum]:
+def _round_sums(group: pd.DataFrame, outcomes: pd.DataFrame) -> list[Sums]:
     """The rounds of these trials; their cases have no other trials that count."""
     own = outcomes[outcomes["case_id"].isin(set(group["case_id"]))]
-    return [
-        RoundSum(
-            proposed=int(row["proposed"]),
-            rounds=int(row["rounds"]),
-            parts_ns={part: float(row[part]) for part in PARTS},
-        )
-        for row in own[["proposed", "rounds", *PARTS]].to_dict("records")
-    ]
+    return [sums_of_row(row) for row in own.to_dict("records")]
 
 
 def _plain_round_ms(trials: pd.DataFrame) -> dict[str, float]:

@@ -14,6 +14,7 @@ import pandas as pd
 from mlsd.errors import AnalysisError
 from mlsd.records import DRAFT_MODEL, Case, ModelFacts, Record
 from mlsd.stats import independent, paired
+from mlsd.trials.sums import sums_of_row
 
 # What an SD trial and its AR trial have in common: the columns of `measure.store.rows.pair_key`.
 _SHARED = ["environment_key", "comparable", "prompt_key", "n_predict", "suite", "block", "repeat"]
@@ -117,8 +118,8 @@ def pair_trials(trials: pd.DataFrame, cases: Mapping[str, Case], **more: Any) ->
 
 
 def _pair(row: Mapping[Any, Any], case: Case) -> Pair:
-    options, rounds = case.drafter.options, row["rounds"]
-    rest = row["rollback_ns"] + row["sample_ns"] + row["other_ns"]
+    options, counted = case.drafter.options, sums_of_row(row)
+    ms = counted.ms_per_round
     return Pair(
         trial_id=row["trial_id"],
         baseline_id=row["baseline_id"],
@@ -134,11 +135,11 @@ def _pair(row: Mapping[Any, Any], case: Case) -> Pair:
         repeat=row["repeat"],
         speedup=row["ratio"],
         t_one_ms=1e3 / row["baseline_tok_s"],
-        mgl=row["committed"] / rounds,
-        proposed=row["proposed"],
-        accepted=row["accepted"],
-        rounds=rounds,
-        draft_ms=row["draft_ns"] / rounds / 1e6,
-        verify_ms=row["verify_ns"] / rounds / 1e6,
-        rest_ms=rest / rounds / 1e6,
+        mgl=counted.committed / counted.rounds,
+        proposed=counted.proposed,
+        accepted=counted.accepted,
+        rounds=counted.rounds,
+        draft_ms=ms["draft"],
+        verify_ms=ms["verify"],
+        rest_ms=ms["rollback"] + ms["sample"] + ms["other"],
     )

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from mlsd.analysis.results.trials import PARTS
 from mlsd.records import Record, Trial
+from mlsd.trials.sums import Sums, sums, sums_of, total
 
 # What a method times itself -> the part of the round it lies in, and its name for a reader.
 _INSIDE: dict[str, tuple[str, str]] = {
@@ -51,25 +51,11 @@ class RoundSplit(Record, frozen=True, kw_only=True):
     limit: Limit | None = None  # None: it is not known what one step of the draft takes
 
 
-class RoundSum(Record, frozen=True, kw_only=True):
-    """Rounds that proposed the same number of tokens, with the sums of their times."""
-
-    proposed: int
-    rounds: int
-    parts_ns: dict[str, float]  # by column name
-
-
 def round_split(trials: Sequence[Trial]) -> RoundSplit:
     """The split over all rounds of trials of one arm; at least one round."""
-    sums = [
-        RoundSum(proposed=r.proposed, rounds=1, parts_ns={part: float(getattr(r, part)) for part in PARTS})
-        for trial in trials
-        for r in trial.rounds
-    ]
-    totals = stat_totals([trial.stats for trial in trials])
-    rounds = sum(s.rounds for s in sums)
-    ms = {part.removesuffix("_ns"): sum(s.parts_ns[part] for s in sums) / rounds / 1e6 for part in PARTS}
-    found, not_found = round_kinds(sums, totals)
+    whole, totals = sums_of(trials), stat_totals([trial.stats for trial in trials])
+    rounds, ms = whole.rounds, whole.ms_per_round
+    found, not_found = round_kinds([sums([r]) for trial in trials for r in trial.rounds], totals)
     return RoundSplit(
         rounds=rounds,
         ms_per_round=ms,
@@ -78,7 +64,7 @@ def round_split(trials: Sequence[Trial]) -> RoundSplit:
         not_found=not_found,
         timed=all(trial.timed for trial in trials),
         fallbacks=tuple(sorted({trial.fell_back for trial in trials if trial.fell_back is not None})),
-        limit=limit_of(ms, [(trial.stats, sum(r.proposed for r in trial.rounds)) for trial in trials], rounds),
+        limit=limit_of(ms, [(trial.stats, sums(trial.rounds).proposed) for trial in trials], rounds),
     )
 
 
@@ -130,24 +116,24 @@ def inside_parts(
     return known
 
 
-def round_kinds(sums: Iterable[RoundSum], totals: Mapping[str, float]) -> tuple[RoundKind | None, RoundKind | None]:
+def round_kinds(rounds: Iterable[Sums], totals: Mapping[str, float]) -> tuple[RoundKind | None, RoundKind | None]:
     """Rounds with and without a proposal, for methods that look proposals up; None where there were none of a kind.
 
-    Search and tree construction are the method's own times in such rounds.
+    `rounds` are sums of rounds that are alike in that. Search and tree construction are the own times
+    of the method in such rounds.
     """
     if "match_rounds" not in totals:
         return None, None
-    by_kind: dict[bool, list[RoundSum]] = {True: [], False: []}
-    for one in sums:
+    by_kind: dict[bool, list[Sums]] = {True: [], False: []}
+    for one in rounds:
         by_kind[one.proposed > 0].append(one)
-    return _kind(by_kind[True], totals, "match"), _kind(by_kind[False], totals, "no_match")
+    return _kind(total(by_kind[True]), totals, "match"), _kind(total(by_kind[False]), totals, "no_match")
 
 
-def _kind(sums: Sequence[RoundSum], totals: Mapping[str, float], prefix: str) -> RoundKind | None:
-    rounds = sum(s.rounds for s in sums)
-    if not rounds:
+def _kind(own: Sums, totals: Mapping[str, float], prefix: str) -> RoundKind | None:
+    if not own.rounds:
         return None
-    parts = {part.removesuffix("_ns"): sum(s.parts_ns[part] for s in sums) / rounds / 1e6 for part in PARTS}
+    parts = own.ms_per_round
     looked = totals.get(f"{prefix}_rounds", 0.0)
     inside: dict[str, float] = {}
     if looked:
@@ -156,4 +142,4 @@ def _kind(sums: Sequence[RoundSum], totals: Mapping[str, float], prefix: str) ->
             inside = {"look-up": whole / looked / 1e6}
         else:
             inside = {"search": search / looked / 1e6, "tree": (whole - search) / looked / 1e6}
-    return RoundKind(rounds=rounds, ms={"round": sum(parts.values()), "draft": parts["draft"], **inside, **parts})
+    return RoundKind(rounds=own.rounds, ms={"round": sum(parts.values()), "draft": parts["draft"], **inside, **parts})

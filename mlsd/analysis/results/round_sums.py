@@ -6,7 +6,7 @@ import math
 
 import pandas as pd
 
-from mlsd.analysis.results.trials import PARTS
+from mlsd.trials.sums import PARTS
 
 
 def time_split(trials: pd.DataFrame) -> pd.DataFrame:

@@ -15,6 +15,7 @@ from mlsd.errors import AnalysisError
 from mlsd.records import Record
 from mlsd.stats import Interval, Visible, independent, paired_ratio, smallest_effect
 from mlsd.trials.arms import Arm, arm_named
+from mlsd.trials.sums import share
 
 Effect = Literal["faster", "slower", "undecided"]
 
@@ -208,8 +209,7 @@ def baselines(trials: pd.DataFrame, by: Sequence[str] = ()) -> list[Throughput]:
 
 
 def _rate(trials: pd.DataFrame, above: str, below: str) -> float | None:
-    divisor = int(trials[below].sum())
-    return int(trials[above].sum()) / divisor if divisor else None
+    return share(int(trials[above].sum()), int(trials[below].sum()))
 
 
 def _text(value: Any) -> str | None:

@@ -10,42 +10,7 @@ from mlsd.measure.run.study import BenchTrial
 from mlsd.records import ArmKind, Case, Record, Trial, Verdict
 from mlsd.stats import Interval, grouped, mean_over, median, paired, relative_spread
 from mlsd.trials.arms import Arm, arm_of
-from mlsd.units import tok_s
-
-PARTS = ("draft_ns", "verify_ns", "rollback_ns", "sample_ns", "other_ns")
-
-
-class TrialNumbers(Record, frozen=True, kw_only=True):
-    """What a trial measured; None where it measured nothing."""
-
-    decode_tok_s: float | None
-    acceptance_rate: float | None  # accepted / proposed
-    mgl: float | None  # committed tokens / round, bonus included
-    n_rounds: int
-    proposed: int
-    accepted: int
-    draft_ns: int
-    verify_ns: int
-    rollback_ns: int
-    sample_ns: int
-    other_ns: int
-
-
-def numbers(trial: Trial) -> TrialNumbers:
-    """Sums and rates of a trial's rounds. decode tok/s counts the tokens after the first."""
-    rounds = trial.rounds
-    proposed = sum(r.proposed for r in rounds)
-    accepted = sum(r.accepted for r in rounds)
-    committed = sum(r.committed for r in rounds)
-    return TrialNumbers(
-        decode_tok_s=None if trial.decode_ns is None else tok_s(trial.n_tokens - 1, trial.decode_ns),
-        acceptance_rate=accepted / proposed if proposed else None,
-        mgl=committed / len(rounds) if rounds else None,
-        n_rounds=len(rounds),
-        proposed=proposed,
-        accepted=accepted,
-        **{part: sum(getattr(r, part) for r in rounds) for part in PARTS},
-    )
+from mlsd.trials.sums import PARTS, speed, sums, sums_of
 
 
 class ArmSummary(Record, frozen=True, kw_only=True):
@@ -75,16 +40,10 @@ _SEVERITY: tuple[Verdict, ...] = ("lossless", "near_tie", "diverged")
 def summarize(trials: Sequence[Trial], baseline: Sequence[Trial], drafter: str) -> ArmSummary:
     """Summary of one arm's trials; `baseline` are the AR trials of the same prompt, paired by block."""
     ok = [trial for trial in trials if trial.status == "ok"]
-    each = [numbers(trial) for trial in ok]
-    speeds = [speed for _, speed in _timed(ok)]
-    n_rounds = sum(n.n_rounds for n in each)
-    proposed = sum(n.proposed for n in each)
-    accepted = sum(n.accepted for n in each)
+    speeds = [own for _, own in _timed(ok)]
+    whole = sums_of(ok)
     verdicts = [t.losslessness.verdict for t in ok if t.losslessness is not None]
     speedup = paired_speedup(ok, baseline) if trials[0].arm == "sd" else None
-    committed = sum(r.committed for t in ok for r in t.rounds)
-    timed = [n for n, trial in zip(each, ok, strict=True) if trial.decode_ns is not None]
-    n_timed = sum(n.n_rounds for n in timed)
     return ArmSummary(
         arm=trials[0].arm,
         gamma=trials[0].gamma,
@@ -96,12 +55,10 @@ def summarize(trials: Sequence[Trial], baseline: Sequence[Trial], drafter: str) 
         speedup=None if speedup is None else speedup.value,
         ci_low=None if speedup is None else speedup.low,
         ci_high=None if speedup is None else speedup.high,
-        acceptance_rate=accepted / proposed if proposed else None,
-        mgl=committed / n_rounds if n_rounds else None,
-        rounds=n_rounds,
-        ms_per_round={part.removesuffix("_ns"): sum(getattr(n, part) for n in timed) / n_timed / 1e6 for part in PARTS}
-        if n_timed
-        else {},
+        acceptance_rate=whole.acceptance_rate,
+        mgl=whole.mgl,
+        rounds=whole.rounds,
+        ms_per_round=sums_of(trial for trial in ok if trial.decode_ns is not None).ms_per_round,
         verdict=max(verdicts, key=_SEVERITY.index) if verdicts else None,
         invalid_reason=next((t.error or t.invalid_reason for t in trials if t.invalid_reason), None),
     )
@@ -160,7 +117,7 @@ def arm_object(case: Case) -> dict[str, Any]:
 
 def trial_object(row: BenchTrial) -> dict[str, Any]:
     """A trial in the words of the JSON contract: counts and total times, then each round."""
-    trial, derived = row.trial, numbers(row.trial)
+    trial, counted = row.trial, sums(row.trial.rounds)
     verdict = trial.losslessness
     told = ("arm", "gamma", "block", "repeat", "status", "error")
     checked = ("valid", "invalid_reason", "failed_native_calls")
@@ -168,12 +125,10 @@ def trial_object(row: BenchTrial) -> dict[str, Any]:
     return {
         **arm_object(row.case),
         **{name: getattr(trial, name) for name in told},
-        "decode_tok_s": derived.decode_tok_s,
-        "acceptance_rate": derived.acceptance_rate,
-        "mgl": derived.mgl,
-        "rounds": derived.n_rounds,
-        "proposed": derived.proposed,
-        "accepted": derived.accepted,
+        "decode_tok_s": speed(trial),
+        "acceptance_rate": counted.acceptance_rate,
+        "mgl": counted.mgl,
+        **{name: getattr(counted, name) for name in ("rounds", "proposed", "accepted")},
         "n_prompt": trial.n_prompt,
         "n_tokens": trial.n_tokens,
         "tokens": trial.tokens,
@@ -182,7 +137,7 @@ def trial_object(row: BenchTrial) -> dict[str, Any]:
         **{name: getattr(trial, name) for name in checked},
         "rollback": trial.rollback_target,
         **{name: getattr(trial, name) for name in times},
-        **{part: None if trial.decode_ns is None else getattr(derived, part) for part in PARTS},
+        **{part: None if trial.decode_ns is None else getattr(counted, part) for part in PARTS},
         "stats": trial.stats,
         "round_records": trial.rounds,
     }
@@ -197,4 +152,4 @@ def paired_speedup(trials: Sequence[Trial], baseline: Sequence[Trial]) -> Interv
 def _timed(trials: Sequence[Trial]) -> list[tuple[Trial, float]]:
     """Finished trials that nothing disturbed, with their decode throughput."""
     calm = [t for t in trials if t.status == "ok" and not (t.invalid_reason or "").startswith(DISTURBED)]
-    return [(t, speed) for t in calm if (speed := numbers(t).decode_tok_s) is not None]
+    return [(t, own) for t in calm if (own := speed(t)) is not None]

@@ -18,7 +18,8 @@ from mlsd.measure.exchange.record import output_key
 from mlsd.measure.store.rows import TrialFilter, model_key
 from mlsd.measure.store.study import Store
 from mlsd.records import Case, Environment, ModelFacts, Trial
-from mlsd.units import GIB, NS_PER_MS, tok_s
+from mlsd.trials.sums import counts_of, prefill_tok_s, speed
+from mlsd.units import GIB, NS_PER_MS
 
 if TYPE_CHECKING:
     from mlsd.measure.exchange import Content
@@ -47,8 +48,8 @@ def write(store: Store, out: BinaryIO, chosen: TrialFilter, content: Content) ->
 def _submission(
     case: Case, trials: Sequence[Trial], environment: Environment, facts: ModelFacts | None
 ) -> dict[str, Any]:
-    prefills = [(t.n_prompt, t.prefill_ns) for t in trials if t.n_prompt and t.prefill_ns]
-    speeds = [speed for t in trials if (speed := tok_s(t.n_tokens - 1, t.decode_ns or 0))]
+    prefills = [(rate, t.prefill_ns) for t in trials if (rate := prefill_tok_s(t)) is not None and t.prefill_ns]
+    speeds = [own for t in trials if (own := speed(t)) is not None]
     return {
         "hfId": None,
         "hardware": {
@@ -62,7 +63,7 @@ def _submission(
         "engineVersion": environment.llama_cpp_build if case.server is None else None,
         "quantization": _quantization(facts),
         "tokSOut": statistics.fmean(speeds) if speeds else None,
-        "tokSPrefill": statistics.fmean(n * 1e9 / ns for n, ns in prefills) if prefills else None,
+        "tokSPrefill": statistics.fmean(rate for rate, _ in prefills) if prefills else None,
         "ttftMs": statistics.fmean(ns for _, ns in prefills) / NS_PER_MS if prefills else None,
         "promptTokens": trials[0].n_prompt,
         "outputTokens": max(t.n_tokens for t in trials),
@@ -85,12 +86,7 @@ def _submission(
 
 
 def _sample(trial: Trial) -> dict[str, Any]:
-    counts = {
-        "draft_n": sum(r.proposed for r in trial.rounds),
-        "draft_n_accepted": sum(r.accepted for r in trial.rounds),
-    }
-    counts = counts if trial.rounds else {name: int(trial.stats[name]) for name in counts if name in trial.stats}
-    counts = counts if trial.arm == "sd" else {}
+    counted = counts_of(trial) if trial.arm == "sd" else None
     return {
         "startedAt": trial.started_at,
         "promptNs": trial.prefill_ns,
@@ -98,8 +94,8 @@ def _sample(trial: Trial) -> dict[str, Any]:
         "outputTokens": trial.n_tokens,
         "outputSha256": output_key(trial.tokens) if trial.tokens else None,
         "verificationSteps": len(trial.rounds) or None,
-        "draftTokens": counts.get("draft_n"),
-        "acceptedTokens": counts.get("draft_n_accepted"),
+        "draftTokens": None if counted is None else counted.proposed,
+        "acceptedTokens": None if counted is None else counted.accepted,
         "lossless": trial.losslessness.verdict if trial.losslessness else None,
     }
 

@@ -43,7 +43,8 @@ from mlsd.measure.store.rows import (
 )
 from mlsd.measure.store.study import Store
 from mlsd.records import Case, Environment, ModelFacts, QualityWarning, Record, Round, Trial
-from mlsd.units import tok_s
+from mlsd.trials.sums import decode_tok_s, prefill_tok_s, sums_of
+from mlsd.trials.sums import sums as sums_over
 
 FORMAT, SCHEMA = "mlsd record", 1
 SUFFIX = ".record.json.gz"
@@ -145,20 +146,20 @@ def output_key(tokens: Iterable[int]) -> str:
 
 def rates(trial: Trial) -> dict[str, float]:
     """Decode tok/s, acceptance rate, MGL and prefill tok/s, where counts and times give them."""
-    proposed, n_rounds = sum(r.proposed for r in trial.rounds), len(trial.rounds)
+    counted = sums_of([trial])
     found = {
-        "decode_tok_s": tok_s(len(trial.tokens) - 1, trial.decode_ns) if trial.decode_ns else None,
-        "prefill_tok_s": tok_s(trial.n_prompt, trial.prefill_ns) if trial.n_prompt and trial.prefill_ns else None,
-        "acceptance_rate": sum(r.accepted for r in trial.rounds) / proposed if proposed else None,
-        "mgl": sum(r.committed for r in trial.rounds) / n_rounds if n_rounds else None,
+        "decode_tok_s": decode_tok_s(len(trial.tokens), trial.decode_ns),
+        "prefill_tok_s": prefill_tok_s(trial),
+        "acceptance_rate": counted.acceptance_rate,
+        "mgl": counted.mgl,
     }
     return {name: value for name, value in found.items() if value is not None}
 
 
 def sums(rounds: Iterable[Round]) -> dict[str, int]:
     """The sum of every field over rounds; none for no round."""
-    values = zip(*(msgspec.structs.astuple(one) for one in rounds), strict=True)
-    return {name: sum(column) for name, column in zip(_FIELDS, values, strict=False)}
+    whole = sums_over(rounds)
+    return {name: getattr(whole, name) for name in _FIELDS} if whole.rounds else {}
 
 
 def coded(name: str, values: Sequence[int]) -> tuple[int, ...]:

@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
 from mlsd.errors import TableError
 from mlsd.measure.exchange.delimited import guarded, write_csv
-from mlsd.measure.exchange.tables import decode_tok_s, dict_rows, ratio
+from mlsd.measure.exchange.tables import dict_rows
 from mlsd.measure.store.rows import ImportedRow, TrialFilter, pair_key
 from mlsd.measure.store.study import Store
 from mlsd.records import NO_DRAFTER
+from mlsd.trials.sums import decode_tok_s, share
 from mlsd.units import NS_PER_MS
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ def _lines(store: Store, chosen: TrialFilter) -> Iterator[list[Any]]:
     baselines = _baselines(store)
     for row in dict_rows(store.summary(chosen)):
         case, environment = cases[row["case_id"]], environments[row["run_id"]]
-        speed = decode_tok_s(row)
+        speed = decode_tok_s(row["n_tokens"], row["decode_ns"])
         baseline = baselines.get(_pair_key(row, cases))
         paired = row["arm"] == "sd" and speed is not None and baseline is not None
         texts = {
@@ -70,7 +71,7 @@ def _lines(store: Store, chosen: TrialFilter) -> Iterator[list[Any]]:
             "tokens_per_sec": speed,
             "prompt_eval_ms": None if row["prefill_ns"] is None else row["prefill_ns"] / NS_PER_MS,
             "eval_ms_per_token": None if speed is None else 1000 / speed,
-            "draft_acceptance_rate": ratio(row["accepted"], row["proposed"]) if row["arm"] == "sd" else None,
+            "draft_acceptance_rate": share(row["accepted"], row["proposed"]) if row["arm"] == "sd" else None,
             "speedup_vs_baseline": speed / baseline if paired else None,  # type: ignore[operator]
         }
         cells = {name: guarded(text) for name, text in texts.items()} | numbers
@@ -87,7 +88,7 @@ def _baselines(store: Store) -> dict[tuple[Any, ...], float]:
     cases = store.cases()
     speeds = defaultdict(list)
     for row in dict_rows(store.summary(TrialFilter(arm="ar", status="ok", valid=True))):
-        speed = decode_tok_s(row)
+        speed = decode_tok_s(row["n_tokens"], row["decode_ns"])
         if speed is not None:
             speeds[_pair_key(row, cases)].append(speed)
     return {key: statistics.fmean(values) for key, values in speeds.items()}

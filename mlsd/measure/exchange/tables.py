@@ -8,7 +8,7 @@ from typing import Any, Literal
 from mlsd.measure.store.machine import Table
 from mlsd.measure.store.rows import TrialFilter, comparability_key
 from mlsd.measure.store.study import Store
-from mlsd.units import NS_PER_S
+from mlsd.trials.sums import decode_tok_s, share
 
 Kind = Literal["text", "integer", "number", "flag"]
 
@@ -57,9 +57,9 @@ def _trial_rows(store: Store, summary: Table) -> Iterator[tuple[Any, ...]]:
             case.target.sha256,
             case.prompt.workload,
             case.sampling.temperature,
-            decode_tok_s(row),
-            ratio(row["accepted"], row["proposed"]),
-            ratio(row["committed"], row["rounds"]),
+            decode_tok_s(row["n_tokens"], row["decode_ns"]),
+            share(row["accepted"], row["proposed"]),
+            share(row["committed"], row["rounds"]),
             environment.host,
             environment.chip,
             environment.backend,
@@ -68,18 +68,6 @@ def _trial_rows(store: Store, summary: Table) -> Iterator[tuple[Any, ...]]:
         )
         row |= {name: bool(row[name]) for name in ("valid", "timed")}
         yield (*row.values(), *added)
-
-
-def decode_tok_s(row: dict[str, Any]) -> float | None:
-    """Tokens after the first over the time from the first to the last, of a row of the summary."""
-    if not row["decode_ns"] or row["n_tokens"] < 2:
-        return None
-    return float((row["n_tokens"] - 1) * NS_PER_S / row["decode_ns"])
-
-
-def ratio(part: int | None, whole: int | None) -> float | None:
-    """A share of counts; None where nothing was counted."""
-    return None if part is None or not whole else part / whole
 
 
 def dict_rows(table: Table) -> Iterator[dict[str, Any]]:

@@ -12,7 +12,8 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
 from mlsd.records import Conditions, Environment, QualityWarning, Record, Trial
-from mlsd.units import MIB, NS_PER_MS, format_bytes, format_percent, tok_s
+from mlsd.trials.sums import speed
+from mlsd.units import MIB, NS_PER_MS, format_bytes, format_percent
 
 SPREAD_LIMIT = 0.10  # standard deviation over mean; the limit at which pyperf warns, too
 DRIFT_LIMIT = 0.02  # change of the baseline over the run that is worth a word
@@ -134,9 +135,9 @@ def baseline_drift(trials: Iterable[Trial]) -> Drift | None:
     """The trend of the AR arm over the run, all its cases together; see `drift_of`."""
     points = defaultdict(list)
     for trial in trials:
-        speed = _decode_tok_s(trial) if trial.arm == "ar" else None
-        if speed is not None:
-            points[trial.case_id].append((_seconds(trial.started_at), math.log(speed)))
+        own = speed(trial) if trial.arm == "ar" else None
+        if own is not None:
+            points[trial.case_id].append((_seconds(trial.started_at), math.log(own)))
     return drift_of(points)
 
 
@@ -372,18 +373,12 @@ def _share(count: int, readings: Sequence[Conditions]) -> str:
     return "all the time" if count == len(readings) else f"in {count} of {len(readings)} readings"
 
 
-def _decode_tok_s(trial: Trial) -> float | None:
-    if trial.decode_ns is None:
-        return None
-    return tok_s(trial.n_tokens - 1, trial.decode_ns)
-
-
 def _speeds_by_case(trials: Sequence[Trial]) -> dict[str, list[float]]:
     speeds = defaultdict(list)
     for trial in trials:
-        speed = _decode_tok_s(trial)
-        if speed is not None:
-            speeds[trial.case_id].append(speed)
+        own = speed(trial)
+        if own is not None:
+            speeds[trial.case_id].append(own)
     return speeds
 
 

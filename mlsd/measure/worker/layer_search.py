@@ -39,6 +39,7 @@ from mlsd.gguf_tools.source import Source
 from mlsd.gguf_tools.surgery.cut import attention_layers, state_layers, uniform_skip
 from mlsd.measure.messages import LayerSearchJob, LayersFound
 from mlsd.measure.worker.perplexity import log_softmax
+from mlsd.trials.sums import sums
 
 _TRIED_A_STEP = 4
 _LEAST_PROMPT = 8
@@ -226,8 +227,7 @@ class _Lab:
         drafter = InPlaceDraft(session, SkipTap(skipped), Chain(clock), recurrent=self._recurrent)
         limits = GenerationLimits(n_predict=n_predict, gamma=self._job.gamma)
         result = generate(session, drafter, make_rollback(self._strategy, session), prompt, limits, clock)
-        proposed = sum(r.proposed for r in result.rounds)
-        return sum(r.accepted for r in result.rounds) / proposed if proposed else 0.0
+        return sums(result.rounds).acceptance_rate or 0.0
 
 
 def module_confidence(hidden: npt.NDArray[np.float32]) -> float:

@@ -26,9 +26,9 @@ from mlsd.report.render import plot
 from mlsd.report.render.sections import FigureEntry
 from mlsd.stats import grouped
 from mlsd.trials.arms import arm_named
+from mlsd.trials.sums import PART_NAMES
 
 _LABEL_LETTERS = 34  # of a line beside an axis
-_PARTS = ("draft", "verify", "rollback", "sample", "other")
 
 
 def time_split(study: Study) -> Figure:
@@ -41,7 +41,7 @@ def time_split(study: Study) -> Figure:
     figure, (ax,) = plot.canvas(max(2.2, 1.0 + 0.24 * len(rows)))
     places = list(range(len(rows), 0, -1))
     start = np.zeros(len(rows))
-    for index, part in enumerate(_PARTS):
+    for index, part in enumerate(PART_NAMES):
         widths = np.array([row[f"{part}_ms"] for row in rows], dtype=float)
         shade: dict[str, Any] = {"color": plot.color(index), "edgecolor": plot.INK, "linewidth": 0.3}
         ax.barh(places, widths, left=start, height=0.7, label=part, **shade)

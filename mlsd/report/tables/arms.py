@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from mlsd.report.render.table import Cell, Column, Table, number, numbers, percent, table, text, words
 from mlsd.report.tables.catalogue import yes_or_no
+from mlsd.trials.sums import PART_NAMES
 from mlsd.units import format_bytes
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ def bench_table(arms: Sequence[BenchArm]) -> Table:
             lambda a: number(sum(a.summary.ms_per_round.values()) if a.summary.ms_per_round else None),
             detail=True,
         ),
-        *map(_part_column, ("draft", "verify", "rollback", "sample", "other")),
+        *map(_part_column, PART_NAMES),
         words("verdict", lambda a: a.summary.verdict if a.summary.n_valid == a.summary.n_trials else "INVALID"),
     )
 

@@ -14,9 +14,9 @@ from mlsd.planning.tasks import KINDS
 from mlsd.report.render.table import Cell, Column, Table, Tone, interval, number, numbers, percent, table, text, words
 from mlsd.report.tables.passes import pass_table, share_cell
 from mlsd.stats import Interval
+from mlsd.trials.sums import PART_NAMES
 
 _RATIO = "speedups.speedups: geometric mean over blocks of SD / AR decode tok/s"
-_PARTS = ("draft", "verify", "rollback", "sample", "other")
 
 
 def reasons(study: Study) -> tuple[str, ...]:
@@ -92,7 +92,7 @@ def timing_table(study: Study) -> Table:
         numbers("gamma", lambda row: row.gamma),
         numbers("rounds", lambda row: row.rounds),
         numbers("ms a round", lambda row: number(sum(row.ms_per_round.values())), "sum of the parts"),
-        *map(_part_column, _PARTS),
+        *map(_part_column, PART_NAMES),
         numbers("MGL", lambda row: number(row.mgl), "committed / rounds"),
         numbers("break-even MGL", lambda row: number(row.break_even_mgl), "round / plain round of the same target"),
         numbers(
@@ -146,7 +146,7 @@ def match_table(study: Study) -> Table:
         numbers("gamma", lambda row: row[0].gamma),
         words("rounds", lambda row: row[1]),
         numbers("n", lambda row: row[2].rounds),
-        *map(_kind_column, ("round", "search", "tree", "look-up", *_PARTS)),
+        *map(_kind_column, ("round", "search", "tree", "look-up", *PART_NAMES)),
         id="methods-match",
         trace="methods_table.timing",
         note="no method that looks proposals up was measured." if not rows else "",
