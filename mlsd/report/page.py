@@ -14,6 +14,7 @@ from mlsd.analysis.results.best_setting import BestSetting, best_settings, by_ta
 from mlsd.analysis.results.speedups import deep_arms
 from mlsd.analysis.study.study import Study, attempt
 from mlsd.report import machine_pages
+from mlsd.report.figures.answer import ANSWER_FIGURE
 from mlsd.report.figures.machines import MACHINES_FIGURES
 from mlsd.report.figures.rounds import ROUND_FIGURES
 from mlsd.report.figures.study import DEPTH_FIGURE, STUDY_FIGURES
@@ -60,7 +61,7 @@ def _of_trials(study: Study, answers: list[BestSetting]) -> tuple[Section, ...]:
     deep = {row.depth for row in deep_arms(study.trials)}
     settings += [result_tables.depth_table] if deep else []
     sections = (
-        section("answer", "Which setting to use", study, *best, said=by_target(answers)),
+        section("answer", "Which setting to use", study, *best, said=by_target(answers), figures=[ANSWER_FIGURE]),
         section("machine", "Machine and models", study, *_MACHINE),
         study.beside and section("machines", "Machines compared", study, *_MACHINES, figures=MACHINES_FIGURES),
         section("warnings", "Warnings", study, record_tables.warning_table),

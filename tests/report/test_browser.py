@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 from collections.abc import Iterator
 
 import pytest
@@ -41,7 +43,7 @@ def brightness(page: Page) -> tuple[float, float]:
 
 
 def test_the_page_opens_without_a_complaint_and_asks_the_network_for_nothing(page: Page) -> None:
-    assert page.js("document.querySelectorAll('figure svg').length") == 11
+    assert page.js("document.querySelectorAll('figure svg').length") == 12
     assert page.js("document.querySelector('.answer').getBoundingClientRect().top") < 100
     assert page.complaints == []
     assert [url for url in page.requests if not url.startswith(("file:", "data:"))] == []
@@ -75,6 +77,43 @@ def test_the_filter_keeps_rows_that_hold_all_words_and_counts_them(page: Page) -
     assert page.js(TEXTS.format(2)) == []
     page.js(enter.format(""))
     assert len(page.js(TEXTS.format(2))) == total
+
+
+def test_the_answer_is_open_with_its_figure_and_the_rest_unfolds(page: Page) -> None:
+    folded = "[...document.querySelectorAll('details.section')].map(one => one.open)"
+    assert page.js(folded)[0] is True
+    assert not any(page.js(folded)[1:])
+    assert page.js("document.querySelector('#answer-s figure svg') !== null")
+    page.js("document.getElementById('unfold').click()")
+    assert all(page.js(folded))
+    page.js("document.getElementById('unfold').click()")
+    page.js("location.hash = '#trials-s'")
+    page.js("new Promise(done => setTimeout(done, 50))")
+    assert page.js("document.getElementById('trials-s').open") is True
+    page.js("document.querySelectorAll('details.section').forEach(one => { one.open = true; })")
+
+
+def test_a_pointer_on_a_mark_shows_its_values(page: Page) -> None:
+    shown = page.js("[...document.querySelectorAll('#figure-answer svg use > title')].map(one => one.textContent)")
+    settings = page.js("document.querySelectorAll('#figure-answer svg g[id*=ytick_]').length")
+    assert len(shown) == settings > 3
+    assert any("tiny-draft, gamma 4" in text and "speedup over plain decoding" in text for text in shown)
+
+
+def test_a_table_is_downloaded_as_the_rows_that_the_filter_left(page: Page) -> None:
+    page.js(
+        "window.made = []; URL.createObjectURL = (blob) => { blob.text().then((text) => window.made.push(text));"
+        " return 'data:,'; }; HTMLAnchorElement.prototype.click = () => {};"
+    )
+    field = "document.querySelector('[data-filter=trials-t]')"
+    page.js(f"{field}.value = 'chinese'; {field}.dispatchEvent(new Event('input'))")
+    page.js("document.querySelector('[data-table=trials-t]').click()")
+    page.js("new Promise(done => setTimeout(done, 50))")
+    (text,) = page.js("window.made")
+    rows = list(csv.DictReader(io.StringIO(text)))
+    assert {row["prompt"] for row in rows} == {"chinese"}
+    assert all(float(row["decode tok/s"]) > 0 for row in rows if row["decode tok/s"] != "-")
+    page.js(f"{field}.value = ''; {field}.dispatchEvent(new Event('input'))")
 
 
 def test_light_and_dark_follow_the_system_and_the_button(page: Page) -> None:

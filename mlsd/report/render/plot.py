@@ -15,6 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 
 from mlsd.records import Record
+from mlsd.report.render import tips
 from mlsd.stats import Interval
 
 MOST_POINTS = 600  # of one series; more only blacken the figure and swell the page
@@ -120,11 +121,12 @@ def render(draw: Callable[[], Figure], name: str, dpi: int = 140) -> tuple[str, 
     """Draw once; save as an SVG element for a page (`for_page`) and as a PNG on white."""
     with style(), matplotlib.rc_context({"svg.hashsalt": name}):
         figure = draw()
+        shown = tips.mark(figure)
         text, pixels = io.StringIO(), io.BytesIO()
         figure.savefig(text, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
         figure.set_layout_engine("none")  # what the first save arranged holds for the second, and is half of the work
         figure.savefig(pixels, format="png", dpi=dpi, facecolor="white", metadata={"Software": None})
-    return for_page(text.getvalue(), name), pixels.getvalue()
+    return for_page(tips.add(text.getvalue(), shown), name), pixels.getvalue()
 
 
 def for_page(text: str, name: str) -> str:

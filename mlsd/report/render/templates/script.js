@@ -36,6 +36,36 @@ for (const table of document.querySelectorAll("table.interactive")) {
     count.textContent = shown === rows.length ? `${shown} rows` : `${shown} of ${rows.length} rows`;
   });
 }
+for (const button of document.querySelectorAll("button.csv")) {
+  button.addEventListener("click", () => {
+    const quoted = (text) => (/[",\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text);
+    // A spreadsheet runs what begins like a formula.
+    const words = (text) => (/^[=+@\t]|^-./.test(text) ? `'${text}` : text);
+    const value = (cell) => quoted(cell.dataset.s ?? words(cell.textContent.trim()));
+    const rows = [...document.getElementById(button.dataset.table).rows].filter((row) => !row.hidden);
+    const lines = rows.map((row) => [...row.cells].map(value).join(","));
+    const link = document.createElement("a");
+    link.href = URL.createObjectURL(new Blob([lines.join("\n") + "\n"], { type: "text/csv" }));
+    link.download = `${button.dataset.table.replace(/-t$/, "")}.csv`;
+    link.click();
+    URL.revokeObjectURL(link.href);
+  });
+}
+const unfold = () => {
+  const place = location.hash && document.getElementById(location.hash.slice(1));
+  const folded = place && place.closest("details");
+  if (folded) folded.open = true;
+};
+addEventListener("hashchange", unfold);
+unfold();
+document.getElementById("unfold").addEventListener("click", () => {
+  const all = [...document.querySelectorAll("details.section")];
+  const open = all.some((one) => !one.open);
+  all.forEach((one) => { one.open = open; });
+});
+addEventListener("beforeprint", () => {
+  document.querySelectorAll("details.section").forEach((one) => { one.open = true; });
+});
 document.getElementById("theme").addEventListener("click", () => {
   const root = document.documentElement;
   const dark = root.dataset.theme ? root.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
