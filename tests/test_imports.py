@@ -79,6 +79,7 @@ DOORS: dict[str, tuple[str, ...]] = {
     "dask": ("measure/lab/cluster.py",),
     "platformdirs": ("folders.py",),
     "httpx": ("servers/connection.py",),
+    "httpcore": ("servers/connection.py",),
 }
 
 FILES = {

@@ -5,13 +5,18 @@ A file is found by its hash where its name holds one, else by name and size; who
 
 from __future__ import annotations
 
-import json
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
+from typing import Annotated
 
+import msgspec
+
+from mlsd.errors import InputError
 from mlsd.models.manifest import FilePart
+from mlsd.outside import Count, parse
+from mlsd.records import Record
 
 
 def find_elsewhere(repo: str, part: FilePart, hub_cache: Path) -> Path | None:
@@ -56,12 +61,23 @@ def _ollama_layers(repo: str, n_bytes: int) -> Iterator[Path]:
         if manifest.parent.name.lower() != repo.partition("/")[2].lower() or not manifest.is_file():
             continue
         try:
-            layers: Iterable[dict[str, object]] = json.loads(manifest.read_bytes())["layers"]
-            for layer in layers:
-                if layer["size"] == n_bytes:
-                    yield _ollama() / "blobs" / str(layer["digest"]).replace(":", "-")
-        except (OSError, ValueError, KeyError, TypeError):
+            layers = parse(manifest.read_bytes(), _Manifest, str(manifest)).layers
+        except (OSError, InputError):
             continue
+        yield from (_ollama() / "blobs" / one.digest.replace(":", "-") for one in layers if one.size == n_bytes)
+
+
+class _Layer(Record, frozen=True, kw_only=True):
+    """A file of a model that Ollama keeps."""
+
+    size: Count
+    digest: Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9]+:[0-9a-f]+$")]
+
+
+class _Manifest(Record, frozen=True, kw_only=True):
+    """Ollama's list of them."""
+
+    layers: tuple[_Layer, ...]
 
 
 def _literally(name: str) -> str:

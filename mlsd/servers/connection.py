@@ -1,24 +1,35 @@
-"""The one door to httpx: requests to one server, its failures as ServerError, and keys that never leave the process."""
+"""The one door to httpx: requests to one server, its answers bounded and parsed, its failures as ServerError."""
 
 from __future__ import annotations
 
 import os
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
+import httpcore
 import httpx
 import msgspec
 
 from mlsd.clock import MonotonicClock
 from mlsd.errors import InputError, ServerError
 from mlsd.hosts import is_loopback
+from mlsd.limits import ANSWER_S, EVENT_BYTES, PAGE_BYTES, STREAM_BYTES, Limit
+from mlsd.outside import excerpt, has_field, parse
+from mlsd.redact import redact
+from mlsd.servers.protocols import Said
+
+T = TypeVar("T")
+S = TypeVar("S", bound=Said)
 
 CLOCK = MonotonicClock()  # of whoever asks a server
 KEY_VARIABLE = "MLSD_SERVER_KEY"
 _LOADING = 503
-_CONNECT_S, _POLL_S, _BODY_SHOWN = 5.0, 0.2, 300
+_CONNECT_S, _POLL_S, _SHOWN = 5.0, 0.2, 300
+_PROGRESS_BYTES = 1 << 16  # of a page: so much of it is a sign of life, a byte now and then is none
+_HEAD_BYTES = 1 << 20  # of an answer before its body, and of what wraps its body
 
 
 def check_url(url: str, remote: bool = False) -> str:
@@ -45,95 +56,229 @@ def check_url(url: str, remote: bool = False) -> str:
     return str(parts).rstrip("/")
 
 
+class _Allowance:
+    """What one answer may still take: bytes from the wire, seconds in all, and seconds without a sign of life."""
+
+    def __init__(self, url: str, patience_s: float, most: Limit) -> None:
+        self._url, self._patience_s, self._most = url, patience_s, most
+        self._bytes, self._since_sign = 0, 0
+        self._began = self._sign = time.monotonic()
+
+    def left_s(self) -> float:
+        """Seconds until the next byte has to be there. Raises: ServerError when none are left."""
+        now = time.monotonic()
+        left = min(self._sign + self._patience_s, self._began + ANSWER_S.most) - now
+        if left <= 0:
+            raise self.late()
+        return left
+
+    def late(self) -> ServerError:
+        """Why there is no time left."""
+        if time.monotonic() - self._began >= ANSWER_S.most:
+            return ServerError(f"{self._url} has taken {ANSWER_S.words}.", hint=ANSWER_S.hint)
+        said = f"sent {self._since_sign:,} bytes that say nothing" if self._since_sign else "said nothing"
+        return ServerError(
+            f"{self._url} {said} for {self._patience_s:g} s.", hint="Give a longer --patience, or look at it."
+        )
+
+    def received(self, n_bytes: int) -> None:
+        """Count bytes. Raises: ServerError when they are too many."""
+        self._bytes += n_bytes
+        self._since_sign += n_bytes
+        if self._bytes > self._most.most + _HEAD_BYTES:
+            raise too_much(self._url, self._most)
+
+    def page_goes_on(self) -> None:
+        """Let the bytes since the last sign of life be one, if they are enough."""
+        if self._since_sign >= _PROGRESS_BYTES:
+            self.sign()
+
+    def sign(self) -> None:
+        """It lives: its patience begins anew."""
+        self._sign, self._since_sign = time.monotonic(), 0
+
+
+def too_much(url: str, limit: Limit) -> ServerError:
+    """A server that sent more than a limit."""
+    return ServerError(f"{url} sent more than {limit.words}.", hint=limit.hint)
+
+
+class _Metered(httpcore.NetworkStream):
+    """A socket whose reads and writes keep to the allowance of the answer that this thread waits for.
+
+    httpx bounds each read alone: a byte a second, or `100 Continue` again and again, would hold it for ever.
+    """
+
+    def __init__(self, stream: httpcore.NetworkStream, now: threading.local) -> None:
+        self._stream, self._now = stream, now
+
+    def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
+        allowance: _Allowance = self._now.allowance
+        data = self._stream.read(max_bytes, allowance.left_s())
+        allowance.received(len(data))
+        return data
+
+    def write(self, buffer: bytes, timeout: float | None = None) -> None:
+        for start in range(0, len(buffer), _PROGRESS_BYTES):
+            self._stream.write(buffer[start : start + _PROGRESS_BYTES], self._now.allowance.left_s())
+
+    def close(self) -> None:
+        self._stream.close()
+
+    def start_tls(self, *arguments: Any, **settings: Any) -> httpcore.NetworkStream:
+        return _Metered(self._stream.start_tls(*arguments, **settings), self._now)
+
+    def get_extra_info(self, info: str) -> Any:
+        return self._stream.get_extra_info(info)
+
+
+class _Network(httpcore.SyncBackend):
+    """TCP with metered sockets."""
+
+    def __init__(self, now: threading.local) -> None:
+        self._now = now
+
+    def connect_tcp(self, *arguments: Any, **settings: Any) -> httpcore.NetworkStream:
+        return _Metered(super().connect_tcp(*arguments, **settings), self._now)
+
+
 class Connection:
-    """Requests to one server; `patience_s` is how long it may say nothing."""
+    """Requests to one server; `patience_s` is how long it may say nothing of use."""
 
     def __init__(self, url: str, patience_s: float) -> None:
         self.url, self._patience_s = url, patience_s
-        self._key = os.environ.get(KEY_VARIABLE, "")
+        key = os.environ.get(KEY_VARIABLE, "").strip()
+        if not (key.isascii() and key.isprintable()):
+            raise InputError(f"{KEY_VARIABLE} holds characters that no key can have.")
+        self._now = threading.local()
         # Proxies of the environment would stand between us and a server on this machine.
+        secure = url.startswith("https")  # else reading all authorities of the system is for nothing
+        transport = httpx.HTTPTransport(verify=secure, trust_env=False)
+        transport._pool = httpcore.ConnectionPool(
+            ssl_context=httpx.create_ssl_context(verify=secure, trust_env=False),
+            max_connections=None,
+            max_keepalive_connections=64,
+            network_backend=_Network(self._now),
+        )
         self._client = httpx.Client(
             base_url=url,
-            headers={"Authorization": f"Bearer {self._key}"} if self._key else {},
+            # What is packed may unfold to anything; on the way to this machine packing gains nothing.
+            headers={"Accept-Encoding": "identity", **({"Authorization": f"Bearer {key}"} if key else {})},
             timeout=httpx.Timeout(patience_s, connect=min(_CONNECT_S, patience_s)),
-            limits=httpx.Limits(max_connections=None, max_keepalive_connections=64),
+            transport=transport,
             trust_env=False,
         )
 
-    def get(self, path: str) -> Any:
-        """A JSON value; None where the server has no such page, or another kind of one."""
-        body = self._text("GET", path)
-        try:
-            return None if body is None else msgspec.json.decode(body)
-        except (msgspec.DecodeError, UnicodeDecodeError):
-            return None
+    def get(self, path: str, kind: type[T], mark: str) -> T | None:
+        """A page as a record; None where there is none, or one of another kind: without the field `mark`.
+
+        Raises: ServerError where it is of that kind and does not fit.
+        """
+        body = self._page("GET", path)
+        return None if body is None or not has_field(body, mark) else self._parse(body, kind, path)
 
     def get_text(self, path: str) -> str | None:
         """A page as text; None where the server has no such page."""
-        body = self._text("GET", path)
-        return None if body is None else body.decode("utf-8", "replace")
+        body = self._page("GET", path)
+        return None if body is None else redact(body.decode("utf-8", "replace"))
 
-    def post(self, path: str, value: Any) -> Any:
-        """The JSON answer. Raises: ServerError, also where the server has no such page."""
-        body = self._text("POST", path, value)
+    def post(self, path: str, value: Any, kind: type[S]) -> S:
+        """The answer. Raises: ServerError, also where the server has no such page."""
+        body = self._page("POST", path, value)
         if body is None:
             raise ServerError(f"{self.url} has no {path}.", hint="Is it the server you mean?")
-        return self._json(body)
+        return self._checked(self._parse(body, kind, path))
 
-    def _text(self, method: str, path: str, value: Any = None) -> bytes | None:
-        with self._failures(), self._open(method, path, value) as response:
-            body = response.read()
+    def _page(self, method: str, path: str, value: Any = None) -> bytes | None:
+        with self._open(method, path, value, PAGE_BYTES) as response:
+            body = self._whole(response)
         if response.status_code in (404, 405, 501) or (method == "GET" and not response.is_success):
             return None
         self._check(response, body)
         return body
 
-    def stream(self, path: str, value: Any) -> Iterator[tuple[int, Any]]:
-        """(clock in ns, value) of each event of a stream, as it arrives, SSE or a value a line; the mark of its end,
-        where there is one, is None.
+    def stream(self, path: str, value: Any, kind: type[S]) -> Iterator[tuple[int, S | None]]:
+        """(clock in ns, event) of a stream, as it arrives, SSE or a value a line; the mark of its end, where there is
+        one, is None.
 
         Raises: ServerError for whatever goes wrong on the way.
         """
-        with self._failures(), self._open("POST", path, value) as response:
+        with self._open("POST", path, value, STREAM_BYTES) as response:
             if not response.is_success:
-                self._check(response, response.read())
-            for line in response.iter_lines():
-                now_ns = CLOCK.now_ns()
-                data = line.removeprefix("data:").strip()
-                if not data or line.startswith((":", "event:", "id:", "retry:")):
+                self._check(response, self._whole(response))
+            for now_ns, line in self._lines(response):
+                data = line.removeprefix(b"data:").strip()
+                if not data or line.startswith((b":", b"event:", b"id:", b"retry:")):
                     continue
-                if data == "[DONE]":
+                if data == b"[DONE]":
                     yield now_ns, None
                     continue
-                event = self._json(data.encode())
-                if isinstance(event, dict) and event.get("error"):
-                    raise ServerError(f"The server broke off: {self._shown(event['error'])}.")
+                event = self._checked(self._parse(data, kind, path))
+                self._now.allowance.sign()
                 yield now_ns, event
 
+    def _lines(self, response: httpx.Response) -> Iterator[tuple[int, bytes]]:
+        """Lines, each with the time at which its end was here."""
+        begun = bytearray()
+        for chunk in self._chunks(response):
+            now_ns = CLOCK.now_ns()
+            for part in chunk.splitlines(keepends=True):
+                begun += part
+                if len(begun) > EVENT_BYTES.most:
+                    raise too_much(self.url, EVENT_BYTES)
+                if part.endswith((b"\n", b"\r")):
+                    yield now_ns, bytes(begun)
+                    begun.clear()
+        if begun:
+            yield CLOCK.now_ns(), bytes(begun)
+
+    def _whole(self, response: httpx.Response) -> bytes:
+        body = bytearray()
+        for chunk in self._chunks(response):
+            body += chunk
+            self._now.allowance.page_goes_on()
+        if len(body) > PAGE_BYTES.most:
+            raise too_much(self.url, PAGE_BYTES)
+        return bytes(body)
+
+    def _chunks(self, response: httpx.Response) -> Iterable[bytes]:
+        packed = response.headers.get("Content-Encoding", "identity")
+        if packed != "identity":
+            raise ServerError(f"{self.url} compressed its answer ({packed[:40]!r}), which it was asked not to do.")
+        for chunk in response.iter_raw():
+            self._now.allowance.left_s()  # many small pieces may all lie here already
+            yield chunk
+
     @contextmanager
-    def _open(self, method: str, path: str, value: Any) -> Iterator[httpx.Response]:
-        """A response whose body is still to come; a connection that the server had closed meanwhile is opened anew."""
+    def _open(self, method: str, path: str, value: Any, most: Limit) -> Iterator[httpx.Response]:
+        """A response whose body is still to come; a connection that the server had closed meanwhile is opened anew.
+
+        Every failure of httpx until its end is one in our own words.
+        """
         content = None if value is None else msgspec.json.encode(value)
         headers = {} if value is None else {"Content-Type": "application/json"}
         request = self._client.build_request(method, path, content=content, headers=headers)
         deadline = time.monotonic() + self._patience_s
         fresh = False
-        while True:
+        with self._failures():
+            while True:
+                self._now.allowance = _Allowance(self.url, self._patience_s, most)
+                try:
+                    response = self._client.send(request, stream=True)
+                except (httpx.RemoteProtocolError, httpx.ReadError, httpx.WriteError):
+                    if fresh:
+                        raise
+                    fresh = True  # keep-alive: the server may have closed it while it was idle
+                    continue
+                self._now.allowance.sign()
+                if response.status_code != _LOADING or time.monotonic() > deadline:
+                    break
+                response.close()
+                time.sleep(_POLL_S)
             try:
-                response = self._client.send(request, stream=True)
-            except (httpx.RemoteProtocolError, httpx.ReadError, httpx.WriteError):
-                if fresh:
-                    raise
-                fresh = True  # keep-alive: the server may have closed it while it was idle
-                continue
-            if response.status_code != _LOADING or time.monotonic() > deadline:
-                break
-            response.close()
-            time.sleep(_POLL_S)
-        try:
-            yield response
-        finally:
-            response.close()
+                yield response
+            finally:
+                response.close()
 
     @contextmanager
     def _failures(self) -> Iterator[None]:
@@ -141,37 +286,32 @@ class Connection:
         try:
             yield
         except httpx.ConnectError as error:
-            raise ServerError(f"No server answers at {self.url}: {self._shown(error)}.", hint="Start it.") from error
+            raise ServerError(f"No server answers at {self.url}: {_shown(error)}.", hint="Start it.") from error
         except httpx.TimeoutException as error:
-            raise ServerError(
-                f"{self.url} said nothing for {self._patience_s:g} s.", hint="Give a longer --patience, or look at it."
-            ) from error
+            raise self._now.allowance.late() from error
         except httpx.RemoteProtocolError as error:
-            raise ServerError(f"{self.url} broke off in the middle: {self._shown(error)}.") from error
+            raise ServerError(f"{self.url} broke off in the middle: {_shown(error)}.") from error
         except (httpx.HTTPError, httpx.StreamError) as error:
-            raise ServerError(f"{self.url}: {self._shown(error) or type(error).__name__}.") from error
+            raise ServerError(f"{self.url}: {_shown(error) or type(error).__name__}.") from error
 
     def _check(self, response: httpx.Response, body: bytes) -> None:
         if response.is_success:
             return
         what = "is still loading, or busy" if response.status_code == _LOADING else "refused"
-        raise ServerError(f"{self.url} {what} ({response.status_code}): {self._shown(body.decode('utf-8', 'replace'))}")
+        raise ServerError(f"{self.url} {what} ({response.status_code}): {excerpt(body)}")
 
-    def _json(self, body: bytes) -> Any:
-        try:
-            return msgspec.json.decode(body)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            said = self._shown(body.decode("utf-8", "replace"))
-            raise ServerError(f"{self.url} said what is no JSON: {said!r}.") from error
+    def _checked(self, said: S) -> S:
+        if (failure := said.failure) is not None:
+            raise ServerError(f"{self.url} returned an error: {failure}.")
+        return said
 
-    def _shown(self, said: object) -> str:
-        """What a server said, short, and without the key if it repeats it."""
-        return self.redact(str(said))[:_BODY_SHOWN].strip()
-
-    def redact(self, text: str) -> str:
-        """A text without the key."""
-        return text.replace(self._key, "***") if self._key else text
+    def _parse(self, body: bytes, kind: type[T], path: str) -> T:
+        return parse(body, kind, f"The answer of {self.url}{path}", ServerError)
 
     def close(self) -> None:
         """Close every connection."""
         self._client.close()
+
+
+def _shown(error: Exception) -> str:
+    return redact(str(error))[:_SHOWN].strip()

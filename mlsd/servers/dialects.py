@@ -11,6 +11,7 @@ from mlsd.servers.endpoint import Endpoint
 from mlsd.servers.llama_server import LlamaServer
 from mlsd.servers.ollama import Ollama
 from mlsd.servers.openai import LMStudio, MlxLm, OpenAI
+from mlsd.servers.protocols import Health, Model, Models, Props, Version
 
 _POLL_S = 0.1
 
@@ -29,29 +30,31 @@ def connect(url: str, patience_s: float, draft: str | None = None) -> Endpoint:
 
 
 def _endpoint(connection: Connection, draft: str | None) -> Endpoint:
-    props = connection.get("/props")
-    if isinstance(props, dict) and "default_generation_settings" in props:
+    props = connection.get("/props", Props, "default_generation_settings")
+    if props is not None:
         return LlamaServer(connection, props)
-    version = connection.get("/api/version")
-    if isinstance(version, dict) and "version" in version:
-        models = (connection.get("/api/ps") or {}).get("models") or (connection.get("/api/tags") or {}).get("models")
-        return Ollama(connection, _first(models, connection.url), str(version["version"]))
-    loaded = (connection.get("/api/v0/models") or {}).get("data")
-    if loaded:
-        ready = [model for model in loaded if model.get("state") == "loaded"]
+    version = connection.get("/api/version", Version, "version")
+    if version is not None:
+        running = (connection.get(path, Models, "models") for path in ("/api/ps", "/api/tags"))
+        models = next((found.models for found in running if found and found.models), None)
+        return Ollama(connection, _first(models, connection.url), version.version)
+    loaded = connection.get("/api/v0/models", Models, "data")
+    if loaded is not None and loaded.data:
+        ready = tuple(model for model in loaded.data if model.state == "loaded")
         return LMStudio(connection, _first(ready, connection.url), draft)
-    if connection.get("/health") == {"status": "ok"}:
-        return MlxLm(connection, {}, draft)
-    listed = connection.get("/v1/models")
-    if isinstance(listed, dict) and "data" in listed:
-        return OpenAI(connection, _first(listed["data"], connection.url), draft)
+    health = connection.get("/health", Health, "status")
+    if health is not None and health.status == "ok":
+        return MlxLm(connection, Model(), draft)
+    listed = connection.get("/v1/models", Models, "data")
+    if listed is not None:
+        return OpenAI(connection, _first(listed.data, connection.url), draft)
     raise ServerError(
         f"{connection.url} answers, but speaks no protocol that mlsd knows.",
         hint="Known: llama-server, llama-cpp-python, mlx_lm.server, Ollama, LM Studio, OpenAI's /v1/completions.",
     )
 
 
-def _first(models: list[dict[str, object]] | None, url: str) -> dict[str, object]:
+def _first(models: tuple[Model, ...] | None, url: str) -> Model:
     if not models:
         raise ServerError(f"{url} has no model loaded.", hint="Load the one to be measured, and no other.")
     return models[0]

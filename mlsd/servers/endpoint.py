@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
 from mlsd.errors import ServerError
 from mlsd.records import Record, Round, Sampling
+from mlsd.redact import redact
 from mlsd.servers.connection import CLOCK, Connection
+from mlsd.servers.protocols import Said
+
+S = TypeVar("S", bound=Said)
+_EVENTS_PER_TOKEN, _MORE_EVENTS = 2, 64  # a piece a token; roles, counts and progress besides
 
 
 class Server(Record, frozen=True, kw_only=True):
@@ -123,28 +128,41 @@ class Endpoint:
         self._connection.close()
 
     def _stream(
-        self, path: str, body: Any, piece: Callable[[Any], str], ends: Callable[[Any], object]
-    ) -> tuple[Answer, list[Any], Any]:
-        """An answer's text and client's times, every event that was one, and the one that `ends` it (None: the mark).
+        self,
+        path: str,
+        body: Any,
+        kind: type[S],
+        *,
+        n_predict: int,
+        piece: Callable[[S], str],
+        ends: Callable[[S], object],
+        adds: Callable[[S], object] | None = None,
+    ) -> tuple[Answer, list[S], S | None]:
+        """An answer's text and client's times, every event, and the one that `ends` it (None: the mark of the end).
 
-        An event that lists token ids is timed where there are some, another where it has text.
+        Timed are the events that add to the output: those with a piece of text, if `adds` does not say which.
         """
         sent_ns = last_ns = CLOCK.now_ns()
         first_ns, final, ended = None, None, False
         events, pieces = [], []
-        for now_ns, event in self._connection.stream(path, body):
+        for now_ns, event in self._connection.stream(path, body, kind):
+            if event is None:
+                ended = True
+                continue
             if ends(event):
                 final, ended = event, True
-            if event is None:
-                continue
             events.append(event)
             pieces.append(piece(event))
-            if event.get("tokens", pieces[-1]):
+            if pieces[-1] if adds is None else adds(event):
                 first_ns, last_ns = first_ns or now_ns, now_ns
+            if len(events) > _EVENTS_PER_TOKEN * n_predict + _MORE_EVENTS:
+                raise ServerError(f"{self.url} sent {len(events)} events where {n_predict} tokens were asked for.")
         if not ended:
-            raise ServerError(f"The stream ended after {len(events)} pieces without its end: half an answer.")
+            raise ServerError(
+                f"The stream of {self.url} ended after {len(events)} pieces without its end: half an answer."
+            )
         timed = Answer(
-            text=self._connection.redact("".join(pieces)),
+            text=redact("".join(pieces)),
             n_tokens=0,
             first_ns=None if first_ns is None else first_ns - sent_ns,
             client_decode_ns=None if first_ns is None else last_ns - first_ns,

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import PurePath
 from typing import Any
 
@@ -11,30 +10,40 @@ import msgspec
 
 from mlsd.errors import ServerError
 from mlsd.records import Round
+from mlsd.redact import redact
 from mlsd.servers.connection import CLOCK, Connection
 from mlsd.servers.endpoint import Answer, Counters, Endpoint, Prompt, Request, Server, said
-
-_COUNTER = re.compile(r"^llamacpp:(\w+?)(?:\{position=\"(\d+)\"\})? ([0-9.e+]+)$", re.MULTILINE)
+from mlsd.servers.protocols import (
+    LlamaEvent,
+    Model,
+    ModelMeta,
+    Models,
+    Props,
+    Settings,
+    Templated,
+    Timings,
+    Tokenized,
+    prometheus,
+)
 
 
 class LlamaServer(Endpoint):
     """An endpoint that speaks the protocol of llama.cpp's own server."""
 
-    def __init__(self, connection: Connection, props: Mapping[str, Any]) -> None:
+    def __init__(self, connection: Connection, props: Props) -> None:
         super().__init__(connection)
         self._known: dict[object, tuple[int, ...]] = {}  # ids of outputs that were asked for whole, by request and text
-        listed = connection.get("/v1/models") or {}
-        meta = ((listed.get("data") or [{}])[0].get("meta")) or {}
-        name = props.get("model_alias") or props.get("model_path") or "model"
-        settings = props.get("default_generation_settings") or {}
+        listed = connection.get("/v1/models", Models, "data") or Models()
+        meta = (listed.data or (Model(),))[0].meta or ModelMeta()
+        name = props.model_alias or props.model_path or "model"
         self.server = Server(
             program="llama-server",
-            build=str(props.get("build_info") or ""),
-            model=PurePath(str(name)).name.removesuffix(".gguf"),
-            n_vocab=meta.get("n_vocab"),
-            n_parameters=meta.get("n_params"),
-            n_ctx=settings.get("n_ctx"),
-            n_slots=props.get("total_slots"),
+            build=props.build_info or "",
+            model=PurePath(name).name.removesuffix(".gguf"),
+            n_vocab=meta.n_vocab,
+            n_parameters=meta.n_params,
+            n_ctx=(props.default_generation_settings or Settings()).n_ctx,
+            n_slots=props.total_slots,
             gives_tokens=True,
             gives_probabilities=True,
             has_clock=True,
@@ -42,14 +51,14 @@ class LlamaServer(Endpoint):
 
     def tokenize(self, text: str) -> tuple[int, ...]:
         """As the server would tokenize the text itself, a BOS token in front where the model has one."""
-        answer = self._connection.post("/tokenize", {"content": text, "add_special": True, "parse_special": False})
-        return tuple(answer["tokens"])
+        body = {"content": text, "add_special": True, "parse_special": False}
+        return self._connection.post("/tokenize", body, Tokenized).tokens
 
     def chat(self, messages: tuple[str, ...]) -> Prompt:
         """The template that the server has, put on here: a completion never gets it again."""
-        text = self._connection.post("/apply-template", {"messages": said(messages)})["prompt"]
+        text = self._connection.post("/apply-template", {"messages": said(messages)}, Templated).prompt
         body = {"content": text, "add_special": True, "parse_special": True}
-        tokens = tuple(self._connection.post("/tokenize", body)["tokens"])
+        tokens = self._connection.post("/tokenize", body, Tokenized).tokens
         if tokens[:1] == tokens[1:2]:  # the template writes the BOS token, and the tokenizer put another in front
             tokens = tokens[1:]
         return Prompt(tokens=tokens)
@@ -88,22 +97,32 @@ class LlamaServer(Endpoint):
 
     def _whole(self, request: Request) -> Answer:
         sent_ns = CLOCK.now_ns()
-        final = self._connection.post("/completion", self._body(request, stream=False))
-        text = self._connection.redact(_content(final))
+        final = self._connection.post("/completion", self._body(request, stream=False), LlamaEvent)
+        text = redact(final.content or "")
         answer = self._answer(final, Answer(text=text, n_tokens=0, total_ns=CLOCK.now_ns() - sent_ns))
-        tops = [one.get("top_logprobs") or () for one in final.get("completion_probabilities") or ()]
-        candidates = tuple({top["id"]: float(top["logprob"]) for top in each} for each in tops)
-        return _with(answer, tokens=tuple(final.get("tokens") or ()), candidates=candidates)
+        candidates = tuple(
+            {top.id: top.logprob for top in place.top_logprobs or () if top.logprob is not None}
+            for place in final.completion_probabilities or ()
+        )
+        return _with(answer, tokens=final.tokens or (), candidates=candidates)
 
     def _streamed(self, request: Request) -> Answer:
         timed, events, final = self._stream(
-            "/completion", self._body(request, stream=True), _content, lambda event: event and event.get("stop")
+            "/completion",
+            self._body(request, stream=True),
+            LlamaEvent,
+            n_predict=request.n_predict,
+            piece=lambda event: event.content or "",
+            ends=lambda event: event.stop,
+            adds=lambda event: event.content if event.tokens is None else event.tokens,
         )
-        steps = [event["timings"] for event in events if event.get("timings") is not None]
+        if final is None:
+            raise ServerError(f"The stream of {self.url} ended without its counts: half an answer.")
+        steps = [event.timings for event in events if event.timings is not None]
         seen = {
-            int(event["timings"]["predicted_n"]) - 1: int(event["tokens"][-1])
+            event.timings.predicted_n - 1: event.tokens[-1]
             for event in events
-            if event.get("tokens") and event.get("timings") is not None
+            if event.tokens and event.timings is not None and event.timings.predicted_n
         }
         answer = self._answer(final, timed)
         return _with(
@@ -112,29 +131,27 @@ class LlamaServer(Endpoint):
             rounds=rounds(steps, answer) if answer.proposed else (),
         )
 
-    def _answer(self, final: Mapping[str, Any], timed: Answer) -> Answer:
-        timings = final.get("timings") or {}
-        prompt_ms, decode_ms = timings.get("prompt_ms"), timings.get("predicted_ms")
+    def _answer(self, final: LlamaEvent, timed: Answer) -> Answer:
+        timings = final.timings or Timings()
+        prompt_ms, decode_ms = timings.prompt_ms, timings.predicted_ms
         return _with(
             timed,
-            n_tokens=int(final.get("tokens_predicted") or timings.get("predicted_n") or 0),
-            n_prompt=final.get("tokens_evaluated"),
-            n_processed=timings.get("prompt_n"),
-            ended=final.get("stop_type") == "eos",
+            n_tokens=final.tokens_predicted or timings.predicted_n or 0,
+            n_prompt=final.tokens_evaluated,
+            n_processed=timings.prompt_n,
+            ended=final.stop_type == "eos",
             prompt_ns=None if prompt_ms is None else round(1e6 * prompt_ms),
             decode_ns=None if decode_ms is None else round(1e6 * decode_ms),
-            proposed=int(timings.get("draft_n") or 0),
-            accepted=int(timings.get("draft_n_accepted") or 0),
+            proposed=timings.draft_n or 0,
+            accepted=timings.draft_n_accepted or 0,
         )
 
     def counters(self) -> Counters | None:
         """What `/metrics` counts; None where the server was started without it."""
         page = self._connection.get_text("/metrics")
-        found = [] if page is None else _COUNTER.findall(page)
-        if not found:
+        plain, places = prometheus(page or "", f"{self.url}/metrics")
+        if not plain:
             return None
-        plain = {name: int(float(value)) for name, place, value in found if not place}
-        places = {int(place): int(float(value)) for name, place, value in found if place and "per_pos" in name}
         return Counters(
             predicted=plain.get("tokens_predicted_total"),
             proposed=plain.get("spec_decode_num_draft_tokens_total"),
@@ -144,7 +161,7 @@ class LlamaServer(Endpoint):
         )
 
 
-def rounds(events: Sequence[Mapping[str, Any]], answer: Answer) -> tuple[Round, ...]:
+def rounds(events: Sequence[Timings], answer: Answer) -> tuple[Round, ...]:
     """Each target pass from the running counts of a stream, or none where events are missing between two passes.
 
     Tokens of one pass carry one time of the server's clock. Of a pass only its whole length is known: `other_ns`. After
@@ -155,13 +172,15 @@ def rounds(events: Sequence[Mapping[str, Any]], answer: Answer) -> tuple[Round, 
     before = (1, 0, 0, 0.0)  # tokens, proposed, accepted, ms: the first token is the prompt's
     last: dict[float, tuple[int, int, int, float]] = {}
     for event in events:
-        place = (int(event["predicted_n"]), int(event.get("draft_n") or 0), int(event.get("draft_n_accepted") or 0))
-        last[float(event["predicted_ms"])] = (*place, float(event["predicted_ms"]))
+        ms = event.predicted_ms or 0.0
+        last[ms] = (event.predicted_n or 0, event.draft_n or 0, event.draft_n_accepted or 0, ms)
     for now in last.values():
         if now[0] <= 1:
             continue
         committed, proposed, accepted = (a - b for a, b in zip(now[:3], before[:3], strict=True))
         wall_ns = round(1e6 * (now[3] - before[3]))
+        if min(wall_ns, proposed, accepted) < 0 or accepted > proposed:
+            return ()
         ended = now[0] == answer.n_tokens
         replayed = committed == accepted + 2
         if not (replayed or committed == accepted + 1 or (ended and 0 < committed <= accepted + 1)):
@@ -179,10 +198,6 @@ def _round(proposed: int, accepted: int, committed: int, rows: int, wall_ns: int
         proposed=proposed, accepted=accepted, committed=committed, rows=rows, other_ns=wall_ns,
         draft_ns=0, verify_ns=0, rollback_ns=0, sample_ns=0,
     )  # fmt: skip
-
-
-def _content(event: Mapping[str, Any]) -> str:
-    return str(event.get("content") or "")
 
 
 def _with(answer: Answer, **changes: Any) -> Answer:

@@ -5,21 +5,21 @@ It takes texts, and tells what was accepted in its log alone.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 
 from mlsd.servers.connection import Connection
 from mlsd.servers.endpoint import Answer, Endpoint, Request, Server, said
+from mlsd.servers.protocols import Model, OllamaEvent
 
 
 class Ollama(Endpoint):
     """An endpoint with `/api/generate` and `/api/chat`."""
 
-    def __init__(self, connection: Connection, model: Mapping[str, Any], version: str) -> None:
+    def __init__(self, connection: Connection, model: Model, version: str) -> None:
         super().__init__(connection)
-        self._id = str(model.get("name") or model.get("model"))
+        self._id = model.name or model.model or ""
         self.server = Server(
             program="Ollama", build=version, model=self._id, has_clock=True, switches=True, untested=True
         )
@@ -36,16 +36,19 @@ class Ollama(Endpoint):
             path, body = "/api/chat", {**body, "messages": said(request.messages)}
         else:
             path, body = "/api/generate", {**body, "prompt": request.prompt, "raw": True}
-        answer, _, final = self._stream(path, body, _text, lambda event: event and event.get("done"))
+        answer, _, final = self._stream(
+            path, body, OllamaEvent, n_predict=request.n_predict, piece=_text, ends=lambda event: event.done
+        )
+        final = final or OllamaEvent()
         return msgspec.structs.replace(
             answer,
-            n_tokens=int(final.get("eval_count") or 0),
-            n_prompt=final.get("prompt_eval_count"),
-            ended=final.get("done_reason") == "stop",
-            prompt_ns=final.get("prompt_eval_duration"),
-            decode_ns=final.get("eval_duration"),
+            n_tokens=final.eval_count or 0,
+            n_prompt=final.prompt_eval_count,
+            ended=final.done_reason == "stop",
+            prompt_ns=final.prompt_eval_duration,
+            decode_ns=final.eval_duration,
         )
 
 
-def _text(event: Mapping[str, Any]) -> str:
-    return str(event.get("response") or (event.get("message") or {}).get("content") or "")
+def _text(event: OllamaEvent) -> str:
+    return event.response or (event.message.content if event.message else None) or ""

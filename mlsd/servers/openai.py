@@ -6,15 +6,16 @@ stand at all. So a text is asked for once more, outside what is timed, the first
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 from typing import Any
 
 import msgspec
 
 from mlsd.errors import ServerError
+from mlsd.redact import redact
 from mlsd.servers.connection import CLOCK, Connection
 from mlsd.servers.endpoint import Answer, Endpoint, Request, Server, said
+from mlsd.servers.protocols import Choice, Completion, Model, Stats, Usage
 
 
 class OpenAI(Endpoint):
@@ -22,14 +23,14 @@ class OpenAI(Endpoint):
 
     paths = ("/v1/completions", "/v1/chat/completions")
 
-    def __init__(self, connection: Connection, model: Mapping[str, Any], draft: str | None = None) -> None:
+    def __init__(self, connection: Connection, model: Model, draft: str | None = None) -> None:
         """`model` is the entry of the server's list; `draft` the name of a draft model that a request may ask for."""
         super().__init__(connection)
         self._draft = draft
-        self._id = str(model.get("id") or "default_model")
+        self._id = model.id or "default_model"
         self._whole: dict[object, Answer] = {}
         name = PurePath(self._id).name.removesuffix(".gguf")
-        self._is_python = model.get("owned_by") == "me"  # llama-cpp-python lists its models as its user's own
+        self._is_python = model.owned_by == "me"  # llama-cpp-python lists its models as its user's own
         self.server = Server(program="llama-cpp-python" if self._is_python else "OpenAI-compatible", model=name)
 
     def settle(self, request: Request, answer: Answer) -> Answer:
@@ -72,42 +73,46 @@ class OpenAI(Endpoint):
         """A streamed answer."""
         path, body = self._body(request, stream=True, stream_options={"include_usage": True})
         answer, events, _ = self._stream(
-            path, body, lambda e: "".join(map(_text, _choices(e))), lambda e: e is None or _reason([e])
+            path,
+            body,
+            Completion,
+            n_predict=request.n_predict,
+            piece=lambda event: event.text,
+            ends=lambda event: event.reason,
         )
-        usage: dict[str, Any] = next((event["usage"] for event in reversed(events) if event.get("usage")), {})
+        usage = next((event.usage for event in reversed(events) if event.usage), Usage())
         return msgspec.structs.replace(
             answer,
-            n_tokens=int(usage.get("completion_tokens") or 0),
-            n_prompt=usage.get("prompt_tokens"),
-            ended=_reason(events) == "stop",
+            n_tokens=usage.completion_tokens or 0,
+            n_prompt=usage.prompt_tokens,
+            ended=next(filter(None, (event.reason for event in reversed(events))), None) == "stop",
         )
 
     def _asked_whole(self, request: Request) -> Answer:
         # A number is what OpenAI's protocol wants, a flag is what mlx_lm.server takes; others may refuse either.
         path, body = self._body(request, stream=False, **({"logprobs": True} if self.server.gives_tokens else {}))
         sent_ns = CLOCK.now_ns()
-        final = self._connection.post(path, body)
-        choice = (final.get("choices") or [{}])[0]
-        usage, content = final.get("usage") or {}, (choice.get("logprobs") or {}).get("content") or ()
-        if usage.get("completion_tokens") is None:
+        final = self._connection.post(path, body, Completion)
+        choice, usage, stats = (final.choices or (Choice(),))[0], final.usage or Usage(), final.stats or Stats()
+        if usage.completion_tokens is None:
             raise ServerError("The server does not say how many tokens it wrote, and pieces of text are not tokens.")
-        stats = final.get("stats") or {}
+        ids = (choice.logprobs and choice.logprobs.content) or ()
         return Answer(
-            tokens=tuple(int(one["id"]) for one in content if "id" in one),
-            text=self._connection.redact(_text(choice)),
-            n_tokens=int(usage["completion_tokens"]),
-            n_prompt=usage.get("prompt_tokens"),
-            ended=choice.get("finish_reason") == "stop",
+            tokens=tuple(one.id for one in ids if one.id is not None),
+            text=redact(choice.said),
+            n_tokens=usage.completion_tokens,
+            n_prompt=usage.prompt_tokens,
+            ended=choice.finish_reason == "stop",
             total_ns=CLOCK.now_ns() - sent_ns,
-            proposed=stats.get("total_draft_tokens_count"),
-            accepted=stats.get("accepted_draft_tokens_count"),
+            proposed=stats.total_draft_tokens_count,
+            accepted=stats.accepted_draft_tokens_count,
         )
 
 
 class MlxLm(OpenAI):
     """mlx_lm.server: a whole answer has token ids. It lists what the machine has downloaded, not what it serves."""
 
-    def __init__(self, connection: Connection, model: Mapping[str, Any], draft: str | None = None) -> None:
+    def __init__(self, connection: Connection, model: Model, draft: str | None = None) -> None:
         super().__init__(connection, model, draft)
         self.server = Server(program="mlx_lm.server", model=self._id, gives_tokens=True)
 
@@ -117,23 +122,7 @@ class LMStudio(OpenAI):
 
     paths = ("/api/v0/completions", "/api/v0/chat/completions")
 
-    def __init__(self, connection: Connection, model: Mapping[str, Any], draft: str | None = None) -> None:
-        super().__init__(connection, {**model, "owned_by": "lmstudio"}, draft)
+    def __init__(self, connection: Connection, model: Model, draft: str | None = None) -> None:
+        super().__init__(connection, msgspec.structs.replace(model, owned_by="lmstudio"), draft)
         known = {"program": "LM Studio", "switches": draft is not None, "untested": True}
         self.server = msgspec.structs.replace(self.server, **known)
-
-
-def _choices(event: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
-    return event.get("choices") or ()
-
-
-def _reason(events: Sequence[Mapping[str, Any]]) -> str | None:
-    """Why an answer ended, as the last event says that says so."""
-    told = (choice.get("finish_reason") for event in reversed(events) for choice in _choices(event))
-    return next(filter(None, told), None)
-
-
-def _text(choice: Mapping[str, Any]) -> str:
-    """The text of a choice, of whichever of the two protocols, whole or a piece."""
-    inner = choice.get("delta") or choice.get("message") or {}
-    return str(choice.get("text") or inner.get("content") or "")

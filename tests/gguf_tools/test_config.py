@@ -92,10 +92,12 @@ def test_dense_and_sparse_attention_models_of_qwen_are_read_too(tmp_path):
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        ("{", "not a configuration"),
+        ("{", "not valid JSON"),
         ('{"model_type": "bert"}', "type bert"),
         ('{"model_type": "llama"}', "does not say hidden_size"),
-        ("[]", "not a configuration"),
+        ("[]", "Expected `object`"),
+        ('{"model_type": "llama", "hidden_size": -1}', "hidden_size"),
+        ('{"model_type": "llama", "hidden_size": ' + "9" * 5000 + "}", "hidden_size"),
     ],
 )
 def test_a_file_that_gives_no_shape_says_why(content, words, tmp_path):

@@ -12,6 +12,7 @@ from mlsd.servers.connection import KEY_VARIABLE, Connection, check_url
 from mlsd.servers.dialects import connect
 from mlsd.servers.endpoint import Endpoint, Request
 from mlsd.servers.measure import ServerResult
+from mlsd.servers.protocols import Health
 from tests.servers import proxy as faults
 from tests.servers.asked import pair, reasons, verdicts
 from tests.servers.conftest import GAMMA
@@ -165,5 +166,5 @@ def test_a_url_elsewhere_is_taken_when_asked_for() -> None:
 def test_a_server_that_is_not_there_is_one_message() -> None:
     connection = Connection("http://127.0.0.1:9", 1.0)
     with pytest.raises(MlsdError, match="No server answers"):
-        connection.get("/health")
+        connection.get("/health", Health, "status")
     connection.close()

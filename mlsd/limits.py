@@ -1,0 +1,51 @@
+"""How much mlsd takes from others before it refuses the rest: every limit once, with the variable that raises it."""
+
+from __future__ import annotations
+
+import os
+
+from mlsd.errors import InputError
+from mlsd.records import Record
+
+
+class Limit(Record, frozen=True, kw_only=True):
+    """The most of one thing; the environment variable `MLSD_MOST_<NAME>` sets another number."""
+
+    name: str
+    usual: int
+    what: str
+
+    @property
+    def variable(self) -> str:
+        """The environment variable that sets it."""
+        return f"MLSD_MOST_{self.name}"
+
+    @property
+    def most(self) -> int:
+        """The number that holds now. Raises: InputError where the variable holds no positive whole number."""
+        text = os.environ.get(self.variable, "")
+        if not text:
+            return self.usual
+        if not (text.isascii() and text.isdigit() and len(text) <= 18 and int(text)):
+            raise InputError(f"{self.variable} is {text[:40]!r}, not a whole number from 1 on.")
+        return int(text)
+
+    @property
+    def words(self) -> str:
+        """The limit as a message says it."""
+        return f"the limit of {self.most:,} {self.what}"
+
+    @property
+    def hint(self) -> str:
+        """How to raise it."""
+        return f"If that much is right, raise the limit with {self.variable}."
+
+
+_MIB = 1 << 20
+
+# What a server may answer. A page is read whole into memory, a stream event by event.
+PAGE_BYTES = Limit(name="PAGE_BYTES", usual=16 * _MIB, what="bytes for one answer of a server")
+STREAM_BYTES = Limit(name="STREAM_BYTES", usual=32 * _MIB, what="bytes for one stream of a server")
+EVENT_BYTES = Limit(name="EVENT_BYTES", usual=4 * _MIB, what="bytes for one event of a stream")
+ANSWER_S = Limit(name="ANSWER_S", usual=3_600, what="seconds for one answer of a server")
+LIMITS = (PAGE_BYTES, STREAM_BYTES, EVENT_BYTES, ANSWER_S)

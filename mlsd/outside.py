@@ -1,0 +1,63 @@
+"""The one parser of what comes from outside: bytes of a stranger into a record with types and ranges, or one message.
+
+Ranges stand in the types, so that no code behind the parser meets a number it cannot store or add.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Annotated, Any, TypeVar
+
+import msgspec
+from msgspec import Meta
+
+from mlsd.errors import InputError, MlsdError
+from mlsd.redact import redact, redacted, secrets
+
+T = TypeVar("T")
+
+# Sums and products of these still fit into 64 bits.
+Count = Annotated[int, Meta(ge=0, le=2**53)]
+Token = Annotated[int, Meta(ge=0, lt=2**31)]
+Nanoseconds = Annotated[int, Meta(ge=0, le=10**18)]
+Milliseconds = Annotated[float, Meta(ge=0, le=10**12)]
+Name = Annotated[str, Meta(max_length=1_000)]
+
+_SHOWN = 200
+
+
+def parse(data: bytes, kind: type[T], sender: str, error: type[MlsdError] = InputError) -> T:
+    """JSON as a record, without the secrets that it may repeat.
+
+    Raises: `error` with the sender, and the field that does not fit.
+    """
+    try:
+        # An escape may hide a secret from a search in the bytes.
+        if any(secret.encode() in data or b"\\" in data for secret in secrets()):
+            data = msgspec.json.encode(redacted(msgspec.json.decode(data)))
+        made: T = _decoder(kind).decode(data)  # type: ignore[arg-type]  # a class can be hashed
+        return made
+    except msgspec.ValidationError as misfit:
+        raise error(f"{sender} has a value that cannot be used: {redact(str(misfit))}.") from misfit
+    except (msgspec.DecodeError, UnicodeDecodeError) as broken:
+        raise error(f"{sender} is not valid JSON: {excerpt(data)!r}.") from broken
+    except RecursionError as deep:
+        raise error(f"{sender} is JSON that is nested too deeply.") from deep
+
+
+def has_field(data: bytes, name: str) -> bool:
+    """Whether this is a JSON object with such a field, whatever the rest holds."""
+    try:
+        return name in _decoder(dict[str, msgspec.Raw]).decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return False
+
+
+def excerpt(data: bytes) -> str:
+    """The beginning of what somebody sent, without secrets."""
+    return redact(data[:100_000].decode("utf-8", "replace"))[:_SHOWN].strip()
+
+
+@functools.cache
+def _decoder(kind: Any) -> msgspec.json.Decoder[Any]:
+    return msgspec.json.Decoder(kind)

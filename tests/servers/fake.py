@@ -1,0 +1,208 @@
+"""Servers of every protocol on a raw socket: honest as long as nobody alters a page, an event or the bytes.
+
+They answer at once with the same words, so they cost nothing; what they say of time is what passed.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import Any
+
+Send = Callable[[bytes], None]
+WORDS = ("The", " sky", " is", " blue", ",", " and", " so")
+DIALECTS = ("llama-server", "openai", "mlx", "ollama", "lm-studio")
+MOST_S = 20.0  # a connection lives no longer, whatever an attack wants
+_JSON = {"Content-Type": "application/json"}
+
+
+class FakeServer:
+    """Speaks one protocol inside the block; `value` alters what it says, `raw` takes over how it says it."""
+
+    def __init__(self, dialect: str = "llama-server", *, draft: bool = False, token_s: float = 0.0) -> None:
+        self.dialect, self.draft, self.token_s = dialect, draft, token_s
+        self.value: Callable[[str, Any], Any] = lambda path, value: value
+        self.raw: Callable[[str, Send], bool] = lambda path, send: False  # whether it answered
+        self.keys: set[str] = set()  # heard
+        self.counts = {"predicted": 0, "proposed": 0, "accepted": 0, "drafts": 0}
+        self._listener = socket.create_server(("127.0.0.1", 0), backlog=32)
+        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+        self._ended = False
+
+    def __enter__(self) -> FakeServer:
+        threading.Thread(target=self._listen, daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended = True
+        self._listener.close()
+
+    def _listen(self) -> None:
+        while not self._ended:
+            with suppress(OSError):
+                connection, _ = self._listener.accept()
+                connection.settimeout(MOST_S)
+                threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
+
+    def _serve(self, connection: socket.socket) -> None:
+        ends = time.monotonic() + MOST_S
+
+        def send(data: bytes) -> None:
+            if self._ended or time.monotonic() > ends:
+                raise OSError("enough")
+            connection.sendall(data)
+
+        with suppress(OSError, ValueError, LookupError), connection, connection.makefile("rb") as heard:
+            while line := heard.readline().split():
+                headers = dict(_headers(heard))
+                self.keys.add(headers.get("authorization", "").removeprefix("Bearer "))
+                body = heard.read(int(headers.get("content-length", 0)))
+                path = line[1].decode()
+                if self.raw(path, send):
+                    return
+                self._answer(path, json.loads(body) if body else None, send)
+
+    def _answer(self, path: str, asked: Any, send: Send) -> None:
+        if path == "/metrics" and self.dialect == "llama-server":
+            return whole(send, str(self.value(path, self._metrics())).encode(), {"Content-Type": "text/plain"})
+        streams = asked is not None and asked.get("stream", False)
+        if asked is None or not streams:
+            page = self._page(path, asked)
+            status = 404 if page is None else 200
+            return whole(send, encoded(self.value(path, page or {"error": "not found"})), _JSON, status)
+        send(head({"Content-Type": "text/event-stream", "Connection": "close"}))
+        for event in self._events(path, asked):
+            said = encoded(self.value(path, event))
+            send(said + b"\n" if self.dialect == "ollama" else b"data: " + said + b"\n\n")
+        if self.dialect in ("openai", "mlx", "lm-studio"):
+            send(b"data: [DONE]\n\n")
+        raise OSError("said all")  # closes: the stream has no length
+
+    # --- pages ----------------------------------------------------------------------------------------------------
+
+    def _page(self, path: str, asked: Any) -> Any:
+        if asked is not None:
+            return self._asked(path, asked)
+        model = {"id": "m", "object": "model", "owned_by": "somebody"}
+        pages = {
+            "llama-server": {
+                "/props": {
+                    "default_generation_settings": {"n_ctx": 2048}, "total_slots": 1, "build_info": "b1-abc",
+                    "model_path": "/models/m.gguf", "model_alias": "m",
+                },
+                "/v1/models": {"data": [{**model, "meta": {"n_vocab": 512, "n_params": 10**6}}]},
+            },
+            "openai": {"/v1/models": {"object": "list", "data": [model]}},
+            "mlx": {"/health": {"status": "ok"}},
+            "ollama": {"/api/version": {"version": "0.31.1"}, "/api/ps": {"models": [{"name": "m", "model": "m"}]}},
+            "lm-studio": {"/api/v0/models": {"data": [{**model, "state": "loaded"}]}},
+        }  # fmt: skip
+        return pages[self.dialect].get(path)
+
+    def _asked(self, path: str, asked: Any) -> Any:
+        if path == "/tokenize":
+            return {"tokens": [1 + byte for byte in asked["content"].encode()[:200]]}
+        if path == "/apply-template":
+            return {"prompt": "".join(message["content"] for message in asked["messages"])}
+        if path == "/completion":
+            (*_, last) = self._events(path, asked)
+            n = asked["n_predict"]
+            top = [{"id": 7 + k, "logprob": -0.1 - k} for k in range(min(asked.get("n_probs", 0), 5))]
+            probabilities = [{"id": 7, "logprob": -0.1, "top_logprobs": top} for _ in range(n if top else 0)]
+            return {**last, "tokens": _tokens(n), "content": _text(n), "completion_probabilities": probabilities}
+        n = asked["max_tokens"]
+        choice: dict[str, Any] = {"index": 0, "finish_reason": "length"}
+        choice |= {"message": {"content": _text(n)}} if "chat" in path else {"text": _text(n)}
+        if self.dialect == "mlx":
+            choice["logprobs"] = {"content": [{"id": token} for token in _tokens(n)]}
+        stats = {"total_draft_tokens_count": n, "accepted_draft_tokens_count": n // 2} if "draft_model" in asked else {}
+        return {"choices": [choice], "usage": {"prompt_tokens": 5, "completion_tokens": n}, "stats": stats}
+
+    def _metrics(self) -> str:
+        counts = self.counts
+        lines = [f"llamacpp:tokens_predicted_total {counts['predicted']}"]
+        if self.draft:
+            lines += [
+                f"llamacpp:spec_decode_num_draft_tokens_total {counts['proposed']}",
+                f"llamacpp:spec_decode_num_accepted_tokens_total {counts['accepted']}",
+                f"llamacpp:spec_decode_num_drafts_total {counts['drafts']}",
+            ]
+        return "# HELP of nothing\n" + "\n".join(lines) + "\n"
+
+    # --- streams --------------------------------------------------------------------------------------------------
+
+    def _events(self, path: str, asked: Any) -> Iterator[Any]:
+        if self.dialect == "llama-server":
+            yield from self._llama(asked)
+            return
+        n = asked["options"]["num_predict"] if self.dialect == "ollama" else asked["max_tokens"]
+        for i in range(n):
+            time.sleep(self.token_s)
+            word = WORDS[i % len(WORDS)]
+            if self.dialect == "ollama":
+                yield {"message": {"content": word}} if "chat" in path else {"response": word, "done": False}
+            else:
+                yield {"choices": [{"delta": {"content": word}} if "chat" in path else {"text": word}]}
+        if self.dialect == "ollama":
+            yield {
+                "response": "", "done": True, "done_reason": "length", "prompt_eval_count": 5,
+                "prompt_eval_duration": 20_000, "eval_count": n, "eval_duration": 30_000 * n,
+            }  # fmt: skip
+        else:
+            usage = {"prompt_tokens": 5, "completion_tokens": n}
+            yield {"choices": [{"text": "", "finish_reason": "length"}], "usage": usage}
+
+    def _llama(self, asked: Any) -> Iterator[Any]:
+        """A token an event; a drafting server proposes one token a round and every one is right."""
+        n, began = asked["n_predict"], time.monotonic()
+        self.counts["predicted"] += n
+        prompt = asked["prompt"]
+        timings: dict[str, Any] = {"prompt_n": len(prompt), "prompt_ms": 0.01, "predicted_n": 0, "predicted_ms": 0.0}
+        for i in range(n):
+            time.sleep(self.token_s / (2 if self.draft else 1))
+            timings = {**timings, "predicted_n": i + 1, "predicted_ms": 1e3 * (time.monotonic() - began)}
+            if self.draft and i:
+                rounds = -(-i // 2)
+                timings |= {"draft_n": rounds, "draft_n_accepted": i - rounds}
+            yield {"content": WORDS[i % len(WORDS)], "tokens": [7 + i % 9], "stop": False, "timings": timings}
+        self.counts["proposed"] += timings.get("draft_n", 0)
+        self.counts["drafts"] += timings.get("draft_n", 0)
+        self.counts["accepted"] += timings.get("draft_n_accepted", 0)
+        yield {
+            "content": "", "tokens": [], "stop": True, "stop_type": "limit", "tokens_predicted": n,
+            "tokens_evaluated": len(prompt), "timings": timings,
+        }  # fmt: skip
+
+
+def head(headers: dict[str, str], status: int = 200) -> bytes:
+    """The beginning of an answer."""
+    lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+    return f"HTTP/1.1 {status} What\r\n{lines}\r\n".encode()
+
+
+def whole(send: Send, body: bytes, headers: dict[str, str], status: int = 200) -> None:
+    """A whole answer."""
+    send(head({**headers, "Content-Length": str(len(body))}, status) + body)
+
+
+def encoded(value: Any) -> bytes:
+    """JSON, or bytes as they are: what no encoder would write."""
+    return value if isinstance(value, bytes) else json.dumps(value).encode("utf-8", "surrogatepass")
+
+
+def _headers(heard: Any) -> Iterator[tuple[str, str]]:
+    while (line := heard.readline().strip()) and b":" in line:
+        name, _, value = line.partition(b":")
+        yield name.decode().lower(), value.decode().strip()
+
+
+def _tokens(n: int) -> list[int]:
+    return [7 + i % 9 for i in range(n)]
+
+
+def _text(n: int) -> str:
+    return "".join(WORDS[i % len(WORDS)] for i in range(n))

@@ -1,0 +1,292 @@
+"""What servers answer is hostile until parsed: one message that names sender and field, no hang, no memory, no key."""
+
+from __future__ import annotations
+
+import ast
+import gzip
+import itertools
+import time
+import tracemalloc
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import mlsd
+from mlsd import limits
+from mlsd.cli import main
+from mlsd.errors import InputError, MlsdError, ServerError
+from mlsd.servers.connection import KEY_VARIABLE, Connection
+from mlsd.servers.dialects import connect
+from mlsd.servers.endpoint import Request
+from tests.servers.asked import pair, reasons
+from tests.servers.fake import DIALECTS, FakeServer, Send, head
+
+KEY = "sk-of-somebody-else"
+WRONG_VALUES: tuple[Any, ...] = (
+    None, True, 7, -1, 0.5, 1e300, 2**70, "", "text", [], [None], [[]], [-1], ["x"], {}, {"a": {}}, [{}], [1, "x"],
+)  # fmt: skip
+WRONG_BYTES = (
+    b"NaN", b"", b"{", b"\xff\xfe", b'"\\ud800"', b"[" * 5_000, b"1" * 5_000, b'{"a":' * 5_000, b"<html>", b"1e400",
+)  # fmt: skip
+
+
+def ask_everything(url: str, patience_s: float = 5.0) -> None:
+    """Every request of which a measurement is made."""
+    endpoint = connect(url, patience_s, "draft")
+    try:
+        prompt = endpoint.tokenize("The sky") or "The sky"
+        endpoint.chat(("Why?",))
+        request = Request(prompt=prompt, n_predict=4)
+        answer = endpoint.settle(request, endpoint.complete(request))
+        endpoint.counters()
+        assert answer.total_ns >= 0 and answer.n_tokens < 2**54
+        if endpoint.server.gives_probabilities:
+            endpoint.complete(Request(prompt=prompt, n_predict=4, n_probs=5))
+    finally:
+        endpoint.close()
+
+
+def fields_of(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """The place of everything in a value, the whole first."""
+    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    return [path, *(place for name, item in inner for place in fields_of(item, (*path, name)))]
+
+
+def with_field(value: Any, path: tuple[Any, ...], other: Any) -> Any:
+    """The value with another one at a place."""
+    if not path:
+        return other
+    made = dict(value) if isinstance(value, dict) else list(value)
+    made[path[0]] = with_field(value[path[0]], path[1:], other)
+    return made
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_an_honest_server_of_each_protocol_is_understood(dialect: str) -> None:
+    with FakeServer(dialect) as server:
+        ask_everything(server.url)
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_a_field_of_another_shape_is_one_message_that_names_the_sender(dialect: str) -> None:
+    pages: dict[str, Any] = {}
+    with FakeServer(dialect, draft=True) as server:
+        server.value = lambda path, value: pages.setdefault(path, value)
+        with pytest.raises(MlsdError):  # every event is the first one: no stream ends
+            ask_everything(server.url)
+        server.value = lambda path, value: pages.setdefault(path, value) and value
+        ask_everything(server.url)
+        n_refused, values = 0, itertools.cycle(WRONG_VALUES)
+        for page, honest in pages.items():
+            for place in fields_of(honest):
+                # Thousands more are tried by benchmarks/hostile.py.
+                for wrong in (*WRONG_BYTES, *WRONG_VALUES) if not place else itertools.islice(values, 3):
+
+                    def altered(path: str, value: Any, page: str = page, place: Any = place, wrong: Any = wrong) -> Any:
+                        try:
+                            return with_field(value, place, wrong) if path == page else value
+                        except (KeyError, IndexError, TypeError):  # another event of the same path
+                            return value
+
+                    server.value = altered
+                    try:
+                        ask_everything(server.url)
+                    except MlsdError as error:
+                        n_refused += 1
+                        assert server.url in str(error) or "server" in str(error), f"{page} {place} {wrong!r}: {error}"
+    assert n_refused > 20
+
+
+def test_the_field_that_does_not_fit_is_named() -> None:
+    with FakeServer() as server:
+        server.value = lambda path, value: with_field(value, ("total_slots",), -3) if path == "/props" else value
+        with pytest.raises(ServerError, match=r"/props has a value .*>= 0.*total_slots"):
+            connect(server.url, 5.0)
+
+
+def test_a_server_that_answers_nonsense_costs_its_trials_and_not_the_run(tmp_path: Path) -> None:
+    def altered(path: str, value: Any) -> Any:
+        return {**value, "tokens_predicted": -5} if path == "/completion" and value["stop"] else value
+
+    with FakeServer() as plain, FakeServer(draft=True) as broken:
+        ends = connect(plain.url, 5.0), connect(broken.url, 5.0)
+        broken.value = altered
+        with closing(ends[0]), closing(ends[1]):
+            result = pair(*ends, tmp_path / "s.sqlite", n_predict=6)
+    assert not reasons(result, "ar")
+    assert all("$.tokens_predicted" in reason and broken.url in reason for reason in reasons(result))
+    assert len(reasons(result)) == 2
+
+
+# --- without end --------------------------------------------------------------------------------------------------
+
+
+def again(data: bytes, every_s: float = 0.0) -> Callable[[Send], None]:
+    """The same bytes for ever."""
+
+    def sends(send: Send) -> None:
+        while True:
+            send(data)
+            time.sleep(every_s)
+
+    return sends
+
+
+STREAM = head({"Content-Type": "text/event-stream"})
+EVENT = b'data: {"content": "x", "tokens": [7], "stop": false}\n\n'
+
+
+def after(begin: bytes, rest: Callable[[Send], None]) -> Callable[[Send], None]:
+    def sends(send: Send) -> None:
+        send(begin)
+        rest(send)
+
+    return sends
+
+
+ENDLESS = {
+    "events": after(STREAM, again(EVENT)),
+    "an event now and then": after(STREAM, again(EVENT, 0.02)),
+    "comments": after(STREAM, again(b": ping\n\n", 0.01)),
+    "a flood of comments": after(STREAM, again(b": ping\n\n" * 1000)),
+    "a line": after(STREAM, again(b"x" * 65_536)),
+    "a body": after(head({"Content-Length": str(10**15)}), again(b" " * 65_536)),
+    "bytes one by one": after(STREAM, again(b"x", 0.02)),
+    "100 Continue": again(b"HTTP/1.1 100 Continue\r\n\r\n", 0.01),
+    "a flood of 100 Continue": again(b"HTTP/1.1 100 Continue\r\n\r\n" * 100),
+    "headers": after(b"HTTP/1.1 200 OK\r\n", again(b"X-More: yes\r\n", 0.01)),
+    "a header byte by byte": after(b"HTTP/1.1 200 OK\r\nX-Slow: ", again(b"x", 0.02)),
+    "small pieces": after(head({"Transfer-Encoding": "chunked"}), again(b"1\r\n \r\n" * 1000)),
+    "silence": lambda send: time.sleep(3),
+}
+
+
+@pytest.mark.parametrize("page", ["/completion", "/tokenize"])
+@pytest.mark.parametrize("attack", ENDLESS)
+def test_an_answer_without_end_ends_in_one_message(attack: str, page: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(limits.ANSWER_S.variable, "2")
+    monkeypatch.setenv(limits.STREAM_BYTES.variable, str(4 << 20))
+
+    def raw(path: str, send: Send) -> bool:
+        if path == page:
+            ENDLESS[attack](send)
+        return path == page
+
+    with FakeServer() as server:
+        server.raw = raw
+        started = time.monotonic()
+        with pytest.raises(ServerError, match=server.url):
+            ask_everything(server.url, 0.5)
+        assert time.monotonic() - started < 30  # a hang is what is looked for, not a time
+
+
+def test_a_limit_says_its_name_and_how_to_raise_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(limits.EVENT_BYTES.variable, "100")
+    with FakeServer() as server:
+        server.value = lambda path, value: {**value, "more": "x" * 200} if path == "/completion" else value
+        with pytest.raises(ServerError, match=r"limit of 100 bytes for one event.*MLSD_MOST_EVENT_BYTES"):
+            ask_everything(server.url)
+        monkeypatch.setenv(limits.EVENT_BYTES.variable, "10000")
+        ask_everything(server.url)
+        monkeypatch.setenv(limits.EVENT_BYTES.variable, "-1")
+        with pytest.raises(InputError, match="not a whole number"):
+            ask_everything(server.url)
+
+
+def test_every_limit_stands_on_the_page_about_servers() -> None:
+    page = (Path(mlsd.__file__).parents[1] / "docs" / "is-my-server-faster.md").read_text(encoding="utf-8")
+    for limit in limits.LIMITS:
+        assert f"`{limit.variable}`" in page and f"{limit.usual:,}" in page, limit
+
+
+def test_a_compressed_answer_is_refused_unopened() -> None:
+    packed = gzip.compress(b" " * (64 << 20))
+    with FakeServer() as server:
+        server.raw = lambda path, send: (
+            send(head({"Content-Encoding": "gzip", "Content-Length": str(len(packed))}) + packed) or True
+        )
+        tracemalloc.start()
+        with pytest.raises(ServerError, match="compressed its answer"):
+            connect(server.url, 5.0)
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+    assert peak < 16 << 20
+
+
+# --- secrets ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("escaped", [False, True])
+def test_a_key_that_a_server_sends_back_is_neither_shown_nor_stored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], escaped: bool
+) -> None:
+    monkeypatch.setenv(KEY_VARIABLE, KEY)
+
+    def echo(path: str, value: Any) -> Any:
+        if path == "/props":
+            value = {**value, "model_alias": KEY, "model_path": f"/{KEY}.gguf", "build_info": KEY}
+        if path == "/completion":
+            value = {**value, "content": f"{KEY} {value['content']}", "stop_type": KEY}
+        said = value if isinstance(value, str) else __import__("json").dumps(value)
+        hidden = said.replace(KEY, "".join(f"\\u{ord(c):04x}" for c in KEY))
+        return value if isinstance(value, str) else (hidden if escaped else said).encode()
+
+    with FakeServer() as plain, FakeServer(draft=True) as other:
+        plain.value = other.value = echo
+        argv = ["server", other.url, "--against", plain.url, "--n-predict", "6", "--repeats", "1"]
+        main([*argv, "--db", str(tmp_path / "s.sqlite")])
+        assert KEY in plain.keys
+    out, err = capfd.readouterr()
+    assert "***" in out and KEY not in out + err
+    for path in tmp_path.iterdir():
+        assert KEY.encode() not in path.read_bytes()
+
+
+def test_a_key_in_a_refusal_or_in_an_event_is_masked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(KEY_VARIABLE, KEY)
+    with FakeServer() as server:
+        for event in ({"error": KEY}, {"error": {"message": KEY}}, {"tokens_evaluated": KEY}, KEY):
+            server.value = lambda path, value, event=event: event if path == "/completion" else value
+            with pytest.raises(ServerError) as refused:
+                ask_everything(server.url)
+            assert KEY not in str(refused.value)
+
+
+def test_a_key_that_no_header_can_hold_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    for key in ("sk-\u202e", "sk\nx: y", "sk-\udcff"):
+        monkeypatch.setenv(KEY_VARIABLE, key)
+        with pytest.raises(InputError, match="no key can have"):
+            Connection("http://127.0.0.1:9", 1.0)
+
+
+# --- one place ----------------------------------------------------------------------------------------------------
+
+
+# Who may decode what it did not define: all else names a type, and no type is Any.
+UNTYPED = {
+    "outside.py",  # the parser itself, which masks secrets in whatever came
+    "measure/exchange/record.py",  # compares a record with its own re-encoding
+    "measure/exchange/llama_bench.py",  # keeps the rows as they are, beside what it reads of them
+    "hardware/darwin.py",  # what the system's own tools print of this machine
+    "analysis/advise/reference_acceptance.py",  # an asset of ours
+    "analysis/results/trials.py",  # a column of ours
+}
+
+
+def test_json_from_outside_is_decoded_into_types_only() -> None:
+    root = Path(mlsd.__file__).parent
+    for path in root.rglob("*.py"):
+        if str(path.relative_to(root)) in UNTYPED:
+            continue
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            called = ast.unparse(node.func) if isinstance(node, ast.Call) else ""
+            if called in ("json.loads", "json.load", "msgspec.json.decode", "response.json"):
+                assert isinstance(node, ast.Call)
+                kinds = [ast.unparse(keyword.value) for keyword in node.keywords if keyword.arg == "type"]
+                assert kinds and "Any" not in kinds[0], f"{path}: {ast.unparse(node)}"
+            # The door of servers gives records, so that there is nothing to `get`.
+            if path.parent.name == "servers" and called.endswith(("connection.get", "connection.post")):
+                assert isinstance(node, ast.Call) and len(node.args) == 3, path
