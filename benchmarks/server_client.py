@@ -14,6 +14,7 @@ from benchmarks.harness import Result, interleaved, of_samples
 from mlsd.servers.connection import Connection
 from mlsd.servers.endpoint import Request
 from mlsd.servers.llama_server import LlamaServer
+from mlsd.servers.protocols import Props
 
 N_TOKENS, TOK_S = 128, 100.0
 REPEATS = 15
@@ -71,7 +72,7 @@ def run() -> Iterator[Result]:
     server.start()
     port = mine.recv()
     connection = Connection(f"http://127.0.0.1:{port}", 30.0)
-    endpoint = LlamaServer(connection, {})
+    endpoint = LlamaServer(connection, Props(default_generation_settings=None))
     request = Request(prompt=(1, 2, 3, 4), n_predict=N_TOKENS)
 
     def by_client() -> float:

@@ -159,7 +159,8 @@ class Endpoint:
                 raise ServerError(f"{self.url} sent {len(events)} events where {n_predict} tokens were asked for.")
         if not ended:
             raise ServerError(
-                f"The stream of {self.url} ended after {len(events)} pieces without its end: half an answer."
+                f"The stream of {self.server.program} at {self.url} ended after {len(events)} pieces: half an answer.",
+                hint="Look at its log; llama-cpp-python breaks off where its speculation fails.",
             )
         timed = Answer(
             text=redact("".join(pieces)),

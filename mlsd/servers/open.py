@@ -12,7 +12,7 @@ import msgspec
 from mlsd.drafters import METHODS, preset_gamma, resolve_spec
 from mlsd.drafters.options import parse_drafter
 from mlsd.engine.session import padded
-from mlsd.errors import InputError
+from mlsd.errors import InputError, ServerError
 from mlsd.gguf_tools.source import Source
 from mlsd.measure.run.runner import Watcher
 from mlsd.models.library import LocalModel, resolve_model
@@ -102,17 +102,22 @@ def _given(request: ServerRequest, stack: ExitStack) -> tuple[list[Side], Models
             )
         return [Side(DrafterSpec(), 0, ends[0], draft=False), Side(spec, 0, ends[0])], Models()
     speculative, plain = ends
-    if _drafts(plain):
-        if _drafts(speculative):
+    if (found := _drafts(plain)) is not False:  # a slip that the counts show, or an answer that breaks off
+        if (other := _drafts(speculative)) is True and found is True:
             raise InputError("Both servers draft, so neither is plain.", hint="Start the one of --against without.")
-        speculative, plain = plain, speculative  # a slip that the counts show
+        if isinstance(found, ServerError) and other is not False:
+            raise found
+        speculative, plain = plain, speculative
     return [Side(DrafterSpec(), 0, plain), Side(spec, 0, speculative)], Models()
 
 
-def _drafts(endpoint: Endpoint) -> bool:
-    """Whether a server says that it drafted, on a text that every method drafts well."""
-    prompt = endpoint.tokenize(_PEEK) or _PEEK
-    return bool(endpoint.complete(Request(prompt=prompt, n_predict=24)).proposed)
+def _drafts(endpoint: Endpoint) -> bool | ServerError:
+    """Whether a server says that it drafted, on a text that every method drafts well; or how it failed to answer."""
+    try:
+        prompt = endpoint.tokenize(_PEEK) or _PEEK
+        return bool(endpoint.complete(Request(prompt=prompt, n_predict=24)).proposed)
+    except ServerError as error:
+        return error
 
 
 # --- servers that mlsd launches -----------------------------------------------------------------------------------

@@ -20,8 +20,9 @@ from mlsd.gguf_tools.synthetic.write import write_random
 from mlsd.servers.dialects import wait_for
 from mlsd.servers.endpoint import Answer, Endpoint, Request
 from mlsd.servers.judge import judge
+from mlsd.servers.open import ServerRequest, serve
 from mlsd.servers.results import rows
-from tests.servers.asked import pair, reasons, said, verdicts
+from tests.servers.asked import ONE_THREAD, pair, reasons, said, verdicts
 from tests.servers.conftest import TARGET, Start
 from tests.servers.mlx_model import write_both
 
@@ -103,7 +104,13 @@ def test_a_server_that_fails_in_the_middle_costs_its_trials_and_no_other(
     ends = run("llama_cpp.server", *_python(TARGET)), run("llama_cpp.server", *_python(TARGET), *LOOKUP)
     result = pair(*ends, tmp_path / "s.sqlite", "code", n_predict=32, ignore_eog=False)
     assert all("half an answer" in reason for reason in reasons(result)) and reasons(result)
+    assert all(f"llama-cpp-python at {ends[1].url}" in reason for reason in reasons(result))
     assert not reasons(result, "ar")
+    # Whichever of the two is named with --against.
+    for url, against in (ends, ends[::-1]):
+        request = ServerRequest(url=url.url, against=against.url, n_predict=32, repeats=1, engine=ONE_THREAD)
+        failed = reasons(serve(request, tmp_path / "s.sqlite"))
+        assert len(failed) == 1 and ends[1].url in failed[0]
 
 
 def test_pieces_of_a_stream_are_not_counted_as_tokens(python_server: tuple[Endpoint, Endpoint]) -> None:
