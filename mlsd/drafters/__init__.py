@@ -15,8 +15,8 @@ import msgspec
 from mlsd.drafters.adaptive import Adaptive, DepthRule, time_passes
 from mlsd.drafters.method import DrafterSetup, Method, Unavailable
 from mlsd.drafters.options import PRESET, Choice, NoOptions, Space, Span, find_preset
+from mlsd.drafters.recipe import Arm, Context
 from mlsd.engine.drafter import Drafter, NoDrafter
-from mlsd.engine.session import SessionOptions
 from mlsd.errors import InputError, UnsupportedError
 from mlsd.gguf_tools.source import Source
 from mlsd.gguf_tools.surgery.cut import state_layers
@@ -84,13 +84,14 @@ def find_method(name: str) -> Method[Any]:
 
 
 def open_drafter(setup: DrafterSetup) -> Drafter:
-    """The drafter that `setup.spec` asks for. Raises: what the method raises, like InputError without a draft."""
-    method = find_method(setup.spec.name)
+    """The drafter that the arm asks for. Raises: what the method raises, like InputError without a draft."""
+    spec = setup.arm.spec
+    method = find_method(spec.name)
     _check_second(method, setup.second_path is not None)
-    own = method.read(setup.spec)
-    if not is_adaptive(setup.spec):
+    own = method.read(spec)
+    if not is_adaptive(spec):
         return method.open(setup, own)
-    rule = DepthRule(time_passes(setup.target, setup.gamma, setup.clock))
+    rule = DepthRule(time_passes(setup.target, setup.arm.gamma, setup.clock))
     inner = method.open(dataclasses.replace(setup, rule=rule), own)
     if not inner.timed or setup.target.options.tree != "off":
         inner.close()
@@ -110,27 +111,24 @@ def _check_second(method: Method[Any], given: bool) -> None:
         raise InputError(f"The {method.name} method needs a {method.needs}.", hint="Name its GGUF with --draft.")
 
 
-def target_options(options: SessionOptions, spec: DrafterSpec, gamma: int, rollback: str) -> SessionOptions:
-    """The target's session options as the method needs them, with the target rolled back by the strategy `rollback`.
+def recipe(arm: Arm) -> tuple[Context, ...]:
+    """The contexts that an arm opens, the target's first.
 
     Raises: UnsupportedError when the method cannot work on such a target.
     """
-    method = find_method(spec.name)
-    if method.chains_instead is not None and rollback != "trim":
+    method = find_method(arm.spec.name)
+    if method.chains_instead is not None and arm.rollback != "trim":
         raise UnsupportedError(
             f"{method.name} drafts trees, so it needs a target with attention memory only; this one is rolled back by "
-            f"{rollback!r}.",
+            f"{arm.rollback!r}.",
             hint=method.chains_instead,
         )
-    if method.needs == "head" and rollback == "unchecked":
+    if method.needs == "head" and arm.rollback == "unchecked":
         raise UnsupportedError(
             f"{method.name} reads the target's rows, and after a failed pass there are none.",
             hint="Use --rollback auto, or draft-model to show what unchecked rollback does.",
         )
-    options = msgspec.structs.replace(options, kind=method.session)
-    return (
-        options if method.target_options is None else method.target_options(options, method.read(spec), gamma, rollback)
-    )
+    return method.contexts(dataclasses.replace(arm, kind=method.session), method.read(arm.spec))
 
 
 def check_target(spec: DrafterSpec, target_path: Path, second_path: Path | None = None) -> None:
@@ -202,5 +200,12 @@ def drafting_file(spec: DrafterSpec, target_path: Path) -> Path | None:
 
     Raises: UnsupportedError for an unknown method, and what the method raises for a target it cannot serve.
     """
+    return second_file(spec, target_path) if drafting_key(spec) is not None else None
+
+
+def second_file(spec: DrafterSpec, target_path: Path, draft_path: Path | None = None) -> Path | None:
+    """The file beside the target's that an arm loads: the draft or head that was given, or one made of the target."""
     method = find_method(spec.name)
-    return None if method.drafting_file is None else method.drafting_file(method.read(spec), target_path)
+    if draft_path is not None or method.drafting_file is None:
+        return draft_path
+    return method.drafting_file(method.read(spec), target_path)

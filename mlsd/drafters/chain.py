@@ -75,11 +75,6 @@ class Chain:
         self._rng = np.random.default_rng(0)
         self._n_stops = self._confidence_ns = 0
 
-    @property
-    def on_device(self) -> bool:
-        """Whether tokens may be picked on the device, because nobody asks for logits."""
-        return self._sampling.greedy and self.doubt.p_min == 0 and self._rule is None
-
     def begin(self, rng: np.random.Generator) -> None:
         """Start a generation whose random choices come from `rng`."""
         self._rng = rng

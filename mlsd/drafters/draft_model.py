@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from pathlib import Path
 from statistics import median
 
 import msgspec
@@ -19,13 +18,13 @@ from mlsd.clock import Clock
 from mlsd.drafters.chain import Chain, Doubt
 from mlsd.drafters.method import DrafterSetup, Method, Read
 from mlsd.drafters.options import small_model_study
+from mlsd.drafters.recipe import Arm, Context
 from mlsd.engine.drafter import Draft, Drafter, Outcome
 from mlsd.engine.llama.open import open_session
-from mlsd.engine.llama.session import LlamaSession
 from mlsd.engine.rollback import Rollback, make_rollback, rollback_options
 from mlsd.engine.session import Session
 from mlsd.engine.vocabulary import check_vocabularies, readable
-from mlsd.records import DRAFT_MODEL
+from mlsd.records import DRAFT_MODEL, is_adaptive
 
 
 class DraftModel(Drafter):
@@ -132,35 +131,36 @@ def step_stats(single_ns: Sequence[int]) -> dict[str, float]:
     return {"draft_step_ns": float(median(single_ns))} if single_ns else {}
 
 
-def open_draft(setup: DrafterSetup, path: Path, chain: Chain, *, n_experts: int | None = None) -> DraftModel:
-    """The model in a file as a draft with its own memory; `n_experts` in place of what the file says of its router.
+def chain_context(arm: Arm, doubt: Doubt, *, rolls_back: bool = True) -> Context:
+    """The context of a model that drafts chains: the target's but for what a chain reads and a rollback keeps of it."""
+    nobody_reads_logits = arm.sampling.greedy and doubt.p_min == 0 and not is_adaptive(arm.spec)
+    on_device = arm.options.device_sampling and nobody_reads_logits
+    options = msgspec.structs.replace(arm.options, device_sampling=on_device, max_outputs=1)
+    if not rolls_back:
+        return Context(whose="draft", options=options)
+    strategy = arm.draft_rollback()
+    return Context(whose="draft", options=rollback_options(strategy, options, max(1, arm.gamma - 1)), rollback=strategy)
+
+
+def open_draft(
+    setup: DrafterSetup, chain: Chain, context: Context | None = None, *, n_experts: int | None = None
+) -> DraftModel:
+    """The second model as a draft with its own memory; `n_experts` in place of what the file says of its router.
 
     Raises: RollbackError when no strategy is exact for it, VocabularyError when its tokens are not the target's.
     """
-    strategy = setup.draft_rollback(path)
-    session = open_beside(setup, path, chain, strategy=strategy, n_experts=n_experts)
+    context = context or setup.draft
+    session = open_session(setup.open_model(setup.second, n_experts), context.options)
     try:
         check_vocabularies(setup.target, session)
-        return DraftModel(session, make_rollback(strategy, session), setup.clock, chain, setup.read)
+        return DraftModel(session, make_rollback(context.rollback or "", session), setup.clock, chain, setup.read)
     except BaseException:
         session.close()
         raise
 
 
-def open_beside(
-    setup: DrafterSetup, path: Path, chain: Chain, *, strategy: str | None = None, n_sequences: int = 1,
-    n_experts: int | None = None,
-) -> LlamaSession:  # fmt: skip
-    """A session of the model in a file, as the target's but for what a chain reads and a rollback keeps of it."""
-    on_device = setup.options.device_sampling and chain.on_device
-    options = msgspec.structs.replace(setup.options, device_sampling=on_device, max_outputs=1, n_sequences=n_sequences)
-    options = rollback_options(strategy, options, max(1, setup.gamma - 1))
-    return open_session(setup.open_model(path, n_experts), options)
-
-
 def _open(setup: DrafterSetup, own: Doubt) -> DraftModel:
-    chain = setup.chain(own, n_vocab=setup.target.vocabulary.n_tokens)
-    return open_draft(setup, setup.second, chain)
+    return open_draft(setup, setup.chain(own, n_vocab=setup.target.vocabulary.n_tokens))
 
 
 METHOD = Method(
@@ -169,6 +169,7 @@ METHOD = Method(
     source="Leviathan et al. 2023 (arXiv 2211.17192); Chen et al. 2023 (arXiv 2302.01318)",
     options=Doubt,
     open=_open,
+    contexts=lambda arm, own: arm.with_draft(chain_context(arm, own)),
     needs="draft",
     # Draft lengths of "SpS" (for Llama-3.2-1B it names none).
     presets=(

@@ -15,7 +15,8 @@ from msgspec import Meta
 from mlsd.clock import Clock
 from mlsd.drafters.method import DrafterSetup, Method
 from mlsd.drafters.options import Preset, Span, small_model_study
-from mlsd.drafters.trees import Commit, Prune, Pruner, TopK, expand, pruner, tree_options
+from mlsd.drafters.recipe import Arm, Context
+from mlsd.drafters.trees import Commit, Prune, Pruner, TopK, expand, pruner, tree_options, whole_tree
 from mlsd.engine.drafter import Draft, Drafter, Outcome
 from mlsd.engine.llama.open import open_session
 from mlsd.engine.llama.trees import LlamaTreeSession
@@ -107,17 +108,20 @@ class DraftTree(Drafter):
 
 
 def _open(setup: DrafterSetup, own: Options) -> DraftTree:
-    n_rows = own.depth * own.top_k
-    options = tree_options(setup.options, n_rows=n_rows, n_leaves=2 * own.top_k, commit="keep")
-    session = cast(LlamaTreeSession, open_session(setup.open_model(setup.second), options))
+    session = cast(LlamaTreeSession, open_session(setup.open_model(setup.second), setup.draft.options))
     try:
         check_vocabularies(setup.target, session)
         n_vocab = min(setup.target.vocabulary.n_tokens, session.vocabulary.n_tokens)
-        prune = pruner(own.prune, setup.target, setup.gamma, setup.clock)
-        return DraftTree(session, own, setup.clock, n_nodes=setup.gamma, n_vocab=n_vocab, prune=prune)
+        prune = pruner(own.prune, setup.target, setup.arm.gamma, setup.clock)
+        return DraftTree(session, own, setup.clock, n_nodes=setup.arm.gamma, n_vocab=n_vocab, prune=prune)
     except BaseException:
         session.close()
         raise
+
+
+def _contexts(arm: Arm, own: Options) -> tuple[Context, ...]:
+    levels = tree_options(arm.options, n_rows=own.depth * own.top_k, n_leaves=2 * own.top_k, commit="keep")
+    return arm.with_draft(Context(whose="draft", options=levels), whole_tree(arm, own.commit))
 
 
 def _preset(name: str, gamma: int, depth: int, top_k: int) -> Preset:
@@ -142,5 +146,5 @@ METHOD = Method(
     space={"gamma": Span(low=4, high=48, log=True), "depth": Span(low=1, high=6), "top_k": Span(low=1, high=16)},
     needs="draft",
     chains_instead="Use --drafter draft-model: it drafts chains.",
-    target_options=lambda base, own, gamma, _: tree_options(base, n_rows=gamma, n_leaves=gamma, commit=own.commit),
+    contexts=_contexts,
 )

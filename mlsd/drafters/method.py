@@ -12,11 +12,12 @@ import msgspec
 from mlsd.clock import Clock
 from mlsd.drafters.chain import Chain, Doubt, StopRule
 from mlsd.drafters.options import OptionInfo, Preset, Space, describe_options, read_options
+from mlsd.drafters.recipe import Arm, Context
 from mlsd.engine.drafter import Drafter
-from mlsd.engine.session import Session, SessionKind, SessionOptions
+from mlsd.engine.session import Session, SessionKind
 from mlsd.gguf_tools.source import Source
 from mlsd.gguf_tools.surgery.edit import Edit
-from mlsd.records import DrafterSpec, OptionValue, Record, Sampling
+from mlsd.records import DrafterSpec, OptionValue, Record
 
 Own = TypeVar("Own", bound=msgspec.Struct)
 
@@ -27,18 +28,14 @@ Read = Callable[[Session, Sequence[int]], object]  # how a prompt comes into a s
 class DrafterSetup:
     """What is there when a drafter is opened: its target, ready, and the means to open models beside it."""
 
-    spec: DrafterSpec
-    gamma: int
-    sampling: Sampling
+    arm: Arm
+    contexts: tuple[Context, ...]  # what the arm opens, the target's first, which is open
     clock: Clock
     target: Session  # the session whose output is drafted
     target_path: Path
-    target_rollback: str  # strategy in use for the target; only "trim" (attention memory) can hold trees
-    second_path: Path | None  # the draft's or head's file, where the spec names one
-    options: SessionOptions  # threads, layers, context and checking shared by all contexts of the arm
+    second_path: Path | None  # the file of the draft or head, where the method has one
     # Models by path and routed experts used (absent: what the file says), loaded once; closed by the setup's owner.
     open_model: Callable[..., Any]
-    draft_rollback: Callable[[Path], str]  # strategy that the probe found exact for a draft with this file
     plain: Callable[[Sequence[int]], Sequence[int]]  # the target's plain greedy output after a prompt, for controls
     # Brings a prompt into the memory of a draft; by default by decoding it.
     read: Read = lambda session, tokens: session.decode(tokens, n_outputs=0)
@@ -50,9 +47,14 @@ class DrafterSetup:
         assert self.second_path is not None
         return self.second_path
 
+    @property
+    def draft(self) -> Context:
+        """The context of a method that drafts with a model."""
+        return next(context for context in self.contexts if context.whose == "draft")
+
     def chain(self, doubt: Doubt | None = None, *, n_vocab: int | None = None) -> Chain:
         """A chain as sampling and the rule for its length want it."""
-        return Chain(self.clock, self.sampling, doubt, n_vocab=n_vocab, rule=self.rule)
+        return Chain(self.clock, self.arm.sampling, doubt, n_vocab=n_vocab, rule=self.rule)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,18 +72,18 @@ class Method(Generic[Own]):
     session: SessionKind = "plain"  # of the target
     loads_next_token_block: bool = False  # of the target's own file
     chains_instead: str | None = None  # of a method that drafts trees only: who drafts chains where memory holds none
-    # Further changes to the target's context, from gamma and the target's strategy of rollback.
-    target_options: Callable[[SessionOptions, Own, int, str], SessionOptions] | None = None
+    # What its arms open, the target's context first; by default that alone.
+    contexts: Callable[[Arm, Own], tuple[Context, ...]] = lambda arm, own: arm.on_target()
     check_target: Callable[[Own, Source], object] | None = None  # refuses a target that cannot be served
     check_second: Callable[[Source, Source], object] | None = None  # refuses a second file that does not fit the target
     fill_in: Callable[[Own], dict[str, OptionValue]] | None = None  # values that only a look at a file can give
     # A method whose draft is made of its target: the options that decide its weights, and its file, made if need be.
     drafting_part: Callable[[Own], dict[str, OptionValue]] | None = None
     drafting_file: Callable[[Own, Path], Path] | None = None
-    # The same before it is made; without pieces it is the target's own file, None: no second model is open.
-    drafting_edit: Callable[[Own, Source], Edit | None] | None = None
-    # A head's context beside its target, from the target's session, the model that holds the head, and the options.
-    beside: Callable[[Any, Any, Own], Any] | None = None
+    # The same before it is made; without pieces it is the target's own file.
+    drafting_edit: Callable[[Own, Source], Edit] | None = None
+    # Opens a head's context beside its target, from the target's session, the model that holds it, and the options.
+    head: Callable[[Any, Any, Own], Any] | None = None
 
     def read(self, spec: DrafterSpec) -> Own:
         """The options of a spec of this method. Raises: InputError for one that cannot be."""

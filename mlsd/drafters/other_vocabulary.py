@@ -7,6 +7,7 @@ text only ever adds tokens to the draft's memory, so that any strategy of rollba
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from functools import partial
 
@@ -14,12 +15,15 @@ import numpy as np
 
 from mlsd.clock import Clock
 from mlsd.drafters.chain import Chain, Doubt
-from mlsd.drafters.draft_model import DraftModel, open_beside
+from mlsd.drafters.draft_model import DraftModel, chain_context
 from mlsd.drafters.method import DrafterSetup, Method, Read
+from mlsd.drafters.recipe import Arm, Context
 from mlsd.engine.drafter import Draft, Outcome
+from mlsd.engine.llama.open import open_session
 from mlsd.engine.rollback import Rollback, make_rollback
 from mlsd.engine.session import Session
 from mlsd.errors import VocabularyError
+from mlsd.records import Sampling
 
 _ANCHOR = 8  # tokens before a piece of text with which it is read, as its first token depends on them
 _BROKEN = "\ufffd"  # bytes that are no whole character yet
@@ -108,15 +112,19 @@ def _tokens(model: Session, before: str, text: str, *, first: bool = False) -> l
 def _open(setup: DrafterSetup, own: Doubt) -> TextDraft:
     # Drawn or not, a proposal is one token for the target, so the likeliest is drafted at any temperature.
     chain = Chain(setup.clock, None, own, rule=setup.rule)
-    strategy = setup.draft_rollback(setup.second)
-    session = open_beside(setup, setup.second, chain, strategy=strategy)
+    session = open_session(setup.open_model(setup.second), setup.draft.options)
     try:
         for side in (setup.target, session):
             _check_text(side)
-        return TextDraft(setup.target, session, make_rollback(strategy, session), setup.clock, chain, setup.read)
+        rollback = make_rollback(setup.draft.rollback or "", session)
+        return TextDraft(setup.target, session, rollback, setup.clock, chain, setup.read)
     except BaseException:
         session.close()
         raise
+
+
+def _contexts(arm: Arm, own: Doubt) -> tuple[Context, ...]:
+    return arm.with_draft(chain_context(dataclasses.replace(arm, sampling=Sampling()), own))
 
 
 def _check_text(model: Session) -> None:
@@ -138,5 +146,6 @@ METHOD = Method(
     ),
     options=Doubt,
     open=_open,
+    contexts=_contexts,
     needs="draft",
 )

@@ -12,6 +12,7 @@ from msgspec import Meta
 
 from mlsd.clock import Clock
 from mlsd.drafters.adaptive import time_passes
+from mlsd.drafters.recipe import Arm
 from mlsd.engine.session import Logits, Session, SessionOptions, padded
 from mlsd.engine.tree import ROOT, Tree, depth_first
 
@@ -38,6 +39,11 @@ def tree_options(options: SessionOptions, *, n_rows: int, n_leaves: int, commit:
         max_outputs=n_rows + 1,
         device_sampling=False,
     )
+
+
+def whole_tree(arm: Arm, commit: Commit) -> SessionOptions:
+    """The target's context for trees of gamma nodes, each of which may be a leaf."""
+    return tree_options(arm.target, n_rows=arm.gamma, n_leaves=arm.gamma, commit=commit)
 
 
 class Pruner:

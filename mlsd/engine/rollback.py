@@ -24,6 +24,7 @@ import msgspec
 from mlsd.engine.session import Session, SessionOptions
 from mlsd.errors import RollbackError
 
+SAVING = ("ladder", "device-ladder", "checkpoint")  # keep recurrent states beside the context
 STRATEGIES = ("trim", "snapshots", "ladder", "device-ladder", "checkpoint", "unchecked")
 
 

@@ -13,9 +13,10 @@ import msgspec
 import numpy as np
 
 from mlsd.clock import FakeClock, MonotonicClock
-from mlsd.drafters import open_drafter, target_options
+from mlsd.drafters import open_drafter, recipe, second_file
 from mlsd.drafters.method import DrafterSetup
 from mlsd.drafters.options import parse_drafter
+from mlsd.drafters.recipe import Arm
 from mlsd.engine.decode import Generation, GenerationLimits, generate
 from mlsd.engine.drafter import Draft, Drafter, NoDrafter, Outcome
 from mlsd.engine.llama.model import LlamaModel
@@ -23,7 +24,7 @@ from mlsd.engine.llama.open import open_session
 from mlsd.engine.llama.session import LlamaSession
 from mlsd.engine.losslessness import Judge
 from mlsd.engine.probe import ProbeReport, probe
-from mlsd.engine.rollback import make_rollback, rollback_options
+from mlsd.engine.rollback import make_rollback
 from mlsd.engine.session import SessionOptions
 from mlsd.engine.tree import ROOT, chain
 from mlsd.records import Losslessness, ModelRef, Sampling
@@ -196,21 +197,26 @@ class Arena:
         path = self._files[name]
         strategy = self.report(path).target or ""
         base = msgspec.structs.replace(self.options, max_outputs=gamma + 1, device_sampling=sampling.greedy)
-        wide = rollback_options(strategy, base, gamma)
-        session = open_session(self.open(path), target_options(wide, spec, gamma, strategy))
+        given = None if draft is None else self._files[draft]
+        arm = Arm(
+            spec=spec,
+            gamma=gamma,
+            sampling=sampling,
+            rollback=strategy,
+            options=base,
+            draft_rollback=lambda: self.report(second_file(spec, path, given) or path).draft or "",
+        )
+        contexts = recipe(arm)
+        session = open_session(self.open(path), contexts[0].options)
         with closing(session):
             setup = DrafterSetup(
-                spec=spec,
-                gamma=gamma,
-                sampling=sampling,
+                arm=arm,
+                contexts=contexts,
                 clock=CLOCK,
                 target=session,
                 target_path=path,
-                target_rollback=strategy,
-                second_path=None if draft is None else self._files[draft],
-                options=base,
+                second_path=second_file(spec, path, given) if len(contexts) > 1 else None,
                 open_model=self.open,
-                draft_rollback=lambda p: self.report(p).draft or "",
                 plain=lambda prompt: self.plain(name, prompt, N_RECORDED),
             )
             with closing(drafter or open_drafter(setup)) as made:

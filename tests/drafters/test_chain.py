@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -15,12 +17,14 @@ from hypothesis import strategies as st
 from mlsd.clock import FakeClock
 from mlsd.drafters import chain as chain_module
 from mlsd.drafters.chain import Chain, Doubt, top_probability
+from mlsd.drafters.draft_model import chain_context
+from mlsd.drafters.recipe import Arm
 from mlsd.engine.drafter import Outcome
-from mlsd.engine.session import Logits
+from mlsd.engine.session import Logits, SessionOptions
 from mlsd.engine.verify import probabilities
 from mlsd.gguf_tools.shapes import TINY
 from mlsd.gguf_tools.synthetic.write import write_random
-from mlsd.records import Sampling
+from mlsd.records import DrafterSpec, Sampling
 from tests.drafters.arena import Arena, Run, Watched, first, prompt_of
 
 
@@ -68,9 +72,14 @@ def test_a_chain_ends_at_the_first_doubt_with_the_doubtful_token_or_without(
 
 
 def test_without_a_threshold_tokens_may_be_picked_on_the_device_and_nothing_is_counted() -> None:
-    assert Chain(FakeClock()).on_device
-    assert not Chain(FakeClock(), doubt=Doubt(p_min=0.5)).on_device
-    assert not Chain(FakeClock(), Sampling(temperature=0.7)).on_device
+    def on_device(doubt: Doubt, **change: Any) -> bool:
+        arm = Arm(DrafterSpec(), 4, Sampling(), "trim", SessionOptions(n_ctx=64), lambda: "trim")
+        return chain_context(dataclasses.replace(arm, **change), doubt).options.device_sampling
+
+    assert on_device(Doubt())
+    assert not on_device(Doubt(p_min=0.5))
+    assert not on_device(Doubt(), sampling=Sampling(temperature=0.7))
+    assert not on_device(Doubt(), spec=DrafterSpec(options={"gamma": "auto"}))
     assert grown([0.6] * 4, 4)[2] == {}
 
 

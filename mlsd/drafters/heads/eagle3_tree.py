@@ -19,7 +19,7 @@ from mlsd.drafters.heads.eagle3 import Eagle3Draft, check_eagle
 from mlsd.drafters.heads.head import check_rows, open_head
 from mlsd.drafters.method import DrafterSetup, Method
 from mlsd.drafters.options import Span
-from mlsd.drafters.trees import Commit, Prune, Pruner, TopK, expand, pruner, tree_options
+from mlsd.drafters.trees import Commit, Prune, Pruner, TopK, expand, pruner, whole_tree
 from mlsd.engine.drafter import Draft
 from mlsd.engine.llama.heads import EagleHead
 from mlsd.engine.llama.rows import LayerRowsSession
@@ -91,8 +91,8 @@ class Eagle3Tree(Eagle3Draft):
 def _open(setup: DrafterSetup, own: Options) -> Eagle3Tree:
     opened = open_head(setup, "eagle3")
     head = EagleHead(opened.model, opened.target, widest_level=own.top_k)
-    prune = pruner(own.prune, setup.target, setup.gamma, setup.clock)
-    return Eagle3Tree(opened.target, head, setup.clock, options=own, n_nodes=setup.gamma, prune=prune)
+    prune = pruner(own.prune, setup.target, setup.arm.gamma, setup.clock)
+    return Eagle3Tree(opened.target, head, setup.clock, options=own, n_nodes=setup.arm.gamma, prune=prune)
 
 
 METHOD = Method(
@@ -104,10 +104,10 @@ METHOD = Method(
     presets=EAGLE_2,
     space={"gamma": Span(low=4, high=60, log=True), "depth": Span(low=1, high=8), "top_k": Span(low=1, high=16)},
     needs="head",
-    beside=lambda target, model, own: EagleHead(model, target, widest_level=own.top_k),
+    head=lambda target, model, own: EagleHead(model, target, widest_level=own.top_k),
     session="layer-rows",
     chains_instead="Use --drafter eagle3: it drafts chains.",
-    target_options=lambda base, own, gamma, _: tree_options(base, n_rows=gamma, n_leaves=gamma, commit=own.commit),
+    contexts=lambda arm, own: arm.with_head(whole_tree(arm, own.commit)),
     check_target=check_rows,
     check_second=check_eagle,
 )

@@ -76,8 +76,9 @@ METHOD = Method(
     source="Gloeckle et al. 2024, multi-token prediction (arXiv 2404.19737); llama.cpp's draft-mtp",
     options=Doubt,
     open=_open,
+    contexts=lambda arm, own: arm.with_head(),
     session="hidden-rows",
     loads_next_token_block=True,
-    beside=lambda target, model, own: NextTokenHead(target),
+    head=lambda target, model, own: NextTokenHead(target),
     check_target=_check_target,
 )

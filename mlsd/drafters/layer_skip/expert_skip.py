@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from mlsd.drafters.layer_skip.subset import Cut, Options, open_cut, plan, target_memory
+from mlsd.drafters.layer_skip.subset import Cut, Options, contexts, cut_file, open_cut, plan
 from mlsd.drafters.method import DrafterSetup, Method
 from mlsd.drafters.options import Choice, Span
 from mlsd.engine.drafter import Drafter
@@ -70,7 +70,8 @@ METHOD = Method(
         "share": Choice(values=(0.125, 0.25, 0.5, 0.75), unless=("experts",)),
         "fraction": Choice(values=(0.0, 0.1, 0.2, 0.33), unless=_CHOICES),
     },
-    target_options=target_memory,
+    contexts=contexts,
     check_target=lambda own, target: plan_experts(target, own),
+    drafting_file=lambda own, target_path: cut_file(plan_experts(Source(target_path), own)),
     drafting_edit=lambda own, target: plan_experts(target, own).edit,
 )

@@ -14,7 +14,7 @@ from typing import Annotated
 from msgspec import Meta
 
 from mlsd.drafters.chain import Doubt, Probability
-from mlsd.drafters.draft_model import DraftModel, open_draft
+from mlsd.drafters.draft_model import DraftModel, chain_context, open_draft
 from mlsd.drafters.method import DrafterSetup, Method
 from mlsd.drafters.options import Choice, Preset, Span, small_model_study
 from mlsd.errors import InputError
@@ -41,7 +41,10 @@ class Options(Record, frozen=True, kw_only=True):
 
 
 def composed_file(target_path: Path, options: Options) -> Path:
-    """The draft of a target and an adapter, written once and kept for the next time."""
+    """The draft of a target and an adapter, written once and kept for the next time.
+
+    Raises: InputError for an adapter that was replaced since the spec was resolved, and what `compose` raises.
+    """
     source, adapter = Source(target_path), Adapter(Path(options.adapter))
     if options.content not in ("", adapter.content):
         raise InputError(
@@ -55,12 +58,11 @@ def composed_file(target_path: Path, options: Options) -> Path:
 
 
 def _open(setup: DrafterSetup, own: Options) -> DraftModel:
-    """Compose the draft, or find it where such drafts are kept, and open it.
+    return open_draft(setup, setup.chain(_doubt(own)))
 
-    Raises: InputError for an adapter that was replaced since the spec was resolved, and what `compose` raises.
-    """
-    doubt = Doubt(p_min=own.p_min, p_min_mode="include")
-    return open_draft(setup, composed_file(setup.target_path, own), setup.chain(doubt))
+
+def _doubt(own: Options) -> Doubt:
+    return Doubt(p_min=own.p_min, p_min_mode="include")
 
 
 def _preset(name: str, steps: int, p_min: float) -> Preset:
@@ -76,6 +78,7 @@ METHOD = Method(
     source="Liu et al. 2024 (arXiv 2404.18911)",
     options=Options,
     open=_open,
+    contexts=lambda arm, own: arm.with_draft(chain_context(arm, _doubt(own))),
     presets=(
         _preset("qwen2.5-1.5b", 7, 0.6),
         _preset("smollm2", 7, 0.7),

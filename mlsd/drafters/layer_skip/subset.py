@@ -16,15 +16,16 @@ import msgspec
 from msgspec import Meta
 
 from mlsd.drafters.chain import Chain, Doubt, DoubtMode, Probability
-from mlsd.drafters.draft_model import DraftModel, open_beside, open_draft
+from mlsd.drafters.draft_model import DraftModel, chain_context, open_draft
 from mlsd.drafters.layer_skip.in_place import InPlaceDraft
 from mlsd.drafters.layer_skip.shared_memory import SyncedDraft
 from mlsd.drafters.method import DrafterSetup, Method
 from mlsd.drafters.options import Choice, Preset, Span
+from mlsd.drafters.recipe import Arm, Context
+from mlsd.engine.llama.open import open_session
 from mlsd.engine.llama.session import LlamaSession
 from mlsd.engine.llama.state import BlobError, BlobShape, LinkPlan, StateLink
 from mlsd.engine.llama.taps import SkipTap, TappedSession
-from mlsd.engine.session import SessionOptions
 from mlsd.errors import InputError
 from mlsd.gguf_tools.read import source_weight, trunk_layers
 from mlsd.gguf_tools.source import Source
@@ -73,12 +74,17 @@ class Cut(Record, frozen=True, kw_only=True):
     n_experts: int | None = None  # routed experts of a layer that the draft uses; None: as many as the target
 
 
-def target_memory(base: SessionOptions, own: Options, gamma: int, rollback: str) -> SessionOptions:
-    """A second sequence through which memory is read, or taps."""
+def contexts(arm: Arm, own: Options) -> tuple[Context, ...]:
+    """A target with taps; or both with a second sequence through which memory is copied; or a draft by itself."""
+    base = arm.target
     if own.mode == "inplace":
         on_device = base.device_sampling and own.p_min == 0
-        return msgspec.structs.replace(base, kind="tapped", device_sampling=on_device)
-    return msgspec.structs.replace(base, n_sequences=2) if own.mode == "sync" else base
+        return arm.on_target(msgspec.structs.replace(base, kind="tapped", device_sampling=on_device))
+    if own.mode == "own":
+        return arm.with_draft(chain_context(arm, own.doubt))
+    draft = chain_context(arm, own.doubt, rolls_back=False)
+    target, options = (msgspec.structs.replace(one, n_sequences=2) for one in (base, draft.options))
+    return arm.with_draft(msgspec.structs.replace(draft, options=options), target)
 
 
 def _weights(own: Options) -> dict[str, OptionValue]:
@@ -100,16 +106,15 @@ def open_cut(setup: DrafterSetup, own: Options, cut: Cut) -> DraftModel | InPlac
     """The draft in the mode of the options; `sync` falls back to `own`, and says so, where it cannot be."""
     chain = setup.chain(own.doubt)
     if own.mode == "inplace":
-        session, recurrent = cast(TappedSession, setup.target), setup.target_rollback != "trim"
+        session, recurrent = cast(TappedSession, setup.target), setup.arm.rollback != "trim"
         return InPlaceDraft(session, skip_tap(cut), chain, recurrent=recurrent)
-    path = cut_file(cut)
-    synced = None if own.mode == "own" else _synced(setup, cut, path, chain)
+    synced = None if own.mode == "own" else _synced(setup, cut, chain)
     if isinstance(synced, SyncedDraft):
         draft: DraftModel = synced
     else:
-        draft = open_draft(setup, path, chain, n_experts=cut.n_experts)
+        draft = open_draft(setup, chain, chain_context(setup.arm, own.doubt), n_experts=cut.n_experts)
         draft.fell_back = synced
-    weight = source_weight(Source(path))
+    weight = source_weight(Source(setup.second))
     n_used = weight.n_experts_used if cut.n_experts is None else cut.n_experts
     draft.pass_bytes = msgspec.structs.replace(weight, n_experts_used=n_used).active.n_bytes
     return draft
@@ -184,9 +189,9 @@ def skip_tap(cut: Cut) -> SkipTap:
 # --- a file of its own --------------------------------------------------------------------------------------------
 
 
-def _synced(setup: DrafterSetup, cut: Cut, path: Path, chain: Chain) -> SyncedDraft | str:
+def _synced(setup: DrafterSetup, cut: Cut, chain: Chain) -> SyncedDraft | str:
     """A draft on the target's memory, or why there can be none."""
-    session = open_beside(setup, path, chain, n_sequences=2, n_experts=cut.n_experts)
+    session = open_session(setup.open_model(setup.second, cut.n_experts), setup.draft.options)
     try:
         target = cast(LlamaSession, setup.target)
         link = StateLink(target, session, link_plan(cut, has_axes=target.has_position_axes))
@@ -264,9 +269,9 @@ METHOD = Method(
             values=(0.1, 0.2, 0.33, 0.45), unless=("keep", "skip", "exit", "exit_share", "component", "preset")
         ),
     },
-    target_options=target_memory,
+    contexts=contexts,
     check_target=_check_target,
     drafting_part=_weights,
     drafting_file=lambda own, target_path: cut_file(plan(Source(target_path), own)),
-    drafting_edit=lambda own, target: None if own.mode == "inplace" else plan(target, own).edit,
+    drafting_edit=lambda own, target: plan(target, own).edit,
 )

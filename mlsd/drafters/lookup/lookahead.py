@@ -20,9 +20,9 @@ from mlsd.clock import Clock
 from mlsd.drafters.lookup.text_lookup import TextLookup
 from mlsd.drafters.method import Method
 from mlsd.drafters.options import Preset, Span, small_model_study
+from mlsd.drafters.recipe import Arm, Context
 from mlsd.drafters.trees import Commit, tree_options
 from mlsd.engine.drafter import Draft, Outcome
-from mlsd.engine.session import SessionOptions
 from mlsd.engine.tree import ROOT, Tree, merge
 from mlsd.records import Record
 
@@ -119,11 +119,11 @@ class Lookahead(TextLookup):
         }
 
 
-def _room(base: SessionOptions, own: Options, gamma: int, rollback: str) -> SessionOptions:
+def _contexts(arm: Arm, own: Options) -> tuple[Context, ...]:
     """Room for the candidates and the window."""
     n_riders = own.window * (own.ngram - 1) - 1
-    n_leaves = min(gamma, own.guesses) + own.window
-    return tree_options(base, n_rows=gamma + n_riders, n_leaves=n_leaves, commit=own.commit)
+    n_leaves = min(arm.gamma, own.guesses) + own.window
+    return arm.on_target(tree_options(arm.target, n_rows=arm.gamma + n_riders, n_leaves=n_leaves, commit=own.commit))
 
 
 def _preset(name: str, window: int, ngram: int, guesses: int) -> Preset:
@@ -139,7 +139,7 @@ METHOD = Method(
     ),
     source="Fu et al. 2024, Lookahead Decoding (arXiv 2402.02057)",
     options=Options,
-    open=lambda setup, own: Lookahead(own, setup.clock, n_candidates=setup.gamma),
+    open=lambda setup, own: Lookahead(own, setup.clock, n_candidates=setup.arm.gamma),
     presets=(
         _preset("qwen2.5-1.5b", 20, 4, 20),
         _preset("smollm2", 20, 4, 20),
@@ -154,5 +154,5 @@ METHOD = Method(
         "guesses": Span(low=3, high=20),
     },
     chains_instead="Prompt lookup (pld) and REST draft chains for such targets.",
-    target_options=_room,
+    contexts=_contexts,
 )

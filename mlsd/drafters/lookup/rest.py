@@ -21,9 +21,9 @@ from mlsd.drafters.lookup.suffix_store import SuffixStore, build_store, read_hea
 from mlsd.drafters.lookup.text_lookup import TextLookup
 from mlsd.drafters.method import DrafterSetup, Method
 from mlsd.drafters.options import Span, small_model_study
-from mlsd.drafters.trees import Commit, commonest_prefixes, tree_options
+from mlsd.drafters.recipe import Arm, Context
+from mlsd.drafters.trees import Commit, commonest_prefixes, whole_tree
 from mlsd.engine.drafter import Draft, Outcome
-from mlsd.engine.session import SessionOptions
 from mlsd.engine.tree import Tree
 from mlsd.engine.vocabulary import vocabulary_sha256
 from mlsd.errors import InputError, VocabularyError
@@ -59,14 +59,13 @@ def _content(own: Options) -> dict[str, OptionValue]:
     return {} if own.store == SHIPPED else {"content": read_header(Path(own.store))[0].content}
 
 
-def _room(base: SessionOptions, own: Options, gamma: int, rollback: str) -> SessionOptions:
+def _contexts(arm: Arm, own: Options) -> tuple[Context, ...]:
     """Room for a tree of gamma nodes; a chain on targets that cannot hold one."""
-    if rollback == "trim":
-        return tree_options(base, n_rows=gamma, n_leaves=gamma, commit=own.commit)
-    longest = own.length + 1  # chains are no longer, however large gamma is
-    return msgspec.structs.replace(
-        base, max_outputs=min(base.max_outputs, longest), n_snapshots=min(base.n_snapshots, longest)
-    )
+    if arm.rollback == "trim":
+        return arm.on_target(whole_tree(arm, own.commit))
+    base, longest = arm.target, own.length + 1  # chains are no longer, however large gamma is
+    shorter = {"max_outputs": min(base.max_outputs, longest), "n_snapshots": min(base.n_snapshots, longest)}
+    return arm.on_target(msgspec.structs.replace(base, **shorter))
 
 
 def _open(setup: DrafterSetup, options: Options) -> Rest:
@@ -93,7 +92,7 @@ def _open(setup: DrafterSetup, options: Options) -> Rest:
             f"which {path} is sorted.",
             hint="Give a smaller span or length.",
         )
-    return Rest(store, options, setup.clock, n_nodes=setup.gamma, as_chain=setup.target_rollback != "trim")
+    return Rest(store, options, setup.clock, n_nodes=setup.arm.gamma, as_chain=setup.arm.rollback != "trim")
 
 
 def shipped_store(setup: DrafterSetup) -> Path:
@@ -195,6 +194,6 @@ METHOD = Method(
         small_model_study("vicuna-7b-large", 64, span=16),
     ),
     space={"gamma": Span(low=8, high=64, log=True), "span": Span(low=2, high=16), "length": Span(low=4, high=10)},
-    target_options=_room,
+    contexts=_contexts,
     fill_in=_content,
 )

@@ -169,7 +169,7 @@ def _sides(request: CompareRequest, builds: Sequence[Build], said: Callable[[str
     for place, build in enumerate(builds):
         asked = request.other if place and request.other is not None else request.bench
         prepared = prepare_bench(asked)
-        job = plan_jobs(prepared)[0]
+        job = plan_jobs(prepared, fitted_environment(prepared)[1])[0]
         try:
             fits = run_build_check(BuildJob(job=job), build.variables())
         except MlsdError as error:
@@ -177,7 +177,6 @@ def _sides(request: CompareRequest, builds: Sequence[Build], said: Callable[[str
             if isinstance(error, WorkerError):
                 error.hint = "The build itself ends the process: build it anew, for this processor."
             raise
-        fitted_environment(prepared)
         environment = read_environment(fits.backend)
         sides[str(place)] = _Side(str(place), build, prepared, job, environment)
         where = f"{build.name}: llama-cpp-python {fits.backend.binding_version}, {fits.backend.build}"

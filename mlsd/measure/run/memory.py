@@ -10,17 +10,18 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
 import msgspec
 
-from mlsd.drafters import drafting_key, find_method, target_options
-from mlsd.drafters.adaptive import most_drafted
+from mlsd.drafters import drafting_key, find_method, recipe
+from mlsd.drafters.recipe import Context, arm_of
 from mlsd.engine.llama.footprint import Footprint
 from mlsd.engine.llama.native import BackendInfo
 from mlsd.engine.losslessness import asking_options, feeding_options
-from mlsd.engine.rollback import rollback_options
+from mlsd.engine.rollback import STRATEGIES
 from mlsd.engine.session import SessionOptions, session_options
 from mlsd.errors import InputError, MlsdError, UnsupportedError
 from mlsd.gguf_tools.shapes import FULL
@@ -29,7 +30,7 @@ from mlsd.gguf_tools.surgery.cut import state_layers
 from mlsd.hardware.budget import MemoryBudget, wired_limit_command
 from mlsd.measure.messages import ContextsWanted, FootprintJob
 from mlsd.measure.process import run_footprints, run_info
-from mlsd.measure.worker.arms import arm_key, arm_options
+from mlsd.measure.worker.arms import arm_key
 from mlsd.models.library import Library, LocalModel
 from mlsd.models.manifest import MadeEntry, ModelEntry
 from mlsd.planning.plan import Group
@@ -244,53 +245,54 @@ def _contexts(group: Group, models: Mapping[str, Sized], load: LoadPrompt) -> _C
     found = _Contexts(arms=[], verdicts=[], cut_bytes={})
     arms = {arm_key(case): case for case in cases.values()}
     for case in sorted(arms.values(), key=lambda case: (case.gamma, case.drafter.name)):
-        kept = keeps[case.target.id] if case.arm == "sd" else "nothing"
-        strategy = {"nothing": "trim", "snapshots": "snapshots", "copy": "checkpoint"}[kept or "nothing"]
-        own, name = arm_options(shared, case, strategy), _arm_name(case)
-        case = msgspec.structs.replace(case, gamma=most_drafted(case, strategy))
+        target, spec = case.target.id, case.drafter
+        draft = spec.draft.id if spec.draft else target
+        arm = arm_of(case, shared, _strategy(case, keeps[target]), partial(_DRAFT_STRATEGY.__getitem__, keeps[draft]))
         try:
-            wide = rollback_options(strategy, own, case.gamma)
-            target = target_options(wide, case.drafter, case.gamma, strategy)
+            contexts = recipe(arm)
         except UnsupportedError:  # such an arm will not open
             continue
-        beside = _beside(case, target, own, models, found.cut_bytes)
-        target = msgspec.structs.replace(target, kind="plain")
-        own_context = _Context(case.target.id, target, "states" if kept == "copy" else "nothing")
-        found.arms.append((name, [own_context, *beside]))
+        cut = _cut(spec, models[target], found.cut_bytes)
+        # A file that is not here tells of no head.
+        known = [one for one in contexts if one.whose != "head" or models[target].path is not None]
+        opened = [_opened(one, target, draft, spec, cut=cut) for one in known]
+        found.arms.append((_arm_name(case), opened))
         if case.sampling.greedy:
-            feeding = feeding_options(asking, target, case.gamma + 1)
-            found.verdicts.append([_Context(case.target.id, asking, "all"), _Context(case.target.id, feeding)])
+            feeding = feeding_options(asking, contexts[0].options, case.gamma + 1)
+            found.verdicts.append([_Context(target, asking, "all"), _Context(target, feeding)])
     return found
 
 
-def _beside(
-    case: Case,
-    target: SessionOptions,
-    own: SessionOptions,
-    models: Mapping[str, Sized],
-    cut_bytes: dict[str, int],
-) -> list[_Context]:
-    """What drafts next to a target with these options: a model with its memory, or a head.
+_TARGET_STRATEGY = {"nothing": "trim", "snapshots": "snapshots", "copy": "checkpoint", None: "trim"}
+_DRAFT_STRATEGY = {"nothing": "trim", "snapshots": "ladder", "copy": "ladder", None: "trim"}  # a state a token at most
 
-    Files that are not here tell of no head, and of a draft cut out of them only that it is no larger than its target.
-    """
-    method, model, spec = find_method(case.drafter.name), models[case.target.id], case.drafter
-    if method.beside is not None:
-        return [_Context(model.id, target, method=spec)] if model.path is not None else []
-    if spec.draft is None and method.drafting_edit is None:
-        return []
-    draft, cut = models[spec.draft.id] if spec.draft else model, None
-    if method.drafting_edit is not None and model.path is not None:
-        edit = method.drafting_edit(method.read(spec), Source(Path(model.path)))
-        if edit is None:
-            return []
-        if edit.pieces:
-            cut, cut_bytes[drafting_key(spec) or repr(spec)] = spec, edit.n_bytes
-    recurrent = draft.keeps != "nothing"  # then a state is kept for each drafted token, at most
-    options = rollback_options(
-        "ladder" if recurrent else None, msgspec.structs.replace(own, max_outputs=1), max(1, case.gamma - 1)
-    )
-    return [_Context(draft.id, options, "states" if recurrent else "nothing", cut)]
+
+def _strategy(case: Case, keeps: str | None) -> str:
+    """The strategy for a target: the one that is asked for, else what llama.cpp has for its kind of memory."""
+    if case.arm == "ar":
+        return "trim"
+    return case.rollback if case.rollback in STRATEGIES else _TARGET_STRATEGY[keeps]
+
+
+def _opened(context: Context, target: str, draft: str, spec: DrafterSpec, *, cut: bool) -> _Context:
+    saved: Literal["nothing", "states"] = "states" if context.saves else "nothing"
+    if context.whose == "head":
+        return _Context(target, context.options, method=spec)
+    options = msgspec.structs.replace(context.options, kind="plain")
+    if context.whose == "target":
+        return _Context(target, options, saved)
+    return _Context(draft, options, saved, spec if cut else None)
+
+
+def _cut(spec: DrafterSpec, target: Sized, cut_bytes: dict[str, int]) -> bool:
+    """Whether a draft with weights of its own is cut out of the target; of one that is not here nobody can tell."""
+    method = find_method(spec.name)
+    if method.drafting_edit is None or target.path is None:
+        return False
+    edit = method.drafting_edit(method.read(spec), Source(Path(target.path)))
+    if edit.pieces:
+        cut_bytes[drafting_key(spec) or repr(spec)] = edit.n_bytes
+    return bool(edit.pieces)
 
 
 def _arm_name(case: Case) -> str:

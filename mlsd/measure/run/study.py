@@ -141,6 +141,7 @@ def bench_into(
     cases = prepare_bench(request).plan.cases()
     first = 0 if fresh else next_repeat(store, environment, cases)
     prepared = prepare_bench(request, first)
+    memory = memory or fitted_environment(prepared)[1]
     watcher.planned(prepared)
     settings = RunSettings(fresh=fresh, seed=request.seed)
     return _measure(prepared, store, environment, memory, settings, watcher, {}, strict=True, choose=choose)

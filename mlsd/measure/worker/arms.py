@@ -18,9 +18,9 @@ from types import TracebackType
 import msgspec
 
 from mlsd.clock import Clock
-from mlsd.drafters import find_method, open_drafter, target_options
-from mlsd.drafters.adaptive import most_drafted
+from mlsd.drafters import find_method, open_drafter, recipe, second_file
 from mlsd.drafters.method import DrafterSetup
+from mlsd.drafters.recipe import arm_of
 from mlsd.engine.decode import Generation, GenerationLimits, Prefill, check_capacity, generate
 from mlsd.engine.drafter import Drafter, NoDrafter
 from mlsd.engine.llama.model import LlamaModel
@@ -29,8 +29,8 @@ from mlsd.engine.llama.open import open_session
 from mlsd.engine.llama.session import LlamaSession
 from mlsd.engine.losslessness import Judge
 from mlsd.engine.probe import ProbeReport, Role, probe
-from mlsd.engine.rollback import Rollback, Sabotage, make_rollback, parse_sabotage, rollback_options
-from mlsd.engine.session import Session, SessionOptions, session_options
+from mlsd.engine.rollback import Rollback, Sabotage, make_rollback, parse_sabotage
+from mlsd.engine.session import Session, session_options
 from mlsd.errors import EngineError, RollbackError, UnsupportedError
 from mlsd.gguf_tools.source import Source
 from mlsd.gguf_tools.surgery.cut import refuse_unloadable
@@ -182,25 +182,25 @@ class Arms:
         sabotage = parse_sabotage(case.rollback)
         wanted = "auto" if sabotage else case.rollback
         strategy = self._strategy(self._path, wanted, "target", case.gamma) if is_sd else "trim"
-        options = arm_options(self._options, case, strategy, device_sampling=self._samples_on_device)
-        gamma = most_drafted(case, strategy)
-        wide = rollback_options(strategy, options, gamma)
-        session = open_session(self.target, target_options(wide, case.drafter, gamma, strategy))
+        arm = arm_of(
+            case,
+            self._options,
+            strategy,
+            lambda: self._strategy(self._second(case) or self._path, wanted, "draft", case.gamma),
+            device_sampling=self._samples_on_device,
+        )
+        contexts = recipe(arm)
+        session = open_session(self.target, contexts[0].options)
         opened.callback(session.close)
-        draft = case.drafter.draft
         drafter = open_drafter(
             DrafterSetup(
-                spec=case.drafter,
-                gamma=gamma,
-                sampling=case.sampling,
+                arm=arm,
+                contexts=contexts,
                 clock=self._clock,
                 target=session,
                 target_path=self._path,
-                target_rollback=strategy,
-                second_path=None if draft is None else self._drafts[draft.id],
-                options=options,
+                second_path=self._second(case) if len(contexts) > 1 else None,
                 open_model=self._open_model,
-                draft_rollback=lambda path: self._strategy(path, wanted, "draft", gamma),
                 plain=lambda prompt: self._plain(prompt, case),
                 read=self._read_draft,
             )
@@ -216,6 +216,11 @@ class Arms:
             target_strategy=strategy if is_sd else None,
             opened=self._stack.enter_context(opened.pop_all()),
         )
+
+    def _second(self, case: Case) -> Path | None:
+        """The file of what drafts beside the target, made of it if need be."""
+        draft = case.drafter.draft
+        return second_file(case.drafter, self._path, None if draft is None else self._drafts[draft.id])
 
     def _sabotaged(self, rollback: Rollback, session: LlamaSession, fault: str, once: bool) -> Sabotage:
         if session.options.tree != "off":
@@ -448,18 +453,6 @@ def invalid_reason(
     return (
         f"the memory left behind is not what its tokens make: its logits are off by {losslessness.live_distance:.3g}, "
         f"arithmetic explains {losslessness.live_limit:.3g}"
-    )
-
-
-def arm_options(shared: SessionOptions, case: Case, strategy: str, *, device_sampling: bool = True) -> SessionOptions:
-    """The context of a target that is rolled back by `strategy`, before that and the drafter say what they need."""
-    return msgspec.structs.replace(
-        shared,
-        # Where rollbacks are broken on purpose, tokens stay that should not.
-        n_ctx=shared.n_ctx + (case.n_predict if parse_sabotage(case.rollback) else 0),
-        max_outputs=case.gamma + 1,
-        device_sampling=case.sampling.greedy and device_sampling,
-        checked=strategy != "unchecked",
     )
 
 

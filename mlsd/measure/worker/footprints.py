@@ -70,13 +70,13 @@ def _ask(
 ) -> tuple[Footprint, ...]:
     spec = wanted.method or DrafterSpec()
     method = find_method(spec.name)
-    open_beside, own = method.beside, method.read(spec)
-    if open_beside is None:
+    open_head, own = method.head, method.read(spec)
+    if open_head is None:
         return footprints(model, options)
     if wanted.head_path is None:
-        return footprints_beside(model, options, lambda session: open_beside(session, model, own))
+        return footprints_beside(model, options, lambda session: open_head(session, model, own))
     with LlamaModel(Path(wanted.head_path), simulated=True, n_gpu_layers=n_gpu_layers) as head:
-        return footprints_beside(model, options, lambda session: open_beside(session, head, own))
+        return footprints_beside(model, options, lambda session: open_head(session, head, own))
 
 
 @contextmanager
@@ -91,12 +91,9 @@ def _model(wanted: ContextsWanted, n_gpu_layers: int) -> Iterator[LlamaModel]:
         else:
             path = Path(wanted.path)
             source = Source(path)
-            if (
-                method.drafting_edit is not None
-                and (edit := method.drafting_edit(method.read(spec), source)) is not None
-            ):
+            if method.drafting_edit is not None:
                 path = hollow
-                write_edit(source, edit, path, hollow=True)
+                write_edit(source, method.drafting_edit(method.read(spec), source), path, hollow=True)
         load_mtp = method.loads_next_token_block
         with LlamaModel(path, simulated=True, n_gpu_layers=n_gpu_layers, load_mtp=load_mtp) as model:
             yield model

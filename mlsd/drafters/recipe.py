@@ -1,0 +1,88 @@
+"""What an arm opens: a list of contexts, written once by its method. A worker opens it, whoever plans memory counts it.
+
+Pure: a case, the strategies of rollback that are in use, and what all contexts of a load share.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import msgspec
+
+from mlsd.drafters.adaptive import most_drafted
+from mlsd.engine.rollback import SAVING, parse_sabotage, rollback_options
+from mlsd.engine.session import SessionKind, SessionOptions
+from mlsd.records import Case, DrafterSpec, Record, Sampling
+
+
+class Context(Record, frozen=True, kw_only=True):
+    """One context of an arm. A head is opened beside its target's context, whose options it repeats."""
+
+    whose: Literal["target", "draft", "head"]
+    options: SessionOptions
+    rollback: str | None = None  # strategy that takes its tokens back; None: none does
+
+    @property
+    def saves(self) -> bool:
+        """Whether recurrent states are saved beside it."""
+        return self.rollback in SAVING or self.options.kind == "tapped"
+
+
+@dataclass(frozen=True)
+class Arm:
+    """What the contexts of an arm depend on, beside the options of its method."""
+
+    spec: DrafterSpec
+    gamma: int  # the most tokens that are drafted
+    sampling: Sampling
+    rollback: str  # strategy in use for the target; only "trim" (attention memory) can hold trees
+    options: SessionOptions  # shared by all of its contexts: threads, layers, length, checking
+    draft_rollback: Callable[[], str]  # strategy for the model that drafts; asked where its tokens are taken back
+    kind: SessionKind = "plain"  # of the target
+
+    @property
+    def target(self) -> SessionOptions:
+        """The target's context, before the method says what else it needs of it."""
+        wide = rollback_options(self.rollback, self.options, self.gamma)
+        return msgspec.structs.replace(wide, kind=self.kind)
+
+    def on_target(self, options: SessionOptions | None = None) -> tuple[Context, ...]:
+        """The target's context alone."""
+        return (Context(whose="target", options=options or self.target, rollback=self.rollback),)
+
+    def with_head(self, options: SessionOptions | None = None) -> tuple[Context, ...]:
+        """The target's context and a head's beside it."""
+        return (*self.on_target(options), Context(whose="head", options=options or self.target))
+
+    def with_draft(self, draft: Context, options: SessionOptions | None = None) -> tuple[Context, ...]:
+        """The target's context and that of a model that drafts."""
+        return (*self.on_target(options), draft)
+
+
+def arm_of(
+    case: Case,
+    shared: SessionOptions,
+    rollback: str,
+    draft_rollback: Callable[[], str],
+    *,
+    device_sampling: bool = True,
+) -> Arm:
+    """The arm of a case on a load whose contexts share `shared`; `rollback` is the target's strategy."""
+    options = msgspec.structs.replace(
+        shared,
+        # Where rollbacks are broken on purpose, tokens stay that should not.
+        n_ctx=shared.n_ctx + (case.n_predict if parse_sabotage(case.rollback) else 0),
+        max_outputs=case.gamma + 1,
+        device_sampling=case.sampling.greedy and device_sampling,
+        checked=rollback != "unchecked",
+    )
+    return Arm(
+        spec=case.drafter,
+        gamma=most_drafted(case, rollback),
+        sampling=case.sampling,
+        rollback=rollback,
+        options=options,
+        draft_rollback=draft_rollback,
+    )

@@ -1,0 +1,177 @@
+"""What a plan counts for an arm is what a worker opens for it, context by context, for every method there is."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+from mlsd.clock import MonotonicClock
+from mlsd.drafters import METHODS, second_file
+from mlsd.drafters.lookup.suffix_store import SEPARATOR, write_store
+from mlsd.drafters.options import parse_drafter
+from mlsd.engine.llama.model import LlamaModel
+from mlsd.engine.llama.row_context import RowContext
+from mlsd.engine.llama.session import LlamaSession
+from mlsd.engine.session import SessionOptions
+from mlsd.engine.vocabulary import vocabulary_sha256
+from mlsd.gguf_tools.shapes import TINY
+from mlsd.gguf_tools.source import Source
+from mlsd.gguf_tools.synthetic.write import write_random
+from mlsd.measure.run import memory
+from mlsd.measure.run.runner import plan_jobs
+from mlsd.measure.worker.arms import Arms
+from mlsd.measure.worker.probe_cache import ProbeCache
+from mlsd.models.library import Library
+from mlsd.planning.prepare import BenchRequest, Prepared, prepare_bench
+from mlsd.records import EngineOptions, ModelRef
+from tests.gguf_tools.adapters import write_adapter
+from tests.gguf_tools.random_heads import write_random_dflash, write_random_eagle3
+
+# Method, as it is asked for, and the targets it is tried on; a hybrid keeps snapshots, and its draft a ladder.
+ASKED = {
+    "draft-model": ("llama", "qwen35"),
+    "draft-model:p_min=0.5": ("qwen35",),
+    "draft-model:gamma=auto": ("llama", "qwen35"),
+    "text-draft": ("llama",),
+    "draft-tree:top_k=3,depth=2": ("llama",),
+    "eagle3": ("llama",),
+    "eagle3-tree:top_k=3": ("llama",),
+    "dflash": ("llama",),
+    "mtp": ("qwen35-mtp",),
+    "kangaroo:adapter={adapter},exit=2": ("llama",),
+    "layer-skip:skip=2,mode=own": ("llama", "qwen35"),
+    "layer-skip:skip=2,mode=sync": ("llama", "qwen35"),
+    "layer-skip:skip=2,mode=inplace": ("llama", "qwen35"),
+    "expert-skip:mode=own": ("qwen35moe",),
+    "expert-skip:mode=sync,skip=2": ("qwen35moe",),
+    "lookahead:window=4,ngram=3,guesses=3": ("llama",),
+    "ngram-cache": ("qwen35",),
+    "oracle": ("llama",),
+    "pld": ("qwen35",),
+    "random": ("llama",),
+    "rest:store={store}": ("llama", "qwen35"),
+}
+Opened = Counter[tuple[str, Path, SessionOptions]]
+
+
+def test_every_method_is_asked() -> None:
+    assert {asked.partition(":")[0] for asked in ASKED} == set(METHODS)
+
+
+def counted(prepared: Prepared) -> Opened:
+    """What the memory plan counts: whose context, over which file, opened how."""
+    models = memory.size_models(prepared.models, Library(), prepared.models)
+    (group,) = prepared.plan.groups
+    contexts = memory._contexts(group, models, prepared.load)
+    assert contexts is not None
+    found: Opened = Counter()
+    for context in (context for _, own in contexts.arms for context in own):
+        path = Path(str(models[context.model].path))
+        is_head = context.method is not None and context.options.kind != "plain"
+        if context.method is not None and not is_head:
+            path = second_file(context.method, path) or path
+        found["head" if is_head else "context", path, _plain(context.options)] += 1
+    return found
+
+
+def opened(prepared: Prepared, cache: Path, monkeypatch: pytest.MonkeyPatch) -> Opened:
+    """What a worker opens for the same arms, once strategies of rollback are settled as the plan assumes."""
+    found: Opened = Counter()
+    make_session, make_head = LlamaSession.__init__, RowContext.__init__
+
+    def session(self: LlamaSession, model: LlamaModel, options: SessionOptions) -> None:
+        found["context", model.path, _plain(options)] += 1
+        make_session(self, model, options)
+
+    def head(self: RowContext, model: LlamaModel, target: LlamaSession, **asked: Any) -> None:
+        found["head", target.model.path, _plain(target.options)] += 1
+        make_head(self, model, target, **asked)
+
+    def strategy(self: Arms, path: Path, wanted: str, role: str, gamma: int) -> str:
+        recurrent = Source(path).architecture != "llama"
+        return ("snapshots" if role == "target" else "ladder") if recurrent else "trim"
+
+    monkeypatch.setattr(Arms, "_strategy", strategy)
+    monkeypatch.setattr(Arms, "_samples_on_device", True)
+    with Arms(plan_jobs(prepared)[0], MonotonicClock(), ProbeCache(cache)) as arms:
+        monkeypatch.setattr(LlamaSession, "__init__", session)
+        monkeypatch.setattr(RowContext, "__init__", head)
+        for case in prepared.plan.cases().values():
+            arms.check(case)
+        monkeypatch.undo()
+    return found
+
+
+def _plain(options: SessionOptions) -> SessionOptions:
+    """A plan counts a session that keeps rows or has taps as one that has not."""
+    return msgspec.structs.replace(options, kind="plain")
+
+
+def prepare(target: Path, drafts: Sequence[Path], *drafters: str) -> Prepared:
+    return prepare_bench(
+        BenchRequest(
+            target=str(target),
+            drafts=tuple(map(str, drafts)),
+            drafters=drafters,
+            gamma=None if "gamma=auto" in " ".join(drafters) else (2, 5),
+            prompts=("length-64",),
+            n_predict=32,
+            repeats=1,
+            engine=EngineOptions(n_threads=1),
+        )
+    )
+
+
+@pytest.mark.parametrize(("asked", "name"), [(asked, name) for asked, names in ASKED.items() for name in names])
+def test_contexts_counted_are_contexts_opened(
+    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: str, name: str
+) -> None:
+    target, drafts = tiny / f"{name}.gguf", []
+    method = METHODS[asked.partition(":")[0]]
+    if name == "qwen35-mtp":
+        target = tmp_path / "mtp.gguf"
+        write_random(target, msgspec.structs.replace(TINY["qwen35"], n_mtp_blocks=1), seed=4)
+    elif asked.startswith(("eagle3", "dflash")):
+        drafts = [tmp_path / "head.gguf"]
+        write = write_random_dflash if method == "heads.dflash" else write_random_eagle3
+        write(drafts[0], Source(target), (1, 3, 5))
+    elif asked.startswith(("draft", "text")):
+        drafts = [tiny / f"{name}-noise01.gguf"]
+    elif "{adapter}" in asked:
+        asked = asked.format(adapter=write_adapter(tmp_path / "adapter", TINY["llama"], seed=1))
+    elif "{store}" in asked:
+        asked = asked.format(store=a_store(tmp_path / "a.rest", target))
+    prepared = prepare(target, drafts, asked)
+    found = counted(prepared)
+    assert found == opened(prepared, tmp_path / "cache", monkeypatch)
+    assert found.total() >= 2
+
+
+def test_two_drafts_and_a_third_method_are_counted_as_they_are_opened(
+    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drafts = [tiny / "qwen35-noise01.gguf", tiny / "qwen35-noise003.gguf"]
+    prepared = prepare(tiny / "qwen35.gguf", drafts, "draft-model", "pld", "layer-skip:skip=2,mode=own")
+    found = counted(prepared)
+    assert found == opened(prepared, tmp_path, monkeypatch)
+    assert found.total() == 1 + 2 * 2 * 2 + 2 + 2 * 2  # plain; drafts, lookup, and a cut draft at two gammas
+
+
+def a_store(path: Path, target: Path) -> Path:
+    with LlamaModel(target) as model:
+        ids = np.array([*range(1, 200), SEPARATOR], dtype=np.int32)
+        sha256, n_vocab = vocabulary_sha256(model), model.vocabulary.n_tokens
+    write_store(path, ids, n_vocab=n_vocab, vocabulary_sha256=sha256, model=ModelRef(id=target.stem))
+    return path
+
+
+def test_a_strategy_that_is_asked_for_is_the_one_that_is_counted(tiny: Path) -> None:
+    draft = parse_drafter("pld")
+    request = BenchRequest(target=str(tiny / "qwen35.gguf"), drafters=(draft,), gamma=(4,), rollback="checkpoint")
+    assert not any(options.n_snapshots for _, _, options in counted(prepare_bench(request)))

@@ -1,0 +1,54 @@
+"""Where memory holds one arm at a time, every command closes those that are idle."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mlsd.measure import process
+from mlsd.measure.messages import BuildJob, Job
+from mlsd.measure.run import memory
+from mlsd.measure.run.compare import CompareRequest, compare
+from mlsd.measure.run.study import bench
+from mlsd.measure.run.tune import TuneRequest, tune
+from mlsd.planning.prepare import BenchRequest
+from mlsd.records import DrafterSpec, EngineOptions
+
+
+def request(tiny: Path, **asked: Any) -> BenchRequest:
+    engine = EngineOptions(n_threads=1)
+    return BenchRequest(target=str(tiny / "llama.gguf"), n_predict=8, repeats=2, engine=engine, **asked)
+
+
+def run_bench(tiny: Path, db: Path) -> None:
+    bench(request(tiny, drafters=("pld",), gamma=(2,)), db)
+
+
+def run_tune(tiny: Path, db: Path) -> None:
+    tune(TuneRequest(drafter=DrafterSpec(name="pld"), setting=request(tiny), trials=1), db)
+
+
+def run_compare(tiny: Path, db: Path) -> None:
+    asked = CompareRequest(builds=(".", "."), bench=request(tiny, drafters=("pld",), gamma=(2,)), control=False)
+    compare(asked, lambda store, session, n_blocks: None if n_blocks else ("0", "1"), db)
+
+
+@pytest.mark.parametrize("command", [run_bench, run_tune, run_compare])
+def test_a_command_on_a_machine_where_memory_is_tight_has_one_arm_open_at_a_time(
+    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: Callable[[Path, Path], None]
+) -> None:
+    told: list[Job] = []
+    send = process._Worker.send
+
+    def heard(worker: process._Worker, said: Any) -> None:
+        told.extend(job for job in (said.job if isinstance(said, BuildJob) else said,) if isinstance(job, Job))
+        send(worker, said)
+
+    monkeypatch.setattr(process._Worker, "send", heard)
+    monkeypatch.setattr(memory, "_verdict", lambda *sizes: ("tight", "for a test"))
+    command(tiny, tmp_path / "tight.sqlite")
+    assert told
+    assert all(job.one_arm for job in told)
