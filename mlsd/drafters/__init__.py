@@ -15,7 +15,7 @@ import msgspec
 from mlsd.drafters.adaptive import Adaptive, DepthRule, time_passes
 from mlsd.drafters.method import DrafterSetup, Method, Unavailable
 from mlsd.drafters.options import PRESET, Choice, NoOptions, Space, Span, find_preset
-from mlsd.drafters.recipe import Arm, Context
+from mlsd.drafters.recipe import Context, Opening
 from mlsd.engine.drafter import Drafter, NoDrafter
 from mlsd.errors import InputError, UnsupportedError
 from mlsd.gguf_tools.source import Source
@@ -85,13 +85,13 @@ def find_method(name: str) -> Method[Any]:
 
 def open_drafter(setup: DrafterSetup) -> Drafter:
     """The drafter that the arm asks for. Raises: what the method raises, like InputError without a draft."""
-    spec = setup.arm.spec
+    spec = setup.opening.spec
     method = find_method(spec.name)
     _check_second(method, setup.second_path is not None)
     own = method.read(spec)
     if not is_adaptive(spec):
         return method.open(setup, own)
-    rule = DepthRule(time_passes(setup.target, setup.arm.gamma, setup.clock))
+    rule = DepthRule(time_passes(setup.target, setup.opening.gamma, setup.clock))
     inner = method.open(dataclasses.replace(setup, rule=rule), own)
     if not inner.timed or setup.target.options.tree != "off":
         inner.close()
@@ -111,24 +111,24 @@ def _check_second(method: Method[Any], given: bool) -> None:
         raise InputError(f"The {method.name} method needs a {method.needs}.", hint="Name its GGUF with --draft.")
 
 
-def recipe(arm: Arm) -> tuple[Context, ...]:
+def recipe(opening: Opening) -> tuple[Context, ...]:
     """The contexts that an arm opens, the target's first.
 
     Raises: UnsupportedError when the method cannot work on such a target.
     """
-    method = find_method(arm.spec.name)
-    if method.chains_instead is not None and arm.rollback != "trim":
+    method = find_method(opening.spec.name)
+    if method.chains_instead is not None and opening.rollback != "trim":
         raise UnsupportedError(
             f"{method.name} drafts trees, so it needs a target with attention memory only; this one is rolled back by "
-            f"{arm.rollback!r}.",
+            f"{opening.rollback!r}.",
             hint=method.chains_instead,
         )
-    if method.needs == "head" and arm.rollback == "unchecked":
+    if method.needs == "head" and opening.rollback == "unchecked":
         raise UnsupportedError(
             f"{method.name} reads the target's rows, and after a failed pass there are none.",
             hint="Use --rollback auto, or draft-model to show what unchecked rollback does.",
         )
-    return method.contexts(dataclasses.replace(arm, kind=method.session), method.read(arm.spec))
+    return method.contexts(dataclasses.replace(opening, kind=method.session), method.read(opening.spec))
 
 
 def check_target(spec: DrafterSpec, target_path: Path, second_path: Path | None = None) -> None:

@@ -18,7 +18,7 @@ from mlsd.clock import Clock
 from mlsd.drafters.chain import Chain, Doubt
 from mlsd.drafters.method import DrafterSetup, Method, Read
 from mlsd.drafters.options import small_model_study
-from mlsd.drafters.recipe import Arm, Context
+from mlsd.drafters.recipe import Context, Opening
 from mlsd.engine.drafter import Draft, Drafter, Outcome
 from mlsd.engine.llama.open import open_session
 from mlsd.engine.rollback import Rollback, make_rollback, rollback_options
@@ -131,15 +131,16 @@ def step_stats(single_ns: Sequence[int]) -> dict[str, float]:
     return {"draft_step_ns": float(median(single_ns))} if single_ns else {}
 
 
-def chain_context(arm: Arm, doubt: Doubt, *, rolls_back: bool = True) -> Context:
+def chain_context(opening: Opening, doubt: Doubt, *, rolls_back: bool = True) -> Context:
     """The context of a model that drafts chains: the target's but for what a chain reads and a rollback keeps of it."""
-    nobody_reads_logits = arm.sampling.greedy and doubt.p_min == 0 and not is_adaptive(arm.spec)
-    on_device = arm.options.device_sampling and nobody_reads_logits
-    options = msgspec.structs.replace(arm.options, device_sampling=on_device, max_outputs=1)
+    nobody_reads_logits = opening.sampling.greedy and doubt.p_min == 0 and not is_adaptive(opening.spec)
+    on_device = opening.options.device_sampling and nobody_reads_logits
+    options = msgspec.structs.replace(opening.options, device_sampling=on_device, max_outputs=1)
     if not rolls_back:
         return Context(whose="draft", options=options)
-    strategy = arm.draft_rollback()
-    return Context(whose="draft", options=rollback_options(strategy, options, max(1, arm.gamma - 1)), rollback=strategy)
+    strategy = opening.draft_rollback()
+    options = rollback_options(strategy, options, max(1, opening.gamma - 1))
+    return Context(whose="draft", options=options, rollback=strategy)
 
 
 def open_draft(
@@ -169,7 +170,7 @@ METHOD = Method(
     source="Leviathan et al. 2023 (arXiv 2211.17192); Chen et al. 2023 (arXiv 2302.01318)",
     options=Doubt,
     open=_open,
-    contexts=lambda arm, own: arm.with_draft(chain_context(arm, own)),
+    contexts=lambda opening, own: opening.with_draft(chain_context(opening, own)),
     needs="draft",
     # Draft lengths of "SpS" (for Llama-3.2-1B it names none).
     presets=(

@@ -15,7 +15,7 @@ from msgspec import Meta
 from mlsd.clock import Clock
 from mlsd.drafters.method import DrafterSetup, Method
 from mlsd.drafters.options import Preset, Span, small_model_study
-from mlsd.drafters.recipe import Arm, Context
+from mlsd.drafters.recipe import Context, Opening
 from mlsd.drafters.trees import Commit, Prune, Pruner, TopK, expand, pruner, tree_options, whole_tree
 from mlsd.engine.drafter import Draft, Drafter, Outcome
 from mlsd.engine.llama.open import open_session
@@ -112,16 +112,16 @@ def _open(setup: DrafterSetup, own: Options) -> DraftTree:
     try:
         check_vocabularies(setup.target, session)
         n_vocab = min(setup.target.vocabulary.n_tokens, session.vocabulary.n_tokens)
-        prune = pruner(own.prune, setup.target, setup.arm.gamma, setup.clock)
-        return DraftTree(session, own, setup.clock, n_nodes=setup.arm.gamma, n_vocab=n_vocab, prune=prune)
+        prune = pruner(own.prune, setup.target, setup.opening.gamma, setup.clock)
+        return DraftTree(session, own, setup.clock, n_nodes=setup.opening.gamma, n_vocab=n_vocab, prune=prune)
     except BaseException:
         session.close()
         raise
 
 
-def _contexts(arm: Arm, own: Options) -> tuple[Context, ...]:
-    levels = tree_options(arm.options, n_rows=own.depth * own.top_k, n_leaves=2 * own.top_k, commit="keep")
-    return arm.with_draft(Context(whose="draft", options=levels), whole_tree(arm, own.commit))
+def _contexts(opening: Opening, own: Options) -> tuple[Context, ...]:
+    levels = tree_options(opening.options, n_rows=own.depth * own.top_k, n_leaves=2 * own.top_k, commit="keep")
+    return opening.with_draft(Context(whose="draft", options=levels), whole_tree(opening, own.commit))
 
 
 def _preset(name: str, gamma: int, depth: int, top_k: int) -> Preset:

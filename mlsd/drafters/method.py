@@ -12,7 +12,7 @@ import msgspec
 from mlsd.clock import Clock
 from mlsd.drafters.chain import Chain, Doubt, StopRule
 from mlsd.drafters.options import OptionInfo, Preset, Space, describe_options, read_options
-from mlsd.drafters.recipe import Arm, Context
+from mlsd.drafters.recipe import Context, Opening
 from mlsd.engine.drafter import Drafter
 from mlsd.engine.session import Session, SessionKind
 from mlsd.gguf_tools.source import Source
@@ -28,7 +28,7 @@ Read = Callable[[Session, Sequence[int]], object]  # how a prompt comes into a s
 class DrafterSetup:
     """What is there when a drafter is opened: its target, ready, and the means to open models beside it."""
 
-    arm: Arm
+    opening: Opening
     contexts: tuple[Context, ...]  # what the arm opens, the target's first, which is open
     clock: Clock
     target: Session  # the session whose output is drafted
@@ -54,7 +54,7 @@ class DrafterSetup:
 
     def chain(self, doubt: Doubt | None = None, *, n_vocab: int | None = None) -> Chain:
         """A chain as sampling and the rule for its length want it."""
-        return Chain(self.clock, self.arm.sampling, doubt, n_vocab=n_vocab, rule=self.rule)
+        return Chain(self.clock, self.opening.sampling, doubt, n_vocab=n_vocab, rule=self.rule)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +73,7 @@ class Method(Generic[Own]):
     loads_next_token_block: bool = False  # of the target's own file
     chains_instead: str | None = None  # of a method that drafts trees only: who drafts chains where memory holds none
     # What its arms open, the target's context first; by default that alone.
-    contexts: Callable[[Arm, Own], tuple[Context, ...]] = lambda arm, own: arm.on_target()
+    contexts: Callable[[Opening, Own], tuple[Context, ...]] = lambda opening, own: opening.on_target()
     check_target: Callable[[Own, Source], object] | None = None  # refuses a target that cannot be served
     check_second: Callable[[Source, Source], object] | None = None  # refuses a second file that does not fit the target
     fill_in: Callable[[Own], dict[str, OptionValue]] | None = None  # values that only a look at a file can give

@@ -47,9 +47,9 @@ class Replay(Drafter):
 
 def recorded(setup: DrafterSetup) -> Callable[[Sequence[int]], Sequence[int]]:
     """What a control replays. Raises: UnsupportedError where tokens are drawn, so that no record says what comes."""
-    if not setup.arm.sampling.greedy:
+    if not setup.opening.sampling.greedy:
         raise UnsupportedError(
-            f"{setup.arm.spec.name} replays greedy output; with a temperature nobody knows what comes.",
+            f"{setup.opening.spec.name} replays greedy output; with a temperature nobody knows what comes.",
             hint="Leave --temperature at 0 for it.",
         )
     return setup.plain

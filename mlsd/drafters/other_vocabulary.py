@@ -17,7 +17,7 @@ from mlsd.clock import Clock
 from mlsd.drafters.chain import Chain, Doubt
 from mlsd.drafters.draft_model import DraftModel, chain_context
 from mlsd.drafters.method import DrafterSetup, Method, Read
-from mlsd.drafters.recipe import Arm, Context
+from mlsd.drafters.recipe import Context, Opening
 from mlsd.engine.drafter import Draft, Outcome
 from mlsd.engine.llama.open import open_session
 from mlsd.engine.rollback import Rollback, make_rollback
@@ -123,8 +123,8 @@ def _open(setup: DrafterSetup, own: Doubt) -> TextDraft:
         raise
 
 
-def _contexts(arm: Arm, own: Doubt) -> tuple[Context, ...]:
-    return arm.with_draft(chain_context(dataclasses.replace(arm, sampling=Sampling()), own))
+def _contexts(opening: Opening, own: Doubt) -> tuple[Context, ...]:
+    return opening.with_draft(chain_context(dataclasses.replace(opening, sampling=Sampling()), own))
 
 
 def _check_text(model: Session) -> None:

@@ -31,7 +31,7 @@ class Context(Record, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True)
-class Arm:
+class Opening:
     """What the contexts of an arm depend on, beside the options of its method."""
 
     spec: DrafterSpec
@@ -61,14 +61,14 @@ class Arm:
         return (*self.on_target(options), draft)
 
 
-def arm_of(
+def opening_of(
     case: Case,
     shared: SessionOptions,
     rollback: str,
     draft_rollback: Callable[[], str],
     *,
     device_sampling: bool = True,
-) -> Arm:
+) -> Opening:
     """The arm of a case on a load whose contexts share `shared`; `rollback` is the target's strategy."""
     options = msgspec.structs.replace(
         shared,
@@ -78,7 +78,7 @@ def arm_of(
         device_sampling=case.sampling.greedy and device_sampling,
         checked=rollback != "unchecked",
     )
-    return Arm(
+    return Opening(
         spec=case.drafter,
         gamma=most_drafted(case, rollback),
         sampling=case.sampling,

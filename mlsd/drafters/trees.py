@@ -12,7 +12,7 @@ from msgspec import Meta
 
 from mlsd.clock import Clock
 from mlsd.drafters.adaptive import time_passes
-from mlsd.drafters.recipe import Arm
+from mlsd.drafters.recipe import Opening
 from mlsd.engine.session import Logits, Session, SessionOptions, padded
 from mlsd.engine.tree import ROOT, Tree, depth_first
 
@@ -41,9 +41,9 @@ def tree_options(options: SessionOptions, *, n_rows: int, n_leaves: int, commit:
     )
 
 
-def whole_tree(arm: Arm, commit: Commit) -> SessionOptions:
+def whole_tree(opening: Opening, commit: Commit) -> SessionOptions:
     """The target's context for trees of gamma nodes, each of which may be a leaf."""
-    return tree_options(arm.target, n_rows=arm.gamma, n_leaves=arm.gamma, commit=commit)
+    return tree_options(opening.target, n_rows=opening.gamma, n_leaves=opening.gamma, commit=commit)
 
 
 class Pruner:

@@ -44,16 +44,26 @@ def test_the_table_shows_counts_loads_needs_and_what_is_missing():
 
 
 def test_the_whole_memory_table_is_printed_and_adds_up():
-    text = run("B", "--profile", "mac-32gb").stdout
-    for word in ("weights", "KV", "states", "compute", "output", "total", "limit", "judging", "draft-model, gamma 16"):
+    text = run("B", "--profile", "mac-32gb", "--wide").stdout
+    for word in (
+        "weights",
+        "KV",
+        "states",
+        "compute",
+        "output",
+        "total",
+        "limit",
+        "judging",
+        "qwen3.5-2b-q4_k_m, gamma 16",
+    ):
         assert word in text
     assert "first `sudo sysctl iogpu.wired_limit_mb=26000`" in text
     for load in plan_json("B", "--profile", "mac-32gb")["needs"]["memory"]:
         terms = [load[f"{name}_bytes"] for name in ("weights", "kv", "states", "compute", "output")]
         assert load["total_bytes"] == sum(terms) > load["least_bytes"] > load["limit_bytes"]
         assert [arm["arm"] for arm in load["arms"]] == [
-            "AR",
-            *(f"draft-model, gamma {n}" for n in (4, 8, 16)),
+            "plain",
+            *(f"{load['models'][1]}, gamma {n}" for n in (4, 8, 16)),
             "judging",
         ]
 

@@ -16,7 +16,7 @@ from mlsd.clock import FakeClock, MonotonicClock
 from mlsd.drafters import open_drafter, recipe, second_file
 from mlsd.drafters.method import DrafterSetup
 from mlsd.drafters.options import parse_drafter
-from mlsd.drafters.recipe import Arm
+from mlsd.drafters.recipe import Opening
 from mlsd.engine.decode import Generation, GenerationLimits, generate
 from mlsd.engine.drafter import Draft, Drafter, NoDrafter, Outcome
 from mlsd.engine.llama.model import LlamaModel
@@ -198,7 +198,7 @@ class Arena:
         strategy = self.report(path).target or ""
         base = msgspec.structs.replace(self.options, max_outputs=gamma + 1, device_sampling=sampling.greedy)
         given = None if draft is None else self._files[draft]
-        arm = Arm(
+        opening = Opening(
             spec=spec,
             gamma=gamma,
             sampling=sampling,
@@ -206,11 +206,11 @@ class Arena:
             options=base,
             draft_rollback=lambda: self.report(second_file(spec, path, given) or path).draft or "",
         )
-        contexts = recipe(arm)
+        contexts = recipe(opening)
         session = open_session(self.open(path), contexts[0].options)
         with closing(session):
             setup = DrafterSetup(
-                arm=arm,
+                opening=opening,
                 contexts=contexts,
                 clock=CLOCK,
                 target=session,

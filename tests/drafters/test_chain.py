@@ -18,7 +18,7 @@ from mlsd.clock import FakeClock
 from mlsd.drafters import chain as chain_module
 from mlsd.drafters.chain import Chain, Doubt, top_probability
 from mlsd.drafters.draft_model import chain_context
-from mlsd.drafters.recipe import Arm
+from mlsd.drafters.recipe import Opening
 from mlsd.engine.drafter import Outcome
 from mlsd.engine.session import Logits, SessionOptions
 from mlsd.engine.verify import probabilities
@@ -73,8 +73,8 @@ def test_a_chain_ends_at_the_first_doubt_with_the_doubtful_token_or_without(
 
 def test_without_a_threshold_tokens_may_be_picked_on_the_device_and_nothing_is_counted() -> None:
     def on_device(doubt: Doubt, **change: Any) -> bool:
-        arm = Arm(DrafterSpec(), 4, Sampling(), "trim", SessionOptions(n_ctx=64), lambda: "trim")
-        return chain_context(dataclasses.replace(arm, **change), doubt).options.device_sampling
+        opening = Opening(DrafterSpec(), 4, Sampling(), "trim", SessionOptions(n_ctx=64), lambda: "trim")
+        return chain_context(dataclasses.replace(opening, **change), doubt).options.device_sampling
 
     assert on_device(Doubt())
     assert not on_device(Doubt(p_min=0.5))

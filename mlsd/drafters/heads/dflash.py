@@ -105,7 +105,7 @@ class BlockDraft(Drafter):
 def _open(setup: DrafterSetup, own: NoOptions) -> BlockDraft:
     opened = open_head(setup, "dflash")
     context = _beside(opened.target, opened.model, own)
-    return BlockDraft(opened.target, context, opened.head, setup.clock, setup.arm.sampling)
+    return BlockDraft(opened.target, context, opened.head, setup.clock, setup.opening.sampling)
 
 
 def _beside(target: LayerRowsSession, model: LlamaModel, own: NoOptions) -> BlockHead:
@@ -120,7 +120,7 @@ METHOD = Method(
     source="llama.cpp's DFlash, DFlash2 and DSpark heads (src/models/dflash.cpp)",
     options=NoOptions,
     open=_open,
-    contexts=lambda arm, own: arm.with_head(),
+    contexts=lambda opening, own: opening.with_head(),
     space={"gamma": Span(low=1, high=15)},
     needs="head",
     head=_beside,

@@ -51,7 +51,7 @@ METHOD = Method(
     source="Li et al. 2025, EAGLE-3 (arXiv 2503.01840)",
     options=Doubt,
     open=_open,
-    contexts=lambda arm, own: arm.with_head(),
+    contexts=lambda opening, own: opening.with_head(),
     space={"gamma": Span(low=1, high=8)},
     needs="head",
     head=lambda target, model, own: EagleHead(model, target),

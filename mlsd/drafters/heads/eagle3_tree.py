@@ -91,8 +91,8 @@ class Eagle3Tree(Eagle3Draft):
 def _open(setup: DrafterSetup, own: Options) -> Eagle3Tree:
     opened = open_head(setup, "eagle3")
     head = EagleHead(opened.model, opened.target, widest_level=own.top_k)
-    prune = pruner(own.prune, setup.target, setup.arm.gamma, setup.clock)
-    return Eagle3Tree(opened.target, head, setup.clock, options=own, n_nodes=setup.arm.gamma, prune=prune)
+    prune = pruner(own.prune, setup.target, setup.opening.gamma, setup.clock)
+    return Eagle3Tree(opened.target, head, setup.clock, options=own, n_nodes=setup.opening.gamma, prune=prune)
 
 
 METHOD = Method(
@@ -107,7 +107,7 @@ METHOD = Method(
     head=lambda target, model, own: EagleHead(model, target, widest_level=own.top_k),
     session="layer-rows",
     chains_instead="Use --drafter eagle3: it drafts chains.",
-    contexts=lambda arm, own: arm.with_head(whole_tree(arm, own.commit)),
+    contexts=lambda opening, own: opening.with_head(whole_tree(opening, own.commit)),
     check_target=check_rows,
     check_second=check_eagle,
 )

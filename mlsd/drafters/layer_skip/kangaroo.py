@@ -78,7 +78,7 @@ METHOD = Method(
     source="Liu et al. 2024 (arXiv 2404.18911)",
     options=Options,
     open=_open,
-    contexts=lambda arm, own: arm.with_draft(chain_context(arm, _doubt(own))),
+    contexts=lambda opening, own: opening.with_draft(chain_context(opening, _doubt(own))),
     presets=(
         _preset("qwen2.5-1.5b", 7, 0.6),
         _preset("smollm2", 7, 0.7),

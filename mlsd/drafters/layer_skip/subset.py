@@ -21,7 +21,7 @@ from mlsd.drafters.layer_skip.in_place import InPlaceDraft
 from mlsd.drafters.layer_skip.shared_memory import SyncedDraft
 from mlsd.drafters.method import DrafterSetup, Method
 from mlsd.drafters.options import Choice, Preset, Span
-from mlsd.drafters.recipe import Arm, Context
+from mlsd.drafters.recipe import Context, Opening
 from mlsd.engine.llama.open import open_session
 from mlsd.engine.llama.session import LlamaSession
 from mlsd.engine.llama.state import BlobError, BlobShape, LinkPlan, StateLink
@@ -74,17 +74,17 @@ class Cut(Record, frozen=True, kw_only=True):
     n_experts: int | None = None  # routed experts of a layer that the draft uses; None: as many as the target
 
 
-def contexts(arm: Arm, own: Options) -> tuple[Context, ...]:
+def contexts(opening: Opening, own: Options) -> tuple[Context, ...]:
     """A target with taps; or both with a second sequence through which memory is copied; or a draft by itself."""
-    base = arm.target
+    base = opening.target
     if own.mode == "inplace":
         on_device = base.device_sampling and own.p_min == 0
-        return arm.on_target(msgspec.structs.replace(base, kind="tapped", device_sampling=on_device))
+        return opening.on_target(msgspec.structs.replace(base, kind="tapped", device_sampling=on_device))
     if own.mode == "own":
-        return arm.with_draft(chain_context(arm, own.doubt))
-    draft = chain_context(arm, own.doubt, rolls_back=False)
+        return opening.with_draft(chain_context(opening, own.doubt))
+    draft = chain_context(opening, own.doubt, rolls_back=False)
     target, options = (msgspec.structs.replace(one, n_sequences=2) for one in (base, draft.options))
-    return arm.with_draft(msgspec.structs.replace(draft, options=options), target)
+    return opening.with_draft(msgspec.structs.replace(draft, options=options), target)
 
 
 def _weights(own: Options) -> dict[str, OptionValue]:
@@ -106,13 +106,13 @@ def open_cut(setup: DrafterSetup, own: Options, cut: Cut) -> DraftModel | InPlac
     """The draft in the mode of the options; `sync` falls back to `own`, and says so, where it cannot be."""
     chain = setup.chain(own.doubt)
     if own.mode == "inplace":
-        session, recurrent = cast(TappedSession, setup.target), setup.arm.rollback != "trim"
+        session, recurrent = cast(TappedSession, setup.target), setup.opening.rollback != "trim"
         return InPlaceDraft(session, skip_tap(cut), chain, recurrent=recurrent)
     synced = None if own.mode == "own" else _synced(setup, cut, chain)
     if isinstance(synced, SyncedDraft):
         draft: DraftModel = synced
     else:
-        draft = open_draft(setup, chain, chain_context(setup.arm, own.doubt), n_experts=cut.n_experts)
+        draft = open_draft(setup, chain, chain_context(setup.opening, own.doubt), n_experts=cut.n_experts)
         draft.fell_back = synced
     weight = source_weight(Source(setup.second))
     n_used = weight.n_experts_used if cut.n_experts is None else cut.n_experts

@@ -20,7 +20,7 @@ from mlsd.clock import Clock
 from mlsd.drafters.lookup.text_lookup import TextLookup
 from mlsd.drafters.method import Method
 from mlsd.drafters.options import Preset, Span, small_model_study
-from mlsd.drafters.recipe import Arm, Context
+from mlsd.drafters.recipe import Context, Opening
 from mlsd.drafters.trees import Commit, tree_options
 from mlsd.engine.drafter import Draft, Outcome
 from mlsd.engine.tree import ROOT, Tree, merge
@@ -119,11 +119,11 @@ class Lookahead(TextLookup):
         }
 
 
-def _contexts(arm: Arm, own: Options) -> tuple[Context, ...]:
+def _contexts(opening: Opening, own: Options) -> tuple[Context, ...]:
     """Room for the candidates and the window."""
     n_riders = own.window * (own.ngram - 1) - 1
-    n_leaves = min(arm.gamma, own.guesses) + own.window
-    return arm.on_target(tree_options(arm.target, n_rows=arm.gamma + n_riders, n_leaves=n_leaves, commit=own.commit))
+    n_rows, n_leaves = opening.gamma + n_riders, min(opening.gamma, own.guesses) + own.window
+    return opening.on_target(tree_options(opening.target, n_rows=n_rows, n_leaves=n_leaves, commit=own.commit))
 
 
 def _preset(name: str, window: int, ngram: int, guesses: int) -> Preset:
@@ -139,7 +139,7 @@ METHOD = Method(
     ),
     source="Fu et al. 2024, Lookahead Decoding (arXiv 2402.02057)",
     options=Options,
-    open=lambda setup, own: Lookahead(own, setup.clock, n_candidates=setup.arm.gamma),
+    open=lambda setup, own: Lookahead(own, setup.clock, n_candidates=setup.opening.gamma),
     presets=(
         _preset("qwen2.5-1.5b", 20, 4, 20),
         _preset("smollm2", 20, 4, 20),

@@ -21,7 +21,7 @@ from mlsd.drafters.lookup.suffix_store import SuffixStore, build_store, read_hea
 from mlsd.drafters.lookup.text_lookup import TextLookup
 from mlsd.drafters.method import DrafterSetup, Method
 from mlsd.drafters.options import Span, small_model_study
-from mlsd.drafters.recipe import Arm, Context
+from mlsd.drafters.recipe import Context, Opening
 from mlsd.drafters.trees import Commit, commonest_prefixes, whole_tree
 from mlsd.engine.drafter import Draft, Outcome
 from mlsd.engine.tree import Tree
@@ -59,13 +59,13 @@ def _content(own: Options) -> dict[str, OptionValue]:
     return {} if own.store == SHIPPED else {"content": read_header(Path(own.store))[0].content}
 
 
-def _contexts(arm: Arm, own: Options) -> tuple[Context, ...]:
+def _contexts(opening: Opening, own: Options) -> tuple[Context, ...]:
     """Room for a tree of gamma nodes; a chain on targets that cannot hold one."""
-    if arm.rollback == "trim":
-        return arm.on_target(whole_tree(arm, own.commit))
-    base, longest = arm.target, own.length + 1  # chains are no longer, however large gamma is
+    if opening.rollback == "trim":
+        return opening.on_target(whole_tree(opening, own.commit))
+    base, longest = opening.target, own.length + 1  # chains are no longer, however large gamma is
     shorter = {"max_outputs": min(base.max_outputs, longest), "n_snapshots": min(base.n_snapshots, longest)}
-    return arm.on_target(msgspec.structs.replace(base, **shorter))
+    return opening.on_target(msgspec.structs.replace(base, **shorter))
 
 
 def _open(setup: DrafterSetup, options: Options) -> Rest:
@@ -92,7 +92,7 @@ def _open(setup: DrafterSetup, options: Options) -> Rest:
             f"which {path} is sorted.",
             hint="Give a smaller span or length.",
         )
-    return Rest(store, options, setup.clock, n_nodes=setup.arm.gamma, as_chain=setup.arm.rollback != "trim")
+    return Rest(store, options, setup.clock, n_nodes=setup.opening.gamma, as_chain=setup.opening.rollback != "trim")
 
 
 def shipped_store(setup: DrafterSetup) -> Path:

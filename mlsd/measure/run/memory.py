@@ -17,7 +17,7 @@ from typing import Literal
 import msgspec
 
 from mlsd.drafters import drafting_key, find_method, recipe
-from mlsd.drafters.recipe import Context, arm_of
+from mlsd.drafters.recipe import Context, opening_of
 from mlsd.engine.llama.footprint import Footprint
 from mlsd.engine.llama.native import BackendInfo
 from mlsd.engine.losslessness import asking_options, feeding_options
@@ -36,6 +36,7 @@ from mlsd.models.manifest import MadeEntry, ModelEntry
 from mlsd.planning.plan import Group
 from mlsd.planning.prompts import LoadPrompt
 from mlsd.records import Case, DrafterSpec, EngineOptions, Record, content_id
+from mlsd.trials.arms import arm_of
 from mlsd.units import format_bytes
 
 _Known = Mapping[tuple[tuple[str, str | None], SessionOptions], Footprint]
@@ -247,16 +248,16 @@ def _contexts(group: Group, models: Mapping[str, Sized], load: LoadPrompt) -> _C
     for case in sorted(arms.values(), key=lambda case: (case.gamma, case.drafter.name)):
         target, spec = case.target.id, case.drafter
         draft = spec.draft.id if spec.draft else target
-        arm = arm_of(case, shared, _strategy(case, keeps[target]), partial(_DRAFT_STRATEGY.__getitem__, keeps[draft]))
+        strategies = _strategy(case, keeps[target]), partial(_DRAFT_STRATEGY.__getitem__, keeps[draft])
         try:
-            contexts = recipe(arm)
+            contexts = recipe(opening_of(case, shared, *strategies))
         except UnsupportedError:  # such an arm will not open
             continue
         cut = _cut(spec, models[target], found.cut_bytes)
         # A file that is not here tells of no head.
         known = [one for one in contexts if one.whose != "head" or models[target].path is not None]
         opened = [_opened(one, target, draft, spec, cut=cut) for one in known]
-        found.arms.append((_arm_name(case), opened))
+        found.arms.append((arm_of(case).setting, opened))
         if case.sampling.greedy:
             feeding = feeding_options(asking, contexts[0].options, case.gamma + 1)
             found.verdicts.append([_Context(target, asking, "all"), _Context(target, feeding)])
@@ -295,21 +296,13 @@ def _cut(spec: DrafterSpec, target: Sized, cut_bytes: dict[str, int]) -> bool:
     return bool(edit.pieces)
 
 
-def _arm_name(case: Case) -> str:
-    if case.arm == "ar":
-        return "AR"
-    options = ",".join(f"{key}={value}" for key, value in sorted(case.drafter.options.items()))
-    draft = f" ({case.drafter.draft.id})" if case.drafter.draft else ""
-    return f"{case.drafter.name}{f':{options}' if options else ''}{draft}, gamma {case.gamma}"
-
-
 def _n_tokens(case: Case, load: LoadPrompt) -> int:
     """Tokens of a prompt, as far as they can be known without a tokenizer: at most so many."""
     if case.prompt.n_tokens is not None:
         return case.prompt.n_tokens
     prompt = load(case.prompt.key)
-    texts = (prompt.text, *prompt.earlier)
-    return sum(len(text.encode()) // _LEAST_BYTES_OF_A_TOKEN for text in texts) + len(prompt.earlier) * case.n_predict
+    texts, answers = (prompt.text, *prompt.earlier), len(prompt.earlier) * case.n_predict
+    return prompt.depth + answers + sum(len(text.encode()) // _LEAST_BYTES_OF_A_TOKEN for text in texts)
 
 
 def _arms(contexts: _Contexts | None, known: _Known) -> tuple[ArmMemory, ...]:

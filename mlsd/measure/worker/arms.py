@@ -20,7 +20,7 @@ import msgspec
 from mlsd.clock import Clock
 from mlsd.drafters import find_method, open_drafter, recipe, second_file
 from mlsd.drafters.method import DrafterSetup
-from mlsd.drafters.recipe import arm_of
+from mlsd.drafters.recipe import opening_of
 from mlsd.engine.decode import Generation, GenerationLimits, Prefill, check_capacity, generate
 from mlsd.engine.drafter import Drafter, NoDrafter
 from mlsd.engine.llama.model import LlamaModel
@@ -182,19 +182,19 @@ class Arms:
         sabotage = parse_sabotage(case.rollback)
         wanted = "auto" if sabotage else case.rollback
         strategy = self._strategy(self._path, wanted, "target", case.gamma) if is_sd else "trim"
-        arm = arm_of(
+        opening = opening_of(
             case,
             self._options,
             strategy,
             lambda: self._strategy(self._second(case) or self._path, wanted, "draft", case.gamma),
             device_sampling=self._samples_on_device,
         )
-        contexts = recipe(arm)
+        contexts = recipe(opening)
         session = open_session(self.target, contexts[0].options)
         opened.callback(session.close)
         drafter = open_drafter(
             DrafterSetup(
-                arm=arm,
+                opening=opening,
                 contexts=contexts,
                 clock=self._clock,
                 target=session,

@@ -13,7 +13,7 @@ import pytest
 from mlsd.drafters import check_target, drafting_key, recipe
 from mlsd.drafters.chain import Chain
 from mlsd.drafters.heads.eagle3 import Eagle3Draft
-from mlsd.drafters.recipe import Arm
+from mlsd.drafters.recipe import Opening
 from mlsd.engine.drafter import Outcome
 from mlsd.engine.llama.heads import EagleHead
 from mlsd.engine.llama.model import LlamaModel
@@ -285,4 +285,4 @@ def test_a_head_is_no_model_to_compare_with_its_target(method: str) -> None:
 
 def test_unchecked_rollback_is_refused() -> None:
     with pytest.raises(UnsupportedError, match="after a failed pass there are none"):
-        recipe(Arm(spec("eagle3"), 2, Sampling(), "unchecked", SessionOptions(n_ctx=64), lambda: "trim"))
+        recipe(Opening(spec("eagle3"), 2, Sampling(), "unchecked", SessionOptions(n_ctx=64), lambda: "trim"))
