@@ -44,7 +44,7 @@ def test_the_table_shows_counts_loads_needs_and_what_is_missing():
 
 
 def test_the_whole_memory_table_is_printed_and_adds_up():
-    text = run("B", "--profile", "mac-32gb", "--wide").stdout
+    text = run("B", "--profile", "mac-32gb").stdout
     for word in (
         "weights",
         "KV",
