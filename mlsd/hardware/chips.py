@@ -65,6 +65,15 @@ CHIPS: tuple[Chip, ...] = (
 )
 
 
+def chip_peak_gb_s(chip: str) -> float | None:
+    """The peak bandwidth of the widest bin of a chip, called as in "M1 Max" or "Apple M1 Max"; None where unknown."""
+    name = " ".join(chip.split()).lower().removeprefix("apple ")
+    return max(
+        (bin.peak_bandwidth_gb_s for bin in CHIPS if bin.name.lower() == f"apple {name}" and bin.peak_bandwidth_gb_s),
+        default=None,
+    )
+
+
 # hw.model of every MacBook Air with Apple silicon, M1 to M5, and of the MacBook Neo (Mac17,5): Apple's pages "Identify
 # your Mac model", as voyager-software/DeviceLookup 2026.11.0 and Shakshi3104/DeviceHardware on GitHub have them.
 _NO_FAN = (

@@ -26,9 +26,9 @@ def test_json_gives_each_row_its_identity_verdict_and_rules() -> None:
     document = json.loads(run("--published", "small-models", "--json").output)
     assert len(document["rows"]) == sum(document["counts"].values()) == 200
     row = next(row for row in document["rows"] if row["identity"].get("prompt") == "translation")
-    assert set(row) == {"identity", "verdict", "rules"}
-    assert set(row["rules"][0]) == {"rule", "verdict", "figures", "sentence"}
-    assert row["verdict"] in {"possible", "suspicious", "impossible"}
+    assert set(row) == {"identity", "verdict", "rules", "missing"}
+    assert set(row["rules"][0]) == {"rule", "verdict", "figures", "sentence", "ask"}
+    assert row["verdict"] in {"possible", "suspicious", "impossible", "not judged"}
 
 
 def test_a_csv_is_audited_and_strict_makes_an_impossible_row_an_exit_code(tmp_path: Path) -> None:
@@ -38,14 +38,14 @@ def test_a_csv_is_audited_and_strict_makes_an_impossible_row_an_exit_code(tmp_pa
     path.write_text(HEADER + "m,none,0,64,50.0,\nm,d,4,64,90.0,0.01\n")
     result = run(str(path), "--strict")
     assert result.exit_code == 1
-    assert "The speedup is 1.80, a round commits at most 1.06 tokens: this cannot be true." in result.output
+    assert "The speedup is 1.80, a round commits at most 1.06 tokens under every meaning of the rate" in result.output
 
 
 def test_all_prints_possible_rows_too(tmp_path: Path) -> None:
     path = tmp_path / "own.csv"
-    path.write_text(HEADER + "m,none,0,64,50.0,\n")
-    assert "row 1" not in run(str(path)).output
-    assert "possible    own.csv: row 1" in run(str(path), "--all").output
+    path.write_text(HEADER + "m,none,0,64,50.0,\nm,d,4,64,60.0,0.5\n")
+    assert "row 2" not in run(str(path)).output
+    assert "possible    own.csv: row 2" in run(str(path), "--all").output
 
 
 def test_markup_in_a_cell_is_printed_as_text(tmp_path: Path) -> None:
@@ -63,7 +63,7 @@ def test_no_cell_of_a_table_steers_the_terminal(tmp_path: Path) -> None:
     )
     output = run(str(path), "--all").output
     assert not set(output) & {"\x1b", "\x07", "\u202e"}
-    assert len(output.splitlines()) == 3  # heading, one row, counts
+    assert len(output.splitlines()) == 4  # heading, one row, what it wants, counts
 
 
 def test_only_one_source_is_taken() -> None:

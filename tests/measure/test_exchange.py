@@ -227,17 +227,52 @@ def test_a_byte_order_mark_and_columns_of_ones_own_are_no_obstacle() -> None:
         (("55.28", "fast"), "line 2, column tokens_per_sec: 'fast' is not a number"),
         (("55.28", "nan"), "line 2, column tokens_per_sec: 'nan' is not a finite number"),
         (("55.28", "-3"), "line 2, column tokens_per_sec: '-3' is not above 0"),
-        (("0.0024", "71"), "line 3, column draft_acceptance_rate: '71' is not a fraction"),
+        (("0.0024", "171 %"), "line 3, column draft_acceptance_rate: '171 %' is not a fraction"),
         (("16,", "4.5,"), "line 3, column draft_len: '4.5' is not a count"),
         (("none", ""), "line 2, column draft_model: the cell is empty"),
         ((",ok", ",ok,more"), "line 2: 1 more cells than columns"),
+    ],
+)
+def test_a_row_that_is_not_understood_says_so_by_line_and_column_and_the_others_are_read(
+    changed: tuple[str, str], message: str
+) -> None:
+    text = f"{STUDY_HEADER}\n{STUDY_ROWS}".replace(changed[0], changed[1], 1)
+    rows = study_csv.read(text.encode(), "runs.csv", "0" * 64)
+    (lost,) = [row for row in rows if row.status.startswith(study_csv.NOT_UNDERSTOOD)]
+    assert message in lost.status
+    assert len(rows) == 3 and lost.decode_tok_s is None
+
+
+def test_cells_are_read_as_people_write_them() -> None:
+    header = "target_model,draft_model,draft_len,tokens_per_sec,draft_acceptance_rate,speedup_vs_baseline\n"
+    text = (
+        header
+        + 'm,none,-,~30 tok/s,n/a,-\nm,d,auto,"1,045.5",55.1,1.5x\nm,d,4,**33.0 ± 0.4**,55.1 %,1.1\nm,d,4,30,-,\n'
+    )
+    plain, auto, bold, without = study_csv.read(text.encode(), "own.csv", "0" * 64)
+    assert (plain.decode_tok_s, plain.gamma, plain.acceptance_rate, plain.speedup) == (30.0, 0, None, None)
+    assert (auto.decode_tok_s, auto.gamma, auto.acceptance_rate, auto.speedup) == (1045.5, None, 0.551, 1.5)
+    assert (bold.decode_tok_s, bold.gamma, bold.acceptance_rate) == (33.0, 4, 0.551)
+    assert without.acceptance_rate is None
+
+
+def test_rates_of_a_table_are_fractions_or_per_cent_and_one_that_fits_neither_is_not_understood() -> None:
+    header = "target_model,draft_model,tokens_per_sec,draft_acceptance_rate\n"
+    ok, lost = study_csv.read(f"{header}m,d,30,0.551\nm,d,30,71\n".encode(), "own.csv", "0" * 64)
+    assert ok.acceptance_rate == 0.551
+    assert "'71' is not a fraction" in lost.status
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
         (("target_model", "model"), "line 1: column target_model is missing"),
         (("machine", "chip"), "line 1: column chip appears twice"),
         (("a.log", '"a.log'), "not readable as CSV"),
         (("a.log", "\0"), "holds NUL bytes"),
     ],
 )
-def test_what_cannot_be_read_is_named_by_line_and_column(changed: tuple[str, str], message: str) -> None:
+def test_a_file_that_is_no_table_is_refused_with_its_place(changed: tuple[str, str], message: str) -> None:
     text = f"{STUDY_HEADER}\n{STUDY_ROWS}".replace(changed[0], changed[1], 1)
     with pytest.raises(TableError, match=rf"runs\.csv.*{message}"):
         study_csv.read(text.encode(), "runs.csv", "0" * 64)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from mlsd.analysis.audit.printed import Printed
+from mlsd.analysis.audit.model_size import same_model
 from mlsd.analysis.audit.rows import (
     SEVERITY,
     Audit,
@@ -23,6 +23,8 @@ from mlsd.analysis.audit.rows import (
     RowAudit,
     median_of_others,
 )
+from mlsd.measure.exchange.printed import Printed
+from mlsd.trials.acceptance import WORDS, Meaning, mgl_of
 
 Rule = Callable[[AuditRow, AuditContext], Finding | None]
 
@@ -34,16 +36,40 @@ SAME_WORK_RATIO = 1.5  # rounds of equal work differ by less than this between p
 SAME_CASE_RATIO = 1.25  # repeats of one case differ by less than this
 BOOKKEEPING_RATIO = 1.02  # programs differ by a token in what they divide by
 HONEST_SLOPES = (0.9, 1.06)  # of log speed over log MGL: a last short round and dear rejections bend it a little
+ALIKE_SPEEDS = 1.04  # settings that do the same work run within this
 ALIKE = 5e-3  # chance, of a case or of the table, below which equal repeats are not chance
+# Rules that may raise a doubt, but judge no speed and no count.
+BESIDE = ("columns_disagree", "arms_do_not_match", "all_or_nothing_accepted", "settings_alike")
 FEWEST_PROPOSED = 50  # drafted tokens before none or all accepted means anything
 
 
 def audit_row(row: AuditRow, context: AuditContext) -> RowAudit:
-    """Ask all rules of one row. Rules that do not apply leave no finding; a row without findings is possible."""
+    """Ask all rules of one row. Rules that do not apply leave no finding; a row that no rule bounds is not judged."""
     findings: tuple[Finding, ...] = tuple(f for rule in RULES if (f := rule(row, context)) is not None)
-    verdicts: list[Credibility] = ["possible", *(finding.verdict for finding in findings)]
-    verdict = max(verdicts, key=SEVERITY.__getitem__)
-    return RowAudit(identity=identity(row), verdict=verdict, findings=findings)
+    judged = any(finding.rule not in BESIDE for finding in findings)
+    verdicts: list[Credibility] = [
+        *(finding.verdict for finding in findings if judged or finding.verdict != "possible")
+    ]
+    verdict: Credibility = max(verdicts, key=SEVERITY.__getitem__, default="not judged")
+    missing = what_is_missing(row, context) if verdict == "not judged" else ()
+    return RowAudit(identity=identity(row), verdict=verdict, findings=findings, missing=missing)
+
+
+def what_is_missing(row: AuditRow, context: AuditContext) -> tuple[str, ...]:
+    """What the table would have to state for the row to be judged."""
+    size = (row.pass_bytes or context.pass_bytes.get(row.target), "the model's size (as in `8B Q4_K_M`)")
+    peak = (context.peak(row), "the memory's peak bandwidth (--peak-gb-s, or a chip)")
+    if not row.speculative:
+        known = ((row.tok_s, "a speed"), size, peak)
+    else:
+        drafts = "tokens a round: mgl, or draft_len and an acceptance rate"
+        known = (
+            (least_speedup(row, context), "a plain run of the same file on the same chip, or a speedup"),
+            (most_committed(row), drafts),
+        )
+        if row.tok_s is None and row.speedup is None:
+            known = ((None, "a speed"), *known[1:])
+    return tuple(what for value, what in known if value is None)
 
 
 def audit(source: str, *contexts: AuditContext) -> Audit:
@@ -54,7 +80,19 @@ def audit(source: str, *contexts: AuditContext) -> Audit:
 
 def identity(row: AuditRow) -> dict[str, str | int]:
     """What tells the row from others: the fields of its case that the source states."""
-    fields = ("table", "label", "target", "drafter", "draft", "gamma", "prompt", "n_prompt", "n_predict", "repeat")
+    fields = (
+        "table",
+        "label",
+        "target",
+        "chip",
+        "drafter",
+        "draft",
+        "gamma",
+        "prompt",
+        "n_prompt",
+        "n_predict",
+        "repeat",
+    )
     return {name: value for name in fields if (value := getattr(row, name)) is not None}
 
 
@@ -62,14 +100,39 @@ def identity(row: AuditRow) -> dict[str, str | int]:
 
 
 def most_committed(row: AuditRow) -> float | None:
-    """The largest MGL the row allows: as printed, else 1 + gamma * acceptance, else gamma + 1; 1 for AR."""
+    """The largest MGL the row allows: as printed, by its rounds, by its rate in the meaning that favours it most,
+    else gamma + 1; 1 for AR.
+    """
     if not row.speculative:
         return 1.0
     if row.mgl is not None:
         return row.mgl.high
-    if row.gamma is None:
-        return None
-    return 1.0 + row.gamma * (1.0 if row.acceptance is None else min(1.0, row.acceptance.high))
+    tokens = row.n_output or row.n_predict
+    if row.rounds is not None and tokens and row.rounds.low > 0:
+        return tokens / row.rounds.low
+    if row.acceptance is None:
+        return None if row.gamma is None else row.gamma + 1.0
+    readings = most_by_meaning(row)
+    return max(readings.values()) if len(readings) == len(row.meanings) else None
+
+
+def most_by_meaning(row: AuditRow) -> dict[Meaning, float]:
+    """The largest MGL that the row's rate allows, in each meaning it may have and that its columns decide."""
+    if row.acceptance is None:
+        return {}
+    found = {meaning: mgl_of(row.acceptance.high, meaning, row.gamma) for meaning in row.meanings}
+    return {meaning: mgl for meaning, mgl in found.items() if mgl is not None}
+
+
+def _reading(row: AuditRow, needed: float) -> str:
+    """Which meaning of the rate the row needs to hold, where the table does not say and the usual one does not do."""
+    readings = most_by_meaning(row)
+    if row.mgl is not None or row.rounds is not None or len(readings) < 2:
+        return ""
+    if readings["proposed"] >= needed:
+        return ""
+    fitting = [WORDS[meaning] for meaning, mgl in readings.items() if mgl >= needed]
+    return f", if the rate is {' or '.join(fitting)}" if fitting else " under every meaning of the rate"
 
 
 def least_speedup(row: AuditRow, context: AuditContext) -> float | None:
@@ -81,7 +144,7 @@ def least_speedup(row: AuditRow, context: AuditContext) -> float | None:
     said = [] if row.speedup is None else [row.speedup.low]
     if row.tok_s is not None and baseline is not None and baseline.fastest.high > 0:
         said.append(row.tok_s.low / baseline.fastest.high)
-    return None if not said or (baseline is None and context.baselines(row.target)) else min(said)
+    return None if not said or (baseline is None and context.baselines(row)) else min(said)
 
 
 def longest_round_ms(row: AuditRow, context: AuditContext) -> float | None:
@@ -131,7 +194,7 @@ def least_round_bytes(row: AuditRow, context: AuditContext) -> float | None:
     if row.bytes_claimed is not None:
         return row.bytes_claimed.low
     if row.target not in context.pass_bytes:
-        return None
+        return None if row.pass_bytes is None else max(0.0, row.pass_bytes - CACHE_BYTES)
     drafts = max(0.0, context.pass_bytes.get(row.draft or "", 0.0) - CACHE_BYTES) * least_proposed(row)
     return max(0.0, context.pass_bytes[row.target] - CACHE_BYTES) + drafts
 
@@ -155,17 +218,17 @@ def round_shorter_than_its_parts(row: AuditRow, context: AuditContext) -> Findin
 
 def more_bandwidth_than_the_chip(row: AuditRow, context: AuditContext) -> Finding | None:
     """Are the bytes a round must move under the peak bandwidth of the memory?"""
-    longest, n_bytes = longest_round_ms(row, context), least_round_bytes(row, context)
-    if longest is None or n_bytes is None or context.peak_gb_s is None:
+    longest, n_bytes, peak = longest_round_ms(row, context), least_round_bytes(row, context), context.peak(row)
+    if longest is None or n_bytes is None or peak is None:
         return None
     needed = n_bytes / longest / 1e6
-    figures = {"needed_gb_s": needed, "peak_gb_s": context.peak_gb_s, "round_gb": n_bytes / 1e9, "round_ms": longest}
+    figures = {"needed_gb_s": needed, "peak_gb_s": peak, "round_gb": n_bytes / 1e9, "round_ms": longest}
     moved = "is said to move" if row.bytes_claimed is not None else "moves at least"
     facts = (
-        f"a round {moved} {n_bytes / 1e9:.1f} GB in {longest:.1f} ms, {needed:.0f} GB/s of the {context.peak_gb_s:.0f} "
+        f"a round {moved} {n_bytes / 1e9:.1f} GB in {longest:.1f} ms, {needed:.0f} GB/s of the {peak:.0f} "
         "that the memory has"
     )
-    return _beyond("more_bandwidth_than_the_chip", needed / context.peak_gb_s, row, context, figures, facts)
+    return _beyond("more_bandwidth_than_the_chip", needed / peak, row, context, figures, facts)
 
 
 def speedup_above_mgl(row: AuditRow, context: AuditContext) -> Finding | None:
@@ -175,7 +238,7 @@ def speedup_above_mgl(row: AuditRow, context: AuditContext) -> Finding | None:
         return None
     said = speedup if row.speedup is None else row.speedup.value
     figures = {"speedup": said, "mgl_at_most": most, "above_by": speedup / most}
-    facts = f"the speedup is {said:.2f}, a round commits at most {most:.2f} tokens"
+    facts = f"the speedup is {said:.2f}, a round commits at most {most:.2f} tokens{_reading(row, speedup)}"
     return _beyond("speedup_above_mgl", speedup / most, row, context, figures, facts)
 
 
@@ -187,36 +250,72 @@ def counts_disagree(row: AuditRow, context: AuditContext) -> Finding | None:
 
     A token a round more or less is a question of what is counted; what remains beyond it cannot be.
     """
-    if not row.speculative or row.gamma is None:
+    if row.n_output is not None and row.n_predict is not None and row.n_output > row.n_predict:
+        figures = {"n_output": float(row.n_output), "n_predict": float(row.n_predict)}
+        sentence = f"The output has {row.n_output} tokens where {row.n_predict} were allowed"
+        return _judged("counts_disagree", True, figures, sentence, ": the last round was counted past the end")
+    said = tokens_a_round(row)
+    if not row.speculative or (row.gamma is None and (row.acceptance is None or row.acceptance_of != "output")):
         return None
-    said = row.mgl
-    if said is None and row.rounds is not None and row.n_predict and row.rounds.low > 0:
-        said = row.rounds.inverse.scaled(row.n_predict)
     if said is None:
-        return whole_counts(row)
-    most = 1.0 + row.gamma * (1.0 if row.acceptance is None else min(1.0, row.acceptance.high))
-    least = 1.0 + least_proposed(row) * row.acceptance.low if row.fixed_length and row.acceptance is not None else 1.0
+        return whole_counts(row, context)
+    spans = spans_by_meaning(row)
+    slack = 1.0 + _tail(row)  # the last round may commit tokens past the end, by less than gamma
+    beyond = {of: max(said.low / (most * slack), least / (said.high * slack)) for of, (least, most) in spans.items()}
+    meaning = min(beyond, key=beyond.__getitem__)
+    least, most = spans[meaning]
     figures = {"mgl_said": said.value, "mgl_at_most": most, "mgl_at_least": least}
     facts = (
         f"The row speaks of {said.value:.2f} tokens a round, its acceptance and gamma allow {least:.2f} to {most:.2f}"
     )
-    slack = 1.0 + _tail(row)  # the last round may commit tokens past the end, by less than gamma
     if said.low - 1.0 > most * slack * (1.0 + IMPOSSIBLE_SDS * context.noise):
         return Finding(
             rule="counts_disagree", verdict="impossible", figures=figures, sentence=f"{facts}: this cannot be true."
         )
-    apart = said.low > most * slack * BOOKKEEPING_RATIO or said.high * slack * BOOKKEEPING_RATIO < least
+    if row.acceptance is not None and meaning != "proposed" and row.acceptance_of is None:
+        facts += f" if the rate is {WORDS[meaning]}"
     why = ": they count different things, the bonus token perhaps"
-    return _judged("counts_disagree", apart, figures, facts, why)
+    return _judged("counts_disagree", beyond[meaning] > BOOKKEEPING_RATIO, figures, facts, why)
 
 
-def whole_counts(row: AuditRow) -> Finding | None:
+def tokens_a_round(row: AuditRow) -> Printed | None:
+    """MGL as printed, else the output's tokens over its rounds."""
+    if row.mgl is not None or row.rounds is None or row.n_output is None or row.rounds.low <= 0:
+        return row.mgl
+    return row.rounds.inverse.scaled(row.n_output)
+
+
+def spans_by_meaning(row: AuditRow) -> dict[Meaning, tuple[float, float]]:
+    """Least and most tokens a round that rate and gamma allow, by the meaning of the rate.
+
+    A share of output tokens decides both ends. The others do where drafts have full length; else they bound from above,
+    and a rate of proposals over drafts of at least one token a round from below by nothing.
+    """
+    rate = row.acceptance
+    if rate is None:
+        return {"proposed": (1.0, (row.gamma or 0) + 1.0)}
+    spans: dict[Meaning, tuple[float, float]] = {}
+    for meaning in row.meanings:
+        most, least = mgl_of(rate.high, meaning, row.gamma), 1.0
+        if meaning == "output":
+            least = mgl_of(rate.low, meaning, row.gamma) or 1.0
+        elif row.fixed_length and meaning == "proposed":
+            least = 1.0 + least_proposed(row) * rate.low
+        if most is not None:
+            spans[meaning] = (least, most)
+    return spans
+
+
+def whole_counts(row: AuditRow, context: AuditContext | None = None) -> Finding | None:
     """Is there a whole number of rounds and accepted tokens behind the acceptance rate of full-length drafts?
 
+    Doubted only in a table whose other counts fit: rates pooled over turns and outputs that end early need not.
     ``accepted / (gamma rounds - missing) = acceptance`` and ``rounds + accepted = tokens`` give
     ``rounds = (tokens + acceptance missing) / (1 + acceptance gamma)``, which must be whole.
     """
     if row.acceptance is None or not row.fixed_length or not row.n_predict or not row.gamma:
+        return None
+    if "proposed" not in row.meanings:
         return None
     gamma, n = row.gamma, row.n_predict
     # A program may count the first token or not, run past the end, or propose less in the last gamma tokens.
@@ -233,7 +332,7 @@ def whole_counts(row: AuditRow) -> Finding | None:
     figures = {"acceptance": row.acceptance.value, "n_predict": float(n), "gamma": float(gamma)}
     rate = 100 * row.acceptance.value
     sentence = f"No whole number of drafts of {gamma} gives {n} tokens at an acceptance of {rate:.3f} %"
-    return _judged("counts_disagree", True, figures, sentence)
+    return _judged("counts_disagree", context is None or context.exact_counts, figures, sentence)
 
 
 def columns_disagree(row: AuditRow, context: AuditContext) -> Finding | None:
@@ -302,7 +401,7 @@ def slope_of_speed(row: AuditRow, context: AuditContext) -> Finding | None:
 
 def baselines_disagree(row: AuditRow, context: AuditContext) -> Finding | None:
     """Is a baseline near the others of its target and depth? Depths that are not stated are taken as equal."""
-    speeds = context.baseline_speeds.get((row.target, row.n_prompt), [])
+    speeds = context.baseline_speeds.get((*row.host, row.n_prompt, row.long_output), [])
     if row.speculative or row.tok_s is None or row.tok_s.value <= 0 or len(speeds) < 2:
         return None
     typical = median_of_others(speeds, row.tok_s.value)
@@ -349,7 +448,7 @@ def longer_drafts_accept_less(row: AuditRow, context: AuditContext) -> Finding |
         return None
     mine = row.gamma * row.acceptance.high
     worst: tuple[float, int, float] | None = None
-    by_gamma = context.accepted_per_round[(*row.pair[:3], row.prompt, row.n_prompt)]
+    by_gamma = context.accepted_per_round[(*row.pair_but_gamma, row.prompt, row.n_prompt)]
     for gamma, theirs in by_gamma.items():
         # A round accepts a geometric number: variance m (1 + m), n_predict / (1 + m) rounds; runs of luck double it.
         variance = sum(m * (1 + m) ** 2 for m in (mine, theirs)) / row.n_predict
@@ -379,7 +478,11 @@ def all_or_nothing_accepted(row: AuditRow, context: AuditContext) -> Finding | N
 
 def arms_do_not_match(row: AuditRow, context: AuditContext) -> Finding | None:
     """Do both arms come from one program, one prompt and one token count? Another prompt alone is said, not doubted."""
-    known = context.baseline_sets.get(row.target) if row.speculative else None
+    other = row.baseline_target or another_file(row, context)
+    if row.speculative and other is not None:
+        sentence = f"The speedup is over a plain run of {other}, another file than {row.target}"
+        return _judged("arms_do_not_match", True, {}, sentence, ": the ratio is not what speculation gained")
+    known = context.baseline_sets.get(row.host) if row.speculative else None
     if known is None:
         return None
     differing = []
@@ -387,12 +490,43 @@ def arms_do_not_match(row: AuditRow, context: AuditContext) -> Finding | None:
         own, others = getattr(row, name), known[name]
         if own is not None and None not in others and own not in others:
             differing.append(f"{what} ({min(map(str, others))} against {own})" if name == "program" else what)
-    figures = {"baselines": float(len(context.baselines(row.target))), "differences": float(len(differing))}
+    figures = {"baselines": float(len(context.baselines(row))), "differences": float(len(differing))}
     if not differing:
         sentence = "Both arms agree in all that the source says of them"
         return _judged("arms_do_not_match", False, figures, sentence)
     sentence = f"No baseline of {row.target} has the same {' and '.join(differing)} as this row"
     return _judged("arms_do_not_match", differing != ["prompt"], figures, sentence)
+
+
+def another_file(row: AuditRow, context: AuditContext) -> str | None:
+    """The file whose plain runs the printed speedup is a ratio to, where only the quantization differs."""
+    if row.speedup is None or row.tok_s is None or context.baselines(row):
+        return None
+    for (target, chip), rows in context.plain.items():
+        speeds = [other.tok_s for other in rows if other.tok_s is not None]
+        if chip != row.chip or not same_model(target, row.target) or not speeds:
+            continue
+        low, high = row.tok_s.low / max(s.high for s in speeds), row.tok_s.high / min(s.low for s in speeds)
+        if _apart(row.speedup, Printed(value=low, low=low, high=high, digits=row.tok_s.digits)) <= BOOKKEEPING_RATIO:
+            return target
+    return None
+
+
+def settings_alike(row: AuditRow, context: AuditContext) -> Finding | None:
+    """Do two lengths of draft have one rate and one speed? Then the longer is capped, or a row was copied: ask."""
+    if not row.speculative or not row.gamma or row.tok_s is None or row.acceptance is None:
+        return None
+    for other in context.settings[(*row.pair_but_gamma, row.prompt, row.n_prompt)]:
+        if not other.gamma or other.gamma >= row.gamma or other.tok_s is None:
+            continue
+        near = max(row.tok_s.value, other.tok_s.value) <= ALIKE_SPEEDS * min(row.tok_s.value, other.tok_s.value)
+        if near and other.acceptance == row.acceptance and 0 < row.acceptance.value < 1 and row.acceptance.digits >= 2:
+            sentence = (
+                f"At gamma {row.gamma} the rate is that of gamma {other.gamma} to the digit, and nearly so the speed: "
+                "is the draft capped, or a row copied?"
+            )
+            return Finding(rule="settings_alike", verdict="possible", figures={}, sentence=sentence, ask=True)
+    return None
 
 
 # --- own trials -------------------------------------------------------------------------------------------------
@@ -436,6 +570,7 @@ RULES: tuple[Rule, ...] = (
     longer_drafts_accept_less,
     all_or_nothing_accepted,
     arms_do_not_match,
+    settings_alike,
     trial_not_valid,
     parts_and_whole,
 )

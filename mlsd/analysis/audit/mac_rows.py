@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Literal
 
 from mlsd.analysis.audit import published_tables as published
-from mlsd.analysis.audit.printed import parse_printed
+from mlsd.measure.exchange.printed import parse_printed
 from mlsd.records import NO_DRAFTER, Record
 
 NAME = "mac-2026"

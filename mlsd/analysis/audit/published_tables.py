@@ -13,10 +13,12 @@ from typing import Any
 
 import msgspec
 
-from mlsd.analysis.audit.printed import Printed, parse_printed
+from mlsd.analysis.audit.model_size import LEAST_SHARE, least_pass_bytes
 from mlsd.analysis.audit.rows import AuditContext, AuditRow
 from mlsd.errors import TableError
+from mlsd.measure.exchange.printed import Printed, parse_printed
 from mlsd.records import Record
+from mlsd.trials.acceptance import MEANINGS
 
 _FOLDER = Path(__file__).parent / "published"
 
@@ -88,6 +90,7 @@ class Study(Record, frozen=True, kw_only=True):
     year: int | None = None
     address: str = ""  # where it was read
     date: str = ""  # of the figures, as the source states it
+    separate: bool = False  # tables of several sources, none of which judges another's rows
     verdict: str = ""  # what would make it possible, then what the audit finds and the figures that decide
     machine: Machine | None = None
     models: tuple[PublishedModel, ...] = ()
@@ -125,6 +128,15 @@ def load(name: str) -> Study:
         return msgspec.convert(tomllib.load(file), Study)
 
 
+def contexts(study: Study) -> list[AuditContext]:
+    """One context of the study, or one for each of its tables where they are of several sources."""
+    audited = [table for table in study.tables if table.audited]
+    if not study.separate:
+        return [context(study)]
+    alone = [context(msgspec.structs.replace(study, tables=(table,))) for table in audited]
+    return [alone[0], *(msgspec.structs.replace(own, notes=()) for own in alone[1:])]
+
+
 def context(study: Study) -> AuditContext:
     """The rows of all audited tables with what is known of machine and models."""
     tables = [table for table in study.tables if table.audited]
@@ -158,7 +170,7 @@ def draft_token_ms(study: Study, baselines: AuditContext) -> dict[str, float]:
     sizes = {model.id: model.pass_bytes for model in study.models}
     result = {}
     for model in study.models:
-        timed = [row.tok_s.high for row in baselines.baselines(model.draft_timed_as or "") if row.tok_s is not None]
+        timed = [row.tok_s.high for row in baselines.plain_runs(model.draft_timed_as or "") if row.tok_s is not None]
         if timed:
             own, other = sizes[model.id], sizes[model.draft_timed_as or ""]
             result[model.id] = 1e3 / max(timed) * (min(1.0, own / other) if own and other else 1.0)
@@ -175,8 +187,8 @@ def table_rows(table: PublishedTable) -> list[AuditRow]:
     """
     rows: list[AuditRow] = []
     for named in table.cells:
-        if baseline := named.pop("baseline_tok_s", None):
-            rows.append(_row(table, {"target": named["target"], "tok_s": baseline}))
+        if plain := _beside(named):
+            rows.append(_row(table, plain))
         wide = sorted({column.partition(":")[2] for column in table.columns if ":" in column})
         for model in wide or [""]:
             own = {column.partition(":")[0]: cell for column, cell in named.items() if column.endswith(f":{model}")}
@@ -184,6 +196,24 @@ def table_rows(table: PublishedTable) -> list[AuditRow]:
             if not model or own:
                 rows.append(_row(table, {**shared, **({"target": model, **own} if model else {})}))
     return rows
+
+
+def _beside(cells: dict[str, str]) -> dict[str, str] | None:
+    """The plain run that a row prints beside itself."""
+    own = {name.removeprefix("baseline_"): cell for name, cell in cells.items() if name.startswith("baseline_")}
+    if "tok_s" not in own and "n_predict" not in own:
+        return None
+    shared = ("target", "chip", "prompt", "n_prompt", "n_predict", "repeat", "active_b", "bits")
+    beside = {name: cells[name] for name in shared if name in cells} | own
+    if "target" in own:  # another file: what is known of this one is not known of it
+        beside = {name: cell for name, cell in beside.items() if name not in ("active_b", "bits")}
+    return beside
+
+
+def _pass_bytes(cells: dict[str, str]) -> float | None:
+    if "active_b" in cells and "bits" in cells:
+        return LEAST_SHARE * float(cells["active_b"]) * 1e9 * float(cells["bits"]) / 8
+    return least_pass_bytes(cells["target"])
 
 
 def _row(table: PublishedTable, cells: dict[str, str]) -> AuditRow:
@@ -199,6 +229,7 @@ def _row(table: PublishedTable, cells: dict[str, str]) -> AuditRow:
         gamma = [f"gamma {cells['gamma']}"] if "gamma" in cells else []
         place = [cells["prompt"]] if "prompt" in cells else []
         length = [f"{cells['n_prompt']} prompt tokens"] if "n_prompt" in cells else []
+        n_predict = int(cells["n_predict"]) if "n_predict" in cells else table.n_predict
         if "ms" in cells and "tok_s" not in cells:
             read["tok_s"] = parse_printed(cells["ms"]).inverse.scaled(1e3)
         return AuditRow(
@@ -208,9 +239,14 @@ def _row(table: PublishedTable, cells: dict[str, str]) -> AuditRow:
             drafter=cells.get("drafter", "none"),
             draft=cells.get("draft"),
             prompt=cells.get("prompt"),
-            n_predict=int(cells["n_predict"]) if "n_predict" in cells else table.n_predict,
+            n_predict=n_predict,
+            chip=cells.get("chip"),
             speedup=speedup[0],
             acceptance=_acceptance(cells),
+            acceptance_of=next((known for known in MEANINGS if known == cells.get("acceptance_of")), None),
+            n_output=int(cells["n_output"]) if "n_output" in cells else n_predict if "rounds" in cells else None,
+            baseline_target=cells.get("baseline_target"),
+            pass_bytes=_pass_bytes(cells),
             bytes_claimed=None if "gb_claimed" not in cells else parse_printed(cells["gb_claimed"]).scaled(1e9),
             relative_sd=sd / value.value if sd is not None and value is not None and value.value > 0 else None,
             fixed_length=table.fixed_length,

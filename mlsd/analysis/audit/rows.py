@@ -9,20 +9,23 @@ import math
 import statistics
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cached_property
 from typing import Literal
 
 import msgspec
 
-from mlsd.analysis.audit.printed import Printed
+from mlsd.hardware.chips import chip_peak_gb_s
+from mlsd.measure.exchange.printed import Printed
 from mlsd.records import NO_DRAFTER, Record
 from mlsd.stats import grouped
+from mlsd.trials.acceptance import MEANINGS, Meaning
 
-Credibility = Literal["possible", "suspicious", "impossible"]
-SEVERITY: dict[Credibility, int] = {"possible": 0, "suspicious": 1, "impossible": 2}
+Credibility = Literal["possible", "suspicious", "impossible", "not judged"]
+SEVERITY: dict[Credibility, int] = {"possible": 1, "suspicious": 2, "impossible": 3, "not judged": 0}
 
 BORROWED_SLACK = 0.15  # where the only baseline has a somewhat deeper context
+LONG_OUTPUT = 1024
 NEAR_TOKENS = 256  # a context that much deeper, or by a quarter, is somewhat deeper
 LEAST_NOISE, UNSEEN_NOISE, MOST_NOISE = 0.01, 0.02, 0.12  # relative standard deviations between repeats
 UNSEEN_WEIGHT = 2  # UNSEEN_NOISE counts like so many degrees of freedom beside what the baselines show
@@ -35,6 +38,7 @@ class AuditRow(Record, frozen=True, kw_only=True):
     table: str
     label: str  # what a reader would call the row
     target: str
+    chip: str | None = None  # rows of two chips are never judged by each other
     drafter: str = NO_DRAFTER
     draft: str | None = None  # the draft model, where the drafter has one
     gamma: int | None = None
@@ -45,9 +49,13 @@ class AuditRow(Record, frozen=True, kw_only=True):
     tok_s: Printed | None = None  # decode tok/s
     ms_per_token: Printed | None = None
     speedup: Printed | None = None
-    acceptance: Printed | None = None  # fraction of proposed tokens
+    acceptance: Printed | None = None
+    acceptance_of: Meaning | None = None  # what the rate divides by
     mgl: Printed | None = None
     rounds: Printed | None = None
+    n_output: int | None = None  # tokens the output had; n_predict is what it was allowed
+    baseline_target: str | None = None  # what the speedup is said to be over, where that is another file
+    pass_bytes: float | None = None  # what one token reads at least, by the model's name
     draft_ms: Printed | None = None  # drafting of one round, as the table prints it
     bytes_claimed: Printed | None = None  # bytes one target pass is said to read
     relative_sd: float | None = None  # of tok_s or speedup over repeats, as printed
@@ -65,9 +73,15 @@ class AuditRow(Record, frozen=True, kw_only=True):
         return self.drafter != NO_DRAFTER
 
     @property
+    def meanings(self) -> tuple[Meaning, ...]:
+        """What the row's rate may mean."""
+        return MEANINGS if self.acceptance_of is None else (self.acceptance_of,)
+
+    @property
     def committed(self) -> Printed | None:
         """MGL as printed, else 1 + gamma * acceptance where every draft has gamma tokens."""
-        if self.mgl is not None or not self.fixed_length or self.gamma is None or self.acceptance is None:
+        said = self.mgl is not None or self.acceptance_of not in (None, "proposed")
+        if said or not self.fixed_length or self.gamma is None or self.acceptance is None:
             return self.mgl
         return self.acceptance.scaled(self.gamma).plus(1.0)
 
@@ -86,7 +100,22 @@ class AuditRow(Record, frozen=True, kw_only=True):
     @property
     def pair(self) -> tuple[object, ...]:
         """Rows with equal pairs do the same work each round."""
-        return (self.target, self.drafter, self.draft, self.gamma)
+        return (*self.pair_but_gamma, self.gamma)
+
+    @property
+    def pair_but_gamma(self) -> tuple[object, ...]:
+        """Rows that may differ in nothing but the length of their drafts."""
+        return (self.target, self.chip, self.drafter, self.draft)
+
+    @property
+    def long_output(self) -> int | None:
+        """The length of an output so long that its own tokens deepen the context of its passes."""
+        return self.n_predict if self.n_predict is not None and self.n_predict > LONG_OUTPUT else None
+
+    @property
+    def host(self) -> tuple[str, str | None]:
+        """What plain decoding is compared on: the target on its chip."""
+        return (self.target, self.chip)
 
     @property
     def case(self) -> tuple[object, ...]:
@@ -101,6 +130,7 @@ class Finding(Record, frozen=True, kw_only=True):
     verdict: Credibility
     figures: dict[str, float]  # the numbers that decided, units in their names
     sentence: str
+    ask: bool = False  # a question to the author, though nothing is doubted
 
 
 class Baseline(Record, frozen=True, kw_only=True):
@@ -125,11 +155,16 @@ class AuditContext(Record, frozen=True, kw_only=True, dict=True):
     """What is known beside the row: the rest of its table, the machine, the sizes of the models."""
 
     rows: tuple[AuditRow, ...]
-    peak_gb_s: float | None = None
+    peak_gb_s: float | None = None  # of all rows; None takes the peak of each row's chip
     peak_source: str = ""
+    exact_counts: bool = True  # n_predict is the count of one output: not pooled over turns, not cut by an early end
     pass_bytes: dict[str, float] = msgspec.field(default_factory=dict)  # model -> bytes that one token at least reads
     draft_token_ms: dict[str, float] = msgspec.field(default_factory=dict)  # draft -> least time of one draft token
     notes: tuple[str, ...] = ()  # where the figures above come from
+
+    def peak(self, row: AuditRow) -> float | None:
+        """Peak GB/s of the memory that the row was measured with."""
+        return self.peak_gb_s if self.peak_gb_s is not None or row.chip is None else chip_peak_gb_s(row.chip)
 
     # --- repeats and their noise
 
@@ -212,13 +247,18 @@ class AuditContext(Record, frozen=True, kw_only=True, dict=True):
     # --- baselines
 
     @cached_property
-    def _baselines(self) -> Mapping[str, list[AuditRow]]:
+    def plain(self) -> Mapping[tuple[str, str | None], list[AuditRow]]:
+        """AR rows with a speed, by target and chip."""
         plain = (row for row in self.rows if not row.speculative and row.tok_s is not None)
-        return grouped(plain, lambda row: row.target)
+        return grouped(plain, lambda row: row.host)
 
-    def baselines(self, target: str) -> list[AuditRow]:
-        """The AR rows of a target."""
-        return self._baselines.get(target, [])
+    def baselines(self, row: AuditRow) -> list[AuditRow]:
+        """The AR rows of the row's target on its chip."""
+        return self.plain.get(row.host, [])
+
+    def plain_runs(self, model: str) -> list[AuditRow]:
+        """The AR rows of a model on any chip."""
+        return [row for (target, _), rows in self.plain.items() if target == model for row in rows]
 
     @cached_property
     def _judged_by(self) -> dict[tuple[object, ...], Baseline | None]:
@@ -230,13 +270,14 @@ class AuditContext(Record, frozen=True, kw_only=True, dict=True):
         Else those of a shallower context, whose passes are faster and so favour the row, else of one that is somewhat
         deeper, with slack. Much deeper ones say nothing of a shallow row.
         """
-        key = (row.target, row.prompt, row.n_prompt)
+        key = (*row.host, row.prompt, row.n_prompt, row.long_output)
         if key not in self._judged_by:
             self._judged_by[key] = self._find_baseline(row)
         return self._judged_by[key]
 
     def _find_baseline(self, row: AuditRow) -> Baseline | None:
-        known = self.baselines(row.target)
+        known = self.baselines(row)
+        known = [r for r in known if r.long_output == row.long_output] or known
         depth = math.inf if row.n_prompt is None else row.n_prompt
         same_length = [r for r in known if r.n_prompt == row.n_prompt]
         for choice in ([r for r in same_length if r.prompt == row.prompt], same_length):
@@ -250,32 +291,31 @@ class AuditContext(Record, frozen=True, kw_only=True, dict=True):
 
     def agreeing_baselines(self, row: AuditRow) -> tuple[float, float] | None:
         """Slowest and fastest tok/s that the row's speedup may honestly be a ratio to: its baselines or any mean."""
-        known = [r.tok_s for r in self.baselines(row.target) if r.tok_s is not None]
+        known = [r.tok_s for r in self.baselines(row) if r.tok_s is not None]
         if not known:
             return None
         fitting = [
-            r.tok_s
-            for r in self.baselines(row.target)
-            if r.tok_s and (r.prompt, r.n_prompt) == (row.prompt, row.n_prompt)
+            r.tok_s for r in self.baselines(row) if r.tok_s and (r.prompt, r.n_prompt) == (row.prompt, row.n_prompt)
         ]
         choices = [*fitting, _mean(known)] if fitting else known
         return min(figure.low for figure in choices), max(figure.high for figure in choices)
 
     @cached_property
-    def baseline_speeds(self) -> Mapping[tuple[str, int | None], list[float]]:
-        """tok/s of AR rows by target and depth, sorted; rows without a depth count at each."""
+    def baseline_speeds(self) -> Mapping[tuple[object, ...], list[float]]:
+        """tok/s of AR rows by target, chip and depth, sorted; rows without a depth count at each."""
         speeds = {}
-        for target, rows in self._baselines.items():
-            for depth in {row.n_prompt for row in rows}:
-                same = [row for row in rows if depth is None or row.n_prompt in (None, depth)]
-                speeds[target, depth] = sorted(row.tok_s.value for row in same if row.tok_s is not None)
+        for host, rows in self.plain.items():
+            for depth, length in {(row.n_prompt, row.long_output) for row in rows}:
+                same = [r for r in rows if (depth is None or r.n_prompt in (None, depth)) and r.long_output == length]
+                speeds[(*host, depth, length)] = sorted(row.tok_s.value for row in same if row.tok_s is not None)
         return speeds
 
     @cached_property
-    def baseline_sets(self) -> Mapping[str, dict[str, set[object]]]:
+    def baseline_sets(self) -> Mapping[tuple[str, str | None], dict[str, set[object]]]:
         """Programs, token counts and prompts of the AR rows of each target; None where a row does not say."""
         names = ("program", "n_predict", "prompt")
-        return {t: {name: {getattr(r, name) for r in rows} for name in names} for t, rows in self._baselines.items()}
+        plain = grouped((row for row in self.rows if not row.speculative), lambda row: row.host)
+        return {host: {name: {getattr(r, name) for r in rows} for name in names} for host, rows in plain.items()}
 
     # --- rounds of equal work
 
@@ -283,7 +323,7 @@ class AuditContext(Record, frozen=True, kw_only=True, dict=True):
     def accepted_per_round(self) -> Mapping[tuple[object, ...], dict[int, float]]:
         """Accepted tokens a round of full-length drafts, by work and prompt, then by gamma: the mean of its rows."""
         full = (row for row in self.rows if row.gamma and row.acceptance is not None and row.fixed_length)
-        groups = grouped(full, lambda row: (*row.pair[:3], row.prompt, row.n_prompt))
+        groups = grouped(full, lambda row: (*row.pair_but_gamma, row.prompt, row.n_prompt))
         return {
             key: {
                 gamma: statistics.fmean(gamma * row.acceptance.low for row in same if row.acceptance is not None)
@@ -291,6 +331,12 @@ class AuditContext(Record, frozen=True, kw_only=True, dict=True):
             }
             for key, rows in groups.items()
         }
+
+    @cached_property
+    def settings(self) -> Mapping[tuple[object, ...], list[AuditRow]]:
+        """Speculative rows that differ in the length of their drafts, or in repeat."""
+        rows = (row for row in self.rows if row.speculative)
+        return grouped(rows, lambda row: (*row.pair_but_gamma, row.prompt, row.n_prompt))
 
     @cached_property
     def pairs(self) -> set[tuple[object, ...]]:
@@ -393,6 +439,7 @@ class RowAudit(Record, frozen=True, kw_only=True):
     identity: dict[str, str | int]
     verdict: Credibility
     findings: tuple[Finding, ...]
+    missing: tuple[str, ...] = ()  # what the table would have to state, where the row is not judged
 
 
 class Audit(Record, frozen=True, kw_only=True):
@@ -404,4 +451,10 @@ class Audit(Record, frozen=True, kw_only=True):
 
     def counts(self) -> dict[Credibility, int]:
         """How many rows have each verdict."""
-        return {verdict: sum(row.verdict == verdict for row in self.rows) for verdict in SEVERITY}
+        return count_verdicts(self.rows)
+
+
+def count_verdicts(rows: Iterable[RowAudit]) -> dict[Credibility, int]:
+    """How many rows have each verdict; "not judged" only where there are such."""
+    own = [row.verdict for row in rows]
+    return {verdict: own.count(verdict) for verdict in SEVERITY if verdict != "not judged" or verdict in own}

@@ -9,10 +9,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from mlsd.analysis.audit.imported import imported_context
-from mlsd.analysis.audit.printed import exact
 from mlsd.analysis.audit.rows import AuditContext, AuditRow
 from mlsd.analysis.results.comparability import choose
 from mlsd.errors import AnalysisError
+from mlsd.measure.exchange.printed import exact
 from mlsd.measure.store.study import Store
 from mlsd.records import Environment, ModelFacts
 from mlsd.stats import grouped

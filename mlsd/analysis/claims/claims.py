@@ -10,7 +10,7 @@ import msgspec
 
 from mlsd.analysis.audit import published_tables as published
 from mlsd.analysis.audit.audit import audit
-from mlsd.analysis.audit.rows import SEVERITY, Audit, Credibility
+from mlsd.analysis.audit.rows import Audit, Credibility, count_verdicts
 from mlsd.analysis.claims.claim_tests import TESTS, Decision, Outcome
 from mlsd.analysis.results.pairs import PairedTrials
 from mlsd.records import NO_DRAFTER, Record
@@ -108,7 +108,7 @@ def printed_audit(printed: AuditedTables) -> dict[Credibility, int]:
         and (not printed.targets or row.identity["target"] in printed.targets)
         and (not printed.drafters or row.identity["drafter"] in printed.drafters)
     ]
-    return {verdict: sum(row.verdict == verdict for row in rows) for verdict in SEVERITY}
+    return count_verdicts(rows)
 
 
 @cache

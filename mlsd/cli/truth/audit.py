@@ -12,8 +12,10 @@ from mlsd.analysis.audit.rows import Audit
 from mlsd.cli.database import reading, study_options
 from mlsd.cli.options import json_option
 from mlsd.cli.output import print_json, say
+from mlsd.stats import grouped
 
-_COLORS = {"possible": "green", "suspicious": "yellow", "impossible": "red"}
+_COLORS = {"possible": "green", "suspicious": "yellow", "impossible": "red", "not judged": "bright_black"}
+_NAMED = 3  # rows that are not judged for one want
 
 
 @click.command()
@@ -52,7 +54,7 @@ def audit(
 
     if name is not None:
         study = published.load(name)
-        result = run_audit(study.citation, published.context(study))
+        result = run_audit(study.citation, *published.contexts(study))
     elif file is not None:
         result = run_audit(str(file), imported.read_csv(file, **known))
     else:
@@ -60,7 +62,10 @@ def audit(
             contexts = trials.database_contexts(store, machine, settings, **known)
         result = run_audit(str(store.path), *contexts)
     if as_json:
-        rows = [{"identity": row.identity, "verdict": row.verdict, "rules": row.findings} for row in result.rows]
+        rows = [
+            {"identity": row.identity, "verdict": row.verdict, "rules": row.findings, "missing": row.missing}
+            for row in result.rows
+        ]
         print_json({"source": result.source, "counts": result.counts(), "notes": result.notes, "rows": rows})
     else:
         _print(result, show_all)
@@ -71,12 +76,16 @@ def audit(
 def _print(result: Audit, show_all: bool) -> None:
     say(f"Audit of {result.source}")
     for row in result.rows:
-        if row.verdict == "possible" and not show_all:
+        told = [finding for finding in row.findings if finding.verdict != "possible" or finding.ask]
+        if not told and not show_all:
             continue
         say((f"{row.verdict:<10}  ", _COLORS[row.verdict]), f"{row.identity['table']}: {row.identity['label']}")
-        for finding in row.findings:
-            if finding.verdict != "possible":
-                say((f"    {finding.sentence}", _COLORS[finding.verdict]))
+        for finding in told:
+            say((f"    {finding.sentence}", _COLORS["suspicious" if finding.ask else finding.verdict]))
+    for missing, same in grouped((row for row in result.rows if row.missing), lambda row: row.missing).items():
+        named = ", ".join(f"{row.identity['table']}: {row.identity['label']}" for row in same[:_NAMED])
+        more = f", and {len(same) - _NAMED} more" if len(same) > _NAMED else ""
+        say(("not judged  ", _COLORS["not judged"]), f"for want of {'; '.join(missing)}: {named}{more}")
     for told in result.notes:
         say((f"note: {told}", "bright_black"))
     say(f"{len(result.rows)} rows: " + ", ".join(f"{n} {verdict}" for verdict, n in result.counts().items()))

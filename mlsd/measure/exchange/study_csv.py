@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import csv
 import io
-import math
 import statistics
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
 from mlsd.errors import TableError
 from mlsd.measure.exchange.delimited import guarded, write_csv
+from mlsd.measure.exchange.printed import parse_printed, says_nothing
 from mlsd.measure.exchange.tables import dict_rows
 from mlsd.measure.store.rows import ImportedRow, TrialFilter, pair_key
 from mlsd.measure.store.study import Store
@@ -34,6 +34,8 @@ COLUMNS = (
     "speedup_vs_baseline", "raw_log", "status",
 )  # fmt: skip
 REQUIRED = ("target_model", "draft_model", "tokens_per_sec")
+RATE = "draft_acceptance_rate"
+NOT_UNDERSTOOD = "not understood: "  # how the status of a row begins that could not be read
 
 
 # --- writing ----------------------------------------------------------------------------------------------------
@@ -100,19 +102,37 @@ def _baselines(store: Store) -> dict[tuple[Any, ...], float]:
 def read(data: bytes, source: str, sha256: str) -> list[ImportedRow]:
     """The rows of a table in this layout; columns it does not know are kept in `raw`.
 
-    Raises: TableError naming line and column.
+    Cells are read as people write them (`parse_printed`). A row with a cell that is not understood has that as its
+    status. Raises: TableError where the file is no table of this layout, or none of its rows is understood.
     """
     reader = csv.DictReader(io.StringIO(_text(data, source), newline=""), strict=True)
-    rows: list[ImportedRow] = []
+    lines: list[_Line] = []
     try:
         _check_header(source, list(reader.fieldnames or []))
-        for record in reader:
-            rows.append(_row(_Line(source, reader.line_num, record), len(rows) + 1, sha256))
+        lines += [_Line(source, reader.line_num, record) for record in reader]
     except csv.Error as error:
         raise TableError(f"{source}, line {reader.line_num}: not readable as CSV: {error}.") from error
-    if not rows:
+    if not lines:
         raise TableError(f"{source} holds no row.", hint="Below the header, give one line for each run.")
+    percent = _in_percent([line.record.get(RATE) or "" for line in lines])
+    rows = [_row_or_reason(line, number, sha256, percent) for number, line in enumerate(lines, 1)]
+    if all(row.status.startswith(NOT_UNDERSTOOD) for row in rows):
+        reason = rows[0].status.removeprefix(NOT_UNDERSTOOD)
+        raise TableError(f"{source}, {reason}.", hint="No row of the table could be read.")
     return rows
+
+
+def _in_percent(cells: list[str]) -> bool:
+    """Whether a column of rates is in per cent: some are above 1, and none lies between 0 and 1."""
+    values = [value for text in cells if "%" not in text and (value := _value(text)) is not None]
+    return any(value > 1 for value in values) and not any(0 < value < 1 for value in values)
+
+
+def _value(text: str) -> float | None:
+    try:
+        return None if says_nothing(text) else parse_printed(text).value
+    except ValueError:
+        return None
 
 
 class _Line:
@@ -120,30 +140,43 @@ class _Line:
 
     def __init__(self, source: str, number: int, record: dict[Any, Any]) -> None:
         self.source, self.number, self.record = source, number, record
-        if None in record:
-            raise TableError(f"{source}, line {number}: {len(record[None])} more cells than columns.")
 
     def cell(self, column: str, kind: Callable[[str], T]) -> T | None:
-        """The cell's value, None when it is empty or absent."""
+        """The cell's value, None when it is empty or absent. Raises: ValueError naming line and column."""
         text = (self.record.get(column) or "").strip()
-        if not text:
+        if not text or (kind is not str and says_nothing(text)):
             return None
         try:
             return kind(text)
         except ValueError as error:
-            raise TableError(f"{self.source}, line {self.number}, column {column}: {error}.") from error
+            raise ValueError(f"line {self.number}, column {column}: {error}") from error
 
 
-def _row(line: _Line, number: int, sha256: str) -> ImportedRow:
+def _row_or_reason(line: _Line, number: int, sha256: str, percent: bool) -> ImportedRow:
+    """The row; with what was not understood as its status where that is so."""
+    raw = {str(column): value or "" for column, value in line.record.items() if column is not None}
+    try:
+        if None in line.record:
+            raise ValueError(f"line {line.number}: {len(line.record[None])} more cells than columns")
+        return _row(line, number, sha256, percent, raw)
+    except ValueError as error:
+        return ImportedRow(
+            source=line.source,
+            source_sha256=sha256,
+            format="study-csv",
+            row=number,
+            status=f"{NOT_UNDERSTOOD}{error}",
+            raw=raw,
+        )
+
+
+def _row(line: _Line, number: int, sha256: str, percent: bool, raw: dict[str, str]) -> ImportedRow:
     draft = line.cell("draft_model", str)
     if draft is None:
-        raise TableError(
-            f"{line.source}, line {line.number}, column draft_model: the cell is empty.",
-            hint="Plain decoding has the word none.",
-        )
+        raise ValueError(f"line {line.number}, column draft_model: the cell is empty; plain decoding has the word none")
     prompt_ms = line.cell("prompt_eval_ms", _positive)
     ms_per_token = line.cell("eval_ms_per_token", _positive)
-    plain = draft.lower() == NO_DRAFTER
+    plain = draft.lower() in (NO_DRAFTER, "-", "n/a")
     return ImportedRow(
         source=line.source,
         source_sha256=sha256,
@@ -164,9 +197,9 @@ def _row(line: _Line, number: int, sha256: str) -> ImportedRow:
         decode_tok_s=line.cell("tokens_per_sec", _positive),
         prefill_ns=None if prompt_ms is None else round(prompt_ms * NS_PER_MS),
         decode_ns_per_token=None if ms_per_token is None else ms_per_token * NS_PER_MS,
-        acceptance_rate=None if plain else line.cell("draft_acceptance_rate", _fraction),
+        acceptance_rate=None if plain else line.cell(RATE, _percentage if percent else _fraction),
         speedup=line.cell("speedup_vs_baseline", _positive),
-        raw={str(column): value or "" for column, value in line.record.items()},
+        raw=raw,
     )
 
 
@@ -208,6 +241,10 @@ def _fraction(text: str) -> float:
     return value
 
 
+def _percentage(text: str) -> float:
+    return _fraction(text if "%" in text else f"{text} %")
+
+
 def _count(text: str) -> int:
     value = _number(text)
     if value < 0 or value != int(value):
@@ -217,9 +254,6 @@ def _count(text: str) -> int:
 
 def _number(text: str) -> float:
     try:
-        value = float(text)
-    except ValueError:
-        raise ValueError(f"{text!r} is not a number") from None
-    if not math.isfinite(value):
-        raise ValueError(f"{text!r} is not a finite number")
-    return value
+        return parse_printed(text).value
+    except ValueError as error:
+        raise ValueError(f"{text!r} is not a {'finite ' if 'finite' in str(error) else ''}number") from None

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from mlsd.measure.store.rows import ImportedRow, Run, StoredTrial
     from mlsd.records import Case, Round, Trial
 
-TONES: dict[str, Tone] = {"possible": "", "suspicious": "doubt", "impossible": "bad"}
+TONES: dict[str, Tone] = {"possible": "", "suspicious": "doubt", "impossible": "bad", "not judged": ""}
 MOST_TRIALS = 2000  # rows of a page that still scrolls; the rest is in the database
 _LABELS = {
     "os": "system",

@@ -5,10 +5,17 @@ An audit must not blame a row for its rounding, so every bound is taken at the e
 
 from __future__ import annotations
 
+import re
 from decimal import Decimal, InvalidOperation
 
 from mlsd.records import Record
 
+_NOTHING = {"", "-", "--", "\N{EN DASH}", "\N{EM DASH}", "?", "n/a", "na", "n.a.", "none", "null", "auto"}
+_UNIT = re.compile(
+    r"\s*(x|\N{MULTIPLICATION SIGN}|tok(ens?)?\s*/\s*s(ec)?|tok(ens?)?|t/s|tps|ms(/tok(en)?)?|gb/s|gb|s)$",
+    re.IGNORECASE,
+)
+_THOUSANDS = re.compile(r"(?<=[1-9]),(?=\d{3}\b)|(?<=[1-9]\d),(?=\d{3}\b)|(?<=[1-9]\d\d),(?=\d{3}\b)")
 _SIGNIFICANT = 12  # a binary float written out (0.0197999999999999) is read as the decimal it came from
 
 
@@ -45,12 +52,24 @@ def exact(value: float) -> Printed:
     return Printed(value=value, low=value, high=value, digits=_SIGNIFICANT)
 
 
+def says_nothing(text: str) -> bool:
+    """Whether a cell is empty or holds one of the words for not measured: ``-``, ``n/a``, ``auto``."""
+    return text.strip().lower() in _NOTHING
+
+
 def parse_printed(text: str) -> Printed:
     """Read a printed number: ``63.4`` means 63.35 to 63.45, ``<4`` 0 to 4, ``~16`` 15 to 17, ``0.5-0.9`` 0.45 to 0.95.
 
-    Raises ValueError when it is not a finite number.
+    A unit after it (``1.5x``, ``30 tok/s``), a deviation (``30 ± 2``) and marks for bold are passed over; ``55 %`` is
+    0.55. Raises ValueError when it is not a finite number.
     """
-    stripped = text.strip()
+    stripped = text.strip().strip("*_`").strip().partition("\N{PLUS-MINUS SIGN}")[0].strip()
+    if stripped.endswith("%"):
+        return parse_printed(stripped[:-1]).scaled(0.01)
+    stripped = _UNIT.sub("", stripped).replace("\N{MINUS SIGN}", "-").replace("\N{EN DASH}", "-")
+    stripped = _THOUSANDS.sub("", stripped)
+    if stripped.count(",") == 1 and "." not in stripped:
+        stripped = stripped.replace(",", ".")
     if stripped.startswith("<"):
         bound = float(_decimal(stripped[1:]))
         return Printed(value=bound, low=0.0, high=bound, digits=1)
