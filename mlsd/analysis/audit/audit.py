@@ -57,18 +57,21 @@ def audit_row(row: AuditRow, context: AuditContext) -> RowAudit:
 
 def what_is_missing(row: AuditRow, context: AuditContext) -> tuple[str, ...]:
     """What the table would have to state for the row to be judged."""
-    size = (row.pass_bytes or context.pass_bytes.get(row.target), "the model's size (as in `8B Q4_K_M`)")
-    peak = (context.peak(row), "the memory's peak bandwidth (--peak-gb-s, or a chip)")
+    size = row.pass_bytes or context.pass_bytes.get(row.target)
+    known: list[tuple[object, str]]
     if not row.speculative:
-        known = ((row.tok_s, "a speed"), size, peak)
+        known = [
+            (row.tok_s, "a speed"),
+            (size, "the model's size (as in `8B Q4_K_M`)"),
+            (context.peak(row), "the memory's peak bandwidth (--peak-gb-s, or a chip)"),
+        ]
     else:
-        drafts = "tokens a round: mgl, or draft_len and an acceptance rate"
-        known = (
-            (least_speedup(row, context), "a plain run of the same file on the same chip, or a speedup"),
-            (most_committed(row), drafts),
-        )
-        if row.tok_s is None and row.speedup is None:
-            known = ((None, "a speed"), *known[1:])
+        speed = row.tok_s or row.speedup
+        plain = "a plain run of the same file on the same chip, or a speedup"
+        known = [
+            (speed and least_speedup(row, context), plain if speed else "a speed"),
+            (most_committed(row), "tokens a round: mgl, or draft_len and an acceptance rate"),
+        ]
     return tuple(what for value, what in known if value is None)
 
 

@@ -303,7 +303,7 @@ class AuditContext(Record, frozen=True, kw_only=True, dict=True):
     @cached_property
     def baseline_speeds(self) -> Mapping[tuple[object, ...], list[float]]:
         """tok/s of AR rows by target, chip and depth, sorted; rows without a depth count at each."""
-        speeds = {}
+        speeds: dict[tuple[object, ...], list[float]] = {}
         for host, rows in self.plain.items():
             for depth, length in {(row.n_prompt, row.long_output) for row in rows}:
                 same = [r for r in rows if (depth is None or r.n_prompt in (None, depth)) and r.long_output == length]

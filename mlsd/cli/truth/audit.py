@@ -76,11 +76,11 @@ def audit(
 def _print(result: Audit, show_all: bool) -> None:
     say(f"Audit of {result.source}")
     for row in result.rows:
-        told = [finding for finding in row.findings if finding.verdict != "possible" or finding.ask]
-        if not told and not show_all:
+        doubts = [finding for finding in row.findings if finding.verdict != "possible" or finding.ask]
+        if not doubts and not show_all:
             continue
         say((f"{row.verdict:<10}  ", _COLORS[row.verdict]), f"{row.identity['table']}: {row.identity['label']}")
-        for finding in told:
+        for finding in doubts:
             say((f"    {finding.sentence}", _COLORS["suspicious" if finding.ask else finding.verdict]))
     for missing, same in grouped((row for row in result.rows if row.missing), lambda row: row.missing).items():
         named = ", ".join(f"{row.identity['table']}: {row.identity['label']}" for row in same[:_NAMED])
