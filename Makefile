@@ -62,6 +62,7 @@ notebooks: $(VENV)/.ready ## Execute every notebook
 docs: $(VENV)/.ready ## Write the reference of commands and build the pages into site/
 	@$(BIN)/python -m tools.command_reference
 	@$(BIN)/mkdocs build
+	@$(BIN)/mlsd report studies/*.record.json.gz --site site/results
 
 clean: ## Remove what the targets made, except results
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis

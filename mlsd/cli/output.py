@@ -84,6 +84,22 @@ def choose_columns(ctx: click.Context, parameter: click.Parameter, chosen: bool)
 
 
 @contextmanager
+def working(label: str) -> Iterator[Callable[[str], None]]:
+    """Say what is being done while it lasts: a moving line on a terminal, one line elsewhere; yields `tell`."""
+    if not shows_progress():
+        note(f"{label}...")
+        yield lambda step: note(f"  {step}")
+        return
+    from rich.console import Console
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as line:
+        task = line.add_task(plain(label))
+        yield lambda step: line.update(task, description=plain(f"{label}: {step}"))
+
+
+@contextmanager
 def byte_progress(label: str, total_bytes: int | None = None) -> Iterator[Callable[[str, int], None] | None]:
     """A progress line of bytes written, on standard error and only on a terminal; yields its callback, else None."""
     if not shows_progress():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from matplotlib.figure import Figure
@@ -41,11 +41,7 @@ def write_report(study: Study, folder: Path) -> Written:
         for picture in section.pictures:
             files[f"figures/{picture.id}.svg"] = plot.standalone(picture.svg or "").encode()
             files[f"figures/{picture.id}.png"] = picture.png or b""
-    try:
-        for file, content in files.items():
-            _write(folder / file, content)
-    except OSError as error:
-        raise _unwritable(folder, error) from error
+    write_files(folder, files)
     return Written(
         html=str(folder / "report.html"),
         markdown=str(folder / "report.md"),
@@ -53,6 +49,15 @@ def write_report(study: Study, folder: Path) -> Written:
         answer=page.answer,
         missing=tuple(text for section in page.sections for text in section.missing),
     )
+
+
+def write_files(folder: Path, files: Mapping[str, bytes]) -> None:
+    """Write files into a folder, each whole or not at all. Raises InputError when it cannot be written."""
+    try:
+        for file, content in files.items():
+            _write(folder / file, content)
+    except OSError as error:
+        raise _unwritable(folder, error) from error
 
 
 def check_figure_path(path: Path) -> None:

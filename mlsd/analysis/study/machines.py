@@ -49,7 +49,7 @@ def compared(study: Study) -> tuple[Study, ...]:
 
 def machine_names(studies: Sequence[Study]) -> list[str]:
     """The machines for people; those that look alike carry their key."""
-    names = [_name(study.environment) for study in studies]
+    names = [machine_name(study.environment) for study in studies]
     return [
         name if names.count(name) == 1 else f"{name} {study.machine.key[:6]}"
         for name, study in zip(names, studies, strict=True)
@@ -60,7 +60,7 @@ def machine_rows(study: Study) -> list[MachineRow]:
     """Every target of every machine, machine by machine. Raises: AnalysisError where there is only one machine."""
     studies = compared(study)
     return [
-        _row(name, one, target)
+        machine_row(name, one, target)
         for name, one in zip(machine_names(studies), studies, strict=True)
         for target in dict.fromkeys(one.trials["target"])
     ]
@@ -85,11 +85,13 @@ def _claims(study: Study) -> Sequence[ClaimVerdict]:
     return attempt(lambda: study.claims)[0] or ()
 
 
-def _name(place: Environment) -> str:
+def machine_name(place: Environment) -> str:
+    """The machine for people."""
     return f"{place.chip or place.machine}{f' ({place.backend})' if place.backend else ''}"
 
 
-def _row(name: str, study: Study, target: str) -> MachineRow:
+def machine_row(name: str, study: Study, target: str) -> MachineRow:
+    """What a study says of one target on its machine."""
     facts, plain = study.facts.get(target), _plain(study, target)
     curve = (attempt(lambda: study.machine.curves)[0] or {}).get(target)
     mixture = next((m for m in attempt(lambda: study.machine.mixtures)[0] or () if m.name == target), None)

@@ -40,7 +40,8 @@ def _words(ax: Axes, label: str, x: float, y: float, beside: str) -> str:
     rows = zip(ax.get_yticks(), ax.get_yticklabels(), strict=False)
     row = next((name.get_text() for tick, name in rows if abs(tick - y) < 1e-9 and not _is_number(name.get_text())), "")
     height = "" if row else f"{ax.get_ylabel() or beside or 'y'} {y:.4g}"
-    parts = (ax.get_title(), row, label, f"{ax.get_xlabel() or 'x'} {x:.4g}", height)
+    along = ax.format_xdata(x) if ax.xaxis.have_units() else f"{ax.get_xlabel() or 'x'} {x:.4g}"  # dates have units
+    parts = (ax.get_title(), row, label, along, height)
     return "; ".join(" ".join(part.split()) for part in parts if part)
 
 
