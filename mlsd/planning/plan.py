@@ -388,10 +388,15 @@ def _ordered(cells: Sequence[_Cell], seed: int, first: int) -> tuple[Block, ...]
     return tuple(blocks)
 
 
+def block_number(repeat: int, case_ids: Iterable[str]) -> int:
+    """The number of the block that measures these cases in a repeat."""
+    content = " ".join([str(repeat), *sorted(case_ids)])
+    return int(hashlib.sha256(content.encode()).hexdigest()[:12], 16)
+
+
 def _block(cell: _Cell, repeat: int, seed: int) -> Block:
     """One repeat of a cell; its number and its order depend on nothing but its own content and the seed."""
-    content = " ".join([str(repeat), *sorted(trial.case_id for trial in cell.trials)])
-    number = int(hashlib.sha256(content.encode()).hexdigest()[:12], 16)
+    number = block_number(repeat, (trial.case_id for trial in cell.trials))
     trials = list(cell.trials)
     random.Random(f"{seed} {number}").shuffle(trials)
     return Block(number=number, suite=cell.suite, repeat=repeat, trials=tuple(trials))

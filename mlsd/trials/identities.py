@@ -13,12 +13,13 @@ from typing import NamedTuple
 
 import msgspec
 
-from mlsd.records import Case, Conditions, Losslessness, Round, Trial
+from mlsd.records import DRAFT_MODEL, NO_DRAFTER, Case, Conditions, Losslessness, Round, Trial
 
 INT64 = 1 << 63  # what a database holds
 _MOST_TOKEN = 1 << 31  # llama.cpp's token ids are 32-bit
 _SPARE_NS = 100_000_000  # processor time is counted in coarse steps, and of threads that were at work before
 _CLOCK_SLACK = 1.05
+_GENERATION, _GENERATION_NS = 1.25, 2_000_000_000  # most of a generation are its parts
 _SIGNED = ("n_positions_off", "energy_mj")  # below 0: fewer positions than needed; a counter that jumped back
 
 
@@ -93,6 +94,9 @@ def _of_output(case: Case, trial: Trial, n_vocab: int | None) -> Iterator[Broken
 
 def _of_rounds(case: Case, trial: Trial) -> Iterator[Broken]:
     committed = sum(one.committed for one in trial.rounds)
+    # Trees verify more rows than they propose along one path, and a checkpoint decodes what is kept once more.
+    chain = case.drafter.name in (NO_DRAFTER, DRAFT_MODEL) and not case.drafter.options
+    exact = chain and trial.rollback_target in (None, "trim", "snapshots")
     if case.source == "engine" and committed != len(trial.tokens) - 1:
         yield Broken("committed", f"{len(trial.tokens)} tokens, but the first and {committed} committed by rounds")
     for number, one in enumerate(trial.rounds):
@@ -101,15 +105,15 @@ def _of_rounds(case: Case, trial: Trial) -> Iterator[Broken]:
                 yield Broken("round", f"round {number} accepted {one.accepted} of {one.proposed} proposed")
             continue
         ended = number == len(trial.rounds) - 1 and not case.ignore_eog
-        yield from _of_round(number, one, case.gamma, ended=ended)
+        yield from _of_round(number, one, case.gamma, ended=ended, exact=exact)
 
 
-def _of_round(number: int, one: Round, gamma: int, *, ended: bool) -> Iterator[Broken]:
+def _of_round(number: int, one: Round, gamma: int, *, ended: bool, exact: bool) -> Iterator[Broken]:
     if not one.accepted <= one.proposed <= gamma:
         yield Broken("round", f"round {number} accepted {one.accepted} of {one.proposed} proposed at gamma {gamma}")
     elif one.committed not in ((one.accepted, one.accepted + 1) if ended else (one.accepted + 1,)):
         yield Broken("round", f"round {number} accepted {one.accepted} and committed {one.committed}")
-    if one.rows < 1 + one.proposed:
+    if one.rows < 1 + one.proposed or (exact and one.rows != 1 + one.proposed):
         yield Broken("round", f"round {number} verified {one.proposed} proposed tokens in {one.rows} rows")
 
 
@@ -117,6 +121,11 @@ def _of_times(case: Case, trial: Trial, n_cores: int | None) -> Iterator[Broken]
     if case.source == "server":
         return
     parts = sum(one.wall_ns for one in trial.rounds)
+    drafting = sum(one.draft_ns for one in trial.rounds) + (trial.draft_prefill_ns or 0)
+    if max(_drafted(trial, "draft_forward_ns", "draft_rollback_ns"), _drafted(trial, "draft_step_ns")) > drafting:
+        yield Broken("stats", f"its drafter counted more time for itself than the {drafting} ns of drafting")
+    if case.arm == "ar" and trial.draft_prefill_ns:
+        yield Broken("parts", "it has no draft, and read the prompt into one")
     if not trial.timed:
         if trial.decode_ns is not None:
             yield Broken("parts", "its times are not its method's, but it has a decode time")
@@ -128,9 +137,15 @@ def _of_times(case: Case, trial: Trial, n_cores: int | None) -> Iterator[Broken]
     inside = (trial.prefill_ns or 0) + (trial.draft_prefill_ns or 0) + parts
     if inside > around.generation_ns:
         yield Broken("generation", f"its parts take {inside} ns of a generation of {around.generation_ns} ns")
+    if trial.prefill_ns is not None and around.generation_ns > _GENERATION * inside + _GENERATION_NS:
+        yield Broken("generation", f"a generation of {around.generation_ns} ns has parts of {inside} ns")
     most = around.generation_ns * (n_cores or math.inf) * _CLOCK_SLACK + _SPARE_NS
     if around.processor_ns is not None and around.processor_ns > most:
         yield Broken("processor", "it took more processor time than the machine has")
+
+
+def _drafted(trial: Trial, *names: str) -> float:
+    return sum(trial.stats.get(name, 0.0) for name in names)
 
 
 def _of_verdict(trial: Trial) -> Iterator[Broken]:
@@ -145,3 +160,16 @@ def _of_verdict(trial: Trial) -> Iterator[Broken]:
         yield Broken("verdict", "it is called lossless and differs")
     if (verdict.n_different or 0) > (verdict.n_compared or 0):
         yield Broken("verdict", "more tokens differ than were compared")
+    if verdict.verdict == "near_tie" and verdict.tolerance is not None:
+        gap = max(verdict.worst_gap or 0.0, verdict.top2_gap or 0.0)
+        if gap > verdict.tolerance:
+            yield Broken(
+                "verdict", f"it is called a near tie of {gap:.3g} logits, where {verdict.tolerance:.3g} explain one"
+            )
+    if verdict.verdict == "near_tie" and (verdict.first_difference or 0) >= max(1, trial.n_tokens):
+        yield Broken("verdict", "it is called a near tie behind its last token")
+    distance, limit = verdict.live_distance, verdict.live_limit
+    if verdict.verdict != "diverged" and distance is not None and limit is not None and distance > limit:
+        yield Broken(
+            "verdict", f"its memory is {distance:.3g} from a sound one, {limit:.3g} is the limit, and it diverged"
+        )

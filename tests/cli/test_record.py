@@ -6,6 +6,7 @@ import gzip
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -13,6 +14,7 @@ import pytest
 from mlsd.measure.exchange.record import output_key, read_record
 from mlsd.measure.store.rows import TrialFilter, environment_key
 from mlsd.measure.store.study import Store
+from mlsd.planning.plan import block_number
 from mlsd.records import N_TOKENS
 from tests.cli.conftest import Ran
 from tests.measure.examples import ENVIRONMENT, MODEL, case, failed, trial
@@ -161,6 +163,13 @@ def test_what_could_not_be_checked_is_said_and_a_named_file_serves(mlsd: Mlsd, r
         one["trial"]["case_id"] = ids[one["trial"]["case_id"]]
     for one in study["warnings"]:
         one["warning"]["case_id"] = ids.get(one["warning"]["case_id"])
+    blocks: dict[int, list[dict[str, Any]]] = {}
+    for one in study["trials"]:
+        blocks.setdefault(one["trial"]["block"], []).append(one["trial"])
+    for own in blocks.values():
+        number = block_number(own[0]["repeat"], [inner["case_id"] for inner in own])
+        for inner in own:
+            inner["block"] = number
     mine = tmp_path / "mine.record.json.gz"
     write_body(mine, study)
     found = mlsd("record", "verify", mine)

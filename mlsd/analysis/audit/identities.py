@@ -19,10 +19,14 @@ from mlsd.engine.losslessness import first_difference
 from mlsd.errors import PromptError, TableError
 from mlsd.measure.exchange.record import RecordedTrial, RecordFile, StudyRecord, output_key, rates, sums, whole_trials
 from mlsd.measure.store.rows import CalibrationPoint, Coverage, environment_key, model_key
+from mlsd.planning.plan import block_number
 from mlsd.planning.prompts import READ_ONCE_FROM, load_prompt
-from mlsd.records import Case, Environment, ModelRef, Record, Trial
+from mlsd.records import Case, Environment, ModelFacts, Record, Trial
+from mlsd.stats import grouped
 from mlsd.trials.identities import broken
 
+_COUNTED_BLOCKS = 1 << 20  # those of servers are counted from 0, others have the hash of their content as number
+_SLACK = datetime.timedelta(seconds=1)
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _FOLDERS = re.compile(r"/(?:Users|home|root|private|var|tmp|mnt|Volumes)/|[A-Z]:\\\\")
 
@@ -52,7 +56,7 @@ def _asked(file: RecordFile) -> Iterator[tuple[str, Found]]:
     for run in study.runs:
         yield f"run {run.id}", _of_run(run.environment_key, run.environment, run.started_at, run.ended_at)
     for key, facts in study.models.items():
-        yield f"model {facts.ref.id}", _of_model(key, facts.ref)
+        yield f"model {facts.ref.id}", _of_model(key, facts, study)
     for case_id, case in study.cases.items():
         yield f"case {case_id}", _of_case(case_id, case, study)
     for key, tokens in study.outputs.items():
@@ -90,6 +94,10 @@ def _of_file(file: RecordFile) -> Found:
         yield "rounds", "not every trial has its rounds"
     if {t.trial.case_id for t in study.trials} != set(study.cases):
         yield "cases", "cases and trials do not name each other"
+    if not _is_moment(study.made) or any(
+        _is_moment(run.started_at) and run.started_at[:10] > study.made for run in study.runs
+    ):
+        yield "made", f"it was made on {study.made}, before a run of it began, or on no day that there is"
     if study.n_superseded < 0:
         yield "superseded", "a negative number of trials was measured again"
     for one in study.warnings:
@@ -102,9 +110,28 @@ def _of_run(key: str, environment: Environment, *moments: str | None) -> Found:
         yield "environment key", "its machine and build have another key"
     if any(moment is not None and not _is_moment(moment) for moment in moments):
         yield "time", "it began or ended at no time that there is"
+        return
+    began, ended = moments
+    if ended is not None and _moment(ended) < _moment(began):
+        yield "time", "it ended before it began"
+    cores = environment.logical_cores
+    if cores is not None and (environment.performance_cores or 0) + (environment.efficiency_cores or 0) > cores:
+        yield "environment", f"its performance and efficiency cores are more than its {cores} cores"
 
 
-def _of_model(key: str, ref: ModelRef) -> Found:
+def _of_model(key: str, facts: ModelFacts, study: StudyRecord) -> Found:
+    ref = facts.ref
+    names = {
+        one.id for case in study.cases.values() for one in (case.target, case.drafter.draft) if one and one.key == key
+    }
+    if names and ref.id not in names:
+        yield "model", f"its cases call it {', '.join(sorted(names))}"
+    for part, whole in (
+        (facts.active_bytes, facts.weight_bytes), (facts.weight_bytes, ref.n_bytes),
+        (facts.n_parameters_active, facts.n_parameters), (facts.n_experts_used, facts.n_experts),
+    ):  # fmt: skip
+        if part is not None and whole is not None and not 0 <= part <= whole:
+            yield "model", f"a part of it counts {part}, the whole {whole}"
     if model_key(ref.sha256, ref.id) != key:
         yield "model key", "its hash is not the key that it stands under"
     if ref.sha256 is not None and not _SHA256.fullmatch(ref.sha256):
@@ -146,8 +173,10 @@ def _of_trial(recorded: RecordedTrial, trial: Trial, study: StudyRecord) -> Foun
     if case is None or run is None:
         yield "references", "its case or its run is not in the record"
         return
-    if not _is_moment(trial.started_at):
+    if not all(map(_is_moment, (trial.started_at, run.started_at, run.ended_at or run.started_at))):
         yield "time", f"it started at {trial.started_at!r}"
+    elif not _moment(run.started_at) - _SLACK <= _moment(trial.started_at) <= _moment(run.ended_at or trial.started_at):
+        yield "time", f"it started at {trial.started_at}, when its run did not run"
     if recorded.sums != sums(trial.rounds):
         yield "sums", "its rounds do not sum to what it says"
     said, made = recorded.rates, rates(trial)
@@ -179,6 +208,8 @@ def _of_all(study: StudyRecord, trials: Sequence[Trial]) -> Found:
         if case.sampling.greedy:
             prompt = (case.prompt.sha256, case.prompt.n_tokens, case.n_predict, case.ignore_eog)
             groups[key, case.target, prompt, msgspec.json.encode(case.engine), t.earlier].append(t)
+    if set(keys) >= {one.run for one in study.trials} and all(t.case_id in study.cases for t in trials):
+        yield from _of_places(study)
     if twice := sum(1 for count in places.values() if count > 1):
         yield "twice", f"{twice} trials stand twice"
     for group in groups.values():
@@ -228,6 +259,36 @@ def _covers(coverage: Coverage, study: StudyRecord) -> bool:
         return True
     most = min(facts.n_experts, coverage.window * facts.n_experts_used)
     return facts.n_experts_used <= min(counts) and max(counts) <= most
+
+
+def _of_places(study: StudyRecord) -> Found:
+    """A block is measured once in a run, arm after arm: who moves a trial to another pairs it with another."""
+    blocks = grouped(
+        ((one.run, one.trial) for one in study.trials),
+        lambda one: (one[0], study.cases[one[1].case_id].suite, one[1].block),
+    )
+    for (run, _, block), own in blocks.items():
+        in_time = sorted((trial for _, trial in own), key=lambda trial: trial.started_at)
+        places = [trial.position for trial in in_time]
+        if places != sorted(set(places)) or len({trial.case_id for trial in in_time}) != len(in_time):
+            yield "block", f"run {run}, block {block}: its trials do not follow each other, each of another case"
+        if len({trial.repeat for trial in in_time}) > 1:
+            yield "block", f"run {run}, block {block} is of two repeats"
+    runs = {run.id: run for run in study.runs}
+    for (_, _, block), own in grouped(
+        ((runs[one.run], one.trial) for one in study.trials),
+        lambda one: (one[0].environment_key, study.cases[one[1].case_id].suite, one[1].block),
+    ).items():
+        if block < _COUNTED_BLOCKS or not all(run.status == "finished" for run, _ in own):
+            continue
+        number = block_number(own[0][1].repeat, {trial.case_id for _, trial in own})
+        if block != number or {trial.position for _, trial in own} != set(range(len(own))):
+            yield "block", f"block {block} is not that of its cases and its repeat, {number}"
+
+
+def _moment(text: str | None) -> datetime.datetime:
+    moment = datetime.datetime.fromisoformat(text or "")
+    return moment if moment.tzinfo else moment.replace(tzinfo=datetime.UTC)
 
 
 def _is_moment(text: str) -> bool:

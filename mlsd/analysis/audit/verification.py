@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 import tempfile
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,6 +23,7 @@ from mlsd.analysis.audit.trials import database_contexts
 from mlsd.analysis.results import comparability
 from mlsd.engine.losslessness import first_difference, of_recorded
 from mlsd.errors import AnalysisError, MlsdError
+from mlsd.gguf_tools.read import model_facts
 from mlsd.measure.exchange.record import RecordFile, StudyRecord, import_record, read_record, whole_trials
 from mlsd.measure.messages import Done, Job, ModelFile, ReadJob, Slot, prompt_key
 from mlsd.measure.process import run_job, run_read
@@ -67,7 +68,7 @@ def verify(path: Path, *, sample: int | None = None, models: Iterable[Path] = ()
         rows, impossible = _audit(file)
         found += impossible
         decoded = _decode_again(study, sample, models, seed)
-        found += decoded.problems
+        found += [*_of_facts(study), *decoded.problems]
     cards = {run.environment_key: run.environment for run in study.runs}
     return Verification(
         source=str(path),
@@ -102,6 +103,24 @@ def _audit(file: RecordFile) -> tuple[Counter[str], list[Problem]]:
                         where = f"{row.identity['table']}, {row.identity['label']}"
                         found.append(Problem(where=where, rule=finding.rule, sentence=finding.sentence))
     return counts, found
+
+
+def _of_facts(study: StudyRecord) -> Iterator[Problem]:
+    """What the record says of models that are here, against their files."""
+    library = Library()
+    for said in study.models.values():
+        try:
+            model = library.resolve(said.ref.id)
+            if model.ref.sha256 != said.ref.sha256:
+                continue
+            read = model_facts(model.path, ref=said.ref)
+        except MlsdError:
+            continue
+        for name in said.__struct_fields__:
+            own, there = getattr(said, name), getattr(read, name)
+            if own is not None and own != there:
+                sentence = f"its {name} is {own}, the file's {there}"
+                yield Problem(where=f"model {said.ref.id}", rule="model facts", sentence=sentence)
 
 
 # --- decoding again ---------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 
 from mlsd.analysis.audit.identities import problems
 from mlsd.api import bench
+from mlsd.errors import TableError
 from mlsd.measure.exchange.record import output_key, rates, read_record, sums, whole_trials
 from mlsd.planning.prompts import READ_ONCE_FROM
 from mlsd.records import EngineOptions
@@ -99,6 +101,51 @@ def test_one_altered_token_time_count_or_hash_is_found_though_the_digest_was_men
     change(study, leaf, lambda value: another(value, by))
     found = problems(write_body(record.with_name("mended.record.json.gz"), study))
     assert {problem.rule for problem in found} - {"digest", "form"}, leaf
+
+
+# What one may alter, by itself and with sums, rates and digest mended, without contradicting the rest of the record: no
+# identity ties it to another value, and no rate, speedup or verdict is made of it. `record verify` says of all of them
+# that they were taken as told; of models it compares with the files that are here.
+TOLD = {
+    "what the machine's card says beside its key": r"runs\.environment\.\w+",
+    "when, how and by what it was run": r"runs\.(seed|started_at|ended_at|suites|profile|status)|mlsd_version|made",
+    "what a model's file says of itself": r"models\.\w+(\.\w+)?",
+    "words": r"warnings\.warning\.\w+",
+    "how much was measured again": "n_superseded",
+    "the machine around a trial": r"trials\.trial\.(conditions\.\w+|peak_rss_bytes|load_ns|started_at)",
+    "strategies by name": r"trials\.trial\.(rollback_target|rollback_draft)",
+    "a time that only the whole generation bounds": r"trials\.trial\.(prefill_ns|draft_prefill_ns)",
+    "what a drafter counted, within its drafting time": r"trials\.trial\.stats\.\w+",
+    "the limit of a distance that lies below it": r"trials\.trial\.losslessness\.live_limit",
+}  # fmt: skip
+
+
+def plain(leaf: Leaf) -> str:
+    """The place of a leaf without numbers and keys, which differ from record to record."""
+    named = leaf[:1] + leaf[2:] if leaf[0] in ("models", "cases", "outputs") else leaf
+    return ".".join(step for step in named if isinstance(step, str))
+
+
+def test_every_leaf_that_carries_a_figure_is_tied_to_another(record: Path) -> None:
+    study = body(record)
+    arms = [next(i for i, one in enumerate(study["trials"]) if one["trial"]["arm"] == arm) for arm in ("ar", "sd")]
+    chosen = {
+        (plain(leaf), leaf[1] if leaf[0] == "trials" else None): leaf
+        for leaf in leaves(study)
+        if leaf[0] != "trials" or (leaf[1] in arms and leaf[2] not in ("sums", "rates"))
+    }
+    untied = set()
+    for (place, _), leaf in chosen.items():
+        altered = copy.deepcopy(study)
+        change(altered, leaf, lambda value: not value if isinstance(value, bool) else another(value, 1))
+        try:
+            found = mend(altered, record.with_name("leaf.record.json.gz"))
+        except TableError:
+            continue
+        if not found:
+            untied.add(place)
+    assert len(chosen) > 100
+    assert {place for place in untied if not any(re.fullmatch(told, place) for told in TOLD.values())} == set()
 
 
 @pytest.mark.parametrize("section", ["cases", "models", "outputs"])
