@@ -275,14 +275,14 @@ def _of_places(study: StudyRecord) -> Found:
         if len({trial.repeat for trial in in_time}) > 1:
             yield "block", f"run {run}, block {block} is of two repeats"
     runs = {run.id: run for run in study.runs}
-    for (_, _, block), own in grouped(
+    for (_, _, block), others in grouped(
         ((runs[one.run], one.trial) for one in study.trials),
         lambda one: (one[0].environment_key, study.cases[one[1].case_id].suite, one[1].block),
     ).items():
-        if block < _COUNTED_BLOCKS or not all(run.status == "finished" for run, _ in own):
+        if block < _COUNTED_BLOCKS or not all(run.status == "finished" for run, _ in others):
             continue
-        number = block_number(own[0][1].repeat, {trial.case_id for _, trial in own})
-        if block != number or {trial.position for _, trial in own} != set(range(len(own))):
+        number = block_number(others[0][1].repeat, {trial.case_id for _, trial in own})
+        if block != number or {trial.position for _, trial in own} != set(range(len(others))):
             yield "block", f"block {block} is not that of its cases and its repeat, {number}"
 
 
