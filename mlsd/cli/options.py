@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -18,6 +19,39 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 
+_MOST = 2**31 - 1  # of a whole number: what llama.cpp counts with
+
+
+class Whole(click.IntRange):
+    """A whole number of an option, within what 32 bits hold."""
+
+    def __init__(self, min: int | None = None, max: int | None = None) -> None:
+        super().__init__(min, max)
+        self.name = "integer" if min is None and max is None else "integer range"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Parse, or fail with the number."""
+        number: int = super().convert(value, param, ctx)
+        if abs(number) > _MOST:
+            self.fail(f"{str(value)[:40]} is beyond {_MOST:,}.", param, ctx)
+        return number
+
+
+class Real(click.FloatRange):
+    """A number of an option that is one: neither nan nor infinite."""
+
+    def __init__(self, min: float | None = None, max: float | None = None, min_open: bool = False) -> None:
+        super().__init__(min, max, min_open)
+        self.name = "float" if min is None and max is None else "float range"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Parse, or fail with what is no number."""
+        number: float = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"{value!r} is not a finite number.", param, ctx)
+        return number
+
+
 class IntList(click.ParamType[tuple[int, ...]]):
     """Integers separated by commas: ``1,2,4``."""
 
@@ -28,9 +62,10 @@ class IntList(click.ParamType[tuple[int, ...]]):
         if isinstance(value, tuple):
             return value
         try:
-            return tuple(int(part) for part in str(value).split(",") if part.strip())
+            given = tuple(int(part) for part in str(value).split(",") if part.strip())
         except ValueError:
-            self.fail(f"{value!r} is not a list of integers like 1,2,4", param, ctx)
+            self.fail(f"{str(value)[:80]!r} is not a list of integers like 1,2,4", param, ctx)
+        return tuple(Whole().convert(number, param, ctx) for number in given)
 
 
 class GammaList(click.ParamType[tuple[int | str, ...]]):
@@ -62,10 +97,10 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, 
 draft_option = _Option("--draft", help="Draft model, or drafting head: a path or an id.")
 drafter_option = _Option("--drafter", "drafter_text", help="Drafting method: NAME or NAME:option=value,...")
 prompt_option = _Option("--prompt", "prompts", multiple=True, help="A shipped prompt, or a text file; may be repeated.")
-repeats_option = _Option("--repeats", type=click.IntRange(min=1), show_default=True)
+repeats_option = _Option("--repeats", type=Whole(1, 10_000), show_default=True)
 rows_option = _Option("--rows", type=IntList(), help="k: positions of a pass.")
 quant_option = _Option("--quant", help="Q8_0, Q4_K, Q4_K_M, Q4_0, F16, ...")
-seed_option = _Option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
+seed_option = _Option("--seed", type=Whole(min=0), default=0, show_default=True)
 output_option = _Option("-o", "--output", type=_FILE, required=True, help="The file to write.")
 certificate_option = click.option(
     "--certificate", type=_FILE, help="The lab's certificate file [default: the one that `mlsd lab start` made here]."
@@ -84,11 +119,9 @@ def engine_options(command: F) -> F:
     wrapped: F = with_engine  # type: ignore[assignment]
     for option in (
         click.option("--flash-attention", type=click.Choice(["auto", "on", "off"]), default="auto", show_default=True),
-        click.option("--n-ctx", type=click.IntRange(min=1), help="Context [default: what the run needs]"),
-        click.option("--n-gpu-layers", type=int, default=-1, help="Layers on the GPU [default: all]"),
-        click.option(
-            "--n-threads", type=click.IntRange(min=1), help="CPU threads [default: fast cores; one less of up to 4]"
-        ),
+        click.option("--n-ctx", type=Whole(min=1), help="Context [default: what the run needs]"),
+        click.option("--n-gpu-layers", type=Whole(), default=-1, help="Layers on the GPU [default: all]"),
+        click.option("--n-threads", type=Whole(min=1), help="CPU threads [default: fast cores; one less of up to 4]"),
     ):
         wrapped = option(wrapped)
     return wrapped
@@ -128,10 +161,10 @@ def plan_options(command: F) -> F:
             click.option("--gamma", type=IntList(), help="Most tokens proposed a round, in place of the suite's."),
             draft_option("Draft in place of the suite's; may be repeated.", multiple=True, callback=_or_none),
             prompt_option("Prompt in place of the suite's; may be repeated.", callback=_or_none),
-            click.option("--n-predict", type=int, help="Output tokens [default: the suite's]."),
-            click.option("--temperature", type=float, default=0.0, show_default=True, help="0 is greedy."),
+            click.option("--n-predict", type=Whole(), help="Output tokens [default: the suite's]."),
+            click.option("--temperature", type=Real(), default=0.0, show_default=True, help="0 is greedy."),
             seed_option("Of the order of arms and of sampling."),
-            click.option("--limit", type=int, help="Stop after the block that reaches so many study trials."),
+            click.option("--limit", type=Whole(), help="Stop after the block that reaches so many study trials."),
         )
     ):
         command = option(command)

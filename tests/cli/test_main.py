@@ -13,6 +13,7 @@ import click
 import pytest
 
 from mlsd.cli.main import COMMANDS, SECTIONS, cli
+from mlsd.cli.options import Real, Whole
 from tests.cli.conftest import Ran
 
 Mlsd = Callable[..., Ran]
@@ -69,6 +70,33 @@ def test_one_name_means_one_thing_on_every_command() -> None:
             assert (letter in flags) == (name in flags), (words, letter)
         assert {"--quiet", "--verbose"} <= flags, words
         assert all(len(flag) > 2 or flag in short for flag in flags), words
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("server", "http://127.0.0.1:9", "--patience", "nan"),
+        ("server", "http://127.0.0.1:9", "--temperature", "nan"),
+        ("bench", "tiny-dense", "--temperature", "inf"),
+        ("bench", "tiny-dense", "--top-p", "nan"),
+        ("bench", "tiny-dense", "--repeats", "1000000000"),
+        ("plan", "B", "--n-predict", "9" * 30),
+        ("plan", "B", "--gamma", "4," + "9" * 5000),
+        ("calibrate", "tiny-dense", "--budget-s", "-nan"),
+    ],
+)
+def test_a_number_that_is_none_or_beyond_all_use_is_refused(mlsd: Mlsd, words: tuple[str, ...]) -> None:
+    refused = mlsd(*words)
+    assert refused.code == 2 and "Invalid value for" in refused.err, refused.err
+
+
+def test_every_option_that_is_a_number_is_of_the_shared_types() -> None:
+    bare = (click.types.IntParamType, click.types.FloatParamType, click.IntRange, click.FloatRange)
+    for _, command in commands(cli):
+        for parameter in command.params:
+            assert not isinstance(parameter.type, bare) or isinstance(parameter.type, Real | Whole), (
+                f"{command.name} {parameter.name}"
+            )
 
 
 def test_quiet_prints_the_result_alone(mlsd: Mlsd) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from mlsd.cli.database import db_option
-from mlsd.cli.options import IntList, engine_options, json_option, quant_option, repeats_option
+from mlsd.cli.options import IntList, Whole, engine_options, json_option, quant_option, repeats_option
 from mlsd.cli.output import note, print_json, print_table, say
 
 
@@ -16,7 +16,7 @@ from mlsd.cli.output import note, print_json, print_table, say
 @click.option("--sizes-mb", type=IntList(), default=(100, 200, 400), help="Bytes a token reads [default: 100,200,400].")
 @quant_option("May be repeated [default: Q8_0, Q4_0, F16].", multiple=True, default=("Q8_0", "Q4_0", "F16"))
 @repeats_option("Passes of every model.", default=5)
-@click.option("--read-mb", type=click.IntRange(min=64), default=512, show_default=True, help="Array that numpy reads.")
+@click.option("--read-mb", type=Whole(min=64), default=512, show_default=True, help="Array that numpy reads.")
 @click.option("--folder", type=click.Path(file_okay=False, path_type=Path), help="Where models are written meanwhile.")
 @db_option()
 @json_option

@@ -9,6 +9,7 @@ import click
 
 from mlsd.cli import options as shared
 from mlsd.cli.database import db_option
+from mlsd.cli.options import Whole
 from mlsd.cli.output import note, print_json, print_table
 from mlsd.records import Case
 
@@ -22,14 +23,12 @@ if TYPE_CHECKING:
 @click.argument("target")
 @shared.draft_option()
 @shared.drafter_option()
-@click.option(
-    "--gamma", type=click.IntRange(min=1), help="Most tokens proposed a round [default: the preset's, else 4]."
-)
+@click.option("--gamma", type=Whole(min=1), help="Most tokens proposed a round [default: the preset's, else 4].")
 @shared.rows_option("k of the target's passes [default: 1,5,9].", default=(1, 5, 9))
-@click.option("--depth", type=click.IntRange(min=1), default=128, show_default=True, help="Positions before a pass.")
+@click.option("--depth", type=Whole(min=1), default=128, show_default=True, help="Positions before a pass.")
 @shared.repeats_option("Turns of each kind of pass.", default=5)
 @shared.prompt_option("Shipped prompt of the rounds.", multiple=False, default="code", show_default=True)
-@click.option("--n-predict", type=int, default=64, show_default=True, help="Output tokens of the rounds.")
+@click.option("--n-predict", type=Whole(), default=64, show_default=True, help="Output tokens of the rounds.")
 @db_option()
 @shared.json_option
 @shared.engine_options

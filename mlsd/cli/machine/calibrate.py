@@ -9,6 +9,7 @@ import click
 
 from mlsd.cli import options as shared
 from mlsd.cli.database import db_option
+from mlsd.cli.options import Real
 from mlsd.cli.output import note, print_json, print_table, say, shows_progress
 from mlsd.hardware import read_conditions
 from mlsd.records import ModelFacts
@@ -32,8 +33,8 @@ _OWN_LOAD = 1.5  # of a machine on which only this runs, at most
     "--depth", "depths", type=shared.IntList(), default=(128,), help="Positions in the context [default: 128]."
 )
 @shared.rows_option("k of T(k) [default: 1 to 33, 48, 64].", default=(*range(1, 34), 48, 64))
-@click.option("--budget-s", type=float, default=120.0, show_default=True, help="Seconds, loading apart.")
-@click.option("--precision", type=float, default=0.02, show_default=True, help="End when all intervals are narrower.")
+@click.option("--budget-s", type=Real(), default=120.0, show_default=True, help="Seconds, loading apart.")
+@click.option("--precision", type=Real(), default=0.02, show_default=True, help="End when all intervals are narrower.")
 @shared.text_option("Real text to use [default: a shipped one].")
 @click.option("--no-coverage", is_flag=True, help="Do not ask a mixture for its experts.")
 @shared.output_option("Draw experts, or T(k), into this .png or .svg.", required=False)

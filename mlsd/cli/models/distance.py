@@ -9,6 +9,7 @@ import msgspec
 
 from mlsd.cli import options as shared
 from mlsd.cli.database import db_option
+from mlsd.cli.options import Whole
 from mlsd.cli.output import note, print_json, say
 from mlsd.drafters.options import parse_drafter
 from mlsd.errors import InputError
@@ -28,8 +29,8 @@ if TYPE_CHECKING:
 @shared.drafter_option("In its place the part of MODEL that drafts: layer-skip:fraction=0.33.")
 @db_option("none, nothing is stored")
 @shared.text_option("The text [default: the shipped prompts].")
-@click.option("--n-tokens", type=click.IntRange(min=2), help="Read at most so many tokens of it.")
-@click.option("--window", type=click.IntRange(min=2), default=512, show_default=True, help="Tokens of context.")
+@click.option("--n-tokens", type=Whole(min=2), help="Read at most so many tokens of it.")
+@click.option("--window", type=Whole(min=2), default=512, show_default=True, help="Tokens of context.")
 @shared.json_option
 @shared.engine_options
 def distance(model: str, as_json: bool, engine: EngineOptions, **options: Any) -> None:

@@ -9,6 +9,7 @@ import click
 import msgspec
 
 from mlsd.cli import options as shared
+from mlsd.cli.options import Real, Whole
 from mlsd.cli.output import byte_progress, note, print_json, print_table, say
 from mlsd.errors import InputError
 from mlsd.gguf_tools.read import trunk_layers
@@ -42,9 +43,9 @@ def make() -> None:
 @make.command()
 @click.argument("shape")
 @shared.quant_option("Q8_0, Q4_K, Q4_K_M, Q4_0, F16, ... [default: Q8_0; a GGUF's own types]")
-@click.option("--layers", type=int, help="Only so many layers, for a machine that cannot hold all.")
-@click.option("--router-correlation", type=float, help="Correlation of the router's logits between tokens, 0 to 1.")
-@click.option("--router-shared", type=float, help="The same as the fraction of experts that two tokens share.")
+@click.option("--layers", type=Whole(), help="Only so many layers, for a machine that cannot hold all.")
+@click.option("--router-correlation", type=Real(), help="Correlation of the router's logits between tokens, 0 to 1.")
+@click.option("--router-shared", type=Real(), help="The same as the fraction of experts that two tokens share.")
 @shared.seed_option()
 @shared.output_option("The GGUF to write.", required=False)
 @click.option("--dry-run", is_flag=True, help="Only say what would be written.")
@@ -139,7 +140,7 @@ def tiny(output: Path, only: tuple[str, ...], artefact: bool, seed: int, quant: 
 @make.command()
 @click.argument("model")
 @click.option(
-    "--noise", "std", type=float, required=True, help="Standard deviation, as a fraction of each weight: 0.05."
+    "--noise", "std", type=Real(), required=True, help="Standard deviation, as a fraction of each weight: 0.05."
 )
 @shared.seed_option()
 @shared.output_option("The GGUF to write.")
@@ -167,8 +168,8 @@ def noise(model: str, std: float, output: Path, seed: int, as_json: bool) -> Non
 @click.argument("model")
 @click.option("--keep", help="Blocks that stay, numbered from 0: 0-9,20,29.")
 @click.option("--skip", help="Blocks left out: 3,5,8-11.")
-@click.option("--exit", "exit_after", type=int, help="Keep the first N blocks (early exit).")
-@click.option("--fraction", type=float, help="Leave out this share, spread evenly; first and last stay: 0.33.")
+@click.option("--exit", "exit_after", type=Whole(), help="Keep the first N blocks (early exit).")
+@click.option("--fraction", type=Real(), help="Leave out this share, spread evenly; first and last stay: 0.33.")
 @click.option("--component", type=click.Choice(_COMPONENTS), help="Only this part of a hybrid's blocks.")
 @click.option(
     "--search", type=click.Choice(["greedy", "conflayers"]), help="Search on --text which --fraction of blocks to skip."
@@ -213,7 +214,7 @@ def subset(
 @make.command()
 @click.argument("model")
 @click.option("--adapter", type=click.Path(path_type=Path), required=True, help="A Kangaroo adapter for MODEL.")
-@click.option("--exit", "exit_after", type=int, required=True, help="The block that it was trained behind.")
+@click.option("--exit", "exit_after", type=Whole(), required=True, help="The block that it was trained behind.")
 @shared.output_option("The GGUF to write.")
 @shared.json_option
 def kangaroo(model: str, adapter: Path, exit_after: int, output: Path, as_json: bool) -> None:

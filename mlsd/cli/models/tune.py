@@ -10,6 +10,7 @@ import msgspec
 
 from mlsd.cli import options as shared
 from mlsd.cli.database import db_option
+from mlsd.cli.options import Real, Whole
 from mlsd.cli.output import note, print_json, print_table, say
 from mlsd.drafters.options import parse_drafter
 from mlsd.report.tables.arms import setting_options, settings_table
@@ -29,10 +30,10 @@ _STOPPED = {
 @shared.drafter_option("NAME or NAME:option=value,...; given options are fixed.", dest="drafter", required=True)
 @shared.draft_option()
 @shared.prompt_option(default=("code",), show_default=True)
-@click.option("--n-predict", type=int, default=64, show_default=True, help="Output tokens.")
+@click.option("--n-predict", type=Whole(), default=64, show_default=True, help="Output tokens.")
 @shared.repeats_option("Blocks of a setting that is not dropped.", default=4)
-@click.option("--trials", type=int, default=20, show_default=True, help="Settings to try, earlier calls included.")
-@click.option("--budget-s", type=float, help="Start no further setting after so many seconds.")
+@click.option("--trials", type=Whole(), default=20, show_default=True, help="Settings to try, earlier calls included.")
+@click.option("--budget-s", type=Real(), help="Start no further setting after so many seconds.")
 @shared.seed_option("Of the search and the order of arms.")
 @db_option("results/bench.sqlite")
 @click.option("--search", "search_file", type=click.Path(path_type=Path), help="Search file [default: beside --db].")

@@ -10,6 +10,7 @@ import msgspec
 
 from mlsd.cli import options as shared
 from mlsd.cli.database import db_option
+from mlsd.cli.options import Real, Whole
 from mlsd.cli.output import note, print_json, print_table
 from mlsd.cli.watch import make_watcher, say_warnings
 from mlsd.engine.rollback import FAULTS, SABOTAGE, STRATEGIES
@@ -42,11 +43,11 @@ KIND: {", ".join(FAULTS)} (see mlsd.engine.rollback.Sabotage).
 @click.option(
     "--depth", "depths", type=shared.IntList(), default=(0,), help="Tokens of other text before each prompt [0]."
 )
-@click.option("--n-predict", type=int, default=256, show_default=True, help="Output tokens.")
+@click.option("--n-predict", type=Whole(), default=256, show_default=True, help="Output tokens.")
 @shared.repeats_option("Blocks; each holds every arm once.", default=3)
-@click.option("--temperature", type=float, default=0.0, show_default=True, help="0 is greedy.")
-@click.option("--top-k", type=click.IntRange(min=0), default=0, help="Keep the k likeliest tokens (0: all).")
-@click.option("--top-p", type=click.FloatRange(0, 1, min_open=True), default=1.0, help="Keep this much probability.")
+@click.option("--temperature", type=Real(), default=0.0, show_default=True, help="0 is greedy.")
+@click.option("--top-k", type=Whole(min=0), default=0, help="Keep the k likeliest tokens (0: all).")
+@click.option("--top-p", type=Real(0, 1, min_open=True), default=1.0, help="Keep this much probability.")
 @shared.seed_option("Of sampling and of the order of arms.")
 @click.option("--rollback", type=click.Choice(["auto", *STRATEGIES]), default="auto", show_default=True)
 @click.option("--sabotage", type=click.Choice([f"{f}{n}" for f in FAULTS for n in ("", ":once")]), hidden=True)

@@ -11,6 +11,8 @@ from msgspec.structs import asdict
 from mlsd.cli.database import db_option
 from mlsd.cli.options import (
     IntList,
+    Real,
+    Whole,
     draft_option,
     drafter_option,
     engine_options,
@@ -39,14 +41,12 @@ if TYPE_CHECKING:
 @click.option("--engine", "beside", is_flag=True, help="Measure mlsd's own loop in the same blocks.")
 @prompt_option(default=("code",), show_default=True)
 @click.option("--tasks", type=click.Path(dir_okay=False, path_type=Path), help="A question.jsonl of Spec-Bench.")
-@click.option("--n-predict", type=int, default=128, show_default=True, help="Output tokens.")
+@click.option("--n-predict", type=Whole(), default=128, show_default=True, help="Output tokens.")
 @repeats_option("Blocks; each holds every arm once.", default=3)
-@click.option("--temperature", type=float, default=0.0, show_default=True, help="0 is greedy.")
+@click.option("--temperature", type=Real(), default=0.0, show_default=True, help="0 is greedy.")
 @click.option("--parallel", type=IntList(), default=(1,), help="Requests at once, like 1,2,4. [default: 1]")
 @click.option("--stop-at-eog", is_flag=True, help="End at an end-of-generation token; arms may then differ in length.")
-@click.option(
-    "--patience", type=click.FloatRange(min=0.1), default=120.0, show_default=True, help="Longest silence, s."
-)
+@click.option("--patience", type=Real(min=0.1), default=120.0, show_default=True, help="Longest silence, s.")
 @click.option("--remote", is_flag=True, help="Let a URL be on another machine.")
 @seed_option("Of sampling and of the order of arms.")
 @db_option("results/server.sqlite")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from mlsd.cli.options import certificate_option, json_option
+from mlsd.cli.options import Whole, certificate_option, json_option
 from mlsd.cli.output import note, print_json, print_table, say
 
 
@@ -21,7 +21,7 @@ def lab() -> None:
 
 @lab.command()
 @click.option("--host", default="0.0.0.0", show_default=True, help="Where to listen; 127.0.0.1 is this machine alone.")
-@click.option("--port", type=click.IntRange(0, 65535), default=8786, show_default=True)
+@click.option("--port", type=Whole(0, 65535), default=8786, show_default=True)
 @certificate_option
 @click.option("--ssh", "hosts", multiple=True, metavar="HOST", help="Let HOST join as your ssh reaches it; repeatable.")
 @click.option("--remote-python", default="python3", show_default=True, metavar="PATH", help="Python with mlsd, there.")

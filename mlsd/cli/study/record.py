@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from mlsd.cli.options import json_option, output_option
+from mlsd.cli.options import Whole, json_option, output_option
 from mlsd.cli.output import note, print_json, say
 from mlsd.errors import InputError
 from mlsd.units import format_bytes
@@ -56,7 +56,7 @@ def write(db: Path, output: Path, force: bool) -> None:
 
 @record.command()
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option("--sample", type=click.IntRange(min=0), help="Decode so many outputs again [default: all].")
+@click.option("--sample", type=Whole(min=0), help="Decode so many outputs again [default: all].")
 @click.option(
     "--model", "models", multiple=True, type=click.Path(path_type=Path), help="A GGUF of the record's; may be repeated."
 )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mlsd.cli.database import db_option
-from mlsd.cli.options import certificate_option, json_option, make_overrides, plan_options
+from mlsd.cli.options import Real, Whole, certificate_option, json_option, make_overrides, plan_options
 from mlsd.cli.output import note, print_json
 from mlsd.cli.watch import ByteBars, make_watcher, say_warnings
 from mlsd.errors import InputError
@@ -31,12 +31,15 @@ _LINE_MBIT_S = 100  # of a usual connection; how fast the hub and the line are n
 @plan_options
 @db_option("results/PROFILE.sqlite")
 @click.option(
-    "--cool-down", "cool_down_s", type=float, help="Seconds of rest between blocks [default: without a fan until cool]."
+    "--cool-down",
+    "cool_down_s",
+    type=Real(),
+    help="Seconds of rest between blocks [default: without a fan until cool].",
 )
 @click.option("--fresh", is_flag=True, help="Measure again what is done already.")
 @click.option("--keep-failed", is_flag=True, help="Leave earlier failures alone instead of trying them again.")
 @click.option("--tasks", "task_file", help="Tasks in place of prompts: a file like question.jsonl, or `shipped`.")
-@click.option("--per-kind", type=int, help="Only so many tasks of each of the six kinds.")
+@click.option("--per-kind", type=Whole(), help="Only so many tasks of each of the six kinds.")
 @click.option("--answers", type=click.Path(path_type=Path, file_okay=False), help="Write answers, a JSONL file an arm.")
 @click.option("--distances", is_flag=True, help="Afterwards `mlsd models distance` of each drafting model.")
 @click.option("--pull", is_flag=True, help="First download what is missing, after showing it and asking once.")

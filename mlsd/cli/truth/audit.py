@@ -10,7 +10,7 @@ import click
 from mlsd.analysis.audit.audit import audit as run_audit
 from mlsd.analysis.audit.rows import Audit
 from mlsd.cli.database import reading, study_options
-from mlsd.cli.options import json_option
+from mlsd.cli.options import Real, json_option
 from mlsd.cli.output import print_json, say
 from mlsd.stats import grouped
 
@@ -21,7 +21,7 @@ _NAMED = 3  # rows that are not judged for one want
 @click.command()
 @click.argument("file", required=False, type=click.Path(path_type=Path))
 @click.option("--published", "name", metavar="NAME", help="Audit a published study; a wrong NAME lists them.")
-@click.option("--peak-gb-s", type=click.FloatRange(min=1), help="Peak memory bandwidth for tables, in GB/s (10^9).")
+@click.option("--peak-gb-s", type=Real(min=1), help="Peak memory bandwidth for tables, in GB/s (10^9).")
 @click.option(
     "--full-drafts/--variable-drafts",
     default=None,

@@ -12,6 +12,8 @@ import msgspec
 from mlsd.cli.database import db_option
 from mlsd.cli.options import (
     IntList,
+    Real,
+    Whole,
     draft_option,
     drafter_option,
     json_option,
@@ -75,10 +77,10 @@ class FailOn(click.ParamType[tuple[str, float]]):
 @drafter_option("Method: NAME or NAME:option=value,...; may be repeated.", dest="drafters", multiple=True)
 @click.option("--gamma", type=IntList(), default=(4,), help="Most tokens proposed a round [default: 4].")
 @prompt_option(default=("code",), show_default=True)
-@click.option("--n-predict", type=int, default=128, show_default=True, help="Output tokens.")
+@click.option("--n-predict", type=Whole(), default=128, show_default=True, help="Output tokens.")
 @repeats_option("Blocks; each holds every side once, with every arm.", default=10)
 @click.option("--until", type=Share(), help="Add blocks until a change of so much would be seen, or the time is spent.")
-@click.option("--budget-s", type=float, help="Seconds after which no block begins [default: 600 with --until].")
+@click.option("--budget-s", type=Real(), help="Seconds after which no block begins [default: 600 with --until].")
 @rows_option("k of T(k) [default: as wide as the arms' passes are].")
 @click.option("--no-control", is_flag=True, help="Leave out the third side, A once more: faster, and less is known.")
 @click.option("--fail-on", type=FailOn(), multiple=True, help="Exit code 1 for slower:3%, different or undecided.")
