@@ -211,6 +211,7 @@ class Trial(Record, frozen=True, kw_only=True):
     losslessness: Losslessness | None = None  # None when sampling is not greedy
     valid: bool = False
     invalid_reason: str | None = None
+    disturbed: bool = False  # the worker was stopped or starved meanwhile: right in its output, useless as a time
     peak_rss_bytes: int | None = None
     stats: dict[str, float] = {}  # drafter-specific counts and times, named with units
     earlier: tuple[str, ...] = ()  # the target's own answers to earlier turns, as they stand in the prompt

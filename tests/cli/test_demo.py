@@ -9,7 +9,6 @@ import pytest
 
 from mlsd.analysis.results.trials import ArmSummary
 from mlsd.cli.start.demo import loss, win
-from mlsd.measure.run.checks import DISTURBED
 from mlsd.measure.store.study import Store
 from tests.cli.conftest import Ran
 
@@ -28,7 +27,7 @@ def test_the_demo_ends_with_a_report_of_trials_it_just_ran(mlsd: Mlsd, tmp_path:
         runs = list(store.runs())
     assert len(runs) == 3
     # A busy machine may disturb others; those say so.
-    invalid = [t for t in trials if not t.valid and not (t.invalid_reason or "").startswith(DISTURBED)]
+    invalid = [t for t in trials if not t.valid and not t.disturbed]
     assert invalid and all(trial.rollback_target == "unchecked" for trial in invalid)
     assert all("native calls failed and were ignored" in (trial.invalid_reason or "") for trial in invalid)
     page = (tmp_path / "report.html").read_text(encoding="utf-8")

@@ -101,6 +101,7 @@ def trial(of: Case | None = None, **changes: Any) -> Trial:
         ),
         valid=True,
         invalid_reason="nothing",
+        disturbed=True,
         peak_rss_bytes=123_456,
         stats={"lookup_ns": 17.0},
         earlier=("Blue.", "Green."),

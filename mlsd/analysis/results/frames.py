@@ -67,6 +67,7 @@ STORED: tuple[Column, ...] = (
     Column("differences_per_1000", _NUMBER, "output tokens in a thousand that single tokens would not have chosen"),
     Column("valid", _FLAG, "every call succeeded, rollback is exact, output is lossless"),
     Column("invalid_reason", _TEXT, "why it is not valid"),
+    Column("disturbed", _FLAG, "stopped or starved meanwhile: right in its output, useless as a time"),
     Column("peak_rss_bytes", _COUNT, "peak memory of the worker"),
     Column("rounds", _COUNT, "rounds"),
     Column("proposed", _COUNT, "drafted tokens sent to verification"),

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from mlsd.measure.run.checks import DISTURBED
 from mlsd.measure.run.study import BenchTrial
 from mlsd.records import ArmKind, Case, Record, Trial, Verdict
 from mlsd.stats import Interval, grouped, mean_over, median, paired, relative_spread
@@ -120,7 +119,7 @@ def trial_object(row: BenchTrial) -> dict[str, Any]:
     trial, counted = row.trial, sums(row.trial.rounds)
     verdict = trial.losslessness
     told = ("arm", "gamma", "block", "repeat", "status", "error")
-    checked = ("valid", "invalid_reason", "failed_native_calls")
+    checked = ("valid", "invalid_reason", "disturbed", "failed_native_calls")
     times = ("rollback_draft", "timed", "fell_back", "prefill_ns", "draft_prefill_ns", "decode_ns")
     return {
         **arm_object(row.case),
@@ -151,5 +150,5 @@ def paired_speedup(trials: Sequence[Trial], baseline: Sequence[Trial]) -> Interv
 
 def _timed(trials: Sequence[Trial]) -> list[tuple[Trial, float]]:
     """Finished trials that nothing disturbed, with their decode throughput."""
-    calm = [t for t in trials if t.status == "ok" and not (t.invalid_reason or "").startswith(DISTURBED)]
+    calm = [t for t in trials if t.status == "ok" and not t.disturbed]
     return [(t, own) for t in calm if (own := speed(t)) is not None]

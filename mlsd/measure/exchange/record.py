@@ -43,6 +43,7 @@ from mlsd.measure.store.rows import (
 )
 from mlsd.measure.store.study import Store
 from mlsd.records import Case, Environment, ModelFacts, QualityWarning, Record, Round, Trial
+from mlsd.trials.fates import OLD_DISTURBED
 from mlsd.trials.sums import decode_tok_s, prefill_tok_s, sums_of
 from mlsd.trials.sums import sums as sums_over
 
@@ -184,7 +185,9 @@ def whole_trials(study: StudyRecord) -> Iterator[Trial]:
         except (KeyError, IndexError, ValueError) as error:
             raise TableError(f"Trial {place} of the record has rounds with missing values.") from error
         tokens = study.outputs.get(recorded.output or "", ())
-        yield msgspec.structs.replace(recorded.trial, tokens=tokens, rounds=made)
+        trial = recorded.trial  # a record of before there was the field says it in words
+        disturbed = trial.disturbed or (trial.invalid_reason or "").startswith(OLD_DISTURBED)
+        yield msgspec.structs.replace(trial, tokens=tokens, rounds=made, disturbed=disturbed)
 
 
 # --- writing ----------------------------------------------------------------------------------------------------

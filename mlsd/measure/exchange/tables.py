@@ -16,6 +16,7 @@ _TEXT = {
     "environment_key", "case_id", "suite", "arm", "target", "drafter", "draft", "prompt", "status", "error",
     "started_at", "rollback_target", "rollback_draft", "verdict", "invalid_reason", "fell_back",
 }  # fmt: skip
+_FLAGS = ("valid", "timed", "disturbed")
 _NUMBERS = {"tolerance", "worst_gap", "differences_per_1000"}
 _ADDED: dict[str, Kind] = {
     "target_sha256": "text",
@@ -36,7 +37,7 @@ def column_kind(column: str) -> Kind:
     """What a column of either table holds."""
     if column in _ADDED:
         return _ADDED[column]
-    if column in ("valid", "timed"):
+    if column in _FLAGS:
         return "flag"
     return "text" if column in _TEXT else "number" if column in _NUMBERS else "integer"
 
@@ -66,7 +67,7 @@ def _trial_rows(store: Store, summary: Table) -> Iterator[tuple[Any, ...]]:
             environment.llama_cpp_build,
             comparability_key(case, row["environment_key"]),
         )
-        row |= {name: bool(row[name]) for name in ("valid", "timed")}
+        row |= {name: bool(row[name]) for name in _FLAGS}
         yield (*row.values(), *added)
 
 

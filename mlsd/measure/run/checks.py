@@ -19,7 +19,6 @@ SPREAD_LIMIT = 0.10  # standard deviation over mean; the limit at which pyperf w
 DRIFT_LIMIT = 0.02  # change of the baseline over the run that is worth a word
 SHORT_DECODE_NS = 100 * NS_PER_MS  # below this one scheduling slice of another process is a visible part
 DISTURBED_SHARE, DISTURBED_NS = 0.25, 10**9  # of the generation; shorter waits are scatter, and repeats show it
-DISTURBED = "disturbed"  # how the reason of such a trial begins
 COUNTER_NS = 10**9  # in which every energy counter moves
 SWAP_GROWTH_BYTES = 64 * MIB
 _NOMINAL = "nominal"
@@ -201,17 +200,17 @@ def disturbed(trials: Sequence[Trial]) -> dict[int, str]:
             waited = (wall - usual) - max(0.0, processor - computed) * usual / max(computed, 1.0)
             if waited > max(DISTURBED_NS, DISTURBED_SHARE * usual):
                 found[place] = (
-                    f"{DISTURBED}: the worker waited for {waited / 1e9:.1f} of {wall / 1e9:.1f} s; "
+                    f"disturbed: the worker waited for {waited / 1e9:.1f} of {wall / 1e9:.1f} s; "
                     f"its other repeats took {usual / 1e9:.1f} s"
                 )
     return found
 
 
 def _disturbed(trials: Sequence[Trial]) -> list[QualityWarning]:
-    reasons = [t.invalid_reason for t in trials if (t.invalid_reason or "").startswith(DISTURBED)]
+    reasons = [t.invalid_reason for t in trials if t.disturbed]
     return [
         _warning(
-            DISTURBED,
+            "disturbed",
             f"{len(reasons)} trials were stopped or starved and count in no speedup ({reasons[0]}).",
             "The same mlsd run again measures them again; keep other programs away.",
         )
@@ -326,8 +325,8 @@ def _other_invalid(trials: Sequence[Trial]) -> list[QualityWarning]:
         trial.invalid_reason or "no reason given"
         for trial in trials
         if not trial.valid
+        and not trial.disturbed
         and not trial.failed_native_calls
-        and not (trial.invalid_reason or "").startswith(DISTURBED)
         and not (trial.losslessness and trial.losslessness.verdict == "diverged")
     )
     return [

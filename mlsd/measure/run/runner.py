@@ -29,7 +29,6 @@ from mlsd.measure.messages import (
     prompt_key,
 )
 from mlsd.measure.process import DEFAULT_PATIENCE_S, run_job
-from mlsd.measure.run.checks import DISTURBED
 from mlsd.measure.run.memory import LoadMemory
 from mlsd.measure.store.rows import TrialFilter, TrialKey, environment_key
 from mlsd.measure.store.study import Store
@@ -233,7 +232,7 @@ def finished_slots(
     if settings.fresh:
         store.retire(environment, case_ids)
     elif not settings.keep_failed:
-        store.retire(environment, case_ids, DISTURBED)
+        store.retire(environment, case_ids, disturbed=True)
     done = store.done(environment)
     return set(done.ok) | set(done.failed) if settings.keep_failed else set(done.ok)
 

@@ -192,7 +192,7 @@ def conclude(store: Store, run_id: int, engine: EngineOptions, environment: Envi
     mine = TrialFilter(run_id=run_id)
     stored = list(store.trials(mine, rounds=False))
     if marks := disturbed([row.trial for row in stored]):
-        store.invalidate({stored[place].id: reason for place, reason in marks.items()})
+        store.mark_disturbed({stored[place].id: reason for place, reason in marks.items()})
         stored = list(store.trials(mine, rounds=False))
     own = [row.trial for row in stored]
     threads = (engine.n_threads or default_threads()) if environment.backend == "CPU" else 1

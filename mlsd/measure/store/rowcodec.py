@@ -20,7 +20,7 @@ from mlsd.records import Case, Conditions, Environment, Losslessness, Round, Tri
 _PLAIN = (
     "case_id", "arm", "gamma", "block", "repeat", "position", "status", "started_at", "error", "n_prompt",
     "prefill_ns", "draft_prefill_ns", "decode_ns", "load_ns", "rollback_target", "rollback_draft", "timed",
-    "fell_back", "failed_native_calls", "valid", "invalid_reason", "peak_rss_bytes", "text",
+    "fell_back", "failed_native_calls", "valid", "invalid_reason", "disturbed", "peak_rss_bytes", "text",
 )  # fmt: skip
 # Of these, what an error or a person wrote, which may name folders of this machine.
 _TOLD = ("error", "fell_back", "invalid_reason")
@@ -167,7 +167,7 @@ def trial(row: tuple[Any, ...], rounds: tuple[Round, ...]) -> StoredTrial:
     trial_id, run_id, key = row[:3]
     where = f"trial {trial_id}"
     fields = dict(zip((*_PLAIN, *_JSON), row[3:], strict=True))
-    fields |= {name: bool(fields[name]) for name in ("timed", "valid")}
+    fields |= {name: bool(fields[name]) for name in ("timed", "valid", "disturbed")}
     for field, kind in _JSON.items():
         if fields[field] is not None:
             fields[field] = decode(fields[field], kind, f"{where}, {field},")

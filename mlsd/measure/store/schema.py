@@ -8,6 +8,7 @@ History (`PRAGMA user_version`):
     5  draft_distance (perplexity ratio, total variation); trial.earlier: the target's answers inside the prompt
     6  pass_share (profiled passes); times of a trial whose times are not its method's are not there
     7  trial.timed and trial.fell_back, which stood in stats and in rollback_draft; what decided a near tie, in the view
+    8  trial.disturbed, which was the beginning of invalid_reason
 
 A released step never changes: a new shape is a new step, and `tests/measure/databases/` gets a file of the old one.
 """
@@ -271,6 +272,13 @@ UPDATE trial SET decode_ns = NULL WHERE json_extract(stats, '$.timed') = 0;
 DROP VIEW trial_summary;
 """ + _trial_summary(_WHERE_TIMED)
 
+_OF_LOSSLESSNESS = (
+    "trial.timed, trial.fell_back, json_extract(trial.losslessness, '$.tolerance') AS tolerance, "
+    "json_extract(trial.losslessness, '$.worst_gap') AS worst_gap, "
+    "1000.0 * json_extract(trial.losslessness, '$.n_different') / json_extract(trial.losslessness, '$.n_compared') "
+    "AS differences_per_1000,"
+)
+
 _VERSION_7 = """
 ALTER TABLE trial ADD COLUMN timed INTEGER NOT NULL DEFAULT 1;
 ALTER TABLE trial ADD COLUMN fell_back TEXT;
@@ -284,15 +292,18 @@ WHERE instr(rollback_draft, ', not sync: ');
 UPDATE trial SET stats = json_remove(stats, '$.timed', '$.sync_fallback');
 
 DROP VIEW trial_summary;
-""" + _trial_summary(
-    _WHERE_TIMED,
-    "trial.timed, trial.fell_back, json_extract(trial.losslessness, '$.tolerance') AS tolerance, "
-    "json_extract(trial.losslessness, '$.worst_gap') AS worst_gap, "
-    "1000.0 * json_extract(trial.losslessness, '$.n_different') / json_extract(trial.losslessness, '$.n_compared') "
-    "AS differences_per_1000,",
-)
+""" + _trial_summary(_WHERE_TIMED, _OF_LOSSLESSNESS)
 
-MIGRATIONS: tuple[str, ...] = (_VERSION_1, _VERSION_2, _VERSION_3, _VERSION_4, _VERSION_5, _VERSION_6, _VERSION_7)
+_VERSION_8 = """
+ALTER TABLE trial ADD COLUMN disturbed INTEGER NOT NULL DEFAULT 0;
+UPDATE trial SET disturbed = 1 WHERE NOT valid AND invalid_reason LIKE 'disturbed%';
+
+DROP VIEW trial_summary;
+""" + _trial_summary(_WHERE_TIMED, f"{_OF_LOSSLESSNESS} trial.disturbed,")
+
+MIGRATIONS: tuple[str, ...] = (
+    _VERSION_1, _VERSION_2, _VERSION_3, _VERSION_4, _VERSION_5, _VERSION_6, _VERSION_7, _VERSION_8,
+)  # fmt: skip
 """Step i leads from version i to version i + 1; a new database takes all of them."""
 
 CURRENT_VERSION = len(MIGRATIONS)

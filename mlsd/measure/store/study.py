@@ -146,25 +146,23 @@ class Store(MachineTables):
             )
         return trial_id
 
-    def retire(self, environment: Environment, case_ids: Iterable[str], reason: str = "") -> None:
+    def retire(self, environment: Environment, case_ids: Iterable[str], *, disturbed: bool = False) -> None:
         """Let what this machine and build measured of these cases count no more, so that it can be measured again.
 
-        With a `reason` only trials that are invalid for one that begins so. All stay in the file;
-        `TrialFilter(superseded=True)` reads them.
+        With `disturbed` only trials that were. All stay in the file; `TrialFilter(superseded=True)` reads them.
         """
         key = environment_key(environment)
         with self._transaction() as db:
             db.executemany(
-                "UPDATE trial SET retired = 1 WHERE environment_key = ? AND case_id = ? "
-                "AND coalesce(invalid_reason, '') LIKE ?",
-                [(key, case_id, f"{reason}%") for case_id in case_ids],
+                "UPDATE trial SET retired = 1 WHERE environment_key = ? AND case_id = ? AND disturbed >= ?",
+                [(key, case_id, disturbed) for case_id in case_ids],
             )
 
-    def invalidate(self, reasons: Mapping[int, str]) -> None:
-        """Say of trials, by id, why their numbers must not be used: what only their neighbours could tell."""
+    def mark_disturbed(self, reasons: Mapping[int, str]) -> None:
+        """Say of trials, by id, why their times must not be used: what only their neighbours could tell."""
         with self._transaction() as db:
             db.executemany(
-                "UPDATE trial SET valid = 0, invalid_reason = ? WHERE id = ? AND valid",
+                "UPDATE trial SET valid = 0, disturbed = 1, invalid_reason = ? WHERE id = ? AND valid",
                 [(reason, trial_id) for trial_id, reason in reasons.items()],
             )
 

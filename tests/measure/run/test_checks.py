@@ -29,6 +29,7 @@ def good(tok_s: float = 100.0, minute: float = 0.0, **changes: object) -> Trial:
         "failed_native_calls": 0,
         "losslessness": LOSSLESS,
         "invalid_reason": None,
+        "disturbed": False,
         "conditions": CALM,
     }
     return trial(case(0), **(fields | changes))

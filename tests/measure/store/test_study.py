@@ -568,3 +568,11 @@ def test_looking_up_what_is_done_does_not_read_the_rounds(path: Path) -> None:
         read = time.perf_counter()
     assert steps == ["SEARCH trial USING COVERING INDEX trial_key (environment_key=?)"]
     assert resumed - started < read - resumed
+
+
+def test_a_disturbed_trial_of_an_old_database_is_known_as_one(path: Path) -> None:
+    load("v7", path)
+    with sqlite3.connect(path) as db:
+        db.execute("UPDATE trial SET valid = 0, invalid_reason = 'disturbed: the worker waited' WHERE id = 1")
+    with Store.open(path, create=False) as store:
+        assert [s.trial.disturbed for s in store.trials()] == [True, False, False]
