@@ -119,8 +119,37 @@ def _qwen(
     )
 
 
+def _dense(
+    name: str,
+    n_layers: int,
+    n_embd: int,
+    n_ff: int,
+    heads: tuple[int, int, int],
+    n_vocab: int,
+    architecture: Architecture = "llama",
+    **more: Any,
+) -> Shape:
+    """A model with attention in every block; `heads` are those of queries, of keys, and the width of one."""
+    return Shape(
+        name=name,
+        architecture=architecture,
+        n_layers=n_layers,
+        n_embd=n_embd,
+        n_ff=n_ff,
+        n_head=heads[0],
+        n_head_kv=heads[1],
+        head_dim=heads[2],
+        n_vocab=n_vocab,
+        **more,
+    )
+
+
+_TIED: dict[str, Any] = {"tied_embeddings": True}
 _MIXTURE = {"n_experts": 256, "n_experts_used": 8, "n_ff_expert": 512, "n_ff_shared": 512}
-# Numbers of the public configurations of Qwen3.5 and SmolLM2 (config.json of each model).
+_QWEN3_MIXTURE = {"n_experts": 128, "n_experts_used": 8, "n_ff_expert": 768}
+_MIXTRAL = {"n_experts": 8, "n_experts_used": 2, "n_ff_expert": 14_336}
+# Numbers of the public configurations (config.json of each model). Gemma, Phi, Mistral and Mixtral stand in a graph that
+# has matrices of the same sizes: what a pass reads is theirs, what it computes between matrices is not.
 FULL: dict[str, Shape] = {
     shape.name: shape
     for shape in (
@@ -130,20 +159,63 @@ FULL: dict[str, Shape] = {
         _qwen("qwen3.5-9b", 32, 4096, 12_288, 16, 4, 32),
         _qwen("qwen3.5-27b", 64, 5120, 17_408, 24, 4, 48),
         _qwen("qwen3.5-35b-a3b", 40, 2048, 0, 16, 2, 32, architecture="qwen35moe", **_MIXTURE),
-        Shape(
-            name="smollm2-135m",
-            architecture="llama",
-            n_layers=30,
-            n_embd=576,
-            n_vocab=49_152,
-            n_head=9,
-            n_head_kv=3,
-            head_dim=64,
-            n_ff=1536,
-            tied_embeddings=True,
+        _dense("qwen3-0.6b", 28, 1024, 3072, (16, 8, 128), 151_936, "qwen3", **_TIED),
+        _dense("qwen3-1.7b", 28, 2048, 6144, (16, 8, 128), 151_936, "qwen3", **_TIED),
+        _dense("qwen3-4b", 36, 2560, 9728, (32, 8, 128), 151_936, "qwen3", **_TIED),
+        _dense("qwen3-8b", 36, 4096, 12_288, (32, 8, 128), 151_936, "qwen3"),
+        _dense("qwen3-14b", 40, 5120, 17_408, (40, 8, 128), 151_936, "qwen3"),
+        _dense("qwen3-32b", 64, 5120, 25_600, (64, 8, 128), 151_936, "qwen3"),
+        _dense("qwen3-30b-a3b", 48, 2048, 0, (32, 4, 128), 151_936, "qwen3moe", **_QWEN3_MIXTURE),
+        _dense("qwen2.5-0.5b", 24, 896, 4864, (14, 2, 64), 151_936, "qwen2", **_TIED),
+        _dense("qwen2.5-1.5b", 28, 1536, 8960, (12, 2, 128), 151_936, "qwen2", **_TIED),
+        _dense("qwen2.5-3b", 36, 2048, 11_008, (16, 2, 128), 151_936, "qwen2", **_TIED),
+        _dense("qwen2.5-7b", 28, 3584, 18_944, (28, 4, 128), 152_064, "qwen2"),
+        _dense("qwen2.5-14b", 48, 5120, 13_824, (40, 8, 128), 152_064, "qwen2"),
+        _dense("qwen2.5-32b", 64, 5120, 27_648, (40, 8, 128), 152_064, "qwen2"),
+        _dense("qwen2.5-72b", 80, 8192, 29_568, (64, 8, 128), 152_064, "qwen2"),
+        _dense("llama-2-7b", 32, 4096, 11_008, (32, 32, 128), 32_000),
+        _dense("llama-3.1-8b", 32, 4096, 14_336, (32, 8, 128), 128_256),
+        _dense("llama-3.2-1b", 16, 2048, 8192, (32, 8, 64), 128_256, **_TIED),
+        _dense("llama-3.2-3b", 28, 3072, 8192, (24, 8, 128), 128_256, **_TIED),
+        _dense("llama-3.3-70b", 80, 8192, 28_672, (64, 8, 128), 128_256),
+        _dense("gemma-3-1b", 26, 1152, 6912, (4, 1, 256), 262_144, **_TIED),
+        _dense("gemma-3-4b", 34, 2560, 10_240, (8, 4, 256), 262_208, **_TIED),
+        _dense("gemma-3-12b", 48, 3840, 15_360, (16, 8, 256), 262_208, **_TIED),
+        _dense("gemma-3-27b", 62, 5376, 21_504, (32, 16, 128), 262_208, **_TIED),
+        _dense("mistral-7b", 32, 4096, 14_336, (32, 8, 128), 32_768),
+        _dense("mistral-small-24b", 40, 5120, 32_768, (32, 8, 128), 131_072),
+        _dense("mixtral-8x7b", 32, 4096, 0, (32, 8, 128), 32_000, "qwen3moe", **_MIXTRAL),
+        _dense("phi-4", 40, 5120, 17_920, (40, 10, 128), 100_352),
+        _dense("tinyllama-1.1b", 22, 2048, 5632, (32, 4, 64), 32_000),
+        _dense("smollm2-1.7b", 24, 2048, 8192, (32, 32, 64), 49_152, **_TIED),
+        _dense(
+            "smollm2-135m",
+            30,
+            576,
+            1536,
+            (9, 3, 64),
+            49_152,
+            **_TIED,
             n_ctx_train=8192,
             rope_base=100_000.0,
             rms_eps=1e-5,
         ),
     )
+}
+# Other models of the same sizes, by how their names begin.
+SAME_SHAPE = {
+    "deepseek-r1-distill-llama-70b": "llama-3.3-70b",
+    "deepseek-r1-distill-llama-8b": "llama-3.1-8b",
+    "deepseek-r1-distill-qwen-14b": "qwen2.5-14b",
+    "deepseek-r1-distill-qwen-32b": "qwen2.5-32b",
+    "deepseek-r1-distill-qwen-7b": "qwen2.5-7b",
+    "llama-3.1-70b": "llama-3.3-70b",
+    "qwen2.5-coder-14b": "qwen2.5-14b",
+    "qwen2.5-coder-32b": "qwen2.5-32b",
+    "qwen2.5-coder-3b": "qwen2.5-3b",
+    "qwen2.5-coder-7b": "qwen2.5-7b",
+    "qwen3-coder-30b-a3b": "qwen3-30b-a3b",
+    "qwen3.6-27b": "qwen3.5-27b",
+    "qwen3.6-35b-a3b": "qwen3.5-35b-a3b",
+    "qwen3.8-27b": "qwen3.5-27b",
 }
