@@ -148,8 +148,8 @@ _TIED: dict[str, Any] = {"tied_embeddings": True}
 _MIXTURE = {"n_experts": 256, "n_experts_used": 8, "n_ff_expert": 512, "n_ff_shared": 512}
 _QWEN3_MIXTURE = {"n_experts": 128, "n_experts_used": 8, "n_ff_expert": 768}
 _MIXTRAL = {"n_experts": 8, "n_experts_used": 2, "n_ff_expert": 14_336}
-# Numbers of the public configurations (config.json of each model). Gemma, Phi, Mistral and Mixtral stand in a graph that
-# has matrices of the same sizes: what a pass reads is theirs, what it computes between matrices is not.
+# Numbers of the public configurations (config.json of each model). Gemma, Phi, Mistral and Mixtral are written as a
+# graph with matrices of the same sizes: what a pass reads is theirs, not what it computes between matrices.
 FULL: dict[str, Shape] = {
     shape.name: shape
     for shape in (

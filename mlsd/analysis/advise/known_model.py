@@ -9,7 +9,7 @@ import msgspec
 from mlsd.errors import InputError, ModelFileError
 from mlsd.gguf_tools.read import model_facts
 from mlsd.gguf_tools.shape import Shape
-from mlsd.gguf_tools.shapes import FULL
+from mlsd.gguf_tools.shapes import FULL, SAME_SHAPE
 from mlsd.gguf_tools.synthetic.blocks import SYNTHETIC_TYPES
 from mlsd.gguf_tools.synthetic.quantization import MIXTURES
 from mlsd.gguf_tools.synthetic.synth import from_shape
@@ -20,10 +20,10 @@ from mlsd.records import ModelFacts, ModelRef, Record
 QUANTS = (*MIXTURES, *SYNTHETIC_TYPES)
 _DEFAULT = "Q8_0"
 # Mixtures of others that have no rule here, by the one of ours with as many bytes; MLX groups 64 weights of b bits with
-# a scale and an offset of 16 bits: b + 0.5 bits each, as in blocks of the K types.
+# a scale and an offset of 16 bits: b + 0.5 bits each, as the blocks of Q4_0, Q5_0 and Q8_0.
 _NEAREST = {
-    "4BIT": "Q4_K",
-    "5BIT": "Q5_K",
+    "4BIT": "Q4_0",
+    "5BIT": "Q5_0",
     "6BIT": "Q6_K",
     "8BIT": "Q8_0",
     "IQ4_XS": "Q4_0",
@@ -72,7 +72,7 @@ def named(text: str, quant: str | None = None, stored: Iterable[ModelFacts] = ()
 
 def _by_shape(text: str, name: str, said: str | None, quant: str | None) -> KnownModel | None:
     """The shape in the quantization that the name, the caller or the manifest's size says; None where none does."""
-    assumed = text.lower() == name and quant is None
+    assumed = quant is None and text.lower() in (*FULL, *SAME_SHAPE)
     chosen = said or (None if quant is None else _ours(quant)) or (_DEFAULT if assumed else None)
     if chosen is not None:
         facts = shape_facts(text, FULL[name], chosen)
@@ -89,7 +89,7 @@ def _by_shape(text: str, name: str, said: str | None, quant: str | None) -> Know
 
 def _unknown_quant(text: str, name: str) -> InputError:
     return InputError(
-        f"{text} begins like {name}, but {text[len(name) :].strip('-_')!r} is no quantization that mlsd knows.",
+        f"{text} is {name} by its beginning, but mlsd knows no quantization that it could end with.",
         hint=f"Name one: {', '.join((*QUANTS, *_NEAREST))}, like {name}-q4_k_m.",
     )
 
@@ -97,8 +97,11 @@ def _unknown_quant(text: str, name: str) -> InputError:
 def shape_of(text: str) -> tuple[str | None, str | None]:
     """The shape that an id begins with and the quantization that it ends with; None for what it does not say."""
     lower = text.lower()
-    name = max((n for n in FULL if lower == n or lower.startswith((f"{n}-", f"{n}_"))), key=len, default=None)
-    return name, None if name is None else _ours(lower[len(name) :])
+    names = [n for n in (*FULL, *SAME_SHAPE) if lower == n or lower.startswith((f"{n}-", f"{n}_"))]
+    if not names:
+        return None, None
+    said = max(names, key=len)
+    return SAME_SHAPE.get(said, said), _ours(lower[len(said) :])
 
 
 def _ours(text: str) -> str | None:

@@ -18,7 +18,8 @@ from mlsd.records import ModelFacts, ModelRef
         ("qwen3.5-0.8b-bf16", ("qwen3.5-0.8b", "BF16")),
         ("qwen3.5-35b-a3b-ud-q8_k_xl", ("qwen3.5-35b-a3b", None)),
         ("qwen3.5-9b-mtp-q4_k_m", ("qwen3.5-9b", "Q4_K_M")),
-        ("qwen3.5-9b-4bit", ("qwen3.5-9b", "Q4_K")),
+        ("qwen3.5-9b-4bit", ("qwen3.5-9b", "Q4_0")),
+        ("Qwen3.8-27B-MTP-Q8_0", ("qwen3.5-27b", "Q8_0")),
         ("qwen3.5-27bogus", (None, None)),
         ("qwen3.5-27b-q9_x", ("qwen3.5-27b", None)),
         ("gemma", (None, None)),
@@ -45,6 +46,12 @@ def test_what_nobody_said_is_told_and_what_nobody_knows_is_refused() -> None:
     for unknown in ("qwen3.5-27bogus", "qwen3.5-27b-q9_x", "qwen3.5-9b-dflash-q8_0"):
         with pytest.raises(MlsdError, match=unknown):
             named(unknown)
+
+
+def test_models_of_one_shape_go_by_their_own_names() -> None:
+    known = named("qwen3.8-27b")
+    assert known.shape is not None and known.shape.name == "qwen3.5-27b"
+    assert known.quant_assumed and named("deepseek-r1-distill-qwen-32b-q8_0").quant == "Q8_0"
 
 
 def test_a_database_remembers_models_that_are_gone() -> None:

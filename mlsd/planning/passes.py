@@ -1,0 +1,255 @@
+"""What passes take on an Apple chip that nobody measured here: a formula, with constants fitted to public rows.
+
+``T(1) = (A + X / e) / (s P) + L t + c p / n`` with A bytes of weights that every token reads and X those of the experts
+it uses, P the memory's published peak, s the share of it that matrices reach and e that of small experts over it; L
+layers that take t each beyond their bytes (longer for recurrent mixers, mixtures, wider layers and older chips); p
+parameters, quantized, to be unpacked by n GPU cores. ``T(k) = T(1) + (k - 1) r p / n``: further rows cost arithmetic, r
+by engine and generation. Prefill costs arithmetic alone. `assets/passes.toml` holds the constants, how they were fitted
+and how far they missed on sources that they were not fitted to; `python -m benchmarks published` fits and checks them.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import re
+from collections.abc import Mapping
+from typing import Literal
+
+import msgspec
+
+from mlsd.folders import asset_path
+from mlsd.hardware.chips import bins, peak_bandwidth
+from mlsd.records import ModelFacts, Record
+
+Engine = Literal["llama.cpp", "mlx"]
+
+# Architectures whose mixers are recurrent in most layers.
+_RECURRENT = ("qwen35", "qwen35moe", "qwen3next", "falcon-h1", "mamba2", "granitehybrid", "nemotron_h", "kimi-linear")
+_SMALL_EXPERT = 768  # feed-forward width up to which an expert's matrices are too small for the memory's speed
+_GB_S_A_CORE = 12.0  # of a chip of which only the bandwidth is known; 9 to 15 in the table
+_NEW_KERNELS = 11404  # llama.cpp's build with Metal kernels made for 2 to 16 rows
+_BLOCK_LAYERS = 5.0  # a DFlash or DSpark head is as large as so many layers of its target
+_EAGLE_LAYERS, _EAGLE_VOCAB = 1.5, 32_000
+_FEW = 4  # proposals a round
+_WIDTH = 3000.0  # of the layers that `layer_ms` is of
+
+
+class Work(Record, frozen=True, kw_only=True):
+    """What one token asks of a machine."""
+
+    n_layers: int
+    n_embd: int
+    n_parameters: int  # active
+    always_bytes: float
+    expert_bytes: float = 0.0  # of the experts that a token uses
+    expert_width: int = _SMALL_EXPERT
+    n_vocab: int = 0
+    recurrent: bool = False
+    quantized: bool = True
+
+    @property
+    def kind(self) -> Literal["attention", "hybrid", "mixture"]:
+        """Which of the spreads of `Constants` it has."""
+        return "mixture" if self.expert_bytes else "hybrid" if self.recurrent else "attention"
+
+
+class AppleChip(Record, frozen=True, kw_only=True):
+    """What of a chip decides."""
+
+    peak_gb_s: float
+    gpu_cores: float
+    generation: int | None  # 1 for M1; None where only a bandwidth is known
+    ultra: bool = False
+
+
+class Constants(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The fitted numbers: milliseconds, shares and factors."""
+
+    share: float
+    expert_share: float
+    layer_ms: float
+    mlx: float  # factor of layer_ms
+    recurrent: float
+    recurrent_mlx: float
+    mixture: float
+    mixture_mlx: float
+    ultra: float
+    ultra_mlx: float
+    first_mlx: float  # of M1 with MLX
+    width: float  # exponent of n_embd / 3000
+    unpack_ms: float  # of 10^9 quantized parameters on one core
+    generations: dict[str, float]  # factors of layer_ms; M3 is 1
+    rows: dict[str, float]  # ms of one more row, 10^9 parameters and one core, by engine and generation
+    free_rows: float  # of MLX since M3: n further rows cost n^2 / (n + this)
+    prefill: dict[str, float]  # ms of one token of a prompt, likewise, by generation
+    round_ms: float  # that a round takes beside its passes, for each of them
+    level: float  # of the intervals that follow
+    plain_spread: dict[str, float]  # factor both ways, by kind
+    rows_spread: dict[str, float]  # factor of `rows` both ways, and its eighth of the round: "few" to gamma 4, "many"
+    prefill_spread: float
+    acceptance: dict[
+        str, tuple[float, float, float]
+    ]  # of a token, by method: ends and middle of `level` of public rows
+    fitted: str  # to what, and when
+    checked: str  # how it did on sources that it was not fitted to
+
+
+@functools.cache
+def constants() -> Constants:
+    """The constants that ship."""
+    return msgspec.toml.decode(asset_path("passes.toml").read_bytes(), type=Constants)
+
+
+def apple_chip(name: str, *, peak_gb_s: float | None = None, gpu_cores: int | None = None) -> AppleChip | None:
+    """A chip by its name; of bins that nothing tells apart the largest. None for one that is not in the table."""
+    found = re.match(r"(?:apple )?m(\d)\b", name.lower())
+    known = bins(name)
+    if found is None or not known:
+        return None
+    peak = peak_gb_s or peak_bandwidth(name, gpu_cores=gpu_cores).gb_s
+    peak = peak or max((chip.peak_bandwidth_gb_s or 0.0 for chip in known), default=0.0)
+    cores = gpu_cores or max(
+        (chip.gpu_cores for chip in known if chip.peak_bandwidth_gb_s in (peak, None)),
+        default=max(chip.gpu_cores for chip in known),
+    )
+    if not peak:
+        return None
+    return AppleChip(peak_gb_s=peak, gpu_cores=cores, generation=int(found[1]), ultra="ultra" in name.lower())
+
+
+def unnamed_chip(peak_gb_s: float) -> AppleChip:
+    """A machine of which only the memory's peak is known."""
+    return AppleChip(peak_gb_s=peak_gb_s, gpu_cores=peak_gb_s / _GB_S_A_CORE, generation=None)
+
+
+def work_of(facts: ModelFacts) -> Work | None:
+    """What one token of a model reads and computes; None where its bytes or layers are not known.
+
+    Experts that a token does not use are the rest of the file: ``X = (all - active) K / (E - K)``.
+    """
+    if not facts.n_layers or not facts.active_bytes:
+        return None
+    used, experts = facts.n_experts_used or 0, facts.n_experts or 0
+    parameters = facts.n_parameters_active or facts.active_bytes
+    expert_bytes = 0.0
+    if experts > used and facts.weight_bytes:
+        expert_bytes = min(
+            (facts.weight_bytes - facts.active_bytes) * used / (experts - used), facts.active_bytes / 1.2
+        )
+    bits = 8 * facts.active_bytes / parameters
+    return Work(
+        n_layers=facts.n_layers,
+        n_embd=facts.n_embd or 4096,
+        n_parameters=parameters,
+        always_bytes=facts.active_bytes - expert_bytes,
+        expert_bytes=expert_bytes,
+        expert_width=_expert_width(facts, parameters, expert_bytes),
+        n_vocab=facts.n_vocab or 0,
+        recurrent=facts.architecture in _RECURRENT,
+        quantized=bits < 15,
+    )
+
+
+def _expert_width(facts: ModelFacts, parameters: int, expert_bytes: float) -> int:
+    """Feed-forward width of an expert: its parameters over three matrices of the model's width."""
+    if not expert_bytes or not facts.n_embd or not facts.n_layers or not facts.n_experts_used or not facts.active_bytes:
+        return _SMALL_EXPERT
+    routed = parameters * expert_bytes / facts.active_bytes
+    return max(1, round(routed / (facts.n_layers * facts.n_experts_used * 3 * facts.n_embd)))
+
+
+def plain_ms(work: Work, chip: AppleChip, engine: Engine = "llama.cpp", at: Constants | None = None) -> float:
+    """T(1)."""
+    c, mlx = at or constants(), engine == "mlx"
+    layer: float = c.layer_ms * (work.n_embd / _WIDTH) ** c.width
+    layer *= c.generations.get(f"M{chip.generation}", 1.0)
+    for applies, factor, with_mlx in (
+        (True, 1.0, c.mlx),
+        (work.recurrent, c.recurrent, c.recurrent_mlx),
+        (work.expert_bytes > 0, c.mixture, c.mixture_mlx),
+        (chip.ultra, c.ultra, c.ultra_mlx),
+        (chip.generation == 1, 1.0, c.first_mlx),
+    ):
+        if applies:
+            layer *= factor * (with_mlx if mlx else 1.0)
+    small: float = c.expert_share ** min(1.0, _SMALL_EXPERT / work.expert_width)
+    read = (work.always_bytes + work.expert_bytes / small) / (chip.peak_gb_s * 1e6 * c.share)
+    unpack = c.unpack_ms * work.n_parameters / 1e9 / chip.gpu_cores if work.quantized else 0.0
+    return read + work.n_layers * layer + unpack
+
+
+def rows_ms(
+    work: Work, chip: AppleChip, further: int, engine: Engine = "llama.cpp", build: int = 0, at: Constants | None = None
+) -> float:
+    """What `further` rows add to a pass. `build` of llama.cpp: 0 for the kernels before b11404.
+
+    MLX's kernels since M3 read a group of weights once for a few rows, so the first rows cost less than later ones.
+    """
+    c, generation = at or constants(), chip.generation or 3
+    name, rows = f"{engine} M{generation}", float(further)
+    if engine == "llama.cpp" and build >= _NEW_KERNELS and generation < 5:
+        name = "llama.cpp new"
+    if engine == "mlx" and generation >= 3 and not work.expert_bytes:
+        rows *= further / (further + c.free_rows)
+    each = c.rows["mixture" if work.expert_bytes else name] * work.n_parameters / 1e9 / chip.gpu_cores
+    return each * rows
+
+
+def prefill_ms(work: Work, chip: AppleChip, at: Constants | None = None) -> float:
+    """One token of a prompt."""
+    c = at or constants()
+    each: float = c.prefill[f"M{chip.generation or 3}"] * (c.prefill["mixture"] if work.expert_bytes else 1.0)
+    return each * work.n_parameters / 1e9 / chip.gpu_cores
+
+
+def head_work(target: Work, method: str) -> Work | None:
+    """What one drafting step of a head beside the target reads; None for methods that are no heads.
+
+    A prediction block (mtp) is one layer and the LM head; DFlash and DSpark propose a whole block in one step.
+    """
+    layer, each = target.n_parameters / target.n_layers, target.n_vocab * target.n_embd
+    parameters = {
+        "mtp": layer + each,
+        "eagle3": _EAGLE_LAYERS * layer + _EAGLE_VOCAB * target.n_embd,
+        "dflash": _BLOCK_LAYERS * layer + each,
+        "dspark": _BLOCK_LAYERS * layer + each,
+    }.get(method)
+    if parameters is None:
+        return None
+    a_parameter = (target.always_bytes + target.expert_bytes) / target.n_parameters
+    n_layers = _BLOCK_LAYERS if method in ("dflash", "dspark") else 1
+    return Work(
+        n_layers=round(n_layers),
+        n_embd=target.n_embd,
+        n_parameters=round(parameters),
+        always_bytes=parameters * a_parameter,
+        quantized=target.quantized,
+    )
+
+
+def drafts_a_block(method: str) -> bool:
+    """Whether one drafting step gives all proposals of a round."""
+    return method in ("dflash", "dspark")
+
+
+def interval(value: float, factor: float) -> tuple[float, float]:
+    """Both ends of an interval that a factor gives."""
+    return value / factor, value * factor
+
+
+def spread_of(work: Work, chip: AppleChip, at: Constants | None = None) -> float:
+    """The factor both ways that holds `level` of plain times; wider where only a bandwidth is known."""
+    factor = (at or constants()).plain_spread[work.kind]
+    return factor if chip.generation is not None else math.exp(1.5 * math.log(factor))
+
+
+def rows_spread(gamma: int, at: Constants | None = None) -> tuple[float, float]:
+    """The factors both ways of what rows cost and of a whole round that hold `level` of rounds."""
+    factor = (at or constants()).rows_spread["few" if gamma <= _FEW else "many"]
+    return factor, math.exp(math.log(factor) / 8)
+
+
+def merged(c: Constants, changed: Mapping[str, object]) -> Constants:
+    """Constants with some of them changed."""
+    return msgspec.structs.replace(c, **changed)
