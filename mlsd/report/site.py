@@ -199,7 +199,10 @@ def history(entries: Sequence[Entry]) -> Figure:
     alike = Counter(machine for machine, _ in hosts)
     for index, ((machine, host, target), own) in enumerate(lines.items()):
         label = f"{machine}{f' {host[:6]}' if alike[machine] > 1 else ''}, {target}"
-        known = sorted((datetime.datetime.fromisoformat(e.measured_at), e.row.plain_tok_s) for e in own)
+        known = [
+            (datetime.datetime.fromisoformat(e.measured_at), e.row.plain_tok_s)
+            for e in sorted(own, key=lambda entry: entry.measured_at)
+        ]
         look: dict[str, Any] = {"color": plot.color(index), "marker": plot.marker(index)}
         points = [(when, rate.value) for when, rate in known if rate is not None]
         if points:
