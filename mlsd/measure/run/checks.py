@@ -200,7 +200,7 @@ def disturbed(trials: Sequence[Trial]) -> dict[int, str]:
             waited = (wall - usual) - max(0.0, processor - computed) * usual / max(computed, 1.0)
             if waited > max(DISTURBED_NS, DISTURBED_SHARE * usual):
                 found[place] = (
-                    f"disturbed: the worker waited for {waited / 1e9:.1f} of {wall / 1e9:.1f} s; "
+                    f"the worker waited for {waited / 1e9:.1f} of {wall / 1e9:.1f} s; "
                     f"its other repeats took {usual / 1e9:.1f} s"
                 )
     return found

@@ -80,7 +80,7 @@ def test_a_disturbed_trial_counts_no_more_and_is_measured_again_by_the_next_run(
     n_ok = run_study(tiny, database).n_ok
     with Store.open(database) as store:
         first = next(store.trials())
-        store.mark_disturbed({first.id: "disturbed: the worker waited for 6.0 of 6.1 s; its other repeats took 0.1 s"})
+        store.mark_disturbed({first.id: "the worker waited for 6.0 of 6.1 s; its other repeats took 0.1 s"})
         told = [stored.trial for stored in store.trials()]
         assert [trial.valid for trial in told] == [False, *[True] * (n_ok - 1)]
     assert run_study(tiny, database, keep_failed=True).n_ok == 0
