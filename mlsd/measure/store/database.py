@@ -7,6 +7,7 @@ translation of SQLite errors; knows no table by name.
 from __future__ import annotations
 
 import functools
+import re
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
@@ -16,6 +17,7 @@ from mlsd.errors import SchemaError, StoreError
 from mlsd.measure.store import schema
 
 LOCK_WAIT_S = 5.0
+MOST_VALUE_BYTES = 256 << 20  # of one text; the longest is the output of a trial
 
 
 @contextmanager
@@ -115,16 +117,32 @@ class Place:
 
 
 def schema_problems(connection: sqlite3.Connection, version: int) -> list[str]:
-    """Tables, columns, indexes and views of that version which the file does not have."""
-    return sorted(f"{what} is missing" for what in _wanted(version) - _things(connection))
+    """Tables, columns, indexes and views of that version which the file does not have, and programs that it has."""
+    missing = sorted(f"{what} is missing" for what in _wanted(version)[0] - _things(connection))
+    return missing + _strange(connection, version)
+
+
+def _strange(connection: sqlite3.Connection, version: int) -> list[str]:
+    """Views and triggers that are not those of that version: they run whenever a table is read or written."""
+    return sorted(f"{what} is not the one that mlsd made" for what, sql in _programs(connection).items()
+                  if _wanted(version)[1].get(what) != sql)  # fmt: skip
+
+
+def _programs(connection: sqlite3.Connection) -> dict[str, str]:
+    rows = connection.execute(
+        "SELECT type, name, sql FROM sqlite_schema WHERE type IN ('view', 'trigger') OR sql LIKE 'create virtual%'"
+    )
+    # Up to version 5 sums were written without the name that they have anyway.
+    plain = {f"{kind} {name}": re.sub(r"\bsums\.(\w+) AS \1\b", r"sums.\1", str(sql)) for kind, name, sql in rows}
+    return {name: " ".join(sql.split()).rstrip(";") for name, sql in plain.items()}
 
 
 @functools.cache
-def _wanted(version: int) -> frozenset[str]:
+def _wanted(version: int) -> tuple[frozenset[str], dict[str, str]]:
     connection = sqlite3.connect(":memory:", isolation_level=None)
     for step in schema.MIGRATIONS[:version]:
         connection.executescript(step)
-    found = _things(connection)
+    found = _things(connection), _programs(connection)
     connection.close()
     return found
 
@@ -170,8 +188,17 @@ def _check_path(path: Path, *, create: bool) -> None:
 
 
 def _raw_connection(path: Path, mode: str) -> sqlite3.Connection:
+    """A connection with SQLite's defences on: a database may come from anybody (sqlite.org/security.html).
+
+    Raises: StoreError for a pipe or a device, which may never end.
+    """
+    if path.exists() and not path.is_file():
+        raise StoreError(f"{path} is no regular file.", hint="Give the path of a results database with --db.")
     uri = f"{path.absolute().as_uri()}?mode={mode}"
-    return sqlite3.connect(uri, uri=True, isolation_level=None, timeout=LOCK_WAIT_S)
+    connection = sqlite3.connect(uri, uri=True, isolation_level=None, timeout=LOCK_WAIT_S)
+    connection.execute("PRAGMA cell_size_check = ON")
+    connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MOST_VALUE_BYTES)
+    return connection
 
 
 def _connect_read_only(path: Path) -> sqlite3.Connection:
@@ -187,6 +214,10 @@ def _connect_read_only(path: Path) -> sqlite3.Connection:
         version = _identify(connection, path)
     try:
         _check_version(version, path)
+        if strange := _strange(connection, version):
+            raise StoreError(
+                f"{path}: {strange[0]}.", hint="Somebody changed it: restore a copy, or take the tables out by hand."
+            )
         if version == 0:
             raise StoreError(f"{path} is an empty file.", hint="Run a suite into it, or give another file with --db.")
         if version == schema.CURRENT_VERSION:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import sqlite3
 from pathlib import Path
 
@@ -93,6 +94,35 @@ def test_what_is_missing_is_found_by_the_check_and_before_writing(path: Path, st
         assert any(f"{missing} is missing" in problem for problem in store.check())
     with pytest.raises(StoreError, match=r"is damaged: .* is missing"):
         Store.open(path)
+
+
+_ENDLESS = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT trial.* FROM trial, n"
+
+
+@pytest.mark.parametrize(
+    ("statements", "what"),
+    [
+        (["DROP VIEW current_trial", f"CREATE VIEW current_trial AS {_ENDLESS}"], "view current_trial"),
+        (["CREATE VIEW more AS SELECT 1"], "view more"),
+        (["CREATE TRIGGER once AFTER INSERT ON trial BEGIN DELETE FROM trial; END"], "trigger once"),
+    ],
+)
+def test_a_view_or_a_trigger_that_is_not_ours_is_never_run(path: Path, statements: list[str], what: str) -> None:
+    for statement in statements:
+        edit(path, statement)
+    for read_only in (True, False):
+        with pytest.raises(StoreError, match=f"{what} is not the one that mlsd made"):
+            Store.open(path, read_only=read_only)
+
+
+def test_what_is_no_regular_file_is_not_opened(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe.sqlite"
+    os.mkfifo(pipe)
+    for read_only in (True, False):
+        with pytest.raises(StoreError, match="is no regular file"):
+            Store.open(pipe, read_only=read_only)
+    with pytest.raises(StoreError, match="is no regular file"):
+        Store.open(Path("/dev/zero"), read_only=True)
 
 
 @pytest.mark.parametrize(
