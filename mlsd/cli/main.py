@@ -51,6 +51,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
     "Machine": {
         "calibrate": ("machine.calibrate", "Time a model's passes at every width, and see which experts they read."),
         "bandwidth": ("machine.bandwidth", "Measure what the memory really gives, plainly and through llama.cpp."),
+        "builds": ("machine.builds", "List the builds of llama.cpp that are here, and try others."),
         "breakdown": ("machine.breakdown", "Show where the time of a pass goes: attention, experts, LM head..."),
     },
     "Models": {

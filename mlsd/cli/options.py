@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -106,6 +107,31 @@ certificate_option = click.option(
     "--certificate", type=_FILE, help="The lab's certificate file [default: the one that `mlsd lab start` made here]."
 )
 text_option = _Option("--text", type=_FILE, help="A text file.")
+
+
+def _use_build(ctx: click.Context, parameter: click.Parameter, name: str | None) -> None:
+    if name is None or ctx.resilient_parsing:
+        return
+    from mlsd.measure.build_gate import use_build
+
+    before = dict(os.environ)
+
+    def leave() -> None:
+        os.environ.clear()
+        os.environ.update(before)
+
+    use_build(name)
+    ctx.call_on_close(leave)
+
+
+build_option = click.option(
+    "--build",
+    envvar="MLSD_BUILD",
+    metavar="BUILD",
+    expose_value=False,
+    callback=_use_build,
+    help="llama.cpp to use: a wheel, a folder, an environment [default: $MLSD_BUILD, else the one that is installed].",
+)
 
 
 def engine_options(command: F) -> F:

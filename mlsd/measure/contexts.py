@@ -55,6 +55,8 @@ def check_contexts(work: Work) -> None:
 def _wanted(work: Work) -> tuple[int | None, list[ModelFile]]:
     """The context that was asked for, and the models that would get one, the target first."""
     if isinstance(work, BuildJob | ReadJob):
+        if work.job is None:
+            return None, []
         work = work.job
     if isinstance(work, Job):
         return (work.slots[0].case.engine.n_ctx if work.slots else None), [work.target, *work.models]

@@ -11,6 +11,7 @@ from typing import Any, Literal
 import msgspec
 
 from mlsd import errors
+from mlsd.engine.llama.build.loaded import Loaded as LoadedBuild
 from mlsd.engine.llama.footprint import Footprint
 from mlsd.engine.llama.native import BackendInfo
 from mlsd.engine.probe import ProbeReport
@@ -277,9 +278,9 @@ class SelfChecked(Record, frozen=True, kw_only=True, tag=True):
 
 
 class BuildJob(Record, frozen=True, kw_only=True, tag=True):
-    """Ask whether a build of llama.cpp can run a job: its structures, a pass that is known, and every arm opened."""
+    """Ask whether a build of llama.cpp can be measured, and where there is a job whether it opens every arm."""
 
-    job: Job
+    job: Job | None = None
 
 
 class BuildFits(Record, frozen=True, kw_only=True, tag=True):
@@ -287,6 +288,10 @@ class BuildFits(Record, frozen=True, kw_only=True, tag=True):
 
     backend: BackendInfo
     known_distance: float  # of a pass to the stored one: rms of what differs over the rms spread of the stored logits
+    loaded: LoadedBuild  # the files that it consists of in that process
+    memory_version: int  # of the layout in which it writes a sequence's memory
+    layout: str  # of its structures: the range of builds that have it, or that of its own bindings
+    rollback: str  # the strategy that is exact for the embedded model
 
 
 class ReadJob(Record, frozen=True, kw_only=True, tag=True):

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 @click.option("--n-predict", type=Whole(), default=64, show_default=True, help="Output tokens of the rounds.")
 @db_option()
 @shared.json_option
+@shared.build_option
 @shared.engine_options
 def breakdown(target: str, db: Path | None, as_json: bool, **options: Any) -> None:
     """Show which part of the network takes what share of a pass of TARGET: attention, experts, LM head, and so on.

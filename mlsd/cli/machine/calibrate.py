@@ -41,6 +41,7 @@ _OWN_LOAD = 1.5  # of a machine on which only this runs, at most
 @db_option()
 @shared.seed_option("Of the order of passes.")
 @shared.json_option
+@shared.build_option
 @shared.engine_options
 def calibrate(
     model: str, draft: str | None, output: Path | None, db: Path | None, as_json: bool, **options: Any

@@ -38,6 +38,7 @@ _STOPPED = {
 @db_option("results/bench.sqlite")
 @click.option("--search", "search_file", type=click.Path(path_type=Path), help="Search file [default: beside --db].")
 @shared.json_option
+@shared.build_option
 @shared.engine_options
 def tune(target: str, as_json: bool, **options: Any) -> None:
     """Search gamma and the options of a drafting method for the fastest decoding of TARGET.

@@ -55,6 +55,7 @@ KIND: {", ".join(FAULTS)} (see mlsd.engine.rollback.Sabotage).
 @db_option("results/bench.sqlite")
 @click.option("--fresh", is_flag=True, help="Let earlier trials of these arms count no more.")
 @shared.json_option
+@shared.build_option
 @shared.engine_options
 @click.pass_context
 def bench(

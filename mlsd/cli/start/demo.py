@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mlsd.cli.main import cli
-from mlsd.cli.options import Whole, output_option
+from mlsd.cli.options import Whole, build_option, output_option
 from mlsd.cli.output import note
 from mlsd.errors import MlsdError
 from mlsd.records import NO_DRAFTER
@@ -27,6 +27,7 @@ _REAL_DRAFT = "smollm2-135m-noise05"
 @output_option("The folder of the report.", type=_FOLDER, required=False, default="results/demo", show_default=True)
 @click.option("--quick", is_flag=True, help="Fewer tokens and repeats: a look, not a measurement.")
 @click.option("--n-threads", type=Whole(min=1), help="CPU threads [default: fast cores; one less of up to 4].")
+@build_option
 @click.pass_context
 def demo(ctx: click.Context, /, output: Path, quick: bool, n_threads: int | None) -> None:
     """Show an honest win, an honest loss and an invalid result, and write a report of them."""

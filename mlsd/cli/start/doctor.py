@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from mlsd.cli.options import json_option, output_option
+from mlsd.cli.options import build_option, json_option, output_option
 from mlsd.cli.output import note, print_json, print_table, say
 from mlsd.errors import InputError
 from mlsd.hardware import setup
@@ -33,6 +33,7 @@ _TONES: dict[str, Tone] = {
 @click.command()
 @click.option("--self-check", "checks", is_flag=True, help="Check this machine, build and device; two minutes.")
 @output_option("Where to write the self-check as JSON; it names no person, machine or folder.", required=False)
+@build_option
 @json_option
 def doctor(checks: bool, output: Path | None, as_json: bool) -> None:
     """Show this machine and the build, what could not be read and why, and which profiles fit.
@@ -88,12 +89,13 @@ def _checks(found: SelfCheck) -> Table:
 
 
 def _examine() -> Diagnosis:
-    from mlsd.engine.llama.native import backend_info
     from mlsd.hardware import read_conditions, read_machine
+    from mlsd.measure.process import run_info
     from mlsd.measure.run.doctor import examine
+    from mlsd.records import EngineOptions
 
     suites = load_suites(suite_names())
-    backend = backend_info()
+    backend = run_info(EngineOptions())
     profiles = load_profiles().values()
     return examine(read_machine(backend), read_conditions(), Library(), profiles, suites, backend.memory_bytes)
 

@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mlsd.cli.database import db_option
-from mlsd.cli.options import Real, Whole, certificate_option, json_option, make_overrides, plan_options
+from mlsd.cli.options import (
+    Real,
+    Whole,
+    build_option,
+    certificate_option,
+    json_option,
+    make_overrides,
+    plan_options,
+)
 from mlsd.cli.output import note, print_json
 from mlsd.cli.watch import ByteBars, make_watcher, say_warnings
 from mlsd.errors import InputError
@@ -49,6 +57,7 @@ _LINE_MBIT_S = 100  # of a usual connection; how fast the hub and the line are n
 @click.option("--each/--split", default=True, help="Every machine of the lab measures everything, or equal ones share.")
 @certificate_option
 @click.option("--dry-run", is_flag=True, help="Show the plan and stop.")
+@build_option
 @json_option
 @click.pass_context
 def run(ctx: click.Context, /, suites: tuple[str, ...], as_json: bool, dry_run: bool, **options: Any) -> None:

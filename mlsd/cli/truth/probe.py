@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mlsd.cli.options import engine_options, json_option, model_file
+from mlsd.cli.options import build_option, engine_options, json_option, model_file
 from mlsd.cli.output import print_json, print_table, say
 from mlsd.measure.messages import Probed
 from mlsd.records import EngineOptions
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("model")
 @json_option
+@build_option
 @engine_options
 def probe(model: str, as_json: bool, engine: EngineOptions, **_: Any) -> None:
     """Roll MODEL back in every way and compare its logits with a fresh decode of the same tokens.

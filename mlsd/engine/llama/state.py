@@ -18,8 +18,11 @@ every blob is parsed to its end, and `self_test` checks the meaning. All integer
 from __future__ import annotations
 
 import ctypes
+import os
 import struct
+import tempfile
 from collections.abc import Sequence
+from pathlib import Path
 
 import msgspec
 import numpy as np
@@ -206,6 +209,34 @@ def _close(ours: bytes, theirs: bytes) -> bool:
         return ours == theirs
     a, b = (np.frombuffer(data[12:], dtype=_FLOATS[kind]).astype(np.float64) for data in (ours, theirs))
     return float(np.abs(a - b).mean()) <= _ROUNDING_SHARE * float(np.abs(a).mean())
+
+
+def check_saved(session: LlamaSession, tokens: Sequence[int], shape: BlobShape) -> None:
+    """Save the memory of a few tokens, take it apart, and go on from it as from the tokens themselves.
+
+    Raises: BlobError for another version or layout than this build should
+    write, or for logits that are not those of the memory that was saved; NativeError.
+    """
+    native, version = library(), sequence_state_version()
+    session.clear()
+    session.decode(tokens[:-1])
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "sequence"
+        if not native.llama_state_seq_save_file(session.handle, os.fsencode(path), 0, None, 0):
+            raise fail("Saving the memory of a sequence to a file failed")
+        written = struct.unpack_from("<4sI", path.read_bytes())[1]
+    if written != version or version not in VERSIONS:
+        raise BlobError(f"It writes version {written} of a sequence's memory, where its ggml has {version}.")
+    data = session.copy_memory()
+    blob = read_blob(bytes(data), shape, version=version)
+    if write_blob(blob, shape.n_blocks, sequence=0) != bytes(data):
+        raise BlobError("A sequence's memory that was taken apart is another one when it is put together again.")
+    session.decode(tokens[-1:])
+    expected = session.logits().copy()
+    session.set_memory(data, len(tokens) - 1)
+    session.decode(tokens[-1:])
+    if not np.allclose(session.logits(), expected, atol=_ROUNDING_SHARE * float(np.std(expected))):
+        raise BlobError("What follows a sequence's memory that was loaded is not what followed it when it was saved.")
 
 
 VERSIONS = (3, 4)  # of the layout, as llama.h numbers it (LLAMA_STATE_SEQ_VERSION)

@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+from functools import partial
+from pathlib import Path
+
 import msgspec
 import numpy as np
 
 from mlsd.clock import MonotonicClock
+from mlsd.engine.llama.build.layouts import layout_of
+from mlsd.engine.llama.build.loaded import loaded
 from mlsd.engine.llama.model import LlamaModel
-from mlsd.engine.llama.native import backend_info
+from mlsd.engine.llama.native import backend_info, library, sequence_state_version
 from mlsd.engine.llama.open import open_session
-from mlsd.engine.probe import PROBE_TEXT
+from mlsd.engine.llama.session import LlamaSession
+from mlsd.engine.llama.state import BlobError, BlobShape, check_saved
+from mlsd.engine.probe import PROBE_TEXT, probe
 from mlsd.engine.session import Logits, SessionOptions, check_finite, session_options
 from mlsd.errors import NativeError
 from mlsd.folders import asset_path
+from mlsd.gguf_tools.source import Source
+from mlsd.gguf_tools.surgery.cut import attention_layers, state_layers
 from mlsd.measure.messages import BuildFits, BuildJob, LogitsRead, ReadJob
 from mlsd.measure.worker.arms import Arms
 from mlsd.measure.worker.probe_cache import ProbeCache
@@ -30,40 +39,70 @@ _KNOWN = (
 
 
 def check_build(job: BuildJob) -> BuildFits:
-    """See that structures and functions fit, that a known pass gives what it should, and that every arm opens.
+    """See that a known pass gives what it should, that memory saved is memory loaded, and that every arm opens.
 
-    Raises: NativeError for a build that does not fit, ModelFileError for a model that it does not know, and what else
-    keeps an arm from being opened.
+    Names and structures were seen when the library was loaded. Raises: NativeError for a build that does not fit,
+    ModelFileError for a model that it does not know, and what else keeps an arm from being opened.
     """
-    distance = _known_distance(job.job.slots[0].case.engine)
-    if not distance <= _KNOWN_LIMIT:  # not-a-number, too
-        raise NativeError(
-            f"This build computes something else: logits of a known text are off by {distance:.2g} of their spread, "
-            f"rounding explains {_KNOWN_LIMIT}.",
-            hint="Its structures or kernels are broken; build it anew.",
-        )
-    with Arms(job.job, MonotonicClock(), ProbeCache()) as arms:
-        for case in {slot.case_id: slot.case for slot in job.job.slots}.values():
-            arms.check(case)
-    return BuildFits(backend=backend_info(job.job.slots[0].case.engine.n_gpu_layers), known_distance=distance)
+    asked = EngineOptions() if job.job is None else job.job.slots[0].case.engine
+    # Other settings are another pass than the one that is stored.
+    engine = EngineOptions(n_threads=asked.n_threads or 1, n_gpu_layers=asked.n_gpu_layers)
+    distance, rollback = _known_model(engine)
+    if job.job is not None:
+        with Arms(job.job, MonotonicClock(), ProbeCache()) as arms:
+            for case in {slot.case_id: slot.case for slot in job.job.slots}.values():
+                arms.check(case)
+    native = library()
+    return BuildFits(
+        backend=backend_info(engine.n_gpu_layers),
+        known_distance=distance,
+        loaded=loaded(str(Path(native.__file__).parent)),
+        memory_version=sequence_state_version(),
+        layout=layout_of(native),
+        rollback=rollback,
+    )
 
 
-def known_logits(engine: EngineOptions) -> Logits:
-    """What this build says to the known text, for the tokens that are stored."""
+def _known_model(engine: EngineOptions) -> tuple[float, str]:
+    """How far a pass of the embedded model is from the stored one, and which rollback is exact for it."""
     path = asset_path("tiny/tiny-dense.gguf")
-    with (
-        LlamaModel(path, n_gpu_layers=engine.n_gpu_layers) as model,
-        open_session(model, _reading(engine, 256)) as session,
-    ):
-        for token in session.tokenize(PROBE_TEXT)[:_N_KNOWN]:
-            session.decode([token])
-        row: Logits = session.logits()[0]
-        return row[::_KNOWN_STEP]
+    source = Source(path)
+    with LlamaModel(path, n_gpu_layers=engine.n_gpu_layers) as model:
+        open_model = partial(open_session, model)
+        with open_model(_reading(engine, 256)) as session:
+            stored, found = np.asarray(_KNOWN), known_logits(session)
+            distance = float(np.sqrt(np.mean((found - stored) ** 2)) / np.std(stored))
+            if not distance <= _KNOWN_LIMIT:  # not-a-number, too
+                raise NativeError(
+                    f"This build computes something else: logits of a known text are off by {distance:.2g} of their "
+                    f"spread, rounding explains {_KNOWN_LIMIT}.",
+                    hint="Its structures or kernels are broken; build it anew.",
+                )
+            shape = BlobShape(
+                n_attention=len(attention_layers(source)),
+                n_state=len(state_layers(source)),
+                n_blocks=source.n_blocks or 0,
+                has_axes=session.has_position_axes,
+            )
+            try:
+                check_saved(session, session.tokenize(PROBE_TEXT)[:_N_KNOWN], shape)
+            except BlobError as error:
+                raise NativeError(
+                    f"This build does not keep memory as mlsd reads it: {error.message}",
+                    hint="Rollback and self-drafting live by it; use another build.",
+                ) from error
+        report = probe(open_model, _reading(engine, 1))
+    if report.target is None:
+        raise NativeError("This build cannot go back: no rollback strategy is exact for the embedded model.")
+    return distance, report.target
 
 
-def _known_distance(engine: EngineOptions) -> float:
-    stored, found = np.asarray(_KNOWN), known_logits(engine)
-    return float(np.sqrt(np.mean((found - stored) ** 2)) / np.std(stored))
+def known_logits(session: LlamaSession) -> Logits:
+    """What this build says to the known text, for the tokens that are stored."""
+    for token in session.tokenize(PROBE_TEXT)[:_N_KNOWN]:
+        session.decode([token])
+    row: Logits = session.logits()[0]
+    return row[::_KNOWN_STEP]
 
 
 def read_logits(job: ReadJob) -> LogitsRead:

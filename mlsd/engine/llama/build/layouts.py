@@ -82,6 +82,15 @@ def fit(binding: Any, shared: Any, version: str) -> tuple[str, ...]:
     return tuple(filter(None, (_fit(structure, binding, shared, version) for structure in STRUCTURES)))
 
 
+def layout_of(binding: Any) -> str:
+    """The range of builds whose layout a binding has by now; `its own` where none has it."""
+    names = [tuple(field[0] for field in getattr(binding, structure)._fields_) for structure in STRUCTURES]
+    for layout in layouts():
+        if names == [tuple(field[1] for field in layout.fields(structure)) for structure in STRUCTURES]:
+            return layout.name
+    return "its own"
+
+
 # --- inside -------------------------------------------------------------------------------------------------------
 
 

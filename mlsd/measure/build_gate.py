@@ -1,0 +1,93 @@
+"""Which builds of llama.cpp there are here, and whether one can be measured: decided in a process of its own, once.
+
+The answer is kept in the cache by the build's fingerprint, so that `--build` costs two seconds the first time and
+nothing after. A build that ends its process is refused like any other; this process loads none.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from mlsd import __version__
+from mlsd.engine.llama.native import BackendInfo
+from mlsd.errors import InputError, MlsdError, WorkerError
+from mlsd.folders import cache_dir, write_atomically
+from mlsd.measure.builds import THIS, Build, find_build, installed
+from mlsd.measure.messages import BuildFits, BuildJob
+from mlsd.measure.process import run_build_check
+from mlsd.records import Record
+
+_PREFIXES = ("/opt/homebrew", "/usr/local", "/home/linuxbrew/.linuxbrew", "/usr")
+
+
+class Verdict(Record, frozen=True, kw_only=True):
+    """What the gate says of a build."""
+
+    name: str
+    fingerprint: str = ""  # empty: no build was found there
+    fits: BuildFits | None = None
+    problem: str = ""  # why it cannot be measured
+    hint: str = ""
+
+    @property
+    def backend(self) -> BackendInfo | None:
+        """What it said of itself."""
+        return None if self.fits is None else self.fits.backend
+
+
+def judge(build: Build, *, fresh: bool = False) -> Verdict:
+    """The gate's answer about a build, remembered unless `fresh`."""
+    path = cache_dir() / "builds" / f"{build.fingerprint}-{__version__}.json"
+    if not fresh and path.is_file():
+        try:
+            known = msgspec.json.decode(path.read_bytes(), type=Verdict)
+            if known.fits is not None:
+                return msgspec.structs.replace(known, name=build.name)
+        except (OSError, msgspec.DecodeError):
+            pass  # it only saves time
+    verdict = Verdict(name=build.name, fingerprint=build.fingerprint)
+    try:
+        verdict = msgspec.structs.replace(verdict, fits=run_build_check(BuildJob(), build.variables()))
+    except MlsdError as error:
+        hint = "The build itself ends the process." if isinstance(error, WorkerError) else error.hint
+        return msgspec.structs.replace(verdict, problem=error.message, hint=hint)
+    write_atomically(path, msgspec.json.encode(verdict).decode())
+    return verdict
+
+
+def use_build(name: str) -> Build:
+    """Let every worker of this process load a build that passes the gate. Raises: InputError for one that does not."""
+    build = find_build(name)
+    verdict = judge(build)
+    if verdict.fits is None:
+        raise InputError(f"Build {name} cannot be measured. {verdict.problem}", hint=verdict.hint)
+    os.environ.update(build.variables())
+    return build
+
+
+def verdict_of(name: str) -> Verdict:
+    """The gate's answer about what a name means, newly asked; one that is no build is an answer, too."""
+    try:
+        return judge(find_build(name), fresh=True)
+    except InputError as error:
+        return Verdict(name=name, problem=error.message, hint=error.hint)
+
+
+def known_builds() -> Iterator[str]:
+    """Names of the builds that lie where builds usually lie: here, beside other packages, in prefixes."""
+    yield THIS
+    beside = installed().parent
+    for pattern in ("*/lib*/libllama.*", "*/libllama.*", "*/bin/llama.dll"):
+        for library in sorted(beside.glob(pattern)):
+            package = beside / library.relative_to(beside).parts[0]
+            if package.name != "llama_cpp":
+                yield str(package)
+    prefixes = [os.environ.get("CONDA_PREFIX"), os.environ.get("HOMEBREW_PREFIX"), *_PREFIXES]
+    for prefix in dict.fromkeys(filter(None, prefixes)):
+        if prefix != sys.prefix and any((Path(prefix) / "lib").glob("libllama.*")):
+            yield prefix

@@ -1,0 +1,52 @@
+"""`--build` measures with the build that is named, or says why it cannot; `mlsd builds` lists and tries them."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from mlsd.engine.llama.build.loaded import IDENTITY_VARIABLE
+from mlsd.engine.llama.native import LIBRARIES_VARIABLE
+from mlsd.measure.builds import find_build
+from tests.cli.conftest import Ran
+from tests.native_shim import ABORTS, LONGER, copy_of_installed, faulty_build
+
+Mlsd = Callable[..., Ran]
+
+
+def test_a_build_is_measured_under_its_own_key(mlsd: Mlsd, tmp_path: Path) -> None:
+    folder = copy_of_installed(tmp_path / "lib")
+    quick = ("tiny-dense", "--n-predict", "8", "--repeats", "1", "--n-threads", "1", "--db", tmp_path / "one.sqlite")
+    before = dict(os.environ)
+    for build in ((), ("--build", folder)):
+        assert mlsd("bench", *quick, *build).code == 0
+    assert {**os.environ} == before | {"PYTEST_CURRENT_TEST": os.environ["PYTEST_CURRENT_TEST"]}
+    rows = json.loads(mlsd("results", "--db", tmp_path / "one.sqlite", "--json").out)
+    assert rows
+    said = json.loads(mlsd("doctor", "--build", folder, "--json").out)["environment"]["llama_cpp_build"]
+    assert said.endswith(f"+{find_build(str(folder)).fingerprint}")
+
+
+def test_builds_are_listed_with_what_fits(mlsd: Mlsd, tmp_path: Path) -> None:
+    found = json.loads(mlsd("builds", "list", "--json").out)
+    assert found[0]["name"] == "."
+    assert found[0]["fits"]["memory_version"] in (3, 4)
+    text = tmp_path / "text"
+    text.write_text("no build")
+    tried = mlsd("builds", "check", text)
+    assert tried.code == 1
+    assert "is no build of llama.cpp" in tried.out
+
+
+@pytest.mark.parametrize(("code", "reason"), [(ABORTS, "ends the process"), (LONGER, "has 176 bytes in the library")])
+def test_a_build_that_fails_the_gate_is_refused(mlsd: Mlsd, tmp_path: Path, code: str, reason: str) -> None:
+    folder = faulty_build(tmp_path / "lib", code)
+    result = mlsd("probe", "tiny-dense", "--build", folder)
+    assert result.code == 2
+    assert "cannot be measured" in result.err
+    assert reason in result.err
+    assert IDENTITY_VARIABLE not in os.environ and LIBRARIES_VARIABLE not in os.environ
