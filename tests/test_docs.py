@@ -14,7 +14,7 @@ import pytest
 
 from mlsd.cli.main import COMMANDS
 from mlsd.measure.run.self_check import read_self_check
-from tools import llama_server
+from tools import data_reference, llama_server
 from tools.command_reference import PAGE, reference
 from tools.run_where import with_rows
 
@@ -85,6 +85,11 @@ def test_every_file_that_a_page_points_to_exists(page: str) -> None:
 
 def test_the_reference_is_what_the_program_says() -> None:
     assert PAGE.read_text(encoding="utf-8") == reference(), "python -m tools.command_reference"
+
+
+def test_the_tables_of_columns_are_those_of_the_frames() -> None:
+    text = PAGES["data.md"].read_text(encoding="utf-8")
+    assert data_reference.filled(text) == text, "python -m tools.data_reference"
 
 
 def test_readme_says_of_machines_what_their_self_checks_say() -> None:
