@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mlsd.servers.endpoint import Answer, Counters, Request
+from mlsd.stats import Interval
 
 _CLOCKS = 0.9  # of the time that a server claims, at least so much must have passed here
+_SPANS = 0.95  # of the time that passed here, at least so much must the server have counted
+_ALIKE = 0.02  # two processes of one program differ by so much
 _TICK_NS = 5_000_000  # below it clocks and buffers decide
 
 
@@ -108,3 +111,22 @@ def _seen_before(answer: Answer, earlier: Sequence[Answer]) -> str | None:
     if any((e.decode_ns, e.prompt_ns) == (answer.decode_ns, answer.prompt_ns) for e in earlier):
         return "its times equal those of an earlier answer to the digit: a cached answer"
     return None
+
+
+def believed_decode_ns(answer: Answer) -> int | None:
+    """The decode time that counts: the server's, unless our own clock shows that more passed; else ours.
+
+    Where the pieces came all at once, as through a proxy that collects them, our clock saw nothing of the decoding:
+    then what the whole answer took, without the prompt's share, bounds it.
+    """
+    claimed, seen = answer.decode_ns, answer.client_decode_ns
+    if claimed is None:
+        return seen or None
+    if seen is None or 2 * seen < claimed:
+        seen = answer.total_ns - (answer.prompt_ns or 0)
+    return claimed if claimed >= _SPANS * seen - _TICK_NS else seen
+
+
+def beyond(speedup: Interval | None, mgl: float | None) -> bool:
+    """Whether a speedup is more than rounds of `mgl` tokens can give: each costs at least a plain pass."""
+    return speedup is not None and mgl is not None and (speedup.low or speedup.value) > (1 + _ALIKE) * mgl

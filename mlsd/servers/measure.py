@@ -54,7 +54,7 @@ from mlsd.records import (
     Sampling,
     Trial,
 )
-from mlsd.servers.distrust import doubt
+from mlsd.servers.distrust import believed_decode_ns, doubt
 from mlsd.servers.endpoint import Answer, Counters, Endpoint, Prompt, Request
 from mlsd.servers.judge import judge, margin
 from mlsd.servers.launch import Launched
@@ -474,6 +474,11 @@ class _Session:
             DRAFT_ROUNDS: after.rounds - before.rounds if counted else None,  # type: ignore[union-attr,operator]
         }
         reason = reason or self._fault(side, answer, verdict)
+        decode_ns = believed_decode_ns(answer)
+        if answer.decode_ns is not None and decode_ns != answer.decode_ns:
+            timed["server_decode_ns"] = answer.decode_ns
+            answer = msgspec.structs.replace(answer, rounds=())  # they are of the same clock
+            self._tell_clock(endpoint)
         return trial_of(  # by the server's clock where it has one, and the client's beside it
             slot,
             status="ok",
@@ -482,7 +487,7 @@ class _Session:
             tokens=answer.tokens,
             text=answer.text,
             prefill_ns=answer.prompt_ns if answer.prompt_ns is not None else answer.first_ns,
-            decode_ns=(answer.decode_ns if answer.decode_ns is not None else answer.client_decode_ns) or None,
+            decode_ns=decode_ns,
             rounds=answer.rounds,
             earlier=self._prompts[slot.case.prompt.key].earlier,
             losslessness=verdict,
@@ -501,6 +506,12 @@ class _Session:
             self._check_repeats(reference, answer)
             return None
         return judge(self._use(self._sides[0]), request.prompt, answer, reference)
+
+    def _tell_clock(self, endpoint: Endpoint) -> None:
+        told = f"{endpoint.server.program} at {endpoint.url} claims less time for its decoding than passed here: "
+        told += "answers of which it does so are timed by the clock of this program."
+        if told not in self.notes:
+            self.notes.append(told)
 
     def _fault(self, side: Side, answer: Answer, verdict: Losslessness | None) -> str | None:
         if verdict is not None and verdict.verdict == "diverged":

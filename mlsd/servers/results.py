@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 from mlsd.measure.run.study import BenchTrial
 from mlsd.records import NO_DRAFTER, DrafterSpec, Losslessness, Record, Source, Trial
+from mlsd.servers.distrust import beyond
 from mlsd.servers.flags import advice
 from mlsd.servers.judge import margin
 from mlsd.stats import Interval, best_of, grouped, independent, median, paired, paired_ratio
@@ -36,6 +37,8 @@ class Row(Record, frozen=True, kw_only=True):
     verdict: str
     margin: str  # what decided a verdict that is not lossless
     invalid_reason: str | None
+    impossible: str = ""  # why a speedup that the clocks give is not used
+    confirmed: bool = True  # by our own clock: that it is faster
 
     @property
     def effect(self) -> str:
@@ -43,7 +46,7 @@ class Row(Record, frozen=True, kw_only=True):
         if self.speedup is None or self.speedup.low is None or self.speedup.high is None:
             return "undecided"
         if self.speedup.low > 1 + ALIKE:
-            return "faster"
+            return "faster" if self.confirmed else "undecided"
         return "slower" if self.speedup.high < 1 - ALIKE else "undecided"
 
     @property
@@ -73,6 +76,10 @@ def _row(own: Sequence[BenchTrial], plain: Sequence[BenchTrial], deterministic: 
     verdicts = [trial.losslessness for trial in measured if trial.losslessness is not None]
     worst = max(verdicts, key=lambda v: _SEVERITY.index(v.verdict), default=None)
     reason = next((t.error or t.invalid_reason for t in (one.trial for one in own) if not t.valid), None)
+    found, mine = (ratio(own, plain, of) if case.arm == "sd" else None for of in (speed, client_speed))
+    mgl = sum(r.committed for r in by_round) / len(by_round) if by_round and case.arm == "sd" else None
+    most = mgl or _most(measured, accepted, case.gamma)
+    impossible = beyond(found, most)
     return Row(
         suite=case.suite,
         source=case.source,
@@ -83,14 +90,24 @@ def _row(own: Sequence[BenchTrial], plain: Sequence[BenchTrial], deterministic: 
         tok_s=_median(measured, speed),
         client_tok_s=_median(measured, client_speed),
         first_token_ms=_median(measured, lambda t: (ns := t.stats.get("first_token_ns")) and ns / 1e6),
-        speedup=ratio(own, plain) if case.arm == "sd" else None,
+        speedup=None if impossible else found,
+        impossible=f"{_interval(found)} is more than its MGL of {most:.2f} allows" if found and impossible else "",
+        confirmed=mine is not None and mine.low is not None and mine.low > 1 + ALIKE and not beyond(mine, most),
         acceptance_rate=accepted / proposed if proposed and accepted is not None else None,
-        mgl=sum(r.committed for r in by_round) / len(by_round) if by_round and case.arm == "sd" else None,
+        mgl=mgl,
         rounds=(len(by_round) or _sum(measured, "rows", "draft_rounds") or None) if case.arm == "sd" else None,
         verdict=_verdict(worst, measured, deterministic),
         margin=margin(worst),
         invalid_reason=reason,
     )  # fmt: skip
+
+
+def _most(trials: Sequence[Trial], accepted: int | None, gamma: int) -> float | None:
+    """The MGL that no speedup exceeds: each round gives what it accepted and one token more; else what gamma allows."""
+    tokens = sum(max(0, trial.n_tokens - 1) for trial in trials)
+    if accepted is not None and accepted < tokens:
+        return tokens / (tokens - accepted)
+    return gamma + 1.0 if gamma else None
 
 
 def speed(trial: Trial) -> float | None:
@@ -211,10 +228,15 @@ def recommend(found: Sequence[Row], draft_path: str | None = None) -> tuple[str,
     if best is not None and best.speedup is not None:
         low = best_of(best.speedup, len(good), ratio=True).low
         if low is not None and low > 1 + ALIKE:
+            if not best.confirmed:
+                why = "its clock says that it is faster, and the clock of this program does not"
+                return (f"Leave it off: {why}.", *advice(None, 0))
             if best.gamma == 0:  # a server that somebody else set up
                 return (f"Leave the server's speculation on: {_interval(best.speedup)} of plain decoding.",)
             return advice(best.spec, best.gamma, draft_path)
     why = "no setting is decided to be faster" if good else "no speculative answer can be trusted"
-    if not good and any(row.n_valid for row in alone):
+    if wrong := next((row.impossible for row in alone if row.impossible), ""):
+        why = f"a speedup of {wrong}, so a clock is wrong and it is not used"
+    elif not good and any(row.n_valid for row in alone):
         why = "not every answer can be trusted, or none was long enough to be timed"
     return (f"Leave it off: {why}.", *advice(None, 0))

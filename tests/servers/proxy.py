@@ -67,6 +67,17 @@ class DoublesAccepted(Fault):
         return event
 
 
+class FastClock(Fault):
+    """Says that everything took a tenth of the time."""
+
+    def event(self, event: Event) -> Event:
+        timings = event.get("timings") or {}
+        for name in ("predicted_ms", "prompt_ms"):
+            if name in timings:
+                timings[name] /= 10
+        return event
+
+
 class HidesPages(DoublesAccepted):
     """The same, and no counters to compare with."""
 

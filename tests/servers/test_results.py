@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 
+import msgspec
 import pytest
 
 from mlsd.measure.run.study import BenchTrial
@@ -26,14 +27,15 @@ def trial(
     case: Case, block: int, tok_s: float, verdict: str = "lossless", gap: float | None = None, valid: bool = True,
     counts: tuple[tuple[int, int], ...] = (),
 ) -> BenchTrial:  # fmt: skip
-    """A trial of 101 tokens at a speed."""
+    """A trial of 101 tokens at a speed; 60 of them were drafted where no rounds are given."""
+    proposed, accepted = (sum(p for p, _ in counts), sum(a for _, a in counts)) if counts else (80, 60)
     made = Trial(
         case_id=case.id, arm=case.arm, gamma=case.gamma, block=block, repeat=block, position=0, status="ok",
         started_at="2026-01-01T00:00:00+00:00", tokens=tuple(range(101)), decode_ns=round(100e9 / tok_s), valid=valid,
         losslessness=Losslessness(verdict=verdict, worst_gap=gap), invalid_reason=None if valid else "it lies",
         stats={
             "client_decode_ns": 101e9 / tok_s, "first_token_ns": 5e6,
-            "draft_n": sum(p for p, _ in counts), "draft_n_accepted": sum(a for _, a in counts),
+            "draft_n": proposed, "draft_n_accepted": accepted,
         },
         rounds=tuple(
             Round(proposed=p, accepted=a, committed=a + 1, rows=1 + p, draft_ns=0, verify_ns=0, rollback_ns=0,
@@ -85,6 +87,24 @@ def test_a_loss_a_draw_and_a_lie_are_left_off() -> None:
 
 def test_a_server_that_somebody_set_up_is_left_on() -> None:
     assert recommend(rows(arms(1.5, 0.01, 1, gamma=0)))[0].startswith("Leave the server's speculation on: 1.5")
+
+
+def with_stats(one: BenchTrial, **stats: float) -> BenchTrial:
+    return msgspec.structs.replace(one, trial=msgspec.structs.replace(one.trial, stats={**one.trial.stats, **stats}))
+
+
+def test_a_speedup_beyond_the_mgl_is_not_used_and_the_answer_says_so() -> None:
+    made = arms(4.0, 0.01, 1, gamma=0)  # 60 of 100 accepted: 2.5 tokens a round
+    assert drafted(made).speedup is None and "more than its MGL of 2.50 allows" in drafted(made).impossible
+    assert "MGL of 2.50" in recommend(rows(made))[0] and recommend(rows(made))[0].startswith("Leave it off")
+
+
+def test_a_gain_that_our_own_clock_does_not_see_is_left_off() -> None:
+    made = arms(1.5, 0.01, 1, gamma=0)
+    slow = max(one.trial.stats["client_decode_ns"] for one in made)
+    made = [with_stats(one, client_decode_ns=slow) for one in made]
+    assert drafted(made).effect == "undecided"
+    assert "the clock of this program does not" in recommend(rows(made))[0]
 
 
 def test_a_difference_without_probabilities_is_different_and_with_them_diverged() -> None:

@@ -13,6 +13,7 @@ from mlsd.servers.dialects import connect
 from mlsd.servers.endpoint import Endpoint, Request
 from mlsd.servers.measure import ServerResult
 from mlsd.servers.protocols import Health
+from mlsd.servers.results import rows
 from tests.servers import proxy as faults
 from tests.servers.asked import pair, reasons, verdicts
 from tests.servers.conftest import GAMMA
@@ -63,6 +64,17 @@ def test_doubled_acceptance_is_found_every_time(behind: Measure, fault: type[Fau
     result = behind(fault(), repeats=TIMES)
     found = reasons(result)
     assert len(found) == TIMES and all("accepted" in reason for reason in found)
+
+
+def test_a_fast_clock_is_not_believed(behind: Measure) -> None:
+    result = behind(faults.FastClock(), n_predict=200, repeats=4)
+    assert any("claims less time for its decoding than passed here" in note for note in result.notes)
+    for one in (one.trial for one in result.trials if one.trial.arm == "sd"):
+        assert one.decode_ns is not None and one.decode_ns > 5 * one.stats["server_decode_ns"]
+    honest = behind(Fault(), n_predict=200, repeats=4)
+    assert not any("server_decode_ns" in one.trial.stats for one in honest.trials if one.trial.arm == "ar")
+    (row,) = (row for row in rows(result.trials) if row.spec.name != "none")
+    assert row.speedup is None or row.speedup.value < 3
 
 
 def test_an_answer_from_a_cache_is_found_every_time(behind: Measure) -> None:

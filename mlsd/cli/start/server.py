@@ -109,6 +109,8 @@ def _print(result: ServerResult, found: list[Row]) -> None:
 
     print_table(server_table(result, found))
     for row in found:
+        if row.impossible:
+            note(f"IMPOSSIBLE  {row.name}: {row.impossible}; it is not used.")
         if row.margin:
             note(f"{row.verdict.upper()}  {row.name} gamma {row.gamma}: {row.margin}.")
         if row.n_valid < row.n_trials:
