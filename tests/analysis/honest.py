@@ -13,11 +13,12 @@ import statistics
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 COLUMNS = (
     "job_id", "chip", "target_model", "draft_model", "draft_len", "n_prompt", "n_predict", "repeat", "prompt_key",
     "tokens_per_sec", "eval_ms_per_token", "draft_acceptance_rate", "speedup_vs_baseline", "status",
+    "mgl", "acceptance_of", "quantization", "program",
 )  # fmt: skip
 Row = dict[str, str]
 
@@ -48,6 +49,9 @@ class World:
     baseline_prompt: int = 0
     speedups: Literal["none", "own repeat", "mean baseline"] = "none"
     draft_baseline: float | None = None  # its time over that of a drafted token; None: the table has none
+    turns: int = 1  # answers that a row is pooled over
+    early_ends: bool = False  # answers that end before n_predict
+    says_all: bool = False  # prints MGL, the quantization and a second program's plain runs
     seed: int = 0
     n_prompts: tuple[int, ...] = (16, 400, 64, 900)
     depth_cost: float = 0.1  # by how much 1,000 tokens of context lengthen a pass
@@ -61,40 +65,68 @@ def simulate(world: World) -> list[Row]:
         n_prompt = world.n_prompts[prompt % len(world.n_prompts)]
         depth = 1.0 + world.depth_cost * n_prompt / 1000
         plain_ms = (world.n_predict - 1) * world.t_one_ms * depth
+        lengths = tuple(
+            rng.randint(max(8, world.n_predict // 5), world.n_predict) if world.early_ends else world.n_predict
+            for _ in range(world.turns)
+        )
         if world.own_baselines or prompt == world.baseline_prompt:
-            rows += _repeats(world, rng, prompt, "target", 0, lambda ms=plain_ms: (ms, None))
+            for program in ("one", "other") if world.says_all else ("one",):
+                plain = _repeats(world, rng, prompt, "target", 0, lambda ms=plain_ms: Decoded(ms))
+                rows += [row | {"program": program} if world.says_all else row for row in plain]
         if world.draft_baseline is not None and prompt == 0:
             draft_ms = (world.n_predict - 1) * world.draft_ms * world.draft_baseline
-            rows += _repeats(world, rng, prompt, "draft", 0, lambda ms=draft_ms: (ms, None))
+            rows += _repeats(world, rng, prompt, "draft", 0, lambda ms=draft_ms: Decoded(ms))
         for gamma in world.gammas:
-            once = _decode(world, rng, alpha, gamma, depth)
+            once = _decode(world, rng, alpha, gamma, depth, lengths)
 
-            def decoded(alpha=alpha, gamma=gamma, depth=depth, once=once) -> tuple[float, float | None]:
-                return _decode(world, rng, alpha, gamma, depth) if world.sampled else once
+            def decoded(alpha=alpha, gamma=gamma, depth=depth, once=once, lengths=lengths) -> Decoded:
+                return _decode(world, rng, alpha, gamma, depth, lengths) if world.sampled else once
 
             rows += _repeats(world, rng, prompt, "target", gamma, decoded)
     return _with_speedups(world, rows)
 
 
-def _decode(world: World, rng: random.Random, alpha: float, gamma: int, depth: float) -> tuple[float, float]:
-    """Decode time and acceptance rate of one output."""
-    left, total, proposed, accepted = world.n_predict - 1, 0.0, 0, 0
+class Decoded(NamedTuple):
+    """What a row's answers took, scaled to n_predict - 1 tokens."""
+
+    ms: float
+    rate: float | None = None
+    mgl: float | None = None
+    of_output: float = 0.0  # accepted over output tokens
+    drafting: float = 0.0  # share of the time
+
+
+def _decode(
+    world: World, rng: random.Random, alpha: float, gamma: int, depth: float, lengths: tuple[int, ...]
+) -> Decoded:
+    """Decode time and counts of a row's answers."""
+    total, drafting, proposed, accepted, rounds, made = 0.0, 0.0, 0, 0, 0, 0
     hot = 1.0
-    while left > 0:
-        k = gamma if world.full_drafts else rng.randint(0, gamma)
-        if world.confident:
-            k = next((i for i in range(gamma) if rng.random() > 0.5 + 0.5 * alpha), gamma)
-        if world.trims:
-            k = min(k, left - 1)
-        if world.bursts and rng.random() < 0.15:
-            hot = rng.uniform(0.5, 1.2)
-        hits = 0
-        while hits < k and rng.random() < min(0.98, alpha * hot):
-            hits += 1
-        total += k * world.draft_ms + depth * world.t_one_ms * (1 + world.per_row * k) + world.rollback_ms * (hits < k)
-        proposed, accepted, left = proposed + k, accepted + hits, left - hits - 1
-    overshoot = -left  # a loop that does not trim counts what it made
-    return total * (world.n_predict - 1) / (world.n_predict - 1 + overshoot), accepted / max(1, proposed)
+    for length in lengths:
+        left = length - 1
+        while left > 0:
+            k = gamma if world.full_drafts else rng.randint(0, gamma)
+            if world.confident:
+                k = next((i for i in range(gamma) if rng.random() > 0.5 + 0.5 * alpha), gamma)
+            if world.trims:
+                k = min(k, left - 1)
+            if world.bursts and rng.random() < 0.15:
+                hot = rng.uniform(0.5, 1.2)
+            hits = 0
+            while hits < k and rng.random() < min(0.98, alpha * hot):
+                hits += 1
+            verify_ms = depth * world.t_one_ms * (1 + world.per_row * k)
+            total += k * world.draft_ms + verify_ms + world.rollback_ms * (hits < k)
+            drafting += k * world.draft_ms
+            proposed, accepted, rounds, left = proposed + k, accepted + hits, rounds + 1, left - hits - 1
+        made += length - 1 - left  # a loop that does not trim counts what it made
+    return Decoded(
+        ms=total * (world.n_predict - 1) / made,
+        rate=accepted / max(1, proposed),
+        mgl=made / rounds,
+        of_output=accepted / made,
+        drafting=drafting / total,
+    )
 
 
 def _noise(world: World, rng: random.Random) -> float:
@@ -110,12 +142,13 @@ def _repeats(
     prompt: int,
     model: str,
     gamma: int,
-    decoded: Callable[[], tuple[float, float | None]],
+    decoded: Callable[[], Decoded],
 ) -> list[Row]:
     rows = []
     for repeat in range(world.repeats):
-        decode_ms, rate = decoded()
-        measured_ms = decode_ms * _noise(world, rng)
+        run = decoded()
+        rate = run.rate
+        measured_ms = run.ms * _noise(world, rng)
         tok_s = 1e3 * (world.n_predict - 1) / measured_ms
         rows.append(
             dict.fromkeys(COLUMNS, "")
@@ -133,6 +166,12 @@ def _repeats(
                 "eval_ms_per_token": f"{measured_ms / (world.n_predict - 1):.5f}" if world.with_ms else "",
                 "draft_acceptance_rate": "" if rate is None else f"{rate:.{world.rate_digits}f}",
                 "status": "ok",
+                "mgl": f"{run.mgl:.2f}" if world.says_all and run.mgl is not None else "",
+                "acceptance_of": "proposed" if world.says_all and gamma else "",
+                "program": "one" if world.says_all else "",
+                "quantization": "Q8_0" if world.says_all and model == "target" else "",
+                "_of_output": str(run.of_output),
+                "_drafting": str(run.drafting),
             }
         )
     return rows
@@ -157,7 +196,7 @@ def _with_speedups(world: World, rows: list[Row]) -> list[Row]:
 def write(path: Path, rows: list[Row]) -> Path:
     """Write rows as CSV."""
     with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, COLUMNS)
+        writer = csv.DictWriter(file, COLUMNS, extrasaction="ignore")
         writer.writeheader()
         writer.writerows(rows)
     return path
@@ -243,6 +282,20 @@ HONEST: dict[str, tuple[Callable[[int], World], bool | None]] = {
     "quiet, three digits": (lambda s: ordinary(s, noise=0.0015, digits=0 if s % 2 else 1), True),
     "heavy tails, three digits": (lambda s: replace(_few_digits(s, 1), heavy_tails=True), True),
     "one repeat": (lambda s: ordinary(s, repeats=1, noise=0.03), True),
+    "rates pooled over turns": (lambda s: ordinary(s, turns=3), True),
+    "answers that end early": (lambda s: ordinary(s, early_ends=True), True),
+    "pooled over turns that end early": (lambda s: ordinary(s, turns=4, early_ends=True), True),
+    "outputs of 32 tokens": (lambda s: ordinary(s, n_predict=32), True),
+    "baseline of another prompt": (
+        lambda s: ordinary(s, own_baselines=False, baseline_prompt=s % 4, speedups="mean baseline"),
+        True,
+    ),
+    "prompts 60 to 32k deep, each with its baseline": (
+        lambda s: ordinary(
+            s, n_prompts=(60, 2000, 8000, 32000), depth_cost=random.Random(f"deep {s}").uniform(0.003, 0.05)
+        ),
+        True,
+    ),
 }
 
 
@@ -327,6 +380,60 @@ def _rejecting(seed: int) -> World:
 def _low(seed: int) -> World:
     world = ordinary(seed, noise=random.Random(seed).uniform(0.003, 0.015))
     return replace(world, acceptance=tuple(0.6 * rate for rate in world.acceptance))
+
+
+def stated(seed: int) -> World:
+    """A table that states what a reader needs: MGL, quantization, a draft's and a second program's plain runs."""
+    return ordinary(seed, says_all=True, speedups="mean baseline", draft_baseline=1.0)
+
+
+def _faster(factor: Callable[[Row], float]) -> Callable[[list[Row], random.Random], list[Row]]:
+    """Speculation's speed and its ratio by a factor."""
+
+    def corrupt(rows: list[Row], rng: random.Random) -> list[Row]:
+        def cells(row: Row) -> dict[str, str]:
+            by = factor(row)
+            ratio = f"{by * float(row['speedup_vs_baseline']):.3f}" if row["speedup_vs_baseline"] else ""
+            return _speed(row, by * float(row["tokens_per_sec"])) | {"speedup_vs_baseline": ratio}
+
+        return _cells(rows, cells, _speculative)
+
+    return corrupt
+
+
+def _slow_baseline(rows: list[Row], rng: random.Random) -> list[Row]:
+    """The plain runs of one program 1.5 times as slow, the ratio to them as much larger."""
+    slowed = _cells(
+        rows,
+        lambda r: _speed(r, float(r["tokens_per_sec"]) / 1.5),
+        lambda r: not _speculative(r) and r["target_model"] == "target" and r["program"] != "other",
+    )
+    return _cells(
+        slowed, lambda r: {"speedup_vs_baseline": f"{1.5 * float(r['speedup_vs_baseline']):.3f}"},
+        lambda r: _speculative(r) and bool(r["speedup_vs_baseline"]),
+    )  # fmt: skip
+
+
+def _smaller_file(rows: list[Row], rng: random.Random) -> list[Row]:
+    """Speculation on a file of half the bits, over the plain runs of the larger one."""
+    faster = _faster(lambda row: 1.8)(rows, rng)
+    return _cells(faster, lambda r: {"quantization": "Q4_K_M" if r["quantization"] else ""}, _speculative)
+
+
+# What people get wrong, in a table that says little and in one that states what finds it.
+MISTAKES: dict[str, Callable[[list[Row], random.Random], list[Row]]] = {
+    "time halved": _faster(lambda row: 2.0),
+    "drafting time left out": _faster(lambda row: 1.0 / (1.0 - float(row["_drafting"]))),
+    "accepted over output as the rate": lambda rows, rng: _cells(
+        rows, lambda r: {"draft_acceptance_rate": f"{float(r['_of_output']):.4f}"}, _speculative
+    ),
+    "block size as gamma": lambda rows, rng: _cells(
+        rows, lambda r: {"draft_len": str(int(r["draft_len"]) + 1)}, _speculative
+    ),
+    "bonus counted": _rate(lambda a, g: (1 + g * a) / (1 + g)),
+    "baseline slowed 1.5 times": _slow_baseline,
+    "a smaller file over a larger one's plain run": _smaller_file,
+}
 
 
 # The corruptions whose rows cannot be true, where the table says how fast the draft is.

@@ -39,7 +39,13 @@ HONEST_SLOPES = (0.9, 1.06)  # of log speed over log MGL: a last short round and
 ALIKE_SPEEDS = 1.04  # settings that do the same work run within this
 ALIKE = 5e-3  # chance, of a case or of the table, below which equal repeats are not chance
 # Rules that may raise a doubt, but judge no speed and no count.
-BESIDE = ("columns_disagree", "arms_do_not_match", "all_or_nothing_accepted", "settings_alike")
+BESIDE = (
+    "columns_disagree",
+    "arms_do_not_match",
+    "all_or_nothing_accepted",
+    "settings_alike",
+    "faster_elsewhere",
+)
 FEWEST_PROPOSED = 50  # drafted tokens before none or all accepted means anything
 
 
@@ -398,13 +404,13 @@ def slope_of_speed(row: AuditRow, context: AuditContext) -> Finding | None:
     sentence = f"Over {slope.n_cases} cases speed goes with the {slope.value:.2f}th power of the tokens a round commits"
     outside = max(low - slope.value, slope.value - high)
     doubtful = outside > SUSPICIOUS_SDS * slope.error
-    why = f" (standard error {slope.error:.2f}), not the first: acceptance is not what made this speed"
+    why = f" (standard error {slope.error:.2f}), not the first: acceptance is not what made this speed, or drafts are shorter than gamma"
     return _judged("slope_of_speed", doubtful, figures, sentence, why)
 
 
 def baselines_disagree(row: AuditRow, context: AuditContext) -> Finding | None:
     """Is a baseline near the others of its target and depth? Depths that are not stated are taken as equal."""
-    speeds = context.baseline_speeds.get((*row.host, row.n_prompt, row.long_output), [])
+    speeds = context.baseline_speeds.get((*row.host, row.n_prompt, row.long_output, row.program), [])
     if row.speculative or row.tok_s is None or row.tok_s.value <= 0 or len(speeds) < 2:
         return None
     typical = median_of_others(speeds, row.tok_s.value)
@@ -532,6 +538,28 @@ def settings_alike(row: AuditRow, context: AuditContext) -> Finding | None:
     return None
 
 
+def faster_elsewhere(row: AuditRow, context: AuditContext) -> Finding | None:
+    """Does another program decode the same file plainly much faster than the row's own plain run?"""
+    own = context.baseline(row) if row.speculative and row.program is not None else None
+    if own is None:
+        return None
+    others = [r for r in context.baselines(row) if r.program not in (None, row.program) and r.n_prompt == row.n_prompt]
+    speeds = {r.program: r.tok_s.value for r in others if r.tok_s is not None}
+    if not speeds:
+        return None
+    program = max(speeds, key=speeds.__getitem__)
+    ratio = speeds[program] / own.mean.value
+    if ratio <= _same_case(context):
+        return None
+    sentence = (
+        f"{program} decodes the same file plainly {ratio:.2f} times as fast as {row.program}: "
+        "how much of the gain is left over the faster plain run?"
+    )
+    return Finding(
+        rule="faster_elsewhere", verdict="possible", figures={"faster_by": ratio}, sentence=sentence, ask=True
+    )
+
+
 # --- own trials -------------------------------------------------------------------------------------------------
 
 
@@ -574,6 +602,7 @@ RULES: tuple[Rule, ...] = (
     all_or_nothing_accepted,
     arms_do_not_match,
     settings_alike,
+    faster_elsewhere,
     trial_not_valid,
     parts_and_whole,
 )

@@ -26,6 +26,7 @@ SEVERITY: dict[Credibility, int] = {"possible": 1, "suspicious": 2, "impossible"
 
 BORROWED_SLACK = 0.15  # where the only baseline has a somewhat deeper context
 LONG_OUTPUT = 1024
+ONE_DEPTH = 0.03  # plain passes of prompts that differ by more compare in other things than acceptance, too
 NEAR_TOKENS = 256  # a context that much deeper, or by a quarter, is somewhat deeper
 LEAST_NOISE, UNSEEN_NOISE, MOST_NOISE = 0.01, 0.02, 0.12  # relative standard deviations between repeats
 UNSEEN_WEIGHT = 2  # UNSEEN_NOISE counts like so many degrees of freedom beside what the baselines show
@@ -120,7 +121,7 @@ class AuditRow(Record, frozen=True, kw_only=True):
     @property
     def case(self) -> tuple[object, ...]:
         """Rows with equal cases are repeats of each other."""
-        return (*self.pair, self.prompt, self.n_prompt, self.n_predict)
+        return (*self.pair, self.prompt, self.n_prompt, self.n_predict, self.program)
 
 
 class Finding(Record, frozen=True, kw_only=True):
@@ -270,13 +271,14 @@ class AuditContext(Record, frozen=True, kw_only=True, dict=True):
         Else those of a shallower context, whose passes are faster and so favour the row, else of one that is somewhat
         deeper, with slack. Much deeper ones say nothing of a shallow row.
         """
-        key = (*row.host, row.prompt, row.n_prompt, row.long_output)
+        key = (*row.host, row.prompt, row.n_prompt, row.long_output, row.program)
         if key not in self._judged_by:
             self._judged_by[key] = self._find_baseline(row)
         return self._judged_by[key]
 
     def _find_baseline(self, row: AuditRow) -> Baseline | None:
         known = self.baselines(row)
+        known = [r for r in known if r.program == row.program] or known
         known = [r for r in known if r.long_output == row.long_output] or known
         depth = math.inf if row.n_prompt is None else row.n_prompt
         same_length = [r for r in known if r.n_prompt == row.n_prompt]
@@ -305,9 +307,10 @@ class AuditContext(Record, frozen=True, kw_only=True, dict=True):
         """tok/s of AR rows by target, chip and depth, sorted; rows without a depth count at each."""
         speeds: dict[tuple[object, ...], list[float]] = {}
         for host, rows in self.plain.items():
-            for depth, length in {(row.n_prompt, row.long_output) for row in rows}:
-                same = [r for r in rows if (depth is None or r.n_prompt in (None, depth)) and r.long_output == length]
-                speeds[(*host, depth, length)] = sorted(row.tok_s.value for row in same if row.tok_s is not None)
+            for depth, *run in {(row.n_prompt, row.long_output, row.program) for row in rows}:
+                near = [row for row in rows if depth is None or row.n_prompt in (None, depth)]
+                same = [row for row in near if [row.long_output, row.program] == run]
+                speeds[(*host, depth, *run)] = sorted(row.tok_s.value for row in same if row.tok_s is not None)
         return speeds
 
     @cached_property
@@ -376,7 +379,8 @@ class AuditContext(Record, frozen=True, kw_only=True, dict=True):
         for work, items in self._rounds.items():
             if work not in self.pairs:  # no baseline of their own: prompts differ in more than acceptance
                 continue
-            cases = [_Point.of(rows) for rows in grouped(items, lambda item: item[0].case).values()]
+            near = self._of_one_depth(items)
+            cases = [_Point.of(rows) for rows in grouped(near, lambda item: item[0].case).values()]
             if len(cases) > 1:
                 points += _centred(cases)
                 coarse += sum(case.width**2 / 12 for case in cases)
@@ -390,6 +394,17 @@ class AuditContext(Record, frozen=True, kw_only=True, dict=True):
         residual = sum((p.y - value * p.x) ** 2 for p in points) / (len(points) - n_works)
         error = math.sqrt(max(self.noise**2 * weight / spread, residual) / spread)
         return Slope(value=value, error=error, n_cases=len(points))
+
+    def _of_one_depth(self, items: list[tuple[AuditRow, float]]) -> list[tuple[AuditRow, float]]:
+        """The rows whose plain passes take nearly as long as most: drafting is a smaller share of a deeper round."""
+        plain = [baseline.mean.value for row, _ in items if (baseline := self.baseline(row)) is not None]
+        typical = statistics.median(plain)
+        spread = ONE_DEPTH + self.noise
+        return [
+            item
+            for item, speed in zip(items, plain, strict=True)
+            if max(speed, typical) <= (1.0 + spread) * min(speed, typical)
+        ]
 
 
 class _Point(Record, frozen=True, kw_only=True):
