@@ -404,7 +404,7 @@ def slope_of_speed(row: AuditRow, context: AuditContext) -> Finding | None:
     sentence = f"Over {slope.n_cases} cases speed goes with the {slope.value:.2f}th power of the tokens a round commits"
     outside = max(low - slope.value, slope.value - high)
     doubtful = outside > SUSPICIOUS_SDS * slope.error
-    why = f" (standard error {slope.error:.2f}), not the first: acceptance did not make this speed, or drafts are shorter"
+    why = f" (standard error {slope.error:.2f}), not the first: acceptance did not make it, or drafts are shorter"
     return _judged("slope_of_speed", doubtful, figures, sentence, why)
 
 
