@@ -12,6 +12,7 @@ from mlsd.measure.run.runner import Watcher
 from mlsd.planning.prepare import Prepared
 from mlsd.records import QualityWarning, Trial
 from mlsd.trials.arms import arm_of
+from mlsd.trials.fates import Fate, fate_of
 from mlsd.trials.sums import speed, sums
 from mlsd.units import format_number, format_percent
 
@@ -115,8 +116,11 @@ def trial_line(slot: Slot, trial: Trial) -> str:
     what = f"{case.suite} {case.target.id} {arm_of(case).setting}, {case.prompt.key}, repeat {trial.repeat}:"
     if trial.status == "failed":
         return f"{what} FAILED {(trial.error or '').splitlines()[0]}"
+    fate = fate_of(trial)
     verdict = trial.losslessness.verdict if trial.losslessness else "sampled"
-    parts = [f"{format_number(speed(trial), 1)} tok/s", verdict if trial.valid else f"INVALID ({verdict})"]
+    parts = [f"{format_number(speed(trial), 1)} tok/s", verdict if fate.right else f"INVALID ({verdict})"]
+    if fate is Fate.DISTURBED:
+        parts.append("disturbed: its time is not used")
     if trial.arm == "sd":
         parts.insert(1, f"acceptance {format_percent(sums(trial.rounds).acceptance_rate)}")
     return f"{what} {', '.join(parts)}"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mlsd.analysis.results.trials import ArmSummary
+from mlsd.analysis.results.bench_arms import ArmSummary
 from mlsd.cli.start.demo import loss, win
 from mlsd.measure.store.study import Store
 from tests.cli.conftest import Ran
@@ -40,7 +40,7 @@ def summary(drafter: str, speedup: float, low: float, **changes: object) -> ArmS
     return ArmSummary(
         arm="sd", gamma=8, drafter=drafter, n_trials=3, n_valid=3, decode_tok_s=90.0, spread=0.01, speedup=speedup,
         ci_low=low, ci_high=2 * speedup - low, acceptance_rate=0.9, mgl=8.0, rounds=12, ms_per_round={},
-        verdict="lossless", invalid_reason=None, **changes,
+        verdict="lossless", invalid_reason=None, fates={"valid": 3}, **changes,
     )  # fmt: skip
 
 

@@ -13,8 +13,9 @@ import pandas as pd
 from mlsd.analysis.results.pairs import pair_up
 from mlsd.errors import AnalysisError
 from mlsd.records import Record
-from mlsd.stats import Interval, Visible, independent, paired_ratio, smallest_effect
+from mlsd.stats import Interval, Visible, smallest_effect
 from mlsd.trials.arms import Arm, arm_named
+from mlsd.trials.pairs import Timed, speedup
 from mlsd.trials.sums import share
 
 Effect = Literal["faster", "slower", "undecided"]
@@ -141,9 +142,9 @@ def deep_arms(trials: pd.DataFrame) -> list[DeepArm]:
 def _speedup(key: dict[str, Any], trials: pd.DataFrame, paired: pd.DataFrame | None) -> Speedup:
     ratio = None
     if paired is not None:
-        blocks = list(zip(paired["suite"], paired["block"], paired["repeat"], strict=True))
-        groups = independent(list(paired["prompt"]), blocks)
-        ratio = paired_ratio(list(paired["decode_tok_s"]), list(paired["baseline_tok_s"]), groups)
+        blocks = zip(paired["suite"], paired["block"], paired["repeat"], strict=True)
+        both = zip(paired["baseline_tok_s"], paired["decode_tok_s"], paired["prompt"], blocks, strict=True)
+        ratio = speedup([(Timed(plain, *place), Timed(own, *place)) for plain, own, *place in both])
     valid = trials[trials["valid"].fillna(False)]
     fallbacks = valid["fell_back"].dropna()
     reasons = trials.loc[~trials["valid"].fillna(False), ["error", "invalid_reason"]].bfill(axis=1).iloc[:, 0].dropna()

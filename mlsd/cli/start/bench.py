@@ -16,9 +16,10 @@ from mlsd.cli.watch import make_watcher, say_warnings
 from mlsd.engine.rollback import FAULTS, SABOTAGE, STRATEGIES
 from mlsd.records import Sampling
 from mlsd.report.tables.arms import bench_table
+from mlsd.trials.fates import Fate
 
 if TYPE_CHECKING:
-    from mlsd.analysis.results.trials import ArmSummary, BenchArm
+    from mlsd.analysis.results.bench_arms import ArmSummary, BenchArm
     from mlsd.measure.run.study import BenchResult
 
 
@@ -68,7 +69,7 @@ def bench(
     measures anew: the same bench again adds its trials to the earlier ones. The table shows this call's; `mlsd report`
     and `mlsd advise` read all.
     """
-    from mlsd.analysis.results.trials import arm_object, bench_arms, trial_object
+    from mlsd.analysis.results.bench_arms import arm_object, bench_arms, trial_object
     from mlsd.measure.run.study import bench as run_bench
     from mlsd.planning.prepare import BenchRequest
 
@@ -100,8 +101,11 @@ def _print(result: BenchResult, arms: list[BenchArm]) -> None:
     print_table(bench_table(arms))
     for arm in arms:
         found = arm.summary
-        if n_bad := found.n_trials - found.n_valid:
-            note(f"INVALID  {arm.arm.setting}: {n_bad} of {found.n_trials}: {found.invalid_reason}")
+        if found.wrong:
+            note(f"INVALID  {arm.arm.setting}: {found.wrong} of {found.n_trials} trials: {found.invalid_reason}")
+        if n_disturbed := found.fates.get(Fate.DISTURBED, 0):
+            what = f"{n_disturbed} of {found.n_trials} trials were stopped or starved"
+            note(f"DISTURBED  {arm.arm.setting}: {what}: their output is right, their time is not used.")
         if limit := _limit(arm):
             note(f"LIMIT  {arm.arm.setting}: {limit}")
     trials = [row.trial for row in result.trials]

@@ -16,7 +16,7 @@ from mlsd.errors import MlsdError
 from mlsd.records import NO_DRAFTER
 
 if TYPE_CHECKING:
-    from mlsd.analysis.results.trials import ArmSummary
+    from mlsd.analysis.results.bench_arms import ArmSummary
 
 _FOLDER = click.Path(file_okay=False, path_type=Path)
 _REAL_MODEL = "smollm2-135m"
@@ -70,7 +70,7 @@ def win(arms: Sequence[ArmSummary]) -> str:
     bound = f"drafts that are always right and free would give {_times(oracle)}"
     if (pld.speedup or 0) >= (oracle.speedup or 0):  # two measurements of about the same
         bound = f"drafts that are always right and free give no more ({_times(oracle)}, as measured)"
-    if pld.n_valid < pld.n_trials:
+    if pld.wrong:
         return f"NO WIN: {pld.invalid_reason}; {bound}."
     if (pld.ci_low or 0) > 1:
         return (

@@ -122,8 +122,9 @@ def _print_trials(trials: list[dict[str, Any]], cases: Mapping[str, Case], show_
     named = [row | {"options": options_text(cases[row["case_id"]].drafter)} for row in trials]
     print_table(trials_table(_last(named, show_all), {}))
     failed = sum(row["status"] == "failed" for row in trials)
-    invalid = sum(row["status"] == "ok" and not row["valid"] for row in trials)
-    say(f"{len(trials)} trials, {failed} failed, {invalid} not valid.")
+    disturbed = sum(row["disturbed"] and not row["valid"] for row in trials)
+    invalid = sum(row["status"] == "ok" and not row["valid"] for row in trials) - disturbed
+    say(f"{len(trials)} trials, {failed} failed, {invalid} not valid, {disturbed} disturbed.")
 
 
 def _last(rows: list[Any], show_all: bool) -> list[Any]:

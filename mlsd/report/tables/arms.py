@@ -13,7 +13,7 @@ from mlsd.units import format_bytes
 if TYPE_CHECKING:
     from mlsd.analysis.advise.answer import QuantFile
     from mlsd.analysis.advise.prospects import Prospect
-    from mlsd.analysis.results.trials import BenchArm
+    from mlsd.analysis.results.bench_arms import BenchArm
     from mlsd.measure.run.tune import Setting, TuneRequest, TuneResult
     from mlsd.servers.measure import ServerResult
     from mlsd.servers.results import Row
@@ -54,7 +54,7 @@ def bench_table(arms: Sequence[BenchArm]) -> Table:
             detail=True,
         ),
         *map(_part_column, PART_NAMES),
-        words("verdict", lambda a: a.summary.verdict if a.summary.n_valid == a.summary.n_trials else "INVALID"),
+        words("verdict", lambda a: "INVALID" if a.summary.wrong else a.summary.verdict),
     )
 
 

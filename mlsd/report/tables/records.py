@@ -211,7 +211,11 @@ def _output(row: Mapping[str, Any]) -> Cell:
 
 def _valid(row: Mapping[str, Any]) -> Cell:
     reason = str(row["error"] or row["invalid_reason"] or "")
-    return text("yes") if row["valid"] else text(f"no: {reason}"[:60] if reason else "no", "bad", reason)
+    if row["valid"]:
+        return text("yes")
+    if row.get("disturbed"):
+        return text("disturbed", "doubt", reason)
+    return text(f"no: {reason}"[:60] if reason else "no", "bad", reason)
 
 
 def _finished(study: Study) -> bool:

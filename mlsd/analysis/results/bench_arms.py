@@ -1,4 +1,4 @@
-"""Numbers of one trial and of one arm, derived from round records alone; and how arms are named for a reader."""
+"""The arms of one bench, each on one prompt: for its table, and in the words of its JSON."""
 
 from __future__ import annotations
 
@@ -7,13 +7,18 @@ from typing import Any
 
 from mlsd.measure.run.study import BenchTrial
 from mlsd.records import ArmKind, Case, Record, Trial, Verdict
-from mlsd.stats import Interval, grouped, mean_over, median, paired, relative_spread
+from mlsd.stats import grouped, median, relative_spread
 from mlsd.trials.arms import Arm, arm_of
+from mlsd.trials.fates import Fate, fate_of, fates
+from mlsd.trials.pairs import counted, pair_up, speedup
 from mlsd.trials.sums import PARTS, speed, sums, sums_of
 
 
 class ArmSummary(Record, frozen=True, kw_only=True):
-    """One arm over its repeats, compared with the AR arm of the same blocks."""
+    """One arm over its repeats, compared with plain decoding in the same blocks; numbers are of the trials that count.
+
+    Which count is `trials.pairs.counted`: what a report says of the same trials is the same.
+    """
 
     arm: ArmKind
     gamma: int
@@ -30,7 +35,13 @@ class ArmSummary(Record, frozen=True, kw_only=True):
     rounds: int
     ms_per_round: dict[str, float]  # mean of each part
     verdict: Verdict | None  # the worst of the repeats
-    invalid_reason: str | None
+    invalid_reason: str | None  # the first, of those whose output is not right where there are some
+    fates: dict[str, int]  # how many trials came to each end
+
+    @property
+    def wrong(self) -> int:
+        """Trials whose output is not what it should be, or not known to be."""
+        return sum(n for fate, n in self.fates.items() if not Fate(fate).right)
 
 
 _SEVERITY: tuple[Verdict, ...] = ("lossless", "near_tie", "diverged")
@@ -38,28 +49,30 @@ _SEVERITY: tuple[Verdict, ...] = ("lossless", "near_tie", "diverged")
 
 def summarize(trials: Sequence[Trial], baseline: Sequence[Trial], drafter: str) -> ArmSummary:
     """Summary of one arm's trials; `baseline` are the AR trials of the same prompt, paired by block."""
-    ok = [trial for trial in trials if trial.status == "ok"]
-    speeds = [own for _, own in _timed(ok)]
-    whole = sums_of(ok)
-    verdicts = [t.losslessness.verdict for t in ok if t.losslessness is not None]
-    speedup = paired_speedup(ok, baseline) if trials[0].arm == "sd" else None
+    own, ends = counted(trials), fates(trials)
+    pairs = pair_up(baseline, trials) if trials[0].arm == "sd" else []
+    speeds = [mine.tok_s for _, mine in pairs] or [tok_s for t in own if (tok_s := speed(t)) is not None]
+    whole, ratio = sums_of(own), speedup(pairs)
+    verdicts = [t.losslessness.verdict for t in trials if t.losslessness is not None]
+    worst_first = sorted(trials, key=lambda trial: fate_of(trial).right)
     return ArmSummary(
         arm=trials[0].arm,
         gamma=trials[0].gamma,
         drafter=drafter,
         n_trials=len(trials),
-        n_valid=sum(trial.valid for trial in ok),
+        n_valid=ends[Fate.VALID],
         decode_tok_s=median(speeds),
         spread=relative_spread(speeds),
-        speedup=None if speedup is None else speedup.value,
-        ci_low=None if speedup is None else speedup.low,
-        ci_high=None if speedup is None else speedup.high,
+        speedup=None if ratio is None else ratio.value,
+        ci_low=None if ratio is None else ratio.low,
+        ci_high=None if ratio is None else ratio.high,
         acceptance_rate=whole.acceptance_rate,
         mgl=whole.mgl,
         rounds=whole.rounds,
-        ms_per_round=sums_of(trial for trial in ok if trial.decode_ns is not None).ms_per_round,
+        ms_per_round=sums_of(trial for trial in own if trial.decode_ns is not None).ms_per_round,
         verdict=max(verdicts, key=_SEVERITY.index) if verdicts else None,
-        invalid_reason=next((t.error or t.invalid_reason for t in trials if t.invalid_reason), None),
+        invalid_reason=next((t.error or t.invalid_reason for t in worst_first if t.invalid_reason), None),
+        fates={fate.value: ends[fate] for fate in Fate if ends[fate]},
     )
 
 
@@ -116,7 +129,7 @@ def arm_object(case: Case) -> dict[str, Any]:
 
 def trial_object(row: BenchTrial) -> dict[str, Any]:
     """A trial in the words of the JSON contract: counts and total times, then each round."""
-    trial, counted = row.trial, sums(row.trial.rounds)
+    trial, whole = row.trial, sums(row.trial.rounds)
     verdict = trial.losslessness
     told = ("arm", "gamma", "block", "repeat", "status", "error")
     checked = ("valid", "invalid_reason", "disturbed", "failed_native_calls")
@@ -125,9 +138,9 @@ def trial_object(row: BenchTrial) -> dict[str, Any]:
         **arm_object(row.case),
         **{name: getattr(trial, name) for name in told},
         "decode_tok_s": speed(trial),
-        "acceptance_rate": counted.acceptance_rate,
-        "mgl": counted.mgl,
-        **{name: getattr(counted, name) for name in ("rounds", "proposed", "accepted")},
+        "acceptance_rate": whole.acceptance_rate,
+        "mgl": whole.mgl,
+        **{name: getattr(whole, name) for name in ("rounds", "proposed", "accepted")},
         "n_prompt": trial.n_prompt,
         "n_tokens": trial.n_tokens,
         "tokens": trial.tokens,
@@ -136,19 +149,7 @@ def trial_object(row: BenchTrial) -> dict[str, Any]:
         **{name: getattr(trial, name) for name in checked},
         "rollback": trial.rollback_target,
         **{name: getattr(trial, name) for name in times},
-        **{part: None if trial.decode_ns is None else getattr(counted, part) for part in PARTS},
+        **{part: None if trial.decode_ns is None else getattr(whole, part) for part in PARTS},
         "stats": trial.stats,
         "round_records": trial.rounds,
     }
-
-
-def paired_speedup(trials: Sequence[Trial], baseline: Sequence[Trial]) -> Interval | None:
-    """Decode throughput over that of the AR trial of the same block; None when no block has both undisturbed."""
-    pairs = paired(_timed(baseline), _timed(trials), lambda one: (one[0].block, one[0].repeat))
-    return mean_over([sd / ar for (_, ar), (_, sd) in pairs], ratio=True) if pairs else None
-
-
-def _timed(trials: Sequence[Trial]) -> list[tuple[Trial, float]]:
-    """Finished trials that nothing disturbed, with their decode throughput."""
-    calm = [t for t in trials if t.status == "ok" and not t.disturbed]
-    return [(t, own) for t in calm if (own := speed(t)) is not None]
