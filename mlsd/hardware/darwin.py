@@ -22,7 +22,7 @@ from mlsd.units import MIB
 _SYSCTL_NAMES = (
     "machdep.cpu.brand_string", "hw.model", "hw.memsize", "hw.ncpu", "hw.nperflevels",
     "hw.perflevel0.name", "hw.perflevel0.physicalcpu", "hw.perflevel1.name", "hw.perflevel1.physicalcpu",
-    "hw.perflevel2.name", "hw.perflevel2.physicalcpu", "iogpu.wired_limit_mb",
+    "hw.perflevel2.name", "hw.perflevel2.physicalcpu",
 )  # fmt: skip
 STATE_COMMANDS = {
     "pressure": ("notifyutil", "-g", "com.apple.system.thermalpressurelevel"),
@@ -32,7 +32,9 @@ STATE_COMMANDS = {
 }
 POWERMETRICS = ("powermetrics", "--samplers", "thermal", "-f", "plist", "-i", "100", "-n", "1")
 FACT_COMMANDS = {
+    # Up to macOS 14.3 sysctl stops at the first unknown name: what only some Macs know stands last, or in its own call.
     "sysctl": ("sysctl", *_SYSCTL_NAMES),
+    "wired": ("sysctl", "iogpu.wired_limit_mb"),
     "sw_vers": ("sw_vers",),
     "displays": ("system_profiler", "SPDisplaysDataType", "-json"),
     "hardware": ("system_profiler", "SPHardwareDataType", "-json"),
@@ -65,7 +67,7 @@ def read_state() -> State:
 
 def facts(outputs: Outputs) -> Facts:
     """What the outputs of FACT_COMMANDS say of the machine, and why a field is missing."""
-    values = parse_sysctl(outputs.get("sysctl"))
+    values = parse_sysctl(outputs.get("sysctl")) | parse_sysctl(outputs.get("wired"))
     chip = values.get("machdep.cpu.brand_string") or None
     gpu_cores = parse_gpu_cores(outputs.get("displays"))
     cores = parse_perf_levels(values, chip)
@@ -185,13 +187,17 @@ def parse_power_source(text: str | None) -> str | None:
 
 
 def parse_low_power_mode(text: str | None, power_source: str | None) -> bool | None:
-    """Low-power mode of the source in use, from `pmset -g custom`; None when the Mac has no such setting."""
+    """Low-power mode of the source in use, from `pmset -g custom`; None when the Mac has no such setting.
+
+    Macs with High Power Mode print `powermode` in place of `lowpowermode`: 0 automatic, 1 low, 2 high (pmset.c of
+    apple-oss-distributions/PowerManagement).
+    """
     section, modes = "", {}
     for line in (text or "").splitlines():
         if line.rstrip().endswith(":"):
             section = line.strip().rstrip(":")
-        elif found := re.fullmatch(r"\s*lowpowermode\s+(\d+)\s*", line):
-            modes[section] = found[1] != "0"
+        elif found := re.fullmatch(r"\s*(lowpowermode|powermode)\s+(\d+)\s*", line):
+            modes[section] = found[2] == "1"
     if power_source is None:
         return next(iter(modes.values())) if len(set(modes.values())) == 1 else None
     return modes.get({"ac": "AC Power", "battery": "Battery Power"}[power_source])

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from mlsd.hardware.command import run
 from mlsd.records import Record
 
 POWERCAP = Path("/sys/class/powercap")
@@ -47,6 +48,8 @@ def _counter(backend: str) -> tuple[str, Callable[[], float]] | None:
 
 
 def _apple() -> tuple[str, Callable[[], float]] | None:
+    if counts_one_die(run(("sysctl", "-n", "machdep.cpu.brand_string"))):
+        return None
     try:
         from zeus_apple_silicon import AppleEnergyMonitor
 
@@ -55,6 +58,15 @@ def _apple() -> tuple[str, Callable[[], float]] | None:
     except Exception:  # noqa: BLE001 - not installed, or not this chip
         return None
     return "chip, zeus-apple-silicon", lambda: apple_mj(monitor.get_cumulative_energy())
+
+
+def counts_one_die(chip: str | None) -> bool:
+    """Whether zeus-apple-silicon would count half of this chip: an Ultra has two dies, and a chip not known may have.
+
+    Until its release 1.1.0 the channels of the second die replace those of the first; a later commit adds them up, and
+    no release has it.
+    """
+    return chip is None or "Ultra" in chip
 
 
 def apple_mj(metrics: Any) -> float:

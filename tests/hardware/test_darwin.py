@@ -216,3 +216,21 @@ def test_the_systems_pressure_level_is_read_without_root(text: str | None, state
 def test_the_pressure_level_counts_more_than_what_pmset_recorded() -> None:
     state = darwin.state({"pressure": "com.apple.system.thermalpressurelevel 1\n", "therm": HEALTHY})
     assert state.thermal_state == "moderate"
+
+
+@pytest.mark.parametrize(("mode", "low"), [("0", False), ("1", True), ("2", False)])
+def test_macs_with_high_power_mode_print_another_name(mode: str, low: bool) -> None:
+    text = (
+        f"Battery Power:\n lidwake              1\nAC Power:\n powermode            {mode}\n womp                 0\n"
+    )
+    assert darwin.parse_low_power_mode(text, "ac") is low
+
+
+def test_a_sysctl_that_ends_at_an_unknown_name_costs_only_what_stands_behind_it() -> None:
+    """Up to macOS 14.3: `hw.perflevel2` is not there on two tiers of cores."""
+    cut = "".join(line for line in M2_ULTRA.splitlines(keepends=True) if "wired" not in line)
+    facts = darwin.facts(outputs(sysctl=cut, wired="iogpu.wired_limit_mb: 14000\n"))
+    assert facts.wired_limit_bytes == 14000 << 20
+    assert darwin.FACT_COMMANDS["wired"] == ("sysctl", "iogpu.wired_limit_mb")
+    names = darwin.FACT_COMMANDS["sysctl"]
+    assert [name for name in names if "perflevel2" in name] == list(names[-2:])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -49,6 +50,19 @@ def test_apple_parts_that_are_not_given_are_left_out() -> None:
     assert energy.apple_mj(SimpleNamespace(cpu_total_mj=1200, gpu_mj=None, dram_mj=None, ane_mj=None)) == 1200.0
     with pytest.raises(ValueError, match="no part"):
         energy.apple_mj(SimpleNamespace())
+
+
+@pytest.mark.parametrize(
+    ("chip", "half"), [("Apple M2 Ultra", True), ("Apple M5 Max", False), ("Apple M1", False), (None, True)]
+)
+def test_a_chip_of_two_dies_is_not_counted_by_half(
+    chip: str | None, half: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full = SimpleNamespace(cpu_total_mj=1200, gpu_mj=5400, dram_mj=800, ane_mj=0)
+    monitor = SimpleNamespace(get_cumulative_energy=lambda: full)
+    monkeypatch.setitem(sys.modules, "zeus_apple_silicon", SimpleNamespace(AppleEnergyMonitor=lambda: monitor))
+    monkeypatch.setattr(energy, "run", lambda command: chip and f"{chip}\n")
+    assert (energy._apple() is None) == half
 
 
 def test_a_counter_that_fails_later_measures_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
