@@ -23,9 +23,9 @@ from mlsd.engine.rollback import make_rollback
 from mlsd.engine.session import SessionOptions
 from mlsd.measure.lab.cluster import Cluster, make_certificate
 from mlsd.measure.lab.coordinator import LabPlan, run_lab
-from mlsd.measure.messages import Slot
 from mlsd.measure.run.runner import RunSettings, Watcher
 from mlsd.measure.store.study import Store
+from mlsd.planning.job import Slot
 from mlsd.records import EngineOptions, Trial
 from tests.measure.lab.fake import ORIGIN, plan
 from tests.measure.lab.processes import free_port, lab, wait_for

@@ -8,15 +8,20 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from benchmarks.harness import Result, of_samples
-from mlsd.measure.store.rows import TrialKey
+from mlsd.measure.messages import trial_of
+from mlsd.measure.run.runner import slot_key
 from mlsd.measure.store.study import Store
+from mlsd.planning.job import ModelFile
 from mlsd.planning.plan import Plan, expand
 from mlsd.planning.suite import DrafterChoice, Part, Profile, Suite
-from mlsd.records import Environment, ModelRef, Trial
+from mlsd.records import Environment, ModelRef
 
 N_PROMPTS, N_GAMMAS, N_DRAFTS, REPEATS = 1250, 20, 4, 5
 PROFILE = Profile(name="large", title="", roles={"target": "t"} | {f"draft-{i}": f"d{i}" for i in range(N_DRAFTS)})
-MODELS = {name: ModelRef(id=name, sha256=f"{i:064x}", n_bytes=10**9) for i, name in enumerate(PROFILE.roles.values())}
+MODELS = {
+    name: ModelFile(ref=ModelRef(id=name, sha256=f"{i:064x}", n_bytes=10**9))
+    for i, name in enumerate(PROFILE.roles.values())
+}
 HERE = Environment(host="here", os="Linux", machine="x86_64")
 
 
@@ -51,21 +56,9 @@ def _finish(path: Path, plan: Plan) -> None:
     with Store.open(path) as store:
         run_id = store.begin_run(HERE, {}, 0)
         store.add_cases(run_id, plan.cases().values())
-        for block in plan.blocks():
-            for position, planned in enumerate(block.trials):
-                trial = Trial(
-                    case_id=planned.case_id,
-                    arm=planned.case.arm,
-                    gamma=planned.case.gamma,
-                    block=block.number,
-                    repeat=block.repeat,
-                    position=position,
-                    status="ok",
-                    started_at="2026-01-01T00:00:00.000+00:00",
-                    tokens=(1, 2, 3),
-                    decode_ns=1_000_000,
-                )
-                store.add_trial(run_id, trial)
+        for slot in plan.slots():
+            measured = {"status": "ok", "tokens": (1, 2, 3), "decode_ns": 1_000_000}
+            store.add_trial(run_id, trial_of(slot, **measured))
 
 
 def _resume(path: Path, plan: Plan) -> float:
@@ -73,11 +66,6 @@ def _resume(path: Path, plan: Plan) -> float:
     started = time.perf_counter()
     with Store.open(path) as store:
         done = store.done(HERE).ok
-        left = [
-            planned
-            for block in plan.blocks()
-            for planned in block.trials
-            if TrialKey(planned.case_id, block.number, block.repeat) not in done
-        ]
+        left = [slot for slot in plan.slots() if slot_key(slot) not in done]
     assert not left
     return time.perf_counter() - started

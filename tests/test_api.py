@@ -59,7 +59,7 @@ def test_a_study_is_planned_run_and_reported_in_a_few_lines() -> None:
     engine = mlsd.EngineOptions(n_threads=1)
     plan, forecast = mlsd.plan("B", profile="tiny", engine=engine, **small)
     result = mlsd.run("B", profile="tiny", engine=engine, **small)
-    assert result.outcome.n_ok == len(list(plan.trials())) == forecast.time.n_trials
+    assert result.outcome.n_ok == len(list(plan.slots())) == forecast.time.n_trials
     assert mlsd.run("B", profile="tiny", engine=engine, **small).outcome.n_ok == 0
     study = mlsd.open_study()
     assert len(study.trials) == result.outcome.n_ok

@@ -14,8 +14,8 @@ import pytest
 from mlsd.children import command
 from mlsd.engine.llama.quantize import quantize
 from mlsd.errors import WorkerError
-from mlsd.measure.messages import ModelFile
 from mlsd.measure.process import run_info, run_probe
+from mlsd.planning.job import ModelFile
 from mlsd.records import EngineOptions, ModelRef
 
 ENGINE = EngineOptions(n_threads=1)

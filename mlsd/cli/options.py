@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from mlsd.measure.messages import ModelFile
+from mlsd.planning.job import ModelFile
 from mlsd.records import AUTO, EngineOptions
 
 if TYPE_CHECKING:

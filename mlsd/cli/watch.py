@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from typing import Any, Self
 
 from mlsd.cli.output import note, shows_progress
-from mlsd.measure.messages import Event, Job, Progress, Slot, Started
+from mlsd.measure.messages import Event, Progress, Started
 from mlsd.measure.run.runner import Watcher
+from mlsd.planning.job import Job, Slot
 from mlsd.planning.prepare import Prepared
 from mlsd.records import QualityWarning, Trial
 from mlsd.trials.arms import arm_of

@@ -14,15 +14,14 @@ from mlsd.measure.messages import (
     BuildJob,
     FootprintJob,
     InfoJob,
-    Job,
     LayerSearchJob,
-    ModelFile,
     PerplexityJob,
     ProbeJob,
     ReadJob,
     SelfCheckJob,
     Work,
 )
+from mlsd.planning.job import Job, ModelFile
 from mlsd.units import format_bytes
 
 _F16_BYTES = 2  # llama.cpp keeps keys and values as f16 unless told otherwise

@@ -19,58 +19,8 @@ from mlsd.engine.session import SessionOptions
 from mlsd.errors import MlsdError, NativeError
 from mlsd.measure.store.pass_shares import PassShares
 from mlsd.measure.store.rows import CalibrationPoint, Coverage, ExpertLoad
-from mlsd.records import Case, DrafterSpec, EngineOptions, ModelRef, PromptRef, Record, Trial
-
-
-class ModelFile(Record, frozen=True, kw_only=True):
-    """A model and where its file lies on the machine that runs the job."""
-
-    ref: ModelRef
-    path: str
-
-
-class PromptText(Record, frozen=True, kw_only=True):
-    """A prompt to tokenize on the target: whole, or cut to an exact number of tokens."""
-
-    text: str
-    n_tokens: int | None = None
-    chat: bool = False  # wrap the text in the model's own chat template
-    random: bool = False  # `n_tokens` random ones in place of the text
-    context: str = ""  # the first `depth` tokens of it stand before everything
-    depth: int = 0
-    earlier: tuple[str, ...] = ()  # what the user said before; the target's own answers stand between
-
-
-class Slot(Record, frozen=True, kw_only=True):
-    """One place in the order of measurement."""
-
-    case: Case
-    case_id: str  # `case.id`, computed once
-    block: int
-    repeat: int
-    position: int
-
-
-class Reference(Record, frozen=True, kw_only=True):
-    """The greedy output of the target on one prompt, known from an earlier run."""
-
-    prompt: str  # key in `Job.prompts`
-    n_predict: int
-    tokens: tuple[int, ...]
-
-
-class Job(Record, frozen=True, kw_only=True, tag=True):
-    """All trials of one load: a target, at most one second model a drafter, and the slots in order."""
-
-    target: ModelFile
-    models: tuple[ModelFile, ...] = ()  # drafts, found by the id in the case's drafter
-    prompts: dict[str, PromptText]  # by `prompt_key`
-    slots: tuple[Slot, ...]
-    references: tuple[Reference, ...] = ()
-    cool_down_s: float | None = 0.0  # pause between blocks; each arm is warmed again after it; None: until it is cool
-    keep_text: bool = True
-    one_arm: bool = False  # memory is tight: an arm is closed before another one opens
-    strict: bool = False  # refuse the whole job when one arm cannot run, before anything is measured
+from mlsd.planning.job import Job, ModelFile, Slot
+from mlsd.records import DrafterSpec, EngineOptions, ModelRef, Record, Trial
 
 
 class Turn(Record, frozen=True, kw_only=True):
@@ -401,11 +351,6 @@ Work = (
     | BuildJob
     | ReadJob
 )
-
-
-def prompt_key(prompt: PromptRef) -> str:
-    """The key of a prompt in `Job.prompts`: text and length together."""
-    return f"{prompt.sha256}:{prompt.n_tokens}"
 
 
 def now() -> str:

@@ -30,11 +30,9 @@ from mlsd.measure.messages import (
     FootprintsFound,
     Info,
     InfoJob,
-    Job,
     LayerSearchJob,
     LayersFound,
     LogitsRead,
-    ModelFile,
     Passes,
     Perplexities,
     PerplexityJob,
@@ -51,6 +49,7 @@ from mlsd.measure.messages import (
     Work,
     failed_trial,
 )
+from mlsd.planning.job import Job, ModelFile
 from mlsd.records import EngineOptions
 
 T = TypeVar("T")

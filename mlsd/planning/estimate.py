@@ -11,7 +11,8 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal
 
-from mlsd.planning.plan import Group, Plan
+from mlsd.planning.job import Job
+from mlsd.planning.plan import Plan
 from mlsd.records import NO_DRAFTER, Case, Record
 from mlsd.trials.sums import decode_tok_s
 from mlsd.units import GB, NS_PER_S
@@ -52,11 +53,11 @@ class Load(Record, frozen=True, kw_only=True):
     time: TimeEstimate
 
 
-def estimate_time(groups: Iterable[Group], tok_s: TokS) -> TimeEstimate:
+def estimate_time(loads: Iterable[Job], tok_s: TokS) -> TimeEstimate:
     """Sum over all trials: prefill, then n_predict - 1 tokens at the case's rate."""
     seconds, sources, n_trials = 0.0, Counter[Source](), 0
     known: dict[str, Rate | None] = {}
-    for trial in (trial for group in groups for block in group.blocks for trial in block.trials):
+    for trial in (slot for load in loads for slot in load.slots):
         n_trials += 1
         if trial.case_id not in known:
             known[trial.case_id] = tok_s(trial.case)
@@ -74,14 +75,14 @@ def plan_loads(plan: Plan, sizes: Mapping[str, int | None], tok_s: TokS) -> tupl
     """Each load of the plan in order; `sizes` gives the bytes of each model id, None where they are not known."""
     return tuple(
         Load(
-            target=group.target.id,
-            draft=" + ".join(draft.id for draft in group.drafts) or None,
-            n_blocks=len(group.blocks),
-            n_trials=sum(len(block.trials) for block in group.blocks),
-            weight_bytes=_sum_or_none([sizes[model.id] for model in dict.fromkeys(group.models)]),
-            time=estimate_time([group], tok_s),
+            target=job.target.ref.id,
+            draft=" + ".join(model.ref.id for model in job.models) or None,
+            n_blocks=sum(1 for _ in job.blocks()),
+            n_trials=len(job.slots),
+            weight_bytes=_sum_or_none([sizes[ref.id] for ref in dict.fromkeys(job.refs)]),
+            time=estimate_time([job], tok_s),
         )
-        for group in plan.groups
+        for job in plan.loads
     )
 
 

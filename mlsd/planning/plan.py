@@ -13,13 +13,13 @@ import hashlib
 import itertools
 import math
 import random
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Literal
 
 import msgspec
 
 from mlsd.errors import SuiteError
+from mlsd.planning.job import Job, ModelFile, Slot, TrialRole, prompt_key, prompt_text
 from mlsd.planning.prompts import LoadPrompt, load_prompt
 from mlsd.planning.suite import MOST_GAMMA, MOST_REPEATS, MOST_TOKENS, DrafterChoice, Part, Profile, Suite
 from mlsd.records import (
@@ -34,8 +34,8 @@ from mlsd.records import (
     Sampling,
     is_adaptive,
 )
+from mlsd.stats import grouped
 
-TrialRole = Literal["study", "baseline"]
 Refuse = Callable[[DrafterSpec, str], str | None]  # (method, id of the target) -> why it cannot work there
 
 
@@ -53,48 +53,11 @@ class Overrides(Record, frozen=True, kw_only=True):
     top_k: int = 0
     top_p: float = 1.0
     rollback: str = "auto"  # of SD arms
-    first_repeat: int = 0  # repeats are counted from here, to add to those that are measured
     engine: EngineOptions = EngineOptions()
     ignore_eog: bool = True  # go on after an end-of-generation token
 
 
 AS_WRITTEN = Overrides()
-
-
-class PlannedTrial(Record, frozen=True, kw_only=True):
-    """One place in a block."""
-
-    case: Case
-    case_id: str  # `case.id`, computed once
-    role: TrialRole  # a trial of the study, or the AR arm that SD arms are paired with
-
-
-class Block(Record, frozen=True, kw_only=True):
-    """The arms of one prompt, measured together once, in this order."""
-
-    number: int  # content hash (48 bits) of its cases and its repeat: the same in every plan that holds this block
-    suite: str
-    repeat: int
-    trials: tuple[PlannedTrial, ...]
-
-
-class Group(Record, frozen=True, kw_only=True):
-    """What one load of a target, and of the drafts beside it, measures."""
-
-    target: ModelRef
-    drafts: tuple[ModelRef, ...]
-    blocks: tuple[Block, ...]
-
-    @property
-    def models(self) -> tuple[ModelRef, ...]:
-        """All that lie in memory together, the target first; a target that drafts for itself stands there twice."""
-        return (self.target, *self.drafts)
-
-    @property
-    def weight_bytes(self) -> int | None:
-        """Size of the models in memory together; None where a size is not known."""
-        sizes = [model.n_bytes for model in dict.fromkeys(self.models)]
-        return None if None in sizes else sum(size for size in sizes if size is not None)
 
 
 class LeftOut(Record, frozen=True, kw_only=True):
@@ -113,41 +76,54 @@ class Plan(Record, frozen=True, kw_only=True):
     profile: str
     suites: tuple[str, ...]
     seed: int
-    groups: tuple[Group, ...]
+    loads: tuple[Job, ...]  # one for each target and the drafts beside it
     left_out: tuple[LeftOut, ...] = ()
 
-    def blocks(self) -> Iterator[Block]:
-        """All blocks in order."""
-        return itertools.chain.from_iterable(group.blocks for group in self.groups)
-
-    def trials(self) -> Iterator[PlannedTrial]:
+    def slots(self) -> Iterator[Slot]:
         """All trials in order."""
-        return itertools.chain.from_iterable(block.trials for block in self.blocks())
+        return itertools.chain.from_iterable(load.slots for load in self.loads)
 
     def cases(self) -> dict[str, Case]:
         """Every case once, by id, in order of first use."""
-        return {trial.case_id: trial.case for trial in self.trials()}
+        return {slot.case_id: slot.case for slot in self.slots()}
 
     def models(self) -> dict[str, ModelRef]:
         """Every model once, by id, in order of first use."""
-        return {model.id: model for group in self.groups for model in group.models}
+        return {ref.id: ref for load in self.loads for ref in load.refs}
+
+    def from_repeat(self, first: int) -> Plan:
+        """The same blocks as repeats from `first` on: in a new order, as each has another number."""
+        later = [
+            msgspec.structs.replace(
+                load,
+                slots=_ordered(
+                    {
+                        first + repeat: [[(s.case, s.case_id, s.role) for s in sorted(b, key=_by_case)] for b in blocks]
+                        for repeat, blocks in grouped(load.blocks(), lambda block: block[0].repeat).items()
+                    },
+                    self.seed,
+                ),
+            )
+            for load in self.loads
+        ]
+        return msgspec.structs.replace(self, loads=tuple(later)) if first else self
 
     @property
     def study_trials(self) -> dict[str, int]:
         """Trials of the study by suite; a suite that is left out counts 0."""
-        counts = Counter(trial.case.suite for trial in self.trials() if trial.role == "study")
+        counts = Counter(slot.case.suite for slot in self.slots() if slot.role == "study")
         return {suite: counts[suite] for suite in self.suites}
 
     @property
     def paired_baselines(self) -> int:
         """AR trials measured beside SD arms and not counted among the study's."""
-        return sum(trial.role == "baseline" for trial in self.trials())
+        return sum(slot.role == "baseline" for slot in self.slots())
 
 
 def expand(
     suites: Sequence[Suite],
     profile: Profile,
-    models: Mapping[str, ModelRef],
+    models: Mapping[str, ModelFile],
     overrides: Overrides = AS_WRITTEN,
     *,
     load: LoadPrompt = load_prompt,
@@ -155,8 +131,8 @@ def expand(
 ) -> Plan:
     """Bind roles to models, build every case, pair and order them.
 
-    `models` gives the model of each id: the manifest's idea of it to plan, the real file's hash to run. `load` gives
-    the prompt of each name; `refuse` says why a method cannot work on the target of an id, or None when it can.
+    `models` gives the model of each id: the manifest's idea of it to plan, the real file to run. `load` gives the
+    prompt of each name; `refuse` says why a method cannot work on the target of an id, or None when it can.
 
     Raises: SuiteError for a role or model that does not exist or a value that means nothing; PromptError.
     """
@@ -165,29 +141,29 @@ def expand(
     for suite in suites:
         for part in suite.parts:
             grids.add(suite, part)
-    groups = tuple(
-        Group(target=target, drafts=drafts, blocks=_ordered(cells, overrides.seed, overrides.first_repeat))
-        for (target, drafts), cells in _adjacent(grids.cells)
-    )
+    loads = grids.loads()
     return Plan(
         profile=profile.name,
         suites=tuple(suite.name for suite in suites),
         seed=overrides.seed,
-        groups=groups if overrides.limit is None else _limited(groups, overrides.limit),
+        loads=loads if overrides.limit is None else _limited(loads, overrides.limit),
         left_out=grids.left_out,
     )
 
 
-class _Cell(Record, frozen=True, kw_only=True):
-    """The arms of one prompt on one load, before they are repeated and ordered."""
+def used_models(suites: Iterable[Suite], profile: Profile, overrides: Overrides = AS_WRITTEN) -> tuple[str, ...]:
+    """The models that a plan of these suites can use, by id; `expand` may still leave some of them out."""
+    found: list[str | None] = []
+    for part in (part for suite in suites for part in suite.parts):
+        targets = [profile.roles[role] for role in part.targets if role in profile.roles]
+        found += targets
+        drafts = [choice.draft for choice in _drafters(part, overrides.drafts) if targets]
+        found += [profile.roles.get(draft, draft) for draft in drafts if draft and draft not in profile.left_out]
+    return tuple(dict.fromkeys(id_ for id_ in found if id_ is not None))
 
-    suite: str
-    repeats: int
-    trials: tuple[PlannedTrial, ...]
 
-
-_Models = tuple[ModelRef, tuple[ModelRef, ...]]  # a target and the drafts loaded beside it
-_Arm = tuple[DrafterSpec, tuple[int, ...]]  # a drafter and its gammas
+_Models = tuple[str, tuple[ModelRef, ...]]  # name of a target, and the drafts loaded beside it
+_Cases = list[tuple[Case, str, TrialRole]]  # of one block, the plain one first, each with its id
 
 
 class _Grids:
@@ -196,7 +172,7 @@ class _Grids:
     def __init__(
         self,
         profile: Profile,
-        models: Mapping[str, ModelRef],
+        models: Mapping[str, ModelFile],
         overrides: Overrides,
         load: LoadPrompt,
         refuse: Refuse | None,
@@ -211,7 +187,8 @@ class _Grids:
             )
         self._prompts: dict[str, PromptRef] = {}
         self._seen: dict[bytes, str] = {}  # what a suite measures already -> the target's role
-        self.cells: dict[_Models, list[_Cell]] = {}
+        # Of each load the blocks of each repeat.
+        self._blocks: dict[_Models, dict[int, list[_Cases]]] = defaultdict(lambda: defaultdict(list))
         self._left_out: dict[tuple[str, str, str | None, str], int] = {}
 
     def add(self, suite: Suite, part: Part) -> None:
@@ -219,18 +196,39 @@ class _Grids:
         prompts = self._overrides.prompts or part.prompts
         repeats = self._overrides.repeats or suite.repeats
         for role in part.targets:
-            found: list[tuple[int, ModelRef, _Arm]] = []
+            arms: list[tuple[_Models, int, DrafterSpec, tuple[int, ...]]] = []
             for number, (choice, gammas) in enumerate(self._choices(part)):
                 own_plain = choice is None or part.baseline == "study"
                 n_trials = (len(gammas) + own_plain) * len(prompts) * repeats
                 arm = self._arm(suite, role, choice, gammas, prompts, n_trials)
                 if arm is not None:
-                    found.append((number, self._models[arm[0]], (arm[1], gammas)))
-            for (target, drafts, _), arms in _bundles(part, found).items():
-                cells = self.cells.setdefault((target, drafts), [])
+                    target, spec = arm
+                    drafts = (spec.draft,) if spec.draft else ()
+                    arms.append(((target, drafts), 0 if part.together or part.one_load else number, spec, gammas))
+            if part.one_load:
+                together = tuple(dict.fromkeys(draft for (_, drafts), *_ in arms for draft in drafts))
+                arms = [((models[0], together), number, spec, gammas) for models, number, spec, gammas in arms]
+            for (models, _), sharing in grouped(arms, lambda arm: arm[:2]).items():
                 for prompt in prompts:
-                    trials = self._trials(suite, part, target, arms, self._prompt(prompt))
-                    cells.append(_Cell(suite=suite.name, repeats=repeats, trials=trials))
+                    cases = self._cases(suite, part, self._models[models[0]].ref, sharing, self._prompt(prompt))
+                    for repeat in range(repeats):
+                        self._blocks[models][repeat].append(cases)
+
+    def loads(self) -> tuple[Job, ...]:
+        """Loads in order of first use, those of one target together: its file then still lies in the page cache."""
+        targets = dict.fromkeys(target for target, _ in self._blocks)
+        return tuple(self._load_of(*models) for target in targets for models in self._blocks if models[0] == target)
+
+    def _load_of(self, target: str, drafts: tuple[ModelRef, ...]) -> Job:
+        slots = _ordered(self._blocks[target, drafts], self._overrides.seed)
+        prompts = {prompt_key(slot.case.prompt): slot.case.prompt for slot in slots}
+        files = {file.ref: file for file in self._models.values()}
+        return Job(
+            target=self._models[target],
+            models=tuple(files[draft] for draft in drafts),
+            prompts={key: prompt_text(prompt, self._load) for key, prompt in prompts.items()},
+            slots=slots,
+        )
 
     def _choices(self, part: Part) -> list[tuple[DrafterChoice | None, tuple[int, ...]]]:
         """The drafters of a part, each with its gammas; None is plain decoding."""
@@ -308,7 +306,7 @@ class _Grids:
         if model is None:
             self._leave_out(suite, choice.draft, target, n_trials, reason)
             return None
-        return DrafterSpec(name=choice.name, options=choice.options, draft=self._models[model])
+        return DrafterSpec(name=choice.name, options=choice.options, draft=self._models[model].ref)
 
     def _leave_out(self, suite: Suite, role: str, model: str | None, n_trials: int, reason: str) -> None:
         """Note what is missing; what is missing for one reason is one entry."""
@@ -328,9 +326,14 @@ class _Grids:
             self._prompts[name] = self._load(name).ref
         return self._prompts[name]
 
-    def _trials(
-        self, suite: Suite, part: Part, target: ModelRef, arms: Iterable[_Arm], prompt: PromptRef
-    ) -> tuple[PlannedTrial, ...]:
+    def _cases(
+        self,
+        suite: Suite,
+        part: Part,
+        target: ModelRef,
+        arms: Iterable[tuple[_Models, int, DrafterSpec, tuple[int, ...]]],
+        prompt: PromptRef,
+    ) -> _Cases:
         """The AR arm, then each drafter at each of its gammas."""
         plain = Case(
             suite=suite.name,
@@ -342,11 +345,12 @@ class _Grids:
             ignore_eog=self._overrides.ignore_eog,
         )
         role: TrialRole = "baseline" if part.drafters and part.baseline == "paired" else "study"
-        cases = [(plain, role)]
-        for spec, gammas in arms:
+        cases: _Cases = [(plain, plain.id, role)]
+        for *_, spec, gammas in arms:
             drafted = msgspec.structs.replace(plain, drafter=spec, rollback=self._overrides.rollback)
-            cases += [(msgspec.structs.replace(drafted, gamma=gamma), "study") for gamma in gammas]
-        return tuple(PlannedTrial(case=case, case_id=case.id, role=role) for case, role in cases)
+            own = (msgspec.structs.replace(drafted, gamma=gamma) for gamma in gammas)
+            cases += [(case, case.id, "study") for case in own]
+        return cases
 
 
 def _drafters(part: Part, drafts: tuple[str, ...] | None) -> tuple[DrafterChoice, ...]:
@@ -358,34 +362,14 @@ def _drafters(part: Part, drafts: tuple[str, ...] | None) -> tuple[DrafterChoice
     return (*(msgspec.structs.replace(models[0], draft=draft) for draft in dict.fromkeys(drafts)), *others)
 
 
-def _bundles(
-    part: Part, found: Sequence[tuple[int, ModelRef, _Arm]]
-) -> dict[tuple[ModelRef, tuple[ModelRef, ...], int], list[_Arm]]:
-    """The arms that share a block, by the models that they need."""
-    drafts = [(arm[0].draft,) if arm[0].draft else () for _, _, arm in found]
-    all_of_them = tuple(dict.fromkeys(itertools.chain.from_iterable(drafts)))
-    bundles: dict[tuple[ModelRef, tuple[ModelRef, ...], int], list[_Arm]] = {}
-    for own, (number, target, arm) in zip(drafts, found, strict=True):
-        key = (target, all_of_them, 0) if part.one_load else (target, own, 0 if part.together else number)
-        bundles.setdefault(key, []).append(arm)
-    return bundles
-
-
-def _adjacent(cells: Mapping[_Models, list[_Cell]]) -> Iterator[tuple[_Models, list[_Cell]]]:
-    """Loads in order of first use, those of one target together: its file then still lies in the page cache."""
-    targets = dict.fromkeys(target for target, _ in cells)
-    for target in targets:
-        yield from ((models, cells[models]) for models in cells if models[0] == target)
-
-
-def _ordered(cells: Sequence[_Cell], seed: int, first: int) -> tuple[Block, ...]:
+def _ordered(repeats: Mapping[int, list[_Cases]], seed: int) -> tuple[Slot, ...]:
     """Repeats outermost; within a repeat the blocks, and within a block the arms, in random order from the seed."""
-    blocks = []
-    for repeat in range(first, first + max(cell.repeats for cell in cells)):
-        once = [_block(cell, repeat, seed) for cell in cells if repeat < first + cell.repeats]
+    slots: list[Slot] = []
+    for repeat, blocks in repeats.items():
+        once = [_block(cases, repeat, seed) for cases in blocks]
         random.Random(f"{seed} {repeat}").shuffle(once)
-        blocks += once
-    return tuple(blocks)
+        slots += itertools.chain.from_iterable(once)
+    return tuple(slots)
 
 
 def block_number(repeat: int, case_ids: Iterable[str]) -> int:
@@ -394,26 +378,34 @@ def block_number(repeat: int, case_ids: Iterable[str]) -> int:
     return int(hashlib.sha256(content.encode()).hexdigest()[:12], 16)
 
 
-def _block(cell: _Cell, repeat: int, seed: int) -> Block:
-    """One repeat of a cell; its number and its order depend on nothing but its own content and the seed."""
-    number = block_number(repeat, (trial.case_id for trial in cell.trials))
-    trials = list(cell.trials)
-    random.Random(f"{seed} {number}").shuffle(trials)
-    return Block(number=number, suite=cell.suite, repeat=repeat, trials=tuple(trials))
+def _block(cases: _Cases, repeat: int, seed: int) -> list[Slot]:
+    """One repeat of a block; its number and its order depend on nothing but its own content and the seed."""
+    number = block_number(repeat, (case_id for _, case_id, _ in cases))
+    order = list(cases)
+    random.Random(f"{seed} {number}").shuffle(order)
+    return [
+        Slot(case=case, case_id=case_id, block=number, repeat=repeat, position=position, role=role)
+        for position, (case, case_id, role) in enumerate(order)
+    ]
 
 
-def _limited(groups: Iterable[Group], limit: int) -> tuple[Group, ...]:
+def _by_case(slot: Slot) -> str:
+    return slot.case_id
+
+
+def _limited(loads: Iterable[Job], limit: int) -> tuple[Job, ...]:
     """Whole blocks in order until `limit` study trials are reached."""
     kept, count = [], 0
-    for group in groups:
-        blocks = []
-        for block in group.blocks:
+    for load in loads:
+        slots: list[Slot] = []
+        for block in load.blocks():
             if count >= limit:
                 break
-            blocks.append(block)
-            count += sum(trial.role == "study" for trial in block.trials)
-        if blocks:
-            kept.append(msgspec.structs.replace(group, blocks=tuple(blocks)))
+            slots += block
+            count += sum(slot.role == "study" for slot in block)
+        if slots:
+            prompts = {key: load.prompts[key] for key in (prompt_key(slot.case.prompt) for slot in slots)}
+            kept.append(msgspec.structs.replace(load, slots=tuple(slots), prompts=prompts))
     return tuple(kept)
 
 

@@ -19,7 +19,8 @@ from mlsd.errors import InputError, ModelFileError, SuiteError, UnsupportedError
 from mlsd.gguf_tools.source import Source
 from mlsd.models.library import Library, LocalModel, resolve_model
 from mlsd.models.manifest import Manifest, ModelEntry, PathEntry
-from mlsd.planning.plan import AS_WRITTEN, LeftOut, Overrides, Plan, Refuse, expand
+from mlsd.planning.job import ModelFile
+from mlsd.planning.plan import AS_WRITTEN, LeftOut, Overrides, Plan, Refuse, expand, used_models
 from mlsd.planning.prompts import LoadPrompt, Prompt, find_prompt, load_prompt, task_prompts
 from mlsd.planning.suite import (
     DrafterChoice,
@@ -82,12 +83,11 @@ class BenchRequest(Record, frozen=True, kw_only=True):
 
 @dataclass(frozen=True)
 class Prepared:
-    """A plan, the files of its models that are on this machine, and its prompts."""
+    """A plan, and the files of its models that are on this machine."""
 
     plan: Plan
     engine: EngineOptions
     models: Mapping[str, LocalModel] = field(repr=False)  # by id
-    load: LoadPrompt = field(repr=False)
     library: Library = field(repr=False)
     profile: Profile | None = None  # None: a bench
     nobody_chose: bool = False  # the profile is the default one
@@ -115,22 +115,20 @@ def prepare_study(
     suites = read_suites(request.suites)
     overrides, load = _prompts(request)
     known = known_models(library)
-    plan = expand(suites, profile, known, overrides, load=load)
-    if make and not plan.groups:
+    wanted = [id_ for id_ in used_models(suites, profile, overrides) if id_ in known and id_ not in (elsewhere or {})]
+    models = resolve_all(library, wanted) if make else _local(library, wanted)
+    known |= {id_: ModelFile(ref=ref) for id_, ref in (elsewhere or {}).items()} | _files(models)
+    plan = expand(suites, profile, known, overrides, load=load, refuse=refusals(models))
+    if make and not plan.loads:
         reasons = "; ".join(dict.fromkeys(left.reason for left in plan.left_out))
         raise InputError(
             f"Profile {profile.name} has no models for suite {', '.join(request.suites)}: {reasons}.",
             hint="See `mlsd plan`.",
         )
-    wanted = [model_id for model_id in plan.models() if model_id not in (elsewhere or {})]
-    models = resolve_all(library, wanted) if make else _local(library, wanted)
-    refs = {**(elsewhere or {}), **{model_id: model.ref for model_id, model in models.items()}}
-    plan = expand(suites, profile, {**known, **refs}, overrides, load=load, refuse=refusals(models))
     return Prepared(
         plan=plan,
         engine=overrides.engine,
         models=models,
-        load=load,
         library=library,
         profile=profile,
         nobody_chose=nobody_chose,
@@ -208,12 +206,16 @@ def _prompts(request: StudyRequest) -> tuple[Overrides, LoadPrompt]:
     return changed, prompts.__getitem__
 
 
-def known_models(library: Library) -> dict[str, ModelRef]:
+def known_models(library: Library) -> dict[str, ModelFile]:
     """Every model of the manifest, as the manifest alone knows it."""
     return {
-        entry.id: ModelRef(id=entry.id, sha256=getattr(entry, "sha256", None), n_bytes=entry.n_bytes)
+        entry.id: ModelFile(ref=ModelRef(id=entry.id, sha256=getattr(entry, "sha256", None), n_bytes=entry.n_bytes))
         for entry in library.manifest
     }
+
+
+def _files(models: Mapping[str, LocalModel]) -> dict[str, ModelFile]:
+    return {name: ModelFile(ref=model.ref, path=str(model.path)) for name, model in models.items()}
 
 
 def _local(library: Library, ids: Iterable[str]) -> dict[str, LocalModel]:
@@ -266,7 +268,7 @@ def left_out_line(left: LeftOut) -> str:
 # --- a bench ------------------------------------------------------------------------------------------------------
 
 
-def prepare_bench(request: BenchRequest, first_repeat: int = 0) -> Prepared:
+def prepare_bench(request: BenchRequest) -> Prepared:
     """Plan a bench: every method and every prompt in one interleaved order, all models in memory at once.
 
     Raises: InputError or ModelFileError for a model, a method, a prompt or a number that cannot be.
@@ -292,12 +294,11 @@ def prepare_bench(request: BenchRequest, first_repeat: int = 0) -> Prepared:
     plan = expand(
         (Suite(name=request.suite, title="", parts=(part,)),),
         Profile(name=request.suite, title="", roles={role: role for role in roles}),
-        {role: model.ref for role, model in roles.items()},
+        _files(roles),
         Overrides(
             gammas=fixed,
             repeats=request.repeats,
             n_predict=request.n_predict,
-            first_repeat=first_repeat,
             rollback=request.rollback,
             temperature=request.sampling.temperature,
             top_k=request.sampling.top_k,
@@ -309,7 +310,7 @@ def prepare_bench(request: BenchRequest, first_repeat: int = 0) -> Prepared:
         load=prompts.__getitem__,
     )
     models = _apart("models", [(model.ref.id, model) for model in roles.values()])
-    return Prepared(plan=plan, engine=request.engine, models=models, load=prompts.__getitem__, library=Library())
+    return Prepared(plan=plan, engine=request.engine, models=models, library=Library())
 
 
 _Arms = list[tuple[DrafterSpec, LocalModel | None]]

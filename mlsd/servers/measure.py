@@ -23,23 +23,20 @@ from mlsd.hardware import read_conditions, read_environment
 from mlsd.measure.messages import (
     Done,
     Event,
-    Job,
-    ModelFile,
-    Slot,
     Started,
     failed_trial,
     now,
-    prompt_key,
     trial_of,
-)  # fmt: skip
+)
 from mlsd.measure.process import run_info, run_job
 from mlsd.measure.run.checks import check_run
-from mlsd.measure.run.runner import RunSettings, Watcher, machine_lock, next_repeat, prompt_text, run_jobs
+from mlsd.measure.run.runner import RunSettings, Watcher, machine_lock, next_repeat, run_jobs
 from mlsd.measure.run.study import BenchResult, BenchTrial, check_database
 from mlsd.measure.store.newest import study_path
 from mlsd.measure.store.rows import TrialFilter
 from mlsd.measure.store.study import Store
 from mlsd.models.library import LocalModel
+from mlsd.planning.job import Job, ModelFile, Slot, prompt_key, prompt_text
 from mlsd.planning.prompts import Prompt as PlannedPrompt
 from mlsd.records import (
     N_TOKENS,

@@ -111,7 +111,7 @@ def test_earlier_results_of_this_machine_give_the_time(monkeypatch, tmp_path):
     from mlsd.planning.suite import find_profile, load_suites
 
     planned = expand(load_suites(["A"]), find_profile("study"), known_models(Library()))
-    first = next(planned.trials())
+    first = next(planned.slots())
     for name, host in (("own", here), ("foreign", Environment(host="there", os="Linux", machine="x86_64"))):
         with Store.open(tmp_path / f"{name}.sqlite") as store:
             run_id = store.begin_run(host, {}, 0)

@@ -8,8 +8,8 @@ from mlsd.analysis.results.best_setting import best_settings
 from mlsd.analysis.results.speedups import Speedup
 from mlsd.drafters import METHODS
 from mlsd.errors import UnsupportedError
-from mlsd.measure.messages import PromptText
 from mlsd.measure.worker.conversation import PlainAnswers, read_prompt
+from mlsd.planning.job import PromptText
 from mlsd.planning.prompts import load_prompt
 from mlsd.records import CONTROLS, EngineOptions, Sampling
 from mlsd.stats import Interval

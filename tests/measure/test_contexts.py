@@ -12,7 +12,8 @@ from mlsd.gguf_tools.shapes import FULL
 from mlsd.gguf_tools.source import Source
 from mlsd.gguf_tools.synthetic.synth import from_shape, write_synthetic
 from mlsd.measure.contexts import check_contexts, context_bytes, trained_context
-from mlsd.measure.messages import InfoJob, ModelFile, ProbeJob
+from mlsd.measure.messages import InfoJob, ProbeJob
+from mlsd.planning.job import ModelFile
 from mlsd.records import EngineOptions, ModelRef
 
 

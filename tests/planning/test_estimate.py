@@ -9,6 +9,7 @@ from mlsd.planning.estimate import (
     rates_from_calibration,
     rates_from_results,
 )
+from mlsd.planning.job import ModelFile
 from mlsd.planning.plan import Overrides, expand
 from mlsd.planning.suite import DrafterChoice, Part, Profile, Suite
 from mlsd.records import DRAFT_MODEL, Case, DrafterSpec, ModelRef, PromptRef
@@ -17,7 +18,7 @@ TARGET, DRAFT = ModelRef(id="t", sha256="f" * 64, n_bytes=100), ModelRef(id="d",
 PROFILE = Profile(name="p", title="", roles={"target": "t", "draft": "d"})
 PART = Part(targets=("target",), drafters=(DrafterChoice(draft="draft"),), gammas=(4,), prompts=("code", "factual"))
 SUITE = Suite(name="S", title="", repeats=3, n_predict=101, parts=(PART,))
-PLAN = expand([SUITE], PROFILE, {"t": TARGET, "d": DRAFT}, Overrides())
+PLAN = expand([SUITE], PROFILE, {"t": ModelFile(ref=TARGET), "d": ModelFile(ref=DRAFT)}, Overrides())
 
 
 def case(gamma: int, prompt: str = "code", **changes) -> Case:
@@ -35,15 +36,15 @@ def test_the_time_of_a_plan_is_prefill_and_decoding_of_every_trial():
     def tok_s(of: Case) -> Rate:
         return Rate(decode_tok_s=10 if of.arm == "ar" else 20, prefill_ns=1e9, source="results")
 
-    found = estimate_time(PLAN.groups, tok_s)
+    found = estimate_time(PLAN.loads, tok_s)
     assert found.seconds == pytest.approx(6 * (10 + 1) + 6 * (5 + 1))  # 2 prompts x 3 repeats of each arm
     assert (found.n_trials, found.n_unknown, found.sources) == (12, 0, {"results": 12})
 
 
 def test_an_unknown_rate_stays_unknown_and_is_counted():
-    found = estimate_time(PLAN.groups, lambda of: None)
+    found = estimate_time(PLAN.loads, lambda of: None)
     assert (found.seconds, found.n_unknown) == (None, 12)
-    some = estimate_time(PLAN.groups, lambda of: Rate(decode_tok_s=10, source="bandwidth") if not of.gamma else None)
+    some = estimate_time(PLAN.loads, lambda of: Rate(decode_tok_s=10, source="bandwidth") if not of.gamma else None)
     assert (some.seconds, some.n_unknown) == (pytest.approx(60), 6)
 
 

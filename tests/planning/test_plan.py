@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 
 from mlsd.errors import PromptError, SuiteError
 from mlsd.models.manifest import load_manifest
-from mlsd.planning.plan import Block, Overrides, Plan, expand
+from mlsd.planning.job import ModelFile, Slot
+from mlsd.planning.plan import Overrides, Plan, expand, used_models
 from mlsd.planning.suite import DrafterChoice, Part, Profile, Suite, find_profile, load_suites
 from mlsd.planning.tasks import KINDS
 from mlsd.records import DRAFT_MODEL, NO_DRAFTER, DrafterSpec, ModelRef
@@ -15,8 +16,8 @@ from mlsd.records import DRAFT_MODEL, NO_DRAFTER, DrafterSpec, ModelRef
 STUDY = ["A", "B", "C", "D", "F"]
 
 
-def manifest_models() -> dict[str, ModelRef]:
-    return {entry.id: ModelRef(id=entry.id, n_bytes=entry.n_bytes) for entry in load_manifest()}
+def manifest_models() -> dict[str, ModelFile]:
+    return {entry.id: ModelFile(ref=ModelRef(id=entry.id, n_bytes=entry.n_bytes)) for entry in load_manifest()}
 
 
 def study_plan(names=STUDY, profile="study", **overrides) -> Plan:
@@ -30,12 +31,16 @@ def small_suite(**changes) -> Suite:
     return Suite(name="S", title="small", repeats=2, parts=(msgspec.structs.replace(part, **changes),))
 
 
-MODELS = {name: ModelRef(id=name, sha256=name * 8, n_bytes=10) for name in ("t", "u", "d", "e")}
+MODELS = {name: ModelFile(ref=ModelRef(id=name, sha256=name * 8, n_bytes=10)) for name in ("t", "u", "d", "e")}
 PROFILE = Profile(name="p", title="", roles={"moe-q4": "t", "moe-q8": "u", "draft-small": "d", "draft-cross": "t"})
 
 
+def blocks_of(plan: Plan) -> list[tuple[Slot, ...]]:
+    return [block for load in plan.loads for block in load.blocks()]
+
+
 def orders(plan: Plan) -> list[list[tuple[str, int]]]:
-    return [[(trial.case.prompt.key, trial.case.gamma) for trial in block.trials] for block in plan.blocks()]
+    return [[(trial.case.prompt.key, trial.case.gamma) for trial in block] for block in blocks_of(plan)]
 
 
 # --- the study ----------------------------------------------------------------------------------------------------
@@ -46,37 +51,38 @@ def test_the_study_profile_plans_the_papers_306_trials_with_paired_baselines_apa
     assert plan.study_trials == {"A": 18, "B": 144, "C": 36, "D": 72, "F": 36}
     # 2 targets x 2 drafts x 4 prompts x 3 repeats of B, 2 x 1 x 4 x 3 of D
     assert plan.paired_baselines == 48 + 24
-    assert sum(1 for _ in plan.trials()) == 306 + 72
+    assert sum(1 for _ in plan.slots()) == 306 + 72
     assert not plan.left_out
 
 
 def test_every_block_with_drafts_holds_exactly_one_plain_arm_of_the_same_target_and_prompt():
-    for block in study_plan([*STUDY, "E"]).blocks():
-        plain = [trial.case for trial in block.trials if trial.case.arm == "ar"]
+    for block in blocks_of(study_plan([*STUDY, "E"])):
+        plain = [trial.case for trial in block if trial.case.arm == "ar"]
         assert len(plain) == 1
-        for trial in block.trials:
+        for trial in block:
             assert (trial.case.target, trial.case.prompt) == (plain[0].target, plain[0].prompt)
             assert trial.case.n_predict == plain[0].n_predict
-            assert trial.case.suite == block.suite
+            assert trial.case.suite == plain[0].suite
 
 
 def test_each_pair_loads_once_and_loads_of_one_target_follow_each_other():
-    groups = study_plan([*STUDY, "E"]).groups
-    pairs = [(group.target.id, group.drafts) for group in groups]
+    loads = study_plan([*STUDY, "E"]).loads
+    pairs = [(load.target.ref.id, load.models) for load in loads]
     assert len(set(pairs)) == len(pairs)
     targets = [target for target, _ in pairs]
     assert targets == sorted(targets, key=targets.index)
-    for group in groups:
-        used = {trial.case.drafter.draft for block in group.blocks for trial in block.trials}
-        assert used <= {None, *group.drafts}
+    for load in loads:
+        assert {slot.case.drafter.draft for slot in load.slots} <= {None, *load.refs[1:]}
 
 
 def test_repeats_are_outermost_so_that_drift_spreads_over_all_cases():
-    for group in study_plan().groups:
-        repeats = [block.repeat for block in group.blocks]
+    for load in study_plan().loads:
+        repeats = [slot.repeat for slot in load.slots]
         assert repeats == sorted(repeats)
-        first = {frozenset(trial.case_id for trial in block.trials) for block in group.blocks if block.repeat == 0}
-        last = {frozenset(trial.case_id for trial in block.trials) for block in group.blocks if block.repeat == 2}
+        first, last = (
+            {frozenset(slot.case_id for slot in block) for block in load.blocks() if block[0].repeat == repeat}
+            for repeat in (0, 2)
+        )
         assert first == last
 
 
@@ -99,30 +105,30 @@ def test_the_same_seed_gives_the_same_order_and_another_seed_another_one_of_the_
     assert one == again
     assert orders(one) != orders(other)
     assert set(one.cases()) == set(other.cases())
-    assert {block.number for block in one.blocks()} == {block.number for block in other.blocks()}
+    assert {slot.block for slot in one.slots()} == {slot.block for slot in other.slots()}
 
 
 def test_arms_take_every_place_of_a_block():
     plan = expand([small_suite()], PROFILE, MODELS, Overrides(repeats=40))
-    places = {(trial.case.gamma, place) for block in plan.blocks() for place, trial in enumerate(block.trials)}
+    places = {(trial.case.gamma, place) for block in blocks_of(plan) for place, trial in enumerate(block)}
     assert places == {(gamma, place) for gamma in (0, 4, 8) for place in range(3)}
 
 
 def test_no_arm_is_favoured_in_the_first_repeat():
-    first = [block for block in study_plan().blocks() if block.repeat == 0 and len(block.trials) == 4]
-    leading = Counter(block.trials[0].case.gamma for block in first)
+    first = [block for block in blocks_of(study_plan()) if block[0].repeat == 0 and len(block) == 4]
+    leading = Counter(block[0].case.gamma for block in first)
     assert len(first) >= 12 and set(leading) == {0, 4, 8, 16}
 
 
 def test_block_numbers_are_unique_and_fit_a_double():
-    numbers = [block.number for block in study_plan([*STUDY, "E"]).blocks()]
+    numbers = [block[0].block for block in blocks_of(study_plan([*STUDY, "E"]))]
     assert len(set(numbers)) == len(numbers)
     assert max(numbers) < 2**53
 
 
 def test_a_block_keeps_its_number_and_order_in_any_plan_that_holds_it():
-    def by_number(plan: Plan) -> dict[int, Block]:
-        return {block.number: block for block in plan.blocks()}
+    def by_number(plan: Plan) -> dict[int, tuple[Slot, ...]]:
+        return {block[0].block: block for block in blocks_of(plan)}
 
     alone, together = by_number(study_plan(["F"])), by_number(study_plan())
     assert all(together[number] == block for number, block in alone.items())
@@ -134,13 +140,13 @@ def test_a_changed_setting_gives_another_case_and_another_block():
     plans = [study_plan(["B"]), study_plan(["B"], n_predict=32), study_plan(["B"], temperature=0.8)]
     for one, other in ((0, 1), (0, 2), (1, 2)):
         assert not set(plans[one].cases()) & set(plans[other].cases())
-        assert not {b.number for b in plans[one].blocks()} & {b.number for b in plans[other].blocks()}
+        assert not {s.block for s in plans[one].slots()} & {s.block for s in plans[other].slots()}
 
 
 def test_more_gammas_make_new_blocks_of_known_cases():
     few, many = study_plan(["B"], gammas=(4,)), study_plan(["B"], gammas=(4, 8))
     assert set(few.cases()) < set(many.cases())
-    assert not {b.number for b in few.blocks()} & {b.number for b in many.blocks()}
+    assert not {s.block for s in few.slots()} & {s.block for s in many.slots()}
 
 
 def test_a_seed_changes_a_sampled_case_but_not_a_greedy_one():
@@ -150,7 +156,7 @@ def test_a_seed_changes_a_sampled_case_but_not_a_greedy_one():
 
 
 def test_another_file_under_the_same_id_makes_other_cases():
-    changed = {**MODELS, "d": ModelRef(id="d", sha256="0" * 64)}
+    changed = {**MODELS, "d": ModelFile(ref=ModelRef(id="d", sha256="0" * 64))}
     one, other = (expand([small_suite()], PROFILE, models) for models in (MODELS, changed))
     sd = [{case.id for case in plan.cases().values() if case.arm == "sd"} for plan in (one, other)]
     assert not sd[0] & sd[1]
@@ -169,11 +175,32 @@ def test_a_grid_holds_every_combination_exactly_once_a_repeat(gammas, repeats, n
     plan = expand([suite], PROFILE, MODELS, Overrides(repeats=repeats))
     arms = [0, *gammas]
     wanted = sorted((prompt, gamma, repeat) for prompt in prompts for gamma in arms for repeat in range(repeats))
-    found = sorted((t.case.prompt.key, t.case.gamma, b.repeat) for b in plan.blocks() for t in b.trials)
+    found = sorted((s.case.prompt.key, s.case.gamma, s.repeat) for s in plan.slots())
     assert found == wanted
     n_plain = n_prompts * repeats
     assert plan.paired_baselines == (0 if counted else n_plain)
     assert plan.study_trials == {"S": len(wanted) - plan.paired_baselines}
+
+
+@pytest.mark.parametrize("names", [["B"], [*STUDY, "E"]])
+def test_what_may_be_used_is_known_before_anything_is_expanded(names):
+    suites, profile = load_suites(names), find_profile("study")
+    assert set(used_models(suites, profile)) >= set(study_plan(names).models())
+    assert set(used_models(load_suites(["D"]), profile)) == set(study_plan(["D"]).models())
+    given = Overrides(drafts=("e", "draft-small"))
+    assert used_models([small_suite()], PROFILE, given) == ("t", "e", "d")
+
+
+@settings(max_examples=30, deadline=None)
+@given(first=st.integers(0, 9), repeats=st.integers(1, 4))
+def test_later_repeats_hold_the_same_blocks_under_their_own_numbers(first, repeats):
+    plan = expand([small_suite()], PROFILE, MODELS, Overrides(repeats=repeats))
+    later = plan.from_repeat(first)
+    longer = expand([small_suite()], PROFILE, MODELS, Overrides(repeats=first + repeats))
+    assert {slot.repeat for slot in later.slots()} == set(range(first, first + repeats))
+    numbers = {(slot.block, slot.case_id, slot.repeat) for slot in longer.slots() if slot.repeat >= first}
+    assert {(slot.block, slot.case_id, slot.repeat) for slot in later.slots()} == numbers
+    assert [slot.position for slot in later.slots()] == [0, 1, 2] * (len(numbers) // 3)
 
 
 # --- roles, overrides, bad input ----------------------------------------------------------------------------------
@@ -190,7 +217,7 @@ def test_a_role_without_a_model_is_left_out_with_the_profiles_reason():
 
 def test_a_draft_that_is_its_own_target_is_left_out():
     plan = expand([small_suite(drafters=(DrafterChoice(draft="draft-cross"),))], PROFILE, MODELS)
-    assert not plan.groups
+    assert not plan.loads
     assert plan.left_out[0].reason == "the draft is the target itself in this profile"
 
 
@@ -217,8 +244,8 @@ def test_gammas_and_drafts_leave_plain_suites_alone():
 
 def test_a_limit_keeps_whole_blocks_from_the_front_of_the_plan():
     whole, some = study_plan(["B"]), study_plan(["B"], limit=7)
-    kept = list(some.blocks())
-    assert kept == list(whole.blocks())[: len(kept)]
+    kept = blocks_of(some)
+    assert kept == blocks_of(whole)[: len(kept)]
     assert some.study_trials == {"B": 9}
 
 
@@ -263,7 +290,7 @@ METHODS = (
 
 def test_drafters_of_the_same_models_share_a_block_and_its_plain_arm():
     plan = expand([small_suite(drafters=METHODS, together=True, prompts=("code",))], PROFILE, MODELS)
-    arms = {tuple(sorted((t.case.drafter.name, t.case.gamma) for t in block.trials)) for block in plan.blocks()}
+    arms = {tuple(sorted((t.case.drafter.name, t.case.gamma) for t in block)) for block in blocks_of(plan)}
     assert arms == {
         ((DRAFT_MODEL, 4), (DRAFT_MODEL, 8), (NO_DRAFTER, 0)),
         ((NO_DRAFTER, 0), ("pld", 10), ("rest", 4), ("rest", 8)),
@@ -272,13 +299,13 @@ def test_drafters_of_the_same_models_share_a_block_and_its_plain_arm():
 
 def test_without_together_each_drafter_has_a_block_of_its_own():
     plan = expand([small_suite(drafters=METHODS, prompts=("code",))], PROFILE, MODELS)
-    assert sum(1 for _ in plan.blocks()) == 2 * 3
+    assert len(blocks_of(plan)) == 2 * 3
     assert plan.paired_baselines == 2 * 3
 
 
 def test_gammas_of_the_command_line_go_before_a_drafters_own():
     plan = expand([small_suite(drafters=METHODS)], PROFILE, MODELS, Overrides(gammas=(2,)))
-    assert {trial.case.gamma for trial in plan.trials()} == {0, 2}
+    assert {trial.case.gamma for trial in plan.slots()} == {0, 2}
 
 
 def test_a_method_that_a_target_refuses_is_left_out_with_the_reason():
@@ -289,12 +316,12 @@ def test_a_method_that_a_target_refuses_is_left_out_with_the_reason():
     (left,) = plan.left_out
     assert (left.role, left.model, left.reason) == ("rest", "t", "not on t")
     assert left.n_trials == 2 * 2 * 2  # gammas, prompts, repeats
-    assert {trial.case.drafter.name for trial in plan.trials()} == {NO_DRAFTER, DRAFT_MODEL, "pld"}
+    assert {trial.case.drafter.name for trial in plan.slots()} == {NO_DRAFTER, DRAFT_MODEL, "pld"}
 
 
 def test_suite_e_asks_one_task_of_each_kind():
     plan = study_plan(["E"], profile="tiny")
-    kinds = {trial.case.prompt.workload for trial in plan.trials()}
+    kinds = {trial.case.prompt.workload for trial in plan.slots()}
     assert kinds == set(KINDS)
-    methods = {trial.case.drafter.name for trial in plan.trials()}
+    methods = {trial.case.drafter.name for trial in plan.slots()}
     assert methods >= {DRAFT_MODEL, "draft-tree", "pld", "rest", "lookahead", "layer-skip", "mtp"}

@@ -17,7 +17,7 @@ from mlsd.records import Sampling
 
 def plan(first_repeat: int = 0, **changes: object) -> Plan:
     given = {"target": "tiny-moe", "drafts": ("tiny-draft",), "gamma": (1, 4)}
-    return prepare_bench(BenchRequest(**{**given, **changes}), first_repeat).plan  # type: ignore[arg-type]
+    return prepare_bench(BenchRequest(**{**given, **changes})).plan.from_repeat(first_repeat)  # type: ignore[arg-type]
 
 
 def test_every_gamma_becomes_a_case_beside_the_baseline() -> None:
@@ -54,18 +54,18 @@ def test_each_block_holds_every_arm_of_a_prompt_and_the_first_of_each_begins_wit
     repeats: int, first: int, seed: int
 ) -> None:
     made = plan(first, repeats=repeats, seed=seed, prompts=("code", "factual"))
-    (group,) = made.groups
-    blocks = list(made.blocks())
-    assert [block.repeat for block in blocks] == sorted([*range(first, first + repeats)] * 2)
-    assert len({block.number for block in blocks}) == 2 * repeats
-    assert [draft.id for draft in group.drafts] == ["tiny-draft"]
+    (load,) = made.loads
+    blocks = list(load.blocks())
+    assert [block[0].repeat for block in blocks] == sorted([*range(first, first + repeats)] * 2)
+    assert len({block[0].block for block in blocks}) == 2 * repeats
+    assert [draft.ref.id for draft in load.models] == ["tiny-draft"]
     for block in blocks:
-        assert sorted(trial.case.gamma for trial in block.trials) == [0, 1, 4]
-        assert len({trial.case.prompt for trial in block.trials}) == 1
+        assert sorted(trial.case.gamma for trial in block) == [0, 1, 4]
+        assert len({trial.case.prompt for trial in block}) == 1
 
 
 def test_the_order_is_random_but_repeats_with_its_seed() -> None:
-    orders = {tuple(trial.case.gamma for trial in plan(seed=seed, repeats=4).trials()) for seed in range(8)}
+    orders = {tuple(trial.case.gamma for trial in plan(seed=seed, repeats=4).slots()) for seed in range(8)}
     assert len(orders) > 1
     assert plan(seed=3, repeats=4) == plan(seed=3, repeats=4)
 
@@ -94,7 +94,7 @@ def test_a_model_of_ones_own_takes_a_role_by_path_or_by_id(tiny: Path) -> None:
     models = {"dense-m": str(tiny / "llama.gguf"), "draft-small": "tiny-dense"}
     prepared = prepare_study(StudyRequest(suites=("D",), profile="tiny", models=models), make=True)
     assert prepared.models["llama"].path == tiny / "llama.gguf"
-    loads = {(group.target.id, *(draft.id for draft in group.drafts)) for group in prepared.plan.groups}
+    loads = {tuple(ref.id for ref in load.refs) for load in prepared.plan.loads}
     assert loads == {("llama", "tiny-dense")}, "the other target would draft for itself"
     assert all(case.target.sha256 == prepared.models["llama"].ref.sha256 for case in prepared.plan.cases().values())
 

@@ -25,11 +25,12 @@ from mlsd.engine.losslessness import first_difference, of_recorded
 from mlsd.errors import AnalysisError, MlsdError
 from mlsd.gguf_tools.read import model_facts
 from mlsd.measure.exchange.record import RecordFile, StudyRecord, import_record, read_record, whole_trials
-from mlsd.measure.messages import Done, Job, ModelFile, ReadJob, Slot, prompt_key
+from mlsd.measure.messages import Done, ReadJob
 from mlsd.measure.process import run_job, run_read
-from mlsd.measure.run.runner import machine_lock, prompt_text
+from mlsd.measure.run.runner import machine_lock
 from mlsd.measure.store.study import Store
 from mlsd.models.library import Library, resolve_model
+from mlsd.planning.job import Job, ModelFile, Slot, prompt_key, prompt_text
 from mlsd.planning.prompts import load_prompt
 from mlsd.records import Case, DrafterSpec, Losslessness, Record, Trial
 from mlsd.stats import grouped

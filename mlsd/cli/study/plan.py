@@ -55,9 +55,9 @@ def show_plan(request: StudyRequest, db: Path | None, *, as_json: bool) -> None:
 def _plan_object(planned: Plan, found: Forecast) -> dict[str, Any]:
     repeats: dict[str, int] = defaultdict(int)
     roles = {}
-    for trial in planned.trials():
-        repeats[trial.case_id] += 1
-        roles[trial.case_id] = trial.role
+    for slot in planned.slots():
+        repeats[slot.case_id] += 1
+        roles[slot.case_id] = slot.role
     cases = [
         {"id": case_id, "arm": case.arm, "role": roles[case_id], "trials": repeats[case_id], "case": case}
         for case_id, case in planned.cases().items()
@@ -78,7 +78,7 @@ def _print(planned: Plan, found: Forecast) -> None:
     from mlsd.planning.prepare import left_out_line
 
     print_table(plan_table(planned))
-    if planned.groups:
+    if planned.loads:
         print_table(load_table(found))
         print_table(memory_table(found.memory))
     for line in _needs(planned, found):

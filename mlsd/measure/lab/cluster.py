@@ -38,7 +38,8 @@ from mlsd.folders import user_dir, write_atomically
 from mlsd.measure.lab import machine
 from mlsd.measure.lab.coordinator import Ended, Measured
 from mlsd.measure.lab.machine import Card, Doing, Origin, Piece
-from mlsd.measure.messages import Done, Job
+from mlsd.measure.messages import Done
+from mlsd.planning.job import Job
 from mlsd.records import EngineOptions, Record
 
 PORT = 8786

@@ -18,7 +18,7 @@ import msgspec
 
 from mlsd.errors import LabError, ModelFileError
 from mlsd.measure.lab.machine import Card, Origin, differences
-from mlsd.measure.messages import Job, Slot, failed_trial, prompt_key
+from mlsd.measure.messages import failed_trial
 from mlsd.measure.run.runner import (
     RunOutcome,
     RunSettings,
@@ -30,6 +30,7 @@ from mlsd.measure.run.runner import (
 )
 from mlsd.measure.store.rows import TrialKey
 from mlsd.measure.store.study import Store
+from mlsd.planning.job import Job, Slot, prompt_key
 from mlsd.records import Environment, ModelFacts, ModelRef, Record, Trial
 
 HEAR_S, POST_S = 0.2, 2.0

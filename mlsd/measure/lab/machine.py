@@ -22,12 +22,13 @@ from mlsd.errors import MlsdError, ModelFileError
 from mlsd.folders import asset_path, data_path, user_dir
 from mlsd.gguf_tools.read import model_facts
 from mlsd.hardware import read_conditions, read_environment
-from mlsd.measure.messages import Done, Event, Job, ModelFile
+from mlsd.measure.messages import Done, Event
 from mlsd.measure.process import run_info, run_job
 from mlsd.measure.run.runner import machine_lock
 from mlsd.measure.store.rows import environment_key
 from mlsd.models.library import Library
 from mlsd.models.manifest import MadeEntry
+from mlsd.planning.job import Job, ModelFile
 from mlsd.records import Conditions, EngineOptions, Environment, ModelFacts, ModelRef, Record
 
 _LOOK_S = 0.5

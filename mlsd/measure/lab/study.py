@@ -54,7 +54,7 @@ def run_lab_study(
         facts = {one.ref.id: one for card in cards for one in card.models}
         prepared = prepare_study(request, make=True, elsewhere={id_: f.ref for id_, f in facts.items()})
         watcher.planned(prepared)
-        used = {ref.id for group in prepared.plan.groups for ref in group.models}
+        used = set(prepared.plan.models())
         check_same_files(cards, used)
         plan = LabPlan(
             loads=plan_jobs(prepared, cool_down_s=settings.cool_down_s or 0.0),

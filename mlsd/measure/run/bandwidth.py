@@ -20,13 +20,14 @@ from mlsd.errors import InputError
 from mlsd.gguf_tools.shape import Shape
 from mlsd.gguf_tools.synthetic.synth import SynthPlan, from_shape, write_synthetic
 from mlsd.hardware import read_environment
-from mlsd.measure.messages import CalibrateJob, ModelFile, Passes
+from mlsd.measure.messages import CalibrateJob, Passes
 from mlsd.measure.process import run_calibration, run_info
 from mlsd.measure.run.runner import machine_lock, recorded_run
 from mlsd.measure.store.newest import newest_or_new
 from mlsd.measure.store.rows import StreamRead, TimedPass
 from mlsd.measure.store.study import Store
 from mlsd.models.library import resolve_model
+from mlsd.planning.job import ModelFile
 from mlsd.planning.prompts import load_prompt
 from mlsd.records import EngineOptions, Environment, Record
 from mlsd.units import GB, NS_PER_S

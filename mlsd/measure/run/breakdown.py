@@ -12,7 +12,7 @@ from mlsd.drafters.options import parse_drafter
 from mlsd.errors import InputError, WorkerError
 from mlsd.gguf_tools.read import model_facts
 from mlsd.hardware import read_environment
-from mlsd.measure.messages import BreakdownJob, Done, ModelFile
+from mlsd.measure.messages import BreakdownJob, Done
 from mlsd.measure.process import run_breakdown, run_info, run_job
 from mlsd.measure.run.runner import machine_lock, plan_jobs, recorded_run
 from mlsd.measure.store.newest import newest_or_new
@@ -20,6 +20,7 @@ from mlsd.measure.store.pass_shares import PassShares
 from mlsd.measure.store.rows import model_key
 from mlsd.measure.store.study import Store
 from mlsd.models.library import resolve_model
+from mlsd.planning.job import ModelFile
 from mlsd.planning.prepare import BenchRequest, Prepared, prepare_bench
 from mlsd.planning.prompts import load_prompt
 from mlsd.records import DRAFT_MODEL, NO_DRAFTER, Case, DrafterSpec, EngineOptions, ModelFacts, Record, Trial

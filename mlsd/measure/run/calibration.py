@@ -13,13 +13,14 @@ from mlsd.engine.llama.native import BackendInfo
 from mlsd.errors import InputError
 from mlsd.gguf_tools.read import model_facts
 from mlsd.hardware import read_environment
-from mlsd.measure.messages import CalibrateJob, ModelFile, Passes, Spent
+from mlsd.measure.messages import CalibrateJob, Passes, Spent
 from mlsd.measure.process import run_calibration, run_info
 from mlsd.measure.run.runner import machine_lock, recorded_run
 from mlsd.measure.store.newest import newest_or_new
 from mlsd.measure.store.rows import CalibrationPoint, Coverage, ExpertLoad, model_key
 from mlsd.measure.store.study import Store
 from mlsd.models.library import resolve_model
+from mlsd.planning.job import ModelFile
 from mlsd.planning.prompts import load_prompt, prompt_from_file
 from mlsd.records import EngineOptions, ModelFacts, Record
 

@@ -26,7 +26,7 @@ from mlsd.errors import InputError, MlsdError, WorkerError
 from mlsd.gguf_tools.read import model_facts
 from mlsd.hardware import read_environment
 from mlsd.measure.builds import Build, find_build
-from mlsd.measure.messages import BuildJob, CalibrateJob, Job, Passes, ReadJob, Slot, prompt_key
+from mlsd.measure.messages import BuildJob, CalibrateJob, Passes, ReadJob
 from mlsd.measure.process import run_build_check, run_calibration, run_job, run_read
 from mlsd.measure.run.runner import (
     RunSettings,
@@ -43,6 +43,7 @@ from mlsd.measure.run.study import check_database, conclude, fitted_environment
 from mlsd.measure.store.newest import study_path
 from mlsd.measure.store.rows import TrialFilter, environment_key
 from mlsd.measure.store.study import Store
+from mlsd.planning.job import Job, Slot, prompt_key
 from mlsd.planning.prepare import BenchRequest, Prepared, prepare_bench
 from mlsd.planning.prompts import load_prompt
 from mlsd.records import Case, Environment, Losslessness, QualityWarning, Record

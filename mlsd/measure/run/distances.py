@@ -13,9 +13,10 @@ from pathlib import Path
 import msgspec
 
 from mlsd.drafters import drafting_file, drafting_key
-from mlsd.measure.messages import ModelFile, Perplexities, PerplexityJob
+from mlsd.measure.messages import Perplexities, PerplexityJob
 from mlsd.measure.process import run_perplexity
 from mlsd.measure.store.rows import DraftDistance, model_key
+from mlsd.planning.job import ModelFile
 from mlsd.planning.prompts import load_prompt, prompt_names
 from mlsd.records import Case, DrafterSpec, EngineOptions, ModelRef, Record
 

@@ -15,9 +15,9 @@ from mlsd.measure.run.checks import condition_warnings
 from mlsd.measure.run.memory import Fit, LoadMemory, Sized, ask_memory, judge_loads, size_models
 from mlsd.models.hub import free_bytes
 from mlsd.models.library import Library
-from mlsd.planning.plan import Group, expand
+from mlsd.planning.job import Job
+from mlsd.planning.plan import expand
 from mlsd.planning.prepare import known_models
-from mlsd.planning.prompts import load_prompt
 from mlsd.planning.suite import Profile, Suite
 from mlsd.records import Conditions, EngineOptions, Environment, QualityWarning, Record
 from mlsd.units import format_bytes
@@ -82,20 +82,20 @@ def profile_fits(
 ) -> tuple[ProfileFit, ...]:
     """Judge the load of each profile that is heaviest, and compare the bytes to download with the disk."""
     models: dict[str, Sized] = {}
-    heaviest: dict[str, Group] = {}
+    heaviest: dict[str, Job] = {}
     wrong: dict[str, str] = {}
     for profile in profiles:
         try:
             models |= size_models(dict.fromkeys(profile.roles.values()), library)
-            groups = expand(suites, profile, known_models(library)).groups
+            loads = expand(suites, profile, known_models(library)).loads
         except (ManifestError, SuiteError) as error:
             wrong[profile.name] = error.message
             continue
-        if groups:
-            heaviest[profile.name] = max(groups, key=lambda group: _weight(group, models))
+        if loads:
+            heaviest[profile.name] = max(loads, key=lambda load: _weight(load, models))
         else:
             wrong[profile.name] = "no suite uses its models"
-    asked = ask_memory(tuple(heaviest.values()), models, load_prompt, EngineOptions())
+    asked = ask_memory(tuple(heaviest.values()), models, EngineOptions())
     memory = dict(zip(heaviest, judge_loads(tuple(heaviest.values()), models, asked, budget), strict=True))
     return tuple(
         _fit(profile, models, memory.get(profile.name), wrong.get(profile.name, ""), free_disk_bytes)
@@ -103,9 +103,9 @@ def profile_fits(
     )
 
 
-def _weight(group: Group, models: Mapping[str, Sized]) -> float:
+def _weight(load: Job, models: Mapping[str, Sized]) -> float:
     """Bytes of a load's models; one whose size nobody knows is the heaviest."""
-    sizes = [models[id_].n_bytes for id_ in {model.id for model in group.models}]
+    sizes = [models[id_].n_bytes for id_ in {ref.id for ref in load.refs}]
     return math.inf if None in sizes else sum(size for size in sizes if size is not None)
 
 

@@ -66,7 +66,7 @@ def forecast(prepared: Prepared, environment: Environment, tok_s: TokS, *, here:
     plan, library = prepared.plan, prepared.library
     models = size_models(plan.models(), library, prepared.models)
     sizes = {model.id: model.n_bytes for model in models.values()}
-    asked = ask_memory(plan.groups, models, prepared.load, prepared.engine)
+    asked = ask_memory(plan.loads, models, prepared.engine)
     environment = msgspec.structs.replace(environment, backend=asked.backend.backend)
     budget = memory_budget(environment, asked.backend.memory_bytes)
     profile = prepared.profile
@@ -77,9 +77,9 @@ def forecast(prepared: Prepared, environment: Environment, tok_s: TokS, *, here:
     to_get = [sizes[model] for model in prepared.missing if model not in elsewhere]
     return Forecast(
         loads=plan_loads(plan, sizes, tok_s),
-        memory=judge_loads(plan.groups, models, asked, budget),
+        memory=judge_loads(plan.loads, models, asked, budget),
         budget=budget,
-        time=estimate_time(plan.groups, tok_s),
+        time=estimate_time(plan.loads, tok_s),
         download_bytes=None if None in to_get else sum(size for size in to_get if size is not None),
         free_disk_bytes=free_bytes(library.hub.cache_dir),
         missing=prepared.missing,

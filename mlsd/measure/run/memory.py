@@ -33,8 +33,7 @@ from mlsd.measure.process import run_footprints, run_info
 from mlsd.measure.worker.arms import arm_key
 from mlsd.models.library import Library, LocalModel
 from mlsd.models.manifest import MadeEntry, ModelEntry
-from mlsd.planning.plan import Group
-from mlsd.planning.prompts import LoadPrompt
+from mlsd.planning.job import Job, PromptText, prompt_key
 from mlsd.records import Case, DrafterSpec, EngineOptions, Record, content_id
 from mlsd.trials.arms import arm_of
 from mlsd.units import format_bytes
@@ -197,12 +196,12 @@ class Asked(Record, frozen=True, kw_only=True):
     cut_bytes: tuple[int, ...] = ()  # weights of the drafts that each load cuts out of its target
 
 
-def ask_memory(groups: Sequence[Group], models: Mapping[str, Sized], load: LoadPrompt, engine: EngineOptions) -> Asked:
+def ask_memory(loads: Sequence[Job], models: Mapping[str, Sized], engine: EngineOptions) -> Asked:
     """Ask llama.cpp, in a process of its own, what the contexts of these loads take.
 
     Raises: WorkerError when the native library does not even start.
     """
-    opened = [_contexts(group, models, load) for group in groups]
+    opened = [_contexts(load, models) for load in loads]
     methods: dict[tuple[str, str | None], DrafterSpec | None] = {}
     options: dict[tuple[str, str | None], dict[SessionOptions, None]] = defaultdict(dict)
     for contexts in opened:
@@ -214,7 +213,7 @@ def ask_memory(groups: Sequence[Group], models: Mapping[str, Sized], load: LoadP
     try:
         answer = run_footprints(FootprintJob(wanted=wanted, n_gpu_layers=engine.n_gpu_layers))
     except MlsdError:  # a model that ends the process says so when it is run
-        return Asked(backend=run_info(engine), arms=tuple(() for _ in groups))
+        return Asked(backend=run_info(engine), arms=tuple(() for _ in loads))
     known = {
         (key, one): footprint
         for (key, asked), found in zip(options.items(), answer.found, strict=True)
@@ -233,14 +232,14 @@ def _wanted(
     return ContextsWanted(key=key, path=model.path, shape=model.shape, method=method, head_path=head, options=options)
 
 
-def _contexts(group: Group, models: Mapping[str, Sized], load: LoadPrompt) -> _Contexts | None:
+def _contexts(load: Job, models: Mapping[str, Sized]) -> _Contexts | None:
     """Every context of a load; None where nothing is known of one of its models."""
-    keeps = {model.id: models[model.id].keeps for model in group.models}
+    keeps = {ref.id: models[ref.id].keeps for ref in load.refs}
     if None in keeps.values():
         return None
-    cases = {trial.case_id: trial.case for block in group.blocks for trial in block.trials}
+    cases = load.cases
     first = next(iter(cases.values()))
-    n_tokens = max(_n_tokens(case, load) + case.n_predict for case in cases.values())
+    n_tokens = max(_n_tokens(case, load.prompts) + case.n_predict for case in cases.values())
     shared = session_options(first.engine, n_tokens)
     asking = asking_options(shared)
     found = _Contexts(arms=[], verdicts=[], cut_bytes={})
@@ -296,11 +295,11 @@ def _cut(spec: DrafterSpec, target: Sized, cut_bytes: dict[str, int]) -> bool:
     return bool(edit.pieces)
 
 
-def _n_tokens(case: Case, load: LoadPrompt) -> int:
+def _n_tokens(case: Case, prompts: Mapping[str, PromptText]) -> int:
     """Tokens of a prompt, as far as they can be known without a tokenizer: at most so many."""
     if case.prompt.n_tokens is not None:
         return case.prompt.n_tokens
-    prompt = load(case.prompt.key)
+    prompt = prompts[prompt_key(case.prompt)]
     texts, answers = (prompt.text, *prompt.earlier), len(prompt.earlier) * case.n_predict
     return prompt.depth + answers + sum(len(text.encode()) // _LEAST_BYTES_OF_A_TOKEN for text in texts)
 
@@ -333,22 +332,22 @@ def _sum(name: str, opened: Sequence[_Context], known: _Known) -> ArmMemory:
 
 
 def judge_loads(
-    groups: Sequence[Group], models: Mapping[str, Sized], asked: Asked, budget: MemoryBudget | None
+    loads: Sequence[Job], models: Mapping[str, Sized], asked: Asked, budget: MemoryBudget | None
 ) -> tuple[LoadMemory, ...]:
     """Add up each load and compare it with what there is; where contexts are not known, the weights alone."""
     cut_bytes = asked.cut_bytes or (0,) * len(asked.arms)
-    found = zip(groups, asked.arms, cut_bytes, strict=True)
-    return tuple(_judge_load(group, models, arms, n_bytes, budget) for group, arms, n_bytes in found)
+    found = zip(loads, asked.arms, cut_bytes, strict=True)
+    return tuple(_judge_load(load, models, arms, n_bytes, budget) for load, arms, n_bytes in found)
 
 
 def _judge_load(
-    group: Group,
+    load: Job,
     models: Mapping[str, Sized],
     arms: tuple[ArmMemory, ...],
     cut_bytes: int,
     budget: MemoryBudget | None,
 ) -> LoadMemory:
-    own = [models[id_] for id_ in dict.fromkeys(model.id for model in group.models)]
+    own = [models[id_] for id_ in dict.fromkeys(ref.id for ref in load.refs)]
     sizes = [model.n_bytes for model in own]
     weights = None if None in sizes else sum(size for size in sizes if size is not None) + cut_bytes
     terms = ("kv_bytes", "states_bytes", "compute_bytes", "output_bytes")

@@ -17,25 +17,14 @@ from mlsd.errors import LockError, MlsdError
 from mlsd.folders import cache_dir
 from mlsd.hardware.awake import awake
 from mlsd.measure.contexts import check_contexts
-from mlsd.measure.messages import (
-    Done,
-    Event,
-    Job,
-    ModelFile,
-    PromptText,
-    Reference,
-    Slot,
-    failed_trial,
-    prompt_key,
-)
+from mlsd.measure.messages import Done, Event, failed_trial
 from mlsd.measure.process import DEFAULT_PATIENCE_S, run_job
 from mlsd.measure.run.memory import LoadMemory
 from mlsd.measure.store.rows import TrialFilter, TrialKey, environment_key
 from mlsd.measure.store.study import Store
-from mlsd.planning.plan import Group
+from mlsd.planning.job import Job, Reference, Slot, prompt_key
 from mlsd.planning.prepare import Prepared
-from mlsd.planning.prompts import LoadPrompt
-from mlsd.records import Environment, ModelFacts, PromptRef, Record, Trial
+from mlsd.records import Environment, ModelFacts, Record, Trial
 
 
 class Drive(Protocol):
@@ -101,45 +90,12 @@ class Watcher:
 def plan_jobs(
     prepared: Prepared, memory: Sequence[LoadMemory] = (), *, cool_down_s: float | None = 0.0, strict: bool = False
 ) -> tuple[Job, ...]:
-    """One job for each load of the plan; a model that lies elsewhere has no path. `memory` says which are tight."""
-    there = {ref.id: ModelFile(ref=ref, path="") for group in prepared.plan.groups for ref in group.models}
-    here = {id_: ModelFile(ref=model.ref, path=str(model.path)) for id_, model in prepared.models.items()}
-    files = there | here
-    tight = [load.verdict == "tight" for load in memory] or [False] * len(prepared.plan.groups)
+    """The loads of the plan as they are to run. `memory` says which are tight."""
+    loads = prepared.plan.loads
+    tight = [load.verdict == "tight" for load in memory] or [False] * len(loads)
     return tuple(
-        msgspec.structs.replace(
-            _job(group, files, prepared.load), cool_down_s=cool_down_s, strict=strict, one_arm=one_arm
-        )
-        for group, one_arm in zip(prepared.plan.groups, tight, strict=True)
-    )
-
-
-def _job(group: Group, files: Mapping[str, ModelFile], load: LoadPrompt) -> Job:
-    slots = tuple(
-        Slot(case=trial.case, case_id=trial.case_id, block=block.number, repeat=block.repeat, position=position)
-        for block in group.blocks
-        for position, trial in enumerate(block.trials)
-    )
-    prompts = {prompt_key(slot.case.prompt): slot.case.prompt for slot in slots}
-    return Job(
-        target=files[group.target.id],
-        models=tuple(files[draft.id] for draft in group.drafts),
-        prompts={key: prompt_text(prompt, load) for key, prompt in prompts.items()},
-        slots=slots,
-    )
-
-
-def prompt_text(ref: PromptRef, load: LoadPrompt) -> PromptText:
-    """What a worker needs of a prompt."""
-    prompt = load(ref.key)
-    return PromptText(
-        text=prompt.text,
-        n_tokens=ref.n_tokens,
-        chat=prompt.chat,
-        random=prompt.random,
-        earlier=prompt.earlier,
-        context=prompt.context,
-        depth=prompt.depth,
+        msgspec.structs.replace(load, cool_down_s=cool_down_s, strict=strict, one_arm=one_arm)
+        for load, one_arm in zip(loads, tight, strict=True)
     )
 
 

@@ -12,8 +12,9 @@ import msgspec
 from mlsd.errors import InputError
 from mlsd.folders import asset_path, write_atomically
 from mlsd.hardware import read_conditions, read_environment
-from mlsd.measure.messages import Check, ModelFile, SelfCheckJob
+from mlsd.measure.messages import Check, SelfCheckJob
 from mlsd.measure.process import run_self_check
+from mlsd.planning.job import ModelFile
 from mlsd.records import Conditions, Environment, ModelRef, Record
 
 SCHEMA = 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -118,7 +119,8 @@ def bench(
         prepared = prepare_bench(request)
         environment, memory = fitted_environment(prepared)
         with Store.open(path) as store:
-            outcome, warnings = bench_into(request, store, environment, watcher or Watcher(), memory, fresh=fresh)
+            settings = RunSettings(fresh=fresh, seed=request.seed)
+            outcome, warnings = bench_into(prepared, store, environment, memory, settings, watcher or Watcher())
             cases = prepared.plan.cases()
             own = [stored.trial for stored in store.trials(TrialFilter(run_id=outcome.run_id))]
     if outcome.n_failed and not outcome.n_ok:
@@ -128,22 +130,18 @@ def bench(
 
 
 def bench_into(
-    request: BenchRequest,
+    prepared: Prepared,
     store: Store,
     environment: Environment,
+    memory: Sequence[LoadMemory],
+    settings: RunSettings,
     watcher: Watcher,
-    memory: Sequence[LoadMemory] = (),
-    *,
-    fresh: bool = False,
     choose: Choose = all_left,
 ) -> tuple[RunOutcome, tuple[QualityWarning, ...]]:
     """Run a bench's blocks as further repeats of what the store holds; the caller holds `machine_lock`."""
-    cases = prepare_bench(request).plan.cases()
-    first = 0 if fresh else next_repeat(store, environment, cases)
-    prepared = prepare_bench(request, first)
-    memory = memory or fitted_environment(prepared)[1]
+    first = 0 if settings.fresh else next_repeat(store, environment, prepared.plan.cases())
+    prepared = dataclasses.replace(prepared, plan=prepared.plan.from_repeat(first))
     watcher.planned(prepared)
-    settings = RunSettings(fresh=fresh, seed=request.seed)
     return _measure(prepared, store, environment, memory, settings, watcher, {}, strict=True, choose=choose)
 
 
@@ -155,11 +153,11 @@ def check_database(path: Path) -> None:
 
 def fitted_environment(prepared: Prepared) -> tuple[Environment, tuple[LoadMemory, ...]]:
     """The machine, and what each load takes of it; refused is what it cannot hold."""
-    groups = prepared.plan.groups
+    loads = prepared.plan.loads
     models = size_models(prepared.models, prepared.library, prepared.models)
-    asked = ask_memory(groups, models, prepared.load, prepared.engine)
+    asked = ask_memory(loads, models, prepared.engine)
     environment = read_environment(asked.backend)
-    memory = judge_loads(groups, models, asked, memory_budget(environment, asked.backend.memory_bytes))
+    memory = judge_loads(loads, models, asked, memory_budget(environment, asked.backend.memory_bytes))
     refuse_loads(memory)
     return environment, memory
 

@@ -27,13 +27,13 @@ from mlsd.drafters.options import Choice, Space, Span
 from mlsd.errors import InputError, MlsdError
 from mlsd.hardware import read_environment
 from mlsd.measure.contexts import check_contexts
-from mlsd.measure.messages import Slot
 from mlsd.measure.process import run_info
-from mlsd.measure.run.runner import Watcher, machine_lock, plan_jobs
-from mlsd.measure.run.study import bench_into, check_database
+from mlsd.measure.run.runner import RunSettings, Watcher, machine_lock, plan_jobs
+from mlsd.measure.run.study import bench_into, check_database, fitted_environment
 from mlsd.measure.store.newest import BENCHES, study_path
 from mlsd.measure.store.rows import environment_key
 from mlsd.measure.store.study import Store
+from mlsd.planning.job import Slot
 from mlsd.planning.plan import Plan
 from mlsd.planning.prepare import BenchRequest, Prepared, prepare_bench
 from mlsd.records import AUTO_GAMMA, NO_DRAFTER, DrafterSpec, Environment, OptionValue, Record, Trial, content_id
@@ -273,7 +273,10 @@ class _Search:
         try:
             spec = resolve_spec(msgspec.structs.replace(self.spec, options=options))
             bench = _bench(self.request, spec, gamma, trial.number)
-            outcome, _ = bench_into(bench, self.store, self.environment, blocks, choose=blocks.choose)
+            prepared = prepare_bench(bench)
+            memory = fitted_environment(prepared)[1]
+            into = (self.store, self.environment, memory, RunSettings(seed=bench.seed))
+            outcome, _ = bench_into(prepared, *into, blocks, blocks.choose)
             if outcome.interrupted:
                 raise KeyboardInterrupt
         except MlsdError as error:
@@ -311,7 +314,7 @@ class _Blocks(Watcher):
 
     def planned(self, prepared: Prepared) -> None:
         """See how many trials a block has, all prompts together."""
-        self._per_block = sum(1 for _ in prepared.plan.trials()) // self._n_blocks
+        self._per_block = sum(1 for _ in prepared.plan.slots()) // self._n_blocks
 
     def trial(self, slot: Slot, trial: Trial) -> None:
         """Judge the trial, and the block that it completes."""

@@ -35,10 +35,11 @@ from mlsd.errors import EngineError, RollbackError, UnsupportedError
 from mlsd.gguf_tools.source import Source
 from mlsd.gguf_tools.surgery.cut import refuse_unloadable
 from mlsd.hardware.energy import read_energy
-from mlsd.measure.messages import Job, Slot, now, prompt_key, trial_of
+from mlsd.measure.messages import now, trial_of
 from mlsd.measure.prefill import SavedPrompts
 from mlsd.measure.worker.conversation import PlainAnswers, Prompts, answer_text, trial_rng
 from mlsd.measure.worker.probe_cache import ProbeCache, check_weights
+from mlsd.planning.job import Job, Slot, prompt_key
 from mlsd.planning.prompts import READ_ONCE_FROM
 from mlsd.records import Case, Conditions, DrafterSpec, Losslessness, ModelRef, Trial
 

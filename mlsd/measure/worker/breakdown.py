@@ -29,10 +29,11 @@ from mlsd.engine.session import SessionOptions, session_options
 from mlsd.errors import CapacityError, PromptError
 from mlsd.gguf_tools.source import Source
 from mlsd.gguf_tools.surgery.cut import refuse_unloadable
-from mlsd.measure.messages import BreakdownJob, ModelFile, SharesFound
+from mlsd.measure.messages import BreakdownJob, SharesFound
 from mlsd.measure.store.pass_shares import PassShares, block_key
 from mlsd.measure.store.rows import model_key
 from mlsd.measure.worker.probe_cache import ProbeCache
+from mlsd.planning.job import ModelFile
 from mlsd.records import DrafterSpec
 
 _BURST = 2  # counted passes of a kind before the next kind's turn, after one that is not counted

@@ -26,12 +26,13 @@ from mlsd.engine.rollback import rollback_options
 from mlsd.engine.session import session_options
 from mlsd.engine.vocabulary import check_vocabularies
 from mlsd.errors import CapacityError, PromptError
-from mlsd.measure.messages import CalibrateJob, Covered, ModelFile, Passes, Spent
+from mlsd.measure.messages import CalibrateJob, Covered, Passes, Spent
 from mlsd.measure.store.rows import CalibrationPoint, PassKind, model_key
 from mlsd.measure.worker.experts import cover
 from mlsd.measure.worker.passes import PassBench, Span
 from mlsd.measure.worker.probe_cache import ProbeCache
 from mlsd.measure.worker.time_budget import Ledger, TimeBudget
+from mlsd.planning.job import ModelFile
 from mlsd.records import Record
 
 _ROOM = 32  # positions beyond what a depth and the widest pass need

@@ -23,7 +23,7 @@ from mlsd.engine.llama.model import LlamaModel
 from mlsd.engine.llama.open import open_session
 from mlsd.engine.rollback import make_rollback
 from mlsd.engine.session import session_options
-from mlsd.measure.messages import PromptText, Slot, prompt_key
+from mlsd.planning.job import PromptText, Slot, prompt_key
 from mlsd.planning.prompts import exact_prompt
 from mlsd.records import Case, EngineOptions, Record, Sampling
 

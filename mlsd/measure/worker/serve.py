@@ -41,10 +41,8 @@ from mlsd.measure.messages import (
     FootprintJob,
     Info,
     InfoJob,
-    Job,
     LayerSearchJob,
     Loaded,
-    ModelFile,
     PerplexityJob,
     Probed,
     ProbeJob,
@@ -52,7 +50,6 @@ from mlsd.measure.messages import (
     ReadJob,
     Refused,
     SelfCheckJob,
-    Slot,
     Started,
     Turn,
     Work,
@@ -67,6 +64,7 @@ from mlsd.measure.worker.layer_search import search_layers
 from mlsd.measure.worker.perplexity import run_perplexity
 from mlsd.measure.worker.probe_cache import ProbeCache, check_weights
 from mlsd.measure.worker.self_check import self_check
+from mlsd.planning.job import Job, ModelFile, Slot
 from mlsd.records import Trial
 
 _PROGRESS_PERIOD_NS = 500_000_000

@@ -89,7 +89,7 @@ def option_text(value: OptionValue | None) -> str | None:
 
 def plan_table(plan: Plan) -> Table:
     """Trials of each suite, and of all."""
-    paired = Counter(trial.case.suite for trial in plan.trials() if trial.role == "baseline")
+    paired = Counter(slot.case.suite for slot in plan.slots() if slot.role == "baseline")
     suites = [(suite, count, paired[suite]) for suite, count in plan.study_trials.items()]
     return table(
         f"plan of profile {plan.profile}",

@@ -9,7 +9,7 @@ import msgspec
 
 from mlsd.measure.lab.coordinator import Ended, LabPlan, Measured
 from mlsd.measure.lab.machine import Card, Origin
-from mlsd.measure.messages import Job, ModelFile, PromptText, Slot, prompt_key
+from mlsd.planning.job import Job, ModelFile, PromptText, Slot, prompt_key
 from mlsd.records import Conditions, Environment, Trial
 from tests.measure.examples import ENVIRONMENT, MODEL, case, trial
 

@@ -17,16 +17,15 @@ from mlsd.gguf_tools.source import Source
 from mlsd.gguf_tools.synthetic.synth import find_recipe, write_hollow
 from mlsd.gguf_tools.synthetic.write import write_random
 from mlsd.hardware.budget import MemoryBudget, mac_budget, memory_budget
-from mlsd.measure.messages import Job
 from mlsd.measure.run.memory import Fit, LoadMemory, ask_memory, judge_loads, size_models
 from mlsd.measure.run.runner import plan_jobs
 from mlsd.measure.worker.arms import Arms, arm_key
 from mlsd.measure.worker.probe_cache import ProbeCache
 from mlsd.models.library import Library
 from mlsd.models.manifest import Manifest, PathEntry
+from mlsd.planning.job import Job
 from mlsd.planning.plan import Plan, expand
 from mlsd.planning.prepare import BenchRequest, Prepared, known_models, prepare_bench
-from mlsd.planning.prompts import load_prompt
 from mlsd.planning.suite import Profile, find_profile, load_suites
 from mlsd.records import EngineOptions
 from mlsd.units import GB, GIB
@@ -66,14 +65,14 @@ def expanded(suite: str, profile: Profile, library: Library) -> Plan:
 )
 def test_every_size_of_mac_is_judged_rightly(suite: str, profile: str, verdicts: list[Fit], tmp_path: Path) -> None:
     library = Library()
-    groups = expanded(suite, find_profile(profile), library).groups
-    models = size_models({model.id for group in groups for model in group.models}, library)
-    asked = ask_memory(groups, models, load_prompt, EngineOptions())
+    loads = expanded(suite, find_profile(profile), library).loads
+    models = size_models({ref.id for load in loads for ref in load.refs}, library)
+    asked = ask_memory(loads, models, EngineOptions())
     assert all(asked.arms), "every context is known, though no model is here"
 
     def worst(gib: int) -> Fit:
         order = ("fits", "tight", "raise the limit", "does not fit")
-        found = judge_loads(groups, models, asked, mac_budget(gib * GIB))
+        found = judge_loads(loads, models, asked, mac_budget(gib * GIB))
         return max((load.verdict for load in found), key=order.index)
 
     assert [worst(gib) for gib in MACHINES] == verdicts
@@ -95,9 +94,9 @@ SHALLOW = Profile(title="", name="x", roles={"moe-q4": "target", "draft-small": 
 
 def shallow_load(tmp_path: Path, budget: MemoryBudget) -> LoadMemory:
     library = shallow(tmp_path)
-    groups = expanded("B", SHALLOW, library).groups[:1]
+    loads = expanded("B", SHALLOW, library).loads[:1]
     models = size_models(SHALLOW.roles.values(), library)
-    return judge_loads(groups, models, ask_memory(groups, models, load_prompt, EngineOptions()), budget)[0]
+    return judge_loads(loads, models, ask_memory(loads, models, EngineOptions()), budget)[0]
 
 
 def test_the_open_contexts_of_suite_b_compute_in_less_than_half_a_gigabyte(tmp_path: Path) -> None:
@@ -139,9 +138,9 @@ def bench_of(
         )
     )
     models = size_models(prepared.models, Library(), prepared.models)
-    groups = prepared.plan.groups
-    asked = ask_memory(groups, models, prepared.load, prepared.engine)
-    return prepared, judge_loads(groups, models, asked, mac_budget(16 * GIB))[0]
+    loads = prepared.plan.loads
+    asked = ask_memory(loads, models, prepared.engine)
+    return prepared, judge_loads(loads, models, asked, mac_budget(16 * GIB))[0]
 
 
 def opened_bytes(job: Job, cache: Path) -> tuple[float, float]:

@@ -67,8 +67,8 @@ def test_every_method_is_asked() -> None:
 def counted(prepared: Prepared) -> Opened:
     """What the memory plan counts: whose context, over which file, opened how."""
     models = memory.size_models(prepared.models, Library(), prepared.models)
-    (group,) = prepared.plan.groups
-    contexts = memory._contexts(group, models, prepared.load)
+    (load,) = prepared.plan.loads
+    contexts = memory._contexts(load, models)
     assert contexts is not None
     found: Opened = Counter()
     for context in (context for _, own in contexts.arms for context in own):

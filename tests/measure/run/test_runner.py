@@ -18,11 +18,12 @@ from mlsd.errors import LockError, ModelFileError, WorkerError
 from mlsd.gguf_tools.source import Source
 from mlsd.gguf_tools.surgery.edit import keep_layers, recurrent_layers, write_edit
 from mlsd.hardware import read_environment
-from mlsd.measure.messages import Done, Event, Finished, Job, Loaded, ModelFile, Slot
+from mlsd.measure.messages import Done, Event, Finished, Loaded
 from mlsd.measure.process import run_job, run_probe
 from mlsd.measure.run.runner import RunSettings, Watcher, machine_lock, run_jobs
 from mlsd.measure.store.rows import TrialFilter
 from mlsd.measure.store.study import Store
+from mlsd.planning.job import Job, ModelFile, Slot
 from mlsd.records import EngineOptions, ModelRef, Trial
 from tests.measure.kill_script import make_jobs, run_study
 

@@ -11,11 +11,11 @@ import pytest
 from mlsd.clock import MonotonicClock
 from mlsd.engine.llama.native import library
 from mlsd.errors import DeviceError, EngineError, UnsupportedError
-from mlsd.measure.messages import Job, Slot
 from mlsd.measure.run.checks import disturbed
 from mlsd.measure.worker.arms import Arms
 from mlsd.measure.worker.probe_cache import ProbeCache
 from mlsd.measure.worker.serve import run_slots
+from mlsd.planning.job import Job, Slot
 from mlsd.records import Case
 from tests.engine.broken_files import write_nan_norm
 from tests.engine.llama.test_session import fail_device_at

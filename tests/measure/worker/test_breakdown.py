@@ -12,7 +12,7 @@ from mlsd.drafters import drafting_key, resolve_spec
 from mlsd.errors import CapacityError, ModelFileError, PromptError
 from mlsd.folders import asset_path
 from mlsd.gguf_tools.source import Source
-from mlsd.measure.messages import BreakdownJob, ModelFile
+from mlsd.measure.messages import BreakdownJob
 from mlsd.measure.run.breakdown import profile_and_store
 from mlsd.measure.store.pass_shares import PassShares, block_key
 from mlsd.measure.store.rows import model_key
@@ -20,6 +20,7 @@ from mlsd.measure.store.study import Store
 from mlsd.measure.worker.breakdown import break_down
 from mlsd.measure.worker.probe_cache import ProbeCache
 from mlsd.models.library import resolve_model
+from mlsd.planning.job import ModelFile
 from mlsd.planning.prompts import load_prompt
 from mlsd.records import DrafterSpec, EngineOptions
 from tests.gguf_tools.random_heads import write_random_dflash, write_random_eagle3

@@ -12,8 +12,9 @@ from mlsd.engine.losslessness import of_other_build
 from mlsd.errors import NativeError
 from mlsd.folders import asset_path
 from mlsd.measure.builds import find_build
-from mlsd.measure.messages import BuildJob, Job, ModelFile, PromptText, ReadJob, Slot, prompt_key
+from mlsd.measure.messages import BuildJob, ReadJob
 from mlsd.measure.worker import build_check
+from mlsd.planning.job import Job, ModelFile, PromptText, Slot, prompt_key
 from mlsd.records import Case, EngineOptions, ModelRef, PromptRef
 
 

@@ -18,8 +18,9 @@ from mlsd.gguf_tools.shapes import TINY
 from mlsd.gguf_tools.source import Source
 from mlsd.gguf_tools.surgery.cut import attention_layers, plan_cut, uniform_skip
 from mlsd.gguf_tools.synthetic.write import write_random
-from mlsd.measure.messages import LayerSearchJob, LayersFound, ModelFile
+from mlsd.measure.messages import LayerSearchJob, LayersFound
 from mlsd.measure.worker.layer_search import least_confident, module_confidence, search_layers
+from mlsd.planning.job import ModelFile
 from mlsd.planning.prompts import load_prompt
 from mlsd.records import EngineOptions, ModelRef
 from tests.conftest import ARCHITECTURES

@@ -1,0 +1,97 @@
+"""What a worker is told of one load: models, prompts, and the slots in which trials are measured, in order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import groupby
+from typing import Literal
+
+from mlsd.planning.prompts import LoadPrompt
+from mlsd.records import Case, ModelRef, PromptRef, Record
+
+TrialRole = Literal["study", "baseline"]
+
+
+class ModelFile(Record, frozen=True, kw_only=True):
+    """A model and where its file lies on the machine that runs the job; no path: it is not here."""
+
+    ref: ModelRef
+    path: str = ""
+
+
+class PromptText(Record, frozen=True, kw_only=True):
+    """A prompt to tokenize on the target: whole, or cut to an exact number of tokens."""
+
+    text: str
+    n_tokens: int | None = None
+    chat: bool = False  # wrap the text in the model's own chat template
+    random: bool = False  # `n_tokens` random ones in place of the text
+    context: str = ""  # the first `depth` tokens of it stand before everything
+    depth: int = 0
+    earlier: tuple[str, ...] = ()  # what the user said before; the target's own answers stand between
+
+
+class Slot(Record, frozen=True, kw_only=True):
+    """One place in the order of measurement. Slots of one block stand together: its arms are compared."""
+
+    case: Case
+    case_id: str  # `case.id`, computed once
+    block: int  # content hash (48 bits) of the block's cases and repeat: the same in every plan that holds this block
+    repeat: int
+    position: int  # in the block
+    role: TrialRole = "study"  # a trial of the study, or the AR arm that SD arms are paired with
+
+
+class Reference(Record, frozen=True, kw_only=True):
+    """The greedy output of the target on one prompt, known from an earlier run."""
+
+    prompt: str  # key in `Job.prompts`
+    n_predict: int
+    tokens: tuple[int, ...]
+
+
+class Job(Record, frozen=True, kw_only=True, tag=True):
+    """All trials of one load: a target, at most one second model a drafter, and the slots in order."""
+
+    target: ModelFile
+    models: tuple[ModelFile, ...] = ()  # drafts, found by the id in the case's drafter
+    prompts: dict[str, PromptText]  # by `prompt_key`
+    slots: tuple[Slot, ...]
+    references: tuple[Reference, ...] = ()
+    cool_down_s: float | None = 0.0  # pause between blocks; each arm is warmed again after it; None: until it is cool
+    keep_text: bool = True
+    one_arm: bool = False  # memory is tight: an arm is closed before another one opens
+    strict: bool = False  # refuse the whole job when one arm cannot run, before anything is measured
+
+    @property
+    def refs(self) -> tuple[ModelRef, ...]:
+        """All models that lie in memory together, the target first."""
+        return (self.target.ref, *(model.ref for model in self.models))
+
+    @property
+    def cases(self) -> dict[str, Case]:
+        """Every case once, by id, in order of first use."""
+        return {slot.case_id: slot.case for slot in self.slots}
+
+    def blocks(self) -> Iterator[tuple[Slot, ...]]:
+        """The slots of each block, in order."""
+        return (tuple(slots) for _, slots in groupby(self.slots, lambda slot: slot.block))
+
+
+def prompt_key(prompt: PromptRef) -> str:
+    """The key of a prompt in `Job.prompts`: text and length together."""
+    return f"{prompt.sha256}:{prompt.n_tokens}"
+
+
+def prompt_text(ref: PromptRef, load: LoadPrompt) -> PromptText:
+    """What a worker needs of a prompt."""
+    prompt = load(ref.key)
+    return PromptText(
+        text=prompt.text,
+        n_tokens=ref.n_tokens,
+        chat=prompt.chat,
+        random=prompt.random,
+        earlier=prompt.earlier,
+        context=prompt.context,
+        depth=prompt.depth,
+    )
