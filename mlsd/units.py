@@ -5,6 +5,7 @@ Sizes: GB and GB/s are decimal (10^9), GiB is binary (2^30), as the names say.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 
 NS_PER_S = 1_000_000_000
@@ -72,3 +73,8 @@ def as_ranges(numbers: Sequence[int]) -> str:
 def counted(n: int, noun: str) -> str:
     """A number with its noun: ``1 suite``, ``2 suites``."""
     return f"{n} {noun}{'' if n == 1 else 's'}"
+
+
+def quoted(value: object) -> str:
+    """A word of a command that somebody may copy: whatever an id or a path holds, the shell sees one word."""
+    return shlex.quote(str(value))

@@ -20,7 +20,6 @@ import click
 from mlsd import __version__
 from mlsd.cli import output
 from mlsd.errors import MlsdError
-from mlsd.report.render.terminal import plain
 
 # section -> command -> (module under mlsd.cli, one line). A lazy table keeps `mlsd --help` at the cost of click alone.
 SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
@@ -119,10 +118,12 @@ def main(argv: list[str] | None = None) -> None:
         try:
             code = cli.main(args=argv, prog_name="mlsd", standalone_mode=False)
         except click.ClickException as error:
-            error.show()
+            said = io.StringIO()  # it repeats what was typed, which may come from anywhere
+            error.show(said)
+            output.complain(said.getvalue().rstrip("\n"))
             sys.exit(error.exit_code)
         except (click.Abort, KeyboardInterrupt):
-            click.echo("Interrupted.", err=True)
+            output.complain("Interrupted.")
             sys.exit(interrupted())
         except MlsdError as error:
             _fail(error, error.message, error.hint, error.exit_code)
@@ -170,9 +171,9 @@ def _fail(error: Exception, message: str, hint: str, exit_code: int = 2) -> NoRe
     if isinstance(error, OSError):  # perhaps of the output itself: nothing more is written to it, at exit neither
         _silence(sys.stdout)
     if output.verbosity.get() == "verbose":
-        click.echo(plain("".join(traceback.format_exception(error))), err=True)
+        output.complain("".join(traceback.format_exception(error)))
     for line in filter(None, (f"Error: {message}", hint)):
-        click.echo(plain(line), err=True)
+        output.complain(line)
     sys.exit(exit_code)
 
 

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from mlsd.report.render.terminal import plain
+from mlsd.redact import redacted
+from mlsd.report.render.terminal import plain, steers
 
 if TYPE_CHECKING:
     from mlsd.report.render.table import Table
@@ -26,8 +27,12 @@ every_column: ContextVar[bool] = ContextVar("every_column", default=False)  # of
 
 
 def print_json(value: Any) -> None:
-    """One JSON value on standard output; records become objects, not-a-number becomes null."""
-    click.echo(json.dumps(_finite(msgspec.to_builtins(value)), ensure_ascii=False, indent=2))
+    """One JSON value on standard output; records become objects, not-a-number becomes null.
+
+    What steers a terminal is escaped: a program reads the same text, and a person who looks is safe.
+    """
+    text = json.dumps(redacted(_finite(msgspec.to_builtins(value))), ensure_ascii=False, indent=2)
+    click.echo("".join(json.dumps(c)[1:-1] if steers(c) else c for c in text))
 
 
 def _finite(value: Any) -> Any:
@@ -58,6 +63,11 @@ def say(*parts: str | tuple[str, str]) -> None:
     click.echo(
         "".join(click.style(plain(text), fg=color) if color and in_color else plain(text) for text, color in told)
     )
+
+
+def complain(text: str) -> None:
+    """A line on standard error that nothing leaves out: an error."""
+    click.echo(plain(text), err=True)
 
 
 def note(text: str) -> None:
@@ -108,7 +118,7 @@ def byte_progress(label: str, total_bytes: int | None = None) -> Iterator[Callab
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), DownloadColumn(), TransferSpeedColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(label, total=total_bytes)
-        yield lambda name, n_bytes: bar.update(task, advance=n_bytes, description=f"{label} {name}")
+        task = bar.add_task(plain(label), total=total_bytes)
+        yield lambda name, n_bytes: bar.update(task, advance=n_bytes, description=plain(f"{label} {name}"))

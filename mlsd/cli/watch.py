@@ -12,6 +12,7 @@ from mlsd.measure.run.runner import Watcher
 from mlsd.planning.job import Job, Slot
 from mlsd.planning.prepare import Prepared
 from mlsd.records import QualityWarning, Trial
+from mlsd.report.render.terminal import plain
 from mlsd.trials.arms import arm_of
 from mlsd.trials.fates import Fate, fate_of
 from mlsd.trials.sums import speed, sums
@@ -75,7 +76,12 @@ class Bar(Lines):
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        columns = (
+            TextColumn("{task.description}", markup=False),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeRemainingColumn(),
+        )
         self._bar = Progress(*columns, console=Console(stderr=True), transient=True)
         self._slot_s = time.monotonic()
 
@@ -94,7 +100,7 @@ class Bar(Lines):
     def job(self, job: Job) -> None:
         """Name the models that load."""
         names = " + ".join(model.ref.id for model in (job.target, *job.models))
-        self._bar.update(self._task, description=f"loading {names}")
+        self._bar.update(self._task, description=plain(f"loading {names}"))
 
     def event(self, job: Job, event: Event) -> None:
         """Show the speed of the trial that runs."""
@@ -102,12 +108,13 @@ class Bar(Lines):
             self._slot_s = time.monotonic()
         elif isinstance(event, Progress):
             rate = event.n_tokens / max(time.monotonic() - self._slot_s, 1e-9)
-            self._bar.update(self._task, description=f"{job.target.ref.id} {rate:.1f} tok/s")
+            self._bar.update(self._task, description=plain(f"{job.target.ref.id} {rate:.1f} tok/s"))
 
     def trial(self, slot: Slot, trial: Trial) -> None:
         """Print its line above the bar."""
         self._n += 1
-        self._bar.console.print(f"[{self._n}/{self._n_total}] {trial_line(slot, trial)}", markup=False)
+        line = f"[{self._n}/{self._n_total}] {trial_line(slot, trial)}"
+        self._bar.console.print(plain(line), markup=False, highlight=False)
         self._bar.update(self._task, completed=self._n)
 
 
@@ -144,7 +151,7 @@ class ByteBars:
         console = Console(stderr=True)
         self._quiet = not shows_progress()
         self._bars = Progress(
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(),
             DownloadColumn(),
             TransferSpeedColumn(),
@@ -159,7 +166,7 @@ class ByteBars:
         if self._quiet:
             note(step)
             return None
-        task = self._bars.add_task(step, total=None)
+        task = self._bars.add_task(plain(step), total=None)
         return lambda done, total: self._bars.update(task, completed=done, total=total)
 
     def __enter__(self) -> ByteBars:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import filelock
-from huggingface_hub import constants, get_hf_file_metadata, hf_hub_url, try_to_load_from_cache
+from huggingface_hub import constants, get_hf_file_metadata, get_token, hf_hub_url, try_to_load_from_cache
 from huggingface_hub.errors import (
     EntryNotFoundError,
     FileMetadataError,
@@ -39,6 +39,7 @@ from mlsd import __version__
 from mlsd.errors import HubError, RevisionError
 from mlsd.hashes import OnBytes, digest, file_sha256, remember_sha256
 from mlsd.records import Record
+from mlsd.redact import hide
 from mlsd.units import format_bytes
 
 T = TypeVar("T")
@@ -87,6 +88,7 @@ class Hub:
 
     def __init__(self, *, endpoint: str | None = None, cache_dir: Path | None = None) -> None:
         self.endpoint = endpoint or constants.ENDPOINT
+        hide(get_token())  # which a hub may send back
         self.cache_dir = Path(cache_dir or constants.HF_HUB_CACHE).expanduser()
 
     def cached(self, wanted: HubFile) -> Path | None:

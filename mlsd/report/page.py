@@ -26,7 +26,7 @@ from mlsd.report.tables import results as result_tables
 from mlsd.report.tables import study as study_tables
 from mlsd.report.tables.compare import comparison_table
 from mlsd.report.tables.passes import pass_table
-from mlsd.units import counted
+from mlsd.units import counted, quoted
 
 
 def build(study: Study) -> Page:
@@ -101,7 +101,7 @@ def _summary(study: Study) -> str:
     if trials.empty:
         return (
             f"{study.source} holds calibrations and no trials: what asks for trials is left out. Measure some beside "
-            f"them: mlsd run B --db {study.source}."
+            f"them: mlsd run B --db {quoted(study.source)}."
         )
     failed, valid = int((trials["status"] == "failed").sum()), int(trials["valid"].fillna(False).sum())
     place = study.environment.chip or study.environment.machine

@@ -26,6 +26,7 @@ from mlsd.models.library import resolve_model
 from mlsd.models.manifest import load_manifest
 from mlsd.records import Record
 from mlsd.stats import Interval
+from mlsd.units import quoted
 
 _WHOLE_BYTES = 3_000_000_000  # a synthetic model of this size is written whole, a larger one cut in depth
 _HIGH = 0.9  # acceptance of a token that no draft model of this family was seen to reach
@@ -134,7 +135,7 @@ def _acceptances(target: KnownModel, known: Known, question: Question) -> tuple[
     if missing := [d for d in question.drafts if all(d not in (a.draft, a.drafter) for a in everything)]:
         raise AnalysisError(
             f"Nothing is known of {', '.join(missing)} as a draft of {name}.",
-            hint=f"Measure it: mlsd bench {name} --draft {missing[0]}.",
+            hint=f"Measure it: mlsd bench {quoted(name)} --draft {quoted(missing[0])}.",
         )
     return chosen, [a for a in own if a in chosen]
 
@@ -157,7 +158,7 @@ def _costs(
         return costs_by_bandwidth(target, drafts, known, place.peak_gb_s, question.gammas)
     name = target.facts.ref.id
     if target.shape is None or target.here:
-        hint = f"Run `mlsd calibrate {name}`, or name a machine with --chip."
+        hint = f"Run `mlsd calibrate {quoted(name)}`, or name a machine with --chip."
     else:
         commands = "\n  ".join(timing_commands(_shapes_to_time(target, drafts.values())))
         hint = f"Name a machine with --chip, or time this one on synthetic weights, without a download:\n  {commands}"

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Iterator, Sequence
 
 from mlsd.records import Record
+from mlsd.units import quoted
 
 # Shares of experts by neighbouring tokens that real mixtures of this family show (22 of 256 experts in 4 tokens).
 _REAL_SHARING = 0.33
@@ -55,26 +57,27 @@ def next_steps(
     `known`: acceptance was measured on this target and workload. `fetch`: ids of the models worth downloading. `fits`:
     some file of the target fits into this machine's memory. `here`: it is on this machine.
     """
-    draft = f" --draft {drafts[0]}" if drafts else ""
+    draft = f" --draft {quoted(drafts[0])}" if drafts else ""
     yield from timing_commands(to_time)
     if basis == "bandwidth" and not to_time:
-        yield f"On that machine: mlsd calibrate {target}{draft}."
+        yield f"On that machine: mlsd calibrate {quoted(target)}{draft}."
     elif basis == "bandwidth":
         yield "Those two on that machine: T(k) of rows decides what the range above leaves open."
     if not fits:
         yield f"No file of {target} fits into this machine's memory; the figures are for one like it with more."
         return
     if fetch:
-        yield f"mlsd models pull {' '.join(fetch)} && mlsd bench {fetch[0]} --draft {fetch[-1]}: real acceptance."
+        bench = f"mlsd bench {quoted(fetch[0])} --draft {quoted(fetch[-1])}"
+        yield f"mlsd models pull {shlex.join(fetch)} && {bench}: real acceptance."
         return
     if not here:
         yield "Acceptance comes from elsewhere: pull a target and a draft of `mlsd models list`, and bench them."
         return
     if not drafts and not known:
-        yield f"No draft of {target} is known: mlsd bench {target} --draft MODEL, or --drafter pld."
+        yield f"No draft of {target} is known: mlsd bench {quoted(target)} --draft MODEL, or --drafter pld."
     elif not known:
-        prompt = f" --prompt {workload}" if workload else ""
-        yield f"Acceptance comes from elsewhere: mlsd bench {target}{draft}{prompt}."
+        prompt = f" --prompt {quoted(workload)}" if workload else ""
+        yield f"Acceptance comes from elsewhere: mlsd bench {quoted(target)}{draft}{prompt}."
     elif not sure:
         gammas = ",".join(map(str, sorted(set(unsure_gammas))[:3])) or "1,2,4"
-        yield f"The interval holds 1: mlsd bench {target}{draft} --gamma {gammas} --repeats 9."
+        yield f"The interval holds 1: mlsd bench {quoted(target)}{draft} --gamma {gammas} --repeats 9."

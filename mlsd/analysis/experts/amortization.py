@@ -20,7 +20,7 @@ from mlsd.analysis.fits.study_fits import expert_shape
 from mlsd.measure.store.rows import CalibrationPoint
 from mlsd.records import ModelFacts, Record
 from mlsd.stats import Interval, grouped
-from mlsd.units import format_percent
+from mlsd.units import format_percent, quoted
 
 SATURATED = 0.95  # share of the experts that MoESD calls all of them
 STUDY_FORM = "linear"  # name of the theory in which every pass reads everything
@@ -210,7 +210,7 @@ def _bytes(found: Mixture, near: PassShare, far: PassShare) -> str:
 def _time(found: Mixture, near: PassShare, many: Sequence[PassShare]) -> str:
     timed = [(s, s.time) for s in many if s.time is not None]
     if not timed:
-        return f"Passes over several tokens were not timed: mlsd calibrate {found.name}."
+        return f"Passes over several tokens were not timed: mlsd calibrate {quoted(found.name)}."
     ks = [s.k for s, _ in timed]
     cheaper = [s.k for s, time in timed if time.high is not None and time.high < 1]
     dearer = [s.k for s, time in timed if time.low is not None and time.low > 1]

@@ -25,7 +25,7 @@ from mlsd.planning.tasks import KINDS
 from mlsd.records import Record
 from mlsd.trials.arms import arm_named
 from mlsd.trials.sums import Sums, sums_of_row, total
-from mlsd.units import format_bytes
+from mlsd.units import format_bytes, quoted
 
 _ARM = ["target", "drafter", "draft", "options", "gamma"]
 
@@ -190,7 +190,7 @@ def sentences(
 
 def _wider(target: str, efficiency: Mapping[int, float], source: str) -> str:
     if 2 not in efficiency:
-        return f"{target}: T(2)/T(1) was not timed (mlsd calibrate {target} --db {source})."
+        return f"{target}: T(2)/T(1) was not timed (mlsd calibrate {quoted(target)} --db {quoted(source)})."
     widest = max(efficiency)
     wide = f", T({widest})/T(1) = {1 / efficiency[widest]:.2f}" if widest > 2 else ""
     return f"{target}: T(2)/T(1) = {1 / efficiency[2]:.2f}{wide}; 1 would mean that verification is free."

@@ -21,6 +21,7 @@ from mlsd.measure.store.rows import CalibrationPoint, ExpertLoad, Run, StreamRea
 from mlsd.measure.store.study import Store
 from mlsd.records import Case, ModelRef, Record
 from mlsd.stats import Interval, grouped
+from mlsd.units import quoted
 
 MOST_TRIALS = 2_000  # of a study whose rounds are read again to predict each gamma; more would not fit in memory
 
@@ -87,7 +88,9 @@ class Machine:
     def curves(self) -> dict[str, TargetCurve]:
         """T(k) of every model whose T(1) was timed, by its name. Raises AnalysisError when there is none."""
         if not self.timed:
-            raise AnalysisError("No pass was timed.", hint=f"Time some: mlsd calibrate MODEL --db {self.source}.")
+            raise AnalysisError(
+                "No pass was timed.", hint=f"Time some: mlsd calibrate MODEL --db {quoted(self.source)}."
+            )
         return {self.name_of(key): target_curve(points) for key, points in self.timed.items()}
 
     @cached_property
@@ -102,7 +105,7 @@ class Machine:
         if not found:
             raise AnalysisError(
                 "No expert of a mixture was counted.",
-                hint=f"Count them: mlsd calibrate {self._some_mixture()} --db {self.source}.",
+                hint=f"Count them: mlsd calibrate {quoted(self._some_mixture())} --db {quoted(self.source)}.",
             )
         return tuple(found)
 
@@ -111,7 +114,8 @@ class Machine:
         """Lines of bytes against time. Raises AnalysisError when none was measured."""
         if not self.passes or self.bandwidth_run is None:
             raise AnalysisError(
-                "Memory bandwidth was not measured.", hint=f"Measure it: mlsd bandwidth --db {self.source}."
+                "Memory bandwidth was not measured.",
+                hint=f"Measure it: mlsd bandwidth --db {quoted(self.source)}.",
             )
         run = self.bandwidth_run
         return bandwidth_findings(self.reads, self.passes, int(run.plan["n_threads"]), run.started_at)
@@ -127,7 +131,7 @@ class Machine:
         if found is None:
             raise AnalysisError(
                 "Nothing can be predicted: no drafter has plain decoding and two gammas on one prompt.",
-                hint=f"Measure that: mlsd run B --db {self.source}.",
+                hint=f"Measure that: mlsd run B --db {quoted(self.source)}.",
             )
         return found
 

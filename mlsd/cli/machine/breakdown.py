@@ -12,6 +12,7 @@ from mlsd.cli.database import db_option
 from mlsd.cli.options import Whole
 from mlsd.cli.output import note, print_json, print_table
 from mlsd.records import Case
+from mlsd.units import quoted
 
 if TYPE_CHECKING:
     from mlsd.analysis.results.round_split import RoundSplit
@@ -56,7 +57,7 @@ def breakdown(target: str, db: Path | None, as_json: bool, **options: Any) -> No
     _print_shares(found)
     if split is not None and found.case is not None:
         _print_rounds(split, found.case)
-    note(f"Stored in {found.database}; `mlsd report --db {found.database}` shows it beside the methods.")
+    note(f"Stored in {found.database}; `mlsd report --db {quoted(found.database)}` shows it beside the methods.")
 
 
 def _share_object(shares: PassShares, found: Breakdown) -> dict[str, Any]:

@@ -27,7 +27,7 @@ from mlsd.measure.messages import LayerSearchJob, LayersFound
 from mlsd.planning.prompts import prompt_from_file
 from mlsd.records import EngineOptions
 from mlsd.report.render.table import numbers, table, text, words
-from mlsd.units import format_bytes, format_duration, format_percent
+from mlsd.units import format_bytes, format_duration, format_percent, quoted
 
 _COMPONENTS = ("recurrent", "recurrent-blocks", "attention")
 
@@ -208,7 +208,9 @@ def subset(
     source = Source(Path(file.path))
     _write_draft(source, plan_subset(source, **choices), output, as_json, found)
     if found is not None and not as_json:
-        note(f"Next: mlsd bench {model} --drafter {found.drafter} --gamma 2 (timed, with the model's own memory)")
+        note(
+            f"Next: mlsd bench {quoted(model)} --drafter {found.drafter} --gamma 2 (timed, with the model's own memory)"
+        )
 
 
 @make.command()
@@ -233,7 +235,7 @@ def kangaroo(model: str, adapter: Path, exit_after: int, output: Path, as_json: 
         "pass reads and the method does not have."
     )
     note(
-        f"Next: mlsd bench {model} --drafter kangaroo:adapter={adapter},exit={len(edit.layers)} "
+        f"Next: mlsd bench {quoted(model)} --drafter kangaroo:adapter={quoted(adapter)},exit={len(edit.layers)} "
         "(drafts the same, and stops where the draft is in doubt)"
     )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from mlsd.cli.options import json_option
-from mlsd.cli.output import note, print_json, print_table
+from mlsd.cli.output import note, print_json, print_table, say
 from mlsd.drafters.method import MethodInfo
 from mlsd.report.tables.catalogue import methods_table, options_table, presets_table
 
@@ -39,12 +39,12 @@ def methods(name: str | None, as_json: bool) -> None:
 
 
 def _print_method(method: MethodInfo) -> None:
-    click.echo(f"{method.name}: {method.summary}")
-    click.echo(f"Source: {method.source}.")
+    say(f"{method.name}: {method.summary}")
+    say(f"Source: {method.source}.")
     if method.options:
         print_table(options_table(method))
     else:
-        click.echo("It takes no options.")
+        say("It takes no options.")
     if method.presets:
         print_table(presets_table(method))
-    click.echo(f"`mlsd tune` searches {', '.join(method.searched)}.")
+    say(f"`mlsd tune` searches {', '.join(method.searched)}.")

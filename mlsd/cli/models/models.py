@@ -11,7 +11,7 @@ import msgspec
 from mlsd.cli.models.distance import distance
 from mlsd.cli.models.make import make, print_store
 from mlsd.cli.options import json_option, quant_option
-from mlsd.cli.output import note, print_json, print_table
+from mlsd.cli.output import note, print_json, print_table, say
 from mlsd.cli.watch import ByteBars
 from mlsd.errors import HubError, InputError
 from mlsd.gguf_tools.surgery.draft_cache import clear_drafts, draft_folder, drafts_bytes
@@ -70,7 +70,7 @@ def show(model_id: str, as_json: bool) -> None:
         print_json(values)
         return
     for key, value in values.items():
-        click.echo(f"{key:<18} {_plain(key, value)}")
+        say(f"{key:<18} {_plain(key, value)}")
 
 
 @models.command()
@@ -90,7 +90,7 @@ def pull(model_ids: tuple[str, ...], as_json: bool) -> None:
         files = [_file_object(file) for file in library.check(entry)]
         done.append({"id": entry.id, "paths": [str(path) for path in paths], "files": files})
         if not as_json:
-            click.echo(f"{entry.id}: {paths[0]}")
+            say(f"{entry.id}: {paths[0]}")
     if as_json:
         print_json(done)
 
@@ -113,7 +113,7 @@ def verify(model_ids: tuple[str, ...], as_json: bool) -> None:
         wrong += [f"{entry.id}: {file.path}" for file in files if file.right is False]
         if not as_json:
             for file in files:
-                click.echo(f"{entry.id}: {_verdict(file)}")
+                say(f"{entry.id}: {_verdict(file)}")
     if as_json:
         print_json(results)
     if wrong:
@@ -132,7 +132,7 @@ def where(model_id: str, as_json: bool) -> None:
     if as_json:
         print_json({"id": model.ref.id, "path": str(model.path), "sha256": model.ref.sha256})
     else:
-        click.echo(model.path)
+        say(str(model.path))
 
 
 @models.command()
@@ -143,7 +143,7 @@ def clean(as_json: bool) -> None:
     if as_json:
         print_json({"folder": str(draft_folder()), "freed_bytes": freed})
     else:
-        click.echo(f"{format_bytes(freed)} freed in {draft_folder()}.")
+        say(f"{format_bytes(freed)} freed in {draft_folder()}.")
 
 
 @models.command()
@@ -164,7 +164,7 @@ def add(model_id: str, as_json: bool, **given: Any) -> None:
     if as_json:
         print_json(entry)
     else:
-        click.echo(f"{entry.id} added to {user_manifest_path()}")
+        say(f"{entry.id} added to {user_manifest_path()}")
 
 
 def _plain(key: str, value: Any) -> str:

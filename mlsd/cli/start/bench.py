@@ -17,6 +17,7 @@ from mlsd.engine.rollback import FAULTS, SABOTAGE, STRATEGIES
 from mlsd.records import Sampling
 from mlsd.report.tables.arms import bench_table
 from mlsd.trials.fates import Fate
+from mlsd.units import quoted
 
 if TYPE_CHECKING:
     from mlsd.analysis.results.bench_arms import ArmSummary, BenchArm
@@ -113,7 +114,7 @@ def _print(result: BenchResult, arms: list[BenchArm]) -> None:
         note("NOT TIMED  SD drafts inside the target to learn what is accepted; its times say nothing of the method.")
     for reason in sorted({trial.fell_back for trial in trials if trial.fell_back is not None}):
         note(f"FELL BACK  The draft works on its own memory: {reason}")
-    note(f"Kept in {result.database}: mlsd report --db {result.database}, or mlsd advise.")
+    note(f"Kept in {result.database}: mlsd report --db {quoted(result.database)}, or mlsd advise.")
 
 
 def _limit(arm: BenchArm) -> str | None:

@@ -24,6 +24,7 @@ from mlsd.cli.options import (
 from mlsd.cli.output import note, print_json, print_table, say
 from mlsd.cli.watch import make_watcher, say_warnings
 from mlsd.records import Sampling
+from mlsd.units import quoted
 
 if TYPE_CHECKING:
     from mlsd.servers.measure import ServerResult
@@ -90,7 +91,8 @@ def server(ctx: click.Context, /, server: str, db: Path | None, as_json: bool, *
         _print(result, found)
         for line in (*apart, *advice):
             say(line)
-        note(f"Kept in {result.database}: mlsd report --db {result.database}, mlsd audit --db {result.database}.")
+        kept = quoted(result.database)
+        note(f"Kept in {result.database}: mlsd report --db {kept}, mlsd audit --db {kept}.")
     for line in result.notes:
         note(f"NOTE  {line}")
     say_warnings([warning for warning in result.warnings if warning.code != "server"])

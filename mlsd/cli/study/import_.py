@@ -13,6 +13,7 @@ from mlsd.measure.exchange import read_table
 from mlsd.measure.exchange.record import import_record, is_record, read_record
 from mlsd.measure.store.newest import study_path
 from mlsd.measure.store.study import Store
+from mlsd.units import quoted
 
 
 @click.command("import")
@@ -47,15 +48,15 @@ def _record(file: Path, db: Path) -> None:
     if found := problems(record):
         raise TableError(
             f"{file} contradicts itself: {found[0].where}: {found[0].sentence}.",
-            hint=f"Nothing was imported; see `mlsd record verify {file}`.",
+            hint=f"Nothing was imported; see `mlsd record verify {quoted(file)}`.",
         )
     with Store.open(db) as store:
         done = import_record(store, record)
     _say(done.n_new, done.n_new + done.n_known, "trials", file, db)
     for key in done.machines:
-        note(f"Read them: mlsd report --db {db} --machine {key}")
+        note(f"Read them: mlsd report --db {quoted(db)} --machine {quoted(key)}")
 
 
 def _say(count: int, of: int, what: str, file: Path, db: Path) -> None:
     skipped = f", {of - count} known already" if count < of else ""
-    note(f"{count} {what} of {file} imported into {db}{skipped}. `mlsd results --db {db}` lists them.")
+    note(f"{count} {what} of {file} imported into {db}{skipped}. `mlsd results --db {quoted(db)}` lists them.")

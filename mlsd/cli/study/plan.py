@@ -10,7 +10,7 @@ import click
 
 from mlsd.cli.database import db_option
 from mlsd.cli.options import json_option, make_overrides, plan_options
-from mlsd.cli.output import print_json, print_table
+from mlsd.cli.output import print_json, print_table, say
 from mlsd.cli.watch import say_default
 from mlsd.planning.estimate import NO_TOKEN_ACCEPTED
 from mlsd.report.tables.catalogue import load_table, memory_table, plan_table
@@ -82,9 +82,9 @@ def _print(planned: Plan, found: Forecast) -> None:
         print_table(load_table(found))
         print_table(memory_table(found.memory))
     for line in _needs(planned, found):
-        click.echo(line)
+        say(line)
     for left in planned.left_out:
-        click.echo(left_out_line(left))
+        say(left_out_line(left))
 
 
 def _needs(planned: Plan, found: Forecast) -> list[str]:

@@ -10,7 +10,7 @@ import click
 from mlsd.cli.options import Whole, json_option, output_option
 from mlsd.cli.output import note, print_json, say
 from mlsd.errors import InputError
-from mlsd.units import format_bytes
+from mlsd.units import format_bytes, quoted
 
 if TYPE_CHECKING:
     from mlsd.analysis.audit.verification import Verification
@@ -51,7 +51,7 @@ def write(db: Path, output: Path, force: bool) -> None:
     with Store.open(db, create=False, read_only=True) as store:
         study = write_record(store, output)
     note(f"{len(study.trials)} trials in {format_bytes(output.stat().st_size)}: {output}")
-    note(f"Next: mlsd record verify {output}")
+    note(f"Next: mlsd record verify {quoted(output)}")
 
 
 @record.command()

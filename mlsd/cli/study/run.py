@@ -23,7 +23,7 @@ from mlsd.cli.watch import ByteBars, make_watcher, say_warnings
 from mlsd.errors import InputError
 from mlsd.measure.store.rows import DraftDistance
 from mlsd.planning.tasks import Task, read_tasks, shipped_tasks, stratified
-from mlsd.units import format_bytes, format_duration
+from mlsd.units import format_bytes, format_duration, quoted
 
 if TYPE_CHECKING:
     from mlsd.measure.run.distances import Drafting
@@ -223,4 +223,4 @@ def _say_outcome(result: StudyResult) -> None:
     if outcome.interrupted:
         note("Interrupted; the same command goes on where it stopped.")
     else:
-        note(f"Next: mlsd results --db {path}, mlsd report --db {path}")
+        note(f"Next: mlsd results --db {quoted(path)}, mlsd report --db {quoted(path)}")

@@ -26,6 +26,7 @@ from mlsd.cli.output import note, print_json, print_table, say
 from mlsd.cli.watch import make_watcher, say_warnings
 from mlsd.errors import InputError
 from mlsd.records import EngineOptions
+from mlsd.units import quoted
 
 if TYPE_CHECKING:
     from mlsd.analysis.compare.sessions import Comparison, Session
@@ -222,7 +223,7 @@ def _report(
     told = {"database": done and done.database, "answer": found.answer, "failures": failures, **one}
     lines = [*found.outputs, *found.notes, *(f"Not counted: {reason}" for reason in found.invalid)]
     lines += [f"FAILED  {failure}" for failure in failures]
-    lines += [f"Kept in {done.database}: mlsd report --db {done.database}."] if done is not None else []
+    lines += [f"Kept in {done.database}: mlsd report --db {quoted(done.database)}."] if done is not None else []
     _show(comparison_table(found), found.answer, failures, lines, told, options["markdown"], as_json)
     if done is not None and done.interrupted:
         ctx.exit(130)

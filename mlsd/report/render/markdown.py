@@ -6,6 +6,7 @@ import re
 
 from mlsd.report.render.sections import Page, Section
 from mlsd.report.render.table import Table
+from mlsd.report.render.terminal import plain
 
 MOST_ROWS = 60  # of a table; the page in HTML has all
 _SPECIAL = re.compile(r"([\\`*_\[\]<>|#~])")
@@ -45,4 +46,4 @@ def table_text(table: Table) -> str:
 
 def escape(text: str) -> str:
     """Text that Markdown shows as it is, on one line."""
-    return _SPECIAL.sub(r"\\\1", " ".join(text.split()))
+    return _SPECIAL.sub(r"\\\1", " ".join(plain(text).split()))

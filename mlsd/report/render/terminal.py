@@ -7,6 +7,7 @@ import unicodedata
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from mlsd.redact import redact
 from mlsd.report.render.table import Cell, Table, Tone
 
 if TYPE_CHECKING:
@@ -105,13 +106,14 @@ def _text(value: str, tone: Tone = "") -> Text:
 _STEERING = ("Cc", "Cf", "Cs", "Zl", "Zp")  # Unicode's categories
 
 
+def steers(char: str) -> bool:
+    """Whether a character moves a terminal's cursor, its colours or its direction, and does not end a line."""
+    return char != "\n" and unicodedata.category(char) in _STEERING
+
+
 def plain(value: object) -> str:
-    """Text of a file, a model or another program without what steers a terminal: controls, overrides of direction."""
-    return "".join(
-        c
-        if c == "\n" or unicodedata.category(c) not in _STEERING
-        else " "
-        if c == "\t"
-        else "\N{REPLACEMENT CHARACTER}"
-        for c in str(value).expandtabs(1)
-    )
+    """Text of a file, a model or another program as it may be shown: without controls, turns of direction and secrets.
+
+    Whatever mlsd prints goes through here, and so does the Markdown that it writes.
+    """
+    return "".join("\N{REPLACEMENT CHARACTER}" if steers(c) else c for c in redact(str(value)).expandtabs(1))

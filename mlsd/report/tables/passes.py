@@ -13,6 +13,7 @@ from mlsd.measure.store.pass_shares import PassShares, block_key
 from mlsd.records import Case
 from mlsd.report.render.table import Cell, Column, Table, number, numbers, percent, table, text, words
 from mlsd.trials.arms import arm_named, arm_of
+from mlsd.units import quoted
 
 _LABELS: dict[str, str] = {"head": "LM head", "ffn": "FFN"}
 _DOUBT = "in doubt: looking, or other programs, changed the pass too much"
@@ -37,7 +38,7 @@ def pass_table(study: Study) -> Table:
     if not profiled:
         raise AnalysisError(
             "No pass was profiled, so shares of LM head, attention and experts are not known.",
-            hint=f"Profile some: mlsd breakdown TARGET --drafter NAME --db {study.source}.",
+            hint=f"Profile some: mlsd breakdown TARGET --drafter NAME --db {quoted(study.source)}.",
         )
     return shares_table([(_network(study, key, part_key), one) for key, part_key, one in profiled])
 

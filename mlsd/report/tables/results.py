@@ -24,6 +24,7 @@ from mlsd.report.render.table import (
     words,
 )
 from mlsd.report.tables.study import EFFECT_TONES, effect_cell
+from mlsd.units import quoted
 
 
 def best_table(answers: Sequence[BestSetting]) -> Table:
@@ -192,7 +193,9 @@ def model_table(pairs: Iterable[PairFit], curves: Iterable[CurveFit]) -> Table:
         errors = {e.model: e for e in curve.held_out}
         if curve.doubt is not None:
             widths = ",".join(map(str, curve.time_next))
-            doubts.append(f"T(k) of {curve.target}: {curve.doubt}; mlsd calibrate {curve.target} --rows {widths}.")
+            doubts.append(
+                f"T(k) of {curve.target}: {curve.doubt}; mlsd calibrate {quoted(curve.target)} --rows {widths}."
+            )
         about = f"T(k) of {curve.target}, from {curve.source}"
         rows += [(about, fit, errors.get(fit.model), None, curve.chosen) for fit in curve.fits]
     return table(

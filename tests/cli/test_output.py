@@ -1,0 +1,109 @@
+"""Nothing that a stranger wrote steers the terminal, turns into markup, or becomes a second command."""
+
+from __future__ import annotations
+
+import ast
+import io
+import json
+import shlex
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+import mlsd
+from mlsd.cli import output, watch
+from mlsd.measure.messages import Job, ModelFile, Slot
+from mlsd.records import Case, ModelRef, PromptRef, Trial
+from mlsd.redact import VARIABLES, hide, redact
+from mlsd.report.render.markdown import escape
+from mlsd.report.render.terminal import plain
+from mlsd.units import quoted
+
+EVIL = "\x1b[31mred\x9b31m\x07\x7f\u202etxt\u2028[bold]x[/]; rm -rf ~ `id` $(id)"
+STEERING = ("\x1b", "\x9b", "\x07", "\x7f", "\u202e", "\u2028")
+
+
+def steers(text: str) -> list[str]:
+    return [c for c in STEERING if c in text]
+
+
+def test_text_for_a_screen_and_for_markdown_holds_nothing_that_steers() -> None:
+    assert not steers(plain(EVIL)) and not steers(escape(EVIL))
+    assert "[bold]" in plain(EVIL) and "\\[bold\\]" in escape(EVIL)
+    assert plain("a\tb\nc") == "a b\nc"
+
+
+def test_json_reads_the_same_and_shows_no_control(capsys: pytest.CaptureFixture[str]) -> None:
+    output.print_json({"name": EVIL, EVIL: "ü \U000e0041"})
+    said = capsys.readouterr().out
+    assert not steers(said) and "ü" in said and "\U000e0041" not in said
+    assert json.loads(said) == {"name": EVIL, EVIL: "ü \U000e0041"}
+
+
+def test_every_line_goes_through_one_door() -> None:
+    for path in (Path(mlsd.__file__).parent / "cli").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            called = ast.unparse(node.func) if isinstance(node, ast.Call) else ""
+            assert called not in ("click.echo", "click.secho", "print") or path.name == "output.py", path
+            if called == "TextColumn" and isinstance(node, ast.Call):
+                assert "markup=False" in ast.unparse(node), f"{path}: a model's name would be markup"
+
+
+def test_a_bar_shows_names_and_errors_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    case = Case(suite="B", target=ModelRef(id=EVIL), prompt=PromptRef(key=EVIL, sha256="x"), n_predict=4)
+    slot = Slot(case=case, case_id=case.id, block=0, repeat=0, position=0)
+    trial = Trial(
+        case_id=case.id, arm="ar", gamma=0, block=0, repeat=0, position=0, status="failed", started_at="x", error=EVIL
+    )
+    shown = io.StringIO()
+    bar = watch.Bar()
+    monkeypatch.setattr(bar._bar.live, "console", Console(file=shown, force_terminal=True, width=200))
+    with bar:
+        bar.begin(1, 0)
+        bar.job(Job(target=ModelFile(ref=case.target, path=""), prompts={}, slots=()))
+        bar.trial(slot, trial)
+    said = shown.getvalue()
+    assert "[bold]x[/]" in said and not [c for c in STEERING if c in said.replace("\x1b", "")]
+    assert "\x1b[31mred" not in said
+
+
+def test_what_was_typed_is_repeated_without_steering(capfd: pytest.CaptureFixture[str]) -> None:
+    for words in ((f"--{EVIL}",), (EVIL,), ("bench", "tiny-dense", f"--{EVIL}")):
+        with pytest.raises(SystemExit):
+            mlsd_main(*words)
+        assert not steers("".join(capfd.readouterr()))
+
+
+def mlsd_main(*words: str) -> None:
+    from mlsd.cli import main
+
+    main(list(words))
+
+
+def test_a_suggested_command_is_one_word_an_id() -> None:
+    assert shlex.split(f"mlsd bench {quoted(EVIL)} --draft {quoted(Path('a b'))}") == [
+        "mlsd",
+        "bench",
+        EVIL,
+        "--draft",
+        "a b",
+    ]
+
+
+@pytest.mark.parametrize("name", VARIABLES)
+def test_secrets_are_masked_in_whatever_is_printed(
+    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv(name, "hf_secret")
+    output.say("it is hf_secret")
+    output.note("it is hf_secret")
+    output.complain("it is hf_secret")
+    output.print_json({"hf_secret": ["hf_secret"]})
+    out, err = capsys.readouterr()
+    assert "hf_secret" not in out + err and "***" in out and "***" in err
+
+
+def test_a_secret_out_of_a_file_is_masked_once_it_is_known() -> None:
+    hide("token-in-a-file")
+    assert redact("x token-in-a-file y") == "x *** y"
