@@ -17,7 +17,7 @@ import msgspec
 
 from mlsd.errors import PromptError
 from mlsd.folders import asset_path
-from mlsd.planning.tasks import KINDS, Task, find_task, shipped_tasks, task_names
+from mlsd.planning.tasks import KINDS, TASK_KEY, Task, find_task, shipped_tasks, task_names
 from mlsd.records import PromptRef, Record
 
 # The lengths of the study's sweep (32 to 1024 tokens, seed 002 table 3); any other `length-N` works as well.
@@ -160,7 +160,7 @@ def task_prompts(tasks: Iterable[Task]) -> dict[str, Prompt]:
 
 def task_key(task: Task, turn: int) -> str:
     """What the prompt of one turn of a task from a file is called."""
-    return f"task-{task.id}-turn-{turn + 1}"
+    return f"{TASK_KEY}{task.id}-turn-{turn + 1}"
 
 
 def prompt_from_file(path: Path | str) -> Prompt:

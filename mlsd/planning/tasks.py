@@ -2,7 +2,8 @@
 
 A task file has one JSON object a line with `question_id`, `category` and `turns` (further fields are left alone): the
 layout of Spec-Bench's question.jsonl (Xia et al. 2024, arXiv 2401.07851). Its eight MT-bench categories are one kind.
-Owns no prompt template and no model: turns are plain text.
+SPEED-Bench's parquet (arXiv 2604.09557) is read as it was downloaded: its categories, and in the splits by input length
+the entropy tiers with the length, are kinds of their own. Owns no prompt template and no model: turns are plain text.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import functools
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -18,6 +20,10 @@ from mlsd.errors import TaskError
 from mlsd.folders import asset_path
 from mlsd.records import Record
 
+_COLUMNS = ("question_id", "category", "turns")  # of SPEED-Bench's parquet
+_LENGTH = re.compile(r"throughput[_-](\d+k)", re.IGNORECASE)
+_MOST_ROWS = 100_000
+TASK_KEY = "task-"  # how the prompts of a file's tasks are called begins so
 MULTI_TURN = "multi_turn"
 _MT_BENCH = ("writing", "roleplay", "reasoning", "math", "coding", "extraction", "stem", "humanities")
 _OTHERS = ("translation", "summarization", "qa", "math_reasoning", "rag")
@@ -32,11 +38,12 @@ class Task(Record, frozen=True, kw_only=True):
     id: int = msgspec.field(name="question_id")
     category: str  # as the file has it: "writing", "rag"
     turns: tuple[str, ...]  # what the user says; the target answers after each
+    own_kind: str | None = msgspec.field(default=None, name="mlsd_kind")  # SPEED-Bench's category, with the length
 
     @property
     def kind(self) -> str:
-        """Which of the six kinds it is."""
-        return _KIND_OF[self.category]
+        """Which of the six kinds it is; a category of SPEED-Bench is its own."""
+        return self.own_kind or _KIND_OF[self.category]
 
 
 @functools.cache
@@ -48,8 +55,11 @@ def shipped_tasks() -> tuple[Task, ...]:
 def read_tasks(path: Path) -> tuple[Task, ...]:
     """The tasks of a file, in its order; empty lines are passed over.
 
+    A name that ends in .parquet is read as SPEED-Bench's, other files as lines of JSON.
     Raises: TaskError naming the file, each broken line (the first few) and what is wrong with it.
     """
+    if path.suffix == ".parquet":
+        return _read_parquet(path)
     try:
         lines = path.read_bytes().decode("utf-8-sig").split("\n")
     except UnicodeDecodeError as error:
@@ -79,6 +89,50 @@ def read_tasks(path: Path) -> tuple[Task, ...]:
     return tuple(tasks.values())
 
 
+def _read_parquet(path: Path) -> tuple[Task, ...]:
+    """SPEED-Bench's rows; ids that are no numbers give way to the place in the file."""
+    try:
+        from pyarrow import ArrowException, parquet
+    except ImportError as error:
+        raise TaskError(
+            "A parquet of tasks needs the package pyarrow, which is not installed.", hint="pip install 'mlsd[parquet]'"
+        ) from error
+    try:
+        with parquet.ParquetFile(path) as file:
+            missing = [name for name in _COLUMNS if name not in file.schema_arrow.names]
+            if missing:
+                raise TaskError(
+                    f"{path} has no column {', '.join(missing)}.",
+                    hint="SPEED-Bench has question_id, category and turns.",
+                )
+            if file.metadata.num_rows > _MOST_ROWS:
+                raise TaskError(f"{path} holds {file.metadata.num_rows:,} rows, more than {_MOST_ROWS:,}.")
+            rows = file.read(columns=list(_COLUMNS)).to_pylist()
+    except (ArrowException, OSError, UnicodeDecodeError) as error:
+        raise TaskError(f"The task file {path} cannot be read as parquet: {error}.") from error
+    length = _LENGTH.search(path.stem)
+    tasks = tuple(_speed_bench_task(row, n, length and length.group(1), path) for n, row in enumerate(rows, 1))
+    if not tasks:
+        raise TaskError(f"The task file {path} holds no task.")
+    ids = {task.id for task in tasks}
+    return tasks if len(ids) == len(tasks) else tuple(msgspec.structs.replace(t, id=n) for n, t in enumerate(tasks, 1))
+
+
+def _speed_bench_task(row: dict[str, Any], number: int, length: str | None, path: Path) -> Task:
+    identity, category, turns = (row[name] for name in _COLUMNS)
+    good_turns = isinstance(turns, list) and turns and all(isinstance(turn, str) and turn.strip() for turn in turns)
+    if not good_turns or not isinstance(category, str) or not re.fullmatch(r"[\w ./&-]{1,40}", category):
+        raise TaskError(
+            f"{path}, row {number}: no task.", hint="Each row has a category in words and turns, a list of texts."
+        )
+    return Task(
+        id=identity if isinstance(identity, int) and identity >= 0 else number,
+        category=category,
+        turns=tuple(turns),
+        own_kind=f"{category} {length}" if length else category,
+    )
+
+
 def _task(line: str, place: str) -> Task:
     try:
         task = msgspec.json.decode(line, type=Task)
@@ -104,7 +158,7 @@ def stratified(tasks: Sequence[Task], per_kind: int) -> tuple[Task, ...]:
     if per_kind < 1:
         raise TaskError(f"A subset of {per_kind} tasks of each kind was asked for; at least 1 is needed.")
     chosen: set[int] = set()
-    for kind in KINDS:
+    for kind in dict.fromkeys((*KINDS, *(task.kind for task in tasks))):
         own = [task.id for task in tasks if task.kind == kind]
         n = min(per_kind, len(own))
         chosen |= {own[i * len(own) // n] for i in range(n)}

@@ -122,3 +122,45 @@ def test_every_turn_of_a_file_is_a_prompt_of_its_own() -> None:
     prompts = task_prompts(tasks)
     assert list(prompts) == ["task-81-turn-1", "task-81-turn-2", "task-9-turn-1"]
     assert all(prompt.key == key and prompt.chat for key, prompt in prompts.items())
+
+
+# --- SPEED-Bench ------------------------------------------------------------------------------------------------
+
+
+def speed_bench(path: Path, rows: list[dict[str, object]], name: str = "qualitative.parquet") -> Path:
+    arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    parquet.write_table(arrow.Table.from_pylist(rows), path / name)
+    return path / name
+
+
+def speed_rows(*categories: str) -> list[dict[str, object]]:
+    return [
+        {"question_id": f"q{n}", "category": category, "turns": [f"Ask {n}.", "And then?"], "source": "made up"}
+        for n, category in enumerate(categories)
+    ]
+
+
+def test_a_parquet_in_the_form_of_speed_bench_is_read_and_its_categories_are_kinds(tmp_path: Path) -> None:
+    tasks = read_tasks(speed_bench(tmp_path, speed_rows("coding", "rag", "coding", "multilingual")))
+    assert [(task.id, task.kind) for task in tasks] == [(1, "coding"), (2, "rag"), (3, "coding"), (4, "multilingual")]
+    assert tasks[0].turns == ("Ask 0.", "And then?")
+    assert [task.id for task in stratified(tasks, 1)] == [1, 2, 4]
+    assert task_prompts(tasks)["task-1-turn-2"].workload == "coding"
+
+
+def test_a_split_by_input_length_keeps_entropy_tier_and_length_apart(tmp_path: Path) -> None:
+    file = speed_bench(tmp_path, speed_rows("low_entropy", "high_entropy"), "throughput_8k.parquet")
+    assert [task.kind for task in read_tasks(file)] == ["low_entropy 8k", "high_entropy 8k"]
+
+
+def test_a_parquet_that_is_none_or_lacks_columns_or_turns_is_refused(tmp_path: Path) -> None:
+    broken = tmp_path / "broken.parquet"
+    broken.write_bytes(b"PAR1 no")
+    with pytest.raises(TaskError, match="cannot be read as parquet"):
+        read_tasks(broken)
+    with pytest.raises(TaskError, match="cannot be read as parquet"):
+        read_tasks(tmp_path / "absent.parquet")
+    with pytest.raises(TaskError, match="has no column turns"):
+        read_tasks(speed_bench(tmp_path, [{"question_id": 1, "category": "coding"}]))
+    with pytest.raises(TaskError, match="row 1: no task"):
+        read_tasks(speed_bench(tmp_path, [{"question_id": 1, "category": "coding", "turns": [" "]}]))

@@ -21,7 +21,7 @@ from mlsd.analysis.results.round_split import (
 )
 from mlsd.analysis.results.speedups import Speedup, speedups
 from mlsd.errors import AnalysisError
-from mlsd.planning.tasks import KINDS
+from mlsd.planning.tasks import KINDS, TASK_KEY
 from mlsd.records import Record
 from mlsd.trials.arms import arm_named
 from mlsd.trials.sums import Sums, sums_of_row, total
@@ -62,8 +62,8 @@ class TimingRow(Record, frozen=True, kw_only=True):
 
 
 def task_trials(trials: pd.DataFrame) -> pd.DataFrame:
-    """The trials whose prompt is a task of one of the six kinds. Raises: AnalysisError when there is none."""
-    own = trials[trials["workload"].isin(KINDS)]
+    """The trials whose prompt is a task, shipped or of a file. Raises: AnalysisError when there is none."""
+    own = trials[trials["workload"].isin(KINDS) | trials["prompt"].astype(str).str.startswith(TASK_KEY)]
     if own.empty:
         raise AnalysisError("No tasks were measured.", hint="Measure them: mlsd run E.")
     return own
@@ -84,10 +84,15 @@ def methods_by_kind(trials: pd.DataFrame) -> list[MethodRow]:
         MethodRow(
             method=arm_named(speedup.drafter, speedup.draft, speedup.options).name,
             overall=speedup,
-            by_kind={kind: apart[_key(speedup)][kind] for kind in KINDS if kind in apart[_key(speedup)]},
+            by_kind=dict(sorted(apart[_key(speedup)].items(), key=lambda item: _place(item[0]))),
         )
         for speedup in speedups(own, ())
     ]
+
+
+def _place(kind: str) -> tuple[int, str]:
+    """The six kinds in their order, those of another set after them by name."""
+    return (KINDS.index(kind) if kind in KINDS else len(KINDS), kind)
 
 
 def _key(s: Speedup) -> tuple[Any, ...]:

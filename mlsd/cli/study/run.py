@@ -46,8 +46,10 @@ _LINE_MBIT_S = 100  # of a usual connection; how fast the hub and the line are n
 )
 @click.option("--fresh", is_flag=True, help="Measure again what is done already.")
 @click.option("--keep-failed", is_flag=True, help="Leave earlier failures alone instead of trying them again.")
-@click.option("--tasks", "task_file", help="Tasks in place of prompts: a file like question.jsonl, or `shipped`.")
-@click.option("--per-kind", type=Whole(), help="Only so many tasks of each of the six kinds.")
+@click.option(
+    "--tasks", "task_file", help="Tasks in place of prompts: question.jsonl, SPEED-Bench's parquet, or `shipped`."
+)
+@click.option("--per-kind", type=Whole(), help="Only so many tasks of each kind.")
 @click.option("--answers", type=click.Path(path_type=Path, file_okay=False), help="Write answers, a JSONL file an arm.")
 @click.option("--distances", is_flag=True, help="Afterwards `mlsd models distance` of each drafting model.")
 @click.option("--pull", is_flag=True, help="First download what is missing, after showing it and asking once.")

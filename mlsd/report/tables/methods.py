@@ -42,6 +42,17 @@ def mgl_table(study: Study) -> Table:
     return _by_kind("methods-mgl", "MGL of each method by task", rows, lambda s: number(s.mgl), trace)
 
 
+def acceptance_table(study: Study) -> Table:
+    """Acceptance of each method on each kind of task."""
+    rows = methods_by_kind(study.trials)
+    trace = "accepted / proposed over valid trials"
+    return _by_kind("methods-acceptance", "Acceptance of each method by task", rows, _acceptance_cell, trace)
+
+
+def _acceptance_cell(speedup: Speedup) -> Cell:
+    return percent(speedup.acceptance_rate)
+
+
 def _by_kind(id: str, title: str, rows: list[MethodRow], cell: Callable[[Speedup], Cell], trace: str) -> Table:
     def of_kind(kind: str) -> Column[MethodRow]:
         label = kind.replace("_", " ")
@@ -54,11 +65,17 @@ def _by_kind(id: str, title: str, rows: list[MethodRow], cell: Callable[[Speedup
         words("method", lambda row: _method_cell(row.method, row.overall.fell_back, timed=row.overall.timed)),
         numbers("gamma", lambda row: row.overall.gamma),
         numbers("all tasks", lambda row: cell(row.overall), trace),
-        *map(of_kind, KINDS),
+        *map(of_kind, _kinds(rows)),
         id=id,
         trace="methods_table.methods_by_kind",
         interactive=True,
     )
+
+
+def _kinds(rows: list[MethodRow]) -> tuple[str, ...]:
+    """The six kinds; those that were measured, where they are of another set."""
+    found = tuple(dict.fromkeys(kind for row in rows for kind in row.by_kind))
+    return KINDS if set(found) <= set(KINDS) else found
 
 
 def _method_cell(method: str, fell_back: str | None, *, timed: bool = True) -> Cell:
@@ -185,4 +202,4 @@ def _ratio(found: DraftDistance) -> Interval:
     return Interval(value=found.ratio, low=found.ratio_low, high=found.ratio_high, n=found.n_tokens)
 
 
-METHOD_TABLES = [speedup_table, mgl_table, distance_table, timing_table, match_table, pass_table]
+METHOD_TABLES = [speedup_table, mgl_table, acceptance_table, distance_table, timing_table, match_table, pass_table]
