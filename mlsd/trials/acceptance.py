@@ -7,7 +7,6 @@ chance that a drafted token is accepted where the one before it was (alpha of Le
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Literal, get_args
 
 Meaning = Literal["proposed", "position", "output"]
@@ -51,30 +50,3 @@ def rate_of(mgl: float, meaning: Meaning, gamma: int | None) -> float | None:
         middle = (low + high) / 2
         low, high = (middle, high) if (mgl_of(middle, "position", gamma) or 0.0) < mgl else (low, middle)
     return (low + high) / 2
-
-
-def rates(accepted: int, proposed: int, committed: int) -> dict[Meaning, float | None]:
-    """The two rates that counts alone give; `position` needs the counts of each round (`by_position`)."""
-    return {
-        "proposed": accepted / proposed if proposed else None,
-        "position": None,
-        "output": accepted / committed if committed else None,
-    }
-
-
-def histogram(accepted_a_round: Sequence[int]) -> tuple[int, ...]:
-    """How many rounds had 0, 1, 2 ... drafted tokens accepted."""
-    counts = [0] * (max(accepted_a_round, default=-1) + 1)
-    for n in accepted_a_round:
-        counts[n] += 1
-    return tuple(counts)
-
-
-def by_position(proposed: Sequence[int], accepted: Sequence[int]) -> tuple[float | None, ...]:
-    """The chance of each drafted token after the one before it, from what each round proposed and accepted."""
-    result: list[float | None] = []
-    for place in range(max(proposed, default=0)):
-        reached = sum(p > place and a >= place for p, a in zip(proposed, accepted, strict=True))
-        kept = sum(a > place for a in accepted)
-        result.append(kept / reached if reached else None)
-    return tuple(result)

@@ -195,6 +195,17 @@ def test_an_invalid_baseline_gives_no_speedup(tmp_path: Path) -> None:
         assert [row["speedup_vs_baseline"] for row in lines(exported(store, "study-csv"))] == ["", ""]
 
 
+def test_an_exported_table_states_what_its_rates_divide_by_and_the_tokens_a_round(store: Store) -> None:
+    plain, speculative = lines(exported(store, "study-csv"))[:2]
+    assert (plain["acceptance_of"], plain["mgl"], plain["rounds"]) == ("", "", "")
+    assert speculative["acceptance_of"] == "proposed"
+    assert float(speculative["mgl"]) >= 1.0 and int(speculative["rounds"]) >= 1
+    row = lines(exported(store, "csv"))[1]
+    accepted, committed = float(row["accepted"]), float(row["committed"])
+    assert float(row["accepted_of_output"]) == accepted / committed
+    assert 0.0 < float(row["acceptance_by_position"]) <= 1.0
+
+
 def test_what_is_written_in_the_studys_layout_can_be_read_back(store: Store) -> None:
     rows = study_csv.read(exported(store, "study-csv"), "own.csv", "0" * 64)
     written = lines(exported(store, "study-csv"))
@@ -230,7 +241,7 @@ def test_a_byte_order_mark_and_columns_of_ones_own_are_no_obstacle() -> None:
         (("0.0024", "171 %"), "line 3, column draft_acceptance_rate: '171 %' is not a fraction"),
         (("16,", "4.5,"), "line 3, column draft_len: '4.5' is not a count"),
         (("none", ""), "line 2, column draft_model: the cell is empty"),
-        ((",ok", ",ok,more"), "line 2: 1 more cells than columns"),
+        ((",ok", ",ok,,,,more"), "line 2: 1 more cells than columns"),
     ],
 )
 def test_a_row_that_is_not_understood_says_so_by_line_and_column_and_the_others_are_read(

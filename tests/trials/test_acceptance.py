@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlsd.trials.acceptance import MEANINGS, Meaning, by_position, histogram, mgl_of, rate_of, rates
+from mlsd.trials.acceptance import MEANINGS, Meaning, mgl_of, rate_of
 
 
 def test_a_share_of_output_and_a_share_of_proposals_of_one_run_give_the_same_tokens_a_round() -> None:
@@ -26,10 +26,8 @@ def test_a_rate_turned_into_tokens_a_round_and_back_is_itself(mgl: float, meanin
         assert rate is not None and mgl_of(rate, meaning, gamma) == pytest.approx(mgl, rel=1e-6)
 
 
-def test_counts_give_shares_and_each_rounds_counts_the_chance_by_position() -> None:
-    assert rates(6, 12, 9) == {"proposed": 0.5, "position": None, "output": 6 / 9}
-    assert rates(0, 0, 0) == {"proposed": None, "position": None, "output": None}
-    assert histogram([0, 4, 2]) == (1, 0, 1, 0, 1)
-    assert by_position([4, 4, 4], [0, 4, 2]) == (2 / 3, 1.0, 0.5, 1.0)
-    assert by_position([0, 1], [0, 1]) == (1.0,)
-    assert mgl_of(0.5, "proposed", None) is None and mgl_of(0.5, "output", None) == 2.0
+def test_a_rate_of_proposals_needs_the_length_of_the_drafts_and_a_share_of_output_does_not() -> None:
+    assert mgl_of(0.5, "proposed", None) is None
+    assert mgl_of(0.5, "output", None) == 2.0
+    assert rate_of(2.0, "proposed", None) is None
+    assert rate_of(1.875, "position", 3) == pytest.approx(0.5)

@@ -1,4 +1,4 @@
-"""The mixture-of-experts study's table of runs, written and read: one line a trial.
+"""The mixture-of-experts study's table of runs, written and read: one line a trial, and what says how it was counted.
 
 Acceptance is a fraction; draft_model is the word none for plain decoding. A trial that is not valid is written with the
 status "invalid", so that a script which keeps the "ok" lines never takes it.
@@ -31,7 +31,7 @@ T = TypeVar("T")
 COLUMNS = (
     "job_id", "timestamp", "machine", "chip", "target_model", "draft_model", "draft_len", "n_prompt", "n_predict",
     "repeat", "prompt_key", "tokens_per_sec", "prompt_eval_ms", "eval_ms_per_token", "draft_acceptance_rate",
-    "speedup_vs_baseline", "raw_log", "status",
+    "speedup_vs_baseline", "raw_log", "status", "acceptance_of", "mgl", "rounds",
 )  # fmt: skip
 REQUIRED = ("target_model", "draft_model", "tokens_per_sec")
 RATE = "draft_acceptance_rate"
@@ -63,6 +63,7 @@ def _lines(store: Store, chosen: TrialFilter) -> Iterator[list[Any]]:
             "target_model": row["target"],
             "draft_model": row["draft"] or row["drafter"],
             "prompt_key": row["prompt"],
+            "acceptance_of": "proposed" if row["arm"] == "sd" else None,
             "status": "invalid" if row["status"] == "ok" and not row["valid"] else row["status"],
         }
         numbers = {
@@ -75,6 +76,8 @@ def _lines(store: Store, chosen: TrialFilter) -> Iterator[list[Any]]:
             "eval_ms_per_token": None if speed is None else 1000 / speed,
             "draft_acceptance_rate": share(row["accepted"], row["proposed"]) if row["arm"] == "sd" else None,
             "speedup_vs_baseline": speed / baseline if paired else None,  # type: ignore[operator]
+            "mgl": share(row["committed"], row["rounds"]) if row["arm"] == "sd" else None,
+            "rounds": row["rounds"] if row["arm"] == "sd" else None,
         }
         cells = {name: guarded(text) for name, text in texts.items()} | numbers
         yield [cells.get(column) for column in COLUMNS]

@@ -8,6 +8,7 @@ from typing import Any, Literal
 from mlsd.measure.store.machine import Table
 from mlsd.measure.store.rows import TrialFilter, comparability_key
 from mlsd.measure.store.study import Store
+from mlsd.trials.acceptance import rate_of
 from mlsd.trials.sums import decode_tok_s, share
 
 Kind = Literal["text", "integer", "number", "flag"]
@@ -24,6 +25,8 @@ _ADDED: dict[str, Kind] = {
     "temperature": "number",
     "decode_tok_s": "number",  # tokens after the first / time from the first to the last
     "acceptance_rate": "number",  # accepted / proposed
+    "accepted_of_output": "number",  # accepted / committed
+    "acceptance_by_position": "number",  # the chance of each drafted token that gives this MGL
     "mgl": "number",  # committed / rounds
     "host": "text",
     "chip": "text",
@@ -54,13 +57,16 @@ def _trial_rows(store: Store, summary: Table) -> Iterator[tuple[Any, ...]]:
     for values in summary.rows:
         row = dict(zip(summary.columns, values, strict=True))
         case, environment = cases[row["case_id"]], environments[row["run_id"]]
+        mgl = share(row["committed"], row["rounds"])
         added = (
             case.target.sha256,
             case.prompt.workload,
             case.sampling.temperature,
             decode_tok_s(row["n_tokens"], row["decode_ns"]),
             share(row["accepted"], row["proposed"]),
-            share(row["committed"], row["rounds"]),
+            share(row["accepted"], row["committed"]) if row["arm"] == "sd" else None,
+            None if not mgl or row["arm"] != "sd" else rate_of(mgl, "position", row["gamma"] or None),
+            mgl,
             environment.host,
             environment.chip,
             environment.backend,
