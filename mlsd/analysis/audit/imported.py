@@ -62,9 +62,13 @@ def imported_context(
         notes.append(f"Fewer rules apply: the table has no column {', '.join(missing)}.")
     exact_counts = _looks_full(rows)
     if any(row.speculative for row in rows):
-        full = exact_counts if full_drafts is None else full_drafts
-        rows = [msgspec.structs.replace(row, fixed_length=full and row.speculative) for row in rows]
-        said = "Full-length drafts" if full else "Drafts of unknown length"
+        by_draft = grouped((row for row in rows if row.speculative), lambda row: row.draft)
+        whole = {draft: _looks_full(own) if full_drafts is None else full_drafts for draft, own in by_draft.items()}
+        rows = [msgspec.structs.replace(row, fixed_length=row.speculative and whole[row.draft]) for row in rows]
+        full = all(whole.values())
+        some = ", ".join(str(draft) for draft, is_full in whole.items() if is_full)
+        of = f" of {some}, others of unknown length" if some and not full else ""
+        said = f"Full-length drafts{of}" if full or some else "Drafts of unknown length"
         how = "as told" if full_drafts is not None else "decided from the counts"
         more = "" if full or full_drafts is not None else "; where every draft has draft_len tokens, say --full-drafts"
         notes.append(f"{said}: {how}{more}.")

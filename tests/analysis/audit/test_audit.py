@@ -295,6 +295,21 @@ def test_a_speedup_over_another_quantization_is_doubted_whether_stated_or_seen(t
     assert said.rows[0].verdict == "suspicious"
 
 
+def test_whether_drafts_have_full_length_is_decided_for_each_draft(tmp_path: Path) -> None:
+    header = f"{COMMON},draft_acceptance_rate,mgl\n"
+    full = "".join(f"m,d,4,{n},60,{a / (4 * r):.6f},\n" for n, r, a in ((201, 70, 130), (251, 90, 160), (301, 99, 201)))
+    context = audit_context(tmp_path, f"{header}m,none,0,256,50,,\n{full}m,look-up,8,256,55,0.5,1.15\n")
+    assert {row.draft: row.fixed_length for row in context.rows if row.speculative} == {"d": True, "look-up": False}
+    assert flagged(audit("t", context), "counts_disagree") == []
+    assert any(note.startswith("Full-length drafts of d, others of unknown length") for note in context.notes)
+
+
+def audit_context(tmp_path: Path, text: str) -> AuditContext:
+    path = tmp_path / "table.csv"
+    path.write_text(text)
+    return read_csv(path)
+
+
 def test_rows_that_are_not_understood_are_left_out_and_named(tmp_path: Path) -> None:
     path = tmp_path / "t.csv"
     path.write_text(f"{COMMON}\nm,none,0,256,20\nm,d,4,256,fast\n")
