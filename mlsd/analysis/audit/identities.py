@@ -281,8 +281,8 @@ def _of_places(study: StudyRecord) -> Found:
     ).items():
         if block < _COUNTED_BLOCKS or not all(run.status == "finished" for run, _ in others):
             continue
-        number = block_number(others[0][1].repeat, {trial.case_id for _, trial in own})
-        if block != number or {trial.position for _, trial in own} != set(range(len(others))):
+        number = block_number(others[0][1].repeat, {trial.case_id for _, trial in others})
+        if block != number or {trial.position for _, trial in others} != set(range(len(others))):
             yield "block", f"block {block} is not that of its cases and its repeat, {number}"
 
 
