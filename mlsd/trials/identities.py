@@ -48,6 +48,22 @@ def broken(case: Case, trial: Trial, *, n_vocab: int | None = None, n_cores: int
     yield from _of_verdict(trial)
 
 
+# A trial that breaks one of these gives no figure, and readers could not sum it up.
+_NO_FIGURE = ("range", "tokens", "committed", "round", "parts")
+
+
+def admitted(case: Case, trial: Trial) -> Trial:
+    """The trial as it may be stored: itself, or a failed one that says why its figures cannot be."""
+    found = next((one for one in broken(case, trial) if one.rule in _NO_FIGURE), None)
+    if found is None:
+        return trial
+    places = {name: max(0, min(getattr(trial, name), INT64 - 1)) for name in ("block", "repeat", "position")}
+    return Trial(
+        case_id=trial.case_id, arm=case.arm, gamma=case.gamma, status="failed", started_at=trial.started_at,
+        error=f"What it says cannot be: {found.sentence}.", invalid_reason="the trial failed", **places,
+    )  # fmt: skip
+
+
 def _out_of_range(trial: Trial) -> Iterator[Broken]:
     """Counts and times below 0 or beyond 64 bits, and numbers that are none."""
     structs: tuple[tuple[str, Trial | Losslessness | Conditions | None], ...] = (
@@ -121,11 +137,11 @@ def _of_times(case: Case, trial: Trial, n_cores: int | None) -> Iterator[Broken]
     if case.source == "server":
         return
     parts = sum(one.wall_ns for one in trial.rounds)
-    drafting = sum(one.draft_ns for one in trial.rounds) + (trial.draft_prefill_ns or 0)
-    if max(_drafted(trial, "draft_forward_ns", "draft_rollback_ns"), _drafted(trial, "draft_step_ns")) > drafting:
-        yield Broken("stats", f"its drafter counted more time for itself than the {drafting} ns of drafting")
+    whole = parts + (trial.draft_prefill_ns or 0)
+    if any(value > whole for name, value in trial.stats.items() if name.startswith("draft_") and name.endswith("_ns")):
+        yield Broken("stats", f"its drafter counted more time for itself than the {whole} ns of the trial")
     if case.arm == "ar" and trial.draft_prefill_ns:
-        yield Broken("parts", "it has no draft, and read the prompt into one")
+        yield Broken("draft", "it has no draft, and read the prompt into one")
     if not trial.timed:
         if trial.decode_ns is not None:
             yield Broken("parts", "its times are not its method's, but it has a decode time")
@@ -144,16 +160,14 @@ def _of_times(case: Case, trial: Trial, n_cores: int | None) -> Iterator[Broken]
         yield Broken("processor", "it took more processor time than the machine has")
 
 
-def _drafted(trial: Trial, *names: str) -> float:
-    return sum(trial.stats.get(name, 0.0) for name in names)
-
-
 def _of_verdict(trial: Trial) -> Iterator[Broken]:
     verdict = trial.losslessness
     if trial.valid == (trial.invalid_reason is not None):
         yield Broken("valid", "it is valid with a reason against it, or not valid without one")
     if trial.valid and (trial.failed_native_calls or (verdict is not None and verdict.verdict == "diverged")):
         yield Broken("valid", "it is called valid, but calls failed or its output diverged")
+    if trial.valid and trial.disturbed:
+        yield Broken("valid", "it is called valid, but was stopped or starved")
     if verdict is None:
         return
     if verdict.verdict == "lossless" and (verdict.first_difference is not None or verdict.n_positions_off):

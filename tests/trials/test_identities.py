@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from mlsd.records import Case, Conditions, Losslessness, Trial
-from mlsd.trials.identities import broken
+from mlsd.trials.identities import admitted, broken
 from tests.analysis import studies
 
 CASE = studies.case(studies.MOE, "code", 4)
@@ -64,6 +64,19 @@ def test_a_trial_of_the_loop_and_a_failed_one_break_nothing() -> None:
 )
 def test_what_cannot_be_is_named(changes: dict[str, Any], rule: str) -> None:
     assert rule in rules(CASE, msgspec.structs.replace(TRIAL, **changes))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"decode_ns": -5}, {"decode_ns": 1 << 70}, {"decode_ns": 7}, {"tokens": (-1,) * 33}, changed(0, accepted=9)],
+)
+def test_what_cannot_be_is_stored_as_a_failed_trial_in_its_place(changes: dict[str, Any]) -> None:
+    made = admitted(CASE, msgspec.structs.replace(TRIAL, **changes))
+    assert (made.status, made.tokens, made.decode_ns) == ("failed", (), None)
+    assert (made.block, made.repeat, made.position) == (TRIAL.block, TRIAL.repeat, TRIAL.position)
+    assert "cannot be" in (made.error or "")
+    assert rules(CASE, made) == set()
+    assert admitted(CASE, TRIAL) is TRIAL
 
 
 def test_a_server_is_asked_only_what_it_can_know() -> None:

@@ -368,7 +368,7 @@ def import_record(store: Store, file: RecordFile) -> Imported:
     n_new = 0
     for one, trial in zip(study.trials, whole_trials(study), strict=True):
         if _place(keys[one.run], trial) not in there:
-            store.add_trial(numbers[one.run], trial)
+            store.admit(numbers[one.run], trial)
             n_new += 1
     for run_id, number in fresh.items():
         _add_figures(store, study, run_id, number)

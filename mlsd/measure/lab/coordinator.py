@@ -282,10 +282,11 @@ class _Coordinator:
 
     def _commit(self, place: _Place, slot: Slot, trial: Trial) -> bool:
         """Store a trial, the first of its slot and no other's; answers whether it is new."""
-        said = trial.case_id, trial.block, trial.repeat, trial.position
-        if slot_key(slot) in place.done or said != (slot.case_id, slot.block, slot.repeat, slot.position):
+        said = (trial.case_id, trial.arm, trial.gamma, trial.block, trial.repeat, trial.position)
+        asked = (slot.case_id, slot.case.arm, slot.case.gamma, slot.block, slot.repeat, slot.position)
+        if slot_key(slot) in place.done or said != asked:
             return False
-        self._store.add_trial(place.run_id, trial)
+        trial = self._store.admit(place.run_id, trial)
         place.done.add(slot_key(slot))
         place.n_ok += trial.status == "ok"
         if trial.status == "failed":

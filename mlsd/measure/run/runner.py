@@ -243,7 +243,7 @@ def run_slots(
             yield tuple(turn)
 
     def commit(index: int, trial: Trial) -> None:
-        store.add_trial(tally.run_id, trial)
+        trial = store.admit(tally.run_id, trial)
         measured.append(trial)
         turn.remove(index)
         tally.n_ok += trial.status == "ok"

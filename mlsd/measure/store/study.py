@@ -33,6 +33,7 @@ from mlsd.measure.store.rows import (
     model_key,
 )
 from mlsd.records import Case, Environment, ModelFacts, QualityWarning, Trial
+from mlsd.trials.identities import admitted
 
 ALL = TrialFilter()
 
@@ -129,6 +130,17 @@ class Store(MachineTables):
                 f'INSERT OR IGNORE INTO "case" ({rowcodec.CASE_COLUMNS}) VALUES ({rowcodec.CASE_MARKS})',
                 (rowcodec.case_row(case_id, run_id, case) for case_id, case in by_id if case_id not in known),
             )
+
+    def admit(self, run_id: int, trial: Trial) -> Trial:
+        """Store a trial that somebody measured, and return it as it was stored: the one gate into the database.
+
+        What breaks an identity that every answer rests on becomes a failed trial with the reason, so that one bad
+        trial of an engine, a server, a lab or a record never makes the others unreadable.
+        """
+        for (record,) in self._rows('SELECT record FROM "case" WHERE id = ?', (trial.case_id,)):
+            trial = admitted(rowcodec.decode(record, Case, f"case {trial.case_id}"), trial)
+        self.add_trial(run_id, trial)
+        return trial
 
     def add_trial(self, run_id: int, trial: Trial) -> int:
         """Commit a trial with all its rounds, all or nothing, and return its id; its case must be recorded."""

@@ -10,7 +10,7 @@ import msgspec
 from mlsd.measure.lab.coordinator import Ended, LabPlan, Measured
 from mlsd.measure.lab.machine import Card, Origin
 from mlsd.planning.job import Job, ModelFile, PromptText, Slot, prompt_key
-from mlsd.records import Conditions, Environment, Trial
+from mlsd.records import Conditions, Environment, Round, Trial
 from tests.measure.examples import ENVIRONMENT, MODEL, case, trial
 
 ORIGIN = Origin(mlsd_version="1", llama_cpp_build="b1", llama_cpp_python_version="0.3", suites_sha256="s")
@@ -59,8 +59,23 @@ def plan(n_loads: int = 2, n_blocks: int = 4, *, share: bool = True, **changes: 
 
 
 def measured(slot: Slot) -> Trial:
-    base = trial(slot.case, block=slot.block, repeat=slot.repeat, position=slot.position)
-    return msgspec.structs.replace(base, rounds=() if slot.case.arm == "ar" else base.rounds)
+    """What an honest machine says: as many tokens as were asked for, accepted two at a time with a draft."""
+    n_left, rounds, draft = slot.case.n_predict - 1, [], slot.case.arm == "sd"
+    while n_left:
+        accepted = min(2, n_left - 1) if draft else 0
+        proposed = 4 if draft else 0
+        rounds.append(
+            Round(
+                proposed=proposed, accepted=accepted, committed=accepted + 1, rows=1 + proposed,
+                draft_ns=400, verify_ns=1_000, rollback_ns=50, sample_ns=10, other_ns=5,
+            )
+        )  # fmt: skip
+        n_left -= accepted + 1
+    return trial(
+        slot.case, block=slot.block, repeat=slot.repeat, position=slot.position, rounds=tuple(rounds), timed=True,
+        tokens=tuple(range(slot.case.n_predict)), decode_ns=sum(one.wall_ns for one in rounds), error=None,
+        draft_prefill_ns=2_000 if draft else None, disturbed=False, invalid_reason=None, failed_native_calls=0,
+    )  # fmt: skip
 
 
 class FakeLab:

@@ -177,6 +177,27 @@ def test_a_trial_that_is_not_of_its_slot_is_not_stored_in_its_place(tmp_path: Pa
     assert ok[first.case_id] == 0 and ok[second.case_id] == 1
 
 
+def test_a_forged_trial_is_a_failed_one_with_the_reason_and_every_other_one_can_be_read(tmp_path: Path) -> None:
+    wanted = plan(n_loads=1, patience_s=60.0)
+    slots = wanted.loads[0].slots
+    forged = ({"decode_ns": -5}, {"tokens": (-1,) * 8}, {"decode_ns": 1 << 70}, {"decode_ns": 17})
+
+    class Forger(FakeLab):
+        def hear(self, timeout_s: float):  # type: ignore[no-untyped-def]
+            for said in super().hear(timeout_s):
+                if isinstance(said, Measured) and said.trial.block == 1:
+                    trial = msgspec.structs.replace(said.trial, **forged[slots[said.index].position])
+                    said = msgspec.structs.replace(said, trial=trial)
+                yield said
+
+    run(Forger({"m1": card()}), wanted, tmp_path / "s.sqlite")
+    with Store.open(tmp_path / "s.sqlite") as store:
+        assert store.check() == []
+        trials = [s.trial for s in store.trials()]
+    assert {t.block for t in trials if t.status == "ok"} == {0, 2, 3}
+    assert all("cannot be" in (t.error or "") for t in trials if t.status == "failed")
+
+
 @pytest.mark.parametrize("index", [0, 3, 10**9])
 def test_a_slot_that_a_part_does_not_have_is_not_stored_and_the_run_goes_on(tmp_path: Path, index: int) -> None:
     wanted = plan(n_loads=1, patience_s=60.0)
