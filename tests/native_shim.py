@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from mlsd.engine.llama.build.prebuilt import prebuilt_folder
+
 HEAD = r"""
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -77,7 +79,8 @@ def installed_libraries() -> Path:
     """Where the installed llama-cpp-python keeps its shared libraries."""
     spec = importlib.util.find_spec("llama_cpp")
     assert spec is not None and spec.origin is not None
-    return Path(spec.origin).parent / "lib"
+    bindings = Path(spec.origin).parent
+    return prebuilt_folder(bindings) or bindings / "lib"
 
 
 def copy_of_installed(folder: Path) -> Path:

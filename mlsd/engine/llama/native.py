@@ -9,6 +9,7 @@ from __future__ import annotations
 import collections
 import ctypes
 import functools
+import importlib.util
 import os
 import types
 from collections.abc import Callable, Iterator, Sequence
@@ -18,6 +19,7 @@ from typing import Any, Protocol, cast
 
 from mlsd.engine.llama.build.layouts import fit
 from mlsd.engine.llama.build.loaded import asked, loaded, require
+from mlsd.engine.llama.build.prebuilt import build_number, prebuilt_folder
 from mlsd.errors import DeviceError, NativeError, UnsupportedError
 from mlsd.records import Record
 
@@ -103,6 +105,7 @@ def library() -> Any:
     Raises: NativeError for libraries that do not load, lack a function that their bindings name, lay out a structure
     in a way that is not known, or are not those of the build that this process was told to load.
     """
+    _choose_libraries()
     try:
         from llama_cpp import llama_cpp
     except (ImportError, OSError, AttributeError, RuntimeError) as error:
@@ -126,6 +129,15 @@ def library() -> Any:
     if endpoint := os.environ.get(SERVER_VARIABLE):
         _add_server(llama_cpp._base_path, endpoint, llama_cpp._lib)
     return llama_cpp
+
+
+def _choose_libraries() -> None:
+    """Name the libraries of a trusted package where the bindings ship none and nobody named others."""
+    spec = importlib.util.find_spec("llama_cpp")
+    if LIBRARIES_VARIABLE in os.environ or spec is None or spec.origin is None:
+        return
+    if (folder := prebuilt_folder(Path(spec.origin).parent)) is not None:
+        os.environ[LIBRARIES_VARIABLE] = str(folder)
 
 
 def _require_fit(native: Any) -> None:
@@ -315,8 +327,9 @@ def backend_info(n_gpu_layers: int = -1) -> BackendInfo:
 def _build() -> str:
     """The commit of ggml; of a build that was named, also what tells it from others of that commit."""
     commit = _text_function("ggml_commit") or _text_function("ggml_version") or "unknown"
-    identity = asked()
-    return commit if identity is None else f"{commit}+{identity.fingerprint}"
+    number, identity = build_number(commit), asked()
+    known = f"b{number} {commit}" if number else commit
+    return known if identity is None else f"{known}+{identity.fingerprint}"
 
 
 def _devices() -> Sequence[Device]:

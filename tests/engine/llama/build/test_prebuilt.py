@@ -1,0 +1,64 @@
+"""What others compiled is taken by its hashes alone, and only where the bindings ship no library."""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from mlsd.engine.llama.build import prebuilt
+from mlsd.engine.llama.build.place import plain_name
+from mlsd.errors import NativeError
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A package that ships libllama, and is trusted."""
+    folder = tmp_path / "packages" / "some_llama"
+    (folder / "lib").mkdir(parents=True)
+    (folder / "__init__.py").write_text("")
+    (folder / "lib" / "libllama.so.0").write_bytes(b"machine code")
+    pin = prebuilt.pins()[0]
+    hashes = {"lib/libllama.so.0": hashlib.sha256(b"machine code").hexdigest()}
+    place = f"{sys.platform}-{prebuilt.platform.machine()}"
+    own = msgspec.structs.replace(pin, module="some_llama", libraries={place: hashes})
+    monkeypatch.setattr(prebuilt, "pins", lambda: (own,))
+    monkeypatch.setattr(sys, "path", [str(folder.parent), *sys.path])
+    monkeypatch.setenv("MLSD_CACHE", str(tmp_path / "cache"))
+    return folder
+
+
+def test_bindings_without_libraries_get_those_that_are_trusted(package: Path, tmp_path: Path) -> None:
+    folder = prebuilt.prebuilt_folder(tmp_path / "llama_cpp")
+    assert folder is not None
+    assert {path.name for path in folder.iterdir()} == {plain_name("llama"), "libllama.so.0"}
+
+
+def test_a_file_with_another_hash_is_refused(package: Path, tmp_path: Path) -> None:
+    (package / "lib" / "libllama.so.0").write_bytes(b"other code")
+    with pytest.raises(NativeError, match=r"libllama.so.0 of .* is not the file that mlsd trusts"):
+        prebuilt.prebuilt_folder(tmp_path / "llama_cpp")
+
+
+def test_bindings_with_libraries_keep_their_own(package: Path, tmp_path: Path) -> None:
+    own = tmp_path / "llama_cpp" / "lib" / plain_name("llama")
+    own.parent.mkdir(parents=True)
+    own.write_bytes(b"")
+    assert prebuilt.prebuilt_folder(tmp_path / "llama_cpp") is None
+
+
+def test_a_build_is_known_by_its_commit() -> None:
+    assert prebuilt.build_number("86a2835-dirty") == 11524
+    assert prebuilt.build_number("0c1e570") is None
+    assert prebuilt.build_number("86a") is None
+
+
+def test_every_pin_names_what_it_trusts() -> None:
+    for pin in prebuilt.pins():
+        assert set(pin.wheels) == set(pin.libraries)
+        assert pin.licence and pin.origin and pin.patches
+        hashes = [sha256 for files in pin.libraries.values() for sha256 in files.values()]
+        assert all(len(sha256) == 64 for sha256 in (*hashes, *pin.wheels.values()))

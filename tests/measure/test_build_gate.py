@@ -1,0 +1,166 @@
+"""Spoiled builds: each is refused with its reason, by a process of its own; the one that asks goes on."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from mlsd.engine.llama import native
+from mlsd.engine.llama.build import layouts
+from mlsd.measure.build_gate import judge, known_builds, verdict_of
+from mlsd.measure.builds import find_build
+from tests.native_shim import ABORTS, copy_of_installed, faulty_build
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="builds the faults for Linux")
+
+_PARAMS = """
+struct whole {{ unsigned char bytes[4096]; }};
+struct own {{ unsigned char bytes[{size}]; }};
+struct own llama_{kind}_default_params(void) {{
+    struct own all;
+    struct whole found = ((struct whole (*)(void)) real("llama_{kind}_default_params"))();
+    memcpy(&all, &found, sizeof all);
+    {change}
+    return all;
+}}
+"""
+_DATA = "llama_state_seq_get_data_ext"
+
+
+def _params(kind: str, change: str, extra: int = 0) -> str:
+    """Default values of this machine's build, changed; `AT(field)` is where a field lies."""
+    library = native.library()
+    structure = getattr(library, f"llama_{kind}_params")
+    n_bytes = layouts._returned(library._lib, f"llama_{kind}_default_params")[1] or 0
+    for name in (field[0] for field in structure._fields_):
+        change = change.replace(f"AT({name})", f"(all.bytes + {getattr(structure, name).offset})")
+    return _PARAMS.format(kind=kind, size=n_bytes + extra, change=change)
+
+
+def _state(body: str) -> str:
+    return (
+        "size_t llama_state_seq_get_data_ext(void *c, unsigned char *to, size_t n, int s, unsigned f) {"
+        f'size_t got = ((size_t (*)(void *, unsigned char *, size_t, int, unsigned)) real("{_DATA}"))(c, to, n, s, f);'
+        f"{body} return got; }}"
+    )
+
+
+FAULTS: dict[str, tuple[Callable[[], str], str]] = {
+    "a longer context structure": (lambda: _params("context", "", 8), "no layout that is known"),
+    "a longer model structure": (lambda: _params("model", "", 8), "llama_model_params has 88 bytes in the library"),
+    "a shorter structure": (lambda: _params("context", "", -16), "no layout that is known"),
+    "a first field that moved": (
+        lambda: _params("context", "memmove(AT(n_batch), AT(n_ctx), 4); memset(AT(n_ctx), 0, 4);"),
+        "its default n_ctx reads as 0, not 512",
+    ),
+    "flags that moved by one": (
+        lambda: _params("context", "memmove(AT(offload_kqv), AT(embeddings), 4); *AT(embeddings) = 1;"),
+        "its default embeddings reads as 1",
+    ),
+    "types that were numbered anew": (
+        lambda: _params("context", "*AT(type_v) = 30;"),
+        "its default type_v reads as 30, not 1",
+    ),
+    "a mode of loading that moved": (
+        lambda: _params("model", "memset(AT(load_mode), 0, 4);"),
+        "its default load_mode reads as 0, not -1",
+    ),
+    "memory saved as another version": (
+        lambda: (
+            "#include <stdio.h>\nsize_t llama_state_seq_save_file(void *c, const char *p, int s, void *t, size_t n) {"
+            'FILE *f = fopen(p, "wb"); fwrite("qsgg\\5\\0\\0\\0", 1, 8, f); fclose(f); return 8; }'
+        ),
+        "writes version 5 of a sequence's memory",
+    ),
+    "memory with another magic number": (lambda: _state("to[0] ^= 1;"), "where its magic number should be"),
+    "memory of fewer blocks": (lambda: _state("to[n - 1] = 0; n = 0; to[8] = 9;"), "where its number of streams"),
+    "memory that is saved wrongly": (
+        lambda: _state("for (size_t i = got / 2; i < got; i++) to[i] ^= 1;"),
+        "does not keep memory as mlsd reads it",
+    ),
+    "memory that is never loaded": (
+        lambda: "size_t llama_state_seq_set_data_ext(void *c, void *d, size_t n, int s, unsigned f) { return n; }",
+        "does not keep memory as mlsd reads it|cannot|failed",
+    ),
+    "logits of another model": (
+        lambda: (
+            "float *llama_get_logits_ith(void *c, int i) { float *own = ((float *(*)(void *, int)) "
+            'real("llama_get_logits_ith"))(c, i); for (int k = 0; k < 1536; k++) own[k] = -own[k]; return own; }'
+        ),
+        "computes something else",
+    ),
+    "a decode that aborts": (lambda: ABORTS, "worker process died"),
+    "a decode that leaves": (lambda: "int llama_decode(void *c, struct batch b) { exit(0); }", "worker process died"),
+    "a model that crashes": (
+        lambda: (
+            "struct p { char b[80]; }; void *llama_model_load_from_file(const char *f, struct p q) "
+            "{ return *(void **) 0; }"
+        ),
+        "worker process died",
+    ),
+    "a removal that removes nothing": (
+        lambda: "_Bool llama_memory_seq_rm(void *m, int s, int a, int b) { return 1; }",
+        "cannot go back|does not keep memory|cannot|failed",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_build_with_a_fault_is_refused_with_its_reason(name: str, tmp_path: Path) -> None:
+    code, reason = FAULTS[name]
+    verdict = judge(find_build(str(faulty_build(tmp_path / "lib", code()))))
+    assert verdict.fits is None
+    assert re.search(reason, verdict.problem), verdict.problem
+
+
+def _other_processor(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[18:20] = (183 if data[18] == 62 else 62).to_bytes(2, "little")  # e_machine: AArch64, x86-64
+    path.write_bytes(data)
+
+
+FILES: dict[str, tuple[Callable[[Path], object], str]] = {
+    "a text file": (lambda path: path.write_text("libllama"), "invalid ELF header|file too short"),
+    "an empty file": (lambda path: path.write_bytes(b""), "file too short"),
+    "half a file": (
+        lambda path: path.write_bytes(path.read_bytes()[: path.stat().st_size // 2]),
+        "cannot be loaded|process died",
+    ),
+    "another processor's": (_other_processor, "cannot be loaded"),
+    "another system's": (lambda path: path.write_bytes(b"\xcf\xfa\xed\xfe" + bytes(4096)), "invalid ELF header"),
+    "another library": (
+        lambda path: shutil.copy((path.parent / "libggml-base.so.0").resolve(), path),
+        "undefined symbol: llama_",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_library_that_is_none_is_refused_with_its_reason(name: str, tmp_path: Path) -> None:
+    spoil, reason = FILES[name]
+    folder = copy_of_installed(tmp_path / "lib")
+    for path in folder.glob("libllama.so*"):
+        whole = path.resolve().read_bytes()
+        path.unlink()
+        path.write_bytes(whole)
+        spoil(path)
+    verdict = verdict_of(str(folder))
+    assert verdict.fits is None
+    assert re.search(reason, verdict.problem), verdict.problem
+
+
+def test_what_fits_is_remembered_and_what_is_here_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLSD_CACHE", str(tmp_path))
+    build = find_build(".")
+    first = judge(build)
+    assert first.fits is not None and first.fits.rollback == "snapshots"
+    assert first.fits.loaded.package == build.identity.package
+    assert set(first.fits.loaded.libraries) <= set(build.identity.files)
+    monkeypatch.setattr("mlsd.measure.build_gate.run_build_check", None)
+    assert judge(build) == first
+    assert next(known_builds()) == "."
