@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import msgspec
 import pytest
@@ -11,7 +12,9 @@ from mlsd.analysis.results.methods_table import methods_by_kind, timing
 from mlsd.analysis.study.study import Study, read_study
 from mlsd.errors import AnalysisError
 from mlsd.measure.store.study import Store
+from mlsd.planning.tasks import KINDS
 from mlsd.records import Case, DrafterSpec, Trial
+from mlsd.report.tables import methods
 from mlsd.report.tables.methods import mgl_table, speedup_table, timing_table
 from tests.analysis.studies import DENSE, MOE, blocks, case, trial, write
 
@@ -100,3 +103,10 @@ def test_a_study_without_tasks_says_how_to_measure_them(tmp_path: Path) -> None:
         found = read_study(store)
     with pytest.raises(AnalysisError, match="mlsd run E"):
         methods_by_kind(found.trials)
+
+
+def test_kinds_of_another_set_are_columns_of_their_own() -> None:
+    ours = SimpleNamespace(by_kind={"rag": None})
+    assert methods._kinds([ours]) == KINDS  # type: ignore[list-item]
+    theirs = SimpleNamespace(by_kind={"rag": None, "coding": None, "low_entropy 8k": None})
+    assert methods._kinds([theirs]) == ("rag", "coding", "low_entropy 8k")  # type: ignore[list-item]
