@@ -206,7 +206,7 @@ def _mixture(n: Values, size: float = 0.1) -> Values:
 
 CANDIDATES: Mapping[str, Callable[[Values], Values]] = {
     "95 % at each look alone": lambda n: student.ppf(0.975, n - 1),
-    "Pocock's level for 98 looks": lambda n: student.ppf(1 - 0.025 / 8, n - 1),
+    "Pocock's level for 98 looks": lambda n: student.ppf(1 - 0.025 / 13, n - 1),
     "alpha / (k (k + 1)) at look k": lambda n: student.ppf(1 - 0.025 / ((n - 2) * (n - 1)), n - 1),
     "t mixture martingale": _mixture,
     "stitched, as chosen": lambda n: student.ppf([1 - tail(0.05, 1, int(k), 3) for k in n], n - 1),
