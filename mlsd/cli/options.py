@@ -10,12 +10,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+import msgspec
 
 from mlsd.planning.job import ModelFile
 from mlsd.records import AUTO, EngineOptions
 
 if TYPE_CHECKING:
+    from mlsd.measure.run.race import Goal
     from mlsd.planning.plan import Overrides
+
+BUDGET_S = 600.0  # of a session that measures until it knows enough
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -81,6 +85,45 @@ class GammaList(click.ParamType[tuple[int | str, ...]]):
         return (*given, AUTO) if len([part for part in parts if part.strip() == AUTO]) else given
 
 
+class Share(click.ParamType[float]):
+    """A share in per cent: ``2%``."""
+
+    name = "x%"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Parse, or say what it should look like."""
+        try:
+            share = float(str(value).removesuffix("%")) / 100 if not isinstance(value, float) else value
+        except ValueError:
+            share = 0.0
+        if not 0.0 < share < 1.0:
+            self.fail(f"{value!r} is not a share like 2%", param, ctx)
+        return share
+
+
+class Until(click.ParamType["Goal"]):
+    """What to measure until: ``decided``, or ``3%``."""
+
+    name = "decided|x%"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Goal:
+        """Parse, or say what it should look like."""
+        from mlsd.measure.run.race import Goal
+
+        if isinstance(value, Goal):
+            return value
+        return Goal(within=None if value == "decided" else Share().convert(value, param, ctx))
+
+
+def goal_of(until: Goal | None, budget_s: float | None) -> Goal | None:
+    """The goal of a session, with the seconds that it may take; None without --until."""
+    if until is None:
+        if budget_s is not None:
+            raise click.UsageError("--budget-s needs --until.")
+        return None
+    return msgspec.structs.replace(until, budget_s=budget_s or BUDGET_S)
+
+
 class _Option:
     """One option that several commands have, under one name with one meaning; each may add to its help."""
 
@@ -99,6 +142,8 @@ draft_option = _Option("--draft", help="Draft model, or drafting head: a path or
 drafter_option = _Option("--drafter", "drafter_text", help="Drafting method: NAME or NAME:option=value,...")
 prompt_option = _Option("--prompt", "prompts", multiple=True, help="A shipped prompt, or a text file; may be repeated.")
 repeats_option = _Option("--repeats", type=Whole(1, 10_000), show_default=True)
+until_option = _Option("--until", type=Until())
+budget_option = _Option("--budget-s", type=Real(min=0, min_open=True), help="Begin no block after it.")
 rows_option = _Option("--rows", type=IntList(), help="k: positions of a pass.")
 quant_option = _Option("--quant", help="Q8_0, Q4_K, Q4_K_M, Q4_0, F16, ...")
 seed_option = _Option("--seed", type=Whole(min=0), default=0, show_default=True)

@@ -84,10 +84,29 @@ class Decision(Record, frozen=True, kw_only=True):
         """The arms that may still win."""
         return tuple(one.name for one in self.standings if one.out is None)
 
+    def of(self, name: str) -> Standing | None:
+        """Where the arm of that name stands."""
+        return next((one for one in self.standings if one.name == name), None)
+
     @property
     def best(self) -> Standing | None:
         """The leader once it is decided to be faster than plain decoding; None: leave it off."""
-        return next((one for one in self.standings if one.name == self.leader and one.effect == "faster"), None)
+        leader = self.of(self.leader) if self.leader is not None else None
+        return leader if leader is not None and leader.effect == "faster" else None
+
+    @property
+    def words(self) -> str:
+        """What to use, and what is open."""
+        best = self.best
+        said = "leave it off, nothing is decided to be faster" if best is None else f"use {best.name}, {_times(best)}"
+        alike = [
+            one.name for one in self.standings if one.out is None and one not in (best,) and one.effect == "faster"
+        ]
+        open_ = [
+            f"{one.name} is {one.words}" for one in self.standings if one.out is None and one.effect == "undecided"
+        ]
+        parts = [said, f"not told apart from it: {', '.join(alike)}" if alike else "", *open_]
+        return "; ".join(part for part in parts if part)
 
     def done(self, within: float | None = None) -> bool:
         """Whether each arm is decided or out; with `within` also whether the best is known to this share."""
@@ -95,7 +114,9 @@ class Decision(Record, frozen=True, kw_only=True):
             return False
         if within is None or self.leader is None:
             return True
-        led = next(one.ratio for one in self.standings if one.name == self.leader)
+        standing = self.of(self.leader)
+        assert standing is not None
+        led = standing.ratio
         known = led.low is not None and led.high is not None and max(led.high / led.value, led.value / led.low)
         return bool(known) and known <= 1 + within and self.behind <= within
 
@@ -219,6 +240,11 @@ def effect_of(ratio: Interval | None) -> Effect:
         return "slower"
     near = 1 + NO_DIFFERENCE
     return "no difference" if ratio.low > 1 / near and ratio.high < near else "undecided"
+
+
+def _times(one: Standing) -> str:
+    bounds = "" if one.ratio.low is None else f" (95 % {one.ratio.low:.2f} to {one.ratio.high:.2f})"
+    return f"{one.ratio.value:.2f}x{bounds}"
 
 
 def _more_blocks(ratio: Interval) -> int | None:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
+
+import msgspec
 
 from mlsd.measure.run.study import BenchTrial
 from mlsd.records import ArmKind, Case, Record, Trial, Verdict
 from mlsd.stats import grouped, median, relative_spread
 from mlsd.trials.arms import Arm, arm_of
+from mlsd.trials.decisions import Decision, Standing
 from mlsd.trials.fates import Fate, fate_of, fates
 from mlsd.trials.pairs import counted, pair_up, speedup
 from mlsd.trials.sums import PARTS, speed, sums, sums_of
@@ -81,6 +84,7 @@ class BenchArm(Record, frozen=True, kw_only=True):
 
     trials: tuple[BenchTrial, ...]
     summary: ArmSummary
+    standing: Standing | None = None  # of a bench with a goal
 
     @property
     def case(self) -> Case:
@@ -98,8 +102,11 @@ class BenchArm(Record, frozen=True, kw_only=True):
         return arm_of(self.case)
 
 
-def bench_arms(trials: Sequence[BenchTrial]) -> list[BenchArm]:
-    """Every arm of every prompt; plain decoding first, then by method and gamma."""
+def bench_arms(trials: Sequence[BenchTrial], decisions: Mapping[str, Decision] | None = None) -> list[BenchArm]:
+    """Every arm of every prompt; plain decoding first, then by method and gamma.
+
+    With `decisions` speedups are those that hold together, and at every look.
+    """
 
     def place(row: BenchTrial) -> tuple[Any, ...]:
         case, spec = row.case, row.case.drafter
@@ -112,7 +119,12 @@ def bench_arms(trials: Sequence[BenchTrial]) -> list[BenchArm]:
     for own in by_case.values():
         case = own[0].case
         summary = summarize([row.trial for row in own], plain.get(case.prompt.key, []), case.drafter.name)
-        found.append(BenchArm(trials=tuple(own), summary=summary))
+        decision = (decisions or {}).get(case.prompt.key)
+        standing = None if decision is None else decision.of(arm_of(case).setting)
+        if standing is not None:
+            ratio = standing.ratio
+            summary = msgspec.structs.replace(summary, speedup=ratio.value, ci_low=ratio.low, ci_high=ratio.high)
+        found.append(BenchArm(trials=tuple(own), summary=summary, standing=standing))
     return found
 
 

@@ -11,7 +11,7 @@ import msgspec
 from mlsd.cli import options as shared
 from mlsd.cli.database import db_option
 from mlsd.cli.options import Real, Whole
-from mlsd.cli.output import note, print_json, print_table
+from mlsd.cli.output import note, print_json, print_table, say
 from mlsd.cli.watch import make_watcher, say_warnings
 from mlsd.engine.rollback import FAULTS, SABOTAGE, STRATEGIES
 from mlsd.records import Sampling
@@ -47,6 +47,11 @@ KIND: {", ".join(FAULTS)} (see mlsd.engine.rollback.Sabotage).
 )
 @click.option("--n-predict", type=Whole(), default=256, show_default=True, help="Output tokens.")
 @shared.repeats_option("Blocks; each holds every arm once.", default=3)
+@shared.until_option(
+    "As many blocks as it takes, in place of --repeats: until every arm is decided (faster, slower, no difference "
+    "above 3 %) or cannot win any more; with x% until the best is known to that share, too."
+)
+@shared.budget_option("Seconds after which no block begins [default: 600 with --until].")
 @click.option("--temperature", type=Real(), default=0.0, show_default=True, help="0 is greedy.")
 @click.option("--top-k", type=Whole(min=0), default=0, help="Keep the k likeliest tokens (0: all).")
 @click.option("--top-p", type=Real(0, 1, min_open=True), default=1.0, help="Keep this much probability.")
@@ -83,13 +88,14 @@ def bench(
         **{name: options[name] for name in ("drafts", "drafters", "prompts", "depths", "n_predict", "repeats", "seed")},
         rollback=f"{SABOTAGE}:{options['sabotage']}" if options["sabotage"] else options["rollback"],
     )
+    goal = shared.goal_of(options["until"], options["budget_s"])
     with make_watcher() as watcher:
-        result = run_bench(request, db, fresh=options["fresh"], watcher=watcher)
-    arms = bench_arms(result.trials)
+        result = run_bench(request, db, fresh=options["fresh"], watcher=watcher, goal=goal)
+    arms = bench_arms(result.trials, result.decisions)
     if as_json:
         trials = [trial_object(row) for row in result.trials]
         rows = [{**arm_object(arm.case), **msgspec.to_builtins(arm.summary)} for arm in arms]
-        print_json({"database": result.database, "trials": trials, "summary": rows})
+        print_json({"database": result.database, "trials": trials, "summary": rows, **_told(result)})
     elif arms:
         _print(result, arms)
     say_warnings(result.warnings)
@@ -98,7 +104,13 @@ def bench(
     return [arm.summary for arm in arms]
 
 
+def _told(result: BenchResult) -> dict[str, Any]:
+    return {} if result.stopped is None else {"decisions": result.decisions, "stopped": result.stopped}
+
+
 def _print(result: BenchResult, arms: list[BenchArm]) -> None:
+    from mlsd.measure.run.race import STOPPED
+
     print_table(bench_table(arms))
     for arm in arms:
         found = arm.summary
@@ -109,6 +121,10 @@ def _print(result: BenchResult, arms: list[BenchArm]) -> None:
             note(f"DISTURBED  {arm.arm.setting}: {what}: their output is right, their time is not used.")
         if limit := _limit(arm):
             note(f"LIMIT  {arm.arm.setting}: {limit}")
+    for prompt, decision in result.decisions.items():
+        say(f"{prompt}: {decision.words}.")
+    if result.stopped is not None:
+        note(f"Stopped: {STOPPED[result.stopped]}. Intervals hold together, and whenever they are looked at.")
     trials = [row.trial for row in result.trials]
     if not all(trial.timed for trial in trials):
         note("NOT TIMED  SD drafts inside the target to learn what is accepted; its times say nothing of the method.")

@@ -13,6 +13,7 @@ from mlsd.cli.database import db_option
 from mlsd.cli.options import (
     IntList,
     Real,
+    Share,
     Whole,
     draft_option,
     drafter_option,
@@ -38,22 +39,6 @@ _MARGIN = 0.02
 _MOST_BLOCKS = 1_000  # of a session that goes on until it knows enough
 _BUDGET_S = 600.0
 _FAIL_ON = ("slower", "different", "undecided")
-
-
-class Share(click.ParamType[float]):
-    """A share in per cent: ``2%``."""
-
-    name = "x%"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """Parse, or say what it should look like."""
-        try:
-            share = float(str(value).removesuffix("%")) / 100 if not isinstance(value, float) else value
-        except ValueError:
-            share = 0.0
-        if not 0.0 < share < 1.0:
-            self.fail(f"{value!r} is not a share like 2%", param, ctx)
-        return share
 
 
 class FailOn(click.ParamType[tuple[str, float]]):

@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from mlsd.engine.threads import default_threads
 from mlsd.errors import WorkerError
 from mlsd.gguf_tools.read import model_facts
@@ -17,6 +19,7 @@ from mlsd.measure.run.answers import AnswerFile, write_answers
 from mlsd.measure.run.checks import check_run, disturbed
 from mlsd.measure.run.distances import Drafting, measure_distances, study_draftings
 from mlsd.measure.run.memory import LoadMemory, ask_memory, judge_loads, refuse_loads, size_models
+from mlsd.measure.run.race import MOST_BLOCKS, Goal, Race, Stop, standings
 from mlsd.measure.run.runner import (
     Choose,
     RunOutcome,
@@ -40,6 +43,7 @@ from mlsd.planning.prepare import (
     prepare_study,
 )
 from mlsd.records import Case, EngineOptions, Environment, QualityWarning, Record, Trial
+from mlsd.trials.decisions import Decision
 
 
 class StudyResult(Record, frozen=True, kw_only=True):
@@ -65,6 +69,8 @@ class BenchResult(Record, frozen=True, kw_only=True):
     outcome: RunOutcome
     warnings: tuple[QualityWarning, ...]
     trials: tuple[BenchTrial, ...]
+    decisions: Mapping[str, Decision] = msgspec.field(default_factory=dict)  # of a bench with a goal, by prompt
+    stopped: Stop | None = None  # why it ended
 
 
 def run_study(
@@ -104,29 +110,47 @@ def run_study(
 
 
 def bench(
-    request: BenchRequest, db: Path | None = None, *, fresh: bool = False, watcher: Watcher | None = None
+    request: BenchRequest,
+    db: Path | None = None,
+    *,
+    fresh: bool = False,
+    watcher: Watcher | None = None,
+    goal: Goal | None = None,
 ) -> BenchResult:
     """Measure methods beside plain decoding, in blocks that hold every method, and keep the trials.
 
-    The same bench again adds repeats to those in the database; `fresh` lets those count no more.
+    The same bench again adds repeats to those in the database; `fresh` lets those count no more. With a `goal` there
+    are as many blocks as it takes, in place of `request.repeats`, and arms drop out that cannot win.
 
     Raises: what `prepare_bench` raises, LockError, StoreError; what the worker raises when an arm cannot run, before
     anything is measured; WorkerError when every trial failed.
     """
-    path = db or study_path(BENCHES)
+    path, race = db or study_path(BENCHES), None if goal is None else Race(goal)
+    if race is not None:
+        request = msgspec.structs.replace(request, repeats=MOST_BLOCKS)
     with machine_lock():
         check_database(path)
         prepared = prepare_bench(request)
         environment, memory = fitted_environment(prepared)
         with Store.open(path) as store:
             settings = RunSettings(fresh=fresh, seed=request.seed)
-            outcome, warnings = bench_into(prepared, store, environment, memory, settings, watcher or Watcher())
+            choose = all_left if race is None else race.choose
+            outcome, warnings = bench_into(
+                prepared, store, environment, memory, settings, watcher or Watcher(), choose=choose
+            )
             cases = prepared.plan.cases()
             own = [stored.trial for stored in store.trials(TrialFilter(run_id=outcome.run_id))]
     if outcome.n_failed and not outcome.n_ok:
         raise WorkerError(f"Every trial failed: {own[0].error}")
     trials = tuple(BenchTrial(case=cases[trial.case_id], trial=trial) for trial in own)
-    return BenchResult(database=str(path), outcome=outcome, warnings=warnings, trials=trials)
+    return BenchResult(
+        database=str(path),
+        outcome=outcome,
+        warnings=warnings,
+        trials=trials,
+        decisions={} if race is None else standings((row.case, row.trial) for row in trials),
+        stopped=None if race is None else race.stopped,
+    )
 
 
 def bench_into(

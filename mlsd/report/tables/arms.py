@@ -54,8 +54,13 @@ def bench_table(arms: Sequence[BenchArm]) -> Table:
             detail=True,
         ),
         *map(_part_column, PART_NAMES),
+        *((words("decision", _decision),) if any(a.standing for a in arms) else ()),
         words("verdict", lambda a: "INVALID" if a.summary.wrong else a.summary.verdict),
     )
+
+
+def _decision(arm: BenchArm) -> str | None:
+    return None if arm.standing is None else arm.standing.out or arm.standing.words
 
 
 def _part_column(part: str) -> Column[BenchArm]:

@@ -1,0 +1,135 @@
+"""A race: which arms of a load go on is asked of `trials.decisions` after every block, until all is decided."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Literal
+
+from mlsd.planning.job import Slot
+from mlsd.records import Case, Record, Trial
+from mlsd.trials.arms import arm_of
+from mlsd.trials.decisions import Decision, decide
+from mlsd.trials.fates import Fate, fate_of
+from mlsd.trials.sums import speed
+
+MOST_BLOCKS = 100  # of a race that nothing decides
+Stop = Literal["decided", "budget", "blocks"]
+Measured = tuple[Case, Trial]
+
+
+STOPPED: Mapping[Stop, str] = {
+    "decided": "every arm is decided, or cannot win any more",
+    "budget": "the time is used up",
+    "blocks": f"after {MOST_BLOCKS} blocks",
+}
+
+
+class Goal(Record, frozen=True, kw_only=True):
+    """When a session has measured enough."""
+
+    within: float | None = None  # the best known to this share, too; None: each arm decided or out
+    budget_s: float | None = None  # no block begins after it
+
+
+class Race:
+    """Chooses block by block; see `decisions` and `stopped` when it is over."""
+
+    def __init__(
+        self,
+        goal: Goal,
+        *,
+        together: bool = False,
+        n_choices: int | None = None,
+        earlier: Iterable[Measured] = (),
+        now_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`together`: one answer for all prompts, not one for each; `earlier` trials count as blocks of their own."""
+        self._goal, self._together, self._n_choices, self._now_s = goal, together, n_choices, now_s
+        self._began_s = now_s()
+        self._cases: dict[str, Case] = {}
+        self._trials: list[Measured] = list(earlier)
+        self._n_seen = 0
+        self._repeat = -1  # the last one that was chosen
+        self._anchors: dict[str, str] = {}
+        self.decisions: Mapping[str, Decision] = {}
+        self.stopped: Stop = "blocks"
+
+    def choose(self, left: Sequence[Slot], measured: Sequence[Trial]) -> Sequence[Slot]:
+        """The next block of every prompt that is not decided: plain decoding, and the arms that may still win."""
+        self._cases |= {slot.case_id: slot.case for slot in left}
+        self._trials += [(self._cases[trial.case_id], trial) for trial in measured[self._n_seen :]]
+        self._n_seen = len(measured)
+        if self._trials:
+            self.decisions = self._judged()
+        coming = [slot for slot in left if slot.repeat > self._repeat]
+        chosen = [slot for slot in coming if slot.repeat == coming[0].repeat and self._goes_on(slot.case)]
+        if coming and not any(slot.case.arm == "sd" for slot in chosen):
+            self.stopped = "decided"
+            return ()
+        if self._goal.budget_s is not None and self._n_seen and self._now_s() - self._began_s >= self._goal.budget_s:
+            self.stopped = "budget"
+            return ()
+        self._repeat = coming[0].repeat if coming else self._repeat
+        return chosen
+
+    def _judged(self) -> dict[str, Decision]:
+        found = standings(self._trials, together=self._together, n_choices=self._n_choices, anchors=self._anchors)
+        for group, decision in found.items():
+            if decision.leader is not None and len(decision.racing) < len(decision.standings):
+                self._anchors.setdefault(group, decision.leader)  # the first that leads when one drops out
+        return found
+
+    def _goes_on(self, case: Case) -> bool:
+        decision = self.decisions.get(_group(case, together=self._together))
+        if decision is None:
+            return not self._n_seen  # nothing of it could be timed
+        if decision.done(self._goal.within):
+            return False
+        known = {one.name for one in decision.standings}
+        name = arm_of(case).setting
+        return case.arm == "ar" or name in decision.racing or (name not in known and not self._failed(case))
+
+    def _failed(self, case: Case) -> bool:
+        return any(known == case and _spoils(trial) for known, trial in self._trials)
+
+
+def standings(
+    trials: Iterable[Measured],
+    *,
+    together: bool = False,
+    n_choices: int | None = None,
+    anchors: Mapping[str, str] | None = None,
+) -> dict[str, Decision]:
+    """What trials decide of each prompt, or of all `together`; only what is valid counts.
+
+    An arm of which one trial is not valid is left out: whatever its speed is, nobody may use it.
+    """
+    groups: dict[str, dict[str, dict[tuple[str, int], float]]] = {}
+    plain: dict[str, dict[tuple[str, int], float]] = {}
+    spoilt: set[tuple[str, str]] = set()
+    for case, trial in trials:
+        group, name = _group(case, together=together), arm_of(case).setting
+        logs = plain.setdefault(group, {}) if case.arm == "ar" else groups.setdefault(group, {}).setdefault(name, {})
+        if trial.valid and (tok_s := speed(trial)):
+            logs[case.prompt.key, trial.block] = math.log(tok_s)
+        elif _spoils(trial):
+            spoilt.add((group, name))
+    m = n_choices or sum(map(len, groups.values()))
+    found = {}
+    for group, arms in groups.items():
+        sound = {name: logs for name, logs in arms.items() if (group, name) not in spoilt}
+        if plain.get(group):
+            found[group] = decide(plain[group], sound, anchor=(anchors or {}).get(group), n_choices=m)
+    return found
+
+
+def _group(case: Case, *, together: bool) -> str:
+    return "" if together else case.prompt.key
+
+
+def _spoils(trial: Trial) -> bool:
+    """Whether its arm counts no more: it failed, is not valid, or its times are not its own; not a disturbed one."""
+    fate = fate_of(trial)
+    return not speed(trial) if fate is Fate.VALID else fate is not Fate.DISTURBED

@@ -1,0 +1,151 @@
+"""Races: what goes on after a block, what drops out, and when it ends."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from itertools import count
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from mlsd.cli.start.bench import bench as command
+from mlsd.measure.run.race import Goal, Race, standings
+from mlsd.planning.job import Slot
+from mlsd.records import Case, DrafterSpec, Trial
+from mlsd.trials.arms import arm_of
+from tests.measure.examples import case, trial
+
+GAINS = {0: 1.0, 1: 1.2, 2: 1.6, 4: 1.5, 8: 0.8, 16: 0.5}
+PASS_NS = 10**9
+
+
+def arm(gamma: int, prompt: str = "code") -> Case:
+    base = case(gamma, drafter=DrafterSpec(name="pld" if gamma else "none"))
+    return msgspec.structs.replace(base, prompt=msgspec.structs.replace(base.prompt, key=prompt))
+
+
+def slots(n_blocks: int, prompts: Sequence[str] = ("code",), gammas: Sequence[int] = tuple(GAINS)) -> list[Slot]:
+    planned = [(block, prompt, gamma) for block in range(n_blocks) for prompt in prompts for gamma in gammas]
+    cases = [(block, 10 * block + prompts.index(prompt), arm(gamma, prompt)) for block, prompt, gamma in planned]
+    return [Slot(case=own, case_id=own.id, block=number, repeat=block, position=0) for block, number, own in cases]
+
+
+def measured(slot: Slot, noise: float = 0.0, **changes: object) -> Trial:
+    slow = 1.0 + noise
+    done = trial(slot.case, block=slot.block, repeat=slot.repeat)
+    return msgspec.structs.replace(done, decode_ns=int(PASS_NS / GAINS[slot.case.gamma] * slow), **changes)  # type: ignore[arg-type]
+
+
+def run(race: Race, left: Sequence[Slot], measure: Callable[[Slot], Trial]) -> list[Slot]:
+    """All that a race chose, as a runner would ask it."""
+    rest, chosen, trials = list(left), list[Slot](), list[Trial]()
+    while rest and (turn := race.choose(rest, trials)):
+        trials += map(measure, turn)
+        chosen += turn
+        rest = [slot for slot in rest if slot not in turn]
+    return chosen
+
+
+def blocks_of(chosen: Sequence[Slot], prompt: str = "code") -> Mapping[str, int]:
+    names = [arm_of(slot.case).setting for slot in chosen if slot.case.prompt.key == prompt]
+    return {name: names.count(name) for name in dict.fromkeys(names)}
+
+
+def noisy(size: float = 0.05) -> Callable[[Slot], Trial]:
+    rng = np.random.default_rng(0)
+    return lambda slot: measured(slot, float(rng.normal(0, size)))
+
+
+def test_arms_that_cannot_win_drop_out_and_the_rest_goes_on_until_it_is_decided() -> None:
+    race = Race(Goal())
+    ran = blocks_of(run(race, slots(40), noisy()))
+    decision = race.decisions["code"]
+    assert race.stopped == "decided"
+    assert decision.done()
+    assert decision.leader in ("pld, gamma 2", "pld, gamma 4")
+    assert ran["pld, gamma 16"] < ran["pld, gamma 2"] <= ran["plain"] < 40
+
+
+def test_every_prompt_is_a_race_of_its_own_unless_one_answer_is_asked_for() -> None:
+    race = Race(Goal())
+    run(race, slots(40, ("code", "chat")), noisy())
+    assert race.decisions.keys() == {"code", "chat"}
+    together = Race(Goal(), together=True)
+    run(together, slots(40, ("a", "b", "c")), noisy(0.01))
+    assert together.decisions[""].standings[0].ratio.n == 3
+
+
+def test_a_race_ends_with_its_time_and_after_a_block() -> None:
+    clock = count(0.0, 1.0)
+    race = Race(Goal(budget_s=3.0), now_s=lambda: next(clock))
+    ran = run(race, slots(40), noisy(0.5))
+    assert race.stopped == "budget"
+    assert 0 < len(ran) < 40 * len(GAINS)
+    assert len(ran) % len(GAINS) == 0
+
+
+def test_an_arm_that_is_not_valid_counts_no_more_and_a_disturbed_trial_only_itself() -> None:
+    def measure(slot: Slot) -> Trial:
+        if slot.case.gamma == 2:
+            return measured(slot, valid=False, invalid_reason="output differs at token 3")
+        if slot.case.gamma == 1 and slot.repeat == 0:
+            return measured(slot, valid=False, disturbed=True, invalid_reason="the worker waited")
+        return measured(slot, 0.01 * (slot.repeat % 3))
+
+    race = Race(Goal())
+    ran = blocks_of(run(race, slots(20), measure))
+    assert ran["pld, gamma 2"] == 1
+    assert ran["pld, gamma 1"] > 1
+    assert race.decisions["code"].of("pld, gamma 2") is None
+
+
+def test_without_a_time_of_plain_decoding_nothing_goes_on() -> None:
+    def measure(slot: Slot) -> Trial:
+        return measured(slot, **({} if slot.case.gamma else {"valid": False, "invalid_reason": "a call failed"}))
+
+    assert len(run(Race(Goal()), slots(20), measure)) == len(GAINS)
+
+
+def test_earlier_trials_count_as_blocks_of_their_own() -> None:
+    before = [(slot.case, noisy()(slot)) for slot in slots(3)]
+    later = [msgspec.structs.replace(slot, block=slot.block + 1_000, repeat=slot.repeat + 3) for slot in slots(40)]
+    fresh, informed = Race(Goal()), Race(Goal(), earlier=before)
+    assert len(run(informed, later, noisy())) < len(run(fresh, slots(40), noisy()))
+
+
+def test_standings_at_the_end_are_those_of_all_trials() -> None:
+    race, trials = Race(Goal()), list[tuple[Case, Trial]]()
+
+    def measure(slot: Slot) -> Trial:
+        trials.append((slot.case, made := noisy()(slot)))
+        return made
+
+    run(race, slots(40), measure)
+    assert [one.name for one in standings(trials)["code"].standings] == [
+        one.name for one in race.decisions["code"].standings
+    ]
+
+
+def test_bench_until_decided_prints_what_is_decided_and_why_it_ended(tiny: Path, tmp_path: Path) -> None:
+    quick = ["--n-predict", "8", "--gamma", "1,4", "--n-threads", "1", "--db", str(tmp_path / "b.sqlite")]
+    asked = [str(tiny / "llama.gguf"), "--drafter", "pld", *quick, "--until", "decided", "--budget-s", "5"]
+    done = CliRunner().invoke(command, [*asked, "--json"])
+    assert done.exit_code == 0, done.output
+    answer = json.loads(done.stdout)
+    assert answer["stopped"] in ("decided", "budget", "blocks")
+    assert {one["name"] for one in answer["decisions"]["code"]["standings"]} == {"pld, gamma 1", "pld, gamma 4"}
+    shown = CliRunner().invoke(command, asked)
+    assert "code: " in shown.stdout
+    assert "Stopped: " in shown.stderr
+    assert CliRunner().invoke(command, [*asked[:-4], "--budget-s", "5"]).exit_code == 2
+
+
+@pytest.mark.parametrize("given", ["0%", "soon", "120%"])
+def test_a_goal_that_means_nothing_is_refused(given: str) -> None:
+    done = CliRunner().invoke(command, ["tiny-dense", "--drafter", "pld", "--until", given])
+    assert done.exit_code == 2
+    assert "until" in done.output
