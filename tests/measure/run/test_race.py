@@ -37,7 +37,8 @@ def slots(n_blocks: int, prompts: Sequence[str] = ("code",), gammas: Sequence[in
 def measured(slot: Slot, noise: float = 0.0, **changes: object) -> Trial:
     slow = 1.0 + noise
     done = trial(slot.case, block=slot.block, repeat=slot.repeat)
-    return msgspec.structs.replace(done, decode_ns=int(PASS_NS / GAINS[slot.case.gamma] * slow), **changes)  # type: ignore[arg-type]
+    told = {"decode_ns": int(PASS_NS / GAINS[slot.case.gamma] * slow), "disturbed": False, **changes}
+    return msgspec.structs.replace(done, **told)  # type: ignore[arg-type]
 
 
 def run(race: Race, left: Sequence[Slot], measure: Callable[[Slot], Trial]) -> list[Slot]:
