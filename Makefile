@@ -50,7 +50,7 @@ test: $(VENV)/.developer ## Lint, types and every test
 	@$(BIN)/pytest $(ARGS)
 
 check: $(VENV)/.developer ## Lint, types and the quick tests
-	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(BIN)/pytest -m "not heavy" $(ARGS)
+	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(BIN)/pytest -m "not heavy and not native" $(ARGS)
 
 fmt: $(VENV)/.developer ## Format the code
 	@$(BIN)/ruff format . && $(BIN)/ruff check --fix .

@@ -13,6 +13,7 @@ import msgspec
 from benchmarks.harness import Result, of_samples
 from benchmarks.report_scale import GAMMAS, PLACE, PROMPTS, TARGETS
 from mlsd.analysis.audit.verification import verify
+from mlsd.measure.exchange.decode_again import decode_again
 from mlsd.measure.exchange.record import write_record
 from mlsd.measure.store.study import Store
 from mlsd.planning.prompts import load_prompt
@@ -34,7 +35,7 @@ def run() -> Iterator[Result]:
         seconds = []
         for _ in range(3):
             started = time.perf_counter()
-            found = verify(path)
+            found = verify(path, decode_again)
             seconds.append(time.perf_counter() - started)
             assert not found.problems, found.problems[:3]
         yield of_samples(f"checking a record of {N_TRIALS} trials without models", seconds, "s", at_most=10.0)

@@ -22,11 +22,18 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 ARCHITECTURES = ("qwen35", "qwen35moe", "llama", "falcon-h1")
 
 
+# What asks for one of these, through however many fixtures, loads a model into llama.cpp or runs a program that does.
+NATIVE = {"tiny", "foreign", "smollm2", "mlsd"}
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Whatever asks for the real model, through however many fixtures, is marked so."""
+    """Mark what loads models, and what asks for the real one, by the fixtures."""
     for item in items:
-        if "smollm2" in getattr(item, "fixturenames", ()):
+        asked = set(getattr(item, "fixturenames", ()))
+        if asked & NATIVE:
+            item.add_marker("native")
+        if "smollm2" in asked:
             item.add_marker("smollm2")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -68,8 +69,9 @@ def verify(files: tuple[Path, ...], sample: int | None, models: tuple[Path, ...]
     cannot be as a record says. A digest protects from accident, this from invention: there is no secret.
     """
     from mlsd.analysis.audit.verification import verify as check
+    from mlsd.measure.exchange.decode_again import decode_again
 
-    checked = [check(file, sample=sample, models=models) for file in files]
+    checked = [check(file, partial(decode_again, sample=sample, models=models)) for file in files]
     if as_json:
         print_json(checked)
     else:
@@ -80,7 +82,7 @@ def verify(files: tuple[Path, ...], sample: int | None, models: tuple[Path, ...]
 
 
 def _say(found: Verification) -> None:
-    again = f"; {found.n_superseded} measured again stand not in it" if found.n_superseded else ""
+    again = f"; {found.n_superseded} that were measured again are not in it" if found.n_superseded else ""
     say(f"{found.source}: {found.n_trials} trials, {format_bytes(found.n_bytes)}{again}")
     for machine in found.machines:
         say(f"  measured on {machine}")

@@ -1,0 +1,164 @@
+"""Decoding again what a record says was decoded: plain outputs made here, compared token for token.
+
+An output that differs is fed to the model, and each of its tokens must be a tie there.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from mlsd.engine.losslessness import first_difference, of_recorded
+from mlsd.errors import MlsdError, PromptError
+from mlsd.measure.messages import Done, ReadJob
+from mlsd.measure.process import run_job, run_read
+from mlsd.measure.run.runner import machine_lock
+from mlsd.models.library import Library, resolve_model
+from mlsd.planning.job import Job, ModelFile, Slot, prompt_key, prompt_text
+from mlsd.planning.prompts import load_prompt
+from mlsd.records import Case, DrafterSpec, Losslessness, Trial
+from mlsd.stats import grouped
+
+
+@dataclass
+class DecodedAgain:
+    """What was decoded again, and what was found."""
+
+    n_checked: int = 0
+    n_ties: int = 0
+    problems: list[tuple[int, str]] = field(default_factory=list)  # place of the trial, and what is wrong with it
+    not_checked: Counter[str] = field(default_factory=Counter)
+
+
+_Numbered = tuple[int, Case, Trial]  # place in the record
+
+
+def decode_again(
+    trials: Iterable[tuple[Case, Trial]], *, sample: int | None = None, models: Iterable[Path] = (), seed: int = 0
+) -> DecodedAgain:
+    """Decode plainly what the sampled trials decoded (None: all), one load a target, and compare token for token.
+
+    `models` are files beside those of the library. Raises: LockError where another run measures.
+    """
+    done = DecodedAgain()
+    named = {ref.sha256: ModelFile(ref=ref, path=str(path)) for path in models if (ref := resolve_model(str(path)).ref)}
+    able: list[_Numbered] = []
+    for place, (case, trial) in enumerate(trials):
+        reason = _why_not(case, trial)
+        if reason is None and case.target.sha256 not in named and (here := _find(case)) is not None:
+            named[here.ref.sha256] = here
+        if reason is None and case.target.sha256 not in named:
+            reason = f"the model {case.target.id} is not here"
+        if reason is not None:
+            done.not_checked[reason] += 1
+            continue
+        able.append((place, case, trial))
+    if sample is not None and sample < len(able):
+        done.not_checked["not in the sample"] += len(able) - sample
+        able = random.Random(seed).sample(able, sample)
+    with machine_lock() if able else nullcontext():
+        for load in grouped(able, lambda one: (one[1].target, msgspec.json.encode(one[1].engine))).values():
+            _check_load(load, named[load[0][1].target.sha256], done)
+    return done
+
+
+def _why_not(case: Case, trial: Trial) -> str | None:
+    if trial.status == "failed":
+        return "the trial failed"
+    if not case.sampling.greedy:
+        return "its tokens were drawn, not chosen"
+    if trial.losslessness is None or trial.losslessness.verdict == "diverged":
+        return "its output is not said to be that of plain decoding"
+    if trial.earlier or not _is_shipped(case.prompt.key):
+        return "its prompt is not one that mlsd ships"
+    return None
+
+
+def _is_shipped(key: str) -> bool:
+    try:
+        return load_prompt(key) is not None
+    except PromptError:
+        return False
+
+
+def _find(case: Case) -> ModelFile | None:
+    """The target in the library, if the file there is the same one."""
+    try:
+        model = Library().resolve(case.target.id)
+    except MlsdError:
+        return None
+    return ModelFile(ref=model.ref, path=str(model.path)) if model.ref.sha256 == case.target.sha256 else None
+
+
+def _check_load(asked: Sequence[_Numbered], target: ModelFile, done: DecodedAgain) -> None:
+    groups = grouped(asked, lambda one: (prompt_key(one[1].prompt), one[1].n_predict, one[1].ignore_eog))
+    usual = {"drafter": DrafterSpec(), "gamma": 0, "rollback": "auto"}
+    plain = [msgspec.structs.replace(group[0][1], **usual) for group in groups.values()]
+    slots = [Slot(case=c, case_id=c.id, block=i, repeat=0, position=0) for i, c in enumerate(plain)]
+    job = Job(
+        target=target,
+        prompts={prompt_key(case.prompt): prompt_text(case.prompt, load_prompt) for case in plain},
+        slots=tuple(slots),
+        keep_text=False,
+    )
+    made: dict[int, Trial] = {}
+    ended = "the worker ended"
+    try:
+        for event in run_job(job):
+            if isinstance(event, Done):
+                made[event.index] = event.trial
+    except MlsdError as error:
+        ended = error.message
+    for index, group in enumerate(groups.values()):
+        trial = made.get(index)
+        if trial is None or trial.status == "failed":
+            done.not_checked[f"{target.ref.id} does not decode here: {trial.error if trial else ended}"] += len(group)
+        else:
+            _compare(group, trial, msgspec.structs.replace(job, slots=(slots[index],)), done)
+
+
+def _compare(group: Sequence[_Numbered], made: Trial, job: Job, done: DecodedAgain) -> None:
+    """Every output token for token with the plain one made here; of another one each token must be a tie here."""
+    judged: dict[object, Losslessness] = {}
+    for place, _, trial in group:
+        done.n_checked += 1
+        index = first_difference(trial.tokens, made.tokens)
+        if index is None:
+            continue
+        key = (trial.tokens, max((one.rows for one in trial.rounds), default=1))
+        try:
+            if key not in judged:
+                judged[key] = _teacher_forced(job, made.tokens, *key)
+        except MlsdError as error:
+            done.n_checked -= 1
+            done.not_checked[f"its output cannot be fed to the model here: {error.message}"] += 1
+            continue
+        found = judged[key]
+        if found.verdict == "near_tie":
+            done.n_ties += 1
+            continue
+        own, other = (t.tokens[index] if index < len(t.tokens) else None for t in (trial, made))
+        sentence = (
+            f"token {index} of its output is {own}, decoded here it is {other}; fed to the model, {found.n_different} "
+            f"of its {found.n_compared} tokens are not the model's choice, by up to {found.worst_gap:.3g} logits, and "
+            f"rounding explains {found.tolerance:.3g}"
+        )
+        done.problems.append((place, sentence))
+
+
+def _teacher_forced(job: Job, reference: Sequence[int], tokens: tuple[int, ...], width: int) -> Losslessness:
+    """The tokens of an output fed to the model one by one, and in passes as wide as the run's: gaps, and their noise.
+
+    Raises: MlsdError.
+    """
+    alone = run_read(ReadJob(job=job, tokens=tokens), None)
+    wide = run_read(ReadJob(job=job, tokens=tokens, ids=alone.ids, width=max(2, width)), None)
+    rows = [np.asarray(read.logits, dtype=np.float32) for read in (alone, wide)]
+    return of_recorded(tokens, reference, *rows)
