@@ -19,20 +19,30 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import psutil
 
 import mlsd.models.hub
 from mlsd.cli import main
+from mlsd.errors import MlsdError
 from mlsd.folders import data_path
 from mlsd.gguf_tools.shapes import TINY
 from mlsd.gguf_tools.synthetic.write import write_random
+from mlsd.measure.lab import cluster
+from mlsd.measure.lab.coordinator import Ended, Measured, run_lab
+from mlsd.measure.lab.machine import Card
+from mlsd.measure.messages import Done
+from mlsd.measure.run.runner import RunSettings
 from mlsd.measure.store.study import Store
 from tests.hostile import mutate
 from tests.hub_server import COMMIT, REPO, HubServer
+from tests.measure.lab.fake import FakeLab, card, plan
+from tests.servers.fake import DIALECTS, ENDLESS, FakeServer, encoded
 
 CASE_LIMIT_S = 60
 MOST_GROWTH_BYTES = 1_500_000_000
 EXIT_CODES = (0, 1, 2, 130)
+SECRET = "sk-of-nobody-at-all"
 ROOT = Path(__file__).parents[2]
 
 
@@ -41,6 +51,7 @@ class Shot:
     """One command line on one mutated input."""
 
     argv: tuple[str, ...]
+    before: Callable[[], object] = lambda: None  # in the same guard; what it raises on purpose ends the shot
     wanted: Callable[[int, str], str | None] = lambda code, out: None  # what is wrong with how it ended, if anything
 
 
@@ -140,7 +151,7 @@ def _cut_gguf(range_: Range, rng: random.Random) -> Iterator[Shot]:
     out = str(range_.out / "new.gguf")
     command = rng.choice((("make", "noise", file, "--noise", "0.01", "-o", out), ("make", "synth", file, "-o", out)))
     yield Shot(
-        ("models", *command), lambda code, out: None if code == 2 else f"a truncated model gave exit code {code}"
+        ("models", *command), wanted=lambda code, out: None if code == 2 else f"a truncated model gave exit code {code}"
     )
 
 
@@ -157,8 +168,7 @@ def _weights(range_: Range, rng: random.Random) -> Iterator[Shot]:
     name = rng.choice(("llama.gguf", "qwen35.gguf"))
     file = str(range_.write("model.gguf", mutate.of_weights(range_.originals / name, rng)))
     database = range_.out / "weights.sqlite"
-    for end in ("", "-wal", "-shm"):
-        Path(f"{database}{end}").unlink(missing_ok=True)
+    _fresh(database)
 
     def judge(code: int, out: str) -> str | None:
         if not database.exists():
@@ -168,7 +178,7 @@ def _weights(range_: Range, rng: random.Random) -> Iterator[Shot]:
         return f"{n_valid} valid trials of a model that is broken" if n_valid else None
 
     settings = ("--gamma", "2", "--n-predict", "8", "--repeats", "1", "--n-threads", "1", "--prompt", "length-128")
-    yield Shot(("bench", file, "--draft", file, *settings, "--db", str(database)), judge)
+    yield Shot(("bench", file, "--draft", file, *settings, "--db", str(database)), wanted=judge)
 
 
 _READS = (
@@ -268,12 +278,101 @@ def _hub(range_: Range, rng: random.Random) -> Iterator[Shot]:
             return f"{outside} lie outside the cache" if outside else None
 
         try:
-            yield Shot(("models", "pull", "x"), judge)
+            yield Shot(("models", "pull", "x"), wanted=judge)
         finally:
             server.trickles = None
             mlsd.models.hub.Hub = usual  # type: ignore[misc]
             mlsd.models.hub.PATIENCE_S = patience
             user.unlink(missing_ok=True)
+
+
+def _server(range_: Range, rng: random.Random) -> Iterator[Shot]:
+    """A server that answers anything, at any pace; the plain one beside it is honest."""
+    dialect = rng.choice(DIALECTS)
+    database = _fresh(range_.out / "server.sqlite")
+    nth, n_hurt = rng.choice((1, 1, 2, 3, 5, 8)), rng.choice((1, 1, 3, 1000))
+    heard, raw = [0], rng.random() < 0.2
+
+    def due() -> bool:
+        heard[0] += 1
+        return nth <= heard[0] < nth + n_hurt
+
+    with FakeServer(dialect, key=SECRET) as plain, FakeServer(dialect, draft=True, key=SECRET) as server:
+        if raw:
+            attack = rng.choice(list(ENDLESS.values()))
+            server.raw = lambda path, send: bool(due() and (attack(send) or True))
+        else:
+            server.value = lambda path, value: mutate.of_json(value, rng) if due() else value
+
+        def judge(code: int, out: str) -> str | None:
+            if "Leave the server's speculation on" in out:
+                return "believed"
+            for file in range_.out.glob("server.sqlite*"):
+                if SECRET.encode() in file.read_bytes():
+                    return "stored a key"
+            if database.exists():
+                with Store.open(database, create=False) as store:
+                    for stored in store.trials():
+                        if (
+                            stored.trial.arm == "ar"
+                            and stored.trial.error
+                            and dialect in ("llama-server", "openai", "mlx")
+                        ):
+                            return f"an honest trial failed: {stored.trial.error}"
+            return None
+
+        beside = {"ollama": (), "lm-studio": ("--draft", "d")}.get(dialect, ("--against", plain.url))
+        settings = ("--n-predict", "4", "--repeats", "1", "--patience", "0.3", "--db", str(database))
+        limits = {"MLSD_SERVER_KEY": SECRET, "MLSD_MOST_ANSWER_S": "2", "MLSD_MOST_STREAM_BYTES": str(4 << 20)}
+        os.environ.update(limits)
+        yield Shot(("server", server.url, *beside, *settings), wanted=judge)
+        for name in limits:
+            del os.environ[name]
+
+
+def _lab(range_: Range, rng: random.Random) -> Iterator[Shot]:
+    """Machines of a lab that say anything of themselves and of what they measured."""
+    database = _fresh(range_.out / "lab.sqlite")
+    wanted = plan(n_loads=1, n_blocks=3, patience_s=0.0)
+
+    def altered(value: Any, kind: Any) -> Any:
+        if rng.random() < 0.7:
+            return value
+        return cluster._heard(encoded(mutate.of_json(msgspec.to_builtins(value), rng)), kind)
+
+    class Liars(FakeLab):
+        def machines(self) -> dict[str, Card]:
+            said = {address: altered(own, Card) for address, own in self.cards.items()}
+            return {address: own for address, own in said.items() if own is not None}
+
+        def hear(self, timeout_s: float) -> Iterator[Measured | Ended]:
+            for word in super().hear(timeout_s):
+                if isinstance(word, Measured):
+                    done = altered(Done(index=word.index, trial=word.trial), Done)
+                    if done is None:
+                        continue
+                    word = Measured(ticket=word.ticket, index=done.index, trial=done.trial)
+                yield word
+
+    def measure() -> None:
+        cards = {f"m{i}": card() for i in range(2)}
+        with Store.open(database) as store:
+            run_lab(wanted, Liars(cards), store, RunSettings(), None)
+
+    def judge(code: int, out: str) -> str | None:
+        if database.exists():
+            with Store.open(database, create=False) as store:
+                if faults := store.check():
+                    return f"stored what cannot be: {faults[0]}"
+        return None
+
+    yield Shot(("results", "--check", "--db", str(database)), before=measure, wanted=judge)
+
+
+def _fresh(database: Path) -> Path:
+    for end in ("", "-wal", "-shm"):
+        Path(f"{database}{end}").unlink(missing_ok=True)
+    return database
 
 
 KINDS: dict[str, Callable[[Range, random.Random], Iterator[Shot]]] = {
@@ -287,6 +386,8 @@ KINDS: dict[str, Callable[[Range, random.Random], Iterator[Shot]]] = {
     "jsonl": _jsonl,
     "options": _options,
     "hub": _hub,
+    "server": _server,
+    "lab messages": _lab,
 }
 
 
@@ -297,7 +398,7 @@ def attack(kind: str, seeds: range, range_: Range) -> Outcome:
     """Try one mutated input a seed and gather what none may do."""
     outcome = Outcome(kind)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    with range_.entered(), _quick_retries(), _late_tracebacks(outcome):
+    with range_.entered(), _quick_retries(), _machine_read_once(), _late_tracebacks(outcome):
         for seed in seeds:
             for shot in KINDS[kind](range_, random.Random(f"{kind} {seed}")):
                 outcome.n_cases += 1
@@ -318,7 +419,8 @@ def _shoot(shot: Shot, outcome: Outcome, range_: Range) -> Iterator[str]:
     previous = signal.signal(signal.SIGALRM, _hang)
     signal.alarm(CASE_LIMIT_S)
     try:
-        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), contextlib.suppress(MlsdError):
+            shot.before()
             main(list(shot.argv))
     except SystemExit as end:
         code = end.code or 0
@@ -337,6 +439,8 @@ def _shoot(shot: Shot, outcome: Outcome, range_: Range) -> Iterator[str]:
         yield told[-2000:]
     if code == 2 and not told.strip():
         yield "refused without a word"
+    if SECRET in said + told:
+        yield "showed a key"
     if fault := shot.wanted(code, said):
         yield fault
     children = set(psutil.Process().children(recursive=True)) - others
@@ -362,6 +466,19 @@ def _late_tracebacks(outcome: Outcome) -> Iterator[None]:
         gc.collect()
     finally:
         sys.unraisablehook = before
+
+
+@contextlib.contextmanager
+def _machine_read_once() -> Iterator[None]:
+    """What machine this is takes a process to find out, and does not change between two shots."""
+    import mlsd.servers.measure as asking
+
+    before = asking.read_environment, asking.run_info
+    asking.read_environment, asking.run_info = (functools.cache(function) for function in before)
+    try:
+        yield
+    finally:
+        asking.read_environment, asking.run_info = before
 
 
 @contextlib.contextmanager

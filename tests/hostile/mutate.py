@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import random
 import re
 import sqlite3
 import struct
 from pathlib import Path
+from typing import Any
 
 from gguf import GGUFReader
 from gguf import GGUFValueType as Type
@@ -136,3 +138,52 @@ def of_database(path: Path, rng: random.Random) -> None:
             except sqlite3.Error:  # a constraint that holds
                 continue
     connection.close()
+
+
+BROKEN = (b"[" * 100_000, b'{"a":' * 100_000, b"NaN", b"", b"9" * 5_000, b"null", b"\xff", b"\xef\xbb\xbf{}")
+
+
+def of_json(value: Any, rng: random.Random) -> Any:
+    """A value of JSON with something else at a few of its places; sometimes bytes that no encoder writes."""
+    if rng.random() < 0.1:
+        return of_bytes(json.dumps(value).encode("utf-8", "surrogatepass"), rng)
+    if rng.random() < 0.03:
+        return rng.choice(
+            (b"[" * 100_000, b'{"a":' * 100_000, b"NaN", b"", b"9" * 5_000, b"null", b"\xff", b"\xef\xbb\xbf{}")
+        )
+    for _ in range(rng.choice((1, 1, 1, 2, 4))):
+        value = _elsewhere(value, rng)
+    return value
+
+
+def _elsewhere(value: Any, rng: random.Random) -> Any:
+    inner = list(value) if isinstance(value, dict) else list(range(len(value))) if isinstance(value, list) else []
+    if not inner or rng.random() < 0.15:
+        known = (
+            *NUMBERS,
+            *TEXTS,
+            0.5,
+            -0.5,
+            1e308,
+            -1e-308,
+            True,
+            None,
+            [],
+            {},
+            [value],
+            {"a": value},
+            2**70,
+            -(2**63),
+        )
+        return rng.choice(known)
+    made, name = (dict(value) if isinstance(value, dict) else list(value)), rng.choice(inner)
+    match rng.randrange(8):
+        case 0:
+            del made[name]
+        case 1 if isinstance(made, list):
+            made[name:name] = [made[name]] * rng.choice((1, 3, 1000))
+        case 1:
+            made[rng.choice(TEXTS)] = made.pop(name)
+        case _:
+            made[name] = _elsewhere(made[name], rng)
+    return made

@@ -23,8 +23,10 @@ _JSON = {"Content-Type": "application/json"}
 class FakeServer:
     """Speaks one protocol inside the block; `value` alters what it says, `raw` takes over how it says it."""
 
-    def __init__(self, dialect: str = "llama-server", *, draft: bool = False, token_s: float = 0.0) -> None:
-        self.dialect, self.draft, self.token_s = dialect, draft, token_s
+    def __init__(
+        self, dialect: str = "llama-server", *, draft: bool = False, token_s: float = 0.0, key: str = "none"
+    ) -> None:
+        self.dialect, self.draft, self.token_s, self.key = dialect, draft, token_s, key  # a key it echoes in its pages
         self.value: Callable[[str, Any], Any] = lambda path, value: value
         self.raw: Callable[[str, Send], bool] = lambda path, send: False  # whether it answered
         self.keys: set[str] = set()  # heard
@@ -87,18 +89,21 @@ class FakeServer:
     def _page(self, path: str, asked: Any) -> Any:
         if asked is not None:
             return self._asked(path, asked)
-        model = {"id": "m", "object": "model", "owned_by": "somebody"}
+        model = {"id": f"m-{self.key}", "object": "model", "owned_by": "somebody"}
         pages = {
             "llama-server": {
                 "/props": {
-                    "default_generation_settings": {"n_ctx": 2048}, "total_slots": 1, "build_info": "b1-abc",
+                    "default_generation_settings": {"n_ctx": 2048}, "total_slots": 1, "build_info": f"b1-{self.key}",
                     "model_path": "/models/m.gguf", "model_alias": "m",
                 },
                 "/v1/models": {"data": [{**model, "meta": {"n_vocab": 512, "n_params": 10**6}}]},
             },
             "openai": {"/v1/models": {"object": "list", "data": [model]}},
             "mlx": {"/health": {"status": "ok"}},
-            "ollama": {"/api/version": {"version": "0.31.1"}, "/api/ps": {"models": [{"name": "m", "model": "m"}]}},
+            "ollama": {
+                "/api/version": {"version": f"0.31.1 {self.key}"},
+                "/api/ps": {"models": [{"name": f"m {self.key}", "model": "m"}]},
+            },
             "lm-studio": {"/api/v0/models": {"data": [{**model, "state": "loaded"}]}},
         }  # fmt: skip
         return pages[self.dialect].get(path)
@@ -206,3 +211,46 @@ def _tokens(n: int) -> list[int]:
 
 def _text(n: int) -> str:
     return "".join(WORDS[i % len(WORDS)] for i in range(n))
+
+
+# --- answers without end -------------------------------------------------------------------------------------------
+
+
+def again(data: bytes, every_s: float = 0.0) -> Callable[[Send], None]:
+    """The same bytes for ever."""
+
+    def sends(send: Send) -> None:
+        while True:
+            send(data)
+            time.sleep(every_s)
+
+    return sends
+
+
+STREAM = head({"Content-Type": "text/event-stream"})
+EVENT = b'data: {"content": "x", "tokens": [7], "stop": false}\n\n'
+
+
+def after(begin: bytes, rest: Callable[[Send], None]) -> Callable[[Send], None]:
+    def sends(send: Send) -> None:
+        send(begin)
+        rest(send)
+
+    return sends
+
+
+ENDLESS = {
+    "events": after(STREAM, again(EVENT)),
+    "an event now and then": after(STREAM, again(EVENT, 0.02)),
+    "comments": after(STREAM, again(b": ping\n\n", 0.01)),
+    "a flood of comments": after(STREAM, again(b": ping\n\n" * 1000)),
+    "a line": after(STREAM, again(b"x" * 65_536)),
+    "a body": after(head({"Content-Length": str(10**15)}), again(b" " * 65_536)),
+    "bytes one by one": after(STREAM, again(b"x", 0.02)),
+    "100 Continue": again(b"HTTP/1.1 100 Continue\r\n\r\n", 0.01),
+    "a flood of 100 Continue": again(b"HTTP/1.1 100 Continue\r\n\r\n" * 100),
+    "headers": after(b"HTTP/1.1 200 OK\r\n", again(b"X-More: yes\r\n", 0.01)),
+    "a header byte by byte": after(b"HTTP/1.1 200 OK\r\nX-Slow: ", again(b"x", 0.02)),
+    "small pieces": after(head({"Transfer-Encoding": "chunked"}), again(b"1\r\n \r\n" * 1000)),
+    "silence": lambda send: time.sleep(3),
+}

@@ -7,7 +7,6 @@ import gzip
 import itertools
 import time
 import tracemalloc
-from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,7 @@ from mlsd.servers.connection import KEY_VARIABLE, Connection
 from mlsd.servers.dialects import connect
 from mlsd.servers.endpoint import Request
 from tests.servers.asked import pair, reasons
-from tests.servers.fake import DIALECTS, FakeServer, Send, head
+from tests.servers.fake import DIALECTS, ENDLESS, FakeServer, Send, head
 
 KEY = "sk-of-somebody-else"
 WRONG_VALUES: tuple[Any, ...] = (
@@ -122,46 +121,6 @@ def test_a_server_that_answers_nonsense_costs_its_trials_and_not_the_run(tmp_pat
 
 
 # --- without end --------------------------------------------------------------------------------------------------
-
-
-def again(data: bytes, every_s: float = 0.0) -> Callable[[Send], None]:
-    """The same bytes for ever."""
-
-    def sends(send: Send) -> None:
-        while True:
-            send(data)
-            time.sleep(every_s)
-
-    return sends
-
-
-STREAM = head({"Content-Type": "text/event-stream"})
-EVENT = b'data: {"content": "x", "tokens": [7], "stop": false}\n\n'
-
-
-def after(begin: bytes, rest: Callable[[Send], None]) -> Callable[[Send], None]:
-    def sends(send: Send) -> None:
-        send(begin)
-        rest(send)
-
-    return sends
-
-
-ENDLESS = {
-    "events": after(STREAM, again(EVENT)),
-    "an event now and then": after(STREAM, again(EVENT, 0.02)),
-    "comments": after(STREAM, again(b": ping\n\n", 0.01)),
-    "a flood of comments": after(STREAM, again(b": ping\n\n" * 1000)),
-    "a line": after(STREAM, again(b"x" * 65_536)),
-    "a body": after(head({"Content-Length": str(10**15)}), again(b" " * 65_536)),
-    "bytes one by one": after(STREAM, again(b"x", 0.02)),
-    "100 Continue": again(b"HTTP/1.1 100 Continue\r\n\r\n", 0.01),
-    "a flood of 100 Continue": again(b"HTTP/1.1 100 Continue\r\n\r\n" * 100),
-    "headers": after(b"HTTP/1.1 200 OK\r\n", again(b"X-More: yes\r\n", 0.01)),
-    "a header byte by byte": after(b"HTTP/1.1 200 OK\r\nX-Slow: ", again(b"x", 0.02)),
-    "small pieces": after(head({"Transfer-Encoding": "chunked"}), again(b"1\r\n \r\n" * 1000)),
-    "silence": lambda send: time.sleep(3),
-}
 
 
 @pytest.mark.parametrize("page", ["/completion", "/tokenize"])
