@@ -48,4 +48,7 @@ PAGE_BYTES = Limit(name="PAGE_BYTES", usual=16 * _MIB, what="bytes for one answe
 STREAM_BYTES = Limit(name="STREAM_BYTES", usual=32 * _MIB, what="bytes for one stream of a server")
 EVENT_BYTES = Limit(name="EVENT_BYTES", usual=4 * _MIB, what="bytes for one event of a stream")
 ANSWER_S = Limit(name="ANSWER_S", usual=3_600, what="seconds for one answer of a server")
-LIMITS = (PAGE_BYTES, STREAM_BYTES, EVENT_BYTES, ANSWER_S)
+# What a person may hand over.
+FILE_BYTES = Limit(name="FILE_BYTES", usual=256 * _MIB, what="bytes for a file that is read whole")
+PLAN_TRIALS = Limit(name="PLAN_TRIALS", usual=500_000, what="trials for a plan")
+LIMITS = (PAGE_BYTES, STREAM_BYTES, EVENT_BYTES, ANSWER_S, FILE_BYTES, PLAN_TRIALS)

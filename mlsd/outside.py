@@ -5,13 +5,20 @@ Ranges stand in the types, so that no code behind the parser meets a number it c
 
 from __future__ import annotations
 
+import errno
 import functools
+import math
+import os
+import stat
+import tomllib
+from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 import msgspec
 from msgspec import Meta
 
 from mlsd.errors import InputError, MlsdError
+from mlsd.limits import FILE_BYTES
 from mlsd.redact import redact, redacted, secrets
 
 T = TypeVar("T")
@@ -61,3 +68,48 @@ def excerpt(data: bytes) -> str:
 @functools.cache
 def _decoder(kind: Any) -> msgspec.json.Decoder[Any]:
     return msgspec.json.Decoder(kind)
+
+
+def check_regular(path: Path) -> int:
+    """Bytes of a file. Raises: OSError for what is none, like a pipe or a device, which may wait or go on for ever."""
+    found = path.stat()
+    if stat.S_ISDIR(found.st_mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    if not stat.S_ISREG(found.st_mode):
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
+    return found.st_size
+
+
+def read_file(path: Path) -> bytes:
+    """A whole file that somebody named. Raises: OSError, also for no regular file and for more than the limit."""
+    if check_regular(path) > FILE_BYTES.most:
+        raise OSError(errno.EFBIG, f"larger than {FILE_BYTES.words} ({FILE_BYTES.variable} sets another)", str(path))
+    return path.read_bytes()
+
+
+def parse_toml(data: bytes) -> dict[str, Any]:
+    """TOML as Python has it.
+
+    Raises: UnicodeDecodeError; tomllib.TOMLDecodeError, also for what is nested too deeply, and for numbers beyond all
+        use.
+    """
+    try:
+        table = tomllib.loads(data.decode("utf-8"))
+        _check_numbers(table)
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError):
+        raise
+    except RecursionError as error:
+        raise tomllib.TOMLDecodeError("it is nested too deeply") from error
+    except ValueError as error:  # more digits than Python reads
+        raise tomllib.TOMLDecodeError("it holds a number of too many digits") from error
+    return table
+
+
+def _check_numbers(value: Any) -> None:
+    for item in value.values() if isinstance(value, dict) else value:
+        if isinstance(item, dict | list):
+            _check_numbers(item)
+        elif isinstance(item, float) and not math.isfinite(item):
+            raise tomllib.TOMLDecodeError(f"{item} is not a number that can be used")
+        elif isinstance(item, int) and not -(2**63) <= item < 2**63:
+            raise tomllib.TOMLDecodeError("it holds a whole number beyond 64 bits")

@@ -15,7 +15,7 @@ import msgspec
 
 from mlsd.errors import InputError
 from mlsd.models.manifest import FilePart
-from mlsd.outside import Count, parse
+from mlsd.outside import Count, parse, read_file
 from mlsd.records import Record
 
 
@@ -61,7 +61,7 @@ def _ollama_layers(repo: str, n_bytes: int) -> Iterator[Path]:
         if manifest.parent.name.lower() != repo.partition("/")[2].lower() or not manifest.is_file():
             continue
         try:
-            layers = parse(manifest.read_bytes(), _Manifest, str(manifest)).layers
+            layers = parse(read_file(manifest), _Manifest, str(manifest)).layers
         except (OSError, InputError):
             continue
         yield from (_ollama() / "blobs" / one.digest.replace(":", "-") for one in layers if one.size == n_bytes)

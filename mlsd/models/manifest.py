@@ -17,6 +17,7 @@ from msgspec import Meta
 
 from mlsd.errors import ManifestError
 from mlsd.folders import data_path, user_dir, write_atomically
+from mlsd.outside import parse_toml, read_file
 from mlsd.records import Record
 
 Role = Literal["moe-target", "dense-target", "draft", "head"]
@@ -196,7 +197,7 @@ def read_manifest(path: Path) -> tuple[ModelEntry, ...]:
     Raises: ManifestError naming file, key and value of the first thing wrong.
     """
     try:
-        data = tomllib.loads(path.read_text(encoding="utf-8"))
+        data = parse_toml(read_file(path))
     except OSError as error:
         raise ManifestError(f"{path} cannot be read: {error.strerror or error}.") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 import msgspec
 
 from mlsd.errors import SuiteError
+from mlsd.limits import PLAN_TRIALS
 from mlsd.planning.job import Job, ModelFile, Slot, TrialRole, prompt_key, prompt_text
 from mlsd.planning.prompts import LoadPrompt, load_prompt
 from mlsd.planning.suite import MOST_GAMMA, MOST_REPEATS, MOST_TOKENS, DrafterChoice, Part, Profile, Suite
@@ -185,6 +186,7 @@ class _Grids:
             self._sampling = Sampling(
                 temperature=overrides.temperature, top_k=overrides.top_k, top_p=overrides.top_p, seed=overrides.seed
             )
+        self._n_trials = 0
         self._prompts: dict[str, PromptRef] = {}
         self._seen: dict[bytes, str] = {}  # what a suite measures already -> the target's role
         # Of each load the blocks of each repeat.
@@ -195,9 +197,13 @@ class _Grids:
         """All cells of one part."""
         prompts = self._overrides.prompts or part.prompts
         repeats = self._overrides.repeats or suite.repeats
+        choices = self._choices(part)
+        self._n_trials += len(part.targets) * len(prompts) * repeats * sum(len(gammas) + 1 for _, gammas in choices)
+        if self._n_trials > PLAN_TRIALS.most:
+            raise SuiteError(f"Suite {suite.name} asks for more than {PLAN_TRIALS.words}.", hint=PLAN_TRIALS.hint)
         for role in part.targets:
             arms: list[tuple[_Models, int, DrafterSpec, tuple[int, ...]]] = []
-            for number, (choice, gammas) in enumerate(self._choices(part)):
+            for number, (choice, gammas) in enumerate(choices):
                 own_plain = choice is None or part.baseline == "study"
                 n_trials = (len(gammas) + own_plain) * len(prompts) * repeats
                 arm = self._arm(suite, role, choice, gammas, prompts, n_trials)

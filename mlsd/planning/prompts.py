@@ -17,6 +17,7 @@ import msgspec
 
 from mlsd.errors import PromptError
 from mlsd.folders import asset_path
+from mlsd.outside import read_file
 from mlsd.planning.tasks import KINDS, TASK_KEY, Task, find_task, shipped_tasks, task_names
 from mlsd.records import PromptRef, Record
 
@@ -167,7 +168,7 @@ def prompt_from_file(path: Path | str) -> Prompt:
     """The whole text of a UTF-8 file, unchanged but for a byte-order mark. Raises PromptError if it cannot be used."""
     place = Path(path)
     try:
-        text = place.read_bytes().decode("utf-8-sig")
+        text = read_file(place).decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise PromptError(
             f"The prompt file {place} is not UTF-8 text (byte {error.start}).", hint="Save it as UTF-8 and try again."

@@ -15,6 +15,7 @@ import msgspec
 
 from mlsd.errors import SuiteError
 from mlsd.folders import data_path
+from mlsd.outside import parse_toml, read_file
 from mlsd.records import DRAFT_MODEL, OptionValue, Record
 
 PROFILES_FILE = "profiles.toml"
@@ -211,7 +212,7 @@ def default_profile(profiles: Mapping[str, Profile], is_downloaded: Callable[[st
 
 def _read_toml(path: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(path.read_bytes().decode("utf-8"))
+        return parse_toml(read_file(path))
     except OSError as error:
         raise SuiteError(f"{path} cannot be read: {error.strerror}.", hint="Give the path of a TOML file.") from error
     except UnicodeDecodeError as error:

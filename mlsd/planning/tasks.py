@@ -18,6 +18,7 @@ import msgspec
 
 from mlsd.errors import TaskError
 from mlsd.folders import asset_path
+from mlsd.outside import check_regular, read_file
 from mlsd.records import Record
 
 _COLUMNS = ("question_id", "category", "turns")  # of SPEED-Bench's parquet
@@ -61,7 +62,7 @@ def read_tasks(path: Path) -> tuple[Task, ...]:
     if path.suffix == ".parquet":
         return _read_parquet(path)
     try:
-        lines = path.read_bytes().decode("utf-8-sig").split("\n")
+        lines = read_file(path).decode("utf-8-sig").split("\n")
     except UnicodeDecodeError as error:
         raise TaskError(f"The task file {path} is not UTF-8 text (byte {error.start}).") from error
     except OSError as error:
@@ -98,6 +99,7 @@ def _read_parquet(path: Path) -> tuple[Task, ...]:
             "A parquet of tasks needs the package pyarrow, which is not installed.", hint="pip install 'mlsd[parquet]'"
         ) from error
     try:
+        check_regular(path)
         with parquet.ParquetFile(path) as file:
             missing = [name for name in _COLUMNS if name not in file.schema_arrow.names]
             if missing:

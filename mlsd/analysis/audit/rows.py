@@ -227,6 +227,8 @@ class AuditContext(Record, frozen=True, kw_only=True, dict=True):
             n = times.total()
             expected += self.chance_alike(self.repeats[case][0]) ** (n - 1)
             seen += len(times) == 1
+        if not expected:  # so many repeats that a chance is less than a float holds
+            return float(not seen)
         below = (
             sum(math.exp(k * math.log(expected) - expected - math.lgamma(k + 1)) for k in range(seen)) if seen else 0
         )

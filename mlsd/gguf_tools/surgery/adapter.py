@@ -17,6 +17,7 @@ from gguf.utility import LocalTensor, SafetensorsLocal
 from mlsd.errors import InputError
 from mlsd.gguf_tools.weights import Floats
 from mlsd.hashes import file_sha256
+from mlsd.outside import read_file
 from mlsd.records import Record
 
 PUBLISHED_ROPE_BASE = 10_000.0  # what the authors' adapter code uses, whatever its configuration says or leaves out
@@ -118,7 +119,7 @@ def _weights_file(path: Path) -> Path:
 def _read_config(path: Path) -> AdapterConfig:
     hint = "It is the file that the adapter was trained with; its repository has it beside the weights."
     try:
-        return msgspec.json.decode(path.read_bytes(), type=AdapterConfig)
+        return msgspec.json.decode(read_file(path), type=AdapterConfig)
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror}.", hint=hint) from error
     except msgspec.DecodeError as error:

@@ -14,6 +14,7 @@ from typing import BinaryIO, Literal, Protocol, get_args
 from mlsd.errors import InputError, TableError
 from mlsd.measure.store.rows import ImportedRow, ImportFormat, TrialFilter
 from mlsd.measure.store.study import ALL, Store
+from mlsd.outside import read_file
 
 ExportFormat = Literal["csv", "parquet", "json", "study-csv", "llama-bench", "localmaxxing"]
 Content = Literal["trials", "rounds"]
@@ -86,7 +87,7 @@ def read_table(path: Path, kind: ImportFormat) -> list[ImportedRow]:
     Raises: TableError naming file, line and column of the first thing that cannot be read.
     """
     try:
-        data = path.read_bytes()
+        data = read_file(path)
     except OSError as error:
         raise TableError(
             f"{path} cannot be read: {error.strerror or error}.", hint="Give the path of a file."

@@ -42,6 +42,7 @@ from mlsd.measure.store.rows import (
     environment_key,
 )
 from mlsd.measure.store.study import Store
+from mlsd.outside import check_regular, read_file
 from mlsd.records import Case, Environment, ModelFacts, QualityWarning, Record, Round, Trial
 from mlsd.trials.fates import OLD_DISTURBED
 from mlsd.trials.sums import decode_tok_s, prefill_tok_s, sums_of
@@ -296,6 +297,7 @@ def write_record(store: Store, path: Path) -> StudyRecord:
 def is_record(path: Path) -> bool:
     """Whether a file is named or begins like a record."""
     try:
+        check_regular(path)
         with path.open("rb") as file:
             return path.name.endswith(SUFFIX) or file.read(2) == b"\x1f\x8b"
     except OSError:
@@ -306,7 +308,7 @@ def read_record(path: Path) -> RecordFile:
     """A record as it stands. Raises: TableError for a file that is none, or of a newer mlsd."""
     hint = "Give a file that `mlsd record DB -o FILE` wrote."
     try:
-        packed = path.read_bytes()
+        packed = read_file(path)
         with gzip.GzipFile(fileobj=io.BytesIO(packed)) as file:
             data = file.read(_MOST_BYTES + 1)
     except (OSError, EOFError, zlib.error) as error:

@@ -39,6 +39,7 @@ from mlsd.measure.lab import machine
 from mlsd.measure.lab.coordinator import Ended, Measured
 from mlsd.measure.lab.machine import Card, Doing, Origin, Piece
 from mlsd.measure.messages import Done
+from mlsd.outside import check_regular
 from mlsd.planning.job import Job
 from mlsd.records import EngineOptions, Record
 
@@ -137,6 +138,7 @@ def _certificate(path: Path | None) -> str:
     """The text of the lab's certificate file. Raises: LabError for a file that is none, or that others may read."""
     path = path or certificate_path()
     try:
+        check_regular(path)
         with path.open(encoding="ascii") as file:
             mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
             text = file.read(_MOST_CERTIFICATE)

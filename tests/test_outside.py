@@ -1,0 +1,100 @@
+"""Files that somebody hands over: no pipe, no device, no depth and no number takes the program down."""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from mlsd import limits
+from mlsd.outside import check_regular, parse_toml, read_file
+from tests.cli.conftest import mlsd  # noqa: F401 - a fixture
+from tests.cli.test_main import Mlsd
+
+ROOT = Path(__file__).parents[1]
+
+
+def test_what_is_no_regular_file_is_refused_unopened(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", Path("/dev/zero"), tmp_path):
+        with pytest.raises(OSError, match=r"regular file|directory"):
+            check_regular(path)
+
+
+def test_a_file_beyond_the_limit_is_refused_unread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "big").write_bytes(b"x" * 100)
+    assert read_file(tmp_path / "big") == b"x" * 100
+    monkeypatch.setenv(limits.FILE_BYTES.variable, "99")
+    with pytest.raises(OSError, match="MLSD_MOST_FILE_BYTES"):
+        read_file(tmp_path / "big")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("plan", "{pipe}.toml"),
+        ("plan", "B", "--profile", "{pipe}.toml"),
+        ("audit", "{pipe}.csv"),
+        ("import", "{pipe}.csv"),
+        ("import", "--format", "llama-bench", "{pipe}.json"),
+        ("run", "B", "--profile", "tiny", "--tasks", "{pipe}.jsonl", "--dry-run"),
+        ("run", "B", "--profile", "tiny", "--tasks", "{pipe}.parquet", "--dry-run"),
+        ("bench", "tiny-dense", "--drafter", "pld", "--prompt", "{pipe}.txt"),
+        ("models", "make", "synth", "{pipe}.json", "-o", "x.gguf"),
+        ("models", "make", "noise", "{pipe}.gguf", "--noise", "0.1", "-o", "x.gguf"),
+        ("models", "add", "x", "--path", "{pipe}.gguf"),
+        ("record", "verify", "{pipe}.record.json.gz"),
+        ("report", "--db", "{pipe}.sqlite"),
+        ("lab", "join", "127.0.0.1:1", "--certificate", "{pipe}.pem"),
+        ("record", "verify", "/dev/zero"),
+        ("audit", "/dev/zero"),
+        ("import", "/dev/zero"),
+    ],
+)
+def test_a_pipe_or_a_device_as_a_file_is_one_message(mlsd: Mlsd, words: tuple[str, ...], tmp_path: Path) -> None:  # noqa: F811
+    given = [word.format(pipe=tmp_path / "pipe") for word in words]
+    for word in given:
+        if word.startswith(str(tmp_path)):
+            os.mkfifo(word)
+    refused = mlsd(*given)
+    assert refused.code == 2 and "\nError: " in f"\n{refused.err}", refused
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a = " + "[" * 100_000,
+        "a = " + "{b=" * 50_000,
+        "a = " + "9" * 5_000,
+        f"a = {2**70}",
+        "a = nan",
+        "a = [[{b = -inf}]]",
+        ".".join("a" * 5_000) + " = 1",
+    ],
+)
+def test_toml_beyond_all_use_is_not_valid(text: str, tmp_path: Path, mlsd: Mlsd) -> None:  # noqa: F811
+    with pytest.raises(tomllib.TOMLDecodeError):
+        parse_toml(text.encode())
+    suite = tmp_path / "s.toml"
+    suite.write_text(text)
+    refused = mlsd("plan", suite, "--profile", "tiny")
+    assert refused.code == 2 and "is not valid TOML" in refused.err
+
+
+def test_a_plan_beyond_the_limit_is_refused_before_it_is_made(tmp_path: Path, mlsd: Mlsd) -> None:  # noqa: F811
+    suite = tmp_path / "s.toml"
+    text = (ROOT / "suites" / "b.toml").read_text(encoding="utf-8")
+    suite.write_text(text.replace("gammas = [", f"gammas = [{', '.join(['1'] * 50_000)}, ", 1))
+    refused = mlsd("plan", suite, "--profile", "tiny", "--repeats", "10000")
+    assert refused.code == 2 and refused.err.startswith("Error: "), refused.err[-500:]
+    whole = mlsd("plan", "B", "--profile", "tiny", "--repeats", "10000")
+    assert whole.code == 2 and "MLSD_MOST_PLAN_TRIALS" in whole.err, whole.err[-500:]
+
+
+def test_eighty_equal_rows_are_judged(tmp_path: Path, mlsd: Mlsd) -> None:  # noqa: F811
+    head, row, *_ = (ROOT / "tests" / "analysis" / "data" / "study_runs_excerpt.csv").read_text().splitlines()
+    table = tmp_path / "t.csv"
+    table.write_text("\n".join([head, *[row] * 80]) + "\n")
+    assert mlsd("audit", table).code in (0, 1)
