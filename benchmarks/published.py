@@ -22,12 +22,15 @@ import numpy as np
 from scipy.optimize import least_squares
 
 from benchmarks.harness import Result
+from mlsd.analysis.advise.answer import Question, answer
 from mlsd.analysis.advise.known_model import shape_facts, shape_of
 from mlsd.analysis.audit import published_tables as published
 from mlsd.analysis.audit.mac_rows import MacRow, mac_passes, mac_rows
 from mlsd.analysis.fits.costmodel import iid_alpha
+from mlsd.analysis.predict.arms import Known
 from mlsd.errors import InputError
 from mlsd.gguf_tools.shapes import FULL
+from mlsd.hardware.chips import CHIPS
 from mlsd.planning import passes
 from mlsd.planning.passes import AppleChip, Constants, Engine, Work
 from mlsd.records import NO_DRAFTER
@@ -67,6 +70,7 @@ _ROWS: dict[str, tuple[float, float]] = {
     "free_rows": (3.0, 0.4),
     "mixture": (30.0, 0.5),
     "round_ms": (1.0, 0.7),
+    "round_llama.cpp": (0.5, 0.4),
 }
 
 
@@ -112,7 +116,7 @@ class Rounds:
             return wide
         step = 0.0 if self.step is None else passes.plain_ms(self.step, self.chip, self.engine, c)
         n_steps = 1 if passes.drafts_a_block(self.method) else self.gamma
-        return wide + (n_steps * step + (1 + n_steps) * c.round_ms) / self.t_one_ms
+        return wide + (n_steps * step + (1 + n_steps) * c.round_ms[self.engine]) / self.t_one_ms
 
     def range(self, c: Constants) -> tuple[float, float]:
         """Both ends of T_round / T(1)."""
@@ -276,9 +280,10 @@ def row_constants(theta: Sequence[float], base: Constants) -> Constants:
         for engine in ("mlx", "llama.cpp")
         for g in _GENERATIONS
     }
+    each = {"mlx": values["round_ms"], "llama.cpp": values["round_llama.cpp"]}
     # No public row of the kernels of b11404 was found: they do what MLX's do, so they are taken to cost as much.
     rows |= {"llama.cpp new": rows["mlx M3"], "mixture": values["mixture"]}
-    return passes.merged(base, {"rows": rows, "free_rows": values["free_rows"], "round_ms": values["round_ms"]})
+    return passes.merged(base, {"rows": rows, "free_rows": values["free_rows"], "round_ms": each})
 
 
 def fit_plain(rows: Sequence[Plain], base: Constants) -> Constants:
@@ -513,12 +518,13 @@ def halves(plain: Sequence[Plain], rounds: Sequence[Rounds], base: Constants) ->
 
 
 def run() -> Iterator[Result]:
-    """Fit halves and ask the others; then every row, of the constants that ship."""
+    """Fit halves and ask the others; then the questions, and every row, of the constants that ship."""
     plain, rounds, base = plain_rows(), round_rows(), passes.constants()
     asked = halves(plain, rounds, base)
     yield from results(asked)
     if os.environ.get("MLSD_WRITE_PASSES"):
         write(with_acceptance(fitted(plain, rounds, base), rounds), [a for half in asked for a in half], plain, rounds)
+    yield from questions()
     for one in sorted(ask(plain, rounds, passes.constants()), key=lambda a: (a.kind, a.label)):
         mark = "inside" if one.inside else "OUTSIDE"
         print(
@@ -554,9 +560,32 @@ def results(asked: Sequence[Sequence[Asked]]) -> Iterator[Result]:
         yield Result(
             f"{name}: median width", value, min(widths), max(widths), "times", f"< {limit:g}" if limit else "", passed
         )
+    rounds = [a for a in every if a.kind == "rounds"]
+    decided = [a for a in rounds if a.low > 1 or a.high < 1]
+    wrong = 100 * statistics.fmean((a.low > 1) != (a.measured > 1) for a in decided)
+    share = 100 * len(decided) / len(rounds)
+    yield Result("SD rows: decided faster or slower", share, share, share, "%")
+    yield Result("SD rows: of these wrongly", wrong, wrong, wrong, "%", "<= 5", wrong <= 5)
     off = [max(a.predicted / a.measured, a.measured / a.predicted) for a in plain]
     within = 100 * statistics.fmean(x < 1.5 for x in off)
     yield Result("time of an answer: within a factor of 1.5", within, min(off), max(off), "%", ">= 90", within >= 90)
+
+
+def questions() -> Iterator[Result]:
+    """Every chip and bandwidth of the table by four targets, all drafts and methods known: how many are decided."""
+    nothing = Known(groups=(), passes={}, coverage={}, models={})
+    places = sorted({(chip.name, chip.peak_bandwidth_gb_s) for chip in CHIPS if chip.peak_bandwidth_gb_s})
+    for runtime in ("llama.cpp", "mlx"):
+        verdicts: Counter[str] = Counter()
+        for name, peak in places:
+            for target in ("qwen3.5-35b-a3b", "qwen3.5-27b", "qwen3.5-9b", "qwen3.5-4b"):
+                chip = passes.apple_chip(name, peak_gb_s=peak)
+                question = Question(target=target, chip=chip, runtime=runtime)
+                verdicts[answer(question, nothing, None).recommendation.verdict] += 1
+        total = sum(verdicts.values())
+        share = 100 * (total - verdicts["measure"]) / total
+        name = f"{total} questions, {runtime}: faster {verdicts['faster']}, slower {verdicts['slower']}"
+        yield Result(name, share, share, share, "%", ">= 50", share >= 50)
 
 
 def write(c: Constants, asked: Sequence[Asked], plain: Sequence[Plain], rounds: Sequence[Rounds]) -> None:

@@ -34,6 +34,7 @@ from mlsd.measure.store.database import is_study
 from mlsd.measure.store.newest import newest_study, study_databases
 from mlsd.measure.store.rows import environment_key
 from mlsd.measure.store.study import Store
+from mlsd.planning.passes import AppleChip, Engine, apple_chip, unnamed_chip
 from mlsd.planning.plan import Overrides, Plan
 from mlsd.planning.prepare import BenchRequest, StudyRequest
 from mlsd.records import EngineOptions
@@ -132,12 +133,15 @@ def advise(
     gammas: Sequence[int] = (1, 2, 4, 8, 16),
     quant: str | None = None,
     chip: str | None = None,
+    runtime: Engine = "llama.cpp",
+    build: int = 0,
     databases: Sequence[FilePath] = (),
     engine: EngineOptions = EngineOptions(),  # noqa: B008 - a frozen record
 ) -> Answer:
     """Predict decode tok/s of a target for each draft, method and gamma, "off" included, and what decides it.
 
-    Known is what `databases` hold, by default all under results/. `chip` is another machine: "M2 Ultra", "800 GB/s".
+    Known is what `databases` hold, by default all under results/. `chip` is another machine: "M2 Ultra", "800 GB/s",
+    with passes of `runtime` and of llama.cpp's `build` (0: the one that ships with mlsd).
     """
     check_gammas(gammas)
     with ExitStack() as stack:
@@ -151,7 +155,9 @@ def advise(
         workload=workload,
         gammas=tuple(gammas),
         quant=quant,
-        chip_gb_s=None if chip is None else _peak_gb_s(chip),
+        chip=None if chip is None else _chip(chip),
+        runtime=runtime,
+        build=build,
     )
     return answer(question, known, _here(engine) if chip is None else None)
 
@@ -168,23 +174,26 @@ def _here(engine: EngineOptions) -> Place:
     budget = memory_budget(environment, backend.memory_bytes)
     return Place(
         environment_key=environment_key(environment),
-        peak_gb_s=environment.peak_bandwidth_gb_s,
+        chip=apple_chip(
+            environment.chip or "", peak_gb_s=environment.peak_bandwidth_gb_s, gpu_cores=environment.gpu_cores
+        ),
         safe_bytes=None if budget is None else budget.limit_bytes,
     )
 
 
-def _peak_gb_s(chip: str) -> float:
-    """GB/s of a chip by name, or as a number."""
+def _chip(chip: str) -> AppleChip:
+    """A chip by name, or by a bandwidth alone."""
     try:
         value = float(chip.lower().removesuffix("gb/s").strip())
     except ValueError:
-        peak = peak_bandwidth(chip)
-        if peak.gb_s is None:
-            raise InputError(f"{chip!r}: {peak.source}.", hint='Give the bandwidth itself, like "400 GB/s".') from None
-        return peak.gb_s
+        known = apple_chip(chip)
+        if known is None:
+            why = peak_bandwidth(chip).source
+            raise InputError(f"{chip!r}: {why}.", hint='Give the bandwidth itself, like "400 GB/s".') from None
+        return known
     if not 0 < value < float("inf"):
         raise InputError(f"A bandwidth of {chip} is impossible.")
-    return value
+    return unnamed_chip(value)
 
 
 def _path(place: FilePath | None) -> Path | None:

@@ -83,14 +83,14 @@ class Constants(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     rows: dict[str, float]  # ms of one more row, 10^9 parameters and one core, by engine and generation
     free_rows: float  # of MLX since M3: n further rows cost n^2 / (n + this)
     prefill: dict[str, float]  # ms of one token of a prompt, likewise, by generation
-    round_ms: float  # that a round takes beside its passes, for each of them
+    round_ms: dict[str, float]  # that a round takes beside its passes, for each of them, by engine
     level: float  # of the intervals that follow
     plain_spread: dict[str, float]  # factor both ways, by kind
-    rows_spread: dict[str, float]  # factor of `rows` both ways, and its eighth of the round: "few" to gamma 4, "many"
+    rows_spread: dict[
+        str, float
+    ]  # factor of `rows` both ways, and the fourth root of it of the round: "few" to gamma 4, "many"
     prefill_spread: float
-    acceptance: dict[
-        str, tuple[float, float, float]
-    ]  # of a token, by method: ends and middle of `level` of public rows
+    acceptance: dict[str, tuple[float, float, float]]  # of a token, by method: least, middle, most
     fitted: str  # to what, and when
     checked: str  # how it did on sources that it was not fitted to
 
@@ -247,7 +247,7 @@ def spread_of(work: Work, chip: AppleChip, at: Constants | None = None) -> float
 def rows_spread(gamma: int, at: Constants | None = None) -> tuple[float, float]:
     """The factors both ways of what rows cost and of a whole round that hold `level` of rounds."""
     factor = (at or constants()).rows_spread["few" if gamma <= _FEW else "many"]
-    return factor, math.exp(math.log(factor) / 8)
+    return factor, math.exp(math.log(factor) / 4)
 
 
 def merged(c: Constants, changed: Mapping[str, object]) -> Constants:

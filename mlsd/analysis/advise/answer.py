@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from mlsd.analysis.advise.chip_check import ChipCheck, check_chip
-from mlsd.analysis.advise.cost_sources import Key, costs_by_bandwidth, costs_by_shape, own_costs
+from mlsd.analysis.advise.cost_sources import Key, costs_by_chip, costs_by_shape, own_costs
 from mlsd.analysis.advise.known_model import KnownModel, named, shape_of
 from mlsd.analysis.advise.next_steps import ToTime, timing_commands
 from mlsd.analysis.advise.prospects import (
@@ -17,13 +16,20 @@ from mlsd.analysis.advise.prospects import (
     prospects,
     recommend,
 )
-from mlsd.analysis.advise.reference_acceptance import Acceptance, assumed_acceptance, reference_acceptance
+from mlsd.analysis.advise.reference_acceptance import (
+    HEADS,
+    Acceptance,
+    assumed_acceptance,
+    method_acceptance,
+    reference_acceptance,
+)
 from mlsd.analysis.predict.arms import Known
 from mlsd.analysis.predict.prediction_error import Validation, validate
 from mlsd.analysis.predict.shape_costs import shape_costs
 from mlsd.errors import AnalysisError, InputError
 from mlsd.models.library import resolve_model
 from mlsd.models.manifest import load_manifest
+from mlsd.planning.passes import AppleChip, Engine
 from mlsd.records import Record
 from mlsd.stats import Interval
 from mlsd.units import quoted
@@ -40,14 +46,16 @@ class Question(Record, frozen=True, kw_only=True):
     workload: str | None = None
     gammas: tuple[int, ...] = (1, 2, 4, 8, 16)
     quant: str | None = None  # of a target that is only a shape
-    chip_gb_s: float | None = None  # peak of another machine's memory; None: this machine
+    chip: AppleChip | None = None  # of another machine; None: this one
+    runtime: Engine = "llama.cpp"  # whose passes to model on a chip
+    build: int = 0  # of llama.cpp; 0: the one that ships with mlsd
 
 
 class Place(Record, frozen=True, kw_only=True):
     """The machine that the answer is for, where it is this one."""
 
     environment_key: str
-    peak_gb_s: float | None
+    chip: AppleChip | None
     safe_bytes: int | None  # for weights
 
 
@@ -69,7 +77,7 @@ class Answer(Record, frozen=True, kw_only=True):
     drafts: tuple[KnownModel, ...]
     draft_file: str | None  # of the best setting's draft, where it is here
     validation: Validation | None
-    chip: ChipCheck | None  # how far the bandwidth model can be trusted, where costs come from it
+    modelled: bool  # costs are those of a chip by public rows
     quants: tuple[QuantFile, ...]  # of a target that is not here
     untimed: tuple[str, ...]  # drafts that nothing is known of but their acceptance
     draft_sources: Mapping[str, str]  # where the costs of a draft come from, by its id
@@ -114,7 +122,7 @@ def answer(question: Question, known: Known, place: Place | None) -> Answer:
         drafts=tuple(draft for draft in drafts.values() if draft is not None),
         draft_file=str(resolve_model(best.facts.ref.id).path) if best is not None and best.here else None,
         validation=validation,
-        chip=check_chip(known) if plain.basis == "bandwidth" else None,
+        modelled=plain.basis == "bandwidth",
         quants=quants,
         untimed=tuple(key[1] or key[0] for key in untimed),
         draft_sources={key[1]: c.draft_source for key, c in costs.items() if key[1] is not None and c.draft_source},
@@ -126,7 +134,11 @@ def _acceptances(target: KnownModel, known: Known, question: Question) -> tuple[
     name = target.facts.ref.id
     own = acceptance_of(known.groups, target.facts.ref.sha256 or name, question.workload)
     everything = list(own)
-    for source in (reference_acceptance(name), assumed_acceptance(name)):
+    # Every Qwen3.5 was trained with a prediction block; other heads and look-ups are asked for by name.
+    hybrid = target.shape is not None and target.shape.name.startswith("qwen3.5")
+    methods = dict.fromkeys((*(("mtp",) if hybrid else ()), *(question.drafts or ())))
+    heads = [one for method in methods for one in method_acceptance(method)]
+    for source in (reference_acceptance(name), assumed_acceptance(name), heads):
         have = {(a.drafter, a.draft) for a in everything}
         everything += [a for a in source if (a.drafter, a.draft) not in have]
     if question.drafts is None:
@@ -135,7 +147,8 @@ def _acceptances(target: KnownModel, known: Known, question: Question) -> tuple[
     if missing := [d for d in question.drafts if all(d not in (a.draft, a.drafter) for a in everything)]:
         raise AnalysisError(
             f"Nothing is known of {', '.join(missing)} as a draft of {name}.",
-            hint=f"Measure it: mlsd bench {quoted(name)} --draft {quoted(missing[0])}.",
+            hint=f"Heads and look-ups go by --drafter: {', '.join(HEADS)}, pld. Else measure it: "
+            f"mlsd bench {quoted(name)} --draft {quoted(missing[0])}.",
         )
     return chosen, [a for a in own if a in chosen]
 
@@ -147,22 +160,24 @@ def _draft(acceptance: Acceptance, known: Known) -> KnownModel | None:
 def _costs(
     target: KnownModel, drafts: Mapping[Key, KnownModel | None], known: Known, place: Place | None, question: Question
 ) -> tuple[CostRange, dict[Key, CostRange]]:
-    if question.chip_gb_s is not None:
-        return costs_by_bandwidth(target, drafts, known, question.chip_gb_s, question.gammas)
+    if question.chip is not None:
+        return costs_by_chip(target, drafts, question.chip, question.gammas, question.runtime, question.build)
     assert place is not None
     for source in (own_costs, costs_by_shape):
         found = source(target, drafts, known, place.environment_key)
         if found is not None:
             return found
-    if place.peak_gb_s is not None:
-        return costs_by_bandwidth(target, drafts, known, place.peak_gb_s, question.gammas)
+    if place.chip is not None:
+        return costs_by_chip(target, drafts, place.chip, question.gammas, build=question.build)
     name = target.facts.ref.id
     if target.shape is None or target.here:
         hint = f"Run `mlsd calibrate {quoted(name)}`, or name a machine with --chip."
     else:
         commands = "\n  ".join(timing_commands(_shapes_to_time(target, drafts.values())))
         hint = f"Name a machine with --chip, or time this one on synthetic weights, without a download:\n  {commands}"
-    raise AnalysisError(f"No pass of {name} was timed on this machine, and its memory's peak is not known.", hint=hint)
+    raise AnalysisError(
+        f"No pass of {name} was timed on this machine, and it is no Apple chip that is known.", hint=hint
+    )
 
 
 # --- what to do next ----------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Where advice takes costs from: calibrations and trials of this machine, models of a shape, or a bandwidth."""
+"""Where advice takes costs from: calibrations and trials of this machine, models of a shape, or a chip."""
 
 from __future__ import annotations
 
@@ -7,12 +7,15 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from mlsd.analysis.advise.chip_model import chip_costs
 from mlsd.analysis.advise.known_model import QUANTS, KnownModel
 from mlsd.analysis.advise.prospects import CostRange, calibrated, key_matches
+from mlsd.analysis.advise.reference_acceptance import HEADS
 from mlsd.analysis.predict.arms import Known
-from mlsd.analysis.predict.predict import Arm, costs_from_arms, scale_to
+from mlsd.analysis.predict.predict import Arm, Costs, costs_from_arms, scale_to
 from mlsd.analysis.predict.shape_costs import ShapeCosts, pair_costs, shape_costs, timed_quants
+from mlsd.errors import AnalysisError
+from mlsd.planning import passes
+from mlsd.planning.passes import AppleChip, Engine, Work
 from mlsd.records import NO_DRAFTER, ModelRef
 
 Key = tuple[str, str | None]  # drafter, id of its draft
@@ -37,6 +40,8 @@ def _own(target: KnownModel, key: Key, draft: KnownModel | None, known: Known, m
     base = known.costs(machine, target.facts.ref, None if key[1] is None else _ref(key[1], draft, known))
     points = known.passes.get((machine, target.facts.ref.key), ())
     mixture = bool(target.facts.n_experts)
+    if key[0] in HEADS and not arms:
+        return None  # a calibration times passes of the target alone
     if base is not None:
         found = calibrated(base, points, is_mixture=mixture)
         if not arms:
@@ -124,12 +129,58 @@ def _timed_draft(draft: KnownModel, known: Known, machine: str) -> tuple[str, Sh
     return None if quant is None else (quant, timed[quant])
 
 
-def costs_by_bandwidth(
-    target: KnownModel, drafts: Mapping[Key, KnownModel | None], known: Known, peak_gb_s: float, gammas: Sequence[int]
+def costs_by_chip(
+    target: KnownModel,
+    drafts: Mapping[Key, KnownModel | None],
+    chip: AppleChip,
+    gammas: Sequence[int],
+    engine: Engine = "llama.cpp",
+    build: int = 0,
 ) -> tuple[CostRange, dict[Key, CostRange]]:
-    """Modelled costs on a machine of which only the memory's peak is known."""
-    rows = sorted({1, *(gamma + 1 for gamma in gammas)})
-    return (
-        chip_costs(target, None, peak_gb_s, rows, known),
-        {key: chip_costs(target, draft, peak_gb_s, rows, known) for key, draft in drafts.items()},
+    """Modelled costs on a chip that nobody measured here, in the range that held most public rows.
+
+    Raises AnalysisError where the target's bytes or layers are not known.
+    """
+    work = passes.work_of(target.facts)
+    if work is None:
+        name = target.facts.ref.id
+        raise AnalysisError(f"The bytes or layers of {name} are not known, so no chip can be predicted for it.")
+    found = {}
+    for key, draft in drafts.items():
+        step = passes.head_work(work, key[0]) if draft is None else passes.work_of(draft.facts)
+        found[key] = _modelled(key[0], work, step, chip, gammas, engine, build)
+    return _modelled(NO_DRAFTER, work, None, chip, gammas, engine, build), found
+
+
+def _modelled(
+    method: str, target: Work, step: Work | None, chip: AppleChip, gammas: Sequence[int], engine: Engine, build: int
+) -> CostRange:
+    """One arm. What a chip leaves open of T(1) scales the whole round; what rows leave open is theirs alone."""
+    one, whole = passes.plain_ms(target, chip, engine), passes.spread_of(target, chip)
+    drafting = 0.0 if step is None else passes.plain_ms(step, chip, engine)
+    each = passes.constants().round_ms[engine]
+    ends = []
+    for sign in (-1, 1):
+        verify, rest = {1: one}, {1: 0.0}
+        for gamma in gammas:
+            rows, round_factor = (factor**sign for factor in passes.rows_spread(gamma))
+            added = passes.rows_ms(target, chip, gamma, engine, build) * rows
+            verify[gamma + 1] = (one + added) * round_factor
+            rest[gamma + 1] = each if method != NO_DRAFTER else 0.0
+        costs = Costs(
+            verify_ms={k: ms * whole**sign for k, ms in verify.items()},
+            catch_up_ms={1: (drafting + each) * whole**sign} if step is not None else {},
+            step_ms=0.0 if passes.drafts_a_block(method) or step is None else (drafting + each) * whole**sign,
+            rest_ms={k: ms * whole**sign for k, ms in rest.items()},
+        )
+        ends.append(costs)
+    generation = "" if chip.generation is None else f" of an M{chip.generation}"
+    kernels = f" {build}" if build else ""
+    return CostRange(
+        low=ends[0],
+        high=ends[1],
+        relative_error=0.0,  # the range holds it
+        source=f"modelled for {engine}{kernels} on {chip.peak_gb_s:g} GB/s{generation}, fitted to public rows",
+        basis="bandwidth",
+        is_mixture=target.expert_bytes > 0,
     )

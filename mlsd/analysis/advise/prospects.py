@@ -23,11 +23,13 @@ from mlsd.analysis.predict.prediction_error import Validation
 from mlsd.analysis.predict.replay import Outcomes, alphas_of, outcomes_from_alphas, outcomes_of
 from mlsd.errors import AnalysisError
 from mlsd.measure.store.rows import CalibrationPoint
+from mlsd.planning import passes
 from mlsd.records import NO_DRAFTER, Record, Round
 from mlsd.stats import Interval
 
 Decider = Literal["nothing", "draft time", "expert coverage", "kernel step", "verification", "rollback", "acceptance"]
 Basis = Literal["calibration", "trials", "shape", "bandwidth"]
+Verdict = Literal["faster", "slower", "measure"]
 
 _Z = 1.96
 _SE_OF_MEDIAN_ERROR = 1.4826  # median absolute deviation -> standard deviation of a normal error
@@ -61,9 +63,13 @@ class Recommendation(Record, frozen=True, kw_only=True):
     target: str
     workload: str | None
     costs_source: str
+    level: float  # of the intervals
     prospects: tuple[Prospect, ...]  # fastest first; "off" is among them
     best: Prospect
-    sure: bool  # the best one's interval excludes plain decoding; when that is best, every other's does
+    verdict: Verdict  # slower: no setting can be as fast as off; measure: the intervals leave it open
+    why: str
+    to_measure: tuple[Prospect, ...]  # the two settings that would tell most, where it is open
+    sure: bool  # the verdict is faster or slower
     next_steps: tuple[str, ...]
 
 
@@ -194,7 +200,10 @@ def prospects(
 
 
 def _assumed(costs: CostRange, plain: CostRange, a: Acceptance, gamma: int, model_error: float) -> Prospect:
-    """One gamma of a drafter whose acceptance is only known to lie in a range: from its worst to its best case."""
+    """One gamma of a drafter whose acceptance is only known to lie in a range.
+
+    What acceptance and costs leave open has nothing to do with each other: their logarithms add up as squares.
+    """
     assert a.least_alpha is not None and a.most_alpha is not None
     key = (a.drafter, a.draft)
     worst, middle, best = (
@@ -203,10 +212,16 @@ def _assumed(costs: CostRange, plain: CostRange, a: Acceptance, gamma: int, mode
     )
     return msgspec.structs.replace(
         middle,
-        tok_s=msgspec.structs.replace(middle.tok_s, low=worst.tok_s.low, high=best.tok_s.high),
-        speedup=msgspec.structs.replace(middle.speedup, low=worst.speedup.low, high=best.speedup.high),
+        tok_s=_joint(worst.tok_s, middle.tok_s, best.tok_s),
+        speedup=_joint(worst.speedup, middle.speedup, best.speedup),
         acceptance_assumed=True,
     )
+
+
+def _joint(worst: Interval, middle: Interval, best: Interval) -> Interval:
+    down = math.hypot(math.log(middle.value / worst.value), math.log(middle.value / (middle.low or middle.value)))
+    up = math.hypot(math.log(best.value / middle.value), math.log((middle.high or middle.value) / middle.value))
+    return msgspec.structs.replace(middle, low=middle.value * math.exp(-down), high=middle.value * math.exp(up))
 
 
 def _prospect(
@@ -289,29 +304,53 @@ def recommend(
 ) -> Recommendation:
     """Choose, and say what to measure next. `known`: acceptance was measured on this target and workload.
 
-    A drafter whose acceptance nobody measured is never the choice. `steps` as `next_steps` takes them.
+    A drafter whose acceptance nobody measured is the choice only where it is faster at every acceptance that was seen.
+    `steps` as `next_steps` takes them.
     """
+    speculative = [p for p in found if p.gamma]
+    faster = [p for p in speculative if (p.speedup.low or 0.0) > 1]
     certain = [p for p in found if not p.acceptance_assumed]
     if not certain:
         raise AnalysisError(f"Nothing is known of {target}.")
-    best = certain[0]
-    sure = best.speedup.decided() is True if best.gamma else all(p.speedup.decided() for p in found if p.gamma)
+    best = (faster or certain)[0]
+    could = [p for p in speculative if (p.speedup.high or 0.0) >= 1 >= (p.speedup.low or 0.0)]
+    verdict: Verdict = "faster" if faster else "measure" if could or not speculative else "slower"
     told = next_steps(
         target,
         workload,
         [p.draft for p in found if p.draft is not None],
-        [p.gamma for p in found if p.gamma and not p.speedup.decided()],
+        [p.gamma for p in could],
         basis=costs.basis,
         known=known,
-        sure=sure,
+        sure=verdict != "measure",
         **steps,
     )
+    to_measure = sorted(could, key=lambda p: -p.speedup.value)[:2] if verdict == "measure" else []
     return Recommendation(
         target=target,
         workload=workload,
         costs_source=costs.source,
+        level=passes.constants().level if costs.basis == "bandwidth" else 0.95,
         prospects=tuple(found),
         best=best,
-        sure=sure and len(found) > 1,
+        verdict=verdict,
+        why=_why(verdict, best, speculative),
+        to_measure=tuple(to_measure),
+        sure=verdict != "measure",
         next_steps=tuple(told),
+    )
+
+
+def _why(verdict: Verdict, best: Prospect, speculative: Sequence[Prospect]) -> str:
+    """What decides, in the setting that decides it."""
+    if not speculative:
+        return "nothing is known of any draft or method"
+    if verdict == "faster":
+        low, high = best.speedup.low or 0.0, best.speedup.high or 0.0
+        return f"{low:.2f} to {high:.2f} times plain decoding; {best.break_even_mgl:.2f} tokens a round are needed"
+    one = max(speculative, key=lambda p: p.speedup.value)
+    low, high = one.speedup.low or 0.0, one.speedup.high or 0.0
+    return (
+        f"the best of all, {one.name} at gamma {one.gamma}, has {low:.2f} to {high:.2f} times plain decoding; "
+        f"it needs {one.break_even_mgl:.2f} tokens a round, and {one.decided_by} decides"
     )

@@ -8,6 +8,7 @@ import msgspec
 
 from mlsd.analysis.fits.costmodel import iid_alpha, mgl_from_acceptance
 from mlsd.folders import asset_path
+from mlsd.planning import passes
 from mlsd.records import DRAFT_MODEL, Record
 
 
@@ -40,11 +41,20 @@ class _Assumed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     source: str
 
 
+class _Lookup(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    methods: list[str]
+    least: float
+    most: float
+    source: str
+
+
 class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     measured: list[_Entry]
     assumed: list[_Assumed]
+    lookups: list[_Lookup]
 
 
+HEADS = ("mtp", "eagle3", "dflash", "dspark")
 _ELSEWHERE = 0.15  # of the MGL: another text, quantization or version of the models; texts differ by about so much
 
 
@@ -67,6 +77,31 @@ def assumed_acceptance(target: str) -> list[Acceptance]:
         for entry in _file().assumed
         for draft in entry.drafts
         if target.lower().startswith(entry.target) and not target.lower().startswith(draft)
+    ]
+
+
+def method_acceptance(method: str) -> list[Acceptance]:
+    """What methods without a draft model were seen to get: heads by public rows on Apple chips, look-ups by a range."""
+    if method in HEADS:
+        known = passes.constants().acceptance
+        least, middle, most = known.get(method, known["any"])
+        whose = method if method in known else "heads and drafts of all kinds"
+        source = f"public rows of {whose} on Apple chips: {least:.0%} to {most:.0%} of tokens"
+    else:
+        found = next((entry for entry in _file().lookups if method in entry.methods), None)
+        if found is None:
+            return []
+        least, middle, most, source = found.least, (found.least + found.most) / 2, found.most, found.source
+    return [
+        Acceptance(
+            drafter=method,
+            draft=None,
+            alphas=(middle,),
+            relative_error=0.0,
+            source=source,
+            least_alpha=least,
+            most_alpha=most,
+        )
     ]
 
 

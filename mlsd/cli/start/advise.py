@@ -18,6 +18,7 @@ from mlsd.units import format_number
 
 if TYPE_CHECKING:
     from mlsd.analysis.advise.answer import Answer
+    from mlsd.analysis.advise.prospects import Recommendation
 
 _GAMMAS = (1, 2, 4, 8, 16)
 
@@ -29,6 +30,14 @@ _GAMMAS = (1, 2, 4, 8, 16)
 @click.option("--workload", help="code, factual, ... [default: all that was measured]")
 @click.option("--gamma", "gammas", type=IntList(), default=_GAMMAS, help="[default: 1,2,4,8,16]")
 @click.option("--chip", help='Predict for another machine, like "M2 Ultra" or "800 GB/s".')
+@click.option(
+    "--runtime",
+    type=click.Choice(["llama.cpp", "mlx"]),
+    default="llama.cpp",
+    show_default=True,
+    help="Whose passes to model with --chip.",
+)
+@click.option("--build", type=click.IntRange(min=0), default=0, help="Of llama.cpp, like 11404 [default: mlsd's own].")
 @quant_option("Of a target that is only known by its shape [default: as its id says, else Q8_0].")
 @db_option("all under results/; may be repeated", "databases", multiple=True)
 @json_option
@@ -41,14 +50,13 @@ def advise(target: str, databases: tuple[Path, ...], as_json: bool, **options: A
     --chip from a bandwidth; acceptance from trials, or a shipped reference.
     """
     from mlsd import api
-    from mlsd.analysis.advise.chip_check import sentence
 
     databases = databases or tuple(study_databases())
     found = api.advise(
         target,
         drafts=(*options["draft"], *options["drafter_text"]) or None,
         databases=databases,
-        **{name: options[name] for name in ("workload", "gammas", "quant", "chip", "engine")},
+        **{name: options[name] for name in ("workload", "gammas", "quant", "chip", "runtime", "build", "engine")},
     )
     if as_json:
         told = ("validation", "quants", "untimed", "draft_sources", "draft_file")
@@ -56,8 +64,7 @@ def advise(target: str, databases: tuple[Path, ...], as_json: bool, **options: A
             {
                 "advice": found.recommendation,
                 "quant": found.target.quant,
-                "chip": None if found.chip is None else sentence(found.chip),
-                "chip_check": found.chip,
+                "chip": _checked() if found.modelled else None,
                 **{name: getattr(found, name) for name in told},
                 "databases": [str(path) for path in databases],
             }
@@ -67,29 +74,26 @@ def advise(target: str, databases: tuple[Path, ...], as_json: bool, **options: A
 
 
 def _print(found: Answer) -> None:
-    from mlsd.analysis.advise.chip_check import sentence
     from mlsd.servers.flags import advice
 
     result = found.recommendation
     best = result.best
-    what = best.name if best.gamma == 0 else f"{best.name}, gamma {best.gamma}"
-    how = "" if result.sure else ", not sure"
-    say(f"{result.target}: {what} ({format_number(best.speedup.value)}x{how}). Costs: {result.costs_source}.")
+    say(f"{result.target}: {_verdict(result)}, {result.why}. Costs: {result.costs_source}.")
     for model in (found.target, *found.drafts):
         if model.quant is not None and not model.here:
             why = ", which nobody said: --quant, or at the end of the name" if model.quant_assumed else ""
             say(f"Bytes of {model.facts.ref.id}: {model.quant}{why}.")
     for draft, source in found.draft_sources.items():
         say(f"Costs of {draft}: {source}.")
-    print_table(prospect_table(result.prospects))
+    print_table(prospect_table(result.prospects, result.level))
     for source, alike in grouped((p for p in result.prospects if p.gamma), lambda p: p.acceptance_source).items():
         say(f"Acceptance of {', '.join(dict.fromkeys(p.name for p in alike))}: {source}.")
     if found.untimed:
         say(f"Not predicted, as no pass of it was timed: {', '.join(found.untimed)}.")
     if found.quants:
         print_table(files_table(found.quants))
-    if found.chip is not None:
-        say(sentence(found.chip))
+    if found.modelled:
+        say(_checked())
     elif found.validation is None:
         say("Predictions were not checked: no stored study has plain decoding and two gammas of a drafter.")
     else:
@@ -98,3 +102,22 @@ def _print(found: Answer) -> None:
         say(line)
     for step in result.next_steps:
         say(f"Next: {step}")
+
+
+def _verdict(result: Recommendation) -> str:
+    best = result.best
+    if result.verdict == "faster":
+        return f"faster with {best.name}, gamma {best.gamma} ({format_number(best.speedup.value)}x)"
+    if result.verdict == "slower":
+        return "slower with every setting that is known; leave it off"
+    these = " and ".join(f"{p.name}, gamma {p.gamma}" for p in result.to_measure)
+    chosen = f" (likeliest {best.name}, gamma {best.gamma}, {format_number(best.speedup.value)}x)" if best.gamma else ""
+    return f"open{chosen}; measure {these}" if these else "open"
+
+
+def _checked() -> str:
+    """How far models of a chip can be trusted."""
+    from mlsd.planning.passes import constants
+
+    found = constants()
+    return f"Modelled, not measured: from {found.fitted}; {found.checked}."

@@ -121,8 +121,9 @@ def setting_options(setting: Setting) -> str:
     return "".join(f" {name}={value}" for name, value in setting.options.items())
 
 
-def prospect_table(prospects: Sequence[Prospect]) -> Table:
-    """Every way to decode, the fastest first."""
+def prospect_table(prospects: Sequence[Prospect], level: float) -> Table:
+    """Every way to decode, the fastest first; `level` of the intervals."""
+    interval = f"{100 * level:.0f} % interval"
 
     def needed(p: Prospect) -> Cell:
         if p.gamma == 0:
@@ -135,9 +136,9 @@ def prospect_table(prospects: Sequence[Prospect]) -> Table:
         words("method", lambda p: p.name),
         numbers("gamma", lambda p: p.gamma),
         numbers("tok/s", lambda p: number(p.tok_s.value, 1)),
-        numbers("95 % interval", lambda p: bounds(p.tok_s.low, p.tok_s.high, 1), detail=True),
+        numbers(interval, lambda p: bounds(p.tok_s.low, p.tok_s.high, 1), detail=True),
         numbers("speedup", lambda p: times(p.speedup.value)),
-        numbers("95 % interval", lambda p: bounds(p.speedup.low, p.speedup.high)),
+        numbers(interval, lambda p: bounds(p.speedup.low, p.speedup.high)),
         numbers("MGL", lambda p: text("?") if p.acceptance_assumed else number(p.mgl), detail=True),
         numbers("needs", lambda p: number(p.break_even_mgl), detail=True),
         numbers("or accept", needed, detail=True),

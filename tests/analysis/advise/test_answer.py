@@ -5,12 +5,14 @@ from __future__ import annotations
 import pytest
 
 from mlsd.analysis.advise.answer import Place, Question, answer, check_gammas
+from mlsd.analysis.advise.prospects import Recommendation
 from mlsd.analysis.predict.arms import Known
 from mlsd.errors import AnalysisError, InputError
+from mlsd.planning.passes import AppleChip, apple_chip, unnamed_chip
 from tests.analysis.predict.test_shape_costs import facts, known
 
 NOTHING = Known(groups=(), passes={}, coverage={}, models={})
-HERE = Place(environment_key="here", peak_gb_s=None, safe_bytes=20_000_000_000)
+HERE = Place(environment_key="here", chip=None, safe_bytes=20_000_000_000)
 QUESTION = Question(target="qwen3.5-9b", gammas=(1, 4))
 
 
@@ -33,8 +35,8 @@ def test_a_target_and_one_draft_that_were_timed_by_shape_are_enough() -> None:
         ("qwen3.5-0.8b", 1),
         ("qwen3.5-0.8b", 4),
     }
-    assert found.untimed == ("qwen3.5-2b",)
-    assert found.chip is None
+    assert found.untimed == ("qwen3.5-2b", "mtp")
+    assert not found.modelled
     files = {q.id: q for q in found.quants}
     assert files["qwen3.5-9b-q8_0"].off_tok_s is not None and files["qwen3.5-9b-q8_0"].fits
     assert files["qwen3.5-9b-q4_k_m"].off_tok_s is None
@@ -58,11 +60,47 @@ def test_drafts_are_not_asked_for_where_the_smallest_cannot_pay() -> None:
 
 
 def test_only_the_drafts_that_were_asked_for_are_answered_for() -> None:
-    chip = Question(target="qwen3.5-9b", gammas=(1,), drafts=("qwen3.5-2b",), chip_gb_s=400.0)
+    chip = Question(target="qwen3.5-9b", gammas=(1,), drafts=("qwen3.5-2b",), chip=unnamed_chip(400.0))
     found = answer(chip, NOTHING, None)
     assert {p.draft for p in found.recommendation.prospects} == {None, "qwen3.5-2b"}
-    assert found.chip is not None
+    assert found.modelled
     with pytest.raises(AnalysisError, match="Nothing is known of other"):
-        answer(Question(target="qwen3.5-9b", drafts=("other",), chip_gb_s=400.0), NOTHING, None)
+        answer(Question(target="qwen3.5-9b", drafts=("other",), chip=unnamed_chip(400.0)), NOTHING, None)
     with pytest.raises(InputError):
         check_gammas((0, 1))
+
+
+def test_heads_and_look_ups_are_answered_for_by_public_rows() -> None:
+    chip = apple_chip("M5 Max")
+    assert chip is not None
+    asked = Question(target="qwen3.5-35b-a3b-q8_0", gammas=(1, 2), drafts=("mtp", "pld", "dspark"), chip=chip)
+    found = answer(asked, NOTHING, None).recommendation
+    assert {(p.drafter, p.gamma) for p in found.prospects} == {
+        ("none", 0),
+        *((method, gamma) for method in ("mtp", "pld", "dspark") for gamma in (1, 2)),
+    }
+    assert found.level == 0.9
+    off = next(p for p in found.prospects if not p.gamma)
+    assert off.tok_s.low is not None and off.tok_s.high is not None
+    assert off.tok_s.low < 92.9 < off.tok_s.high, "as stared/benching-local-llms measured it"
+    speedups = [p.speedup for p in found.prospects if p.drafter == "mtp"]
+    assert any((s.low or 0) < 104.6 / 92.9 < (s.high or 0) for s in speedups)
+
+
+def test_the_verdict_is_faster_slower_or_two_settings_to_measure() -> None:
+    def asked(
+        chip: str,
+        target: str = "qwen3.5-27b-q8_0",
+        drafts: tuple[str, ...] = ("mtp",),
+        gammas: tuple[int, ...] = (1, 2),
+    ) -> Recommendation:
+        known = apple_chip(chip)
+        assert isinstance(known, AppleChip)
+        asked = Question(target=target, drafts=drafts, gammas=gammas, chip=known)
+        return answer(asked, NOTHING, None).recommendation
+
+    undecided = asked("M3 Max")
+    assert undecided.verdict == "measure" and len(undecided.to_measure) == 2
+    assert "tokens a round" in undecided.why
+    sure = asked("M1 Max", "qwen3.5-4b-q8_0", gammas=(16,))
+    assert sure.verdict == "slower" and sure.best.gamma == 0 and sure.sure
