@@ -25,7 +25,7 @@ from benchmarks.harness import Result
 from mlsd.gguf_tools.shapes import TINY
 from mlsd.gguf_tools.synthetic.perturb import perturb
 from mlsd.gguf_tools.synthetic.write import write_random
-from mlsd.measure.store.study import Store
+from mlsd.measure.store.store import Store
 from tests.hub_server import REPO, HubServer
 from tests.measure.kill_script import run_study
 from tests.measure.run.test_runner import finished_trials, wait_for_orphans

@@ -24,7 +24,7 @@ from mlsd.engine.session import SessionOptions
 from mlsd.measure.lab.cluster import Cluster, make_certificate
 from mlsd.measure.lab.coordinator import LabPlan, run_lab
 from mlsd.measure.run.runner import RunSettings, Watcher
-from mlsd.measure.store.study import Store
+from mlsd.measure.store.store import Store
 from mlsd.planning.job import Slot
 from mlsd.records import EngineOptions, Trial
 from tests.measure.lab.fake import ORIGIN, plan

@@ -10,7 +10,7 @@ from pathlib import Path
 from benchmarks.harness import Result, of_samples
 from mlsd.measure.messages import trial_of
 from mlsd.measure.run.runner import slot_key
-from mlsd.measure.store.study import Store
+from mlsd.measure.store.store import Store
 from mlsd.planning.job import ModelFile
 from mlsd.planning.plan import Plan, expand
 from mlsd.planning.suite import DrafterChoice, Part, Profile, Suite

@@ -15,7 +15,7 @@ from benchmarks.report_scale import GAMMAS, PLACE, PROMPTS, TARGETS
 from mlsd.analysis.audit.verification import verify
 from mlsd.measure.exchange.decode_again import decode_again
 from mlsd.measure.exchange.record import write_record
-from mlsd.measure.store.study import Store
+from mlsd.measure.store.store import Store
 from mlsd.planning.prompts import load_prompt
 from mlsd.records import Case, DrafterSpec, Losslessness, ModelFacts, ModelRef, PromptRef, Round, Trial
 

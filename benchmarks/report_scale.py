@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 
 from benchmarks.harness import Result, of_samples
-from mlsd.measure.store.study import Store
+from mlsd.measure.store.store import Store
 from mlsd.records import Case, DrafterSpec, Environment, ModelFacts, ModelRef, PromptRef, Round, Trial
 
 PLACE = Environment(host="0" * 16, os="any", machine="any", backend="CPU", llama_cpp_build="0")
@@ -26,7 +26,7 @@ import json, resource, sys, time
 started = time.perf_counter()
 from pathlib import Path
 from mlsd.analysis.study.study import read_study
-from mlsd.measure.store.study import Store
+from mlsd.measure.store.store import Store
 from mlsd.report.write import write_report
 with Store.open(Path(sys.argv[1]), read_only=True) as store:
     study = read_study(store)

@@ -13,7 +13,7 @@ from benchmarks.harness import Result, interleaved, of_samples, ratios
 from benchmarks.models import smollm2
 from mlsd.hardware import read_environment
 from mlsd.measure.run.runner import RunSettings, plan_jobs, run_jobs
-from mlsd.measure.store.study import Store
+from mlsd.measure.store.store import Store
 from mlsd.planning.job import Job
 from mlsd.planning.plan import Overrides
 from mlsd.planning.prepare import BenchRequest, StudyRequest, prepare_bench, prepare_study

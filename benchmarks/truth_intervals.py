@@ -19,7 +19,7 @@ from mlsd.analysis.fits import fit_models
 from mlsd.analysis.fits.fit import fit, observations
 from mlsd.analysis.fits.study_fits import fit_curve
 from mlsd.analysis.results.best_setting import best_settings
-from mlsd.analysis.results.pairs import Pair, PairedTrials
+from mlsd.analysis.results.paired_trials import Pair, PairedTrials
 from mlsd.analysis.results.speedups import Speedup
 from mlsd.records import DRAFT_MODEL, ModelFacts, ModelRef
 from mlsd.stats import Interval, independent, mean_over, smallest_effect

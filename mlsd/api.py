@@ -25,7 +25,7 @@ from mlsd.hardware import read_environment
 from mlsd.hardware.budget import memory_budget
 from mlsd.hardware.chips import peak_bandwidth
 from mlsd.measure.process import run_info
-from mlsd.measure.run import calibration, study
+from mlsd.measure.run import calibration, runs
 from mlsd.measure.run.forecast import Forecast, plan_study
 from mlsd.measure.run.runner import RunSettings
 from mlsd.measure.run.tune import TuneRequest, TuneResult
@@ -33,7 +33,7 @@ from mlsd.measure.run.tune import tune as search
 from mlsd.measure.store.database import is_study
 from mlsd.measure.store.newest import newest_study, study_databases
 from mlsd.measure.store.rows import environment_key
-from mlsd.measure.store.study import Store
+from mlsd.measure.store.store import Store
 from mlsd.planning.passes import AppleChip, Engine, apple_chip, unnamed_chip
 from mlsd.planning.plan import Overrides, Plan
 from mlsd.planning.prepare import BenchRequest, StudyRequest
@@ -63,26 +63,26 @@ def plan(*suites: str, profile: str | None = None, db: FilePath | None = None, *
 
 def run(
     *suites: str, profile: str | None = None, db: FilePath | None = None, fresh: bool = False, **changes: Any
-) -> study.StudyResult:
+) -> runs.StudyResult:
     """Measure suites, each trial committed before the next; the same call again goes on where one stopped.
 
     Trials go to `db`, by default results/PROFILE.sqlite; `fresh` measures again what is done. `changes` as for `plan`.
     """
     request = _study_request(suites, profile, changes)
-    return study.run_study(request, _path(db), settings=RunSettings(fresh=fresh, seed=request.overrides.seed))
+    return runs.run_study(request, _path(db), settings=RunSettings(fresh=fresh, seed=request.overrides.seed))
 
 
 def _study_request(suites: Sequence[str], profile: str | None, changes: dict[str, Any]) -> StudyRequest:
     return StudyRequest(suites=tuple(suites), profile=profile, overrides=Overrides(**changes))
 
 
-def bench(target: FilePath, *, db: FilePath | None = None, fresh: bool = False, **asked: Any) -> study.BenchResult:
+def bench(target: FilePath, *, db: FilePath | None = None, fresh: bool = False, **asked: Any) -> runs.BenchResult:
     """Measure methods beside plain decoding of one target in interleaved blocks, and keep the trials.
 
     `asked` are the fields of `BenchRequest`: drafts, drafters, gamma, prompts, n_predict, repeats, sampling, ... Trials
     go to `db`, by default results/bench.sqlite; the same bench again adds to them, `fresh` starts anew.
     """
-    return study.bench(BenchRequest(target=str(target), **asked), _path(db), fresh=fresh)
+    return runs.bench(BenchRequest(target=str(target), **asked), _path(db), fresh=fresh)
 
 
 def tune(

@@ -12,7 +12,7 @@ import pytest
 import mlsd
 from mlsd import errors as mlsd_errors
 from mlsd.measure.exchange import read_table
-from mlsd.measure.store.study import Store
+from mlsd.measure.store.store import Store
 
 SURFACE = {
     "EngineOptions",

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from mlsd.measure.store.study import Store
+from mlsd.measure.store.store import Store
 from mlsd.records import Trial
 from tests.conftest import ARCHITECTURES
 

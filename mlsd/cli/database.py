@@ -14,7 +14,7 @@ from mlsd.cli.output import note
 if TYPE_CHECKING:
     from mlsd.analysis.study.study import Study
     from mlsd.measure.store.rows import TrialFilter
-    from mlsd.measure.store.study import Store
+    from mlsd.measure.store.store import Store
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -40,7 +40,7 @@ def study_options(command: F) -> F:
 def open_study(db: Path | None, machine: str | None, settings: str | None, *, say: bool = True) -> Study:
     """The trials of a database that may be compared; says on standard error what was left out."""
     from mlsd.analysis.study.study import read_study
-    from mlsd.measure.store.study import Store
+    from mlsd.measure.store.store import Store
 
     with Store.open(find_database(db), create=False, read_only=True) as store:
         study = read_study(store, machine, settings)
@@ -87,7 +87,7 @@ def find_database(db: Path | None) -> Path:
 @contextmanager
 def reading(db: Path | None) -> Iterator[Store]:
     """The database, open for reading only."""
-    from mlsd.measure.store.study import Store
+    from mlsd.measure.store.store import Store
 
     with Store.open(find_database(db), read_only=True) as store:
         yield store

@@ -13,23 +13,23 @@ from mlsd.analysis.experts.coverage import coverage_by_window
 from mlsd.analysis.results.best_setting import best_settings, by_target, first_line
 from mlsd.analysis.study.study import Study
 from mlsd.errors import InputError
-from mlsd.measure.store.study import Store
+from mlsd.measure.store.store import Store
+from mlsd.report.figures.paper import DEPTH_FIGURE, STUDY_FIGURES
 from mlsd.report.figures.rounds import ROUND_FIGURES
-from mlsd.report.figures.study import DEPTH_FIGURE, STUDY_FIGURES
 from mlsd.report.machine_pages import COST_FIGURES, EXPERT_FIGURES
 from mlsd.report.render import html, terminal
 from mlsd.report.render.sections import picture
 from mlsd.report.render.table import Table, number, numbers, text, words
 from mlsd.report.render.table import table as table_of
+from mlsd.report.tables import paper as paper_tables
 from mlsd.report.tables import records as record_tables
 from mlsd.report.tables import results as result_tables
-from mlsd.report.tables import study as study_tables
 
 TABLES = {
-    "4": study_tables.table_4,
-    "5": study_tables.table_5,
-    "6": study_tables.table_6,
-    "F": study_tables.table_f,
+    "4": paper_tables.table_4,
+    "5": paper_tables.table_5,
+    "6": paper_tables.table_6,
+    "F": paper_tables.table_f,
     "speedups": lambda study: result_tables.speedup_table(study.by_workload),
     "best": lambda study: result_tables.best_table(best_settings(study.by_workload)),
     "gammas": lambda study: result_tables.gamma_table(study.pair_fits),

@@ -16,14 +16,14 @@ from mlsd.analysis.study.study import Study, attempt
 from mlsd.report import machine_pages
 from mlsd.report.figures.answer import ANSWER_FIGURE
 from mlsd.report.figures.machines import MACHINES_FIGURES
+from mlsd.report.figures.paper import DEPTH_FIGURE, STUDY_FIGURES
 from mlsd.report.figures.rounds import ROUND_FIGURES
-from mlsd.report.figures.study import DEPTH_FIGURE, STUDY_FIGURES
 from mlsd.report.render.sections import Page, Section, Trace, section
 from mlsd.report.render.table import Table
 from mlsd.report.tables import machines, methods
+from mlsd.report.tables import paper as paper_tables
 from mlsd.report.tables import records as record_tables
 from mlsd.report.tables import results as result_tables
-from mlsd.report.tables import study as study_tables
 from mlsd.report.tables.compare import comparison_table
 from mlsd.report.tables.passes import pass_table
 from mlsd.units import counted, quoted
@@ -89,7 +89,7 @@ def _comparisons(study: Study) -> Section:
 
 _MACHINE = [record_tables.environment_table, record_tables.models_table]
 _MACHINES = [machines.machine_table, machines.claims_by_machine]
-_STUDY = [study_tables.table_4, study_tables.table_5, study_tables.table_6, study_tables.table_f]
+_STUDY = [paper_tables.table_4, paper_tables.table_5, paper_tables.table_6, paper_tables.table_f]
 _FITS: list[Callable[[Study], Table]] = [
     lambda study: result_tables.gamma_table(study.pair_fits),
     lambda study: result_tables.model_table(study.pair_fits, study.curve_fits),

@@ -19,13 +19,13 @@ from matplotlib.dates import AutoDateLocator, ConciseDateFormatter, date2num
 from matplotlib.figure import Figure
 
 from mlsd import __version__
-from mlsd.analysis.audit.identities import problems
+from mlsd.analysis.audit.record_identities import problems
 from mlsd.analysis.results import comparability
 from mlsd.analysis.study.machines import MachineRow, machine_name, machine_row
 from mlsd.analysis.study.study import Study, attempt, read_study
 from mlsd.errors import AnalysisError, MlsdError, TableError
 from mlsd.measure.exchange.record import SUFFIX, import_record, is_record, read_record
-from mlsd.measure.store.study import Store
+from mlsd.measure.store.store import Store
 from mlsd.records import Record
 from mlsd.report.render import html, plot
 from mlsd.report.render.plot import Picture

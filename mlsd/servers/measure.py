@@ -31,10 +31,10 @@ from mlsd.measure.messages import (
 from mlsd.measure.process import run_info, run_job
 from mlsd.measure.run.checks import check_run
 from mlsd.measure.run.runner import RunSettings, Watcher, machine_lock, next_repeat, run_jobs
-from mlsd.measure.run.study import BenchResult, BenchTrial, check_database
+from mlsd.measure.run.runs import BenchResult, BenchTrial, check_database
 from mlsd.measure.store.newest import study_path
 from mlsd.measure.store.rows import TrialFilter
-from mlsd.measure.store.study import Store
+from mlsd.measure.store.store import Store
 from mlsd.models.library import LocalModel
 from mlsd.planning.job import Job, ModelFile, Slot, prompt_key, prompt_text
 from mlsd.planning.prompts import Prompt as PlannedPrompt

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from mlsd.measure.run.study import BenchTrial
+from mlsd.measure.run.runs import BenchTrial
 from mlsd.records import NO_DRAFTER, DrafterSpec, Losslessness, Record, Source, Trial
 from mlsd.servers.distrust import beyond
 from mlsd.servers.flags import advice

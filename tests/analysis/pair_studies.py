@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 
-from mlsd.analysis.results.pairs import PairedTrials
+from mlsd.analysis.results.paired_trials import PairedTrials
 from mlsd.analysis.study import study as whole
-from mlsd.measure.store.study import Store
+from mlsd.measure.store.store import Store
 from mlsd.records import (
     Case,
     DrafterSpec,

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from mlsd.measure.store.study import Store
+from mlsd.measure.store.store import Store
 from mlsd.records import (
     Case,
     DrafterSpec,

@@ -17,15 +17,15 @@ import pytest
 
 from mlsd.analysis.results.speedups import Speedup, baselines
 from mlsd.analysis.study.study import Study, attempt, read_study
-from mlsd.measure.store.study import Store
+from mlsd.measure.store.store import Store
 from mlsd.report.render.table import Table
-from mlsd.report.tables import study as study_tables
+from mlsd.report.tables import paper as paper_tables
 from mlsd.stats import Interval
 
 DATA = Path(__file__).parent / "data"
 SCHEMAS = Path(__file__).parent.parent / "measure" / "databases"
 GOLDEN = json.loads((DATA / "golden.json").read_text(encoding="utf-8"))
-TABLES = {"4": study_tables.table_4, "5": study_tables.table_5, "6": study_tables.table_6, "F": study_tables.table_f}
+TABLES = {"4": paper_tables.table_4, "5": paper_tables.table_5, "6": paper_tables.table_6, "F": paper_tables.table_f}
 
 
 def study_of(sql: str, path: Path) -> Study:

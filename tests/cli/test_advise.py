@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from mlsd.cli import main
-from mlsd.measure.store.study import Store
+from mlsd.measure.store.store import Store
 from tests.cli.conftest import Ran
 
 TRIALS = Path(__file__).parents[2] / "notebooks" / "data" / "tiny.sqlite"

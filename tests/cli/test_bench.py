@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from mlsd.measure.store.rows import TrialFilter
-from mlsd.measure.store.study import Store
+from mlsd.measure.store.store import Store
 from mlsd.planning.prepare import BenchRequest, prepare_bench
 from tests.cli.conftest import Ran
 from tests.engine.broken_files import write_nan_norm

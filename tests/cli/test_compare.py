@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from mlsd.measure.store.study import Store
+from mlsd.measure.store.store import Store
 from tests.cli.conftest import Ran
 from tests.native_shim import ABORTS, LONGER, OTHER_MODEL, SLOWER, UNKNOWN, copy_of_installed, faulty_build
 

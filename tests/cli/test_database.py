@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from mlsd.measure.store.newest import newest_or_new, newest_study, study_databases
-from mlsd.measure.store.study import Store
+from mlsd.measure.store.store import Store
 from tests.analysis.studies import MOE, blocks, write
 from tests.cli.conftest import Ran
 from tests.cli.test_results import STUDY

@@ -9,7 +9,7 @@ import pytest
 
 from mlsd.analysis.results.bench_arms import ArmSummary
 from mlsd.cli.start.demo import loss, win
-from mlsd.measure.store.study import Store
+from mlsd.measure.store.store import Store
 from tests.cli.conftest import Ran
 
 Mlsd = Callable[..., Ran]

@@ -12,7 +12,7 @@ from mlsd.cli.main import cli
 from mlsd.cli.study.export import _FORMATS
 from mlsd.errors import InputError
 from mlsd.measure.exchange import EXPORTS
-from mlsd.measure.store.study import Store
+from mlsd.measure.store.store import Store
 from tests.measure.examples import ENVIRONMENT, case, trial
 
 

@@ -5,7 +5,7 @@ from click.testing import CliRunner
 
 from mlsd.cli.main import cli, main
 from mlsd.cli.study.plan import plan
-from mlsd.measure.store.study import Store
+from mlsd.measure.store.store import Store
 from mlsd.planning.plan import expand
 from mlsd.records import Environment, Trial
 

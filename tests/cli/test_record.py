@@ -13,7 +13,7 @@ import pytest
 
 from mlsd.measure.exchange.record import output_key, read_record
 from mlsd.measure.store.rows import TrialFilter, environment_key
-from mlsd.measure.store.study import Store
+from mlsd.measure.store.store import Store
 from mlsd.planning.plan import block_number
 from mlsd.records import N_TOKENS
 from tests.cli.conftest import Ran

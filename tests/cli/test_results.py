@@ -10,7 +10,7 @@ from click.testing import CliRunner, Result
 
 from mlsd.cli.main import cli
 from mlsd.errors import InputError, StoreError
-from mlsd.measure.store.study import Store
+from mlsd.measure.store.store import Store
 from mlsd.report.render.terminal import plain
 from tests.measure.examples import ENVIRONMENT, case, failed, trial
 

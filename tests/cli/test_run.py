@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from mlsd.measure.run.runner import machine_lock
-from mlsd.measure.store.study import Store
+from mlsd.measure.store.store import Store
 from tests.cli.conftest import Ran
 
 Mlsd = Callable[..., Ran]
@@ -106,7 +106,7 @@ def test_a_load_larger_than_memory_is_refused(mlsd: Mlsd, tmp_path: Path, monkey
     from mlsd import hardware
 
     small = msgspec.structs.replace(hardware.read_environment(), memory_bytes=1_000_000)
-    monkeypatch.setattr("mlsd.measure.run.study.read_environment", lambda backend: small)
+    monkeypatch.setattr("mlsd.measure.run.runs.read_environment", lambda backend: small)
     result = mlsd("run", "D", "--profile", "tiny", "--db", tmp_path / "s.sqlite", *QUICK)
     assert result.code == 2
     assert "may be used" in result.err and "Choose a smaller profile" in result.err

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from mlsd.measure.store.study import Store
+from mlsd.measure.store.store import Store
 from mlsd.planning.tasks import KINDS, read_tasks
 from mlsd.records import Trial
 from tests.cli.conftest import Ran

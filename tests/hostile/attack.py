@@ -33,7 +33,7 @@ from mlsd.measure.lab.coordinator import Ended, Measured, run_lab
 from mlsd.measure.lab.machine import Card
 from mlsd.measure.messages import Done
 from mlsd.measure.run.runner import RunSettings
-from mlsd.measure.store.study import Store
+from mlsd.measure.store.store import Store
 from tests.hostile import mutate
 from tests.hub_server import COMMIT, REPO, HubServer
 from tests.measure.lab.fake import FakeLab, card, plan

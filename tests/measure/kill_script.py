@@ -7,7 +7,7 @@ from pathlib import Path
 
 from mlsd.hardware import read_environment
 from mlsd.measure.run.runner import RunOutcome, RunSettings, machine_lock, plan_jobs, run_jobs
-from mlsd.measure.store.study import Store
+from mlsd.measure.store.store import Store
 from mlsd.planning.job import Job
 from mlsd.planning.prepare import BenchRequest, prepare_bench
 from mlsd.records import EngineOptions

@@ -13,7 +13,7 @@ import pytest
 
 from mlsd.api import bench
 from mlsd.measure.exchange.record import FORMAT, SCHEMA, RecordFile, read_record, write_record
-from mlsd.measure.store.study import Store
+from mlsd.measure.store.store import Store
 from mlsd.records import EngineOptions
 
 Leaf = tuple[str | int, ...]

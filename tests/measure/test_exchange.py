@@ -16,7 +16,7 @@ from mlsd.errors import InputError, TableError
 from mlsd.measure import exchange
 from mlsd.measure.exchange import delimited, llama_bench, study_csv
 from mlsd.measure.store.rows import TrialFilter
-from mlsd.measure.store.study import ALL, Store
+from mlsd.measure.store.store import ALL, Store
 from mlsd.records import QualityWarning
 from tests.measure.examples import ENVIRONMENT, MODEL, ROUNDS, case, failed, trial
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from mlsd.analysis.study.study import read_study
-from mlsd.measure.store.study import Store
+from mlsd.measure.store.store import Store
 from mlsd.report.page import build
 from mlsd.report.render import html
 from tests.analysis.studies import whole_study

@@ -10,7 +10,7 @@ import pytest
 from mlsd.analysis.experts.amortization import sentences
 from mlsd.analysis.study.study import Study, read_study
 from mlsd.cli import main
-from mlsd.measure.store.study import Store
+from mlsd.measure.store.store import Store
 from mlsd.report import notebook
 from mlsd.report.machine_pages import costs, experts
 from mlsd.report.page import build

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from mlsd.analysis.study.study import Study, read_study
 from mlsd.cli.study.report import report as command
 from mlsd.errors import InputError
-from mlsd.measure.store.study import Store
+from mlsd.measure.store.store import Store
 from mlsd.report.page import build
 from mlsd.report.render import html as html_form
 from mlsd.report.render import markdown

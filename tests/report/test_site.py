@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from mlsd.cli.main import cli
 from mlsd.measure.exchange.record import write_record
-from mlsd.measure.store.study import Store
+from mlsd.measure.store.store import Store
 from mlsd.report.site import write_site
 from tests.analysis.studies import MACHINE, MOE, blocks, write
 

@@ -7,7 +7,7 @@ import random
 import msgspec
 import pytest
 
-from mlsd.measure.run.study import BenchTrial
+from mlsd.measure.run.runs import BenchTrial
 from mlsd.records import Case, DrafterSpec, Losslessness, ModelRef, PromptRef, Round, Trial
 from mlsd.servers.results import Row, beside, recommend, rows
 

@@ -13,7 +13,7 @@ from mlsd.analysis.audit.rows import AuditContext, AuditRow
 from mlsd.analysis.results.comparability import choose
 from mlsd.errors import AnalysisError
 from mlsd.measure.exchange.printed import exact
-from mlsd.measure.store.study import Store
+from mlsd.measure.store.store import Store
 from mlsd.records import Environment, ModelFacts
 from mlsd.stats import grouped
 from mlsd.trials.sums import decode_tok_s, sums_of_row

@@ -11,14 +11,14 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from mlsd.analysis.audit.audit import audit
-from mlsd.analysis.audit.identities import Problem, problems
+from mlsd.analysis.audit.record_identities import Problem, problems
 from mlsd.analysis.audit.trials import database_contexts
 from mlsd.analysis.results import comparability
 from mlsd.errors import AnalysisError, MlsdError
 from mlsd.gguf_tools.read import model_facts
 from mlsd.measure.exchange.decode_again import DecodedAgain
 from mlsd.measure.exchange.record import RecordFile, StudyRecord, import_record, read_record, whole_trials
-from mlsd.measure.store.study import Store
+from mlsd.measure.store.store import Store
 from mlsd.models.library import Library
 from mlsd.records import Case, Record, Trial
 

@@ -1,7 +1,7 @@
 """The tests that decide the claims on one's own trials: pure functions from pairs to an effect with its interval.
 
 A test returns None where the study does not hold what its population asks for. Intervals are over prompts, of one
-prompt over blocks (`pairs.groups_of`); what is the best or worst of several is corrected for the choice.
+prompt over blocks (`paired_trials.groups_of`); what is the best or worst of several is corrected for the choice.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple, TypeVar
 
 import numpy as np
 
-from mlsd.analysis.results.pairs import Pair, PairedTrials, groups_of
+from mlsd.analysis.results.paired_trials import Pair, PairedTrials, groups_of
 from mlsd.records import DRAFT_MODEL
 from mlsd.stats import Interval, Visible, best_of, grouped, mean_over, smallest_effect
 

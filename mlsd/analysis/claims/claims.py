@@ -12,7 +12,7 @@ from mlsd.analysis.audit import published_tables as published
 from mlsd.analysis.audit.audit import audit
 from mlsd.analysis.audit.rows import Audit, Credibility, count_verdicts
 from mlsd.analysis.claims.claim_tests import TESTS, Decision, Outcome
-from mlsd.analysis.results.pairs import PairedTrials
+from mlsd.analysis.results.paired_trials import PairedTrials
 from mlsd.records import NO_DRAFTER, Record
 from mlsd.stats import Interval, Visible
 

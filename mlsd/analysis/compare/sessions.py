@@ -16,7 +16,7 @@ from mlsd.errors import AnalysisError
 from mlsd.measure.run.checks import baseline_drift
 from mlsd.measure.run.compare import COMMAND, CONTROL, OUTPUT
 from mlsd.measure.store.rows import CalibrationPoint, Run, TrialFilter
-from mlsd.measure.store.study import Store
+from mlsd.measure.store.store import Store
 from mlsd.records import Case, EngineOptions, Environment, Record, Trial
 from mlsd.trials.arms import PLAIN, arm_of
 from mlsd.trials.sums import prefill_tok_s, sums_of

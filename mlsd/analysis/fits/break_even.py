@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from mlsd.analysis.fits import bootstrap, costmodel
-from mlsd.analysis.results.pairs import Pair, groups_of
+from mlsd.analysis.results.paired_trials import Pair, groups_of
 from mlsd.errors import AnalysisError
 from mlsd.records import Record
 from mlsd.stats import Interval, best_of, mean_over

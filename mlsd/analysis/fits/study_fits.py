@@ -10,7 +10,7 @@ from mlsd.analysis.fits import fit_models
 from mlsd.analysis.fits.break_even import BestGamma, MeasuredGamma, best_gamma, by_gamma
 from mlsd.analysis.fits.curves import find_steps
 from mlsd.analysis.fits.fit import Fit, HeldOut, Model, Observations, Selection, fit, held_out, observations, select
-from mlsd.analysis.results.pairs import Pair, PairedTrials, groups_of
+from mlsd.analysis.results.paired_trials import Pair, PairedTrials, groups_of
 from mlsd.errors import AnalysisError
 from mlsd.measure.store.rows import CalibrationPoint
 from mlsd.records import ModelFacts, Record

@@ -11,7 +11,7 @@ from mlsd.analysis.predict.predict import Arm, Costs, costs_from_points
 from mlsd.analysis.results.comparability import Chosen, choose, machines
 from mlsd.errors import AnalysisError
 from mlsd.measure.store.rows import CalibrationPoint, Coverage, PassKind, TrialFilter, environment_key
-from mlsd.measure.store.study import Store
+from mlsd.measure.store.store import Store
 from mlsd.records import CONTROLS, Case, ModelFacts, ModelRef, OptionValue, Record, Trial, is_adaptive
 from mlsd.stats import grouped
 from mlsd.trials.sums import speed

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from mlsd.measure.run.study import BenchTrial
+from mlsd.measure.run.runs import BenchTrial
 from mlsd.records import ArmKind, Case, Record, Trial, Verdict
 from mlsd.stats import grouped, median, relative_spread
 from mlsd.trials.arms import Arm, arm_of

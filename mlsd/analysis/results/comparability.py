@@ -16,9 +16,9 @@ import msgspec
 import pandas as pd
 
 from mlsd.errors import AnalysisError
-from mlsd.measure.store.machine import Table
+from mlsd.measure.store.machine_tables import Table
 from mlsd.measure.store.rows import MeasuredCase, Run, environment_key
-from mlsd.measure.store.study import Store
+from mlsd.measure.store.store import Store
 from mlsd.records import Case, Environment, ModelFacts
 
 _KEY_DIGITS = 8

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from mlsd.analysis.results.comparability import Chosen
 from mlsd.measure.run.checks import counter_fault
 from mlsd.measure.store.rows import TrialFilter, pair_key
-from mlsd.measure.store.study import Store
+from mlsd.measure.store.store import Store
 from mlsd.records import Record, Trial
 from mlsd.trials.arms import arm_of
 

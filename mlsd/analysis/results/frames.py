@@ -13,7 +13,7 @@ import pandas as pd
 
 from mlsd.errors import AnalysisError
 from mlsd.measure.store.rows import comparability_key
-from mlsd.measure.store.study import Store
+from mlsd.measure.store.store import Store
 from mlsd.records import Case
 from mlsd.trials.arms import options_text
 from mlsd.trials.sums import PARTS, decode_tok_s, share

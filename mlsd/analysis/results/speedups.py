@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple
 
 import pandas as pd
 
-from mlsd.analysis.results.pairs import pair_up
+from mlsd.analysis.results.paired_trials import pair_up
 from mlsd.errors import AnalysisError
 from mlsd.records import Record
 from mlsd.stats import Interval, Visible, smallest_effect

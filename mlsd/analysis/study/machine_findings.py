@@ -18,7 +18,7 @@ from mlsd.errors import AnalysisError
 from mlsd.measure.run.calibration import CalibrationResult
 from mlsd.measure.store.pass_shares import PassShares, block_key
 from mlsd.measure.store.rows import CalibrationPoint, ExpertLoad, Run, StreamRead, TimedPass
-from mlsd.measure.store.study import Store
+from mlsd.measure.store.store import Store
 from mlsd.records import Case, ModelRef, Record
 from mlsd.stats import Interval, grouped
 from mlsd.units import quoted

@@ -21,11 +21,11 @@ from mlsd.analysis.fits.study_fits import CurveFit, PairFit, fit_curves, fit_pai
 from mlsd.analysis.results import comparability, contradictions, frames, speedups
 from mlsd.analysis.results import distances as predictors
 from mlsd.analysis.results.energy import EnergyRow, energy_rows
-from mlsd.analysis.results.pairs import PairedTrials, pair_trials
+from mlsd.analysis.results.paired_trials import PairedTrials, pair_trials
 from mlsd.analysis.study.machine_findings import Machine, read_machine
 from mlsd.errors import AnalysisError
 from mlsd.measure.store.rows import DraftDistance, Run, TrialFilter
-from mlsd.measure.store.study import Store
+from mlsd.measure.store.store import Store
 from mlsd.records import Case, Environment, ModelFacts, QualityWarning
 
 T = TypeVar("T")

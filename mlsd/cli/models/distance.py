@@ -14,7 +14,7 @@ from mlsd.cli.output import note, print_json, say
 from mlsd.drafters.options import parse_drafter
 from mlsd.errors import InputError
 from mlsd.measure.messages import Perplexities, Perplexity, PerplexityJob
-from mlsd.measure.store.study import Store
+from mlsd.measure.store.store import Store
 from mlsd.planning.job import ModelFile
 from mlsd.planning.prompts import prompt_from_file
 from mlsd.records import DRAFT_MODEL, EngineOptions

@@ -21,7 +21,7 @@ from mlsd.units import quoted
 
 if TYPE_CHECKING:
     from mlsd.analysis.results.bench_arms import ArmSummary, BenchArm
-    from mlsd.measure.run.study import BenchResult
+    from mlsd.measure.run.runs import BenchResult
 
 
 _ALARM = f"""\b
@@ -76,7 +76,7 @@ def bench(
     and `mlsd advise` read all.
     """
     from mlsd.analysis.results.bench_arms import arm_object, bench_arms, trial_object
-    from mlsd.measure.run.study import bench as run_bench
+    from mlsd.measure.run.runs import bench as run_bench
     from mlsd.planning.prepare import BenchRequest
 
     request = BenchRequest(

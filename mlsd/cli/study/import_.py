@@ -12,7 +12,7 @@ from mlsd.errors import InputError, TableError
 from mlsd.measure.exchange import read_table
 from mlsd.measure.exchange.record import import_record, is_record, read_record
 from mlsd.measure.store.newest import study_path
-from mlsd.measure.store.study import Store
+from mlsd.measure.store.store import Store
 from mlsd.units import quoted
 
 
@@ -42,7 +42,7 @@ def import_(file: Path, kind: str | None, db: Path | None) -> None:
 
 
 def _record(file: Path, db: Path) -> None:
-    from mlsd.analysis.audit.identities import problems
+    from mlsd.analysis.audit.record_identities import problems
 
     record = read_record(file)
     if found := problems(record):

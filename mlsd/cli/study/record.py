@@ -45,7 +45,7 @@ def write(db: Path, output: Path, force: bool) -> None:
     It names no host, no user and no folder. `mlsd record DB -o FILE` is the same.
     """
     from mlsd.measure.exchange.record import write_record
-    from mlsd.measure.store.study import Store
+    from mlsd.measure.store.store import Store
 
     if output.exists() and not force:
         raise InputError(f"{output} exists.", hint="Give another file, or replace it with --force.")

@@ -14,7 +14,7 @@ from mlsd.cli.output import note, print_json, print_table, say
 from mlsd.errors import InputError, StoreError
 from mlsd.measure.exchange.tables import dict_rows, trial_table
 from mlsd.measure.store.rows import StoredTrial, TrialFilter
-from mlsd.measure.store.study import Store
+from mlsd.measure.store.store import Store
 from mlsd.records import Case
 from mlsd.report.tables.records import imported_table, rounds_table, runs_table, trial_card, trials_table
 

@@ -28,7 +28,7 @@ from mlsd.units import format_bytes, format_duration, quoted
 if TYPE_CHECKING:
     from mlsd.measure.run.distances import Drafting
     from mlsd.measure.run.runner import RunSettings
-    from mlsd.measure.run.study import StudyResult
+    from mlsd.measure.run.runs import StudyResult
     from mlsd.planning.prepare import StudyRequest
 
 _LINE_MBIT_S = 100  # of a usual connection; how fast the hub and the line are nobody knows before
@@ -68,7 +68,7 @@ def run(ctx: click.Context, /, suites: tuple[str, ...], as_json: bool, dry_run: 
     A trial that fails is a row with its reason. Only one run at a time measures on a machine.
     """
     from mlsd.measure.run.runner import RunSettings
-    from mlsd.measure.run.study import run_study
+    from mlsd.measure.run.runs import run_study
     from mlsd.planning.prepare import StudyRequest
 
     request = StudyRequest(
@@ -166,7 +166,7 @@ def _run_lab(
     *,
     as_json: bool,
 ) -> None:
-    from mlsd.measure.lab.study import run_lab_study
+    from mlsd.measure.lab.suites import run_lab_study
 
     for name in ("answers", "distances"):
         if options[name]:

@@ -32,7 +32,7 @@ from mlsd.units import quoted
 if TYPE_CHECKING:
     from mlsd.analysis.compare.sessions import Comparison, Session
     from mlsd.measure.run.compare import Compared, CompareRequest
-    from mlsd.measure.store.study import Store
+    from mlsd.measure.store.store import Store
     from mlsd.report.render.table import Table
 
 _MARGIN = 0.02
@@ -179,7 +179,7 @@ def _engines(options: dict[str, Any]) -> tuple[EngineOptions, EngineOptions]:
 def _measure(request: CompareRequest, next_block: Any, options: dict[str, Any]) -> tuple[Compared, Session]:
     from mlsd.analysis.compare.sessions import newest
     from mlsd.measure.run.compare import compare as run_compare
-    from mlsd.measure.store.study import Store
+    from mlsd.measure.store.store import Store
 
     with make_watcher() as watcher:
         done = run_compare(request, next_block, options["db"], watcher, note)
@@ -189,7 +189,7 @@ def _measure(request: CompareRequest, next_block: Any, options: dict[str, Any]) 
 
 def _databases(words: tuple[str, ...], margin: float) -> Comparison:
     from mlsd.analysis.compare.sessions import compare_databases
-    from mlsd.measure.store.study import Store
+    from mlsd.measure.store.store import Store
 
     a, b = map(Path, words[:2])
     with Store.open(a, create=False, read_only=True) as one, Store.open(b, create=False, read_only=True) as other:

@@ -13,7 +13,7 @@ from typing import BinaryIO, Literal, Protocol, get_args
 
 from mlsd.errors import InputError, TableError
 from mlsd.measure.store.rows import ImportedRow, ImportFormat, TrialFilter
-from mlsd.measure.store.study import ALL, Store
+from mlsd.measure.store.store import ALL, Store
 from mlsd.outside import read_file
 
 ExportFormat = Literal["csv", "parquet", "json", "study-csv", "llama-bench", "localmaxxing"]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from mlsd.measure.exchange.tables import column_kind, trial_table
 from mlsd.measure.store.rows import TrialFilter
-from mlsd.measure.store.study import Store
+from mlsd.measure.store.store import Store
 
 if TYPE_CHECKING:
     from mlsd.measure.exchange import Content

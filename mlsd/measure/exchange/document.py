@@ -9,7 +9,7 @@ import msgspec
 
 from mlsd.measure.store import schema
 from mlsd.measure.store.rows import TrialFilter
-from mlsd.measure.store.study import Store
+from mlsd.measure.store.store import Store
 
 if TYPE_CHECKING:
     from mlsd.measure.exchange import Content

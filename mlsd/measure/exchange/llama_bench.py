@@ -17,7 +17,7 @@ import msgspec
 from mlsd.errors import TableError
 from mlsd.measure.exchange.tables import dict_rows
 from mlsd.measure.store.rows import ImportedRow, TrialFilter, model_key
-from mlsd.measure.store.study import Store
+from mlsd.measure.store.store import Store
 from mlsd.records import Case, Environment, ModelFacts
 from mlsd.units import NS_PER_S
 

@@ -16,7 +16,7 @@ import msgspec
 
 from mlsd.measure.exchange.record import output_key
 from mlsd.measure.store.rows import TrialFilter, model_key
-from mlsd.measure.store.study import Store
+from mlsd.measure.store.store import Store
 from mlsd.records import Case, Environment, ModelFacts, Trial
 from mlsd.trials.sums import counts_of, prefill_tok_s, speed
 from mlsd.units import GIB, NS_PER_MS

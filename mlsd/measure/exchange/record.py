@@ -3,7 +3,7 @@
 The file is gzip over ``{"format", "schema", "digest", "study"}``; the digest is the SHA-256 of the study's bytes as
 they stand, against accidents. To be small, rounds stand column by column, and equal outputs once, by their hash. It
 says nothing of who measured: no host name, no user name, no path; machines are told apart by the key of their host.
-Whether what it says can be true is asked by `mlsd.analysis.audit.identities`.
+Whether what it says can be true is asked by `mlsd.analysis.audit.record_identities`.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from mlsd.measure.store.rows import (
     TrialFilter,
     environment_key,
 )
-from mlsd.measure.store.study import Store
+from mlsd.measure.store.store import Store
 from mlsd.outside import check_regular, read_file
 from mlsd.records import Case, Environment, ModelFacts, QualityWarning, Record, Round, Trial
 from mlsd.trials.fates import OLD_DISTURBED

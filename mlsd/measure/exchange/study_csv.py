@@ -18,7 +18,7 @@ from mlsd.measure.exchange.delimited import guarded, write_csv
 from mlsd.measure.exchange.printed import parse_printed, says_nothing
 from mlsd.measure.exchange.tables import dict_rows
 from mlsd.measure.store.rows import ImportedRow, TrialFilter, pair_key
-from mlsd.measure.store.study import Store
+from mlsd.measure.store.store import Store
 from mlsd.records import NO_DRAFTER
 from mlsd.trials.sums import decode_tok_s, share
 from mlsd.units import NS_PER_MS

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Literal
 
-from mlsd.measure.store.machine import Table
+from mlsd.measure.store.machine_tables import Table
 from mlsd.measure.store.rows import TrialFilter, comparability_key
-from mlsd.measure.store.study import Store
+from mlsd.measure.store.store import Store
 from mlsd.trials.acceptance import rate_of
 from mlsd.trials.sums import decode_tok_s, share
 

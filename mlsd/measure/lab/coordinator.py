@@ -29,7 +29,7 @@ from mlsd.measure.run.runner import (
     slot_key,
 )
 from mlsd.measure.store.rows import TrialKey
-from mlsd.measure.store.study import Store
+from mlsd.measure.store.store import Store
 from mlsd.planning.job import Job, Slot, prompt_key
 from mlsd.records import Environment, ModelFacts, ModelRef, Record, Trial
 

@@ -18,7 +18,7 @@ import msgspec
 
 from mlsd.errors import InputError
 from mlsd.measure.store.rows import TrialFilter
-from mlsd.measure.store.study import Store
+from mlsd.measure.store.store import Store
 from mlsd.planning.prompts import task_key
 from mlsd.planning.tasks import Task
 from mlsd.records import Case, Record, Trial, content_id

@@ -18,7 +18,7 @@ from mlsd.measure.run.runner import machine_lock, plan_jobs, recorded_run
 from mlsd.measure.store.newest import newest_or_new
 from mlsd.measure.store.pass_shares import PassShares
 from mlsd.measure.store.rows import model_key
-from mlsd.measure.store.study import Store
+from mlsd.measure.store.store import Store
 from mlsd.models.library import resolve_model
 from mlsd.planning.job import ModelFile
 from mlsd.planning.prepare import BenchRequest, Prepared, prepare_bench

@@ -18,7 +18,7 @@ from mlsd.measure.process import run_calibration, run_info
 from mlsd.measure.run.runner import machine_lock, recorded_run
 from mlsd.measure.store.newest import newest_or_new
 from mlsd.measure.store.rows import CalibrationPoint, Coverage, ExpertLoad, model_key
-from mlsd.measure.store.study import Store
+from mlsd.measure.store.store import Store
 from mlsd.models.library import resolve_model
 from mlsd.planning.job import ModelFile
 from mlsd.planning.prompts import load_prompt, prompt_from_file

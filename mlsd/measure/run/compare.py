@@ -39,10 +39,10 @@ from mlsd.measure.run.runner import (
     recorded_run,
     run_slots,
 )
-from mlsd.measure.run.study import check_database, conclude, fitted_environment
+from mlsd.measure.run.runs import check_database, conclude, fitted_environment
 from mlsd.measure.store.newest import study_path
 from mlsd.measure.store.rows import TrialFilter, environment_key
-from mlsd.measure.store.study import Store
+from mlsd.measure.store.store import Store
 from mlsd.planning.job import Job, Slot, prompt_key
 from mlsd.planning.prepare import BenchRequest, Prepared, prepare_bench
 from mlsd.planning.prompts import load_prompt

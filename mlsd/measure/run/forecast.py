@@ -12,7 +12,7 @@ from mlsd.hardware import read_environment
 from mlsd.hardware.budget import MemoryBudget, mac_budget, memory_budget
 from mlsd.measure.run.memory import LoadMemory, ask_memory, judge_loads, size_models
 from mlsd.measure.store.newest import study_path
-from mlsd.measure.store.study import Store
+from mlsd.measure.store.store import Store
 from mlsd.models.hub import free_bytes
 from mlsd.models.manifest import Manifest
 from mlsd.planning.estimate import (

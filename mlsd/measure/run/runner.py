@@ -21,7 +21,7 @@ from mlsd.measure.messages import Done, Event, failed_trial
 from mlsd.measure.process import DEFAULT_PATIENCE_S, run_job
 from mlsd.measure.run.memory import LoadMemory
 from mlsd.measure.store.rows import TrialFilter, TrialKey, environment_key
-from mlsd.measure.store.study import Store
+from mlsd.measure.store.store import Store
 from mlsd.planning.job import Job, Reference, Slot, prompt_key
 from mlsd.planning.prepare import Prepared
 from mlsd.records import Environment, ModelFacts, Record, Trial

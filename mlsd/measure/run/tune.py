@@ -29,10 +29,10 @@ from mlsd.hardware import read_environment
 from mlsd.measure.contexts import check_contexts
 from mlsd.measure.process import run_info
 from mlsd.measure.run.runner import RunSettings, Watcher, machine_lock, plan_jobs
-from mlsd.measure.run.study import bench_into, check_database, fitted_environment
+from mlsd.measure.run.runs import bench_into, check_database, fitted_environment
 from mlsd.measure.store.newest import BENCHES, study_path
 from mlsd.measure.store.rows import environment_key
-from mlsd.measure.store.study import Store
+from mlsd.measure.store.store import Store
 from mlsd.planning.job import Slot
 from mlsd.planning.plan import Plan
 from mlsd.planning.prepare import BenchRequest, Prepared, prepare_bench

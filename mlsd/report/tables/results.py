@@ -23,7 +23,7 @@ from mlsd.report.render.table import (
     text,
     words,
 )
-from mlsd.report.tables.study import EFFECT_TONES, effect_cell
+from mlsd.report.tables.paper import EFFECT_TONES, effect_cell
 from mlsd.units import quoted
 
 
@@ -59,7 +59,7 @@ def best_table(answers: Sequence[BestSetting]) -> Table:
         numbers(
             "blocks",
             lambda a: a.arm.n_blocks if a.arm else None,
-            "pairs.pair_up: SD trials with an AR trial of their block",
+            "paired_trials.pair_up: SD trials with an AR trial of their block",
         ),
         id="best",
         trace="best_setting.best_settings over speedups.speedups(by workload), from the store's view trial_summary",

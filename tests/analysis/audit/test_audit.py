@@ -17,7 +17,7 @@ from mlsd.errors import AnalysisError, TableError
 from mlsd.measure.exchange import read_table
 from mlsd.measure.exchange.printed import exact, parse_printed
 from mlsd.measure.exchange.study_csv import COLUMNS
-from mlsd.measure.store.study import Store
+from mlsd.measure.store.store import Store
 from tests.analysis.honest import CORRUPTED, HONEST, MISTAKES, ROLLBACK, World, ordinary, simulate, stated, write
 from tests.analysis.pair_studies import HOST, Arm, Study, write_study
 from tests.analysis.studies import MACHINE, MOE, blocks

@@ -5,10 +5,10 @@ import pytest
 
 from mlsd.analysis.claims.claim_tests import COMPONENT_AWARE, OWN_MEMORY, RETRIEVAL, SELF_DRAFTING, TESTS, TREES
 from mlsd.analysis.claims.claims import ClaimVerdict, claims, decide, decide_all, printed_audit
-from mlsd.analysis.results.pairs import PairedTrials
+from mlsd.analysis.results.paired_trials import PairedTrials
 from mlsd.drafters import METHODS, drafting_key, resolve_spec
 from mlsd.measure.store.rows import DraftDistance, model_key
-from mlsd.measure.store.study import Store
+from mlsd.measure.store.store import Store
 from mlsd.records import Case, DrafterSpec, OptionValue
 from tests.analysis.pair_studies import Arm, Study, read_study, write_study
 

@@ -5,7 +5,7 @@ import pytest
 
 from mlsd.analysis.fits import curves
 from mlsd.analysis.fits.study_fits import expert_shape, fit_curves, fit_pairs, held_out_targets
-from mlsd.analysis.results.pairs import PairedTrials
+from mlsd.analysis.results.paired_trials import PairedTrials
 from mlsd.errors import AnalysisError
 from mlsd.measure.store.rows import CalibrationPoint
 from mlsd.records import ModelFacts, ModelRef

@@ -11,8 +11,8 @@ from mlsd.analysis.results import frames
 from mlsd.analysis.results.bench_arms import ArmSummary, bench_arms, summarize
 from mlsd.analysis.results.speedups import speedups
 from mlsd.measure.exchange.record import make_record
-from mlsd.measure.run.study import BenchTrial
-from mlsd.measure.store.study import Store
+from mlsd.measure.run.runs import BenchTrial
+from mlsd.measure.store.store import Store
 from mlsd.records import Case, Losslessness, Trial
 from tests.analysis.studies import MOE, blocks, failed, write
 

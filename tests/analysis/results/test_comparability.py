@@ -15,7 +15,7 @@ from mlsd.analysis.study.study import Study, read_study
 from mlsd.cli.main import cli
 from mlsd.errors import AnalysisError
 from mlsd.measure.store.rows import environment_key
-from mlsd.measure.store.study import Store
+from mlsd.measure.store.store import Store
 from mlsd.records import Case, EngineOptions, Sampling, Trial
 from tests.analysis.studies import DRAFT, MACHINE, MOE, blocks, case, write
 

@@ -11,7 +11,7 @@ import pytest
 from mlsd.analysis.results.energy import joules
 from mlsd.analysis.study.study import read_study
 from mlsd.measure.run.checks import check_run
-from mlsd.measure.store.study import Store
+from mlsd.measure.store.store import Store
 from mlsd.records import Conditions, Trial
 from mlsd.report.page import build
 from tests.analysis.studies import DENSE, blocks, case, trial, write

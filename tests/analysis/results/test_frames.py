@@ -10,7 +10,7 @@ import pytest
 from mlsd.analysis.results import frames
 from mlsd.errors import StoreError
 from mlsd.measure.store.rows import CalibrationPoint, Coverage
-from mlsd.measure.store.study import Store
+from mlsd.measure.store.store import Store
 from mlsd.trials.sums import speed, sums
 from tests.analysis.studies import MACHINE, MOE, blocks, case, failed, trial, whole_study, write
 

@@ -11,7 +11,7 @@ import pytest
 from mlsd.analysis.results.methods_table import methods_by_kind, timing
 from mlsd.analysis.study.study import Study, read_study
 from mlsd.errors import AnalysisError
-from mlsd.measure.store.study import Store
+from mlsd.measure.store.store import Store
 from mlsd.planning.tasks import KINDS
 from mlsd.records import Case, DrafterSpec, Trial
 from mlsd.report.tables import methods

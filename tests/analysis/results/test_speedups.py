@@ -14,7 +14,7 @@ from mlsd.analysis.fits.costmodel import conditional_acceptance
 from mlsd.analysis.results import frames, round_sums, speedups
 from mlsd.analysis.results.contradictions import contradictions
 from mlsd.errors import AnalysisError
-from mlsd.measure.store.study import Store
+from mlsd.measure.store.store import Store
 from mlsd.records import Case, DrafterSpec, EngineOptions, Losslessness, Trial
 from tests.analysis.studies import MACHINE, MOE, blocks, case, failed, trial, whole_study, write
 

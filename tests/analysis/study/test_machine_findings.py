@@ -13,7 +13,7 @@ from mlsd.analysis.study.machine_findings import Machine
 from mlsd.analysis.study.study import read_study
 from mlsd.errors import AnalysisError
 from mlsd.measure.store.rows import CalibrationPoint, PassKind, StreamRead, TimedPass, environment_key, model_key
-from mlsd.measure.store.study import Store
+from mlsd.measure.store.store import Store
 from mlsd.records import EngineOptions, ModelFacts
 from tests.analysis.studies import DENSE, DRAFT, MACHINE, MOE, blocks, whole_study, write
 

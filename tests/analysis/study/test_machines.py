@@ -10,7 +10,7 @@ import pytest
 from mlsd.analysis.study.machines import machine_claims, machine_names, machine_rows
 from mlsd.analysis.study.study import Study, read_study
 from mlsd.errors import AnalysisError
-from mlsd.measure.store.study import Store
+from mlsd.measure.store.store import Store
 from mlsd.records import Round, Trial
 from mlsd.report.page import build
 from tests.analysis.studies import DENSE, MACHINE, MOE, blocks, write

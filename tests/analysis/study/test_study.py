@@ -9,7 +9,7 @@ import pytest
 
 from mlsd.analysis.study.study import Study, attempt, read_study
 from mlsd.errors import AnalysisError
-from mlsd.measure.store.study import Store
+from mlsd.measure.store.store import Store
 from tests.analysis.studies import MACHINE, MOE, case, failed, trial, whole_study, write
 
 OTHER = msgspec.structs.replace(MACHINE, host="b" * 16, chip="Apple M3")

@@ -10,10 +10,10 @@ import pytest
 
 from mlsd.errors import InputError, LabError, ModelFileError
 from mlsd.measure.lab.coordinator import MOST_DEATHS, Ended, LabOutcome, LabPlan, Measured, run_lab
-from mlsd.measure.lab.study import check_same_files
+from mlsd.measure.lab.suites import check_same_files
 from mlsd.measure.run.runner import RunSettings, Watcher
 from mlsd.measure.store.rows import environment_key
-from mlsd.measure.store.study import Store
+from mlsd.measure.store.store import Store
 from mlsd.records import Trial
 from tests.measure.examples import MODEL
 from tests.measure.lab.fake import ORIGIN, FakeLab, Storm, card, measured, plan

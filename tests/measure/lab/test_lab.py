@@ -21,7 +21,7 @@ from mlsd.cli import main
 from mlsd.errors import InputError, LabError
 from mlsd.measure.lab.cluster import Cluster, full_address, make_certificate
 from mlsd.measure.store.rows import TrialFilter
-from mlsd.measure.store.study import Store
+from mlsd.measure.store.store import Store
 from mlsd.records import EngineOptions
 from tests.measure.lab.processes import Processes, end, free_port, lab, wait_for
 

@@ -14,7 +14,7 @@ from mlsd.errors import InputError
 from mlsd.gguf_tools.synthetic.synth import from_shape
 from mlsd.measure.run import bandwidth
 from mlsd.measure.run.bandwidth import BandwidthRequest, measure_bandwidth, shape_of_bytes, stream_read
-from mlsd.measure.store.study import Store
+from mlsd.measure.store.store import Store
 from mlsd.records import EngineOptions
 from tests.measure.examples import ENVIRONMENT
 

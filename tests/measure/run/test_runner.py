@@ -22,7 +22,7 @@ from mlsd.measure.messages import Done, Event, Finished, Loaded
 from mlsd.measure.process import run_job, run_probe
 from mlsd.measure.run.runner import RunSettings, Watcher, machine_lock, run_jobs
 from mlsd.measure.store.rows import TrialFilter
-from mlsd.measure.store.study import Store
+from mlsd.measure.store.store import Store
 from mlsd.planning.job import Job, ModelFile, Slot
 from mlsd.records import EngineOptions, ModelRef, Trial
 from tests.measure.kill_script import make_jobs, run_study

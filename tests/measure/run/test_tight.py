@@ -12,7 +12,7 @@ from mlsd.measure import process
 from mlsd.measure.messages import BuildJob
 from mlsd.measure.run import memory
 from mlsd.measure.run.compare import CompareRequest, compare
-from mlsd.measure.run.study import bench
+from mlsd.measure.run.runs import bench
 from mlsd.measure.run.tune import TuneRequest, tune
 from mlsd.planning.job import Job
 from mlsd.planning.prepare import BenchRequest

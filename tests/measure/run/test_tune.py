@@ -26,7 +26,7 @@ from mlsd.measure.run.tune import (
     winner,
 )
 from mlsd.measure.store.newest import study_databases
-from mlsd.measure.store.study import Store
+from mlsd.measure.store.store import Store
 from mlsd.planning.prepare import BenchRequest, prepare_bench
 from mlsd.records import DrafterSpec, EngineOptions, Environment, Trial
 from tests.gguf_tools.adapters import write_adapter

@@ -12,7 +12,7 @@ import pytest
 from mlsd.errors import StoreError
 from mlsd.measure.store.pass_shares import PassShares
 from mlsd.measure.store.rows import CalibrationPoint, Coverage, ExpertLoad
-from mlsd.measure.store.study import Store
+from mlsd.measure.store.store import Store
 from tests.measure.examples import ENVIRONMENT, MODEL, case, trial
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from mlsd.measure.store.rowcodec import without_folders
 from mlsd.measure.store.rows import TrialFilter
-from mlsd.measure.store.study import Store
+from mlsd.measure.store.store import Store
 from mlsd.records import Losslessness
 from tests.measure import examples
 from tests.measure.examples import ENVIRONMENT

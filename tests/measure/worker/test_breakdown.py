@@ -16,7 +16,7 @@ from mlsd.measure.messages import BreakdownJob
 from mlsd.measure.run.breakdown import profile_and_store
 from mlsd.measure.store.pass_shares import PassShares, block_key
 from mlsd.measure.store.rows import model_key
-from mlsd.measure.store.study import Store
+from mlsd.measure.store.store import Store
 from mlsd.measure.worker.breakdown import break_down
 from mlsd.measure.worker.probe_cache import ProbeCache
 from mlsd.models.library import resolve_model

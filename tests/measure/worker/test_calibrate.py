@@ -13,7 +13,7 @@ from mlsd.errors import CapacityError, ModelFileError, PromptError, VocabularyEr
 from mlsd.measure.messages import CalibrateJob, Passes
 from mlsd.measure.process import run_calibration, run_info
 from mlsd.measure.run.calibration import run_and_store
-from mlsd.measure.store.study import Store
+from mlsd.measure.store.store import Store
 from mlsd.measure.worker.calibrate import Calibration, contexts
 from mlsd.measure.worker.probe_cache import ProbeCache
 from mlsd.models.library import resolve_model

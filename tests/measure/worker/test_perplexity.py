@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlsd.measure.store.study import Store
+from mlsd.measure.store.store import Store
 from mlsd.measure.worker.perplexity import log_softmax, total_variation
 from tests.cli.conftest import Ran, mlsd
 

@@ -14,13 +14,13 @@ from mlsd.drafters import drafting_key
 from mlsd.errors import AnalysisError
 from mlsd.measure.store.pass_shares import PassShares
 from mlsd.measure.store.rows import model_key
-from mlsd.measure.store.study import Store
+from mlsd.measure.store.store import Store
 from mlsd.records import Case, DrafterSpec, Trial
 from mlsd.report.page import build
 from mlsd.report.render.table import Table
 from mlsd.report.tables.methods import match_table, speedup_table, timing_table
+from mlsd.report.tables.paper import effect_cell, table_5
 from mlsd.report.tables.passes import pass_table
-from mlsd.report.tables.study import effect_cell, table_5
 from tests.analysis.studies import DENSE, DRAFT, MACHINE, blocks, case, trial, write
 
 INPLACE = DrafterSpec(name="layer-skip", options={"mode": "inplace", "exit": 2})

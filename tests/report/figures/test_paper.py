@@ -14,11 +14,11 @@ from matplotlib.figure import Figure
 from mlsd.analysis.study.study import Study, read_study
 from mlsd.errors import AnalysisError
 from mlsd.measure.store.rows import Coverage
-from mlsd.measure.store.study import Store
+from mlsd.measure.store.store import Store
 from mlsd.records import DrafterSpec
 from mlsd.report import page
+from mlsd.report.figures.paper import DEPTH_FIGURE, STUDY_FIGURES
 from mlsd.report.figures.rounds import ROUND_FIGURES
-from mlsd.report.figures.study import DEPTH_FIGURE, STUDY_FIGURES
 from mlsd.report.render import plot
 from tests.analysis.studies import MACHINE, MOE, blocks, case, failed, trial, whole_study, write
 

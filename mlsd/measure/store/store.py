@@ -2,7 +2,7 @@
 
 Owns what is written and how it is read back as records. Nothing is overwritten and nothing is deleted: in reading, a
 failed trial is superseded by a later trial of the same case, block and repeat on the same machine, and a success
-counts until it is retired to be measured again. Tables of the machine are in `machine_store`.
+counts until it is retired to be measured again. Tables of the machine are in `machine_tables`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any, Self
 
 from mlsd.errors import StoreError
 from mlsd.measure.store import database, rowcodec, schema
-from mlsd.measure.store.machine import MachineTables, Table
+from mlsd.measure.store.machine_tables import MachineTables, Table
 from mlsd.measure.store.rows import (
     Done,
     DraftDistance,

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from mlsd.analysis.audit.identities import problems
+from mlsd.analysis.audit.record_identities import problems
 from mlsd.api import bench
 from mlsd.errors import TableError
 from mlsd.measure.exchange.record import output_key, rates, read_record, sums, whole_trials

@@ -27,7 +27,7 @@ from mlsd.measure.store.rows import (
     environment_key,
     model_key,
 )
-from mlsd.measure.store.study import Store
+from mlsd.measure.store.store import Store
 from mlsd.records import QualityWarning, Sampling, Trial
 from tests.measure.examples import ENVIRONMENT, MODEL, ROUNDS, case, failed, trial
 
@@ -279,7 +279,7 @@ def test_a_killed_writer_leaves_whole_trials_only(path: Path) -> None:
         """
         import sys
         from pathlib import Path
-        from mlsd.measure.store.study import Store
+        from mlsd.measure.store.store import Store
         from tests.measure.examples import ENVIRONMENT, ROUNDS, case, trial
         store = Store.open(Path(sys.argv[1]))
         run_id = store.begin_run(ENVIRONMENT, {}, seed=7)

@@ -20,7 +20,7 @@ from mlsd.errors import AnalysisError
 from mlsd.records import DRAFT_MODEL
 from mlsd.report.render import plot
 from mlsd.report.render.sections import FigureEntry
-from mlsd.report.tables.study import models_of, prompt_length, study_rows
+from mlsd.report.tables.paper import models_of, prompt_length, study_rows
 from mlsd.stats import grouped
 from mlsd.trials.arms import PLAIN
 

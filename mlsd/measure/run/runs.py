@@ -33,7 +33,7 @@ from mlsd.measure.run.runner import (
 )
 from mlsd.measure.store.newest import BENCHES, study_path
 from mlsd.measure.store.rows import DraftDistance, TrialFilter, environment_key
-from mlsd.measure.store.study import Store
+from mlsd.measure.store.store import Store
 from mlsd.planning.prepare import (
     BenchRequest,
     Prepared,

@@ -12,9 +12,9 @@ from mlsd.measure.lab.coordinator import LabOutcome, LabPlan, run_lab
 from mlsd.measure.lab.machine import Card, read_origin
 from mlsd.measure.process import run_info
 from mlsd.measure.run.runner import RunSettings, Watcher, plan_jobs
-from mlsd.measure.run.study import check_database, conclude, plan_record
+from mlsd.measure.run.runs import check_database, conclude, plan_record
 from mlsd.measure.store.newest import study_path
-from mlsd.measure.store.study import Store
+from mlsd.measure.store.store import Store
 from mlsd.planning.prepare import StudyRequest, bind_models, prepare_study
 from mlsd.records import QualityWarning, Record
 from mlsd.stats import grouped
