@@ -16,6 +16,7 @@ K = TypeVar("K", bound=Hashable)
 
 _TAIL = 0.025  # what each end of a 95 % interval may miss
 POWER = 0.8
+_SAYS_LITTLE = 10.0  # ends of a ratio's interval so many times apart: [0.1, 6] is no finding
 LEAST_FOR_POWER = 4  # groups
 
 
@@ -26,6 +27,11 @@ class Interval(Record, frozen=True, kw_only=True):
     low: float | None = None
     high: float | None = None
     n: int = 1
+
+    @property
+    def says_little(self) -> bool:
+        """Of a ratio: whether its ends are so far apart that only their number of blocks is worth saying."""
+        return self.low is not None and self.high is not None and self.high > _SAYS_LITTLE * self.low
 
     def decided(self, against: float = 1.0) -> bool | None:
         """Whether the interval excludes `against`; None without an interval."""

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+import msgspec
+
 from mlsd.analysis.results.speedups import Effect, Speedup, effect_of
 from mlsd.records import CONTROLS, Record
 from mlsd.stats import Interval, Visible, best_of, grouped, smallest_effect
@@ -19,14 +21,16 @@ class BestSetting(Record, frozen=True, kw_only=True):
     target: str
     workload: str
     n_settings: int  # that were compared with plain decoding
-    arm: Speedup | None  # the best; None: no setting has a valid pair
+    n_undecided: int = 0  # of them
+    arm: Speedup | None  # the fastest that is decided to be faster, else the best tried; None: no valid pair at all
     ratio: Interval | None  # its speedup, corrected for having been chosen
     visible: Visible | None  # the effects that would have been decided 4 times in 5, with that correction
 
     @property
     def effect(self) -> Effect:
-        """Of the best setting against plain decoding."""
-        return effect_of(self.ratio)
+        """Whether something is faster; undecided while nothing is and some setting may be."""
+        own = effect_of(self.ratio)
+        return "undecided" if own != "faster" and self.n_undecided else own
 
     @property
     def use(self) -> str:
@@ -59,10 +63,10 @@ def _best(target: str, workload: str, arms: Sequence[Speedup]) -> BestSetting:
         )
         for arm, ratio in measured
     ]
-    for effect in ("faster", "undecided", "slower"):
-        if alike := [one for one in found if one.effect == effect]:
-            return max(alike, key=_value)
-    return BestSetting(target=target, workload=workload, n_settings=0, arm=None, ratio=None, visible=None)
+    if not found:
+        return BestSetting(target=target, workload=workload, n_settings=0, arm=None, ratio=None, visible=None)
+    best = max([one for one in found if one.effect == "faster"] or found, key=_value)
+    return msgspec.structs.replace(best, n_undecided=sum(effect_of(one.ratio) == "undecided" for one in found))
 
 
 def first_line(answers: Sequence[BestSetting]) -> str:
@@ -86,8 +90,10 @@ def _best_of_rest(rest: Sequence[BestSetting]) -> str:
     if not tried:
         return "no pair of trials is valid"
     shown = max(tried, key=_value)
-    undecided = sum(answer.effect == "undecided" for answer in rest)
-    doubt = f", {undecided} of {len(rest)} are undecided" if undecided else ""
+    undecided, unmeasured = sum(answer.effect == "undecided" for answer in tried), len(rest) - len(tried)
+    doubts = [f"{undecided} of {len(rest)} are undecided"] if undecided else []
+    doubts += [f"{unmeasured} have no valid pair of trials"] if unmeasured else []
+    doubt = f" ({', '.join(doubts)})" if doubts else ""
     assert shown.arm is not None and shown.ratio is not None
     best = f"{shown.arm.setting} on {shown.target}, {shown.workload}: {words(shown.ratio)}"
     return f"nothing is decided to be faster{doubt}; best tried: {best}"
@@ -120,12 +126,16 @@ def _clause(group: Sequence[BestSetting], n_workloads: int = 0) -> str:
     on = f" on {shown.workload}" if len(group) > 1 else ""
     if shown.effect == "slower":
         return f"leave it off for {names}: the best setting, {shown.arm.setting}, reaches {words(ratio)}{on}"
-    limit = "" if shown.visible is None else f", where {shown.visible.words} would have shown 4 times in 5"
-    return f"off for {names}, undecided: {shown.arm.setting} gives {words(ratio)}{on}{limit}"
+    own = effect_of(ratio)
+    limit = "" if shown.visible is None or own != "undecided" else f", where {shown.visible.words} would have shown"
+    limit += " 4 times in 5" if limit else ""
+    return f"off for {names}, undecided: the best setting tried, {shown.arm.setting}, gives {words(ratio)}{on}{limit}"
 
 
 def words(ratio: Interval) -> str:
     """A speedup in words: ``1.21x (95 % 1.15 to 1.27)``."""
     if ratio.low is None or ratio.high is None:
         return f"{ratio.value:.2f}x (one block, no interval)"
+    if ratio.says_little:
+        return f"{ratio.value:.2f}x (too few blocks for an interval: {ratio.n})"
     return f"{ratio.value:.2f}x (95 % {ratio.low:.2f} to {ratio.high:.2f})"

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from mlsd.report.render.table import Cell, Column, Table, number, numbers, percent, table, text, words
 from mlsd.report.tables.catalogue import yes_or_no
+from mlsd.stats import Interval
 from mlsd.trials.sums import PART_NAMES
 from mlsd.units import format_bytes
 
@@ -17,11 +18,12 @@ if TYPE_CHECKING:
     from mlsd.measure.run.tune import Setting, TuneRequest, TuneResult
     from mlsd.servers.measure import ServerResult
     from mlsd.servers.results import Row
-    from mlsd.stats import Interval
 
 
 def bounds(low: float | None, high: float | None, digits: int = 2) -> Cell:
     """An interval without its middle."""
+    if low is not None and high is not None and Interval(value=low, low=low, high=high).says_little:
+        return text("too few repeats", "doubt")
     return text(None if low is None or high is None else f"{low:.{digits}f} .. {high:.{digits}f}")
 
 

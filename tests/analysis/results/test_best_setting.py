@@ -44,6 +44,25 @@ def test_an_undecided_setting_is_off_and_called_undecided() -> None:
     assert "% would have shown 4 times in 5" in by_target(answers)[0]
 
 
+def test_the_best_that_was_tried_is_the_fastest_and_not_the_one_that_is_known_least() -> None:
+    known, hardly = arm(0.63, 0.65, 0.67), arm(0.04, 0.47, 1.65, gamma=16)
+    (answer,) = best_settings([known, hardly])
+    assert answer.arm == known
+    assert (answer.use, answer.effect, answer.n_undecided) == ("off", "undecided", 1)
+    assert "best tried: small, gamma 4 on moe, code: 0.65x" in first_line([answer])
+
+
+def test_what_has_no_valid_pair_is_not_counted_as_undecided() -> None:
+    failed = msgspec.structs.replace(BASE, ratio=None, n_valid=0, workload="qa")
+    slower, open_ = arm(0.5, 0.6, 0.7, workload="prose"), arm(0.8, 0.9, 1.05)
+    line = first_line(best_settings([slower, open_, failed]))
+    assert "(1 of 3 are undecided, 1 have no valid pair of trials)" in line
+
+
+def test_an_interval_that_says_little_is_not_printed() -> None:
+    assert "0.47x (too few blocks for an interval: 6)" in first_line(best_settings([arm(8.6e-8, 0.47, 6.19)]))
+
+
 def test_workloads_get_their_own_answer() -> None:
     answers = best_settings([arm(1.1, 1.2, 1.3), arm(0.5, 0.6, 0.7, workload="prose")])
     assert {(a.workload, a.use) for a in answers} == {("code", "small, gamma 4"), ("prose", "off")}
