@@ -4,7 +4,7 @@ Pure functions of arrays: rows k >= 1 in, milliseconds out. Bytes are bytes, ban
 compute rates GFLOP/s (10^9 a second).
 
 Sources: the roofline is Williams, Waterman, Patterson (CACM 2009); uniform expert coverage is MoESD (arXiv 2505.19645);
-kernel steps are where llama.cpp's Metal backend changes its matrix kernels (ggml-metal-ops.cpp).
+kernel steps are where llama.cpp's Metal backend changes its kernels (`engine/llama/build/kernels`).
 """
 
 from __future__ import annotations
@@ -18,9 +18,6 @@ from mlsd.errors import AnalysisError
 from mlsd.records import Record
 
 Floats = NDArray[np.float64]
-
-# Rows from which another Metal kernel is used: vector -> extended vector (2, for K-quants 4) -> matrix (9); experts 32.
-METAL_KERNEL_STEPS = (2, 4, 9, 32)
 
 _MS_PER_BYTE_AT_1_GB_S = 1e-6  # one byte at 1 GB/s takes 1e-9 s
 

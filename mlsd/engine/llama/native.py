@@ -327,7 +327,7 @@ def backend_info(n_gpu_layers: int = -1) -> BackendInfo:
 def _build() -> str:
     """The commit of ggml; of a build that was named, also what tells it from others of that commit."""
     commit = _text_function("ggml_commit") or _text_function("ggml_version") or "unknown"
-    number, identity = build_number(commit), asked()
+    number, identity = build_number(commit, os.path.realpath(ggml()._name)), asked()
     known = f"b{number} {commit}" if number else commit
     return known if identity is None else f"{known}+{identity.fingerprint}"
 

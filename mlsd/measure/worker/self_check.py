@@ -30,7 +30,7 @@ from mlsd.measure.messages import Check, SelfChecked, SelfCheckJob
 from mlsd.units import MIB, NS_PER_MS
 
 REAL_VOCABULARY = 248_320  # Qwen3.5's, whose rows of logits are what costs memory
-WIDTHS = (2, 5, 9, 17, 33, 65)  # on both sides of the widths at which Metal and the CPU change kernels
+WIDTHS = (2, 3, 5, 7, 9, 17, 20, 33, 65)  # on both sides of the widths at which any build changes kernels
 _WORK_WIDTHS = (256, 1024)
 _REPEATS = 5
 _GAMMAS = (1, 4, 16)

@@ -15,11 +15,11 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from mlsd.analysis.fits import fit_models
-from mlsd.analysis.fits.curves import METAL_KERNEL_STEPS
 from mlsd.analysis.fits.fit import Observations, held_out, solve
 from mlsd.analysis.fits.study_fits import curve_from_passes, curve_from_rounds, curve_models, speedup_observations
 from mlsd.analysis.results import round_sums
 from mlsd.analysis.study.study import Study
+from mlsd.engine.llama.build.kernels import metal_steps
 from mlsd.errors import AnalysisError
 from mlsd.measure.run.checks import Drift, drift_of
 from mlsd.report.render import plot
@@ -85,10 +85,10 @@ def pass_curves(study: Study) -> Figure:
             grid = np.linspace(1, k.max(), 200) if chosen != "stepped" else np.arange(1, k.max() + 1)
             curve = model.predict(solve(model, data), {"rows": grid})
             ax.plot(grid, curve, color=shade, label=f"{target}, {chosen} fit")
-    if study.environment.backend == "Metal":
-        for step in METAL_KERNEL_STEPS:
-            if step <= widest:
-                ax.axvline(step, color=plot.INK, linewidth=0.8, linestyle=":")
+    steps = metal_steps(study.environment.llama_cpp_build, study.environment.device)
+    if study.environment.backend == "Metal" and steps is not None:
+        for step in (row for row in steps.rows if row <= widest):
+            ax.axvline(step, color=plot.INK, linewidth=0.8, linestyle=":")
     ax.set(xlabel="k, rows of the pass", ylabel="T(k), ms", ylim=(0, None))
     plot.legend(figure, [ax])
     return figure

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from mlsd.engine.llama.build.kernels import metal_steps
 from mlsd.records import Environment
 from mlsd.report.render.table import Cell, Column, Table, Tone, number, numbers, percent, table, text, words
 from mlsd.stats import grouped
@@ -40,6 +41,9 @@ def environment_table(study: Study) -> Table:
     """The machine and the build."""
     rows = [row for field, row in machine_rows(study.environment).items() if field != "host"]
     run = study.runs[-1]
+    if study.environment.backend == "Metal":
+        steps = metal_steps(study.environment.llama_cpp_build, study.environment.device)
+        rows += [(text("kernels"), text("which build it is, is not known" if steps is None else steps.side))]
     rows += [
         (text("runs"), text(len(study.runs))),
         (text("first and last run"), text(f"{study.runs[0].started_at} to {run.ended_at or run.status}")),

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import importlib.util
 import platform
+import re
 import sys
 from pathlib import Path
 
@@ -68,8 +69,10 @@ def prebuilt_folder(bindings: Path) -> Path | None:
     return None
 
 
-def build_number(commit: str) -> int | None:
-    """The number of a build that is known by its commit."""
+def build_number(commit: str, library: str = "") -> int | None:
+    """The number of a build that is known by its commit, or by where Homebrew keeps its libllama."""
+    if cellar := re.search(r"/Cellar/llama\.cpp/(\d+)(_\d+)?/", library):
+        return int(cellar.group(1))
     known = {pin.commit: pin.build for pin in pins()}
     short = commit.partition("-")[0].partition("+")[0]
     return next((number for whole, number in known.items() if len(short) >= 7 and whole.startswith(short)), None)

@@ -54,6 +54,7 @@ def test_a_build_is_known_by_its_commit() -> None:
     assert prebuilt.build_number("86a2835-dirty") == 11524
     assert prebuilt.build_number("0c1e570") is None
     assert prebuilt.build_number("86a") is None
+    assert prebuilt.build_number("abcdef0", "/opt/homebrew/Cellar/llama.cpp/11480/lib/libllama.0.dylib") == 11480
 
 
 def test_every_pin_names_what_it_trusts() -> None:
