@@ -125,5 +125,7 @@ def install() -> str:
 if __name__ == "__main__":
     if sys.argv[1:] == ["install"]:
         sys.stdout.write(install() + "\n")
+    elif sys.argv[1:] == ["requirement"]:
+        sys.stdout.write((requirement() or "") + "\n")
     else:
         raise SystemExit("\n".join(here()) or 0)
