@@ -51,4 +51,5 @@ ANSWER_S = Limit(name="ANSWER_S", usual=3_600, what="seconds for one answer of a
 # What a person may hand over.
 FILE_BYTES = Limit(name="FILE_BYTES", usual=256 * _MIB, what="bytes for a file that is read whole")
 PLAN_TRIALS = Limit(name="PLAN_TRIALS", usual=500_000, what="trials for a plan")
-LIMITS = (PAGE_BYTES, STREAM_BYTES, EVENT_BYTES, ANSWER_S, FILE_BYTES, PLAN_TRIALS)
+LOCK_S = Limit(name="LOCK_S", usual=60, what="seconds for another program's lock on a database")
+LIMITS = (PAGE_BYTES, STREAM_BYTES, EVENT_BYTES, ANSWER_S, FILE_BYTES, PLAN_TRIALS, LOCK_S)

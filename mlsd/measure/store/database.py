@@ -14,9 +14,10 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 from mlsd.errors import SchemaError, StoreError
+from mlsd.limits import LOCK_S
 from mlsd.measure.store import schema
 
-LOCK_WAIT_S = 5.0
+_READER_WAIT_S = 5.0  # a writer waits longer: a run holds trials that it cannot measure again
 MOST_VALUE_BYTES = 256 << 20  # of one text; the longest is the output of a trial
 
 
@@ -195,7 +196,8 @@ def _raw_connection(path: Path, mode: str) -> sqlite3.Connection:
     if path.exists() and not path.is_file():
         raise StoreError(f"{path} is no regular file.", hint="Give the path of a results database with --db.")
     uri = f"{path.absolute().as_uri()}?mode={mode}"
-    connection = sqlite3.connect(uri, uri=True, isolation_level=None, timeout=LOCK_WAIT_S)
+    wait_s = _READER_WAIT_S if mode == "ro" else LOCK_S.most
+    connection = sqlite3.connect(uri, uri=True, isolation_level=None, timeout=wait_s)
     connection.execute("PRAGMA cell_size_check = ON")
     connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MOST_VALUE_BYTES)
     return connection
@@ -269,7 +271,8 @@ def _translate(error: sqlite3.Error, path: Path) -> StoreError:
     code = (getattr(error, "sqlite_errorcode", None) or 0) & 0xFF
     if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
         return StoreError(
-            f"{path} is locked by another program.", hint="Wait for the other run to end, or close what has it open."
+            f"{path} is locked by another program, for longer than {LOCK_S.words}.",
+            hint=f"Wait for the other run to end, or close what has it open; {LOCK_S.variable} sets how long to wait.",
         )
     if code in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM):
         return StoreError(

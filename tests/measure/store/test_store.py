@@ -6,6 +6,7 @@ import subprocess
 import sys
 import tempfile
 import textwrap
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +15,7 @@ import msgspec
 import pytest
 
 from mlsd.errors import SchemaError, StoreError
+from mlsd.limits import LOCK_S
 from mlsd.measure.store import schema
 from mlsd.measure.store.pass_shares import PassShares
 from mlsd.measure.store.rows import (
@@ -472,10 +474,21 @@ def test_a_locked_database_says_so(path: Path, monkeypatch: pytest.MonkeyPatch) 
     Store.open(path).close()
     other = sqlite3.connect(path, isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
-    monkeypatch.setattr("mlsd.measure.store.database.LOCK_WAIT_S", 0.05)
-    with Store.open(path) as store, pytest.raises(StoreError, match="locked by another program"):
+    monkeypatch.setenv(LOCK_S.variable, "1")
+    with Store.open(path) as store, pytest.raises(StoreError, match=r"locked by another program.*MLSD_MOST_LOCK_S"):
         store.begin_run(ENVIRONMENT, {}, seed=1)
     other.close()
+
+
+def test_a_write_lock_of_some_seconds_ends_no_run(path: Path) -> None:
+    Store.open(path).close()
+    other = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    other.execute("BEGIN IMMEDIATE")
+    timer = threading.Timer(6.0, other.close)  # longer than SQLite's own five seconds
+    timer.start()
+    with Store.open(path) as store:
+        assert store.begin_run(ENVIRONMENT, {}, seed=1)
+    timer.join()
 
 
 def test_a_reader_does_not_wait_for_a_writer(path: Path) -> None:
