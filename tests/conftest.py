@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,8 @@ from mlsd.gguf_tools.shapes import TINY_ATTENTION
 from mlsd.gguf_tools.synthetic.perturb import perturb
 from mlsd.gguf_tools.synthetic.tiny import TINY_SET
 from mlsd.gguf_tools.synthetic.write import write_random
+from mlsd.limits import LIMITS
+from mlsd.redact import VARIABLES
 
 # A shell starts background jobs deaf to Ctrl-C, and children inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -37,19 +40,23 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("smollm2")
 
 
+@pytest.fixture(scope="session", autouse=True)
+def shared_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """One cache, and so one machine lock, for the whole run: a tiny model is probed once, and a study that runs on this
+    machine for somebody else is in nobody's way. Set before any other fixture, as those of a module measure, too."""
+    cache = tmp_path_factory.mktemp("cache")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MLSD_HOME", str(tmp_path_factory.mktemp("home")))
+        patch.setenv("MLSD_CACHE", str(cache))
+        for name in (*VARIABLES, *(limit.variable for limit in LIMITS)):
+            patch.delenv(name, raising=False)
+        yield cache
+
+
 @pytest.fixture(autouse=True)
-def user_folders_are_temporary(
-    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch, shared_cache: Path
-) -> None:
-    """No test reads or writes the folders of the person who runs it."""
+def user_folders_are_temporary(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No test finds what another left in the user's folder."""
     monkeypatch.setenv("MLSD_HOME", str(tmp_path_factory.mktemp("home")))
-    monkeypatch.setenv("MLSD_CACHE", str(shared_cache))
-
-
-@pytest.fixture(scope="session")
-def shared_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One cache for the whole run: a tiny model is probed once."""
-    return tmp_path_factory.mktemp("cache")
 
 
 @pytest.fixture(scope="session")

@@ -199,10 +199,17 @@ def _server_pids(server: Launched) -> list[int]:
     return [child.pid for child in psutil.Process(server._process.pid).children()]
 
 
+def _lives(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != "zombie"
+    except psutil.NoSuchProcess:  # it may end while it is looked at
+        return False
+
+
 def _gone(pids: list[int], seconds: float = 10.0) -> None:
     """Wait until none of these processes lives."""
     deadline = time.monotonic() + seconds
-    while left := [pid for pid in pids if psutil.pid_exists(pid) and psutil.Process(pid).status() != "zombie"]:
+    while left := [pid for pid in pids if _lives(pid)]:
         assert time.monotonic() < deadline, f"still running: {left}"
         time.sleep(0.05)
 

@@ -124,13 +124,12 @@ def wait_for(holds: Callable[[], bool], otherwise: str, seconds: float = 60.0) -
         time.sleep(0.1)
 
 
-def measuring() -> list[psutil.Process]:
-    """Worker processes that measure now, of any lab."""
-    found = []
-    for process in psutil.process_iter(["cmdline"]):
-        if "mlsd.measure.worker" in (process.info["cmdline"] or []):
-            found.append(process)
-    return found
+def words_of(process: psutil.Process) -> list[str]:
+    """The command line of a process; nothing where it has ended meanwhile."""
+    try:
+        return process.cmdline()
+    except psutil.Error:
+        return []
 
 
 def answers(port: int) -> bool:

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -18,7 +19,7 @@ from mlsd import __version__
 from mlsd.errors import LabError
 from mlsd.measure.lab.cluster import Cluster, Remote, make_certificate
 from mlsd.records import EngineOptions
-from tests.measure.lab.processes import ROOT, answers, end, free_port, wait_for
+from tests.measure.lab.processes import ROOT, answers, end, free_port, wait_for, words_of
 
 SSHD = shutil.which("sshd", path=f"{os.environ['PATH']}:/usr/sbin:/usr/local/sbin")
 pytestmark = [
@@ -65,7 +66,8 @@ def sshd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[subprocess.Popen[
     finally:
         os.environ["PATH"] = path
         for child in psutil.Process(server.pid).children(recursive=True):
-            child.kill()
+            with suppress(psutil.NoSuchProcess):  # it may have ended since it was counted
+                child.kill()
         end(server)
 
 
@@ -98,7 +100,7 @@ def test_a_machine_of_ssh_joins_encrypted_comes_back_and_leaves_with_the_lab(
 
     def machines() -> list[psutil.Process]:
         below = psutil.Process(sshd.pid).children(recursive=True)
-        return [p for p in below if "mlsd.measure.lab" in (p.as_dict(["cmdline"])["cmdline"] or [])]
+        return [process for process in below if "mlsd.measure.lab" in words_of(process)]
 
     try:
         assert lab.stdout is not None
@@ -106,7 +108,8 @@ def test_a_machine_of_ssh_joins_encrypted_comes_back_and_leaves_with_the_lab(
         with Cluster(address, certificate, EngineOptions(), None) as cluster:
             wait_for(lambda: len(cluster.machines()) == 1, "the machine does not join")
             (first,) = machines()
-            first.kill()
+            with suppress(psutil.NoSuchProcess):
+                first.kill()
             wait_for(lambda: first not in machines() and len(cluster.machines()) == 1, "it does not come back")
         lab.send_signal(signal.SIGINT)
         assert lab.wait(timeout=30) == 130
