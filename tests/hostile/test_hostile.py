@@ -12,7 +12,10 @@ from tests.hostile.attack import KINDS, Range, attack
 pytestmark = [pytest.mark.hostile, pytest.mark.heavy]
 
 # As many as fit under five minutes together on two cores; benchmarks/hostile.py tries ten thousand.
-CASES = {"gguf in llama.cpp": 12, "weights": 8, "database": 30, "hub": 40, "options": 60, "jsonl": 40}
+CASES = {
+    "gguf in llama.cpp": 12, "weights": 8, "database": 30, "hub": 40, "options": 60, "jsonl": 40,
+    "server": 80, "lab messages": 40, "record": 40,
+}  # fmt: skip
 DEFAULT_CASES = 100
 
 
@@ -25,7 +28,8 @@ def shooting_range(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_mutated_inputs_end_in_an_answer_or_a_clear_refusal(kind: str, shooting_range: Path) -> None:
     outcome = attack(kind, range(CASES.get(kind, DEFAULT_CASES)), Range(shooting_range))
     assert not outcome.faults, "\n".join(outcome.faults)
-    assert outcome.codes.get(2, 0) > 0, f"nothing was refused: {outcome.codes}"
+    # What a lab's machines say is refused one by one, and the study goes on without them.
+    assert outcome.codes.get(2, 0) > 0 or kind == "lab messages", f"nothing was refused: {outcome.codes}"
 
 
 def test_a_model_whose_weights_are_left_alone_is_measured(
