@@ -165,7 +165,10 @@ def test_a_session_that_is_interrupted_keeps_its_whole_blocks(mlsd: Mlsd, monkey
 
 @pytest.mark.heavy
 def test_two_settings_of_one_build_are_two_sides(mlsd: Mlsd) -> None:
-    answer = compared(mlsd, ".", ".", "tiny-dense", *QUICK, "--repeats", 2, "--flash-attention", "on/off")
+    options = (*QUICK, "--repeats", 2, "--flash-attention", "on/off")
+    answer = compared(mlsd, ".", ".", "tiny-dense", *options, "-o", "passes.svg")
+    drawn = Path("passes.svg").read_text()
+    assert "T(k) of B / of A" in drawn and "B: ." in drawn
     assert "flash attention on" in answer["a"]["settings"]
     assert "flash attention off" in answer["b"]["settings"]
     assert by_name(answer)["plain"]["n"] == 2

@@ -18,6 +18,7 @@ from mlsd.cli.options import (
     draft_option,
     drafter_option,
     json_option,
+    output_option,
     prompt_option,
     repeats_option,
     rows_option,
@@ -67,7 +68,8 @@ class FailOn(click.ParamType[tuple[str, float]]):
 @repeats_option("Blocks; each holds every side once, with every arm.", default=10)
 @click.option("--until", type=Share(), help="Add blocks until a change of so much would be seen, or the time is spent.")
 @click.option("--budget-s", type=Real(), help="Seconds after which no block begins [default: 600 with --until].")
-@rows_option("k of T(k) [default: as wide as the arms' passes are].")
+@rows_option("k of T(k) [default: as wide as the arms' passes are; 1 to 33 with -o].")
+@output_option("Draw T(k) of both builds into this .png or .svg.", required=False)
 @click.option("--no-control", is_flag=True, help="Leave out the third side, A once more: faster, and less is known.")
 @click.option("--fail-on", type=FailOn(), multiple=True, help="Exit code 1 for slower:3%, different or undecided.")
 @click.option("--markdown", type=click.Path(dir_okay=False, path_type=Path), help="Write a comment for a pull request.")
@@ -88,6 +90,11 @@ def compare(ctx: click.Context, /, words: tuple[str, ...], bisect: bool, as_json
     compared as they are. `mlsd compare . . TARGET` shows this machine's noise; `. . TARGET --flash-attention on/off`
     compares two settings.
     """
+    if options["output"] is not None:
+        from mlsd.report.write import check_figure_path
+
+        check_figure_path(options["output"])
+        options["rows"] = options["rows"] or tuple(range(1, 34))
     if len(words) in (2, 3) and all(word.endswith(".sqlite") for word in words[:2]) and not bisect:
         _report(ctx, _databases(words, options["until"] or _MARGIN), options, as_json)
         return
@@ -201,6 +208,12 @@ def _report(
 ) -> None:
     from mlsd.report.tables.compare import comparison_table
 
+    if options["output"] is not None:
+        from mlsd.report.figures.machine import build_curves
+        from mlsd.report.write import write_figure
+
+        write_figure(lambda: build_curves(found), options["output"])
+        note(f"T(k) of both: {options['output']}.")
     failures = _failures(found, options["fail_on"])
     one: dict[str, Any] = msgspec.to_builtins(found)
     for finding, record in zip(one["findings"], found.findings, strict=True):

@@ -9,10 +9,12 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from mlsd.analysis.compare.sessions import Comparison
 from mlsd.analysis.experts.amortization import STUDY_FORM, Mixture
 from mlsd.analysis.fits.calibration import TargetCurve
 from mlsd.analysis.predict.predict import GammaPrediction
 from mlsd.analysis.study.machine_findings import Bandwidth
+from mlsd.engine.llama.build.kernels import metal_steps
 from mlsd.errors import AnalysisError
 from mlsd.report.render import plot
 from mlsd.stats import Interval
@@ -53,6 +55,32 @@ def pass_curves(curves: Mapping[str, TargetCurve]) -> Figure:
     else:
         left.set_ylim(bottom=0)
     right.set_ylim(0, max(1.05, *(e for curve in curves.values() for e in curve.efficiency.values())))
+    plot.legend(figure, (left, right))
+    return figure
+
+
+def build_curves(found: Comparison) -> Figure:
+    """T(k) of both sides of a comparison (left), and B over A with its interval (right); dotted: Metal's own steps."""
+    timed = {f.measure.name[2:-1]: f for f in found.findings if f.measure.name.startswith("T(")}
+    known = [(int(k), f.a, f.b, f.change) for k, f in timed.items() if k.isdigit() and f.a and f.b]
+    if not known:
+        raise AnalysisError("No pass was timed on both sides.", hint="`mlsd compare` times the widths of --rows.")
+    known.sort(key=lambda timing: timing[0])
+    rows = [k for k, *_ in known]
+    figure, (left, right) = plot.canvas(columns=2)
+    for i, (side, times) in enumerate(((found.a, [a for _, a, *_ in known]), (found.b, [b for _, _, b, _ in known]))):
+        look: dict[str, Any] = {"color": plot.color(i), "marker": plot.marker(i), "markersize": 3.5}
+        left.plot(rows, times, label=f"{'AB'[i]}: {side.build}, {side.environment.llama_cpp_build}", **look)
+        steps = metal_steps(side.environment.llama_cpp_build, side.environment.device)
+        for step in steps.rows if steps is not None and side.environment.backend == "Metal" else ():
+            left.axvline(step - 0.5, color=plot.color(i), linewidth=0.8, linestyle=":")
+    changes = [(k, change) for k, *_, change in known if change is not None]
+    shade: dict[str, Any] = {"color": plot.color(1), "marker": plot.marker(1), "markersize": 3.5}
+    _with_intervals(right, [k for k, _ in changes], [change for _, change in changes], "B / A, 99.5 % in all", shade)
+    right.axhline(1.0, color=plot.INK, linewidth=0.8, linestyle="--")
+    left.set(xlabel="k, rows of the pass", ylabel="T(k), ms", ylim=(0, None), title="One target pass")
+    right.set(xlabel="k, rows of the pass", ylabel="T(k) of B / of A", title="Below 1: B is faster")
+    right.set_ylim(0, 1.25 * max(1.0, *(change.value for _, change in changes)) if changes else None)
     plot.legend(figure, (left, right))
     return figure
 
