@@ -248,3 +248,20 @@ def test_a_model_that_computes_no_numbers_is_one_message(
         assert result.code != 0, command
         assert message in result.err.replace("\n", " "), (command, result.err)
         assert "Traceback" not in result.err
+
+
+def test_a_target_alone_is_answered_in_a_sentence_with_settings_that_agree(
+    mlsd: Mlsd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from mlsd.cli.start import bench
+
+    monkeypatch.setattr(bench, "_SHORT_BUDGET_S", 3.0)
+    ran = mlsd("bench", "tiny-moe", "--n-threads", 1, "--gamma", 2)
+    assert ran.code == 0, ran.err
+    assert "trying pld, ngram-cache and the drafts tiny-draft" in ran.err
+    (answer,) = [line for line in ran.out.splitlines() if line.startswith("Answer for code: ")]
+    off = "keep speculation off" in answer
+    assert off != ("switch speculation on with" in answer)
+    (server,) = [line for line in ran.out.splitlines() if line.startswith("llama-server: ")]
+    assert ("leave it off" in server) == off
+    assert all(name in ran.out for name in ("pld", "ngram-cache", "tiny-draft"))

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
+from click.core import ParameterSource
 
 from mlsd.cli import options as shared
 from mlsd.cli.database import db_option
@@ -21,7 +22,12 @@ from mlsd.units import quoted
 
 if TYPE_CHECKING:
     from mlsd.analysis.results.bench_arms import ArmSummary, BenchArm
+    from mlsd.measure.run.race import Goal
     from mlsd.measure.run.runs import BenchResult
+    from mlsd.planning.prepare import BenchRequest
+
+
+_SHORT, _FEW_GAMMAS, _SHORT_BUDGET_S = 64, (2, 4, 8), 40.0  # of a bench that nobody chose anything of
 
 
 _ALARM = f"""\b
@@ -70,6 +76,9 @@ def bench(
 ) -> list[ArmSummary]:
     """Measure plain (AR) and speculative decoding (SD) of TARGET in interleaved blocks, and keep the trials.
 
+    With TARGET alone it tries what needs no choice: look-ups, and drafts of its vocabulary that are here, until each
+    is decided or 40 s are over. Then it says what to set, or to keep speculation off.
+
     TARGET and drafts are GGUF paths or ids that `mlsd models list` shows. A method that needs a draft is measured with
     each one given, or with its own (NAME:draft=FILE); drafts that no method asks for are draft models. Every call
     measures anew: the same bench again adds its trials to the earlier ones. The table shows this call's; `mlsd report`
@@ -89,6 +98,11 @@ def bench(
         rollback=f"{SABOTAGE}:{options['sabotage']}" if options["sabotage"] else options["rollback"],
     )
     goal = shared.goal_of(options["until"], options["budget_s"])
+    nothing_chosen = all(
+        ctx.get_parameter_source(name) is ParameterSource.DEFAULT for name in ("drafts", "drafters", "repeats", "until")
+    )
+    if nothing_chosen:
+        request, goal = _what_needs_no_choice(ctx, request)
     with make_watcher() as watcher:
         result = run_bench(request, db, fresh=options["fresh"], watcher=watcher, goal=goal)
     arms = bench_arms(result.trials, result.decisions)
@@ -97,18 +111,67 @@ def bench(
         rows = [{**arm_object(arm.case), **msgspec.to_builtins(arm.summary)} for arm in arms]
         print_json({"database": result.database, "trials": trials, "summary": rows, **_told(result)})
     elif arms:
-        _print(result, arms)
+        _print(result, arms, brief=nothing_chosen)
     say_warnings(result.warnings)
+    if nothing_chosen and not as_json:
+        _answer(result, arms)
     if result.outcome.interrupted:
         ctx.exit(130)
     return [arm.summary for arm in arms]
+
+
+def _what_needs_no_choice(ctx: click.Context, request: BenchRequest) -> tuple[BenchRequest, Goal]:
+    """Look-ups and the drafts that are here, for as long as it takes to decide, within a minute."""
+    from mlsd.measure.run.race import Goal
+    from mlsd.planning.obvious import obvious
+
+    found = obvious(request.target)
+    drafts = f" and the drafts {', '.join(found.drafts)}" if found.drafts else ", for no draft of it is here"
+    note(f"Nothing was chosen: trying {', '.join(found.drafters)}{drafts}.")
+    if found.to_get:
+        note(f"Drafts of its family that are not here: mlsd models pull {' '.join(map(quoted, found.to_get))}")
+    if ctx.get_parameter_source("n_predict") is ParameterSource.DEFAULT:
+        request = msgspec.structs.replace(request, n_predict=_SHORT)
+    if request.gamma is None:
+        request = msgspec.structs.replace(request, gamma=_FEW_GAMMAS)
+    request = msgspec.structs.replace(request, drafts=found.drafts, drafters=found.drafters)
+    return request, Goal(budget_s=_SHORT_BUDGET_S)
+
+
+def _answer(result: BenchResult, arms: list[BenchArm]) -> None:
+    """What to set, in one sentence, and how."""
+    from mlsd.models.library import resolve_model
+    from mlsd.servers.flags import advice
+
+    for prompt, decision in result.decisions.items():
+        best = decision.best
+        of = next((arm.case for arm in arms if best is not None and arm.arm.setting == best.name), None)
+        if best is None or of is None:
+            tried = decision.of(decision.leader) if decision.leader is not None else None
+            open_ = any(one.effect == "undecided" and one.out is None for one in decision.standings)
+            known = (
+                "nothing is decided to be faster yet; a longer --budget-s may" if open_ else "nothing tried is faster"
+            )
+            most = "" if tried is None else f" (best: {tried.name}, {tried.ratio.value:.2f}x)"
+            say(f"Answer for {prompt}: keep speculation off, {known}{most}.")
+            of = None
+        else:
+            low, high = best.ratio.low or 0.0, best.ratio.high or 0.0
+            say(
+                f"Answer for {prompt}: switch speculation on with {best.name}; it decodes {best.ratio.value:.2f} times "
+                f"as fast as plain decoding (95 %: {low:.2f} to {high:.2f})."
+            )
+        spec, gamma = (None, 0) if of is None else (of.drafter, of.gamma)
+        draft = None if spec is None or spec.draft is None else str(resolve_model(spec.draft.id).path)
+        for line in advice(spec, gamma, draft):
+            say(line)
 
 
 def _told(result: BenchResult) -> dict[str, Any]:
     return {} if result.stopped is None else {"decisions": result.decisions, "stopped": result.stopped}
 
 
-def _print(result: BenchResult, arms: list[BenchArm]) -> None:
+def _print(result: BenchResult, arms: list[BenchArm], *, brief: bool) -> None:
     from mlsd.measure.run.race import STOPPED
 
     print_table(bench_table(arms))
@@ -119,9 +182,9 @@ def _print(result: BenchResult, arms: list[BenchArm]) -> None:
         if n_disturbed := found.fates.get(Fate.DISTURBED, 0):
             what = f"{n_disturbed} of {found.n_trials} trials were stopped or starved"
             note(f"DISTURBED  {arm.arm.setting}: {what}: their output is right, their time is not used.")
-        if limit := _limit(arm):
+        if limit := None if brief else _limit(arm):
             note(f"LIMIT  {arm.arm.setting}: {limit}")
-    for prompt, decision in result.decisions.items():
+    for prompt, decision in result.decisions.items() if not brief else ():
         say(f"{prompt}: {decision.words}.")
     if result.stopped is not None:
         note(f"Stopped: {STOPPED[result.stopped]}. Intervals hold together, and whenever they are looked at.")
