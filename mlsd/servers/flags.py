@@ -12,6 +12,8 @@ import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
+import msgspec
+
 from mlsd.errors import InputError, UnsupportedError
 from mlsd.records import DRAFT_MODEL, DrafterSpec, OptionValue, Record
 
@@ -26,6 +28,8 @@ TYPES = {
 }
 # Options of ours -> the end of the server's flag of that type.
 _OPTIONS = {"ngram": ("size-n", "n-match"), "size-n": ("size-n",), "n-match": ("n-match",), "min-hits": ("min-hits",)}
+# First and last build, what of it, why.
+_BROKEN = ((10741, 10748, "draft-mtp", "cannot start draft-mtp (llama.cpp 28159)"),)
 _TIMEOUT_S = 30
 _FORBIDDEN = {
     "--api-key", "--api-key-file", "--port", "--host", "-m", "--model", "-hf", "--hf-repo", "-np", "--parallel",
@@ -38,6 +42,7 @@ class Binary(Record, frozen=True, kw_only=True):
     path: str
     flags: frozenset[str]
     types: tuple[str, ...]  # of speculation
+    build: int | None = None  # of llama.cpp; packagers who number their own builds do not say it
 
     def known(self, *names: str) -> str | None:
         """The first of these flags that exists."""
@@ -50,7 +55,22 @@ def read_binary(path: str) -> Binary:
         ran = subprocess.run([path, "--help"], capture_output=True, text=True, timeout=_TIMEOUT_S, errors="replace")
     except (OSError, subprocess.TimeoutExpired) as error:
         raise InputError(f"{path} cannot be run: {error}.", hint="Name the llama-server program.") from error
-    return read_help(path, ran.stdout + ran.stderr)
+    return msgspec.structs.replace(read_help(path, ran.stdout + ran.stderr), build=_build(path))
+
+
+def _build(path: str) -> int | None:
+    """The build that `--version` names."""
+    try:
+        ran = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=_TIMEOUT_S, errors="replace")
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return read_version(ran.stdout + ran.stderr)
+
+
+def read_version(text: str) -> int | None:
+    """The build in what a server prints of its version: `version: 11434 (1b2c3d4)`, `0.6.0 (build 11524, ...)`."""
+    found = re.search(r"^version: (?:(\d{4,6}) \(|.*\bbuild (\d{4,6})\b)", text, re.MULTILINE)
+    return int(found.group(1) or found.group(2)) if found else None
 
 
 def read_help(path: str, text: str) -> Binary:
@@ -75,6 +95,10 @@ def speculation(binary: Binary, spec: DrafterSpec, gamma: int, draft_path: str |
             f"This llama-server cannot draft by {spec.name}{f' ({kind})' if kind != spec.name else ''}.",
             hint=f"It knows: {', '.join(binary.types) or 'no speculation at all'}.",
         )
+    if broken := next(
+        (why for first, last, of, why in _BROKEN if kind == of and first <= (binary.build or 0) <= last), ""
+    ):
+        raise UnsupportedError(f"This llama-server is b{binary.build}, which {broken}.", hint="Take another build.")
     # Without a type a draft model may do nothing at all, so it is always said.
     given = ["--spec-type", kind]
     if draft_path is not None:
@@ -87,6 +111,8 @@ def speculation(binary: Binary, spec: DrafterSpec, gamma: int, draft_path: str |
         given += [most, str(gamma)]
     if least := binary.known(f"--spec-{kind}-n-min"):
         given += [least, "1"]  # its default may be more than gamma
+    if sampling := binary.known("--spec-draft-sampling"):
+        given += [sampling, "greedy"]  # its default, said so that it is recorded: it decides what a temperature means
     return given + _options(binary, kind, spec.options)
 
 

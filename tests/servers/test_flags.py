@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from mlsd.errors import InputError, UnsupportedError
 from mlsd.records import DRAFT_MODEL, DrafterSpec, ModelRef
-from mlsd.servers.flags import advice, read_binary, read_flags, read_help, speculation
+from mlsd.servers.flags import advice, read_binary, read_flags, read_help, read_version, speculation
 
 HELP = (Path(__file__).parent / "help_0.5.0.txt").read_text(encoding="utf-8")
 BINARY = read_help("llama-server", HELP)
@@ -94,3 +95,36 @@ def test_advice_says_what_to_set() -> None:
         "llama-server: --spec-type ngram-simple --spec-ngram-simple-size-m 8 --spec-ngram-simple-size-n 3"
     )
     assert advice(DrafterSpec(name="lookahead"), 4) == ("llama-server and LM Studio cannot draft by lookahead.",)
+
+
+@pytest.mark.parametrize(
+    ("text", "build"),
+    [
+        ("version: 11434 (1b2c3d4)\nbuilt with GNU 14", 11434),
+        ("version: 0.6.0 (build 11524, commit 86a2835)", 11524),
+        ("version: 0.6.0-dev (build 1, commit 86a2835)", None),  # a packager's own count
+        ("no version", None),
+    ],
+)
+def test_the_build_of_a_server_is_read_from_what_it_says(text: str, build: int | None) -> None:
+    assert read_version(text) == build
+
+
+@pytest.mark.parametrize(
+    ("build", "starts"), [(10740, True), (10741, False), (10748, False), (10749, True), (None, True)]
+)
+def test_builds_that_are_known_to_be_broken_are_named(build: int | None, starts: bool) -> None:
+    binary = msgspec.structs.replace(BINARY, build=build)
+    spec = DrafterSpec(name="mtp")
+    if starts:
+        assert "draft-mtp" in speculation(binary, spec, 2, None)
+    else:
+        with pytest.raises(UnsupportedError, match=f"b{build}, which cannot start draft-mtp"):
+            speculation(binary, spec, 2, None)
+    assert speculation(binary, DrafterSpec(name="pld"), 2, None)
+
+
+def test_how_a_draft_is_sampled_is_said_where_a_server_can_choose() -> None:
+    newer = read_help("new", HELP + "\n--spec-draft-sampling {greedy,probabilistic}\n")
+    given = speculation(newer, DrafterSpec(name="pld"), 2, None)
+    assert given[given.index("--spec-draft-sampling") + 1] == "greedy"
