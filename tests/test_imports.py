@@ -71,7 +71,6 @@ DOORS: dict[str, tuple[str, ...]] = {
     "jinja2": ("report/", "engine/llama/chat.py"),
     "click": ("cli/",),
     "rich": ("cli/", "report/render/terminal.py"),
-    "optuna": ("measure/run/tune.py",),
     "lmfit": ("analysis/",),
     "distributed": ("measure/lab/cluster.py",),
     "pynvml": ("hardware/energy.py",),
@@ -177,7 +176,6 @@ def test_help_imports_no_heavy_library() -> None:
         "scipy",
         "rich",
         "huggingface_hub",
-        "optuna",
         "distributed",
         "httpx",
     ):

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import Literal
 
 from mlsd.records import Record
@@ -108,9 +108,10 @@ class Decision(Record, frozen=True, kw_only=True):
         parts = [said, f"not told apart from it: {', '.join(alike)}" if alike else "", *open_]
         return "; ".join(part for part in parts if part)
 
-    def done(self, within: float | None = None) -> bool:
-        """Whether each arm is decided or out; with `within` also whether the best is known to this share."""
-        if any(one.effect == "undecided" and one.out is None for one in self.standings):
+    def done(self, within: float | None = None, among: Container[str] | None = None) -> bool:
+        """Whether each arm (`among` these) is decided or out; with `within` also the best known to this share."""
+        asked = [one for one in self.standings if among is None or one.name in among]
+        if any(one.effect == "undecided" and one.out is None for one in asked):
             return False
         if within is None or self.leader is None:
             return True

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -12,17 +11,12 @@ from mlsd.cli import options as shared
 from mlsd.cli.database import db_option
 from mlsd.cli.options import Real, Whole
 from mlsd.cli.output import note, print_json, print_table, say
+from mlsd.cli.watch import make_watcher
 from mlsd.drafters.options import parse_drafter
 from mlsd.report.tables.arms import setting_options, settings_table
 
 if TYPE_CHECKING:
     from mlsd.measure.run.tune import Setting, TuneRequest, TuneResult
-
-_STOPPED = {
-    "separated": "the best is told apart from the others",
-    "trials": "as many settings as asked for were tried; --trials N goes on from here",
-    "budget": "the time is used up; the same command goes on from here",
-}
 
 
 @click.command()
@@ -31,20 +25,20 @@ _STOPPED = {
 @shared.draft_option()
 @shared.prompt_option(default=("code",), show_default=True)
 @click.option("--n-predict", type=Whole(), default=64, show_default=True, help="Output tokens.")
-@shared.repeats_option("Blocks of a setting that is not dropped.", default=4)
+@shared.repeats_option("Most blocks of a wave; the fastest goes on until it is decided.", default=4)
 @click.option("--trials", type=Whole(), default=20, show_default=True, help="Settings to try, earlier calls included.")
-@click.option("--budget-s", type=Real(), help="Start no further setting after so many seconds.")
+@click.option("--budget-s", type=Real(), help="Begin no block after so many seconds.")
 @shared.seed_option("Of the search and the order of arms.")
 @db_option("results/bench.sqlite")
-@click.option("--search", "search_file", type=click.Path(path_type=Path), help="Search file [default: beside --db].")
 @shared.json_option
 @shared.build_option
 @shared.engine_options
 def tune(target: str, as_json: bool, **options: Any) -> None:
     """Search gamma and the options of a drafting method for the fastest decoding of TARGET.
 
-    Every setting is measured beside plain decoding in the same blocks, so the answer may be "off". Run again to resume.
-    The trials are kept like those of `mlsd bench`.
+    Settings race beside plain decoding in the same blocks, so the answer may be "off", and drop out as soon as they
+    cannot win; then the neighbours of the fastest race. The trials are kept like those of `mlsd bench`, whose trials
+    count as well: run again to go on.
     """
     from mlsd.measure.run.tune import TuneRequest
     from mlsd.measure.run.tune import tune as search
@@ -65,16 +59,12 @@ def tune(target: str, as_json: bool, **options: Any) -> None:
         trials=options["trials"],
         budget_s=options["budget_s"],
     )
-    result = search(request, options["db"], options["search_file"], _say)
+    with make_watcher() as watcher:
+        result = search(request, options["db"], watcher, note)
     if as_json:
         print_json({"study": result.database, "result": result})
     else:
         _print(request, result)
-
-
-def _say(setting: Setting, number: int) -> None:
-    outcome = setting.reason if setting.state == "failed" else f"{_speedup(setting)}, {setting.state}"
-    note(f"[{number}] {_named(setting)}: {outcome}")
 
 
 def _print(request: TuneRequest, result: TuneResult) -> None:
@@ -86,7 +76,7 @@ def _print(request: TuneRequest, result: TuneResult) -> None:
     draft = next(iter(request.setting.drafts), None)
     for line in advice(msgspec.structs.replace(spec, options=options), 0 if best is None else best.gamma, draft):
         say(line)
-    note(f"Best: {_best(result)}. Stopped: {_STOPPED[result.stopped]}. Trials in {result.database}.")
+    note(f"Best: {_best(result)}. Stopped: {result.stopped}. Trials in {result.database}.")
 
 
 def _best(result: TuneResult) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import Literal
 
 from mlsd.planning.job import Slot
@@ -51,6 +51,7 @@ class Race:
         self._cases: dict[str, Case] = {}
         self._trials: list[Measured] = list(earlier)
         self._n_seen = 0
+        self._planned: set[str] = set()  # names of the arms that a block may hold
         self._repeat = -1  # the last one that was chosen
         self._anchors: dict[str, str] = {}
         self.decisions: Mapping[str, Decision] = {}
@@ -64,7 +65,10 @@ class Race:
         if self._trials:
             self.decisions = self._judged()
         coming = [slot for slot in left if slot.repeat > self._repeat]
-        chosen = [slot for slot in coming if slot.repeat == coming[0].repeat and self._goes_on(slot.case)]
+        block = [slot for slot in coming if slot.repeat == coming[0].repeat]
+        self._planned = {arm_of(slot.case).setting for slot in block}
+        new = {_group(slot.case, together=self._together) for slot in block if self._is_new(slot.case)}
+        chosen = [slot for slot in block if self._goes_on(slot.case, new)]
         if coming and not any(slot.case.arm == "sd" for slot in chosen):
             self.stopped = "decided"
             return ()
@@ -81,18 +85,26 @@ class Race:
                 self._anchors.setdefault(group, decision.leader)  # the first that leads when one drops out
         return found
 
-    def _goes_on(self, case: Case) -> bool:
+    def _is_new(self, case: Case) -> bool:
+        """Whether an arm has no standing and did not fail."""
         decision = self.decisions.get(_group(case, together=self._together))
+        known = decision is not None and decision.of(arm_of(case).setting) is not None
+        return case.arm == "sd" and not known and not self._failed(case)
+
+    def _goes_on(self, case: Case, new: Container[str]) -> bool:
+        group = _group(case, together=self._together)
+        decision = self.decisions.get(group)
         if decision is None:
             return not self._n_seen  # nothing of it could be timed
-        if decision.done(self._goal.within):
+        if group not in new and decision.done(self._goal.within, self._planned):
             return False
-        known = {one.name for one in decision.standings}
-        name = arm_of(case).setting
-        return case.arm == "ar" or name in decision.racing or (name not in known and not self._failed(case))
+        return case.arm == "ar" or arm_of(case).setting in decision.racing or self._is_new(case)
 
     def _failed(self, case: Case) -> bool:
-        return any(known == case and _spoils(trial) for known, trial in self._trials)
+        return any(
+            arm_of(known) == arm_of(case) and known.prompt == case.prompt and _spoils(trial)
+            for known, trial in self._trials
+        )
 
 
 def standings(

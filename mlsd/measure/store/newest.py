@@ -1,6 +1,6 @@
 """Which study database is meant where none is named: the newest one under results/.
 
-Other files there, like the search files of `mlsd tune`, are no study databases and are passed over.
+Other files there are no study databases and are passed over.
 """
 
 from __future__ import annotations

@@ -114,7 +114,7 @@ def settings_table(request: TuneRequest, result: TuneResult) -> Table:
         numbers("blocks", lambda s: s.n_blocks, detail=True),
         numbers("acceptance", lambda s: percent(s.acceptance_rate)),
         numbers("MGL", lambda s: number(s.mgl), detail=True),
-        words("state", lambda s: s.state if s.reason is None else f"failed: {s.reason}"),
+        words("decision", lambda s: s.decision),
     )
 
 
