@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import sys
+from typing import Literal
+
+import psutil
+
 from mlsd.records import Environment, Record
 from mlsd.units import GIB, MIB, format_bytes
 
@@ -12,6 +17,9 @@ _SMALL_MAC_BYTES, _SMALL_SHARE, _LARGE_SHARE = 32 * GIB, 2 / 3, 3 / 4
 _RAISED_SHARE = 0.8  # of a Mac's memory up to which the wired limit may be raised: the rest is the system's
 _STEP_BYTES = 500 * MIB
 _CPU_SHARE = 0.9
+
+
+Fit = Literal["fits", "tight", "raise the limit", "does not fit", "unknown"]
 
 
 class MemoryBudget(Record, frozen=True, kw_only=True):
@@ -47,8 +55,34 @@ def memory_budget(environment: Environment, device_bytes: int | None = None) -> 
         if backend == "Metal" and device_bytes is not None:
             return mac_budget(memory, device_bytes, "the working set that Metal recommends")
         return mac_budget(memory)
-    limit = int(memory * _CPU_SHARE)
-    return MemoryBudget(limit_bytes=limit, most_bytes=memory, basis=f"{_CPU_SHARE:.0%} of {format_bytes(memory)}")
+    return _host(memory)
+
+
+def host_budget() -> MemoryBudget:
+    """The budget of this machine where nobody has asked its device."""
+    memory = psutil.virtual_memory().total
+    return mac_budget(memory) if sys.platform == "darwin" else _host(memory)
+
+
+def _host(memory: int) -> MemoryBudget:
+    basis = f"{_CPU_SHARE:.0%} of {format_bytes(memory)}"
+    return MemoryBudget(limit_bytes=int(memory * _CPU_SHARE), most_bytes=memory, basis=basis)
+
+
+def fit(total: int | None, least: int | None, budget: MemoryBudget | None) -> tuple[Fit, str]:
+    """Whether so many bytes fit, or at least these with one arm open at a time; and why."""
+    if budget is None or total is None or least is None:
+        return "unknown", "the memory for models is not known"
+    limit = f"{format_bytes(budget.limit_bytes)} may be used"
+    if total <= budget.limit_bytes:
+        return "fits", limit
+    if least <= budget.limit_bytes:
+        return "tight", f"{limit}: arms that are idle are closed"
+    if least > budget.most_bytes:
+        return "does not fit", f"{limit}, {format_bytes(budget.most_bytes)} at most"
+    if budget.can_raise:
+        return "raise the limit", f"{limit}: first `{wired_limit_command(budget)}` (until the Mac restarts)"
+    return "tight", f"{limit}, {format_bytes(budget.most_bytes)} at most: arms that are idle are closed"
 
 
 def wired_limit_command(budget: MemoryBudget) -> str:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import psutil
-
 from mlsd.errors import InputError
 from mlsd.gguf_tools.read import trunk_layers
 from mlsd.gguf_tools.source import Source
 from mlsd.gguf_tools.surgery.cut import attention_layers
+from mlsd.hardware.budget import host_budget
 from mlsd.measure.messages import (
     BuildJob,
     FootprintJob,
@@ -42,7 +41,7 @@ def check_contexts(work: Work) -> None:
             f"A context of {n_ctx:,} positions is beyond the {trained:,} that {files[0].ref.id} was trained for.",
             hint=f"Give --n-ctx {trained} or less; without it a context is as long as the run needs.",
         )
-    memory = psutil.virtual_memory().total
+    memory = host_budget().most_bytes
     needed = sum(context_bytes(Source(Path(file.path)), n_ctx) or 0 for file in files)
     if needed > memory:
         raise InputError(

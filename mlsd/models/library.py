@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
-import psutil
 
 from mlsd.errors import HubError, InputError, ManifestError, ModelFileError, RevisionError
 from mlsd.folders import asset_path, user_dir
+from mlsd.hardware.budget import host_budget
 from mlsd.hashes import OnBytes, file_sha256
 from mlsd.models.elsewhere import find_elsewhere
 from mlsd.models.lock import LockedFile, read_lock, write_lock
@@ -36,9 +36,6 @@ from mlsd.models.manifest import (
     load_manifest,
 )
 from mlsd.records import ModelRef, Record, content_id
-
-# Metal lets the GPU use about three quarters of the memory; the rest also holds context, draft and system.
-_USABLE_MEMORY = 0.75
 
 if TYPE_CHECKING:
     from mlsd.models.hub import Hub
@@ -124,14 +121,13 @@ class Library:
         """What a list of models says of one."""
         paths = self.locate(entry)
         n_bytes = sum(path.stat().st_size for path in paths) if paths else entry.n_bytes
-        usable = _USABLE_MEMORY * psutil.virtual_memory().total
         return Listing(
             **{name: getattr(entry, name) for name in _TOLD},
             source=str(type(entry).__struct_config__.tag),
             n_bytes=n_bytes,
             here=paths is not None,
             paths=tuple(map(str, paths or ())),
-            fits_memory=None if n_bytes is None else n_bytes <= usable,
+            fits_memory=None if n_bytes is None else n_bytes <= host_budget().limit_bytes,
         )
 
     def resolve(self, text: str, *, make: bool = False) -> LocalModel:

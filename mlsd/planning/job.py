@@ -64,9 +64,14 @@ class Job(Record, frozen=True, kw_only=True, tag=True):
     strict: bool = False  # refuse the whole job when one arm cannot run, before anything is measured
 
     @property
+    def files(self) -> tuple[ModelFile, ...]:
+        """The target's file and those of the drafts."""
+        return (self.target, *self.models)
+
+    @property
     def refs(self) -> tuple[ModelRef, ...]:
         """All models that lie in memory together, the target first."""
-        return (self.target.ref, *(model.ref for model in self.models))
+        return tuple(file.ref for file in self.files)
 
     @property
     def cases(self) -> dict[str, Case]:

@@ -13,13 +13,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
-import psutil
 
 from mlsd.drafters import METHODS
 from mlsd.engine.losslessness import first_difference
 from mlsd.errors import InputError, MlsdError, ServerError, WorkerError
 from mlsd.gguf_tools.read import model_facts
 from mlsd.hardware import read_conditions, read_environment
+from mlsd.hardware.budget import host_budget
 from mlsd.measure.messages import (
     Done,
     Event,
@@ -60,7 +60,6 @@ SERVERS = "server"  # the study that trials go to, and the suite of a request al
 SPECULATION = "speculation"  # the drafter of a server that was not launched: it does not say which
 DRAFT_ROUNDS = "draft_rounds"  # in `Trial.stats`: verification steps, by the server's own counters
 _WARM_TOKENS, _WARM_PREDICT = 8, 8
-_MEMORY_SHARE = 0.8  # of what is free, that servers running at once may take
 _PREPARING = 10**6  # nonces of requests before anything is timed
 _MOST_EARLIER = 64  # answers whose times are remembered
 
@@ -563,7 +562,7 @@ def _fits_together(sides: Sequence[Side], models: Models) -> bool:
     if n_launched < 2 or models.target is None:
         return True
     weights = n_launched * (models.target.ref.n_bytes or 0) + sum(draft.ref.n_bytes or 0 for draft in models.drafts)
-    return weights <= _MEMORY_SHARE * psutil.virtual_memory().available
+    return weights <= host_budget().limit_bytes
 
 
 def _place(slot: Slot) -> tuple[str, int, int, int]:

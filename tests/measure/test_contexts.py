@@ -34,7 +34,7 @@ def test_a_context_beyond_the_memory_is_refused(tiny: Path, monkeypatch: pytest.
     class Memory:
         total = 100_000
 
-    monkeypatch.setattr("mlsd.measure.contexts.psutil.virtual_memory", Memory)
+    monkeypatch.setattr("mlsd.hardware.budget.psutil.virtual_memory", Memory)
     with pytest.raises(InputError, match=r"this machine has 100\.00 kB"):
         check_contexts(job(tiny / "llama.gguf", 4096))
 

@@ -13,6 +13,7 @@ import psutil
 import pytest
 
 from mlsd.errors import InputError, ServerError
+from mlsd.hardware.budget import MemoryBudget
 from mlsd.records import DRAFT_MODEL, DrafterSpec, Sampling
 from mlsd.servers.endpoint import Answer, Endpoint, Request
 from mlsd.servers.flags import Binary
@@ -151,7 +152,7 @@ def test_a_setting_that_the_server_ignores_is_found(llama_server: Binary, tmp_pa
 def test_servers_that_do_not_fit_together_take_turns(
     llama_server: Binary, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mlsd.servers.measure._MEMORY_SHARE", 0.0)
+    monkeypatch.setattr("mlsd.servers.measure.host_budget", lambda: MemoryBudget(limit_bytes=0, most_bytes=0, basis=""))
     monkeypatch.setenv("LLAMA_ARG_SPEC_TYPE", "none")  # nothing of the environment reaches a launched server
     monkeypatch.setenv("LLAMA_API_KEY", "sk-of-somebody")
     result = launch(llama_server, tmp_path, drafts=(str(DRAFT),), gammas=(2, GAMMA))

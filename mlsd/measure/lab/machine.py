@@ -22,8 +22,10 @@ from mlsd.errors import MlsdError, ModelFileError
 from mlsd.folders import asset_path, data_path, user_dir
 from mlsd.gguf_tools.read import model_facts
 from mlsd.hardware import read_conditions, read_environment
+from mlsd.hardware.budget import memory_budget
 from mlsd.measure.messages import Done, Event
 from mlsd.measure.process import run_info, run_job
+from mlsd.measure.run.memory import fit_job
 from mlsd.measure.run.runner import machine_lock
 from mlsd.measure.store.rows import environment_key
 from mlsd.models.library import Library
@@ -52,6 +54,7 @@ class Card(Record, frozen=True, kw_only=True):
     makes: tuple[str, ...]  # of the manifest, that can be made there of what lies there
     may_pull: bool  # and download the others
     free_disk_bytes: int | None
+    device_bytes: int | None = None  # memory that the device states
     conditions: Conditions
 
     @property
@@ -66,8 +69,8 @@ class Card(Record, frozen=True, kw_only=True):
 
     def lacks(self, models: tuple[ModelRef, ...]) -> tuple[ModelRef, ...]:
         """Models that cannot run there: not there by hash, and no room or no leave to bring them; or too large."""
-        memory = self.environment.memory_bytes
-        if memory is not None and sum(ref.n_bytes or 0 for ref in models) > memory:
+        budget, weights = memory_budget(self.environment, self.device_bytes), sum(ref.n_bytes or 0 for ref in models)
+        if budget is not None and weights > budget.limit_bytes:
             return models
         there = {facts.ref.sha256 for facts in self.models}
         missing = tuple(ref for ref in models if ref.sha256 not in there)
@@ -78,7 +81,8 @@ class Card(Record, frozen=True, kw_only=True):
 
 def read_card(engine: EngineOptions, *, may_pull: bool = False) -> Card:
     """The card of this machine. Raises: WorkerError when llama.cpp does not start here."""
-    environment = read_environment(run_info(engine))
+    backend = run_info(engine)
+    environment = read_environment(backend)
     try:
         user_dir().mkdir(parents=True, exist_ok=True)
         free = shutil.disk_usage(user_dir()).free
@@ -92,6 +96,7 @@ def read_card(engine: EngineOptions, *, may_pull: bool = False) -> Card:
         makes=makes,
         may_pull=may_pull,
         free_disk_bytes=free,
+        device_bytes=backend.memory_bytes,
         conditions=read_conditions(),
     )
 
@@ -177,6 +182,7 @@ def measure(
             return f"This machine measures for no other installation: {'; '.join(found)}.", unfit
         job = _at_home(piece.job, may_pull=may_pull)
         with machine_lock(), _stopped_when_not(wanted):
+            job = fit_job(job)
             unfit = False
             events = cast("Generator[Event]", run_job(job, patience_s=piece.patience_s))
             with closing(events):

@@ -10,9 +10,9 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from mlsd.errors import ManifestError, SuiteError
 from mlsd.hardware import Machine
-from mlsd.hardware.budget import MemoryBudget, memory_budget
+from mlsd.hardware.budget import Fit, MemoryBudget, memory_budget
 from mlsd.measure.run.checks import condition_warnings
-from mlsd.measure.run.memory import Fit, LoadMemory, Sized, ask_memory, judge_loads, size_models
+from mlsd.measure.run.memory import LoadMemory, Sized, ask_memory, judge_loads, size_models
 from mlsd.models.hub import free_bytes
 from mlsd.models.library import Library
 from mlsd.planning.job import Job

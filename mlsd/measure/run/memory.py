@@ -27,19 +27,19 @@ from mlsd.errors import InputError, MlsdError, UnsupportedError
 from mlsd.gguf_tools.shapes import FULL
 from mlsd.gguf_tools.source import Source
 from mlsd.gguf_tools.surgery.cut import state_layers
-from mlsd.hardware.budget import MemoryBudget, wired_limit_command
+from mlsd.hardware import read_environment
+from mlsd.hardware.budget import Fit, MemoryBudget, fit, memory_budget
 from mlsd.measure.messages import ContextsWanted, FootprintJob
 from mlsd.measure.process import run_footprints, run_info
 from mlsd.measure.worker.arms import arm_key
 from mlsd.models.library import Library, LocalModel
 from mlsd.models.manifest import MadeEntry, ModelEntry
 from mlsd.planning.job import Job, PromptText, prompt_key
-from mlsd.records import Case, DrafterSpec, EngineOptions, Record, content_id
+from mlsd.records import Case, DrafterSpec, EngineOptions, Environment, Record, content_id
 from mlsd.trials.arms import arm_of
 from mlsd.units import format_bytes
 
 _Known = Mapping[tuple[tuple[str, str | None], SessionOptions], Footprint]
-Fit = Literal["fits", "tight", "raise the limit", "does not fit", "unknown"]
 
 # Bits per weight of whole files, as llama.cpp's quantizer documents them for Llama-3.1-8B (tools/quantize/README.md).
 _BITS_PER_WEIGHT = {
@@ -340,6 +340,24 @@ def judge_loads(
     return tuple(_judge_load(load, models, arms, n_bytes, budget) for load, arms, n_bytes in found)
 
 
+def fit_here(
+    loads: Sequence[Job], models: Mapping[str, Sized], engine: EngineOptions
+) -> tuple[Environment, tuple[LoadMemory, ...]]:
+    """The machine at hand, and what each load takes of it. Raises: InputError for what it cannot hold, WorkerError."""
+    asked = ask_memory(loads, models, engine)
+    environment = read_environment(asked.backend)
+    memory = judge_loads(loads, models, asked, memory_budget(environment, asked.backend.memory_bytes))
+    refuse_loads(memory)
+    return environment, memory
+
+
+def fit_job(job: Job) -> Job:
+    """A job whose files are here, with idle arms closed where memory is tight. Raises: as `fit_here`."""
+    models = {file.ref.id: _of_files(file.ref.id, (Path(file.path),), file.ref.n_bytes) for file in job.files}
+    _, (load,) = fit_here((job,), models, job.slots[0].case.engine)
+    return msgspec.structs.replace(job, one_arm=load.verdict == "tight")
+
+
 def _judge_load(
     load: Job,
     models: Mapping[str, Sized],
@@ -361,7 +379,7 @@ def _judge_load(
     estimated = any(model.estimated for model in own)
     about, rest = "about " if estimated else "", "" if arms else " of weights"
     what = f"{' + '.join(names)}: {about}{format_bytes(total)}{rest}"
-    verdict, why = _verdict(total, least, budget)
+    verdict, why = fit(total, least, budget)
     if weights is None:
         unknown = ", ".join(model.id for model in own if model.n_bytes is None)
         why = f"the size of {unknown} is not known; `mlsd models pull` finds it"
@@ -372,21 +390,6 @@ def _judge_load(
         limit_bytes=None if budget is None else budget.limit_bytes, verdict=verdict, why=why, estimated=estimated,
         arms=arms, **sums,
     )  # fmt: skip
-
-
-def _verdict(total: int | None, least: int | None, budget: MemoryBudget | None) -> tuple[Fit, str]:
-    if budget is None or total is None or least is None:
-        return "unknown", "the memory for models is not known"
-    limit = f"{format_bytes(budget.limit_bytes)} may be used"
-    if total <= budget.limit_bytes:
-        return "fits", limit
-    if least <= budget.limit_bytes:
-        return "tight", f"{limit}: arms that are idle are closed"
-    if least > budget.most_bytes:
-        return "does not fit", f"{limit}, {format_bytes(budget.most_bytes)} at most"
-    if budget.can_raise:
-        return "raise the limit", f"{limit}: first `{wired_limit_command(budget)}` (until the Mac restarts)"
-    return "tight", f"{limit}, {format_bytes(budget.most_bytes)} at most: arms that are idle are closed"
 
 
 def refuse_loads(memory: Iterable[LoadMemory]) -> None:

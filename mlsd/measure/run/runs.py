@@ -12,13 +12,11 @@ import msgspec
 from mlsd.engine.threads import default_threads
 from mlsd.errors import WorkerError
 from mlsd.gguf_tools.read import model_facts
-from mlsd.hardware import read_environment
-from mlsd.hardware.budget import memory_budget
 from mlsd.hardware.chips import has_no_fan
 from mlsd.measure.run.answers import AnswerFile, write_answers
 from mlsd.measure.run.checks import check_run, disturbed
 from mlsd.measure.run.distances import Drafting, measure_distances, study_draftings
-from mlsd.measure.run.memory import LoadMemory, ask_memory, judge_loads, refuse_loads, size_models
+from mlsd.measure.run.memory import LoadMemory, fit_here, size_models
 from mlsd.measure.run.race import MOST_BLOCKS, Goal, Race, Stop, standings
 from mlsd.measure.run.runner import (
     Choose,
@@ -177,13 +175,8 @@ def check_database(path: Path) -> None:
 
 def fitted_environment(prepared: Prepared) -> tuple[Environment, tuple[LoadMemory, ...]]:
     """The machine, and what each load takes of it; refused is what it cannot hold."""
-    loads = prepared.plan.loads
     models = size_models(prepared.models, prepared.library, prepared.models)
-    asked = ask_memory(loads, models, prepared.engine)
-    environment = read_environment(asked.backend)
-    memory = judge_loads(loads, models, asked, memory_budget(environment, asked.backend.memory_bytes))
-    refuse_loads(memory)
-    return environment, memory
+    return fit_here(prepared.plan.loads, models, prepared.engine)
 
 
 def _measure(

@@ -8,14 +8,17 @@ from typing import Any
 
 import pytest
 
+from mlsd.hardware import read_environment
 from mlsd.measure import process
-from mlsd.measure.messages import BuildJob
+from mlsd.measure.lab.machine import Piece, measure, read_origin
+from mlsd.measure.messages import BuildJob, Done
+from mlsd.measure.process import run_info
 from mlsd.measure.run import memory
 from mlsd.measure.run.compare import CompareRequest, compare
 from mlsd.measure.run.runs import bench
 from mlsd.measure.run.tune import TuneRequest, tune
 from mlsd.planning.job import Job
-from mlsd.planning.prepare import BenchRequest
+from mlsd.planning.prepare import BenchRequest, prepare_bench
 from mlsd.records import DrafterSpec, EngineOptions
 
 
@@ -37,7 +40,18 @@ def run_compare(tiny: Path, db: Path) -> None:
     compare(asked, lambda store, session, n_blocks: None if n_blocks else ("0", "1"), db)
 
 
-@pytest.mark.parametrize("command", [run_bench, run_tune, run_compare])
+def run_lab(tiny: Path, db: Path) -> None:
+    (job,) = prepare_bench(
+        BenchRequest(target="tiny-dense", drafters=("pld",), gamma=(2,), n_predict=8, repeats=1)
+    ).plan.loads
+    origin = read_origin(read_environment(run_info(EngineOptions())))
+    piece = Piece(ticket="1", job=job, origin=origin, patience_s=60.0)
+    done: list[Done] = []
+    assert measure(piece, may_pull=False, wanted=lambda: True, say=done.append) == (None, False)
+    assert all(event.trial.status == "ok" for event in done)
+
+
+@pytest.mark.parametrize("command", [run_bench, run_tune, run_compare, run_lab])
 def test_a_command_on_a_machine_where_memory_is_tight_has_one_arm_open_at_a_time(
     tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: Callable[[Path, Path], None]
 ) -> None:
@@ -49,7 +63,7 @@ def test_a_command_on_a_machine_where_memory_is_tight_has_one_arm_open_at_a_time
         send(worker, said)
 
     monkeypatch.setattr(process._Worker, "send", heard)
-    monkeypatch.setattr(memory, "_verdict", lambda *sizes: ("tight", "for a test"))
+    monkeypatch.setattr(memory, "fit", lambda *sizes: ("tight", "for a test"))
     command(tiny, tmp_path / "tight.sqlite")
     assert told
     assert all(job.one_arm for job in told)
