@@ -30,7 +30,9 @@ def db_option(
 def study_options(command: F) -> F:
     """Add ``--db``, ``--machine`` and ``--settings``; the command receives `db`, `machine` and `settings`."""
     for option in (
-        click.option("--settings", metavar="KEY", help="Which settings or file [default: of most trials of a target]."),
+        click.option(
+            "--settings", metavar="KEY", help="Which settings or file [default: those of most trials of a target]."
+        ),
         click.option("--machine", metavar="KEY", help="Which machine, by the start of its key [default: the latest]."),
     ):
         command = option(command)

@@ -27,36 +27,42 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "demo": ("start.demo", "Show an honest win, an honest loss and an invalid result, and write a report."),
         "doctor": ("start.doctor", "Show this machine, the build, and which profiles fit."),
         "bench": ("start.bench", "Measure plain and speculative decoding of one target side by side."),
-        "server": ("start.server", "Ask of the server you use whether its speculation is faster, and the same."),
+        "server": ("start.server", "Check whether your server's speculation is faster and lossless."),
         "advise": ("start.advise", "Predict what each draft and gamma gives, and say what decides it."),
     },
     "Study": {
         "plan": ("study.plan", "Show what suites would measure, how long it takes and what it needs."),
         "run": ("study.run", "Run suites on the models of a profile, resumable, into a study database."),
-        "report": ("study.report", "Write which setting to use, and everything behind it, as a page."),
+        "report": ("study.report", "Write a page that says which setting to use, and why."),
         "results": ("study.results", "List, filter and show the trials of a study database."),
         "fit": ("study.fit", "Fit cost models and T(k), with intervals and prediction errors."),
-        "claims": ("study.claims", "Decide the published claims on the trials of a study."),
+        "claims": ("study.claims", "Test the published claims on a study's trials."),
         "export": ("study.export", "Write a study as CSV, Parquet, JSON or in another tool's layout."),
-        "import": ("study.import_", "Read somebody else's record or table of results into a study, kept apart."),
-        "lab": ("study.lab", "Let several machines measure for one study."),
+        "import": (
+            "study.import_",
+            "Import somebody else's record or results table; it is never mixed with your trials.",
+        ),
+        "lab": ("study.lab", "Measure one study on several machines."),
         "record": ("study.record", "Write a study as one file that others can check, or check such a file."),
     },
     "Truth": {
-        "audit": ("truth.audit", "Ask of published or own numbers whether they can be true."),
+        "audit": ("truth.audit", "Check whether published or measured numbers can be true."),
         "compare": ("truth.compare", "Tell whether another build, or setting, is faster, slower or different."),
         "probe": ("truth.probe", "Test which rollback strategies are exact for a model on this backend."),
     },
     "Machine": {
-        "calibrate": ("machine.calibrate", "Time a model's passes at every width, and see which experts they read."),
-        "bandwidth": ("machine.bandwidth", "Measure what the memory really gives, plainly and through llama.cpp."),
+        "calibrate": (
+            "machine.calibrate",
+            "Time a model's passes at every width, and count the experts that they read.",
+        ),
+        "bandwidth": ("machine.bandwidth", "Measure memory bandwidth, directly and through llama.cpp."),
         "builds": ("machine.builds", "List the builds of llama.cpp that are here, and try others."),
-        "breakdown": ("machine.breakdown", "Show where the time of a pass goes: attention, experts, LM head..."),
+        "breakdown": ("machine.breakdown", "Show where the time of a pass goes: attention, experts, LM head, ..."),
     },
     "Models": {
         "models": ("models.models", "List, download, make, compare, verify and add models."),
         "methods": ("models.methods", "List the drafting methods with their options and presets."),
-        "tune": ("models.tune", 'Search the best gamma and options of a method, "off" included.'),
+        "tune": ("models.tune", "Find the fastest gamma and options of a method, or that none is faster."),
     },
 }
 COMMANDS = {name: entry for section in SECTIONS.values() for name, entry in section.items()}
@@ -95,7 +101,7 @@ def _let_choose_output(command: click.Command) -> None:
     if "quiet" not in {parameter.name for parameter in command.params}:
         for names, callback, help in (
             (("-q", "--quiet"), output.choose_verbosity, "Print the result and nothing else."),
-            (("-v", "--verbose"), output.choose_verbosity, "With an error, print where in the program it arose."),
+            (("-v", "--verbose"), output.choose_verbosity, "On an error, print the traceback."),
             (("--wide",), output.choose_columns, "Show every column of a table, however narrow the terminal."),
         ):
             command.params.append(click.Option(names, is_flag=True, expose_value=False, callback=callback, help=help))

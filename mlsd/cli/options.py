@@ -218,7 +218,7 @@ def plan_options(command: F) -> F:
         (
             click.option(
                 "--profile",
-                help="Whose models: a name, or a TOML file [default: the largest that is here, else tiny].",
+                help="Profile of models: a name or a TOML file [default: the largest that is downloaded, else tiny].",
             ),
             click.option(
                 "--model",
@@ -226,16 +226,16 @@ def plan_options(command: F) -> F:
                 metavar="ROLE=ID|PATH",
                 multiple=True,
                 callback=_roles,
-                help="A model of your own in a role of the profile; may be repeated.",
+                help="Use your own model in a role of the profile; may be repeated.",
             ),
             repeats_option("Repeats of every block [default: the suite's]."),
-            click.option("--gamma", type=IntList(), help="Most tokens proposed a round, in place of the suite's."),
-            draft_option("Draft in place of the suite's; may be repeated.", multiple=True, callback=_or_none),
-            prompt_option("Prompt in place of the suite's; may be repeated.", callback=_or_none),
+            click.option("--gamma", type=IntList(), help="Most tokens proposed per round, instead of the suite's."),
+            draft_option("Draft instead of the suite's; may be repeated.", multiple=True, callback=_or_none),
+            prompt_option("Prompt instead of the suite's; may be repeated.", callback=_or_none),
             click.option("--n-predict", type=Whole(), help="Output tokens [default: the suite's]."),
             click.option("--temperature", type=Real(), default=0.0, show_default=True, help="0 is greedy."),
-            seed_option("Of the order of arms and of sampling."),
-            click.option("--limit", type=Whole(), help="Stop after the block that reaches so many study trials."),
+            seed_option("Seed of the order of arms and of sampling."),
+            click.option("--limit", type=Whole(), help="Stop after the block that reaches this many study trials."),
         )
     ):
         command = option(command)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 @click.argument("target")
 @shared.draft_option()
 @shared.drafter_option()
-@click.option("--gamma", type=Whole(min=1), help="Most tokens proposed a round [default: the preset's, else 4].")
+@click.option("--gamma", type=Whole(min=1), help="Most tokens proposed per round [default: the preset's, else 4].")
 @shared.rows_option("k of the target's passes [default: 1,5,9].", default=(1, 5, 9))
 @click.option("--depth", type=Whole(min=1), default=128, show_default=True, help="Positions before a pass.")
 @shared.repeats_option("Turns of each kind of pass.", default=5)

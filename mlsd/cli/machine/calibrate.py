@@ -28,28 +28,28 @@ _OWN_LOAD = 1.5  # of a machine on which only this runs, at most
 
 @click.command()
 @click.argument("model")
-@shared.draft_option("Time a draft beside it, and see the experts that its proposals choose.")
+@shared.draft_option("Also time a draft, and count the experts that its proposals choose.")
 @click.option(
     "--depth", "depths", type=shared.IntList(), default=(128,), help="Positions in the context [default: 128]."
 )
 @shared.rows_option("k of T(k) [default: 1 to 33, 48, 64].", default=(*range(1, 34), 48, 64))
-@click.option("--budget-s", type=Real(), default=120.0, show_default=True, help="Seconds, loading apart.")
-@click.option("--precision", type=Real(), default=0.02, show_default=True, help="End when all intervals are narrower.")
+@click.option("--budget-s", type=Real(), default=120.0, show_default=True, help="Seconds, without loading.")
+@click.option("--precision", type=Real(), default=0.02, show_default=True, help="Stop when all intervals are narrower.")
 @shared.text_option("Real text to use [default: a shipped one].")
-@click.option("--no-coverage", is_flag=True, help="Do not ask a mixture for its experts.")
+@click.option("--no-coverage", is_flag=True, help="Do not count a mixture's experts.")
 @shared.output_option("Draw experts, or T(k), into this .png or .svg.", required=False)
 @db_option()
-@shared.seed_option("Of the order of passes.")
+@shared.seed_option("Seed of the order of passes.")
 @shared.json_option
 @shared.build_option
 @shared.engine_options
 def calibrate(
     model: str, draft: str | None, output: Path | None, db: Path | None, as_json: bool, **options: Any
 ) -> None:
-    """Time passes of MODEL over k tokens for many k, in random order, and store them beside a study's trials.
+    """Time passes of MODEL over k tokens for many k, in random order, and store them with a study's trials.
 
-    MODEL and the draft are GGUF paths or ids that `mlsd models list` shows. Of a mixture the experts are counted, which
-    answers whether verification amortizes; `mlsd report --db` shows all of it.
+    MODEL and the draft are GGUF paths or ids that `mlsd models list` shows. For a mixture of experts, the experts
+    are counted, which shows whether verification amortizes; `mlsd report --db` shows all of it.
     """
     from mlsd.analysis.study.machine_findings import calibration_findings
     from mlsd.measure.run.calibration import CalibrationRequest

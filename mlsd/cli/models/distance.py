@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("model")
 @shared.draft_option("A draft to compare with MODEL: a path or an id.")
-@shared.drafter_option("In its place the part of MODEL that drafts: layer-skip:fraction=0.33.")
+@shared.drafter_option("Instead of a draft, the part of MODEL that drafts: layer-skip:fraction=0.33.")
 @db_option("none, nothing is stored")
 @shared.text_option("The text [default: the shipped prompts].")
-@click.option("--n-tokens", type=Whole(min=2), help="Read at most so many tokens of it.")
+@click.option("--n-tokens", type=Whole(min=2), help="Read at most this many tokens.")
 @click.option("--window", type=Whole(min=2), default=512, show_default=True, help="Tokens of context.")
 @shared.json_option
 @shared.engine_options

@@ -34,7 +34,7 @@ _COMPONENTS = ("recurrent", "recurrent-blocks", "attention")
 
 @click.group()
 def make() -> None:
-    """Write models, drafts and stores of text here, in place of a download."""
+    """Make models, drafts and text stores on this machine instead of downloading them."""
 
 
 # --- random weights -----------------------------------------------------------------------------------------------
@@ -43,12 +43,12 @@ def make() -> None:
 @make.command()
 @click.argument("shape")
 @shared.quant_option("Q8_0, Q4_K, Q4_K_M, Q4_0, F16, ... [default: Q8_0; a GGUF's own types]")
-@click.option("--layers", type=Whole(), help="Only so many layers, for a machine that cannot hold all.")
+@click.option("--layers", type=Whole(), help="Only this many layers, for a machine that cannot hold all.")
 @click.option("--router-correlation", type=Real(), help="Correlation of the router's logits between tokens, 0 to 1.")
 @click.option("--router-shared", type=Real(), help="The same as the fraction of experts that two tokens share.")
 @shared.seed_option()
 @shared.output_option("The GGUF to write.", required=False)
-@click.option("--dry-run", is_flag=True, help="Only say what would be written.")
+@click.option("--dry-run", is_flag=True, help="Only show what would be written.")
 @shared.json_option
 def synth(shape: str, output: Path | None, dry_run: bool, as_json: bool, **options: Any) -> None:
     """Write a model with the tensors of SHAPE and random weights, to measure a machine without a download.

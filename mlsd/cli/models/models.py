@@ -32,10 +32,10 @@ models.add_command(distance)
 
 @models.command("list")
 @click.option("--role", help="Only models of this role: moe-target, dense-target, draft, head.")
-@click.option("--here", is_flag=True, help="Only models that are on this machine.")
+@click.option("--here", is_flag=True, help="Only models on this machine.")
 @json_option
 def list_models(role: str | None, here: bool, as_json: bool) -> None:
-    """List every model that an id can name."""
+    """List every model that has an id."""
     library = Library()
     known = {name for entry in library.manifest for name in entry.roles}
     if role is not None and role not in known:
@@ -55,7 +55,7 @@ def list_models(role: str | None, here: bool, as_json: bool) -> None:
 @click.argument("model_id", metavar="ID")
 @json_option
 def show(model_id: str, as_json: bool) -> None:
-    """Say all that is known of a model, or what a store of text (a file) holds."""
+    """Show everything known about a model, or what a text store (a file) holds."""
     from mlsd.drafters.lookup.suffix_store import read_header
 
     if Path(model_id).is_file():
@@ -77,7 +77,7 @@ def show(model_id: str, as_json: bool) -> None:
 @click.argument("model_ids", metavar="ID...", nargs=-1, required=True)
 @json_option
 def pull(model_ids: tuple[str, ...], as_json: bool) -> None:
-    """Download or make models, and check their hashes; what was cut off goes on."""
+    """Download or make models, and check their hashes; interrupted downloads resume."""
     library = Library()
     entries = [library.manifest.find(model_id) for model_id in model_ids]
     done = []

@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 @shared.prompt_option(default=("code",), show_default=True)
 @click.option("--n-predict", type=Whole(), default=64, show_default=True, help="Output tokens.")
 @shared.repeats_option("Most blocks of a wave; the fastest goes on until it is decided.", default=4)
-@click.option("--trials", type=Whole(), default=20, show_default=True, help="Settings to try, earlier calls included.")
-@click.option("--budget-s", type=Real(), help="Begin no block after so many seconds.")
-@shared.seed_option("Of the search and the order of arms.")
+@click.option("--trials", type=Whole(), default=20, show_default=True, help="Settings to try, including earlier calls.")
+@click.option("--budget-s", type=Real(), help="Start no further block after this many seconds.")
+@shared.seed_option("Seed of the search and of the order of arms.")
 @db_option("results/bench.sqlite")
 @shared.json_option
 @shared.build_option

@@ -25,7 +25,7 @@ _GAMMAS = (1, 2, 4, 8, 16)
 
 @click.command()
 @click.argument("target")
-@draft_option("Only this draft; may be repeated [default: all that something is known of].", multiple=True)
+@draft_option("Only this draft; may be repeated [default: every draft with data].", multiple=True)
 @drafter_option("Only this method; may be repeated.", multiple=True)
 @click.option("--workload", help="code, factual, ... [default: all that was measured]")
 @click.option("--gamma", "gammas", type=IntList(), default=_GAMMAS, help="[default: 1,2,4,8,16]")
@@ -35,7 +35,7 @@ _GAMMAS = (1, 2, 4, 8, 16)
     type=click.Choice(["llama.cpp", "mlx"]),
     default="llama.cpp",
     show_default=True,
-    help="Whose passes to model with --chip.",
+    help="Which runtime to model with --chip.",
 )
 @click.option("--build", type=click.IntRange(min=0), default=0, help="Of llama.cpp, like 11404 [default: mlsd's own].")
 @quant_option("Of a target that is only known by its shape [default: as its id says, else Q8_0].")

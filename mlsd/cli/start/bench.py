@@ -44,12 +44,16 @@ KIND: {", ".join(FAULTS)} (see mlsd.engine.rollback.Sabotage).
 @click.option(
     "--gamma",
     type=shared.GammaList(),
-    help="Most tokens proposed a round; auto: as many as pay, chosen anew each round [default: the preset's, else "
+    help="Most tokens proposed per round; auto: chosen each round by what pays [default: the preset's, else "
     "1,2,4,8,16].",
 )
 @shared.prompt_option(default=("code",), show_default=True)
 @click.option(
-    "--depth", "depths", type=shared.IntList(), default=(0,), help="Tokens of other text before each prompt [0]."
+    "--depth",
+    "depths",
+    type=shared.IntList(),
+    default=(0,),
+    help="Tokens of unrelated text before each prompt [default: 0].",
 )
 @click.option("--n-predict", type=Whole(), default=256, show_default=True, help="Output tokens.")
 @shared.repeats_option("Blocks; each holds every arm once.", default=3)
@@ -57,16 +61,16 @@ KIND: {", ".join(FAULTS)} (see mlsd.engine.rollback.Sabotage).
     "As many blocks as it takes, in place of --repeats: until every arm is decided (faster, slower, no difference "
     "above 3 %) or cannot win any more; with x% until the best is known to that share, too."
 )
-@shared.budget_option("Seconds after which no block begins [default: 600 with --until].")
+@shared.budget_option("Start no further block after this many seconds [default: 600 with --until].")
 @click.option("--temperature", type=Real(), default=0.0, show_default=True, help="0 is greedy.")
-@click.option("--top-k", type=Whole(min=0), default=0, help="Keep the k likeliest tokens (0: all).")
+@click.option("--top-k", type=Whole(min=0), default=0, help="Keep the k most likely tokens (0: all).")
 @click.option("--top-p", type=Real(0, 1, min_open=True), default=1.0, help="Keep this much probability.")
-@shared.seed_option("Of sampling and of the order of arms.")
+@shared.seed_option("Seed of sampling and of the order of arms.")
 @click.option("--rollback", type=click.Choice(["auto", *STRATEGIES]), default="auto", show_default=True)
 @click.option("--sabotage", type=click.Choice([f"{f}{n}" for f in FAULTS for n in ("", ":once")]), hidden=True)
-@click.option("--stop-at-eog", is_flag=True, help="End at an end-of-generation token; arms may then differ in length.")
+@click.option("--stop-at-eog", is_flag=True, help="Stop at an end-of-generation token; arms may then differ in length.")
 @db_option("results/bench.sqlite")
-@click.option("--fresh", is_flag=True, help="Let earlier trials of these arms count no more.")
+@click.option("--fresh", is_flag=True, help="Ignore earlier trials of these arms.")
 @shared.json_option
 @shared.build_option
 @shared.engine_options
@@ -80,9 +84,8 @@ def bench(
     is decided or 40 s are over. Then it says what to set, or to keep speculation off.
 
     TARGET and drafts are GGUF paths or ids that `mlsd models list` shows. A method that needs a draft is measured with
-    each one given, or with its own (NAME:draft=FILE); drafts that no method asks for are draft models. Every call
-    measures anew: the same bench again adds its trials to the earlier ones. The table shows this call's; `mlsd report`
-    and `mlsd advise` read all.
+    each one given, or with its own (NAME:draft=FILE); other drafts are used as draft models. Running the same bench
+    again adds trials to the earlier ones: the table shows those of this call, `mlsd report` and `mlsd advise` read all.
     """
     from mlsd.analysis.results.bench_arms import arm_object, bench_arms, trial_object
     from mlsd.measure.run.runs import bench as run_bench

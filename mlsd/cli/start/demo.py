@@ -24,8 +24,8 @@ _REAL_DRAFT = "smollm2-135m-noise05"
 
 
 @click.command()
-@output_option("The folder of the report.", type=_FOLDER, required=False, default="results/demo", show_default=True)
-@click.option("--quick", is_flag=True, help="Fewer tokens and repeats: a look, not a measurement.")
+@output_option("Folder of the report.", type=_FOLDER, required=False, default="results/demo", show_default=True)
+@click.option("--quick", is_flag=True, help="Fewer tokens and repeats: a preview, not a measurement.")
 @click.option("--n-threads", type=Whole(min=1), help="CPU threads [default: fast cores; one less of up to 4].")
 @build_option
 @click.pass_context

@@ -32,13 +32,13 @@ _TONES: dict[str, Tone] = {
 
 @click.command()
 @click.option("--self-check", "checks", is_flag=True, help="Check this machine, build and device; two minutes.")
-@output_option("Where to write the self-check as JSON; it names no person, machine or folder.", required=False)
+@output_option("Write the self-check as JSON; it contains no names and no paths.", required=False)
 @build_option
 @json_option
 def doctor(checks: bool, output: Path | None, as_json: bool) -> None:
-    """Show this machine and the build, what could not be read and why, and which profiles fit.
+    """Show this machine, the build, what could not be read and why, and which profiles fit.
 
-    Nothing is downloaded, and without --self-check nothing is measured. A check that fails exits with 1.
+    Downloads nothing, and measures nothing without --self-check. Exits with 1 if a check fails.
     """
     if checks:
         _self_check(output, as_json)

@@ -34,32 +34,40 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("server")
 @click.option("--against", metavar="URL", help="The same server without speculation.")
-@click.option("--launch", metavar="PROGRAM", help="Start this llama-server itself; SERVER is then the target.")
+@click.option("--launch", metavar="PROGRAM", help="Start this llama-server; SERVER is then the target.")
 @draft_option("Draft model, or drafting head: a path or an id; may be repeated.", dest="drafts", multiple=True)
 @drafter_option("Method, or a --spec-type of the server: NAME:option=value,...", dest="drafters", multiple=True)
-@click.option("--gamma", type=IntList(), help="Most tokens proposed a round [default: the preset's, else 4].")
-@click.option("--flags", default="", help="More flags for the servers that are started, as one text.")
-@click.option("--engine", "beside", is_flag=True, help="Measure mlsd's own loop in the same blocks.")
+@click.option("--gamma", type=IntList(), help="Most tokens proposed per round [default: the preset's, else 4].")
+@click.option("--flags", default="", help="More flags for the servers that --launch starts, in one string.")
+@click.option("--engine", "beside", is_flag=True, help="Measure mlsd's own engine in the same blocks.")
 @prompt_option(default=("code",), show_default=True)
-@click.option("--tasks", type=click.Path(dir_okay=False, path_type=Path), help="A question.jsonl of Spec-Bench.")
+@click.option(
+    "--tasks", type=click.Path(dir_okay=False, path_type=Path), help="Prompts from a Spec-Bench question.jsonl."
+)
 @click.option("--n-predict", type=Whole(), default=128, show_default=True, help="Output tokens.")
 @repeats_option("Blocks; each holds every arm once.", default=3)
 @click.option("--temperature", type=Real(), default=0.0, show_default=True, help="0 is greedy.")
-@click.option("--parallel", type=IntList(), default=(1,), help="Requests at once, like 1,2,4. [default: 1]")
-@click.option("--stop-at-eog", is_flag=True, help="End at an end-of-generation token; arms may then differ in length.")
-@click.option("--patience", type=Real(min=0.1), default=120.0, show_default=True, help="Longest silence, s.")
-@click.option("--remote", is_flag=True, help="Let a URL be on another machine.")
-@seed_option("Of sampling and of the order of arms.")
+@click.option("--parallel", type=IntList(), default=(1,), help="Concurrent requests, like 1,2,4. [default: 1]")
+@click.option("--stop-at-eog", is_flag=True, help="Stop at an end-of-generation token; arms may then differ in length.")
+@click.option(
+    "--patience",
+    type=Real(min=0.1),
+    default=120.0,
+    show_default=True,
+    help="Give up on a server that is silent for so many seconds.",
+)
+@click.option("--remote", is_flag=True, help="Allow a URL on another machine.")
+@seed_option("Seed of sampling and of the order of arms.")
 @db_option("results/server.sqlite")
 @json_option
 @engine_options
 @click.pass_context
 def server(ctx: click.Context, /, server: str, db: Path | None, as_json: bool, **options: Any) -> None:
-    """Measure the server at the URL SERVER with and without speculation, and compare what it writes.
+    """Measure the server at the URL SERVER with and without speculation, and compare its outputs.
 
-    Two servers are needed, one of them plain; or one whose requests can leave drafting off (Ollama; LM Studio with
-    --draft NAME). With --launch both are started on this machine, SERVER being the target's path or id, and ended
-    again. A key, where a server wants one, is read from the variable MLSD_SERVER_KEY and stored nowhere.
+    It takes two servers, one of them without speculation, or one whose requests can switch drafting off (Ollama; LM
+    Studio with --draft NAME). With --launch both are started on this machine and stopped afterwards; SERVER is then
+    the target's path or id. An API key is read from the variable MLSD_SERVER_KEY and never stored.
     """
     from mlsd.planning.tasks import read_tasks
     from mlsd.servers.open import ServerRequest, serve

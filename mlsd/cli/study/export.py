@@ -25,7 +25,7 @@ _FORMATS = ("csv", "parquet", "json", "study-csv", "llama-bench", "localmaxxing"
     type=click.Choice(["trials", "rounds"]),
     default="trials",
     show_default=True,
-    help="What a line is, in csv and parquet.",
+    help="What a row is, in csv and parquet.",
 )
 @click.option("--force", is_flag=True, help="Replace a file that exists.")
 @filter_options

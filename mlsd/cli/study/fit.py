@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 @click.option("--target", help="Only this target.")
 @json_option
 def fit(db: Path | None, machine: str | None, settings: str | None, target: str | None, as_json: bool) -> None:
-    """Fit cost models and curves of T(k), and say which predict what they have not seen."""
+    """Fit cost models and curves of T(k), and show which predict held-out data best."""
     from mlsd.analysis.fits.study_fits import held_out_targets
     from mlsd.report.tables.results import gamma_table, held_out_table, model_table
 

@@ -23,9 +23,9 @@ from mlsd.units import quoted
 def import_(file: Path, kind: str | None, db: Path | None) -> None:
     """Read FILE into a study database.
 
-    The trials of a record stand under the key of their machine (`--machine` reads them); one that contradicts itself is
-    refused. The rows of a table have no rounds: they are listed and audited, and never mixed with measured trials. What
-    was read before is not read twice.
+    The trials of a record keep the key of their machine (read them with `--machine`); a record that contradicts itself
+    is refused. The rows of a table have no rounds: they are listed and audited, and never mixed with measured trials.
+    Importing a file again adds nothing.
     """
     db = db or study_path("imported")
     kind = kind or ("record" if is_record(file) else None)

@@ -14,8 +14,8 @@ from mlsd.cli.output import note, print_json, print_table, say
 def lab() -> None:
     """Let several machines measure for one study: start a lab, join it on each machine, then `mlsd run --lab`.
 
-    Everything is encrypted, and only who holds the lab's certificate file takes part: any of them can run programs on
-    the others.
+    All traffic is encrypted, and only holders of the lab's certificate file can take part. Each of them can run
+    programs on the others.
     """
 
 
@@ -52,7 +52,7 @@ def start(
 @certificate_option
 @click.option("--pull", is_flag=True, help="Download models that are not here when a plan needs them.")
 def join(address: str, certificate: Path | None, pull: bool) -> None:
-    """Let this machine measure for the lab at ADDRESS until interrupted; after a loss it joins again."""
+    """Let this machine measure for the lab at ADDRESS until interrupted; it rejoins after a lost connection."""
     from mlsd.measure.lab.cluster import join as run
 
     note("This machine measures for the lab until you press Ctrl-C. Leave it alone meanwhile.")

@@ -42,7 +42,7 @@ def record() -> None:
 def write(db: Path, output: Path, force: bool) -> None:
     """Write the study database DB as a record: cards, hashes, every trial with its rounds and output tokens.
 
-    It names no host, no user and no folder. `mlsd record DB -o FILE` is the same.
+    It contains no host name, user name or path. `mlsd record DB -o FILE` is the same.
     """
     from mlsd.measure.exchange.record import write_record
     from mlsd.measure.store.store import Store
@@ -57,16 +57,21 @@ def write(db: Path, output: Path, force: bool) -> None:
 
 @record.command()
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option("--sample", type=Whole(min=0), help="Decode so many outputs again [default: all].")
+@click.option("--sample", type=Whole(min=0), help="Decode this many outputs again [default: all].")
 @click.option(
-    "--model", "models", multiple=True, type=click.Path(path_type=Path), help="A GGUF of the record's; may be repeated."
+    "--model",
+    "models",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    help="A GGUF that the record used; may be repeated.",
 )
 @json_option
 def verify(files: tuple[Path, ...], sample: int | None, models: tuple[Path, ...], as_json: bool) -> None:
     """Check records: form and hashes, every identity between counts, times and rates, the audit of every row.
 
-    Where a model is here, its plain output is decoded again and compared token for token. Exits with 1 when something
-    cannot be as a record says. A digest protects from accident, this from invention: there is no secret.
+    Where the model is on this machine, its plain output is decoded again and compared token for token. Exits with 1
+    if something in a record cannot be true. The digest only protects against accidents; these checks find
+    made-up figures.
     """
     from mlsd.analysis.audit.verification import verify as check
     from mlsd.measure.exchange.decode_again import decode_again

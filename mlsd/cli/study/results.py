@@ -41,7 +41,7 @@ def results(
 ) -> None:
     """List the trials of a study database; `mlsd results show ID` shows one.
 
-    A failed trial that was run again is left out.
+    Failed trials that were retried are left out.
     """
     ctx.obj = db
     if ctx.invoked_subcommand is not None:

@@ -42,30 +42,36 @@ _LINE_MBIT_S = 100  # of a usual connection; how fast the hub and the line are n
     "--cool-down",
     "cool_down_s",
     type=Real(),
-    help="Seconds of rest between blocks [default: without a fan until cool].",
+    help="Seconds of rest between blocks [default: on machines without a fan, until cool].",
 )
-@click.option("--fresh", is_flag=True, help="Measure again what is done already.")
-@click.option("--keep-failed", is_flag=True, help="Leave earlier failures alone instead of trying them again.")
+@click.option("--fresh", is_flag=True, help="Measure everything again.")
+@click.option("--keep-failed", is_flag=True, help="Do not retry earlier failures.")
 @click.option(
-    "--tasks", "task_file", help="Tasks in place of prompts: question.jsonl, SPEED-Bench's parquet, or `shipped`."
+    "--tasks", "task_file", help="Tasks instead of prompts: a question.jsonl, SPEED-Bench's parquet, or `shipped`."
 )
-@click.option("--per-kind", type=Whole(), help="Only so many tasks of each kind.")
-@click.option("--answers", type=click.Path(path_type=Path, file_okay=False), help="Write answers, a JSONL file an arm.")
-@click.option("--distances", is_flag=True, help="Afterwards `mlsd models distance` of each drafting model.")
-@click.option("--pull", is_flag=True, help="First download what is missing, after showing it and asking once.")
+@click.option("--per-kind", type=Whole(), help="At most this many tasks of each kind.")
+@click.option(
+    "--answers", type=click.Path(path_type=Path, file_okay=False), help="Write the answers, one JSONL file per arm."
+)
+@click.option("--distances", is_flag=True, help="Then run `mlsd models distance` for every draft.")
+@click.option("--pull", is_flag=True, help="Download what is missing first; asks once.")
 @click.option("--yes", is_flag=True, help="Do not ask before a download.")
-@click.option("--report", "folder", type=click.Path(path_type=Path), help="Folder of a report to write afterwards.")
+@click.option("--report", "folder", type=click.Path(path_type=Path), help="Then write a report into this folder.")
 @click.option("--lab", "address", metavar="ADDRESS", help="Measure on the machines of a lab; see `mlsd lab`.")
-@click.option("--each/--split", default=True, help="Every machine of the lab measures everything, or equal ones share.")
+@click.option(
+    "--each/--split",
+    default=True,
+    help="Each machine of the lab measures everything, or equal machines share the work.",
+)
 @certificate_option
 @click.option("--dry-run", is_flag=True, help="Show the plan and stop.")
 @build_option
 @json_option
 @click.pass_context
 def run(ctx: click.Context, /, suites: tuple[str, ...], as_json: bool, dry_run: bool, **options: Any) -> None:
-    """Run SUITES (A to F), each trial committed before the next; run again to resume.
+    """Run SUITES (A to F) and store every trial as it ends; run again to resume.
 
-    A trial that fails is a row with its reason. Only one run at a time measures on a machine.
+    A failed trial is stored with its reason. Only one run measures on a machine at a time.
     """
     from mlsd.measure.run.runner import RunSettings
     from mlsd.measure.run.runs import run_study

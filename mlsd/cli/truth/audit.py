@@ -27,8 +27,8 @@ _NAMED = 3  # rows that are not judged for one want
     default=None,
     help="Whether tables draft gamma tokens every round [from counts].",
 )
-@click.option("--all", "show_all", is_flag=True, help="Print possible rows, too.")
-@click.option("--strict", is_flag=True, help="Exit with 1 when a row is impossible.")
+@click.option("--all", "show_all", is_flag=True, help="Also print rows that are possible.")
+@click.option("--strict", is_flag=True, help="Exit with 1 if a row is impossible.")
 @study_options
 @json_option
 def audit(
@@ -42,10 +42,10 @@ def audit(
     as_json: bool,
     **known: Any,
 ) -> None:
-    """Ask of every row of results whether it can be true, without running anything.
+    """Check whether every row of results can be true, without running anything.
 
-    FILE is a CSV with the columns of the mixture-of-experts study. Without FILE or --published a study database is
-    asked: its trials, and the tables imported into it.
+    FILE is a CSV with the columns of the mixture-of-experts study. Without FILE or --published the
+    study database is checked: its trials, and the tables imported into it.
     """
     if sum(source is not None for source in (file, db, name)) > 1:
         raise click.UsageError("Give only one of: a CSV file, --published NAME, --db FILE.")

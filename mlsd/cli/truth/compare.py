@@ -57,24 +57,30 @@ class FailOn(click.ParamType[tuple[str, float]]):
 
 @click.command()
 @click.argument("words", nargs=-1, required=True, metavar="A B [TARGET]")
-@click.option("--bisect", is_flag=True, help="Search a list of builds, oldest to newest, for the first that changed.")
+@click.option("--bisect", is_flag=True, help="Find the first build that changed in a list, oldest to newest.")
 @click.option("--measure", help="What --bisect looks at [default: what changed most clearly between the ends].")
 @click.option("--target-b", help="B's target, where it is another: another quantization of the same model.")
 @draft_option("Draft model, or drafting head: a path or an id; may be repeated.", dest="drafts", multiple=True)
 @drafter_option("Method: NAME or NAME:option=value,...; may be repeated.", dest="drafters", multiple=True)
-@click.option("--gamma", type=IntList(), default=(4,), help="Most tokens proposed a round [default: 4].")
+@click.option("--gamma", type=IntList(), default=(4,), help="Most tokens proposed per round [default: 4].")
 @prompt_option(default=("code",), show_default=True)
 @click.option("--n-predict", type=Whole(), default=128, show_default=True, help="Output tokens.")
 @repeats_option("Blocks; each holds every side once, with every arm.", default=10)
-@click.option("--until", type=Share(), help="Add blocks until a change of so much would be seen, or the time is spent.")
-@click.option("--budget-s", type=Real(), help="Seconds after which no block begins [default: 600 with --until].")
+@click.option(
+    "--until", type=Share(), help="Add blocks until a change of this size would be visible, or the time is up."
+)
+@click.option(
+    "--budget-s", type=Real(), help="Start no further block after this many seconds [default: 600 with --until]."
+)
 @rows_option("k of T(k) [default: as wide as the arms' passes are; 1 to 33 with -o].")
 @output_option("Draw T(k) of both builds into this .png or .svg.", required=False)
-@click.option("--no-control", is_flag=True, help="Leave out the third side, A once more: faster, and less is known.")
+@click.option(
+    "--no-control", is_flag=True, help="Leave out the control (A a second time): faster, but noise is not measured."
+)
 @click.option("--fail-on", type=FailOn(), multiple=True, help="Exit code 1 for slower:3%, different or undecided.")
 @click.option("--markdown", type=click.Path(dir_okay=False, path_type=Path), help="Write a comment for a pull request.")
 @db_option("results/compare.sqlite")
-@seed_option("Of the order of sides and arms.")
+@seed_option("Seed of the order of sides and arms.")
 @json_option
 @click.option("--n-threads", help="CPU threads; 4/6 gives A four and B six.")
 @click.option("--n-gpu-layers", help="Layers on the GPU, likewise.")
@@ -83,12 +89,12 @@ class FailOn(click.ParamType[tuple[str, float]]):
 @click.option("--kv-type", help="Of keys and values: f16, f32, bf16, q8_0, q5_0 or q4_0, likewise.")
 @click.pass_context
 def compare(ctx: click.Context, /, words: tuple[str, ...], bisect: bool, as_json: bool, **options: Any) -> None:
-    """Measure builds A and B of llama.cpp on TARGET block by block, and say what is faster, slower, the same or open.
+    """Measure builds A and B of llama.cpp on TARGET block by block: what is faster, slower, equal or undecided.
 
     A build is `.` (this one), the Python interpreter of another environment, a wheel of llama-cpp-python, or a folder
-    with shared libraries of this version; what cannot run is told before anything is measured. Two study databases are
-    compared as they are. `mlsd compare . . TARGET` shows this machine's noise; `. . TARGET --flash-attention on/off`
-    compares two settings.
+    with shared libraries of this version; builds that cannot run are reported before anything is measured. Two study
+    databases are compared as they are. `mlsd compare . . TARGET` shows this machine's noise; `. . TARGET
+    --flash-attention on/off` compares two settings.
     """
     if options["output"] is not None:
         from mlsd.report.write import check_figure_path
