@@ -23,7 +23,6 @@ from scipy.optimize import least_squares
 
 from benchmarks.harness import Result
 from mlsd.analysis.advise.answer import Question, answer
-from mlsd.analysis.advise.known_model import shape_facts, shape_of
 from mlsd.analysis.audit import published_tables as published
 from mlsd.analysis.audit.mac_rows import MacRow, mac_passes, mac_rows
 from mlsd.analysis.fits.costmodel import iid_alpha
@@ -32,6 +31,7 @@ from mlsd.errors import InputError
 from mlsd.gguf_tools.shapes import FULL
 from mlsd.hardware.chips import CHIPS
 from mlsd.planning import passes
+from mlsd.planning.known_shapes import shape_facts, shape_of
 from mlsd.planning.passes import AppleChip, Constants, Engine, Work
 from mlsd.records import NO_DRAFTER
 

@@ -1,25 +1,28 @@
 """How long a plan will take and what it needs, before anything runs. Pure; every estimate names its source.
 
-A rate is looked for in turn in earlier results, in a calibration, and in bytes over bandwidth; where none knows it,
-the time stays None and is counted as unknown. Loading, warming up and judging are not part of the estimate.
+A rate is looked for in turn in earlier results, in a calibration, and in what public rows show of a chip, scaled to
+what was measured on this one; where none knows it, the time stays None and is counted as unknown.
 """
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal
 
+from mlsd.planning import passes
 from mlsd.planning.job import Job
+from mlsd.planning.passes import AppleChip, Work
 from mlsd.planning.plan import Plan
 from mlsd.records import NO_DRAFTER, Case, Record
 from mlsd.trials.sums import decode_tok_s
-from mlsd.units import GB, NS_PER_S
+from mlsd.units import NS_PER_S, format_duration
 
-Source = Literal["results", "calibration", "bandwidth"]
+Source = Literal["results", "calibration", "public rows"]
 
-NO_TOKEN_ACCEPTED = "where acceptance is not known, no drafted token counts as accepted"
+NO_TOKEN_ACCEPTED = "where a calibration is all that is known, no drafted token counts as accepted"
 
 
 class Rate(Record, frozen=True, kw_only=True):
@@ -28,6 +31,8 @@ class Rate(Record, frozen=True, kw_only=True):
     decode_tok_s: float
     prefill_ns: float | None = None  # of the whole prompt; None: not known, and left out of the time
     source: Source
+    faster: float = 1.0  # the ends of its range, as factors of the time
+    slower: float = 1.0
 
 
 TokS = Callable[[Case], Rate | None]
@@ -37,9 +42,20 @@ class TimeEstimate(Record, frozen=True, kw_only=True):
     """The time of many trials; the sum holds only those whose rate is known."""
 
     seconds: float | None  # None when no rate is known
+    low_seconds: float | None  # the ends of the range; equal where everything was measured
+    high_seconds: float | None
     n_trials: int
     n_unknown: int
     sources: dict[Source, int]  # source -> trials whose rate comes from it
+
+    @property
+    def words(self) -> str:
+        """The time, and the range that it lies in where it has one: ``3 h 20 min (2 h 40 min to 4 h 10 min)``."""
+        low, high = self.low_seconds, self.high_seconds
+        middle = format_duration(self.seconds)
+        if low is None or high is None or high < 1.05 * low:
+            return middle
+        return f"{middle} ({format_duration(low)} to {format_duration(high)})"
 
 
 class Load(Record, frozen=True, kw_only=True):
@@ -53,25 +69,42 @@ class Load(Record, frozen=True, kw_only=True):
     time: TimeEstimate
 
 
-def estimate_time(loads: Iterable[Job], tok_s: TokS) -> TimeEstimate:
-    """Sum over all trials: prefill, then n_predict - 1 tokens at the case's rate."""
-    seconds, sources, n_trials = 0.0, Counter[Source](), 0
+def estimate_time(loads: Iterable[Job], tok_s: TokS, *, warmed: bool = False) -> TimeEstimate:
+    """Sum over all trials: prefill, then n_predict - 1 tokens at the case's rate.
+
+    `warmed`: every arm of a load begins with a whole trial that does not count, as on a GPU. What is not known of a
+    machine is off the same way in every trial, so the ends of the range are sums of ends.
+    """
+    sums, sources, n_trials = [0.0, 0.0, 0.0], Counter[Source](), 0
     known: dict[str, Rate | None] = {}
-    for trial in (slot for load in loads for slot in load.slots):
-        n_trials += 1
-        if trial.case_id not in known:
-            known[trial.case_id] = tok_s(trial.case)
-        rate = known[trial.case_id]
-        if rate is not None:
+    for load in loads:
+        warm: set[str] = set()
+        for trial in load.slots:
+            n_trials += 1
+            if trial.case_id not in known:
+                known[trial.case_id] = tok_s(trial.case)
+            rate = known[trial.case_id]
+            if rate is None:
+                continue
             sources[rate.source] += 1
-            seconds += (trial.case.n_predict - 1) / rate.decode_tok_s + (rate.prefill_ns or 0.0) / NS_PER_S
+            one = (trial.case.n_predict - 1) / rate.decode_tok_s + (rate.prefill_ns or 0.0) / NS_PER_S
+            arm = _arm_key(trial.case)
+            times = 2 if warmed and arm not in warm else 1
+            warm.add(arm)
+            sums = [total + times * one * end for total, end in zip(sums, (rate.faster, 1.0, rate.slower), strict=True)]
     n_known = sum(sources.values())
+    low, middle, high = sums if n_known else (None, None, None)
     return TimeEstimate(
-        seconds=seconds if n_known else None, n_trials=n_trials, n_unknown=n_trials - n_known, sources=dict(sources)
+        seconds=middle,
+        low_seconds=low,
+        high_seconds=high,
+        n_trials=n_trials,
+        n_unknown=n_trials - n_known,
+        sources=dict(sources),
     )
 
 
-def plan_loads(plan: Plan, sizes: Mapping[str, int | None], tok_s: TokS) -> tuple[Load, ...]:
+def plan_loads(plan: Plan, sizes: Mapping[str, int | None], tok_s: TokS, *, warmed: bool = False) -> tuple[Load, ...]:
     """Each load of the plan in order; `sizes` gives the bytes of each model id, None where they are not known."""
     return tuple(
         Load(
@@ -80,7 +113,7 @@ def plan_loads(plan: Plan, sizes: Mapping[str, int | None], tok_s: TokS) -> tupl
             n_blocks=sum(1 for _ in job.blocks()),
             n_trials=len(job.slots),
             weight_bytes=_sum_or_none([sizes[ref.id] for ref in dict.fromkeys(job.refs)]),
-            time=estimate_time([job], tok_s),
+            time=estimate_time([job], tok_s, warmed=warmed),
         )
         for job in plan.loads
     )
@@ -153,20 +186,68 @@ def rates_from_calibration(pass_ns: Mapping[tuple[str, str, int], float]) -> Tok
     return tok_s
 
 
-def rates_from_bandwidth(active_bytes: Mapping[str, int | None], peak_gb_s: float | None) -> TokS:
-    """Weights read once a pass at the memory's peak: T = bytes read for one token / bandwidth. Rough, and too fast.
+def rates_from_chips(
+    works: Mapping[str, Work | None],
+    chips: Sequence[AppleChip],
+    n_prompt: Callable[[Case], int],
+    *,
+    scale: float | None = None,
+) -> TokS:
+    """From what public rows show of a chip, or of several that it may be.
 
-    `active_bytes` by model id. SD with a draft model, no token accepted: gamma draft passes and one target pass for
-    each token; that a mixture of experts reads more for several tokens is left out.
+    `works` by model id. `scale`: what plain decoding of other models took on this machine over what it should have;
+    with it half of what chips differ by is known. Acceptance, where drafts have any, is what public rows saw: its whole
+    range. Judging reads the output of a speculative trial once more.
     """
 
     def tok_s(case: Case) -> Rate | None:
-        target = active_bytes.get(case.target.id)
-        draft = active_bytes.get(case.drafter.draft.id) if case.drafter.draft else 0
-        if peak_gb_s is None or target is None or draft is None:
+        target = works.get(case.target.id)
+        draft = works.get(case.drafter.draft.id) if case.drafter.draft else None
+        if target is None or not chips or (case.drafter.draft is not None and draft is None):
             return None
-        if case.drafter.name != NO_DRAFTER and case.drafter.draft is None:
-            return None  # what a method without a draft model costs is not a matter of bytes
-        return Rate(decode_tok_s=peak_gb_s * GB / (target + case.gamma * draft), source="bandwidth")
+        trials = [_trial_s(case, target, draft, chip, n_prompt(case), scale) for chip in chips]
+        shortest, longest = min(trial[1] for trial in trials), max(trial[1] for trial in trials)
+        middle = math.sqrt(shortest * longest)
+        faster = _joint([shortest / middle, min(trial[0] / trial[1] for trial in trials)])
+        slower = _joint([longest / middle, max(trial[2] / trial[1] for trial in trials)])
+        return Rate(decode_tok_s=(case.n_predict - 1) / middle, source="public rows", faster=faster, slower=slower)
 
     return tok_s
+
+
+def _joint(factors: Sequence[float]) -> float:
+    """What has nothing to do with each other adds up as squares of logarithms; all factors are below 1, or none is."""
+    logs = [math.log(factor) for factor in factors]
+    return math.exp(math.copysign(math.hypot(*logs), sum(logs)))
+
+
+def _trial_s(
+    case: Case, target: Work, draft: Work | None, chip: AppleChip, n_prompt: int, scale: float | None
+) -> tuple[float, float, float]:
+    """Seconds of a whole trial on one chip: at best, in the middle, at worst."""
+    c = passes.constants()
+    own = scale or 1.0
+    plain, fill = own * passes.plain_ms(target, chip), own * passes.prefill_ms(target, chip)
+    spread = passes.spread_of(target, chip) if scale is None else math.sqrt(passes.spread_of(target, chip))
+    speculative = case.drafter.name != NO_DRAFTER
+    filling = (n_prompt + (case.n_predict if speculative else 0)) * fill
+    if not speculative:
+        decoding = (case.n_predict - 1) * plain
+        ends = tuple(decoding * spread**sign + filling * c.prefill_spread**sign for sign in (-1, 0, 1))
+        return ends[0] / 1e3, ends[1] / 1e3, ends[2] / 1e3
+    step = draft if draft is not None else passes.head_work(target, case.drafter.name)
+    steps = 1 if passes.drafts_a_block(case.drafter.name) else case.gamma
+    drafting = 0.0 if step is None else own * steps * passes.plain_ms(step, chip)
+    further = own * passes.rows_ms(target, chip, case.gamma)
+    of_rows, whole = passes.rows_spread(case.gamma)
+    rounds = [(plain + drafting + further * of_rows**sign) * whole**sign for sign in (-1, 0, 1)]
+    alphas = c.acceptance.get(case.drafter.name, c.acceptance["any"])
+    tokens = [sum(alpha**i for i in range(case.gamma + 1)) for alpha in alphas]
+    decoding = (case.n_predict - 1) * rounds[1] / tokens[1]
+    faster = _joint([rounds[0] / rounds[1], tokens[1] / tokens[2], 1 / spread])
+    slower = _joint([rounds[2] / rounds[1], tokens[1] / tokens[0], spread])
+    return (
+        (decoding * faster + filling / c.prefill_spread) / 1e3,
+        (decoding + filling) / 1e3,
+        (decoding * slower + filling * c.prefill_spread) / 1e3,
+    )

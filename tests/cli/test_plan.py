@@ -1,4 +1,5 @@
 import json
+import re
 
 import pytest
 from click.testing import CliRunner
@@ -92,15 +93,28 @@ def test_a_load_larger_than_the_machine_is_named_before_anything_runs(monkeypatc
     assert verdicts == ["does not fit"] * 2
 
 
-def test_known_bandwidth_gives_a_rough_time_and_says_from_what(monkeypatch):
-    mac = Environment(host="h", os="macOS", machine="arm64", memory_bytes=192 << 30, peak_bandwidth_gb_s=800.0)
+def test_a_mac_that_never_measured_gets_a_range_that_holds_what_was_published_of_its_chip(monkeypatch):
+    mac = Environment(
+        host="h", os="macOS", machine="arm64", memory_bytes=192 << 30, chip="Apple M2 Ultra", peak_bandwidth_gb_s=800.0
+    )
     monkeypatch.setattr("mlsd.measure.run.forecast.read_environment", lambda: mac)
     needs = plan_json("A", "--profile", "study")["needs"]
-    assert needs["time"]["sources"] == {"bandwidth": 18}
-    # 9 trials each of 255 tokens, reading the active share of 22.0 and 36.9 GB once a token
+    assert needs["time"]["sources"] == {"public rows": 18}
     share = 2_946_429_568 / 34_660_610_688
-    expected = 9 * 255 * (22_016_023_168 + 36_903_139_968) * share / 800e9
-    assert needs["time"]["seconds"] == pytest.approx(expected)
+    roofline = 9 * 255 * (22_016_023_168 + 36_903_139_968) * share / 800e9
+    measured = 9 * 256 * (1 / 55.28 + 1 / 49.95)  # the study's plain runs of these models on that chip, without prefill
+    assert needs["time"]["low_seconds"] < measured < needs["time"]["high_seconds"]
+    assert needs["time"]["seconds"] > 2 * roofline
+    assert needs["time"]["high_seconds"] < 3 * needs["time"]["low_seconds"]
+
+
+def test_a_profile_for_a_mac_is_estimated_for_the_chips_that_were_sold_with_its_memory(monkeypatch):
+    linux = Environment(host="h", os="Linux", machine="x86_64", memory_bytes=64 << 30)
+    monkeypatch.setattr("mlsd.measure.run.forecast.read_environment", lambda: linux)
+    text = run("A", "B", "C", "D", "F", "--profile", "mac-16gb").stdout
+    assert re.search(r"time: .* \(.* to .*\); by public rows of M1, .*M4, M5", text)
+    needs = plan_json("A", "--profile", "study")["needs"]
+    assert needs["time"]["seconds"] is None, "of another machine nothing is public"
 
 
 def test_earlier_results_of_this_machine_give_the_time(monkeypatch, tmp_path):
@@ -125,6 +139,8 @@ def test_earlier_results_of_this_machine_give_the_time(monkeypatch, tmp_path):
     # one target's nine trials at 5 tok/s; nothing is known of the other target
     assert needs["time"] == {
         "seconds": pytest.approx(9 * 51),
+        "low_seconds": pytest.approx(9 * 51),
+        "high_seconds": pytest.approx(9 * 51),
         "n_trials": 18,
         "n_unknown": 9,
         "sources": {"results": 9},

@@ -2,14 +2,16 @@ import pytest
 
 from mlsd.planning.estimate import (
     Rate,
+    TokS,
     estimate_time,
     first_known,
     plan_loads,
-    rates_from_bandwidth,
     rates_from_calibration,
+    rates_from_chips,
     rates_from_results,
 )
 from mlsd.planning.job import ModelFile
+from mlsd.planning.passes import Work, apple_chip
 from mlsd.planning.plan import Overrides, expand
 from mlsd.planning.suite import DrafterChoice, Part, Profile, Suite
 from mlsd.records import DRAFT_MODEL, Case, DrafterSpec, ModelRef, PromptRef
@@ -44,7 +46,7 @@ def test_the_time_of_a_plan_is_prefill_and_decoding_of_every_trial():
 def test_an_unknown_rate_stays_unknown_and_is_counted():
     found = estimate_time(PLAN.loads, lambda of: None)
     assert (found.seconds, found.n_unknown) == (None, 12)
-    some = estimate_time(PLAN.loads, lambda of: Rate(decode_tok_s=10, source="bandwidth") if not of.gamma else None)
+    some = estimate_time(PLAN.loads, lambda of: Rate(decode_tok_s=10, source="calibration") if not of.gamma else None)
     assert (some.seconds, some.n_unknown) == (pytest.approx(60), 6)
 
 
@@ -75,19 +77,57 @@ def test_calibration_counts_gamma_draft_steps_and_one_wide_pass_for_each_token()
     assert rates_from_calibration(passes)(case(4)) is None
 
 
-def test_bandwidth_reads_the_weights_once_a_pass():
-    tok_s = rates_from_bandwidth({"t": 10**9, "d": 10**8}, 100.0)
-    assert tok_s(case(0)).decode_tok_s == pytest.approx(100)
-    assert tok_s(case(4)).decode_tok_s == pytest.approx(100e9 / 1.4e9)
-    assert tok_s(case(4, drafter=DrafterSpec(name="pld"))) is None
-    assert rates_from_bandwidth({"t": None}, 100.0)(case(0)) is None
-    assert rates_from_bandwidth({"t": 10**9}, None)(case(0)) is None
+WORKS = {
+    "t": Work(n_layers=32, n_embd=4096, n_parameters=8 * 10**9, always_bytes=8.5e9),
+    "d": Work(n_layers=24, n_embd=1024, n_parameters=8 * 10**8, always_bytes=8.5e8),
+}
+
+
+def by_public_rows(*chips: str, scale: float | None = None) -> TokS:
+    known = [chip for name in chips if (chip := apple_chip(name)) is not None]
+    return rates_from_chips(WORKS, known, lambda of: 300, scale=scale)
+
+
+def test_public_rows_give_a_range_with_prefill_and_judging_inside():
+    plain, drafted = (by_public_rows("M2 Ultra")(case(gamma)) for gamma in (0, 4))
+    assert 0.4 * 94 < plain.decode_tok_s < 0.9 * 94  # a roofline at the whole peak says 94
+    assert plain.faster < 1 < plain.slower and plain.source == "public rows"
+    assert drafted.slower / drafted.faster > plain.slower / plain.faster
+    assert by_public_rows("M2 Ultra")(case(4, drafter=DrafterSpec(name="pld"))) is not None
+    assert by_public_rows()(case(0)) is None
+    assert rates_from_chips({"t": None}, [], lambda of: 1)(case(0)) is None
+
+
+def test_several_chips_give_a_range_that_holds_each_of_them():
+    both, slow, fast = (by_public_rows(*chips)(case(0)) for chips in (("M1", "M4"), ("M1",), ("M4",)))
+    assert (
+        both.faster / both.decode_tok_s
+        < 1 / fast.decode_tok_s
+        < 1 / slow.decode_tok_s
+        < both.slower / both.decode_tok_s
+    )
+
+
+def test_what_was_measured_on_the_machine_scales_and_narrows_the_rest():
+    wide, narrow = by_public_rows("M4")(case(0)), by_public_rows("M4", scale=1.5)(case(0))
+    assert narrow.decode_tok_s == pytest.approx(wide.decode_tok_s / 1.5)
+    assert narrow.slower < wide.slower
+
+
+def test_every_arm_of_a_load_is_warmed_by_a_whole_trial_on_a_gpu():
+    def tok_s(of: Case) -> Rate:
+        return Rate(decode_tok_s=10, source="public rows", faster=0.5, slower=2)
+
+    cold, warm = (estimate_time(PLAN.loads, tok_s, warmed=warmed) for warmed in (False, True))
+    assert (cold.seconds, warm.seconds) == (pytest.approx(120), pytest.approx(140))
+    assert (warm.low_seconds, warm.high_seconds) == (pytest.approx(70), pytest.approx(280))
+    assert warm.words == "2 min 20 s (1 min 10 s to 4 min 40 s)"
 
 
 def test_the_first_source_that_knows_a_case_is_taken():
     measured = rates_from_results([row(case(0), 10)], {case(0).id: case(0)})
-    tok_s = first_known(measured, rates_from_bandwidth({"t": 10**9, "d": 10**8}, 100.0))
-    assert (tok_s(case(0)).source, tok_s(case(4)).source) == ("results", "bandwidth")
+    tok_s = first_known(measured, by_public_rows("M4"))
+    assert (tok_s(case(0)).source, tok_s(case(4)).source) == ("results", "public rows")
 
 
 def test_a_load_weighs_target_and_draft_together_or_is_not_known():

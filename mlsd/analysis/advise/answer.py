@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from mlsd.analysis.advise.cost_sources import Key, costs_by_chip, costs_by_shape, own_costs
-from mlsd.analysis.advise.known_model import KnownModel, named, shape_of
+from mlsd.analysis.advise.known_model import KnownModel, named
 from mlsd.analysis.advise.next_steps import ToTime, timing_commands
 from mlsd.analysis.advise.prospects import (
     CostRange,
@@ -29,6 +29,7 @@ from mlsd.analysis.predict.shape_costs import shape_costs
 from mlsd.errors import AnalysisError, InputError
 from mlsd.models.library import resolve_model
 from mlsd.models.manifest import load_manifest
+from mlsd.planning.known_shapes import shape_of
 from mlsd.planning.passes import AppleChip, Engine
 from mlsd.records import Record
 from mlsd.stats import Interval

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from mlsd.analysis.advise.known_model import QUANTS, KnownModel
+from mlsd.analysis.advise.known_model import KnownModel
 from mlsd.analysis.advise.prospects import CostRange, calibrated, key_matches
 from mlsd.analysis.advise.reference_acceptance import HEADS
 from mlsd.analysis.predict.arms import Known
@@ -15,6 +15,7 @@ from mlsd.analysis.predict.predict import Arm, Costs, costs_from_arms, scale_to
 from mlsd.analysis.predict.shape_costs import ShapeCosts, pair_costs, shape_costs, timed_quants
 from mlsd.errors import AnalysisError
 from mlsd.planning import passes
+from mlsd.planning.known_shapes import QUANTS
 from mlsd.planning.passes import AppleChip, Engine, Work
 from mlsd.records import NO_DRAFTER, ModelRef
 

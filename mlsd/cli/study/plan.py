@@ -14,7 +14,7 @@ from mlsd.cli.output import print_json, print_table, say
 from mlsd.cli.watch import say_default
 from mlsd.planning.estimate import NO_TOKEN_ACCEPTED
 from mlsd.report.tables.catalogue import load_table, memory_table, plan_table
-from mlsd.units import format_bytes, format_duration
+from mlsd.units import format_bytes
 
 if TYPE_CHECKING:
     from mlsd.measure.run.forecast import Forecast
@@ -89,13 +89,15 @@ def _print(planned: Plan, found: Forecast) -> None:
 
 def _needs(planned: Plan, found: Forecast) -> list[str]:
     cases = f"{len(planned.cases())} cases, {found.time.n_trials} trials, {len(found.loads)} loads"
-    lines = [cases, f"time: {format_duration(found.time.seconds)} of prefill and decoding"]
+    lines = [cases, f"time: {found.time.words}"]
     if found.time.seconds is None:
         lines[1] = "time: not known; give --db with earlier results or a calibration of these models"
     else:
         if found.time.n_unknown:
             lines[1] += f", without {found.time.n_unknown} trials whose rate is not known"
-        if set(found.time.sources) - {"results"}:
+        if "public rows" in found.time.sources:
+            lines[1] += f"; by public rows of {found.chips}, with acceptance as wide as it was seen"
+        elif set(found.time.sources) - {"results"}:
             lines[1] += f"; {NO_TOKEN_ACCEPTED}"
     if found.budget is not None:
         lines.append(f"memory: {format_bytes(found.budget.limit_bytes)} may be used ({found.budget.basis})")

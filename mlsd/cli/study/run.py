@@ -148,7 +148,7 @@ def _bring(request: StudyRequest, db: Path | None, *, ask: bool) -> None:
     if to_get:
         took = None if n_bytes is None else n_bytes * 8 / (_LINE_MBIT_S * 1e6)
         note(f"In all {format_bytes(n_bytes)}: {format_duration(took)} at {_LINE_MBIT_S} Mbit/s.")
-        note(f"Then {found.time.n_trials} trials: {format_duration(found.time.seconds)} of prefill and decoding.")
+        note(f"Then {found.time.n_trials} trials: {found.time.words}.")
         note("All of it goes on with the same command where it was stopped.")
     if to_get and ask:
         if not sys.stdin.isatty():

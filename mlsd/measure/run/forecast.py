@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import statistics
 from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import msgspec
 
+from mlsd.errors import PromptError
+from mlsd.gguf_tools.shapes import FULL
 from mlsd.hardware import read_environment
 from mlsd.hardware.budget import MemoryBudget, mac_budget, memory_budget
+from mlsd.hardware.chips import CHIPS
 from mlsd.measure.run.memory import LoadMemory, ask_memory, judge_loads, size_models
 from mlsd.measure.store.newest import study_path
 from mlsd.measure.store.store import Store
 from mlsd.models.hub import free_bytes
-from mlsd.models.manifest import Manifest
 from mlsd.planning.estimate import (
     Load,
     TimeEstimate,
@@ -22,13 +25,20 @@ from mlsd.planning.estimate import (
     estimate_time,
     first_known,
     plan_loads,
-    rates_from_bandwidth,
     rates_from_calibration,
+    rates_from_chips,
     rates_from_results,
 )
+from mlsd.planning.known_shapes import shape_facts, shape_of
+from mlsd.planning.passes import AppleChip, Work, apple_chip, plain_ms, work_of
 from mlsd.planning.prepare import Prepared, StudyRequest, prepare_study
-from mlsd.records import Environment, Record
+from mlsd.planning.prompts import load_prompt
+from mlsd.records import Case, Environment, Record
 from mlsd.units import GIB
+
+_MOST = 2.5  # times its memory a Mac's chip was sold with
+_CHARACTERS_A_TOKEN = 4.0
+_USUAL_PROMPT = 300
 
 
 class Forecast(Record, frozen=True, kw_only=True):
@@ -38,6 +48,7 @@ class Forecast(Record, frozen=True, kw_only=True):
     memory: tuple[LoadMemory, ...]  # one for each load
     budget: MemoryBudget | None
     time: TimeEstimate
+    chips: str  # whose public rows times come from, where some do
     download_bytes: int | None  # models not on this machine; None where a size is not even estimated
     free_disk_bytes: int
     missing: tuple[str, ...]  # models not on this machine, or only with another program
@@ -57,11 +68,12 @@ def plan_study(request: StudyRequest, db: Path | None = None, *, here: bool = Fa
     earlier = db or study_path(prepared.profile.name)
     environment = read_environment()
     of_results = earlier if earlier.exists() else None
-    tok_s = _tok_s(prepared.library.manifest, environment, of_results)
-    return prepared, forecast(prepared, environment, tok_s, here=here)
+    names = _chips(prepared, environment, here=here)
+    tok_s = _tok_s(prepared, environment, of_results, list(names.values()))
+    return prepared, forecast(prepared, environment, tok_s, here=here, chips=", ".join(names))
 
 
-def forecast(prepared: Prepared, environment: Environment, tok_s: TokS, *, here: bool) -> Forecast:
+def forecast(prepared: Prepared, environment: Environment, tok_s: TokS, *, here: bool, chips: str = "") -> Forecast:
     """Weigh the loads of a plan against the machine, or against the Mac that its profile is for."""
     plan, library = prepared.plan, prepared.library
     models = size_models(plan.models(), library, prepared.models)
@@ -70,16 +82,21 @@ def forecast(prepared: Prepared, environment: Environment, tok_s: TokS, *, here:
     environment = msgspec.structs.replace(environment, backend=asked.backend.backend)
     budget = memory_budget(environment, asked.backend.memory_bytes)
     profile = prepared.profile
-    if not here and profile is not None and profile.memory_gib is not None and not environment.os.startswith("macOS"):
+    budget_of_mac = (
+        not here and profile is not None and profile.memory_gib is not None and not environment.os.startswith("macOS")
+    )
+    if budget_of_mac and profile is not None and profile.memory_gib is not None:
         budget = mac_budget(profile.memory_gib * GIB)
+    warmed = environment.backend != "CPU" or budget_of_mac
     found = {id_: library.elsewhere(library.manifest.find(id_)) for id_ in prepared.missing}
     elsewhere = {id_: str(paths[0]) for id_, paths in found.items() if paths}
     to_get = [sizes[model] for model in prepared.missing if model not in elsewhere]
     return Forecast(
-        loads=plan_loads(plan, sizes, tok_s),
+        loads=plan_loads(plan, sizes, tok_s, warmed=warmed),
         memory=judge_loads(plan.loads, models, asked, budget),
         budget=budget,
-        time=estimate_time(plan.loads, tok_s),
+        time=estimate_time(plan.loads, tok_s, warmed=warmed),
+        chips=chips,
         download_bytes=None if None in to_get else sum(size for size in to_get if size is not None),
         free_disk_bytes=free_bytes(library.hub.cache_dir),
         missing=prepared.missing,
@@ -88,15 +105,11 @@ def forecast(prepared: Prepared, environment: Environment, tok_s: TokS, *, here:
     )
 
 
-def _tok_s(manifest: Manifest, environment: Environment, db: Path | None) -> TokS:
-    """Rates from the database's results and calibration on this machine, then from bytes over bandwidth."""
-    active = {}
-    for entry in manifest:
-        n_bytes, total, used = entry.n_bytes, entry.parameters, entry.parameters_active
-        active[entry.id] = None if n_bytes is None or not total or not used else round(n_bytes * used / total)
-    by_bytes = rates_from_bandwidth(active, environment.peak_bandwidth_gb_s)
+def _tok_s(prepared: Prepared, environment: Environment, db: Path | None, chips: Sequence[AppleChip]) -> TokS:
+    """Rates from results and a calibration of this machine, then from what public rows show of its chip."""
+    works = {entry.id: _work(entry.id) for entry in prepared.library.manifest}
     if db is None:
-        return by_bytes
+        return rates_from_chips(works, chips, _n_prompt)
     with Store.open(db, create=False, read_only=True) as store:
         own = {run.id for run in store.runs() if run.environment.host == environment.host}
         columns, rows = store.summary()
@@ -105,6 +118,46 @@ def _tok_s(manifest: Manifest, environment: Environment, db: Path | None) -> Tok
         for run_id, point in store.calibration():
             if run_id in own:
                 passes[point.model_key, point.kind, point.rows].append(point.span_ns)
-        results = rates_from_results(trials, store.cases())
+        cases = store.cases()
+    results = rates_from_results(trials, cases)
     calibrated = rates_from_calibration({key: statistics.median(ns) for key, ns in passes.items()})
-    return first_known(results, calibrated, by_bytes)
+    scale = _scale(results, cases, works, chips[0]) if len(chips) == 1 else None
+    return first_known(results, calibrated, rates_from_chips(works, chips, _n_prompt, scale=scale))
+
+
+def _work(model_id: str) -> Work | None:
+    """What a token of a model asks, by the shape and quantization that its id names."""
+    name, quant = shape_of(model_id)
+    return None if name is None or quant is None else work_of(shape_facts(model_id, FULL[name], quant))
+
+
+def _chips(prepared: Prepared, environment: Environment, *, here: bool) -> dict[str, AppleChip]:
+    """The chip of a Mac by name; on another system those that were sold with the memory of the profile's Mac."""
+    own = apple_chip(environment.chip or "", peak_gb_s=environment.peak_bandwidth_gb_s, gpu_cores=environment.gpu_cores)
+    if own is not None:
+        return {(environment.chip or "").removeprefix("Apple "): own}
+    memory = None if here or prepared.profile is None else prepared.profile.memory_gib
+    if memory is None:
+        return {}
+    sold = {chip.name for chip in CHIPS if chip.max_memory_gib and memory <= chip.max_memory_gib <= _MOST * memory}
+    return {name.removeprefix("Apple "): chip for name in sorted(sold) if (chip := apple_chip(name)) is not None}
+
+
+def _n_prompt(case: Case) -> int:
+    """Tokens of a prompt: as it says, else by the length of its text."""
+    if case.prompt.n_tokens is not None:
+        return case.prompt.n_tokens
+    try:
+        return round(len(load_prompt(case.prompt.key).text) / _CHARACTERS_A_TOKEN)
+    except PromptError:  # a text of the user's
+        return _USUAL_PROMPT
+
+
+def _scale(results: TokS, cases: Mapping[str, Case], works: Mapping[str, Work | None], chip: AppleChip) -> float | None:
+    """Measured over predicted time of plain decoding on this machine, median over cases; None where there is none."""
+    found = []
+    for case in cases.values():
+        work, rate = works.get(case.target.id), results(case)
+        if case.arm == "ar" and work is not None and rate is not None:
+            found.append(1e3 / rate.decode_tok_s / plain_ms(work, chip))
+    return statistics.median(found) if found else None

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from mlsd.report.render.table import Column, Table, numbers, table, text, words
-from mlsd.units import format_bytes, format_duration
+from mlsd.units import format_bytes
 
 if TYPE_CHECKING:
     from mlsd.drafters.method import MethodInfo
@@ -111,7 +111,7 @@ def load_table(found: Forecast) -> Table:
         numbers("trials", lambda row: row[0].n_trials),
         numbers("weights", lambda row: text(format_bytes(row[0].weight_bytes)), detail=True),
         numbers("memory", lambda row: text(row[1].verdict)),
-        numbers("time", lambda row: text(format_duration(row[0].time.seconds))),
+        numbers("time", lambda row: text(row[0].time.words)),
         words("from", lambda row: ", ".join(row[0].time.sources) or None, detail=True),
     )
 

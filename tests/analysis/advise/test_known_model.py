@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from mlsd.analysis.advise.known_model import named, shape_of
+from mlsd.analysis.advise.known_model import named
 from mlsd.errors import MlsdError
+from mlsd.planning.known_shapes import shape_of
 from mlsd.records import ModelFacts, ModelRef
 
 
