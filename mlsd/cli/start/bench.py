@@ -58,7 +58,7 @@ KIND: {", ".join(FAULTS)} (see mlsd.engine.rollback.Sabotage).
 @click.option("--n-predict", type=Whole(), default=256, show_default=True, help="Output tokens.")
 @shared.repeats_option("Blocks; each holds every arm once.", default=3)
 @shared.until_option(
-    "As many blocks as it takes, in place of --repeats: until every arm is decided (faster, slower, no difference "
+    "As many blocks as needed, instead of --repeats: until every arm is decided (faster, slower, no difference "
     "above 3 %) or cannot win any more; with x% until the best is known to that share, too."
 )
 @shared.budget_option("Start no further block after this many seconds [default: 600 with --until].")
@@ -183,8 +183,8 @@ def _print(result: BenchResult, arms: list[BenchArm], *, brief: bool) -> None:
         if found.wrong:
             note(f"INVALID  {arm.arm.setting}: {found.wrong} of {found.n_trials} trials: {found.invalid_reason}")
         if n_disturbed := found.fates.get(Fate.DISTURBED, 0):
-            what = f"{n_disturbed} of {found.n_trials} trials were stopped or starved"
-            note(f"DISTURBED  {arm.arm.setting}: {what}: their output is right, their time is not used.")
+            what = f"{n_disturbed} of {found.n_trials} trials were interrupted or starved"
+            note(f"DISTURBED  {arm.arm.setting}: {what}: the output is right, the time is not used.")
         if limit := None if brief else _limit(arm):
             note(f"LIMIT  {arm.arm.setting}: {limit}")
     for prompt, decision in result.decisions.items() if not brief else ():

@@ -139,7 +139,7 @@ def _read_tensors(path: Path) -> dict[str, LocalTensor]:
         raise InputError(f"{path} cannot be read: {error.strerror}.", hint="Check its permissions.") from error
     except (ValueError, KeyError, IndexError, TypeError, AttributeError, OverflowError) as error:
         raise InputError(
-            f"{path} is no whole safetensors file: {error}.", hint="Download or write it again."
+            f"{path} is not a complete safetensors file: {error}.", hint="Download or write it again."
         ) from error
     return tensors
 

@@ -30,7 +30,7 @@ def read_layers(text: str) -> tuple[int, ...]:
     for part in filter(None, re.split(r"[,+\s]", text)):
         match = re.fullmatch(r"(\d+)(?:-(\d+))?", part)
         if match is None:
-            raise InputError(f"{part!r} in {text!r} is no block number or range.", hint="Write them like 3,5,8-11.")
+            raise InputError(f"{part!r} in {text!r} is not a block number or range.", hint="Write them like 3,5,8-11.")
         first, last = int(match[1]), int(match[2] or match[1])
         if last < first:
             raise InputError(f"The range {part} in {text!r} runs backwards.", hint=f"Write it {last}-{first}.")

@@ -73,7 +73,7 @@ def keep_layers(source: Source, keep: Sequence[int]) -> Edit:
     layers = tuple(keep)
     if not layers or list(layers) != sorted(set(layers)) or layers[0] < 0 or layers[-1] >= n_layers:
         raise InputError(
-            f"{source.path.name} has blocks 0 to {n_layers - 1}; {list(layers)} is no ascending choice of them.",
+            f"{source.path.name} has blocks 0 to {n_layers - 1}; {list(layers)} is not an ascending choice of them.",
             hint="Name every block at most once.",
         )
     pieces = []

@@ -87,7 +87,7 @@ def compose(source: Source, adapter: Adapter, exit_after: int) -> Edit:
 
 def _check_architecture(source: Source) -> None:
     name, architecture = source.path.name, source.architecture
-    why = _OTHERS.get(architecture, "is none that mlsd has composed with an adapter")
+    why = _OTHERS.get(architecture, "is not supported with an adapter")
     if architecture not in ARCHITECTURES:
         raise ModelFileError(
             f"{name} is a {architecture or 'nameless'} model, which {why}.",

@@ -43,7 +43,7 @@ def perturb(source: Path, target: Path, *, noise: float, seed: int = 0, progress
     itself; ModelFileError for a tensor type whose scales cannot be changed.
     """
     if not 0 <= noise <= 1:
-        raise InputError(f"A noise of {noise:g} is no fraction of a weight.", hint="Give a number from 0 to 1.")
+        raise InputError(f"A noise of {noise:g} is not a fraction of a weight.", hint="Give a number from 0 to 1.")
     if target.exists() and target.samefile(source):
         raise InputError(f"{source} cannot be perturbed onto itself.", hint="Give another output file.")
     model = Source(source)

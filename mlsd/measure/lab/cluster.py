@@ -159,7 +159,7 @@ def _certificate(path: Path | None) -> str:
     try:
         ends = load_pem_x509_certificate(cert.encode() if key else b"").not_valid_after_utc
     except ValueError as error:
-        raise LabError(f"{path} is no lab certificate.", hint="Copy the file that `mlsd lab start` made.") from error
+        raise LabError(f"{path} is not a lab certificate.", hint="Copy the file that `mlsd lab start` made.") from error
     if ends < datetime.datetime.now(datetime.UTC):
         raise LabError(
             f"The lab's certificate {path} expired on {ends.date()}.",

@@ -88,7 +88,7 @@ def condition_warnings(
             _warning(
                 "throttled",
                 f"The machine was throttled {_share(len(hot), conditions)} ({states}).",
-                "Let it cool, raise the cool-down between trials, and compare within blocks only.",
+                "Let it cool, raise --cool-down, and compare within blocks only.",
             )
         )
     return [*warnings, *_background_load(conditions, environment, own_threads), *_swap_growth(conditions)]
@@ -122,7 +122,7 @@ def _swap_growth(conditions: Sequence[Conditions]) -> list[QualityWarning]:
         _warning(
             "swap_growth",
             f"Swap grew by {format_bytes(grown)} during the run.",
-            "The models do not fit beside what else is open: close programs, or choose a smaller profile or quant.",
+            "The models do not fit into memory: close other programs, or choose a smaller profile or quantization.",
         )
     ]
 
@@ -176,7 +176,7 @@ def _drift(trials: Sequence[Trial]) -> list[QualityWarning]:
             "baseline_drift",
             f"Plain decoding changed by {format_percent(drift.change)} over the run "
             f"(95 % interval {format_percent(drift.low)} to {format_percent(drift.high)}, {drift.n_trials} trials).",
-            "Compare within blocks only; let the machine settle, raise the cool-down, and run again.",
+            "Compare within blocks only; let the machine settle, raise --cool-down, and run again.",
         )
     ]
 
@@ -211,8 +211,8 @@ def _disturbed(trials: Sequence[Trial]) -> list[QualityWarning]:
     return [
         _warning(
             "disturbed",
-            f"{len(reasons)} trials were stopped or starved and count in no speedup ({reasons[0]}).",
-            "The same mlsd run again measures them again; keep other programs away.",
+            f"{len(reasons)} trials were interrupted or starved, so their times are not used ({reasons[0]}).",
+            "Run the same command again to repeat them, with other programs closed.",
         )
     ] if reasons else []  # fmt: skip
 
@@ -233,7 +233,7 @@ def counter_fault(trials: Sequence[Trial]) -> str | None:
 
 def _energy(trials: Sequence[Trial]) -> list[QualityWarning]:
     fault = counter_fault(trials)
-    advice = "No energy is reported of these trials; the times are not touched by it."
+    advice = "No energy is reported for these trials; their times are not affected."
     return [] if fault is None else [_warning("energy_counter", f"{fault[0].upper()}{fault[1:]}.", advice)]
 
 
@@ -248,7 +248,7 @@ def _wide_spread(trials: Sequence[Trial]) -> list[QualityWarning]:
                 _warning(
                     "wide_spread",
                     f"The {len(speeds)} repeats spread by {format_percent(spread)} (standard deviation over mean).",
-                    "Add repeats (--repeats), or find what disturbs the machine.",
+                    "Add repeats (--repeats), or find out what disturbs the machine.",
                     case_id,
                 )
             )
@@ -264,7 +264,7 @@ def _short_trials(trials: Sequence[Trial]) -> list[QualityWarning]:
             "too_short",
             f"{len(short)} of {len(trials)} trials decoded for less than {SHORT_DECODE_NS // NS_PER_MS} ms "
             f"(the shortest for {min(short) / NS_PER_MS:.1f} ms).",
-            "Raise n_predict: in so short a time any other process is a visible part.",
+            "Raise --n-predict: over so short a time any other process shows in the result.",
         )
     ]
 
@@ -284,8 +284,8 @@ def _native_failures(trials: Sequence[Trial]) -> list[QualityWarning]:
     return [
         _warning(
             "failed_native_calls",
-            f"{sum(failing)} llama.cpp calls failed in {len(failing)} trials; their numbers measure stale results.",
-            "Do not use these trials; choose a rollback strategy that `mlsd probe` finds exact.",
+            f"{sum(failing)} llama.cpp calls failed in {len(failing)} trials; their numbers come from stale results.",
+            "Do not use these trials; choose a rollback strategy that `mlsd probe` reports as exact.",
         )
     ]
 
@@ -295,7 +295,7 @@ def _divergence(trials: Sequence[Trial]) -> list[QualityWarning]:
     return [
         _warning(
             "diverged",
-            f"{count} outputs, or memories they came from, are not what plain decoding gives; noise explains less.",
+            f"{count} outputs (or states behind them) differ from plain decoding beyond what noise explains.",
             "The speed of a wrong output means nothing: run `mlsd probe` on target and draft.",
             case_id,
         )
@@ -343,8 +343,8 @@ def _not_the_methods(trials: Sequence[Trial]) -> list[QualityWarning]:
         *(
             _warning(
                 "not_timed",
-                f"{count} trials drafted inside the target: they say what is accepted, and no speed.",
-                "Measure the same blocks with mode=sync for a speed.",
+                f"{count} trials drafted inside the target: they measure acceptance, not speed.",
+                "Measure the same blocks with mode=sync to get a speed.",
                 case_id,
             )
             for case_id, count in untimed.items()
@@ -353,7 +353,7 @@ def _not_the_methods(trials: Sequence[Trial]) -> list[QualityWarning]:
             _warning(
                 "sync_fallback",
                 f"{count} trials asked for mode=sync, but the draft kept its own memory: {why.rstrip('.')}.",
-                "Read them as mode=own: less is accepted than with the target's memory.",
+                "Treat them as mode=own: fewer tokens are accepted than with the target's memory.",
                 case_id,
             )
             for (case_id, why), count in fell_back.items()

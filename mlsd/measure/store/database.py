@@ -194,7 +194,7 @@ def _raw_connection(path: Path, mode: str) -> sqlite3.Connection:
     Raises: StoreError for a pipe or a device, which may never end.
     """
     if path.exists() and not path.is_file():
-        raise StoreError(f"{path} is no regular file.", hint="Give the path of a results database with --db.")
+        raise StoreError(f"{path} is not a regular file.", hint="Give the path of a results database with --db.")
     uri = f"{path.absolute().as_uri()}?mode={mode}"
     wait_s = _READER_WAIT_S if mode == "ro" else LOCK_S.most
     connection = sqlite3.connect(uri, uri=True, isolation_level=None, timeout=wait_s)

@@ -170,7 +170,7 @@ def test_an_unknown_host_and_a_missing_or_foreign_certificate_are_said(
     bad.write_text("nothing")
     bad.chmod(0o600)
     told = refused(capfd, "lab", "join", "127.0.0.1:1", "--certificate", str(bad))
-    assert "is no lab certificate" in told
+    assert "is not a lab certificate" in told
     nobody = (f"127.0.0.1:{free_port()}", "--certificate", str(good))
     assert "There is no lab at tls://127.0.0.1" in refused(capfd, "lab", "status", *nobody)
     database = str(tmp_path / "s.sqlite")

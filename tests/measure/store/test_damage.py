@@ -119,9 +119,9 @@ def test_what_is_no_regular_file_is_not_opened(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe.sqlite"
     os.mkfifo(pipe)
     for read_only in (True, False):
-        with pytest.raises(StoreError, match="is no regular file"):
+        with pytest.raises(StoreError, match="is not a regular file"):
             Store.open(pipe, read_only=read_only)
-    with pytest.raises(StoreError, match="is no regular file"):
+    with pytest.raises(StoreError, match="is not a regular file"):
         Store.open(Path("/dev/zero"), read_only=True)
 
 
