@@ -14,7 +14,8 @@ import pytest
 from mlsd.children import command
 from mlsd.engine.llama.quantize import quantize
 from mlsd.errors import WorkerError
-from mlsd.measure.process import run_info, run_probe
+from mlsd.measure.messages import Probed, ProbeJob
+from mlsd.measure.process import ask, run_info
 from mlsd.planning.job import ModelFile
 from mlsd.records import EngineOptions, ModelRef
 
@@ -82,7 +83,7 @@ def test_a_corrupt_model_is_not_answered_with_a_smaller_one(tmp_path: Path, monk
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join((str(tmp_path), str(Path(__file__).parents[1]))))
     model = ModelFile(ref=ModelRef(id="broken"), path="broken.gguf")
     with pytest.raises(WorkerError, match="killed by SIGABRT") as caught:
-        run_probe(model, ENGINE)
+        ask(ProbeJob(model=model, engine=ENGINE), Probed)
     assert "smaller model" not in caught.value.hint
     assert "models verify" in caught.value.hint
 

@@ -19,7 +19,7 @@ from mlsd.errors import InputError, MlsdError, WorkerError
 from mlsd.folders import cache_dir, write_atomically
 from mlsd.measure.builds import THIS, Build, find_build, installed
 from mlsd.measure.messages import BuildFits, BuildJob
-from mlsd.measure.process import run_build_check
+from mlsd.measure.process import ask
 from mlsd.records import Record
 
 _PREFIXES = ("/opt/homebrew", "/usr/local", "/home/linuxbrew/.linuxbrew", "/usr")
@@ -52,7 +52,7 @@ def judge(build: Build, *, fresh: bool = False) -> Verdict:
             pass  # it only saves time
     verdict = Verdict(name=build.name, fingerprint=build.fingerprint)
     try:
-        verdict = msgspec.structs.replace(verdict, fits=run_build_check(BuildJob(), build.variables()))
+        verdict = msgspec.structs.replace(verdict, fits=ask(BuildJob(), BuildFits, build.variables()))
     except MlsdError as error:
         hint = (
             "The build itself ends the process: a damaged file, or one made for another processor."

@@ -6,7 +6,7 @@ This is the seam at which something other than a local process (another Mac, an 
 from __future__ import annotations
 
 import datetime
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 
@@ -351,6 +351,28 @@ Work = (
     | BuildJob
     | ReadJob
 )
+
+
+class Question(NamedTuple):
+    """A kind of work with one answer: what gives it in a worker, and how its caller waits for it."""
+
+    handler: str  # module:function under mlsd.measure.worker, from the work to its answer
+    doing: str  # what the worker was at, for one that dies of it
+    patience: float = 1.0  # times the usual one
+
+
+# A further kind of work is a record above, its line here and the function that answers it.
+QUESTIONS: dict[type, Question] = {
+    ProbeJob: Question("serve:probe_model", "it probed a model"),
+    InfoJob: Question("serve:find_backend", "it started llama.cpp"),
+    PerplexityJob: Question("perplexity:run_perplexity", "it read the text", 6),
+    LayerSearchJob: Question("layer_search:search_layers", "it looked for blocks to leave out", 6),
+    BreakdownJob: Question("breakdown:break_down", "it profiled passes", 6),
+    SelfCheckJob: Question("self_check:self_check", "it checked this machine", 2),
+    FootprintJob: Question("footprints:find_footprints", "it planned contexts"),
+    BuildJob: Question("build_check:check_build", "it checked the build"),
+    ReadJob: Question("build_check:read_logits", "it read logits"),
+}
 
 
 def now() -> str:

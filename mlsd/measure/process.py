@@ -18,38 +18,23 @@ from mlsd.engine.llama.native import BackendInfo
 from mlsd.errors import WorkerError
 from mlsd.measure.contexts import check_contexts
 from mlsd.measure.messages import (
-    BreakdownJob,
-    BuildFits,
-    BuildJob,
+    QUESTIONS,
     CalibrateJob,
     Covered,
     Done,
     Event,
     Finished,
-    FootprintJob,
-    FootprintsFound,
     Info,
     InfoJob,
-    LayerSearchJob,
-    LayersFound,
-    LogitsRead,
     Passes,
-    Perplexities,
-    PerplexityJob,
-    Probed,
-    ProbeJob,
-    ReadJob,
     Refused,
-    SelfChecked,
-    SelfCheckJob,
-    SharesFound,
     Spent,
     Started,
     Turn,
     Work,
     failed_trial,
 )
-from mlsd.planning.job import Job, ModelFile
+from mlsd.planning.job import Job
 from mlsd.records import EngineOptions
 
 T = TypeVar("T")
@@ -113,18 +98,19 @@ def run_job(
     yield Finished()
 
 
-def run_probe(model: ModelFile, engine: EngineOptions, *, patience_s: float = DEFAULT_PATIENCE_S) -> Probed:
-    """Probe one model in a worker process.
+def ask(work: Work, kind: type[T], variables: Variables = None, *, patience_s: float = DEFAULT_PATIENCE_S) -> T:
+    """The answer of a worker process to work that has one; see `messages.QUESTIONS`.
 
     Raises: the worker's own MlsdError, WorkerError when it dies.
     """
-    with _Worker(ProbeJob(model=model, engine=engine)) as worker:
-        for event in worker.events(patience_s):
+    question = QUESTIONS[type(work)]
+    with _Worker(work, variables) as worker:
+        for event in worker.events(question.patience * patience_s):
             if isinstance(event, Refused):
                 raise event.error()
-            if isinstance(event, Probed):
+            if isinstance(event, kind):
                 return event
-        raise worker.died(f"it probed {model.ref.id}")
+        raise worker.died(question.doing)
 
 
 def run_calibration(
@@ -145,88 +131,16 @@ def run_calibration(
         raise worker.died(f"it timed {job.target.ref.id}")
 
 
-def run_info(
-    engine: EngineOptions, *, patience_s: float = DEFAULT_PATIENCE_S, variables: Variables = None
-) -> BackendInfo:
+def run_info(engine: EngineOptions, *, variables: Variables = None) -> BackendInfo:
     """Ask a worker process for the native build and device, so that this process never loads the library.
 
     Raises: WorkerError when the library does not even start.
     """
-    with _Worker(InfoJob(engine=engine), variables) as worker:
-        for event in worker.events(patience_s):
-            if isinstance(event, Refused):
-                raise event.error()
-            if isinstance(event, Info):
-                return event.backend
-        raise WorkerError(
-            f"llama.cpp does not start: {worker.obituary()}", hint="Reinstall llama-cpp-python; see the README."
-        )
-
-
-def run_perplexity(job: PerplexityJob, *, patience_s: float = 6 * DEFAULT_PATIENCE_S) -> Perplexities:
-    """Perplexities of a text in a worker process.
-
-    Raises: the worker's own MlsdError, WorkerError when it dies.
-    """
-    return _answer(job, Perplexities, "it read the text", patience_s)
-
-
-def run_layer_search(job: LayerSearchJob, *, patience_s: float = 6 * DEFAULT_PATIENCE_S) -> LayersFound:
-    """Look for the blocks to leave out, in a worker process.
-
-    Raises: the worker's own MlsdError, WorkerError when it dies.
-    """
-    return _answer(job, LayersFound, "it looked for blocks to leave out", patience_s)
-
-
-def run_breakdown(job: BreakdownJob, *, patience_s: float = 6 * DEFAULT_PATIENCE_S) -> SharesFound:
-    """Profile passes in a worker process.
-
-    Raises: the worker's own MlsdError, WorkerError when it dies.
-    """
-    return _answer(job, SharesFound, "it profiled passes", patience_s)
-
-
-def run_self_check(job: SelfCheckJob, *, patience_s: float = 2 * DEFAULT_PATIENCE_S) -> SelfChecked:
-    """Check this machine in a worker process.
-
-    Raises: the worker's own MlsdError, WorkerError when it dies.
-    """
-    return _answer(job, SelfChecked, "it checked this machine", patience_s)
-
-
-def run_footprints(job: FootprintJob, *, patience_s: float = DEFAULT_PATIENCE_S) -> FootprintsFound:
-    """Ask in a worker process what contexts would take of memory.
-
-    Raises: WorkerError when it dies.
-    """
-    return _answer(job, FootprintsFound, "it planned contexts", patience_s)
-
-
-def run_build_check(job: BuildJob, variables: Variables, *, patience_s: float = DEFAULT_PATIENCE_S) -> BuildFits:
-    """See in a worker process whether a build can run a job.
-
-    Raises: the worker's own MlsdError with what does not fit, WorkerError when the build ends the process.
-    """
-    return _answer(job, BuildFits, "it checked the build", patience_s, variables)
-
-
-def run_read(job: ReadJob, variables: Variables, *, patience_s: float = DEFAULT_PATIENCE_S) -> LogitsRead:
-    """Logits of a known text in a worker process.
-
-    Raises: the worker's own MlsdError, WorkerError when it dies.
-    """
-    return _answer(job, LogitsRead, "it read logits", patience_s, variables)
-
-
-def _answer(work: Work, kind: type[T], doing: str, patience_s: float, variables: Variables = None) -> T:
-    with _Worker(work, variables) as worker:
-        for event in worker.events(patience_s):
-            if isinstance(event, Refused):
-                raise event.error()
-            if isinstance(event, kind):
-                return event
-        raise worker.died(doing)
+    try:
+        return ask(InfoJob(engine=engine), Info, variables).backend
+    except WorkerError as error:
+        error.hint = error.hint or "Reinstall llama-cpp-python; see the README."
+        raise
 
 
 class _Worker:

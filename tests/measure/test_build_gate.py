@@ -161,6 +161,6 @@ def test_what_fits_is_remembered_and_what_is_here_is_found(tmp_path: Path, monke
     assert first.fits is not None and first.fits.rollback == "snapshots"
     assert first.fits.loaded.package == build.identity.package
     assert set(first.fits.loaded.libraries) <= set(build.identity.files)
-    monkeypatch.setattr("mlsd.measure.build_gate.run_build_check", None)
+    monkeypatch.setattr("mlsd.measure.build_gate.ask", None)
     assert judge(build) == first
     assert next(known_builds()) == "."

@@ -41,7 +41,7 @@ def distance(model: str, as_json: bool, engine: EngineOptions, **options: Any) -
     a token drawn from the draft, one minus the distance is the chance that it is accepted. With --db `mlsd claims` sets
     the ratio beside what was accepted; `mlsd run --distances` does it for every draft of a suite.
     """
-    from mlsd.measure.process import run_perplexity
+    from mlsd.measure.process import ask
     from mlsd.measure.run.distances import as_distance, shipped_text
 
     text = shipped_text() if options["text"] is None else prompt_from_file(options["text"]).text
@@ -49,16 +49,15 @@ def distance(model: str, as_json: bool, engine: EngineOptions, **options: Any) -
     drafting = _drafting(target, options)
     if options["db"] is not None and options["db"].exists():
         Store.open(options["db"], create=False).close()  # see before any work that it can be written
-    result = run_perplexity(
-        PerplexityJob(
-            target=target,
-            draft=None if drafting is None else drafting.draft,
-            engine=msgspec.structs.replace(engine, n_ctx=None),
-            text=text,
-            n_tokens=options["n_tokens"],
-            n_window=engine.n_ctx or options["window"],
-        )
+    job = PerplexityJob(
+        target=target,
+        draft=None if drafting is None else drafting.draft,
+        engine=msgspec.structs.replace(engine, n_ctx=None),
+        text=text,
+        n_tokens=options["n_tokens"],
+        n_window=engine.n_ctx or options["window"],
     )
+    result = ask(job, Perplexities)
     if drafting is not None and options["db"] is not None:
         with Store.open(options["db"]) as store:
             store.add_distance(as_distance(drafting, text, result))

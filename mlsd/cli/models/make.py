@@ -191,7 +191,7 @@ def subset(
     neighbours'. What the set gets accepted is measured on the second half, beside as many blocks spread evenly. In
     hybrids one block with attention always stays.
     """
-    from mlsd.measure.process import run_layer_search
+    from mlsd.measure.process import ask
 
     file, found = shared.model_file(model), None
     choices = {name: options[name] for name in ("keep", "skip", "exit_after", "fraction", "component")}
@@ -203,7 +203,8 @@ def subset(
                 hint="Like --search greedy --fraction 0.33 --text FILE.",
             )
         said = prompt_from_file(text).text
-        found = run_layer_search(LayerSearchJob(model=file, engine=engine, text=said, method=search, fraction=fraction))
+        job = LayerSearchJob(model=file, engine=engine, text=said, method=search, fraction=fraction)
+        found = ask(job, LayersFound)
         choices["skip"] = ",".join(map(str, found.skipped))
     source = Source(Path(file.path))
     _write_draft(source, plan_subset(source, **choices), output, as_json, found)

@@ -27,9 +27,10 @@ def probe(model: str, as_json: bool, engine: EngineOptions, **_: Any) -> None:
 
     MODEL is a GGUF path or an id that `mlsd models list` shows. The engine picks its strategies by this test.
     """
-    from mlsd.measure.process import run_probe
+    from mlsd.measure.messages import Probed, ProbeJob
+    from mlsd.measure.process import ask
 
-    result = run_probe(model_file(model), engine)
+    result = ask(ProbeJob(model=model_file(model), engine=engine), Probed)
     if as_json:
         told = ("strategies", "kernel_noise", "tolerance", "control_diff", "device_round_ns", "host_round_ns")
         of_report = {name: getattr(result.report, name) for name in (*told, "target", "draft")}

@@ -17,8 +17,8 @@ import numpy as np
 
 from mlsd.engine.losslessness import first_difference, of_recorded
 from mlsd.errors import MlsdError, PromptError
-from mlsd.measure.messages import Done, ReadJob
-from mlsd.measure.process import run_job, run_read
+from mlsd.measure.messages import Done, LogitsRead, ReadJob
+from mlsd.measure.process import ask, run_job
 from mlsd.measure.run.runner import machine_lock
 from mlsd.models.library import Library, resolve_model
 from mlsd.planning.job import Job, ModelFile, Slot, prompt_key, prompt_text
@@ -158,7 +158,7 @@ def _teacher_forced(job: Job, reference: Sequence[int], tokens: tuple[int, ...],
 
     Raises: MlsdError.
     """
-    alone = run_read(ReadJob(job=job, tokens=tokens), None)
-    wide = run_read(ReadJob(job=job, tokens=tokens, ids=alone.ids, width=max(2, width)), None)
+    alone = ask(ReadJob(job=job, tokens=tokens), LogitsRead)
+    wide = ask(ReadJob(job=job, tokens=tokens, ids=alone.ids, width=max(2, width)), LogitsRead)
     rows = [np.asarray(read.logits, dtype=np.float32) for read in (alone, wide)]
     return of_recorded(tokens, reference, *rows)

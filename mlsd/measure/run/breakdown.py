@@ -12,8 +12,8 @@ from mlsd.drafters.options import parse_drafter
 from mlsd.errors import InputError, WorkerError
 from mlsd.gguf_tools.read import model_facts
 from mlsd.hardware import read_environment
-from mlsd.measure.messages import BreakdownJob, Done
-from mlsd.measure.process import run_breakdown, run_info, run_job
+from mlsd.measure.messages import BreakdownJob, Done, SharesFound
+from mlsd.measure.process import ask, run_info, run_job
 from mlsd.measure.run.runner import machine_lock, plan_jobs, recorded_run
 from mlsd.measure.store.newest import newest_or_new
 from mlsd.measure.store.pass_shares import PassShares
@@ -86,7 +86,7 @@ def profile_and_store(job: BreakdownJob, db: Path, models: Sequence[ModelFacts] 
     environment = read_environment(run_info(job.engine))
     with Store.open(db) as store, recorded_run(store, environment, plan) as run_id:
         store.add_models(models)
-        shares = run_breakdown(job).shares
+        shares = ask(job, SharesFound).shares
         store.add_shares(run_id, shares)
     return shares
 

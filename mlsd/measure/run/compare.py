@@ -26,8 +26,8 @@ from mlsd.errors import InputError, MlsdError, WorkerError
 from mlsd.gguf_tools.read import model_facts
 from mlsd.hardware import read_environment
 from mlsd.measure.builds import Build, find_build
-from mlsd.measure.messages import BuildJob, CalibrateJob, Passes, ReadJob
-from mlsd.measure.process import run_build_check, run_calibration, run_job, run_read
+from mlsd.measure.messages import BuildFits, BuildJob, CalibrateJob, LogitsRead, Passes, ReadJob
+from mlsd.measure.process import ask, run_calibration, run_job
 from mlsd.measure.run.runner import (
     RunSettings,
     Tally,
@@ -172,7 +172,7 @@ def _sides(request: CompareRequest, builds: Sequence[Build], said: Callable[[str
         prepared = prepare_bench(asked)
         job = plan_jobs(prepared, fitted_environment(prepared)[1])[0]
         try:
-            fits = run_build_check(BuildJob(job=job), build.variables())
+            fits = ask(BuildJob(job=job), BuildFits, build.variables())
         except MlsdError as error:
             error.message = f"Build {build.name} cannot be measured. {error.message}"
             if isinstance(error, WorkerError):
@@ -303,7 +303,7 @@ def _read_both(base: _Side, side: _Side, case: Case, own: tuple[int, ...], other
         prompts = {prompt_key(case.prompt): of.job.prompts[prompt_key(case.prompt)]}
         return Job(target=of.job.target, prompts=prompts, slots=tuple(slots))
 
-    ours = run_read(ReadJob(job=job(base), tokens=other), base.build.variables())
-    theirs = run_read(ReadJob(job=job(side), tokens=other, ids=ours.ids), side.build.variables())
+    ours = ask(ReadJob(job=job(base), tokens=other), LogitsRead, base.build.variables())
+    theirs = ask(ReadJob(job=job(side), tokens=other, ids=ours.ids), LogitsRead, side.build.variables())
     rows = [np.asarray(read.logits, dtype=np.float32) for read in (ours, theirs)]
     return of_other_build(other, own, rows[0], rows[1])

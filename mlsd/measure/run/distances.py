@@ -14,7 +14,7 @@ import msgspec
 
 from mlsd.drafters import drafting_file, drafting_key
 from mlsd.measure.messages import Perplexities, PerplexityJob
-from mlsd.measure.process import run_perplexity
+from mlsd.measure.process import ask
 from mlsd.measure.store.rows import DraftDistance, model_key
 from mlsd.planning.job import ModelFile
 from mlsd.planning.prompts import load_prompt, prompt_names
@@ -100,4 +100,4 @@ def measure_distances(
     text = shipped_text()
     for drafting in draftings:
         job = PerplexityJob(target=drafting.target, draft=drafting.draft, engine=engine, text=text, n_tokens=n_tokens)
-        keep(drafting, as_distance(drafting, text, run_perplexity(job)))
+        keep(drafting, as_distance(drafting, text, ask(job, Perplexities)))

@@ -29,8 +29,8 @@ from mlsd.gguf_tools.source import Source
 from mlsd.gguf_tools.surgery.cut import state_layers
 from mlsd.hardware import read_environment
 from mlsd.hardware.budget import Fit, MemoryBudget, fit, memory_budget
-from mlsd.measure.messages import ContextsWanted, FootprintJob
-from mlsd.measure.process import run_footprints, run_info
+from mlsd.measure.messages import ContextsWanted, FootprintJob, FootprintsFound
+from mlsd.measure.process import ask, run_info
 from mlsd.measure.worker.arms import arm_key
 from mlsd.models.library import Library, LocalModel
 from mlsd.models.manifest import MadeEntry, ModelEntry
@@ -211,7 +211,7 @@ def ask_memory(loads: Sequence[Job], models: Mapping[str, Sized], engine: Engine
     wanted = tuple(_wanted(models, key[0], methods[key], tuple(asked)) for key, asked in options.items())
     cut_bytes = tuple(sum(contexts.cut_bytes.values()) if contexts else 0 for contexts in opened)
     try:
-        answer = run_footprints(FootprintJob(wanted=wanted, n_gpu_layers=engine.n_gpu_layers))
+        answer = ask(FootprintJob(wanted=wanted, n_gpu_layers=engine.n_gpu_layers), FootprintsFound)
     except MlsdError:  # a model that ends the process says so when it is run
         return Asked(backend=run_info(engine), arms=tuple(() for _ in loads))
     known = {

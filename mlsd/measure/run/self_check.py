@@ -12,8 +12,8 @@ import msgspec
 from mlsd.errors import InputError
 from mlsd.folders import asset_path, write_atomically
 from mlsd.hardware import read_conditions, read_environment
-from mlsd.measure.messages import Check, SelfCheckJob
-from mlsd.measure.process import run_self_check
+from mlsd.measure.messages import Check, SelfChecked, SelfCheckJob
+from mlsd.measure.process import ask
 from mlsd.planning.job import ModelFile
 from mlsd.records import Conditions, Environment, ModelRef, Record
 
@@ -42,7 +42,7 @@ def check_machine() -> SelfCheck:
     """
     files = [ModelFile(ref=ModelRef(id=name), path=str(asset_path(f"tiny/{name}.gguf"))) for name in _MODELS]
     before = read_conditions()
-    found = run_self_check(SelfCheckJob(models=tuple(files), expected_backend=expected_backend()))
+    found = ask(SelfCheckJob(models=tuple(files), expected_backend=expected_backend()), SelfChecked)
     environment = read_environment(found.backend)
     return SelfCheck(
         made=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),

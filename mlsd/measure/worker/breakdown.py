@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from mlsd.clock import Clock
+from mlsd.clock import Clock, MonotonicClock
 from mlsd.drafters import drafting_file, drafting_key, find_method
 from mlsd.engine.llama.heads import EagleHead, NextTokenHead
 from mlsd.engine.llama.model import LlamaModel
@@ -122,11 +122,12 @@ class PassMaker:
         return spent_ns
 
 
-def break_down(job: BreakdownJob, clock: Clock, cache: ProbeCache) -> SharesFound:
+def break_down(job: BreakdownJob, clock: Clock | None = None, cache: ProbeCache | None = None) -> SharesFound:
     """Profile the target's passes, then a step of the draft network where the job names one.
 
     Raises: PromptError, CapacityError and UnsupportedError before anything is timed, EngineError.
     """
+    clock, cache = clock or MonotonicClock(), cache or ProbeCache()
     found: list[PassShares] = []
     with ExitStack() as stack:
         target = _open(stack, job.target.path, job)

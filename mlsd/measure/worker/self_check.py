@@ -16,7 +16,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from mlsd.clock import Clock
+from mlsd.clock import Clock, MonotonicClock
 from mlsd.engine.llama.footprint import allocated_bytes, footprints
 from mlsd.engine.llama.model import LlamaModel
 from mlsd.engine.llama.native import LOG, backend_info
@@ -40,8 +40,9 @@ MEMORY_TOLERANCE = 0.05
 LEAST_GROWTH = 2.0
 
 
-def self_check(job: SelfCheckJob, clock: Clock) -> SelfChecked:
+def self_check(job: SelfCheckJob, clock: Clock | None = None) -> SelfChecked:
     """Ask everything; a check that cannot be made is one that failed, with its reason."""
+    clock = clock or MonotonicClock()
     with ExitStack() as stack:
         models = [stack.enter_context(LlamaModel(Path(file.path))) for file in job.models]
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))

@@ -8,6 +8,7 @@ Run as ``python -m mlsd.measure.worker``. It ends itself when its parent does: s
 
 from __future__ import annotations
 
+import importlib
 import itertools
 import os
 import signal
@@ -32,38 +33,26 @@ from mlsd.errors import MlsdError
 from mlsd.hardware import read_conditions
 from mlsd.measure.cool_down import CoolDown
 from mlsd.measure.messages import (
-    BreakdownJob,
-    BuildJob,
+    QUESTIONS,
     CalibrateJob,
     Done,
     Event,
     Finished,
-    FootprintJob,
     Info,
     InfoJob,
-    LayerSearchJob,
     Loaded,
-    PerplexityJob,
     Probed,
     ProbeJob,
     Progress,
-    ReadJob,
     Refused,
-    SelfCheckJob,
     Started,
     Turn,
     Work,
     failed_trial,
 )
 from mlsd.measure.worker.arms import Arms, arm_key
-from mlsd.measure.worker.breakdown import break_down
-from mlsd.measure.worker.build_check import check_build, read_logits
 from mlsd.measure.worker.calibrate import Calibration
-from mlsd.measure.worker.footprints import find_footprints
-from mlsd.measure.worker.layer_search import search_layers
-from mlsd.measure.worker.perplexity import run_perplexity
 from mlsd.measure.worker.probe_cache import ProbeCache, check_weights
-from mlsd.measure.worker.self_check import self_check
 from mlsd.planning.job import Job, ModelFile, Slot
 from mlsd.records import Trial
 
@@ -82,28 +71,13 @@ def main() -> None:
     try:
         for file in _models_of(work):
             check_weights(Path(file.path), file.ref)
-        if isinstance(work, ProbeJob):
-            send(probe_model(work))
-        elif isinstance(work, InfoJob):
-            send(Info(backend=backend_info(work.engine.n_gpu_layers)))
+        if isinstance(work, Job):
+            run_slots(work, send, iter(lambda: msgspec.json.decode(lines.get(), type=Turn).slots, ()))
         elif isinstance(work, CalibrateJob):
             calibrate(work, send)
-        elif isinstance(work, PerplexityJob):
-            send(run_perplexity(work))
-        elif isinstance(work, LayerSearchJob):
-            send(search_layers(work))
-        elif isinstance(work, BreakdownJob):
-            send(break_down(work, MonotonicClock(), ProbeCache()))
-        elif isinstance(work, BuildJob):
-            send(check_build(work))
-        elif isinstance(work, ReadJob):
-            send(read_logits(work))
-        elif isinstance(work, SelfCheckJob):
-            send(self_check(work, MonotonicClock()))
-        elif isinstance(work, FootprintJob):
-            send(find_footprints(work))
         else:
-            run_slots(work, send, iter(lambda: msgspec.json.decode(lines.get(), type=Turn).slots, ()))
+            module, _, name = QUESTIONS[type(work)].handler.partition(":")
+            send(getattr(importlib.import_module(f"mlsd.measure.worker.{module}"), name)(work))
     except MlsdError as error:
         send(Refused.of(error))
 
@@ -143,6 +117,11 @@ def run_slots(job: Job, send: Callable[[Event], None], turns: Iterable[Sequence[
         for index in itertools.chain.from_iterable(turns):
             runner.run(index)
     send(Finished())
+
+
+def find_backend(job: InfoJob) -> Info:
+    """The native build and device."""
+    return Info(backend=backend_info(job.engine.n_gpu_layers))
 
 
 def probe_model(job: ProbeJob) -> Probed:

@@ -18,8 +18,8 @@ from mlsd.errors import LockError, ModelFileError, WorkerError
 from mlsd.gguf_tools.source import Source
 from mlsd.gguf_tools.surgery.edit import keep_layers, recurrent_layers, write_edit
 from mlsd.hardware import read_environment
-from mlsd.measure.messages import Done, Event, Finished, Loaded
-from mlsd.measure.process import run_job, run_probe
+from mlsd.measure.messages import Done, Event, Finished, Loaded, Probed, ProbeJob
+from mlsd.measure.process import ask, run_job
 from mlsd.measure.run.runner import RunSettings, Watcher, machine_lock, run_jobs
 from mlsd.measure.store.rows import TrialFilter
 from mlsd.measure.store.store import Store
@@ -248,7 +248,7 @@ def test_a_native_abort_is_named_and_leaves_the_caller_alive(tiny: Path, tmp_pat
     write_edit(source, keep_layers(source, recurrent), tmp_path / "recurrent.gguf")
     aborting = ModelFile(ref=ModelRef(id="recurrent"), path=str(tmp_path / "recurrent.gguf"))
     with pytest.raises(WorkerError, match=r"(?s)killed by SIGABRT.*GGML_ASSERT"):
-        run_probe(aborting, EngineOptions(n_threads=1))
+        ask(ProbeJob(model=aborting, engine=EngineOptions(n_threads=1)), Probed)
 
 
 def test_the_caller_chooses_after_every_block_what_goes_on_in_the_same_worker(tiny: Path, tmp_path: Path) -> None:
