@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from mlsd.errors import LabError, ModelFileError
+from mlsd.errors import LabError, ModelFileError, StoreError
 from mlsd.measure.lab.machine import Card, Origin, differences
 from mlsd.measure.messages import failed_trial
 from mlsd.measure.run.runner import (
@@ -28,6 +28,7 @@ from mlsd.measure.run.runner import (
     known_references,
     slot_key,
 )
+from mlsd.measure.store.rowcodec import sane
 from mlsd.measure.store.rows import TrialKey
 from mlsd.measure.store.store import Store
 from mlsd.planning.job import Job, Slot, prompt_key
@@ -214,6 +215,11 @@ class _Coordinator:
     def _may(self, address: str, card: Card) -> bool:
         if found := differences(card.origin, self._plan.origin):
             self._refused[address] = f"{card.name} at {address}: {'; '.join(found)}"
+        try:  # what is stored of a machine is read again with every trial of its kind
+            for told in (card.environment, card.conditions, *card.models):
+                sane(told, f"what the machine at {address} says of itself")
+        except StoreError as error:
+            self._refused[address] = error.message
         return address not in self._refused
 
     def _left(self) -> bool:

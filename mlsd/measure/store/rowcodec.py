@@ -87,7 +87,7 @@ def decode(text: str, kind: Any, where: str) -> Any:
         value = msgspec.json.decode(text, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError, TypeError, RecursionError) as error:
         raise damaged(where, error) from error
-    return _sane(value, where) if isinstance(value, msgspec.Struct) else value
+    return sane(value, where) if isinstance(value, msgspec.Struct) else value
 
 
 def record(kind: type[T], values: Sequence[Any], where: str, *, above_zero: bool = False) -> T:
@@ -102,10 +102,10 @@ def record(kind: type[T], values: Sequence[Any], where: str, *, above_zero: bool
         raise damaged(where, error) from error
     if above_zero and not values[-1] > 0:
         raise damaged(where, f"its {kind.__struct_fields__[-1]} is {values[-1]}")
-    return _sane(made, where)
+    return sane(made, where)
 
 
-def _sane(record: T, where: str) -> T:
+def sane(record: T, where: str) -> T:
     """The record, unless a number of it is negative, infinite or none: mlsd measures none of these."""
     for name in record.__struct_fields__:
         value = getattr(record, name)
@@ -172,7 +172,7 @@ def trial(row: tuple[Any, ...], rounds: tuple[Round, ...]) -> StoredTrial:
         if fields[field] is not None:
             fields[field] = decode(fields[field], kind, f"{where}, {field},")
     try:
-        made = _sane(msgspec.convert(fields, Trial), where)
+        made = sane(msgspec.convert(fields, Trial), where)
     except msgspec.ValidationError as error:
         raise damaged(where, error) from error
     made = msgspec.structs.replace(made, rounds=rounds) if rounds else made

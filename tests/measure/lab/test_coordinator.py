@@ -97,6 +97,18 @@ def test_a_part_in_which_machines_die_again_and_again_loses_one_trial_and_goes_o
     assert f"lost {MOST_DEATHS} times" in (failed[0].error or "")
 
 
+def test_a_machine_whose_card_cannot_be_measures_nothing(tmp_path: Path) -> None:
+    own = card()
+    for broken in (
+        msgspec.structs.replace(own, environment=msgspec.structs.replace(own.environment, gpu_cores=-1)),
+        msgspec.structs.replace(own, models=(msgspec.structs.replace(MODEL, n_layers=-3),)),
+    ):
+        wanted = plan(n_loads=1)
+        run(FakeLab({"m1": own, "liar": broken}), wanted, tmp_path / "s.sqlite")
+        assert stored(tmp_path / "s.sqlite") == whole(wanted)
+        (tmp_path / "s.sqlite").unlink()
+
+
 def test_a_machine_that_comes_late_takes_its_share(tmp_path: Path) -> None:
     wanted = plan(n_loads=4)
 
