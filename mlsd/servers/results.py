@@ -9,9 +9,10 @@ from mlsd.records import NO_DRAFTER, DrafterSpec, Losslessness, Record, Source, 
 from mlsd.servers.distrust import beyond
 from mlsd.servers.flags import advice
 from mlsd.servers.judge import margin
-from mlsd.stats import Interval, best_of, grouped, independent, median, paired, paired_ratio
+from mlsd.stats import Interval, best_of, grouped, median, paired
 from mlsd.trials.arms import Arm, options_text
-from mlsd.units import tok_s
+from mlsd.trials.pairs import Timed, speedup
+from mlsd.trials.sums import decode_tok_s, share, speed, sums_of
 
 # Two processes of one program lie elsewhere in memory, which is a steady difference of some tenths of a percent to two.
 ALIKE = 0.02
@@ -72,12 +73,12 @@ def _row(own: Sequence[BenchTrial], plain: Sequence[BenchTrial], deterministic: 
     case = own[0].case
     measured = [one.trial for one in own if one.trial.status == "ok"]
     proposed, accepted = _sum(measured, "proposed", "draft_n"), _sum(measured, "accepted", "draft_n_accepted")
-    by_round = [r for trial in measured for r in trial.rounds]
+    whole = sums_of(measured)
     verdicts = [trial.losslessness for trial in measured if trial.losslessness is not None]
     worst = max(verdicts, key=lambda v: _SEVERITY.index(v.verdict), default=None)
     reason = next((t.error or t.invalid_reason for t in (one.trial for one in own) if not t.valid), None)
     found, mine = (ratio(own, plain, of) if case.arm == "sd" else None for of in (speed, client_speed))
-    mgl = sum(r.committed for r in by_round) / len(by_round) if by_round and case.arm == "sd" else None
+    mgl = whole.mgl if case.arm == "sd" else None
     most = mgl or _most(measured, accepted, case.gamma)
     impossible = beyond(found, most)
     return Row(
@@ -93,9 +94,9 @@ def _row(own: Sequence[BenchTrial], plain: Sequence[BenchTrial], deterministic: 
         speedup=None if impossible else found,
         impossible=f"{_interval(found)} is more than its MGL of {most:.2f} allows" if found and impossible else "",
         confirmed=mine is not None and mine.low is not None and mine.low > 1 + ALIKE and not beyond(mine, most),
-        acceptance_rate=accepted / proposed if proposed and accepted is not None else None,
+        acceptance_rate=share(accepted, proposed),
         mgl=mgl,
-        rounds=(len(by_round) or _sum(measured, "rows", "draft_rounds") or None) if case.arm == "sd" else None,
+        rounds=(whole.rounds or _sum(measured, "rows", "draft_rounds") or None) if case.arm == "sd" else None,
         verdict=_verdict(worst, measured, deterministic),
         margin=margin(worst),
         invalid_reason=reason,
@@ -110,15 +111,10 @@ def _most(trials: Sequence[Trial], accepted: int | None, gamma: int) -> float | 
     return gamma + 1.0 if gamma else None
 
 
-def speed(trial: Trial) -> float | None:
-    """Decode tok/s, by the server's clock where it has one."""
-    return tok_s(trial.n_tokens - 1, trial.decode_ns) if trial.decode_ns else None
-
-
 def client_speed(trial: Trial) -> float | None:
     """Decode tok/s by the clock of this program, which is our own loop's as well."""
     span = trial.stats.get("client_decode_ns", trial.decode_ns)
-    return tok_s(trial.n_tokens - 1, int(span)) if span else None
+    return decode_tok_s(trial.n_tokens, None if span is None else int(span))
 
 
 def ratio(
@@ -126,14 +122,11 @@ def ratio(
 ) -> Interval | None:
     """Speed over that of the other arm in the same block, geometric mean over blocks, or over prompts."""
 
-    def timed(arm: Sequence[BenchTrial]) -> list[tuple[BenchTrial, float]]:
-        return [(one, found) for one in arm if one.trial.valid and (found := of(one.trial)) is not None]
+    def timed(arm: Sequence[BenchTrial]) -> list[Timed]:
+        known = ((one, of(one.trial)) for one in arm if one.trial.valid)
+        return [Timed(found, one.case.prompt.key, one.trial.block) for one, found in known if found is not None]
 
-    pairs = paired(timed(plain), timed(own), lambda one: (one[0].case.prompt, one[0].trial.block))
-    if not pairs:
-        return None
-    groups = independent([p[0].case.prompt.key for p, _ in pairs], [p[0].trial.block for p, _ in pairs])
-    return paired_ratio([mine for _, (_, mine) in pairs], [base for (_, base), _ in pairs], groups)
+    return speedup(paired(timed(plain), timed(own), lambda one: one[1:]))
 
 
 def _verdict(worst: Losslessness | None, measured: Sequence[Trial], deterministic: bool) -> str:
