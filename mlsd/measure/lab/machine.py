@@ -25,7 +25,7 @@ from mlsd.hardware import read_conditions, read_environment
 from mlsd.hardware.budget import memory_budget
 from mlsd.measure.messages import Done, Event
 from mlsd.measure.process import run_info, run_job
-from mlsd.measure.run.memory import fit_job
+from mlsd.measure.run.memory import fit_here
 from mlsd.measure.run.runner import machine_lock
 from mlsd.measure.store.rows import environment_key
 from mlsd.models.library import Library
@@ -182,7 +182,8 @@ def measure(
             return f"This machine measures for no other installation: {'; '.join(found)}.", unfit
         job = _at_home(piece.job, may_pull=may_pull)
         with machine_lock(), _stopped_when_not(wanted):
-            job = fit_job(job)
+            _, (load,) = fit_here((job,))
+            job = msgspec.structs.replace(job, one_arm=load.verdict == "tight")
             unfit = False
             events = cast("Generator[Event]", run_job(job, patience_s=piece.patience_s))
             with closing(events):

@@ -28,6 +28,7 @@ from mlsd.hardware import read_environment
 from mlsd.measure.builds import Build, find_build
 from mlsd.measure.messages import BuildFits, BuildJob, CalibrateJob, LogitsRead, Passes, ReadJob
 from mlsd.measure.process import ask, run_calibration, run_job
+from mlsd.measure.run.memory import fit_here
 from mlsd.measure.run.runner import (
     RunSettings,
     Tally,
@@ -39,7 +40,7 @@ from mlsd.measure.run.runner import (
     recorded_run,
     run_slots,
 )
-from mlsd.measure.run.runs import check_database, conclude, fitted_environment
+from mlsd.measure.run.runs import check_database, conclude
 from mlsd.measure.store.newest import study_path
 from mlsd.measure.store.rows import TrialFilter, environment_key
 from mlsd.measure.store.store import Store
@@ -170,7 +171,7 @@ def _sides(request: CompareRequest, builds: Sequence[Build], said: Callable[[str
     for place, build in enumerate(builds):
         asked = request.other if place and request.other is not None else request.bench
         prepared = prepare_bench(asked)
-        job = plan_jobs(prepared, fitted_environment(prepared)[1])[0]
+        job = plan_jobs(prepared, fit_here(prepared.plan.loads)[1])[0]
         try:
             fits = ask(BuildJob(job=job), BuildFits, build.variables())
         except MlsdError as error:

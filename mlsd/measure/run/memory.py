@@ -340,22 +340,18 @@ def judge_loads(
     return tuple(_judge_load(load, models, arms, n_bytes, budget) for load, arms, n_bytes in found)
 
 
-def fit_here(
-    loads: Sequence[Job], models: Mapping[str, Sized], engine: EngineOptions
-) -> tuple[Environment, tuple[LoadMemory, ...]]:
-    """The machine at hand, and what each load takes of it. Raises: InputError for what it cannot hold, WorkerError."""
-    asked = ask_memory(loads, models, engine)
+def fit_here(loads: Sequence[Job]) -> tuple[Environment, tuple[LoadMemory, ...]]:
+    """The machine at hand, and what each load takes of it; all files are here.
+
+    Raises: InputError for what the machine cannot hold, WorkerError.
+    """
+    files = {file.ref.id: file for load in loads for file in load.files}
+    models = {id_: _of_files(id_, (Path(file.path),), file.ref.n_bytes) for id_, file in files.items()}
+    asked = ask_memory(loads, models, loads[0].slots[0].case.engine)
     environment = read_environment(asked.backend)
     memory = judge_loads(loads, models, asked, memory_budget(environment, asked.backend.memory_bytes))
     refuse_loads(memory)
     return environment, memory
-
-
-def fit_job(job: Job) -> Job:
-    """A job whose files are here, with idle arms closed where memory is tight. Raises: as `fit_here`."""
-    models = {file.ref.id: _of_files(file.ref.id, (Path(file.path),), file.ref.n_bytes) for file in job.files}
-    _, (load,) = fit_here((job,), models, job.slots[0].case.engine)
-    return msgspec.structs.replace(job, one_arm=load.verdict == "tight")
 
 
 def _judge_load(

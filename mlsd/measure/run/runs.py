@@ -16,7 +16,7 @@ from mlsd.hardware.chips import has_no_fan
 from mlsd.measure.run.answers import AnswerFile, write_answers
 from mlsd.measure.run.checks import check_run, disturbed
 from mlsd.measure.run.distances import Drafting, measure_distances, study_draftings
-from mlsd.measure.run.memory import LoadMemory, fit_here, size_models
+from mlsd.measure.run.memory import LoadMemory, fit_here
 from mlsd.measure.run.race import MOST_BLOCKS, Goal, Race, Stop, standings
 from mlsd.measure.run.runner import (
     Choose,
@@ -95,7 +95,7 @@ def run_study(
         check_database(path)
         prepared = prepare_study(request, make=True)
         watcher.planned(prepared)
-        environment, memory = fitted_environment(prepared)
+        environment, memory = fit_here(prepared.plan.loads)
         with Store.open(path) as store:
             outcome, warnings = _measure(prepared, store, environment, memory, settings, watcher, options or {})
             cases = prepared.plan.cases()
@@ -129,7 +129,7 @@ def bench(
     with machine_lock():
         check_database(path)
         prepared = prepare_bench(request)
-        environment, memory = fitted_environment(prepared)
+        environment, memory = fit_here(prepared.plan.loads)
         with Store.open(path) as store:
             settings = RunSettings(fresh=fresh, seed=request.seed)
             choose = all_left if race is None else race.choose
@@ -171,12 +171,6 @@ def check_database(path: Path) -> None:
     """See before any work that an existing database can be used. Raises: StoreError, SchemaError."""
     if path.exists():
         Store.open(path, create=False).close()
-
-
-def fitted_environment(prepared: Prepared) -> tuple[Environment, tuple[LoadMemory, ...]]:
-    """The machine, and what each load takes of it; refused is what it cannot hold."""
-    models = size_models(prepared.models, prepared.library, prepared.models)
-    return fit_here(prepared.plan.loads, models, prepared.engine)
 
 
 def _measure(

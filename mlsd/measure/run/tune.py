@@ -24,9 +24,10 @@ import msgspec
 from mlsd.drafters import find_method, resolve_spec, search_space
 from mlsd.drafters.options import Choice, Space, Span
 from mlsd.errors import InputError, MlsdError
+from mlsd.measure.run.memory import fit_here
 from mlsd.measure.run.race import Goal, Measured, Race, Stop, standings
 from mlsd.measure.run.runner import RunSettings, Watcher, machine_lock
-from mlsd.measure.run.runs import bench_into, check_database, fitted_environment
+from mlsd.measure.run.runs import bench_into, check_database
 from mlsd.measure.store.newest import BENCHES, study_path
 from mlsd.measure.store.rows import TrialFilter, environment_key
 from mlsd.measure.store.store import Store
@@ -95,7 +96,7 @@ def tune(
     prepared = prepare_bench(_bench(request, first))
     with machine_lock():
         check_database(path)
-        environment, _ = fitted_environment(prepared)
+        environment, _ = fit_here(prepared.plan.loads)
         with Store.open(path) as store:
             search = _Search(request, space, store, environment, prepared)
             stopped = search.run(first, watcher or Watcher(), said)
@@ -239,7 +240,7 @@ class _Search:
             asked = msgspec.structs.replace(_bench(self._request, wave), repeats=n_blocks)
             prepared = prepare_bench(asked)
             settings = RunSettings(seed=self._request.setting.seed)
-            _, memory = fitted_environment(prepared)
+            _, memory = fit_here(prepared.plan.loads)
             outcome, _ = bench_into(
                 prepared, self._store, self._environment, memory, settings, watcher, choose=race.choose
             )
