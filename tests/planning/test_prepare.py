@@ -124,7 +124,7 @@ def test_a_profile_may_stand_in_a_file_of_ones_own(tiny: Path, tmp_path: Path) -
     [
         ({"boss": "tiny-dense"}, "no role 'boss'"),
         ({"dense-m": "no/such.gguf"}, "does not exist"),
-        ({"dense-m": "nothing"}, "is no model of the manifest"),
+        ({"dense-m": "nothing"}, "is not in the model manifest"),
     ],
 )
 def test_a_role_or_a_model_that_is_none_is_refused(models: dict[str, str], said: str) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from mlsd.hardware import read_environment
@@ -32,7 +33,8 @@ def run_bench(tiny: Path, db: Path) -> None:
 
 
 def run_tune(tiny: Path, db: Path) -> None:
-    tune(TuneRequest(drafter=DrafterSpec(name="pld"), setting=request(tiny), trials=1), db)
+    setting = msgspec.structs.replace(request(tiny), repeats=3)
+    tune(TuneRequest(drafter=DrafterSpec(name="pld"), setting=setting, trials=1), db)
 
 
 def run_compare(tiny: Path, db: Path) -> None:
