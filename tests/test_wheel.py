@@ -27,7 +27,13 @@ def test_the_wheel_carries_every_data_file_of_the_checkout(wheel: Path) -> None:
     held = set(zipfile.ZipFile(wheel).namelist())
     expected = {f"mlsd/data/suites/{path.name}" for path in (ROOT / "suites").glob("*.toml")}
     expected |= {"mlsd/data/gguf_manifest.toml"}
-    for folder in ("assets", "report/render/templates", "analysis/audit/published", "analysis/claims"):
+    for folder in (
+        "assets",
+        "report/render/templates",
+        "analysis/audit/published",
+        "analysis/claims",
+        "engine/llama/build",
+    ):
         files = (path for path in (ROOT / "mlsd" / folder).rglob("*") if path.suffix not in (".py", ".pyc", ""))
         expected |= {str(path.relative_to(ROOT)) for path in files}
     assert len(expected) > 20
