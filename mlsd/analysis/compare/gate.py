@@ -1,8 +1,9 @@
 """The gate: which measures of B are faster, slower or the same as A's, and what it takes to tell where none is decided.
 
-Pure: series of values in, findings out. Each test is a t test over blocks, whose pairs share heat and load, and all of
-a comparison together say something untrue in one of two hundred (`FALSE_ALARM`): the bounds of each stand apart as
-Sidak's correction for their number asks. What the control, A once more, shows to be different is not believed of B.
+Pure: series of values in, findings out. Each interval is Student's over blocks, whose pairs share heat and load, at
+levels that hold for all of a comparison and whenever it is looked at (`trials.decisions`): together they say something
+untrue in one of two hundred (`FALSE_ALARM`). What the control, A once more, shows to be different is not believed of B,
+and nothing is said of B while the control may differ as much as B does.
 """
 
 from __future__ import annotations
@@ -15,15 +16,17 @@ from typing import Literal
 import msgspec
 
 from mlsd.records import Record
-from mlsd.stats import Interval, groups_needed, mean_over, with_tails
+from mlsd.stats import Interval, groups_needed
+from mlsd.trials.decisions import Estimate, sequential, tail
 
 Sense = Literal["rate", "time", "level"]  # more is faster; more is slower; neither
 Verdict = Literal["faster", "slower", "higher", "lower", "same", "undecided"]
 FALSE_ALARM = 0.005  # chance that any finding of a comparison is wrong
 SEEN = 0.98  # chance with which a promised number of blocks shows an effect
 MARGIN = 0.02  # what counts as the same, and what a promise is about, unless asked otherwise
-LEAST_BLOCKS = 4  # below it the spread is hardly known
+LEAST_BLOCKS = 4  # below it the spread is hardly known, and nothing is decided
 _MOST_BLOCKS = 1_000  # that are worth promising
+_BEYOND_CONTROL = 1.5  # of the spread, that an effect reaches beyond what the control may be; by simulation
 _MORE_SCATTER = 1.5  # a B that scatters so many times as much as A does so itself
 
 
@@ -87,8 +90,7 @@ def _percent(share: float) -> str:
 def judge(series: Sequence[Series], margin: float = MARGIN) -> tuple[Finding, ...]:
     """Findings on paired blocks, one for each series."""
     n_tested = sum(any(map(any, differences(one))) for one in series)  # what never differs cannot raise an alarm
-    tail = _tail(n_tested)
-    return tuple(_finding(one, tail, margin) for one in series)
+    return tuple(_finding(one, max(1, n_tested), margin) for one in series)
 
 
 def judge_unpaired(series: Sequence[Series], margin: float = MARGIN) -> tuple[Finding, ...]:
@@ -96,13 +98,13 @@ def judge_unpaired(series: Sequence[Series], margin: float = MARGIN) -> tuple[Fi
 
     Weaker: what changed on the machine between the two counts as a difference, and no control says how much.
     """
-    tail = _tail(len(series))
+    end = _tail(len(series))
     findings = []
     for one in series:
         sides = [[_scaled(v, one.measure) for v in values if v is not None] for values in (one.a, one.b)]
         change = None
         if min(map(len, sides)) > 1:
-            change = _welch(sides[0], sides[1], tail, one.measure.is_ratio)
+            change = _welch(sides[0], sides[1], end, one.measure.is_ratio)
         findings.append(_decided(one.measure, min(map(len, sides)), sides, change, None, 0.0, margin))
     return tuple(findings)
 
@@ -144,25 +146,52 @@ def differences(one: Series) -> tuple[list[float], list[float]]:
     return [b - a for a, b in blocks], []
 
 
-def _finding(one: Series, tail: float, margin: float) -> Finding:
+def _finding(one: Series, n_tested: int, margin: float) -> Finding:
     own, control = differences(one)
     sides = [[block[i] for block in _blocks(one)] for i in (0, 1)]
     if len(own) < 2:
         return _decided(one.measure, len(own), sides, None, None, 0.0, margin)
     ratio = one.measure.is_ratio
-    change, noise = _interval(own, tail, ratio), _interval(control, tail, ratio) if control else None
+    change, noise = _intervals(own, control, n_tested, ratio)
     floor = 0.0
     if noise is not None and noise.decided(1.0 if ratio else 0.0):
         floor = abs(statistics.fmean(control))
     found = _decided(one.measure, len(own), sides, change, noise, floor, margin)
-    if found.verdict != "undecided" or len(own) < LEAST_BLOCKS:
+    if len(own) < LEAST_BLOCKS:
+        return msgspec.structs.replace(found, verdict="undecided")
+    if found.verdict not in ("same", "undecided") and noise is not None and _reaches(noise, change, ratio):
+        found = msgspec.structs.replace(found, verdict="undecided")
+    if found.verdict != "undecided":
         return found
-    return _promise(found, own, control, floor, tail, margin)
+    return _promise(found, own, control, floor, tail(FALSE_ALARM, n_tested, 4 * len(own), 3), margin)
 
 
-def _interval(values: Sequence[float], tail: float, ratio: bool) -> Interval:
-    found = with_tails(mean_over(values), tail, tail)
-    return _back(found) if ratio else found
+def _intervals(
+    own: Sequence[float], control: Sequence[float], n_tested: int, ratio: bool
+) -> tuple[Interval, Interval | None]:
+    """Of B and of the control. Var(b - (a + c)/2) is 3/4 of Var(c - a) where B scatters as A does, so each tells
+    of the other's scatter; the two differences are independent.
+    """
+    scaled = [own, [math.sqrt(0.75) * value for value in control]] if control else [own]
+    found = sequential(list(map(_estimate, scaled)), n_tested, alpha=FALSE_ALARM, shared=0.0, ratio=ratio)
+    if not control:
+        return found[0], None
+    (alone,) = sequential([_estimate(control)], n_tested, alpha=FALSE_ALARM, ratio=ratio)
+    return found[0], alone
+
+
+def _estimate(values: Sequence[float]) -> Estimate:
+    return Estimate(
+        centre=statistics.fmean(values), variance=statistics.variance(values), n=len(values), looks=len(values)
+    )
+
+
+def _reaches(noise: Interval, change: Interval, ratio: bool) -> bool:
+    """Whether the control may differ as much as B does, as far as its interval goes."""
+    if noise.low is None or noise.high is None:
+        return True
+    to = (lambda value: math.log(max(value, 1e-300))) if ratio else float
+    return max(abs(to(noise.low)), abs(to(noise.high))) >= abs(to(change.value))
 
 
 def _back(found: Interval) -> Interval:
@@ -220,6 +249,8 @@ def _promise(
         other = math.sqrt(0.75) * statistics.stdev(control)
         if spread < _MORE_SCATTER * other:
             spread, freedom = math.sqrt((spread**2 + other**2) / 2), 2 * freedom
+
+        spread *= _BEYOND_CONTROL
 
     def needed(effect: float) -> int | None:
         size = (math.log1p(effect) if found.measure.is_ratio else effect) - floor
