@@ -93,3 +93,11 @@ def reading(db: Path | None) -> Iterator[Store]:
 
     with Store.open(find_database(db), read_only=True) as store:
         yield store
+
+
+def note_left_out(store: Store) -> None:
+    """Say on standard error how many trials of the database cannot be true, where there are any."""
+    from mlsd.analysis.results.comparability import left_out
+
+    for text in left_out(store):
+        note(text)

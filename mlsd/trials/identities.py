@@ -8,7 +8,7 @@ measurement, whoever says so: it is not stored, no record of it verifies, and no
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 import msgspec
@@ -32,8 +32,10 @@ class Broken(NamedTuple):
 
 def broken(case: Case, trial: Trial, *, n_vocab: int | None = None, n_cores: int | None = None) -> Iterator[Broken]:
     """Every identity that a trial of this case breaks; of a server's trial only those that a server can know."""
-    if (trial.case_id, trial.arm, trial.gamma) != (case.id, case.arm, case.gamma):
-        yield Broken("case", "its case, arm or gamma is not the one of its case")
+    if trial.case_id != case.id:
+        yield Broken("case", "it belongs to another case")
+    if (trial.arm, trial.gamma) != (case.arm, case.gamma):
+        yield Broken("arm", f"it is {trial.arm} at gamma {trial.gamma}, its case {case.arm} at gamma {case.gamma}")
     impossible = [*_out_of_range(trial)]
     yield from impossible
     if trial.status == "failed":
@@ -49,12 +51,39 @@ def broken(case: Case, trial: Trial, *, n_vocab: int | None = None, n_cores: int
 
 
 # A trial that breaks one of these gives no figure, and readers could not sum it up.
-_NO_FIGURE = ("range", "tokens", "committed", "round", "parts")
+_NO_FIGURE = ("arm", "range", "tokens", "committed", "round", "parts")
+
+
+def no_figure(found: Iterable[Broken]) -> Broken | None:
+    """The first of what a trial breaks for which it gives no figure."""
+    return next((one for one in found if one.rule in _NO_FIGURE), None)
+
+
+class RoundSums(NamedTuple):
+    """The rounds of a trial as a database sums them up."""
+
+    n_odd: int  # that broke a rule of rounds, or may have
+    committed: int
+    parts_ns: int
+
+
+def plainly_holds(case: Case, trial: Trial, sums: RoundSums) -> bool:
+    """Whether the trial, given without its rounds, gives a figure; if not, `broken` has to look at every round."""
+    if (trial.arm, trial.gamma) != (case.arm, case.gamma) or sums.n_odd or any(_out_of_range(trial)):
+        return False
+    if trial.status == "failed":
+        return True
+    if no_figure(_of_output(case, trial, None)) is not None:
+        return False
+    if case.source == "server":
+        return True
+    whole = sums.parts_ns if trial.timed else None
+    return sums.committed == len(trial.tokens) - 1 and trial.decode_ns == whole
 
 
 def admitted(case: Case, trial: Trial) -> Trial:
     """The trial as it may be stored: itself, or a failed one that says why its figures cannot be."""
-    found = next((one for one in broken(case, trial) if one.rule in _NO_FIGURE), None)
+    found = no_figure(broken(case, trial))
     if found is None:
         return trial
     places = {name: max(0, min(getattr(trial, name), INT64 - 1)) for name in ("block", "repeat", "position")}

@@ -120,6 +120,19 @@ def trial(
     return msgspec.structs.replace(base, **more)
 
 
+def lasting(trial: Trial, decode_ns: int) -> Trial:
+    """The trial as if it had taken so long, each part of its rounds by the same factor."""
+    factor = decode_ns / (trial.decode_ns or 1)
+    parts = [name for name in Round.__struct_fields__ if name.endswith("_ns")]
+    made = [
+        msgspec.structs.replace(one, **{name: int(factor * getattr(one, name)) for name in parts})
+        for one in trial.rounds
+    ]  # fmt: skip
+    rest = decode_ns - sum(one.wall_ns for one in made)
+    made[-1] = msgspec.structs.replace(made[-1], other_ns=made[-1].other_ns + rest)
+    return msgspec.structs.replace(trial, rounds=tuple(made), decode_ns=decode_ns)
+
+
 def failed(of: Case, block: int, repeat: int = 0, reason: str = "the worker was killed") -> Trial:
     """A trial without numbers."""
     return Trial(

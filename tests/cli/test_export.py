@@ -22,7 +22,7 @@ def db(tmp_path: Path) -> Path:
     with Store.open(path) as store:
         run_id = store.begin_run(ENVIRONMENT, {}, seed=7)
         store.add_cases(run_id, [case(0), case(4)])
-        store.add_trial(run_id, trial(case(0), rounds=()))
+        store.add_trial(run_id, trial(case(0)))
         store.add_trial(run_id, trial(case(4)))
     return path
 
@@ -39,7 +39,7 @@ def test_standard_output_holds_the_table_and_nothing_else(db: Path) -> None:
     rows = list(csv.DictReader(io.StringIO(run("--db", db).stdout)))
     assert [row["gamma"] for row in rows] == ["0", "4"]
     assert len(json.loads(run("--format", "json", "--arm", "sd", "--db", db).stdout)["trials"]) == 1
-    assert len(run("--format", "csv", "--table", "rounds", "--db", db).stdout.splitlines()) == 3
+    assert len(run("--format", "csv", "--table", "rounds", "--db", db).stdout.splitlines()) == 10
 
 
 @pytest.mark.parametrize("kind", EXPORTS)

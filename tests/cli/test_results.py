@@ -27,7 +27,7 @@ def db(tmp_path: Path) -> Path:
     with Store.open(path) as store:
         run_id = store.begin_run(ENVIRONMENT, {"suites": ["B"]}, seed=7)
         store.add_cases(run_id, [case(0), case(4), case(8)])
-        store.add_trial(run_id, trial(case(0), rounds=(), losslessness=None))
+        store.add_trial(run_id, trial(case(0), losslessness=None))
         store.add_trial(run_id, trial(case(4)))
         store.add_trial(run_id, failed(case(8), error="killed [bold]\x1b[31m\nlast line"))
         store.end_run(run_id)

@@ -27,7 +27,8 @@ from mlsd.engine.probe import ProbeReport, probe
 from mlsd.engine.rollback import make_rollback
 from mlsd.engine.session import SessionOptions
 from mlsd.engine.tree import ROOT, chain
-from mlsd.records import Losslessness, ModelRef, Sampling
+from mlsd.records import Case, DrafterSpec, Losslessness, ModelRef, PromptRef, Sampling, Trial
+from mlsd.trials.identities import broken
 
 CLOCK = MonotonicClock()
 N_RECORDED = 64  # tokens of plain output that a control may replay
@@ -178,7 +179,10 @@ class Arena:
             if sampling is None or sampling.greedy:
                 reference = self.plain(name, prompt, len(result.tokens))
                 verdict = self._judge(name).judge(result, reference, prompt, session, strategy=rollback.name)
-            return Run(result, made.stats(), session.options, verdict, made.timed, made.fell_back)
+            run = Run(result, made.stats(), session.options, verdict, made.timed, made.fell_back)
+            spec = parse_drafter(method, None if draft is None else ModelRef(id=draft))
+            _assert_could_be_stored(run, spec, gamma, n_predict, rollback.name)
+            return run
 
     @contextmanager
     def opened(
@@ -253,6 +257,23 @@ class Arena:
 
     def close(self) -> None:
         self._stack.close()
+
+
+def _assert_could_be_stored(run: Run, spec: DrafterSpec, gamma: int, n_predict: int, rollback: str) -> None:
+    """What the method counted breaks nothing that the store's gate and the audit ask of every trial."""
+    prompt = PromptRef(key="arena", sha256="0" * 64)
+    case = Case(
+        suite="B", target=ModelRef(id="target"), prompt=prompt, n_predict=n_predict, drafter=spec, gamma=gamma
+    )  # fmt: skip
+    made = run.generation
+    verdict = None if run.verdict is None or run.verdict.verdict == "diverged" else run.verdict
+    trial = Trial(
+        case_id=case.id, arm=case.arm, gamma=gamma, block=0, repeat=0, position=0, status="ok", started_at="2026-01-01",
+        tokens=made.tokens, rounds=made.rounds, prefill_ns=made.prefill_ns, draft_prefill_ns=made.draft_prefill_ns,
+        decode_ns=made.decode_ns if run.timed else None, timed=run.timed, rollback_target=rollback, stats=run.stats,
+        losslessness=verdict, valid=True,
+    )  # fmt: skip
+    assert not [*broken(case, trial)]
 
 
 def _least_gap(session: LlamaSession, prompt: Sequence[int], n_predict: int) -> float:

@@ -52,6 +52,10 @@ ROUNDS = (
         draft_ns=300, verify_ns=900, rollback_ns=0, sample_ns=11, other_ns=6,
     ),
 )  # fmt: skip
+_STEP = Round(
+    proposed=0, accepted=0, committed=1, rows=1, draft_ns=0, verify_ns=376, rollback_ns=0, sample_ns=4, other_ns=3
+)
+PLAIN = (msgspec.structs.replace(_STEP, other_ns=4), *[_STEP] * 6)
 
 
 def case(gamma: int = 4, suite: str = "B", **changes: Any) -> Case:
@@ -71,8 +75,11 @@ def case(gamma: int = 4, suite: str = "B", **changes: Any) -> Case:
 
 
 def trial(of: Case | None = None, **changes: Any) -> Trial:
-    """A finished trial with every field set."""
+    """A finished trial with every field set; a longer `decode_ns` is spent in its first round."""
     of = of or case()
+    made = ROUNDS if of.gamma else PLAIN
+    rest = (changes.get("decode_ns") or 2_682) - 2_682
+    made = (msgspec.structs.replace(made[0], other_ns=made[0].other_ns + rest), *made[1:])
     base = Trial(
         case_id=of.id,
         arm=of.arm,
@@ -90,10 +97,9 @@ def trial(of: Case | None = None, **changes: Any) -> Trial:
         draft_prefill_ns=2_000,
         decode_ns=2_682,
         load_ns=30_000,
-        rounds=ROUNDS,
+        rounds=made,
         rollback_target="snapshots",
         rollback_draft="checkpoint",
-        timed=False,
         fell_back="another layout",
         failed_native_calls=1,
         losslessness=Losslessness(

@@ -34,8 +34,8 @@ def test_a_trial_of_the_loop_and_a_failed_one_break_nothing() -> None:
 @pytest.mark.parametrize(
     ("changes", "rule"),
     [
-        ({"gamma": 3}, "case"),
-        ({"arm": "ar"}, "case"),
+        ({"gamma": 3}, "arm"),
+        ({"arm": "ar"}, "arm"),
         ({"case_id": "0" * 16}, "case"),
         ({"decode_ns": -5}, "range"),
         ({"decode_ns": 1 << 63}, "range"),

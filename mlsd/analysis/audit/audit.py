@@ -574,17 +574,12 @@ def trial_not_valid(row: AuditRow, context: AuditContext) -> Finding | None:
     return None
 
 
-def parts_and_whole(row: AuditRow, context: AuditContext) -> Finding | None:
-    """Do the parts of all rounds sum to the decode time within 2 %?"""
-    if row.decode_ms is None or row.parts_ms is None or row.decode_ms <= 0:
+def trial_breaks_an_identity(row: AuditRow, context: AuditContext) -> Finding | None:
+    """Do the counts, times and tokens of the trial agree with each other?"""
+    if row.cannot_be is None:
         return None
-    ratio = row.parts_ms / row.decode_ms
-    figures = {"decode_ms": row.decode_ms, "parts_ms": row.parts_ms, "ratio": ratio}
-    sentence = f"The parts of all rounds sum to {100 * ratio:.1f} % of the decode time."
-    verdict: Credibility = "possible"
-    if abs(ratio - 1.0) > 0.02:
-        verdict = "impossible" if ratio > 1.05 else "suspicious"
-    return Finding(rule="parts_and_whole", verdict=verdict, figures=figures, sentence=sentence)
+    sentence = f"The trial cannot be: {row.cannot_be}."
+    return Finding(rule="trial_breaks_an_identity", verdict="impossible", figures={}, sentence=sentence)
 
 
 RULES: tuple[Rule, ...] = (
@@ -604,7 +599,7 @@ RULES: tuple[Rule, ...] = (
     settings_alike,
     faster_elsewhere,
     trial_not_valid,
-    parts_and_whole,
+    trial_breaks_an_identity,
 )
 
 

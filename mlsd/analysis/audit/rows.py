@@ -65,8 +65,7 @@ class AuditRow(Record, frozen=True, kw_only=True):
     program: str | None = None
     failed_native_calls: int = 0
     invalid_reason: str | None = None
-    decode_ms: float | None = None
-    parts_ms: float | None = None  # sum of the parts of all rounds
+    cannot_be: str | None = None  # what an own trial breaks of the identities of `mlsd.trials.identities`
 
     @property
     def speculative(self) -> bool:

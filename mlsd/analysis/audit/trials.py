@@ -16,6 +16,7 @@ from mlsd.measure.exchange.printed import exact
 from mlsd.measure.store.store import Store
 from mlsd.records import Environment, ModelFacts
 from mlsd.stats import grouped
+from mlsd.trials.identities import Broken
 from mlsd.trials.sums import decode_tok_s, sums_of_row
 
 
@@ -33,10 +34,11 @@ def database_contexts(
     """
     tables = grouped(store.imported(), lambda row: row.source_sha256).values()
     contexts = [imported_context(rows, full_drafts=full_drafts, peak_gb_s=peak_gb_s) for rows in tables]
-    if store.measured_cases() or not contexts:
+    if store.measured_cases() or store.impossible or not contexts:
         chosen = choose(store, machine, settings)
         table = chosen.summary(store)
-        own = trials_context(table.columns, table.rows, chosen.environment, chosen.models, chosen.notes)
+        broken = impossible_rows(store.impossible)
+        own = trials_context(table.columns, table.rows, chosen.environment, chosen.models, chosen.notes, broken)
         contexts.insert(0, own)
     return contexts
 
@@ -47,20 +49,32 @@ def trials_context(
     environment: Environment | None = None,
     models: Mapping[str, ModelFacts] | None = None,
     notes: tuple[str, ...] = (),
+    broken: tuple[AuditRow, ...] = (),
 ) -> AuditContext:
-    """The context of a study's trials; failed trials are left out. Raises AnalysisError when there is no other."""
+    """The context of a study's trials and of those that cannot be (`impossible_rows`); failed trials are left out.
+
+    Raises AnalysisError when there is no other.
+    """
     trials = [dict(zip(columns, row, strict=True)) for row in rows]
     finished = [trial for trial in trials if trial["status"] == "ok"]
-    if not finished:
+    if not finished and not broken:
         raise AnalysisError("The study holds no finished trial.", hint="Measure something first: mlsd run.")
     failed = len(trials) - len(finished)
     facts = (models or {}).values()
     return AuditContext(
-        rows=tuple(trial_row(trial) for trial in finished),
+        rows=(*map(trial_row, finished), *broken),
         peak_gb_s=None if environment is None else environment.peak_bandwidth_gb_s,
         peak_source="" if environment is None else environment.peak_bandwidth_source or "",
         pass_bytes={f.ref.id: float(f.active_bytes) for f in facts if f.active_bytes is not None},
         notes=(*notes, *([f"{failed} failed trials were left out."] if failed else [])),
+    )
+
+
+def impossible_rows(broken: Mapping[int, Broken]) -> tuple[AuditRow, ...]:
+    """A row of each trial that no answer is made of; of its figures none is believed."""
+    return tuple(
+        AuditRow(table="left out", label=f"trial {trial_id}", target="", cannot_be=found.sentence)
+        for trial_id, found in broken.items()
     )
 
 
@@ -93,6 +107,4 @@ def trial_row(trial: Mapping[str, Any]) -> AuditRow:
         program="mlsd",
         failed_native_calls=trial["failed_native_calls"],
         invalid_reason=None if trial["valid"] else trial["invalid_reason"] or "no reason recorded",
-        decode_ms=decode_ns / 1e6 if decode_ns else None,
-        parts_ms=own.parts_ns / 1e6 if decode_ns is not None and own.rounds else None,
     )

@@ -8,6 +8,7 @@ Another machine is chosen by the start of its key, other settings by the start o
 from __future__ import annotations
 
 import hashlib
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -77,7 +78,7 @@ def choose(store: Store, machine: str | None = None, settings: str | None = None
         runs=tuple(run for run in runs if environment_key(run.environment) == key),
         cases={case_id: cases[case_id] for case_id in files},
         models={name: facts for name, facts in named.items() if facts is not None},
-        notes=(*_other_machines(measured, runs, key), *left, *other_files, *other_settings),
+        notes=(*left_out(store), *_other_machines(measured, runs, key), *left, *other_files, *other_settings),
         other_calibrations=calibrations,
     )
 
@@ -90,6 +91,15 @@ def machines(store: Store) -> list[str]:
 def settings_key(case: Case) -> str:
     """Equal for two cases of one file exactly when sampling and engine options are the same."""
     return hashlib.sha256(msgspec.json.encode(_settings(case), order="sorted")).hexdigest()[:_KEY_DIGITS]
+
+
+def left_out(store: Store) -> list[str]:
+    """A line on the trials that cannot be true, where there are any."""
+    n = len(store.impossible)
+    if not n:
+        return []
+    said = "1 trial is left out: it" if n == 1 else f"{n} trials are left out: they"
+    return [f"{said} cannot be true (mlsd audit --db {shlex.quote(str(store.path))})."]
 
 
 # --- machines -----------------------------------------------------------------------------------------------------

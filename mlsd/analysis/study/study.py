@@ -14,11 +14,11 @@ import pandas as pd
 
 from mlsd.analysis.audit.audit import audit
 from mlsd.analysis.audit.rows import Audit
-from mlsd.analysis.audit.trials import trials_context
+from mlsd.analysis.audit.trials import impossible_rows, trials_context
 from mlsd.analysis.claims.claims import ClaimVerdict, decide_all
 from mlsd.analysis.compare.sessions import Comparison, sessions
 from mlsd.analysis.fits.study_fits import CurveFit, PairFit, fit_curves, fit_pairs
-from mlsd.analysis.results import comparability, contradictions, frames, speedups
+from mlsd.analysis.results import comparability, frames, speedups
 from mlsd.analysis.results import distances as predictors
 from mlsd.analysis.results.energy import EnergyRow, energy_rows
 from mlsd.analysis.results.paired_trials import PairedTrials, pair_trials
@@ -27,6 +27,7 @@ from mlsd.errors import AnalysisError
 from mlsd.measure.store.rows import DraftDistance, Run, TrialFilter
 from mlsd.measure.store.store import Store
 from mlsd.records import Case, Environment, ModelFacts, QualityWarning
+from mlsd.trials.identities import Broken
 
 T = TypeVar("T")
 
@@ -46,6 +47,7 @@ class Study:
     notes: tuple[str, ...]  # what was left out, and how to choose it
     stats: dict[int, dict[str, float]]  # by trial: what its drafter counted and timed itself
     cases: dict[str, Case]  # that count, by id
+    impossible: dict[int, Broken]  # trials of the database that cannot be, by id, of which nothing here is made
     distances: dict[str, DraftDistance]  # by case: how far what drafts lies from the target, where measured
     comparisons: tuple[Comparison, ...] = ()  # of builds or settings, whichever machine and build they ran on
     energy: tuple[EnergyRow, ...] = ()  # of settings whose energy was counted
@@ -110,13 +112,9 @@ class Study:
     @cached_property
     def audit(self) -> Audit:
         """Verdicts on every finished trial."""
-        columns = [column.name for column in frames.TRIALS]
-        return audit(self.source, trials_context(columns, _plain_rows(self.trials), self.environment, self.facts))
-
-    @cached_property
-    def contradictions(self) -> list[contradictions.Contradiction]:
-        """Trials whose own counts or times do not agree."""
-        return contradictions.contradictions(self.trials)
+        columns, broken = [column.name for column in frames.TRIALS], impossible_rows(self.impossible)
+        rows = _plain_rows(self.trials)
+        return audit(self.source, trials_context(columns, rows, self.environment, self.facts, broken=broken))
 
 
 def attempt(read: Callable[[], T]) -> tuple[T | None, str]:
@@ -156,6 +154,7 @@ def read_study(store: Store, machine: str | None = None, settings: str | None = 
         notes=(*chosen.notes, *_not_judged(trials)),
         stats=_stats(store),
         cases=dict(chosen.cases),
+        impossible=store.impossible,
         distances=predictors.case_distances(store.distances(), chosen.cases),
         comparisons=tuple(one.comparison() for one in sessions(store) if "2" not in one.sides),
         energy=tuple(energy_rows(store, chosen)),

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from mlsd.cli.database import db_option, filter_options, make_filter, reading
+from mlsd.cli.database import db_option, filter_options, make_filter, note_left_out, reading
 from mlsd.cli.options import output_option
 from mlsd.cli.output import note
 from mlsd.errors import InputError
@@ -51,6 +51,7 @@ def export(kind: str, output: Path | None, content: str, force: bool, db: Path |
             count = exchange.export(store, kind, stdout, chosen, content=content)  # type: ignore[arg-type]
         else:
             count = exchange.export_file(store, kind, output, chosen, content=content)  # type: ignore[arg-type]
+        note_left_out(store)
     what = {"llama-bench": "tests", "localmaxxing": "submissions"}.get(kind, content)
     note(f"{count} {what} written{f' to {output}' if output else ''}.")
     if count == 0:

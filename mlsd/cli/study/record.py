@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from mlsd.cli.database import note_left_out
 from mlsd.cli.options import Whole, json_option, output_option
 from mlsd.cli.output import note, print_json, say
 from mlsd.errors import InputError
@@ -51,6 +52,7 @@ def write(db: Path, output: Path, force: bool) -> None:
         raise InputError(f"{output} exists.", hint="Give another file, or replace it with --force.")
     with Store.open(db, create=False, read_only=True) as store:
         study = write_record(store, output)
+        note_left_out(store)
     note(f"{len(study.trials)} trials in {format_bytes(output.stat().st_size)}: {output}")
     note(f"Next: mlsd record verify {quoted(output)}")
 

@@ -71,11 +71,14 @@ def show_report(
 
     found = find_database(db)
     with working(f"Writing the report of {found}"):
-        written = write_report(open_study(found, machine, settings, say=False), folder)
+        study = open_study(found, machine, settings, say=False)
+        written = write_report(study, folder)
     if as_json:
         print_json(written)
         return
     say(written.answer)
+    if study.impossible:
+        note(study.notes[0])
     if written.missing and verbosity.get() == "verbose":
         for missing in written.missing:
             note(f"Missing: {missing}")

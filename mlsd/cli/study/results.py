@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from mlsd.cli.database import db_option, filter_options, make_filter, reading
+from mlsd.cli.database import db_option, filter_options, make_filter, note_left_out, reading
 from mlsd.cli.options import json_option
 from mlsd.cli.output import note, print_json, print_table, say
 from mlsd.errors import InputError, StoreError
@@ -64,6 +64,7 @@ def results(
             say(f"{len(others)} imported rows.")
         for warning in store.warnings():
             say(f"Warning [{warning.code}] {warning.message} {warning.advice}")
+        note_left_out(store)
         if not listed and not others:
             note("No trial matches.")
 
@@ -91,6 +92,8 @@ def show(group_db: Path | None, identity: str, rounds: bool, as_json: bool, db: 
 def _find(store: Store, identity: str) -> list[StoredTrial]:
     found = []
     if identity.isdecimal():
+        if (broken := store.impossible.get(int(identity))) is not None:
+            raise InputError(f"Trial {identity} cannot be: {broken.sentence}.", hint="It is left out of every answer.")
         found = list(store.trials(TrialFilter(trial_id=int(identity), superseded=True)))
     if not found and len(identity) >= 4:
         found = list(store.trials(TrialFilter(case_id=identity)))

@@ -11,12 +11,14 @@ import datetime
 import sqlite3
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 from mlsd.errors import StoreError
 from mlsd.measure.store import database, rowcodec, schema
+from mlsd.measure.store.impossible import impossible_trials
 from mlsd.measure.store.machine_tables import MachineTables, Table
 from mlsd.measure.store.rows import (
     Done,
@@ -33,7 +35,7 @@ from mlsd.measure.store.rows import (
     model_key,
 )
 from mlsd.records import Case, Environment, ModelFacts, QualityWarning, Trial
-from mlsd.trials.identities import admitted
+from mlsd.trials.identities import Broken, admitted
 
 ALL = TrialFilter()
 
@@ -42,6 +44,7 @@ class Store(MachineTables):
     """One study database. Use as a context manager; `Store.open` is the only way to get one."""
 
     _references_hold = False  # looked at once, before the first reading
+    _impossible: dict[int, Broken] | None = None  # likewise: what is written meanwhile goes through the gate
 
     @classmethod
     def open(cls, path: Path, *, create: bool = True, read_only: bool = False) -> Self:
@@ -229,6 +232,22 @@ class Store(MachineTables):
                 raise rowcodec.damaged(f"table {table}", "a row of it belongs to a run that is not there")
         self._references_hold = True
 
+    @property
+    def impossible(self) -> dict[int, Broken]:
+        """By id the trials that cannot be, and why; no reader gives them."""
+        if self._impossible is None:
+            self._check_references()
+            with database.store_errors(self.path):
+                self._impossible = impossible_trials(self._connection, lambda one: tuple(self._rounds_of(one)))
+                self._connection.execute("CREATE TEMP TABLE impossible (id INTEGER PRIMARY KEY)")
+                ids = [(trial_id,) for trial_id in self._impossible]
+                self._connection.executemany("INSERT INTO impossible VALUES (?)", ids)
+        return self._impossible
+
+    def _possible(self, column: str) -> str:
+        """The SQL condition that a trial can be."""
+        return f"{column} NOT IN (SELECT id FROM temp.impossible)" if self.impossible else "1"
+
     def runs(self) -> list[Run]:
         """All runs, oldest first."""
         self._check_references()
@@ -267,19 +286,22 @@ class Store(MachineTables):
 
     def measured_cases(self) -> list[MeasuredCase]:
         """How many trials each machine and build have of each case."""
-        query = "SELECT environment_key, case_id, count(*), sum(valid), max(id) FROM current_trial GROUP BY 1, 2"
+        query = (
+            "SELECT environment_key, case_id, count(*), sum(valid), max(id) FROM current_trial "
+            f"WHERE {self._possible('id')} GROUP BY 1, 2"
+        )
         return [MeasuredCase(*row) for row in self._rows(query)]
 
     def trials(self, chosen: TrialFilter = ALL, *, rounds: bool = True) -> Iterator[StoredTrial]:
         """Stream trials in the order of writing, with their rounds or without."""
-        where, values = _where(chosen)
+        where, values = self._where(chosen)
         for row in self._rows(f"SELECT {rowcodec.TRIAL_READ} FROM {where} ORDER BY trial.id", values):
             trial_id = row[0]
             yield rowcodec.trial(row, tuple(self._rounds_of(trial_id)) if rounds else ())
 
     def rounds(self, chosen: TrialFilter = ALL) -> Table:
         """Stream the rounds of trials as plain rows: trial_id, number, then the fields of a Round."""
-        where, values = _where(chosen)
+        where, values = self._where(chosen)
         return self._table(
             f"SELECT {rowcodec.ROUND_COLUMNS} FROM round WHERE trial_id IN (SELECT trial.id FROM {where}) "
             "ORDER BY trial_id, number",
@@ -289,8 +311,8 @@ class Store(MachineTables):
     def summary(self, chosen: TrialFilter = ALL) -> Table:
         """Stream `trial_summary`: one row a trial with the sums of its rounds; never a superseded trial."""
         if chosen == ALL:
-            return self._table("SELECT * FROM trial_summary ORDER BY trial_id")
-        where, values = _where(chosen)
+            return self._table(f"SELECT * FROM trial_summary WHERE {self._possible('trial_id')} ORDER BY trial_id")
+        where, values = self._where(chosen)
         return self._table(
             f"SELECT * FROM trial_summary WHERE trial_id IN (SELECT trial.id FROM {where}) ORDER BY trial_id", values
         )
@@ -304,7 +326,8 @@ class Store(MachineTables):
             "SELECT trial.environment_key, trial.case_id, trial.repeat, proposed, accepted, count(*) AS rounds, "
             "sum(committed) AS committed, sum(draft_ns) AS draft_ns, sum(verify_ns) AS verify_ns, "
             "sum(rollback_ns) AS rollback_ns, sum(sample_ns) AS sample_ns, sum(other_ns) AS other_ns "
-            "FROM current_trial AS trial JOIN round ON round.trial_id = trial.id WHERE trial.valid "
+            "FROM current_trial AS trial JOIN round ON round.trial_id = trial.id "
+            f"WHERE trial.valid AND {self._possible('trial.id')} "
             "GROUP BY trial.environment_key, trial.case_id, trial.repeat, proposed, accepted"
         )
 
@@ -331,11 +354,11 @@ class Store(MachineTables):
             f"{table} row {row} points to a missing {parent}"
             for table, row, parent, _ in self._rows("PRAGMA foreign_key_check")
         ]
-        everything = TrialFilter(superseded=True)
+        with suppress(StoreError):  # a reader below says why
+            problems += [f"trial {trial_id}: {found.sentence}" for trial_id, found in self.impossible.items()]
         readers: list[Callable[[], Iterable[object]]] = [
-            self.runs, self.models, self.cases, lambda: self.trials(everything), self.warnings, self.distances,
-            self.imported, self.calibration, self.coverage, self.expert_loads, self.stream_reads, self.known_passes,
-            self.shares,
+            self.runs, self.models, self.cases, self.warnings, self.distances, self.imported,
+            self.calibration, self.coverage, self.expert_loads, self.stream_reads, self.known_passes, self.shares,
         ]  # fmt: skip
         for read in readers:
             try:
@@ -347,26 +370,25 @@ class Store(MachineTables):
 
     # --- inside -----------------------------------------------------------------------------------------------
 
+    def _where(self, chosen: TrialFilter) -> tuple[str, tuple[Any, ...]]:
+        """The FROM and WHERE clauses of a filter, and their values."""
+        source = "trial" if chosen.superseded else "current_trial AS trial"
+        conditions: dict[str, Any] = {
+            "trial.id = ?": chosen.trial_id,
+            "trial.run_id = ?": chosen.run_id,
+            '"case".suite = ?': chosen.suite,
+            "trial.arm = ?": chosen.arm,
+            "trial.status = ?": chosen.status,
+            "instr(trial.case_id, ?) = 1": chosen.case_id,
+            "trial.valid = ?": chosen.valid,
+        }
+        used = {condition: value for condition, value in conditions.items() if value is not None}
+        clause = " AND ".join((self._possible("trial.id"), *used))
+        return f'{source} JOIN "case" ON "case".id = trial.case_id WHERE {clause}', tuple(used.values())
+
     def _rounds_of(self, trial_id: int) -> Iterator[Any]:
         query = f"SELECT {rowcodec.ROUND_COLUMNS} FROM round WHERE trial_id = ? ORDER BY number"
         return (rowcodec.round_(row) for row in self._rows(query, (trial_id,)))
-
-
-def _where(chosen: TrialFilter) -> tuple[str, tuple[Any, ...]]:
-    """The FROM and WHERE clauses of a filter, and their values."""
-    source = "trial" if chosen.superseded else "current_trial AS trial"
-    conditions: dict[str, Any] = {
-        "trial.id = ?": chosen.trial_id,
-        "trial.run_id = ?": chosen.run_id,
-        '"case".suite = ?': chosen.suite,
-        "trial.arm = ?": chosen.arm,
-        "trial.status = ?": chosen.status,
-        "instr(trial.case_id, ?) = 1": chosen.case_id,
-        "trial.valid = ?": chosen.valid,
-    }
-    used = {condition: value for condition, value in conditions.items() if value is not None}
-    clause = " AND ".join(used) or "1"
-    return f'{source} JOIN "case" ON "case".id = trial.case_id WHERE {clause}', tuple(used.values())
 
 
 def _now() -> str:

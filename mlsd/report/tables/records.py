@@ -107,18 +107,18 @@ def warning_table(study: Study) -> Table:
         first, *others = [warning.message for warning in alike]
         what = Cell(text=first, sort=first, note=" ".join(others[:11]))
         rows.append((text(code, "doubt"), len(alike), what, alike[-1].advice))
-    for rule, broken in grouped(study.contradictions, lambda found: found.rule).items():
-        sentence = f"trial {broken[0].trial_id}: {broken[0].sentence}"
-        rows.append((text(f"identity: {rule}", "bad"), len(broken), text(sentence), "Do not use these trials."))
+    for rule, broken in grouped(study.impossible.items(), lambda found: found[1].rule).items():
+        sentence = f"trial {broken[0][0]}: {broken[0][1].sentence}"
+        rows.append((text(f"identity: {rule}", "bad"), len(broken), text(sentence), "They are left out everywhere."))
     return table(
         "Warnings",
         rows,
-        words("code", lambda row: row[0], "checks.check_run and contradictions.contradictions"),
+        words("code", lambda row: row[0], "checks.check_run and identities.broken"),
         numbers("times", lambda row: row[1]),
         words("what (the first)", lambda row: row[2]),
         words("what to do", lambda row: row[3]),
         id="warnings",
-        trace="store.warnings of this machine's runs, and contradictions.contradictions",
+        trace="store.warnings of this machine's runs, and store.impossible",
         good_news="nothing speaks against these trials.",
     )
 

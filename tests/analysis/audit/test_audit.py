@@ -538,7 +538,7 @@ def test_bounds_and_estimates_in_print_are_intervals() -> None:
 # --- own trials -------------------------------------------------------------------------------------------------
 
 
-def test_own_honest_trials_are_never_impossible_and_their_parts_sum_up(tmp_path: Path) -> None:
+def test_own_honest_trials_are_never_impossible(tmp_path: Path) -> None:
     study = Study(arms=(Arm(), Arm(target="moe", draft="large", alpha=0.2), Arm(drafter="pld", draft=None)))
     with Store.open(write_study(tmp_path / "s.sqlite", study), read_only=True) as store:
         table = store.summary()
@@ -546,9 +546,7 @@ def test_own_honest_trials_are_never_impossible_and_their_parts_sum_up(tmp_path:
     result = audit("own", context)
     assert result.counts()["impossible"] == 0
     assert context.peak_gb_s == 100.0
-    parts = [f for row in result.rows for f in row.findings if f.rule == "parts_and_whole"]
-    assert len(parts) == len(result.rows) == len(context.rows)
-    assert {finding.verdict for finding in parts} == {"possible"}
+    assert len(result.rows) == len(context.rows) > 0
 
 
 def test_own_trials_with_failed_native_calls_or_too_short_rounds_are_not_possible(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from mlsd.measure.exchange.record import make_record
 from mlsd.measure.run.runs import BenchTrial
 from mlsd.measure.store.store import Store
 from mlsd.records import Case, Losslessness, Trial
-from tests.analysis.studies import MOE, blocks, failed, write
+from tests.analysis.studies import MOE, blocks, failed, lasting, write
 
 DIVERGED = {"valid": False, "invalid_reason": "output differs", "losslessness": Losslessness(verdict="diverged")}
 DISTURBED = {"valid": False, "invalid_reason": "the worker waited", "disturbed": True}
@@ -29,7 +29,7 @@ def _measured() -> list[tuple[Case, Trial]]:
     made[last] = (made[last][0], failed(made[last][0], made[last][1].block, 3))
     slow = [i for i, (of, t) in enumerate(made) if t.disturbed]
     for i in slow:
-        made[i] = (made[i][0], msgspec.structs.replace(made[i][1], decode_ns=50 * (made[i][1].decode_ns or 0)))
+        made[i] = (made[i][0], lasting(made[i][1], 50 * (made[i][1].decode_ns or 0)))
     return made
 
 

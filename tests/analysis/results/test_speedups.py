@@ -12,11 +12,10 @@ import pytest
 
 from mlsd.analysis.fits.costmodel import conditional_acceptance
 from mlsd.analysis.results import frames, round_sums, speedups
-from mlsd.analysis.results.contradictions import contradictions
 from mlsd.errors import AnalysisError
 from mlsd.measure.store.store import Store
 from mlsd.records import Case, DrafterSpec, EngineOptions, Losslessness, Trial
-from tests.analysis.studies import MACHINE, MOE, blocks, case, failed, trial, whole_study, write
+from tests.analysis.studies import MACHINE, MOE, blocks, case, failed, lasting, trial, write
 
 Made = list[tuple[Case, Trial]]
 
@@ -54,7 +53,7 @@ def test_an_interval_that_holds_one_is_undecided_and_says_what_would_have_shown(
         base = trial(plain, repeat, repeat, 0)
         made.append((plain, base))
         took = int((base.decode_ns or 0) * math.exp(rng.normal(0, 0.1)))
-        made.append((sd, msgspec.structs.replace(trial(sd, repeat, repeat, 1), decode_ns=took)))
+        made.append((sd, lasting(trial(sd, repeat, repeat, 1), took)))
     (found,) = speedups.speedups(frame_of(tmp_path / "s.sqlite", made))
     assert found.effect == "undecided"
     assert found.visible is not None and 0.05 < found.visible.up < 1.0
@@ -166,28 +165,3 @@ def test_the_time_split_holds_the_times_that_were_set(tmp_path: Path) -> None:
     assert split.loc["ar", "verify_ms"] == pytest.approx(10)
     assert split.loc["sd", "rollback_ms"] == pytest.approx(0.1 * 31 / 32)  # no draft fits before the last token
     assert split.loc["sd", "draft_ms"] == pytest.approx((28 * 4 + 3 + 2 + 1) / 32)
-
-
-def test_honest_trials_contradict_nothing(tmp_path: Path) -> None:
-    whole_study(tmp_path / "s.sqlite")
-    with Store.open(tmp_path / "s.sqlite", read_only=True) as store:
-        assert contradictions(frames.trials(store)) == []
-
-
-@pytest.mark.parametrize(
-    ("rule", "change"),
-    [
-        ("tokens", {"tokens": tuple(range(40))}),
-        ("parts", {"decode_ns": 10**9}),
-        ("committed", {}),
-    ],
-)
-def test_each_identity_is_checked(tmp_path: Path, rule: str, change: dict[str, object]) -> None:
-    of = case(MOE, "code", 4)
-    once = msgspec.structs.replace(trial(of, 1, 0, 0), **change)
-    if rule == "committed":
-        first = msgspec.structs.replace(once.rounds[0], accepted=once.rounds[0].accepted + 2)
-        once = msgspec.structs.replace(once, rounds=(first, *once.rounds[1:]))
-    found = contradictions(frame_of(tmp_path / "s.sqlite", [(of, once)]))
-    assert rule in {c.rule for c in found}
-    assert all(c.trial_id == 1 for c in found)

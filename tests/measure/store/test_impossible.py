@@ -1,0 +1,113 @@
+"""One trial that cannot be makes neither an answer wrong nor the others unreadable: it is left out, and named."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from mlsd.analysis.audit.audit import audit
+from mlsd.analysis.audit.trials import database_contexts
+from mlsd.analysis.results import frames
+from mlsd.analysis.study.study import read_study
+from mlsd.cli.main import cli
+from mlsd.measure.exchange.record import make_record
+from mlsd.measure.store.rows import TrialFilter
+from mlsd.measure.store.store import Store
+from tests.analysis.studies import MOE, blocks, whole_study, write
+from tests.measure.examples import ENVIRONMENT, case, failed, trial
+
+
+def edit(path: Path, statement: str) -> None:
+    connection = sqlite3.connect(path)
+    connection.execute(statement)
+    connection.commit()
+    connection.close()
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    path = tmp_path / "study.sqlite"
+    with Store.open(path) as store:
+        run_id = store.begin_run(ENVIRONMENT, {}, seed=1)
+        store.add_cases(run_id, [case(), case(0)])
+        store.add_trial(run_id, trial())
+        store.add_trial(run_id, trial(case(0)))
+        store.add_trial(run_id, failed(case(0), repeat=9))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ("decode_ns = decode_ns / 10", "parts of its rounds"),
+        ("decode_ns = -1", "decode_ns"),
+        ("decode_ns = 'soon'", "decode_ns"),
+        ("decode_ns = 1.5", "decode_ns"),
+        ("prefill_ns = -1", "prefill_ns"),
+        ("tokens = '[-1,6,7,8,9,10,11,12]'", "tokens"),
+        ("tokens = '[4294967296,6,7,8,9,10,11,12]'", "token"),
+        ("tokens = '[1, '", "tokens"),
+        ("tokens = '[1]'", "tokens"),
+        ("n_tokens = 80", "80"),
+        ("verdict = NULL", "columns"),
+        ("gamma = 16", "gamma 16"),
+        ("arm = 'ar'", "ar at"),
+        ("stats = '{\"lookup_ns\":-1}'", "lookup_ns"),
+        ("stats = '[]'", "stats"),
+        ("conditions = '{\"generation_ns\":-1}'", "generation_ns"),
+    ],
+)
+def test_a_trial_that_cannot_be_is_left_out_and_named(path: Path, change: str, said: str) -> None:
+    edit(path, f"UPDATE trial SET {change} WHERE id = 1")
+    with Store.open(path, read_only=True) as store:
+        assert said in store.impossible[1].sentence and set(store.impossible) == {1}
+        assert [stored.id for stored in store.trials(TrialFilter(superseded=True))] == [2, 3]
+        assert {row[0] for row in store.summary().rows} == {2, 3}
+        assert {row[0] for row in store.rounds().rows} == {2}
+        assert sum(one.n_trials for one in store.measured_cases()) == 2
+        assert len(frames.trials(store)) == 2
+        assert len(frames.outcomes(store)) == 1
+        assert len(make_record(store).trials) == 2
+        assert any("trial 1: " in problem for problem in store.check())
+
+
+@pytest.mark.parametrize(
+    "change",
+    ["accepted = 9", "committed = 0", "rows = 1", "verify_ns = -7", "verify_ns = 'x'", "proposed = 5, rows = 6"],
+)
+def test_a_round_that_cannot_be_takes_its_trial_with_it(path: Path, change: str) -> None:
+    edit(path, f"UPDATE round SET {change} WHERE trial_id = 1 AND number = 0")
+    with Store.open(path, read_only=True) as store:
+        assert set(store.impossible) == {1}
+        assert [stored.id for stored in store.trials()] == [2, 3]
+
+
+def test_a_case_whose_columns_say_something_else_takes_its_trials_with_it(path: Path) -> None:
+    edit(path, "UPDATE \"case\" SET target = 'tiny-dense' WHERE gamma = 4")
+    with Store.open(path, read_only=True) as store:
+        assert "columns" in store.impossible[1].sentence and set(store.impossible) == {1}
+
+
+def test_a_sound_study_loses_no_trial(tmp_path: Path) -> None:
+    whole_study(tmp_path / "s.sqlite")
+    with Store.open(tmp_path / "s.sqlite", read_only=True) as store:
+        assert store.impossible == {}
+
+
+def test_no_answer_is_made_of_what_the_audit_calls_impossible(tmp_path: Path) -> None:
+    path = write(tmp_path / "s.sqlite", blocks(MOE, alpha=0.8, gammas=(4, 8), prompts=("code", "chinese")))
+    edit(path, "UPDATE trial SET decode_ns = decode_ns / 10 WHERE gamma = 8")
+    with Store.open(path, read_only=True) as store:
+        study, asked = read_study(store), audit("s", *database_contexts(store))
+        n = len(store.impossible)
+    assert n > 1
+    assert {arm.gamma for arm in study.by_arm} == {4}
+    assert any(f"{n} trials are left out: they cannot be true (mlsd audit --db" in told for told in study.notes)
+    assert asked.counts()["impossible"] == study.audit.counts()["impossible"] == n
+    told = CliRunner().invoke(cli, ["report", "--db", str(path), "-o", str(tmp_path / "report")])
+    assert told.exit_code == 0 and f"{n} trials are left out" in told.output
+    listed = CliRunner().invoke(cli, ["results", "--db", str(path)])
+    assert listed.exit_code == 0 and f"{n} trials are left out" in listed.output
