@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mlsd.cli.database import db_option
-from mlsd.cli.options import IntList, draft_option, drafter_option, engine_options, json_option, quant_option
+from mlsd.cli.options import IntList, Whole, draft_option, drafter_option, engine_options, json_option, quant_option
 from mlsd.cli.output import print_json, print_table, say
 from mlsd.measure.store.newest import study_databases
 from mlsd.records import DrafterSpec
@@ -37,7 +37,7 @@ _GAMMAS = (1, 2, 4, 8, 16)
     show_default=True,
     help="Which runtime to model with --chip.",
 )
-@click.option("--build", type=click.IntRange(min=0), default=0, help="Of llama.cpp, like 11404 [default: mlsd's own].")
+@click.option("--build", type=Whole(min=0), default=0, help="Of llama.cpp, like 11404 [default: mlsd's own].")
 @quant_option("Of a target that is only known by its shape [default: as its id says, else Q8_0].")
 @db_option("all under results/; may be repeated", "databases", multiple=True)
 @json_option
