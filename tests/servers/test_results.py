@@ -126,3 +126,12 @@ def test_engine_and_server_are_never_pooled_and_their_rounds_are_compared() -> N
     assert found["engine", "d"].speedup is not None and found["engine", "d"].speedup.value == pytest.approx(1.5)
     said = beside(made)
     assert any("part at round 2 (after token 4)" in line and "accepted 1 of 4" in line for line in said)
+
+
+def test_an_interval_covers_what_two_processes_of_one_program_differ_by() -> None:
+    draw, hits = random.Random(0), 0
+    for seed in range(DRAWN):
+        ratio = drafted(arms(draw.lognormvariate(0, 0.012), 0.003, seed)).speedup
+        assert ratio is not None and ratio.low is not None and ratio.high is not None
+        hits += ratio.low <= 1 <= ratio.high
+    assert hits >= 0.93 * DRAWN - 10
