@@ -72,7 +72,8 @@ def test_a_real_gain_is_decided_and_its_flags_are_said() -> None:
     found = rows(arms(1.5, 0.01, 1))
     assert drafted(arms(1.5, 0.01, 1)).effect == "faster"
     assert recommend(found, "small.gguf")[0] == (
-        "llama-server: --spec-type draft-simple --spec-draft-model small.gguf --spec-draft-n-max 4"
+        "llama-server: --spec-type draft-simple --spec-draft-model DRAFT.gguf --spec-draft-n-max 4 "
+        "(DRAFT.gguf: the file of small.gguf)"
     )
 
 
