@@ -78,7 +78,7 @@ def _print(found: Answer) -> None:
 
     result = found.recommendation
     best = result.best
-    say(f"{result.target}: {_verdict(result)}, {result.why}. Costs: {result.costs_source}.")
+    say(f"{result.target}: {_verdict(result)}. Why: {result.why}. Costs: {result.costs_source}.")
     for model in (found.target, *found.drafts):
         if model.quant is not None and not model.here:
             why = ", which nobody said: --quant, or at the end of the name" if model.quant_assumed else ""
@@ -110,7 +110,7 @@ def _verdict(result: Recommendation) -> str:
         return f"faster with {best.name}, gamma {best.gamma} ({format_number(best.speedup.value)}x)"
     if result.verdict == "slower":
         return "slower with every setting that is known; leave it off"
-    these = " and ".join(f"{p.name}, gamma {p.gamma}" for p in result.to_measure)
+    these = " and ".join(f"{p.name} at gamma {p.gamma}" for p in result.to_measure)
     chosen = f" (likeliest {best.name}, gamma {best.gamma}, {format_number(best.speedup.value)}x)" if best.gamma else ""
     return f"open{chosen}; measure {these}" if these else "open"
 
