@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from typing import Protocol
 
+from mlsd.units import NS_PER_S
+
 
 class Clock(Protocol):
     """A monotonic clock in nanoseconds."""
@@ -13,12 +15,23 @@ class Clock(Protocol):
         """Nanoseconds since an arbitrary, fixed moment."""
 
 
+class RestClock(Clock, Protocol):
+    """A clock that its owner can also wait by."""
+
+    def sleep(self, span_s: float) -> None:
+        """Return when so many seconds have passed."""
+
+
 class MonotonicClock:
     """The process-wide performance counter."""
 
     def now_ns(self) -> int:
         """`time.perf_counter_ns`."""
         return time.perf_counter_ns()
+
+    def sleep(self, span_s: float) -> None:
+        """`time.sleep`."""
+        time.sleep(span_s)
 
 
 class FakeClock:
@@ -36,3 +49,7 @@ class FakeClock:
         if span_ns < 0:
             raise ValueError(f"a clock cannot go back ({span_ns} ns)")
         self._now_ns += span_ns
+
+    def sleep(self, span_s: float) -> None:
+        """Move time forward."""
+        self.advance(round(span_s * NS_PER_S))

@@ -223,8 +223,17 @@ class Trial(Record, frozen=True, kw_only=True):
         return len(self.tokens) or int(self.stats.get(N_TOKENS, 0))
 
 
+class Anchors(Record, frozen=True, kw_only=True):
+    """How long the same two passes of a target take between blocks: heat slows wide ones first, narrow ones later."""
+
+    target: str  # model id
+    width: int  # positions of the wide pass: gamma + 1 of the widest arm
+    one_ns: int  # median of passes over one position
+    wide_ns: int
+
+
 class Conditions(Record, frozen=True, kw_only=True):
-    """The machine around one trial, read outside the timed region; the last four say what the worker got of it."""
+    """The machine around one trial, read outside the timed region, and what the worker got of it."""
 
     load_1min: float | None = None
     on_battery: bool | None = None
@@ -236,6 +245,7 @@ class Conditions(Record, frozen=True, kw_only=True):
     processor_ns: int | None = None  # of all the worker's threads in that time
     energy_mj: float | None = None  # difference of a cumulative counter over the generation; below 0: it jumped back
     energy_source: str | None = None  # which counter, None: there is none
+    anchors: Anchors | None = None  # felt before the trial's block, where heat is watched
 
 
 class QualityWarning(Record, frozen=True, kw_only=True):

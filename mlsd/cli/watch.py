@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any, Self
 
 from mlsd.cli.output import note, shows_progress
-from mlsd.measure.messages import Event, Progress, Started
+from mlsd.measure.messages import Event, Felt, Progress, Resting, Started
 from mlsd.measure.run.runner import Watcher
 from mlsd.planning.job import Job, Slot
 from mlsd.planning.prepare import Prepared
@@ -56,6 +56,11 @@ class Lines(Watcher):
     def begin(self, n_total: int, n_skipped: int) -> None:
         """Count from what is done already."""
         self._n_total, self._n = n_total, n_skipped
+
+    def event(self, job: Job, event: Event) -> None:
+        """Say what is waited for and what counts no more."""
+        if said := heat_line(event):
+            note(said)
 
     def trial(self, slot: Slot, trial: Trial) -> None:
         """Print its line."""
@@ -106,6 +111,10 @@ class Bar(Lines):
         """Show the speed of the trial that runs."""
         if isinstance(event, Started):
             self._slot_s = time.monotonic()
+        elif isinstance(event, Resting):
+            self._bar.update(self._task, description=plain(heat_line(event) or ""))
+        elif said := heat_line(event):
+            self._bar.console.print(plain(said), markup=False, highlight=False)
         elif isinstance(event, Progress):
             rate = event.n_tokens / max(time.monotonic() - self._slot_s, 1e-9)
             self._bar.update(self._task, description=plain(f"{job.target.ref.id} {rate:.1f} tok/s"))
@@ -116,6 +125,15 @@ class Bar(Lines):
         line = f"[{self._n}/{self._n_total}] {trial_line(slot, trial)}"
         self._bar.console.print(plain(line), markup=False, highlight=False)
         self._bar.update(self._task, completed=self._n)
+
+
+def heat_line(event: Event) -> str | None:
+    """What a person wants to know of a rest, or of the heat that made trials worthless."""
+    if isinstance(event, Resting):
+        return f"Resting {event.why} ({event.rested_s:.0f} of at most {event.most_s:.0f} s)"
+    if isinstance(event, Felt) and event.disturbed is not None:
+        return f"The last block is not used ({event.disturbed}); the same command measures it again."
+    return None
 
 
 def trial_line(slot: Slot, trial: Trial) -> str:

@@ -1,54 +1,111 @@
-"""Rest between blocks until a machine is as cool as it was: by what its system says, and by how fast it decodes.
+"""Whether a machine is hot, and rest until it is not.
 
-Most systems say nothing of their heat, and a fixed time is too long for one machine and too short for another.
+Heat slows wide passes before narrow ones: on an M5 Max T(4) went from 37 to 51 ms while T(1) stood still, and no
+thermal warning was given (mlxcel issue 1182). So plain decoding is no thermometer, and the order of a block's arms does
+not cancel heat. Two passes are timed between blocks, the widest and the narrowest; the first are the clean anchors.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from mlsd.records import Trial
-from mlsd.units import tok_s
+from mlsd.clock import RestClock
+from mlsd.measure.messages import Felt, Resting
+from mlsd.records import Anchors
+from mlsd.units import NS_PER_MS, format_percent
 
-STEP_S, MOST_S = 15.0, 600.0  # of one rest, and of all rests between two blocks
-SLOWER = 0.05  # than its fastest plain trial: the machine is hot
+STEP_S, MOST_S = 30.0, 600.0  # of one rest without a word, and of all rests between two blocks
+DISTURBED, CLEAN = 0.05, 0.03  # change of either anchor: what was measured does not count; it is cool again
+_COOL = (None, "nominal")
+
+
+def rest(clock: RestClock, send: Callable[[Resting], None], span_s: float, why: str) -> None:
+    """Wait, and never be silent for long: the other side takes silence for a hang."""
+    end_ns = clock.now_ns() + round(span_s * 1e9)
+    while (left_s := (end_ns - clock.now_ns()) / 1e9) > 0:
+        send(Resting(why=why, rested_s=span_s - left_s, most_s=span_s))
+        clock.sleep(min(STEP_S, left_s))
 
 
 class CoolDown:
     """What is known of a machine's heat while it measures."""
 
     def __init__(
-        self, thermal_state: Callable[[], str | None], sleep: Callable[[float], None], plain: Callable[[], None]
+        self,
+        clock: RestClock,
+        thermal_state: Callable[[], str | None],
+        anchors: Callable[[], Anchors | None],
+        send: Callable[[Felt | Resting], None],
+        clean: Anchors | None = None,
     ) -> None:
-        """`plain` decodes as the newest plain trial did and tells `timed` how fast."""
-        self._state, self._sleep, self._plain = thermal_state, sleep, plain
-        self._fastest: dict[str, float] = {}  # case -> tok/s
-        self._drift = 0.0  # of the newest plain decoding, below the fastest
+        """`anchors` times the two passes now, None where nothing can; `clean` is known from an earlier worker."""
+        self._clock, self._state, self._anchors, self._send = clock, thermal_state, anchors, send
+        self._clean = clean
+        self._usual_state: str | None = None  # one that the longest rest did not change
+        self.newest: Anchors | None = None
 
-    def heard(self, trial: Trial) -> None:
-        """Take a plain trial as a thermometer."""
-        if trial.arm == "ar" and trial.decode_ns is not None:
-            self.timed(trial.case_id, len(trial.tokens) - 1, trial.decode_ns)
-
-    def timed(self, case_id: str, n_tokens: int, span_ns: int) -> None:
-        """One plain decoding, measured or only to feel the heat."""
-        speed = tok_s(n_tokens, span_ns) or 0.0
-        fastest = self._fastest[case_id] = max(speed, self._fastest.get(case_id, 0.0))
-        self._drift = 1 - speed / fastest if fastest else 0.0
-
-    @property
-    def is_hot(self) -> bool:
-        """Whether the system says so, or plain decoding has become slow."""
-        return self._state() not in (None, "nominal") or self._drift > SLOWER
+    def feel(self) -> None:
+        """Time the anchors, and say whether what was measured since the last ones counts."""
+        if (now := self._anchors()) is None:
+            return
+        clean = self._clean or now
+        why = drift_words(clean, now) if _most(clean, now) > DISTURBED else None
+        # Whatever is faster than the clean anchors says that those were hot.
+        self._keep(now, now if why and _slowest(clean, now) <= CLEAN else clean, why)
 
     def rest(self) -> float:
-        """Rest while it is hot, and feel again after each rest; seconds of it. The longest rest ends in any case."""
-        rested = 0.0
-        while rested < MOST_S and self.is_hot:
-            self._sleep(STEP_S)
-            rested += STEP_S
-            if self._drift > SLOWER:
-                self._plain()
-        if rested >= MOST_S:  # as cool as it gets: its fastest trial may have been a slip, and no rest brings that back
-            self._fastest, self._drift = {}, 0.0
-        return rested
+        """Rest while it is hot, feel again after each rest; seconds of it. The longest rest ends in any case."""
+        rested_s, is_slow = 0.0, self._slowness > DISTURBED
+        while rested_s < MOST_S and (is_slow or self._is_warned):
+            why = f"until it is cool: {self._why(is_slow)}"
+            self._send(Resting(why=why, rested_s=rested_s, most_s=MOST_S))
+            self._clock.sleep(STEP_S)
+            rested_s += STEP_S
+            if is_slow and self._clean is not None and (now := self._anchors()) is not None:
+                self._keep(now, self._clean, None)
+                is_slow = self._slowness > CLEAN
+        if rested_s >= MOST_S:  # as cool as it gets: no further rest brings the old speed back
+            self._usual_state = self._state()
+            if self.newest is not None:
+                self._keep(self.newest, self.newest, None)
+        return rested_s
+
+    def _keep(self, now: Anchors, clean: Anchors, why: str | None) -> None:
+        self.newest, self._clean = now, clean
+        self._send(Felt(now=now, clean=clean, disturbed=why))
+
+    @property
+    def _slowness(self) -> float:
+        return 0.0 if self._clean is None or self.newest is None else _slowest(self._clean, self.newest)
+
+    @property
+    def _is_warned(self) -> bool:
+        return self._state() not in (*_COOL, self._usual_state)
+
+    def _why(self, is_slow: bool) -> str:
+        if is_slow and self._clean is not None and self.newest is not None:
+            return drift_words(self._clean, self.newest)
+        return f"the system says {self._state()}"
+
+
+def _changes(clean: Anchors, now: Anchors) -> tuple[float, float]:
+    return now.one_ns / max(clean.one_ns, 1) - 1, now.wide_ns / max(clean.wide_ns, 1) - 1
+
+
+def _slowest(clean: Anchors, now: Anchors) -> float:
+    return max(_changes(clean, now))
+
+
+def _most(clean: Anchors, now: Anchors) -> float:
+    return max(map(abs, _changes(clean, now)))
+
+
+def drift_words(clean: Anchors, now: Anchors) -> str:
+    """Both anchors and how they changed; slower is heat, or another program on the device."""
+    spans = ((1, clean.one_ns, now.one_ns), (now.width, clean.wide_ns, now.wide_ns))
+    said = (
+        f"T({width}) {old / NS_PER_MS:.1f} to {new / NS_PER_MS:.1f} ms ({format_percent(change)})"
+        for (width, old, new), change in zip(spans, _changes(clean, now), strict=True)
+    )
+    cause = "heat or other work slowed passes" if _slowest(clean, now) > CLEAN else "passes were slowed before"
+    return f"{cause}: {', '.join(said)}"

@@ -20,7 +20,7 @@ from mlsd.errors import MlsdError, NativeError
 from mlsd.measure.store.pass_shares import PassShares
 from mlsd.measure.store.rows import CalibrationPoint, Coverage, ExpertLoad
 from mlsd.planning.job import Job, ModelFile, Slot
-from mlsd.records import DrafterSpec, EngineOptions, ModelRef, Record, Trial
+from mlsd.records import Anchors, DrafterSpec, EngineOptions, ModelRef, Record, Trial
 
 
 class Turn(Record, frozen=True, kw_only=True):
@@ -280,6 +280,22 @@ class Progress(Record, frozen=True, kw_only=True, tag=True):
     n_tokens: int
 
 
+class Felt(Record, frozen=True, kw_only=True, tag=True):
+    """The machine's heat between blocks, as passes of the target show it."""
+
+    now: Anchors
+    clean: Anchors  # what they are compared with from here on
+    disturbed: str | None = None  # why nothing that was measured since the last anchors counts; None: it does
+
+
+class Resting(Record, frozen=True, kw_only=True, tag=True):
+    """A sign of life while nothing is measured."""
+
+    why: str
+    rested_s: float
+    most_s: float
+
+
 class Done(Record, frozen=True, kw_only=True, tag=True):
     """The slot of this index ended with this trial, measured or failed."""
 
@@ -322,6 +338,8 @@ Event = (
     Loaded
     | Started
     | Progress
+    | Felt
+    | Resting
     | Done
     | Refused
     | Finished

@@ -8,8 +8,8 @@ import signal
 import subprocess
 import tempfile
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import IO, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import IO, Protocol, Self, TypeVar
 
 import msgspec
 
@@ -23,6 +23,7 @@ from mlsd.measure.messages import (
     Covered,
     Done,
     Event,
+    Felt,
     Finished,
     Info,
     InfoJob,
@@ -56,6 +57,7 @@ def run_job(
     patience_s: float = DEFAULT_PATIENCE_S,
     variables: Variables = None,
     turns: Iterable[Sequence[int]] | None = None,
+    hire: Callable[[Job, Variables], Worker] | None = None,
 ) -> Iterator[Event]:
     """Run a job in worker processes and yield its events.
 
@@ -70,7 +72,7 @@ def run_job(
     todo, tried = list(next(coming, ())), -1
     while todo:
         started = False
-        with _Worker(job, variables) as worker:
+        with (hire or _Worker)(job, variables) as worker:
             worker.send(Turn(slots=tuple(todo)))
             for event in worker.events(patience_s):
                 if isinstance(event, Refused):
@@ -79,6 +81,8 @@ def run_job(
                     break
                 yield event
                 started = started or isinstance(event, Started)
+                if isinstance(event, Felt):  # a worker that takes over compares with what this one found clean
+                    job = msgspec.structs.replace(job, anchors=event.clean)
                 if isinstance(event, Done):
                     todo.remove(event.index)
                     if not todo:
@@ -143,6 +147,46 @@ def run_info(engine: EngineOptions, *, variables: Variables = None) -> BackendIn
         raise
 
 
+class Lines(Protocol):
+    """Where the lines of a worker come in."""
+
+    def get(self, *, timeout: float) -> bytes | None:
+        """The next one, None behind the last. Raises: queue.Empty after so many seconds without one."""
+
+
+class Worker(Protocol):
+    """Something that runs a job, by default a process of this machine; leaving the block ends it."""
+
+    def send(self, said: Turn) -> None:
+        """Say one thing more to it."""
+
+    def events(self, patience_s: float) -> Iterator[Event]:
+        """Events until it finishes, dies, or says nothing for so long."""
+
+    def obituary(self) -> str:
+        """How it ended."""
+
+    def advice(self) -> str:
+        """What to do about that."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(self, *_: object) -> None: ...
+
+
+def hear(lines: Lines, patience_s: float) -> Iterator[Event]:
+    """The events of a worker's lines. Raises: queue.Empty when it is silent for `patience_s`, WorkerError."""
+    while (line := lines.get(timeout=patience_s)) is not None:
+        try:
+            event = _EVENTS.decode(line)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise WorkerError(
+                f"The worker process sent an invalid message: {line[:_LINE_SHOWN_BYTES]!r}.",
+                hint="A module that prints when it is imported does this: look for one on PYTHONPATH.",
+            ) from error
+        yield event
+
+
 class _Worker:
     """One worker process; leaving the block ends it."""
 
@@ -176,23 +220,11 @@ class _Worker:
 
     def events(self, patience_s: float) -> Iterator[Event]:
         """Events until the worker finishes, dies, or says nothing for `patience_s`."""
-        while True:
-            try:
-                line = self._lines.get(timeout=patience_s)
-            except queue.Empty:
-                self._hung = True
-                self._process.kill()
-                return
-            if line is None:
-                return
-            try:
-                event = _EVENTS.decode(line)
-            except (msgspec.DecodeError, UnicodeDecodeError) as error:
-                raise WorkerError(
-                    f"The worker process sent an invalid message: {line[:_LINE_SHOWN_BYTES]!r}.",
-                    hint="A module that prints when it is imported does this: look for one on PYTHONPATH.",
-                ) from error
-            yield event
+        try:
+            yield from hear(self._lines, patience_s)
+        except queue.Empty:
+            self._hung = True
+            self._process.kill()
 
     def obituary(self) -> str:
         """How the worker ended, with the last lines it left behind."""
@@ -223,7 +255,7 @@ class _Worker:
         """The error of a worker that ended without its answer."""
         return WorkerError(f"The worker process died while {doing}: {self.obituary()}", hint=self.advice())
 
-    def __enter__(self) -> _Worker:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -7,7 +7,7 @@ from itertools import groupby
 from typing import Literal
 
 from mlsd.planning.prompts import LoadPrompt
-from mlsd.records import Case, ModelRef, PromptRef, Record
+from mlsd.records import Anchors, Case, ModelRef, PromptRef, Record
 
 TrialRole = Literal["study", "baseline"]
 
@@ -58,7 +58,8 @@ class Job(Record, frozen=True, kw_only=True, tag=True):
     prompts: dict[str, PromptText]  # by `prompt_key`
     slots: tuple[Slot, ...]
     references: tuple[Reference, ...] = ()
-    cool_down_s: float | None = 0.0  # pause between blocks; each arm is warmed again after it; None: until it is cool
+    cool_down_s: float | None = 0.0  # pause between blocks; None: as long as passes are slower than they were
+    anchors: Anchors | None = None  # of an earlier worker, which `cool_down_s=None` compares with
     keep_text: bool = True
     one_arm: bool = False  # memory is tight: an arm is closed before another one opens
     strict: bool = False  # refuse the whole job when one arm cannot run, before anything is measured

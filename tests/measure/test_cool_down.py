@@ -1,66 +1,135 @@
-"""A machine without a fan rests until it is cool, not for a fixed time."""
+"""A machine rests until it is cool, its parent hears of it, and nothing measured hot counts."""
 
 from __future__ import annotations
 
+from functools import partial
+from pathlib import Path
+
+import msgspec
 import pytest
 
+from mlsd.clock import FakeClock
 from mlsd.hardware.chips import has_no_fan
 from mlsd.measure.cool_down import MOST_S, STEP_S, CoolDown
+from mlsd.measure.messages import Done, Felt, Resting
+from mlsd.measure.process import run_job
+from mlsd.measure.run.runner import RunOutcome, RunSettings, run_jobs
+from mlsd.measure.run.runs import conclude
+from mlsd.measure.store.store import Store
+from mlsd.planning.job import Job
+from mlsd.records import Anchors, EngineOptions
+from mlsd.trials.fates import Fate, fate_of
+from tests.measure.examples import ENVIRONMENT
+from tests.measure.simulated_mac import Mac, mac_job
+
+COLD = Anchors(target="t", width=4, one_ns=31_000_000, wide_ns=37_300_000)
 
 
-class Mac:
-    """One that cools by a state or a share of its speed with each rest."""
+class Heat:
+    """Anchors from a script, the last one for ever; what is said, and how long it rests."""
 
-    def __init__(self, states: list[str | None], spans_ns: list[int]) -> None:
-        self._states, self._spans_ns = states, spans_ns
-        self.rests: list[float] = []
-        self.n_felt = 0
-        self.heat = CoolDown(self._state, self.rests.append, self._feel)
-        self.heat.timed("plain", 100, 1_000_000_000)
+    def __init__(self, *wide: float, one: float = 1.0, states: tuple[str | None, ...] = (None,)) -> None:
+        self._wide, self._one, self._states = list(wide), one, list(states)
+        self.said: list[Felt | Resting] = []
+        self.heat = CoolDown(FakeClock(), self._state, self._feel, self.said.append, COLD)
 
     def _state(self) -> str | None:
-        return self._states[min(len(self.rests), len(self._states) - 1)]
+        n_rests = sum(isinstance(event, Resting) for event in self.said)
+        return self._states[min(n_rests, len(self._states) - 1)]
 
-    def _feel(self) -> None:
-        self.n_felt += 1
-        self.heat.timed("plain", 100, self._spans_ns.pop(0))
+    def _feel(self) -> Anchors:
+        factor = self._wide.pop(0) if len(self._wide) > 1 else self._wide[0]
+        one_ns, wide_ns = round(COLD.one_ns * self._one), round(COLD.wide_ns * factor)
+        return msgspec.structs.replace(COLD, one_ns=one_ns, wide_ns=wide_ns)
+
+    def feel(self) -> str | None:
+        self.heat.feel()
+        last = self.said[-1]
+        assert isinstance(last, Felt)
+        return last.disturbed
 
 
 def test_a_cool_machine_does_not_rest() -> None:
-    for state in ("nominal", None):
-        mac = Mac([state], [])
-        mac.heat.timed("plain", 100, 1_040_000_000)  # four per cent are noise
-        assert mac.heat.rest() == 0 and not mac.rests
+    heat = Heat(1.04)  # four per cent are noise
+    assert heat.feel() is None and heat.heat.rest() == 0
+
+
+def test_heat_that_slows_only_wide_passes_is_felt() -> None:
+    heat = Heat(50.6 / 37.3, 1.2, 1.04, 1.01)
+    why = heat.feel()
+    assert why == "heat or other work slowed passes: T(1) 31.0 to 31.0 ms (0.0 %), T(4) 37.3 to 50.6 ms (35.7 %)"
+    assert heat.heat.rest() == 3 * STEP_S, "until both are within three per cent"
+
+
+def test_heat_that_slows_all_passes_is_felt_by_the_narrow_one_too() -> None:
+    assert Heat(1.0, one=1.06).feel() is not None
+
+
+def test_anchors_that_were_hot_themselves_are_replaced_and_what_stood_on_them_does_not_count() -> None:
+    heat = Heat(0.7)
+    assert "slowed before" in (heat.feel() or "")
+    assert heat.heat.rest() == 0
+    assert heat.feel() is None
 
 
 def test_it_rests_until_the_system_says_nominal() -> None:
-    mac = Mac(["serious", "fair", "nominal"], [])
-    assert mac.heat.rest() == 2 * STEP_S and mac.n_felt == 0
+    assert Heat(1.0, states=("serious", "fair", "nominal")).heat.rest() == 2 * STEP_S
 
 
-def test_where_the_system_says_nothing_slow_plain_decoding_does() -> None:
-    mac = Mac([None], [1_200_000_000, 1_100_000_000, 1_010_000_000])
-    mac.heat.timed("plain", 100, 1_300_000_000)
-    assert mac.heat.rest() == 3 * STEP_S and mac.n_felt == 3
+def test_a_state_or_a_speed_that_no_rest_changes_is_waited_for_once() -> None:
+    for heat in (Heat(1.0, states=("fair",)), Heat(1.2)):
+        heat.feel()
+        assert heat.heat.rest() == MOST_S
+        assert heat.feel() is None and heat.heat.rest() == 0
 
 
-def test_each_case_is_compared_with_itself() -> None:
-    mac = Mac([None], [])
-    mac.heat.timed("a longer prompt", 100, 2_000_000_000)
-    assert mac.heat.rest() == 0
+# --- worker and parent, by one clock ------------------------------------------------------------------------------
 
 
-def test_a_machine_that_stays_hot_does_not_rest_for_ever() -> None:
-    mac = Mac(["critical"], [])
-    assert mac.heat.rest() == MOST_S == STEP_S * len(mac.rests)
+def events(mac: Mac, job: Job) -> list[object]:
+    return list(run_job(job, hire=mac.hire))
 
 
-def test_a_speed_that_no_rest_brings_back_is_waited_for_once() -> None:
-    mac = Mac([None], [1_200_000_000] * 1000)
-    mac.heat.timed("plain", 100, 1_200_000_000)
-    assert mac.heat.rest() == MOST_S
-    mac.heat.timed("plain", 100, 1_200_000_000)
-    assert mac.heat.rest() == 0
+@pytest.mark.parametrize("cool_down_s", [None, 600.0])
+def test_the_longest_rest_does_not_end_the_worker_and_is_never_silent(cool_down_s: float | None) -> None:
+    mac = Mac(episodes=[(4, 1e9)])
+    job = mac_job(n_blocks=4, cool_down_s=cool_down_s)
+    trials = [event.trial for event in events(mac, job) if isinstance(event, Done)]
+    assert [trial.status for trial in trials] == ["ok"] * 12 and mac.n_workers == 1
+    assert any(isinstance(event, Resting) for _, event in mac.heard)
+    assert mac.longest_silence_s <= 60
+
+
+def test_after_a_rest_arms_are_warmed_briefly_for_they_are_compiled() -> None:
+    mac = Mac(episodes=[(4, 90.0)])
+    events(mac, mac_job(n_blocks=4))
+    assert mac.warmed == [("ar0", True), ("sd1", True), ("sd4", True), ("ar0", False), ("sd1", False), ("sd4", False)]
+
+
+def run(mac: Mac, job: Job, path: Path) -> RunOutcome:
+    """One `mlsd run`, as far as its trials go."""
+    with Store.open(path) as store:
+        outcome = run_jobs([job], store, ENVIRONMENT, (), {}, RunSettings(), drive=partial(run_job, hire=mac.hire))
+        conclude(store, outcome.run_id, EngineOptions(), ENVIRONMENT)
+    return outcome
+
+
+def test_two_hot_episodes_and_a_lost_worker_lose_nothing_and_nothing_hot_counts(tmp_path: Path) -> None:
+    mac, path, job = Mac(episodes=[(7, 200.0), (25, 90.0)], dies_at=18), tmp_path / "study.sqlite", mac_job()
+    assert run(mac, job, path).n_ok == 36 and mac.n_workers == 2
+    with Store.open(path) as store:
+        rows = [row.trial for row in store.trials(rounds=False)]
+    assert len(mac.measured) == len(rows)
+    hot = [heat for _, _, heat in mac.measured]
+    assert any(hot) and not any(heat and trial.valid for heat, trial in zip(hot, rows, strict=True))
+    disturbed = [trial for trial in rows if fate_of(trial) is Fate.DISTURBED]
+    assert 4 <= len(disturbed) <= 6 and "heat" in (disturbed[0].invalid_reason or "")
+    assert all(trial.conditions and trial.conditions.anchors for trial in rows)
+    assert mac.longest_silence_s <= 60
+    again = run(Mac(), job, path)
+    assert (again.n_ok, again.n_skipped) == (len(disturbed), 36 - len(disturbed))
+    with Store.open(path) as store:
+        assert all(row.trial.valid for row in store.trials(rounds=False))
 
 
 @pytest.mark.parametrize(

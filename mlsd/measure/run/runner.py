@@ -17,7 +17,7 @@ from mlsd.errors import LockError, MlsdError
 from mlsd.folders import cache_dir
 from mlsd.hardware.awake import awake
 from mlsd.measure.contexts import check_contexts
-from mlsd.measure.messages import Done, Event, failed_trial
+from mlsd.measure.messages import Done, Event, Felt, failed_trial
 from mlsd.measure.process import DEFAULT_PATIENCE_S, run_job
 from mlsd.measure.run.memory import LoadMemory
 from mlsd.measure.store.rows import TrialFilter, TrialKey, environment_key
@@ -231,6 +231,7 @@ def run_slots(
     rest = msgspec.structs.replace(job, slots=slots, references=known_references(job, store, tally.environment))
     watcher.job(rest)
     measured: list[Trial] = []
+    unsure: list[int] = []  # places in `measured` since the last anchors
     turn: list[int] = []  # places that were chosen and are not committed
     place = {slot_key(slot): index for index, slot in enumerate(slots)}
 
@@ -244,16 +245,31 @@ def run_slots(
 
     def commit(index: int, trial: Trial) -> None:
         trial = store.admit(tally.run_id, trial)
+        unsure.append(len(measured))
         measured.append(trial)
         turn.remove(index)
         tally.n_ok += trial.status == "ok"
         tally.n_failed += trial.status == "failed"
         watcher.trial(slots[index], trial)
 
+    def judge(event: Felt) -> None:
+        if event.disturbed is not None:
+            chosen = [at for at in unsure if measured[at].valid]
+            keys = {trial_key(measured[at]) for at in chosen}
+            rows = store.trials(TrialFilter(run_id=tally.run_id), rounds=False)
+            store.mark_disturbed({row.id: event.disturbed for row in rows if trial_key(row.trial) in keys})
+            for at in chosen:
+                measured[at] = msgspec.structs.replace(
+                    measured[at], valid=False, disturbed=True, invalid_reason=event.disturbed
+                )
+        unsure.clear()
+
     try:
         with closing(cast("Generator[Event]", drive(rest, patience_s=settings.patience_s, turns=turns()))) as events:
             for event in events:
                 watcher.event(rest, event)
+                if isinstance(event, Felt):
+                    judge(event)
                 if isinstance(event, Done):
                     commit(event.index, event.trial)
     except MlsdError as error:
@@ -266,6 +282,11 @@ def run_slots(
 def slot_key(slot: Slot) -> TrialKey:
     """What makes a slot the same measurement in every run of a plan."""
     return TrialKey(slot.case_id, slot.block, slot.repeat)
+
+
+def trial_key(trial: Trial) -> TrialKey:
+    """The slot that a trial filled."""
+    return TrialKey(trial.case_id, trial.block, trial.repeat)
 
 
 def known_references(job: Job, store: Store, environment: str) -> tuple[Reference, ...]:

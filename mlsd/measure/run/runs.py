@@ -43,6 +43,9 @@ from mlsd.planning.prepare import (
 from mlsd.records import Case, EngineOptions, Environment, QualityWarning, Record, Trial
 from mlsd.trials.decisions import Decision
 
+# A processor with a fan, and a device behind a network, whose passes scatter with other work and say nothing of heat.
+_STEADY = ("CPU", "RPC")
+
 
 class StudyResult(Record, frozen=True, kw_only=True):
     """What a run did and where its trials are."""
@@ -187,7 +190,7 @@ def _measure(
 ) -> tuple[RunOutcome, tuple[QualityWarning, ...]]:
     """Run the plan into the store, then record what speaks against the run."""
     cool_down_s = settings.cool_down_s
-    if cool_down_s is None and not has_no_fan(environment.hardware_model):
+    if cool_down_s is None and environment.backend in _STEADY and not has_no_fan(environment.hardware_model):
         cool_down_s = 0.0
     jobs = plan_jobs(prepared, memory, cool_down_s=cool_down_s, strict=strict)
     facts = [model_facts(model.path, ref=model.ref) for model in prepared.models.values()]

@@ -5,7 +5,9 @@ It lives inside a worker process, but holds nothing of it: tests and notebooks u
 
 from __future__ import annotations
 
+import itertools
 import resource
+import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -24,7 +26,7 @@ from mlsd.drafters.recipe import opening_of
 from mlsd.engine.decode import Generation, GenerationLimits, Prefill, check_capacity, generate
 from mlsd.engine.drafter import Drafter, NoDrafter
 from mlsd.engine.llama.model import LlamaModel
-from mlsd.engine.llama.native import backend_info
+from mlsd.engine.llama.native import BackendInfo, backend_info
 from mlsd.engine.llama.open import open_session
 from mlsd.engine.llama.session import LlamaSession
 from mlsd.engine.losslessness import Judge
@@ -41,8 +43,9 @@ from mlsd.measure.worker.conversation import PlainAnswers, Prompts, answer_text,
 from mlsd.measure.worker.probe_cache import ProbeCache, check_weights
 from mlsd.planning.job import Job, Slot, prompt_key
 from mlsd.planning.prompts import READ_ONCE_FROM
-from mlsd.records import Case, Conditions, DrafterSpec, Losslessness, ModelRef, Trial
+from mlsd.records import Anchors, Case, Conditions, DrafterSpec, Losslessness, ModelRef, Trial
 
+_FELT_TOKENS, _FELT_PASSES = 32, 8  # of a look at the heat: too few to heat, enough for a median
 _WARM_UP_ROUNDS = 3  # or more, unless a draft is right
 
 
@@ -100,6 +103,11 @@ class Arms:
             prompt = self._prompts.greedy(known.prompt)
             if prompt is not None:
                 self._references[prompt, known.n_predict] = known.tokens
+
+    @property
+    def backend(self) -> BackendInfo:
+        """The device that decodes."""
+        return backend_info(self._engine.n_gpu_layers)
 
     # --- models and arms ------------------------------------------------------------------------------------------
 
@@ -258,10 +266,18 @@ class Arms:
         return self._references[tuple(prompt), limits.n_predict]
 
     def _write(
-        self, session: LlamaSession, prompt: Sequence[int], limits: GenerationLimits, read: Prefill | None
+        self,
+        session: LlamaSession,
+        prompt: Sequence[int],
+        limits: GenerationLimits,
+        read: Prefill | None,
+        on_round: Callable[[int], None] | None = None,
     ) -> None:
         """Decode plainly in a session, and keep what that gave to judge drafted outputs by."""
-        run = generate(session, NoDrafter(), make_rollback("trim", session), prompt, limits, self._clock, prefill=read)
+        rollback = make_rollback("trim", session)
+        run = generate(
+            session, NoDrafter(), rollback, prompt, limits, self._clock, on_round=on_round, prefill=read
+        )  # fmt: skip
         self._judge.hear_plain(session, prompt, run.past)
         self._references[tuple(prompt), limits.n_predict] = run.tokens
 
@@ -277,7 +293,7 @@ class Arms:
         check_capacity(self._options.n_ctx, len(prompt), _limits(case))
         self._arm(case)
 
-    def warm_up(self, case: Case, *, whole: bool = False) -> None:
+    def warm_up(self, case: Case, *, whole: bool = False, on_round: Callable[[int], None] | None = None) -> None:
         """Run an arm for a few rounds at full shape, or a `whole` trial, and discard the result."""
         prompt = self._prompts.of_any_repeat(case)
         n_predict = case.n_predict if whole else min(case.n_predict, case.gamma + 1 + _WARM_UP_ROUNDS)
@@ -286,12 +302,35 @@ class Arms:
             _mend(arm)
             generate(
                 arm.session, arm.drafter, arm.rollback, prompt, limits, self._clock, sampling=case.sampling,
-                prefill=self._prefill(case, timed=False),
+                on_round=on_round, prefill=self._prefill(case, timed=False),
             )  # fmt: skip
             if arm.session.options.checked:
                 self._judge.check_finite(arm.session)
 
-    def refer(self, slot: Slot) -> Case | None:
+    def feel(self, case: Case) -> Anchors:
+        """Time passes over one position and over as many as the case verifies at once, 32 tokens of either."""
+        width = case.gamma + 1
+        with self._using(case) as arm:
+            length = min(_FELT_TOKENS, arm.session.n_ctx)
+            tokens = tuple(itertools.islice(itertools.cycle(self.prompt(case)), length))
+            one_ns, wide_ns = (self._felt(arm.session, tokens, min(k, length)) for k in (1, width))
+        return Anchors(target=self._refs[self._path].id, width=width, one_ns=one_ns, wide_ns=wide_ns)
+
+    def _felt(self, session: Session, tokens: Sequence[int], width: int) -> int:
+        """The median of passes of a width from the first token on, without the first pass."""
+        spans: list[int] = []
+        n_passes = max(_FELT_PASSES, len(tokens) // width)
+        for index in range(1 + n_passes):
+            begin = index % (len(tokens) // width) * width
+            if begin == 0:
+                session.clear()
+            started_ns = self._clock.now_ns()
+            session.decode(tokens[begin : begin + width], n_outputs=width)
+            session.greedy()
+            spans.append(self._clock.now_ns() - started_ns)
+        return round(statistics.median(spans[1:]))
+
+    def refer(self, slot: Slot, on_round: Callable[[int], None] | None = None) -> Case | None:
         """Write the plain output that a drafted one is judged by where no trial did yet, outside everything timed.
 
         Returns the case of plain decoding that ran, whose arm is warm now.
@@ -302,7 +341,7 @@ class Arms:
         plain = msgspec.structs.replace(case, drafter=DrafterSpec(), gamma=0, rollback="auto")
         read = self._prefill(plain, timed=False)
         with self._using(plain) as arm:
-            self._write(arm.session, prompt, _limits(plain), read)
+            self._write(arm.session, prompt, _limits(plain), read, on_round)
         return plain
 
     def run(

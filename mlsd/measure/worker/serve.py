@@ -12,7 +12,6 @@ import importlib
 import itertools
 import os
 import signal
-import time
 import traceback
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
@@ -23,7 +22,7 @@ from typing import BinaryIO
 import msgspec
 
 from mlsd.children import end_with_parent
-from mlsd.clock import MonotonicClock
+from mlsd.clock import MonotonicClock, RestClock
 from mlsd.engine.llama.model import LlamaModel
 from mlsd.engine.llama.native import backend_info
 from mlsd.engine.llama.open import open_session
@@ -31,7 +30,7 @@ from mlsd.engine.probe import probe
 from mlsd.engine.session import session_options
 from mlsd.errors import MlsdError
 from mlsd.hardware import read_conditions
-from mlsd.measure.cool_down import CoolDown
+from mlsd.measure.cool_down import CoolDown, rest
 from mlsd.measure.messages import (
     QUESTIONS,
     CalibrateJob,
@@ -54,7 +53,7 @@ from mlsd.measure.worker.arms import Arms, arm_key
 from mlsd.measure.worker.calibrate import Calibration
 from mlsd.measure.worker.probe_cache import ProbeCache, check_weights
 from mlsd.planning.job import Job, ModelFile, Slot
-from mlsd.records import Trial
+from mlsd.records import Anchors, Conditions, Trial
 
 _PROGRESS_PERIOD_NS = 500_000_000
 
@@ -72,7 +71,9 @@ def main() -> None:
         for file in _models_of(work):
             check_weights(Path(file.path), file.ref)
         if isinstance(work, Job):
-            run_slots(work, send, iter(lambda: msgspec.json.decode(lines.get(), type=Turn).slots, ()))
+            turns = iter(lambda: msgspec.json.decode(lines.get(), type=Turn).slots, ())
+            with Arms(work, MonotonicClock(), ProbeCache()) as arms:
+                run_slots(work, send, turns, arms, MonotonicClock())
         elif isinstance(work, CalibrateJob):
             calibrate(work, send)
         else:
@@ -104,18 +105,28 @@ class _Sender:
         self._out.write(msgspec.json.encode(event) + b"\n")
 
 
-def run_slots(job: Job, send: Callable[[Event], None], turns: Iterable[Sequence[int]]) -> None:
+def run_slots(
+    job: Job,
+    send: Callable[[Event], None],
+    turns: Iterable[Sequence[int]],
+    arms: Arms,
+    clock: RestClock,
+    conditions: Callable[[], Conditions] = read_conditions,
+) -> None:
     """Run the slots of a job, turn by turn; a slot that fails becomes a failed trial.
 
     Raises: MlsdError when the job cannot start at all.
     """
-    with Arms(job, MonotonicClock(), ProbeCache()) as arms:
-        if job.strict:
-            for case in {slot.case_id: slot.case for slot in job.slots}.values():
-                arms.check(case)
-        runner = _SlotRunner(job, arms, send)
-        for index in itertools.chain.from_iterable(turns):
-            runner.run(index)
+    if job.strict:
+        for case in {slot.case_id: slot.case for slot in job.slots}.values():
+            arms.check(case)
+    runner = _SlotRunner(job, arms, send, clock, conditions)
+    for turn in turns:
+        for _, block in itertools.groupby(turn, lambda index: job.slots[index].block):
+            runner.cool_down()
+            for index in block:
+                runner.run(index)
+            runner.feel()
     send(Finished())
 
 
@@ -146,68 +157,92 @@ def calibrate(job: CalibrateJob, send: _Sender) -> None:
 
 
 class _SlotRunner:
-    def __init__(self, job: Job, arms: Arms, send: Callable[[Event], None]) -> None:
-        self._job, self._arms, self._send = job, arms, send
+    def __init__(
+        self,
+        job: Job,
+        arms: Arms,
+        send: Callable[[Event], None],
+        clock: RestClock,
+        conditions: Callable[[], Conditions],
+    ) -> None:
+        self._job, self._arms, self._send, self._clock, self._conditions = job, arms, send, clock, conditions
+        # A GPU compiles its pipelines when a pass of a width is first run, and some widths come late in a trial. What
+        # is compiled stays so; what is warm does not outlast a rest.
+        self._compiled: set[bytes] = set()
         self._warm: set[bytes] = set()
-        self._block: int | None = None
         self._first = True
-        self._plain: Slot | None = None  # the newest one that was measured
-        self._heat = CoolDown(lambda: read_conditions().thermal_state, time.sleep, self._feel)
-        backend = backend_info(job.slots[0].case.engine.n_gpu_layers)
-        # A GPU compiles its pipelines when a pass of a width is first run, and some widths come late in a trial.
-        self._whole_warm_up = backend.backend != "CPU"
-        send(Loaded(load_ns=arms.load_ns, backend=backend))
+        self._is_begun = False
+        self._thermometers = sorted(job.cases.values(), key=lambda case: case.gamma)  # the widest last
+        self._heat = CoolDown(clock, lambda: conditions().thermal_state, self._anchors, send, job.anchors)
+        self._whole_warm_up = arms.backend.backend != "CPU"
+        send(Loaded(load_ns=arms.load_ns, backend=arms.backend))
 
     def run(self, index: int) -> None:
         slot = self._job.slots[index]
-        self._cool_down(slot)
         self._send(Started(index=index))
-        arm = arm_key(slot.case)
+        arm, on_round = arm_key(slot.case), self._tell(index)
         try:
-            if (plain := self._arms.refer(slot)) is not None:
+            if (plain := self._arms.refer(slot, on_round)) is not None:
                 self._warm.add(arm_key(plain))
+                self._compiled.add(arm_key(plain))
             if arm not in self._warm or not self._arms.is_open(slot.case):
-                self._arms.warm_up(slot.case, whole=self._whole_warm_up and arm not in self._warm)
+                self._arms.warm_up(
+                    slot.case, whole=self._whole_warm_up and arm not in self._compiled, on_round=on_round
+                )
                 self._warm.add(arm)
-            trial = self._measure(index, slot)
+                self._compiled.add(arm)
+            trial = self._measure(slot, on_round)
         except MlsdError as error:
             trial = failed_trial(slot, str(error))
         except Exception:  # noqa: BLE001 - the worker boundary: whatever went wrong is this trial's reason
             trial = failed_trial(slot, traceback.format_exc(limit=-4))
-        if trial.status == "failed":
-            self._warm.discard(arm)  # its contexts may be new ones
+        if trial.status == "failed":  # its contexts may be new ones
+            self._warm.discard(arm)
+            self._compiled.discard(arm)
         self._send(Done(index=index, trial=trial))
 
-    def _measure(self, index: int, slot: Slot) -> Trial:
-        last_ns = time.monotonic_ns()
+    def _tell(self, index: int) -> Callable[[int], None]:
+        last_ns = self._clock.now_ns()
 
         def on_round(n_tokens: int) -> None:
             nonlocal last_ns
-            if time.monotonic_ns() - last_ns > _PROGRESS_PERIOD_NS:
-                last_ns = time.monotonic_ns()
+            if self._clock.now_ns() - last_ns > _PROGRESS_PERIOD_NS:
+                last_ns = self._clock.now_ns()
                 self._send(Progress(index=index, n_tokens=n_tokens))
 
-        trial = self._arms.run(slot, conditions=read_conditions(), keep_text=self._job.keep_text, on_round=on_round)
-        if slot.case.arm == "ar":
-            self._plain = slot
-        self._heat.heard(trial)
+        return on_round
+
+    def _measure(self, slot: Slot, on_round: Callable[[int], None]) -> Trial:
+        conditions = msgspec.structs.replace(self._conditions(), anchors=self._heat.newest)
+        trial = self._arms.run(slot, conditions=conditions, keep_text=self._job.keep_text, on_round=on_round)
         if self._first:
             trial = msgspec.structs.replace(trial, load_ns=self._arms.load_ns)
             self._first = False
         return trial
 
-    def _cool_down(self, slot: Slot) -> None:
-        if self._block not in (None, slot.block):
-            rested = self._job.cool_down_s if self._job.cool_down_s is not None else self._heat.rest()
-            if self._job.cool_down_s:
-                time.sleep(self._job.cool_down_s)
-            if rested:
-                # An idle machine lowers its clocks; every arm is warmed again before it is measured.
-                self._warm.clear()
-        self._block = slot.block
+    def cool_down(self) -> None:
+        """Rest before a block: as long as asked for between two of them, or while it is hot."""
+        if self._job.cool_down_s is None:
+            if not self._is_begun:
+                self._heat.feel()
+            rested_s = self._heat.rest()
+        else:
+            rested_s = self._job.cool_down_s if self._is_begun else 0.0
+            rest(self._clock, self._send, rested_s, "between blocks, as asked for")
+        if rested_s:
+            self._warm.clear()  # an idle machine lowers its clocks
+        self._is_begun = True
 
-    def _feel(self) -> None:
-        """Decode plainly again, only to learn how fast the machine is now."""
-        if self._plain is not None:
-            trial = self._arms.run(self._plain, keep_text=False)
-            self._heat.heard(trial)
+    def feel(self) -> None:
+        """Feel the heat behind a block, where it is watched."""
+        if self._job.cool_down_s is None:
+            self._heat.feel()
+
+    def _anchors(self) -> Anchors | None:
+        """By the widest arm that can run."""
+        while self._thermometers:
+            try:
+                return self._arms.feel(self._thermometers[-1])
+            except MlsdError:
+                self._thermometers.pop()
+        return None

@@ -77,14 +77,27 @@ def test_an_arm_that_wrote_the_reference_is_warm(tiny: Path, monkeypatch: pytest
     plain = next(slot for slot in job.slots if slot.case.arm == "ar" and slot.case.prompt == drafted.case.prompt)
     warmed, warm_up = list[str](), Arms.warm_up
 
-    def counted(arms: Arms, case: Case, *, whole: bool = False) -> None:
+    def counted(arms: Arms, case: Case, **options: object) -> None:
         warmed.append(case.arm)
-        warm_up(arms, case, whole=whole)
+        warm_up(arms, case, **options)  # type: ignore[arg-type]
 
     monkeypatch.setattr(Arms, "warm_up", counted)
-    run_slots(msgspec.structs.replace(job, slots=(drafted, plain)), lambda event: None, [(0, 1)])
-    run_slots(msgspec.structs.replace(job, slots=(plain, drafted)), lambda event: None, [(0,), (1,)])
+    for slots, turns in (((drafted, plain), [(0, 1)]), ((plain, drafted), [(0,), (1,)])):
+        ordered, clock = msgspec.structs.replace(job, slots=slots), MonotonicClock()
+        with Arms(ordered, clock, ProbeCache()) as arms:
+            run_slots(ordered, lambda event: None, turns, arms, clock)
     assert warmed == ["sd", "ar", "sd"]
+
+
+def test_the_heat_is_felt_by_passes_of_one_token_and_of_a_whole_draft(tiny: Path, tmp_path: Path) -> None:
+    for job in make_jobs(tiny):
+        widest = max(job.cases.values(), key=lambda case: case.gamma)
+        slot = next(slot for slot in job.slots if slot.case == widest)
+        with Arms(job, MonotonicClock(), ProbeCache(tmp_path)) as arms:
+            arms.refer(slot)
+            felt = arms.feel(widest)
+            assert felt.width == widest.gamma + 1 and felt.one_ns > 0 and felt.wide_ns > 0
+            assert arms.run(slot).valid, "what is measured next does not see it"
 
 
 def sabotaged(job: Job, rollback: str) -> Case:

@@ -1,0 +1,240 @@
+"""A Mac that becomes hot, sleeps and loses a worker, by a clock that worker and parent both live by.
+
+Its worker runs the code of the real one over scripted sessions, and the parent hears it through the code of the real
+pipe: a worker that says nothing for longer than the parent's patience is lost here as it is there.
+"""
+
+from __future__ import annotations
+
+import itertools
+import queue
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Self
+
+import msgspec
+
+from mlsd.clock import FakeClock
+from mlsd.drafters.draft_model import DraftModel
+from mlsd.engine.decode import GenerationLimits, generate
+from mlsd.engine.drafter import NoDrafter
+from mlsd.engine.fake import FakeSession
+from mlsd.engine.llama.native import BackendInfo
+from mlsd.engine.rollback import make_rollback
+from mlsd.engine.session import SessionOptions
+from mlsd.measure.messages import Event, Turn, trial_of
+from mlsd.measure.process import hear
+from mlsd.measure.worker.arms import Arms
+from mlsd.measure.worker.serve import run_slots
+from mlsd.planning.job import Job, ModelFile, PromptText, Slot
+from mlsd.records import Anchors, Case, Conditions, Losslessness, ModelRef, Trial
+from tests.engine.test_decode import PROMPT, truth
+from tests.measure.examples import case
+
+MS = 1_000_000
+METAL = BackendInfo(
+    backend="Metal", device="Apple M4", devices=(), binding_version="0", build="b1", system_info="", memory_bytes=None
+)
+
+
+class Mac:
+    """Its time, its heat and its accidents; passes are counted from the beginning."""
+
+    def __init__(
+        self,
+        *,
+        episodes: Iterable[tuple[int, float]] = (),
+        sleep_at: int | None = None,
+        dies_at: int | None = None,
+        state: Callable[[], str | None] = lambda: None,
+    ) -> None:
+        """`episodes`: from a trial on, hot until it rested for so many seconds. `sleep_at`, `dies_at`: trials."""
+        self.clock, self._left, self._sleep_at, self.dies_at = FakeClock(), list(episodes), sleep_at, dies_at
+        self.state = state
+        self.heard: list[tuple[float, Event]] = []
+        self.warmed: list[tuple[str, bool]] = []  # arm, whole
+        self.measured: list[tuple[int, int, bool]] = []  # block, repeat, whether it was hot
+        self.n_trials, self._rest_needed_s, self.n_workers = 0, 0.0, 0
+        self._sleep = self.clock.sleep
+        self.clock.sleep = self._cool  # type: ignore[method-assign]
+
+    def _cool(self, span_s: float) -> None:
+        self._sleep(span_s)
+        self._rest_needed_s = max(0.0, self._rest_needed_s - span_s)
+
+    @property
+    def is_hot(self) -> bool:
+        return self._rest_needed_s > 0
+
+    def pass_ns(self, width: int) -> int:
+        """T(4) suffers and T(1) does not, as on an M5 Max."""
+        return round((30 + 2 * width) * MS * (1.36 if self.is_hot and width > 1 else 1))
+
+    def begin_trial(self) -> None:
+        if self._left and self.n_trials >= self._left[0][0]:
+            self._rest_needed_s = self._left.pop(0)[1]
+        self.n_trials += 1
+
+    def falls_asleep(self) -> bool:
+        return self.n_trials == self._sleep_at
+
+    def hire(self, job: Job, variables: object) -> SimulatedWorker:
+        self.n_workers += 1
+        return SimulatedWorker(self, job)
+
+    @property
+    def longest_silence_s(self) -> float:
+        times = [0.0, *(at for at, _ in self.heard), self.clock.now_ns() / 1e9]
+        return max(later - earlier for earlier, later in itertools.pairwise(times))
+
+
+class _Session(FakeSession):
+    mac: Mac
+
+    def decode(self, tokens: Sequence[int], *, n_outputs: int = 1) -> None:
+        self._costs = msgspec.structs.replace(self._costs, pass_ns=self.mac.pass_ns(len(tokens)))
+        super().decode(tokens, n_outputs=n_outputs)
+
+
+class MacArms:
+    """What the runner asks of `Arms`, over scripted sessions."""
+
+    load_ns, backend = 5, METAL
+
+    def __init__(self, job: Job, mac: Mac) -> None:
+        self._mac = mac
+
+    def _session(self) -> _Session:
+        session = _Session(truth, SessionOptions(n_ctx=512), self._mac.clock)
+        session.mac = self._mac
+        return session
+
+    def check(self, case: Case) -> None:
+        pass
+
+    def is_open(self, case: Case) -> bool:
+        return True
+
+    def refer(self, slot: Slot, on_round: object = None) -> Case | None:
+        return None
+
+    def feel(self, case: Case) -> Anchors:
+        spans = []
+        for width in (1, case.gamma + 1):
+            before = self._mac.clock.now_ns()
+            for _ in range(8):
+                self._mac.clock.advance(self._mac.pass_ns(width))
+            spans.append((self._mac.clock.now_ns() - before) // 8)
+        return Anchors(target="t", width=case.gamma + 1, one_ns=spans[0], wide_ns=spans[1])
+
+    def warm_up(self, case: Case, *, whole: bool = False, on_round: Callable[[int], None] | None = None) -> None:
+        self._mac.warmed.append((f"{case.arm}{case.gamma}", whole))
+
+    def run(self, slot: Slot, *, conditions: Conditions, keep_text: bool, on_round: Callable[[int], None]) -> Trial:
+        mac = self._mac
+        mac.begin_trial()
+        if mac.n_trials == mac.dies_at:
+            raise _Killed
+        began_ns, session = mac.clock.now_ns(), self._session()
+        draft = FakeSession(truth, SessionOptions(n_ctx=512), mac.clock)
+        drafter = DraftModel(draft, make_rollback("trim", draft), mac.clock) if slot.case.gamma else NoDrafter()
+        limits = GenerationLimits(n_predict=slot.case.n_predict, gamma=slot.case.gamma)
+        run = generate(
+            session, drafter, make_rollback("trim", session), PROMPT, limits, mac.clock, on_round=on_round
+        )  # fmt: skip
+        asleep_ns = 1_800_000_000_000 if mac.falls_asleep() else 0  # the parent sleeps as well, and so does its clock
+        mac.measured.append((slot.block, slot.repeat, mac.is_hot or asleep_ns > 0))
+        return trial_of(
+            slot, status="ok", n_prompt=len(PROMPT), tokens=run.tokens, prefill_ns=run.prefill_ns,
+            draft_prefill_ns=run.draft_prefill_ns if slot.case.gamma else None, decode_ns=run.decode_ns + asleep_ns,
+            rounds=_late(run.rounds, asleep_ns), rollback_target="trim" if slot.case.gamma else None,
+            losslessness=Losslessness(verdict="lossless"), valid=True,
+            conditions=msgspec.structs.replace(
+                conditions, generation_ns=mac.clock.now_ns() - began_ns + asleep_ns, processor_ns=1_000_000
+            ),
+        )  # fmt: skip
+
+
+def _late(rounds: tuple, span_ns: int) -> tuple:  # type: ignore[type-arg]
+    last = rounds[-1]
+    return (*rounds[:-1], msgspec.structs.replace(last, verify_ns=last.verify_ns + span_ns))
+
+
+class _Killed(BaseException):
+    """The worker's process is gone."""
+
+
+class SimulatedWorker:
+    """`process.Worker` in a thread: it goes on only while its parent listens, so that both see one time."""
+
+    def __init__(self, mac: Mac, job: Job) -> None:
+        self._mac, self._job = mac, job
+        self._turns: queue.SimpleQueue[Turn] = queue.SimpleQueue()
+        self._lines: queue.SimpleQueue[tuple[int, bytes | None]] = queue.SimpleQueue()
+        self._go, self._end = threading.Semaphore(0), "exit code 0"
+        self._last_ns = mac.clock.now_ns()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def send(self, said: Turn) -> None:
+        self._turns.put(said)
+
+    def _run(self) -> None:
+        self._go.acquire()
+        try:
+            turns = iter(lambda: self._turns.get().slots, ())
+            arms: Arms = MacArms(self._job, self._mac)  # type: ignore[assignment]
+            run_slots(
+                self._job, self._say, turns, arms, self._mac.clock, lambda: Conditions(thermal_state=self._mac.state())
+            )  # fmt: skip
+        except _Killed:
+            self._end = "killed by SIGKILL"
+        self._lines.put((self._mac.clock.now_ns(), None))
+
+    def _say(self, event: Event) -> None:
+        now_ns = self._mac.clock.now_ns()
+        self._mac.heard.append((now_ns / 1e9, event))
+        self._lines.put((now_ns, msgspec.json.encode(event)))
+        self._go.acquire()
+
+    def get(self, *, timeout: float) -> bytes | None:
+        """As the queue of a pipe, by the Mac's clock."""
+        self._go.release()
+        said_ns, line = self._lines.get(timeout=60)
+        silent_s, self._last_ns = (said_ns - self._last_ns) / 1e9, said_ns
+        if silent_s >= timeout:
+            raise queue.Empty
+        return line
+
+    def events(self, patience_s: float) -> Iterator[Event]:
+        self._thread.start()
+        try:
+            yield from hear(self, patience_s)
+        except queue.Empty:
+            self._end = "it hung and was killed"
+
+    def obituary(self) -> str:
+        return self._end
+
+    def advice(self) -> str:
+        return ""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
+def mac_job(*, n_blocks: int = 12, gammas: Sequence[int] = (0, 1, 4), cool_down_s: float | None = None) -> Job:
+    """Blocks of plain decoding and two gammas."""
+    cases = [msgspec.structs.replace(case(gamma), n_predict=64) for gamma in gammas]
+    return Job(
+        target=ModelFile(ref=ModelRef(id="t")),
+        prompts={"p": PromptText(text="p")},
+        slots=tuple(
+            Slot(case=one, case_id=one.id, block=block, repeat=block, position=position)
+            for block in range(n_blocks)
+            for position, one in enumerate(cases)
+        ),
+        cool_down_s=cool_down_s,
+    )
