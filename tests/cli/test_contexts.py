@@ -26,7 +26,7 @@ def test_a_context_of_billions_is_refused_before_anything_is_loaded(
     mlsd: Callable[..., Ran], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    ran = mlsd(*arguments, "--n-ctx", "4000000000")
+    ran = mlsd(*arguments, "--n-ctx", "2000000000")
     assert ran.code == 2
-    assert "4,000,000,000 positions is beyond the 4,096" in ran.err
+    assert "2,000,000,000 positions is beyond the 4,096" in ran.err
     assert "--n-ctx 4096" in ran.err

@@ -30,5 +30,5 @@ def test_the_best_gamma_is_off_when_nothing_gains(tmp_path: Path) -> None:
 
 
 def test_no_pairs_have_no_outlook() -> None:
-    with pytest.raises(AnalysisError, match="No pair"):
+    with pytest.raises(AnalysisError, match="No speculative trial was measured beside a plain one"):
         by_gamma([])
