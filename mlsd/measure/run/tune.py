@@ -43,7 +43,7 @@ _LEAST_BLOCKS = 3
 _LAST_BLOCKS = 30  # most in which the fastest goes on alone, until it is decided
 _FEW = 6  # values of an option that are all tried at once
 
-Options = Mapping[str, OptionValue]
+Options = dict[str, OptionValue]
 
 
 class TuneRequest(Record, frozen=True, kw_only=True):
@@ -230,7 +230,7 @@ class _Search:
 
     def _alone(self, leader: Standing, tried: Mapping[tuple[int, str], str]) -> _Wave:
         gamma, key = next(place for place, name in tried.items() if name == leader.name)
-        return _Wave((msgspec.json.decode(key),), (gamma,))
+        return _Wave((msgspec.json.decode(key, type=Options),), (gamma,))
 
     def _race(
         self, wave: _Wave, n_blocks: int, left_s: float | None, known: Sequence[Measured], watcher: Watcher
@@ -301,7 +301,7 @@ class _Search:
     def _next(self, leader: Standing, tried: Mapping[tuple[int, str], str], led: Standing | None) -> _Wave | None:
         """The leader beside its neighbours in gamma, else in one option; none where the last wave found no better."""
         gamma, key = next(place for place, name in tried.items() if name == leader.name)
-        options: Options = msgspec.json.decode(key)
+        options: Options = msgspec.json.decode(key, type=Options)
         beside = gammas_beside(gamma, [g for g, other in (*tried, *self._failed) if other == key], self._space)
         if beside and leader.effect != "slower":
             return _Wave((options,), (*beside[:1], gamma, *beside[1:]))
@@ -323,7 +323,7 @@ class _Search:
             reason = next((trial.error or trial.invalid_reason for trial in trials if not trial.valid), None)
             one = Setting(
                 gamma=gamma,
-                options=msgspec.json.decode(key),
+                options=msgspec.json.decode(key, type=Options),
                 decision=f"failed: {reason or 'it was not timed'}",
                 acceptance_rate=total.acceptance_rate,
                 mgl=total.mgl,

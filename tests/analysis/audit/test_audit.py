@@ -463,7 +463,7 @@ GOOD = "a,,,chip,m,none,0,8,64,0,p,50.0,,,,,,ok"
         (f"{HEADER}\n{GOOD.replace('50.0', '')}".encode(), "no finished row"),
         (f"{HEADER}\n{GOOD.replace('50.0', '-3')}".encode(), "line 2, column tokens_per_sec: .*above 0"),
         (f"{HEADER}\n{GOOD.replace(',64,', ',many,')}".encode(), "line 2, column n_predict: .*not a"),
-        (f"{HEADER}\n{GOOD},extra,cells".encode(), "line 2: 2 more cells"),
+        (f"{HEADER}\n{GOOD},,,,extra,cells".encode(), "line 2: 2 more cells"),
         (f"{HEADER}\n{GOOD}\n".encode() + "größe".encode("latin-1"), "line 3: not UTF-8"),
         (HEADER.encode("utf-16"), "not UTF-8"),
         (f'{HEADER}\n"{GOOD}'.encode(), "not readable as CSV"),
