@@ -40,7 +40,8 @@ def _by_name(repo: str, part: FilePart, hub_cache: Path) -> Iterator[Path]:
     if part.n_bytes is None:
         return
     name, home = Path(part.file).name, Path.home()
-    folders = (home / ".lmstudio" / "models", home / ".cache" / "lm-studio" / "models")
+    usual = (home / ".lmstudio" / "models", home / ".cache" / "lm-studio" / "models")
+    folders = (*usual, *_chosen_in_lm_studio(home))
     yield from chain.from_iterable(folder.rglob(_literally(name)) for folder in folders)
     caches = [os.environ.get("LLAMA_CACHE"), home / "Library/Caches/llama.cpp", home / ".cache/llama.cpp"]
     for cache in caches:
@@ -49,6 +50,17 @@ def _by_name(repo: str, part: FilePart, hub_cache: Path) -> Iterator[Path]:
             yield Path(cache).expanduser() / name
     yield from hub_cache.glob(f"models--*/snapshots/*/{_literally(part.file)}")
     yield from _ollama_layers(repo, part.n_bytes)
+
+
+def _chosen_in_lm_studio(home: Path) -> Iterator[Path]:
+    """The folder that its user chose for models, from its settings."""
+    path = home / ".lmstudio" / "settings.json"
+    try:
+        chosen = parse(read_file(path), _Settings, str(path)).downloads_folder
+    except (OSError, InputError):
+        return
+    if chosen:
+        yield Path(chosen).expanduser()
 
 
 def _ollama() -> Path:
@@ -65,6 +77,12 @@ def _ollama_layers(repo: str, n_bytes: int) -> Iterator[Path]:
         except (OSError, InputError):
             continue
         yield from (_ollama() / "blobs" / one.digest.replace(":", "-") for one in layers if one.size == n_bytes)
+
+
+class _Settings(Record, frozen=True, kw_only=True, rename="camel"):
+    """What LM Studio keeps of its user's choices."""
+
+    downloads_folder: str = ""
 
 
 class _Layer(Record, frozen=True, kw_only=True):

@@ -50,6 +50,15 @@ def keep(path: Path, data: bytes = DATA) -> Path:
     return path
 
 
+def test_the_folder_that_was_chosen_in_lm_studio_is_looked_in(home: Path) -> None:
+    settings = {"downloadsFolder": str(home / "disk" / "models"), "language": "en"}
+    keep(home / ".lmstudio" / "settings.json", json.dumps(settings).encode())
+    place = keep(home / "disk/models/maker/Model-GGUF/Model-Q8_0.gguf")
+    assert library(home).elsewhere(ENTRY) == (place,)
+    keep(home / ".lmstudio" / "settings.json", b"[")
+    assert library(home).elsewhere(ENTRY) is None
+
+
 @pytest.mark.parametrize("program", PLACES)
 def test_a_file_of_another_program_is_used_in_place_of_a_download(home: Path, program: str) -> None:
     place = keep(home / PLACES[program])

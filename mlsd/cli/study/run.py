@@ -42,7 +42,7 @@ _LINE_MBIT_S = 100  # of a usual connection; how fast the hub and the line are n
     "--cool-down",
     "cool_down_s",
     type=Real(),
-    help="Seconds of rest between blocks [default: on machines without a fan, until cool].",
+    help="Seconds of rest between blocks [default: until cool on a graphics device or without a fan, else none].",
 )
 @click.option("--fresh", is_flag=True, help="Measure everything again.")
 @click.option("--keep-failed", is_flag=True, help="Do not retry earlier failures.")

@@ -41,6 +41,7 @@ class LlamaModel:
         params.load_mtp = load_mtp
         params.vocab_only = vocab_only
         params.check_tensors = check_weights
+        params.use_extra_bufts = not check_weights  # to repack weights that are only looked at takes their size again
         if simulated:
             params.no_alloc, params.load_mode = True, native.LLAMA_LOAD_MODE_NONE  # a mapped file would be weights
         if n_experts_used is not None:

@@ -73,6 +73,7 @@ class LlamaSession:
         params.n_threads = params.n_threads_batch = options.n_threads or default_threads()
         params.flash_attn_type = _FLASH_ATTENTION[options.flash_attention]
         params.type_k = params.type_v = _KV_TYPES[options.kv_type]
+        params.op_offload = options.n_gpu_layers != 0  # else large batches go to the device that was not asked for
         params.no_perf = True
         if options.device_sampling:
             self._attach_greedy_sampler(params)

@@ -181,11 +181,12 @@ def _drift(trials: Sequence[Trial]) -> list[QualityWarning]:
     ]
 
 
-def disturbed(trials: Sequence[Trial]) -> dict[int, str]:
+def disturbed(trials: Sequence[Trial], *, on_device: bool = False) -> dict[int, str]:
     """Places of trials in which the worker was stopped or starved, each with the reason why it is not valid.
 
     W and P are the medians of wall and processor time of the case's other trials. A generation that took w and p waited
-    (w - W) - (p - P) W / P: what is longer than usual and was not computed. It is disturbed from a quarter of W on.
+    (w - W) - (p - P) W / P: what is longer than usual and was not computed. It is disturbed from a quarter of W on. Of
+    work `on_device` the processor knows nothing: there w - W decides, and heat is one of the reasons.
     """
     by_case = defaultdict(list)
     for place, trial in enumerate(trials):
@@ -197,11 +198,12 @@ def disturbed(trials: Sequence[Trial]) -> dict[int, str]:
         for place, wall, processor in case if len(case) > 1 else ():
             usual = statistics.median(w for i, w, _ in case if i != place)
             computed = statistics.median(p for i, _, p in case if i != place)
-            waited = (wall - usual) - max(0.0, processor - computed) * usual / max(computed, 1.0)
+            own = 0.0 if on_device else max(0.0, processor - computed) * usual / max(computed, 1.0)
+            waited = (wall - usual) - own
             if waited > max(DISTURBED_NS, DISTURBED_SHARE * usual):
+                what = "heat, sleep or other work on the device took" if on_device else "the worker waited for"
                 found[place] = (
-                    f"the worker waited for {waited / 1e9:.1f} of {wall / 1e9:.1f} s; "
-                    f"its other repeats took {usual / 1e9:.1f} s"
+                    f"{what} {waited / 1e9:.1f} of {wall / 1e9:.1f} s; its other repeats took {usual / 1e9:.1f} s"
                 )
     return found
 

@@ -203,7 +203,7 @@ def conclude(store: Store, run_id: int, engine: EngineOptions, environment: Envi
     """Mark the trials of a run that were disturbed, and record what speaks against it."""
     mine = TrialFilter(run_id=run_id)
     stored = list(store.trials(mine, rounds=False))
-    if marks := disturbed([row.trial for row in stored]):
+    if marks := disturbed([row.trial for row in stored], on_device=environment.backend != "CPU"):
         store.mark_disturbed({stored[place].id: reason for place, reason in marks.items()})
         stored = list(store.trials(mine, rounds=False))
     own = [row.trial for row in stored]

@@ -5,6 +5,7 @@ Runs inside the worker, never beside a timed trial. Answers with shares; see `en
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from functools import partial
@@ -127,6 +128,8 @@ def break_down(job: BreakdownJob, clock: Clock | None = None, cache: ProbeCache 
 
     Raises: PromptError, CapacityError and UnsupportedError before anything is timed, EngineError.
     """
+    # Metal reorders up to 64 nodes before the callback sees them, which gives a part's time to another part.
+    os.environ["GGML_METAL_GRAPH_OPTIMIZE_DISABLE"] = "1"
     clock, cache = clock or MonotonicClock(), cache or ProbeCache()
     found: list[PassShares] = []
     with ExitStack() as stack:

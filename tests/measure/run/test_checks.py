@@ -197,6 +197,13 @@ def test_a_trial_that_computed_longer_or_a_device_that_never_computes_here_is_no
     assert not disturbed([took(5, 0.2), took(5.5, 0.2), took(5, 0.2)]), "scatter of a graphics device"
 
 
+def test_on_a_graphics_device_only_wall_time_counts_and_heat_is_named() -> None:
+    hot = [took(5, 0.2), took(8, 0.4), took(5, 0.2)]  # the processor polls for as long as the device works
+    assert not disturbed(hot)
+    found = disturbed(hot, on_device=True)
+    assert list(found) == [1] and found[1].startswith("heat, sleep or other work")
+
+
 def test_nothing_is_said_without_readings_or_without_another_repeat() -> None:
     assert not disturbed([good(), good(), took(9, 0.1)])
     assert not disturbed([])

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 
 from mlsd.clock import MonotonicClock
+from mlsd.engine.llama.model import LlamaModel
 from mlsd.engine.llama.native import library
+from mlsd.engine.llama.open import open_session
+from mlsd.engine.session import SessionOptions
 from mlsd.errors import DeviceError, EngineError, UnsupportedError
 from mlsd.measure.run.checks import disturbed
 from mlsd.measure.worker.arms import Arms
@@ -98,6 +102,21 @@ def test_the_heat_is_felt_by_passes_of_one_token_and_of_a_whole_draft(tiny: Path
             felt = arms.feel(widest)
             assert felt.width == widest.gamma + 1 and felt.one_ns > 0 and felt.wide_ns > 0
             assert arms.run(slot).valid, "what is measured next does not see it"
+
+
+def test_without_layers_on_a_device_nothing_else_goes_there(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    native, offloads = library(), list[bool]()
+    init = native.llama_init_from_model
+
+    def seen(model: object, params: Any) -> object:
+        offloads.append(params.op_offload)
+        return init(model, params)
+
+    monkeypatch.setattr(native, "llama_init_from_model", seen)
+    with LlamaModel(tiny / "llama.gguf", n_gpu_layers=0) as model:
+        for layers in (0, -1):
+            open_session(model, SessionOptions(n_ctx=64, n_gpu_layers=layers)).close()
+    assert offloads == [False, True]
 
 
 def sabotaged(job: Job, rollback: str) -> Case:
