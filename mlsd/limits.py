@@ -50,6 +50,8 @@ EVENT_BYTES = Limit(name="EVENT_BYTES", usual=4 * _MIB, what="bytes for one even
 ANSWER_S = Limit(name="ANSWER_S", usual=3_600, what="seconds for one answer of a server")
 # What a person may hand over.
 FILE_BYTES = Limit(name="FILE_BYTES", usual=256 * _MIB, what="bytes for a file that is read whole")
+RECORD_BYTES = Limit(name="RECORD_BYTES", usual=128 * _MIB, what="bytes for an unpacked record")
+RECORD_VALUES = Limit(name="RECORD_VALUES", usual=4_000_000, what="values for a record")
 PLAN_TRIALS = Limit(name="PLAN_TRIALS", usual=500_000, what="trials for a plan")
 LOCK_S = Limit(name="LOCK_S", usual=60, what="seconds for another program's lock on a database")
-LIMITS = (PAGE_BYTES, STREAM_BYTES, EVENT_BYTES, ANSWER_S, FILE_BYTES, PLAN_TRIALS, LOCK_S)
+LIMITS = (PAGE_BYTES, STREAM_BYTES, EVENT_BYTES, ANSWER_S, FILE_BYTES, RECORD_BYTES, RECORD_VALUES, PLAN_TRIALS, LOCK_S)

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from mlsd.errors import TableError
 from mlsd.measure.exchange.record import output_key, read_record
 from mlsd.measure.store.rows import TrialFilter, environment_key
 from mlsd.measure.store.store import Store
@@ -209,6 +210,25 @@ def test_what_is_no_record_is_one_clear_message(mlsd: Mlsd, tmp_path: Path, data
         ran = mlsd(*line)
         assert ran.code == 2
         assert "Error:" in ran.err
+
+
+@pytest.mark.parametrize("number", [1 << 63, -(1 << 63) - 1, 10**4_000], ids=["64", "-64", "long"])
+def test_a_number_beyond_64_bits_is_refused_before_anything_is_built(mlsd: Mlsd, record: Path, number: int) -> None:
+    study = body(record)
+    study["trials"][0]["trial"]["decode_ns"] = number
+    with pytest.raises(TableError, match="beyond 64 bits"):
+        write_body(record, study)
+    for command in (("record", "verify", record), ("import", record, "--db", record.with_suffix(".sqlite"))):
+        ran = mlsd(*command)
+        assert ran.code == 2 and "beyond 64 bits" in ran.err and "Traceback" not in ran.err
+
+
+def test_a_small_file_that_unpacks_to_much_is_refused_before_anything_is_built(mlsd: Mlsd, tmp_path: Path) -> None:
+    for data, limit in ((b"[" + b"0," * (5 << 20), "VALUES"), (b" " * (130 << 20), "BYTES")):
+        path = tmp_path / "bomb.record.json.gz"
+        path.write_bytes(gzip.compress(data))
+        ran = mlsd("record", "verify", path)
+        assert ran.code == 2 and f"MLSD_MOST_RECORD_{limit}" in ran.err
 
 
 def test_a_failed_and_a_retired_trial_keep_their_places(tmp_path: Path) -> None:

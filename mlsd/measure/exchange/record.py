@@ -24,6 +24,7 @@ import msgspec
 
 from mlsd import __version__
 from mlsd.errors import InputError, TableError
+from mlsd.limits import RECORD_BYTES, RECORD_VALUES
 from mlsd.measure.exchange import write_file
 from mlsd.measure.store import rowcodec
 from mlsd.measure.store.pass_shares import PassShares
@@ -51,7 +52,7 @@ from mlsd.trials.sums import sums as sums_over
 FORMAT, SCHEMA = "mlsd record", 1
 SUFFIX = ".record.json.gz"
 _FIELDS = Round.__struct_fields__
-_MOST_BYTES = 1 << 30  # unpacked; a small file can unpack to anything
+_LONG_NUMBER = re.compile(rb"[:,\[]\s*(-?\d{19,})\s*[,\]}]")
 
 
 class RecordedRun(Record, frozen=True, kw_only=True):
@@ -310,11 +311,10 @@ def read_record(path: Path) -> RecordFile:
     try:
         packed = read_file(path)
         with gzip.GzipFile(fileobj=io.BytesIO(packed)) as file:
-            data = file.read(_MOST_BYTES + 1)
+            data = file.read(RECORD_BYTES.most + 1)
     except (OSError, EOFError, zlib.error) as error:
         raise TableError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}.", hint=hint) from error
-    if len(data) > _MOST_BYTES:
-        raise TableError(f"{path} unpacks to more than {_MOST_BYTES} bytes: it is no record.", hint=hint)
+    _check_size(data, path)
     try:
         envelope = msgspec.json.decode(data, type=_Envelope)
         if envelope.format != FORMAT:
@@ -328,9 +328,21 @@ def read_record(path: Path) -> RecordFile:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise TableError(f"{path} is not a record: {error}.", hint=hint) from error
     digest = hashlib.sha256(body).hexdigest()
-    whole, meant = msgspec.json.decode(data), msgspec.json.decode(msgspec.json.encode(study))
-    known = whole.keys() == set(_Envelope.__struct_fields__) and _within(whole["study"], meant)
+    meant, fields = msgspec.json.encode(study), msgspec.json.decode(data, type=dict[str, msgspec.Raw])
+    known = fields.keys() == set(_Envelope.__struct_fields__)
+    known = known and (body == meant or _within(msgspec.json.decode(body), msgspec.json.decode(meant)))
     return RecordFile(study=study, digest=digest, stated_digest=envelope.digest, canonical=known, n_bytes=len(packed))
+
+
+def _check_size(data: bytes, path: Path) -> None:
+    """Refuse, before anything is built of it, what would take much memory or holds numbers that no database can."""
+    n_values = data.count(b",") + data.count(b"[") + data.count(b"{")
+    for limit, n in ((RECORD_BYTES, len(data)), (RECORD_VALUES, n_values)):
+        if n > limit.most:
+            raise TableError(f"{path} is above {limit.words}.", hint=limit.hint)
+    for found in _LONG_NUMBER.finditer(data):
+        if len(found[1]) > 20 or not -(1 << 63) <= int(found[1]) < 1 << 63:
+            raise TableError(f"{path} holds a whole number beyond 64 bits.", hint="It is no record of mlsd's.")
 
 
 def _within(said: Any, meant: Any) -> bool:
