@@ -86,6 +86,18 @@ class LazyGroup(click.Group):
         _let_choose_output(command)
         return command
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """The command of the first word; of one that is none, those that are written alike."""
+        import difflib
+
+        if args and not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
+            alike = difflib.get_close_matches(args[0], COMMANDS, n=2)
+            meant = f" Did you mean {' or '.join(alike)}?" if alike else " `mlsd --help` lists the commands."
+            raise click.UsageError(f"No such command {args[0]!r}.{meant}", ctx)
+        return super().resolve_command(ctx, args)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the commands by section from the table, without importing them."""
         for title, commands in SECTIONS.items():
@@ -120,6 +132,7 @@ def main(argv: list[str] | None = None) -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # a character that the terminal's encoding lacks
+    as_json = "--json" in (sys.argv[1:] if argv is None else argv)
     with _stop_signals() as interrupted:
         try:
             code = cli.main(args=argv, prog_name="mlsd", standalone_mode=False)
@@ -127,11 +140,15 @@ def main(argv: list[str] | None = None) -> None:
             said = io.StringIO()  # it repeats what was typed, which may come from anywhere
             error.show(said)
             output.complain(said.getvalue().rstrip("\n"))
+            if as_json:
+                _print_error(error, error.format_message(), "", error.exit_code)
             sys.exit(error.exit_code)
         except (click.Abort, KeyboardInterrupt):
             output.complain("Interrupted.")
             sys.exit(interrupted())
         except MlsdError as error:
+            if as_json:
+                _print_error(error, error.message, error.hint, error.exit_code)
             _fail(error, error.message, error.hint, error.exit_code)
         except OSError as error:
             _fail(error, *_words(error))
@@ -171,6 +188,12 @@ def _words(error: OSError) -> tuple[str, str]:
         errno.ENAMETOOLONG: "Give a shorter name.",
     }
     return f"{where}{error.strerror or error}.", hints.get(error.errno or 0, "")
+
+
+def _print_error(error: Exception, message: str, hint: str, exit_code: int) -> None:
+    """The error for programs, on standard output; people read it on the other."""
+    kind = type(error).__name__
+    output.print_json({"error": {"kind": kind, "message": message, "hint": hint, "exit_code": exit_code}})
 
 
 def _fail(error: Exception, message: str, hint: str, exit_code: int = 2) -> NoReturn:

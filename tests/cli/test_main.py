@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -182,3 +183,18 @@ def test_a_shell_completes_commands(tmp_path: Path) -> None:
     checked = subprocess.run(["bash", "-n"], input=script, text=True, check=False)
     assert checked.returncode == 0
     assert "complete" in script
+
+
+@pytest.mark.parametrize(("typed", "meant"), [("bnech", "bench"), ("repot", "report"), ("zzz", "`mlsd --help`")])
+def test_a_mistyped_command_is_told_which_may_be_meant(mlsd: Mlsd, typed: str, meant: str) -> None:
+    ran = mlsd(typed)
+    assert ran.code == 2
+    assert f"No such command '{typed}'." in ran.err and meant in ran.err
+
+
+@pytest.mark.parametrize("words", [("bench", "no-such-model", "--json"), ("results", "--json", "--no-such-option")])
+def test_an_error_under_json_is_json_too(mlsd: Mlsd, words: tuple[str, ...]) -> None:
+    ran = mlsd(*words)
+    error = json.loads(ran.out)["error"]
+    assert ran.code == error["exit_code"] == 2
+    assert error["message"].split(".")[0] in ran.err
