@@ -6,6 +6,9 @@ BIN := $(VENV)/bin
 PIP_FLAGS ?= --quiet --disable-pip-version-check
 export BUILD ?=
 
+# Processes that run tests; each decodes on one thread.
+JOBS ?= 2
+
 # Which suite runs on which models, where results and report go, and any further options of `mlsd run`.
 PROFILE ?=
 DB ?=
@@ -47,10 +50,10 @@ test: $(VENV)/.developer ## Lint, types and every test
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
-	@$(BIN)/pytest $(ARGS)
+	@$(BIN)/pytest -n $(JOBS) --dist loadfile $(ARGS)
 
 check: $(VENV)/.developer ## Lint, types and the quick tests
-	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(BIN)/pytest -m "not heavy and not native" $(ARGS)
+	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(BIN)/pytest -n $(JOBS) --dist loadfile -m "not heavy and not native" $(ARGS)
 
 fmt: $(VENV)/.developer ## Format the code
 	@$(BIN)/ruff format . && $(BIN)/ruff check --fix .
