@@ -16,11 +16,11 @@ ARGS ?=
 REPORT ?= report
 RUN_FLAGS = $(if $(PROFILE),--profile $(PROFILE)) $(if $(DB),--db $(DB)) $(ARGS)
 
-.PHONY: help setup demo test check fmt study benchmarks notebooks docs clean $(foreach s,A B C D E F,suite-$(s))
+.PHONY: help setup demo test check fmt study benchmarks notebooks docs clean $(foreach s,A B C D E F G,suite-$(s))
 
 help: ## Show this list
 	@grep -hE '^[a-zA-Z_-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
-	@echo "  make suite-A ... suite-F   Run one suite (PROFILE=, DB=, ARGS=)"
+	@echo "  make suite-A ... suite-G   Run one suite (PROFILE=, DB=, ARGS=)"
 
 # llama.cpp comes compiled by others where mlsd/engine/llama/build/prebuilt.toml trusts a package for this machine and it
 # passes the gate here; otherwise, or with BUILD=source, it compiles: about five minutes on two cores. On a Mac with Apple
@@ -58,7 +58,7 @@ check: $(VENV)/.developer ## Lint, types and the quick tests
 fmt: $(VENV)/.developer ## Format the code
 	@$(BIN)/ruff format . && $(BIN)/ruff check --fix .
 
-$(foreach s,A B C D E F,suite-$(s)): suite-%: $(VENV)/.ready
+$(foreach s,A B C D E F G,suite-$(s)): suite-%: $(VENV)/.ready
 	@$(BIN)/mlsd run $* $(RUN_FLAGS)
 
 study: $(VENV)/.ready ## Download, run and report the whole study (suites A, B, C, D and F); resumable (ARGS=--yes: do not ask)

@@ -53,7 +53,7 @@ def open_study(db: FilePath | None = None, machine: str | None = None, settings:
 
 
 def plan(*suites: str, profile: str | None = None, db: FilePath | None = None, **changes: Any) -> tuple[Plan, Forecast]:
-    """What suites (A to F, or TOML files) would measure, and the time, memory and models that it needs.
+    """What suites (A to G, or TOML files) would measure, and the time, memory and models that it needs.
 
     `changes` are the fields of `Overrides`: gammas, prompts, drafts, repeats, n_predict, limit, seed, engine, ...
     """

@@ -350,10 +350,11 @@ class _Grids:
             engine=self._overrides.engine,
             ignore_eog=self._overrides.ignore_eog,
         )
+        rollback = self._overrides.rollback if part.rollback == "auto" else part.rollback
         role: TrialRole = "baseline" if part.drafters and part.baseline == "paired" else "study"
         cases: _Cases = [(plain, plain.id, role)]
         for *_, spec, gammas in arms:
-            drafted = msgspec.structs.replace(plain, drafter=spec, rollback=self._overrides.rollback)
+            drafted = msgspec.structs.replace(plain, drafter=spec, rollback=rollback)
             own = (msgspec.structs.replace(drafted, gamma=gamma) for gamma in gammas)
             cases += [(case, case.id, "study") for case in own]
         return cases

@@ -55,7 +55,7 @@ T = TypeVar("T", LocalModel, Prompt)
 class StudyRequest(Record, frozen=True, kw_only=True):
     """Suites to plan or to run."""
 
-    suites: tuple[str, ...]  # A to F, or paths of TOML files
+    suites: tuple[str, ...]  # A to G, or paths of TOML files
     profile: str | None = None  # name or TOML file; None: the largest that is downloaded, else the embedded one
     overrides: Overrides = AS_WRITTEN
     models: dict[str, str] = msgspec.field(default_factory=dict)  # role -> id or path, in place of the profile's

@@ -48,6 +48,7 @@ class Part(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
     gammas: tuple[int, ...] = ()  # may be empty when every drafter has its own; always is without drafters
     together: bool = False  # drafters that need the same models share a block, and so one AR arm
     one_load: bool = False  # all drafters share a block; every model of the part lies in memory at once
+    rollback: Literal["auto", "unchecked"] = "auto"  # of SD arms; unchecked ignores failures, and is never valid
     baseline: Count = "paired"  # whether the AR arm beside SD arms is one of the study's trials
 
 
@@ -80,7 +81,7 @@ class Profile(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 def load_suites(names: Iterable[str], folder: Path | None = None) -> tuple[Suite, ...]:
-    """The suites called `names` (A to F, either case, or paths of TOML files), each once, in the order asked for.
+    """The suites called `names` (A to G, either case, or paths of TOML files), each once, in the order asked for.
 
     Raises: SuiteError for an unknown name (it lists what exists) and for a file that is not a valid suite.
     """

@@ -100,6 +100,13 @@ def test_what_a_profile_measures_and_what_it_leaves_out_add_up_to_the_study(prof
 # --- order --------------------------------------------------------------------------------------------------------
 
 
+def test_only_suite_g_ignores_failed_rollbacks_and_at_the_studys_gammas() -> None:
+    for names, rollback in ((STUDY, "auto"), (["G"], "unchecked")):
+        drafted = [case for case in study_plan(names).cases().values() if case.gamma]
+        assert {case.rollback for case in drafted} == {rollback}
+    assert {case.gamma for case in drafted} == {4, 8, 16}
+
+
 def test_the_same_seed_gives_the_same_order_and_another_seed_another_one_of_the_same_cases():
     one, again, other = study_plan(["B"]), study_plan(["B"]), study_plan(["B"], seed=1)
     assert one == again

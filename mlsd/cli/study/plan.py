@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 @db_option("results/PROFILE.sqlite")
 @json_option
 def plan(suites: tuple[str, ...], as_json: bool, db: Path | None, **options: Any) -> None:
-    """Show what SUITES (A to F, or TOML files) would measure with the models of a profile; measures nothing.
+    """Show what SUITES (A to G, or TOML files) would measure with the models of a profile; measures nothing.
 
     `mlsd run SUITES --dry-run` shows the same, also of tasks.
     """

@@ -69,7 +69,7 @@ _LINE_MBIT_S = 100  # of a usual connection; how fast the hub and the line are n
 @json_option
 @click.pass_context
 def run(ctx: click.Context, /, suites: tuple[str, ...], as_json: bool, dry_run: bool, **options: Any) -> None:
-    """Run SUITES (A to F) and store every trial as it ends; run again to resume.
+    """Run SUITES (A to G) and store every trial as it ends; run again to resume.
 
     A failed trial is stored with its reason. Only one run measures on a machine at a time.
     """
