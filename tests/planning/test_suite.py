@@ -52,8 +52,8 @@ def test_a_suite_may_be_a_file_of_the_users(tmp_path):
 
 
 def test_an_unknown_suite_is_refused_with_the_list_of_those_that_exist():
-    with pytest.raises(SuiteError, match=r"'G'.*A, B, C, D, E, F"):
-        load_suites(["G"])
+    with pytest.raises(SuiteError, match=r"'H'.*A, B, C, D, E, F, G"):
+        load_suites(["H"])
 
 
 def test_no_suite_at_all_is_refused():
