@@ -39,6 +39,7 @@ class HubServer:
         self.trickles: str | None = None  # "head" or "body": that comes a byte at a time
         self.trickle_s = 0.05
         self.storage_url: str | None = None  # redirect to another server, as the real hub does for large files
+        self.limits: dict[str, list[dict[str, str]]] = {}  # by method: headers of the next answers, which are 429
         self.hold_after_bytes: int | None = None  # stop sending there until `go_on` is set
         self.held, self.go_on = threading.Event(), threading.Event()
         self.tokens: set[str | None] = set()  # Authorization headers seen
@@ -83,6 +84,8 @@ def _handler(hub: HubServer) -> type[BaseHTTPRequestHandler]:
         def _answer(self, *, body: bool) -> None:
             hub.requests.append((self.command, self.path, self.headers.get("Range")))
             hub.tokens.add(self.headers.get("Authorization"))
+            if hub.limits.get(self.command):
+                return self._refuse(429, "RateLimited", **hub.limits[self.command].pop(0))
             if self.path.startswith("/storage/"):
                 return self._send(unquote(self.path).removeprefix("/storage/"), body=body)
             match = re.fullmatch(r"/([^/]+/[^/]+)/resolve/([^/]+)/(.+)", unquote(self.path))
@@ -98,10 +101,12 @@ def _handler(hub: HubServer) -> type[BaseHTTPRequestHandler]:
                 return self._redirect(match[3])
             return self._send(match[3], body=body)
 
-        def _refuse(self, status: int, code: str) -> None:
+        def _refuse(self, status: int, code: str, **headers: str) -> None:
             self.send_response(status)
             self.send_header("X-Error-Code", code)
             self.send_header("X-Repo-Commit", hub.commit)
+            for name, value in headers.items():
+                self.send_header(name, value)
             self.send_header("Content-Length", "0")
             self.end_headers()
 

@@ -14,13 +14,21 @@ import os
 import re
 import shutil
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
 import filelock
-from huggingface_hub import constants, get_hf_file_metadata, get_token, hf_hub_url, try_to_load_from_cache
+from huggingface_hub import (
+    constants,
+    get_hf_file_metadata,
+    get_session,
+    get_token,
+    hf_hub_url,
+    try_to_load_from_cache,
+)
 from huggingface_hub.errors import (
     EntryNotFoundError,
     FileMetadataError,
@@ -40,9 +48,10 @@ from mlsd.errors import HubError, RevisionError
 from mlsd.hashes import OnBytes, digest, file_sha256, remember_sha256
 from mlsd.records import Record
 from mlsd.redact import hide
-from mlsd.units import format_bytes
+from mlsd.units import format_bytes, format_duration
 
 T = TypeVar("T")
+OnWait = Callable[[str], object]  # is told what is being waited for
 
 _SHA256 = re.compile("[0-9a-f]{64}")
 _COMMIT = re.compile("[0-9a-f]{7,64}")
@@ -51,6 +60,9 @@ _SPARE_BYTES = 64 * 1024 * 1024  # left free on the disk after a download
 # Less than this in such a time is no download: a server may send a byte a second for ever.
 PATIENCE_S = 60.0
 _LEAST_BYTES = 1 << 16
+# A hub that limits requests (HTTP 429) is waited for so long in all; its windows are five minutes long.
+_MOST_WAIT_S = 600.0
+_FIRST_WAIT_S = 1.0  # at least; doubled each time, whatever it says
 
 # The library hands bytes on only when a piece is full; of its 10 MB a slow line shows nothing for minutes.
 constants.DOWNLOAD_CHUNK_SIZE = _LEAST_BYTES
@@ -97,14 +109,17 @@ class Hub:
             found = try_to_load_from_cache(wanted.repo, wanted.file, cache_dir=self.cache_dir, revision=wanted.revision)
         return Path(found) if isinstance(found, str) else None
 
-    def stated(self, wanted: HubFile) -> Stated:
+    def stated(self, wanted: HubFile, on_wait: OnWait | None = None) -> Stated:
         """Ask the hub for commit, size and hash of a file.
 
         Raises: HubError when the hub cannot be reached, refuses, or says what cannot be.
         """
         with _explained(wanted, self.endpoint):
             url = self._url(wanted)
-            found = _patiently(lambda: get_hf_file_metadata(url, endpoint=self.endpoint, library_name="mlsd"))
+            found = self._paced(
+                lambda: _patiently(lambda: get_hf_file_metadata(url, endpoint=self.endpoint, library_name="mlsd")),
+                on_wait,
+            )
         name = f"{wanted.repo}/{wanted.file}"
         if found.commit_hash is None or found.etag is None:
             raise self._no_hub(f"names neither commit nor hash of {name}")
@@ -116,7 +131,9 @@ class Hub:
         sha256 = found.etag if _SHA256.fullmatch(found.etag) else None
         return Stated(revision=found.commit_hash, etag=found.etag, sha256=sha256, n_bytes=found.size)
 
-    def pull(self, wanted: HubFile, stated: Stated, on_bytes: OnBytes | None = None) -> Pulled:
+    def pull(
+        self, wanted: HubFile, stated: Stated, on_bytes: OnBytes | None = None, on_wait: OnWait | None = None
+    ) -> Pulled:
         """Have the file in the cache: go on where an earlier download stopped, check the hash, then give it its name.
 
         Raises: HubError when the download fails (what came stays for the next try) or the hash is wrong (it is
@@ -131,7 +148,7 @@ class Hub:
         fixed = HubFile(repo=wanted.repo, file=wanted.file, revision=stated.revision, sha256=expected)
         path = self.cached(fixed)
         if path is None:
-            path = self._download(fixed, stated, on_bytes)
+            path = self._download(fixed, stated, on_bytes, on_wait)
         sha256 = file_sha256(path, on_bytes=on_bytes)
         if expected is not None and sha256 != expected:
             raise HubError(
@@ -162,6 +179,30 @@ class Hub:
                 hint="Free some space, or set HF_HUB_CACHE to a folder on a larger disk.",
             )
 
+    def _paced(self, work: Callable[[], T], on_wait: OnWait | None) -> T:
+        """Do what asks the hub, again after the pause that it wants while it limits requests.
+
+        Raises: HubError when it wants more than `_MOST_WAIT_S` in all.
+        """
+        waited_s, least_s = 0.0, _FIRST_WAIT_S
+        while True:
+            _show_limits()
+            try:
+                return work()
+            except _TooManyRequests as error:
+                wait_s = max(least_s, error.wait_s)
+            if waited_s + wait_s > _MOST_WAIT_S:
+                raise HubError(
+                    f"{self.endpoint} limits requests (HTTP 429) and asks to wait another {format_duration(wait_s)}; "
+                    f"mlsd waits {_MOST_WAIT_S / 60:g} minutes at most.",
+                    hint="Run the same command again later: it goes on where this one stopped. With a token "
+                    "(`hf auth login` or HF_TOKEN) the limit is higher.",
+                )
+            if on_wait is not None:
+                on_wait(f"{self.endpoint} limits requests (HTTP 429): trying again in {format_duration(wait_s)}")
+            time.sleep(wait_s)
+            waited_s, least_s = waited_s + wait_s, 2 * least_s
+
     def _no_hub(self, what: str) -> HubError:
         return HubError(f"{self.endpoint} {what}.", hint="It is not a Hugging Face hub; check HF_ENDPOINT.")
 
@@ -186,7 +227,7 @@ class Hub:
     def _blob(self, wanted: HubFile, stated: Stated) -> Path:
         return self._inside(self._repo(wanted), "blobs", stated.etag)
 
-    def _download(self, wanted: HubFile, stated: Stated, on_bytes: OnBytes | None) -> Path:
+    def _download(self, wanted: HubFile, stated: Stated, on_bytes: OnBytes | None, on_wait: OnWait | None) -> Path:
         """Have the blob, and in its snapshot the name under which every program finds it."""
         with _explained(wanted, self.endpoint):
             part, blob = self._part(wanted, stated), self._blob(wanted, stated)
@@ -194,7 +235,7 @@ class Hub:
             with _alone(part):
                 if not blob.exists():
                     _remove_replaced(part)
-                    sha256 = self._fetch_checked(wanted, stated, part, on_bytes)
+                    sha256 = self._fetch_checked(wanted, stated, part, on_bytes, on_wait)
                     blob.parent.mkdir(parents=True, exist_ok=True)
                     part.replace(blob)
                     remember_sha256(blob, sha256)
@@ -206,9 +247,12 @@ class Hub:
                     blob.replace(name)
         return name
 
-    def _fetch_checked(self, wanted: HubFile, stated: Stated, part: Path, on_bytes: OnBytes | None) -> str:
+    def _fetch_checked(
+        self, wanted: HubFile, stated: Stated, part: Path, on_bytes: OnBytes | None, on_wait: OnWait | None
+    ) -> str:
         most = free_bytes(part) - _SPARE_BYTES if stated.n_bytes is None else stated.n_bytes
-        _fetch(self._url(wanted), part, stated.n_bytes, _Counter(most, on_bytes))
+        counter = _Counter(most, on_bytes)
+        self._paced(lambda: _fetch(self._url(wanted), part, stated.n_bytes, counter), on_wait)
         sha256 = digest(part)
         if wanted.sha256 is not None and sha256 != wanted.sha256:
             part.unlink()
@@ -218,6 +262,30 @@ class Hub:
                 hint="Run the pull again; if it repeats, the file on the hub or a proxy between is damaged.",
             )
         return sha256
+
+
+class _TooManyRequests(Exception):
+    """The hub answered 429."""
+
+    def __init__(self, wait_s: float) -> None:
+        super().__init__()
+        self.wait_s = wait_s
+
+
+def _stop_at_limit(response: Any) -> None:
+    """Raises: _TooManyRequests, before the library waits for as long as the server likes and says nothing of it."""
+    if response.status_code == 429:
+        said = re.fullmatch(r"\s*([0-9]{1,9})\s*", response.headers.get("Retry-After", ""), re.ASCII)
+        said = said or re.search(r";\s*t=([0-9]{1,9})\b", response.headers.get("RateLimit", ""), re.ASCII)
+        raise _TooManyRequests(float(said[1]) if said else 0.0)
+
+
+def _show_limits() -> None:
+    """Have this process's HTTP client stop at a limit; the library makes a new client after a lost connection."""
+    client = get_session()
+    hooks = client.event_hooks
+    if _stop_at_limit not in hooks["response"]:
+        client.event_hooks = {**hooks, "response": [*hooks["response"], _stop_at_limit]}
 
 
 def free_bytes(folder: Path) -> int:

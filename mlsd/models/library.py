@@ -216,12 +216,12 @@ class Library:
         files = [HubFile(repo=entry.repo, file=p.file, revision=entry.revision, sha256=p.sha256) for p in entry.parts]
         replaces = None
         try:
-            stated = [self.hub.stated(file) for file in files]
+            stated = [self.hub.stated(file, watch) for file in files]
         except RevisionError:
             if entry.revision is None:
                 raise
             files, replaces = [HubFile(repo=entry.repo, file=p.file) for p in entry.parts], entry.revision
-            stated = [self.hub.stated(file) for file in files]
+            stated = [self.hub.stated(file, watch) for file in files]
             self.notes.append(
                 f"Warning: {entry.repo} no longer has revision {replaces}; {entry.id} is its current file, with a hash "
                 "of its own. Its results are kept apart by that hash."
@@ -230,7 +230,7 @@ class Library:
             raise HubError(f"{entry.repo} changed while its files were looked up.", hint="Run the pull again.")
         self.hub.check_free_disk(sum(map(self.hub.missing_bytes, files, stated)), entry.id)
         for file, said in zip(files, stated, strict=True):
-            pulled = self.hub.pull(file, said, watch(file.file.rpartition("/")[2]) if watch else None)
+            pulled = self.hub.pull(file, said, watch(file.file.rpartition("/")[2]) if watch else None, watch)
             write_lock(
                 entry.id,
                 file.file,

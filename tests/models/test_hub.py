@@ -31,6 +31,14 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[HubServer]:
 
 
 @pytest.fixture
+def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """How long a limited hub was waited for; nobody sleeps."""
+    found: list[float] = []
+    monkeypatch.setattr(mlsd.models.hub, "time", SimpleNamespace(sleep=found.append))
+    return found
+
+
+@pytest.fixture
 def hub(server: HubServer, tmp_path: Path) -> Hub:
     return Hub(endpoint=server.url, cache_dir=tmp_path / "cache")
 
@@ -212,6 +220,45 @@ def test_a_token_is_not_sent_to_the_storage_that_the_hub_points_to(
         assert storage.sent_bytes > 0 == server.sent_bytes
         assert storage.tokens == {None}
         assert storage.ranges()[-1] is not None
+
+
+@pytest.mark.parametrize("method", ["HEAD", "GET"])
+@pytest.mark.parametrize(
+    ("headers", "waits"),
+    [
+        ([{"Retry-After": "30"}] * 2, [30, 30]),
+        ([{"RateLimit": '"resolvers";r=0;t=55'}], [55]),
+        ([{}, {"Retry-After": "soon"}], [1, 2]),
+    ],
+)
+def test_a_hub_that_limits_requests_is_waited_for_as_long_as_it_asks_and_this_is_said(
+    hub: Hub, server: HubServer, pauses: list[float], method: str, headers: list[dict[str, str]], waits: list[float]
+) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        pull(hub, on_bytes=Interrupt(20 * CHUNK))
+    server.limits[method] = list(headers)
+    said: list[str] = []
+    assert hub.pull(WANTED, hub.stated(WANTED, said.append), on_wait=said.append).path.read_bytes() == DATA
+    assert pauses == waits
+    assert len(said) == len(waits) and all("limits requests (HTTP 429): trying again in" in text for text in said)
+    assert server.ranges()[-1] is not None  # it went on where it had stopped
+
+
+@pytest.mark.parametrize("method", ["HEAD", "GET"])
+@pytest.mark.parametrize(("asked", "n_pauses"), [("86400", 0), ("250", 2), ("0", 9)])
+def test_a_hub_that_limits_requests_for_too_long_is_named_and_what_came_is_kept(
+    hub: Hub, server: HubServer, pauses: list[float], method: str, asked: str, n_pauses: int
+) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        pull(hub, on_bytes=Interrupt(20 * CHUNK))
+    server.limits[method] = [{"Retry-After": asked}] * 1000
+    with pytest.raises(HubError, match=r"limits requests \(HTTP 429\).*waits 10 minutes at most.*goes on.*HF_TOKEN"):
+        pull(hub)
+    assert len(pauses) == n_pauses
+    server.limits.clear()
+    before = server.sent_bytes
+    assert pull(hub).path.read_bytes() == DATA
+    assert server.sent_bytes - before < len(DATA)
 
 
 def test_two_pulls_of_the_same_bytes_do_not_write_into_each_other(hub: Hub) -> None:
