@@ -59,10 +59,13 @@ class Standing(Record, frozen=True, kw_only=True):
     effect: Effect
     out: str | None = None  # why it cannot win any more
     more_blocks: int | None = None  # of an undecided one: about so many more would be needed
+    control: bool = False  # a bound that nobody can use: it neither wins nor drops out
 
     @property
     def words(self) -> str:
         """The decision as a reader wants it."""
+        if self.control:
+            return "a control, cannot be used"
         if self.effect == "no difference":
             return f"no difference above {_percent(NO_DIFFERENCE)}"
         if self.effect != "undecided":
@@ -81,7 +84,7 @@ class Decision(Record, frozen=True, kw_only=True):
 
     @property
     def racing(self) -> tuple[str, ...]:
-        """The arms that may still win."""
+        """The arms that may still win, and controls."""
         return tuple(one.name for one in self.standings if one.out is None)
 
     def of(self, name: str) -> Standing | None:
@@ -99,18 +102,19 @@ class Decision(Record, frozen=True, kw_only=True):
         """What to use, and what is open."""
         best = self.best
         said = "leave it off, nothing is decided to be faster" if best is None else f"use {best.name}, {_times(best)}"
-        alike = [
-            one.name for one in self.standings if one.out is None and one not in (best,) and one.effect == "faster"
-        ]
-        open_ = [
-            f"{one.name} is {one.words}" for one in self.standings if one.out is None and one.effect == "undecided"
-        ]
+        left = [one for one in self.standings if one.out is None and not one.control]
+        alike = [one.name for one in left if one not in (best,) and one.effect == "faster"]
+        open_ = [f"{one.name} is {one.words}" for one in left if one.effect == "undecided"]
         parts = [said, f"not told apart from it: {', '.join(alike)}" if alike else "", *open_]
         return "; ".join(part for part in parts if part)
 
     def done(self, within: float | None = None, among: Container[str] | None = None) -> bool:
-        """Whether each arm (`among` these) is decided or out; with `within` also the best known to this share."""
+        """Whether each arm (`among` these) is decided or out; with `within` also the best known to this share.
+
+        Controls are asked only where they are alone.
+        """
         asked = [one for one in self.standings if among is None or one.name in among]
+        asked = [one for one in asked if not one.control] or asked
         if any(one.effect == "undecided" and one.out is None for one in asked):
             return False
         if within is None or self.leader is None:
@@ -123,30 +127,36 @@ class Decision(Record, frozen=True, kw_only=True):
 
 
 def decide(
-    plain: Logs, arms: Mapping[str, Logs], *, anchor: str | None = None, n_choices: int | None = None
+    plain: Logs,
+    arms: Mapping[str, Logs],
+    *,
+    anchor: str | None = None,
+    controls: Container[str] = (),
+    n_choices: int | None = None,
 ) -> Decision:
     """What is decided of the arms beside plain decoding in the same blocks, and which of them cannot win any more.
 
     Out is what is slower than plain decoding, or slower than the leader in the blocks that both were in; never the
-    `anchor`, which shows what heat does to passes wider than those of plain decoding. `n_choices`: arms of the
-    session where these are a part.
+    `anchor`, which shows what heat does to passes wider than those of plain decoding. `controls` stay in every block,
+    and nothing is out for being slower than one. `n_choices`: arms of the session where these are a part.
     """
     m = n_choices or len(arms)
     beside = against(plain, arms, m)
-    running = [name for name, ratio in beside.items() if effect_of(ratio) != "slower"]
+    running = [name for name, ratio in beside.items() if name not in controls and effect_of(ratio) != "slower"]
     leader = max(running, key=lambda name: (beside[name].value, name), default=None)
     behind = {} if leader is None else against(arms[leader], {n: arms[n] for n in arms if n != leader}, m)
     standings = []
     for name, ratio in beside.items():
         effect, out = effect_of(ratio), None
-        if name != anchor:
+        if name != anchor and name not in controls:
             if effect == "slower":
                 out = "slower than plain decoding"
             elif (most := behind[name].high if name in behind else None) is not None and most < 1 + NO_DIFFERENCE:
                 out = f"{'slower' if most < 1 else 'no faster'} than {leader}"
         more = _more_blocks(ratio) if effect == "undecided" and not _several(plain) else None
-        standings.append(Standing(name=name, ratio=ratio, effect=effect, out=out, more_blocks=more))
-    racing = [one.name for one in standings if one.out is None and one.effect != "slower" and one.name != leader]
+        control = name in controls
+        standings.append(Standing(name=name, ratio=ratio, effect=effect, out=out, more_blocks=more, control=control))
+    racing = [one.name for one in standings if one.out is None and one.name in running and one.name != leader]
     most = max((behind[name].high or math.inf for name in racing if name in behind), default=1.0)
     return Decision(standings=tuple(standings), leader=leader, behind=max(0.0, most - 1))
 

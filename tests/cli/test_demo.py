@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from mlsd.analysis.results.bench_arms import ArmSummary
@@ -54,4 +55,7 @@ def test_a_win_is_said_only_where_it_is_decided_and_always_with_its_bound() -> N
 
 def test_a_loss_is_said_only_where_there_is_one() -> None:
     assert "THE HONEST LOSS" in loss([summary("draft-model", 0.6, 0.5)])
+    assert "not decided" in loss([summary("draft-model", 0.9, 0.7)])
     assert "NO LOSS" in loss([summary("draft-model", 1.1, 0.9)])
+    wrong = msgspec.structs.replace(summary("draft-model", 0.6, 0.5), fates={"diverged": 3}, invalid_reason="diverged")
+    assert loss([wrong]) == "NO LOSS that counts: diverged."

@@ -45,6 +45,15 @@ def test_the_anchor_is_never_dropped() -> None:
     assert decide(PLAIN, ARMS, anchor="slow").racing == ("fast", "slow")
 
 
+def test_a_control_neither_wins_nor_drops_out_nor_pushes_others_out_nor_holds_a_session_up() -> None:
+    bounds: Arms = {"oracle": noisy(0.9, 6, 4), "random": noisy(-0.9, 6, 5), "random, gamma 1": noisy(0.0, 6, 6)}
+    found = decide(PLAIN, ARMS | bounds, controls=bounds)
+    assert (found.leader, found.racing, found.done()) == ("fast", ("fast", *bounds), True)
+    assert not any(name in found.words for name in bounds)
+    alone = decide(PLAIN, bounds, controls=bounds)
+    assert (alone.leader, alone.best, alone.racing, alone.done()) == (None, None, tuple(bounds), False)
+
+
 def test_one_block_decides_nothing_and_neither_do_two_of_one_arm() -> None:
     one = {name: {place: log for place, log in arm.items() if place[1] < 1} for name, arm in ARMS.items()}
     assert {standing.effect for standing in decide(PLAIN, one).standings} == {"undecided"}

@@ -8,7 +8,7 @@ from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import Literal
 
 from mlsd.planning.job import Slot
-from mlsd.records import Case, Record, Trial
+from mlsd.records import CONTROLS, Case, Record, Trial
 from mlsd.trials.arms import arm_of
 from mlsd.trials.decisions import Decision, decide
 from mlsd.trials.fates import Fate, fate_of
@@ -121,9 +121,12 @@ def standings(
     groups: dict[str, dict[str, dict[tuple[str, int], float]]] = {}
     plain: dict[str, dict[tuple[str, int], float]] = {}
     spoilt: set[tuple[str, str]] = set()
+    controls: set[str] = set()
     for case, trial in trials:
         group, name = _group(case, together=together), arm_of(case).setting
         logs = plain.setdefault(group, {}) if case.arm == "ar" else groups.setdefault(group, {}).setdefault(name, {})
+        if case.drafter.name in CONTROLS:
+            controls.add(name)
         if trial.valid and (tok_s := speed(trial)):
             logs[case.prompt.key, trial.block] = math.log(tok_s)
         elif _spoils(trial):
@@ -133,7 +136,8 @@ def standings(
     for group, arms in groups.items():
         sound = {name: logs for name, logs in arms.items() if (group, name) not in spoilt}
         if plain.get(group):
-            found[group] = decide(plain[group], sound, anchor=(anchors or {}).get(group), n_choices=m)
+            anchor = (anchors or {}).get(group)
+            found[group] = decide(plain[group], sound, anchor=anchor, controls=controls, n_choices=m)
     return found
 
 

@@ -71,6 +71,18 @@ def test_arms_that_cannot_win_drop_out_and_the_rest_goes_on_until_it_is_decided(
     assert ran["pld, gamma 16"] < ran["pld, gamma 2"] <= ran["plain"] < 40
 
 
+def test_controls_stay_for_as_long_as_the_race_goes_on_and_push_nobody_out() -> None:
+    race, left = Race(Goal()), slots(40)
+    own = {slot.case.gamma: slot.case for slot in left}
+    oracle = msgspec.structs.replace(own[2], drafter=DrafterSpec(name="oracle"))
+    moved = {own[2].id: oracle}
+    left = [msgspec.structs.replace(s, case=c, case_id=c.id) for s in left for c in (moved.get(s.case_id, s.case),)]
+    ran = blocks_of(run(race, left, noisy()))
+    assert race.stopped == "decided"
+    assert race.decisions["code"].leader == "pld, gamma 4"
+    assert ran["oracle, gamma 2"] == ran["plain"] < 40
+
+
 def test_every_prompt_is_a_race_of_its_own_unless_one_answer_is_asked_for() -> None:
     race = Race(Goal())
     run(race, slots(40, ("code", "chat")), noisy())
