@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import ClassVar
 
 import msgspec
 import numpy as np
@@ -19,6 +20,7 @@ from mlsd.engine.llama.session import LlamaSession
 from mlsd.engine.rollback import make_rollback
 from mlsd.engine.tree import merge
 from mlsd.gguf_tools.source import Source
+from mlsd.gguf_tools.synthetic.table import read_tables
 from mlsd.records import Round, Sampling
 from tests.drafters.arena import CLOCK, Arena, Watched
 from tests.gguf_tools.random_heads import write_random_dflash, write_random_eagle3
@@ -29,8 +31,15 @@ EAGLE_LAYERS = {"llama": (1, 3, 5), "qwen35": (2, 4, 8), "qwen35moe": (0, 5, 7)}
 BLOCK_LAYERS = {"llama": (1, 5), "qwen35": (0, 3, 7), "qwen35moe": (6,)}
 N_VOCAB_DRAFT = 96
 N_PREDICT = 32
+TABLES = read_tables(next_token=True)  # models with a next-token block
 
 Rows = npt.NDArray[np.float32]
+
+
+class MtpArena(Arena):
+    """Targets loaded with their next-token blocks."""
+
+    load: ClassVar[dict[str, bool]] = {"load_mtp": True}
 
 
 def make_arena(tiny: Path, folder: Path) -> Arena:

@@ -19,7 +19,6 @@ from mlsd.engine.session import Logits, SessionOptions
 from mlsd.errors import InputError, UnsupportedError
 from mlsd.planning.prepare import BenchRequest, prepare_bench
 from mlsd.records import AUTO_GAMMA, DrafterSpec, Sampling, is_adaptive
-from tests.conftest import ARCHITECTURES
 from tests.drafters.arena import Arena, first, prompt_of
 
 N_PREDICT = 600
@@ -118,17 +117,6 @@ def test_no_fixed_gamma_is_faster_by_more_than_a_few_rounds(
     # A look-up has no probabilities; of even chances it learns slower than a fixed gamma is right.
     assert best / auto > (0.94 if step_share is None else 0.97)
     assert plain / auto > 0.95
-
-
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
-@pytest.mark.parametrize("method", ["draft-model", "pld", "oracle", "layer-skip:mode=own,skip=2", "ngram-cache"])
-def test_output_equals_plain_decoding(arena: Arena, architecture: str, method: str) -> None:
-    draft = f"{architecture}-noise003" if method == "draft-model" else None
-    asked = f"{method}{',' if ':' in method else ':'}gamma=auto"
-    run = arena.run(architecture, asked, AUTO_GAMMA, prompt_of(3), 40, draft=draft)
-    arena.assert_exact(architecture, prompt_of(3), run)
-    n_plain = sum(proposed == 0 for proposed, _ in run.counts)
-    assert run.stats["plain_rounds"] in (n_plain, n_plain - 1)  # a last token leaves no room for a draft
 
 
 def test_sampled_drafts_are_accepted_by_their_distributions(arena: Arena) -> None:

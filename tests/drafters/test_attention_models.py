@@ -42,15 +42,6 @@ def test_memory_is_cut_back_and_every_gamma_writes_what_the_target_writes(arena:
 
 
 @pytest.mark.parametrize("name", TINY_ATTENTION)
-def test_trees_are_verified_exactly(arena: Arena, name: str) -> None:
-    prompt = prompt_of(4)
-    for method, draft in (("draft-tree:depth=3,top_k=4", f"{name}-noise01"), ("rest:store=shipped", None)):
-        for commit in ("redecode", "keep"):
-            run = arena.run(name, f"{method},commit={commit}", 16, prompt, N_PREDICT, draft=draft)
-            arena.assert_exact(name, prompt, run)
-
-
-@pytest.mark.parametrize("name", TINY_ATTENTION)
 def test_a_cut_draft_grows_trees_for_its_target(name: str, tiny: Path) -> None:
     draft = cut_file(plan(Source(tiny / f"{name}.gguf"), Options(exit=4)))
 

@@ -18,17 +18,6 @@ from tests.drafters.arena import Arena, prompt_of
 N_PREDICT = 48
 
 
-@pytest.mark.parametrize("draft", ["llama", "llama-noise01", "llama-other"])
-def test_output_equals_plain_decoding(arena: Arena, draft: str) -> None:
-    for gamma, method in ((6, "draft-tree:depth=2,top_k=3"), (24, "draft-tree:depth=4,top_k=5")):
-        prompt = arena.clear_prompt("llama", gamma, N_PREDICT)
-        run = arena.run("llama", f"{method},commit=redecode", gamma, prompt, N_PREDICT, draft=draft)
-        arena.assert_exact("llama", prompt, run)
-        assert all(r.proposed <= gamma for r in run.generation.rounds)
-        if draft == "llama":  # the likeliest of all nodes is the target's own next token
-            assert all(r.accepted > 0 for r in run.generation.rounds if r.proposed)
-
-
 @pytest.mark.heavy
 def test_a_real_model_keeps_its_output(real_arena: Arena) -> None:
     prompt = real_arena.model("smollm2").tokenize("The red house stands by the")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -10,13 +12,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from scipy.stats import chi2
 
+from mlsd.drafters import METHODS
 from mlsd.engine.decode import GenerationLimits, generate
 from mlsd.engine.drafter import Draft, Drafter, NoDrafter, Outcome
 from mlsd.engine.rollback import make_rollback
 from mlsd.engine.tree import merge
-from mlsd.records import Sampling
+from mlsd.gguf_tools.shapes import TINY_ATTENTION
+from mlsd.records import AUTO_GAMMA, Sampling
 from tests.conftest import ARCHITECTURES
-from tests.drafters.arena import CLOCK, Arena, prompt_of
+from tests.drafters.arena import CLOCK, Arena, Run, first, prompt_of
+from tests.drafters.head_arena import TABLES, TARGETS
 
 N_PREDICT = 40
 # Trees stay below 64 rows: from there on the CPU's attention takes another kernel, and equal becomes nearly equal.
@@ -60,6 +65,120 @@ class Guesser(Drafter):
 
     def observe(self, outcome: Outcome) -> None:
         self._n_committed += len(outcome.committed)
+
+
+class Cell(NamedTuple):
+    """A method on a target, and what its run shows besides the target's own output."""
+
+    target: str
+    method: str  # as after --drafter
+    gamma: int
+    draft: str | None = None
+    shows: Callable[[Run, int], bool] = lambda run, gamma: True
+    seeds: Sequence[int] = ()  # prompts to try until one shows it; the one of gamma's number without
+    clear: bool = False  # of a prompt whose output hangs on no rounding
+    home: str = "arena"  # the fixture that has the models
+
+
+def steps_are_proposals(run: Run, gamma: int) -> bool:
+    return run.stats["draft_steps"] == run.proposed
+
+
+def proposes(run: Run, gamma: int) -> bool:
+    return run.proposed > 0
+
+
+def steps_are_some_proposals(run: Run, gamma: int) -> bool:
+    return proposes(run, gamma) and steps_are_proposals(run, gamma)
+
+
+def is_rejected(run: Run, gamma: int) -> bool:
+    return run.proposed > run.accepted
+
+
+def fits(run: Run, gamma: int) -> bool:
+    return all(proposed <= gamma for proposed, _ in run.counts)
+
+
+def is_always_right(run: Run, gamma: int) -> bool:
+    """The likeliest of all nodes is the target's own next token."""
+    return fits(run, gamma) and all(accepted > 0 for proposed, accepted in run.counts if proposed)
+
+
+def blocks_of(n_block: int) -> Callable[[Run, int], bool]:
+    def shows(run: Run, gamma: int) -> bool:
+        n_drafts = sum(proposed > 0 for proposed, _ in run.counts)
+        longest = max(proposed for proposed, _ in run.counts)
+        return run.stats["draft_steps"] == n_drafts > 0 and longest == min(gamma, n_block)
+
+    return shows
+
+
+def chooses(run: Run, gamma: int) -> bool:
+    """Rounds without a draft are counted; a last token leaves no room for one."""
+    n_plain = sum(proposed == 0 for proposed, _ in run.counts)
+    return run.stats["plain_rounds"] in (n_plain, n_plain - 1)
+
+
+EAGLE3_TREE = "eagle3-tree:depth=3,top_k=4,commit=redecode,prune=true"
+MIXTURES = ("qwen35moe", "qwen3moe", "qwen3next", "deepseek2", "gpt-oss", "kimi-linear")
+# A Markov head proposes from the newest token's position too, unless the file says that it is a bonus slot.
+DFLASH = {"dflash-markov": 5, "dflash-bonus": 6, "dflash-causal": 3, "dflash-selector": 5}
+COMMITS = ("redecode", "keep")
+CELLS = [
+    *(Cell(name, "mtp", k, shows=steps_are_proposals, home="blocks")
+      for name in ("qwen35", "qwen35moe", *TABLES) for k in (1, 2, 4)),
+    *(Cell(name, "dflash", k, f"{name}-dflash", blocks_of(7), home="heads") for name in TARGETS for k in (1, 2, 4, 12)),
+    *(Cell("llama", "dflash", 6, draft, blocks_of(n), (5,), home="heads") for draft, n in DFLASH.items()),
+    *(Cell(name, "eagle3", k, f"{name}-eagle3", steps_are_some_proposals, home="heads")
+      for name in TARGETS for k in (1, 2, 4, 8)),
+    *(Cell("llama", "eagle3", 4, f"eagle3-{kind}", seeds=(5,), home="heads") for kind in ("wide", "reduced", "norms")),
+    Cell("llama", EAGLE3_TREE, 9, "llama-eagle3", home="heads"),
+    *(Cell("llama", f"draft-tree:{shape},commit=redecode", k, draft, shows, clear=True)
+      for draft, shows in (("llama", is_always_right), ("llama-noise01", fits), ("llama-other", fits))
+      for k, shape in ((6, "depth=2,top_k=3"), (24, "depth=4,top_k=5"))),
+    *(Cell(name, f"draft-tree:depth=3,top_k=4,commit={commit}", 16, f"{name}-noise01", seeds=(4,))
+      for name in TINY_ATTENTION for commit in COMMITS),
+    *(Cell(name, f"rest:store=shipped,commit={commit}", 16, seeds=(4,))
+      for name in TINY_ATTENTION for commit in COMMITS),
+    *(Cell("llama", f"lookahead:{shape},commit=redecode", 16, seeds=(seed,))
+      for shape in ("window=4,ngram=3,guesses=3", "window=8,ngram=5,guesses=6") for seed in (1, 2)),
+    *(Cell(name, "ngram-cache", 6, None, is_rejected, range(24)) for name in ARCHITECTURES),
+    *(Cell(name, method, k, None, is_rejected, range(k, k + 24))
+      for name in ARCHITECTURES for method in ("pld", "pld:match=last,full=true,ngram=2") for k in (3, 10)),
+    *(Cell(name, "text-draft", k, draft, home="mixed")  # random tokens are often no whole characters
+      for name in ("llama", "qwen35", "falcon-h1") for draft in ("foreign", "draft", "qwen35-noise003")
+      for k in (1, 5)),
+    *(Cell(name, f"expert-skip:{options}", 3, None, proposes)
+      for name in MIXTURES for options in ("mode=own", "mode=sync", "experts=1")),
+    *(Cell(name, f"kangaroo:adapter=ADAPTERS/{name}{kind},p_min={(0.0, 0.2)[k % 2]}", k, None,
+           steps_are_proposals, (3,))
+      for name in ("llama", "qwen2") for kind in (",exit=2", "-identity,exit=5") for k in range(1, 9)),
+    *(Cell(name, f"{method}gamma=auto", AUTO_GAMMA, None, chooses, (3,))
+      for name in ARCHITECTURES for method in ("pld:", "oracle:", "layer-skip:mode=own,skip=2,", "ngram-cache:")),
+    *(Cell(name, "draft-model:gamma=auto", AUTO_GAMMA, f"{name}-noise003", chooses, (3,)) for name in ARCHITECTURES),
+    *(Cell(name, "random", 4) for name in ARCHITECTURES),
+]  # fmt: skip
+
+
+def test_every_method_is_in_the_matrix() -> None:
+    assert {cell.method.partition(":")[0] for cell in CELLS} == set(METHODS)
+
+
+@pytest.mark.parametrize("cell", CELLS, ids=lambda cell: "-".join(map(str, cell[:4])))
+def test_output_equals_plain_decoding(
+    arena: Arena, heads: Arena, blocks: Arena, mixed: Arena, adapters: dict[str, Path], cell: Cell
+) -> None:
+    home = {"arena": arena, "heads": heads, "blocks": blocks, "mixed": mixed}[cell.home]
+    method = cell.method.replace("ADAPTERS/", f"{adapters['llama'].parent}/")
+
+    def run(seed: int) -> Run:
+        prompt = home.clear_prompt(cell.target, seed, N_PREDICT) if cell.clear else prompt_of(seed)
+        made = home.run(cell.target, method, cell.gamma, prompt, N_PREDICT, draft=cell.draft)
+        home.assert_exact(cell.target, prompt, made)
+        return made
+
+    first(map(run, cell.seeds or (cell.gamma,)), lambda made: cell.shows(made, cell.gamma))
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -23,32 +22,13 @@ from mlsd.records import DrafterSpec, ModelRef, Sampling
 from tests.drafters.arena import CLOCK, Arena, prompt_of
 from tests.drafters.head_arena import (
     BLOCK_LAYERS,
-    N_PREDICT,
     N_VOCAB_DRAFT,
     TARGETS,
     assert_a_real_model_keeps_its_output,
     assert_sampled_by_the_rule,
-    make_arena,
     mixed_run,
 )
 from tests.gguf_tools.random_heads import write_random_dflash
-
-LONGEST = {"dflash-markov": 5, "dflash-bonus": 6, "dflash-causal": 3, "dflash-selector": 5}
-
-
-@pytest.fixture(scope="module")
-def heads(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Arena]:
-    with closing(make_arena(tiny, tmp_path_factory.mktemp("dflash"))) as made:
-        yield made
-
-
-@pytest.mark.parametrize("gamma", [1, 2, 4, 12])
-@pytest.mark.parametrize("name", TARGETS)
-def test_output_equals_plain_decoding(heads: Arena, name: str, gamma: int) -> None:
-    run = heads.run(name, "dflash", gamma, prompt_of(gamma), N_PREDICT, draft=f"{name}-dflash")
-    heads.assert_exact(name, prompt_of(gamma), run)
-    assert run.stats["draft_steps"] == sum(r.proposed > 0 for r in run.generation.rounds) > 0
-    assert max(r.proposed for r in run.generation.rounds) == min(gamma, 7)  # a block has eight positions
 
 
 @pytest.mark.parametrize("gamma", [2, 5])
@@ -115,15 +95,6 @@ def test_a_block_looks_at_the_rows_of_the_target(heads: Arena) -> None:
     first, second = prompt_of(2), (1, *prompt_of(2)[1:])
     rows = [block(heads, "llama-dflash", text, 4, causal=False) for text in (first, second)]
     assert np.abs(rows[0] - rows[1]).max() > 0.01
-
-
-@pytest.mark.parametrize("head", LONGEST)
-def test_heads_of_other_kinds_are_exact(heads: Arena, head: str) -> None:
-    prompt = prompt_of(5)
-    run = heads.run("llama", "dflash", 6, prompt, N_PREDICT, draft=head)
-    heads.assert_exact("llama", prompt, run)
-    # A Markov head proposes from the newest token's position too, unless the file says that it is a bonus slot.
-    assert max(r.proposed for r in run.generation.rounds) == LONGEST[head]
 
 
 def test_a_markov_head_corrects_each_position_by_the_one_before(heads: Arena, tiny: Path, tmp_path: Path) -> None:

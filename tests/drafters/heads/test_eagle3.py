@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -32,26 +31,11 @@ from tests.drafters.head_arena import (
     TARGETS,
     assert_a_real_model_keeps_its_output,
     assert_sampled_by_the_rule,
-    make_arena,
     mixed_run,
 )
 from tests.gguf_tools.random_heads import write_random_eagle3
 
 TREE = "eagle3-tree:depth=3,top_k=4,commit=redecode"
-
-
-@pytest.fixture(scope="module")
-def heads(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Arena]:
-    with closing(make_arena(tiny, tmp_path_factory.mktemp("eagle3"))) as made:
-        yield made
-
-
-@pytest.mark.parametrize("gamma", [1, 2, 4, 8])
-@pytest.mark.parametrize("name", TARGETS)
-def test_output_equals_plain_decoding(heads: Arena, name: str, gamma: int) -> None:
-    run = heads.run(name, "eagle3", gamma, prompt_of(gamma), N_PREDICT, draft=f"{name}-eagle3")
-    heads.assert_exact(name, prompt_of(gamma), run)
-    assert run.stats["draft_steps"] == run.proposed > 0
 
 
 @pytest.mark.parametrize("gamma", [2, 5])
@@ -140,13 +124,6 @@ def test_a_head_that_hands_on_the_last_row_repeats_the_target(tiny: Path, tmp_pa
                 session.decode((token,))
 
 
-@pytest.mark.parametrize("head", ["eagle3-wide", "eagle3-reduced", "eagle3-norms"])
-def test_heads_with_tables_and_norms_of_their_own_are_exact(heads: Arena, head: str) -> None:
-    prompt = prompt_of(5)
-    run = heads.run("llama", "eagle3", 4, prompt, N_PREDICT, draft=head)
-    heads.assert_exact("llama", prompt, run)
-
-
 def test_a_reduced_vocabulary_proposes_only_what_it_maps(heads: Arena) -> None:
     mapped = set(Source(heads.path("eagle3-reduced")).data("d2t").view(np.int64).tolist())
     assert len(mapped) == N_VOCAB_DRAFT
@@ -182,12 +159,6 @@ def test_trees_are_exact_whatever_is_accepted_of_them(heads: Arena, gamma: int, 
     with heads.opened("llama", method, gamma, draft="llama-eagle3") as (session, drafter):
         result, _ = mixed_run(heads, "llama", session, drafter, gamma)
     assert {r.accepted for r in result.rounds} >= {0, 1, 2}
-
-
-def test_a_pruned_tree_is_exact(heads: Arena) -> None:
-    method = "eagle3-tree:depth=3,top_k=4,commit=redecode,prune=true"
-    run = heads.run("llama", method, 9, prompt_of(9), N_PREDICT, draft="llama-eagle3")
-    heads.assert_exact("llama", prompt_of(9), run)
 
 
 def test_a_tree_of_one_path_is_the_chain(heads: Arena) -> None:

@@ -19,49 +19,21 @@ from mlsd.engine.llama.open import open_session
 from mlsd.engine.session import SessionOptions
 from mlsd.engine.verify import probabilities
 from mlsd.errors import InputError, ModelFileError
-from mlsd.gguf_tools.shapes import TINY, TINY_ATTENTION
+from mlsd.gguf_tools.shapes import TINY
 from mlsd.gguf_tools.source import Source
 from mlsd.records import DrafterSpec, OptionValue, Sampling
 from tests.cli.conftest import Ran, mlsd
 from tests.drafters.arena import Arena, Run, first, prompt_of
-from tests.gguf_tools.adapters import config_of, random_weights, write_adapter, write_safetensors
+from tests.drafters.conftest import ADAPTED
+from tests.gguf_tools.adapters import write_adapter
 
 __all__ = ["mlsd"]  # the fixture
 
 Mlsd = Callable[..., Ran]
 N_PREDICT = 40
-SHAPES = {"llama": TINY["llama"], "qwen2": TINY_ATTENTION["qwen2"]}
 
 
-@pytest.fixture(scope="module")
-def adapters(tmp_path_factory: pytest.TempPathFactory, tiny: Path) -> dict[str, Path]:
-    """A random adapter for each architecture, and one that adds nothing before the target's own norm."""
-    folder = tmp_path_factory.mktemp("adapters")
-    made = {name: write_adapter(folder / name, shape, seed=1) for name, shape in SHAPES.items()}
-    for name, shape in SHAPES.items():
-        path = write_adapter(folder / f"{name}-identity", shape, silent=True)
-        tensors = random_weights(config_of(shape))
-        tensors["layers.0.self_attn.o_proj.weight"][:] = 0
-        tensors["norm.weight"] = Source(tiny / f"{name}.gguf").data("output_norm.weight").view("<f4")
-        write_safetensors(path / "model.safetensors", tensors)
-        made[f"{name}-identity"] = path
-    return made
-
-
-@pytest.mark.parametrize("name", SHAPES)
-def test_every_gamma_and_threshold_writes_what_the_target_writes(
-    arena: Arena, adapters: dict[str, Path], name: str
-) -> None:
-    prompt = prompt_of(3)
-    for gamma in range(1, 9):
-        for adapter, exit_after in ((name, 2), (f"{name}-identity", 5)):
-            method = f"kangaroo:adapter={adapters[adapter]},exit={exit_after},p_min={(0.0, 0.2)[gamma % 2]}"
-            run = arena.run(name, method, gamma, prompt, N_PREDICT)
-            arena.assert_exact(name, prompt, run)
-            assert run.stats["draft_steps"] == run.proposed
-
-
-@pytest.mark.parametrize("name", SHAPES)
+@pytest.mark.parametrize("name", ADAPTED)
 def test_an_adapter_that_adds_nothing_drafts_as_an_early_exit(
     arena: Arena, adapters: dict[str, Path], name: str
 ) -> None:

@@ -16,14 +16,6 @@ from tests.drafters.arena import Arena, prompt_of
 N_PREDICT = 48
 
 
-@pytest.mark.parametrize("method", ["lookahead:window=4,ngram=3,guesses=3", "lookahead:window=8,ngram=5,guesses=6"])
-def test_output_equals_plain_decoding(arena: Arena, method: str) -> None:
-    for seed in (1, 2):
-        prompt = prompt_of(seed)
-        run = arena.run("llama", f"{method},commit=redecode", 16, prompt, N_PREDICT)
-        arena.assert_exact("llama", prompt, run)
-
-
 @pytest.mark.parametrize(("architecture", "strategy"), [("qwen35", "snapshots"), ("falcon-h1", "checkpoint")])
 def test_recurrent_targets_are_refused_with_the_reason(arena: Arena, architecture: str, strategy: str) -> None:
     with pytest.raises(UnsupportedError, match=f"attention memory only.*{strategy}"):

@@ -33,9 +33,7 @@ def store_of(path: Path, arena: Arena, name: str, outputs: list[tuple[int, ...]]
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_output_equals_plain_decoding_and_a_store_of_it_is_accepted(
-    arena: Arena, tmp_path: Path, architecture: str
-) -> None:
+def test_a_store_of_the_output_is_accepted(arena: Arena, tmp_path: Path, architecture: str) -> None:
     prompt = arena.clear_prompt(architecture, 2, N_PREDICT)
     rng = np.random.default_rng(1)
     noise = [tuple(rng.integers(0, 256, 300).tolist())]
