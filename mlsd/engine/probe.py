@@ -177,7 +177,7 @@ class _Lab:
         self._continuation = ids[_N_PREFIX + _N_HISTORY : _N_PREFIX + _N_HISTORY + _N_CONTINUATION]
         self._long = ids[_N_PREFIX : _N_PREFIX + max(_NOISE_WIDTHS)]
 
-    def _session(self, strategy: str | None = None, **others: bool | int) -> Session:
+    def _session(self, strategy: str | None = None, gamma: int = _N_HISTORY, **others: bool | int) -> Session:
         options = msgspec.structs.replace(
             self._options,
             n_ctx=256 + len(self._beyond),
@@ -185,7 +185,7 @@ class _Lab:
             device_sampling=False,
             checked=True,
         )
-        return self._open(msgspec.structs.replace(rollback_options(strategy, options, _N_HISTORY), **others))
+        return self._open(msgspec.structs.replace(rollback_options(strategy, options, gamma), **others))
 
     def kernel_noise(self) -> tuple[float, float]:
         """Largest logit difference between wide and single decoding, and the standard deviation of the logits."""
@@ -274,12 +274,15 @@ class _Lab:
         ]
 
     def _round_ns(self, names: Sequence[str], history: History, gamma: int, clock: Clock) -> dict[str, int]:
-        """The shortest round of each strategy."""
+        """The shortest round of each strategy, in a context that keeps as much as one of this gamma does.
+
+        Every pass copies each snapshot that is kept, of every recurrent layer (llama.cpp, delta-net-base.cpp).
+        """
         turn = self._verify if history == "batch" else self._draft
         with ExitStack() as stack:
             rounds = []
             for name in names:
-                session = stack.enter_context(closing(self._session(name)))
+                session = stack.enter_context(closing(self._session(name, gamma)))
                 session.decode(self._prefix)
                 rounds.append(partial(turn, session, make_rollback(name, session), list(self._prefix), gamma))
             return dict(zip(names, _shortest_ns(rounds, clock), strict=True))

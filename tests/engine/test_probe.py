@@ -77,6 +77,32 @@ def test_what_a_state_costs_decides_between_saving_many_and_decoding_again(state
         assert again.round_ns[gamma] == gamma * PASS_NS + n_again * ROW_NS + (1 + (gamma > 2)) * state_ns
 
 
+def test_snapshots_are_timed_with_as_many_as_a_round_of_that_gamma_keeps() -> None:
+    copy_ns = 7_000
+
+    def snapshots_ns(copy_ns: int) -> dict[int, int]:
+        clock = FakeClock()
+
+        class Copying(FakeSession):
+            def decode(self, tokens: Sequence[int], *, n_outputs: int = 1) -> None:
+                super().decode(tokens, n_outputs=n_outputs)
+                clock.advance(self.n_snapshots * copy_ns)
+
+        def recurrent(context: Sequence[int]) -> int:
+            return (31 * context[0] + sum(context[-16:])) % 256
+
+        costs = FakeCosts(pass_ns=PASS_NS, row_ns=ROW_NS)
+        report = probe(
+            lambda options: Copying(recurrent, options, clock, costs, recurrent=True), SessionOptions(n_ctx=256), clock
+        )
+        found = report.result("snapshots", "batch").round_ns
+        assert found is not None
+        return found
+
+    free, copied = snapshots_ns(0), snapshots_ns(copy_ns)
+    assert {gamma: copied[gamma] - free[gamma] for gamma in free} == {2: 2 * copy_ns, 8: 8 * copy_ns}
+
+
 @pytest.mark.parametrize("name", HYBRIDS)
 def test_every_strategy_of_a_hybrid_draft_is_exact_and_timed(tiny: Path, name: str) -> None:
     with closing(LlamaModel(tiny / f"{name}.gguf")) as model:

@@ -22,7 +22,7 @@ from mlsd.engine.session import SessionOptions
 from mlsd.folders import cache_dir
 from mlsd.records import ModelRef
 
-_FORMAT = 3  # raise it when the probe changes what it tests
+_FORMAT = 4  # raise it when the probe changes what it tests
 
 
 class ProbeCache:
