@@ -22,11 +22,12 @@ from mlsd.drafters.layer_skip.shared_memory import SyncedDraft
 from mlsd.drafters.method import DrafterSetup, Method
 from mlsd.drafters.options import Choice, Preset, Span
 from mlsd.drafters.recipe import Context, Opening
+from mlsd.engine.llama.native import backend_info
 from mlsd.engine.llama.open import open_session
 from mlsd.engine.llama.session import LlamaSession
 from mlsd.engine.llama.state import BlobError, BlobShape, LinkPlan, StateLink
 from mlsd.engine.llama.taps import SkipTap, TappedSession
-from mlsd.errors import InputError
+from mlsd.errors import InputError, UnsupportedError
 from mlsd.gguf_tools.read import source_weight, trunk_layers
 from mlsd.gguf_tools.source import Source
 from mlsd.gguf_tools.surgery.cut import Component, attention_layers, choose_layers, plan_cut, read_layers, state_layers
@@ -34,6 +35,10 @@ from mlsd.gguf_tools.surgery.draft_cache import cached_draft
 from mlsd.gguf_tools.surgery.edit import Edit, write_edit
 from mlsd.hashes import file_sha256
 from mlsd.records import OptionValue, Record
+
+# Counts of experts that Metal's matrix product has a kernel for from 32 rows on: the `kernel_mul_mm_id_map0_ne20_*` of
+# ggml-metal/kernels/mul_mm.metal and `ggml_metal_op_mul_mat_id_use_mm` of llama.cpp as llama-cpp-python 0.3.36 has it.
+METAL_EXPERT_COUNTS = (1, 2, 4, 5, 6, 8, 10, 16, 22)
 
 
 class Options(Record, frozen=True, kw_only=True):
@@ -112,12 +117,28 @@ def open_cut(setup: DrafterSetup, own: Options, cut: Cut) -> DraftModel | InPlac
     if isinstance(synced, SyncedDraft):
         draft: DraftModel = synced
     else:
+        refuse_missing_kernel(cut.n_experts, backend_info(setup.opening.options.n_gpu_layers).backend)
         draft = open_draft(setup, chain, chain_context(setup.opening, own.doubt), n_experts=cut.n_experts)
         draft.fell_back = synced
     weight = source_weight(Source(setup.second))
     n_used = weight.n_experts_used if cut.n_experts is None else cut.n_experts
     draft.pass_bytes = msgspec.structs.replace(weight, n_experts_used=n_used).active.n_bytes
     return draft
+
+
+def refuse_missing_kernel(n_experts: int | None, backend: str) -> None:
+    """Refuse a draft that reads prompts with so many experts where that aborts the process.
+
+    A draft on the target's memory reads none. Raises: UnsupportedError.
+    """
+    if backend == "Metal" and n_experts is not None and n_experts not in METAL_EXPERT_COUNTS:
+        counts = ", ".join(map(str, METAL_EXPERT_COUNTS))
+        raise UnsupportedError(
+            f"A draft with {n_experts} routed experts cannot read a prompt on Metal: llama.cpp has kernels there for "
+            f"{counts} experts only, and aborts at a prompt of 32 tokens or more.",
+            hint=f"Give experts={max(n for n in METAL_EXPERT_COUNTS if n <= n_experts)}, or mode=sync where the "
+            "draft can work on the target's memory.",
+        )
 
 
 def plan(source: Source, options: Options, n_experts: int | None = None) -> Cut:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
 from mlsd.drafters import check_target
+from mlsd.drafters.layer_skip import subset
 from mlsd.drafters.layer_skip.expert_skip import METHOD, plan_experts
 from mlsd.errors import InputError, UnsupportedError
 from mlsd.gguf_tools.read import source_weight
@@ -70,6 +73,32 @@ def test_a_share_is_of_the_experts_in_use_and_never_less_than_one(arena: Arena) 
     source = Source(arena.path("qwen3moe"))
     found = [plan_experts(source, METHOD.options(share=share)).n_experts for share in (0.01, 0.5, 0.99)]
     assert found == [1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("n_experts", "backend", "runs"),
+    [
+        *((n, "Metal", n not in (3, 7, 9)) for n in (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 16, 22)),
+        (None, "Metal", True),
+        (3, "CPU", True),
+        (7, "CUDA", True),
+    ],
+)
+def test_metal_has_kernels_for_some_counts_of_experts(n_experts: int | None, backend: str, runs: bool) -> None:
+    if runs:
+        subset.refuse_missing_kernel(n_experts, backend)
+        return
+    with pytest.raises(UnsupportedError, match=f"with {n_experts} routed experts cannot read a prompt on Metal"):
+        subset.refuse_missing_kernel(n_experts, backend)
+
+
+def test_a_count_without_a_kernel_is_refused_only_where_the_draft_reads_the_prompt(
+    arena: Arena, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(subset, "backend_info", lambda _: SimpleNamespace(backend="Metal"))
+    with pytest.raises(UnsupportedError, match=r"3 routed experts cannot read.*experts=2, or mode=sync"):
+        arena.run("qwen3moe", "expert-skip:experts=3,mode=own", 2, prompt_of(3), 8)
+    assert arena.run("qwen3moe", "expert-skip:experts=3,mode=sync", 2, prompt_of(3), 8).fell_back is None
 
 
 def test_sampled_drafts_are_accepted_by_their_distributions(arena: Arena) -> None:
