@@ -37,13 +37,19 @@ def say_warnings(warnings: Sequence[QualityWarning]) -> None:
         note(f"Warning [{code}] {alike[0].message}{more} {alike[0].advice}")
 
 
-def make_watcher() -> Lines:
-    """A progress bar on a terminal, one quiet line a trial elsewhere."""
-    return Bar() if shows_progress() else Lines()
+def make_watcher(budget_s: float | None = None) -> Lines:
+    """A progress bar on a terminal, one quiet line a trial elsewhere.
+
+    `budget_s` is of a session that ends when it knows enough: what is planned is more than anybody expects.
+    """
+    return Bar(budget_s) if shows_progress() else Lines(budget_s)
 
 
 class Lines(Watcher):
     """One line a trial on standard error; use it as a context manager."""
+
+    def __init__(self, budget_s: float | None = None) -> None:
+        self._budget_s = budget_s
 
     def planned(self, prepared: Prepared) -> None:
         """Say which profile was taken, and what it cannot measure."""
@@ -64,8 +70,12 @@ class Lines(Watcher):
 
     def trial(self, slot: Slot, trial: Trial) -> None:
         """Print its line."""
+        note(self._counted(slot, trial))
+
+    def _counted(self, slot: Slot, trial: Trial) -> str:
         self._n += 1
-        note(f"[{self._n}/{self._n_total}] {trial_line(slot, trial)}")
+        of = f"/{self._n_total}" if self._budget_s is None else ""
+        return f"[{self._n}{of}] {trial_line(slot, trial)}"
 
     def __enter__(self) -> Self:
         return self
@@ -75,17 +85,25 @@ class Lines(Watcher):
 
 
 class Bar(Lines):
-    """The lines above a bar with the time left and live tok/s."""
+    """The lines above a bar with the time left, at most where there is a budget, and live tok/s."""
 
-    def __init__(self) -> None:
+    def __init__(self, budget_s: float | None = None) -> None:
         from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+        from rich.progress import (
+            BarColumn,
+            MofNCompleteColumn,
+            Progress,
+            RenderableColumn,
+            TextColumn,
+            TimeRemainingColumn,
+        )
 
+        super().__init__(budget_s)
         columns = (
             TextColumn("{task.description}", markup=False),
             BarColumn(),
             MofNCompleteColumn(),
-            TimeRemainingColumn(),
+            TimeRemainingColumn() if budget_s is None else RenderableColumn(_TimeLeft(budget_s)),
         )
         self._bar = Progress(*columns, console=Console(stderr=True), transient=True)
         self._slot_s = time.monotonic()
@@ -100,7 +118,8 @@ class Bar(Lines):
     def begin(self, n_total: int, n_skipped: int) -> None:
         """Fill the bar up to what is done already."""
         super().begin(n_total, n_skipped)
-        self._task = self._bar.add_task("starting", total=n_total, completed=n_skipped)
+        total = n_total if self._budget_s is None else None
+        self._task = self._bar.add_task("starting", total=total, completed=n_skipped)
 
     def job(self, job: Job) -> None:
         """Name the models that load."""
@@ -121,10 +140,18 @@ class Bar(Lines):
 
     def trial(self, slot: Slot, trial: Trial) -> None:
         """Print its line above the bar."""
-        self._n += 1
-        line = f"[{self._n}/{self._n_total}] {trial_line(slot, trial)}"
-        self._bar.console.print(plain(line), markup=False, highlight=False)
+        self._bar.console.print(plain(self._counted(slot, trial)), markup=False, highlight=False)
         self._bar.update(self._task, completed=self._n)
+
+
+class _TimeLeft:
+    """The rest of a budget that runs from now on, whenever it is drawn."""
+
+    def __init__(self, budget_s: float) -> None:
+        self._end_s = time.monotonic() + budget_s
+
+    def __rich__(self) -> str:
+        return f"at most {max(0.0, self._end_s - time.monotonic()):.0f} s"
 
 
 def heat_line(event: Event) -> str | None:

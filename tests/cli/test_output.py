@@ -68,6 +68,25 @@ def test_a_bar_shows_names_and_errors_as_they_are(monkeypatch: pytest.MonkeyPatc
     assert "\x1b[31mred" not in said
 
 
+def test_a_session_that_goes_on_until_it_knows_enough_shows_its_time_and_not_the_most_trials(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    case = Case(suite="B", target=ModelRef(id="m"), prompt=PromptRef(key="code", sha256="x"), n_predict=4)
+    slot = Slot(case=case, case_id=case.id, block=0, repeat=0, position=0)
+    trial = Trial(
+        case_id=case.id, arm="ar", gamma=0, block=0, repeat=0, position=0, status="failed", started_at="x", error="y"
+    )
+    bar, lines, shown = watch.Bar(1e6), watch.Lines(1e6), io.StringIO()
+    monkeypatch.setattr(bar._bar.live, "console", Console(file=shown, force_terminal=True, width=200))
+    for watcher in (bar, lines):
+        with watcher:
+            watcher.begin(300, 0)
+            watcher.trial(slot, trial)
+    for said in (shown.getvalue(), capsys.readouterr().err):
+        assert "[1] B m" in said and "300" not in said
+    assert "at most" in shown.getvalue()
+
+
 def test_what_was_typed_is_repeated_without_steering(capfd: pytest.CaptureFixture[str]) -> None:
     for words in ((f"--{EVIL}",), (EVIL,), ("bench", "tiny-dense", f"--{EVIL}")):
         with pytest.raises(SystemExit):

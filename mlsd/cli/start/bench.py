@@ -106,7 +106,7 @@ def bench(
     )
     if nothing_chosen:
         request, goal = _what_needs_no_choice(ctx, request)
-    with make_watcher() as watcher:
+    with make_watcher(None if goal is None else goal.budget_s) as watcher:
         result = run_bench(request, db, fresh=options["fresh"], watcher=watcher, goal=goal)
     arms = bench_arms(result.trials, result.decisions)
     if as_json:

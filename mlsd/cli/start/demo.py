@@ -38,19 +38,8 @@ def demo(ctx: click.Context, /, output: Path, quick: bool, n_threads: int | None
     own = ["--n-predict", "24" if quick else "96", "--db", str(database), *threads]
     decided = [*own, "--until", "decided", "--budget-s"]
     fixed = [*own, "--repeats", "2" if quick else "3"]  # what is invalid once needs no further block, but a fair speed
-    copying = [
-        _REAL_MODEL,
-        "--drafter",
-        "pld",
-        "--drafter",
-        "oracle",
-        "--gamma",
-        "8",
-        "--prompt",
-        "copy",
-        *decided,
-        "5" if quick else "50",
-    ]
+    look_up = ["--drafter", "pld", "--drafter", "oracle", "--gamma", "8", "--prompt", "copy"]
+    copying = [_REAL_MODEL, *look_up, *decided, "5" if quick else "50"]
     drafting = [_REAL_MODEL, "--draft", _REAL_DRAFT, "--gamma", "2", *decided, "5" if quick else "30"]
     ignoring = ["tiny-moe", "--draft", "tiny-draft", "--gamma", "8", "--rollback", "unchecked", *fixed]
     steps: list[tuple[str, list[str], Callable[[Sequence[ArmSummary]], str]]] = [

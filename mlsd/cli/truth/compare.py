@@ -194,7 +194,8 @@ def _measure(request: CompareRequest, next_block: Any, options: dict[str, Any]) 
     from mlsd.measure.run.compare import compare as run_compare
     from mlsd.measure.store.store import Store
 
-    with make_watcher() as watcher:
+    goes_on = request.bench.repeats == _MOST_BLOCKS
+    with make_watcher(request.budget_s if goes_on else None) as watcher:
         done = run_compare(request, next_block, options["db"], watcher, note)
     with Store.open(Path(done.database), read_only=True) as store:
         return done, newest(store, done.session)
