@@ -35,6 +35,12 @@ def test_the_study_counts_306_trials_and_its_baselines_apart():
     assert counted == {"study": 306, "baseline": 72}
 
 
+def test_the_number_of_trials_says_how_many_are_the_studys_own():
+    text = run("A", "B", "C", "D", "F", "--profile", "mac-16gb").stdout
+    assert "132 trials (108 study trials, 24 paired baselines)" in text
+    assert "baselines)" not in run("A", "--profile", "mac-16gb").stdout
+
+
 def test_the_table_shows_counts_loads_needs_and_what_is_missing():
     text = run("B", "--profile", "mac-32gb").stdout
     assert "qwen3.5-35b-a3b-q4_k_m" in text

@@ -88,7 +88,9 @@ def _print(planned: Plan, found: Forecast) -> None:
 
 
 def _needs(planned: Plan, found: Forecast) -> list[str]:
-    cases = f"{len(planned.cases())} cases, {found.time.n_trials} trials, {len(found.loads)} loads"
+    n_paired = planned.paired_baselines
+    kinds = f" ({sum(planned.study_trials.values())} study trials, {n_paired} paired baselines)" if n_paired else ""
+    cases = f"{len(planned.cases())} cases, {found.time.n_trials} trials{kinds}, {len(found.loads)} loads"
     lines = [cases, f"time: {found.time.words}"]
     if found.time.seconds is None:
         lines[1] = "time: not known; give --db with earlier results or a calibration of these models"
