@@ -178,7 +178,9 @@ class Arena:
             verdict = None
             if sampling is None or sampling.greedy:
                 reference = self.plain(name, prompt, len(result.tokens))
-                verdict = self._judge(name).judge(result, reference, prompt, session, strategy=rollback.name)
+                judge = self._judge(name)
+                verdict = judge.judge(result, reference, prompt, session, strategy=rollback.name)
+                judge.close()  # a context is up to 20 MB, and an arena has fifty models
             run = Run(result, made.stats(), session.options, verdict, made.timed, made.fell_back)
             spec = parse_drafter(method, None if draft is None else ModelRef(id=draft))
             _assert_could_be_stored(run, spec, gamma, n_predict, rollback.name)
