@@ -9,11 +9,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from mlsd.measure.store.rows import TrialFilter
 from mlsd.measure.store.store import Store
 from mlsd.planning.prepare import BenchRequest, prepare_bench
+from mlsd.report.render import terminal
+from mlsd.report.render.table import Table, text
 from tests.cli.conftest import Ran
 from tests.engine.broken_files import write_nan_norm
 
@@ -162,6 +165,28 @@ def test_what_a_bench_measured_is_what_advise_and_report_read(mlsd: Mlsd) -> Non
     report = mlsd("report", "-o", "page")
     assert report.code == 0, report.err
     assert "pld" in Path("page/report.md").read_text(encoding="utf-8")
+
+
+def test_a_bench_until_it_is_decided_stays_a_table_at_80_columns(mlsd: Mlsd, monkeypatch: pytest.MonkeyPatch) -> None:
+    shown, render = [], terminal.render
+    widest = {"decision": "undecided: 12 more blocks would be needed", "95 % CI": "0.47 .. 0.95", "tok/s": "1701.5"}
+
+    def narrow(table: Table, **_: Any) -> str:
+        rows = [
+            tuple(
+                text(widest[head.label]) if head.label in widest else cell
+                for head, cell in zip(table.heads, row, strict=True)
+            )
+            for row in table.rows
+        ]
+        shown.append(render(msgspec.structs.replace(table, rows=tuple(rows)), width=80))
+        return shown[-1]
+
+    monkeypatch.setattr(terminal, "render", narrow)
+    few = ("--drafter", "ngram-cache", "--gamma", "2", "--n-predict", 16, "--n-threads", 1)
+    assert mlsd("bench", "tiny-dense", *few, "--until", "decided", "--budget-s", 1).code == 0
+    head = next(line for line in shown[0].splitlines() if line.split()[:1] == ["arm"])
+    assert {"tok/s", "speedup", "95", "acceptance", "verdict"} <= set(head.split())
 
 
 def test_drafts_go_to_the_methods_that_take_one_and_else_are_draft_models(tiny: Path) -> None:

@@ -48,6 +48,7 @@ def bench_table(arms: Sequence[BenchArm]) -> Table:
         numbers("spread", lambda a: percent(a.summary.spread), detail=True),
         numbers("speedup", lambda a: times(a.summary.speedup)),
         numbers("95 % CI", lambda a: bounds(a.summary.ci_low, a.summary.ci_high)),
+        *((words("decision", _decision, detail=True),) if any(a.standing for a in arms) else ()),
         numbers("acceptance", lambda a: percent(a.summary.acceptance_rate)),
         numbers("MGL", lambda a: number(a.summary.mgl), detail=True),
         numbers(
@@ -56,7 +57,6 @@ def bench_table(arms: Sequence[BenchArm]) -> Table:
             detail=True,
         ),
         *map(_part_column, PART_NAMES),
-        *((words("decision", _decision),) if any(a.standing for a in arms) else ()),
         words("verdict", lambda a: "INVALID" if a.summary.wrong else a.summary.verdict),
     )
 
