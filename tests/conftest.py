@@ -26,7 +26,7 @@ ARCHITECTURES = ("qwen35", "qwen35moe", "llama", "falcon-h1")
 
 
 # What asks for one of these, through however many fixtures, loads a model into llama.cpp or runs a program that does.
-NATIVE = {"tiny", "foreign", "smollm2", "mlsd"}
+NATIVE = {"tiny", "foreign", "smollm2", "mlsd", "blocks", "llama_server", "mlx_server"}
 
 
 @pytest.hookimpl(tryfirst=True)
