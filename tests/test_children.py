@@ -72,7 +72,7 @@ def test_what_a_module_prints_while_it_is_imported_is_shown_and_blamed(
     (tmp_path / "calendar.py").write_text("print('\\x1b[31m' + 'hello ' * 1000)\nmonth_name = day_abbr = []\n")
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join((str(tmp_path), str(Path(__file__).parents[1]))))
     (tmp_path / "sitecustomize.py").write_text("import calendar")
-    with pytest.raises(WorkerError, match=r"no event: b'\\x1b\[31mhello hello") as caught:
+    with pytest.raises(WorkerError, match=r"an invalid message: b'\\x1b\[31mhello hello") as caught:
         run_info(ENGINE)
     assert "\x1b" not in str(caught.value)
     assert len(str(caught.value)) < 500

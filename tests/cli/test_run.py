@@ -105,7 +105,7 @@ def test_a_load_larger_than_memory_is_refused(mlsd: Mlsd, tmp_path: Path, monkey
     from mlsd import hardware
 
     small = msgspec.structs.replace(hardware.read_environment(), memory_bytes=1_000_000)
-    monkeypatch.setattr("mlsd.measure.run.runs.read_environment", lambda backend: small)
+    monkeypatch.setattr("mlsd.measure.run.memory.read_environment", lambda backend: small)
     result = mlsd("run", "D", "--profile", "tiny", "--db", tmp_path / "s.sqlite", *QUICK)
     assert result.code == 2
     assert "may be used" in result.err and "Choose a smaller profile" in result.err

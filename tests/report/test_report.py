@@ -153,7 +153,6 @@ def test_markdown_has_no_broken_table(page: Page) -> None:
         ("one pair", blocks(MOE, repeats=1, prompts=("code",), gammas=(4,)), "no interval"),
         ("all failed", [(case(MOE, "code", 4), failed(case(MOE, "code", 4), 1))], "no pair of trials is valid"),
         ("only suite F", blocks(MOE, "F", prompts=("length-32", "length-64"), gammas=(8,)), "gamma 8"),
-        ("no time", [(case(MOE, "code"), trial(case(MOE, "code"), 1, 0, 0, decode_ns=0))], "no setting to choose"),
     ],
 )
 def test_a_study_with_holes_is_a_report_that_says_so(tmp_path: Path, name: str, made: list, says: str) -> None:

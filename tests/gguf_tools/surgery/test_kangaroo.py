@@ -343,5 +343,5 @@ def test_a_model_whose_blocks_differ_or_have_experts_is_refused(
 def test_an_architecture_nobody_has_tried_is_refused(tiny: Path, tmp_path: Path) -> None:
     other = tmp_path / "gemma.gguf"
     other.write_bytes((tiny / "llama.gguf").read_bytes().replace(b"llama", b"gemma"))
-    with pytest.raises(ModelFileError, match="is a gemma model, which is none that mlsd has composed"):
+    with pytest.raises(ModelFileError, match="is a gemma model, which is not supported with an adapter"):
         compose(Source(other), Adapter(write_adapter(tmp_path / "adapter", TINY["llama"])), 2)

@@ -74,7 +74,7 @@ def test_a_perturbed_file_keeps_everything_but_its_weights(tiny, tmp_path):
 def test_a_model_is_not_perturbed_onto_itself_nor_by_nonsense(tiny, tmp_path):
     with pytest.raises(InputError, match="onto itself"):
         perturb(tiny / "llama.gguf", tiny / "llama.gguf", noise=0.1)
-    with pytest.raises(InputError, match="no fraction"):
+    with pytest.raises(InputError, match="not a fraction"):
         perturb(tiny / "llama.gguf", tmp_path / "x.gguf", noise=-0.1)
     with pytest.raises(InputError, match="no fraction"):
         perturb(tiny / "llama.gguf", tmp_path / "x.gguf", noise=float("nan"))

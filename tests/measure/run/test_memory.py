@@ -20,14 +20,14 @@ from mlsd.hardware.budget import Fit, MemoryBudget, mac_budget, memory_budget
 from mlsd.measure.run.memory import LoadMemory, ask_memory, judge_loads, size_models
 from mlsd.measure.run.runner import plan_jobs
 from mlsd.measure.worker.arms import Arms, arm_key
-from mlsd.measure.worker.probe_cache import ProbeCache
+from mlsd.measure.worker.probe_cache import ProbeCache, check_weights
 from mlsd.models.library import Library
 from mlsd.models.manifest import Manifest, PathEntry
 from mlsd.planning.job import Job
 from mlsd.planning.plan import Plan, expand
 from mlsd.planning.prepare import BenchRequest, Prepared, known_models, prepare_bench
 from mlsd.planning.suite import Profile, find_profile, load_suites
-from mlsd.records import EngineOptions
+from mlsd.records import EngineOptions, ModelRef
 from mlsd.units import GB, GIB
 from tests.gguf_tools.adapters import write_adapter
 from tests.gguf_tools.random_heads import write_random_dflash, write_random_eagle3
@@ -154,12 +154,12 @@ def opened_bytes(job: Job, cache: Path) -> tuple[float, float]:
                 arms.report(Path(path))
         cases = {slot.case_id: slot.case for slot in job.slots}.values()
         cut = {file for case in cases if (file := drafting_file(case.drafter, Path(job.target.path)))}
+        for file in cut:  # which loads it as well, and keeps none of it
+            check_weights(file, ModelRef(id=file.name))
         with LOG.everything() as lines:
             for file in cut:
                 arms.report(file)
-        # Once to be checked and once to stay.
-        loaded = dict.fromkeys(line for line in "".join(lines).splitlines() if "model buffer" in line)
-        cut_bytes = allocated_bytes(tuple(loaded))
+        cut_bytes = allocated_bytes([line for line in "".join(lines).splitlines() if "model buffer" in line])
         with LOG.everything() as lines:
             for case in cases:
                 arms.check(case)
