@@ -76,5 +76,5 @@ def test_a_model_is_not_perturbed_onto_itself_nor_by_nonsense(tiny, tmp_path):
         perturb(tiny / "llama.gguf", tiny / "llama.gguf", noise=0.1)
     with pytest.raises(InputError, match="not a fraction"):
         perturb(tiny / "llama.gguf", tmp_path / "x.gguf", noise=-0.1)
-    with pytest.raises(InputError, match="no fraction"):
+    with pytest.raises(InputError, match="not a fraction"):
         perturb(tiny / "llama.gguf", tmp_path / "x.gguf", noise=float("nan"))

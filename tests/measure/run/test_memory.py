@@ -154,12 +154,18 @@ def opened_bytes(job: Job, cache: Path) -> tuple[float, float]:
                 arms.report(Path(path))
         cases = {slot.case_id: slot.case for slot in job.slots}.values()
         cut = {file for case in cases if (file := drafting_file(case.drafter, Path(job.target.path)))}
-        for file in cut:  # which loads it as well, and keeps none of it
-            check_weights(file, ModelRef(id=file.name))
+        with LOG.everything() as checking:
+            for file in cut:
+                check_weights(file, ModelRef(id=file.name))
         with LOG.everything() as lines:
             for file in cut:
                 arms.report(file)
-        cut_bytes = allocated_bytes([line for line in "".join(lines).splitlines() if "model buffer" in line])
+        # Once to be checked, as above, and once to stay.
+        once, twice = (
+            allocated_bytes([line for line in "".join(told).splitlines() if "model buffer" in line])
+            for told in (checking, lines)
+        )
+        cut_bytes = twice - once
         with LOG.everything() as lines:
             for case in cases:
                 arms.check(case)
