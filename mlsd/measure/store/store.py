@@ -259,7 +259,13 @@ class Store(MachineTables):
     def models(self) -> dict[str, ModelFacts]:
         """Facts of every model, by model key."""
         rows = self._rows("SELECT key, facts FROM model ORDER BY id, key")
-        return {key: rowcodec.decode(facts, ModelFacts, f"model {key[:12]}") for key, facts in rows}
+        found: dict[str, ModelFacts] = {}
+        for key, facts in rows:
+            where = f"model {str(key)[:12]}"
+            if not isinstance(key, str):
+                raise rowcodec.damaged(where, "its key is no text")
+            found[key] = rowcodec.decode(facts, ModelFacts, where)
+        return found
 
     def cases(self) -> dict[str, Case]:
         """Every recorded configuration, by id, in the order of recording."""

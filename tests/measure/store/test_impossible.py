@@ -13,6 +13,7 @@ from mlsd.analysis.audit.trials import database_contexts
 from mlsd.analysis.results import frames
 from mlsd.analysis.study.study import read_study
 from mlsd.cli.main import cli
+from mlsd.errors import StoreError
 from mlsd.measure.exchange.record import make_record
 from mlsd.measure.store.rows import TrialFilter
 from mlsd.measure.store.store import Store
@@ -111,3 +112,13 @@ def test_no_answer_is_made_of_what_the_audit_calls_impossible(tmp_path: Path) ->
     assert told.exit_code == 0 and f"{n} trials are left out" in told.output
     listed = CliRunner().invoke(cli, ["results", "--db", str(path)])
     assert listed.exit_code == 0 and f"{n} trials are left out" in listed.output
+
+
+@pytest.mark.parametrize("key", ["NULL", "x'00ff'"])
+def test_a_model_whose_key_is_no_text_is_damage_and_no_traceback(tmp_path: Path, key: str) -> None:
+    place = whole_study(tmp_path / "whole.sqlite")
+    edit(place, f"UPDATE model SET key = {key} WHERE rowid = (SELECT min(rowid) FROM model)")
+    ran = CliRunner().invoke(cli, ["results", "--check", "--db", str(place)])
+    assert not isinstance(ran.exception, TypeError)
+    with Store.open(place, read_only=True) as store, pytest.raises(StoreError, match="its key is no text"):
+        store.models()
