@@ -198,7 +198,7 @@ def whole_trials(study: StudyRecord) -> Iterator[Trial]:
 def make_record(store: Store) -> StudyRecord:
     """The record of all trials of a database that count, and of what was measured beside them.
 
-    Those of other programs' servers stand not in it: their counts are what a server says, and agree with nothing.
+    Those of other programs' servers are not included: their counts are what a server says, and agree with nothing.
     """
     outputs: dict[str, tuple[int, ...]] = {}
     table: dict[str, list[tuple[int, ...]]] = {name: [] for name in _FIELDS}

@@ -29,7 +29,7 @@ class AnswerFile(Record, frozen=True, kw_only=True):
 
     path: str
     n_answered: int
-    n_missing: int  # tasks that lack a finished trial of some turn, and so stand not in the file
+    n_missing: int  # tasks that lack a finished trial of some turn, and so are not in the file
 
 
 def write_answers(

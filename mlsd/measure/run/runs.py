@@ -120,7 +120,7 @@ def bench(
 ) -> BenchResult:
     """Measure methods beside plain decoding, in blocks that hold every method, and keep the trials.
 
-    The same bench again adds repeats to those in the database; `fresh` lets those count no more. With a `goal` there
+    The same bench again adds repeats to those in the database; `fresh` ignores those. With a `goal` there
     are as many blocks as it takes, in place of `request.repeats`, and arms drop out that cannot win.
 
     Raises: what `prepare_bench` raises, LockError, StoreError; what the worker raises when an arm cannot run, before
