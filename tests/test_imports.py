@@ -71,14 +71,14 @@ DOORS: dict[str, tuple[str, ...]] = {
     "jinja2": ("report/", "engine/llama/chat.py"),
     "click": ("cli/",),
     "rich": ("cli/", "report/render/terminal.py"),
-    "lmfit": ("analysis/",),
+    "scipy": ("analysis/", "stats.py", "measure/run/checks.py", "gguf_tools/synthetic/router.py"),
     "distributed": ("measure/lab/cluster.py",),
     "pynvml": ("hardware/energy.py",),
     "zeus_apple_silicon": ("hardware/energy.py",),
     "dask": ("measure/lab/cluster.py",),
     "platformdirs": ("folders.py",),
-    "httpx": ("servers/connection.py",),
-    "httpcore": ("servers/connection.py",),
+    "httpx2": ("servers/connection.py",),
+    "httpcore2": ("servers/connection.py",),
 }
 
 FILES = {
@@ -177,7 +177,7 @@ def test_help_imports_no_heavy_library() -> None:
         "rich",
         "huggingface_hub",
         "distributed",
-        "httpx",
+        "httpx2",
     ):
         assert f"'{library}'" not in loaded
 

@@ -1,4 +1,4 @@
-"""The one door to httpx: requests to one server, its answers bounded and parsed, its failures as ServerError."""
+"""The one door to httpx2: requests to one server, its answers bounded and parsed, its failures as ServerError."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-import httpcore
-import httpx
+import httpcore2
+import httpx2
 import msgspec
 
 from mlsd.clock import MonotonicClock
@@ -38,8 +38,8 @@ def check_url(url: str, remote: bool = False) -> str:
     Raises: InputError for one that holds a key, or that lies beyond this machine without `remote`.
     """
     try:
-        parts = httpx.URL(url)
-    except httpx.InvalidURL as error:
+        parts = httpx2.URL(url)
+    except httpx2.InvalidURL as error:
         raise InputError(f"This is no URL: {error}.", hint="Give one like http://127.0.0.1:8080.") from error
     if parts.scheme not in ("http", "https") or not parts.host:
         raise InputError(f"{url!r} is no URL of a server.", hint="Give one like http://127.0.0.1:8080.")
@@ -103,13 +103,13 @@ def too_much(url: str, limit: Limit) -> ServerError:
     return ServerError(f"{url} sent more than {limit.words}.", hint=limit.hint)
 
 
-class _Metered(httpcore.NetworkStream):
+class _Metered(httpcore2.NetworkStream):
     """A socket whose reads and writes keep to the allowance of the answer that this thread waits for.
 
-    httpx bounds each read alone: a byte a second, or `100 Continue` again and again, would hold it for ever.
+    httpx2 bounds each read alone: a byte a second, or `100 Continue` again and again, would hold it for ever.
     """
 
-    def __init__(self, stream: httpcore.NetworkStream, now: threading.local) -> None:
+    def __init__(self, stream: httpcore2.NetworkStream, now: threading.local) -> None:
         self._stream, self._now = stream, now
 
     def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
@@ -125,20 +125,20 @@ class _Metered(httpcore.NetworkStream):
     def close(self) -> None:
         self._stream.close()
 
-    def start_tls(self, *arguments: Any, **settings: Any) -> httpcore.NetworkStream:
+    def start_tls(self, *arguments: Any, **settings: Any) -> httpcore2.NetworkStream:
         return _Metered(self._stream.start_tls(*arguments, **settings), self._now)
 
     def get_extra_info(self, info: str) -> Any:
         return self._stream.get_extra_info(info)
 
 
-class _Network(httpcore.SyncBackend):
+class _Network(httpcore2.SyncBackend):
     """TCP with metered sockets."""
 
     def __init__(self, now: threading.local) -> None:
         self._now = now
 
-    def connect_tcp(self, *arguments: Any, **settings: Any) -> httpcore.NetworkStream:
+    def connect_tcp(self, *arguments: Any, **settings: Any) -> httpcore2.NetworkStream:
         return _Metered(super().connect_tcp(*arguments, **settings), self._now)
 
 
@@ -153,18 +153,18 @@ class Connection:
         self._now = threading.local()
         # Proxies of the environment would stand between us and a server on this machine.
         secure = url.startswith("https")  # else reading all authorities of the system is for nothing
-        transport = httpx.HTTPTransport(verify=secure, trust_env=False)
-        transport._pool = httpcore.ConnectionPool(
-            ssl_context=httpx.create_ssl_context(verify=secure, trust_env=False),
+        transport = httpx2.HTTPTransport(verify=secure, trust_env=False)
+        transport._pool = httpcore2.ConnectionPool(
+            ssl_context=httpx2.create_ssl_context(verify=secure, trust_env=False),
             max_connections=None,
             max_keepalive_connections=64,
             network_backend=_Network(self._now),
         )
-        self._client = httpx.Client(
+        self._client = httpx2.Client(
             base_url=url,
             # What is packed may unfold to anything; on the way to this machine packing gains nothing.
             headers={"Accept-Encoding": "identity", **({"Authorization": f"Bearer {key}"} if key else {})},
-            timeout=httpx.Timeout(patience_s, connect=min(_CONNECT_S, patience_s)),
+            timeout=httpx2.Timeout(patience_s, connect=min(_CONNECT_S, patience_s)),
             transport=transport,
             trust_env=False,
         )
@@ -217,7 +217,7 @@ class Connection:
                 self._now.allowance.sign()
                 yield now_ns, event
 
-    def _lines(self, response: httpx.Response) -> Iterator[tuple[int, bytes]]:
+    def _lines(self, response: httpx2.Response) -> Iterator[tuple[int, bytes]]:
         """Lines, each with the time at which its end was here."""
         begun = bytearray()
         for chunk in self._chunks(response):
@@ -232,7 +232,7 @@ class Connection:
         if begun:
             yield CLOCK.now_ns(), bytes(begun)
 
-    def _whole(self, response: httpx.Response) -> bytes:
+    def _whole(self, response: httpx2.Response) -> bytes:
         body = bytearray()
         for chunk in self._chunks(response):
             body += chunk
@@ -241,7 +241,7 @@ class Connection:
             raise too_much(self.url, PAGE_BYTES)
         return bytes(body)
 
-    def _chunks(self, response: httpx.Response) -> Iterable[bytes]:
+    def _chunks(self, response: httpx2.Response) -> Iterable[bytes]:
         packed = response.headers.get("Content-Encoding", "identity")
         if packed != "identity":
             raise ServerError(f"{self.url} compressed its answer ({packed[:40]!r}), which it was asked not to do.")
@@ -250,10 +250,10 @@ class Connection:
             yield chunk
 
     @contextmanager
-    def _open(self, method: str, path: str, value: Any, most: Limit) -> Iterator[httpx.Response]:
+    def _open(self, method: str, path: str, value: Any, most: Limit) -> Iterator[httpx2.Response]:
         """A response whose body is still to come; a connection that the server had closed meanwhile is opened anew.
 
-        Every failure of httpx until its end is one in our own words.
+        Every failure of httpx2 until its end is one in our own words.
         """
         content = None if value is None else msgspec.json.encode(value)
         headers = {} if value is None else {"Content-Type": "application/json"}
@@ -265,7 +265,7 @@ class Connection:
                 self._now.allowance = _Allowance(self.url, self._patience_s, most)
                 try:
                     response = self._client.send(request, stream=True)
-                except (httpx.RemoteProtocolError, httpx.ReadError, httpx.WriteError):
+                except (httpx2.RemoteProtocolError, httpx2.ReadError, httpx2.WriteError):
                     if fresh:
                         raise
                     fresh = True  # keep-alive: the server may have closed it while it was idle
@@ -282,19 +282,19 @@ class Connection:
 
     @contextmanager
     def _failures(self) -> Iterator[None]:
-        """Every failure of httpx in our own words."""
+        """Every failure of httpx2 in our own words."""
         try:
             yield
-        except httpx.ConnectError as error:
+        except httpx2.ConnectError as error:
             raise ServerError(f"No server answers at {self.url}: {_shown(error)}.", hint="Start it.") from error
-        except httpx.TimeoutException as error:
+        except httpx2.TimeoutException as error:
             raise self._now.allowance.late() from error
-        except httpx.RemoteProtocolError as error:
+        except httpx2.RemoteProtocolError as error:
             raise ServerError(f"{self.url} broke off in the middle: {_shown(error)}.") from error
-        except (httpx.HTTPError, httpx.StreamError) as error:
+        except (httpx2.HTTPError, httpx2.StreamError) as error:
             raise ServerError(f"{self.url}: {_shown(error) or type(error).__name__}.") from error
 
-    def _check(self, response: httpx.Response, body: bytes) -> None:
+    def _check(self, response: httpx2.Response, body: bytes) -> None:
         if response.is_success:
             return
         what = "is still loading, or busy" if response.status_code == _LOADING else "refused"

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
-import lmfit
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy.optimize import least_squares
 
 from mlsd.analysis.fits import bootstrap
 from mlsd.errors import AnalysisError
@@ -144,28 +143,19 @@ def solve(model: Model, data: Observations) -> dict[str, float]:
     if len(data) <= len(model.parameters):
         raise AnalysisError(f"{len(data)} rows cannot fit the {len(model.parameters)} parameters of {model.name}.")
     first = model.guess(data.columns, data.observed)
-    parameters = lmfit.Parameters()
-    for p in model.parameters:
-        inside = min(max(float(first[p.name]), p.low), p.high)
-        parameters.add(p.name, value=_off_the_edge(inside, p), min=p.low, max=p.high)
+    names = [p.name for p in model.parameters]
+    start = [min(max(float(first[p.name]), p.low), p.high) for p in model.parameters]
 
-    def residuals(candidate: Any) -> Floats:
-        return _residuals(model, candidate.valuesdict(), data)
+    def residuals(candidate: Floats) -> Floats:
+        return _residuals(model, dict(zip(names, candidate, strict=True)), data)
 
     # A parameter that the data do not hold (a bandwidth where nothing is memory-bound) would drift without end.
-    enough = 25 * (len(model.parameters) + 1)
-    result = lmfit.Minimizer(residuals, parameters, calc_covar=False, max_nfev=enough).leastsq(
-        ftol=_TOLERANCE, xtol=_TOLERANCE
+    enough = 25 * (len(names) + 1)
+    bounds = ([p.low for p in model.parameters], [p.high for p in model.parameters])
+    found = least_squares(
+        residuals, start, bounds=bounds, x_scale="jac", ftol=_TOLERANCE, xtol=_TOLERANCE, gtol=None, max_nfev=enough
     )
-    return {name: float(value) for name, value in result.params.valuesdict().items()}
-
-
-def _off_the_edge(value: float, p: Parameter) -> float:
-    """A start on a bound has no slope under the solver's transform of bounds, so step inside."""
-    if np.isfinite(p.high):
-        inset = 1e-3 * (p.high - p.low)
-        return min(max(value, p.low + inset), p.high - inset)
-    return max(value, p.low + 1e-2) if np.isfinite(p.low) else value
+    return dict(zip(names, map(float, found.x), strict=True))
 
 
 def _residuals(model: Model, values: Mapping[str, float], data: Observations) -> Floats:
