@@ -10,7 +10,7 @@ from mlsd.servers.connection import Connection
 from mlsd.servers.endpoint import Endpoint
 from mlsd.servers.llama_server import LlamaServer
 from mlsd.servers.ollama import Ollama
-from mlsd.servers.openai import LMStudio, MlxLm, OpenAI
+from mlsd.servers.openai import LMStudio, MlxLm, MlxVlm, OpenAI, Vllm
 from mlsd.servers.protocols import Health, Model, Models, Props, Version
 
 _POLL_S = 0.1
@@ -46,11 +46,17 @@ def _endpoint(connection: Connection, draft: str | None) -> Endpoint:
     if health is not None and health.status == "ok":
         return MlxLm(connection, Model(), draft)
     listed = connection.get("/v1/models", Models, "data")
+    if health is not None and health.loaded_model is not None:
+        return MlxVlm(connection, Model(id=health.loaded_model))
     if listed is not None:
-        return OpenAI(connection, _first(listed.data, connection.url), draft)
+        model = _first(listed.data, connection.url)
+        if model.owned_by == "vllm":
+            told = connection.get("/version", Version, "version")
+            return Vllm(connection, model, "" if told is None else told.version)
+        return OpenAI(connection, model, draft)
     raise ServerError(
         f"{connection.url} answers, but speaks no protocol that mlsd knows.",
-        hint="Known: llama-server, llama-cpp-python, mlx_lm.server, Ollama, LM Studio, OpenAI's /v1/completions.",
+        hint="Known: llama-server, llama-cpp-python, vLLM, mlx_lm.server, mlx-vlm, Ollama, LM Studio, OpenAI's.",
     )
 
 

@@ -14,23 +14,18 @@ _TICK_NS = 5_000_000  # below it clocks and buffers decide
 
 
 def doubt(
-    request: Request,
-    answer: Answer,
-    gamma: int,
-    before: Counters | None = None,
-    after: Counters | None = None,
-    earlier: Sequence[Answer] = (),
+    request: Request, answer: Answer, gamma: int, grown: Counters | None = None, earlier: Sequence[Answer] = ()
 ) -> str | None:
     """Why this answer cannot be what the server says it is, or None.
 
-    `gamma` is the most tokens it may draft a round, 0 where nobody knows; `before` and `after` are its own counters
+    `gamma` is the most tokens it may draft a round, 0 where nobody knows; `grown` is what its own counters grew by
     around the answer, where nothing else was asked meanwhile; `earlier` are other answers to such requests.
     """
     return (
         _short(request, answer)
         or _prompt_changed(request, answer)
         or _counts(answer, gamma)
-        or _counters(answer, before, after)
+        or _counters(answer, grown)
         or _faster_than_made(answer)
         or _seen_before(answer, earlier)
     )
@@ -69,6 +64,8 @@ def _counts(answer: Answer, gamma: int) -> str | None:
         return None
     if accepted > proposed:
         return f"it says it accepted {accepted} of {proposed} drafted tokens"
+    if answer.by_accepted and answer.accepted != sum(n * rounds for n, rounds in enumerate(answer.by_accepted)):
+        return f"it says {answer.accepted} tokens accepted, its rounds by accepted tokens {answer.by_accepted}"
     # The last round may have verified more than the output had room for.
     room = answer.n_tokens - 1 + gamma if gamma else proposed
     rounds = -(-proposed // gamma) if gamma else 1
@@ -77,19 +74,17 @@ def _counts(answer: Answer, gamma: int) -> str | None:
     return None
 
 
-def _counters(answer: Answer, before: Counters | None, after: Counters | None) -> str | None:
+def _counters(answer: Answer, grown: Counters | None) -> str | None:
     """The answer's own counts against what the server's counters grew by, and those against each other."""
-    if before is None or after is None:
+    if grown is None:
         return None
     claims = (("predicted", answer.n_tokens), ("proposed", answer.proposed), ("accepted", answer.accepted))
     for name, said in claims:
-        was, now = getattr(before, name), getattr(after, name)
-        if said is not None and was is not None and now is not None and now - was != said:
-            return f"it says {said} tokens {name}, its own counters {now - was}"
-    if after.by_position and answer.accepted is not None:
-        grown = sum(after.by_position) - sum(before.by_position)
-        if grown != answer.accepted:
-            return f"it says {answer.accepted} tokens accepted, its counters by position {grown}"
+        counted = getattr(grown, name)
+        if said is not None and counted is not None and counted != said:
+            return f"it says {said} tokens {name}, its own counters {counted}"
+    if grown.by_position and answer.accepted is not None and sum(grown.by_position) != answer.accepted:
+        return f"it says {answer.accepted} tokens accepted, its counters by position {sum(grown.by_position)}"
     return None
 
 

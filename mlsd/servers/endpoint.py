@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 import msgspec
@@ -31,6 +31,7 @@ class Server(Record, frozen=True, kw_only=True):
     gives_probabilities: bool = False  # else a difference is never a near tie
     has_clock: bool = False  # it times its own decoding; else the client's clock stands in
     switches: bool = False  # one request can leave drafting off
+    chat_only: bool = False  # it takes conversations, no plain text
     untested: bool = False  # written from recorded exchanges, never tried on a real one
 
     @property
@@ -71,6 +72,8 @@ class Answer(Record, frozen=True, kw_only=True):
     total_ns: int = 0  # from sending to the last byte
     proposed: int | None = None
     accepted: int | None = None
+    n_rounds: int | None = None  # verification steps
+    by_accepted: tuple[int, ...] = ()  # rounds in which so many tokens were accepted
     rounds: tuple[Round, ...] = ()  # where the server tells each
     candidates: tuple[dict[int, float], ...] = ()  # log-probabilities by token id, of each output token
 
@@ -92,6 +95,26 @@ class Counters(Record, frozen=True, kw_only=True):
     accepted: int | None = None
     rounds: int | None = None  # verification steps
     by_position: tuple[int, ...] = ()  # accepted tokens at each place of a draft
+
+    @classmethod
+    def of(cls, plain: Mapping[str, int], places: Mapping[int, int]) -> Counters:
+        """From a Prometheus page; what vLLM counts as generated is not what it answered where it stopped early."""
+        return cls(
+            predicted=plain.get("tokens_predicted_total"),
+            proposed=plain.get("spec_decode_num_draft_tokens_total"),
+            accepted=plain.get("spec_decode_num_accepted_tokens_total"),
+            rounds=plain.get("spec_decode_num_drafts_total"),
+            by_position=tuple(places[place] for place in sorted(places)),
+        )
+
+    def since(self, before: Counters) -> Counters:
+        """What was counted from there to here."""
+        names = ("predicted", "proposed", "accepted", "rounds")
+        pairs = {name: (getattr(before, name), getattr(self, name)) for name in names}
+        grown = {name: None if None in pair else pair[1] - pair[0] for name, pair in pairs.items()}
+        was = (*before.by_position, *(0 for _ in self.by_position[len(before.by_position) :]))
+        places = tuple(now - then for then, now in zip(was, self.by_position, strict=False))
+        return Counters(**grown, by_position=places)
 
 
 class Endpoint:
@@ -175,3 +198,8 @@ class Endpoint:
 def said(messages: tuple[str, ...]) -> list[dict[str, str]]:
     """A conversation as every protocol writes it."""
     return [{"role": ("user", "assistant")[i % 2], "content": text} for i, text in enumerate(messages)]
+
+
+def nanoseconds(ms: float | None) -> int | None:
+    """Of milliseconds."""
+    return None if ms is None else round(1e6 * ms)

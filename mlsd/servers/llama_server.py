@@ -12,7 +12,7 @@ from mlsd.errors import ServerError
 from mlsd.records import Round
 from mlsd.redact import redact
 from mlsd.servers.connection import CLOCK, Connection
-from mlsd.servers.endpoint import Answer, Counters, Endpoint, Prompt, Request, Server, said
+from mlsd.servers.endpoint import Answer, Counters, Endpoint, Prompt, Request, Server, nanoseconds, said
 from mlsd.servers.protocols import (
     LlamaEvent,
     Model,
@@ -133,15 +133,14 @@ class LlamaServer(Endpoint):
 
     def _answer(self, final: LlamaEvent, timed: Answer) -> Answer:
         timings = final.timings or Timings()
-        prompt_ms, decode_ms = timings.prompt_ms, timings.predicted_ms
         return _with(
             timed,
             n_tokens=final.tokens_predicted or timings.predicted_n or 0,
             n_prompt=final.tokens_evaluated,
             n_processed=timings.prompt_n,
             ended=final.stop_type == "eos",
-            prompt_ns=None if prompt_ms is None else round(1e6 * prompt_ms),
-            decode_ns=None if decode_ms is None else round(1e6 * decode_ms),
+            prompt_ns=nanoseconds(timings.prompt_ms),
+            decode_ns=nanoseconds(timings.predicted_ms),
             proposed=timings.draft_n or 0,
             accepted=timings.draft_n_accepted or 0,
         )
@@ -152,13 +151,7 @@ class LlamaServer(Endpoint):
         plain, places = prometheus(page or "", f"{self.url}/metrics")
         if not plain:
             return None
-        return Counters(
-            predicted=plain.get("tokens_predicted_total"),
-            proposed=plain.get("spec_decode_num_draft_tokens_total"),
-            accepted=plain.get("spec_decode_num_accepted_tokens_total"),
-            rounds=plain.get("spec_decode_num_drafts_total"),
-            by_position=tuple(places[place] for place in sorted(places)),
-        )
+        return Counters.of(plain, places)
 
 
 def rounds(events: Sequence[Timings], answer: Answer) -> tuple[Round, ...]:

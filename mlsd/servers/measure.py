@@ -55,10 +55,10 @@ from mlsd.servers.distrust import believed_decode_ns, doubt
 from mlsd.servers.endpoint import Answer, Counters, Endpoint, Prompt, Request
 from mlsd.servers.judge import judge, margin
 from mlsd.servers.launch import Launched
+from mlsd.trials.sums import BY_ACCEPTED, DRAFT_ROUNDS, DRAFTED, DRAFTED_RIGHT
 
 SERVERS = "server"  # the study that trials go to, and the suite of a request alone; `server-parallel-N` of N at once
 SPECULATION = "speculation"  # the drafter of a server that was not launched: it does not say which
-DRAFT_ROUNDS = "draft_rounds"  # in `Trial.stats`: verification steps, by the server's own counters
 _WARM_TOKENS, _WARM_PREDICT = 8, 8
 _PREPARING = 10**6  # nonces of requests before anything is timed
 _MOST_EARLIER = 64  # answers whose times are remembered
@@ -219,7 +219,7 @@ class _Session:
             self.notes.append(f"{server.words}: read its figures with care.")
         if not server.gives_tokens:
             self.notes.append(f"{server.program} gives no token ids: outputs are compared as text.")
-        if not server.has_clock:
+        if not server.has_clock and all(one.decode_ns is None for side in self._sides for one in side.earlier):
             self.notes.append(f"{server.program} does not time itself: every tok/s is by the clock of this program.")
 
     def _read(self, endpoint: Endpoint, prompt: PlannedPrompt) -> Prompt:
@@ -451,23 +451,25 @@ class _Session:
             return failed_trial(slot, str(answer))
         try:
             after = endpoint.counters() if before is not None else None
+            grown = after.since(before) if after is not None and before is not None else None
             answer = endpoint.settle(request, answer)
-            reason = doubt(request, answer, side.gamma, before, after, side.earlier)
+            reason = doubt(request, answer, side.gamma, grown, side.earlier)
             side.earlier = [*side.earlier, answer][-_MOST_EARLIER:]
             if reason is not None and answer.n_tokens < request.n_predict:
                 raise ServerError(reason[0].upper() + reason[1:] + ".")
             verdict = self._verdict(slot, request, answer)
         except MlsdError as error:
             return failed_trial(slot, str(error))
-        counted = before is not None and after is not None and before.rounds is not None and after.rounds is not None
+        answer = _counted(answer, grown)
         timed = {
             "client_decode_ns": answer.client_decode_ns,
             "first_token_ns": answer.first_ns,
             "client_total_ns": answer.total_ns,
-            "draft_n": answer.proposed,
-            "draft_n_accepted": answer.accepted,
+            DRAFTED: answer.proposed,
+            DRAFTED_RIGHT: answer.accepted,
             N_TOKENS: None if answer.tokens else answer.n_tokens,
-            DRAFT_ROUNDS: after.rounds - before.rounds if counted else None,  # type: ignore[union-attr,operator]
+            DRAFT_ROUNDS: answer.n_rounds,
+            **{f"{BY_ACCEPTED}{n}": rounds for n, rounds in enumerate(answer.by_accepted)},
         }
         reason = reason or self._fault(side, answer, verdict)
         decode_ns = believed_decode_ns(answer)
@@ -567,6 +569,16 @@ def _fits_together(sides: Sequence[Side], models: Models) -> bool:
 
 def _place(slot: Slot) -> tuple[str, int, int, int]:
     return slot.case_id, slot.block, slot.repeat, slot.position
+
+
+def _counted(answer: Answer, grown: Counters | None) -> Answer:
+    """The answer with what it does not say itself and the server's counters do."""
+    if grown is None:
+        return answer
+    known = {"proposed": grown.proposed, "accepted": grown.accepted, "n_rounds": grown.rounds}
+    return msgspec.structs.replace(
+        answer, **{name: value for name, value in known.items() if getattr(answer, name) is None}
+    )
 
 
 def _output(answer: Answer) -> object:

@@ -1,11 +1,12 @@
-"""Servers that speak OpenAI's completions: llama-cpp-python's, mlx_lm.server, LM Studio's own variant, and any other.
+"""Servers that speak OpenAI's completions: llama-cpp-python's, vLLM, mlx_lm, mlx-vlm, LM Studio, and any other.
 
-A stream has a clock and pieces of text, which are not tokens; counts and token ids stand in a whole answer, where they
-stand at all. So a text is asked for once more, outside what is timed, the first time that it is seen.
+A stream has a clock and pieces of text, which are not tokens; counts and ids stand at its end or in a whole answer, if
+at all. What a stream lets out is asked for once more, outside what is timed, for each text that is new.
 """
 
 from __future__ import annotations
 
+import time
 from pathlib import PurePath
 from typing import Any
 
@@ -14,8 +15,10 @@ import msgspec
 from mlsd.errors import ServerError
 from mlsd.redact import redact
 from mlsd.servers.connection import CLOCK, Connection
-from mlsd.servers.endpoint import Answer, Endpoint, Request, Server, said
-from mlsd.servers.protocols import Choice, Completion, Model, Stats, Usage
+from mlsd.servers.endpoint import Answer, Counters, Endpoint, Prompt, Request, Server, nanoseconds, said
+from mlsd.servers.protocols import Completion, Drafted, Metrics, Model, PromptDetails, Tokenized, Usage, prometheus
+
+_SETTLED_S, _SETTLES = 0.05, 20  # vLLM counts a moment after it has answered
 
 
 class OpenAI(Endpoint):
@@ -28,30 +31,27 @@ class OpenAI(Endpoint):
         super().__init__(connection)
         self._draft = draft
         self._id = model.id or "default_model"
-        self._whole: dict[object, Answer] = {}
+        self._known: dict[object, Answer] = {}  # whole answers, by request and text
+        self._more: dict[str, Any] = {}  # of every request
         name = PurePath(self._id).name.removesuffix(".gguf")
-        self._is_python = model.owned_by == "me"  # llama-cpp-python lists its models as its user's own
-        self.server = Server(program="llama-cpp-python" if self._is_python else "OpenAI-compatible", model=name)
+        self.server = Server(program="OpenAI-compatible", model=name)
+        if model.owned_by == "me":  # llama-cpp-python lists its models as its user's own
+            self.server = msgspec.structs.replace(self.server, program="llama-cpp-python")
+            self._more = {"repeat_penalty": 1.0}  # its own default changes what greedy decoding says
 
     def settle(self, request: Request, answer: Answer) -> Answer:
         """The answer with the counts and ids of its text as the server tells them of a whole one."""
         key = (request.prompt, request.messages, request.n_predict, request.draft, answer.text)
-        told = answer.n_tokens and not self.server.gives_tokens and self._draft is None
-        if key not in self._whole and not told:
-            whole = self._asked_whole(request)
+        told = answer.n_tokens and self._draft is None and (answer.tokens or not self.server.gives_tokens)
+        if key not in self._known and not told:
+            whole = self._whole(request)
             if whole.text != answer.text:
                 raise ServerError("Asked again for the number of its tokens, the server wrote something else.")
-            self._whole[key] = whole
-        whole = self._whole.get(key, answer)
-        return msgspec.structs.replace(
-            answer,
-            tokens=whole.tokens,
-            n_tokens=whole.n_tokens,
-            n_prompt=whole.n_prompt,
-            ended=whole.ended,
-            proposed=answer.proposed if answer.proposed is not None else whole.proposed,
-            accepted=answer.accepted if answer.accepted is not None else whole.accepted,
-        )
+            self._known[key] = whole
+        whole = self._known.get(key, answer)
+        drafted = ("proposed", "accepted") if answer.accepted is None else ()
+        names = ("tokens", "n_tokens", "n_prompt", "ended", *drafted)
+        return msgspec.structs.replace(answer, **{name: getattr(whole, name) for name in names})
 
     def _body(self, request: Request, **more: Any) -> tuple[str, dict[str, Any]]:
         sampling = request.sampling
@@ -61,8 +61,8 @@ class OpenAI(Endpoint):
             "temperature": sampling.temperature,
             "seed": sampling.seed + request.nonce,
             **({} if sampling.greedy else {"top_p": sampling.top_p}),
-            **({"repeat_penalty": 1.0} if self._is_python else {}),  # its own default changes what greedy decoding says
             **({"draft_model": self._draft} if self._draft and request.draft else {}),
+            **self._more,
             **more,
         }
         if request.messages:
@@ -72,49 +72,121 @@ class OpenAI(Endpoint):
     def complete(self, request: Request) -> Answer:
         """A streamed answer."""
         path, body = self._body(request, stream=True, stream_options={"include_usage": True})
-        answer, events, _ = self._stream(
+        timed, events, _ = self._stream(
             path,
             body,
             Completion,
             n_predict=request.n_predict,
             piece=lambda event: event.text,
             ends=lambda event: event.reason,
+            adds=lambda event: event.text or event.tokens,
         )
         usage = next((event.usage for event in reversed(events) if event.usage), Usage())
-        return msgspec.structs.replace(
-            answer,
-            n_tokens=usage.completion_tokens or 0,
-            n_prompt=usage.prompt_tokens,
-            ended=next(filter(None, (event.reason for event in reversed(events))), None) == "stop",
-        )
+        drafted = next((found for event in reversed(events) if (found := event.drafted) != Drafted()), Drafted())
+        metrics = next((event.metrics for event in reversed(events) if event.metrics), Metrics())
+        tokens = tuple(token for event in events for token in event.tokens)
+        reason = next(filter(None, (event.reason for event in reversed(events))), None)
+        return _told(timed, tokens, usage, drafted, metrics, reason)
 
-    def _asked_whole(self, request: Request) -> Answer:
+    def _whole(self, request: Request) -> Answer:
         # A number is what OpenAI's protocol wants, a flag is what mlx_lm.server takes; others may refuse either.
         path, body = self._body(request, stream=False, **({"logprobs": True} if self.server.gives_tokens else {}))
         sent_ns = CLOCK.now_ns()
         final = self._connection.post(path, body, Completion)
-        choice, usage, stats = (final.choices or (Choice(),))[0], final.usage or Usage(), final.stats or Stats()
-        if usage.completion_tokens is None:
+        if final.usage is None or final.usage.completion_tokens is None:
             raise ServerError("The server does not say how many tokens it wrote, and pieces of text are not tokens.")
-        ids = (choice.logprobs and choice.logprobs.content) or ()
-        return Answer(
-            tokens=tuple(one.id for one in ids if one.id is not None),
-            text=redact(choice.said),
-            n_tokens=usage.completion_tokens,
-            n_prompt=usage.prompt_tokens,
-            ended=choice.finish_reason == "stop",
-            total_ns=CLOCK.now_ns() - sent_ns,
-            proposed=stats.total_draft_tokens_count,
-            accepted=stats.accepted_draft_tokens_count,
-        )
+        timed = Answer(text=redact(final.text), n_tokens=0, total_ns=CLOCK.now_ns() - sent_ns)
+        return _told(timed, final.tokens, final.usage, final.drafted, final.metrics or Metrics(), final.reason)
+
+
+def _told(
+    timed: Answer, tokens: tuple[int, ...], usage: Usage, drafted: Drafted, metrics: Metrics, reason: str | None
+) -> Answer:
+    """An answer with what the server says of it."""
+    n_prompt, cached = usage.prompt_tokens, (usage.prompt_tokens_details or PromptDetails()).cached_tokens
+    return msgspec.structs.replace(
+        timed,
+        tokens=tokens,
+        n_tokens=usage.completion_tokens or 0,
+        n_prompt=n_prompt,
+        n_processed=None if n_prompt is None or cached is None else n_prompt - cached,
+        ended=reason == "stop",
+        prompt_ns=nanoseconds(metrics.time_to_first_token_ms),
+        decode_ns=nanoseconds(metrics.generation_time_ms),
+        proposed=drafted.proposed,
+        accepted=drafted.accepted,
+        n_rounds=drafted.rounds,
+        by_accepted=drafted.by_accepted,
+    )
 
 
 class MlxLm(OpenAI):
-    """mlx_lm.server: a whole answer has token ids. It lists what the machine has downloaded, not what it serves."""
+    """mlx_lm.server: a whole answer has token ids. It lists what the machine has downloaded, not what it serves.
+
+    It does not say over HTTP what was accepted: `from_draft`, a share of the output, is told in Python alone.
+    """
 
     def __init__(self, connection: Connection, model: Model, draft: str | None = None) -> None:
         super().__init__(connection, model, draft)
         self.server = Server(program="mlx_lm.server", model=self._id, gives_tokens=True)
+
+
+class MlxVlm(OpenAI):
+    """mlx-vlm's server: conversations alone, and counts of drafting as llama-server names them, with rounds.
+
+    Its accepted tokens are those that matched, also behind the end of the answer: they may exceed the output (mlx-vlm
+    2324). Its clock divides all tokens by a rate of which it is not said whether the first one counts, so ours is used.
+    """
+
+    paths = ("", "/v1/chat/completions")
+
+    def __init__(self, connection: Connection, model: Model) -> None:
+        super().__init__(connection, model)
+        known = {"program": "mlx-vlm", "chat_only": True, "untested": True}
+        self.server = msgspec.structs.replace(self.server, **known)
+
+    def _body(self, request: Request, **more: Any) -> tuple[str, dict[str, Any]]:
+        text = request.prompt if isinstance(request.prompt, str) else ""
+        return super()._body(msgspec.structs.replace(request, messages=request.messages or (text,)), **more)
+
+
+class Vllm(OpenAI):
+    """vLLM: token ids in and out, its clock and counts where it was told to say them, its counters where not."""
+
+    def __init__(self, connection: Connection, model: Model, version: str) -> None:
+        super().__init__(connection, model)
+        known = {"program": "vLLM", "build": version, "gives_tokens": True, "untested": True}
+        self.server = msgspec.structs.replace(self.server, **known)
+
+    def _body(self, request: Request, **more: Any) -> tuple[str, dict[str, Any]]:
+        # A salt of its own keeps a request from what the prefix cache remembers of others.
+        own: dict[str, Any] = {"return_token_ids": True, "ignore_eos": request.ignore_eog, "include_metrics": True}
+        own |= {} if request.keep else {"cache_salt": f"{request.nonce} {time.monotonic_ns()}"}
+        more.pop("logprobs", None)
+        return super()._body(request, **own, **more)
+
+    def tokenize(self, text: str) -> tuple[int, ...]:
+        """As the server would tokenize the text itself."""
+        return self._connection.post("/tokenize", {"model": self._id, "prompt": text}, Tokenized).tokens
+
+    def chat(self, messages: tuple[str, ...]) -> Prompt:
+        """The template that the server has, put on here: a completion never gets it again."""
+        body = {"model": self._id, "messages": said(messages), "add_generation_prompt": True}
+        return Prompt(tokens=self._connection.post("/tokenize", body, Tokenized).tokens)
+
+    def counters(self) -> Counters | None:
+        """What `/metrics` counts, once it has settled; None where nothing is counted of speculation."""
+        page, before = self._connection.get_text("/metrics"), None
+        for _ in range(_SETTLES):
+            plain, places = prometheus(page or "", f"{self.url}/metrics")
+            if (plain, places) == before:
+                break
+            before = plain, places
+            time.sleep(_SETTLED_S)
+            page = self._connection.get_text("/metrics")
+        if "spec_decode_num_drafts_total" not in plain:
+            return None
+        return Counters.of(plain, places)
 
 
 class LMStudio(OpenAI):

@@ -59,6 +59,7 @@ class Timings(Record, frozen=True, kw_only=True):
     predicted_ms: Milliseconds | None = None
     draft_n: Count | None = None
     draft_n_accepted: Count | None = None
+    draft_rounds: Count | None = None  # mlx-vlm's
 
 
 class Candidate(Record, frozen=True, kw_only=True):
@@ -99,33 +100,38 @@ class Templated(Said, frozen=True, kw_only=True):
     prompt: str = ""
 
 
-_COUNTER = re.compile(r"^llamacpp:(\w+?)(?:\{position=\"(\d{1,4})\"\})? (\S+)$", re.MULTILINE)
+_COUNTER = re.compile(r"^(?:llamacpp|vllm):(\w{1,200})(?:\{([^}\n]{0,2000})\})? (\S+)", re.MULTILINE)
+_PLACE = re.compile(r"\bposition=\"(\d{1,4})\"")
 _MOST = 2.0**53
 
 
 def prometheus(page: str, sender: str) -> tuple[dict[str, int], dict[int, int]]:
-    """llama-server's counters by name, and the tokens accepted at each place of a draft.
+    """Counters of llama-server and vLLM by name, and the tokens accepted at each place of a draft.
 
+    Both name them alike (llama.cpp 26389 took over vLLM's names); vLLM has one of each for every engine: their sum.
     Raises: ServerError for a counter that is no count.
     """
     plain: dict[str, int] = {}
     places: dict[int, int] = {}
-    for name, place, text in _COUNTER.findall(page):
+    for name, labels, text in _COUNTER.findall(page):
+        place = _PLACE.search(labels)
+        if name.endswith("_created") or not (place or name.endswith("_total")):
+            continue
         try:
             value = float(text[:40])
         except ValueError:
             value = -1.0
-        counts = place or name.endswith("_total")
-        if counts and not 0 <= value <= _MOST:
+        if not 0 <= value <= _MOST:
             raise ServerError(f"{sender} returned a counter that cannot be used: {name} is {excerpt(text.encode())!r}.")
-        if counts and not place:
-            plain[name] = int(value)
-        elif counts and "per_pos" in name:
-            places[int(place)] = int(value)
+        if place is None:
+            plain[name] = plain.get(name, 0) + int(value)
+        elif "per_pos" in name:
+            at = int(place.group(1))
+            places[at] = places.get(at, 0) + int(value)
     return plain, places
 
 
-# --- OpenAI's, mlx_lm's and LM Studio's ---------------------------------------------------------------------------
+# --- OpenAI's, and its kin: mlx_lm, mlx-vlm, vLLM, LM Studio -------------------------------------------------------
 
 
 class ModelMeta(Record, frozen=True, kw_only=True):
@@ -154,9 +160,10 @@ class Models(Record, frozen=True, kw_only=True):
 
 
 class Health(Record, frozen=True, kw_only=True):
-    """`/health` of mlx_lm."""
+    """`/health` of mlx_lm (status ok) and mlx-vlm (healthy, with the model)."""
 
     status: Name
+    loaded_model: Name | None = None
 
 
 class Message(Record, frozen=True, kw_only=True):
@@ -185,6 +192,13 @@ class Choice(Record, frozen=True, kw_only=True):
     message: Message | None = None
     finish_reason: Name | None = None
     logprobs: Ids | None = None
+    token_ids: tuple[Token, ...] | None = None  # vLLM's, where they are asked for
+
+    @property
+    def tokens(self) -> tuple[int, ...]:
+        """Ids of what it adds, where they are told: by vLLM's own field, or among mlx_lm's log-probabilities."""
+        listed = (self.logprobs and self.logprobs.content) or ()
+        return self.token_ids or tuple(one.id for one in listed if one.id is not None)
 
     @property
     def said(self) -> str:
@@ -193,11 +207,43 @@ class Choice(Record, frozen=True, kw_only=True):
         return self.text or (inner.content if inner else None) or ""
 
 
+class PromptDetails(Record, frozen=True, kw_only=True):
+    """`usage.prompt_tokens_details`."""
+
+    cached_tokens: Count | None = None
+
+
+class CompletionDetails(Record, frozen=True, kw_only=True):
+    """`usage.completion_tokens_details`: a server that says these alone counts acceptance as a share of its output."""
+
+    accepted_prediction_tokens: Count | None = None
+    rejected_prediction_tokens: Count | None = None
+
+
 class Usage(Record, frozen=True, kw_only=True):
     """Tokens as the server counts them."""
 
     prompt_tokens: Count | None = None
     completion_tokens: Count | None = None
+    prompt_tokens_details: PromptDetails | None = None
+    completion_tokens_details: CompletionDetails | None = None
+
+
+class Speculative(Record, frozen=True, kw_only=True):
+    """vLLM's `metrics.speculative_decoding`: the bonus token of a step is in none of these counts."""
+
+    num_spec_steps: Count | None = None
+    num_draft_tokens: Count | None = None
+    num_accepted_draft_tokens: Count | None = None
+    acceptance_histogram: Annotated[tuple[Count, ...], Meta(max_length=1_000)] | None = None  # steps by tokens accepted
+
+
+class Metrics(Record, frozen=True, kw_only=True):
+    """vLLM's `metrics`."""
+
+    time_to_first_token_ms: Milliseconds | None = None  # from scheduling on
+    generation_time_ms: Milliseconds | None = None  # from the first token to the last
+    speculative_decoding: Speculative | None = None
 
 
 class Stats(Record, frozen=True, kw_only=True):
@@ -207,12 +253,51 @@ class Stats(Record, frozen=True, kw_only=True):
     accepted_draft_tokens_count: Count | None = None
 
 
+class Drafted(Record, frozen=True, kw_only=True):
+    """What an answer says of drafting; None for what it does not say."""
+
+    proposed: int | None = None
+    accepted: int | None = None
+    rounds: int | None = None
+    by_accepted: tuple[int, ...] = ()  # rounds in which so many tokens were accepted
+
+
 class Completion(Said, frozen=True, kw_only=True):
     """`/v1/completions` and `/v1/chat/completions`, whole or a piece."""
 
     choices: tuple[Choice, ...] | None = None
     usage: Usage | None = None
     stats: Stats | None = None
+    timings: Timings | None = None  # mlx-vlm's
+    metrics: Metrics | None = None  # vLLM's
+
+    @property
+    def tokens(self) -> tuple[int, ...]:
+        """The ids that it adds to the output, where they are told."""
+        return tuple(token for choice in self.choices or () for token in choice.tokens)
+
+    @property
+    def drafted(self) -> Drafted:
+        """What was drafted, in whichever dialect it is said."""
+        usage = self.usage.completion_tokens_details if self.usage else None
+        said = self.metrics.speculative_decoding if self.metrics else None
+        if said is not None:
+            return Drafted(
+                proposed=said.num_draft_tokens,
+                accepted=said.num_accepted_draft_tokens,
+                rounds=said.num_spec_steps,
+                by_accepted=said.acceptance_histogram or (),
+            )
+        if self.timings is not None and self.timings.draft_rounds is not None:
+            own = self.timings
+            return Drafted(proposed=own.draft_n, accepted=own.draft_n_accepted, rounds=own.draft_rounds)
+        if self.stats is not None and self.stats.total_draft_tokens_count is not None:
+            stats = self.stats
+            return Drafted(proposed=stats.total_draft_tokens_count, accepted=stats.accepted_draft_tokens_count)
+        if usage is not None and (accepted := usage.accepted_prediction_tokens) is not None:
+            rejected = usage.rejected_prediction_tokens
+            return Drafted(proposed=None if rejected is None else accepted + rejected, accepted=accepted)
+        return Drafted()
 
     @property
     def text(self) -> str:

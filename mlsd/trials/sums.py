@@ -10,6 +10,7 @@ from mlsd.units import NS_PER_MS, tok_s
 
 PARTS = ("draft_ns", "verify_ns", "rollback_ns", "sample_ns", "other_ns")  # exclusive parts of a round
 DRAFTED, DRAFTED_RIGHT, DRAFT_ROUNDS = "draft_n", "draft_n_accepted", "draft_rounds"  # a server's own counts, in stats
+BY_ACCEPTED = "rounds_accepting_"  # in stats, then a number: rounds of a server in which so many were accepted
 PART_NAMES = tuple(part.removesuffix("_ns") for part in PARTS)
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 Send = Callable[[bytes], None]
 WORDS = ("The", " sky", " is", " blue", ",", " and", " so")
-DIALECTS = ("llama-server", "openai", "mlx", "ollama", "lm-studio")
+DIALECTS = ("llama-server", "openai", "mlx", "mlx-vlm", "vllm", "ollama", "lm-studio")
 MOST_S = 20.0  # a connection lives no longer, whatever an attack wants
 _JSON = {"Content-Type": "application/json"}
 
@@ -69,7 +69,7 @@ class FakeServer:
                 self._answer(path, json.loads(body) if body else None, send)
 
     def _answer(self, path: str, asked: Any, send: Send) -> None:
-        if path == "/metrics" and self.dialect == "llama-server":
+        if path == "/metrics" and self.dialect in ("llama-server", "vllm"):
             return whole(send, str(self.value(path, self._metrics())).encode(), {"Content-Type": "text/plain"})
         streams = asked is not None and asked.get("stream", False)
         if asked is None or not streams:
@@ -80,7 +80,7 @@ class FakeServer:
         for event in self._events(path, asked):
             said = encoded(self.value(path, event))
             send(said + b"\n" if self.dialect == "ollama" else b"data: " + said + b"\n\n")
-        if self.dialect in ("openai", "mlx", "lm-studio"):
+        if self.dialect not in ("llama-server", "ollama"):
             send(b"data: [DONE]\n\n")
         raise OSError("said all")  # closes: the stream has no length
 
@@ -100,6 +100,10 @@ class FakeServer:
             },
             "openai": {"/v1/models": {"object": "list", "data": [model]}},
             "mlx": {"/health": {"status": "ok"}},
+            "mlx-vlm": {"/health": {"status": "healthy", "loaded_model": model["id"]}, "/v1/models": {"data": [model]}},
+            "vllm": {
+                "/version": {"version": f"0.29.0 {self.key}"}, "/v1/models": {"data": [{**model, "owned_by": "vllm"}]},
+            },
             "ollama": {
                 "/api/version": {"version": f"0.31.1 {self.key}"},
                 "/api/ps": {"models": [{"name": f"m {self.key}", "model": "m"}]},
@@ -110,7 +114,8 @@ class FakeServer:
 
     def _asked(self, path: str, asked: Any) -> Any:
         if path == "/tokenize":
-            return {"tokens": [1 + byte for byte in asked["content"].encode()[:200]]}
+            text = asked.get("content") or asked.get("prompt") or asked["messages"][-1]["content"]
+            return {"tokens": [1 + byte for byte in text.encode()[:200]]}
         if path == "/apply-template":
             return {"prompt": "".join(message["content"] for message in asked["messages"])}
         if path == "/completion":
@@ -124,18 +129,33 @@ class FakeServer:
         choice |= {"message": {"content": _text(n)}} if "chat" in path else {"text": _text(n)}
         if self.dialect == "mlx":
             choice["logprobs"] = {"content": [{"id": token} for token in _tokens(n)]}
+        if self.dialect == "vllm":
+            choice["token_ids"] = _tokens(n)
         stats = {"total_draft_tokens_count": n, "accepted_draft_tokens_count": n // 2} if "draft_model" in asked else {}
-        return {"choices": [choice], "usage": {"prompt_tokens": 5, "completion_tokens": n}, "stats": stats}
+        return {"choices": [choice], **self._last(asked), "stats": stats}
+
+    def _last(self, asked: Any) -> dict[str, Any]:
+        """What stands at the end of an answer, as each says it; a drafting server is right with one token a round."""
+        n, own = asked["max_tokens"], len(asked.get("prompt", "")) if self.dialect == "vllm" else 5
+        rounds = -(-(n - 1) // 2)
+        accepted = n - 1 - rounds
+        said: dict[str, Any] = {"usage": {"prompt_tokens": own, "completion_tokens": n}}
+        if self.dialect == "mlx-vlm":
+            counts = {"draft_kind": "mtp", "draft_rounds": rounds, "draft_n": rounds, "draft_n_accepted": accepted}
+            said["timings"] = {"prompt_n": own, "predicted_n": n, **(counts if self.draft else {})}
+        if self.dialect == "vllm":
+            said["usage"]["prompt_tokens_details"] = {"cached_tokens": 0}
+            counts = {"num_spec_steps": rounds, "num_draft_tokens": rounds, "num_accepted_draft_tokens": accepted}
+            counts |= {"acceptance_histogram": [rounds - accepted, accepted]}
+            said["metrics"] = {"speculative_decoding": counts if self.draft else None}
+        return said
 
     def _metrics(self) -> str:
-        counts = self.counts
-        lines = [f"llamacpp:tokens_predicted_total {counts['predicted']}"]
+        counts, by = self.counts, 'vllm:%s{engine="0"}' if self.dialect == "vllm" else "llamacpp:%s"
+        lines = [f"{by % 'tokens_predicted_total'} {counts['predicted']}"]
         if self.draft:
-            lines += [
-                f"llamacpp:spec_decode_num_draft_tokens_total {counts['proposed']}",
-                f"llamacpp:spec_decode_num_accepted_tokens_total {counts['accepted']}",
-                f"llamacpp:spec_decode_num_drafts_total {counts['drafts']}",
-            ]
+            names = {"num_draft_tokens": "proposed", "num_accepted_tokens": "accepted", "num_drafts": "drafts"}
+            lines += [f"{by % f'spec_decode_{name}_total'} {counts[of]}" for name, of in names.items()]
         return "# HELP of nothing\n" + "\n".join(lines) + "\n"
 
     # --- streams --------------------------------------------------------------------------------------------------
@@ -151,15 +171,20 @@ class FakeServer:
             if self.dialect == "ollama":
                 yield {"message": {"content": word}} if "chat" in path else {"response": word, "done": False}
             else:
-                yield {"choices": [{"delta": {"content": word}} if "chat" in path else {"text": word}]}
+                choice = {"delta": {"content": word}} if "chat" in path else {"text": word}
+                yield {"choices": [choice | ({"token_ids": [7 + i % 9]} if self.dialect == "vllm" else {})]}
         if self.dialect == "ollama":
             yield {
                 "response": "", "done": True, "done_reason": "length", "prompt_eval_count": 5,
                 "prompt_eval_duration": 20_000, "eval_count": n, "eval_duration": 30_000 * n,
             }  # fmt: skip
         else:
-            usage = {"prompt_tokens": 5, "completion_tokens": n}
-            yield {"choices": [{"text": "", "finish_reason": "length"}], "usage": usage}
+            yield {"choices": [{"text": "", "finish_reason": "length"}], **self._last(asked)}
+            if self.dialect == "vllm" and self.draft:
+                said = self._last(asked)["metrics"]["speculative_decoding"]
+                self.counts["drafts"] += said["num_spec_steps"]
+                self.counts["proposed"] += said["num_draft_tokens"]
+                self.counts["accepted"] += said["num_accepted_draft_tokens"]
 
     def _llama(self, asked: Any) -> Iterator[Any]:
         """A token an event; a drafting server proposes one token a round and every one is right."""

@@ -98,7 +98,8 @@ def test_requests_at_once_are_paired_and_judged(plain: Endpoint, speculative: En
     found = rows(result.trials)
     assert {row.suite for row in found} == {"server", "server-parallel-2"}
     assert all(row.verdict in ("lossless", "near_tie") for row in found), reasons(result)
-    assert all(row.speedup is not None for row in found if row.spec.name != "none")
+    # Starved of its processor the plain server may seem so slow that no speedup can be true.
+    assert all(row.speedup is not None or row.impossible for row in found if row.spec.name != "none")
 
 
 def test_sampled_answers_are_timed_and_not_judged(plain: Endpoint, speculative: Endpoint, tmp_path: Path) -> None:

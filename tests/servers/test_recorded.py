@@ -1,19 +1,26 @@
-"""Ollama and LM Studio from recorded exchanges: read as they were written, and said to be untested."""
+"""Servers that are not here, from what they sent to others: read as it was written, and said to be untested.
+
+None of them ran beside these tests. Sources: vLLM's metrics as its docs/features/speculative_decoding/
+acceptance_metrics.md and per_request_metrics.md print them, in the frame of a captured last event (llama-swap issue
+1032); its Prometheus page from vLLM pull request 24049; mlx-vlm's counts from its pull requests 1788 and 2324.
+"""
 
 from __future__ import annotations
 
 import json
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from mlsd.errors import MlsdError
 from mlsd.servers.dialects import connect
+from mlsd.servers.distrust import doubt
 from mlsd.servers.endpoint import Request
 from mlsd.servers.open import ServerRequest, serve
 from mlsd.servers.results import rows
@@ -53,8 +60,52 @@ LM_STUDIO_STREAM = [
 LM_STUDIO_STATS = {"draft_model": "qwen3-0.6b", "total_draft_tokens_count": 4, "accepted_draft_tokens_count": 2}
 
 
+LM_STUDIO_WHOLE = {"object": "text_completion", "choices": [CHOICE], "usage": USAGE}
+MLX_VLM = {"/health": {"status": "healthy", "loaded_model": "mlx-community/Qwen3.5-4B-MLX-4bit", "apc_enabled": False}}
+VLLM = {
+    "/v1/models": {"object": "list", "data": [{"id": "test-model", "object": "model", "owned_by": "vllm"}]},
+    "/version": {"version": "0.27.2rc1.dev407"},
+}
+VLLM_METRICS = {
+    "time_to_first_token_ms": 85.2, "generation_time_ms": 1240.5, "queue_time_ms": 12.3, "mean_itl_ms": 9.1,
+    "tokens_per_second": 103.2,
+    "speculative_decoding": {
+        "mean_acceptance_length": 1.2325581395348837, "draft_acceptance_rate": 0.07751937984496124,
+        "acceptance_histogram": [39, 1, 0, 3], "num_spec_steps": 43, "num_accepted_draft_tokens": 10,
+        "num_draft_tokens": 129, "num_spec_tokens": 3,
+    },
+}  # fmt: skip
+VLLM_DRAFTS = (22, 15, 29, 20, 25, 24, 27, 26)  # of eight engines
+
+
+def vllm_page(times: int) -> str:
+    """The counters of eight engines, so many times what they were recorded at, and what is no count among them."""
+    labels = 'engine="{}",instance="localhost:8000",job="vllm",model_name="/home/models/Qwen3-0.6B"'
+    lines = ["# TYPE vllm:spec_decode_num_drafts_total counter"]
+    for engine, drafts in enumerate(VLLM_DRAFTS):
+        own = labels.format(engine)
+        lines += [f"vllm:spec_decode_num_drafts_total{{{own}}} {times * drafts}.0"]
+        lines += [f"vllm:spec_decode_num_drafts_created{{{own}}} 1756736798.733569"]
+        lines += [f"vllm:spec_decode_num_draft_tokens_total{{{own}}} {times * 5 * drafts}.0"]
+        lines += [f"vllm:spec_decode_num_accepted_tokens_total{{{own}}} {times * 3 * drafts}.0"]
+        for position in range(3):
+            own_place = f'{own},position="{position}"'
+            lines += [f"vllm:spec_decode_num_accepted_tokens_per_pos_total{{{own_place}}} {times * drafts}.0"]
+            lines += [f"vllm:spec_decode_num_accepted_tokens_per_pos_created{{{own_place}}} 1756736798.7335"]
+    return "\n".join(lines)
+
+
+def openai_events(n: int, last: dict[str, Any], ids: bool = False) -> list[Any]:
+    """A stream of so many pieces, and its last event as recorded."""
+    choice = {"index": 0, "delta": {"content": "x"}, "text": "x", **({"token_ids": [7]} if ids else {})}
+    pieces = [{"choices": [choice]} for _ in range(n)]
+    return [*pieces, {"choices": [{"delta": {}, "finish_reason": "length"}]}, {"choices": [], **last}]
+
+
 @contextmanager
-def replayed(pages: dict[str, Any], heard: list[dict[str, Any]], with_draft: bool = True) -> Iterator[str]:
+def replayed(
+    pages: dict[str, Any], heard: list[dict[str, Any]], events: list[Any] | None = None, whole: Any = None
+) -> Iterator[str]:
     """A server that says again what was recorded; `heard` collects what it was asked."""
 
     class Handler(BaseHTTPRequestHandler):
@@ -62,18 +113,19 @@ def replayed(pages: dict[str, Any], heard: list[dict[str, Any]], with_draft: boo
             pass
 
         def do_GET(self) -> None:
-            self._send(200 if self.path in pages else 404, json.dumps(pages.get(self.path, {})))
+            page = pages.get(self.path, {})
+            said = page() if callable(page) else json.dumps(page)
+            self._send(200 if self.path in pages else 404, said)
 
         def do_POST(self) -> None:
             asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
             heard.append({"path": self.path, **asked})
-            if self.path.startswith("/api/v0"):
-                stats = LM_STUDIO_STATS if "draft_model" in asked else {}
-                whole = {"object": "text_completion", "choices": [CHOICE], "usage": USAGE, "stats": stats}
-                events = [f"data: {json.dumps(event)}\n\n" for event in LM_STUDIO_STREAM]
-                self._send(200, "".join([*events, "data: [DONE]\n\n"]) if asked["stream"] else json.dumps(whole))
-            else:
+            if events is None:
                 self._send(200, "".join(json.dumps(line) + "\n" for line in OLLAMA_LINES))
+            elif asked["stream"]:
+                self._send(200, "".join([*(f"data: {json.dumps(event)}\n\n" for event in events), "data: [DONE]\n\n"]))
+            else:
+                self._send(200, json.dumps({**whole, "stats": LM_STUDIO_STATS if "draft_model" in asked else {}}))
 
         def _send(self, status: int, content: str) -> None:
             self.send_response(status)
@@ -117,7 +169,7 @@ def test_ollama_puts_the_template_on_a_conversation_itself() -> None:
 
 def test_lm_studio_drafts_with_the_model_that_a_request_names() -> None:
     heard: list[dict[str, Any]] = []
-    with replayed(LM_STUDIO, heard) as url:
+    with replayed(LM_STUDIO, heard, LM_STUDIO_STREAM, LM_STUDIO_WHOLE) as url:
         endpoint = connect(url, 5.0, "qwen3-0.6b")
         answers = []
         for draft in (True, False):
@@ -128,6 +180,60 @@ def test_lm_studio_drafts_with_the_model_that_a_request_names() -> None:
     assert [(a.proposed, a.accepted) for a in answers] == [(4, 2), (None, None)]
     assert ["draft_model" in one for one in heard] == [True, True, False, False]
     assert answers[0].n_tokens == 3
+
+
+@pytest.mark.parametrize(("n", "rounds", "proposed", "accepted"), [(111, 30, 90, 81), (2, 1, 7, 6)])
+def test_mlx_vlm_counts_drafting_in_the_words_of_llama_server(
+    n: int, rounds: int, proposed: int, accepted: int
+) -> None:
+    timings = {"predicted_n": n, "draft_kind": "mtp", "draft_rounds": rounds, "draft_n": proposed}
+    last = {"usage": {"prompt_tokens": 5, "completion_tokens": n}, "timings": {**timings, "draft_n_accepted": accepted}}
+    heard: list[dict[str, Any]] = []
+    with replayed(MLX_VLM, heard, openai_events(n, last)) as url, closing(connect(url, 5.0)) as endpoint:
+        request = Request(prompt="Why is the sky", n_predict=n)
+        answer = endpoint.settle(request, endpoint.complete(request))
+    assert (endpoint.server.program, endpoint.server.untested) == ("mlx-vlm", True)
+    assert (answer.n_rounds, answer.proposed, answer.accepted, answer.n_tokens) == (rounds, proposed, accepted, n)
+    assert doubt(request, answer, 0) is None  # matches behind the end of an answer count there
+    (asked,) = heard  # it takes conversations alone
+    assert asked["path"] == "/v1/chat/completions" and asked["messages"][0]["content"] == "Why is the sky"
+
+
+def test_vllm_tells_of_each_request_what_was_accepted_in_how_many_rounds() -> None:
+    n = 1 + 43 + 10
+    usage = {"prompt_tokens": 3, "completion_tokens": n, "prompt_tokens_details": {"cached_tokens": 0}}
+    heard: list[dict[str, Any]] = []
+    with (
+        replayed(VLLM, heard, openai_events(n, {"usage": usage, "metrics": VLLM_METRICS}, ids=True)) as url,
+        closing(connect(url, 5.0)) as endpoint,
+    ):
+        request = Request(prompt=(1, 2, 3), n_predict=n)
+        answer = endpoint.settle(request, endpoint.complete(request))
+    assert endpoint.server.words == "vLLM 0.27.2rc1.dev407 (untested: from recorded exchanges)"
+    assert (answer.n_rounds, answer.proposed, answer.accepted) == (43, 129, 10)
+    assert answer.by_accepted == (39, 1, 0, 3)
+    assert (answer.prompt_ns, answer.decode_ns) == (85_200_000, 1_240_500_000)  # to the first token, and from it on
+    assert answer.tokens == (7,) * n and answer.n_processed == 3
+    assert heard[0]["ignore_eos"] and heard[0]["return_token_ids"] and heard[0]["cache_salt"]
+    assert doubt(request, msgspec.structs.replace(answer, accepted=11), 3) is not None
+
+
+def test_vllm_that_tells_nothing_of_a_request_is_read_by_its_counters() -> None:
+    n = 1 + 188 + 564
+    usage = {"prompt_tokens": 3, "completion_tokens": n}
+    heard: list[dict[str, Any]] = []
+    # As far as there were answers: one request makes the recorded counts.
+    pages = {**VLLM, "/metrics": lambda: vllm_page(sum(one["path"].endswith("completions") for one in heard))}
+    with replayed(pages, heard, openai_events(n, {"usage": usage}, ids=True)) as url:
+        endpoint = connect(url, 5.0)
+        before = endpoint.counters()
+        endpoint.complete(Request(prompt=(1, 2, 3), n_predict=n))
+        after = endpoint.counters()
+        endpoint.close()
+    assert before is not None and after is not None
+    grown = after.since(before)
+    assert (grown.rounds, grown.proposed, grown.accepted) == (188, 940, 564)
+    assert grown.by_position == (188, 188, 188)
 
 
 def test_one_server_that_switches_is_both_arms(tmp_path: Path) -> None:
