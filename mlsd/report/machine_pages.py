@@ -26,6 +26,13 @@ COST_FIGURES = (
         lambda study: study.machine.bandwidth,
     ),
     FigureEntry(
+        "machine-roofline",
+        "Passes against memory and arithmetic",
+        figures.roofline,
+        "machine_findings.Machine.work",
+        lambda study: study.machine,
+    ),
+    FigureEntry(
         "machine-predicted",
         "Predicted against measured tok/s",
         figures.predicted_against_measured,
@@ -53,7 +60,6 @@ EXPERT_FIGURES = (
 
 def costs(study: Study) -> Section:
     """T(k) of every calibrated model, bandwidth, and each gamma predicted without its own trials."""
-    bandwidth, _ = attempt(lambda: study.machine.bandwidth)
     return section(
         "costs",
         "What passes cost and memory gives",
@@ -61,7 +67,6 @@ def costs(study: Study) -> Section:
         lambda study: tables.curve_table(study.machine.curves),
         lambda study: tables.bandwidth_table(study.machine.bandwidth, study.environment),
         lambda study: tables.validation_table(study.machine.validation),
-        said=() if bandwidth is None else (bandwidth.verdict.reason,),
         figures=COST_FIGURES,
     )
 

@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from html import escape
-from pathlib import Path
 
 import msgspec
 
 from mlsd.analysis.audit import published_tables as published
 from mlsd.analysis.audit.audit import audit
-from mlsd.analysis.experts.coverage import coverage_by_window
+from mlsd.analysis.experts.amortization import sentences
 from mlsd.analysis.results.best_setting import best_settings, by_target, first_line
-from mlsd.analysis.study.study import Study
+from mlsd.analysis.study.study import Study, attempt
 from mlsd.errors import InputError
-from mlsd.measure.store.store import Store
 from mlsd.report.figures.paper import DEPTH_FIGURE, STUDY_FIGURES
 from mlsd.report.figures.rounds import ROUND_FIGURES
 from mlsd.report.machine_pages import COST_FIGURES, EXPERT_FIGURES
-from mlsd.report.render import html, terminal
+from mlsd.report.render import html, plot, terminal
 from mlsd.report.render.sections import picture
-from mlsd.report.render.table import Table, number, numbers, text, words
+from mlsd.report.render.table import Table, text, words
 from mlsd.report.render.table import table as table_of
+from mlsd.report.tables import machine as machine_tables
 from mlsd.report.tables import paper as paper_tables
 from mlsd.report.tables import records as record_tables
 from mlsd.report.tables import results as result_tables
@@ -33,6 +33,8 @@ TABLES = {
     "speedups": lambda study: result_tables.speedup_table(study.by_workload),
     "best": lambda study: result_tables.best_table(best_settings(study.by_workload)),
     "gammas": lambda study: result_tables.gamma_table(study.pair_fits),
+    "bandwidth": lambda study: machine_tables.bandwidth_table(study.machine.bandwidth, study.environment),
+    "passes": lambda study: machine_tables.curve_table(study.machine.curves),
     "fits": lambda study: result_tables.model_table(study.pair_fits, study.curve_fits),
     "claims": result_tables.claim_table,
     "audit": record_tables.audit_table,
@@ -43,14 +45,23 @@ TABLES = {
 FIGURES = {entry.id: entry for entry in (*STUDY_FIGURES, DEPTH_FIGURE, *ROUND_FIGURES, *COST_FIGURES, *EXPERT_FIGURES)}
 
 
+_MIME = {"html": "text/html", "svg": "image/svg+xml"}
+_WIDTH_PX = 704
+
+
 class Shown:
-    """HTML for a notebook, text elsewhere."""
+    """HTML or a drawing for a notebook, text elsewhere."""
 
-    def __init__(self, html: str, plain: str) -> None:
-        self._html, self._plain = html, plain
+    def __init__(self, plain: str, **shown: str) -> None:
+        self._plain, self._shown = plain, {_MIME[form]: content for form, content in shown.items()}
 
-    def _repr_html_(self) -> str:
-        return self._html
+    def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
+        return {**self._shown, "text/plain": self._plain}
+
+    @property
+    def html(self) -> str:
+        """What a notebook shows, where that is HTML."""
+        return self._shown[_MIME["html"]]
 
     def __repr__(self) -> str:
         return self._plain
@@ -60,16 +71,21 @@ def answer(study: Study) -> Shown:
     """Which setting to use, then the same for each target."""
     answers = best_settings(study.by_workload)
     lines = [first_line(answers), *by_target(answers)]
+    return Shown("\n".join(lines), html=_list(lines))
+
+
+def _list(lines: Sequence[str]) -> str:
     first, *rest = (escape(line) for line in lines)
     items = "".join(f"<li>{line}</li>" for line in rest)
-    return Shown(f"<p><b>{first}</b></p><ul>{items}</ul>", "\n".join(lines))
+    return f"<p><b>{first}</b></p><ul>{items}</ul>"
 
 
 def table(study: Study, key: str) -> Shown:
-    """A table of the report by its key in `TABLES`. Raises InputError for another."""
+    """A table of the report by its key in `TABLES`, or what is missing for it. Raises InputError for another key."""
     if key not in TABLES:
         raise InputError(f"There is no table {key!r}.", hint=f"Choose from {', '.join(TABLES)}.")
-    return show(TABLES[key](study))
+    made, missing = attempt(lambda: TABLES[key](study))
+    return _missing(missing) if made is None else show(made)
 
 
 def figure(study: Study, key: str) -> Shown:
@@ -78,31 +94,22 @@ def figure(study: Study, key: str) -> Shown:
         raise InputError(f"There is no figure {key!r}.", hint=f"Choose from {', '.join(FIGURES)}.")
     drawn = picture(study, FIGURES[key])
     if drawn.svg is None:
-        return Shown(f"<p>{escape(drawn.title)}: {escape(drawn.missing)}</p>", f"{drawn.title}: {drawn.missing}")
-    shown = f'<div style="max-width: 44rem; background: white; --ink: #1a1b1c; --rule: #c7c8c9">{drawn.svg}</div>'
-    return Shown(f"{shown}<p><small>{escape(drawn.caption)}</small></p>", f"[figure: {drawn.title}]")
+        return _missing(f"{drawn.title}: {drawn.missing}")
+    image = plot.standalone(drawn.svg).replace('width="100%"', f'width="{_WIDTH_PX}"', 1)
+    return Shown(f"[figure: {drawn.title}] {drawn.caption}", svg=image)
 
 
-def experts(path: str | Path) -> Shown:
-    """Distinct experts a layer for windows of k tokens, measured on text."""
-    with Store.open(Path(path), create=False, read_only=True) as store:
-        rows = [
-            (facts.ref.id, k, mean)
-            for key, facts in store.models().items()
-            for k, mean in sorted(coverage_by_window([coverage for _, coverage in store.coverage(key)]).items())
-        ]
-    return show(
-        table_of(
-            "Expert coverage",
-            rows,
-            words("model", lambda row: row[0]),
-            numbers("k tokens", lambda row: row[1]),
-            numbers("distinct experts", lambda row: number(row[2])),
-            id="experts",
-            trace="experts.coverage_by_window",
-            note="" if rows else "No expert choices were recorded: mlsd calibrate.",
-        )
-    )
+def _missing(reason: str) -> Shown:
+    return Shown(reason, html=f"<p>{escape(reason)}</p>")
+
+
+def experts(study: Study) -> Shown:
+    """Whether verification amortizes on each mixture, in sentences, then experts, bytes and times by k."""
+    mixtures, missing = attempt(lambda: study.machine.mixtures)
+    lines = [text for one in mixtures or () for text in sentences(one)] or [missing]
+    tables = [show(machine_tables.share_table(one)) for one in mixtures or ()]
+    shown = _list(lines) + "".join(one.html for one in tables)
+    return Shown("\n".join([*lines, *map(repr, tables)]), html=shown)
 
 
 def published_audit(study_name: str) -> Shown:
@@ -127,4 +134,4 @@ def published_audit(study_name: str) -> Shown:
 def show(made: Table) -> Shown:
     """A table as HTML, elsewhere as text."""
     still = msgspec.structs.replace(made, interactive=False)  # a notebook has no script to sort and filter with
-    return Shown(html.table_text(still), terminal.render(made))
+    return Shown(terminal.render(made), html=html.table_text(still))

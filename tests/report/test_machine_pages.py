@@ -107,8 +107,9 @@ def test_the_figure_of_the_command_is_a_picture(database: Path) -> None:
 
 
 def test_a_notebook_shows_the_same_figures(study: Study) -> None:
-    assert "<svg" in notebook.figure(study, "expert-coverage")._repr_html_()
-    assert "<svg" in notebook.figure(study, "machine-passes")._repr_html_()
+    for name in ("expert-coverage", "machine-passes", "machine-roofline"):
+        assert "<svg" in notebook.figure(study, name)._repr_mimebundle_()["image/svg+xml"]
+    assert "verification amortizes" in notebook.experts(study).html
 
 
 def test_without_measurements_the_sections_name_the_commands_and_draw_nothing(tmp_path: Path) -> None:

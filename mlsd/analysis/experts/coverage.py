@@ -175,8 +175,3 @@ def _imbalance(loads: Iterable[ExpertLoad]) -> float | None:
     chosen = [np.asarray(load.chosen, dtype=float) for load in loads if load.source == "text"]
     ratios = [np.max(times) / np.mean(times) for times in chosen if np.any(times)]
     return float(np.mean(ratios)) if ratios else None
-
-
-def coverage_by_window(coverage: Iterable[Coverage], source: str = "text") -> Mapping[int, float]:
-    """N(k): mean over layers of the distinct experts in windows of k tokens."""
-    return {window: float(np.mean(list(layers.values()))) for window, layers in _layer_means(coverage, source).items()}

@@ -37,6 +37,25 @@ class Bandwidth(Record, frozen=True, kw_only=True):
     measured_at: str
 
 
+class Work(Record, frozen=True, kw_only=True):
+    """What a pass over k rows reads and computes, and how long it takes."""
+
+    k: int
+    n_bytes: float  # of weights: experts as counted, everything else once
+    gflop: float  # 10^9 operations, two a weight and row
+    ms: float
+
+    @property
+    def gflop_s(self) -> float:
+        """10^9 operations a second."""
+        return 1e3 * self.gflop / self.ms
+
+    @property
+    def intensity(self) -> float:
+        """Operations a byte (Williams, Waterman, Patterson, CACM 2009)."""
+        return 1e9 * self.gflop / self.n_bytes
+
+
 def bandwidth_findings(
     reads: Sequence[StreamRead], passes: Sequence[TimedPass], n_threads: int, measured_at: str
 ) -> Bandwidth:
@@ -119,6 +138,28 @@ class Machine:
             )
         run = self.bandwidth_run
         return bandwidth_findings(self.reads, self.passes, int(run.plan["n_threads"]), run.started_at)
+
+    @cached_property
+    def work(self) -> dict[str, tuple[Work, ...]]:
+        """Every timed pass whose bytes are known, by model: a mixture's where its experts were counted."""
+        mixtures, found = {one.name: one for one in (self.mixtures if self.known.coverage else ())}, {}
+        for key in self.timed:
+            name, facts = self.name_of(key), self.known.models.get(key)
+            if facts is None or not facts.active_bytes or not facts.n_parameters_active:
+                continue
+            rows = mixtures[name].coverage.rows if name in mixtures else ()
+            ratios = {row.window: row.bytes_ratio for row in rows}
+            found[name] = tuple(
+                Work(
+                    k=timed.rows,
+                    n_bytes=facts.active_bytes * ratio,
+                    gflop=2e-9 * facts.n_parameters_active * timed.rows,
+                    ms=timed.ms.value,
+                )
+                for timed in self.curves[name].passes
+                if (ratio := ratios.get(timed.rows) if facts.n_experts else 1.0) is not None
+            )
+        return found
 
     @cached_property
     def validation(self) -> Validation:

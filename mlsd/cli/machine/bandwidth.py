@@ -9,7 +9,7 @@ import click
 
 from mlsd.cli.database import db_option
 from mlsd.cli.options import IntList, Whole, engine_options, json_option, quant_option, repeats_option
-from mlsd.cli.output import note, print_json, print_table, say
+from mlsd.cli.output import note, print_json, print_table
 
 
 @click.command()
@@ -51,5 +51,4 @@ def bandwidth(
         )
         return
     print_table(bandwidth_table(found, result.environment))
-    say(found.verdict.reason)
     note(f"Stored in {result.database}.")

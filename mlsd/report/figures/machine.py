@@ -13,7 +13,7 @@ from mlsd.analysis.compare.sessions import Comparison
 from mlsd.analysis.experts.amortization import STUDY_FORM, Mixture
 from mlsd.analysis.fits.calibration import TargetCurve
 from mlsd.analysis.predict.predict import GammaPrediction
-from mlsd.analysis.study.machine_findings import Bandwidth
+from mlsd.analysis.study.machine_findings import Bandwidth, Machine
 from mlsd.engine.llama.build.kernels import metal_steps
 from mlsd.errors import AnalysisError
 from mlsd.report.render import plot
@@ -181,6 +181,35 @@ def bytes_lines(found: Bandwidth) -> Figure:
         ax.plot(reach / 1e6, times, color=plot.color(i), label=label)
     ax.set(xlabel="bytes read, MB", ylabel="T(1), ms", title="Single-token passes of models of known bytes")
     plot.legend(figure, (ax,))
+    return figure
+
+
+def roofline(machine: Machine) -> Figure:
+    """T(k) against the bytes a pass reads (left); operations a second against operations a byte (right)."""
+    work = {name: own for name, own in machine.work.items() if own}
+    if not work:
+        raise AnalysisError("No pass of known bytes was timed.", hint="Measure T(k) with `mlsd calibrate MODEL`.")
+    memory = machine.bandwidth
+    speed = memory.stream[memory.n_threads].value
+    figure, (left, right) = plot.canvas(columns=2)
+    passes = [one for own in work.values() for one in own]
+    for i, (name, own) in enumerate(work.items()):
+        look: dict[str, Any] = {"color": plot.color(i), "marker": plot.marker(i), "markersize": 3.5, "label": name}
+        left.plot([one.n_bytes / 1e6 for one in own], [one.ms for one in own], **look)
+        right.plot([one.intensity for one in own], [one.gflop_s for one in own], **look)
+    roof: dict[str, Any] = {"color": plot.INK, "linestyle": "--", "linewidth": 0.9}
+    roof["label"] = f"memory, {speed:.1f} GB/s"
+    ends = np.array([min(one.n_bytes for one in passes), max(one.n_bytes for one in passes)]) * (0.8, 1.25)
+    left.plot(ends / 1e6, ends / speed / 1e6, **roof)
+    top = 1.3 * max(one.gflop_s for one in passes)
+    low = min(one.intensity for one in passes)
+    right.plot([0.8 * low, max(low, top / speed)], [0.8 * low * speed, max(low * speed, top)], **roof)
+    left.set(xlabel="MB read by a pass", ylabel="T(k), ms", title="Time of a pass (k grows upwards)")
+    right.set(xlabel="operations a byte", ylabel="GFLOP/s", title="Roofline (k grows to the right)")
+    for ax in (left, right):
+        ax.set(xscale="log", yscale="log")
+        plot.plain_ticks(ax.xaxis, ax.yaxis)
+    plot.legend(figure, (left, right), 3)
     return figure
 
 

@@ -134,6 +134,8 @@ def for_page(text: str, name: str) -> str:
     text = text[text.index("<svg") :]
     text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
     text = re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{name}-", text)
+    # A hundredth of a point is finer than any screen; the further digits are half of the file.
+    text = re.sub(r' [dxy]="[^"]*"', lambda found: re.sub(r"(\.\d\d)\d+", r"\1", found[0]), text)
     text = text.replace(INK, "var(--ink, #1a1b1c)").replace(FAINT, "var(--rule, #c7c8c9)")
     return re.sub(r'width="[\d.]+pt" height="[\d.]+pt"', 'width="100%"', text, count=1)
 

@@ -107,7 +107,7 @@ def bandwidth_table(found: Bandwidth, environment: Environment) -> Table:
         numbers("timed", lambda row: row[5], detail=True),
         id="bandwidth",
         trace="tables stream_read and known_pass: the newest bandwidth run of this machine",
-        note=f"Measured {found.measured_at}. Published peak: {known}.",
+        note=f"{found.verdict.reason} Measured {found.measured_at}; published peak: {known}.",
     )
 
 

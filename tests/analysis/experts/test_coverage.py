@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import numpy as np
 import pytest
 
-from mlsd.analysis.experts.coverage import coverage_by_window, coverage_table, fit_correlation, pass_bytes
+from mlsd.analysis.experts.coverage import coverage_table, fit_correlation, pass_bytes
 from mlsd.analysis.fits.curves import distinct_experts
 from mlsd.errors import AnalysisError
 from mlsd.measure.store.rows import Coverage, ExpertLoad
@@ -100,11 +100,3 @@ def test_a_dense_model_and_missing_coverage_are_errors() -> None:
         coverage_table([], MIXTURE)
     with pytest.raises(AnalysisError, match="dense"):
         coverage_table(routed(0.0), DENSE)
-
-
-def test_coverage_by_window_is_a_mean_over_layers() -> None:
-    rows = [
-        Coverage(model_key="m", source="text", layer=0, window=2, distinct={3: 1, 5: 1}),
-        Coverage(model_key="m", source="text", layer=1, window=2, distinct={6: 4}),
-    ]
-    assert coverage_by_window(rows) == {2: 5.0}

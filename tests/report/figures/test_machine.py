@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from types import SimpleNamespace
+from typing import cast
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from mlsd.analysis.experts.coverage import coverage_table
 from mlsd.analysis.fits.bandwidth import bytes_lines as fit_lines
 from mlsd.analysis.fits.calibration import target_curve
 from mlsd.analysis.predict.predict import GammaPrediction
+from mlsd.analysis.study.machine_findings import Machine, Work
 from mlsd.errors import AnalysisError
 from mlsd.measure.store.rows import CalibrationPoint
 from mlsd.report.figures.machine import (
@@ -22,8 +24,10 @@ from mlsd.report.figures.machine import (
     expert_times,
     pass_curves,
     predicted_against_measured,
+    roofline,
 )
 from mlsd.report.render import plot
+from mlsd.stats import Interval
 from tests.analysis.experts.test_coverage import MIXTURE, routed
 from tests.analysis.fits.test_bandwidth import passes
 from tests.analysis.fits.test_calibration import points
@@ -100,3 +104,14 @@ def test_nothing_to_draw_is_an_error_with_the_next_step() -> None:
         with pytest.raises(AnalysisError) as error:
             draw()
         assert "mlsd" in error.value.hint
+
+
+def test_a_roofline_sets_passes_against_the_memory_that_was_measured() -> None:
+    work = {"a-model": [Work(k=k, n_bytes=1e8, gflop=0.2 * k, ms=10.0 + k) for k in (1, 2, 4)]}
+    memory = SimpleNamespace(stream={1: Interval(value=10.0)}, n_threads=1)
+    left, right = roofline(cast("Machine", SimpleNamespace(work=work, bandwidth=memory))).axes
+    assert [float(ms) for ms in np.asarray(left.lines[0].get_ydata())] == [11.0, 12.0, 14.0]
+    times, speeds = (np.asarray(ax.lines[-1].get_xydata()) for ax in (left, right))
+    assert times[:, 1] == pytest.approx(times[:, 0] / 10)  # MB over GB/s are ms
+    assert speeds[:, 1] == pytest.approx(10 * speeds[:, 0])
+    assert list(np.asarray(right.lines[0].get_xdata(), dtype=float)) == pytest.approx([2.0, 4.0, 8.0])
