@@ -45,19 +45,24 @@ def test_the_wheel_carries_no_tests_and_no_build_output(wheel: Path) -> None:
     assert {top for top in tops if not top.endswith(".dist-info")} == {"mlsd"}
 
 
-def test_an_unpacked_wheel_plans_a_suite_with_its_own_data(wheel: Path, tmp_path: Path) -> None:
-    home = tmp_path / "site"
+@pytest.mark.heavy
+@pytest.mark.native
+def test_an_unpacked_wheel_runs_the_demo_far_from_the_checkout(wheel: Path, tmp_path: Path) -> None:
+    home, out = tmp_path / "site", tmp_path / "report"
     zipfile.ZipFile(wheel).extractall(home)
     code = (
-        "import mlsd, sys; from mlsd.folders import data_path; print(mlsd.__file__, data_path('suites'));"
-        "from mlsd.cli import main; main(['plan', 'A', '--profile', 'tiny', '--json'])"
+        "import mlsd; from mlsd.folders import data_path; print(mlsd.__file__, data_path('suites'), flush=True);"
+        "from mlsd.cli import main; main(['plan', 'A', '--profile', 'tiny', '--json']);"
+        # What nobody has to install: the real model's package.
+        "import mlsd.cli.start.demo as demo; demo._REAL = ('far/away.gguf',) * 2;"
+        f"main(['demo', '--quick', '--n-threads', '1', '-o', {str(out)!r}])"
     )
     environment = {**os.environ, "PYTHONPATH": str(home)}
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
-    package, data = done.stdout.splitlines()[0].split()
-    assert Path(package).is_relative_to(home)
-    assert Path(data).is_relative_to(home)
+    assert all(Path(place).is_relative_to(home) for place in done.stdout.splitlines()[0].split())
     assert '"study_trials":18' in done.stdout.replace(" ", "")
+    assert "The embedded tiny-dense answers" in done.stderr and "THE INVALID ONE" in done.stderr
+    assert (out / "report.html").is_file()

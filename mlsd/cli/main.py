@@ -113,7 +113,7 @@ def _let_choose_output(command: click.Command) -> None:
     if "quiet" not in {parameter.name for parameter in command.params}:
         for names, callback, help in (
             (("-q", "--quiet"), output.choose_verbosity, "Print the result and nothing else."),
-            (("-v", "--verbose"), output.choose_verbosity, "On an error, print the traceback."),
+            (("-v", "--verbose"), output.choose_verbosity, "Print more; on an error, the traceback."),
             (("--wide",), output.choose_columns, "Show every column of a table, however narrow the terminal."),
         ):
             command.params.append(click.Option(names, is_flag=True, expose_value=False, callback=callback, help=help))

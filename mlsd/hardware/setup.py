@@ -96,7 +96,16 @@ def requirement(system: str | None = None, machine: str | None = None) -> str | 
 
 
 def _pip(*arguments: str, **variables: str) -> bool:
-    command = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", "install", *arguments]
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "--quiet",
+        "--disable-pip-version-check",
+        "install",
+        "--no-compile",
+        *arguments,
+    ]
     return subprocess.run(command, check=False, env={**os.environ, **variables}).returncode == 0
 
 

@@ -12,7 +12,7 @@ from click.core import ParameterSource
 from mlsd.cli import options as shared
 from mlsd.cli.database import db_option
 from mlsd.cli.options import Real, Whole
-from mlsd.cli.output import note, print_json, print_table, say
+from mlsd.cli.output import note, print_json, print_table, say, verbosity
 from mlsd.cli.watch import make_watcher, say_warnings
 from mlsd.engine.rollback import FAULTS, SABOTAGE, STRATEGIES
 from mlsd.records import Sampling
@@ -185,7 +185,7 @@ def _print(result: BenchResult, arms: list[BenchArm], *, brief: bool) -> None:
         if n_disturbed := found.fates.get(Fate.DISTURBED, 0):
             what = f"{n_disturbed} of {found.n_trials} trials were interrupted or starved"
             note(f"DISTURBED  {arm.arm.setting}: {what}: the output is right, the time is not used.")
-        if limit := None if brief else _limit(arm):
+        if limit := _limit(arm) if verbosity.get() == "verbose" else None:
             note(f"LIMIT  {arm.arm.setting}: {limit}")
     for prompt, decision in result.decisions.items() if not brief else ():
         say(f"{prompt}: {decision.words}.")

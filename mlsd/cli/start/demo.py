@@ -12,15 +12,16 @@ import click
 from mlsd.cli.main import cli
 from mlsd.cli.options import Whole, build_option, output_option
 from mlsd.cli.output import note
-from mlsd.errors import MlsdError
+from mlsd.errors import MlsdError, ModelFileError
+from mlsd.models.library import resolve_model
 from mlsd.records import NO_DRAFTER
 
 if TYPE_CHECKING:
     from mlsd.analysis.results.bench_arms import ArmSummary
 
 _FOLDER = click.Path(file_okay=False, path_type=Path)
-_REAL_MODEL = "smollm2-135m"
-_REAL_DRAFT = "smollm2-135m-noise05"
+# Target and draft of the first two steps: a real model where its package is, else what every installation holds.
+_REAL, _EMBEDDED = ("smollm2-135m", "smollm2-135m-noise05"), ("tiny-dense", "tiny-draft")
 
 
 @click.command()
@@ -35,16 +36,17 @@ def demo(ctx: click.Context, /, output: Path, quick: bool, n_threads: int | None
     for old in output.glob("demo.sqlite*"):  # this command's own file; a demo starts from nothing
         old.unlink()
     threads = ["--n-threads", str(n_threads)] if n_threads else []
+    target, draft = _models()
     own = ["--n-predict", "24" if quick else "96", "--db", str(database), *threads]
     decided = [*own, "--until", "decided", "--budget-s"]
     fixed = [*own, "--repeats", "2" if quick else "3"]  # what is invalid once needs no further block, but a fair speed
     look_up = ["--drafter", "pld", "--drafter", "oracle", "--gamma", "8", "--prompt", "copy"]
-    copying = [_REAL_MODEL, *look_up, *decided, "5" if quick else "50"]
-    drafting = [_REAL_MODEL, "--draft", _REAL_DRAFT, "--gamma", "2", *decided, "5" if quick else "30"]
+    copying = [target, *look_up, *decided, "5" if quick else "50"]
+    drafting = [target, "--draft", draft, "--gamma", "2", *decided, "5" if quick else "30"]
     ignoring = ["tiny-moe", "--draft", "tiny-draft", "--gamma", "8", "--rollback", "unchecked", *fixed]
     steps: list[tuple[str, list[str], Callable[[Sequence[ArmSummary]], str]]] = [
-        ("A real model (SmolLM2-135M) repeats a passage of its prompt, and copies from there:", copying, win),
-        ("The same model answers, and a copy of it with 5 % noise drafts for it:", drafting, loss),
+        (f"{target} is asked to repeat a passage of its prompt, and prompt lookup copies from there:", copying, win),
+        (f"The same model answers, and {draft}, about as large, drafts for it:", drafting, loss),
         ("A hybrid mixture as the study ran it, failed rollbacks ignored:", ignoring, invalid),
     ]
     endings = []
@@ -53,6 +55,19 @@ def demo(ctx: click.Context, /, output: Path, quick: bool, n_threads: int | None
         note(endings[-1])
     _run(ctx, "The report:", ["report", "--db", str(database), "-o", str(output)])
     note("\n".join(["", *endings]))
+
+
+def _models() -> tuple[str, str]:
+    """Target and draft: real ones where they are, else the embedded ones, which is said."""
+    try:
+        resolve_model(_REAL[0])
+    except ModelFileError as error:
+        note(
+            f"{error.message} The embedded {_EMBEDDED[0]} answers in its place: what it writes cannot be copied from its "
+            f"prompt, so there is less to win. For the real one: {error.hint}"
+        )
+        return _EMBEDDED
+    return _REAL
 
 
 def _run(ctx: click.Context, title: str, command: list[str]) -> Any:
@@ -94,11 +109,9 @@ def loss(arms: Sequence[ArmSummary]) -> str:
     share = "-" if draft.acceptance_rate is None else f"{100 * draft.acceptance_rate:.0f} %"
     right = f"{share} of the drafted tokens are right, the text is the same"
     if (draft.speedup or 1) >= 1:
-        return f"NO LOSS here: {right}, and it is at {_times(draft)}, though the draft is as large as its target."
+        return f"NO LOSS here: {right}, and it is at {_times(draft)}, though the draft is about as large as its target."
     name = "THE HONEST LOSS" if (draft.ci_high or 1) < 1 else "A LOSS, but not decided yet"
-    return (
-        f"{name}: {right}, and yet it is at {_times(draft)}, for the draft is as large as its target and costs as much."
-    )
+    return f"{name}: {right}, and yet it is at {_times(draft)}: drafting costs more time than right drafts save."
 
 
 def invalid(arms: Sequence[ArmSummary]) -> str:
