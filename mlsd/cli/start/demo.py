@@ -63,8 +63,8 @@ def _models() -> tuple[str, str]:
         resolve_model(_REAL[0])
     except ModelFileError as error:
         note(
-            f"{error.message} The embedded {_EMBEDDED[0]} answers in its place: what it writes cannot be copied from its "
-            f"prompt, so there is less to win. For the real one: {error.hint}"
+            f"{error.message} The embedded {_EMBEDDED[0]} answers in its place; it writes little that stands in its "
+            f"prompt, so prompt lookup has less to win. For the real one: {error.hint}"
         )
         return _EMBEDDED
     return _REAL
