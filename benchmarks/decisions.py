@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from typing import NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,12 +16,11 @@ from scipy.stats import t as student
 
 from benchmarks.harness import Result
 from mlsd.stats import best_of, mean_over
-from mlsd.trials.decisions import Decision, decide, tail
+from mlsd.trials.decisions import PROCESSES, Decision, decide, tail
 
 Values = NDArray[np.float64]
 RECORDED = 0.10  # of one trial's ln tok/s: half of studies/tiny-epyc-cpu.record.json.gz is above, half below
 CALM = 0.03  # of the calmest tenth of it
-OFFSET = 0.012  # between two processes of one program
 MOST = 40  # blocks of a session without a decision
 LOOKS = (*range(1, 13), 16, 20, 25, 30, 40)  # every one of the first dozen, where most sessions end
 
@@ -89,8 +88,9 @@ class Ended(NamedTuple):
     falsely: bool  # at any look an arm was decided against its truth
 
 
-def race(logs: Values, truth: Values | None = None, prompt: str = "p", n_choices: int | None = None) -> Ended:
+def race(logs: Values, truth: Values | None = None, n_choices: int | None = None, *, apart: bool = False) -> Ended:
     """A session on (plain and arms) x blocks of ln tok/s that ends when all is decided; arms drop out as it goes."""
+    prompt = "p"
     m, most = len(logs) - 1, logs.shape[1]
     truth = np.zeros(m) if truth is None else truth
     arms: dict[str, dict[tuple[str, int], float]] = {str(i): {} for i in range(m)}
@@ -104,7 +104,7 @@ def race(logs: Values, truth: Values | None = None, prompt: str = "p", n_choices
         trials += 1 + len(racing)
         if block + 1 not in LOOKS:
             continue
-        decision = decide(plain, arms, n_choices=n_choices)
+        decision = decide(plain, arms, n_choices=n_choices, apart=apart)
         for one in decision.standings:
             gain = truth[int(one.name)]
             wrong = (one.effect == "faster" and gain <= 0) or (one.effect == "slower" and gain >= 0)
@@ -123,9 +123,18 @@ class Share(NamedTuple):
     covered: float  # of the intervals printed at the stop
 
 
-def null_sessions(kind: str, n_arms: int, n_sessions: int, size: float = RECORDED, seed: int = 0) -> Share:
-    """Sessions in which nothing gains."""
-    ended = [race(logs) for logs in speeds(kind, n_sessions, n_arms, size, seed)]
+Processes = Literal["none", "of a block", "of the session"]  # of servers, which differ from each other
+
+
+def null_sessions(
+    kind: str, n_arms: int, n_sessions: int, size: float = RECORDED, seed: int = 0, processes: Processes = "none"
+) -> Share:
+    """Sessions in which nothing gains; each arm may be a process that is a little faster or slower by itself."""
+    logs = speeds(kind, n_sessions, n_arms, size, seed)
+    if processes != "none":
+        places = (n_sessions, 1 + n_arms, MOST if processes == "of a block" else 1)
+        logs = logs + np.random.default_rng(seed + 1).normal(0, PROCESSES / math.sqrt(2), places)
+    ended = [race(one, apart=processes == "of the session") for one in logs]
     ratios = [one.ratio for end in ended for one in end.decision.standings]
     covered = [r.low is not None and r.high is not None and r.low <= 1 <= r.high for r in ratios]
     return Share(float(np.mean([end.falsely for end in ended])), float(np.mean(covered)))
@@ -306,6 +315,13 @@ def run() -> Iterator[Result]:
             found = null_sessions(kind, m, n)
             yield _share(f"{m} arms that gain nothing, {kind}: falsely decided", found.false, most=5.0)
             yield _share(f"{m} arms that gain nothing, {kind}: covered at the stop", found.covered, least=93.0)
+    for m, n in ((1, 1000), (4, 300)):
+        for size in (0.002, 0.01, CALM):
+            for of in get_args(Processes)[1:]:
+                found = null_sessions("normal noise", m, n, size, processes=of)
+                said = f"{m} servers that gain nothing, noise {size:g}, a process {of}"
+                yield _share(f"{said}: falsely decided", found.false, most=5.0)
+                yield _share(f"{said}: covered at the stop", found.covered, least=93.0)
     for p in (3, 4, 6, 10):
         yield _share(f"{p} prompts with skewed gains: covered", skewed_prompts(p, 2000), least=93.0)
     for size in (CALM, RECORDED):

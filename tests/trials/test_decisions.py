@@ -143,6 +143,16 @@ def test_sessions_looked_at_after_every_block_decide_falsely_in_five_of_a_hundre
     assert found.covered >= 0.93
 
 
+@pytest.mark.parametrize("processes", ["of a block", "of the session"])
+@pytest.mark.parametrize("size", [0.002, 0.03])
+def test_servers_whose_processes_differ_are_falsely_decided_in_five_of_a_hundred_sessions_at_most(
+    processes: simulated.Processes, size: float
+) -> None:
+    found = simulated.null_sessions("normal noise", 2, 60, size, processes=processes)
+    assert found.false <= 0.05 + 0.03
+    assert found.covered >= 0.93
+
+
 def test_a_search_of_0_2_0_named_a_winner_of_equals_in_a_third() -> None:
     rng = np.random.default_rng(0)
     named = [simulated.old_tune(rng, np.zeros(20), 0.1)[0] is not None for _ in range(100)]

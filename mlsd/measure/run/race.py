@@ -26,6 +26,19 @@ STOPPED: Mapping[Stop, str] = {
 }
 
 
+class Rules(Record, frozen=True, kw_only=True):
+    """Which trials stand beside each other."""
+
+    group: Callable[[Case], str] = lambda case: case.prompt.key  # what gets one decision
+    name: Callable[[Case], str | None] = lambda case: (
+        None if case.arm == "ar" else arm_of(case).setting
+    )  # None: the base
+    apart: bool = False  # each arm is one process throughout: see `trials.decisions`
+
+
+TOGETHER = Rules(group=lambda case: "")  # one answer for all prompts
+
+
 class Goal(Record, frozen=True, kw_only=True):
     """When a session has measured enough."""
 
@@ -40,13 +53,13 @@ class Race:
         self,
         goal: Goal,
         *,
-        together: bool = False,
+        rules: Rules = EACH_PROMPT,
         n_choices: int | None = None,
         earlier: Iterable[Measured] = (),
         now_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`together`: one answer for all prompts, not one for each; `earlier` trials count as blocks of their own."""
-        self._goal, self._together, self._n_choices, self._now_s = goal, together, n_choices, now_s
+        """`earlier` trials count as blocks of their own."""
+        self._goal, self._rules, self._n_choices, self._now_s = goal, rules, n_choices, now_s
         self._began_s = now_s()
         self._cases: dict[str, Case] = {}
         self._trials: list[Measured] = list(earlier)
@@ -66,10 +79,10 @@ class Race:
             self.decisions = self._judged()
         coming = [slot for slot in left if slot.repeat > self._repeat]
         block = [slot for slot in coming if slot.repeat == coming[0].repeat]
-        self._planned = {arm_of(slot.case).setting for slot in block}
-        new = {_group(slot.case, together=self._together) for slot in block if self._is_new(slot.case)}
+        self._planned = {name for slot in block if (name := self._rules.name(slot.case)) is not None}
+        new = {self._rules.group(slot.case) for slot in block if self._is_new(slot.case)}
         chosen = [slot for slot in block if self._goes_on(slot.case, new)]
-        if coming and not any(slot.case.arm == "sd" for slot in chosen):
+        if coming and all(self._rules.name(slot.case) is None for slot in chosen):
             self.stopped = "decided"
             return ()
         if self._goal.budget_s is not None and self._n_seen and self._now_s() - self._began_s >= self._goal.budget_s:
@@ -79,7 +92,7 @@ class Race:
         return chosen
 
     def _judged(self) -> dict[str, Decision]:
-        found = standings(self._trials, together=self._together, n_choices=self._n_choices, anchors=self._anchors)
+        found = standings(self._trials, rules=self._rules, n_choices=self._n_choices, anchors=self._anchors)
         for group, decision in found.items():
             if decision.leader is not None and len(decision.racing) < len(decision.standings):
                 self._anchors.setdefault(group, decision.leader)  # the first that leads when one drops out
@@ -87,22 +100,23 @@ class Race:
 
     def _is_new(self, case: Case) -> bool:
         """Whether an arm has no standing and did not fail."""
-        decision = self.decisions.get(_group(case, together=self._together))
-        known = decision is not None and decision.of(arm_of(case).setting) is not None
-        return case.arm == "sd" and not known and not self._failed(case)
+        decision, name = self.decisions.get(self._rules.group(case)), self._rules.name(case)
+        known = name is None or (decision is not None and decision.of(name) is not None)
+        return not known and not self._failed(case)
 
     def _goes_on(self, case: Case, new: Container[str]) -> bool:
-        group = _group(case, together=self._together)
+        group, name = self._rules.group(case), self._rules.name(case)
         decision = self.decisions.get(group)
         if decision is None:
             return not self._n_seen  # nothing of it could be timed
         if group not in new and decision.done(self._goal.within, self._planned):
             return False
-        return case.arm == "ar" or arm_of(case).setting in decision.racing or self._is_new(case)
+        return name is None or name in decision.racing or self._is_new(case)
 
     def _failed(self, case: Case) -> bool:
+        name = self._rules.name
         return any(
-            arm_of(known) == arm_of(case) and known.prompt == case.prompt and _spoils(trial)
+            name(known) == name(case) and known.prompt == case.prompt and _spoils(trial)
             for known, trial in self._trials
         )
 
@@ -110,11 +124,11 @@ class Race:
 def standings(
     trials: Iterable[Measured],
     *,
-    together: bool = False,
+    rules: Rules = EACH_PROMPT,
     n_choices: int | None = None,
     anchors: Mapping[str, str] | None = None,
 ) -> dict[str, Decision]:
-    """What trials decide of each prompt, or of all `together`; only what is valid counts.
+    """What trials decide of each group; only what is valid counts.
 
     An arm of which one trial is not valid is left out: whatever its speed is, nobody may use it.
     """
@@ -123,13 +137,13 @@ def standings(
     spoilt: set[tuple[str, str]] = set()
     controls: set[str] = set()
     for case, trial in trials:
-        group, name = _group(case, together=together), arm_of(case).setting
-        logs = plain.setdefault(group, {}) if case.arm == "ar" else groups.setdefault(group, {}).setdefault(name, {})
-        if case.drafter.name in CONTROLS:
+        group, name = rules.group(case), rules.name(case)
+        logs = plain.setdefault(group, {}) if name is None else groups.setdefault(group, {}).setdefault(name, {})
+        if name is not None and case.drafter.name in CONTROLS:
             controls.add(name)
         if trial.valid and (tok_s := speed(trial)):
             logs[case.prompt.key, trial.block] = math.log(tok_s)
-        elif _spoils(trial):
+        elif name is not None and _spoils(trial):
             spoilt.add((group, name))
     m = n_choices or sum(map(len, groups.values()))
     found = {}
@@ -137,12 +151,8 @@ def standings(
         sound = {name: logs for name, logs in arms.items() if (group, name) not in spoilt}
         if plain.get(group):
             anchor = (anchors or {}).get(group)
-            found[group] = decide(plain[group], sound, anchor=anchor, controls=controls, n_choices=m)
+            found[group] = decide(plain[group], sound, anchor=anchor, controls=controls, n_choices=m, apart=rules.apart)
     return found
-
-
-def _group(case: Case, *, together: bool) -> str:
-    return "" if together else case.prompt.key
 
 
 def _spoils(trial: Trial) -> bool:

@@ -25,7 +25,7 @@ from mlsd.drafters import find_method, resolve_spec, search_space
 from mlsd.drafters.options import Choice, Space, Span
 from mlsd.errors import InputError, MlsdError
 from mlsd.measure.run.memory import fit_here
-from mlsd.measure.run.race import Goal, Measured, Race, Stop, standings
+from mlsd.measure.run.race import TOGETHER, Goal, Measured, Race, Stop, standings
 from mlsd.measure.run.runner import RunSettings, Watcher, machine_lock
 from mlsd.measure.run.runs import bench_into, check_database
 from mlsd.measure.store.newest import BENCHES, study_path
@@ -235,7 +235,7 @@ class _Search:
     def _race(
         self, wave: _Wave, n_blocks: int, left_s: float | None, known: Sequence[Measured], watcher: Watcher
     ) -> Stop:
-        race = Race(Goal(budget_s=left_s), together=True, n_choices=self._request.trials, earlier=known)
+        race = Race(Goal(budget_s=left_s), rules=TOGETHER, n_choices=self._request.trials, earlier=known)
         try:
             asked = msgspec.structs.replace(_bench(self._request, wave), repeats=n_blocks)
             prepared = prepare_bench(asked)
@@ -283,7 +283,7 @@ class _Search:
 
     def _judge(self, known: Sequence[Measured]) -> None:
         """What all of them decide; a bench of the method in other blocks counts as far as it holds plain decoding."""
-        found = standings(known, together=True, n_choices=self._request.trials)
+        found = standings(known, rules=TOGETHER, n_choices=self._request.trials)
         self.decision = found.get("")
 
     def _tried(self, known: Sequence[Measured]) -> dict[tuple[int, str], str]:

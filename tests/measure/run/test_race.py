@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 from mlsd.cli.start.bench import bench as command
-from mlsd.measure.run.race import Goal, Race, standings
+from mlsd.measure.run.race import TOGETHER, Goal, Race, standings
 from mlsd.planning.job import Slot
 from mlsd.records import Case, DrafterSpec, Trial
 from mlsd.trials.arms import arm_of
@@ -87,7 +87,7 @@ def test_every_prompt_is_a_race_of_its_own_unless_one_answer_is_asked_for() -> N
     race = Race(Goal())
     run(race, slots(40, ("code", "chat")), noisy())
     assert race.decisions.keys() == {"code", "chat"}
-    together = Race(Goal(), together=True)
+    together = Race(Goal(), rules=TOGETHER)
     run(together, slots(40, ("a", "b", "c")), noisy(0.01))
     assert together.decisions[""].standings[0].ratio.n == 3
 
