@@ -30,12 +30,11 @@ class Rules(Record, frozen=True, kw_only=True):
     """Which trials stand beside each other."""
 
     group: Callable[[Case], str] = lambda case: case.prompt.key  # what gets one decision
-    name: Callable[[Case], str | None] = lambda case: (
-        None if case.arm == "ar" else arm_of(case).setting
-    )  # None: the base
+    name: Callable[[Case], str | None] = lambda case: None if case.arm == "ar" else arm_of(case).setting  # or the base
     apart: bool = False  # each arm is one process throughout: see `trials.decisions`
 
 
+EACH_PROMPT = Rules()
 TOGETHER = Rules(group=lambda case: "")  # one answer for all prompts
 
 
