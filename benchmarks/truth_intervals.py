@@ -1,4 +1,4 @@
-"""Do 95 % intervals cover in 95 %, and does "use X" stay silent where nothing gains? Simulated, with known truths.
+"""Do 95 % intervals cover in 95 %? Simulated, with known truths.
 
 A part of ``python -m benchmarks truth``. Each simulation draws whole studies and asks the library's own functions, so
 that what is judged is what is printed.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -18,9 +17,7 @@ from mlsd.analysis.claims.claim_tests import TESTS
 from mlsd.analysis.fits import fit_models
 from mlsd.analysis.fits.fit import fit, observations
 from mlsd.analysis.fits.study_fits import fit_curve
-from mlsd.analysis.results.best_setting import best_settings
 from mlsd.analysis.results.paired_trials import Pair, PairedTrials
-from mlsd.analysis.results.speedups import Speedup
 from mlsd.records import DRAFT_MODEL, ModelFacts, ModelRef
 from mlsd.stats import Interval, independent, mean_over, smallest_effect
 
@@ -49,35 +46,6 @@ def pooled(n_prompts: int, n_repeats: int, n_studies: int = 4000, seed: int = 0)
         text = rng.normal(0, PROMPT_NOISE, n_prompts)[prompts]
         hits += _covers(mean_over(list(text + rng.normal(0, 1.4 * BLOCK_NOISE, len(blocks))), groups), 0.0)
     return hits / n_studies
-
-
-class Winner(NamedTuple):
-    """Shares of studies in which no setting gains."""
-
-    named: float  # "use X"
-    covered: float  # by the winner's interval
-
-
-def winner(n_settings: int, n_blocks: int, n_studies: int = 2000, seed: int = 0) -> Winner:
-    """Studies of equals: settings that share the plain trials of their blocks and gain nothing."""
-    rng = np.random.default_rng(seed)
-    named = covered = 0
-    for _ in range(n_studies):
-        plain = rng.normal(0, BLOCK_NOISE, n_blocks)
-        arms = [_speedup(i, list(rng.normal(0, BLOCK_NOISE, n_blocks) - plain)) for i in range(n_settings)]
-        (answer,) = best_settings(arms)
-        named += answer.use != "off"
-        covered += answer.ratio is not None and _covers(answer.ratio, 1.0)
-    return Winner(named / n_studies, covered / n_studies)
-
-
-def _speedup(number: int, logs: list[float]) -> Speedup:
-    return Speedup(
-        target="t", drafter=DRAFT_MODEL, draft="d", gamma=number + 1, options="", n_predict=64, suite=None, prompt=None,
-        workload="code", comparable="c", ratio=mean_over([math.exp(x) for x in logs], ratio=True), n_blocks=len(logs),
-        n_trials=len(logs), n_valid=len(logs), decode_tok_s=None, baseline_tok_s=None, acceptance_rate=None, mgl=None,
-        visible=None, invalid_reason=None,
-    )  # fmt: skip
 
 
 def claimed_effect(n: int, n_studies: int = 3000, seed: int = 0) -> float:
@@ -231,11 +199,6 @@ def run() -> Iterator[Result]:
         yield _covering(f"claim {name}", claim(name), "24" if name == "prompt_length" else None)
     for n in (4, 6, 16):
         yield _covering(f"fitted line, {n} repeats", fitted_line(n))
-    for m, before in ((1, None), (4, "8.8"), (8, "16.6"), (18, "27.9")):
-        for n in (3, 6, 12):
-            found = winner(m, n)
-            yield _share(f"'use X' among {m} equals, {n} blocks", found.named, before, 0.0, 5.0)
-            yield _covering(f"winner of {m}, {n} blocks", found.covered, "81.5" if m > 1 else None)
     for n in (4, 6, 12):
         yield _share(f"claimed smallest effect seen, {n} groups", claimed_effect(n), None, 77.0, 83.0)
     yield _share("roofline called constant, six widths", constant_chosen(), "100", 0.0, 0.0)

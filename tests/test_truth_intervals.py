@@ -25,13 +25,6 @@ def test_intervals_of_claims_cover(name: str) -> None:
     assert covers(truth.claim(name, N))
 
 
-@pytest.mark.parametrize(("m", "n"), [(1, 6), (4, 3), (18, 3), (18, 12)])
-def test_a_winner_of_equals_is_seldom_named_and_its_interval_covers(m: int, n: int) -> None:
-    found = truth.winner(m, n, N)
-    assert found.named <= 0.05 + SLACK
-    assert covers(found.covered)
-
-
 def test_intervals_of_fits_cover_and_six_widths_of_a_roofline_are_no_constant() -> None:
     assert covers(truth.fitted_line(6, 200))
     assert truth.constant_chosen(10) == 0.0

@@ -30,14 +30,16 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Container, Mapping, Sequence
-from typing import Literal
+from collections.abc import Container, Hashable, Iterable, Mapping, Sequence
+from typing import Generic, Literal, NamedTuple, TypeVar
 
 from mlsd.records import Record
 from mlsd.stats import Interval, t_quantile
+from mlsd.trials.fates import Fate
 
 Effect = Literal["faster", "slower", "no difference", "undecided"]
 Logs = Mapping[tuple[str, int], float]  # (prompt, block) -> ln of tok/s
+G = TypeVar("G", bound=Hashable)
 
 ALPHA = 0.05  # chance that anything a session decides is wrong
 NO_DIFFERENCE = 0.03  # a change that nobody would switch a setting on for
@@ -99,9 +101,9 @@ class Decision(Record, frozen=True, kw_only=True):
 
     @property
     def best(self) -> Standing | None:
-        """The leader once it is decided to be faster than plain decoding; None: leave it off."""
-        leader = self.of(self.leader) if self.leader is not None else None
-        return leader if leader is not None and leader.effect == "faster" else None
+        """The fastest that is decided to be faster than plain decoding; None: leave it off."""
+        faster = [one for one in self.standings if one.effect == "faster" and not one.control]
+        return max(faster, key=lambda one: one.ratio.value, default=None)
 
     @property
     def words(self) -> str:
@@ -167,6 +169,58 @@ def decide(
     racing = [one.name for one in standings if one.out is None and one.name in running and one.name != leader]
     most = max((behind[name].high or math.inf for name in racing if name in behind), default=1.0)
     return Decision(standings=tuple(standings), leader=leader, behind=max(0.0, most - 1))
+
+
+class Timing(NamedTuple, Generic[G]):
+    """A trial as a decision sees it."""
+
+    group: G  # answered for itself
+    arm: str | None  # its name; None: plain decoding
+    place: tuple[str, int]  # prompt and block
+    tok_s: float | None
+    fate: Fate
+    control: bool = False
+
+    @property
+    def spoils(self) -> bool:
+        """Whether its arm counts no more: it failed, is not valid or not timed; a disturbed one does not."""
+        return not self.tok_s if self.fate is Fate.VALID else self.fate is not Fate.DISTURBED
+
+
+def standings(
+    trials: Iterable[Timing[G]],
+    *,
+    n_choices: int | None = None,
+    anchors: Mapping[G, str] | None = None,
+    apart: bool = False,
+) -> dict[G, Decision]:
+    """What trials decide of each group; only what is valid counts, of what was measured twice the latest.
+
+    An arm of which one trial is not valid is left out: whatever its speed is, nobody may use it. `n_choices`: arms of
+    the session; None: of all groups together.
+    """
+    plain: dict[G, dict[tuple[str, int], float]] = {}
+    groups: dict[G, dict[str, dict[tuple[str, int], float]]] = {}
+    spoilt, controls = set[tuple[G, str]](), set[str]()
+    for one in trials:
+        if one.arm is None:
+            logs = plain.setdefault(one.group, {})
+        else:
+            logs = groups.setdefault(one.group, {}).setdefault(one.arm, {})
+            if one.control:
+                controls.add(one.arm)
+            if one.spoils:
+                spoilt.add((one.group, one.arm))
+        if one.fate is Fate.VALID and one.tok_s:
+            logs[one.place] = math.log(one.tok_s)
+    m = n_choices or sum(map(len, groups.values()))
+    found = {}
+    for group, arms in groups.items():
+        sound = {name: logs for name, logs in arms.items() if (group, name) not in spoilt}
+        if plain.get(group):
+            anchor = (anchors or {}).get(group)
+            found[group] = decide(plain[group], sound, anchor=anchor, controls=controls, n_choices=m, apart=apart)
+    return found
 
 
 def against(

@@ -35,20 +35,26 @@ ORDER = tuple(Fate)
 
 def fate_of(trial: Trial) -> Fate:
     """The fate of a trial, from its fields alone."""
-    if trial.status == "failed":
+    verdict = None if trial.losslessness is None else trial.losslessness.verdict
+    return fate(trial.status, trial.valid, trial.rollback_target, trial.disturbed, trial.failed_native_calls, verdict)
+
+
+def fate(
+    status: str, valid: bool, rollback: str | None, disturbed: bool, failed_native_calls: int, verdict: str | None
+) -> Fate:
+    """The fate of a trial of which this is known."""
+    if status == "failed":
         return Fate.FAILED
-    if trial.valid:
+    if valid:
         return Fate.VALID
-    strategy = (trial.rollback_target or "").partition(":")[0]
+    strategy = (rollback or "").partition(":")[0]
     if strategy in (SABOTAGED, UNCHECKED):
         return Fate.SABOTAGED if strategy == SABOTAGED else Fate.UNCHECKED
-    if trial.disturbed:
+    if disturbed:
         return Fate.DISTURBED
-    if trial.failed_native_calls:
+    if failed_native_calls:
         return Fate.CALLS_FAILED
-    if trial.losslessness is not None and trial.losslessness.verdict == "diverged":
-        return Fate.DIVERGED
-    return Fate.UNPROVEN
+    return Fate.DIVERGED if verdict == "diverged" else Fate.UNPROVEN
 
 
 def fates(trials: Iterable[Trial]) -> Counter[Fate]:

@@ -1,7 +1,8 @@
 """What 0.1.0 said of old databases is what is said today, but where a commit changed a number on purpose.
 
 `tiny_study_v6.sql.gz` is a study of the tiny profile with calibrations, as 0.1.0 wrote it; `golden.json` holds its
-values and those of the databases of every schema version.
+values and those of the databases of every schema version. Changed since: by workload and over all, intervals hold for
+all settings together and at every look, and a setting with a trial that is not valid has none.
 """
 
 from __future__ import annotations

@@ -13,6 +13,7 @@ from mlsd.planning.job import PromptText
 from mlsd.planning.prompts import load_prompt
 from mlsd.records import CONTROLS, EngineOptions, Sampling
 from mlsd.stats import Interval
+from mlsd.trials.decisions import Standing, effect_of
 from tests.conftest import ARCHITECTURES
 from tests.drafters.arena import CLOCK, Arena
 
@@ -49,11 +50,12 @@ def test_no_control_is_ever_recommended() -> None:
     assert set(CONTROLS) <= set(METHODS)
 
     def arm(drafter: str, value: float) -> Speedup:
+        ratio = Interval(value=value, low=value - 0.01, high=value + 0.01, n=9)
         return Speedup(
             target="t", drafter=drafter, draft=None, gamma=4, options="", n_predict=64, suite=None, prompt=None,
-            workload="code", comparable="", ratio=Interval(value=value, low=value - 0.01, high=value + 0.01, n=9),
-            n_blocks=9, n_trials=9, n_valid=9, decode_tok_s=1.0, baseline_tok_s=1.0, acceptance_rate=1.0, mgl=1.0,
-            visible=None, invalid_reason=None,
+            workload="code", comparable="", ratio=ratio, n_blocks=9, n_trials=9, n_valid=9, decode_tok_s=1.0,
+            baseline_tok_s=1.0, acceptance_rate=1.0, mgl=1.0, invalid_reason=None,
+            standing=Standing(name=drafter, ratio=ratio, effect=effect_of(ratio)),
         )  # fmt: skip
 
     (best,) = best_settings([arm("oracle", 3.0), arm("pld", 1.2), arm("random", 0.5)])

@@ -84,7 +84,7 @@ class BenchArm(Record, frozen=True, kw_only=True):
 
     trials: tuple[BenchTrial, ...]
     summary: ArmSummary
-    standing: Standing | None = None  # of a bench with a goal
+    standing: Standing | None = None  # where all arms of the prompt were decided together, and this one is sound
 
     @property
     def case(self) -> Case:
@@ -124,6 +124,8 @@ def bench_arms(trials: Sequence[BenchTrial], decisions: Mapping[str, Decision] |
         if standing is not None:
             ratio = standing.ratio
             summary = msgspec.structs.replace(summary, speedup=ratio.value, ci_low=ratio.low, ci_high=ratio.high)
+        elif decision is not None:
+            summary = msgspec.structs.replace(summary, ci_low=None, ci_high=None)
         found.append(BenchArm(trials=tuple(own), summary=summary, standing=standing))
     return found
 

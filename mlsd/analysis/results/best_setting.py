@@ -1,18 +1,17 @@
 """Which setting to use for which workload, "off" included: the first line of a report.
 
-The best of several settings looks better than it is; its interval is corrected for the choice (`stats.best_of`), so
-that where nothing gains a setting is named in at most 5 % of answers, and the winner's interval covers in 95 %.
+It reads what `trials.decisions` decides of all settings of a target together, as a bench and a search do: valid at
+whatever time it is asked, and for the best of so many.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-import msgspec
-
-from mlsd.analysis.results.speedups import Effect, Speedup, effect_of
+from mlsd.analysis.results.speedups import Speedup
 from mlsd.records import CONTROLS, Record
-from mlsd.stats import Interval, Visible, best_of, grouped, smallest_effect
+from mlsd.stats import Interval, grouped
+from mlsd.trials.decisions import Effect
 
 
 class BestSetting(Record, frozen=True, kw_only=True):
@@ -23,13 +22,16 @@ class BestSetting(Record, frozen=True, kw_only=True):
     n_settings: int  # that were compared with plain decoding
     n_undecided: int = 0  # of them
     arm: Speedup | None  # the fastest that is decided to be faster, else the best tried; None: no valid pair at all
-    ratio: Interval | None  # its speedup, corrected for having been chosen
-    visible: Visible | None  # the effects that would have been decided 4 times in 5, with that correction
+
+    @property
+    def ratio(self) -> Interval | None:
+        """Its speedup; intervals of all settings hold together."""
+        return None if self.arm is None else self.arm.ratio
 
     @property
     def effect(self) -> Effect:
         """Whether something is faster; undecided while nothing is and some setting may be."""
-        own = effect_of(self.ratio)
+        own: Effect = "undecided" if self.arm is None else self.arm.effect
         return "undecided" if own != "faster" and self.n_undecided else own
 
     @property
@@ -39,10 +41,10 @@ class BestSetting(Record, frozen=True, kw_only=True):
 
 
 def best_settings(speedups: Iterable[Speedup]) -> list[BestSetting]:
-    """One answer for each target and workload; `speedups` by workload.
+    """One answer for each target and workload; `speedups` by workload, decided together.
 
-    The fastest among the settings whose corrected interval lies above 1; without one, off, with the best of what was
-    tried: all of it slower, or undecided.
+    The fastest among the settings that are decided to be faster; without one, off, with the best of what was tried.
+    A setting with a trial that is not valid was not decided, and is none.
     """
     compared = (speedup for speedup in speedups if speedup.drafter not in CONTROLS)
     groups = grouped(compared, lambda speedup: (speedup.target, speedup.workload or "all"))
@@ -50,23 +52,16 @@ def best_settings(speedups: Iterable[Speedup]) -> list[BestSetting]:
 
 
 def _best(target: str, workload: str, arms: Sequence[Speedup]) -> BestSetting:
-    measured = [(arm, arm.ratio) for arm in arms if arm.ratio is not None]
-    n = len(measured)
-    found = [
-        BestSetting(
-            target=target,
-            workload=workload,
-            n_settings=n,
-            arm=arm,
-            ratio=best_of(ratio, n, ratio=True),
-            visible=smallest_effect(ratio, n, ratio=True),
-        )
-        for arm, ratio in measured
-    ]
-    if not found:
-        return BestSetting(target=target, workload=workload, n_settings=0, arm=None, ratio=None, visible=None)
-    best = max([one for one in found if one.effect == "faster"] or found, key=_value)
-    return msgspec.structs.replace(best, n_undecided=sum(effect_of(one.ratio) == "undecided" for one in found))
+    found = [arm for arm in arms if arm.standing is not None]
+    faster = [arm for arm in found if arm.effect == "faster"]
+    standings = [arm.standing for arm in found if arm.standing is not None]
+    return BestSetting(
+        target=target,
+        workload=workload,
+        n_settings=len(found),
+        n_undecided=sum(one.effect == "undecided" and one.out is None for one in standings),
+        arm=max(faster or found, key=lambda arm: arm.ratio.value if arm.ratio else 0.0, default=None),
+    )
 
 
 def first_line(answers: Sequence[BestSetting]) -> str:
@@ -81,7 +76,7 @@ def first_line(answers: Sequence[BestSetting]) -> str:
         where = f"the other {len(rest)} of {len(answers)} pairs of target and workload" if faster else "everything here"
         parts.append(f"leave it off for {where}: {_best_of_rest(rest)}")
     most = max(answer.n_settings for answer in answers)
-    how = f" Intervals are corrected for the choice among {most} settings." if most > 1 else ""
+    how = f" Intervals hold for all {most} settings together." if most > 1 else ""
     return f"Speculative decoding: {'; '.join(parts)}.{how}"
 
 
@@ -126,10 +121,13 @@ def _clause(group: Sequence[BestSetting], n_workloads: int = 0) -> str:
     on = f" on {shown.workload}" if len(group) > 1 else ""
     if shown.effect == "slower":
         return f"leave it off for {names}: the best setting, {shown.arm.setting}, reaches {words(ratio)}{on}"
-    own = effect_of(ratio)
-    limit = "" if shown.visible is None or own != "undecided" else f", where {shown.visible.words} would have shown"
-    limit += " 4 times in 5" if limit else ""
-    return f"off for {names}, undecided: the best setting tried, {shown.arm.setting}, gives {words(ratio)}{on}{limit}"
+    if shown.effect == "no difference":
+        return (
+            f"off for {names}: the best setting, {shown.arm.setting}, gives {words(ratio)}{on}, which is no difference"
+        )
+    standing = shown.arm.standing
+    more = "" if standing is None or standing.effect != "undecided" else standing.words.removeprefix("undecided")
+    return f"off for {names}, undecided: the best setting tried, {shown.arm.setting}, gives {words(ratio)}{on}{more}"
 
 
 def words(ratio: Interval) -> str:

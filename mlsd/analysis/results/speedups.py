@@ -5,20 +5,21 @@ Works on the frames of `frames`. Refuses to put times of different machines, bui
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Literal, NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
+import msgspec
 import pandas as pd
 
 from mlsd.analysis.results.paired_trials import pair_up
 from mlsd.errors import AnalysisError
-from mlsd.records import Record
-from mlsd.stats import Interval, Visible, smallest_effect
+from mlsd.records import CONTROLS, Record
+from mlsd.stats import Interval
 from mlsd.trials.arms import Arm, arm_named
+from mlsd.trials.decisions import Effect, Standing, Timing, effect_of, standings
+from mlsd.trials.fates import fate
 from mlsd.trials.pairs import Timed, speedup
 from mlsd.trials.sums import share
-
-Effect = Literal["faster", "slower", "undecided"]
 
 ARM = ("environment_key", "comparable", "target", "drafter", "options", "draft", "gamma", "n_predict")
 
@@ -57,15 +58,15 @@ class Speedup(Record, frozen=True, kw_only=True):
     baseline_tok_s: float | None
     acceptance_rate: float | None
     mgl: float | None
-    visible: Visible | None  # the effects that so many groups of such spread show 4 times in 5
     invalid_reason: str | None
+    standing: Standing | None = None  # where all arms of the target were decided together, and this one is sound
     timed: bool = True  # False: valid trials, but their times are not the method's
     fell_back: str | None = None  # why a draft that should share the target's memory keeps its own instead
 
     @property
     def effect(self) -> Effect:
-        """Whether the interval excludes 1, and on which side."""
-        return effect_of(self.ratio)
+        """What is decided of it, or what its own interval says."""
+        return effect_of(self.ratio) if self.standing is None else self.standing.effect
 
     @property
     def arm(self) -> Arm:
@@ -87,18 +88,13 @@ class Speedup(Record, frozen=True, kw_only=True):
         return "" if self.fell_back is None else " (not sync)"
 
 
-def effect_of(ratio: Interval | None) -> Effect:
-    """Whether an interval excludes 1, and on which side; undecided without an interval."""
-    if ratio is None or ratio.low is None or ratio.high is None:
-        return "undecided"
-    return "faster" if ratio.low > 1.0 else "slower" if ratio.high < 1.0 else "undecided"
-
-
-def speedups(trials: pd.DataFrame, by: Sequence[str] = ("suite",)) -> list[Speedup]:
+def speedups(trials: pd.DataFrame, by: Sequence[str] = ("suite",), *, together: bool = False) -> list[Speedup]:
     """Every SD arm with its paired speedup, pooled over what `by` (suite, prompt, workload) does not name.
 
     The ratio is the geometric mean over blocks of a prompt, then over prompts, its interval Student's t over prompts,
-    with one prompt over its blocks (`stats.independent`). Raises AnalysisError when machines are mixed.
+    with one prompt over its blocks (`stats.independent`): of each arm alone, as planned. With `together` intervals of
+    all arms of a target hold together, at every look (`trials.decisions`), as a choice among them needs it; an arm with
+    a trial that is not valid has none then. Raises AnalysisError when machines are mixed.
     """
     one_machine(trials)
     keys = [*ARM, *by]
@@ -108,8 +104,47 @@ def speedups(trials: pd.DataFrame, by: Sequence[str] = ("suite",)) -> list[Speed
     for key, group in trials[trials["arm"] == "sd"].groupby(keys, dropna=False, sort=False):
         matched = by_arm.get(key)
         found.append(_speedup(dict(zip(keys, key, strict=True)), group, matched))
+    if together:
+        found = [one for _, own in trials.groupby(["target", "source"]) for one in _together(own, by, found)]
     order = {target: i for i, target in enumerate(dict.fromkeys(trials["target"]))}
     return sorted(found, key=lambda s: (order[s.target], s.suite or "", s.drafter, s.draft or "", s.gamma))
+
+
+_ENDED = ("status", "valid", "rollback_target", "disturbed", "failed_native_calls", "verdict")
+_MEASURED = ("arm", "drafter", "draft", "options", "gamma", "prompt", "block", "decode_tok_s", *_ENDED)
+
+
+def _together(trials: pd.DataFrame, by: Sequence[str], found: Sequence[Speedup]) -> Iterator[Speedup]:
+    """The arms of these trials of one target, their intervals those of one decision for each group."""
+    names = ["comparable", "target", "n_predict", *by]
+    own = trials[[*dict.fromkeys(("trial_id", "source", *names, *_MEASURED))]].sort_values("trial_id")
+    rows = own.astype(object).where(own.notna(), None).to_dict("records")
+    decisions = standings(
+        (
+            Timing(
+                group=tuple(str(row[name]) for name in names),
+                arm=None if row["arm"] == "ar" else _arm(row).setting,
+                place=(row["prompt"], row["block"]),
+                tok_s=row["decode_tok_s"],
+                fate=fate(*(row[name] for name in _ENDED)),
+                control=row["drafter"] in CONTROLS,
+            )
+            for row in rows
+        ),
+        apart=rows[0]["source"] == "server",
+    )
+    groups = {tuple(str(row[name]) for name in names) for row in rows}
+    for one in found:
+        place = tuple(str(getattr(one, name)) for name in names)
+        if place in groups:
+            decision = decisions.get(place)
+            standing = None if decision is None else decision.of(one.arm.setting)
+            alone = None if one.ratio is None else Interval(value=one.ratio.value, n=one.ratio.n)
+            yield msgspec.structs.replace(one, ratio=standing.ratio if standing else alone, standing=standing)
+
+
+def _arm(row: Mapping[Any, Any]) -> Arm:
+    return arm_named(row["drafter"], row["draft"], row["options"] or "", row["gamma"])
 
 
 class DeepArm(NamedTuple):
@@ -167,7 +202,6 @@ def _speedup(key: dict[str, Any], trials: pd.DataFrame, paired: pd.DataFrame | N
         baseline_tok_s=None if paired is None else float(paired["baseline_tok_s"].median()),
         acceptance_rate=_rate(valid, "accepted", "proposed"),
         mgl=_rate(valid, "committed", "rounds"),
-        visible=None if ratio is None else smallest_effect(ratio, ratio=True),
         invalid_reason=None if reasons.empty else str(reasons.iloc[0]),
         timed=valid.empty or bool(valid["decode_ns"].notna().any()),
         fell_back=None if fallbacks.empty else str(fallbacks.iloc[0]),

@@ -66,13 +66,13 @@ class Study:
 
     @cached_property
     def by_workload(self) -> list[speedups.Speedup]:
-        """Speedups of each SD arm on each workload."""
-        return speedups.speedups(self.trials, ("workload",))
+        """Speedups of each SD arm on each workload, decided together."""
+        return speedups.speedups(self.trials, ("workload",), together=True)
 
     @cached_property
     def by_arm(self) -> list[speedups.Speedup]:
-        """Speedups of each SD arm over everything."""
-        return speedups.speedups(self.trials, ())
+        """Speedups of each SD arm over everything, decided together."""
+        return speedups.speedups(self.trials, (), together=True)
 
     @cached_property
     def paired(self) -> PairedTrials:

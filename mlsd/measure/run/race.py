@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import Literal
 
 from mlsd.planning.job import Slot
 from mlsd.records import CONTROLS, Case, Record, Trial
+from mlsd.trials import decisions
 from mlsd.trials.arms import arm_of
-from mlsd.trials.decisions import Decision, decide
-from mlsd.trials.fates import Fate, fate_of
+from mlsd.trials.decisions import Decision, Timing
+from mlsd.trials.fates import fate_of
 from mlsd.trials.sums import speed
 
 MOST_BLOCKS = 100  # of a race that nothing decides
@@ -115,7 +115,7 @@ class Race:
     def _failed(self, case: Case) -> bool:
         name = self._rules.name
         return any(
-            name(known) == name(case) and known.prompt == case.prompt and _spoils(trial)
+            name(known) == name(case) and known.prompt == case.prompt and _timing(self._rules, known, trial).spoils
             for known, trial in self._trials
         )
 
@@ -127,34 +127,12 @@ def standings(
     n_choices: int | None = None,
     anchors: Mapping[str, str] | None = None,
 ) -> dict[str, Decision]:
-    """What trials decide of each group; only what is valid counts.
-
-    An arm of which one trial is not valid is left out: whatever its speed is, nobody may use it.
-    """
-    groups: dict[str, dict[str, dict[tuple[str, int], float]]] = {}
-    plain: dict[str, dict[tuple[str, int], float]] = {}
-    spoilt: set[tuple[str, str]] = set()
-    controls: set[str] = set()
-    for case, trial in trials:
-        group, name = rules.group(case), rules.name(case)
-        logs = plain.setdefault(group, {}) if name is None else groups.setdefault(group, {}).setdefault(name, {})
-        if name is not None and case.drafter.name in CONTROLS:
-            controls.add(name)
-        if trial.valid and (tok_s := speed(trial)):
-            logs[case.prompt.key, trial.block] = math.log(tok_s)
-        elif name is not None and _spoils(trial):
-            spoilt.add((group, name))
-    m = n_choices or sum(map(len, groups.values()))
-    found = {}
-    for group, arms in groups.items():
-        sound = {name: logs for name, logs in arms.items() if (group, name) not in spoilt}
-        if plain.get(group):
-            anchor = (anchors or {}).get(group)
-            found[group] = decide(plain[group], sound, anchor=anchor, controls=controls, n_choices=m, apart=rules.apart)
-    return found
+    """What trials decide of each group."""
+    timings = (_timing(rules, *one) for one in trials)
+    return decisions.standings(timings, n_choices=n_choices, anchors=anchors, apart=rules.apart)
 
 
-def _spoils(trial: Trial) -> bool:
-    """Whether its arm counts no more: it failed, is not valid, or its times are not its own; not a disturbed one."""
-    fate = fate_of(trial)
-    return not speed(trial) if fate is Fate.VALID else fate is not Fate.DISTURBED
+def _timing(rules: Rules, case: Case, trial: Trial) -> Timing[str]:
+    place = (case.prompt.key, trial.block)
+    control = case.drafter.name in CONTROLS
+    return Timing(rules.group(case), rules.name(case), place, speed(trial), fate_of(trial), control)

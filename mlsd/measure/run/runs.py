@@ -70,8 +70,8 @@ class BenchResult(Record, frozen=True, kw_only=True):
     outcome: RunOutcome
     warnings: tuple[QualityWarning, ...]
     trials: tuple[BenchTrial, ...]
-    decisions: Mapping[str, Decision] = msgspec.field(default_factory=dict)  # of a bench with a goal, by prompt
-    stopped: Stop | None = None  # why it ended
+    decisions: Mapping[str, Decision] = msgspec.field(default_factory=dict)  # by prompt
+    stopped: Stop | None = None  # why a bench with a goal ended
 
 
 def run_study(
@@ -149,7 +149,7 @@ def bench(
         outcome=outcome,
         warnings=warnings,
         trials=trials,
-        decisions={} if race is None else standings((row.case, row.trial) for row in trials),
+        decisions=standings((row.case, row.trial) for row in trials),
         stopped=None if race is None else race.stopped,
     )
 

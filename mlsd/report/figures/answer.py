@@ -10,17 +10,23 @@ from collections.abc import Sequence
 
 from matplotlib.figure import Figure
 
-from mlsd.analysis.results.speedups import Effect, Speedup
+from mlsd.analysis.results.speedups import Speedup
 from mlsd.analysis.study.study import Study
 from mlsd.errors import AnalysisError
 from mlsd.report.render import plot
 from mlsd.report.render.sections import FigureEntry
 from mlsd.stats import Interval, grouped
+from mlsd.trials.decisions import Effect
 
 _MOST_ROWS = 30
 _LABEL_LETTERS = 48
 _NARROW = 20  # ends of an interval so many times apart say nothing, and would squeeze what does
-_COLORS: dict[Effect, str] = {"faster": plot.COLORS[2], "slower": plot.COLORS[1], "undecided": plot.COLORS[0]}
+_COLORS: dict[Effect, str] = {
+    "faster": plot.COLORS[2],
+    "slower": plot.COLORS[1],
+    "no difference": plot.INK,
+    "undecided": plot.COLORS[0],
+}
 
 
 def gains(study: Study) -> Figure:
@@ -47,7 +53,7 @@ def gains(study: Study) -> Figure:
     ax.set(xscale="log", xlabel="speedup over plain decoding", ylim=(0.3, len(rows) + 0.7))
     plot.plain_ticks(ax.xaxis)
     ax.grid(axis="y", visible=False)
-    plot.legend(figure, [ax], 3)
+    plot.legend(figure, [ax], 4)
     return figure
 
 

@@ -30,7 +30,7 @@ def machine_table(study: Study) -> Table:
         numbers(
             "its speedup",
             lambda row: interval(row.best.ratio if row.best else None, 2, "x"),
-            "speedups.speedups, corrected for the choice: stats.best_of",
+            "speedups.speedups, together: trials.decisions",
         ),
         id="machines-compared",
         trace="study.machines.machine_rows: each machine's own trials, never pooled",

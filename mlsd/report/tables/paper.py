@@ -30,7 +30,7 @@ ROLES = {
     "draft_0.8b": "draft-small",
     "draft_2b": "draft-medium",
 }
-EFFECT_TONES: dict[str, Tone] = {"faster": "good", "slower": "bad", "undecided": "doubt"}
+EFFECT_TONES: dict[str, Tone] = {"faster": "good", "slower": "bad", "no difference": "", "undecided": "doubt"}
 _SPEEDUP = "speedups.speedups: geometric mean of SD / AR decode tok/s over blocks, then prompts"
 _OURS = "ours: store view trial_summary"
 
@@ -113,16 +113,14 @@ def _audit_cell(row: RowAudit | None) -> Cell:
 
 
 def effect_cell(arm: Speedup | None) -> Cell:
-    """The verdict of an arm; undecided says what would have been seen."""
+    """The verdict of an arm, and what it would take to decide it."""
     if arm is None:
         return text("not measured", "quiet")
     if not arm.timed:
         return text("not timed", "quiet", "it drafted inside the target: what is accepted counts, its times do not")
     if arm.ratio is None:
         return text("not valid", "bad", arm.invalid_reason or "no plain trial in its blocks")
-    note = ""
-    if arm.effect == "undecided" and arm.visible is not None:
-        note = f"an effect of {arm.visible.words} would have shown 4 times in 5"
+    note = arm.standing.out or arm.standing.words if arm.standing is not None else arm.invalid_reason or ""
     return text(arm.effect, EFFECT_TONES[arm.effect], note)
 
 

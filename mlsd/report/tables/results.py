@@ -37,25 +37,21 @@ def best_table(answers: Sequence[BestSetting]) -> Table:
         words(
             "use",
             lambda a: text(a.use, "good" if a.use != "off" else ""),
-            "best_setting: the fastest setting whose interval lies above 1, else off",
+            "best_setting: the fastest setting that is decided to be faster, else off",
         ),
         words("best tried", lambda a: a.arm and a.arm.setting),
         numbers(
             "its speedup",
             lambda a: interval(a.ratio, 2, "x"),
-            "speedups.speedups by workload; interval corrected for the choice: stats.best_of",
+            "speedups.speedups by workload, together: trials.decisions",
         ),
         words(
             "verdict",
             lambda a: effect_cell(a.arm) if a.ratio is None else text(a.effect, EFFECT_TONES[a.effect]),
-            "whether that interval excludes 1",
+            "decisions.effect_of: whether that interval excludes 1, or lies within 3 % of it",
         ),
         numbers("of settings", lambda a: a.n_settings, "compared with plain decoding"),
-        numbers(
-            "would have shown",
-            lambda a: text(a.visible and a.visible.words),
-            "stats.smallest_effect: effects decided 4 times in 5; from 4 blocks or prompts",
-        ),
+        numbers("more blocks", _more_blocks, "that would decide it, if it is as it looks"),
         numbers(
             "blocks",
             lambda a: a.arm.n_blocks if a.arm else None,
@@ -64,6 +60,10 @@ def best_table(answers: Sequence[BestSetting]) -> Table:
         id="best",
         trace="best_setting.best_settings over speedups.speedups(by workload), from the store's view trial_summary",
     )
+
+
+def _more_blocks(answer: BestSetting) -> int | None:
+    return answer.arm.standing.more_blocks if answer.arm is not None and answer.arm.standing is not None else None
 
 
 def energy_table(study: Study) -> Table:
@@ -96,7 +96,7 @@ def speedup_table(found: Sequence[Speedup]) -> Table:
         numbers(
             "speedup",
             lambda s: interval(s.ratio, 2, "x", EFFECT_TONES[s.effect]),
-            "geometric mean of SD / AR; Student's t over prompts, of one prompt over blocks",
+            "geometric mean of SD / AR; intervals of all settings of a target hold together, at every look",
         ),
         words("verdict", effect_cell, "speedups.Speedup.effect"),
         numbers("accepted", lambda s: percent(s.acceptance_rate), "accepted / proposed"),

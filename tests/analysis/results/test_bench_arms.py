@@ -11,6 +11,7 @@ from mlsd.analysis.results import frames
 from mlsd.analysis.results.bench_arms import ArmSummary, bench_arms, summarize
 from mlsd.analysis.results.speedups import speedups
 from mlsd.measure.exchange.record import make_record
+from mlsd.measure.run.race import standings
 from mlsd.measure.run.runs import BenchTrial
 from mlsd.measure.store.store import Store
 from mlsd.records import Case, Losslessness, Trial
@@ -35,20 +36,21 @@ def _measured() -> list[tuple[Case, Trial]]:
 
 def _arms(measured: list[tuple[Case, Trial]]) -> dict[int, ArmSummary]:
     rows = [BenchTrial(case=of, trial=trial) for of, trial in measured]
-    return {arm.case.gamma: arm.summary for arm in bench_arms(rows)}
+    return {arm.case.gamma: arm.summary for arm in bench_arms(rows, standings(measured))}
 
 
 def test_a_bench_says_what_a_report_says_of_the_same_trials(tmp_path: Path) -> None:
     measured = _measured()
     said = _arms(measured)
     with Store.open(write(tmp_path / "s.sqlite", measured)) as store:
-        reported = {found.gamma: found for found in speedups(frames.trials(store), ("prompt",))}
+        reported = {found.gamma: found for found in speedups(frames.trials(store), ("prompt",), together=True)}
     assert set(reported) == set(said) - {0} == {4, 8, 16}
     for gamma, found in reported.items():
         own = said[gamma]
-        assert found.ratio is not None and found.ratio.low is not None and found.ratio.high is not None
+        assert found.ratio is not None
         ratio = (found.ratio.value, found.ratio.low, found.ratio.high)
         assert (own.speedup, own.ci_low, own.ci_high) == pytest.approx(ratio)
+        assert (found.standing is None) == (gamma in (4, 16))  # of which one trial is not valid
         assert own.decode_tok_s == pytest.approx(found.decode_tok_s)
         assert (own.n_trials, own.n_valid) == (found.n_trials, found.n_valid)
         assert (own.acceptance_rate, own.mgl) == pytest.approx((found.acceptance_rate, found.mgl))

@@ -8,32 +8,35 @@ import pytest
 from mlsd.analysis.results.best_setting import best_settings, by_target, first_line
 from mlsd.analysis.results.speedups import Speedup
 from mlsd.stats import Interval
+from mlsd.trials.decisions import Standing, effect_of
 
 BASE = Speedup(
     target="moe", drafter="draft-model", draft="small", gamma=4, options="", n_predict=64, suite=None, prompt=None,
     workload="code", comparable="x", ratio=Interval(value=1.2, low=1.1, high=1.3, n=6), n_blocks=6, n_trials=6,
-    n_valid=6, decode_tok_s=60.0, baseline_tok_s=50.0, acceptance_rate=0.5, mgl=3.0, visible=None,
-    invalid_reason=None,
+    n_valid=6, decode_tok_s=60.0, baseline_tok_s=50.0, acceptance_rate=0.5, mgl=3.0, invalid_reason=None,
 )  # fmt: skip
 
 
 def arm(low: float | None, value: float, high: float | None, **changes: object) -> Speedup:
-    return msgspec.structs.replace(BASE, ratio=Interval(value=value, low=low, high=high, n=6), **changes)
+    ratio = Interval(value=value, low=low, high=high, n=6)
+    more = 5 if effect_of(ratio) == "undecided" else None
+    standing = Standing(name="", ratio=ratio, effect=effect_of(ratio), more_blocks=more)
+    return msgspec.structs.replace(BASE, ratio=ratio, standing=standing, **changes)
 
 
 def test_the_fastest_decided_setting_is_named_with_its_interval() -> None:
     answers = best_settings([arm(1.1, 1.2, 1.3), arm(1.2, 1.5, 1.8, gamma=8), arm(0.9, 1.9, 4.0, gamma=16)])
     assert [a.use for a in answers] == ["small, gamma 8"]
     line = first_line(answers)
-    assert "use small, gamma 8 for code: 1.50x (95 % 1.19 to 1.80)" in line
-    assert "corrected for the choice among 3 settings" in line
+    assert "use small, gamma 8 for code: 1.50x (95 % 1.20 to 1.80)" in line
+    assert "Intervals hold for all 3 settings together" in line
     assert "off" not in line
 
 
 def test_slower_everywhere_is_off_with_the_best_that_was_tried() -> None:
     line = first_line(best_settings([arm(0.5, 0.6, 0.7), arm(0.3, 0.4, 0.5, gamma=8)]))
     assert "leave it off for everything here" in line
-    assert "0.60x (95 % 0.51 to 0.71)" in line
+    assert "0.60x (95 % 0.50 to 0.70)" in line
     assert "undecided" not in line
 
 
@@ -41,7 +44,10 @@ def test_an_undecided_setting_is_off_and_called_undecided() -> None:
     answers = best_settings([arm(0.9, 1.05, 1.2)])
     assert (answers[0].use, answers[0].effect) == ("off", "undecided")
     assert "undecided" in first_line(answers)
-    assert "% would have shown 4 times in 5" in by_target(answers)[0]
+    assert (
+        "undecided: the best setting tried, small, gamma 4, gives 1.05x (95 % 0.90 to 1.20): 5 more blocks"
+        in (by_target(answers)[0])
+    )
 
 
 def test_the_best_that_was_tried_is_the_fastest_and_not_the_one_that_is_known_least() -> None:
