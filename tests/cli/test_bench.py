@@ -56,7 +56,7 @@ def test_bench_reports_every_trial_and_a_summary_of_each_arm(mlsd: Mlsd, tiny: P
             assert trial["mgl"] == pytest.approx(1 + trial["accepted"] / trial["rounds"])
     arms = {(row["arm"], row["gamma"]): row for row in answer["summary"]}
     assert set(arms) == {("ar", 0), ("sd", 2), ("sd", 4)}
-    assert arms["sd", 4]["ci_low"] <= arms["sd", 4]["speedup"] <= arms["sd", 4]["ci_high"]
+    assert arms["sd", 4]["speedup"] > 0 and arms["sd", 4]["ci_low"] is None  # two blocks of two arms decide nothing
     own = [trial for trial in answer["trials"] if (trial["arm"], trial["gamma"]) == ("sd", 4)]
     assert arms["sd", 4]["acceptance_rate"] == pytest.approx(
         sum(trial["accepted"] for trial in own) / sum(trial["proposed"] for trial in own)
