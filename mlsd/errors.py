@@ -29,6 +29,22 @@ Every message says what happened and where; `hint` says what to do next.
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Iterable
+
+
+def alike(word: str, known: Iterable[str], n: int = 2) -> str:
+    """The question whether a name written alike was meant, with a space after it; nothing where none is."""
+    names = {name.lower(): name for name in known}
+    close = [names[name] for name in difflib.get_close_matches(word.lower(), names, n=n, cutoff=0.55)]
+    return f"Did you mean {' or '.join(close)}? " if close else ""
+
+
+def choose(word: str, known: Iterable[str], more: str = "") -> str:
+    """The hint of an error about a name that is none: what is written alike, and all that there are."""
+    names = tuple(known)
+    return f"{alike(word, names)}Choose from {', '.join(names)}{more}."
+
 
 class MlsdError(Exception):
     """Base of every error that mlsd raises on purpose.

@@ -19,7 +19,8 @@ import click
 
 from mlsd import __version__
 from mlsd.cli import output
-from mlsd.errors import MlsdError
+from mlsd.cli.config import find_config, set_defaults, taken_from_file
+from mlsd.errors import MlsdError, alike
 
 # section -> command -> (module under mlsd.cli, one line). A lazy table keeps `mlsd --help` at the cost of click alone.
 SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
@@ -83,19 +84,16 @@ class LazyGroup(click.Group):
         module = importlib.import_module(f"mlsd.cli.{module_name}")
         # Named as its module: `import` is no Python name.
         command: click.Command = getattr(module, module_name.rpartition(".")[2])
-        _let_choose_output(command)
+        _let_choose_output(command, ctx)
         return command
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """The command of the first word; of one that is none, those that are written alike."""
-        import difflib
-
         if args and not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
-            alike = difflib.get_close_matches(args[0], COMMANDS, n=2)
-            meant = f" Did you mean {' or '.join(alike)}?" if alike else " `mlsd --help` lists the commands."
-            raise click.UsageError(f"No such command {args[0]!r}.{meant}", ctx)
+            hint = alike(args[0], COMMANDS) or "`mlsd --help` lists the commands."
+            raise click.UsageError(f"No such command {args[0]!r}. {hint.rstrip()}", ctx)
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -104,12 +102,18 @@ class LazyGroup(click.Group):
             with formatter.section(title):
                 formatter.write_dl([(name, line) for name, (_, line) in commands.items()])
 
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Name the file that holds defaults here, where there is one."""
+        if (path := find_config()) is not None:
+            formatter.write(f"\nDefaults are read from {path}.\n")  # one line: a path that can be copied
 
-def _let_choose_output(command: click.Command) -> None:
-    """Add -q, -v and --wide to a command, or to every command of a group."""
+
+def _let_choose_output(command: click.Command, ctx: click.Context) -> None:
+    """Add -q, -v, --wide and the defaults of `mlsd.toml` to a command, or to every command of a group."""
     if isinstance(command, click.Group):
         for inner in command.commands.values():
-            _let_choose_output(inner)
+            _let_choose_output(inner, ctx)
+    set_defaults(command, ctx)
     if "quiet" not in {parameter.name for parameter in command.params}:
         for names, callback, help in (
             (("-q", "--quiet"), output.choose_verbosity, "Print the result and nothing else."),
@@ -140,6 +144,8 @@ def main(argv: list[str] | None = None) -> None:
             said = io.StringIO()  # it repeats what was typed, which may come from anywhere
             error.show(said)
             output.complain(said.getvalue().rstrip("\n"))
+            if error.ctx is not None and (taken := taken_from_file(error.ctx)):
+                output.complain(f"From {taken}.")
             if as_json:
                 _print_error(error, error.format_message(), "", error.exit_code)
             sys.exit(error.exit_code)

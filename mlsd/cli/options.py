@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 import msgspec
 
+from mlsd.cli import complete
 from mlsd.planning.job import ModelFile
 from mlsd.records import AUTO, EngineOptions
 
@@ -138,9 +139,23 @@ class _Option:
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
-draft_option = _Option("--draft", help="Draft model, or drafting head: a path or an id.")
-drafter_option = _Option("--drafter", "drafter_text", help="Drafting method: NAME or NAME:option=value,...")
-prompt_option = _Option("--prompt", "prompts", multiple=True, help="A shipped prompt, or a text file; may be repeated.")
+model_argument = functools.partial(click.argument, shell_complete=complete.models)
+draft_option = _Option(
+    "--draft", shell_complete=complete.models, help="Draft model, or drafting head: a path or an id."
+)
+drafter_option = _Option(
+    "--drafter",
+    "drafter_text",
+    shell_complete=complete.methods,
+    help="Drafting method: NAME or NAME:option=value,...",
+)
+prompt_option = _Option(
+    "--prompt",
+    "prompts",
+    multiple=True,
+    shell_complete=complete.prompts,
+    help="A shipped prompt, or a text file; may be repeated.",
+)
 repeats_option = _Option("--repeats", type=Whole(1, 10_000), show_default=True)
 until_option = _Option("--until", type=Until())
 budget_option = _Option("--budget-s", type=Real(min=0, min_open=True), help="Begin no block after it.")
@@ -218,6 +233,7 @@ def plan_options(command: F) -> F:
         (
             click.option(
                 "--profile",
+                shell_complete=complete.profiles,
                 help="Profile of models: a name or a TOML file [default: the largest that is downloaded, else tiny].",
             ),
             click.option(

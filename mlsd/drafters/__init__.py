@@ -17,7 +17,7 @@ from mlsd.drafters.method import DrafterSetup, Method, Unavailable
 from mlsd.drafters.options import PRESET, Choice, NoOptions, Space, Span, find_preset
 from mlsd.drafters.recipe import Context, Opening
 from mlsd.engine.drafter import Drafter, NoDrafter
-from mlsd.errors import InputError, UnsupportedError
+from mlsd.errors import InputError, UnsupportedError, choose
 from mlsd.gguf_tools.source import Source
 from mlsd.gguf_tools.surgery.cut import state_layers
 from mlsd.records import DRAFT_MODEL, NO_DRAFTER, DrafterSpec, content_id, is_adaptive
@@ -76,9 +76,7 @@ def find_method(name: str) -> Method[Any]:
         missing = UNAVAILABLE[name]
         raise UnsupportedError(f"{name} is not available in llama.cpp: {missing.reason}.", hint=missing.instead)
     if name not in METHODS:
-        raise UnsupportedError(
-            f"There is no drafting method {name!r}.", hint=f"Known methods: {', '.join(sorted(METHODS))}."
-        )
+        raise UnsupportedError(f"There is no drafting method {name!r}.", hint=choose(name, sorted(METHODS)))
     method: Method[Any] = importlib.import_module(f"mlsd.drafters.{METHODS[name]}").METHOD
     return method
 

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec.inspect import BoolType, FloatType, IntType, LiteralType, Metadata, StrType, UnionType, type_info
 
-from mlsd.errors import InputError
+from mlsd.errors import InputError, alike, choose
 from mlsd.records import GAMMA, DrafterSpec, ModelRef, OptionValue, Record, is_adaptive
 
 PRESET = "preset"
@@ -69,7 +69,8 @@ def read_options(spec: DrafterSpec, kind: type[T], presets: Sequence[Preset] = (
     known = {field.name: field for field in msgspec.structs.fields(kind)}
     for name in given:
         if name not in known:
-            raise InputError(f"{spec.name} has no option {name!r}.", hint=_help(spec.name, kind, presets))
+            hint = alike(name, known) + _help(spec.name, kind, presets)
+            raise InputError(f"{spec.name} has no option {name!r}.", hint=hint)
     for name, field in known.items():
         if field.required and name not in given:
             raise InputError(f"{spec.name} needs the option {name}.", hint=_help(spec.name, kind, presets))
@@ -90,8 +91,9 @@ def find_preset(spec: DrafterSpec, presets: Sequence[Preset]) -> Preset | None:
     name = spec.options.get(PRESET)
     found = next((preset for preset in presets if preset.name == name), None)
     if found is None and name is not None:
-        known = f"Choose one of {_names(presets)}." if presets else f"{spec.name} has no presets."
-        raise InputError(f"{spec.name} has no preset {name!r}.", hint=known)
+        known = [preset.name for preset in presets]
+        hint = choose(str(name), known) if known else f"{spec.name} has no presets."
+        raise InputError(f"{spec.name} has no preset {name!r}.", hint=hint)
     return found
 
 

@@ -22,7 +22,7 @@ from typing import Protocol, cast
 import msgspec
 
 from mlsd.engine.session import Session, SessionOptions
-from mlsd.errors import RollbackError
+from mlsd.errors import RollbackError, choose
 
 SAVING = ("ladder", "device-ladder", "checkpoint")  # keep recurrent states beside the context
 STRATEGIES = ("trim", "snapshots", "ladder", "device-ladder", "checkpoint", "unchecked")
@@ -231,7 +231,7 @@ _TABLE = {kind.name: kind for kind in (Trim, Snapshots, Ladder, DeviceLadder, Ch
 def make_rollback(name: str, session: Session) -> Rollback:
     """The strategy of that name over `session`."""
     if name not in _TABLE:
-        raise RollbackError(f"There is no rollback strategy {name!r}.", hint=f"Choose one of {', '.join(STRATEGIES)}.")
+        raise RollbackError(f"There is no rollback strategy {name!r}.", hint=choose(name, STRATEGIES))
     return _TABLE[name](session)
 
 

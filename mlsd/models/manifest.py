@@ -5,7 +5,6 @@ Every message about a wrong entry names the file, the key and the value.
 
 from __future__ import annotations
 
-import difflib
 import re
 import tomllib
 from collections.abc import Iterator
@@ -15,7 +14,7 @@ from typing import Annotated, Any, Literal, get_args
 import msgspec
 from msgspec import Meta
 
-from mlsd.errors import ManifestError
+from mlsd.errors import ManifestError, alike
 from mlsd.folders import data_path, user_dir, write_atomically
 from mlsd.outside import parse_toml, read_file
 from mlsd.records import Record
@@ -153,11 +152,8 @@ class Manifest(Record, frozen=True, kw_only=True):
         """The entry of an id. Raises: ManifestError naming the closest ids."""
         if model_id in self.models:
             return self.models[model_id]
-        close = difflib.get_close_matches(model_id.lower(), self.models, n=3, cutoff=0.5)
-        hint = f"Did you mean {', '.join(close)}? " if close else ""
-        raise ManifestError(
-            f"No model has the id {model_id!r}.", hint=f"{hint}`mlsd models list` shows all; a path must exist."
-        )
+        hint = f"{alike(model_id, self.models, n=3)}`mlsd models list` shows all; a path must exist."
+        raise ManifestError(f"No model has the id {model_id!r}.", hint=hint)
 
     def bases(self, entry: ModelEntry) -> tuple[ModelEntry, ...]:
         """The entries `entry` is made from, nearest first; none for a model that is not made."""

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
-from mlsd.errors import SuiteError
+from mlsd.errors import SuiteError, choose
 from mlsd.limits import PLAN_TRIALS
 from mlsd.planning.job import Job, ModelFile, Slot, TrialRole, prompt_key, prompt_text
 from mlsd.planning.prompts import LoadPrompt, load_prompt
@@ -300,10 +300,10 @@ class _Grids:
             model: str | None = choice.draft
             reason = ""
         elif not known and self._overrides.drafts is not None:
-            roles = ", ".join(role for role in self._profile.roles if role.startswith("draft"))
+            roles = [role for role in self._profile.roles if role.startswith("draft")]
             raise SuiteError(
                 f"There is no draft called {choice.draft!r} in profile {self._profile.name}.",
-                hint=f"Choose from {roles or 'no role'}, or give a model id of `mlsd models list`.",
+                hint=choose(choice.draft, roles or ["no role"], ", or give a model id of `mlsd models list`"),
             )
         else:
             model, reason = self._bound(choice.draft)

@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from mlsd.errors import PromptError
+from mlsd.errors import PromptError, choose
 from mlsd.folders import asset_path
 from mlsd.outside import read_file
 from mlsd.planning.tasks import KINDS, TASK_KEY, Task, find_task, shipped_tasks, task_names
@@ -105,12 +105,11 @@ def load_prompt(name: str) -> Prompt:
         return _prompt(name, "random tokens", "random", n_tokens=int(match.group(1)), random=True)
     if (task := find_task(name)) is not None:
         return task_prompt(task, name)
-    names = ", ".join(shipped.prompts)
-    raise PromptError(
-        f"There is no prompt called {name!r}.",
-        hint=f"Choose one of {names}, or length-N for exactly N tokens of prose, copy, random-N, or a task "
-        f"({', '.join(KINDS)}, each followed by -1, -2, ...), or give a text file.",
+    more = (
+        ", or length-N for exactly N tokens of prose, random-N, or a task "
+        f"({', '.join(KINDS)}, each followed by -1, -2, ...), or give a text file"
     )
+    raise PromptError(f"There is no prompt called {name!r}.", hint=choose(name, (*shipped.prompts, COPY), more))
 
 
 def deep_prompt(prompt: Prompt, depth: int) -> Prompt:

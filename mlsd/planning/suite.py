@@ -13,7 +13,7 @@ from typing import Any, Literal, TypeVar
 
 import msgspec
 
-from mlsd.errors import SuiteError
+from mlsd.errors import SuiteError, choose
 from mlsd.folders import data_path
 from mlsd.outside import parse_toml, read_file
 from mlsd.records import DRAFT_MODEL, OptionValue, Record
@@ -94,10 +94,8 @@ def load_suites(names: Iterable[str], folder: Path | None = None) -> tuple[Suite
         elif name.upper() in known:
             suite = read_suite(place / f"{name.lower()}.toml")
         else:
-            raise SuiteError(
-                f"There is no suite called {name!r}.",
-                hint=f"Choose from {', '.join(known)}, or give the path of a TOML file.",
-            )
+            hint = choose(name, known, ", or give the path of a TOML file")
+            raise SuiteError(f"There is no suite called {name!r}.", hint=hint)
         if chosen.setdefault(suite.name, suite) != suite:
             raise SuiteError(f"Two different suites are called {suite.name!r}.", hint="Rename one of them.")
     if not chosen:
@@ -183,9 +181,7 @@ def find_profile(name: str, profiles: Mapping[str, Profile] | None = None) -> Pr
         )
     known = load_profiles() if profiles is None else profiles
     if name not in known:
-        raise SuiteError(
-            f"There is no profile called {name!r}.", hint=f"Choose from {', '.join(known)}, or give a TOML file."
-        )
+        raise SuiteError(f"There is no profile called {name!r}.", hint=choose(name, known, ", or give a TOML file"))
     return known[name]
 
 

@@ -12,7 +12,7 @@ from mlsd.analysis.audit.audit import audit
 from mlsd.analysis.experts.amortization import sentences
 from mlsd.analysis.results.best_setting import best_settings, by_target, first_line
 from mlsd.analysis.study.study import Study, attempt
-from mlsd.errors import InputError
+from mlsd.errors import InputError, choose
 from mlsd.report.figures.paper import DEPTH_FIGURE, STUDY_FIGURES
 from mlsd.report.figures.rounds import ROUND_FIGURES
 from mlsd.report.machine_pages import COST_FIGURES, EXPERT_FIGURES
@@ -83,7 +83,7 @@ def _list(lines: Sequence[str]) -> str:
 def table(study: Study, key: str) -> Shown:
     """A table of the report by its key in `TABLES`, or what is missing for it. Raises InputError for another key."""
     if key not in TABLES:
-        raise InputError(f"There is no table {key!r}.", hint=f"Choose from {', '.join(TABLES)}.")
+        raise InputError(f"There is no table {key!r}.", hint=choose(key, TABLES))
     made, missing = attempt(lambda: TABLES[key](study))
     return _missing(missing) if made is None else show(made)
 
@@ -91,7 +91,7 @@ def table(study: Study, key: str) -> Shown:
 def figure(study: Study, key: str) -> Shown:
     """A figure of the report by its id, or what is missing for it. Raises InputError for an unknown id."""
     if key not in FIGURES:
-        raise InputError(f"There is no figure {key!r}.", hint=f"Choose from {', '.join(FIGURES)}.")
+        raise InputError(f"There is no figure {key!r}.", hint=choose(key, FIGURES))
     drawn = picture(study, FIGURES[key])
     if drawn.svg is None:
         return _missing(f"{drawn.title}: {drawn.missing}")

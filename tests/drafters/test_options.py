@@ -16,7 +16,7 @@ from mlsd.errors import InputError, UnsupportedError
         ("pld:ngram=0", "pld: ngram=0: Expected `int` >= 1"),
         ("pld:ngram=big", "pld: ngram='big': Expected `int`, got `str`"),
         ("pld:match=middle", "pld: match='middle': Invalid enum value 'middle'"),
-        ("pld:preset=gpt", "pld has no preset 'gpt'. Choose one of qwen2.5-1.5b, smollm2"),
+        ("pld:preset=gpt", "pld has no preset 'gpt'. Choose from qwen2.5-1.5b, smollm2"),
         (
             "draft-model:depth=3",
             "draft-model has no option 'depth'. Options of draft-model, with their defaults: p_min (0.0)",

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("target")
+@shared.model_argument("target")
 @shared.draft_option()
 @shared.drafter_option()
 @click.option("--gamma", type=Whole(min=1), help="Most tokens proposed per round [default: the preset's, else 4].")

@@ -27,7 +27,7 @@ _OWN_LOAD = 1.5  # of a machine on which only this runs, at most
 
 
 @click.command()
-@click.argument("model")
+@shared.model_argument("target", metavar="MODEL")
 @shared.draft_option("Also time a draft, and count the experts that its proposals choose.")
 @click.option(
     "--depth", "depths", type=shared.IntList(), default=(128,), help="Positions in the context [default: 128]."
@@ -44,7 +44,7 @@ _OWN_LOAD = 1.5  # of a machine on which only this runs, at most
 @shared.build_option
 @shared.engine_options
 def calibrate(
-    model: str, draft: str | None, output: Path | None, db: Path | None, as_json: bool, **options: Any
+    target: str, draft: str | None, output: Path | None, db: Path | None, as_json: bool, **options: Any
 ) -> None:
     """Time passes of MODEL over k tokens for many k, in random order, and store them with a study's trials.
 
@@ -59,7 +59,7 @@ def calibrate(
 
     if output is not None:
         check_figure_path(output)
-    request = CalibrationRequest(model=model, draft=draft, coverage=not options.pop("no_coverage"), **options)
+    request = CalibrationRequest(model=target, draft=draft, coverage=not options.pop("no_coverage"), **options)
     result = run_calibration(request, db, _say)
     facts, found = result.models, calibration_findings(result, request.rows, request.depths)
     if output is not None:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("model")
+@shared.model_argument("model")
 @shared.draft_option("A draft to compare with MODEL: a path or an id.")
 @shared.drafter_option("Instead of a draft, the part of MODEL that drafts: layer-skip:fraction=0.33.")
 @db_option("none, nothing is stored")

@@ -138,7 +138,7 @@ def tiny(output: Path, only: tuple[str, ...], artefact: bool, seed: int, quant: 
 
 
 @make.command()
-@click.argument("model")
+@shared.model_argument("model")
 @click.option(
     "--noise", "std", type=Real(), required=True, help="Standard deviation, as a fraction of each weight: 0.05."
 )
@@ -165,7 +165,7 @@ def noise(model: str, std: float, output: Path, seed: int, as_json: bool) -> Non
 
 
 @make.command()
-@click.argument("model")
+@shared.model_argument("model")
 @click.option("--keep", help="Blocks that stay, numbered from 0: 0-9,20,29.")
 @click.option("--skip", help="Blocks left out: 3,5,8-11.")
 @click.option("--exit", "exit_after", type=Whole(), help="Keep the first N blocks (early exit).")
@@ -215,7 +215,7 @@ def subset(
 
 
 @make.command()
-@click.argument("model")
+@shared.model_argument("model")
 @click.option("--adapter", type=click.Path(path_type=Path), required=True, help="A Kangaroo adapter for MODEL.")
 @click.option("--exit", "exit_after", type=Whole(), required=True, help="The block that it was trained behind.")
 @shared.output_option("The GGUF to write.")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from mlsd.cli import complete
 from mlsd.cli.options import json_option
 from mlsd.cli.output import note, print_json, print_table, say
 from mlsd.drafters.method import MethodInfo
@@ -11,7 +12,7 @@ from mlsd.report.tables.catalogue import methods_table, options_table, presets_t
 
 
 @click.command()
-@click.argument("name", required=False)
+@click.argument("name", required=False, shell_complete=complete.methods)
 @json_option
 def methods(name: str | None, as_json: bool) -> None:
     """List the drafting methods, or the options and presets of the method NAME.

@@ -10,7 +10,7 @@ import msgspec
 
 from mlsd.cli.models.distance import distance
 from mlsd.cli.models.make import make, print_store
-from mlsd.cli.options import json_option, quant_option
+from mlsd.cli.options import json_option, model_argument, quant_option
 from mlsd.cli.output import note, print_json, print_table, say
 from mlsd.cli.watch import ByteBars
 from mlsd.errors import HubError, InputError
@@ -52,7 +52,7 @@ def list_models(role: str | None, here: bool, as_json: bool) -> None:
 
 
 @models.command()
-@click.argument("model_id", metavar="ID")
+@model_argument("model_id", metavar="ID")
 @json_option
 def show(model_id: str, as_json: bool) -> None:
     """Show everything known about a model, or what a text store (a file) holds."""
@@ -74,7 +74,7 @@ def show(model_id: str, as_json: bool) -> None:
 
 
 @models.command()
-@click.argument("model_ids", metavar="ID...", nargs=-1, required=True)
+@model_argument("model_ids", metavar="ID...", nargs=-1, required=True)
 @json_option
 def pull(model_ids: tuple[str, ...], as_json: bool) -> None:
     """Download or make models, and check their hashes; interrupted downloads resume."""
@@ -96,7 +96,7 @@ def pull(model_ids: tuple[str, ...], as_json: bool) -> None:
 
 
 @models.command()
-@click.argument("model_ids", metavar="[ID]...", nargs=-1)
+@model_argument("model_ids", metavar="[ID]...", nargs=-1)
 @json_option
 def verify(model_ids: tuple[str, ...], as_json: bool) -> None:
     """Read every byte of models again and compare their hashes (default: all that are on this machine)."""
@@ -124,7 +124,7 @@ def verify(model_ids: tuple[str, ...], as_json: bool) -> None:
 
 
 @models.command()
-@click.argument("model_id", metavar="ID")
+@model_argument("model_id", metavar="ID")
 @json_option
 def where(model_id: str, as_json: bool) -> None:
     """Print the path of a model that is on this machine."""
@@ -147,7 +147,7 @@ def clean(as_json: bool) -> None:
 
 
 @models.command()
-@click.argument("model_id", metavar="ID")
+@model_argument("model_id", metavar="ID")
 @click.option("--path", help="A GGUF file on this machine.")
 @click.option("--repo", help="A Hugging Face repository, with --file.")
 @click.option("--file", help="The file's name in the repository.")

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("target")
+@shared.model_argument("target")
 @shared.drafter_option("NAME or NAME:option=value,...; given options are fixed.", dest="drafter", required=True)
 @shared.draft_option()
 @shared.prompt_option(default=("code",), show_default=True)

@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mlsd.cli.database import db_option
-from mlsd.cli.options import IntList, Whole, draft_option, drafter_option, engine_options, json_option, quant_option
+from mlsd.cli.options import (
+    IntList,
+    Whole,
+    draft_option,
+    drafter_option,
+    engine_options,
+    json_option,
+    model_argument,
+    quant_option,
+)
 from mlsd.cli.output import print_json, print_table, say
 from mlsd.measure.store.newest import study_databases
 from mlsd.records import DrafterSpec
@@ -24,7 +33,7 @@ _GAMMAS = (1, 2, 4, 8, 16)
 
 
 @click.command()
-@click.argument("target")
+@model_argument("target")
 @draft_option("Only this draft; may be repeated [default: every draft with data].", multiple=True)
 @drafter_option("Only this method; may be repeated.", multiple=True)
 @click.option("--workload", help="code, factual, ... [default: all that was measured]")

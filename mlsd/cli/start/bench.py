@@ -38,7 +38,7 @@ KIND: {", ".join(FAULTS)} (see mlsd.engine.rollback.Sabotage).
 
 
 @click.command(epilog=_ALARM)
-@click.argument("target")
+@shared.model_argument("target")
 @shared.draft_option("Draft model, or drafting head: a path or an id; may be repeated.", dest="drafts", multiple=True)
 @shared.drafter_option("Method: NAME or NAME:option=value,...; may be repeated.", dest="drafters", multiple=True)
 @click.option(

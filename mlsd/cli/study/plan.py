@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from mlsd.cli import complete
 from mlsd.cli.database import db_option
 from mlsd.cli.options import json_option, make_overrides, plan_options
 from mlsd.cli.output import print_json, print_table, say
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("suites", nargs=-1, required=True)
+@click.argument("suites", nargs=-1, required=True, shell_complete=complete.suites)
 @plan_options
 @db_option("results/PROFILE.sqlite")
 @json_option

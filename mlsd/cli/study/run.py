@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from mlsd.cli import complete
 from mlsd.cli.database import db_option
 from mlsd.cli.options import (
     Real,
@@ -35,7 +36,7 @@ _LINE_MBIT_S = 100  # of a usual connection; how fast the hub and the line are n
 
 
 @click.command()
-@click.argument("suites", nargs=-1, required=True)
+@click.argument("suites", nargs=-1, required=True, shell_complete=complete.suites)
 @plan_options
 @db_option("results/PROFILE.sqlite")
 @click.option(

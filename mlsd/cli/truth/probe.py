@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mlsd.cli.options import build_option, engine_options, json_option, model_file
+from mlsd.cli.options import build_option, engine_options, json_option, model_argument, model_file
 from mlsd.cli.output import print_json, print_table, say
 from mlsd.measure.messages import Probed
 from mlsd.records import EngineOptions
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("model")
+@model_argument("target", metavar="MODEL")
 @json_option
 @build_option
 @engine_options
-def probe(model: str, as_json: bool, engine: EngineOptions, **_: Any) -> None:
+def probe(target: str, as_json: bool, engine: EngineOptions, **_: Any) -> None:
     """Roll MODEL back in every way and compare its logits with a fresh decode of the same tokens.
 
     MODEL is a GGUF path or an id that `mlsd models list` shows. The engine picks its strategies by this test.
@@ -30,7 +30,7 @@ def probe(model: str, as_json: bool, engine: EngineOptions, **_: Any) -> None:
     from mlsd.measure.messages import Probed, ProbeJob
     from mlsd.measure.process import ask
 
-    result = ask(ProbeJob(model=model_file(model), engine=engine), Probed)
+    result = ask(ProbeJob(model=model_file(target), engine=engine), Probed)
     if as_json:
         told = ("strategies", "kernel_noise", "tolerance", "control_diff", "device_round_ns", "host_round_ns")
         of_report = {name: getattr(result.report, name) for name in (*told, "target", "draft")}

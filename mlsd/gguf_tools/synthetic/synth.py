@@ -16,7 +16,7 @@ import gguf
 import msgspec
 import numpy as np
 
-from mlsd.errors import InputError
+from mlsd.errors import InputError, choose
 from mlsd.gguf_tools.config import shape_from_config
 from mlsd.gguf_tools.metadata import SYNTHETIC, add_metadata
 from mlsd.gguf_tools.read import source_weight, trunk_layers
@@ -169,9 +169,8 @@ def find_recipe(shape: str, quant: str | None = None, n_layers: int | None = Non
         return from_shape(shape_from_config(path), quant=quant or "Q8_0", n_layers=n_layers)
     if path.suffix == ".gguf" or path.exists():
         return from_gguf(Source(path), quant=quant or SAME, n_layers=n_layers)
-    raise InputError(
-        f"There is no shape {shape!r}.", hint=f"Known: {', '.join(known)}; or give the path of a GGUF or config.json."
-    )
+    more = ", or give the path of a GGUF or config.json"
+    raise InputError(f"There is no shape {shape!r}.", hint=choose(shape, known, more))
 
 
 def choose_correlation(plan: SynthPlan, correlation: float | None, shared: float | None) -> float | None:

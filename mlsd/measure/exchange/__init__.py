@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO, Literal, Protocol, get_args
 
-from mlsd.errors import InputError, TableError
+from mlsd.errors import InputError, TableError, choose
 from mlsd.measure.store.rows import ImportedRow, ImportFormat, TrialFilter
 from mlsd.measure.store.store import ALL, Store
 from mlsd.outside import read_file
@@ -51,7 +51,7 @@ def export(
     Raises: InputError for a format that is unknown, cannot hold rounds, or whose library is missing.
     """
     if kind not in _WRITERS:
-        raise InputError(f"There is no export format {kind!r}.", hint=f"Choose from {', '.join(EXPORTS)}.")
+        raise InputError(f"There is no export format {kind!r}.", hint=choose(kind, EXPORTS))
     if content not in _CONTENTS.get(kind, ("trials",)):
         raise InputError(f"{kind} holds no table of {content}.", hint="Rounds go to csv, parquet, and all of json.")
     writer: _Writer = importlib.import_module(_WRITERS[kind])
