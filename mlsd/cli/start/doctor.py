@@ -14,12 +14,11 @@ from mlsd.hardware import setup
 from mlsd.models.library import Library
 from mlsd.planning.suite import load_profiles, load_suites, suite_names
 from mlsd.report.render.table import Table, Tone, table, text, words
-from mlsd.report.tables.records import machine_rows
+from mlsd.report.tables.records import checks_table, machine_rows
 from mlsd.units import format_bytes
 
 if TYPE_CHECKING:
     from mlsd.measure.run.doctor import Diagnosis, ProfileFit
-    from mlsd.measure.run.self_check import SelfCheck
 
 _TONES: dict[str, Tone] = {
     "fits": "good",
@@ -68,24 +67,12 @@ def _self_check(output: Path | None, as_json: bool) -> None:
     if as_json:
         print_json(found)
     else:
-        print_table(_checks(found))
+        print_table(checks_table("Self-check", found.checks))
         say("Everything holds." if not found.failed else f"{len(found.failed)} of {len(found.checks)} checks failed.")
         if output is not None:
             note(f"Written: {output}. It can be attached to a report as it is.")
     if found.failed:
         click.get_current_context().exit(1)
-
-
-def _checks(found: SelfCheck) -> Table:
-    held: dict[bool | None, tuple[str, Tone]] = {True: ("yes", "good"), False: ("NO", "bad"), None: ("-", "quiet")}
-    return table(
-        "Self-check",
-        found.checks,
-        words("check", lambda check: check.name),
-        words("of", lambda check: check.subject),
-        words("holds", lambda check: text(*held[check.ok])),
-        words("found", lambda check: check.answer),
-    )
 
 
 def _examine() -> Diagnosis:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from mlsd.analysis.audit.rows import RowAudit
     from mlsd.analysis.study.study import Study
     from mlsd.measure.lab.machine import Card, Doing
-    from mlsd.measure.messages import Probed
+    from mlsd.measure.messages import Check, Probed
     from mlsd.measure.store.rows import ImportedRow, Run, StoredTrial
     from mlsd.records import Case, Round, Trial
 
@@ -270,6 +270,19 @@ def runs_table(runs: Iterable[Run]) -> Table:
         words("chip", lambda run: run.environment.chip),
         words("backend", lambda run: run.environment.backend, detail=True),
         words("llama.cpp", lambda run: run.environment.llama_cpp_build, detail=True),
+    )
+
+
+def checks_table(title: str, checks: Iterable[Check]) -> Table:
+    """Questions of a self-check and their answers."""
+    held: dict[bool | None, tuple[str, Tone]] = {True: ("yes", "good"), False: ("NO", "bad"), None: ("-", "quiet")}
+    return table(
+        title,
+        checks,
+        words("check", lambda check: check.name),
+        words("of", lambda check: check.subject),
+        words("holds", lambda check: text(*held[check.ok])),
+        words("found", lambda check: check.answer),
     )
 
 
