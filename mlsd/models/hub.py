@@ -42,6 +42,7 @@ from huggingface_hub.errors import (
 )
 from huggingface_hub.file_download import http_get, repo_folder_name
 from huggingface_hub.utils import build_hf_headers
+from huggingface_hub.utils.logging import set_verbosity_error
 
 from mlsd import __version__
 from mlsd.errors import HubError, RevisionError
@@ -63,6 +64,10 @@ _LEAST_BYTES = 1 << 16
 # A hub that limits requests (HTTP 429) is waited for so long in all; its windows are five minutes long.
 _MOST_WAIT_S = 600.0
 _FIRST_WAIT_S = 1.0  # at least; doubled each time, whatever it says
+
+# The library prints each retry over our progress; what finally fails is raised, and limits are told by `on_wait`.
+if "HF_HUB_VERBOSITY" not in os.environ:
+    set_verbosity_error()
 
 # The library hands bytes on only when a piece is full; of its 10 MB a slow line shows nothing for minutes.
 constants.DOWNLOAD_CHUNK_SIZE = _LEAST_BYTES

@@ -24,13 +24,13 @@ def model_table(models: Sequence[Listing]) -> Table:
         "models",
         models,
         words("id", lambda m: m.id),
-        words("source", lambda m: m.source, detail=True),
         words("roles", lambda m: ", ".join(m.roles), detail=True),
-        numbers("parameters", lambda m: text(_count(m.parameters)), detail=True),
-        numbers("active", lambda m: text(_count(m.parameters_active)), detail=True),
         numbers("size", lambda m: text(format_bytes(m.n_bytes))),
         words("here", lambda m: yes_or_no(m.here)),
         words("fits", lambda m: yes_or_no(m.fits_memory)),
+        numbers("parameters", lambda m: text(_count(m.parameters)), detail=True),
+        numbers("active", lambda m: text(_count(m.parameters_active)), detail=True),
+        words("source", lambda m: m.source, detail=True),
     )
 
 
