@@ -144,7 +144,8 @@ def main(argv: list[str] | None = None) -> None:
             said = io.StringIO()  # it repeats what was typed, which may come from anywhere
             error.show(said)
             output.complain(said.getvalue().rstrip("\n"))
-            if error.ctx is not None and (taken := taken_from_file(error.ctx)):
+            ctx = getattr(error, "ctx", None)  # of a usage error
+            if ctx is not None and (taken := taken_from_file(ctx)):
                 output.complain(f"From {taken}.")
             if as_json:
                 _print_error(error, error.format_message(), "", error.exit_code)
