@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import click
+import jsonschema
 import msgspec
 import pytest
 
+from mlsd.cli import output
 from mlsd.gguf_tools.shapes import TINY_ATTENTION
 from mlsd.gguf_tools.synthetic.perturb import perturb
 from mlsd.gguf_tools.synthetic.tiny import TINY_SET
@@ -20,6 +24,25 @@ from mlsd.redact import VARIABLES
 
 # A shell starts background jobs deaf to Ctrl-C, and children inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+_SCHEMAS = json.loads((Path(__file__).parent.parent / "docs" / "schemas.json").read_text(encoding="utf-8"))
+_print_json = output.print_json
+
+
+def print_checked_json(value: Any) -> None:
+    """Whatever a command prints in a test is what docs/schemas.json says of it."""
+    context = click.get_current_context(silent=True)
+    words = context.command_path.split() if context else []
+    name = next((" ".join(words[i:]) for i in range(len(words)) if " ".join(words[i:]) in _SCHEMAS["commands"]), None)
+    chosen = _SCHEMAS["failure"] if name is None else _SCHEMAS["commands"][name]
+    if context is not None:
+        assert name is not None, f"docs/schemas.json does not have {context.command_path}"
+        printed = json.loads(json.dumps(output._finite(msgspec.to_builtins(value))))
+        jsonschema.Draft202012Validator({**chosen, "$defs": _SCHEMAS["$defs"]}).validate(printed)
+    _print_json(value)
+
+
+output.print_json = print_checked_json  # before a command imports it
 
 # Each kind of memory once, for the deep tests; `TINY_SET` has every architecture.
 ARCHITECTURES = ("qwen35", "qwen35moe", "llama", "falcon-h1")

@@ -1,0 +1,47 @@
+"""What commands print with --json stands in docs/schemas.json; `tests/conftest.py` holds every test's output to it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+from mlsd.cli.main import cli
+from tests.cli.test_main import commands
+from tools import json_reference
+
+
+def test_every_command_with_json_has_a_schema() -> None:
+    asked = {" ".join(words) for words, command in commands(cli) if any(p.name == "as_json" for p in command.params)}
+    assert asked == set(json_reference.PRINTED)
+
+
+def test_the_schemas_are_those_of_the_records() -> None:
+    assert json_reference.FILE.read_text(encoding="utf-8") == json_reference.text(), "python -m tools.json_reference"
+
+
+def test_each_is_a_schema() -> None:
+    document = json.loads(json_reference.text())
+    for chosen in (document["failure"], *document["commands"].values(), *document["$defs"].values()):
+        jsonschema.Draft202012Validator.check_schema({**chosen, "$defs": document["$defs"]})
+
+
+@pytest.mark.parametrize(
+    ("schema", "refused"), [("integer", True), ("string", False)], ids=["another shape", "the same shape"]
+)
+def test_another_shape_needs_another_version_and_another_comment_does_not(
+    schema: str, refused: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    document = json.loads(json_reference.text())
+    document["$defs"]["Place"]["properties"]["path"] = {"type": schema, "description": "another comment"}
+    old = tmp_path / "schemas.json"
+    old.write_text(json.dumps(document), encoding="utf-8")
+    monkeypatch.setattr(json_reference, "FILE", old)
+    if refused:
+        with pytest.raises(SystemExit, match="raise VERSION above"):
+            json_reference.main()
+        monkeypatch.setattr(json_reference, "VERSION", json_reference.VERSION + 1)
+    json_reference.main()
+    assert old.read_text(encoding="utf-8") == json_reference.text()

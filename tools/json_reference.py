@@ -1,0 +1,564 @@
+"""Writes docs/schemas.json: what every command prints with --json, as JSON Schema. Run: python -m tools.json_reference.
+
+Schemas come from the records that commands print, with the comments behind fields as descriptions. What a command puts
+together from several records is written down here. Another shape needs a new `VERSION`; other comments do not.
+
+Versions:
+    1  the first that was written down, with mlsd 0.3
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, NotRequired, TypedDict
+
+import msgspec
+
+from mlsd.analysis.advise.answer import QuantFile
+from mlsd.analysis.advise.prospects import Recommendation
+from mlsd.analysis.audit.rows import Finding
+from mlsd.analysis.audit.verification import Verification
+from mlsd.analysis.claims.claims import ClaimVerdict
+from mlsd.analysis.compare.bisect import Search
+from mlsd.analysis.compare.gate import Finding as Compared
+from mlsd.analysis.compare.sessions import Comparison
+from mlsd.analysis.experts.amortization import PassShare
+from mlsd.analysis.experts.coverage import CoverageTable
+from mlsd.analysis.fits.bandwidth import BytesLine
+from mlsd.analysis.fits.bandwidth import Verdict as BandwidthVerdict
+from mlsd.analysis.fits.calibration import PassTime, TargetCurve
+from mlsd.analysis.fits.fit import HeldOut
+from mlsd.analysis.fits.study_fits import CurveFit, PairFit
+from mlsd.analysis.predict.prediction_error import Validation
+from mlsd.analysis.results.bench_arms import ArmSummary
+from mlsd.analysis.results.round_split import RoundSplit
+from mlsd.drafters.lookup.suffix_store import StoreHeader
+from mlsd.drafters.method import MethodInfo, Unavailable
+from mlsd.engine.parts import Part
+from mlsd.engine.probe import StrategyResult
+from mlsd.gguf_tools.synthetic.tiny import TinyFile
+from mlsd.measure.build_gate import Verdict as BuildVerdict
+from mlsd.measure.exchange.tables import column_kind, trial_table
+from mlsd.measure.lab.cluster import Posted
+from mlsd.measure.lab.machine import Card, Doing
+from mlsd.measure.lab.suites import LabStudyResult
+from mlsd.measure.messages import LayersFound, Perplexities, Spent
+from mlsd.measure.run.doctor import Diagnosis
+from mlsd.measure.run.forecast import Forecast
+from mlsd.measure.run.race import Stop
+from mlsd.measure.run.runs import StudyResult
+from mlsd.measure.run.self_check import SelfCheck
+from mlsd.measure.run.tune import TuneResult
+from mlsd.measure.store.pass_shares import PassShares
+from mlsd.measure.store.rows import ImportedRow, Run, StoredWarning, TimedPass, TrialFilter
+from mlsd.measure.store.store import Store
+from mlsd.models.library import Listing
+from mlsd.models.manifest import ModelEntry
+from mlsd.planning.plan import LeftOut
+from mlsd.records import ArmKind, Case, Environment, Losslessness, ModelFacts, ModelRef, OptionValue, Round, Trial
+from mlsd.report.site import Site
+from mlsd.report.write import Written
+from mlsd.servers.results import Row
+from mlsd.stats import Interval
+from mlsd.trials.decisions import Decision
+
+VERSION = 1
+FILE = Path(__file__).parent.parent / "docs" / "schemas.json"
+
+
+def _with(record: type[msgspec.Struct], title: str, **more: Any) -> Any:
+    """The fields of a record and further ones beside them."""
+    fields = [(field.encode_name, field.type) for field in msgspec.structs.fields(record)]
+    return msgspec.defstruct(title, [*fields, *more.items()], kw_only=True)
+
+
+class Arm(TypedDict):
+    """What tells an arm from others beside its gamma."""
+
+    prompt: str
+    drafter: str
+    draft: str | None
+    options: dict[str, OptionValue]
+
+
+class BenchTrial(Arm):
+    """A trial: counts and total times, then each round."""
+
+    arm: ArmKind
+    gamma: int
+    block: int
+    repeat: int
+    status: str
+    error: str | None
+    decode_tok_s: float | None
+    acceptance_rate: float | None
+    mgl: float | None
+    rounds: int
+    proposed: int
+    accepted: int
+    n_prompt: int | None
+    n_tokens: int
+    tokens: list[int]
+    verdict: str | None
+    losslessness: Losslessness | None
+    valid: bool
+    invalid_reason: str | None
+    disturbed: bool
+    failed_native_calls: int
+    rollback: str | None
+    rollback_draft: str | None
+    timed: bool
+    fell_back: str | None
+    prefill_ns: int | None
+    draft_prefill_ns: int | None
+    decode_ns: int | None
+    draft_ns: int | None
+    verify_ns: int | None
+    rollback_ns: int | None
+    sample_ns: int | None
+    other_ns: int | None
+    stats: dict[str, float]
+    round_records: list[Round]
+
+
+class Bench(TypedDict):
+    """`decisions` and `stopped` are there where the bench had a goal."""
+
+    database: str
+    trials: list[BenchTrial]
+    summary: list[_with(ArmSummary, "BenchArm", prompt=str, draft=str | None, options=dict[str, OptionValue])]  # type: ignore[misc]
+    decisions: NotRequired[dict[str, Decision]]
+    stopped: NotRequired[Stop]
+
+
+class Server(TypedDict):
+    """Two servers, or one with and without drafting."""
+
+    database: str
+    summary: list[_with(Row, "ServerArm", effect=str)]  # type: ignore[misc]
+    notes: list[str]
+    beside: list[str]
+    advice: list[str]
+    deterministic: bool
+
+
+class Advise(TypedDict):
+    """A prediction and what it rests on."""
+
+    advice: Recommendation
+    quant: str | None
+    chip: str | None
+    validation: Validation | None
+    quants: list[QuantFile]
+    untimed: list[str]
+    draft_sources: dict[str, str]
+    draft_file: str | None
+    databases: list[str]
+
+
+class PlannedCase(TypedDict):
+    """A configuration and how many trials it has."""
+
+    id: str
+    arm: ArmKind
+    role: str
+    trials: int
+    case: Case
+
+
+class Planned(TypedDict):
+    """What suites would measure and need."""
+
+    profile: str
+    suites: dict[str, int]
+    study_trials: int
+    paired_baselines: int
+    seed: int
+    needs: Forecast
+    left_out: list[LeftOut]
+    cases: list[PlannedCase]
+
+
+def _listed_trial() -> Any:
+    """A row of `mlsd results` and of `mlsd export`."""
+    types: dict[str, Any] = {"text": str, "integer": int, "number": float, "flag": bool}
+    with TemporaryDirectory() as folder, Store.open(Path(folder) / "study.sqlite") as store:
+        columns = trial_table(store, TrialFilter()).columns
+    return msgspec.defstruct("ListedTrial", [(name, types[column_kind(name)] | None) for name in columns])
+
+
+class Results(TypedDict):
+    """A study database."""
+
+    runs: list[Run]
+    trials: list[_listed_trial()]  # type: ignore[misc]
+    imported: list[ImportedRow]
+    warnings: list[StoredWarning]
+
+
+class ShownTrial(TypedDict):
+    """A trial with its configuration."""
+
+    id: int
+    case: Case
+    trial: Trial
+
+
+class Fitted(TypedDict):
+    """Cost models and curves."""
+
+    pairs: list[PairFit]
+    curves: list[CurveFit]
+    held_out_target: list[HeldOut]
+
+
+class AuditedRow(TypedDict):
+    """A row and what speaks against it."""
+
+    identity: dict[str, str | int]
+    verdict: str
+    rules: list[Finding]
+    missing: list[str]
+
+
+class Audited(TypedDict):
+    """The verdicts on a table."""
+
+    source: str
+    counts: dict[str, int]
+    notes: list[str]
+    rows: list[AuditedRow]
+
+
+class Probe(TypedDict):
+    """Which rollback strategies are exact."""
+
+    model: ModelRef
+    backend: str
+    device: str
+    strategies: list[StrategyResult]
+    kernel_noise: float
+    tolerance: float
+    control_diff: float
+    device_round_ns: int
+    host_round_ns: int
+    target: str | None
+    draft: str | None
+
+
+class Calibrated(TypedDict):
+    """T(k), other costs, experts."""
+
+    database: str
+    model: ModelFacts
+    draft: ModelFacts | None
+    half_width: float | None
+    not_timed: dict[str, list[int]]
+    spent: Spent | None
+    curves: list[TargetCurve]
+    costs: dict[str, list[PassTime]]
+    experts: CoverageTable | None
+    shares: list[PassShare] | None
+    figure: str | None
+
+
+class Bandwidth(TypedDict):
+    """What the memory gives."""
+
+    stream_gb_s: dict[str, Interval]
+    n_threads: int
+    lines: list[BytesLine]
+    passes: list[TimedPass]
+    verdict: BandwidthVerdict
+    peak_gb_s: float | None
+    environment: Environment
+    database: str
+
+
+class PartShares(TypedDict):
+    """The parts of one pass of one network."""
+
+    network: str
+    record: PassShares
+    shares: dict[Part, float | None]
+    inflation: float
+    agreement: float
+    in_doubt: bool
+    head_by_difference: float | None
+
+
+class Broken(TypedDict):
+    """Parts of passes and of rounds."""
+
+    shares: list[PartShares]
+    rounds: RoundSplit | None
+    profiling: bool
+    database: str
+
+
+class Methods(TypedDict):
+    """Every drafting method."""
+
+    methods: list[MethodInfo]
+    unavailable: list[Unavailable]
+
+
+class Tuned(TypedDict):
+    """What a search found."""
+
+    study: str
+    result: TuneResult
+
+
+class ModelFile(TypedDict):
+    """A file and whether it is what it should be."""
+
+    path: str
+    bytes: int
+    sha256: str | None
+    expected: str | None
+    stated_by: str | None
+    right: bool | None
+
+
+class CheckedModel(TypedDict):
+    """The files of a model."""
+
+    id: str
+    paths: NotRequired[list[str]]
+    files: list[ModelFile]
+
+
+class Place(TypedDict):
+    """Where a model lies."""
+
+    id: str
+    path: str
+    sha256: str | None
+
+
+class Cleaned(TypedDict):
+    """What was removed."""
+
+    folder: str
+    freed_bytes: int
+
+
+class Synthetic(TypedDict):
+    """A model of an exact shape with random weights; without path and size where it was not written."""
+
+    shape: str
+    architecture: str
+    quant: str
+    n_layers: int
+    n_layers_full: int
+    n_parameters: int
+    always_read_parameters: int
+    active_parameters: int
+    expert_parameters: int
+    n_bytes: int
+    always_read_bytes: int
+    active_bytes: int
+    expert_bytes: int
+    n_experts: int | None
+    n_experts_used: int | None
+    n_expert_layers: int | None
+    tensor_types: dict[str, int]
+    excluded: list[str]
+    path: NotRequired[str]
+    file_bytes: NotRequired[int]
+
+
+class TinySet(TypedDict):
+    """Random models of every architecture."""
+
+    files: list[TinyFile]
+
+
+class Noisy(TypedDict):
+    """A model with noise on its weights."""
+
+    path: str
+    n_bytes: int
+    sha256: str
+    noise: float
+    seed: int
+
+
+class Cut(TypedDict):
+    """A draft cut out of a model."""
+
+    path: str
+    sha256: str
+    layers: list[int]
+    n_layers_model: int | None
+    label: str
+    n_parameters: int
+    weight_bytes: int
+    weight_bytes_model: int
+    calibration: LayersFound | None
+    drafter: str | None
+
+
+class LabMachine(TypedDict):
+    """A machine of a lab and what it measures."""
+
+    card: Card | None
+    doing: Doing | None
+
+
+class LabStatus(TypedDict):
+    """A lab."""
+
+    machines: dict[str, LabMachine]
+    runs: dict[str, Posted]
+
+
+class Failure(TypedDict):
+    """Why a command failed."""
+
+    kind: str
+    message: str
+    hint: str | None
+    exit_code: int
+
+
+class Failed(TypedDict):
+    """What any command prints in place of its answer when it fails."""
+
+    error: Failure
+
+
+_FINDING = _with(Compared, "ComparedMeasure", words=str, percent=float | None)
+_COMPARED: dict[str, Any] = {"database": str | None, "answer": str}
+PRINTED: dict[str, Any] = {  # by command; several where an option or an argument decides
+    "doctor": (Diagnosis, SelfCheck),
+    "bench": Bench,
+    "server": Server,
+    "advise": Advise,
+    "plan": Planned,
+    "run": (StudyResult, LabStudyResult, Planned),
+    "report": (Written, Site),
+    "results": Results,
+    "results show": list[ShownTrial],
+    "fit": Fitted,
+    "claims": list[ClaimVerdict],
+    "lab status": LabStatus,
+    "record verify": list[Verification],
+    "audit": Audited,
+    "compare": (
+        _with(Comparison, "Compared", **_COMPARED, failures=list[str], findings=list[_FINDING]),
+        _with(Search, "Searched", **_COMPARED, first_changed=str | None),
+    ),
+    "probe": Probe,
+    "calibrate": Calibrated,
+    "bandwidth": Bandwidth,
+    "builds list": list[BuildVerdict],
+    "builds check": list[BuildVerdict],
+    "breakdown": Broken,
+    "models list": list[Listing],
+    "models show": dict[str, Any],  # what is known of Listing and of the manifest's entry
+    "models pull": list[CheckedModel],
+    "models verify": list[CheckedModel],
+    "models where": Place,
+    "models clean": Cleaned,
+    "models add": ModelEntry,
+    "models distance": Perplexities,
+    "models make synth": Synthetic,
+    "models make tiny": TinySet,
+    "models make noise": Noisy,
+    "models make subset": Cut,
+    "models make kangaroo": Cut,
+    "models make store": _with(StoreHeader, "MadeStore", path=str),
+    "methods": (Methods, MethodInfo),
+    "tune": Tuned,
+}
+
+
+def document() -> dict[str, Any]:
+    """Every schema in one document; `commands` names those of each command, `failure` that of an error."""
+    kinds = {name: kind if isinstance(kind, tuple) else (kind,) for name, kind in PRINTED.items()}
+    found, parts = msgspec.json.schema_components(
+        [*(kind for several in kinds.values() for kind in several), Failed], ref_template="#/$defs/{name}"
+    )
+    schemas = iter(found)
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "What mlsd prints with --json",
+        "version": VERSION,
+        "commands": {name: {"anyOf": [next(schemas) for _ in several]} for name, several in kinds.items()},
+        "failure": next(schemas),
+        "$defs": {name: _described(name, part) for name, part in parts.items()},
+    }
+
+
+def _described(name: str, part: dict[str, Any]) -> dict[str, Any]:
+    """A record's schema with its comments, and with no room for fields that it does not have."""
+    record = next((c for c in _records(msgspec.Struct) if name in (c.__name__, f"{c.__module__}.{c.__name__}")), None)
+    comments = {} if record is None else _comments(record)
+    for field, schema in part.get("properties", {}).items():
+        schema |= {"description": comments[field]} if field in comments else {}
+    closed = {"additionalProperties": False} if "properties" in part else {}
+    return _nullable({key: value for key, value in part.items() if key != "title"} | closed)
+
+
+def _comments(record: type) -> dict[str, str]:
+    try:
+        source = inspect.getsource(record)
+    except OSError:  # made above, of another record's fields
+        return {}
+    return dict(re.findall(r"^    (\w+): .*?  # (.+)$", source, flags=re.MULTILINE))
+
+
+def _records(base: type) -> Iterator[type]:
+    for record in base.__subclasses__():
+        yield record
+        yield from _records(record)
+
+
+def _nullable(schema: Any) -> Any:
+    """Numbers that are not finite are printed as null."""
+    if isinstance(schema, list):
+        return [_nullable(one) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    return {k: ["number", "null"] if (k, one) == ("type", "number") else _nullable(one) for k, one in schema.items()}
+
+
+def shape(schema: Any) -> Any:
+    """A schema without words for people."""
+    if isinstance(schema, list):
+        return [shape(one) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    return {key: shape(one) for key, one in schema.items() if not (key == "description" and isinstance(one, str))}
+
+
+def text() -> str:
+    """The file, a line for each command and record."""
+    lines = []
+    for key, value in document().items():
+        shown = json.dumps(value, ensure_ascii=False)
+        if isinstance(value, dict):
+            inner = ",\n".join(f"  {json.dumps(k)}: {json.dumps(one, ensure_ascii=False)}" for k, one in value.items())
+            shown = f"{{\n{inner}\n }}"
+        lines.append(f" {json.dumps(key)}: {shown}")
+    return "{\n" + ",\n".join(lines) + "\n}\n"
+
+
+def main() -> None:
+    """Write the file, unless it would say something else of a version that it knows."""
+    old = json.loads(FILE.read_text(encoding="utf-8")) if FILE.exists() else {"version": 0}
+    if old["version"] == VERSION and shape(old) != shape(json.loads(text())):
+        sys.exit(f"What commands print has changed: raise VERSION above {VERSION}, and say there what changed.")
+    FILE.write_text(text(), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
