@@ -206,7 +206,8 @@ class FootprintsFound(Record, frozen=True, kw_only=True, tag=True):
 class SelfCheckJob(Record, frozen=True, kw_only=True, tag=True):
     """Ask whether machine, build and device do what mlsd takes for granted."""
 
-    models: tuple[ModelFile, ...]
+    models: tuple[ModelFile, ...]  # small ones, which are opened
+    at_hand: tuple[ModelFile, ...] = ()  # others on this machine, of which only the header is read
     expected_backend: str | None = None  # None: whichever there is
 
 

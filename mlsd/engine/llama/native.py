@@ -29,6 +29,7 @@ LIBRARIES_VARIABLE = "LLAMA_CPP_LIB_PATH"  # llama-cpp-python's own: shared libr
 SERVER_VARIABLE = "MLSD_RPC_SERVER"  # HOST:PORT of an rpc-server of llama.cpp, whose devices are then used
 _LOG_LINES_KEPT = 200
 _LOG_LEVEL_WARN, _LOG_LEVEL_ERROR, _LOG_LEVEL_CONTINUE = 3, 4, 5
+_ACCELERATORS = ("GPU", "iGPU")
 _DEVICE_TYPES = {0: "CPU", 1: "GPU", 2: "iGPU", 3: "accelerator"}
 
 
@@ -304,19 +305,15 @@ def settle(native: Any, handle: Any, n_errors: int) -> None:
 def backend_info(n_gpu_layers: int = -1) -> BackendInfo:
     """Which backend and device the library uses; with `n_gpu_layers` 0 it is the CPU."""
     native = library()
-    devices = _devices()
-    accelerators = [device for device in devices if device.kind in ("GPU", "iGPU")]
-    if accelerators and n_gpu_layers != 0 and native.llama_supports_gpu_offload():
-        main = accelerators[0]
+    main, _ = working_device(n_gpu_layers)
+    backend = "CPU"
+    if main.kind in _ACCELERATORS:
         backend = "".join(c for c in main.name if not c.isdigit()).rstrip("_- ") or main.name
         backend = {"MTL": "Metal"}.get(backend, backend)
-    else:
-        main = next((d for d in devices if d.kind == "CPU"), Device(name="CPU", description="CPU", kind="CPU"))
-        backend = "CPU"
     return BackendInfo(
         backend=backend,
         device=main.description,
-        devices=tuple(devices),
+        devices=tuple(device for device, _ in _devices()),
         binding_version=binding_version(),
         build=_build(),
         system_info=native.llama_print_system_info().decode("utf-8", "replace").strip(),
@@ -332,7 +329,16 @@ def _build() -> str:
     return known if identity is None else f"{known}+{identity.fingerprint}"
 
 
-def _devices() -> Sequence[Device]:
+def working_device(n_gpu_layers: int = -1) -> tuple[Device, int | None]:
+    """The device that layers are offloaded to, else the CPU; and ggml's handle of it, None where it names no CPU."""
+    offloads = n_gpu_layers != 0 and library().llama_supports_gpu_offload()
+    devices = _devices()
+    found = [pair for pair in devices if offloads and pair[0].kind in _ACCELERATORS]
+    found += [pair for pair in devices if pair[0].kind == "CPU"]
+    return found[0] if found else (Device(name="CPU", description="CPU", kind="CPU"), None)
+
+
+def _devices() -> Sequence[tuple[Device, int]]:
     base = ggml()
     base.ggml_backend_dev_count.restype = ctypes.c_size_t
     base.ggml_backend_dev_get.restype = ctypes.c_void_p
@@ -346,11 +352,14 @@ def _devices() -> Sequence[Device]:
     base.ggml_backend_dev_memory.restype = None
     handles = [base.ggml_backend_dev_get(i) for i in range(base.ggml_backend_dev_count())]
     return [
-        Device(
-            name=base.ggml_backend_dev_name(handle).decode("utf-8", "replace"),
-            description=base.ggml_backend_dev_description(handle).decode("utf-8", "replace"),
-            kind=_DEVICE_TYPES.get(base.ggml_backend_dev_type(handle), "other"),
-            memory_bytes=_memory_bytes(base, handle),
+        (
+            Device(
+                name=base.ggml_backend_dev_name(handle).decode("utf-8", "replace"),
+                description=base.ggml_backend_dev_description(handle).decode("utf-8", "replace"),
+                kind=_DEVICE_TYPES.get(base.ggml_backend_dev_type(handle), "other"),
+                memory_bytes=_memory_bytes(base, handle),
+            ),
+            handle,
         )
         for handle in handles
     ]

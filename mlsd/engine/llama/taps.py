@@ -50,28 +50,28 @@ class TensorValue:
     """One computed tensor on its device."""
 
     def __init__(self, base: ctypes.CDLL, handle: int) -> None:
-        self._base, self._handle = base, handle
+        self._base, self.handle = base, handle  # its address
 
     @property
     def n_bytes(self) -> int:
         """Its size."""
-        return int(self._base.ggml_nbytes(self._handle))
+        return int(self._base.ggml_nbytes(self.handle))
 
     @property
     def operation(self) -> str:
         """What computes it, as ggml names it: ``MUL_MAT``, ``VIEW``, ..."""
-        name: bytes = self._base.ggml_op_desc(self._handle)
+        name: bytes = self._base.ggml_op_desc(self.handle)
         return name.decode()
 
     def read(self) -> bytes:
         """Its bytes."""
         buffer = ctypes.create_string_buffer(self.n_bytes)
-        self._base.ggml_backend_tensor_get(self._handle, buffer, 0, len(buffer))
+        self._base.ggml_backend_tensor_get(self.handle, buffer, 0, len(buffer))
         return buffer.raw
 
     def rows(self) -> npt.NDArray[Any]:
         """Its values, shape (ne1, ne0), a copy. Raises UnsupportedError for a type other than float32 and int32."""
-        head = _TensorHead.from_address(self._handle)
+        head = _TensorHead.from_address(self.handle)
         kinds: dict[int, Any] = {_F32: np.float32, _I32: np.int32}
         if head.type not in kinds:
             raise UnsupportedError(f"A tensor of ggml's type {head.type} cannot be read from the graph.")
@@ -83,7 +83,7 @@ class TensorValue:
         """Overwrite it; `data` has its size."""
         if len(data) != self.n_bytes:
             raise EngineError(f"A tensor of {self.n_bytes} bytes cannot take {len(data)}.")
-        self._base.ggml_backend_tensor_set(self._handle, data, 0, len(data))
+        self._base.ggml_backend_tensor_set(self.handle, data, 0, len(data))
 
 
 class TapSwitch:

@@ -6,7 +6,7 @@ import datetime
 import platform
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -18,6 +18,8 @@ from mlsd.measure.messages import BuildFits, BuildJob, Check, SelfChecked, SelfC
 from mlsd.measure.process import ask
 from mlsd.measure.run.checks import check_run, condition_warnings
 from mlsd.measure.run.runner import machine_lock
+from mlsd.models.library import Library
+from mlsd.models.manifest import AssetEntry, PathEntry
 from mlsd.planning.job import ModelFile
 from mlsd.records import Conditions, Environment, ModelRef, Record, Trial
 
@@ -46,13 +48,22 @@ def check_machine() -> SelfCheck:
     """
     files = [ModelFile(ref=ModelRef(id=name), path=str(asset_path(f"tiny/{name}.gguf"))) for name in _MODELS]
     before = read_conditions()
-    found = ask(SelfCheckJob(models=tuple(files), expected_backend=expected_backend()), SelfChecked)
+    job = SelfCheckJob(models=tuple(files), at_hand=tuple(_at_hand()), expected_backend=expected_backend())
+    found = ask(job, SelfChecked)
     environment = read_environment(found.backend)
     return SelfCheck(
         made=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         environment=msgspec.structs.replace(environment, host=""),
         checks=(*found.checks, *condition_checks(before, read_conditions())),
     )
+
+
+def _at_hand() -> Iterator[ModelFile]:
+    """The models of the manifest that are on this machine; ids of a person's own files may name somebody."""
+    library = Library()
+    for entry in library.manifest.models.values():
+        if not isinstance(entry, AssetEntry | PathEntry) and (paths := library.locate(entry)) is not None:
+            yield ModelFile(ref=ModelRef(id=entry.id), path=str(paths[0]))
 
 
 def expected_backend(platform_name: str = sys.platform, machine: str | None = None) -> str | None:

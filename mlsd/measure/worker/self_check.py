@@ -23,13 +23,21 @@ from mlsd.engine.llama.native import LOG, backend_info
 from mlsd.engine.llama.open import open_session
 from mlsd.engine.probe import PROBE_TEXT, probe
 from mlsd.engine.session import Logits, Session, SessionOptions
-from mlsd.errors import EngineError
-from mlsd.gguf_tools.shapes import TINY
+from mlsd.errors import EngineError, ModelFileError
+from mlsd.gguf_tools.shapes import FULL, TINY
+from mlsd.gguf_tools.synthetic.synth import from_shape, write_synthetic
 from mlsd.gguf_tools.synthetic.write import write_random
 from mlsd.measure.messages import Check, SelfChecked, SelfCheckJob
+from mlsd.measure.worker.operations import Supports, device_supports, pass_operations, product_operations
+from mlsd.planning.job import ModelFile
 from mlsd.units import MIB, NS_PER_MS
 
 REAL_VOCABULARY = 248_320  # Qwen3.5's, whose rows of logits are what costs memory
+# One recurrent block and one of attention as wide as real ones: narrow rows and heads never reach the kernels that real
+# models run (Metal's mul_mv_ext takes rows of a multiple of 128, its delta net four simdgroups).
+REAL_SHAPE = msgspec.structs.replace(
+    FULL["qwen3.5-0.8b"], name="two blocks of qwen3.5-0.8b", n_layers=2, full_attention_interval=2, n_vocab=1024
+)
 WIDTHS = (2, 3, 5, 7, 9, 17, 20, 33, 65)  # on both sides of the widths at which any build changes kernels
 _WORK_WIDTHS = (256, 1024)
 _REPEATS = 5
@@ -44,9 +52,11 @@ def self_check(job: SelfCheckJob, clock: Clock | None = None) -> SelfChecked:
     """Ask everything; a check that cannot be made is one that failed, with its reason."""
     clock = clock or MonotonicClock()
     with ExitStack() as stack:
-        models = [stack.enter_context(LlamaModel(Path(file.path))) for file in job.models]
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        checks = [_device(job.expected_backend)]
+        write_synthetic(real := folder / f"{REAL_SHAPE.name}.gguf", from_shape(REAL_SHAPE, quant="Q4_K_M"))
+        paths = (*(Path(file.path) for file in job.models), real)
+        models = [stack.enter_context(LlamaModel(path)) for path in paths]
+        checks = [_device(job.expected_backend), *operations(models, job.at_hand, device_supports())]
         for model in models:
             for ask in (_first_passes, _rollback, _sampling, _noise, _repeats):
                 checks.append(_guarded(ask, model, clock))
@@ -68,6 +78,21 @@ def _device(expected: str | None) -> Check:
     ok = None if expected is None else found.backend == expected
     wanted = "" if ok is not False else f"; {expected} was expected"
     return Check(name="device", ok=ok, answer=f"{found.backend}: {found.device}{wanted}")
+
+
+def operations(models: Sequence[LlamaModel], at_hand: Sequence[ModelFile], supports: Supports) -> Iterator[Check]:
+    """What of these models, and of the products of those at hand, a device leaves to the CPU."""
+    backend = backend_info().backend
+    asked = [("operations", model.path.stem, partial(pass_operations, model)) for model in models]
+    asked += [("products", file.ref.id, partial(product_operations, Path(file.path))) for file in at_hand]
+    for name, subject, ask in asked:
+        try:
+            found = ask(supports)
+        except (EngineError, ModelFileError) as error:
+            yield Check(name=name, subject=subject, ok=False, answer=error.message)
+            continue
+        ok = None if found.fall_back and found.has_products else found.has_products
+        yield Check(name=name, subject=subject, ok=ok, answer=found.words(backend))
 
 
 def _options(**changed: int | bool) -> SessionOptions:

@@ -33,10 +33,11 @@ def checked() -> SelfCheck:
 @pytest.mark.heavy
 def test_what_holds_on_every_device_holds_here(checked: SelfCheck) -> None:
     by_name = {(check.name, check.subject): check.ok for check in checked.checks}
-    for model in ("tiny-dense", "tiny-moe", "tiny-draft"):
-        assert by_name["rollback", model]
-        assert by_name["memory", model]
+    for model in ("tiny-dense", "tiny-moe", "tiny-draft", "two blocks of qwen3.5-0.8b"):
+        for name in ("operations", "rollback", "memory"):
+            assert by_name[name, model]
     assert by_name["memory", "a vocabulary of 248,320"]
+    assert by_name["products", "smollm2-135m"], "a model at hand, of which only the header is read"
     assert {check.name for check in checked.checks} >= {"device", "sampling", "kernel noise", "repeats", "synchronised"}
 
 

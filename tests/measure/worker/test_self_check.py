@@ -2,7 +2,48 @@ from __future__ import annotations
 
 import pytest
 
-from mlsd.measure.worker.self_check import synchronised
+from mlsd.engine.llama.model import LlamaModel
+from mlsd.engine.llama.native import ggml
+from mlsd.folders import asset_path
+from mlsd.measure.worker.operations import Supports, device_supports, pass_operations, product_operations
+from mlsd.measure.worker.self_check import operations, synchronised
+from mlsd.planning.job import ModelFile
+from mlsd.records import ModelRef
+
+MOE = asset_path("tiny/tiny-moe.gguf")
+
+
+def without(*lacking: str) -> Supports:
+    """A device that lacks some operations, as Apple5 of hosted macOS runners has no simdgroup reduction."""
+    return lambda node: ggml().ggml_op_desc(node).decode() not in lacking
+
+
+def test_the_processor_has_every_operation_that_a_mixture_of_both_kinds_of_blocks_asks_for() -> None:
+    with LlamaModel(MOE) as model:
+        found = pass_operations(model, device_supports())
+    assert {"MUL_MAT", "MUL_MAT_ID", "RMS_NORM", "GATED_DELTA_NET", "FLASH_ATTN_EXT", "ARGMAX"} <= set(found.known)
+    assert not found.fall_back
+    assert product_operations(MOE, device_supports()).known == (
+        "MUL_MAT of F32",
+        "MUL_MAT of Q8_0",
+        "MUL_MAT_ID of Q8_0",
+    )
+
+
+@pytest.mark.parametrize(
+    ("lacking", "ok", "answer"),
+    [
+        (("RMS_NORM", "ARGMAX"), None, "ARGMAX, RMS_NORM would run on the CPU, 24 other operations on CPU"),
+        (("MUL_MAT", "MUL_MAT_ID"), False, "MUL_MAT, MUL_MAT_ID would run on the CPU, 24 other operations on CPU"),
+    ],
+)
+def test_what_a_device_lacks_is_named_and_without_matrix_products_it_fails(
+    lacking: tuple[str, ...], ok: bool | None, answer: str
+) -> None:
+    with LlamaModel(MOE) as model:
+        asked, read = operations([model], [ModelFile(ref=ModelRef(id="m"), path=str(MOE))], without(*lacking))
+    assert (asked.ok, asked.answer) == (ok, answer)
+    assert (read.name, read.ok) == ("products", "MUL_MAT" not in lacking)
 
 
 def test_a_pass_that_ends_before_its_work_is_found_by_its_time() -> None:
