@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Self
 
 from mlsd.cli.output import note, shows_progress
+from mlsd.measure.cool_down import STEP_S
 from mlsd.measure.messages import Event, Felt, Progress, Resting, Started
 from mlsd.measure.run.runner import Watcher
 from mlsd.planning.job import Job, Slot
@@ -16,7 +18,7 @@ from mlsd.report.render.terminal import plain
 from mlsd.trials.arms import arm_of
 from mlsd.trials.fates import Fate, fate_of
 from mlsd.trials.sums import speed, sums
-from mlsd.units import format_number, format_percent
+from mlsd.units import format_bytes, format_number, format_percent
 
 
 def say_default(prepared: Prepared) -> None:
@@ -118,8 +120,17 @@ class Bar(Lines):
     def begin(self, n_total: int, n_skipped: int) -> None:
         """Fill the bar up to what is done already."""
         super().begin(n_total, n_skipped)
-        total = n_total if self._budget_s is None else None
-        self._task = self._bar.add_task("starting", total=total, completed=n_skipped)
+        if not self._bar.task_ids:  # else another part of the same plan
+            total = n_total if self._budget_s is None else None
+            self._task = self._bar.add_task("starting", total=total)
+        self._bar.update(self._task, completed=n_skipped)
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Leave the terminal to others."""
+        self._bar.stop()
+        yield
+        self._bar.start()
 
     def job(self, job: Job) -> None:
         """Name the models that load."""
@@ -179,6 +190,18 @@ def trial_line(slot: Slot, trial: Trial) -> str:
     return f"{what} {', '.join(parts)}"
 
 
+class _NowAndThen:
+    """A line every half minute on what comes in."""
+
+    def __init__(self, step: str) -> None:
+        self._step, self._said_s = step, time.monotonic()
+
+    def __call__(self, done: int, total: int | None) -> None:
+        if time.monotonic() - self._said_s >= STEP_S:
+            self._said_s = time.monotonic()
+            note(f"{self._step}: {format_bytes(done)} of {format_bytes(total)}")
+
+
 class ByteBars:
     """Bars of bytes on a terminal's standard error; elsewhere one line a step."""
 
@@ -210,7 +233,7 @@ class ByteBars:
         """Open a bar for one step."""
         if self._quiet:
             note(step)
-            return None
+            return _NowAndThen(step)
         task = self._bars.add_task(plain(step), total=None)
         return lambda done, total: self._bars.update(task, completed=done, total=total)
 

@@ -19,7 +19,7 @@ from mlsd.errors import InputError, ModelFileError, SuiteError, UnsupportedError
 from mlsd.gguf_tools.source import Source
 from mlsd.models.library import Library, LocalModel, resolve_model
 from mlsd.models.manifest import Manifest, ModelEntry, PathEntry
-from mlsd.planning.job import ModelFile
+from mlsd.planning.job import Job, ModelFile
 from mlsd.planning.plan import AS_WRITTEN, LeftOut, Overrides, Plan, Refuse, expand, used_models
 from mlsd.planning.prompts import LoadPrompt, Prompt, find_prompt, load_prompt, task_prompts
 from mlsd.planning.suite import (
@@ -96,6 +96,27 @@ class Prepared:
     def missing(self) -> tuple[str, ...]:
         """Models of the plan that are not on this machine."""
         return tuple(model for model in self.plan.models() if model not in self.models)
+
+    def missing_of(self, load: Job) -> tuple[ModelRef, ...]:
+        """Models of one load that are not on this machine."""
+        return tuple(ref for ref in load.refs if ref.id not in self.models)
+
+    def next_to_bring(self) -> Job | None:
+        """The load whose models to bring next: the one that misses the fewest bytes; None: nothing is missing.
+
+        Plain decoding of one target and one pair come before all others, for an answer within minutes.
+        """
+        waiting = [load for load in self.plan.loads if self.missing_of(load)]
+        ready = [load for load in self.plan.loads if not self.missing_of(load)]
+        for has_draft in (False, True):
+            first = [load for load in waiting if bool(load.models) is has_draft]
+            if first and not any(bool(load.models) is has_draft for load in ready):
+                waiting = first
+                break
+        unknown = float("inf")
+        return min(
+            waiting, key=lambda load: sum(ref.n_bytes or unknown for ref in self.missing_of(load)), default=None
+        )  # fmt: skip
 
 
 # --- suites -------------------------------------------------------------------------------------------------------

@@ -95,6 +95,12 @@ def kill(process: subprocess.Popen[str]) -> str:
     return process.communicate(timeout=60)[1]
 
 
+def asked_for(hub: HubServer) -> set[str]:
+    """Models that were downloaded, at least in part."""
+    paths = [path for method, path, _ in hub.requests if method == "GET" and "/resolve/" in path]
+    return {path.rpartition("/")[2].removesuffix(".gguf") for path in paths}
+
+
 @pytest.mark.heavy
 def test_from_nothing_to_a_report_in_one_command_killed_twice_on_the_way(hub: HubServer, checkout: Path) -> None:
     hub.hold_after_bytes = min(map(len, hub.files.values())) // 2
@@ -120,13 +126,18 @@ def test_from_nothing_to_a_report_in_one_command_killed_twice_on_the_way(hub: Hu
         kill(second)
     resumed = [held for held in hub.ranges() if held is not None and held != "bytes=0-"]
     assert resumed, "the download went on where it was cut"
-    n_requests = len([method for method, _, _ in hub.requests if method == "GET"])
+    brought = asked_for(hub)
+    assert 1 <= len(brought) < len(needed), "the first trials did not wait for the models of others"
 
+    hub.limits = {"HEAD": [{"Retry-After": "1"}], "GET": [{"Retry-After": "1"}]}
     with study(hub, checkout) as third:
         out, said = third.communicate(timeout=300)
     assert third.returncode == 0, said
-    assert "to download or make" not in said, "nothing is shown twice"
-    assert len([method for method, _, _ in hub.requests if method == "GET"]) == n_requests, "nothing comes twice"
+    assert all(f"{name}: " not in said.partition("In all")[0] for name in brought), "nothing is shown twice"
+    assert said.count("limits requests (HTTP 429): trying again in") == 2, said
+    assert asked_for(hub) == needed
+    whole = [range_ for range_ in hub.ranges() if range_ in (None, "bytes=0-")]
+    assert len(whole) == len(needed) + 1, "nothing comes twice, but for what was limited"
     assert "0 failed" in said and "0 left" in said
     assert int(said.rpartition(" done before")[0].rpartition(" ")[2]) >= 2
     assert (checkout / f"results/{PROFILE}.sqlite").is_file()

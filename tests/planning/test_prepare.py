@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 
 from mlsd.errors import InputError, SuiteError
 from mlsd.measure.store.rowcodec import CASE_COLUMNS, TRIAL_COLUMNS
+from mlsd.models.library import LocalModel
 from mlsd.planning.plan import Plan
 from mlsd.planning.prepare import BenchRequest, StudyRequest, prepare_bench, prepare_study
 from mlsd.records import Sampling
@@ -130,3 +132,13 @@ def test_a_profile_may_stand_in_a_file_of_ones_own(tiny: Path, tmp_path: Path) -
 def test_a_role_or_a_model_that_is_none_is_refused(models: dict[str, str], said: str) -> None:
     with pytest.raises(InputError, match=said):
         prepare_study(StudyRequest(suites=("D",), profile="tiny", models=models))
+
+
+def test_models_come_so_that_one_target_and_one_pair_are_measured_first() -> None:
+    prepared = prepare_study(StudyRequest(suites=("A", "B", "C", "D"), profile="mac-16gb"))
+    here: dict[str, LocalModel] = {}
+    brought = []
+    while (load := dataclasses.replace(prepared, models=here).next_to_bring()) is not None:
+        brought.append([ref.id.removeprefix("qwen3.5-") for ref in load.refs if ref.id not in here])
+        here |= {ref.id: LocalModel(ref=ref, path=Path("x")) for ref in load.refs}
+    assert brought == [["0.8b-q8_0"], ["4b-q8_0", "0.8b-q4_k_m"], ["2b-q8_0"], ["9b-q4_k_m"]]

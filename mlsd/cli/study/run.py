@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,8 +29,9 @@ from mlsd.units import format_bytes, format_duration, quoted
 
 if TYPE_CHECKING:
     from mlsd.measure.run.distances import Drafting
-    from mlsd.measure.run.runner import RunSettings
+    from mlsd.measure.run.runner import RunSettings, Watcher
     from mlsd.measure.run.runs import StudyResult
+    from mlsd.models.library import Library
     from mlsd.planning.prepare import StudyRequest
 
 _LINE_MBIT_S = 100  # of a usual connection; how fast the hub and the line are nobody knows before
@@ -55,7 +57,7 @@ _LINE_MBIT_S = 100  # of a usual connection; how fast the hub and the line are n
     "--answers", type=click.Path(path_type=Path, file_okay=False), help="Write the answers, one JSONL file per arm."
 )
 @click.option("--distances", is_flag=True, help="Then run `mlsd models distance` for every draft.")
-@click.option("--pull", is_flag=True, help="Download what is missing first; asks once.")
+@click.option("--pull", is_flag=True, help="Download what is missing, each model before its trials; asks once.")
 @click.option("--yes", is_flag=True, help="Do not ask before a download.")
 @click.option("--report", "folder", type=click.Path(path_type=Path), help="Then write a report into this folder.")
 @click.option("--lab", "address", metavar="ADDRESS", help="Measure on the machines of a lab; see `mlsd lab`.")
@@ -74,9 +76,9 @@ def run(ctx: click.Context, /, suites: tuple[str, ...], as_json: bool, dry_run: 
 
     A failed trial is stored with its reason. Only one run measures on a machine at a time.
     """
-    from mlsd.measure.run.runner import RunSettings
+    from mlsd.measure.run.runner import RunSettings, Watcher
     from mlsd.measure.run.runs import run_study
-    from mlsd.planning.prepare import StudyRequest
+    from mlsd.planning.prepare import StudyRequest, prepare_study
 
     request = StudyRequest(
         suites=suites,
@@ -90,11 +92,13 @@ def run(ctx: click.Context, /, suites: tuple[str, ...], as_json: bool, dry_run: 
 
         show_plan(request, options["db"], as_json=as_json)
         return
-    if options["pull"]:
-        _bring(request, options["db"], ask=not options["yes"])
+    library = _agree(request, options["db"], ask=not options["yes"]) if options["pull"] else None
     asked = {key: str(value) for key, value in ctx.params.items() if value not in (None, (), False)}
     settings = RunSettings(**{name: options[name] for name in ("fresh", "keep_failed", "cool_down_s", "seed")})
     if options["address"] is not None:
+        if library is not None:
+            for id_ in prepare_study(request).missing:
+                _pull(library, Watcher(), id_)
         _run_lab(ctx, request, options, settings, asked, as_json=as_json)
         return
     with make_watcher() as watcher:
@@ -106,6 +110,7 @@ def run(ctx: click.Context, /, suites: tuple[str, ...], as_json: bool, dry_run: 
             answers=options["answers"],
             keep_distance=_say_distance if options["distances"] else None,
             options=asked,
+            pull=None if library is None else partial(_pull, library, watcher),
         )
     say_warnings(result.warnings)
     for file in result.answers:
@@ -123,15 +128,15 @@ def run(ctx: click.Context, /, suites: tuple[str, ...], as_json: bool, dry_run: 
         show_report(Path(result.database), options["folder"])
 
 
-def _bring(request: StudyRequest, db: Path | None, *, ask: bool) -> None:
-    """Show what is missing, how large it is and how long all of it takes; ask once; bring it."""
+def _agree(request: StudyRequest, db: Path | None, *, ask: bool) -> Library | None:
+    """Show what is missing, how large it is and how long all of it takes; ask once. None where nothing is missing."""
     from mlsd.measure.run.forecast import plan_study
     from mlsd.measure.run.memory import refuse_loads
 
     prepared, found = plan_study(request, db, here=True)
     refuse_loads(found.memory)
     if not prepared.missing:
-        return
+        return None
     library, to_get = prepared.library, []
     for id_ in prepared.missing:
         size = format_bytes(found.sizes[id_])
@@ -149,7 +154,10 @@ def _bring(request: StudyRequest, db: Path | None, *, ask: bool) -> None:
     if to_get:
         took = None if n_bytes is None else n_bytes * 8 / (_LINE_MBIT_S * 1e6)
         note(f"In all {format_bytes(n_bytes)}: {format_duration(took)} at {_LINE_MBIT_S} Mbit/s.")
-        note(f"Then {found.time.n_trials} trials: {found.time.words}.")
+        note(f"Beside that {found.time.n_trials} trials: {found.time.words}.")
+        if (first := prepared.next_to_bring()) is not None:
+            names = ", ".join(ref.id for ref in prepared.missing_of(first))
+            note(f"What is here is measured first, then {names} is brought; every model comes before its own trials.")
         note("All of it goes on with the same command where it was stopped.")
     if to_get and ask:
         if not sys.stdin.isatty():
@@ -157,11 +165,14 @@ def _bring(request: StudyRequest, db: Path | None, *, ask: bool) -> None:
                 "Nobody is there to be asked whether to download.", hint="Add --yes (make study ARGS=--yes)."
             )
         click.confirm("Go on?", abort=True, err=True)
-    for id_ in prepared.missing:
-        with ByteBars() as bars:
-            library.pull(library.manifest.find(id_), bars.watch)
-    for text in library.notes:
-        note(text)
+    return library
+
+
+def _pull(library: Library, watcher: Watcher, id_: str) -> None:
+    with watcher.paused(), ByteBars() as bars:
+        library.pull(library.manifest.find(id_), bars.watch)
+    while library.notes:
+        note(library.notes.pop(0))
 
 
 def _run_lab(

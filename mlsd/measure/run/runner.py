@@ -7,7 +7,7 @@ killed run goes on where its last committed trial was.
 from __future__ import annotations
 
 from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from typing import Any, Protocol, cast
 
 import filelock
@@ -85,6 +85,10 @@ class Watcher:
 
     def trial(self, slot: Slot, trial: Trial) -> None:
         """A trial was committed."""
+
+    def paused(self) -> AbstractContextManager[object]:
+        """While others tell something."""
+        return nullcontext()
 
 
 def plan_jobs(

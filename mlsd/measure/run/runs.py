@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,7 @@ from mlsd.measure.run.runner import (
 from mlsd.measure.store.newest import BENCHES, study_path
 from mlsd.measure.store.rows import DraftDistance, TrialFilter, environment_key
 from mlsd.measure.store.store import Store
+from mlsd.planning.job import Job
 from mlsd.planning.prepare import (
     BenchRequest,
     Prepared,
@@ -45,6 +46,9 @@ from mlsd.trials.decisions import Decision
 
 # A processor with a fan, and a device behind a network, whose passes scatter with other work and say nothing of heat.
 _STEADY = ("CPU", "RPC")
+
+
+Pull = Callable[[str], object]  # brings the model of an id to this machine
 
 
 class StudyResult(Record, frozen=True, kw_only=True):
@@ -83,9 +87,11 @@ def run_study(
     answers: Path | None = None,
     keep_distance: Callable[[Drafting, DraftDistance], None] | None = None,
     options: Mapping[str, str] | None = None,
+    pull: Pull | None = None,
 ) -> StudyResult:
     """Run suites, each trial committed before the next; the same call goes on where an earlier one stopped.
 
+    With `pull` the models that are here are measured first, and others come before the load that needs them.
     `answers` is a folder for the answers to the request's tasks; with `keep_distance` each drafting model is compared
     with its target afterwards. `options` is what the run records of how it was asked for.
 
@@ -96,18 +102,75 @@ def run_study(
     path = db or study_path(bind_models(request)[1].name)
     with machine_lock():
         check_database(path)
-        prepared = prepare_study(request, make=True)
+        prepared = prepare_study(request, make=pull is None)
+        if not prepared.plan.loads:
+            prepare_study(request, make=True)  # which says why
         watcher.planned(prepared)
-        environment, memory = fit_here(prepared.plan.loads)
+        staged = _Staged(watcher)
+        fits = fit_here(prepared.plan.loads) if pull is None else None
         with Store.open(path) as store:
-            outcome, warnings = _measure(prepared, store, environment, memory, settings, watcher, options or {})
-            cases = prepared.plan.cases()
+            for known, loads in _stages(request, prepared, pull):
+                prepared, staged.n_total = known, sum(1 for _ in known.plan.slots())
+                part = dataclasses.replace(known, plan=msgspec.structs.replace(known.plan, loads=loads))
+                environment, memory = fits or fit_here(loads)
+                staged.add(*_measure(part, store, environment, memory, settings, staged, options or {}))
+                if staged.outcome.interrupted:
+                    break
+            outcome, cases = staged.outcome, prepared.plan.cases()
             written: tuple[AnswerFile, ...] = ()
             if answers is not None:
                 written = write_answers(answers, request.tasks, cases, store, environment_key(environment))
             if keep_distance is not None and not outcome.interrupted:
                 _distances(prepared, store, keep_distance)
-    return StudyResult(database=str(path), outcome=outcome, warnings=warnings, answers=written)
+    return StudyResult(database=str(path), outcome=outcome, warnings=tuple(staged.warnings), answers=written)
+
+
+def _stages(request: StudyRequest, prepared: Prepared, pull: Pull | None) -> Iterator[tuple[Prepared, tuple[Job, ...]]]:
+    """The plan as it is known, and what to measure next: with the models that are here, then with one more load's."""
+    measured: set[tuple[str, ...]] = set()
+    while True:
+        ready = tuple(
+            load for load in prepared.plan.loads if not prepared.missing_of(load) and _names(load) not in measured
+        )
+        if ready:
+            yield prepared, ready
+            measured.update(map(_names, ready))
+        load = prepared.next_to_bring()
+        if load is None or pull is None:
+            return
+        for ref in prepared.missing_of(load):
+            pull(ref.id)
+        prepared = prepare_study(request)  # a file tells more than the manifest: its hash, what works on it
+
+
+def _names(load: Job) -> tuple[str, ...]:
+    return tuple(ref.id for ref in load.refs)
+
+
+class _Staged(Watcher):
+    """Runs of parts of one plan, to who watches like one run."""
+
+    def __init__(self, watcher: Watcher) -> None:
+        self._watcher, self.n_total = watcher, 0
+        self.outcome = RunOutcome(run_id=0, n_ok=0, n_failed=0, n_skipped=0, n_left=0)
+        self.warnings: list[QualityWarning] = []
+        self.job, self.event, self.trial = watcher.job, watcher.event, watcher.trial  # type: ignore[method-assign]
+
+    @property
+    def _n_done(self) -> int:
+        return self.outcome.n_ok + self.outcome.n_failed + self.outcome.n_skipped
+
+    def begin(self, n_total: int, n_skipped: int) -> None:
+        """Count on from the parts before."""
+        self._watcher.begin(self.n_total, self._n_done + n_skipped)
+
+    def add(self, done: RunOutcome, warnings: Sequence[QualityWarning]) -> None:
+        """Another part is over."""
+        before = self.outcome
+        counts = {name: getattr(before, name) + getattr(done, name) for name in ("n_ok", "n_failed", "n_skipped")}
+        self.outcome = msgspec.structs.replace(done, **counts)
+        self.outcome = msgspec.structs.replace(self.outcome, n_left=self.n_total - self._n_done)
+        self.warnings += warnings
 
 
 def bench(
