@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 
 from mlsd.cli.main import COMMANDS
+from mlsd.measure.run.checks import WARNINGS
+from mlsd.measure.run.compare import OUTPUT
 from mlsd.measure.run.self_check import read_self_check
 from tools import data_reference, llama_server
 from tools.command_reference import PAGE, reference
@@ -87,9 +89,15 @@ def test_the_reference_is_what_the_program_says() -> None:
     assert PAGE.read_text(encoding="utf-8") == reference(), "python -m tools.command_reference"
 
 
-def test_the_tables_of_columns_are_those_of_the_frames() -> None:
+def test_the_tables_of_columns_warnings_and_fates_are_those_of_the_code() -> None:
     text = PAGES["data.md"].read_text(encoding="utf-8")
     assert data_reference.filled(text) == text, "python -m tools.data_reference"
+
+
+def test_every_warning_has_a_meaning() -> None:
+    code = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "mlsd").rglob("*.py"))
+    raised = set(re.findall(r"(?:_warning\(|QualityWarning\(\s*code=)\s*\"(\w+)\"", code))
+    assert raised | {f"{OUTPUT}near_tie", f"{OUTPUT}diverged"} == set(WARNINGS)
 
 
 def test_readme_says_of_machines_what_their_self_checks_say() -> None:

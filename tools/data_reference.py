@@ -1,11 +1,16 @@
-"""Writes the tables of docs/data.md, the columns of the frames. Run: python -m tools.data_reference."""
+"""Writes the tables of docs/data.md: columns, warnings, fates. Run: python -m tools.data_reference."""
 
 from __future__ import annotations
 
+import inspect
+import re
 from collections.abc import Iterable
 from pathlib import Path
 
 from mlsd.analysis.results import frames
+from mlsd.measure.run.checks import WARNINGS
+from mlsd.report.tables import arms
+from mlsd.trials.fates import Fate
 
 PAGE = Path(__file__).parent.parent / "docs" / "data.md"
 _TYPES = {"string": "text", "Int64": "whole number", "float64": "number", "boolean": "yes or no"}
@@ -13,12 +18,30 @@ _TYPES = {"string": "text", "Int64": "whole number", "float64": "number", "boole
 
 def tables() -> dict[str, str]:
     """Each generated table by the name of its place in the page."""
-    return {"trials": _columns(frames.TRIALS), "outcomes": _columns(frames.OUTCOMES)}
+    fates = comments(Fate)
+    return {
+        "shown": _rows(("column", "meaning"), arms.MEANINGS.items()),
+        "warnings": _rows(("code", "meaning"), WARNINGS.items()),
+        "fates": _rows(("fate", "meaning"), ((fate.value, fates[fate.name]) for fate in Fate)),
+        "trials": _columns(frames.TRIALS),
+        "outcomes": _columns(frames.OUTCOMES),
+    }
+
+
+def comments(kind: type) -> dict[str, str]:
+    """The comments behind the fields of a class."""
+    return dict(re.findall(r"^    (\w+)\b.*?  # (.+)$", inspect.getsource(kind), flags=re.MULTILINE))
 
 
 def _columns(columns: Iterable[frames.Column]) -> str:
-    rows = [f"| `{one.name}` | {_TYPES[one.dtype]} | {one.meaning} |" for one in columns]
-    return "\n".join(("| column | type | meaning |", "|---|---|---|", *rows))
+    rows = ((one.name, f"{_TYPES[one.dtype]} | {one.meaning}") for one in columns)
+    return _rows(("column", "type | meaning"), rows)
+
+
+def _rows(heads: tuple[str, str], rows: Iterable[tuple[str, str]]) -> str:
+    head = f"| {' | '.join(heads)} |"
+    rule = "|" + "---|" * (head.count("|") - 1)
+    return "\n".join((head, rule, *(f"| `{name}` | {meaning} |" for name, meaning in rows)))
 
 
 def filled(text: str) -> str:

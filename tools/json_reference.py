@@ -9,9 +9,7 @@ Versions:
 
 from __future__ import annotations
 
-import inspect
 import json
-import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -67,6 +65,7 @@ from mlsd.report.write import Written
 from mlsd.servers.results import Row
 from mlsd.stats import Interval
 from mlsd.trials.decisions import Decision
+from tools.data_reference import comments
 
 VERSION = 1
 FILE = Path(__file__).parent.parent / "docs" / "schemas.json"
@@ -510,10 +509,9 @@ def _described(name: str, part: dict[str, Any]) -> dict[str, Any]:
 
 def _comments(record: type) -> dict[str, str]:
     try:
-        source = inspect.getsource(record)
+        return comments(record)
     except OSError:  # made above, of another record's fields
         return {}
-    return dict(re.findall(r"^    (\w+): .*?  # (.+)$", source, flags=re.MULTILINE))
 
 
 def _records(base: type) -> Iterator[type]:

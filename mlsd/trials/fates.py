@@ -15,11 +15,11 @@ OLD_DISTURBED = "disturbed"  # how the reason of such a trial began before schem
 class Fate(enum.StrEnum):
     """The end of a trial, the worst last; the value is the word for people."""
 
-    VALID = "valid"
+    VALID = "valid"  # every call succeeded, the rollback is exact, and the output is that of plain decoding
     DISTURBED = "disturbed"  # stopped or starved: the output is right, the time is not the method's
     UNPROVEN = "not proven"  # there was nothing to compare with, or a server contradicts itself
     DIVERGED = "diverged"  # the output, or the memory left behind, is not that of plain decoding
-    CALLS_FAILED = "failed native calls"
+    CALLS_FAILED = "failed native calls"  # llama.cpp refused calls: what followed used stale results
     UNCHECKED = "unchecked"  # failed calls were ignored, as asked for
     SABOTAGED = "sabotaged"  # the rollback was broken on purpose
     FAILED = "failed"  # it gave no number

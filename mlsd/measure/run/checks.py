@@ -22,6 +22,29 @@ DISTURBED_SHARE, DISTURBED_NS = 0.25, 10**9  # of the generation; shorter waits 
 COUNTER_NS = 10**9  # in which every energy counter moves
 SWAP_GROWTH_BYTES = 64 * MIB
 _NOMINAL = "nominal"
+WARNINGS = {  # what each code means; the documentation shows it
+    "on_battery": "the machine ran on battery, where many slow down",
+    "low_power_mode": "the system was told to save power",
+    "throttled": "the system reported heat and slowed down",
+    "background_load": "other programs kept more than half a core, and a tenth of all cores, busy",
+    "swap_growth": f"swap grew by {SWAP_GROWTH_BYTES // MIB} MiB or more: models did not fit into memory",
+    "failed_trials": "trials gave no number; they are stored with the reason and tried again by the next run",
+    "failed_native_calls": "llama.cpp refused calls, so what followed used stale results; such trials are not valid",
+    "diverged": "the output, or the state behind it, differs from plain decoding by more than rounding explains",
+    "unstable_output": "greedy repeats of one case differ, so the backend is not deterministic",
+    "disturbed": f"the worker waited over {DISTURBED_NS // 10**9} s and a quarter of the trial; its time is not used",
+    "invalid_trials": "trials are not valid for another reason, which is named",
+    "not_timed": "the method was run to learn what is accepted; its times are not a speed",
+    "sync_fallback": "the draft could not share the target's memory and kept its own",
+    "too_short": f"decoding took less than {SHORT_DECODE_NS // NS_PER_MS} ms, in which any other process shows",
+    "wide_spread": f"repeats of one case spread by {100 * SPREAD_LIMIT:.0f} % or more (standard deviation over mean)",
+    "baseline_drift": f"plain decoding changed by {100 * DRIFT_LIMIT:.0f} % or more over the run",
+    "energy_counter": "the energy counter stood still or jumped back; no energy is reported",
+    "passes_not_timed": "`compare` could not time single passes of a build",
+    "output_near_tie": "`compare`: the builds' plain outputs differ where rounding explains it; speeds compare",
+    "output_diverged": "`compare`: the builds' plain outputs differ as those of two models; speeds do not compare",
+    "server": "`server`: something that its page explains",
+}
 
 
 class Drift(Record, frozen=True, kw_only=True):

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from msgspec import structs
+
 from mlsd.report.render.table import Cell, Column, Table, number, numbers, percent, table, text, words
 from mlsd.report.tables.catalogue import yes_or_no
 from mlsd.stats import Interval
@@ -18,6 +20,44 @@ if TYPE_CHECKING:
     from mlsd.measure.run.tune import Setting, TuneRequest, TuneResult
     from mlsd.servers.measure import ServerResult
     from mlsd.servers.results import Row
+
+MEANINGS = {  # of the columns below; the documentation shows them
+    "prompt": "a shipped prompt or a text file",
+    "arm": "plain decoding, or a method with its draft and options",
+    "method": "plain decoding, or a method with its draft",
+    "gamma": "the most tokens proposed in a round",
+    "at once": "requests in flight at the same time",
+    "tok/s": "tokens after the first, over the time from the first to the last; the median over blocks",
+    "client tok/s": "the same by the client's clock, where a server has one of its own",
+    "first token": "from sending the request to the first piece of output",
+    "spread": "of tok/s over blocks: half the range over the median",
+    "speedup": "over plain decoding of the same block, same prompt, same length: geometric mean over blocks",
+    "CI": "interval of the speedup; one that holds 1 decides nothing",
+    "interval": "range of what is predicted",
+    "decision": "faster, slower, no difference, undecided, or why the arm left the race",
+    "acceptance": "accepted over proposed tokens",
+    "MGL": "tokens that a round adds to the output, the target's own one included",
+    "rounds": "rounds as the server counts them",
+    "ms/round": "mean time of a round, the sum of the five columns that follow",
+    "draft": "ms a round: proposing",
+    "verify": "ms a round: the pass of the target over the proposed tokens and one more",
+    "rollback": "ms a round: forgetting what was rejected",
+    "sample": "ms a round: reading the target's tokens and accepting",
+    "other": "ms a round: everything else",
+    "verdict": "lossless, near_tie or diverged, against plain decoding; INVALID where a trial must not be used",
+    "options": "what was set of the method",
+    "blocks": "blocks that the arm was measured in",
+    "needs": "MGL at which it would be as fast as plain decoding",
+    "or accept": "acceptance of each token that gives this MGL",
+    "decided by": "what costs most: without it the speedup would rise furthest",
+    "without": "that speedup",
+}
+
+
+def _explained(made: Table) -> Table:
+    """The table with the meaning of every column."""
+    heads = [structs.replace(head, trace=MEANINGS[head.label.rpartition("% ")[2]]) for head in made.heads]
+    return structs.replace(made, heads=tuple(heads))
 
 
 def bounds(low: float | None, high: float | None, digits: int = 2) -> Cell:
@@ -38,7 +78,7 @@ def bench_table(arms: Sequence[BenchArm]) -> Table:
     n_prompt = {row.case.prompt.key: row.trial.n_prompt for a in arms for row in a.trials if row.trial.status == "ok"}
     prompt: Column[BenchArm] = words("prompt", lambda a: a.prompt)
     prompts = ", ".join(f"{key} ({count} tokens)" for key, count in n_prompt.items())
-    return table(
+    made = table(
         f"{first.target.id}, prompt {prompts}, {first.n_predict} output tokens",
         arms,
         *((prompt,) if len(n_prompt) > 1 else ()),
@@ -59,6 +99,7 @@ def bench_table(arms: Sequence[BenchArm]) -> Table:
         *map(_part_column, PART_NAMES),
         words("verdict", lambda a: "INVALID" if a.summary.wrong else a.summary.verdict),
     )
+    return _explained(made)
 
 
 def _decision(arm: BenchArm) -> str | None:
@@ -83,7 +124,7 @@ def server_table(result: ServerResult, rows: Sequence[Row]) -> Table:
         known = None if row.speedup is None else bounds(row.speedup.low, row.speedup.high)
         return text(known.text + f" ({row.effect})" if known is not None and known.sort is not None else None)
 
-    return table(
+    made = table(
         f"{case.target.id}, {shown}, {case.n_predict} output tokens",
         rows,
         words("arm", lambda row: f"engine {row.name}" if row.source == "engine" else row.name),
@@ -99,12 +140,13 @@ def server_table(result: ServerResult, rows: Sequence[Row]) -> Table:
         numbers("rounds", lambda row: row.rounds, detail=True),
         numbers("verdict", lambda row: text(row.verdict)),
     )
+    return _explained(made)
 
 
 def settings_table(request: TuneRequest, result: TuneResult) -> Table:
     """Every setting of a search, the fastest first."""
     asked = request.setting
-    return table(
+    made = table(
         f"{request.drafter.name} on {asked.target}, {', '.join(asked.prompts)}",
         result.settings,
         numbers("gamma", lambda s: s.gamma),
@@ -116,6 +158,7 @@ def settings_table(request: TuneRequest, result: TuneResult) -> Table:
         numbers("MGL", lambda s: number(s.mgl), detail=True),
         words("decision", lambda s: s.decision),
     )
+    return _explained(made)
 
 
 def setting_options(setting: Setting) -> str:
@@ -132,7 +175,7 @@ def prospect_table(prospects: Sequence[Prospect], level: float) -> Table:
             return text(None)
         return text("never") if p.break_even_alpha is None else percent(p.break_even_alpha, 0)
 
-    return table(
+    made = table(
         "Predicted decoding",
         prospects,
         words("method", lambda p: p.name),
@@ -148,6 +191,7 @@ def prospect_table(prospects: Sequence[Prospect], level: float) -> Table:
         numbers("without", lambda p: times(p.without_it if p.gamma else None), detail=True),
         note="needs: the MGL at which it is as fast as off; or accept: the acceptance of each token that gives it.",
     )
+    return _explained(made)
 
 
 def files_table(quants: Sequence[QuantFile]) -> Table:
