@@ -74,6 +74,11 @@ class Shape(Record, frozen=True, kw_only=True):
         return (layer + 1) % self.full_attention_interval != 0
 
     @property
+    def writable(self) -> bool:
+        """Whether llama.cpp would load a file of these tensors; a shape that only tells bytes is not."""
+        return not (self.architecture == "qwen3moe" and self.n_ff_shared)
+
+    @property
     def n_parameters(self) -> int:
         """All weights, prediction blocks included where the shape has them."""
         return sum(spec.n_weights for spec in tensors(self))

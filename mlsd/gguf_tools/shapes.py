@@ -147,6 +147,8 @@ def _dense(
 _TIED: dict[str, Any] = {"tied_embeddings": True}
 _MIXTURE = {"n_experts": 256, "n_experts_used": 8, "n_ff_expert": 512, "n_ff_shared": 512}
 _QWEN3_MIXTURE = {"n_experts": 128, "n_experts_used": 8, "n_ff_expert": 768}
+_LARGE_MIXTURE = {**_MIXTURE, "n_ff_expert": 1024, "n_ff_shared": 1024}
+_GEMMA_MIXTURE = {"n_experts": 128, "n_experts_used": 8, "n_ff_expert": 704, "n_ff_shared": 2112}
 _MIXTRAL = {"n_experts": 8, "n_experts_used": 2, "n_ff_expert": 14_336}
 # Numbers of the public configurations (config.json of each model). Gemma, Phi, Mistral and Mixtral are written as a
 # graph with matrices of the same sizes: what a pass reads is theirs, not what it computes between matrices.
@@ -159,6 +161,7 @@ FULL: dict[str, Shape] = {
         _qwen("qwen3.5-9b", 32, 4096, 12_288, 16, 4, 32),
         _qwen("qwen3.5-27b", 64, 5120, 17_408, 24, 4, 48),
         _qwen("qwen3.5-35b-a3b", 40, 2048, 0, 16, 2, 32, architecture="qwen35moe", **_MIXTURE),
+        _qwen("qwen3.5-122b-a10b", 48, 3072, 0, 32, 2, 64, architecture="qwen35moe", **_LARGE_MIXTURE),
         _dense("qwen3-0.6b", 28, 1024, 3072, (16, 8, 128), 151_936, "qwen3", **_TIED),
         _dense("qwen3-1.7b", 28, 2048, 6144, (16, 8, 128), 151_936, "qwen3", **_TIED),
         _dense("qwen3-4b", 36, 2560, 9728, (32, 8, 128), 151_936, "qwen3", **_TIED),
@@ -182,6 +185,9 @@ FULL: dict[str, Shape] = {
         _dense("gemma-3-4b", 34, 2560, 10_240, (8, 4, 256), 262_208, **_TIED),
         _dense("gemma-3-12b", 48, 3840, 15_360, (16, 8, 256), 262_208, **_TIED),
         _dense("gemma-3-27b", 62, 5376, 21_504, (32, 16, 128), 262_208, **_TIED),
+        _dense("gemma-4-12b", 48, 3840, 15_360, (16, 8, 256), 262_144, **_TIED),
+        _dense("gemma-4-26b-a4b", 30, 2816, 0, (16, 8, 256), 262_144, "qwen3moe", **_GEMMA_MIXTURE, **_TIED),
+        _dense("gemma-4-31b", 60, 5376, 21_504, (32, 16, 256), 262_144, **_TIED),
         _dense("mistral-7b", 32, 4096, 14_336, (32, 8, 128), 32_768),
         _dense("mistral-small-24b", 40, 5120, 32_768, (32, 8, 128), 131_072),
         _dense("mixtral-8x7b", 32, 4096, 0, (32, 8, 128), 32_000, "qwen3moe", **_MIXTRAL),

@@ -236,16 +236,13 @@ def _trial_s(
         ends = tuple(decoding * spread**sign + filling * c.prefill_spread**sign for sign in (-1, 0, 1))
         return ends[0] / 1e3, ends[1] / 1e3, ends[2] / 1e3
     step = draft if draft is not None else passes.head_work(target, case.drafter.name)
-    steps = 1 if passes.drafts_a_block(case.drafter.name) else case.gamma
-    drafting = 0.0 if step is None else own * steps * passes.plain_ms(step, chip)
-    further = own * passes.rows_ms(target, chip, case.gamma)
-    of_rows, whole = passes.rows_spread(case.gamma)
-    rounds = [(plain + drafting + further * of_rows**sign) * whole**sign for sign in (-1, 0, 1)]
-    alphas = c.acceptance.get(case.drafter.name, c.acceptance["any"])
+    length = passes.round_length(target, chip, case.drafter.name, case.gamma, step=step)
+    shortest, longest = passes.round_range(length)
+    alphas = passes.acceptance_of(case.drafter.name)
     tokens = [sum(alpha**i for i in range(case.gamma + 1)) for alpha in alphas]
-    decoding = (case.n_predict - 1) * rounds[1] / tokens[1]
-    faster = _joint([rounds[0] / rounds[1], tokens[1] / tokens[2], 1 / spread])
-    slower = _joint([rounds[2] / rounds[1], tokens[1] / tokens[0], spread])
+    decoding = (case.n_predict - 1) * plain * length / tokens[1]
+    faster = _joint([shortest / length, tokens[1] / tokens[2], 1 / spread])
+    slower = _joint([longest / length, tokens[1] / tokens[0], spread])
     return (
         (decoding * faster + filling / c.prefill_spread) / 1e3,
         (decoding + filling) / 1e3,

@@ -48,8 +48,8 @@ def quant_of(text: str) -> str | None:
 
 def shape_facts(text: str, shape: Shape, quant: str) -> ModelFacts:
     """What a file of the shape would say of itself."""
-    plan = from_shape(shape, quant=quant).plan
-    weight = plan.weight
+    recipe = from_shape(shape, quant=quant)
+    plan, weight = recipe.plan, recipe.plan.weight
     return ModelFacts(
         ref=ModelRef(id=text),
         architecture=plan.architecture,
@@ -62,4 +62,5 @@ def shape_facts(text: str, shape: Shape, quant: str) -> ModelFacts:
         n_parameters_active=weight.active.n_parameters,
         weight_bytes=weight.total.n_bytes,
         active_bytes=weight.active.n_bytes,
+        tensor_types=plan.tensor_types,
     )

@@ -4,8 +4,10 @@
 it uses, P the memory's published peak, s the share of it that matrices reach and e that of small experts over it; L
 layers that take t each beyond their bytes (longer for recurrent mixers, mixtures, wider layers and older chips); p
 parameters, quantized, to be unpacked by n GPU cores. ``T(k) = T(1) + (k - 1) r p / n``: further rows cost arithmetic, r
-by engine and generation. Prefill costs arithmetic alone. `assets/passes.toml` holds the constants, how they were fitted
-and how far they missed on sources that they were not fitted to; `python -m benchmarks published` fits and checks them.
+by engine and generation. A round is such a pass, drafting, and some time for each of its passes (`round_length`); its
+range is ``0.7 + (T_round / T(1) - 0.7) f`` both ways. Prefill costs arithmetic alone. `assets/passes.toml` holds the
+constants, how they were fitted and how far they missed on sources that they were not fitted to; `python -m benchmarks
+published` fits and checks them.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ _GB_S_A_CORE = 12.0  # of a chip of which only the bandwidth is known; 9 to 15 i
 _NEW_KERNELS = 11404  # llama.cpp's build with Metal kernels made for 2 to 16 rows
 _BLOCK_LAYERS = 5.0  # a DFlash or DSpark head is as large as so many layers of its target
 _EAGLE_LAYERS, _EAGLE_VOCAB = 1.5, 32_000
-_FEW = 4  # proposals a round
+_SURE = 0.7  # of T(1): what a round takes at least, whatever its rows cost
 _WIDTH = 3000.0  # of the layers that `layer_ms` is of
 
 
@@ -47,6 +49,9 @@ class Work(Record, frozen=True, kw_only=True):
     n_vocab: int = 0
     recurrent: bool = False
     quantized: bool = True
+    k_quant: bool = (
+        False  # most of its matrices: llama.cpp's Metal kernels before b11404 take more time a row for those
+    )
 
     @property
     def kind(self) -> Literal["attention", "hybrid", "mixture"]:
@@ -80,17 +85,20 @@ class Constants(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     width: float  # exponent of n_embd / 3000
     unpack_ms: float  # of 10^9 quantized parameters on one core
     generations: dict[str, float]  # factors of layer_ms; M3 is 1
-    rows: dict[str, float]  # ms of one more row, 10^9 parameters and one core, by engine and generation
+    # ms of one more row, 10^9 parameters and one core, by engine and generation; and of how many of a row's experts no
+    # row before it read, by engine
+    rows: dict[str, float]
+    rows_ultra: float  # factor of it on an Ultra with MLX
+    rows_recurrent: float  # factor of it where most mixers are recurrent: they take rows one after the other
+    rows_plain_blocks: float  # factor of it with llama.cpp, for quantizations that are no K-quants
     free_rows: float  # of MLX since M3: n further rows cost n^2 / (n + this)
     prefill: dict[str, float]  # ms of one token of a prompt, likewise, by generation
     round_ms: dict[str, float]  # that a round takes beside its passes, for each of them, by engine
     level: float  # of the intervals that follow
     plain_spread: dict[str, float]  # factor both ways, by kind
-    rows_spread: dict[
-        str, float
-    ]  # factor of `rows` both ways, and the fourth root of it of the round: "few" to gamma 4, "many"
+    round_spread: dict[str, float]  # factor both ways of what a round takes beyond 0.7 T(1), by engine
     prefill_spread: float
-    acceptance: dict[str, tuple[float, float, float]]  # of a token, by method: least, middle, most
+    acceptance: dict[str, tuple[float, float, float]]  # of a token, by method and text: least, middle, most
     fitted: str  # to what, and when
     checked: str  # how it did on sources that it was not fitted to
 
@@ -138,6 +146,7 @@ def work_of(facts: ModelFacts) -> Work | None:
             (facts.weight_bytes - facts.active_bytes) * used / (experts - used), facts.active_bytes / 1.2
         )
     bits = 8 * facts.active_bytes / parameters
+    types = {name: n for name, n in facts.tensor_types.items() if name != "F32"}
     return Work(
         n_layers=facts.n_layers,
         n_embd=facts.n_embd or 4096,
@@ -148,6 +157,7 @@ def work_of(facts: ModelFacts) -> Work | None:
         n_vocab=facts.n_vocab or 0,
         recurrent=facts.architecture in _RECURRENT,
         quantized=bits < 15,
+        k_quant=2 * sum(n for name, n in types.items() if name.endswith("_K")) > sum(types.values()),
     )
 
 
@@ -173,8 +183,7 @@ def plain_ms(work: Work, chip: AppleChip, engine: Engine = "llama.cpp", at: Cons
     ):
         if applies:
             layer *= factor * (with_mlx if mlx else 1.0)
-    small: float = c.expert_share ** min(1.0, _SMALL_EXPERT / work.expert_width)
-    read = (work.always_bytes + work.expert_bytes / small) / (chip.peak_gb_s * 1e6 * c.share)
+    read = work.always_bytes / (chip.peak_gb_s * 1e6 * c.share) + _expert_ms(work, chip, c)
     unpack = c.unpack_ms * work.n_parameters / 1e9 / chip.gpu_cores if work.quantized else 0.0
     return read + work.n_layers * layer + unpack
 
@@ -185,15 +194,27 @@ def rows_ms(
     """What `further` rows add to a pass. `build` of llama.cpp: 0 for the kernels before b11404.
 
     MLX's kernels since M3 read a group of weights once for a few rows, so the first rows cost less than later ones.
+    Rows of a mixture share experts with the rows before them in part: the rest is read as for T(1).
     """
     c, generation = at or constants(), chip.generation or 3
     name, rows = f"{engine} M{generation}", float(further)
     if engine == "llama.cpp" and build >= _NEW_KERNELS and generation < 5:
         name = "llama.cpp new"
-    if engine == "mlx" and generation >= 3 and not work.expert_bytes:
+    if engine == "mlx" and generation >= 3:
         rows *= further / (further + c.free_rows)
-    each = c.rows["mixture" if work.expert_bytes else name] * work.n_parameters / 1e9 / chip.gpu_cores
-    return each * rows
+    if engine == "llama.cpp" and not work.k_quant and name != "llama.cpp new":
+        rows *= c.rows_plain_blocks
+    for applies, factor in ((chip.ultra and engine == "mlx", c.rows_ultra), (work.recurrent, c.rows_recurrent)):
+        rows *= factor if applies else 1.0
+    alike = work.n_parameters * work.always_bytes / (work.always_bytes + work.expert_bytes)
+    apart = c.rows[f"{engine} mixture"] * further * _expert_ms(work, chip, c)
+    return c.rows[name] * alike / 1e9 / chip.gpu_cores * rows + apart
+
+
+def _expert_ms(work: Work, chip: AppleChip, c: Constants) -> float:
+    """Reading the experts of one token: small ones do not reach the memory's speed."""
+    small: float = c.expert_share ** min(1.0, _SMALL_EXPERT / work.expert_width)
+    return work.expert_bytes / small / (chip.peak_gb_s * 1e6 * c.share)
 
 
 def prefill_ms(work: Work, chip: AppleChip, at: Constants | None = None) -> float:
@@ -233,21 +254,52 @@ def drafts_a_block(method: str) -> bool:
     return method in ("dflash", "dspark")
 
 
-def interval(value: float, factor: float) -> tuple[float, float]:
-    """Both ends of an interval that a factor gives."""
-    return value / factor, value * factor
+def round_length(
+    target: Work,
+    chip: AppleChip,
+    method: str,
+    gamma: int,
+    *,
+    step: Work | None,
+    t_one_ms: float | None = None,
+    engine: Engine = "llama.cpp",
+    build: int = 0,
+    at: Constants | None = None,
+) -> float:
+    """T_round / T(1): a pass of gamma + 1 rows, drafting steps, and what each pass takes beside itself.
+
+    `step` is one drafting step (None: a look-up); `t_one_ms` a measured T(1). An empty method is the pass alone.
+    """
+    c = at or constants()
+    one = t_one_ms or plain_ms(target, chip, engine, c)
+    wide = 1 + rows_ms(target, chip, gamma, engine, build, c) / one
+    if not method:
+        return wide
+    each = 0.0 if step is None else plain_ms(step, chip, engine, c)
+    steps = 1 if drafts_a_block(method) else gamma
+    return wide + (steps * each + (1 + (steps if step is not None else 0)) * c.round_ms[engine]) / one
+
+
+def round_range(length: float, engine: Engine = "llama.cpp", at: Constants | None = None) -> tuple[float, float]:
+    """Both ends of T_round / T(1) that hold `level` of rounds."""
+    factor = (at or constants()).round_spread[engine]
+    return _SURE + (length - _SURE) / factor, _SURE + (length - _SURE) * factor
+
+
+def acceptance_of(method: str, text: str = "", at: Constants | None = None) -> tuple[float, float, float]:
+    """The chance of a token by public rows: least, middle, most; of a text where enough rows say theirs.
+
+    Texts are code, or prose for any other.
+    """
+    known = (at or constants()).acceptance
+    own = f"{method} {text if text in ('', 'code') else 'prose'}".strip()
+    return next(known[name] for name in (own, method, "any") if name in known)
 
 
 def spread_of(work: Work, chip: AppleChip, at: Constants | None = None) -> float:
     """The factor both ways that holds `level` of plain times; wider where only a bandwidth is known."""
     factor = (at or constants()).plain_spread[work.kind]
     return factor if chip.generation is not None else math.exp(1.5 * math.log(factor))
-
-
-def rows_spread(gamma: int, at: Constants | None = None) -> tuple[float, float]:
-    """The factors both ways of what rows cost and of a whole round that hold `level` of rounds."""
-    factor = (at or constants()).rows_spread["few" if gamma <= _FEW else "many"]
-    return factor, math.exp(math.log(factor) / 4)
 
 
 def merged(c: Constants, changed: Mapping[str, object]) -> Constants:

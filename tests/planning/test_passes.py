@@ -39,6 +39,7 @@ def test_more_bytes_older_chips_and_more_rows_take_longer() -> None:
     assert plain_ms(small, new) < plain_ms(large, new) < plain_ms(large, old)
     assert 0 < rows_ms(small, new, 1) < rows_ms(small, new, 4)
     assert rows_ms(small, new, 4, build=11_404) < rows_ms(small, new, 4)
+    assert rows_ms(large, new, 4) < rows_ms(small, new, 4)  # K-quants cost more arithmetic
     assert prefill_ms(small, new) < prefill_ms(small, old) < plain_ms(small, old)
 
 
@@ -48,6 +49,23 @@ def test_chips_that_nobody_measured_are_refused_and_bare_bandwidths_are_less_sur
     assert largest is not None and (largest.peak_gb_s, largest.gpu_cores) == (614, 40)
     bare, one = passes.unnamed_chip(614), work("qwen3.5-9b-q8_0")
     assert passes.spread_of(one, bare) > passes.spread_of(one, largest)
+
+
+def test_a_round_is_a_pass_drafting_and_overhead_and_its_range_holds_it() -> None:
+    target, chip = work("qwen3.5-27b-q8_0"), apple_chip("M2 Ultra")
+    assert chip is not None
+    bare, looked_up, drafted = (
+        passes.round_length(target, chip, method, 2, step=head_work(target, method)) for method in ("", "pld", "mtp")
+    )
+    assert 1 < bare < looked_up < drafted
+    low, high = passes.round_range(drafted)
+    assert 0.7 < low < drafted < high
+
+
+def test_acceptance_is_known_by_text_where_rows_say_theirs() -> None:
+    of_any, code, chat = (passes.acceptance_of("mtp", text) for text in ("", "code", "chat"))
+    assert of_any[0] < code[0] and chat[1] < of_any[1] < code[1]
+    assert passes.acceptance_of("dspark", "code") == passes.acceptance_of("unheard-of")
 
 
 def test_a_prediction_block_reads_one_layer_and_the_lm_head() -> None:
@@ -62,7 +80,7 @@ def test_a_prediction_block_reads_one_layer_and_the_lm_head() -> None:
 def test_the_constants_are_those_that_the_published_tables_give() -> None:
     plain, rounds, shipped = published.plain_rows(), published.round_rows(), constants()
     found = published.fit_rounds(rounds, published.fit_prefill(plain, published.fit_plain(plain, shipped)))
-    for name in ("share", "layer_ms", "mlx", "recurrent", "free_rows"):
+    for name in ("share", "layer_ms", "mlx", "recurrent", "free_rows", "rows_ultra", "rows_plain_blocks"):
         assert getattr(found, name) == pytest.approx(getattr(shipped, name), rel=0.01), name
     assert found.rows == pytest.approx(shipped.rows, rel=0.01)
     assert found.round_ms == pytest.approx(shipped.round_ms, rel=0.01)

@@ -22,6 +22,7 @@ from mlsd.analysis.advise.reference_acceptance import (
     assumed_acceptance,
     method_acceptance,
     reference_acceptance,
+    stated_acceptance,
 )
 from mlsd.analysis.predict.arms import Known
 from mlsd.analysis.predict.prediction_error import Validation, validate
@@ -45,6 +46,7 @@ class Question(Record, frozen=True, kw_only=True):
     target: str  # path, id or shape
     drafts: tuple[str, ...] | None = None  # only these drafts or methods
     workload: str | None = None
+    acceptance: float | None = None  # of a token, whatever drafts; None: what is known
     gammas: tuple[int, ...] = (1, 2, 4, 8, 16)
     quant: str | None = None  # of a target that is only a shape
     chip: AppleChip | None = None  # of another machine; None: this one
@@ -138,10 +140,12 @@ def _acceptances(target: KnownModel, known: Known, question: Question) -> tuple[
     # Every Qwen3.5 was trained with a prediction block; other heads and look-ups are asked for by name.
     hybrid = target.shape is not None and target.shape.name.startswith("qwen3.5")
     methods = dict.fromkeys((*(("mtp",) if hybrid else ()), *(question.drafts or ())))
-    heads = [one for method in methods for one in method_acceptance(method)]
+    heads = [one for method in methods for one in method_acceptance(method, question.workload)]
     for source in (reference_acceptance(name), assumed_acceptance(name), heads):
         have = {(a.drafter, a.draft) for a in everything}
         everything += [a for a in source if (a.drafter, a.draft) not in have]
+    if question.acceptance is not None:
+        everything, own = [stated_acceptance(a, question.acceptance) for a in everything], []
     if question.drafts is None:
         return everything, own
     chosen = [a for a in everything if a.draft in question.drafts or a.drafter in question.drafts]
@@ -228,7 +232,7 @@ def _shapes_to_time(
             whole=(s.facts.weight_bytes or _WHOLE_BYTES) < _WHOLE_BYTES,
         )
         for s in (target, *drafts)
-        if s is not None and s.shape is not None
+        if s is not None and s.shape is not None and s.shape.writable
     ]
 
 

@@ -159,20 +159,24 @@ def _modelled(
     """One arm. What a chip leaves open of T(1) scales the whole round; what rows leave open is theirs alone."""
     one, whole = passes.plain_ms(target, chip, engine), passes.spread_of(target, chip)
     drafting = 0.0 if step is None else passes.plain_ms(step, chip, engine)
-    each = passes.constants().round_ms[engine]
+    each = passes.constants().round_ms[engine] if method != NO_DRAFTER else 0.0
+    lengths = {
+        gamma: passes.round_length(target, chip, method, gamma, step=step, engine=engine, build=build)
+        for gamma in gammas
+    }
     ends = []
-    for sign in (-1, 1):
-        verify, rest = {1: one}, {1: 0.0}
-        for gamma in gammas:
-            rows, round_factor = (factor**sign for factor in passes.rows_spread(gamma))
-            added = passes.rows_ms(target, chip, gamma, engine, build) * rows
-            verify[gamma + 1] = (one + added) * round_factor
-            rest[gamma + 1] = each if method != NO_DRAFTER else 0.0
+    for end, t_one in ((0, one / whole), (1, one * whole)):
+        verify, rest, scale = {1: t_one}, {1: 0.0}, t_one / one
+        for gamma, length in lengths.items():
+            steps = 0 if step is None else 1 if passes.drafts_a_block(method) else gamma
+            # What a round's range leaves open is put into its pass.
+            of_pass = passes.round_range(length, engine)[end] * one - steps * (drafting + each) - each
+            verify[gamma + 1], rest[gamma + 1] = scale * max(of_pass, one / 2), scale * each
         costs = Costs(
-            verify_ms={k: ms * whole**sign for k, ms in verify.items()},
-            catch_up_ms={1: (drafting + each) * whole**sign} if step is not None else {},
-            step_ms=0.0 if passes.drafts_a_block(method) or step is None else (drafting + each) * whole**sign,
-            rest_ms={k: ms * whole**sign for k, ms in rest.items()},
+            verify_ms=verify,
+            catch_up_ms={1: (drafting + each) * scale} if step is not None else {},
+            step_ms=0.0 if passes.drafts_a_block(method) or step is None else (drafting + each) * scale,
+            rest_ms=rest,
         )
         ends.append(costs)
     generation = "" if chip.generation is None else f" of an M{chip.generation}"

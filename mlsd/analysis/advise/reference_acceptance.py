@@ -80,13 +80,23 @@ def assumed_acceptance(target: str) -> list[Acceptance]:
     ]
 
 
-def method_acceptance(method: str) -> list[Acceptance]:
-    """What methods without a draft model were seen to get: heads by public rows on Apple chips, look-ups by a range."""
+def stated_acceptance(a: Acceptance, alpha: float) -> Acceptance:
+    """The same drafter with the chance of a token that a person states."""
+    source = f"{alpha:.0%} of tokens, as stated with --acceptance"
+    changes = {"alphas": (alpha,), "relative_error": 0.0, "source": source, "least_alpha": None, "most_alpha": None}
+    return msgspec.structs.replace(a, **changes)
+
+
+def method_acceptance(method: str, workload: str | None = None) -> list[Acceptance]:
+    """What methods without a draft model were seen to get: heads by public rows, look-ups by a range.
+
+    Rows say code or something else of their text, so a workload is either.
+    """
     if method in HEADS:
-        known = passes.constants().acceptance
-        least, middle, most = known.get(method, known["any"])
-        whose = method if method in known else "heads and drafts of all kinds"
-        source = f"public rows of {whose} on Apple chips: {least:.0%} to {most:.0%} of tokens"
+        least, middle, most = passes.acceptance_of(method, workload or "")
+        whose = method if method in passes.constants().acceptance else "heads and drafts of all kinds"
+        text = "" if workload is None else " on code" if workload == "code" else " on other text than code"
+        source = f"public rows of {whose}{text}: {least:.0%} to {most:.0%} of tokens"
     else:
         found = next((entry for entry in _file().lookups if method in entry.methods), None)
         if found is None:

@@ -162,7 +162,8 @@ def find_recipe(shape: str, quant: str | None = None, n_layers: int | None = Non
 
     Raises: InputError for anything else, ModelFileError for a file that cannot be read.
     """
-    known, path = {**FULL, **TINY}, Path(shape)
+    known = {name: own for name, own in (FULL | TINY).items() if own.writable}
+    path = Path(shape)
     if shape.lower() in known:
         return from_shape(known[shape.lower()], quant=quant or "Q8_0", n_layers=n_layers)
     if path.suffix == ".json":

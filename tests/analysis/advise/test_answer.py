@@ -90,7 +90,7 @@ def test_heads_and_look_ups_are_answered_for_by_public_rows() -> None:
 def test_the_verdict_is_faster_slower_or_two_settings_to_measure() -> None:
     def asked(
         chip: str,
-        target: str = "qwen3.5-27b-q8_0",
+        target: str = "qwen3.5-27b-q4_k_m",
         drafts: tuple[str, ...] = ("mtp",),
         gammas: tuple[int, ...] = (1, 2),
     ) -> Recommendation:
@@ -102,5 +102,5 @@ def test_the_verdict_is_faster_slower_or_two_settings_to_measure() -> None:
     undecided = asked("M3 Max")
     assert undecided.verdict == "measure" and len(undecided.to_measure) == 2
     assert "tokens a round" in undecided.why
-    sure = asked("M1 Max", "qwen3.5-4b-q8_0", gammas=(16,))
+    sure = asked("M1 Max", "qwen3.5-9b-q4_k_m", ("qwen3.5-2b",), (16,))
     assert sure.verdict == "slower" and sure.best.gamma == 0 and sure.sure

@@ -200,7 +200,7 @@ def test_a_chip_leaves_a_range_that_advice_shows() -> None:
 
 
 def test_newer_kernels_and_other_programs_have_passes_of_their_own() -> None:
-    target, chip = KnownModel(facts=DENSE, here=False), apple_chip("M2 Max")
+    target, chip = KnownModel(facts=DENSE, here=False), apple_chip("M3 Max")
     assert chip is not None
     old, new, other = (
         costs_by_chip(target, {}, chip, (4,), *which)[0].high.verify_ms[5]
