@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from mlsd.analysis.advise.answer import Answer, Place, Question, answer, check_gammas
+from mlsd.analysis.advise.answer import Answer, Place, Question, answer, check_question
 from mlsd.analysis.audit import audit as rules
 from mlsd.analysis.audit import published_tables
 from mlsd.analysis.audit.imported import read_csv
@@ -20,6 +20,7 @@ from mlsd.analysis.audit.trials import database_contexts
 from mlsd.analysis.predict.arms import read_known
 from mlsd.analysis.study.study import Study, read_study
 from mlsd.drafters.options import parse_drafter
+from mlsd.engine.llama.build.kernels import build_of
 from mlsd.errors import InputError
 from mlsd.hardware import read_environment
 from mlsd.hardware.budget import memory_budget
@@ -135,15 +136,17 @@ def advise(
     chip: str | None = None,
     runtime: Engine = "llama.cpp",
     build: int = 0,
+    acceptance: float | None = None,
     databases: Sequence[FilePath] = (),
     engine: EngineOptions = EngineOptions(),  # noqa: B008 - a frozen record
 ) -> Answer:
     """Predict decode tok/s of a target for each draft, method and gamma, "off" included, and what decides it.
 
     Known is what `databases` hold, by default all under results/. `chip` is another machine: "M2 Ultra", "800 GB/s",
-    with passes of `runtime` and of llama.cpp's `build` (0: the one that ships with mlsd).
+    with passes of `runtime` and of llama.cpp's `build` (0: the one that ships with mlsd). `acceptance` of a token is
+    taken as stated, where it is, in place of what is known.
     """
-    check_gammas(gammas)
+    check_question(gammas, acceptance)
     with ExitStack() as stack:
         known = read_known(
             stack.enter_context(Store.open(Path(path), create=False, read_only=True))
@@ -158,6 +161,7 @@ def advise(
         chip=None if chip is None else _chip(chip),
         runtime=runtime,
         build=build,
+        acceptance=acceptance,
     )
     return answer(question, known, _here(engine) if chip is None else None)
 
@@ -178,6 +182,7 @@ def _here(engine: EngineOptions) -> Place:
             environment.chip or "", peak_gb_s=environment.peak_bandwidth_gb_s, gpu_cores=environment.gpu_cores
         ),
         safe_bytes=None if budget is None else budget.limit_bytes,
+        build=build_of(environment.llama_cpp_build) or 0,
     )
 
 
@@ -189,7 +194,10 @@ def _chip(chip: str) -> AppleChip:
         known = apple_chip(chip)
         if known is None:
             why = peak_bandwidth(chip).source
-            raise InputError(f"{chip!r}: {why}.", hint='Give the bandwidth itself, like "400 GB/s".') from None
+            raise InputError(
+                f"--chip {chip}: {why}.",
+                hint='Give the peak bandwidth of its memory, as Apple states it: --chip "400 GB/s".',
+            ) from None
         return known
     if not 0 < value < float("inf"):
         raise InputError(f"A bandwidth of {chip} is impossible.")

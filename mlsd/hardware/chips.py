@@ -65,15 +65,6 @@ CHIPS: tuple[Chip, ...] = (
 )
 
 
-def chip_peak_gb_s(chip: str) -> float | None:
-    """The peak bandwidth of the widest bin of a chip, called as in "M1 Max" or "Apple M1 Max"; None where unknown."""
-    name = " ".join(chip.split()).lower().removeprefix("apple ")
-    return max(
-        (bin.peak_bandwidth_gb_s for bin in CHIPS if bin.name.lower() == f"apple {name}" and bin.peak_bandwidth_gb_s),
-        default=None,
-    )
-
-
 # hw.model of every MacBook Air with Apple silicon, M1 to M5, and of the MacBook Neo (Mac17,5): Apple's pages "Identify
 # your Mac model", as voyager-software/DeviceLookup 2026.11.0 and Shakshi3104/DeviceHardware on GitHub have them.
 _NO_FAN = (
@@ -100,6 +91,15 @@ def bins(name: str) -> tuple[Chip, ...]:
     return tuple(chip for chip in CHIPS if chip.name.lower() == f"apple {wanted}")
 
 
+def chip_peak_gb_s(chip: str) -> float | None:
+    """The peak bandwidth of the widest bin of a chip; None where unknown."""
+    return max((one.peak_bandwidth_gb_s for one in bins(chip) if one.peak_bandwidth_gb_s), default=None)
+
+
+def _names() -> str:
+    return ", ".join(dict.fromkeys(chip.name.removeprefix("Apple ") for chip in CHIPS))
+
+
 def peak_bandwidth(name: str, *, gpu_cores: int | None = None, cpu_cores: int | None = None) -> PeakBandwidth:
     """The published peak memory bandwidth of a chip, in GB/s (10^9).
 
@@ -107,7 +107,7 @@ def peak_bandwidth(name: str, *, gpu_cores: int | None = None, cpu_cores: int | 
     """
     of_name = bins(name)
     if not of_name:
-        return PeakBandwidth(gb_s=None, source=f"{name} is not in the table of chips")
+        return PeakBandwidth(gb_s=None, source=f"no chip of that name is known; known are {_names()}")
     known = {chip.peak_bandwidth_gb_s for chip in of_name}
     if len(known) == 1:
         return PeakBandwidth(gb_s=known.pop(), source=of_name[0].source)

@@ -20,6 +20,7 @@ from typing import Literal
 
 import msgspec
 
+from mlsd.engine.llama.build.kernels import VERIFICATION_KERNELS
 from mlsd.folders import asset_path
 from mlsd.hardware.chips import bins, peak_bandwidth
 from mlsd.records import ModelFacts, Record
@@ -30,7 +31,6 @@ Engine = Literal["llama.cpp", "mlx"]
 _RECURRENT = ("qwen35", "qwen35moe", "qwen3next", "falcon-h1", "mamba2", "granitehybrid", "nemotron_h", "kimi-linear")
 _SMALL_EXPERT = 768  # feed-forward width up to which an expert's matrices are too small for the memory's speed
 _GB_S_A_CORE = 12.0  # of a chip of which only the bandwidth is known; 9 to 15 in the table
-_NEW_KERNELS = 11404  # llama.cpp's build with Metal kernels made for 2 to 16 rows
 _BLOCK_LAYERS = 5.0  # a DFlash or DSpark head is as large as so many layers of its target
 _EAGLE_LAYERS, _EAGLE_VOCAB = 1.5, 32_000
 _SURE = 0.7  # of T(1): what a round takes at least, whatever its rows cost
@@ -198,7 +198,7 @@ def rows_ms(
     """
     c, generation = at or constants(), chip.generation or 3
     name, rows = f"{engine} M{generation}", float(further)
-    if engine == "llama.cpp" and build >= _NEW_KERNELS and generation < 5:
+    if engine == "llama.cpp" and build >= VERIFICATION_KERNELS and generation < 5:
         name = "llama.cpp new"
     if engine == "mlx" and generation >= 3:
         rows *= further / (further + c.free_rows)

@@ -71,6 +71,18 @@ def test_a_head_is_answered_for_on_a_chip_of_two_bins(capsys: pytest.CaptureFixt
     assert "for mlx on 614 GB/s" in capsys.readouterr().out
 
 
+def test_an_open_question_ends_in_commands_and_a_decided_one_in_flags(capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ["advise", "qwen3.5-27b-q4_k_m", "--chip", "M4 Max", "--drafter"]
+    main([*asked, "pld"])
+    out = capsys.readouterr().out
+    assert "open" in out and "mlsd bench qwen3.5-27b-q4_k_m --drafter pld" in out and "--spec-type" not in out
+    assert "before b11404" in out and "narrows it most" in out
+    main([*asked, "mtp", "--llama-build", "11524", "--acceptance", "0.95"])
+    out = capsys.readouterr().out
+    assert "faster with mtp" in out and "--spec-type draft-mtp" in out
+    assert "llama.cpp b11524" in out and "as stated with --acceptance" in out
+
+
 def test_the_quantization_that_is_meant_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     main(["advise", "qwen3.5-9b-mtp-q4_k_m", "--chip", "M2 Ultra"])
     assert "Bytes of qwen3.5-9b-mtp-q4_k_m: Q4_K_M." in capsys.readouterr().out
@@ -207,8 +219,8 @@ def test_databases_of_others_in_the_results_folder_are_passed_over(
     ("arguments", "message"),
     [
         (("no-such-model", "--chip", "M2 Ultra"), "no-such-model"),
-        (("tiny-moe", "--chip", "M9 Hyper"), "not in the table"),
-        (("tiny-moe", "--chip", "M9 Max"), "not in the table of chips"),
+        (("tiny-moe", "--chip", "M9 Hyper"), "no chip of that name"),
+        (("tiny-moe", "--chip", "M9 Max"), "no chip of that name"),
         (("tiny-moe", "--chip", "-3"), "impossible"),
         (("tiny-moe", "--gamma", "0", "--chip", "M1"), "at least 1"),
         (("tiny-moe", "--draft", "other", "--chip", "M1"), "Nothing is known of other"),

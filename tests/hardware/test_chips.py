@@ -45,7 +45,7 @@ def test_counts_that_do_not_decide_give_no_bandwidth_and_say_so(counts: dict[str
 
 def test_unknown_and_unconfirmed_chips_have_no_bandwidth() -> None:
     assert peak_bandwidth("Apple M9").gb_s is None
-    assert "not in the table" in peak_bandwidth("Apple M9").source
+    assert "no chip of that name" in peak_bandwidth("Apple M9").source
     assert peak_bandwidth("Apple M5 Ultra").gb_s is None
     assert "no confirmed figure" in peak_bandwidth("Apple M5 Ultra").source
 

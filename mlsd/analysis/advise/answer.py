@@ -51,7 +51,7 @@ class Question(Record, frozen=True, kw_only=True):
     quant: str | None = None  # of a target that is only a shape
     chip: AppleChip | None = None  # of another machine; None: this one
     runtime: Engine = "llama.cpp"  # whose passes to model on a chip
-    build: int = 0  # of llama.cpp; 0: the one that ships with mlsd
+    build: int = 0  # of llama.cpp; 0: the one that is loaded, for another machine the one that ships with mlsd
 
 
 class Place(Record, frozen=True, kw_only=True):
@@ -60,6 +60,7 @@ class Place(Record, frozen=True, kw_only=True):
     environment_key: str
     chip: AppleChip | None
     safe_bytes: int | None  # for weights
+    build: int = 0  # of llama.cpp that is loaded here; 0: the one that ships, or not known
 
 
 class QuantFile(Record, frozen=True, kw_only=True):
@@ -173,7 +174,7 @@ def _costs(
         if found is not None:
             return found
     if place.chip is not None:
-        return costs_by_chip(target, drafts, place.chip, question.gammas, build=question.build)
+        return costs_by_chip(target, drafts, place.chip, question.gammas, build=question.build or place.build)
     name = target.facts.ref.id
     if target.shape is None or target.here:
         hint = f"Run `mlsd calibrate {quoted(name)}`, or name a machine with --chip."
@@ -286,7 +287,9 @@ def _fetch(
     return (file.id, *(q8 or of_draft)[:1])
 
 
-def check_gammas(gammas: Sequence[int]) -> None:
-    """Raises: InputError for gammas that mean nothing."""
+def check_question(gammas: Sequence[int], acceptance: float | None = None) -> None:
+    """Raises: InputError for gammas or an acceptance that mean nothing."""
     if not gammas or min(gammas) < 1:
         raise InputError("--gamma must hold numbers of at least 1.")
+    if acceptance is not None and not 0 < acceptance < 1:
+        raise InputError("--acceptance must lie between 0 and 1, both excluded, like 0.8.")

@@ -13,6 +13,7 @@ from mlsd.analysis.advise.reference_acceptance import HEADS
 from mlsd.analysis.predict.arms import Known
 from mlsd.analysis.predict.predict import Arm, Costs, costs_from_arms, scale_to
 from mlsd.analysis.predict.shape_costs import ShapeCosts, pair_costs, shape_costs, timed_quants
+from mlsd.engine.llama.build.kernels import SHIPPED, metal_steps
 from mlsd.errors import AnalysisError
 from mlsd.planning import passes
 from mlsd.planning.known_shapes import QUANTS
@@ -180,12 +181,14 @@ def _modelled(
         )
         ends.append(costs)
     generation = "" if chip.generation is None else f" of an M{chip.generation}"
-    kernels = f" {build}" if build else ""
+    kernels = metal_steps(f"b{build}" if build else SHIPPED, f"M{chip.generation}") if engine == "llama.cpp" else None
+    of_build = f" b{build}" if build else " as it ships with mlsd" if kernels else ""
     return CostRange(
         low=ends[0],
         high=ends[1],
         relative_error=0.0,  # the range holds it
-        source=f"modelled for {engine}{kernels} on {chip.peak_gb_s:g} GB/s{generation}, fitted to public rows",
+        source=f"modelled for {engine}{of_build} on {chip.peak_gb_s:g} GB/s{generation}, fitted to public rows"
+        + (f" (its kernels are those {kernels.side}; --llama-build names another)" if kernels else ""),
         basis="bandwidth",
         is_mixture=target.expert_bytes > 0,
     )

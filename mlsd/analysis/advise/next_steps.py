@@ -41,7 +41,7 @@ def timing_commands(models: Iterable[ToTime]) -> Iterator[str]:
 def next_steps(
     target: str,
     workload: str | None,
-    drafts: Sequence[str],
+    options: Sequence[str],
     unsure_gammas: Sequence[int],
     *,
     basis: str,
@@ -54,15 +54,21 @@ def next_steps(
 ) -> Iterator[str]:
     """Steps in the order in which they tell most.
 
-    `known`: acceptance was measured on this target and workload. `fetch`: ids of the models worth downloading. `fits`:
-    some file of the target fits into this machine's memory. `here`: it is on this machine.
+    `options`: how drafts and methods are asked for, the likeliest first. `known`: acceptance was measured on this
+    target and workload. `fetch`: ids of the models worth downloading. `fits`: some file of the target fits into this
+    machine's memory. `here`: it is on this machine.
     """
-    draft = f" --draft {quoted(drafts[0])}" if drafts else ""
+    option = f" {options[0]}" if options else ""
+    gammas = ",".join(map(str, sorted(set(unsure_gammas))[:3])) or "1,2,4"
     yield from timing_commands(to_time)
-    if basis == "bandwidth" and not to_time:
-        yield f"On that machine: mlsd calibrate {quoted(target)}{draft}."
-    elif basis == "bandwidth":
-        yield "Those two on that machine: T(k) of rows decides what the range above leaves open."
+    if basis == "bandwidth":
+        if to_time:
+            yield "Those two on that machine: T(k) of rows decides what the range above leaves open."
+        else:
+            yield f"On that machine: mlsd calibrate {quoted(target)}{option if '--draft ' in option else ''}."
+        if not sure:
+            yield f"mlsd bench {quoted(target)}{option} --gamma {gammas}, on that machine too, decides it."
+            return
     if not fits:
         yield f"No file of {target} fits into this machine's memory; the figures are for one like it with more."
         return
@@ -73,11 +79,10 @@ def next_steps(
     if not here:
         yield "Acceptance comes from elsewhere: pull a target and a draft of `mlsd models list`, and bench them."
         return
-    if not drafts and not known:
+    if not options and not known:
         yield f"No draft of {target} is known: mlsd bench {quoted(target)} --draft MODEL, or --drafter pld."
     elif not known:
         prompt = f" --prompt {quoted(workload)}" if workload else ""
-        yield f"Acceptance comes from elsewhere: mlsd bench {quoted(target)}{draft}{prompt}."
+        yield f"Acceptance comes from elsewhere: mlsd bench {quoted(target)}{option}{prompt}."
     elif not sure:
-        gammas = ",".join(map(str, sorted(set(unsure_gammas))[:3])) or "1,2,4"
-        yield f"The interval holds 1: mlsd bench {quoted(target)}{draft} --gamma {gammas} --repeats 9."
+        yield f"The interval holds 1: mlsd bench {quoted(target)}{option} --gamma {gammas} --repeats 9."

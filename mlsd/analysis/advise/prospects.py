@@ -26,6 +26,7 @@ from mlsd.measure.store.rows import CalibrationPoint
 from mlsd.planning import passes
 from mlsd.records import NO_DRAFTER, Record, Round
 from mlsd.stats import Interval
+from mlsd.units import quoted
 
 Decider = Literal["nothing", "draft time", "expert coverage", "kernel step", "verification", "rollback", "acceptance"]
 Basis = Literal["calibration", "trials", "shape", "bandwidth"]
@@ -50,11 +51,17 @@ class Prospect(Record, frozen=True, kw_only=True):
     without_it: float  # that speedup
     acceptance_source: str
     acceptance_assumed: bool = False  # nobody measured it: the interval spans a range of acceptances
+    at_middle: Interval | None = None  # the speedup's range were its acceptance known, where it is assumed
 
     @property
     def name(self) -> str:
         """In words."""
         return "off" if self.gamma == 0 else self.draft or self.drafter
+
+    @property
+    def option(self) -> str:
+        """How commands ask for it."""
+        return f"--draft {quoted(self.draft)}" if self.draft else f"--drafter {self.drafter}"
 
 
 class Recommendation(Record, frozen=True, kw_only=True):
@@ -215,6 +222,7 @@ def _assumed(costs: CostRange, plain: CostRange, a: Acceptance, gamma: int, mode
         tok_s=_joint(worst.tok_s, middle.tok_s, best.tok_s),
         speedup=_joint(worst.speedup, middle.speedup, best.speedup),
         acceptance_assumed=True,
+        at_middle=middle.speedup,
     )
 
 
@@ -318,7 +326,7 @@ def recommend(
     told = next_steps(
         target,
         workload,
-        [p.draft for p in found if p.draft is not None],
+        list(dict.fromkeys(p.option for p in (*could, *speculative))),
         [p.gamma for p in could],
         basis=costs.basis,
         known=known,
@@ -350,7 +358,24 @@ def _why(verdict: Verdict, best: Prospect, speculative: Sequence[Prospect]) -> s
         return f"{low:.2f} to {high:.2f} times plain decoding; {best.break_even_mgl:.2f} tokens a round are needed"
     one = max(speculative, key=lambda p: p.speedup.value)
     low, high = one.speedup.low or 0.0, one.speedup.high or 0.0
-    return (
+    said = (
         f"the best of all, {one.name} at gamma {one.gamma}, has {low:.2f} to {high:.2f} times plain decoding; "
         f"it needs {one.break_even_mgl:.2f} tokens a round, and {one.decided_by} decides"
+    )
+    return said if verdict == "slower" else f"{said}. {_what_narrows(one)}"
+
+
+def _what_narrows(one: Prospect) -> str:
+    """What, once known, leaves least of a setting's range open."""
+    known = one.at_middle
+    if known is None or known.low is None or known.high is None:
+        return "Its acceptance is taken as known, so what is left is what passes cost: mlsd calibrate times them"
+    of_passes = math.log(known.high / known.low)
+    whole = math.log((one.speedup.high or 1.0) / (one.speedup.low or 1.0))
+    of_acceptance = math.sqrt(max(0.0, whole**2 - of_passes**2))
+    if of_passes >= of_acceptance:
+        return "What passes cost leaves most of it open: mlsd calibrate on that machine narrows it most"
+    return (
+        f"Acceptance leaves most of it open ({known.low:.2f} to {known.high:.2f} at {one.mgl:.2f} tokens a round): "
+        "--workload, --acceptance or mlsd bench narrows it most"
     )

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from mlsd.analysis.advise.prospects import Recommendation
 
 _GAMMAS = (1, 2, 4, 8, 16)
+_BUILD = "Build of llama.cpp whose kernels to model, like 11404 [default: the one loaded; with --chip, mlsd's own]."
 
 
 @click.command()
@@ -46,7 +47,8 @@ _GAMMAS = (1, 2, 4, 8, 16)
     show_default=True,
     help="Which runtime to model with --chip.",
 )
-@click.option("--build", type=Whole(min=0), default=0, help="Of llama.cpp, like 11404 [default: mlsd's own].")
+@click.option("--llama-build", "--build", "build", type=Whole(min=0), default=0, help=_BUILD)
+@click.option("--acceptance", type=float, help="Chance that a drafted token is accepted, like 0.8 [default: as seen].")
 @quant_option("Of a target that is only known by its shape [default: as its id says, else Q8_0].")
 @db_option("all under results/; may be repeated", "databases", multiple=True)
 @json_option
@@ -65,7 +67,7 @@ def advise(target: str, databases: tuple[Path, ...], as_json: bool, **options: A
         target,
         drafts=(*options["draft"], *options["drafter_text"]) or None,
         databases=databases,
-        **{name: options[name] for name in ("workload", "gammas", "quant", "chip", "runtime", "build", "engine")},
+        **{name: value for name, value in options.items() if name not in ("draft", "drafter_text")},
     )
     if as_json:
         told = ("validation", "quants", "untimed", "draft_sources", "draft_file")
@@ -107,8 +109,9 @@ def _print(found: Answer) -> None:
         say("Predictions were not checked: no stored study has plain decoding and two gammas of a drafter.")
     else:
         say(found.validation.words)
-    for line in advice(DrafterSpec(name=best.drafter), best.gamma, found.draft_file or best.draft):
-        say(line)
+    if result.sure:  # flags are for what is recommended: an open question ends in the commands that decide it
+        for line in advice(DrafterSpec(name=best.drafter), best.gamma, found.draft_file or best.draft):
+            say(line)
     for step in result.next_steps:
         say(f"Next: {step}")
 

@@ -183,13 +183,14 @@ def prospect_table(prospects: Sequence[Prospect], level: float) -> Table:
         numbers("tok/s", lambda p: number(p.tok_s.value, 1)),
         numbers(interval, lambda p: bounds(p.tok_s.low, p.tok_s.high, 1), detail=True),
         numbers("speedup", lambda p: times(p.speedup.value)),
-        numbers(interval, lambda p: bounds(p.speedup.low, p.speedup.high)),
+        numbers("speedup range", lambda p: bounds(p.speedup.low, p.speedup.high)),
         numbers("MGL", lambda p: text("?") if p.acceptance_assumed else number(p.mgl), detail=True),
         numbers("needs", lambda p: number(p.break_even_mgl), detail=True),
         numbers("or accept", needed, detail=True),
         numbers("decided by", lambda p: text(p.decided_by), detail=True),
         numbers("without", lambda p: times(p.without_it if p.gamma else None), detail=True),
-        note="needs: the MGL at which it is as fast as off; or accept: the acceptance of each token that gives it.",
+        note="speedup range: narrower than that of tok/s, since what is not known of plain decoding cancels; needs: "
+        "the MGL at which it is as fast as off; or accept: the acceptance of each token that gives it.",
     )
     return _explained(made)
 

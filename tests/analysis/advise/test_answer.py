@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mlsd.analysis.advise.answer import Place, Question, answer, check_gammas
+from mlsd.analysis.advise.answer import Place, Question, answer, check_question
 from mlsd.analysis.advise.prospects import Recommendation
 from mlsd.analysis.predict.arms import Known
 from mlsd.errors import AnalysisError, InputError
@@ -67,7 +67,7 @@ def test_only_the_drafts_that_were_asked_for_are_answered_for() -> None:
     with pytest.raises(AnalysisError, match="Nothing is known of other"):
         answer(Question(target="qwen3.5-9b", drafts=("other",), chip=unnamed_chip(400.0)), NOTHING, None)
     with pytest.raises(InputError):
-        check_gammas((0, 1))
+        check_question((0, 1))
 
 
 def test_heads_and_look_ups_are_answered_for_by_public_rows() -> None:

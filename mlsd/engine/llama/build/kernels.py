@@ -12,8 +12,7 @@ from mlsd.records import Record
 
 # llama.cpp 29869, "metal : few-row MMA mat-mul": kernels of 2 to 16 rows for verification, on M1 to M4.
 VERIFICATION_KERNELS = 11404
-# Builds that are known by their commit alone, and stand before that one: 0.3.36 of llama-cpp-python.
-_BEFORE = ("0c1e570",)
+SHIPPED = "0c1e570"  # the commit of 0.3.36 of llama-cpp-python, which is known by it alone
 
 
 class KernelSteps(Record, frozen=True, kw_only=True):
@@ -52,7 +51,7 @@ def metal_steps(build: str | None, device: str | None = None) -> KernelSteps | N
     """
     number = build_of(build)
     chip = re.search(r"\bM(\d+)\b", device or "")
-    if (build or "").startswith(_BEFORE) or (number is not None and number < VERIFICATION_KERNELS):
+    if (build or "").startswith(SHIPPED) or (number is not None and number < VERIFICATION_KERNELS):
         return _OLD
     if number is None:
         return None
