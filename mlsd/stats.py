@@ -45,6 +45,24 @@ def median(values: Sequence[float]) -> float | None:
     return statistics.median(values) if values else None
 
 
+class Percentiles(Record, frozen=True, kw_only=True):
+    """Of some values, the smallest that so many per cent do not exceed (nearest rank)."""
+
+    p50: float
+    p90: float
+    p99: float
+    n: int
+
+
+def percentiles(values: Sequence[float]) -> Percentiles | None:
+    """None of nothing. The 99th of fewer than a hundred values is their largest."""
+    ranked = sorted(values)
+    if not ranked:
+        return None
+    p50, p90, p99 = (ranked[max(0, math.ceil(len(ranked) * share / 100) - 1)] for share in (50, 90, 99))
+    return Percentiles(p50=p50, p90=p90, p99=p99, n=len(ranked))
+
+
 def relative_spread(values: Sequence[float]) -> float | None:
     """Half the range over the median: what to expect of the next repeat. None for fewer than two values."""
     if len(values) < 2:

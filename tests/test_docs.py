@@ -8,6 +8,7 @@ import re
 import shlex
 import subprocess
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from mlsd.cli.main import COMMANDS
 from mlsd.measure.run.checks import WARNINGS
 from mlsd.measure.run.compare import OUTPUT
 from mlsd.measure.run.self_check import read_self_check
+from tests.servers.fake import FakeServer
 from tools import data_reference, llama_server
 from tools.command_reference import PAGE, reference
 from tools.run_where import with_rows
@@ -23,6 +25,13 @@ from tools.run_where import with_rows
 ROOT = Path(__file__).parent.parent
 PAGES = {path.name: path for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))}
 # Commands that need a Mac with the study's models, hours, or a network: shown, explained, and only parsed here.
+# Servers of the pages at which somebody else's would listen: these answer in their place.
+STAND_INS = {
+    "http://127.0.0.1:8080": ("llama-server", True),
+    "http://127.0.0.1:9090": ("mlx-vlm", True),
+    "http://127.0.0.1:8081": ("llama-server", True),
+    "http://127.0.0.1:8082": ("llama-server", False),
+}  # protocol, and whether it drafts
 NOT_RUN = ("mlsd models pull", "git clone", "mlsd lab", "mlsd run B D --lab")
 
 
@@ -45,18 +54,23 @@ def test_every_mlsd_command_of_a_page_runs_in_order(page: str, tmp_path: Path) -
     if program is not None:
         environment["PATH"] += f"{os.pathsep}{program.parent}"
     left_out = []
-    for line in RUN[page]:
-        if line.startswith(NOT_RUN):
-            continue
-        if line.startswith("mlsd server") and (program is None or "http" in line):
-            left_out += [] if "http" in line else [line]  # two servers at fixed ports: tests/servers asks such pairs
-            continue
-        if left_out and "server.sqlite" in line:
-            continue
-        done = subprocess.run(
-            shlex.split(line), cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
-        )
-        assert done.returncode == 0, f"$ {line}\n{done.stdout}\n{done.stderr}"
+    with ExitStack() as stack:
+        urls = {
+            url: stack.enter_context(FakeServer(protocol, draft=draft, token_s=0.005)).url
+            for url, (protocol, draft) in STAND_INS.items()
+        }
+        for line in RUN[page]:
+            if line.startswith(NOT_RUN):
+                continue
+            if program is None and (line.startswith("mlsd server --launch") or (left_out and "server.sqlite" in line)):
+                left_out.append(line)
+                continue
+            for url, other in urls.items():
+                line = line.replace(url, other)
+            done = subprocess.run(
+                shlex.split(line), cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+            )
+            assert done.returncode == 0, f"$ {line}\n{done.stdout}\n{done.stderr}"
     if left_out:
         (pytest.fail if os.environ.get("MLSD_SERVERS") == "required" else pytest.skip)(f"NOT TESTED: {left_out}")
 

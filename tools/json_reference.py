@@ -17,6 +17,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, NotRequired, TypedDict
 
 import msgspec
+from mlsd.servers.results import Row
 
 from mlsd.analysis.advise.answer import QuantFile
 from mlsd.analysis.advise.prospects import Recommendation
@@ -62,7 +63,6 @@ from mlsd.planning.plan import LeftOut
 from mlsd.records import ArmKind, Case, Environment, Losslessness, ModelFacts, ModelRef, OptionValue, Round, Trial
 from mlsd.report.site import Site
 from mlsd.report.write import Written
-from mlsd.servers.results import Row
 from mlsd.stats import Interval
 from mlsd.trials.decisions import Decision
 from tools.data_reference import comments

@@ -17,7 +17,7 @@ from mlsd.records import QualityWarning, Trial
 from mlsd.report.render.terminal import plain
 from mlsd.trials.arms import arm_of
 from mlsd.trials.fates import Fate, fate_of
-from mlsd.trials.sums import speed, sums
+from mlsd.trials.sums import Sums, counts_of, speed
 from mlsd.units import format_bytes, format_number, format_percent
 
 
@@ -181,12 +181,13 @@ def trial_line(slot: Slot, trial: Trial) -> str:
     if trial.status == "failed":
         return f"{what} FAILED {(trial.error or '').splitlines()[0]}"
     fate = fate_of(trial)
-    verdict = trial.losslessness.verdict if trial.losslessness else "sampled"
+    unjudged = "sampled" if not case.sampling.greedy else "not compared"
+    verdict = trial.losslessness.verdict if trial.losslessness else unjudged
     parts = [f"{format_number(speed(trial), 1)} tok/s", verdict if fate.right else f"INVALID ({verdict})"]
     if fate is Fate.DISTURBED:
         parts.append("disturbed: its time is not used")
     if trial.arm == "sd":
-        parts.insert(1, f"acceptance {format_percent(sums(trial.rounds).acceptance_rate)}")
+        parts.insert(1, f"acceptance {format_percent((counts_of(trial) or Sums()).acceptance_rate)}")
     return f"{what} {', '.join(parts)}"
 
 

@@ -1,12 +1,9 @@
-"""Servers with and without speculation, side by side in interleaved blocks: one trial a request, in the store."""
+"""Servers side by side in interleaved blocks: one trial a request, in the store."""
 
 from __future__ import annotations
 
-import hashlib
-import itertools
-import random
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -19,18 +16,11 @@ from mlsd.engine.losslessness import first_difference
 from mlsd.errors import InputError, MlsdError, ServerError, WorkerError
 from mlsd.gguf_tools.read import model_facts
 from mlsd.hardware import read_conditions, read_environment
-from mlsd.hardware.budget import host_budget
-from mlsd.measure.messages import (
-    Done,
-    Event,
-    Started,
-    failed_trial,
-    now,
-    trial_of,
-)
+from mlsd.measure.messages import Done, Event, Started, failed_trial, now, trial_of
 from mlsd.measure.process import run_info, run_job
 from mlsd.measure.run.checks import check_run
-from mlsd.measure.run.runner import RunSettings, Watcher, machine_lock, next_repeat, run_jobs
+from mlsd.measure.run.race import Race, Rules, standings
+from mlsd.measure.run.runner import RunSettings, Watcher, all_left, machine_lock, next_repeat, run_jobs, slot_key
 from mlsd.measure.run.runs import BenchResult, BenchTrial, check_database
 from mlsd.measure.store.newest import study_path
 from mlsd.measure.store.rows import TrialFilter
@@ -43,7 +33,6 @@ from mlsd.records import (
     NO_DRAFTER,
     Case,
     DrafterSpec,
-    EngineOptions,
     Losslessness,
     ModelRef,
     QualityWarning,
@@ -52,21 +41,23 @@ from mlsd.records import (
     Trial,
 )
 from mlsd.servers.distrust import believed_decode_ns, doubt
-from mlsd.servers.endpoint import Answer, Counters, Endpoint, Prompt, Request
+from mlsd.servers.endpoint import Answer, Counters, Endpoint, Prompt, Request, Server
 from mlsd.servers.judge import judge, margin
 from mlsd.servers.launch import Launched
+from mlsd.servers.plan import SERVERS, Ask, Turn, turns
+from mlsd.trials.arms import arm_of
 from mlsd.trials.sums import BY_ACCEPTED, DRAFT_ROUNDS, DRAFTED, DRAFTED_RIGHT
 
-SERVERS = "server"  # the study that trials go to, and the suite of a request alone; `server-parallel-N` of N at once
 SPECULATION = "speculation"  # the drafter of a server that was not launched: it does not say which
 _WARM_TOKENS, _WARM_PREDICT = 8, 8
 _PREPARING = 10**6  # nonces of requests before anything is timed
 _MOST_EARLIER = 64  # answers whose times are remembered
+_SHOWN = 24  # characters around the first difference of two texts
 
 
 @dataclass
 class Side:
-    """One arm: a server that is there, or one that is launched when it is needed."""
+    """One arm: a server that is there, or one that is launched when it is needed; and what is known of it."""
 
     spec: DrafterSpec
     gamma: int
@@ -74,30 +65,26 @@ class Side:
     draft: bool = True  # requests leave drafting on
     must_draft: bool = False  # an answer without a draft is a fault
     carries: bool = False  # what it drafts depends on requests before
+    said: Server | None = None  # by it, of itself
+    prompts: dict[str, Prompt] = field(default_factory=dict)  # by name, as it takes them; none: as the first side does
+    references: dict[str, Answer] = field(default_factory=dict)  # by name: its first greedy answers
     earlier: list[Answer] = field(default_factory=list)
 
     @property
     def endpoint(self) -> Endpoint:
         """The server, started if need be. Raises: ServerError."""
-        return self.server.endpoint if isinstance(self.server, Launched) else self.server
+        endpoint = self.server.endpoint if isinstance(self.server, Launched) else self.server
+        self.said = endpoint.server
+        return endpoint
 
     def stop(self) -> None:
         """End a launched server."""
         if isinstance(self.server, Launched):
             self.server.stop()
 
-
-class Ask(Record, frozen=True, kw_only=True):
-    """What to measure on sides that are ready; nothing here says which servers."""
-
-    n_predict: int = 128
-    repeats: int = 3
-    sampling: Sampling = Sampling()
-    ignore_eog: bool = True
-    parallel: tuple[int, ...] = (1,)  # requests at once
-    seed: int = 0
-    engine: EngineOptions = EngineOptions()  # of launched servers, and of our own loop beside them
-    beside: bool = False  # our own loop in the same blocks
+    def remember(self, answer: Answer) -> None:
+        """Keep an answer to compare later ones with."""
+        self.earlier = [*self.earlier, answer][-_MOST_EARLIER:]
 
 
 class Models(Record, frozen=True, kw_only=True):
@@ -106,6 +93,7 @@ class Models(Record, frozen=True, kw_only=True):
     target: LocalModel | None = None
     drafts: tuple[LocalModel, ...] = ()
     flags: str = ""  # beyond what mlsd sets
+    together: bool = True  # memory holds all servers at once
 
 
 class ServerResult(BenchResult, frozen=True, kw_only=True):
@@ -113,13 +101,8 @@ class ServerResult(BenchResult, frozen=True, kw_only=True):
 
     notes: tuple[str, ...]
     deterministic: bool  # the plain server repeats itself
-
-
-class _Turn(Record, frozen=True, kw_only=True):
-    """Slots that belong together: one arm's requests, sent at once; or our own loop's, run in one worker."""
-
-    side: int | None  # index of the arm; None: our own loop
-    slots: tuple[Slot, ...]
+    base: str = ""  # the target's id at the server that others are compared with, where none of them is plain
+    agreement: tuple[str, ...] = ()  # of two such servers: whether they write the same, and why they may not
 
 
 def measure(
@@ -129,10 +112,14 @@ def measure(
     models: Models,
     db: Path | None = None,
     watcher: Watcher | None = None,
+    *,
+    rivals: bool = False,
 ) -> ServerResult:
-    """Measure every side beside the first, which is plain, and keep each request as a trial.
+    """Measure every side beside the first, and keep each request as a trial.
 
-    Raises: ServerError when the plain server cannot even answer once; LockError, StoreError, InputError.
+    The first one is plain and the others have its target; or they are `rivals` with models of their own, of which only
+    speed and text are compared.
+    Raises: ServerError when the first server cannot even answer once; LockError, StoreError, InputError.
     """
     path = db or study_path(SERVERS)
     with machine_lock(), ExitStack() as stack:
@@ -140,19 +127,22 @@ def measure(
             stack.callback(side.stop)
         check_database(path)
         environment = read_environment(run_info(ask.engine))
-        session = _Session(sides, ask, prompts, models)
+        session = _Session(sides, ask, prompts, models, rivals=rivals)
         session.prepare()
-        cases = {case.id: case for turn in session.turns(0) for case in (slot.case for slot in turn.slots)}
+        race = None if ask.goal is None else Race(ask.goal, rules=session.rules)
+        cases = {slot.case_id: slot.case for turn in session.turns(0) for slot in turn.slots}
         with Store.open(path) as store:
-            requests = session.turns(next_repeat(store, environment, cases))
-            job = session.job(requests)
+            planned = session.turns(next_repeat(store, environment, cases))
             facts = [model_facts(m.path, ref=m.ref) for m in (models.target, *models.drafts) if m is not None]
             plan = {"profile": None, "suites": [SERVERS], "servers": [side.spec.name for side in sides]}
 
             def drive(job: Job, *, patience_s: float, turns: Iterable[Sequence[int]]) -> Iterator[Event]:
-                return (e for chosen in turns for e in session.drive(job, requests, set(chosen), patience_s))
+                return (event for chosen in turns for event in session.drive(job, planned, chosen, patience_s))
 
-            outcome = run_jobs((job,), store, environment, facts, plan, RunSettings(seed=ask.seed), watcher, drive)
+            outcome = run_jobs(
+                (session.job(planned),), store, environment, facts, plan, RunSettings(seed=ask.seed), watcher, drive,
+                all_left if race is None else race.choose,
+            )  # fmt: skip
             own = [stored.trial for stored in store.trials(TrialFilter(run_id=outcome.run_id))]
             if not outcome.interrupted:
                 session.compare(own, cases)
@@ -162,31 +152,53 @@ def measure(
             store.add_warnings(outcome.run_id, warnings)
     if own and all(trial.status == "failed" for trial in own):
         raise WorkerError(f"Every request failed: {own[0].error}")
+    measured = tuple(BenchTrial(case=cases[trial.case_id], trial=trial) for trial in own)
     return ServerResult(
         database=str(path),
         outcome=outcome,
-        trials=tuple(BenchTrial(case=cases[trial.case_id], trial=trial) for trial in own),
+        trials=measured,
         warnings=warnings,
         notes=tuple(session.notes),
         deterministic=session.deterministic,
+        base=session.base if rivals else "",
+        agreement=tuple(session.agreement()) if rivals else (),
+        decisions={} if race is None else standings(((row.case, row.trial) for row in measured), rules=session.rules),
+        stopped=None if race is None else race.stopped,
     )
 
 
 class _Session:
     """What is known of the sides and prompts of one call."""
 
-    def __init__(self, sides: Sequence[Side], ask: Ask, prompts: Sequence[PlannedPrompt], models: Models) -> None:
-        self._sides, self._ask, self._models = sides, ask, models
-        self._together = _fits_together(sides, models)
+    def __init__(
+        self, sides: Sequence[Side], ask: Ask, prompts: Sequence[PlannedPrompt], models: Models, *, rivals: bool
+    ) -> None:
+        self._sides, self._ask, self._models, self._rivals = sides, ask, models, rivals
+        # With a process for each of its turns a server's luck with memory is noise, which the blocks show.
+        self._anew = ask.goal is not None and isinstance(sides[0].server, Launched)
         self._planned = {prompt.key: prompt for prompt in prompts}
-        self._prompts: dict[str, Prompt] = {}  # by name, as the server takes them
-        self._references: dict[str, Answer] = {}  # by name
         self.deterministic = True
         self.notes: list[str] = []
 
+    @property
+    def rules(self) -> Rules:
+        """What stands beside what: per number of requests at once, and our own loop by itself."""
+
+        def name(case: Case) -> str | None:
+            if self._rivals:
+                return None if case.target.id == self.base else case.target.id
+            return None if case.arm == "ar" else arm_of(case).setting
+
+        return Rules(group=lambda case: f"{case.suite} {case.source}", name=name, apart=not self._anew)
+
+    @property
+    def base(self) -> str:
+        """The id of the target at the first server."""
+        return self._target(0).id
+
     def _use(self, side: Side) -> Endpoint:
         """The side's server; others that lie in memory only while they work are ended first."""
-        if not self._together:
+        if not self._models.together:
             for other in self._sides:
                 if other is not side:
                     other.stop()
@@ -196,69 +208,48 @@ class _Session:
 
     def prepare(self) -> None:
         """Read the prompts, warm every server, and see what each does with the same request twice."""
-        plain = self._sides[0]
-        endpoint = self._use(plain)
-        self._server = server = endpoint.server
-        self._prompts = {name: self._read(endpoint, prompt) for name, prompt in self._planned.items()}
-        if self._ask.sampling.greedy:
-            for number, name in enumerate(self._planned):
-                self._references[name] = first = self._answer(plain, name, nonce=_PREPARING + number)
-                if number == 0:
-                    self._check_repeats(first, self._answer(plain, name, nonce=2 * _PREPARING))
-        for side in self._sides[1:]:
-            self._check_same_model(endpoint, self._use(side))
+        first = self._sides[0]
+        endpoint = self._use(first)
+        if self._rivals and any(self._use(side).server.chat_only for side in self._sides):
+            chats = {name: msgspec.structs.replace(prompt, chat=True) for name, prompt in self._planned.items()}
+            self._planned = chats
+        said = {name: self._conversation(endpoint, prompt) for name, prompt in self._planned.items()}
+        for side in self._sides:
             try:
-                self._check_memory(side)
+                other = self._use(side)
+                if not self._rivals:
+                    _check_same_model(endpoint.server, other.server)
+                if self._rivals or side is first:
+                    side.prompts = {name: _read(other, prompt, said[name]) for name, prompt in self._planned.items()}
+                self._ask_twice(side)
+                for number, name in enumerate(side.prompts) if self._ask.sampling.greedy else ():
+                    side.references.setdefault(name, self._answer(side, name, nonce=_PREPARING + number))
             except ServerError as error:  # its trials will fail with their reasons, and the others are measured
+                if side is first:
+                    raise
                 self.notes.append(f"{side.spec.name}: {error}")
-        if not any(side.must_draft for side in self._sides) and not any(
-            answer.proposed for side in self._sides[1:] for answer in side.earlier
-        ):
-            self.notes.append("No server says that it drafted anything: two plain servers are compared.")
-        if server.untested:
-            self.notes.append(f"{server.words}: read its figures with care.")
-        if not server.gives_tokens:
-            self.notes.append(f"{server.program} gives no token ids: outputs are compared as text.")
-        if not server.has_clock and all(one.decode_ns is None for side in self._sides for one in side.earlier):
-            self.notes.append(f"{server.program} does not time itself: every tok/s is by the clock of this program.")
+        self._tell()
 
-    def _read(self, endpoint: Endpoint, prompt: PlannedPrompt) -> Prompt:
-        """A prompt as the server takes it; exactly `n_tokens` of it where it asks for that.
+    def _conversation(self, endpoint: Endpoint, prompt: PlannedPrompt) -> tuple[str, ...]:
+        """What is said before and in a prompt, the server's own answers between; nothing of a plain text."""
+        said: list[str] = []
+        for turn in prompt.earlier if prompt.chat else ():
+            said.append(turn)
+            request = self._request(endpoint.chat(tuple(said)), draft=False)
+            request = msgspec.structs.replace(request, ignore_eog=False, sampling=Sampling())
+            said.append(endpoint.complete(request).text.strip())
+        return (*said, prompt.text) if prompt.chat else ()
 
-        Raises: InputError where the server cannot tell tokens and a length in tokens was asked for.
-        """
-        if prompt.chat:
-            said: list[str] = []
-            for turn in prompt.earlier:
-                said.append(turn)
-                request = self._request(endpoint.chat(tuple(said)), draft=False)
-                request = msgspec.structs.replace(request, ignore_eog=False, sampling=Sampling())
-                said.append(endpoint.complete(request).text.strip())
-            made = endpoint.chat((*said, prompt.text))
-            return msgspec.structs.replace(made, earlier=tuple(said[1::2]))
-        tokens = endpoint.tokenize(prompt.text)
-        if prompt.n_tokens is not None and len(tokens) < prompt.n_tokens:
-            raise InputError(
-                f"{endpoint.server.program} cannot cut the prompt {prompt.key} to {prompt.n_tokens} tokens.",
-                hint="Give a shorter one, or a whole text.",
-            )
-        return Prompt(tokens=tokens[: prompt.n_tokens] if prompt.n_tokens else tokens, text=prompt.text)
-
-    def _check_repeats(self, first: Answer, second: Answer) -> None:
-        self.deterministic = _output(first) == _output(second)
-        if not self.deterministic:
-            where = first_difference(first.tokens, second.tokens) if first.tokens else None
-            self.notes.append(
-                "The plain server does not repeat itself"
-                + ("" if where is None else f" (from token {where} on)")
-                + ": nothing can be said of losslessness, only of speed."
-            )
-
-    def _check_memory(self, side: Side) -> None:
-        """Ask the same twice: a draft that remembers requests drafts otherwise the second time."""
+    def _ask_twice(self, side: Side) -> None:
+        """Whether a server repeats itself, and whether its draft remembers requests: then it drafts otherwise."""
         name = next(iter(self._planned))
         first, second = (self._answer(side, name, nonce=nonce) for nonce in (_PREPARING, 2 * _PREPARING))
-        side.carries = self._ask.sampling.greedy and _drafted(first) != _drafted(second)
+        if not self._ask.sampling.greedy:
+            return
+        if side.prompts:
+            side.references[name] = first
+            self._check_repeats(side, first, second)
+        side.carries = (first.proposed, first.accepted) != (second.proposed, second.accepted)
         if side.carries:
             launched = isinstance(side.server, Launched)
             self.notes.append(
@@ -267,15 +258,34 @@ class _Session:
                 + ("It is started anew before each turn." if launched else "Below is a prompt that comes again.")
             )
 
-    def _check_same_model(self, plain: Endpoint, other: Endpoint) -> None:
-        for name in ("n_vocab", "n_parameters"):
-            one, two = getattr(plain.server, name), getattr(other.server, name)
-            if one is not None and two is not None and one != two:
-                raise InputError(
-                    f"The servers hold different models: {plain.server.model} has {name} {one:,}, {other.server.model} "
-                    f"{two:,}.",
-                    hint="Start both with the same target.",
-                )
+    def _check_repeats(self, side: Side, first: Answer, second: Answer) -> None:
+        if _output(first) == _output(second):
+            return
+        where = first_difference(first.tokens, second.tokens) if first.tokens else None
+        place = "" if where is None else f" (from token {where} on)"
+        if self._rivals:
+            self.notes.append(f"{self._name(side)} does not repeat itself{place}.")
+            return
+        self.deterministic = False
+        self.notes.append(
+            f"The plain server does not repeat itself{place}: nothing can be said of losslessness, only of speed."
+        )
+
+    def _tell(self) -> None:
+        """What a reader must know of the servers."""
+        drafted = (answer.proposed or answer.accepted for side in self._sides[1:] for answer in side.earlier)
+        if not self._rivals and not any(side.must_draft for side in self._sides) and not any(drafted):
+            self.notes.append("No server says that it drafted anything: two plain servers are compared.")
+        for said in dict.fromkeys(side.said for side in (self._sides if self._rivals else self._sides[:1])):
+            if said is None:
+                continue
+            if said.untested:
+                self.notes.append(f"{said.words}: read its figures with care.")
+            if not said.gives_tokens and not self._rivals:
+                self.notes.append(f"{said.program} gives no token ids: outputs are compared as text.")
+            answers = [answer for side in self._sides if side.said == said for answer in side.earlier]
+            if not said.has_clock and all(answer.decode_ns is None for answer in answers):
+                self.notes.append(f"{said.program} does not time itself: every tok/s is by the clock of this program.")
 
     def _request(self, prompt: Prompt, *, draft: bool, nonce: int = 0) -> Request:
         return Request(
@@ -288,44 +298,24 @@ class _Session:
             nonce=nonce,
         )
 
+    def _prompt(self, side: Side, name: str) -> Prompt:
+        return (side.prompts or self._sides[0].prompts)[name]
+
     def _answer(self, side: Side, name: str, nonce: int) -> Answer:
         """An answer outside what is measured, its counts seen."""
         endpoint = self._use(side)
-        request = self._request(self._prompts[name], draft=side.draft, nonce=nonce)
+        request = self._request(self._prompt(side, name), draft=side.draft, nonce=nonce)
         answer = endpoint.settle(request, endpoint.complete(request))
-        side.earlier = [*side.earlier, answer][-_MOST_EARLIER:]
+        side.remember(answer)
         return answer
 
     # --- the plan -------------------------------------------------------------------------------------------------
 
-    def turns(self, first_repeat: int) -> tuple[_Turn, ...]:
-        """Repeats outermost; blocks in random order, arms in random order within, the plain one first at first."""
-        made: list[_Turn] = []
-        for repeat in range(first_repeat, first_repeat + self._ask.repeats):
-            blocks = [(n, group) for n in self._ask.parallel for group in _groups(list(self._planned.values()), n)]
-            random.Random(f"{self._ask.seed} {repeat}").shuffle(blocks)
-            for number, (n, group) in enumerate(blocks):
-                made += self._block(n, group, repeat, f"{self._ask.seed} {repeat} {number}", first_repeat)
-        return tuple(made)
+    def turns(self, first_repeat: int) -> tuple[Turn, ...]:
+        """What is asked, from a repeat on."""
+        return turns(len(self._sides), self._ask, list(self._planned.values()), self._cases, first_repeat)
 
-    def _block(
-        self, n: int, group: Sequence[PlannedPrompt], repeat: int, seed: str, first_repeat: int
-    ) -> Iterator[_Turn]:
-        arms: list[int | None] = [*range(len(self._sides)), *([None] if self._ask.beside and n == 1 else [])]
-        random.Random(seed).shuffle(arms)
-        if repeat == first_repeat:
-            arms.sort(key=lambda arm: arm != 0)
-        positions = itertools.count()
-        for arm in arms:
-            slots = []
-            for case in (case for prompt in group for case in self._cases(arm, prompt, n)):
-                number = f"{repeat} {n} {case.prompt.sha256} {case.prompt.n_tokens} {case.n_predict}"
-                block = int(hashlib.sha256(number.encode()).hexdigest()[:12], 16)
-                slots.append(Slot(case=case, case_id=case.id, block=block, repeat=repeat, position=next(positions)))
-            yield _Turn(side=arm, slots=tuple(slots))
-
-    def _cases(self, arm: int | None, prompt: PlannedPrompt, n: int) -> Iterator[Case]:
-        suite = SERVERS if n == 1 else f"{SERVERS}-parallel-{n}"
+    def _cases(self, arm: int | None, prompt: PlannedPrompt, suite: str) -> Iterator[Case]:
         plain = Case(
             suite=suite,
             target=self._target(arm),
@@ -341,47 +331,55 @@ class _Session:
                 yield msgspec.structs.replace(plain, drafter=side.spec, gamma=side.gamma)
             return
         side = self._sides[arm]
-        words = f"{self._server.words} {self._models.flags}".strip()
+        words = f"{self._said(arm).words} {self._models.flags}".strip()
         yield msgspec.structs.replace(plain, drafter=side.spec, gamma=side.gamma, server=words)
+
+    def _said(self, arm: int) -> Server:
+        said = self._sides[arm if self._rivals else 0].said
+        assert said is not None  # the first has answered, and rivals were asked whether they take plain text
+        return said
 
     def _target(self, arm: int | None) -> ModelRef:
         local = self._models.target
         if arm is None:
             assert local is not None
             return local.ref
-        server = self._server
-        name = local.ref.id if local is not None else server.model
+        said = self._said(arm)
         # Another name than our own engine's target, so that no table and no export can take one for the other.
-        known = ModelRef(id=name) if local is None else local.ref
-        return msgspec.structs.replace(known, id=f"{name} @ {server.program}")
+        known = ModelRef(id=said.model) if local is None else local.ref
+        twins = self._rivals and [self._said(place).words for place in range(len(self._sides))].count(said.words) > 1
+        which = f" {arm + 1}" if twins else ""
+        return msgspec.structs.replace(known, id=f"{known.id} @ {said.program}{which}")
 
-    def job(self, turns: Sequence[_Turn]) -> Job:
+    def _name(self, side: Side) -> str:
+        return self._target(self._sides.index(side)).id
+
+    def job(self, planned: Sequence[Turn]) -> Job:
         """All turns as one job for the runner."""
-        slots = tuple(slot for turn in turns for slot in turn.slots)
+        slots = tuple(slot for turn in planned for slot in turn.slots)
         prompts = {prompt_key(slot.case.prompt): slot.case.prompt for slot in slots}
         local = self._models.target
-        ref = slots[0].case.target
         return Job(
-            target=ModelFile(ref=ref, path="" if local is None else str(local.path)),
+            target=ModelFile(ref=slots[0].case.target, path="" if local is None else str(local.path)),
             prompts={key: prompt_text(ref, self._planned.__getitem__) for key, ref in prompts.items()},
             slots=slots,
         )
 
     # --- measuring ------------------------------------------------------------------------------------------------
 
-    def drive(self, rest: Job, turns: Sequence[_Turn], chosen: Collection[int], patience_s: float) -> Iterator[Event]:
+    def drive(self, rest: Job, planned: Sequence[Turn], chosen: Sequence[int], patience_s: float) -> Iterator[Event]:
         """Run the chosen slots of a job turn by turn; what fails is a failed trial, and the next turn runs."""
-        index = {_place(slot): i for i, slot in enumerate(rest.slots) if i in chosen}
-        for turn in turns:
-            slots = [slot for slot in turn.slots if _place(slot) in index]
+        index = {slot_key(rest.slots[place]): place for place in chosen}
+        for turn in planned:
+            slots = [slot for slot in turn.slots if slot_key(slot) in index]
             if not slots:
                 continue
-            yield Started(index=index[_place(slots[0])])
-            measured = self._own_loop(rest, slots, patience_s) if turn.side is None else (
-                self._measure(self._sides[turn.side], slots)
+            yield Started(index=index[slot_key(slots[0])])
+            measured = self._own_loop(rest, slots, patience_s) if turn.arm is None else (
+                self._measure(self._sides[turn.arm], slots)
             )  # fmt: skip
             for slot, trial in measured:
-                yield Done(index=index[_place(slot)], trial=trial)
+                yield Done(index=index[slot_key(slot)], trial=trial)
 
     def _own_loop(self, rest: Job, slots: Sequence[Slot], patience_s: float) -> Iterator[tuple[Slot, Trial]]:
         """The same cases in our own engine: one worker, so one load, a turn."""
@@ -406,7 +404,7 @@ class _Session:
     def _measure(self, side: Side, slots: Sequence[Slot]) -> Iterator[tuple[Slot, Trial]]:
         """The trials of one turn: its requests sent at once, judged when all have ended."""
         try:
-            if side.carries:
+            if side.carries or self._anew:
                 side.stop()
             endpoint = self._use(side)
             self._warm(side, endpoint, slots[0])
@@ -422,7 +420,7 @@ class _Session:
 
     def _warm(self, side: Side, endpoint: Endpoint, slot: Slot) -> None:
         """A few tokens of another text, so that no turn begins on a cold connection or a cold server."""
-        prompt = self._prompts[slot.case.prompt.key]
+        prompt = self._prompt(side, slot.case.prompt.key)
         request = self._request(prompt, draft=side.draft, nonce=time.monotonic_ns() % 10**6)
         short = {"messages": (), "n_predict": _WARM_PREDICT, "ignore_eog": False}
         words = prompt.tokens[:_WARM_TOKENS] or prompt.text[:20] or "Hello"
@@ -430,7 +428,7 @@ class _Session:
 
     def _ask_one(self, side: Side, endpoint: Endpoint, slot: Slot) -> tuple[Request, str, Answer | MlsdError]:
         """A request, when it was sent, and what became of it."""
-        prompt, started_at = self._prompts[slot.case.prompt.key], now()
+        prompt, started_at = self._prompt(side, slot.case.prompt.key), now()
         request = self._request(prompt, draft=side.draft, nonce=1 + slot.repeat)
         try:
             return request, started_at, endpoint.complete(request)
@@ -454,7 +452,7 @@ class _Session:
             grown = after.since(before) if after is not None and before is not None else None
             answer = endpoint.settle(request, answer)
             reason = doubt(request, answer, side.gamma, grown, side.earlier)
-            side.earlier = [*side.earlier, answer][-_MOST_EARLIER:]
+            side.remember(answer)
             if reason is not None and answer.n_tokens < request.n_predict:
                 raise ServerError(reason[0].upper() + reason[1:] + ".")
             verdict = self._verdict(slot, request, answer)
@@ -471,7 +469,7 @@ class _Session:
             DRAFT_ROUNDS: answer.n_rounds,
             **{f"{BY_ACCEPTED}{n}": rounds for n, rounds in enumerate(answer.by_accepted)},
         }
-        reason = reason or self._fault(side, answer, verdict)
+        reason = reason or (None if self._rivals else _fault(side, answer, verdict))
         decode_ns = believed_decode_ns(answer)
         if answer.decode_ns is not None and decode_ns != answer.decode_ns:
             timed["server_decode_ns"] = answer.decode_ns
@@ -487,7 +485,7 @@ class _Session:
             prefill_ns=answer.prompt_ns if answer.prompt_ns is not None else answer.first_ns,
             decode_ns=decode_ns,
             rounds=answer.rounds,
-            earlier=self._prompts[slot.case.prompt.key].earlier,
+            earlier=self._prompt(side, slot.case.prompt.key).earlier,
             losslessness=verdict,
             valid=reason is None,
             invalid_reason=reason,
@@ -497,13 +495,14 @@ class _Session:
 
     def _verdict(self, slot: Slot, request: Request, answer: Answer) -> Losslessness | None:
         """The verdict on a greedy answer; None where there is nothing sure to compare it with."""
-        if not self._ask.sampling.greedy or not self.deterministic:
+        if self._rivals or not self._ask.sampling.greedy or not self.deterministic:
             return None
-        reference = self._references[slot.case.prompt.key]
+        plain = self._sides[0]
+        reference = plain.references[slot.case.prompt.key]
         if slot.case.arm == "ar" and slot.case.suite == SERVERS and _output(answer) != _output(reference):
-            self._check_repeats(reference, answer)
+            self._check_repeats(plain, reference, answer)
             return None
-        return judge(self._use(self._sides[0]), request.prompt, answer, reference)
+        return judge(self._use(plain), request.prompt, answer, reference)
 
     def _tell_clock(self, endpoint: Endpoint) -> None:
         told = f"{endpoint.server.program} at {endpoint.url} claims less time for its decoding than passed here: "
@@ -511,25 +510,17 @@ class _Session:
         if told not in self.notes:
             self.notes.append(told)
 
-    def _fault(self, side: Side, answer: Answer, verdict: Losslessness | None) -> str | None:
-        if verdict is not None and verdict.verdict == "diverged":
-            where = "" if verdict.first_difference is None else f" at token {verdict.first_difference}"
-            return f"output differs from the plain server's{where}"
-        if side.spec.name == NO_DRAFTER and answer.proposed:
-            return f"the server that should be plain drafted {answer.proposed} tokens"
-        if side.must_draft and not answer.proposed:
-            return "the server says that it drafted nothing: it ignored the setting"
-        return None
+    # --- afterwards -----------------------------------------------------------------------------------------------
 
     def compare(self, trials: Sequence[Trial], cases: Mapping[str, Case]) -> None:
         """Say where our own loop's plain output is another than the server's, and whether a tie explains it."""
-        for name, reference in self._references.items():
+        for name, reference in self._sides[0].references.items():
             ours = (t for t in trials if cases[t.case_id].source == "engine" and cases[t.case_id].prompt.key == name)
             tokens = next((t.tokens for t in ours if t.arm == "ar" and t.tokens), ())
             if not tokens or not reference.tokens or tokens == reference.tokens:
                 continue
             try:
-                why = self._apart(self._prompts[name].tokens, tokens, reference)
+                why = self._apart(self._sides[0].prompts[name].tokens, tokens, reference)
             except ServerError as error:
                 why = str(error)
             self.notes.append(f"{name}: our loop's plain output is another than the server's: {why}.")
@@ -547,28 +538,66 @@ class _Session:
         found = judge(plain, prompt, Answer(tokens=tokens, n_tokens=len(tokens)), reference)
         return f"{found.verdict}, {margin(found)}"
 
+    def agreement(self) -> Iterator[str]:
+        """Whether each rival writes what the first one does, prompt by prompt, and why it may not."""
+        first = self._sides[0]
+        for arm, side in enumerate(self._sides[1:], 1):
+            pairs = [
+                (name, one, side.references[name]) for name, one in first.references.items() if name in side.references
+            ]
+            if not pairs:
+                continue
+            same = [name for name, one, other in pairs if one.text == other.text]
+            yield f"{self._name(side)} writes what {self.base} does on {len(same)} of {len(pairs)} prompts."
+            yield from (f"{name}: {_parted(one.text, other.text)}" for name, one, other in pairs if name not in same)
+            if why := self._differences(pairs, self._said(0), self._said(arm)):
+                yield f"They are not the same: {'; '.join(why)}."
 
-def _groups(prompts: Sequence[PlannedPrompt], n: int) -> list[tuple[PlannedPrompt, ...]]:
-    """The prompts, `n` at a time, the last ones topped up from the first."""
-    if len(prompts) < n:
+    def _differences(self, pairs: Sequence[tuple[str, Answer, Answer]], one: Server, other: Server) -> list[str]:
+        names = {"model": "model file or quantization", "n_vocab": "vocabulary", "n_parameters": "number of weights"}
+        said = ((words, getattr(one, name), getattr(other, name)) for name, words in names.items())
+        why = [f"{words} ({a} and {b})" for words, a, b in said if a is not None and b is not None and a != b]
+        for name, first, second in pairs[:1]:
+            if None not in (first.n_prompt, second.n_prompt) and first.n_prompt != second.n_prompt:
+                why.append(f"tokenizer or template ({name} is {first.n_prompt} tokens and {second.n_prompt})")
+        return why
+
+
+def _read(endpoint: Endpoint, prompt: PlannedPrompt, said: tuple[str, ...]) -> Prompt:
+    """A prompt as the server takes it; exactly `n_tokens` of it where it asks for that.
+
+    Raises: InputError where the server cannot tell tokens and a length in tokens was asked for.
+    """
+    if said:
+        return msgspec.structs.replace(endpoint.chat(said), earlier=said[1::2])
+    tokens = endpoint.tokenize(prompt.text)
+    if prompt.n_tokens is not None and len(tokens) < prompt.n_tokens:
         raise InputError(
-            f"{n} requests at once need {n} different prompts; {len(prompts)} were given.", hint="Add --prompt."
+            f"{endpoint.server.program} cannot cut the prompt {prompt.key} to {prompt.n_tokens} tokens.",
+            hint="Give a shorter one, or a whole text.",
         )
-    around = (*prompts, *prompts)
-    return [around[i : i + n] for i in range(0, len(prompts), n)]
+    return Prompt(tokens=tokens[: prompt.n_tokens] if prompt.n_tokens else tokens, text=prompt.text)
 
 
-def _fits_together(sides: Sequence[Side], models: Models) -> bool:
-    """Whether all launched servers may run at once."""
-    n_launched = sum(isinstance(side.server, Launched) for side in sides)
-    if n_launched < 2 or models.target is None:
-        return True
-    weights = n_launched * (models.target.ref.n_bytes or 0) + sum(draft.ref.n_bytes or 0 for draft in models.drafts)
-    return weights <= host_budget().limit_bytes
+def _check_same_model(plain: Server, other: Server) -> None:
+    for name in ("n_vocab", "n_parameters"):
+        one, two = getattr(plain, name), getattr(other, name)
+        if one is not None and two is not None and one != two:
+            raise InputError(
+                f"The servers hold different models: {plain.model} has {name} {one:,}, {other.model} {two:,}.",
+                hint="Start both with the same target; `mlsd server URL URL` compares two models.",
+            )
 
 
-def _place(slot: Slot) -> tuple[str, int, int, int]:
-    return slot.case_id, slot.block, slot.repeat, slot.position
+def _fault(side: Side, answer: Answer, verdict: Losslessness | None) -> str | None:
+    if verdict is not None and verdict.verdict == "diverged":
+        where = "" if verdict.first_difference is None else f" at token {verdict.first_difference}"
+        return f"output differs from the plain server's{where}"
+    if side.spec.name == NO_DRAFTER and answer.proposed:
+        return f"the server that should be plain drafted {answer.proposed} tokens"
+    if side.must_draft and not answer.proposed:
+        return "the server says that it drafted nothing: it ignored the setting"
+    return None
 
 
 def _counted(answer: Answer, grown: Counters | None) -> Answer:
@@ -585,9 +614,12 @@ def _output(answer: Answer) -> object:
     return answer.tokens or (answer.text, answer.n_tokens)
 
 
-def _drafted(answer: Answer) -> tuple[int | None, int | None]:
-    return answer.proposed, answer.accepted
-
-
 def _shares(answer: Answer) -> str:
     return f"{answer.accepted} of {answer.proposed} tokens"
+
+
+def _parted(one: str, other: str) -> str:
+    """Where two texts part, in words."""
+    place = next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
+    ends = (text[place : place + _SHOWN] or "(its end)" for text in (one, other))
+    return f"the texts part after {place} characters, at {' and '.join(map(repr, ends))}"

@@ -1,4 +1,4 @@
-"""From what a person asks for to sides that are ready: two URLs, one that switches, or servers that mlsd launches."""
+"""From what a person asks for to sides that are ready: one URL or two, or servers that mlsd launches."""
 
 from __future__ import annotations
 
@@ -14,21 +14,25 @@ from mlsd.drafters.options import parse_drafter
 from mlsd.engine.session import padded
 from mlsd.errors import InputError, ServerError
 from mlsd.gguf_tools.source import Source
+from mlsd.measure.run.memory import fit_together
 from mlsd.measure.run.runner import Watcher
 from mlsd.models.library import LocalModel, resolve_model
+from mlsd.planning.job import Job, ModelFile, Slot
 from mlsd.planning.prompts import Prompt, find_prompt, load_prompt, task_prompts
 from mlsd.planning.suite import MOST_GAMMA
 from mlsd.planning.tasks import Task
-from mlsd.records import DRAFT_MODEL, DrafterSpec
+from mlsd.records import DRAFT_MODEL, Case, DrafterSpec, PromptRef, Sampling
 from mlsd.servers.connection import check_url
 from mlsd.servers.dialects import connect
 from mlsd.servers.endpoint import Endpoint, Request
 from mlsd.servers.flags import TYPES, read_binary, read_flags, speculation
 from mlsd.servers.launch import Launched, server_flags
-from mlsd.servers.measure import SPECULATION, Ask, Models, ServerResult, Side, measure
+from mlsd.servers.measure import SPECULATION, Models, ServerResult, Side, measure
+from mlsd.servers.plan import SERVERS, Ask
 
 _TEMPLATE_TOKENS = 256
 _TOP_UP = ("code", "factual", "reasoning", "chinese")  # where more prompts are needed at once than were given
+_PLAIN = (DrafterSpec(), 0, None)
 _PEEK = "1, 2, 3, 4, 5, 6, 7, 8, 1, 2, 3, 4, 5, 6, 7, 8, 1, 2, 3, 4,"
 
 
@@ -37,6 +41,7 @@ class ServerRequest(Ask, frozen=True, kw_only=True):
 
     url: str | None = None  # with speculation
     against: str | None = None  # without
+    rivals: tuple[str, ...] = ()  # in place of both: two servers, whatever they hold, the first to compare with
     launch: str | None = None  # the llama-server program, in place of URLs
     target: str | None = None  # with `launch`
     drafts: tuple[str, ...] = ()
@@ -59,7 +64,7 @@ def serve(request: ServerRequest, db: Path | None = None, watcher: Watcher | Non
         request = msgspec.structs.replace(request, ignore_eog=False)
     with ExitStack() as stack:
         ready = _launched(request, prompts, stack) if request.launch is not None else _given(request, stack)
-        return measure(ready[0], request, prompts, ready[1], db, watcher)
+        return measure(ready[0], request, prompts, ready[1], db, watcher, rivals=bool(request.rivals))
 
 
 def _prompts(request: ServerRequest) -> tuple[Prompt, ...]:
@@ -79,21 +84,26 @@ def _prompts(request: ServerRequest) -> tuple[Prompt, ...]:
 
 
 def _given(request: ServerRequest, stack: ExitStack) -> tuple[list[Side], Models]:
-    if request.url is None:
-        raise InputError("No server was named.", hint="Give a URL, or --launch PROGRAM and a target.")
     if request.beside or request.flags or request.drafters or request.gammas:
         raise InputError(
             "--engine, --flags, --drafter and --gamma are for servers that mlsd launches.", hint="Use --launch."
         )
-    urls = [check_url(url, request.remote) for url in (request.url, request.against) if url is not None]
+    if request.rivals and (len(request.rivals) != 2 or request.against is not None):
+        raise InputError("Two servers are compared, without --against.", hint="mlsd server URL URL")
+    named = [url for url in (*request.rivals, request.url, request.against) if url is not None]
+    if not named:
+        raise InputError("No server was named.", hint="Give a URL, or --launch PROGRAM and a target.")
+    urls = [check_url(url, request.remote) for url in named]
     if len(urls) == 2 and urls[0] == urls[1]:
-        raise InputError("--against names the same server.", hint="Start a second one without speculation.")
+        raise InputError("Both URLs name the same server.", hint="Start a second one.")
     draft = request.drafts[0] if request.drafts else None
     ends: list[Endpoint] = []
     for url in urls:
         ends.append(connect(url, request.patience_s, draft))
         stack.callback(ends[-1].close)
     spec = DrafterSpec(name=SPECULATION)
+    if request.rivals:
+        return [Side(spec if _drafts(end) is True else DrafterSpec(), 0, end) for end in ends], Models()
     if len(ends) == 1:
         if not ends[0].server.switches:
             raise InputError(
@@ -115,7 +125,8 @@ def _drafts(endpoint: Endpoint) -> bool | ServerError:
     """Whether a server says that it drafted, on a text that every method drafts well; or how it failed to answer."""
     try:
         prompt = endpoint.tokenize(_PEEK) or _PEEK
-        return bool(endpoint.complete(Request(prompt=prompt, n_predict=24)).proposed)
+        answer = endpoint.complete(Request(prompt=prompt, n_predict=24))
+        return bool(answer.proposed or answer.accepted)
     except ServerError as error:
         return error
 
@@ -146,7 +157,23 @@ def _launched(request: ServerRequest, prompts: Sequence[Prompt], stack: ExitStac
         own = speculation(binary, spec, gamma, None if draft is None else str(draft.path))
         must = TYPES.get(spec.name, spec.name).startswith("draft-")
         sides.append(Side(spec, gamma, launched(own), must_draft=must))
-    return sides, Models(target=target, drafts=drafts, flags=request.flags)
+    together = fit_together([_load(request, target, n_ctx * slots, *arm) for arm in (_PLAIN, *arms)])
+    return sides, Models(target=target, drafts=drafts, flags=request.flags, together=together)
+
+
+def _load(
+    request: ServerRequest, target: LocalModel, n_ctx: int, spec: DrafterSpec, gamma: int, draft: LocalModel | None
+) -> Job:
+    """What a server opens, as our own engine would: it is counted alike. Sampled, as nothing is judged in it."""
+    prompt = PromptRef(key="", sha256="", n_tokens=n_ctx)
+    ours = spec if spec.name in METHODS else DrafterSpec()
+    case = Case(
+        suite=SERVERS, target=target.ref, prompt=prompt, n_predict=request.n_predict, drafter=ours, gamma=gamma,
+        sampling=Sampling(temperature=1.0), engine=msgspec.structs.replace(request.engine, n_ctx=n_ctx),
+    )  # fmt: skip
+    models = () if draft is None else (ModelFile(ref=draft.ref, path=str(draft.path)),)
+    slot = Slot(case=case, case_id=case.id, block=0, repeat=0, position=0)
+    return Job(target=ModelFile(ref=target.ref, path=str(target.path)), models=models, prompts={}, slots=(slot,))
 
 
 def _specs(request: ServerRequest, drafts: tuple[LocalModel, ...]) -> list[tuple[DrafterSpec, LocalModel | None]]:

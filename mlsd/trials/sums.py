@@ -73,12 +73,11 @@ def total(each: Iterable[Sums]) -> Sums:
 
 def counts_of(trial: Trial) -> Sums | None:
     """Rounds, proposed and accepted tokens: of a server without rounds as it says; None where it does not."""
-    if trial.rounds or DRAFTED not in trial.stats:
-        return sums(trial.rounds) if trial.rounds else None
     said = trial.stats
-    return Sums(
-        rounds=int(said.get(DRAFT_ROUNDS, 0)), proposed=int(said[DRAFTED]), accepted=int(said.get(DRAFTED_RIGHT, 0))
-    )
+    if trial.rounds or not {DRAFTED, DRAFTED_RIGHT} & said.keys():
+        return sums(trial.rounds) if trial.rounds else None
+    names = {"rounds": DRAFT_ROUNDS, "proposed": DRAFTED, "accepted": DRAFTED_RIGHT}
+    return Sums(**{name: int(said.get(key, 0)) for name, key in names.items()})
 
 
 def sums_of_row(row: Mapping[Any, Any]) -> Sums:

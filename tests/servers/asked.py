@@ -8,7 +8,8 @@ from pathlib import Path
 from mlsd.planning.prompts import Prompt, load_prompt, text_sha256
 from mlsd.records import DrafterSpec, EngineOptions
 from mlsd.servers.endpoint import Endpoint
-from mlsd.servers.measure import SPECULATION, Ask, Models, ServerResult, Side, measure
+from mlsd.servers.measure import SPECULATION, Models, ServerResult, Side, measure
+from mlsd.servers.plan import Ask
 
 ONE_THREAD = EngineOptions(n_threads=1)
 

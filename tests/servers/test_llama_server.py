@@ -12,15 +12,16 @@ from pathlib import Path
 import psutil
 import pytest
 
+from mlsd.analysis.results.server_arms import beside, recommend, rows
 from mlsd.errors import InputError, ServerError
 from mlsd.hardware.budget import MemoryBudget
+from mlsd.measure.run.race import Goal
 from mlsd.records import DRAFT_MODEL, DrafterSpec, Sampling
 from mlsd.servers.endpoint import Answer, Endpoint, Request
 from mlsd.servers.flags import Binary
 from mlsd.servers.judge import judge
 from mlsd.servers.launch import Launched
 from mlsd.servers.open import ServerRequest, serve
-from mlsd.servers.results import beside, recommend, rows
 from tests.servers.asked import ONE_THREAD, pair, reasons, verdicts
 from tests.servers.conftest import ASSETS, DRAFT, GAMMA, TARGET, Start
 
@@ -145,6 +146,19 @@ def test_a_launched_pair_stands_beside_our_own_loop(llama_server: Binary, tmp_pa
         assert "near_tie" in said or "ends its answer" in said
 
 
+def test_until_decided_starts_a_server_for_each_of_its_turns_and_says_why_it_ended(
+    llama_server: Binary, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started, start_one = list[int](), Launched._start
+    monkeypatch.setattr(Launched, "_start", lambda self: started.append(id(self)) or start_one(self))
+    goal = Goal(budget_s=0.001)  # one block
+    result = launch(llama_server, tmp_path, drafts=(str(DRAFT),), gammas=(GAMMA,), goal=goal)
+    assert result.stopped == "budget" and len(result.trials) == 2
+    assert [started.count(one) for one in dict.fromkeys(started)] == [2, 2]  # to be prepared, and for its turn
+    (row,) = (r for r in rows(result.trials, decisions=result.decisions) if r.spec.name != "none")
+    assert row.joint and row.effect == "undecided"  # one block decides nothing
+
+
 def test_a_setting_that_the_server_ignores_is_found(llama_server: Binary, tmp_path: Path) -> None:
     result = launch(llama_server, tmp_path, drafts=(str(DRAFT),), flags="--spec-draft-n-min 64")
     assert reasons(result) == ["the server says that it drafted nothing: it ignored the setting"]
@@ -153,7 +167,9 @@ def test_a_setting_that_the_server_ignores_is_found(llama_server: Binary, tmp_pa
 def test_servers_that_do_not_fit_together_take_turns(
     llama_server: Binary, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mlsd.servers.measure.host_budget", lambda: MemoryBudget(limit_bytes=0, most_bytes=0, basis=""))
+    monkeypatch.setattr(
+        "mlsd.measure.run.memory.memory_budget", lambda *_: MemoryBudget(limit_bytes=0, most_bytes=0, basis="")
+    )
     monkeypatch.setenv("LLAMA_ARG_SPEC_TYPE", "none")  # nothing of the environment reaches a launched server
     monkeypatch.setenv("LLAMA_API_KEY", "sk-of-somebody")
     result = launch(llama_server, tmp_path, drafts=(str(DRAFT),), gammas=(2, GAMMA))

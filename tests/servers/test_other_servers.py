@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from mlsd.analysis.results.server_arms import rows
 from mlsd.gguf_tools.shapes import TINY_ATTENTION
 from mlsd.gguf_tools.synthetic.perturb import perturb
 from mlsd.gguf_tools.synthetic.tiny import TINY_SET
@@ -21,7 +22,6 @@ from mlsd.servers.dialects import wait_for
 from mlsd.servers.endpoint import Answer, Endpoint, Request
 from mlsd.servers.judge import judge
 from mlsd.servers.open import ServerRequest, serve
-from mlsd.servers.results import rows
 from tests.servers.asked import ONE_THREAD, pair, reasons, said, verdicts
 from tests.servers.conftest import TARGET, Start
 from tests.servers.mlx_model import write_both

@@ -18,12 +18,12 @@ from typing import Any
 import msgspec
 import pytest
 
+from mlsd.analysis.results.server_arms import rows
 from mlsd.errors import MlsdError
 from mlsd.servers.dialects import connect
 from mlsd.servers.distrust import doubt
 from mlsd.servers.endpoint import Request
 from mlsd.servers.open import ServerRequest, serve
-from mlsd.servers.results import rows
 from tests.servers.asked import ONE_THREAD
 
 Reply = tuple[str, list[Any]]

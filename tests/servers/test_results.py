@@ -7,9 +7,9 @@ import random
 import msgspec
 import pytest
 
+from mlsd.analysis.results.server_arms import Row, beside, recommend, rows
 from mlsd.measure.run.runs import BenchTrial
 from mlsd.records import Case, DrafterSpec, Losslessness, ModelRef, PromptRef, Round, Trial
-from mlsd.servers.results import Row, beside, recommend, rows
 
 DRAWN = 400
 

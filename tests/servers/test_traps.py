@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from mlsd.analysis.results.server_arms import rows
 from mlsd.errors import InputError, MlsdError
 from mlsd.servers.connection import KEY_VARIABLE, Connection, check_url
 from mlsd.servers.dialects import connect
 from mlsd.servers.endpoint import Endpoint, Request
 from mlsd.servers.measure import ServerResult
 from mlsd.servers.protocols import Health
-from mlsd.servers.results import rows
 from tests.servers import proxy as faults
 from tests.servers.asked import pair, reasons, verdicts
 from tests.servers.conftest import GAMMA

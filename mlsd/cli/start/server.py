@@ -1,4 +1,4 @@
-"""``mlsd server``: whether the speculation of somebody's server is faster, and writes the same."""
+"""``mlsd server``: whether the speculation of somebody's server is faster and lossless; or which of two servers is."""
 
 from __future__ import annotations
 
@@ -13,13 +13,16 @@ from mlsd.cli.options import (
     IntList,
     Real,
     Whole,
+    budget_option,
     draft_option,
     drafter_option,
     engine_options,
+    goal_of,
     json_option,
     prompt_option,
     repeats_option,
     seed_option,
+    until_option,
 )
 from mlsd.cli.output import note, print_json, print_table, say
 from mlsd.cli.watch import make_watcher, say_warnings
@@ -27,14 +30,14 @@ from mlsd.records import Sampling
 from mlsd.units import quoted
 
 if TYPE_CHECKING:
+    from mlsd.analysis.results.server_arms import Row
     from mlsd.servers.measure import ServerResult
-    from mlsd.servers.results import Row
 
 
 @click.command()
-@click.argument("server")
+@click.argument("servers", nargs=-1, required=True)
 @click.option("--against", metavar="URL", help="The same server without speculation.")
-@click.option("--launch", metavar="PROGRAM", help="Start this llama-server; SERVER is then the target.")
+@click.option("--launch", metavar="PROGRAM", help="Start this llama-server; SERVERS is then the target.")
 @draft_option("Draft model, or drafting head: a path or an id; may be repeated.", dest="drafts", multiple=True)
 @drafter_option("Method, or a --spec-type of the server: NAME:option=value,...", dest="drafters", multiple=True)
 @click.option("--gamma", type=IntList(), help="Most tokens proposed per round [default: the preset's, else 4].")
@@ -46,6 +49,11 @@ if TYPE_CHECKING:
 )
 @click.option("--n-predict", type=Whole(), default=128, show_default=True, help="Output tokens.")
 @repeats_option("Blocks; each holds every arm once.", default=3)
+@until_option(
+    "As many blocks as needed, instead of --repeats: until every arm is decided or cannot win any more; with x% until "
+    "the best is known to that share, too. Servers that mlsd starts have a new process for each turn."
+)
+@budget_option("Start no further block after this many seconds [default: 600 with --until].")
 @click.option("--temperature", type=Real(), default=0.0, show_default=True, help="0 is greedy.")
 @click.option("--parallel", type=IntList(), default=(1,), help="Concurrent requests, like 1,2,4. [default: 1]")
 @click.option("--stop-at-eog", is_flag=True, help="Stop at an end-of-generation token; arms may then differ in length.")
@@ -62,22 +70,30 @@ if TYPE_CHECKING:
 @json_option
 @engine_options
 @click.pass_context
-def server(ctx: click.Context, /, server: str, db: Path | None, as_json: bool, **options: Any) -> None:
-    """Measure the server at the URL SERVER with and without speculation, and compare its outputs.
+def server(ctx: click.Context, /, servers: tuple[str, ...], db: Path | None, as_json: bool, **options: Any) -> None:
+    """Measure the server at a URL with and without speculation, and compare its outputs; or two servers as they are.
 
-    It takes two servers, one of them without speculation, or one whose requests can switch drafting off (Ollama; LM
-    Studio with --draft NAME). With --launch both are started on this machine and stopped afterwards; SERVER is then
-    the target's path or id. An API key is read from the variable MLSD_SERVER_KEY and never stored.
+    With and without takes the same server twice, the one without named with --against, or one whose requests can switch
+    drafting off (Ollama; LM Studio with --draft NAME). With --launch both are started on this machine and stopped
+    afterwards; SERVERS is then the target's path or id. Two URLs are two servers with whatever they hold, llama.cpp and
+    MLX for instance: which is faster on the same prompts, and do they write the same? An API key is read from the
+    variable MLSD_SERVER_KEY and never stored.
     """
+    from mlsd.analysis.results.server_arms import beside, recommend, rival, rows
+    from mlsd.measure.run.race import STOPPED
     from mlsd.planning.tasks import read_tasks
     from mlsd.servers.open import ServerRequest, serve
-    from mlsd.servers.results import beside, recommend, rows
 
-    launch = options["launch"]
+    launch, alone = options["launch"], len(servers) == 1
+    if launch and not alone:
+        raise click.UsageError("--launch takes one target.")
+    goal = goal_of(options["until"], options["budget_s"])
     request = ServerRequest(
-        url=None if launch else server,
-        target=server if launch else None,
+        url=servers[0] if alone and not launch else None,
+        rivals=() if alone else servers,
+        target=servers[0] if launch else None,
         launch=launch,
+        goal=goal,
         gammas=options["gamma"],
         tasks=() if options["tasks"] is None else read_tasks(options["tasks"]),
         sampling=Sampling(temperature=options["temperature"], seed=options["seed"] if options["temperature"] else 0),
@@ -85,20 +101,24 @@ def server(ctx: click.Context, /, server: str, db: Path | None, as_json: bool, *
         patience_s=options["patience"],
         **{name: options[name] for name in _SAME},
     )
-    with make_watcher() as watcher:
+    with make_watcher(None if goal is None else goal.budget_s) as watcher:
         result = serve(request, db, watcher)
-    found = rows(result.trials, deterministic=result.deterministic)
+    found = rows(result.trials, deterministic=result.deterministic, base=result.base, decisions=result.decisions)
     draft = request.drafts[0] if launch and request.drafts else None
-    advice, apart = recommend(found, draft), beside(result.trials)
+    advice = (*rival(found), *result.agreement) if request.rivals else recommend(found, draft)
+    apart = beside(result.trials)
     if as_json:
+        told = {"decisions": result.decisions, "stopped": result.stopped} if goal else {}
         print_json({
             "database": result.database, "summary": [{**asdict(row), "effect": row.effect} for row in found],
-            "notes": result.notes, "beside": apart, "advice": advice, "deterministic": result.deterministic,
+            "notes": result.notes, "beside": apart, "advice": advice, "deterministic": result.deterministic, **told,
         })  # fmt: skip
     else:
         _print(result, found)
         for line in (*apart, *advice):
             say(line)
+        if result.stopped is not None:
+            note(f"Stopped: {STOPPED[result.stopped]}. Intervals hold together, and whenever they are looked at.")
         kept = quoted(result.database)
         note(f"Kept in {result.database}: mlsd report --db {kept}, mlsd audit --db {kept}.")
     for line in result.notes:
@@ -115,9 +135,11 @@ _SAME = (
 
 
 def _print(result: ServerResult, found: list[Row]) -> None:
-    from mlsd.report.tables.arms import server_table
+    from mlsd.report.tables.arms import category_table, server_table
 
     print_table(server_table(result, found))
+    if any(row.by_category for row in found):
+        print_table(category_table(found))
     for row in found:
         if row.impossible:
             note(f"IMPOSSIBLE  {row.name}: {row.impossible}; it is not used.")

@@ -345,13 +345,26 @@ def fit_here(loads: Sequence[Job]) -> tuple[Environment, tuple[LoadMemory, ...]]
 
     Raises: InputError for what the machine cannot hold, WorkerError.
     """
+    environment, memory = judge_here(loads)
+    refuse_loads(memory)
+    return environment, memory
+
+
+def fit_together(loads: Sequence[Job]) -> bool:
+    """Whether the machine holds all these loads at once, each in a process of its own. Raises: WorkerError."""
+    _, memory = judge_here(loads)
+    sizes = [load.total_bytes or load.weights_bytes or 0 for load in memory]
+    limit = memory[0].limit_bytes
+    return limit is None or sum(sizes) <= limit
+
+
+def judge_here(loads: Sequence[Job]) -> tuple[Environment, tuple[LoadMemory, ...]]:
+    """The machine at hand, and what each load takes of it, refused or not; all files are here. Raises: WorkerError."""
     files = {file.ref.id: file for load in loads for file in load.files}
     models = {id_: _of_files(id_, (Path(file.path),), file.ref.n_bytes) for id_, file in files.items()}
     asked = ask_memory(loads, models, loads[0].slots[0].case.engine)
     environment = read_environment(asked.backend)
-    memory = judge_loads(loads, models, asked, memory_budget(environment, asked.backend.memory_bytes))
-    refuse_loads(memory)
-    return environment, memory
+    return environment, judge_loads(loads, models, asked, memory_budget(environment, asked.backend.memory_bytes))
 
 
 def _judge_load(

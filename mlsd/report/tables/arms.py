@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from msgspec import structs
 
 from mlsd.report.render.table import Cell, Column, Table, number, numbers, percent, table, text, words
 from mlsd.report.tables.catalogue import yes_or_no
-from mlsd.stats import Interval
+from mlsd.stats import Interval, Percentiles
 from mlsd.trials.sums import PART_NAMES
 from mlsd.units import format_bytes
 
@@ -17,10 +17,11 @@ if TYPE_CHECKING:
     from mlsd.analysis.advise.answer import QuantFile
     from mlsd.analysis.advise.prospects import Prospect
     from mlsd.analysis.results.bench_arms import BenchArm
+    from mlsd.analysis.results.server_arms import Row
     from mlsd.measure.run.tune import Setting, TuneRequest, TuneResult
     from mlsd.servers.measure import ServerResult
-    from mlsd.servers.results import Row
 
+_OF = {"p50": "the median", "p90": "nine of ten take no longer", "p99": "99 of 100 take no longer"}
 MEANINGS = {  # of the columns below; the documentation shows them
     "prompt": "a shipped prompt or a text file",
     "arm": "plain decoding, or a method with its draft and options",
@@ -29,7 +30,14 @@ MEANINGS = {  # of the columns below; the documentation shows them
     "at once": "requests in flight at the same time",
     "tok/s": "tokens after the first, over the time from the first to the last; the median over blocks",
     "client tok/s": "the same by the client's clock, where a server has one of its own",
-    "first token": "from sending the request to the first piece of output",
+    "server": "the target and the program that serves it",
+    **{
+        f"first token {share}": f"from sending the request to the first piece of output; {of}"
+        for share, of in _OF.items()
+    },
+    **{f"token {share}": f"mean time of a token after the first, of each answer; {of}" for share, of in _OF.items()},
+    "ratio": "tok/s over those of the first server in the same block, geometric mean over blocks",
+    "of output": "accepted over output tokens, as mlx_lm counts",
     "spread": "of tok/s over blocks: half the range over the median",
     "speedup": "over plain decoding of the same block, same prompt, same length: geometric mean over blocks",
     "CI": "interval of the speedup; one that holds 1 decides nothing",
@@ -111,7 +119,7 @@ def _part_column(part: str) -> Column[BenchArm]:
 
 
 def server_table(result: ServerResult, rows: Sequence[Row]) -> Table:
-    """Arms of a server, and of the engine beside it."""
+    """Arms of a server, and of the engine beside it; or two servers."""
     case = result.trials[0].case
     prompts = list(dict.fromkeys(one.case.prompt.key for one in result.trials))
     shown = ", ".join(prompts) if len(prompts) < 5 else f"{len(prompts)} prompts"
@@ -124,23 +132,45 @@ def server_table(result: ServerResult, rows: Sequence[Row]) -> Table:
         known = None if row.speedup is None else bounds(row.speedup.low, row.speedup.high)
         return text(known.text + f" ({row.effect})" if known is not None and known.sort is not None else None)
 
+    def spread(name: str, of: Callable[[Row], Percentiles | None]) -> Iterator[Column[Row]]:
+        for share in ("p50", "p90", "p99"):
+            yield numbers(
+                f"{name} {share}",
+                lambda row, share=share: number(getattr(of(row), share, None), 1, " ms"),  # type: ignore[misc]
+                detail=True,
+            )
+
+    first = case.target.id if not result.base else "Two servers"
     made = table(
-        f"{case.target.id}, {shown}, {case.n_predict} output tokens",
+        f"{first}, {shown}, {case.n_predict} output tokens",
         rows,
-        words("arm", lambda row: f"engine {row.name}" if row.source == "engine" else row.name),
+        words("server" if result.base else "arm", lambda row: f"{'engine ' * (row.source == 'engine')}{row.name}"),
         numbers("gamma", lambda row: row.gamma or None),
         numbers("at once", at_once, detail=True),
         numbers("tok/s", lambda row: number(row.tok_s, 1)),
         numbers("client tok/s", lambda row: number(row.client_tok_s, 1), detail=True),
-        numbers("first token", lambda row: number(row.first_token_ms, 0, " ms"), detail=True),
-        numbers("speedup", lambda row: times(row.speedup.value if row.speedup else None)),
+        *spread("first token", lambda row: row.first_token_ms),
+        *spread("token", lambda row: row.token_ms),
+        numbers("ratio" if result.base else "speedup", lambda row: times(row.speedup.value if row.speedup else None)),
         numbers("95 % CI", interval),
         numbers("acceptance", lambda row: percent(row.acceptance_rate)),
+        numbers("of output", lambda row: percent(row.accepted_of_output), detail=True),
         numbers("MGL", lambda row: number(row.mgl), detail=True),
         numbers("rounds", lambda row: row.rounds, detail=True),
         numbers("verdict", lambda row: text(row.verdict)),
     )
     return _explained(made)
+
+
+def category_table(rows: Sequence[Row]) -> Table:
+    """Acceptance of every arm by kind of text."""
+    kinds = dict.fromkeys(kind for row in rows for kind in row.by_category)
+    drafting = [row for row in rows if row.by_category]
+
+    def column(kind: str) -> Column[Row]:
+        return numbers(kind, lambda row: percent(row.by_category.get(kind)))
+
+    return table("Acceptance by kind of text", drafting, words("arm", lambda row: row.name), *map(column, kinds))
 
 
 def settings_table(request: TuneRequest, result: TuneResult) -> Table:

@@ -1,40 +1,46 @@
-"""What the trials of servers say: one row an arm, what the server costs beside our own loop, and what to set."""
+"""What the trials of servers say: one row an arm, what a server costs beside our own loop, and what to set or use."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+
+import msgspec
 
 from mlsd.measure.run.runs import BenchTrial
 from mlsd.records import NO_DRAFTER, DrafterSpec, Losslessness, Record, Source, Trial
 from mlsd.servers.distrust import beyond
 from mlsd.servers.flags import advice
 from mlsd.servers.judge import margin
-from mlsd.stats import Interval, best_of, grouped, median, paired
-from mlsd.trials.arms import Arm, options_text
+from mlsd.stats import Interval, Percentiles, best_of, grouped, median, paired, percentiles
+from mlsd.trials.acceptance import rate_of
+from mlsd.trials.arms import Arm, arm_of, options_text
+from mlsd.trials.decisions import Decision, Effect, Standing, effect_of, processes_apart
 from mlsd.trials.pairs import Timed, speedup
-from mlsd.trials.sums import decode_tok_s, share, speed, sums_of
+from mlsd.trials.sums import DRAFTED, DRAFTED_RIGHT, Sums, counts_of, decode_tok_s, share, speed, total
+from mlsd.units import NS_PER_MS
 
-# Two processes of one program lie elsewhere in memory, which is a steady difference of some tenths of a percent to two.
-# Blocks do not show it, so intervals go so much further: where processes differ by 0.7 to 1.2 % (standard deviation),
-# with noise of 0.2 to 2 % and 3 to 12 blocks, they cover in 93 to 100 % of simulated sessions; without it in 12 to 94.
-ALIKE = 0.02
 _SEVERITY = ("lossless", "near_tie", "diverged")
 
 
 class Row(Record, frozen=True, kw_only=True):
-    """One arm over its prompts and repeats, beside the plain arm of the same source and number of requests at once."""
+    """One arm over its prompts and repeats, beside the base of the same source and number of requests at once."""
 
     suite: str
     source: Source
+    target: str  # id
+    rival: bool = False  # beside a server with a model of its own
     spec: DrafterSpec
     gamma: int  # 0: plain, or nobody knows
     n_trials: int
     n_valid: int
     tok_s: float | None  # medians; by the server's clock where it has one
     client_tok_s: float | None
-    first_token_ms: float | None  # by the client's clock
+    first_token_ms: Percentiles | None  # by the client's clock
+    token_ms: Percentiles | None  # mean time of a token after the first, of each answer
     speedup: Interval | None
-    acceptance_rate: float | None
+    joint: bool = False  # the intervals of all rows hold together
+    acceptance_rate: float | None  # accepted / proposed
+    accepted_of_output: float | None  # accepted / output tokens
     mgl: float | None
     rounds: int | None
     verdict: str
@@ -42,75 +48,124 @@ class Row(Record, frozen=True, kw_only=True):
     invalid_reason: str | None
     impossible: str = ""  # why a speedup that the clocks give is not used
     confirmed: bool = True  # by our own clock: that it is faster
+    by_category: Mapping[str, float] = msgspec.field(default_factory=dict)  # accepted / proposed, else of the output
 
     @property
-    def effect(self) -> str:
-        """Whether the interval excludes what two equal processes show, and on which side."""
-        if self.speedup is None or self.speedup.low is None or self.speedup.high is None:
-            return "undecided"
-        if self.speedup.low > 1:
-            return "faster" if self.confirmed else "undecided"
-        return "slower" if self.speedup.high < 1 else "undecided"
+    def effect(self) -> Effect:
+        """What the interval decides; faster only what our own clock finds faster, too."""
+        found = effect_of(self.speedup)
+        return found if found != "faster" or self.confirmed else "undecided"
 
     @property
     def name(self) -> str:
         """The arm in words."""
+        if self.rival:
+            return self.target
         return Arm(method=self.spec.name, draft=self.spec.draft, options=options_text(self.spec)).name
 
 
-def rows(trials: Sequence[BenchTrial], *, deterministic: bool = True) -> list[Row]:
-    """Every arm, our own loop's last, plain ones first."""
+def rows(
+    trials: Sequence[BenchTrial],
+    *,
+    deterministic: bool = True,
+    base: str = "",
+    decisions: Mapping[str, Decision] | None = None,
+) -> list[Row]:
+    """Every arm, our own loop's last, the base first: plain decoding, or the arm with the target `base`.
 
-    def arm(one: BenchTrial) -> tuple[str, str, str, str, int]:
-        case = one.case
-        return case.suite, case.source, case.arm, f"{case.drafter.name} {case.drafter}", case.gamma
+    With `decisions` speedups are those that hold together, and at every look.
+    """
+
+    def arm(one: BenchTrial) -> tuple[str, str, str, str, int, str]:
+        case, rival = one.case, one.case.target.id if base else ""
+        return case.suite, case.source, case.arm, f"{case.drafter.name} {case.drafter}", case.gamma, rival
+
+    def is_base(key: tuple[str, str, str, str, int, str]) -> bool:
+        return key[5] == base if base else key[2] == "ar"
 
     arms = grouped(trials, arm)
-    order = sorted(arms, key=lambda key: (len(key[0]), key[0], key[1] != "server", key[2], key[3], key[4]))
-    plain = {key[:2]: own for key, own in arms.items() if key[2] == "ar"}
-    return [_row(arms[key], plain.get(key[:2], []), deterministic) for key in order]
+    order = sorted(arms, key=lambda key: (len(key[0]), key[0], key[1] != "server", not is_base(key), *key[3:]))
+    bases = {key[:2]: own for key, own in arms.items() if is_base(key)}
+    made = []
+    for key in order:
+        against = [] if is_base(key) else bases.get(key[:2], [])
+        decision = (decisions or {}).get(f"{key[0]} {key[1]}")
+        standing = None if decision is None else decision.of(key[5] or arm_of(arms[key][0].case).setting)
+        made.append(_row(arms[key], against, deterministic, standing, rival=bool(base)))
+    return made
 
 
-def _row(own: Sequence[BenchTrial], plain: Sequence[BenchTrial], deterministic: bool) -> Row:
+def _row(
+    own: Sequence[BenchTrial],
+    base: Sequence[BenchTrial],
+    deterministic: bool,
+    standing: Standing | None,
+    *,
+    rival: bool,
+) -> Row:
     case = own[0].case
     measured = [one.trial for one in own if one.trial.status == "ok"]
-    proposed, accepted = _sum(measured, "proposed", "draft_n"), _sum(measured, "accepted", "draft_n_accepted")
-    whole = sums_of(measured)
+    whole = _counted(measured)
     verdicts = [trial.losslessness for trial in measured if trial.losslessness is not None]
     worst = max(verdicts, key=lambda v: _SEVERITY.index(v.verdict), default=None)
     reason = next((t.error or t.invalid_reason for t in (one.trial for one in own) if not t.valid), None)
-    found, mine = (ratio(own, plain, of) if case.arm == "sd" else None for of in (speed, client_speed))
-    mgl = whole.mgl if case.arm == "sd" else None
-    most = mgl or _most(measured, accepted, case.gamma)
+    found, mine = (ratio(own, base, of) if base else None for of in (speed, client_speed))
+    if standing is not None:
+        found = standing.ratio
+    most = None if rival else whole.mgl or (case.gamma + 1.0 if case.gamma else None)
     impossible = beyond(found, most)
     return Row(
         suite=case.suite,
         source=case.source,
+        target=case.target.id,
+        rival=rival,
         spec=case.drafter,
         gamma=case.gamma,
         n_trials=len(own),
         n_valid=sum(trial.valid for trial in measured),
         tok_s=_median(measured, speed),
         client_tok_s=_median(measured, client_speed),
-        first_token_ms=_median(measured, lambda t: (ns := t.stats.get("first_token_ns")) and ns / 1e6),
+        first_token_ms=percentiles([ns / NS_PER_MS for trial in measured if (ns := trial.stats.get("first_token_ns"))]),
+        token_ms=percentiles([1e3 / tok_s for trial in measured if (tok_s := speed(trial))]),
         speedup=None if impossible else found,
+        joint=standing is not None,
         impossible=f"{_interval(found)} is more than its MGL of {most:.2f} allows" if found and impossible else "",
         confirmed=mine is not None and mine.low is not None and mine.low > 1 and not beyond(mine, most),
-        acceptance_rate=share(accepted, proposed),
-        mgl=mgl,
-        rounds=(whole.rounds or _sum(measured, "rows", "draft_rounds") or None) if case.arm == "sd" else None,
-        verdict=_verdict(worst, measured, deterministic),
+        acceptance_rate=share(whole.accepted, whole.proposed),
+        accepted_of_output=None if whole.mgl is None else rate_of(whole.mgl, "output", None),
+        mgl=whole.mgl,
+        rounds=whole.rounds or None,
+        verdict="not compared" if rival else _verdict(worst, measured, deterministic),
         margin=margin(worst),
         invalid_reason=reason,
+        by_category=_by_category(own),
     )  # fmt: skip
 
 
-def _most(trials: Sequence[Trial], accepted: int | None, gamma: int) -> float | None:
-    """The MGL that no speedup exceeds: each round gives what it accepted and one token more; else what gamma allows."""
-    tokens = sum(max(0, trial.n_tokens - 1) for trial in trials)
-    if accepted is not None and accepted < tokens:
-        return tokens / (tokens - accepted)
-    return gamma + 1.0 if gamma else None
+def _counted(trials: Sequence[Trial]) -> Sums:
+    """Tokens proposed, accepted and committed, and rounds, where speculation was on."""
+    return total(one for trial in trials if trial.arm == "sd" and (one := _counts(trial)) is not None)
+
+
+def _counts(trial: Trial) -> Sums | None:
+    """The same of a trial.
+
+    Each round gives what it accepted and one token more; a server may count the rounds that drafted alone (vLLM), or
+    accepted tokens behind the end of its answer (mlx-vlm): the larger number of rounds is right.
+    """
+    said = counts_of(trial)
+    if said is None or trial.rounds:
+        return said
+    committed = trial.n_tokens - 1
+    return msgspec.structs.replace(said, committed=committed, rounds=max(said.rounds, committed - said.accepted))
+
+
+def _by_category(own: Sequence[BenchTrial]) -> dict[str, float]:
+    """Acceptance of each kind of text, where there are several."""
+    kinds = grouped(own, lambda one: one.case.prompt.workload or one.case.prompt.key)
+    sums = {kind: _counted([one.trial for one in some if one.trial.status == "ok"]) for kind, some in kinds.items()}
+    rates = {kind: share(one.accepted, one.proposed or one.committed) for kind, one in sums.items()}
+    return {kind: rate for kind, rate in rates.items() if rate is not None} if len(kinds) > 1 else {}
 
 
 def client_speed(trial: Trial) -> float | None:
@@ -122,20 +177,17 @@ def client_speed(trial: Trial) -> float | None:
 def ratio(
     own: Sequence[BenchTrial], plain: Sequence[BenchTrial], of: Callable[[Trial], float | None] = speed
 ) -> Interval | None:
-    """Speed over that of the other arm in the same block, geometric mean over blocks, or over prompts."""
+    """Speed over that of the other arm in the same block, geometric mean over blocks, or over prompts.
+
+    As two processes of one program differ by themselves, the interval goes so much further.
+    """
 
     def timed(arm: Sequence[BenchTrial]) -> list[Timed]:
         known = ((one, of(one.trial)) for one in arm if one.trial.valid)
         return [Timed(found, one.case.prompt.key, one.trial.block) for one, found in known if found is not None]
 
-    return _apart(speedup(paired(timed(plain), timed(own), lambda one: one[1:])))
-
-
-def _apart(found: Interval | None) -> Interval | None:
-    """The interval with what two processes of one program differ by on both sides: blocks of the two share it."""
-    if found is None or found.low is None or found.high is None:
-        return found
-    return Interval(value=found.value, low=found.low / (1 + ALIKE), high=found.high * (1 + ALIKE), n=found.n)
+    found = speedup(paired(timed(plain), timed(own), lambda one: one[1:]))
+    return None if found is None else processes_apart(found)
 
 
 def _verdict(worst: Losslessness | None, measured: Sequence[Trial], deterministic: bool) -> str:
@@ -143,12 +195,6 @@ def _verdict(worst: Losslessness | None, measured: Sequence[Trial], deterministi
         return "-" if not measured else "cannot be told" if not deterministic else "not judged"
     # Without log-probabilities nobody can say how near a tie was.
     return "different" if worst.verdict == "diverged" and worst.worst_gap is None else worst.verdict
-
-
-def _sum(trials: Sequence[Trial], of_round: str, stat: str) -> int | None:
-    said = [int(trial.stats[stat]) for trial in trials if stat in trial.stats]
-    counted = [sum(getattr(r, of_round) for r in trial.rounds) for trial in trials if trial.rounds]
-    return sum(said) if said else sum(counted) if counted else None
 
 
 def _median(trials: Sequence[Trial], of: Callable[[Trial], float | None]) -> float | None:
@@ -189,14 +235,14 @@ def _rounds_apart(engine: Sequence[BenchTrial], server: Sequence[BenchTrial]) ->
         return f"{one.case.prompt.key}, {one.case.drafter.name}, gamma {one.case.gamma}"
 
     ours = {setting(one): one.trial for one in engine if one.trial.rounds}
-    theirs = {setting(one): one.trial for one in server if one.trial.stats.get("draft_n")}
+    theirs = {setting(one): one.trial for one in server if one.trial.stats.get(DRAFTED)}
     return [f"{key}: {_compare(trial, theirs[key])}" for key, trial in ours.items() if key in theirs]
 
 
 def _compare(ours: Trial, theirs: Trial) -> str:
     mine, other = ([(r.proposed, r.accepted) for r in trial.rounds] for trial in (ours, theirs))
     counts = sum(p for p, _ in mine), sum(a for _, a in mine)
-    said = int(theirs.stats["draft_n"]), int(theirs.stats["draft_n_accepted"])
+    said = int(theirs.stats[DRAFTED]), int(theirs.stats[DRAFTED_RIGHT])
     if mine == other:
         return f"the same rounds, {counts[1]} of {counts[0]} accepted."
     text = "" if ours.tokens == theirs.tokens else " Their texts differ, too."
@@ -228,7 +274,7 @@ def recommend(found: Sequence[Row], draft_path: str | None = None) -> tuple[str,
     good = [row for row in alone if row.n_valid == row.n_trials and row.speedup is not None]
     best = max(good, key=lambda row: row.speedup.value if row.speedup else 0.0, default=None)
     if best is not None and best.speedup is not None:
-        low = best_of(best.speedup, len(good), ratio=True).low
+        low = best.speedup.low if best.joint else best_of(best.speedup, len(good), ratio=True).low
         if low is not None and low > 1:
             if not best.confirmed:
                 why = "its clock says that it is faster, and the clock of this program does not"
@@ -242,3 +288,31 @@ def recommend(found: Sequence[Row], draft_path: str | None = None) -> tuple[str,
     elif not good and any(row.n_valid for row in alone):
         why = "not every answer can be trusted, or none was long enough to be timed"
     return (f"Leave it off: {why}.", *advice(None, 0))
+
+
+def rival(found: Sequence[Row]) -> tuple[str, ...]:
+    """Which of two servers with models of their own is faster, and what of it is drafting, in sentences."""
+    said = []
+    alone = [row for row in found if row.rival and row.suite == "server"]
+    for row in alone[1:]:
+        first = alone[0]
+        if row.n_valid < row.n_trials or first.n_valid < first.n_trials:
+            said.append(f"{row.name} against {first.name} is not decided: not every answer can be used.")
+        elif row.speedup is None or row.effect == "undecided":
+            how = "" if row.speedup is None else f": {_interval(row.speedup)} of its tok/s"
+            said.append(f"{row.name} against {first.name} is undecided{how}.")
+        else:
+            effect = f"is {row.effect}" if row.effect != "no difference" else "does not differ by more than 3 %"
+            said.append(f"{row.name} {effect}: {_interval(row.speedup)} of the tok/s of {first.name}.")
+    for row in alone:
+        if row.acceptance_rate is not None or row.accepted_of_output is not None:
+            parts = [
+                f"{100 * rate:.0f} % of {of}"
+                for rate, of in ((row.acceptance_rate, "proposed tokens"), (row.accepted_of_output, "its output"))
+                if rate is not None
+            ]
+            mgl = "" if row.mgl is None else f", {row.mgl:.2f} tokens a round"
+            said.append(f"{row.name} accepts {' and '.join(parts)}{mgl}.")
+        else:
+            said.append(f"{row.name} says of no token that it was drafted.")
+    return tuple(said)

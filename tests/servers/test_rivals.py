@@ -1,0 +1,79 @@
+"""Two servers with models of their own: which is faster, whether they write the same, and what may be why."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mlsd.analysis.results.server_arms import Row, rival, rows
+from mlsd.errors import MlsdError
+from mlsd.measure.run.race import Goal
+from mlsd.servers.measure import ServerResult
+from mlsd.servers.open import ServerRequest, serve
+from tests.servers.asked import ONE_THREAD
+from tests.servers.fake import FakeServer
+
+TOKEN_S = 0.006
+
+
+def compared(one: FakeServer, other: FakeServer, db: Path, **more: Any) -> ServerResult:
+    settings = {"n_predict": 24, "repeats": 3, "engine": ONE_THREAD, **more}
+    return serve(ServerRequest(rivals=(one.url, other.url), **settings), db)
+
+
+def table(result: ServerResult) -> list[Row]:
+    return rows(result.trials, base=result.base, decisions=result.decisions)
+
+
+@pytest.mark.parametrize("goal", [None, Goal(budget_s=20.0)])
+def test_the_slower_of_two_servers_is_told_with_what_each_accepts(tmp_path: Path, goal: Goal | None) -> None:
+    with FakeServer("openai", token_s=TOKEN_S) as one, FakeServer("mlx-vlm", draft=True, token_s=3 * TOKEN_S) as other:
+        result = compared(one, other, tmp_path / "s.sqlite", goal=goal)
+    first, second = table(result)
+    assert (first.name, second.name) == ("m-none @ OpenAI-compatible", "m-none @ mlx-vlm")
+    assert first.speedup is None and second.effect == "slower", second
+    said = "\n".join(rival([first, second]))
+    assert "m-none @ mlx-vlm is slower: 0.3" in said
+    assert "OpenAI-compatible says of no token that it was drafted" in said
+    assert "mlx-vlm accepts 92 % of proposed tokens and 48 % of its output, 1.92 tokens a round" in said
+    assert result.stopped == (None if goal is None else "decided")
+    assert not any("plain" in note for note in result.notes)
+    assert second.first_token_ms is not None and second.token_ms is not None
+    assert second.token_ms.p50 <= second.token_ms.p90 <= second.token_ms.p99
+
+
+def test_two_servers_that_write_the_same_are_said_to_and_others_where_they_part(tmp_path: Path) -> None:
+    with FakeServer(token_s=TOKEN_S) as one, FakeServer(token_s=TOKEN_S) as other:
+        result = compared(one, other, tmp_path / "same.sqlite", n_predict=8, repeats=1)
+        assert result.agreement == ("m @ llama-server 2 writes what m @ llama-server 1 does on 1 of 1 prompts.",)
+
+        def altered(path: str, value: Any) -> Any:
+            if path == "/completion" and value.get("content"):
+                return {**value, "content": value["content"].replace("blue", "grey")}
+            return {"data": [{"meta": {"n_vocab": 99}}]} if path == "/v1/models" else value
+
+        other.value = altered
+        result = compared(one, other, tmp_path / "other.sqlite", n_predict=8, repeats=1)
+    said = "\n".join(result.agreement)
+    assert "on 0 of 1 prompts" in said
+    assert "code: the texts part after 11 characters, at 'blue, and soThe' and 'grey, and soThe'" in said
+    assert "vocabulary (512 and 99)" in said
+    assert all(one.trial.valid and one.trial.losslessness is None for one in result.trials)
+    assert {row.verdict for row in table(result)} == {"not compared"}
+
+
+def test_a_server_that_takes_conversations_alone_makes_the_other_take_them_too(tmp_path: Path) -> None:
+    asked: list[str] = []
+    with FakeServer("mlx") as one, FakeServer("mlx-vlm") as other:
+        one.value = lambda path, value: asked.append(path) or value
+        compared(one, other, tmp_path / "s.sqlite", n_predict=4, repeats=1)
+    assert "/v1/chat/completions" in asked
+
+
+def test_more_than_two_servers_and_one_twice_are_refused(tmp_path: Path) -> None:
+    with FakeServer() as one:
+        for urls in ((one.url, one.url), (one.url, "http://127.0.0.1:1", "http://127.0.0.1:2")):
+            with pytest.raises(MlsdError, match=r"same server|Two servers"):
+                serve(ServerRequest(rivals=urls), tmp_path / "s.sqlite")
