@@ -7,6 +7,7 @@ import math
 import os
 import shutil
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -93,17 +94,31 @@ def choose_columns(ctx: click.Context, parameter: click.Parameter, chosen: bool)
         every_column.set(True)
 
 
+class TimeLeft:
+    """The rest of a budget that runs from now on, whenever it is drawn."""
+
+    def __init__(self, budget_s: float) -> None:
+        self._end_s = time.monotonic() + budget_s
+
+    def __rich__(self) -> str:
+        return f"at most {max(0.0, self._end_s - time.monotonic()):.0f} s"
+
+
 @contextmanager
-def working(label: str) -> Iterator[Callable[[str], None]]:
-    """Say what is being done while it lasts: a moving line on a terminal, one line elsewhere; yields `tell`."""
+def working(label: str, most_s: float | None = None) -> Iterator[Callable[[str], None]]:
+    """Say what is being done while it lasts: a moving line on a terminal, one line elsewhere; yields `tell`.
+
+    `most_s` is of what stops by itself: the time left is shown in place of the time spent.
+    """
     if not shows_progress():
         note(f"{label}...")
         yield lambda step: note(f"  {step}")
         return
     from rich.console import Console
-    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import Progress, RenderableColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-    columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
+    time_shown = TimeElapsedColumn() if most_s is None else RenderableColumn(TimeLeft(most_s))
+    columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), time_shown)
     with Progress(*columns, console=Console(stderr=True), transient=True) as line:
         task = line.add_task(plain(label))
         yield lambda step: line.update(task, description=plain(f"{label}: {step}"))

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Self
 
-from mlsd.cli.output import note, shows_progress
+from mlsd.cli.output import TimeLeft, note, shows_progress
 from mlsd.measure.cool_down import STEP_S
 from mlsd.measure.messages import Event, Felt, Progress, Resting, Started
 from mlsd.measure.run.runner import Watcher
@@ -105,7 +105,7 @@ class Bar(Lines):
             TextColumn("{task.description}", markup=False),
             BarColumn(),
             MofNCompleteColumn(),
-            TimeRemainingColumn() if budget_s is None else RenderableColumn(_TimeLeft(budget_s)),
+            TimeRemainingColumn() if budget_s is None else RenderableColumn(TimeLeft(budget_s)),
         )
         self._bar = Progress(*columns, console=Console(stderr=True), transient=True)
         self._slot_s = time.monotonic()
@@ -153,16 +153,6 @@ class Bar(Lines):
         """Print its line above the bar."""
         self._bar.console.print(plain(self._counted(slot, trial)), markup=False, highlight=False)
         self._bar.update(self._task, completed=self._n)
-
-
-class _TimeLeft:
-    """The rest of a budget that runs from now on, whenever it is drawn."""
-
-    def __init__(self, budget_s: float) -> None:
-        self._end_s = time.monotonic() + budget_s
-
-    def __rich__(self) -> str:
-        return f"at most {max(0.0, self._end_s - time.monotonic()):.0f} s"
 
 
 def heat_line(event: Event) -> str | None:

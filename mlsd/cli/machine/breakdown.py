@@ -10,7 +10,7 @@ import click
 from mlsd.cli import options as shared
 from mlsd.cli.database import db_option
 from mlsd.cli.options import Whole
-from mlsd.cli.output import note, print_json, print_table
+from mlsd.cli.output import note, print_json, print_table, working
 from mlsd.records import Case
 from mlsd.units import quoted
 
@@ -48,7 +48,8 @@ def breakdown(target: str, db: Path | None, as_json: bool, **options: Any) -> No
     names = ("draft", "gamma", "rows", "depth", "repeats", "n_predict", "engine")
     asked = {name: options[name] for name in names}
     request = BreakdownRequest(target=target, drafter=options["drafter_text"], prompt=options["prompts"], **asked)
-    found = profile(request, db)
+    with working(f"Profiling passes of {target}"):
+        found = profile(request, db)
     split = None if found.case is None else round_split(found.trials)
     if as_json:
         shares = [_share_object(one, found) for one in found.shares]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +12,7 @@ import click
 from mlsd.cli import options as shared
 from mlsd.cli.database import db_option
 from mlsd.cli.options import Real
-from mlsd.cli.output import note, print_json, print_table, say, shows_progress
+from mlsd.cli.output import note, print_json, print_table, say, shows_progress, working
 from mlsd.hardware import read_conditions
 from mlsd.records import ModelFacts
 from mlsd.units import as_ranges, format_number, format_percent
@@ -60,7 +62,8 @@ def calibrate(
     if output is not None:
         check_figure_path(output)
     request = CalibrationRequest(model=target, draft=draft, coverage=not options.pop("no_coverage"), **options)
-    result = run_calibration(request, db, _say)
+    with working(f"Timing passes of {target}", request.budget_s) as tell:
+        result = run_calibration(request, db, partial(_say, tell))
     facts, found = result.models, calibration_findings(result, request.rows, request.depths)
     if output is not None:
         _draw(output, facts[0], found)
@@ -129,9 +132,9 @@ def _doubt(half_width: float | None, load: float | None) -> str:
     )
 
 
-def _say(n_repeats: int, half_width: float | None) -> None:
+def _say(tell: Callable[[str], None], n_repeats: int, half_width: float | None) -> None:
     if shows_progress():
-        note(f"repeat {n_repeats}: widest interval +-{format_percent(half_width)}")
+        tell(f"repeat {n_repeats}, widest interval +-{format_percent(half_width)}")
 
 
 def _say_steps(steps: Steps) -> None:

@@ -10,7 +10,7 @@ import msgspec
 from mlsd.cli import options as shared
 from mlsd.cli.database import db_option
 from mlsd.cli.options import Whole
-from mlsd.cli.output import note, print_json, say
+from mlsd.cli.output import note, print_json, say, working
 from mlsd.drafters.options import parse_drafter
 from mlsd.errors import InputError
 from mlsd.measure.messages import Perplexities, Perplexity, PerplexityJob
@@ -57,7 +57,8 @@ def distance(model: str, as_json: bool, engine: EngineOptions, **options: Any) -
         n_tokens=options["n_tokens"],
         n_window=engine.n_ctx or options["window"],
     )
-    result = ask(job, Perplexities)
+    with working(f"Reading {job.n_tokens} tokens"):
+        result = ask(job, Perplexities)
     if drafting is not None and options["db"] is not None:
         with Store.open(options["db"]) as store:
             store.add_distance(as_distance(drafting, text, result))

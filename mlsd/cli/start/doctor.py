@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from mlsd.cli.options import build_option, json_option, output_option
-from mlsd.cli.output import note, print_json, print_table, say
+from mlsd.cli.output import note, print_json, print_table, say, working
 from mlsd.errors import InputError
 from mlsd.hardware import setup
 from mlsd.models.library import Library
@@ -60,7 +60,7 @@ def _self_check(output: Path | None, as_json: bool) -> None:
     from mlsd.measure.run.runner import machine_lock
     from mlsd.measure.run.self_check import check_machine, write_self_check
 
-    with machine_lock():
+    with machine_lock(), working("Checking this machine, about two minutes"):
         found = check_machine()
     if output is not None:
         write_self_check(output, found)

@@ -10,7 +10,7 @@ import click
 
 from mlsd.cli.database import note_left_out
 from mlsd.cli.options import Whole, build_option, json_option, output_option
-from mlsd.cli.output import note, print_json, print_table, say
+from mlsd.cli.output import note, print_json, print_table, say, working
 from mlsd.errors import InputError
 from mlsd.units import format_bytes, quoted
 
@@ -114,7 +114,10 @@ def verify(files: tuple[Path, ...], sample: int | None, models: tuple[Path, ...]
     from mlsd.analysis.audit.verification import verify as check
     from mlsd.measure.exchange.decode_again import decode_again
 
-    checked = [check(file, partial(decode_again, sample=sample, models=models)) for file in files]
+    checked = []
+    for number, file in enumerate(files, 1):
+        with working(f"Checking {file} ({number} of {len(files)})"):
+            checked.append(check(file, partial(decode_again, sample=sample, models=models)))
     if as_json:
         print_json(checked)
     else:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mlsd.cli.options import build_option, engine_options, json_option, model_argument, model_file
-from mlsd.cli.output import print_json, print_table, say
+from mlsd.cli.output import print_json, print_table, say, working
 from mlsd.measure.messages import Probed
 from mlsd.records import EngineOptions
 from mlsd.report.tables.records import probe_table
@@ -30,7 +30,8 @@ def probe(target: str, as_json: bool, engine: EngineOptions, **_: Any) -> None:
     from mlsd.measure.messages import Probed, ProbeJob
     from mlsd.measure.process import ask
 
-    result = ask(ProbeJob(model=model_file(target), engine=engine), Probed)
+    with working(f"Rolling {target} back in every way"):
+        result = ask(ProbeJob(model=model_file(target), engine=engine), Probed)
     if as_json:
         told = ("strategies", "kernel_noise", "tolerance", "control_diff", "device_round_ns", "host_round_ns")
         of_report = {name: getattr(result.report, name) for name in (*told, "target", "draft")}
