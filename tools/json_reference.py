@@ -5,6 +5,7 @@ together from several records is written down here. Another shape needs a new `V
 
 Versions:
     1  the first that was written down, with mlsd 0.3
+    2  `record --check-first`
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ from mlsd.measure.exchange.tables import column_kind, trial_table
 from mlsd.measure.lab.cluster import Posted
 from mlsd.measure.lab.machine import Card, Doing
 from mlsd.measure.lab.suites import LabStudyResult
-from mlsd.measure.messages import LayersFound, Perplexities, Spent
+from mlsd.measure.messages import Check, LayersFound, Perplexities, Spent
 from mlsd.measure.run.doctor import Diagnosis
 from mlsd.measure.run.forecast import Forecast
 from mlsd.measure.run.race import Stop
@@ -67,7 +68,7 @@ from mlsd.stats import Interval
 from mlsd.trials.decisions import Decision
 from tools.data_reference import comments
 
-VERSION = 1
+VERSION = 2
 FILE = Path(__file__).parent.parent / "docs" / "schemas.json"
 
 
@@ -449,6 +450,7 @@ PRINTED: dict[str, Any] = {  # by command; several where an option or an argumen
     "fit": Fitted,
     "claims": list[ClaimVerdict],
     "lab status": LabStatus,
+    "record check-first": list[Check],
     "record verify": list[Verification],
     "audit": Audited,
     "compare": (
