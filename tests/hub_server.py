@@ -8,12 +8,16 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import json
 import re
 import threading
 import time
+import tomllib
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from urllib.parse import quote, unquote
 
+ROOT = Path(__file__).parents[1]
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 OTHER_COMMIT = "76543210fedcba9876543210fedcba9876543210"
 REPO = "someone/some-model"
@@ -177,3 +181,33 @@ def _handler(hub: HubServer) -> type[BaseHTTPRequestHandler]:
                 self.close_connection = True
 
     return Handler
+
+
+def stand_ins_of(profile: str, tiny: Path) -> dict[str, bytes]:
+    """Every model of a profile as a tiny random one of the same architecture; targets and drafts differ."""
+    roles = tomllib.loads((ROOT / "suites/profiles.toml").read_text(encoding="utf-8"))[profile]["roles"]
+    files = {}
+    for role, model in roles.items():
+        source = "qwen35-noise003.gguf" if role.startswith("draft") else "qwen35.gguf"
+        files[f"{model}.gguf"] = (tiny / source).read_bytes() + model.encode()  # one hash for each
+    return files
+
+
+def write_manifest(hub: HubServer, path: Path) -> None:
+    """The manifest of this checkout with the same ids, but of the files that the server has."""
+    known = tomllib.loads((ROOT / "gguf_manifest.toml").read_text(encoding="utf-8"))["models"]
+    lines = []
+    for model, entry in known.items():
+        if data := hub.files.get(f"{model}.gguf"):
+            entry = {
+                **{key: entry[key] for key in ("name", "architecture", "quantization", "source")},
+                "repo": REPO,
+                "file": f"{model}.gguf",
+                "bytes": len(data),
+                "sha256": hub.sha256(f"{model}.gguf"),
+            }
+        elif entry["source"] not in ("asset", "package"):
+            continue
+        lines.append(f'[models."{model}"]')
+        lines += [f"{key} = {json.dumps(value)}" for key, value in entry.items()]
+    path.write_text("\n".join(lines), encoding="utf-8")

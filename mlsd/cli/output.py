@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextvars
 import json
 import math
 import os
 import shutil
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -22,6 +24,8 @@ from mlsd.report.render.terminal import plain, steers
 if TYPE_CHECKING:
     from mlsd.report.render.table import Table
 
+
+_STILL_S = 30.0  # between signs of life where nothing can move
 
 verbosity: ContextVar[str | None] = ContextVar("verbosity", default="normal")  # or quiet, or verbose
 every_column: ContextVar[bool] = ContextVar("every_column", default=False)  # of a table, however narrow the terminal
@@ -106,13 +110,19 @@ class TimeLeft:
 
 @contextmanager
 def working(label: str, most_s: float | None = None) -> Iterator[Callable[[str], None]]:
-    """Say what is being done while it lasts: a moving line on a terminal, one line elsewhere; yields `tell`.
+    """Say what is being done while it lasts: a moving line on a terminal, else one each half minute; yields `tell`.
 
     `most_s` is of what stops by itself: the time left is shown in place of the time spent.
     """
     if not shows_progress():
         note(f"{label}...")
-        yield lambda step: note(f"  {step}")
+        over = threading.Event()
+        say = contextvars.copy_context().run  # -q holds in the thread too
+        threading.Thread(target=say, args=(_still, label, over), daemon=True).start()
+        try:
+            yield lambda step: note(f"  {step}")
+        finally:
+            over.set()
         return
     from rich.console import Console
     from rich.progress import Progress, RenderableColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
@@ -122,6 +132,12 @@ def working(label: str, most_s: float | None = None) -> Iterator[Callable[[str],
     with Progress(*columns, console=Console(stderr=True), transient=True) as line:
         task = line.add_task(plain(label))
         yield lambda step: line.update(task, description=plain(f"{label}: {step}"))
+
+
+def _still(label: str, over: threading.Event) -> None:
+    began_s = time.monotonic()
+    while not over.wait(_STILL_S):
+        note(f"  {label}: still at it after {time.monotonic() - began_s:.0f} s")
 
 
 @contextmanager

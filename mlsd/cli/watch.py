@@ -9,7 +9,7 @@ from typing import Any, Self
 
 from mlsd.cli.output import TimeLeft, note, shows_progress
 from mlsd.measure.cool_down import STEP_S
-from mlsd.measure.messages import Event, Felt, Progress, Resting, Started
+from mlsd.measure.messages import Event, Felt, Progress, Resting, Silent, Started
 from mlsd.measure.run.runner import Watcher
 from mlsd.planning.job import Job, Slot
 from mlsd.planning.prepare import Prepared
@@ -66,7 +66,12 @@ class Lines(Watcher):
         self._n_total, self._n = n_total, n_skipped
 
     def event(self, job: Job, event: Event) -> None:
-        """Say what is waited for and what counts no more."""
+        """Say what is waited for and what counts no more; every half minute of a long trial how far it is."""
+        if isinstance(event, Started):
+            self._said_s = time.monotonic()
+        if isinstance(event, Progress) and time.monotonic() - self._said_s >= STEP_S:
+            self._said_s = time.monotonic()
+            note(f"{job.target.ref.id} {arm_of(job.slots[event.index].case).setting}: {event.n_tokens} tokens")
         if said := heat_line(event):
             note(said)
 
@@ -141,7 +146,7 @@ class Bar(Lines):
         """Show the speed of the trial that runs."""
         if isinstance(event, Started):
             self._slot_s = time.monotonic()
-        elif isinstance(event, Resting):
+        elif isinstance(event, Resting | Silent):
             self._bar.update(self._task, description=plain(heat_line(event) or ""))
         elif said := heat_line(event):
             self._bar.console.print(plain(said), markup=False, highlight=False)
@@ -156,7 +161,9 @@ class Bar(Lines):
 
 
 def heat_line(event: Event) -> str | None:
-    """What a person wants to know of a rest, or of the heat that made trials worthless."""
+    """What a person wants to know of a rest, of silence, or of the heat that made trials worthless."""
+    if isinstance(event, Silent):
+        return f"Still {event.doing} (silent for {event.silent_s:.0f} s, ended after {event.most_s:.0f} s)"
     if isinstance(event, Resting):
         return f"Resting {event.why} ({event.rested_s:.0f} of at most {event.most_s:.0f} s)"
     if isinstance(event, Felt) and event.disturbed is not None:

@@ -297,6 +297,14 @@ class Resting(Record, frozen=True, kw_only=True, tag=True):
     most_s: float
 
 
+class Silent(Record, frozen=True, kw_only=True, tag=True):
+    """A worker said nothing for a while; its parent says so, for whoever watches."""
+
+    silent_s: float
+    most_s: float  # after which it is taken for hung
+    doing: str = "at work"
+
+
 class Done(Record, frozen=True, kw_only=True, tag=True):
     """The slot of this index ended with this trial, measured or failed."""
 
@@ -341,6 +349,7 @@ Event = (
     | Progress
     | Felt
     | Resting
+    | Silent
     | Done
     | Refused
     | Finished

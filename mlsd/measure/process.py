@@ -17,6 +17,7 @@ from mlsd.children import command
 from mlsd.engine.llama.native import BackendInfo
 from mlsd.errors import WorkerError
 from mlsd.measure.contexts import check_contexts
+from mlsd.measure.cool_down import STEP_S
 from mlsd.measure.messages import (
     QUESTIONS,
     CalibrateJob,
@@ -28,7 +29,9 @@ from mlsd.measure.messages import (
     Info,
     InfoJob,
     Passes,
+    Progress,
     Refused,
+    Silent,
     Spent,
     Started,
     Turn,
@@ -37,6 +40,7 @@ from mlsd.measure.messages import (
 )
 from mlsd.planning.job import Job
 from mlsd.records import EngineOptions
+from mlsd.trials.arms import arm_of
 
 T = TypeVar("T")
 
@@ -71,7 +75,7 @@ def run_job(
     coming = iter([range(len(job.slots))] if turns is None else turns)
     todo, tried = list(next(coming, ())), -1
     while todo:
-        started = False
+        started, last = False, None
         with (hire or _Worker)(job, variables) as worker:
             worker.send(Turn(slots=tuple(todo)))
             for event in worker.events(patience_s):
@@ -79,6 +83,10 @@ def run_job(
                     raise event.error()
                 if isinstance(event, Finished):
                     break
+                if isinstance(event, Silent):
+                    event = msgspec.structs.replace(event, doing=_doing(job, last))
+                else:
+                    last = event
                 yield event
                 started = started or isinstance(event, Started)
                 if isinstance(event, Felt):  # a worker that takes over compares with what this one found clean
@@ -100,6 +108,16 @@ def run_job(
         else:
             tried = todo[0]
     yield Finished()
+
+
+def _doing(job: Job, last: Event | None) -> str:
+    """What a worker is at after the last that it said."""
+    if isinstance(last, Started | Progress):
+        slot = job.slots[last.index]
+        begun = "decoding or judging" if isinstance(last, Progress) else "warming up, or reading the prompt of"
+        return f"{begun} {job.target.ref.id} {arm_of(slot.case).setting}"
+    names = " + ".join(ref.id for ref in job.refs)
+    return f"loading {names}" if last is None else f"opening contexts of {names}, or trying how they roll back"
 
 
 def ask(work: Work, kind: type[T], variables: Variables = None, *, patience_s: float = DEFAULT_PATIENCE_S) -> T:
@@ -175,8 +193,24 @@ class Worker(Protocol):
 
 
 def hear(lines: Lines, patience_s: float) -> Iterator[Event]:
-    """The events of a worker's lines. Raises: queue.Empty when it is silent for `patience_s`, WorkerError."""
-    while (line := lines.get(timeout=patience_s)) is not None:
+    """The events of a worker's lines, and `Silent` every half minute without one.
+
+    Raises: queue.Empty when it is silent for `patience_s`, WorkerError.
+    """
+    silent_s = 0.0
+    while True:
+        wait_s = min(STEP_S, patience_s - silent_s)
+        try:
+            line = lines.get(timeout=wait_s)
+        except queue.Empty:
+            silent_s += wait_s
+            if silent_s >= patience_s:
+                raise
+            yield Silent(silent_s=silent_s, most_s=patience_s)
+            continue
+        if line is None:
+            return
+        silent_s = 0.0
         try:
             event = _EVENTS.decode(line)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
-import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.hub_server import REPO, HubServer
+from tests.hub_server import HubServer, stand_ins_of, write_manifest
 
 ROOT = Path(__file__).parents[2]
 PROFILE = "mac-16gb"
@@ -23,13 +21,7 @@ QUICK = "--yes --prompt code --gamma 4 --repeats 1 --n-predict 8 --n-threads 1"
 
 @pytest.fixture(scope="module")
 def stand_ins(tiny: Path) -> dict[str, bytes]:
-    """Every model of the profile as a tiny random one of the same architecture; targets and drafts differ."""
-    roles = tomllib.loads((ROOT / "suites/profiles.toml").read_text(encoding="utf-8"))[PROFILE]["roles"]
-    files = {}
-    for role, model in roles.items():
-        source = "qwen35-noise003.gguf" if role.startswith("draft") else "qwen35.gguf"
-        files[f"{model}.gguf"] = (tiny / source).read_bytes() + model.encode()  # one hash for each
-    return files
+    return stand_ins_of(PROFILE, tiny)
 
 
 @pytest.fixture
@@ -46,22 +38,7 @@ def checkout(hub: HubServer, tmp_path: Path) -> Path:
     for name in ("mlsd", "tools", "pyproject.toml", "constraints.txt", "suites"):
         (place / name).symlink_to(ROOT / name)
     shutil.copy(ROOT / "Makefile", place)
-    known = tomllib.loads((ROOT / "gguf_manifest.toml").read_text(encoding="utf-8"))["models"]
-    lines = []
-    for model, entry in known.items():
-        if data := hub.files.get(f"{model}.gguf"):
-            entry = {
-                **{key: entry[key] for key in ("name", "architecture", "quantization", "source")},
-                "repo": REPO,
-                "file": f"{model}.gguf",
-                "bytes": len(data),
-                "sha256": hub.sha256(f"{model}.gguf"),
-            }
-        elif entry["source"] not in ("asset", "package"):
-            continue
-        lines.append(f'[models."{model}"]')
-        lines += [f"{key} = {json.dumps(value)}" for key, value in entry.items()]
-    (place / "gguf_manifest.toml").write_text("\n".join(lines), encoding="utf-8")
+    write_manifest(hub, place / "gguf_manifest.toml")
     (place / "ready").mkdir()
     (place / "ready/.ready").touch()  # what is installed is what runs the tests
     return place

@@ -10,7 +10,7 @@ import itertools
 import queue
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Self
+from typing import Self, cast
 
 import msgspec
 
@@ -47,8 +47,15 @@ class Mac:
         sleep_at: int | None = None,
         dies_at: int | None = None,
         state: Callable[[], str | None] = lambda: None,
+        load_s: float = 0.0,
+        prompt_s: float = 0.0,
     ) -> None:
-        """`episodes`: from a trial on, hot until it rested for so many seconds. `sleep_at`, `dies_at`: trials."""
+        """`episodes`: from a trial on, hot until it rested for so many seconds. `sleep_at`, `dies_at`: trials.
+
+        `load_s` and `prompt_s`: what loading a model and reading a prompt take, without a word.
+        """
+        self.load_s, self.prompt_s = load_s, prompt_s
+        self.waited_ns: int | None = None  # how far the parent is that waits for a silent worker
         self.clock, self._left, self._sleep_at, self.dies_at = FakeClock(), list(episodes), sleep_at, dies_at
         self.state = state
         self.heard: list[tuple[float, Event]] = []
@@ -81,6 +88,10 @@ class Mac:
     def hire(self, job: Job, variables: object) -> SimulatedWorker:
         self.n_workers += 1
         return SimulatedWorker(self, job)
+
+    def now_s(self) -> float:
+        """As the parent sees it."""
+        return (self.clock.now_ns() if self.waited_ns is None else self.waited_ns) / 1e9
 
     @property
     def longest_silence_s(self) -> float:
@@ -120,12 +131,13 @@ class MacArms:
 
     def feel(self, case: Case) -> Anchors:
         spans = []
-        for width in (1, case.gamma + 1):
+        wide = max(5, case.gamma + 1)
+        for width in (1, wide):
             before = self._mac.clock.now_ns()
             for _ in range(8):
                 self._mac.clock.advance(self._mac.pass_ns(width))
             spans.append((self._mac.clock.now_ns() - before) // 8)
-        return Anchors(target="t", width=case.gamma + 1, one_ns=spans[0], wide_ns=spans[1])
+        return Anchors(target="t", width=wide, one_ns=spans[0], wide_ns=spans[1])
 
     def warm_up(self, case: Case, *, whole: bool = False, on_round: Callable[[int], None] | None = None) -> None:
         self._mac.warmed.append((f"{case.arm}{case.gamma}", whole))
@@ -136,6 +148,7 @@ class MacArms:
         if mac.n_trials == mac.dies_at:
             raise _Killed
         began_ns, session = mac.clock.now_ns(), self._session()
+        mac.clock.advance(round(mac.prompt_s * 1e9))
         draft = FakeSession(truth, SessionOptions(n_ctx=512), mac.clock)
         drafter = DraftModel(draft, make_rollback("trim", draft), mac.clock) if slot.case.gamma else NoDrafter()
         limits = GenerationLimits(n_predict=slot.case.n_predict, gamma=slot.case.gamma)
@@ -172,7 +185,7 @@ class SimulatedWorker:
         self._turns: queue.SimpleQueue[Turn] = queue.SimpleQueue()
         self._lines: queue.SimpleQueue[tuple[int, bytes | None]] = queue.SimpleQueue()
         self._go, self._end = threading.Semaphore(0), "exit code 0"
-        self._last_ns = mac.clock.now_ns()
+        self._last_ns, self._late = mac.clock.now_ns(), cast("tuple[int, bytes | None] | None", None)
         self._thread = threading.Thread(target=self._run, daemon=True)
 
     def send(self, said: Turn) -> None:
@@ -182,6 +195,7 @@ class SimulatedWorker:
         self._go.acquire()
         try:
             turns = iter(lambda: self._turns.get().slots, ())
+            self._mac.clock.advance(round(self._mac.load_s * 1e9))
             arms: Arms = MacArms(self._job, self._mac)  # type: ignore[assignment]
             run_slots(
                 self._job, self._say, turns, arms, self._mac.clock, lambda: Conditions(thermal_state=self._mac.state())
@@ -192,23 +206,28 @@ class SimulatedWorker:
 
     def _say(self, event: Event) -> None:
         now_ns = self._mac.clock.now_ns()
-        self._mac.heard.append((now_ns / 1e9, event))
         self._lines.put((now_ns, msgspec.json.encode(event)))
         self._go.acquire()
 
     def get(self, *, timeout: float) -> bytes | None:
         """As the queue of a pipe, by the Mac's clock."""
-        self._go.release()
-        said_ns, line = self._lines.get(timeout=60)
-        silent_s, self._last_ns = (said_ns - self._last_ns) / 1e9, said_ns
-        if silent_s >= timeout:
+        if self._late is None:
+            self._go.release()
+            self._late = self._lines.get(timeout=60)
+        said_ns, line = self._late
+        if said_ns - self._last_ns >= timeout * 1e9:
+            self._last_ns += round(timeout * 1e9)
+            self._mac.waited_ns = self._last_ns
             raise queue.Empty
+        self._last_ns, self._late, self._mac.waited_ns = said_ns, None, None
         return line
 
     def events(self, patience_s: float) -> Iterator[Event]:
         self._thread.start()
         try:
-            yield from hear(self, patience_s)
+            for event in hear(self, patience_s):
+                self._mac.heard.append((self._last_ns / 1e9, event))
+                yield event
         except queue.Empty:
             self._end = "it hung and was killed"
 

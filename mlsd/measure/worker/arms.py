@@ -45,6 +45,7 @@ from mlsd.planning.job import Job, Slot, prompt_key
 from mlsd.planning.prompts import READ_ONCE_FROM
 from mlsd.records import Anchors, Case, Conditions, DrafterSpec, Losslessness, ModelRef, Trial
 
+_LEAST_WIDTH = 5  # of the wide passes that heat is felt by
 _FELT_TOKENS, _FELT_PASSES = 32, 8  # of a look at the heat: too few to heat, enough for a median
 _WARM_UP_ROUNDS = 3  # or more, unless a draft is right
 
@@ -308,15 +309,18 @@ class Arms:
                 self._judge.check_finite(arm.session)
 
     def feel(self, case: Case) -> Anchors:
-        """Time passes over one position and over as many as the case verifies at once, 32 tokens of either."""
-        width = case.gamma + 1
+        """Time passes over one position and over as many as the case verifies at once, 32 tokens of either.
+
+        Plain decoding is asked for wide ones too: heat slows those first, and the next load may verify.
+        """
+        width, n_outputs = max(case.gamma + 1, _LEAST_WIDTH), case.gamma + 1
         with self._using(case) as arm:
             length = min(_FELT_TOKENS, arm.session.n_ctx)
             tokens = tuple(itertools.islice(itertools.cycle(self.prompt(case)), length))
-            one_ns, wide_ns = (self._felt(arm.session, tokens, min(k, length)) for k in (1, width))
+            one_ns, wide_ns = (self._felt(arm.session, tokens, min(k, length), min(k, n_outputs)) for k in (1, width))
         return Anchors(target=self._refs[self._path].id, width=width, one_ns=one_ns, wide_ns=wide_ns)
 
-    def _felt(self, session: Session, tokens: Sequence[int], width: int) -> int:
+    def _felt(self, session: Session, tokens: Sequence[int], width: int, n_outputs: int) -> int:
         """The median of passes of a width from the first token on, without the first pass."""
         spans: list[int] = []
         n_passes = max(_FELT_PASSES, len(tokens) // width)
@@ -325,7 +329,7 @@ class Arms:
             if begin == 0:
                 session.clear()
             started_ns = self._clock.now_ns()
-            session.decode(tokens[begin : begin + width], n_outputs=width)
+            session.decode(tokens[begin : begin + width], n_outputs=n_outputs)
             session.greedy()
             spans.append(self._clock.now_ns() - started_ns)
         return round(statistics.median(spans[1:]))

@@ -127,6 +127,7 @@ def run_slots(
             for index in block:
                 runner.run(index)
             runner.feel()
+    runner.leave()
     send(Finished())
 
 
@@ -237,6 +238,11 @@ class _SlotRunner:
         """Feel the heat behind a block, where it is watched."""
         if self._job.cool_down_s is None:
             self._heat.feel()
+
+    def leave(self) -> None:
+        """Leave a cool machine: the next load knows no passes of its own from before."""
+        if self._job.cool_down_s is None:
+            self._heat.rest()
 
     def _anchors(self) -> Anchors | None:
         """By the widest arm that can run."""

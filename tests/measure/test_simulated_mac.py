@@ -1,0 +1,97 @@
+"""`make study PROFILE=mac-16gb` on a Mac that becomes hot twice, sleeps, loses a worker and meets a busy hub."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+
+import msgspec
+import pytest
+
+from mlsd.cli import watch
+from mlsd.cli.study import run as command
+from mlsd.cli.study.report import show_report
+from mlsd.measure.process import run_job
+from mlsd.measure.run import runs
+from mlsd.measure.run.runner import run_jobs
+from mlsd.measure.run.runs import StudyResult, run_study
+from mlsd.measure.store.store import Store
+from mlsd.models import hub as hubs
+from mlsd.models import library
+from mlsd.models.manifest import load_manifest
+from mlsd.planning.plan import Overrides
+from mlsd.planning.prepare import StudyRequest
+from mlsd.records import EngineOptions
+from mlsd.trials.fates import Fate, fate_of
+from mlsd.units import GIB
+from tests.hub_server import HubServer, stand_ins_of, write_manifest
+from tests.measure.examples import ENVIRONMENT
+from tests.measure.simulated_mac import Mac
+
+AIR = msgspec.structs.replace(
+    ENVIRONMENT, chip="Apple M4", device="Apple M4", hardware_model="Mac16,12", memory_bytes=16 * GIB
+)
+REQUEST = StudyRequest(
+    suites=tuple("ABCDF"), profile="mac-16gb", overrides=Overrides(n_predict=16, engine=EngineOptions(n_threads=1))
+)
+
+
+@pytest.fixture
+def hub(tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[HubServer]:
+    """A hub with stand-ins for the models, and nothing of it on this machine yet."""
+    with HubServer(stand_ins_of("mac-16gb", tiny)) as server:
+        write_manifest(server, tmp_path / "manifest.toml")
+        manifest = partial(load_manifest, shipped=tmp_path / "manifest.toml")
+        monkeypatch.setattr(library, "load_manifest", manifest)
+        there = hubs.Hub(endpoint=server.url, cache_dir=tmp_path / "hub")
+        monkeypatch.setattr(library.Library, "hub", there)
+        yield server
+
+
+def study(mac: Mac, path: Path, said: list[tuple[float, str]], monkeypatch: pytest.MonkeyPatch) -> StudyResult:
+    """The command, as far as it measures; what a person reads, and when by the Mac's clock."""
+    clock = SimpleNamespace(monotonic=mac.now_s, sleep=mac.clock.sleep)
+    for module in (watch, hubs):
+        monkeypatch.setattr(module, "time", clock)
+    for module in (watch, command):
+        monkeypatch.setattr(module, "note", lambda text: said.append((mac.now_s(), text)))
+    monkeypatch.setattr(runs, "run_jobs", partial(run_jobs, drive=partial(run_job, hire=mac.hire)))
+    monkeypatch.setattr("mlsd.measure.run.memory.read_environment", lambda backend: AIR)
+    models = command._agree(REQUEST, path, ask=False)
+    with watch.Lines() as watcher:
+        pull = None if models is None else partial(command._pull, models, watcher)
+        return run_study(REQUEST, path, watcher=watcher, pull=pull)
+
+
+@pytest.mark.heavy
+def test_from_nothing_to_a_report_nothing_is_lost_and_nothing_hot_counts_and_it_is_never_silent(
+    hub: HubServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mac = Mac(episodes=[(7, 200.0), (70, 90.0)], dies_at=33, sleep_at=52, load_s=150.0, prompt_s=100.0)
+    path, said = tmp_path / "study.sqlite", list[tuple[float, str]]()
+    hub.limits = {"HEAD": [{"Retry-After": "250"}]}
+    outcome = study(mac, path, said, monkeypatch).outcome
+    assert (outcome.n_ok, outcome.n_failed, outcome.n_left) == (132, 0, 0)
+    with Store.open(path) as store:
+        rows = [row.trial for row in store.trials(rounds=False)]
+    hot = [heat for _, _, heat in mac.measured]
+    assert sum(hot) >= 3 and not any(heat and trial.valid for heat, trial in zip(hot, rows, strict=True))
+    n_disturbed = sum(fate_of(trial) is Fate.DISTURBED for trial in rows)
+
+    words = [text for _, text in said]
+    assert sum("limits requests (HTTP 429): trying again in" in text for text in words) == 9, "each half minute"
+    first_trial = next(i for i, text in enumerate(words) if text.startswith("[1/132]"))
+    brought = [i for i, text in enumerate(words) if text.startswith("checking ")]
+    assert brought[0] < first_trial < brought[1], "the first answer waits for one model only"
+    for reason in ("Resting until it is cool", "Still loading", "reading the prompt of", "is not used"):
+        assert any(reason in text for text in words), reason
+    at = [0.0, *(when for when, _ in said), mac.now_s()]
+    assert max(later - earlier for earlier, later in itertools.pairwise(at)) <= 60
+
+    again = study(Mac(), path, [], monkeypatch).outcome
+    assert (again.n_ok, again.n_skipped) == (n_disturbed, 132 - n_disturbed)
+    show_report(path, tmp_path / "report")
+    assert (tmp_path / "report/report.html").is_file()
