@@ -555,8 +555,11 @@ def text() -> str:
 def main() -> None:
     """Write the file, unless it would say something else of a version that it knows."""
     old = json.loads(FILE.read_text(encoding="utf-8")) if FILE.exists() else {"version": 0}
-    if old["version"] == VERSION and shape(old) != shape(json.loads(text())):
-        sys.exit(f"What commands print has changed: raise VERSION above {VERSION}, and say there what changed.")
+    new = json.loads(text())
+    parts = [(key, name) for key in ("commands", "$defs") for name in old.get(key, ())]
+    changed = [name for key, name in parts if shape(old[key][name]) != shape(new[key].get(name))]
+    if old["version"] == VERSION and changed:
+        sys.exit(f"{', '.join(changed)}: raise VERSION above {VERSION}, and say there what changed.")
     FILE.write_text(text(), encoding="utf-8")
 
 
