@@ -11,7 +11,6 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from benchmarks.harness import Result, of_samples, ratios
-from mlsd.measure.run.runner import plan_jobs
 from mlsd.measure.worker.arms import Arms
 from mlsd.measure.worker.probe_cache import ProbeCache
 from mlsd.planning.prepare import BenchRequest, prepare_bench
@@ -51,7 +50,7 @@ def against_fixed(target: str, method: str, prompts: tuple[str, ...]) -> Iterato
         repeats=REPEATS,
         engine=EngineOptions(n_threads=1),
     )
-    (job,) = plan_jobs(prepare_bench(request))
+    (job,) = prepare_bench(request).plan.loads
     found: dict[tuple[str, int | str], list[float]] = defaultdict(list)
     with Arms(job, ProcessorClock(), ProbeCache()) as arms:
         for case in {slot.case_id: slot.case for slot in job.slots}.values():

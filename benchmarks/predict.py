@@ -22,7 +22,6 @@ from mlsd.analysis.predict.predict import Arm, GammaPrediction, costs_from_point
 from mlsd.clock import MonotonicClock
 from mlsd.gguf_tools.synthetic.perturb import perturb
 from mlsd.measure.messages import CalibrateJob
-from mlsd.measure.run.runner import plan_jobs
 from mlsd.measure.store.rows import CalibrationPoint, model_key
 from mlsd.measure.worker.arms import Arms
 from mlsd.measure.worker.calibrate import Calibration
@@ -124,7 +123,7 @@ def bench(files: list[ModelFile], prompt_name: str, n_predict: int, part: int) -
         engine=ENGINE,
         seed=part,
     )
-    (job,) = plan_jobs(prepare_bench(request))
+    (job,) = prepare_bench(request).plan.loads
     cases = {slot.case_id: slot.case for slot in job.slots}.values()
     with Arms(job, CLOCK, ProbeCache()) as arms:
         for case in cases:

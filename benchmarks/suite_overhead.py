@@ -12,7 +12,8 @@ import msgspec
 from benchmarks.harness import Result, interleaved, of_samples, ratios
 from benchmarks.models import smollm2
 from mlsd.hardware import read_environment
-from mlsd.measure.run.runner import RunSettings, plan_jobs, run_jobs
+from mlsd.measure.process import run_job
+from mlsd.measure.run.runner import RunPlan, run_plan
 from mlsd.measure.store.store import Store
 from mlsd.planning.job import Job
 from mlsd.planning.plan import Overrides
@@ -31,10 +32,10 @@ def run() -> Iterator[Result]:
 def tiny_suite() -> Result:
     """Wall time of suite B on the tiny family over the sum of its load, prefill and decode times."""
     request = StudyRequest(suites=("B",), profile="tiny", overrides=Overrides(engine=ENGINE))
-    jobs = plan_jobs(prepare_study(request, make=True))
+    jobs = prepare_study(request, make=True).plan.loads
     with tempfile.TemporaryDirectory() as folder, Store.open(Path(folder) / "b.sqlite") as store:
         started = time.perf_counter()
-        run_jobs(jobs, store, read_environment(), (), {}, RunSettings())
+        run_plan(RunPlan(loads=jobs, environment=read_environment()), run_job, store)
         wall_s = time.perf_counter() - started
         trials = [stored.trial for stored in store.trials(rounds=False)]
     timed_ns = sum(
@@ -55,15 +56,15 @@ def against_a_process_a_trial(n_predict: int, *, repeats: int, at_least: float |
         rollback="trim",
         engine=ENGINE,
     )
-    (job,) = plan_jobs(prepare_bench(request))
-    one_each = [msgspec.structs.replace(job, slots=(slot,)) for slot in job.slots]
-    figures = interleaved({"ours": lambda: _wall_s([job]), "theirs": lambda: _wall_s(one_each)}, repeats)
+    (job,) = prepare_bench(request).plan.loads
+    one_each = tuple(msgspec.structs.replace(job, slots=(slot,)) for slot in job.slots)
+    figures = interleaved({"ours": lambda: _wall_s((job,)), "theirs": lambda: _wall_s(one_each)}, repeats)
     name = f"process a trial over one worker, SmolLM2, n_predict {n_predict}"
     return of_samples(name, ratios(figures["theirs"], figures["ours"]), "ratio", at_least=at_least)
 
 
-def _wall_s(jobs: list[Job]) -> float:
+def _wall_s(jobs: tuple[Job, ...]) -> float:
     with tempfile.TemporaryDirectory() as folder, Store.open(Path(folder) / "s.sqlite") as store:
         started = time.perf_counter()
-        run_jobs(jobs, store, read_environment(), (), {}, RunSettings())
+        run_plan(RunPlan(loads=jobs, environment=read_environment()), run_job, store)
         return time.perf_counter() - started

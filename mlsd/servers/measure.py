@@ -20,7 +20,16 @@ from mlsd.measure.messages import Done, Event, Started, failed_trial, now, trial
 from mlsd.measure.process import run_info, run_job
 from mlsd.measure.run.checks import check_run
 from mlsd.measure.run.race import Race, Rules, standings
-from mlsd.measure.run.runner import RunSettings, Watcher, all_left, machine_lock, next_repeat, run_jobs, slot_key
+from mlsd.measure.run.runner import (
+    RunPlan,
+    RunSettings,
+    Watcher,
+    all_left,
+    machine_lock,
+    next_repeat,
+    run_plan,
+    slot_key,
+)
 from mlsd.measure.run.runs import BenchResult, BenchTrial, check_database
 from mlsd.measure.store.newest import study_path
 from mlsd.measure.store.rows import TrialFilter
@@ -133,16 +142,15 @@ def measure(
         cases = {slot.case_id: slot.case for turn in session.turns(0) for slot in turn.slots}
         with Store.open(path) as store:
             planned = session.turns(next_repeat(store, environment, cases))
-            facts = [model_facts(m.path, ref=m.ref) for m in (models.target, *models.drafts) if m is not None]
-            plan = {"profile": None, "suites": [SERVERS], "servers": [side.spec.name for side in sides]}
+            facts = tuple(model_facts(m.path, ref=m.ref) for m in (models.target, *models.drafts) if m is not None)
+            record = {"profile": None, "suites": [SERVERS], "servers": [side.spec.name for side in sides]}
+            plan = RunPlan(loads=(session.job(planned),), environment=environment, facts=facts, record=record)
 
             def drive(job: Job, *, patience_s: float, turns: Iterable[Sequence[int]]) -> Iterator[Event]:
                 return (event for chosen in turns for event in session.drive(job, planned, chosen, patience_s))
 
-            outcome = run_jobs(
-                (session.job(planned),), store, environment, facts, plan, RunSettings(seed=ask.seed), watcher, drive,
-                all_left if race is None else race.choose,
-            )  # fmt: skip
+            choose = all_left if race is None else race.choose
+            outcome = run_plan(plan, drive, store, RunSettings(seed=ask.seed), watcher, choose)
             own = [stored.trial for stored in store.trials(TrialFilter(run_id=outcome.run_id))]
             if not outcome.interrupted:
                 session.compare(own, cases)

@@ -6,7 +6,8 @@ import sys
 from pathlib import Path
 
 from mlsd.hardware import read_environment
-from mlsd.measure.run.runner import RunOutcome, RunSettings, machine_lock, plan_jobs, run_jobs
+from mlsd.measure.process import run_job
+from mlsd.measure.run.runner import RunOutcome, RunPlan, RunSettings, machine_lock, run_plan
 from mlsd.measure.store.store import Store
 from mlsd.planning.job import Job
 from mlsd.planning.prepare import BenchRequest, prepare_bench
@@ -26,13 +27,14 @@ def make_jobs(folder: Path, *, n_predict: int = 24, repeats: int = 3) -> tuple[J
             repeats=repeats,
             engine=EngineOptions(n_threads=1),
         )
-        jobs += plan_jobs(prepare_bench(request))
+        jobs += prepare_bench(request).plan.loads
     return tuple(jobs)
 
 
 def run_study(folder: Path, database: Path, **settings: object) -> RunOutcome:
     with machine_lock(), Store.open(database) as store:
-        return run_jobs(make_jobs(folder), store, read_environment(), (), {}, RunSettings(**settings))  # type: ignore[arg-type]
+        plan = RunPlan(loads=make_jobs(folder), environment=read_environment())
+        return run_plan(plan, run_job, store, RunSettings(**settings))  # type: ignore[arg-type]
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from mlsd.hardware.chips import has_no_fan
 from mlsd.measure.cool_down import MOST_S, STEP_S, CoolDown
 from mlsd.measure.messages import Done, Felt, Resting
 from mlsd.measure.process import run_job
-from mlsd.measure.run.runner import RunOutcome, RunSettings, run_jobs
+from mlsd.measure.run.runner import RunOutcome, RunPlan, run_plan
 from mlsd.measure.run.runs import conclude
 from mlsd.measure.store.store import Store
 from mlsd.planning.job import Job
@@ -109,7 +109,7 @@ def test_after_a_rest_arms_are_warmed_briefly_for_they_are_compiled() -> None:
 def run(mac: Mac, job: Job, path: Path) -> RunOutcome:
     """One `mlsd run`, as far as its trials go."""
     with Store.open(path) as store:
-        outcome = run_jobs([job], store, ENVIRONMENT, (), {}, RunSettings(), drive=partial(run_job, hire=mac.hire))
+        outcome = run_plan(RunPlan(loads=(job,), environment=ENVIRONMENT), partial(run_job, hire=mac.hire), store)
         conclude(store, outcome.run_id, EngineOptions(), ENVIRONMENT)
     return outcome
 

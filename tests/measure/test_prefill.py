@@ -14,7 +14,6 @@ from mlsd.engine.llama.session import LlamaSession
 from mlsd.engine.session import SessionOptions
 from mlsd.errors import PromptError
 from mlsd.measure.prefill import SavedPrompts
-from mlsd.measure.run.runner import plan_jobs
 from mlsd.measure.worker.arms import Arms
 from mlsd.measure.worker.probe_cache import ProbeCache
 from mlsd.planning.prepare import BenchRequest, prepare_bench
@@ -35,7 +34,7 @@ def trials(tiny: Path, target: str, draft: str, *methods: str) -> list[Trial]:
         repeats=2,
         engine=EngineOptions(n_threads=1),
     )
-    (job,) = plan_jobs(prepare_bench(request))
+    (job,) = prepare_bench(request).plan.loads
     with Arms(job, MonotonicClock(), ProbeCache()) as arms:
         # Each plain output first, as what the others are judged by; no worker asks that of its order.
         return [arms.run(slot) for slot in sorted(job.slots, key=lambda slot: slot.case.arm != "ar")]
@@ -83,7 +82,7 @@ def test_a_reference_and_a_warm_up_leave_the_first_trial_a_prefill_to_time(tiny:
         repeats=2,
         engine=EngineOptions(n_threads=1),
     )
-    (job,) = plan_jobs(prepare_bench(request))
+    (job,) = prepare_bench(request).plan.loads
     read = []
     with pytest.MonkeyPatch.context() as patch, Arms(job, MonotonicClock(), ProbeCache()) as arms:
         for case in {slot.case_id: slot.case for slot in job.slots}.values():

@@ -12,6 +12,7 @@ import secrets
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from typing import Any, Protocol
 
 import msgspec
@@ -19,17 +20,8 @@ import msgspec
 from mlsd.errors import LabError, ModelFileError, StoreError
 from mlsd.measure.lab.machine import Card, Origin, differences
 from mlsd.measure.messages import failed_trial
-from mlsd.measure.run.runner import (
-    RunOutcome,
-    RunSettings,
-    Tally,
-    Watcher,
-    finished_slots,
-    known_references,
-    slot_key,
-)
+from mlsd.measure.run.runner import Run, RunOutcome, RunPlan, RunSettings, Watcher, begun, slot_key
 from mlsd.measure.store.rowcodec import sane
-from mlsd.measure.store.rows import TrialKey
 from mlsd.measure.store.store import Store
 from mlsd.planning.job import Job, Slot, prompt_key
 from mlsd.records import Environment, ModelFacts, ModelRef, Record, Trial
@@ -104,21 +96,13 @@ class _Part(msgspec.Struct):
     n_deaths: int = 0
 
 
-class _Place(Tally):
+class _Place:
     """Machines of one environment key, their run, and what is left of the plan there."""
 
-    def __init__(self, card: Card, plan: LabPlan, store: Store, settings: RunSettings) -> None:
-        super().__init__(sum(len(job.slots) for job in plan.loads), card.key)
-        self.card = card
-        cases = {slot.case_id: slot.case for job in plan.loads for slot in job.slots}
-        self.done: set[TrialKey] = finished_slots(store, card.environment, cases, settings)
-        self.run_id = store.begin_run(card.environment, plan.record, settings.seed)
-        store.add_models(plan.facts)
-        store.add_cases(self.run_id, cases)
-        rest = ((i, tuple(s for s in job.slots if slot_key(s) not in self.done)) for i, job in enumerate(plan.loads))
-        self.parts = deque(_Part(load=i, slots=slots) for i, slots in rest if slots)
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        self.parts = deque(_Part(load=i, slots=slots) for i, (_, slots) in enumerate(run.todo) if slots)
         self.n_blocks = {part.load: len({slot.block for slot in part.slots}) for part in self.parts}
-        self.n_skipped = self.n_total - sum(len(part.slots) for part in self.parts)
         self.last_seen_s = time.monotonic()
 
     def take(self, card: Card, models: Sequence[tuple[ModelRef, ...]], n_machines: int) -> _Part | None:
@@ -136,6 +120,7 @@ class _Place(Tally):
 
 
 class _Work(msgspec.Struct):
+    name: str  # of the machine
     address: str
     place: _Place
     part: _Part
@@ -155,6 +140,7 @@ class _Coordinator:
     def __init__(self, plan: LabPlan, lab: Lab, store: Store, settings: RunSettings, watcher: Watcher) -> None:
         self._plan, self._lab, self._store, self._settings, self._watcher = plan, lab, store, settings, watcher
         self._models = [tuple(model.ref for model in (job.target, *job.models)) for job in plan.loads]
+        self._runs = ExitStack()
         self._places: dict[str, _Place] = {}
         self._work: dict[str, _Work] = {}  # by ticket
         self._refused: dict[str, str] = {}
@@ -177,13 +163,14 @@ class _Coordinator:
         finally:
             for ticket in self._work:
                 self._lab.cancel(ticket)
+            self._runs.close()
             for place in self._places.values():
-                whole = not place.outcome(interrupted=interrupted).n_left
-                self._store.end_run(place.run_id, "finished" if whole else "interrupted")
+                if place.run.outcome().n_left:
+                    self._store.end_run(place.run.run_id, "interrupted")
         self._post(last=True)
         return LabOutcome(
             places=tuple(
-                PlaceOutcome(environment=place.card.environment, outcome=place.outcome(interrupted=interrupted))
+                PlaceOutcome(environment=place.run.environment, outcome=place.run.outcome(interrupted=interrupted))
                 for place in self._places.values()
             ),
             refused=tuple(self._refused.values()),
@@ -192,10 +179,10 @@ class _Coordinator:
     def _post(self, *, last: bool = False) -> None:
         if last or time.monotonic() - self._posted_s > POST_S:
             self._posted_s = time.monotonic()
-            outcomes = [place.outcome(interrupted=False) for place in self._places.values()]
+            outcomes = [place.run.outcome() for place in self._places.values()]
             n_done, n_left = sum(o.n_ok + o.n_failed for o in outcomes), sum(o.n_left for o in outcomes)
             words = f"{n_done} trials measured, {n_left} left, on {len(outcomes)} kinds of machine"
-            run_ids = "+".join(str(place.run_id) for place in self._places.values())
+            run_ids = "+".join(str(place.run.run_id) for place in self._places.values())
             self._lab.post(f"run {run_ids}", f"{words}{', ended' if last else ''}", tuple(self._failures))
 
     def _check_first(self) -> None:
@@ -241,11 +228,12 @@ class _Coordinator:
                 self._give_back(ticket, died=True)
         for card in machines.values():
             if card.key not in self._places:
-                place = _Place(card, self._plan, self._store, self._settings)
-                self._places[card.key] = place
-                self._watcher.begin(
-                    sum(p.n_total for p in self._places.values()), sum(p.n_skipped for p in self._places.values())
-                )
+                told = self._plan
+                plan = RunPlan(loads=told.loads, environment=card.environment, facts=told.facts, record=told.record)
+                begin = begun(plan, self._store, self._settings, self._watcher)
+                self._places[card.key] = _Place(self._runs.enter_context(begin))
+                runs = [place.run for place in self._places.values()]
+                self._watcher.begin(sum(run.n_total for run in runs), sum(run.n_skipped for run in runs))
         busy = {work.address for work in self._work.values()}
         for address, card in machines.items():
             place = self._places[card.key]
@@ -257,17 +245,18 @@ class _Coordinator:
             part = place.take(card, self._models, len(alike) if self._plan.share else 1)
             if part is not None:
                 place.last_seen_s = time.monotonic()
-                self._submit(address, place, part)
+                self._submit(card, address, place, part)
 
-    def _submit(self, address: str, place: _Place, part: _Part) -> None:
+    def _submit(self, card: Card, address: str, place: _Place, part: _Part) -> None:
         job = self._plan.loads[part.load]
         plain = {prompt_key(slot.case.prompt) for slot in part.slots if slot.case.arm == "ar"}
         alone = all(prompt_key(slot.case.prompt) in plain for slot in part.slots)
-        references = () if alone else known_references(job, self._store, place.environment)
-        rest = msgspec.structs.replace(job, slots=part.slots, references=references)
+        rest = place.run.ready(job, part.slots)
+        if alone:
+            rest = msgspec.structs.replace(rest, references=())
         self._n_tickets += 1
-        ticket = f"{place.run_id}-{self._n_tickets}-{secrets.token_hex(16)}"  # which nobody else can name
-        self._work[ticket] = _Work(address, place, part)
+        ticket = f"{place.run.run_id}-{self._n_tickets}-{secrets.token_hex(16)}"  # which nobody else can name
+        self._work[ticket] = _Work(card.name, address, place, part)
         self._watcher.job(rest)
         self._lab.submit(address, ticket, rest)
 
@@ -280,7 +269,7 @@ class _Coordinator:
                 work.n_new += self._commit(work.place, work.part.slots[said.index], said.trial)
             return
         if said.unfit:
-            self._refused[work.address] = f"{work.place.card.name} at {work.address}: {said.error}"
+            self._refused[work.address] = f"{work.name} at {work.address}: {said.error}"
         elif said.error is not None:
             for slot in work.part.slots:
                 self._commit(work.place, slot, failed_trial(slot, said.error))
@@ -290,21 +279,17 @@ class _Coordinator:
         """Store a trial, the first of its slot and no other's; answers whether it is new."""
         said = (trial.case_id, trial.arm, trial.gamma, trial.block, trial.repeat, trial.position)
         asked = (slot.case_id, slot.case.arm, slot.case.gamma, slot.block, slot.repeat, slot.position)
-        if slot_key(slot) in place.done or said != asked:
+        if slot_key(slot) in place.run.done or said != asked:
             return False
-        trial = self._store.admit(place.run_id, trial)
-        place.done.add(slot_key(slot))
-        place.n_ok += trial.status == "ok"
+        trial = place.run.commit(slot, trial)
         if trial.status == "failed":
-            place.n_failed += 1
             self._failures.append(f"{slot.case.target.id} gamma {slot.case.gamma}: {trial.error}")
-        self._watcher.trial(slot, trial)
         return True
 
     def _give_back(self, ticket: str, *, died: bool) -> None:
         """What a part still lacks goes back to its place; one in which machines die again and again loses a trial."""
         work = self._work.pop(ticket)
-        rest = tuple(slot for slot in work.part.slots if slot_key(slot) not in work.place.done)
+        rest = tuple(slot for slot in work.part.slots if slot_key(slot) not in work.place.run.done)
         if not rest:
             return
         n_deaths = work.part.n_deaths + 1 if died and not work.n_new else 0

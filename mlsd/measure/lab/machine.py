@@ -182,8 +182,7 @@ def measure(
             return f"This machine measures for no other installation: {'; '.join(found)}.", unfit
         job = _at_home(piece.job, may_pull=may_pull)
         with machine_lock(), _stopped_when_not(wanted):
-            _, (load,) = fit_here((job,))
-            job = msgspec.structs.replace(job, one_arm=load.verdict == "tight")
+            _, (job,) = fit_here((job,))
             unfit = False
             events = cast("Generator[Event]", run_job(job, patience_s=piece.patience_s))
             with closing(events):

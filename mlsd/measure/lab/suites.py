@@ -11,8 +11,8 @@ from mlsd.measure.lab.cluster import Cluster
 from mlsd.measure.lab.coordinator import LabOutcome, LabPlan, run_lab
 from mlsd.measure.lab.machine import Card, read_origin
 from mlsd.measure.process import run_info
-from mlsd.measure.run.runner import RunSettings, Watcher, plan_jobs
-from mlsd.measure.run.runs import check_database, conclude, plan_record
+from mlsd.measure.run.runner import RunSettings, Watcher
+from mlsd.measure.run.runs import check_database, conclude, plan_record, rested
 from mlsd.measure.store.newest import study_path
 from mlsd.measure.store.store import Store
 from mlsd.planning.prepare import StudyRequest, bind_models, prepare_study
@@ -57,7 +57,7 @@ def run_lab_study(
         used = set(prepared.plan.models())
         check_same_files(cards, used)
         plan = LabPlan(
-            loads=plan_jobs(prepared, cool_down_s=settings.cool_down_s or 0.0),
+            loads=rested(prepared.plan.loads, settings.cool_down_s or 0.0),
             origin=origin,
             share=share,
             record=plan_record(prepared, options or {}),

@@ -14,7 +14,7 @@ from mlsd.gguf_tools.read import model_facts
 from mlsd.hardware import read_environment
 from mlsd.measure.messages import BreakdownJob, Done, SharesFound
 from mlsd.measure.process import ask, run_info, run_job
-from mlsd.measure.run.runner import machine_lock, plan_jobs, recorded_run
+from mlsd.measure.run.runner import machine_lock, recorded_run
 from mlsd.measure.store.newest import newest_or_new
 from mlsd.measure.store.pass_shares import PassShares
 from mlsd.measure.store.rows import model_key
@@ -130,7 +130,8 @@ def _requests(request: BreakdownRequest) -> tuple[BreakdownJob, Prepared | None]
 
 def _run(plan: Prepared) -> tuple[Case, tuple[Trial, ...]]:
     """The case and the trials of the method."""
-    (job,) = plan_jobs(plan, strict=True)
+    (load,) = plan.plan.loads
+    job = msgspec.structs.replace(load, strict=True)
     trials = tuple(event.trial for event in run_job(job) if isinstance(event, Done) and event.trial.arm == "sd")
     if not trials or trials[0].status == "failed":
         raise WorkerError(f"The rounds could not be run: {trials[0].error if trials else 'no trial came back'}")

@@ -13,7 +13,7 @@ import random
 import secrets
 import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -29,20 +29,10 @@ from mlsd.measure.builds import Build, find_build
 from mlsd.measure.messages import BuildFits, BuildJob, CalibrateJob, LogitsRead, Passes, ReadJob
 from mlsd.measure.process import ask, run_calibration, run_job
 from mlsd.measure.run.memory import fit_here
-from mlsd.measure.run.runner import (
-    RunSettings,
-    Tally,
-    Watcher,
-    known_references,
-    machine_lock,
-    next_repeat,
-    plan_jobs,
-    recorded_run,
-    run_slots,
-)
+from mlsd.measure.run.runner import Run, RunPlan, RunSettings, Watcher, begun, machine_lock, next_repeat
 from mlsd.measure.run.runs import check_database, conclude
 from mlsd.measure.store.newest import study_path
-from mlsd.measure.store.rows import TrialFilter, environment_key
+from mlsd.measure.store.rows import TrialFilter
 from mlsd.measure.store.store import Store
 from mlsd.planning.job import Job, Slot, prompt_key
 from mlsd.planning.prepare import BenchRequest, Prepared, prepare_bench
@@ -87,13 +77,8 @@ class _Side:
     prepared: Prepared
     job: Job
     environment: Environment
-    run_id: int = 0
-    tally: Tally = field(init=False)
+    run: Run = field(init=False)
     times_passes: bool = True
-
-    @property
-    def key(self) -> str:
-        return environment_key(self.environment)
 
 
 Next = Callable[[Store, str, int], Sequence[str] | None]
@@ -122,7 +107,7 @@ def compare(
             with suppress(KeyboardInterrupt), ExitStack() as runs:
                 interrupted = True  # until the last block ends; what ends it early leaves its runs `interrupted`
                 for side in sides.values():
-                    _begin(side, store, session, runs)
+                    side.run = runs.enter_context(_run(side, store, session, watcher))
                 first = max(next_repeat(store, side.environment, side.prepared.plan.cases()) for side in sides.values())
                 watcher.begin(sum(len(_slots(side, 0)) for side in sides.values()) * request.bench.repeats, 0)
                 began = time.monotonic()
@@ -131,12 +116,12 @@ def compare(
                     spent = time.monotonic() - began
                     if roles is None or (request.budget_s is not None and n_blocks and spent > request.budget_s):
                         break
-                    _block([sides[role] for role in roles], n_blocks, first + n_blocks, request, store, watcher)
+                    _block([sides[role] for role in roles], n_blocks, first + n_blocks, request, store)
                     n_blocks += 1
                 _judge_outputs(sides, store)
                 interrupted = False
-            measured = [side for side in sides.values() if side.tally.n_run]
-            warnings = [conclude(store, s.run_id, s.prepared.engine, s.environment) for s in measured]
+            measured = [side for side in sides.values() if side.run.n_run]
+            warnings = [conclude(store, s.run.run_id, s.prepared.engine, s.environment) for s in measured]
     return Compared(
         database=str(path),
         session=session,
@@ -171,7 +156,7 @@ def _sides(request: CompareRequest, builds: Sequence[Build], said: Callable[[str
     for place, build in enumerate(builds):
         asked = request.other if place and request.other is not None else request.bench
         prepared = prepare_bench(asked)
-        job = plan_jobs(prepared, fit_here(prepared.plan.loads)[1])[0]
+        _, (job,) = fit_here(prepared.plan.loads)
         try:
             fits = ask(BuildJob(job=job), BuildFits, build.variables())
         except MlsdError as error:
@@ -188,14 +173,16 @@ def _sides(request: CompareRequest, builds: Sequence[Build], said: Callable[[str
     return sides
 
 
-def _begin(side: _Side, store: Store, session: str, runs: ExitStack) -> None:
-    plan = {"command": COMMAND, "session": session, "role": side.role, "build": side.build.label}
-    plan["fingerprint"] = side.build.fingerprint
-    side.run_id = runs.enter_context(recorded_run(store, side.environment, plan))
-    side.tally = Tally(0, side.key)
-    side.tally.run_id = side.run_id
-    store.add_models(model_facts(model.path, ref=model.ref) for model in side.prepared.models.values())
-    store.add_cases(side.run_id, side.prepared.plan.cases())
+def _run(side: _Side, store: Store, session: str, watcher: Watcher) -> AbstractContextManager[Run]:
+    record = {"command": COMMAND, "session": session, "role": side.role, "build": side.build.label}
+    facts = tuple(model_facts(model.path, ref=model.ref) for model in side.prepared.models.values())
+    plan = RunPlan(
+        loads=(side.job,),
+        environment=side.environment,
+        facts=facts,
+        record={**record, "fingerprint": side.build.fingerprint},
+    )
+    return begun(plan, store, RunSettings(keep_failed=True), watcher)  # earlier sessions stay as they are
 
 
 # --- blocks -------------------------------------------------------------------------------------------------------
@@ -205,9 +192,7 @@ def _slots(side: _Side, repeat: int) -> list[Slot]:
     return [slot for slot in side.job.slots if slot.repeat == repeat]
 
 
-def _block(
-    sides: Sequence[_Side], planned: int, repeat: int, request: CompareRequest, store: Store, watcher: Watcher
-) -> None:
+def _block(sides: Sequence[_Side], planned: int, repeat: int, request: CompareRequest, store: Store) -> None:
     """One turn of every side in random order, stored as this repeat; the order of arms is that of the plan."""
     order = list(range(len(sides)))
     random.Random(f"{request.bench.seed} {repeat}").shuffle(order)
@@ -215,12 +200,11 @@ def _block(
     for place in order:
         side = sides[place]
         slots = _slots(side, planned)
-        if not known_references(msgspec.structs.replace(side.job, slots=tuple(slots)), store, side.key):
+        if not side.run.ready(side.job, ()).references:
             slots.sort(key=lambda slot: slot.case.arm != "ar")  # its output is what the other arms are judged by
         turn = [msgspec.structs.replace(s, repeat=repeat, position=at + i) for i, s in enumerate(slots)]
         at += len(turn)
-        drive = partial(run_job, variables=side.build.variables())
-        run_slots(side.job, tuple(turn), store, side.tally, RunSettings(), watcher, drive)
+        side.run.measure(side.job, tuple(turn), partial(run_job, variables=side.build.variables()))
         if side.times_passes:
             _passes(side, repeat, request, store)
 
@@ -243,11 +227,11 @@ def _passes(side: _Side, repeat: int, request: CompareRequest, store: Store) -> 
         for event in run_calibration(job, variables=side.build.variables()):
             if isinstance(event, Passes):
                 points = [msgspec.structs.replace(point, repeat=repeat) for point in event.points]
-                store.add_calibration(side.run_id, points)
+                store.add_calibration(side.run.run_id, points)
     except MlsdError as error:
         side.times_passes = False
         doubt = QualityWarning(code="passes_not_timed", message=error.message, advice=error.hint)
-        store.add_warnings(side.run_id, [doubt])
+        store.add_warnings(side.run.run_id, [doubt])
 
 
 # --- what the builds wrote ----------------------------------------------------------------------------------------
@@ -256,18 +240,18 @@ def _passes(side: _Side, repeat: int, request: CompareRequest, store: Store) -> 
 def _judge_outputs(sides: dict[str, _Side], store: Store) -> None:
     """Where the plain output of a side is not the first side's: a near tie, or another model; kept as a warning."""
     base = sides["0"]
-    for side in (side for role, side in sides.items() if role not in ("0", CONTROL) and side.tally.n_run):
+    for side in (side for role, side in sides.items() if role not in ("0", CONTROL) and side.run.n_run):
         theirs = {slot.case.prompt: slot for slot in side.job.slots if slot.case.arm == "ar"}
         for case in base.prepared.plan.cases().values():
             if case.arm != "ar" or not case.sampling.greedy or case.prompt not in theirs:
                 continue
             own, other = _plain(store, base, case), _plain(store, side, theirs[case.prompt].case)
             if own and other and own != other:
-                store.add_warnings(side.run_id, [_output_warning(base, side, case, own, other)])
+                store.add_warnings(side.run.run_id, [_output_warning(base, side, case, own, other)])
 
 
 def _plain(store: Store, side: _Side, case: Case) -> tuple[int, ...]:
-    found = store.trials(TrialFilter(run_id=side.run_id, case_id=case.id, status="ok"), rounds=False)
+    found = store.trials(TrialFilter(run_id=side.run.run_id, case_id=case.id, status="ok"), rounds=False)
     return next((stored.trial.tokens for stored in found), ())
 
 

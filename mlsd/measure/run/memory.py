@@ -340,14 +340,17 @@ def judge_loads(
     return tuple(_judge_load(load, models, arms, n_bytes, budget) for load, arms, n_bytes in found)
 
 
-def fit_here(loads: Sequence[Job]) -> tuple[Environment, tuple[LoadMemory, ...]]:
-    """The machine at hand, and what each load takes of it; all files are here.
+def fit_here(loads: Sequence[Job]) -> tuple[Environment, tuple[Job, ...]]:
+    """The machine at hand, and the loads as they fit it: one arm at a time where memory is tight; all files are here.
 
     Raises: InputError for what the machine cannot hold, WorkerError.
     """
     environment, memory = judge_here(loads)
     refuse_loads(memory)
-    return environment, memory
+    tight = [found.verdict == "tight" for found in memory]
+    return environment, tuple(
+        msgspec.structs.replace(load, one_arm=one) for load, one in zip(loads, tight, strict=True)
+    )
 
 
 def fit_together(loads: Sequence[Job]) -> bool:

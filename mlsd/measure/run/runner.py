@@ -1,7 +1,7 @@
-"""Running plans into a study database: one job a load, resume, one run at a time, and nothing lost.
+"""Running plans into a study database: resume, one run at a time, and nothing lost.
 
-The runner is the only writer of the store. It keeps no state of its own: what is done is what the store says, so a
-killed run goes on where its last committed trial was.
+`run_plan` is the road of every session; one that gives its slots to several builds or machines holds a `Run` for each.
+What is done is what the store says, so a killed run goes on where its last committed trial was.
 """
 
 from __future__ import annotations
@@ -18,8 +18,7 @@ from mlsd.folders import cache_dir
 from mlsd.hardware.awake import awake
 from mlsd.measure.contexts import check_contexts
 from mlsd.measure.messages import Done, Event, Felt, failed_trial
-from mlsd.measure.process import DEFAULT_PATIENCE_S, run_job
-from mlsd.measure.run.memory import LoadMemory
+from mlsd.measure.process import DEFAULT_PATIENCE_S
 from mlsd.measure.store.rows import TrialFilter, TrialKey, environment_key
 from mlsd.measure.store.store import Store
 from mlsd.planning.job import Job, Reference, Slot, prompt_key
@@ -91,16 +90,13 @@ class Watcher:
         return nullcontext()
 
 
-def plan_jobs(
-    prepared: Prepared, memory: Sequence[LoadMemory] = (), *, cool_down_s: float | None = 0.0, strict: bool = False
-) -> tuple[Job, ...]:
-    """The loads of the plan as they are to run. `memory` says which are tight."""
-    loads = prepared.plan.loads
-    tight = [load.verdict == "tight" for load in memory] or [False] * len(loads)
-    return tuple(
-        msgspec.structs.replace(load, cool_down_s=cool_down_s, strict=strict, one_arm=one_arm)
-        for load, one_arm in zip(loads, tight, strict=True)
-    )
+class RunPlan(Record, frozen=True, kw_only=True):
+    """What a run measures, on what, and what it records of itself."""
+
+    loads: tuple[Job, ...]
+    environment: Environment
+    facts: tuple[ModelFacts, ...] = ()
+    record: Mapping[str, Any] = msgspec.field(default_factory=dict)  # names and counts; the cases have their own table
 
 
 @contextmanager
@@ -142,50 +138,54 @@ def recorded_run(store: Store, environment: Environment, plan: Mapping[str, Any]
     store.end_run(run_id)
 
 
-def run_jobs(
-    jobs: Sequence[Job],
+def run_plan(
+    plan: RunPlan,
+    drive: Drive,
     store: Store,
-    environment: Environment,
-    models: Iterable[ModelFacts],
-    plan: dict[str, Any],
-    settings: RunSettings,
+    settings: RunSettings | None = None,
     watcher: Watcher | None = None,
-    drive: Drive = run_job,
     choose: Choose = all_left,
 ) -> RunOutcome:
     """Run what is not done yet; every trial is committed before the next one starts. `drive` does the measuring.
 
     `choose` decides block by block, say, what of a load goes on, while its models and contexts stay open.
 
-    A job that cannot run leaves failed trials with its reason, and the next job runs; a strict one ends the run with
+    A load that cannot run leaves failed trials with its reason, and the next load runs; a strict one ends the run with
     what the worker raised, if nothing of it was measured. Ctrl-C ends the run after the last committed trial and is
     reported in the outcome.
     The caller holds `machine_lock`. Raises: StoreError, InputError for a context that cannot be.
     """
-    watcher = watcher or Watcher()
-    for job in jobs:
-        check_contexts(job)
-    cases = {slot.case_id: slot.case for job in jobs for slot in job.slots}
-    finished = finished_slots(store, environment, cases, settings)
-    tally = Tally(sum(len(job.slots) for job in jobs), environment_key(environment))
+    settings, watcher = settings or RunSettings(), watcher or Watcher()
+    for load in plan.loads:
+        check_contexts(load)
+    going: Run | None = None
     try:
-        with recorded_run(store, environment, plan, settings.seed) as tally.run_id:
-            store.add_models(models)
-            store.add_cases(tally.run_id, cases)
-            todo = [(job, tuple(slot for slot in job.slots if slot_key(slot) not in finished)) for job in jobs]
-            tally.n_skipped = tally.n_total - sum(len(slots) for _, slots in todo)
-            watcher.begin(tally.n_total, tally.n_skipped)
-            for job, slots in todo:
+        with begun(plan, store, settings, watcher) as going:
+            watcher.begin(going.n_total, going.n_skipped)
+            for load, slots in going.todo:
                 if settings.limit is not None:
-                    slots = slots[: max(0, settings.limit - tally.n_run)]
+                    slots = slots[: max(0, settings.limit - going.n_run)]
                 if slots:
-                    run_slots(job, slots, store, tally, settings, watcher, drive, choose)
+                    going.measure(load, slots, drive, choose)
     except KeyboardInterrupt:
-        return tally.outcome(interrupted=True)
-    return tally.outcome()
+        if going is None:
+            raise
+        return going.outcome(interrupted=True)
+    return going.outcome()
 
 
-def finished_slots(
+@contextmanager
+def begun(plan: RunPlan, store: Store, settings: RunSettings, watcher: Watcher) -> Iterator[Run]:
+    """A run of the store, ended with the block."""
+    cases = {slot.case_id: slot.case for load in plan.loads for slot in load.slots}
+    done = _finished_slots(store, plan.environment, cases, settings)
+    with recorded_run(store, plan.environment, plan.record, settings.seed) as run_id:
+        store.add_models(plan.facts)
+        store.add_cases(run_id, cases)
+        yield Run(run_id, plan, store, done, settings.patience_s, watcher)
+
+
+def _finished_slots(
     store: Store, environment: Environment, case_ids: Iterable[str], settings: RunSettings
 ) -> set[TrialKey]:
     """What needs not be measured again on this machine and build; what is, counts no more."""
@@ -197,12 +197,18 @@ def finished_slots(
     return set(done.ok) | set(done.failed) if settings.keep_failed else set(done.ok)
 
 
-class Tally:
-    """What a run has done so far."""
+class Run:
+    """A run in progress: what is left of it, and the one way in which its trials are committed."""
 
-    def __init__(self, n_total: int, environment: str) -> None:
-        self.run_id, self.n_total, self.environment = 0, n_total, environment
-        self.n_ok = self.n_failed = self.n_skipped = 0
+    def __init__(
+        self, run_id: int, plan: RunPlan, store: Store, done: set[TrialKey], patience_s: float, watcher: Watcher
+    ) -> None:
+        self.run_id, self.environment, self.done = run_id, plan.environment, done
+        self._store, self._patience_s, self._watcher = store, patience_s, watcher
+        self.todo = [(load, tuple(slot for slot in load.slots if slot_key(slot) not in done)) for load in plan.loads]
+        self.n_total = sum(len(load.slots) for load in plan.loads)
+        self.n_skipped = self.n_total - sum(len(slots) for _, slots in self.todo)
+        self.n_ok = self.n_failed = 0
 
     @property
     def n_run(self) -> int:
@@ -210,7 +216,7 @@ class Tally:
         return self.n_ok + self.n_failed
 
     def outcome(self, *, interrupted: bool = False) -> RunOutcome:
-        """The same as a record."""
+        """What it has done so far."""
         return RunOutcome(
             run_id=self.run_id,
             n_ok=self.n_ok,
@@ -220,67 +226,80 @@ class Tally:
             interrupted=interrupted,
         )
 
+    def commit(self, slot: Slot, trial: Trial) -> Trial:
+        """Store a trial of the slot; what the store takes of it."""
+        trial = self._store.admit(self.run_id, trial)
+        self.done.add(slot_key(slot))
+        self.n_ok += trial.status == "ok"
+        self.n_failed += trial.status == "failed"
+        self._watcher.trial(slot, trial)
+        return trial
 
-def run_slots(
-    job: Job,
-    slots: tuple[Slot, ...],
-    store: Store,
-    tally: Tally,
-    settings: RunSettings,
-    watcher: Watcher,
-    drive: Drive = run_job,
-    choose: Choose = all_left,
-) -> None:
-    """Run some slots of a job in a worker of their own, each trial committed before the next one starts."""
-    rest = msgspec.structs.replace(job, slots=slots, references=known_references(job, store, tally.environment))
-    watcher.job(rest)
-    measured: list[Trial] = []
-    unsure: list[int] = []  # places in `measured` since the last anchors
-    turn: list[int] = []  # places that were chosen and are not committed
-    place = {slot_key(slot): index for index, slot in enumerate(slots)}
+    def ready(self, load: Job, slots: tuple[Slot, ...]) -> Job:
+        """A load with some of its slots, and with the plain greedy outputs that this machine and build gave before."""
+        return msgspec.structs.replace(load, slots=slots, references=self._references(load))
 
-    def turns() -> Iterator[Sequence[int]]:
-        left = dict(enumerate(slots))
-        while left and (chosen := choose(tuple(left.values()), tuple(measured))):
-            turn[:] = [place[slot_key(slot)] for slot in chosen]
-            for index in turn:
-                del left[index]
-            yield tuple(turn)
+    def _references(self, load: Job) -> tuple[Reference, ...]:
+        found: dict[tuple[str, int], Reference] = {}
+        here = environment_key(self.environment)
+        for case_id, case in load.cases.items():
+            key = (prompt_key(case.prompt), case.n_predict)
+            if case.arm != "ar" or key in found or not case.sampling.greedy:
+                continue
+            chosen = TrialFilter(case_id=case_id, status="ok")
+            earlier = (t.trial for t in self._store.trials(chosen, rounds=False) if t.environment_key == here)
+            if (first := next(earlier, None)) is not None:
+                found[key] = Reference(prompt=key[0], n_predict=key[1], tokens=first.tokens)
+        return tuple(found.values())
 
-    def commit(index: int, trial: Trial) -> None:
-        trial = store.admit(tally.run_id, trial)
-        unsure.append(len(measured))
-        measured.append(trial)
-        turn.remove(index)
-        tally.n_ok += trial.status == "ok"
-        tally.n_failed += trial.status == "failed"
-        watcher.trial(slots[index], trial)
+    def measure(self, load: Job, slots: tuple[Slot, ...], drive: Drive, choose: Choose = all_left) -> None:
+        """Run some slots of a load in a worker of their own, each trial committed before the next one starts."""
+        job = self.ready(load, slots)
+        self._watcher.job(job)
+        measured: list[Trial] = []
+        unsure: list[int] = []  # places in `measured` since the last anchors
+        turn: list[int] = []  # places that were chosen and are not committed
+        place = {slot_key(slot): index for index, slot in enumerate(slots)}
 
-    def judge(event: Felt) -> None:
-        if event.disturbed is not None:
-            chosen = [at for at in unsure if measured[at].valid]
-            keys = {trial_key(measured[at]) for at in chosen}
-            rows = store.trials(TrialFilter(run_id=tally.run_id), rounds=False)
-            store.mark_disturbed({row.id: event.disturbed for row in rows if trial_key(row.trial) in keys})
-            for at in chosen:
-                measured[at] = msgspec.structs.replace(
-                    measured[at], valid=False, disturbed=True, invalid_reason=event.disturbed
-                )
-        unsure.clear()
+        def turns() -> Iterator[Sequence[int]]:
+            left = dict(enumerate(slots))
+            while left and (chosen := choose(tuple(left.values()), tuple(measured))):
+                turn[:] = [place[slot_key(slot)] for slot in chosen]
+                for index in turn:
+                    del left[index]
+                yield tuple(turn)
 
-    try:
-        with closing(cast("Generator[Event]", drive(rest, patience_s=settings.patience_s, turns=turns()))) as events:
-            for event in events:
-                watcher.event(rest, event)
-                if isinstance(event, Felt):
-                    judge(event)
-                if isinstance(event, Done):
-                    commit(event.index, event.trial)
-    except MlsdError as error:
-        if job.strict and not measured:
-            raise
-        for index in turn.copy():
-            commit(index, failed_trial(slots[index], str(error)))
+        def commit(index: int, trial: Trial) -> None:
+            unsure.append(len(measured))
+            measured.append(self.commit(slots[index], trial))
+            turn.remove(index)
+
+        def judge(event: Felt) -> None:
+            if event.disturbed is not None:
+                chosen = [at for at in unsure if measured[at].valid]
+                keys = {trial_key(measured[at]) for at in chosen}
+                rows = self._store.trials(TrialFilter(run_id=self.run_id), rounds=False)
+                self._store.mark_disturbed({row.id: event.disturbed for row in rows if trial_key(row.trial) in keys})
+                for at in chosen:
+                    measured[at] = msgspec.structs.replace(
+                        measured[at], valid=False, disturbed=True, invalid_reason=event.disturbed
+                    )
+            unsure.clear()
+
+        try:
+            driven = drive(job, patience_s=self._patience_s, turns=turns())
+            with closing(cast("Generator[Event]", driven)) as events:
+                for event in events:
+                    self._watcher.event(job, event)
+                    if isinstance(event, Felt):
+                        judge(event)
+                    if isinstance(event, Done):
+                        commit(event.index, event.trial)
+        except MlsdError as error:
+            if load.strict and not measured:
+                raise
+            for index in turn.copy():
+                commit(index, failed_trial(slots[index], str(error)))
 
 
 def slot_key(slot: Slot) -> TrialKey:
@@ -291,21 +310,6 @@ def slot_key(slot: Slot) -> TrialKey:
 def trial_key(trial: Trial) -> TrialKey:
     """The slot that a trial filled."""
     return TrialKey(trial.case_id, trial.block, trial.repeat)
-
-
-def known_references(job: Job, store: Store, environment: str) -> tuple[Reference, ...]:
-    """Plain greedy outputs that this machine and build gave for the prompts of a job before, to judge the rest by."""
-    found: dict[tuple[str, int], Reference] = {}
-    for case_id, case in {slot.case_id: slot.case for slot in job.slots if slot.case.arm == "ar"}.items():
-        key = (prompt_key(case.prompt), case.n_predict)
-        if key in found or not case.sampling.greedy:
-            continue
-        chosen = TrialFilter(case_id=case_id, status="ok")
-        earlier = (t.trial for t in store.trials(chosen, rounds=False) if t.environment_key == environment)
-        first = next(earlier, None)
-        if first is not None:
-            found[key] = Reference(prompt=key[0], n_predict=key[1], tokens=first.tokens)
-    return tuple(found.values())
 
 
 def next_repeat(store: Store, environment: Environment, case_ids: Collection[str]) -> int:

@@ -13,21 +13,22 @@ from mlsd.engine.threads import default_threads
 from mlsd.errors import WorkerError
 from mlsd.gguf_tools.read import model_facts
 from mlsd.hardware.chips import has_no_fan
+from mlsd.measure.process import run_job
 from mlsd.measure.run.answers import AnswerFile, write_answers
 from mlsd.measure.run.checks import check_run, disturbed
 from mlsd.measure.run.distances import Drafting, measure_distances, study_draftings
-from mlsd.measure.run.memory import LoadMemory, fit_here
+from mlsd.measure.run.memory import fit_here
 from mlsd.measure.run.race import MOST_BLOCKS, Goal, Race, Stop, standings
 from mlsd.measure.run.runner import (
     Choose,
     RunOutcome,
+    RunPlan,
     RunSettings,
     Watcher,
     all_left,
     machine_lock,
     next_repeat,
-    plan_jobs,
-    run_jobs,
+    run_plan,
 )
 from mlsd.measure.store.newest import BENCHES, study_path
 from mlsd.measure.store.rows import DraftDistance, TrialFilter, environment_key
@@ -111,9 +112,9 @@ def run_study(
         with Store.open(path) as store:
             for known, loads in _stages(request, prepared, pull):
                 prepared, staged.n_total = known, sum(1 for _ in known.plan.slots())
+                environment, loads = fits or fit_here(loads)
                 part = dataclasses.replace(known, plan=msgspec.structs.replace(known.plan, loads=loads))
-                environment, memory = fits or fit_here(loads)
-                staged.add(*_measure(part, store, environment, memory, settings, staged, options or {}))
+                staged.add(*_measure(part, store, environment, settings, staged, options))
                 if staged.outcome.interrupted:
                     break
             outcome, cases = staged.outcome, prepared.plan.cases()
@@ -195,13 +196,11 @@ def bench(
     with machine_lock():
         check_database(path)
         prepared = prepare_bench(request)
-        environment, memory = fit_here(prepared.plan.loads)
+        environment, prepared = fitted(prepared)
         with Store.open(path) as store:
             settings = RunSettings(fresh=fresh, seed=request.seed)
             choose = all_left if race is None else race.choose
-            outcome, warnings = bench_into(
-                prepared, store, environment, memory, settings, watcher or Watcher(), choose=choose
-            )
+            outcome, warnings = bench_into(prepared, store, environment, settings, watcher or Watcher(), choose)
             cases = prepared.plan.cases()
             own = [stored.trial for stored in store.trials(TrialFilter(run_id=outcome.run_id))]
     if outcome.n_failed and not outcome.n_ok:
@@ -221,16 +220,26 @@ def bench_into(
     prepared: Prepared,
     store: Store,
     environment: Environment,
-    memory: Sequence[LoadMemory],
     settings: RunSettings,
     watcher: Watcher,
     choose: Choose = all_left,
 ) -> tuple[RunOutcome, tuple[QualityWarning, ...]]:
-    """Run a bench's blocks as further repeats of what the store holds; the caller holds `machine_lock`."""
+    """Run a bench's blocks as further repeats of what the store holds; the caller holds `machine_lock`.
+
+    It is strict: an arm that cannot run ends it before anything is measured.
+    """
     first = 0 if settings.fresh else next_repeat(store, environment, prepared.plan.cases())
-    prepared = dataclasses.replace(prepared, plan=prepared.plan.from_repeat(first))
+    plan = prepared.plan.from_repeat(first)
+    loads = tuple(msgspec.structs.replace(load, strict=True) for load in plan.loads)
+    prepared = dataclasses.replace(prepared, plan=msgspec.structs.replace(plan, loads=loads))
     watcher.planned(prepared)
-    return _measure(prepared, store, environment, memory, settings, watcher, {}, strict=True, choose=choose)
+    return _measure(prepared, store, environment, settings, watcher, choose=choose)
+
+
+def fitted(prepared: Prepared) -> tuple[Environment, Prepared]:
+    """The machine at hand, and the plan as it fits it. Raises: InputError for what the machine cannot hold."""
+    environment, loads = fit_here(prepared.plan.loads)
+    return environment, dataclasses.replace(prepared, plan=msgspec.structs.replace(prepared.plan, loads=loads))
 
 
 def check_database(path: Path) -> None:
@@ -243,23 +252,28 @@ def _measure(
     prepared: Prepared,
     store: Store,
     environment: Environment,
-    memory: Sequence[LoadMemory],
     settings: RunSettings,
     watcher: Watcher,
-    options: Mapping[str, str],
-    *,
-    strict: bool = False,
+    options: Mapping[str, str] | None = None,
     choose: Choose = all_left,
 ) -> tuple[RunOutcome, tuple[QualityWarning, ...]]:
     """Run the plan into the store, then record what speaks against the run."""
     cool_down_s = settings.cool_down_s
     if cool_down_s is None and environment.backend in _STEADY and not has_no_fan(environment.hardware_model):
         cool_down_s = 0.0
-    jobs = plan_jobs(prepared, memory, cool_down_s=cool_down_s, strict=strict)
-    facts = [model_facts(model.path, ref=model.ref) for model in prepared.models.values()]
-    record = plan_record(prepared, options)
-    outcome = run_jobs(jobs, store, environment, facts, record, settings, watcher, choose=choose)
+    plan = RunPlan(
+        loads=rested(prepared.plan.loads, cool_down_s),
+        environment=environment,
+        facts=tuple(model_facts(model.path, ref=model.ref) for model in prepared.models.values()),
+        record=plan_record(prepared, options or {}),
+    )
+    outcome = run_plan(plan, run_job, store, settings, watcher, choose)
     return outcome, conclude(store, outcome.run_id, prepared.engine, environment)
+
+
+def rested(loads: Sequence[Job], cool_down_s: float | None) -> tuple[Job, ...]:
+    """The loads with that rest between their blocks."""
+    return tuple(msgspec.structs.replace(load, cool_down_s=cool_down_s) for load in loads)
 
 
 def conclude(store: Store, run_id: int, engine: EngineOptions, environment: Environment) -> tuple[QualityWarning, ...]:

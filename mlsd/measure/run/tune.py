@@ -24,10 +24,9 @@ import msgspec
 from mlsd.drafters import find_method, resolve_spec, search_space
 from mlsd.drafters.options import Choice, Space, Span
 from mlsd.errors import InputError, MlsdError
-from mlsd.measure.run.memory import fit_here
 from mlsd.measure.run.race import TOGETHER, Goal, Measured, Race, Stop, standings
 from mlsd.measure.run.runner import RunSettings, Watcher, machine_lock
-from mlsd.measure.run.runs import bench_into, check_database
+from mlsd.measure.run.runs import bench_into, check_database, fitted
 from mlsd.measure.store.newest import BENCHES, study_path
 from mlsd.measure.store.rows import TrialFilter, environment_key
 from mlsd.measure.store.store import Store
@@ -96,7 +95,7 @@ def tune(
     prepared = prepare_bench(_bench(request, first))
     with machine_lock():
         check_database(path)
-        environment, _ = fit_here(prepared.plan.loads)
+        environment, prepared = fitted(prepared)
         with Store.open(path) as store:
             search = _Search(request, space, store, environment, prepared)
             stopped = search.run(first, watcher or Watcher(), said)
@@ -238,12 +237,9 @@ class _Search:
         race = Race(Goal(budget_s=left_s), rules=TOGETHER, n_choices=self._request.trials, earlier=known)
         try:
             asked = msgspec.structs.replace(_bench(self._request, wave), repeats=n_blocks)
-            prepared = prepare_bench(asked)
+            _, prepared = fitted(prepare_bench(asked))
             settings = RunSettings(seed=self._request.setting.seed)
-            _, memory = fit_here(prepared.plan.loads)
-            outcome, _ = bench_into(
-                prepared, self._store, self._environment, memory, settings, watcher, choose=race.choose
-            )
+            outcome, _ = bench_into(prepared, self._store, self._environment, settings, watcher, race.choose)
         except MlsdError as error:
             if not known:
                 raise

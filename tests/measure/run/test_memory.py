@@ -18,7 +18,6 @@ from mlsd.gguf_tools.synthetic.synth import find_recipe, write_hollow
 from mlsd.gguf_tools.synthetic.write import write_random
 from mlsd.hardware.budget import Fit, MemoryBudget, mac_budget, memory_budget
 from mlsd.measure.run.memory import LoadMemory, ask_memory, judge_loads, size_models
-from mlsd.measure.run.runner import plan_jobs
 from mlsd.measure.worker.arms import Arms, arm_key
 from mlsd.measure.worker.probe_cache import ProbeCache, check_weights
 from mlsd.models.library import Library
@@ -179,13 +178,13 @@ def test_the_arms_take_what_was_counted_for_them(
 ) -> None:
     prepared, load = bench(tiny, name, *drafters)
     counted = sum(arm.total_bytes for arm in load.arms if arm.arm != "judging")
-    assert counted == pytest.approx(opened_bytes(plan_jobs(prepared)[0], tmp_path)[0], rel=0.05)
+    assert counted == pytest.approx(opened_bytes(prepared.plan.loads[0], tmp_path)[0], rel=0.05)
 
 
 def test_two_drafts_are_two_arms_to_the_plan_as_to_the_worker(tiny: Path, tmp_path: Path) -> None:
     drafts = (tiny / "llama-noise01.gguf", tiny / "llama-noise003.gguf")
     prepared, load = bench_of(tiny / "llama.gguf", drafts, gamma=(4,))
-    (job,) = plan_jobs(prepared)
+    (job,) = prepared.plan.loads
     arms = [arm for arm in load.arms if arm.arm != "judging"]
     assert len({arm.arm for arm in arms}) == len({arm_key(slot.case) for slot in job.slots}) == 3
     assert sum(arm.total_bytes for arm in arms) == pytest.approx(opened_bytes(job, tmp_path)[0], rel=0.05)
@@ -218,7 +217,7 @@ def test_heads_and_cut_drafts_take_what_was_counted_for_them(
         method = method.format(adapter=write_adapter(tmp_path / "adapter", TINY["llama"], seed=1))
     prepared, load = bench(tiny, name, method, head=head, gamma=(2, 6))
     target_bytes = sum(path.stat().st_size for path in (tiny / f"{name}.gguf", head) if path is not None)
-    opened, cut_bytes = opened_bytes(plan_jobs(prepared)[0], tmp_path / "cache")
+    opened, cut_bytes = opened_bytes(prepared.plan.loads[0], tmp_path / "cache")
     counted = sum(arm.total_bytes for arm in load.arms if arm.arm != "judging")
     assert counted == pytest.approx(opened, rel=0.05)
     assert load.weights_bytes is not None
@@ -228,10 +227,9 @@ def test_heads_and_cut_drafts_take_what_was_counted_for_them(
 def test_where_memory_is_tight_one_arm_is_open_at_a_time_and_trials_stay_what_they_were(
     tiny: Path, tmp_path: Path
 ) -> None:
-    prepared, load = bench(tiny, "qwen35")
-    (roomy,) = plan_jobs(prepared, [load])
-    (tight,) = plan_jobs(prepared, [msgspec.structs.replace(load, verdict="tight")])
-    assert (roomy.one_arm, tight.one_arm) == (False, True)
+    prepared, _ = bench(tiny, "qwen35")
+    (roomy,) = prepared.plan.loads
+    tight = msgspec.structs.replace(roomy, one_arm=True)
     found = []
     for job in (roomy, tight):
         with Arms(job, MonotonicClock(), ProbeCache(tmp_path)) as arms:

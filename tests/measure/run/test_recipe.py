@@ -24,7 +24,6 @@ from mlsd.gguf_tools.shapes import TINY
 from mlsd.gguf_tools.source import Source
 from mlsd.gguf_tools.synthetic.write import write_random
 from mlsd.measure.run import memory
-from mlsd.measure.run.runner import plan_jobs
 from mlsd.measure.worker.arms import Arms
 from mlsd.measure.worker.probe_cache import ProbeCache
 from mlsd.models.library import Library
@@ -99,7 +98,7 @@ def opened(prepared: Prepared, cache: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
     monkeypatch.setattr(Arms, "_strategy", strategy)
     monkeypatch.setattr(Arms, "_samples_on_device", True)
-    with Arms(plan_jobs(prepared)[0], MonotonicClock(), ProbeCache(cache)) as arms:
+    with Arms(prepared.plan.loads[0], MonotonicClock(), ProbeCache(cache)) as arms:
         monkeypatch.setattr(LlamaSession, "__init__", session)
         monkeypatch.setattr(RowContext, "__init__", head)
         for case in prepared.plan.cases().values():

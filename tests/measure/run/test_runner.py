@@ -20,7 +20,7 @@ from mlsd.gguf_tools.surgery.edit import keep_layers, recurrent_layers, write_ed
 from mlsd.hardware import read_environment
 from mlsd.measure.messages import Done, Event, Finished, Loaded, Probed, ProbeJob
 from mlsd.measure.process import ask, run_job
-from mlsd.measure.run.runner import RunSettings, Watcher, machine_lock, run_jobs
+from mlsd.measure.run.runner import RunPlan, Watcher, machine_lock, run_plan
 from mlsd.measure.store.rows import TrialFilter
 from mlsd.measure.store.store import Store
 from mlsd.planning.job import Job, ModelFile, Slot
@@ -106,7 +106,7 @@ def test_a_changed_setting_never_reuses_an_old_number(tiny: Path, tmp_path: Path
     run_study(tiny, tmp_path / "study.sqlite")
     with Store.open(tmp_path / "study.sqlite") as store:
         jobs = make_jobs(tiny, n_predict=25, repeats=1)
-        outcome = run_jobs(jobs, store, read_environment(), (), {}, RunSettings())
+        outcome = run_plan(RunPlan(loads=jobs, environment=read_environment()), run_job, store)
     assert (outcome.n_ok, outcome.n_skipped) == (6, 0)
 
 
@@ -116,7 +116,9 @@ def test_ctrl_c_keeps_what_was_committed(tiny: Path, tmp_path: Path) -> None:
             raise KeyboardInterrupt
 
     with Store.open(tmp_path / "study.sqlite") as store:
-        outcome = run_jobs(make_jobs(tiny), store, read_environment(), (), {}, RunSettings(), Impatient())
+        outcome = run_plan(
+            RunPlan(loads=make_jobs(tiny), environment=read_environment()), run_job, store, watcher=Impatient()
+        )
         assert outcome.interrupted
         assert [run.status for run in store.runs()] == ["interrupted"]
     assert run_study(tiny, tmp_path / "study.sqlite").n_skipped == 1
@@ -132,7 +134,7 @@ def test_a_load_that_fails_becomes_failed_trials_and_the_next_load_runs(tiny: Pa
     first, second = make_jobs(tiny, repeats=1)
     with Store.open(tmp_path / "study.sqlite") as store:
         jobs = (msgspec.structs.replace(first, target=missing), second)
-        outcome = run_jobs(jobs, store, read_environment(), (), {}, RunSettings())
+        outcome = run_plan(RunPlan(loads=jobs, environment=read_environment()), run_job, store)
         failed = [stored.trial for stored in store.trials(TrialFilter(status="failed"))]
     assert (outcome.n_ok, outcome.n_failed) == (3, 3)
     assert all("There is no model file" in (trial.error or "") for trial in failed)
@@ -268,7 +270,9 @@ def test_the_caller_chooses_after_every_block_what_goes_on_in_the_same_worker(ti
         return [slot for slot in left if slot.repeat == left[0].repeat and slot.case.gamma in gammas]
 
     with Store.open(tmp_path / "study.sqlite") as store:
-        outcome = run_jobs((job,), store, read_environment(), (), {}, RunSettings(), Loads(), choose=choose)
+        outcome = run_plan(
+            RunPlan(loads=(job,), environment=read_environment()), run_job, store, watcher=Loads(), choose=choose
+        )
         trials = [stored.trial for stored in store.trials()]
     assert seen == [0, 3, 5]
     assert (outcome.n_ok, outcome.n_left) == (5, 4)
