@@ -40,7 +40,7 @@ def run() -> Iterator[Result]:
 def plain_against_bare_loop(model: LlamaModel) -> Result:
     """AR tok/s through Session and the loop, over a bare ctypes loop with argmax sampling on the device."""
     with open_session(model, OPTIONS) as session, open_session(model, OPTIONS) as bare:
-        prompt = session.tokenize(PROMPT)
+        prompt = session.tokenizer.tokenize(PROMPT)
 
         def through_session() -> float:
             limits = GenerationLimits(n_predict=N_PREDICT)
@@ -76,7 +76,7 @@ def sampling_on_device(model: LlamaModel) -> Result:
 
     def speed(session: LlamaSession) -> float:
         limits = GenerationLimits(n_predict=N_PREDICT)
-        prompt = session.tokenize(PROMPT)
+        prompt = session.tokenizer.tokenize(PROMPT)
         result = generate(session, NoDrafter(), make_rollback("trim", session), prompt, limits, MonotonicClock())
         return (N_PREDICT - 1) / result.decode_ns
 
@@ -151,7 +151,7 @@ def _python_per_round(
         wide = msgspec.structs.replace(wide, n_snapshots=GAMMA + 1)
     outside_us, round_us = [], []
     with open_session(target_model, wide) as target, open_session(draft_model, OPTIONS) as draft:
-        prompt = target.tokenize(PROMPT)
+        prompt = target.tokenizer.tokenize(PROMPT)
         drafter = DraftModel(draft, make_rollback(draft_strategy, draft), MonotonicClock())
         rollback = make_rollback(target_strategy, target)
         for _ in range(5):

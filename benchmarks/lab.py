@@ -157,7 +157,7 @@ def idle_machine() -> Result:
     ):
         wait_for(lambda: bool(cluster.machines()), "the machine does not join")
         waiting = [psutil.Process(process.pid) for process in processes.machines.values()]
-        prompt, rollback = session.tokenize("def fibonacci(n):\n"), make_rollback("trim", session)
+        prompt, rollback = session.tokenizer.tokenize("def fibonacci(n):\n"), make_rollback("trim", session)
 
         def decode_ns() -> float:
             limits = GenerationLimits(n_predict=N_DECODED)

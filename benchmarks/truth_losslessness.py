@@ -28,6 +28,7 @@ from benchmarks.harness import Result
 from mlsd.clock import MonotonicClock
 from mlsd.engine.decode import Generation, GenerationLimits, generate
 from mlsd.engine.drafter import Draft, Drafter, NoDrafter, Outcome
+from mlsd.engine.llama.broken import DAMAGE
 from mlsd.engine.llama.model import LlamaModel
 from mlsd.engine.llama.open import open_session
 from mlsd.engine.llama.quantize import quantize
@@ -130,7 +131,7 @@ class Target:
         with open_session(self.model, options) as session:
             rollback: Rollback = make_rollback(self.strategy, session)
             if fault:
-                rollback = Sabotage(rollback, session, fault, once=once)
+                rollback = Sabotage(rollback, session, fault, DAMAGE, once=once)
             rng = np.random.default_rng([seed, gamma])
             run = generate(session, script, rollback, text, limits, _CLOCK, rng=rng)
             judge = self._judges[prompt]

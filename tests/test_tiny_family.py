@@ -247,8 +247,8 @@ def test_a_target_goes_on_in_lines_that_python_can_parse(target: str) -> None:
     start = "def read_lines(path):"
     with opened(path_of(target), GREEDY) as session:
         limits, rollback = GenerationLimits(n_predict=96, gamma=0), make_rollback("snapshots", session)
-        made = generate(session, NoDrafter(), rollback, session.tokenize(start), limits, MonotonicClock())
-        lines = (start + session.detokenize(made.tokens)).split("\n")
+        made = generate(session, NoDrafter(), rollback, session.tokenizer.tokenize(start), limits, MonotonicClock())
+        lines = (start + session.tokenizer.detokenize(made.tokens)).split("\n")
     parsed = [tree for n in range(len(lines), 4, -1) if (tree := parse("\n".join(lines[:n]))) is not None]
     assert parsed, "no five lines in a row are Python"
     found = {type(node) for node in ast.walk(parsed[0])}

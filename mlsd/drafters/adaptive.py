@@ -48,8 +48,12 @@ class DepthRule:
         """`pass_ns` are the times of target passes over 1, 2, ... positions."""
         self._pass_ns = list(pass_ns)
         self._step_ns = 0.0  # a pass of the draft, with its share of what comes before and after
-        self.asked = False  # whether a chain asks, which has probabilities
+        self.asked = False
         self.begin()
+
+    def listen(self) -> None:
+        """A chain will ask, which has probabilities."""
+        self.asked = True
 
     def begin(self) -> None:
         """Forget what a text taught; costs stay."""
@@ -228,7 +232,7 @@ def time_passes(session: Session, gamma: int, clock: Clock) -> list[float]:
     best = dict.fromkeys(widths, np.inf)
     for _ in range(_REPEATS):
         for width in widths:
-            tokens = [(11 + i) % session.vocabulary.n_tokens for i in range(_N_BEFORE + width)]
+            tokens = [(11 + i) % session.tokenizer.vocabulary.n_tokens for i in range(_N_BEFORE + width)]
             session.clear()
             session.decode(tokens[:_N_BEFORE])
             started_ns = clock.now_ns()

@@ -45,7 +45,8 @@ class Predictor(Protocol):
 class StopRule(Protocol):
     """What weighs each token of a chain, and each pass for one, against what it costs; see `adaptive.DepthRule`."""
 
-    asked: bool  # whether there is a chain that asks
+    def listen(self) -> None:
+        """A chain will ask, which has probabilities."""
 
     def pass_pays(self) -> bool:
         """Whether to make a pass for one more token."""
@@ -69,7 +70,7 @@ class Chain:
         """By default greedy, and never in doubt; only tokens below `n_vocab` are proposed."""
         self._rule = rule
         if rule is not None:
-            rule.asked = True
+            rule.listen()
         self.doubt, self._n_vocab = doubt or Doubt(), n_vocab
         self._sampling, self._clock = sampling or Sampling(), clock
         self._rng = np.random.default_rng(0)

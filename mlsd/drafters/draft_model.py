@@ -54,7 +54,7 @@ class DraftModel(Drafter):
         """Decode the prompt."""
         self._session.clear()
         self._chain.begin(rng)
-        self._context = readable(prompt, self._session)
+        self._context = readable(prompt, self._session.tokenizer)
         self._drafted = ()
         self._n_steps = self._n_catch_up = 0
         self._forward_ns = self._rollback_ns = 0
@@ -97,7 +97,7 @@ class DraftModel(Drafter):
     def observe(self, outcome: Outcome) -> None:
         """Forget rejected proposals; the newest committed tokens wait for the next catch-up."""
         n_confirmed = len(self._context)
-        self._context.extend(readable(outcome.committed, self._session))
+        self._context.extend(readable(outcome.committed, self._session.tokenizer))
         if self._drafted:
             # The last proposal was never decoded here; of the others, the accepted ones may stay.
             n_keep = min(self._session.n_past, n_confirmed + outcome.accepted)
@@ -153,7 +153,7 @@ def open_draft(
     context = context or setup.draft
     session = open_session(setup.open_model(setup.second, n_experts), context.options)
     try:
-        check_vocabularies(setup.target, session)
+        check_vocabularies(setup.target.tokenizer, session.tokenizer)
         return DraftModel(session, make_rollback(context.rollback or "", session), setup.clock, chain, setup.read)
     except BaseException:
         session.close()
@@ -161,7 +161,7 @@ def open_draft(
 
 
 def _open(setup: DrafterSetup, own: Doubt) -> DraftModel:
-    return open_draft(setup, setup.chain(own, n_vocab=setup.target.vocabulary.n_tokens))
+    return open_draft(setup, setup.chain(own, n_vocab=setup.target.tokenizer.vocabulary.n_tokens))
 
 
 METHOD = Method(

@@ -56,7 +56,7 @@ class DraftTree(Drafter):
 
     def begin(self, prompt: Sequence[int], rng: np.random.Generator) -> None:
         """Decode the prompt."""
-        self._context = readable(prompt, self._session)
+        self._context = readable(prompt, self._session.tokenizer)
         self._n_passes = self._n_rows = self._n_catch_up = self._pass_ns = self._draft_ns = 0
         self._session.clear()
         self._session.decode(self._context, n_outputs=0)
@@ -90,7 +90,7 @@ class DraftTree(Drafter):
 
     def observe(self, outcome: Outcome) -> None:
         """The committed tokens wait for the next catch-up."""
-        self._context.extend(readable(outcome.committed, self._session))
+        self._context.extend(readable(outcome.committed, self._session.tokenizer))
 
     def stats(self) -> dict[str, float]:
         """Passes and rows of the draft, and its time split into passes and the policy."""
@@ -110,8 +110,8 @@ class DraftTree(Drafter):
 def _open(setup: DrafterSetup, own: Options) -> DraftTree:
     session = cast(LlamaTreeSession, open_session(setup.open_model(setup.second), setup.draft.options))
     try:
-        check_vocabularies(setup.target, session)
-        n_vocab = min(setup.target.vocabulary.n_tokens, session.vocabulary.n_tokens)
+        check_vocabularies(setup.target.tokenizer, session.tokenizer)
+        n_vocab = min(setup.target.tokenizer.vocabulary.n_tokens, session.tokenizer.vocabulary.n_tokens)
         prune = pruner(own.prune, setup.target, setup.opening.gamma, setup.clock)
         return DraftTree(session, own, setup.clock, n_nodes=setup.opening.gamma, n_vocab=n_vocab, prune=prune)
     except BaseException:

@@ -22,6 +22,7 @@ from mlsd.engine.drafter import Draft, Outcome
 from mlsd.engine.llama.open import open_session
 from mlsd.engine.rollback import Rollback, make_rollback
 from mlsd.engine.session import Session
+from mlsd.engine.vocabulary import Tokenizer
 from mlsd.errors import VocabularyError
 from mlsd.records import Sampling
 
@@ -36,7 +37,7 @@ class TextDraft(DraftModel):
         self, target: Session, session: Session, rollback: Rollback, clock: Clock, chain: Chain, read: Read
     ) -> None:
         super().__init__(session, rollback, clock, chain, read)
-        self._target = target
+        self._ours, self._theirs = target.tokenizer, session.tokenizer
         self._text: list[int] = []  # target tokens whose text the draft has
         self._pending: list[int] = []
         self._n_marked = self._n_lost = self._text_ns = 0
@@ -44,7 +45,7 @@ class TextDraft(DraftModel):
     def begin(self, prompt: Sequence[int], rng: np.random.Generator) -> None:
         """Read the prompt as text."""
         super().begin((), rng)
-        vocabulary = self._target.vocabulary
+        vocabulary = self._ours.vocabulary
         has_bos = vocabulary.adds_bos and tuple(prompt[:1]) == (vocabulary.bos,)
         self._text, self._pending = [], list(prompt[has_bos:])
         self._n_marked = self._n_lost = self._text_ns = 0
@@ -54,11 +55,11 @@ class TextDraft(DraftModel):
     def _take_in(self) -> bool:
         """Turn the newest target tokens into the draft's; False while their last character is not whole."""
         anchor = self._text[-_ANCHOR:]
-        before, whole = (self._target.detokenize(tokens) for tokens in (anchor, [*anchor, *self._pending]))
+        before, whole = (self._ours.detokenize(tokens) for tokens in (anchor, [*anchor, *self._pending]))
         if whole.endswith(_BROKEN) or not whole.startswith(before):
             return False
-        own = self._session.detokenize(self._context[-_ANCHOR:])
-        self._context += _tokens(self._session, own, whole[len(before) :], first=not self._context)
+        own = self._theirs.detokenize(self._context[-_ANCHOR:])
+        self._context += _tokens(self._theirs, own, whole[len(before) :], first=not self._context)
         self._text += self._pending
         self._pending = []
         return True
@@ -79,11 +80,11 @@ class TextDraft(DraftModel):
         return Draft(tokens=proposed, mark_ns=draft.mark_ns)
 
     def _translate(self, own: Sequence[int]) -> tuple[int, ...]:
-        end = next((i for i, token in enumerate(own) if self._session.is_end(token)), len(own))
+        end = next((i for i, token in enumerate(own) if self._theirs.is_end(token)), len(own))
         anchor = self._context[-_ANCHOR:]
-        before, whole = (self._session.detokenize(tokens) for tokens in (anchor, [*anchor, *own[:end]]))
+        before, whole = (self._theirs.detokenize(tokens) for tokens in (anchor, [*anchor, *own[:end]]))
         written = whole[len(before) :].rstrip(_BROKEN) if whole.startswith(before) else ""
-        return tuple(_tokens(self._target, self._target.detokenize(self._text[-_ANCHOR:]), written))
+        return tuple(_tokens(self._ours, self._ours.detokenize(self._text[-_ANCHOR:]), written))
 
     def observe(self, outcome: Outcome) -> None:
         """Forget what was drafted; what was committed comes back as text."""
@@ -98,7 +99,7 @@ class TextDraft(DraftModel):
         return {**super().stats(), **own}
 
 
-def _tokens(model: Session, before: str, text: str, *, first: bool = False) -> list[int]:
+def _tokens(model: Tokenizer, before: str, text: str, *, first: bool = False) -> list[int]:
     """The tokens of `text` behind `before`; by itself where the two share a token."""
     if not text:
         return []
@@ -115,7 +116,7 @@ def _open(setup: DrafterSetup, own: Doubt) -> TextDraft:
     session = open_session(setup.open_model(setup.second), setup.draft.options)
     try:
         for side in (setup.target, session):
-            _check_text(side)
+            _check_text(side.tokenizer)
         rollback = make_rollback(setup.draft.rollback or "", session)
         return TextDraft(setup.target, session, rollback, setup.clock, chain, setup.read)
     except BaseException:
@@ -127,7 +128,7 @@ def _contexts(opening: Opening, own: Doubt) -> tuple[Context, ...]:
     return opening.with_draft(chain_context(dataclasses.replace(opening, sampling=Sampling()), own))
 
 
-def _check_text(model: Session) -> None:
+def _check_text(model: Tokenizer) -> None:
     """Raises: VocabularyError for a model whose tokens are no text."""
     sample = "One text, two vocabularies."
     if sample not in model.detokenize(model.tokenize(sample, add_special=False)):

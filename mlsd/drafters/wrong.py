@@ -35,5 +35,5 @@ METHOD = Method(
     summary="A control, not a method: random drafts that are always wrong, which is what verification alone costs.",
     source="mlsd",
     options=NoOptions,
-    open=lambda setup, own: Wrong(recorded(setup), setup.target.vocabulary.n_tokens),
+    open=lambda setup, own: Wrong(recorded(setup), setup.target.tokenizer.vocabulary.n_tokens),
 )

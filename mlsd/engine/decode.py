@@ -180,7 +180,7 @@ class _Loop:
         """Add tokens to the output; an end-of-generation token is the last one, unless it is ignored."""
         if not self._limits.ignore_eog:
             for i, token in enumerate(tokens):
-                if self._session.is_end(token):
+                if self._session.tokenizer.is_end(token):
                     tokens = tokens[: i + 1]
                     self._ended_by_eog = True
                     break

@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 
 from mlsd.clock import FakeClock
-from mlsd.engine.session import Logits, SessionOptions, Vocabulary
+from mlsd.engine.session import Logits, SessionOptions
 from mlsd.engine.tree import ROOT, Tree
+from mlsd.engine.vocabulary import Vocabulary
 from mlsd.errors import NativeError, RollbackError
 from mlsd.records import Record
 
@@ -31,10 +32,33 @@ class FakeCosts(Record, frozen=True, kw_only=True):
     state_ns: int = 0  # saving or loading the recurrent state
 
 
+class FakeTokenizer:
+    """One token a byte."""
+
+    vocabulary = Vocabulary(kind=1, n_tokens=256, bos=None, eos=0, adds_bos=False, adds_eos=False)
+
+    def tokenize(self, text: str, *, add_special: bool = True, parse_special: bool = False) -> tuple[int, ...]:
+        """One token a byte."""
+        return tuple(text.encode())
+
+    def detokenize(self, tokens: Sequence[int]) -> str:
+        """Bytes back to text."""
+        return bytes(tokens).decode("utf-8", "replace")
+
+    def token_text(self, token: int) -> str:
+        """The byte as a character."""
+        return chr(token)
+
+    def is_end(self, token: int) -> bool:
+        """Token 0 ends a generation."""
+        return token == 0
+
+
 class FakeSession:
     """See `session.Session` for the contract of each method."""
 
-    n_vocab = 256
+    tokenizer = FakeTokenizer()
+    n_vocab = tokenizer.vocabulary.n_tokens
     window = 0
 
     def __init__(
@@ -56,7 +80,6 @@ class FakeSession:
         self.last_width = 0
         self.n_ctx = options.n_ctx
         self.n_snapshots = options.n_snapshots if recurrent else 0
-        self.vocabulary = Vocabulary(kind=1, n_tokens=self.n_vocab, bos=None, eos=0, adds_bos=False, adds_eos=False)
         self._outputs: list[int] = []
         self._saved: dict[int | None, list[int]] = {}
         self._tree = Tree(tokens=(), parents=())
@@ -66,22 +89,6 @@ class FakeSession:
     def n_past(self) -> int:
         """Positions in memory."""
         return len(self.context)
-
-    def tokenize(self, text: str, *, add_special: bool = True, parse_special: bool = False) -> tuple[int, ...]:
-        """One token a byte."""
-        return tuple(text.encode())
-
-    def detokenize(self, tokens: Sequence[int]) -> str:
-        """Bytes back to text."""
-        return bytes(tokens).decode("utf-8", "replace")
-
-    def token_text(self, token: int) -> str:
-        """The byte as a character."""
-        return chr(token)
-
-    def is_end(self, token: int) -> bool:
-        """Token 0 ends a generation."""
-        return token == 0
 
     def decode(self, tokens: Sequence[int], *, n_outputs: int = 1) -> None:
         """Append and charge the pass."""

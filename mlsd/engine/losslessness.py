@@ -374,7 +374,7 @@ class Judge:
             self._asked = self._open(self._options)
         try:
             self._asked.take_memory(session)
-            fixed = self._asked.tokenize(PROBE_TEXT)[:_N_FIXED]
+            fixed = self._asked.tokenizer.tokenize(PROBE_TEXT)[:_N_FIXED]
             self._asked.decode(fixed, n_outputs=len(fixed))
             return check_finite(self._asked.logits())
         except EngineError:
@@ -440,7 +440,9 @@ def _chunks(passes: Passes, width: int) -> Passes:
 
 def _fill(session: Session, part: Sequence[int], width: int, filling: int) -> Logits:
     """One pass: `part`, which stays, and as many other tokens as its width needs; the logits after each of `part`."""
-    filler = [(part[-1] if filling == 0 else 11 + i) % session.vocabulary.n_tokens for i in range(width - len(part))]
+    filler = [
+        (part[-1] if filling == 0 else 11 + i) % session.tokenizer.vocabulary.n_tokens for i in range(width - len(part))
+    ]
     if session.options.tree != "off":
         return _fill_tree(cast(TreeSession, session), part, filler)
     n_past = session.n_past + len(part)

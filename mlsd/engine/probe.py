@@ -152,7 +152,7 @@ def check_model(open_session: OpenSession, options: SessionOptions) -> None:
     """Decode a few tokens. Raises: EngineError when the model's logits are not finite."""
     options = msgspec.structs.replace(options, n_ctx=256, n_snapshots=0, max_outputs=1, device_sampling=False)
     with closing(open_session(options)) as session:
-        session.decode(session.tokenize(PROBE_TEXT)[:_N_CONTINUATION])
+        session.decode(session.tokenizer.tokenize(PROBE_TEXT)[:_N_CONTINUATION])
         check_finite(session.logits())
 
 
@@ -165,7 +165,7 @@ class _Lab:
         self._beyond: Sequence[int] = ()
         self._fresh: dict[tuple[History, int, int], npt.NDArray[np.float32]] = {}
         with closing(self._session()) as session:
-            ids, window = session.tokenize(PROBE_TEXT, add_special=True), session.window
+            ids, window = session.tokenizer.tokenize(PROBE_TEXT, add_special=True), session.window
         if len(ids) < _N_PREFIX + 2 * _N_HISTORY + _N_CONTINUATION + max(_NOISE_WIDTHS):
             raise EngineError(f"The probe's text has only {len(ids)} tokens in this vocabulary.")
         self._prefix = ids[:_N_PREFIX]

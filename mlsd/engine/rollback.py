@@ -16,8 +16,8 @@ Verifying in two halves, and forking sequences, were measured and not built (doc
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol, cast
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
 
 import msgspec
 
@@ -158,14 +158,8 @@ FAULTS = ("extra-token", "lost-token", "ghost-cell", "state-ahead")
 SABOTAGE = "sabotage"
 
 
-class _Breakable(Session, Protocol):
-    """A session that can be broken on purpose."""
-
-    def leave_ghost(self, token: int) -> None:
-        """See `llama.session.LlamaSession`."""
-
-    def run_ahead(self, token: int) -> None:
-        """See `llama.session.LlamaSession`."""
+# What a fault does to a memory with a token of it; see `llama.broken.DAMAGE`.
+Damage = Callable[[Session, int], None]
 
 
 class Sabotage:
@@ -177,10 +171,12 @@ class Sabotage:
     state-ahead   a recurrent state that has seen one token more than the attention
     """
 
-    def __init__(self, inner: Rollback, session: Session, fault: str, *, once: bool) -> None:
+    def __init__(
+        self, inner: Rollback, session: Session, fault: str, damage: Mapping[str, Damage], *, once: bool
+    ) -> None:
         self.name = f"{SABOTAGE}:{fault}" + (":once" if once else "")
         self.n_faults = 0  # so far; who starts a generation sets it to 0
-        self._inner, self._session, self._fault, self._once = inner, cast(_Breakable, session), fault, once
+        self._inner, self._session, self._fault, self._damage, self._once = inner, session, fault, damage, once
 
     def mark(self) -> None:
         """As the sound strategy does."""
@@ -198,13 +194,10 @@ class Sabotage:
         if self._fault == "lost-token":
             return self._inner.rewind(n_past - 1, replay[:-1])
         n_again = self._inner.rewind(n_past, replay)
-        session, token = self._session, replay[-1]
         if self._fault == "extra-token":
-            session.decode((token,), n_outputs=0)
-        elif self._fault == "ghost-cell":
-            session.leave_ghost(token)
+            self._session.decode(replay[-1:], n_outputs=0)
         else:
-            session.run_ahead(token)
+            self._damage[self._fault](self._session, replay[-1])
         return n_again
 
 

@@ -9,11 +9,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Literal, Protocol
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from mlsd.engine.threads import default_threads
+from mlsd.engine.threads import default_threads, threads_of
 from mlsd.engine.tree import Tree
+from mlsd.engine.vocabulary import Tokenizer
 from mlsd.errors import EngineError
 from mlsd.records import EngineOptions, Record
 
@@ -43,7 +45,7 @@ class SessionOptions(Record, frozen=True, kw_only=True):
     n_ctx: int
     n_batch: int = 2048
     n_ubatch: int = 512
-    n_threads: int | None = None
+    n_threads: int = msgspec.field(default_factory=default_threads)
     n_gpu_layers: int = -1
     flash_attention: str = "auto"  # auto, on, off
     kv_type: str = "f16"  # of keys and values in the memory
@@ -75,22 +77,11 @@ def session_options(engine: EngineOptions, n_positions: int) -> SessionOptions:
         n_ctx=engine.n_ctx or padded(n_positions),
         n_batch=engine.n_batch,
         n_ubatch=engine.n_ubatch,
-        n_threads=engine.n_threads or default_threads(),
+        n_threads=threads_of(engine),
         n_gpu_layers=engine.n_gpu_layers,
         flash_attention=engine.flash_attention,
         kv_type=engine.kv_type or "f16",
     )
-
-
-class Vocabulary(Record, frozen=True, kw_only=True):
-    """What must agree between a target and a draft."""
-
-    kind: int  # the engine's number of the tokenizer type
-    n_tokens: int
-    bos: int | None
-    eos: int | None
-    adds_bos: bool
-    adds_eos: bool
 
 
 class Session(Protocol):
@@ -101,8 +92,8 @@ class Session(Protocol):
         """How it was opened."""
 
     @property
-    def vocabulary(self) -> Vocabulary:
-        """The tokenizer's shape."""
+    def tokenizer(self) -> Tokenizer:
+        """Its model's."""
 
     @property
     def n_ctx(self) -> int:
@@ -127,18 +118,6 @@ class Session(Protocol):
     @property
     def failed_native_calls(self) -> int:
         """Native calls that failed and were ignored; always 0 in a checked session."""
-
-    def tokenize(self, text: str, *, add_special: bool = True, parse_special: bool = False) -> tuple[int, ...]:
-        """Token ids of `text`."""
-
-    def detokenize(self, tokens: Sequence[int]) -> str:
-        """Text of `tokens`; bytes that are not UTF-8 become U+FFFD."""
-
-    def token_text(self, token: int) -> str:
-        """The vocabulary's own spelling of one token."""
-
-    def is_end(self, token: int) -> bool:
-        """Whether the token ends a generation."""
 
     def decode(self, tokens: Sequence[int], *, n_outputs: int = 1) -> None:
         """Append `tokens` at `n_past` and compute outputs for the last `n_outputs` of them; returns when it is done."""

@@ -7,9 +7,16 @@ import sys
 
 import psutil
 
+from mlsd.records import EngineOptions
+
 # With so few cores there is none to spare for the rest of the system, and llama.cpp's threads wait for the slowest:
 # one stolen core then stalls every pass.
 _FEW_CORES = 4
+
+
+def threads_of(engine: EngineOptions) -> int:
+    """The threads that a session runs on."""
+    return engine.n_threads or default_threads()
 
 
 def default_threads() -> int:

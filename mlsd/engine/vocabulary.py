@@ -1,4 +1,4 @@
-"""Whether a draft model speaks the target's language: same tokenizer, same ids for the same texts."""
+"""Text as tokens, and whether a draft model speaks the target's language: the same ids for the same texts."""
 
 from __future__ import annotations
 
@@ -6,23 +6,41 @@ import hashlib
 from collections.abc import Sequence
 from typing import Protocol
 
-from mlsd.engine.session import Vocabulary
 from mlsd.errors import VocabularyError
+from mlsd.records import Record
 
 # Fine-tuned copies of one family pad their vocabulary differently; as in llama.cpp (common/speculative).
 MAX_SIZE_DIFFERENCE = 128
 _FIRST_COMPARED_TOKEN = 5  # the ids below are control tokens, which families spell differently
 
 
-class Tokenizer(Protocol):
-    """A session or a model, as far as its vocabulary goes."""
+class Vocabulary(Record, frozen=True, kw_only=True):
+    """What must agree between a target and a draft."""
 
-    @property
-    def vocabulary(self) -> Vocabulary:
-        """The tokenizer's shape."""
+    kind: int  # the engine's number of the tokenizer type
+    n_tokens: int
+    bos: int | None
+    eos: int | None
+    adds_bos: bool
+    adds_eos: bool
+
+
+class Tokenizer(Protocol):
+    """A model, as far as its texts go."""
+
+    vocabulary: Vocabulary
+
+    def tokenize(self, text: str, *, add_special: bool = True, parse_special: bool = False) -> tuple[int, ...]:
+        """Token ids of `text`."""
+
+    def detokenize(self, tokens: Sequence[int]) -> str:
+        """Text of `tokens`, special ones spelled out; bytes that are not UTF-8 become U+FFFD."""
 
     def token_text(self, token: int) -> str:
         """The vocabulary's own spelling of one token."""
+
+    def is_end(self, token: int) -> bool:
+        """Whether the token ends a generation."""
 
 
 def check_vocabularies(target: Tokenizer, draft: Tokenizer) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import IO
 
 from mlsd.children import command
-from mlsd.engine.threads import default_threads
+from mlsd.engine.threads import threads_of
 from mlsd.errors import ServerError
 from mlsd.records import EngineOptions
 from mlsd.servers.dialects import wait_for
@@ -26,7 +26,7 @@ _LOG_BYTES, _STOP_S = 1_500, 10.0
 def server_flags(binary: Binary, target: str, engine: EngineOptions, n_ctx: int, n_slots: int) -> list[str]:
     """What both arms have in common: model, context, threads, and the counters that tell what really happened."""
     given = ["--model", target, "--ctx-size", str(n_ctx * n_slots), "--parallel", str(n_slots)]
-    given += ["--threads", str(engine.n_threads or default_threads()), "--metrics"]
+    given += ["--threads", str(threads_of(engine)), "--metrics"]
     given += ["--batch-size", str(engine.n_batch), "--ubatch-size", str(engine.n_ubatch)]
     if engine.n_gpu_layers >= 0:
         given += ["--n-gpu-layers", str(engine.n_gpu_layers)]

@@ -15,6 +15,7 @@ from benchmarks.truth_losslessness import Target, opened
 from mlsd.clock import MonotonicClock
 from mlsd.engine.decode import GenerationLimits, generate
 from mlsd.engine.drafter import NoDrafter
+from mlsd.engine.llama.broken import leave_ghost
 from mlsd.engine.llama.model import LlamaModel
 from mlsd.engine.llama.open import open_session
 from mlsd.engine.losslessness import Answers, Gaps, Judge, Passes, _chunks, distance, first_difference
@@ -150,7 +151,7 @@ def test_a_fault_is_found_in_the_memory_where_every_token_is_right(tiny: Path) -
         prompt, limits = tuple(range(20)), GenerationLimits(n_predict=N_PREDICT)
         run = generate(session, NoDrafter(), make_rollback("trim", session), prompt, limits, MonotonicClock())
         assert judge.judge(run, run.tokens, prompt, session, strategy="trim").verdict == "lossless"
-        session.leave_ghost(3)
+        leave_ghost(session, 3)
         found = judge.judge(run, run.tokens, prompt, session, strategy="trim")
         assert (found.verdict, found.first_difference) == ("diverged", None)
         session.truncate(session.n_past - 1)

@@ -42,7 +42,7 @@ class Bench:
         for name, path in {"identical": target, "perturbed": near, "unrelated": far}.items():
             model = stack.enter_context(LlamaModel(path))
             self.drafts[name] = stack.enter_context(open_session(model, OPTIONS))
-        self.prompt = self.session.tokenize(PROMPT)
+        self.prompt = self.session.tokenizer.tokenize(PROMPT)
         limits = GenerationLimits(n_predict=N_PREDICT)
         trim = make_rollback("trim", self.session)
         self.plain = generate(self.session, NoDrafter(), trim, self.prompt, limits, CLOCK).tokens

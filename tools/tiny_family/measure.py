@@ -76,7 +76,7 @@ def acceptance(folder: Path, target: str, prompts: list[list[int]]) -> dict[str,
         limits = GenerationLimits(n_predict=N_PREDICT, gamma=GAMMA)
         plain = [generate(session, NoDrafter(), rollback, p, limits, clock) for p in prompts]
         fast = [generate(session, drafter, rollback, p, limits, clock) for p in prompts]
-        sample = generate(session, NoDrafter(), rollback, session.tokenize(SAMPLE_PROMPT), limits, clock)
+        sample = generate(session, NoDrafter(), rollback, session.tokenizer.tokenize(SAMPLE_PROMPT), limits, clock)
         return {
             **positions(fast, GAMMA),
             "outputs_equal": sum(a.tokens == b.tokens for a, b in zip(plain, fast, strict=True)),
@@ -84,7 +84,7 @@ def acceptance(folder: Path, target: str, prompts: list[list[int]]) -> dict[str,
             "ar_tok_s": round(rate(plain), 1),
             "sd_tok_s": round(rate(fast), 1),
             "distinct_4_grams": round(float(np.mean([distinct(g.tokens) for g in plain])), 3),
-            "sample": SAMPLE_PROMPT + session.detokenize(sample.tokens),
+            "sample": SAMPLE_PROMPT + session.tokenizer.detokenize(sample.tokens),
         }
 
 

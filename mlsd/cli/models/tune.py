@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 @click.option("--n-predict", type=Whole(), default=64, show_default=True, help="Output tokens.")
 @shared.repeats_option("Most blocks of a wave; the fastest goes on until it is decided.", default=4)
 @click.option("--trials", type=Whole(), default=20, show_default=True, help="Settings to try, including earlier calls.")
-@click.option("--budget-s", type=Real(), help="Start no further block after this many seconds.")
+@click.option("--budget-s", type=Real(), help="Start no block that would end after this many seconds.")
 @shared.seed_option("Seed of the search and of the order of arms.")
 @db_option("results/bench.sqlite")
 @shared.json_option

@@ -61,7 +61,7 @@ KIND: {", ".join(FAULTS)} (see mlsd.engine.rollback.Sabotage).
     "As many blocks as needed, instead of --repeats: until every arm is decided (faster, slower, no difference "
     "above 3 %) or cannot win any more; with x% until the best is known to that share, too."
 )
-@shared.budget_option("Start no further block after this many seconds [default: 600 with --until].")
+@shared.budget_option("Start no block that would end after this many seconds [default: 600 with --until].")
 @click.option("--temperature", type=Real(), default=0.0, show_default=True, help="0 is greedy.")
 @click.option("--top-k", type=Whole(min=0), default=0, help="Keep the k most likely tokens (0: all).")
 @click.option("--top-p", type=Real(0, 1, min_open=True), default=1.0, help="Keep this much probability.")

@@ -61,7 +61,7 @@ def open_head(setup: DrafterSetup, architecture: str) -> Opened:
     """
     head = check_head(architecture, Source(setup.target_path), Source(setup.second))
     model: LlamaModel = setup.open_model(setup.second)
-    check_vocabularies(setup.target, model)
+    check_vocabularies(setup.target.tokenizer, model)
     target = cast(LayerRowsSession, setup.target)
     target.keep_rows(head.target_layers)
     return Opened(target=target, model=model, head=head)

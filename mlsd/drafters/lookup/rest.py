@@ -75,7 +75,7 @@ def _open(setup: DrafterSetup, options: Options) -> Rest:
     """
     path = shipped_store(setup) if options.store == SHIPPED else Path(options.store)
     store = SuffixStore(path)
-    if store.header.vocabulary_sha256 != vocabulary_sha256(setup.target):
+    if store.header.vocabulary_sha256 != vocabulary_sha256(setup.target.tokenizer):
         raise VocabularyError(
             f"{path} was built with the tokenizer of {store.header.model.id}, which is not that of "
             f"{setup.target_path.name}.",
@@ -101,7 +101,7 @@ def shipped_store(setup: DrafterSetup) -> Path:
     It is small: enough to compare methods without a download, far too small to show what REST can do.
     """
     text = asset_path("prompts/long.txt")
-    vocabulary = vocabulary_sha256(setup.target)
+    vocabulary = vocabulary_sha256(setup.target.tokenizer)
     recipe = f"{digest(text)} {vocabulary}"
     path = cache_dir() / "rest" / f"shipped-{hashlib.sha256(recipe.encode()).hexdigest()[:12]}.store"
     if not path.is_file():

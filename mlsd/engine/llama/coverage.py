@@ -51,7 +51,7 @@ class RouterSession(TappedSession):
         layers = {layer: np.concatenate(parts) for layer, parts in sorted(self._parts.items())}
         if not layers:
             raise UnsupportedError(
-                f"{self._model.path.name} chose no experts while it decoded.",
+                f"{self.model.path.name} chose no experts while it decoded.",
                 hint="Expert coverage exists only for a mixture of experts.",
             )
         short = [layer for layer, ids in layers.items() if len(ids) != len(tokens)]

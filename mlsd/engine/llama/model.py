@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from mlsd.engine.llama.native import LOG, fail, library
-from mlsd.engine.session import Vocabulary
+from mlsd.engine.vocabulary import Vocabulary
 from mlsd.errors import ModelFileError
 from mlsd.gguf_tools.source import Source
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from mlsd.engine.llama.broken import UncheckedSession
 from mlsd.engine.llama.model import LlamaModel
 from mlsd.engine.llama.rows import HiddenRowsSession, LayerRowsSession, LayerRowsTreeSession
 from mlsd.engine.llama.session import LlamaSession
@@ -35,4 +36,9 @@ def open_session(model: LlamaModel, options: SessionOptions) -> LlamaSession:
             "trained for and cannot run alone.",
             hint=f"Draft with it: --drafter {model.architecture} --draft {model.path.name}.",
         )
-    return _KINDS[options.kind, options.tree != "off"](model, options)
+    kind = _KINDS[options.kind, options.tree != "off"]
+    if not options.checked:
+        if kind is not LlamaSession:
+            raise UnsupportedError("Only a session that verifies chains and reads no rows can be unchecked.")
+        kind = UncheckedSession
+    return kind(model, options)

@@ -17,7 +17,6 @@ import numpy.typing as npt
 from mlsd.engine.llama.native import LOG, extension, fail, library, run_pass
 from mlsd.engine.llama.session import LlamaSession
 from mlsd.engine.session import Logits
-from mlsd.engine.threads import default_threads
 from mlsd.errors import RollbackError
 
 if TYPE_CHECKING:
@@ -66,7 +65,7 @@ class RowContext:
         params.n_batch = params.n_ubatch = self._n_batch
         params.n_seq_max = self._n_sequences
         params.kv_unified = self._n_sequences > 1
-        params.n_threads = params.n_threads_batch = options.n_threads or default_threads()
+        params.n_threads = params.n_threads_batch = options.n_threads
         params.ctx_other = self._target.handle
         params.n_rs_seq = 0
         params.no_perf = True

@@ -67,10 +67,8 @@ class LayerRowsSession(LlamaSession):
     def __init__(self, model: LlamaModel, options: SessionOptions) -> None:
         """Open the context.
 
-        Raises: UnsupportedError when the library does not export the rows, or for an unchecked session.
+        Raises: UnsupportedError when the library does not export the rows.
         """
-        if not options.checked:
-            raise UnsupportedError("Rows between blocks cannot be read in an unchecked session.")
         self._inputs, self._extension = layer_inputs(), extension()  # may refuse, so before a context is open
         self._layers: tuple[int, ...] = ()
         super().__init__(model, options)
@@ -79,17 +77,12 @@ class LayerRowsSession(LlamaSession):
         self.rows: Rows = np.zeros((0, 0), dtype=np.float32)
         self._newest = self.rows
 
-    @property
-    def model(self) -> LlamaModel:
-        """The weights."""
-        return self._model
-
     def keep_rows(self, layers: Sequence[int]) -> None:
         """From the next pass on, keep the rows of `layers` side by side in `rows`, shape (n_ctx, n_layers * n_embd).
 
         Raises: UnsupportedError for a layer whose rows this graph does not give out.
         """
-        check_layers(self._model.architecture, self._n_layers, layers)
+        check_layers(self.model.architecture, self._n_layers, layers)
         for layer in layers:
             if layer < self._n_layers:
                 self._inputs.set_kept(self.handle, layer, True)
@@ -148,11 +141,6 @@ class HiddenRowsSession(LlamaSession):
         self._extension.llama_set_embeddings_nextn(self.handle, True, False)
         # By position: what a rollback forgets is overwritten when the position is decoded again.
         self.hidden: Hidden = np.zeros((self.n_ctx, int(native.llama_model_n_embd(model.handle))), dtype=np.float32)
-
-    @property
-    def model(self) -> LlamaModel:
-        """The weights, which the block's context shares."""
-        return self._model
 
     def _submit(self, width: int, what: str) -> None:
         super()._submit(width, what)

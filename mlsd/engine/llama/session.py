@@ -11,9 +11,8 @@ import numpy as np
 
 from mlsd.engine.llama.model import LlamaModel
 from mlsd.engine.llama.native import LOG, fail, library, run_pass, settle
-from mlsd.engine.session import Logits, SessionOptions, Vocabulary
-from mlsd.engine.threads import default_threads
-from mlsd.errors import CapacityError, EngineError, RollbackError, UnsupportedError
+from mlsd.engine.session import Logits, SessionOptions
+from mlsd.errors import CapacityError, EngineError, MlsdError, RollbackError, UnsupportedError
 
 _FLASH_ATTENTION = {"auto": -1, "off": 0, "on": 1}
 _KV_TYPES = {"f32": 0, "f16": 1, "q4_0": 2, "q5_0": 6, "q8_0": 8, "bf16": 30}  # enum ggml_type
@@ -27,16 +26,16 @@ _DECODE_FAILURES = {
 class LlamaSession:
     """One llama.cpp context with one sequence (id 0); see `session.Session` for the contract of each method."""
 
+    failed_native_calls = 0
+
     def __init__(self, model: LlamaModel, options: SessionOptions) -> None:
         self._native = library()
-        self._model = model
+        self.model = self.tokenizer = model
         self._stack = ExitStack()
         self.options = options
-        self.failed_native_calls = 0
         self.last_width = 0
         self.n_past = 0
         self._n_outputs = 0
-        self._stale_tokens: list[int] = []
         self._states: dict[int | None, Any] = {}
         self._place: Any = None  # address and shape of the view of the newest outputs
         try:
@@ -70,7 +69,7 @@ class LlamaSession:
         # 977 MiB of compute buffer for 248,320 tokens where 43 do. One row for each sequence is the least there is.
         params.n_outputs_max = max(options.max_outputs, n_sequences)
         params.n_outputs_max_per_seq = options.max_outputs
-        params.n_threads = params.n_threads_batch = options.n_threads or default_threads()
+        params.n_threads = params.n_threads_batch = options.n_threads
         params.flash_attn_type = _FLASH_ATTENTION[options.flash_attention]
         params.type_k = params.type_v = _KV_TYPES[options.kv_type]
         params.op_offload = options.n_gpu_layers != 0  # else large batches go to the device that was not asked for
@@ -79,10 +78,10 @@ class LlamaSession:
             self._attach_greedy_sampler(params)
         self._extend(params)
         LOG.drain()
-        handle = native.llama_init_from_model(self._model.handle, params)
+        handle = native.llama_init_from_model(self.model.handle, params)
         if not handle:
             raise fail(
-                f"llama.cpp cannot create a context of {options.n_ctx} positions for {self._model.path.name}",
+                f"llama.cpp cannot create a context of {options.n_ctx} positions for {self.model.path.name}",
                 hint="Too little memory is the usual reason: a smaller context, model or quantization helps.",
             )
         self._stack.callback(native.llama_free, handle)
@@ -136,47 +135,20 @@ class LlamaSession:
     @property
     def model_key(self) -> object:
         """Equal for sessions over the same weights in memory."""
-        return id(self._model)
+        return id(self.model)
 
     @property
     def has_position_axes(self) -> bool:
         """Whether a position has several axes (M-RoPE), which its memory cells then hold."""
-        kind = self._native.llama_model_rope_type(self._model.handle)
+        kind = self._native.llama_model_rope_type(self.model.handle)
         return kind in (self._native.LLAMA_ROPE_TYPE_MROPE, self._native.LLAMA_ROPE_TYPE_IMROPE)
-
-    # --- text -----------------------------------------------------------------------------------------------------
-
-    @property
-    def vocabulary(self) -> Vocabulary:
-        """The tokenizer's shape."""
-        return self._model.vocabulary
-
-    def tokenize(self, text: str, *, add_special: bool = True, parse_special: bool = False) -> tuple[int, ...]:
-        """Token ids of `text`."""
-        return self._model.tokenize(text, add_special=add_special, parse_special=parse_special)
-
-    def detokenize(self, tokens: Sequence[int]) -> str:
-        """Text of `tokens`, special tokens spelled out."""
-        return self._model.detokenize(tokens)
-
-    def token_text(self, token: int) -> str:
-        """The vocabulary's own spelling of one token."""
-        return self._model.token_text(token)
-
-    def is_end(self, token: int) -> bool:
-        """Whether the token ends a generation."""
-        return self._model.is_end(token)
 
     # --- decoding -------------------------------------------------------------------------------------------------
 
     def decode(self, tokens: Sequence[int], *, n_outputs: int = 1) -> None:
         """Append `tokens` and wait for the device; outputs are kept for the last `n_outputs` tokens."""
         width = len(tokens)
-        if self.options.checked and self.n_past + width > self.n_ctx:
-            raise CapacityError(
-                f"{self.n_past + width} positions do not fit into a context of {self.n_ctx}.",
-                hint="Give a shorter prompt, a smaller n_predict or a larger context.",
-            )
+        self._check_capacity(width)
         size = self.options.n_batch
         for start in range(0, width, size):
             part = tokens[start : start + size]
@@ -200,6 +172,13 @@ class LlamaSession:
         self._first_row, self._n_outputs = width - n_outputs, n_outputs
         self.n_past += width
 
+    def _check_capacity(self, width: int) -> None:
+        if self.n_past + width > self.n_ctx:
+            raise CapacityError(
+                f"{self.n_past + width} positions do not fit into a context of {self.n_ctx}.",
+                hint="Give a shorter prompt, a smaller n_predict or a larger context.",
+            )
+
     def _check_outputs(self, n_outputs: int) -> None:
         """Refuse more output rows than the context was made for: llama.cpp would end the process."""
         if n_outputs > self.options.max_outputs:
@@ -212,12 +191,12 @@ class LlamaSession:
         """Run the filled batch and wait for the device."""
         self._batch.n_tokens = width
         code = run_pass(self._native, self.handle, lambda: self._native.llama_decode(self.handle, self._batch))
-        if code == 0:
-            return
-        if self.options.checked:
-            raise fail(f"Decoding {what} failed: {_DECODE_FAILURES.get(code, 'llama.cpp failed')}", code)
-        self.failed_native_calls += 1
-        LOG.drain()
+        if code:
+            self._failed(fail(f"Decoding {what} failed: {_DECODE_FAILURES.get(code, 'llama.cpp failed')}", code))
+
+    def _failed(self, error: MlsdError) -> None:
+        """What becomes of a native call that failed."""
+        raise error
 
     def greedy(self) -> list[int]:
         """The most likely next token after each output row of the last decode."""
@@ -226,16 +205,9 @@ class LlamaSession:
             return tokens
         read, handle = self._native.llama_get_sampled_token_ith, self.handle
         tokens = [read(handle, row) for row in range(self._first_row, self._first_row + self._n_outputs)]
-        if min(tokens, default=0) >= 0:
-            if not self.options.checked and tokens:
-                self._stale_tokens = tokens
-            return tokens
-        if self.options.checked:
-            raise fail("llama.cpp has no sampled token for an output row")
-        # What the study's tool did: go on with whatever an earlier pass left behind.
-        self.failed_native_calls += 1
-        stale = self._stale_tokens or [0]
-        return [token if token >= 0 else stale[min(i, len(stale) - 1)] for i, token in enumerate(tokens)]
+        if min(tokens, default=0) < 0:
+            self._failed(fail("llama.cpp has no sampled token for an output row"))
+        return tokens
 
     def logits(self) -> Logits:
         """Logits of the output rows of the last decode, shape (n_outputs, n_vocab), as a copy."""
@@ -245,7 +217,7 @@ class LlamaSession:
         """The same where they lie, one row behind the other, until the next pass."""
         if self.options.device_sampling:
             raise EngineError("This session samples on the device; open one with device_sampling=False for logits.")
-        shape = (self._n_outputs, self._model.vocabulary.n_tokens)
+        shape = (self._n_outputs, self.tokenizer.vocabulary.n_tokens)
         if not self._n_outputs:
             return np.empty(shape, dtype=np.float32)
         pointer = self._native.llama_get_logits_ith(self.handle, self._first_row)
@@ -261,12 +233,12 @@ class LlamaSession:
     def truncate(self, n_past: int) -> None:
         """Forget every position >= `n_past`."""
         if not self._native.llama_memory_seq_rm(self.memory, 0, n_past, -1):
-            if self.options.checked:
-                raise RollbackError(
-                    f"llama.cpp cannot cut {self._model.path.name} back from position {self.n_past} to {n_past}.",
+            self._failed(
+                RollbackError(
+                    f"llama.cpp cannot cut {self.model.path.name} back from position {self.n_past} to {n_past}.",
                     hint="Its memory is recurrent; `mlsd probe` shows which rollback strategies are exact for it.",
                 )
-            self.failed_native_calls += 1
+            )
         self.n_past = n_past
 
     def save_state(self, rung: int | None = None) -> None:
@@ -315,47 +287,19 @@ class LlamaSession:
         size = int(self._native.llama_state_seq_get_size_ext(self.handle, sequence, 0))
         data = (ctypes.c_uint8 * size)()
         if self._native.llama_state_seq_get_data_ext(self.handle, data, size, sequence, 0) != size:
-            raise fail(f"Copying the memory of {self._model.path.name} ({size} bytes) failed")
+            raise fail(f"Copying the memory of {self.model.path.name} ({size} bytes) failed")
         return data
 
     def set_memory(self, data: Any, n_past: int) -> None:
         """Hold what `copy_memory` gave of `n_past` positions, and nothing else."""
         self.clear()
         if self._native.llama_state_seq_set_data_ext(self.handle, data, len(data), 0, 0) != len(data):
-            raise fail(f"Copying the memory of {self._model.path.name} ({len(data)} bytes) failed")
+            raise fail(f"Copying the memory of {self.model.path.name} ({len(data)} bytes) failed")
         self.n_past = n_past
 
     def take_memory(self, other: LlamaSession, sequence: int = 0) -> None:
         """Make this memory a copy of one sequence of `other`, a session over the same model, which stays as it is."""
         self.set_memory(other.copy_memory(sequence), other.n_past)
-
-    # --- breaking it on purpose, see `rollback.Sabotage` ------------------------------------------------------------
-
-    def leave_ghost(self, token: int) -> None:
-        """Decode a token and forget it everywhere but in the attention, where its cell stays beside the true ones."""
-        recurrent = self._model.is_recurrent
-        if recurrent:
-            self.save_state()
-        self.decode((token,), n_outputs=0)
-        self.n_past -= 1
-        if recurrent:
-            self.load_state()
-        if not self.has_position_axes:  # where cells may share any position but the next; and there no cut finds it
-            self._native.llama_memory_seq_add(self.memory, 0, self.n_past, self.n_past + 1, -1)
-
-    def run_ahead(self, token: int) -> None:
-        """Let the recurrent state take in a token that the attention does not see."""
-        native = self._native
-        self.save_state()
-        self.decode((token,), n_outputs=0)
-        flags = native.LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY
-        size = int(native.llama_state_seq_get_size_ext(self.handle, 0, flags))
-        ahead = (ctypes.c_uint8 * size)()
-        native.llama_state_seq_get_data_ext(self.handle, ahead, size, 0, flags)
-        self.load_state()
-        self.truncate(self.n_past - 1)
-        if native.llama_state_seq_set_data_ext(self.handle, ahead, size, 0, flags) != size:
-            raise fail("Writing the state of another position failed")
 
     def clear(self) -> None:
         """Forget everything."""

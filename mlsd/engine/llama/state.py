@@ -155,7 +155,7 @@ class StateLink:
 
         Raises: BlobError when it is not.
         """
-        tokens = [token % self._target.vocabulary.n_tokens for token in range(11, 11 + 2 * _N_TEST_TOKENS)]
+        tokens = [token % self._target.tokenizer.vocabulary.n_tokens for token in range(11, 11 + 2 * _N_TEST_TOKENS)]
         parts = (tokens[:_N_TEST_TOKENS], tokens[_N_TEST_TOKENS:])
         self._target.clear()
         self._draft.clear()

@@ -138,7 +138,7 @@ class TappedSession(LlamaSession):
     @property
     def n_embd(self) -> int:
         """Width of a hidden row."""
-        return int(self._native.llama_model_n_embd(self._model.handle))
+        return int(self._native.llama_model_n_embd(self.model.handle))
 
     @contextmanager
     def tapped(self, tap: Tap) -> Iterator[None]:

@@ -109,7 +109,7 @@ class LlamaTreeSession(LlamaSession):
         pointer = self._native.llama_get_logits_ith(self.handle, 1 + node)
         if not pointer:
             raise fail(f"llama.cpp has no logits for node {node}")
-        return np.ctypeslib.as_array(pointer, shape=(self.vocabulary.n_tokens,))
+        return np.ctypeslib.as_array(pointer, shape=(self.tokenizer.vocabulary.n_tokens,))
 
     def grow(self, tokens: Sequence[int], parents: Sequence[int]) -> Logits:
         """Decode one more level of a tree below the prefix, for a draft that grows one level at a time.

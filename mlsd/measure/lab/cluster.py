@@ -46,7 +46,7 @@ from mlsd.records import EngineOptions, Record
 PORT = 8786
 _TOPIC = "mlsd-trials"
 _KEY = "-----BEGIN PRIVATE KEY-----"
-_PULLS = "+"  # ends the name of a machine that may download
+_PULLS = "pulls"  # the resource of a machine that may download
 _CONNECT_S = 10.0
 _REJOIN_S = 2.0
 _CARD_S = 60.0  # to wait for the first machines' cards
@@ -309,10 +309,10 @@ def _keep_joined(line: Sequence[str], asked: Joining, on_loss: Callable[[str], N
 async def open_machine(asked: Joining) -> Any:
     """Dask's worker of a machine, joined. Raises: OSError where there is no scheduler."""
     kind = _without_http(_distributed().Worker)
-    name = f"{uuid.uuid4().hex[:12]}{_PULLS if asked.may_pull else ''}"
+    resources = {"machine": 1} | ({_PULLS: 1} if asked.may_pull else {})
     return await kind(
-        asked.address, nthreads=1, resources={"machine": 1}, memory_limit=0, heartbeat_interval="5s",
-        death_timeout=30, name=name, host=own_host(asked.address), security=_security(asked.certificate),
+        asked.address, nthreads=1, resources=resources, memory_limit=0, heartbeat_interval="5s", death_timeout=30,
+        name=uuid.uuid4().hex[:12], host=own_host(asked.address), security=_security(asked.certificate),
     )  # fmt: skip
 
 
@@ -333,7 +333,7 @@ def card_task(engine: bytes) -> bytes:
     from distributed import get_worker
 
     options = msgspec.json.decode(engine, type=EngineOptions)
-    return msgspec.json.encode(machine.card(options, may_pull=get_worker().name.endswith(_PULLS)))
+    return msgspec.json.encode(machine.card(options, may_pull=_PULLS in get_worker().state.total_resources))
 
 
 def measure_task(piece: bytes) -> tuple[list[bytes], str | None, bool]:
@@ -351,7 +351,7 @@ def measure_task(piece: bytes) -> tuple[list[bytes], str | None, bool]:
         said.append(msgspec.json.encode(done))
         worker.log_event(_TOPIC, {"ticket": asked.ticket, "done": said[-1]})
 
-    return said, *machine.measure(asked, may_pull=worker.name.endswith(_PULLS), wanted=wanted, say=say)
+    return said, *machine.measure(asked, may_pull=_PULLS in worker.state.total_resources, wanted=wanted, say=say)
 
 
 def doing_task() -> bytes:

@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 
 from mlsd.clock import MonotonicClock
-from mlsd.engine.threads import default_threads
+from mlsd.engine.threads import threads_of
 from mlsd.errors import InputError
 from mlsd.gguf_tools.shape import Shape
 from mlsd.gguf_tools.synthetic.synth import SynthPlan, from_shape, write_synthetic
@@ -82,7 +82,7 @@ def measure_bandwidth(
         raise InputError("One size cannot tell bandwidth from fixed time.", hint="Like --sizes-mb 100,200,400.")
     environment = read_environment(run_info(engine))
     n_all = environment.logical_cores or 1
-    n_threads = engine.n_threads or default_threads()
+    n_threads = threads_of(engine)
     threads, sizes_bytes = sorted({1, n_threads, n_all}), [mb * 1_000_000 for mb in request.sizes_mb]
     asked = {
         "command": "bandwidth",

@@ -8,11 +8,13 @@ from typing import Literal
 
 from mlsd.planning.job import Slot
 from mlsd.records import CONTROLS, Case, Record, Trial
+from mlsd.stats import grouped
 from mlsd.trials import decisions
 from mlsd.trials.arms import arm_of
 from mlsd.trials.decisions import Decision, Timing
 from mlsd.trials.fates import fate_of
 from mlsd.trials.sums import speed
+from mlsd.units import NS_PER_S
 
 MOST_BLOCKS = 100  # of a race that nothing decides
 Stop = Literal["decided", "budget", "blocks"]
@@ -42,7 +44,7 @@ class Goal(Record, frozen=True, kw_only=True):
     """When a session has measured enough."""
 
     within: float | None = None  # the best known to this share, too; None: each arm decided or out
-    budget_s: float | None = None  # no block begins after it
+    budget_s: float | None = None  # no block begins that would end after it
 
 
 class Race:
@@ -62,6 +64,7 @@ class Race:
         self._began_s = now_s()
         self._cases: dict[str, Case] = {}
         self._trials: list[Measured] = list(earlier)
+        self._took_s = {trial.case_id: _took_s(trial) for _, trial in self._trials}
         self._n_seen = 0
         self._planned: set[str] = set()  # names of the arms that a block may hold
         self._repeat = -1  # the last one that was chosen
@@ -73,6 +76,7 @@ class Race:
         """The next block of every prompt that is not decided: plain decoding, and the arms that may still win."""
         self._cases |= {slot.case_id: slot.case for slot in left}
         self._trials += [(self._cases[trial.case_id], trial) for trial in measured[self._n_seen :]]
+        self._took_s |= {trial.case_id: _took_s(trial) for trial in measured[self._n_seen :]}
         self._n_seen = len(measured)
         if self._trials:
             self.decisions = self._judged()
@@ -84,11 +88,23 @@ class Race:
         if coming and all(self._rules.name(slot.case) is None for slot in chosen):
             self.stopped = "decided"
             return ()
-        if self._goal.budget_s is not None and self._n_seen and self._now_s() - self._began_s >= self._goal.budget_s:
+        if chosen and not (chosen := self._fitting(chosen)):
             self.stopped = "budget"
             return ()
         self._repeat = coming[0].repeat if coming else self._repeat
         return chosen
+
+    def _fitting(self, chosen: list[Slot]) -> list[Slot]:
+        """The blocks that will end in time, by what the last trial of each case took; of the first nothing is known."""
+        if self._goal.budget_s is None or not self._took_s:
+            return chosen
+        left_s, fitting = self._goal.budget_s - (self._now_s() - self._began_s), list[Slot]()
+        for slots in grouped(chosen, lambda slot: self._rules.group(slot.case)).values():
+            left_s -= sum(self._took_s.get(slot.case_id, 0.0) for slot in slots)
+            if left_s <= 0:
+                break
+            fitting += slots
+        return fitting
 
     def _judged(self) -> dict[str, Decision]:
         found = standings(self._trials, rules=self._rules, n_choices=self._n_choices, anchors=self._anchors)
@@ -136,3 +152,10 @@ def _timing(rules: Rules, case: Case, trial: Trial) -> Timing[str]:
     place = (case.prompt.key, trial.block)
     control = case.drafter.name in CONTROLS
     return Timing(rules.group(case), rules.name(case), place, speed(trial), fate_of(trial), control)
+
+
+def _took_s(trial: Trial) -> float:
+    """What a trial took but for its judging."""
+    parts = (trial.prefill_ns, trial.draft_prefill_ns, trial.decode_ns)
+    whole_ns = trial.conditions and trial.conditions.generation_ns
+    return (whole_ns or sum(ns or 0 for ns in parts)) / NS_PER_S

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from mlsd.engine.threads import default_threads
+from mlsd.engine.threads import threads_of
 from mlsd.errors import WorkerError
 from mlsd.gguf_tools.read import model_facts
 from mlsd.hardware.chips import has_no_fan
@@ -284,7 +284,7 @@ def conclude(store: Store, run_id: int, engine: EngineOptions, environment: Envi
         store.mark_disturbed({stored[place].id: reason for place, reason in marks.items()})
         stored = list(store.trials(mine, rounds=False))
     own = [row.trial for row in stored]
-    threads = (engine.n_threads or default_threads()) if environment.backend == "CPU" else 1
+    threads = threads_of(engine) if environment.backend == "CPU" else 1
     warnings = tuple(check_run(own, environment, own_threads=threads))
     store.add_warnings(run_id, warnings)
     return warnings

@@ -25,6 +25,7 @@ from mlsd.drafters.method import DrafterSetup
 from mlsd.drafters.recipe import opening_of
 from mlsd.engine.decode import Generation, GenerationLimits, Prefill, check_capacity, generate
 from mlsd.engine.drafter import Drafter, NoDrafter
+from mlsd.engine.llama.broken import DAMAGE
 from mlsd.engine.llama.model import LlamaModel
 from mlsd.engine.llama.native import BackendInfo, backend_info
 from mlsd.engine.llama.open import open_session
@@ -237,7 +238,7 @@ class Arms:
             raise UnsupportedError("Only the rollback of chains can be broken; this drafter verifies trees.")
         if fault == "state-ahead" and not self.target.is_recurrent:
             raise UnsupportedError(f"{self._path.name} has no recurrent state that could run ahead.")
-        return Sabotage(rollback, session, fault, once=once)
+        return Sabotage(rollback, session, fault, DAMAGE, once=once)
 
     def _read_draft(self, session: Session, tokens: Sequence[int]) -> None:
         if self._is_deep:

@@ -85,7 +85,7 @@ def _known_model(engine: EngineOptions) -> tuple[float, str]:
                 has_axes=session.has_position_axes,
             )
             try:
-                check_saved(session, session.tokenize(PROBE_TEXT)[:_N_KNOWN], shape)
+                check_saved(session, session.tokenizer.tokenize(PROBE_TEXT)[:_N_KNOWN], shape)
             except BlobError as error:
                 raise NativeError(
                     f"This build does not keep memory as mlsd reads it: {error.message}",
@@ -99,7 +99,7 @@ def _known_model(engine: EngineOptions) -> tuple[float, str]:
 
 def known_logits(session: LlamaSession) -> Logits:
     """What this build says to the known text, for the tokens that are stored."""
-    for token in session.tokenize(PROBE_TEXT)[:_N_KNOWN]:
+    for token in session.tokenizer.tokenize(PROBE_TEXT)[:_N_KNOWN]:
         session.decode([token])
     row: Logits = session.logits()[0]
     return row[::_KNOWN_STEP]

@@ -92,7 +92,7 @@ class Calibration:
             if self.draft is not None:
                 small = msgspec.structs.replace(self.options, n_ctx=256)
                 with closing(open_session(self.target, small)) as a, closing(open_session(self.draft, small)) as b:
-                    check_vocabularies(a, b)
+                    check_vocabularies(a.tokenizer, b.tokenizer)
         except BaseException:
             self.close()
             raise

@@ -64,8 +64,8 @@ def run_perplexity(job: PerplexityJob) -> Perplexities:
             model = stack.enter_context(LlamaModel(Path(file.path), n_gpu_layers=job.engine.n_gpu_layers))
             sessions.append(stack.enter_context(open_session(model, options)))
         if len(sessions) > 1:
-            check_vocabularies(sessions[0], sessions[1])
-        tokens = sessions[0].tokenize(job.text)[: job.n_tokens]
+            check_vocabularies(sessions[0].tokenizer, sessions[1].tokenizer)
+        tokens = sessions[0].tokenizer.tokenize(job.text)[: job.n_tokens]
         if len(tokens) < 2:
             raise InputError("The text has fewer than two tokens.", hint="Give a longer one with --text.")
         parts = [

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from itertools import count
 from pathlib import Path
 
 import msgspec
@@ -15,7 +14,7 @@ from click.testing import CliRunner
 from mlsd.cli.start.bench import bench as command
 from mlsd.measure.run.race import TOGETHER, Goal, Race, standings
 from mlsd.planning.job import Slot
-from mlsd.records import Case, DrafterSpec, Trial
+from mlsd.records import Case, Conditions, DrafterSpec, Trial
 from mlsd.trials.arms import arm_of
 from tests.measure.examples import case, trial
 
@@ -92,13 +91,20 @@ def test_every_prompt_is_a_race_of_its_own_unless_one_answer_is_asked_for() -> N
     assert together.decisions[""].standings[0].ratio.n == 3
 
 
-def test_a_race_ends_with_its_time_and_after_a_block() -> None:
-    clock = count(0.0, 1.0)
-    race = Race(Goal(budget_s=3.0), now_s=lambda: next(clock))
-    ran = run(race, slots(40), noisy(0.5))
+def test_no_block_begins_that_would_not_end_in_time() -> None:
+    now_s = 0.0
+
+    def measure(slot: Slot) -> Trial:
+        nonlocal now_s
+        trial = measured(slot, conditions=Conditions(generation_ns=10**9))
+        now_s += 1.0
+        return trial
+
+    race = Race(Goal(budget_s=20.0), now_s=lambda: now_s)
+    ran = run(race, slots(40, ("code", "chat")), measure)
     assert race.stopped == "budget"
-    assert 0 < len(ran) < 40 * len(GAINS)
-    assert len(ran) % len(GAINS) == 0
+    assert len(ran) == 3 * len(GAINS)  # both prompts once, and one of them again: a fourth block would end at 24 s
+    assert now_s <= 20.0
 
 
 def test_an_arm_that_is_not_valid_counts_no_more_and_a_disturbed_trial_only_itself() -> None:
