@@ -15,7 +15,7 @@ from mlsd.measure.worker.arms import Arms
 from mlsd.measure.worker.probe_cache import ProbeCache
 from mlsd.planning.prepare import BenchRequest, prepare_bench
 from mlsd.planning.suite import load_suites
-from mlsd.records import AUTO, EngineOptions, is_adaptive
+from mlsd.records import AUTO, EngineOptions
 
 FIXED = (1, 2, 4, 8)
 REPEATS = 7
@@ -59,7 +59,7 @@ def against_fixed(target: str, method: str, prompts: tuple[str, ...]) -> Iterato
             arms.refer(slot)
             trial = arms.run(slot)
             assert trial.decode_ns is not None and trial.valid, trial.invalid_reason
-            name = AUTO if is_adaptive(slot.case.drafter) else slot.case.gamma
+            name = AUTO if slot.case.drafter.adaptive else slot.case.gamma
             found[slot.case.prompt.key, name].append((len(trial.tokens) - 1) / trial.decode_ns)
     for prompt in prompts:
         best = max(FIXED, key=lambda gamma: statistics.median(found[prompt, gamma]))

@@ -71,12 +71,22 @@ class ModelRef(Record, frozen=True, kw_only=True):
         return self.sha256 or f"id:{self.id}"
 
 
+# The option by which any method makes each draft as long as pays, and the most tokens that a draft then has.
+GAMMA, MOST_ADAPTIVE = "gamma", 16
+AUTO: Final = "auto"
+
+
 class DrafterSpec(Record, frozen=True, kw_only=True):
     """Which drafting method with which options; `draft` only where the method needs a second model."""
 
     name: str = NO_DRAFTER
     options: dict[str, OptionValue] = {}
     draft: ModelRef | None = None
+
+    @property
+    def adaptive(self) -> bool:
+        """Whether gamma is chosen anew each round."""
+        return self.options.get(GAMMA) == AUTO
 
 
 class PromptRef(Record, frozen=True, kw_only=True):
@@ -117,16 +127,6 @@ class Case(Record, frozen=True, kw_only=True):
     def id(self) -> str:
         """Content hash (16 hex digits) of everything that can change a number; no path, no date."""
         return content_id(self, *(("server",) if self.server is None else ()))  # as before there were servers
-
-
-# An option of every drafter: each draft as long as pays, at most so long.
-GAMMA, AUTO_GAMMA = "gamma", 16
-AUTO: Final = "auto"
-
-
-def is_adaptive(spec: DrafterSpec) -> bool:
-    """Whether gamma is chosen anew each round."""
-    return spec.options.get(GAMMA) == AUTO
 
 
 def content_id(record: Record, *without: str) -> str:

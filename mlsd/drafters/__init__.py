@@ -20,7 +20,7 @@ from mlsd.engine.drafter import Drafter, NoDrafter
 from mlsd.errors import InputError, UnsupportedError, choose
 from mlsd.gguf_tools.source import Source
 from mlsd.gguf_tools.surgery.cut import state_layers
-from mlsd.records import DRAFT_MODEL, NO_DRAFTER, DrafterSpec, content_id, is_adaptive
+from mlsd.records import DRAFT_MODEL, NO_DRAFTER, DrafterSpec, content_id
 
 # name -> module under mlsd.drafters
 METHODS: dict[str, str] = {
@@ -87,7 +87,7 @@ def open_drafter(setup: DrafterSetup) -> Drafter:
     method = find_method(spec.name)
     _check_second(method, setup.second_path is not None)
     own = method.read(spec)
-    if not is_adaptive(spec):
+    if not spec.adaptive:
         return method.open(setup, own)
     rule = DepthRule(time_passes(setup.target, setup.opening.gamma, setup.clock))
     inner = method.open(dataclasses.replace(setup, rule=rule), own)
@@ -137,7 +137,7 @@ def check_target(spec: DrafterSpec, target_path: Path, second_path: Path | None 
     method = find_method(spec.name)
     own = method.read(spec)
     _check_second(method, spec.draft is not None)
-    if is_adaptive(spec) and method.chains_instead is not None:
+    if spec.adaptive and method.chains_instead is not None:
         raise _no_choice(method)
     if method.check_target is not None:
         method.check_target(own, Source(target_path))

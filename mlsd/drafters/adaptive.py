@@ -17,7 +17,7 @@ import numpy as np
 from mlsd.clock import Clock
 from mlsd.engine.drafter import Draft, Drafter, Outcome
 from mlsd.engine.session import Session
-from mlsd.records import Case, is_adaptive
+from mlsd.records import Case
 
 # Rows of the passes that are timed; between them lies a line.
 _WIDTHS = (1, 2, 3, 4, 5, 6, 8, 9, 12, 16, 17, 24, 32, 48, 64)  # fmt: skip
@@ -38,7 +38,7 @@ def most_drafted(case: Case, rollback: str | None) -> int:
 
     Each one that may be kept costs every pass, drafts or not: 8 more take a tenth of plain decoding on tiny-dense.
     """
-    return min(case.gamma, _MOST_SNAPSHOTS) if is_adaptive(case.drafter) and rollback == "snapshots" else case.gamma
+    return min(case.gamma, _MOST_SNAPSHOTS) if case.drafter.adaptive and rollback == "snapshots" else case.gamma
 
 
 class DepthRule:

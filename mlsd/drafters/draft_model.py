@@ -24,7 +24,7 @@ from mlsd.engine.llama.open import open_session
 from mlsd.engine.rollback import Rollback, make_rollback, rollback_options
 from mlsd.engine.session import Session
 from mlsd.engine.vocabulary import check_vocabularies, readable
-from mlsd.records import DRAFT_MODEL, is_adaptive
+from mlsd.records import DRAFT_MODEL
 
 
 class DraftModel(Drafter):
@@ -133,7 +133,7 @@ def step_stats(single_ns: Sequence[int]) -> dict[str, float]:
 
 def chain_context(opening: Opening, doubt: Doubt, *, rolls_back: bool = True) -> Context:
     """The context of a model that drafts chains: the target's but for what a chain reads and a rollback keeps of it."""
-    nobody_reads_logits = opening.sampling.greedy and doubt.p_min == 0 and not is_adaptive(opening.spec)
+    nobody_reads_logits = opening.sampling.greedy and doubt.p_min == 0 and not opening.spec.adaptive
     on_device = opening.options.device_sampling and nobody_reads_logits
     options = msgspec.structs.replace(opening.options, device_sampling=on_device, max_outputs=1)
     if not rolls_back:

@@ -13,7 +13,7 @@ import msgspec
 from msgspec.inspect import BoolType, FloatType, IntType, LiteralType, Metadata, StrType, UnionType, type_info
 
 from mlsd.errors import InputError, alike, choose
-from mlsd.records import GAMMA, DrafterSpec, ModelRef, OptionValue, Record, is_adaptive
+from mlsd.records import GAMMA, DrafterSpec, ModelRef, OptionValue, Record
 
 PRESET = "preset"
 
@@ -64,7 +64,7 @@ def read_options(spec: DrafterSpec, kind: type[T], presets: Sequence[Preset] = (
     Raises: InputError naming the option that is unknown, of the wrong type, out of range or missing.
     """
     preset = find_preset(spec, presets)
-    general = (PRESET, GAMMA) if is_adaptive(spec) else (PRESET,)
+    general = (PRESET, GAMMA) if spec.adaptive else (PRESET,)
     given = {name: value for name, value in spec.options.items() if name not in general}
     known = {field.name: field for field in msgspec.structs.fields(kind)}
     for name in given:

@@ -24,8 +24,8 @@ from mlsd.planning.job import Job, ModelFile, Slot, TrialRole, prompt_key, promp
 from mlsd.planning.prompts import LoadPrompt, load_prompt
 from mlsd.planning.suite import MOST_GAMMA, MOST_REPEATS, MOST_TOKENS, DrafterChoice, Part, Profile, Suite
 from mlsd.records import (
-    AUTO_GAMMA,
     DRAFT_MODEL,
+    MOST_ADAPTIVE,
     Case,
     DrafterSpec,
     EngineOptions,
@@ -33,7 +33,6 @@ from mlsd.records import (
     PromptRef,
     Record,
     Sampling,
-    is_adaptive,
 )
 from mlsd.stats import grouped
 
@@ -242,9 +241,11 @@ class _Grids:
         if not drafters:
             return [(None, ())]
         return [
-            (choice, (AUTO_GAMMA,) if adaptive else self._overrides.gammas or choice.gammas or part.gammas)
+            (
+                choice,
+                (MOST_ADAPTIVE,) if choice.spec.adaptive else self._overrides.gammas or choice.gammas or part.gammas,
+            )
             for choice in drafters
-            for adaptive in (is_adaptive(DrafterSpec(name=choice.name, options=choice.options)),)
         ]
 
     def _arm(
@@ -294,7 +295,7 @@ class _Grids:
         if choice is None:
             return DrafterSpec()
         if choice.draft is None:
-            return DrafterSpec(name=choice.name, options=choice.options)
+            return choice.spec
         known = choice.draft in self._profile.roles or choice.draft in self._profile.left_out
         if not known and choice.draft in self._models:  # named by its id on the command line
             model: str | None = choice.draft
@@ -312,7 +313,7 @@ class _Grids:
         if model is None:
             self._leave_out(suite, choice.draft, target, n_trials, reason)
             return None
-        return DrafterSpec(name=choice.name, options=choice.options, draft=self._models[model].ref)
+        return msgspec.structs.replace(choice.spec, draft=self._models[model].ref)
 
     def _leave_out(self, suite: Suite, role: str, model: str | None, n_trials: int, reason: str) -> None:
         """Note what is missing; what is missing for one reason is one entry."""

@@ -198,7 +198,7 @@ def read_suites(names: Iterable[str]) -> tuple[Suite, ...]:
     """
 
     def plain(choice: DrafterChoice) -> DrafterChoice:
-        options = resolve_spec(DrafterSpec(name=choice.name, options=choice.options)).options
+        options = resolve_spec(choice.spec).options
         return msgspec.structs.replace(choice, options=options)
 
     def settle(part: Part) -> Part:

@@ -16,7 +16,7 @@ import msgspec
 from mlsd.errors import SuiteError, choose
 from mlsd.folders import data_path
 from mlsd.outside import parse_toml, read_file
-from mlsd.records import DRAFT_MODEL, OptionValue, Record
+from mlsd.records import DRAFT_MODEL, DrafterSpec, OptionValue, Record
 
 PROFILES_FILE = "profiles.toml"
 EMBEDDED_PROFILE = "tiny"
@@ -37,6 +37,11 @@ class DrafterChoice(Record, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     draft: str | None = None
     options: dict[str, OptionValue] = msgspec.field(default_factory=dict)
     gammas: tuple[int, ...] = ()  # its own, in place of the part's
+
+    @property
+    def spec(self) -> DrafterSpec:
+        """The method, without its second model."""
+        return DrafterSpec(name=self.name, options=self.options)
 
 
 class Part(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -46,14 +46,20 @@ class Arm(Record, frozen=True, kw_only=True):
             return PLAIN
         draft = "" if self.draft is None else self.draft.id
         said = draft if draft and self.method == DRAFT_MODEL else f"{self.method} {draft}".rstrip()
-        values: dict[str, Any] = json.loads(self.options) if self.options else {}
-        return said + (f" ({', '.join(f'{key} {value}' for key, value in values.items())})" if values else "")
+        return said + (
+            f" ({', '.join(f'{key} {value}' for key, value in self._values.items())})" if self.options else ""
+        )
+
+    @property
+    def _values(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(self.options) if self.options else {}
+        return found
 
     @property
     def setting(self) -> str:
         """For people, alone: ``plain``, ``tiny-draft, gamma 4``, ``pld (gamma auto)``."""
-        chosen = self.gamma and f'"{GAMMA}":"{AUTO}"' not in self.options
-        return f"{self.name}, gamma {self.gamma}" if chosen else self.name
+        adaptive = self._values.get(GAMMA) == AUTO
+        return f"{self.name}, gamma {self.gamma}" if self.gamma and not adaptive else self.name
 
 
 def arm_of(case: Case) -> Arm:

@@ -18,7 +18,7 @@ from mlsd.engine.rollback import make_rollback
 from mlsd.engine.session import Logits, SessionOptions
 from mlsd.errors import InputError, UnsupportedError
 from mlsd.planning.prepare import BenchRequest, prepare_bench
-from mlsd.records import AUTO_GAMMA, DrafterSpec, Sampling, is_adaptive
+from mlsd.records import MOST_ADAPTIVE, DrafterSpec, Sampling
 from tests.drafters.arena import Arena, first, prompt_of
 
 N_PREDICT = 600
@@ -112,7 +112,7 @@ def test_no_fixed_gamma_is_faster_by_more_than_a_few_rounds(
         return inner if rule is None else Adaptive(inner, rule, clock)
 
     best = min(wall_ns(make, row_share, gamma) for gamma in (1, 2, 4, 8, 16))
-    auto = wall_ns(lambda *given: make(*given, adaptive=True), row_share, AUTO_GAMMA)
+    auto = wall_ns(lambda *given: make(*given, adaptive=True), row_share, MOST_ADAPTIVE)
     plain = wall_ns(lambda *_: NoDrafter(), row_share, 1)
     # A look-up has no probabilities; of even chances it learns slower than a fixed gamma is right.
     assert best / auto > (0.94 if step_share is None else 0.97)
@@ -122,7 +122,7 @@ def test_no_fixed_gamma_is_faster_by_more_than_a_few_rounds(
 def test_sampled_drafts_are_accepted_by_their_distributions(arena: Arena) -> None:
     runs = (
         arena.run(
-            "llama", "draft-model:gamma=auto", AUTO_GAMMA, prompt_of(1), 40, draft="llama-noise003",
+            "llama", "draft-model:gamma=auto", MOST_ADAPTIVE, prompt_of(1), 40, draft="llama-noise003",
             sampling=Sampling(temperature=1.0), rng=np.random.default_rng(seed),
         )
         for seed in range(24)
@@ -143,9 +143,9 @@ def test_auto_stands_beside_numbers_or_alone(arena: Arena) -> None:
     def arms(*gamma: object) -> list[tuple[bool, int]]:
         request = BenchRequest(target=target, drafters=("pld",), gamma=gamma, repeats=1)  # type: ignore[arg-type]
         cases = prepare_bench(request).plan.cases().values()
-        return [(is_adaptive(case.drafter), case.gamma) for case in cases if case.arm == "sd"]
+        return [(case.drafter.adaptive, case.gamma) for case in cases if case.arm == "sd"]
 
-    assert sorted(arms(2, 4, "auto")) == [(False, 2), (False, 4), (True, AUTO_GAMMA)]
-    assert arms("auto") == [(True, AUTO_GAMMA)]
+    assert sorted(arms(2, 4, "auto")) == [(False, 2), (False, 4), (True, MOST_ADAPTIVE)]
+    assert arms("auto") == [(True, MOST_ADAPTIVE)]
     with pytest.raises(InputError, match="gamma"):
         resolve_spec(DrafterSpec(name="pld", options={"gamma": 4}))

@@ -18,7 +18,7 @@ from mlsd.engine.drafter import Draft, Drafter, NoDrafter, Outcome
 from mlsd.engine.rollback import make_rollback
 from mlsd.engine.tree import merge
 from mlsd.gguf_tools.shapes import TINY_ATTENTION
-from mlsd.records import AUTO_GAMMA, Sampling
+from mlsd.records import MOST_ADAPTIVE, Sampling
 from tests.conftest import ARCHITECTURES
 from tests.drafters.arena import CLOCK, Arena, Run, first, prompt_of
 from tests.drafters.head_arena import TABLES, TARGETS
@@ -154,9 +154,9 @@ CELLS = [
     *(Cell(name, f"kangaroo:adapter=ADAPTERS/{name}{kind},p_min={(0.0, 0.2)[k % 2]}", k, None,
            steps_are_proposals, (3,))
       for name in ("llama", "qwen2") for kind in (",exit=2", "-identity,exit=5") for k in range(1, 9)),
-    *(Cell(name, f"{method}gamma=auto", AUTO_GAMMA, None, chooses, (3,))
+    *(Cell(name, f"{method}gamma=auto", MOST_ADAPTIVE, None, chooses, (3,))
       for name in ARCHITECTURES for method in ("pld:", "oracle:", "layer-skip:mode=own,skip=2,", "ngram-cache:")),
-    *(Cell(name, "draft-model:gamma=auto", AUTO_GAMMA, f"{name}-noise003", chooses, (3,)) for name in ARCHITECTURES),
+    *(Cell(name, "draft-model:gamma=auto", MOST_ADAPTIVE, f"{name}-noise003", chooses, (3,)) for name in ARCHITECTURES),
     *(Cell(name, "random", 4) for name in ARCHITECTURES),
 ]  # fmt: skip
 

@@ -16,7 +16,7 @@ from mlsd.engine.session import SessionOptions
 from mlsd.errors import VocabularyError
 from mlsd.folders import asset_path
 from mlsd.planning.prompts import load_prompt
-from mlsd.records import AUTO_GAMMA, Sampling
+from mlsd.records import MOST_ADAPTIVE, Sampling
 from tests.drafters.arena import Arena, first
 
 N_PREDICT = 40
@@ -26,7 +26,7 @@ N_PREDICT = 40
 def test_a_trained_draft_is_right_through_text_as_well(mixed: Arena, gamma: int) -> None:
     prompt = mixed.model("dense").tokenize(load_prompt("code").text)
     for method in ("text-draft", "text-draft:gamma=auto"):
-        k = gamma if method == "text-draft" else AUTO_GAMMA
+        k = gamma if method == "text-draft" else MOST_ADAPTIVE
         run = mixed.run("dense", method, k, prompt, 64, draft="draft")
         mixed.assert_exact("dense", prompt, run)
         if method == "text-draft":

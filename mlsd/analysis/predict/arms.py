@@ -12,7 +12,7 @@ from mlsd.analysis.results.comparability import Chosen, choose, machines
 from mlsd.errors import AnalysisError
 from mlsd.measure.store.rows import CalibrationPoint, Coverage, PassKind, TrialFilter, environment_key
 from mlsd.measure.store.store import Store
-from mlsd.records import CONTROLS, Case, ModelFacts, ModelRef, OptionValue, Record, Trial, is_adaptive
+from mlsd.records import CONTROLS, Case, ModelFacts, ModelRef, OptionValue, Record, Trial
 from mlsd.stats import grouped
 from mlsd.trials.sums import speed
 
@@ -85,7 +85,7 @@ def read_groups(store: Store, chosen: Chosen) -> list[ArmGroup]:
         if not chosen.holds(stored.environment_key, trial.case_id) or not trial.decode_ns:
             continue
         case = chosen.cases[trial.case_id]
-        left_out = case.source != "engine" or case.drafter.name in CONTROLS or is_adaptive(case.drafter)
+        left_out = case.source != "engine" or case.drafter.name in CONTROLS or case.drafter.adaptive
         if not case.sampling.greedy or left_out:
             continue
         place = msgspec.json.encode((case.target, case.prompt, case.n_predict))

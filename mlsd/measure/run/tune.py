@@ -31,7 +31,7 @@ from mlsd.measure.store.newest import BENCHES, study_path
 from mlsd.measure.store.rows import TrialFilter, environment_key
 from mlsd.measure.store.store import Store
 from mlsd.planning.prepare import BenchRequest, Prepared, prepare_bench
-from mlsd.records import AUTO_GAMMA, NO_DRAFTER, Case, DrafterSpec, Environment, OptionValue, Record
+from mlsd.records import MOST_ADAPTIVE, NO_DRAFTER, Case, DrafterSpec, Environment, OptionValue, Record
 from mlsd.trials.arms import arm_of
 from mlsd.trials.decisions import Decision, Standing
 from mlsd.trials.sums import sums_of
@@ -143,7 +143,7 @@ def _first_gammas(space: Space) -> tuple[int, ...]:
     """Far apart in equal ratios, the ends of the span among them."""
     span = space.get(_GAMMA)
     if not isinstance(span, Span):
-        return (AUTO_GAMMA,)
+        return (MOST_ADAPTIVE,)
     ratio = span.high / span.low
     return tuple(dict.fromkeys(round(span.low * ratio ** (i / (_FIRST_GAMMAS - 1))) for i in range(_FIRST_GAMMAS)))
 
