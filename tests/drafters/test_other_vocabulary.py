@@ -9,10 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mlsd.clock import FakeClock
 from mlsd.drafters.other_vocabulary import _check_text, _tokens
-from mlsd.engine.fake import FakeSession
-from mlsd.engine.session import SessionOptions
+from mlsd.engine.fake import FakeTokenizer
 from mlsd.errors import VocabularyError
 from mlsd.folders import asset_path
 from mlsd.planning.prompts import load_prompt
@@ -45,35 +43,31 @@ def test_sampled_output_accepts_by_the_rule(mixed: Arena) -> None:
     assert len(first(runs, lambda made: 0 < made.accepted < made.proposed).tokens) == 40
 
 
-class Pairs(FakeSession):
+class Pairs(FakeTokenizer):
     """Reads two characters as one token where it can."""
 
     def tokenize(self, text: str, *, add_special: bool = True, parse_special: bool = False) -> tuple[int, ...]:
         return tuple(hash(text[i : i + 2]) for i in range(0, len(text), 2))
 
 
-class Mute(FakeSession):
+class Mute(FakeTokenizer):
     """Its tokens are no text."""
 
     def detokenize(self, tokens: Sequence[int]) -> str:
         return ""
 
 
-def session(kind: type[FakeSession]) -> FakeSession:
-    return kind(lambda context: 1, SessionOptions(n_ctx=64), FakeClock())
-
-
 def test_text_is_read_behind_what_it_follows_unless_both_share_a_token() -> None:
-    model = session(Pairs)
+    model = Pairs()
     assert _tokens(model, "ab", "cd") == [hash("cd")]
     assert _tokens(model, "abc", "de") == [hash("de")]  # behind "abc" it would begin inside a token
     assert _tokens(model, "abc", "") == []
 
 
 def test_a_model_whose_tokens_are_no_text_is_refused() -> None:
-    _check_text(session(FakeSession))
+    _check_text(FakeTokenizer())
     with pytest.raises(VocabularyError, match="no text in common"):
-        _check_text(session(Mute))
+        _check_text(Mute())
 
 
 @pytest.mark.heavy
