@@ -6,7 +6,8 @@ drafting head) reads it anew.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, cast
 
 import psutil
@@ -18,34 +19,47 @@ _SHARE = 0.25  # of the memory that is free when another is kept
 
 
 class SavedPrompts:
-    """Memories by model and text."""
+    """Memories by model and text. A text is read as any other outside of `reading` one that is kept."""
 
-    def __init__(self) -> None:
+    def __init__(self, kept: Container[str]) -> None:
+        """`kept` are the keys of the prompts that are read once."""
+        self._kept = kept
+        self._is_kept = self._is_timed = False
         self._known: dict[tuple[object, tuple[int, ...]], Any] = {}
         self._clocked: set[tuple[object, tuple[int, ...]]] = set()
 
-    def target(self, session: Session, prompt: Sequence[int], *, timed: bool = False) -> bool:
-        """Bring a prompt into a target, the last token's output included; whether its memory was known.
+    @contextmanager
+    def reading(self, key: str, *, timed: bool = False) -> Iterator[None]:
+        """Inside, texts are of this prompt. The first that is `timed` is read anew, so that there is a time of it."""
+        before = self._is_kept, self._is_timed
+        self._is_kept, self._is_timed = key in self._kept, timed
+        try:
+            yield
+        finally:
+            self._is_kept, self._is_timed = before
 
-        The first that is `timed` reads it anew, so that there is a time of it.
-        """
-        if session.options.kind not in ("plain", "tapped"):
+    def target(self, session: Session, prompt: Sequence[int]) -> bool:
+        """Bring a prompt into a target, the last token's output included; whether its memory was known."""
+        if not self._is_kept or session.options.kind not in ("plain", "tapped"):
             session.decode(prompt)
             return False
-        known = self.draft(session, prompt[:-1], timed=timed)
+        known = self.draft(session, prompt[:-1])
         session.decode(prompt[-1:])
         return known
 
-    def draft(self, session: Session, tokens: Sequence[int], *, timed: bool = False) -> bool:
+    def draft(self, session: Session, tokens: Sequence[int]) -> bool:
         """The same for a draft, which gives no output yet."""
+        if not self._is_kept:
+            session.decode(tokens, n_outputs=0)
+            return False
         own, text = cast(LlamaSession, session), tuple(tokens)
         key = (own.model_key, text)
-        if key in self._known and (key in self._clocked or not timed):
+        if key in self._known and (key in self._clocked or not self._is_timed):
             own.set_memory(self._known[key], len(text))
             return True
         if text:
             own.decode(text, n_outputs=0)
-        if timed:
+        if self._is_timed:
             self._clocked.add(key)
         if text and key not in self._known:
             self._known[key] = own.copy_memory()

@@ -13,38 +13,34 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from functools import cached_property, partial
-from pathlib import Path
+from functools import partial
 from types import TracebackType
 
 import msgspec
 
 from mlsd.clock import Clock
-from mlsd.drafters import find_method, open_drafter, recipe, second_file
+from mlsd.drafters import open_drafter, recipe
 from mlsd.drafters.method import DrafterSetup
 from mlsd.drafters.recipe import opening_of
-from mlsd.engine.decode import Generation, GenerationLimits, Prefill, check_capacity, generate
+from mlsd.engine.decode import Generation, GenerationLimits, check_capacity, generate
 from mlsd.engine.drafter import Drafter, NoDrafter
 from mlsd.engine.llama.broken import DAMAGE
-from mlsd.engine.llama.model import LlamaModel
 from mlsd.engine.llama.native import BackendInfo, backend_info
 from mlsd.engine.llama.open import open_session
 from mlsd.engine.llama.session import LlamaSession
 from mlsd.engine.losslessness import Judge
-from mlsd.engine.probe import ProbeReport, Role, probe
 from mlsd.engine.rollback import Rollback, Sabotage, make_rollback, parse_sabotage
 from mlsd.engine.session import Session, session_options
-from mlsd.errors import EngineError, RollbackError, UnsupportedError
-from mlsd.gguf_tools.source import Source
-from mlsd.gguf_tools.surgery.cut import refuse_unloadable
+from mlsd.errors import EngineError, UnsupportedError
 from mlsd.hardware.energy import read_energy
 from mlsd.measure.messages import now, trial_of
 from mlsd.measure.prefill import SavedPrompts
 from mlsd.measure.worker.conversation import PlainAnswers, Prompts, answer_text, trial_rng
-from mlsd.measure.worker.probe_cache import ProbeCache, check_weights
+from mlsd.measure.worker.models import Models, Strategies
+from mlsd.measure.worker.probe_cache import ProbeCache
 from mlsd.planning.job import Job, Slot, prompt_key
 from mlsd.planning.prompts import READ_ONCE_FROM
-from mlsd.records import Anchors, Case, Conditions, DrafterSpec, Losslessness, ModelRef, Trial
+from mlsd.records import Anchors, Case, Conditions, DrafterSpec, Losslessness, Trial
 
 _LEAST_WIDTH = 5  # of the wide passes that heat is felt by
 _FELT_TOKENS, _FELT_PASSES = 32, 8  # of a look at the heat: too few to heat, enough for a median
@@ -72,34 +68,28 @@ class Arms:
 
     def __init__(self, job: Job, clock: Clock, cache: ProbeCache) -> None:
         self._stack = ExitStack()
-        self._models: dict[tuple[Path, int | None], LlamaModel] = {}
-        self._path = Path(job.target.path)
-        self._drafts = {model.ref.id: Path(model.path) for model in job.models}
-        self._refs = {Path(model.path): model.ref for model in (job.target, *job.models)}
-        self._clock, self._cache, self._engine, self._slots = clock, cache, job.slots[0].case.engine, job.slots
-        self._one_arm = job.one_arm
+        self._clock, self._one_arm = clock, job.one_arm
         self._arms: dict[bytes, _Arm] = {}
         self._references: dict[tuple[tuple[int, ...], int], tuple[int, ...]] = {}
-        self._reports: dict[Path, ProbeReport] = {}
-        self._load_mtp = any(find_method(slot.case.drafter.name).loads_next_token_block for slot in job.slots)
-        started_ns = clock.now_ns()
+        engine, started_ns = job.slots[0].case.engine, clock.now_ns()
+        self._n_predict = max(case.n_predict for case in job.cases.values())
         try:
-            self.target = self._open_model(self._path)
-            self.load_ns = clock.now_ns() - started_ns
-            answers = PlainAnswers(self.target, self._engine, max(slot.case.n_predict for slot in job.slots), clock)
+            self._models = Models(job, self._stack)
+            self.target, self.load_ns = self._models.target, clock.now_ns() - started_ns
+            answers = PlainAnswers(self.target, engine, self._n_predict, clock)
             self._prompts = Prompts(self.target, job.prompts, job.slots, answers)
         except BaseException:
             self._stack.close()
             raise
-        self._saved = SavedPrompts()
-        self._deep = {key for key, text in job.prompts.items() if max(text.depth, text.n_tokens or 0) >= READ_ONCE_FROM}
-        self._is_deep = self._is_timed = False
-        self._n_predict = max(slot.case.n_predict for slot in job.slots)
+        deep = {key for key, text in job.prompts.items() if max(text.depth, text.n_tokens or 0) >= READ_ONCE_FROM}
+        self._saved = SavedPrompts(deep)
         n_ctx = self._prompts.longest + self._n_predict
         if self.target.n_ctx_train:
             n_ctx = min(n_ctx, self.target.n_ctx_train)  # beyond it a model writes nonsense; such trials are refused
-        self._options = session_options(self._engine, n_ctx)
-        self._judge = Judge(partial(open_session, self.target), self._options, self._read)
+        self._options = session_options(engine, n_ctx)
+        is_sd = any(case.arm == "sd" for case in job.cases.values())
+        self._strategies = Strategies(self._models, self._options, cache, is_sd=is_sd)
+        self._judge = Judge(partial(open_session, self.target), self._options, self._saved.target)
         self._stack.callback(self._judge.close)
         for known in job.references:
             prompt = self._prompts.greedy(known.prompt)
@@ -109,60 +99,9 @@ class Arms:
     @property
     def backend(self) -> BackendInfo:
         """The device that decodes."""
-        return backend_info(self._engine.n_gpu_layers)
+        return self._models.backend
 
-    # --- models and arms ------------------------------------------------------------------------------------------
-
-    def _open_model(self, path: Path, n_experts: int | None = None) -> LlamaModel:
-        if (path, n_experts) not in self._models:
-            refuse_unloadable(Source(path))
-            check_weights(path, self._refs.get(path, ModelRef(id=path.name)))
-            load_mtp = self._load_mtp and path == self._path and n_experts is None
-            layers = self._engine.n_gpu_layers
-            model = LlamaModel(path, n_gpu_layers=layers, load_mtp=load_mtp, n_experts_used=n_experts)
-            self._models[path, n_experts] = self._stack.enter_context(model)
-        return self._models[path, n_experts]
-
-    def report(self, path: Path) -> ProbeReport:
-        """The probe's findings for a model of this job, from the cache or made now."""
-        if path not in self._reports:
-            ref = self._refs.get(path, ModelRef(id=path.name))
-            model = self._open_model(path)
-            self._reports[path] = self._cache.get(
-                ref, self._options, lambda: probe(partial(open_session, model), self._options)
-            )
-        return self._reports[path]
-
-    @cached_property
-    def _samples_on_device(self) -> bool:
-        """As the probe found it for the target; without one where the device is not the host itself."""
-        ref, is_sd = self._refs[self._path], any(slot.case.arm == "sd" for slot in self._slots)
-        report = self.report(self._path) if is_sd else self._cache.known(ref, self._options)
-        return backend_info(self._engine.n_gpu_layers).backend != "CPU" if report is None else report.samples_on_device
-
-    def _strategy(self, path: Path, wanted: str, role: Role, gamma: int) -> str:
-        """The strategy to use for a model as `target` or `draft`; a wanted one must have passed the probe."""
-        if wanted == "unchecked":
-            return wanted
-        report = self.report(path)
-        chosen = report.best(role, gamma)
-        history = "batch" if role == "target" else "single"
-        if wanted != "auto":
-            result = next((r for r in report.strategies if (r.name, r.history) == (wanted, history)), None)
-            if result is not None and result.exact:
-                return wanted
-            if role == "target":
-                reason = result.reason if result is not None else "it was not tried"
-                raise RollbackError(
-                    f"Rollback {wanted!r} is not exact for {path.name} as a target: {reason}.",
-                    hint=f"Use --rollback auto (here: {chosen}), or `mlsd probe {path.name}` to see every strategy.",
-                )
-        if chosen is None:
-            raise RollbackError(
-                f"No rollback strategy is exact for {path.name} as a {role} on this backend.",
-                hint=f"`mlsd probe {path.name}` shows what was tried.",
-            )
-        return chosen
+    # --- arms -----------------------------------------------------------------------------------------------------
 
     def _arm(self, case: Case) -> _Arm:
         key = arm_key(case)
@@ -192,13 +131,14 @@ class Arms:
         is_sd = case.arm == "sd"
         sabotage = parse_sabotage(case.rollback)
         wanted = "auto" if sabotage else case.rollback
-        strategy = self._strategy(self._path, wanted, "target", case.gamma) if is_sd else "trim"
+        path, choose = self._models.path, self._strategies.choose
+        strategy = choose(path, wanted, "target", case.gamma) if is_sd else "trim"
         opening = opening_of(
             case,
             self._options,
             strategy,
-            lambda: self._strategy(self._second(case) or self._path, wanted, "draft", case.gamma),
-            device_sampling=self._samples_on_device,
+            lambda: choose(self._models.second(case) or path, wanted, "draft", case.gamma),
+            device_sampling=self._strategies.samples_on_device,
         )
         contexts = recipe(opening)
         session = open_session(self.target, contexts[0].options)
@@ -209,11 +149,11 @@ class Arms:
                 contexts=contexts,
                 clock=self._clock,
                 target=session,
-                target_path=self._path,
-                second_path=self._second(case) if len(contexts) > 1 else None,
-                open_model=self._open_model,
+                target_path=path,
+                second_path=self._models.second(case) if len(contexts) > 1 else None,
+                open_model=self._models.open,
                 plain=lambda prompt: self._plain(prompt, case),
-                read=self._read_draft,
+                read=self._saved.draft,
             )
         )
         opened.callback(drafter.close)
@@ -228,43 +168,20 @@ class Arms:
             opened=self._stack.enter_context(opened.pop_all()),
         )
 
-    def _second(self, case: Case) -> Path | None:
-        """The file of what drafts beside the target, made of it if need be."""
-        draft = case.drafter.draft
-        return second_file(case.drafter, self._path, None if draft is None else self._drafts[draft.id])
-
     def _sabotaged(self, rollback: Rollback, session: LlamaSession, fault: str, once: bool) -> Sabotage:
         if session.options.tree != "off":
             raise UnsupportedError("Only the rollback of chains can be broken; this drafter verifies trees.")
         if fault == "state-ahead" and not self.target.is_recurrent:
-            raise UnsupportedError(f"{self._path.name} has no recurrent state that could run ahead.")
+            raise UnsupportedError(f"{self._models.path.name} has no recurrent state that could run ahead.")
         return Sabotage(rollback, session, fault, DAMAGE, once=once)
-
-    def _read_draft(self, session: Session, tokens: Sequence[int]) -> None:
-        if self._is_deep:
-            self._saved.draft(session, tokens, timed=self._is_timed)
-        else:
-            session.decode(tokens, n_outputs=0)
-
-    def _read(self, session: Session, prompt: Sequence[int]) -> None:
-        """Bring a prompt into a target as the trials of its case do, outside everything timed."""
-        if self._is_deep:
-            self._saved.target(session, prompt)
-        else:
-            session.decode(prompt)
-
-    def _prefill(self, case: Case, *, timed: bool) -> Prefill | None:
-        """How target and draft read the case's prompt from here on: a deep one once for all arms, and once timed."""
-        self._is_deep, self._is_timed = prompt_key(case.prompt) in self._deep, timed
-        return partial(self._saved.target, timed=timed) if self._is_deep else None
 
     def _plain(self, prompt: Sequence[int], case: Case) -> tuple[int, ...]:
         """The target's plain greedy output, from a trial of plain decoding or written now in a context of its own."""
         limits = msgspec.structs.replace(_limits(case), n_predict=self._n_predict)
         if (tuple(prompt), limits.n_predict) not in self._references:
-            options = msgspec.structs.replace(self._options, device_sampling=self._samples_on_device)
+            options = msgspec.structs.replace(self._options, device_sampling=self._strategies.samples_on_device)
             with open_session(self.target, options) as session:
-                self._write(session, prompt, limits, self._saved.target if self._is_deep else None)
+                self._write(session, prompt, limits)
         return self._references[tuple(prompt), limits.n_predict]
 
     def _write(
@@ -272,14 +189,12 @@ class Arms:
         session: LlamaSession,
         prompt: Sequence[int],
         limits: GenerationLimits,
-        read: Prefill | None,
         on_round: Callable[[int], None] | None = None,
     ) -> None:
         """Decode plainly in a session, and keep what that gave to judge drafted outputs by."""
         rollback = make_rollback("trim", session)
-        run = generate(
-            session, NoDrafter(), rollback, prompt, limits, self._clock, on_round=on_round, prefill=read
-        )  # fmt: skip
+        read = self._saved.target
+        run = generate(session, NoDrafter(), rollback, prompt, limits, self._clock, on_round=on_round, prefill=read)
         self._judge.hear_plain(session, prompt, run.past)
         self._references[tuple(prompt), limits.n_predict] = run.tokens
 
@@ -300,11 +215,11 @@ class Arms:
         prompt = self._prompts.of_any_repeat(case)
         n_predict = case.n_predict if whole else min(case.n_predict, case.gamma + 1 + _WARM_UP_ROUNDS)
         limits = GenerationLimits(n_predict=n_predict, gamma=case.gamma)
-        with self._using(case) as arm:
+        with self._using(case) as arm, self._saved.reading(prompt_key(case.prompt)):
             _mend(arm)
             generate(
                 arm.session, arm.drafter, arm.rollback, prompt, limits, self._clock, sampling=case.sampling,
-                on_round=on_round, prefill=self._prefill(case, timed=False),
+                on_round=on_round, prefill=self._saved.target,
             )  # fmt: skip
             if arm.session.options.checked:
                 self._judge.check_finite(arm.session)
@@ -319,7 +234,7 @@ class Arms:
             length = min(_FELT_TOKENS, arm.session.n_ctx)
             tokens = tuple(itertools.islice(itertools.cycle(self.prompt(case)), length))
             one_ns, wide_ns = (self._felt(arm.session, tokens, min(k, length), min(k, n_outputs)) for k in (1, width))
-        return Anchors(target=self._refs[self._path].id, width=width, one_ns=one_ns, wide_ns=wide_ns)
+        return Anchors(target=self._models.ref(self._models.path).id, width=width, one_ns=one_ns, wide_ns=wide_ns)
 
     def _felt(self, session: Session, tokens: Sequence[int], width: int, n_outputs: int) -> int:
         """The median of passes of a width from the first token on, without the first pass."""
@@ -344,9 +259,8 @@ class Arms:
         if case.arm == "ar" or not case.sampling.greedy or (prompt, case.n_predict) in self._references:
             return None
         plain = msgspec.structs.replace(case, drafter=DrafterSpec(), gamma=0, rollback="auto")
-        read = self._prefill(plain, timed=False)
-        with self._using(plain) as arm:
-            self._write(arm.session, prompt, _limits(plain), read, on_round)
+        with self._using(plain) as arm, self._saved.reading(prompt_key(case.prompt)):
+            self._write(arm.session, prompt, _limits(plain), on_round)
         return plain
 
     def run(
@@ -377,18 +291,19 @@ class Arms:
         backend = backend_info(case.engine.n_gpu_layers).backend
         energy_before = read_energy(backend)
         began_ns, processor_ns = self._clock.now_ns(), time.process_time_ns()
-        result = generate(
-            arm.session,
-            arm.drafter,
-            arm.rollback,
-            given.tokens,
-            _limits(case),
-            self._clock,
-            sampling=case.sampling,
-            rng=trial_rng(case.sampling, slot.repeat),
-            on_round=on_round,
-            prefill=self._prefill(case, timed=True),
-        )
+        with self._saved.reading(prompt_key(case.prompt), timed=True):
+            result = generate(
+                arm.session,
+                arm.drafter,
+                arm.rollback,
+                given.tokens,
+                _limits(case),
+                self._clock,
+                sampling=case.sampling,
+                rng=trial_rng(case.sampling, slot.repeat),
+                on_round=on_round,
+                prefill=self._saved.target,
+            )
         conditions = msgspec.structs.replace(
             conditions or Conditions(),
             generation_ns=self._clock.now_ns() - began_ns,
@@ -398,7 +313,8 @@ class Arms:
             used_mj = energy.mj - energy_before.mj
             conditions = msgspec.structs.replace(conditions, energy_mj=used_mj, energy_source=energy.source)
         failed = arm.failed_native_calls - failures_before
-        verdict = self._verdict(case, arm, given.tokens, result)
+        with self._saved.reading(prompt_key(case.prompt)):
+            verdict = self._verdict(case, arm, given.tokens, result)
         stats = arm.drafter.stats()
         if isinstance(arm.rollback, Sabotage):
             stats = {**stats, "faults_injected": float(arm.rollback.n_faults)}

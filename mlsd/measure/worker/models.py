@@ -1,0 +1,106 @@
+"""The models of a job in memory, and by which strategies each goes back, as the probe found them."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from functools import cached_property, partial
+from pathlib import Path
+
+from mlsd.drafters import find_method, second_file
+from mlsd.engine.llama.model import LlamaModel
+from mlsd.engine.llama.native import BackendInfo, backend_info
+from mlsd.engine.llama.open import open_session
+from mlsd.engine.probe import ProbeReport, Role, probe
+from mlsd.engine.session import SessionOptions
+from mlsd.errors import RollbackError
+from mlsd.gguf_tools.source import Source
+from mlsd.gguf_tools.surgery.cut import refuse_unloadable
+from mlsd.measure.worker.probe_cache import ProbeCache, check_weights
+from mlsd.planning.job import Job
+from mlsd.records import Case, ModelRef
+
+
+class Models:
+    """The target and whatever is loaded beside it; all are freed with the stack."""
+
+    def __init__(self, job: Job, stack: ExitStack) -> None:
+        self.path = Path(job.target.path)
+        self._stack = stack
+        self._engine = job.slots[0].case.engine
+        self._open: dict[tuple[Path, int | None], LlamaModel] = {}
+        self._drafts = {model.ref.id: Path(model.path) for model in job.models}
+        self._refs = {Path(model.path): model.ref for model in job.files}
+        self._load_mtp = any(find_method(case.drafter.name).loads_next_token_block for case in job.cases.values())
+        self.target = self.open(self.path)
+
+    @property
+    def backend(self) -> BackendInfo:
+        """The device that decodes."""
+        return backend_info(self._engine.n_gpu_layers)
+
+    def ref(self, path: Path) -> ModelRef:
+        """What is known of a file."""
+        return self._refs.get(path, ModelRef(id=path.name))
+
+    def second(self, case: Case) -> Path | None:
+        """The file of what drafts beside the target, made of it if need be."""
+        draft = case.drafter.draft
+        return second_file(case.drafter, self.path, None if draft is None else self._drafts[draft.id])
+
+    def open(self, path: Path, n_experts: int | None = None) -> LlamaModel:
+        """The model of a file, loaded once; `n_experts` in place of what it says of its router."""
+        if (path, n_experts) not in self._open:
+            refuse_unloadable(Source(path))
+            check_weights(path, self.ref(path))
+            load_mtp = self._load_mtp and path == self.path and n_experts is None
+            layers = self._engine.n_gpu_layers
+            model = LlamaModel(path, n_gpu_layers=layers, load_mtp=load_mtp, n_experts_used=n_experts)
+            self._open[path, n_experts] = self._stack.enter_context(model)
+        return self._open[path, n_experts]
+
+
+class Strategies:
+    """What the probe found of each model, from the cache or made now."""
+
+    def __init__(self, models: Models, options: SessionOptions, cache: ProbeCache, *, is_sd: bool) -> None:
+        self._models, self._options, self._cache, self._is_sd = models, options, cache, is_sd
+        self._reports: dict[Path, ProbeReport] = {}
+
+    def _report(self, path: Path) -> ProbeReport:
+        if path not in self._reports:
+            ref, model = self._models.ref(path), self._models.open(path)
+            self._reports[path] = self._cache.get(
+                ref, self._options, lambda: probe(partial(open_session, model), self._options)
+            )
+        return self._reports[path]
+
+    @cached_property
+    def samples_on_device(self) -> bool:
+        """As the probe found it for the target; without one where the device is not the host itself."""
+        path = self._models.path
+        report = self._report(path) if self._is_sd else self._cache.known(self._models.ref(path), self._options)
+        return self._models.backend.backend != "CPU" if report is None else report.samples_on_device
+
+    def choose(self, path: Path, wanted: str, role: Role, gamma: int) -> str:
+        """The strategy to use for a model as `target` or `draft`; a wanted one must have passed the probe."""
+        if wanted == "unchecked":
+            return wanted
+        report = self._report(path)
+        chosen = report.best(role, gamma)
+        history = "batch" if role == "target" else "single"
+        if wanted != "auto":
+            result = next((r for r in report.strategies if (r.name, r.history) == (wanted, history)), None)
+            if result is not None and result.exact:
+                return wanted
+            if role == "target":
+                reason = result.reason if result is not None else "it was not tried"
+                raise RollbackError(
+                    f"Rollback {wanted!r} is not exact for {path.name} as a target: {reason}.",
+                    hint=f"Use --rollback auto (here: {chosen}), or `mlsd probe {path.name}` to see every strategy.",
+                )
+        if chosen is None:
+            raise RollbackError(
+                f"No rollback strategy is exact for {path.name} as a {role} on this backend.",
+                hint=f"`mlsd probe {path.name}` shows what was tried.",
+            )
+        return chosen
