@@ -19,8 +19,7 @@ from mlsd.drafters.heads.head import HeadChain, check_head, check_rows, open_hea
 from mlsd.drafters.method import DrafterSetup, Method
 from mlsd.drafters.options import Span
 from mlsd.engine.llama.heads import EagleHead
-from mlsd.engine.llama.row_context import Hidden
-from mlsd.engine.llama.rows import LayerRowsSession
+from mlsd.engine.llama.rows import LayerRowsSession, Rows
 
 check_eagle = partial(check_head, "eagle3")
 
@@ -34,7 +33,7 @@ class Eagle3Draft(HeadChain):
         super().__init__(head, clock, chain)
         self._target, self._eagle = target, head
 
-    def true_rows(self, first: int, end: int) -> Hidden:
+    def true_rows(self, first: int, end: int) -> Rows:
         """The target's rows of the same positions, encoded."""
         return self._eagle.encode(self._target.rows[first:end])
 

@@ -16,9 +16,9 @@ from mlsd.drafters.chain import Chain
 from mlsd.drafters.draft_model import step_stats
 from mlsd.drafters.method import DrafterSetup
 from mlsd.engine.drafter import Draft, Drafter, Outcome
+from mlsd.engine.llama.heads import RowContext
 from mlsd.engine.llama.model import LlamaModel
-from mlsd.engine.llama.row_context import Hidden, RowContext
-from mlsd.engine.llama.rows import LayerRowsSession, check_layers
+from mlsd.engine.llama.rows import LayerRowsSession, Rows, check_layers
 from mlsd.engine.vocabulary import check_vocabularies
 from mlsd.gguf_tools.heads import Head, read_head
 from mlsd.gguf_tools.read import trunk_layers
@@ -85,7 +85,7 @@ class HeadChain(Drafter):
         self._n_steps = self._n_catch_up = self._catch_up_ns = self._forward_ns = 0
         self._single_ns: list[int] = []
 
-    def true_rows(self, first: int, end: int) -> Hidden:
+    def true_rows(self, first: int, end: int) -> Rows:
         """The rows that positions `first` to `end` - 1 of the head read, from the target's."""
         raise NotImplementedError
 

@@ -15,8 +15,7 @@ from mlsd.drafters.chain import Chain, Doubt
 from mlsd.drafters.heads.head import HeadChain
 from mlsd.drafters.method import DrafterSetup, Method
 from mlsd.engine.llama.heads import NextTokenHead
-from mlsd.engine.llama.row_context import Hidden
-from mlsd.engine.llama.rows import HiddenRowsSession
+from mlsd.engine.llama.rows import HiddenRowsSession, Rows
 from mlsd.errors import UnsupportedError
 from mlsd.gguf_tools.source import Source
 
@@ -36,7 +35,7 @@ class NextTokenDraft(HeadChain):
         super().__init__(head, clock, chain)
         self._target = target
 
-    def true_rows(self, first: int, end: int) -> Hidden:
+    def true_rows(self, first: int, end: int) -> Rows:
         """The target's rows of positions first - 1 .. end - 2; before the text there is a row of zeros."""
         known = self._target.hidden
         if first > 0:

@@ -12,10 +12,10 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from functools import partial
 
+from mlsd.engine.llama.heads import RowContext
 from mlsd.engine.llama.model import LlamaModel
 from mlsd.engine.llama.native import LOG, fail
 from mlsd.engine.llama.open import open_session
-from mlsd.engine.llama.row_context import RowContext
 from mlsd.engine.llama.session import LlamaSession
 from mlsd.engine.session import SessionOptions
 from mlsd.records import Record

@@ -11,8 +11,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from mlsd.clock import Clock
-from mlsd.engine.llama.heads import EagleHead, NextTokenHead
-from mlsd.engine.llama.row_context import RowContext
+from mlsd.engine.llama.heads import EagleHead, NextTokenHead, RowContext
 from mlsd.engine.llama.taps import Tap, TapSwitch, TensorValue
 from mlsd.engine.parts import Node, Part, node_parts, part_ends, part_sums
 from mlsd.errors import EngineError

@@ -14,7 +14,6 @@ import numpy as np
 import numpy.typing as npt
 
 from mlsd.engine.llama.native import extension, fail, layer_inputs, library
-from mlsd.engine.llama.row_context import Hidden
 from mlsd.engine.llama.session import LlamaSession
 from mlsd.engine.llama.trees import LlamaTreeSession
 from mlsd.engine.session import SessionOptions
@@ -140,7 +139,7 @@ class HiddenRowsSession(LlamaSession):
         super().__init__(model, options)
         self._extension.llama_set_embeddings_nextn(self.handle, True, False)
         # By position: what a rollback forgets is overwritten when the position is decoded again.
-        self.hidden: Hidden = np.zeros((self.n_ctx, int(native.llama_model_n_embd(model.handle))), dtype=np.float32)
+        self.hidden: Rows = np.zeros((self.n_ctx, int(native.llama_model_n_embd(model.handle))), dtype=np.float32)
 
     def _submit(self, width: int, what: str) -> None:
         super()._submit(width, what)

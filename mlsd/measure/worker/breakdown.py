@@ -16,12 +16,11 @@ import numpy as np
 
 from mlsd.clock import Clock, MonotonicClock
 from mlsd.drafters import drafting_file, drafting_key, find_method
-from mlsd.engine.llama.heads import EagleHead, NextTokenHead
+from mlsd.engine.llama.heads import EagleHead, NextTokenHead, RowContext
 from mlsd.engine.llama.model import LlamaModel
 from mlsd.engine.llama.open import HEADS, open_session
 from mlsd.engine.llama.profiler import GraphTap, SpanTap, WatchedEagleHead, WatchedNextTokenHead
-from mlsd.engine.llama.row_context import Hidden, RowContext
-from mlsd.engine.llama.rows import HiddenRowsSession, LayerRowsSession
+from mlsd.engine.llama.rows import HiddenRowsSession, LayerRowsSession, Rows
 from mlsd.engine.llama.session import LlamaSession
 from mlsd.engine.llama.taps import Tap, TappedSession
 from mlsd.engine.parts import PARTS, Part
@@ -273,7 +272,7 @@ def _profile_eagle(
 
 
 def _turns(
-    stack: ExitStack, clock: Clock, text: Sequence[int], rows: Hidden, plain: RowContext, watched: RowContext
+    stack: ExitStack, clock: Clock, text: Sequence[int], rows: Rows, plain: RowContext, watched: RowContext
 ) -> dict[str, Callable[[], int]]:
     """Both contexts filled with the text, and one step of each."""
 

@@ -15,8 +15,8 @@ from mlsd.clock import MonotonicClock
 from mlsd.drafters import METHODS, second_file
 from mlsd.drafters.lookup.suffix_store import SEPARATOR, write_store
 from mlsd.drafters.options import parse_drafter
+from mlsd.engine.llama.heads import RowContext
 from mlsd.engine.llama.model import LlamaModel
-from mlsd.engine.llama.row_context import RowContext
 from mlsd.engine.llama.session import LlamaSession
 from mlsd.engine.session import SessionOptions
 from mlsd.engine.vocabulary import vocabulary_sha256
