@@ -55,11 +55,9 @@ class Lines(Watcher):
 
     def planned(self, prepared: Prepared) -> None:
         """Say which profile was taken, and what it cannot measure."""
-        from mlsd.planning.prepare import left_out_line
-
         say_default(prepared)
         for left in prepared.plan.left_out:
-            note(left_out_line(left))
+            note(left.words)
 
     def begin(self, n_total: int, n_skipped: int) -> None:
         """Count from what is done already."""

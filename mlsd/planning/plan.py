@@ -21,7 +21,7 @@ import msgspec
 from mlsd.errors import SuiteError, choose
 from mlsd.limits import PLAN_TRIALS
 from mlsd.planning.job import Job, ModelFile, Slot, TrialRole, prompt_key, prompt_text
-from mlsd.planning.prompts import LoadPrompt, load_prompt
+from mlsd.planning.prompts import LoadPrompt, Prompt, load_prompt
 from mlsd.planning.suite import MOST_GAMMA, MOST_REPEATS, MOST_TOKENS, DrafterChoice, Part, Profile, Suite
 from mlsd.records import (
     DRAFT_MODEL,
@@ -68,6 +68,12 @@ class LeftOut(Record, frozen=True, kw_only=True):
     model: str | None  # the other model of the pair, where the role is a draft
     n_trials: int  # study trials missing because of it
     reason: str
+
+    @property
+    def words(self) -> str:
+        """What cannot be measured, and why."""
+        pair = f" for {self.model}" if self.model else ""
+        return f"Left out of suite {self.suite}: {self.role}{pair} ({self.n_trials} trials): {self.reason}"
 
 
 class Plan(Record, frozen=True, kw_only=True):
@@ -151,6 +157,28 @@ def expand(
     )
 
 
+def plan_load(
+    name: str,
+    target: ModelFile,
+    drafts: Iterable[ModelFile],
+    arms: Sequence[tuple[DrafterSpec, tuple[int, ...]]],
+    prompts: Mapping[str, Prompt],
+    overrides: Overrides,
+) -> Plan:
+    """One target with every method at each of its gammas: a block of every prompt holds them all, and plain decoding.
+
+    `overrides` say how often, and what an answer is. Raises: SuiteError for a value that means nothing.
+    """
+    _check(overrides)
+    repeats = overrides.repeats or 1
+    _check_size(name, repeats * len(prompts) * (1 + sum(len(gammas) for _, gammas in arms)))
+    plains = [_plain(name, target.ref, prompt.ref, overrides.n_predict or 0, overrides) for prompt in prompts.values()]
+    cases = [_cases(plain, "baseline" if arms else "study", overrides.rollback, arms) for plain in plains]
+    blocks = dict.fromkeys(range(repeats), cases)
+    load = _job(target, tuple(dict.fromkeys(drafts)), blocks, overrides.seed, prompts.__getitem__)
+    return Plan(profile=name, suites=(name,), seed=overrides.seed, loads=(load,))
+
+
 def used_models(suites: Iterable[Suite], profile: Profile, overrides: Overrides = AS_WRITTEN) -> tuple[str, ...]:
     """The models that a plan of these suites can use, by id; `expand` may still leave some of them out."""
     found: list[str | None] = []
@@ -179,12 +207,6 @@ class _Grids:
     ) -> None:
         self._profile, self._models, self._overrides = profile, models, overrides
         self._load, self._refuse = load, refuse
-        # Greedy decoding ignores the seed, so the seed must not make another case of it.
-        self._sampling = Sampling()
-        if overrides.temperature:
-            self._sampling = Sampling(
-                temperature=overrides.temperature, top_k=overrides.top_k, top_p=overrides.top_p, seed=overrides.seed
-            )
         self._n_trials = 0
         self._prompts: dict[str, PromptRef] = {}
         self._seen: dict[bytes, str] = {}  # what a suite measures already -> the target's role
@@ -198,8 +220,10 @@ class _Grids:
         repeats = self._overrides.repeats or suite.repeats
         choices = self._choices(part)
         self._n_trials += len(part.targets) * len(prompts) * repeats * sum(len(gammas) + 1 for _, gammas in choices)
-        if self._n_trials > PLAN_TRIALS.most:
-            raise SuiteError(f"Suite {suite.name} asks for more than {PLAN_TRIALS.words}.", hint=PLAN_TRIALS.hint)
+        _check_size(suite.name, self._n_trials)
+        n_predict = self._overrides.n_predict or suite.n_predict
+        rollback = self._overrides.rollback if part.rollback == "auto" else part.rollback
+        plain_is: TrialRole = "baseline" if part.drafters and part.baseline == "paired" else "study"
         for role in part.targets:
             arms: list[tuple[_Models, int, DrafterSpec, tuple[int, ...]]] = []
             for number, (choice, gammas) in enumerate(choices):
@@ -214,8 +238,10 @@ class _Grids:
                 together = tuple(dict.fromkeys(draft for (_, drafts), *_ in arms for draft in drafts))
                 arms = [((models[0], together), number, spec, gammas) for models, number, spec, gammas in arms]
             for (models, _), sharing in grouped(arms, lambda arm: arm[:2]).items():
+                target_ref, specs = self._models[models[0]].ref, [arm[2:] for arm in sharing]
                 for prompt in prompts:
-                    cases = self._cases(suite, part, self._models[models[0]].ref, sharing, self._prompt(prompt))
+                    plain = _plain(suite.name, target_ref, self._prompt(prompt), n_predict, self._overrides)
+                    cases = _cases(plain, plain_is, rollback, specs)
                     for repeat in range(repeats):
                         self._blocks[models][repeat].append(cases)
 
@@ -225,15 +251,9 @@ class _Grids:
         return tuple(self._load_of(*models) for target in targets for models in self._blocks if models[0] == target)
 
     def _load_of(self, target: str, drafts: tuple[ModelRef, ...]) -> Job:
-        slots = _ordered(self._blocks[target, drafts], self._overrides.seed)
-        prompts = {prompt_key(slot.case.prompt): slot.case.prompt for slot in slots}
         files = {file.ref: file for file in self._models.values()}
-        return Job(
-            target=self._models[target],
-            models=tuple(files[draft] for draft in drafts),
-            prompts={key: prompt_text(prompt, self._load) for key, prompt in prompts.items()},
-            slots=slots,
-        )
+        blocks, models = self._blocks[target, drafts], tuple(files[draft] for draft in drafts)
+        return _job(self._models[target], models, blocks, self._overrides.seed, self._load)
 
     def _choices(self, part: Part) -> list[tuple[DrafterChoice | None, tuple[int, ...]]]:
         """The drafters of a part, each with its gammas; None is plain decoding."""
@@ -333,32 +353,46 @@ class _Grids:
             self._prompts[name] = self._load(name).ref
         return self._prompts[name]
 
-    def _cases(
-        self,
-        suite: Suite,
-        part: Part,
-        target: ModelRef,
-        arms: Iterable[tuple[_Models, int, DrafterSpec, tuple[int, ...]]],
-        prompt: PromptRef,
-    ) -> _Cases:
-        """The AR arm, then each drafter at each of its gammas."""
-        plain = Case(
-            suite=suite.name,
-            target=target,
-            prompt=prompt,
-            n_predict=self._overrides.n_predict or suite.n_predict,
-            sampling=self._sampling,
-            engine=self._overrides.engine,
-            ignore_eog=self._overrides.ignore_eog,
+
+def _plain(suite: str, target: ModelRef, prompt: PromptRef, n_predict: int, overrides: Overrides) -> Case:
+    """The AR arm. Greedy decoding ignores the seed, so the seed must not make another case of it."""
+    sampling = Sampling()
+    if overrides.temperature:
+        sampling = Sampling(
+            temperature=overrides.temperature, top_k=overrides.top_k, top_p=overrides.top_p, seed=overrides.seed
         )
-        rollback = self._overrides.rollback if part.rollback == "auto" else part.rollback
-        role: TrialRole = "baseline" if part.drafters and part.baseline == "paired" else "study"
-        cases: _Cases = [(plain, plain.id, role)]
-        for *_, spec, gammas in arms:
-            drafted = msgspec.structs.replace(plain, drafter=spec, rollback=rollback)
-            own = (msgspec.structs.replace(drafted, gamma=gamma) for gamma in gammas)
-            cases += [(case, case.id, "study") for case in own]
-        return cases
+    return Case(
+        suite=suite,
+        target=target,
+        prompt=prompt,
+        n_predict=n_predict,
+        sampling=sampling,
+        engine=overrides.engine,
+        ignore_eog=overrides.ignore_eog,
+    )
+
+
+def _cases(plain: Case, role: TrialRole, rollback: str, arms: Iterable[tuple[DrafterSpec, tuple[int, ...]]]) -> _Cases:
+    """The AR arm, then each drafter at each of its gammas."""
+    cases: _Cases = [(plain, plain.id, role)]
+    for spec, gammas in arms:
+        drafted = msgspec.structs.replace(plain, drafter=spec, rollback=rollback)
+        own = (msgspec.structs.replace(drafted, gamma=gamma) for gamma in gammas)
+        cases += [(case, case.id, "study") for case in own]
+    return cases
+
+
+def _job(
+    target: ModelFile,
+    drafts: tuple[ModelFile, ...],
+    repeats: Mapping[int, list[_Cases]],
+    seed: int,
+    load: LoadPrompt,
+) -> Job:
+    slots = _ordered(repeats, seed)
+    prompts = {prompt_key(slot.case.prompt): slot.case.prompt for slot in slots}
+    texts = {key: prompt_text(prompt, load) for key, prompt in prompts.items()}
+    return Job(target=target, models=drafts, prompts=texts, slots=slots)
 
 
 def _drafters(part: Part, drafts: tuple[str, ...] | None) -> tuple[DrafterChoice, ...]:
@@ -415,6 +449,11 @@ def _limited(loads: Iterable[Job], limit: int) -> tuple[Job, ...]:
             prompts = {key: load.prompts[key] for key in (prompt_key(slot.case.prompt) for slot in slots)}
             kept.append(msgspec.structs.replace(load, slots=tuple(slots), prompts=prompts))
     return tuple(kept)
+
+
+def _check_size(suite: str, n_trials: int) -> None:
+    if n_trials > PLAN_TRIALS.most:
+        raise SuiteError(f"Suite {suite} asks for more than {PLAN_TRIALS.words}.", hint=PLAN_TRIALS.hint)
 
 
 _MOST_TEMPERATURE = 1_000

@@ -20,7 +20,7 @@ from mlsd.gguf_tools.source import Source
 from mlsd.models.library import Library, LocalModel, resolve_model
 from mlsd.models.manifest import Manifest, ModelEntry, PathEntry
 from mlsd.planning.job import Job, ModelFile
-from mlsd.planning.plan import AS_WRITTEN, LeftOut, Overrides, Plan, Refuse, expand, used_models
+from mlsd.planning.plan import AS_WRITTEN, Overrides, Plan, Refuse, expand, plan_load, used_models
 from mlsd.planning.prompts import LoadPrompt, Prompt, find_prompt, load_prompt, task_prompts
 from mlsd.planning.suite import (
     DrafterChoice,
@@ -38,6 +38,7 @@ from mlsd.records import (
     AUTO,
     DRAFT_MODEL,
     GAMMA,
+    MOST_ADAPTIVE,
     NO_DRAFTER,
     DrafterSpec,
     EngineOptions,
@@ -138,7 +139,9 @@ def prepare_study(
     known = known_models(library)
     wanted = [id_ for id_ in used_models(suites, profile, overrides) if id_ in known and id_ not in (elsewhere or {})]
     models = resolve_all(library, wanted) if make else _local(library, wanted)
-    known |= {id_: ModelFile(ref=ref) for id_, ref in (elsewhere or {}).items()} | _files(models)
+    known |= {id_: ModelFile(ref=ref) for id_, ref in (elsewhere or {}).items()} | {
+        id_: _file(model) for id_, model in models.items()
+    }
     plan = expand(suites, profile, known, overrides, load=load, refuse=refusals(models))
     if make and not plan.loads:
         reasons = "; ".join(dict.fromkeys(left.reason for left in plan.left_out))
@@ -235,8 +238,8 @@ def known_models(library: Library) -> dict[str, ModelFile]:
     }
 
 
-def _files(models: Mapping[str, LocalModel]) -> dict[str, ModelFile]:
-    return {name: ModelFile(ref=model.ref, path=str(model.path)) for name, model in models.items()}
+def _file(model: LocalModel) -> ModelFile:
+    return ModelFile(ref=model.ref, path=str(model.path))
 
 
 def _local(library: Library, ids: Iterable[str]) -> dict[str, LocalModel]:
@@ -280,12 +283,6 @@ def refusals(models: Mapping[str, LocalModel]) -> Refuse:
     return refuse
 
 
-def left_out_line(left: LeftOut) -> str:
-    """What a profile cannot measure, and why."""
-    pair = f" for {left.model}" if left.model else ""
-    return f"Left out of suite {left.suite}: {left.role}{pair} ({left.n_trials} trials): {left.reason}"
-
-
 # --- a bench ------------------------------------------------------------------------------------------------------
 
 
@@ -294,65 +291,53 @@ def prepare_bench(request: BenchRequest) -> Prepared:
 
     Raises: InputError or ModelFileError for a model, a method, a prompt or a number that cannot be.
     """
-    target = resolve_model(request.target, make=True)
-    roles, specs, drafters = {"target": target}, [], []
-    fixed = None if request.gamma is None else tuple(gamma for gamma in request.gamma if isinstance(gamma, int))
-    for number, (asked, draft) in enumerate(_adaptive_too(_arms(request), request)):
-        spec, gamma = resolve_spec(asked), preset_gamma(asked)
-        check_target(spec, target.path, None if draft is None else draft.path)
-        if spec in specs:
-            raise InputError(f"{spec.name} is asked for twice with the same options.", hint="Name it once.")
-        specs.append(spec)
-        role = None
-        if draft is not None:
-            role = f"draft {number}"
-            roles[role] = draft
-        gammas = _GAMMAS if gamma is None else (gamma,)
-        drafters.append(DrafterChoice(name=spec.name, draft=role, options=spec.options, gammas=gammas))
     named = [f"{name}@{depth}" if depth else name for name in request.prompts for depth in request.depths]
     prompts = _apart("prompts", [(prompt.key, prompt) for prompt in map(find_prompt, named)])
-    part = Part(targets=("target",), prompts=tuple(prompts), drafters=tuple(drafters), one_load=True)
-    plan = expand(
-        (Suite(name=request.suite, title="", parts=(part,)),),
-        Profile(name=request.suite, title="", roles={role: role for role in roles}),
-        _files(roles),
+    target, asked = _target_and_arms(request)
+    files = _apart("models", [(model.ref.id, model) for model in (target, *(draft for _, draft in asked)) if model])
+    fixed = tuple(gamma for gamma in request.gamma or () if isinstance(gamma, int))
+    arms: list[tuple[DrafterSpec, tuple[int, ...]]] = []
+    for given, draft in asked:
+        spec, gamma = resolve_spec(given), preset_gamma(given)
+        check_target(spec, target.path, None if draft is None else draft.path)
+        if spec in (known for known, _ in arms):
+            raise InputError(f"{spec.name} is asked for twice with the same options.", hint="Name it once.")
+        free = fixed or (_GAMMAS if gamma is None else (gamma,))
+        arms.append((spec, (MOST_ADAPTIVE,) if spec.adaptive else free))
+    plan = plan_load(
+        request.suite,
+        _file(target),
+        {draft.ref: _file(draft) for _, draft in asked if draft is not None}.values(),
+        arms,
+        prompts,
         Overrides(
-            gammas=fixed,
             repeats=request.repeats,
             n_predict=request.n_predict,
             rollback=request.rollback,
             temperature=request.sampling.temperature,
             top_k=request.sampling.top_k,
             top_p=request.sampling.top_p,
+            gammas=fixed or None,
             engine=request.engine,
             ignore_eog=request.ignore_eog,
             seed=request.seed,
         ),
-        load=prompts.__getitem__,
     )
-    models = _apart("models", [(model.ref.id, model) for model in roles.values()])
-    return Prepared(plan=plan, engine=request.engine, models=models, library=Library())
+    return Prepared(plan=plan, engine=request.engine, models=files, library=Library())
 
 
-_Arms = list[tuple[DrafterSpec, LocalModel | None]]
+def _target_and_arms(request: BenchRequest) -> tuple[LocalModel, list[tuple[DrafterSpec, LocalModel | None]]]:
+    """The target, and every method with the draft that it takes; drafts that no method takes are draft models.
 
-
-def _adaptive_too(arms: _Arms, request: BenchRequest) -> _Arms:
-    """Every method once more, choosing gamma itself, where that is asked for beside numbers; or in their place."""
-    if AUTO not in (request.gamma or ()):
-        return arms
-    auto = [(msgspec.structs.replace(spec, options={**spec.options, GAMMA: AUTO}), draft) for spec, draft in arms]
-    return auto if request.gamma == (AUTO,) else [*arms, *auto]
-
-
-def _arms(request: BenchRequest) -> _Arms:
-    """Every method with the draft that it takes; drafts that no method takes are draft models."""
+    Where gamma is to be chosen round by round beside numbers, each method stands twice; without numbers only so.
+    """
+    target = resolve_model(request.target, make=True)
     drafts = [resolve_model(text, make=True) for text in request.drafts]
     specs = [parse_drafter(asked) if isinstance(asked, str) else asked for asked in request.drafters]
     specs = [spec for spec in specs if spec.name != NO_DRAFTER]
     if drafts and not any(find_method(spec.name).needs and "draft" not in spec.options for spec in specs):
         specs.insert(0, DrafterSpec(name=DRAFT_MODEL))
-    arms: _Arms = []
+    arms: list[tuple[DrafterSpec, LocalModel | None]] = []
     for spec in specs:
         needed = find_method(spec.name).needs
         if needed is None:
@@ -363,7 +348,10 @@ def _arms(request: BenchRequest) -> _Arms:
         if not own:
             raise InputError(f"The {spec.name} method needs a {needed}.", hint="Name one with --draft.")
         arms += [(msgspec.structs.replace(spec, options=options, draft=draft.ref), draft) for draft in own]
-    return arms
+    if AUTO not in (request.gamma or ()):
+        return target, arms
+    auto = [(msgspec.structs.replace(spec, options={**spec.options, GAMMA: AUTO}), draft) for spec, draft in arms]
+    return target, auto if request.gamma == (AUTO,) else [*arms, *auto]
 
 
 def _apart(what: str, named: Iterable[tuple[str, T]]) -> dict[str, T]:

@@ -76,7 +76,6 @@ def _plan_object(planned: Plan, found: Forecast) -> dict[str, Any]:
 
 
 def _print(planned: Plan, found: Forecast) -> None:
-    from mlsd.planning.prepare import left_out_line
 
     print_table(plan_table(planned))
     if planned.loads:
@@ -85,7 +84,7 @@ def _print(planned: Plan, found: Forecast) -> None:
     for line in _needs(planned, found):
         say(line)
     for left in planned.left_out:
-        say(left_out_line(left))
+        say(left.words)
 
 
 def _needs(planned: Plan, found: Forecast) -> list[str]:
