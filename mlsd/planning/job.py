@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from itertools import groupby
 from typing import Literal
 
-from mlsd.planning.prompts import LoadPrompt
+from mlsd.planning.prompts import Prompt
 from mlsd.records import Anchors, Case, ModelRef, PromptRef, Record
 
 TrialRole = Literal["study", "baseline"]
@@ -17,18 +17,6 @@ class ModelFile(Record, frozen=True, kw_only=True):
 
     ref: ModelRef
     path: str = ""
-
-
-class PromptText(Record, frozen=True, kw_only=True):
-    """A prompt to tokenize on the target: whole, or cut to an exact number of tokens."""
-
-    text: str
-    n_tokens: int | None = None
-    chat: bool = False  # wrap the text in the model's own chat template
-    random: bool = False  # `n_tokens` random ones in place of the text
-    context: str = ""  # the first `depth` tokens of it stand before everything
-    depth: int = 0
-    earlier: tuple[str, ...] = ()  # what the user said before; the target's own answers stand between
 
 
 class Slot(Record, frozen=True, kw_only=True):
@@ -55,7 +43,7 @@ class Job(Record, frozen=True, kw_only=True, tag=True):
 
     target: ModelFile
     models: tuple[ModelFile, ...] = ()  # drafts, found by the id in the case's drafter
-    prompts: dict[str, PromptText]  # by `prompt_key`
+    prompts: dict[str, Prompt]  # by `prompt_key`
     slots: tuple[Slot, ...]
     references: tuple[Reference, ...] = ()
     cool_down_s: float | None = 0.0  # pause between blocks; None: as long as passes are slower than they were
@@ -87,17 +75,3 @@ class Job(Record, frozen=True, kw_only=True, tag=True):
 def prompt_key(prompt: PromptRef) -> str:
     """The key of a prompt in `Job.prompts`: text and length together."""
     return f"{prompt.sha256}:{prompt.n_tokens}"
-
-
-def prompt_text(ref: PromptRef, load: LoadPrompt) -> PromptText:
-    """What a worker needs of a prompt."""
-    prompt = load(ref.key)
-    return PromptText(
-        text=prompt.text,
-        n_tokens=ref.n_tokens,
-        chat=prompt.chat,
-        random=prompt.random,
-        earlier=prompt.earlier,
-        context=prompt.context,
-        depth=prompt.depth,
-    )

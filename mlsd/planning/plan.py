@@ -20,7 +20,7 @@ import msgspec
 
 from mlsd.errors import SuiteError, choose
 from mlsd.limits import PLAN_TRIALS
-from mlsd.planning.job import Job, ModelFile, Slot, TrialRole, prompt_key, prompt_text
+from mlsd.planning.job import Job, ModelFile, Slot, TrialRole, prompt_key
 from mlsd.planning.prompts import LoadPrompt, Prompt, load_prompt
 from mlsd.planning.suite import MOST_GAMMA, MOST_REPEATS, MOST_TOKENS, DrafterChoice, Part, Profile, Suite
 from mlsd.records import (
@@ -391,7 +391,7 @@ def _job(
 ) -> Job:
     slots = _ordered(repeats, seed)
     prompts = {prompt_key(slot.case.prompt): slot.case.prompt for slot in slots}
-    texts = {key: prompt_text(prompt, load) for key, prompt in prompts.items()}
+    texts = {key: load(prompt.key) for key, prompt in prompts.items()}
     return Job(target=target, models=drafts, prompts=texts, slots=slots)
 
 

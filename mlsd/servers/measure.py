@@ -35,7 +35,7 @@ from mlsd.measure.store.newest import study_path
 from mlsd.measure.store.rows import TrialFilter
 from mlsd.measure.store.store import Store
 from mlsd.models.library import LocalModel
-from mlsd.planning.job import Job, ModelFile, Slot, prompt_key, prompt_text
+from mlsd.planning.job import Job, ModelFile, Slot, prompt_key
 from mlsd.planning.prompts import Prompt as PlannedPrompt
 from mlsd.records import (
     N_TOKENS,
@@ -369,7 +369,7 @@ class _Session:
         local = self._models.target
         return Job(
             target=ModelFile(ref=slots[0].case.target, path="" if local is None else str(local.path)),
-            prompts={key: prompt_text(ref, self._planned.__getitem__) for key, ref in prompts.items()},
+            prompts={key: self._planned[ref.key] for key, ref in prompts.items()},
             slots=slots,
         )
 

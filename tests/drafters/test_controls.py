@@ -9,7 +9,6 @@ from mlsd.analysis.results.speedups import Speedup
 from mlsd.drafters import METHODS
 from mlsd.errors import UnsupportedError
 from mlsd.measure.worker.conversation import PlainAnswers, read_prompt
-from mlsd.planning.job import PromptText
 from mlsd.planning.prompts import load_prompt
 from mlsd.records import CONTROLS, EngineOptions, Sampling
 from mlsd.stats import Interval
@@ -63,10 +62,8 @@ def test_no_control_is_ever_recommended() -> None:
 
 
 def test_random_tokens_repeat_nothing_and_are_the_same_every_time(arena: Arena) -> None:
-    prompt = load_prompt("random-48")
-    text = PromptText(text=prompt.text, n_tokens=prompt.n_tokens, random=prompt.random)
-    model = arena.model("llama")
+    prompt, model = load_prompt("random-48"), arena.model("llama")
     answers = PlainAnswers(model, EngineOptions(), 8, CLOCK)
-    tokens, again = (read_prompt(model, text, answers).tokens for _ in range(2))
+    tokens, again = (read_prompt(model, prompt, answers).tokens for _ in range(2))
     assert tokens == again and len(tokens) == len(set(tokens)) == 48
     assert prompt.workload == "random" and prompt.ref.n_tokens == 48

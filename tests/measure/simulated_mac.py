@@ -26,7 +26,8 @@ from mlsd.measure.messages import Event, Turn, trial_of
 from mlsd.measure.process import hear
 from mlsd.measure.worker.arms import Arms
 from mlsd.measure.worker.serve import run_slots
-from mlsd.planning.job import Job, ModelFile, PromptText, Slot
+from mlsd.planning.job import Job, ModelFile, Slot
+from mlsd.planning.prompts import Prompt
 from mlsd.records import Anchors, Case, Conditions, Losslessness, ModelRef, Trial
 from tests.engine.test_decode import PROMPT, truth
 from tests.measure.examples import case
@@ -249,7 +250,7 @@ def mac_job(*, n_blocks: int = 12, gammas: Sequence[int] = (0, 1, 4), cool_down_
     cases = [msgspec.structs.replace(case(gamma), n_predict=64) for gamma in gammas]
     return Job(
         target=ModelFile(ref=ModelRef(id="t")),
-        prompts={"p": PromptText(text="p")},
+        prompts={"p": Prompt(key="p", sha256="", workload="code", text="p")},
         slots=tuple(
             Slot(case=one, case_id=one.id, block=block, repeat=block, position=position)
             for block in range(n_blocks)

@@ -21,7 +21,7 @@ from mlsd.measure.messages import Done, LogitsRead, ReadJob
 from mlsd.measure.process import ask, run_job
 from mlsd.measure.run.runner import machine_lock
 from mlsd.models.library import Library, resolve_model
-from mlsd.planning.job import Job, ModelFile, Slot, prompt_key, prompt_text
+from mlsd.planning.job import Job, ModelFile, Slot, prompt_key
 from mlsd.planning.prompts import load_prompt
 from mlsd.records import Case, DrafterSpec, Losslessness, Trial
 from mlsd.stats import grouped
@@ -104,7 +104,7 @@ def _check_load(asked: Sequence[_Numbered], target: ModelFile, done: DecodedAgai
     slots = [Slot(case=c, case_id=c.id, block=i, repeat=0, position=0) for i, c in enumerate(plain)]
     job = Job(
         target=target,
-        prompts={prompt_key(case.prompt): prompt_text(case.prompt, load_prompt) for case in plain},
+        prompts={prompt_key(case.prompt): load_prompt(case.prompt.key) for case in plain},
         slots=tuple(slots),
         keep_text=False,
     )

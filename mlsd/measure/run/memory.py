@@ -34,7 +34,8 @@ from mlsd.measure.process import ask, run_info
 from mlsd.measure.worker.arms import arm_key
 from mlsd.models.library import Library, LocalModel
 from mlsd.models.manifest import MadeEntry, ModelEntry
-from mlsd.planning.job import Job, PromptText, prompt_key
+from mlsd.planning.job import Job, prompt_key
+from mlsd.planning.prompts import Prompt
 from mlsd.records import Case, DrafterSpec, EngineOptions, Environment, Record, content_id
 from mlsd.trials.arms import arm_of
 from mlsd.units import format_bytes
@@ -295,7 +296,7 @@ def _cut(spec: DrafterSpec, target: Sized, cut_bytes: dict[str, int]) -> bool:
     return bool(edit.pieces)
 
 
-def _n_tokens(case: Case, prompts: Mapping[str, PromptText]) -> int:
+def _n_tokens(case: Case, prompts: Mapping[str, Prompt]) -> int:
     """Tokens of a prompt, as far as they can be known without a tokenizer: at most so many."""
     if case.prompt.n_tokens is not None:
         return case.prompt.n_tokens

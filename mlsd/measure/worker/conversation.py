@@ -23,8 +23,8 @@ from mlsd.engine.llama.model import LlamaModel
 from mlsd.engine.llama.open import open_session
 from mlsd.engine.rollback import make_rollback
 from mlsd.engine.session import session_options
-from mlsd.planning.job import PromptText, Slot, prompt_key
-from mlsd.planning.prompts import exact_prompt
+from mlsd.planning.job import Slot, prompt_key
+from mlsd.planning.prompts import Prompt, exact_prompt
 from mlsd.records import Case, EngineOptions, Record, Sampling
 
 _GREEDY = Sampling()
@@ -46,7 +46,7 @@ class Prompts:
     """The prompts of all slots of a job, known before anything is measured."""
 
     def __init__(
-        self, model: LlamaModel, texts: Mapping[str, PromptText], slots: Iterable[Slot], answers: PlainAnswers
+        self, model: LlamaModel, texts: Mapping[str, Prompt], slots: Iterable[Slot], answers: PlainAnswers
     ) -> None:
         """Tokenize, and let the target answer what was said before.
 
@@ -117,7 +117,7 @@ def answer_text(model: LlamaModel, tokens: Sequence[int]) -> str:
 
 
 def read_prompt(
-    model: LlamaModel, prompt: PromptText, answers: PlainAnswers, sampling: Sampling = _GREEDY, repeat: int = 0
+    model: LlamaModel, prompt: Prompt, answers: PlainAnswers, sampling: Sampling = _GREEDY, repeat: int = 0
 ) -> PromptTokens:
     """A prompt on `model`; exactly `n_tokens` of it where the prompt asks for that.
 
@@ -149,7 +149,7 @@ def random_tokens(model: LlamaModel, n_tokens: int) -> tuple[int, ...]:
 
 
 def _conversation(
-    model: LlamaModel, prompt: PromptText, answers: PlainAnswers, sampling: Sampling, repeat: int
+    model: LlamaModel, prompt: Prompt, answers: PlainAnswers, sampling: Sampling, repeat: int
 ) -> PromptTokens:
     from mlsd.engine.llama.chat import chat_tokens  # plain prompts need no template engine
 

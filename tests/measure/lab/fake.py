@@ -9,7 +9,8 @@ import msgspec
 
 from mlsd.measure.lab.coordinator import Ended, LabPlan, Measured
 from mlsd.measure.lab.machine import Card, Origin
-from mlsd.planning.job import Job, ModelFile, PromptText, Slot, prompt_key
+from mlsd.planning.job import Job, ModelFile, Slot, prompt_key
+from mlsd.planning.prompts import Prompt
 from mlsd.records import Conditions, Environment, Round, Trial
 from tests.measure.examples import ENVIRONMENT, MODEL, case, trial
 
@@ -50,7 +51,7 @@ def plan(n_loads: int = 2, n_blocks: int = 4, *, share: bool = True, **changes: 
             Job(
                 target=ModelFile(ref=MODEL.ref, path=""),
                 models=(ModelFile(ref=_draft(), path=""),),
-                prompts={prompt_key(cases[0].prompt): PromptText(text="x")},
+                prompts={prompt_key(cases[0].prompt): Prompt(key="p", sha256="", workload="code", text="x")},
                 slots=slots,
             )
         )

@@ -14,7 +14,8 @@ from mlsd.folders import asset_path
 from mlsd.measure.builds import find_build
 from mlsd.measure.messages import BuildJob, ReadJob
 from mlsd.measure.worker import build_check
-from mlsd.planning.job import Job, ModelFile, PromptText, Slot, prompt_key
+from mlsd.planning.job import Job, ModelFile, Slot, prompt_key
+from mlsd.planning.prompts import Prompt
 from mlsd.records import Case, EngineOptions, ModelRef, PromptRef
 
 
@@ -24,7 +25,7 @@ def job(n_predict: int = 8) -> Job:
     case = Case(suite="test", target=target, prompt=prompt, n_predict=n_predict, engine=EngineOptions(n_threads=1))
     return Job(
         target=ModelFile(ref=target, path=str(asset_path("tiny/tiny-dense.gguf"))),
-        prompts={prompt_key(prompt): PromptText(text="Measure twice, then cut once.")},
+        prompts={prompt_key(prompt): Prompt(key="p", sha256="", workload="code", text="Measure twice, then cut once.")},
         slots=(Slot(case=case, case_id=case.id, block=0, repeat=0, position=0),),
     )
 
