@@ -88,7 +88,7 @@ class Arms:
             n_ctx = min(n_ctx, self.target.n_ctx_train)  # beyond it a model writes nonsense; such trials are refused
         self._options = session_options(engine, n_ctx)
         is_sd = any(case.arm == "sd" for case in job.cases.values())
-        self._strategies = Strategies(self._models, self._options, cache, is_sd=is_sd)
+        self.strategies = Strategies(self._models, self._options, cache, is_sd=is_sd)
         self._judge = Judge(partial(open_session, self.target), self._options, self._saved.target)
         self._stack.callback(self._judge.close)
         for known in job.references:
@@ -131,14 +131,14 @@ class Arms:
         is_sd = case.arm == "sd"
         sabotage = parse_sabotage(case.rollback)
         wanted = "auto" if sabotage else case.rollback
-        path, choose = self._models.path, self._strategies.choose
+        path, choose = self._models.path, self.strategies.choose
         strategy = choose(path, wanted, "target", case.gamma) if is_sd else "trim"
         opening = opening_of(
             case,
             self._options,
             strategy,
             lambda: choose(self._models.second(case) or path, wanted, "draft", case.gamma),
-            device_sampling=self._strategies.samples_on_device,
+            device_sampling=self.strategies.samples_on_device,
         )
         contexts = recipe(opening)
         session = open_session(self.target, contexts[0].options)
@@ -179,7 +179,7 @@ class Arms:
         """The target's plain greedy output, from a trial of plain decoding or written now in a context of its own."""
         limits = msgspec.structs.replace(_limits(case), n_predict=self._n_predict)
         if (tuple(prompt), limits.n_predict) not in self._references:
-            options = msgspec.structs.replace(self._options, device_sampling=self._strategies.samples_on_device)
+            options = msgspec.structs.replace(self._options, device_sampling=self.strategies.samples_on_device)
             with open_session(self.target, options) as session:
                 self._write(session, prompt, limits)
         return self._references[tuple(prompt), limits.n_predict]

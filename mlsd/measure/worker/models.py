@@ -66,7 +66,8 @@ class Strategies:
         self._models, self._options, self._cache, self._is_sd = models, options, cache, is_sd
         self._reports: dict[Path, ProbeReport] = {}
 
-    def _report(self, path: Path) -> ProbeReport:
+    def report(self, path: Path) -> ProbeReport:
+        """The findings for a model of the job."""
         if path not in self._reports:
             ref, model = self._models.ref(path), self._models.open(path)
             self._reports[path] = self._cache.get(
@@ -78,14 +79,14 @@ class Strategies:
     def samples_on_device(self) -> bool:
         """As the probe found it for the target; without one where the device is not the host itself."""
         path = self._models.path
-        report = self._report(path) if self._is_sd else self._cache.known(self._models.ref(path), self._options)
+        report = self.report(path) if self._is_sd else self._cache.known(self._models.ref(path), self._options)
         return self._models.backend.backend != "CPU" if report is None else report.samples_on_device
 
     def choose(self, path: Path, wanted: str, role: Role, gamma: int) -> str:
         """The strategy to use for a model as `target` or `draft`; a wanted one must have passed the probe."""
         if wanted == "unchecked":
             return wanted
-        report = self._report(path)
+        report = self.report(path)
         chosen = report.best(role, gamma)
         history = "batch" if role == "target" else "single"
         if wanted != "auto":

@@ -150,7 +150,7 @@ def opened_bytes(job: Job, cache: Path) -> tuple[float, float]:
     with Arms(job, MonotonicClock(), ProbeCache(cache)) as arms:
         for path in (job.target.path, *(model.path for model in job.models)):
             if Source(Path(path)).architecture not in HEADS:
-                arms.report(Path(path))
+                arms.strategies.report(Path(path))
         cases = {slot.case_id: slot.case for slot in job.slots}.values()
         cut = {file for case in cases if (file := drafting_file(case.drafter, Path(job.target.path)))}
         with LOG.everything() as checking:
@@ -158,7 +158,7 @@ def opened_bytes(job: Job, cache: Path) -> tuple[float, float]:
                 check_weights(file, ModelRef(id=file.name))
         with LOG.everything() as lines:
             for file in cut:
-                arms.report(file)
+                arms.strategies.report(file)
         # Once to be checked, as above, and once to stay.
         once, twice = (
             allocated_bytes([line for line in "".join(told).splitlines() if "model buffer" in line])

@@ -25,6 +25,7 @@ from mlsd.gguf_tools.source import Source
 from mlsd.gguf_tools.synthetic.write import write_random
 from mlsd.measure.run import memory
 from mlsd.measure.worker.arms import Arms
+from mlsd.measure.worker.models import Strategies
 from mlsd.measure.worker.probe_cache import ProbeCache
 from mlsd.models.library import Library
 from mlsd.planning.prepare import BenchRequest, Prepared, prepare_bench
@@ -92,12 +93,12 @@ def opened(prepared: Prepared, cache: Path, monkeypatch: pytest.MonkeyPatch) -> 
         found["head", target.model.path, _plain(target.options)] += 1
         make_head(self, model, target, **asked)
 
-    def strategy(self: Arms, path: Path, wanted: str, role: str, gamma: int) -> str:
+    def strategy(self: Strategies, path: Path, wanted: str, role: str, gamma: int) -> str:
         recurrent = Source(path).architecture != "llama"
         return ("snapshots" if role == "target" else "ladder") if recurrent else "trim"
 
-    monkeypatch.setattr(Arms, "_strategy", strategy)
-    monkeypatch.setattr(Arms, "_samples_on_device", True)
+    monkeypatch.setattr(Strategies, "choose", strategy)
+    monkeypatch.setattr(Strategies, "samples_on_device", True)
     with Arms(prepared.plan.loads[0], MonotonicClock(), ProbeCache(cache)) as arms:
         monkeypatch.setattr(LlamaSession, "__init__", session)
         monkeypatch.setattr(RowContext, "__init__", head)
