@@ -11,8 +11,8 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from benchmarks.harness import Result, of_samples, ratios
+from mlsd.measure.probe_cache import ProbeCache
 from mlsd.measure.worker.arms import Arms
-from mlsd.measure.worker.probe_cache import ProbeCache
 from mlsd.planning.prepare import BenchRequest, prepare_bench
 from mlsd.planning.suite import load_suites
 from mlsd.records import AUTO, EngineOptions

@@ -22,10 +22,10 @@ from mlsd.analysis.predict.predict import Arm, GammaPrediction, costs_from_point
 from mlsd.clock import MonotonicClock
 from mlsd.gguf_tools.synthetic.perturb import perturb
 from mlsd.measure.messages import CalibrateJob
+from mlsd.measure.probe_cache import ProbeCache
 from mlsd.measure.store.rows import CalibrationPoint, model_key
 from mlsd.measure.worker.arms import Arms
 from mlsd.measure.worker.calibrate import Calibration
-from mlsd.measure.worker.probe_cache import ProbeCache
 from mlsd.models.library import resolve_model
 from mlsd.planning.job import ModelFile
 from mlsd.planning.prepare import BenchRequest, prepare_bench

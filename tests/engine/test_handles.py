@@ -23,8 +23,8 @@ from mlsd.engine.llama.taps import ReadTap, TappedSession
 from mlsd.engine.probe import probe
 from mlsd.engine.session import SessionOptions
 from mlsd.errors import EngineError, ModelFileError, UnsupportedError
+from mlsd.measure.probe_cache import ProbeCache
 from mlsd.measure.worker.arms import Arms
-from mlsd.measure.worker.probe_cache import ProbeCache
 from tests.measure.kill_script import make_jobs
 
 OPTIONS = SessionOptions(n_ctx=256, n_threads=1, n_batch=64, n_ubatch=64)

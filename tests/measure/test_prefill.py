@@ -14,8 +14,8 @@ from mlsd.engine.llama.session import LlamaSession
 from mlsd.engine.session import SessionOptions
 from mlsd.errors import PromptError
 from mlsd.measure.prefill import SavedPrompts
+from mlsd.measure.probe_cache import ProbeCache
 from mlsd.measure.worker.arms import Arms
-from mlsd.measure.worker.probe_cache import ProbeCache
 from mlsd.planning.prepare import BenchRequest, prepare_bench
 from mlsd.planning.prompts import find_prompt, load_prompt
 from mlsd.records import EngineOptions, Trial

@@ -35,9 +35,9 @@ from mlsd.errors import EngineError, UnsupportedError
 from mlsd.hardware.energy import read_energy
 from mlsd.measure.messages import now, trial_of
 from mlsd.measure.prefill import SavedPrompts
+from mlsd.measure.probe_cache import ProbeCache
 from mlsd.measure.worker.conversation import PlainAnswers, Prompts, answer_text, trial_rng
 from mlsd.measure.worker.models import Models, Strategies
-from mlsd.measure.worker.probe_cache import ProbeCache
 from mlsd.planning.job import Job, Slot, prompt_key
 from mlsd.planning.prompts import READ_ONCE_FROM
 from mlsd.records import Anchors, Case, Conditions, DrafterSpec, Losslessness, Trial

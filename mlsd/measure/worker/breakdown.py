@@ -30,9 +30,9 @@ from mlsd.errors import CapacityError, PromptError
 from mlsd.gguf_tools.source import Source
 from mlsd.gguf_tools.surgery.cut import refuse_unloadable
 from mlsd.measure.messages import BreakdownJob, SharesFound
+from mlsd.measure.probe_cache import ProbeCache
 from mlsd.measure.store.pass_shares import PassShares, block_key
 from mlsd.measure.store.rows import model_key
-from mlsd.measure.worker.probe_cache import ProbeCache
 from mlsd.planning.job import ModelFile
 from mlsd.records import DrafterSpec
 

@@ -23,8 +23,8 @@ from mlsd.folders import asset_path
 from mlsd.gguf_tools.source import Source
 from mlsd.gguf_tools.surgery.cut import attention_layers, state_layers
 from mlsd.measure.messages import BuildFits, BuildJob, LogitsRead, ReadJob
+from mlsd.measure.probe_cache import ProbeCache
 from mlsd.measure.worker.arms import Arms
-from mlsd.measure.worker.probe_cache import ProbeCache
 from mlsd.records import EngineOptions
 
 _TOP = 50  # tokens whose logits are read at each place: the rest of a vocabulary is never chosen

@@ -27,10 +27,10 @@ from mlsd.engine.session import session_options
 from mlsd.engine.vocabulary import check_vocabularies
 from mlsd.errors import CapacityError, PromptError
 from mlsd.measure.messages import CalibrateJob, Covered, Passes, Spent
+from mlsd.measure.probe_cache import ProbeCache
 from mlsd.measure.store.rows import CalibrationPoint, PassKind, model_key
 from mlsd.measure.worker.experts import cover
 from mlsd.measure.worker.passes import PassBench, Span
-from mlsd.measure.worker.probe_cache import ProbeCache
 from mlsd.measure.worker.time_budget import Ledger, TimeBudget
 from mlsd.planning.job import ModelFile
 from mlsd.records import Record

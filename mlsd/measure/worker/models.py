@@ -15,7 +15,7 @@ from mlsd.engine.session import SessionOptions
 from mlsd.errors import RollbackError
 from mlsd.gguf_tools.source import Source
 from mlsd.gguf_tools.surgery.cut import refuse_unloadable
-from mlsd.measure.worker.probe_cache import ProbeCache, check_weights
+from mlsd.measure.probe_cache import ProbeCache, check_weights
 from mlsd.planning.job import Job
 from mlsd.records import Case, ModelRef
 

@@ -49,9 +49,9 @@ from mlsd.measure.messages import (
     Work,
     failed_trial,
 )
+from mlsd.measure.probe_cache import ProbeCache, check_weights
 from mlsd.measure.worker.arms import Arms, arm_key
 from mlsd.measure.worker.calibrate import Calibration
-from mlsd.measure.worker.probe_cache import ProbeCache, check_weights
 from mlsd.planning.job import Job, ModelFile, Slot
 from mlsd.records import Anchors, Conditions, Trial
 

@@ -17,9 +17,9 @@ from mlsd.gguf_tools.source import Source
 from mlsd.gguf_tools.synthetic.synth import find_recipe, write_hollow
 from mlsd.gguf_tools.synthetic.write import write_random
 from mlsd.hardware.budget import Fit, MemoryBudget, mac_budget, memory_budget
+from mlsd.measure.probe_cache import ProbeCache, check_weights
 from mlsd.measure.run.memory import LoadMemory, ask_memory, judge_loads, size_models
 from mlsd.measure.worker.arms import Arms, arm_key
-from mlsd.measure.worker.probe_cache import ProbeCache, check_weights
 from mlsd.models.library import Library
 from mlsd.models.manifest import Manifest, PathEntry
 from mlsd.planning.job import Job

@@ -23,10 +23,10 @@ from mlsd.engine.vocabulary import vocabulary_sha256
 from mlsd.gguf_tools.shapes import TINY
 from mlsd.gguf_tools.source import Source
 from mlsd.gguf_tools.synthetic.write import write_random
+from mlsd.measure.probe_cache import ProbeCache
 from mlsd.measure.run import memory
 from mlsd.measure.worker.arms import Arms
 from mlsd.measure.worker.models import Strategies
-from mlsd.measure.worker.probe_cache import ProbeCache
 from mlsd.models.library import Library
 from mlsd.planning.prepare import BenchRequest, Prepared, prepare_bench
 from mlsd.records import EngineOptions, ModelRef

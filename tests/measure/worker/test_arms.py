@@ -15,9 +15,9 @@ from mlsd.engine.llama.native import library
 from mlsd.engine.llama.open import open_session
 from mlsd.engine.session import SessionOptions
 from mlsd.errors import DeviceError, EngineError, UnsupportedError
+from mlsd.measure.probe_cache import ProbeCache
 from mlsd.measure.run.checks import disturbed
 from mlsd.measure.worker.arms import Arms
-from mlsd.measure.worker.probe_cache import ProbeCache
 from mlsd.measure.worker.serve import run_slots
 from mlsd.planning.job import Job, Slot
 from mlsd.records import Case

@@ -13,12 +13,12 @@ from mlsd.errors import CapacityError, ModelFileError, PromptError
 from mlsd.folders import asset_path
 from mlsd.gguf_tools.source import Source
 from mlsd.measure.messages import BreakdownJob
+from mlsd.measure.probe_cache import ProbeCache
 from mlsd.measure.run.breakdown import profile_and_store
 from mlsd.measure.store.pass_shares import PassShares, block_key
 from mlsd.measure.store.rows import model_key
 from mlsd.measure.store.store import Store
 from mlsd.measure.worker.breakdown import break_down
-from mlsd.measure.worker.probe_cache import ProbeCache
 from mlsd.models.library import resolve_model
 from mlsd.planning.job import ModelFile
 from mlsd.planning.prompts import load_prompt

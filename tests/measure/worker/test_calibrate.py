@@ -11,11 +11,11 @@ import pytest
 from mlsd.clock import MonotonicClock
 from mlsd.errors import CapacityError, ModelFileError, PromptError, VocabularyError
 from mlsd.measure.messages import CalibrateJob, Passes
+from mlsd.measure.probe_cache import ProbeCache
 from mlsd.measure.process import run_calibration, run_info
 from mlsd.measure.run.calibration import run_and_store
 from mlsd.measure.store.store import Store
 from mlsd.measure.worker.calibrate import Calibration, contexts
-from mlsd.measure.worker.probe_cache import ProbeCache
 from mlsd.models.library import resolve_model
 from mlsd.planning.job import ModelFile
 from mlsd.planning.prompts import load_prompt

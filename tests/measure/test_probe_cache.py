@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-import mlsd.measure.worker.probe_cache
+import mlsd.measure.probe_cache
 from mlsd.engine.llama.model import LlamaModel
 from mlsd.errors import ModelFileError
-from mlsd.measure.worker.probe_cache import check_weights
+from mlsd.measure.probe_cache import check_weights
 from mlsd.records import ModelRef
 from tests.hostile.mutate import of_weights
 
@@ -38,7 +38,7 @@ def test_a_file_with_a_hash_is_looked_at_once(tiny: Path, monkeypatch: pytest.Mo
         looked.append(path)
         return LlamaModel(path, check_weights=True)
 
-    monkeypatch.setattr(mlsd.measure.worker.probe_cache, "LlamaModel", load)
+    monkeypatch.setattr(mlsd.measure.probe_cache, "LlamaModel", load)
     for ref in (NAMED, NAMED, ModelRef(id="m"), ModelRef(id="m")):
         check_weights(tiny / "llama.gguf", ref)
     assert len(looked) == 3
