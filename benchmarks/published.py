@@ -499,9 +499,8 @@ def speedup_range(row: Rounds, c: Constants) -> tuple[float, float]:
         return row.mgl / high, row.mgl / low
     alphas = passes.acceptance_of(row.method, row.text, c)
     mgl = [sum(alpha**i for i in range(row.gamma + 1)) for alpha in alphas]
-    down = math.hypot(math.log(mgl[1] / mgl[0]), math.log(high / middle))
-    up = math.hypot(math.log(mgl[2] / mgl[1]), math.log(middle / low))
-    return mgl[1] / middle * math.exp(-down), mgl[1] / middle * math.exp(up)
+    down, up = passes.joint(mgl[0] / mgl[1], middle / high), passes.joint(mgl[2] / mgl[1], middle / low)
+    return mgl[1] / middle * down, mgl[1] / middle * up
 
 
 # --- what is printed --------------------------------------------------------------------------------------------------

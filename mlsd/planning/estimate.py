@@ -208,17 +208,11 @@ def rates_from_chips(
         trials = [_trial_s(case, target, draft, chip, n_prompt(case), scale) for chip in chips]
         shortest, longest = min(trial[1] for trial in trials), max(trial[1] for trial in trials)
         middle = math.sqrt(shortest * longest)
-        faster = _joint([shortest / middle, min(trial[0] / trial[1] for trial in trials)])
-        slower = _joint([longest / middle, max(trial[2] / trial[1] for trial in trials)])
+        faster = passes.joint(shortest / middle, min(trial[0] / trial[1] for trial in trials))
+        slower = passes.joint(longest / middle, max(trial[2] / trial[1] for trial in trials))
         return Rate(decode_tok_s=(case.n_predict - 1) / middle, source="public rows", faster=faster, slower=slower)
 
     return tok_s
-
-
-def _joint(factors: Sequence[float]) -> float:
-    """What has nothing to do with each other adds up as squares of logarithms; all factors are below 1, or none is."""
-    logs = [math.log(factor) for factor in factors]
-    return math.exp(math.copysign(math.hypot(*logs), sum(logs)))
 
 
 def _trial_s(
@@ -241,8 +235,8 @@ def _trial_s(
     alphas = passes.acceptance_of(case.drafter.name)
     tokens = [sum(alpha**i for i in range(case.gamma + 1)) for alpha in alphas]
     decoding = (case.n_predict - 1) * plain * length / tokens[1]
-    faster = _joint([shortest / length, tokens[1] / tokens[2], 1 / spread])
-    slower = _joint([longest / length, tokens[1] / tokens[0], spread])
+    faster = passes.joint(shortest / length, tokens[1] / tokens[2], 1 / spread)
+    slower = passes.joint(longest / length, tokens[1] / tokens[0], spread)
     return (
         (decoding * faster + filling / c.prefill_spread) / 1e3,
         (decoding + filling) / 1e3,

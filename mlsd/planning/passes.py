@@ -286,6 +286,12 @@ def round_range(length: float, engine: Engine = "llama.cpp", at: Constants | Non
     return _SURE + (length - _SURE) / factor, _SURE + (length - _SURE) * factor
 
 
+def joint(*factors: float) -> float:
+    """Factors of one direction that have nothing to do with each other: their logarithms add up as squares."""
+    logs = [math.log(factor) for factor in factors]
+    return math.exp(math.copysign(math.hypot(*logs), sum(logs)))
+
+
 def acceptance_of(method: str, text: str = "", at: Constants | None = None) -> tuple[float, float, float]:
     """The chance of a token by public rows: least, middle, most; of a text where enough rows say theirs.
 

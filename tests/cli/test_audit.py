@@ -1,10 +1,9 @@
 import json
 from pathlib import Path
 
-import pytest
 from click.testing import CliRunner, Result
 
-from mlsd.cli.main import cli, main
+from mlsd.cli.main import cli
 
 EXCERPT = Path(__file__).parent.parent / "analysis" / "data" / "study_runs_excerpt.csv"
 
@@ -72,27 +71,8 @@ def test_only_one_source_is_taken() -> None:
     assert "Give only one of: a CSV file" in result.output
 
 
-def test_an_unknown_name_lists_the_published_tables(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as exit_info:
-        main(["audit", "--published", "nope"])
-    assert exit_info.value.code == 2
-    error = capsys.readouterr().err
-    assert all(name in error for name in ("spec-bench", "qwen38-mtp", "vllm-eagle", "study"))
-
-
 def test_an_imported_table_and_its_file_agree(tmp_path: Path) -> None:
     file, db = str(EXCERPT), str(tmp_path / "x.sqlite")
     assert CliRunner().invoke(cli, ["import", "--format", "study-csv", file, "--db", db]).exit_code == 0
     assert run("--db", db).output.splitlines()[-1] == run(file).output.splitlines()[-1]
     assert "6 impossible" in run("--db", db).output
-
-
-def test_a_bad_table_ends_with_one_message_and_exit_code_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = tmp_path / "own.csv"
-    path.write_text(HEADER + "m,none,0,64,fast,\n")
-    with pytest.raises(SystemExit) as exit_info:
-        main(["audit", str(path)])
-    assert exit_info.value.code == 2
-    error = capsys.readouterr().err
-    assert "line 2, column tokens_per_sec: 'fast' is not a number" in error
-    assert "Traceback" not in error

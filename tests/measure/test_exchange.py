@@ -296,6 +296,7 @@ def test_a_file_that_is_no_table_is_refused_with_its_place(changed: tuple[str, s
         (STUDY_HEADER.encode(), "holds no row"),
         (f"{STUDY_HEADER}\nM\xfcnchen".encode("latin-1"), "line 2: not UTF-8"),
         (b"PK\x03\x04\x00\x00", "holds NUL bytes"),
+        (STUDY_HEADER.encode("utf-16"), "not UTF-8"),
     ],
 )
 def test_files_that_are_no_such_table_are_refused(data: bytes, message: str) -> None:

@@ -138,9 +138,9 @@ def _acceptances(target: KnownModel, known: Known, question: Question) -> tuple[
     name = target.facts.ref.id
     own = acceptance_of(known.groups, target.facts.ref.sha256 or name, question.workload)
     everything = list(own)
-    # Every Qwen3.5 was trained with a prediction block; other heads and look-ups are asked for by name.
-    hybrid = target.shape is not None and target.shape.name.startswith("qwen3.5")
-    methods = dict.fromkeys((*(("mtp",) if hybrid else ()), *(question.drafts or ())))
+    # Qwen3.5 has a prediction block, Gemma 4 an assistant to load; other heads and look-ups are asked for by name.
+    predicts = target.shape is not None and target.shape.name.startswith(("qwen3.5", "gemma-4"))
+    methods = dict.fromkeys((*(("mtp",) if predicts else ()), *(question.drafts or ())))
     heads = [one for method in methods for one in method_acceptance(method, question.workload)]
     for source in (reference_acceptance(name), assumed_acceptance(name), heads):
         have = {(a.drafter, a.draft) for a in everything}

@@ -227,9 +227,9 @@ def _assumed(costs: CostRange, plain: CostRange, a: Acceptance, gamma: int, mode
 
 
 def _joint(worst: Interval, middle: Interval, best: Interval) -> Interval:
-    down = math.hypot(math.log(middle.value / worst.value), math.log(middle.value / (middle.low or middle.value)))
-    up = math.hypot(math.log(best.value / middle.value), math.log((middle.high or middle.value) / middle.value))
-    return msgspec.structs.replace(middle, low=middle.value * math.exp(-down), high=middle.value * math.exp(up))
+    value, low, high = middle.value, middle.low or middle.value, middle.high or middle.value
+    down, up = passes.joint(worst.value / value, low / value), passes.joint(best.value / value, high / value)
+    return msgspec.structs.replace(middle, low=value * down, high=value * up)
 
 
 def _prospect(

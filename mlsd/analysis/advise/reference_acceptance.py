@@ -26,32 +26,26 @@ class Acceptance(Record, frozen=True, kw_only=True):
     most_alpha: float | None = None
 
 
-class _Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class _Measured(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     target: str
     draft: str
     acceptance: dict[str, float]
     source: str
 
 
-class _Assumed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    target: str
-    drafts: list[str]
+class _Range(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     least: float
     most: float
     source: str
-
-
-class _Lookup(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    methods: list[str]
-    least: float
-    most: float
-    source: str
+    targets: list[str] = []
+    drafts: list[str] = []
+    methods: list[str] = []
 
 
 class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    measured: list[_Entry]
-    assumed: list[_Assumed]
-    lookups: list[_Lookup]
+    measured: list[_Measured]
+    assumed: list[_Range]
+    lookups: list[_Range]
 
 
 HEADS = ("mtp", "eagle3", "dflash", "dspark")
@@ -60,31 +54,27 @@ _ELSEWHERE = 0.15  # of the MGL: another text, quantization or version of the mo
 
 def reference_acceptance(target: str) -> list[Acceptance]:
     """What is known of drafts for the target of this id; empty when nothing is."""
-    return [*_published(target.lower()), *_tiny(target.lower())]
+    published = [
+        Acceptance(
+            draft=entry.draft,
+            alphas=(_one_alpha(entry.acceptance),),
+            relative_error=_ELSEWHERE,
+            source=entry.source,
+        )
+        for entry in _file().measured
+        if target.lower().startswith(entry.target)
+    ]
+    return [*published, *_tiny(target.lower())]
 
 
 def assumed_acceptance(target: str) -> list[Acceptance]:
     """Drafts that a target could have, in ranges that other targets of its family had; no draft as large as it."""
     return [
-        Acceptance(
-            draft=draft,
-            alphas=((entry.least + entry.most) / 2,),
-            relative_error=0.0,
-            source=entry.source,
-            least_alpha=entry.least,
-            most_alpha=entry.most,
-        )
+        _ranged(entry.least, (entry.least + entry.most) / 2, entry.most, entry.source, draft=draft)
         for entry in _file().assumed
         for draft in entry.drafts
-        if target.lower().startswith(entry.target) and not target.lower().startswith(draft)
+        if target.lower().startswith(tuple(entry.targets))
     ]
-
-
-def stated_acceptance(a: Acceptance, alpha: float) -> Acceptance:
-    """The same drafter with the chance of a token that a person states."""
-    source = f"{alpha:.0%} of tokens, as stated with --acceptance"
-    changes = {"alphas": (alpha,), "relative_error": 0.0, "source": source, "least_alpha": None, "most_alpha": None}
-    return msgspec.structs.replace(a, **changes)
 
 
 def method_acceptance(method: str, workload: str | None = None) -> list[Acceptance]:
@@ -97,40 +87,36 @@ def method_acceptance(method: str, workload: str | None = None) -> list[Acceptan
         whose = method if method in passes.constants().acceptance else "heads and drafts of all kinds"
         text = "" if workload is None else " on code" if workload == "code" else " on other text than code"
         source = f"public rows of {whose}{text}: {least:.0%} to {most:.0%} of tokens"
-    else:
-        found = next((entry for entry in _file().lookups if method in entry.methods), None)
-        if found is None:
-            return []
-        least, middle, most, source = found.least, (found.least + found.most) / 2, found.most, found.source
+        return [_ranged(least, middle, most, source, drafter=method)]
     return [
-        Acceptance(
-            drafter=method,
-            draft=None,
-            alphas=(middle,),
-            relative_error=0.0,
-            source=source,
-            least_alpha=least,
-            most_alpha=most,
-        )
+        _ranged(entry.least, (entry.least + entry.most) / 2, entry.most, entry.source, drafter=method)
+        for entry in _file().lookups
+        if method in entry.methods
     ]
+
+
+def stated_acceptance(a: Acceptance, alpha: float) -> Acceptance:
+    """The same drafter with the chance of a token that a person states."""
+    source = f"{alpha:.0%} of tokens, as stated with --acceptance"
+    return Acceptance(drafter=a.drafter, draft=a.draft, alphas=(alpha,), relative_error=0.0, source=source)
+
+
+def _ranged(
+    least: float, middle: float, most: float, source: str, *, drafter: str = DRAFT_MODEL, draft: str | None = None
+) -> Acceptance:
+    return Acceptance(
+        drafter=drafter,
+        draft=draft,
+        alphas=(middle,),
+        relative_error=0.0,
+        source=source,
+        least_alpha=least,
+        most_alpha=most,
+    )
 
 
 def _file() -> _File:
     return msgspec.toml.decode(asset_path("acceptance.toml").read_bytes(), type=_File)
-
-
-def _published(target: str) -> list[Acceptance]:
-    entries = _file().measured
-    return [
-        Acceptance(
-            draft=entry.draft,
-            alphas=(_one_alpha(entry.acceptance),),
-            relative_error=_ELSEWHERE,
-            source=entry.source,
-        )
-        for entry in entries
-        if target.startswith(entry.target)
-    ]
 
 
 def _one_alpha(acceptance: dict[str, float]) -> float:

@@ -41,7 +41,8 @@ MEANINGS = {  # of the columns below; the documentation shows them
     "spread": "of tok/s over blocks: half the range over the median",
     "speedup": "over plain decoding of the same block, same prompt, same length: geometric mean over blocks",
     "CI": "interval of the speedup; one that holds 1 decides nothing",
-    "interval": "range of what is predicted",
+    "interval": "range of the tok/s that are predicted",
+    "speedup range": "range of the speedup; narrower, since what is not known of plain decoding cancels",
     "decision": "faster, slower, no difference, undecided, or why the arm left the race",
     "acceptance": "accepted over proposed tokens",
     "MGL": "tokens that a round adds to the output, the target's own one included",
@@ -219,8 +220,7 @@ def prospect_table(prospects: Sequence[Prospect], level: float) -> Table:
         numbers("or accept", needed, detail=True),
         numbers("decided by", lambda p: text(p.decided_by), detail=True),
         numbers("without", lambda p: times(p.without_it if p.gamma else None), detail=True),
-        note="speedup range: narrower than that of tok/s, since what is not known of plain decoding cancels; needs: "
-        "the MGL at which it is as fast as off; or accept: the acceptance of each token that gives it.",
+        note="needs: the MGL at which it is as fast as off; or accept: the acceptance of each token that gives it.",
     )
     return _explained(made)
 
