@@ -6,6 +6,7 @@ together from several records is written down here. Another shape needs a new `V
 Versions:
     1  the first that was written down, with mlsd 0.3
     2  `record --check-first`
+    3  `server` on a second server, with percentiles and categories; `advise` with the range at a known acceptance
 """
 
 from __future__ import annotations
@@ -18,7 +19,6 @@ from tempfile import TemporaryDirectory
 from typing import Any, NotRequired, TypedDict
 
 import msgspec
-from mlsd.servers.results import Row
 
 from mlsd.analysis.advise.answer import QuantFile
 from mlsd.analysis.advise.prospects import Recommendation
@@ -38,6 +38,7 @@ from mlsd.analysis.fits.study_fits import CurveFit, PairFit
 from mlsd.analysis.predict.prediction_error import Validation
 from mlsd.analysis.results.bench_arms import ArmSummary
 from mlsd.analysis.results.round_split import RoundSplit
+from mlsd.analysis.results.server_arms import Row
 from mlsd.drafters.lookup.suffix_store import StoreHeader
 from mlsd.drafters.method import MethodInfo, Unavailable
 from mlsd.engine.parts import Part
@@ -68,7 +69,7 @@ from mlsd.stats import Interval
 from mlsd.trials.decisions import Decision
 from tools.data_reference import comments
 
-VERSION = 2
+VERSION = 3
 FILE = Path(__file__).parent.parent / "docs" / "schemas.json"
 
 

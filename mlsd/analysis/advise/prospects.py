@@ -342,14 +342,14 @@ def recommend(
         prospects=tuple(found),
         best=best,
         verdict=verdict,
-        why=_why(verdict, best, speculative),
+        why=_why(verdict, best, speculative, modelled=costs.basis == "bandwidth"),
         to_measure=tuple(to_measure),
         sure=verdict != "measure",
         next_steps=tuple(told),
     )
 
 
-def _why(verdict: Verdict, best: Prospect, speculative: Sequence[Prospect]) -> str:
+def _why(verdict: Verdict, best: Prospect, speculative: Sequence[Prospect], *, modelled: bool) -> str:
     """What decides, in the setting that decides it."""
     if not speculative:
         return "nothing is known of any draft or method"
@@ -362,14 +362,14 @@ def _why(verdict: Verdict, best: Prospect, speculative: Sequence[Prospect]) -> s
         f"the best of all, {one.name} at gamma {one.gamma}, has {low:.2f} to {high:.2f} times plain decoding; "
         f"it needs {one.break_even_mgl:.2f} tokens a round, and {one.decided_by} decides"
     )
-    return said if verdict == "slower" else f"{said}. {_what_narrows(one)}"
+    return f"{said}. {_what_narrows(one)}" if verdict == "measure" and modelled else said
 
 
 def _what_narrows(one: Prospect) -> str:
     """What, once known, leaves least of a setting's range open."""
     known = one.at_middle
     if known is None or known.low is None or known.high is None:
-        return "Its acceptance is taken as known, so what is left is what passes cost: mlsd calibrate times them"
+        return "Acceptance is known, so what passes cost leaves it open: mlsd calibrate on that machine narrows it"
     of_passes = math.log(known.high / known.low)
     whole = math.log((one.speedup.high or 1.0) / (one.speedup.low or 1.0))
     of_acceptance = math.sqrt(max(0.0, whole**2 - of_passes**2))
