@@ -232,7 +232,6 @@ def bench_into(
     plan = prepared.plan.from_repeat(first)
     loads = tuple(msgspec.structs.replace(load, strict=True) for load in plan.loads)
     prepared = dataclasses.replace(prepared, plan=msgspec.structs.replace(plan, loads=loads))
-    watcher.planned(prepared)
     return _measure(prepared, store, environment, settings, watcher, choose=choose)
 
 
