@@ -7,7 +7,7 @@ stand what those programs did before (0.2.0) and the intervals that were tried i
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Literal, NamedTuple, get_args
 
 import numpy as np
@@ -15,13 +15,18 @@ from numpy.typing import NDArray
 from scipy.stats import t as student
 
 from benchmarks.harness import Result
+from mlsd.analysis.compare.gate import Measure, Series, judge, known_well
+from mlsd.drafters.options import Span
+from mlsd.measure.run.tune import first_gammas, gammas_beside
 from mlsd.stats import best_of, mean_over
-from mlsd.trials.decisions import PROCESSES, Decision, decide, tail
+from mlsd.trials.decisions import PROCESSES, Decision, Timing, decide, standings, tail
+from mlsd.trials.fates import Fate
 
 Values = NDArray[np.float64]
 RECORDED = 0.10  # of one trial's ln tok/s: half of studies/tiny-epyc-cpu.record.json.gz is above, half below
 CALM = 0.03  # of the calmest tenth of it
 MOST = 40  # blocks of a session without a decision
+_GAMMA_SPACE = {"gamma": Span(low=1, high=16)}
 LOOKS = (*range(1, 13), 16, 20, 25, 30, 40)  # every one of the first dozen, where most sessions end
 
 
@@ -90,30 +95,44 @@ class Ended(NamedTuple):
 
 def race(logs: Values, truth: Values | None = None, n_choices: int | None = None, *, apart: bool = False) -> Ended:
     """A session on (plain and arms) x blocks of ln tok/s that ends when all is decided; arms drop out as it goes."""
-    prompt = "p"
-    m, most = len(logs) - 1, logs.shape[1]
-    truth = np.zeros(m) if truth is None else truth
-    arms: dict[str, dict[tuple[str, int], float]] = {str(i): {} for i in range(m)}
-    plain: dict[tuple[str, int], float] = {}
-    racing, trials, falsely = tuple(arms), 0, False
-    decision = None
-    for block in range(most):
-        plain[prompt, block] = float(logs[0, block])
-        for name in racing:
-            arms[name][prompt, block] = float(logs[1 + int(name), block])
-        trials += 1 + len(racing)
+    return session([logs], None if truth is None else [truth], n_choices, apart=apart)[0]
+
+
+def session(
+    cells: Sequence[Values],
+    truths: Sequence[Values] | None = None,
+    n_choices: int | None = None,
+    *,
+    apart: bool = False,
+) -> list[Ended]:
+    """The same on several prompts, each of which ends for itself."""
+    truths = truths or [np.zeros(len(logs) - 1) for logs in cells]
+    told: list[Timing[int]] = []
+    ended: list[Ended | None] = [None] * len(cells)
+    racing = [tuple(map(str, range(len(logs) - 1))) for logs in cells]
+    trials, falsely, open_ = [0] * len(cells), [False] * len(cells), set(range(len(cells)))
+    for block in range(min(logs.shape[1] for logs in cells)):
+        for cell in open_:
+            for name in (None, *racing[cell]):
+                log = cells[cell][0 if name is None else 1 + int(name), block]
+                told.append(Timing(cell, name, ("p", block), math.exp(log), Fate.VALID))
+            trials[cell] += 1 + len(racing[cell])
         if block + 1 not in LOOKS:
             continue
-        decision = decide(plain, arms, n_choices=n_choices, apart=apart)
-        for one in decision.standings:
-            gain = truth[int(one.name)]
-            wrong = (one.effect == "faster" and gain <= 0) or (one.effect == "slower" and gain >= 0)
-            falsely = falsely or wrong
-        racing = decision.racing
-        if decision.done():
+        decisions = standings(told, n_choices=n_choices, apart=apart)
+        for cell in tuple(open_):
+            decision = decisions[cell]
+            for one in decision.standings:
+                gain = truths[cell][int(one.name)]
+                wrong = (one.effect == "faster" and gain <= 0) or (one.effect == "slower" and gain >= 0)
+                falsely[cell] = falsely[cell] or wrong
+            racing[cell] = decision.racing
+            ended[cell] = Ended(decision, trials[cell], block + 1, falsely[cell])
+            if decision.done():
+                open_.remove(cell)
+        if not open_:
             break
-    assert decision is not None
-    return Ended(decision, trials, block + 1, falsely)
+    return [one for one in ended if one is not None]
 
 
 class Share(NamedTuple):
@@ -134,10 +153,75 @@ def null_sessions(
     if processes != "none":
         places = (n_sessions, 1 + n_arms, MOST if processes == "of a block" else 1)
         logs = logs + np.random.default_rng(seed + 1).normal(0, PROCESSES / math.sqrt(2), places)
-    ended = [race(one, apart=processes == "of the session") for one in logs]
-    ratios = [one.ratio for end in ended for one in end.decision.standings]
-    covered = [r.low is not None and r.high is not None and r.low <= 1 <= r.high for r in ratios]
-    return Share(float(np.mean([end.falsely for end in ended])), float(np.mean(covered)))
+    return _shares([race(one, apart=processes == "of the session")] for one in logs)
+
+
+def null_prompts(kind: str, n_arms: int, n_sessions: int, unlike: float = 0.0, seed: int = 0) -> Share:
+    """Sessions of four prompts in which nothing gains; their standard deviations a factor of e^`unlike` apart."""
+    cells = [speeds(kind, n_sessions, n_arms, RECORDED, 100 * seed + place) for place in range(4)]
+    factors = np.exp(np.random.default_rng(seed).normal(0, unlike, (n_sessions, len(cells))))
+    return _shares(session([cell[i] * factors[i, j] for j, cell in enumerate(cells)]) for i in range(n_sessions))
+
+
+def null_waves(kind: str, n_sessions: int, n_choices: int | None = None, seed: int = 0) -> Share:
+    """Whole searches of `tune` over gammas 1 to 16 in which nothing gains."""
+    return _shares([waves(logs, n_choices)] for logs in speeds(kind, n_sessions, 16, RECORDED, seed, 200))
+
+
+def waves(logs: Values, n_choices: int | None = None) -> Ended:
+    """A search on (plain and gammas) x blocks: the first gammas, then the neighbours of the leader, then it alone."""
+    told: list[Timing[int]] = []
+    wave, most, block, trials, falsely = tuple(first_gammas(_GAMMA_SPACE)), 4, 0, 0, False
+    while True:
+        racing = wave
+        for _ in range(most):
+            for gamma in (0, *racing):
+                speed = math.exp(logs[gamma, block])
+                told.append(Timing(0, f"{gamma}" if gamma else None, ("p", block), speed, Fate.VALID))
+            trials, block = trials + 1 + len(racing), block + 1
+            decision = standings(told, n_choices=n_choices)[0]
+            falsely = falsely or any(one.effect in ("faster", "slower") for one in decision.standings)
+            racing = tuple(gamma for gamma in wave if str(gamma) in decision.racing)
+            if decision.done(among=set(map(str, wave))) or not racing:
+                break
+        leader = decision.of(decision.leader or "") or max(decision.standings, key=lambda one: one.ratio.value)
+        beside = gammas_beside(int(leader.name), [int(one.name) for one in decision.standings], _GAMMA_SPACE)
+        if beside and leader.effect != "slower":
+            wave = (*beside, int(leader.name))
+        elif leader.effect == "undecided" and most == 4:
+            wave, most = (int(leader.name),), 30
+        else:
+            return Ended(decision, trials, block, falsely)
+
+
+def null_comparisons(kind: str, n_sessions: int, n_measures: int = 4, margin: float = 0.05, seed: int = 0) -> float:
+    """Share of sessions of `compare --until 5%`, of one build against itself, that ever find a change."""
+    measures = [Measure(name=str(i), unit="tok/s", sense="rate") for i in range(n_measures)]
+    each = [speeds(kind, n_sessions, 2, CALM, 100 * seed + i) for i in range(n_measures)]
+    alarms = 0
+    for own in zip(*each, strict=True):
+        sides = [np.exp(logs) for logs in own]
+        for n in (n for n in LOOKS if n > 1):
+            series = [
+                Series(measure=measure, a=tuple(a[:n]), b=tuple(b[:n]), control=tuple(control[:n]))
+                for measure, (a, b, control) in zip(measures, sides, strict=True)
+            ]
+            found = judge(series, margin)
+            if any(one.verdict not in ("same", "undecided") for one in found):
+                alarms += 1
+                break
+            if known_well(found, margin):
+                break
+    return alarms / n_sessions
+
+
+def _shares(sessions: Iterable[Sequence[Ended]]) -> Share:
+    false, covered = [], []
+    for ended in sessions:
+        false.append(any(end.falsely for end in ended))
+        ratios = [one.ratio for end in ended for one in end.decision.standings]
+        covered += [r.low is not None and r.high is not None and r.low <= 1 <= r.high for r in ratios]
+    return Share(float(np.mean(false)), float(np.mean(covered)))
 
 
 def skewed_prompts(n_prompts: int, n_sessions: int, seed: int = 0) -> float:
@@ -260,9 +344,10 @@ def bench_effort(size: float, n_sessions: int, seed: int = 0) -> Effort:
     rng = np.random.default_rng(seed)
     cells = [(gains(a, GAMMAS), rng.normal(0, size, (n_sessions, 17, 64))) for a in PROMPTS]
     trials, right = 0, 0
-    for truth, noise in cells:
-        for logs in noise:
-            ended = race(logs + np.append(0.0, truth)[:, None], truth, n_choices=64)
+    truths = [truth for truth, _ in cells]
+    for i in range(n_sessions):
+        logs = [noise[i] + np.append(0.0, truth)[:, None] for truth, noise in cells]
+        for ended, truth in zip(session(logs, truths), truths, strict=True):
             trials += ended.trials
             best = ended.decision.best
             right += _right(None if best is None else int(best.name), truth)
@@ -322,6 +407,17 @@ def run() -> Iterator[Result]:
                 said = f"{m} servers that gain nothing, noise {size:g}, a process {of}"
                 yield _share(f"{said}: falsely decided", found.false, most=5.0)
                 yield _share(f"{said}: covered at the stop", found.covered, least=93.0)
+    for m, n in ((1, 300), (4, 150)):
+        for kind in NOISE:
+            found = null_prompts(kind, m, n)
+            yield _share(f"4 prompts of {m} arms that gain nothing, {kind}: falsely decided", found.false, most=5.0)
+        found = null_prompts("normal noise", m, n, 0.5)
+        yield _share(f"4 prompts of {m} arms that gain nothing, unlike: falsely decided", found.false, most=5.0)
+    for kind in NOISE:
+        found = null_waves(kind, 200)
+        yield _share(f"tune, nothing gains, {kind}: falsely decided", found.false, most=5.0)
+        yield _share(f"tune, nothing gains, {kind}: covered at the stop", found.covered, least=93.0)
+        yield _share(f"compare --until 5% of one build, {kind}: a change", null_comparisons(kind, 200), most=0.5)
     for p in (3, 4, 6, 10):
         yield _share(f"{p} prompts with skewed gains: covered", skewed_prompts(p, 2000), least=93.0)
     for size in (CALM, RECORDED):

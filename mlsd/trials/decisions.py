@@ -18,7 +18,9 @@ Arms of one session are measured under the same noise, and three blocks say litt
 the larger of its own and of the mean of own and all arms', weighted by freedom (Smyth 2004, "moderated t", with the
 arms for the genes). m arms beside one plain arm of like noise share a quarter of their squared scatter: the variance of
 a mean of their m variances is ``(1 + (m - 1) / 4) / m`` of one's, which counts the freedom. The larger of both keeps
-the promise where arms scatter unlike (standard deviations a factor of e^0.5 apart; e^1: 4.5 %).
+the promise where arms scatter unlike (standard deviations a factor of e^0.5 apart; e^1: 4.5 %). Prompts that are
+answered each for itself in one session scatter alike as well, and share no plain trial: the freedom of the others adds
+up to as much as a prompt's own (3.0 % where their standard deviations lie a factor of e^0.5 apart; all of it: 9 %).
 
 Two processes of one program lie elsewhere in memory: a steady difference of 0.7 to 1.2 % (standard deviation of the
 ratio). Where an arm has a new process for each block that is noise like any other. Where it is one process throughout
@@ -30,6 +32,7 @@ from __future__ import annotations
 
 import math
 import statistics
+from collections import defaultdict
 from collections.abc import Container, Hashable, Iterable, Mapping, Sequence
 from typing import Generic, Literal, NamedTuple, TypeVar
 
@@ -57,6 +60,20 @@ class Estimate(Record, frozen=True, kw_only=True):
     variance: float  # of a unit
     n: int  # units that share no noise
     looks: int  # how often it may have been looked at: blocks
+
+
+class Noise(NamedTuple):
+    """What arms scatter by, and how well that is known."""
+
+    freedom: float = 0.0
+    variance: float = 0.0
+
+    def __add__(self, other: tuple[object, ...]) -> Noise:
+        """Both, of other blocks each."""
+        assert isinstance(other, Noise)
+        freedom = self.freedom + other.freedom
+        total = self.freedom * self.variance + other.freedom * other.variance
+        return Noise(freedom, total / freedom if freedom else 0.0)
 
 
 class Standing(Record, frozen=True, kw_only=True):
@@ -142,19 +159,24 @@ def decide(
     controls: Container[str] = (),
     n_choices: int | None = None,
     apart: bool = False,
+    elsewhere: Noise = Noise(),  # noqa: B008 - a tuple
 ) -> Decision:
     """What is decided of the arms beside plain decoding in the same blocks, and which of them cannot win any more.
 
     Out is what is slower than plain decoding, or slower than the leader in the blocks that both were in; never the
     `anchor`, which shows what heat does to passes wider than those of plain decoding. `controls` stay in every block,
     and nothing is out for being slower than one. `n_choices`: arms of the session where these are a part. `apart`: each
-    arm is one process throughout.
+    arm is one process throughout. `elsewhere`: the noise of the session's other parts.
     """
     m = n_choices or len(arms)
-    beside = against(plain, arms, m, apart=apart)
+    beside = against(plain, arms, m, apart=apart, elsewhere=elsewhere)
     running = [name for name, ratio in beside.items() if name not in controls and effect_of(ratio) != "slower"]
     leader = max(running, key=lambda name: (beside[name].value, name), default=None)
-    behind = {} if leader is None else against(arms[leader], {n: arms[n] for n in arms if n != leader}, m, apart=apart)
+    # Only the upper end is read of how far behind an arm is, so all of the chance to be wrong is that end's.
+    others = {name: own for name, own in arms.items() if name != leader}
+    behind = (
+        {} if leader is None else against(arms[leader], others, m, apart=apart, elsewhere=elsewhere, alpha=2 * ALPHA)
+    )
     standings = []
     for name, ratio in beside.items():
         effect, out = effect_of(ratio), None
@@ -180,6 +202,7 @@ class Timing(NamedTuple, Generic[G]):
     tok_s: float | None
     fate: Fate
     control: bool = False
+    session: int = 0  # in which it was measured
 
     @property
     def spoils(self) -> bool:
@@ -201,8 +224,9 @@ def standings(
     """
     plain: dict[G, dict[tuple[str, int], float]] = {}
     groups: dict[G, dict[str, dict[tuple[str, int], float]]] = {}
-    spoilt, controls = set[tuple[G, str]](), set[str]()
+    spoilt, controls, sessions = set[tuple[G, str]](), set[str](), defaultdict[G, set[int]](set)
     for one in trials:
+        sessions[one.group].add(one.session)
         if one.arm is None:
             logs = plain.setdefault(one.group, {})
         else:
@@ -214,22 +238,44 @@ def standings(
         if one.fate is Fate.VALID and one.tok_s:
             logs[one.place] = math.log(one.tok_s)
     m = n_choices or sum(map(len, groups.values()))
-    found = {}
-    for group, arms in groups.items():
-        sound = {name: logs for name, logs in arms.items() if (group, name) not in spoilt}
-        if plain.get(group):
-            anchor = (anchors or {}).get(group)
-            found[group] = decide(plain[group], sound, anchor=anchor, controls=controls, n_choices=m, apart=apart)
-    return found
+    sound = {
+        group: {name: logs for name, logs in arms.items() if (group, name) not in spoilt}
+        for group, arms in groups.items()
+        if plain.get(group)
+    }
+    noise = {
+        group: Noise() if _several(plain[group]) else _noise(_estimates(plain[group], arms).values())
+        for group, arms in sound.items()
+    }
+    return {
+        group: decide(
+            plain[group],
+            arms,
+            anchor=(anchors or {}).get(group),
+            controls=controls,
+            n_choices=m,
+            apart=apart,
+            elsewhere=sum(
+                (own for other, own in noise.items() if other != group and sessions[other] == sessions[group]), Noise()
+            ),
+        )
+        for group, arms in sound.items()
+    }
 
 
 def against(
-    base: Logs, arms: Mapping[str, Logs], n_choices: int | None = None, *, apart: bool = False
+    base: Logs,
+    arms: Mapping[str, Logs],
+    n_choices: int | None = None,
+    *,
+    apart: bool = False,
+    elsewhere: Noise = Noise(),  # noqa: B008 - a tuple
+    alpha: float = ALPHA,
 ) -> dict[str, Interval]:
     """Each arm's speed over that of `base`, in the blocks that both were in; those that share none are left out."""
-    found = {name: estimate for name, own in arms.items() if (estimate := _estimate(base, own)) is not None}
+    found = _estimates(base, arms)
     shared = 1.0 if _several(base) else _SHARED
-    ratios = sequential(list(found.values()), n_choices or len(arms), shared=shared)
+    ratios = sequential(list(found.values()), n_choices or len(arms), alpha=alpha, shared=shared, elsewhere=elsewhere)
     if apart:
         ratios = [processes_apart(ratio, n_choices or len(arms)) for ratio in ratios]
     return dict(zip(found, ratios, strict=True))
@@ -244,23 +290,28 @@ def processes_apart(ratio: Interval, n_choices: int = 1) -> Interval:
 
 
 def sequential(
-    estimates: Sequence[Estimate], n_choices: int, *, alpha: float = ALPHA, shared: float = _SHARED, ratio: bool = True
+    estimates: Sequence[Estimate],
+    n_choices: int,
+    *,
+    alpha: float = ALPHA,
+    shared: float = _SHARED,
+    ratio: bool = True,
+    elsewhere: Noise = Noise(),  # noqa: B008 - a tuple
 ) -> list[Interval]:
     """Intervals around the estimates that hold together and at every look with a chance of 1 - `alpha`.
 
     `shared`: of the squared scatter of two of them has one source; 1 lets each stand for itself, as prompts do, whose
-    effects are alike in all arms. Without ends where too few units were measured to know any scatter.
+    effects are alike in all arms. `elsewhere` counts for as much as these at most. Without ends where too few units
+    were measured to know any scatter.
     """
-    known = [one for one in estimates if one.n > 1]
-    total = sum(one.n - 1 for one in known)
-    freedom = total / (1 + shared * (len(known) - 1)) if known else 0.0
-    pooled = sum((one.n - 1) * one.variance for one in known) / total if known else 0.0
+    noise = _noise(estimates, shared)
+    noise += Noise(min(elsewhere.freedom, noise.freedom), elsewhere.variance)
     found = []
     for one in estimates:
         own = one.n - 1
-        free, variance = max(freedom, own) if shared < 1 else float(own), one.variance
+        free, variance = max(noise.freedom, own) if shared < 1 else float(own), one.variance
         if 0 < own < free:
-            variance = max(variance, (own * variance + (free - own) * pooled) / free)
+            variance = max(variance, (own * variance + (free - own) * noise.variance) / free)
         half = None
         if own and free >= _LEAST_FREEDOM - 1e-9:
             half = _quantile(alpha / n_choices, one, free) * math.sqrt(variance / one.n)
@@ -278,6 +329,20 @@ def tail(alpha: float, n_choices: int, looks: int, first: int) -> float:
 
 def _several(base: Logs) -> bool:
     return len({prompt for prompt, _ in base}) > 1
+
+
+def _noise(estimates: Iterable[Estimate], shared: float = _SHARED) -> Noise:
+    """The mean variance of the estimates; its freedom counts what they share: see the module."""
+    known = [one for one in estimates if one.n > 1]
+    total = sum(one.n - 1 for one in known)
+    if not total:
+        return Noise()
+    variance = sum((one.n - 1) * one.variance for one in known) / total
+    return Noise(total / (1 + shared * (len(known) - 1)), variance)
+
+
+def _estimates(base: Logs, arms: Mapping[str, Logs]) -> dict[str, Estimate]:
+    return {name: estimate for name, own in arms.items() if (estimate := _estimate(base, own)) is not None}
 
 
 def _estimate(base: Logs, own: Logs) -> Estimate | None:

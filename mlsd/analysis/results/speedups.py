@@ -111,7 +111,7 @@ def speedups(trials: pd.DataFrame, by: Sequence[str] = ("suite",), *, together: 
 
 
 _ENDED = ("status", "valid", "rollback_target", "disturbed", "failed_native_calls", "verdict")
-_MEASURED = ("arm", "drafter", "draft", "options", "gamma", "prompt", "block", "decode_tok_s", *_ENDED)
+_MEASURED = ("run_id", "arm", "drafter", "draft", "options", "gamma", "prompt", "block", "decode_tok_s", *_ENDED)
 
 
 def _together(trials: pd.DataFrame, by: Sequence[str], found: Sequence[Speedup]) -> Iterator[Speedup]:
@@ -128,6 +128,7 @@ def _together(trials: pd.DataFrame, by: Sequence[str], found: Sequence[Speedup])
                 tok_s=row["decode_tok_s"],
                 fate=fate(*(row[name] for name in _ENDED)),
                 control=row["drafter"] in CONTROLS,
+                session=row["run_id"],
             )
             for row in rows
         ),

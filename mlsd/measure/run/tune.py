@@ -91,7 +91,7 @@ def tune(
     path = db or study_path(BENCHES)
     _check(request)
     space = search_space(request.drafter)
-    first = _Wave((request.drafter.options,), _first_gammas(space))
+    first = _Wave((request.drafter.options,), first_gammas(space))
     prepared = prepare_bench(_bench(request, first))
     with machine_lock():
         check_database(path)
@@ -139,7 +139,7 @@ def _bench(request: TuneRequest, wave: _Wave) -> BenchRequest:
     return msgspec.structs.replace(request.setting, drafters=specs, gamma=wave.gammas, suite="tune")
 
 
-def _first_gammas(space: Space) -> tuple[int, ...]:
+def first_gammas(space: Space) -> tuple[int, ...]:
     """Far apart in equal ratios, the ends of the span among them."""
     span = space.get(_GAMMA)
     if not isinstance(span, Span):
