@@ -182,10 +182,12 @@ def waves(logs: Values, n_choices: int | None = None) -> Ended:
             decision = standings(told, n_choices=n_choices)[0]
             falsely = falsely or any(one.effect in ("faster", "slower") for one in decision.standings)
             racing = tuple(gamma for gamma in wave if str(gamma) in decision.racing)
-            if decision.done(among=set(map(str, wave))) or not racing:
+            if decision.done(among=set(map(str, wave))) or not racing or block == logs.shape[1]:
                 break
         leader = decision.of(decision.leader or "") or max(decision.standings, key=lambda one: one.ratio.value)
         beside = gammas_beside(int(leader.name), [int(one.name) for one in decision.standings], _GAMMA_SPACE)
+        if block == logs.shape[1]:
+            return Ended(decision, trials, block, falsely)
         if beside and leader.effect != "slower":
             wave = (*beside, int(leader.name))
         elif leader.effect == "undecided" and most == 4:

@@ -7,6 +7,7 @@ Versions:
     1  the first that was written down, with mlsd 0.3
     2  `record --check-first`
     3  `server` on a second server, with percentiles and categories; `advise` with the range at a known acceptance
+    4  `advise` says which settings are measured
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ from mlsd.stats import Interval
 from mlsd.trials.decisions import Decision
 from tools.data_reference import comments
 
-VERSION = 3
+VERSION = 4
 FILE = Path(__file__).parent.parent / "docs" / "schemas.json"
 
 

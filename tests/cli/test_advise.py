@@ -9,8 +9,11 @@ from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from mlsd import api
+from mlsd.analysis.advise.answer import Answer
 from mlsd.cli import main
 from mlsd.measure.store.store import Store
 from tests.cli.conftest import Ran
@@ -116,6 +119,30 @@ def test_a_calibration_is_enough_for_advice(
         ("tiny-draft", 2),
         ("tiny-draft", 4),
     }
+
+
+def test_what_is_left_open_is_measured_and_asked_again(
+    mlsd: Callable[..., Ran], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    modelled = api.advise("tiny-moe", drafts=("tiny-draft",), gammas=(1, 2), chip="68 GB/s")
+    open_ = tuple(p for p in modelled.recommendation.prospects if p.gamma)
+    recommendation = msgspec.structs.replace(modelled.recommendation, to_measure=open_)
+    asked: list[tuple[Path, ...]] = []
+
+    def advise(*_: object, databases: tuple[Path, ...], **__: object) -> Answer:
+        asked.append(tuple(databases))
+        return msgspec.structs.replace(modelled, recommendation=recommendation)
+
+    monkeypatch.setattr(api, "advise", advise)
+    ran = mlsd("advise", "tiny-moe", "--measure", "--budget-s", "1", "--n-threads", "1")
+    assert ran.code == 0, ran.err
+    assert "Measured on code: " in ran.err
+    assert asked == [(), (Path("results/bench.sqlite"),)]
+    with Store.open(Path("results/bench.sqlite"), read_only=True) as store:
+        assert {case.gamma for case in store.cases().values()} == {0, 1, 2}
+    elsewhere = mlsd("advise", "tiny-moe", "--measure", "--chip", "M2 Ultra")
+    assert elsewhere.code == 2 and "another" in elsewhere.err
 
 
 @pytest.mark.heavy

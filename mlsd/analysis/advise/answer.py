@@ -12,6 +12,7 @@ from mlsd.analysis.advise.prospects import (
     Prospect,
     Recommendation,
     acceptance_of,
+    as_measured,
     measured_outcomes,
     prospects,
     recommend,
@@ -106,6 +107,8 @@ def answer(question: Question, known: Known, place: Place | None) -> Answer:
         for a in own
     }
     found = prospects(costs, plain, chosen, question.gammas, measured=outcomes, validation=validation)
+    decided = known.speedups.get(place.environment_key, ()) if place is not None else ()
+    found = as_measured(found, [s for s in decided if s.target == ref.id and s.workload == question.workload])
     untimed = {key: draft for key, draft in drafts.items() if key not in costs}
     quants = () if target.here or place is None else _quants(target, drafts, known, place, chosen, question.gammas)
     recommendation = recommend(

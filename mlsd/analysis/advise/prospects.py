@@ -21,11 +21,13 @@ from mlsd.analysis.predict.arms import ArmGroup
 from mlsd.analysis.predict.predict import Costs, between, draft_ms, mgl_of, tok_per_s
 from mlsd.analysis.predict.prediction_error import Validation
 from mlsd.analysis.predict.replay import Outcomes, alphas_of, outcomes_from_alphas, outcomes_of
+from mlsd.analysis.results.speedups import Speedup
 from mlsd.errors import AnalysisError
 from mlsd.measure.store.rows import CalibrationPoint
 from mlsd.planning import passes
 from mlsd.records import NO_DRAFTER, Record, Round
 from mlsd.stats import Interval
+from mlsd.trials.arms import PLAIN
 from mlsd.units import quoted
 
 Decider = Literal["nothing", "draft time", "expert coverage", "kernel step", "verification", "rollback", "acceptance"]
@@ -52,11 +54,12 @@ class Prospect(Record, frozen=True, kw_only=True):
     acceptance_source: str
     acceptance_assumed: bool = False  # nobody measured it: the interval spans a range of acceptances
     at_middle: Interval | None = None  # the speedup's range were its acceptance known, where it is assumed
+    measured: bool = False  # the speedup is not predicted: trials on this machine decide it
 
     @property
     def name(self) -> str:
         """In words."""
-        return "off" if self.gamma == 0 else self.draft or self.drafter
+        return PLAIN if self.gamma == 0 else self.draft or self.drafter
 
     @property
     def option(self) -> str:
@@ -204,6 +207,25 @@ def prospects(
             outcomes = known.get(gamma) or outcomes_from_alphas(a.alphas, gamma)
             result.append(_prospect(costs[key], plain, outcomes, gamma, key, a.relative_error, a.source, model_error))
     return sorted(result, key=lambda p: -p.tok_s.value)
+
+
+def as_measured(found: Iterable[Prospect], decided: Iterable[Speedup]) -> list[Prospect]:
+    """The settings at the speed that their trials decide, where they do, in place of a predicted one; fastest first."""
+    known = {
+        (one.drafter, one.draft, one.gamma): one.ratio
+        for one in decided
+        if one.effect != "undecided" and one.ratio is not None and not one.options
+    }
+    settings = list(found)
+    plain = next(p.tok_s.value for p in settings if not p.gamma)
+    for place, p in enumerate(settings):
+        if ratio := known.get((p.drafter, p.draft, p.gamma)):
+            low, high = (None if end is None else plain * end for end in (ratio.low, ratio.high))
+            speed = Interval(value=plain * ratio.value, low=low, high=high, n=ratio.n)
+            settings[place] = msgspec.structs.replace(
+                p, tok_s=speed, speedup=ratio, measured=True, acceptance_assumed=False
+            )
+    return sorted(settings, key=lambda p: -p.tok_s.value)
 
 
 def _assumed(costs: CostRange, plain: CostRange, a: Acceptance, gamma: int, model_error: float) -> Prospect:

@@ -8,7 +8,9 @@ from typing import TypeVar
 import msgspec
 
 from mlsd.analysis.predict.predict import Arm, Costs, costs_from_points
+from mlsd.analysis.results import frames
 from mlsd.analysis.results.comparability import Chosen, choose, machines
+from mlsd.analysis.results.speedups import Speedup, speedups
 from mlsd.errors import AnalysisError
 from mlsd.measure.store.rows import CalibrationPoint, Coverage, PassKind, TrialFilter, environment_key
 from mlsd.measure.store.store import Store
@@ -42,6 +44,9 @@ class Known(Record, frozen=True, kw_only=True):
     passes: dict[tuple[str, str], tuple[CalibrationPoint, ...]]  # (environment, model key) -> the newest of each kind
     coverage: dict[str, tuple[Coverage, ...]]  # by model key
     models: dict[str, ModelFacts]  # by model key
+    speedups: dict[str, tuple[Speedup, ...]] = msgspec.field(
+        default_factory=dict
+    )  # by environment: by workload, of all
 
     def costs(self, environment_key: str, target: ModelRef, draft: ModelRef | None) -> Costs | None:
         """Calibrated costs of a pair on a machine; None where the target, or the draft it needs, was not timed."""
@@ -65,14 +70,19 @@ def read_known(stores: Iterable[Store]) -> Known:
     passes: dict[tuple[str, str], tuple[CalibrationPoint, ...]] = {}
     coverage: dict[str, tuple[Coverage, ...]] = {}
     models: dict[str, ModelFacts] = {}
+    measured: dict[str, tuple[Speedup, ...]] = {}
     for store in stores:
         chosen = [choose(store, machine) for machine in machines(store)]
+        trials = frames.trials(store)
         for one in chosen:
             groups += read_groups(store, one)
+            own = one.rows_of(trials)
+            both = [s for by in ((), ("workload",)) for s in speedups(own, by, together=True)] if len(own) else []
+            measured[one.environment_key] = (*measured.get(one.environment_key, ()), *both)
         models |= store.models()
         passes |= newest_passes(store, frozenset().union(*(one.other_calibrations for one in chosen)))
         coverage |= newest(store.coverage(), lambda row: row.model_key)
-    return Known(groups=tuple(groups), passes=passes, coverage=coverage, models=models)
+    return Known(groups=tuple(groups), passes=passes, coverage=coverage, models=models, speedups=measured)
 
 
 def read_groups(store: Store, chosen: Chosen) -> list[ArmGroup]:

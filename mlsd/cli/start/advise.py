@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,7 @@ from mlsd.cli.database import db_option
 from mlsd.cli.options import (
     IntList,
     Whole,
+    budget_option,
     draft_option,
     drafter_option,
     engine_options,
@@ -18,17 +20,20 @@ from mlsd.cli.options import (
     model_argument,
     quant_option,
 )
-from mlsd.cli.output import print_json, print_table, say
+from mlsd.cli.output import note, print_json, print_table, say
+from mlsd.cli.watch import make_watcher
+from mlsd.errors import InputError
 from mlsd.measure.store.newest import study_databases
-from mlsd.records import DrafterSpec
+from mlsd.records import DRAFT_MODEL, DrafterSpec
 from mlsd.report.tables.arms import files_table, prospect_table
 from mlsd.stats import grouped
 from mlsd.units import format_number
 
 if TYPE_CHECKING:
     from mlsd.analysis.advise.answer import Answer
-    from mlsd.analysis.advise.prospects import Recommendation
+    from mlsd.analysis.advise.prospects import Prospect, Recommendation
 
+_OWN = ("draft", "drafter_text", "measure", "budget_s")  # what the question does not hold as it is
 _GAMMAS = (1, 2, 4, 8, 16)
 _BUILD = "Build of llama.cpp whose kernels to model, like 11404 [default: the one loaded; with --chip, mlsd's own]."
 
@@ -50,25 +55,37 @@ _BUILD = "Build of llama.cpp whose kernels to model, like 11404 [default: the on
 @click.option("--llama-build", "--build", "build", type=Whole(min=0), default=0, help=_BUILD)
 @click.option("--acceptance", type=float, help="Chance that a drafted token is accepted, like 0.8 [default: as seen].")
 @quant_option("Of a target that is only known by its shape [default: as its id says, else Q8_0].")
+@click.option("--measure", is_flag=True, help="Measure what is left open, until it is decided, and answer again.")
+@budget_option("Of --measure: start no further block after this many seconds.", default=600, show_default=True)
 @db_option("all under results/; may be repeated", "databases", multiple=True)
 @json_option
 @engine_options
 def advise(target: str, databases: tuple[Path, ...], as_json: bool, **options: Any) -> None:
-    """Predict decode tok/s of TARGET for each draft, method and gamma, "off" included.
+    """Predict decode tok/s of TARGET for each draft, method and gamma, and what plain decoding gives.
 
     TARGET is a GGUF path, an id, or a shape that `mlsd models make synth` knows. Costs come from `mlsd calibrate` and
     trials on this machine, from calibrated synthetic models of the target's shape (whole or cut in depth), or with
-    --chip from a bandwidth; acceptance from trials, or a shipped reference.
+    --chip from a bandwidth; acceptance from trials, or a shipped reference. Where trials on this machine decide a
+    setting, their speedup stands in place of the predicted one.
     """
     from mlsd import api
 
+    def ask(databases: tuple[Path, ...]) -> Answer:
+        return api.advise(
+            target,
+            drafts=(*options["draft"], *options["drafter_text"]) or None,
+            databases=databases,
+            **{name: value for name, value in options.items() if name not in _OWN},
+        )
+
+    if options["measure"] and options["chip"] is not None:
+        raise InputError("--measure asks this machine, --chip about another one.", hint="Give one of the two.")
     databases = databases or tuple(study_databases())
-    found = api.advise(
-        target,
-        drafts=(*options["draft"], *options["drafter_text"]) or None,
-        databases=databases,
-        **{name: value for name, value in options.items() if name not in ("draft", "drafter_text")},
-    )
+    found = ask(databases)
+    if options["measure"] and (open_ := found.recommendation.to_measure):
+        measured = _measure(target, open_, options, databases[0] if len(databases) == 1 else None)
+        databases = (*(path for path in databases if path != measured), measured)
+        found = ask(databases)
     if as_json:
         told = ("validation", "quants", "untimed", "draft_sources", "draft_file")
         print_json(
@@ -82,6 +99,28 @@ def advise(target: str, databases: tuple[Path, ...], as_json: bool, **options: A
         )
     else:
         _print(found)
+
+
+def _measure(target: str, open_: Sequence[Prospect], options: Mapping[str, Any], db: Path | None) -> Path:
+    """A bench of the settings that are left open, until they are decided; where its trials are."""
+    from mlsd.measure.run.race import Goal
+    from mlsd.measure.run.runs import bench
+    from mlsd.planning.prepare import BenchRequest
+
+    request = BenchRequest(
+        target=target,
+        drafts=tuple(dict.fromkeys(p.draft for p in open_ if p.draft is not None)),
+        drafters=tuple(dict.fromkeys(p.drafter for p in open_ if p.drafter != DRAFT_MODEL)),
+        gamma=tuple(sorted({p.gamma for p in open_})),
+        prompts=(options["workload"] or "code",),
+        engine=options["engine"],
+    )
+    goal = Goal(budget_s=options["budget_s"])
+    with make_watcher(goal.budget_s) as watcher:
+        result = bench(request, db, watcher=watcher, goal=goal)
+    for prompt, decision in result.decisions.items():
+        note(f"Measured on {prompt}: {decision.words}.")
+    return Path(result.database)
 
 
 def _print(found: Answer) -> None:

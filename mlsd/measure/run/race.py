@@ -55,12 +55,11 @@ class Race:
         goal: Goal,
         *,
         rules: Rules = EACH_PROMPT,
-        n_choices: int | None = None,
         earlier: Iterable[Measured] = (),
         now_s: Callable[[], float] = time.monotonic,
     ) -> None:
         """`earlier` trials count as blocks of their own."""
-        self._goal, self._rules, self._n_choices, self._now_s = goal, rules, n_choices, now_s
+        self._goal, self._rules, self._now_s = goal, rules, now_s
         self._began_s = now_s()
         self._cases: dict[str, Case] = {}
         self._trials: list[Measured] = list(earlier)
@@ -107,7 +106,7 @@ class Race:
         return fitting
 
     def _judged(self) -> dict[str, Decision]:
-        found = standings(self._trials, rules=self._rules, n_choices=self._n_choices, anchors=self._anchors)
+        found = standings(self._trials, rules=self._rules, anchors=self._anchors)
         for group, decision in found.items():
             if decision.leader is not None and len(decision.racing) < len(decision.standings):
                 self._anchors.setdefault(group, decision.leader)  # the first that leads when one drops out
@@ -140,12 +139,11 @@ def standings(
     trials: Iterable[Measured],
     *,
     rules: Rules = EACH_PROMPT,
-    n_choices: int | None = None,
     anchors: Mapping[str, str] | None = None,
 ) -> dict[str, Decision]:
     """What trials decide of each group."""
     timings = (_timing(rules, *one) for one in trials)
-    return decisions.standings(timings, n_choices=n_choices, anchors=anchors, apart=rules.apart)
+    return decisions.standings(timings, anchors=anchors, apart=rules.apart)
 
 
 def _timing(rules: Rules, case: Case, trial: Trial) -> Timing[str]:

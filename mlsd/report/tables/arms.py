@@ -209,7 +209,7 @@ def prospect_table(prospects: Sequence[Prospect], level: float) -> Table:
     made = table(
         "Predicted decoding",
         prospects,
-        words("method", lambda p: p.name),
+        words("method", lambda p: f"{p.name} (measured)" if p.measured else p.name),
         numbers("gamma", lambda p: p.gamma),
         numbers("tok/s", lambda p: number(p.tok_s.value, 1)),
         numbers(interval, lambda p: bounds(p.tok_s.low, p.tok_s.high, 1), detail=True),
@@ -220,7 +220,7 @@ def prospect_table(prospects: Sequence[Prospect], level: float) -> Table:
         numbers("or accept", needed, detail=True),
         numbers("decided by", lambda p: text(p.decided_by), detail=True),
         numbers("without", lambda p: times(p.without_it if p.gamma else None), detail=True),
-        note="needs: the MGL at which it is as fast as off; or accept: the acceptance of each token that gives it.",
+        note="needs: the MGL at which it is as fast as plain decoding; or accept: the acceptance that gives it.",
     )
     return _explained(made)
 
@@ -237,7 +237,7 @@ def files_table(quants: Sequence[QuantFile]) -> Table:
         words("id", lambda q: q.id),
         numbers("size", lambda q: text(format_bytes(q.file_bytes))),
         numbers("fits here", lambda q: text(yes_or_no(q.fits))),
-        numbers("off, tok/s", lambda q: speed(q.off_tok_s), detail=True),
+        numbers("plain, tok/s", lambda q: speed(q.off_tok_s), detail=True),
         numbers("best, tok/s", lambda q: speed(q.best.tok_s if q.best else None)),
         numbers("with", lambda q: text(q.best and f"{q.best.draft}, gamma {q.best.gamma}"), detail=True),
     )

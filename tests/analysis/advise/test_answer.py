@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from mlsd.analysis.advise.answer import Place, Question, answer, check_question
 from mlsd.analysis.advise.prospects import Recommendation
-from mlsd.analysis.predict.arms import Known
+from mlsd.analysis.predict.arms import Known, read_known
+from mlsd.analysis.results.best_setting import best_settings
+from mlsd.analysis.study.study import read_study
 from mlsd.errors import AnalysisError, InputError
+from mlsd.measure.store.rows import environment_key
+from mlsd.measure.store.store import Store
 from mlsd.planning.passes import AppleChip, apple_chip, unnamed_chip
 from tests.analysis.predict.test_shape_costs import facts, known
 
@@ -104,3 +110,22 @@ def test_the_verdict_is_faster_slower_or_two_settings_to_measure() -> None:
     assert "tokens a round" in undecided.why
     sure = asked("M1 Max", "qwen3.5-9b-q4_k_m", ("qwen3.5-2b",), (16,))
     assert sure.verdict == "slower" and sure.best.gamma == 0 and sure.sure
+
+
+def test_advice_says_what_a_report_says_of_a_measured_study() -> None:
+    with Store.open(Path("notebooks/data/tiny.sqlite"), create=False, read_only=True) as store:
+        stored, study = read_known([store]), read_study(store)
+    here = Place(environment_key=environment_key(study.environment), chip=None, safe_bytes=None)
+    n_decided = 0
+    for best in best_settings(study.by_workload):
+        question = Question(target=best.target, workload=best.workload, gammas=(1, 2, 4, 8, 16))
+        said = answer(question, stored, here).recommendation
+        assert best.use == "off" or said.verdict == "faster"
+        rows = {(p.drafter, p.draft, p.gamma): p for p in said.prospects}
+        for one in study.by_workload:
+            p = rows.get((one.drafter, one.draft, one.gamma))
+            if (one.target, one.workload) == (best.target, best.workload) and p is not None and not one.options:
+                assert p.measured == (one.effect != "undecided")
+                assert p.speedup == one.ratio or not p.measured
+                n_decided += p.measured
+    assert n_decided
