@@ -42,13 +42,13 @@ def test_a_large_model_is_predicted_for_a_chip_without_a_download(
     assert advice["level"] == 0.9 and advice["verdict"] in ("faster", "slower", "measure")
 
 
-def test_the_text_says_off_is_among_the_choices_and_how_far_to_trust_it(
+def test_the_text_says_plain_decoding_is_among_the_choices_and_how_far_to_trust_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     main(["advise", "tiny-moe", "--chip", "68 GB/s"])
     out = capsys.readouterr().out
-    for words in ("off", "decided by", "not measured", "public rows", "90 % interval", "Next: "):
+    for words in ("plain", "decided by", "not measured", "public rows", "90 % interval", "Next: "):
         assert words in out
 
 
@@ -185,7 +185,7 @@ def test_own_trials_and_a_calibration_in_one_database_give_advice_on_every_gamma
     for words in (
         "Each of 12 stored settings predicted on the same text",
         "decided by",
-        "off",
+        "plain",
         "Acceptance of tiny-draft: ",
     ):
         assert words in text
