@@ -10,13 +10,22 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from mlsd.clock import RestClock
+from mlsd.hardware.chips import has_no_fan
 from mlsd.measure.messages import Felt, Resting
-from mlsd.records import Anchors
+from mlsd.records import Anchors, Environment
 from mlsd.units import NS_PER_MS, format_percent
 
 STEP_S, MOST_S = 30.0, 600.0  # of one rest without a word, and of all rests between two blocks
 DISTURBED, CLEAN = 0.05, 0.03  # change of either anchor: what was measured does not count; it is cool again
 _COOL = (None, "nominal")
+# A processor with a fan, and a device behind a network, whose passes scatter with other work and say nothing of heat.
+_STEADY = ("CPU", "RPC")
+
+
+def cool_down_of(asked_s: float | None, environment: Environment) -> float | None:
+    """Seconds of rest between blocks, as asked for; None: while it is hot, on machines that get so."""
+    steady = environment.backend in _STEADY and not has_no_fan(environment.hardware_model)
+    return 0.0 if asked_s is None and steady else asked_s
 
 
 def rest(clock: RestClock, send: Callable[[Resting], None], span_s: float, why: str) -> None:
@@ -48,7 +57,8 @@ class CoolDown:
         """Time the anchors, and say whether what was measured since the last ones counts."""
         if (now := self._anchors()) is None:
             return
-        clean = self._clean or now
+        same = self._clean is not None and (self._clean.target, self._clean.width) == (now.target, now.width)
+        clean = self._clean if same and self._clean is not None else now
         why = drift_words(clean, now) if _most(clean, now) > DISTURBED else None
         # Whatever is faster than the clean anchors says that those were hot.
         self._keep(now, now if why and _slowest(clean, now) <= CLEAN else clean, why)

@@ -417,3 +417,8 @@ def trial_of(slot: Slot, **measured: Any) -> Trial:
 def failed_trial(slot: Slot, reason: str) -> Trial:
     """The row of a trial that gave no number."""
     return trial_of(slot, status="failed", error=reason, invalid_reason="the trial failed")
+
+
+def hot_trial(trial: Trial, reason: str) -> Trial:
+    """The row of a trial that was disturbed: what it gave stands there, and counts in nothing."""
+    return msgspec.structs.replace(trial, valid=False, disturbed=True, invalid_reason=reason)

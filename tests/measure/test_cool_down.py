@@ -10,7 +10,8 @@ import pytest
 
 from mlsd.clock import FakeClock
 from mlsd.hardware.chips import has_no_fan
-from mlsd.measure.cool_down import MOST_S, STEP_S, CoolDown
+from mlsd.measure.cool_down import MOST_S, STEP_S, CoolDown, cool_down_of
+from mlsd.measure.lab.machine import Block
 from mlsd.measure.messages import Done, Felt, Resting
 from mlsd.measure.process import run_job
 from mlsd.measure.run.runner import RunOutcome, RunPlan, run_plan
@@ -134,6 +135,35 @@ def test_two_hot_episodes_a_sleep_and_a_lost_worker_lose_nothing_and_nothing_hot
     assert (again.n_ok, again.n_skipped) == (len(disturbed), 36 - len(disturbed))
     with Store.open(path) as store:
         assert all(row.trial.valid for row in store.trials(rounds=False))
+
+
+def test_a_machine_of_a_lab_tells_a_block_when_the_heat_was_felt_behind_it() -> None:
+    mac = Mac(episodes=[(4, 200.0)])
+    block, told = Block(waits=True), []
+    for event in run_job(mac_job(n_blocks=4), hire=mac.hire):
+        told += [(done.trial, len(mac.measured)) for done in block.said(event)]
+    trials = [trial for trial, _ in told]
+    assert len(trials) == 12 and all(n % 3 == 0 for _, n in told), "whole blocks"
+    hot = [heat for *_, heat in mac.measured]
+    assert any(hot) and not any(heat and trial.valid for heat, trial in zip(hot, trials, strict=True))
+    assert {fate_of(trial) for trial in trials if not trial.valid} == {Fate.DISTURBED}
+
+
+@pytest.mark.parametrize(
+    ("asked", "backend", "model", "rest"),
+    [
+        (None, "CPU", "Mac16,10", 0.0),
+        (None, "CPU", "Mac16,12", None),  # no fan
+        (None, "Metal", "Mac16,10", None),
+        (None, "RPC", None, 0.0),
+        (5.0, "Metal", None, 5.0),
+    ],
+)
+def test_heat_is_watched_on_graphics_devices_and_without_a_fan(
+    asked: float | None, backend: str, model: str | None, rest: float | None
+) -> None:
+    environment = msgspec.structs.replace(ENVIRONMENT, backend=backend, hardware_model=model)
+    assert cool_down_of(asked, environment) == rest
 
 
 @pytest.mark.parametrize(

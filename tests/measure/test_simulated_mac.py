@@ -16,7 +16,6 @@ from mlsd.cli.study import run as command
 from mlsd.cli.study.report import show_report
 from mlsd.measure.process import run_job
 from mlsd.measure.run import runs
-from mlsd.measure.run.runner import run_jobs
 from mlsd.measure.run.runs import StudyResult, run_study
 from mlsd.measure.store.store import Store
 from mlsd.models import hub as hubs
@@ -58,7 +57,7 @@ def study(mac: Mac, path: Path, said: list[tuple[float, str]], monkeypatch: pyte
         monkeypatch.setattr(module, "time", clock)
     for module in (watch, command):
         monkeypatch.setattr(module, "note", lambda text: said.append((mac.now_s(), text)))
-    monkeypatch.setattr(runs, "run_jobs", partial(run_jobs, drive=partial(run_job, hire=mac.hire)))
+    monkeypatch.setattr(runs, "run_job", partial(run_job, hire=mac.hire))
     monkeypatch.setattr("mlsd.measure.run.memory.read_environment", lambda backend: AIR)
     models = command._agree(REQUEST, path, ask=False)
     with watch.Lines() as watcher:

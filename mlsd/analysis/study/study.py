@@ -6,7 +6,7 @@ One machine and build at a time; what is left out is said. Draws and renders not
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, TypeVar
 
@@ -24,6 +24,7 @@ from mlsd.analysis.results.energy import EnergyRow, energy_rows
 from mlsd.analysis.results.paired_trials import PairedTrials, pair_trials
 from mlsd.analysis.study.machine_findings import Machine, read_machine
 from mlsd.errors import AnalysisError
+from mlsd.measure.run.checks import Points, anchor_points
 from mlsd.measure.store.rows import DraftDistance, Run, TrialFilter
 from mlsd.measure.store.store import Store
 from mlsd.records import Case, Environment, ModelFacts, QualityWarning
@@ -51,6 +52,7 @@ class Study:
     distances: dict[str, DraftDistance]  # by case: how far what drafts lies from the target, where measured
     comparisons: tuple[Comparison, ...] = ()  # of builds or settings, whichever machine and build they ran on
     energy: tuple[EnergyRow, ...] = ()  # of settings whose energy was counted
+    anchors: dict[str, Points] = field(default_factory=dict)  # passes timed between blocks, by width
     beside: tuple[Study, ...] = ()  # the other machines of the database, never pooled with this one
 
     @cached_property
@@ -158,6 +160,11 @@ def read_study(store: Store, machine: str | None = None, settings: str | None = 
         distances=predictors.case_distances(store.distances(), chosen.cases),
         comparisons=tuple(one.comparison() for one in sessions(store) if "2" not in one.sides),
         energy=tuple(energy_rows(store, chosen)),
+        anchors=anchor_points(
+            stored.trial
+            for stored in store.trials(TrialFilter(status="ok"), rounds=False)
+            if chosen.holds(stored.environment_key, stored.trial.case_id)
+        ),
         beside=tuple(
             read_study(store, key, others=False)
             for key in (comparability.machines(store) if others else ())

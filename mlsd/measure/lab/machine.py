@@ -23,7 +23,8 @@ from mlsd.folders import asset_path, data_path, user_dir
 from mlsd.gguf_tools.read import model_facts
 from mlsd.hardware import read_conditions, read_environment
 from mlsd.hardware.budget import memory_budget
-from mlsd.measure.messages import Done, Event
+from mlsd.measure.cool_down import cool_down_of
+from mlsd.measure.messages import Done, Event, Felt, Finished, hot_trial
 from mlsd.measure.process import run_info, run_job
 from mlsd.measure.run.memory import fit_here
 from mlsd.measure.run.runner import machine_lock
@@ -31,7 +32,7 @@ from mlsd.measure.store.rows import environment_key
 from mlsd.models.library import Library
 from mlsd.models.manifest import MadeEntry
 from mlsd.planning.job import Job, ModelFile
-from mlsd.records import Conditions, EngineOptions, Environment, ModelFacts, ModelRef, Record
+from mlsd.records import Anchors, Conditions, EngineOptions, Environment, ModelFacts, ModelRef, Record
 
 _LOOK_S = 0.5
 
@@ -158,6 +159,7 @@ class Doing(Record, frozen=True, kw_only=True):
 
 
 state: dict[str, Doing | Card] = {}  # of this process: "doing", "card"
+_clean: dict[str, Anchors] = {}  # of each target, felt here while it was cool
 
 
 def card(engine: EngineOptions, *, may_pull: bool) -> Card:
@@ -183,7 +185,13 @@ def measure(
         job = _at_home(piece.job, may_pull=may_pull)
         with machine_lock(), _stopped_when_not(wanted):
             _, (job,) = fit_here((job,))
+            job = msgspec.structs.replace(
+                job,
+                cool_down_s=cool_down_of(job.cool_down_s, here.environment),
+                anchors=_clean.get(job.target.ref.id),
+            )
             unfit = False
+            block = Block(waits=job.cool_down_s is None)
             events = cast("Generator[Event]", run_job(job, patience_s=piece.patience_s))
             with closing(events):
                 for event in events:
@@ -191,12 +199,33 @@ def measure(
                         break
                     if isinstance(event, Done):
                         state["doing"] = Doing(target=job.target.ref.id, n_slots=len(job.slots), n_done=event.index + 1)
-                        say(event)
+                    for done in block.said(event):
+                        say(done)
     except MlsdError as error:
         return str(error), unfit
     finally:
         state.pop("doing", None)
     return None, False
+
+
+class Block:
+    """Trials of a block, told only when the heat was felt behind them: what was hot is told as that."""
+
+    def __init__(self, *, waits: bool) -> None:
+        self._waits, self._held = waits, list[Done]()
+
+    def said(self, event: Event) -> list[Done]:
+        """What may be told after this event."""
+        if isinstance(event, Felt):
+            _clean[event.clean.target] = event.clean
+            if why := event.disturbed:
+                self._held = [msgspec.structs.replace(d, trial=hot_trial(d.trial, why)) for d in self._held]
+        elif isinstance(event, Done):
+            self._held.append(event)
+        if self._waits and not isinstance(event, Felt | Finished):
+            return []
+        told, self._held = self._held, []
+        return told
 
 
 @contextmanager

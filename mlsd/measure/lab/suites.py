@@ -57,7 +57,7 @@ def run_lab_study(
         used = set(prepared.plan.models())
         check_same_files(cards, used)
         plan = LabPlan(
-            loads=rested(prepared.plan.loads, settings.cool_down_s or 0.0),
+            loads=rested(prepared.plan.loads, settings.cool_down_s),
             origin=origin,
             share=share,
             record=plan_record(prepared, options or {}),

@@ -39,6 +39,7 @@ WARNINGS = {  # what each code means; the documentation shows it
     "too_short": f"decoding took less than {SHORT_DECODE_NS // NS_PER_MS} ms, in which any other process shows",
     "wide_spread": f"repeats of one case spread by {100 * SPREAD_LIMIT:.0f} % or more (standard deviation over mean)",
     "baseline_drift": f"plain decoding changed by {100 * DRIFT_LIMIT:.0f} % or more over the run",
+    "anchor_drift": f"passes timed between blocks changed by {100 * DRIFT_LIMIT:.0f} % or more over the run: heat",
     "energy_counter": "the energy counter stood still or jumped back; no energy is reported",
     "passes_not_timed": "`compare` could not time single passes of a build",
     "output_near_tie": "`compare`: the builds' plain outputs differ where rounding explains it; speeds compare",
@@ -153,14 +154,32 @@ def _swap_growth(conditions: Sequence[Conditions]) -> list[QualityWarning]:
 # --- the trials -------------------------------------------------------------------------------------------------
 
 
+Points = dict[str, list[tuple[float, float]]]  # of each case: when in s, ln of a speed
+
+
 def baseline_drift(trials: Iterable[Trial]) -> Drift | None:
     """The trend of the AR arm over the run, all its cases together; see `drift_of`."""
-    points = defaultdict(list)
+    points: Points = defaultdict(list)
     for trial in trials:
         own = speed(trial) if trial.arm == "ar" else None
         if own is not None:
             points[trial.case_id].append((_seconds(trial.started_at), math.log(own)))
     return drift_of(points)
+
+
+def anchor_points(trials: Iterable[Trial]) -> dict[str, Points]:
+    """Passes timed between blocks, as -ln of their time, of each target and width: narrow and wide ones apart."""
+    found: dict[str, Points] = {}
+    seen = set()
+    for trial in trials:
+        felt = None if trial.conditions is None else trial.conditions.anchors
+        if felt is None or felt in seen:  # all trials of a block carry the same
+            continue
+        seen.add(felt)
+        when, name = _seconds(trial.started_at), f"{felt.target} {felt.width}"
+        for which, span_ns in (("one position", felt.one_ns), ("the widest", felt.wide_ns)):
+            found.setdefault(which, defaultdict(list))[name].append((when, -math.log(max(span_ns, 1))))
+    return found
 
 
 def drift_of(points: Mapping[str, Sequence[tuple[float, float]]]) -> Drift | None:
@@ -190,18 +209,26 @@ def drift_of(points: Mapping[str, Sequence[tuple[float, float]]]) -> Drift | Non
     return Drift(change=change, low=low, high=high, n_trials=len(centred), span_s=span)
 
 
+_SETTLE = "Compare within blocks only; let the machine settle, raise --cool-down, and run again."
+
+
 def _drift(trials: Sequence[Trial]) -> list[QualityWarning]:
-    drift = baseline_drift(trials)
+    found = []
+    if words := _trend_words("Plain decoding", baseline_drift(trials)):
+        found.append(_warning("baseline_drift", words, _SETTLE))
+    for width, points in anchor_points(trials).items():
+        if words := _trend_words(f"Passes over {width}, timed between blocks,", drift_of(points)):
+            found.append(_warning("anchor_drift", words, _SETTLE))
+    return found
+
+
+def _trend_words(what: str, drift: Drift | None) -> str | None:
     if drift is None or not drift.decided or abs(drift.change) < DRIFT_LIMIT:
-        return []
-    return [
-        _warning(
-            "baseline_drift",
-            f"Plain decoding changed by {format_percent(drift.change)} over the run "
-            f"(95 % interval {format_percent(drift.low)} to {format_percent(drift.high)}, {drift.n_trials} trials).",
-            "Compare within blocks only; let the machine settle, raise --cool-down, and run again.",
-        )
-    ]
+        return None
+    return (
+        f"{what} changed in speed by {format_percent(drift.change)} over the run "
+        f"(95 % interval {format_percent(drift.low)} to {format_percent(drift.high)}, {drift.n_trials} times)."
+    )
 
 
 def disturbed(trials: Sequence[Trial], *, on_device: bool = False) -> dict[int, str]:

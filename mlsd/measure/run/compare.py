@@ -12,10 +12,9 @@ from __future__ import annotations
 import random
 import secrets
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -26,7 +25,8 @@ from mlsd.errors import InputError, MlsdError, WorkerError
 from mlsd.gguf_tools.read import model_facts
 from mlsd.hardware import read_environment
 from mlsd.measure.builds import Build, find_build
-from mlsd.measure.messages import BuildFits, BuildJob, CalibrateJob, LogitsRead, Passes, ReadJob
+from mlsd.measure.cool_down import cool_down_of
+from mlsd.measure.messages import BuildFits, BuildJob, CalibrateJob, Event, Felt, LogitsRead, Passes, ReadJob
 from mlsd.measure.process import ask, run_calibration, run_job
 from mlsd.measure.run.memory import fit_here
 from mlsd.measure.run.runner import Run, RunPlan, RunSettings, Watcher, begun, machine_lock, next_repeat
@@ -79,6 +79,13 @@ class _Side:
     environment: Environment
     run: Run = field(init=False)
     times_passes: bool = True
+
+    def drive(self, job: Job, *, patience_s: float, turns: Iterable[Sequence[int]]) -> Iterator[Event]:
+        """Run a turn in a process of its own, which compares its heat with what the ones before found clean."""
+        for event in run_job(job, patience_s=patience_s, turns=turns, variables=self.build.variables()):
+            if isinstance(event, Felt):
+                self.job = msgspec.structs.replace(self.job, anchors=event.clean)
+            yield event
 
 
 Next = Callable[[Store, str, int], Sequence[str] | None]
@@ -165,6 +172,7 @@ def _sides(request: CompareRequest, builds: Sequence[Build], said: Callable[[str
                 error.hint = "The build itself ends the process: build it anew, for this processor."
             raise
         environment = read_environment(fits.backend)
+        job = msgspec.structs.replace(job, cool_down_s=cool_down_of(None, environment))
         sides[str(place)] = _Side(str(place), build, prepared, job, environment)
         where = f"{build.name}: llama-cpp-python {fits.backend.binding_version}, {fits.backend.build}"
         said(f"{where}, {fits.backend.backend}; {fits.backend.system_info}")
@@ -204,7 +212,7 @@ def _block(sides: Sequence[_Side], planned: int, repeat: int, request: CompareRe
             slots.sort(key=lambda slot: slot.case.arm != "ar")  # its output is what the other arms are judged by
         turn = [msgspec.structs.replace(s, repeat=repeat, position=at + i) for i, s in enumerate(slots)]
         at += len(turn)
-        side.run.measure(side.job, tuple(turn), partial(run_job, variables=side.build.variables()))
+        side.run.measure(side.job, tuple(turn), side.drive)
         if side.times_passes:
             _passes(side, repeat, request, store)
 

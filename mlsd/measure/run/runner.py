@@ -17,7 +17,7 @@ from mlsd.errors import LockError, MlsdError
 from mlsd.folders import cache_dir
 from mlsd.hardware.awake import awake
 from mlsd.measure.contexts import check_contexts
-from mlsd.measure.messages import Done, Event, Felt, failed_trial
+from mlsd.measure.messages import Done, Event, Felt, failed_trial, hot_trial
 from mlsd.measure.process import DEFAULT_PATIENCE_S
 from mlsd.measure.store.rows import TrialFilter, TrialKey, environment_key
 from mlsd.measure.store.store import Store
@@ -281,9 +281,7 @@ class Run:
                 rows = self._store.trials(TrialFilter(run_id=self.run_id), rounds=False)
                 self._store.mark_disturbed({row.id: event.disturbed for row in rows if trial_key(row.trial) in keys})
                 for at in chosen:
-                    measured[at] = msgspec.structs.replace(
-                        measured[at], valid=False, disturbed=True, invalid_reason=event.disturbed
-                    )
+                    measured[at] = hot_trial(measured[at], event.disturbed)
             unsure.clear()
 
         try:

@@ -12,7 +12,7 @@ import msgspec
 from mlsd.engine.threads import threads_of
 from mlsd.errors import WorkerError
 from mlsd.gguf_tools.read import model_facts
-from mlsd.hardware.chips import has_no_fan
+from mlsd.measure.cool_down import cool_down_of
 from mlsd.measure.process import run_job
 from mlsd.measure.run.answers import AnswerFile, write_answers
 from mlsd.measure.run.checks import check_run, disturbed
@@ -44,10 +44,6 @@ from mlsd.planning.prepare import (
 )
 from mlsd.records import Case, EngineOptions, Environment, QualityWarning, Record, Trial
 from mlsd.trials.decisions import Decision
-
-# A processor with a fan, and a device behind a network, whose passes scatter with other work and say nothing of heat.
-_STEADY = ("CPU", "RPC")
-
 
 Pull = Callable[[str], object]  # brings the model of an id to this machine
 
@@ -257,11 +253,8 @@ def _measure(
     choose: Choose = all_left,
 ) -> tuple[RunOutcome, tuple[QualityWarning, ...]]:
     """Run the plan into the store, then record what speaks against the run."""
-    cool_down_s = settings.cool_down_s
-    if cool_down_s is None and environment.backend in _STEADY and not has_no_fan(environment.hardware_model):
-        cool_down_s = 0.0
     plan = RunPlan(
-        loads=rested(prepared.plan.loads, cool_down_s),
+        loads=rested(prepared.plan.loads, cool_down_of(settings.cool_down_s, environment)),
         environment=environment,
         facts=tuple(model_facts(model.path, ref=model.ref) for model in prepared.models.values()),
         record=plan_record(prepared, options or {}),

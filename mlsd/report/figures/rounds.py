@@ -21,7 +21,7 @@ from mlsd.analysis.results import round_sums
 from mlsd.analysis.study.study import Study
 from mlsd.engine.llama.build.kernels import metal_steps
 from mlsd.errors import AnalysisError
-from mlsd.measure.run.checks import Drift, drift_of
+from mlsd.measure.run.checks import Drift, Points, drift_of
 from mlsd.report.render import plot
 from mlsd.report.render.sections import FigureEntry
 from mlsd.stats import grouped
@@ -159,44 +159,56 @@ def position_acceptance(study: Study) -> Figure:
 
 
 def baseline_drift(study: Study) -> Figure:
-    """Each AR trial relative to the mean of its case, and the trend over the run."""
-    points = drift_points(study)
-    flat = [(t, math.exp(y)) for case in points.values() for t, y in case]
-    if len(flat) < 3:
+    """Each AR trial, and each pass timed between blocks, relative to the mean of its kind; and the trends of both."""
+    series = {"a plain trial": drift_points(study)}
+    series |= {f"a pass over {width}": centred(points) for width, points in study.anchors.items()}
+    series = {name: points for name, points in series.items() if sum(map(len, points.values())) >= 3}
+    if not series:
         raise AnalysisError("Fewer than three plain trials of repeated cases: drift cannot be seen.")
-    begin = min(t for t, _ in flat)
+    begin = min(t for points in series.values() for case in points.values() for t, _ in case)
     figure, (ax,) = plot.canvas(2.8)
-    look: dict[str, Any] = {"marker": "o", "markersize": 3.5, "alpha": 0.7, "color": plot.color(0)}
-    minutes_of, change_of = [(t - begin) / 60 for t, _ in flat], [100 * (v - 1) for _, v in flat]
-    plot.scatter(ax, minutes_of, change_of, "a plain trial", **look)
-    trend = drift_of(points)
-    if trend is not None:
-        minutes = np.array([0.0, trend.span_s / 60])
-        middle = sum(t - begin for t, _ in flat) / len(flat) / 60
-        for change, label in ((trend.change, trend_words(trend)), (trend.low, ""), (trend.high, "")):
-            slope = math.log1p(change) / max(minutes[1], 1e-9)
+    for place, (name, points) in enumerate(series.items()):
+        flat = [(t - begin, math.exp(y)) for case in points.values() for t, y in case]
+        color = plot.color(2 * place)
+        look: dict[str, Any] = {"marker": "o", "markersize": 3.5, "alpha": 0.7, "color": color}
+        plot.scatter(ax, [t / 60 for t, _ in flat], [100 * (v - 1) for _, v in flat], name, **look)
+        trend = drift_of(points)
+        if trend is None:
+            continue
+        first, middle = min(t for t, _ in flat) / 60, sum(t for t, _ in flat) / len(flat) / 60
+        minutes = np.array([first, first + trend.span_s / 60])
+        for change, label in ((trend.change, f"{name}: {trend_words(trend)}"), (trend.low, ""), (trend.high, "")):
+            slope = math.log1p(change) / max(trend.span_s / 60, 1e-9)
             line: dict[str, Any] = {
-                "color": plot.color(1),
+                "color": plot.color(2 * place + 1),
                 "linewidth": 1.6 if label else 0.8,
                 "linestyle": "-" if label else "--",
             }
             ax.plot(minutes, 100 * np.expm1(slope * (minutes - middle)), label=label or "95 % interval", **line)
     ax.axhline(0, color=plot.INK, linewidth=0.9, linestyle=":")
-    ax.set(xlabel="minutes since the first plain trial", ylabel="decode tok/s against\nthe case's mean, %")
+    ax.set(xlabel="minutes since the first of them", ylabel="speed against\nthe mean of its kind, %")
     plot.legend(figure, [ax])
     return figure
 
 
-def drift_points(study: Study) -> dict[str, list[tuple[float, float]]]:
+def drift_points(study: Study) -> Points:
     """(time in s, ln of decode tok/s over the case's geometric mean) of the AR trials of each repeated case."""
     plain = study.trials[(study.trials["arm"] == "ar") & study.trials["decode_tok_s"].notna()]
-    points: dict[str, list[tuple[float, float]]] = {}
-    for case_id, group in plain.groupby("case_id"):
-        logs = np.log(group["decode_tok_s"].to_numpy(dtype=float))
-        times = [datetime.datetime.fromisoformat(moment).timestamp() for moment in group["started_at"]]
-        if len(logs) > 1:
-            points[str(case_id)] = list(zip(times, (logs - logs.mean()).tolist(), strict=True))
-    return points
+    points: Points = {}
+    for case_id, started_at, rate in plain[["case_id", "started_at", "decode_tok_s"]].itertuples(index=False):
+        when = datetime.datetime.fromisoformat(started_at).timestamp()
+        points.setdefault(str(case_id), []).append((when, math.log(rate)))
+    return centred(points)
+
+
+def centred(points: Points) -> Points:
+    """Logs of speeds over the geometric mean of each case that was measured more than once."""
+    found = {}
+    for case, pairs in points.items():
+        if len(pairs) > 1:
+            middle = sum(y for _, y in pairs) / len(pairs)
+            found[case] = [(t, y - middle) for t, y in pairs]
+    return found
 
 
 def trend_words(trend: Drift) -> str:
@@ -210,5 +222,5 @@ ROUND_FIGURES = (
     FigureEntry("pass-curves", "Time of a target pass over its rows, T(k)", pass_curves, "study_fits.fit_curves"),
     FigureEntry("predicted", "Predicted against measured speedup", predicted_speedup, "fit.held_out of measured_cost"),
     FigureEntry("position-acceptance", "Acceptance by position", position_acceptance, "round_sums.position_acceptance"),
-    FigureEntry("drift", "Drift of the baseline over the run", baseline_drift, "checks.drift_of over AR trials"),
+    FigureEntry("drift", "Drift over the run", baseline_drift, "checks.drift_of: AR trials, passes between blocks"),
 )

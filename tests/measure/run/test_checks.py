@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mlsd.measure.run.checks import baseline_drift, check_run, condition_warnings, disturbed
-from mlsd.records import Conditions, Losslessness, Trial
+from mlsd.records import Anchors, Conditions, Losslessness, Trial
 from tests.measure.examples import ENVIRONMENT, case, failed, trial
 
 EIGHT_CORES = msgspec.structs.replace(ENVIRONMENT, logical_cores=8)
@@ -133,6 +133,16 @@ def test_a_steady_slowdown_is_found_with_its_size() -> None:
     assert drift.change == pytest.approx(0.99**10 - 1)
     assert (drift.n_trials, drift.span_s) == (11, 600)
     assert "baseline_drift" in codes(*trials)
+
+
+def test_heat_that_slows_only_wide_passes_is_a_drift_of_those_alone() -> None:
+    def felt(minute: int) -> Conditions:
+        anchors = Anchors(target="t", width=5, one_ns=31_000_000, wide_ns=round(37e6 * 1.02**minute))
+        return msgspec.structs.replace(CALM, anchors=anchors)
+
+    warnings = check_run([good(minute=m, conditions=felt(m)) for m in range(11)], EIGHT_CORES, own_threads=0)
+    assert [warning.code for warning in warnings] == ["anchor_drift"]
+    assert "over the widest, timed between blocks, changed in speed by -18.0 %" in warnings[0].message
 
 
 def test_cases_of_different_speed_do_not_look_like_drift() -> None:
