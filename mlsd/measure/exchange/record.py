@@ -45,8 +45,9 @@ from mlsd.measure.store.rows import (
 from mlsd.measure.store.store import Store
 from mlsd.outside import check_regular, read_file
 from mlsd.records import Case, Environment, ModelFacts, QualityWarning, Record, Round, Trial
+from mlsd.trials.acceptance import rate_of
 from mlsd.trials.fates import OLD_DISTURBED
-from mlsd.trials.sums import decode_tok_s, prefill_tok_s, sums_of
+from mlsd.trials.sums import decode_tok_s, prefill_tok_s, share, sums_of
 from mlsd.trials.sums import sums as sums_over
 
 FORMAT, SCHEMA = "mlsd record", 1
@@ -147,13 +148,19 @@ def output_key(tokens: Iterable[int]) -> str:
     return hashlib.sha256(msgspec.json.encode(list(tokens))).hexdigest()
 
 
+LATER_RATES = ("accepted_of_output", "acceptance_by_position")  # records of before there were these lack them
+
+
 def rates(trial: Trial) -> dict[str, float]:
-    """Decode tok/s, acceptance rate, MGL and prefill tok/s, where counts and times give them."""
+    """Decode and prefill tok/s, MGL and acceptance in its three meanings, where counts and times give them."""
     counted = sums_of([trial])
+    drafted = counted.acceptance_rate is not None and counted.mgl is not None
     found = {
         "decode_tok_s": decode_tok_s(len(trial.tokens), trial.decode_ns),
         "prefill_tok_s": prefill_tok_s(trial),
         "acceptance_rate": counted.acceptance_rate,
+        "accepted_of_output": share(counted.accepted, counted.committed) if drafted else None,
+        "acceptance_by_position": rate_of(counted.mgl or 0.0, "position", trial.gamma) if drafted else None,
         "mgl": counted.mgl,
     }
     return {name: value for name, value in found.items() if value is not None}

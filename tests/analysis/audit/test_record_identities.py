@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from mlsd.analysis.audit.record_identities import problems
 from mlsd.api import bench
 from mlsd.errors import TableError
-from mlsd.measure.exchange.record import output_key, rates, read_record, sums, whole_trials
+from mlsd.measure.exchange.record import LATER_RATES, output_key, rates, read_record, sums, whole_trials
 from mlsd.planning.prompts import READ_ONCE_FROM
 from mlsd.records import EngineOptions
 from tests.measure.records import Leaf, body, change, leaves, record_of, small_study, write_body
@@ -164,6 +164,16 @@ def mend(study: dict[str, Any], path: Path) -> list[str]:
     for recorded, trial in zip(study["trials"], whole_trials(file.study), strict=True):
         recorded["sums"], recorded["rates"] = sums(trial.rounds), rates(trial)
     return [problem.rule for problem in problems(write_body(path, study))]
+
+
+def test_acceptance_stands_in_its_three_meanings_and_older_records_that_say_one_still_agree(record: Path) -> None:
+    study = body(record)
+    drafted = next(one["rates"] for one in study["trials"] if one["trial"]["arm"] == "sd")
+    assert drafted["accepted_of_output"] == pytest.approx(1 - 1 / drafted["mgl"])
+    assert 0 < drafted["acceptance_by_position"] < 1
+    for recorded in study["trials"]:
+        recorded["rates"] = {name: rate for name, rate in recorded["rates"].items() if name not in LATER_RATES}
+    assert problems(write_body(record.with_name("older.record.json.gz"), study)) == []
 
 
 def test_a_round_made_faster_is_found_by_its_trials_decode_time_though_all_sums_were_mended(record: Path) -> None:
