@@ -494,7 +494,7 @@ def speedup_range(row: Rounds, c: Constants) -> tuple[float, float]:
     What acceptance and round length leave open is independent, so their logarithms add up as squares.
     """
     middle = row.length(c)
-    low, high = passes.round_range(middle, row.engine, c)
+    low, high = passes.round_range(middle, row.work, row.engine, c)
     if row.mgl is not None:
         return row.mgl / high, row.mgl / low
     alphas = passes.acceptance_of(row.method, row.text, c)

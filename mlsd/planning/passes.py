@@ -280,9 +280,15 @@ def round_length(
     return wide + (steps * each + (1 + (steps if step is not None else 0)) * c.round_ms[engine]) / one
 
 
-def round_range(length: float, engine: Engine = "llama.cpp", at: Constants | None = None) -> tuple[float, float]:
-    """Both ends of T_round / T(1) that hold `level` of rounds."""
-    factor = (at or constants()).round_spread[engine]
+def round_range(
+    length: float, target: Work, engine: Engine = "llama.cpp", at: Constants | None = None
+) -> tuple[float, float]:
+    """Both ends of T_round / T(1) that hold `level` of rounds.
+
+    No public row says how many rows a mixture's round with llama.cpp had, so it is as unsure as the less sure engine.
+    """
+    spread = (at or constants()).round_spread
+    factor = max(spread.values()) if target.expert_bytes else spread[engine]
     return _SURE + (length - _SURE) / factor, _SURE + (length - _SURE) * factor
 
 

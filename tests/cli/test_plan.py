@@ -111,7 +111,7 @@ def test_a_mac_that_never_measured_gets_a_range_that_holds_what_was_published_of
     measured = 9 * 256 * (1 / 55.28 + 1 / 49.95)  # the study's plain runs of these models on that chip, without prefill
     assert needs["time"]["low_seconds"] < measured < needs["time"]["high_seconds"]
     assert needs["time"]["seconds"] > 2 * roofline
-    assert needs["time"]["high_seconds"] < 3 * needs["time"]["low_seconds"]
+    assert needs["time"]["high_seconds"] < 3.5 * needs["time"]["low_seconds"]
 
 
 def test_a_profile_for_a_mac_is_estimated_for_the_chips_that_were_sold_with_its_memory(monkeypatch):

@@ -58,7 +58,7 @@ def test_a_round_is_a_pass_drafting_and_overhead_and_its_range_holds_it() -> Non
         passes.round_length(target, chip, method, 2, step=head_work(target, method)) for method in ("", "pld", "mtp")
     )
     assert 1 < bare < looked_up < drafted
-    low, high = passes.round_range(drafted)
+    low, high = passes.round_range(drafted, target)
     assert 0.7 < low < drafted < high
 
 

@@ -171,7 +171,7 @@ def _modelled(
         for gamma, length in lengths.items():
             steps = 0 if step is None else 1 if passes.drafts_a_block(method) else gamma
             # What a round's range leaves open is put into its pass.
-            of_pass = passes.round_range(length, engine)[end] * one - steps * (drafting + each) - each
+            of_pass = passes.round_range(length, target, engine)[end] * one - steps * (drafting + each) - each
             verify[gamma + 1], rest[gamma + 1] = scale * max(of_pass, one / 2), scale * each
         costs = Costs(
             verify_ms=verify,
