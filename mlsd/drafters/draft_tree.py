@@ -143,7 +143,7 @@ METHOD = Method(
     options=Options,
     open=_open,
     presets=EAGLE_2,
-    space={"gamma": Span(low=4, high=48, log=True), "depth": Span(low=1, high=6), "top_k": Span(low=1, high=16)},
+    space={"gamma": Span(low=4, high=48), "depth": Span(low=1, high=6), "top_k": Span(low=1, high=16)},
     needs="draft",
     chains_instead="Use --drafter draft-model: it drafts chains.",
     contexts=_contexts,

@@ -44,7 +44,6 @@ class Span(Record, frozen=True, kw_only=True):
 
     low: int
     high: int  # included
-    log: bool = False  # equal ratios rather than equal steps
     unless: tuple[str, ...] = ()  # not searched where one of these options is given
 
 

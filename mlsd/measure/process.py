@@ -48,7 +48,7 @@ _EVENTS: msgspec.json.Decoder[Event] = msgspec.json.Decoder(Event)
 _LOG_TAIL_BYTES = 2_000
 _LINE_SHOWN_BYTES = 200
 # Loading a large model or a first pass may take minutes; silence longer than this is a hang.
-DEFAULT_PATIENCE_S = 600.0
+_PATIENCE_S = 600.0
 
 
 # The whole environment of the worker processes, which chooses the build they load; None: this process's own.
@@ -58,7 +58,7 @@ Variables = Mapping[str, str] | None
 def run_job(
     job: Job,
     *,
-    patience_s: float = DEFAULT_PATIENCE_S,
+    patience_s: float = _PATIENCE_S,
     variables: Variables = None,
     turns: Iterable[Sequence[int]] | None = None,
     hire: Callable[[Job, Variables], Worker] | None = None,
@@ -120,14 +120,14 @@ def _doing(job: Job, last: Event | None) -> str:
     return f"loading {names}" if last is None else f"opening contexts of {names}, or trying how they roll back"
 
 
-def ask(work: Work, kind: type[T], variables: Variables = None, *, patience_s: float = DEFAULT_PATIENCE_S) -> T:
+def ask(work: Work, kind: type[T], variables: Variables = None) -> T:
     """The answer of a worker process to work that has one; see `messages.QUESTIONS`.
 
     Raises: the worker's own MlsdError, WorkerError when it dies.
     """
     question = QUESTIONS[type(work)]
     with _Worker(work, variables) as worker:
-        for event in worker.events(question.patience * patience_s):
+        for event in worker.events(question.patience * _PATIENCE_S):
             if isinstance(event, Refused):
                 raise event.error()
             if isinstance(event, kind):
@@ -135,15 +135,13 @@ def ask(work: Work, kind: type[T], variables: Variables = None, *, patience_s: f
         raise worker.died(question.doing)
 
 
-def run_calibration(
-    job: CalibrateJob, *, patience_s: float = DEFAULT_PATIENCE_S, variables: Variables = None
-) -> Iterator[Passes | Covered | Spent]:
+def run_calibration(job: CalibrateJob, *, variables: Variables = None) -> Iterator[Passes | Covered | Spent]:
     """Calibrate in a worker process and yield each repeat's passes, the experts of a mixture, and what it all took.
 
     Raises: the worker's own MlsdError, WorkerError when it dies; what was yielded before stands.
     """
     with _Worker(job, variables) as worker:
-        for event in worker.events(patience_s):
+        for event in worker.events(_PATIENCE_S):
             if isinstance(event, Refused):
                 raise event.error()
             if isinstance(event, Finished):

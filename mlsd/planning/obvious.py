@@ -24,9 +24,9 @@ class Obvious(Record, frozen=True, kw_only=True):
     drafters: tuple[str, ...] = LOOK_UPS
 
 
-def obvious(target: str, library: Library | None = None) -> Obvious:
+def obvious(target: str) -> Obvious:
     """What to try on a target. Raises: ModelFileError, ManifestError or HubError for a target that is not here."""
-    library = library or Library()
+    library = Library()
     model = library.resolve(target, make=True)
     known = library.manifest.models.get(model.ref.id)
     family = known.name.split()[0] if known is not None else None

@@ -85,19 +85,18 @@ class Profile(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
     name: str = ""  # the key of its table; set when the file is read
 
 
-def load_suites(names: Iterable[str], folder: Path | None = None) -> tuple[Suite, ...]:
+def load_suites(names: Iterable[str]) -> tuple[Suite, ...]:
     """The suites called `names` (A to G, either case, or paths of TOML files), each once, in the order asked for.
 
     Raises: SuiteError for an unknown name (it lists what exists) and for a file that is not a valid suite.
     """
-    place = folder or data_path("suites")
-    known = suite_names(place)
+    known = suite_names()
     chosen: dict[str, Suite] = {}
     for name in names:
         if name.endswith(".toml"):
             suite = read_suite(Path(name))
         elif name.upper() in known:
-            suite = read_suite(place / f"{name.lower()}.toml")
+            suite = read_suite(data_path("suites") / f"{name.lower()}.toml")
         else:
             hint = choose(name, known, ", or give the path of a TOML file")
             raise SuiteError(f"There is no suite called {name!r}.", hint=hint)
@@ -108,10 +107,10 @@ def load_suites(names: Iterable[str], folder: Path | None = None) -> tuple[Suite
     return tuple(chosen.values())
 
 
-def suite_names(folder: Path | None = None) -> tuple[str, ...]:
+def suite_names() -> tuple[str, ...]:
     """The names of the suites that ship with mlsd, in order."""
-    place = folder or data_path("suites")
-    return tuple(sorted(file.stem.upper() for file in place.glob("*.toml") if file.name != PROFILES_FILE))
+    files = data_path("suites").glob("*.toml")
+    return tuple(sorted(file.stem.upper() for file in files if file.name != PROFILES_FILE))
 
 
 def read_suite(path: Path) -> Suite:

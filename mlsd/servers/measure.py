@@ -146,8 +146,8 @@ def measure(
             record = {"profile": None, "suites": [SERVERS], "servers": [side.spec.name for side in sides]}
             plan = RunPlan(loads=(session.job(planned),), environment=environment, facts=facts, record=record)
 
-            def drive(job: Job, *, patience_s: float, turns: Iterable[Sequence[int]]) -> Iterator[Event]:
-                return (event for chosen in turns for event in session.drive(job, planned, chosen, patience_s))
+            def drive(job: Job, *, turns: Iterable[Sequence[int]]) -> Iterator[Event]:
+                return (event for chosen in turns for event in session.drive(job, planned, chosen))
 
             choose = all_left if race is None else race.choose
             outcome = run_plan(plan, drive, store, RunSettings(seed=ask.seed), watcher, choose)
@@ -375,7 +375,7 @@ class _Session:
 
     # --- measuring ------------------------------------------------------------------------------------------------
 
-    def drive(self, rest: Job, planned: Sequence[Turn], chosen: Sequence[int], patience_s: float) -> Iterator[Event]:
+    def drive(self, rest: Job, planned: Sequence[Turn], chosen: Sequence[int]) -> Iterator[Event]:
         """Run the chosen slots of a job turn by turn; what fails is a failed trial, and the next turn runs."""
         index = {slot_key(rest.slots[place]): place for place in chosen}
         for turn in planned:
@@ -383,13 +383,13 @@ class _Session:
             if not slots:
                 continue
             yield Started(index=index[slot_key(slots[0])])
-            measured = self._own_loop(rest, slots, patience_s) if turn.arm is None else (
+            measured = self._own_loop(rest, slots) if turn.arm is None else (
                 self._measure(self._sides[turn.arm], slots)
             )  # fmt: skip
             for slot, trial in measured:
                 yield Done(index=index[slot_key(slot)], trial=trial)
 
-    def _own_loop(self, rest: Job, slots: Sequence[Slot], patience_s: float) -> Iterator[tuple[Slot, Trial]]:
+    def _own_loop(self, rest: Job, slots: Sequence[Slot]) -> Iterator[tuple[Slot, Trial]]:
         """The same cases in our own engine: one worker, so one load, a turn."""
         local = self._models.target
         assert local is not None
@@ -401,7 +401,7 @@ class _Session:
         )
         n_done = 0
         try:
-            for event in run_job(job, patience_s=patience_s):
+            for event in run_job(job):
                 if isinstance(event, Done):
                     n_done += 1
                     yield job.slots[event.index], event.trial

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from mlsd.hardware import read_environment
 from mlsd.measure.process import run_job
-from mlsd.measure.run.runner import RunOutcome, RunPlan, RunSettings, machine_lock, run_plan
+from mlsd.measure.run.runner import Choose, RunOutcome, RunPlan, RunSettings, all_left, machine_lock, run_plan
 from mlsd.measure.store.store import Store
 from mlsd.planning.job import Job
 from mlsd.planning.prepare import BenchRequest, prepare_bench
@@ -31,10 +31,10 @@ def make_jobs(folder: Path, *, n_predict: int = 24, repeats: int = 3) -> tuple[J
     return tuple(jobs)
 
 
-def run_study(folder: Path, database: Path, **settings: object) -> RunOutcome:
+def run_study(folder: Path, database: Path, choose: Choose = all_left, **settings: object) -> RunOutcome:
     with machine_lock(), Store.open(database) as store:
         plan = RunPlan(loads=make_jobs(folder), environment=read_environment())
-        return run_plan(plan, run_job, store, RunSettings(**settings))  # type: ignore[arg-type]
+        return run_plan(plan, run_job, store, RunSettings(**settings), choose=choose)  # type: ignore[arg-type]
 
 
 if __name__ == "__main__":

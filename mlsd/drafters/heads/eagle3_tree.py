@@ -102,7 +102,7 @@ METHOD = Method(
     options=Options,
     open=_open,
     presets=EAGLE_2,
-    space={"gamma": Span(low=4, high=60, log=True), "depth": Span(low=1, high=8), "top_k": Span(low=1, high=16)},
+    space={"gamma": Span(low=4, high=60), "depth": Span(low=1, high=8), "top_k": Span(low=1, high=16)},
     needs="head",
     head=lambda target, model, own: EagleHead(model, target, widest_level=own.top_k),
     session="layer-rows",

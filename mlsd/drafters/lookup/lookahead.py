@@ -148,7 +148,7 @@ METHOD = Method(
         msgspec.structs.replace(_preset("llama.cpp", 15, 5, 15), source="llama.cpp's example, its default"),
     ),
     space={
-        "gamma": Span(low=4, high=60, log=True),
+        "gamma": Span(low=4, high=60),
         "window": Span(low=3, high=20),
         "ngram": Span(low=3, high=6),
         "guesses": Span(low=3, high=20),

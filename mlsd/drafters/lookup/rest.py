@@ -193,7 +193,7 @@ METHOD = Method(
         small_model_study("llama-3.2-1b-large", 64, span=5),
         small_model_study("vicuna-7b-large", 64, span=16),
     ),
-    space={"gamma": Span(low=8, high=64, log=True), "span": Span(low=2, high=16), "length": Span(low=4, high=10)},
+    space={"gamma": Span(low=8, high=64), "span": Span(low=2, high=16), "length": Span(low=4, high=10)},
     contexts=_contexts,
     fill_in=_content,
 )

@@ -282,11 +282,11 @@ class LlamaSession:
         partial, device = self._native.LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY, self._native.LLAMA_STATE_SEQ_FLAGS_ON_DEVICE
         return int(partial | (device if rung is None or self.options.rungs_on_device else 0))
 
-    def copy_memory(self, sequence: int = 0) -> Any:
-        """All memory of one sequence as bytes, for `set_memory` of any session over the same model."""
-        size = int(self._native.llama_state_seq_get_size_ext(self.handle, sequence, 0))
+    def copy_memory(self) -> Any:
+        """All memory as bytes, for `set_memory` of any session over the same model."""
+        size = int(self._native.llama_state_seq_get_size_ext(self.handle, 0, 0))
         data = (ctypes.c_uint8 * size)()
-        if self._native.llama_state_seq_get_data_ext(self.handle, data, size, sequence, 0) != size:
+        if self._native.llama_state_seq_get_data_ext(self.handle, data, size, 0, 0) != size:
             raise fail(f"Copying the memory of {self.model.path.name} ({size} bytes) failed")
         return data
 
@@ -297,9 +297,9 @@ class LlamaSession:
             raise fail(f"Copying the memory of {self.model.path.name} ({len(data)} bytes) failed")
         self.n_past = n_past
 
-    def take_memory(self, other: LlamaSession, sequence: int = 0) -> None:
-        """Make this memory a copy of one sequence of `other`, a session over the same model, which stays as it is."""
-        self.set_memory(other.copy_memory(sequence), other.n_past)
+    def take_memory(self, other: LlamaSession) -> None:
+        """Make this memory a copy of that of `other`, a session over the same model, which stays as it is."""
+        self.set_memory(other.copy_memory(), other.n_past)
 
     def clear(self) -> None:
         """Forget everything."""

@@ -385,7 +385,6 @@ class Cluster:
         certificate: Path | None,
         engine: EngineOptions,
         origin: Origin | None,
-        patience_s: float = 600,
     ) -> None:
         """Connect. Raises: LabError for a host that does not answer or does not let us in."""
         distributed = _distributed()
@@ -399,7 +398,7 @@ class Cluster:
             if "certificate" in cause.lower() or "ssl" in cause.lower():
                 hint = "Its certificate is another one: copy the file that this lab's `mlsd lab start` named."
             raise LabError(f"There is no lab at {address}: {_first_line(cause)}", hint=hint) from error
-        self._engine, self._origin, self._patience_s = msgspec.json.encode(engine), origin, patience_s
+        self._engine, self._origin = msgspec.json.encode(engine), origin
         self._cards: dict[str, Any] = {}  # by address: the future of a card, later the card
         self._futures: dict[str, Any] = {}
         self._said: queue.SimpleQueue[Measured | Ended] = queue.SimpleQueue()
@@ -434,7 +433,7 @@ class Cluster:
     def submit(self, address: str, ticket: str, job: Job) -> None:
         """Let one machine measure a part."""
         assert self._origin is not None
-        piece = Piece(ticket=ticket, job=job, origin=self._origin, patience_s=self._patience_s)
+        piece = Piece(ticket=ticket, job=job, origin=self._origin)
         future = self._submit(measure_task, msgspec.json.encode(piece), address=address, key=f"measure-{ticket}")
         self._futures[ticket] = future
         future.add_done_callback(lambda done: self._on_end(ticket, done))

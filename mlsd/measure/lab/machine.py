@@ -147,7 +147,6 @@ class Piece(Record, frozen=True, kw_only=True):
     ticket: str
     job: Job
     origin: Origin
-    patience_s: float
 
 
 class Doing(Record, frozen=True, kw_only=True):
@@ -192,7 +191,7 @@ def measure(
             )
             unfit = False
             block = Block(waits=job.cool_down_s is None)
-            events = cast("Generator[Event]", run_job(job, patience_s=piece.patience_s))
+            events = cast("Generator[Event]", run_job(job))
             with closing(events):
                 for event in events:
                     if not wanted():

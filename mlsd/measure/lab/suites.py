@@ -49,7 +49,7 @@ def run_lab_study(
     origin = read_origin(read_environment(run_info(engine)))
     path = db or study_path(bind_models(request)[1].name)
     check_database(path)
-    with Cluster(address, certificate, engine, origin, settings.patience_s) as lab:
+    with Cluster(address, certificate, engine, origin) as lab:
         cards = tuple(lab.machines().values())
         facts = {one.ref.id: one for card in cards for one in card.models}
         prepared = prepare_study(request, make=True, elsewhere={id_: f.ref for id_, f in facts.items()})

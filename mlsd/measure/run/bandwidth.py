@@ -164,14 +164,12 @@ def write_models(
     return made
 
 
-def time_models(
-    models: Sequence[tuple[str, int, Path]], engine: EngineOptions, blocks: int, seed: int = 0
-) -> Iterator[TimedPass]:
+def time_models(models: Sequence[tuple[str, int, Path]], engine: EngineOptions, blocks: int) -> Iterator[TimedPass]:
     """Single-token passes of every model once a block, in random order, each in a worker of its own.
 
     Raises: what `process.run_calibration` raises.
     """
-    rng = random.Random(seed)
+    rng = random.Random(0)
     text = load_prompt("length-256").text
     files = {path: ModelFile(ref=resolve_model(str(path)).ref, path=str(path)) for _, _, path in models}
     for block in range(blocks):

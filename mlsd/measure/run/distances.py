@@ -87,11 +87,7 @@ def as_distance(drafting: Drafting, text: str, measured: Perplexities) -> DraftD
 
 
 def measure_distances(
-    draftings: Iterable[Drafting],
-    engine: EngineOptions,
-    keep: Callable[[Drafting, DraftDistance], None],
-    *,
-    n_tokens: int = N_TOKENS,
+    draftings: Iterable[Drafting], engine: EngineOptions, keep: Callable[[Drafting, DraftDistance], None]
 ) -> None:
     """Compare each drafting model with its target on the shipped text, one worker a pair; `keep` gets each at once.
 
@@ -99,5 +95,5 @@ def measure_distances(
     """
     text = shipped_text()
     for drafting in draftings:
-        job = PerplexityJob(target=drafting.target, draft=drafting.draft, engine=engine, text=text, n_tokens=n_tokens)
+        job = PerplexityJob(target=drafting.target, draft=drafting.draft, engine=engine, text=text, n_tokens=N_TOKENS)
         keep(drafting, as_distance(drafting, text, ask(job, Perplexities)))

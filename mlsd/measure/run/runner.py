@@ -18,7 +18,6 @@ from mlsd.folders import cache_dir
 from mlsd.hardware.awake import awake
 from mlsd.measure.contexts import check_contexts
 from mlsd.measure.messages import Done, Event, Felt, failed_trial, hot_trial
-from mlsd.measure.process import DEFAULT_PATIENCE_S
 from mlsd.measure.store.rows import TrialFilter, TrialKey, environment_key
 from mlsd.measure.store.store import Store
 from mlsd.planning.job import Job, Reference, Slot, prompt_key
@@ -29,7 +28,7 @@ from mlsd.records import Environment, ModelFacts, Record, Trial
 class Drive(Protocol):
     """What measures the slots of a job and says so, as `run_job` does in worker processes."""
 
-    def __call__(self, job: Job, *, patience_s: float, turns: Iterable[Sequence[int]]) -> Iterator[Event]:
+    def __call__(self, job: Job, *, turns: Iterable[Sequence[int]]) -> Iterator[Event]:
         """Events until every slot of every turn was visited. Raises: MlsdError for a job that cannot run."""
 
 
@@ -52,7 +51,7 @@ class RunOutcome(Record, frozen=True, kw_only=True):
     n_ok: int
     n_failed: int
     n_skipped: int  # done by an earlier run
-    n_left: int  # not run: interrupted, or beyond the limit
+    n_left: int  # not run: interrupted, or not chosen
     interrupted: bool = False
 
 
@@ -61,9 +60,7 @@ class RunSettings(Record, frozen=True, kw_only=True):
 
     fresh: bool = False  # measure again what is done already
     keep_failed: bool = False  # leave earlier failures alone instead of trying them again
-    limit: int | None = None  # the most trials to run now
     cool_down_s: float | None = None  # of rest between blocks; None: until it is cool where there is no fan, else none
-    patience_s: float = DEFAULT_PATIENCE_S
     seed: int = 0  # of the order, recorded with the run
 
 
@@ -163,8 +160,6 @@ def run_plan(
         with begun(plan, store, settings, watcher) as going:
             watcher.begin(going.n_total, going.n_skipped)
             for load, slots in going.todo:
-                if settings.limit is not None:
-                    slots = slots[: max(0, settings.limit - going.n_run)]
                 if slots:
                     going.measure(load, slots, drive, choose)
     except KeyboardInterrupt:
@@ -182,7 +177,7 @@ def begun(plan: RunPlan, store: Store, settings: RunSettings, watcher: Watcher) 
     with recorded_run(store, plan.environment, plan.record, settings.seed) as run_id:
         store.add_models(plan.facts)
         store.add_cases(run_id, cases)
-        yield Run(run_id, plan, store, done, settings.patience_s, watcher)
+        yield Run(run_id, plan, store, done, watcher)
 
 
 def _finished_slots(
@@ -200,11 +195,9 @@ def _finished_slots(
 class Run:
     """A run in progress: what is left of it, and the one way in which its trials are committed."""
 
-    def __init__(
-        self, run_id: int, plan: RunPlan, store: Store, done: set[TrialKey], patience_s: float, watcher: Watcher
-    ) -> None:
+    def __init__(self, run_id: int, plan: RunPlan, store: Store, done: set[TrialKey], watcher: Watcher) -> None:
         self.run_id, self.environment, self.done = run_id, plan.environment, done
-        self._store, self._patience_s, self._watcher = store, patience_s, watcher
+        self._store, self._watcher = store, watcher
         self.todo = [(load, tuple(slot for slot in load.slots if slot_key(slot) not in done)) for load in plan.loads]
         self.n_total = sum(len(load.slots) for load in plan.loads)
         self.n_skipped = self.n_total - sum(len(slots) for _, slots in self.todo)
@@ -285,8 +278,7 @@ class Run:
             unsure.clear()
 
         try:
-            driven = drive(job, patience_s=self._patience_s, turns=turns())
-            with closing(cast("Generator[Event]", driven)) as events:
+            with closing(cast("Generator[Event]", drive(job, turns=turns()))) as events:
                 for event in events:
                     self._watcher.event(job, event)
                     if isinstance(event, Felt):

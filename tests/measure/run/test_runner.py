@@ -92,10 +92,17 @@ def test_a_disturbed_trial_counts_no_more_and_is_measured_again_by_the_next_run(
         assert len(list(store.trials(TrialFilter(superseded=True)))) == n_ok + 1
 
 
-def test_a_limited_run_is_completed_by_the_next(
+def test_a_run_that_ended_early_is_completed_by_the_next(
     tiny: Path, tmp_path: Path, uninterrupted: Counter[tuple[str, int, int, tuple[int, ...]]]
 ) -> None:
-    first = run_study(tiny, tmp_path / "study.sqlite", limit=5)
+    taken: list[Slot] = []
+
+    def five(left: Sequence[Slot], measured: Sequence[Trial]) -> Sequence[Slot]:
+        chosen = left[: 5 - len(taken)]
+        taken.extend(chosen)
+        return chosen
+
+    first = run_study(tiny, tmp_path / "study.sqlite", five)
     assert (first.n_ok, first.n_left) == (5, 13)
     second = run_study(tiny, tmp_path / "study.sqlite")
     assert (second.n_ok, second.n_skipped) == (13, 5)

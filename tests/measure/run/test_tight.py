@@ -47,7 +47,7 @@ def run_lab(tiny: Path, db: Path) -> None:
         BenchRequest(target="tiny-dense", drafters=("pld",), gamma=(2,), n_predict=8, repeats=1)
     ).plan.loads
     origin = read_origin(read_environment(run_info(EngineOptions())))
-    piece = Piece(ticket="1", job=job, origin=origin, patience_s=60.0)
+    piece = Piece(ticket="1", job=job, origin=origin)
     done: list[Done] = []
     assert measure(piece, may_pull=False, wanted=lambda: True, say=done.append) == (None, False)
     assert all(event.trial.status == "ok" for event in done)

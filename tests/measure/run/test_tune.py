@@ -42,7 +42,7 @@ def request(path: Path = Path("t.gguf"), **changes: object) -> TuneRequest:
 SPACE = {
     "gamma": Span(low=1, high=16),
     "ngram": Span(low=1, high=3),
-    "top": Span(low=1, high=16, log=True),
+    "top": Span(low=1, high=16),
     "match": Choice(values=("first", "last")),
 }
 
