@@ -100,6 +100,10 @@ def fits(run: Run, gamma: int) -> bool:
     return all(proposed <= gamma for proposed, _ in run.counts)
 
 
+def some_stand(run: Run, gamma: int) -> bool:
+    return 0 < run.accepted < run.proposed
+
+
 def is_always_right(run: Run, gamma: int) -> bool:
     """The likeliest of all nodes is the target's own next token."""
     return fits(run, gamma) and all(accepted > 0 for proposed, accepted in run.counts if proposed)
@@ -159,6 +163,15 @@ CELLS = [
     *(Cell(name, "draft-model:gamma=auto", MOST_ADAPTIVE, f"{name}-noise003", chooses, (3,)) for name in ARCHITECTURES),
     *(Cell(name, "random", 4) for name in ARCHITECTURES),
 ]  # fmt: skip
+
+
+# Of random models, so of many runs some must show it.
+DRAWN = [
+    Cell("qwen35", "mtp", 3, shows=some_stand, home="blocks"),
+    Cell("llama", "draft-model:gamma=auto", MOST_ADAPTIVE, "llama-noise003", lambda run, gamma: run.accepted > 0),
+    Cell("qwen3moe", "expert-skip:experts=1", 3, shows=some_stand),
+    *(Cell("llama", f"layer-skip:mode={mode},skip=4", 3, shows=some_stand) for mode in ("own", "sync", "inplace")),
+]
 
 
 def test_every_method_is_in_the_matrix() -> None:
@@ -222,6 +235,21 @@ def test_trees_that_are_right_now_and_then_leave_the_output_alone(
     drafter = Guesser(arena.plain("llama", prompt, N_PREDICT), right=right, n_paths=n_paths, depth=depth, seed=seed)
     run = arena.run("llama", f"{TREES},commit={commit}", n_paths * depth, prompt, N_PREDICT, drafter=drafter)
     arena.assert_exact("llama", prompt, run)
+
+
+@pytest.mark.parametrize("cell", DRAWN, ids=lambda cell: cell.method)
+def test_with_a_temperature_distributions_decide_what_of_a_draft_stands(
+    arena: Arena, blocks: Arena, cell: Cell
+) -> None:
+    def run(seed: int) -> Run:
+        drawn, rng = Sampling(temperature=1.0), np.random.default_rng(seed)
+        home, gamma = {"arena": arena, "blocks": blocks}[cell.home], cell.gamma
+        return home.run(
+            cell.target, cell.method, gamma, prompt_of(1), N_PREDICT, draft=cell.draft, sampling=drawn, rng=rng
+        )
+
+    made = first(map(run, range(24)), lambda made: cell.shows(made, cell.gamma))
+    assert len(made.tokens) == N_PREDICT
 
 
 @pytest.mark.heavy
