@@ -80,9 +80,9 @@ class _Side:
     run: Run = field(init=False)
     times_passes: bool = True
 
-    def drive(self, job: Job, *, patience_s: float, turns: Iterable[Sequence[int]]) -> Iterator[Event]:
+    def drive(self, job: Job, *, turns: Iterable[Sequence[int]]) -> Iterator[Event]:
         """Run a turn in a process of its own, which compares its heat with what the ones before found clean."""
-        for event in run_job(job, patience_s=patience_s, turns=turns, variables=self.build.variables()):
+        for event in run_job(job, turns=turns, variables=self.build.variables()):
             if isinstance(event, Felt):
                 self.job = msgspec.structs.replace(self.job, anchors=event.clean)
             yield event
