@@ -13,7 +13,7 @@ import os
 import random
 import statistics
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from pathlib import Path
@@ -124,6 +124,11 @@ class Rounds:
 
 
 Row = TypeVar("Row", Plain, Rounds)
+
+
+def merged(c: Constants, changed: Mapping[str, object]) -> Constants:
+    """Constants with some of them changed."""
+    return msgspec.structs.replace(c, **changed)
 
 
 # --- rows -----------------------------------------------------------------------------------------------------------
@@ -305,7 +310,7 @@ def plain_constants(theta: Sequence[float], base: Constants) -> Constants:
     values = dict(zip(_PLAIN, map(math.exp, theta), strict=True))
     generations = {name: values.pop(name, 1.0) for name in ("M1", "M2", "M3", "M4", "M5")}
     values["width"] = math.log(values["width"])
-    return passes.merged(base, {**values, "generations": generations})
+    return merged(base, {**values, "generations": generations})
 
 
 def row_constants(theta: Sequence[float], base: Constants) -> Constants:
@@ -322,7 +327,7 @@ def row_constants(theta: Sequence[float], base: Constants) -> Constants:
     # None of a mixture's rows with llama.cpp either: below 32 rows its Metal kernels share no experts.
     rows |= {"llama.cpp new": rows["mlx M3"], "mlx mixture": values["mlx mixture"], "llama.cpp mixture": 1.0}
     same = {name: values[name] for name in ("free_rows", "rows_ultra", "rows_recurrent", "rows_plain_blocks")}
-    return passes.merged(base, {"rows": rows, "round_ms": each, **same})
+    return merged(base, {"rows": rows, "round_ms": each, **same})
 
 
 def fit_plain(rows: Sequence[Plain], base: Constants) -> Constants:
@@ -375,7 +380,7 @@ def fit_prefill(rows: Sequence[Plain], base: Constants) -> Constants:
     }
     prefill = {f"M{g}": found.get(g, _PREFILL[g]) for g in _GENERATIONS}
     mixtures = [each(r) / prefill[f"M{r.chip.generation}"] for r in timed if r.work.expert_bytes]
-    return passes.merged(base, {"prefill": {**prefill, "mixture": statistics.median(mixtures) if mixtures else 1.6}})
+    return merged(base, {"prefill": {**prefill, "mixture": statistics.median(mixtures) if mixtures else 1.6}})
 
 
 # --- intervals ------------------------------------------------------------------------------------------------------
@@ -409,7 +414,7 @@ def with_plain_spread(c: Constants, out: Sequence[tuple[Constants, Plain]]) -> C
         for kind in c.plain_spread
     }
     every = [error for own in errors.values() for error in own]
-    return passes.merged(
+    return merged(
         c,
         {
             "plain_spread": {
@@ -423,7 +428,7 @@ def with_plain_spread(c: Constants, out: Sequence[tuple[Constants, Plain]]) -> C
 def with_prefill_spread(c: Constants, out: Sequence[tuple[Constants, Plain]]) -> Constants:
     """The factor of prefill that holds LEVEL of the rows that print it."""
     errors = [math.log(passes.prefill_ms(row.work, row.chip, k) * (row.prefill_tok_s or 0.0) / 1e3) for k, row in out]
-    return passes.merged(c, {"prefill_spread": round(quantile(errors), 3) if errors else 1.6})
+    return merged(c, {"prefill_spread": round(quantile(errors), 3) if errors else 1.6})
 
 
 def with_round_spread(c: Constants, out: Sequence[tuple[Constants, Rounds]]) -> Constants:
@@ -445,7 +450,7 @@ def with_round_spread(c: Constants, out: Sequence[tuple[Constants, Rounds]]) -> 
     of_both, z = variance(found), statistics.NormalDist().inv_cdf(0.95)
     engines: tuple[Engine, ...] = ("llama.cpp", "mlx")
     own = {e: variance([one for one in found if one[0] == e], of_both, 1.0) for e in engines}
-    return passes.merged(c, {"round_spread": {e: round(math.exp(z * math.sqrt(v)), 3) for e, v in own.items()}})
+    return merged(c, {"round_spread": {e: round(math.exp(z * math.sqrt(v)), 3) for e, v in own.items()}})
 
 
 def _log_excess(length: float) -> float:
@@ -479,7 +484,7 @@ def with_acceptance(c: Constants, without: AbstractSet[str] = frozenset()) -> Co
             weights = np.concatenate([np.full(len(own), 1 / len(own)) for own in sources.values()])
             low, middle, high = _weighted(np.array(every), weights, ((1 - LEVEL) / 2, 0.5, (1 + LEVEL) / 2))
             found[name] = (round(low, 3), round(middle, 3), round(high, 3))
-    return passes.merged(c, {"acceptance": found})
+    return merged(c, {"acceptance": found})
 
 
 def _weighted(values: np.ndarray, weights: np.ndarray, levels: Sequence[float]) -> list[float]:
@@ -664,7 +669,7 @@ def write(c: Constants, asked: Sequence[Asked], plain: Sequence[Plain], rounds: 
         f"fitted to half of the sources, the stated {100 * LEVEL:.0f} % held {plain_inside:.0f} % of the other half's "
         f"plain rows (median error {100 * error:.0f} %) and {sd_inside:.0f} % of its speculative ones"
     )
-    c = passes.merged(c, {"level": LEVEL, "fitted": f"{fitted_to}, {n_sources} sources", "checked": checked})
+    c = merged(c, {"level": LEVEL, "fitted": f"{fitted_to}, {n_sources} sources", "checked": checked})
     lines = [
         "# From the tables mac-plain and mac-2026, by `MLSD_WRITE_PASSES=1 python -m benchmarks published`.",
         "",

@@ -15,7 +15,6 @@ from __future__ import annotations
 import functools
 import math
 import re
-from collections.abc import Mapping
 from typing import Literal
 
 import msgspec
@@ -312,8 +311,3 @@ def spread_of(work: Work, chip: AppleChip, at: Constants | None = None) -> float
     """The factor both ways that holds `level` of plain times; wider where only a bandwidth is known."""
     factor = (at or constants()).plain_spread[work.kind]
     return factor if chip.generation is not None else math.exp(1.5 * math.log(factor))
-
-
-def merged(c: Constants, changed: Mapping[str, object]) -> Constants:
-    """Constants with some of them changed."""
-    return msgspec.structs.replace(c, **changed)

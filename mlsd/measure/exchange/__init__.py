@@ -9,7 +9,7 @@ import hashlib
 import importlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import BinaryIO, Literal, Protocol, get_args
+from typing import Any, BinaryIO, Literal, Protocol, get_args
 
 from mlsd.errors import InputError, TableError, choose
 from mlsd.measure.store.rows import ImportedRow, ImportFormat, TrialFilter
@@ -20,18 +20,7 @@ ExportFormat = Literal["csv", "parquet", "json", "study-csv", "llama-bench", "lo
 Content = Literal["trials", "rounds"]
 EXPORTS: tuple[ExportFormat, ...] = get_args(ExportFormat)
 
-_WRITERS = {
-    "csv": "mlsd.measure.exchange.delimited",
-    "parquet": "mlsd.measure.exchange.parquet",
-    "json": "mlsd.measure.exchange.document",
-    "study-csv": "mlsd.measure.exchange.study_csv",
-    "llama-bench": "mlsd.measure.exchange.llama_bench",
-    "localmaxxing": "mlsd.measure.exchange.localmaxxing",
-}
-_READERS = {
-    "study-csv": "mlsd.measure.exchange.study_csv",
-    "llama-bench": "mlsd.measure.exchange.llama_bench",
-}
+_CALLED = {"csv": "delimited", "json": "document"}  # formats whose names Python's own modules have
 _CONTENTS: dict[str, tuple[Content, ...]] = {"csv": ("trials", "rounds"), "parquet": ("trials", "rounds")}
 
 
@@ -50,12 +39,16 @@ def export(
 
     Raises: InputError for a format that is unknown, cannot hold rounds, or whose library is missing.
     """
-    if kind not in _WRITERS:
+    if kind not in EXPORTS:
         raise InputError(f"There is no export format {kind!r}.", hint=choose(kind, EXPORTS))
     if content not in _CONTENTS.get(kind, ("trials",)):
         raise InputError(f"{kind} holds no table of {content}.", hint="Rounds go to csv, parquet, and all of json.")
-    writer: _Writer = importlib.import_module(_WRITERS[kind])
+    writer: _Writer = _format(kind)
     return writer.write(store, out, chosen, content)
+
+
+def _format(kind: str) -> Any:
+    return importlib.import_module(f"{__name__}.{_CALLED.get(kind, kind.replace('-', '_'))}")
 
 
 def export_file(
@@ -92,5 +85,5 @@ def read_table(path: Path, kind: ImportFormat) -> list[ImportedRow]:
         raise TableError(
             f"{path} cannot be read: {error.strerror or error}.", hint="Give the path of a file."
         ) from error
-    reader: _Reader = importlib.import_module(_READERS[kind])
+    reader: _Reader = _format(kind)
     return reader.read(data, path.name, hashlib.sha256(data).hexdigest())
