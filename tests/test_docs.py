@@ -16,7 +16,9 @@ import pytest
 from mlsd.cli.main import COMMANDS
 from mlsd.measure.run.checks import WARNINGS
 from mlsd.measure.run.compare import OUTPUT
+from mlsd.measure.run.forecast import plan_study
 from mlsd.measure.run.self_check import read_self_check
+from mlsd.planning.prepare import StudyRequest
 from tests.servers.fake import FakeServer
 from tools import data_reference, llama_server
 from tools.command_reference import PAGE, reference
@@ -131,3 +133,16 @@ def test_the_pages_build_without_a_warning(tmp_path: Path) -> None:
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert len(list(tmp_path.glob("*.html"))) >= len(PAGES) - 1
+
+
+@pytest.mark.skipif(sys.platform == "darwin", reason="there the program goes by its own chip")
+@pytest.mark.parametrize("profile", ["mac-16gb", "mac-64gb", "mac-128gb"])
+def test_the_page_for_macs_promises_what_the_program_says(profile: str) -> None:
+    row = next(
+        line for line in PAGES["reproduce.md"].read_text(encoding="utf-8").splitlines() if f"| {profile}" in line
+    )
+    prepared, found = plan_study(StudyRequest(suites=tuple("ABCDF"), profile=profile))
+    assert found.budget is not None and found.download_bytes is not None
+    for said in (str(found.time.n_trials), found.time.words, f"{found.budget.limit_bytes / 1e9:.1f} GB"):
+        assert f"| {said} |" in row
+    assert f"{sum(found.sizes[id_] or 0 for id_ in prepared.plan.models()) / 1e9:.3g} GB" in row

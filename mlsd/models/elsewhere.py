@@ -80,7 +80,7 @@ def _ollama_layers(repo: str, n_bytes: int) -> Iterator[Path]:
 
 
 class _Settings(Record, frozen=True, kw_only=True, rename="camel"):
-    """What LM Studio keeps of its user's choices."""
+    """What LM Studio keeps of its user's choices: its `settings.json` has `downloadsFolder` (v1ckxy/LMSPLS issue 2)."""
 
     downloads_folder: str = ""
 

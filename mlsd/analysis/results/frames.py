@@ -68,7 +68,7 @@ STORED: tuple[Column, ...] = (
     Column("valid", _FLAG, "every call succeeded, rollback is exact, output is lossless"),
     Column("invalid_reason", _TEXT, "why it is not valid"),
     Column("disturbed", _FLAG, "stopped or starved meanwhile: right in its output, useless as a time"),
-    Column("peak_rss_bytes", _COUNT, "peak memory of the worker"),
+    Column("peak_rss_bytes", _COUNT, "peak resident memory of the worker; what only the GPU maps is not in it"),
     Column("rounds", _COUNT, "rounds"),
     Column("proposed", _COUNT, "drafted tokens sent to verification"),
     Column("accepted", _COUNT, "proposed tokens that matched"),
