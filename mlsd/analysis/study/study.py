@@ -5,6 +5,7 @@ One machine and build at a time; what is left out is said. Draws and renders not
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -29,6 +30,7 @@ from mlsd.measure.store.rows import DraftDistance, Run, TrialFilter
 from mlsd.measure.store.store import Store
 from mlsd.records import Case, Environment, ModelFacts, QualityWarning
 from mlsd.trials.identities import Broken
+from mlsd.units import quoted
 
 T = TypeVar("T")
 
@@ -49,6 +51,7 @@ class Study:
     stats: dict[int, dict[str, float]]  # by trial: what its drafter counted and timed itself
     cases: dict[str, Case]  # that count, by id
     impossible: dict[int, Broken]  # trials of the database that cannot be, by id, of which nothing here is made
+    measured: pd.DataFrame  # the trials as they are stored: in `trials` what the audit calls impossible is not valid
     distances: dict[str, DraftDistance]  # by case: how far what drafts lies from the target, where measured
     comparisons: tuple[Comparison, ...] = ()  # of builds or settings, whichever machine and build they ran on
     energy: tuple[EnergyRow, ...] = ()  # of settings whose energy was counted
@@ -115,7 +118,7 @@ class Study:
     def audit(self) -> Audit:
         """Verdicts on every finished trial."""
         columns, broken = [column.name for column in frames.TRIALS], impossible_rows(self.impossible)
-        rows = _plain_rows(self.trials)
+        rows = _plain_rows(self.measured)
         return audit(self.source, trials_context(columns, rows, self.environment, self.facts, broken=broken))
 
 
@@ -140,7 +143,7 @@ def read_study(store: Store, machine: str | None = None, settings: str | None = 
     if trials.empty and not measured:
         raise AnalysisError(f"{store.path} holds no trials.", hint="Measure something first: mlsd run.")
     run_ids = {run.id for run in chosen.runs}
-    return Study(
+    study = Study(
         source=str(store.path),
         trials=trials,
         outcomes=outcomes,
@@ -157,6 +160,7 @@ def read_study(store: Store, machine: str | None = None, settings: str | None = 
         stats=_stats(store),
         cases=dict(chosen.cases),
         impossible=store.impossible,
+        measured=trials,
         distances=predictors.case_distances(store.distances(), chosen.cases),
         comparisons=tuple(one.comparison() for one in sessions(store) if "2" not in one.sides),
         energy=tuple(energy_rows(store, chosen)),
@@ -171,6 +175,21 @@ def read_study(store: Store, machine: str | None = None, settings: str | None = 
             if key != chosen.environment_key
         ),
     )
+    return _without_impossible(study)
+
+
+def _without_impossible(study: Study) -> Study:
+    """What no machine can have measured is not valid here, though its identities may all hold."""
+    found, _ = attempt(lambda: study.audit)
+    impossible = {row.identity["label"] for row in found.rows if row.verdict == "impossible"} if found else set()
+    trials = study.trials.copy()
+    beyond = trials["valid"].fillna(False) & ("trial " + trials["trial_id"].astype(str)).isin(impossible)
+    if not beyond.any():
+        return study
+    trials.loc[beyond, ["valid", "invalid_reason"]] = [False, "it cannot be true (mlsd audit)"]
+    said = f"{int(beyond.sum())} trials stand in no speedup, fit or claim: on this machine they cannot be true"
+    note = f"{said} (mlsd audit --db {quoted(study.source)})."
+    return dataclasses.replace(study, trials=trials, notes=(*study.notes, note))
 
 
 def _not_judged(trials: pd.DataFrame) -> list[str]:

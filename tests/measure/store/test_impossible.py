@@ -17,6 +17,7 @@ from mlsd.errors import StoreError
 from mlsd.measure.exchange.record import make_record
 from mlsd.measure.store.rows import TrialFilter
 from mlsd.measure.store.store import Store
+from mlsd.trials.sums import PARTS
 from tests.analysis.studies import MOE, blocks, whole_study, write
 from tests.measure.examples import ENVIRONMENT, case, failed, trial
 
@@ -112,6 +113,21 @@ def test_no_answer_is_made_of_what_the_audit_calls_impossible(tmp_path: Path) ->
     assert told.exit_code == 0 and f"{n} trials are left out" in told.output
     listed = CliRunner().invoke(cli, ["results", "--db", str(path)])
     assert listed.exit_code == 0 and f"{n} trials are left out" in listed.output
+
+
+def test_a_trial_whose_parts_agree_but_that_no_machine_can_have_measured_counts_in_no_answer(tmp_path: Path) -> None:
+    path = write(tmp_path / "s.sqlite", blocks(MOE, alpha=0.8, gammas=(4, 8), prompts=("code", "chinese")))
+    parts = ", ".join(f"{part} = {part} / 64" for part in PARTS)
+    of = "SELECT id FROM trial WHERE gamma = 8"
+    edit(path, f"UPDATE round SET {parts} WHERE trial_id IN ({of})")
+    summed = f"(SELECT sum({' + '.join(PARTS)}) FROM round WHERE trial_id = trial.id)"
+    edit(path, f"UPDATE trial SET decode_ns = {summed} WHERE gamma = 8")
+    with Store.open(path, read_only=True) as store:
+        study, n = read_study(store), len(store.impossible)
+    assert n == 0 and study.audit.counts()["impossible"] == 6
+    by_gamma = {arm.gamma: arm for arm in study.by_workload}
+    assert by_gamma[4].n_valid == 3 and (by_gamma[8].n_valid, by_gamma[8].ratio) == (0, None)
+    assert any("6 trials stand in no speedup, fit or claim: on this machine" in told for told in study.notes)
 
 
 @pytest.mark.parametrize("key", ["NULL", "x'00ff'"])
