@@ -101,3 +101,12 @@ def note_left_out(store: Store) -> None:
 
     for text in left_out(store):
         note(text)
+
+
+def note_left_out_of(*databases: Path | str) -> None:
+    """Say so of each of these databases."""
+    from mlsd.measure.store.store import Store
+
+    for path in databases:
+        with Store.open(Path(path), create=False, read_only=True) as store:
+            note_left_out(store)

@@ -39,19 +39,21 @@ def say_warnings(warnings: Sequence[QualityWarning]) -> None:
         note(f"Warning [{code}] {alike[0].message}{more} {alike[0].advice}")
 
 
-def make_watcher(budget_s: float | None = None) -> Lines:
+def make_watcher(budget_s: float | None = None, *, open_ended: bool = False) -> Lines:
     """A progress bar on a terminal, one quiet line a trial elsewhere.
 
-    `budget_s` is of a session that ends when it knows enough: what is planned is more than anybody expects.
+    `budget_s`, or `open_ended`, is of a session that ends when it knows enough, which nobody knows how many trials
+    takes: what was measured is counted, and the time beside it.
     """
-    return Bar(budget_s) if shows_progress() else Lines(budget_s)
+    return (Bar if shows_progress() else Lines)(budget_s, open_ended=open_ended)
 
 
 class Lines(Watcher):
     """One line a trial on standard error; use it as a context manager."""
 
-    def __init__(self, budget_s: float | None = None) -> None:
-        self._budget_s = budget_s
+    def __init__(self, budget_s: float | None = None, *, open_ended: bool = False) -> None:
+        self._budget_s, self._open_ended = budget_s, open_ended or budget_s is not None
+        self._n, self._began_s = 0, time.monotonic()
 
     def planned(self, prepared: Prepared) -> None:
         """Say which profile was taken, and what it cannot measure."""
@@ -60,8 +62,8 @@ class Lines(Watcher):
             note(left.words)
 
     def begin(self, n_total: int, n_skipped: int) -> None:
-        """Count from what is done already."""
-        self._n_total, self._n = n_total, n_skipped
+        """Count from what is done already; of a session without an end that is known from its first trial."""
+        self._n_total, self._n = n_total, self._n if self._open_ended else n_skipped
 
     def event(self, job: Job, event: Event) -> None:
         """Say what is waited for and what counts no more; every half minute of a long trial how far it is."""
@@ -79,8 +81,13 @@ class Lines(Watcher):
 
     def _counted(self, slot: Slot, trial: Trial) -> str:
         self._n += 1
-        of = f"/{self._n_total}" if self._budget_s is None else ""
-        return f"[{self._n}{of}] {trial_line(slot, trial)}"
+        return f"[{self._n}{self._of()}] {trial_line(slot, trial)}"
+
+    def _of(self) -> str:
+        if not self._open_ended:
+            return f"/{self._n_total}"
+        most = "" if self._budget_s is None else f" of {self._budget_s:.0f} s"
+        return f", {time.monotonic() - self._began_s:.0f} s{most}"
 
     def __enter__(self) -> Self:
         return self
@@ -92,23 +99,26 @@ class Lines(Watcher):
 class Bar(Lines):
     """The lines above a bar with the time left, at most where there is a budget, and live tok/s."""
 
-    def __init__(self, budget_s: float | None = None) -> None:
+    def __init__(self, budget_s: float | None = None, *, open_ended: bool = False) -> None:
         from rich.console import Console
         from rich.progress import (
             BarColumn,
             MofNCompleteColumn,
             Progress,
+            ProgressColumn,
             RenderableColumn,
             TextColumn,
+            TimeElapsedColumn,
             TimeRemainingColumn,
         )
 
-        super().__init__(budget_s)
+        super().__init__(budget_s, open_ended=open_ended)
+        left: ProgressColumn = TimeElapsedColumn() if open_ended else TimeRemainingColumn()
         columns = (
             TextColumn("{task.description}", markup=False),
             BarColumn(),
             MofNCompleteColumn(),
-            TimeRemainingColumn() if budget_s is None else RenderableColumn(TimeLeft(budget_s)),
+            left if budget_s is None else RenderableColumn(TimeLeft(budget_s)),
         )
         self._bar = Progress(*columns, console=Console(stderr=True), transient=True)
         self._slot_s = time.monotonic()
@@ -124,9 +134,8 @@ class Bar(Lines):
         """Fill the bar up to what is done already."""
         super().begin(n_total, n_skipped)
         if not self._bar.task_ids:  # else another part of the same plan
-            total = n_total if self._budget_s is None else None
-            self._task = self._bar.add_task("starting", total=total)
-        self._bar.update(self._task, completed=n_skipped)
+            self._task = self._bar.add_task("starting", total=None if self._open_ended else n_total)
+        self._bar.update(self._task, completed=self._n)
 
     @contextmanager
     def paused(self) -> Iterator[None]:

@@ -80,10 +80,11 @@ def test_a_session_that_goes_on_until_it_knows_enough_shows_its_time_and_not_the
     monkeypatch.setattr(bar._bar.live, "console", Console(file=shown, force_terminal=True, width=200))
     for watcher in (bar, lines):
         with watcher:
-            watcher.begin(300, 0)
-            watcher.trial(slot, trial)
+            for _ in range(2):  # waves of a search
+                watcher.begin(300, 0)
+                watcher.trial(slot, trial)
     for said in (shown.getvalue(), capsys.readouterr().err):
-        assert "[1] B m" in said and "300" not in said
+        assert "[1, 0 s of 1000000 s] B m" in said and "[2, " in said and "300" not in said
     assert "at most" in shown.getvalue()
 
 

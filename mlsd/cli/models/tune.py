@@ -8,7 +8,7 @@ import click
 import msgspec
 
 from mlsd.cli import options as shared
-from mlsd.cli.database import db_option
+from mlsd.cli.database import db_option, note_left_out_of
 from mlsd.cli.options import Real, Whole
 from mlsd.cli.output import note, print_json, print_table, say
 from mlsd.cli.watch import make_watcher
@@ -59,8 +59,9 @@ def tune(target: str, as_json: bool, **options: Any) -> None:
         trials=options["trials"],
         budget_s=options["budget_s"],
     )
-    with make_watcher() as watcher:
+    with make_watcher(options["budget_s"], open_ended=True) as watcher:
         result = search(request, options["db"], watcher, note)
+    note_left_out_of(result.database)
     if as_json:
         print_json({"study": result.database, "result": result})
     else:

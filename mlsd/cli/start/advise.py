@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mlsd.cli.database import db_option
+from mlsd.cli.database import db_option, note_left_out_of
 from mlsd.cli.options import (
     IntList,
     Whole,
@@ -86,6 +86,7 @@ def advise(target: str, databases: tuple[Path, ...], as_json: bool, **options: A
         measured = _measure(target, open_, options, databases[0] if len(databases) == 1 else None)
         databases = (*(path for path in databases if path != measured), measured)
         found = ask(databases)
+    note_left_out_of(*databases)
     if as_json:
         told = ("validation", "quants", "untimed", "draft_sources", "draft_file")
         print_json(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from mlsd.cli.database import db_option
+from mlsd.cli.database import db_option, note_left_out
 from mlsd.cli.options import (
     IntList,
     Real,
@@ -198,6 +198,7 @@ def _measure(request: CompareRequest, next_block: Any, options: dict[str, Any]) 
     with make_watcher(request.budget_s if goes_on else None) as watcher:
         done = run_compare(request, next_block, options["db"], watcher, note)
     with Store.open(Path(done.database), read_only=True) as store:
+        note_left_out(store)
         return done, newest(store, done.session)
 
 
@@ -207,6 +208,8 @@ def _databases(words: tuple[str, ...], margin: float) -> Comparison:
 
     a, b = map(Path, words[:2])
     with Store.open(a, create=False, read_only=True) as one, Store.open(b, create=False, read_only=True) as other:
+        for store in (one, other):
+            note_left_out(store)
         return compare_databases(one, other, words[2] if len(words) > 2 else None, margin)
 
 

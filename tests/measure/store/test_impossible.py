@@ -111,8 +111,11 @@ def test_no_answer_is_made_of_what_the_audit_calls_impossible(tmp_path: Path) ->
     assert asked.counts()["impossible"] == study.audit.counts()["impossible"] == n
     told = CliRunner().invoke(cli, ["report", "--db", str(path), "-o", str(tmp_path / "report")])
     assert told.exit_code == 0 and f"{n} trials are left out" in told.output
-    listed = CliRunner().invoke(cli, ["results", "--db", str(path)])
-    assert listed.exit_code == 0 and f"{n} trials are left out" in listed.output
+    for words in (["results", "--db", str(path)], ["compare", str(path), str(path)]):
+        listed = CliRunner().invoke(cli, words)
+        assert listed.exit_code == 0 and f"{n} trials are left out" in listed.output
+    advised = CliRunner().invoke(cli, ["advise", "tiny-moe", "--chip", "M1", "--db", str(path)])
+    assert f"{n} trials are left out" in advised.output
 
 
 def test_a_trial_whose_parts_agree_but_that_no_machine_can_have_measured_counts_in_no_answer(tmp_path: Path) -> None:
