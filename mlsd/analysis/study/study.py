@@ -186,7 +186,8 @@ def _without_impossible(study: Study) -> Study:
     beyond = trials["valid"].fillna(False) & ("trial " + trials["trial_id"].astype(str)).isin(impossible)
     if not beyond.any():
         return study
-    trials.loc[beyond, ["valid", "invalid_reason"]] = [False, "it cannot be true (mlsd audit)"]
+    trials.loc[beyond, "valid"] = False
+    trials.loc[beyond, "invalid_reason"] = "it cannot be true (mlsd audit)"
     said = f"{int(beyond.sum())} trials stand in no speedup, fit or claim: on this machine they cannot be true"
     note = f"{said} (mlsd audit --db {quoted(study.source)})."
     return dataclasses.replace(study, trials=trials, notes=(*study.notes, note))
