@@ -70,6 +70,7 @@ def test_a_head_is_answered_for_on_a_chip_of_two_bins(capsys: pytest.CaptureFixt
     main(["advise", "qwen3.5-35b-a3b-q8_0", "--chip", "M5 Max", "--drafter", "mtp"])
     out = capsys.readouterr().out
     assert "614 GB/s of an M5" in out and "public rows of mtp" in out
+    assert "too few repeats" not in out  # of a prediction there are none
     main(["advise", "qwen3.5-35b-a3b-q8_0", "--chip", "M5 Max", "--drafter", "mtp", "--runtime", "mlx"])
     assert "for mlx on 614 GB/s" in capsys.readouterr().out
 

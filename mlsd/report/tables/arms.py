@@ -69,9 +69,9 @@ def _explained(made: Table) -> Table:
     return structs.replace(made, heads=tuple(heads))
 
 
-def bounds(low: float | None, high: float | None, digits: int = 2) -> Cell:
-    """An interval without its middle."""
-    if low is not None and high is not None and Interval(value=low, low=low, high=high).says_little:
+def bounds(low: float | None, high: float | None, digits: int = 2, *, predicted: bool = False) -> Cell:
+    """An interval without its middle; no repeats narrow a predicted one."""
+    if low is not None and high is not None and Interval(value=low, low=low, high=high).says_little and not predicted:
         return text("too few repeats", "doubt")
     return text(None if low is None or high is None else f"{low:.{digits}f} .. {high:.{digits}f}")
 
@@ -212,9 +212,9 @@ def prospect_table(prospects: Sequence[Prospect], level: float) -> Table:
         words("method", lambda p: f"{p.name} (measured)" if p.measured else p.name),
         numbers("gamma", lambda p: p.gamma),
         numbers("tok/s", lambda p: number(p.tok_s.value, 1)),
-        numbers(interval, lambda p: bounds(p.tok_s.low, p.tok_s.high, 1), detail=True),
+        numbers(interval, lambda p: bounds(p.tok_s.low, p.tok_s.high, 1, predicted=True), detail=True),
         numbers("speedup", lambda p: times(p.speedup.value)),
-        numbers("speedup range", lambda p: bounds(p.speedup.low, p.speedup.high)),
+        numbers("speedup range", lambda p: bounds(p.speedup.low, p.speedup.high, predicted=True)),
         numbers("MGL", lambda p: text("?") if p.acceptance_assumed else number(p.mgl), detail=True),
         numbers("needs", lambda p: number(p.break_even_mgl), detail=True),
         numbers("or accept", needed, detail=True),
