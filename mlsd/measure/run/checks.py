@@ -9,9 +9,10 @@ import datetime
 import math
 import statistics
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from mlsd.records import Conditions, Environment, QualityWarning, Record, Trial
+from mlsd.stats import grouped
 from mlsd.trials.sums import speed
 from mlsd.units import MIB, NS_PER_MS, format_bytes, format_percent
 
@@ -90,65 +91,30 @@ def check_run(
 
 def condition_warnings(
     conditions: Sequence[Conditions], environment: Environment | None = None, *, own_threads: int | None = 0
-) -> list[QualityWarning]:
+) -> Iterator[QualityWarning]:
     """Doubts from the machine's state, in the order it was read; with `own_threads` None load is not judged."""
-    warnings = []
     if count := sum(bool(c.on_battery) for c in conditions):
-        warnings.append(
-            _warning("on_battery", f"On battery {_share(count, conditions)}.", "Plug the machine in and run again.")
-        )
+        yield _warning("on_battery", f"On battery {_share(count, conditions)}.", "Plug the machine in and run again.")
     if count := sum(bool(c.low_power_mode) for c in conditions):
-        warnings.append(
-            _warning(
-                "low_power_mode",
-                f"Low-power mode was on {_share(count, conditions)}.",
-                "Turn it off in the system's battery settings and run again.",
-            )
-        )
-    hot = [c.thermal_state for c in conditions if c.thermal_state not in (None, _NOMINAL)]
-    if hot:
+        said = f"Low-power mode was on {_share(count, conditions)}."
+        yield _warning("low_power_mode", said, "Turn it off in the system's battery settings and run again.")
+    if hot := [c.thermal_state for c in conditions if c.thermal_state not in (None, _NOMINAL)]:
         states = ", ".join(sorted({str(state) for state in hot}))
-        warnings.append(
-            _warning(
-                "throttled",
-                f"The machine was throttled {_share(len(hot), conditions)} ({states}).",
-                "Let it cool, raise --cool-down, and compare within blocks only.",
-            )
-        )
-    return [*warnings, *_background_load(conditions, environment, own_threads), *_swap_growth(conditions)]
-
-
-def _background_load(
-    conditions: Sequence[Conditions], environment: Environment | None, own_threads: int | None
-) -> list[QualityWarning]:
+        said = f"The machine was throttled {_share(len(hot), conditions)} ({states})."
+        yield _warning("throttled", said, "Let it cool, raise --cool-down, and compare within blocks only.")
     loads = [c.load_1min for c in conditions if c.load_1min is not None]
-    if not loads or own_threads is None:
-        return []
-    cores = environment.logical_cores if environment and environment.logical_cores else 1
-    others = statistics.median(loads) - own_threads
-    if others <= max(0.5, 0.1 * cores):
-        return []
-    return [
-        _warning(
-            "background_load",
-            f"Other programs kept about {others:.1f} of {cores} logical cores busy (load average).",
-            "Close them and run again.",
-        )
-    ]
-
-
-def _swap_growth(conditions: Sequence[Conditions]) -> list[QualityWarning]:
+    if loads and own_threads is not None:
+        cores = environment.logical_cores if environment and environment.logical_cores else 1
+        if (others := statistics.median(loads) - own_threads) > max(0.5, 0.1 * cores):
+            said = f"Other programs kept about {others:.1f} of {cores} logical cores busy (load average)."
+            yield _warning("background_load", said, "Close them and run again.")
     used = [c.swap_used_bytes for c in conditions if c.swap_used_bytes is not None]
-    grown = max(used) - used[0] if used else 0
-    if grown < SWAP_GROWTH_BYTES:
-        return []
-    return [
-        _warning(
+    if used and (grown := max(used) - used[0]) >= SWAP_GROWTH_BYTES:
+        yield _warning(
             "swap_growth",
             f"Swap grew by {format_bytes(grown)} during the run.",
             "The models do not fit into memory: close other programs, or choose a smaller profile or quantization.",
         )
-    ]
 
 
 # --- the trials -------------------------------------------------------------------------------------------------
@@ -212,14 +178,12 @@ def drift_of(points: Mapping[str, Sequence[tuple[float, float]]]) -> Drift | Non
 _SETTLE = "Compare within blocks only; let the machine settle, raise --cool-down, and run again."
 
 
-def _drift(trials: Sequence[Trial]) -> list[QualityWarning]:
-    found = []
+def _drift(trials: Sequence[Trial]) -> Iterator[QualityWarning]:
     if words := _trend_words("Plain decoding", baseline_drift(trials)):
-        found.append(_warning("baseline_drift", words, _SETTLE))
+        yield _warning("baseline_drift", words, _SETTLE)
     for width, points in anchor_points(trials).items():
         if words := _trend_words(f"Passes over {width}, timed between blocks,", drift_of(points)):
-            found.append(_warning("anchor_drift", words, _SETTLE))
-    return found
+            yield _warning("anchor_drift", words, _SETTLE)
 
 
 def _trend_words(what: str, drift: Drift | None) -> str | None:
@@ -258,15 +222,10 @@ def disturbed(trials: Sequence[Trial], *, on_device: bool = False) -> dict[int, 
     return found
 
 
-def _disturbed(trials: Sequence[Trial]) -> list[QualityWarning]:
-    reasons = [t.invalid_reason for t in trials if t.disturbed]
-    return [
-        _warning(
-            "disturbed",
-            f"{len(reasons)} trials were interrupted or starved, so their times are not used ({reasons[0]}).",
-            "Run the same command again to repeat them, with other programs closed.",
-        )
-    ] if reasons else []  # fmt: skip
+def _disturbed(trials: Sequence[Trial]) -> Iterator[QualityWarning]:
+    if reasons := [t.invalid_reason for t in trials if t.disturbed]:
+        said = f"{len(reasons)} trials were interrupted or starved, so their times are not used ({reasons[0]})."
+        yield _warning("disturbed", said, "Run the same command again to repeat them, with other programs closed.")
 
 
 def counter_fault(trials: Sequence[Trial]) -> str | None:
@@ -283,96 +242,67 @@ def counter_fault(trials: Sequence[Trial]) -> str | None:
     return None
 
 
-def _energy(trials: Sequence[Trial]) -> list[QualityWarning]:
-    fault = counter_fault(trials)
-    advice = "No energy is reported for these trials; their times are not affected."
-    return [] if fault is None else [_warning("energy_counter", f"{fault[0].upper()}{fault[1:]}.", advice)]
+def _energy(trials: Sequence[Trial]) -> Iterator[QualityWarning]:
+    if fault := counter_fault(trials):
+        advice = "No energy is reported for these trials; their times are not affected."
+        yield _warning("energy_counter", f"{fault[0].upper()}{fault[1:]}.", advice)
 
 
-def _wide_spread(trials: Sequence[Trial]) -> list[QualityWarning]:
-    warnings = []
-    for case_id, speeds in _speeds_by_case(trials).items():
-        if len(speeds) < 2:
-            continue
-        spread = statistics.stdev(speeds) / statistics.fmean(speeds)
+def _wide_spread(trials: Sequence[Trial]) -> Iterator[QualityWarning]:
+    timed = ((trial.case_id, own) for trial in trials if (own := speed(trial)) is not None)
+    for case_id, alike in grouped(timed, lambda one: one[0]).items():
+        speeds = [own for _, own in alike]
+        spread = statistics.stdev(speeds) / statistics.fmean(speeds) if len(speeds) > 1 else 0.0
         if spread >= SPREAD_LIMIT:
-            warnings.append(
-                _warning(
-                    "wide_spread",
-                    f"The {len(speeds)} repeats spread by {format_percent(spread)} (standard deviation over mean).",
-                    "Add repeats (--repeats), or find out what disturbs the machine.",
-                    case_id,
-                )
-            )
-    return warnings
+            said = f"The {len(speeds)} repeats spread by {format_percent(spread)} (standard deviation over mean)."
+            advice = "Add repeats (--repeats), or find out what disturbs the machine."
+            yield _warning("wide_spread", said, advice, case_id)
 
 
-def _short_trials(trials: Sequence[Trial]) -> list[QualityWarning]:
-    short = [t.decode_ns for t in trials if t.decode_ns is not None and t.decode_ns < SHORT_DECODE_NS]
-    if not short:
-        return []
-    return [
-        _warning(
+def _short_trials(trials: Sequence[Trial]) -> Iterator[QualityWarning]:
+    if short := [t.decode_ns for t in trials if t.decode_ns is not None and t.decode_ns < SHORT_DECODE_NS]:
+        yield _warning(
             "too_short",
             f"{len(short)} of {len(trials)} trials decoded for less than {SHORT_DECODE_NS // NS_PER_MS} ms "
             f"(the shortest for {min(short) / NS_PER_MS:.1f} ms).",
             "Raise --n-predict: over so short a time any other process shows in the result.",
         )
-    ]
 
 
-def _failures(trials: Sequence[Trial]) -> list[QualityWarning]:
+def _failures(trials: Sequence[Trial]) -> Iterator[QualityWarning]:
     errors = Counter((trial.error or "no reason given").splitlines()[0] for trial in trials if trial.status == "failed")
-    return [
-        _warning("failed_trials", f"{count} trials failed: {error}", "See `mlsd results --failed`; run again to retry.")
-        for error, count in errors.most_common()
-    ]
+    for error, count in errors.most_common():
+        advice = "See `mlsd results --failed`; run again to retry."
+        yield _warning("failed_trials", f"{count} trials failed: {error}", advice)
 
 
-def _native_failures(trials: Sequence[Trial]) -> list[QualityWarning]:
-    failing = [trial.failed_native_calls for trial in trials if trial.failed_native_calls]
-    if not failing:
-        return []
-    return [
-        _warning(
+def _native_failures(trials: Sequence[Trial]) -> Iterator[QualityWarning]:
+    if failing := [trial.failed_native_calls for trial in trials if trial.failed_native_calls]:
+        yield _warning(
             "failed_native_calls",
             f"{sum(failing)} llama.cpp calls failed in {len(failing)} trials; their numbers come from stale results.",
             "Do not use these trials; choose a rollback strategy that `mlsd probe` reports as exact.",
         )
-    ]
 
 
-def _divergence(trials: Sequence[Trial]) -> list[QualityWarning]:
+def _divergence(trials: Sequence[Trial]) -> Iterator[QualityWarning]:
     counts = Counter(t.case_id for t in trials if t.losslessness and t.losslessness.verdict == "diverged")
-    return [
-        _warning(
-            "diverged",
-            f"{count} outputs (or states behind them) differ from plain decoding beyond what noise explains.",
-            "The speed of a wrong output means nothing: run `mlsd probe` on target and draft.",
-            case_id,
-        )
-        for case_id, count in counts.items()
-    ]
+    for case_id, count in counts.items():
+        said = f"{count} outputs (or states behind them) differ from plain decoding beyond what noise explains."
+        advice = "The speed of a wrong output means nothing: run `mlsd probe` on target and draft."
+        yield _warning("diverged", said, advice, case_id)
 
 
-def _unstable_outputs(trials: Sequence[Trial]) -> list[QualityWarning]:
-    outputs = defaultdict(set)
-    for trial in trials:
-        if trial.losslessness is not None and trial.tokens:  # greedy
-            outputs[trial.case_id].add(trial.tokens)
-    return [
-        _warning(
-            "unstable_output",
-            f"Greedy repeats of one case gave {len(different)} different outputs.",
-            "The backend is not deterministic here; compare acceptance with care.",
-            case_id,
-        )
-        for case_id, different in outputs.items()
-        if len(different) > 1
-    ]
+def _unstable_outputs(trials: Sequence[Trial]) -> Iterator[QualityWarning]:
+    greedy = (trial for trial in trials if trial.losslessness is not None and trial.tokens)
+    for case_id, alike in grouped(greedy, lambda trial: trial.case_id).items():
+        if (n := len({trial.tokens for trial in alike})) > 1:
+            said = f"Greedy repeats of one case gave {n} different outputs."
+            advice = "The backend is not deterministic here; compare acceptance with care."
+            yield _warning("unstable_output", said, advice, case_id)
 
 
-def _other_invalid(trials: Sequence[Trial]) -> list[QualityWarning]:
+def _other_invalid(trials: Sequence[Trial]) -> Iterator[QualityWarning]:
     reasons = Counter(
         trial.invalid_reason or "no reason given"
         for trial in trials
@@ -381,36 +311,21 @@ def _other_invalid(trials: Sequence[Trial]) -> list[QualityWarning]:
         and not trial.failed_native_calls
         and not (trial.losslessness and trial.losslessness.verdict == "diverged")
     )
-    return [
-        _warning("invalid_trials", f"{count} trials are not valid: {reason}", "Leave them out of any comparison.")
-        for reason, count in reasons.most_common()
-    ]
+    for reason, count in reasons.most_common():
+        said = f"{count} trials are not valid: {reason}"
+        yield _warning("invalid_trials", said, "Leave them out of any comparison.")
 
 
-def _not_the_methods(trials: Sequence[Trial]) -> list[QualityWarning]:
+def _not_the_methods(trials: Sequence[Trial]) -> Iterator[QualityWarning]:
     """Trials that measured something else than the method at its own speed."""
-    untimed = Counter(trial.case_id for trial in trials if not trial.timed)
+    for case_id, count in Counter(trial.case_id for trial in trials if not trial.timed).items():
+        said = f"{count} trials drafted inside the target: they measure acceptance, not speed."
+        yield _warning("not_timed", said, "Measure the same blocks with mode=sync to get a speed.", case_id)
     fell_back = Counter((t.case_id, t.fell_back) for t in trials if t.fell_back is not None)
-    return [
-        *(
-            _warning(
-                "not_timed",
-                f"{count} trials drafted inside the target: they measure acceptance, not speed.",
-                "Measure the same blocks with mode=sync to get a speed.",
-                case_id,
-            )
-            for case_id, count in untimed.items()
-        ),
-        *(
-            _warning(
-                "sync_fallback",
-                f"{count} trials asked for mode=sync, but the draft kept its own memory: {why.rstrip('.')}.",
-                "Treat them as mode=own: fewer tokens are accepted than with the target's memory.",
-                case_id,
-            )
-            for (case_id, why), count in fell_back.items()
-        ),
-    ]
+    for (case_id, why), count in fell_back.items():
+        said = f"{count} trials asked for mode=sync, but the draft kept its own memory: {why.rstrip('.')}."
+        advice = "Treat them as mode=own: fewer tokens are accepted than with the target's memory."
+        yield _warning("sync_fallback", said, advice, case_id)
 
 
 # --- inside -----------------------------------------------------------------------------------------------------
@@ -422,15 +337,6 @@ def _warning(code: str, message: str, advice: str, case_id: str | None = None) -
 
 def _share(count: int, readings: Sequence[Conditions]) -> str:
     return "all the time" if count == len(readings) else f"in {count} of {len(readings)} readings"
-
-
-def _speeds_by_case(trials: Sequence[Trial]) -> dict[str, list[float]]:
-    speeds = defaultdict(list)
-    for trial in trials:
-        own = speed(trial)
-        if own is not None:
-            speeds[trial.case_id].append(own)
-    return speeds
 
 
 def _seconds(moment: str) -> float:
