@@ -87,6 +87,16 @@ def read_file(path: Path) -> bytes:
     return path.read_bytes()
 
 
+def read_text(path: Path, what: str, kind: type[MlsdError], example: str) -> str:
+    """The text of a UTF-8 file that somebody named. Raises: an error of that kind, which says what it should be."""
+    try:
+        return read_file(path).decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise kind(f"{what} {path} is not UTF-8 text (byte {error.start}).", hint="Save it as UTF-8.") from error
+    except OSError as error:
+        raise kind(f"{what} {path} cannot be read: {error.strerror}.", hint=f"Give the path of {example}.") from error
+
+
 def parse_toml(data: bytes) -> dict[str, Any]:
     """TOML as Python has it.
 

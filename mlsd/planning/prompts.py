@@ -17,7 +17,7 @@ import msgspec
 
 from mlsd.errors import PromptError, choose
 from mlsd.folders import asset_path
-from mlsd.outside import read_file
+from mlsd.outside import read_text
 from mlsd.planning.tasks import KINDS, TASK_KEY, Task, find_task, shipped_tasks, task_names
 from mlsd.records import PromptRef, Record
 
@@ -166,16 +166,7 @@ def task_key(task: Task, turn: int) -> str:
 def prompt_from_file(path: Path | str) -> Prompt:
     """The whole text of a UTF-8 file, unchanged but for a byte-order mark. Raises PromptError if it cannot be used."""
     place = Path(path)
-    try:
-        text = read_file(place).decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise PromptError(
-            f"The prompt file {place} is not UTF-8 text (byte {error.start}).", hint="Save it as UTF-8 and try again."
-        ) from error
-    except OSError as error:
-        raise PromptError(
-            f"The prompt file {place} cannot be read: {error.strerror}.", hint="Give the path of a text file."
-        ) from error
+    text = read_text(place, "The prompt file", PromptError, "a text file")
     if not text.strip():
         raise PromptError(f"The prompt file {place} is empty.", hint="Put the text of the prompt into it.")
     return _prompt(f"file:{place.stem}", text, _FILE_WORKLOAD)

@@ -18,7 +18,7 @@ import msgspec
 
 from mlsd.errors import TaskError
 from mlsd.folders import asset_path
-from mlsd.outside import check_regular, read_file
+from mlsd.outside import check_regular, read_text
 from mlsd.records import Record
 
 _COLUMNS = ("question_id", "category", "turns")  # of SPEED-Bench's parquet
@@ -61,14 +61,7 @@ def read_tasks(path: Path) -> tuple[Task, ...]:
     """
     if path.suffix == ".parquet":
         return _read_parquet(path)
-    try:
-        lines = read_file(path).decode("utf-8-sig").split("\n")
-    except UnicodeDecodeError as error:
-        raise TaskError(f"The task file {path} is not UTF-8 text (byte {error.start}).") from error
-    except OSError as error:
-        raise TaskError(
-            f"The task file {path} cannot be read: {error.strerror}.", hint="Give the path of a question.jsonl."
-        ) from error
+    lines = read_text(path, "The task file", TaskError, "a question.jsonl").split("\n")
     tasks: dict[int, Task] = {}
     broken: list[TaskError] = []
     for number, line in enumerate(lines, 1):
