@@ -130,12 +130,8 @@ def test_the_gate_compiles_once_where_what_others_compiled_fails(
     assert list(answers) == [], "asked again after compiling"
 
 
-def test_make_asks_the_gate_after_it_installed(tmp_path: Path) -> None:
+def test_make_asks_the_gate_after_it_installed() -> None:
     makefile = Path(setup.__file__).parents[2] / "Makefile"
-    done = subprocess.run(
-        ["make", "-n", "-f", makefile, "setup"], cwd=tmp_path, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 2 and "pyproject.toml" in done.stderr, "no checkout, no set-up"
     done = subprocess.run(
         ["make", "-n", "-B", "setup"], cwd=makefile.parent, capture_output=True, text=True, check=True
     )
