@@ -15,6 +15,8 @@ from pathlib import Path
 import msgspec
 
 from mlsd.errors import InputError, UnsupportedError
+from mlsd.gguf_tools.source import Source
+from mlsd.gguf_tools.surgery.cut import state_layers
 from mlsd.records import DRAFT_MODEL, DrafterSpec, OptionValue, Record
 
 # Our methods -> the server's types; a type of the server goes by its own name as well.
@@ -28,6 +30,8 @@ TYPES = {
 }
 # Options of ours -> the end of the server's flag of that type.
 _OPTIONS = {"ngram": ("size-n", "n-match"), "size-n": ("size-n",), "n-match": ("n-match",), "min-hits": ("min-hits",)}
+# What llama-server keeps snapshots of a recurrent state for (`need_n_rs_seq` in common.h of b11434, and before).
+_SNAPSHOTS = ("draft-mtp", "draft-eagle3", "draft-dflash", "draft-dspark")
 # First and last build, what of it, why.
 _BROKEN = ((10741, 10748, "draft-mtp", "cannot start draft-mtp (llama.cpp 28159)"),)
 _TIMEOUT_S = 30
@@ -141,10 +145,13 @@ def read_flags(text: str) -> list[str]:
     return given
 
 
-def advice(spec: DrafterSpec | None, gamma: int, draft: str | None = None) -> tuple[str, ...]:
+def advice(
+    spec: DrafterSpec | None, gamma: int, draft: str | None = None, target: Path | None = None
+) -> tuple[str, ...]:
     """What to set in llama-server and in LM Studio for a recommended setting; None: to leave drafting off.
 
-    `draft` is the path of its file, or an id where it is not here: a server takes files only.
+    `draft` is the path of its file, or an id where it is not here: a server takes files only. `target` is the file of
+    the target, where it is here: one with a recurrent state costs a server more than it costs mlsd.
     """
     if spec is None or gamma == 0:
         return (
@@ -170,4 +177,10 @@ def advice(spec: DrafterSpec | None, gamma: int, draft: str | None = None) -> tu
         lines.append(f"LM Studio: Speculative Decoding > Draft Model {name}, Drafting Max Size {gamma}.")
     else:
         lines.append("LM Studio: leave Speculative Decoding off; it drafts with a second model only.")
+    if target is not None and kind not in _SNAPSHOTS and state_layers(Source(target)):
+        lines.append(
+            f"llama-server keeps no snapshots of this target's recurrent state for {kind} (n_rs_seq stays 0; seen in "
+            "b11434): it copies the state each round, which mlsd does not, so it may gain less or lose. Measure it: "
+            "mlsd server TARGET --launch llama-server."
+        )
     return tuple(lines)

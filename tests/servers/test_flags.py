@@ -8,6 +8,9 @@ import msgspec
 import pytest
 
 from mlsd.errors import InputError, UnsupportedError
+from mlsd.folders import asset_path
+from mlsd.gguf_tools.synthetic.tiny import TINY_SET
+from mlsd.gguf_tools.synthetic.write import write_random
 from mlsd.records import DRAFT_MODEL, DrafterSpec, ModelRef
 from mlsd.servers.flags import advice, read_binary, read_flags, read_help, read_version, speculation
 
@@ -95,6 +98,20 @@ def test_advice_says_what_to_set() -> None:
         "llama-server: --spec-type ngram-simple --spec-ngram-simple-size-m 8 --spec-ngram-simple-size-n 3"
     )
     assert advice(DrafterSpec(name="lookahead"), 4) == ("llama-server and LM Studio cannot draft by lookahead.",)
+
+
+@pytest.mark.parametrize(
+    ("method", "target", "warns"),
+    [("pld", "tiny-moe", True), (DRAFT_MODEL, "tiny-moe", True), ("mtp", "tiny-moe", False), ("pld", "llama", False)],
+)
+def test_a_server_that_copies_a_recurrent_state_each_round_is_named(
+    tmp_path: Path, method: str, target: str, warns: bool
+) -> None:
+    path = asset_path(f"tiny/{target}.gguf") if target == "tiny-moe" else tmp_path / "llama.gguf"
+    if target == "llama":
+        write_random(path, TINY_SET["llama"], seed=1)
+    said = " ".join(advice(DrafterSpec(name=method), 4, None, path))
+    assert ("n_rs_seq stays 0" in said) is warns
 
 
 @pytest.mark.parametrize(

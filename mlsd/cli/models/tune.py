@@ -69,13 +69,15 @@ def tune(target: str, as_json: bool, **options: Any) -> None:
 
 
 def _print(request: TuneRequest, result: TuneResult) -> None:
+    from mlsd.models.library import resolve_model
     from mlsd.servers.flags import advice
 
     print_table(settings_table(request, result))
     best, spec = result.best, request.drafter
     options = {} if best is None else {**spec.options, **best.options}
     draft = next(iter(request.setting.drafts), None)
-    for line in advice(msgspec.structs.replace(spec, options=options), 0 if best is None else best.gamma, draft):
+    spec, gamma = msgspec.structs.replace(spec, options=options), 0 if best is None else best.gamma
+    for line in advice(spec, gamma, draft, resolve_model(request.setting.target).path):
         say(line)
     note(f"Best: {_best(result)}. Stopped: {result.stopped}. Trials in {result.database}.")
 

@@ -99,7 +99,7 @@ def advise(target: str, databases: tuple[Path, ...], as_json: bool, **options: A
             }
         )
     else:
-        _print(found)
+        _print(found, target)
 
 
 def _measure(target: str, open_: Sequence[Prospect], options: Mapping[str, Any], db: Path | None) -> Path:
@@ -124,7 +124,8 @@ def _measure(target: str, open_: Sequence[Prospect], options: Mapping[str, Any],
     return Path(result.database)
 
 
-def _print(found: Answer) -> None:
+def _print(found: Answer, target: str) -> None:
+    from mlsd.models.library import resolve_model
     from mlsd.servers.flags import advice
 
     result = found.recommendation
@@ -150,7 +151,8 @@ def _print(found: Answer) -> None:
     else:
         say(found.validation.words)
     if result.sure:  # flags are for what is recommended: an open question ends in the commands that decide it
-        for line in advice(DrafterSpec(name=best.drafter), best.gamma, found.draft_file or best.draft):
+        path = resolve_model(target).path if found.target.here else None
+        for line in advice(DrafterSpec(name=best.drafter), best.gamma, found.draft_file or best.draft, path):
             say(line)
     for step in result.next_steps:
         say(f"Next: {step}")

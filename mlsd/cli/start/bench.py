@@ -117,7 +117,7 @@ def bench(
         _print(result, arms, brief=nothing_chosen)
     say_warnings(result.warnings)
     if nothing_chosen and not as_json:
-        _answer(result, arms)
+        _answer(result, arms, target)
     if result.outcome.interrupted:
         ctx.exit(130)
     return [arm.summary for arm in arms]
@@ -141,7 +141,7 @@ def _what_needs_no_choice(ctx: click.Context, request: BenchRequest) -> tuple[Be
     return request, Goal(budget_s=_SHORT_BUDGET_S)
 
 
-def _answer(result: BenchResult, arms: list[BenchArm]) -> None:
+def _answer(result: BenchResult, arms: list[BenchArm], target: str) -> None:
     """What to set, in one sentence, and how."""
     from mlsd.models.library import resolve_model
     from mlsd.servers.flags import advice
@@ -166,7 +166,7 @@ def _answer(result: BenchResult, arms: list[BenchArm]) -> None:
             )
         spec, gamma = (None, 0) if of is None else (of.drafter, of.gamma)
         draft = None if spec is None or spec.draft is None else str(resolve_model(spec.draft.id).path)
-        for line in advice(spec, gamma, draft):
+        for line in advice(spec, gamma, draft, resolve_model(target).path):
             say(line)
 
 
