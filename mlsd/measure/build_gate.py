@@ -6,6 +6,7 @@ nothing after. A build that ends its process is refused like any other; this pro
 
 from __future__ import annotations
 
+import hashlib
 import os
 import sys
 from collections.abc import Iterator
@@ -22,6 +23,7 @@ from mlsd.measure.messages import BuildFits, BuildJob
 from mlsd.measure.process import ask
 from mlsd.records import Record
 
+_OF_DEVICES = ("GGML_", "VK_", "CUDA_", "HIP_")  # variables that choose a device, its driver or its kernels
 _PREFIXES = ("/opt/homebrew", "/usr/local", "/home/linuxbrew/.linuxbrew", "/usr")
 
 
@@ -42,7 +44,10 @@ class Verdict(Record, frozen=True, kw_only=True):
 
 def judge(build: Build, *, fresh: bool = False) -> Verdict:
     """The gate's answer about a build, remembered unless `fresh`."""
-    path = cache_dir() / "builds" / f"{build.fingerprint}-{__version__}.json"
+    # The same files on another device, or with another driver, are to be tried anew.
+    chosen = sorted(f"{name}={value}" for name, value in os.environ.items() if name.startswith(_OF_DEVICES))
+    device = f"-{hashlib.sha256(str(chosen).encode()).hexdigest()[:8]}" if chosen else ""
+    path = cache_dir() / "builds" / f"{build.fingerprint}-{__version__}{device}.json"
     if not fresh and path.is_file():
         try:
             known = msgspec.json.decode(path.read_bytes(), type=Verdict)
@@ -55,7 +60,7 @@ def judge(build: Build, *, fresh: bool = False) -> Verdict:
         verdict = msgspec.structs.replace(verdict, fits=ask(BuildJob(), BuildFits, build.variables()))
     except MlsdError as error:
         hint = (
-            "The build itself ends the process: a damaged file, or one made for another processor."
+            "The build itself ends the process: a damaged file, one made for another processor, or a GPU's driver."
             if isinstance(error, WorkerError)
             else error.hint
         )

@@ -278,7 +278,10 @@ class _Worker:
         """What to do about the way in which the worker ended."""
         code = self._process.wait()
         if code in (-signal.SIGABRT, -signal.SIGSEGV, -signal.SIGBUS, -signal.SIGFPE, -signal.SIGILL):
-            return "llama.cpp ends so on a damaged model: `mlsd models verify` checks one; write or download it again."
+            return (
+                "llama.cpp ends so on a damaged model (`mlsd models verify` checks one; write or download it again) "
+                "and in the driver of a GPU (the page on builds names one)."
+            )
         if self._hung:
             return "Try again on an idle machine; a smaller context or model answers sooner."
         return "`mlsd doctor` shows whether the machine has the memory; try a smaller model or context."

@@ -95,6 +95,13 @@ FAULTS: dict[str, tuple[Callable[[], str], str]] = {
         "computes something else",
     ),
     "a decode that aborts": (lambda: ABORTS, "worker process died"),
+    "a wide pass that crashes, as in a driver": (
+        lambda: (
+            "int32_t llama_decode(void *c, struct batch b) "
+            "{ if (b.n > 4) *(volatile int *) 0 = 1; return decode(c, b); }"
+        ),
+        "worker process died while it checked the build: killed by SIGSEGV",
+    ),
     "a decode that leaves": (lambda: "int llama_decode(void *c, struct batch b) { exit(0); }", "worker process died"),
     "a model that crashes": (
         lambda: (
@@ -161,6 +168,10 @@ def test_what_fits_is_remembered_and_what_is_here_is_found(tmp_path: Path, monke
     assert first.fits is not None and first.fits.rollback == "snapshots"
     assert first.fits.loaded.package == build.identity.package
     assert set(first.fits.loaded.libraries) <= set(build.identity.files)
-    monkeypatch.setattr("mlsd.measure.build_gate.ask", None)
-    assert judge(build) == first
+    with monkeypatch.context() as patch:
+        patch.setattr("mlsd.measure.build_gate.ask", None)
+        assert judge(build) == first
+        patch.setenv("GGML_VK_VISIBLE_DEVICES", "0")
+        with pytest.raises(TypeError):  # asked anew: the same files on another device
+            judge(build)
     assert next(known_builds()) == "."
