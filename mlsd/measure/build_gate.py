@@ -60,7 +60,8 @@ def judge(build: Build, *, fresh: bool = False) -> Verdict:
         verdict = msgspec.structs.replace(verdict, fits=ask(BuildJob(), BuildFits, build.variables()))
     except MlsdError as error:
         hint = (
-            "The build itself ends the process: a damaged file, one made for another processor, or a GPU's driver."
+            "The build ends its process or never answers: a damaged file, one made for another processor, or a "
+            "GPU's driver. Where that compiles kernels for the first time, ask again: it keeps them."
             if isinstance(error, WorkerError)
             else error.hint
         )

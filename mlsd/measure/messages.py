@@ -398,7 +398,7 @@ QUESTIONS: dict[type, Question] = {
     BreakdownJob: Question("breakdown:break_down", "it profiled passes", 6),
     SelfCheckJob: Question("self_check:self_check", "it checked this machine", 2),
     FootprintJob: Question("footprints:find_footprints", "it planned contexts"),
-    BuildJob: Question("build_check:check_build", "it checked the build"),
+    BuildJob: Question("build_check:check_build", "it checked the build", 2),
     ReadJob: Question("build_check:read_logits", "it read logits"),
 }
 
