@@ -68,8 +68,8 @@ study: $(VENV)/.ready ## Download, run and report the whole study (suites A, B, 
 benchmarks: $(VENV)/.developer ## Ratios measured side by side
 	@$(BIN)/python -m benchmarks $(ARGS)
 
-notebooks: $(VENV)/.developer ## Execute every notebook
-	@$(BIN)/pytest -m heavy tests/test_notebooks.py
+notebooks: $(VENV)/.developer ## Execute every notebook, and keep what it shows
+	@$(BIN)/python -m tools.notebook_outputs
 
 docs: $(VENV)/.developer ## Write the reference of commands and build the pages into site/
 	@$(BIN)/python -m tools.command_reference
