@@ -6,6 +6,8 @@ import math
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from mlsd.errors import AnalysisError
 from mlsd.stats import (
@@ -16,6 +18,7 @@ from mlsd.stats import (
     mean_over,
     median,
     paired,
+    percentiles,
     relative_spread,
     smallest_effect,
     tails,
@@ -102,3 +105,12 @@ def test_an_interval_with_other_tails_is_students() -> None:
     wide = with_tails(found, 0.005, 0.005)  # t of 0.995 with 3 degrees is 5.841, of 0.975 it is 3.182
     assert wide.low is not None and found.low is not None
     assert (2.5 - wide.low) / (2.5 - found.low) == pytest.approx(5.841 / 3.182, rel=1e-3)
+
+
+@given(st.lists(st.floats(0, 1e6), min_size=1, max_size=300))
+def test_so_many_per_cent_of_the_values_do_not_exceed_their_percentile(values: list[float]) -> None:
+    found = percentiles(values)
+    assert found is not None and found.n == len(values) and {found.p50, found.p90, found.p99} <= set(values)
+    for share, value in ((0.5, found.p50), (0.9, found.p90), (0.99, found.p99)):
+        assert sum(one <= value for one in values) >= share * len(values) - 1e-9
+        assert sum(one < value for one in values) < share * len(values)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from mlsd import __version__
 from mlsd.analysis.results.best_setting import BestSetting, best_settings, by_target, first_line
+from mlsd.analysis.results.round_sums import accepted_counts
 from mlsd.analysis.results.speedups import deep_arms
 from mlsd.analysis.study.study import Study, attempt
 from mlsd.report import machine_pages
@@ -60,6 +61,7 @@ def _of_trials(study: Study, answers: list[BestSetting]) -> tuple[Section, ...]:
     settings = [lambda study: result_tables.speedup_table(study.by_workload)]
     deep = {row.depth for row in deep_arms(study.trials)}
     settings += [result_tables.depth_table] if deep else []
+    settings += [result_tables.accepted_table] if accepted_counts(study.outcomes, study.trials) else []
     sections = (
         section("answer", "Which setting to use", study, *best, said=by_target(answers), figures=[ANSWER_FIGURE]),
         section("machine", "Machine and models", study, *_MACHINE),

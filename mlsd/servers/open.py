@@ -21,7 +21,7 @@ from mlsd.planning.job import Job, ModelFile, Slot
 from mlsd.planning.prompts import Prompt, find_prompt, load_prompt, task_prompts
 from mlsd.planning.suite import MOST_GAMMA
 from mlsd.planning.tasks import Task
-from mlsd.records import DRAFT_MODEL, Case, DrafterSpec, PromptRef, Sampling
+from mlsd.records import DRAFT_MODEL, Case, DrafterSpec, EngineOptions, PromptRef, Sampling
 from mlsd.servers.connection import check_url
 from mlsd.servers.dialects import connect
 from mlsd.servers.endpoint import Endpoint, Request
@@ -157,23 +157,35 @@ def _launched(request: ServerRequest, prompts: Sequence[Prompt], stack: ExitStac
         own = speculation(binary, spec, gamma, None if draft is None else str(draft.path))
         must = TYPES.get(spec.name, spec.name).startswith("draft-")
         sides.append(Side(spec, gamma, launched(own), must_draft=must))
-    together = fit_together([_load(request, target, n_ctx * slots, *arm) for arm in (_PLAIN, *arms)])
+    together = fit_together(
+        [load_of(request.engine, target, request.n_predict, n_ctx * slots, *arm) for arm in (_PLAIN, *arms)]
+    )
     return sides, Models(target=target, drafts=drafts, flags=request.flags, together=together)
 
 
-def _load(
-    request: ServerRequest, target: LocalModel, n_ctx: int, spec: DrafterSpec, gamma: int, draft: LocalModel | None
+def load_of(
+    engine: EngineOptions,
+    target: LocalModel,
+    n_predict: int,
+    n_ctx: int,
+    spec: DrafterSpec,
+    gamma: int,
+    draft: LocalModel | None,
 ) -> Job:
-    """What a server opens, as our own engine would: it is counted alike. Sampled, as nothing is judged in it."""
-    prompt = PromptRef(key="", sha256="", n_tokens=n_ctx)
-    ours = spec if spec.name in METHODS else DrafterSpec()
+    """What a server opens, as our own engine would, so that it is counted alike; sampled, for nothing is judged there."""
     case = Case(
-        suite=SERVERS, target=target.ref, prompt=prompt, n_predict=request.n_predict, drafter=ours, gamma=gamma,
-        sampling=Sampling(temperature=1.0), engine=msgspec.structs.replace(request.engine, n_ctx=n_ctx),
-    )  # fmt: skip
-    models = () if draft is None else (ModelFile(ref=draft.ref, path=str(draft.path)),)
+        suite=SERVERS,
+        target=target.ref,
+        prompt=PromptRef(key="", sha256="", n_tokens=n_ctx),
+        n_predict=n_predict,
+        drafter=spec if spec.name in METHODS else DrafterSpec(),
+        gamma=gamma,
+        sampling=Sampling(temperature=1.0),
+        engine=msgspec.structs.replace(engine, n_ctx=n_ctx),
+    )
     slot = Slot(case=case, case_id=case.id, block=0, repeat=0, position=0)
-    return Job(target=ModelFile(ref=target.ref, path=str(target.path)), models=models, prompts={}, slots=(slot,))
+    files = [ModelFile(ref=one.ref, path=str(one.path)) for one in (target, draft) if one is not None]
+    return Job(target=files[0], models=tuple(files[1:]), prompts={}, slots=(slot,))
 
 
 def _specs(request: ServerRequest, drafts: tuple[LocalModel, ...]) -> list[tuple[DrafterSpec, LocalModel | None]]:

@@ -88,6 +88,7 @@ DERIVED: tuple[Column, ...] = (
     Column("comparable", _TEXT, "equal only where times may be averaged: machine, build, target, sampling, options"),
     Column("decode_tok_s", _NUMBER, "(n_tokens - 1) / decode_ns"),
     Column("acceptance_rate", _NUMBER, "accepted / proposed"),
+    Column("accepted_of_output", _NUMBER, "accepted / committed, as mlx_lm counts: 1 - 1 / MGL"),
     Column("mgl", _NUMBER, "committed / rounds"),
     Column("parts_ns", _COUNT, "draft + verify + rollback + sample + other"),
 )
@@ -139,6 +140,7 @@ def _with_rates(frame: pd.DataFrame) -> pd.DataFrame:
     rates = (
         ("decode_tok_s", decode_tok_s, "n_tokens", "decode_ns"),
         ("acceptance_rate", share, "accepted", "proposed"),
+        ("accepted_of_output", share, "accepted", "committed"),
         ("mgl", share, "committed", "rounds"),
     )
     for name, rate, *counts in rates:

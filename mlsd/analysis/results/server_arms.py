@@ -12,7 +12,7 @@ from mlsd.servers.distrust import beyond
 from mlsd.servers.flags import advice
 from mlsd.servers.judge import margin
 from mlsd.stats import Interval, Percentiles, best_of, grouped, median, paired, percentiles
-from mlsd.trials.acceptance import rate_of
+from mlsd.trials.acceptance import of_output
 from mlsd.trials.arms import Arm, arm_of, options_text
 from mlsd.trials.decisions import Decision, Effect, Standing, effect_of, processes_apart
 from mlsd.trials.pairs import Timed, speedup
@@ -132,7 +132,7 @@ def _row(
         impossible=f"{_interval(found)} is more than its MGL of {most:.2f} allows" if found and impossible else "",
         confirmed=mine is not None and mine.low is not None and mine.low > 1 and not beyond(mine, most),
         acceptance_rate=share(whole.accepted, whole.proposed),
-        accepted_of_output=None if whole.mgl is None else rate_of(whole.mgl, "output", None),
+        accepted_of_output=of_output(whole.mgl),
         mgl=whole.mgl,
         rounds=whole.rounds or None,
         verdict="not compared" if rival else _verdict(worst, measured, deterministic),

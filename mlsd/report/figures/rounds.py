@@ -158,6 +158,29 @@ def position_acceptance(study: Study) -> Figure:
     return figure
 
 
+def accepted_counts(study: Study) -> Figure:
+    """Rounds by how many tokens they accepted, of each method with its longest drafts; the mean is MGL - 1."""
+    found = round_sums.accepted_counts(study.outcomes, study.trials)
+    if not found:
+        raise AnalysisError("No valid SD trial has rounds.", hint="Measure some: mlsd run B D.")
+    widest: dict[tuple[str, str], round_sums.AcceptedCounts] = {}
+    for one in sorted(found, key=lambda one: one.gamma):
+        widest[one.target, one.setting.partition(", gamma")[0]] = one
+    shown = list(widest.values())[:8]
+    figure, (ax,) = plot.canvas(3.4)
+    width = 0.8 / len(shown)
+    for index, one in enumerate(shown):
+        places = np.arange(len(one.rounds)) + (index + 0.5) * width - 0.4
+        shade: dict[str, Any] = {"color": plot.color(index), "edgecolor": plot.INK, "linewidth": 0.3}
+        label = f"{one.target} + {one.setting} ({sum(one.rounds)} rounds)"
+        ax.bar(places, [100 * share for share in one.shares], width, label=label, **shade)
+    ax.set(xlabel="tokens that a round accepts", ylabel="rounds, %")
+    ax.xaxis.set_major_locator(plot.whole_ticks())
+    ax.grid(axis="x", visible=False)
+    plot.legend(figure, [ax], 1)
+    return figure
+
+
 def baseline_drift(study: Study) -> Figure:
     """Each AR trial, and each pass timed between blocks, relative to the mean of its kind; and the trends of both."""
     series = {"a plain trial": drift_points(study)}
@@ -222,5 +245,6 @@ ROUND_FIGURES = (
     FigureEntry("pass-curves", "Time of a target pass over its rows, T(k)", pass_curves, "study_fits.fit_curves"),
     FigureEntry("predicted", "Predicted against measured speedup", predicted_speedup, "fit.held_out of measured_cost"),
     FigureEntry("position-acceptance", "Acceptance by position", position_acceptance, "round_sums.position_acceptance"),
+    FigureEntry("accepted-counts", "Tokens that a round accepts", accepted_counts, "round_sums.accepted_counts"),
     FigureEntry("drift", "Drift over the run", baseline_drift, "checks.drift_of: AR trials, passes between blocks"),
 )

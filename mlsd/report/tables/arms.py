@@ -10,6 +10,7 @@ from msgspec import structs
 from mlsd.report.render.table import Cell, Column, Table, number, numbers, percent, table, text, words
 from mlsd.report.tables.catalogue import yes_or_no
 from mlsd.stats import Interval, Percentiles
+from mlsd.trials.acceptance import of_output
 from mlsd.trials.sums import PART_NAMES
 from mlsd.units import format_bytes
 
@@ -99,6 +100,7 @@ def bench_table(arms: Sequence[BenchArm]) -> Table:
         numbers("95 % CI", lambda a: bounds(a.summary.ci_low, a.summary.ci_high)),
         *((words("decision", _decision, detail=True),) if any(a.standing for a in arms) else ()),
         numbers("acceptance", lambda a: percent(a.summary.acceptance_rate)),
+        numbers("of output", lambda a: percent(of_output(a.summary.mgl) if a.case.arm == "sd" else None), detail=True),
         numbers("MGL", lambda a: number(a.summary.mgl), detail=True),
         numbers(
             "ms/round",

@@ -190,6 +190,9 @@ def trials_table(rows: Iterable[Mapping[Any, Any]], audited: Mapping[str, RowAud
         numbers("decode tok/s", lambda row: number(_real(row["decode_tok_s"]), 1), "(n_tokens - 1) / decode_ns"),
         numbers("rounds", whole("rounds"), detail=True),
         numbers("accepted", lambda row: percent(_real(row["acceptance_rate"])), "accepted / proposed"),
+        numbers(
+            "of output", lambda row: percent(_real(row["accepted_of_output"])), "accepted / committed", detail=True
+        ),
         numbers("MGL", lambda row: number(_real(row["mgl"])), "committed / rounds", detail=True),
         words("output", _output, "losslessness against plain greedy decoding"),
         words("valid", _valid, "every call succeeded, rollback exact, output lossless"),

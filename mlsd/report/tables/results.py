@@ -8,10 +8,12 @@ from mlsd.analysis.claims.claims import ClaimVerdict
 from mlsd.analysis.fits.fit import Fit, HeldOut
 from mlsd.analysis.fits.study_fits import CurveFit, PairFit
 from mlsd.analysis.results.best_setting import BestSetting
+from mlsd.analysis.results.round_sums import AcceptedCounts, accepted_counts
 from mlsd.analysis.results.speedups import Speedup, deep_arms
 from mlsd.analysis.study.study import Study
 from mlsd.report.render.table import (
     Cell,
+    Column,
     Table,
     Tone,
     interval,
@@ -24,6 +26,7 @@ from mlsd.report.render.table import (
     words,
 )
 from mlsd.report.tables.paper import EFFECT_TONES, effect_cell
+from mlsd.trials.acceptance import of_output
 from mlsd.units import quoted
 
 
@@ -100,6 +103,7 @@ def speedup_table(found: Sequence[Speedup]) -> Table:
         ),
         words("verdict", effect_cell, "speedups.Speedup.effect"),
         numbers("accepted", lambda s: percent(s.acceptance_rate), "accepted / proposed"),
+        numbers("of output", lambda s: percent(of_output(s.mgl)), "accepted / committed: 1 - 1 / MGL", detail=True),
         numbers("MGL", lambda s: number(s.mgl), "committed / rounds"),
         numbers("blocks", lambda s: s.n_blocks),
         numbers(
@@ -111,6 +115,31 @@ def speedup_table(found: Sequence[Speedup]) -> Table:
         id="speedups",
         trace="speedups.speedups(by workload), from the store's view trial_summary",
         interactive=True,
+    )
+
+
+_COUNTS = ("0", "1", "2", "3", "4", "5 to 8", "9 and more")
+_ENDS = (0, 1, 2, 3, 4, 8, None)  # the last accepted count of each
+
+
+def accepted_table(study: Study) -> Table:
+    """Of every arm how many rounds accepted how many tokens."""
+    found = accepted_counts(study.outcomes, study.trials)
+
+    def column(place: int) -> Column[AcceptedCounts]:
+        first = 0 if not place else (_ENDS[place - 1] or 0) + 1
+        end = _ENDS[place]
+        return numbers(_COUNTS[place], lambda one: percent(sum(one.shares[first : None if end is None else end + 1])))
+
+    return table(
+        "Rounds by how many tokens they accepted",
+        found,
+        words("target", lambda one: one.target),
+        words("setting", lambda one: one.setting),
+        numbers("rounds", lambda one: sum(one.rounds)),
+        *map(column, range(len(_COUNTS))),
+        id="accepted-counts",
+        trace="round_sums.accepted_counts: shares of the rounds of valid trials",
     )
 
 

@@ -18,16 +18,17 @@ from mlsd.gguf_tools.synthetic.synth import find_recipe, write_hollow
 from mlsd.gguf_tools.synthetic.write import write_random
 from mlsd.hardware.budget import Fit, MemoryBudget, mac_budget, memory_budget
 from mlsd.measure.probe_cache import ProbeCache, check_weights
-from mlsd.measure.run.memory import LoadMemory, ask_memory, judge_loads, size_models
+from mlsd.measure.run.memory import LoadMemory, ask_memory, fit_together, judge_here, judge_loads, size_models
 from mlsd.measure.worker.arms import Arms, arm_key
-from mlsd.models.library import Library
+from mlsd.models.library import Library, LocalModel
 from mlsd.models.manifest import Manifest, PathEntry
 from mlsd.planning.job import Job
 from mlsd.planning.plan import Plan, expand
 from mlsd.planning.prepare import BenchRequest, Prepared, known_models, prepare_bench
 from mlsd.planning.suite import Profile, find_profile, load_suites
-from mlsd.records import EngineOptions, ModelRef
-from mlsd.units import GB, GIB
+from mlsd.records import DrafterSpec, EngineOptions, ModelRef
+from mlsd.servers.open import load_of
+from mlsd.units import GB, GIB, MIB
 from tests.gguf_tools.adapters import write_adapter
 from tests.gguf_tools.random_heads import write_random_dflash, write_random_eagle3
 from tests.measure.examples import ENVIRONMENT
@@ -103,6 +104,19 @@ def test_the_open_contexts_of_suite_b_compute_in_less_than_half_a_gigabyte(tmp_p
     arms = [arm for arm in load.arms if arm.arm != "judging"]
     assert len(arms) == 4, "AR, and gamma 4, 8 and 16 of one draft: seven contexts"
     assert 0.1 * GB < sum(arm.compute_bytes for arm in arms) < 0.5 * GB
+
+
+def test_servers_fit_together_only_with_their_contexts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "shallow.gguf"
+    write_hollow(path, find_recipe("qwen3.5-0.8b", n_layers=4))
+    target = LocalModel(ref=ModelRef(id="t", sha256="a" * 64, n_bytes=100 * MIB), path=path)
+    alone = load_of(EngineOptions(n_threads=1), target, 64, 8192, DrafterSpec(), 0, None)
+    judged = judge_here([alone])[1][0]
+    assert judged.kv_bytes and judged.states_bytes and judged.weights_bytes == 100 * MIB
+    for bytes_beyond_weights, together in ((2 * (judged.total_bytes or 0) - 200 * MIB, True), (0, False)):
+        budget = MemoryBudget(limit_bytes=200 * MIB + bytes_beyond_weights, most_bytes=1 << 60, basis="")
+        monkeypatch.setattr("mlsd.measure.run.memory.memory_budget", lambda *_, budget=budget: budget)
+        assert fit_together([alone, alone]) == together
 
 
 def test_memory_that_holds_one_arm_at_a_time_is_tight(tmp_path: Path) -> None:
