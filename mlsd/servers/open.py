@@ -172,7 +172,7 @@ def load_of(
     gamma: int,
     draft: LocalModel | None,
 ) -> Job:
-    """What a server opens, as our own engine would, so that it is counted alike; sampled, for nothing is judged there."""
+    """What a server opens, counted as if our own engine did; sampled, for nothing is judged in it."""
     case = Case(
         suite=SERVERS,
         target=target.ref,

@@ -85,7 +85,7 @@ def test_every_part_the_issue_of_reports_asks_for_is_there(page: Page) -> None:
     assert tables >= {"best", "environment", "models", "warnings", "table-4", "table-5", "table-6", "table-f",
                       "speedups", "gammas", "fits", "claims", "audit", "trials"} - {"warnings"}  # fmt: skip
     pictures = {picture.id for section in page.sections for picture in section.pictures}
-    assert len(pictures) == 12
+    assert len(pictures) == 13
     experts = next(section for section in page.sections if section.id == "experts")
     hint = re.compile(r"mlsd calibrate tiny-moe-q4_0 --db /\S+/study\.sqlite")  # a path that can be copied
     assert any(hint.search(text) for text in experts.missing)
