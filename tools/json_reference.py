@@ -8,6 +8,7 @@ Versions:
     2  `record --check-first`
     3  `server` on a second server, with percentiles and categories; `advise` with the range at a known acceptance
     4  `advise` says which settings are measured
+    5  `server --until`: what was decided
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ from mlsd.stats import Interval
 from mlsd.trials.decisions import Decision
 from tools.data_reference import comments
 
-VERSION = 4
+VERSION = 5
 FILE = Path(__file__).parent.parent / "docs" / "schemas.json"
 
 
@@ -148,6 +149,8 @@ class Server(TypedDict):
     beside: list[str]
     advice: list[str]
     deterministic: bool
+    decisions: NotRequired[dict[str, Decision]]
+    stopped: NotRequired[Stop]
 
 
 class Advise(TypedDict):
