@@ -4,7 +4,7 @@ import re
 import pytest
 from click.testing import CliRunner
 
-from mlsd.cli.main import cli, main
+from mlsd.cli.main import main
 from mlsd.cli.study.plan import plan
 from mlsd.measure.store.store import Store
 from mlsd.planning.plan import expand
@@ -177,7 +177,3 @@ def test_bad_input_ends_with_a_message_and_exit_code_two(arguments, message, tmp
         main(["plan", *arguments])
     assert caught.value.code == 2
     assert message in capsys.readouterr().err
-
-
-def test_the_command_is_listed():
-    assert "plan" in CliRunner().invoke(cli, ["--help"]).stdout

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from mlsd.analysis.advise.cost_sources import Key, costs_by_chip, costs_by_shape, own_costs
 from mlsd.analysis.advise.known_model import KnownModel, named
-from mlsd.analysis.advise.next_steps import ToTime, timing_commands
+from mlsd.analysis.advise.next_steps import Gap, ToTime, timing_commands
 from mlsd.analysis.advise.prospects import (
     CostRange,
     Prospect,
@@ -111,16 +111,19 @@ def answer(question: Question, known: Known, place: Place | None) -> Answer:
     found = as_measured(found, [s for s in decided if s.target == ref.id and s.workload == question.workload])
     untimed = {key: draft for key, draft in drafts.items() if key not in costs}
     quants = () if target.here or place is None else _quants(target, drafts, known, place, chosen, question.gammas)
+    gaps: dict[Gap, bool] = {
+        "acceptance": not own,
+        "memory": bool(quants) and all(q.fits is False for q in quants),
+        "target": not target.here,
+    }
     recommendation = recommend(
         ref.id,
         question.workload,
         found,
         plain,
-        known=bool(own),
-        to_time=tuple(_to_time(target, plain, untimed if _can_pay(found) else {}, quants, known, place)),
-        fetch=_fetch(target, plain, found, quants),
-        fits=not quants or any(q.fits is not False for q in quants),
-        here=target.here,
+        [gap for gap, is_open in gaps.items() if is_open],
+        tuple(_to_time(target, plain, untimed if _can_pay(found) else {}, quants, known, place)),
+        _fetch(target, plain, found, quants),
     )
     best = drafts.get((recommendation.best.drafter, recommendation.best.draft))
     return Answer(

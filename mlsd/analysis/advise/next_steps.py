@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from typing import Literal
 
 from mlsd.records import Record
 from mlsd.units import quoted
@@ -11,6 +12,11 @@ from mlsd.units import quoted
 # Shares of experts by neighbouring tokens that real mixtures of this family show (22 of 256 experts in 4 tokens).
 _REAL_SHARING = 0.33
 _DEPTHS = (4, 8)  # two periods of a hybrid: layers of both kinds in their real proportion
+
+
+# What a question lacks: passes timed on the machine it asks about; memory for any file of the target; the target on its
+# machine; acceptance measured on it and this workload; a decision, where intervals leave the answer open.
+Gap = Literal["machine", "memory", "target", "acceptance", "decision"]
 
 
 class ToTime(Record, frozen=True, kw_only=True):
@@ -43,46 +49,39 @@ def next_steps(
     workload: str | None,
     options: Sequence[str],
     unsure_gammas: Sequence[int],
-    *,
-    basis: str,
-    known: bool,
-    sure: bool,
+    gaps: Collection[Gap],
     to_time: Sequence[ToTime] = (),
     fetch: Sequence[str] = (),
-    fits: bool = True,
-    here: bool = True,
 ) -> Iterator[str]:
     """Steps in the order in which they tell most.
 
-    `options`: how drafts and methods are asked for, the likeliest first. `known`: acceptance was measured on this
-    target and workload. `fetch`: ids of the models worth downloading. `fits`: some file of the target fits into this
-    machine's memory. `here`: it is on this machine.
+    `options`: how drafts and methods are asked for, the likeliest first. `fetch`: ids of the models worth downloading.
     """
     option = f" {options[0]}" if options else ""
     gammas = ",".join(map(str, sorted(set(unsure_gammas))[:3])) or "1,2,4"
     yield from timing_commands(to_time)
-    if basis == "bandwidth":
+    if "machine" in gaps:
         if to_time:
             yield "Those two on that machine: T(k) of rows decides what the range above leaves open."
         else:
             yield f"On that machine: mlsd calibrate {quoted(target)}{option if '--draft ' in option else ''}."
-        if not sure:
+        if "decision" in gaps:
             yield f"mlsd bench {quoted(target)}{option} --gamma {gammas}, on that machine too, decides it."
             return
-    if not fits:
+    if "memory" in gaps:
         yield f"No file of {target} fits into this machine's memory; the figures are for one like it with more."
         return
     if fetch:
         bench = f"mlsd bench {quoted(fetch[0])} --draft {quoted(fetch[-1])}"
         yield f"mlsd models pull {shlex.join(fetch)} && {bench}: real acceptance."
         return
-    if not here:
+    if "target" in gaps:
         yield "Acceptance comes from elsewhere: pull a target and a draft of `mlsd models list`, and bench them."
         return
-    if not options and not known:
+    if not options and "acceptance" in gaps:
         yield f"No draft of {target} is known: mlsd bench {quoted(target)} --draft MODEL, or --drafter pld."
-    elif not known:
+    elif "acceptance" in gaps:
         prompt = f" --prompt {quoted(workload)}" if workload else ""
         yield f"Acceptance comes from elsewhere: mlsd bench {quoted(target)}{option}{prompt}."
-    elif not sure:
+    elif "decision" in gaps:
         yield f"The interval holds 1: mlsd bench {quoted(target)}{option} --gamma {gammas} --repeats 9."

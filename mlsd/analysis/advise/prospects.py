@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Literal
 
 import msgspec
 
-from mlsd.analysis.advise.next_steps import next_steps
+from mlsd.analysis.advise.next_steps import Gap, ToTime, next_steps
 from mlsd.analysis.advise.reference_acceptance import Acceptance
 from mlsd.analysis.fits.calibration import relative_error, target_curve
 from mlsd.analysis.fits.costmodel import break_even_alpha
@@ -328,14 +328,13 @@ def recommend(
     workload: str | None,
     found: Sequence[Prospect],
     costs: CostRange,
-    *,
-    known: bool,
-    **steps: Any,
+    gaps: Collection[Gap] = (),
+    to_time: Sequence[ToTime] = (),
+    fetch: Sequence[str] = (),
 ) -> Recommendation:
-    """Choose, and say what to measure next. `known`: acceptance was measured on this target and workload.
+    """Choose, and say what to measure next; `gaps`, `to_time` and `fetch` as `next_steps` takes them.
 
     A drafter whose acceptance nobody measured is the choice only where it is faster at every acceptance that was seen.
-    `steps` as `next_steps` takes them.
     """
     speculative = [p for p in found if p.gamma]
     faster = [p for p in speculative if (p.speedup.low or 0.0) > 1]
@@ -343,17 +342,17 @@ def recommend(
     if not certain:
         raise AnalysisError(f"Nothing is known of {target}.")
     best = (faster or certain)[0]
-    could = [p for p in speculative if (p.speedup.high or 0.0) >= 1 >= (p.speedup.low or 0.0)]
+    could = [p for p in speculative if not p.measured and (p.speedup.high or 0.0) >= 1 >= (p.speedup.low or 0.0)]
     verdict: Verdict = "faster" if faster else "measure" if could or not speculative else "slower"
+    more: dict[Gap, bool] = {"machine": costs.basis == "bandwidth", "decision": verdict == "measure"}
     told = next_steps(
         target,
         workload,
         list(dict.fromkeys(p.option for p in (*could, *speculative))),
         [p.gamma for p in could],
-        basis=costs.basis,
-        known=known,
-        sure=verdict != "measure",
-        **steps,
+        {*gaps, *(gap for gap, is_open in more.items() if is_open)},
+        to_time,
+        fetch,
     )
     to_measure = sorted(could, key=lambda p: -p.speedup.value)[:2] if verdict == "measure" else []
     return Recommendation(

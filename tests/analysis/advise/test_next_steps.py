@@ -26,7 +26,7 @@ def test_what_was_timed_is_not_asked_for_again() -> None:
 
 def test_downloads_are_advised_only_of_files_that_fit() -> None:
     fetch = ("qwen3.5-35b-a3b-q8_0", "qwen3.5-0.8b-q8_0")
-    (step,) = next_steps("t", None, ["d"], [], basis="shape", known=False, sure=False, fetch=fetch)
+    (step,) = next_steps("t", None, ["d"], [], ["acceptance", "decision"], fetch=fetch)
     assert step.startswith("mlsd models pull qwen3.5-35b-a3b-q8_0 qwen3.5-0.8b-q8_0 && mlsd bench")
-    (step,) = next_steps("t", None, ["d"], [], basis="shape", known=False, sure=False, fetch=fetch, fits=False)
+    (step,) = next_steps("t", None, ["d"], [], ["memory", "acceptance", "decision"], fetch=fetch)
     assert "No file of t fits" in step

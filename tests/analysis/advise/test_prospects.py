@@ -92,7 +92,7 @@ def test_a_drafter_of_assumed_acceptance_is_the_choice_only_where_it_is_always_f
             ends.append(certain.speedup.value)
         low, high = speculative.speedup.low or 0, speculative.speedup.high or 0
         assert low < ends[0] < speculative.speedup.value < ends[1] < high
-        told = recommend("t", None, found, costs, known=False)
+        told = recommend("t", None, found, costs, ["acceptance"])
         assert told.verdict == verdict and told.best.gamma == (4 if verdict == "faster" else 0)
         assert len(told.to_measure) == (1 if verdict == "measure" else 0)
     assert reference_acceptance("qwen3.5-35b-a3b")[0].least_alpha is None
@@ -115,15 +115,15 @@ def test_acceptance_for_break_even_gives_a_speedup_of_one() -> None:
 
 def test_advice_says_what_to_measure_next() -> None:
     costs = cost_range({1: 10.0, 5: 12.0})
-    alone = recommend("t", None, prospects({}, costs, [], (4,)), costs, known=False)
+    alone = recommend("t", None, prospects({}, costs, [], (4,)), costs, ["acceptance"])
     assert alone.best.gamma == 0
     assert "No draft" in alone.next_steps[0]
-    reference = recommend("t", "code", prospects({KEY: costs}, costs, [accepting(0.8)], (4,)), costs, known=False)
+    reference = recommend("t", "code", prospects({KEY: costs}, costs, [accepting(0.8)], (4,)), costs, ["acceptance"])
     assert "--prompt code" in reference.next_steps[0]
     open_range = prospects({KEY: costs}, costs, [accepting(0.1, error=0.3)], (4,))
-    assert any("holds 1" in step for step in recommend("t", None, open_range, costs, known=True).next_steps)
+    assert any("holds 1" in step for step in recommend("t", None, open_range, costs).next_steps)
     with pytest.raises(AnalysisError):
-        recommend("t", None, [], costs, known=False)
+        recommend("t", None, [], costs, ["acceptance"])
 
 
 # --- from studies ---------------------------------------------------------------------------------------------------
@@ -191,7 +191,7 @@ def test_a_chip_leaves_a_range_that_advice_shows() -> None:
     found = prospects(costs, plain, [accepting(0.7)], (4,))
     speculative = next(p for p in found if p.gamma)
     assert speculative.speedup.low < speculative.speedup.value < speculative.speedup.high  # type: ignore[operator]
-    told = recommend("dense", None, found, plain, known=True)
+    told = recommend("dense", None, found, plain)
     assert not told.sure
     assert "mlsd calibrate" in told.next_steps[0]
     unheard = KnownModel(facts=ModelFacts(ref=ModelRef(id="x"), architecture="llama"), here=False)
