@@ -294,9 +294,9 @@ def _divergence(trials: Sequence[Trial]) -> Iterator[QualityWarning]:
 
 
 def _unstable_outputs(trials: Sequence[Trial]) -> Iterator[QualityWarning]:
-    greedy = (trial for trial in trials if trial.losslessness is not None and trial.tokens)
-    for case_id, alike in grouped(greedy, lambda trial: trial.case_id).items():
-        if (n := len({trial.tokens for trial in alike})) > 1:
+    outputs = dict.fromkeys((t.case_id, t.tokens) for t in trials if t.losslessness and t.tokens)  # greedy
+    for case_id, n in Counter(case_id for case_id, _ in outputs).items():
+        if n > 1:
             said = f"Greedy repeats of one case gave {n} different outputs."
             advice = "The backend is not deterministic here; compare acceptance with care."
             yield _warning("unstable_output", said, advice, case_id)
