@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
-from pathlib import Path
-
 import msgspec
 import pytest
 
@@ -14,11 +11,8 @@ from mlsd.measure.cool_down import MOST_S, STEP_S, CoolDown, cool_down_of
 from mlsd.measure.lab.machine import Block
 from mlsd.measure.messages import Done, Felt, Resting
 from mlsd.measure.process import run_job
-from mlsd.measure.run.runner import RunOutcome, RunPlan, run_plan
-from mlsd.measure.run.runs import conclude
-from mlsd.measure.store.store import Store
 from mlsd.planning.job import Job
-from mlsd.records import Anchors, EngineOptions
+from mlsd.records import Anchors
 from mlsd.trials.fates import Fate, fate_of
 from tests.measure.examples import ENVIRONMENT
 from tests.measure.simulated_mac import Mac, mac_job
@@ -105,36 +99,6 @@ def test_after_a_rest_arms_are_warmed_briefly_for_they_are_compiled() -> None:
     mac = Mac(episodes=[(4, 90.0)])
     events(mac, mac_job(n_blocks=4))
     assert mac.warmed == [("ar0", True), ("sd1", True), ("sd4", True), ("ar0", False), ("sd1", False), ("sd4", False)]
-
-
-def run(mac: Mac, job: Job, path: Path) -> RunOutcome:
-    """One `mlsd run`, as far as its trials go."""
-    with Store.open(path) as store:
-        outcome = run_plan(RunPlan(loads=(job,), environment=ENVIRONMENT), partial(run_job, hire=mac.hire), store)
-        conclude(store, outcome.run_id, EngineOptions(), ENVIRONMENT)
-    return outcome
-
-
-def test_two_hot_episodes_a_sleep_and_a_lost_worker_lose_nothing_and_nothing_hot_counts(tmp_path: Path) -> None:
-    mac, path, job = (
-        Mac(episodes=[(7, 200.0), (25, 90.0)], dies_at=18, sleep_at=32),
-        tmp_path / "study.sqlite",
-        mac_job(),
-    )
-    assert run(mac, job, path).n_ok == 36 and mac.n_workers == 2
-    with Store.open(path) as store:
-        rows = [row.trial for row in store.trials(rounds=False)]
-    assert len(mac.measured) == len(rows)
-    hot = [heat for _, _, heat in mac.measured]
-    assert any(hot) and not any(heat and trial.valid for heat, trial in zip(hot, rows, strict=True))
-    disturbed = [trial for trial in rows if fate_of(trial) is Fate.DISTURBED]
-    assert 4 <= len(disturbed) <= 7 and all("heat" in (trial.invalid_reason or "") for trial in disturbed)
-    assert all(trial.conditions and trial.conditions.anchors for trial in rows)
-    assert mac.longest_silence_s <= 60
-    again = run(Mac(), job, path)
-    assert (again.n_ok, again.n_skipped) == (len(disturbed), 36 - len(disturbed))
-    with Store.open(path) as store:
-        assert all(row.trial.valid for row in store.trials(rounds=False))
 
 
 def test_a_machine_of_a_lab_tells_a_block_when_the_heat_was_felt_behind_it() -> None:

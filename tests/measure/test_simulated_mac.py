@@ -78,7 +78,9 @@ def test_from_nothing_to_a_report_nothing_is_lost_and_nothing_hot_counts_and_it_
         rows = [row.trial for row in store.trials(rounds=False)]
     hot = [heat for _, _, heat in mac.measured]
     assert sum(hot) >= 3 and not any(heat and trial.valid for heat, trial in zip(hot, rows, strict=True))
-    n_disturbed = sum(fate_of(trial) is Fate.DISTURBED for trial in rows)
+    disturbed = [trial for trial in rows if fate_of(trial) is Fate.DISTURBED]
+    assert all("heat" in (trial.invalid_reason or "") for trial in disturbed)
+    assert all(trial.conditions and trial.conditions.anchors for trial in rows)
 
     words = [text for _, text in said]
     assert sum("limits requests (HTTP 429): trying again in" in text for text in words) == 9, "each half minute"
@@ -91,6 +93,6 @@ def test_from_nothing_to_a_report_nothing_is_lost_and_nothing_hot_counts_and_it_
     assert max(later - earlier for earlier, later in itertools.pairwise(at)) <= 60
 
     again = study(Mac(), path, [], monkeypatch).outcome
-    assert (again.n_ok, again.n_skipped) == (n_disturbed, 132 - n_disturbed)
+    assert (again.n_ok, again.n_skipped) == (len(disturbed), 132 - len(disturbed))
     show_report(path, tmp_path / "report")
     assert (tmp_path / "report/report.html").is_file()

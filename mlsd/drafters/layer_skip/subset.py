@@ -37,7 +37,8 @@ from mlsd.hashes import file_sha256
 from mlsd.records import OptionValue, Record
 
 # Counts of experts that Metal's matrix product has a kernel for from 32 rows on: the `kernel_mul_mm_id_map0_ne20_*` of
-# ggml-metal/kernels/mul_mm.metal and `ggml_metal_op_mul_mat_id_use_mm` of llama.cpp as llama-cpp-python 0.3.36 has it.
+# ggml-metal/kernels/mul_mm.metal and `ggml_metal_op_mul_mat_id_use_mm` of llama.cpp as llama-cpp-python 0.3.36 has it;
+# the library for Macs of b11524 that set-up installs names the same.
 METAL_EXPERT_COUNTS = (1, 2, 4, 5, 6, 8, 10, 16, 22)
 
 

@@ -106,17 +106,22 @@ def _first_passes(model: LlamaModel, clock: Clock) -> Check:
     tokens = model.tokenize(PROBE_TEXT)
     for width in (1, *WIDTHS):
         with open_session(model, _options()) as session:
-            spans = []
-            for _ in range(_REPEATS):
-                session.clear()
-                started_ns = clock.now_ns()
-                session.decode(tokens[:width])
-                spans.append(clock.now_ns() - started_ns)
+            spans = _spans(session, tokens[:width], clock)
         ratio = spans[0] / max(1.0, statistics.median(spans[1:]))
         figures[f"first over later, {width} wide"] = round(ratio, 2)
         slowest = max(slowest, ratio)
     answer = f"the first pass of a width takes up to {slowest:.1f} times as long as later ones"
     return Check(name="first passes", subject=model.path.stem, ok=None, answer=answer, figures=figures)
+
+
+def _spans(session: Session, tokens: Sequence[int], clock: Clock) -> list[int]:
+    spans = []
+    for _ in range(_REPEATS):
+        session.clear()
+        started_ns = clock.now_ns()
+        session.decode(tokens)
+        spans.append(clock.now_ns() - started_ns)
+    return spans
 
 
 def _rollback(model: LlamaModel, clock: Clock) -> Check:
@@ -183,13 +188,7 @@ def _synchronised(model: LlamaModel, clock: Clock) -> Check:
     spans: dict[int, float] = {}
     with open_session(model, _options(n_ctx=2 * max(_WORK_WIDTHS))) as session:
         for width in _WORK_WIDTHS:
-            times = []
-            for _ in range(_REPEATS):
-                session.clear()
-                started_ns = clock.now_ns()
-                session.decode(tokens[:width])
-                times.append(clock.now_ns() - started_ns)
-            spans[width] = statistics.median(times)
+            spans[width] = statistics.median(_spans(session, tokens[:width], clock))
     return synchronised(spans, model.path.stem)
 
 
