@@ -2,6 +2,9 @@
 
 `python -m tools.native_builds --rpc --out DIR` builds the smallest such device in half a minute: llama.cpp's rpc-server
 over loopback. It prints MLSD_DEVICE_LIBRARIES=FOLDER, under which these tests run; without it they are skipped, loudly.
+
+MLSD_VULKAN_BUILD names a build with a Vulkan backend, which the last test asks; docs/compare-builds.md has the
+variables with which Mesa's software driver serves. There a kernel may take minutes to compile when it is first used.
 """
 
 from __future__ import annotations
@@ -26,6 +29,7 @@ pytestmark = pytest.mark.device
 
 ROOT = Path(__file__).parents[1]
 LIBRARIES = "MLSD_DEVICE_LIBRARIES"
+VULKAN = "MLSD_VULKAN_BUILD"
 GAMMAS = ",".join(map(str, range(1, 17)))
 EXACTNESS = ("tests/engine/test_exact.py", "tests/engine/test_exact_matrix.py", "tests/drafters/test_exactness.py")
 CLOSES_ONE_OF_TWO = """
@@ -202,3 +206,19 @@ def test_a_device_that_dies_leaves_no_valid_trial(device: Device, tiny: Path, tm
     failed = [trial for trial in trials if trial.status == "failed"]
     assert len(valid) >= 4 and failed and not any(trial.valid for trial in failed)
     assert len({trial.tokens for trial in valid}) == 1, "nothing that is valid is stale"
+
+
+def test_a_vulkan_device_holds_or_is_refused_in_words(tmp_path: Path) -> None:
+    """In a process of its own, for Mesa 22.3.6 corrupts its memory and dies; 25.0.7 holds."""
+    build = os.environ.get(VULKAN)
+    if build is None:
+        pytest.skip(f"{VULKAN} names no build with a Vulkan backend")
+    done = subprocess.run(
+        [sys.executable, "-m", "mlsd", "builds", "check", build, "--json"],
+        cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    (found,) = json.loads(done.stdout)
+    if found["fits"] is None:
+        assert done.returncode != 0 and "The worker process died while it checked the build" in found["problem"]
+        pytest.xfail(found["problem"])
+    assert found["fits"]["backend"]["backend"] == "Vulkan" and found["fits"]["rollback"]

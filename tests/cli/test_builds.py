@@ -42,7 +42,7 @@ def test_builds_are_listed_with_what_fits(mlsd: Mlsd, tmp_path: Path) -> None:
     assert "is not a build of llama.cpp" in tried.out
 
 
-@pytest.mark.parametrize(("code", "reason"), [(ABORTS, "ends the process"), (LONGER, "has 176 bytes in the library")])
+@pytest.mark.parametrize(("code", "reason"), [(ABORTS, "ends its process"), (LONGER, "has 176 bytes in the library")])
 def test_a_build_that_fails_the_gate_is_refused(mlsd: Mlsd, tmp_path: Path, code: str, reason: str) -> None:
     folder = faulty_build(tmp_path / "lib", code)
     result = mlsd("probe", "tiny-dense", "--build", folder)
