@@ -149,14 +149,13 @@ def tails(n_choices: int) -> tuple[float, float]:
 
 
 def best_of(found: Interval, n_choices: int, *, ratio: bool = False) -> Interval:
-    """The interval of `mean_over` for the best of so many: its ends moved as `tails` says."""
-    return found if n_choices < 2 else with_tails(found, *tails(n_choices), ratio=ratio)
+    """The interval of `mean_over` for the best of so many: its ends moved as `tails` says.
 
-
-def with_tails(found: Interval, low: float, high: float, *, ratio: bool = False) -> Interval:
-    """The interval of `mean_over` whose ends miss the truth with these chances, in place of 2.5 % each."""
-    if found.low is None or found.high is None:
+    For what a fixed design claims, as a test of a published claim; what to use is for `trials.decisions` to say.
+    """
+    if n_choices < 2 or found.low is None or found.high is None:
         return found
+    low, high = tails(n_choices)
     to, back = (math.log, math.exp) if ratio else (float, float)
     centre, error = to(found.value), _standard_error(found, ratio)
     ends = centre - t_quantile(1 - low, found.n - 1) * error, centre + t_quantile(1 - high, found.n - 1) * error

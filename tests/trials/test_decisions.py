@@ -9,7 +9,18 @@ from hypothesis import strategies as st
 
 from benchmarks import decisions as simulated
 from mlsd.stats import Interval
-from mlsd.trials.decisions import NO_DIFFERENCE, Decision, Logs, Standing, against, decide, effect_of
+from mlsd.trials.decisions import (
+    NO_DIFFERENCE,
+    Decision,
+    Logs,
+    Standing,
+    Timing,
+    against,
+    decide,
+    effect_of,
+    standings,
+)
+from mlsd.trials.fates import Fate
 
 Arms = dict[str, Logs]
 
@@ -151,6 +162,40 @@ def test_servers_whose_processes_differ_are_falsely_decided_in_five_of_a_hundred
     found = simulated.null_sessions("normal noise", 2, 60, size, processes=processes)
     assert found.false <= 0.05 + 0.03
     assert found.covered >= 0.93
+
+
+def test_prompts_that_tell_each_other_of_their_noise_decide_no_more_falsely() -> None:
+    assert simulated.null_prompts("normal noise", 1, 60, unlike=0.5).false <= 0.05 + 0.03
+
+
+@pytest.mark.heavy
+def test_whole_searches_and_comparisons_until_a_margin_find_nothing_where_nothing_is() -> None:
+    found = simulated.null_waves("normal noise", 12)
+    assert found.false <= 1 / 12 and found.covered >= 0.93
+    assert simulated.null_comparisons("normal noise", 12) == 0.0
+
+
+def test_noise_is_told_within_a_session_alone_and_not_by_means_over_prompts() -> None:
+    def timings(group: str, session: int, prompts: str = "p") -> list[Timing[str]]:
+        arms = {None: noisy(0.0, 3, ord(group)), "a": noisy(0.3, 3, ord(group) + 1), "b": noisy(0.2, 3, 9)}
+        return [
+            Timing(group, name, (prompt, block), math.exp(log), Fate.VALID, session=session)
+            for name, logs in arms.items()
+            for (_, block), log in logs.items()
+            for prompt in prompts
+        ]
+
+    alone = standings(timings("x", 1), n_choices=4)["x"].standings[0].ratio
+    together = standings([*timings("x", 1), *timings("y", 1)])["x"].standings[0].ratio
+    assert alone.low is not None and together.low is not None and alone.low < together.low
+    for other in (timings("y", 2), timings("y", 1, "pqr")):
+        assert standings([*timings("x", 1), *other])["x"].standings[0].ratio == alone
+
+
+def test_the_best_is_the_fastest_that_is_decided_though_another_may_be_faster_still() -> None:
+    arms = {**ARMS, "open": {("code", 0): 2.0}}
+    found = decide(PLAIN, arms)
+    assert found.leader == "open" and found.best == of(found, "fast")
 
 
 def test_a_search_of_0_2_0_named_a_winner_of_equals_in_a_third() -> None:
