@@ -4,7 +4,7 @@ Schemas come from the records that commands print, with the comments behind fiel
 together from several records is written down here. Another shape needs a new `VERSION`; other comments do not.
 
 Versions:
-    1  the first that was written down, with mlsd 0.3
+    1  the first that was written down
     2  `record --check-first`
     3  `server` on a second server, with percentiles and categories; `advise` with the range at a known acceptance
     4  `advise` says which settings are measured

@@ -22,14 +22,13 @@ from mlsd import __version__
 from mlsd.analysis.audit.record_identities import problems
 from mlsd.analysis.results import comparability
 from mlsd.analysis.study.machines import MachineRow, machine_name, machine_row
-from mlsd.analysis.study.study import Study, attempt, read_study
+from mlsd.analysis.study.study import Study, read_study
 from mlsd.errors import AnalysisError, MlsdError, TableError
 from mlsd.measure.exchange.record import SUFFIX, import_record, is_record, read_record
 from mlsd.measure.store.store import Store
 from mlsd.records import Record
 from mlsd.report.render import html, plot
-from mlsd.report.render.plot import Picture
-from mlsd.report.render.sections import Page, Section, Trace
+from mlsd.report.render.sections import FigureEntry, Page, Trace, section
 from mlsd.report.render.table import Cell, Table, interval, number, numbers, table, words
 from mlsd.report.write import write_files, write_report
 from mlsd.stats import grouped
@@ -134,10 +133,7 @@ def _entries(study: Study, link: str) -> list[Entry]:
 
 
 def _index(entries: Sequence[Entry], left_out: Sequence[str]) -> Page:
-    made = index_table(entries)
-    drawn, missing = attempt(lambda: plot.render(lambda: history(entries), "history"))
-    trace = "report.site.history over machines.machine_row"
-    pictures = () if drawn is None else (_picture(*drawn, trace),)
+    shown = section("index", "Machines and targets", entries, index_table, figures=[_HISTORY])
     faster = [e for e in entries if e.row.best is not None and e.row.best.use != "off"]
     machines = len({entry.link for entry in entries})
     return Page(
@@ -146,23 +142,10 @@ def _index(entries: Sequence[Entry], left_out: Sequence[str]) -> Page:
         f"{counted(len(entries), 'pair')} of machine and target{'; for the others it stays off' if faster else ''}.",
         summary=f"{counted(machines, 'machine')}, {counted(len(entries), 'row')}; each row leads to its report.",
         notes=tuple(f"Left out: {text}" for text in left_out),
-        sections=(
-            Section(
-                id="index",
-                title="Machines and targets",
-                tables=(made,),
-                pictures=pictures,
-                missing=() if drawn else (missing,),
-            ),
-        ),
-        traces=(Trace(what=made.title, how=made.trace),),
+        sections=(shown,),
+        traces=tuple(Trace(what=made.title, how=made.trace) for made in shown.tables),
         made=f"mlsd {__version__}, {datetime.datetime.now(datetime.UTC):%Y-%m-%d %H:%M} UTC",
     )
-
-
-def _picture(svg: str, png: bytes, trace: str) -> Picture:
-    caption = "Plain decoding of each target over time; a line joins the runs of one machine."
-    return Picture(id="history", title="History", trace=trace, caption=caption, svg=svg, png=png)
 
 
 def index_table(entries: Sequence[Entry]) -> Table:
@@ -192,7 +175,7 @@ def history(entries: Sequence[Entry]) -> Figure:
     """Plain decoding of each target over time; a line joins the runs of one machine."""
     dates = {entry.measured_at for entry in entries}
     if len(dates) < 2:
-        raise AnalysisError("History: all of it was measured at one time.")
+        raise AnalysisError("all of it was measured at one time.")
     figure, (ax,) = plot.canvas()
     lines = grouped(entries, lambda entry: (entry.row.machine, entry.host, entry.row.target))
     hosts = {(machine, host) for machine, host, _ in lines}
@@ -214,3 +197,6 @@ def history(entries: Sequence[Entry]) -> Figure:
     ax.set(ylabel="plain decode tok/s", ylim=(0, None))
     plot.legend(figure, [ax], 1)
     return figure
+
+
+_HISTORY = FigureEntry("history", "History", history, "report.site.history over machines.machine_row")

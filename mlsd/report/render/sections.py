@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from matplotlib.figure import Figure
 
-from mlsd.analysis.study.study import Study, attempt
+from mlsd.analysis.study.study import attempt
 from mlsd.records import Record
 from mlsd.report.render import plot
 from mlsd.report.render.plot import Picture
 from mlsd.report.render.table import Table
+
+T = TypeVar("T")
 
 
 class FigureEntry(NamedTuple):
@@ -21,7 +23,7 @@ class FigureEntry(NamedTuple):
     title: str
     draw: Callable[[Any], Figure]
     source: str  # of its numbers
-    of: Callable[[Study], Any] = lambda study: study  # what `draw` draws
+    of: Callable[[Any], Any] = lambda study: study  # what `draw` draws
 
 
 class Section(Record, frozen=True, kw_only=True):
@@ -57,8 +59,8 @@ class Page(Record, frozen=True, kw_only=True):
 def section(
     id: str,
     title: str,
-    study: Study,
-    *makers: Callable[[Study], Table],
+    study: T,
+    *makers: Callable[[T], Table],
     said: Sequence[str] = (),
     figures: Sequence[FigureEntry] = (),
 ) -> Section:
@@ -89,7 +91,7 @@ def section(
     )
 
 
-def picture(study: Study, entry: FigureEntry) -> Picture:
+def picture(study: Any, entry: FigureEntry) -> Picture:
     """A figure with the name of the function that drew it; or why there is none."""
     draw, trace = entry.draw, f"{entry.draw.__module__}.{entry.draw.__name__} from {entry.source}"
     drawn, reason = attempt(lambda: plot.render(lambda: draw(entry.of(study)), entry.id))
