@@ -506,7 +506,9 @@ def document() -> dict[str, Any]:
 
 def _described(name: str, part: dict[str, Any]) -> dict[str, Any]:
     """A record's schema with its comments, and with no room for fields that it does not have."""
-    record = next((c for c in _records(msgspec.Struct) if name in (c.__name__, f"{c.__module__}.{c.__name__}")), None)
+    fields = set(part.get("properties", ()))
+    named = [c for c in _records(msgspec.Struct) if name in (c.__name__, f"{c.__module__}.{c.__name__}")]
+    record = max(named, key=lambda c: len(fields.intersection(c.__struct_encode_fields__)), default=None)
     comments = {} if record is None else _comments(record)
     for field, schema in part.get("properties", {}).items():
         schema |= {"description": comments[field]} if field in comments else {}

@@ -24,6 +24,7 @@ from mlsd.measure.process import ask
 from mlsd.records import Record
 
 _OF_DEVICES = ("GGML_", "VK_", "CUDA_", "HIP_")  # variables that choose a device, its driver or its kernels
+_OWN = ("llama_cpp", "lib")  # llama-cpp-python installs its libraries twice
 _PREFIXES = ("/opt/homebrew", "/usr/local", "/home/linuxbrew/.linuxbrew", "/usr")
 
 
@@ -95,7 +96,7 @@ def known_builds() -> Iterator[str]:
     for pattern in ("*/lib*/libllama.*", "*/libllama.*", "*/bin/llama.dll"):
         for library in sorted(beside.glob(pattern)):
             package = beside / library.relative_to(beside).parts[0]
-            if package.name != "llama_cpp":
+            if package.name not in _OWN:
                 yield str(package)
     prefixes = [os.environ.get("CONDA_PREFIX"), os.environ.get("HOMEBREW_PREFIX"), *_PREFIXES]
     for prefix in dict.fromkeys(filter(None, prefixes)):

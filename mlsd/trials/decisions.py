@@ -51,6 +51,7 @@ PROCESSES = 0.012  # standard deviation of ln of the ratio of two processes of o
 _SHARED = 0.25  # of the squared scatter of two arms' ratios comes from the plain trials that both divide by
 _LEAST_FREEDOM = 2.0
 _MOST_UNITS = 1_000  # that are worth promising
+_NAMED = 2  # undecided settings that a sentence takes
 
 
 class Estimate(Record, frozen=True, kw_only=True):
@@ -129,8 +130,12 @@ class Decision(Record, frozen=True, kw_only=True):
         said = "leave it off, nothing is decided to be faster" if best is None else f"use {best.name}, {_times(best)}"
         left = [one for one in self.standings if one.out is None and not one.control]
         alike = [one.name for one in left if one not in (best,) and one.effect == "faster"]
-        open_ = [f"{one.name} is {one.words}" for one in left if one.effect == "undecided"]
-        parts = [said, f"not told apart from it: {', '.join(alike)}" if alike else "", *open_]
+        parts = [said, f"not told apart from it: {', '.join(alike)}" if alike else ""]
+        undecided = [one for one in left if one.effect == "undecided"]
+        if len(undecided) > _NAMED:  # a table beside it has them all
+            parts.append(f"{len(undecided)} settings are undecided")
+        else:
+            parts += [f"{one.name} is {one.words}" for one in undecided]
         return "; ".join(part for part in parts if part)
 
     def done(self, within: float | None = None, among: Container[str] | None = None) -> bool:

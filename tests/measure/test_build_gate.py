@@ -13,7 +13,7 @@ import pytest
 from mlsd.engine.llama import native
 from mlsd.engine.llama.build import layouts
 from mlsd.measure.build_gate import judge, known_builds, verdict_of
-from mlsd.measure.builds import find_build
+from mlsd.measure.builds import find_build, installed
 from tests.native_shim import ABORTS, copy_of_installed, faulty_build
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="builds the faults for Linux")
@@ -174,4 +174,6 @@ def test_what_fits_is_remembered_and_what_is_here_is_found(tmp_path: Path, monke
         patch.setenv("GGML_VK_VISIBLE_DEVICES", "0")
         with pytest.raises(TypeError):  # asked anew: the same files on another device
             judge(build)
-    assert next(known_builds()) == "."
+    here, *others = known_builds()
+    assert here == "."
+    assert str(installed().parent / "lib") not in others  # the second copy of this very build

@@ -82,6 +82,12 @@ def test_equals_end_as_no_difference_once_they_are_known_that_well() -> None:
     assert decide(PLAIN, {}).done()
 
 
+def test_a_sentence_names_a_few_undecided_settings_and_counts_more() -> None:
+    one = {name: {place: log for place, log in ARMS["fast"].items() if place[1] < 1} for name in "abc"}
+    assert decide(PLAIN, one).words.endswith("; 3 settings are undecided")
+    assert "a is undecided" in decide(PLAIN, {"a": one["a"]}).words
+
+
 def test_several_prompts_are_the_units_whatever_the_blocks() -> None:
     plain = {place: log for p in "abcd" for place, log in noisy(0.0, 3, ord(p), p).items()}
     gains = {"a": 0.1, "b": 0.2, "c": 0.4, "d": 0.9}

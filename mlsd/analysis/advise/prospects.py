@@ -76,7 +76,7 @@ class Recommendation(Record, frozen=True, kw_only=True):
     level: float  # of the intervals
     prospects: tuple[Prospect, ...]  # fastest first; "off" is among them
     best: Prospect
-    verdict: Verdict  # slower: no setting can be as fast as off; measure: the intervals leave it open
+    verdict: Verdict  # slower: no setting is faster than plain decoding; measure: the intervals leave it open
     why: str
     to_measure: tuple[Prospect, ...]  # the two settings that would tell most, where it is open
     sure: bool  # the verdict is faster or slower

@@ -163,7 +163,7 @@ def _verdict(result: Recommendation) -> str:
     if result.verdict == "faster":
         return f"faster with {best.name}, gamma {best.gamma} ({format_number(best.speedup.value)}x)"
     if result.verdict == "slower":
-        return "slower with every setting that is known; leave it off"
+        return "no setting that is known is faster; leave it off"
     these = " and ".join(f"{p.name} at gamma {p.gamma}" for p in result.to_measure)
     chosen = f" (likeliest {best.name}, gamma {best.gamma}, {format_number(best.speedup.value)}x)" if best.gamma else ""
     return f"open{chosen}; measure {these}" if these else "open"
