@@ -87,7 +87,7 @@ def test_bench_report_advise_and_tune_say_the_same(
 ) -> None:
     path = with_times(measured, tmp_path / "study.sqlite", answer)
     result = benched(path)
-    _answer(result, bench_arms(result.trials, result.decisions))
+    _answer(result, bench_arms(result.trials, result.decisions), "tiny-dense")
     bench = capfd.readouterr().out
     report = mlsd("report", "--db", path, "-o", tmp_path / "report").out
     advise = json.loads(mlsd("advise", "tiny-dense", "--db", path, "--draft", "tiny-draft", "--json").out)["advice"]

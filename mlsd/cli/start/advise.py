@@ -11,6 +11,7 @@ import click
 from mlsd.cli.database import db_option, note_left_out_of
 from mlsd.cli.options import (
     IntList,
+    Real,
     Whole,
     budget_option,
     draft_option,
@@ -53,7 +54,11 @@ _BUILD = "Build of llama.cpp whose kernels to model, like 11404 [default: the on
     help="Which runtime to model with --chip.",
 )
 @click.option("--llama-build", "--build", "build", type=Whole(min=0), default=0, help=_BUILD)
-@click.option("--acceptance", type=float, help="Chance that a drafted token is accepted, like 0.8 [default: as seen].")
+@click.option(
+    "--acceptance",
+    type=Real(min=0, max=1),
+    help="Chance that a drafted token is accepted, like 0.8 [default: as seen].",
+)
 @quant_option("Of a target that is only known by its shape [default: as its id says, else Q8_0].")
 @click.option("--measure", is_flag=True, help="Measure what is left open, until it is decided, and answer again.")
 @budget_option("Of --measure: start no further block after this many seconds.", default=600, show_default=True)

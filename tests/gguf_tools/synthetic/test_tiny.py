@@ -24,7 +24,7 @@ def session(model):
 def greedy(path):
     """Prompt, greedy continuation, and its logits, one token at a time."""
     with LlamaModel(path) as model, session(model) as context:
-        prompt = context.tokenize(PROMPT)
+        prompt = context.tokenizer.tokenize(PROMPT)
         context.decode(prompt)
         rows = [context.logits()[0]]
         for _ in range(N_PREDICT - 1):
