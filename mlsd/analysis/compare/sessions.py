@@ -18,12 +18,16 @@ from mlsd.measure.run.compare import COMMAND, CONTROL, OUTPUT
 from mlsd.measure.store.rows import CalibrationPoint, Run, TrialFilter
 from mlsd.measure.store.store import Store
 from mlsd.records import Case, EngineOptions, Environment, Record, Trial
+from mlsd.stats import grouped
 from mlsd.trials.arms import PLAIN, arm_of
 from mlsd.trials.sums import prefill_tok_s, sums_of
 from mlsd.trials.sums import speed as decode_speed
 from mlsd.units import format_percent
 
 Values = dict[Measure, float]
+
+_PASS = "T("  # begins the name of a pass's time
+_NAMED = 3  # passes that a sentence takes
 
 
 class Side(Record, frozen=True, kw_only=True):
@@ -54,7 +58,7 @@ class Comparison(Record, frozen=True, kw_only=True):
     def answer(self) -> str:
         """All of it in a line or two."""
         changed = [f for f in self.findings if f.verdict not in ("same", "undecided")]
-        said = [f"{f.measure.name} is {f.words}" for f in sorted(changed, key=lambda f: -abs(f.percent or 0.0))]
+        said = _changes(changed, n_passes=sum(_is_pass(f) for f in self.findings))
         open_ = sum(f.verdict == "undecided" for f in self.findings)
         same = len(self.findings) - len(changed) - open_
         said += [f"{same} of {len(self.findings)} measures are the same"] if same else []
@@ -68,6 +72,22 @@ class Comparison(Record, frozen=True, kw_only=True):
         """What is decided to be slower, and by so much or more as far as is known."""
         worse = [f for f in self.findings if f.verdict == "slower" and f.change is not None]
         return tuple(f for f in worse if _slowdown(f) >= share)
+
+
+def _is_pass(finding: Finding) -> bool:
+    return finding.measure.name.startswith(_PASS)
+
+
+def _changes(changed: Sequence[Finding], n_passes: int) -> list[str]:
+    """What changed, largest first; many passes of like verdict in one clause."""
+    passes = [f for f in changed if _is_pass(f)]
+    together = passes if len(passes) > _NAMED else []
+    alone = sorted((f for f in changed if f not in together), key=lambda f: -abs(f.percent or 0.0))
+    said = [f"{f.measure.name} is {f.words}" for f in alone]
+    for verdict, alike in grouped(together, lambda f: f.verdict).items():
+        sizes = [abs(f.percent or 0.0) for f in alike]
+        said.append(f"{len(alike)} of {n_passes} T(k) are {verdict} by {min(sizes):.1f} to {max(sizes):.1f} %")
+    return said
 
 
 class Session(Record, frozen=True, kw_only=True):
@@ -246,7 +266,7 @@ def _arm_values(arms: Mapping[str, Sequence[Trial]]) -> Values:
 
 def _pass_measure(point: CalibrationPoint) -> Measure | None:
     if point.kind == "target_pass":
-        return Measure(name=f"T({point.rows})", unit="ms", sense="time")
+        return Measure(name=f"{_PASS}{point.rows})", unit="ms", sense="time")
     beside = point.kind in ("rollback", "checkpoint")
     return Measure(name=point.kind, unit="ms", sense="time", counts=False) if beside else None
 

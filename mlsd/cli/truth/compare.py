@@ -229,8 +229,7 @@ def _report(
     for finding, record in zip(one["findings"], found.findings, strict=True):
         finding.update({"words": record.words, "percent": record.percent})
     told = {"database": done and done.database, "answer": found.answer, "failures": failures, **one}
-    lines = [*found.outputs, *found.notes, *(f"Not counted: {reason}" for reason in found.invalid)]
-    lines += [f"FAILED  {failure}" for failure in failures]
+    lines = [f"FAILED  {failure}" for failure in failures]
     lines += [f"Kept in {done.database}: mlsd report --db {quoted(done.database)}."] if done is not None else []
     _show(comparison_table(found), found.answer, failures, lines, told, options["markdown"], as_json)
     if done is not None and done.interrupted:
