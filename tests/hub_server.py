@@ -165,6 +165,7 @@ def _handler(hub: HubServer) -> type[BaseHTTPRequestHandler]:
                 return
             end = len(data) if hub.cut_after_bytes is None else start + hub.cut_after_bytes
             hold = None if hub.hold_after_bytes is None else start + hub.hold_after_bytes
+            counted = 0
             try:
                 if hold is not None and hold < end:
                     self.wfile.write(data[start:hold])
@@ -172,11 +173,13 @@ def _handler(hub: HubServer) -> type[BaseHTTPRequestHandler]:
                     hub.held.set()
                     hub.go_on.wait(60)
                     start = hold
+                counted = len(data[start:end])
+                hub.sent_bytes += counted  # before a client that has all of it can ask
                 self.wfile.write(data[start:end])
             except ConnectionError:  # the client was killed: that is what the test wants
+                hub.sent_bytes -= counted
                 self.close_connection = True
                 return
-            hub.sent_bytes += len(data[start:end])
             if end < len(data):
                 self.close_connection = True
 

@@ -24,8 +24,8 @@ def test_the_schemas_are_those_of_the_records() -> None:
 
 def test_each_is_a_schema() -> None:
     document = json.loads(json_reference.text())
-    for chosen in (document["failure"], *document["commands"].values(), *document["$defs"].values()):
-        jsonschema.Draft202012Validator.check_schema({**chosen, "$defs": document["$defs"]})
+    chosen = [document["failure"], *document["commands"].values()]
+    jsonschema.Draft202012Validator.check_schema({"anyOf": chosen, "$defs": document["$defs"]})
 
 
 @pytest.mark.parametrize(
