@@ -55,7 +55,8 @@ def run_ahead(session: Session, token: int) -> None:
     flags = native.LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY
     size = int(native.llama_state_seq_get_size_ext(broken.handle, 0, flags))
     ahead = (ctypes.c_uint8 * size)()
-    native.llama_state_seq_get_data_ext(broken.handle, ahead, size, 0, flags)
+    if native.llama_state_seq_get_data_ext(broken.handle, ahead, size, 0, flags) != size:
+        raise fail("Reading the state of another position failed")
     broken.load_state()
     broken.truncate(broken.n_past - 1)
     if native.llama_state_seq_set_data_ext(broken.handle, ahead, size, 0, flags) != size:
