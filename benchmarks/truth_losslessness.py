@@ -28,12 +28,11 @@ from benchmarks.harness import Result
 from mlsd.clock import MonotonicClock
 from mlsd.engine.decode import Generation, GenerationLimits, generate
 from mlsd.engine.drafter import Draft, Drafter, NoDrafter, Outcome
-from mlsd.engine.llama.broken import DAMAGE
 from mlsd.engine.llama.model import LlamaModel
 from mlsd.engine.llama.open import open_session
 from mlsd.engine.llama.quantize import quantize
 from mlsd.engine.losslessness import Judge
-from mlsd.engine.rollback import FAULTS, Rollback, Sabotage, make_rollback
+from mlsd.engine.rollback import Rollback, make_rollback
 from mlsd.engine.session import SessionOptions
 from mlsd.engine.tree import merge
 from mlsd.errors import RollbackError
@@ -42,6 +41,7 @@ from mlsd.gguf_tools.shapes import TINY
 from mlsd.gguf_tools.synthetic.write import write_random
 from mlsd.planning.prompts import load_prompt
 from mlsd.records import Losslessness
+from tests.engine.sabotage import FAULTS, Sabotage
 
 PROMPTS = ("factual", "code", "reasoning", "chinese", "length-128")
 _MOST_PROMPT_TOKENS = 200
@@ -131,7 +131,7 @@ class Target:
         with open_session(self.model, options) as session:
             rollback: Rollback = make_rollback(self.strategy, session)
             if fault:
-                rollback = Sabotage(rollback, session, fault, DAMAGE, once=once)
+                rollback = Sabotage(rollback, session, fault, once=once)
             rng = np.random.default_rng([seed, gamma])
             run = generate(session, script, rollback, text, limits, _CLOCK, rng=rng)
             judge = self._judges[prompt]

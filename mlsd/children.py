@@ -1,29 +1,58 @@
 """Child processes that run a module of ours: how one is started, and that it never outlives its parent.
 
 ``-P`` keeps the working directory off the import path, which ``-m`` alone puts first: a `msgspec.py` lying beside
-somebody's models must not run. PYTHONPATH holds for a child as it does for its parent.
+somebody's models must not run. PYTHONPATH holds for a child as it does for its parent, and so does the build of
+llama.cpp: its variables stand in the environment, and where none was named the child finds the installed one itself.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import queue
+import signal
+import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import IO
 
 
-def command(module: str, *arguments: str) -> list[str]:
-    """The command line that runs a module of ours in this interpreter."""
-    return [sys.executable, "-P", "-m", module, *arguments]
+def start_child(
+    module: str,
+    *arguments: str,
+    stdin: int,
+    stdout: IO[bytes] | int | None = None,
+    stderr: IO[bytes] | int | None = None,
+    variables: Mapping[str, str] | None = None,
+) -> subprocess.Popen[bytes]:
+    """Run a module of ours in this interpreter; `variables`: its whole environment, None: this process's own.
+
+    `stdin` is the pipe that keeps it alive; see `end_with_parent`. It leads a session: `end_session` ends it.
+    """
+    line = [sys.executable, "-P", "-m", module, *arguments]
+    return subprocess.Popen(line, stdin=stdin, stdout=stdout, stderr=stderr, env=variables, start_new_session=True)
+
+
+def end_session(process: subprocess.Popen[bytes]) -> int:
+    """End a process that leads a session with all that it started, and wait for it; its exit code."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):  # macOS forbids it where only its corpse is left
+        os.killpg(process.pid, signal.SIGKILL)
+    return process.wait()
 
 
 def end_with_parent() -> queue.SimpleQueue[bytes]:
-    """End this process as soon as its standard input closes, which is when its parent closes it or is gone.
+    """End this process and its session once standard input closes, which is when its parent closes it or is gone.
 
     Returns the lines that the parent writes until then.
     """
-    return on_end_of_input(lambda: os._exit(1))
+
+    def end() -> None:
+        if os.getpgrp() == os.getpid():
+            os.killpg(0, signal.SIGKILL)
+        os._exit(1)
+
+    return on_end_of_input(end)
 
 
 def on_end_of_input(act: Callable[[], object]) -> queue.SimpleQueue[bytes]:

@@ -2,14 +2,15 @@
 
 The user's folder holds what cannot be made again without the user (manifest, lock, models made here); ``MLSD_HOME``
 names another. The cache holds the rest; ``MLSD_CACHE`` names another. Otherwise the platform decides: under
-Library on macOS, under XDG_CONFIG_HOME and XDG_CACHE_HOME elsewhere.
+Library on macOS, under XDG_DATA_HOME and XDG_CACHE_HOME elsewhere.
 """
 
 from __future__ import annotations
 
 import os
-import tempfile
-from collections.abc import Callable
+import secrets
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from filelock import FileLock
 from mlsd.errors import InputError
 
 _NAME = "mlsd"
+_NAME_OTHERS = "Name folders that you may write with MLSD_HOME and MLSD_CACHE."
 _PACKAGE = Path(__file__).parent
 
 
@@ -44,12 +46,24 @@ def asset_path(name: str) -> Path:
 
 def user_dir() -> Path:
     """The user's folder of mlsd; it may not exist yet. Raises: InputError for a user without a home."""
-    return _user_folder("MLSD_HOME", platformdirs.user_config_path)
+    return _user_folder("MLSD_HOME", platformdirs.user_data_path)
 
 
 def cache_dir() -> Path:
     """Where mlsd keeps what can be made again; it may not exist yet. Raises: InputError for a user without a home."""
     return _user_folder("MLSD_CACHE", platformdirs.user_cache_path)
+
+
+def empty_dir() -> Path:
+    """An empty folder for programs that look for parts of themselves where they run; the root where there is none."""
+    try:
+        folder = cache_dir() / "empty"
+        folder.mkdir(parents=True, exist_ok=True)
+        if not any(folder.iterdir()):
+            return folder
+    except (InputError, OSError):
+        pass
+    return Path(Path.cwd().anchor)
 
 
 def _user_folder(variable: str, usual: Callable[..., Path]) -> Path:
@@ -70,27 +84,35 @@ def unwritable(path: Path, error: OSError) -> InputError:
     """What the user is told of a file or folder that the system does not let us write."""
     return InputError(
         f"{error.filename or path} cannot be written: {error.strerror or error}.",
-        hint="Name folders that you may write with MLSD_HOME and MLSD_CACHE.",
+        hint=_NAME_OTHERS,
     )
 
 
-def write_atomically(path: Path, text: str) -> None:
-    """Write a text file so that a reader sees the old or the new one, never a half.
+@contextmanager
+def replacing(path: Path, hint: str, *, make_folder: bool = False, mode: int = 0o666) -> Iterator[Path]:
+    """An empty neighbour that takes the place of `path` when the block succeeds and vanishes when it fails.
 
-    Raises: InputError when the folder cannot be written.
+    Raises: InputError when the folder cannot be written or the disk is full.
     """
+    part = path.with_name(f".mlsd.{secrets.token_hex(4)}.part")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=".mlsd.")
+        if make_folder:
+            path.parent.mkdir(parents=True, exist_ok=True)
         try:
-            with os.fdopen(handle, "w", encoding="utf-8") as part:
-                part.write(text)
-            Path(name).replace(path)
+            part.touch(mode, exist_ok=False)
+            yield part
+            part.replace(path)
         except BaseException:
-            Path(name).unlink(missing_ok=True)
+            part.unlink(missing_ok=True)
             raise
     except OSError as error:
-        raise unwritable(path, error) from error
+        raise InputError(f"{path} cannot be written: {error.strerror or error}.", hint=hint) from error
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Write a text file for its owner alone, seen old or new, never half. Raises: InputError."""
+    with replacing(path, _NAME_OTHERS, make_folder=True, mode=0o600) as part:
+        part.write_text(text, encoding="utf-8")
 
 
 def read_json(path: Path, kind: Any) -> Any:
@@ -105,7 +127,7 @@ def read_json(path: Path, kind: Any) -> Any:
         return msgspec.json.decode(data, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InputError(
-            f"{path} is damaged: {error}.", hint="Delete it; `mlsd models pull` writes it anew."
+            f"{path} is damaged: {error}.", hint="Delete it; `mlsd models pull` writes a new one."
         ) from error
 
 

@@ -17,7 +17,6 @@ class Limit(Record, frozen=True, kw_only=True):
 
     @property
     def variable(self) -> str:
-        """The environment variable that sets it."""
         return f"MLSD_MOST_{self.name}"
 
     @property
@@ -32,12 +31,10 @@ class Limit(Record, frozen=True, kw_only=True):
 
     @property
     def words(self) -> str:
-        """The limit as a message says it."""
         return f"the limit of {self.most:,} {self.what}"
 
     @property
     def hint(self) -> str:
-        """How to raise it."""
         return f"If that much is right, raise the limit with {self.variable}."
 
 
@@ -48,10 +45,15 @@ PAGE_BYTES = Limit(name="PAGE_BYTES", usual=16 * _MIB, what="bytes for one answe
 STREAM_BYTES = Limit(name="STREAM_BYTES", usual=32 * _MIB, what="bytes for one stream of a server")
 EVENT_BYTES = Limit(name="EVENT_BYTES", usual=4 * _MIB, what="bytes for one event of a stream")
 ANSWER_S = Limit(name="ANSWER_S", usual=3_600, what="seconds for one answer of a server")
+TOKEN_S = Limit(name="TOKEN_S", usual=60, what="seconds between two tokens of a stream")
 # What a person may hand over.
 FILE_BYTES = Limit(name="FILE_BYTES", usual=256 * _MIB, what="bytes for a file that is read whole")
+PROGRAM_BYTES = Limit(name="PROGRAM_BYTES", usual=1 * _MIB, what="bytes for what a program prints")
 RECORD_BYTES = Limit(name="RECORD_BYTES", usual=128 * _MIB, what="bytes for an unpacked record")
 RECORD_VALUES = Limit(name="RECORD_VALUES", usual=4_000_000, what="values for a record")
 PLAN_TRIALS = Limit(name="PLAN_TRIALS", usual=500_000, what="trials for a plan")
 LOCK_S = Limit(name="LOCK_S", usual=60, what="seconds for another program's lock on a database")
-LIMITS = (PAGE_BYTES, STREAM_BYTES, EVENT_BYTES, ANSWER_S, FILE_BYTES, RECORD_BYTES, RECORD_VALUES, PLAN_TRIALS, LOCK_S)
+LIMITS = (
+    PAGE_BYTES, STREAM_BYTES, EVENT_BYTES, ANSWER_S, TOKEN_S, FILE_BYTES, PROGRAM_BYTES, RECORD_BYTES, RECORD_VALUES,
+    PLAN_TRIALS, LOCK_S,
+)  # fmt: skip

@@ -9,16 +9,22 @@ import errno
 import functools
 import math
 import os
+import selectors
 import stat
+import subprocess
+import time
 import tomllib
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 import msgspec
 from msgspec import Meta
 
+from mlsd.children import end_session
 from mlsd.errors import InputError, MlsdError
-from mlsd.limits import FILE_BYTES
+from mlsd.limits import FILE_BYTES, PROGRAM_BYTES
+from mlsd.records import Record
 from mlsd.redact import redact, redacted, secrets
 
 T = TypeVar("T")
@@ -87,14 +93,71 @@ def read_file(path: Path) -> bytes:
     return path.read_bytes()
 
 
+def read_given(path: Path, kind: type[MlsdError], hint: str = "", what: str = "") -> bytes:
+    """`read_file`, whatever stops it as an error of that kind."""
+    try:
+        return read_file(path)
+    except OSError as error:
+        raise kind(f"{what}{path} cannot be read: {error.strerror or error}.", hint=hint) from error
+
+
 def read_text(path: Path, what: str, kind: type[MlsdError], example: str) -> str:
     """The text of a UTF-8 file that somebody named. Raises: an error of that kind, which says what it should be."""
     try:
-        return read_file(path).decode("utf-8-sig")
+        return read_given(path, kind, f"Give the path of {example}.", f"{what} ").decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise kind(f"{what} {path} is not UTF-8 text (byte {error.start}).", hint="Save it as UTF-8.") from error
-    except OSError as error:
-        raise kind(f"{what} {path} cannot be read: {error.strerror}.", hint=f"Give the path of {example}.") from error
+
+
+class Output(Record, frozen=True, kw_only=True):
+    """What a program printed, up to the limit, and how it ended."""
+
+    code: int
+    out: str
+    err: str
+
+
+def output_of(
+    command: Sequence[str], *, timeout_s: float, variables: Mapping[str, str] | None = None, cwd: Path
+) -> Output:
+    """Run a program that somebody named, and end all that it started.
+
+    Raises: OSError for one that does not run, or is not done after `timeout_s` or `PROGRAM_BYTES`.
+    """
+    most, read = PROGRAM_BYTES.most, {"out": bytearray(), "err": bytearray()}
+    with (
+        subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=variables,
+            cwd=cwd,
+            start_new_session=True,
+        ) as process,
+        selectors.DefaultSelector() as pipes,
+    ):
+        try:
+            pipes.register(process.stdout, selectors.EVENT_READ, read["out"])  # type: ignore[arg-type]
+            pipes.register(process.stderr, selectors.EVENT_READ, read["err"])  # type: ignore[arg-type]
+            until = time.monotonic() + timeout_s
+            # Behind its end what it left in the pipes is read; a child that holds them open is not waited for.
+            while pipes.get_map() and ((ready := pipes.select(0.05)) or process.poll() is None):
+                if time.monotonic() > until:
+                    raise TimeoutError(errno.ETIMEDOUT, f"it was not done after {timeout_s:g} s")
+                for key, _ in ready:
+                    key.data.extend(chunk := os.read(key.fd, 1 << 16))
+                    if not chunk:
+                        pipes.unregister(key.fileobj)
+                    elif len(key.data) > most:
+                        raise OSError(errno.EFBIG, f"it printed more than {PROGRAM_BYTES.words}")
+            process.wait(max(0.0, until - time.monotonic()))
+        except subprocess.TimeoutExpired as error:
+            raise TimeoutError(errno.ETIMEDOUT, f"it was not done after {timeout_s:g} s") from error
+        finally:
+            end_session(process)
+    out, err = (bytes(data).decode("utf-8", "replace") for data in read.values())
+    return Output(code=process.returncode, out=out, err=err)
 
 
 def parse_toml(data: bytes) -> dict[str, Any]:

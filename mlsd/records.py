@@ -11,6 +11,8 @@ from typing import Final, Literal
 
 import msgspec
 
+from mlsd.names import clean
+
 ArmKind = Literal["ar", "sd"]
 Source = Literal["engine", "server"]
 Status = Literal["ok", "failed"]
@@ -41,7 +43,6 @@ class Sampling(Record, frozen=True, kw_only=True):
 
     @property
     def greedy(self) -> bool:
-        """Whether the most likely token is always taken."""
         return self.temperature == 0.0
 
 
@@ -65,6 +66,9 @@ class ModelRef(Record, frozen=True, kw_only=True):
     sha256: str | None = None  # of the GGUF file
     n_bytes: int | None = None
 
+    def __post_init__(self) -> None:
+        msgspec.structs.force_setattr(self, "id", clean(self.id))
+
     @property
     def key(self) -> str:
         """What stores know it by: its hash, or its id while no hash is known."""
@@ -85,7 +89,6 @@ class DrafterSpec(Record, frozen=True, kw_only=True):
 
     @property
     def adaptive(self) -> bool:
-        """Whether gamma is chosen anew each round."""
         return self.options.get(GAMMA) == AUTO
 
 
@@ -120,7 +123,6 @@ class Case(Record, frozen=True, kw_only=True):
 
     @property
     def arm(self) -> ArmKind:
-        """`ar` for plain decoding, `sd` for any drafter."""
         return "ar" if self.drafter.name == NO_DRAFTER else "sd"
 
     @property
@@ -158,7 +160,6 @@ class Round(Record, frozen=True, kw_only=True):
 
     @property
     def wall_ns(self) -> int:
-        """Length of the round."""
         return self.draft_ns + self.verify_ns + self.rollback_ns + self.sample_ns + self.other_ns
 
 
@@ -179,7 +180,6 @@ class Losslessness(Record, frozen=True, kw_only=True):
 
     @property
     def differences_per_1000(self) -> float | None:
-        """Differing tokens in a thousand."""
         return 1000 * self.n_different / self.n_compared if self.n_different is not None and self.n_compared else None
 
 
@@ -211,7 +211,7 @@ class Trial(Record, frozen=True, kw_only=True):
     losslessness: Losslessness | None = None  # None when sampling is not greedy
     valid: bool = False
     invalid_reason: str | None = None
-    disturbed: bool = False  # the worker was stopped or starved meanwhile: right in its output, useless as a time
+    disturbed: bool = False  # stopped, starved or heated: right in its output, useless as a time; valid: kept, marked
     peak_rss_bytes: int | None = None
     stats: dict[str, float] = {}  # drafter-specific counts and times, named with units
     earlier: tuple[str, ...] = ()  # the target's own answers to earlier turns, as they stand in the prompt
@@ -304,3 +304,7 @@ class ModelFacts(Record, frozen=True, kw_only=True):
     active_bytes: int | None = None  # read for one token
     tensor_types: dict[str, int] = {}  # quantization type -> number of tensors
     synthetic: bool = False  # marked in its metadata as random weights
+
+    def __post_init__(self) -> None:
+        msgspec.structs.force_setattr(self, "architecture", clean(self.architecture))
+        msgspec.structs.force_setattr(self, "name", None if self.name is None else clean(self.name))

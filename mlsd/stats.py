@@ -6,7 +6,7 @@ import math
 import statistics
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from functools import cache
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from mlsd.errors import AnalysisError
 from mlsd.records import Record
@@ -14,7 +14,7 @@ from mlsd.records import Record
 T = TypeVar("T")
 K = TypeVar("K", bound=Hashable)
 
-_TAIL = 0.025  # what each end of a 95 % interval may miss
+_ALPHA = 0.05  # what a 95 % interval may miss
 POWER = 0.8
 _SAYS_LITTLE = 10.0  # ends of a ratio's interval so many times apart: [0.1, 6] is no finding
 LEAST_FOR_POWER = 4  # groups
@@ -30,8 +30,13 @@ class Interval(Record, frozen=True, kw_only=True):
 
     @property
     def says_little(self) -> bool:
-        """Of a ratio: whether its ends are so far apart that only their number of blocks is worth saying."""
         return self.low is not None and self.high is not None and self.high > _SAYS_LITTLE * self.low
+
+    def within(self, least: float, most: float) -> Interval:
+        """Its ends no further than what the quantity can be."""
+        if self.low is None or self.high is None:
+            return self
+        return Interval(value=self.value, low=max(self.low, least), high=min(self.high, most), n=self.n)
 
     def decided(self, against: float = 1.0) -> bool | None:
         """Whether the interval excludes `against`; None without an interval."""
@@ -93,13 +98,16 @@ def independent(prompts: Sequence[Hashable], blocks: Sequence[Hashable]) -> Sequ
     return prompts if len(set(prompts)) > 1 else blocks
 
 
-def mean_over(values: Sequence[float], groups: Sequence[Hashable] | None = None, *, ratio: bool = False) -> Interval:
+def mean_over(
+    values: Sequence[float], groups: Sequence[Hashable] | None = None, *, ratio: bool = False, n_choices: int = 1
+) -> Interval:
     """The mean with Student's 95 % interval over groups that share no noise; equal weight to each group.
 
     ``m -+ t_{0.975, n-1} sd / sqrt(n)`` over the n means of groups; with `ratio` of logarithms, so that a geometric
     mean and its inverse are equally far from one. Without `groups` each value is its own. The t interval keeps its
-    promise with the few blocks of a bench, which a bootstrap does not. One group gives no interval.
-    Source: Student 1908.
+    promise with the few blocks of a bench, which a bootstrap does not. One group gives no interval. For one of
+    `n_choices` that were compared, the best of them for instance, the quantile is Dunnett's: all hold together.
+    Sources: Student 1908; Dunnett 1955.
     """
     if not values:
         raise AnalysisError("No value was measured, so there is no mean.")
@@ -111,7 +119,7 @@ def mean_over(values: Sequence[float], groups: Sequence[Hashable] | None = None,
     back = math.exp if ratio else float
     if n < 2:
         return Interval(value=back(centre), n=n)
-    half = t_quantile(1 - _TAIL, n - 1) * statistics.stdev(each) / math.sqrt(n)
+    half = dunnett_quantile(_ALPHA, n_choices, n - 1) * statistics.stdev(each) / math.sqrt(n)
     return Interval(value=back(centre), low=back(centre - half), high=back(centre + half), n=n)
 
 
@@ -137,33 +145,8 @@ class Visible(Record, frozen=True, kw_only=True):
         return f"{100 * self.up:+.0f} % or {100 * self.down:.0f} %"
 
 
-def tails(n_choices: int) -> tuple[float, float]:
-    """What the lower and the upper end of a 95 % interval may miss when it is the best of so many.
-
-    The best of m is no longer one of one: the lower ends of all m stay together below the truth in 95 %,
-    ``1 - 0.95^(1/m)`` each (Sidak 1967; settings that share plain trials miss together, which is rarer still). What is
-    left of 5 % goes to the upper end, so that the interval of each setting covers in 95 %.
-    """
-    low = min(_TAIL, 1 - (1 - 2 * _TAIL) ** (1 / n_choices))
-    return low, 2 * _TAIL - low
-
-
-def best_of(found: Interval, n_choices: int, *, ratio: bool = False) -> Interval:
-    """The interval of `mean_over` for the best of so many: its ends moved as `tails` says.
-
-    For what a fixed design claims, as a test of a published claim; what to use is for `trials.decisions` to say.
-    """
-    if n_choices < 2 or found.low is None or found.high is None:
-        return found
-    low, high = tails(n_choices)
-    to, back = (math.log, math.exp) if ratio else (float, float)
-    centre, error = to(found.value), _standard_error(found, ratio)
-    ends = centre - t_quantile(1 - low, found.n - 1) * error, centre + t_quantile(1 - high, found.n - 1) * error
-    return Interval(value=found.value, low=back(ends[0]), high=back(ends[1]), n=found.n)
-
-
 def smallest_effect(found: Interval, n_choices: int = 1, *, ratio: bool = False) -> Visible | None:
-    """The effects that would have been decided 4 times in 5 by a measurement like this one of `mean_over`.
+    """The effects that would have been decided 4 times in 5 by a measurement like this `mean_over` of so many choices.
 
     d / sqrt(n) standard deviations, with d from the noncentral t distribution: ``P(T'_{n-1}(d) > t) = 0.8`` (Cohen,
     "Statistical Power Analysis for the Behavioral Sciences", 1988); the standard deviation without the bias that its
@@ -173,20 +156,23 @@ def smallest_effect(found: Interval, n_choices: int = 1, *, ratio: bool = False)
         return None
     n = found.n
     unbiased = math.exp(math.lgamma((n - 1) / 2) - math.lgamma(n / 2)) * math.sqrt((n - 1) / 2)
-    error = _standard_error(found, ratio) * unbiased
-    up, down = (_noncentrality(n - 1, tail) * error for tail in tails(n_choices))
-    return Visible(up=math.expm1(min(up, 700.0)), down=math.expm1(-down)) if ratio else Visible(up=up, down=-down)
+    limit = dunnett_quantile(_ALPHA, n_choices, n - 1)
+    width = math.log(found.high / found.low) if ratio else found.high - found.low
+    size = _noncentrality(n - 1, limit) * width / 2 / limit * unbiased
+    return Visible(up=math.expm1(min(size, 700.0)), down=math.expm1(-size)) if ratio else Visible(up=size, down=-size)
 
 
 _DRAWS = 24  # of the unknown spread
 
 
-def groups_needed(effect: float, spread: float, freedom: int, tail: float, power: float) -> int | None:
+def groups_needed(
+    effect: float, spread: float, freedom: int, limit: Callable[[int, int], float], power: float, per_group: int = 1
+) -> int | None:
     """The least n whose t test over n groups decides `effect` with this chance; None beyond a million.
 
-    ``E P(T'_{n-1}(effect sqrt(n) / sigma) > t_{1-tail, n-1})``, T' noncentral t (Cohen 1988), as a mean over what sigma
-    may be where `spread` was estimated with `freedom` degrees: ``sigma^2 = spread^2 freedom / chi^2_freedom`` (Box and
-    Tiao 1973). A guess from few groups so asks for more of them. Without a spread two groups decide.
+    ``E P(T'_f(effect sqrt(n) / sigma) > limit(n, f))`` with f = `per_group` (n - 1), T' noncentral t (Cohen 1988), as
+    a mean over what sigma may be where `spread` was estimated with `freedom` degrees: ``sigma^2 = spread^2 freedom /
+    chi^2_freedom`` (Box and Tiao 1973). A guess from few groups so asks for more of them. Without a spread two decide.
     """
     import numpy as np
     from scipy.stats import chi2, nct
@@ -197,9 +183,12 @@ def groups_needed(effect: float, spread: float, freedom: int, tail: float, power
     sigma = spread * np.sqrt(freedom / chi2.ppf(shares, freedom))
 
     def decided(n: int) -> float:
-        limit, shift = t_quantile(1 - tail, n - 1), effect * math.sqrt(n) / sigma
+        own = per_group * (n - 1)
+        end, shift = limit(n, own), effect * math.sqrt(n) / sigma
+        if math.isinf(end):
+            return 0.0
         # Far out it is certain, and scipy's series for the noncentral t gives up.
-        return float(np.where(shift > 30 + 2 * limit, 1.0, nct.sf(limit, n - 1, np.minimum(shift, 37.0))).mean())
+        return float(np.where(shift > 30 + 2 * end, 1.0, nct.sf(end, own, np.minimum(shift, 37.0))).mean())
 
     low, high = 1, 2
     while decided(high) < power:
@@ -212,12 +201,6 @@ def groups_needed(effect: float, spread: float, freedom: int, tail: float, power
     return high
 
 
-def _standard_error(found: Interval, ratio: bool) -> float:
-    assert found.low is not None and found.high is not None
-    width = math.log(found.high / found.low) if ratio else found.high - found.low
-    return width / 2 / t_quantile(1 - _TAIL, found.n - 1)
-
-
 @cache
 def t_quantile(share: float, freedom: float) -> float:
     """Student's quantile; `freedom` need not be whole."""
@@ -227,10 +210,58 @@ def t_quantile(share: float, freedom: float) -> float:
 
 
 @cache
-def _noncentrality(freedom: int, tail: float) -> float:
-    """The shift, in standard errors, that is decided at this tail with a chance of `POWER`."""
+def dunnett_quantile(alpha: float, m: int, freedom: float) -> float:
+    """What the largest of m differences from one shared mean, in standard errors, exceeds with a chance of `alpha`.
+
+    ``P(max |T_i| <= q) = E_s E_z [Phi(q sqrt(2) s + z) - Phi(-q sqrt(2) s + z)]^m``, z normal, ``s^2 = chi^2_f / f``: a
+    multivariate t whose correlations are 1/2 (Dunnett 1955), by quadrature, so that it is the same each time. Student's
+    quantile for one; `freedom` need not be whole, and may be infinite.
+    """
+    import numpy as np
+    from scipy.optimize import brentq
+    from scipy.special import ndtr
+    from scipy.stats import chi
+
+    if m == 1:
+        return t_quantile(1 - alpha / 2, freedom)
+    (z, of_z), (u, of_u) = _nodes()
+    s, of_s = np.ones(1), np.ones(1)
+    if math.isfinite(freedom):
+        low, high = chi.ppf([1e-14, 1 - 1e-14], freedom)
+        x = low + (high - low) * (u + 1) / 2
+        s, of_s = x / math.sqrt(freedom), of_u * chi.pdf(x, freedom)
+
+    def missed(q: float) -> float:
+        end = q * math.sqrt(2) * s[:, None]
+        return alpha - 1 + float(of_s @ (ndtr(end + z) - ndtr(z - end)) ** m @ of_z / of_s.sum() / of_z.sum())
+
+    return float(brentq(missed, 0.0, 1.01 * t_quantile(1 - alpha / 2 / m, freedom)))
+
+
+@cache
+def _nodes() -> Any:
+    import numpy as np
+
+    return np.polynomial.hermite_e.hermegauss(48), np.polynomial.legendre.leggauss(96)
+
+
+def anytime_quantile(alpha: float, n: int, freedom: float, per_effect: float = 0.1) -> float:
+    """Half the width, in standard errors of n units, of an interval that may be looked at after each of them.
+
+    The mixture over effects N(0, sigma^2 / c) of the likelihood ratio of the t statistic is a martingale, which exceeds
+    1 / alpha with a chance of at most alpha (Lai 1976; Wang and Ramdas 2024; Ville 1939):
+    ``r = c / (n + c), k = (alpha sqrt(r))^(-2 / (f + 1)), h^2 = f (k - 1) / (1 - r k)``, infinite where r k >= 1.
+    c = `per_effect` moves width between small and large effects and keeps the promise whatever it is.
+    """
+    r = per_effect / (n + per_effect)
+    k = (alpha * math.sqrt(r)) ** (-2 / (freedom + 1))
+    return math.sqrt(freedom * (k - 1) / (1 - r * k)) if r * k < 1 else math.inf
+
+
+@cache
+def _noncentrality(freedom: int, limit: float) -> float:
+    """The shift, in standard errors, that exceeds this quantile with a chance of `POWER`."""
     from scipy.optimize import brentq
     from scipy.stats import nct
 
-    limit = t_quantile(1 - tail, freedom)
     return float(brentq(lambda d: nct.sf(limit, freedom, d) - POWER, 0.0, 4.0 * limit + 10.0))

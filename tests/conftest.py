@@ -19,8 +19,10 @@ from mlsd.gguf_tools.shapes import TINY_ATTENTION
 from mlsd.gguf_tools.synthetic.perturb import perturb
 from mlsd.gguf_tools.synthetic.tiny import TINY_SET
 from mlsd.gguf_tools.synthetic.write import write_random
+from mlsd.hashes import digest
 from mlsd.limits import LIMITS
 from mlsd.redact import VARIABLES
+from tests.native_shim import installed_libraries
 
 # A shell starts background jobs deaf to Ctrl-C, and children inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -52,9 +54,16 @@ ARCHITECTURES = ("qwen35", "qwen35moe", "llama", "falcon-h1")
 NATIVE = {"tiny", "foreign", "smollm2", "mlsd", "blocks", "llama_server", "mlx_server"}
 
 
+_LONGEST = ("tests/test_docs.py", "tests/cli/test_compare.py", "tests/test_makefile.py", "tests/test_notebooks.py")
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what loads models, and what asks for the real one, by the fixtures."""
+    """Mark what loads models, and what asks for the real one, by the fixtures; begin with the longest files.
+
+    A process runs a whole file: one of minutes that comes last leaves the other process idle.
+    """
+    items.sort(key=lambda item: not item.nodeid.startswith(_LONGEST))
     for item in items:
         asked = set(getattr(item, "fixturenames", ()))
         if asked & NATIVE:
@@ -74,6 +83,20 @@ def shared_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         for name in (*VARIABLES, *(limit.variable for limit in LIMITS)):
             patch.delenv(name, raising=False)
         yield cache
+
+
+@pytest.fixture(scope="session", autouse=True)
+def installed_llama_cpp_stays_as_it_is(shared_cache: Path) -> Iterator[None]:
+    """The libraries that are installed cannot be written by a test, not even through a link, and are hashed after it.
+
+    The mode keeps out whoever is not root; the hash says it of root, too.
+    """
+    files = [path.resolve() for path in installed_libraries().iterdir() if path.is_file()]
+    before = {path: digest(path) for path in files}
+    for path in files:
+        path.chmod(path.stat().st_mode & ~0o222)
+    yield
+    assert {path: digest(path) for path in files} == before, "A test wrote into the llama.cpp that is installed."
 
 
 @pytest.fixture(autouse=True)

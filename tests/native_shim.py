@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import shutil
 import subprocess
 import sys
@@ -10,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from mlsd.engine.llama.build.prebuilt import prebuilt_folder
+from mlsd.engine.llama.build.place import plain_name
+from mlsd.engine.llama.build.prebuilt import libraries_of
+from mlsd.measure.builds import installed
 
 HEAD = r"""
 #define _GNU_SOURCE
@@ -76,17 +77,31 @@ void *llama_model_load_from_file(const char *path, struct params params) {
 
 
 def installed_libraries() -> Path:
-    """Where the installed llama-cpp-python keeps its shared libraries."""
-    spec = importlib.util.find_spec("llama_cpp")
-    assert spec is not None and spec.origin is not None
-    bindings = Path(spec.origin).parent
-    return prebuilt_folder(bindings) or bindings / "lib"
+    """The folder of the shared libraries that are installed, or of links to them."""
+    return libraries_of(installed()).folder
 
 
 def copy_of_installed(folder: Path) -> Path:
-    """The same libraries, elsewhere."""
-    shutil.copytree(installed_libraries(), folder, symlinks=True)
+    """The same libraries elsewhere, in files of their own, which a test may spoil; a link leads to a file beside it."""
+    folder.mkdir(parents=True)
+    for path in installed_libraries().iterdir():
+        if path.is_symlink() and path.readlink().name == str(path.readlink()):
+            (folder / path.name).symlink_to(path.readlink())
+        elif path.is_file():
+            shutil.copyfile(path, folder / path.name)
     return folder
+
+
+def copy_of_package(folder: Path) -> Path:
+    """The package `llama_cpp` with the libraries inside it, as one that was compiled has them."""
+    shutil.copytree(installed(), folder, ignore=shutil.ignore_patterns("lib", "__pycache__"))
+    copy_of_installed(folder / "lib")
+    return folder
+
+
+def library(folder: Path, stem: str) -> Path:
+    """The file of one library, whatever version its name has."""
+    return next(folder.glob(f"lib{stem}.*")).resolve()
 
 
 def faulty_build(folder: Path, code: str) -> Path:
@@ -95,7 +110,8 @@ def faulty_build(folder: Path, code: str) -> Path:
     if sys.platform != "linux" or compiler is None:
         pytest.skip("needs Linux and a C compiler (cc) to build a library with a fault")
     copy_of_installed(folder)
-    (folder / "libllama.so").unlink()
+    (folder / plain_name("llama")).unlink()
+    (folder / "libggml-vulkan.so").unlink(missing_ok=True)  # 44 MB that no test needs
     source = folder / "fault.c"
     source.write_text(HEAD + code, encoding="utf-8")
     command = [compiler, "-shared", "-fPIC", "-O1", "-w", "-o", folder / "libllama.so", source, f"-L{folder}"]

@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from mlsd.children import command
+from mlsd.children import start_child
 from mlsd.engine.llama.quantize import quantize
 from mlsd.errors import WorkerError
 from mlsd.measure.messages import Probed, ProbeJob
@@ -47,23 +47,19 @@ def test_the_quantizer_runs_nothing_that_lies_in_the_working_directory(trapped: 
     assert (trapped / "out.gguf").is_file()
 
 
-def test_all_that_a_child_imports_comes_from_elsewhere_than_the_working_directory(trapped: Path) -> None:
-    code = (
+def test_all_that_a_child_imports_comes_from_elsewhere_than_the_working_directory(
+    trapped: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = tmp_path_factory.mktemp("own")  # PYTHONPATH still holds for a child
+    (own / "own_module.py").write_text(
         "import sys, pathlib, mlsd.measure.worker.serve, mlsd.engine.llama.quantize\n"
         "here = pathlib.Path.cwd()\n"
         "files = {name: getattr(module, '__file__', None) or '/' for name, module in sys.modules.items()}\n"
         "print([name for name, file in files.items() if here in pathlib.Path(file).parents])"
     )
-    start = command("unused")[:2]
-    assert start == [sys.executable, "-P"]
-    done = subprocess.run([*start, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
-
-
-def test_pythonpath_still_holds_for_a_child(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "own_module.py").write_text("print('mine')")
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    assert subprocess.run(command("own_module"), capture_output=True, text=True, check=True).stdout == "mine\n"
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join((str(own), str(Path(__file__).parents[1]))))
+    with start_child("own_module", stdin=subprocess.DEVNULL, stdout=subprocess.PIPE) as child:
+        assert child.communicate()[0] == b"[]\n"
 
 
 def test_what_a_module_prints_while_it_is_imported_is_shown_and_blamed(

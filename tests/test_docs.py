@@ -6,6 +6,7 @@ import os
 import platform
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from contextlib import ExitStack
@@ -14,11 +15,13 @@ from pathlib import Path
 import pytest
 
 from mlsd.cli.main import COMMANDS
+from mlsd.hardware.budget import mac_budget
 from mlsd.measure.run.checks import WARNINGS
 from mlsd.measure.run.compare import OUTPUT
 from mlsd.measure.run.forecast import plan_study
 from mlsd.measure.run.self_check import read_self_check
-from mlsd.planning.prepare import StudyRequest
+from mlsd.planning.prepare import StudyRequest, prepare_study
+from mlsd.units import GIB
 from tests.servers.fake import FakeServer
 from tools import data_reference, llama_server
 from tools.command_reference import PAGE, reference
@@ -34,14 +37,24 @@ STAND_INS = {
     "http://127.0.0.1:8081": ("llama-server", True),
     "http://127.0.0.1:8082": ("llama-server", False),
 }  # protocol, and whether it drafts
+QUICKER = {"--repeats 4": "--repeats 1", "--budget-s 20": "--budget-s 4"}  # the same command, and minutes less of it
 NOT_RUN = ("mlsd models pull", "git clone", "mlsd lab", "mlsd run B D --lab")
+
+
+# What people type it into: zsh of a Mac, which takes no comment at its prompt.
+ZSH = shutil.which("zsh")
+SHELL = ["sh"] if ZSH is None else [ZSH, "-f", "-i", "-s"]
+
+
+def blocks(path: Path, kind: str) -> list[str]:
+    """The blocks of a page in one language."""
+    return re.findall(rf"^```{kind}\n(.*?)^```", path.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
 
 
 def lines(path: Path) -> list[str]:
     """What a page tells a reader to type."""
-    blocks = re.findall(r"^```console\n(.*?)^```", path.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
-    typed = [line for block in blocks for line in block.splitlines() if line.startswith("$ ")]
-    return [line[2:].split("  #")[0].strip() for line in typed]
+    shown = [line for block in blocks(path, "console") for line in block.splitlines()]
+    return [line[2:] for line in shown if line.startswith("$ ")]
 
 
 ALL_LINES = [line for path in PAGES.values() for line in lines(path)]
@@ -67,14 +80,29 @@ def test_every_mlsd_command_of_a_page_runs_in_order(page: str, tmp_path: Path) -
             if program is None and (line.startswith("mlsd server --launch") or (left_out and "server.sqlite" in line)):
                 left_out.append(line)
                 continue
-            for url, other in urls.items():
+            for url, other in (urls | QUICKER).items():
                 line = line.replace(url, other)
             done = subprocess.run(
-                shlex.split(line), cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+                SHELL, input=f"{line}\n", cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
             )
             assert done.returncode == 0, f"$ {line}\n{done.stdout}\n{done.stderr}"
     if left_out:
         (pytest.fail if os.environ.get("MLSD_SERVERS") == "required" else pytest.skip)(f"NOT TESTED: {left_out}")
+
+
+def test_what_is_typed_carries_no_comment() -> None:
+    typed = [line for path in PAGES.values() for block in blocks(path, "sh") for line in block.splitlines()]
+    assert not [line for line in (*typed, *ALL_LINES) if re.search(r"(^|\s)#", line)]
+
+
+@pytest.mark.skipif(ZSH is None, reason="needs zsh, the shell of macOS (Debian has a package zsh)")
+def test_zsh_reads_what_is_typed_as_it_stands() -> None:
+    """Each line as words, at a prompt: a quote left open, a pattern that matches nothing, or a `#` would show."""
+    typed = [line for line in ALL_LINES if line.startswith(("mlsd ", "make "))]
+    code = "mlsd() { print -lr -- mlsd $@ --- }\nmake() { print -lr -- make $@ --- }\n" + "\n".join(typed)
+    done = subprocess.run(SHELL, input=code + "\n", capture_output=True, text=True, check=False)
+    read = [text.strip("\n").split("\n") for text in done.stdout.split("---\n")[:-1]]
+    assert read == [shlex.split(line) for line in typed]
 
 
 def test_every_make_target_that_is_shown_exists() -> None:
@@ -146,3 +174,13 @@ def test_the_page_for_macs_promises_what_the_program_says(profile: str) -> None:
     for said in (str(found.time.n_trials), found.time.words, f"{found.budget.limit_bytes / 1e9:.1f} GB"):
         assert f"| {said} |" in row, "the estimate changed: write into the page what `mlsd plan` says now"
     assert f"{sum(found.sizes[id_] or 0 for id_ in prepared.plan.models()) / 1e9:.3g} GB" in row
+
+
+def test_the_page_for_macs_names_what_has_no_trial_and_what_is_needed() -> None:
+    page = " ".join(PAGES["reproduce.md"].read_text(encoding="utf-8").split())
+    assert "macOS 14 or later" in page and "$ make setup" not in page
+    without = [
+        s for s in "ABCDF" if not list(prepare_study(StudyRequest(suites=(s,), profile="mac-16gb")).plan.slots())
+    ]
+    assert f"With 16 GB suites {', '.join(without[:-1])} and {without[-1]} have no trial" in page
+    assert f"up to {mac_budget(8 * GIB).limit_bytes / 1e9:.1f} GB with all" in page

@@ -1,4 +1,4 @@
-"""Where mlsd keeps its files: where version 0.1 kept them, and a clear word where it cannot."""
+"""Where mlsd keeps its files, and a clear word where it cannot."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from mlsd.measure.store.rowcodec import without_folders
 @pytest.fixture
 def on_a_machine(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
     """A home of nobody's, the platform of the parameter, and no variable that names a folder."""
-    for name in ("MLSD_HOME", "MLSD_CACHE", "XDG_CONFIG_HOME", "XDG_CACHE_HOME"):
+    for name in ("MLSD_HOME", "MLSD_CACHE", "XDG_DATA_HOME", "XDG_CACHE_HOME"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", "/home/jane")
     monkeypatch.setattr(platformdirs, "PlatformDirs", request.param)
@@ -30,16 +30,16 @@ def on_a_machine(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 
 @pytest.mark.parametrize("on_a_machine", [Unix], indirect=True)
 @pytest.mark.usefixtures("on_a_machine")
-def test_linux_keeps_the_places_of_version_0_1(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert (user_dir(), cache_dir()) == (Path("/home/jane/.config/mlsd"), Path("/home/jane/.cache/mlsd"))
-    monkeypatch.setenv("XDG_CONFIG_HOME", "/x/config")
+def test_linux_keeps_models_with_data_and_the_rest_in_the_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert (user_dir(), cache_dir()) == (Path("/home/jane/.local/share/mlsd"), Path("/home/jane/.cache/mlsd"))
+    monkeypatch.setenv("XDG_DATA_HOME", "/x/data")
     monkeypatch.setenv("XDG_CACHE_HOME", "/x/cache")
-    assert (user_dir(), cache_dir()) == (Path("/x/config/mlsd"), Path("/x/cache/mlsd"))
+    assert (user_dir(), cache_dir()) == (Path("/x/data/mlsd"), Path("/x/cache/mlsd"))
 
 
 @pytest.mark.parametrize("on_a_machine", [MacOS], indirect=True)
 @pytest.mark.usefixtures("on_a_machine")
-def test_macos_keeps_the_places_of_version_0_1() -> None:
+def test_macos_keeps_them_under_library() -> None:
     assert user_dir() == Path("/home/jane/Library/Application Support/mlsd")
     assert cache_dir() == Path("/home/jane/Library/Caches/mlsd")
 

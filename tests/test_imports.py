@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 import subprocess
 import sys
 from collections import Counter
@@ -64,7 +65,7 @@ MOST_MODULES = 15  # of a folder: beyond it nobody finds the room
 
 # Third-party library -> the only parts that may import it, written as path prefixes inside mlsd/.
 DOORS: dict[str, tuple[str, ...]] = {
-    "llama_cpp": ("engine/llama/",),
+    "llama_cpp": ("engine/llama/native.py",),
     "huggingface_hub": ("models/hub.py",),
     "pandas": ("analysis/",),
     "matplotlib": ("report/",),
@@ -80,6 +81,9 @@ DOORS: dict[str, tuple[str, ...]] = {
     "httpx2": ("servers/connection.py",),
     "httpcore2": ("servers/connection.py",),
 }
+
+_FOR_NUMBERS = {"pandas", "scipy", "matplotlib"}
+_FOR_NETWORKS = {"huggingface_hub", "httpx2"}
 
 FILES = {
     ".".join(p.with_suffix("").relative_to(ROOT).parts).removesuffix(".__init__"): p for p in PACKAGE.rglob("*.py")
@@ -159,27 +163,60 @@ def test_heavy_libraries_come_in_through_their_one_door(module: str) -> None:
             assert place.startswith(allowed), f"{place} imports {name}; its door is {', '.join(allowed)}"
 
 
-def test_help_imports_no_heavy_library() -> None:
+def _loaded(tmp_path: Path, *words: str) -> set[str]:
+    """The libraries that a command loads, in a process of its own with an empty cache and no databases."""
     code = (
         "import sys; from mlsd.cli.main import main\n"
-        "try: main(['--help'])\n"
+        "try: main(sys.argv[1:])\n"
         "except SystemExit: pass\n"
-        "print('LOADED', sorted(set(m.split('.')[0] for m in sys.modules)))"
+        "print('LOADED', *sorted(set(m.split('.')[0] for m in sys.modules)))"
     )
-    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    loaded = out.split("LOADED", 1)[1]
-    for library in (
-        "llama_cpp",
-        "numpy",
-        "pandas",
-        "matplotlib",
-        "scipy",
-        "rich",
-        "huggingface_hub",
-        "distributed",
-        "httpx2",
-    ):
-        assert f"'{library}'" not in loaded
+    asked = [sys.executable, "-c", code, *words]
+    place = {**os.environ, "MLSD_CACHE": str(tmp_path / "cache")}
+    out = subprocess.run(asked, capture_output=True, text=True, check=True, cwd=tmp_path, env=place).stdout
+    return set(out.rpartition("LOADED")[2].split())
+
+
+@pytest.mark.parametrize("words", ["--help", "results --db none.sqlite", "report --db none.sqlite", "audit none.csv"])
+def test_help_and_missing_files_load_no_heavy_library(tmp_path: Path, words: str) -> None:
+    heavy = {"llama_cpp", "numpy", "gguf", "rich", "distributed"} | _FOR_NUMBERS | _FOR_NETWORKS
+    assert not heavy & _loaded(tmp_path, *words.split())
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "bench tiny-dense --drafter nosuch",
+        "bench none --drafter pld",
+        "tune tiny-dense --drafter nosuch",
+        "run Q",
+        "run A --profile none",
+        "compare . . none",
+        "calibrate none",
+        "claims",
+        "fit --db none.sqlite",
+        "advise tiny-moe --chip M9",
+        "advise qwen3-8b --chip M4",
+        "audit --published study",
+    ],
+)
+def test_a_wrong_name_is_answered_and_a_chip_advised_before_heavy_imports_and_locks(tmp_path: Path, words: str) -> None:
+    assert not ({"llama_cpp"} | _FOR_NUMBERS | _FOR_NETWORKS) & _loaded(tmp_path, *words.split())
+    assert not list(tmp_path.glob("cache/*.lock"))
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["advise", "qwen3.5-27b-q4_k_m", "--chip", "M4 Pro"], ["audit", "tests/analysis/data/study_runs_excerpt.csv"]],
+)
+def test_a_question_that_nothing_is_measured_for_loads_no_library_of_statistics(arguments: list[str]) -> None:
+    code = (
+        f"import sys; from mlsd.cli import main; main({arguments}); "
+        "print(sorted({'pandas', 'scipy', 'matplotlib'} & sys.modules.keys()))"
+    )
+    root = Path(__file__).parents[1]
+    ran = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True)
+    assert ran.stdout.splitlines()[-1] == "[]"
 
 
 def test_importing_the_engine_starts_nothing_native() -> None:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import os
+import resource
 import tomllib
 from pathlib import Path
 
 import pytest
 
 from mlsd import limits
-from mlsd.outside import check_regular, parse_toml, read_file
+from mlsd.outside import check_regular, output_of, parse_toml, read_file
 from tests.cli.conftest import mlsd  # noqa: F401 - a fixture
 from tests.cli.test_main import Mlsd
+from tests.processes import alive
 
 ROOT = Path(__file__).parents[1]
 
@@ -98,3 +100,30 @@ def test_eighty_equal_rows_are_judged(tmp_path: Path, mlsd: Mlsd) -> None:  # no
     table = tmp_path / "t.csv"
     table.write_text("\n".join([head, *[row] * 80]) + "\n")
     assert mlsd("audit", table).code in (0, 1)
+
+
+LONG = f"7777{os.getpid()}"  # seconds, which no other process sleeps
+
+
+@pytest.mark.parametrize(
+    ("script", "says"),
+    [
+        ("yes", "more than the limit of 1,048,576 bytes"),
+        ("yes >&2", "more than the limit"),
+        (f"sleep {LONG} & sleep {LONG}", "not done after 0.5 s"),
+        (f"exec >&- 2>&-; sleep {LONG}", "not done after 0.5 s"),
+    ],
+    ids=("prints", "complains", "sleeps", "closes"),  # two processes of pytest must collect the same names
+)
+def test_a_program_without_end_is_ended_with_all_that_it_started(script: str, says: str, tmp_path: Path) -> None:
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(OSError, match=says):
+        output_of(["/bin/sh", "-c", script], timeout_s=0.5 if "sleep" in script else 60.0, cwd=tmp_path)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 50_000
+    assert not alive(LONG)
+
+
+def test_a_program_is_not_held_up_by_what_it_leaves_behind(tmp_path: Path) -> None:
+    done = output_of(["/bin/sh", "-c", f"sleep {LONG} & echo out; echo err >&2; exit 3"], timeout_s=60.0, cwd=tmp_path)
+    assert (done.code, done.out, done.err) == (3, "out\n", "err\n")
+    assert not alive(LONG)

@@ -8,11 +8,13 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.stats import multivariate_t
 
 from mlsd.errors import AnalysisError
 from mlsd.stats import (
     Interval,
-    best_of,
+    anytime_quantile,
+    dunnett_quantile,
     groups_needed,
     independent,
     mean_over,
@@ -22,7 +24,6 @@ from mlsd.stats import (
     relative_spread,
     smallest_effect,
     t_quantile,
-    tails,
 )
 
 
@@ -64,16 +65,14 @@ def test_below_four_groups_nothing_is_said_of_what_would_have_shown() -> None:
     assert smallest_effect(Interval(value=1.0)) is None
 
 
-def test_the_best_of_one_or_two_is_an_ordinary_interval_and_of_more_a_lower_one() -> None:
-    found = mean_over([1.0, 1.2, 1.1, 1.3], ratio=True)
-    assert best_of(found, 1, ratio=True) == found
-    assert tails(2)[0] == pytest.approx(0.025)
-    more = best_of(found, 18, ratio=True)
-    assert found.low is not None and more.low is not None and more.low < found.low
-    assert found.high is not None and more.high is not None and more.high < found.high
-    low, centre = tails(18)[0], math.log(found.value)
-    half, wide = centre - math.log(found.low), centre - math.log(more.low)
-    assert wide / half == pytest.approx(t_quantile(1 - low, 3) / 3.182, rel=1e-3)
+def test_the_best_of_several_has_the_wider_interval_that_all_of_them_hold_together() -> None:
+    values = [1.0, 1.2, 1.1, 1.3]
+    alone, best = (mean_over(values, ratio=True, n_choices=m) for m in (1, 18))
+    assert alone.low is not None and best.low is not None
+    wider = math.log(best.value / best.low) / math.log(alone.value / alone.low)
+    assert wider == pytest.approx(dunnett_quantile(0.05, 18, 3) / t_quantile(0.975, 3))
+    one, several = smallest_effect(alone, ratio=True), smallest_effect(best, 18, ratio=True)
+    assert one is not None and several is not None and several.up > one.up
 
 
 def test_median_and_spread_of_nothing_are_not_measured() -> None:
@@ -81,14 +80,18 @@ def test_median_and_spread_of_nothing_are_not_measured() -> None:
     assert relative_spread([9.0, 10.0, 11.0]) == pytest.approx(0.1)
 
 
+def student(n: int, freedom: float) -> float:
+    return t_quantile(0.975, freedom)
+
+
 def test_groups_needed_are_those_of_the_tables_and_more_where_the_spread_is_a_guess() -> None:
     # Cohen 1988: a one-sample test of d = 0.5 with power 0.8 at 5 % two-sided takes 34; of 0.2 it takes 199.
-    assert groups_needed(0.5, 1.0, 1_000_000, 0.025, 0.8) == 34
-    assert groups_needed(0.2, 1.0, 1_000_000, 0.025, 0.8) == 199
-    guessed = groups_needed(0.5, 1.0, 4, 0.025, 0.8)
+    assert groups_needed(0.5, 1.0, 1_000_000, student, 0.8) == 34
+    assert groups_needed(0.2, 1.0, 1_000_000, student, 0.8) == 199
+    guessed = groups_needed(0.5, 1.0, 4, student, 0.8)
     assert guessed is not None and guessed > 34
-    assert groups_needed(0.5, 0.0, 4, 0.025, 0.8) == 2
-    assert groups_needed(1e-9, 1.0, 4, 0.025, 0.8) is None
+    assert groups_needed(0.5, 0.0, 4, student, 0.8) == 2
+    assert groups_needed(1e-9, 1.0, 4, student, 0.8) is None
 
 
 def test_promised_groups_keep_their_promise_though_the_spread_was_guessed_from_few() -> None:
@@ -96,10 +99,35 @@ def test_promised_groups_keep_their_promise_though_the_spread_was_guessed_from_f
     n_found = 0
     for _ in range(400):
         spread = 0.04 * math.sqrt(rng.chisquare(freedom) / freedom)
-        n = groups_needed(effect, spread, freedom, 0.025, 0.9)
+        n = groups_needed(effect, spread, freedom, student, 0.9)
         assert n is not None
         n_found += mean_over(list(rng.normal(effect, 0.04, n))).decided(0.0) is True
     assert n_found / 400 > 0.87
+
+
+def test_dunnetts_quantiles_are_those_of_his_tables_and_students_for_one_arm() -> None:
+    # Dunnett 1964, "New tables for multiple comparisons with a control", two-sided at 5 %.
+    tables = {(2, 10): 2.57, (3, 6): 3.10, (9, 20): 2.95, (4, 60): 2.51, (4, math.inf): 2.44}
+    for (m, freedom), printed in tables.items():
+        assert dunnett_quantile(0.05, m, freedom) == pytest.approx(printed, abs=0.006)
+    end = dunnett_quantile(0.01, 3, 4.5)
+    shape = np.full((3, 3), 0.5) + np.eye(3) / 2
+    held = multivariate_t(shape=shape, df=4.5, seed=0).cdf([end] * 3, lower_limit=[-end] * 3, maxpts=100_000)
+    assert held == pytest.approx(0.99, abs=1e-4)
+    assert dunnett_quantile(0.05, 1, 4) == t_quantile(0.975, 4)
+
+
+def test_an_interval_at_every_look_misses_in_five_of_a_hundred_at_most_and_narrows() -> None:
+    logs = np.random.default_rng(0).normal(0, 1, (2000, 100))
+    n = np.arange(1, 101)
+    means = logs.cumsum(axis=1) / n
+    errors = np.sqrt(((logs**2).cumsum(axis=1) - n * means**2).clip(0) / np.maximum(n - 1, 1) / n)
+    factors = [math.inf, *(anytime_quantile(0.05, int(k), int(k) - 1) for k in n[1:])]
+    with np.errstate(invalid="ignore"):
+        missed = (np.abs(means) > factors * errors)[:, 1:].any(axis=1)
+    assert 0.01 < missed.mean() <= 0.05
+    assert factors[1] == math.inf > factors[2] > factors[5] > factors[20]
+    assert anytime_quantile(0.01, 10, 9) > anytime_quantile(0.05, 10, 9) > anytime_quantile(0.05, 10, 30)
 
 
 @given(st.lists(st.floats(0, 1e6), min_size=1, max_size=300))

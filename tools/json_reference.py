@@ -9,6 +9,8 @@ Versions:
     3  `server` on a second server, with percentiles and categories; `advise` with the range at a known acceptance
     4  `advise` says which settings are measured
     5  `server --until`: what was decided
+    6  `advise`: three answers, what settles an open one, and what trials decide of each setting; `plan` names its rests
+       one shape of an arm and of an answer in `bench`, `tune`, `server` and `fit`
 """
 
 from __future__ import annotations
@@ -27,7 +29,6 @@ from mlsd.analysis.advise.prospects import Recommendation
 from mlsd.analysis.audit.rows import Finding
 from mlsd.analysis.audit.verification import Verification
 from mlsd.analysis.claims.claims import ClaimVerdict
-from mlsd.analysis.compare.bisect import Search
 from mlsd.analysis.compare.gate import Finding as Compared
 from mlsd.analysis.compare.sessions import Comparison
 from mlsd.analysis.experts.amortization import PassShare
@@ -38,9 +39,7 @@ from mlsd.analysis.fits.calibration import PassTime, TargetCurve
 from mlsd.analysis.fits.fit import HeldOut
 from mlsd.analysis.fits.study_fits import CurveFit, PairFit
 from mlsd.analysis.predict.prediction_error import Validation
-from mlsd.analysis.results.bench_arms import ArmSummary
 from mlsd.analysis.results.round_split import RoundSplit
-from mlsd.analysis.results.server_arms import Row
 from mlsd.drafters.lookup.suffix_store import StoreHeader
 from mlsd.drafters.method import MethodInfo, Unavailable
 from mlsd.engine.parts import Part
@@ -57,7 +56,6 @@ from mlsd.measure.run.forecast import Forecast
 from mlsd.measure.run.race import Stop
 from mlsd.measure.run.runs import StudyResult
 from mlsd.measure.run.self_check import SelfCheck
-from mlsd.measure.run.tune import TuneResult
 from mlsd.measure.store.pass_shares import PassShares
 from mlsd.measure.store.rows import ImportedRow, Run, StoredWarning, TimedPass, TrialFilter
 from mlsd.measure.store.store import Store
@@ -65,13 +63,14 @@ from mlsd.models.library import Listing
 from mlsd.models.manifest import ModelEntry
 from mlsd.planning.plan import LeftOut
 from mlsd.records import ArmKind, Case, Environment, Losslessness, ModelFacts, ModelRef, OptionValue, Round, Trial
+from mlsd.report.objects import AnswerObject, ArmObject
 from mlsd.report.site import Site
 from mlsd.report.write import Written
-from mlsd.stats import Interval
-from mlsd.trials.decisions import Decision
+from mlsd.stats import Interval, Percentiles
 from tools.data_reference import comments
 
-VERSION = 5
+RELEASED = 5  # what changes before the next release is one step above it
+VERSION = 6
 FILE = Path(__file__).parent.parent / "docs" / "schemas.json"
 
 
@@ -131,25 +130,31 @@ class BenchTrial(Arm):
 
 
 class Bench(TypedDict):
-    """`decisions` and `stopped` are there where the bench had a goal."""
+    """`stopped` is there where the bench had a goal."""
 
     database: str
     trials: list[BenchTrial]
-    summary: list[_with(ArmSummary, "BenchArm", prompt=str, draft=str | None, options=dict[str, OptionValue])]  # type: ignore[misc]
-    decisions: NotRequired[dict[str, Decision]]
+    summary: list[ArmObject]
+    answers: list[AnswerObject]
     stopped: NotRequired[Stop]
+
+
+_OF_SERVERS: dict[str, Any] = {
+    "name": str, "client_tok_s": float | None, "first_token_ms": Percentiles | None, "token_ms": Percentiles | None,
+    "by_category": dict[str, float], "impossible": str, "output": str, "margin": str,
+}  # fmt: skip
 
 
 class Server(TypedDict):
     """Two servers, or one with and without drafting."""
 
     database: str
-    summary: list[_with(Row, "ServerArm", effect=str)]  # type: ignore[misc]
+    summary: list[_with(ArmObject, "ServerArm", **_OF_SERVERS)]  # type: ignore[misc]
+    answers: list[AnswerObject]
     notes: list[str]
     beside: list[str]
     advice: list[str]
     deterministic: bool
-    decisions: NotRequired[dict[str, Decision]]
     stopped: NotRequired[Stop]
 
 
@@ -219,6 +224,7 @@ class Fitted(TypedDict):
     """Cost models and curves."""
 
     pairs: list[PairFit]
+    arms: list[ArmObject]
     curves: list[CurveFit]
     held_out_target: list[HeldOut]
 
@@ -315,10 +321,13 @@ class Methods(TypedDict):
 
 
 class Tuned(TypedDict):
-    """What a search found."""
+    """What a search found; the fastest setting first."""
 
-    study: str
-    result: TuneResult
+    database: str
+    settings: list[ArmObject]
+    answers: list[AnswerObject]
+    stopped: str
+    failed: dict[str, str]
 
 
 class ModelFile(TypedDict):
@@ -441,7 +450,6 @@ class Failed(TypedDict):
 
 
 _FINDING = _with(Compared, "ComparedMeasure", words=str, percent=float | None)
-_COMPARED: dict[str, Any] = {"database": str | None, "answer": str}
 PRINTED: dict[str, Any] = {  # by command; several where an option or an argument decides
     "doctor": (Diagnosis, SelfCheck),
     "bench": Bench,
@@ -458,10 +466,7 @@ PRINTED: dict[str, Any] = {  # by command; several where an option or an argumen
     "record check-first": list[Check],
     "record verify": list[Verification],
     "audit": Audited,
-    "compare": (
-        _with(Comparison, "Compared", **_COMPARED, failures=list[str], findings=list[_FINDING]),
-        _with(Search, "Searched", **_COMPARED, first_changed=str | None),
-    ),
+    "compare": _with(Comparison, "Compared", database=str, answer=str, failures=list[str], findings=list[_FINDING]),
     "probe": Probe,
     "calibrate": Calibrated,
     "bandwidth": Bandwidth,
@@ -560,13 +565,13 @@ def text() -> str:
 
 
 def main() -> None:
-    """Write the file, unless it would say something else of a version that it knows."""
+    """Write the file, unless it would change what a released version is."""
     old = json.loads(FILE.read_text(encoding="utf-8")) if FILE.exists() else {"version": 0}
     new = json.loads(text())
     parts = [(key, name) for key in ("commands", "$defs") for name in old.get(key, ())]
     changed = [name for key, name in parts if shape(old[key][name]) != shape(new[key].get(name))]
-    if old["version"] == VERSION and changed:
-        sys.exit(f"{', '.join(changed)}: raise VERSION above {VERSION}, and say there what changed.")
+    if old["version"] == VERSION == RELEASED and changed:
+        sys.exit(f"{', '.join(changed)}: raise VERSION above {VERSION}.")
     FILE.write_text(text(), encoding="utf-8")
 
 

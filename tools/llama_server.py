@@ -1,4 +1,4 @@
-"""llama-server of the llama.cpp that is installed, for the tests of `mlsd server`.
+"""llama-server of the llama.cpp that is installed, for the tests of `mlsd server`; libraries of others bring their own.
 
 `python -m tools.llama_server` prints the path of the binary. The first time it fetches the source of the installed
 llama-cpp-python and compiles the server alone, against that package's own shared libraries (some minutes on two
@@ -17,6 +17,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from mlsd.engine.llama.build.prebuilt import installed_program
 from tools.native_builds import source
 
 # The libraries that exist stand in for the targets that would compile them; the rest is the source's own.
@@ -59,7 +60,11 @@ def cache() -> Path:
 
 
 def built() -> Path | None:
-    """The finished binary, if there is one."""
+    """The one that libraries compiled by others brought, or the finished binary, if there is one."""
+    package = importlib.util.find_spec("llama_cpp")
+    own = package is not None and package.origin is not None and (Path(package.origin).parent / "lib").is_dir()
+    if not own and (program := installed_program("llama-server")) is not None:
+        return Path(program)
     path = cache() / "bin" / "llama-server"
     return path if path.is_file() else None
 

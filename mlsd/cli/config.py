@@ -1,7 +1,7 @@
 """``mlsd.toml``: what commands take where neither the command line nor the environment says it.
 
-The nearest file from the working folder upwards is read, or the one that MLSD_CONFIG names (empty: none). A file may
-name a llama.cpp to load, so one that belongs to another user is refused.
+The nearest file from the working folder upwards is read, or the one that MLSD_CONFIG names (empty: none). Only a file
+that was named may name a llama.cpp to load: a folder that was cloned or unpacked is not trusted with running code.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from click.core import ParameterSource
 
 from mlsd.cli.output import note
 from mlsd.errors import InputError, choose
+from mlsd.outside import parse_toml, read_file
 from mlsd.records import Record
 
 NAME, VARIABLE = "mlsd.toml", "MLSD_CONFIG"
@@ -38,8 +39,11 @@ def find_config() -> Path | None:
     if named == "":
         return None
     if named is not None:
-        path = Path(named).expanduser()
-        if not path.is_file():
+        try:
+            path = Path(named).expanduser()
+        except RuntimeError as error:
+            raise InputError(f"{VARIABLE} is {named!r}: {error}.") from error
+        if not os.path.isfile(path):  # noqa: PTH113 - False also for a name that no file can have
             raise InputError(f"{path} does not exist.", hint=f"{VARIABLE} names it.")
         return path
     here = Path.cwd()
@@ -50,28 +54,37 @@ def read_config(path: Path) -> Config:
     """The values of a file. Raises: InputError naming the file, the key and what is wrong."""
     import tomllib
 
-    if path.stat().st_uid not in (os.getuid(), 0):
-        raise InputError(
-            f"{path} belongs to another user and could name a library to load.",
-            hint=f"Copy it into a folder of yours, or ignore it: {VARIABLE}= mlsd ...",
-        )
     try:
-        values = tomllib.loads(path.read_text(encoding="utf-8"))
+        values = parse_toml(read_file(path))
+        if unknown := next((key for key in values if key not in KEYS), None):
+            raise InputError(f"{path} has the unknown key {unknown!r}.", hint=choose(unknown, KEYS))
+        config = msgspec.convert(values, Config)
+        beside = {
+            key: _beside(path, value)
+            for key, value in msgspec.structs.asdict(config).items()
+            if isinstance(value, str) and (key == "database" or os.sep in value or value.endswith(".gguf"))
+        }
+    except OSError as error:
+        raise InputError(
+            f"{path} cannot be read: {error.strerror}.", hint=f"Ignore it: {VARIABLE}= mlsd ..."
+        ) from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise InputError(f"{path} is not valid TOML: {error}.", hint="Correct the file.") from error
-    for key in values:
-        if key not in KEYS:
-            raise InputError(f"{path} has the unknown key {key!r}.", hint=choose(key, KEYS))
-    try:
-        config = msgspec.convert(values, Config)
-    except msgspec.ValidationError as error:
+    except (msgspec.ValidationError, RuntimeError, ValueError) as error:  # of values; of paths that none can be
         raise InputError(f"{path}: {error}.", hint="Correct the file.") from error
-    beside = {
-        key: str(path.absolute().parent / Path(value).expanduser())
-        for key, value in msgspec.structs.asdict(config).items()
-        if isinstance(value, str) and (key == "database" or os.sep in value or value.endswith(".gguf"))
-    }
+    if config.build is not None and not os.environ.get(VARIABLE):
+        raise InputError(
+            f"{path} names a llama.cpp to load, and nobody named the file: whoever wrote it would run code as you.",
+            hint=f"Use --build or MLSD_BUILD, name the file with {VARIABLE}, or ignore it: {VARIABLE}= mlsd ...",
+        )
     return msgspec.structs.replace(config, **beside)
+
+
+def _beside(path: Path, value: str) -> str:
+    """A path of the file as it is meant. Raises: RuntimeError, ValueError for what can be none."""
+    if "\0" in value:
+        raise ValueError(f"{value!r} is not a path")
+    return str(path.absolute().parent / Path(value).expanduser())
 
 
 class _Context(click.Context):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from mlsd.cli.output import note
+from mlsd.cli.output import note, working
 
 if TYPE_CHECKING:
     from mlsd.analysis.study.study import Study
@@ -41,10 +41,12 @@ def study_options(command: F) -> F:
 
 def open_study(db: Path | None, machine: str | None, settings: str | None, *, say: bool = True) -> Study:
     """The trials of a database that may be compared; says on standard error what was left out."""
-    from mlsd.analysis.study.study import read_study
     from mlsd.measure.store.store import Store
 
-    with Store.open(find_database(db), create=False, read_only=True) as store:
+    with Store.open(find_database(db), create=False, read_only=True) as store:  # before anything heavy is imported
+        with working(f"Reading {store.path}"):
+            from mlsd.analysis.study.study import read_study
+
         study = read_study(store, machine, settings)
     for text in study.notes if say else ():
         note(text)
@@ -83,6 +85,16 @@ def find_database(db: Path | None) -> Path:
     path = newest_study()
     if (count := len(study_databases())) > 1:
         note(f"Reading {path}, the newest of {count} databases; --db names another.")
+    return path
+
+
+def database_to_fill(db: Path | None) -> Path:
+    """The database given, else the newest of ours, or a first one; says which before anything is measured."""
+    from mlsd.measure.store.newest import newest_or_new
+
+    path = db or newest_or_new()
+    if db is None and path.exists():
+        note(f"Measuring into {path}; --db names another database.")
     return path
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import importlib
 import io
+import logging
 import os
 import signal
 import sys
@@ -21,6 +22,7 @@ from mlsd import __version__
 from mlsd.cli import output
 from mlsd.cli.config import find_config, set_defaults, taken_from_file
 from mlsd.errors import MlsdError, alike
+from mlsd.names import clean
 
 # section -> command -> (module under mlsd.cli, one line). A lazy table keeps `mlsd --help` at the cost of click alone.
 SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
@@ -38,7 +40,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "results": ("study.results", "List, filter and show the trials of a study database."),
         "fit": ("study.fit", "Fit cost models and T(k), with intervals and prediction errors."),
         "claims": ("study.claims", "Test the published claims on a study's trials."),
-        "export": ("study.export", "Write a study as CSV, Parquet, JSON or in another tool's layout."),
+        "export": ("study.export", "Write a study as CSV, JSON or in another tool's layout."),
         "import": (
             "study.import_",
             "Import somebody else's record or results table; it is never mixed with your trials.",
@@ -133,6 +135,7 @@ def main(argv: list[str] | None = None) -> None:
     """Run one command; an error becomes one clear message and its exit code."""
     output.verbosity.set("normal")
     output.every_column.set(False)
+    logging.getLogger("mlsd").handlers, logging.getLogger("mlsd").level = [_Notes()], logging.INFO
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # a character that the terminal's encoding lacks
@@ -159,8 +162,18 @@ def main(argv: list[str] | None = None) -> None:
             _fail(error, error.message, error.hint, error.exit_code)
         except OSError as error:
             _fail(error, *_words(error))
+        except UnicodeEncodeError as error:  # of bytes on the command line or in a path that are no text
+            name = clean(error.object[max(0, error.start - 40) : error.end + 40])
+            _fail(error, f"A name holds bytes that are no text: ...{name}.", "Rename the file or folder, in UTF-8.")
     if isinstance(code, int) and code:  # what `ctx.exit` asked for
         sys.exit(interrupted() if code == _INTERRUPTED else code)
+
+
+class _Notes(logging.Handler):
+    """What the library says while it waits, on standard error."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        output.note(record.getMessage())
 
 
 _INTERRUPTED = 128 + signal.SIGINT

@@ -13,6 +13,7 @@ import click
 import msgspec
 
 from mlsd.cli import complete
+from mlsd.engine.threads import check_threads
 from mlsd.planning.job import ModelFile
 from mlsd.records import AUTO, EngineOptions
 
@@ -200,6 +201,8 @@ def engine_options(command: F) -> F:
     @functools.wraps(command)
     def with_engine(*arguments: Any, **options: Any) -> Any:
         given = {name: options.pop(name) for name in ("n_threads", "n_gpu_layers", "n_ctx", "flash_attention")}
+        if given["n_threads"] is not None:
+            check_threads(given["n_threads"])
         return command(*arguments, engine=EngineOptions(**given), **options)
 
     wrapped: F = with_engine  # type: ignore[assignment]

@@ -137,7 +137,7 @@ def working(label: str, most_s: float | None = None) -> Iterator[Callable[[str],
 def _still(label: str, over: threading.Event) -> None:
     began_s = time.monotonic()
     while not over.wait(_STILL_S):
-        note(f"  {label}: still at it after {time.monotonic() - began_s:.0f} s")
+        note(f"  {label}: still running after {time.monotonic() - began_s:.0f} s")
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Self
 
-from mlsd.cli.output import TimeLeft, note, shows_progress
+from mlsd.cli.output import TimeLeft, note, shows_progress, verbosity
 from mlsd.measure.cool_down import STEP_S
 from mlsd.measure.messages import Event, Felt, Progress, Resting, Silent, Started
 from mlsd.measure.run.runner import Watcher
@@ -97,7 +97,7 @@ class Lines(Watcher):
 
 
 class Bar(Lines):
-    """The lines above a bar with the time left, at most where there is a budget, and live tok/s."""
+    """A bar with the time left, at most where there is a budget, live tok/s and the last trial; lines with -v."""
 
     def __init__(self, budget_s: float | None = None, *, open_ended: bool = False) -> None:
         from rich.console import Console
@@ -121,7 +121,7 @@ class Bar(Lines):
             left if budget_s is None else RenderableColumn(TimeLeft(budget_s)),
         )
         self._bar = Progress(*columns, console=Console(stderr=True), transient=True)
-        self._slot_s = time.monotonic()
+        self._since, self._n_last = (0.0, 0), 0  # when decoding was first noticed with its tokens; the latest count
 
     def __enter__(self) -> Self:
         self._bar.start()
@@ -152,19 +152,26 @@ class Bar(Lines):
     def event(self, job: Job, event: Event) -> None:
         """Show the speed of the trial that runs."""
         if isinstance(event, Started):
-            self._slot_s = time.monotonic()
+            self._n_last = 0
         elif isinstance(event, Resting | Silent):
             self._bar.update(self._task, description=plain(heat_line(event) or ""))
         elif said := heat_line(event):
             self._bar.console.print(plain(said), markup=False, highlight=False)
         elif isinstance(event, Progress):
-            rate = event.n_tokens / max(time.monotonic() - self._slot_s, 1e-9)
+            now_s, n_last, self._n_last = time.monotonic(), self._n_last, event.n_tokens
+            if not n_last or event.n_tokens < n_last:  # the first one of a trial or after its warm-up: prefill is over
+                self._since = now_s, event.n_tokens
+                return
+            rate = (event.n_tokens - self._since[1]) / max(now_s - self._since[0], 1e-9)
             self._bar.update(self._task, description=plain(f"{job.target.ref.id} {rate:.1f} tok/s"))
 
     def trial(self, slot: Slot, trial: Trial) -> None:
-        """Print its line above the bar."""
-        self._bar.console.print(plain(self._counted(slot, trial)), markup=False, highlight=False)
-        self._bar.update(self._task, completed=self._n)
+        """Show its speed beside the bar; its line above with -v, or where it is not valid."""
+        line = plain(self._counted(slot, trial))
+        if verbosity.get() == "verbose" or not trial.valid:
+            self._bar.console.print(line, markup=False, highlight=False)
+        last = f"{arm_of(slot.case).setting} {format_number(speed(trial), 1)} tok/s"
+        self._bar.update(self._task, completed=self._n, description=plain(last))
 
 
 def heat_line(event: Event) -> str | None:
@@ -174,7 +181,8 @@ def heat_line(event: Event) -> str | None:
     if isinstance(event, Resting):
         return f"Resting {event.why} ({event.rested_s:.0f} of at most {event.most_s:.0f} s)"
     if isinstance(event, Felt) and event.disturbed is not None:
-        return f"The last block is not used ({event.disturbed}); the same command measures it again."
+        fate = "kept, for it was so each time" if event.kept else "not used; the same command measures it again"
+        return f"The last block is {fate}: {event.disturbed}."
     return None
 
 

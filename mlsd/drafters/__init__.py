@@ -91,7 +91,7 @@ def open_drafter(setup: DrafterSetup) -> Drafter:
         return method.open(setup, own)
     rule = DepthRule(time_passes(setup.target, setup.opening.gamma, setup.clock))
     inner = method.open(dataclasses.replace(setup, rule=rule), own)
-    if not inner.timed or setup.target.options.tree != "off":
+    if setup.target.options.tree != "off":
         inner.close()
         raise _no_choice(method)
     return Adaptive(inner, rule, setup.clock)
@@ -99,7 +99,7 @@ def open_drafter(setup: DrafterSetup) -> Drafter:
 
 def _no_choice(method: Method[Any]) -> UnsupportedError:
     return UnsupportedError(
-        f"{method.name} cannot choose gamma round by round here: it verifies trees, or its times are not its own.",
+        f"{method.name} cannot choose gamma round by round here: it verifies trees.",
         hint="Give numbers with --gamma.",
     )
 
@@ -123,7 +123,7 @@ def recipe(opening: Opening) -> tuple[Context, ...]:
         )
     if method.needs == "head" and opening.rollback == "unchecked":
         raise UnsupportedError(
-            f"{method.name} reads the target's rows, and after a failed pass there are none.",
+            f"{method.name} reads the target's rows, which a failed pass does not produce.",
             hint="Use --rollback auto, or draft-model to show what unchecked rollback does.",
         )
     return method.contexts(dataclasses.replace(opening, kind=method.session), method.read(opening.spec))

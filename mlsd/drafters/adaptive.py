@@ -52,7 +52,6 @@ class DepthRule:
         self.begin()
 
     def listen(self) -> None:
-        """A chain will ask, which has probabilities."""
         self.asked = True
 
     def begin(self) -> None:
@@ -65,7 +64,6 @@ class DepthRule:
         self.start(0)
 
     def start(self, k: int) -> None:
-        """A round in which at most `k` tokens may be drafted."""
         self._k, self._reach, self._bins, self.n_passes = min(k, len(self._pass_ns) - 1), 1.0, [], 0
 
     @property
@@ -73,7 +71,6 @@ class DepthRule:
         return max(1 / self._pass_ns[0], self._n_tokens / self._spent_ns)
 
     def pass_pays(self) -> bool:
-        """Whether the draft is to look at one more token."""
         return self._gain(self._mean, 1)[0] > 0
 
     def token_pays(self, confidence: float) -> bool:
@@ -140,7 +137,6 @@ class DepthRule:
 
 
 def _after(run: int) -> int:
-    """Where the chance after that many right tokens is kept."""
     return min(run.bit_length(), _BINS - 1)
 
 
@@ -213,16 +209,13 @@ class Adaptive(Drafter):
         self._draft, self._in_round = Draft(), False
 
     def stats(self) -> dict[str, float]:
-        """The method's own, and the rounds without a draft."""
         return {**self._inner.stats(), "plain_rounds": float(self._n_plain)}
 
     @property
     def failed_native_calls(self) -> int:
-        """The method's own."""
         return self._inner.failed_native_calls
 
     def close(self) -> None:
-        """Close the method."""
         self._inner.close()
 
 

@@ -77,7 +77,6 @@ class Chain:
         self._n_stops = self._confidence_ns = 0
 
     def begin(self, rng: np.random.Generator) -> None:
-        """Start a generation whose random choices come from `rng`."""
         self._rng = rng
         self._n_stops = self._confidence_ns = 0
 

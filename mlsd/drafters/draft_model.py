@@ -118,11 +118,9 @@ class DraftModel(Drafter):
 
     @property
     def failed_native_calls(self) -> int:
-        """Failures that an unchecked session ignored."""
         return self._session.failed_native_calls
 
     def close(self) -> None:
-        """Free the draft's context."""
         self._session.close()
 
 

@@ -89,7 +89,6 @@ class DraftTree(Drafter):
         return rows[:, : self._n_vocab]
 
     def observe(self, outcome: Outcome) -> None:
-        """The committed tokens wait for the next catch-up."""
         self._context.extend(readable(outcome.committed, self._session.tokenizer))
 
     def stats(self) -> dict[str, float]:
@@ -103,7 +102,6 @@ class DraftTree(Drafter):
         }
 
     def close(self) -> None:
-        """Free the draft's context."""
         self._session.close()
 
 

@@ -49,11 +49,9 @@ class DrafterSetup:
 
     @property
     def draft(self) -> Context:
-        """The context of a method that drafts with a model."""
         return next(context for context in self.contexts if context.whose == "draft")
 
     def chain(self, doubt: Doubt | None = None, *, n_vocab: int | None = None) -> Chain:
-        """A chain as sampling and the rule for its length want it."""
         return Chain(self.clock, self.opening.sampling, doubt, n_vocab=n_vocab, rule=self.rule)
 
 

@@ -83,10 +83,7 @@ def read_options(spec: DrafterSpec, kind: type[T], presets: Sequence[Preset] = (
 
 
 def find_preset(spec: DrafterSpec, presets: Sequence[Preset]) -> Preset | None:
-    """The preset that `spec` names, or None when it names none.
-
-    Raises: InputError for an unknown name.
-    """
+    """The preset that `spec` names, or None when it names none. Raises: InputError for an unknown name."""
     name = spec.options.get(PRESET)
     found = next((preset for preset in presets if preset.name == name), None)
     if found is None and name is not None:

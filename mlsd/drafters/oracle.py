@@ -33,7 +33,6 @@ class Replay(Drafter):
         self._record, self._n_committed = self._records[key], 0
 
     def propose(self, k: int) -> Draft:
-        """The next `k` tokens of the record."""
         return Draft(tokens=self._coming(k))
 
     def _coming(self, k: int) -> tuple[int, ...]:
@@ -49,7 +48,7 @@ def recorded(setup: DrafterSetup) -> Callable[[Sequence[int]], Sequence[int]]:
     """What a control replays. Raises: UnsupportedError where tokens are drawn, so that no record says what comes."""
     if not setup.opening.sampling.greedy:
         raise UnsupportedError(
-            f"{setup.opening.spec.name} replays greedy output; with a temperature nobody knows what comes.",
+            f"{setup.opening.spec.name} replays greedy output; sampled output is not known in advance.",
             hint="Leave --temperature at 0 for it.",
         )
     return setup.plain

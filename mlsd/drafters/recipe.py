@@ -12,7 +12,7 @@ from typing import Literal
 import msgspec
 
 from mlsd.drafters.adaptive import most_drafted
-from mlsd.engine.rollback import SAVING, parse_sabotage, rollback_options
+from mlsd.engine.rollback import SAVING, rollback_options
 from mlsd.engine.session import SessionKind, SessionOptions
 from mlsd.records import Case, DrafterSpec, Record, Sampling
 
@@ -26,8 +26,7 @@ class Context(Record, frozen=True, kw_only=True):
 
     @property
     def saves(self) -> bool:
-        """Whether recurrent states are saved beside it."""
-        return self.rollback in SAVING or self.options.kind == "tapped"
+        return self.rollback in SAVING
 
 
 @dataclass(frozen=True)
@@ -49,15 +48,12 @@ class Opening:
         return msgspec.structs.replace(wide, kind=self.kind)
 
     def on_target(self, options: SessionOptions | None = None) -> tuple[Context, ...]:
-        """The target's context alone."""
         return (Context(whose="target", options=options or self.target, rollback=self.rollback),)
 
     def with_head(self, options: SessionOptions | None = None) -> tuple[Context, ...]:
-        """The target's context and a head's beside it."""
         return (*self.on_target(options), Context(whose="head", options=options or self.target))
 
     def with_draft(self, draft: Context, options: SessionOptions | None = None) -> tuple[Context, ...]:
-        """The target's context and that of a model that drafts."""
         return (*self.on_target(options), draft)
 
 
@@ -72,8 +68,6 @@ def opening_of(
     """The arm of a case on a load whose contexts share `shared`; `rollback` is the target's strategy."""
     options = msgspec.structs.replace(
         shared,
-        # Where rollbacks are broken on purpose, tokens stay that should not.
-        n_ctx=shared.n_ctx + (case.n_predict if parse_sabotage(case.rollback) else 0),
         max_outputs=case.gamma + 1,
         device_sampling=case.sampling.greedy and device_sampling,
         checked=rollback != "unchecked",

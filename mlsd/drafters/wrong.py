@@ -25,7 +25,6 @@ class Wrong(Replay):
         self._steps = rng.integers(1, self._n_vocab, len(self._record)).tolist()
 
     def propose(self, k: int) -> Draft:
-        """Any other tokens than the next `k` of the record."""
         steps = self._steps[self._n_committed :]
         return Draft(tokens=tuple((t + s) % self._n_vocab for t, s in zip(self._coming(k), steps, strict=False)))
 

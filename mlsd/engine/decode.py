@@ -42,10 +42,7 @@ class Generation(Record, frozen=True, kw_only=True):
 
 
 def check_capacity(n_ctx: int, n_prompt: int, limits: GenerationLimits) -> None:
-    """Refuse before any work what cannot fit: prompt and output share the context.
-
-    Raises: CapacityError.
-    """
+    """Refuse before any work what cannot fit: prompt and output share the context. Raises: CapacityError."""
     needed = n_prompt + limits.n_predict
     if needed > n_ctx:
         raise CapacityError(

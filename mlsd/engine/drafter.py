@@ -22,7 +22,6 @@ class Draft(Record, frozen=True, kw_only=True):
 
     @property
     def n_proposed(self) -> int:
-        """Tokens that verification may accept."""
         return len(self.tokens) if self.tree is None else self.tree.n_candidates
 
     @property
@@ -47,7 +46,6 @@ class Drafter:
     """
 
     rollback_name: str | None = None  # strategy by which the drafter's own memory is rolled back; None: it has none
-    timed: bool = True  # False: what it accepts is the method's, what it takes is not
     fell_back: str | None = None  # why it drafts in another way than was asked for
 
     def begin(self, prompt: Sequence[int], rng: np.random.Generator) -> None:
@@ -69,7 +67,6 @@ class Drafter:
 
     @property
     def failed_native_calls(self) -> int:
-        """Failed and ignored native calls of the drafter's own session since it was opened."""
         return 0
 
     def close(self) -> None:

@@ -64,7 +64,6 @@ class LiveState(Record, frozen=True, kw_only=True):
 
     @property
     def sound(self) -> bool:
-        """Whether the memory is what it should be."""
         return self.distance <= self.limit
 
 
@@ -222,13 +221,11 @@ class Answers:
         self.floor = FLOOR * self.spread
 
     def read(self, rows: Logits) -> Floats:
-        """What counts of an answer."""
         best = np.take_along_axis(rows, self._columns, axis=1).astype(np.float64)
         return cast(Floats, best - best.mean(axis=1, keepdims=True))
 
     @property
     def spread(self) -> float:
-        """Root mean square of the logits about the mean of each row."""
         return distance(self.fresh, np.zeros_like(self.fresh))
 
 
@@ -272,7 +269,6 @@ class Judge:
             self._asked = None
 
     def check_finite(self, session: Session) -> None:
-        """Ask the memory in `session`. Raises: EngineError when its logits are not finite."""
         self._ask(session)
 
     def hear_plain(self, session: Session, prompt: Sequence[int], past: Sequence[int]) -> None:

@@ -65,7 +65,7 @@ def node_parts(nodes: Sequence[Node]) -> tuple[Part, ...]:
     """
     heads = [i for i, node in enumerate(nodes) if _stem(node.name) == "result_output"]
     if not heads:
-        raise UnsupportedError("The graph of this model has no result_output, so its parts cannot be told apart.")
+        raise UnsupportedError("The graph of this model has no result_output, so its parts cannot be separated.")
     known: list[Part | None] = [_telling(node) for node in nodes[: heads[-1] + 1]]
     last = -1  # the last node whose part is known
     for i, node in enumerate(nodes[: heads[-1]]):

@@ -35,7 +35,7 @@ PROBE_TEXT = (
 _N_PREFIX = 24
 _N_HISTORY = 8
 _N_CONTINUATION = 4
-_NOISE_WIDTHS = (2, 3, 5, 9, 17, 33)
+NOISE_WIDTHS = (2, 3, 5, 9, 17, 33)
 # Beyond a longer window nothing is tried: its positions are kept by the same code, and reaching them takes minutes.
 _LONGEST_WINDOW = 2048
 # In float32 alone, equal arithmetic in another order moves a logit by about this share of the logits' own spread.
@@ -85,7 +85,6 @@ class ProbeReport(Record, frozen=True, kw_only=True):
 
     @property
     def samples_on_device(self) -> bool:
-        """Whether greedy tokens are had sooner there."""
         return self.device_round_ns <= self.host_round_ns
 
     def best(self, role: Role, gamma: int) -> str | None:
@@ -100,16 +99,13 @@ class ProbeReport(Record, frozen=True, kw_only=True):
 
     @property
     def target(self) -> str | None:
-        """The strategy of a target at a gamma of 4."""
         return self.best("target", 4)
 
     @property
     def draft(self) -> str | None:
-        """The strategy of a draft at a gamma of 4."""
         return self.best("draft", 4)
 
     def result(self, name: str, history: History) -> StrategyResult:
-        """The finding for one strategy and history."""
         return next(r for r in self.strategies if r.name == name and r.history == history)
 
 
@@ -166,7 +162,7 @@ class _Lab:
         self._fresh: dict[tuple[History, int, int], npt.NDArray[np.float32]] = {}
         with closing(self._session()) as session:
             ids, window = session.tokenizer.tokenize(PROBE_TEXT, add_special=True), session.window
-        if len(ids) < _N_PREFIX + 2 * _N_HISTORY + _N_CONTINUATION + max(_NOISE_WIDTHS):
+        if len(ids) < _N_PREFIX + 2 * _N_HISTORY + _N_CONTINUATION + max(NOISE_WIDTHS):
             raise EngineError(f"The probe's text has only {len(ids)} tokens in this vocabulary.")
         self._prefix = ids[:_N_PREFIX]
         self._true = ids[_N_PREFIX : _N_PREFIX + _N_HISTORY]
@@ -175,13 +171,13 @@ class _Lab:
         n_beyond = window + _N_PREFIX if 0 < window <= _LONGEST_WINDOW else 0
         self._beyond = (ids * (n_beyond // len(ids) + 1))[:n_beyond]
         self._continuation = ids[_N_PREFIX + _N_HISTORY : _N_PREFIX + _N_HISTORY + _N_CONTINUATION]
-        self._long = ids[_N_PREFIX : _N_PREFIX + max(_NOISE_WIDTHS)]
+        self._long = ids[_N_PREFIX : _N_PREFIX + max(NOISE_WIDTHS)]
 
     def _session(self, strategy: str | None = None, gamma: int = _N_HISTORY, **others: bool | int) -> Session:
         options = msgspec.structs.replace(
             self._options,
             n_ctx=256 + len(self._beyond),
-            max_outputs=max(_NOISE_WIDTHS),
+            max_outputs=max(NOISE_WIDTHS),
             device_sampling=False,
             checked=True,
         )
@@ -197,7 +193,7 @@ class _Lab:
                 rows.append(check_finite(session.logits())[0])
             singles = np.stack(rows)
             worst = 0.0
-            for width in _NOISE_WIDTHS:
+            for width in NOISE_WIDTHS:
                 session.clear()
                 session.decode(self._prefix)
                 session.decode(self._long[:width], n_outputs=width)

@@ -16,7 +16,7 @@ Verifying in two halves, and forking sequences, were measured and not built (doc
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
 import msgspec
@@ -99,11 +99,9 @@ class Ladder(Trim):
     _n_marked = 0
 
     def mark(self) -> None:
-        """Rungs count from here."""
         self._n_marked = self._session.n_past
 
     def step(self) -> None:
-        """Save the recurrent state before the token."""
         self._session.save_state(self._session.n_past - self._n_marked)
 
     def rewind(self, n_past: int, replay: Sequence[int]) -> int:
@@ -127,7 +125,6 @@ class Checkpoint(Trim):
     _n_marked = 0
 
     def mark(self) -> None:
-        """Save the recurrent state."""
         self._session.save_state()
         self._n_marked = self._session.n_past
 
@@ -152,70 +149,6 @@ class Unchecked(Trim):
     """Ask for a cut and ignore the answer; the session must have been opened with ``checked=False``."""
 
     name = "unchecked"
-
-
-FAULTS = ("extra-token", "lost-token", "ghost-cell", "state-ahead")
-SABOTAGE = "sabotage"
-
-
-# What a fault does to a memory with a token of it; see `llama.broken.DAMAGE`.
-Damage = Callable[[Session, int], None]
-
-
-class Sabotage:
-    """A sound strategy that is broken after every rejection, or after the first, to see whether judging notices.
-
-    extra-token   a token more stays than was accepted
-    lost-token    the last accepted token goes too (needs two that stay)
-    ghost-cell    a rejected token's cell stays in the attention beside the true ones
-    state-ahead   a recurrent state that has seen one token more than the attention
-    """
-
-    def __init__(
-        self, inner: Rollback, session: Session, fault: str, damage: Mapping[str, Damage], *, once: bool
-    ) -> None:
-        self.name = f"{SABOTAGE}:{fault}" + (":once" if once else "")
-        self.n_faults = 0  # so far; who starts a generation sets it to 0
-        self._inner, self._session, self._fault, self._damage, self._once = inner, session, fault, damage, once
-
-    def mark(self) -> None:
-        """As the sound strategy does."""
-        self._inner.mark()
-
-    def step(self) -> None:
-        """As the sound strategy does."""
-        self._inner.step()
-
-    def rewind(self, n_past: int, replay: Sequence[int]) -> int:
-        """Roll back, and break it."""
-        if (self._once and self.n_faults) or (self._fault == "lost-token" and len(replay) < 2):
-            return self._inner.rewind(n_past, replay)
-        self.n_faults += 1
-        if self._fault == "lost-token":
-            return self._inner.rewind(n_past - 1, replay[:-1])
-        n_again = self._inner.rewind(n_past, replay)
-        if self._fault == "extra-token":
-            self._session.decode(replay[-1:], n_outputs=0)
-        else:
-            self._damage[self._fault](self._session, replay[-1])
-        return n_again
-
-
-def parse_sabotage(name: str) -> tuple[str, bool] | None:
-    """Fault and whether it comes once, of a name like ``sabotage:lost-token:once``; None for an honest strategy.
-
-    Raises: RollbackError for a fault that is none.
-    """
-    head, _, rest = name.partition(":")
-    if head != SABOTAGE:
-        return None
-    fault, _, times = rest.partition(":")
-    if fault not in FAULTS or times not in ("", "once"):
-        raise RollbackError(
-            f"{rest!r} is not a known way to break a rollback.",
-            hint=f"Known: {', '.join(FAULTS)}; each also with :once.",
-        )
-    return fault, times == "once"
 
 
 _TABLE = {kind.name: kind for kind in (Trim, Snapshots, Ladder, DeviceLadder, Checkpoint, Unchecked)}

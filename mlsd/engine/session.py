@@ -33,10 +33,9 @@ def check_finite(rows: Logits) -> Logits:
     return rows
 
 
-# tapped: values inside the network can be read and overwritten, never in a timed session.
 # hidden-rows: keeps the rows that the model's next-token block reads.
 # layer-rows: can keep what chosen blocks are fed with, for a drafting head.
-SessionKind = Literal["plain", "tapped", "hidden-rows", "layer-rows"]
+SessionKind = Literal["plain", "hidden-rows", "layer-rows"]
 
 
 class SessionOptions(Record, frozen=True, kw_only=True):

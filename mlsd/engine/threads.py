@@ -7,6 +7,7 @@ import sys
 
 import psutil
 
+from mlsd.errors import InputError
 from mlsd.records import EngineOptions
 
 # With so few cores there is none to spare for the rest of the system, and llama.cpp's threads wait for the slowest:
@@ -15,8 +16,20 @@ _FEW_CORES = 4
 
 
 def threads_of(engine: EngineOptions) -> int:
-    """The threads that a session runs on."""
-    return engine.n_threads or default_threads()
+    """The threads that a session runs on. Raises: InputError for more than the machine has cores."""
+    n_threads = engine.n_threads or default_threads()
+    check_threads(n_threads)
+    return n_threads
+
+
+def check_threads(n_threads: int) -> None:
+    """Raises: InputError for more threads than cores: llama.cpp's threads wait for the slowest, and no time is true."""
+    cores = psutil.cpu_count() or 1
+    if n_threads > cores:
+        raise InputError(
+            f"{n_threads} threads were asked for, but this machine has {cores} core{'s' if cores > 1 else ''}.",
+            hint="Give fewer with --n-threads, or leave it out.",
+        )
 
 
 def default_threads() -> int:

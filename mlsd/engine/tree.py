@@ -24,7 +24,6 @@ class Tree(Record, frozen=True, kw_only=True):
 
     @property
     def n_candidates(self) -> int:
-        """Nodes that can be accepted."""
         return len(self.tokens) - self.n_riders
 
     def child(self, node: int, token: int) -> int | None:
@@ -46,10 +45,7 @@ class Layout:
 
 
 def layout(tree: Tree) -> Layout:
-    """Depth and range of leaves of each node.
-
-    Raises: EngineError when the nodes are not in depth-first order.
-    """
+    """Depth and range of leaves of each node. Raises: EngineError when the nodes are not in depth-first order."""
     parents, size = tree.parents, len(tree.tokens)
     depths, last = [0] * size, list(range(size))
     path: list[int] = []  # the node before and all above it

@@ -190,7 +190,6 @@ class TreeVerifier:
         """Attention memory needs no mark."""
 
     def run(self, last: int, draft: Draft) -> None:
-        """Decode all branches behind `last`."""
         self._session.decode_tree(last, _tree(draft))
 
     def accept(self, draft: Draft) -> Verified:
@@ -213,7 +212,6 @@ class TreeVerifier:
         return draw(probabilities(self._session.row(node)[None], self._sampling)[0], self._rng)
 
     def keep(self, draft: Draft) -> int:
-        """Keep the cells of the accepted path."""
         return self._session.keep_path(self._path)
 
 

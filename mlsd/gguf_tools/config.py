@@ -10,7 +10,7 @@ import msgspec
 from mlsd.errors import InputError
 from mlsd.gguf_tools.shape import Shape
 from mlsd.gguf_tools.vocabulary import MIN_VOCAB
-from mlsd.outside import parse, read_file
+from mlsd.outside import parse, read_given
 from mlsd.records import Record
 
 _FAMILIES = {
@@ -31,11 +31,7 @@ def shape_from_config(path: Path) -> Shape:
 
     Raises: InputError for a file that cannot be read, another family, or a missing number.
     """
-    try:
-        data = read_file(path)
-    except OSError as error:
-        raise InputError(f"{path} cannot be read: {error.strerror}.", hint="Give a model's config.json.") from error
-    config = parse(data, _Config, str(path))
+    config = parse(read_given(path, InputError, "Give a model's config.json."), _Config, str(path))
     family = str(config.model_type)
     if family not in _FAMILIES:
         raise InputError(

@@ -32,7 +32,6 @@ class Head(Record, frozen=True, kw_only=True):
 
     @property
     def longest(self) -> int:
-        """The most tokens that a dflash block proposes."""
         return self.n_block if self.from_anchor else self.n_block - 1
 
 
@@ -142,7 +141,6 @@ def _block_head(head: Source, layers: tuple[int, ...]) -> Head:
 
 
 def _n_vocab(source: Source) -> int:
-    """Tokens of the file's vocabulary."""
     return source.length("tokenizer.ggml.tokens") or source.count("vocab_size")
 
 

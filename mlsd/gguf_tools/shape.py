@@ -75,7 +75,6 @@ class Shape(Record, frozen=True, kw_only=True):
 
     @property
     def writable(self) -> bool:
-        """Whether llama.cpp would load a file of these tensors; a shape that only tells bytes is not."""
         return not (self.architecture == "qwen3moe" and self.n_ff_shared)
 
     @property
@@ -93,7 +92,6 @@ class TensorSpec(Record, frozen=True, kw_only=True):
 
     @property
     def n_weights(self) -> int:
-        """Number of weights."""
         return prod(self.dims)
 
     @property

@@ -62,12 +62,10 @@ class Source:
                 raise self.damaged(f"tensor {name} ends at byte {end:,} and the file at {len(self._map):,}")
 
     def damaged(self, why: str) -> ModelFileError:
-        """The error of a file that cannot be what it says; `why` goes on from "it is damaged:"."""
         return ModelFileError(f"{self.path} is truncated or damaged: {why}.", hint="Download or write the file again.")
 
     @property
     def architecture(self) -> str:
-        """The architecture's name, which is the prefix of its keys."""
         return self.text("general.architecture", "", own=False)
 
     @property
@@ -109,7 +107,6 @@ class Source:
 
     @property
     def tensors(self) -> list[Stored]:
-        """All tensors in file order."""
         return [entry.tensor for entry in self._header.tensors.values()]
 
     def get(self, key: str, default: Any = None) -> Any:
@@ -150,7 +147,6 @@ class Source:
         return default if value is None else float(value)
 
     def text(self, key: str, default: str, *, own: bool = True) -> str:
-        """One text."""
         value = self._typed(key, str, "a text", own)
         return default if value is None else str(value)
 
@@ -175,7 +171,6 @@ class Source:
         return None if value is None else value.length
 
     def is_array(self, key: str) -> bool:
-        """Whether the key holds an array."""
         value = self._header.values.get(key)
         return value is not None and value.item_type is not None
 
@@ -185,7 +180,6 @@ class Source:
         return (None, None) if value is None else (value.type, value.item_type)
 
     def keys(self) -> list[str]:
-        """All metadata keys."""
         return list(self._header.values)
 
     def data(self, name: str) -> Bytes:

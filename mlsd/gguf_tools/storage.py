@@ -23,12 +23,10 @@ class Stored(Record, frozen=True, kw_only=True):
 
     @property
     def n_weights(self) -> int:
-        """Number of weights."""
         return prod(self.dims)
 
     @property
     def n_bytes(self) -> int:
-        """Bytes of the data, padding excluded."""
         block, size = gguf.GGML_QUANT_SIZES[self.type]
         return self.n_weights // int(block) * int(size)
 

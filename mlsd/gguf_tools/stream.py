@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from gguf import GGUFValueType
 
-from mlsd.errors import InputError
+from mlsd.folders import replacing
 from mlsd.gguf_tools.storage import Stored
 
 _U64 = struct.Struct("<Q")
@@ -87,7 +87,6 @@ class TensorStream:
         self._writer.write_padding(self._file, tensor.n_bytes)
 
     def check_complete(self) -> None:
-        """Make sure that every announced tensor was written."""
         if self._next != len(self._announced):
             raise ValueError(f"{len(self._announced) - self._next} announced tensors were not written")
 
@@ -105,7 +104,7 @@ def new_gguf(
 
     Raises: InputError when the folder cannot be written or the disk is full.
     """
-    with partial_file(path) as part:
+    with replacing(path, "Check the folder, its permissions and space.", make_folder=True) as part:
         writer = Writer(part, architecture)
         try:
             describe(writer)
@@ -121,23 +120,3 @@ def new_gguf(
             stream.check_complete()
         finally:
             writer.close()
-
-
-@contextmanager
-def partial_file(path: Path) -> Iterator[Path]:
-    """A neighbour ``NAME.part`` that takes the place of `path` when the block succeeds and vanishes when it fails.
-
-    Raises: InputError when the folder cannot be written or the disk is full.
-    """
-    part = path.with_name(path.name + ".part")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        yield part
-        part.replace(path)
-    except OSError as error:
-        raise InputError(
-            f"{path} cannot be written: {error.strerror or error}.", hint="Check the folder, its permissions and space."
-        ) from error
-    finally:
-        if part.is_file():
-            part.unlink()

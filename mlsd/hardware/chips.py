@@ -6,6 +6,7 @@ neither decides, or no confirmed figure was published, the bandwidth is None.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from mlsd.records import Record
@@ -35,7 +36,6 @@ def _bins(
 
 
 def _bin(name: str, gpu_cores: int, cpu_cores: int | None, peak_gb_s: float) -> Chip:
-    """One bin of a Max chip whose bins differ in bandwidth."""
     return Chip(name=name, gpu_cores=gpu_cores, cpu_cores=cpu_cores, peak_bandwidth_gb_s=peak_gb_s, max_memory_gib=128)
 
 
@@ -62,6 +62,7 @@ CHIPS: tuple[Chip, ...] = (
     _bin("Apple M5 Max", 32, None, 460),
     _bin("Apple M5 Max", 40, None, 614),
     *_bins("Apple M5 Ultra", (80,), None, 512, _UNCONFIRMED),
+    *_bins("Apple A18 Pro", (5,), 60, 8),
 )
 
 
@@ -85,15 +86,37 @@ class PeakBandwidth(Record, frozen=True, kw_only=True):
     source: str  # where the figure stands, or the reason that it is None
 
 
+_NAMED = re.compile(r"(?<![a-z0-9.-])(m\d|a18)(?:[ -]*(pro|max|ultra))?(?![a-z0-9]|\.\d)")
+_MEMORY = re.compile(r"(\d+) ?gi?b(?![a-z/])")
+_CORES = re.compile(r"(?<![a-z0-9])(\d{1,2})[- ]?(?:c(?:ores?)?|gpu)(?![a-z])")
+
+
 def bins(name: str) -> tuple[Chip, ...]:
-    """Every bin of a chip; `name` with or without "Apple ", in any case. Empty for an unknown chip."""
-    wanted = " ".join(name.lower().removeprefix("apple").split())
-    return tuple(chip for chip in CHIPS if chip.name.lower() == f"apple {wanted}")
+    """Every bin of a chip as people write it, in any case: ``M5 Max``, ``MacBook Pro M5 Max``, ``M5 Max (40-core)``.
+
+    Cores that are stated and that a bin has choose it. Empty for an unknown chip, and for one with more memory than was
+    sold with it: people write M1 for an M1 Max.
+    """
+    text = name.lower()
+    found = _NAMED.search(text)
+    if found is None:
+        return ()
+    wanted = f"apple {found[1]} {found[2] or ''}".strip()
+    memory = max(map(int, _MEMORY.findall(text)), default=0)
+    known = tuple(c for c in CHIPS if c.name.lower() == wanted and memory <= (c.max_memory_gib or memory))
+    cores = set(map(int, _CORES.findall(text)))
+    by_gpu = tuple(chip for chip in known if chip.gpu_cores in cores)
+    return by_gpu or tuple(chip for chip in known if chip.cpu_cores in cores) or known
 
 
-def chip_peak_gb_s(chip: str) -> float | None:
-    """The peak bandwidth of the widest bin of a chip; None where unknown."""
-    return max((one.peak_bandwidth_gb_s for one in bins(chip) if one.peak_bandwidth_gb_s), default=None)
+def named_chip(text: str) -> str | None:
+    """The chip that a text names, as it is called here, with the GPU cores where the text decides; None for none."""
+    known = bins(text)
+    if not known:
+        return None
+    name = known[0].name.removeprefix("Apple ")
+    of_name = [chip for chip in CHIPS if chip.name == known[0].name]
+    return f"{name} {known[0].gpu_cores}-core" if len(known) == 1 < len(of_name) else name
 
 
 def _names() -> str:

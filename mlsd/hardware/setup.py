@@ -3,8 +3,9 @@
 `python mlsd/hardware/setup.py check` says what is wrong, with whatever Python there is and before any package; so this
 file imports none. `... install` puts llama.cpp into the environment whose Python runs it: libraries that others
 compiled where `prebuilt.toml` trusts some for this machine, by their hash, else compiled here. `... gate`, with mlsd
-installed, tries what is there, and compiles where what others compiled does not fit. `BUILD=source` in the environment
-compiles always, `BUILD=prebuilt` never.
+installed, tries what is there, compiles where what others compiled does not fit, and compiles once more, without the
+processor's newest extensions, what dies of one: some virtual machines announce AMX and do not grant it. `BUILD=source`
+in the environment compiles always, `BUILD=prebuilt` never. `... launcher` writes the program `mlsd` of a checkout.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import platform
+import shlex
 import shutil
 import subprocess
 import sys
@@ -24,9 +26,12 @@ PINS = Path(__file__).parent.parent / "engine" / "llama" / "build" / "prebuilt.t
 # The bindings are Python alone; their build asks for a compiler all the same, and then uses none.
 _BINDING_ALONE = (
     *("-DLLAMA_BUILD=OFF", "-DLLAVA_BUILD=OFF"),
-    *(f"-DCMAKE_{name}_COMPILER_FORCED=ON -DCMAKE_{name}_COMPILER={sys.executable}" for name in ("C", "CXX")),
+    *(f"-DCMAKE_{name}_COMPILER_FORCED=ON" for name in ("C", "CXX")),
+    *(f"-DCMAKE_{name}_COMPILER={sys.executable}" for name in ("C", "CXX")),
 )
-_OLDEST, _NEWEST = (3, 11), (3, 14)
+_OLDER_EXTENSIONS = "-DGGML_NATIVE=OFF"  # on x86-64 up to AVX2, of which nothing needs leave of the system
+_OLDEST, _NEWEST = (3, 11), (3, 15)
+CHECKOUT = Path(__file__).resolve().parents[2]
 SIGN_OF_LIFE_S = 30.0
 
 
@@ -59,6 +64,17 @@ def problems(
     if not is_mac and not has_compiler:
         found.append("llama.cpp needs a C and C++ compiler: apt-get install build-essential")
     return found
+
+
+def warnings(system: str, checkout: Path, home: Path) -> list[str]:
+    """What may break an installation later, with what to do."""
+    kept = [home / name for name in ("Desktop", "Documents", "Library/Mobile Documents")]
+    if system != "Darwin" or not any(checkout.is_relative_to(folder) for folder in kept):
+        return []
+    return [
+        f"{checkout} may be kept by iCloud, which hides what lies in .venv (Python then skips files of it) and takes "
+        "large files away: move the checkout, for example to ~/mlsd, and set it up there."
+    ]
 
 
 def _ask(*command: str) -> str | None:
@@ -126,7 +142,7 @@ def install() -> str:
             listed = Path(folder) / "requirements.txt"
             listed.write_text(pinned + "\n", encoding="utf-8")
             # A wheel of the bindings alone must not be kept by pip: it would be taken for a compiled one.
-            hashed, alone = ("--no-deps", "--require-hashes", "--requirement", str(listed)), " ".join(_BINDING_ALONE)
+            hashed, alone = ("--no-deps", "--require-hashes", "--requirement", str(listed)), shlex.join(_BINDING_ALONE)
             if _pip(f"Fetching {pinned.split()[0]}, llama.cpp as others compiled it", *hashed) and _pip(
                 f"Installing the bindings alone of {BINDING}", "--no-deps", "--no-cache-dir", BINDING, CMAKE_ARGS=alone
             ):
@@ -135,10 +151,17 @@ def install() -> str:
         raise SystemExit("No libraries that others compiled are trusted for this machine, or they cannot be fetched.")
     if _compiled():
         return "llama.cpp: compiled here before."
-    doing = f"Compiling llama.cpp of {BINDING} (five to ten minutes on two cores; {os.cpu_count()} here)"
-    if not _pip(doing, *(["--force-reinstall", "--no-deps"] if importlib.util.find_spec("llama_cpp") else []), BINDING):
-        raise SystemExit("llama.cpp cannot be compiled; see above.")
+    _compile(os.environ.get("CMAKE_ARGS", ""))
     return "llama.cpp: compiled here."
+
+
+def _compile(cmake_args: str) -> None:
+    doing = f"Compiling llama.cpp of {BINDING} (five to ten minutes on two cores; {os.cpu_count()} here)"
+    importlib.invalidate_caches()
+    # A wheel that was compiled otherwise, or holds the bindings alone, is not the one to take.
+    anew = ("--force-reinstall", "--no-deps", "--no-cache-dir") if importlib.util.find_spec("llama_cpp") else ()
+    if not _pip(doing, *anew, BINDING, CMAKE_ARGS=cmake_args):
+        raise SystemExit("llama.cpp cannot be compiled; see above.")
 
 
 def _compiled() -> bool:
@@ -148,20 +171,53 @@ def _compiled() -> bool:
 
 
 def gate() -> None:
-    """Try the build that is installed; compile one where what others compiled fails. Raises: SystemExit."""
-    if _fits():
+    """Try the build that is installed, and compile another where it fails. Raises: SystemExit."""
+    if (said := _refusal()) is None:
         return
-    if _compiled() or os.environ.get("BUILD") == "prebuilt":
-        raise SystemExit("This build of llama.cpp cannot be used; the reason stands above.")
-    _say("What others compiled does not fit this machine; the reason stands above.")
-    os.environ["BUILD"] = "source"
-    _say(install())
-    if not _fits():
-        raise SystemExit("The llama.cpp that was compiled here cannot be used either; the reason stands above.")
+    if not _compiled():
+        if os.environ.get("BUILD") == "prebuilt":
+            raise SystemExit("This build of llama.cpp cannot be used; the reason stands above.")
+        _say("What others compiled does not fit this machine; the reason stands above.")
+        os.environ["BUILD"] = "source"
+        _say(install())
+        if (said := _refusal()) is None:
+            return
+    chosen = os.environ.get("CMAKE_ARGS", "")
+    if _DIED in said and "GGML_NATIVE" not in chosen:
+        _say(
+            "It dies on this machine, which may announce an extension of its processor that it does not grant: "
+            f"compiling once more without the newest ones ({_OLDER_EXTENSIONS})."
+        )
+        _compile(f"{chosen} {_OLDER_EXTENSIONS}".strip())
+        if _refusal() is None:
+            return
+    raise SystemExit("The llama.cpp that was compiled here cannot be used; the reason stands above.")
 
 
-def _fits() -> bool:
-    return subprocess.run([sys.executable, "-m", "mlsd", "builds", "check", "."], check=False).returncode == 0
+_DIED = "killed by SIG"  # as a verdict says it
+
+
+def _refusal() -> str | None:
+    """What the gate says of a build that it refuses, printed as well; None: the build fits."""
+    asked = [sys.executable, "-P", "-m", "mlsd", "builds", "check", "."]
+    path = os.pathsep.join(filter(None, (str(CHECKOUT), os.environ.get("PYTHONPATH"))))
+    done = subprocess.run(asked, check=False, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": path})
+    _say(done.stdout + done.stderr)
+    return None if done.returncode == 0 else done.stdout + done.stderr
+
+
+def launcher(program: Path, checkout: Path = CHECKOUT) -> None:
+    """Write the program `mlsd` of an environment for a checkout.
+
+    The one that pip writes finds the checkout by a .pth file, which Python skips where macOS hides it.
+    """
+    program.write_text(
+        "#!/bin/sh\n"
+        f'PYTHONPATH={shlex.quote(str(checkout))}"${{PYTHONPATH:+:$PYTHONPATH}}" '
+        f'exec {shlex.quote(str(program.parent / "python"))} -P -m mlsd "$@"\n',
+        encoding="utf-8",
+    )
+    program.chmod(0o755)
 
 
 if __name__ == "__main__":
@@ -169,7 +225,8 @@ if __name__ == "__main__":
         _say(install())
     elif sys.argv[1:] == ["gate"]:
         gate()
-    elif sys.argv[1:] == ["requirement"]:
-        sys.stdout.write((requirement() or "") + "\n")
+    elif sys.argv[1:] == ["launcher"]:
+        launcher(Path(sys.executable).parent / "mlsd")
     else:
+        sys.stderr.writelines(f"{said}\n" for said in warnings(platform.system(), CHECKOUT, Path.home()))
         raise SystemExit("\n".join(here()) or 0)

@@ -39,7 +39,6 @@ class Verdict(Record, frozen=True, kw_only=True):
 
     @property
     def backend(self) -> BackendInfo | None:
-        """What it said of itself."""
         return None if self.fits is None else self.fits.backend
 
 

@@ -7,32 +7,34 @@ Every process that a build was asked for checks for itself that it loaded those 
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import importlib.util
 import os
 import re
 import shutil
-import subprocess
+import stat
 import zipfile
 import zlib
 from pathlib import Path
 
 import msgspec
 
-from mlsd.engine.llama.build.loaded import IDENTITY_VARIABLE, LIBRARY, Identity, stamp
-from mlsd.engine.llama.build.place import made, name_plainly, plain_name, side_by_side
-from mlsd.engine.llama.build.prebuilt import prebuilt_folder
+from mlsd.engine.llama.build.loaded import IDENTITY_VARIABLE, LIBRARY, Identity
+from mlsd.engine.llama.build.place import linked, made_for_this_process, name_plainly, plain_name, side_by_side
+from mlsd.engine.llama.build.prebuilt import Libraries, files_of, libraries_of
 from mlsd.engine.llama.native import LIBRARIES_VARIABLE
 from mlsd.errors import InputError
-from mlsd.folders import cache_dir
+from mlsd.folders import empty_dir
 from mlsd.hashes import digest
+from mlsd.outside import output_of
 from mlsd.records import Record
 
 THIS = "."
 _FOUND = "mlsd-found:"
 # Asked of an interpreter: the package, or failing that a package that ships libllama.
 _FIND = f"import importlib.util as u; s = u.find_spec('llama_cpp'); print({_FOUND!r}, s.origin if s else '', sep='')"
-_PATIENCE_S = 60
+_PATIENCE_S = 30
 _PLACES = ("", "lib", "bin", "lib64", "libexec", "lib/*", "*", "*/lib", "*/bin")  # of libraries below a folder
 _MOST_UNPACKED_BYTES = 4 << 30
 _HINT = (
@@ -86,7 +88,7 @@ def find_build(name: str) -> Build:
 
 def _found(name: str, place: Path) -> Build:
     if place.suffix == ".whl" and place.is_file():
-        unpacked = _unpacked(place)
+        unpacked = _unpacked(place, digest(place))
         if (unpacked / "llama_cpp").is_dir():
             return _build(name, unpacked / "llama_cpp", None)
         return _build(name, None, unpacked)
@@ -117,20 +119,20 @@ def _build(name: str, package: Path | None, libraries: Path | None) -> Build:
     for needed in ("__init__.py", "llama_cpp.py"):
         if not (bindings / needed).is_file():  # without it Python would import the package that is installed here
             raise InputError(f"{name} is not a build of llama.cpp: {bindings} has no {needed}.", hint=_HINT)
-    own = os.environ.get(LIBRARIES_VARIABLE) if package is None else None
-    folder = libraries or (Path(own).resolve() if own else bindings / "lib")
-    if package is None and libraries is None and not own:
-        folder = prebuilt_folder(bindings) or folder
-    files = {path.resolve(): path.name for path in folder.glob("*") if LIBRARY.fullmatch(path.name)}
-    if not any("llama" in path.name for path in files):
-        raise InputError(f"{name} is not a build of llama.cpp: {folder} holds no libllama.", hint=_HINT)
+    own = libraries or (os.environ.get(LIBRARIES_VARIABLE) if package is None else None)
+    found = libraries_of(bindings) if own is None else Libraries(folder=Path(own), files=files_of(Path(own).resolve()))
+    if not any("llama" in Path(path).name for path in found.files):
+        raise InputError(f"{name} is not a build of llama.cpp: {found.folder} holds no libllama.", hint=_HINT)
+    files = {path: sha256 or digest(Path(path)) for path, sha256 in found.files.items()}
     # A wheel holds copies of a library, not links: what counts is its name without versions and its content.
-    parts = sorted({path.name.split(".")[0] + digest(path) for path in (*files, bindings / "llama_cpp.py")})
+    names = {path: Path(path).name for path in files}
+    parts = {name.split(".")[0] + files[path] for path, name in names.items() if LIBRARY.fullmatch(name)}
+    parts.add("llama_cpp" + digest(bindings / "llama_cpp.py"))
     identity = Identity(
         name=name,
-        fingerprint=hashlib.sha256("".join(parts).encode()).hexdigest()[:8],
+        fingerprint=hashlib.sha256("".join(sorted(parts)).encode()).hexdigest()[:8],
         package=str(bindings),
-        files={str(path): stamp(path) for path in sorted(files)},
+        files=files,
     )
     return Build(
         name=name,
@@ -161,15 +163,19 @@ def _folder_of(name: str, place: Path) -> Path:
     """A folder with all libraries of a place side by side, under the names that the bindings look for."""
     folders = [folder for pattern in _PLACES for folder in sorted(place.glob(pattern) if pattern else (place,))]
     for folder in (folder for folder in folders if folder.is_dir() and _libraries(folder, "llama")):
-        if (folder / plain_name("llama")).exists() and _libraries(folder, "ggml"):
+        own = _libraries(folder)
+        # Homebrew links the `lib` of its formulas into one, and leaves backends in the `libexec` of ggml's own folder.
+        homes = dict.fromkeys((folder, *(path.resolve().parent for path in own)))
+        beside = (home.parent / part for home in homes for part in ("lib", "bin", "libexec"))
+        every = own + [path for place in dict.fromkeys(beside) if place.is_dir() for path in _libraries(place)]
+        if (folder / plain_name("llama")).exists() and {p.resolve() for p in every} == {p.resolve() for p in own}:
             return folder.resolve()
-        beside = (folder, *(path for part in ("lib", "bin", "libexec") if (path := folder.parent / part).is_dir()))
-        return side_by_side([path for own in beside for path in own.iterdir() if LIBRARY.fullmatch(path.name)], folder)
+        return side_by_side(every, folder)
     raise InputError(f"{name} is not a build of llama.cpp: {place} holds no libllama.", hint=_HINT)
 
 
-def _libraries(folder: Path, stem: str) -> list[Path]:
-    return [path for path in folder.glob(f"*{stem}*") if LIBRARY.fullmatch(path.name)]
+def _libraries(folder: Path, stem: str = "") -> list[Path]:
+    return [path for path in sorted(folder.glob("*")) if stem in path.name and LIBRARY.fullmatch(path.name)]
 
 
 # --- environments and wheels --------------------------------------------------------------------------------------
@@ -177,16 +183,15 @@ def _libraries(folder: Path, stem: str) -> list[Path]:
 
 def _package_of(interpreter: Path) -> Path | None:
     """The package that another interpreter imports, without loading it; None: it has none."""
-    command = [str(interpreter), "-c", _FIND]
     variables = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONHOME")}
+    command = [str(interpreter), "-c", _FIND]
     try:
-        done = subprocess.run(command, capture_output=True, timeout=_PATIENCE_S, check=False, env=variables, cwd="/")
-    except (OSError, subprocess.TimeoutExpired) as error:
+        done = output_of(command, timeout_s=_PATIENCE_S, variables=variables, cwd=empty_dir())
+    except OSError as error:
         raise InputError(f"{interpreter} does not run: {error}.", hint=_HINT) from error
-    said = done.stdout.decode("utf-8", "replace").splitlines()
-    found = next((line.removeprefix(_FOUND) for line in said if line.startswith(_FOUND)), None)
-    if done.returncode or found is None:
-        complaint = done.stderr.decode("utf-8", "replace").strip().splitlines() or ["it answered nothing"]
+    found = next((line.removeprefix(_FOUND) for line in done.out.splitlines() if line.startswith(_FOUND)), None)
+    if done.code or found is None:
+        complaint = done.err.strip().splitlines() or ["it answered nothing"]
         raise InputError(
             f"{interpreter} is not a Python interpreter with llama.cpp: {complaint[-1][:200]}.", hint=_HINT
         )
@@ -194,18 +199,15 @@ def _package_of(interpreter: Path) -> Path | None:
 
 
 def _packages_of(interpreter: Path) -> Path | None:
-    """Where an environment keeps its packages, some of which ship libllama."""
     return next(iter(sorted(interpreter.parent.parent.glob("lib/python*/site-packages"))), None)
 
 
-def _unpacked(wheel: Path) -> Path:
-    """What of a wheel is a build, unpacked once into the cache: the package `llama_cpp`, or libraries side by side."""
-    folder = cache_dir() / "builds" / digest(wheel)[:16]
-    if folder.is_dir():
-        return folder
+@functools.cache
+def _unpacked(wheel: Path, sha256: str) -> Path:
+    """What of a wheel is a build: the package `llama_cpp`, or libraries side by side; gone when this process ends."""
     try:
-        with zipfile.ZipFile(wheel) as archive, made(folder) as part:
-            _unpack(archive, part)
+        with zipfile.ZipFile(wheel) as archive, made_for_this_process(f"wheel-{sha256[:16]}") as folder:
+            _unpack(archive, folder)
     except InputError as error:
         raise InputError(f"{wheel} is not a wheel of llama.cpp: {error.message}", hint=_HINT) from error
     except (OSError, zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, ValueError) as error:
@@ -214,33 +216,26 @@ def _unpacked(wheel: Path) -> Path:
 
 
 def _unpack(archive: zipfile.ZipFile, folder: Path) -> None:
-    files = [info for info in archive.infolist() if not info.is_dir()]
+    files = [info for info in archive.infolist() if stat.S_IFMT(info.external_attr >> 16) in (0, stat.S_IFREG)]
     package = [info for info in files if info.filename.startswith("llama_cpp/") and ".." not in info.filename]
     loose = [info for info in files if LIBRARY.fullmatch(Path(info.filename).name) or "libgomp" in info.filename]
     wanted = package or loose
     if sum(info.file_size for info in wanted) > _MOST_UNPACKED_BYTES:
         raise InputError(f"it holds more than {_MOST_UNPACKED_BYTES >> 30} GiB.")
-    if package:
-        archive.extractall(folder, package)
-        missing = [name for name in ("__init__.py", "llama_cpp.py") if not (folder / "llama_cpp" / name).is_file()]
-        if missing:
-            raise InputError(f"its package llama_cpp has no {', '.join(missing)}.")
-        return
-    if not any(re.match(r"(lib)?llama\.", Path(info.filename).name) for info in loose):
+    if not package and not any(re.match(r"(lib)?llama\.", Path(info.filename).name) for info in loose):
         raise InputError("it holds neither the package llama_cpp nor a libllama.")
-    for info in loose:
-        with archive.open(info) as source, (folder / Path(info.filename).name).open("xb") as file:
-            shutil.copyfileobj(source, file)
-    name_plainly(folder)
+    for info in wanted:
+        path = folder / (info.filename if package else Path(info.filename).name)
+        if not info.is_dir():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with archive.open(info) as source, path.open("xb") as file:
+                shutil.copyfileobj(source, file)
+    if not package:
+        name_plainly(folder)
+    elif missing := [name for name in ("__init__.py", "llama_cpp.py") if not (folder / "llama_cpp" / name).is_file()]:
+        raise InputError(f"its package llama_cpp has no {', '.join(missing)}.")
 
 
 def _only(package: Path) -> Path:
     """A folder that holds nothing but this package, so that nothing else of another environment is imported."""
-    folder = cache_dir() / "builds" / hashlib.sha256(str(package).encode()).hexdigest()[:16]
-    link = folder / "llama_cpp"
-    if link.exists() and link.resolve() == package.resolve():
-        return folder
-    folder.mkdir(parents=True, exist_ok=True)
-    link.unlink(missing_ok=True)
-    link.symlink_to(package, target_is_directory=True)
-    return folder
+    return linked(str(package), {"llama_cpp": package})

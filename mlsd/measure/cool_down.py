@@ -3,11 +3,17 @@
 Heat slows wide passes before narrow ones: on an M5 Max T(4) went from 37 to 51 ms while T(1) stood still, and no
 thermal warning was given (mlxcel issue 1182). So plain decoding is no thermometer, and the order of a block's arms does
 not cancel heat. Two passes are timed between blocks, the widest and the narrowest; the first are the clean anchors.
+Cold slows a device, too: after a pause of 200 ms decoding is 11 to 12 % slower (llama.cpp 10119). So both are timed
+until readings agree, and nothing is decided by one reading.
 """
 
 from __future__ import annotations
 
+import itertools
+import statistics
 from collections.abc import Callable
+
+import msgspec
 
 from mlsd.clock import RestClock
 from mlsd.hardware.chips import has_no_fan
@@ -17,6 +23,7 @@ from mlsd.units import NS_PER_MS, format_percent
 
 STEP_S, MOST_S = 30.0, 600.0  # of one rest without a word, and of all rests between two blocks
 DISTURBED, CLEAN = 0.05, 0.03  # change of either anchor: what was measured does not count; it is cool again
+AGREE, MOST_READINGS = 0.02, 12  # change between any two of three readings in a row; of readings that never agree
 _COOL = (None, "nominal")
 # A processor with a fan, and a device behind a network, whose passes scatter with other work and say nothing of heat.
 _STEADY = ("CPU", "RPC")
@@ -53,27 +60,42 @@ class CoolDown:
         self._usual_state: str | None = None  # one that the longest rest did not change
         self.newest: Anchors | None = None
 
-    def feel(self) -> None:
-        """Time the anchors, and say whether what was measured since the last ones counts."""
-        if (now := self._anchors()) is None:
-            return
-        same = self._clean is not None and (self._clean.target, self._clean.width) == (now.target, now.width)
-        clean = self._clean if same and self._clean is not None else now
-        why = drift_words(clean, now) if _most(clean, now) > DISTURBED else None
-        # Whatever is faster than the clean anchors says that those were hot.
-        self._keep(now, now if why and _slowest(clean, now) <= CLEAN else clean, why)
+    def settle(self) -> float:
+        """Say whether what was measured since the last anchors counts, then rest until it is cool; seconds of rest."""
+        if (now := self.warm()) is not None:
+            same = self._clean is not None and (self._clean.target, self._clean.width) == (now.target, now.width)
+            clean = self._clean if same and self._clean is not None else now
+            why = drift_words(clean, now) if _most(clean, now) > DISTURBED else None
+            # Whatever is faster than the clean anchors says that those were hot.
+            self._keep(now, now if why and _slowest(clean, now) <= CLEAN else clean, why)
+        return self._rest()
 
-    def rest(self) -> float:
-        """Rest while it is hot, feel again after each rest; seconds of it. The longest rest ends in any case."""
+    def warm(self) -> Anchors | None:
+        """Time the anchors until three readings in a row agree: a device that idled is cold."""
+        readings: list[Anchors] = []
+        while len(readings) < MOST_READINGS and (now := self._anchors()) is not None:
+            readings = [one for one in readings if one.width == now.width] + [now]
+            pairs = itertools.combinations(readings[-3:], 2)
+            if len(readings) > 2 and all(_most(*pair) <= AGREE for pair in pairs):
+                break
+        if not readings:
+            return None
+        one_ns, wide_ns = zip(*((last.one_ns, last.wide_ns) for last in readings[-3:]), strict=True)
+        return msgspec.structs.replace(
+            readings[-1], one_ns=round(statistics.median(one_ns)), wide_ns=round(statistics.median(wide_ns))
+        )
+
+    def _rest(self) -> float:
+        """Rest while it is hot, and feel it after each rest. The longest rest ends in any case."""
         rested_s, is_slow = 0.0, self._slowness > DISTURBED
         while rested_s < MOST_S and (is_slow or self._is_warned):
             why = f"until it is cool: {self._why(is_slow)}"
             self._send(Resting(why=why, rested_s=rested_s, most_s=MOST_S))
             self._clock.sleep(STEP_S)
             rested_s += STEP_S
-            if is_slow and self._clean is not None and (now := self._anchors()) is not None:
+            if (now := self.warm()) is not None and self._clean is not None:
                 self._keep(now, self._clean, None)
-                is_slow = self._slowness > CLEAN
+            is_slow = is_slow and self._slowness > CLEAN
         if rested_s >= MOST_S:  # as cool as it gets: no further rest brings the old speed back
             self._usual_state = self._state()
             if self.newest is not None:

@@ -6,6 +6,7 @@ This is the seam at which something other than a local process (another Mac, an 
 from __future__ import annotations
 
 import datetime
+import sys
 from typing import Any, Literal, NamedTuple
 
 import msgspec
@@ -286,7 +287,12 @@ class Felt(Record, frozen=True, kw_only=True, tag=True):
 
     now: Anchors
     clean: Anchors  # what they are compared with from here on
-    disturbed: str | None = None  # why nothing that was measured since the last anchors counts; None: it does
+    disturbed: str | None = None  # why what was measured since the last anchors does not count; None: it does
+    kept: bool = False  # it counts all the same, marked: it was disturbed each time that it was tried
+
+
+class Ready(Record, frozen=True, kw_only=True, tag=True):
+    """Every slot of a turn was visited and the machine is cool again: the next turn may come."""
 
 
 class Resting(Record, frozen=True, kw_only=True, tag=True):
@@ -348,6 +354,7 @@ Event = (
     | Started
     | Progress
     | Felt
+    | Ready
     | Resting
     | Silent
     | Done
@@ -387,7 +394,11 @@ class Question(NamedTuple):
     handler: str  # module:function under mlsd.measure.worker, from the work to its answer
     doing: str  # what the worker was at, for one that dies of it
     patience: float = 1.0  # times the usual one
+    start_patience: float | None = None  # until it sends `Info`, which says that llama.cpp started; None: it sends none
 
+
+# A build's first start on a Mac compiles Metal's kernels, which may take minutes; one that hangs is another platform's.
+_START = 1.0 if sys.platform == "darwin" else 1 / 12
 
 # A further kind of work is a record above, its line here and the function that answers it.
 QUESTIONS: dict[type, Question] = {
@@ -398,7 +409,7 @@ QUESTIONS: dict[type, Question] = {
     BreakdownJob: Question("breakdown:break_down", "it profiled passes", 6),
     SelfCheckJob: Question("self_check:self_check", "it checked this machine", 2),
     FootprintJob: Question("footprints:find_footprints", "it planned contexts"),
-    BuildJob: Question("build_check:check_build", "it checked the build", 2),
+    BuildJob: Question("build_check:check_build", "it checked the build", 2, _START),
     ReadJob: Question("build_check:read_logits", "it read logits"),
 }
 
@@ -419,6 +430,6 @@ def failed_trial(slot: Slot, reason: str) -> Trial:
     return trial_of(slot, status="failed", error=reason, invalid_reason="the trial failed")
 
 
-def hot_trial(trial: Trial, reason: str) -> Trial:
-    """The row of a trial that was disturbed: what it gave stands there, and counts in nothing."""
-    return msgspec.structs.replace(trial, valid=False, disturbed=True, invalid_reason=reason)
+def hot_trial(trial: Trial, reason: str, *, kept: bool = False) -> Trial:
+    """The row of a trial that was disturbed: what it gave stands there, and counts only where it is `kept`."""
+    return msgspec.structs.replace(trial, valid=kept, disturbed=True, invalid_reason=None if kept else reason)

@@ -40,7 +40,7 @@ class SavedPrompts:
 
     def target(self, session: Session, prompt: Sequence[int]) -> bool:
         """Bring a prompt into a target, the last token's output included; whether its memory was known."""
-        if not self._is_kept or session.options.kind not in ("plain", "tapped"):
+        if not self._is_kept or session.options.kind != "plain":
             session.decode(prompt)
             return False
         known = self.draft(session, prompt[:-1])

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -19,7 +18,8 @@ from mlsd.engine.llama.model import LlamaModel
 from mlsd.engine.llama.native import backend_info
 from mlsd.engine.probe import ProbeReport
 from mlsd.engine.session import SessionOptions
-from mlsd.folders import cache_dir
+from mlsd.errors import InputError
+from mlsd.folders import cache_dir, write_atomically
 from mlsd.records import ModelRef
 
 _FORMAT = 4  # raise it when the probe changes what it tests
@@ -53,11 +53,8 @@ class ProbeCache:
         if ref.sha256 is None:
             return
         path = self._path(ref.sha256, options)
-        with contextlib.suppress(OSError):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            part = path.with_suffix(f".{os.getpid()}")
-            part.write_bytes(msgspec.json.encode(report))
-            part.replace(path)
+        with contextlib.suppress(InputError):
+            write_atomically(path, msgspec.json.encode(report).decode())
 
     def _path(self, sha256: str, options: SessionOptions) -> Path:
         return self._folder / f"{self._key(sha256, options)}.json"

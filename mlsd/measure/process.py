@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import logging
+import os
 import queue
 import signal
 import subprocess
-import tempfile
+import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import IO, Protocol, Self, TypeVar
+from typing import Protocol, Self, TypeVar
 
 import msgspec
 
-from mlsd.children import command
+from mlsd.children import end_session, start_child
 from mlsd.engine.llama.native import BackendInfo
 from mlsd.errors import WorkerError
 from mlsd.measure.contexts import check_contexts
@@ -30,6 +32,7 @@ from mlsd.measure.messages import (
     InfoJob,
     Passes,
     Progress,
+    Ready,
     Refused,
     Silent,
     Spent,
@@ -44,8 +47,12 @@ from mlsd.trials.arms import arm_of
 
 T = TypeVar("T")
 
+_LOG = logging.getLogger("mlsd")  # what a program that shows things may show: signs of life
+_FIRST_START = "; a build's first start on a Mac compiles Metal's kernels" if sys.platform == "darwin" else ""
+
 _EVENTS: msgspec.json.Decoder[Event] = msgspec.json.Decoder(Event)
-_LOG_TAIL_BYTES = 2_000
+_LOG_TAIL_BYTES, _LOG_S = 2_000, 1.0
+_MOST_LINE_BYTES = 1 << 28
 _LINE_SHOWN_BYTES = 200
 # Loading a large model or a first pass may take minutes; silence longer than this is a hang.
 _PATIENCE_S = 600.0
@@ -73,8 +80,8 @@ def run_job(
     Raises: the worker's own MlsdError for a refused job, WorkerError when a worker cannot even start a slot.
     """
     coming = iter([range(len(job.slots))] if turns is None else turns)
-    todo, tried = list(next(coming, ())), -1
-    while todo:
+    todo, tried = list[int](), -1
+    while todo := todo or list(next(coming, ())):
         started, last = False, None
         with (hire or _Worker)(job, variables) as worker:
             worker.send(Turn(slots=tuple(todo)))
@@ -93,18 +100,18 @@ def run_job(
                     job = msgspec.structs.replace(job, anchors=event.clean)
                 if isinstance(event, Done):
                     todo.remove(event.index)
-                    if not todo:
-                        todo = list(next(coming, ()))
-                        worker.send(Turn(slots=tuple(todo)))
+                if isinstance(event, Ready):
+                    todo = list(next(coming, ()))
+                    worker.send(Turn(slots=tuple(todo)))
             if not todo:
-                break
+                continue
             reason = worker.obituary()
         if not started and todo[0] == tried:
             raise WorkerError(f"The worker process died before its first trial: {reason}", hint=worker.advice())
         if todo[0] == tried:
             slot = job.slots[tried]
             yield Done(index=tried, trial=failed_trial(slot, f"The worker process died: {reason}"))
-            todo, tried = todo[1:] or list(next(coming, ())), -1
+            todo, tried = todo[1:], -1
         else:
             tried = todo[0]
     yield Finished()
@@ -127,11 +134,18 @@ def ask(work: Work, kind: type[T], variables: Variables = None) -> T:
     """
     question = QUESTIONS[type(work)]
     with _Worker(work, variables) as worker:
-        for event in worker.events(question.patience * _PATIENCE_S):
-            if isinstance(event, Refused):
-                raise event.error()
-            if isinstance(event, kind):
-                return event
+        for patience in filter(None, (question.start_patience, question.patience)):
+            for event in worker.events(patience * _PATIENCE_S):
+                if isinstance(event, Refused):
+                    raise event.error()
+                if isinstance(event, Silent):
+                    _LOG.info(f"The worker is silent for {event.silent_s:.0f} s while {question.doing}{_FIRST_START}")
+                if isinstance(event, kind):
+                    return event
+                if isinstance(event, Info):
+                    break  # it started
+            else:
+                break
         raise worker.died(question.doing)
 
 
@@ -224,17 +238,13 @@ class _Worker:
 
     def __init__(self, work: Work, variables: Variables = None) -> None:
         check_contexts(work)
-        self._stderr: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed in __exit__
-        self._hung = False
-        self._process = subprocess.Popen(
-            command("mlsd.measure.worker"),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._stderr,
-            env=variables,
-        )
+        self._log, self._hung = b"", False
+        pipe = subprocess.PIPE
+        self._process = start_child("mlsd.measure.worker", stdin=pipe, stdout=pipe, stderr=pipe, variables=variables)
         self._lines: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         threading.Thread(target=self._read, daemon=True).start()
+        self._listener = threading.Thread(target=self._listen, daemon=True)
+        self._listener.start()
         self.send(work)
 
     def send(self, said: Work | Turn) -> None:
@@ -246,9 +256,15 @@ class _Worker:
 
     def _read(self) -> None:
         assert self._process.stdout is not None
-        for line in self._process.stdout:
+        while line := self._process.stdout.readline(_MOST_LINE_BYTES):
             self._lines.put(line)
         self._lines.put(None)
+
+    def _listen(self) -> None:
+        """Keep the end of what native code prints, which may be without end."""
+        assert self._process.stderr is not None
+        while chunk := os.read(self._process.stderr.fileno(), 1 << 16):
+            self._log = (self._log + chunk)[-_LOG_TAIL_BYTES:]
 
     def events(self, patience_s: float) -> Iterator[Event]:
         """Events until the worker finishes, dies, or says nothing for `patience_s`."""
@@ -269,10 +285,9 @@ class _Worker:
                 how += " (too little memory is the usual reason)"
         else:
             how = f"exit code {code}"
-        self._stderr.seek(0, 2)
-        self._stderr.seek(max(0, self._stderr.tell() - _LOG_TAIL_BYTES))
-        tail = self._stderr.read().decode("utf-8", "replace").strip()
-        return f"{how}. {tail}".strip()
+        end_session(self._process)  # what it started holds its output open
+        self._listener.join(_LOG_S)
+        return f"{how}. {self._log.decode('utf-8', 'replace').strip()}".strip()
 
     def advice(self) -> str:
         """What to do about the way in which the worker ended."""
@@ -287,16 +302,15 @@ class _Worker:
         return "`mlsd doctor` shows whether the machine has the memory; try a smaller model or context."
 
     def died(self, doing: str) -> WorkerError:
-        """The error of a worker that ended without its answer."""
         return WorkerError(f"The worker process died while {doing}: {self.obituary()}", hint=self.advice())
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._process.kill()
-        self._process.wait()
-        for stream in (self._process.stdin, self._process.stdout, self._stderr):
+        end_session(self._process)
+        self._listener.join(_LOG_S)
+        for stream in (self._process.stdin, self._process.stdout, self._process.stderr):
             if stream is not None:
                 with contextlib.suppress(OSError):
                     stream.close()

@@ -99,5 +99,4 @@ class _Manifest(Record, frozen=True, kw_only=True):
 
 
 def _literally(name: str) -> str:
-    """A name as a pattern that matches nothing else."""
     return "".join(f"[{char}]" if char in "*?[" else char for char in name)

@@ -13,6 +13,7 @@ import hashlib
 import os
 import re
 import shutil
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -131,7 +132,7 @@ class Hub:
             raise self._no_hub(f"names neither commit nor hash of {name}")
         for what, value, form in (("commit", found.commit_hash, _COMMIT), ("ETag", found.etag, _ETAG)):
             if not form.fullmatch(value) or not value.strip("."):
-                raise self._no_hub(f"gives {name} the {what} {value[:80]!a}, which is none")
+                raise self._no_hub(f"returned an invalid {what} {value[:80]!a} for {name}")
         if found.size is not None and found.size < 0:
             raise self._no_hub(f"says that {name} has {found.size} bytes")
         sha256 = found.etag if _SHA256.fullmatch(found.etag) else None
@@ -182,7 +183,7 @@ class Hub:
             raise HubError(
                 f"{what} needs {format_bytes(n_bytes + _SPARE_BYTES)} of disk under {self.cache_dir}; "
                 f"{format_bytes(free)} are free.",
-                hint="Free some space, or set HF_HUB_CACHE to a folder on a larger disk.",
+                hint=space_hint(),
             )
 
     def _paced(self, work: Callable[[], T], on_wait: OnWait | None) -> T:
@@ -304,6 +305,14 @@ def free_bytes(folder: Path) -> int:
     while not place.exists():
         place = place.parent
     return shutil.disk_usage(place).free
+
+
+def space_hint() -> str:
+    """What to do where a disk is too full."""
+    hint = "Free some space, or set HF_HUB_CACHE to a folder on a larger disk."
+    if sys.platform != "darwin":
+        return hint
+    return f"{hint} Space that macOS calls purgeable is not counted: it frees that by itself, when a disk fills up."
 
 
 class _Counter:

@@ -67,7 +67,6 @@ class CheckedFile(Record, frozen=True, kw_only=True):
 
     @property
     def right(self) -> bool | None:
-        """Whether the hash is the stated one; None where nobody stated one."""
         return None if self.expected is None else self.sha256 == self.expected
 
 
@@ -130,22 +129,28 @@ class Library:
             fits_memory=None if n_bytes is None else n_bytes <= host_budget().limit_bytes,
         )
 
-    def resolve(self, text: str, *, make: bool = False) -> LocalModel:
-        """The model that `text` names: a path that exists, else an id; see `resolve_model`."""
-        path = Path(text).expanduser()
+    def find(self, text: str) -> Path | ModelEntry:
+        """What `text` names, by its name alone. Raises: ModelFileError for no such file, ManifestError for no id."""
+        path = Path(text).expanduser().absolute()  # workers run in a folder of their own
         if path.is_file():
-            return LocalModel(ref=_ref(path.stem, (path,)), path=path)
+            return path
         if path.is_dir() or os.sep in text or path.suffix == ".gguf":
             what = "is a folder" if path.is_dir() else "does not exist"
             raise ModelFileError(f"{path} {what}.", hint="Give a GGUF file, or an id of `mlsd models list`.")
-        entry = self.manifest.find(text)
+        return self.manifest.find(text)
+
+    def resolve(self, text: str, *, make: bool = False) -> LocalModel:
+        """The model that `text` names: a path that exists, else an id; see `resolve_model`."""
+        entry = self.find(text)
+        if isinstance(entry, Path):
+            return LocalModel(ref=_ref(entry.stem, (entry,)), path=entry)
         paths = self.locate(entry)
         if paths is None and make and isinstance(entry, MadeEntry) and self.locate(self.manifest.bases(entry)[-1]):
             self.pull(entry)
             paths = self.locate(entry)
         if paths is None:
             raise ModelFileError(f"{text} is not on this machine.", hint=_how_to_get(entry))
-        return LocalModel(ref=_ref(entry.id, paths), path=paths[0], entry=entry)
+        return LocalModel(ref=_ref(entry.id, paths), path=paths[0].absolute(), entry=entry)
 
     def pull(self, entry: ModelEntry, watch: Watch | None = None) -> tuple[Path, ...]:
         """Bring a model to this machine: download or make it, whole and with the right hash, or find it in place.
@@ -298,9 +303,17 @@ def resolve_model(text: str, *, make: bool = False) -> LocalModel:
 
     Raises: ModelFileError for a missing file or a model not on this machine, ManifestError for an unknown id.
     """
-    path = Path(text).expanduser()
-    manifest = Manifest(models={}) if path.is_file() else None  # a broken user manifest must not block a plain path
-    return Library(manifest).resolve(text, make=make)
+    return _library_for(text).resolve(text, make=make)
+
+
+def check_model(text: str) -> None:
+    """See at once whether that names a model. Raises: ModelFileError for no such file, ManifestError for no id."""
+    _library_for(text).find(text)
+
+
+def _library_for(text: str) -> Library:
+    """A broken manifest of the user's must not block a plain path."""
+    return Library(Manifest(models={}) if Path(text).expanduser().is_file() else None)
 
 
 def _ref(model_id: str, paths: tuple[Path, ...]) -> ModelRef:

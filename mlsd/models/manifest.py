@@ -16,7 +16,7 @@ from msgspec import Meta
 
 from mlsd.errors import ManifestError, alike
 from mlsd.folders import data_path, user_dir, write_atomically
-from mlsd.outside import parse_toml, read_file
+from mlsd.outside import parse_toml, read_given
 from mlsd.records import Record
 
 Role = Literal["moe-target", "dense-target", "draft", "head"]
@@ -72,7 +72,6 @@ class _FileEntry(_Entry, frozen=True, kw_only=True):
 
     @property
     def parts(self) -> tuple[FilePart, ...]:
-        """The one file, with its size and hash where known."""
         return (FilePart(file=self.file, n_bytes=self.n_bytes, sha256=self.sha256),)
 
 
@@ -193,9 +192,7 @@ def read_manifest(path: Path) -> tuple[ModelEntry, ...]:
     Raises: ManifestError naming file, key and value of the first thing wrong.
     """
     try:
-        data = parse_toml(read_file(path))
-    except OSError as error:
-        raise ManifestError(f"{path} cannot be read: {error.strerror or error}.") from error
+        data = parse_toml(read_given(path, ManifestError))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ManifestError(f"{path} is not valid TOML: {error}.") from error
     if unknown := sorted(set(data) - {"models"}):

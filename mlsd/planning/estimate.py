@@ -22,6 +22,7 @@ from mlsd.units import NS_PER_S, format_duration
 
 Source = Literal["results", "calibration", "public rows"]
 
+_HEAT_PASSES = 126  # of a target behind a block at least: 33 over one position and 9 over many, three times
 NO_TOKEN_ACCEPTED = "where a calibration is all that is known, no drafted token counts as accepted"
 
 
@@ -69,8 +70,12 @@ class Load(Record, frozen=True, kw_only=True):
     time: TimeEstimate
 
 
-def estimate_time(loads: Iterable[Job], tok_s: TokS, *, warmed: bool = False) -> TimeEstimate:
-    """Sum over all trials: prefill, then n_predict - 1 tokens at the case's rate.
+def estimate_time(
+    loads: Iterable[Job], tok_s: TokS, *, warmed: bool = False, rest_s: float | None = 0.0
+) -> TimeEstimate:
+    """Sum over all trials: prefill, then n_predict - 1 tokens at the case's rate; and what lies between blocks.
+
+    `rest_s`: seconds between two blocks; None: passes that feel the heat of each, and rests that nobody foresees.
 
     `warmed`: every arm of a load begins with a whole trial that does not count, as on a GPU. What is not known of a
     machine is off the same way in every trial, so the ends of the range are sums of ends.
@@ -91,7 +96,11 @@ def estimate_time(loads: Iterable[Job], tok_s: TokS, *, warmed: bool = False) ->
             arm = _arm_key(trial.case)
             times = 2 if warmed and arm not in warm else 1
             warm.add(arm)
-            sums = [total + times * one * end for total, end in zip(sums, (rate.faster, 1.0, rate.slower), strict=True)]
+            felt = _HEAT_PASSES / rate.decode_tok_s if rest_s is None and trial.case.arm == "ar" else 0.0
+            ends = (rate.faster, 1.0, rate.slower)
+            sums = [total + (times * one + felt) * end for total, end in zip(sums, ends, strict=True)]
+        if warm and rest_s:
+            sums = [total + rest_s * (sum(1 for _ in load.blocks()) - 1) for total in sums]
     n_known = sum(sources.values())
     low, middle, high = sums if n_known else (None, None, None)
     return TimeEstimate(
@@ -104,7 +113,9 @@ def estimate_time(loads: Iterable[Job], tok_s: TokS, *, warmed: bool = False) ->
     )
 
 
-def plan_loads(plan: Plan, sizes: Mapping[str, int | None], tok_s: TokS, *, warmed: bool = False) -> tuple[Load, ...]:
+def plan_loads(
+    plan: Plan, sizes: Mapping[str, int | None], tok_s: TokS, *, warmed: bool = False, rest_s: float | None = 0.0
+) -> tuple[Load, ...]:
     """Each load of the plan in order; `sizes` gives the bytes of each model id, None where they are not known."""
     return tuple(
         Load(
@@ -113,7 +124,7 @@ def plan_loads(plan: Plan, sizes: Mapping[str, int | None], tok_s: TokS, *, warm
             n_blocks=sum(1 for _ in job.blocks()),
             n_trials=len(job.slots),
             weight_bytes=_sum_or_none([sizes[ref.id] for ref in dict.fromkeys(job.refs)]),
-            time=estimate_time([job], tok_s, warmed=warmed),
+            time=estimate_time([job], tok_s, warmed=warmed, rest_s=rest_s),
         )
         for job in plan.loads
     )
@@ -192,8 +203,9 @@ def rates_from_chips(
     n_prompt: Callable[[Case], int],
     *,
     scale: float | None = None,
+    build: int = 0,
 ) -> TokS:
-    """From what public rows show of a chip, or of several that it may be.
+    """From what public rows show of a chip, or of several that it may be, with the kernels of a build of llama.cpp.
 
     `works` by model id. `scale`: what plain decoding of other models took on this machine over what it should have;
     with it half of what chips differ by is known. Acceptance, where drafts have any, is what public rows saw: its whole
@@ -205,7 +217,7 @@ def rates_from_chips(
         draft = works.get(case.drafter.draft.id) if case.drafter.draft else None
         if target is None or not chips or (case.drafter.draft is not None and draft is None):
             return None
-        trials = [_trial_s(case, target, draft, chip, n_prompt(case), scale) for chip in chips]
+        trials = [_trial_s(case, target, draft, chip, n_prompt(case), scale, build) for chip in chips]
         shortest, longest = min(trial[1] for trial in trials), max(trial[1] for trial in trials)
         middle = math.sqrt(shortest * longest)
         faster = passes.joint(shortest / middle, min(trial[0] / trial[1] for trial in trials))
@@ -216,7 +228,7 @@ def rates_from_chips(
 
 
 def _trial_s(
-    case: Case, target: Work, draft: Work | None, chip: AppleChip, n_prompt: int, scale: float | None
+    case: Case, target: Work, draft: Work | None, chip: AppleChip, n_prompt: int, scale: float | None, build: int
 ) -> tuple[float, float, float]:
     """Seconds of a whole trial on one chip: at best, in the middle, at worst."""
     c = passes.constants()
@@ -230,8 +242,8 @@ def _trial_s(
         ends = tuple(decoding * spread**sign + filling * c.prefill_spread**sign for sign in (-1, 0, 1))
         return ends[0] / 1e3, ends[1] / 1e3, ends[2] / 1e3
     step = draft if draft is not None else passes.head_work(target, case.drafter.name)
-    length = passes.round_length(target, chip, case.drafter.name, case.gamma, step=step)
-    shortest, longest = passes.round_range(length, target)
+    length = passes.round_length(target, chip, case.drafter.name, case.gamma, step=step, build=build)
+    shortest, longest = passes.round_range(length, target, chip)
     alphas = passes.acceptance_of(case.drafter.name)
     tokens = [sum(alpha**i for i in range(case.gamma + 1)) for alpha in alphas]
     decoding = (case.n_predict - 1) * plain * length / tokens[1]

@@ -54,21 +54,17 @@ class Job(Record, frozen=True, kw_only=True, tag=True):
 
     @property
     def files(self) -> tuple[ModelFile, ...]:
-        """The target's file and those of the drafts."""
         return (self.target, *self.models)
 
     @property
     def refs(self) -> tuple[ModelRef, ...]:
-        """All models that lie in memory together, the target first."""
         return tuple(file.ref for file in self.files)
 
     @property
     def cases(self) -> dict[str, Case]:
-        """Every case once, by id, in order of first use."""
         return {slot.case_id: slot.case for slot in self.slots}
 
     def blocks(self) -> Iterator[tuple[Slot, ...]]:
-        """The slots of each block, in order."""
         return (tuple(slots) for _, slots in groupby(self.slots, lambda slot: slot.block))
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from mlsd.gguf_tools.shape import Shape
 from mlsd.gguf_tools.shapes import FULL, SAME_SHAPE
 from mlsd.gguf_tools.synthetic.blocks import SYNTHETIC_TYPES
@@ -26,6 +28,33 @@ NEAREST = {
     "Q5_K_XL": "Q5_K_M",
     "Q6_K_XL": "Q6_K",
 }
+# Bits of a weight, for mixtures of which none of ours has as many bytes: whole files of 7 to 32 billion parameters over
+# their weights (llama.cpp's tools/quantize/README.md), and MLX's groups with their scale.
+BITS = {
+    "2BIT": 2.5,
+    "3BIT": 3.5,
+    "IQ2_XXS": 2.4,
+    "IQ2_XS": 2.6,
+    "IQ2_S": 2.7,
+    "IQ2_M": 2.9,
+    "IQ3_XXS": 3.3,
+    "IQ3_XS": 3.5,
+    "IQ3_S": 3.7,
+    "IQ3_M": 3.8,
+    "IQ4_NL": 4.7,
+    "MXFP8": 8.25,
+    "NVFP4": 4.5,
+    "Q2_K": 3.2,
+    "Q2_K_XL": 3.2,
+    "Q3_K": 3.9,
+    "Q3_K_S": 3.6,
+    "Q3_K_M": 3.9,
+    "Q3_K_L": 4.2,
+    "Q3_K_XL": 4.0,
+}
+_Q8 = 8.5
+_VOCABULARY = 150_000  # of models of the last years; what a head reads beside its layer
+_EXPERTS = (128, 8)  # of a mixture that says only how many parameters are active
 _SAID_OF_A_FILE = ("UD", "MTP", "IT", "INSTRUCT", "QAT")  # parts of a name that change nothing of a plain pass
 
 
@@ -43,11 +72,48 @@ def quant_of(text: str) -> str | None:
     """The quantization of ours that a name's end means, what else is said of the file left out; None for none."""
     parts = text.strip("-_").upper().split("-")
     rest = "-".join(part for part in parts if part not in _SAID_OF_A_FILE)
-    return rest if rest in QUANTS else NEAREST.get(rest)
+    return rest if rest in QUANTS or rest in BITS else NEAREST.get(rest)
+
+
+def sized_facts(text: str, total_b: float, active_b: float, bits: float, *, k_quant: bool = False) -> ModelFacts:
+    """A model of an unknown shape by its parameters (10^9), those that a token uses, and the bits of each.
+
+    Layers and width are those that known shapes of such sizes have: ``36 (P / 8)^0.3`` layers of a dense model and
+    ``42 (P / 35)^0.1`` of a mixture, each of ``12 n_embd^2`` active parameters.
+    """
+    mixture = active_b < total_b
+    n_layers = max(1, round(42 * (total_b / 35) ** 0.1 if mixture else 36 * (total_b / 8) ** 0.3))
+    return ModelFacts(
+        ref=ModelRef(id=text),
+        architecture="by its sizes",
+        n_layers=n_layers,
+        n_vocab=_VOCABULARY,
+        n_embd=round((active_b * 1e9 / 12 / n_layers) ** 0.5),
+        n_experts=_EXPERTS[0] if mixture else None,
+        n_experts_used=_EXPERTS[1] if mixture else None,
+        n_parameters=round(total_b * 1e9),
+        n_parameters_active=round(active_b * 1e9),
+        weight_bytes=round(total_b * 1e9 * bits / 8),
+        active_bytes=round(active_b * 1e9 * bits / 8),
+        tensor_types={"Q4_K" if k_quant else "Q8_0": 1},
+    )
+
+
+def bits_of(quant: str) -> float:
+    """Bits of a weight in a file of this quantization."""
+    if quant in BITS:
+        return BITS[quant]
+    facts = shape_facts("", FULL["qwen3-8b"], quant)
+    return 8 * (facts.weight_bytes or 0) / (facts.n_parameters or 1)
 
 
 def shape_facts(text: str, shape: Shape, quant: str) -> ModelFacts:
-    """What a file of the shape would say of itself."""
+    """What a file of the shape would say of itself; in a quantization of `BITS` it is scaled from Q8_0."""
+    if quant in BITS:
+        facts = shape_facts(text, shape, "Q8_0")
+        bytes_of = {key: round(BITS[quant] / _Q8 * getattr(facts, key)) for key in ("weight_bytes", "active_bytes")}
+        types = {quant if name == "Q8_0" else name: n for name, n in facts.tensor_types.items()}
+        return msgspec.structs.replace(facts, **bytes_of, tensor_types=types)
     recipe = from_shape(shape, quant=quant)
     plan, weight = recipe.plan, recipe.plan.weight
     return ModelFacts(

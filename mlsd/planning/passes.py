@@ -21,6 +21,7 @@ import msgspec
 
 from mlsd.engine.llama.build.kernels import VERIFICATION_KERNELS
 from mlsd.folders import asset_path
+from mlsd.gguf_tools.shape import Shape
 from mlsd.hardware.chips import bins, peak_bandwidth
 from mlsd.records import ModelFacts, Record
 
@@ -32,7 +33,12 @@ _SMALL_EXPERT = 768  # feed-forward width up to which an expert's matrices are t
 _GB_S_A_CORE = 12.0  # of a chip of which only the bandwidth is known; 9 to 15 in the table
 _BLOCK_LAYERS = 5.0  # a DFlash or DSpark head is as large as so many layers of its target
 _EAGLE_LAYERS, _EAGLE_VOCAB = 1.5, 32_000
+_ASSISTANT = 450_000_000  # parameters of Gemma 4's drafter: files of 240 to 280 MB in 4 bits (OpenWhispr PR 1269)
 _SURE = 0.7  # of T(1): what a round takes at least, whatever its rows cost
+# Plain rows of one machine at two depths (llama.cpp 27525, mlx-swift-lm 606, omlx 524) lose 2.0 to 4.6 times what their
+# keys and values take to be read; the middle.
+_CONTEXT = 2.8
+_OLD = 1.4  # of a round's range on M1 and M2 with MLX, where programs differ most: its exponent
 _WIDTH = 3000.0  # of the layers that `layer_ms` is of
 
 
@@ -47,6 +53,7 @@ class Work(Record, frozen=True, kw_only=True):
     expert_width: int = _SMALL_EXPERT
     n_vocab: int = 0
     recurrent: bool = False
+    has_assistant: bool = False  # its MTP drafter is a small model of its own, as Gemma 4's
     quantized: bool = True
     k_quant: bool = (
         False  # most of its matrices: llama.cpp's Metal kernels before b11404 take more time a row for those
@@ -89,6 +96,7 @@ class Constants(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     rows: dict[str, float]
     rows_ultra: float  # factor of it on an Ultra with MLX
     rows_recurrent: float  # factor of it where most mixers are recurrent: they take rows one after the other
+    programs: dict[str, float]  # factor of what a round takes beyond T(1), of programs with rows of their own
     rows_plain_blocks: float  # factor of it with llama.cpp, for quantizations that are no K-quants
     free_rows: float  # of MLX since M3: n further rows cost n^2 / (n + this)
     prefill: dict[str, float]  # ms of one token of a prompt, likewise, by generation
@@ -110,10 +118,11 @@ def constants() -> Constants:
 
 def apple_chip(name: str, *, peak_gb_s: float | None = None, gpu_cores: int | None = None) -> AppleChip | None:
     """A chip by its name; of bins that nothing tells apart the largest. None for one that is not in the table."""
-    found = re.match(r"(?:apple )?m(\d)\b", name.lower())
     known = bins(name)
-    if found is None or not known:
+    if not known:
         return None
+    called = known[0].name.lower().removeprefix("apple ")
+    generation = 4 if called.startswith("a18") else int(called[1])  # the A18's GPU is of the M4's generation
     peak = peak_gb_s or peak_bandwidth(name, gpu_cores=gpu_cores).gb_s
     peak = peak or max((chip.peak_bandwidth_gb_s or 0.0 for chip in known), default=0.0)
     cores = gpu_cores or max(
@@ -122,7 +131,7 @@ def apple_chip(name: str, *, peak_gb_s: float | None = None, gpu_cores: int | No
     )
     if not peak:
         return None
-    return AppleChip(peak_gb_s=peak, gpu_cores=cores, generation=int(found[1]), ultra="ultra" in name.lower())
+    return AppleChip(peak_gb_s=peak, gpu_cores=cores, generation=generation, ultra="ultra" in called)
 
 
 def unnamed_chip(peak_gb_s: float) -> AppleChip:
@@ -155,9 +164,16 @@ def work_of(facts: ModelFacts) -> Work | None:
         expert_width=_expert_width(facts, parameters, expert_bytes),
         n_vocab=facts.n_vocab or 0,
         recurrent=facts.architecture in _RECURRENT,
+        has_assistant=facts.ref.id.lower().startswith("gemma-4"),
         quantized=bits < 15,
-        k_quant=2 * sum(n for name, n in types.items() if name.endswith("_K")) > sum(types.values()),
+        k_quant=2 * sum(n for name, n in types.items() if re.search(r"^Q\d_K", name)) > sum(types.values()),
     )
+
+
+def context_bytes(shape: Shape) -> float:
+    """What a token of context costs each pass, in bytes of weights: keys and values in 16 bits, `_CONTEXT` times."""
+    layers = shape.n_layers // shape.full_attention_interval if shape.full_attention_interval else shape.n_layers
+    return _CONTEXT * layers * 2 * shape.n_head_kv * shape.head_dim * 2
 
 
 def _expert_width(facts: ModelFacts, parameters: int, expert_bytes: float) -> int:
@@ -197,7 +213,7 @@ def rows_ms(
     """
     c, generation = at or constants(), chip.generation or 3
     name, rows = f"{engine} M{generation}", float(further)
-    if engine == "llama.cpp" and build >= VERIFICATION_KERNELS and generation < 5:
+    if engine == "llama.cpp" and build >= VERIFICATION_KERNELS:
         name = "llama.cpp new"
     if engine == "mlx" and generation >= 3:
         rows *= further / (further + c.free_rows)
@@ -230,7 +246,7 @@ def head_work(target: Work, method: str) -> Work | None:
     """
     layer, each = target.n_parameters / target.n_layers, target.n_vocab * target.n_embd
     parameters = {
-        "mtp": layer + each,
+        "mtp": _ASSISTANT if target.has_assistant else layer + each,
         "eagle3": _EAGLE_LAYERS * layer + _EAGLE_VOCAB * target.n_embd,
         "dflash": _BLOCK_LAYERS * layer + each,
         "dspark": _BLOCK_LAYERS * layer + each,
@@ -263,11 +279,13 @@ def round_length(
     t_one_ms: float | None = None,
     engine: Engine = "llama.cpp",
     build: int = 0,
+    program: str = "",
     at: Constants | None = None,
 ) -> float:
     """T_round / T(1): a pass of gamma + 1 rows, drafting steps, and what each pass takes beside itself.
 
-    `step` is one drafting step (None: a look-up); `t_one_ms` a measured T(1). An empty method is the pass alone.
+    `program`: one of those that `Constants` knows apart from its engine. `step` is one drafting step (None: a look-up);
+    `t_one_ms` a measured T(1). An empty method is the pass alone.
     """
     c = at or constants()
     one = t_one_ms or plain_ms(target, chip, engine, c)
@@ -276,18 +294,21 @@ def round_length(
         return wide
     each = 0.0 if step is None else plain_ms(step, chip, engine, c)
     steps = 1 if drafts_a_block(method) else gamma
-    return wide + (steps * each + (1 + (steps if step is not None else 0)) * c.round_ms[engine]) / one
+    beyond = wide - 1 + (steps * each + (1 + (steps if step is not None else 0)) * c.round_ms[engine]) / one
+    return 1 + c.programs.get(program, 1.0) * beyond
 
 
 def round_range(
-    length: float, target: Work, engine: Engine = "llama.cpp", at: Constants | None = None
+    length: float, target: Work, chip: AppleChip, engine: Engine = "llama.cpp", at: Constants | None = None
 ) -> tuple[float, float]:
     """Both ends of T_round / T(1) that hold `level` of rounds.
 
-    No public row says how many rows a mixture's round with llama.cpp had, so it is as unsure as the less sure engine.
+    One public row says how many rows a mixture's round with llama.cpp had, so it is as unsure as the less sure engine.
     """
     spread = (at or constants()).round_spread
     factor = max(spread.values()) if target.expert_bytes else spread[engine]
+    if engine == "mlx" and (chip.generation or 3) < 3:
+        factor **= _OLD
     return _SURE + (length - _SURE) / factor, _SURE + (length - _SURE) * factor
 
 

@@ -71,7 +71,6 @@ class LeftOut(Record, frozen=True, kw_only=True):
 
     @property
     def words(self) -> str:
-        """What cannot be measured, and why."""
         pair = f" for {self.model}" if self.model else ""
         return f"Left out of suite {self.suite}: {self.role}{pair} ({self.n_trials} trials): {self.reason}"
 
@@ -86,15 +85,12 @@ class Plan(Record, frozen=True, kw_only=True):
     left_out: tuple[LeftOut, ...] = ()
 
     def slots(self) -> Iterator[Slot]:
-        """All trials in order."""
         return itertools.chain.from_iterable(load.slots for load in self.loads)
 
     def cases(self) -> dict[str, Case]:
-        """Every case once, by id, in order of first use."""
         return {slot.case_id: slot.case for slot in self.slots()}
 
     def models(self) -> dict[str, ModelRef]:
-        """Every model once, by id, in order of first use."""
         return {ref.id: ref for load in self.loads for ref in load.refs}
 
     def from_repeat(self, first: int) -> Plan:
@@ -122,7 +118,6 @@ class Plan(Record, frozen=True, kw_only=True):
 
     @property
     def paired_baselines(self) -> int:
-        """AR trials measured beside SD arms and not counted among the study's."""
         return sum(slot.role == "baseline" for slot in self.slots())
 
 

@@ -17,7 +17,7 @@ from mlsd.drafters import check_target, find_method, preset_gamma, resolve_spec
 from mlsd.drafters.options import parse_drafter
 from mlsd.errors import InputError, ModelFileError, SuiteError, UnsupportedError
 from mlsd.gguf_tools.source import Source
-from mlsd.models.library import Library, LocalModel, resolve_model
+from mlsd.models.library import Library, LocalModel, check_model, resolve_model
 from mlsd.models.manifest import Manifest, ModelEntry, PathEntry
 from mlsd.planning.job import Job, ModelFile
 from mlsd.planning.plan import AS_WRITTEN, Overrides, Plan, Refuse, expand, plan_load, used_models
@@ -95,11 +95,9 @@ class Prepared:
 
     @property
     def missing(self) -> tuple[str, ...]:
-        """Models of the plan that are not on this machine."""
         return tuple(model for model in self.plan.models() if model not in self.models)
 
     def missing_of(self, load: Job) -> tuple[ModelRef, ...]:
-        """Models of one load that are not on this machine."""
         return tuple(ref for ref in load.refs if ref.id not in self.models)
 
     def next_to_bring(self) -> Job | None:
@@ -243,7 +241,6 @@ def _file(model: LocalModel) -> ModelFile:
 
 
 def _local(library: Library, ids: Iterable[str]) -> dict[str, LocalModel]:
-    """Those models that lie on this machine; their hashes are read once and remembered."""
     return {id_: library.resolve(id_) for id_ in ids if library.locate(library.manifest.find(id_)) is not None}
 
 
@@ -284,6 +281,19 @@ def refusals(models: Mapping[str, LocalModel]) -> Refuse:
 
 
 # --- a bench ------------------------------------------------------------------------------------------------------
+
+
+def check_bench(request: BenchRequest) -> None:
+    """What names alone tell at once, before a lock, a hash or a file to make: methods, options, prompts, models.
+
+    Raises: UnsupportedError, InputError, ModelFileError, ManifestError.
+    """
+    for asked in request.drafters:
+        resolve_spec(parse_drafter(asked) if isinstance(asked, str) else asked)
+    for prompt in request.prompts:
+        find_prompt(prompt)
+    for model in (request.target, *request.drafts):
+        check_model(model)
 
 
 def prepare_bench(request: BenchRequest) -> Prepared:

@@ -53,7 +53,6 @@ class Prompt(Record, frozen=True, kw_only=True):
 
     @property
     def ref(self) -> PromptRef:
-        """The prompt's identity inside a Case."""
         return PromptRef(key=self.key, sha256=self.sha256, n_tokens=self.n_tokens, workload=self.workload)
 
 

@@ -15,7 +15,7 @@ import msgspec
 
 from mlsd.errors import SuiteError, choose
 from mlsd.folders import data_path
-from mlsd.outside import parse_toml, read_file
+from mlsd.outside import parse_toml, read_given
 from mlsd.records import DRAFT_MODEL, DrafterSpec, OptionValue, Record
 
 PROFILES_FILE = "profiles.toml"
@@ -40,7 +40,6 @@ class DrafterChoice(Record, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     @property
     def spec(self) -> DrafterSpec:
-        """The method, without its second model."""
         return DrafterSpec(name=self.name, options=self.options)
 
 
@@ -213,9 +212,7 @@ def default_profile(profiles: Mapping[str, Profile], is_downloaded: Callable[[st
 
 def _read_toml(path: Path) -> dict[str, Any]:
     try:
-        return parse_toml(read_file(path))
-    except OSError as error:
-        raise SuiteError(f"{path} cannot be read: {error.strerror}.", hint="Give the path of a TOML file.") from error
+        return parse_toml(read_given(path, SuiteError, "Give the path of a TOML file."))
     except UnicodeDecodeError as error:
         raise SuiteError(f"{path} is not UTF-8 text (byte {error.start}).", hint="Save it as UTF-8.") from error
     except tomllib.TOMLDecodeError as error:

@@ -43,7 +43,6 @@ class Task(Record, frozen=True, kw_only=True):
 
     @property
     def kind(self) -> str:
-        """Which of the six kinds it is; a category of SPEED-Bench is its own."""
         return self.own_kind or _KIND_OF[self.category]
 
 

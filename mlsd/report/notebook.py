@@ -10,7 +10,6 @@ import msgspec
 from mlsd.analysis.audit import published_tables as published
 from mlsd.analysis.audit.audit import audit
 from mlsd.analysis.experts.amortization import sentences
-from mlsd.analysis.results.best_setting import best_settings, by_target, first_line
 from mlsd.analysis.study.study import Study, attempt
 from mlsd.errors import InputError, choose
 from mlsd.report.figures.paper import DEPTH_FIGURE, STUDY_FIGURES
@@ -24,15 +23,16 @@ from mlsd.report.tables import machine as machine_tables
 from mlsd.report.tables import paper as paper_tables
 from mlsd.report.tables import records as record_tables
 from mlsd.report.tables import results as result_tables
+from mlsd.trials.answers import by_target, first_line
 
 TABLES = {
     "4": paper_tables.table_4,
     "5": paper_tables.table_5,
     "6": paper_tables.table_6,
     "F": paper_tables.table_f,
-    "speedups": lambda study: result_tables.speedup_table(study.by_workload),
-    "best": lambda study: result_tables.best_table(best_settings(study.by_workload)),
-    "gammas": lambda study: result_tables.gamma_table(study.pair_fits),
+    "speedups": lambda study: result_tables.speedup_table(study.results),
+    "best": lambda study: result_tables.best_table(study.answers),
+    "gammas": lambda study: result_tables.gamma_table(study.pooled),
     "bandwidth": lambda study: machine_tables.bandwidth_table(study.machine.bandwidth, study.environment),
     "passes": lambda study: machine_tables.curve_table(study.machine.curves),
     "fits": lambda study: result_tables.model_table(study.pair_fits, study.curve_fits),
@@ -69,7 +69,7 @@ class Shown:
 
 def answer(study: Study) -> Shown:
     """Which setting to use, then the same for each target."""
-    answers = best_settings(study.by_workload)
+    answers = study.answers
     lines = [first_line(answers), *by_target(answers)]
     return Shown("\n".join(lines), html=_list(lines))
 
@@ -125,7 +125,6 @@ def published_audit(study_name: str) -> Shown:
             words("verdict", lambda row: text(row.verdict, record_tables.TONES[row.verdict])),
             words("why", lambda row: next((f.sentence for f in row.findings if f.verdict == row.verdict), None)),
             id="published",
-            trace="audit.audit",
             note=", ".join(f"{count} {verdict}" for verdict, count in found.counts().items()),
         )
     )

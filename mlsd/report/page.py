@@ -6,20 +6,19 @@ A part that the data cannot fill says what is missing; nothing is drawn or table
 from __future__ import annotations
 
 import datetime
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 from mlsd import __version__
-from mlsd.analysis.results.best_setting import BestSetting, best_settings, by_target, first_line
+from mlsd.analysis.results.depths import deep_arms
 from mlsd.analysis.results.round_sums import accepted_counts
-from mlsd.analysis.results.speedups import deep_arms
 from mlsd.analysis.study.study import Study, attempt
 from mlsd.report import machine_pages
-from mlsd.report.figures.answer import ANSWER_FIGURE
+from mlsd.report.figures.answer import ANSWER_FIGURE, arm_labels
 from mlsd.report.figures.machines import MACHINES_FIGURES
 from mlsd.report.figures.paper import DEPTH_FIGURE, STUDY_FIGURES
 from mlsd.report.figures.rounds import ROUND_FIGURES
-from mlsd.report.render.sections import Page, Section, Trace, section
+from mlsd.report.render.sections import Advice, Page, Section, picture, section
 from mlsd.report.render.table import Table
 from mlsd.report.tables import machines, methods
 from mlsd.report.tables import paper as paper_tables
@@ -27,22 +26,65 @@ from mlsd.report.tables import records as record_tables
 from mlsd.report.tables import results as result_tables
 from mlsd.report.tables.compare import comparison_table
 from mlsd.report.tables.passes import pass_table
+from mlsd.servers.flags import advice
+from mlsd.stats import grouped
+from mlsd.trials.answers import Answer, by_target, first_line
 from mlsd.units import counted, quoted
 
 
 def build(study: Study) -> Page:
     """The report of a study."""
-    answers = [] if study.trials.empty else best_settings(study.by_workload)
+    answers = [] if study.trials.empty else study.answers
     sections = _of_machine(study) if study.trials.empty else _of_trials(study, answers)
     return Page(
         title=f"Speculative decoding measured: {Path(study.source).name}",
         answer=first_line(answers),
+        chart=picture(study, ANSWER_FIGURE),
+        advice=_advice(answers),
+        disturbed=() if study.trials.empty else _disturbed(study),
         summary=_summary(study),
-        notes=study.notes,
+        notes=_notes(study),
         sections=sections,
-        traces=_traces(sections),
         made=f"mlsd {__version__}, {datetime.datetime.now(datetime.UTC):%Y-%m-%d %H:%M} UTC",
     )
+
+
+def _advice(answers: list[Answer]) -> tuple[Advice, ...]:
+    """What to set for each target: one entry for all texts with the same answer, those to switch on first."""
+    found, lengths = [], len({answer.n_predict for answer in answers}) > 1
+    on_first = sorted(answers, key=lambda answer: answer.use != "on")
+    for (target, use, _), own in grouped(on_first, lambda a: (a.target, a.use, a.setting)).items():
+        texts = ", ".join(f"{a.text} ({a.n_predict} tokens)" if lengths else a.text for a in own)
+        best = own[0].best
+        if use == "on" and best is not None:
+            lines = advice(best.case.drafter, best.case.gamma)
+        else:
+            open_ = dict.fromkeys(f"{a.text}: {a.words.removeprefix(f'{use}: ')}." for a in own)
+            lines = advice(None, 0) if use == "off" else tuple(open_)
+        found.append(Advice(title=f"{target}, {texts}: {own[0].setting}", lines=lines))
+    return tuple(found)
+
+
+def _disturbed(study: Study) -> tuple[str, ...]:
+    """Arms with trials that must not be used, and what a program that ignores it would have printed of them."""
+    arms = [arm for arm in study.results if arm.wrong]
+    found = []
+    for arm, label in zip(arms, arm_labels(arms), strict=True):
+        claimed = arm.ratio.value if arm.ratio is not None else None
+        if claimed is None and arm.tok_s is not None and arm.plain_tok_s:
+            claimed = arm.tok_s / arm.plain_tok_s
+        name = label if label.startswith(arm.case.target.id) else f"{arm.case.target.id} + {label}"
+        said = f"{name}: {arm.wrong} of {counted(arm.n_trials, 'trial')} invalid: {arm.why_not or arm.verdict}."
+        if not arm.n_valid and claimed is not None:
+            said += f" A program that ignores this would claim {claimed:.2f}x ({arm.tok_s:,.0f} tok/s)."
+        found.append(said)
+    return tuple(found)
+
+
+def _notes(study: Study) -> tuple[str, ...]:
+    """What else stands against the answer."""
+    kinds = ", ".join(dict.fromkeys(one.code.replace("_", " ") for one in study.warnings))
+    return (*study.notes, f"{counted(len(study.warnings), 'warning')}: {kinds}.") if kinds else study.notes
 
 
 def _of_machine(study: Study) -> tuple[Section, ...]:
@@ -55,18 +97,18 @@ def _of_machine(study: Study) -> tuple[Section, ...]:
     )
 
 
-def _of_trials(study: Study, answers: list[BestSetting]) -> tuple[Section, ...]:
+def _of_trials(study: Study, answers: list[Answer]) -> tuple[Section, ...]:
     reasons, _ = attempt(lambda: methods.reasons(study))
     best = [lambda _: result_tables.best_table(answers)]
-    settings = [lambda study: result_tables.speedup_table(study.by_workload)]
-    deep = {row.depth for row in deep_arms(study.trials)}
+    settings = [lambda study: result_tables.speedup_table(study.results)]
+    deep = {row.depth for row in deep_arms(study.results)}
     settings += [result_tables.depth_table] if deep else []
     settings += [result_tables.accepted_table] if accepted_counts(study.outcomes, study.trials) else []
     sections = (
-        section("answer", "Which setting to use", study, *best, said=by_target(answers), figures=[ANSWER_FIGURE]),
-        section("machine", "Machine and models", study, *_MACHINE),
-        study.beside and section("machines", "Machines compared", study, *_MACHINES, figures=MACHINES_FIGURES),
         section("warnings", "Warnings", study, record_tables.warning_table),
+        section("answer", "Which setting to use", study, *best, said=by_target(answers)),
+        section("machine", "Machine and models", study, *_MACHINE),
+        study.other_machines and section("machines", "Machines compared", study, *_MACHINES, figures=MACHINES_FIGURES),
         section("study", "The study's tables, ours beside them", study, *_STUDY, figures=STUDY_FIGURES),
         study.comparisons and _comparisons(study),
         section("results", "All settings", study, *settings, figures=[DEPTH_FIGURE] if len(deep) > 1 else ()),
@@ -93,7 +135,7 @@ _MACHINE = [record_tables.environment_table, record_tables.models_table]
 _MACHINES = [machines.machine_table, machines.claims_by_machine]
 _STUDY = [paper_tables.table_4, paper_tables.table_5, paper_tables.table_6, paper_tables.table_f]
 _FITS: list[Callable[[Study], Table]] = [
-    lambda study: result_tables.gamma_table(study.pair_fits),
+    lambda study: result_tables.gamma_table(study.pooled),
     lambda study: result_tables.model_table(study.pair_fits, study.curve_fits),
 ]
 
@@ -112,13 +154,3 @@ def _summary(study: Study) -> str:
         f"{len(trials)} trials ({valid} valid, {failed} failed) of {targets} in {suites}, on {place} "
         f"({study.environment.backend or 'backend not known'})."
     )
-
-
-def _traces(sections: Sequence[Section]) -> tuple[Trace, ...]:
-    traces = [Trace(what="The first line", how="best_setting.first_line over speedups.speedups(by workload)")]
-    for one in sections:
-        for table in one.tables:
-            columns = "; ".join(f"{head.label}: {head.trace}" for head in table.heads if head.trace)
-            traces.append(Trace(what=table.title, how=f"{table.trace}. {columns}"))
-        traces += [Trace(what=p.title, how=p.trace) for p in one.pictures]
-    return tuple(traces)

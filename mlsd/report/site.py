@@ -28,7 +28,7 @@ from mlsd.measure.exchange.record import SUFFIX, import_record, is_record, read_
 from mlsd.measure.store.store import Store
 from mlsd.records import Record
 from mlsd.report.render import html, plot
-from mlsd.report.render.sections import FigureEntry, Page, Trace, section
+from mlsd.report.render.sections import FigureEntry, Page, picture, section
 from mlsd.report.render.table import Cell, Table, interval, number, numbers, table, words
 from mlsd.report.write import write_files, write_report
 from mlsd.stats import grouped
@@ -133,17 +133,17 @@ def _entries(study: Study, link: str) -> list[Entry]:
 
 
 def _index(entries: Sequence[Entry], left_out: Sequence[str]) -> Page:
-    shown = section("index", "Machines and targets", entries, index_table, figures=[_HISTORY])
+    shown = section("index", "Machines and targets", entries, index_table)
     faster = [e for e in entries if e.row.best is not None and e.row.best.use != "off"]
-    machines = len({entry.link for entry in entries})
+    machines = len({entry.host for entry in entries})
     return Page(
         title="Speculative decoding, machine by machine",
         answer=f"Speculative decoding is decided to be faster for {len(faster) or 'none'} of "
         f"{counted(len(entries), 'pair')} of machine and target{'; for the others it stays off' if faster else ''}.",
+        chart=picture(entries, _HISTORY),
         summary=f"{counted(machines, 'machine')}, {counted(len(entries), 'row')}; each row leads to its report.",
         notes=tuple(f"Left out: {text}" for text in left_out),
         sections=(shown,),
-        traces=tuple(Trace(what=made.title, how=made.trace) for made in shown.tables),
         made=f"mlsd {__version__}, {datetime.datetime.now(datetime.UTC):%Y-%m-%d %H:%M} UTC",
     )
 
@@ -159,14 +159,14 @@ def index_table(entries: Sequence[Entry]) -> Table:
         words("measured", lambda e: e.measured_at[:10]),
         words("llama.cpp", lambda e: e.build),
         numbers("trials", lambda e: e.n_trials),
-        numbers("plain tok/s", lambda e: interval(e.row.plain_tok_s, 1)),
+        numbers("plain tok/s", lambda e: number(e.row.plain_tok_s, 1)),
         numbers("T(5)/T(1)", lambda e: number(e.row.wide_pass), "calibration: 1 is free, 5 saves nothing"),
-        words("use", lambda e: e.row.best and e.row.best.use, "best_setting over all workloads"),
-        words("best tried", lambda e: e.row.best and e.row.best.arm and e.row.best.arm.setting),
+        words("use", lambda e: e.row.best and e.row.best.setting, "answers.answers over results.pooled_results"),
+        words("text", lambda e: e.row.best and e.row.best.text),
+        words("best tried", lambda e: e.row.best and e.row.best.best and e.row.best.best.setting),
         numbers("its speedup", lambda e: interval(e.row.best.ratio if e.row.best else None, 2, "x")),
         words("source", lambda e: e.source),
         id="machines",
-        trace="study.machines.machine_row: each machine's own trials, never pooled",
         interactive=True,
     )
 
@@ -187,7 +187,7 @@ def history(entries: Sequence[Entry]) -> Figure:
             for e in sorted(own, key=lambda entry: entry.measured_at)
         ]
         look: dict[str, Any] = {"color": plot.color(index), "marker": plot.marker(index)}
-        points = [(when, rate.value) for when, rate in known if rate is not None]
+        points = [(when, rate) for when, rate in known if rate is not None]
         if points:
             ax.plot(date2num([when for when, _ in points]), [value for _, value in points], label=label, **look)
     locator = AutoDateLocator()
@@ -199,4 +199,4 @@ def history(entries: Sequence[Entry]) -> Figure:
     return figure
 
 
-_HISTORY = FigureEntry("history", "History", history, "report.site.history over machines.machine_row")
+_HISTORY = FigureEntry("history", "History", history)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -11,6 +9,7 @@ from matplotlib.figure import Figure
 
 from mlsd.analysis.study.study import Study
 from mlsd.errors import InputError
+from mlsd.folders import replacing
 from mlsd.records import Record
 from mlsd.report.page import build
 from mlsd.report.render import html, markdown, plot
@@ -37,27 +36,24 @@ def write_report(study: Study, folder: Path) -> Written:
         raise _unwritable(folder, error) from error
     page = build(study)
     files: dict[str, bytes] = {"report.html": html.render(page).encode(), "report.md": markdown.render(page).encode()}
-    for section in page.sections:
-        for picture in section.pictures:
-            files[f"figures/{picture.id}.svg"] = plot.standalone(picture.svg or "").encode()
-            files[f"figures/{picture.id}.png"] = picture.png or b""
+    for picture in page.pictures:
+        files[f"figures/{picture.id}.svg"] = plot.standalone(picture.svg or "").encode()
+        files[f"figures/{picture.id}.png"] = picture.png or b""
     write_files(folder, files)
     return Written(
         html=str(folder / "report.html"),
         markdown=str(folder / "report.md"),
         figures=tuple(str(folder / file) for file in files if file.startswith("figures/")),
         answer=page.answer,
-        missing=tuple(text for section in page.sections for text in section.missing),
+        missing=tuple(text for own in page.missing.values() for text in own),
     )
 
 
 def write_files(folder: Path, files: Mapping[str, bytes]) -> None:
     """Write files into a folder, each whole or not at all. Raises InputError when it cannot be written."""
-    try:
-        for file, content in files.items():
-            _write(folder / file, content)
-    except OSError as error:
-        raise _unwritable(folder, error) from error
+    for file, content in files.items():
+        with replacing(folder / file, "Name another folder with -o.") as part:
+            part.write_bytes(content)
 
 
 def check_figure_path(path: Path) -> None:
@@ -72,24 +68,10 @@ def write_figure(draw: Callable[[], Figure], path: Path) -> None:
     """Write one figure as PNG or SVG, by the ending of the name, whole or not at all. Raises InputError."""
     check_figure_path(path)
     svg, png = plot.render(draw, "figure")
-    try:
-        _write(path, png if path.suffix.lower() == ".png" else plot.standalone(svg).encode())
-    except OSError as error:
-        raise InputError(f"{path} cannot be written: {error.strerror or error}.", hint="Name another file.") from error
+    with replacing(path, "Name another file.") as part:
+        part.write_bytes(png if path.suffix.lower() == ".png" else plot.standalone(svg).encode())
 
 
 def _unwritable(folder: Path, error: OSError) -> InputError:
     reason = error.strerror or error
     return InputError(f"{folder} cannot be written: {reason}.", hint="Name another folder with -o.")
-
-
-def _write(path: Path, content: bytes) -> None:
-    handle, part = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-        Path(part).chmod(0o644)
-        Path(part).replace(path)
-    except OSError:
-        Path(part).unlink(missing_ok=True)
-        raise

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -16,7 +16,7 @@ import msgspec
 from mlsd.clock import MonotonicClock
 from mlsd.errors import InputError, ServerError
 from mlsd.hosts import is_loopback
-from mlsd.limits import ANSWER_S, EVENT_BYTES, PAGE_BYTES, STREAM_BYTES, Limit
+from mlsd.limits import ANSWER_S, EVENT_BYTES, PAGE_BYTES, STREAM_BYTES, TOKEN_S, Limit
 from mlsd.outside import excerpt, has_field, parse
 from mlsd.redact import redact
 from mlsd.servers.protocols import Said
@@ -33,7 +33,7 @@ _HEAD_BYTES = 1 << 20  # of an answer before its body, and of what wraps its bod
 
 
 def check_url(url: str, remote: bool = False) -> str:
-    """The URL without its trailing slash.
+    """The URL without its trailing slash, and without the ``/v1`` under which OpenAI's paths lie.
 
     Raises: InputError for one that holds a key, or that lies beyond this machine without `remote`.
     """
@@ -53,7 +53,7 @@ def check_url(url: str, remote: bool = False) -> str:
             f"{parts.host} is not this machine: prompts would leave it, and the network would be timed with the model.",
             hint="Say --remote if that is what you want.",
         )
-    return str(parts).rstrip("/")
+    return str(parts).rstrip("/").removesuffix("/v1").rstrip("/")
 
 
 class _Allowance:
@@ -93,8 +93,11 @@ class _Allowance:
         if self._since_sign >= _PROGRESS_BYTES:
             self.sign()
 
+    def token(self) -> None:
+        self._patience_s = min(self._patience_s, TOKEN_S.most)
+        self.sign()
+
     def sign(self) -> None:
-        """It lives: its patience begins anew."""
         self._sign, self._since_sign = time.monotonic(), 0
 
 
@@ -197,12 +200,15 @@ class Connection:
         self._check(response, body)
         return body
 
-    def stream(self, path: str, value: Any, kind: type[S]) -> Iterator[tuple[int, S | None]]:
+    def stream(
+        self, path: str, value: Any, kind: type[S], adds: Callable[[S], object]
+    ) -> Iterator[tuple[int, S | None]]:
         """(clock in ns, event) of a stream, as it arrives, SSE or a value a line; the mark of its end, where there is
-        one, is None.
+        one, is None. After the first event that `adds` to the output only such events are signs of life.
 
         Raises: ServerError for whatever goes wrong on the way.
         """
+        begun = False
         with self._open("POST", path, value, STREAM_BYTES) as response:
             if not response.is_success:
                 self._check(response, self._whole(response))
@@ -214,7 +220,11 @@ class Connection:
                     yield now_ns, None
                     continue
                 event = self._checked(self._parse(data, kind, path))
-                self._now.allowance.sign()
+                if adds(event):
+                    begun = True
+                    self._now.allowance.token()
+                elif not begun:
+                    self._now.allowance.sign()
                 yield now_ns, event
 
     def _lines(self, response: httpx2.Response) -> Iterator[tuple[int, bytes]]:
@@ -309,7 +319,6 @@ class Connection:
         return parse(body, kind, f"The answer of {self.url}{path}", ServerError)
 
     def close(self) -> None:
-        """Close every connection."""
         self._client.close()
 
 

@@ -62,7 +62,7 @@ def _endpoint(connection: Connection, draft: str | None) -> Endpoint:
 
 def _first(models: tuple[Model, ...] | None, url: str) -> Model:
     if not models:
-        raise ServerError(f"{url} has no model loaded.", hint="Load the one to be measured, and no other.")
+        raise ServerError(f"{url} has no model loaded.", hint="Load only the one to measure.")
     return models[0]
 
 

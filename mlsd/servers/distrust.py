@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mlsd.servers.endpoint import Answer, Counters, Request
-from mlsd.stats import Interval
 
 _CLOCKS = 0.9  # of the time that a server claims, at least so much must have passed here
-_SPANS = 0.95  # of the time that passed here, at least so much must the server have counted
-_ALIKE = 0.02  # two processes of one program differ by so much
-_TICK_NS = 5_000_000  # below it clocks and buffers decide
+_CONFIRMED = 0.05  # of the time that passed here, the server's may differ by so much
+_TICK_NS = 2_000_000  # below it clocks and buffers decide
 
 
 def doubt(
@@ -108,20 +106,18 @@ def _seen_before(answer: Answer, earlier: Sequence[Answer]) -> str | None:
     return None
 
 
-def believed_decode_ns(answer: Answer) -> int | None:
-    """The decode time that counts: the server's, unless our own clock shows that more passed; else ours.
+def decode_ns_of(answer: Answer, prefill: Answer) -> int | None:
+    """The time from the first token to the last: by the server's clock where ours confirms it, else by ours.
 
-    Where the pieces came all at once, as through a proxy that collects them, our clock saw nothing of the decoding:
-    then what the whole answer took, without the prompt's share, bounds it.
+    Ours is the whole answer less `prefill`, a whole answer of one token to the same prompt. When the pieces of an
+    answer arrive says nothing: a server, or a proxy, may hold them back. None where too little time passed.
     """
-    claimed, seen = answer.decode_ns, answer.client_decode_ns
-    if claimed is None:
-        return seen or None
-    if seen is None or 2 * seen < claimed:
-        seen = answer.total_ns - (answer.prompt_ns or 0)
-    return claimed if claimed >= _SPANS * seen - _TICK_NS else seen
+    ours, claimed = whole_decode_ns(answer, prefill), answer.decode_ns
+    if claimed is not None and abs(claimed - ours) <= _CONFIRMED * ours + _TICK_NS:
+        return claimed
+    return ours if ours > _TICK_NS else None
 
 
-def beyond(speedup: Interval | None, mgl: float | None) -> bool:
-    """Whether a speedup is more than rounds of `mgl` tokens can give: each costs at least a plain pass."""
-    return speedup is not None and mgl is not None and (speedup.low or speedup.value) > (1 + _ALIKE) * mgl
+def whole_decode_ns(answer: Answer, prefill: Answer) -> int:
+    """The whole answer less one of a single token, both by the clock of this program."""
+    return max(0, answer.total_ns - prefill.total_ns)

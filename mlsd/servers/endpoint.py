@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from mlsd.errors import ServerError
+from mlsd.names import clean
 from mlsd.records import Record, Round, Sampling
 from mlsd.redact import redact
 from mlsd.servers.connection import CLOCK, Connection
@@ -30,9 +31,14 @@ class Server(Record, frozen=True, kw_only=True):
     gives_tokens: bool = False  # else outputs are compared as text
     gives_probabilities: bool = False  # else a difference is never a near tie
     has_clock: bool = False  # it times its own decoding; else the client's clock stands in
+    forgets: bool = False  # it can be told to remember nothing of a prompt
     switches: bool = False  # one request can leave drafting off
     chat_only: bool = False  # it takes conversations, no plain text
     untested: bool = False  # written from recorded exchanges, never tried on a real one
+
+    def __post_init__(self) -> None:
+        for name in ("program", "build", "model"):
+            msgspec.structs.force_setattr(self, name, clean(getattr(self, name)))
 
     @property
     def words(self) -> str:
@@ -123,11 +129,9 @@ class Endpoint:
     server: Server
 
     def __init__(self, connection: Connection) -> None:
-        """Speak through a connection, and close it at the end."""
         self.url, self._connection = connection.url, connection
 
     def tokenize(self, text: str) -> tuple[int, ...]:
-        """The tokens of a text as a prompt; none where the server keeps them to itself."""
         return ()
 
     def chat(self, messages: tuple[str, ...]) -> Prompt:
@@ -135,19 +139,15 @@ class Endpoint:
         return Prompt(messages=messages)
 
     def complete(self, request: Request) -> Answer:
-        """Ask, and wait for the whole answer: what is timed."""
         raise NotImplementedError
 
     def settle(self, request: Request, answer: Answer) -> Answer:
-        """The answer with what its stream did not tell, asked for outside what is timed."""
         return answer
 
     def counters(self) -> Counters | None:
-        """The server's own counters; None where it shows none."""
         return None
 
     def close(self) -> None:
-        """Close the connections."""
         self._connection.close()
 
     def _stream(
@@ -165,10 +165,11 @@ class Endpoint:
 
         Timed are the events that add to the output: those with a piece of text, if `adds` does not say which.
         """
+        adds = adds or piece
         sent_ns = last_ns = CLOCK.now_ns()
         first_ns, final, ended = None, None, False
         events, pieces = [], []
-        for now_ns, event in self._connection.stream(path, body, kind):
+        for now_ns, event in self._connection.stream(path, body, kind, adds):
             if event is None:
                 ended = True
                 continue
@@ -176,7 +177,7 @@ class Endpoint:
                 final, ended = event, True
             events.append(event)
             pieces.append(piece(event))
-            if pieces[-1] if adds is None else adds(event):
+            if adds(event):
                 first_ns, last_ns = first_ns or now_ns, now_ns
             if len(events) > _EVENTS_PER_TOKEN * n_predict + _MORE_EVENTS:
                 raise ServerError(f"{self.url} sent {len(events)} events where {n_predict} tokens were asked for.")

@@ -6,17 +6,20 @@ What a binary cannot do is known from what it lists, so a newer one needs no new
 from __future__ import annotations
 
 import itertools
+import os
 import re
 import shlex
-import subprocess
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
 
 from mlsd.errors import InputError, UnsupportedError
+from mlsd.folders import empty_dir
 from mlsd.gguf_tools.source import Source
 from mlsd.gguf_tools.surgery.cut import state_layers
+from mlsd.outside import output_of
 from mlsd.records import DRAFT_MODEL, DrafterSpec, OptionValue, Record
 
 # Our methods -> the server's types; a type of the server goes by its own name as well.
@@ -49,26 +52,26 @@ class Binary(Record, frozen=True, kw_only=True):
     build: int | None = None  # of llama.cpp; packagers who number their own builds do not say it
 
     def known(self, *names: str) -> str | None:
-        """The first of these flags that exists."""
         return next((name for name in names if name in self.flags), None)
 
 
 def read_binary(path: str) -> Binary:
     """Ask a binary for its help. Raises: InputError when it is no llama-server."""
+    found = str(Path(shutil.which(path) or path).absolute())
     try:
-        ran = subprocess.run([path, "--help"], capture_output=True, text=True, timeout=_TIMEOUT_S, errors="replace")
-    except (OSError, subprocess.TimeoutExpired) as error:
+        binary = read_help(found, _asked(found, "--help"))
+    except OSError as error:
         raise InputError(f"{path} cannot be run: {error}.", hint="Name the llama-server program.") from error
-    return msgspec.structs.replace(read_help(path, ran.stdout + ran.stderr), build=_build(path))
-
-
-def _build(path: str) -> int | None:
-    """The build that `--version` names."""
     try:
-        ran = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=_TIMEOUT_S, errors="replace")
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return read_version(ran.stdout + ran.stderr)
+        return msgspec.structs.replace(binary, build=read_version(_asked(found, "--version")))
+    except OSError:
+        return binary
+
+
+def _asked(path: str, flag: str) -> str:
+    """What a binary prints; in the working directory it would load backends that lie there."""
+    ran = output_of([path, flag], timeout_s=_TIMEOUT_S, cwd=empty_dir())
+    return ran.out + ran.err
 
 
 def read_version(text: str) -> int | None:
@@ -132,7 +135,10 @@ def _options(binary: Binary, kind: str, options: Mapping[str, OptionValue]) -> l
 
 
 def read_flags(text: str) -> list[str]:
-    """Flags as a person types them. Raises: InputError for what mlsd sets itself, and for keys."""
+    """Flags as a person types them, files by their full path: the server runs elsewhere.
+
+    Raises: InputError for what mlsd sets itself, and for keys.
+    """
     try:
         given = shlex.split(text)
     except ValueError as error:
@@ -142,7 +148,8 @@ def read_flags(text: str) -> list[str]:
             f"{forbidden} must not stand in --flags.",
             hint="mlsd sets model, port and slots itself; a server on this machine needs no key.",
         )
-    return given
+    # A word may be longer than any file's name, for which `Path.is_file` raises.
+    return [str(Path(word).absolute()) if "." in word and os.path.isfile(word) else word for word in given]  # noqa: PTH113
 
 
 def advice(

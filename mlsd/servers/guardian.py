@@ -12,7 +12,9 @@ import subprocess
 import sys
 
 from mlsd.children import on_end_of_input
+from mlsd.folders import empty_dir
 
+DIED = 128  # exit code of a process that a signal ended, less the signal's number
 _PR_SET_PDEATHSIG = 1
 
 
@@ -23,13 +25,14 @@ def _end_with_guardian() -> None:
 
 
 def main() -> int:
-    """Run the server until it ends or standard input closes; its exit code."""
+    """Run the server until it ends or standard input closes; its exit code, 128 and the signal's number after one."""
     # Ctrl-C reaches every process of a terminal; ours is the parent's to give.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    server = subprocess.Popen(sys.argv[1:], stdin=subprocess.DEVNULL, preexec_fn=_end_with_guardian)
+    server = subprocess.Popen(sys.argv[1:], stdin=subprocess.DEVNULL, preexec_fn=_end_with_guardian, cwd=empty_dir())
     signal.signal(signal.SIGTERM, lambda *_: server.kill())
     on_end_of_input(server.kill)
-    return server.wait()
+    code = server.wait()
+    return code if code >= 0 else DIED - code
 
 
 if __name__ == "__main__":

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import socket
 import subprocess
 import tempfile
 from collections.abc import Sequence
+from pathlib import Path
 from typing import IO
 
-from mlsd.children import command
+from mlsd.children import start_child
 from mlsd.engine.threads import threads_of
 from mlsd.errors import ServerError
 from mlsd.records import EngineOptions
+from mlsd.redact import redact
 from mlsd.servers.dialects import wait_for
 from mlsd.servers.endpoint import Endpoint
 from mlsd.servers.flags import Binary
+from mlsd.servers.guardian import DIED
 
 _HOST = "127.0.0.1"
 _TRIES = 2  # another program may take the port between our look and the server's
@@ -50,8 +54,16 @@ class Launched:
 
     @property
     def running(self) -> bool:
-        """Whether its process lives."""
         return self._process is not None and self._process.poll() is None
+
+    @property
+    def death(self) -> str:
+        """How the server ended by itself, with the last line that it wrote; empty while it lives."""
+        if self._process is None or (code := self._process.poll()) is None:
+            return ""
+        name = signal.Signals(code - DIED).name if code > DIED else f"exit code {code}"
+        lines = self._log_end().splitlines()
+        return f"{Path(self._binary.path).name} ended with {name}" + (f": {redact(lines[-1])}" if lines else ".")
 
     @property
     def endpoint(self) -> Endpoint:
@@ -74,19 +86,24 @@ class Launched:
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - closed in stop()
         # Flags that stand in the environment would be set behind our back, and a key would shut us out.
         environment = {name: value for name, value in os.environ.items() if not name.startswith("LLAMA_A")}
-        self._process = subprocess.Popen(
-            command("mlsd.servers.guardian", self._binary.path, *self._flags, "--host", _HOST, "--port", str(port)),
+        self._process = start_child(
+            *("mlsd.servers.guardian", self._binary.path, *self._flags, "--host", _HOST, "--port", str(port)),
             stdin=subprocess.PIPE,
             stdout=self._log,
             stderr=subprocess.STDOUT,
-            env=environment,
+            variables=environment,
         )
         try:
             return wait_for(f"http://{_HOST}:{port}", self._patience_s, lambda: self.running)
         except ServerError as error:
-            self._log.seek(max(0, self._log.seek(0, os.SEEK_END) - _LOG_BYTES))
-            tail = self._log.read().decode("utf-8", "replace").strip()
-            raise ServerError(f"{error.message}\n{tail}".rstrip(), hint="Is it the right model?") from error
+            said = "\n".join((error.message, self._log_end(), self.death)).rstrip()
+            raise ServerError(said, hint="Is it the right model? --launch PATH names another llama-server.") from error
+
+    def _log_end(self) -> str:
+        if self._log is None:
+            return ""
+        self._log.seek(max(0, self._log.seek(0, os.SEEK_END) - _LOG_BYTES))
+        return self._log.read().decode("utf-8", "replace").strip()
 
     def stop(self) -> None:
         """End the server and wait until it is gone; harmless where none runs."""

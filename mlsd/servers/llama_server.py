@@ -47,6 +47,7 @@ class LlamaServer(Endpoint):
             gives_tokens=True,
             gives_probabilities=True,
             has_clock=True,
+            forgets=True,
         )
 
     def tokenize(self, text: str) -> tuple[int, ...]:

@@ -13,13 +13,14 @@ import msgspec
 
 from mlsd.drafters import METHODS
 from mlsd.engine.losslessness import first_difference
+from mlsd.engine.threads import threads_of
 from mlsd.errors import InputError, MlsdError, ServerError, WorkerError
 from mlsd.gguf_tools.read import model_facts
 from mlsd.hardware import read_conditions, read_environment
 from mlsd.measure.messages import Done, Event, Started, failed_trial, now, trial_of
 from mlsd.measure.process import run_info, run_job
 from mlsd.measure.run.checks import check_run
-from mlsd.measure.run.race import Race, Rules, standings
+from mlsd.measure.run.race import Race
 from mlsd.measure.run.runner import (
     RunPlan,
     RunSettings,
@@ -31,6 +32,7 @@ from mlsd.measure.run.runner import (
     slot_key,
 )
 from mlsd.measure.run.runs import BenchResult, BenchTrial, check_database
+from mlsd.measure.store import sessions
 from mlsd.measure.store.newest import study_path
 from mlsd.measure.store.rows import TrialFilter
 from mlsd.measure.store.store import Store
@@ -49,12 +51,12 @@ from mlsd.records import (
     Sampling,
     Trial,
 )
-from mlsd.servers.distrust import believed_decode_ns, doubt
+from mlsd.servers.distrust import decode_ns_of, doubt, whole_decode_ns
 from mlsd.servers.endpoint import Answer, Counters, Endpoint, Prompt, Request, Server
 from mlsd.servers.judge import judge, margin
 from mlsd.servers.launch import Launched
 from mlsd.servers.plan import SERVERS, Ask, Turn, turns
-from mlsd.trials.arms import arm_of
+from mlsd.trials.results import SessionPlan
 from mlsd.trials.sums import BY_ACCEPTED, DRAFT_ROUNDS, DRAFTED, DRAFTED_RIGHT
 
 SPECULATION = "speculation"  # the drafter of a server that was not launched: it does not say which
@@ -77,6 +79,7 @@ class Side:
     said: Server | None = None  # by it, of itself
     prompts: dict[str, Prompt] = field(default_factory=dict)  # by name, as it takes them; none: as the first side does
     references: dict[str, Answer] = field(default_factory=dict)  # by name: its first greedy answers
+    prefills: dict[str, Answer] = field(default_factory=dict)  # by name: the quickest answer of one token
     earlier: list[Answer] = field(default_factory=list)
 
     @property
@@ -86,13 +89,15 @@ class Side:
         self.said = endpoint.server
         return endpoint
 
+    @property
+    def death(self) -> str:
+        return self.server.death if isinstance(self.server, Launched) else ""
+
     def stop(self) -> None:
-        """End a launched server."""
         if isinstance(self.server, Launched):
             self.server.stop()
 
     def remember(self, answer: Answer) -> None:
-        """Keep an answer to compare later ones with."""
         self.earlier = [*self.earlier, answer][-_MOST_EARLIER:]
 
 
@@ -138,12 +143,14 @@ def measure(
         environment = read_environment(run_info(ask.engine))
         session = _Session(sides, ask, prompts, models, rivals=rivals)
         session.prepare()
-        race = None if ask.goal is None else Race(ask.goal, rules=session.rules)
         cases = {slot.case_id: slot.case for turn in session.turns(0) for slot in turn.slots}
         with Store.open(path) as store:
             planned = session.turns(next_repeat(store, environment, cases))
             facts = tuple(model_facts(m.path, ref=m.ref) for m in (models.target, *models.drafts) if m is not None)
+            decides = session.decides.count(cases.values())
+            race = None if ask.goal is None else Race(ask.goal, plan=decides)
             record = {"profile": None, "suites": [SERVERS], "servers": [side.spec.name for side in sides]}
+            record |= sessions.as_stored(decides)
             plan = RunPlan(loads=(session.job(planned),), environment=environment, facts=facts, record=record)
 
             def drive(job: Job, *, turns: Iterable[Sequence[int]]) -> Iterator[Event]:
@@ -152,6 +159,7 @@ def measure(
             choose = all_left if race is None else race.choose
             outcome = run_plan(plan, drive, store, RunSettings(seed=ask.seed), watcher, choose)
             own = [stored.trial for stored in store.trials(TrialFilter(run_id=outcome.run_id))]
+            decided = sessions.of_run(store, outcome.run_id)
             if not outcome.interrupted:
                 session.compare(own, cases)
             advice = "See the page on servers in the documentation."
@@ -170,7 +178,7 @@ def measure(
         deterministic=session.deterministic,
         base=session.base if rivals else "",
         agreement=tuple(session.agreement()) if rivals else (),
-        decisions={} if race is None else standings(((row.case, row.trial) for row in measured), rules=session.rules),
+        results=() if decided is None else tuple(decided.results()),
         stopped=None if race is None else race.stopped,
     )
 
@@ -189,19 +197,18 @@ class _Session:
         self.notes: list[str] = []
 
     @property
-    def rules(self) -> Rules:
+    def decides(self) -> SessionPlan:
         """What stands beside what: per number of requests at once, and our own loop by itself."""
-
-        def name(case: Case) -> str | None:
-            if self._rivals:
-                return None if case.target.id == self.base else case.target.id
-            return None if case.arm == "ar" else arm_of(case).setting
-
-        return Rules(group=lambda case: f"{case.suite} {case.source}", name=name, apart=not self._anew)
+        return SessionPlan(
+            pool="all",
+            looks="end" if self._ask.goal is None else "any",
+            apart=not self._anew,
+            base=self.base if self._rivals else "",
+            n_threads=threads_of(self._ask.engine),
+        )
 
     @property
     def base(self) -> str:
-        """The id of the target at the first server."""
         return self._target(0).id
 
     def _use(self, side: Side) -> Endpoint:
@@ -293,7 +300,7 @@ class _Session:
                 self.notes.append(f"{said.program} gives no token ids: outputs are compared as text.")
             answers = [answer for side in self._sides if side.said == said for answer in side.earlier]
             if not said.has_clock and all(answer.decode_ns is None for answer in answers):
-                self.notes.append(f"{said.program} does not time itself: every tok/s is by the clock of this program.")
+                self.notes.append(f"{said.program} has no clock: every tok/s is of whole answers, by ours.")
 
     def _request(self, prompt: Prompt, *, draft: bool, nonce: int = 0) -> Request:
         return Request(
@@ -320,7 +327,6 @@ class _Session:
     # --- the plan -------------------------------------------------------------------------------------------------
 
     def turns(self, first_repeat: int) -> tuple[Turn, ...]:
-        """What is asked, from a repeat on."""
         return turns(len(self._sides), self._ask, list(self._planned.values()), self._cases, first_repeat)
 
     def _cases(self, arm: int | None, prompt: PlannedPrompt, suite: str) -> Iterator[Case]:
@@ -416,28 +422,41 @@ class _Session:
                 side.stop()
             endpoint = self._use(side)
             self._warm(side, endpoint, slots[0])
-            before = endpoint.counters() if len(slots) == 1 else None
+            with ThreadPoolExecutor(len(slots)) as pool:
+                prefills = list(pool.map(lambda slot: endpoint.complete(self._slot_request(side, slot, 1)), slots))
+                before = endpoint.counters() if len(slots) == 1 else None
+                asked = list(pool.map(lambda slot: self._ask_one(side, endpoint, slot), slots))
         except MlsdError as error:
             for slot in slots:
                 yield slot, failed_trial(slot, str(error))
             return
-        with ThreadPoolExecutor(len(slots)) as pool:
-            asked = list(pool.map(lambda slot: self._ask_one(side, endpoint, slot), slots))
-        for slot, result in zip(slots, asked, strict=True):
-            yield slot, self._trial(side, endpoint, slot, result, before)
+        for slot, result, prefill in zip(slots, asked, prefills, strict=True):
+            name = f"{slot.case.suite} {slot.case.prompt.key}"
+            # A moment's stall would pass for prefill, and shorten the decoding by as much.
+            side.prefills[name] = min(prefill, side.prefills.get(name, prefill), key=lambda one: one.total_ns)
+            yield slot, self._trial(side, endpoint, slot, result, side.prefills[name], before)
 
     def _warm(self, side: Side, endpoint: Endpoint, slot: Slot) -> None:
-        """A few tokens of another text, so that no turn begins on a cold connection or a cold server."""
+        """A few tokens, so that no turn begins on a cold connection or a cold server.
+
+        Of another text, or of the prompt itself where the server may remember it: then it does so in all that is timed.
+        """
         prompt = self._prompt(side, slot.case.prompt.key)
         request = self._request(prompt, draft=side.draft, nonce=time.monotonic_ns() % 10**6)
+        if not endpoint.server.forgets:
+            endpoint.complete(msgspec.structs.replace(request, n_predict=1))
+            return
         short = {"messages": (), "n_predict": _WARM_PREDICT, "ignore_eog": False}
         words = prompt.tokens[:_WARM_TOKENS] or prompt.text[:20] or "Hello"
         endpoint.complete(msgspec.structs.replace(request, prompt=words, **short))
 
+    def _slot_request(self, side: Side, slot: Slot, n_predict: int) -> Request:
+        request = self._request(self._prompt(side, slot.case.prompt.key), draft=side.draft, nonce=1 + slot.repeat)
+        return msgspec.structs.replace(request, n_predict=n_predict)
+
     def _ask_one(self, side: Side, endpoint: Endpoint, slot: Slot) -> tuple[Request, str, Answer | MlsdError]:
         """A request, when it was sent, and what became of it."""
-        prompt, started_at = self._prompt(side, slot.case.prompt.key), now()
-        request = self._request(prompt, draft=side.draft, nonce=1 + slot.repeat)
+        request, started_at = self._slot_request(side, slot, self._ask.n_predict), now()
         try:
             return request, started_at, endpoint.complete(request)
         except MlsdError as error:
@@ -449,12 +468,14 @@ class _Session:
         endpoint: Endpoint,
         slot: Slot,
         asked: tuple[Request, str, Answer | MlsdError],
+        prefill: Answer,
         before: Counters | None,
     ) -> Trial:
         request, started_at, answer = asked
         if isinstance(answer, MlsdError):
+            death = side.death
             side.stop()  # a launched one starts anew, whatever state it is in
-            return failed_trial(slot, str(answer))
+            return failed_trial(slot, f"{answer}{death and f' {death}'}")
         try:
             after = endpoint.counters() if before is not None else None
             grown = after.since(before) if after is not None and before is not None else None
@@ -468,6 +489,7 @@ class _Session:
             return failed_trial(slot, str(error))
         answer = _counted(answer, grown)
         timed = {
+            "whole_decode_ns": whole_decode_ns(answer, prefill),
             "client_decode_ns": answer.client_decode_ns,
             "first_token_ns": answer.first_ns,
             "client_total_ns": answer.total_ns,
@@ -478,7 +500,7 @@ class _Session:
             **{f"{BY_ACCEPTED}{n}": rounds for n, rounds in enumerate(answer.by_accepted)},
         }
         reason = reason or (None if self._rivals else _fault(side, answer, verdict))
-        decode_ns = believed_decode_ns(answer)
+        decode_ns = decode_ns_of(answer, prefill)
         if answer.decode_ns is not None and decode_ns != answer.decode_ns:
             timed["server_decode_ns"] = answer.decode_ns
             answer = msgspec.structs.replace(answer, rounds=())  # they are of the same clock
@@ -513,8 +535,8 @@ class _Session:
         return judge(self._use(plain), request.prompt, answer, reference)
 
     def _tell_clock(self, endpoint: Endpoint) -> None:
-        told = f"{endpoint.server.program} at {endpoint.url} claims less time for its decoding than passed here: "
-        told += "answers of which it does so are timed by the clock of this program."
+        told = f"{endpoint.server.program} claims another time for its decoding than passed here: "
+        told += "such answers are timed by the clock of this program, whole less one of a single token."
         if told not in self.notes:
             self.notes.append(told)
 

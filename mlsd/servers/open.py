@@ -11,6 +11,7 @@ import msgspec
 
 from mlsd.drafters import METHODS, preset_gamma, resolve_spec
 from mlsd.drafters.options import parse_drafter
+from mlsd.engine.llama.build.prebuilt import installed_program
 from mlsd.engine.session import padded
 from mlsd.errors import InputError, ServerError
 from mlsd.gguf_tools.source import Source
@@ -138,7 +139,7 @@ def _launched(request: ServerRequest, prompts: Sequence[Prompt], stack: ExitStac
     if request.target is None or request.against is not None:
         raise InputError("--launch needs the target, and no --against.", hint="mlsd server --launch PROGRAM TARGET")
     assert request.launch is not None
-    path = shutil.which(request.launch)
+    path = shutil.which(request.launch) or installed_program(request.launch)
     if path is None:
         raise InputError(f"There is no program {request.launch!r}.", hint="Give the path of llama-server.")
     binary, more = read_binary(path), read_flags(request.flags)

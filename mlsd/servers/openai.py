@@ -155,7 +155,7 @@ class Vllm(OpenAI):
 
     def __init__(self, connection: Connection, model: Model, version: str) -> None:
         super().__init__(connection, model)
-        known = {"program": "vLLM", "build": version, "gives_tokens": True, "untested": True}
+        known = {"program": "vLLM", "build": version, "gives_tokens": True, "forgets": True, "untested": True}
         self.server = msgspec.structs.replace(self.server, **known)
 
     def _body(self, request: Request, **more: Any) -> tuple[str, dict[str, Any]]:
@@ -166,7 +166,6 @@ class Vllm(OpenAI):
         return super()._body(request, **own, **more)
 
     def tokenize(self, text: str) -> tuple[int, ...]:
-        """As the server would tokenize the text itself."""
         return self._connection.post("/tokenize", {"model": self._id, "prompt": text}, Tokenized).tokens
 
     def chat(self, messages: tuple[str, ...]) -> Prompt:

@@ -26,7 +26,6 @@ class Said(Record, frozen=True, kw_only=True):
 
     @property
     def failure(self) -> str | None:
-        """What went wrong, in the server's words."""
         said = bytes(self.error)
         return None if said in _NOTHING else excerpt(said)
 
@@ -273,7 +272,6 @@ class Completion(Said, frozen=True, kw_only=True):
 
     @property
     def tokens(self) -> tuple[int, ...]:
-        """The ids that it adds to the output, where they are told."""
         return tuple(token for choice in self.choices or () for token in choice.tokens)
 
     @property
@@ -301,12 +299,10 @@ class Completion(Said, frozen=True, kw_only=True):
 
     @property
     def text(self) -> str:
-        """What it adds to the output."""
         return "".join(choice.said for choice in self.choices or ())
 
     @property
     def reason(self) -> str | None:
-        """Why the output ended, if it did."""
         return next((choice.finish_reason for choice in self.choices or () if choice.finish_reason), None)
 
 

@@ -36,7 +36,6 @@ class Arm(Record, frozen=True, kw_only=True):
 
     @property
     def kind(self) -> ArmKind:
-        """`ar` for plain decoding, `sd` for any method."""
         return "ar" if self.method == NO_DRAFTER else "sd"
 
     @property

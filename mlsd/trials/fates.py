@@ -26,7 +26,6 @@ class Fate(enum.StrEnum):
 
     @property
     def right(self) -> bool:
-        """Whether the output is what it should be, however long it took."""
         return self in (Fate.VALID, Fate.DISTURBED)
 
 

@@ -59,28 +59,6 @@ def no_figure(found: Iterable[Broken]) -> Broken | None:
     return next((one for one in found if one.rule in _NO_FIGURE), None)
 
 
-class RoundSums(NamedTuple):
-    """The rounds of a trial as a database sums them up."""
-
-    n_odd: int  # that broke a rule of rounds, or may have
-    committed: int
-    parts_ns: int
-
-
-def plainly_holds(case: Case, trial: Trial, sums: RoundSums) -> bool:
-    """Whether the trial, given without its rounds, gives a figure; if not, `broken` has to look at every round."""
-    if (trial.arm, trial.gamma) != (case.arm, case.gamma) or sums.n_odd or any(_out_of_range(trial)):
-        return False
-    if trial.status == "failed":
-        return True
-    if no_figure(_of_output(case, trial, None)) is not None:
-        return False
-    if case.source == "server":
-        return True
-    whole = sums.parts_ns if trial.timed else None
-    return sums.committed == len(trial.tokens) - 1 and trial.decode_ns == whole
-
-
 def admitted(case: Case, trial: Trial) -> Trial:
     """The trial as it may be stored: itself, or a failed one that says why its figures cannot be."""
     found = no_figure(broken(case, trial))
@@ -195,8 +173,6 @@ def _of_verdict(trial: Trial) -> Iterator[Broken]:
         yield Broken("valid", "it is valid with a reason against it, or not valid without one")
     if trial.valid and (trial.failed_native_calls or (verdict is not None and verdict.verdict == "diverged")):
         yield Broken("valid", "it is called valid, but calls failed or its output diverged")
-    if trial.valid and trial.disturbed:
-        yield Broken("valid", "it is called valid, but was stopped or starved")
     if verdict is None:
         return
     if verdict.verdict == "lossless" and (verdict.first_difference is not None or verdict.n_positions_off):

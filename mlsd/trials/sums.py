@@ -30,17 +30,14 @@ class Sums(Record, frozen=True, kw_only=True):
 
     @property
     def acceptance_rate(self) -> float | None:
-        """Accepted / proposed."""
         return share(self.accepted, self.proposed)
 
     @property
     def mgl(self) -> float | None:
-        """Mean generated length: committed tokens / round, bonus included."""
         return share(self.committed, self.rounds)
 
     @property
     def parts_ns(self) -> int:
-        """All parts together: the rounds' wall time."""
         return sum(getattr(self, part) for part in PARTS)
 
     @property
@@ -72,12 +69,17 @@ def total(each: Iterable[Sums]) -> Sums:
 
 
 def counts_of(trial: Trial) -> Sums | None:
-    """Rounds, proposed and accepted tokens: of a server without rounds as it says; None where it does not."""
-    said = trial.stats
-    if trial.rounds or not {DRAFTED, DRAFTED_RIGHT} & said.keys():
+    """The sums of a trial's rounds; of a server without rounds as it says, and None where it does not.
+
+    Each round gives what it accepted and one token more; a server may count the rounds that drafted alone (vLLM), or
+    accepted tokens behind the end of its answer (mlx-vlm): the larger number of rounds is right.
+    """
+    if trial.rounds or not {DRAFTED, DRAFTED_RIGHT} & trial.stats.keys():
         return sums(trial.rounds) if trial.rounds else None
     names = {"rounds": DRAFT_ROUNDS, "proposed": DRAFTED, "accepted": DRAFTED_RIGHT}
-    return Sums(**{name: int(said.get(key, 0)) for name, key in names.items()})
+    found = {name: int(trial.stats.get(key, 0)) for name, key in names.items()}
+    committed = max(0, trial.n_tokens - 1)
+    return Sums(**{**found, "committed": committed, "rounds": max(found["rounds"], committed - found["accepted"])})
 
 
 def sums_of_row(row: Mapping[Any, Any]) -> Sums:
@@ -98,6 +100,12 @@ def decode_tok_s(n_tokens: int, decode_ns: int | None) -> float | None:
 def speed(trial: Trial) -> float | None:
     """Decode tok/s of a trial."""
     return decode_tok_s(trial.n_tokens, trial.decode_ns)
+
+
+def client_speed(trial: Trial) -> float | None:
+    """Decode tok/s by the clock of this program, which is our own loop's as well: of whole answers, never of pieces."""
+    span = trial.stats.get("whole_decode_ns", trial.decode_ns)
+    return decode_tok_s(trial.n_tokens, None if span is None else int(span))
 
 
 def prefill_tok_s(trial: Trial) -> float | None:

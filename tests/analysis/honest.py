@@ -371,6 +371,14 @@ def _copied(rows: list[Row], rng: random.Random) -> list[Row]:
     )
 
 
+def _one_rate(rows: list[Row], rng: random.Random) -> list[Row]:
+    """The rate of the shortest drafts printed for all lengths."""
+    first: dict[tuple[str, str], str] = {}
+    for row in filter(_speculative, rows):
+        first.setdefault((row["prompt_key"], row["repeat"]), row["draft_acceptance_rate"])
+    return _cells(rows, lambda r: {"draft_acceptance_rate": first[r["prompt_key"], r["repeat"]]}, _speculative)
+
+
 def _rejecting(seed: int) -> World:
     rng = random.Random(f"reject {seed}")
     rates = tuple(rng.uniform(0.002, 0.04) for _ in range(4))
@@ -450,6 +458,7 @@ CORRUPTED: dict[str, tuple[Callable[[int], World], Corruption]] = {
         lambda s: ordinary(s, noise=0.003 + 0.012 * (s % 5) / 4),
         _rate(lambda a, g: (1 + g * a) / (1 + g)),
     ),
+    "one acceptance for all lengths of draft": (ordinary, _one_rate),
     "throughput constant over prompts": (ordinary, _constant_speed),
     "rollback pattern": (_rejecting, _rollback(1.0, 2.2, each_repeat=False)),
     "rollback pattern, drawn anew each repeat": (_rejecting, _rollback(1.0, 2.2, each_repeat=True)),

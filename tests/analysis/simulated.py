@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mlsd.analysis.fits import costmodel, fit_models
+from mlsd.analysis.fits import fit_models
 from mlsd.analysis.fits.fit import Model, Observations, observations
 
 ROWS = np.array([1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 14, 16, 18, 20, 24, 28, 31, 32, 33, 40, 48, 56, 64], dtype=float)
@@ -76,7 +76,7 @@ def honest_loop(rng: np.random.Generator, n_rounds: int = 120) -> dict[str, np.n
         for gamma in GAMMAS.astype(int):
             alphas = 0.85 * 0.97 ** np.arange(gamma)
             accepted = np.cumprod(rng.random((n_rounds, gamma)) < alphas, axis=1).sum(axis=1)
-            mgl.append(costmodel.mgl_from_acceptance(accepted.mean() / gamma, gamma))
+            mgl.append(1.0 + accepted.mean())
             draft.append(0.06 * gamma * rng.lognormal(0, 0.01))
             verify.append((1.0 + 0.03 * gamma + 0.5 * (gamma + 1 >= 9)) * rng.lognormal(0, 0.01))
     return {"mgl": np.array(mgl), "draft_ratio": np.array(draft), "verify_ratio": np.array(verify)}

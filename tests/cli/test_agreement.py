@@ -1,106 +1,274 @@
-"""One database, asked four ways: what a bench says of it, a report, advice and a search are one answer."""
+"""One value of each: an arm is worth the same on every surface, whoever measured it and whatever the file holds.
+
+Three databases: a bench of several arms and prompts with another bench in the file, part of suites B and D, a server.
+"""
 
 from __future__ import annotations
 
+import csv
 import json
+import math
 import re
-from collections.abc import Callable
+import statistics
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
-import msgspec
 import pytest
 
-from mlsd.analysis.results.bench_arms import bench_arms
-from mlsd.cli.main import main
-from mlsd.cli.start.bench import _answer
-from mlsd.measure.run.race import standings
-from mlsd.measure.run.runner import RunOutcome
-from mlsd.measure.run.runs import BenchResult, BenchTrial
+from mlsd.analysis.study.study import Study, read_study
+from mlsd.measure.exchange.record import make_record
+from mlsd.measure.run.runs import BenchResult, bench
+from mlsd.measure.store.sessions import latest, sessions
 from mlsd.measure.store.store import Store
-from mlsd.records import Case, Trial
+from mlsd.planning.prepare import BenchRequest
+from mlsd.records import EngineOptions
+from mlsd.report.figures.answer import gains
+from mlsd.report.figures.paper import speedup_over_gamma, throughput_bars
+from mlsd.report.objects import arm_object
+from mlsd.report.page import build
+from mlsd.report.render import html, markdown, terminal
+from mlsd.report.render.table import Table
+from mlsd.report.tables.arms import bench_table
+from mlsd.servers.measure import ServerResult
+from mlsd.servers.open import ServerRequest, serve
+from mlsd.trials.results import ArmResult
+from tests.analysis.studies import DENSE, MOE, blocks, write
 from tests.cli.conftest import Ran
+from tests.servers.asked import ONE_THREAD
+from tests.servers.fake import FakeServer
 
 Mlsd = Callable[..., Ran]
-PAIR = ("tiny-dense", "--draft", "tiny-draft", "--prompt", "code", "--n-predict", "32", "--n-threads", "1")
-TOKEN_NS = 4_000_000  # of plain decoding
-
-# gamma and block -> how many times as fast as plain decoding a trial was
-ANSWERS: dict[str, Callable[[int, int], float]] = {
-    "gamma 4 wins": lambda gamma, block: 1.4 if gamma == 4 else 0.8,
-    "all lose": lambda gamma, block: 0.7,
-    "it does not matter": lambda gamma, block: 1.0,
-    "nobody knows": lambda gamma, block: (0.6, 1.7, 1.0)[block % 3],
+NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
+FEW = {"n_predict": 16, "repeats": 3, "engine": EngineOptions(n_threads=1)}
+# What a column's head means -> the field of the record.
+READ: dict[str, Callable[[ArmResult], Sequence[float | None]]] = {
+    "speedup": lambda one: _ends(one, value=True),
+    "its speedup": lambda one: _ends(one, value=True),
+    "95 % CI": lambda one: _ends(one, value=False),
+    "tok/s": lambda one: [one.tok_s],
+    "SD tok/s": lambda one: [one.tok_s],
+    "plain tok/s": lambda one: [one.plain_tok_s],
+    "accepted": lambda one: [_percent(one.acceptance_rate)],
+    "acceptance": lambda one: [_percent(one.acceptance_rate)],
+    "of output": lambda one: [_percent(one.accepted_of_output)],
+    "MGL": lambda one: [one.mgl],
+    "break-even MGL": lambda one: [one.break_even_mgl],
+    "MGL to break even": lambda one: [one.break_even_mgl],
 }
+WORDS = {"faster", "slower", "no difference", "undecided"}
+
+
+def _ends(one: ArmResult, *, value: bool) -> list[float | None]:
+    ratio = one.ratio
+    if ratio is None:
+        return []
+    return [*([ratio.value] if value else []), *(() if ratio.low is None else (ratio.low, ratio.high))]
+
+
+def _percent(share: float | None) -> float | None:
+    return None if share is None else 100 * share
 
 
 @pytest.fixture(scope="module")
-def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A real bench of five gammas, in three blocks."""
-    path = tmp_path_factory.mktemp("measured") / "real.sqlite"
-    with pytest.MonkeyPatch.context() as folders:
-        for name in ("MLSD_HOME", "MLSD_CACHE"):
-            folders.setenv(name, str(path.parent / "own"))
-        main(["bench", *PAIR, "--gamma", "1,2,4,8,16", "--db", str(path), "-q"])
-    return path
+def benched(tmp_path_factory: pytest.TempPathFactory) -> BenchResult:
+    """The second of two benches in one database."""
+    path = tmp_path_factory.mktemp("agreement") / "bench.sqlite"
+    bench(BenchRequest(target="tiny-dense", drafters=("ngram-cache",), gamma=(1, 3, 5), **FEW), path)  # type: ignore[arg-type]
+    arms: dict[str, Any] = {"drafts": ("tiny-draft",), "drafters": ("pld", "oracle"), "gamma": (2, 4)}
+    return bench(BenchRequest(target="tiny-dense", prompts=("code", "factual"), **arms, **FEW), path)  # type: ignore[arg-type]
 
 
-def timed(trial: Trial, times: float) -> Trial:
-    """The trial as if each of its tokens had taken so many times less than plain decoding takes."""
-    own = round(TOKEN_NS / times * (1 + 0.002 * (trial.block % 3)))
-    rounds = tuple(
-        msgspec.structs.replace(one, verify_ns=own * one.committed, draft_ns=0, rollback_ns=0, sample_ns=0, other_ns=0)
-        for one in trial.rounds
-    )
-    decode_ns = sum(one.verify_ns for one in rounds)
-    return msgspec.structs.replace(trial, rounds=rounds, decode_ns=decode_ns, conditions=None, disturbed=False)
+@pytest.fixture(scope="module")
+def suites(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = blocks(MOE, "B", noise=0.03) + blocks(DENSE, "D", alpha=0.2, noise=0.03, prompts=("code", "chinese"))
+    path = write(tmp_path_factory.mktemp("agreement") / "suites.sqlite", made, suites=["B", "D"])
+    return write_again(path)
 
 
-def with_times(measured: Path, path: Path, answer: str) -> Path:
-    """The same trials with times that leave no doubt what the answer is."""
-    with Store.open(measured, read_only=True) as real, Store.open(path) as made:
-        (run,) = real.runs()
-        run_id, cases = made.begin_run(run.environment, run.plan, run.seed), real.cases()
-        made.add_models(real.models().values())
-        made.add_cases(run_id, cases)
-        for stored in real.trials():
-            case = cases[stored.trial.case_id]
-            times = ANSWERS[answer](case.gamma, stored.trial.block) if case.arm == "sd" else 1.0
-            made.add_trial(run_id, timed(stored.trial, times))
-        made.end_run(run_id)
-    return path
+def write_again(path: Path) -> Path:
+    """With other trials in the file, of another session."""
+    return write(path, blocks(MOE, "E", noise=0.05, gammas=(1, 2, 3)), suites=["E"])
 
 
-def benched(path: Path) -> BenchResult:
-    """What a bench of these trials hands to its table and its sentence."""
-    with Store.open(path, read_only=True) as store:
-        cases: dict[str, Case] = store.cases()
-        rows = tuple(BenchTrial(case=cases[one.trial.case_id], trial=one.trial) for one in store.trials())
-    decisions = standings((row.case, row.trial) for row in rows)
-    outcome = RunOutcome(run_id=1, n_ok=len(rows), n_failed=0, n_skipped=0, n_left=0)
-    return BenchResult(database=str(path), outcome=outcome, warnings=(), trials=rows, decisions=decisions)
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> ServerResult:
+    path = tmp_path_factory.mktemp("agreement") / "server.sqlite"
+    with FakeServer(token_s=0.004) as plain, FakeServer(draft=True, token_s=0.004) as drafting:
+        asked = ServerRequest(url=drafting.url, against=plain.url, n_predict=16, repeats=3, engine=ONE_THREAD)
+        return serve(asked, path)
+
+
+def study_of(path: Path | str) -> Study:
+    with Store.open(Path(path), read_only=True) as store:
+        return read_study(store)
+
+
+def rows_of(table: Table) -> Iterator[dict[str, str]]:
+    for row in table.rows:
+        yield {head.label: cell.text for head, cell in zip(table.heads, row, strict=True)}
+
+
+def arm_of(row: dict[str, str], arms: Sequence[ArmResult]) -> ArmResult | None:
+    """The arm that a row shows: by target, setting, text, suite and length, as far as its columns tell."""
+
+    def fits(one: ArmResult) -> bool:
+        gamma = row.get("gamma", str(one.case.gamma)) == str(one.case.gamma)
+        name = one.setting in row.values() or (
+            gamma and (one.label in row.values() or f"{_target(one)} + {one.label}" in row.values())
+        )
+        name = name or f"{_target(one)} + {one.setting}" in row.values()
+        where = {"text": one.text, "prompt": one.text, "output tokens": str(one.question.n_predict),
+                 "target": _target(one), "suite": one.question.suite}  # fmt: skip
+        return name and all(row.get(label, value) == value for label, value in where.items())
+
+    found = [one for one in arms if not one.is_plain and fits(one)]
+    assert len(found) <= 1, (row, [(one.setting, one.text, one.question.suite) for one in found])
+    return found[0] if found else None
+
+
+def _target(one: ArmResult) -> str:
+    return one.case.target.id
+
+
+def hold(table: Table, arms: Sequence[ArmResult]) -> int:
+    """How many cells of a table are what the record says; any other is an error."""
+    n = 0
+    for row in rows_of(table):
+        one = arm_of(row, arms)
+        for label, text in row.items() if one is not None else ():
+            assert one is not None
+            if label in ("verdict", "decision") and text in WORDS | {"a control"}:
+                assert text == ("a control" if one.control else one.effect), (table.title, row)
+                n += 1
+            if label not in READ:
+                continue
+            printed = NUMBER.findall(text.replace("\u202f", ""))  # a column may show the value without its ends
+            wanted = [value for value in READ[label](one) if value is not None][: len(printed)]
+            shown, digits = list(map(float, printed)), [len(number.partition(".")[2]) for number in printed]
+            assert [round(v, d) for v, d in zip(wanted, digits, strict=True)] == pytest.approx(shown, abs=0.011), (
+                table.title, label, row, wanted,
+            )  # fmt: skip
+            n += len(shown)
+    return n
+
+
+def everywhere(study: Study) -> dict[str, int]:
+    """Cells that were compared, by table of the page; the page's two forms show the same cells."""
+    page = build(study)
+    tables = [table for section in page.sections for table in section.tables]
+    pooled = {"table-5", "gammas"}
+    found = {t.id: hold(t, study.pooled if t.id in pooled else study.results) for t in tables if t.id in _ARMS}
+    written = html.render(page), markdown.render(page)
+    for one in study.results:
+        if one.ratio is not None and not one.is_plain:
+            assert all(f"{one.ratio.value:.2f}x" in form for form in written)
+    figures(study)
+    return found
+
+
+_ARMS = {"best", "speedups", "table-5", "table-f", "gammas", "depth"}
+
+
+def figures(study: Study) -> None:
+    """Every point, bar and interval of a figure is that of a record."""
+    records = [one for one in (*study.results, *study.pooled) if one.ratio is not None]
+    ratios = {round(one.ratio.value, 9) for one in records if one.ratio}
+    ends = {round(end, 9) for one in records if one.ratio for end in (one.ratio.low, one.ratio.high) if end}
+    (ax,) = gains(study).axes
+    for line in ax.get_lines():
+        xs = [round(float(x), 9) for x in line.get_xdata()]  # type: ignore[union-attr]
+        assert set(xs) <= ratios | ends, line.get_label()
+    words = {str(line.get_label()) for line in ax.get_lines()} - {"_interval"}
+    effects = {one.effect for one in study.results if one.ratio is not None and not one.is_plain and not one.control}
+    assert words and words - {"a bound"} <= {"not decided" if one == "undecided" else one for one in effects}
+    (bars, *_) = throughput_bars(study).axes
+    speeds = {round(one.tok_s, 9) for one in study.pooled if one.tok_s is not None}
+    assert {round(float(bar.get_width()), 9) for bar in bars.patches} <= speeds  # type: ignore[attr-defined]
+    for ax in speedup_over_gamma(study).axes:
+        for line in ax.get_lines():
+            if not str(line.get_label()).startswith(("study", "_")):
+                assert {round(float(y), 9) for y in line.get_ydata()} <= ratios  # type: ignore[union-attr]
+
+
+# --- a bench ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize("answer", ANSWERS)
-def test_bench_report_advise_and_tune_say_the_same(
-    answer: str, measured: Path, tmp_path: Path, mlsd: Mlsd, capfd: pytest.CaptureFixture[str]
-) -> None:
-    path = with_times(measured, tmp_path / "study.sqlite", answer)
-    result = benched(path)
-    _answer(result, bench_arms(result.trials, result.decisions), "tiny-dense")
-    bench = capfd.readouterr().out
-    report = mlsd("report", "--db", path, "-o", tmp_path / "report").out
-    advise = json.loads(mlsd("advise", "tiny-dense", "--db", path, "--draft", "tiny-draft", "--json").out)["advice"]
-    search = ("tune", *PAIR, "--drafter", "draft-model", "--db", path, "--budget-s", "0.000001", "--json")
-    tune = json.loads(mlsd(*search).out)["result"]  # which has no time for a block, and so judges what is there
-    if answer == "gamma 4 wins":
-        assert "switch speculation on with tiny-draft, gamma 4" in bench
-        assert re.search("tiny-draft, gamma 4", report) and "leave it off" not in report
-        assert advise["verdict"] == "faster" and advise["best"]["gamma"] == 4
-        assert tune["best"]["gamma"] == 4
-    else:
-        assert "keep speculation off" in bench and "leave it off for everything here" in report
-        assert tune["best"] is None
-        assert advise["verdict"] == ("measure" if answer == "nobody knows" else "slower")
-        assert ("nothing is decided to be faster yet" in bench) == (answer == "nobody knows")
-        assert ("undecided" in report) == (answer == "nobody knows")
+def test_a_bench_says_the_same_on_every_surface(benched: BenchResult, mlsd: Mlsd, tmp_path: Path) -> None:
+    arms = [one for one in benched.results if not one.is_plain]
+    assert len(arms) == 12 and sum(one.control for one in arms) == 4
+    assert hold(bench_table(benched.results), arms) > 60
+    assert all(f"{one.ratio.value:.2f}x" in terminal.render(bench_table(benched.results)) for one in arms if one.ratio)
+    with Store.open(Path(benched.database), read_only=True) as store:
+        remade = {(one.question, one.name): one for one in latest(o for s in sessions(store) for o in s.results())}
+    for one in benched.results:
+        again = remade[one.question, one.name]
+        assert (again.ratio, again.standing, again.tok_s, again.plain_tok_s) == (
+            one.ratio, one.standing, one.tok_s, one.plain_tok_s,
+        ), "another bench in the file changes nothing"  # fmt: skip
+    study = study_of(benched.database)
+    assert min(everywhere(study)[name] for name in ("best", "speedups", "table-5", "gammas")) > 5
+    shown = {
+        answer.text: answer.words for answer in study.answers if answer.best and answer.best.question.suite == "bench"
+    }
+    assert all(shown[answer.text] == answer.words for answer in benched.answers if answer.text == "factual")
+    fitted = json.loads(mlsd("fit", "--db", benched.database, "--json").out)["arms"]
+    for one in arms:
+        assert json.loads(json.dumps(_builtins(one))) in fitted
+    exported(mlsd, Path(benched.database), arms, tmp_path)
+
+
+def _builtins(one: ArmResult) -> Any:
+    import msgspec
+
+    return msgspec.to_builtins(arm_object(one))
+
+
+def exported(mlsd: Mlsd, db: Path, arms: Sequence[ArmResult], folder: Path) -> None:
+    """A table of trials holds the pairs that each ratio is the mean of, and a record the rates of each trial."""
+    assert mlsd("export", "--format", "study-csv", "--db", db, "-o", folder / "t.csv").code == 0
+    with (folder / "t.csv").open(encoding="utf-8") as file:
+        lines = {int(row["job_id"].rpartition("-")[2]): row for row in csv.DictReader(file)}
+    with Store.open(db, read_only=True) as store:
+        recorded = {(r.trial.case_id, r.trial.block): r.rates for r in make_record(store).trials}
+    for one in arms:
+        pairs = [lines[pair.own.id or 0] for pair in one.pairs]
+        ratio = math.exp(statistics.fmean(math.log(float(row["speedup_vs_baseline"])) for row in pairs))
+        assert one.ratio is not None and ratio == pytest.approx(one.ratio.value)
+        rates = [recorded[pair.own.trial.case_id, pair.own.trial.block]["decode_tok_s"] for pair in one.pairs]
+        assert math.exp(statistics.fmean(map(math.log, rates))) == pytest.approx(one.tok_s)
+
+
+# --- suites -------------------------------------------------------------------------------------------------------
+
+
+def test_suites_say_the_same_on_every_surface_and_other_sessions_change_nothing(suites: Path, mlsd: Mlsd) -> None:
+    study = study_of(suites)
+    found = everywhere(study)
+    assert min(found[name] for name in ("best", "speedups", "table-5", "gammas")) > 10, found
+    with Store.open(suites, read_only=True) as store:
+        alone = next(s for s in sessions(store) if "B" in {one.case.suite for one in s.trials})
+        assert alone.plan.n_arms == {} and len(sessions(store)) == 2
+    own = {(o.question, o.name): o.ratio for o in alone.results()}
+    for one in study.results:
+        if one.question.suite in "BD":
+            assert one.ratio == own[one.question, one.name]
+    for one in json.loads(mlsd("fit", "--db", suites, "--json").out)["arms"]:
+        assert one in [json.loads(json.dumps(_builtins(arm))) for arm in study.pooled]
+    pooled = [one for one in study.pooled if not one.is_plain]
+    assert all("workloads pooled" in one.text for one in pooled if one.question.suite == "B")
+
+
+# --- a server -----------------------------------------------------------------------------------------------------
+
+
+def test_a_server_says_the_same_in_its_report(served: ServerResult) -> None:
+    study = study_of(served.database)
+    (own,) = [one for one in served.results if not one.is_plain]
+    (again,) = [one for one in study.results if not one.is_plain]
+    assert (again.ratio, again.standing, again.tok_s, again.plain_tok_s, again.mgl) == (
+        own.ratio, own.standing, own.tok_s, own.plain_tok_s, own.mgl,
+    )  # fmt: skip
+    assert [answer.words for answer in study.answers] == [answer.words for answer in served.answers]
+    everywhere(study)

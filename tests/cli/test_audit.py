@@ -22,7 +22,7 @@ def test_the_study_is_audited_by_name_and_its_impossible_rows_are_printed() -> N
 
 
 def test_json_gives_each_row_its_identity_verdict_and_rules() -> None:
-    document = json.loads(run("--published", "small-models", "--json").output)
+    document = json.loads(run("--published", "small-models", "--json").stdout)
     assert len(document["rows"]) == sum(document["counts"].values()) == 200
     row = next(row for row in document["rows"] if row["identity"].get("prompt") == "translation")
     assert set(row) == {"identity", "verdict", "rules", "missing"}
@@ -68,7 +68,7 @@ def test_no_cell_of_a_table_steers_the_terminal(tmp_path: Path) -> None:
 def test_only_one_source_is_taken() -> None:
     result = run("a.csv", "--published", "study")
     assert result.exit_code == 2
-    assert "Give only one of: a CSV file" in result.output
+    assert "Give only one of: a FILE" in result.output
 
 
 def test_an_imported_table_and_its_file_agree(tmp_path: Path) -> None:

@@ -56,7 +56,7 @@ def test_bench_reports_every_trial_and_a_summary_of_each_arm(mlsd: Mlsd, tiny: P
             assert trial["mgl"] == pytest.approx(1 + trial["accepted"] / trial["rounds"])
     arms = {(row["arm"], row["gamma"]): row for row in answer["summary"]}
     assert set(arms) == {("ar", 0), ("sd", 2), ("sd", 4)}
-    assert arms["sd", 4]["speedup"] > 0 and arms["sd", 4]["ci_low"] is None  # two blocks of two arms decide nothing
+    assert arms["sd", 4]["speedup"] == pytest.approx(arms["sd", 4]["decode_tok_s"] / arms["sd", 4]["plain_tok_s"])
     own = [trial for trial in answer["trials"] if (trial["arm"], trial["gamma"]) == ("sd", 4)]
     assert arms["sd", 4]["acceptance_rate"] == pytest.approx(
         sum(trial["accepted"] for trial in own) / sum(trial["proposed"] for trial in own)
@@ -250,17 +250,6 @@ def test_bad_input_ends_with_a_clear_message_and_code_2(
     assert result.out == ""
 
 
-def test_sabotage_rings_the_alarm_and_is_kept_as_what_it_is(mlsd: Mlsd, tiny: Path) -> None:
-    arguments = (tiny / "llama.gguf", "--draft", tiny / "llama-noise01.gguf", "--gamma", "4", *QUICK)
-    answer = bench_json(mlsd, *arguments, "--sabotage", "extra-token")
-    broken = [trial for trial in answer["trials"] if trial["arm"] == "sd"]
-    assert {(t["verdict"], t["valid"], t["rollback"]) for t in broken} == {("diverged", False, "sabotage:extra-token")}
-    assert all("broken on purpose" in t["invalid_reason"] for t in broken)
-    assert all(row["n_valid"] == 0 for row in answer["summary"] if row["arm"] == "sd")
-    options, _, end = mlsd("bench", "--help").out.partition("To see the alarm ring")
-    assert "--sabotage" not in options and "lost-token" in end
-
-
 @pytest.mark.parametrize(
     ("value", "message"), [(math.nan, "weights that are NaN or infinite: tensor"), (3e38, "logits are not finite")]
 )
@@ -283,10 +272,12 @@ def test_a_target_alone_is_answered_in_a_sentence_with_settings_that_agree(
     monkeypatch.setattr(bench, "_SHORT_BUDGET_S", 3.0)
     ran = mlsd("bench", "tiny-moe", "--n-threads", 1, "--gamma", 2)
     assert ran.code == 0, ran.err
-    assert "trying pld, ngram-cache and the drafts tiny-draft" in ran.err
+    assert "No method given: trying pld, ngram-cache, tiny-draft." in ran.err
     (answer,) = [line for line in ran.out.splitlines() if line.startswith("Answer for code: ")]
-    off = "keep speculation off" in answer
-    assert off != ("switch speculation on with" in answer)
-    (server,) = [line for line in ran.out.splitlines() if line.startswith("llama-server: ")]
-    assert ("leave it off" in server) == off
+    server = [line for line in ran.out.splitlines() if line.startswith("llama-server: ")]
+    if "not decided yet" in answer:  # a flag is for what is decided
+        assert server == [] and "What decides it: mlsd bench tiny-moe" in ran.out
+    else:
+        off = "leave speculation off" in answer
+        assert off != (": use " in answer) and ("leave it off" in server[0]) == off
     assert all(name in ran.out for name in ("pld", "ngram-cache", "tiny-draft"))

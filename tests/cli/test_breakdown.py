@@ -42,12 +42,6 @@ def test_the_tables_name_parts_and_say_that_this_is_profiling(mlsd: Mlsd, tiny: 
     assert database.exists()
 
 
-def test_a_draft_inside_its_target_is_said_not_to_be_timed(mlsd: Mlsd, tiny: Path) -> None:
-    ran = mlsd("breakdown", tiny / "llama.gguf", "--drafter", "layer-skip:exit=3,mode=inplace", *SHORT)
-    assert ran.code == 0, ran.err
-    assert "NOT TIMED" in ran.err
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -22,7 +22,7 @@ def test_claims_are_printed_with_verdict_print_and_audit(tmp_path: Path) -> None
 def test_claims_as_json_carry_effects_intervals_and_trials(tmp_path: Path) -> None:
     path = write_study(tmp_path / "s.sqlite", Study())
     result = CliRunner().invoke(cli, ["claims", "--db", str(path), "--json"], catch_exceptions=False)
-    verdicts = json.loads(result.output)
+    verdicts = json.loads(result.stdout)
     assert len(verdicts) == 12
     first = verdicts[0]
     assert first["decision"] == "does not hold here"

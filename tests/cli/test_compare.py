@@ -1,4 +1,4 @@
-"""``mlsd compare`` with real workers: a build against itself, against ones with a fault put in, settings, databases."""
+"""``mlsd compare`` with real workers: a build against itself, against ones with a fault put in, settings."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
+from mlsd.engine.llama.build.place import plain_name
 from mlsd.measure.store.store import Store
 from tests.cli.conftest import Ran
-from tests.native_shim import ABORTS, LONGER, OTHER_MODEL, SLOWER, UNKNOWN, copy_of_installed, faulty_build
+from tests.native_shim import ABORTS, LONGER, OTHER_MODEL, SLOWER, UNKNOWN, copy_of_installed, faulty_build, library
 
 Mlsd = Callable[..., Ran]
 QUICK = ("--n-threads", 1, "--n-predict", 16, "--rows", "1,5", "--drafter", "pld")
@@ -45,14 +46,14 @@ def test_a_build_against_itself_is_the_same_or_undecided(mlsd: Mlsd) -> None:
 
 @pytest.mark.heavy
 def test_every_turn_is_a_trial_in_the_store_and_sides_stand_in_random_order(mlsd: Mlsd) -> None:
-    compared(mlsd, ".", ".", "tiny-dense", *QUICK, "--repeats", 3)
     compared(mlsd, ".", ".", "tiny-dense", *QUICK, "--repeats", 2)
+    compared(mlsd, ".", ".", "tiny-dense", *QUICK, "--repeats", 1)
     with Store.open(KEPT, read_only=True) as store:
         trials = list(store.trials(rounds=False))
         runs = [run.plan for run in store.runs()]
-    assert len(trials) == (3 + 2) * 3 * 2
+    assert len(trials) == (2 + 1) * 3 * 2
     assert all(stored.trial.valid for stored in trials)
-    assert sorted({stored.trial.repeat for stored in trials}) == [0, 1, 2, 3, 4]
+    assert sorted({stored.trial.repeat for stored in trials}) == [0, 1, 2]
     assert sorted(plan["role"] for plan in runs) == ["0", "0", "1", "1", "control", "control"]
     assert len({plan["session"] for plan in runs}) == 2
 
@@ -109,8 +110,8 @@ def test_a_build_that_cannot_be_measured_is_told_before_anything_runs(
 
 def test_libraries_that_lack_a_function_are_told(mlsd: Mlsd, tmp_path: Path) -> None:
     folder = copy_of_installed(tmp_path / "lib")
-    (folder / "libllama.so").unlink()
-    shutil.copy((folder / "libggml-base.so").resolve(), folder / "libllama.so")
+    (folder / plain_name("llama")).unlink()
+    shutil.copyfile(library(folder, "ggml-base"), folder / plain_name("llama"))
     result = mlsd("compare", ".", folder, "tiny-dense", *QUICK)
     assert result.code == 2
     assert "llama.cpp cannot be loaded" in result.err and "undefined symbol: llama_" in result.err
@@ -126,15 +127,12 @@ def test_the_same_files_under_two_names_are_refused(mlsd: Mlsd, tmp_path: Path) 
     ("arguments", "reason"),
     [
         ((".", "tiny-dense"), "takes A, B and TARGET"),
-        ((".", ".", "tiny-dense", "--bisect"), "three builds or more"),
-        ((".", "a", "b", "tiny-dense", "--bisect", "--no-control"), "--bisect needs its control"),
         ((".", "nowhere", "tiny-dense"), "does not exist"),
         ((".", ".", "tiny-nothing"), "tiny-nothing"),
         ((".", ".", "tiny-dense", "--n-threads", "two/4"), "--n-threads is 'two/4'"),
         ((".", ".", "tiny-dense", "--flash-attention", "on/maybe"), "--flash-attention is 'on/maybe'"),
         ((".", ".", "tiny-dense", "--until", "200%"), "is not a share like 2%"),
         ((".", ".", "tiny-dense", "--fail-on", "faster:3%"), "is not one of slower:3%"),
-        (("a.sqlite", "b.sqlite"), "a.sqlite"),
     ],
 )
 def test_bad_input_is_told(mlsd: Mlsd, arguments: tuple[str, ...], reason: str) -> None:
@@ -176,38 +174,15 @@ def test_two_settings_of_one_build_are_two_sides(mlsd: Mlsd) -> None:
     assert "kv type q8_0" in kinds["b"]["settings"]
 
 
-@pytest.mark.heavy
-def test_two_databases_are_weaker_evidence(mlsd: Mlsd) -> None:
-    for name in ("x.sqlite", "y.sqlite"):
-        assert mlsd("bench", "tiny-dense", "--n-threads", 1, "--n-predict", 16, "--repeats", 4, "--db", name).code == 0
-    answer = compared(mlsd, "x.sqlite", "y.sqlite")
-    assert answer["interleaved"] is False
-    assert answer["notes"][0].startswith("Weaker evidence")
-    assert set(by_name(answer)) == {"tiny-dense, code, plain", "tiny-dense, code, prefill"}
-
-
-@pytest.mark.heavy
-def test_the_first_slower_build_of_a_list_is_found(mlsd: Mlsd, tmp_path: Path) -> None:
-    builds: list[Path] = []
-    for place, code in enumerate(("int fast;", "int alike;", SLOWER % 9.0, SLOWER % 9.5)):
-        builds.append(faulty_build(tmp_path / f"build-{place}", code))
-    comment = tmp_path / "comment.md"
-    arguments = (*builds, "tiny-dense", *QUICK, "--bisect", "--measure", "T(1)", "--markdown", comment)
-    answer = compared(mlsd, *arguments)
-    assert "changed first in build 2: build-2" in comment.read_text()
-    assert answer["first_changed"] == str(builds[2])
-    assert answer["least_turns"] == 4 <= sum(answer["turns"])
-
-
 @pytest.mark.builds
 @pytest.mark.heavy
-def test_another_release_is_measured_through_its_own_bindings(mlsd: Mlsd) -> None:
+def test_another_build_is_measured_through_its_own_bindings(mlsd: Mlsd) -> None:
     other = os.environ.get("MLSD_OTHER_BUILD")
     if other is None:
-        pytest.skip("MLSD_OTHER_BUILD is not set: python -m tools.native_builds --out DIR --release 0.3.35")
+        pytest.skip("MLSD_OTHER_BUILD names no other build: .ci/run compiles one")
     answer = compared(mlsd, ".", other, "tiny-dense", *QUICK, "--repeats", 4)
-    versions = [answer[side]["environment"]["llama_cpp_python_version"] for side in ("a", "b")]
-    assert versions[0] != versions[1]
+    builds = [answer[side]["environment"]["llama_cpp_build"] for side in ("a", "b")]
+    assert builds[0] != builds[1]
     assert by_name(answer)["pld, gamma 4: acceptance"]["n"] == 4
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -40,6 +39,7 @@ def taken(monkeypatch: pytest.MonkeyPatch, mlsd: Mlsd, *words: str) -> tuple[dic
 def test_the_command_line_comes_before_the_environment_and_that_before_the_file(
     folder: Path, monkeypatch: pytest.MonkeyPatch, mlsd: Mlsd
 ) -> None:
+    monkeypatch.setattr("psutil.cpu_count", lambda logical=True: 8)
     file = folder / "mlsd.toml"
     file.write_text('target = "models/own.gguf"\nthreads = 3\ndatabase = "study.sqlite"\n')
     got, said = taken(monkeypatch, mlsd)
@@ -64,6 +64,10 @@ def test_the_command_line_comes_before_the_environment_and_that_before_the_file(
         ("threads = 'two'", "Expected `int"),
         ("threads = ", "not valid TOML"),
         ("threads = 0", "is not in the range"),
+        ("threads = 9223372036854775808", "beyond 64 bits"),
+        ("a = " + "[" * 5_000, "nested too deeply"),
+        ('database = "\\u0000"', "'\\x00' is not a path"),
+        ('target = "~nobody-at-all/x.gguf"', "Could not determine home directory"),
     ],
 )
 def test_a_file_that_cannot_be_meant_is_refused_by_name(folder: Path, mlsd: Mlsd, text: str, says: str) -> None:
@@ -73,14 +77,12 @@ def test_a_file_that_cannot_be_meant_is_refused_by_name(folder: Path, mlsd: Mlsd
     assert mlsd("--help").code == 0 and str(folder / "mlsd.toml") in mlsd("--help").out
 
 
-def test_another_users_file_loads_no_library(folder: Path, monkeypatch: pytest.MonkeyPatch, mlsd: Mlsd) -> None:
-    file = folder / "mlsd.toml"
-    file.write_text('build = "evil"')
-    if os.getuid() == 0:  # whose files everybody reads
-        os.chown(file, 65534, -1)
-    else:
-        monkeypatch.setattr("os.getuid", lambda: file.stat().st_uid + 1)
-    assert "belongs to another user" in mlsd("probe", "tiny-dense").err
+def test_only_a_file_that_was_named_names_a_build(folder: Path, monkeypatch: pytest.MonkeyPatch, mlsd: Mlsd) -> None:
+    """A folder that was cloned or unpacked would run its code."""
+    (folder / "mlsd.toml").write_text('build = "./evil"')
+    assert "names a llama.cpp to load" in mlsd("probe", "tiny-dense").err
+    monkeypatch.setenv("MLSD_CONFIG", str(folder / "mlsd.toml"))
+    assert "evil is not a build" in mlsd("probe", "tiny-dense").err
 
 
 def offered(*words: str) -> set[str]:

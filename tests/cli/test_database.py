@@ -12,10 +12,11 @@ import pytest
 
 from mlsd.measure.store.newest import newest_or_new, newest_study, study_databases
 from mlsd.measure.store.store import Store
-from tests.analysis.studies import MOE, blocks, write
+from tests.analysis.studies import MACHINE, MOE, blocks, write
 from tests.cli.conftest import Ran
 from tests.cli.test_results import STUDY
 
+STUDIES = Path(__file__).parents[2] / "studies"
 Mlsd = Callable[..., Ran]
 READERS = (("results",), ("report", "-o", "page"), ("fit",), ("claims",), ("export", "--format", "csv"))
 
@@ -43,28 +44,38 @@ def test_a_file_that_is_no_study_stops_no_reader(mlsd: Mlsd, results: Path, comm
     assert study_databases() == [results / "mine.sqlite"]
 
 
-def test_of_several_studies_the_one_written_last_is_meant_and_named(mlsd: Mlsd, results: Path) -> None:
-    write(results / "older.sqlite", blocks(MOE, repeats=2))
-    os.utime(results / "older.sqlite", (1_000_000_000,) * 2)
-    assert newest_study() == results / "mine.sqlite"
-    assert "Reading results/mine.sqlite, the newest of 2 databases" in mlsd("results").err
-    with Store.open(results / "older.sqlite"), Store.open(results / "older.sqlite") as store:
-        store.end_run(1, "interrupted")  # what was just written is in the log, which the other connection keeps
-        os.utime(results / "older.sqlite", (1_000_000_000,) * 2)
-        os.utime(results / "older.sqlite-wal", (2_100_000_000,) * 2)
-        assert newest_study() == results / "older.sqlite"
+def test_of_several_studies_the_one_measured_into_last_is_meant_and_named(mlsd: Mlsd, results: Path) -> None:
+    write(results / "later.sqlite", blocks(MOE, repeats=2))
+    os.utime(results / "later.sqlite", (1_000_000_000,) * 2)
+    assert newest_study() == results / "later.sqlite"
+    assert "Reading results/later.sqlite, the newest of 2 databases" in mlsd("results").err
+    with Store.open(results / "mine.sqlite"), Store.open(results / "mine.sqlite") as store:
+        store.begin_run(MACHINE, {}, seed=0)
+        assert newest_or_new() == results / "mine.sqlite", "the run is in the log, which the other connection keeps"
+        assert newest_study() == results / "later.sqlite", "that run holds no trials"
 
 
-def test_a_table_that_was_imported_last_hides_no_trials(mlsd: Mlsd, results: Path, tmp_path: Path) -> None:
+def test_looking_for_the_newest_changes_no_file(results: Path) -> None:
+    write(results / "later.sqlite", blocks(MOE, repeats=2))
+    before = {path: path.stat().st_mtime_ns for path in results.iterdir()}
+    assert newest_study() == newest_or_new() == results / "later.sqlite"
+    assert {path: path.stat().st_mtime_ns for path in results.iterdir()} == before
+
+
+def test_what_was_imported_last_hides_no_trials_and_takes_no_measurement(
+    mlsd: Mlsd, results: Path, tmp_path: Path
+) -> None:
     table = tmp_path / "table.csv"
     table.write_text(STUDY, encoding="utf-8")
     imported = mlsd("import", table, "--format", "study-csv", "--db", "results/imported.sqlite")
     assert imported.code == 0, imported.err
-    os.utime("results/imported.sqlite", (2_100_000_000,) * 2)
-    assert newest_study() == results / "mine.sqlite"
+    brought = mlsd("import", next(STUDIES.glob("*.record.json.gz")), "--db", "results/record.sqlite")
+    assert brought.code == 0, brought.err
+    assert newest_study() == newest_or_new() == results / "mine.sqlite"
     assert mlsd("claims").code == 0
     (results / "mine.sqlite").unlink()
-    assert newest_study() == results / "imported.sqlite"
+    assert newest_or_new() == results / "bench.sqlite"
+    assert newest_study() in (results / "imported.sqlite", results / "record.sqlite")
 
 
 def test_without_any_study_readers_say_what_to_do_and_calibrations_begin_one(mlsd: Mlsd) -> None:

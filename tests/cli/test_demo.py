@@ -8,10 +8,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from mlsd.analysis.results.bench_arms import ArmSummary
 from mlsd.cli.start.demo import loss, win
 from mlsd.measure.store.store import Store
 from tests.cli.conftest import Ran
+from tests.trials.made import result
 
 Mlsd = Callable[..., Ran]
 
@@ -37,25 +37,19 @@ def test_the_demo_ends_with_a_report_of_trials_it_just_ran(mlsd: Mlsd, tmp_path:
         assert ending in ran.err + ran.out
 
 
-def summary(drafter: str, speedup: float, low: float, **changes: object) -> ArmSummary:
-    return ArmSummary(
-        arm="sd", gamma=8, drafter=drafter, n_trials=3, n_valid=3, decode_tok_s=90.0, spread=0.01, speedup=speedup,
-        ci_low=low, ci_high=2 * speedup - low, acceptance_rate=0.9, mgl=8.0, rounds=12, ms_per_round={},
-        verdict="lossless", invalid_reason=None, fates={"valid": 3}, **changes,
-    )  # fmt: skip
-
-
 def test_a_win_is_said_only_where_it_is_decided_and_always_with_its_bound() -> None:
-    oracle = summary("oracle", 1.5, 1.4)
-    assert "THE HONEST WIN" in win([summary("pld", 1.3, 1.2), oracle])
-    for undecided in (summary("pld", 1.3, 0.9), summary("pld", 0.8, 0.7)):
+    oracle = result(1.4, 1.5, 1.6, drafter="oracle")
+    assert "THE HONEST WIN" in win([result(1.2, 1.3, 1.4, drafter="pld"), oracle])
+    for undecided in (result(0.9, 1.3, 1.7, drafter="pld"), result(0.7, 0.8, 0.9, drafter="pld")):
         said = win([undecided, oracle])
         assert said.startswith("NO WIN on this machine") and "1.50 times" in said
 
 
 def test_a_loss_is_said_only_where_there_is_one() -> None:
-    assert "THE HONEST LOSS" in loss([summary("draft-model", 0.6, 0.5)])
-    assert "not decided" in loss([summary("draft-model", 0.9, 0.7)])
-    assert "NO LOSS" in loss([summary("draft-model", 1.1, 0.9)])
-    wrong = msgspec.structs.replace(summary("draft-model", 0.6, 0.5), fates={"diverged": 3}, invalid_reason="diverged")
+    assert "THE HONEST LOSS" in loss([result(0.5, 0.6, 0.7)])
+    assert "not decided" in loss([result(0.7, 0.9, 1.1)])
+    assert "NO LOSS" in loss([result(0.9, 1.1, 1.3)])
+    wrong = result(0.5, 0.6, 0.7)
+    trial = msgspec.structs.replace(wrong.trials[0].trial, valid=False, invalid_reason="diverged")
+    wrong = msgspec.structs.replace(wrong, fates={"diverged": 1}, trials=(wrong.trials[0]._replace(trial=trial),))
     assert loss([wrong]) == "NO LOSS that counts: diverged."

@@ -3,9 +3,10 @@ from __future__ import annotations
 import json
 import re
 
+import pytest
 from click.testing import CliRunner, Result
 
-from mlsd.cli.main import cli
+from mlsd.cli.main import cli, main
 from mlsd.records import Environment
 
 
@@ -15,7 +16,7 @@ def run(*arguments: str) -> Result:
 
 def test_the_card_names_every_field_and_says_which_are_not_known() -> None:
     output = run().output
-    environment = json.loads(run("--json").output)["environment"]
+    environment = json.loads(run("--json").stdout)["environment"]
     assert environment["chip"] is None or environment["chip"] in output
     assert f"llama-cpp-python {environment['llama_cpp_python_version']}" in re.sub(" +", " ", output)
     assert output.count("not known: ") >= sum(value is None for value in environment.values())
@@ -23,7 +24,7 @@ def test_the_card_names_every_field_and_says_which_are_not_known() -> None:
 
 
 def test_json_gives_a_reason_for_every_null_and_a_verdict_for_every_profile() -> None:
-    document = json.loads(run("--json").output)
+    document = json.loads(run("--json").stdout)
     environment = document["environment"]
     assert set(environment) == set(Environment.__struct_fields__)
     assert set(document["missing"]) == {name for name, value in environment.items() if value is None}
@@ -32,3 +33,12 @@ def test_json_gives_a_reason_for_every_null_and_a_verdict_for_every_profile() ->
     assert set(verdicts) >= {"study", "tiny", "smollm2", "mac-16gb", "mac-32gb", "mac-48gb", "mac-64gb", "mac-128gb"}
     assert set(verdicts.values()) <= {"fits", "tight", "raise the limit", "does not fit", "unknown"}
     assert document["conditions"]["available_bytes"] > 0
+
+
+def test_a_worker_that_starts_for_long_gives_signs_of_life(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A Mac compiles Metal's kernels when a build first starts."""
+    monkeypatch.setattr("mlsd.measure.process.STEP_S", 0.02)
+    main(["doctor"])
+    assert "silent for 0 s while it started llama.cpp" in capfd.readouterr().err

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import io
 import json
+import re
 import shlex
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from rich.console import Console
 
 import mlsd
 from mlsd.cli import output, watch
-from mlsd.measure.messages import Job, ModelFile, Slot
+from mlsd.measure.messages import Job, ModelFile, Progress, Slot, Started
 from mlsd.records import Case, ModelRef, PromptRef, Trial
 from mlsd.redact import VARIABLES, hide, redact
 from mlsd.report.render.markdown import escape
@@ -84,8 +85,20 @@ def test_a_session_that_goes_on_until_it_knows_enough_shows_its_time_and_not_the
                 watcher.begin(300, 0)
                 watcher.trial(slot, trial)
     for said in (shown.getvalue(), capsys.readouterr().err):
-        assert "[1, 0 s of 1000000 s] B m" in said and "[2, " in said and "300" not in said
+        assert re.search(r"\[1, \d+ s of 1000000 s\] B m", said) and "[2, " in said and "300" not in said
     assert "at most" in shown.getvalue()
+
+
+def test_live_speed_counts_neither_loading_nor_prefill_nor_the_warm_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s = [0.0]
+    monkeypatch.setattr(watch.time, "monotonic", lambda: now_s[0])
+    job, bar = Job(target=ModelFile(ref=ModelRef(id="m"), path=""), prompts={}, slots=()), watch.Bar()
+    bar.begin(1, 0)
+    bar.event(job, Started(index=0))
+    for at_s, n_tokens in ((9.0, 5), (9.5, 50), (11.0, 10), (12.0, 110)):  # ten seconds of prefill, then 100 tok/s
+        now_s[0] = at_s
+        bar.event(job, Progress(index=0, n_tokens=n_tokens))
+    assert bar._bar.tasks[0].description == "m 100.0 tok/s"
 
 
 def test_what_was_typed_is_repeated_without_steering(capfd: pytest.CaptureFixture[str]) -> None:

@@ -123,6 +123,15 @@ def test_a_profile_for_a_mac_is_estimated_for_the_chips_that_were_sold_with_its_
     assert needs["time"]["seconds"] is None, "of another machine nothing is public"
 
 
+def test_a_plan_for_a_mac_knows_the_kernels_of_the_build_that_set_up_installs_there(monkeypatch):
+    linux = Environment(host="h", os="Linux", machine="x86_64", memory_bytes=64 << 30)
+    monkeypatch.setattr("mlsd.measure.run.forecast.read_environment", lambda: linux)
+    times = [plan_json("D", "--profile", "mac-16gb")["needs"]["time"]["seconds"]]
+    monkeypatch.setattr("mlsd.measure.run.forecast.installed_build", lambda place: 0)
+    times.append(plan_json("D", "--profile", "mac-16gb")["needs"]["time"]["seconds"])
+    assert times[0] < times[1], "kernels made for verification take less"
+
+
 def test_earlier_results_of_this_machine_give_the_time(monkeypatch, tmp_path):
     here = Environment(host="here", os="Linux", machine="x86_64", memory_bytes=64 << 30)
     monkeypatch.setattr("mlsd.measure.run.forecast.read_environment", lambda: here)

@@ -48,7 +48,7 @@ def test_trials_are_listed_with_speed_acceptance_and_the_reason_of_a_failure(db:
 
 def test_filters_narrow_the_list(db: Path) -> None:
     def listed(*arguments: str) -> list[int]:
-        return [t["trial_id"] for t in json.loads(run("results", "--json", *arguments, "--db", db).output)["trials"]]
+        return [t["trial_id"] for t in json.loads(run("results", "--json", *arguments, "--db", db).stdout)["trials"]]
 
     assert listed() == [1, 2, 3]
     assert listed("--arm", "ar") == [1]
@@ -67,7 +67,7 @@ def test_one_trial_is_shown_by_its_number_or_its_case(db: Path) -> None:
     assert "2, 5 of 7 proposed tokens accepted" in by_number
     assert "verify ms" in by_number
     assert run("results", "--db", db, "show", case(4).id[:6], "--rounds").output == by_number
-    (shown,) = json.loads(run("results", "show", "2", "--json", "--db", db).output)
+    (shown,) = json.loads(run("results", "show", "2", "--json", "--db", db).stdout)
     assert shown["trial"]["tokens"] == [5, 6, 7, 8, 9, 10, 11, 12]
     assert shown["case"]["gamma"] == 4
 
@@ -109,11 +109,11 @@ def test_imported_rows_are_listed_apart_and_only_once(db: Path, tmp_path: Path) 
     assert "[red]moe[/red]" in output
     assert "0.24 %" in output
     assert "3 trials, 1 failed" in output
-    document = json.loads(run("results", "--imported", "--json", "--db", db).output)
+    document = json.loads(run("results", "--imported", "--json", "--db", db).stdout)
     assert document["trials"] == []
     assert [row["target_model"] for row in document["imported"]] == ["moe-q4", "[red]moe[/red]"]
-    assert json.loads(run("results", "--measured", "--json", "--db", db).output)["imported"] == []
-    assert len(json.loads(run("results", "--arm", "sd", "--json", "--db", db).output)["imported"]) == 1
+    assert json.loads(run("results", "--measured", "--json", "--db", db).stdout)["imported"] == []
+    assert len(json.loads(run("results", "--arm", "sd", "--json", "--db", db).stdout)["imported"]) == 1
 
 
 def test_a_table_that_cannot_be_read_leaves_no_database(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

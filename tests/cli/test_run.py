@@ -40,6 +40,13 @@ def test_a_run_can_be_limited_resumed_and_made_afresh(mlsd: Mlsd, tmp_path: Path
         assert store.check() == []
 
 
+def test_a_run_ends_with_its_answer_and_quietly_prints_it_alone(mlsd: Mlsd, tmp_path: Path) -> None:
+    asked = ("run", "B", "--profile", "tiny", "--db", tmp_path / "s.sqlite", *QUICK, "-q")
+    first, again = mlsd(*asked), mlsd(*asked)
+    assert first.out and all(line.startswith("Answer: tiny-moe") for line in first.out.splitlines())
+    assert again.out == first.out, "what is done before answers as well"
+
+
 def test_a_dry_run_shows_the_plan_and_writes_nothing(mlsd: Mlsd, tmp_path: Path) -> None:
     result = mlsd("run", "B", "--profile", "tiny", "--db", tmp_path / "s.sqlite", "--dry-run")
     assert result.code == 0
@@ -127,7 +134,7 @@ def test_ctrl_c_ends_with_130_leaves_no_process_and_the_same_command_goes_on(mls
         process.send_signal(signal.SIGINT)
         rest = process.stderr.read()
         assert process.wait(30) == 130
-    assert "the same command goes on where it stopped" in rest
+    assert "the same command continues where it stopped" in rest
     left = psutil.wait_procs(workers, timeout=20)[1]
     assert not left, "a worker outlived its run"
     resumed = json.loads(mlsd(*command, "--json").out)["outcome"]

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import msgspec
 import numpy as np
 
-from mlsd.clock import FakeClock, MonotonicClock
+from mlsd.clock import MonotonicClock
 from mlsd.drafters import open_drafter, recipe, second_file
 from mlsd.drafters.method import DrafterSetup
 from mlsd.drafters.options import parse_drafter
@@ -29,6 +29,7 @@ from mlsd.engine.session import SessionOptions
 from mlsd.engine.tree import ROOT, chain
 from mlsd.records import Case, DrafterSpec, Losslessness, ModelRef, PromptRef, Sampling, Trial
 from mlsd.trials.identities import broken
+from tests.engine.fake import FakeClock
 
 CLOCK = MonotonicClock()
 N_RECORDED = 64  # tokens of plain output that a control may replay
@@ -42,7 +43,6 @@ class Run:
     stats: dict[str, float]
     options: SessionOptions  # of the target
     verdict: Losslessness | None = None  # None: sampled
-    timed: bool = True
     fell_back: str | None = None
 
     @property
@@ -181,7 +181,7 @@ class Arena:
                 judge = self._judge(name)
                 verdict = judge.judge(result, reference, prompt, session, strategy=rollback.name)
                 judge.close()  # a context is up to 20 MB, and an arena has fifty models
-            run = Run(result, made.stats(), session.options, verdict, made.timed, made.fell_back)
+            run = Run(result, made.stats(), session.options, verdict, made.fell_back)
             spec = parse_drafter(method, None if draft is None else ModelRef(id=draft))
             _assert_could_be_stored(run, spec, gamma, n_predict, rollback.name)
             return run
@@ -272,7 +272,7 @@ def _assert_could_be_stored(run: Run, spec: DrafterSpec, gamma: int, n_predict: 
     trial = Trial(
         case_id=case.id, arm=case.arm, gamma=gamma, block=0, repeat=0, position=0, status="ok", started_at="2026-01-01",
         tokens=made.tokens, rounds=made.rounds, prefill_ns=made.prefill_ns, draft_prefill_ns=made.draft_prefill_ns,
-        decode_ns=made.decode_ns if run.timed else None, timed=run.timed, rollback_target=rollback, stats=run.stats,
+        decode_ns=made.decode_ns, rollback_target=rollback, stats=run.stats,
         losslessness=verdict, valid=True,
     )  # fmt: skip
     assert not [*broken(case, trial)]

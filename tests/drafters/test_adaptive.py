@@ -7,19 +7,18 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pytest
 
-from mlsd.clock import FakeClock
 from mlsd.drafters import check_target, resolve_spec
 from mlsd.drafters.adaptive import Adaptive, DepthRule, time_passes
 from mlsd.drafters.chain import Chain
 from mlsd.engine.decode import Generation, GenerationLimits, generate
 from mlsd.engine.drafter import Draft, Drafter, NoDrafter, Outcome
-from mlsd.engine.fake import FakeCosts, FakeSession
 from mlsd.engine.rollback import make_rollback
 from mlsd.engine.session import Logits, SessionOptions
 from mlsd.errors import InputError, UnsupportedError
 from mlsd.planning.prepare import BenchRequest, prepare_bench
 from mlsd.records import MOST_ADAPTIVE, DrafterSpec
-from tests.drafters.arena import Arena, prompt_of
+from tests.drafters.arena import Arena
+from tests.engine.fake import FakeClock, FakeCosts, FakeSession
 
 N_PREDICT = 600
 PASS_NS = 1_000_000
@@ -122,8 +121,6 @@ def test_no_fixed_gamma_is_faster_by_more_than_a_few_rounds(
 def test_what_drafts_trees_cannot_choose_a_length(arena: Arena) -> None:
     with pytest.raises(UnsupportedError, match="lookahead cannot choose gamma round by round"):
         check_target(DrafterSpec(name="lookahead", options={"gamma": "auto"}), arena.path("llama"))
-    with pytest.raises(UnsupportedError, match="layer-skip cannot choose"):
-        arena.run("llama", "layer-skip:mode=inplace,skip=2,gamma=auto", 4, prompt_of(1), 8)
 
 
 def test_auto_stands_beside_numbers_or_alone(arena: Arena) -> None:

@@ -67,16 +67,12 @@ def test_the_control_is_a_third_of_the_blocks_at_the_gamma_of_the_hybrids_drafts
     assert made.component is None
 
 
-def test_the_control_accepts_what_the_published_method_accepts(arena: Arena) -> None:
+def test_the_control_is_exact_where_some_of_its_draft_stands(arena: Arena) -> None:
     def run(seed: int) -> Run:
         prompt = prompt_of(seed)
-        sync, inplace = (
-            arena.run("qwen2", f"{CONTROL},mode={mode}", 2, prompt, N_PREDICT) for mode in ("sync", "inplace")
-        )
-        arena.assert_exact("qwen2", prompt, sync)
-        arena.assert_exact("qwen2", prompt, inplace)
-        arena.assert_alike("qwen2", sync, inplace)
-        return sync
+        made = arena.run("qwen2", f"{CONTROL},mode=sync", 2, prompt, N_PREDICT)
+        arena.assert_exact("qwen2", prompt, made)
+        return made
 
     first((run(seed) for seed in range(24)), lambda made: 0 < made.accepted < made.proposed)
 

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
-from mlsd.analysis.results.best_setting import best_settings
-from mlsd.analysis.results.speedups import Speedup
 from mlsd.drafters import METHODS
 from mlsd.errors import UnsupportedError
 from mlsd.measure.worker.conversation import PlainAnswers, read_prompt
 from mlsd.planning.prompts import load_prompt
-from mlsd.records import CONTROLS, EngineOptions, Sampling
-from mlsd.stats import Interval
-from mlsd.trials.decisions import Standing, effect_of
+from mlsd.records import CONTROLS, DrafterSpec, EngineOptions, Sampling
+from mlsd.trials.answers import answers
+from mlsd.trials.results import SessionPlan, arm_results, as_measured
+from tests.analysis.studies import DENSE, blocks, lasting
 from tests.conftest import ARCHITECTURES
 from tests.drafters.arena import CLOCK, Arena
 
@@ -48,17 +48,16 @@ def test_with_a_temperature_nobody_knows_what_comes(arena: Arena, name: str) -> 
 def test_no_control_is_ever_recommended() -> None:
     assert set(CONTROLS) <= set(METHODS)
 
-    def arm(drafter: str, value: float) -> Speedup:
-        ratio = Interval(value=value, low=value - 0.01, high=value + 0.01, n=9)
-        return Speedup(
-            target="t", drafter=drafter, draft=None, gamma=4, options="", n_predict=64, suite=None, prompt=None,
-            workload="code", comparable="", ratio=ratio, n_blocks=9, n_trials=9, n_valid=9, decode_tok_s=1.0,
-            baseline_tok_s=1.0, acceptance_rate=1.0, mgl=1.0, invalid_reason=None,
-            standing=Standing(name=drafter, ratio=ratio, effect=effect_of(ratio)),
-        )  # fmt: skip
-
-    (best,) = best_settings([arm("oracle", 3.0), arm("pld", 1.2), arm("random", 0.5)])
-    assert best.arm is not None and best.arm.drafter == "pld" and best.n_settings == 1
+    made = [(of, trial) for of, trial in blocks(DENSE, "bench", prompts=("code",), gammas=(4,), alpha=0.9)]
+    bound = [(of, trial) for of, trial in made if of.gamma]
+    for of, trial in bound:
+        oracle = msgspec.structs.replace(of, drafter=DrafterSpec(name="oracle"))
+        fast = lasting(trial, (trial.decode_ns or 0) // 4)
+        made.append((oracle, msgspec.structs.replace(fast, case_id=oracle.id)))
+    found = {one.arm.method: one for one in arm_results(as_measured(made), SessionPlan())}
+    assert found["oracle"].effect == "faster" and found["oracle"].decision == "a control, cannot be used"
+    (answer,) = answers(found.values())
+    assert answer.best is found["draft-model"] and len(answer.arms) == 1 and answer.use == "on"
 
 
 def test_random_tokens_repeat_nothing_and_are_the_same_every_time(arena: Arena) -> None:

@@ -28,6 +28,7 @@ N_PREDICT = 40
 TREES = "draft-tree:top_k=8"  # a target made for trees; the drafters of this file replace the method's own
 # Target, method and draft of what is tried with a temperature.
 SAMPLED: dict[str, tuple[str, str, str | None]] = {
+    "chain": ("llama", "draft-model", "llama-noise01"),
     "tree": ("llama", "draft-tree:depth=2,top_k=4", "llama-noise01"),
     "as long as pays": ("llama", "draft-model:gamma=auto", "llama-noise01"),
     "text": ("llama", "text-draft", "llama-noise01"),
@@ -170,7 +171,7 @@ DRAWN = [
     Cell("qwen35", "mtp", 3, shows=some_stand, home="blocks"),
     Cell("llama", "draft-model:gamma=auto", MOST_ADAPTIVE, "llama-noise003", lambda run, gamma: run.accepted > 0),
     Cell("qwen3moe", "expert-skip:experts=1", 3, shows=some_stand),
-    *(Cell("llama", f"layer-skip:mode={mode},skip=4", 3, shows=some_stand) for mode in ("own", "sync", "inplace")),
+    *(Cell("llama", f"layer-skip:mode={mode},skip=4", 3, shows=some_stand) for mode in ("own", "sync")),
 ]
 
 

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from mlsd.drafters.other_vocabulary import _check_text, _tokens
-from mlsd.engine.fake import FakeTokenizer
 from mlsd.errors import VocabularyError
 from mlsd.folders import asset_path
 from mlsd.planning.prompts import load_prompt
 from mlsd.records import MOST_ADAPTIVE, Sampling
 from tests.drafters.arena import Arena, first
+from tests.engine.fake import FakeTokenizer
 
 N_PREDICT = 40
 

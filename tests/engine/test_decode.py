@@ -9,14 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlsd.clock import FakeClock
 from mlsd.drafters.draft_model import DraftModel
 from mlsd.engine.decode import Generation, GenerationLimits, generate
 from mlsd.engine.drafter import NoDrafter
-from mlsd.engine.fake import FakeCosts, FakeSession
 from mlsd.engine.rollback import make_rollback
 from mlsd.engine.session import SessionOptions
 from mlsd.errors import CapacityError, NativeError, RollbackError
+from tests.engine.fake import FakeClock, FakeCosts, FakeSession
 
 PROMPT = (5, 6, 7)
 MS = 1_000_000

@@ -10,12 +10,8 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
-from scipy.stats import chi2
 
-from mlsd.clock import FakeClock, MonotonicClock
-from mlsd.drafters.chain import Chain
+from mlsd.clock import MonotonicClock
 from mlsd.drafters.draft_model import DraftModel
 from mlsd.engine.decode import Generation, GenerationLimits, generate
 from mlsd.engine.drafter import Draft, Drafter, NoDrafter, Outcome
@@ -27,10 +23,10 @@ from mlsd.engine.rollback import make_rollback, rollback_options
 from mlsd.engine.session import SessionOptions
 from mlsd.records import Losslessness, Sampling
 from tests.conftest import ARCHITECTURES
+from tests.engine.fake import FakeClock
 
 OPTIONS = SessionOptions(n_ctx=256, n_threads=1)
 CLOCK = MonotonicClock()
-GAMMAS = (1, 2, 4, 8, 16, 32)
 N_PREDICT = 48
 
 
@@ -141,44 +137,6 @@ def test_snapshots_lie_after_single_token_decodes_and_the_probe_sees_it(bench: B
     assert result.max_logit_diff > 1.0
 
 
-@pytest.mark.heavy
-@pytest.mark.parametrize("gamma", GAMMAS)
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_output_equals_plain_decoding_with_identical_perturbed_and_unrelated_drafts(
-    bench: Bench, architecture: str, gamma: int
-) -> None:
-    prompt = prompt_of(gamma)
-    for suffix in ("", "-noise003", "-noise01", "-other"):
-        result = bench.speculate(architecture, architecture + suffix, gamma, prompt)
-        bench.assert_lossless()
-        assert len(result.tokens) - 1 == len(result.rounds) + sum(r.accepted for r in result.rounds)
-        # Where kernels of another width round otherwise, a draft may take the other of two equal tokens.
-        if not suffix and bench.report(architecture).kernel_noise == 0:
-            assert acceptance(result) == 1.0
-
-
-@pytest.mark.heavy
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_a_perturbed_draft_is_accepted_sometimes_and_an_unrelated_one_almost_never(
-    bench: Bench, architecture: str
-) -> None:
-    rates = {}
-    for suffix in ("-noise003", "-noise01", "-other"):
-        runs = [bench.speculate(architecture, architecture + suffix, 4, prompt_of(seed)) for seed in range(4)]
-        rates[suffix] = sum(acceptance(run) for run in runs) / len(runs)
-    assert rates["-other"] < min(rates["-noise01"], rates["-noise003"])
-    assert max(rates.values()) < 1
-
-
-@pytest.mark.heavy
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(seed=st.integers(0, 2**32 - 1), gamma=st.integers(1, 12), architecture=st.sampled_from(ARCHITECTURES))
-def test_output_equals_plain_decoding_for_any_prompt(bench: Bench, seed: int, gamma: int, architecture: str) -> None:
-    prompt = prompt_of(seed, n=1 + seed % 40)
-    bench.speculate(architecture, f"{architecture}-noise003", gamma, prompt)
-    bench.assert_lossless()
-
-
 @pytest.mark.parametrize("architecture", ["qwen35", "falcon-h1"])
 def test_checkpoints_are_exact_for_a_hybrid_target_too(bench: Bench, architecture: str) -> None:
     prompt = prompt_of(3)
@@ -242,42 +200,3 @@ def test_a_verifier_that_keeps_a_wrong_token_is_found_out(bench: Bench) -> None:
     assert verdict.top2_gap is not None
     assert verdict.worst_gap is not None
     assert verdict.worst_gap > (verdict.tolerance or 0)
-
-
-@pytest.mark.heavy
-def test_sampling_keeps_the_targets_distribution(bench: Bench) -> None:
-    """The second output token over many seeded runs, plain against speculative, in bins of equal probability."""
-    sampling = Sampling(temperature=1.0)
-    prompt = prompt_of(11)
-    limits = GenerationLimits(n_predict=4, gamma=3)
-    n_runs = 3_000
-    wide = SessionOptions(n_ctx=256, n_threads=1, max_outputs=4, device_sampling=False)
-    narrow = SessionOptions(n_ctx=256, n_threads=1, device_sampling=False)
-    target, draft = bench.model("llama"), bench.model("llama-noise01")
-    with open_session(target, wide) as session, open_session(draft, narrow) as second:
-        drafter = DraftModel(second, make_rollback("trim", second), CLOCK, Chain(CLOCK, sampling))
-        drafters = {"ar": NoDrafter(), "sd": drafter}
-        draws: dict[str, list[int]] = {"ar": [], "sd": []}
-        accepted = 0
-        for seed in range(n_runs):
-            for arm, made in drafters.items():
-                result = generate(
-                    session,
-                    made,
-                    make_rollback("trim", session),
-                    prompt,
-                    limits,
-                    CLOCK,
-                    sampling=sampling,
-                    rng=np.random.default_rng([seed, arm == "sd"]),
-                )
-                draws[arm].append(result.tokens[2])
-                accepted += sum(r.accepted for r in result.rounds)
-    assert accepted > 0
-    borders = np.quantile(draws["ar"], np.linspace(0, 1, 9)[1:-1])
-    expected = np.bincount(np.searchsorted(borders, draws["ar"]), minlength=8)
-    observed = np.bincount(np.searchsorted(borders, draws["sd"]), minlength=8)
-    # Both samples are random: the variance of a difference is twice that of one, so the statistic is halved.
-    statistic = float(((observed - expected) ** 2 / (observed + expected)).sum())
-
-    assert chi2.sf(statistic, df=7) > 1e-4

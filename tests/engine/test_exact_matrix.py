@@ -8,9 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from mlsd.clock import FakeClock
 from mlsd.drafters import check_target
-from mlsd.engine.fake import FakeSession
 from mlsd.engine.llama.footprint import footprints
 from mlsd.engine.llama.model import LlamaModel
 from mlsd.engine.probe import ProbeReport, probe
@@ -22,6 +20,7 @@ from mlsd.gguf_tools.synthetic.tiny import TINY_SET
 from mlsd.measure.contexts import context_bytes
 from mlsd.records import DrafterSpec
 from mlsd.units import MIB
+from tests.engine.fake import FakeClock, FakeSession
 from tests.engine.test_exact import Bench, prompt_of
 
 LOGGED_DIGITS = 0.01 * MIB  # llama.cpp's log gives sizes in MiB with two digits
@@ -53,9 +52,7 @@ def bench(tiny: Path) -> Iterator[Bench]:
         yield made
 
 
-@pytest.mark.parametrize(
-    "gamma", [4, pytest.param(1, marks=pytest.mark.heavy), pytest.param(16, marks=pytest.mark.heavy)]
-)
+@pytest.mark.parametrize("gamma", [4, *(pytest.param(gamma, marks=pytest.mark.heavy) for gamma in (1, 2, 8, 16, 32))])
 @pytest.mark.parametrize("name", TINY_SET)
 def test_speculation_writes_what_the_target_writes(bench: Bench, name: str, gamma: int) -> None:
     """With an identical, a perturbed and an unrelated draft, beyond the window where there is one."""

@@ -15,15 +15,15 @@ from benchmarks.truth_losslessness import Target, opened
 from mlsd.clock import MonotonicClock
 from mlsd.engine.decode import GenerationLimits, generate
 from mlsd.engine.drafter import NoDrafter
-from mlsd.engine.llama.broken import leave_ghost
 from mlsd.engine.llama.model import LlamaModel
 from mlsd.engine.llama.open import open_session
 from mlsd.engine.losslessness import Answers, Gaps, Judge, Passes, _chunks, distance, first_difference
-from mlsd.engine.rollback import FAULTS, make_rollback, parse_sabotage
+from mlsd.engine.rollback import make_rollback
 from mlsd.engine.session import SessionOptions
 from mlsd.errors import EngineError, RollbackError
 from tests.conftest import ARCHITECTURES
 from tests.engine.broken_files import write_nan_norm
+from tests.engine.sabotage import FAULTS, leave_ghost
 
 OPTIONS = SessionOptions(n_ctx=256, n_threads=1)
 N_PREDICT = 40
@@ -169,13 +169,6 @@ def test_judging_leaves_the_memory_as_it_is(tiny: Path) -> None:
             other.decode(tuple(range(20)))
             other.decode((20,))
             assert (other.n_past, other.greedy()) == (session.n_past, session.greedy())
-
-
-def test_a_fault_that_is_none_is_refused() -> None:
-    assert parse_sabotage("auto") is None
-    assert parse_sabotage("sabotage:lost-token:once") == ("lost-token", True)
-    with pytest.raises(RollbackError, match="lost-token"):
-        parse_sabotage("sabotage:coffee")
 
 
 def test_logits_that_are_not_finite_are_refused(tiny: Path, tmp_path: Path) -> None:

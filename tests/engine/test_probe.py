@@ -10,14 +10,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from mlsd.clock import FakeClock
-from mlsd.engine.fake import FakeCosts, FakeSession
 from mlsd.engine.llama.model import LlamaModel
 from mlsd.engine.llama.open import open_session
 from mlsd.engine.probe import ProbeReport, StrategyResult, probe
 from mlsd.engine.rollback import make_rollback, rollback_options
 from mlsd.engine.session import SessionOptions
 from mlsd.errors import RollbackError
+from tests.engine.fake import FakeClock, FakeCosts, FakeSession
 from tests.engine.test_exact import OPTIONS, Bench, prompt_of
 
 HYBRIDS = ("qwen35", "qwen35moe", "falcon-h1", "mamba2", "granite-hybrid")

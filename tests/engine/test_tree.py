@@ -9,15 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlsd.clock import FakeClock
 from mlsd.engine.decode import Generation, GenerationLimits, generate
 from mlsd.engine.drafter import Draft, Drafter, Outcome
-from mlsd.engine.fake import FakeCosts, FakeSession
 from mlsd.engine.rollback import make_rollback
 from mlsd.engine.session import SessionOptions
 from mlsd.engine.tree import ROOT, Tree, chain, depth_first, layout, merge
 from mlsd.engine.verify import accept_tree, draw
 from mlsd.errors import EngineError
+from tests.engine.fake import FakeClock, FakeCosts, FakeSession
 
 MS = 1_000_000
 trees = st.integers(1, 24).flatmap(

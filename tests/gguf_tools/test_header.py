@@ -1,12 +1,17 @@
+import os
+import struct
 import tempfile
+import time
 from pathlib import Path
 
 import gguf
 import numpy as np
+import psutil
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mlsd.engine.llama.model import check_gguf
 from mlsd.errors import ModelFileError
 from mlsd.gguf_tools.header import Header, HeaderError
 from mlsd.gguf_tools.source import Source
@@ -78,3 +83,45 @@ def test_a_missing_file_and_another_kind_of_file_are_told_apart(tmp_path):
         Source(text)
     with pytest.raises(ModelFileError, match="no model file"):
         Source(tmp_path)
+
+
+def _value(key: bytes, kind: int, rest: bytes) -> bytes:
+    return struct.pack("<Q", len(key)) + key + struct.pack("<I", kind) + rest
+
+
+@pytest.mark.parametrize(
+    ("values", "reason"),
+    [
+        (_value(b"tokenizer.ggml.tokens", 9, struct.pack("<IQ", 8, 10**8)), "more than 8,388,608 items"),
+        (_value(b"llama.expert_used_count", 9, struct.pack("<IQ", 0, 10**9 - 500)), "more than 8,388,608 items"),
+        (_value(b"general.name", 8, struct.pack("<Q", 10**9 - 500)), "a text of 999,999,500 bytes"),
+    ],
+)
+def test_a_gigabyte_of_nothing_is_refused_at_once(values: bytes, reason: str, tmp_path: Path) -> None:
+    path = tmp_path / "sparse.gguf"
+    with path.open("wb") as file:
+        file.write(struct.pack("<4sIQQ", b"GGUF", 3, 0, 1) + values)
+        file.truncate(10**9)
+    started, memory = time.monotonic(), psutil.Process().memory_info().rss
+    with pytest.raises(ModelFileError, match=reason):
+        Source(path).text("general.name", "", own=False)
+    assert time.monotonic() - started < 10 and psutil.Process().memory_info().rss - memory < 100_000_000
+    path.write_bytes(struct.pack("<4sIQQ", b"GGUF", 3, 0, 10**12))
+    with pytest.raises(ModelFileError, match="1,000,000,000,000 values"):
+        Source(path)
+
+
+def test_a_part_that_is_a_pipe_is_refused_before_anybody_waits_for_it(tmp_path: Path) -> None:
+    """By the process that would load it, too."""
+    for number in (1, 2):
+        writer = gguf.GGUFWriter(tmp_path / f"m-{number:05d}-of-00002.gguf", "llama")
+        writer.add_uint16("split.count", 2)
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.close()
+    first, second = sorted(tmp_path.glob("*.gguf"))
+    check_gguf(first)
+    second.unlink()
+    os.mkfifo(second)
+    with pytest.raises(ModelFileError, match=r"m-00002-of-00002.gguf is not a regular file|no model file .*m-00002"):
+        check_gguf(first)

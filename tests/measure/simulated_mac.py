@@ -8,17 +8,16 @@ from __future__ import annotations
 
 import itertools
 import queue
+import statistics
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Self, cast
 
 import msgspec
 
-from mlsd.clock import FakeClock
 from mlsd.drafters.draft_model import DraftModel
 from mlsd.engine.decode import GenerationLimits, generate
 from mlsd.engine.drafter import NoDrafter
-from mlsd.engine.fake import FakeSession
 from mlsd.engine.llama.native import BackendInfo
 from mlsd.engine.rollback import make_rollback
 from mlsd.engine.session import SessionOptions
@@ -29,10 +28,13 @@ from mlsd.measure.worker.serve import run_slots
 from mlsd.planning.job import Job, ModelFile, Slot
 from mlsd.planning.prompts import Prompt
 from mlsd.records import Anchors, Case, Conditions, Losslessness, ModelRef, Trial
+from tests.engine.fake import FakeClock, FakeSession
 from tests.engine.test_decode import PROMPT, truth
 from tests.measure.examples import case
 
 MS = 1_000_000
+# After a pause of 200 ms decoding is 11 to 12 % slower (llama.cpp 10119), and warm some hundred passes later.
+PAUSE_NS, COLD, WARM_PASSES = 200 * MS, 0.115, 120
 METAL = BackendInfo(
     backend="Metal", device="Apple M4", devices=(), binding_version="0", build="b1", system_info="", memory_bytes=None
 )
@@ -63,6 +65,7 @@ class Mac:
         self.warmed: list[tuple[str, bool]] = []  # arm, whole
         self.measured: list[tuple[int, int, bool]] = []  # block, repeat, whether it was hot
         self.n_trials, self._rest_needed_s, self.n_workers = 0, 0.0, 0
+        self._cold, self._worked_ns = 0.0, -PAUSE_NS
         self._sleep = self.clock.sleep
         self.clock.sleep = self._cool  # type: ignore[method-assign]
 
@@ -75,8 +78,13 @@ class Mac:
         return self._rest_needed_s > 0
 
     def pass_ns(self, width: int) -> int:
-        """T(4) suffers and T(1) does not, as on an M5 Max."""
-        return round((30 + 2 * width) * MS * (1.36 if self.is_hot and width > 1 else 1))
+        """Of the next pass: T(4) suffers from heat and T(1) does not, as on an M5 Max; all do after a pause."""
+        if self.clock.now_ns() - self._worked_ns >= PAUSE_NS:
+            self._cold = COLD
+        cold, self._cold = self._cold, max(0.0, self._cold - COLD / WARM_PASSES)
+        span_ns = round((30 + 2 * width) * MS * (1.36 if self.is_hot and width > 1 else 1) * (1 + cold))
+        self._worked_ns = self.clock.now_ns() + span_ns
+        return span_ns
 
     def begin_trial(self) -> None:
         if self._left and self.n_trials >= self._left[0][0]:
@@ -131,14 +139,14 @@ class MacArms:
         return None
 
     def feel(self, case: Case) -> Anchors:
-        spans = []
         wide = max(5, case.gamma + 1)
-        for width in (1, wide):
-            before = self._mac.clock.now_ns()
-            for _ in range(8):
-                self._mac.clock.advance(self._mac.pass_ns(width))
-            spans.append((self._mac.clock.now_ns() - before) // 8)
-        return Anchors(target="t", width=wide, one_ns=spans[0], wide_ns=spans[1])
+        one_ns, wide_ns = (round(statistics.median(map(self._pass, [k] * max(8, 32 // k)))) for k in (1, wide))
+        return Anchors(target="t", width=wide, one_ns=one_ns, wide_ns=wide_ns)
+
+    def _pass(self, width: int) -> int:
+        span_ns = self._mac.pass_ns(width)
+        self._mac.clock.advance(span_ns)
+        return span_ns
 
     def warm_up(self, case: Case, *, whole: bool = False, on_round: Callable[[int], None] | None = None) -> None:
         self._mac.warmed.append((f"{case.arm}{case.gamma}", whole))

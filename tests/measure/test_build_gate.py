@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
+import psutil
 import pytest
 
 from mlsd.engine.llama import native
 from mlsd.engine.llama.build import layouts
 from mlsd.measure.build_gate import judge, known_builds, verdict_of
 from mlsd.measure.builds import find_build, installed
-from tests.native_shim import ABORTS, copy_of_installed, faulty_build
+from tests.native_shim import ABORTS, copy_of_installed, copy_of_package, faulty_build, library
+from tests.processes import alive
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="builds the faults for Linux")
 
@@ -141,7 +145,7 @@ FILES: dict[str, tuple[Callable[[Path], object], str]] = {
     "another processor's": (_other_processor, "cannot be loaded"),
     "another system's": (lambda path: path.write_bytes(b"\xcf\xfa\xed\xfe" + bytes(4096)), "invalid ELF header"),
     "another library": (
-        lambda path: shutil.copy((path.parent / "libggml-base.so.0").resolve(), path),
+        lambda path: shutil.copyfile(library(path.parent, "ggml-base"), path),
         "undefined symbol: llama_",
     ),
 }
@@ -152,10 +156,8 @@ def test_a_library_that_is_none_is_refused_with_its_reason(name: str, tmp_path: 
     spoil, reason = FILES[name]
     folder = copy_of_installed(tmp_path / "lib")
     for path in folder.glob("libllama.so*"):
-        whole = path.resolve().read_bytes()
-        path.unlink()
-        path.write_bytes(whole)
-        spoil(path)
+        if not path.is_symlink():
+            spoil(path)
     verdict = verdict_of(str(folder))
     assert verdict.fits is None
     assert re.search(reason, verdict.problem), verdict.problem
@@ -177,3 +179,33 @@ def test_what_fits_is_remembered_and_what_is_here_is_found(tmp_path: Path, monke
     here, *others = known_builds()
     assert here == "."
     assert str(installed().parent / "lib") not in others  # the second copy of this very build
+
+
+LONG = f"7777{os.getpid()}"
+
+
+@pytest.mark.parametrize(
+    ("code", "reason"),
+    [
+        (
+            f"import subprocess, time\nsubprocess.Popen(['sleep', '{LONG}'])\ntime.sleep({LONG})",
+            "it hung and was killed",
+        ),
+        ("import os\nwhile True: os.write(2, b'y' * 65536)", "it hung and was killed"),
+        ("def f(): f()\nf()", "cannot be loaded: maximum recursion depth"),
+        ("raise KeyError", "cannot be loaded: KeyError"),
+    ],
+    ids=("sleeps", "prints", "recurses", "raises"),  # two processes of pytest must collect the same names
+)
+def test_a_package_without_end_is_ended_with_its_children(
+    code: str, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mlsd.measure.process._PATIENCE_S", 60.0)  # of which a twelfth is for the start
+    monkeypatch.setenv("MLSD_CACHE", str(tmp_path / "cache"))
+    (copy_of_package(tmp_path / "llama_cpp") / "__init__.py").write_text(code)
+    started, memory = time.monotonic(), psutil.Process().memory_info().rss
+    verdict = verdict_of(str(tmp_path))
+    assert verdict.fits is None and re.search(reason, verdict.problem), verdict.problem
+    assert time.monotonic() - started < 60
+    assert psutil.Process().memory_info().rss - memory < 50_000_000
+    assert not alive(LONG)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import re
 import shutil
+import stat
 import subprocess
 import sys
 import zipfile
@@ -11,13 +14,14 @@ from pathlib import Path
 
 import pytest
 
-from mlsd.engine.llama.build.loaded import IDENTITY_VARIABLE
+from mlsd.engine.llama.build.loaded import IDENTITY_VARIABLE, LIBRARY
+from mlsd.engine.llama.build.place import plain_name
 from mlsd.engine.llama.native import LIBRARIES_VARIABLE
 from mlsd.errors import InputError, NativeError
-from mlsd.measure.builds import find_build
+from mlsd.measure.builds import find_build, installed
 from mlsd.measure.process import run_info
 from mlsd.records import EngineOptions
-from tests.native_shim import copy_of_installed, installed_libraries
+from tests.native_shim import copy_of_installed, copy_of_package, library
 
 
 @pytest.fixture(scope="module")
@@ -31,8 +35,7 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("environments") / "older"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
     packages = next(folder.glob("lib/python*/site-packages"))
-    shutil.copytree(installed_libraries().parent, packages / "llama_cpp", symlinks=True)
-    with (packages / "llama_cpp" / "llama_cpp.py").open("a") as file:
+    with (copy_of_package(packages / "llama_cpp") / "llama_cpp.py").open("a") as file:
         file.write("\n# another release\n")
     return folder
 
@@ -40,7 +43,7 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_same_files_elsewhere_are_the_same_build(tmp_path: Path) -> None:
     copy = copy_of_installed(tmp_path / "lib")
     assert find_build(str(copy)).fingerprint == find_build(".").fingerprint
-    with (copy / "libllama.so").resolve().open("ab") as file:
+    with library(copy, "llama").open("ab") as file:
         file.write(b"one byte more")
     assert find_build(str(copy)).fingerprint != find_build(".").fingerprint
 
@@ -65,14 +68,37 @@ def test_a_relative_path_means_the_same_files(copy: Path, environment: Path, mon
 
 def test_libraries_that_lie_apart_are_put_side_by_side(copy: Path, tmp_path: Path) -> None:
     prefix = tmp_path / "prefix"
-    for folder, part in (("lib", "llama"), ("lib", "ggml-base"), ("lib", "ggml"), ("libexec", "ggml-cpu")):
-        (prefix / folder).mkdir(parents=True, exist_ok=True)
-        shutil.copy2((copy / f"lib{part}.so.0").resolve(), prefix / folder / f"lib{part}.so.0")
+    whole = [path for path in copy.iterdir() if not path.is_symlink() and LIBRARY.fullmatch(path.name)]
+    for path in whole:
+        place = prefix / ("lib" if "llama" in path.name else "libexec") / path.name
+        place.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(path, place)
     found = Path(find_build(str(prefix)).variables()[LIBRARIES_VARIABLE])
-    assert {path.name for path in found.iterdir()} == {
-        *("libllama.so", "libllama.so.0", "libggml.so.0", "libggml-base.so.0", "libggml-cpu.so.0")
-    }
+    assert {path.name for path in found.iterdir()} == {plain_name("llama"), *(path.name for path in whole)}
     assert find_build(str(prefix)).fingerprint == find_build(".").fingerprint
+
+
+def test_homebrew_keeps_backends_in_the_folder_of_ggml_and_links_none_of_them(copy: Path, tmp_path: Path) -> None:
+    """`lib` of both formulas is linked into one; GGML_BACKEND_DIR is ggml's `libexec` (its formula, v0.23.0)."""
+    prefix = tmp_path / "homebrew"
+    (prefix / "lib").mkdir(parents=True)
+    for path in sorted(copy.iterdir()):
+        if path.is_symlink() or not LIBRARY.fullmatch(path.name):
+            continue
+        is_llama, is_core = "llama" in path.name, re.match(r"libggml(-base)?\.", path.name)
+        keg = prefix / "Cellar" / ("llama.cpp/11524" if is_llama else "ggml/0.23.0")
+        real = keg / ("lib" if is_llama or is_core else "libexec") / path.name
+        real.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(path, real)
+        if real.parent.name == "lib":
+            (prefix / "lib" / path.name).symlink_to(real)
+    if not run_info(EngineOptions(n_threads=1)).build.startswith("b11524"):
+        pytest.skip("needs libraries with backends of their own (make setup, without BUILD=source)")
+    (prefix / "lib" / plain_name("llama")).symlink_to(next((prefix / "lib").glob("libllama.*")).name)
+    build = find_build(str(prefix))
+    assert build.fingerprint == find_build(".").fingerprint
+    info = run_info(EngineOptions(n_threads=1), variables=build.variables())
+    assert "CPU" in {device.kind for device in info.devices} and info.build.startswith("b11524")
 
 
 def test_a_worker_that_loads_another_build_measures_nothing(
@@ -83,11 +109,16 @@ def test_a_worker_that_loads_another_build_measures_nothing(
     strayed = find_build(str(environment)).variables() | {"PYTHONPATH": ""}  # the package that is installed here
     with pytest.raises(NativeError, match="was asked for, but this process loaded") as refused:
         run_info(engine, variables=strayed)
-    assert str(installed_libraries().parent.resolve()) in refused.value.message
-    touched = find_build(str(copy)).variables()
-    os.utime((copy / "libllama.so").resolve(), ns=(1, 1))  # replaced after it was found
-    with pytest.raises(NativeError, match="was asked for"):
-        run_info(engine, variables=touched)
+    assert str(installed().resolve()) in refused.value.message
+    variables, own = find_build(str(copy)).variables(), library(copy, "llama")
+    before, content = own.stat(), bytearray(own.read_bytes())
+    content[-1] ^= 1  # behind the code: it would load
+    own.write_bytes(content)
+    os.utime(own, ns=(before.st_atime_ns, before.st_mtime_ns))
+    with pytest.raises(NativeError, match="not the file that is trusted"):
+        run_info(engine, variables=variables)
+    content[-1] ^= 1
+    own.write_bytes(content)
 
 
 def test_of_another_environment_only_the_package_is_imported(environment: Path) -> None:
@@ -101,15 +132,35 @@ def test_of_another_environment_only_the_package_is_imported(environment: Path) 
         assert LIBRARIES_VARIABLE not in variables
 
 
-def test_a_wheel_is_unpacked_once(tmp_path: Path) -> None:
+def test_a_wheel_is_unpacked_for_one_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLSD_CACHE", str(tmp_path / "cache"))
     wheel = tmp_path / "llama_cpp_python-0.3.35-py3-none-linux_x86_64.whl"
     with zipfile.ZipFile(wheel, "w") as archive:
-        for path in installed_libraries().parent.rglob("*"):
+        for path in copy_of_package(tmp_path / "llama_cpp").rglob("*"):
             if path.suffix == ".py" or path.name.startswith(("libllama.", "libggml")):
-                archive.write(path, f"llama_cpp/{path.relative_to(installed_libraries().parent)}")
+                archive.write(path, path.relative_to(tmp_path))
     build = find_build(str(wheel))
     assert build.fingerprint == find_build(".").fingerprint
     assert find_build(str(wheel)).package == build.package
+    (tmp_path / "cache" / "builds" / "wheel-0.4194305").mkdir()  # of a process that was killed: no system counts so far
+    code = f"from mlsd.measure.builds import find_build; print(find_build({str(wheel)!r}).package)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "wheel-" in done.stdout and done.stdout.strip() != build.package
+    assert [path.name.split(".")[1] for path in (tmp_path / "cache" / "builds").glob("wheel-*")] == [str(os.getpid())]
+
+
+def test_of_a_wheel_only_files_are_unpacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLSD_CACHE", str(tmp_path / "cache"))
+    wheel, link = tmp_path / "llama_cpp_python-1.0-py3-none-any.whl", zipfile.ZipInfo("llama_cpp/lib/libllama.so")
+    link.external_attr = (stat.S_IFLNK | 0o777) << 16
+    with zipfile.ZipFile(wheel, "w") as archive:
+        for name in ("__init__.py", "llama_cpp.py"):
+            archive.writestr(f"llama_cpp/{name}", "")
+        archive.writestr(link, "/etc/passwd")
+    with contextlib.suppress(InputError):  # it holds no libllama then; where one is installed beside, the gate decides
+        find_build(str(wheel))
+    unpacked = [path.name for path in (tmp_path / "cache" / "builds").rglob("*") if "wheel-" in str(path)]
+    assert "libllama.so" not in unpacked
 
 
 @pytest.mark.parametrize(
@@ -131,12 +182,23 @@ def test_what_is_no_build_is_told(tmp_path: Path, make: object, reason: str) -> 
     assert refused.value.hint
 
 
-def test_an_interpreter_that_prints_bytes_is_told(tmp_path: Path) -> None:
-    loud = tmp_path / "python"
-    loud.write_text("#!/bin/sh\nprintf '\\377\\376 no text'\n")
-    loud.chmod(0o755)
-    with pytest.raises(InputError, match="not a Python interpreter with llama"):
-        find_build(str(loud))
+@pytest.mark.parametrize(
+    ("script", "reason"),
+    [
+        ("exec yes", "does not run: .*more than the limit"),
+        ("sleep 77777 & exec sleep 77777", "does not run: .*not done after"),
+        ("printf '\\377\\376 no text'", "not a Python interpreter with llama"),
+    ],
+)
+def test_an_interpreter_that_answers_nothing_of_use_is_ended_and_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, reason: str
+) -> None:
+    monkeypatch.setattr("mlsd.measure.builds._PATIENCE_S", 0.5 if "sleep" in script else 30)
+    strange = tmp_path / "python"
+    strange.write_text(f"#!/bin/sh\n{script}\n")
+    strange.chmod(0o755)
+    with pytest.raises(InputError, match=reason):
+        find_build(str(strange))
 
 
 def test_a_loop_of_links_is_told(tmp_path: Path) -> None:

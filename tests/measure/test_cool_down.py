@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from functools import partial
+from pathlib import Path
+
 import msgspec
 import pytest
 
-from mlsd.clock import FakeClock
 from mlsd.hardware.chips import has_no_fan
-from mlsd.measure.cool_down import MOST_S, STEP_S, CoolDown, cool_down_of
+from mlsd.measure.cool_down import MOST_READINGS, MOST_S, STEP_S, CoolDown, cool_down_of
 from mlsd.measure.lab.machine import Block
 from mlsd.measure.messages import Done, Felt, Resting
 from mlsd.measure.process import run_job
+from mlsd.measure.run.checks import check_run
+from mlsd.measure.run.runner import RunPlan, run_plan
+from mlsd.measure.store.store import Store
 from mlsd.planning.job import Job
 from mlsd.records import Anchors
 from mlsd.trials.fates import Fate, fate_of
+from tests.engine.fake import FakeClock
 from tests.measure.examples import ENVIRONMENT
 from tests.measure.simulated_mac import Mac, mac_job
 
@@ -26,6 +33,7 @@ class Heat:
     def __init__(self, *wide: float, one: float = 1.0, states: tuple[str | None, ...] = (None,)) -> None:
         self._wide, self._one, self._states = list(wide), one, list(states)
         self.said: list[Felt | Resting] = []
+        self.n_readings = 0
         self.heat = CoolDown(FakeClock(), self._state, self._feel, self.said.append, COLD)
 
     def _state(self) -> str | None:
@@ -33,49 +41,63 @@ class Heat:
         return self._states[min(n_rests, len(self._states) - 1)]
 
     def _feel(self) -> Anchors:
+        self.n_readings += 1
         factor = self._wide.pop(0) if len(self._wide) > 1 else self._wide[0]
         one_ns, wide_ns = round(COLD.one_ns * self._one), round(COLD.wide_ns * factor)
         return msgspec.structs.replace(COLD, one_ns=one_ns, wide_ns=wide_ns)
 
-    def feel(self) -> str | None:
-        self.heat.feel()
-        last = self.said[-1]
-        assert isinstance(last, Felt)
-        return last.disturbed
+    def settle(self) -> tuple[str | None, float]:
+        """Why what was measured does not count, and the seconds of rest."""
+        n_before = len(self.said)
+        rested_s = self.heat.settle()
+        felt = self.said[n_before]
+        assert isinstance(felt, Felt)
+        return felt.disturbed, rested_s
 
 
 def test_a_cool_machine_does_not_rest() -> None:
-    heat = Heat(1.04)  # four per cent are noise
-    assert heat.feel() is None and heat.heat.rest() == 0
+    assert Heat(1.04).settle() == (None, 0)  # four per cent are noise
+
+
+def test_nothing_is_decided_by_one_reading() -> None:
+    assert Heat(1.07, 1.0).settle() == (None, 0), "the passes after a pause are slow"
+    assert Heat(1.0, 1.07, 1.07, 1.0).settle() == (None, 0)
+
+
+def test_passes_run_until_three_readings_in_a_row_agree_or_never_will() -> None:
+    ramp = Heat(1.12, 1.09, 1.06, 1.03, 1.0)
+    warm = ramp.heat.warm()
+    assert warm == COLD and ramp.n_readings == 7
+    wild = Heat(*(1.0, 1.2) * MOST_READINGS)
+    assert wild.heat.warm() is not None and wild.n_readings == MOST_READINGS
 
 
 def test_heat_that_slows_only_wide_passes_is_felt() -> None:
-    heat = Heat(50.6 / 37.3, 1.2, 1.04, 1.01)
-    why = heat.feel()
+    heat = Heat(*[50.6 / 37.3] * 3, *[1.2] * 3, *[1.04] * 3, 1.01)
+    why, rested_s = heat.settle()
     assert why == "heat or other work slowed passes: T(1) 31.0 to 31.0 ms (0.0 %), T(4) 37.3 to 50.6 ms (35.7 %)"
-    assert heat.heat.rest() == 3 * STEP_S, "until both are within three per cent"
+    assert rested_s == 3 * STEP_S, "until both are within three per cent"
 
 
 def test_heat_that_slows_all_passes_is_felt_by_the_narrow_one_too() -> None:
-    assert Heat(1.0, one=1.06).feel() is not None
+    assert Heat(1.0, one=1.06).settle()[0] is not None
 
 
 def test_anchors_that_were_hot_themselves_are_replaced_and_what_stood_on_them_does_not_count() -> None:
     heat = Heat(0.7)
-    assert "slowed before" in (heat.feel() or "")
-    assert heat.heat.rest() == 0
-    assert heat.feel() is None
+    why, rested_s = heat.settle()
+    assert "slowed before" in (why or "") and rested_s == 0
+    assert heat.settle() == (None, 0)
 
 
 def test_it_rests_until_the_system_says_nominal() -> None:
-    assert Heat(1.0, states=("serious", "fair", "nominal")).heat.rest() == 2 * STEP_S
+    assert Heat(1.0, states=("serious", "fair", "nominal")).settle() == (None, 2 * STEP_S)
 
 
 def test_a_state_or_a_speed_that_no_rest_changes_is_waited_for_once() -> None:
     for heat in (Heat(1.0, states=("fair",)), Heat(1.2)):
-        heat.feel()
-        assert heat.heat.rest() == MOST_S
-        assert heat.feel() is None and heat.heat.rest() == 0
+        assert heat.settle()[1] == MOST_S
+        assert heat.settle() == (None, 0)
 
 
 # --- worker and parent, by one clock ------------------------------------------------------------------------------
@@ -99,6 +121,46 @@ def test_after_a_rest_arms_are_warmed_briefly_for_they_are_compiled() -> None:
     mac = Mac(episodes=[(4, 90.0)])
     events(mac, mac_job(n_blocks=4))
     assert mac.warmed == [("ar0", True), ("sd1", True), ("sd4", True), ("ar0", False), ("sd1", False), ("sd4", False)]
+
+
+def test_a_device_that_is_cold_after_every_pause_rests_for_its_heat_alone() -> None:
+    idle = Mac(load_s=30.0)
+    trials = [event.trial for event in events(idle, mac_job(n_blocks=5)) if isinstance(event, Done)]
+    assert len(trials) == 15 and not any(isinstance(event, Resting) for _, event in idle.heard)
+    assert not any(isinstance(event, Felt) and event.disturbed for _, event in idle.heard)
+    hot = Mac(episodes=[(4, 90.0)])
+    events(hot, mac_job(n_blocks=5))
+    assert sum(isinstance(event, Resting) for _, event in hot.heard) == 3
+
+
+def test_a_machine_that_every_block_heats_is_tried_twice_and_then_believed(tmp_path: Path) -> None:
+    mac = Mac(episodes=[(3 * block + 1, 60.0) for block in range(10)])
+    plan = RunPlan(loads=(mac_job(n_blocks=4),), environment=ENVIRONMENT)
+
+    def run(store: Store) -> list[bool]:
+        run_plan(plan, partial(run_job, hire=mac.hire), store)
+        rows = [row.trial for row in store.trials(rounds=False)]
+        assert all(trial.disturbed for trial in rows)
+        assert not any(trial.valid != (trial.invalid_reason is None) for trial in rows)
+        return [trial.valid for trial in sorted(rows, key=lambda trial: trial.block)]
+
+    with Store.open(tmp_path / "hot.sqlite") as store:
+        assert run(store) == [False] * 6 + [True] * 6
+        assert run(store) == [True] * 12, "what counted in nothing is measured again, and kept"
+        assert mac.n_trials == 18
+        assert "kept_hot" in {warning.code for warning in check_run([row.trial for row in store.trials()])}
+
+
+def test_the_next_turn_is_asked_for_when_a_block_was_judged_and_the_machine_rested() -> None:
+    mac, asked = Mac(episodes=[(1, 90.0)]), []
+
+    def turns() -> Iterator[Sequence[int]]:
+        for block in range(2):
+            asked.append([type(event).__name__ for _, event in mac.heard])
+            yield range(3 * block, 3 * block + 3)
+
+    list(run_job(mac_job(n_blocks=2), turns=turns(), hire=mac.hire))
+    assert asked[0] == [] and "Resting" in asked[1] and asked[1][-1] == "Ready"
 
 
 def test_a_machine_of_a_lab_tells_a_block_when_the_heat_was_felt_behind_it() -> None:

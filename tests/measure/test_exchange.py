@@ -3,14 +3,12 @@ from __future__ import annotations
 import csv
 import io
 import json
-import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import msgspec
 import pytest
-from pyarrow import parquet
 
 from mlsd.errors import InputError, TableError
 from mlsd.measure import exchange
@@ -106,23 +104,6 @@ def test_every_formula_start_is_guarded(text: str) -> None:
     assert delimited.guarded(None) is None
 
 
-def test_parquet_holds_what_csv_holds_with_types(store: Store) -> None:
-    table = parquet.read_table(io.BytesIO(exported(store, "parquet"))).to_pylist()
-    rows = lines(exported(store, "csv"))
-    assert [list(row) for row in table] == [list(row) for row in rows]
-    assert table[1]["accepted"] == 5
-    assert table[0]["accepted"] == 0
-    assert (table[0]["valid"], table[4]["valid"]) == (True, False)
-    assert table[-1]["error"] == FORMULA
-
-
-def test_parquet_without_its_library_says_what_to_install(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(InputError, match="pyarrow") as caught:
-        exported(store, "parquet")
-    assert "pip install" in caught.value.hint
-
-
 def test_json_holds_the_whole_study(store: Store) -> None:
     store.add_imported(study_csv.read(f"{STUDY_HEADER}\n{STUDY_ROWS}".encode(), "runs.csv", "d" * 64))
     document = json.loads(exported(store, "json"))
@@ -148,7 +129,6 @@ def test_an_empty_database_gives_empty_tables(tmp_path: Path) -> None:
         assert lines(exported(empty, "csv")) == lines(exported(empty, "study-csv")) == []
         assert json.loads(exported(empty, "json"))["trials"] == []
         assert json.loads(exported(empty, "llama-bench")) == []
-        assert parquet.read_table(io.BytesIO(exported(empty, "parquet"))).num_rows == 0
 
 
 def test_unknown_formats_and_impossible_contents_are_refused(store: Store) -> None:
@@ -158,15 +138,20 @@ def test_unknown_formats_and_impossible_contents_are_refused(store: Store) -> No
         exported(store, "study-csv", content="rounds")
 
 
+def _break(store: Store, out: BinaryIO, *_: object) -> int:
+    out.write(b"half a")
+    raise RuntimeError
+
+
 def test_a_file_appears_whole_or_not_at_all(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     place = tmp_path / "out"
     place.mkdir()
     assert exchange.export_file(store, "csv", place / "x.csv") == 6
     assert [p.name for p in place.iterdir()] == ["x.csv"]
     before = (place / "x.csv").read_bytes()
-    monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(InputError):
-        exchange.export_file(store, "parquet", place / "x.csv")
+    with monkeypatch.context() as broken, pytest.raises(RuntimeError):
+        broken.setattr(delimited, "write", _break)
+        exchange.export_file(store, "csv", place / "x.csv")
     assert (place / "x.csv").read_bytes() == before
     with pytest.raises(InputError, match="cannot be written"):
         exchange.export_file(store, "csv", tmp_path / "nowhere" / "x.csv")

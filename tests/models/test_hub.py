@@ -298,7 +298,7 @@ def test_an_etag_that_is_no_file_name_is_refused_and_nothing_is_written(
 ) -> None:
     server.etag = etag.format(str(tmp_path).lstrip("/"))
     before = all_files(tmp_path)
-    with pytest.raises(HubError, match="which is none"):
+    with pytest.raises(HubError, match="returned an invalid"):
         pull(hub)
     assert all_files(tmp_path) == before
 
@@ -309,7 +309,7 @@ def test_a_commit_that_is_no_hexadecimal_number_is_refused(hub: Hub, server: Hub
     if commit == "0123456":
         assert pull(hub).revision == commit
         return
-    with pytest.raises(HubError, match=r"which is none|names neither"):
+    with pytest.raises(HubError, match=r"returned an invalid|names neither"):
         pull(hub)
     assert not all_files(hub.cache_dir)
 
@@ -380,3 +380,11 @@ def test_a_name_too_long_for_the_disk_is_named(hub: Hub, server: HubServer) -> N
     server.files[long] = DATA
     with pytest.raises(HubError, match=r"could not be stored: .*too long"):
         pull(hub, HubFile(repo=REPO, file=long))
+
+
+@pytest.mark.parametrize(("system", "counted"), [("darwin", True), ("linux", False)])
+def test_a_full_disk_of_a_mac_is_told_of_with_what_is_not_counted(
+    monkeypatch: pytest.MonkeyPatch, system: str, counted: bool
+) -> None:
+    monkeypatch.setattr("mlsd.models.hub.sys.platform", system)
+    assert ("purgeable" in mlsd.models.hub.space_hint()) is counted

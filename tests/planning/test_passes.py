@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from benchmarks import published
-from mlsd.analysis.advise.known_model import named
+from mlsd.analysis.advise.known_model import by_sizes, named
 from mlsd.planning import passes
 from mlsd.planning.passes import Work, apple_chip, constants, head_work, plain_ms, prefill_ms, rows_ms, work_of
 
@@ -23,6 +23,8 @@ def work(name: str) -> Work:
         ("llama-2-7b-q4_0", "M2 Ultra", "llama.cpp", 94.27),  # llama.cpp discussion 4167
         ("llama-3.1-8b-4bit", "M3 Ultra", "mlx", 119.4),  # Rapid-MLX, community rows
         ("qwen3.5-9b-q4_k_m", "M4 Pro", "llama.cpp", 36.95),  # llmfit, community rows
+        ("ling-3.0-flash-124b-a5.1b-mxfp4_moe", "M3 Ultra", "llama.cpp", 56.5),  # by its sizes: llama.cpp 26608
+        ("qwen3.8-27b-q3_k_m", "M1 Max", "llama.cpp", 12.63),  # llama.cpp 27525
     ],
 )
 def test_public_figures_lie_in_the_range(model: str, chip: str, engine: passes.Engine, tok_s: float) -> None:
@@ -51,6 +53,37 @@ def test_chips_that_nobody_measured_are_refused_and_bare_bandwidths_are_less_sur
     assert passes.spread_of(one, bare) > passes.spread_of(one, largest)
 
 
+def test_context_slows_a_pass_and_programs_on_one_engine_differ() -> None:
+    target, chip = work("qwen3.5-27b-4bit"), apple_chip("M1 Max")
+    shape = named("qwen3.5-27b-4bit").shape
+    assert chip is not None and shape is not None
+    deep = msgspec.structs.replace(target, always_bytes=target.always_bytes + 12_700 * passes.context_bytes(shape))
+    assert 1.04 < plain_ms(deep, chip) / plain_ms(target, chip) < 1.12, "14.29 to 13.33 tok/s in llama.cpp 27525"
+    step = head_work(target, "mtp")
+    vlm, mtplx = (
+        passes.round_length(target, chip, "mtp", 3, step=step, engine="mlx", program=program)
+        for program in ("mlx-vlm", "mtplx")
+    )
+    assert mtplx < 0.7 * vlm
+
+
+def test_the_macbook_neo_is_known_and_chips_without_a_published_bandwidth_are_not() -> None:
+    neo = apple_chip("A18 Pro")
+    assert neo is not None and (neo.peak_gb_s, neo.gpu_cores, neo.generation) == (60, 5, 4)
+    assert apple_chip("M6") is None
+
+
+@pytest.mark.parametrize(
+    "name", ["qwen3-8b", "llama-3.1-8b", "gemma-3-27b", "qwen2.5-72b", "mistral-7b", "qwen3-30b-a3b"]
+)
+def test_a_model_by_its_sizes_is_as_fast_as_by_its_shape(name: str) -> None:
+    sized, chip = by_sizes(f"unheard-of-{name.partition('-')[2]}-q8_0"), apple_chip("M4 Max")
+    assert sized is not None and chip is not None
+    found = work_of(sized.facts)
+    assert found is not None
+    assert plain_ms(found, chip) == pytest.approx(plain_ms(work(f"{name}-q8_0"), chip), rel=0.15)
+
+
 def test_a_round_is_a_pass_drafting_and_overhead_and_its_range_holds_it() -> None:
     target, chip = work("qwen3.5-27b-q8_0"), apple_chip("M2 Ultra")
     assert chip is not None
@@ -58,7 +91,7 @@ def test_a_round_is_a_pass_drafting_and_overhead_and_its_range_holds_it() -> Non
         passes.round_length(target, chip, method, 2, step=head_work(target, method)) for method in ("", "pld", "mtp")
     )
     assert 1 < bare < looked_up < drafted
-    low, high = passes.round_range(drafted, target)
+    low, high = passes.round_range(drafted, target, chip)
     assert 0.7 < low < drafted < high
 
 
@@ -82,6 +115,7 @@ def test_the_constants_are_those_that_the_published_tables_give() -> None:
     found = published.fit_rounds(rounds, published.fit_prefill(plain, published.fit_plain(plain, shipped)))
     for name in ("share", "layer_ms", "mlx", "recurrent", "free_rows", "rows_ultra", "rows_plain_blocks"):
         assert getattr(found, name) == pytest.approx(getattr(shipped, name), rel=0.01), name
+    assert found.programs == pytest.approx(shipped.programs, rel=0.01)
     assert found.rows == pytest.approx(shipped.rows, rel=0.01)
     assert found.round_ms == pytest.approx(shipped.round_ms, rel=0.01)
     assert found.prefill == pytest.approx(shipped.prefill, rel=0.01)

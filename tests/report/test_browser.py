@@ -43,7 +43,7 @@ def brightness(page: Page) -> tuple[float, float]:
 
 
 def test_the_page_opens_without_a_complaint_and_asks_the_network_for_nothing(page: Page) -> None:
-    assert page.js("document.querySelectorAll('figure svg').length") == 13
+    assert page.js("document.querySelectorAll('figure svg').length") == 14  # the first once more for a narrow screen
     assert page.js("document.querySelector('.answer').getBoundingClientRect().top") < 100
     assert page.complaints == []
     assert [url for url in page.requests if not url.startswith(("file:", "data:"))] == []
@@ -79,11 +79,31 @@ def test_the_filter_keeps_rows_that_hold_all_words_and_counts_them(page: Page) -
     assert len(page.js(TEXTS.format(2))) == total
 
 
-def test_the_answer_is_open_with_its_figure_and_the_rest_unfolds(page: Page) -> None:
+@pytest.mark.parametrize("width", [1280, 390])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_first_screen_has_the_answer_one_chart_and_the_flags(page: Page, width: int, scheme: str) -> None:
+    page.resize(width, 844)
+    page.media(scheme=scheme)
+    try:
+        assert len(page.js("document.querySelector('h1').textContent").split()) <= 15
+        place = "document.querySelector('{}').getBoundingClientRect()"
+        chart, aside = (page.js(f"{place.format(name)}.toJSON()") for name in (".first figure", "aside"))
+        assert chart["top"] < 150 and page.js("document.documentElement.scrollWidth") <= width
+        assert (aside["left"] > chart["right"] - 1) if width == 1280 else (aside["top"] > chart["bottom"] - 1)
+        drawn = "[...document.querySelectorAll('#figure-answer svg')].filter(one => one.getClientRects().length)"
+        assert page.js(f"{drawn}.length") == 1
+        letters = f"[...{drawn}[0].querySelectorAll('text')].map(one => one.getBoundingClientRect().height)"
+        assert min(page.js(letters)) >= 10  # px
+        ends = f"[...{drawn}[0].querySelectorAll('text')].map(one => one.getBoundingClientRect().right)"
+        assert max(page.js(ends)) <= width
+    finally:
+        page.media(scheme="light")
+        page.resize(1200)
+
+
+def test_the_rest_is_folded_and_unfolds(page: Page) -> None:
     folded = "[...document.querySelectorAll('details.section')].map(one => one.open)"
-    assert page.js(folded)[0] is True
-    assert not any(page.js(folded)[1:])
-    assert page.js("document.querySelector('#answer-s figure svg') !== null")
+    assert not any(page.js(folded))
     page.js("document.getElementById('unfold').click()")
     assert all(page.js(folded))
     page.js("document.getElementById('unfold').click()")
@@ -95,8 +115,8 @@ def test_the_answer_is_open_with_its_figure_and_the_rest_unfolds(page: Page) -> 
 
 def test_a_pointer_on_a_mark_shows_its_values(page: Page) -> None:
     shown = page.js("[...document.querySelectorAll('#figure-answer svg use > title')].map(one => one.textContent)")
-    settings = page.js("document.querySelectorAll('#figure-answer svg g[id*=ytick_]').length")
-    assert len(shown) == settings > 3
+    rows = page.js("document.querySelectorAll('#figure-answer .wide svg g[id*=ytick_]').length")
+    assert len(shown) == 2 * rows > 6
     assert any("tiny-draft, gamma 4" in text and "speedup over plain decoding" in text for text in shown)
 
 

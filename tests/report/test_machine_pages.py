@@ -68,11 +68,10 @@ def test_the_page_holds_the_answer_of_the_real_mixture(study: Study, page: Page)
     (found,) = study.machine.mixtures
     section = next(section for section in page.sections if section.id == "experts")
     said = sentences(found)
-    assert section.text[: len(said)] == said
+    assert section.text == said
     assert "bytes at batch one: verification amortizes" in said[0]
     assert "gains only if it commits more than" in said[1]
     assert "every pass loads all weights" in said[2]
-    assert "34.7e9 parameters" in section.text[-1]
     assert [picture.id for picture in section.pictures] == ["expert-coverage", "expert-times"]
     assert section.missing == ()
 
@@ -86,7 +85,6 @@ def test_tables_hold_what_was_counted_and_timed(study: Study, page: Page) -> Non
     assert shares.rows[1][2].text != "-"  # drafted tokens
     assert shares.rows[-1][8].text == "-"  # counted, not timed
     assert {row[0].text for row in tables["theories-qwen35moe"].rows} >= {"the experts counted"}
-    assert tables["study-mixture"].rows[-1][2].text == "15.38"
     ways = [row[0].text for row in tables["bandwidth"].rows]
     assert ways[-1] == "llama.cpp, Q8_0" and "plain read, numpy" in ways
     assert [row[0].text for row in tables["pass-curves"].rows] == ["qwen35moe"]

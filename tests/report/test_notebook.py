@@ -33,7 +33,7 @@ def test_a_figure_is_inline_and_a_missing_one_says_why(study: Study) -> None:
 
 def test_the_answer_comes_first_and_then_each_target(study: Study) -> None:
     lines = repr(notebook.answer(study)).splitlines()
-    assert lines[0].startswith("Speculative decoding: on tiny-moe-q4_0 use")
+    assert lines[0].startswith("Faster in 4 of 14: tiny-moe-q4_0 + tiny-draft, gamma 8 gives 2.13x on code.")
     assert [line.split(":")[0] for line in lines[1:]] == ["tiny-moe-q4_0", "tiny-dense"]
 
 

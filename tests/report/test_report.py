@@ -15,6 +15,8 @@ from mlsd.analysis.study.study import Study, read_study
 from mlsd.cli.study.report import report as command
 from mlsd.errors import InputError
 from mlsd.measure.store.store import Store
+from mlsd.records import Losslessness
+from mlsd.report.figures.answer import arm_labels
 from mlsd.report.page import build
 from mlsd.report.render import html as html_form
 from mlsd.report.render import markdown
@@ -23,6 +25,7 @@ from mlsd.report.render.table import number, significant, text
 from mlsd.report.tables.records import MOST_TRIALS, trial_table
 from mlsd.report.write import write_report
 from tests.analysis.studies import MACHINE, MOE, blocks, case, failed, trial, whole_study, write
+from tests.trials.made import result
 
 HOSTILE = "<script>alert(1)</script>\"'&</style>|`[x](javascript:alert(2))`=cmd()"
 
@@ -64,11 +67,10 @@ def written(page: Page) -> str:
 
 
 def test_the_first_words_of_both_forms_are_the_answer(page: Page, written: str) -> None:
-    assert page.answer.startswith("Speculative decoding: on tiny-moe-q4_0 use tiny-draft, gamma ")
-    assert "leave it off" in page.answer
-    assert markdown.render(page).splitlines()[0] == markdown.escape(page.answer)
+    assert page.answer == "Faster in 4 of 14: tiny-moe-q4_0 + tiny-draft, gamma 8 gives 2.13x on code."
+    assert markdown.render(page).splitlines()[0] == f"# {markdown.escape(page.answer)}"
     body = re.sub(r"<[^>]+>", " ", written.split("<body>")[1]).split()
-    assert " ".join(body[:4]) == "Speculative decoding: on tiny-moe-q4_0"
+    assert " ".join(body[:5]) == "Faster in 4 of 14:"
 
 
 def test_the_page_fetches_nothing(written: str) -> None:
@@ -84,26 +86,16 @@ def test_every_part_the_issue_of_reports_asks_for_is_there(page: Page) -> None:
     tables = {table.id for section in page.sections for table in section.tables}
     assert tables >= {"best", "environment", "models", "warnings", "table-4", "table-5", "table-6", "table-f",
                       "speedups", "gammas", "fits", "claims", "audit", "trials"} - {"warnings"}  # fmt: skip
-    pictures = {picture.id for section in page.sections for picture in section.pictures}
-    assert len(pictures) == 13
+    assert len({picture.id for picture in page.pictures}) == 13 and page.chart.narrow
     experts = next(section for section in page.sections if section.id == "experts")
     hint = re.compile(r"mlsd calibrate tiny-moe-q4_0 --db /\S+/study\.sqlite")  # a path that can be copied
     assert any(hint.search(text) for text in experts.missing)
     assert not experts.tables and not experts.pictures and not experts.text  # no empty boxes
 
 
-def test_every_table_and_figure_names_where_its_numbers_come_from(page: Page, written: str) -> None:
-    named = {trace.what for trace in page.traces}
-    for section in page.sections:
-        assert {table.title for table in section.tables} <= named
-        assert {picture.title for picture in section.pictures} <= named
-        assert all(table.trace for table in section.tables)
-    assert "speedups.speedups" in written and "trial_summary" in written
-
-
 def test_our_rows_stand_beside_the_published_ones_with_their_audit(page: Page) -> None:
     table = next(table for section in page.sections for table in section.tables if table.id == "table-5")
-    row = next(row for row in table.rows if row[0].text == "moe_q4 + draft_0.8b" and row[2 + 1].text == "8")
+    row = next(row for row in table.rows if row[0].text == "moe_q4 + draft_0.8b" and row[5].text == "8")
     assert row[1].text == "tiny-moe-q4_0 + tiny-draft"
     assert row[-2].text == "65.2, 1.18x, 1.1 %"
     assert row[-1].text == "impossible"
@@ -150,7 +142,7 @@ def test_markdown_has_no_broken_table(page: Page) -> None:
     ("name", "made", "says"),
     [
         ("one plain trial", [(case(MOE, "code"), trial(case(MOE, "code"), 1, 0, 0))], "no setting to choose"),
-        ("one pair", blocks(MOE, repeats=1, prompts=("code",), gammas=(4,)), "no interval"),
+        ("one pair", blocks(MOE, repeats=1, prompts=("code",), gammas=(4,)), "Not decided yet; best tried: "),
         ("all failed", [(case(MOE, "code", 4), failed(case(MOE, "code", 4), 1))], "no pair of trials is valid"),
         ("only suite F", blocks(MOE, "F", prompts=("length-32", "length-64"), gammas=(8,)), "gamma 8"),
     ],
@@ -158,9 +150,39 @@ def test_markdown_has_no_broken_table(page: Page) -> None:
 def test_a_study_with_holes_is_a_report_that_says_so(tmp_path: Path, name: str, made: list, says: str) -> None:
     page = build(study_of(write(tmp_path / "s.sqlite", made)))
     assert says in page.answer
-    assert [missing for section in page.sections for missing in section.missing]
-    html_form.render(page)
-    markdown.render(page)
+    written = html_form.render(page)
+    assert page.missing and written.count("No data for: ") == 1
+    assert all(f'id="{section.id}-s"' not in written for section in page.sections if section.empty)
+    assert "## No data for" in markdown.render(page)
+
+
+def test_flags_to_copy_stand_beside_the_answer_those_to_switch_on_first(page: Page, written: str) -> None:
+    first, *_, last = page.advice
+    assert first.title.startswith("tiny-moe-q4_0, ") and first.title.endswith(": tiny-draft, gamma 4")
+    assert any("--spec-draft-n-max 4" in line for line in first.lines)
+    assert last.title.startswith("tiny-dense, ") and last.title.endswith(": off")
+    assert written.index("--spec-draft-n-max 4") < written.index("What disturbs the answer")
+
+
+def test_invalid_trials_are_named_in_red_with_what_they_would_have_claimed(tmp_path: Path) -> None:
+    made = blocks(MOE, repeats=3, prompts=("code",), gammas=(4,))
+    lost = Losslessness(verdict="diverged", n_compared=24, first_difference=3)
+    for i, (of, own) in enumerate(made):
+        if of.gamma:
+            reason = "the output differs"
+            made[i] = (of, msgspec.structs.replace(own, valid=False, losslessness=lost, invalid_reason=reason))
+    page = build(study_of(write(tmp_path / "s.sqlite", made)))
+    (said,) = page.disturbed
+    assert said.startswith("tiny-moe-q4_0 + tiny-draft, gamma 4: 3 of 3 trials invalid: the output differs. ")
+    assert re.search(r"A program that ignores this would claim \d\.\d\dx", said)
+    assert f'<p class="bad">{said}</p>' in html_form.render(page) and page.chart.missing
+
+
+def test_no_two_rows_of_the_chart_have_one_label() -> None:
+    arms = [result(1.1, 1.2, 1.3, n_predict=n, session=session) for n in (64, 256) for session in (1, 2)]
+    labels = arm_labels(arms)
+    assert len(set(labels)) == 4 and all("tokens" in label for label in labels)
+    assert arm_labels(arms[:1]) == ["small, gamma 4"]
 
 
 def test_an_audit_without_findings_is_good_news_and_not_missing(tmp_path: Path) -> None:
@@ -212,7 +234,7 @@ def test_the_command_writes_page_text_and_figures(tmp_path: Path) -> None:
     assert result.exit_code == 0, result.output
     said = json.loads(result.stdout)
     assert Path(said["html"]).stat().st_size > 100_000
-    assert said["answer"].startswith("Speculative decoding: on tiny-moe-q4_0 use")
+    assert said["answer"].startswith("Faster in 4 of 14: ")
     for name in said["figures"]:
         assert Path(name).stat().st_size > 1000
     text = Path(said["markdown"]).read_text(encoding="utf-8")

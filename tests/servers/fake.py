@@ -27,6 +27,7 @@ class FakeServer:
         self, dialect: str = "llama-server", *, draft: bool = False, token_s: float = 0.0, key: str = "none"
     ) -> None:
         self.dialect, self.draft, self.token_s, self.key = dialect, draft, token_s, key  # a key it echoes in its pages
+        self.held = 0.0  # share of a stream that is held back, and then sent at once
         self.value: Callable[[str, Any], Any] = lambda path, value: value
         self.raw: Callable[[str, Send], bool] = lambda path, send: False  # whether it answered
         self.keys: set[str] = set()  # heard
@@ -77,9 +78,13 @@ class FakeServer:
             status = 404 if page is None else 200
             return whole(send, encoded(self.value(path, page or {"error": "not found"})), _JSON, status)
         send(head({"Content-Type": "text/event-stream", "Connection": "close"}))
+        n_held, pieces = round(self.held * (asked.get("max_tokens") or asked.get("n_predict") or 0)), list[bytes]()
         for event in self._events(path, asked):
             said = encoded(self.value(path, event))
-            send(said + b"\n" if self.dialect == "ollama" else b"data: " + said + b"\n\n")
+            pieces.append(said + b"\n" if self.dialect == "ollama" else b"data: " + said + b"\n\n")
+            if len(pieces) >= n_held:
+                send(b"".join(pieces))
+                n_held, pieces = 0, []
         if self.dialect not in ("llama-server", "ollama"):
             send(b"data: [DONE]\n\n")
         raise OSError("said all")  # closes: the stream has no length

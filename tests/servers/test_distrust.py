@@ -1,32 +1,34 @@
-"""Which clock counts: the server's as far as our own agrees, and ours where more time passed here."""
+"""Which clock counts: the server's where whole answers confirm it, and ours of whole answers where they do not."""
 
 from __future__ import annotations
 
 import pytest
 
-from mlsd.servers.distrust import believed_decode_ns
+from mlsd.servers.distrust import decode_ns_of
 from mlsd.servers.endpoint import Answer
 
 MS = 1_000_000
 
 
 @pytest.mark.parametrize(
-    ("claimed_ms", "seen_ms", "believed_ms"),
+    ("claimed_ms", "pieces_ms", "counted_ms"),
     [
         (100, 101, 100),  # honest: what passed here is a little more
-        (96, 100, 96),  # within the noise of clocks and buffers
-        (10, 100, 100),  # a tenth: ours counts
-        (89, 100, 100),
-        (100, 20, 100),  # the last pieces came together: our clock saw little of it, and the whole answer allows it
-        (10, 3, 102),  # all came together, and the whole answer took longer than is claimed
-        (None, 100, 100),
-        (None, 0, None),
+        (97, 100, 97),  # within the noise of clocks and buffers
+        (10, 100, 102),  # a tenth: ours counts
+        (89, 100, 102),
+        (130, 100, 102),  # too slow a plain server makes the other one fast
+        (100, 20, 100),  # the last pieces came together: nothing is decided by pieces
+        (10, 3, 102),  # all came together
+        (None, 50, 102),  # half was held back
+        (None, 0, 102),  # all was
     ],
 )
-def test_a_servers_clock_counts_as_far_as_ours_agrees(
-    claimed_ms: int | None, seen_ms: int, believed_ms: int | None
-) -> None:
+def test_a_clock_counts_where_whole_answers_confirm_it(claimed_ms: int | None, pieces_ms: int, counted_ms: int) -> None:
     claimed = None if claimed_ms is None else claimed_ms * MS
-    clocks = {"client_decode_ns": seen_ms * MS, "prompt_ns": 28 * MS, "total_ns": 130 * MS}
-    answer = Answer(n_tokens=32, decode_ns=claimed, **clocks)
-    assert believed_decode_ns(answer) == (None if believed_ms is None else believed_ms * MS)
+    answer = Answer(n_tokens=32, decode_ns=claimed, client_decode_ns=pieces_ms * MS, total_ns=130 * MS)
+    assert decode_ns_of(answer, Answer(n_tokens=1, total_ns=28 * MS)) == counted_ms * MS
+
+
+def test_an_answer_no_longer_than_one_of_a_single_token_is_not_timed() -> None:
+    assert decode_ns_of(Answer(n_tokens=32, total_ns=28 * MS), Answer(n_tokens=1, total_ns=30 * MS)) is None

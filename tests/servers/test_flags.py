@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 import msgspec
 import pytest
 
-from mlsd.errors import InputError, UnsupportedError
+from mlsd.errors import InputError, ServerError, UnsupportedError
 from mlsd.folders import asset_path
 from mlsd.gguf_tools.synthetic.tiny import TINY_SET
 from mlsd.gguf_tools.synthetic.write import write_random
 from mlsd.records import DRAFT_MODEL, DrafterSpec, ModelRef
 from mlsd.servers.flags import advice, read_binary, read_flags, read_help, read_version, speculation
+from mlsd.servers.launch import Launched
 
 HELP = (Path(__file__).parent / "help_0.5.0.txt").read_text(encoding="utf-8")
 BINARY = read_help("llama-server", HELP)
@@ -92,7 +94,7 @@ def test_advice_says_what_to_set() -> None:
         "(DRAFT.gguf: the file of small)",
         "LM Studio: Speculative Decoding > Draft Model small, Drafting Max Size 6.",
     )
-    assert f"--spec-draft-model {__file__} " in advice(spec, 6, __file__)[0]
+    assert f"--spec-draft-model {shlex.quote(__file__)} " in advice(spec, 6, __file__)[0]
     assert "leave it off" in advice(None, 0)[0] and "leave it off" in advice(spec, 0)[0]
     assert advice(DrafterSpec(name="pld", options={"ngram": 3}), 8)[0] == (
         "llama-server: --spec-type ngram-simple --spec-ngram-simple-size-m 8 --spec-ngram-simple-size-n 3"
@@ -145,3 +147,12 @@ def test_how_a_draft_is_sampled_is_said_where_a_server_can_choose() -> None:
     newer = read_help("new", HELP + "\n--spec-draft-sampling {greedy,probabilistic}\n")
     given = speculation(newer, DrafterSpec(name="pld"), 2, None)
     assert given[given.index("--spec-draft-sampling") + 1] == "greedy"
+
+
+def test_a_launched_server_that_dies_is_reported_with_its_signal_and_its_last_line(tmp_path: Path) -> None:
+    program = tmp_path / "server"
+    program.write_text("#!/bin/sh\necho loading\necho cannot go on\nkill -SEGV $$\n", encoding="utf-8")
+    program.chmod(0o755)
+    dying = Launched(msgspec.structs.replace(BINARY, path=str(program)), [], 20.0)
+    with dying, pytest.raises(ServerError, match="server ended with SIGSEGV: cannot go on"):
+        assert dying.endpoint

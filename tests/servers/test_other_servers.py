@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from mlsd.analysis.results.server_arms import rows
+from mlsd.analysis.results.server_arms import verdict_words
 from mlsd.gguf_tools.shapes import TINY_ATTENTION
 from mlsd.gguf_tools.synthetic.perturb import perturb
 from mlsd.gguf_tools.synthetic.tiny import TINY_SET
@@ -46,7 +46,8 @@ def run() -> Iterator[Run]:
                 probe.bind(("127.0.0.1", 0))
                 port = probe.getsockname()[1]
             command = [sys.executable, "-m", module, "--host", "127.0.0.1", "--port", str(port), *map(str, arguments)]
-            environment = {**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+            path = str(Path(__file__).parents[2])
+            environment = {**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "PYTHONPATH": path}
             process = subprocess.Popen(
                 command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment, cwd="/"
             )
@@ -63,6 +64,7 @@ def run() -> Iterator[Run]:
 
 
 COUNTING = "One, two, three, four, five, one, two, three, four, five, one, two,"
+PYTHON_SERVER = "tests.servers.python_server"
 LOOKUP = ("--draft_model", "prompt-lookup-decoding", "--draft_model_num_pred_tokens", 4)
 
 
@@ -70,7 +72,7 @@ LOOKUP = ("--draft_model", "prompt-lookup-decoding", "--draft_model_num_pred_tok
 def python_server(run: Run, smollm2: Path) -> tuple[Endpoint, Endpoint]:
     """llama-cpp-python's own server, plain and with prompt lookup."""
     missing("fastapi", "llama-cpp-python[server]")
-    return run("llama_cpp.server", *_python(smollm2)), run("llama_cpp.server", *_python(smollm2), *LOOKUP)
+    return run(PYTHON_SERVER, *_python(smollm2)), run(PYTHON_SERVER, *_python(smollm2), *LOOKUP)
 
 
 def _python(model: Path) -> tuple[object, ...]:
@@ -90,18 +92,18 @@ def test_llama_cpp_python_is_timed_by_our_clock_and_compared_as_text(
         assert one.valid == (one.text == plain_text and one.status == "ok")
     assert all("differs" in reason or "wrote something else" in reason for reason in reasons(result))
     notes = "\n".join(result.notes)
-    assert "compared as text" in notes and "by the clock of this program" in notes
+    assert "compared as text" in notes and "of whole answers, by ours" in notes
     for one in (one.trial for one in result.trials if one.trial.status == "ok"):
         assert one.tokens == () and 1 < one.n_tokens <= 24 and one.decode_ns
     # Another text is no near tie, as nobody gives its probabilities.
-    assert {row.verdict for row in rows(result.trials) if row.tok_s} <= {"lossless", "different"}
+    assert {verdict_words(row) for row in result.results if row.tok_s} <= {"lossless", "different"}
 
 
 def test_a_server_that_fails_in_the_middle_costs_its_trials_and_no_other(
     python_server: tuple[Endpoint, Endpoint], run: Run, tmp_path: Path
 ) -> None:
     # llama-cpp-python cuts rejected tokens off a recurrent memory, which cannot be done, and its stream then breaks.
-    ends = run("llama_cpp.server", *_python(TARGET)), run("llama_cpp.server", *_python(TARGET), *LOOKUP)
+    ends = run(PYTHON_SERVER, *_python(TARGET)), run(PYTHON_SERVER, *_python(TARGET), *LOOKUP)
     result = pair(*ends, tmp_path / "s.sqlite", "code", n_predict=32, ignore_eog=False)
     assert all("half an answer" in reason for reason in reasons(result)) and reasons(result)
     assert all(f"llama-cpp-python at {ends[1].url}" in reason for reason in reasons(result))
@@ -152,7 +154,7 @@ def test_mlx_gives_token_ids_and_is_judged_by_them(mlx_server: tuple[Endpoint, E
     for one in result.trials:
         assert one.trial.tokens and one.trial.decode_ns
     assert set(verdicts(result)) <= {"lossless", "diverged"}  # no probabilities, so never a near tie
-    assert {row.verdict for row in rows(result.trials)} <= {"lossless", "different"}
+    assert {verdict_words(row) for row in result.results} <= {"lossless", "different"}
 
 
 def test_mlx_and_llama_server_write_the_same_from_the_same_weights(

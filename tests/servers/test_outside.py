@@ -17,11 +17,11 @@ import mlsd
 from mlsd import limits
 from mlsd.cli import main
 from mlsd.errors import InputError, MlsdError, ServerError
-from mlsd.servers.connection import KEY_VARIABLE, Connection
+from mlsd.servers.connection import KEY_VARIABLE, Connection, check_url
 from mlsd.servers.dialects import connect
 from mlsd.servers.endpoint import Request
-from tests.servers.asked import pair, reasons
-from tests.servers.fake import DIALECTS, ENDLESS, FakeServer, Send, head
+from tests.servers.asked import pair, reasons, said
+from tests.servers.fake import DIALECTS, ENDLESS, EVENT, STREAM, FakeServer, Send, after, again, head
 
 KEY = "sk-of-somebody-else"
 WRONG_VALUES: tuple[Any, ...] = (
@@ -140,6 +140,35 @@ def test_an_answer_without_end_ends_in_one_message(attack: str, page: str, monke
         with pytest.raises(ServerError, match=server.url):
             ask_everything(server.url, 0.5)
         assert time.monotonic() - started < 30  # a hang is what is looked for, not a time
+
+
+def test_a_stream_whose_tokens_stop_ends_though_its_events_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(limits.TOKEN_S.variable, "1")
+    empty = b'data: {"content": "", "tokens": [], "stop": false}\n\n'
+
+    def raw(path: str, send: Send) -> bool:
+        if path == "/completion":
+            after(STREAM + EVENT, again(empty, 0.02))(send)
+        return path == "/completion"
+
+    with FakeServer() as server:
+        server.raw = raw
+        with pytest.raises(ServerError, match="that say nothing for 1 s"):
+            connect(server.url, 60.0).complete(Request(prompt=(1, 2), n_predict=10_000))
+
+
+@pytest.mark.parametrize("held", [0.0, 0.5, 1.0])
+def test_a_server_that_holds_its_stream_back_is_not_faster(held: float, tmp_path: Path) -> None:
+    with FakeServer("openai", token_s=0.004) as plain, FakeServer("openai", token_s=0.004) as holding:
+        holding.held = held
+        ends = [connect(server.url, 20.0) for server in (plain, holding)]
+        result = pair(ends[0], ends[1], tmp_path / "x.sqlite", said("Why?"), n_predict=48, repeats=2)
+    (row,) = (row for row in result.results if not row.is_plain)
+    assert row.ratio is not None and 0.6 < row.ratio.value < 1.6
+
+
+def test_the_url_of_a_clients_settings_is_taken() -> None:
+    assert check_url("http://127.0.0.1:8080/v1/") == check_url("http://127.0.0.1:8080") == "http://127.0.0.1:8080"
 
 
 def test_a_limit_says_its_name_and_how_to_raise_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from mlsd.analysis.results.server_arms import rows
+from mlsd.analysis.results.server_arms import row_name
 from mlsd.errors import MlsdError
 from mlsd.servers.dialects import connect
 from mlsd.servers.distrust import doubt
@@ -240,8 +240,8 @@ def test_one_server_that_switches_is_both_arms(tmp_path: Path) -> None:
     with replayed(OLLAMA, []) as url:
         request = ServerRequest(url=url, n_predict=3, repeats=2, engine=ONE_THREAD)
         result = serve(request, tmp_path / "s.sqlite")
-    found = rows(result.trials, deterministic=result.deterministic)
-    assert [row.name for row in found] == ["plain", "speculation"]
+    found = result.results
+    assert [row_name(row) for row in found] == ["plain", "speculation"]
     notes = "\n".join(result.notes)
     assert "untested" in notes and "compared as text" in notes
 

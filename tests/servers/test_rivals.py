@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
-from mlsd.analysis.results.server_arms import Row, rival, rows
+from mlsd.analysis.results.server_arms import first_token_ms, rival, row_name, token_ms, verdict_words
 from mlsd.errors import MlsdError
 from mlsd.measure.run.race import Goal
 from mlsd.servers.measure import ServerResult
 from mlsd.servers.open import ServerRequest, serve
+from mlsd.trials.results import ArmResult
 from tests.servers.asked import ONE_THREAD
 from tests.servers.fake import FakeServer
 
@@ -23,8 +24,8 @@ def compared(one: FakeServer, other: FakeServer, db: Path, **more: Any) -> Serve
     return serve(ServerRequest(rivals=(one.url, other.url), **settings), db)
 
 
-def table(result: ServerResult) -> list[Row]:
-    return rows(result.trials, base=result.base, decisions=result.decisions)
+def table(result: ServerResult) -> list[ArmResult]:
+    return list(result.results)
 
 
 @pytest.mark.parametrize("goal", [None, Goal(budget_s=20.0)])
@@ -32,16 +33,16 @@ def test_the_slower_of_two_servers_is_told_with_what_each_accepts(tmp_path: Path
     with FakeServer("openai", token_s=TOKEN_S) as one, FakeServer("mlx-vlm", draft=True, token_s=3 * TOKEN_S) as other:
         result = compared(one, other, tmp_path / "s.sqlite", goal=goal)
     first, second = table(result)
-    assert (first.name, second.name) == ("m-none @ OpenAI-compatible", "m-none @ mlx-vlm")
-    assert first.speedup is None and second.effect == "slower", second
+    assert (row_name(first), row_name(second)) == ("m-none @ OpenAI-compatible", "m-none @ mlx-vlm")
+    assert first.ratio is None and second.effect == "slower", second
     said = "\n".join(rival([first, second]))
     assert "m-none @ mlx-vlm is slower: 0.3" in said
-    assert "OpenAI-compatible says of no token that it was drafted" in said
+    assert "OpenAI-compatible does not report drafted tokens" in said
     assert "mlx-vlm accepts 92 % of proposed tokens and 48 % of its output, 1.92 tokens a round" in said
     assert result.stopped == (None if goal is None else "decided")
     assert not any("plain" in note for note in result.notes)
-    assert second.first_token_ms is not None and second.token_ms is not None
-    assert second.token_ms.p50 <= second.token_ms.p90 <= second.token_ms.p99
+    assert first_token_ms(second) is not None and (spans := token_ms(second)) is not None
+    assert spans.p50 <= spans.p90 <= spans.p99
 
 
 def test_two_servers_that_write_the_same_are_said_to_and_others_where_they_part(tmp_path: Path) -> None:
@@ -61,7 +62,7 @@ def test_two_servers_that_write_the_same_are_said_to_and_others_where_they_part(
     assert "code: the texts part after 11 characters, at 'blue, and soThe' and 'grey, and soThe'" in said
     assert "vocabulary (512 and 99)" in said
     assert all(one.trial.valid and one.trial.losslessness is None for one in result.trials)
-    assert {row.verdict for row in table(result)} == {"not compared"}
+    assert {verdict_words(row, rivals=True) for row in table(result)} == {"not compared"}
 
 
 def test_a_server_that_takes_conversations_alone_makes_the_other_take_them_too(tmp_path: Path) -> None:

@@ -18,10 +18,11 @@ from mlsd.analysis.advise.prospects import (
     recommend,
 )
 from mlsd.analysis.advise.reference_acceptance import (
-    HEADS,
     Acceptance,
+    Stated,
+    any_acceptance,
     assumed_acceptance,
-    method_acceptance,
+    is_method,
     reference_acceptance,
     stated_acceptance,
 )
@@ -32,8 +33,8 @@ from mlsd.errors import AnalysisError, InputError
 from mlsd.models.library import resolve_model
 from mlsd.models.manifest import load_manifest
 from mlsd.planning.known_shapes import shape_of
-from mlsd.planning.passes import AppleChip, Engine
-from mlsd.records import Record
+from mlsd.planning.passes import AppleChip, constants
+from mlsd.records import DRAFT_MODEL, Record
 from mlsd.stats import Interval
 from mlsd.units import quoted
 
@@ -47,11 +48,12 @@ class Question(Record, frozen=True, kw_only=True):
     target: str  # path, id or shape
     drafts: tuple[str, ...] | None = None  # only these drafts or methods
     workload: str | None = None
-    acceptance: float | None = None  # of a token, whatever drafts; None: what is known
+    stated: Stated | None = None  # of the one draft or method; None: what is known
     gammas: tuple[int, ...] = (1, 2, 4, 8, 16)
     quant: str | None = None  # of a target that is only a shape
     chip: AppleChip | None = None  # of another machine; None: this one
-    runtime: Engine = "llama.cpp"  # whose passes to model on a chip
+    runtime: str = "llama.cpp"  # whose passes to model on a chip: this, mlx, or a program on MLX with rows of its own
+    depth: int = 0  # tokens of context before the output, on a chip
     build: int = 0  # of llama.cpp; 0: the one that is loaded, for another machine the one that ships with mlsd
 
 
@@ -93,9 +95,15 @@ def answer(question: Question, known: Known, place: Place | None) -> Answer:
 
     Raises: InputError or ModelFileError for a target that nobody knows, AnalysisError where nothing tells its costs.
     """
-    target = named(question.target, question.quant, known.models.values())
+    elsewhere = question.chip is not None
+    target = named(question.target, question.quant, known.models.values(), elsewhere=elsewhere)
     chosen, own = _acceptances(target, known, question)
-    drafts = {(a.drafter, a.draft): _draft(a, known) for a in chosen}
+    drafts = {
+        (a.drafter, a.draft): None
+        if a.draft is None
+        else named(a.draft, stored=known.models.values(), elsewhere=elsewhere)
+        for a in chosen
+    }
     plain, costs = _costs(target, drafts, known, place, question)
     # What trials of this machine's models showed says nothing of another machine's costs.
     validation = None if plain.basis == "bandwidth" else validate(known)
@@ -107,8 +115,8 @@ def answer(question: Question, known: Known, place: Place | None) -> Answer:
         for a in own
     }
     found = prospects(costs, plain, chosen, question.gammas, measured=outcomes, validation=validation)
-    decided = known.speedups.get(place.environment_key, ()) if place is not None else ()
-    found = as_measured(found, [s for s in decided if s.target == ref.id and s.workload == question.workload])
+    if place is not None:
+        found = as_measured(found, known.measured_on(place.environment_key, ref.id, question.workload))
     untimed = {key: draft for key, draft in drafts.items() if key not in costs}
     quants = () if target.here or place is None else _quants(target, drafts, known, place, chosen, question.gammas)
     gaps: dict[Gap, bool] = {
@@ -141,39 +149,41 @@ def answer(question: Question, known: Known, place: Place | None) -> Answer:
 
 def _acceptances(target: KnownModel, known: Known, question: Question) -> tuple[list[Acceptance], list[Acceptance]]:
     """What is known of drafters: own measurements, then references, then ranges, for drafts not yet named."""
-    name = target.facts.ref.id
-    own = acceptance_of(known.groups, target.facts.ref.sha256 or name, question.workload)
-    everything = list(own)
+    name, workload = target.facts.ref.id, question.workload
+    key = target.facts.ref.sha256 or name
+    own = acceptance_of(known.groups, key, workload)
+    elsewhere = [any_acceptance(a.drafter, a.draft, workload) for a in acceptance_of(known.groups, key, None)]
     # Qwen3.5 has a prediction block, Gemma 4 an assistant to load; other heads and look-ups are asked for by name.
     predicts = target.shape is not None and target.shape.name.startswith(("qwen3.5", "gemma-4"))
-    methods = dict.fromkeys((*(("mtp",) if predicts else ()), *(question.drafts or ())))
-    heads = [one for method in methods for one in method_acceptance(method, question.workload)]
-    for source in (reference_acceptance(name), assumed_acceptance(name), heads):
+    named_ones = (*(("mtp",) if predicts else ()), *(question.drafts or ()))
+    asked = [
+        any_acceptance(one, None, workload) if is_method(one) else any_acceptance(DRAFT_MODEL, one, workload)
+        for one in dict.fromkeys(named_ones)
+    ]
+    published = [a for a in reference_acceptance(name) if None in (workload, a.workload) or a.workload == workload]
+    everything: list[Acceptance] = []
+    for source in (own, published, assumed_acceptance(name), elsewhere, asked):
         have = {(a.drafter, a.draft) for a in everything}
         everything += [a for a in source if (a.drafter, a.draft) not in have]
-    if question.acceptance is not None:
-        everything, own = [stated_acceptance(a, question.acceptance) for a in everything], []
-    if question.drafts is None:
-        return everything, own
-    chosen = [a for a in everything if a.draft in question.drafts or a.drafter in question.drafts]
-    if missing := [d for d in question.drafts if all(d not in (a.draft, a.drafter) for a in everything)]:
-        raise AnalysisError(
-            f"Nothing is known of {', '.join(missing)} as a draft of {name}.",
-            hint=f"Heads and look-ups go by --drafter: {', '.join(HEADS)}, pld. Else measure it: "
-            f"mlsd bench {quoted(name)} --draft {quoted(missing[0])}.",
-        )
-    return chosen, [a for a in own if a in chosen]
-
-
-def _draft(acceptance: Acceptance, known: Known) -> KnownModel | None:
-    return None if acceptance.draft is None else named(acceptance.draft, stored=known.models.values())
+    if question.drafts is not None:
+        everything = [a for a in everything if a.draft in question.drafts or a.drafter in question.drafts]
+    if question.stated is not None:
+        if len(everything) != 1:
+            raise InputError(
+                "An acceptance is that of one draft or method.",
+                hint="Name it: --draft MODEL, or --drafter METHOD.",
+            )
+        return [stated_acceptance(everything[0].drafter, everything[0].draft, question.stated)], []
+    return everything, [a for a in own if a in everything]
 
 
 def _costs(
     target: KnownModel, drafts: Mapping[Key, KnownModel | None], known: Known, place: Place | None, question: Question
 ) -> tuple[CostRange, dict[Key, CostRange]]:
     if question.chip is not None:
-        return costs_by_chip(target, drafts, question.chip, question.gammas, question.runtime, question.build)
+        return costs_by_chip(
+            target, drafts, question.chip, question.gammas, question.runtime, question.build, question.depth
+        )
     assert place is not None
     for source in (own_costs, costs_by_shape):
         found = source(target, drafts, known, place.environment_key)
@@ -188,7 +198,7 @@ def _costs(
         commands = "\n  ".join(timing_commands(_shapes_to_time(target, drafts.values())))
         hint = f"Name a machine with --chip, or time this one on synthetic weights, without a download:\n  {commands}"
     raise AnalysisError(
-        f"No pass of {name} was timed on this machine, and it is no Apple chip that is known.", hint=hint
+        f"No pass of {name} was timed on this machine, and its chip is not a known Apple chip.", hint=hint
     )
 
 
@@ -223,7 +233,9 @@ def _to_time(
 def _can_pay(found: Sequence[Prospect]) -> bool:
     """Whether some draft that was timed could break even; where the smallest cannot, no larger one will."""
     speculative = [p for p in found if p.gamma]
-    return not speculative or any(p.break_even_alpha is not None and p.break_even_alpha < _HIGH for p in speculative)
+    return not speculative or any(
+        p.break_even_acceptance is not None and p.break_even_acceptance < _HIGH for p in speculative
+    )
 
 
 def _shapes_to_time(
@@ -293,9 +305,15 @@ def _fetch(
     return (file.id, *(q8 or of_draft)[:1])
 
 
-def check_question(gammas: Sequence[int], acceptance: float | None = None) -> None:
+def check_question(question: Question) -> None:
     """Raises: InputError for gammas or an acceptance that mean nothing."""
-    if not gammas or min(gammas) < 1:
+    if not question.gammas or min(question.gammas) < 1:
         raise InputError("--gamma must hold numbers of at least 1.")
-    if acceptance is not None and not 0 < acceptance < 1:
-        raise InputError("--acceptance must lie between 0 and 1, both excluded, like 0.8.")
+    programs = ("llama.cpp", "mlx", *constants().programs)
+    if question.runtime not in programs:
+        raise InputError(
+            f"--runtime {question.runtime} is not known.",
+            hint=f"Known are {', '.join(programs)}; mlx is any other program on MLX.",
+        )
+    if question.stated is not None:
+        _ = question.stated.tokens

@@ -72,7 +72,7 @@ def _arms(target: KnownModel, key: Key, known: Known, machine: str) -> list[Arm]
         for group in known.groups
         if group.environment_key == machine
         and key_matches(group, target.facts.ref.sha256 or target.facts.ref.id)
-        and (key[0] == NO_DRAFTER or (group.drafter, None if group.draft is None else group.draft.id) == key)
+        and (key[0] == NO_DRAFTER or (group.drafter, group.draft_id) == key)
     ]
     return [arm for group in own for arm in group.arms if key[0] != NO_DRAFTER or not arm.gamma]
 
@@ -136,33 +136,47 @@ def costs_by_chip(
     drafts: Mapping[Key, KnownModel | None],
     chip: AppleChip,
     gammas: Sequence[int],
-    engine: Engine = "llama.cpp",
+    runtime: str = "llama.cpp",
     build: int = 0,
+    depth: int = 0,
 ) -> tuple[CostRange, dict[Key, CostRange]]:
     """Modelled costs on a chip that nobody measured here, in the range that held most public rows.
 
     Raises AnalysisError where the target's bytes or layers are not known.
     """
-    work = passes.work_of(target.facts)
+    work = _at_depth(target, depth)
     if work is None:
         name = target.facts.ref.id
         raise AnalysisError(f"The bytes or layers of {name} are not known, so no chip can be predicted for it.")
     found = {}
     for key, draft in drafts.items():
-        step = passes.head_work(work, key[0]) if draft is None else passes.work_of(draft.facts)
-        found[key] = _modelled(key[0], work, step, chip, gammas, engine, build)
-    return _modelled(NO_DRAFTER, work, None, chip, gammas, engine, build), found
+        step = passes.head_work(work, key[0]) if draft is None else _at_depth(draft, depth)
+        found[key] = _modelled(key[0], work, step, chip, gammas, runtime, build)
+    return _modelled(NO_DRAFTER, work, None, chip, gammas, runtime, build), found
+
+
+def _at_depth(model: KnownModel, depth: int) -> Work | None:
+    """What a token reads behind `depth` others: keys and values as well as weights."""
+    work = passes.work_of(model.facts)
+    if not depth or work is None:
+        return work
+    if model.shape is None:
+        raise AnalysisError(
+            f"How many keys and values {model.facts.ref.id} keeps is not known.", hint="Leave out --depth."
+        )
+    return msgspec.structs.replace(work, always_bytes=work.always_bytes + depth * passes.context_bytes(model.shape))
 
 
 def _modelled(
-    method: str, target: Work, step: Work | None, chip: AppleChip, gammas: Sequence[int], engine: Engine, build: int
+    method: str, target: Work, step: Work | None, chip: AppleChip, gammas: Sequence[int], runtime: str, build: int
 ) -> CostRange:
     """One arm. What a chip leaves open of T(1) scales the whole round; what rows leave open is theirs alone."""
+    engine: Engine = "llama.cpp" if runtime == "llama.cpp" else "mlx"
     one, whole = passes.plain_ms(target, chip, engine), passes.spread_of(target, chip)
     drafting = 0.0 if step is None else passes.plain_ms(step, chip, engine)
     each = passes.constants().round_ms[engine] if method != NO_DRAFTER else 0.0
     lengths = {
-        gamma: passes.round_length(target, chip, method, gamma, step=step, engine=engine, build=build)
+        gamma: passes.round_length(target, chip, method, gamma, step=step, engine=engine, build=build, program=runtime)
         for gamma in gammas
     }
     ends = []
@@ -171,7 +185,7 @@ def _modelled(
         for gamma, length in lengths.items():
             steps = 0 if step is None else 1 if passes.drafts_a_block(method) else gamma
             # What a round's range leaves open is put into its pass.
-            of_pass = passes.round_range(length, target, engine)[end] * one - steps * (drafting + each) - each
+            of_pass = passes.round_range(length, target, chip, engine)[end] * one - steps * (drafting + each) - each
             verify[gamma + 1], rest[gamma + 1] = scale * max(of_pass, one / 2), scale * each
         costs = Costs(
             verify_ms=verify,
@@ -181,13 +195,13 @@ def _modelled(
         )
         ends.append(costs)
     generation = "" if chip.generation is None else f" of an M{chip.generation}"
-    kernels = metal_steps(f"b{build}" if build else SHIPPED, f"M{chip.generation}") if engine == "llama.cpp" else None
-    of_build = f" b{build}" if build else " as it ships with mlsd" if kernels else ""
+    kernels = metal_steps(f"b{build}" if build else SHIPPED) if engine == "llama.cpp" else None
+    of_build = "" if kernels is None else f" b{build}" if build else " as llama-cpp-python compiles it"
     return CostRange(
         low=ends[0],
         high=ends[1],
         relative_error=0.0,  # the range holds it
-        source=f"modelled for {engine}{of_build} on {chip.peak_gb_s:g} GB/s{generation}, fitted to public rows"
+        source=f"modelled for {runtime}{of_build} on {chip.peak_gb_s:g} GB/s{generation}, fitted to public rows"
         + (f" (its kernels are those {kernels.side}; --llama-build names another)" if kernels else ""),
         basis="bandwidth",
         is_mixture=target.expert_bytes > 0,

@@ -6,16 +6,18 @@ from collections.abc import Iterable
 
 import msgspec
 
+from mlsd.analysis.advise.reference_acceptance import HEADS
+from mlsd.analysis.audit.model_name import read_model_name
 from mlsd.errors import InputError, ModelFileError
-from mlsd.gguf_tools.read import model_facts
 from mlsd.gguf_tools.shape import Shape
 from mlsd.gguf_tools.shapes import FULL, SAME_SHAPE
 from mlsd.models.library import resolve_model
 from mlsd.models.manifest import load_manifest
-from mlsd.planning.known_shapes import NEAREST, QUANTS, quant_of, shape_facts, shape_of
+from mlsd.planning.known_shapes import BITS, NEAREST, QUANTS, bits_of, quant_of, shape_facts, shape_of, sized_facts
 from mlsd.records import ModelFacts, Record
 
 _DEFAULT = "Q8_0"
+_SCALES = 0.5  # bits that scales add to a stored weight
 
 
 class KnownModel(Record, frozen=True, kw_only=True):
@@ -28,13 +30,18 @@ class KnownModel(Record, frozen=True, kw_only=True):
     here: bool  # its file is on this machine
 
 
-def named(text: str, quant: str | None = None, stored: Iterable[ModelFacts] = ()) -> KnownModel:
+def named(
+    text: str, quant: str | None = None, stored: Iterable[ModelFacts] = (), *, elsewhere: bool = False
+) -> KnownModel:
     """The model that a person names; one that is not here is taken by its shape, else as a database remembers it.
 
-    `quant` is the quantization of a shape, where the name itself does not say. Raises: InputError for a name that is
-    none of these, or whose end is no quantization.
+    `elsewhere`: on another machine, so that no file is looked for where the shape is known. `quant` is the quantization
+    of a shape, where the name itself does not say. Raises: InputError for a name that is none of these, or whose end is
+    no quantization.
     """
     name, said = shape_of(text)
+    if elsewhere and name is not None and (known := _by_shape(text, name, said, quant)) is not None:
+        return known
     remembered = [facts for facts in stored if facts.ref.id == text]
     try:
         model = resolve_model(text, make=True)
@@ -43,11 +50,37 @@ def named(text: str, quant: str | None = None, stored: Iterable[ModelFacts] = ()
             return known
         if remembered:
             return KnownModel(facts=remembered[-1], here=False)
+        if name is None and (sized := by_sizes(text, quant)) is not None:
+            return sized
         if name is not None:
             raise _unknown_quant(text, name) from None
-        raise
+        raise InputError(
+            f"{text} is not on this machine, and its shape is unknown.",
+            hint=f"Name a GGUF file or an id of `mlsd models list`, or a model by its sizes: {text}-27b-q4_k_m, "
+            f"{text}-124b-a5b-mxfp4. Heads and look-ups go by --drafter: {', '.join(HEADS)}, pld.",
+        ) from None
+    from mlsd.gguf_tools.read import model_facts
+
     shape = None if name is None else FULL[name]
     return KnownModel(facts=model_facts(model.path, ref=model.ref), shape=shape, quant=said, here=True)
+
+
+def by_sizes(text: str, quant: str | None = None) -> KnownModel | None:
+    """A model of an unknown shape by what its name says of its size and quantization; None where that is too little."""
+    read = read_model_name(text)
+    chosen = quant_of(quant or "") or next((q for part in _ends(text) if (q := quant_of(part)) is not None), None)
+    bits = bits_of(chosen) if chosen else None if read.bits is None else read.bits + _SCALES
+    if not read.active_b or bits is None:
+        return None
+    is_k = chosen is not None and chosen[:1] == "Q" and "_K" in chosen
+    facts = sized_facts(text, max(read.total_b or 0.0, read.active_b), read.active_b, bits, k_quant=is_k)
+    return KnownModel(facts=facts, quant=chosen, here=False)
+
+
+def _ends(text: str) -> list[str]:
+    """Every end of a name, the longest first: ``it-q4_k_m``, ``q4_k_m``."""
+    parts = text.split("-")
+    return ["-".join(parts[i:]) for i in range(1, len(parts))]
 
 
 def _by_shape(text: str, name: str, said: str | None, quant: str | None) -> KnownModel | None:
@@ -69,6 +102,6 @@ def _by_shape(text: str, name: str, said: str | None, quant: str | None) -> Know
 
 def _unknown_quant(text: str, name: str) -> InputError:
     return InputError(
-        f"{text} is {name} by its beginning, but mlsd knows no quantization that it could end with.",
-        hint=f"Name one: {', '.join((*QUANTS, *NEAREST))}, like {name}-q4_k_m.",
+        f"{text} starts with {name}, but ends in no quantization that mlsd knows.",
+        hint=f"Name one: {', '.join((*QUANTS, *NEAREST, *BITS))}, like {name}-q4_k_m.",
     )

@@ -78,10 +78,11 @@ def next_steps(
     if "target" in gaps:
         yield "Acceptance comes from elsewhere: pull a target and a draft of `mlsd models list`, and bench them."
         return
-    if not options and "acceptance" in gaps:
-        yield f"No draft of {target} is known: mlsd bench {quoted(target)} --draft MODEL, or --drafter pld."
+    prompt = f" --prompt {quoted(workload)}" if workload else ""
+    if not options:
+        yield f"No draft of {target} is known: mlsd bench {quoted(target)} --draft MODEL, or --drafter pld{prompt}."
     elif "acceptance" in gaps:
-        prompt = f" --prompt {quoted(workload)}" if workload else ""
-        yield f"Acceptance comes from elsewhere: mlsd bench {quoted(target)}{option}{prompt}."
+        where = f"Nothing of {workload} was measured" if workload else "Acceptance comes from elsewhere"
+        yield f"{where}: mlsd bench {quoted(target)}{option}{prompt} decides it."
     elif "decision" in gaps:
-        yield f"The interval holds 1: mlsd bench {quoted(target)}{option} --gamma {gammas} --repeats 9."
+        yield f"mlsd bench {quoted(target)}{option} --gamma {gammas}{prompt} --until decided decides it."

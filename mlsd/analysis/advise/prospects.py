@@ -9,32 +9,35 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
 from mlsd.analysis.advise.next_steps import Gap, ToTime, next_steps
 from mlsd.analysis.advise.reference_acceptance import Acceptance
 from mlsd.analysis.fits.calibration import relative_error, target_curve
-from mlsd.analysis.fits.costmodel import break_even_alpha
 from mlsd.analysis.predict.arms import ArmGroup
 from mlsd.analysis.predict.predict import Costs, between, draft_ms, mgl_of, tok_per_s
 from mlsd.analysis.predict.prediction_error import Validation
 from mlsd.analysis.predict.replay import Outcomes, alphas_of, outcomes_from_alphas, outcomes_of
-from mlsd.analysis.results.speedups import Speedup
 from mlsd.errors import AnalysisError
 from mlsd.measure.store.rows import CalibrationPoint
 from mlsd.planning import passes
 from mlsd.records import NO_DRAFTER, Record, Round
-from mlsd.stats import Interval
+from mlsd.stats import Interval, grouped
+from mlsd.trials.acceptance import mgl_of as mgl_at
+from mlsd.trials.acceptance import rate_of
 from mlsd.trials.arms import PLAIN
-from mlsd.units import quoted
+from mlsd.trials.decisions import NO_DIFFERENCE, Effect
+from mlsd.trials.results import ArmResult
+from mlsd.units import format_percent, quoted
 
 Decider = Literal["nothing", "draft time", "expert coverage", "kernel step", "verification", "rollback", "acceptance"]
 Basis = Literal["calibration", "trials", "shape", "bandwidth"]
-Verdict = Literal["faster", "slower", "measure"]
+Verdict = Literal["on", "off", "not decided"]
 
 _Z = 1.96
+_WORTH = 1 + NO_DIFFERENCE  # a prediction nearer to 1 decides nothing
 _SE_OF_MEDIAN_ERROR = 1.4826  # median absolute deviation -> standard deviation of a normal error
 
 
@@ -48,22 +51,38 @@ class Prospect(Record, frozen=True, kw_only=True):
     speedup: Interval
     mgl: float
     break_even_mgl: float  # round time / T(1)
-    break_even_alpha: float | None  # acceptance probability of a token for it; None: even full acceptance loses, or off
+    break_even_acceptance: float | None  # accepted / proposed for it; None: even full acceptance loses, or off
     decided_by: Decider  # what costs most: without it the speedup would rise furthest
     without_it: float  # that speedup
     acceptance_source: str
     acceptance_assumed: bool = False  # nobody measured it: the interval spans a range of acceptances
+    acceptances: tuple[float, float] | None = None  # accepted / proposed, where it is assumed to lie in a range
     at_middle: Interval | None = None  # the speedup's range were its acceptance known, where it is assumed
-    measured: bool = False  # the speedup is not predicted: trials on this machine decide it
+    effect: Effect | None = None  # what trials of it on this machine and workload decide; None: it is predicted
+    out: str | None = None  # why those trials show that it cannot win
 
     @property
     def name(self) -> str:
-        """In words."""
         return PLAIN if self.gamma == 0 else self.draft or self.drafter
+
+    def open(self, tried: bool) -> bool:
+        """Whether it may still pay. `tried`: only what ran on this machine is decided to."""
+        if self.gamma == 0:
+            return False
+        if self.effect is not None:
+            return self.effect == "undecided" and self.out is None
+        return (self.speedup.high or 0.0) >= 1 / _WORTH and (tried or not self.pays)
+
+    @property
+    def pays(self) -> bool:
+        return self.gamma > 0 and (self.effect == "faster" if self.effect else (self.speedup.low or 0.0) > _WORTH)
+
+    @property
+    def setting(self) -> str:
+        return f"{self.name} at gamma {self.gamma}" if self.gamma else self.name
 
     @property
     def option(self) -> str:
-        """How commands ask for it."""
         return f"--draft {quoted(self.draft)}" if self.draft else f"--drafter {self.drafter}"
 
 
@@ -76,10 +95,10 @@ class Recommendation(Record, frozen=True, kw_only=True):
     level: float  # of the intervals
     prospects: tuple[Prospect, ...]  # fastest first; "off" is among them
     best: Prospect
-    verdict: Verdict  # slower: no setting is faster than plain decoding; measure: the intervals leave it open
+    verdict: Verdict
     why: str
+    settles: str | None  # where it is not decided: the acceptance that breaks even, and the biggest unknown
     to_measure: tuple[Prospect, ...]  # the two settings that would tell most, where it is open
-    sure: bool  # the verdict is faster or slower
     next_steps: tuple[str, ...]
 
 
@@ -97,37 +116,33 @@ class CostRange(Record, frozen=True, kw_only=True):
 
     @property
     def measured(self) -> bool:
-        """Whether the target itself was timed on the machine."""
         return self.basis in ("calibration", "trials")
 
 
 def acceptance_of(groups: Iterable[ArmGroup], target_key: str, workload: str | None) -> list[Acceptance]:
-    """Acceptance of every drafter measured on a target, rounds of all gammas together.
+    """Acceptance of every drafter measured on a target and workload (None: on any), rounds of all gammas together.
 
     Drafters whose proposals depend on the text (prompt lookup) come as they were, by their own rounds: see
-    `measured_outcomes`. Other workloads are taken where the wanted one was not measured.
+    `measured_outcomes`.
     """
-    own = [g for g in groups if key_matches(g, target_key)]
-    found = []
-    for drafter, draft in dict.fromkeys((g.drafter, None if g.draft is None else g.draft.id) for g in own):
-        of_method = [g for g in own if (g.drafter, None if g.draft is None else g.draft.id) == (drafter, draft)]
-        wanted = [g for g in of_method if workload is not None and g.workload == workload]
-        used = wanted or of_method
-        rounds = _rounds(used)
-        alphas = alphas_of(rounds)
-        if not alphas:
-            continue
-        found.append(
-            Acceptance(
-                drafter=drafter,
-                draft=draft,
-                workload=workload if wanted else None,
-                alphas=tuple(alphas),
-                relative_error=_mgl_error(used),
-                source=f"{len(rounds)} rounds on {', '.join(sorted({g.prompt for g in used}))}",
-            )
+    own = grouped(_of(groups, target_key, workload), lambda g: (g.drafter, g.draft_id))
+    return [
+        Acceptance(
+            drafter=drafter,
+            draft=draft,
+            workload=workload,
+            alphas=tuple(alphas),
+            relative_error=_mgl_error(used),
+            source=f"{len(_rounds(used))} rounds on {', '.join(sorted({g.prompt for g in used}))}",
         )
-    return found
+        for (drafter, draft), used in own.items()
+        if (alphas := alphas_of(_rounds(used)))
+    ]
+
+
+def _of(groups: Iterable[ArmGroup], target_key: str, workload: str | None) -> list[ArmGroup]:
+    """What was measured of a target on a workload: another text is no evidence, other options are another method."""
+    return [g for g in groups if key_matches(g, target_key) and workload in (None, g.workload) and not g.options]
 
 
 def key_matches(group: ArmGroup, target_key: str) -> bool:
@@ -151,13 +166,8 @@ def _mgl_error(groups: Sequence[ArmGroup]) -> float:
 def measured_outcomes(
     groups: Iterable[ArmGroup], target_key: str, drafter: str, draft: str | None, workload: str | None
 ) -> dict[int, Outcomes]:
-    """How rounds really ended, by gamma, on the wanted workload or, where it was not measured, on all."""
-    own = [
-        g
-        for g in groups
-        if key_matches(g, target_key) and g.drafter == drafter and (None if g.draft is None else g.draft.id) == draft
-    ]
-    own = [g for g in own if g.workload == workload] or own
+    """How rounds really ended, by gamma, on the wanted workload."""
+    own = [g for g in _of(groups, target_key, workload) if (g.drafter, g.draft_id) == (drafter, draft)]
     gammas = sorted({arm.gamma for g in own for arm in g.arms if arm.gamma})
     return {
         gamma: outcomes_of([r for g in own for arm in g.arms if arm.gamma == gamma for r in arm.rounds[0]])
@@ -209,22 +219,33 @@ def prospects(
     return sorted(result, key=lambda p: -p.tok_s.value)
 
 
-def as_measured(found: Iterable[Prospect], decided: Iterable[Speedup]) -> list[Prospect]:
-    """The settings at the speed that their trials decide, where they do, in place of a predicted one; fastest first."""
+def as_measured(found: Iterable[Prospect], measured: Iterable[ArmResult]) -> list[Prospect]:
+    """The settings that ran as their trials show them, decided or not, and plain decoding of the same blocks."""
     known = {
-        (one.drafter, one.draft, one.gamma): one.ratio
-        for one in decided
-        if one.effect != "undecided" and one.ratio is not None and not one.options
+        (one.case.drafter.name, one.case.drafter.draft.id if one.case.drafter.draft else None, one.case.gamma): one
+        for one in sorted(measured, key=lambda one: one.n_blocks)
     }
-    settings = list(found)
-    plain = next(p.tok_s.value for p in settings if not p.gamma)
-    for place, p in enumerate(settings):
-        if ratio := known.get((p.drafter, p.draft, p.gamma)):
-            low, high = (None if end is None else plain * end for end in (ratio.low, ratio.high))
-            speed = Interval(value=plain * ratio.value, low=low, high=high, n=ratio.n)
-            settings[place] = msgspec.structs.replace(
-                p, tok_s=speed, speedup=ratio, measured=True, acceptance_assumed=False
-            )
+    plain = max(known.values(), key=lambda one: one.n_blocks, default=None)
+    settings = []
+    for p in found:
+        one = plain if p.gamma == 0 else known.get((p.drafter, p.draft, p.gamma))
+        speed = None if one is None else one.plain_tok_s if p.gamma == 0 else one.tok_s
+        if one is None or one.ratio is None or speed is None:
+            settings.append(p)
+            continue
+        changed: dict[str, Any] = {"tok_s": Interval(value=speed, n=one.n_blocks), "effect": "no difference"}
+        if p.gamma:
+            mgl = one.mgl or p.mgl
+            changed |= {
+                "speedup": one.ratio,
+                "mgl": mgl,
+                "break_even_mgl": mgl / one.ratio.value,
+                "break_even_acceptance": rate_of(mgl / one.ratio.value, "proposed", p.gamma),
+                "acceptance_assumed": False,
+                "effect": one.effect,
+                "out": None if one.standing is None else one.standing.out,
+            }
+        settings.append(msgspec.structs.replace(p, **changed))
     return sorted(settings, key=lambda p: -p.tok_s.value)
 
 
@@ -244,8 +265,14 @@ def _assumed(costs: CostRange, plain: CostRange, a: Acceptance, gamma: int, mode
         tok_s=_joint(worst.tok_s, middle.tok_s, best.tok_s),
         speedup=_joint(worst.speedup, middle.speedup, best.speedup),
         acceptance_assumed=True,
+        acceptances=(_accepted(a.least_alpha, gamma), _accepted(a.most_alpha, gamma)),
         at_middle=middle.speedup,
     )
+
+
+def _accepted(alpha: float, gamma: int) -> float:
+    """Accepted / proposed at a gamma, where each token is accepted with this chance after the one before it."""
+    return ((mgl_at(alpha, "position", gamma) or 1.0) - 1) / gamma
 
 
 def _joint(worst: Interval, middle: Interval, best: Interval) -> Interval:
@@ -287,7 +314,7 @@ def _prospect(
         speedup=speedup,
         mgl=mgl_of(outcomes),
         break_even_mgl=needed,
-        break_even_alpha=break_even_alpha(gamma, needed) if gamma else None,
+        break_even_acceptance=rate_of(max(1.0, needed), "proposed", gamma),
         decided_by=decided,
         without_it=without,
         acceptance_source=source,
@@ -334,18 +361,20 @@ def recommend(
 ) -> Recommendation:
     """Choose, and say what to measure next; `gaps`, `to_time` and `fetch` as `next_steps` takes them.
 
-    A drafter whose acceptance nobody measured is the choice only where it is faster at every acceptance that was seen.
+    On a machine where the target was timed only a setting that ran on this workload is recommended; elsewhere one that
+    is faster at every acceptance and cost that was seen.
     """
-    speculative = [p for p in found if p.gamma]
-    faster = [p for p in speculative if (p.speedup.low or 0.0) > 1]
-    certain = [p for p in found if not p.acceptance_assumed]
-    if not certain:
+    if not found:
         raise AnalysisError(f"Nothing is known of {target}.")
-    best = (faster or certain)[0]
-    could = [p for p in speculative if not p.measured and (p.speedup.high or 0.0) >= 1 >= (p.speedup.low or 0.0)]
-    verdict: Verdict = "faster" if faster else "measure" if could or not speculative else "slower"
-    more: dict[Gap, bool] = {"machine": costs.basis == "bandwidth", "decision": verdict == "measure"}
-    told = next_steps(
+    modelled = costs.basis == "bandwidth"
+    speculative = [p for p in found if p.gamma]
+    faster = [p for p in speculative if p.pays and (p.effect or not costs.measured)]
+    could = sorted((p for p in speculative if p.open(costs.measured)), key=lambda p: -p.speedup.value)
+    verdict: Verdict = "on" if faster else "not decided" if could or not speculative else "off"
+    best = max(faster, key=lambda p: p.speedup.value) if faster else next(p for p in found if not p.gamma)
+    is_open = verdict == "not decided"
+    more: dict[Gap, bool] = {"machine": modelled, "decision": is_open}
+    steps = next_steps(
         target,
         workload,
         list(dict.fromkeys(p.option for p in (*could, *speculative))),
@@ -354,49 +383,58 @@ def recommend(
         to_time,
         fetch,
     )
-    to_measure = sorted(could, key=lambda p: -p.speedup.value)[:2] if verdict == "measure" else []
     return Recommendation(
         target=target,
         workload=workload,
         costs_source=costs.source,
-        level=passes.constants().level if costs.basis == "bandwidth" else 0.95,
+        level=passes.constants().level if modelled else 0.95,
         prospects=tuple(found),
         best=best,
         verdict=verdict,
-        why=_why(verdict, best, speculative, modelled=costs.basis == "bandwidth"),
-        to_measure=tuple(to_measure),
-        sure=verdict != "measure",
-        next_steps=tuple(told),
+        why=_why(best, speculative),
+        settles=_settles(could[0], modelled) if is_open and could else None,
+        to_measure=tuple(could[:2]) if is_open else (),
+        next_steps=tuple(steps),
     )
 
 
-def _why(verdict: Verdict, best: Prospect, speculative: Sequence[Prospect], *, modelled: bool) -> str:
-    """What decides, in the setting that decides it."""
+def _why(best: Prospect, speculative: Sequence[Prospect]) -> str:
+    """The setting that decides, with its range and what it costs most by."""
     if not speculative:
         return "nothing is known of any draft or method"
-    if verdict == "faster":
-        low, high = best.speedup.low or 0.0, best.speedup.high or 0.0
-        return f"{low:.2f} to {high:.2f} times plain decoding; {best.break_even_mgl:.2f} tokens a round are needed"
-    one = max(speculative, key=lambda p: p.speedup.value)
-    low, high = one.speedup.low or 0.0, one.speedup.high or 0.0
-    said = (
-        f"the best of all, {one.name} at gamma {one.gamma}, has {low:.2f} to {high:.2f} times plain decoding; "
-        f"it needs {one.break_even_mgl:.2f} tokens a round, and {one.decided_by} decides"
-    )
-    return f"{said}. {_what_narrows(one)}" if verdict == "measure" and modelled else said
+    one = best if best.gamma else max(speculative, key=lambda p: p.speedup.value)
+    if one.effect is not None:
+        return f"{one.setting} was measured at {_times(one)} times plain decoding, {one.speedup.n} blocks or prompts"
+    return f"{one.setting} is predicted at {_times(one)} times plain decoding, and {one.decided_by} decides"
 
 
-def _what_narrows(one: Prospect) -> str:
-    """What, once known, leaves least of a setting's range open."""
+def _times(one: Prospect) -> str:
+    ends = "" if one.speedup.low is None else f" ({one.speedup.low:.2f} to {one.speedup.high or 0.0:.2f})"
+    return f"{one.speedup.value:.2f}{ends}"
+
+
+def _settles(one: Prospect, modelled: bool) -> str:
+    """The acceptance that breaks even beside what was seen, and what, once known, leaves least of the range open."""
+    needed = one.break_even_acceptance
+    pays = "pays at no acceptance" if needed is None else f"pays above {format_percent(needed, 0)} accepted"
+    ranged = one.acceptances is not None and one.effect is None
+    if one.acceptances is not None and ranged:
+        low, high = (f"{100 * end:.0f}" for end in one.acceptances)
+        who = "assumed are" if one.acceptance_source.startswith("assumed") else "people measured"
+        known = f"{who} {low} to {high} %"
+    else:
+        known = f"it has {format_percent((one.mgl - 1) / one.gamma, 0)}"
+    line = f"{one.setting} {pays}; {known}"
+    if one.effect is not None:
+        return f"{line}. More blocks decide it"
+    unknown = "the acceptance" if ranged and (not modelled or not _passes_weigh_most(one)) else "the cost of a pass"
+    how = {"the acceptance": "--accepted N/M of a log, or mlsd bench", "the cost of a pass": "mlsd calibrate there"}
+    return f"{line}. The biggest unknown is {unknown}: {how[unknown] if modelled else 'mlsd bench'} settles most"
+
+
+def _passes_weigh_most(one: Prospect) -> bool:
     known = one.at_middle
     if known is None or known.low is None or known.high is None:
-        return "Acceptance is known, so what passes cost leaves it open: mlsd calibrate on that machine narrows it"
-    of_passes = math.log(known.high / known.low)
+        return True
     whole = math.log((one.speedup.high or 1.0) / (one.speedup.low or 1.0))
-    of_acceptance = math.sqrt(max(0.0, whole**2 - of_passes**2))
-    if of_passes >= of_acceptance:
-        return "What passes cost leaves most of it open: mlsd calibrate on that machine narrows it most"
-    return (
-        f"Acceptance leaves most of it open ({known.low:.2f} to {known.high:.2f} at {one.mgl:.2f} tokens a round): "
-        "--workload, --acceptance or mlsd bench narrows it most"
-    )
+    return math.log(known.high / known.low) >= whole / math.sqrt(2)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import statistics
 
 import msgspec
 
-from mlsd.analysis.fits.costmodel import iid_alpha, mgl_from_acceptance
+from mlsd.errors import InputError
 from mlsd.folders import asset_path
 from mlsd.planning import passes
 from mlsd.records import DRAFT_MODEL, Record
+from mlsd.trials.acceptance import WORDS, mgl_of, rate_of
 
 
 class Acceptance(Record, frozen=True, kw_only=True):
@@ -24,6 +26,37 @@ class Acceptance(Record, frozen=True, kw_only=True):
     # Nobody measured it: it is assumed to lie between these two at every position, `alphas` is their middle.
     least_alpha: float | None = None
     most_alpha: float | None = None
+
+
+class Stated(Record, frozen=True, kw_only=True):
+    """What a log or a person says of rounds: one of the three, at one gamma."""
+
+    gamma: int
+    rate: float | None = None  # accepted / proposed
+    counts: tuple[int, int] | None = None  # accepted, proposed
+    mgl: float | None = None
+
+    @property
+    def words(self) -> str:
+        """What was used of it."""
+        what = f"MGL {self.tokens:.2f} at gamma {self.gamma}"
+        if self.mgl is not None:
+            return f"{what} as stated"
+        rate = f"{self.counts[0]} of {self.counts[1]}" if self.counts else f"{self.rate or 0.0:.0%}"
+        return f"{rate} as stated, {WORDS['proposed']}: {what}"
+
+    @property
+    def tokens(self) -> float:
+        """MGL. Raises InputError for counts or a length that no round at this gamma can have."""
+        rate = self.counts[0] / self.counts[1] if self.counts and self.counts[1] > 0 else self.rate
+        mgl = self.mgl if rate is None else mgl_of(rate, "proposed", self.gamma) if 0 <= rate <= 1 else None
+        if mgl is None or not 1 <= mgl <= self.gamma + 1:
+            raise InputError(
+                f"No round at gamma {self.gamma} has such an acceptance.",
+                hint="--acceptance lies between 0 and 1, --accepted N/M has N of M proposed tokens, --mgl lies between "
+                f"1 and {self.gamma + 1}.",
+            )
+        return mgl
 
 
 class _Measured(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -95,10 +128,25 @@ def method_acceptance(method: str, workload: str | None = None) -> list[Acceptan
     ]
 
 
-def stated_acceptance(a: Acceptance, alpha: float) -> Acceptance:
-    """The same drafter with the chance of a token that a person states."""
-    source = f"{alpha:.0%} of tokens, as stated with --acceptance"
-    return Acceptance(drafter=a.drafter, draft=a.draft, alphas=(alpha,), relative_error=0.0, source=source)
+def is_method(name: str) -> bool:
+    """Whether this is a way to draft without a draft model."""
+    return name in HEADS or bool(method_acceptance(name))
+
+
+def stated_acceptance(drafter: str, draft: str | None, stated: Stated) -> Acceptance:
+    """A drafter with the chance of a token that gives the stated MGL at the stated gamma."""
+    alpha = rate_of(stated.tokens, "position", stated.gamma)
+    assert alpha is not None
+    return Acceptance(drafter=drafter, draft=draft, alphas=(alpha,), relative_error=0.0, source=stated.words)
+
+
+def any_acceptance(drafter: str, draft: str | None, workload: str | None) -> Acceptance:
+    """A drafter of which nothing is known on this text: what heads and drafts of all kinds were seen to get."""
+    if draft is None and is_method(drafter):
+        return method_acceptance(drafter, workload)[0]
+    least, middle, most = passes.acceptance_of(drafter, workload or "")
+    source = f"public rows of heads and drafts of all kinds: {least:.0%} to {most:.0%} of tokens"
+    return _ranged(least, middle, most, source, drafter=drafter, draft=draft)
 
 
 def _ranged(
@@ -121,10 +169,8 @@ def _file() -> _File:
 
 def _one_alpha(acceptance: dict[str, float]) -> float:
     """The mean over gammas of the i.i.d. acceptance that gives the MGL of that gamma."""
-    alphas = [
-        iid_alpha(mgl_from_acceptance(rate, int(gamma)), int(gamma)) for gamma, rate in sorted(acceptance.items())
-    ]
-    return sum(alphas) / len(alphas)
+    alphas = [rate_of(1 + int(gamma) * rate, "position", int(gamma)) for gamma, rate in acceptance.items()]
+    return statistics.fmean(alpha for alpha in alphas if alpha is not None)
 
 
 def _tiny(target: str) -> list[Acceptance]:

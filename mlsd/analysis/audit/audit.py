@@ -12,8 +12,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from mlsd.analysis.audit.model_size import same_model
+from mlsd.analysis.audit.model_name import same_model
+from mlsd.analysis.audit.plain_speed import plain_speed
 from mlsd.analysis.audit.rows import (
+    ALIKE_SPEEDS,
     SEVERITY,
     Audit,
     AuditContext,
@@ -21,9 +23,10 @@ from mlsd.analysis.audit.rows import (
     Credibility,
     Finding,
     RowAudit,
+    chance_of_more,
     median_of_others,
 )
-from mlsd.measure.exchange.printed import Printed
+from mlsd.measure.exchange.printed import Printed, exact
 from mlsd.trials.acceptance import WORDS, Meaning, mgl_of
 
 Rule = Callable[[AuditRow, AuditContext], Finding | None]
@@ -36,7 +39,6 @@ SAME_WORK_RATIO = 1.5  # rounds of equal work differ by less than this between p
 SAME_CASE_RATIO = 1.25  # repeats of one case differ by less than this
 BOOKKEEPING_RATIO = 1.02  # programs differ by a token in what they divide by
 HONEST_SLOPES = (0.9, 1.06)  # of log speed over log MGL: a last short round and dear rejections bend it a little
-ALIKE_SPEEDS = 1.04  # settings that do the same work run within this
 ALIKE = 5e-3  # chance, of a case or of the table, below which equal repeats are not chance
 # Rules that may raise a doubt, but judge no speed and no count.
 BESIDE = (
@@ -45,7 +47,12 @@ BESIDE = (
     "all_or_nothing_accepted",
     "settings_alike",
     "faster_elsewhere",
+    "slower_than_the_machine",
+    "rate_copied",
 )
+MOST_TIMES_PLAIN = 20.0  # of a rate whose rounds are not known
+SHALLOW = 4096  # tokens of context up to which a plain pass is not much slower than an empty one's
+FEWEST_COPIES = 2  # pairs of settings with one rate
 FEWEST_PROPOSED = 50  # drafted tokens before none or all accepted means anything
 
 
@@ -84,7 +91,8 @@ def what_is_missing(row: AuditRow, context: AuditContext) -> tuple[str, ...]:
 def audit(source: str, *contexts: AuditContext) -> Audit:
     """Audit all rows of the contexts, each among its own."""
     rows = tuple(audit_row(row, context) for context in contexts for row in context.rows)
-    return Audit(source=source, rows=rows, notes=tuple(note for context in contexts for note in context.notes))
+    notes = tuple(dict.fromkeys(note for context in contexts for note in context.notes))
+    return Audit(source=source, rows=rows, notes=notes)
 
 
 def identity(row: AuditRow) -> dict[str, str | int]:
@@ -172,7 +180,7 @@ def longest_round_ms(row: AuditRow, context: AuditContext) -> float | None:
             return None
         slowest_ms = 1e3 / (baseline.mean.low * speedup.low)
     counted = row.n_predict / (row.n_predict - 1) if row.n_predict and row.n_predict > 1 else 1.0
-    return committed * slowest_ms * counted
+    return committed * slowest_ms * counted or None
 
 
 def least_proposed(row: AuditRow) -> float:
@@ -187,7 +195,6 @@ def least_proposed(row: AuditRow) -> float:
 
 
 def _tail(row: AuditRow) -> float:
-    """The share of an output that is its last gamma tokens."""
     return row.gamma / (row.n_predict - 1) if row.gamma and row.n_predict and row.n_predict > 1 else 0.0
 
 
@@ -249,6 +256,26 @@ def speedup_above_mgl(row: AuditRow, context: AuditContext) -> Finding | None:
     figures = {"speedup": said, "mgl_at_most": most, "above_by": speedup / most}
     facts = f"the speedup is {said:.2f}, a round commits at most {most:.2f} tokens{_reading(row, speedup)}"
     return _beyond("speedup_above_mgl", speedup / most, row, context, figures, facts)
+
+
+def faster_than_any_pass(row: AuditRow, context: AuditContext) -> Finding | None:
+    """Where nothing says how many tokens a round commits: is the rate one that passes of the model allow at all?"""
+    if not row.speculative or row.tok_s is None or most_committed(row) is not None:
+        return None
+    baseline, peak, n_bytes = context.baseline(row), context.peak(row), least_round_bytes(row, context)
+    most = [] if baseline is None else [(baseline.fastest.high, f"the plain {baseline.fastest.value:.4g}")]
+    if peak is not None and n_bytes:
+        most.append((1e9 * peak / n_bytes, f"one token a pass at {peak:.0f} GB/s"))
+    if not most:
+        return None
+    plain, what = min(most)
+    times = row.tok_s.low / plain
+    figures = {"tok_s": row.tok_s.value, "times_plain": times}
+    sentence = f"{row.tok_s.value:.4g} tok/s is {times:.3g} times {what}"
+    if times <= MOST_TIMES_PLAIN:
+        return None
+    more = f": no round commits {MOST_TIMES_PLAIN:.0f} tokens in the time of one pass, so this cannot be true."
+    return Finding(rule="faster_than_any_pass", verdict="impossible", figures=figures, sentence=sentence + more)
 
 
 # --- figures that must agree ------------------------------------------------------------------------------------
@@ -345,32 +372,43 @@ def whole_counts(row: AuditRow, context: AuditContext | None = None) -> Finding 
 
 
 def columns_disagree(row: AuditRow, context: AuditContext) -> Finding | None:
-    """Do columns that say the same thing agree: tok/s and ms a token, speedup and tok/s over some baseline?
+    """Do columns that say the same thing agree: tok/s and ms a token, speedup and tok/s over some baseline, and rates?
 
     A speedup may be a ratio to the repeat's own baseline, to any mean or to any median of them.
     """
-    worst = 1.0
-    figures: dict[str, float] = {}
+    said: list[tuple[float, str, dict[str, float]]] = []  # apart by, in words, figures
     if row.tok_s is not None and row.ms_per_token is not None and row.tok_s.low > 0 and row.ms_per_token.low > 0:
-        figures |= {"tok_s": row.tok_s.value, "ms_per_token": row.ms_per_token.value}
-        worst = max(worst, _apart(row.tok_s, row.ms_per_token.inverse.scaled(1e3)))
+        by_ms = row.ms_per_token.inverse.scaled(1e3)
+        words = f"tok_s is {row.tok_s.value:g}, ms_per_token {row.ms_per_token.value:g} is {by_ms.value:.4g} tok/s"
+        figures = {"tok_s": row.tok_s.value, "ms_per_token": row.ms_per_token.value}
+        said.append((_apart(row.tok_s, by_ms), words, figures))
     reach = context.agreeing_baselines(row)
     if row.speculative and row.speedup is not None and row.tok_s is not None and reach is not None and reach[0] > 0:
         slowest, fastest = reach
-        figures |= {"speedup": row.speedup.value, "tok_s": row.tok_s.value, "baseline_tok_s": fastest}
         low, high = row.tok_s.low / fastest, row.tok_s.high / slowest
-        worst = max(worst, _apart(row.speedup, Printed(value=low, low=low, high=high, digits=row.tok_s.digits)))
-    if not figures:
+        over = f"{fastest:.3g}" if slowest > 0.99 * fastest else f"{slowest:.3g} to {fastest:.3g}"
+        words = f"speedup is {row.speedup.value:.4g}, tok_s {row.tok_s.value:g} over the plain {over} is {low:.3g}"
+        words += f" to {high:.3g}" if high > 1.02 * low else ""
+        figures = {"speedup": row.speedup.value, "tok_s": row.tok_s.value, "baseline_tok_s": fastest}
+        ratio = Printed(value=low, low=low, high=high, digits=row.tok_s.digits)
+        said.append((_apart(row.speedup, ratio), words, figures))
+    if row.acceptance is not None and row.n_accepted is not None and row.n_proposed and row.acceptance_of == "proposed":
+        counted = exact(row.n_accepted / row.n_proposed)
+        words = f"acceptance is {row.acceptance.value:.4g}, {row.n_accepted} of {row.n_proposed} is {counted.value:.4g}"
+        said.append((_apart(row.acceptance, counted), words, {"acceptance": row.acceptance.value}))
+    if not said:
         return None
-    figures["apart_by"] = worst
-    sentence = f"Columns that say the same thing differ by a factor of {worst:.3f}"
-    return _judged("columns_disagree", worst > BOOKKEEPING_RATIO, figures, sentence)
+    worst, words, _ = max(said, key=lambda one: one[0])
+    figures = {name: value for _, _, own in said for name, value in own.items()} | {"apart_by": worst}
+    agrees = worst <= BOOKKEEPING_RATIO
+    sentence = "Columns that say the same thing agree" if agrees else words[0].upper() + words[1:]
+    return _judged("columns_disagree", not agrees, figures, sentence, f": they differ by a factor of {worst:.3f}")
 
 
 def _apart(one: Printed, other: Printed) -> float:
     """By what factor two intervals miss each other; 1 when they meet."""
     gaps = [a.low / b.high for a, b in ((one, other), (other, one)) if b.high > 0]
-    return max(1.0, *gaps)
+    return max([1.0, *gaps])
 
 
 # --- rows against their table -----------------------------------------------------------------------------------
@@ -410,7 +448,7 @@ def slope_of_speed(row: AuditRow, context: AuditContext) -> Finding | None:
 
 def baselines_disagree(row: AuditRow, context: AuditContext) -> Finding | None:
     """Is a baseline near the others of its target and depth? Depths that are not stated are taken as equal."""
-    speeds = context.baseline_speeds.get((*row.host, row.n_prompt, row.long_output, row.program), [])
+    speeds = context.baseline_speeds.get((*row.host, row.n_prompt, *row.run_of), [])
     if row.speculative or row.tok_s is None or row.tok_s.value <= 0 or len(speeds) < 2:
         return None
     typical = median_of_others(speeds, row.tok_s.value)
@@ -474,10 +512,10 @@ def longer_drafts_accept_less(row: AuditRow, context: AuditContext) -> Finding |
 
 def all_or_nothing_accepted(row: AuditRow, context: AuditContext) -> Finding | None:
     """Is acceptance exactly 0 or 100 %? Then a degenerate prompt, a wrong counter or one model for both is likely."""
-    if row.acceptance is None or not row.speculative:
+    if row.acceptance is None or not row.speculative or row.may_accept_all:
         return None
     rate = row.acceptance.value
-    proposed = math.inf
+    proposed = math.inf if row.n_proposed is None else row.n_proposed
     if row.gamma and row.n_predict:
         proposed = row.n_predict * row.gamma / (1.0 + row.gamma * rate)
     doubtful = (rate <= 0.0 or rate >= 1.0) and proposed >= FEWEST_PROPOSED
@@ -486,7 +524,7 @@ def all_or_nothing_accepted(row: AuditRow, context: AuditContext) -> Finding | N
 
 
 def arms_do_not_match(row: AuditRow, context: AuditContext) -> Finding | None:
-    """Do both arms come from one program, one prompt and one token count? Another prompt alone is said, not doubted."""
+    """Do both arms of a ratio come from one program, one prompt and one token count? Another prompt is not doubted."""
     other = row.baseline_target or another_file(row, context)
     if row.speculative and other is not None:
         sentence = f"The speedup is over a plain run of {other}, another file than {row.target}"
@@ -504,7 +542,7 @@ def arms_do_not_match(row: AuditRow, context: AuditContext) -> Finding | None:
         sentence = "Both arms agree in all that the source says of them"
         return _judged("arms_do_not_match", False, figures, sentence)
     sentence = f"No baseline of {row.target} has the same {' and '.join(differing)} as this row"
-    return _judged("arms_do_not_match", differing != ["prompt"], figures, sentence)
+    return _judged("arms_do_not_match", row.claims_ratio and differing != ["prompt"], figures, sentence)
 
 
 def another_file(row: AuditRow, context: AuditContext) -> str | None:
@@ -560,6 +598,47 @@ def faster_elsewhere(row: AuditRow, context: AuditContext) -> Finding | None:
     )
 
 
+def slower_than_the_machine(row: AuditRow, context: AuditContext) -> Finding | None:
+    """Is a plain run as fast as its chip should decode that model? A ratio to one that is not is too high: ask."""
+    deep = (row.n_prompt or 0) + (row.n_output or row.n_predict or 0) > SHALLOW
+    baseline = context.baseline(row) if row.claims_ratio else None
+    own = row.tok_s if not row.speculative else None if baseline is None else baseline.fastest
+    should = None if row.chip is None or own is None or deep else plain_speed(row.target, row.chip)
+    if own is None or should is None:
+        return None
+    figures = {"plain_tok_s": own.value, "least_expected_tok_s": should.low, "most_expected_tok_s": should.high}
+    run = f"{own.value:.4g} tok/s of {row.target} on an {row.chip}"
+    span = f"the {should.low:.3g} to {should.high:.3g} that public rows lead to expect"
+    slow = own.high < should.low
+    if not slow:
+        sentence = f"{run}, plain, lies {'above' if own.low > should.high else 'within'} {span}."
+    elif row.speculative:
+        sentence = f"The plain run that it is compared with, {run}, lies below {span}: a ratio to it is too high."
+    else:
+        sentence = f"{run}, plain, lies below {span}: is it hot, busy, on battery, or was it computed otherwise?"
+    return Finding(rule="slower_than_the_machine", verdict="possible", figures=figures, sentence=sentence, ask=slow)
+
+
+def rate_copied(row: AuditRow, context: AuditContext) -> Finding | None:
+    """Is one acceptance printed for several lengths of draft that run at other speeds, oftener than chance does that?
+
+    Longer drafts of equal text accept a smaller share; two that happen to print alike are counted against how finely
+    the rates are printed. A cap that makes the lengths equal makes the speeds equal too, and is asked about instead.
+    """
+    if not row.speculative or not row.gamma or row.acceptance is None:
+        return None
+    seen, expected = context.copied_rates
+    if row.case not in context.rate_copies:
+        return None
+    figures = {"acceptance": row.acceptance.value, "pairs_alike": float(seen), "pairs_by_chance": expected}
+    doubtful = seen >= FEWEST_COPIES and chance_of_more(seen, expected) <= ALIKE
+    sentence = (
+        f"{100 * row.acceptance.value:.4g} % is printed for other lengths of draft, which run at another speed, too"
+    )
+    why = f": {seen} such pairs in the table, where chance gives {expected:.2g}; longer drafts accept a smaller share"
+    return _judged("rate_copied", doubtful, figures, sentence, why)
+
+
 # --- own trials -------------------------------------------------------------------------------------------------
 
 
@@ -586,6 +665,7 @@ RULES: tuple[Rule, ...] = (
     round_shorter_than_its_parts,
     more_bandwidth_than_the_chip,
     speedup_above_mgl,
+    faster_than_any_pass,
     counts_disagree,
     columns_disagree,
     speed_ignores_acceptance,
@@ -598,6 +678,8 @@ RULES: tuple[Rule, ...] = (
     arms_do_not_match,
     settings_alike,
     faster_elsewhere,
+    slower_than_the_machine,
+    rate_copied,
     trial_not_valid,
     trial_breaks_an_identity,
 )

@@ -9,16 +9,14 @@ from __future__ import annotations
 import tomllib
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
-from mlsd.analysis.audit.model_size import LEAST_SHARE, least_pass_bytes
+from mlsd.analysis.audit.cells import rows_of
 from mlsd.analysis.audit.rows import AuditContext, AuditRow
 from mlsd.errors import TableError
-from mlsd.measure.exchange.printed import Printed, parse_printed
+from mlsd.measure.exchange.printed import parse_printed
 from mlsd.records import Record
-from mlsd.trials.acceptance import MEANINGS
 
 _FOLDER = Path(__file__).parent / "published"
 
@@ -100,7 +98,6 @@ class Study(Record, frozen=True, kw_only=True):
 
     @property
     def citation(self) -> str:
-        """Title, authors and year in one line."""
         return f"{self.title} ({self.authors}{f', {self.year}' if self.year else ''})"
 
     def table(self, name: str) -> PublishedTable:
@@ -180,92 +177,26 @@ def draft_token_ms(study: Study, baselines: AuditContext) -> dict[str, float]:
 def table_rows(table: PublishedTable) -> list[AuditRow]:
     """The cells of a table as audit rows; empty cells and N/A are left out.
 
-    Columns: label, target, drafter, draft, gamma, prompt, n_prompt, n_predict, repeat; tok_s, speedup (both may print
-    ``value ± sd``), acceptance_percent, acceptance, mgl, rounds, draft_ms, ms, gb_claimed. ``baseline_tok_s`` gives a
-    row of plain decoding beside the row. A wide table names a column ``speedup:MODEL`` or ``mgl:MODEL`` and gives a row
-    for each model.
+    Columns are those that `cells` reads. A wide table names a column ``speedup:MODEL`` or ``mgl:MODEL`` and gives a row
+    for each model. Raises: TableError naming the row.
     """
     rows: list[AuditRow] = []
     for named in table.cells:
-        if plain := _beside(named):
-            rows.append(_row(table, plain))
         wide = sorted({column.partition(":")[2] for column in table.columns if ":" in column})
+        shared = {column: cell for column, cell in named.items() if ":" not in column}
         for model in wide or [""]:
             own = {column.partition(":")[0]: cell for column, cell in named.items() if column.endswith(f":{model}")}
-            shared = {column: cell for column, cell in named.items() if ":" not in column}
-            if not model or own:
-                rows.append(_row(table, {**shared, **({"target": model, **own} if model else {})}))
+            if model and own:
+                rows += _rows(table, {**shared, "target": model, **own})
+            elif not model:
+                rows += _rows(table, shared)
     return rows
 
 
-def _beside(cells: dict[str, str]) -> dict[str, str] | None:
-    """The plain run that a row prints beside itself."""
-    own = {name.removeprefix("baseline_"): cell for name, cell in cells.items() if name.startswith("baseline_")}
-    if "tok_s" not in own and "n_predict" not in own:
-        return None
-    shared = ("target", "chip", "prompt", "n_prompt", "n_predict", "repeat", "active_b", "bits")
-    beside = {name: cells[name] for name in shared if name in cells} | own
-    if "target" in own:  # another file: what is known of this one is not known of it
-        beside = {name: cell for name, cell in beside.items() if name not in ("active_b", "bits")}
-    return beside
-
-
-def _pass_bytes(cells: dict[str, str]) -> float | None:
-    if "active_b" in cells and "bits" in cells:
-        return LEAST_SHARE * float(cells["active_b"]) * 1e9 * float(cells["bits"]) / 8
-    return least_pass_bytes(cells["target"])
-
-
-def _row(table: PublishedTable, cells: dict[str, str]) -> AuditRow:
+def _rows(table: PublishedTable, cells: dict[str, str]) -> list[AuditRow]:
+    own = {name: cell for name, cell in cells.items() if name != "gamma" or cell != "auto"}
+    said = {name: getattr(table, name) for name in ("fixed_length", "pooled_mgl", "n_predict", "program")}
     try:
-        tok_s, speedup = _with_sd(cells.get("tok_s")), _with_sd(cells.get("speedup"))
-        value, sd = tok_s if tok_s[0] is not None else speedup
-        read: dict[str, Any] = {"tok_s": tok_s[0]}
-        read |= {
-            name: int(cells[name]) for name in ("gamma", "n_prompt", "repeat") if cells.get(name, "auto") != "auto"
-        }
-        read |= {name: parse_printed(cells[name]) for name in ("mgl", "rounds", "draft_ms") if name in cells}
-        names = [cells[c] for c in ("target", "drafter", "draft") if c in cells and cells[c] != "none"]
-        gamma = [f"gamma {cells['gamma']}"] if "gamma" in cells else []
-        place = [cells["prompt"]] if "prompt" in cells else []
-        length = [f"{cells['n_prompt']} prompt tokens"] if "n_prompt" in cells else []
-        n_predict = int(cells["n_predict"]) if "n_predict" in cells else table.n_predict
-        if "ms" in cells and "tok_s" not in cells:
-            read["tok_s"] = parse_printed(cells["ms"]).inverse.scaled(1e3)
-        return AuditRow(
-            table=table.name,
-            label=cells.get("label") or ", ".join([*names, *gamma, *place, *length]),
-            target=cells["target"],
-            drafter=cells.get("drafter", "none"),
-            draft=cells.get("draft"),
-            prompt=cells.get("prompt"),
-            n_predict=n_predict,
-            chip=cells.get("chip"),
-            speedup=speedup[0],
-            acceptance=_acceptance(cells),
-            acceptance_of=next((known for known in MEANINGS if known == cells.get("acceptance_of")), None),
-            n_output=int(cells["n_output"]) if "n_output" in cells else n_predict if "rounds" in cells else None,
-            baseline_target=cells.get("baseline_target"),
-            pass_bytes=_pass_bytes(cells),
-            bytes_claimed=None if "gb_claimed" not in cells else parse_printed(cells["gb_claimed"]).scaled(1e9),
-            relative_sd=sd / value.value if sd is not None and value is not None and value.value > 0 else None,
-            fixed_length=table.fixed_length,
-            pooled_mgl=table.pooled_mgl,
-            program=table.program,
-            **read,
-        )
+        return rows_of(own | {"target": cells["target"]}, table=table.name, **said)
     except (KeyError, ValueError) as error:
         raise TableError(f"{table.name}: a row cannot be read: {error} in {list(cells.values())}.") from error
-
-
-def _acceptance(cells: dict[str, str]) -> Printed | None:
-    if "acceptance_percent" in cells:
-        return parse_printed(cells["acceptance_percent"]).scaled(0.01).at_most(1.0)
-    return parse_printed(cells["acceptance"]).at_most(1.0) if "acceptance" in cells else None
-
-
-def _with_sd(text: str | None) -> tuple[Printed | None, float | None]:
-    if text is None:
-        return None, None
-    number, _, sd = text.partition("±")
-    return parse_printed(number), float(sd) if sd else None

@@ -19,6 +19,7 @@ from mlsd.engine.losslessness import first_difference
 from mlsd.errors import PromptError, TableError
 from mlsd.measure.exchange.record import (
     LATER_RATES,
+    RecordedRun,
     RecordedTrial,
     RecordFile,
     StudyRecord,
@@ -292,8 +293,27 @@ def _of_places(study: StudyRecord) -> Found:
         if block < _COUNTED_BLOCKS or not all(run.status == "finished" for run, _ in others):
             continue
         number = block_number(others[0][1].repeat, {trial.case_id for _, trial in others})
-        if block != number or {trial.position for _, trial in others} != set(range(len(others))):
+        whole = block == number and {trial.position for _, trial in others} == set(range(len(others)))
+        if not whole and not _raced(study, others[0][0], [trial for _, trial in others]):
             yield "block", f"block {block} is not that of its cases and its repeat, {number}"
+
+
+def _raced(study: StudyRecord, run: RecordedRun, own: Sequence[Trial]) -> bool:
+    """Whether a block is what was left of a planned one: in a race arms drop out, and none comes back."""
+    if run.decides is None or run.decides.looks != "any":
+        return False
+    place = _place_of(study.cases[own[0].case_id])
+    beside = [one.trial for one in study.trials if one.run == run.id]
+    beside = [trial for trial in beside if _place_of(study.cases[trial.case_id]) == place]
+    planned, there = {trial.case_id for trial in beside}, {trial.case_id for trial in own}
+    later = {trial.case_id for trial in beside if trial.repeat > own[0].repeat}
+    positions = {trial.position for trial in own}
+    whole = own[0].block == block_number(own[0].repeat, planned) and len(positions) == len(own)
+    return whole and max(positions) < len(planned) and not later & (planned - there)
+
+
+def _place_of(case: Case) -> tuple[object, ...]:
+    return case.suite, case.target, case.prompt, case.n_predict, case.engine, case.sampling
 
 
 def _moment(text: str | None) -> datetime.datetime:

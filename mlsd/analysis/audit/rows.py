@@ -6,18 +6,20 @@ Plain values; the rules are in `audit`, the readers in `published_tables`, `impo
 from __future__ import annotations
 
 import math
+import re
 import statistics
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from functools import cached_property
+from itertools import combinations
 from typing import Literal
 
 import msgspec
 
-from mlsd.hardware.chips import chip_peak_gb_s
+from mlsd.hardware.chips import bins
 from mlsd.measure.exchange.printed import Printed
-from mlsd.records import NO_DRAFTER, Record
+from mlsd.records import CONTROLS, NO_DRAFTER, Record
 from mlsd.stats import grouped
 from mlsd.trials.acceptance import MEANINGS, Meaning
 
@@ -30,6 +32,9 @@ ONE_DEPTH = 0.03  # plain passes of prompts that differ by more compare in other
 NEAR_TOKENS = 256  # a context that much deeper, or by a quarter, is somewhat deeper
 LEAST_NOISE, UNSEEN_NOISE, MOST_NOISE = 0.01, 0.02, 0.12  # relative standard deviations between repeats
 UNSEEN_WEIGHT = 2  # UNSEEN_NOISE counts like so many degrees of freedom beside what the baselines show
+LOOKUPS = re.compile(r"oracle|random|pld|look-?(?:up|ahead)|n-?gram|rest$|suffix|copy")
+ALIKE_SPEEDS = 1.04  # settings that do the same work run within this
+RATE_SPREAD = 0.1  # by how much rates of two draft lengths lie apart, so that chance seldom makes them equal
 QUIETEST = 0.0005  # no measured time scatters less
 
 
@@ -52,6 +57,8 @@ class AuditRow(Record, frozen=True, kw_only=True):
     speedup: Printed | None = None
     acceptance: Printed | None = None
     acceptance_of: Meaning | None = None  # what the rate divides by
+    n_accepted: int | None = None  # tokens over the whole output
+    n_proposed: int | None = None
     mgl: Printed | None = None
     rounds: Printed | None = None
     n_output: int | None = None  # tokens the output had; n_predict is what it was allowed
@@ -61,20 +68,29 @@ class AuditRow(Record, frozen=True, kw_only=True):
     bytes_claimed: Printed | None = None  # bytes one target pass is said to read
     relative_sd: float | None = None  # of tok_s or speedup over repeats, as printed
     fixed_length: bool = False  # every round proposes gamma tokens
+    compared: bool = False  # the row prints the plain run that it is compared with
     pooled_mgl: bool = False  # speedup is a mean over prompts, MGL a mean over their rounds
     program: str | None = None
+    setting: str = ""  # what else the table says of the row, in words that no rule reads
     failed_native_calls: int = 0
     invalid_reason: str | None = None
     cannot_be: str | None = None  # what an own trial breaks of the identities of `mlsd.trials.identities`
 
     @property
     def speculative(self) -> bool:
-        """Whether a drafter was used."""
         return self.drafter != NO_DRAFTER
 
     @property
+    def claims_ratio(self) -> bool:
+        return self.speedup is not None or self.compared
+
+    @property
+    def may_accept_all(self) -> bool:
+        """Whether all or nothing is expected: of controls, and of look-ups in a text that repeats or does not."""
+        return self.drafter in CONTROLS or LOOKUPS.search(f"{self.drafter} {self.draft}".lower()) is not None
+
+    @property
     def meanings(self) -> tuple[Meaning, ...]:
-        """What the row's rate may mean."""
         return MEANINGS if self.acceptance_of is None else (self.acceptance_of,)
 
     @property
@@ -94,17 +110,14 @@ class AuditRow(Record, frozen=True, kw_only=True):
 
     @property
     def printed_time(self) -> tuple[float, ...]:
-        """Every figure of the row that a clock gave."""
         return tuple(figure.value for figure in (self.tok_s, self.ms_per_token) if figure is not None)
 
     @property
     def pair(self) -> tuple[object, ...]:
-        """Rows with equal pairs do the same work each round."""
         return (*self.pair_but_gamma, self.gamma)
 
     @property
     def pair_but_gamma(self) -> tuple[object, ...]:
-        """Rows that may differ in nothing but the length of their drafts."""
         return (self.target, self.chip, self.drafter, self.draft)
 
     @property
@@ -113,13 +126,16 @@ class AuditRow(Record, frozen=True, kw_only=True):
         return self.n_predict if self.n_predict is not None and self.n_predict > LONG_OUTPUT else None
 
     @property
+    def run_of(self) -> tuple[object, ...]:
+        """What plain runs of one target, chip and depth may still differ in."""
+        return (self.long_output, self.program, self.setting)
+
+    @property
     def host(self) -> tuple[str, str | None]:
-        """What plain decoding is compared on: the target on its chip."""
         return (self.target, self.chip)
 
     @property
     def case(self) -> tuple[object, ...]:
-        """Rows with equal cases are repeats of each other."""
         return (*self.pair, self.prompt, self.n_prompt, self.n_predict, self.program)
 
 
@@ -163,8 +179,11 @@ class AuditContext(Record, frozen=True, kw_only=True, dict=True):
     notes: tuple[str, ...] = ()  # where the figures above come from
 
     def peak(self, row: AuditRow) -> float | None:
-        """Peak GB/s of the memory that the row was measured with."""
-        return self.peak_gb_s if self.peak_gb_s is not None or row.chip is None else chip_peak_gb_s(row.chip)
+        """Peak GB/s of the memory that the row was measured with: of the widest bin that can hold what is read."""
+        if self.peak_gb_s is not None or row.chip is None:
+            return self.peak_gb_s
+        held = [one for one in bins(row.chip) if (one.max_memory_gib or 0) * 2**30 > (row.pass_bytes or 0.0)]
+        return max((one.peak_bandwidth_gb_s for one in held if one.peak_bandwidth_gb_s), default=None)
 
     # --- repeats and their noise
 
@@ -210,7 +229,6 @@ class AuditContext(Record, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def repeated_times(self) -> Mapping[tuple[object, ...], Counter[tuple[float, ...]]]:
-        """How often the repeats of each case print the same time."""
         return {case: Counter(row.printed_time for row in rows) for case, rows in self.repeats.items()}
 
     def chance_alike(self, row: AuditRow) -> float:
@@ -226,12 +244,32 @@ class AuditContext(Record, frozen=True, kw_only=True, dict=True):
             n = times.total()
             expected += self.chance_alike(self.repeats[case][0]) ** (n - 1)
             seen += len(times) == 1
-        if not expected:  # so many repeats that a chance is less than a float holds
-            return float(not seen)
-        below = (
-            sum(math.exp(k * math.log(expected) - expected - math.lgamma(k + 1)) for k in range(seen)) if seen else 0
-        )
-        return max(0.0, 1.0 - below)
+        return chance_of_more(seen, expected)
+
+    @cached_property
+    def _rate_pairs(self) -> tuple[float, list[tuple[AuditRow, AuditRow]]]:
+        """How many pairs of draft lengths chance lets print one rate, and those that do at different speeds."""
+        expected, alike = 0.0, []
+        for rows in self.settings.values():
+            first = {row.gamma: row for row in reversed(rows) if row.gamma and _rate_is_fine(row)}
+            for one, other in combinations(first.values(), 2):
+                rates = [row.acceptance for row in (one, other) if row.acceptance is not None]
+                step = max(rate.high - rate.low for rate in rates)
+                expected += min(1.0, step / RATE_SPREAD)
+                speeds = sorted(row.tok_s.value for row in (one, other) if row.tok_s is not None)
+                if rates[0] == rates[1] and speeds[1] > ALIKE_SPEEDS * speeds[0]:
+                    alike.append((one, other))
+        return expected, alike
+
+    @cached_property
+    def copied_rates(self) -> tuple[int, float]:
+        """Pairs of draft lengths with one rate and two speeds, and how many chance gives."""
+        expected, alike = self._rate_pairs
+        return len(alike), expected
+
+    @cached_property
+    def rate_copies(self) -> set[tuple[object, ...]]:
+        return {row.case for pair in self._rate_pairs[1] for row in pair}
 
     def typical(self, row: AuditRow) -> float:
         """Lower quartile of the paces of the row's repeats over its own: a fast repeat may be a slip of the clock."""
@@ -255,11 +293,9 @@ class AuditContext(Record, frozen=True, kw_only=True, dict=True):
         return grouped(plain, lambda row: row.host)
 
     def baselines(self, row: AuditRow) -> list[AuditRow]:
-        """The AR rows of the row's target on its chip."""
         return self.plain.get(row.host, [])
 
     def plain_runs(self, model: str) -> list[AuditRow]:
-        """The AR rows of a model on any chip."""
         return [row for (target, _), rows in self.plain.items() if target == model for row in rows]
 
     @cached_property
@@ -272,14 +308,17 @@ class AuditContext(Record, frozen=True, kw_only=True, dict=True):
         Else those of a shallower context, whose passes are faster and so favour the row, else of one that is somewhat
         deeper, with slack. Much deeper ones say nothing of a shallow row.
         """
-        key = (*row.host, row.prompt, row.n_prompt, row.long_output, row.program)
+        key = (*row.host, row.prompt, row.n_prompt, row.long_output, row.program, row.setting, row.claims_ratio)
         if key not in self._judged_by:
             self._judged_by[key] = self._find_baseline(row)
         return self._judged_by[key]
 
     def _find_baseline(self, row: AuditRow) -> Baseline | None:
         known = self.baselines(row)
-        known = [r for r in known if r.program == row.program] or known
+        known = [r for r in known if r.setting == row.setting] or known
+        own = [r for r in known if r.program == row.program]
+        # Another program's plain run judges nobody but a row that states a ratio.
+        known = own or [r for r in known if row.claims_ratio or None in (row.program, r.program)]
         known = [r for r in known if r.long_output == row.long_output] or known
         depth = math.inf if row.n_prompt is None else row.n_prompt
         same_length = [r for r in known if r.n_prompt == row.n_prompt]
@@ -308,9 +347,9 @@ class AuditContext(Record, frozen=True, kw_only=True, dict=True):
         """tok/s of AR rows by target, chip and depth, sorted; rows without a depth count at each."""
         speeds: dict[tuple[object, ...], list[float]] = {}
         for host, rows in self.plain.items():
-            for depth, *run in {(row.n_prompt, row.long_output, row.program) for row in rows}:
+            for depth, *run in {(row.n_prompt, *row.run_of) for row in rows}:
                 near = [row for row in rows if depth is None or row.n_prompt in (None, depth)]
-                same = [row for row in near if [row.long_output, row.program] == run]
+                same = [row for row in near if [*row.run_of] == run]
                 speeds[(*host, depth, *run)] = sorted(row.tok_s.value for row in same if row.tok_s is not None)
         return speeds
 
@@ -344,7 +383,6 @@ class AuditContext(Record, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def pairs(self) -> set[tuple[object, ...]]:
-        """The works of the table."""
         return {row.pair for row in self.rows}
 
     def round_passes(self, row: AuditRow) -> tuple[tuple[object, ...], float] | None:
@@ -367,7 +405,6 @@ class AuditContext(Record, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def round_medians(self) -> Mapping[tuple[object, ...], tuple[float, int]]:
-        """Median round of each work and the number of its rows."""
         return {key: (statistics.median(v for _, v in items), len(items)) for key, items in self._rounds.items()}
 
     @cached_property
@@ -432,6 +469,19 @@ def _centred(points: list[_Point]) -> list[_Point]:
     return [msgspec.structs.replace(p, x=p.x - x, y=p.y - y) for p in points]
 
 
+def _rate_is_fine(row: AuditRow) -> bool:
+    """Whether the row's rate is printed so that two equal ones mean something, beside a speed."""
+    rate = row.acceptance
+    return row.tok_s is not None and rate is not None and 0 < rate.value < 1 and rate.digits >= 2
+
+
+def chance_of_more(seen: int, expected: float) -> float:
+    """Chance of so many or more where so many are expected, a Poisson count."""
+    if not expected:  # less than a float holds
+        return float(not seen)
+    return max(0.0, 1.0 - sum(math.exp(k * math.log(expected) - expected - math.lgamma(k + 1)) for k in range(seen)))
+
+
 def median_of_others(values: list[float], value: float) -> float:
     """Median of a sorted list of two or more without one occurrence of a value."""
     skipped, rest = bisect_left(values, value), len(values) - 1
@@ -466,7 +516,6 @@ class Audit(Record, frozen=True, kw_only=True):
     notes: tuple[str, ...] = ()
 
     def counts(self) -> dict[Credibility, int]:
-        """How many rows have each verdict."""
         return count_verdicts(self.rows)
 
 

@@ -8,11 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from mlsd.analysis.audit.imported import imported_context
+import msgspec
+
+from mlsd.analysis.audit.cells import row_of
 from mlsd.analysis.audit.rows import AuditContext, AuditRow
+from mlsd.analysis.audit.tables import NOTHING, Assumed, imported_context
 from mlsd.analysis.results.comparability import choose
 from mlsd.errors import AnalysisError
-from mlsd.measure.exchange.printed import exact
 from mlsd.measure.store.store import Store
 from mlsd.records import Environment, ModelFacts
 from mlsd.stats import grouped
@@ -24,16 +26,14 @@ def database_contexts(
     store: Store,
     machine: str | None = None,
     settings: str | None = None,
-    *,
-    full_drafts: bool | None = None,
-    peak_gb_s: float | None = None,
+    assumed: Assumed = NOTHING,
 ) -> list[AuditContext]:
-    """A context of the trials that may be compared, and one of each imported table; the keywords are of tables.
+    """A context of the trials that may be compared, and one of each imported table; `assumed` is of tables.
 
     Raises AnalysisError when the database holds neither, TableError where an imported table holds no finished row.
     """
     tables = grouped(store.imported(), lambda row: row.source_sha256).values()
-    contexts = [imported_context(rows, full_drafts=full_drafts, peak_gb_s=peak_gb_s) for rows in tables]
+    contexts = [imported_context(rows, assumed) for rows in tables]
     if store.measured_cases() or store.impossible or not contexts:
         chosen = choose(store, machine, settings)
         table = chosen.summary(store)
@@ -80,31 +80,31 @@ def impossible_rows(broken: Mapping[int, Broken]) -> tuple[AuditRow, ...]:
 
 def trial_row(trial: Mapping[str, Any]) -> AuditRow:
     """One trial as the audit reads it, from its summary."""
-    own, decode_ns, speculative = sums_of_row(trial), trial["decode_ns"], trial["arm"] == "sd"
+    own, speculative = sums_of_row(trial), trial["arm"] == "sd"
     counted = speculative and own.rounds > 0
-    speed = decode_tok_s(trial["n_tokens"], decode_ns)
-    return AuditRow(
+    drafted = counted and trial["draft_ns"] is not None
+    cells = {
+        **{name: trial[name] for name in ("target", "drafter", "draft", "prompt", "n_prompt", "n_predict", "repeat")},
+        "gamma": trial["gamma"] or None,  # of a server nobody may know it
+        "tok_s": decode_tok_s(trial["n_tokens"], trial["decode_ns"]),
+        "acceptance": own.acceptance_rate if counted else None,
+        "mgl": own.mgl if counted else None,
+        "rounds": own.rounds if counted else None,
+        "draft_ms": own.ms_per_round["draft"] if drafted else None,
+    }
+    row = row_of(
+        {name: str(value) for name, value in cells.items() if value is not None},
         table=trial["suite"],
         label=f"trial {trial['trial_id']}",
-        target=trial["target"],
-        drafter=trial["drafter"],
-        draft=trial["draft"],
-        gamma=trial["gamma"] or None if speculative else None,  # of a server nobody may know it
-        prompt=trial["prompt"],
-        n_prompt=trial["n_prompt"],
-        n_predict=trial["n_predict"],
-        repeat=trial["repeat"],
-        tok_s=None if speed is None else exact(speed),
-        acceptance=exact(own.acceptance_rate) if counted and own.acceptance_rate is not None else None,
-        mgl=exact(own.mgl) if counted and own.mgl is not None else None,
-        rounds=exact(own.rounds) if counted else None,
-        draft_ms=exact(own.ms_per_round["draft"]) if counted and trial["draft_ns"] is not None else None,
+        program="mlsd",
+    )
+    return msgspec.structs.replace(
+        row,
         # A draft model proposes gamma tokens each round but for the tail that the output has no room for.
         fixed_length=counted
         and trial["draft"] is not None
         and trial["gamma"] > 0
         and own.proposed >= trial["gamma"] * (own.rounds - trial["gamma"]),
-        program="mlsd",
         failed_native_calls=trial["failed_native_calls"],
         invalid_reason=None if trial["valid"] else trial["invalid_reason"] or "no reason recorded",
     )

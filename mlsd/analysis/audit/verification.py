@@ -39,7 +39,6 @@ class Verification(Record, frozen=True, kw_only=True):
 
     @property
     def sound(self) -> bool:
-        """Whether nothing speaks against the record."""
         return not self.problems
 
 

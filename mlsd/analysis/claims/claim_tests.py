@@ -1,7 +1,7 @@
 """The tests that decide the claims on one's own trials: pure functions from pairs to an effect with its interval.
 
 A test returns None where the study does not hold what its population asks for. Intervals are over prompts, of one
-prompt over blocks (`paired_trials.groups_of`); what is the best or worst of several is corrected for the choice.
+prompt over blocks (`paired_trials.groups_of`); those of the best or worst of several hold together (Dunnett 1955).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 
 from mlsd.analysis.results.paired_trials import Pair, PairedTrials, groups_of
 from mlsd.records import DRAFT_MODEL
-from mlsd.stats import Interval, Visible, best_of, grouped, mean_over, smallest_effect
+from mlsd.stats import Interval, Visible, grouped, mean_over, smallest_effect
 
 K = TypeVar("K", bound=Hashable)
 Decision = Literal["holds here", "does not hold here", "undecided", "not measured", "refuted"]
@@ -27,7 +27,7 @@ STABLE_WITHIN = 0.10  # a change of speedup over all prompt lengths that still c
 RETRIEVAL = ("pld", "rest")
 TREES = {"draft-tree": DRAFT_MODEL, "eagle3-tree": "eagle3"}  # verifies trees -> the same drafter with a chain
 SELF_DRAFTING = ("layer-skip",)  # methods whose drafting model is a part of the target
-OWN_MEMORY = "mode=own"  # their option that keeps the target's memory from the draft
+OWN_MEMORY = '"mode":"own"'  # their option that keeps the target's memory from the draft
 COMPONENT_AWARE = "layer-skip"  # drafts with the part of a hybrid that its option `component` names
 PARALLEL, SEQUENTIAL = ("falcon-h1",), ("qwen35", "qwen35moe", "qwen3next")
 
@@ -320,8 +320,9 @@ def _at_best(pairs: Sequence[Pair]) -> dict[tuple[str, int], Pair]:
 
 def _acceptance(pairs: Sequence[Pair], n_choices: int = 1) -> tuple[Interval, Visible | None]:
     """Mean acceptance rate; on the scale asin(sqrt(rate)), where the spread of a rate does not depend on its height."""
-    angles = mean_over([math.asin(math.sqrt(p.accepted / p.proposed)) for p in pairs], groups_of(pairs))
-    found, seen = best_of(angles, n_choices), smallest_effect(angles, n_choices)
+    angles = [math.asin(math.sqrt(p.accepted / p.proposed)) for p in pairs]
+    found = mean_over(angles, groups_of(pairs), n_choices=n_choices)
+    shift = smallest_effect(found, n_choices)
 
     def rate(angle: float) -> float:
         return math.sin(min(max(angle, 0.0), math.pi / 2)) ** 2
@@ -329,15 +330,15 @@ def _acceptance(pairs: Sequence[Pair], n_choices: int = 1) -> tuple[Interval, Vi
     low, high = (None if end is None else rate(end) for end in (found.low, found.high))
     limit = math.asin(math.sqrt(ACCEPTANCE_LIMIT))
     visible = None
-    if seen is not None:
-        up, down = (rate(limit + shift) - ACCEPTANCE_LIMIT for shift in (seen.up, seen.down))
+    if shift is not None:
+        up, down = (rate(limit + side) - ACCEPTANCE_LIMIT for side in (shift.up, shift.down))
         visible = Visible(up=up, down=down)
     return Interval(value=rate(found.value), low=low, high=high, n=found.n), visible
 
 
 def _ratio(pairs: Sequence[Pair], values: Sequence[float], n_choices: int = 1) -> tuple[Interval, Visible | None]:
-    found = mean_over(values, groups_of(pairs), ratio=True)
-    return best_of(found, n_choices, ratio=True), smallest_effect(found, n_choices, ratio=True)
+    found = mean_over(values, groups_of(pairs), ratio=True, n_choices=n_choices)
+    return found, smallest_effect(found, n_choices, ratio=True)
 
 
 def _above(effect: Interval, limit: float) -> Decision:

@@ -94,7 +94,7 @@ def decide(claim: Claim, paired: PairedTrials) -> ClaimVerdict:
 
 
 def decide_all(paired: PairedTrials) -> list[ClaimVerdict]:
-    """Decide every claim on the same paired."""
+    """Decide every claim on the same pairs."""
     return [decide(claim, paired) for claim in claims()]
 
 
@@ -123,5 +123,5 @@ def _sentence(decision: Decision, outcome: Outcome, paired: PairedTrials) -> str
     targets = ", ".join(dict.fromkeys(pair.target for pair in outcome.pairs))
     drafts = ", ".join(dict.fromkeys(pair.draft or pair.drafter for pair in outcome.pairs))
     scope = [f"{targets} with {drafts}", paired.place, f"profile {paired.profile}" if paired.profile else ""]
-    said = f"{decision.capitalize()}: {outcome.meaning} {effect.value:.3f}, {interval}, n = {effect.n}"
-    return f"{said}; on {', '.join(filter(None, scope))}. {outcome.detail}".strip()
+    finding = f"{decision.capitalize()}: {outcome.meaning} {effect.value:.3f}, {interval}, n = {effect.n}"
+    return f"{finding}; on {', '.join(filter(None, scope))}. {outcome.detail}".strip()

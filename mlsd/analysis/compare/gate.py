@@ -1,9 +1,9 @@
 """The gate: which measures of B are faster, slower or the same as A's, and what it takes to tell where none is decided.
 
-Pure: series of values in, findings out. Each interval is Student's over blocks, whose pairs share heat and load, at
-levels that hold for all of a comparison and whenever it is looked at (`trials.decisions`): together they say something
-untrue in one of two hundred (`FALSE_ALARM`). What the control, A once more, shows to be different is not believed of B,
-and nothing is said of B while the control may differ as much as B does.
+Pure: series of values in, findings out. Intervals are those of `trials.decisions` over blocks, whose pairs share heat
+and load: together they say something untrue in one of two hundred (`FALSE_ALARM`). What the control, A once more, shows
+to be different is not believed of B, and nothing is said of B while the control, as far as its 99 % interval goes, may
+differ as much as B does.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import msgspec
 
 from mlsd.records import Record
 from mlsd.stats import Interval, groups_needed
-from mlsd.trials.decisions import Estimate, sequential, tail
+from mlsd.trials.decisions import Design, Looks, estimate, intervals, quantile
 
 Sense = Literal["rate", "time", "level"]  # more is faster; more is slower; neither
 Verdict = Literal["faster", "slower", "higher", "lower", "same", "undecided"]
@@ -25,6 +25,8 @@ FALSE_ALARM = 0.005  # chance that any finding of a comparison is wrong
 SEEN = 0.98  # chance with which a promised number of blocks shows an effect
 MARGIN = 0.02  # what counts as the same, and what a promise is about, unless asked otherwise
 LEAST_BLOCKS = 4  # below it the spread is hardly known, and nothing is decided
+_CONTROL = 0.01  # chance that a control's interval is wrong
+_ROUNDING = 1e-12  # of logarithms
 _MOST_BLOCKS = 1_000  # that are worth promising
 _BEYOND_CONTROL = 1.5  # of the spread, that an effect reaches beyond what the control may be; by simulation
 _MORE_SCATTER = 1.5  # a B that scatters so many times as much as A does so itself
@@ -57,7 +59,7 @@ class Finding(Record, frozen=True, kw_only=True):
     a: float | None
     b: float | None
     change: Interval | None  # B/A, or B-A; all findings of a comparison lie in theirs with a chance of 99.5 %
-    control: Interval | None  # A once more over A, likewise
+    control: Interval | None  # A once more over A, 99 % each
     verdict: Verdict
     within: float | None  # of no change: the whole interval lies so near
     more_blocks: int | None = None  # of an undecided one: so many more
@@ -87,26 +89,11 @@ def _percent(share: float) -> str:
     return f"{math.ceil(1000 * share - 1e-6) / 10:g} %"
 
 
-def judge(series: Sequence[Series], margin: float = MARGIN) -> tuple[Finding, ...]:
+def judge(series: Sequence[Series], margin: float = MARGIN, looks: Looks = "end") -> tuple[Finding, ...]:
     """Findings on paired blocks, one for each series."""
-    n_tested = sum(any(map(any, differences(one))) for one in series)  # what never differs cannot raise an alarm
-    return tuple(_finding(one, max(1, n_tested), margin) for one in series)
-
-
-def judge_unpaired(series: Sequence[Series], margin: float = MARGIN) -> tuple[Finding, ...]:
-    """Findings where nothing pairs A's values with B's: Welch's interval (1947) on means of logarithms.
-
-    Weaker: what changed on the machine between the two counts as a difference, and no control says how much.
-    """
-    end = _tail(len(series))
-    findings = []
-    for one in series:
-        sides = [[_scaled(v, one.measure) for v in values if v is not None] for values in (one.a, one.b)]
-        change = None
-        if min(map(len, sides)) > 1:
-            change = _welch(sides[0], sides[1], end, one.measure.is_ratio)
-        findings.append(_decided(one.measure, min(map(len, sides)), sides, change, None, 0.0, margin))
-    return tuple(findings)
+    # What does not vary, as an acceptance without sampling, cannot differ by chance.
+    n_noisy = sum(any(_varies(values) for values in differences(one)) for one in series)
+    return tuple(_finding(one, Design(n_arms=n_noisy, looks=looks), margin) for one in series)
 
 
 def known_well(findings: Sequence[Finding], margin: float = MARGIN) -> bool:
@@ -119,11 +106,6 @@ def known_well(findings: Sequence[Finding], margin: float = MARGIN) -> bool:
 
 
 # --- inside -------------------------------------------------------------------------------------------------------
-
-
-def _tail(n: int) -> float:
-    """What each end of an interval may miss (Sidak 1967)."""
-    return float(1 - (1 - FALSE_ALARM) ** (1 / max(1, n))) / 2
 
 
 def _scaled(value: float, measure: Measure) -> float:
@@ -146,13 +128,17 @@ def differences(one: Series) -> tuple[list[float], list[float]]:
     return [b - a for a, b in blocks], []
 
 
-def _finding(one: Series, n_tested: int, margin: float) -> Finding:
+def _varies(values: Sequence[float]) -> bool:
+    return bool(values) and max(values) - min(values) > _ROUNDING
+
+
+def _finding(one: Series, design: Design, margin: float) -> Finding:
     own, control = differences(one)
     sides = [[block[i] for block in _blocks(one)] for i in (0, 1)]
     if len(own) < 2:
         return _decided(one.measure, len(own), sides, None, None, 0.0, margin)
     ratio = one.measure.is_ratio
-    change, noise = _intervals(own, control, n_tested, ratio)
+    change, noise = _intervals(own, control, design, ratio)
     floor = 0.0
     if noise is not None and noise.decided(1.0 if ratio else 0.0):
         floor = abs(statistics.fmean(control))
@@ -163,27 +149,21 @@ def _finding(one: Series, n_tested: int, margin: float) -> Finding:
         found = msgspec.structs.replace(found, verdict="undecided")
     if found.verdict != "undecided":
         return found
-    return _promise(found, own, control, floor, tail(FALSE_ALARM, n_tested, 4 * len(own), 3), margin)
+    return _promise(found, own, control, floor, design, margin)
 
 
 def _intervals(
-    own: Sequence[float], control: Sequence[float], n_tested: int, ratio: bool
+    own: Sequence[float], control: Sequence[float], design: Design, ratio: bool
 ) -> tuple[Interval, Interval | None]:
     """Of B and of the control. Var(b - (a + c)/2) is 3/4 of Var(c - a) where B scatters as A does, so each tells
     of the other's scatter; the two differences are independent.
     """
     scaled = [own, [math.sqrt(0.75) * value for value in control]] if control else [own]
-    found = sequential(list(map(_estimate, scaled)), n_tested, alpha=FALSE_ALARM, shared=0.0, ratio=ratio)
+    found = intervals(list(map(estimate, scaled)), design, alpha=FALSE_ALARM, shared=0.0, ratio=ratio)
     if not control:
         return found[0], None
-    (alone,) = sequential([_estimate(control)], n_tested, alpha=FALSE_ALARM, ratio=ratio)
+    (alone,) = intervals([estimate(control)], Design(n_arms=1, looks=design.looks), alpha=_CONTROL, ratio=ratio)
     return found[0], alone
-
-
-def _estimate(values: Sequence[float]) -> Estimate:
-    return Estimate(
-        centre=statistics.fmean(values), variance=statistics.variance(values), n=len(values), looks=len(values)
-    )
 
 
 def _reaches(noise: Interval, change: Interval, ratio: bool) -> bool:
@@ -192,22 +172,6 @@ def _reaches(noise: Interval, change: Interval, ratio: bool) -> bool:
         return True
     to = (lambda value: math.log(max(value, 1e-300))) if ratio else float
     return max(abs(to(noise.low)), abs(to(noise.high))) >= abs(to(change.value))
-
-
-def _back(found: Interval) -> Interval:
-    low, high = (None if end is None else math.exp(min(end, 700.0)) for end in (found.low, found.high))
-    return Interval(value=math.exp(found.value), low=low, high=high, n=found.n)
-
-
-def _welch(a: Sequence[float], b: Sequence[float], tail: float, ratio: bool) -> Interval:
-    from scipy.stats import ttest_ind
-
-    centre = statistics.fmean(b) - statistics.fmean(a)
-    low = high = centre
-    if len({*a}) > 1 or len({*b}) > 1:
-        low, high = map(float, ttest_ind(b, a, equal_var=False).confidence_interval(1 - 2 * tail))
-    found = Interval(value=centre, low=low, high=high, n=min(len(a), len(b)))
-    return _back(found) if ratio else found
 
 
 def _decided(
@@ -237,7 +201,7 @@ def _decided(
 
 
 def _promise(
-    found: Finding, own: Sequence[float], control: Sequence[float], floor: float, tail: float, margin: float
+    found: Finding, own: Sequence[float], control: Sequence[float], floor: float, design: Design, margin: float
 ) -> Finding:
     """How many more blocks would show an effect as large as the margin.
 
@@ -254,7 +218,10 @@ def _promise(
 
     def needed(effect: float) -> int | None:
         size = (math.log1p(effect) if found.measure.is_ratio else effect) - floor
-        return groups_needed(size, spread, freedom, tail, SEEN) if size > 0 else None
+        return groups_needed(size, spread, freedom, limit, SEEN, 2 if control else 1) if size > 0 else None
+
+    def limit(n: int, freedom: float) -> float:
+        return quantile(design, n, freedom, FALSE_ALARM)
 
     n = needed(margin)
     while n is not None and n <= found.n:

@@ -1,4 +1,4 @@
-"""What a database holds of comparisons, as series for the gate: sessions of `mlsd compare`, or two whole studies."""
+"""The sessions of `mlsd compare` that a database holds, as series for the gate."""
 
 from __future__ import annotations
 
@@ -6,23 +6,20 @@ import re
 import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 
 import msgspec
 
-from mlsd.analysis.compare.gate import MARGIN, Finding, Measure, Series, differences, judge, judge_unpaired
-from mlsd.analysis.results import comparability
+from mlsd.analysis.compare.gate import MARGIN, Finding, Measure, Series, judge
 from mlsd.errors import AnalysisError
-from mlsd.measure.run.checks import baseline_drift
 from mlsd.measure.run.compare import COMMAND, CONTROL, OUTPUT
 from mlsd.measure.store.rows import CalibrationPoint, Run, TrialFilter
 from mlsd.measure.store.store import Store
 from mlsd.records import Case, EngineOptions, Environment, Record, Trial
 from mlsd.stats import grouped
 from mlsd.trials.arms import PLAIN, arm_of
+from mlsd.trials.decisions import Looks
 from mlsd.trials.sums import prefill_tok_s, sums_of
 from mlsd.trials.sums import speed as decode_speed
-from mlsd.units import format_percent
 
 Values = dict[Measure, float]
 
@@ -46,13 +43,11 @@ class Comparison(Record, frozen=True, kw_only=True):
     session: str
     a: Side
     b: Side
-    interleaved: bool
     n_blocks: int
     findings: tuple[Finding, ...]
     outputs: tuple[str, ...]  # what of B's plain output is not A's
     changed_model: bool  # rounding explains it not everywhere
     invalid: tuple[str, ...]  # why trials count nowhere
-    notes: tuple[str, ...]
 
     @property
     def answer(self) -> str:
@@ -94,14 +89,15 @@ class Session(Record, frozen=True, kw_only=True):
     """What was measured in one session, by role and block."""
 
     name: str
+    looks: Looks
     sides: dict[str, Side]
     blocks: dict[str, dict[int, Values]]  # role -> block -> values
     outputs: dict[str, tuple[tuple[str, str], ...]]  # role -> (code, message) of what its output differs in
     invalid: dict[str, tuple[str, ...]]
 
-    def series(self, role: str) -> tuple[Series, ...]:
-        """Every measure of a side in the blocks that hold it and the first side; the control where it is in all."""
-        a, b, control = (self.blocks.get(one, {}) for one in ("0", role, CONTROL))
+    def _series(self) -> tuple[Series, ...]:
+        """Every measure in the blocks that hold both sides; the control where it is in all."""
+        a, b, control = (self.blocks.get(one, {}) for one in ("0", "1", CONTROL))
         shared = sorted(a.keys() & b.keys())
         has_control = bool(shared) and all(block in control for block in shared)
         return tuple(
@@ -115,34 +111,20 @@ class Session(Record, frozen=True, kw_only=True):
             if any(measure in a[block] for block in shared)
         )
 
-    def comparison(self, margin: float = MARGIN, role: str = "1") -> Comparison:
-        """The first side against another."""
-        series = self.series(role)
-        outputs = self.outputs.get(role, ())
+    def comparison(self, margin: float = MARGIN) -> Comparison:
+        """The second side against the first."""
+        series = self._series()
+        outputs = self.outputs.get("1", ())
         return Comparison(
             session=self.name,
             a=self.sides["0"],
-            b=self.sides[role],
-            interleaved=True,
+            b=self.sides["1"],
             n_blocks=max((len(one.a) for one in series), default=0),
-            findings=judge(series, margin),
+            findings=judge(series, margin, self.looks),
             outputs=tuple(message for _, message in outputs),
             changed_model=any(code == f"{OUTPUT}diverged" for code, _ in outputs),
-            invalid=tuple(dict.fromkeys(r for one in ("0", role, CONTROL) for r in self.invalid.get(one, ()))),
-            notes=(),
+            invalid=tuple(dict.fromkeys(r for one in ("0", "1", CONTROL) for r in self.invalid.get(one, ()))),
         )
-
-    def observations(self, measure: str) -> list[tuple[int, float]]:
-        """(place of a build, its difference from the first in one block) of a measure, the control as place 0."""
-        found = []
-        for role in self.sides:
-            if role == "0":
-                continue
-            for one in self.series(role):
-                if one.measure.name == measure:
-                    own, _ = differences(Series(measure=one.measure, a=one.a, b=one.b))
-                    found += [(0 if role == CONTROL else int(role), value) for value in own]
-        return found
 
 
 def sessions(store: Store, named: str | None = None) -> tuple[Session, ...]:
@@ -183,7 +165,8 @@ def _session(store: Store, name: str, runs: Sequence[Run]) -> Session:
     base = sides["0"].settings
     if all(side.settings in ("", base) for side in sides.values()):
         sides = {role: msgspec.structs.replace(side, settings="") for role, side in sides.items()}
-    return Session(name=name, sides=sides, blocks=blocks, outputs=outputs, invalid=invalid)
+    looks: Looks = "end" if all(run.plan.get("looks") == "end" for run in runs) else "any"
+    return Session(name=name, looks=looks, sides=sides, blocks=blocks, outputs=outputs, invalid=invalid)
 
 
 def _said(case: Case | None) -> str:
@@ -269,94 +252,3 @@ def _pass_measure(point: CalibrationPoint) -> Measure | None:
         return Measure(name=f"{_PASS}{point.rows})", unit="ms", sense="time")
     beside = point.kind in ("rollback", "checkpoint")
     return Measure(name=point.kind, unit="ms", sense="time", counts=False) if beside else None
-
-
-# --- two databases ------------------------------------------------------------------------------------------------
-
-
-def compare_databases(a: Store, b: Store, target: str | None = None, margin: float = MARGIN) -> Comparison:
-    """Two studies as they are: what both measured of the same arms and prompts, without pairs and without a control.
-
-    Raises: AnalysisError when they share nothing.
-    """
-    read = [_database(store, target) for store in (a, b)]
-    shared = [place for place in read[0].values if place in read[1].values]
-    if not shared:
-        raise AnalysisError(
-            f"{a.path} and {b.path} share no arm of the same target, prompt and length.",
-            hint="Measure the same bench into both.",
-        )
-    series: dict[Measure, tuple[list[float], list[float]]] = {}
-    for place in shared:
-        for measure in read[0].values[place]:
-            theirs = read[1].values[place].get(measure)
-            if theirs:
-                series[measure] = (read[0].values[place][measure], theirs)
-    notes = [
-        "Weaker evidence: nothing was interleaved, so heat, load and updates between the two count as differences."
-    ]
-    for one, store in zip(read, (a, b), strict=True):
-        if one.drift:
-            notes.append(f"{Path(store.path).name}: {one.drift}")
-    if read[0].side.environment.host != read[1].side.environment.host:
-        notes.append("They were measured on two machines.")
-    return Comparison(
-        session="",
-        a=read[0].side,
-        b=read[1].side,
-        interleaved=False,
-        n_blocks=min(min(len(x), len(y)) for x, y in series.values()) if series else 0,
-        findings=judge_unpaired([Series(measure=m, a=tuple(x), b=tuple(y)) for m, (x, y) in series.items()], margin),
-        outputs=_other_outputs(read, shared),
-        changed_model=False,
-        invalid=(),
-        notes=tuple(notes),
-    )
-
-
-class _Database(Record, frozen=True, kw_only=True):
-    side: Side
-    values: dict[tuple[str, str, str], dict[Measure, list[float]]]  # (target, prompt, arm) -> measure -> trials
-    tokens: dict[tuple[str, str, str], set[tuple[int, ...]]]
-    drift: str
-
-
-def _database(store: Store, target: str | None) -> _Database:
-    chosen = comparability.choose(store)
-    values: dict[tuple[str, str, str], dict[Measure, list[float]]] = {}
-    tokens: dict[tuple[str, str, str], set[tuple[int, ...]]] = defaultdict(set)
-    plain = []
-    for stored in store.trials(TrialFilter(status="ok", valid=True)):
-        case = chosen.cases.get(stored.trial.case_id)
-        if case is None or not chosen.holds(stored.environment_key, stored.trial.case_id):
-            continue
-        if target is not None and case.target.id != target:
-            continue
-        trial, arm = stored.trial, arm_of(case).setting
-        place = (case.target.id, f"{case.prompt.key} {case.prompt.sha256} {case.n_predict}", arm)
-        if trial.arm == "ar":
-            plain.append(trial)
-            tokens[place].add(trial.tokens)
-        for measure, value in _arm_values({arm: [trial]}).items() if trial.decode_ns else ():
-            label = f"{case.target.id}, {case.prompt.key}, {measure.name}"
-            named = Measure(name=label, unit=measure.unit, sense=measure.sense, is_ratio=measure.is_ratio)
-            if measure.name != "memory" and (not measure.is_ratio or value > 0):  # one process: one value
-                values.setdefault(place, {}).setdefault(named, []).append(value)
-    drift = baseline_drift(plain)
-    said = "" if drift is None else (
-        f"plain decoding changed by {format_percent(drift.change)} while it was measured (95 % interval "
-        f"{format_percent(drift.low)} to {format_percent(drift.high)})."
-    )  # fmt: skip
-    side = Side(
-        role=str(store.path), build=Path(store.path).name, run_id=None, environment=chosen.environment, settings=""
-    )
-    return _Database(side=side, values=values, tokens=dict(tokens), drift=said)
-
-
-def _other_outputs(read: Sequence[_Database], shared: Iterable[tuple[str, str, str]]) -> tuple[str, ...]:
-    return tuple(
-        f"{place[0]}, {place[1].split()[0]}: the plain outputs differ; a near tie or a changed model, which only a run "
-        "of both can tell"
-        for place in shared
-        if place in read[0].tokens and read[0].tokens[place] != read[1].tokens.get(place)
-    )

@@ -15,9 +15,9 @@ from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
-from scipy.optimize import brentq
 
 from mlsd.errors import AnalysisError
+from mlsd.trials.acceptance import rate_of
 
 X = TypeVar("X", float, npt.NDArray[np.float64])  # one case, or an array of them
 
@@ -44,17 +44,7 @@ def iid_alpha(committed_per_round: float, gamma: int) -> float:
     """
     if not 1.0 <= committed_per_round <= gamma + 1.0:
         raise AnalysisError(f"An MGL of {committed_per_round:.3f} cannot come from gamma {gamma} (1 to {gamma + 1}).")
-    if committed_per_round in (1.0, gamma + 1.0):
-        return 0.0 if committed_per_round == 1.0 else 1.0
-    return float(brentq(lambda alpha: expected_committed([alpha] * gamma) - committed_per_round, 0.0, 1.0))
-
-
-def mgl_from_acceptance(acceptance: float, proposed_per_round: float) -> float:
-    """MGL from the acceptance rate over proposed tokens: ``1 + acceptance * proposed / round``.
-
-    This is a count identity, not a model. With `proposed_per_round = gamma` it is the largest MGL the rate allows.
-    """
-    return 1.0 + acceptance * proposed_per_round
+    return rate_of(committed_per_round, "position", gamma) or 0.0
 
 
 def speedup_classical(alpha: float, gamma: X, draft_cost: float) -> X:

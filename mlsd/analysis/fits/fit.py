@@ -6,11 +6,12 @@ Owns the fitting engine; the models are in `fit_models`. Errors are relative: re
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.optimize import least_squares
+from scipy.optimize import brentq, least_squares
+from scipy.stats import f as f_distribution
 
 from mlsd.analysis.fits import bootstrap
 from mlsd.errors import AnalysisError
@@ -21,7 +22,7 @@ Floats = NDArray[np.float64]
 Columns = Mapping[str, Floats]
 
 N_RESAMPLES = 2000
-_TOLERANCE = 1e-7  # relative, of parameters and sum of squares: far below any measurement's noise
+_TOLERANCE = 1e-10  # relative, of parameters and sum of squares: where it stops moves no printed digit
 _FLOOR = 1e-12  # keeps the logarithm of a prediction defined while the solver explores
 
 
@@ -56,11 +57,9 @@ class Observations:
     columns: Columns = field(default_factory=dict)
 
     def __len__(self) -> int:
-        """Number of rows."""
         return len(self.observed)
 
     def where(self, mask: NDArray[np.bool_]) -> Observations:
-        """The rows of a mask."""
         columns = {name: values[mask] for name, values in self.columns.items()}
         return Observations(self.observed[mask], self.blocks[mask], columns)
 
@@ -87,7 +86,8 @@ class Fit(Record, frozen=True, kw_only=True):
 
     model: str
     formula: str
-    estimates: dict[str, Interval]  # by parameter name; bounds are None below three blocks
+    estimates: dict[str, Interval]  # by parameter name; bounds are None below three blocks and where not identified
+    not_identified: tuple[str, ...]  # these data do not tell them: predictions hold, their values mean nothing
     units: dict[str, str]
     aicc: float
     relative_error: float  # root mean square of the log residuals
@@ -96,7 +96,6 @@ class Fit(Record, frozen=True, kw_only=True):
 
     @property
     def values(self) -> dict[str, float]:
-        """Point estimates."""
         return {name: estimate.value for name, estimate in self.estimates.items()}
 
 
@@ -107,6 +106,7 @@ def fit(model: Model, data: Observations, *, n_resamples: int = N_RESAMPLES, see
     """
     values = solve(model, data)
     residuals = _residuals(model, values, data)
+    flat = tuple(p.name for p in model.parameters if not identified(model, data, values, p))
     n, k = len(data), len(model.parameters) + 1
     aicc = n * np.log(max(float(np.mean(residuals**2)), 1e-300)) + 2 * k
     aicc += 2 * k * (k + 1) / (n - k - 1) if n > k + 1 else np.inf
@@ -119,6 +119,8 @@ def fit(model: Model, data: Observations, *, n_resamples: int = N_RESAMPLES, see
         if len(samples) >= len(weights) / 2:
             low, high = bootstrap.interval(estimate, samples, n_blocks)
             for i, p in enumerate(model.parameters):
+                if p.name in flat:
+                    continue
                 bounds[p.name] = (max(p.low, float(low[i])), min(p.high, float(high[i])))
     return Fit(
         model=model.name,
@@ -127,6 +129,7 @@ def fit(model: Model, data: Observations, *, n_resamples: int = N_RESAMPLES, see
             name: Interval(value=values[name], low=low_high[0], high=low_high[1], n=n_blocks)
             for name, low_high in bounds.items()
         },
+        not_identified=flat,
         units={p.name: p.unit for p in model.parameters},
         aicc=float(aicc),
         relative_error=float(np.sqrt(np.mean(residuals**2))),
@@ -156,6 +159,63 @@ def solve(model: Model, data: Observations) -> dict[str, float]:
         residuals, start, bounds=bounds, x_scale="jac", ftol=_TOLERANCE, xtol=_TOLERANCE, gtol=None, max_nfev=enough
     )
     return dict(zip(names, map(float, found.x), strict=True))
+
+
+def identified(model: Model, data: Observations, values: Mapping[str, float], parameter: Parameter) -> bool:
+    """Whether data tell a parameter: its profile likelihood rises before the parameter alone would change much.
+
+    To either side it is moved to where it alone would change predictions by a quarter, else to its bound, and the
+    others are fitted again. The profile is flat where ``SSE / SSE_best < 1 + F_0.95(1, n - p) / (n - p)`` (Bates and
+    Watts, "Nonlinear Regression Analysis", 1988, 6.1). Not identified: flat at a quarter's change, or without end, or
+    at both bounds (Raue et al., Bioinformatics 25, 2009: "practically non-identifiable").
+    """
+    n, p = len(data), len(model.parameters)
+    limit = 1 + float(f_distribution.ppf(0.95, 1, n - p)) / (n - p)
+    best = float(np.sum(_residuals(model, values, data) ** 2))
+    at_bounds = []
+    for side, bound in ((-1, parameter.low), (1, parameter.high)):
+        place, is_bound = _moved(model, data, values, parameter.name, bound, side)
+        if _profile(model, data, values, parameter.name, place) >= limit * best:
+            at_bounds.append(False)
+        elif is_bound:
+            at_bounds.append(True)
+        else:
+            return False
+    return not all(at_bounds)
+
+
+_MUCH = 0.25  # change of predictions, on their logarithm
+_FAR = 1e6  # times a value: as good as without end
+
+
+def _moved(
+    model: Model, data: Observations, values: Mapping[str, float], name: str, bound: float, side: int
+) -> tuple[float, bool]:
+    """Where one parameter alone changes predictions by `_MUCH`, or how far it goes and whether that is its bound."""
+    start = values[name]
+    here = _residuals(model, values, data)
+
+    def missing(place: float) -> float:
+        moved = _residuals(model, {**values, name: place}, data) - here
+        return float(np.sqrt(np.mean(moved**2))) - _MUCH
+
+    far = bound if np.isfinite(bound) else start + side * _FAR * max(abs(start), 1.0)
+    if missing(far) < 0:
+        return far, bool(np.isfinite(bound))
+    return float(brentq(missing, start, far, rtol=1e-3)), False
+
+
+def _profile(model: Model, data: Observations, values: Mapping[str, float], name: str, place: float) -> float:
+    """Least sum of squares with one parameter held at a place."""
+    rest = tuple(p for p in model.parameters if p.name != name)
+    held = replace(
+        model,
+        parameters=rest,
+        predict=lambda others, columns: model.predict({**others, name: place}, columns),
+        guess=lambda columns, observed: values,
+    )
+    others = solve(held, data) if rest else {}
+    return float(np.sum(_residuals(held, others, data) ** 2))
 
 
 def _residuals(model: Model, values: Mapping[str, float], data: Observations) -> Floats:

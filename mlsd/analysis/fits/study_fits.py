@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 
 from mlsd.analysis.fits import fit_models
-from mlsd.analysis.fits.break_even import BestGamma, MeasuredGamma, best_gamma, by_gamma
 from mlsd.analysis.fits.curves import find_steps
 from mlsd.analysis.fits.fit import Fit, HeldOut, Model, Observations, Selection, fit, held_out, observations, select
 from mlsd.analysis.results.paired_trials import Pair, PairedTrials, groups_of
@@ -15,6 +14,7 @@ from mlsd.errors import AnalysisError
 from mlsd.measure.store.rows import CalibrationPoint
 from mlsd.records import ModelFacts, Record
 from mlsd.stats import grouped
+from mlsd.trials.arms import arm_named
 
 
 class PairFit(Record, frozen=True, kw_only=True):
@@ -23,20 +23,18 @@ class PairFit(Record, frozen=True, kw_only=True):
     target: str
     drafter: str
     draft: str | None
-    options: str  # of the drafter
+    options: str  # of the drafter, as in `Arm.options`
     n_trials: int
     trials: tuple[int, ...]  # ids, baselines included
     fits: tuple[Fit, ...]
     chosen: str | None  # the model that predicts held-out gammas; None below three gammas
     held_out_gamma: tuple[HeldOut, ...]  # best predictor first
     held_out_prompt: tuple[HeldOut, ...]  # empty below two prompts
-    gammas: tuple[MeasuredGamma, ...]
-    best: BestGamma
 
     @property
     def pair(self) -> str:
-        """In words."""
-        return f"{self.target} + {self.draft or self.drafter}"
+        """In words, options included."""
+        return f"{self.target} + {arm_named(self.drafter, self.draft, self.options).name}"
 
 
 class CurveFit(Record, frozen=True, kw_only=True):
@@ -49,7 +47,7 @@ class CurveFit(Record, frozen=True, kw_only=True):
     doubt: str | None  # why no curve is chosen
     time_next: tuple[int, ...]  # the widths that would decide
     held_out: tuple[HeldOut, ...]
-    bandwidth_gb_s: float | None  # of the chosen curve, where it has one
+    bandwidth_gb_s: float | None  # of the chosen curve, where it has one and the times tell it
     peak_fraction: float | None  # of the memory's peak, where that is known
 
 
@@ -84,8 +82,6 @@ def _fit_group(target: str, drafter: str, draft: str | None, options: str, pairs
         chosen=selection.chosen if selection else None,
         held_out_gamma=selection.candidates if selection else (),
         held_out_prompt=tuple(sorted(by_prompt, key=lambda e: e.median_error)),
-        gammas=tuple(by_gamma(pairs)),
-        best=best_gamma(pairs),
     )
 
 
@@ -148,15 +144,15 @@ def curve_from_passes(points: Sequence[CalibrationPoint]) -> Observations:
 def curve_from_rounds(pairs: Iterable[Pair]) -> Observations:
     """T(k) from trials of one target: T(1) from AR, T(gamma + 1) from verification of full-length drafts."""
     rows, times, blocks = [], [], []
-    seen: set[int] = set()
+    baselines: set[int] = set()
     for pair in pairs:
         if pair.draft is None:
             continue
         rows.append(1.0 + pair.proposed / pair.rounds)
         times.append(pair.verify_ms)
         blocks.append(pair.block)
-        if pair.baseline_id not in seen:
-            seen.add(pair.baseline_id)
+        if pair.baseline_id not in baselines:
+            baselines.add(pair.baseline_id)
             rows.append(1.0)
             times.append(pair.t_one_ms)
             blocks.append(pair.block)
@@ -179,7 +175,8 @@ def fit_curve(
     order = [] if selection is None else [selection.chosen, *(c.model for c in selection.candidates)]
     name = next((name for name in order if name in sound), None)
     chosen = next((f for f in fits if f.model == name), None)
-    bandwidth = chosen.values.get("bandwidth_gb_s") if chosen else None
+    known = chosen is not None and "bandwidth_gb_s" not in chosen.not_identified
+    bandwidth = chosen.values.get("bandwidth_gb_s") if chosen and known else None
     return CurveFit(
         target=target,
         source=source,

@@ -8,14 +8,14 @@ from typing import TypeVar
 import msgspec
 
 from mlsd.analysis.predict.predict import Arm, Costs, costs_from_points
-from mlsd.analysis.results import frames
 from mlsd.analysis.results.comparability import Chosen, choose, machines
-from mlsd.analysis.results.speedups import Speedup, speedups
 from mlsd.errors import AnalysisError
 from mlsd.measure.store.rows import CalibrationPoint, Coverage, PassKind, TrialFilter, environment_key
+from mlsd.measure.store.sessions import latest, sessions
 from mlsd.measure.store.store import Store
 from mlsd.records import CONTROLS, Case, ModelFacts, ModelRef, OptionValue, Record, Trial
 from mlsd.stats import grouped
+from mlsd.trials.results import ArmResult
 from mlsd.trials.sums import speed
 
 T = TypeVar("T")
@@ -36,6 +36,10 @@ class ArmGroup(Record, frozen=True, kw_only=True):
     workload: str | None
     arms: tuple[Arm, ...]  # gamma 0 first
 
+    @property
+    def draft_id(self) -> str | None:
+        return None if self.draft is None else self.draft.id
+
 
 class Known(Record, frozen=True, kw_only=True):
     """What study databases hold for advice, of all of them together."""
@@ -44,9 +48,18 @@ class Known(Record, frozen=True, kw_only=True):
     passes: dict[tuple[str, str], tuple[CalibrationPoint, ...]]  # (environment, model key) -> the newest of each kind
     coverage: dict[str, tuple[Coverage, ...]]  # by model key
     models: dict[str, ModelFacts]  # by model key
-    speedups: dict[str, tuple[Speedup, ...]] = msgspec.field(
+    measured: dict[str, tuple[ArmResult, ...]] = msgspec.field(
         default_factory=dict
-    )  # by environment: by workload, of all
+    )  # by environment; see `measured_on`
+
+    def measured_on(self, environment_key: str, target_id: str, workload: str | None) -> tuple[ArmResult, ...]:
+        """What trials of this machine say of a target's settings on a workload, or on any; decided or not."""
+        return tuple(
+            one
+            for one in self.measured.get(environment_key, ())
+            if one.case.target.id == target_id and not one.is_plain and not one.control and one.ratio is not None
+            if not one.case.drafter.options and workload in (None, one.text, *one.workloads)
+        )
 
     def costs(self, environment_key: str, target: ModelRef, draft: ModelRef | None) -> Costs | None:
         """Calibrated costs of a pair on a machine; None where the target, or the draft it needs, was not timed."""
@@ -70,19 +83,17 @@ def read_known(stores: Iterable[Store]) -> Known:
     passes: dict[tuple[str, str], tuple[CalibrationPoint, ...]] = {}
     coverage: dict[str, tuple[Coverage, ...]] = {}
     models: dict[str, ModelFacts] = {}
-    measured: dict[str, tuple[Speedup, ...]] = {}
+    measured: dict[str, tuple[ArmResult, ...]] = {}
     for store in stores:
         chosen = [choose(store, machine) for machine in machines(store)]
-        trials = frames.trials(store)
         for one in chosen:
             groups += read_groups(store, one)
-            own = one.rows_of(trials)
-            both = [s for by in ((), ("workload",)) for s in speedups(own, by, together=True)] if len(own) else []
-            measured[one.environment_key] = (*measured.get(one.environment_key, ()), *both)
+            own = latest(arm for session in sessions(store, keep=one.keeps) for arm in session.results())
+            measured[one.environment_key] = (*measured.get(one.environment_key, ()), *own)
         models |= store.models()
         passes |= newest_passes(store, frozenset().union(*(one.other_calibrations for one in chosen)))
         coverage |= newest(store.coverage(), lambda row: row.model_key)
-    return Known(groups=tuple(groups), passes=passes, coverage=coverage, models=models, speedups=measured)
+    return Known(groups=tuple(groups), passes=passes, coverage=coverage, models=models, measured=measured)
 
 
 def read_groups(store: Store, chosen: Chosen) -> list[ArmGroup]:

@@ -160,7 +160,6 @@ class GammaPrediction(Record, frozen=True, kw_only=True):
 
     @property
     def error(self) -> float:
-        """Predicted / measured - 1."""
         return self.predicted_tok_s / self.measured_tok_s - 1
 
 

@@ -53,7 +53,7 @@ def replay(
     is known at all.
     """
     if not known:
-        raise AnalysisError("No round was measured, so none can be replayed.")
+        raise AnalysisError("No round was measured, so there is nothing to replay.")
     rng = np.random.default_rng(seed)
     total: Counter[tuple[int, int]] = Counter()
     for _ in range(_DRAWS):

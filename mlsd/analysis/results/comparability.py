@@ -11,16 +11,18 @@ import hashlib
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
-import pandas as pd
 
 from mlsd.errors import AnalysisError
 from mlsd.measure.store.machine_tables import Table
-from mlsd.measure.store.rows import MeasuredCase, Run, environment_key
+from mlsd.measure.store.rows import MeasuredCase, Run, StoredTrial, environment_key
 from mlsd.measure.store.store import Store
 from mlsd.records import Case, Environment, ModelFacts
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 _KEY_DIGITS = 8
 
@@ -38,12 +40,13 @@ class Chosen:
 
     @property
     def environment(self) -> Environment:
-        """The machine, as its latest run saw it."""
         return self.runs[-1].environment
 
     def holds(self, environment_key: str, case_id: str) -> bool:
-        """Whether a trial counts."""
         return environment_key == self.environment_key and case_id in self.cases
+
+    def keeps(self, stored: StoredTrial) -> bool:
+        return self.holds(stored.environment_key, stored.trial.case_id)
 
     def rows_of(self, frame: pd.DataFrame) -> pd.DataFrame:
         """The rows of a frame with the columns `environment_key` and `case_id` that count."""
@@ -94,12 +97,13 @@ def settings_key(case: Case) -> str:
 
 
 def left_out(store: Store) -> list[str]:
-    """A line on the trials that cannot be true, where there are any."""
+    """Lines on rows that cannot be read, and on the trials that cannot be true, where there are any."""
     n = len(store.impossible)
+    damage = [f"{why} It is left out." for why in store.damage]
     if not n:
-        return []
+        return damage
     said = "1 trial is left out: it" if n == 1 else f"{n} trials are left out: they"
-    return [f"{said} cannot be true (mlsd audit --db {shlex.quote(str(store.path))})."]
+    return [*damage, f"{said} cannot be true (mlsd audit --db {shlex.quote(str(store.path))})."]
 
 
 # --- machines -----------------------------------------------------------------------------------------------------

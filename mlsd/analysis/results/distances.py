@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
-import pandas as pd
-
 from mlsd.drafters import drafting_key
 from mlsd.errors import AnalysisError, InputError, UnsupportedError
 from mlsd.measure.store.rows import DraftDistance
 from mlsd.records import Case, Record
-from mlsd.trials.arms import arm_named
+from mlsd.trials.results import ArmResult
 
 
 class Prediction(Record, frozen=True, kw_only=True):
@@ -20,6 +18,7 @@ class Prediction(Record, frozen=True, kw_only=True):
     target: str
     method: str
     gamma: int
+    text: str  # what was written
     distance: DraftDistance
     acceptance_rate: float | None  # accepted / proposed over valid trials
 
@@ -40,30 +39,27 @@ def case_distances(distances: Iterable[DraftDistance], cases: Mapping[str, Case]
     return {case_id: own[key] for case_id, key in keys.items() if key in own}
 
 
-def predictions(trials: pd.DataFrame, distances: Mapping[str, DraftDistance]) -> list[Prediction]:
+def predictions(results: Iterable[ArmResult], distances: Mapping[str, DraftDistance]) -> list[Prediction]:
     """Each method with a drafting model of its own, the nearest to its target first; `distances` by case id.
 
     Raises: AnalysisError when none was compared.
     """
-    own = trials[trials["case_id"].isin(distances.keys()) & (trials["arm"] == "sd") & trials["valid"].fillna(False)]
-    if own.empty:
+    known = [one for one in results if one.n_valid and not one.is_plain and one.trials[0].trial.case_id in distances]
+    if not known:
         raise AnalysisError(
             "No model that drafts was compared with its target.", hint="Compare them: mlsd run E --distances."
         )
-    found = []
-    for _, group in own.groupby(["target", "drafter", "draft", "options", "gamma"], dropna=False, sort=False):
-        first = group.iloc[0]
-        proposed = float(group["proposed"].sum())
-        draft = None if pd.isna(first["draft"]) else str(first["draft"])
-        found.append(
-            Prediction(
-                target=str(first["target"]),
-                method=arm_named(str(first["drafter"]), draft, str(first["options"] or "")).name,
-                gamma=int(first["gamma"]),
-                distance=distances[str(first["case_id"])],
-                acceptance_rate=float(group["accepted"].sum()) / proposed if proposed else None,
-            )
+    found = [
+        Prediction(
+            target=one.case.target.id,
+            method=one.arm.name,
+            gamma=one.case.gamma,
+            text=one.text,
+            distance=distances[one.trials[0].trial.case_id],
+            acceptance_rate=one.acceptance_rate,
         )
+        for one in known
+    ]
     return sorted(found, key=lambda row: (row.target, row.distance.ratio))
 
 

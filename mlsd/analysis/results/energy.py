@@ -6,14 +6,11 @@ that stands still or jumps back gives nothing.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
-from mlsd.analysis.results.comparability import Chosen
 from mlsd.measure.run.checks import counter_fault
-from mlsd.measure.store.rows import TrialFilter, pair_key
-from mlsd.measure.store.store import Store
 from mlsd.records import Record, Trial
-from mlsd.trials.arms import arm_of
+from mlsd.trials.results import ArmResult
 
 LEAST_S = 10.0
 
@@ -31,6 +28,7 @@ class EnergyRow(Record, frozen=True, kw_only=True):
 
     target: str
     setting: str
+    text: str  # what was written
     source: str  # which counter
     plain: Joules
     speculative: Joules
@@ -57,31 +55,20 @@ def joules(trials: Sequence[Trial]) -> Joules:
     return Joules(per_token=total_j / sum(len(t.tokens) for t in trials), window_s=window_s)
 
 
-def energy_rows(store: Store, chosen: Chosen) -> list[EnergyRow]:
+def energy_rows(results: Iterable[ArmResult]) -> list[EnergyRow]:
     """Every setting of which energy was read, with the plain trials of the same blocks."""
-    plain: dict[tuple[object, ...], Trial] = {}
-    arms: dict[tuple[str, str], dict[tuple[object, ...], Trial]] = {}
-    sources: dict[tuple[str, str], str] = {}
-    for stored in store.trials(TrialFilter(status="ok", valid=True), rounds=False):
-        trial = stored.trial
-        source = trial.conditions.energy_source if trial.conditions is not None else None
-        if source is None or not chosen.holds(stored.environment_key, trial.case_id):
-            continue
-        case = chosen.cases[trial.case_id]
-        key = pair_key(case, stored.environment_key, trial.block, trial.repeat)
-        if case.arm == "ar":
-            plain[key] = trial
-        else:
-            arm = (case.target.id, arm_of(case).setting)
-            arms.setdefault(arm, {})[key] = trial
-            sources[arm] = source
-    return [
-        EnergyRow(
-            target=target,
-            setting=setting,
-            source=sources[target, setting],
-            plain=joules([plain[key] for key in trials if key in plain]),
-            speculative=joules([trials[key] for key in trials if key in plain]),
-        )
-        for (target, setting), trials in arms.items()
-    ]
+    found = []
+    for one in results:
+        sources = {pair.own.trial.conditions.energy_source for pair in one.pairs if pair.own.trial.conditions}
+        if one.n_valid and (source := next((name for name in sources if name is not None), None)):
+            found.append(
+                EnergyRow(
+                    target=one.case.target.id,
+                    setting=one.setting,
+                    text=one.text,
+                    source=source,
+                    plain=joules([pair.plain.trial for pair in one.pairs]),
+                    speculative=joules([pair.own.trial for pair in one.pairs]),
+                )
+            )
+    return found

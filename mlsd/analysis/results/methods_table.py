@@ -1,12 +1,11 @@
 """Drafting methods beside each other: speedup and MGL for each kind of task, and where the time of a round goes.
 
-The tables of the small-model study (seed 004, tables 4, 6 and 7) for any models. Works on the frames of `frames` and
-on what methods count themselves (`Trial.stats`). Draws nothing.
+The tables of the small-model study (seed 004, tables 4, 6 and 7) for any models. Draws nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import pandas as pd
@@ -19,23 +18,21 @@ from mlsd.analysis.results.round_split import (
     round_kinds,
     stat_totals,
 )
-from mlsd.analysis.results.speedups import Speedup, speedups
 from mlsd.errors import AnalysisError
 from mlsd.planning.tasks import KINDS, TASK_KEY
 from mlsd.records import Record
-from mlsd.trials.arms import arm_named
-from mlsd.trials.sums import Sums, sums_of_row, total
+from mlsd.trials.decisions import Effect
+from mlsd.trials.results import ArmResult, Measured
+from mlsd.trials.sums import Sums, sums_of_row
 from mlsd.units import format_bytes, quoted
-
-_ARM = ["target", "drafter", "draft", "options", "gamma"]
 
 
 class MethodRow(Record, frozen=True, kw_only=True):
     """One method on one target, over all tasks and on each kind."""
 
     method: str
-    overall: Speedup
-    by_kind: dict[str, Speedup]  # kinds that were measured
+    overall: ArmResult
+    by_kind: dict[str, ArmResult]  # kinds that were measured
 
 
 class TimingRow(Record, frozen=True, kw_only=True):
@@ -48,7 +45,8 @@ class TimingRow(Record, frozen=True, kw_only=True):
     rounds: int
     ms_per_round: dict[str, float]  # draft, verify, rollback, sample, other; they sum to the round
     mgl: float  # committed / rounds
-    break_even_mgl: float | None  # round / plain round: the MGL at which the method is as fast as plain decoding
+    break_even_mgl: float | None  # MGL / speedup: the MGL at which the method is as fast as plain decoding
+    effect: Effect  # what is decided of it
     inside_ms: dict[str, float]  # what is known inside of draft and rollback, in ms a round
     limit: Limit | None
     match_rate: float | None  # rounds with a proposal / rounds, for methods that look proposals up
@@ -61,122 +59,85 @@ class TimingRow(Record, frozen=True, kw_only=True):
     draft_pass_bytes: float | None = None  # weights that it reads
 
 
-def task_trials(trials: pd.DataFrame) -> pd.DataFrame:
-    """The trials whose prompt is a task, shipped or of a file. Raises: AnalysisError when there is none."""
-    own = trials[trials["workload"].isin(KINDS) | trials["prompt"].astype(str).str.startswith(TASK_KEY)]
-    if own.empty:
+def tasks(results: Iterable[ArmResult]) -> list[ArmResult]:
+    """The arms whose prompts are tasks, shipped or of a file. Raises: AnalysisError when there is none."""
+    own = [one for one in results if set(one.workloads) & set(KINDS) or one.prompts[0].startswith(TASK_KEY)]
+    if not own:
         raise AnalysisError("No tasks were measured.", hint="Measure them: mlsd run E.")
     return own
 
 
-def methods_by_kind(trials: pd.DataFrame) -> list[MethodRow]:
-    """Speedup (paired by block) and MGL of every method, over all tasks and on each kind of task.
-
-    Raises: AnalysisError without tasks, or when machines are mixed.
-    """
-    own = task_trials(trials)
-    if (own["arm"] == "sd").sum() == 0:
+def methods_by_kind(results: Iterable[ArmResult], pooled: Iterable[ArmResult]) -> list[MethodRow]:
+    """Every method over all tasks, and on each kind of task. Raises: AnalysisError without tasks."""
+    apart: dict[tuple[Any, ...], dict[str, ArmResult]] = {}
+    for one in tasks(results):
+        apart.setdefault(_key(one), {})[one.text] = one
+    own = [one for one in tasks(pooled) if not one.is_plain]
+    if not own:
         raise AnalysisError("No drafting method was measured on tasks.", hint="Measure them: mlsd run E.")
-    apart: dict[tuple[Any, ...], dict[str, Speedup]] = {}
-    for speedup in speedups(own, ("workload",)):
-        apart.setdefault(_key(speedup), {})[str(speedup.workload)] = speedup
     return [
         MethodRow(
-            method=arm_named(speedup.drafter, speedup.draft, speedup.options).name,
-            overall=speedup,
-            by_kind=dict(sorted(apart[_key(speedup)].items(), key=lambda item: _place(item[0]))),
+            method=one.arm.name,
+            overall=one,
+            by_kind=dict(sorted(apart.get(_key(one), {}).items(), key=lambda item: _place(item[0]))),
         )
-        for speedup in speedups(own, ())
+        for one in own
     ]
 
 
 def _place(kind: str) -> tuple[int, str]:
-    """The six kinds in their order, those of another set after them by name."""
     return (KINDS.index(kind) if kind in KINDS else len(KINDS), kind)
 
 
-def _key(s: Speedup) -> tuple[Any, ...]:
-    return (s.target, s.comparable, s.drafter, s.draft, s.options, s.gamma, s.n_predict)
+def _key(one: ArmResult) -> tuple[Any, ...]:
+    return one.question.suite, one.question.target, one.arm, one.question.n_predict, one.session
 
 
-def timing(
-    trials: pd.DataFrame, stats: Mapping[int, Mapping[str, float]], outcomes: pd.DataFrame | None = None
-) -> list[TimingRow]:
-    """Time of a round by part for every method on tasks; `stats` gives each trial's own counts and times by its id.
+def timing(pooled: Iterable[ArmResult], outcomes: pd.DataFrame | None = None) -> list[TimingRow]:
+    """Time of a round by part for every method on tasks.
 
     Trials whose times are not the method's are left out. `outcomes` (`frames.outcomes`) tell rounds with a proposal
-    from rounds without. A method pays where its MGL exceeds ``T_round / T_plain``, both means over all rounds on the
-    same target. Raises: AnalysisError without tasks.
+    from rounds without. Raises: AnalysisError without tasks.
     """
-    own = task_trials(trials)
-    good = own[(own["arm"] == "sd") & _timed(own)]
-    plain = _plain_round_ms(own)
-    return [
-        _timing_row(dict(zip(_ARM, key, strict=True)), group, stats, outcomes, plain)
-        for key, group in good.groupby(_ARM, dropna=False, sort=False)
-    ]
+    timed = [one for one in tasks(pooled) if not one.is_plain and one.n_valid and one.timed_whole.rounds]
+    return [_timing_row(one, outcomes) for one in timed]
 
 
-def _timed(trials: pd.DataFrame) -> pd.Series[bool]:
-    return trials["valid"].fillna(False) & (trials["rounds"].fillna(0) > 0) & trials["decode_ns"].notna()
-
-
-def _timing_row(
-    named: Mapping[str, Any],
-    group: pd.DataFrame,
-    stats: Mapping[int, Mapping[str, float]],
-    outcomes: pd.DataFrame | None,
-    plain: Mapping[str, float],
-) -> TimingRow:
-    whole = total(map(sums_of_row, group.to_dict("records")))
-    own = [stats.get(int(i), {}) for i in group["trial_id"]]
-    totals = stat_totals(own)
+def _timing_row(one: ArmResult, outcomes: pd.DataFrame | None) -> TimingRow:
+    rows = [row for row in one.trials if row.trial.valid and row.trial.decode_ns and row.whole.rounds]
+    totals = stat_totals([row.trial.stats for row in rows])
     match, no_match = totals.get("match_rounds", 0.0), totals.get("no_match_rounds", 0.0)
-    parts, rounds = whole.ms_per_round, whole.rounds
-    plain_ms = plain.get(str(named["target"]))
-    first = group.iloc[0]
-    draft_rollback = _words(first["rollback_draft"])
-    inside = inside_parts(totals, parts["rollback"], rounds, _words(first["rollback_target"]), draft_rollback)
-    found, not_found = round_kinds([] if outcomes is None else _round_sums(group, outcomes), totals)
+    parts, rounds, first = one.ms_per_round, one.timed_whole.rounds, rows[0].trial
+    inside = inside_parts(totals, parts["rollback"], rounds, first.rollback_target, first.rollback_draft)
+    found, not_found = round_kinds([] if outcomes is None else _round_sums(rows, outcomes), totals)
+    steps = totals["draft_steps"] if "draft_read_bytes" in totals else None
     return TimingRow(
-        target=str(named["target"]),
-        method=arm_named(str(named["drafter"]), _words(named["draft"]), _words(named["options"]) or "").name,
-        gamma=int(named["gamma"]),
-        case_id=str(first["case_id"]),
+        target=one.case.target.id,
+        method=one.arm.name,
+        gamma=one.case.gamma,
+        case_id=first.case_id,
         rounds=rounds,
         ms_per_round=parts,
-        mgl=whole.committed / rounds,
-        break_even_mgl=sum(parts.values()) / plain_ms if plain_ms else None,
+        mgl=one.mgl or 0.0,
+        break_even_mgl=one.break_even_mgl,
+        effect=one.effect,
         inside_ms={label: ms for known in inside.values() for label, ms in known.items()},
-        limit=limit_of(parts, zip(own, group["proposed"], strict=True), rounds),
+        limit=limit_of(parts, [(row.trial.stats, row.whole.proposed) for row in rows], rounds),
         match_rate=match / (match + no_match) if match + no_match else None,
         match_ms=totals["match_propose_ns"] / match / 1e6 if match else None,
         no_match_ms=totals["no_match_propose_ns"] / no_match / 1e6 if no_match else None,
         found=found,
         not_found=not_found,
-        fell_back=_words(first["fell_back"]),
-        draft_pass_ms=totals["draft_forward_ns"] / totals["draft_steps"] / 1e6
-        if "draft_read_bytes" in totals
-        else None,
-        draft_pass_bytes=totals["draft_read_bytes"] / totals["draft_steps"] if "draft_read_bytes" in totals else None,
+        fell_back=one.fell_back,
+        draft_pass_ms=None if steps is None else totals["draft_forward_ns"] / steps / 1e6,
+        draft_pass_bytes=None if steps is None else totals["draft_read_bytes"] / steps,
     )
 
 
-def _round_sums(group: pd.DataFrame, outcomes: pd.DataFrame) -> list[Sums]:
+def _round_sums(rows: Iterable[Measured], outcomes: pd.DataFrame) -> list[Sums]:
     """The rounds of these trials; their cases have no other trials that count."""
-    own = outcomes[outcomes["case_id"].isin(set(group["case_id"]))]
+    own = outcomes[outcomes["case_id"].isin({row.trial.case_id for row in rows})]
     return [sums_of_row(row) for row in own.to_dict("records")]
-
-
-def _plain_round_ms(trials: pd.DataFrame) -> dict[str, float]:
-    """Mean length of a round of plain decoding, by target."""
-    plain = trials[(trials["arm"] == "ar") & _timed(trials)]
-    sums = plain.groupby("target")[["parts_ns", "rounds"]].sum()
-    return {str(target): float(row.parts_ns) / float(row.rounds) / 1e6 for target, row in sums.iterrows()}
-
-
-def _words(value: Any) -> str | None:
-    return None if pd.isna(value) else str(value)
 
 
 def sentences(
@@ -201,13 +162,21 @@ def _wider(target: str, efficiency: Mapping[int, float], source: str) -> str:
     return f"{target}: T(2)/T(1) = {1 / efficiency[2]:.2f}{wide}; 1 would mean that verification is free."
 
 
+_PAYS: dict[Effect, str] = {
+    "faster": "pays",
+    "slower": "does not pay",
+    "no difference": "makes no difference",
+    "undecided": "is not decided to pay",
+}
+
+
 def _verdict(row: TimingRow) -> str | None:
     """None where plain decoding of the target was not timed."""
     if row.break_even_mgl is None:
         return None
     total_ms = sum(row.ms_per_round.values())
     part, ms = max(row.ms_per_round.items(), key=lambda item: item[1])
-    verdict = "pays" if row.mgl > row.break_even_mgl else "does not pay"
+    verdict = _PAYS[row.effect]
     text = (
         f"{row.method}, gamma {row.gamma}, {verdict} on {row.target}: a round commits {row.mgl:.2f} tokens and takes "
         f"{row.break_even_mgl:.2f} plain rounds, {100 * ms / total_ms:.0f} % of it in {part}"

@@ -1,40 +1,21 @@
-"""Speedups in pairs: each SD trial beside the AR trial of its block, with what a round of it cost.
+"""What a round of each trial cost, beside plain decoding in its block: what claims and fits read.
 
-The one pairing of stored trials: speedups, claims and fits read it. Only valid trials count.
+Of valid trials of our own engine alone: what a round of a server cost is not known in its parts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from typing import Any
 
 import msgspec
-import pandas as pd
 
 from mlsd.errors import AnalysisError
-from mlsd.records import DRAFT_MODEL, Case, ModelFacts, Record
-from mlsd.stats import independent, paired
-from mlsd.trials.sums import sums_of_row
-
-# What an SD trial and its AR trial have in common: the columns of `measure.store.rows.pair_key`.
-_SHARED = ["environment_key", "comparable", "prompt_key", "n_predict", "suite", "block", "repeat"]
-
-
-def pair_up(trials: pd.DataFrame) -> pd.DataFrame:
-    """Valid SD trials that have a valid AR trial in their block, beside its columns `baseline_id`, `baseline_tok_s`.
-
-    Adds `ratio`, SD over AR throughput. A block measured more than once on purpose (``--fresh``) pairs with the latest.
-    """
-    good = trials[trials["valid"].fillna(False) & trials["decode_tok_s"].notna()].sort_values("trial_id")
-    keys = list(zip(*(good[name] for name in _SHARED), strict=True))
-    arms = good["arm"].tolist()
-    plain, others = ([i for i, arm in enumerate(arms) if arm == kind] for kind in ("ar", "sd"))
-    pairs = paired(plain, others, keys.__getitem__)
-    baseline, joined = good.iloc[[i for i, _ in pairs]], good.iloc[[i for _, i in pairs]].reset_index(drop=True)
-    joined["baseline_id"] = baseline["trial_id"].array
-    joined["baseline_tok_s"] = baseline["decode_tok_s"].array
-    joined["ratio"] = joined["decode_tok_s"] / joined["baseline_tok_s"]
-    return joined
+from mlsd.records import DRAFT_MODEL, ModelFacts, Record
+from mlsd.stats import independent
+from mlsd.trials.arms import options_text
+from mlsd.trials.results import ArmResult, TrialPair
+from mlsd.trials.sums import speed
 
 
 class Pair(Record, frozen=True, kw_only=True):
@@ -45,7 +26,7 @@ class Pair(Record, frozen=True, kw_only=True):
     target: str
     drafter: str
     draft: str | None
-    options: str = ""  # of the drafter: "ngram=3,length=10"
+    options: str = ""  # of the drafter, as in `Arm.options`
     component: str | None = None  # the part of the target that drafts, where it is one
     gamma: int
     prompt: str
@@ -64,12 +45,10 @@ class Pair(Record, frozen=True, kw_only=True):
 
     @property
     def noise_group(self) -> tuple[str, str, int, int]:
-        """Pairs of one block share its noise."""
         return (self.target, self.prompt, self.block, self.repeat)
 
     @property
     def round_ms(self) -> float:
-        """Length of a round."""
         return self.draft_ms + self.verify_ms + self.rest_ms
 
 
@@ -98,47 +77,41 @@ class PairedTrials(Record, frozen=True, kw_only=True):
         return bool(facts and facts.n_experts)
 
 
-def pair_trials(trials: pd.DataFrame, cases: Mapping[str, Case], **more: Any) -> PairedTrials:
-    """Pair the trials that may be compared; `more` are the other fields of `PairedTrials`.
-
-    Of our own engine alone: what a round of a server cost is not known in its parts.
+def pair_trials(results: Iterable[ArmResult], **more: Any) -> PairedTrials:
+    """The pairs of these arms; `more` are the other fields of `PairedTrials`.
 
     Raises AnalysisError when nothing was measured.
     """
-    if trials.empty:
+    found = list(results)
+    if not found:
         raise AnalysisError("The study holds no trials.", hint="Measure something first: mlsd run.")
-    joined = pair_up(trials[trials["n_tokens"].gt(1).fillna(False)])
-    usable = joined[joined["rounds"].gt(0).fillna(False)]
-    rows = usable.astype(object).where(usable.notna(), None).to_dict("records")
-    own = [(row, cases[str(row["case_id"])]) for row in rows]
-    return PairedTrials(
-        pairs=tuple(_pair(row, case) for row, case in own if case.source == "engine"),
-        **more,
-    )
+    pairs = [pair for one in found if one.question.source == "engine" and one.n_valid for pair in one.pairs]
+    return PairedTrials(pairs=tuple(_pair(one) for one in pairs if one.own.whole.rounds), **more)
 
 
-def _pair(row: Mapping[Any, Any], case: Case) -> Pair:
-    options, counted = case.drafter.options, sums_of_row(row)
-    ms = counted.ms_per_round
+def _pair(one: TrialPair) -> Pair:
+    case, trial, whole = one.own.case, one.own.trial, one.own.whole
+    options, ms, plain_tok_s = case.drafter.options, whole.ms_per_round, speed(one.plain.trial)
+    assert plain_tok_s is not None and whole.mgl is not None
     return Pair(
-        trial_id=row["trial_id"],
-        baseline_id=row["baseline_id"],
-        target=row["target"],
-        drafter=row["drafter"],
-        draft=row["draft"],
-        options=",".join(f"{name}={value}" for name, value in sorted(options.items())),
+        trial_id=one.own.id or 0,
+        baseline_id=one.plain.id or 0,
+        target=case.target.id,
+        drafter=case.drafter.name,
+        draft=case.drafter.draft.id if case.drafter.draft else None,
+        options=options_text(case.drafter),
         component=str(options["component"]) if options.get("component") else None,
-        gamma=row["gamma"],
-        prompt=row["prompt"],
-        n_prompt=row["n_prompt"] or 0,
-        block=row["block"],
-        repeat=row["repeat"],
-        speedup=row["ratio"],
-        t_one_ms=1e3 / row["baseline_tok_s"],
-        mgl=counted.committed / counted.rounds,
-        proposed=counted.proposed,
-        accepted=counted.accepted,
-        rounds=counted.rounds,
+        gamma=case.gamma,
+        prompt=case.prompt.key,
+        n_prompt=trial.n_prompt or 0,
+        block=trial.block,
+        repeat=trial.repeat,
+        speedup=one.ratio,
+        t_one_ms=1e3 / plain_tok_s,
+        mgl=whole.mgl,
+        proposed=whole.proposed,
+        accepted=whole.accepted,
+        rounds=whole.rounds,
         draft_ms=ms["draft"],
         verify_ms=ms["verify"],
         rest_ms=ms["rollback"] + ms["sample"] + ms["other"],

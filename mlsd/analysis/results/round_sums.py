@@ -1,4 +1,4 @@
-"""What the rounds of each arm of a study come to: time by part, acceptance by position, and how many were accepted."""
+"""What the rounds of each arm of a study come to: acceptance by position, and how many were accepted."""
 
 from __future__ import annotations
 
@@ -10,23 +10,6 @@ import pandas as pd
 
 from mlsd.records import Record
 from mlsd.trials.arms import arm_named
-from mlsd.trials.sums import PARTS
-
-
-def time_split(trials: pd.DataFrame) -> pd.DataFrame:
-    """Mean time of a round by part, for each arm of valid trials.
-
-    Columns target, arm, drafter, draft, options, gamma, rounds, draft_ms, verify_ms, rollback_ms, sample_ms, other_ms.
-    """
-    good = trials[trials["valid"].fillna(False) & (trials["rounds"].fillna(0) > 0) & trials["decode_ns"].notna()]
-    keys = ["target", "arm", "drafter", "draft", "options", "gamma"]
-    sums = good.groupby(keys, dropna=False, sort=False)[["rounds", *PARTS]].sum().reset_index()
-    for part in PARTS:
-        sums[part.replace("_ns", "_ms")] = sums[part].astype(float) / sums["rounds"].astype(float) / 1e6
-    # A method without a draft has None here, as everywhere; grouping makes it a NaN, which equals nothing.
-    sums["draft"] = sums["draft"].astype(object).where(sums["draft"].notna(), None)
-    return sums.drop(columns=list(PARTS))
-
 
 _ARM = ["target", "drafter", "draft", "options", "gamma"]
 

@@ -1,204 +1,69 @@
-"""What the trials of servers say: one row an arm, what a server costs beside our own loop, and what to set or use."""
+"""What the arms of servers say beyond their result: losslessness in words, what a server costs beside our own loop."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-
-import msgspec
+import math
+from collections.abc import Callable, Sequence
 
 from mlsd.measure.run.runs import BenchTrial
-from mlsd.records import NO_DRAFTER, DrafterSpec, Losslessness, Record, Source, Trial
-from mlsd.servers.distrust import beyond
+from mlsd.records import NO_DRAFTER, Losslessness, Trial
 from mlsd.servers.flags import advice
 from mlsd.servers.judge import margin
-from mlsd.stats import Interval, Percentiles, best_of, grouped, median, paired, percentiles
-from mlsd.trials.acceptance import of_output
-from mlsd.trials.arms import Arm, arm_of, options_text
-from mlsd.trials.decisions import Decision, Effect, Standing, effect_of, processes_apart
-from mlsd.trials.pairs import Timed, speedup
-from mlsd.trials.sums import DRAFTED, DRAFTED_RIGHT, Sums, counts_of, decode_tok_s, share, speed, total
+from mlsd.servers.plan import SERVERS
+from mlsd.stats import Interval, Percentiles, grouped, percentiles
+from mlsd.trials.answers import answers
+from mlsd.trials.decisions import Design, decide
+from mlsd.trials.results import ArmResult, counting
+from mlsd.trials.sums import DRAFTED, DRAFTED_RIGHT, client_speed, share, speed, total
 from mlsd.units import NS_PER_MS
 
 _SEVERITY = ("lossless", "near_tie", "diverged")
 
 
-class Row(Record, frozen=True, kw_only=True):
-    """One arm over its prompts and repeats, beside the base of the same source and number of requests at once."""
-
-    suite: str
-    source: Source
-    target: str  # id
-    rival: bool = False  # beside a server with a model of its own
-    spec: DrafterSpec
-    gamma: int  # 0: plain, or nobody knows
-    n_trials: int
-    n_valid: int
-    tok_s: float | None  # medians; by the server's clock where it has one
-    client_tok_s: float | None
-    first_token_ms: Percentiles | None  # by the client's clock
-    token_ms: Percentiles | None  # mean time of a token after the first, of each answer
-    speedup: Interval | None
-    joint: bool = False  # the intervals of all rows hold together
-    acceptance_rate: float | None  # accepted / proposed
-    accepted_of_output: float | None  # accepted / output tokens
-    mgl: float | None
-    rounds: int | None
-    verdict: str
-    margin: str  # what decided a verdict that is not lossless
-    invalid_reason: str | None
-    impossible: str = ""  # why a speedup that the clocks give is not used
-    confirmed: bool = True  # by our own clock: that it is faster
-    by_category: Mapping[str, float] = msgspec.field(default_factory=dict)  # accepted / proposed, else of the output
-
-    @property
-    def effect(self) -> Effect:
-        """What the interval decides; faster only what our own clock finds faster, too."""
-        found = effect_of(self.speedup)
-        return found if found != "faster" or self.confirmed else "undecided"
-
-    @property
-    def name(self) -> str:
-        """The arm in words."""
-        if self.rival:
-            return self.target
-        return Arm(method=self.spec.name, draft=self.spec.draft, options=options_text(self.spec)).name
+def row_name(arm: ArmResult) -> str:
+    """The arm in words; of servers with models of their own the target's."""
+    return arm.case.target.id if arm.question.rivals else arm.label
 
 
-def rows(
-    trials: Sequence[BenchTrial],
-    *,
-    deterministic: bool = True,
-    base: str = "",
-    decisions: Mapping[str, Decision] | None = None,
-) -> list[Row]:
-    """Every arm, our own loop's last, the base first: plain decoding, or the arm with the target `base`.
-
-    With `decisions` speedups are those that hold together, and at every look.
-    """
-
-    def arm(one: BenchTrial) -> tuple[str, str, str, str, int, str]:
-        case, rival = one.case, one.case.target.id if base else ""
-        return case.suite, case.source, case.arm, f"{case.drafter.name} {case.drafter}", case.gamma, rival
-
-    def is_base(key: tuple[str, str, str, str, int, str]) -> bool:
-        return key[5] == base if base else key[2] == "ar"
-
-    arms = grouped(trials, arm)
-    order = sorted(arms, key=lambda key: (len(key[0]), key[0], key[1] != "server", not is_base(key), *key[3:]))
-    bases = {key[:2]: own for key, own in arms.items() if is_base(key)}
-    made = []
-    for key in order:
-        against = [] if is_base(key) else bases.get(key[:2], [])
-        decision = (decisions or {}).get(f"{key[0]} {key[1]}")
-        standing = None if decision is None else decision.of(key[5] or arm_of(arms[key][0].case).setting)
-        made.append(_row(arms[key], against, deterministic, standing, rival=bool(base)))
-    return made
+def first_token_ms(arm: ArmResult) -> Percentiles | None:
+    """From sending a request to the first piece of output, by the client's clock."""
+    spans = (one.trial.stats.get("first_token_ns") for one in counting(arm.trials))
+    return percentiles([ns / NS_PER_MS for ns in spans if ns])
 
 
-def _row(
-    own: Sequence[BenchTrial],
-    base: Sequence[BenchTrial],
-    deterministic: bool,
-    standing: Standing | None,
-    *,
-    rival: bool,
-) -> Row:
-    case = own[0].case
-    measured = [one.trial for one in own if one.trial.status == "ok"]
-    whole = _counted(measured)
-    verdicts = [trial.losslessness for trial in measured if trial.losslessness is not None]
-    worst = max(verdicts, key=lambda v: _SEVERITY.index(v.verdict), default=None)
-    reason = next((t.error or t.invalid_reason for t in (one.trial for one in own) if not t.valid), None)
-    found, mine = (ratio(own, base, of) if base else None for of in (speed, client_speed))
-    if standing is not None:
-        found = standing.ratio
-    most = None if rival else whole.mgl or (case.gamma + 1.0 if case.gamma else None)
-    impossible = beyond(found, most)
-    return Row(
-        suite=case.suite,
-        source=case.source,
-        target=case.target.id,
-        rival=rival,
-        spec=case.drafter,
-        gamma=case.gamma,
-        n_trials=len(own),
-        n_valid=sum(trial.valid for trial in measured),
-        tok_s=_median(measured, speed),
-        client_tok_s=_median(measured, client_speed),
-        first_token_ms=percentiles([ns / NS_PER_MS for trial in measured if (ns := trial.stats.get("first_token_ns"))]),
-        token_ms=percentiles([1e3 / tok_s for trial in measured if (tok_s := speed(trial))]),
-        speedup=None if impossible else found,
-        joint=standing is not None,
-        impossible=f"{_interval(found)} is more than its MGL of {most:.2f} allows" if found and impossible else "",
-        confirmed=mine is not None and mine.low is not None and mine.low > 1 and not beyond(mine, most),
-        acceptance_rate=share(whole.accepted, whole.proposed),
-        accepted_of_output=of_output(whole.mgl),
-        mgl=whole.mgl,
-        rounds=whole.rounds or None,
-        verdict="not compared" if rival else _verdict(worst, measured, deterministic),
-        margin=margin(worst),
-        invalid_reason=reason,
-        by_category=_by_category(own),
-    )  # fmt: skip
+def token_ms(arm: ArmResult) -> Percentiles | None:
+    """Mean time of a token after the first, of each answer."""
+    return percentiles([1e3 / tok_s for one in counting(arm.trials) if (tok_s := speed(one.trial))])
 
 
-def _counted(trials: Sequence[Trial]) -> Sums:
-    """Tokens proposed, accepted and committed, and rounds, where speculation was on."""
-    return total(one for trial in trials if trial.arm == "sd" and (one := _counts(trial)) is not None)
-
-
-def _counts(trial: Trial) -> Sums | None:
-    """The same of a trial.
-
-    Each round gives what it accepted and one token more; a server may count the rounds that drafted alone (vLLM), or
-    accepted tokens behind the end of its answer (mlx-vlm): the larger number of rounds is right.
-    """
-    said = counts_of(trial)
-    if said is None or trial.rounds:
-        return said
-    committed = trial.n_tokens - 1
-    return msgspec.structs.replace(said, committed=committed, rounds=max(said.rounds, committed - said.accepted))
-
-
-def _by_category(own: Sequence[BenchTrial]) -> dict[str, float]:
+def by_category(arm: ArmResult) -> dict[str, float]:
     """Acceptance of each kind of text, where there are several."""
-    kinds = grouped(own, lambda one: one.case.prompt.workload or one.case.prompt.key)
-    sums = {kind: _counted([one.trial for one in some if one.trial.status == "ok"]) for kind, some in kinds.items()}
+    kinds = grouped(counting(arm.trials), lambda one: one.case.prompt.workload or one.case.prompt.key)
+    sums = {kind: total(one.whole for one in some) for kind, some in kinds.items()}
     rates = {kind: share(one.accepted, one.proposed or one.committed) for kind, one in sums.items()}
     return {kind: rate for kind, rate in rates.items() if rate is not None} if len(kinds) > 1 else {}
 
 
-def client_speed(trial: Trial) -> float | None:
-    """Decode tok/s by the clock of this program, which is our own loop's as well."""
-    span = trial.stats.get("client_decode_ns", trial.decode_ns)
-    return decode_tok_s(trial.n_tokens, None if span is None else int(span))
+def _worst(arm: ArmResult) -> Losslessness | None:
+    found = [one.trial.losslessness for one in arm.trials if one.trial.losslessness is not None]
+    return max(found, key=lambda v: _SEVERITY.index(v.verdict), default=None)
 
 
-def ratio(
-    own: Sequence[BenchTrial], plain: Sequence[BenchTrial], of: Callable[[Trial], float | None] = speed
-) -> Interval | None:
-    """Speed over that of the other arm in the same block, geometric mean over blocks, or over prompts.
-
-    As two processes of one program differ by themselves, the interval goes so much further.
-    """
-
-    def timed(arm: Sequence[BenchTrial]) -> list[Timed]:
-        known = ((one, of(one.trial)) for one in arm if one.trial.valid)
-        return [Timed(found, one.case.prompt.key, one.trial.block) for one, found in known if found is not None]
-
-    found = speedup(paired(timed(plain), timed(own), lambda one: one[1:]))
-    return None if found is None else processes_apart(found)
-
-
-def _verdict(worst: Losslessness | None, measured: Sequence[Trial], deterministic: bool) -> str:
+def verdict_words(arm: ArmResult, *, deterministic: bool = True, rivals: bool = False) -> str:
+    """Whether its output is that of plain decoding."""
+    worst = _worst(arm)
+    if rivals:
+        return "not compared"
     if worst is None:
-        return "-" if not measured else "cannot be told" if not deterministic else "not judged"
+        measured = any(one.trial.status == "ok" for one in arm.trials)
+        return "-" if not measured else "not judged" if deterministic else "cannot be told"
     # Without log-probabilities nobody can say how near a tie was.
     return "different" if worst.verdict == "diverged" and worst.worst_gap is None else worst.verdict
 
 
-def _median(trials: Sequence[Trial], of: Callable[[Trial], float | None]) -> float | None:
-    return median([value for trial in trials if (value := of(trial)) is not None])
+def margin_words(arm: ArmResult) -> str:
+    """What decided a verdict that is not lossless."""
+    return margin(_worst(arm))
 
 
 # --- beside our own loop ------------------------------------------------------------------------------------------
@@ -206,10 +71,10 @@ def _median(trials: Sequence[Trial], of: Callable[[Trial], float | None]) -> flo
 
 def beside(trials: Sequence[BenchTrial]) -> list[str]:
     """What the server costs beyond the decoding, and where its rounds are others than ours."""
-    said: list[str] = []
     engine = [one for one in trials if one.case.source == "engine"]
     if not engine:
-        return said
+        return []
+    lines = []
     pools = {
         (source, arm): [one for one in trials if one.case.source == source and one.case.arm == arm]
         for source in ("engine", "server")
@@ -217,10 +82,26 @@ def beside(trials: Sequence[BenchTrial]) -> list[str]:
     }
     for arm, words in (("ar", "plain decoding"), ("sd", "speculative decoding")):
         for of, clock in ((speed, "its own clock"), (client_speed, "the client's clock")):
-            found = ratio(pools["server", arm], pools["engine", arm], of)
+            found = _of_our_speed(pools["server", arm], pools["engine", arm], of)
             if found is not None:
-                said.append(f"The server's {words} runs at {_interval(found)} of our loop's speed by {clock}.")
-    return said + _rounds_apart(pools["engine", "sd"], pools["server", "sd"])
+                lines.append(f"The server's {words} runs at {_interval(found)} of our loop's speed by {clock}.")
+    return lines + _rounds_apart(pools["engine", "sd"], pools["server", "sd"])
+
+
+def _of_our_speed(
+    server: Sequence[BenchTrial], engine: Sequence[BenchTrial], of: Callable[[Trial], float | None]
+) -> Interval | None:
+    """One program over the other, in the same blocks: one process each throughout."""
+
+    def logs(arm: Sequence[BenchTrial]) -> dict[tuple[str, int], float]:
+        known = ((one, of(one.trial)) for one in arm if one.trial.valid)
+        return {(one.case.prompt.key, one.trial.block): math.log(found) for one, found in known if found}
+
+    base, own = logs(engine), logs(server)
+    if not base.keys() & own.keys():
+        return None
+    standing = decide(base, {"server": own}, Design(n_arms=1, looks="end", apart=True)).of("server")
+    return None if standing is None else standing.ratio
 
 
 def _interval(found: Interval) -> str:
@@ -268,51 +149,51 @@ def _compare(ours: Trial, theirs: Trial) -> str:
 # --- what to do ---------------------------------------------------------------------------------------------------
 
 
-def recommend(found: Sequence[Row], draft_path: str | None = None) -> tuple[str, ...]:
-    """The flags of the fastest arm that is decided to be faster and writes the same; else to leave drafting off."""
-    alone = [row for row in found if row.source == "server" and row.spec.name != NO_DRAFTER and row.suite == "server"]
-    good = [row for row in alone if row.n_valid == row.n_trials and row.speedup is not None]
-    best = max(good, key=lambda row: row.speedup.value if row.speedup else 0.0, default=None)
-    if best is not None and best.speedup is not None:
-        low = best.speedup.low if best.joint else best_of(best.speedup, len(good), ratio=True).low
-        if low is not None and low > 1:
-            if not best.confirmed:
-                why = "its clock says that it is faster, and the clock of this program does not"
-                return (f"Leave it off: {why}.", *advice(None, 0))
-            if best.gamma == 0:  # a server that somebody else set up
-                return (f"Leave the server's speculation on: {_interval(best.speedup)} of plain decoding.",)
-            return advice(best.spec, best.gamma, draft_path)
-    why = "no setting is decided to be faster" if good else "no speculative answer can be trusted"
-    if wrong := next((row.impossible for row in alone if row.impossible), ""):
+def recommend(found: Sequence[ArmResult], draft_path: str | None = None) -> tuple[str, ...]:
+    """What is decided of requests alone, and the flags of that; else to leave drafting off, and why."""
+    alone = [arm for arm in found if arm.question.source == "server" and arm.question.suite == SERVERS]
+    answer = next(iter(answers(alone)), None)
+    drafting = [arm for arm in alone if arm.case.drafter.name != NO_DRAFTER]
+    if answer is not None and answer.use == "on" and answer.best is not None and answer.ratio is not None:
+        case = answer.best.case
+        if case.gamma == 0:  # a server that somebody else set up
+            return (f"Leave the server's speculation on: {_interval(answer.ratio)} of plain decoding.",)
+        return advice(case.drafter, case.gamma, draft_path)
+    if answer is not None and answer.use == "not decided yet":
+        return (f"{answer.words[0].upper()}{answer.words[1:]}; --until decided measures until it is.",)
+    why = "no setting is decided to be faster" if answer is not None and answer.arms else ""
+    why = next((arm.decision or "" for arm in drafting if arm.standing and arm.standing.effect == "undecided"), why)
+    if wrong := next((arm.impossible for arm in drafting if arm.impossible), ""):
         why = f"a speedup of {wrong}, so a clock is wrong and it is not used"
-    elif not good and any(row.n_valid for row in alone):
-        why = "not every answer can be trusted, or none was long enough to be timed"
+    elif not why:
+        some = any(arm.n_valid for arm in drafting)
+        why = "no speculative answer can be trusted"
+        why = "not every answer can be trusted, or none was long enough to be timed" if some else why
     return (f"Leave it off: {why}.", *advice(None, 0))
 
 
-def rival(found: Sequence[Row]) -> tuple[str, ...]:
+def rival(found: Sequence[ArmResult]) -> tuple[str, ...]:
     """Which of two servers with models of their own is faster, and what of it is drafting, in sentences."""
-    said = []
-    alone = [row for row in found if row.rival and row.suite == "server"]
-    for row in alone[1:]:
-        first = alone[0]
-        if row.n_valid < row.n_trials or first.n_valid < first.n_trials:
-            said.append(f"{row.name} against {first.name} is not decided: not every answer can be used.")
-        elif row.speedup is None or row.effect == "undecided":
-            how = "" if row.speedup is None else f": {_interval(row.speedup)} of its tok/s"
-            said.append(f"{row.name} against {first.name} is undecided{how}.")
+    lines = []
+    alone = [arm for arm in found if arm.question.suite == SERVERS]
+    for arm in alone[1:]:
+        first, name = alone[0], row_name(arm)
+        base = row_name(first)
+        if arm.n_valid < arm.n_trials or first.n_valid < first.n_trials:
+            lines.append(f"{name} against {base} is not decided: not every answer can be used.")
+        elif arm.ratio is None or arm.effect == "undecided":
+            how = "" if arm.ratio is None else f": {_interval(arm.ratio)} of its tok/s"
+            lines.append(f"{name} against {base} is undecided{how}.")
         else:
-            effect = f"is {row.effect}" if row.effect != "no difference" else "does not differ by more than 3 %"
-            said.append(f"{row.name} {effect}: {_interval(row.speedup)} of the tok/s of {first.name}.")
-    for row in alone:
-        if row.acceptance_rate is not None or row.accepted_of_output is not None:
-            parts = [
-                f"{100 * rate:.0f} % of {of}"
-                for rate, of in ((row.acceptance_rate, "proposed tokens"), (row.accepted_of_output, "its output"))
-                if rate is not None
-            ]
-            mgl = "" if row.mgl is None else f", {row.mgl:.2f} tokens a round"
-            said.append(f"{row.name} accepts {' and '.join(parts)}{mgl}.")
-        else:
-            said.append(f"{row.name} says of no token that it was drafted.")
-    return tuple(said)
+            effect = f"is {arm.effect}" if arm.effect != "no difference" else "does not differ by more than 3 %"
+            lines.append(f"{name} {effect}: {_interval(arm.ratio)} of the tok/s of {base}.")
+    for arm in alone:
+        parts = [
+            f"{100 * rate:.0f} % of {of}"
+            for rate, of in ((arm.acceptance_rate, "proposed tokens"), (arm.accepted_of_output, "its output"))
+            if rate is not None
+        ]
+        mgl = "" if arm.mgl is None else f", {arm.mgl:.2f} tokens a round"
+        drafted = f"accepts {' and '.join(parts)}{mgl}" if parts else "does not report drafted tokens"
+        lines.append(f"{row_name(arm)} {drafted}.")
+    return tuple(lines)

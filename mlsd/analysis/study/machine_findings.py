@@ -13,10 +13,9 @@ from mlsd.analysis.fits.calibration import PassTime, TargetCurve, median_interva
 from mlsd.analysis.predict.arms import Known, is_curve, newest, newest_passes, read_groups
 from mlsd.analysis.predict.prediction_error import Validation, validate
 from mlsd.analysis.results.comparability import Chosen
-from mlsd.drafters import drafting_key
 from mlsd.errors import AnalysisError
 from mlsd.measure.run.calibration import CalibrationResult
-from mlsd.measure.store.pass_shares import PassShares, block_key
+from mlsd.measure.store.pass_shares import PassShares, part_keys
 from mlsd.measure.store.rows import CalibrationPoint, ExpertLoad, Run, StreamRead, TimedPass
 from mlsd.measure.store.store import Store
 from mlsd.records import Case, ModelRef, Record
@@ -47,7 +46,6 @@ class Work(Record, frozen=True, kw_only=True):
 
     @property
     def gflop_s(self) -> float:
-        """10^9 operations a second."""
         return 1e3 * self.gflop / self.ms
 
     @property
@@ -88,7 +86,6 @@ class Machine:
     shares: dict[tuple[str, str | None], tuple[PassShares, ...]]  # profiled passes by model key and drafting key
 
     def __bool__(self) -> bool:
-        """Whether anything was measured here."""
         return bool(self.known.passes or self.known.coverage or self.passes or self.shares)
 
     def draft_step(self, case: Case) -> PassShares | None:
@@ -99,7 +96,8 @@ class Machine:
         if draft is not None:
             found = self.shares.get((draft.key, None), ())
         else:
-            part = drafting_key(case.drafter) or block_key(case.drafter)
+            drafting, block = part_keys(case.drafter)
+            part = drafting or block
             found = self.shares.get((target.key, part), ())
         return next((shares for shares in found if shares.rows == 1), None)
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mlsd.analysis.claims.claims import ClaimVerdict
-from mlsd.analysis.results.best_setting import BestSetting, best_settings
 from mlsd.analysis.study.study import Study, attempt
 from mlsd.errors import AnalysisError
 from mlsd.records import Environment, Record
-from mlsd.stats import Interval, independent, mean_over
+from mlsd.trials.answers import Answer, answers
+from mlsd.trials.results import ArmResult
 
 WIDE = 5  # rows of a pass that verifies four drafted tokens
 WINDOW = 8  # consecutive tokens whose experts are counted
@@ -21,30 +21,31 @@ class MachineRow(Record, frozen=True, kw_only=True):
     machine: str
     target: str
     parameters_active: int | None
-    plain_tok_s: Interval | None  # over prompts, of one prompt over its blocks
+    plain_tok_s: float | None  # geometric mean
+    spread: float | None  # half the range over the median
     peak_gb_s: float | None  # as published of the chip
-    read_gb_s: Interval | None  # bytes that a token reads x plain tok/s
+    read_gb_s: float | None  # bytes that a token reads x plain tok/s
     wide_pass: float | None  # T(5) / T(1): 1 is free, 5 saves nothing
     experts: float | None  # N(8): mean distinct experts of a layer
-    best: BestSetting | None  # over all workloads
+    best: Answer | None
 
 
 class MachineClaim(Record, frozen=True, kw_only=True):
     """What became of one published claim, machine by machine."""
 
     claim: str
-    said: str
+    text: str
     decisions: tuple[str, ...]  # in the order of `machine_names`
 
 
 def compared(study: Study) -> tuple[Study, ...]:
     """The studies of every machine of the database. Raises: AnalysisError where there is only one."""
-    if not study.beside:
+    if not study.other_machines:
         raise AnalysisError(
             "Only one machine measured here.",
             hint="Measure on others and bring their trials: mlsd run --lab, or mlsd import RECORD.",
         )
-    return (study, *study.beside)
+    return (study, *study.other_machines)
 
 
 def machine_names(studies: Sequence[Study]) -> list[str]:
@@ -73,7 +74,7 @@ def machine_claims(study: Study) -> list[MachineClaim]:
     rows = [
         MachineClaim(
             claim=key,
-            said=claim.text,
+            text=claim.text,
             decisions=tuple(v[key].decision if key in v else "not measured" for v in decided),
         )
         for key, claim in known.items()
@@ -95,32 +96,29 @@ def machine_row(name: str, study: Study, target: str) -> MachineRow:
     facts, plain = study.facts.get(target), _plain(study, target)
     curve = (attempt(lambda: study.machine.curves)[0] or {}).get(target)
     mixture = next((m for m in attempt(lambda: study.machine.mixtures)[0] or () if m.name == target), None)
-    arms = [arm for arm in study.by_arm if arm.target == target]
+    tok_s = None if plain is None else plain.tok_s
     efficiency = None if curve is None else curve.efficiency.get(WIDE)
     n_bytes = None if facts is None else facts.active_bytes
     return MachineRow(
         machine=name,
         target=target,
         parameters_active=None if facts is None else facts.n_parameters_active,
-        plain_tok_s=plain,
+        plain_tok_s=tok_s,
+        spread=None if plain is None else plain.spread,
         peak_gb_s=study.environment.peak_bandwidth_gb_s,
-        read_gb_s=None if plain is None or n_bytes is None else _times(plain, n_bytes / 1e9),
+        read_gb_s=None if tok_s is None or n_bytes is None else tok_s * n_bytes / 1e9,
         wide_pass=None if not efficiency else 1 / efficiency,
         experts=next((row.text for row in mixture.coverage.rows if row.window == WINDOW), None) if mixture else None,
-        best=next(iter(best_settings(arms)), None),
+        best=_best(study, target),
     )
 
 
-def _plain(study: Study, target: str) -> Interval | None:
-    trials = study.trials
-    own = trials[(trials["arm"] == "ar") & (trials["target"] == target) & trials["valid"].fillna(False)]
-    own = own[own["decode_tok_s"].notna()]
-    if own.empty:
-        return None
-    blocks = list(zip(own["suite"], own["block"], own["repeat"], strict=True))
-    return mean_over(list(own["decode_tok_s"]), independent(list(own["prompt"]), blocks))
+def _best(study: Study, target: str) -> Answer | None:
+    """The answer over all texts that has the most settings; of equals one that switches speculation on."""
+    own = [one for one in answers(study.pooled) if one.target == target]
+    return max(own, key=lambda one: (len(one.arms), one.use == "on"), default=None)
 
 
-def _times(value: Interval, factor: float) -> Interval:
-    low, high = (None if end is None else end * factor for end in (value.low, value.high))
-    return Interval(value=value.value * factor, low=low, high=high, n=value.n)
+def _plain(study: Study, target: str) -> ArmResult | None:
+    own = [one for one in study.pooled if one.is_plain and one.case.target.id == target and one.tok_s is not None]
+    return max(own, key=lambda one: one.n_valid, default=None)

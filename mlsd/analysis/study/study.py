@@ -19,7 +19,7 @@ from mlsd.analysis.audit.trials import impossible_rows, trials_context
 from mlsd.analysis.claims.claims import ClaimVerdict, decide_all
 from mlsd.analysis.compare.sessions import Comparison, sessions
 from mlsd.analysis.fits.study_fits import CurveFit, PairFit, fit_curves, fit_pairs
-from mlsd.analysis.results import comparability, frames, speedups
+from mlsd.analysis.results import comparability, frames
 from mlsd.analysis.results import distances as predictors
 from mlsd.analysis.results.energy import EnergyRow, energy_rows
 from mlsd.analysis.results.paired_trials import PairedTrials, pair_trials
@@ -27,9 +27,13 @@ from mlsd.analysis.study.machine_findings import Machine, read_machine
 from mlsd.errors import AnalysisError
 from mlsd.measure.run.checks import Points, anchor_points
 from mlsd.measure.store.rows import DraftDistance, Run, TrialFilter
+from mlsd.measure.store.sessions import SessionTrials, latest
+from mlsd.measure.store.sessions import sessions as sessions_of
 from mlsd.measure.store.store import Store
 from mlsd.records import Case, Environment, ModelFacts, QualityWarning
+from mlsd.trials.answers import Answer, answers
 from mlsd.trials.identities import Broken
+from mlsd.trials.results import ArmResult, order
 from mlsd.units import quoted
 
 T = TypeVar("T")
@@ -48,15 +52,14 @@ class Study:
     environment: Environment
     warnings: tuple[QualityWarning, ...]
     notes: tuple[str, ...]  # what was left out, and how to choose it
-    stats: dict[int, dict[str, float]]  # by trial: what its drafter counted and timed itself
     cases: dict[str, Case]  # that count, by id
     impossible: dict[int, Broken]  # trials of the database that cannot be, by id, of which nothing here is made
     measured: pd.DataFrame  # the trials as they are stored: in `trials` what the audit calls impossible is not valid
     distances: dict[str, DraftDistance]  # by case: how far what drafts lies from the target, where measured
+    sessions: tuple[SessionTrials, ...] = ()  # whose decisions these are
     comparisons: tuple[Comparison, ...] = ()  # of builds or settings, whichever machine and build they ran on
-    energy: tuple[EnergyRow, ...] = ()  # of settings whose energy was counted
     anchors: dict[str, Points] = field(default_factory=dict)  # passes timed between blocks, by width
-    beside: tuple[Study, ...] = ()  # the other machines of the database, never pooled with this one
+    other_machines: tuple[Study, ...] = ()  # the other machines of the database, never pooled with this one
 
     @cached_property
     def profile(self) -> str | None:
@@ -65,27 +68,40 @@ class Study:
         return str(named[-1]) if named else None
 
     @cached_property
-    def by_suite(self) -> list[speedups.Speedup]:
-        """Speedups of each SD arm in each suite."""
-        return speedups.speedups(self.trials, ("suite",))
+    def results(self) -> list[ArmResult]:
+        """Every arm of every question, by target; of what several sessions measured the latest."""
+        return self._in_order(latest(one for session in self.sessions for one in session.results()))
 
     @cached_property
-    def by_workload(self) -> list[speedups.Speedup]:
-        """Speedups of each SD arm on each workload, decided together."""
-        return speedups.speedups(self.trials, ("workload",), together=True)
+    def pooled(self) -> list[ArmResult]:
+        """The same with the workloads of a suite as one."""
+        return self._in_order(latest(one for session in self.sessions for one in session.pooled()))
+
+    def _in_order(self, found: list[ArmResult]) -> list[ArmResult]:
+        targets = list(dict.fromkeys(self.trials["target"]))
+        questions = list(dict.fromkeys((one.question.suite, one.text, one.question.n_predict) for one in found))
+        place = {question: i for i, question in enumerate(questions)}
+
+        def key(one: ArmResult) -> tuple[Any, ...]:
+            where = place[one.question.suite, one.text, one.question.n_predict]
+            return targets.index(one.case.target.id), where, *order(one)
+
+        return sorted(found, key=key)
 
     @cached_property
-    def by_arm(self) -> list[speedups.Speedup]:
-        """Speedups of each SD arm over everything, decided together."""
-        return speedups.speedups(self.trials, (), together=True)
+    def energy(self) -> list[EnergyRow]:
+        return energy_rows(self.pooled)
+
+    @cached_property
+    def answers(self) -> list[Answer]:
+        return answers(self.results)
 
     @cached_property
     def paired(self) -> PairedTrials:
         """Pairs of SD and AR trials. Raises AnalysisError when no trial was measured."""
         place = self.environment
         return pair_trials(
-            self.trials,
-            self.cases,
+            self.results,
             models=self.facts,
             perplexity_ratios=self._ratios,
             place=f"{place.chip or place.machine}{f' ({place.backend})' if place.backend else ''}",
@@ -99,24 +115,20 @@ class Study:
 
     @cached_property
     def pair_fits(self) -> list[PairFit]:
-        """Cost models of every target and drafter."""
         return fit_pairs(self.paired)
 
     @cached_property
     def curve_fits(self) -> list[CurveFit]:
-        """T(k) of every target."""
         targets = list(dict.fromkeys(self.trials["target"]))
         passes = {target: self.machine.passes_of(self.facts[target].ref) for target in targets if target in self.facts}
         return fit_curves(self.paired, targets, passes, self.environment.peak_bandwidth_gb_s)
 
     @cached_property
     def claims(self) -> list[ClaimVerdict]:
-        """Verdicts on the published claims."""
         return decide_all(self.paired)
 
     @cached_property
     def audit(self) -> Audit:
-        """Verdicts on every finished trial."""
         columns, broken = [column.name for column in frames.TRIALS], impossible_rows(self.impossible)
         rows = _plain_rows(self.measured)
         return audit(self.source, trials_context(columns, rows, self.environment, self.facts, broken=broken))
@@ -157,39 +169,42 @@ def read_study(store: Store, machine: str | None = None, settings: str | None = 
             if w.run_id in run_ids and (w.case_id is None or w.case_id in chosen.cases)
         ),
         notes=(*chosen.notes, *_not_judged(trials)),
-        stats=_stats(store),
         cases=dict(chosen.cases),
         impossible=store.impossible,
         measured=trials,
         distances=predictors.case_distances(store.distances(), chosen.cases),
         comparisons=tuple(one.comparison() for one in sessions(store) if "2" not in one.sides),
-        energy=tuple(energy_rows(store, chosen)),
         anchors=anchor_points(
             stored.trial
             for stored in store.trials(TrialFilter(status="ok"), rounds=False)
             if chosen.holds(stored.environment_key, stored.trial.case_id)
         ),
-        beside=tuple(
+        other_machines=tuple(
             read_study(store, key, others=False)
             for key in (comparability.machines(store) if others else ())
             if key != chosen.environment_key
         ),
     )
-    return _without_impossible(study)
+    return _without_impossible(study, store, chosen)
 
 
-def _without_impossible(study: Study) -> Study:
+def _without_impossible(study: Study, store: Store, chosen: comparability.Chosen) -> Study:
     """What no machine can have measured is not valid here, though its identities may all hold."""
     found, _ = attempt(lambda: study.audit)
     impossible = {row.identity["label"] for row in found.rows if row.verdict == "impossible"} if found else set()
     trials = study.trials.copy()
     beyond = trials["valid"].fillna(False) & ("trial " + trials["trial_id"].astype(str)).isin(impossible)
-    if not beyond.any():
+    reasons = {int(i): "it cannot be true (mlsd audit)" for i in trials.loc[beyond, "trial_id"]}
+
+    study = dataclasses.replace(study, sessions=tuple(sessions_of(store, keep=chosen.keeps, not_valid=reasons)))
+    if not reasons:
         return study
     trials.loc[beyond, "valid"] = False
     trials.loc[beyond, "invalid_reason"] = "it cannot be true (mlsd audit)"
-    said = f"{int(beyond.sum())} trials stand in no speedup, fit or claim: on this machine they cannot be true"
-    note = f"{said} (mlsd audit --db {quoted(study.source)})."
+    note = (
+        f"{len(reasons)} trials stand in no speedup, fit or claim: on this machine they cannot be true "
+        f"(mlsd audit --db {quoted(study.source)})."
+    )
     return dataclasses.replace(study, trials=trials, notes=(*study.notes, note))
 
 
@@ -197,11 +212,6 @@ def _not_judged(trials: pd.DataFrame) -> list[str]:
     """What no speedup, fit or claim counts."""
     n_invalid = int(((trials["status"] == "ok") & ~trials["valid"].fillna(False)).sum())
     return [f"{n_invalid} invalid trials stand in no speedup, fit or claim."] if n_invalid else []
-
-
-def _stats(store: Store) -> dict[int, dict[str, float]]:
-    chosen = TrialFilter(arm="sd", status="ok", valid=True)
-    return {stored.id: stored.trial.stats for stored in store.trials(chosen, rounds=False)}
 
 
 def _plain_rows(frame: pd.DataFrame) -> list[tuple[Any, ...]]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from mlsd.cli.database import db_option
+from mlsd.cli.database import database_to_fill, db_option
 from mlsd.cli.options import IntList, Whole, engine_options, json_option, quant_option, repeats_option
 from mlsd.cli.output import note, print_json, print_table, working
 
@@ -34,6 +34,7 @@ def bandwidth(
     from mlsd.report.tables.machine import bandwidth_table
 
     request = BandwidthRequest(sizes_mb=sizes_mb, quants=quant, **options)
+    db = database_to_fill(db)
     with working("Measuring memory bandwidth") as tell:
         result = measure_bandwidth(request, db, lambda plan: tell(f"writing {plan.name}"))
     found = bandwidth_findings(result.reads, result.passes, result.n_threads, "just now")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mlsd.cli import options as shared
-from mlsd.cli.database import db_option
+from mlsd.cli.database import database_to_fill, db_option
 from mlsd.cli.options import Whole
 from mlsd.cli.output import note, print_json, print_table, working
 from mlsd.records import Case
@@ -48,6 +48,7 @@ def breakdown(target: str, db: Path | None, as_json: bool, **options: Any) -> No
     names = ("draft", "gamma", "rows", "depth", "repeats", "n_predict", "engine")
     asked = {name: options[name] for name in names}
     request = BreakdownRequest(target=target, drafter=options["drafter_text"], prompt=options["prompts"], **asked)
+    db = database_to_fill(db)
     with working(f"Profiling passes of {target}"):
         found = profile(request, db)
     split = None if found.case is None else round_split(found.trials)
@@ -58,7 +59,7 @@ def breakdown(target: str, db: Path | None, as_json: bool, **options: Any) -> No
     _print_shares(found)
     if split is not None and found.case is not None:
         _print_rounds(split, found.case)
-    note(f"Stored in {found.database}; `mlsd report --db {quoted(found.database)}` shows it beside the methods.")
+    note(f"Stored in {found.database}; `mlsd report --db {quoted(found.database)}` shows it next to the methods.")
 
 
 def _share_object(shares: PassShares, found: Breakdown) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mlsd.cli import options as shared
-from mlsd.cli.database import db_option
+from mlsd.cli.database import database_to_fill, db_option
 from mlsd.cli.options import Real
 from mlsd.cli.output import note, print_json, print_table, say, shows_progress, working
 from mlsd.hardware import read_conditions
@@ -53,17 +53,20 @@ def calibrate(
     MODEL and the draft are GGUF paths or ids that `mlsd models list` shows. For a mixture of experts, the experts
     are counted, which shows whether verification amortizes; `mlsd report --db` shows all of it.
     """
-    from mlsd.analysis.study.machine_findings import calibration_findings
     from mlsd.measure.run.calibration import CalibrationRequest
     from mlsd.measure.run.calibration import calibrate as run_calibration
-    from mlsd.report.tables.machine import costs_table, timed_table
-    from mlsd.report.write import check_figure_path
 
     if output is not None:
+        from mlsd.report.write import check_figure_path
+
         check_figure_path(output)
     request = CalibrationRequest(model=target, draft=draft, coverage=not options.pop("no_coverage"), **options)
+    db = database_to_fill(db)
     with working(f"Timing passes of {target}", request.budget_s) as tell:
         result = run_calibration(request, db, partial(_say, tell))
+    from mlsd.analysis.study.machine_findings import calibration_findings
+    from mlsd.report.tables.machine import costs_table, timed_table
+
     facts, found = result.models, calibration_findings(result, request.rows, request.depths)
     if output is not None:
         _draw(output, facts[0], found)

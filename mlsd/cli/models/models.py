@@ -46,9 +46,9 @@ def list_models(role: str | None, here: bool, as_json: bool) -> None:
         print_json(listed)
         return
     print_table(model_table(listed))
-    note("`mlsd models pull ID` downloads or makes one; `mlsd models show ID` says all that is known of it.")
+    note("`mlsd models pull ID` downloads or makes one; `mlsd models show ID` shows its details.")
     if n_bytes := drafts_bytes():
-        note(f"Drafts cut out of targets take {format_bytes(n_bytes)} beside them; `mlsd models clean` removes those.")
+        note(f"Cached subset drafts take another {format_bytes(n_bytes)}; `mlsd models clean` removes them.")
 
 
 @models.command()

@@ -22,7 +22,6 @@ from mlsd.cli.options import (
     quant_option,
 )
 from mlsd.cli.output import note, print_json, print_table, say
-from mlsd.cli.watch import make_watcher
 from mlsd.errors import InputError
 from mlsd.measure.store.newest import study_databases
 from mlsd.records import DRAFT_MODEL, DrafterSpec
@@ -34,9 +33,25 @@ if TYPE_CHECKING:
     from mlsd.analysis.advise.answer import Answer
     from mlsd.analysis.advise.prospects import Prospect, Recommendation
 
+
+class Counts(click.ParamType[tuple[int, int]]):
+    """Accepted of proposed tokens: ``167/264``."""
+
+    name = "n/m"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, int]:
+        """Parse, or fail."""
+        if isinstance(value, tuple):
+            return value
+        accepted, _, proposed = str(value).partition("/")
+        if not (accepted.strip().isdecimal() and proposed.strip().isdecimal()):
+            self.fail(f"{str(value)[:80]!r} is not accepted/proposed like 167/264", param, ctx)
+        return int(accepted), int(proposed)
+
+
 _OWN = ("draft", "drafter_text", "measure", "budget_s")  # what the question does not hold as it is
 _GAMMAS = (1, 2, 4, 8, 16)
-_BUILD = "Build of llama.cpp whose kernels to model, like 11404 [default: the one loaded; with --chip, mlsd's own]."
+_BUILD = "Build of llama.cpp to model the kernels of [default: the one loaded; with --chip, what set-up installs]."
 
 
 @click.command()
@@ -48,17 +63,19 @@ _BUILD = "Build of llama.cpp whose kernels to model, like 11404 [default: the on
 @click.option("--chip", help='Predict for another machine, like "M2 Ultra" or "800 GB/s".')
 @click.option(
     "--runtime",
-    type=click.Choice(["llama.cpp", "mlx"]),
     default="llama.cpp",
     show_default=True,
-    help="Which runtime to model with --chip.",
+    help="Which program to model with --chip: llama.cpp, mlx, or one with public rows of its own, like mlx-vlm.",
 )
+@click.option("--depth", type=Whole(min=0), default=0, help="Tokens of context before the output, with --chip.")
 @click.option("--llama-build", "--build", "build", type=Whole(min=0), default=0, help=_BUILD)
 @click.option(
     "--acceptance",
     type=Real(min=0, max=1),
-    help="Chance that a drafted token is accepted, like 0.8 [default: as seen].",
+    help="Accepted over proposed tokens at --gamma, as logs print it, like 0.8 [default: as seen].",
 )
+@click.option("--accepted", type=Counts(), help="The same as counts, like 167/264.")
+@click.option("--mgl", type=Real(min=1), help="The same as tokens a round, the target's own one included.")
 @quant_option("Of a target that is only known by its shape [default: as its id says, else Q8_0].")
 @click.option("--measure", is_flag=True, help="Measure what is left open, until it is decided, and answer again.")
 @budget_option("Of --measure: start no further block after this many seconds.", default=600, show_default=True)
@@ -73,10 +90,10 @@ def advise(target: str, databases: tuple[Path, ...], as_json: bool, **options: A
     --chip from a bandwidth; acceptance from trials, or a shipped reference. Where trials on this machine decide a
     setting, their speedup stands in place of the predicted one.
     """
-    from mlsd import api
+    from mlsd.analysis.advise import ask as asking
 
     def ask(databases: tuple[Path, ...]) -> Answer:
-        return api.advise(
+        return asking.advise(
             target,
             drafts=(*options["draft"], *options["drafter_text"]) or None,
             databases=databases,
@@ -109,6 +126,7 @@ def advise(target: str, databases: tuple[Path, ...], as_json: bool, **options: A
 
 def _measure(target: str, open_: Sequence[Prospect], options: Mapping[str, Any], db: Path | None) -> Path:
     """A bench of the settings that are left open, until they are decided; where its trials are."""
+    from mlsd.cli.watch import make_watcher
     from mlsd.measure.run.race import Goal
     from mlsd.measure.run.runs import bench
     from mlsd.planning.prepare import BenchRequest
@@ -124,8 +142,8 @@ def _measure(target: str, open_: Sequence[Prospect], options: Mapping[str, Any],
     goal = Goal(budget_s=options["budget_s"])
     with make_watcher(goal.budget_s) as watcher:
         result = bench(request, db, watcher=watcher, goal=goal)
-    for prompt, decision in result.decisions.items():
-        note(f"Measured on {prompt}: {decision.words}.")
+    for answer in result.answers:
+        note(f"Measured on {answer.text}: {answer.words}.")
     return Path(result.database)
 
 
@@ -135,11 +153,15 @@ def _print(found: Answer, target: str) -> None:
 
     result = found.recommendation
     best = result.best
-    say(f"{result.target}: {_verdict(result)}. Why: {result.why}. Costs: {result.costs_source}.")
+    say(f"{result.target}{f' on {result.workload}' if result.workload else ''}: {_verdict(result)}.")
+    if result.settles is not None:
+        say(f"{result.settles}.")
+    say(f"Why: {result.why}. Costs: {result.costs_source}.")
     for model in (found.target, *found.drafts):
-        if model.quant is not None and not model.here:
-            why = ", which nobody said: --quant, or at the end of the name" if model.quant_assumed else ""
-            say(f"Bytes of {model.facts.ref.id}: {model.quant}{why}.")
+        if model.quant_assumed and not model.here:
+            say(f"Assuming {model.quant} for {model.facts.ref.id}: --quant names another.")
+        elif model.quant is not None and not model.here:
+            say(f"Bytes of {model.facts.ref.id}: {model.quant}.")
     for draft, source in found.draft_sources.items():
         say(f"Costs of {draft}: {source}.")
     print_table(prospect_table(result.prospects, result.level))
@@ -155,7 +177,9 @@ def _print(found: Answer, target: str) -> None:
         say("Predictions were not checked: no stored study has plain decoding and two gammas of a drafter.")
     else:
         say(found.validation.words)
-    if result.sure:  # flags are for what is recommended: an open question ends in the commands that decide it
+    if (
+        result.verdict != "not decided"
+    ):  # flags are for what is recommended: an open question ends in the commands that decide it
         path = resolve_model(target).path if found.target.here else None
         for line in advice(DrafterSpec(name=best.drafter), best.gamma, found.draft_file or best.draft, path):
             say(line)
@@ -164,14 +188,16 @@ def _print(found: Answer, target: str) -> None:
 
 
 def _verdict(result: Recommendation) -> str:
+    """One of three answers: use it, leave it off, or not decided yet."""
     best = result.best
-    if result.verdict == "faster":
-        return f"faster with {best.name}, gamma {best.gamma} ({format_number(best.speedup.value)}x)"
-    if result.verdict == "slower":
-        return "no setting that is known is faster; leave it off"
-    these = " and ".join(f"{p.name} at gamma {p.gamma}" for p in result.to_measure)
-    chosen = f" (likeliest {best.name}, gamma {best.gamma}, {format_number(best.speedup.value)}x)" if best.gamma else ""
-    return f"open{chosen}; measure {these}" if these else "open"
+    if result.verdict == "on":
+        return f"use {best.setting} ({format_number(best.speedup.value)}x)"
+    if result.verdict == "off":
+        return "leave it off: nothing that is known is faster"
+    if not result.to_measure:
+        return "not decided yet"
+    one = result.to_measure[0]
+    return f"not decided yet; {one.setting} looks like {format_number(one.speedup.value)}x"
 
 
 def _checked() -> str:

@@ -14,10 +14,9 @@ from mlsd.cli.options import Whole, build_option, output_option
 from mlsd.cli.output import note
 from mlsd.errors import MlsdError, ModelFileError
 from mlsd.models.library import resolve_model
-from mlsd.records import NO_DRAFTER
 
 if TYPE_CHECKING:
-    from mlsd.analysis.results.bench_arms import ArmSummary
+    from mlsd.trials.results import ArmResult
 
 _FOLDER = click.Path(file_okay=False, path_type=Path)
 # Target and draft of the first two steps: a real model where its package is, else what every installation holds.
@@ -44,7 +43,7 @@ def demo(ctx: click.Context, /, output: Path, quick: bool, n_threads: int | None
     copying = [target, *look_up, *decided, "5" if quick else "50"]
     drafting = [target, "--draft", draft, "--gamma", "2", *decided, "5" if quick else "30"]
     ignoring = ["tiny-moe", "--draft", "tiny-draft", "--gamma", "8", "--rollback", "unchecked", *fixed]
-    steps: list[tuple[str, list[str], Callable[[Sequence[ArmSummary]], str]]] = [
+    steps: list[tuple[str, list[str], Callable[[Sequence[ArmResult]], str]]] = [
         (f"{target} is asked to repeat a passage of its prompt, and prompt lookup copies from there:", copying, win),
         (f"The same model answers, and {draft}, about as large, drafts for it:", drafting, loss),
         ("A hybrid mixture as the study ran it, failed rollbacks ignored:", ignoring, invalid),
@@ -63,7 +62,7 @@ def _models() -> tuple[str, str]:
         resolve_model(_REAL[0])
     except ModelFileError as error:
         note(
-            f"{error.message} The embedded {_EMBEDDED[0]} answers in its place; it writes little that stands in its "
+            f"{error.message} The embedded {_EMBEDDED[0]} is used instead; it writes little that stands in its "
             f"prompt, so prompt lookup has less to win. For the real one: {error.hint}"
         )
         return _EMBEDDED
@@ -82,46 +81,51 @@ def _run(ctx: click.Context, title: str, command: list[str]) -> Any:
     return result
 
 
-def win(arms: Sequence[ArmSummary]) -> str:
+def win(arms: Sequence[ArmResult]) -> str:
     """The first ending in a sentence, whether it came or not."""
-    pld, oracle = (next(arm for arm in arms if arm.drafter == name) for name in ("pld", "oracle"))
+    pld, oracle = (next(arm for arm in arms if arm.case.drafter.name == name) for name in ("pld", "oracle"))
     bound = f"drafts that are always right and free would give {_times(oracle)}"
-    if (pld.speedup or 0) >= (oracle.speedup or 0):  # two measurements of about the same
-        bound = f"drafts that are always right and free give no more ({_times(oracle)}, as measured)"
+    if _speedup(pld) >= _speedup(oracle):  # two measurements of the same, which noise parts
+        bound = (
+            f"that is the most there is here: drafts that are always right and free were measured at {_times(oracle)}"
+        )
     if pld.wrong:
-        return f"NO WIN: {pld.invalid_reason}; {bound}."
-    if (pld.ci_low or 0) > 1:
+        return f"NO WIN: {pld.why_not}; {bound}."
+    if pld.effect == "faster":
         return (
-            f"THE HONEST WIN: copying, prompt lookup decodes {_times(pld)} as fast and writes the same text; {bound}, "
-            "so do not expect more."
+            f"THE HONEST WIN: copying, prompt lookup decodes {_times(pld)} as fast and writes the same text; {bound}."
         )
     return (
-        f"NO WIN on this machine, and none is made up: even copying, prompt lookup is at {_times(pld)}, not decided to "
+        f"NO WIN on this machine: even copying, prompt lookup is at {_times(pld)}, not decided to "
         f"be faster; {bound}, so that is all there was to gain."
     )
 
 
-def loss(arms: Sequence[ArmSummary]) -> str:
+def loss(arms: Sequence[ArmResult]) -> str:
     """The second ending in a sentence."""
-    draft = next(arm for arm in arms if arm.drafter != NO_DRAFTER)
+    draft = next(arm for arm in arms if not arm.is_plain)
     if draft.wrong:
-        return f"NO LOSS that counts: {draft.invalid_reason}."
+        return f"NO LOSS that counts: {draft.why_not}."
     share = "-" if draft.acceptance_rate is None else f"{100 * draft.acceptance_rate:.0f} %"
     right = f"{share} of the drafted tokens are right, the text is the same"
-    if (draft.speedup or 1) >= 1:
+    if (_speedup(draft) or 1) >= 1:
         return f"NO LOSS here: {right}, and it is at {_times(draft)}, though the draft is about as large as its target."
-    name = "THE HONEST LOSS" if (draft.ci_high or 1) < 1 else "A LOSS, but not decided yet"
+    name = "THE HONEST LOSS" if draft.effect == "slower" else "A LOSS, but not decided yet"
     return f"{name}: {right}, and yet it is at {_times(draft)}: drafting costs more time than right drafts save."
 
 
-def invalid(arms: Sequence[ArmSummary]) -> str:
+def invalid(arms: Sequence[ArmResult]) -> str:
     """The third ending in a sentence."""
-    draft = next(arm for arm in arms if arm.drafter != NO_DRAFTER)
+    draft = next(arm for arm in arms if not arm.is_plain)
     return (
-        f"THE INVALID ONE: at {draft.decode_tok_s or 0:.0f} tok/s ({_times(draft)}) no number of it counts, for "
-        f"{draft.invalid_reason or 'nothing was found'}; a program that ignores them prints that speed as a result."
+        f"THE INVALID ONE: at {draft.tok_s or 0:.0f} tok/s ({_times(draft)}) no number of it counts, for "
+        f"{draft.why_not or 'nothing was found'}; a program that ignores them prints that speed as a result."
     )
 
 
-def _times(arm: ArmSummary) -> str:
-    return "an unknown factor" if arm.speedup is None else f"{arm.speedup:.2f} times"
+def _times(arm: ArmResult) -> str:
+    return "an unknown factor" if arm.ratio is None else f"{arm.ratio.value:.2f} times"
+
+
+def _speedup(arm: ArmResult) -> float:
+    return 0.0 if arm.ratio is None else arm.ratio.value

@@ -43,8 +43,9 @@ def doctor(checks: bool, output: Path | None, as_json: bool) -> None:
         _self_check(output, as_json)
         return
     if output is not None:
-        raise InputError("--output is where a self-check goes.", hint="Add --self-check.")
-    found = _examine()
+        raise InputError("--output needs --self-check.", hint="Add --self-check.")
+    with working("Examining this machine"):
+        found = _examine()
     if as_json:
         print_json(found)
         return
@@ -70,7 +71,7 @@ def _self_check(output: Path | None, as_json: bool) -> None:
         print_table(checks_table("Self-check", found.checks))
         say("Everything holds." if not found.failed else f"{len(found.failed)} of {len(found.checks)} checks failed.")
         if output is not None:
-            note(f"Written: {output}. It can be attached to a report as it is.")
+            note(f"Written: {output}. You can attach it to a report.")
     if found.failed:
         click.get_current_context().exit(1)
 

@@ -30,7 +30,6 @@ from mlsd.records import Sampling
 from mlsd.units import quoted
 
 if TYPE_CHECKING:
-    from mlsd.analysis.results.server_arms import Row
     from mlsd.servers.measure import ServerResult
 
 
@@ -50,7 +49,7 @@ if TYPE_CHECKING:
 @click.option("--n-predict", type=Whole(), default=128, show_default=True, help="Output tokens.")
 @repeats_option("Blocks; each holds every arm once.", default=3)
 @until_option(
-    "As many blocks as needed, instead of --repeats: until every arm is decided or cannot win any more; with x% until "
+    "As many blocks as needed, instead of --repeats: until every arm is decided or can no longer win; with x% until "
     "the best is known to that share, too. Servers that mlsd starts have a new process for each turn."
 )
 @budget_option("Start no further block after this many seconds [default: 600 with --until].")
@@ -79,7 +78,7 @@ def server(ctx: click.Context, /, servers: tuple[str, ...], db: Path | None, as_
     MLX for instance: which is faster on the same prompts, and do they write the same? An API key is read from the
     variable MLSD_SERVER_KEY and never stored.
     """
-    from mlsd.analysis.results.server_arms import beside, recommend, rival, rows
+    from mlsd.analysis.results.server_arms import beside, recommend, rival
     from mlsd.measure.run.race import STOPPED
     from mlsd.planning.tasks import read_tasks
     from mlsd.servers.open import ServerRequest, serve
@@ -103,22 +102,19 @@ def server(ctx: click.Context, /, servers: tuple[str, ...], db: Path | None, as_
     )
     with make_watcher(None if goal is None else goal.budget_s) as watcher:
         result = serve(request, db, watcher)
-    found = rows(result.trials, deterministic=result.deterministic, base=result.base, decisions=result.decisions)
     draft = request.drafts[0] if launch and request.drafts else None
-    advice = (*rival(found), *result.agreement) if request.rivals else recommend(found, draft)
+    advice = (*rival(result.results), *result.agreement) if request.rivals else recommend(result.results, draft)
     apart = beside(result.trials)
     if as_json:
-        told = {"decisions": result.decisions, "stopped": result.stopped} if goal else {}
-        print_json({
-            "database": result.database, "summary": [{**asdict(row), "effect": row.effect} for row in found],
-            "notes": result.notes, "beside": apart, "advice": advice, "deterministic": result.deterministic, **told,
-        })  # fmt: skip
+        print_json(_object(result, apart, advice))
     else:
-        _print(result, found)
+        _print(result)
         for line in (*apart, *advice):
             say(line)
         if result.stopped is not None:
-            note(f"Stopped: {STOPPED[result.stopped]}. Intervals hold together, and whenever they are looked at.")
+            note(
+                f"Stopped: {STOPPED[result.stopped]}. Intervals are corrected for several arms and for early stopping."
+            )
         kept = quoted(result.database)
         note(f"Kept in {result.database}: mlsd report --db {kept}, mlsd audit --db {kept}.")
     for line in result.notes:
@@ -134,16 +130,48 @@ _SAME = (
 )  # fmt: skip
 
 
-def _print(result: ServerResult, found: list[Row]) -> None:
+def _object(result: ServerResult, apart: list[str], advice: tuple[str, ...]) -> dict[str, Any]:
+    from mlsd.analysis.results import server_arms
+    from mlsd.report.objects import answer_object, arm_object
+
+    return {
+        "database": result.database,
+        "summary": [
+            {
+                **asdict(arm_object(arm)),
+                "name": server_arms.row_name(arm),
+                "client_tok_s": arm.client_tok_s,
+                "first_token_ms": server_arms.first_token_ms(arm),
+                "token_ms": server_arms.token_ms(arm),
+                "by_category": server_arms.by_category(arm),
+                "impossible": arm.impossible,
+                "output": server_arms.verdict_words(arm, deterministic=result.deterministic, rivals=bool(result.base)),
+                "margin": server_arms.margin_words(arm),
+            }
+            for arm in result.results
+        ],
+        "answers": [] if result.base else [answer_object(one) for one in result.answers],
+        "notes": result.notes,
+        "beside": apart,
+        "advice": advice,
+        "deterministic": result.deterministic,
+        **({} if result.stopped is None else {"stopped": result.stopped}),
+    }
+
+
+def _print(result: ServerResult) -> None:
+    from mlsd.analysis.results import server_arms
     from mlsd.report.tables.arms import category_table, server_table
 
-    print_table(server_table(result, found))
-    if any(row.by_category for row in found):
-        print_table(category_table(found))
-    for row in found:
-        if row.impossible:
-            note(f"IMPOSSIBLE  {row.name}: {row.impossible}; it is not used.")
-        if row.margin:
-            note(f"{row.verdict.upper()}  {row.name} gamma {row.gamma}: {row.margin}.")
-        if row.n_valid < row.n_trials:
-            note(f"INVALID  {row.name}: {row.n_trials - row.n_valid} of {row.n_trials}: {row.invalid_reason}")
+    print_table(server_table(result))
+    if any(server_arms.by_category(arm) for arm in result.results):
+        print_table(category_table(result.results))
+    for arm in result.results:
+        name = server_arms.row_name(arm)
+        if arm.impossible:
+            note(f"IMPOSSIBLE  {name}: {arm.impossible}; it is not used.")
+        if margin := server_arms.margin_words(arm):
+            verdict = server_arms.verdict_words(arm, deterministic=result.deterministic, rivals=bool(result.base))
+            note(f"{verdict.upper()}  {name} gamma {arm.case.gamma}: {margin}.")
+        if arm.n_valid < arm.n_trials:
+            note(f"INVALID  {name}: {arm.n_trials - arm.n_valid} of {arm.n_trials}: {arm.why_not}")

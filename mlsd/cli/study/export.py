@@ -13,7 +13,7 @@ from mlsd.cli.options import output_option
 from mlsd.cli.output import note
 from mlsd.errors import InputError
 
-_FORMATS = ("csv", "parquet", "json", "study-csv", "llama-bench", "localmaxxing")
+_FORMATS = ("csv", "json", "study-csv", "llama-bench")
 
 
 @click.command()
@@ -25,7 +25,7 @@ _FORMATS = ("csv", "parquet", "json", "study-csv", "llama-bench", "localmaxxing"
     type=click.Choice(["trials", "rounds"]),
     default="trials",
     show_default=True,
-    help="What a row is, in csv and parquet.",
+    help="What a row is, in csv.",
 )
 @click.option("--force", is_flag=True, help="Replace a file that exists.")
 @filter_options
@@ -34,14 +34,12 @@ def export(kind: str, output: Path | None, content: str, force: bool, db: Path |
     """Write the trials of a study database for other programs.
 
     study-csv has the columns of the mixture-of-experts study. llama-bench has that tool's JSON fields and holds plain
-    decoding only; localmaxxing has the fields that board asks for, an object a case.
+    decoding only.
     """
     from mlsd.measure import exchange
 
     if output is not None and output.exists() and not force:
         raise InputError(f"{output} exists.", hint="Give another file, or replace it with --force.")
-    if output is None and kind == "parquet" and sys.stdout.isatty():
-        raise InputError("Parquet is binary.", hint="Name a file with --output.")
     chosen = make_filter(**trials)
     with reading(db) as store:
         if output is not None and output.exists() and output.samefile(store.path):
@@ -52,7 +50,6 @@ def export(kind: str, output: Path | None, content: str, force: bool, db: Path |
         else:
             count = exchange.export_file(store, kind, output, chosen, content=content)  # type: ignore[arg-type]
         note_left_out(store)
-    what = {"llama-bench": "tests", "localmaxxing": "submissions"}.get(kind, content)
-    note(f"{count} {what} written{f' to {output}' if output else ''}.")
+    note(f"{count} {'tests' if kind == 'llama-bench' else content} written{f' to {output}' if output else ''}.")
     if count == 0:
         note("Nothing matched: see `mlsd results`.")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
@@ -12,9 +11,6 @@ from mlsd.cli.options import json_option
 from mlsd.cli.output import print_json, print_table, say
 from mlsd.errors import AnalysisError
 
-if TYPE_CHECKING:
-    from mlsd.analysis.fits.study_fits import PairFit
-
 
 @click.command()
 @study_options
@@ -22,10 +18,11 @@ if TYPE_CHECKING:
 @json_option
 def fit(db: Path | None, machine: str | None, settings: str | None, target: str | None, as_json: bool) -> None:
     """Fit cost models and curves of T(k), and show which predict held-out data best."""
+    study = open_study(db, machine, settings)
     from mlsd.analysis.fits.study_fits import held_out_targets
+    from mlsd.report.objects import arm_object
     from mlsd.report.tables.results import gamma_table, held_out_table, model_table
 
-    study = open_study(db, machine, settings)
     targets = list(dict.fromkeys(pair.target for pair in study.paired.pairs))
     if target is not None and target not in targets:
         raise AnalysisError(f"The study has no pairs of {target}.", hint=f"It has: {', '.join(targets) or 'none'}.")
@@ -33,12 +30,12 @@ def fit(db: Path | None, machine: str | None, settings: str | None, target: str 
     pairs = [found for found in study.pair_fits if found.target in wanted]
     curves = [found for found in study.curve_fits if found.target in wanted]
     whole = held_out_targets(study.paired)
+    arms = [one for one in study.pooled if one.case.target.id in wanted and not one.is_plain]
     if as_json:
-        print_json({"pairs": pairs, "curves": curves, "held_out_target": whole})
+        shown = [arm_object(one) for one in arms]
+        print_json({"pairs": pairs, "arms": shown, "curves": curves, "held_out_target": whole})
         return
-    print_table(gamma_table(pairs))
-    for found in pairs:
-        _print_best(found)
+    print_table(gamma_table(arms))
     print_table(model_table(pairs, curves))
     print_table(held_out_table(pairs, curves, whole))
     fits = [fit for pair in pairs for fit in pair.fits] + [fit for curve in curves for fit in curve.fits]
@@ -48,10 +45,3 @@ def fit(db: Path | None, machine: str | None, settings: str | None, target: str 
         if curve.bandwidth_gb_s is not None:
             peak = "" if curve.peak_fraction is None else f", {100 * curve.peak_fraction:.0f} % of the peak"
             say(f"Effective bandwidth of {curve.target}: {curve.bandwidth_gb_s:.1f} GB/s{peak}")
-
-
-def _print_best(found: PairFit) -> None:
-    best = found.best
-    sure = "" if best.share is None else f" ({best.low} to {best.high}, {100 * best.share:.0f} % of resamples)"
-    drafter = " ".join(filter(None, [found.draft or found.drafter, found.options]))
-    say(f"{found.target} with {drafter}: {found.n_trials} trials, best gamma {best.gamma or 'off'}{sure}")

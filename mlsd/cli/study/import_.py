@@ -18,7 +18,12 @@ from mlsd.units import quoted
 
 @click.command("import")
 @click.argument("file", type=click.Path(path_type=Path))
-@click.option("--format", "kind", type=click.Choice(["record", "study-csv", "llama-bench"]), help="[records: seen]")
+@click.option(
+    "--format",
+    "kind",
+    type=click.Choice(["record", "study-csv", "llama-bench"]),
+    help="[default: record]",
+)
 @db_option("results/imported.sqlite")
 def import_(file: Path, kind: str | None, db: Path | None) -> None:
     """Read FILE into a study database.
@@ -30,7 +35,7 @@ def import_(file: Path, kind: str | None, db: Path | None) -> None:
     db = db or study_path("imported")
     kind = kind or ("record" if is_record(file) else None)
     if kind is None:
-        raise InputError(f"{file} is no record.", hint="Say what table it is with --format.")
+        raise InputError(f"{file} is no record.", hint="Name the table's format with --format.")
     if kind == "record":
         _record(file, db)
         return

@@ -23,7 +23,7 @@ def lab() -> None:
 @click.option("--host", default="0.0.0.0", show_default=True, help="Where to listen; 127.0.0.1 is this machine alone.")
 @click.option("--port", type=Whole(0, 65535), default=8786, show_default=True)
 @certificate_option
-@click.option("--ssh", "hosts", multiple=True, metavar="HOST", help="Let HOST join as your ssh reaches it; repeatable.")
+@click.option("--ssh", "hosts", multiple=True, metavar="HOST", help="Let HOST join over your ssh; may be repeated.")
 @click.option("--remote-python", default="python3", show_default=True, metavar="PATH", help="Python with mlsd, there.")
 @click.option("--pull", is_flag=True, help="Let machines of --ssh download models when a plan needs them.")
 def start(
@@ -38,7 +38,7 @@ def start(
     from mlsd.measure.lab.cluster import start as run
 
     def told(address: str, made: Path) -> None:
-        note(f"Copy {made} to every machine, mode 600: whoever has it is let in.")
+        note(f"Copy {made} to every machine, mode 600: whoever has it can join.")
         say(f"mlsd lab join {address} --certificate lab.pem")
 
     def lost(name: str, words: str) -> None:
@@ -55,7 +55,7 @@ def join(address: str, certificate: Path | None, pull: bool) -> None:
     """Let this machine measure for the lab at ADDRESS until interrupted; it rejoins after a lost connection."""
     from mlsd.measure.lab.cluster import join as run
 
-    note("This machine measures for the lab until you press Ctrl-C. Leave it alone meanwhile.")
+    note("This machine measures for the lab until you press Ctrl-C. Do not use it until then.")
     run(address, certificate, may_pull=pull, on_loss=lambda words: note(f"The lab was lost; joining again. {words}"))
 
 

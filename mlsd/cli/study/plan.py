@@ -13,6 +13,7 @@ from mlsd.cli.database import db_option
 from mlsd.cli.options import json_option, make_overrides, plan_options
 from mlsd.cli.output import print_json, print_table, say
 from mlsd.cli.watch import say_default
+from mlsd.measure.cool_down import MOST_S
 from mlsd.planning.estimate import NO_TOKEN_ACCEPTED
 from mlsd.report.tables.catalogue import load_table, memory_table, plan_table
 from mlsd.units import format_bytes
@@ -41,11 +42,11 @@ def plan(suites: tuple[str, ...], as_json: bool, db: Path | None, **options: Any
     show_plan(request, db, as_json=as_json)
 
 
-def show_plan(request: StudyRequest, db: Path | None, *, as_json: bool) -> None:
+def show_plan(request: StudyRequest, db: Path | None, cool_down_s: float | None = None, *, as_json: bool) -> None:
     """Print a plan with what it needs on this machine: tables for people, or one JSON object."""
     from mlsd.measure.run.forecast import plan_study
 
-    prepared, found = plan_study(request, db)
+    prepared, found = plan_study(request, db, cool_down_s=cool_down_s)
     say_default(prepared)
     if as_json:
         print_json(_plan_object(prepared.plan, found))
@@ -92,7 +93,9 @@ def _needs(planned: Plan, found: Forecast) -> list[str]:
     kinds = f" ({sum(planned.study_trials.values())} study trials, {n_paired} paired baselines)" if n_paired else ""
     cases = f"{len(planned.cases())} cases, {found.time.n_trials} trials{kinds}, {len(found.loads)} loads"
     lines = [cases, f"time: {found.time.words}"]
-    if found.time.seconds is None:
+    if not found.time.n_trials:
+        lines[1] = "nothing to measure: take other suites, a larger profile, or models of your own (--model ROLE=MODEL)"
+    elif found.time.seconds is None:
         lines[1] = "time: not known; give --db with earlier results or a calibration of these models"
     else:
         if found.time.n_unknown:
@@ -101,6 +104,8 @@ def _needs(planned: Plan, found: Forecast) -> list[str]:
             lines[1] += f"; by public rows of {found.chips}, with acceptance as wide as it was seen"
         elif set(found.time.sources) - {"results"}:
             lines[1] += f"; {NO_TOKEN_ACCEPTED}"
+        if found.rest_s is None:
+            lines[1] += f"; rests until it is cool come on top, {MOST_S / 60:.0f} min behind each block at most"
     if found.budget is not None:
         lines.append(f"memory: {format_bytes(found.budget.limit_bytes)} may be used ({found.budget.basis})")
     lines += [f"{load.verdict}: {load.why}" for load in found.memory if load.verdict != "fits"]

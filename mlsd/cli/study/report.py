@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from mlsd.cli.database import find_database, open_study, study_options
+from mlsd.cli.database import open_study, study_options
 from mlsd.cli.options import json_option
 from mlsd.cli.output import note, print_json, say, verbosity, working
 from mlsd.errors import InputError
@@ -50,9 +50,9 @@ def report(
 
 
 def _show_site(sources: Sequence[Path], folder: Path, *, as_json: bool) -> None:
-    from mlsd.report.site import write_site
-
     with working(f"Writing a site of {counted(len(sources), 'source')}") as tell:
+        from mlsd.report.site import write_site
+
         written = write_site(sources, folder, tell)
     if as_json:
         print_json(written)
@@ -67,11 +67,10 @@ def show_report(
     db: Path | None, folder: Path, machine: str | None = None, settings: str | None = None, *, as_json: bool = False
 ) -> None:
     """Write the report of a study, and print its answer and where it lies."""
-    from mlsd.report.write import write_report
+    study = open_study(db, machine, settings, say=False)
+    with working("Writing the report"):
+        from mlsd.report.write import write_report
 
-    found = find_database(db)
-    with working(f"Writing the report of {found}"):
-        study = open_study(found, machine, settings, say=False)
         written = write_report(study, folder)
     if as_json:
         print_json(written)
@@ -83,5 +82,5 @@ def show_report(
         for missing in written.missing:
             note(f"Missing: {missing}")
     elif written.missing:
-        note(f"{counted(len(written.missing), 'part')} of the page would need more data; it says which (or -v).")
+        note(f"{counted(len(written.missing), 'part')} of the page need more data; the page lists them (so does -v).")
     say(f"Report: {written.html}")

@@ -20,7 +20,7 @@ from mlsd.cli.options import (
     make_overrides,
     plan_options,
 )
-from mlsd.cli.output import note, print_json
+from mlsd.cli.output import note, print_json, say
 from mlsd.cli.watch import ByteBars, make_watcher, say_warnings
 from mlsd.errors import InputError
 from mlsd.measure.store.rows import DraftDistance
@@ -53,9 +53,6 @@ _LINE_MBIT_S = 100  # of a usual connection; how fast the hub and the line are n
     "--tasks", "task_file", help="Tasks instead of prompts: a question.jsonl, SPEED-Bench's parquet, or `shipped`."
 )
 @click.option("--per-kind", type=Whole(), help="At most this many tasks of each kind.")
-@click.option(
-    "--answers", type=click.Path(path_type=Path, file_okay=False), help="Write the answers, one JSONL file per arm."
-)
 @click.option("--distances", is_flag=True, help="Then run `mlsd models distance` for every draft.")
 @click.option("--pull", is_flag=True, help="Download what is missing, each model before its trials; asks once.")
 @click.option("--yes", is_flag=True, help="Do not ask before a download.")
@@ -90,9 +87,11 @@ def run(ctx: click.Context, /, suites: tuple[str, ...], as_json: bool, dry_run: 
     if dry_run:
         from mlsd.cli.study.plan import show_plan
 
-        show_plan(request, options["db"], as_json=as_json)
+        show_plan(request, options["db"], options["cool_down_s"], as_json=as_json)
         return
-    library = _agree(request, options["db"], ask=not options["yes"]) if options["pull"] else None
+    library = None
+    if options["pull"]:
+        library = _agree(request, options["db"], options["cool_down_s"], ask=not options["yes"])
     asked = {key: str(value) for key, value in ctx.params.items() if value not in (None, (), False)}
     settings = RunSettings(**{name: options[name] for name in ("fresh", "keep_failed", "cool_down_s", "seed")})
     if options["address"] is not None:
@@ -107,15 +106,11 @@ def run(ctx: click.Context, /, suites: tuple[str, ...], as_json: bool, dry_run: 
             options["db"],
             settings=settings,
             watcher=watcher,
-            answers=options["answers"],
             keep_distance=_say_distance if options["distances"] else None,
             options=asked,
             pull=None if library is None else partial(_pull, library, watcher),
         )
     say_warnings(result.warnings)
-    for file in result.answers:
-        missing = f", {file.n_missing} missing" if file.n_missing else ""
-        note(f"{file.n_answered} answers{missing}: {file.path}")
     if as_json:
         print_json(result)
     else:
@@ -128,12 +123,13 @@ def run(ctx: click.Context, /, suites: tuple[str, ...], as_json: bool, dry_run: 
         show_report(Path(result.database), options["folder"])
 
 
-def _agree(request: StudyRequest, db: Path | None, *, ask: bool) -> Library | None:
+def _agree(request: StudyRequest, db: Path | None, cool_down_s: float | None = None, *, ask: bool) -> Library | None:
     """Show what is missing, how large it is and how long all of it takes; ask once. None where nothing is missing."""
     from mlsd.measure.run.forecast import plan_study
     from mlsd.measure.run.memory import refuse_loads
+    from mlsd.models.hub import space_hint
 
-    prepared, found = plan_study(request, db, here=True)
+    prepared, found = plan_study(request, db, here=True, cool_down_s=cool_down_s)
     refuse_loads(found.memory)
     if not prepared.missing:
         return None
@@ -141,7 +137,7 @@ def _agree(request: StudyRequest, db: Path | None, *, ask: bool) -> Library | No
     for id_ in prepared.missing:
         size = format_bytes(found.sizes[id_])
         if id_ in found.elsewhere:
-            note(f"{id_}: {size}, used where it lies: {found.elsewhere[id_]}")
+            note(f"{id_}: {size}, used in its folder: {found.elsewhere[id_]}")
         else:
             to_get.append(id_)
             note(f"{id_}: {size} to download or make")
@@ -149,21 +145,20 @@ def _agree(request: StudyRequest, db: Path | None, *, ask: bool) -> Library | No
     if n_bytes is not None and n_bytes > found.free_disk_bytes:
         raise InputError(
             f"{format_bytes(n_bytes)} are to be downloaded or made, {format_bytes(found.free_disk_bytes)} are free.",
-            hint="Free some space, or set HF_HUB_CACHE to a folder on a larger disk.",
+            hint=space_hint(),
         )
     if to_get:
         took = None if n_bytes is None else n_bytes * 8 / (_LINE_MBIT_S * 1e6)
         note(f"In all {format_bytes(n_bytes)}: {format_duration(took)} at {_LINE_MBIT_S} Mbit/s.")
-        note(f"Beside that {found.time.n_trials} trials: {found.time.words}.")
+        duration = "duration unknown" if found.time.seconds is None else found.time.words
+        note(f"{found.time.n_trials} trials; {duration}.")
         if (first := prepared.next_to_bring()) is not None:
             names = ", ".join(ref.id for ref in prepared.missing_of(first))
-            note(f"What is here is measured first, then {names} is brought; every model comes before its own trials.")
-        note("All of it goes on with the same command where it was stopped.")
+            note(f"Local models are measured first, then mlsd downloads {names}, each before its own trials.")
+        note("The same command continues where it stopped.")
     if to_get and ask:
         if not sys.stdin.isatty():
-            raise InputError(
-                "Nobody is there to be asked whether to download.", hint="Add --yes (make study ARGS=--yes)."
-            )
+            raise InputError("Cannot ask before downloading: no terminal.", hint="Add --yes (make study ARGS=--yes).")
         click.confirm("Go on?", abort=True, err=True)
     return library
 
@@ -186,9 +181,8 @@ def _run_lab(
 ) -> None:
     from mlsd.measure.lab.suites import run_lab_study
 
-    for name in ("answers", "distances"):
-        if options[name]:
-            raise InputError(f"--{name} is not for a lab.", hint="Ask for it on one machine.")
+    if options["distances"]:
+        raise InputError("--distances is not for a lab.", hint="Ask for it on one machine.")
     with make_watcher() as watcher:
         result = run_lab_study(
             request,
@@ -211,7 +205,7 @@ def _run_lab(
         counts = f"{found.n_ok} trials measured, {found.n_failed} failed, {found.n_skipped} done before"
         note(f"{machine}: {counts}, {found.n_left} left; in {result.database}.")
     if any(place.outcome.n_left for place in result.outcome.places):
-        note("The same command goes on where it stopped.")
+        note("The same command continues where it stopped.")
         ctx.exit(130 if any(place.outcome.interrupted for place in result.outcome.places) else 1)
 
 
@@ -219,9 +213,8 @@ def _tasks(options: dict[str, Any]) -> tuple[Task, ...]:
     """The tasks of ``--tasks``, none without it."""
     file = options["task_file"]
     if file is None:
-        for name in ("per_kind", "answers"):
-            if options[name] is not None:
-                raise InputError(f"--{name.replace('_', '-')} is only for tasks.", hint="Add --tasks FILE.")
+        if options["per_kind"] is not None:
+            raise InputError("--per-kind is only for tasks.", hint="Add --tasks FILE.")
         return ()
     tasks = shipped_tasks() if file == "shipped" else read_tasks(Path(file))
     return tasks if options["per_kind"] is None else stratified(tasks, options["per_kind"])
@@ -235,12 +228,18 @@ def _say_distance(drafting: Drafting, distance: DraftDistance) -> None:
 
 
 def _say_outcome(result: StudyResult) -> None:
+    from mlsd.measure.run.runs import study_answers
+    from mlsd.trials.answers import by_target, first_line
+
     path, outcome = result.database, result.outcome
     note(
         f"{outcome.n_ok} trials measured, {outcome.n_failed} failed, {outcome.n_skipped} done before, "
         f"{outcome.n_left} left; in {path}."
     )
+    answers = study_answers(result)
+    for sentence in by_target(answers) or [first_line(answers)]:
+        say(f"Answer: {sentence}")
     if outcome.interrupted:
-        note("Interrupted; the same command goes on where it stopped.")
+        note("Interrupted; what ended is kept, and the same command continues where it stopped.")
     else:
         note(f"Next: mlsd results --db {quoted(path)}, mlsd report --db {quoted(path)}")

@@ -1,9 +1,8 @@
-"""`mlsd audit`: can these numbers be true? Of a CSV, of a published study, or of one's own trials."""
+"""`mlsd audit`: can these numbers be true? Of a table or log, a published study, one's own trials, or one speed."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -20,7 +19,10 @@ _NAMED = 3  # rows that are not judged for one want
 
 @click.command()
 @click.argument("file", required=False, type=click.Path(path_type=Path))
-@click.option("--published", "name", metavar="NAME", help="Audit a published study; a wrong NAME lists them.")
+@click.option("--published", "name", metavar="NAME", help="Audit a published study; an unknown NAME lists all.")
+@click.option("--tok-s", type=Real(min=0.01), help="Ask whether a plain speed is normal; with --model and --chip.")
+@click.option("--model", metavar="NAME", help="The model of rows that name none, as in 'Qwen3.5-9B Q4_K_M'.")
+@click.option("--chip", metavar="NAME", help="The chip of rows that name none, as in 'M4 Pro'.")
 @click.option("--peak-gb-s", type=Real(min=1), help="Peak memory bandwidth for tables, in GB/s (10^9).")
 @click.option(
     "--full-drafts/--variable-drafts",
@@ -34,32 +36,44 @@ _NAMED = 3  # rows that are not judged for one want
 def audit(
     file: Path | None,
     name: str | None,
+    tok_s: float | None,
     show_all: bool,
     strict: bool,
     db: Path | None,
     machine: str | None,
     settings: str | None,
     as_json: bool,
-    **known: Any,
+    model: str | None,
+    chip: str | None,
+    peak_gb_s: float | None,
+    full_drafts: bool | None,
 ) -> None:
     """Check whether every row of results can be true, without running anything.
 
-    FILE is a CSV with the columns of the mixture-of-experts study. Without FILE or --published the
-    study database is checked: its trials, and the tables imported into it.
+    FILE is a table as people paste it (CSV or Markdown), or a log of llama-server. Without FILE,
+    --published or --tok-s the study database is checked: its trials, and the tables imported into it.
     """
-    if sum(source is not None for source in (file, db, name)) > 1:
-        raise click.UsageError("Give only one of: a CSV file, --published NAME, --db FILE.")
-    from mlsd.analysis.audit import imported, trials
-    from mlsd.analysis.audit import published_tables as published
+    if sum(source is not None for source in (file, db, name, tok_s)) > 1:
+        raise click.UsageError("Give only one of: a FILE, --published NAME, --db FILE, --tok-s SPEED.")
+    if tok_s is not None and (model is None or (chip is None and peak_gb_s is None)):
+        raise click.UsageError("--tok-s needs --model NAME and --chip NAME (or --peak-gb-s).")
+    from mlsd.analysis.audit import tables
 
+    assumed = tables.Assumed(full_drafts=full_drafts, peak_gb_s=peak_gb_s, model=model, chip=chip)
     if name is not None:
+        from mlsd.analysis.audit import published_tables as published
+
         study = published.load(name)
         result = run_audit(study.citation, *published.contexts(study))
+    elif tok_s is not None:
+        result, show_all = run_audit("one speed", tables.one_speed(tok_s, assumed)), True
     elif file is not None:
-        result = run_audit(str(file), imported.read_csv(file, **known))
+        result = run_audit(str(file), *tables.table_contexts(file, assumed))
     else:
+        from mlsd.analysis.audit import trials
+
         with reading(db) as store:
-            contexts = trials.database_contexts(store, machine, settings, **known)
+            contexts = trials.database_contexts(store, machine, settings, assumed)
         result = run_audit(str(store.path), *contexts)
     if as_json:
         rows = [
@@ -68,24 +82,24 @@ def audit(
         ]
         print_json({"source": result.source, "counts": result.counts(), "notes": result.notes, "rows": rows})
     else:
-        _print(result, show_all)
+        _print(result, show_all, every_finding=tok_s is not None)
     if strict and result.counts()["impossible"]:
         raise click.exceptions.Exit(1)
 
 
-def _print(result: Audit, show_all: bool) -> None:
+def _print(result: Audit, show_all: bool, *, every_finding: bool) -> None:
     say(f"Audit of {result.source}")
     for row in result.rows:
-        doubts = [finding for finding in row.findings if finding.verdict != "possible" or finding.ask]
-        if not doubts and not show_all:
+        shown = [f for f in row.findings if every_finding or f.verdict != "possible" or f.ask]
+        if not shown and not show_all:
             continue
         say((f"{row.verdict:<10}  ", _COLORS[row.verdict]), f"{row.identity['table']}: {row.identity['label']}")
-        for finding in doubts:
+        for finding in shown:
             say((f"    {finding.sentence}", _COLORS["suspicious" if finding.ask else finding.verdict]))
     for missing, same in grouped((row for row in result.rows if row.missing), lambda row: row.missing).items():
         named = ", ".join(f"{row.identity['table']}: {row.identity['label']}" for row in same[:_NAMED])
         more = f", and {len(same) - _NAMED} more" if len(same) > _NAMED else ""
-        say(("not judged  ", _COLORS["not judged"]), f"for want of {'; '.join(missing)}: {named}{more}")
-    for told in result.notes:
-        say((f"note: {told}", "bright_black"))
+        say(("not judged  ", _COLORS["not judged"]), f"missing {'; '.join(missing)}: {named}{more}")
+    for note in result.notes:
+        say((f"note: {note}", "bright_black"))
     say(f"{len(result.rows)} rows: " + ", ".join(f"{n} {verdict}" for verdict, n in result.counts().items()))

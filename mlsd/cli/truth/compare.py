@@ -1,4 +1,4 @@
-"""``mlsd compare``: two builds, settings or databases side by side, behind a gate that this machine's noise sets."""
+"""``mlsd compare``: two builds or settings side by side, behind a gate that this machine's noise sets."""
 
 from __future__ import annotations
 
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from mlsd.analysis.compare.sessions import Comparison, Session
     from mlsd.measure.run.compare import Compared, CompareRequest
     from mlsd.measure.store.store import Store
-    from mlsd.report.render.table import Table
 
 _MARGIN = 0.02
 _MOST_BLOCKS = 1_000  # of a session that goes on until it knows enough
@@ -57,8 +56,6 @@ class FailOn(click.ParamType[tuple[str, float]]):
 
 @click.command()
 @click.argument("words", nargs=-1, required=True, metavar="A B [TARGET]")
-@click.option("--bisect", is_flag=True, help="Find the first build that changed in a list, oldest to newest.")
-@click.option("--measure", help="What --bisect looks at [default: what changed most clearly between the ends].")
 @click.option("--target-b", help="B's target, where it is another: another quantization of the same model.")
 @draft_option("Draft model, or drafting head: a path or an id; may be repeated.", dest="drafts", multiple=True)
 @drafter_option("Method: NAME or NAME:option=value,...; may be repeated.", dest="drafters", multiple=True)
@@ -88,26 +85,19 @@ class FailOn(click.ParamType[tuple[str, float]]):
 @click.option("--flash-attention", help="auto, on or off, likewise.")
 @click.option("--kv-type", help="Of keys and values: f16, f32, bf16, q8_0, q5_0 or q4_0, likewise.")
 @click.pass_context
-def compare(ctx: click.Context, /, words: tuple[str, ...], bisect: bool, as_json: bool, **options: Any) -> None:
+def compare(ctx: click.Context, /, words: tuple[str, ...], as_json: bool, **options: Any) -> None:
     """Measure builds A and B of llama.cpp on TARGET block by block: what is faster, slower, equal or undecided.
 
     A build is `.` (this one), the Python interpreter of another environment, a wheel of llama-cpp-python, or a folder
-    with shared libraries of this version; builds that cannot run are reported before anything is measured. Two study
-    databases are compared as they are. `mlsd compare . . TARGET` shows this machine's noise; `. . TARGET
-    --flash-attention on/off` compares two settings.
+    with shared libraries of this version; builds that cannot run are reported before anything is measured. `mlsd
+    compare . . TARGET` shows this machine's noise; `. . TARGET --flash-attention on/off` compares two settings.
     """
     if options["output"] is not None:
         from mlsd.report.write import check_figure_path
 
         check_figure_path(options["output"])
         options["rows"] = options["rows"] or tuple(range(1, 34))
-    if len(words) in (2, 3) and all(word.endswith(".sqlite") for word in words[:2]) and not bisect:
-        _report(ctx, _databases(words, options["until"] or _MARGIN), options, as_json)
-        return
-    request = _request(words, bisect, options)
-    if bisect:
-        _search(ctx, request, options, as_json)
-        return
+    request = _request(words, options)
     from mlsd.analysis.compare.gate import known_well
     from mlsd.analysis.compare.sessions import newest
 
@@ -127,22 +117,18 @@ def compare(ctx: click.Context, /, words: tuple[str, ...], bisect: bool, as_json
 _FIRST = 6  # blocks before a session with a goal is asked whether it knows enough
 
 
-def _request(words: tuple[str, ...], bisect: bool, options: dict[str, Any]) -> CompareRequest:
+def _request(words: tuple[str, ...], options: dict[str, Any]) -> CompareRequest:
     from mlsd.measure.run.compare import CompareRequest
     from mlsd.planning.prepare import BenchRequest
 
-    *builds, target = words
-    if bisect and len(builds) < 3:
-        raise InputError("--bisect takes three builds or more, oldest first, and TARGET.", hint="Two: leave it out.")
-    if not bisect and len(builds) != 2:
+    if len(words) != 3:
         raise InputError(
             f"mlsd compare takes A, B and TARGET; {len(words)} words were given.",
-            hint="mlsd compare . path/to/python TARGET; a list of builds wants --bisect.",
+            hint="mlsd compare . path/to/python TARGET",
         )
-    if bisect and (options["no_control"] or options["fail_on"]):
-        raise InputError("--bisect needs its control, and fails on nothing.", hint="Leave out --no-control, --fail-on.")
+    a, b, target = words
     first, second = _engines(options)
-    until = options["until"] is not None or bisect
+    until = options["until"] is not None
     bench = BenchRequest(
         target=target,
         gamma=options["gamma"],
@@ -152,14 +138,13 @@ def _request(words: tuple[str, ...], bisect: bool, options: dict[str, Any]) -> C
         **{name: options[name] for name in ("drafts", "drafters", "prompts", "n_predict", "seed")},
     )
     other = msgspec.structs.replace(bench, target=options["target_b"] or target, engine=second)
-    if bisect and other != bench:
-        raise InputError("--bisect searches builds; two settings or targets are compared without it.")
     return CompareRequest(
-        builds=tuple(builds),
+        builds=(a, b),
         bench=bench,
         other=None if other == bench else other,
         rows=options["rows"],
         control=not options["no_control"],
+        looks="any" if until else "end",
         budget_s=options["budget_s"] or (_BUDGET_S if until else None),
     )
 
@@ -202,20 +187,9 @@ def _measure(request: CompareRequest, next_block: Any, options: dict[str, Any]) 
         return done, newest(store, done.session)
 
 
-def _databases(words: tuple[str, ...], margin: float) -> Comparison:
-    from mlsd.analysis.compare.sessions import compare_databases
-    from mlsd.measure.store.store import Store
-
-    a, b = map(Path, words[:2])
-    with Store.open(a, create=False, read_only=True) as one, Store.open(b, create=False, read_only=True) as other:
-        for store in (one, other):
-            note_left_out(store)
-        return compare_databases(one, other, words[2] if len(words) > 2 else None, margin)
-
-
-def _report(
-    ctx: click.Context, found: Comparison, options: dict[str, Any], as_json: bool, done: Compared | None = None
-) -> None:
+def _report(ctx: click.Context, found: Comparison, options: dict[str, Any], as_json: bool, done: Compared) -> None:
+    from mlsd.folders import write_atomically
+    from mlsd.report.render import markdown
     from mlsd.report.tables.compare import comparison_table
 
     if options["output"] is not None:
@@ -228,39 +202,22 @@ def _report(
     one: dict[str, Any] = msgspec.to_builtins(found)
     for finding, record in zip(one["findings"], found.findings, strict=True):
         finding.update({"words": record.words, "percent": record.percent})
-    told = {"database": done and done.database, "answer": found.answer, "failures": failures, **one}
-    lines = [f"FAILED  {failure}" for failure in failures]
-    lines += [f"Kept in {done.database}: mlsd report --db {quoted(done.database)}."] if done is not None else []
-    _show(comparison_table(found), found.answer, failures, lines, told, options["markdown"], as_json)
-    if done is not None and done.interrupted:
+    shown = comparison_table(found)
+    if options["markdown"] is not None:
+        parts = (markdown.escape(found.answer), markdown.table_text(shown), *map(markdown.escape, failures))
+        write_atomically(options["markdown"], "\n\n".join(parts) + "\n")
+    if as_json:
+        print_json({"database": done.database, "answer": found.answer, "failures": failures, **one})
+    else:
+        print_table(shown)
+        say(found.answer)
+        for failure in failures:
+            note(f"FAILED  {failure}")
+        note(f"Kept in {done.database}: mlsd report --db {quoted(done.database)}.")
+    if done.interrupted:
         ctx.exit(130)
     if failures:
         ctx.exit(1)
-
-
-def _show(
-    shown: Table,
-    answer: str,
-    added: Sequence[str],
-    lines: Sequence[str],
-    told: dict[str, Any],
-    comment: Path | None,
-    as_json: bool,
-) -> None:
-    """A table, its answer and notes, or all of it as JSON; a comment holds what was `added` in place of the notes."""
-    from mlsd.folders import write_atomically
-    from mlsd.report.render import markdown
-
-    if comment is not None:
-        parts = (markdown.escape(answer), markdown.table_text(shown), *map(markdown.escape, added))
-        write_atomically(comment, "\n\n".join(parts) + "\n")
-    if as_json:
-        print_json(told)
-        return
-    print_table(shown)
-    say(answer)
-    for line in lines:
-        note(line)
 
 
 def _failures(found: Comparison, fail_on: Sequence[tuple[str, float]]) -> list[str]:
@@ -274,28 +231,3 @@ def _failures(found: Comparison, fail_on: Sequence[tuple[str, float]]) -> list[s
             f"{f.measure.name} is {f.words}." for f in (found.slower(share) if what == "slower" else undecided)
         ]
     return failures
-
-
-def _search(ctx: click.Context, request: CompareRequest, options: dict[str, Any], as_json: bool) -> None:
-    from mlsd.analysis.compare.bisect import search
-    from mlsd.analysis.compare.sessions import newest
-    from mlsd.report.tables.compare import search_table, side_name
-
-    def next_block(store: Store, session: str, n_blocks: int) -> Sequence[str] | None:
-        return search(newest(store, session), options["measure"]).next_roles()
-
-    done, session = _measure(request, next_block, options)
-    found = search(session, options["measure"])
-    builds = [session.sides[str(place)] for place in range(len(request.builds))]
-    turns = f"{sum(found.turns)} turns of a build; without any noise {found.least_turns} would do."
-    if found.measure is None:
-        answer = f"Between the oldest and the newest build no change was decided in {done.n_blocks} blocks."
-    elif found.found is None:
-        answer = f"{found.measure} changed, but the time ended before it was sure in which build."
-    else:
-        answer = f"{found.measure} changed first in build {found.found}: {side_name(builds[found.found])}."
-    first = None if found.found is None else request.builds[found.found]
-    told = {"database": done.database, "answer": answer, "first_changed": first, **msgspec.to_builtins(found)}
-    _show(search_table(found, builds), answer, [turns], [turns], told, options["markdown"], as_json)
-    if done.interrupted:
-        ctx.exit(130)

@@ -41,9 +41,14 @@ def probe(target: str, as_json: bool, engine: EngineOptions, **_: Any) -> None:
 
 
 def _print(result: Probed) -> None:
+    from mlsd.engine.probe import NOISE_WIDTHS
+
     report = result.report
     print_table(probe_table(result))
-    say(f"Kernel noise (batched against single-token logits): {report.kernel_noise:.6f}")
+    say(
+        f"Kernel noise of passes up to {max(NOISE_WIDTHS)} wide (largest logit difference from single-token passes): "
+        f"{report.kernel_noise:.3g}"
+    )
     say(f"Without any rollback the same logits are off by:   {report.control_diff:.6f}")
     place = "in the graph" if report.samples_on_device else "from the logits"
     in_graph, by_hand = report.device_round_ns / NS_PER_MS, report.host_round_ns / NS_PER_MS

@@ -98,7 +98,6 @@ class BlockDraft(Drafter):
         }
 
     def close(self) -> None:
-        """Free the head's context."""
         self._context.close()
 
 

@@ -34,7 +34,6 @@ class Eagle3Draft(HeadChain):
         self._target, self._eagle = target, head
 
     def true_rows(self, first: int, end: int) -> Rows:
-        """The target's rows of the same positions, encoded."""
         return self._eagle.encode(self._target.rows[first:end])
 
 

@@ -55,7 +55,6 @@ class Eagle3Tree(Eagle3Draft):
         self._n_rows = self._draft_ns = 0
 
     def begin(self, prompt: Sequence[int], rng: np.random.Generator) -> None:
-        """See `HeadChain`."""
         super().begin(prompt, rng)
         self._n_rows = self._draft_ns = 0
 

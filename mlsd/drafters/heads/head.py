@@ -55,10 +55,7 @@ class Opened:
 
 
 def open_head(setup: DrafterSetup, architecture: str) -> Opened:
-    """Load the head beside the target.
-
-    Raises: UnsupportedError, ModelFileError, VocabularyError.
-    """
+    """Load the head beside the target. Raises: UnsupportedError, ModelFileError, VocabularyError."""
     head = check_head(architecture, Source(setup.target_path), Source(setup.second))
     model: LlamaModel = setup.open_model(setup.second)
     check_vocabularies(setup.target.tokenizer, model)
@@ -86,7 +83,6 @@ class HeadChain(Drafter):
         self._single_ns: list[int] = []
 
     def true_rows(self, first: int, end: int) -> Rows:
-        """The rows that positions `first` to `end` - 1 of the head read, from the target's."""
         raise NotImplementedError
 
     def begin(self, prompt: Sequence[int], rng: np.random.Generator) -> None:
@@ -147,5 +143,4 @@ class HeadChain(Drafter):
         }
 
     def close(self) -> None:
-        """Free the head's context."""
         self._head.close()

@@ -58,5 +58,4 @@ class _Replaced:
     step = mark
 
     def rewind(self, n_past: int, replay: Sequence[int]) -> int:
-        """Nothing to forget now."""
         return 0

@@ -1,8 +1,7 @@
-"""Self-speculation: a draft cut out of its target. Three ways to run the same draft:
+"""Self-speculation: a draft cut out of its target. Two ways to run the same draft:
 
 own      the draft in a file of its own with its own memory: real speed, less accepted than in the papers
 sync     the same, but its memory is made the target's each round: real speed, what the papers accept
-inplace  the target itself, with blocks bridged while a pass runs: what the papers accept, but no honest time
 """
 
 from __future__ import annotations
@@ -17,7 +16,6 @@ from msgspec import Meta
 
 from mlsd.drafters.chain import Chain, Doubt, DoubtMode, Probability
 from mlsd.drafters.draft_model import DraftModel, chain_context, open_draft
-from mlsd.drafters.layer_skip.in_place import InPlaceDraft
 from mlsd.drafters.layer_skip.shared_memory import SyncedDraft
 from mlsd.drafters.method import DrafterSetup, Method
 from mlsd.drafters.options import Choice, Preset, Span
@@ -26,7 +24,6 @@ from mlsd.engine.llama.native import backend_info
 from mlsd.engine.llama.open import open_session
 from mlsd.engine.llama.session import LlamaSession
 from mlsd.engine.llama.state import BlobError, BlobShape, LinkPlan, StateLink
-from mlsd.engine.llama.taps import SkipTap, TappedSession
 from mlsd.errors import InputError, UnsupportedError
 from mlsd.gguf_tools.read import source_weight, trunk_layers
 from mlsd.gguf_tools.source import Source
@@ -46,8 +43,8 @@ class Options(Record, frozen=True, kw_only=True):
     """Options of self-speculation. Blocks are written ``3+5+8-11``; at most one of keep, skip, exit, fraction."""
 
     mode: Annotated[
-        Literal["own", "sync", "inplace"],
-        Meta(description="own memory, the target's, or inside the target (not timed)"),
+        Literal["own", "sync"],
+        Meta(description="own memory, or the target's"),
     ] = "sync"
     keep: Annotated[str | int | None, Meta(description="blocks that stay")] = None
     skip: Annotated[str | int | None, Meta(description="blocks left out")] = None
@@ -67,7 +64,6 @@ class Options(Record, frozen=True, kw_only=True):
 
     @property
     def doubt(self) -> Doubt:
-        """When a draft ends early."""
         return Doubt(p_min=self.p_min, p_min_mode=self.p_min_mode)
 
 
@@ -81,15 +77,11 @@ class Cut(Record, frozen=True, kw_only=True):
 
 
 def contexts(opening: Opening, own: Options) -> tuple[Context, ...]:
-    """A target with taps; or both with a second sequence through which memory is copied; or a draft by itself."""
-    base = opening.target
-    if own.mode == "inplace":
-        on_device = base.device_sampling and own.p_min == 0
-        return opening.on_target(msgspec.structs.replace(base, kind="tapped", device_sampling=on_device))
+    """Target and draft with a second sequence through which memory is copied; or a draft by itself."""
     if own.mode == "own":
         return opening.with_draft(chain_context(opening, own.doubt))
     draft = chain_context(opening, own.doubt, rolls_back=False)
-    target, options = (msgspec.structs.replace(one, n_sequences=2) for one in (base, draft.options))
+    target, options = (msgspec.structs.replace(one, n_sequences=2) for one in (opening.target, draft.options))
     return opening.with_draft(msgspec.structs.replace(draft, options=options), target)
 
 
@@ -102,18 +94,12 @@ def _weights(own: Options) -> dict[str, OptionValue]:
 
 
 def _check_target(own: Options, target: Source) -> None:
-    """Refuse what the target cannot be cut into. Raises: InputError, ModelFileError."""
-    cut = plan(target, own)
-    if own.mode == "inplace":
-        skip_tap(cut)
+    plan(target, own)
 
 
-def open_cut(setup: DrafterSetup, own: Options, cut: Cut) -> DraftModel | InPlaceDraft:
+def open_cut(setup: DrafterSetup, own: Options, cut: Cut) -> DraftModel:
     """The draft in the mode of the options; `sync` falls back to `own`, and says so, where it cannot be."""
     chain = setup.chain(own.doubt)
-    if own.mode == "inplace":
-        session, recurrent = cast(TappedSession, setup.target), setup.opening.rollback != "trim"
-        return InPlaceDraft(session, skip_tap(cut), chain, recurrent=recurrent)
     synced = None if own.mode == "own" else _synced(setup, cut, chain)
     if isinstance(synced, SyncedDraft):
         draft: DraftModel = synced
@@ -182,30 +168,6 @@ def cut_file(cut: Cut) -> Path:
     return cached_draft(
         f"{cut.source.path.stem}-cut-{digest}.gguf", lambda path: write_edit(cut.source, cut.edit, path)
     )
-
-
-# --- in place -----------------------------------------------------------------------------------------------------
-
-
-def skip_tap(cut: Cut) -> SkipTap:
-    """What makes the target compute the draft's logits.
-
-    Raises: EngineError when block 0 is left out.
-    """
-    n_layers = trunk_layers(cut.source) or 0
-    attention = attention_layers(cut.source)
-    skipped = [layer for layer in range(n_layers) if layer not in cut.edit.layers]
-    silent = []
-    if cut.component == "recurrent":
-        name = "attn_out" if cut.source.architecture == "falcon-h1" else "attn_output"
-        silent = [f"{name}-{layer}" for layer in attention]
-    elif cut.component == "attention":
-        silent = [f"ssm_out-{layer}" for layer in state_layers(cut.source)]
-    elif cut.component == "recurrent-blocks" and cut.source.architecture != "falcon-h1":
-        skipped = sorted({*skipped, *attention})
-    elif cut.component == "recurrent-blocks":
-        silent = [f"attn_out-{layer}" for layer in attention]
-    return SkipTap(skipped, silent)
 
 
 # --- a file of its own --------------------------------------------------------------------------------------------

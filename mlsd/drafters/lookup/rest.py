@@ -69,10 +69,7 @@ def _contexts(opening: Opening, own: Options) -> tuple[Context, ...]:
 
 
 def _open(setup: DrafterSetup, options: Options) -> Rest:
-    """Open the store.
-
-    Raises: InputError for a bad file, VocabularyError for the store of another tokenizer.
-    """
+    """Open the store. Raises: InputError for a bad file, VocabularyError for the store of another tokenizer."""
     path = shipped_store(setup) if options.store == SHIPPED else Path(options.store)
     store = SuffixStore(path)
     if store.header.vocabulary_sha256 != vocabulary_sha256(setup.target.tokenizer):
@@ -83,7 +80,7 @@ def _open(setup: DrafterSetup, options: Options) -> Rest:
         )
     if options.content not in ("", store.header.content):
         raise InputError(
-            f"{path} holds {store.header.content}, not {options.content}: it was built anew.",
+            f"{path} holds {store.header.content}, not {options.content}: it was rebuilt.",
             hint="Start the measurement again; its numbers belong to another store.",
         )
     if options.span + options.length > store.header.depth:
@@ -125,7 +122,6 @@ class Rest(TextLookup):
         self._tree_ns = self._n_matched = 0
 
     def begin(self, prompt: Sequence[int], rng: np.random.Generator) -> None:
-        """Keep the end of the prompt."""
         self._context = list(prompt[-self._options.span :])
         self._forget()
 
@@ -150,7 +146,6 @@ class Rest(TextLookup):
         return draft
 
     def observe(self, outcome: Outcome) -> None:
-        """Follow the committed text."""
         self._context = [*self._context, *outcome.committed][-self._options.span :]
 
     def stats(self) -> dict[str, float]:

@@ -9,8 +9,6 @@ page, the int32 tokens, the int32 suffix array. Documents end with the id -1.
 from __future__ import annotations
 
 import hashlib
-import os
-import tempfile
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -22,6 +20,7 @@ import numpy.typing as npt
 from mlsd.engine.llama.model import LlamaModel
 from mlsd.engine.vocabulary import vocabulary_sha256
 from mlsd.errors import InputError
+from mlsd.folders import replacing
 from mlsd.records import ModelRef, Record
 
 SEPARATOR = -1
@@ -134,7 +133,7 @@ def read_header(path: Path) -> tuple[StoreHeader, int]:
     expected = start + 8 * header.n_tokens
     if path.stat().st_size != expected:
         raise InputError(
-            f"{path} has {path.stat().st_size} bytes, its header speaks of {expected}.", hint="Build the store again."
+            f"{path} has {path.stat().st_size} bytes, its header states {expected}.", hint="Build the store again."
         )
     return header, start
 
@@ -161,19 +160,10 @@ def write_store(path: Path, tokens: Tokens, *, n_vocab: int, vocabulary_sha256: 
     )
     encoded = msgspec.json.encode(header)
     head = _MAGIC + np.array([_VERSION, len(encoded)], dtype="<u4").tobytes() + encoded
-    try:
-        handle, part = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    except OSError as error:
-        raise InputError(f"{path} cannot be written: {error.strerror}.", hint="Choose another place.") from error
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(head.ljust(_data_start(len(encoded)), b"\0"))
-            tokens.astype("<i4").tofile(file)
-            order.astype("<i4").tofile(file)
-        Path(part).replace(path)
-    except BaseException:
-        Path(part).unlink(missing_ok=True)
-        raise
+    with replacing(path, "Choose another place.") as part, part.open("wb") as file:
+        file.write(head.ljust(_data_start(len(encoded)), b"\0"))
+        tokens.astype("<i4").tofile(file)
+        order.astype("<i4").tofile(file)
     return header
 
 

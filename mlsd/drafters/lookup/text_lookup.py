@@ -18,12 +18,10 @@ class TextLookup(Drafter):
         self._spent_ns = {True: 0, False: 0}
 
     def _count(self, found: bool, spent_ns: int) -> None:
-        """One round's look-up."""
         self._rounds[found] += 1
         self._spent_ns[found] += spent_ns
 
     def observe(self, outcome: Outcome) -> None:
-        """Keep the committed tokens."""
         self._pending.extend(outcome.committed)
 
     def stats(self) -> dict[str, float]:

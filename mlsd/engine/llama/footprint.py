@@ -41,7 +41,6 @@ class Footprint(Record, frozen=True, kw_only=True):
 
     @property
     def total_bytes(self) -> int:
-        """All of it."""
         return self.kv_bytes + self.states_bytes + self.compute_bytes + self.output_bytes + self.rungs_bytes
 
 

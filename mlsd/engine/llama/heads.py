@@ -135,7 +135,6 @@ class RowContext:
         return self._logits(self._width - 1)[None]
 
     def greedy(self) -> list[int]:
-        """The likeliest token after that position, alone."""
         return [int(self.logits()[0].argmax())]
 
     def _logits(self, row: int) -> Logits:
@@ -168,12 +167,10 @@ class RowContext:
             raise RollbackError(f"llama.cpp cannot cut the memory of {self._what} back to {first}.")
 
     def clear(self) -> None:
-        """Forget everything."""
         self._native.llama_memory_clear(self._memory, True)
         self.n_past = 0
 
     def close(self) -> None:
-        """Free context and batch; calling it twice is harmless."""
         self._stack.close()
 
 
@@ -249,7 +246,6 @@ class EagleHead(RowContext):
         self._n_levels = 0
 
     def clear(self) -> None:
-        """Forget everything."""
         super().clear()
         self._n_levels = self._n_shared = 0
 

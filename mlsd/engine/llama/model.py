@@ -12,8 +12,6 @@ from mlsd.engine.vocabulary import Vocabulary
 from mlsd.errors import ModelFileError
 from mlsd.gguf_tools.source import Source
 
-_GGUF_MAGIC = b"GGUF"
-
 
 class LlamaModel:
     """The weights of one GGUF file; several sessions can share them. Close it after its sessions.
@@ -117,16 +115,13 @@ class LlamaModel:
         raise fail("llama.cpp cannot turn tokens into text", count)
 
     def token_text(self, token: int) -> str:
-        """The vocabulary's own spelling of one token."""
         text: bytes | None = self._native.llama_vocab_get_text(self.vocab, token)
         return (text or b"").decode("utf-8", "replace")
 
     def is_end(self, token: int) -> bool:
-        """Whether the token ends a generation."""
         return bool(self._native.llama_vocab_is_eog(self.vocab, token))
 
     def is_control(self, token: int) -> bool:
-        """Whether the token ends a generation or is no text at all."""
         return self.is_end(token) or bool(self._native.llama_vocab_is_control(self.vocab, token))
 
     def close(self) -> None:
@@ -153,18 +148,8 @@ def _expert_override(path: Path, n_used: int) -> Any:
 
 
 def check_gguf(path: Path) -> None:
-    """Refuse a path that is not a readable GGUF before the native library sees it.
+    """Refuse what is no readable GGUF, all its files included, before the native library sees it.
 
     Raises: ModelFileError.
     """
-    if not path.is_file():
-        raise ModelFileError(
-            f"There is no model file {path}.", hint="Give the path of a GGUF, or an id that `mlsd models list` shows."
-        )
-    try:
-        with path.open("rb") as file:
-            magic = file.read(len(_GGUF_MAGIC))
-    except OSError as error:
-        raise ModelFileError(f"{path} cannot be read: {error.strerror}.", hint="Check its permissions.") from error
-    if magic != _GGUF_MAGIC:
-        raise ModelFileError(f"{path} is not a GGUF file (it starts with {magic!r}).", hint="Give a GGUF model.")
+    Source(path).shards()

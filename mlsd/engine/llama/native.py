@@ -1,7 +1,7 @@
 """The native library behind one door: loading it, its log lines, its devices, its failures.
 
-Only this file, `llama.py` and `quantize.py` beside it may import `llama_cpp`. Nothing native happens when this module
-is imported: the first call of `library()` loads the shared library, takes over its log and starts its backends.
+Only this file may import `llama_cpp`. Nothing native happens when this module is imported: the first call of
+`library()` loads the shared library, takes over its log and starts its backends.
 """
 
 from __future__ import annotations
@@ -11,15 +11,16 @@ import ctypes
 import functools
 import importlib.util
 import os
+import re
 import types
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol, cast
 
 from mlsd.engine.llama.build.layouts import fit
-from mlsd.engine.llama.build.loaded import asked, loaded, require
-from mlsd.engine.llama.build.prebuilt import build_number, prebuilt_folder
+from mlsd.engine.llama.build.loaded import Identity, asked, check_content, require
+from mlsd.engine.llama.build.prebuilt import build_number, files_of, libraries_of
 from mlsd.errors import DeviceError, NativeError, UnsupportedError
 from mlsd.records import Record
 
@@ -106,15 +107,22 @@ def library() -> Any:
     Raises: NativeError for libraries that do not load, lack a function that their bindings name, lay out a structure
     in a way that is not known, or are not those of the build that this process was told to load.
     """
-    _choose_libraries()
+    os.environ.pop("GGML_BACKEND_PATH", None)  # ggml would load what it names, whichever build that is of
+    identity = asked()
+    named = os.environ.get(LIBRARIES_VARIABLE)
+    files = _choose_libraries(identity)
+    inodes = check_content(files)
     try:
         from llama_cpp import llama_cpp
-    except (ImportError, OSError, AttributeError, RuntimeError) as error:
+    except Exception as error:  # the code of a package that somebody named, which may raise what it likes
         raise NativeError(
-            f"llama.cpp cannot be loaded: {error}.",
+            f"llama.cpp cannot be loaded: {str(error) or type(error).__name__}.",
             hint="The libraries are damaged, or of another version than the bindings: reinstall llama-cpp-python, or "
             "name the interpreter of the environment that they came from.",
         ) from error
+    finally:
+        if named is None:  # for this import alone: a child may be given another build
+            os.environ.pop(LIBRARIES_VARIABLE, None)
 
     def on_log(level: int, text: bytes, _: Any) -> None:
         LOG.write(level, text)
@@ -122,23 +130,29 @@ def library() -> Any:
     callback = llama_cpp.llama_log_callback(on_log)
     _keep_alive.append(callback)
     llama_cpp.llama_log_set(callback, ctypes.c_void_p(0))
+    package = str(Path(llama_cpp.__file__).parent)
+    require(package, inodes, identity)  # of another build no backend is known, and the reason would be another one
     _require_fit(llama_cpp)
+    backends = _backends(Path(llama_cpp._base_path), files)
+    _load_backends(llama_cpp, backends)
     llama_cpp.llama_backend_init()
-    _load_backends(llama_cpp)
-    if (identity := asked()) is not None:
-        require(loaded(str(Path(llama_cpp.__file__).parent)), identity)
+    require(package, inodes, identity)
     if endpoint := os.environ.get(SERVER_VARIABLE):
-        _add_server(llama_cpp._base_path, endpoint, llama_cpp._lib)
+        _add_server(backends.get("rpc", []), endpoint, llama_cpp._lib)
     return llama_cpp
 
 
-def _choose_libraries() -> None:
-    """Name the libraries of a trusted package where the bindings ship none and nobody named others."""
+def _choose_libraries(identity: Identity | None) -> Mapping[str, str | None]:
+    """Name the folder of libraries where nobody did; what may be loaded of it, with its SHA-256 where that is known."""
     spec = importlib.util.find_spec("llama_cpp")
-    if LIBRARIES_VARIABLE in os.environ or spec is None or spec.origin is None:
-        return
-    if (folder := prebuilt_folder(Path(spec.origin).parent)) is not None:
-        os.environ[LIBRARIES_VARIABLE] = str(folder)
+    if (named := os.environ.get(LIBRARIES_VARIABLE)) is not None:
+        files = files_of(Path(named))
+    elif spec is None or spec.origin is None:
+        files = {}
+    else:
+        found = libraries_of(Path(spec.origin).parent)
+        os.environ[LIBRARIES_VARIABLE], files = str(found.folder), found.files
+    return files if identity is None else identity.files
 
 
 def _require_fit(native: Any) -> None:
@@ -153,24 +167,61 @@ def _require_fit(native: Any) -> None:
         )
 
 
-def _load_backends(native: Any) -> None:
-    """Load what a build keeps in libraries of their own: such a build knows no device until it is told where they lie.
+# As ggml orders them (ggml-backend-reg.cpp, `ggml_backend_load_all_from_path`); what is newer stands before the CPU.
+_BACKENDS = (
+    *("blas", "zendnn", "cann", "cuda", "hip", "metal", "rpc", "sycl", "vulkan", "virtgpu", "opencl", "hexagon"),
+    *("musa", "openvino"),
+)
+_BACKEND = re.compile(r"(?:lib)?ggml-(?!base[.-])([a-z0-9]+)((?:-[\w-]+)?)\..*")
 
+
+def _backends(folder: Path, files: Mapping[str, str | None]) -> dict[str, list[Path]]:
+    """What a build keeps in libraries of their own, by name, each with its variants for kinds of processors.
+
+    Only files of the build: ggml's own search takes any of a fitting name, in the working directory, too.
+    """
+    found: dict[str, dict[str, Path]] = {}
+    for path in sorted(folder.glob("*"), key=lambda path: len(path.name)):
+        if (match := _BACKEND.fullmatch(path.name)) and str(path.resolve()) in files:
+            found.setdefault(match[1], {}).setdefault(match[2], path)  # of its names the one without a version
+    order = (*_BACKENDS, *sorted({*found} - {*_BACKENDS, "cpu"}), "cpu")
+    return {name: [*found[name].values()] for name in order if name in found}
+
+
+def _load_backends(native: Any, backends: Mapping[str, Sequence[Path]]) -> None:
+    """Load what a build keeps in libraries of their own: such a build knows no device until it has.
+
+    With one loaded llama.cpp never searches by itself (`llama_supports_gpu_offload` does, without any).
     Raises: NativeError where none can be loaded.
     """
     shared = native._lib
     shared.ggml_backend_dev_count.restype = ctypes.c_size_t
     if shared.ggml_backend_dev_count():
         return
-    if hasattr(shared, "ggml_backend_load_all_from_path"):
-        shared.ggml_backend_load_all_from_path.argtypes = [ctypes.c_char_p]
-        shared.ggml_backend_load_all_from_path.restype = None
-        shared.ggml_backend_load_all_from_path(os.fsencode(native._base_path))
+    if hasattr(shared, "ggml_backend_load"):
+        shared.ggml_backend_load.argtypes, shared.ggml_backend_load.restype = [ctypes.c_char_p], ctypes.c_void_p
+        for variants in backends.values():
+            scores = {path: _score(path) for path in variants}
+            best = max(variants, key=lambda path: scores[path])
+            if scores[best] >= 0:
+                shared.ggml_backend_load(os.fsencode(best))
     if not shared.ggml_backend_dev_count():
         raise fail(
             f"This build of llama.cpp has no backend that works here: none could be loaded from {native._base_path}",
             hint="It may be made for another processor; `mlsd builds list` shows which builds fit.",
         )
+    LOG.drain()  # a driver that is not there keeps its backend from loading, and others serve
+
+
+def _score(path: Path) -> int:
+    """How well a variant fits this processor, as it says itself, -1 for one that does not; 0: it is no variant."""
+    match = _BACKEND.fullmatch(path.name)
+    if match is None or not match[2]:
+        return 0
+    try:
+        return int(ctypes.CDLL(str(path)).ggml_backend_score()) or -1
+    except (OSError, AttributeError):
+        return -1
 
 
 @functools.cache
@@ -250,17 +301,14 @@ def ggml() -> Any:
     return library()._lib
 
 
-def _add_server(folder: Path, endpoint: str, found: Any) -> None:
+def _add_server(libraries: Sequence[Path], endpoint: str, found: Any) -> None:
     """Make the devices of an rpc-server of llama.cpp devices of this process. Raises: UnsupportedError."""
-    from llama_cpp import _ctypes_extensions
-
-    try:
-        rpc = _ctypes_extensions.load_shared_library("ggml-rpc", folder)
-    except (OSError, RuntimeError) as error:
+    if not libraries:
         raise UnsupportedError(
             f"{SERVER_VARIABLE} names {endpoint}, but this build of llama.cpp cannot reach servers.",
             hint=f"Build it with -DGGML_RPC=ON, and name the folder of its libraries with {LIBRARIES_VARIABLE}.",
-        ) from error
+        )
+    rpc = ctypes.CDLL(str(libraries[0]))
     # Any buffer that is freed makes the server forget the last graph, which a client that reuses it is not told: asked
     # to run it again it hangs up, and llama.cpp aborts (ggml-rpc.cpp, `rpc_server::free_buffer`, `graph_recompute`).
     os.environ["LLAMA_GRAPH_REUSE_DISABLE"] = "1"

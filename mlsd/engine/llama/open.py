@@ -6,7 +6,6 @@ from mlsd.engine.llama.broken import UncheckedSession
 from mlsd.engine.llama.model import LlamaModel
 from mlsd.engine.llama.rows import HiddenRowsSession, LayerRowsSession, LayerRowsTreeSession
 from mlsd.engine.llama.session import LlamaSession
-from mlsd.engine.llama.taps import TappedSession
 from mlsd.engine.llama.trees import LlamaTreeSession
 from mlsd.engine.session import SessionKind, SessionOptions
 from mlsd.errors import UnsupportedError
@@ -18,7 +17,6 @@ HEADS = ("eagle3", "dflash")
 _KINDS: dict[tuple[SessionKind, bool], type[LlamaSession]] = {
     ("plain", False): LlamaSession,
     ("plain", True): LlamaTreeSession,
-    ("tapped", False): TappedSession,
     ("hidden-rows", False): HiddenRowsSession,
     ("layer-rows", False): LayerRowsSession,
     ("layer-rows", True): LayerRowsTreeSession,

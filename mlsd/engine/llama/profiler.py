@@ -24,11 +24,9 @@ class GraphTap:
         self.nodes: list[Node] = []
 
     def wants(self, name: str) -> bool:
-        """See `Tap`."""
         return True
 
     def visit(self, name: str, value: TensorValue) -> None:
-        """See `Tap`."""
         self.nodes.append(Node(name=name, operation=value.operation))
 
 
@@ -58,7 +56,6 @@ class SpanTap:
         return True
 
     def visit(self, name: str, value: TensorValue) -> None:
-        """See `Tap`."""
         self._spans.append(self._clock.now_ns() - self._started_ns)
 
     def take(self) -> dict[Part, int]:
@@ -86,7 +83,6 @@ class _WatchedContext(RowContext):
 
     @contextmanager
     def tapped(self, tap: Tap) -> Iterator[None]:
-        """Passes inside the block show their tensors to `tap`."""
         with self._switch.on(tap):
             yield
 

@@ -64,10 +64,7 @@ class LayerRowsSession(LlamaSession):
     """A session that keeps the rows of chosen layers of every position, once `keep_rows` has named them."""
 
     def __init__(self, model: LlamaModel, options: SessionOptions) -> None:
-        """Open the context.
-
-        Raises: UnsupportedError when the library does not export the rows.
-        """
+        """Open the context. Raises: UnsupportedError when the library does not export the rows."""
         self._inputs, self._extension = layer_inputs(), extension()  # may refuse, so before a context is open
         self._layers: tuple[int, ...] = ()
         super().__init__(model, options)
@@ -126,10 +123,7 @@ class HiddenRowsSession(LlamaSession):
     """A session that also keeps the trunk's hidden row of every position, as the next-token block wants it."""
 
     def __init__(self, model: LlamaModel, options: SessionOptions) -> None:
-        """Open the context.
-
-        Raises: UnsupportedError when the model was loaded without next-token block.
-        """
+        """Open the context. Raises: UnsupportedError when the model was loaded without next-token block."""
         native = library()
         if not model.has_next_token_block:
             raise UnsupportedError(

@@ -134,7 +134,6 @@ class LlamaSession:
 
     @property
     def model_key(self) -> object:
-        """Equal for sessions over the same weights in memory."""
         return id(self.model)
 
     @property
@@ -195,7 +194,6 @@ class LlamaSession:
             self._failed(fail(f"Decoding {what} failed: {_DECODE_FAILURES.get(code, 'llama.cpp failed')}", code))
 
     def _failed(self, error: MlsdError) -> None:
-        """What becomes of a native call that failed."""
         raise error
 
     def greedy(self) -> list[int]:

@@ -55,10 +55,7 @@ class StateLink:
     """Copies a target's memory into a draft. Both sessions must have been opened with two sequences."""
 
     def __init__(self, target: LlamaSession, draft: LlamaSession, plan: LinkPlan) -> None:
-        """Ask which version of the layout this build writes.
-
-        Raises: BlobError for one that is not known.
-        """
+        """Ask which version of the layout this build writes. Raises: BlobError for one that is not known."""
         self._native, self._version = library(), sequence_state_version()
         if self._version not in VERSIONS:
             raise BlobError(f"This build writes version {self._version} of a sequence's memory; {VERSIONS} are known.")
@@ -198,7 +195,6 @@ def _with_state(blob: Blob, state: Blob) -> Blob:
 
 
 def _rows(blob: Blob) -> tuple[object, ...]:
-    """What two blobs of the same text share whichever sequence they were written for."""
     return blob.positions, blob.keys, blob.values, blob.state_position, blob.state_tables
 
 
@@ -311,8 +307,8 @@ class _Reader:
             raise BlobError(f"The saved memory goes on for {len(self._data) - self._at} bytes behind its last block.")
 
 
-def read_blob(data: bytes, shape: BlobShape, *, version: int = VERSIONS[0], state_only: bool = False) -> Blob:
-    """Take a saved sequence apart.
+def read_blob(data: bytes, shape: BlobShape, *, version: int, state_only: bool = False) -> Blob:
+    """Take a saved sequence apart; `version`: of its layout, which every build has one of.
 
     Raises: BlobError at the first field that is not as expected, or for bytes left over.
     """

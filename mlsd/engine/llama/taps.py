@@ -54,7 +54,6 @@ class TensorValue:
 
     @property
     def n_bytes(self) -> int:
-        """Its size."""
         return int(self._base.ggml_nbytes(self.handle))
 
     @property
@@ -137,12 +136,10 @@ class TappedSession(LlamaSession):
 
     @property
     def n_embd(self) -> int:
-        """Width of a hidden row."""
         return int(self._native.llama_model_n_embd(self.model.handle))
 
     @contextmanager
     def tapped(self, tap: Tap) -> Iterator[None]:
-        """Passes inside the block show their tensors to `tap`."""
         with self._switch.on(tap):
             yield
 
@@ -161,7 +158,6 @@ class ReadTap:
         self.wants, self._take = wanted, take
 
     def visit(self, name: str, value: TensorValue) -> None:
-        """See `Tap`."""
         self._take(name, value.rows())
 
 
@@ -182,7 +178,6 @@ class SkipTap:
         self._carried = b""
 
     def wants(self, name: str) -> bool:
-        """See `Tap`."""
         return name in self.names
 
     def visit(self, name: str, value: TensorValue) -> None:
@@ -204,7 +199,6 @@ class CollectTap:
         self.values: dict[str, npt.NDArray[np.float32]] = {}
 
     def wants(self, name: str) -> bool:
-        """See `Tap`."""
         return name in self.names
 
     def visit(self, name: str, value: TensorValue) -> None:

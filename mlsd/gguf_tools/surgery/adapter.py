@@ -17,7 +17,7 @@ from gguf.utility import LocalTensor, SafetensorsLocal
 from mlsd.errors import InputError
 from mlsd.gguf_tools.weights import Floats
 from mlsd.hashes import file_sha256
-from mlsd.outside import read_file
+from mlsd.outside import read_given
 from mlsd.records import Record
 
 PUBLISHED_ROPE_BASE = 10_000.0  # what the authors' adapter code uses, whatever its configuration says or leaves out
@@ -46,17 +46,14 @@ class AdapterConfig(Record, frozen=True, kw_only=True):
 
     @property
     def n_head_kv(self) -> int:
-        """Heads of keys and values."""
         return self.num_key_value_heads or self.num_attention_heads
 
     @property
     def head_width(self) -> int:
-        """Numbers a head."""
         return self.head_dim or self.hidden_size // self.num_attention_heads
 
     @property
     def rope_base(self) -> float:
-        """Base of the rotation."""
         return float((self.rope_parameters or {}).get("rope_theta") or self.rope_theta or PUBLISHED_ROPE_BASE)
 
     @property
@@ -119,9 +116,7 @@ def _weights_file(path: Path) -> Path:
 def _read_config(path: Path) -> AdapterConfig:
     hint = "It is the file that the adapter was trained with; its repository has it beside the weights."
     try:
-        return msgspec.json.decode(read_file(path), type=AdapterConfig)
-    except OSError as error:
-        raise InputError(f"{path} cannot be read: {error.strerror}.", hint=hint) from error
+        return msgspec.json.decode(read_given(path, InputError, hint), type=AdapterConfig)
     except msgspec.DecodeError as error:
         raise InputError(f"{path} does not describe an adapter: {error}.", hint=hint) from error
 

@@ -114,7 +114,7 @@ def plan_subset(
     """
     if all(choice is None for choice in (keep, skip, exit_after, fraction, component)):
         raise InputError(
-            "Nothing says what the draft shall be.", hint="Give --keep, --skip, --exit, --fraction or --component."
+            "The blocks of the draft are not given.", hint="Give --keep, --skip, --exit, --fraction or --component."
         )
     layers = choose_layers(
         trunk_layers(source) or 0,

@@ -71,5 +71,4 @@ def _shrink(folder: Path, keep: Path | None, most_bytes: int) -> int:
 
 
 def _files(folder: Path) -> list[Path]:
-    """Drafts, and what an interrupted writer left behind."""
     return [path for path in folder.glob("*") if path.is_file() and path.name != ".lock"]

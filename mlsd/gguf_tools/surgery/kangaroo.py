@@ -70,7 +70,7 @@ def compose(source: Source, adapter: Adapter, exit_after: int) -> Edit:
     if any(isinstance(value, list) for value in cut.changed.values()):
         raise ModelFileError(
             f"{source.path.name} says something of each block apart, so nothing is known of the adapter's.",
-            hint="Use a model whose blocks are alike.",
+            hint="Use a model whose blocks are all of one kind.",
         )
     pieces = [piece for piece in cut.pieces if piece.tensor.name != "output_norm.weight"]
     return Edit(
@@ -199,7 +199,7 @@ def _adapter_pieces(source: Source, adapter: Adapter, block: int) -> Iterator[Pi
     own = {tensor.name.removeprefix("blk.0."): tensor for tensor in source.tensors if block_of(tensor.name) == 0}
     missing = [part for part in _PARTS if part not in own]
     if missing:
-        raise ModelFileError(f"Block 0 of {source.path.name} has no {missing[0]}, as it would have to.")
+        raise ModelFileError(f"Block 0 of {source.path.name} lacks {missing[0]}, which the adapter needs.")
     dtype = _matrix_type(own["attn_output.weight"], adapter)
     heads = {QUERY: adapter.config.num_attention_heads, KEY: adapter.config.n_head_kv}
     for part, name in {"output_norm.weight": FINAL_NORM, **_PARTS}.items():

@@ -61,7 +61,6 @@ class SynthPlan(Record, frozen=True, kw_only=True):
 
     @property
     def tensor_types(self) -> dict[str, int]:
-        """Quantization type -> number of tensors."""
         return dict(Counter(part.stored.type.name for part in self.parts).most_common())
 
 
@@ -279,7 +278,6 @@ class _Pools:
 
 
 def _packed(weights: Floats, tensor: Stored) -> Iterator[Bytes]:
-    """Small weights as the tensor stores them."""
     yield np.ascontiguousarray(gguf.quants.quantize(weights, tensor.type)).view(np.uint8)
 
 
@@ -301,7 +299,6 @@ def _spec_of(tensor: Stored) -> TensorSpec:
 
 
 def _is_random(spec: TensorSpec) -> bool:
-    """Whether the tensor is one of the large matrices."""
     return spec.kind in QUANTIZED_KINDS
 
 

@@ -39,7 +39,6 @@ class Table(Record, frozen=True, kw_only=True):
 
     @property
     def n_parameters(self) -> int:
-        """All weights."""
         return sum(spec.n_weights for spec in self.tensors)
 
 

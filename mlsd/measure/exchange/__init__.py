@@ -12,16 +12,16 @@ from pathlib import Path
 from typing import Any, BinaryIO, Literal, Protocol, get_args
 
 from mlsd.errors import InputError, TableError, choose
+from mlsd.folders import replacing
 from mlsd.measure.store.rows import ImportedRow, ImportFormat, TrialFilter
 from mlsd.measure.store.store import ALL, Store
-from mlsd.outside import read_file
+from mlsd.outside import read_given
 
-ExportFormat = Literal["csv", "parquet", "json", "study-csv", "llama-bench", "localmaxxing"]
+ExportFormat = Literal["csv", "json", "study-csv", "llama-bench"]
 Content = Literal["trials", "rounds"]
 EXPORTS: tuple[ExportFormat, ...] = get_args(ExportFormat)
 
 _CALLED = {"csv": "delimited", "json": "document"}  # formats whose names Python's own modules have
-_CONTENTS: dict[str, tuple[Content, ...]] = {"csv": ("trials", "rounds"), "parquet": ("trials", "rounds")}
 
 
 class _Writer(Protocol):
@@ -37,12 +37,12 @@ def export(
 ) -> int:
     """Write the chosen trials, or their rounds, to `out` and return how many rows or objects that were.
 
-    Raises: InputError for a format that is unknown, cannot hold rounds, or whose library is missing.
+    Raises: InputError for a format that is unknown or cannot hold rounds.
     """
     if kind not in EXPORTS:
         raise InputError(f"There is no export format {kind!r}.", hint=choose(kind, EXPORTS))
-    if content not in _CONTENTS.get(kind, ("trials",)):
-        raise InputError(f"{kind} holds no table of {content}.", hint="Rounds go to csv, parquet, and all of json.")
+    if content == "rounds" and kind != "csv":
+        raise InputError(f"{kind} holds no table of rounds.", hint="Rounds go to csv, and all of json.")
     writer: _Writer = _format(kind)
     return writer.write(store, out, chosen, content)
 
@@ -60,18 +60,8 @@ def export_file(
 
 def write_file(path: Path, write: Callable[[BinaryIO], int]) -> int:
     """Let `write` fill a file that appears whole or not at all, and answer as it does. Raises: InputError."""
-    part = path.with_name(f".{path.name}.part")
-    try:
-        with part.open("wb") as out:
-            count = write(out)
-        part.replace(path)
-    except OSError as error:
-        raise InputError(
-            f"{path} cannot be written: {error.strerror or error}.", hint="Give a writable file with --output."
-        ) from error
-    finally:
-        part.unlink(missing_ok=True)
-    return count
+    with replacing(path, "Give a writable file with --output.") as part, part.open("wb") as out:
+        return write(out)
 
 
 def read_table(path: Path, kind: ImportFormat) -> list[ImportedRow]:
@@ -79,11 +69,6 @@ def read_table(path: Path, kind: ImportFormat) -> list[ImportedRow]:
 
     Raises: TableError naming file, line and column of the first thing that cannot be read.
     """
-    try:
-        data = read_file(path)
-    except OSError as error:
-        raise TableError(
-            f"{path} cannot be read: {error.strerror or error}.", hint="Give the path of a file."
-        ) from error
+    data = read_given(path, TableError, "Give the path of a file.")
     reader: _Reader = _format(kind)
     return reader.read(data, path.name, hashlib.sha256(data).hexdigest())

@@ -32,7 +32,6 @@ class Printed(Record, frozen=True, kw_only=True):
         return Printed(value=self.value * factor, low=self.low * factor, high=self.high * factor, digits=self.digits)
 
     def plus(self, term: float) -> Printed:
-        """The same number with a known one added."""
         return Printed(value=self.value + term, low=self.low + term, high=self.high + term, digits=self.digits)
 
     def at_most(self, bound: float) -> Printed:

@@ -26,7 +26,7 @@ from mlsd import __version__
 from mlsd.errors import InputError, TableError
 from mlsd.limits import RECORD_BYTES, RECORD_VALUES
 from mlsd.measure.exchange import write_file
-from mlsd.measure.store import rowcodec
+from mlsd.measure.store import rowcodec, schema, sessions
 from mlsd.measure.store.pass_shares import PassShares
 from mlsd.measure.store.rows import (
     CalibrationPoint,
@@ -47,6 +47,7 @@ from mlsd.outside import check_regular, read_file
 from mlsd.records import Case, Environment, ModelFacts, QualityWarning, Record, Round, Trial
 from mlsd.trials.acceptance import rate_of
 from mlsd.trials.fates import OLD_DISTURBED
+from mlsd.trials.results import SessionPlan
 from mlsd.trials.sums import decode_tok_s, prefill_tok_s, share, sums_of
 from mlsd.trials.sums import sums as sums_over
 
@@ -68,6 +69,7 @@ class RecordedRun(Record, frozen=True, kw_only=True):
     seed: int
     profile: str | None = None
     suites: tuple[str, ...] = ()
+    decides: SessionPlan | None = None  # what it planned to decide; None: of before this was stored
 
 
 class RecordedTrial(Record, frozen=True, kw_only=True):
@@ -253,6 +255,7 @@ def _recorded_run(run: Run) -> RecordedRun:
         environment_key=environment_key(run.environment),
         profile=run.plan.get("profile"),
         suites=tuple(Path(suite).stem for suite in run.plan.get("suites") or ()),
+        decides=sessions.stored(run),
         **_same(run, Run),
     )
 
@@ -380,7 +383,8 @@ def import_record(store: Store, file: RecordFile) -> Imported:
     for run in study.runs:
         number = known.get((run.environment_key, run.started_at, run.seed))
         if number is None:
-            plan = {"profile": run.profile, "suites": run.suites, "record": file.digest}
+            plan = {"profile": run.profile, "suites": run.suites, schema.FROM_RECORD: file.digest}
+            plan |= {} if run.decides is None else sessions.as_stored(run.decides)
             number = fresh[run.id] = store.add_run(Run(plan=plan, **_same(run, Run)))
         numbers[run.id] = number
     for run_id, number in numbers.items():

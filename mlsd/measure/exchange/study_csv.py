@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import csv
 import io
-import statistics
-from collections import defaultdict
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
 from mlsd.errors import TableError
 from mlsd.measure.exchange.delimited import guarded, write_csv
+from mlsd.measure.exchange.pasted import text_of
 from mlsd.measure.exchange.printed import parse_printed, says_nothing
 from mlsd.measure.exchange.tables import dict_rows
-from mlsd.measure.store.rows import ImportedRow, TrialFilter, pair_key
+from mlsd.measure.store.rows import ImportedRow, TrialFilter
+from mlsd.measure.store.sessions import sessions
 from mlsd.measure.store.store import Store
 from mlsd.records import NO_DRAFTER
 from mlsd.trials.sums import decode_tok_s, share
@@ -49,12 +49,10 @@ def write(store: Store, out: BinaryIO, chosen: TrialFilter, content: Content) ->
 def _lines(store: Store, chosen: TrialFilter) -> Iterator[list[Any]]:
     environments = {run.id: run.environment for run in store.runs()}
     cases = store.cases()
-    baselines = _baselines(store)
+    ratios = _ratios(store)
     for row in dict_rows(store.summary(chosen)):
         case, environment = cases[row["case_id"]], environments[row["run_id"]]
         speed = decode_tok_s(row["n_tokens"], row["decode_ns"])
-        baseline = baselines.get(_pair_key(row, cases))
-        paired = row["arm"] == "sd" and speed is not None and baseline is not None
         texts = {
             "job_id": f"{row['suite']}-{row['trial_id']}",
             "timestamp": row["started_at"],
@@ -75,7 +73,7 @@ def _lines(store: Store, chosen: TrialFilter) -> Iterator[list[Any]]:
             "prompt_eval_ms": None if row["prefill_ns"] is None else row["prefill_ns"] / NS_PER_MS,
             "eval_ms_per_token": None if speed is None else 1000 / speed,
             "draft_acceptance_rate": share(row["accepted"], row["proposed"]) if row["arm"] == "sd" else None,
-            "speedup_vs_baseline": speed / baseline if paired else None,  # type: ignore[operator]
+            "speedup_vs_baseline": ratios.get(row["trial_id"]),
             "mgl": share(row["committed"], row["rounds"]) if row["arm"] == "sd" else None,
             "rounds": row["rounds"] if row["arm"] == "sd" else None,
         }
@@ -83,20 +81,10 @@ def _lines(store: Store, chosen: TrialFilter) -> Iterator[list[Any]]:
         yield [cells.get(column) for column in COLUMNS]
 
 
-def _pair_key(row: dict[str, Any], cases: dict[str, Any]) -> tuple[Any, ...]:
-    """Equal for the arms that were measured together and may be compared."""
-    return pair_key(cases[row["case_id"]], row["environment_key"], row["block"], row["repeat"])
-
-
-def _baselines(store: Store) -> dict[tuple[Any, ...], float]:
-    """Decode tok/s of the plain arm of every block."""
-    cases = store.cases()
-    speeds = defaultdict(list)
-    for row in dict_rows(store.summary(TrialFilter(arm="ar", status="ok", valid=True))):
-        speed = decode_tok_s(row["n_tokens"], row["decode_ns"])
-        if speed is not None:
-            speeds[_pair_key(row, cases)].append(speed)
-    return {key: statistics.fmean(values) for key, values in speeds.items()}
+def _ratios(store: Store) -> dict[int, float]:
+    """By trial its speed over that of the plain trial of its block."""
+    arms = (one for session in sessions(store) for one in session.results() if one.n_valid)
+    return {pair.own.id: pair.ratio for one in arms for pair in one.pairs if pair.own.id is not None}
 
 
 # --- reading ----------------------------------------------------------------------------------------------------
@@ -108,7 +96,7 @@ def read(data: bytes, source: str, sha256: str) -> list[ImportedRow]:
     Cells are read as people write them (`parse_printed`). A row with a cell that is not understood has that as its
     status. Raises: TableError where the file is no table of this layout, or none of its rows is understood.
     """
-    reader = csv.DictReader(io.StringIO(_text(data, source), newline=""), strict=True)
+    reader = csv.DictReader(io.StringIO(text_of(data, source), newline=""), strict=True)
     lines: list[_Line] = []
     try:
         _check_header(source, list(reader.fieldnames or []))
@@ -204,19 +192,6 @@ def _row(line: _Line, number: int, sha256: str, percent: bool, raw: dict[str, st
         speedup=line.cell("speedup_vs_baseline", _positive),
         raw=raw,
     )
-
-
-def _text(data: bytes, source: str) -> str:
-    try:
-        text = data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = data[: error.start].count(b"\n") + 1
-        raise TableError(f"{source}, line {line}: not UTF-8 text.", hint="Save the table as UTF-8.") from error
-    if "\0" in text:
-        raise TableError(f"{source} holds NUL bytes: it is not a CSV table.", hint="Save the table as UTF-8 CSV.")
-    if not text.strip():
-        raise TableError(f"{source} is empty.", hint=f"Its first line names the columns: {', '.join(COLUMNS)}.")
-    return text
 
 
 def _check_header(source: str, header: list[str]) -> None:

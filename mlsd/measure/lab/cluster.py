@@ -32,7 +32,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from mlsd import __version__
-from mlsd.children import command, end_with_parent
+from mlsd.children import end_with_parent, start_child
 from mlsd.errors import InputError, LabError, UnsupportedError
 from mlsd.folders import user_dir, write_atomically
 from mlsd.measure.lab import machine
@@ -221,7 +221,8 @@ def start(
         on_start(scheduler.address, path)
         asked = Joining(address=scheduler.address, certificate=text, may_pull=may_pull)
         for remote in remotes:
-            joining = (remote.line(_JOIN), asked, partial(on_loss, remote.host))
+            connect = partial(subprocess.Popen, remote.line(_JOIN), stdin=subprocess.PIPE, stderr=subprocess.PIPE)
+            joining = (connect, asked, partial(on_loss, remote.host))
             threading.Thread(target=_keep_joined, args=joining, daemon=True).start()
         await scheduler.finished()
 
@@ -284,13 +285,14 @@ def join(address: str, certificate: Path | None, *, may_pull: bool, on_loss: Cal
     address = full_address(address)
     Cluster(address, certificate, EngineOptions(), None).close()  # says what is wrong, where something is
     asked = Joining(address=address, certificate=_certificate(certificate), may_pull=may_pull)
-    _keep_joined(command("mlsd.measure.lab"), asked, on_loss)
+    begin = partial(start_child, "mlsd.measure.lab", stdin=subprocess.PIPE, stderr=subprocess.PIPE)
+    _keep_joined(begin, asked, on_loss)
 
 
-def _keep_joined(line: Sequence[str], asked: Joining, on_loss: Callable[[str], None]) -> None:
+def _keep_joined(begin: Callable[[], subprocess.Popen[bytes]], asked: Joining, on_loss: Callable[[str], None]) -> None:
     """Run a machine's process, and after every loss anew; `on_loss` hears its last words."""
     while True:
-        process = subprocess.Popen(line, stdin=subprocess.PIPE, stderr=subprocess.PIPE)
+        process = begin()
         assert process.stdin is not None and process.stderr is not None
         words: deque[bytes] = deque(maxlen=1)
         try:
@@ -464,7 +466,6 @@ class Cluster:
     # --- status -------------------------------------------------------------------------------------------------
 
     def doing(self) -> dict[str, tuple[Card | None, Doing | None]]:
-        """Each machine's last card and what it is at, by address."""
         answers = self._client.run(doing_task, on_error="ignore")
         return {a: _heard(said, tuple[Card | None, Doing | None]) or (None, None) for a, said in answers.items()}
 
@@ -477,7 +478,6 @@ class Cluster:
             return {}
 
     def close(self) -> None:
-        """Leave; machines stop measuring for us."""
         self._client.close(timeout=2)
 
     def __enter__(self) -> Cluster:

@@ -60,12 +60,10 @@ class Card(Record, frozen=True, kw_only=True):
 
     @property
     def key(self) -> str:
-        """Equal for machines that may share the cases of a plan."""
         return environment_key(self.environment)
 
     @property
     def name(self) -> str:
-        """The machine for people."""
         return f"{self.environment.chip or self.environment.machine}, {self.environment.backend} ({self.key[:8]})"
 
     def lacks(self, models: tuple[ModelRef, ...]) -> tuple[ModelRef, ...]:

@@ -12,7 +12,7 @@ from mlsd.measure.lab.coordinator import LabOutcome, LabPlan, run_lab
 from mlsd.measure.lab.machine import Card, read_origin
 from mlsd.measure.process import run_info
 from mlsd.measure.run.runner import RunSettings, Watcher
-from mlsd.measure.run.runs import check_database, conclude, plan_record, rested
+from mlsd.measure.run.runs import check_database, conclude, plan_record, rested, suite_session
 from mlsd.measure.store.newest import study_path
 from mlsd.measure.store.store import Store
 from mlsd.planning.prepare import StudyRequest, bind_models, prepare_study
@@ -60,7 +60,7 @@ def run_lab_study(
             loads=rested(prepared.plan.loads, settings.cool_down_s),
             origin=origin,
             share=share,
-            record=plan_record(prepared, options or {}),
+            record=plan_record(prepared, options or {}, suite_session(request, prepared)),
             facts=tuple(one for id_, one in facts.items() if id_ in used),
             patience_s=patience_s,
         )

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from mlsd.records import Conditions, Environment, QualityWarning, Record, Trial
 from mlsd.stats import grouped
 from mlsd.trials.sums import speed
-from mlsd.units import MIB, NS_PER_MS, format_bytes, format_percent
+from mlsd.units import GIB, MIB, NS_PER_MS, format_bytes, format_percent
 
 SPREAD_LIMIT = 0.10  # standard deviation over mean; the limit at which pyperf warns, too
 DRIFT_LIMIT = 0.02  # change of the baseline over the run that is worth a word
@@ -22,30 +22,34 @@ SHORT_DECODE_NS = 100 * NS_PER_MS  # below this one scheduling slice of another 
 DISTURBED_SHARE, DISTURBED_NS = 0.25, 10**9  # of the generation; shorter waits are scatter, and repeats show it
 COUNTER_NS = 10**9  # in which every energy counter moves
 SWAP_GROWTH_BYTES = 64 * MIB
+BACKGROUND_CORES, BACKGROUND_SHARE = 0.5, 0.1
+# macOS moves what idles to swap before memory is short, and its services make a load of one to two by themselves.
+MAC_SWAP_GROWTH_BYTES, MAC_BACKGROUND_CORES, MAC_BACKGROUND_SHARE = GIB, 2.0, 0.25
 _NOMINAL = "nominal"
 WARNINGS = {  # what each code means; the documentation shows it
-    "on_battery": "the machine ran on battery, where many slow down",
-    "low_power_mode": "the system was told to save power",
+    "on_battery": "the machine ran on battery, which slows many down",
+    "low_power_mode": "the system was set to save power",
     "throttled": "the system reported heat and slowed down",
-    "background_load": "other programs kept more than half a core, and a tenth of all cores, busy",
-    "swap_growth": f"swap grew by {SWAP_GROWTH_BYTES // MIB} MiB or more: models did not fit into memory",
-    "failed_trials": "trials gave no number; they are stored with the reason and tried again by the next run",
-    "failed_native_calls": "llama.cpp refused calls, so what followed used stale results; such trials are not valid",
+    "background_load": "other programs kept over half a core and a tenth of all busy (Mac: two and a quarter of all)",
+    "swap_growth": f"swap grew by {SWAP_GROWTH_BYTES // MIB} MiB (Mac: 1 GiB) or more: models did not fit in memory",
+    "failed_trials": "trials gave no number; they are stored with the reason, and the next run retries them",
+    "failed_native_calls": "llama.cpp refused calls, so later results were stale; such trials are invalid",
     "diverged": "the output, or the state behind it, differs from plain decoding by more than rounding explains",
     "unstable_output": "greedy repeats of one case differ, so the backend is not deterministic",
     "disturbed": f"the worker waited over {DISTURBED_NS // 10**9} s and a quarter of the trial; its time is not used",
-    "invalid_trials": "trials are not valid for another reason, which is named",
-    "not_timed": "the method was run to learn what is accepted; its times are not a speed",
+    "kept_hot": "the machine was hot at every attempt, so the times are kept but marked",
+    "invalid_trials": "trials are invalid for another, stated reason",
+    "not_timed": "the method ran only to measure acceptance; its times are not a speed",
     "sync_fallback": "the draft could not share the target's memory and kept its own",
-    "too_short": f"decoding took less than {SHORT_DECODE_NS // NS_PER_MS} ms, in which any other process shows",
+    "too_short": f"decoding took less than {SHORT_DECODE_NS // NS_PER_MS} ms, so any other process distorts it",
     "wide_spread": f"repeats of one case spread by {100 * SPREAD_LIMIT:.0f} % or more (standard deviation over mean)",
     "baseline_drift": f"plain decoding changed by {100 * DRIFT_LIMIT:.0f} % or more over the run",
     "anchor_drift": f"passes timed between blocks changed by {100 * DRIFT_LIMIT:.0f} % or more over the run: heat",
     "energy_counter": "the energy counter stood still or jumped back; no energy is reported",
     "passes_not_timed": "`compare` could not time single passes of a build",
-    "output_near_tie": "`compare`: the builds' plain outputs differ where rounding explains it; speeds compare",
-    "output_diverged": "`compare`: the builds' plain outputs differ as those of two models; speeds do not compare",
-    "server": "`server`: something that its page explains",
+    "output_near_tie": "`compare`: the builds' plain outputs differ only by rounding; speeds are comparable",
+    "output_diverged": "`compare`: the builds' plain outputs differ like two models'; speeds are not comparable",
+    "server": "`server`: the message explains it; see the server page",
 }
 
 
@@ -102,14 +106,16 @@ def condition_warnings(
         states = ", ".join(sorted({str(state) for state in hot}))
         said = f"The machine was throttled {_share(len(hot), conditions)} ({states})."
         yield _warning("throttled", said, "Let it cool, raise --cool-down, and compare within blocks only.")
+    is_mac = environment is not None and environment.os.startswith("macOS")
     loads = [c.load_1min for c in conditions if c.load_1min is not None]
     if loads and own_threads is not None:
         cores = environment.logical_cores if environment and environment.logical_cores else 1
-        if (others := statistics.median(loads) - own_threads) > max(0.5, 0.1 * cores):
+        least, share = (MAC_BACKGROUND_CORES, MAC_BACKGROUND_SHARE) if is_mac else (BACKGROUND_CORES, BACKGROUND_SHARE)
+        if (others := statistics.median(loads) - own_threads) > max(least, share * cores):
             said = f"Other programs kept about {others:.1f} of {cores} logical cores busy (load average)."
             yield _warning("background_load", said, "Close them and run again.")
     used = [c.swap_used_bytes for c in conditions if c.swap_used_bytes is not None]
-    if used and (grown := max(used) - used[0]) >= SWAP_GROWTH_BYTES:
+    if used and (grown := max(used) - used[0]) >= (MAC_SWAP_GROWTH_BYTES if is_mac else SWAP_GROWTH_BYTES):
         yield _warning(
             "swap_growth",
             f"Swap grew by {format_bytes(grown)} during the run.",
@@ -223,7 +229,10 @@ def disturbed(trials: Sequence[Trial], *, on_device: bool = False) -> dict[int, 
 
 
 def _disturbed(trials: Sequence[Trial]) -> Iterator[QualityWarning]:
-    if reasons := [t.invalid_reason for t in trials if t.disturbed]:
+    if kept := sum(t.disturbed and t.valid for t in trials):
+        said = f"{kept} trials were measured while passes became slower, as each time that they were tried."
+        yield _warning("kept_hot", said, "They are kept and marked: compare within blocks only; a fan would help.")
+    if reasons := [t.invalid_reason for t in trials if t.disturbed and not t.valid]:
         said = f"{len(reasons)} trials were interrupted or starved, so their times are not used ({reasons[0]})."
         yield _warning("disturbed", said, "Run the same command again to repeat them, with other programs closed.")
 

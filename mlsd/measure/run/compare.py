@@ -1,4 +1,4 @@
-"""Two or more builds of llama.cpp, or two settings of one, side by side: block by block into a study database.
+"""Two builds of llama.cpp, or two settings of one, side by side: block by block into a study database.
 
 A block holds every side once, in random order; a side's turn is one worker process of its own, which runs every arm of
 every prompt and then times single passes. A process keeps its place in memory for life, which alone moves times by a
@@ -35,9 +35,10 @@ from mlsd.measure.store.newest import study_path
 from mlsd.measure.store.rows import TrialFilter
 from mlsd.measure.store.store import Store
 from mlsd.planning.job import Job, Slot, prompt_key
-from mlsd.planning.prepare import BenchRequest, Prepared, prepare_bench
+from mlsd.planning.prepare import BenchRequest, Prepared, check_bench, prepare_bench
 from mlsd.planning.prompts import load_prompt
 from mlsd.records import Case, Environment, Losslessness, QualityWarning, Record
+from mlsd.trials.decisions import Looks
 
 COMMAND = "compare"  # in the plan of its runs
 CONTROL = "control"  # the first side once more: what differs there is the machine's noise
@@ -50,11 +51,12 @@ _ROWS_WITHOUT_DRAFTS = 9
 class CompareRequest(Record, frozen=True, kw_only=True):
     """Which builds to measure, and with what; `bench.repeats` is the most blocks."""
 
-    builds: tuple[str, ...]  # A and B; of a search the oldest first
+    builds: tuple[str, str]  # A and B
     bench: BenchRequest
     other: BenchRequest | None = None  # of B, where it has other settings or another model
     rows: tuple[int, ...] | None = None  # k of T(k); None: as wide as the arms' passes are
     control: bool = True
+    looks: Looks = "end"  # any: `next_block` may end it by what was measured
     budget_s: float | None = None  # no block begins after it
 
 
@@ -105,16 +107,19 @@ def compare(
     build that does not fit or does not know a model; LockError, StoreError.
     """
     path, watcher, session = db or study_path(COMMAND), watcher or Watcher(), secrets.token_hex(4)
-    builds = _distinct([find_build(name) for name in request.builds], request, said)
+    for asked in (request.bench, request.other):
+        if asked is not None:
+            check_bench(asked)
+    check_database(path)
+    builds = _builds(request, said)
     with machine_lock():
-        check_database(path)
         sides = _sides(request, builds, said)
         with Store.open(path) as store:
             n_blocks, interrupted = 0, False
             with suppress(KeyboardInterrupt), ExitStack() as runs:
                 interrupted = True  # until the last block ends; what ends it early leaves its runs `interrupted`
                 for side in sides.values():
-                    side.run = runs.enter_context(_run(side, store, session, watcher))
+                    side.run = runs.enter_context(_run(side, store, session, request.looks, watcher))
                 first = max(next_repeat(store, side.environment, side.prepared.plan.cases()) for side in sides.values())
                 watcher.begin(sum(len(_slots(side, 0)) for side in sides.values()) * request.bench.repeats, 0)
                 began = time.monotonic()
@@ -141,20 +146,16 @@ def compare(
 # --- before anything runs -----------------------------------------------------------------------------------------
 
 
-def _distinct(builds: list[Build], request: CompareRequest, said: Callable[[str], None]) -> list[Build]:
-    known: dict[str, Build] = {}
-    for build in builds:
-        twin = known.setdefault(build.fingerprint, build)
-        if twin is build or request.other is not None:
-            continue
-        if len(builds) > 2 or twin.name != build.name:
+def _builds(request: CompareRequest, said: Callable[[str], None]) -> tuple[Build, Build]:
+    a, b = map(find_build, request.builds)
+    if a.fingerprint == b.fingerprint and request.other is None:
+        if a.name != b.name:
             raise InputError(
-                f"{twin.name} and {build.name} are the same build: their libraries are the same files "
-                f"({build.fingerprint}).",
-                hint=f"To see this machine's noise on purpose: mlsd compare {twin.name} {twin.name} TARGET.",
+                f"{a.name} and {b.name} are the same build: their libraries are the same files ({a.fingerprint}).",
+                hint=f"To see this machine's noise on purpose: mlsd compare {a.name} {a.name} TARGET.",
             )
-        said(f"A and B are the same build ({build.fingerprint}): what differs is this machine's noise.")
-    return builds
+        said(f"A and B are the same build ({a.fingerprint}): what differs is this machine's noise.")
+    return a, b
 
 
 def _sides(request: CompareRequest, builds: Sequence[Build], said: Callable[[str], None]) -> dict[str, _Side]:
@@ -181,8 +182,8 @@ def _sides(request: CompareRequest, builds: Sequence[Build], said: Callable[[str
     return sides
 
 
-def _run(side: _Side, store: Store, session: str, watcher: Watcher) -> AbstractContextManager[Run]:
-    record = {"command": COMMAND, "session": session, "role": side.role, "build": side.build.label}
+def _run(side: _Side, store: Store, session: str, looks: Looks, watcher: Watcher) -> AbstractContextManager[Run]:
+    record = {"command": COMMAND, "session": session, "role": side.role, "build": side.build.label, "looks": looks}
     facts = tuple(model_facts(model.path, ref=model.ref) for model in side.prepared.models.values())
     plan = RunPlan(
         loads=(side.job,),

@@ -52,7 +52,6 @@ def find_drafting(spec: DrafterSpec, target: ModelFile, draft: ModelFile | None)
 
 
 def _label(spec: DrafterSpec) -> str:
-    """A method as it is written after --drafter."""
     return ":".join(filter(None, (spec.name, ",".join(f"{name}={value}" for name, value in spec.options.items()))))
 
 

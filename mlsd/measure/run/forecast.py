@@ -5,15 +5,19 @@ from __future__ import annotations
 import statistics
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 import msgspec
 
+from mlsd.engine.llama.build.kernels import build_of
+from mlsd.engine.llama.build.prebuilt import A_MAC, installed_build
 from mlsd.errors import PromptError
 from mlsd.gguf_tools.shapes import FULL
 from mlsd.hardware import read_environment
 from mlsd.hardware.budget import MemoryBudget, mac_budget, memory_budget
 from mlsd.hardware.chips import CHIPS
+from mlsd.measure.cool_down import cool_down_of
 from mlsd.measure.run.memory import LoadMemory, ask_memory, judge_loads, size_models
 from mlsd.measure.store.newest import study_path
 from mlsd.measure.store.store import Store
@@ -48,6 +52,7 @@ class Forecast(Record, frozen=True, kw_only=True):
     memory: tuple[LoadMemory, ...]  # one for each load
     budget: MemoryBudget | None
     time: TimeEstimate
+    rest_s: float | None  # between blocks; None: until it is cool, which comes on top of the time
     chips: str  # whose public rows times come from, where some do
     download_bytes: int | None  # models not on this machine; None where a size is not even estimated
     free_disk_bytes: int
@@ -56,7 +61,9 @@ class Forecast(Record, frozen=True, kw_only=True):
     elsewhere: dict[str, str]  # of those, what another program keeps: model -> path
 
 
-def plan_study(request: StudyRequest, db: Path | None = None, *, here: bool = False) -> tuple[Prepared, Forecast]:
+def plan_study(
+    request: StudyRequest, db: Path | None = None, *, here: bool = False, cool_down_s: float | None = None
+) -> tuple[Prepared, Forecast]:
     """What a run of these suites would measure and need; rates come from `db`, or where the run would write.
 
     A profile for a Mac is judged for such a Mac, unless it is to run `here`.
@@ -66,20 +73,21 @@ def plan_study(request: StudyRequest, db: Path | None = None, *, here: bool = Fa
     prepared = prepare_study(request)
     assert prepared.profile is not None
     earlier = db or study_path(prepared.profile.name)
-    environment = read_environment()
-    of_results = earlier if earlier.exists() else None
-    names = _chips(prepared, environment, here=here)
-    tok_s = _tok_s(prepared, environment, of_results, list(names.values()))
-    return prepared, forecast(prepared, environment, tok_s, here=here, chips=", ".join(names))
+    return prepared, _forecast(prepared, earlier if earlier.exists() else None, cool_down_s, here=here)
 
 
-def forecast(prepared: Prepared, environment: Environment, tok_s: TokS, *, here: bool, chips: str = "") -> Forecast:
+def _forecast(prepared: Prepared, earlier: Path | None, cool_down_s: float | None, *, here: bool) -> Forecast:
     """Weigh the loads of a plan against the machine, or against the Mac that its profile is for."""
+    environment = read_environment()
     plan, library = prepared.plan, prepared.library
     models = size_models(plan.models(), library, prepared.models)
     sizes = {model.id: model.n_bytes for model in models.values()}
     asked = ask_memory(plan.loads, models, prepared.engine)
-    environment = msgspec.structs.replace(environment, backend=asked.backend.backend)
+    environment = msgspec.structs.replace(
+        environment, backend=asked.backend.backend, llama_cpp_build=asked.backend.build
+    )
+    chips = _chips(prepared, environment, here=here)
+    tok_s = _tok_s(prepared, environment, earlier, list(chips.values()))
     budget = memory_budget(environment, asked.backend.memory_bytes)
     profile = prepared.profile
     budget_of_mac = (
@@ -87,16 +95,18 @@ def forecast(prepared: Prepared, environment: Environment, tok_s: TokS, *, here:
     )
     if budget_of_mac and profile is not None and profile.memory_gib is not None:
         budget = mac_budget(profile.memory_gib * GIB)
+    rest_s = cool_down_s if budget_of_mac else cool_down_of(cool_down_s, environment)
     warmed = environment.backend != "CPU" or budget_of_mac
     found = {id_: library.elsewhere(library.manifest.find(id_)) for id_ in prepared.missing}
     elsewhere = {id_: str(paths[0]) for id_, paths in found.items() if paths}
     to_get = [sizes[model] for model in prepared.missing if model not in elsewhere]
     return Forecast(
-        loads=plan_loads(plan, sizes, tok_s, warmed=warmed),
+        loads=plan_loads(plan, sizes, tok_s, warmed=warmed, rest_s=rest_s),
         memory=judge_loads(plan.loads, models, asked, budget),
         budget=budget,
-        time=estimate_time(plan.loads, tok_s, warmed=warmed),
-        chips=chips,
+        time=estimate_time(plan.loads, tok_s, warmed=warmed, rest_s=rest_s),
+        rest_s=rest_s,
+        chips=", ".join(chips),
         download_bytes=None if None in to_get else sum(size for size in to_get if size is not None),
         free_disk_bytes=free_bytes(library.hub.cache_dir),
         missing=prepared.missing,
@@ -108,8 +118,10 @@ def forecast(prepared: Prepared, environment: Environment, tok_s: TokS, *, here:
 def _tok_s(prepared: Prepared, environment: Environment, db: Path | None, chips: Sequence[AppleChip]) -> TokS:
     """Rates from results and a calibration of this machine, then from what public rows show of its chip."""
     works = {entry.id: _work(entry.id) for entry in prepared.library.manifest}
+    build = build_of(environment.llama_cpp_build) or 0 if apple_chip(environment.chip or "") else installed_build(A_MAC)
+    public = partial(rates_from_chips, works, chips, _n_prompt, build=build)
     if db is None:
-        return rates_from_chips(works, chips, _n_prompt)
+        return public()
     with Store.open(db, create=False, read_only=True) as store:
         own = {run.id for run in store.runs() if run.environment.host == environment.host}
         columns, rows = store.summary()
@@ -122,7 +134,7 @@ def _tok_s(prepared: Prepared, environment: Environment, db: Path | None, chips:
     results = rates_from_results(trials, cases)
     calibrated = rates_from_calibration({key: statistics.median(ns) for key, ns in passes.items()})
     scale = _scale(results, cases, works, chips[0]) if len(chips) == 1 else None
-    return first_known(results, calibrated, rates_from_chips(works, chips, _n_prompt, scale=scale))
+    return first_known(results, calibrated, public(scale=scale))
 
 
 def _work(model_id: str) -> Work | None:

@@ -173,7 +173,6 @@ class _Context:
 
     @property
     def key(self) -> tuple[str, str | None]:
-        """Whose context it is."""
         return self.model, None if self.method is None else content_id(self.method)
 
 

@@ -7,37 +7,24 @@ from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import Literal
 
 from mlsd.planning.job import Slot
-from mlsd.records import CONTROLS, Case, Record, Trial
+from mlsd.records import Case, Record, Trial
 from mlsd.stats import grouped
-from mlsd.trials import decisions
-from mlsd.trials.arms import arm_of
-from mlsd.trials.decisions import Decision, Timing
-from mlsd.trials.fates import fate_of
-from mlsd.trials.sums import speed
+from mlsd.trials.decisions import Decision
+from mlsd.trials.results import Measured, Question, SessionPlan, as_measured, decisions, spoils
 from mlsd.units import NS_PER_S
 
 MOST_BLOCKS = 100  # of a race that nothing decides
 Stop = Literal["decided", "budget", "blocks"]
-Measured = tuple[Case, Trial]
 
 
 STOPPED: Mapping[Stop, str] = {
-    "decided": "every arm is decided, or cannot win any more",
+    "decided": "every arm is decided or can no longer win",
     "budget": "the time is used up",
     "blocks": f"after {MOST_BLOCKS} blocks",
 }
 
 
-class Rules(Record, frozen=True, kw_only=True):
-    """Which trials stand beside each other."""
-
-    group: Callable[[Case], str] = lambda case: case.prompt.key  # what gets one decision
-    name: Callable[[Case], str | None] = lambda case: None if case.arm == "ar" else arm_of(case).setting  # or the base
-    apart: bool = False  # each arm is one process throughout: see `trials.decisions`
-
-
-EACH_PROMPT = Rules()
-TOGETHER = Rules(group=lambda case: "")  # one answer for all prompts
+ANY_LOOK = SessionPlan(looks="any")
 
 
 class Goal(Record, frozen=True, kw_only=True):
@@ -54,37 +41,38 @@ class Race:
         self,
         goal: Goal,
         *,
-        rules: Rules = EACH_PROMPT,
+        plan: SessionPlan = ANY_LOOK,
         earlier: Iterable[Measured] = (),
         now_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`earlier` trials count as blocks of their own."""
-        self._goal, self._rules, self._now_s = goal, rules, now_s
+        """`earlier` trials of the same session count as blocks of their own."""
+        self._goal, self._plan, self._now_s = goal, plan, now_s
         self._began_s = now_s()
         self._cases: dict[str, Case] = {}
         self._trials: list[Measured] = list(earlier)
-        self._took_s = {trial.case_id: _took_s(trial) for _, trial in self._trials}
+        self._took_s = {one.trial.case_id: _took_s(one.trial) for one in self._trials}
         self._n_seen = 0
         self._planned: set[str] = set()  # names of the arms that a block may hold
         self._repeat = -1  # the last one that was chosen
-        self._anchors: dict[str, str] = {}
-        self.decisions: Mapping[str, Decision] = {}
+        self._anchors: dict[Question, str] = {}
+        self.decisions: Mapping[Question, Decision] = {}
         self.stopped: Stop = "blocks"
 
     def choose(self, left: Sequence[Slot], measured: Sequence[Trial]) -> Sequence[Slot]:
         """The next block of every prompt that is not decided: plain decoding, and the arms that may still win."""
         self._cases |= {slot.case_id: slot.case for slot in left}
-        self._trials += [(self._cases[trial.case_id], trial) for trial in measured[self._n_seen :]]
-        self._took_s |= {trial.case_id: _took_s(trial) for trial in measured[self._n_seen :]}
+        later = measured[self._n_seen :]
+        self._trials += as_measured((self._cases[trial.case_id], trial) for trial in later)
+        self._took_s |= {trial.case_id: _took_s(trial) for trial in later}
         self._n_seen = len(measured)
         if self._trials:
             self.decisions = self._judged()
         coming = [slot for slot in left if slot.repeat > self._repeat]
         block = [slot for slot in coming if slot.repeat == coming[0].repeat]
-        self._planned = {name for slot in block if (name := self._rules.name(slot.case)) is not None}
-        new = {self._rules.group(slot.case) for slot in block if self._is_new(slot.case)}
+        self._planned = {name for slot in block if (name := self._plan.name(slot.case)) is not None}
+        new = {self._plan.question(slot.case) for slot in block if self._is_new(slot.case)}
         chosen = [slot for slot in block if self._goes_on(slot.case, new)]
-        if coming and all(self._rules.name(slot.case) is None for slot in chosen):
+        if coming and all(self._plan.name(slot.case) is None for slot in chosen):
             self.stopped = "decided"
             return ()
         if chosen and not (chosen := self._fitting(chosen)):
@@ -98,15 +86,15 @@ class Race:
         if self._goal.budget_s is None or not self._took_s:
             return chosen
         left_s, fitting = self._goal.budget_s - (self._now_s() - self._began_s), list[Slot]()
-        for slots in grouped(chosen, lambda slot: self._rules.group(slot.case)).values():
+        for slots in grouped(chosen, lambda slot: self._plan.question(slot.case)).values():
             left_s -= sum(self._took_s.get(slot.case_id, 0.0) for slot in slots)
             if left_s <= 0:
                 break
             fitting += slots
         return fitting
 
-    def _judged(self) -> dict[str, Decision]:
-        found = standings(self._trials, rules=self._rules, anchors=self._anchors)
+    def _judged(self) -> dict[Question, Decision]:
+        found = decisions(self._trials, self._plan, self._anchors)
         for group, decision in found.items():
             if decision.leader is not None and len(decision.racing) < len(decision.standings):
                 self._anchors.setdefault(group, decision.leader)  # the first that leads when one drops out
@@ -114,12 +102,12 @@ class Race:
 
     def _is_new(self, case: Case) -> bool:
         """Whether an arm has no standing and did not fail."""
-        decision, name = self.decisions.get(self._rules.group(case)), self._rules.name(case)
+        decision, name = self.decisions.get(self._plan.question(case)), self._plan.name(case)
         known = name is None or (decision is not None and decision.of(name) is not None)
         return not known and not self._failed(case)
 
-    def _goes_on(self, case: Case, new: Container[str]) -> bool:
-        group, name = self._rules.group(case), self._rules.name(case)
+    def _goes_on(self, case: Case, new: Container[Question]) -> bool:
+        group, name = self._plan.question(case), self._plan.name(case)
         decision = self.decisions.get(group)
         if decision is None:
             return not self._n_seen  # nothing of it could be timed
@@ -128,28 +116,10 @@ class Race:
         return name is None or name in decision.racing or self._is_new(case)
 
     def _failed(self, case: Case) -> bool:
-        name = self._rules.name
+        name, prompt = self._plan.name(case), case.prompt
         return any(
-            name(known) == name(case) and known.prompt == case.prompt and _timing(self._rules, known, trial).spoils
-            for known, trial in self._trials
+            self._plan.name(one.case) == name and one.case.prompt == prompt and spoils(one) for one in self._trials
         )
-
-
-def standings(
-    trials: Iterable[Measured],
-    *,
-    rules: Rules = EACH_PROMPT,
-    anchors: Mapping[str, str] | None = None,
-) -> dict[str, Decision]:
-    """What trials decide of each group."""
-    timings = (_timing(rules, *one) for one in trials)
-    return decisions.standings(timings, anchors=anchors, apart=rules.apart)
-
-
-def _timing(rules: Rules, case: Case, trial: Trial) -> Timing[str]:
-    place = (case.prompt.key, trial.block)
-    control = case.drafter.name in CONTROLS
-    return Timing(rules.group(case), rules.name(case), place, speed(trial), fate_of(trial), control)
 
 
 def _took_s(trial: Trial) -> float:

@@ -6,8 +6,12 @@ What is done is what the store says, so a killed run goes on where its last comm
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
+from datetime import datetime
+from pathlib import Path
 from typing import Any, Protocol, cast
 
 import filelock
@@ -20,9 +24,12 @@ from mlsd.measure.contexts import check_contexts
 from mlsd.measure.messages import Done, Event, Felt, failed_trial, hot_trial
 from mlsd.measure.store.rows import TrialFilter, TrialKey, environment_key
 from mlsd.measure.store.store import Store
+from mlsd.names import clean
 from mlsd.planning.job import Job, Reference, Slot, prompt_key
 from mlsd.planning.prepare import Prepared
 from mlsd.records import Environment, ModelFacts, Record, Trial
+
+HOT_TRIES = 2  # of a case; on a machine that each block heats no other trial ever comes, so further ones are kept
 
 
 class Drive(Protocol):
@@ -103,13 +110,19 @@ def machine_lock() -> Iterator[None]:
     Raises: LockError when another run holds the lock, or when it cannot be made.
     """
     path = cache_dir() / "run.lock"
-    lock = filelock.FileLock(path, timeout=0)
+    lock, holder = filelock.FileLock(path, timeout=0), path.with_suffix(".holder")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         lock.acquire()
+        holder.write_text(_this_process(), encoding="utf-8")
     except filelock.Timeout:
+        try:
+            who = clean(holder.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            who = "a process that does not say which"
         raise LockError(
-            f"Another run of mlsd holds this machine ({path}).", hint="Wait for it; two runs would disturb each other."
+            f"Another run of mlsd holds this machine: {who} ({path}).",
+            hint="Wait for it, or end it; two runs would disturb each other.",
         ) from None
     except OSError as error:
         raise LockError(
@@ -120,7 +133,13 @@ def machine_lock() -> Iterator[None]:
         with awake():
             yield
     finally:
+        holder.unlink(missing_ok=True)
         lock.release()
+
+
+def _this_process() -> str:
+    command = " ".join([Path(sys.argv[0]).name.replace("__main__.py", "mlsd"), *sys.argv[1:]])[:120]
+    return f"process {os.getpid()}, `{command}`, since {datetime.now():%Y-%m-%d %H:%M:%S}"
 
 
 @contextmanager
@@ -202,10 +221,10 @@ class Run:
         self.n_total = sum(len(load.slots) for load in plan.loads)
         self.n_skipped = self.n_total - sum(len(slots) for _, slots in self.todo)
         self.n_ok = self.n_failed = 0
+        self._n_hot = store.disturbed(plan.environment)
 
     @property
     def n_run(self) -> int:
-        """Trials that were committed."""
         return self.n_ok + self.n_failed
 
     def outcome(self, *, interrupted: bool = False) -> RunOutcome:
@@ -221,6 +240,10 @@ class Run:
 
     def commit(self, slot: Slot, trial: Trial) -> Trial:
         """Store a trial of the slot; what the store takes of it."""
+        if trial.disturbed:  # by a machine of a lab, which felt its heat itself
+            self._n_hot[trial.case_id] += 1
+            if self._n_hot[trial.case_id] > HOT_TRIES:
+                trial = hot_trial(trial, "", kept=True)
         trial = self._store.admit(self.run_id, trial)
         self.done.add(slot_key(slot))
         self.n_ok += trial.status == "ok"
@@ -267,22 +290,26 @@ class Run:
             measured.append(self.commit(slots[index], trial))
             turn.remove(index)
 
-        def judge(event: Felt) -> None:
-            if event.disturbed is not None:
-                chosen = [at for at in unsure if measured[at].valid]
-                keys = {trial_key(measured[at]) for at in chosen}
+        def judge(event: Felt) -> Felt:
+            chosen = {trial_key(measured[at]): at for at in unsure if measured[at].valid}
+            if event.disturbed is not None and chosen:
                 rows = self._store.trials(TrialFilter(run_id=self.run_id), rounds=False)
-                self._store.mark_disturbed({row.id: event.disturbed for row in rows if trial_key(row.trial) in keys})
-                for at in chosen:
-                    measured[at] = hot_trial(measured[at], event.disturbed)
+                ids = {row.id for row in rows if trial_key(row.trial) in chosen}
+                kept = all(self._n_hot[key.case_id] >= HOT_TRIES for key in chosen)
+                self._n_hot.update(key.case_id for key in chosen)
+                self._store.mark_disturbed(dict.fromkeys(ids, event.disturbed), kept=kept)
+                for at in chosen.values():
+                    measured[at] = hot_trial(measured[at], event.disturbed, kept=kept)
+                event = msgspec.structs.replace(event, kept=kept)
             unsure.clear()
+            return event
 
         try:
             with closing(cast("Generator[Event]", drive(job, turns=turns()))) as events:
                 for event in events:
-                    self._watcher.event(job, event)
                     if isinstance(event, Felt):
-                        judge(event)
+                        event = judge(event)
+                    self._watcher.event(job, event)
                     if isinstance(event, Done):
                         commit(event.index, event.trial)
         except MlsdError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,11 +15,10 @@ from mlsd.errors import WorkerError
 from mlsd.gguf_tools.read import model_facts
 from mlsd.measure.cool_down import cool_down_of
 from mlsd.measure.process import run_job
-from mlsd.measure.run.answers import AnswerFile, write_answers
 from mlsd.measure.run.checks import check_run, disturbed
 from mlsd.measure.run.distances import Drafting, measure_distances, study_draftings
 from mlsd.measure.run.memory import fit_here
-from mlsd.measure.run.race import MOST_BLOCKS, Goal, Race, Stop, standings
+from mlsd.measure.run.race import MOST_BLOCKS, Goal, Race, Stop
 from mlsd.measure.run.runner import (
     Choose,
     RunOutcome,
@@ -30,8 +30,9 @@ from mlsd.measure.run.runner import (
     next_repeat,
     run_plan,
 )
+from mlsd.measure.store import sessions
 from mlsd.measure.store.newest import BENCHES, study_path
-from mlsd.measure.store.rows import DraftDistance, TrialFilter, environment_key
+from mlsd.measure.store.rows import DraftDistance, TrialFilter
 from mlsd.measure.store.store import Store
 from mlsd.planning.job import Job
 from mlsd.planning.prepare import (
@@ -39,11 +40,14 @@ from mlsd.planning.prepare import (
     Prepared,
     StudyRequest,
     bind_models,
+    check_bench,
     prepare_bench,
     prepare_study,
+    read_suites,
 )
 from mlsd.records import Case, EngineOptions, Environment, QualityWarning, Record, Trial
-from mlsd.trials.decisions import Decision
+from mlsd.trials.answers import Answer, answers
+from mlsd.trials.results import ArmResult, SessionPlan
 
 Pull = Callable[[str], object]  # brings the model of an id to this machine
 
@@ -54,7 +58,13 @@ class StudyResult(Record, frozen=True, kw_only=True):
     database: str
     outcome: RunOutcome
     warnings: tuple[QualityWarning, ...]
-    answers: tuple[AnswerFile, ...] = ()
+
+
+def study_answers(result: StudyResult) -> list[Answer]:
+    """Which setting to use on each text, of the session that a study's run went on with."""
+    with Store.open(Path(result.database), create=False, read_only=True) as store:
+        session = sessions.of_run(store, result.outcome.run_id)
+    return [] if session is None else answers(session.results())
 
 
 class BenchTrial(Record, frozen=True, kw_only=True):
@@ -71,8 +81,12 @@ class BenchResult(Record, frozen=True, kw_only=True):
     outcome: RunOutcome
     warnings: tuple[QualityWarning, ...]
     trials: tuple[BenchTrial, ...]
-    decisions: Mapping[str, Decision] = msgspec.field(default_factory=dict)  # by prompt
+    results: tuple[ArmResult, ...] = ()  # every arm of its session on every prompt
     stopped: Stop | None = None  # why a bench with a goal ended
+
+    @property
+    def answers(self) -> list[Answer]:
+        return answers(self.results)
 
 
 def run_study(
@@ -81,7 +95,6 @@ def run_study(
     *,
     settings: RunSettings | None = None,
     watcher: Watcher | None = None,
-    answers: Path | None = None,
     keep_distance: Callable[[Drafting, DraftDistance], None] | None = None,
     options: Mapping[str, str] | None = None,
     pull: Pull | None = None,
@@ -89,16 +102,17 @@ def run_study(
     """Run suites, each trial committed before the next; the same call goes on where an earlier one stopped.
 
     With `pull` the models that are here are measured first, and others come before the load that needs them.
-    `answers` is a folder for the answers to the request's tasks; with `keep_distance` each drafting model is compared
-    with its target afterwards. `options` is what the run records of how it was asked for.
+    With `keep_distance` each drafting model is compared with its target afterwards. `options` is what the run records
+    of how it was asked for.
 
     Raises: what `prepare_study` raises, LockError, StoreError, InputError for what does not fit; all before anything
     is written.
     """
     watcher, settings = watcher or Watcher(), settings or RunSettings()
+    read_suites(request.suites)
     path = db or study_path(bind_models(request)[1].name)
+    check_database(path)
     with machine_lock():
-        check_database(path)
         prepared = prepare_study(request, make=pull is None)
         if not prepared.plan.loads:
             prepare_study(request, make=True)  # which says why
@@ -110,16 +124,13 @@ def run_study(
                 prepared, staged.n_total = known, sum(1 for _ in known.plan.slots())
                 environment, loads = fits or fit_here(loads)
                 part = dataclasses.replace(known, plan=msgspec.structs.replace(known.plan, loads=loads))
-                staged.add(*_measure(part, store, environment, settings, staged, options))
+                decides = suite_session(request, known)
+                staged.add(*_measure(part, store, environment, settings, staged, decides, options))
                 if staged.outcome.interrupted:
                     break
-            outcome, cases = staged.outcome, prepared.plan.cases()
-            written: tuple[AnswerFile, ...] = ()
-            if answers is not None:
-                written = write_answers(answers, request.tasks, cases, store, environment_key(environment))
-            if keep_distance is not None and not outcome.interrupted:
+            if keep_distance is not None and not staged.outcome.interrupted:
                 _distances(prepared, store, keep_distance)
-    return StudyResult(database=str(path), outcome=outcome, warnings=tuple(staged.warnings), answers=written)
+    return StudyResult(database=str(path), outcome=staged.outcome, warnings=tuple(staged.warnings))
 
 
 def _stages(request: StudyRequest, prepared: Prepared, pull: Pull | None) -> Iterator[tuple[Prepared, tuple[Job, ...]]]:
@@ -158,7 +169,6 @@ class _Staged(Watcher):
         return self.outcome.n_ok + self.outcome.n_failed + self.outcome.n_skipped
 
     def begin(self, n_total: int, n_skipped: int) -> None:
-        """Count on from the parts before."""
         self._watcher.begin(self.n_total, self._n_done + n_skipped)
 
     def add(self, done: RunOutcome, warnings: Sequence[QualityWarning]) -> None:
@@ -186,17 +196,22 @@ def bench(
     Raises: what `prepare_bench` raises, LockError, StoreError; what the worker raises when an arm cannot run, before
     anything is measured; WorkerError when every trial failed.
     """
-    path, race = db or study_path(BENCHES), None if goal is None else Race(goal)
-    if race is not None:
+    path = db or study_path(BENCHES)
+    if goal is not None:
         request = msgspec.structs.replace(request, repeats=MOST_BLOCKS)
+    check_bench(request)
+    check_database(path)
     with machine_lock():
-        check_database(path)
         prepared = prepare_bench(request)
         environment, prepared = fitted(prepared)
+        decides = planned(SessionPlan(looks="end" if goal is None else "any"), prepared)
+        race = None if goal is None else Race(goal, plan=decides)
         with Store.open(path) as store:
             settings = RunSettings(fresh=fresh, seed=request.seed)
             choose = all_left if race is None else race.choose
-            outcome, warnings = bench_into(prepared, store, environment, settings, watcher or Watcher(), choose)
+            watch = watcher or Watcher()
+            outcome, warnings = bench_into(prepared, store, environment, settings, watch, decides, choose)
+            session = sessions.of_run(store, outcome.run_id)
             cases = prepared.plan.cases()
             own = [stored.trial for stored in store.trials(TrialFilter(run_id=outcome.run_id))]
     if outcome.n_failed and not outcome.n_ok:
@@ -207,7 +222,7 @@ def bench(
         outcome=outcome,
         warnings=warnings,
         trials=trials,
-        decisions=standings((row.case, row.trial) for row in trials),
+        results=() if session is None else tuple(session.results()),
         stopped=None if race is None else race.stopped,
     )
 
@@ -218,6 +233,7 @@ def bench_into(
     environment: Environment,
     settings: RunSettings,
     watcher: Watcher,
+    decides: SessionPlan,
     choose: Choose = all_left,
 ) -> tuple[RunOutcome, tuple[QualityWarning, ...]]:
     """Run a bench's blocks as further repeats of what the store holds; the caller holds `machine_lock`.
@@ -228,7 +244,7 @@ def bench_into(
     plan = prepared.plan.from_repeat(first)
     loads = tuple(msgspec.structs.replace(load, strict=True) for load in plan.loads)
     prepared = dataclasses.replace(prepared, plan=msgspec.structs.replace(plan, loads=loads))
-    return _measure(prepared, store, environment, settings, watcher, choose=choose)
+    return _measure(prepared, store, environment, settings, watcher, decides, choose=choose)
 
 
 def fitted(prepared: Prepared) -> tuple[Environment, Prepared]:
@@ -249,6 +265,7 @@ def _measure(
     environment: Environment,
     settings: RunSettings,
     watcher: Watcher,
+    decides: SessionPlan,
     options: Mapping[str, str] | None = None,
     choose: Choose = all_left,
 ) -> tuple[RunOutcome, tuple[QualityWarning, ...]]:
@@ -257,7 +274,7 @@ def _measure(
         loads=rested(prepared.plan.loads, cool_down_of(settings.cool_down_s, environment)),
         environment=environment,
         facts=tuple(model_facts(model.path, ref=model.ref) for model in prepared.models.values()),
-        record=plan_record(prepared, options or {}),
+        record=plan_record(prepared, options or {}, decides),
     )
     outcome = run_plan(plan, run_job, store, settings, watcher, choose)
     return outcome, conclude(store, outcome.run_id, prepared.engine, environment)
@@ -282,7 +299,22 @@ def conclude(store: Store, run_id: int, engine: EngineOptions, environment: Envi
     return warnings
 
 
-def plan_record(prepared: Prepared, options: Mapping[str, str]) -> dict[str, Any]:
+def planned(plan: SessionPlan, prepared: Prepared) -> SessionPlan:
+    """The plan of a session that decides of these arms."""
+    plan = msgspec.structs.replace(plan, n_threads=threads_of(prepared.engine))
+    return plan.count(prepared.plan.cases().values())
+
+
+def suite_session(request: StudyRequest, prepared: Prepared) -> SessionPlan:
+    """The plan of a run of suites: the same suites, asked for in the same way, go on where they stopped."""
+    overrides = msgspec.structs.replace(request.overrides, repeats=None, limit=None, seed=0)
+    profile = None if prepared.profile is None else prepared.profile.name
+    asked = (prepared.plan.suites, profile, request.models, msgspec.to_builtins(overrides))
+    name = hashlib.sha256(msgspec.json.encode(asked, order="sorted")).hexdigest()[:16]
+    return planned(SessionPlan(id=f"suites {name}", pool="workload"), prepared)
+
+
+def plan_record(prepared: Prepared, options: Mapping[str, str], decides: SessionPlan) -> dict[str, Any]:
     """What a run keeps of its plan: names and counts; the cases stand in their own table."""
     plan = prepared.plan
     return {
@@ -291,6 +323,7 @@ def plan_record(prepared: Prepared, options: Mapping[str, str]) -> dict[str, Any
         "study_trials": plan.study_trials,
         "paired_baselines": plan.paired_baselines,
         "options": dict(options),
+        **sessions.as_stored(decides),
     }
 
 

@@ -37,7 +37,6 @@ class SelfCheck(Record, frozen=True, kw_only=True):
 
     @property
     def failed(self) -> tuple[Check, ...]:
-        """The checks that said no."""
         return tuple(check for check in self.checks if check.ok is False)
 
 

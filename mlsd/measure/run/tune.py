@@ -2,20 +2,16 @@
 
 Settings race in waves: a few gammas far apart first, then the neighbours of the fastest, in gamma and in one option at
 a time, until it has none that was not tried. In a wave all settings stand in the same blocks as plain decoding, and
-those that cannot win drop out (`race`); at last the fastest goes on until it is decided. Trials are kept in the study
-like those of every bench, and trials of earlier calls and benches count.
-
-0.2.0 asked a sampler (TPE of optuna) for twenty settings of four blocks each. Over 100 simulated surfaces of gamma,
-n-gram length and match, at the noise of a calm machine (3 % a trial) and of the recorded one (10 %), what it named fell
-short of the best by 2.4 and 5.2 % after 131 and 132 trials, with eight blocks by 1.6 and 3.8 % after 234 and 233; waves
-by 1.0 and 3.2 % after 103 and 136.
+those that cannot win drop out (`race`); at last the fastest goes on until it is decided. Calls of one search are one
+session: trials of earlier ones count.
 """
 
 from __future__ import annotations
 
+import hashlib
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,18 +19,19 @@ import msgspec
 
 from mlsd.drafters import find_method, resolve_spec, search_space
 from mlsd.drafters.options import Choice, Space, Span
+from mlsd.engine.threads import threads_of
 from mlsd.errors import InputError, MlsdError
-from mlsd.measure.run.race import TOGETHER, Goal, Measured, Race, Stop, standings
+from mlsd.measure.run.race import Goal, Race, Stop
 from mlsd.measure.run.runner import RunSettings, Watcher, machine_lock
 from mlsd.measure.run.runs import bench_into, check_database, fitted
+from mlsd.measure.store import sessions
 from mlsd.measure.store.newest import BENCHES, study_path
-from mlsd.measure.store.rows import TrialFilter, environment_key
+from mlsd.measure.store.rows import environment_key
 from mlsd.measure.store.store import Store
 from mlsd.planning.prepare import BenchRequest, Prepared, prepare_bench
-from mlsd.records import MOST_ADAPTIVE, NO_DRAFTER, Case, DrafterSpec, Environment, OptionValue, Record
-from mlsd.trials.arms import arm_of
-from mlsd.trials.decisions import Decision, Standing
-from mlsd.trials.sums import sums_of
+from mlsd.records import MOST_ADAPTIVE, NO_DRAFTER, DrafterSpec, Environment, OptionValue, Record
+from mlsd.trials.answers import Answer, answers
+from mlsd.trials.results import ArmResult, Measured, SessionPlan, settings_of
 
 _GAMMA = "gamma"
 _FIRST_GAMMAS = 5  # of the first wave
@@ -54,25 +51,12 @@ class TuneRequest(Record, frozen=True, kw_only=True):
     budget_s: float | None = None  # of this call; the block in progress is finished
 
 
-class Setting(Record, frozen=True, kw_only=True):
-    """One setting and its speedup over plain decoding: intervals of all settings hold together, at every look."""
-
-    gamma: int
-    options: dict[str, OptionValue]
-    decision: str  # faster, slower, undecided ..., why it is out, or why it failed
-    speedup: float | None = None
-    low: float | None = None
-    high: float | None = None
-    n_blocks: int = 0
-    acceptance_rate: float | None = None
-    mgl: float | None = None
-
-
 class TuneResult(Record, frozen=True, kw_only=True):
-    """What a search found. `best` None: plain decoding, because no setting is decided to be faster."""
+    """What a search found."""
 
-    best: Setting | None
-    settings: tuple[Setting, ...]  # fastest first, failed ones last
+    results: tuple[ArmResult, ...]  # every setting with a trial, the fastest first
+    failed: dict[str, str]  # settings that could not be measured, and why
+    answer: Answer | None  # None: nothing could be measured
     stopped: str  # why the search ended
     database: str  # where the trials are
 
@@ -83,27 +67,27 @@ def tune(
     watcher: Watcher | None = None,
     said: Callable[[str], None] = lambda line: None,
 ) -> TuneResult:
-    """Search; trials of earlier calls and benches in `db` (default: that of benches) count. `said` hears each wave.
+    """Search; trials of earlier calls in `db` (default: that of benches) count. `said` hears each wave.
 
     Raises: InputError for numbers that mean nothing; before any measurement what the method raises for a target it
     cannot serve; LockError while another run measures on this machine; StoreError.
     """
     path = db or study_path(BENCHES)
     _check(request)
+    check_database(path)
     space = search_space(request.drafter)
     first = _Wave((request.drafter.options,), first_gammas(space))
     prepared = prepare_bench(_bench(request, first))
     with machine_lock():
-        check_database(path)
         environment, prepared = fitted(prepared)
         with Store.open(path) as store:
             search = _Search(request, space, store, environment, prepared)
             stopped = search.run(first, watcher or Watcher(), said)
-            settings = search.settings()
-    best = search.decision.best if search.decision is not None else None
+    arms = sorted((one for one in search.results if not one.is_plain), key=lambda one: -_times(one))
     return TuneResult(
-        best=next((one for name, one in settings if best is not None and name == best.name), None),
-        settings=tuple(one for _, one in settings),
+        results=tuple(arms),
+        failed={f"gamma {gamma} {_key(options)}": why for gamma, options, why in search.failed},
+        answer=next(iter(answers(arms)), None),
         stopped=stopped,
         database=str(path),
     )
@@ -188,163 +172,111 @@ class _Search:
         self, request: TuneRequest, space: Space, store: Store, environment: Environment, first: Prepared
     ) -> None:
         self._request, self._space, self._store, self._environment = request, space, store, environment
-        cases = first.plan.cases().values()
-        self._plain = {_as_plain(case).id: case for case in cases if case.arm == "ar"}
-        self._draft = next((case.drafter.draft for case in cases if case.arm == "sd"), None)
-        method, given = find_method(request.drafter.name), request.drafter.options
+        method = find_method(request.drafter.name)
         own = method.read(request.drafter)
         self._defaults = {name: getattr(own, name) for name in space if name != _GAMMA and hasattr(own, name)}
-        self._given = resolve_spec(request.drafter).options if given else {}
-        self._failed: dict[tuple[int, str], Setting] = {}
-        self.decision: Decision | None = None
+        self._plan = session_plan(request, first)
+        self.failed: list[tuple[int, Options, str]] = []
+        self.results: list[ArmResult] = []
+        self._known: tuple[Measured, ...] = ()
 
     def run(self, wave: _Wave, watcher: Watcher, said: Callable[[str], None]) -> str:
         """Wave after wave; why the search ended."""
-        began_s, known, n_blocks = time.monotonic(), self._measured(), self._request.setting.repeats
-        led: Standing | None = None
-        self._judge(known)
+        began_s, n_blocks = time.monotonic(), self._request.setting.repeats
+        led: ArmResult | None = None
+        self._read()
         while True:
             left_s = None if self._request.budget_s is None else self._request.budget_s - (time.monotonic() - began_s)
             if left_s is not None and left_s <= 0:
                 return "the time is used up; the same command goes on from here"
             said(f"{len(wave.options) * len(wave.gammas)} settings race: {_shown(wave)}")
-            race = self._race(wave, n_blocks, left_s, known, watcher)
-            known = self._measured()
-            self._judge(known)
+            race = self._race(wave, n_blocks, left_s, watcher)
+            self._read()
             if race == "budget":
                 return "the time is used up; the same command goes on from here"
-            tried, leader = self._tried(known), self._leader()
+            leader = self._leader()
             if leader is None:
                 return "no setting could be measured"
-            found = self._next(leader, tried, led)
-            enough = len(tried) + len(self._failed) >= self._request.trials
+            found = self._next(leader, led)
+            enough = len(self._tried) + len(self.failed) >= self._request.trials
             if found is not None and not enough:
                 wave, led = found, leader
             elif leader.effect == "undecided" and n_blocks != _LAST_BLOCKS:
-                wave, n_blocks = self._alone(leader, tried), _LAST_BLOCKS
+                wave, n_blocks = _Wave((leader.case.drafter.options,), (leader.case.gamma,)), _LAST_BLOCKS
             elif enough:
                 return "as many settings as asked for were tried; --trials N goes on from here"
             else:
                 return "the fastest setting has no neighbour that was not tried"
 
-    def _alone(self, leader: Standing, tried: Mapping[tuple[int, str], str]) -> _Wave:
-        gamma, key = next(place for place, name in tried.items() if name == leader.name)
-        return _Wave((msgspec.json.decode(key, type=Options),), (gamma,))
-
-    def _race(
-        self, wave: _Wave, n_blocks: int, left_s: float | None, known: Sequence[Measured], watcher: Watcher
-    ) -> Stop:
-        race = Race(Goal(budget_s=left_s), rules=TOGETHER, earlier=known)
+    def _race(self, wave: _Wave, n_blocks: int, left_s: float | None, watcher: Watcher) -> Stop:
+        race = Race(Goal(budget_s=left_s), plan=self._plan, earlier=self._known)
         try:
             asked = msgspec.structs.replace(_bench(self._request, wave), repeats=n_blocks)
             _, prepared = fitted(prepare_bench(asked))
             settings = RunSettings(seed=self._request.setting.seed)
-            outcome, _ = bench_into(prepared, self._store, self._environment, settings, watcher, race.choose)
+            outcome, _ = bench_into(
+                prepared, self._store, self._environment, settings, watcher, self._plan, race.choose
+            )
         except MlsdError as error:
-            if not known:
+            if not self._known:
                 raise
-            for options in wave.options:
-                for gamma in wave.gammas:
-                    self._fail(gamma, options, error)
+            tried = {(g, key) for g, key in self._tried}
+            self.failed += [
+                (gamma, options, error.message)
+                for options in wave.options
+                for gamma in wave.gammas
+                if (gamma, _key(options)) not in tried
+            ]
             return "decided"
         if outcome.interrupted:
             raise KeyboardInterrupt
         return race.stopped
 
-    def _fail(self, gamma: int, options: Options, error: MlsdError) -> None:
-        if (gamma, _key(options)) not in self._tried(self._measured()):
-            failed = Setting(gamma=gamma, options=dict(options), decision=f"failed: {error.message}")
-            self._failed[gamma, _key(options)] = failed
+    def _read(self) -> None:
+        """Every trial of this search on this machine, and what they decide so far."""
+        here = environment_key(self._environment)
+        own = [one for one in sessions.sessions(self._store) if one.plan.id == self._plan.id]
+        session = next((one for one in own if one.environment_key == here), None)
+        self._known = () if session is None else session.trials
+        self.results = [] if session is None else session.results()
 
-    def _measured(self) -> list[Measured]:
-        """Trials of this machine, here or in any bench, of plain decoding and of the method as it is fixed."""
-        here, cases = environment_key(self._environment), self._store.cases()
-        wanted = {id_ for id_, case in cases.items() if self._is_asked(case)}
-        trials = self._store.trials(TrialFilter())
-        return [
-            (cases[stored.trial.case_id], stored.trial)
-            for stored in trials
-            if stored.environment_key == here and stored.trial.case_id in wanted
-        ]
+    @property
+    def _tried(self) -> dict[tuple[int, str], ArmResult]:
+        """Every setting with a trial, by gamma and options."""
+        arms = (one for one in self.results if not one.is_plain)
+        return {(one.case.gamma, _key(one.case.drafter.options)): one for one in arms}
 
-    def _is_asked(self, case: Case) -> bool:
-        if _as_plain(case).id not in self._plain:
-            return False
-        spec = case.drafter
-        fixed = all(spec.options.get(name) == value for name, value in self._given.items())
-        searched = spec.options.keys() <= self._given.keys() | self._space.keys()
-        return case.arm == "ar" or (
-            spec.name == self._request.drafter.name and spec.draft == self._draft and fixed and searched
-        )
+    def _leader(self) -> ArmResult | None:
+        """The fastest, decided or not, of those that may still win where there are any."""
+        sound = [one for one in self.results if one.standing is not None]
+        return max(sound, key=lambda one: (one.effect != "slower", _times(one)), default=None)
 
-    def _judge(self, known: Sequence[Measured]) -> None:
-        """What all of them decide; a bench of the method in other blocks counts as far as it holds plain decoding.
-
-        Intervals hold for the settings tried so far, as a report of them has it: whole searches in which nothing gains
-        decide falsely in 1.3 % (`benchmarks/decisions.py`), with as many as may be tried in 0.7 %.
-        """
-        found = standings(known, rules=TOGETHER)
-        self.decision = found.get("")
-
-    def _tried(self, known: Sequence[Measured]) -> dict[tuple[int, str], str]:
-        """(gamma, options) of every setting with a trial -> its name."""
-        return {(c.gamma, _key(c.drafter.options)): arm_of(c).setting for c, _ in known if c.arm == "sd"}
-
-    def _leader(self) -> Standing | None:
-        """The fastest, decided or not, that was measured in more than one block where one was."""
-        if self.decision is None or not self.decision.standings:
-            return None
-        if self.decision.leader is not None:
-            return self.decision.of(self.decision.leader)
-        return max(self.decision.standings, key=lambda one: one.ratio.value)
-
-    def _next(self, leader: Standing, tried: Mapping[tuple[int, str], str], led: Standing | None) -> _Wave | None:
+    def _next(self, leader: ArmResult, led: ArmResult | None) -> _Wave | None:
         """The leader beside its neighbours in gamma, else in one option; none where the last wave found no better."""
-        gamma, key = next(place for place, name in tried.items() if name == leader.name)
-        options: Options = msgspec.json.decode(key, type=Options)
-        beside = gammas_beside(gamma, [g for g, other in (*tried, *self._failed) if other == key], self._space)
+        gamma, options = leader.case.gamma, leader.case.drafter.options
+        key, known = _key(options), {*self._tried, *((g, _key(own)) for g, own, _ in self.failed)}
+        beside = gammas_beside(gamma, [g for g, other in known if other == key], self._space)
         if beside and leader.effect != "slower":
             return _Wave((options,), (*beside[:1], gamma, *beside[1:]))
-        if led is not None and led.name == leader.name and leader.effect == "slower":
+        if led is not None and led.setting == leader.setting and leader.effect == "slower":
             return None
-        known = {*tried, *self._failed}
         near = [o for o in options_beside(options, self._defaults, self._space) if (gamma, _key(o)) not in known]
-        room = self._request.trials - len(tried) - len(self._failed)
+        room = self._request.trials - len(known)
         return _Wave((options, *near[:room]), (gamma,)) if near and room > 0 else None
 
-    def settings(self) -> list[tuple[str, Setting]]:
-        """Every setting by name, the fastest first, failed ones last."""
-        known = self._measured()
-        found = []
-        for (gamma, key), name in self._tried(known).items():
-            standing = self.decision.of(name) if self.decision is not None else None
-            trials = [trial for case, trial in known if arm_of(case).setting == name]
-            total = sums_of(trials)
-            reason = next((trial.error or trial.invalid_reason for trial in trials if not trial.valid), None)
-            one = Setting(
-                gamma=gamma,
-                options=msgspec.json.decode(key, type=Options),
-                decision=f"failed: {reason or 'it was not timed'}",
-                acceptance_rate=total.acceptance_rate,
-                mgl=total.mgl,
-            )
-            if standing is not None:
-                ratio = standing.ratio
-                one = msgspec.structs.replace(
-                    one,
-                    decision=standing.out or standing.words,
-                    speedup=ratio.value,
-                    low=ratio.low,
-                    high=ratio.high,
-                    n_blocks=len({trial.block for trial in trials}),
-                )
-            found.append((name, one))
-        found += [("", one) for one in self._failed.values()]
-        return sorted(found, key=lambda pair: -(pair[1].speedup or 0.0))
+
+def session_plan(request: TuneRequest, prepared: Prepared) -> SessionPlan:
+    """The plan of all calls of one search: they go on with one another."""
+    plain = next(case for case in prepared.plan.cases().values() if case.arm == "ar")
+    drafts = sorted(ref.key for ref in prepared.plan.models().values())
+    prompts = [slot.case.prompt.sha256 for slot in prepared.plan.slots()]
+    asked = (settings_of(plain), plain.n_predict, sorted(set(prompts)), drafts, msgspec.to_builtins(request.drafter))
+    name = hashlib.sha256(msgspec.json.encode(asked, order="sorted")).hexdigest()[:16]
+    return SessionPlan(id=f"tune {name}", pool="all", looks="any", n_threads=threads_of(prepared.engine))
 
 
-def _as_plain(case: Case) -> Case:
-    return msgspec.structs.replace(case, drafter=DrafterSpec(), gamma=0, suite="", rollback="auto")
+def _times(one: ArmResult) -> float:
+    return 0.0 if one.ratio is None else one.ratio.value
 
 
 def _key(options: Options) -> str:

@@ -16,6 +16,7 @@ from pathlib import Path
 from mlsd.errors import SchemaError, StoreError
 from mlsd.limits import LOCK_S
 from mlsd.measure.store import schema
+from mlsd.names import clean
 
 _READER_WAIT_S = 5.0  # a writer waits longer: a run holds trials that it cannot measure again
 MOST_VALUE_BYTES = 256 << 20  # of one text; the longest is the output of a trial
@@ -59,19 +60,33 @@ def connect(path: Path, *, create: bool, read_only: bool) -> sqlite3.Connection:
 def is_study(path: Path) -> bool:
     """Whether mlsd wrote the file, whatever its version; nothing is changed."""
     try:
-        with closing(_raw_connection(path, "ro")) as connection:
+        with closing(_peek(path)) as connection:
             return _identify(connection, path) > 0
     except (sqlite3.Error, StoreError):
         return False
 
 
-def holds_trials(path: Path) -> bool:
-    """Whether something was measured into a study database: not only imported, calibrated or begun."""
+def last_run(path: Path, *, with_trials: bool = False) -> str:
+    """When the last run began that was measured into a study database (ISO 8601), not imported; empty without one.
+
+    `with_trials`: of those runs that hold trials. Nothing is changed: not even an empty write-ahead log is made.
+    """
+    held = "AND EXISTS (SELECT 1 FROM trial WHERE trial.run_id = run.id)" if with_trials else ""
     try:
-        with closing(_raw_connection(path, "ro")) as connection:
-            return bool(connection.execute("SELECT EXISTS (SELECT 1 FROM trial)").fetchone()[0])
+        with closing(_peek(path)) as connection:
+            (found,) = connection.execute(
+                "SELECT max(CAST(started_at AS TEXT)) FROM run "
+                f"WHERE CASE WHEN json_valid(plan) THEN json_extract(plan, '$.{schema.FROM_RECORD}') END IS NULL {held}"
+            ).fetchone()
     except (sqlite3.Error, StoreError):
-        return False
+        return ""
+    return found or ""
+
+
+def _peek(path: Path) -> sqlite3.Connection:
+    """A connection for a short look. Opened read-only alone, SQLite makes a write-ahead log where there is none."""
+    log = Path(f"{path}-wal")
+    return _raw_connection(path, "ro" if log.exists() and log.stat().st_size else "ro&immutable=1")
 
 
 @contextmanager
@@ -196,11 +211,16 @@ def _raw_connection(path: Path, mode: str) -> sqlite3.Connection:
     if path.exists() and not path.is_file():
         raise StoreError(f"{path} is not a regular file.", hint="Give the path of a results database with --db.")
     uri = f"{path.absolute().as_uri()}?mode={mode}"
-    wait_s = _READER_WAIT_S if mode == "ro" else LOCK_S.most
+    wait_s = _READER_WAIT_S if mode.startswith("ro") else LOCK_S.most
     connection = sqlite3.connect(uri, uri=True, isolation_level=None, timeout=wait_s)
     connection.execute("PRAGMA cell_size_check = ON")
     connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MOST_VALUE_BYTES)
+    connection.text_factory = _text
     return connection
+
+
+def _text(data: bytes) -> str:
+    return clean(data.decode("utf-8", "replace"))
 
 
 def _connect_read_only(path: Path) -> sqlite3.Connection:
@@ -225,6 +245,7 @@ def _connect_read_only(path: Path) -> sqlite3.Connection:
         if version == schema.CURRENT_VERSION:
             return connection
         copy = sqlite3.connect(":memory:", isolation_level=None)
+        copy.text_factory = _text
         connection.backup(copy)
         _migrate(copy, path)
     except BaseException:
@@ -243,7 +264,7 @@ def _identify(connection: sqlite3.Connection, path: Path) -> int:
         return int(version)
     if n_objects == 0 and version == 0 and application == 0:
         return 0
-    raise StoreError(f"{path} is an SQLite database, but not one that mlsd wrote.", hint="Give another file with --db.")
+    raise StoreError(f"{path} is an SQLite database that mlsd did not write.", hint="Give another file with --db.")
 
 
 def _check_version(version: int, path: Path) -> None:
@@ -272,7 +293,7 @@ def _translate(error: sqlite3.Error, path: Path) -> StoreError:
     if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
         return StoreError(
             f"{path} is locked by another program, for longer than {LOCK_S.words}.",
-            hint=f"Wait for the other run to end, or close what has it open; {LOCK_S.variable} sets how long to wait.",
+            hint=f"Wait for the other run to end, or close the other program; {LOCK_S.variable} sets how long to wait.",
         )
     if code in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM):
         return StoreError(

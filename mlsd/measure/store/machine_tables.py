@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
+from mlsd.errors import StoreError
 from mlsd.measure.store import database, rowcodec
 from mlsd.measure.store.pass_shares import PassShares
-from mlsd.measure.store.rows import CalibrationPoint, Coverage, ExpertLoad, StreamRead, TimedPass
+from mlsd.measure.store.rows import CalibrationPoint, Coverage, ExpertLoad, Run, StreamRead, TimedPass
 
 
 class Table(NamedTuple):
@@ -20,6 +21,9 @@ class Table(NamedTuple):
     rows: Iterator[tuple[Any, ...]]
 
 
+T = TypeVar("T")
+
+
 class MachineTables:
     """An open database and its tables of the machine; `store.Store` adds those of trials."""
 
@@ -27,6 +31,7 @@ class MachineTables:
         self.path = path
         self._connection = connection
         self._place = database.Place(path)
+        self.damage: dict[str, None] = {}  # why rows read so far were left out, each once
 
     # --- writing ----------------------------------------------------------------------------------------------
 
@@ -86,13 +91,20 @@ class MachineTables:
 
     # --- reading ----------------------------------------------------------------------------------------------
 
+    def runs(self) -> list[Run]:
+        """All runs that can be read, oldest first."""
+        rows = self._rows(
+            "SELECT id, status, started_at, ended_at, seed, environment, plan, environment_key FROM run ORDER BY id"
+        )
+        return list(self._readable(rowcodec.run, rows))
+
     def calibration(self, model_key: str | None = None) -> Iterator[tuple[int, CalibrationPoint]]:
         """Stream (run id, timed pass), of one model or of all."""
         query = (
             "SELECT run_id, model_key, kind, rows, depth, repeat, span_ns FROM calibration "
             "WHERE model_key = coalesce(?, model_key) ORDER BY id"
         )
-        for run_id, *values in self._rows(query, (model_key,)):
+        for run_id, *values in self._of_runs(query, (model_key,)):
             yield run_id, rowcodec.record(CalibrationPoint, values, f"a timed pass of run {run_id}", above_zero=True)
 
     def coverage(self, model_key: str | None = None) -> Iterator[tuple[int, Coverage]]:
@@ -101,7 +113,7 @@ class MachineTables:
             'SELECT run_id, model_key, source, layer, window, "distinct" FROM coverage '
             "WHERE model_key = coalesce(?, model_key) ORDER BY run_id, model_key, source, layer, window"
         )
-        for run_id, key, source, layer, window, distinct in self._rows(query, (model_key,)):
+        for run_id, key, source, layer, window, distinct in self._of_runs(query, (model_key,)):
             where = f"the coverage of run {run_id}"
             counts = rowcodec.decode(distinct, dict[rowcodec.Count, rowcodec.Count], where)
             if not sum(counts.values()):
@@ -114,27 +126,40 @@ class MachineTables:
             "SELECT run_id, model_key, source, layer, chosen FROM expert_load "
             "WHERE model_key = coalesce(?, model_key) ORDER BY run_id, model_key, source, layer"
         )
-        for run_id, key, source, layer, chosen in self._rows(query, (model_key,)):
+        for run_id, key, source, layer, chosen in self._of_runs(query, (model_key,)):
             where = f"the experts of run {run_id}"
             times = rowcodec.decode(chosen, tuple[rowcodec.Count, ...], where)
             yield run_id, rowcodec.record(ExpertLoad, (key, source, layer, times), where)
 
     def stream_reads(self) -> Iterator[tuple[int, StreamRead]]:
         """Stream (run id, one streaming read), in the order of writing."""
-        for run_id, *values in self._rows("SELECT run_id, n_threads, repeat, gb_s FROM stream_read ORDER BY id"):
+        for run_id, *values in self._of_runs("SELECT run_id, n_threads, repeat, gb_s FROM stream_read ORDER BY id"):
             yield run_id, rowcodec.record(StreamRead, values, f"a streaming read of run {run_id}", above_zero=True)
 
     def known_passes(self) -> Iterator[tuple[int, TimedPass]]:
         """Stream (run id, single-token passes of one model of known bytes), in the order of writing."""
-        for run_id, *values in self._rows("SELECT run_id, quant, n_bytes, block, ms FROM known_pass ORDER BY id"):
+        for run_id, *values in self._of_runs("SELECT run_id, quant, n_bytes, block, ms FROM known_pass ORDER BY id"):
             yield run_id, rowcodec.record(TimedPass, values, f"a timed pass of run {run_id}", above_zero=True)
 
     def shares(self) -> Iterator[tuple[int, PassShares]]:
         """Stream (run id, one profiled pass), in the order of writing."""
-        for run_id, record in self._rows("SELECT run_id, record FROM pass_share ORDER BY id"):
+        for run_id, record in self._of_runs("SELECT run_id, record FROM pass_share ORDER BY id"):
             yield run_id, rowcodec.decode(record, PassShares, f"a profiled pass of run {run_id}")
 
     # --- inside -----------------------------------------------------------------------------------------------
+
+    def _readable(self, read: Callable[[tuple[Any, ...]], T], rows: Iterable[tuple[Any, ...]]) -> Iterator[T]:
+        """What can be read of rows; one that cannot stands in `damage`, and its trials among the impossible ones."""
+        for row in rows:
+            try:
+                yield read(row)
+            except StoreError as error:
+                self.damage[error.message] = None
+
+    def _of_runs(self, query: str, values: tuple[Any, ...] = ()) -> Iterator[Any]:
+        """Rows that begin with the id of a run, of the runs that can be read."""
+        known = {run.id for run in self.runs()}
+        return (row for row in self._rows(query, values) if row[0] in known)
 
     def _rows(self, query: str, values: tuple[Any, ...] = ()) -> Iterator[Any]:
         with database.store_errors(self.path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from mlsd.engine.parts import PARTS, Part
+from mlsd.errors import InputError, UnsupportedError
 from mlsd.records import DrafterSpec, Record
 
 # Shares are in doubt where the pieces of a watched pass do not sum to a plain pass within this factor, ...
@@ -42,7 +43,6 @@ class PassShares(Record, frozen=True, kw_only=True):
 
     @property
     def inflation(self) -> float:
-        """Profiled over plain pass: 1 where looking cost nothing."""
         return self.profiled_ns / self.plain_ns
 
     @property
@@ -64,3 +64,13 @@ class PassShares(Record, frozen=True, kw_only=True):
         by one of the network's halves of a block.
         """
         return None if self.headless_ns is None else 1 - self.headless_ns / self.plain_ns
+
+
+def part_keys(spec: DrafterSpec) -> tuple[str | None, str | None]:
+    """What drafts, and the block of it that does; none of a method or an option of another release."""
+    from mlsd.drafters import drafting_key  # every method with it, which listing trials does not need
+
+    try:
+        return drafting_key(spec), block_key(spec)
+    except (InputError, UnsupportedError):
+        return None, None

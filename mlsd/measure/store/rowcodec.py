@@ -14,6 +14,7 @@ import msgspec
 
 from mlsd.errors import StoreError
 from mlsd.measure.store.rows import Run, StoredTrial, environment_key
+from mlsd.names import clean_json
 from mlsd.records import Case, Conditions, Environment, Losslessness, Round, Trial
 
 # Fields of a Trial that are columns under their own name.
@@ -84,7 +85,7 @@ def is_count(name: str) -> bool:
 def decode(text: str, kind: Any, where: str) -> Any:
     """The value of a JSON text; StoreError when it is not a `kind`, or has numbers that cannot be."""
     try:
-        value = msgspec.json.decode(text, type=kind)
+        value = msgspec.json.decode(clean_json(text), type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError, TypeError, RecursionError) as error:
         raise damaged(where, error) from error
     return sane(value, where) if isinstance(value, msgspec.Struct) else value
@@ -175,6 +176,7 @@ def trial(row: tuple[Any, ...], rounds: tuple[Round, ...]) -> StoredTrial:
         made = sane(msgspec.convert(fields, Trial), where)
     except msgspec.ValidationError as error:
         raise damaged(where, error) from error
+    check_moment(made.started_at, where)
     made = msgspec.structs.replace(made, rounds=rounds) if rounds else made
     return StoredTrial(id=trial_id, run_id=run_id, environment_key=key, trial=made)
 
@@ -187,6 +189,14 @@ def round_(row: tuple[Any, ...]) -> Round:
     return made
 
 
+def check_moment(text: str | None, where: str) -> None:
+    """Refuse what is no moment: figures and tables count time from it. Raises: StoreError."""
+    try:
+        datetime.datetime.fromisoformat(text or "").timestamp()
+    except (TypeError, ValueError, OverflowError, OSError) as error:
+        raise damaged(where, error) from error
+
+
 def run(row: tuple[Any, ...]) -> Run:
     """The run of a row: id, status, started_at, ended_at, seed, environment, plan, environment_key."""
     run_id, status, started_at, ended_at, seed, environment, plan, key = row
@@ -194,9 +204,6 @@ def run(row: tuple[Any, ...]) -> Run:
     known = decode(environment, Environment, f"the environment of {where}")
     if environment_key(known) != key:
         raise damaged(f"the environment of {where}", "it is not the one that its trials were measured in")
-    try:
-        datetime.datetime.fromisoformat(started_at)
-    except (TypeError, ValueError) as error:
-        raise damaged(where, error) from error
+    check_moment(started_at, where)
     values = (run_id, status, started_at, ended_at, seed, known, decode(plan, dict[str, Any], f"the plan of {where}"))
     return record(Run, values, where)

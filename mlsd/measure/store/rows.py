@@ -107,7 +107,6 @@ class Coverage(Record, frozen=True, kw_only=True):
 
     @property
     def n_windows(self) -> int:
-        """Windows measured."""
         return sum(self.distinct.values())
 
     @property
@@ -187,7 +186,6 @@ class ImportedRow(Record, frozen=True, kw_only=True):
 
     @property
     def arm(self) -> ArmKind:
-        """`sd` when a draft model is named."""
         return "ar" if self.draft_model is None else "sd"
 
 
@@ -222,12 +220,6 @@ def comparability_key(case: Case, environment_key: str) -> str:
     sampling = Sampling() if case.sampling.greedy else case.sampling
     parts = (environment_key, target, msgspec.to_builtins(sampling), msgspec.to_builtins(case.engine))
     return _digest(parts if case.server is None else (*parts, case.server))
-
-
-def pair_key(case: Case, environment_key: str, block: int, repeat: int) -> tuple[object, ...]:
-    """Equal for an SD trial and the AR trial that it is compared with: same place, prompt, length, suite and block."""
-    place = comparability_key(case, environment_key)
-    return (place, case.prompt.sha256, case.prompt.n_tokens, case.n_predict, case.suite, block, repeat)
 
 
 def _digest(parts: object) -> str:

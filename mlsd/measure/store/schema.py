@@ -10,11 +10,12 @@ History (`PRAGMA user_version`):
     7  trial.timed and trial.fell_back, which stood in stats and in rollback_draft; what decided a near tie, in the view
     8  trial.disturbed, which was the beginning of invalid_reason
 
-A released step never changes: a new shape is a new step, and `tests/measure/databases/` gets a file of the old one.
+A released step never changes: a new shape is a new step, and `tests/measure/databases/later.sql` gets rows of it.
 """
 
 from __future__ import annotations
 
+FROM_RECORD = "record"  # in the plan of a run that came with a record: nobody measured it into this file
 APPLICATION_ID = 0x6D6C7364  # "mlsd", in the header of the file
 
 _WHERE_TIMED = "CASE WHEN trial.decode_ns IS NOT NULL THEN sums.{part} END"

@@ -36,6 +36,7 @@ from mlsd.measure.store.rows import (
 )
 from mlsd.records import Case, Environment, ModelFacts, QualityWarning, Trial
 from mlsd.trials.identities import Broken, admitted
+from mlsd.trials.sums import PARTS, Sums
 
 ALL = TrialFilter()
 
@@ -43,8 +44,7 @@ ALL = TrialFilter()
 class Store(MachineTables):
     """One study database. Use as a context manager; `Store.open` is the only way to get one."""
 
-    _references_hold = False  # looked at once, before the first reading
-    _impossible: dict[int, Broken] | None = None  # likewise: what is written meanwhile goes through the gate
+    _impossible: dict[int, Broken] | None = None  # looked at once: what is written meanwhile goes through the gate
 
     @classmethod
     def open(cls, path: Path, *, create: bool = True, read_only: bool = False) -> Self:
@@ -62,7 +62,6 @@ class Store(MachineTables):
         self.close()
 
     def close(self) -> None:
-        """Close the file; the write-ahead log is folded in by the last one to close."""
         self._connection.close()
 
     # --- writing ----------------------------------------------------------------------------------------------
@@ -100,7 +99,6 @@ class Store(MachineTables):
         return _row_id(cursor)
 
     def end_run(self, run_id: int, status: RunStatus = "finished") -> None:
-        """Record how a run ended."""
         with self._transaction() as db:
             db.execute("UPDATE run SET status = ?, ended_at = ? WHERE id = ?", (status, _now(), run_id))
 
@@ -169,16 +167,17 @@ class Store(MachineTables):
         key = environment_key(environment)
         with self._transaction() as db:
             db.executemany(
-                "UPDATE trial SET retired = 1 WHERE environment_key = ? AND case_id = ? AND disturbed >= ?",
+                "UPDATE trial SET retired = 1 "
+                "WHERE environment_key = ? AND case_id = ? AND (disturbed AND NOT valid) >= ?",
                 [(key, case_id, disturbed) for case_id in case_ids],
             )
 
-    def mark_disturbed(self, reasons: Mapping[int, str]) -> None:
-        """Say of trials, by id, why their times must not be used: what only their neighbours could tell."""
+    def mark_disturbed(self, reasons: Mapping[int, str], *, kept: bool = False) -> None:
+        """Say of trials, by id, why their times must not be used, or are `kept`, as only their neighbours can tell."""
         with self._transaction() as db:
             db.executemany(
-                "UPDATE trial SET valid = 0, disturbed = 1, invalid_reason = ? WHERE id = ? AND valid",
-                [(reason, trial_id) for trial_id, reason in reasons.items()],
+                "UPDATE trial SET valid = ?, disturbed = 1, invalid_reason = ? WHERE id = ? AND valid",
+                [(kept, None if kept else reason, trial_id) for trial_id, reason in reasons.items()],
             )
 
     def add_warnings(self, run_id: int, warnings: Iterable[QualityWarning]) -> None:
@@ -216,62 +215,40 @@ class Store(MachineTables):
 
     # --- reading ----------------------------------------------------------------------------------------------
 
-    def _check_references(self) -> None:
-        """Raises: StoreError where a trial or a figure of the machine belongs to a run or a case that is not there."""
-        if self._references_hold:
-            return
-        lost = self._rows(
-            "SELECT trial.id FROM trial LEFT JOIN run ON run.id = trial.run_id "
-            'LEFT JOIN "case" ON "case".id = trial.case_id '
-            'WHERE run.id IS NULL OR "case".id IS NULL OR run.environment_key <> trial.environment_key LIMIT 1'
-        )
-        for (trial_id,) in lost:
-            raise rowcodec.damaged(f"trial {trial_id}", "its run or its case is not there, or another one's")
-        for table in ("calibration", "coverage", "expert_load", "stream_read", "known_pass", "pass_share", "warning"):
-            for _ in self._rows(f"PRAGMA foreign_key_check({table})"):
-                raise rowcodec.damaged(f"table {table}", "a row of it belongs to a run that is not there")
-        self._references_hold = True
-
     @property
     def impossible(self) -> dict[int, Broken]:
         """By id the trials that cannot be, and why; no reader gives them."""
         if self._impossible is None:
-            self._check_references()
+            runs = {run.id: environment_key(run.environment) for run in self.runs()}
             with database.store_errors(self.path):
-                self._impossible = impossible_trials(self._connection, lambda one: tuple(self._rounds_of(one)))
+                self._impossible = impossible_trials(self._connection, lambda one: tuple(self._rounds_of(one)), runs)
                 self._connection.execute("CREATE TEMP TABLE impossible (id INTEGER PRIMARY KEY)")
                 ids = [(trial_id,) for trial_id in self._impossible]
                 self._connection.executemany("INSERT INTO impossible VALUES (?)", ids)
         return self._impossible
 
     def _possible(self, column: str) -> str:
-        """The SQL condition that a trial can be."""
         return f"{column} NOT IN (SELECT id FROM temp.impossible)" if self.impossible else "1"
 
-    def runs(self) -> list[Run]:
-        """All runs, oldest first."""
-        self._check_references()
-        rows = self._rows(
-            "SELECT id, status, started_at, ended_at, seed, environment, plan, environment_key FROM run ORDER BY id"
-        )
-        return [rowcodec.run(row) for row in rows]
-
     def models(self) -> dict[str, ModelFacts]:
-        """Facts of every model, by model key."""
-        rows = self._rows("SELECT key, facts FROM model ORDER BY id, key")
-        found: dict[str, ModelFacts] = {}
-        for key, facts in rows:
+        """Facts of every model whose row can be read, by model key."""
+
+        def read(row: tuple[Any, ...]) -> tuple[str, ModelFacts]:
+            key, facts = row
             where = f"model {str(key)[:12]}"
             if not isinstance(key, str):
                 raise rowcodec.damaged(where, "its key is no text")
-            found[key] = rowcodec.decode(facts, ModelFacts, where)
-        return found
+            return key, rowcodec.decode(facts, ModelFacts, where)
+
+        return dict(self._readable(read, self._rows("SELECT key, facts FROM model ORDER BY id, key")))
 
     def cases(self) -> dict[str, Case]:
-        """Every recorded configuration, by id, in the order of recording."""
-        self._check_references()
-        rows = self._rows('SELECT id, record FROM "case" ORDER BY rowid')
-        return {case_id: rowcodec.decode(record, Case, f"case {case_id}") for case_id, record in rows}
+        """Every recorded configuration that can be read, by id, in the order of recording."""
+
+        def read(row: tuple[Any, ...]) -> tuple[str, Case]:
+            return row[0], rowcodec.decode(row[1], Case, f"case {row[0]}")
+
+        return dict(self._readable(read, self._rows('SELECT id, record FROM "case" ORDER BY rowid')))
 
     def done(self, environment: Environment) -> Done:
         """What the machine and build of `environment` have measured: the start of a resumed run."""
@@ -289,6 +266,11 @@ class Store(MachineTables):
             else:
                 failed[key] = n_all
         return Done(ok=Counter(ok), failed=Counter(failed))
+
+    def disturbed(self, environment: Environment) -> Counter[str]:
+        """How many trials of each case were disturbed on a machine and build, those of no account included."""
+        query = "SELECT case_id, count(*) FROM trial WHERE environment_key = ? AND disturbed GROUP BY 1"
+        return Counter(dict(self._rows(query, (environment_key(environment),))))
 
     def measured_cases(self) -> list[MeasuredCase]:
         """How many trials each machine and build have of each case."""
@@ -323,6 +305,13 @@ class Store(MachineTables):
             f"SELECT * FROM trial_summary WHERE trial_id IN (SELECT trial.id FROM {where}) ORDER BY trial_id", values
         )
 
+    def round_sums(self) -> dict[int, Sums]:
+        """What the rounds of each trial sum to, by its id."""
+        names = ("proposed", "accepted", "committed", "rows", *PARTS)
+        summed = ", ".join(f"sum({name})" for name in names)
+        rows = self._table(f"SELECT trial_id, count(*) AS rounds, {summed} FROM round GROUP BY trial_id").rows
+        return {row[0]: Sums(**dict(zip(("rounds", *names), row[1:], strict=True))) for row in rows}
+
     def round_outcomes(self) -> Table:
         """Stream how often the rounds of the trials of one case and repeat ended alike, with the sums of their times.
 
@@ -338,7 +327,6 @@ class Store(MachineTables):
         )
 
     def warnings(self) -> list[StoredWarning]:
-        """All recorded doubts, oldest first."""
         rows = self._rows("SELECT run_id, code, message, advice, case_id FROM warning ORDER BY id")
         return [rowcodec.record(StoredWarning, row, f"a warning of run {row[0]}") for row in rows]
 
@@ -372,7 +360,7 @@ class Store(MachineTables):
                     pass
             except StoreError as error:
                 problems.append(error.message)
-        return problems
+        return [*problems, *self.damage]
 
     # --- inside -----------------------------------------------------------------------------------------------
 

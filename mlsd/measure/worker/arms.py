@@ -24,14 +24,13 @@ from mlsd.drafters.method import DrafterSetup
 from mlsd.drafters.recipe import opening_of
 from mlsd.engine.decode import Generation, GenerationLimits, check_capacity, generate
 from mlsd.engine.drafter import Drafter, NoDrafter
-from mlsd.engine.llama.broken import DAMAGE
 from mlsd.engine.llama.native import BackendInfo, backend_info
 from mlsd.engine.llama.open import open_session
 from mlsd.engine.llama.session import LlamaSession
 from mlsd.engine.losslessness import Judge
-from mlsd.engine.rollback import Rollback, Sabotage, make_rollback, parse_sabotage
+from mlsd.engine.rollback import Rollback, make_rollback
 from mlsd.engine.session import Session, session_options
-from mlsd.errors import EngineError, UnsupportedError
+from mlsd.errors import EngineError
 from mlsd.hardware.energy import read_energy
 from mlsd.measure.messages import now, trial_of
 from mlsd.measure.prefill import SavedPrompts
@@ -98,7 +97,6 @@ class Arms:
 
     @property
     def backend(self) -> BackendInfo:
-        """The device that decodes."""
         return self._models.backend
 
     # --- arms -----------------------------------------------------------------------------------------------------
@@ -129,15 +127,13 @@ class Arms:
 
     def _open_arm(self, case: Case, opened: ExitStack) -> _Arm:
         is_sd = case.arm == "sd"
-        sabotage = parse_sabotage(case.rollback)
-        wanted = "auto" if sabotage else case.rollback
         path, choose = self._models.path, self.strategies.choose
-        strategy = choose(path, wanted, "target", case.gamma) if is_sd else "trim"
+        strategy = choose(path, case.rollback, "target", case.gamma) if is_sd else "trim"
         opening = opening_of(
             case,
             self._options,
             strategy,
-            lambda: choose(self._models.second(case) or path, wanted, "draft", case.gamma),
+            lambda: choose(self._models.second(case) or path, case.rollback, "draft", case.gamma),
             device_sampling=self.strategies.samples_on_device,
         )
         contexts = recipe(opening)
@@ -157,23 +153,13 @@ class Arms:
             )
         )
         opened.callback(drafter.close)
-        rollback: Rollback = make_rollback(strategy, session)
-        if sabotage:
-            rollback = self._sabotaged(rollback, session, *sabotage)
         return _Arm(
             session=session,
             drafter=drafter,
-            rollback=rollback,
+            rollback=make_rollback(strategy, session),
             target_strategy=strategy if is_sd else None,
             opened=self._stack.enter_context(opened.pop_all()),
         )
-
-    def _sabotaged(self, rollback: Rollback, session: LlamaSession, fault: str, once: bool) -> Sabotage:
-        if session.options.tree != "off":
-            raise UnsupportedError("Only the rollback of chains can be broken; this drafter verifies trees.")
-        if fault == "state-ahead" and not self.target.is_recurrent:
-            raise UnsupportedError(f"{self._models.path.name} has no recurrent state that could run ahead.")
-        return Sabotage(rollback, session, fault, DAMAGE, once=once)
 
     def _plain(self, prompt: Sequence[int], case: Case) -> tuple[int, ...]:
         """The target's plain greedy output, from a trial of plain decoding or written now in a context of its own."""
@@ -201,7 +187,6 @@ class Arms:
     # --- trials ---------------------------------------------------------------------------------------------------
 
     def prompt(self, case: Case) -> tuple[int, ...]:
-        """The tokens of a case's prompt, in any repeat."""
         return tuple(self._prompts.of_any_repeat(case))
 
     def check(self, case: Case) -> None:
@@ -216,7 +201,6 @@ class Arms:
         n_predict = case.n_predict if whole else min(case.n_predict, case.gamma + 1 + _WARM_UP_ROUNDS)
         limits = GenerationLimits(n_predict=n_predict, gamma=case.gamma)
         with self._using(case) as arm, self._saved.reading(prompt_key(case.prompt)):
-            _mend(arm)
             generate(
                 arm.session, arm.drafter, arm.rollback, prompt, limits, self._clock, sampling=case.sampling,
                 on_round=on_round, prefill=self._saved.target,
@@ -287,7 +271,6 @@ class Arms:
         given = self._prompts.of(case, slot.repeat)
         started_at = now()
         failures_before = arm.failed_native_calls
-        _mend(arm)
         backend = backend_info(case.engine.n_gpu_layers).backend
         energy_before = read_energy(backend)
         began_ns, processor_ns = self._clock.now_ns(), time.process_time_ns()
@@ -315,9 +298,6 @@ class Arms:
         failed = arm.failed_native_calls - failures_before
         with self._saved.reading(prompt_key(case.prompt)):
             verdict = self._verdict(case, arm, given.tokens, result)
-        stats = arm.drafter.stats()
-        if isinstance(arm.rollback, Sabotage):
-            stats = {**stats, "faults_injected": float(arm.rollback.n_faults)}
         reason = invalid_reason(case, arm.target_strategy, failed, verdict)
         return trial_of(
             slot,
@@ -328,18 +308,17 @@ class Arms:
             text=self._text(case, result.tokens) if keep_text else None,
             prefill_ns=result.prefill_ns,
             draft_prefill_ns=result.draft_prefill_ns if case.arm == "sd" else None,
-            decode_ns=result.decode_ns if arm.drafter.timed else None,
+            decode_ns=result.decode_ns,
             rounds=result.rounds,
             rollback_target=arm.rollback.name if case.arm == "sd" else None,
             rollback_draft=arm.drafter.rollback_name,
-            timed=arm.drafter.timed,
             fell_back=arm.drafter.fell_back,
             failed_native_calls=failed,
             losslessness=verdict,
             valid=reason is None,
             invalid_reason=reason,
             peak_rss_bytes=peak_rss_bytes(),
-            stats=stats,
+            stats=arm.drafter.stats(),
             earlier=given.earlier if keep_text else (),
             conditions=conditions,
         )
@@ -363,7 +342,6 @@ class Arms:
         return verdict
 
     def close(self) -> None:
-        """Free every context, then every model; calling it twice is harmless."""
         self._stack.close()
 
     def __enter__(self) -> Arms:
@@ -380,12 +358,6 @@ def arm_key(case: Case) -> bytes:
     return msgspec.json.encode((case.drafter, case.gamma, case.rollback, case.sampling))
 
 
-def _mend(arm: _Arm) -> None:
-    """A generation begins with a sound memory, also where rollbacks are broken on purpose."""
-    if isinstance(arm.rollback, Sabotage):
-        arm.rollback.n_faults = 0
-
-
 def _limits(case: Case) -> GenerationLimits:
     return GenerationLimits(n_predict=case.n_predict, gamma=case.gamma, ignore_eog=case.ignore_eog)
 
@@ -394,9 +366,6 @@ def invalid_reason(
     case: Case, strategy: str | None, failed_native_calls: int, losslessness: Losslessness | None
 ) -> str | None:
     """Why a trial's numbers must not be reported as true, or None when they may be (design: valid trials)."""
-    if parse_sabotage(case.rollback):
-        verdict = "not judged" if losslessness is None else f"judged {losslessness.verdict}"
-        return f"its rollback was broken on purpose ({case.rollback}); {verdict}"
     if strategy == "unchecked":
         return f"unchecked rollback: {failed_native_calls} native calls failed and were ignored"
     if failed_native_calls:

@@ -76,7 +76,7 @@ def _known_model(engine: EngineOptions) -> tuple[float, str]:
                 raise NativeError(
                     f"This build computes something else: logits of a known text are off by {distance:.2g} of their "
                     f"spread, rounding explains {_KNOWN_LIMIT}.",
-                    hint="Its structures or kernels are broken; build it anew.",
+                    hint="Its structures or kernels are broken; rebuild it.",
                 )
             shape = BlobShape(
                 n_attention=len(attention_layers(source)),

@@ -303,7 +303,6 @@ class _Tally:
 
     @property
     def has_t_one(self) -> bool:
-        """Whether T(1) was timed at all."""
         return any(kind == "target_pass" and rows == 1 for _, kind, rows, _ in self._cells)
 
     def half_width(self) -> float | None:

@@ -66,7 +66,6 @@ class Prompts:
         return (name, case.sampling, repeat) if varies else (name, _GREEDY, 0)
 
     def of(self, case: Case, repeat: int) -> PromptTokens:
-        """The prompt of a case in a repeat that the job has."""
         return self._known[self._key(case, repeat)]
 
     def of_any_repeat(self, case: Case) -> tuple[int, ...]:

@@ -6,8 +6,8 @@
                 and its code: hidden values are read as if they were logits; windows are wider where the confidence
                 curve bends and towards the end of the network)
 
-What is found stands against as many blocks spread evenly; the better of the two on the searched text is taken. What a
-set gets accepted is then measured with real rounds on a part of the text that was not searched on.
+What is found stands against as many blocks spread evenly: of the two that is taken of which more is accepted in real
+rounds, on a part of the text that was not searched on.
 
 Recurrent memory cannot be cut back after a candidate, so in such models the state after the prompt is saved and loaded
 again (the checkpoint strategy). A set never holds every block with attention: llama.cpp ends the process then.
@@ -25,14 +25,12 @@ import numpy.typing as npt
 
 from mlsd.clock import MonotonicClock
 from mlsd.drafters.chain import Chain
-from mlsd.drafters.layer_skip.in_place import InPlaceDraft
 from mlsd.engine.decode import GenerationLimits, generate
-from mlsd.engine.drafter import NoDrafter
+from mlsd.engine.drafter import Draft, Drafter, NoDrafter, Outcome
 from mlsd.engine.llama.model import LlamaModel
-from mlsd.engine.llama.open import open_session
-from mlsd.engine.llama.taps import CollectTap, SkipTap, TappedSession
+from mlsd.engine.llama.taps import CollectTap, SkipTap, Tap, TappedSession
 from mlsd.engine.rollback import make_rollback
-from mlsd.engine.session import SessionOptions, session_options
+from mlsd.engine.session import session_options
 from mlsd.errors import InputError, UnsupportedError
 from mlsd.gguf_tools.read import trunk_layers
 from mlsd.gguf_tools.source import Source
@@ -70,33 +68,30 @@ def search_layers(job: LayerSearchJob) -> LayersFound:
         n_prompt = len(tokens) // 2
         if n_prompt < _LEAST_PROMPT:
             raise InputError(f"The text has only {len(tokens)} tokens.", hint=f"Give {2 * _LEAST_PROMPT} or more.")
-        options = session_options(job.engine, n_prompt + 2 * job.n_tokens + 16)
-        with _open(model, options, job) as session:
+        options = msgspec.structs.replace(
+            session_options(job.engine, n_prompt + 2 * job.n_tokens + 16),
+            device_sampling=False,
+            max_outputs=max(job.n_tokens, job.gamma + 1),
+        )
+        with TappedSession(model, options) as session:
             lab = _Lab(session, job, source)
             lab.read(tokens[:n_prompt])
             started_ns = MonotonicClock().now_ns()
             found = lab.greedy(len(uniform)) if job.method == "greedy" else lab.conflayers()
             as_many = uniform if len(uniform) == len(found) else uniform_skip(n_layers, len(found) / n_layers)
-            found = lab.better(found, as_many)
             search_ns = MonotonicClock().now_ns() - started_ns
             fresh = tokens[n_prompt:]
+            rates = {skipped: lab.acceptance(skipped, fresh, job.n_tokens) for skipped in (found, as_many)}
+            if lab.may_go(as_many) and rates[as_many] > rates[found]:
+                found = as_many
             return LayersFound(
                 skipped=found,
-                acceptance_rate=lab.acceptance(found, fresh, job.n_tokens),
+                acceptance_rate=rates[found],
                 uniform=as_many,
-                uniform_acceptance_rate=lab.acceptance(as_many, fresh, job.n_tokens),
+                uniform_acceptance_rate=rates[as_many],
                 n_candidates=lab.n_candidates,
                 search_ns=search_ns,
             )
-
-
-def _open(model: LlamaModel, options: SessionOptions, job: LayerSearchJob) -> TappedSession:
-    wide = msgspec.structs.replace(
-        options, kind="tapped", device_sampling=False, max_outputs=max(job.n_tokens, job.gamma + 1)
-    )
-    session = open_session(model, wide)
-    assert isinstance(session, TappedSession)
-    return session
 
 
 def mixer_names(source: Source) -> list[tuple[str, ...]]:
@@ -169,12 +164,6 @@ class _Lab:
         """Whether a file without these blocks can be loaded: one block with attention must stay."""
         return not self._attention <= set(skipped)
 
-    def better(self, found: tuple[int, ...], even: tuple[int, ...]) -> tuple[int, ...]:
-        """The set of the two that is accepted more on the searched text; the even one only if it may go."""
-        if found == even or not self.may_go(even):
-            return found
-        return max((found, even), key=lambda skipped: self.acceptance(skipped, self._prompt, self._job.n_tokens))
-
     def conflayers(self) -> tuple[int, ...]:
         """The set accepted most of those that confidence chooses along the continuation."""
         text = (*self._prompt, *self._output)
@@ -223,11 +212,38 @@ class _Lab:
         """Accepted / proposed over real rounds after `prompt`, the draft reading the model's own memory."""
         session = self._session
         self.n_candidates += 1
-        clock = MonotonicClock()
-        drafter = InPlaceDraft(session, SkipTap(skipped), Chain(clock), recurrent=self._recurrent)
+        drafter = InPlaceDraft(session, SkipTap(skipped), recurrent=self._recurrent)
         limits = GenerationLimits(n_predict=n_predict, gamma=self._job.gamma)
-        result = generate(session, drafter, make_rollback(self._strategy, session), prompt, limits, clock)
+        result = generate(session, drafter, make_rollback(self._strategy, session), prompt, limits, MonotonicClock())
         return sums(result.rounds).acceptance_rate or 0.0
+
+
+class InPlaceDraft(Drafter):
+    """Drafts on the target's own session with blocks bridged, and leaves its memory as it was.
+
+    The whole network is computed for every draft token: what is accepted is the cut's, what it takes is not.
+    """
+
+    def __init__(self, session: TappedSession, tap: Tap, *, recurrent: bool) -> None:
+        """`recurrent`: the target has memory that cannot be cut and must be saved before a draft."""
+        self._session, self._tap, self._recurrent = session, tap, recurrent
+        self._chain, self._last = Chain(MonotonicClock()), 0
+
+    def propose(self, k: int) -> Draft:
+        """Up to `k` tokens, each from a pass with the blocks bridged."""
+        session, n_past = self._session, self._session.n_past
+        if self._recurrent:
+            session.save_state()
+        with session.tapped(self._tap):
+            session.decode((self._last,))
+            tokens, _ = self._chain.grow(k, session, session.decode)
+        if self._recurrent:
+            session.load_state()
+        session.truncate(n_past)
+        return Draft(tokens=tokens)
+
+    def observe(self, outcome: Outcome) -> None:
+        self._last = outcome.committed[-1]
 
 
 def module_confidence(hidden: npt.NDArray[np.float32]) -> float:

@@ -35,11 +35,9 @@ class Models:
 
     @property
     def backend(self) -> BackendInfo:
-        """The device that decodes."""
         return backend_info(self._engine.n_gpu_layers)
 
     def ref(self, path: Path) -> ModelRef:
-        """What is known of a file."""
         return self._refs.get(path, ModelRef(id=path.name))
 
     def second(self, case: Case) -> Path | None:

@@ -34,7 +34,6 @@ class Operations(Record, frozen=True, kw_only=True):
 
     @property
     def has_products(self) -> bool:
-        """Whether no matrix product falls back."""
         return not any(name.split(" ")[0] in PRODUCTS for name in self.fall_back)
 
     def words(self, backend: str) -> str:
@@ -95,11 +94,9 @@ class _AskTap:
         self.answers: dict[str, bool] = {}
 
     def wants(self, name: str) -> bool:
-        """See `Tap`."""
         return True
 
     def visit(self, name: str, value: TensorValue) -> None:
-        """See `Tap`."""
         if (operation := value.operation) not in _NOTHING:
             self.answers[operation] = self.answers.get(operation, True) and self._supports(value.handle)
 

@@ -159,9 +159,13 @@ def _noise(model: LlamaModel, clock: Clock) -> Check:
         for width in WIDTHS:
             session.clear()
             figures[f"{width} wide"] = float(f"{np.abs(_decoded(session, tokens[:width]) - singles[:width]).max():.3g}")
-    worst = max(figures.values())
+    answer = f"up to {max(figures.values()):.3g} logits in passes up to {max(WIDTHS)} wide"
     return Check(
-        name="kernel noise", subject=model.path.stem, ok=None, answer=f"up to {worst:.3g} logits", figures=figures
+        name="kernel noise",
+        subject=model.path.stem,
+        ok=None,
+        answer=answer,
+        figures=figures,
     )
 
 

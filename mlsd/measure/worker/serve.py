@@ -24,11 +24,12 @@ import msgspec
 from mlsd.children import end_with_parent
 from mlsd.clock import MonotonicClock, RestClock
 from mlsd.engine.llama.model import LlamaModel
-from mlsd.engine.llama.native import backend_info
+from mlsd.engine.llama.native import LIBRARIES_VARIABLE, backend_info
 from mlsd.engine.llama.open import open_session
 from mlsd.engine.probe import probe
 from mlsd.engine.session import session_options
 from mlsd.errors import MlsdError
+from mlsd.folders import empty_dir
 from mlsd.hardware import read_conditions
 from mlsd.measure.cool_down import CoolDown, rest
 from mlsd.measure.messages import (
@@ -43,6 +44,7 @@ from mlsd.measure.messages import (
     Probed,
     ProbeJob,
     Progress,
+    Ready,
     Refused,
     Started,
     Turn,
@@ -63,6 +65,7 @@ def main() -> None:
     # Ctrl-C is the parent's to handle; it ends the worker when it wants to.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.environ.setdefault("GGML_NO_BACKTRACE", "1")
+    _leave_here()
     out = _private_stdout()
     lines = end_with_parent()
     work = msgspec.json.decode(lines.get(), type=Work)
@@ -78,9 +81,19 @@ def main() -> None:
             calibrate(work, send)
         else:
             module, _, name = QUESTIONS[type(work)].handler.partition(":")
+            if QUESTIONS[type(work)].start_patience is not None:
+                send(Info(backend=backend_info()))
             send(getattr(importlib.import_module(f"mlsd.measure.worker.{module}"), name)(work))
     except MlsdError as error:
         send(Refused.of(error))
+
+
+def _leave_here() -> None:
+    """Run in an empty folder: a driver or a build may look for parts of itself in the working directory."""
+    for name in ("MLSD_HOME", "MLSD_CACHE", LIBRARIES_VARIABLE):
+        if named := os.environ.get(name):
+            os.environ[name] = str(Path(named).expanduser().absolute())
+    os.chdir(empty_dir())
 
 
 def _models_of(work: Work) -> Iterable[ModelFile]:
@@ -123,11 +136,11 @@ def run_slots(
     runner = _SlotRunner(job, arms, send, clock, conditions)
     for turn in turns:
         for _, block in itertools.groupby(turn, lambda index: job.slots[index].block):
-            runner.cool_down()
+            runner.begin()
             for index in block:
                 runner.run(index)
-            runner.feel()
-    runner.leave()
+            runner.end()
+        send(Ready())
     send(Finished())
 
 
@@ -175,7 +188,7 @@ class _SlotRunner:
         self._is_begun = False
         self._thermometers = sorted(job.cases.values(), key=lambda case: case.gamma)  # the widest last
         self._heat = CoolDown(clock, lambda: conditions().thermal_state, self._anchors, send, job.anchors)
-        self._whole_warm_up = arms.backend.backend != "CPU"
+        self._is_device = arms.backend.backend != "CPU"
         send(Loaded(load_ns=arms.load_ns, backend=arms.backend))
 
     def run(self, index: int) -> None:
@@ -187,9 +200,7 @@ class _SlotRunner:
                 self._warm.add(arm_key(plain))
                 self._compiled.add(arm_key(plain))
             if arm not in self._warm or not self._arms.is_open(slot.case):
-                self._arms.warm_up(
-                    slot.case, whole=self._whole_warm_up and arm not in self._compiled, on_round=on_round
-                )
+                self._arms.warm_up(slot.case, whole=self._is_device and arm not in self._compiled, on_round=on_round)
                 self._warm.add(arm)
                 self._compiled.add(arm)
             trial = self._measure(slot, on_round)
@@ -221,28 +232,25 @@ class _SlotRunner:
             self._first = False
         return trial
 
-    def cool_down(self) -> None:
-        """Rest before a block: as long as asked for between two of them, or while it is hot."""
-        if self._job.cool_down_s is None:
-            if not self._is_begun:
-                self._heat.feel()
-            rested_s = self._heat.rest()
-        else:
-            rested_s = self._job.cool_down_s if self._is_begun else 0.0
-            rest(self._clock, self._send, rested_s, "between blocks, as asked for")
-        if rested_s:
+    def begin(self) -> None:
+        """Before a block: know the machine as it is cool, or rest for as long as was asked for between two of them."""
+        if self._job.cool_down_s is None and not self._is_begun:
+            self._settle()
+        elif self._job.cool_down_s and self._is_begun:
+            rest(self._clock, self._send, self._job.cool_down_s, "between blocks, as asked for")
             self._warm.clear()  # an idle machine lowers its clocks
+            if self._is_device:
+                self._heat.warm()
         self._is_begun = True
 
-    def feel(self) -> None:
-        """Feel the heat behind a block, where it is watched."""
+    def end(self) -> None:
+        """Behind a block: feel the heat where it is watched, and leave a cool machine."""
         if self._job.cool_down_s is None:
-            self._heat.feel()
+            self._settle()
 
-    def leave(self) -> None:
-        """Leave a cool machine: the next load knows no passes of its own from before."""
-        if self._job.cool_down_s is None:
-            self._heat.rest()
+    def _settle(self) -> None:
+        if self._heat.settle():
+            self._warm.clear()
 
     def _anchors(self) -> Anchors | None:
         """By the widest arm that can run."""

@@ -18,16 +18,13 @@ class TimeBudget:
 
     @property
     def spent_ns(self) -> int:
-        """Time since it began."""
         return self._clock.now_ns() - self._begin_ns
 
     @property
     def is_over(self) -> bool:
-        """Whether the time is up."""
         return self._end_ns is not None and self._clock.now_ns() >= self._end_ns
 
     def has(self, span_ns: float) -> bool:
-        """Whether something that takes so long would still end in time."""
         return self._end_ns is None or self._clock.now_ns() + span_ns < self._end_ns
 
     def part(self, share: float) -> TimeBudget:

@@ -6,70 +6,132 @@ Raises AnalysisError with what is missing instead of drawing nothing.
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from matplotlib.figure import Figure
 
-from mlsd.analysis.results.speedups import Speedup
 from mlsd.analysis.study.study import Study
 from mlsd.errors import AnalysisError
 from mlsd.report.render import plot
 from mlsd.report.render.sections import FigureEntry
 from mlsd.stats import Interval, grouped
-from mlsd.trials.decisions import Effect
+from mlsd.trials.arms import PLAIN
+from mlsd.trials.results import ArmResult
 
-_MOST_ROWS = 30
-_LABEL_LETTERS = 48
-_NARROW = 20  # ends of an interval so many times apart say nothing, and would squeeze what does
-_COLORS: dict[Effect, str] = {
-    "faster": plot.COLORS[2],
-    "slower": plot.COLORS[1],
-    "no difference": plot.INK,
-    "undecided": plot.COLORS[0],
-}
+_MOST_ROWS = 24
+_WIDE_IN, _NARROW_IN = 8.2, 3.7  # beside the flags on a desk; on a phone
+_LETTERS, _NARROW_LETTERS = 46, 28  # of a label's line
+_COLORS = {"faster": plot.FASTER, "slower": plot.SLOWER, "undecided": plot.OPEN}
+_TICKS = (0.05, 0.1, 0.2, 0.5, 0.8, 1, 1.25, 1.5, 2, 3, 5, 10, 20, 50)
+_WORDS = {"undecided": "not decided"}
 
 
 def gains(study: Study) -> Figure:
-    """Every setting against plain decoding (1): right of the line it is faster. Bars are 95 % intervals."""
-    arms = [arm for arm in study.by_arm if arm.ratio is not None]
+    """Each setting on each text against plain decoding (1); bars are 95 % intervals."""
+    return _chart(study, narrow=False)
+
+
+def narrow_gains(study: Study) -> Figure:
+    """The same for a narrow screen."""
+    return _chart(study, narrow=True)
+
+
+def _chart(study: Study, *, narrow: bool) -> Figure:
+    arms = [arm for arm in study.results if arm.ratio is not None and not arm.is_plain and arm.n_valid]
     if not arms:
         raise AnalysisError("No valid pair of SD and AR trials.", hint="Measure some: mlsd run B D.")
     rows = _shown(arms)
-    figure, (ax,) = plot.canvas(max(1.8, 0.9 + 0.25 * len(rows)))
+    width_in, height_in, letters = (_NARROW_IN, 0.58, _NARROW_LETTERS) if narrow else (_WIDE_IN, 0.3, _LETTERS)
+    figure, (ax,) = plot.canvas(1.0 + height_in * len(rows), width_in=width_in)
     places = range(len(rows), 0, -1)
-    several = len({arm.target for arm in arms}) > 1
-    for effect, color in _COLORS.items():
-        own = [(place, arm.ratio) for place, arm in zip(places, rows, strict=True) if arm.effect == effect]
-        for place, ratio in own:
-            ends = _ends(ratio)
-            if ends is not None:
-                ax.plot(ends, [place, place], color=color, linewidth=1.4, label="_interval")
-        points = [(ratio.value, place) for place, ratio in own if ratio is not None]
-        if points:
-            ax.plot(*zip(*points, strict=True), color=color, marker="o", linestyle="none", label=effect)
-    labels = [f"{arm.target} + {arm.setting}" if several else arm.setting for arm in rows]
-    ax.set_yticks(list(places), [textwrap.fill(label, _LABEL_LETTERS) for label in labels], fontsize=7.5)
-    ax.axvline(1.0, color=plot.INK, linewidth=0.9, linestyle=":")
-    ax.set(xscale="log", xlabel="speedup over plain decoding", ylim=(0.3, len(rows) + 0.7))
-    plot.plain_ticks(ax.xaxis)
+    labels = [textwrap.fill(label, letters) for label in arm_labels(rows)]
+    for place, label, arm in zip(places, labels, rows, strict=True):
+        assert arm.ratio is not None
+        color, ends = plot.INK if arm.control else _COLORS.get(arm.effect, plot.INK), _ends(arm.ratio)
+        if ends is not None:
+            ax.plot(ends, [place, place], color=color, linewidth=2.4, solid_capstyle="butt", label="_interval")
+        word = "a bound" if arm.control else _WORDS.get(arm.effect, arm.effect)
+        ax.plot([arm.ratio.value], [place], color=color, marker="o", markersize=6.5, linestyle="none", label=word)
+        value = f"{arm.ratio.value:.2f}x" + (f" ({ends[0]:.2f} to {ends[1]:.2f})" if ends else " (too few blocks)")
+        look: dict[str, Any] = {"transform": ax.get_yaxis_transform(), "va": "center", "fontsize": 9}
+        if narrow:  # both stand above the bar
+            ax.text(0.0, place + 0.5, label, ha="left", **look)
+            ax.text(1.0, place + 0.5, value, ha="right", color=color, **look)
+        else:
+            ax.text(1.01, place, f"{value} {word}", ha="left", color=color, **look)
+    ax.set_yticks(list(places), labels)
+    line = 0.22 if narrow else 0.5
+    ax.tick_params(axis="y", length=0, labelleft=not narrow)
+    ax.vlines([1.0] * len(rows), [p - line for p in places], [p + line for p in places], plot.INK)
+    cut = f"; the fastest {len(rows)} of {len(arms)}" if len(rows) < len(arms) else ""
+    about = textwrap.fill(f"speedup over plain decoding, {_common(arms)}{cut}", 48 if narrow else 90)
+    ax.set(xscale="log", xlabel=about, ylim=(0.4, len(rows) + 0.8))
+    low, high = ax.get_xlim()
+    low, high = min(low, 0.85), max(high, 1.18)
+    ticks = [tick for tick in _TICKS if low <= tick <= high and (high < 4 * low or tick not in (0.8, 1.25, 1.5, 3))]
+    ax.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+    ax.set_xticks([], minor=True)
+    ax.set_xlim(low, high)
+    for word, offset, side in (("slower", -7, "right"), ("faster", 7, "left")):
+        place_of: dict[str, Any] = {"xycoords": ("data", "axes fraction"), "textcoords": "offset points"}
+        ax.annotate(word, (1.0, 1.0), (offset, 5), ha=side, color=_COLORS[word], fontweight="bold", **place_of)
     ax.grid(axis="y", visible=False)
-    plot.legend(figure, [ax], 4)
+    ax.spines["left"].set_visible(False)
     return figure
 
 
-def _shown(arms: Sequence[Speedup]) -> list[Speedup]:
+_ALWAYS: tuple[Callable[[ArmResult], str], ...] = (
+    lambda arm: arm.text,
+    lambda arm: f"{arm.question.n_predict} tokens",
+)
+_IF_NEEDED: tuple[Callable[[ArmResult], str], ...] = (
+    lambda arm: f"suite {arm.question.suite}",
+    lambda arm: arm.question.source,
+    lambda arm: f"run {arm.session}",
+    lambda arm: f"settings {arm.question.settings[:6]}",
+)
+
+
+def arm_labels(arms: Sequence[ArmResult]) -> list[str]:
+    """What tells these arms apart, no two alike: of target, text and length of output what is not the same of all."""
+    several = len({arm.case.target.id for arm in arms}) > 1
+    differ = [part for part in _ALWAYS if len({part(arm) for arm in arms}) > 1]
+    labels = []
+    for arm in arms:
+        name = f"{arm.case.target.id} + {arm.setting}" if several else arm.setting
+        name = f"{arm.case.target.id}, {PLAIN}" if arm.is_plain else name
+        labels.append(", ".join((name, *(part(arm) for part in differ))))
+    for part in _IF_NEEDED:
+        counts = Counter(labels)
+        rows = list(zip(labels, arms, strict=True))
+        of_label = {label: {part(arm) for own, arm in rows if own == label} for label in counts}
+        labels = [f"{label}, {part(arm)}" if len(of_label[label]) > 1 else label for label, arm in rows]
+    return labels
+
+
+def _common(arms: Sequence[ArmResult]) -> str:
+    """What labels leave out, for it is the same of all."""
+    same = [part(arms[0]) for part in (_target, *_ALWAYS) if len({part(arm) for arm in arms}) == 1]
+    return ", ".join((*same, "log scale"))
+
+
+def _target(arm: ArmResult) -> str:
+    return arm.case.target.id
+
+
+def _shown(arms: Sequence[ArmResult]) -> list[ArmResult]:
     """The fastest settings of each target, each with a like share of the rows; the fastest first."""
-    groups = grouped(arms, lambda arm: arm.target)
+    groups = grouped(arms, lambda arm: arm.case.target.id)
     share = max(1, _MOST_ROWS // len(groups))
     return [
         arm for own in groups.values() for arm in sorted(own, key=lambda a: -(a.ratio.value if a.ratio else 0))[:share]
     ]
 
 
-def _ends(ratio: Interval | None) -> tuple[float, float] | None:
-    if ratio is None or ratio.low is None or ratio.high is None or ratio.high > _NARROW * ratio.low:
-        return None
-    return ratio.low, ratio.high
+def _ends(ratio: Interval) -> tuple[float, float] | None:
+    return None if ratio.low is None or ratio.high is None or ratio.says_little else (ratio.low, ratio.high)
 
 
-ANSWER_FIGURE = FigureEntry("answer", "What each setting gains", gains, "speedups.speedups, all workloads together")
+ANSWER_FIGURE = FigureEntry("answer", "What each setting gains", gains, narrow=narrow_gains)

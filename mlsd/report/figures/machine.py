@@ -71,7 +71,7 @@ def build_curves(found: Comparison) -> Figure:
     for i, (side, times) in enumerate(((found.a, [a for _, a, *_ in known]), (found.b, [b for _, _, b, _ in known]))):
         look: dict[str, Any] = {"color": plot.color(i), "marker": plot.marker(i), "markersize": 3.5}
         left.plot(rows, times, label=f"{'AB'[i]}: {side.build}, {side.environment.llama_cpp_build}", **look)
-        steps = metal_steps(side.environment.llama_cpp_build, side.environment.device)
+        steps = metal_steps(side.environment.llama_cpp_build)
         for step in steps.rows if steps is not None and side.environment.backend == "Metal" else ():
             left.axvline(step - 0.5, color=plot.color(i), linewidth=0.8, linestyle=":")
     changes = [(k, change) for k, *_, change in known if change is not None]

@@ -30,8 +30,8 @@ def over_active_parameters(study: Study) -> Figure:
 
 
 MACHINES_FIGURES = (
-    FigureEntry("over-bandwidth", "Machines over bandwidth", over_bandwidth, "machines.machine_rows"),
-    FigureEntry("over-parameters", "Machines over active parameters", over_active_parameters, "machines.machine_rows"),
+    FigureEntry("over-bandwidth", "Machines over bandwidth", over_bandwidth),
+    FigureEntry("over-parameters", "Machines over active parameters", over_active_parameters),
 )
 
 
@@ -43,7 +43,12 @@ def _over(rows: Sequence[MachineRow], xs: Sequence[float | None], label: str) ->
     machines = list(dict.fromkeys(row.machine for row, _ in known))
     for index, machine in enumerate(machines):
         own = [(row, x) for row, x in known if row.machine == machine]
-        _points(left, [(x, row.plain_tok_s) for row, x in own], index, machine)
+        _points(
+            left,
+            [(x, None if row.plain_tok_s is None else Interval(value=row.plain_tok_s)) for row, x in own],
+            index,
+            machine,
+        )
         _points(right, [(x, row.best.ratio if row.best is not None else None) for row, x in own], index, machine)
     right.axhline(1.0, color=plot.INK, linewidth=0.9, linestyle="--")
     left.set(xlabel=label, ylabel="plain tok/s", ylim=(0, None))

@@ -13,19 +13,19 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from mlsd.analysis.audit import published_tables as published
-from mlsd.analysis.results import speedups
-from mlsd.analysis.results.speedups import Speedup
+from mlsd.analysis.results.depths import deep_arms
 from mlsd.analysis.study.study import Study
 from mlsd.errors import AnalysisError
 from mlsd.records import DRAFT_MODEL
+from mlsd.report.figures.answer import arm_labels
 from mlsd.report.render import plot
 from mlsd.report.render.sections import FigureEntry
-from mlsd.report.tables.paper import models_of, prompt_length, study_rows
+from mlsd.report.tables.paper import length_arms, models_of, study_rows
 from mlsd.stats import grouped
 from mlsd.trials.arms import PLAIN
+from mlsd.trials.results import ArmResult
 
 _GREY = plot.INK
-_BY_SUITE = "speedups.speedups by suite"
 
 
 def _targets(study: Study) -> dict[str, int]:
@@ -33,7 +33,7 @@ def _targets(study: Study) -> dict[str, int]:
     return {target: i for i, target in enumerate(dict.fromkeys(study.trials["target"]))}
 
 
-def _decided(arms: Iterable[Speedup], what: str) -> list[Speedup]:
+def _decided(arms: Iterable[ArmResult], what: str) -> list[ArmResult]:
     found = [arm for arm in arms if arm.ratio is not None]
     if not found:
         raise AnalysisError(
@@ -42,14 +42,20 @@ def _decided(arms: Iterable[Speedup], what: str) -> list[Speedup]:
     return found
 
 
-def _main_suites(study: Study) -> list[Speedup]:
+def _main_suites(study: Study) -> list[ArmResult]:
     """Arms of the suites that sweep gamma; where neither was measured draft models, the study's method, or all arms."""
-    swept = [arm for arm in study.by_suite if arm.suite in ("B", "D")]
-    return swept or [arm for arm in study.by_arm if arm.drafter == DRAFT_MODEL] or study.by_arm
+    arms = [arm for arm in study.pooled if not arm.is_plain and arm.n_valid]
+    swept = [arm for arm in arms if arm.question.suite in ("B", "D")]
+    return swept or [arm for arm in arms if arm.case.drafter.name == DRAFT_MODEL] or arms
 
 
-def _label(arm: Speedup) -> str:
-    return f"{arm.target} + {arm.name}"
+def _label(arm: ArmResult) -> str:
+    return f"{arm.case.target.id} + {arm.label}"
+
+
+def _draft(arm: ArmResult) -> str:
+    draft = arm.case.drafter.draft
+    return draft.id if draft else arm.case.drafter.name
 
 
 def _counterparts(study: Study) -> dict[str, int]:
@@ -58,7 +64,7 @@ def _counterparts(study: Study) -> dict[str, int]:
     return {model: numbers[ours] for model, ours in models_of(study.profile).items() if ours in numbers}
 
 
-def _points(ax: Axes, xs: Sequence[float], arms: Sequence[Speedup], index: int, label: str) -> None:
+def _points(ax: Axes, xs: Sequence[float], arms: Sequence[ArmResult], index: int, label: str) -> None:
     """Speedups with their intervals."""
     values = [arm.ratio.value for arm in arms if arm.ratio]
     ax.plot(xs, values, color=plot.color(index), marker=plot.marker(index), label=label)
@@ -85,15 +91,16 @@ def _even(ax: Axes) -> None:
 def speedup_over_active(study: Study) -> Figure:
     """Figure 1: speedup over the parameters active for a token, at the study's gamma of 8 or the most measured one."""
     arms = _decided(_main_suites(study), "with known model sizes")
-    gammas = Counter(arm.gamma for arm in arms)
+    gammas = Counter(arm.case.gamma for arm in arms)
     gamma = 8 if gammas[8] else gammas.most_common(1)[0][0]
     figure, (ax,) = plot.canvas()
     drawn, numbers = 0, _targets(study)
-    for arm in arms:
-        facts = study.facts.get(arm.target)
-        if arm.gamma != gamma or facts is None or not facts.n_parameters_active:
+    chosen = [arm for arm in arms if arm.case.gamma == gamma]
+    for arm, label in zip(chosen, arm_labels(chosen), strict=True):
+        facts = study.facts.get(arm.case.target.id)
+        if facts is None or not facts.n_parameters_active:
             continue
-        _points(ax, [facts.n_parameters_active / 1e9], [arm], numbers[arm.target], _label(arm))
+        _points(ax, [facts.n_parameters_active / 1e9], [arm], numbers[arm.case.target.id], label)
         drawn += 1
     if not drawn:
         raise AnalysisError("The active parameters of no measured target are known.")
@@ -117,7 +124,7 @@ def acceptance_over_gamma(study: Study) -> Figure:
     figure, (ax,) = plot.canvas()
     numbers, drawn = _targets(study), 0
     for (target, drafter), arms in _lines(_main_suites(study)).items():
-        known = [(a.gamma, 100 * a.acceptance_rate) for a in arms if a.acceptance_rate is not None]
+        known = [(a.case.gamma, 100 * a.acceptance_rate) for a in arms if a.acceptance_rate is not None]
         if known:
             index = numbers[target]
             ax.plot(*zip(*known, strict=True), color=plot.color(index), marker=plot.marker(index), label=drafter)
@@ -138,14 +145,12 @@ def acceptance_over_gamma(study: Study) -> Figure:
 def throughput_bars(study: Study) -> Figure:
     """Figure 3: decode tok/s of every arm, plain decoding first; the study's own beside it, on its own scale."""
     rows: list[tuple[str, float, int, bool]] = []
-    numbers = _targets(study)
-    plain = {b.target: b.mean_tok_s for b in speedups.baselines(study.trials)}
-    for target, index in numbers.items():
-        if target in plain:
-            rows.append((f"{target}, {PLAIN}", plain[target], index, True))
-        for arm in _main_suites(study):
-            if arm.target == target and arm.decode_tok_s is not None:
-                rows.append((f"+ {arm.setting}", arm.decode_tok_s, index, False))
+    numbers, arms = _targets(study), _main_suites(study)
+    asked = {arm.question for arm in arms}
+    shown = [one for one in study.pooled if one in arms or (one.is_plain and (not arms or one.question in asked))]
+    for arm, label in zip(shown, arm_labels(shown), strict=True):
+        if arm.tok_s is not None:
+            rows.append((label, arm.tok_s, numbers[arm.case.target.id], arm.is_plain))
     if not rows:
         raise AnalysisError("No valid trial measured a throughput.")
     rows = rows[:40]
@@ -181,20 +186,18 @@ def _bars(ax: Axes, rows: Sequence[tuple[str, float, int, bool]], title: str) ->
 
 def prompt_length_sweep(study: Study) -> Figure:
     """Figure 5: throughput and speedup over the prompt's length."""
-    own = study.trials[study.trials["suite"] == "F"]
-    swept = speedups.speedups(own, ("prompt",)) if len(own) else []
-    arms = [arm for arm in swept if arm.ratio is not None and prompt_length(arm.prompt)]
+    arms = [(arm, length) for arm, length in length_arms(study) if arm.ratio is not None and arm.n_valid and length]
     if not arms:
         raise AnalysisError("No prompt of exact length has a valid pair of trials.", hint="Measure them: mlsd run F.")
     figure, (left, right) = plot.canvas(3.2, 2)
-    by_length = sorted(arms, key=lambda a: prompt_length(a.prompt))
-    groups = grouped(by_length, lambda arm: f"{arm.target} + {arm.setting}")
-    for index, (label, group) in enumerate(groups.items()):
-        xs: list[float] = [prompt_length(arm.prompt) for arm in group]
+    groups = grouped(arms, lambda row: (f"{row[0].case.target.id} + {row[0].setting}", row[0].question.n_predict))
+    for index, ((name, n_predict), rows_of) in enumerate(groups.items()):
+        group, xs = [arm for arm, _ in rows_of], [float(length) for _, length in rows_of]
+        label = f"{name}, {n_predict} tokens"
         shade, mark = plot.color(index), plot.marker(index)
-        left.plot(xs, [a.decode_tok_s or 0 for a in group], color=shade, marker=mark, label=label)
-        plain = [a.baseline_tok_s or 0 for a in group]
-        left.plot(xs, plain, color=_GREY, marker=mark, linewidth=1.0, label=f"{group[0].target}, {PLAIN}")
+        left.plot(xs, [a.tok_s or 0 for a in group], color=shade, marker=mark, label=label)
+        plain = [a.plain_tok_s or 0 for a in group]
+        left.plot(xs, plain, color=_GREY, marker=mark, linewidth=1.0, label=f"{group[0].case.target.id}, {PLAIN}")
         _points(right, xs, group, index, label)
     rows = published.load("study").table("figure 5")
     at = {name: rows.columns.index(name) for name in ("n_prompt", "speedup")}
@@ -212,7 +215,7 @@ def prompt_length_sweep(study: Study) -> Figure:
 
 def over_depth(study: Study) -> Figure:
     """Over the depth of a prompt: a verification's cost, speedup with its interval, and acceptance; a line an arm."""
-    found = grouped(speedups.deep_arms(study.trials), lambda row: (_label(row.found), row.found.gamma, row.prompt))
+    found = grouped(deep_arms(study.results), lambda row: (_label(row.found), row.found.case.gamma, row.prompt))
     lines = {key: rows for key, rows in found.items() if len({row.depth for row in rows}) > 1}
     if not lines:
         raise AnalysisError(
@@ -247,13 +250,13 @@ def _line(ax: Axes, points: Sequence[tuple[int, float]], look: dict[str, Any]) -
 def speedup_over_gamma(study: Study) -> Figure:
     """Figure 2: speedup over gamma, a panel for each draft."""
     arms = _decided(_main_suites(study), "over gamma")
-    drafts = list(dict.fromkeys(arm.draft or arm.drafter for arm in arms))[:3]
+    drafts = list(dict.fromkeys(map(_draft, arms)))[:3]
     figure, axes = plot.canvas(3.6, len(drafts), sharey=True)
     numbers, mapped = _targets(study), _counterparts(study)
     ours = models_of(study.profile)
     for ax, draft in zip(axes, drafts, strict=True):
-        for (target, _), line in _lines([a for a in arms if (a.draft or a.drafter) == draft]).items():
-            _points(ax, [arm.gamma for arm in line], line, numbers[target], target)
+        for (target, label), line in _lines([a for a in arms if _draft(a) == draft]).items():
+            _points(ax, [arm.case.gamma for arm in line], line, numbers[target], label.replace(f" + {draft}", ""))
         for (target, printed), rows in _study_lines(study).items():
             if ours.get(printed) == draft:
                 xs, ys = [float(c["gamma"]) for c in rows], [float(c["speedup"]) for c in rows]
@@ -266,14 +269,18 @@ def speedup_over_gamma(study: Study) -> Figure:
     return figure
 
 
-def _lines(arms: Iterable[Speedup]) -> dict[tuple[str, str], list[Speedup]]:
-    """Arms of one target and drafter, in order of gamma."""
-
-    def line(arm: Speedup) -> tuple[str, str]:
-        suite = "" if arm.suite in (None, "B", "D") else f", suite {arm.suite}"
-        return arm.target, f"{_label(arm)}{suite}"
-
-    return grouped(sorted(arms, key=lambda a: a.gamma), line)
+def _lines(arms: Sequence[ArmResult]) -> dict[tuple[str, str], list[ArmResult]]:
+    """Arms of one target and drafter on one question, in order of gamma, by target and label."""
+    found = grouped(sorted(arms, key=lambda a: a.case.gamma), lambda a: (a.question, _label(a)))
+    firsts = [line[0] for line in found.values()]
+    texts, lengths = {a.text for a in firsts}, {a.question.n_predict for a in firsts}
+    lines = {}
+    for (question, label), line in found.items():
+        suite = "" if question.suite in ("B", "D") else f", suite {question.suite}"
+        text = f", {line[0].text}" if len(texts) > 1 else ""
+        length = f", {question.n_predict} tokens" if len(lengths) > 1 else ""
+        lines[line[0].case.target.id, f"{label}{text}{length}{suite}"] = line
+    return lines
 
 
 def _study_lines(study: Study) -> dict[tuple[str, str], list[dict[str, str]]]:
@@ -285,12 +292,10 @@ def _gamma_axis(ax: Axes) -> None:
 
 
 STUDY_FIGURES = (
-    FigureEntry("speedup-active", "Figure 1: speedup over active parameters", speedup_over_active, _BY_SUITE),
-    FigureEntry("speedup-gamma", "Figure 2: speedup over gamma, each draft", speedup_over_gamma, _BY_SUITE),
-    FigureEntry("throughput", "Figure 3: throughput of every arm", throughput_bars, "speedups.baselines and speedups"),
-    FigureEntry("acceptance-gamma", "Figure 4: acceptance over gamma", acceptance_over_gamma, _BY_SUITE),
-    FigureEntry(
-        "prompt-length", "Figure 5: prompt length", prompt_length_sweep, "speedups.speedups by prompt, suite F"
-    ),
+    FigureEntry("speedup-active", "Figure 1: speedup over active parameters", speedup_over_active),
+    FigureEntry("speedup-gamma", "Figure 2: speedup over gamma, each draft", speedup_over_gamma),
+    FigureEntry("throughput", "Figure 3: throughput of every arm", throughput_bars),
+    FigureEntry("acceptance-gamma", "Figure 4: acceptance over gamma", acceptance_over_gamma),
+    FigureEntry("prompt-length", "Figure 5: prompt length", prompt_length_sweep),
 )
-DEPTH_FIGURE = FigureEntry("depth", "Speculation over depth", over_depth, "speedups.deep_arms")
+DEPTH_FIGURE = FigureEntry("depth", "Speculation over depth", over_depth)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import datetime
 import math
 import textwrap
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -22,6 +21,7 @@ from mlsd.analysis.study.study import Study
 from mlsd.engine.llama.build.kernels import metal_steps
 from mlsd.errors import AnalysisError
 from mlsd.measure.run.checks import Drift, Points, drift_of
+from mlsd.report.figures.answer import arm_labels
 from mlsd.report.render import plot
 from mlsd.report.render.sections import FigureEntry
 from mlsd.stats import grouped
@@ -33,36 +33,27 @@ _LABEL_LETTERS = 34  # of a line beside an axis
 
 def time_split(study: Study) -> Figure:
     """Mean time of a round by part, with the time plain decoding takes for the tokens of a round (diamond)."""
-    split = round_sums.time_split(study.trials)
-    if split.empty:
+    timed = [one for one in study.pooled if one.n_valid and one.timed_whole.rounds]
+    if not timed:
         raise AnalysisError("No valid trial has rounds.")
-    order = {target: i for i, target in enumerate(dict.fromkeys(study.trials["target"]))}
-    rows = sorted(split.to_dict("records"), key=lambda row: (order[row["target"]], row["gamma"]))[:40]
+    rows = timed[:40]
     figure, (ax,) = plot.canvas(max(2.2, 1.0 + 0.24 * len(rows)))
     places = list(range(len(rows), 0, -1))
     start = np.zeros(len(rows))
     for index, part in enumerate(PART_NAMES):
-        widths = np.array([row[f"{part}_ms"] for row in rows], dtype=float)
+        widths = np.array([one.ms_per_round[part] for one in rows], dtype=float)
         shade: dict[str, Any] = {"color": plot.color(index), "edgecolor": plot.INK, "linewidth": 0.3}
         ax.barh(places, widths, left=start, height=0.7, label=part, **shade)
         start += widths
-    plain = {row["target"]: row["verify_ms"] + row["sample_ms"] + row["other_ms"] for row in rows if row["arm"] == "ar"}
-    committed = {(arm.target, arm.drafter, arm.draft, arm.options, arm.gamma): arm.mgl for arm in study.by_arm}
-    for place, row in zip(places, rows, strict=True):
-        mgl = committed.get((row["target"], row["drafter"], row["draft"], row["options"], int(row["gamma"])))
-        if row["arm"] == "sd" and mgl and row["target"] in plain:
+    for place, one in zip(places, rows, strict=True):
+        if one.mgl and one.plain_tok_s:
             mark: dict[str, Any] = {"marker": "D", "color": plot.INK, "linestyle": "none", "markersize": 5}
-            ax.plot([mgl * plain[row["target"]]], [place], label="plain decoding of as many tokens", **mark)
-    ax.set_yticks(places, [textwrap.fill(_arm_label(row), _LABEL_LETTERS) for row in rows], fontsize=7.5)
+            ax.plot([1e3 * one.mgl / one.plain_tok_s], [place], label="plain decoding of as many tokens", **mark)
+    ax.set_yticks(places, [textwrap.fill(label, _LABEL_LETTERS) for label in arm_labels(rows)], fontsize=7.5)
     ax.set(xlabel="ms a round", ylim=(0.3, len(rows) + 0.7))
     ax.grid(axis="y", visible=False)
     plot.legend(figure, [ax], 3)
     return figure
-
-
-def _arm_label(row: Mapping[Any, Any]) -> str:
-    arm = arm_named(row["drafter"], row["draft"], row["options"], row["gamma"])
-    return f"{row['target']}, {arm.name}" if row["arm"] == "ar" else f"+ {arm.setting}"
 
 
 def pass_curves(study: Study) -> Figure:
@@ -85,7 +76,7 @@ def pass_curves(study: Study) -> Figure:
             grid = np.linspace(1, k.max(), 200) if chosen != "stepped" else np.arange(1, k.max() + 1)
             curve = model.predict(solve(model, data), {"rows": grid})
             ax.plot(grid, curve, color=shade, label=f"{target}, {chosen} fit")
-    steps = metal_steps(study.environment.llama_cpp_build, study.environment.device)
+    steps = metal_steps(study.environment.llama_cpp_build)
     if study.environment.backend == "Metal" and steps is not None:
         for step in (row for row in steps.rows if row <= widest):
             ax.axvline(step, color=plot.INK, linewidth=0.8, linestyle=":")
@@ -115,7 +106,7 @@ def predicted_speedup(study: Study) -> Figure:
         errors = held_out(model, data, data.columns["gamma"])
         inside = model.predict(solve(model, data), data.columns)
         base: dict[str, Any] = {"color": plot.color(index), "marker": plot.marker(index)}
-        label = f"{target} + {' '.join(filter(None, (draft or drafter, options)))}"
+        label = f"{target} + {arm_named(drafter, draft, options).name}"
         plot.scatter(ax, list(data.observed), list(inside), f"{label}, fitted", alpha=0.4, markersize=3.0, **base)
         hollow: dict[str, Any] = {"markerfacecolor": "none", "markersize": 6.5}
         plot.scatter(ax, errors.observed, errors.predicted, f"{label}, gamma held out", **base, **hollow)
@@ -241,10 +232,10 @@ def trend_words(trend: Drift) -> str:
 
 
 ROUND_FIGURES = (
-    FigureEntry("time-split", "Where the time of a round goes", time_split, "round_sums.time_split"),
-    FigureEntry("pass-curves", "Time of a target pass over its rows, T(k)", pass_curves, "study_fits.fit_curves"),
-    FigureEntry("predicted", "Predicted against measured speedup", predicted_speedup, "fit.held_out of measured_cost"),
-    FigureEntry("position-acceptance", "Acceptance by position", position_acceptance, "round_sums.position_acceptance"),
-    FigureEntry("accepted-counts", "Tokens that a round accepts", accepted_counts, "round_sums.accepted_counts"),
-    FigureEntry("drift", "Drift over the run", baseline_drift, "checks.drift_of: AR trials, passes between blocks"),
+    FigureEntry("time-split", "Where the time of a round goes", time_split),
+    FigureEntry("pass-curves", "Time of a target pass over its rows, T(k)", pass_curves),
+    FigureEntry("predicted", "Predicted against measured speedup", predicted_speedup),
+    FigureEntry("position-acceptance", "Acceptance by position", position_acceptance),
+    FigureEntry("accepted-counts", "Tokens that a round accepts", accepted_counts),
+    FigureEntry("drift", "Drift over the run", baseline_drift),
 )

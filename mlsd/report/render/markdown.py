@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
+from mlsd.report.render.plot import Picture
 from mlsd.report.render.sections import Page, Section
 from mlsd.report.render.table import Table
 from mlsd.report.render.terminal import plain
@@ -14,21 +16,25 @@ _SPECIAL = re.compile(r"([\\`*_\[\]<>|#~])")
 
 def render(page: Page, figures: str = "figures") -> str:
     """The text; `figures` is the folder of the SVG files, relative to it."""
-    parts = [escape(page.answer), f"# {escape(page.title)}", escape(page.summary)]
-    parts += [f"- {escape(note)}" for note in page.notes]
-    parts += [_section(section, figures) for section in page.sections]
-    traces = "\n".join(f"- **{escape(trace.what)}**: {escape(trace.how)}" for trace in page.traces)
-    parts += ["## Where each number comes from", traces, escape(page.made)]
-    return "\n\n".join(parts) + "\n"
+    parts = [f"# {escape(page.answer)}", *_pictures([page.chart], figures)]
+    for one in page.advice:
+        parts += [f"**{escape(one.title)}**", "\n".join(f"- {escape(line)}" for line in one.lines)]
+    disturbed = [*(f"**INVALID** {escape(text)}" for text in page.disturbed), *map(escape, page.notes)]
+    parts += ["## What disturbs the answer", "\n".join(f"- {text}" for text in disturbed)] if disturbed else []
+    parts += [f"*{escape(page.title)}.* {escape(page.summary)}"]
+    parts += [_section(section, figures) for section in page.sections if not section.empty]
+    missing = [f"- {escape(title)}: {escape(' '.join(own))}" for title, own in page.missing.items()]
+    parts += ["## No data for", "\n".join(missing)] if missing else []
+    return "\n\n".join([*parts, escape(page.made)]) + "\n"
 
 
 def _section(section: Section, figures: str) -> str:
     parts = [f"## {escape(section.title)}", *(escape(text) for text in section.text)]
-    parts += [table_text(table) for table in section.tables]
-    for picture in section.pictures:
-        parts.append(f"![{escape(picture.title)}]({figures}/{picture.id}.svg)\n\n{escape(picture.caption)}")
-    parts += [f"Missing: {escape(missing)}" for missing in section.missing]
-    return "\n\n".join(parts)
+    return "\n\n".join([*parts, *map(table_text, section.tables), *_pictures(section.pictures, figures)])
+
+
+def _pictures(pictures: Sequence[Picture], figures: str) -> list[str]:
+    return [f"![{escape(p.title)}]({figures}/{p.id}.svg)\n\n{escape(p.caption)}" for p in pictures if not p.missing]
 
 
 def table_text(table: Table) -> str:

@@ -24,6 +24,7 @@ _LEGEND_LINES, _LEGEND_LINE_IN = 2, 0.17  # lines of a legend that a canvas has 
 _SIDE_IN = 0.1  # on each side: a page's fonts are a little wider than those that the layout was made with
 _LETTERS = 100  # of a legend, over its columns, that fit this width
 INK, FAINT = "#1a1b1c", "#c7c8c9"  # replaced by the page's colours where a figure stands inside one
+FASTER, SLOWER, OPEN = "#00775a", "#b04a00", "#0064a0"  # the three answers; likewise replaced
 # Okabe and Ito, "Color Universal Design" (2008), without black and the yellow that fades on white.
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 MARKERS = ("o", "s", "^", "D", "v", "P")
@@ -62,9 +63,9 @@ class Picture(Record, frozen=True, kw_only=True):
 
     id: str
     title: str
-    trace: str  # the function that drew it and what it read
     caption: str = ""
     svg: str | None = None
+    narrow: str | None = None  # the same for a narrow screen
     png: bytes | None = None
     missing: str = ""
 
@@ -78,9 +79,11 @@ def style() -> Iterator[None]:
         yield
 
 
-def canvas(height_in: float = 3.4, columns: int = 1, **options: Any) -> tuple[Figure, list[Axes]]:
-    """A figure of column width with `columns` axes side by side."""
-    figure = Figure(figsize=(WIDTH_IN, height_in), layout=ConstrainedLayoutEngine(w_pad=_SIDE_IN))
+def canvas(
+    height_in: float = 3.4, columns: int = 1, *, width_in: float = WIDTH_IN, **options: Any
+) -> tuple[Figure, list[Axes]]:
+    """A figure with `columns` axes side by side."""
+    figure = Figure(figsize=(width_in, height_in), layout=ConstrainedLayoutEngine(w_pad=_SIDE_IN))
     axes = figure.subplots(1, columns, squeeze=False, **options)
     return figure, list(axes[0])
 
@@ -136,7 +139,9 @@ def for_page(text: str, name: str) -> str:
     text = re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{name}-", text)
     # A hundredth of a point is finer than any screen; the further digits are half of the file.
     text = re.sub(r' [dxy]="[^"]*"', lambda found: re.sub(r"(\.\d\d)\d+", r"\1", found[0]), text)
-    text = text.replace(INK, "var(--ink, #1a1b1c)").replace(FAINT, "var(--rule, #c7c8c9)")
+    names = {INK: "ink", FAINT: "rule", FASTER: "faster", SLOWER: "slower", OPEN: "open"}
+    for color, own in names.items():
+        text = text.replace(color, f"var(--{own}, {color})")
     return re.sub(r'width="[\d.]+pt" height="[\d.]+pt"', 'width="100%"', text, count=1)
 
 

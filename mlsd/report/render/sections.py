@@ -22,8 +22,8 @@ class FigureEntry(NamedTuple):
     id: str
     title: str
     draw: Callable[[Any], Figure]
-    source: str  # of its numbers
     of: Callable[[Any], Any] = lambda study: study  # what `draw` draws
+    narrow: Callable[[Any], Figure] | None = None  # the same for a narrow screen
 
 
 class Section(Record, frozen=True, kw_only=True):
@@ -36,24 +36,42 @@ class Section(Record, frozen=True, kw_only=True):
     pictures: tuple[Picture, ...] = ()
     missing: tuple[str, ...] = ()
 
+    @property
+    def empty(self) -> bool:
+        """Whether there is nothing to show."""
+        return not (self.text or self.tables or self.pictures)
 
-class Trace(Record, frozen=True, kw_only=True):
-    """Where the numbers of one table or figure come from."""
 
-    what: str
-    how: str
+class Advice(Record, frozen=True, kw_only=True):
+    """What to set in other programs."""
+
+    title: str
+    lines: tuple[str, ...]
 
 
 class Page(Record, frozen=True, kw_only=True):
-    """A whole report."""
+    """A whole report: its first screen, what disturbs that answer, and the rest."""
 
     title: str
     answer: str
+    chart: Picture
+    advice: tuple[Advice, ...] = ()
+    disturbed: tuple[str, ...] = ()  # trials that must not be used, and what they would have claimed
     summary: str
     notes: tuple[str, ...]
     sections: tuple[Section, ...]
-    traces: tuple[Trace, ...]
     made: str
+
+    @property
+    def pictures(self) -> tuple[Picture, ...]:
+        """All that were drawn."""
+        return tuple(p for p in (self.chart, *(p for s in self.sections for p in s.pictures)) if not p.missing)
+
+    @property
+    def missing(self) -> dict[str, tuple[str, ...]]:
+        """By part of the page what the data cannot show."""
+        found = {self.chart.title: (self.chart.missing,)} if self.chart.missing else {}
+        return found | {one.title: one.missing for one in self.sections if one.missing}
 
 
 def section(
@@ -92,11 +110,13 @@ def section(
 
 
 def picture(study: Any, entry: FigureEntry) -> Picture:
-    """A figure with the name of the function that drew it; or why there is none."""
-    draw, trace = entry.draw, f"{entry.draw.__module__}.{entry.draw.__name__} from {entry.source}"
+    """A figure, or why there is none."""
+    draw = entry.draw
     drawn, reason = attempt(lambda: plot.render(lambda: draw(entry.of(study)), entry.id))
     if drawn is None:
-        return Picture(id=entry.id, title=entry.title, trace=trace, missing=reason)
+        return Picture(id=entry.id, title=entry.title, missing=reason)
+    narrow = entry.narrow
+    small = None if narrow is None else plot.render(lambda: narrow(entry.of(study)), f"{entry.id}-narrow")[0]
     caption = (draw.__doc__ or "").strip().splitlines()[0].split(": ", 1)[-1]
     caption = caption[:1].upper() + caption[1:]
-    return Picture(id=entry.id, title=entry.title, trace=trace, caption=caption, svg=drawn[0], png=drawn[1])
+    return Picture(id=entry.id, title=entry.title, caption=caption, svg=drawn[0], png=drawn[1], narrow=small)

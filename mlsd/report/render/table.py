@@ -1,4 +1,4 @@
-"""Tables as values: text to show, a key to sort by, and where each number comes from. No markup."""
+"""Tables as values: text to show, a key to sort by, and what each column means. No markup."""
 
 from __future__ import annotations
 
@@ -24,7 +24,6 @@ class Head(Record, frozen=True, kw_only=True):
 
     @property
     def shown(self) -> str:
-        """What stands above the column."""
         return f"{self.label}, {self.unit}" if self.unit else self.label
 
 
@@ -45,7 +44,6 @@ class Table(Record, frozen=True, kw_only=True):
     heads: tuple[Head, ...]
     rows: tuple[tuple[Cell, ...], ...]
     id: str = ""  # its anchor on a page
-    trace: str = ""  # how its rows are made
     note: str = ""
     good_news: str = ""  # what it means when there is no row, where that is not for lack of data
     interactive: bool = False  # sortable and filterable

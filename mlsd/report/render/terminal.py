@@ -8,13 +8,15 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from mlsd.redact import redact
-from mlsd.report.render.table import Cell, Table, Tone
+from mlsd.report.render.table import Head, Table, Tone
 
 if TYPE_CHECKING:
     from rich.table import Table as Grid
     from rich.text import Text
 
 PIPED = 4000  # columns when nobody looks: no line is wrapped or cut
+# What stays longest where a terminal is narrow, whatever the table; the first column never leaves.
+WORTH = ("arm", "setting", "speedup", "decision", "gamma", "tok/s", "95 % CI", "verdict", "prompt", "acceptance", "MGL")
 _LONGEST_WORD = 24  # of a sentence in a cell; a longer one, a path for instance, may go on in the next line
 _STYLES: dict[Tone, str] = {"": "", "good": "green", "bad": "red", "doubt": "yellow", "quiet": "bright_black"}
 
@@ -22,8 +24,8 @@ _STYLES: dict[Tone, str] = {"": "", "good": "green", "bad": "red", "doubt": "yel
 def render(table: Table, *, width: int = PIPED, color: bool = False) -> str:
     """The table with title, note and ruled head; what steers a terminal is shown, not sent.
 
-    Where `width` is too small for every column, those of detail are left out and named; where it is too small for the
-    others as well, each row becomes a list of its cells. No value is ever cut.
+    Where `width` is too small for every column, those of detail leave first, from the right, then the others, those
+    named in `WORTH` last; a line names them. No value is ever cut: where one column alone is too wide its words fold.
     """
     from rich.console import Console
     from rich.measure import Measurement
@@ -45,25 +47,25 @@ def render(table: Table, *, width: int = PIPED, color: bool = False) -> str:
         unlimited = console.options.update(max_width=PIPED)
         return Measurement.get(console, unlimited, _grid(table, columns)).minimum <= width
 
-    every = range(len(table.heads))
-    shown = list(every)
-    while not fits(shown) and (details := [i for i in shown if table.heads[i].detail]):
-        shown.remove(details[-1])
-    if fits(shown):
-        console.print(_grid(table, shown))
-    else:
-        shown = list(every)
-        for row in table.rows:
-            console.print(_list(table, row))
+    leaving = sorted(range(1, len(table.heads)), key=lambda i: _worth(table.heads[i], i))
+    shown = list(range(len(table.heads)))
+    while leaving and not fits(shown):
+        shown.remove(leaving.pop(0))
+    console.print(_grid(table, shown, folds=not fits(shown)))
     said = table.note if table.rows else table.good_news or table.note
-    left = [table.heads[i].label for i in every if i not in shown]
+    left = [table.heads[i].label for i in range(len(table.heads)) if i not in shown]
     more = f"Not shown at this width: {', '.join(left)} (--wide shows every column)." if left else ""
     for line in filter(None, (said, more)):
         console.print(_text(line))
     return "\n".join(line.rstrip() for line in out.getvalue().splitlines()) + "\n"
 
 
-def _grid(table: Table, columns: Sequence[int]) -> Grid:
+def _worth(head: Head, place: int) -> tuple[bool, int, int]:
+    named = WORTH.index(head.label) if head.label in WORTH else len(WORTH)
+    return not head.detail, -named, -place
+
+
+def _grid(table: Table, columns: Sequence[int], *, folds: bool = False) -> Grid:
     from rich import box
     from rich.table import Table as Grid
 
@@ -77,23 +79,13 @@ def _grid(table: Table, columns: Sequence[int]) -> Grid:
         grid.add_column(
             cells[0],
             justify="right" if head.numeric else "left",
-            no_wrap=not wraps,
-            min_width=min(longest, _LONGEST_WORD) if wraps else longest,
+            no_wrap=not wraps and not folds,
+            min_width=None if folds else min(longest, _LONGEST_WORD) if wraps else longest,
             overflow="fold",
         )
     for row in table.rows:
         grid.add_row(*(_text(row[i].text, row[i].tone) for i in columns))
     return grid
-
-
-def _list(table: Table, row: Sequence[Cell]) -> Text:
-    """A row as lines of its own: the first cell, then each other one that says something behind its head."""
-    first, *others = zip(table.heads, row, strict=True)
-    lines = _text(first[1].text, first[1].tone)
-    for head, cell in others:
-        if cell.text.strip(" -"):
-            lines.append(f"\n    {plain(head.shown)}: ").append_text(_text(cell.text, cell.tone))
-    return lines
 
 
 def _text(value: str, tone: Tone = "") -> Text:

@@ -10,56 +10,53 @@ from msgspec import structs
 from mlsd.report.render.table import Cell, Column, Table, number, numbers, percent, table, text, words
 from mlsd.report.tables.catalogue import yes_or_no
 from mlsd.stats import Interval, Percentiles
-from mlsd.trials.acceptance import of_output
 from mlsd.trials.sums import PART_NAMES
 from mlsd.units import format_bytes
 
 if TYPE_CHECKING:
     from mlsd.analysis.advise.answer import QuantFile
     from mlsd.analysis.advise.prospects import Prospect
-    from mlsd.analysis.results.bench_arms import BenchArm
-    from mlsd.analysis.results.server_arms import Row
-    from mlsd.measure.run.tune import Setting, TuneRequest, TuneResult
+    from mlsd.measure.run.tune import TuneRequest, TuneResult
     from mlsd.servers.measure import ServerResult
+    from mlsd.trials.results import ArmResult
 
-_OF = {"p50": "the median", "p90": "nine of ten take no longer", "p99": "99 of 100 take no longer"}
+_OF = {"p50": "median", "p90": "90th percentile", "p99": "99th percentile"}
 MEANINGS = {  # of the columns below; the documentation shows them
     "prompt": "a shipped prompt or a text file",
     "arm": "plain decoding, or a method with its draft and options",
     "method": "plain decoding, or a method with its draft",
     "gamma": "the most tokens proposed in a round",
     "at once": "requests in flight at the same time",
-    "tok/s": "tokens after the first, over the time from the first to the last; the median over blocks",
-    "client tok/s": "the same by the client's clock, where a server has one of its own",
-    "server": "the target and the program that serves it",
-    **{
-        f"first token {share}": f"from sending the request to the first piece of output; {of}"
-        for share, of in _OF.items()
-    },
-    **{f"token {share}": f"mean time of a token after the first, of each answer; {of}" for share, of in _OF.items()},
-    "ratio": "tok/s over those of the first server in the same block, geometric mean over blocks",
+    "tok/s": "tokens after the first, over the time from first to last; geometric mean over blocks",
+    "client tok/s": "tok/s by the client's clock, where a server has its own",
+    "server": "the target and its server program",
+    **{f"first token {share}": f"time from request to first output; {of}" for share, of in _OF.items()},
+    **{f"token {share}": f"mean time per token after the first, per answer; {of}" for share, of in _OF.items()},
+    "ratio": "tok/s over the first server's in the same block; geometric mean over blocks",
     "of output": "accepted over output tokens, as mlx_lm counts",
-    "spread": "of tok/s over blocks: half the range over the median",
-    "speedup": "over plain decoding of the same block, same prompt, same length: geometric mean over blocks",
-    "CI": "interval of the speedup; one that holds 1 decides nothing",
-    "interval": "range of the tok/s that are predicted",
-    "speedup range": "range of the speedup; narrower, since what is not known of plain decoding cancels",
+    "spread": "of tok/s over blocks: half the range, over the median",
+    "speedup": "tok/s over plain decoding's in the same block, same prompt and length; geometric mean over blocks",
+    "CI": "interval of the speedup; one containing 1 is inconclusive",
+    "interval": "range of predicted tok/s",
+    "speedup range": "range of predicted speedup; narrower, since errors common to plain decoding cancel",
     "decision": "faster, slower, no difference, undecided, or why the arm left the race",
     "acceptance": "accepted over proposed tokens",
-    "MGL": "tokens that a round adds to the output, the target's own one included",
-    "rounds": "rounds as the server counts them",
-    "ms/round": "mean time of a round, the sum of the five columns that follow",
-    "draft": "ms a round: proposing",
-    "verify": "ms a round: the pass of the target over the proposed tokens and one more",
-    "rollback": "ms a round: forgetting what was rejected",
-    "sample": "ms a round: reading the target's tokens and accepting",
-    "other": "ms a round: everything else",
-    "verdict": "lossless, near_tie or diverged, against plain decoding; INVALID where a trial must not be used",
-    "options": "what was set of the method",
-    "blocks": "blocks that the arm was measured in",
-    "needs": "MGL at which it would be as fast as plain decoding",
-    "or accept": "acceptance of each token that gives this MGL",
-    "decided by": "what costs most: without it the speedup would rise furthest",
+    "MGL": "tokens added to the output per round, including the target's own",
+    "rounds": "rounds by the server's count",
+    "ms/round": "mean time of a round; the next five columns add up to it",
+    "plain tok/s": "tok/s of plain decoding in the same blocks; speedup is tok/s over this",
+    "break-even MGL": "MGL at which it would equal plain decoding: MGL over speedup",
+    "draft": "ms per round: proposing",
+    "verify": "ms per round: the target's pass over the proposed tokens plus one",
+    "rollback": "ms per round: rolling back rejected tokens",
+    "sample": "ms per round: reading the target's tokens and accepting",
+    "other": "ms per round: everything else",
+    "verdict": "lossless, near_tie or diverged, compared with plain decoding; INVALID if a trial must not be used",
+    "options": "options of the method",
+    "blocks": "blocks in which the arm was measured",
+    "needs": "MGL at which it would equal plain decoding",
+    "or accept": "acceptance that gives this MGL",
+    "decided by": "the biggest cost: without it the speedup would rise most",
     "without": "that speedup",
 }
 
@@ -82,121 +79,132 @@ def times(ratio: float | None) -> Cell:
     return text(None if ratio is None else f"{ratio:.2f}x")
 
 
-def bench_table(arms: Sequence[BenchArm]) -> Table:
+def bench_table(arms: Sequence[ArmResult]) -> Table:
     """Plain decoding and every method measured beside it."""
-    first = arms[0].trials[0].case
-    n_prompt = {row.case.prompt.key: row.trial.n_prompt for a in arms for row in a.trials if row.trial.status == "ok"}
-    prompt: Column[BenchArm] = words("prompt", lambda a: a.prompt)
+    rows = [one for arm in arms for one in arm.trials if one.trial.status == "ok"]
+    n_prompt = {one.case.prompt.key: one.trial.n_prompt for one in rows} or {arms[0].case.prompt.key: None}
+    first = arms[0].question
     prompts = ", ".join(f"{key} ({count} tokens)" for key, count in n_prompt.items())
+    prompt: Column[ArmResult] = words("prompt", lambda a: a.text)
     made = table(
-        f"{first.target.id}, prompt {prompts}, {first.n_predict} output tokens",
+        f"{first.target}, prompt {prompts}, {first.n_predict} output tokens",
         arms,
         *((prompt,) if len(n_prompt) > 1 else ()),
         words("arm", lambda a: a.arm.name),
-        numbers("gamma", lambda a: a.summary.gamma or None),
-        numbers("tok/s", lambda a: number(a.summary.decode_tok_s, 1)),
-        numbers("spread", lambda a: percent(a.summary.spread), detail=True),
-        numbers("speedup", lambda a: times(a.summary.speedup)),
-        numbers("95 % CI", lambda a: bounds(a.summary.ci_low, a.summary.ci_high)),
-        *((words("decision", _decision, detail=True),) if any(a.standing for a in arms) else ()),
-        numbers("acceptance", lambda a: percent(a.summary.acceptance_rate)),
-        numbers("of output", lambda a: percent(of_output(a.summary.mgl) if a.case.arm == "sd" else None), detail=True),
-        numbers("MGL", lambda a: number(a.summary.mgl), detail=True),
-        numbers(
-            "ms/round",
-            lambda a: number(sum(a.summary.ms_per_round.values()) if a.summary.ms_per_round else None),
-            detail=True,
-        ),
-        *map(_part_column, PART_NAMES),
-        words("verdict", lambda a: "INVALID" if a.summary.wrong else a.summary.verdict),
+        *arm_columns(arms),
     )
     return _explained(made)
 
 
-def _decision(arm: BenchArm) -> str | None:
-    return None if arm.standing is None else arm.standing.out or arm.standing.words
+def arm_columns(arms: Sequence[ArmResult]) -> tuple[Column[ArmResult], ...]:
+    """What every table of arms says of one, beside its name."""
+    decision: Column[ArmResult] = words("decision", lambda a: a.decision, detail=True)
+    return (
+        numbers("gamma", lambda a: a.case.gamma or None),
+        numbers("tok/s", lambda a: number(a.tok_s, 1)),
+        numbers("plain tok/s", lambda a: number(a.plain_tok_s, 1), detail=True),
+        numbers("spread", lambda a: percent(a.spread), detail=True),
+        numbers("speedup", lambda a: times(a.ratio.value if a.ratio else None)),
+        numbers("95 % CI", lambda a: bounds(a.ratio.low, a.ratio.high) if a.ratio else None),
+        *((decision,) if any(a.decision for a in arms) else ()),
+        numbers("acceptance", lambda a: percent(a.acceptance_rate)),
+        numbers("of output", lambda a: percent(a.accepted_of_output), detail=True),
+        numbers("MGL", lambda a: number(a.mgl), detail=True),
+        numbers("break-even MGL", lambda a: number(a.break_even_mgl), detail=True),
+        numbers("ms/round", lambda a: number(sum(a.ms_per_round.values()) or None), detail=True),
+        *map(_part_column, PART_NAMES),
+        words("verdict", lambda a: "INVALID" if a.wrong else a.verdict),
+    )
 
 
-def _part_column(part: str) -> Column[BenchArm]:
-    return numbers(part, lambda a: number(a.summary.ms_per_round.get(part)), detail=True)
+def _part_column(part: str) -> Column[ArmResult]:
+    return numbers(part, lambda a: number(a.ms_per_round.get(part)), detail=True)
 
 
-def server_table(result: ServerResult, rows: Sequence[Row]) -> Table:
+def server_table(result: ServerResult) -> Table:
     """Arms of a server, and of the engine beside it; or two servers."""
-    case = result.trials[0].case
+    from mlsd.analysis.results import server_arms
+
+    case, rivals = result.trials[0].case, bool(result.base)
     prompts = list(dict.fromkeys(one.case.prompt.key for one in result.trials))
     shown = ", ".join(prompts) if len(prompts) < 5 else f"{len(prompts)} prompts"
 
-    def at_once(row: Row) -> Cell:
-        count = row.suite.rpartition("-")[2]
+    def at_once(arm: ArmResult) -> Cell:
+        count = arm.question.suite.rpartition("-")[2]
         return text(count if count.isdigit() else "1")
 
-    def interval(row: Row) -> Cell:
-        known = None if row.speedup is None else bounds(row.speedup.low, row.speedup.high)
-        return text(known.text + f" ({row.effect})" if known is not None and known.sort is not None else None)
+    def interval(arm: ArmResult) -> Cell:
+        known = None if arm.ratio is None else bounds(arm.ratio.low, arm.ratio.high)
+        return text(known.text + f" ({arm.effect})" if known is not None and known.sort is not None else None)
 
-    def spread(name: str, of: Callable[[Row], Percentiles | None]) -> Iterator[Column[Row]]:
+    def spread(name: str, of: Callable[[ArmResult], Percentiles | None]) -> Iterator[Column[ArmResult]]:
         for share in ("p50", "p90", "p99"):
             yield numbers(
                 f"{name} {share}",
-                lambda row, share=share: number(getattr(of(row), share, None), 1, " ms"),  # type: ignore[misc]
+                lambda arm, share=share: number(getattr(of(arm), share, None), 1, " ms"),  # type: ignore[misc]
                 detail=True,
             )
 
-    first = case.target.id if not result.base else "Two servers"
     made = table(
-        f"{first}, {shown}, {case.n_predict} output tokens",
-        rows,
-        words("server" if result.base else "arm", lambda row: f"{'engine ' * (row.source == 'engine')}{row.name}"),
-        numbers("gamma", lambda row: row.gamma or None),
+        f"{'Two servers' if rivals else case.target.id}, {shown}, {case.n_predict} output tokens",
+        result.results,
+        words(
+            "server" if rivals else "arm",
+            lambda a: f"{'engine ' * (a.question.source == 'engine')}{server_arms.row_name(a)}",
+        ),
+        numbers("gamma", lambda a: a.case.gamma or None),
         numbers("at once", at_once, detail=True),
-        numbers("tok/s", lambda row: number(row.tok_s, 1)),
-        numbers("client tok/s", lambda row: number(row.client_tok_s, 1), detail=True),
-        *spread("first token", lambda row: row.first_token_ms),
-        *spread("token", lambda row: row.token_ms),
-        numbers("ratio" if result.base else "speedup", lambda row: times(row.speedup.value if row.speedup else None)),
+        numbers("tok/s", lambda a: number(a.tok_s, 1)),
+        numbers("plain tok/s", lambda a: number(a.plain_tok_s, 1), detail=True),
+        numbers("client tok/s", lambda a: number(a.client_tok_s, 1), detail=True),
+        *spread("first token", server_arms.first_token_ms),
+        *spread("token", server_arms.token_ms),
+        numbers("ratio" if rivals else "speedup", lambda a: times(a.ratio.value if a.ratio else None)),
         numbers("95 % CI", interval),
-        numbers("acceptance", lambda row: percent(row.acceptance_rate)),
-        numbers("of output", lambda row: percent(row.accepted_of_output), detail=True),
-        numbers("MGL", lambda row: number(row.mgl), detail=True),
-        numbers("rounds", lambda row: row.rounds, detail=True),
-        numbers("verdict", lambda row: text(row.verdict)),
+        numbers("acceptance", lambda a: percent(a.acceptance_rate)),
+        numbers("of output", lambda a: percent(a.accepted_of_output), detail=True),
+        numbers("MGL", lambda a: number(a.mgl), detail=True),
+        numbers("rounds", lambda a: a.whole.rounds or None, detail=True),
+        words(
+            "verdict",
+            lambda a: server_arms.verdict_words(a, deterministic=result.deterministic, rivals=rivals),
+        ),
     )
     return _explained(made)
 
 
-def category_table(rows: Sequence[Row]) -> Table:
+def category_table(arms: Sequence[ArmResult]) -> Table:
     """Acceptance of every arm by kind of text."""
-    kinds = dict.fromkeys(kind for row in rows for kind in row.by_category)
-    drafting = [row for row in rows if row.by_category]
+    from mlsd.analysis.results.server_arms import by_category, row_name
 
-    def column(kind: str) -> Column[Row]:
-        return numbers(kind, lambda row: percent(row.by_category.get(kind)))
+    drafting = [(arm, rates) for arm in arms if (rates := by_category(arm))]
 
-    return table("Acceptance by kind of text", drafting, words("arm", lambda row: row.name), *map(column, kinds))
+    def column(kind: str) -> Column[tuple[ArmResult, dict[str, float]]]:
+        return numbers(kind, lambda row: percent(row[1].get(kind)))
+
+    kinds = dict.fromkeys(kind for _, rates in drafting for kind in rates)
+    return table(
+        "Acceptance by kind of text", drafting, words("arm", lambda row: row_name(row[0])), *map(column, kinds)
+    )
 
 
 def settings_table(request: TuneRequest, result: TuneResult) -> Table:
     """Every setting of a search, the fastest first."""
     asked = request.setting
+    failed = "; ".join(f"{name}: {why}" for name, why in result.failed.items())
     made = table(
         f"{request.drafter.name} on {asked.target}, {', '.join(asked.prompts)}",
-        result.settings,
-        numbers("gamma", lambda s: s.gamma),
-        words("options", lambda s: setting_options(s).strip() or None),
-        numbers("speedup", lambda s: times(s.speedup)),
-        numbers("95 % CI", lambda s: bounds(s.low, s.high)),
-        numbers("blocks", lambda s: s.n_blocks, detail=True),
-        numbers("acceptance", lambda s: percent(s.acceptance_rate)),
-        numbers("MGL", lambda s: number(s.mgl), detail=True),
-        words("decision", lambda s: s.decision),
+        result.results,
+        words("options", lambda a: setting_options(a) or None),
+        numbers("blocks", lambda a: a.n_blocks, detail=True),
+        *arm_columns(result.results),
     )
-    return _explained(made)
+    return structs.replace(_explained(made), note=f"Failed: {failed}." if failed else "")
 
 
-def setting_options(setting: Setting) -> str:
+def setting_options(arm: ArmResult) -> str:
     """What was set of the method."""
-    return "".join(f" {name}={value}" for name, value in setting.options.items())
+    return " ".join(f"{name}={value}" for name, value in arm.case.drafter.options.items())
 
 
 def prospect_table(prospects: Sequence[Prospect], level: float) -> Table:
@@ -206,12 +214,12 @@ def prospect_table(prospects: Sequence[Prospect], level: float) -> Table:
     def needed(p: Prospect) -> Cell:
         if p.gamma == 0:
             return text(None)
-        return text("never") if p.break_even_alpha is None else percent(p.break_even_alpha, 0)
+        return text("never") if p.break_even_acceptance is None else percent(p.break_even_acceptance, 0)
 
     made = table(
         "Predicted decoding",
         prospects,
-        words("method", lambda p: f"{p.name} (measured)" if p.measured else p.name),
+        words("method", lambda p: f"{p.name} (measured)" if p.effect else p.name),
         numbers("gamma", lambda p: p.gamma),
         numbers("tok/s", lambda p: number(p.tok_s.value, 1)),
         numbers(interval, lambda p: bounds(p.tok_s.low, p.tok_s.high, 1, predicted=True), detail=True),

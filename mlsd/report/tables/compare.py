@@ -1,13 +1,10 @@
-"""The tables of comparisons: what the gate says of every measure, and which build of a list changed one."""
+"""The table of a comparison: what the gate says of every measure."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from mlsd.analysis.compare.bisect import Search
 from mlsd.analysis.compare.gate import Finding, Measure
 from mlsd.analysis.compare.sessions import Comparison, Side
-from mlsd.report.render.table import Cell, Table, Tone, numbers, percent, significant, table, text, words
+from mlsd.report.render.table import Cell, Table, Tone, numbers, significant, table, text, words
 from mlsd.stats import Interval
 
 _WIDEST = 10.0  # of an interval that says anything
@@ -35,8 +32,7 @@ def comparison_table(found: Comparison) -> Table:
             lambda f: text(f.words, _TONES.get(f.verdict, "")),
             "gate.judge: the interval excludes no change, or lies within the margin",
         ),
-        id=f"compare-{found.session or 'databases'}",
-        trace="analysis.compare.sessions over the runs of one session of mlsd compare",
+        id=f"compare-{found.session}",
         note=_note(found),
     )
 
@@ -68,24 +64,5 @@ def _ends(measure: Measure, of: Interval | None) -> Cell:
 
 
 def _note(found: Comparison) -> str:
-    how = f"{found.n_blocks} blocks, one worker process a build and block" if found.interleaved else "not interleaved"
-    return " ".join((f"{how}.", *found.outputs, *(f"Not counted: {reason}." for reason in found.invalid), *found.notes))
-
-
-def search_table(found: Search, builds: Sequence[Side]) -> Table:
-    """A search over builds: how sure it is of each."""
-    return table(
-        f"Which build changed {found.measure or 'anything'}",
-        enumerate(builds),
-        numbers("build", lambda row: row[0]),
-        words("named", lambda row: side_name(row[1])),
-        numbers("turns", lambda row: found.turns[row[0]], "worker processes it ran in"),
-        numbers(
-            "first to change",
-            lambda row: percent(found.chances[row[0] - 1] if row[0] and found.chances else None),
-            "bisect.first_changed",
-        ),
-        words("", lambda row: text("first changed", "bad") if row[0] == found.found else ""),
-        id="compare-search",
-        trace="analysis.compare.bisect over the runs of one session of mlsd compare --bisect",
-    )
+    how = f"{found.n_blocks} blocks, one worker process a build and block."
+    return " ".join((how, *found.outputs, *(f"Not counted: {reason}." for reason in found.invalid)))

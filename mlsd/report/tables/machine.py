@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from mlsd.analysis.experts.amortization import Mixture
-from mlsd.analysis.experts.study_mixture import SHAPE, ReadBounds
 from mlsd.analysis.fits.calibration import PassTime, TargetCurve
+from mlsd.analysis.fits.fit import Fit
 from mlsd.analysis.predict.prediction_error import Validation
 from mlsd.analysis.study.machine_findings import Bandwidth
 from mlsd.records import Environment
@@ -15,7 +15,6 @@ from mlsd.report.tables.arms import bounds
 from mlsd.stats import Interval
 from mlsd.units import format_bytes
 
-_TOLD = 20.0  # an interval of a wider ratio says nothing of a bandwidth
 _SHOWN = (2, 5, 9, 17, 33)  # k of the table; the figure has all
 
 
@@ -43,7 +42,6 @@ def curve_table(curves: Mapping[str, TargetCurve]) -> Table:
             "curves.find_steps",
         ),
         id="pass-curves",
-        trace="table calibration: the newest run of each model on this machine",
     )
 
 
@@ -106,7 +104,6 @@ def bandwidth_table(found: Bandwidth, environment: Environment) -> Table:
         numbers("fixed ms a pass", lambda row: row[4], "bandwidth.bytes_lines: T = fixed + bytes / BW"),
         numbers("timed", lambda row: row[5], detail=True),
         id="bandwidth",
-        trace="tables stream_read and known_pass: the newest bandwidth run of this machine",
         note=f"{found.verdict.reason} Measured {found.measured_at}; published peak: {known}.",
     )
 
@@ -134,7 +131,6 @@ def validation_table(found: Validation) -> Table:
         numbers("measured MGL", lambda row: number(row.prediction.measured_mgl)),
         words("costs from", lambda row: "timed passes" if row.calibrated else "rounds of the other gammas"),
         id="validation",
-        trace="prediction_error.check_group over arms.read_groups",
         note=found.words,
         interactive=True,
     )
@@ -174,7 +170,6 @@ def share_table(found: Mixture) -> Table:
         ),
         numbers("the study: 1/k", lambda row: number(row[0].claimed, 3), "all weights in every pass"),
         id=f"experts-{_anchor(found.name)}",
-        trace="amortization.mixture over tables coverage and calibration",
         note=f"{counted.n_used} of {counted.n_experts} experts a token, {counted.n_layers} layers.{sizes} "
         "1 saves nothing.",
     )
@@ -198,16 +193,15 @@ def theory_table(found: Mixture) -> Table:
             "fit.held_out: each k predicted without its own times",
         ),
         numbers("95th percentile", lambda theory: percent(theory.held_out.p95_error)),
-        numbers("fixed, ms", lambda theory: _fixed(theory.fitted.estimates["fixed_ms"], 3)),
-        numbers("a row, ms", lambda theory: _fixed(theory.fitted.estimates["per_row_ms"], 3)),
+        numbers("fixed, ms", lambda theory: _fitted(theory.fitted, "fixed_ms", 3)),
+        numbers("a row, ms", lambda theory: _fitted(theory.fitted, "per_row_ms", 3)),
         numbers(
             "GB/s (10⁹)",
-            lambda theory: _told(theory.fitted.estimates.get("bandwidth_gb_s")),
+            lambda theory: _fitted(theory.fitted, "bandwidth_gb_s", 1),
             "of the bytes that the form reads",
         ),
         words("", lambda theory: "simplest that predicts as well" if theory.name == found.chosen else ""),
         id=f"theories-{_anchor(found.name)}",
-        trace="amortization.theories: fit.fit and fit.select over the timed passes",
     )
 
 
@@ -219,42 +213,11 @@ def _fixed(estimate: Interval, digits: int) -> Cell:
     return Cell(text=f"{estimate.value:.{digits}f} {span}", sort=estimate.value)
 
 
-def _told(estimate: Interval | None) -> Cell:
-    """A bandwidth, or that these times do not tell any."""
-    if estimate is None:
-        return text(None)
-    if estimate.low is None or estimate.high is None or estimate.high > _TOLD * max(estimate.low, 1e-9):
-        return text("not told by these times", "quiet")
-    return interval(estimate, 1)
-
-
-def bounds_table(bounds: Sequence[ReadBounds]) -> Table:
-    """What the study's own mixture can read in a pass, from its shape."""
-    return table(
-        f"The study's own mixture, {SHAPE}: parameters read by a pass, from its shape",
-        bounds,
-        numbers("k", lambda b: b.k),
-        numbers(
-            "all tokens share experts, 10⁹",
-            lambda b: number(b.least_parameters / 1e9),
-            "the least: what a plain pass reads",
-        ),
-        numbers(
-            "independent routing (MoESD), 10⁹",
-            lambda b: number(b.most_parameters / 1e9),
-            "study_mixture.read_bounds",
-        ),
-        numbers("experts then", lambda b: number(b.experts, 1), "of 256 a layer"),
-        numbers("the study says, 10⁹", lambda b: number(b.all_parameters / 1e9), "all parameters, in every pass"),
-        numbers(
-            "a token, sharing all or by the study",
-            lambda b: number(1 / b.k, 3),
-            "1/k of a plain pass, whatever that reads",
-        ),
-        numbers("a token, independent routing", lambda b: number(b.most_a_token, 3)),
-        id="study-mixture",
-        trace="study_mixture.read_bounds: exact counts of the published shape, nothing measured",
-    )
+def _fitted(found: Fit, name: str, digits: int) -> Cell:
+    if name in found.not_identified:
+        return text("not identified", "quiet")
+    estimate = found.estimates.get(name)
+    return text(None) if estimate is None else _fixed(estimate, digits)
 
 
 def _anchor(label: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mlsd.analysis.study.machines import MachineClaim, compared, machine_claims, machine_names, machine_rows
 from mlsd.analysis.study.study import Study
-from mlsd.report.render.table import Column, Table, interval, number, numbers, table, words
+from mlsd.report.render.table import Column, Table, interval, number, numbers, percent, table, words
 
 
 def machine_table(study: Study) -> Table:
@@ -16,24 +16,24 @@ def machine_table(study: Study) -> Table:
         words("target", lambda row: row.target),
         numbers(
             "plain tok/s",
-            lambda row: interval(row.plain_tok_s, 1),
-            "stats.mean_over prompts, of one prompt over its blocks",
+            lambda row: number(row.plain_tok_s, 1, note=f"spread {percent(row.spread).text}"),
+            "results.ArmResult.tok_s",
         ),
         numbers("published", lambda row: number(row.peak_gb_s, 0), "chips: the memory's peak", "GB/s"),
-        numbers("read", lambda row: interval(row.read_gb_s, 1), "bytes that a token reads x plain tok/s", "GB/s"),
+        numbers("read", lambda row: number(row.read_gb_s, 1), "bytes that a token reads x plain tok/s", "GB/s"),
         numbers("T(5)/T(1)", lambda row: number(row.wide_pass), "calibration: 1 is free, 5 saves nothing"),
         numbers(
             "N(8)", lambda row: number(row.experts, 1), "calibration: mean distinct experts of a layer in 8 tokens"
         ),
-        words("use", lambda row: row.best and row.best.use, "best_setting over all workloads"),
-        words("best tried", lambda row: row.best and row.best.arm and row.best.arm.setting),
+        words("use", lambda row: row.best and row.best.setting, "answers.answers over results.pooled_results"),
+        words("text", lambda row: row.best and row.best.text),
+        words("best tried", lambda row: row.best and row.best.best and row.best.best.setting),
         numbers(
             "its speedup",
             lambda row: interval(row.best.ratio if row.best else None, 2, "x"),
-            "speedups.speedups, together: trials.decisions",
+            "results.ArmResult.ratio",
         ),
         id="machines-compared",
-        trace="study.machines.machine_rows: each machine's own trials, never pooled",
     )
 
 
@@ -46,9 +46,8 @@ def claims_by_machine(study: Study) -> Table:
     return table(
         "Claims by machine",
         machine_claims(study),
-        words("claim", lambda row: row.said),
+        words("claim", lambda row: row.text),
         *(decisions(machine, at) for at, machine in enumerate(machine_names(compared(study)))),
         id="claims-by-machine",
-        trace="claims.decide_all on each machine's own trials",
         note="no machine's trials say anything of a claim.",
     )

@@ -7,23 +7,24 @@ from collections.abc import Callable
 from mlsd.analysis.results.distances import predictions
 from mlsd.analysis.results.methods_table import MethodRow, TimingRow, methods_by_kind, sentences, timing
 from mlsd.analysis.results.round_split import Limit, RoundKind
-from mlsd.analysis.results.speedups import Speedup
 from mlsd.analysis.study.study import Study, attempt
 from mlsd.measure.store.rows import DraftDistance
 from mlsd.planning.tasks import KINDS
-from mlsd.report.render.table import Cell, Column, Table, Tone, interval, number, numbers, percent, table, text, words
+from mlsd.report.render.table import Cell, Column, Table, interval, number, numbers, percent, table, text, words
+from mlsd.report.tables.paper import EFFECT_TONES
 from mlsd.report.tables.passes import pass_table, share_cell
 from mlsd.stats import Interval
+from mlsd.trials.results import ArmResult
 from mlsd.trials.sums import PART_NAMES
 
-_RATIO = "speedups.speedups: geometric mean over blocks of SD / AR decode tok/s"
+_RATIO = "results.ArmResult.ratio; intervals of a session hold together"
 
 
 def reasons(study: Study) -> tuple[str, ...]:
     """Why each method pays or does not, in sentences. Raises: AnalysisError without tasks."""
     curves, _ = attempt(lambda: study.machine.curves)
     return sentences(
-        timing(study.trials, study.stats, study.outcomes),
+        timing(study.pooled, study.outcomes),
         {target: curve.efficiency for target, curve in (curves or {}).items()},
         study.source,
     )
@@ -31,29 +32,29 @@ def reasons(study: Study) -> tuple[str, ...]:
 
 def speedup_table(study: Study) -> Table:
     """Speedup of each method on each kind of task."""
-    rows = methods_by_kind(study.trials)
+    rows = methods_by_kind(study.results, study.pooled)
     return _by_kind("methods-speedup", "Speedup of each method by task", rows, _speedup_cell, _RATIO)
 
 
 def mgl_table(study: Study) -> Table:
     """Mean generated length of each method on each kind of task."""
-    rows = methods_by_kind(study.trials)
+    rows = methods_by_kind(study.results, study.pooled)
     trace = "committed / rounds over valid trials; a method that proposes nothing has 1"
     return _by_kind("methods-mgl", "MGL of each method by task", rows, lambda s: number(s.mgl), trace)
 
 
 def acceptance_table(study: Study) -> Table:
     """Acceptance of each method on each kind of task."""
-    rows = methods_by_kind(study.trials)
+    rows = methods_by_kind(study.results, study.pooled)
     trace = "accepted / proposed over valid trials"
     return _by_kind("methods-acceptance", "Acceptance of each method by task", rows, _acceptance_cell, trace)
 
 
-def _acceptance_cell(speedup: Speedup) -> Cell:
-    return percent(speedup.acceptance_rate)
+def _acceptance_cell(arm: ArmResult) -> Cell:
+    return percent(arm.acceptance_rate)
 
 
-def _by_kind(id: str, title: str, rows: list[MethodRow], cell: Callable[[Speedup], Cell], trace: str) -> Table:
+def _by_kind(id: str, title: str, rows: list[MethodRow], cell: Callable[[ArmResult], Cell], trace: str) -> Table:
     def of_kind(kind: str) -> Column[MethodRow]:
         label = kind.replace("_", " ")
         return numbers(label, lambda row: cell(row.by_kind[kind]) if kind in row.by_kind else None, trace)
@@ -61,13 +62,12 @@ def _by_kind(id: str, title: str, rows: list[MethodRow], cell: Callable[[Speedup
     return table(
         title,
         rows,
-        words("target", lambda row: row.overall.target),
+        words("target", lambda row: row.overall.case.target.id),
         words("method", lambda row: _method_cell(row.method, row.overall.fell_back, timed=row.overall.timed)),
-        numbers("gamma", lambda row: row.overall.gamma),
+        numbers("gamma", lambda row: row.overall.case.gamma),
         numbers("all tasks", lambda row: cell(row.overall), trace),
         *map(of_kind, _kinds(rows)),
         id=id,
-        trace="methods_table.methods_by_kind",
         interactive=True,
     )
 
@@ -87,23 +87,19 @@ def _method_cell(method: str, fell_back: str | None, *, timed: bool = True) -> C
     return text(method)
 
 
-def _speedup_cell(speedup: Speedup) -> Cell:
-    ratio = speedup.ratio
-    if not speedup.timed:
+def _speedup_cell(arm: ArmResult) -> Cell:
+    if not arm.timed:
         return text("not timed", "quiet")
-    if ratio is None:
-        return text(None, note=speedup.invalid_reason or "no valid pair")
-    tone: Tone = ""
-    if ratio.low is not None and ratio.high is not None:
-        tone = "good" if ratio.low > 1 else "bad" if ratio.high < 1 else "doubt"
-    return interval(ratio, tone=tone)
+    if arm.ratio is None:
+        return text(None, note=arm.why_not or "no valid pair")
+    return interval(arm.ratio, tone=EFFECT_TONES[arm.effect])
 
 
 def timing_table(study: Study) -> Table:
     """Mean time of a round by part, and what is known inside the parts."""
     return table(
         "Where the time of a round goes",
-        timing(study.trials, study.stats),
+        timing(study.pooled),
         words("target", lambda row: row.target),
         words("method", lambda row: _method_cell(row.method, row.fell_back)),
         numbers("gamma", lambda row: row.gamma),
@@ -111,7 +107,7 @@ def timing_table(study: Study) -> Table:
         numbers("ms a round", lambda row: number(sum(row.ms_per_round.values())), "sum of the parts"),
         *map(_part_column, PART_NAMES),
         numbers("MGL", lambda row: number(row.mgl), "committed / rounds"),
-        numbers("break-even MGL", lambda row: number(row.break_even_mgl), "round / plain round of the same target"),
+        numbers("break-even MGL", lambda row: number(row.break_even_mgl), "MGL / speedup"),
         numbers(
             "over its limit",
             lambda row: _limit_cell(row.limit),
@@ -131,7 +127,6 @@ def timing_table(study: Study) -> Table:
         numbers("look-up with match, ms", lambda row: number(row.match_ms, 3)),
         numbers("without, ms", lambda row: number(row.no_match_ms, 3)),
         id="methods-timing",
-        trace="methods_table.timing",
         interactive=True,
     )
 
@@ -151,7 +146,7 @@ def match_table(study: Study) -> Table:
     """Rounds with and without a proposal, for methods that look proposals up."""
     rows = [
         (row, label, kind)
-        for row in timing(study.trials, study.stats, study.outcomes)
+        for row in timing(study.pooled, study.outcomes)
         for label, kind in (("with a proposal", row.found), ("without", row.not_found))
         if kind is not None
     ]
@@ -165,7 +160,6 @@ def match_table(study: Study) -> Table:
         numbers("n", lambda row: row[2].rounds),
         *map(_kind_column, ("round", "search", "tree", "look-up", *PART_NAMES)),
         id="methods-match",
-        trace="methods_table.timing",
         note="no method that looks proposals up was measured." if not rows else "",
     )
 
@@ -179,10 +173,11 @@ def distance_table(study: Study) -> Table:
     """What predicts acceptance without drafting, beside what was accepted."""
     return table(
         "What predicts acceptance: the drafting model against its target",
-        predictions(study.trials, study.distances),
+        predictions(study.pooled, study.distances),
         words("target", lambda row: row.target),
         words("method", lambda row: row.method),
         numbers("gamma", lambda row: row.gamma),
+        words("text", lambda row: row.text),
         numbers("perplexity ratio", lambda row: interval(_ratio(row.distance)), "draft / target on one text"),
         numbers(
             "total variation",
@@ -194,7 +189,6 @@ def distance_table(study: Study) -> Table:
         numbers("same likeliest token", lambda row: percent(row.distance.agreement)),
         numbers("acceptance", lambda row: percent(row.acceptance_rate), "accepted / proposed over valid trials"),
         id="methods-distance",
-        trace="predictors.predictions",
     )
 
 

@@ -5,19 +5,20 @@ A profile binds the study's roles to models, so a row of the study is ours when 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
+from typing import Any
 
 from mlsd.analysis.audit import published_tables as published
 from mlsd.analysis.audit.audit import audit
 from mlsd.analysis.audit.rows import RowAudit
-from mlsd.analysis.results import speedups
-from mlsd.analysis.results.speedups import Speedup
 from mlsd.analysis.study.study import Study
 from mlsd.errors import SuiteError
 from mlsd.planning.suite import find_profile
 from mlsd.records import Record
 from mlsd.report.render.table import Cell, Column, Table, Tone, interval, number, numbers, percent, table, text, words
 from mlsd.report.tables.records import TONES
+from mlsd.trials.results import ArmResult
 
 # model of the study -> role that a profile binds
 ROLES = {
@@ -31,8 +32,7 @@ ROLES = {
     "draft_2b": "draft-medium",
 }
 EFFECT_TONES: dict[str, Tone] = {"faster": "good", "slower": "bad", "no difference": "", "undecided": "doubt"}
-_SPEEDUP = "speedups.speedups: geometric mean of SD / AR decode tok/s over blocks, then prompts"
-_OURS = "ours: store view trial_summary"
+_SPEEDUP = "results.ArmResult.ratio: geometric mean of SD / AR decode tok/s over blocks, then prompts"
 
 
 class StudyRow(Record, frozen=True, kw_only=True):
@@ -40,7 +40,7 @@ class StudyRow(Record, frozen=True, kw_only=True):
 
     cells: dict[str, str]  # as printed
     verdict: RowAudit | None
-    ours: Speedup | None
+    ours: ArmResult | None
 
     @property
     def gamma(self) -> int:
@@ -83,9 +83,14 @@ def study_rows(study: Study) -> list[StudyRow]:
     rows = []
     for cells in _records("table 5"):
         wanted = (ours.get(cells["target"]), ours.get(cells["draft"]), int(cells["gamma"]), sd_suite(cells["target"]))
-        arm = next((s for s in study.by_suite if (s.target, s.draft, s.gamma, s.suite) == wanted), None)
+        arm = next((one for one in study.pooled if not one.is_plain and _role(one) == wanted), None)
         rows.append(StudyRow(cells=cells, verdict=_verdicts().get(_key("table 5", cells)), ours=arm))
     return rows
+
+
+def _role(one: ArmResult) -> tuple[str | None, str | None, int, str]:
+    draft = one.case.drafter.draft
+    return one.case.target.id, draft.id if draft else None, one.case.gamma, one.question.suite
 
 
 def _records(table: str) -> list[dict[str, str]]:
@@ -112,16 +117,17 @@ def _audit_cell(row: RowAudit | None) -> Cell:
     return Cell(text=row.verdict, sort=row.verdict, tone=TONES[row.verdict], note=reasons)
 
 
-def effect_cell(arm: Speedup | None) -> Cell:
+def effect_cell(arm: ArmResult | None) -> Cell:
     """The verdict of an arm, and what it would take to decide it."""
     if arm is None:
         return text("not measured", "quiet")
     if not arm.timed:
         return text("not timed", "quiet", "it drafted inside the target: what is accepted counts, its times do not")
-    if arm.ratio is None:
-        return text("not valid", "bad", arm.invalid_reason or "no plain trial in its blocks")
-    note = arm.standing.out or arm.standing.words if arm.standing is not None else arm.invalid_reason or ""
-    return text(arm.effect, EFFECT_TONES[arm.effect], note)
+    if arm.control:
+        return text("a control", "quiet", "a bound that nobody can use")
+    if arm.standing is None:
+        return text("not valid", "bad", arm.decision or "")
+    return text(arm.effect, EFFECT_TONES[arm.effect], arm.decision or "")
 
 
 # --- the tables -------------------------------------------------------------------------------------------------
@@ -130,74 +136,66 @@ def effect_cell(arm: Speedup | None) -> Cell:
 def table_4(study: Study) -> Table:
     """Baseline throughput."""
     ours = models_of(study.profile)
-    by_suite = {(b.target, b.suite): b for b in speedups.baselines(study.trials, ("suite",))}
-    overall = {b.target: b for b in speedups.baselines(study.trials)}
+    plain = [one for one in study.pooled if one.is_plain and one.tok_s is not None]
+    by_suite = {(one.case.target.id, one.question.suite): one for one in plain}
     # the study's model, ours in its place, its throughput, the study's
-    rows: list[tuple[str | None, str | None, speedups.Throughput | None, str | None]] = []
+    rows: list[tuple[str | None, str | None, ArmResult | None, str | None]] = []
     for cells in _records("table 4"):
         model = ours.get(cells["target"])
-        found = by_suite.get((model or "", baseline_suite(cells["target"]))) or overall.get(model or "")
+        found = by_suite.get((model or "", baseline_suite(cells["target"])))
+        found = found or next((one for one in plain if one.case.target.id == model), None)
         rows.append((cells["target"], model, found, cells["tok_s"]))
     shown = {row[1] for row in rows}
-    rows += [(None, target, found, None) for target, found in overall.items() if target not in shown]
+    rows += [(None, one.case.target.id, one, None) for one in plain if one.case.target.id not in shown]
     return table(
         "Table 4: baseline throughput, tok/s",
         rows,
         words("study's model", lambda row: row[0], "study, table 4"),
         words("ours in its place", lambda row: row[1], "the profile of the latest run"),
+        words("suite", lambda row: row[2] and row[2].question.suite),
+        words("text", lambda row: row[2] and row[2].text, "pooled: so many kinds"),
+        numbers("output tokens", lambda row: row[2].question.n_predict if row[2] else None),
         numbers(
             "tok/s",
-            lambda row: number(row[2].mean_tok_s, 1) if row[2] else text("not measured", "quiet"),
-            "speedups.baselines: mean of decode tok/s over valid AR trials",
+            lambda row: number(row[2].tok_s, 1) if row[2] else text("not measured", "quiet"),
+            "results.ArmResult.tok_s: geometric mean over blocks, then prompts",
         ),
-        numbers(
-            "sd",
-            lambda row: number(row[2].sd_tok_s, 1) if row[2] else None,
-            "speedups.baselines: standard deviation over trials",
-        ),
-        numbers("trials", lambda row: row[2].n if row[2] else None, "speedups.baselines"),
+        numbers("spread", lambda row: percent(row[2].spread) if row[2] else None, "half the range over the median"),
+        numbers("trials", lambda row: row[2].n_valid if row[2] else None),
         numbers("study printed", lambda row: text(row[3]), "study, table 4; mean and standard deviation"),
         id="table-4",
-        trace=f"{_OURS} through speedups.baselines (suites A and C, else all suites); study: analysis/published",
         note=_other_models(study),
     )
 
 
 def table_5(study: Study) -> Table:
-    """Every SD arm, beside the study's where it has one."""
+    """Speculative decoding: ours beside the study's, then our other arms."""
     printed = study_rows(study)
-    shown = [row.ours for row in printed]
-    # the study's row and our arm in its place; what one lacks the other has
-    rows: list[tuple[StudyRow | None, Speedup | None, int]] = [(row, row.ours, row.gamma) for row in printed]
-    rows += [(None, arm, arm.gamma) for arm in study.by_suite if arm not in shown]
+    shown = {id(row.ours) for row in printed}
+    rows: list[tuple[StudyRow | None, ArmResult | None, int]] = [(row, row.ours, row.gamma) for row in printed]
+    rows += [(None, one, one.case.gamma) for one in study.pooled if not one.is_plain and id(one) not in shown]
+
+    def ours(cell: Callable[[ArmResult], Any]) -> Callable[[tuple[StudyRow | None, ArmResult | None, int]], Any]:
+        return lambda row: None if row[1] is None else cell(row[1])
+
     return table(
         "Table 5: speculative decoding, ours beside the study's",
         rows,
         words("study's pair", lambda row: row[0] and row[0].pair, "study, table 5"),
         words(
             "ours: target + drafter",
-            lambda row: row[1] and text(f"{row[1].target} + {row[1].name}", note=row[1].fell_back or ""),
+            ours(lambda one: text(f"{one.case.target.id} + {one.label}", note=one.fell_back or "")),
             "the profile of the latest run, or arms of other suites",
         ),
-        words("suite", lambda row: row[1] and row[1].suite),
+        words("suite", ours(lambda one: one.question.suite)),
+        words("text", ours(lambda one: one.text), "pooled: so many kinds"),
+        numbers("output tokens", ours(lambda one: one.question.n_predict)),
         numbers("gamma", lambda row: row[2]),
-        numbers(
-            "tok/s",
-            lambda row: number(row[1].decode_tok_s, 1) if row[1] else None,
-            "speedups.speedups: median decode tok/s of valid SD trials",
-        ),
-        numbers(
-            "speedup",
-            lambda row: interval(row[1].ratio, 2, "x", EFFECT_TONES[row[1].effect]) if row[1] else None,
-            f"{_SPEEDUP}; Student's t interval over prompts, of one prompt over its blocks",
-        ),
-        words("verdict", lambda row: effect_cell(row[1]), "speedups.Speedup.effect: does the interval exclude 1?"),
-        numbers(
-            "accepted",
-            lambda row: percent(row[1].acceptance_rate) if row[1] else None,
-            "speedups.speedups: accepted / proposed over all rounds",
-        ),
-        numbers("MGL", lambda row: number(row[1].mgl) if row[1] else None, "speedups.speedups: committed / rounds"),
+        numbers("tok/s", ours(lambda one: number(one.tok_s, 1)), "results.ArmResult.tok_s"),
+        numbers("speedup", ours(lambda one: interval(one.ratio, 2, "x", EFFECT_TONES[one.effect])), _SPEEDUP),
+        words("verdict", lambda row: effect_cell(row[1]), "results.ArmResult.effect"),
+        numbers("accepted", ours(lambda one: percent(one.acceptance_rate)), "accepted / proposed over all rounds"),
+        numbers("MGL", ours(lambda one: number(one.mgl)), "committed / rounds"),
         numbers(
             "printed tok/s, speedup, accepted",
             lambda row: text(f"{row[0].cells['tok_s']}, {row[0].printed}") if row[0] else None,
@@ -207,7 +205,6 @@ def table_5(study: Study) -> Table:
             "audit of it", lambda row: row[0] and _audit_cell(row[0].verdict), "analysis.audit on the study's table 5"
         ),
         id="table-5",
-        trace=f"{_OURS} through speedups.speedups by suite; study: analysis/published, judged by analysis.audit",
         note=_other_models(study),
     )
 
@@ -229,7 +226,7 @@ def table_6(study: Study) -> Table:
             numbers(
                 "accepted",
                 lambda at: percent(ours.acceptance_rate if (ours := found[*at, draft].ours) else None),
-                "speedups.speedups: accepted / proposed",
+                "accepted / proposed",
             ),
             numbers(f"printed ({printed})", lambda at: text(found[*at, draft].printed), "study, table 6"),
         )
@@ -242,30 +239,24 @@ def table_6(study: Study) -> Table:
         *draft_columns("draft_0.8b", "small", "0.8B"),
         *draft_columns("draft_2b", "medium", "2B"),
         id="table-6",
-        trace=f"{_OURS} through speedups.speedups, suite B; study: analysis/published",
     )
 
 
 def table_f(study: Study) -> Table:
     """Speedup over the prompt's length."""
     printed = {cells["n_prompt"]: cells for cells in _records("figure 5")}
-    own = study.trials[study.trials["suite"] == "F"]
-    arms = speedups.speedups(own, ("suite", "prompt")) if len(own) else []
-    rows = [
-        (arm, length, printed.get(str(length)))
-        for arm in sorted(arms, key=lambda a: (a.target, a.drafter, a.gamma, prompt_length(a.prompt)))
-        for length in (prompt_length(arm.prompt),)
-    ]
+    rows = [(arm, length, printed.get(str(length))) for arm, length in length_arms(study)]
     return table(
         "Table F: prompt length",
         rows,
-        words("arm", lambda row: f"{row[0].target} + {row[0].setting}"),
-        numbers("prompt tokens", lambda row: row[1] or text(row[0].prompt), "the case's prompt"),
-        numbers("plain tok/s", lambda row: number(row[0].baseline_tok_s, 1), "speedups.speedups: median over blocks"),
-        numbers("SD tok/s", lambda row: number(row[0].decode_tok_s, 1), "speedups.speedups: median over blocks"),
-        numbers("speedup", lambda row: interval(row[0].ratio, 2, "x"), _SPEEDUP),
-        words("verdict", lambda row: effect_cell(row[0]), "speedups.Speedup.effect"),
-        numbers("accepted", lambda row: percent(row[0].acceptance_rate), "speedups.speedups: accepted / proposed"),
+        words("arm", lambda row: f"{row[0].case.target.id} + {row[0].setting}"),
+        numbers("prompt tokens", lambda row: row[1] or text(row[0].text), "the case's prompt"),
+        numbers("output tokens", lambda row: row[0].question.n_predict),
+        numbers("plain tok/s", lambda row: number(row[0].plain_tok_s, 1), "results.ArmResult, same blocks"),
+        numbers("SD tok/s", lambda row: number(row[0].tok_s, 1), "results.ArmResult.tok_s"),
+        numbers("speedup", lambda row: interval(row[0].ratio, 2, "x", EFFECT_TONES[row[0].effect]), _SPEEDUP),
+        words("verdict", lambda row: effect_cell(row[0]), "results.ArmResult.effect"),
+        numbers("accepted", lambda row: percent(row[0].acceptance_rate), "accepted / proposed"),
         numbers("printed speedup", lambda row: text(f"{row[2]['speedup']}x") if row[2] else None, "study, figure 5"),
         words(
             "audit of it",
@@ -273,14 +264,20 @@ def table_f(study: Study) -> Table:
             "analysis.audit on the study's figure 5",
         ),
         id="table-f",
-        trace=f"{_OURS} through speedups.speedups by prompt, suite F; study: analysis/published, figure 5",
         note="" if rows else "Suite F was not measured here: mlsd run F.",
     )
 
 
-def prompt_length(prompt: str | None) -> int:
+def length_arms(study: Study) -> list[tuple[ArmResult, int]]:
+    """The arms of suite F with the length of their prompt, by arm and length."""
+    own = [one for one in study.results if one.question.suite == "F" and not one.is_plain]
+    found = [(one, prompt_length(one.text)) for one in own]
+    return sorted(found, key=lambda row: (row[0].case.target.id, row[0].setting, row[1]))
+
+
+def prompt_length(prompt: str) -> int:
     """The exact length in a prompt's name (``length-512``), or 0."""
-    tail = (prompt or "").removeprefix("length-")
+    tail = prompt.removeprefix("length-")
     return int(tail) if tail.isdigit() else 0
 
 

@@ -6,10 +6,9 @@ from collections.abc import Sequence
 
 from mlsd.analysis.results.round_split import RoundKind, RoundSplit
 from mlsd.analysis.study.study import Study
-from mlsd.drafters import drafting_key
 from mlsd.engine.parts import PARTS, Part
 from mlsd.errors import AnalysisError
-from mlsd.measure.store.pass_shares import PassShares, block_key
+from mlsd.measure.store.pass_shares import PassShares, part_keys
 from mlsd.records import Case
 from mlsd.report.render.table import Cell, Column, Table, number, numbers, percent, table, text, words
 from mlsd.trials.arms import arm_named, arm_of
@@ -62,7 +61,6 @@ def shares_table(profiled: Sequence[tuple[str, PassShares]]) -> Table:
         numbers("parts / T", lambda row: number(row[1].agreement), "sum of the profiled parts over a plain pass"),
         numbers("profiled / T", lambda row: number(row[1].inflation), "profiled over plain pass"),
         id="pass-shares",
-        trace="table pass_share, by mlsd breakdown: engine.profiler reads the clock between parts",
     )
 
 
@@ -77,7 +75,7 @@ def _network(study: Study, key: str, part_key: str | None) -> str:
         return own
     for case in study.cases.values():
         itself = case.drafter.draft is None and case.source == "engine"
-        if itself and part_key in (drafting_key(case.drafter), block_key(case.drafter)):
+        if itself and part_key in part_keys(case.drafter):
             return f"{own}, draft of {arm_named(case.drafter.name).name}"
     return f"{own}, draft [{part_key[:12]}]"
 

@@ -42,7 +42,7 @@ def environment_table(study: Study) -> Table:
     rows = [row for field, row in machine_rows(study.environment).items() if field != "host"]
     run = study.runs[-1]
     if study.environment.backend == "Metal":
-        steps = metal_steps(study.environment.llama_cpp_build, study.environment.device)
+        steps = metal_steps(study.environment.llama_cpp_build)
         rows += [(text("kernels"), text("which build it is, is not known" if steps is None else steps.side))]
     rows += [
         (text("runs"), text(len(study.runs))),
@@ -56,7 +56,6 @@ def environment_table(study: Study) -> Table:
         words("what", lambda row: row[0]),
         words("value", lambda row: row[1], "table run: environment of the latest run"),
         id="environment",
-        trace="store.runs: the environment of the latest run of this machine",
     )
 
 
@@ -92,7 +91,6 @@ def models_table(study: Study) -> Table:
         words("tensors by type", lambda row: ", ".join(f"{kind} {n}" for kind, n in row[1].tensor_types.items())),
         words("note", lambda row: text("random weights" if row[1].synthetic else "", "doubt")),
         id="models",
-        trace="store.models: table model, read from the GGUF headers",
     )
 
 
@@ -118,7 +116,6 @@ def warning_table(study: Study) -> Table:
         words("what (the first)", lambda row: row[2]),
         words("what to do", lambda row: row[3]),
         id="warnings",
-        trace="store.warnings of this machine's runs, and store.impossible",
         good_news="nothing speaks against these trials.",
     )
 
@@ -141,7 +138,6 @@ def audit_table(study: Study) -> Table:
         words("rule", lambda row: row[1].rule, "audit_rules"),
         words("why", lambda row: row[1].sentence),
         id="audit",
-        trace="audit.audit over audit_trials.trials_context",
         good_news=f"{len(found.rows)} finished trials, all possible; none is doubted.",
         note=f"{len(found.rows)} finished trials: {counts}.{more}",
     )
@@ -198,7 +194,6 @@ def trials_table(rows: Iterable[Mapping[Any, Any]], audited: Mapping[str, RowAud
         words("valid", _valid, "every call succeeded, rollback exact, output lossless"),
         *((words("audit", judged, "audit.audit_row"),) if audited else ()),
         id="trials",
-        trace="frames.trials: the store's view trial_summary, one row a trial",
         note=note,
         interactive=True,
     )
@@ -219,7 +214,7 @@ def _output(row: Mapping[str, Any]) -> Cell:
 def _valid(row: Mapping[str, Any]) -> Cell:
     reason = str(row["error"] or row["invalid_reason"] or "")
     if row["valid"]:
-        return text("yes")
+        return text("yes, hot", "doubt") if row.get("disturbed") else text("yes")
     if row.get("disturbed"):
         return text("disturbed", "doubt", reason)
     return text(f"no: {reason}"[:60] if reason else "no", "bad", reason)

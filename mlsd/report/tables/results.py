@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from mlsd.analysis.claims.claims import ClaimVerdict
+from mlsd.analysis.fits.costmodel import break_even_alpha
 from mlsd.analysis.fits.fit import Fit, HeldOut
 from mlsd.analysis.fits.study_fits import CurveFit, PairFit
-from mlsd.analysis.results.best_setting import BestSetting
+from mlsd.analysis.results.depths import deep_arms
 from mlsd.analysis.results.round_sums import AcceptedCounts, accepted_counts
-from mlsd.analysis.results.speedups import Speedup, deep_arms
 from mlsd.analysis.study.study import Study
 from mlsd.report.render.table import (
     Cell,
@@ -26,47 +26,32 @@ from mlsd.report.render.table import (
     words,
 )
 from mlsd.report.tables.paper import EFFECT_TONES, effect_cell
-from mlsd.trials.acceptance import of_output
+from mlsd.trials.answers import Answer
+from mlsd.trials.results import ArmResult
 from mlsd.units import quoted
 
 
-def best_table(answers: Sequence[BestSetting]) -> Table:
-    """What to use for each target and workload."""
+def best_table(found: Sequence[Answer]) -> Table:
+    """What to use for each target and text."""
     return table(
-        "Which setting for which workload",
-        answers,
+        "Which setting for which text",
+        found,
         words("target", lambda a: a.target),
-        words("workload", lambda a: a.workload, "the prompt's kind of text"),
-        words(
-            "use",
-            lambda a: text(a.use, "good" if a.use != "off" else ""),
-            "best_setting: the fastest setting that is decided to be faster, else off",
-        ),
-        words("best tried", lambda a: a.arm and a.arm.setting),
+        words("text", lambda a: a.text, "the prompt, or its kind of text where tasks are pooled"),
+        numbers("output tokens", lambda a: a.n_predict),
+        words("use", lambda a: text(a.setting, "good" if a.use == "on" else ""), "answers.Answer.use"),
+        words("best tried", lambda a: a.best and a.best.setting),
+        numbers("its speedup", lambda a: interval(a.ratio, 2, "x"), "results.ArmResult.ratio"),
+        words("verdict", lambda a: effect_cell(a.best), "results.ArmResult.effect"),
+        numbers("of settings", lambda a: len(a.arms), "compared with plain decoding"),
         numbers(
-            "its speedup",
-            lambda a: interval(a.ratio, 2, "x"),
-            "speedups.speedups by workload, together: trials.decisions",
+            "more blocks",
+            lambda a: a.best.standing.more_blocks if a.best and a.best.standing else None,
+            "that would decide it, if it is as it looks",
         ),
-        words(
-            "verdict",
-            lambda a: effect_cell(a.arm) if a.ratio is None else text(a.effect, EFFECT_TONES[a.effect]),
-            "decisions.effect_of: whether that interval excludes 1, or lies within 3 % of it",
-        ),
-        numbers("of settings", lambda a: a.n_settings, "compared with plain decoding"),
-        numbers("more blocks", _more_blocks, "that would decide it, if it is as it looks"),
-        numbers(
-            "blocks",
-            lambda a: a.arm.n_blocks if a.arm else None,
-            "paired_trials.pair_up: SD trials with an AR trial of their block",
-        ),
+        numbers("blocks", lambda a: a.best.n_blocks if a.best else None, "pairs that the speedup is made of"),
         id="best",
-        trace="best_setting.best_settings over speedups.speedups(by workload), from the store's view trial_summary",
     )
-
-
-def _more_blocks(answer: BestSetting) -> int | None:
-    return answer.arm.standing.more_blocks if answer.arm is not None and answer.arm.standing is not None else None
 
 
 def energy_table(study: Study) -> Table:
@@ -76,45 +61,59 @@ def energy_table(study: Study) -> Table:
         study.energy,
         words("target", lambda row: row.target),
         words("setting", lambda row: row.setting),
+        words("text", lambda row: row.text),
         numbers("plain, J", lambda row: number(row.plain.per_token, 3), "energy.joules, same blocks"),
         numbers("speculative, J", lambda row: number(row.speculative.per_token, 3), "energy.joules"),
         numbers("ratio", lambda row: number(row.ratio, 2, "x"), "below 1 speculation saves energy"),
         numbers("counted over", lambda row: number(row.speculative.window_s, 0, " s"), "trials joined; at least 10 s"),
         words("counter", lambda row: row.plain.why_not or row.speculative.why_not or row.source),
         id="energy",
-        trace="energy.energy_rows: cumulative counters read before and after each generation",
     )
 
 
-def speedup_table(found: Sequence[Speedup]) -> Table:
-    """Every setting on every workload."""
+def speedup_table(found: Iterable[ArmResult]) -> Table:
+    """Every setting on every text."""
     return table(
-        "Every setting on every workload",
-        found,
-        words("target", lambda s: s.target),
-        words("setting", lambda s: s.setting),
-        words("workload", lambda s: s.workload),
-        numbers("SD tok/s", lambda s: number(s.decode_tok_s, 1), "median over blocks"),
-        numbers("plain tok/s", lambda s: number(s.baseline_tok_s, 1), "median over the same blocks"),
+        "Every setting on every text",
+        [one for one in found if not one.is_plain],
+        *place_columns(),
+        *result_columns(),
+        id="speedups",
+        interactive=True,
+    )
+
+
+def place_columns() -> tuple[Column[ArmResult], ...]:
+    """What tells one arm's row from another's."""
+    return (
+        words("target", lambda s: s.case.target.id),
+        words("setting", lambda s: text(s.setting, note=s.fell_back or "")),
+        words("text", lambda s: s.text, "the prompt, or its kind of text; pooled: so many kinds"),
+        numbers("output tokens", lambda s: s.question.n_predict),
+        words("suite", lambda s: s.question.suite),
+    )
+
+
+def result_columns() -> tuple[Column[ArmResult], ...]:
+    """What is measured and decided of an arm, in every table that shows one."""
+    return (
+        numbers("SD tok/s", lambda s: number(s.tok_s, 1), "geometric mean over blocks, then prompts"),
+        numbers("plain tok/s", lambda s: number(s.plain_tok_s, 1), "the same of plain decoding, in the same blocks"),
         numbers(
             "speedup",
             lambda s: interval(s.ratio, 2, "x", EFFECT_TONES[s.effect]),
-            "geometric mean of SD / AR; intervals of all settings of a target hold together, at every look",
+            "SD over plain tok/s; intervals of a session hold together",
         ),
-        words("verdict", effect_cell, "speedups.Speedup.effect"),
+        words("verdict", effect_cell, "results.ArmResult.effect"),
         numbers("accepted", lambda s: percent(s.acceptance_rate), "accepted / proposed"),
-        numbers("of output", lambda s: percent(of_output(s.mgl)), "accepted / committed: 1 - 1 / MGL", detail=True),
+        numbers("of output", lambda s: percent(s.accepted_of_output), "1 - 1 / MGL", detail=True),
         numbers("MGL", lambda s: number(s.mgl), "committed / rounds"),
+        numbers("break-even MGL", lambda s: number(s.break_even_mgl), "MGL / speedup", detail=True),
         numbers("blocks", lambda s: s.n_blocks),
         numbers(
             "valid trials",
-            lambda s: Cell(
-                text=f"{s.n_valid} of {s.n_trials}", sort=s.n_valid / s.n_trials, note=s.invalid_reason or ""
-            ),
+            lambda s: Cell(text=f"{s.n_valid} of {s.n_trials}", sort=s.n_valid / s.n_trials, note=s.why_not or ""),
         ),
-        id="speedups",
-        trace="speedups.speedups(by workload), from the store's view trial_summary",
-        interactive=True,
     )
 
 
@@ -139,75 +138,59 @@ def accepted_table(study: Study) -> Table:
         numbers("rounds", lambda one: sum(one.rounds)),
         *map(column, range(len(_COUNTS))),
         id="accepted-counts",
-        trace="round_sums.accepted_counts: shares of the rounds of valid trials",
     )
 
 
 def depth_table(study: Study) -> Table:
     """Every arm over the depth of its prompt: T(1), what a verification takes of it, speedup and acceptance."""
+    of_arm = [
+        (head, lambda row, cell=cell: cell(row.found)) for head, cell in (*place_columns()[:2], *result_columns())
+    ]
     return table(
         "Speculation over depth",
-        deep_arms(study.trials),
-        words("target", lambda row: row.found.target),
-        words("setting", lambda row: row.found.setting),
+        deep_arms(study.results),
+        *of_arm[:2],
         words("prompt", lambda row: row.prompt),
         numbers("depth", lambda row: row.depth, "tokens of other text before the prompt"),
-        numbers("plain tok/s", lambda row: number(row.found.baseline_tok_s, 1), "median over blocks"),
         numbers("T(1) ms", lambda row: number(row.plain_ms), "mean pass of plain decoding"),
         numbers(
             "T(k)/T(1)",
             lambda row: number(row.verify_ms / row.plain_ms if row.plain_ms else None),
             "mean pass of the arm's verifications over it",
         ),
-        numbers(
-            "speedup",
-            lambda row: interval(row.found.ratio, 2, "x", EFFECT_TONES[row.found.effect]),
-            "geometric mean of SD / AR over blocks",
-        ),
-        words("verdict", lambda row: effect_cell(row.found), "speedups.Speedup.effect"),
-        numbers("accepted", lambda row: percent(row.found.acceptance_rate), "accepted / proposed"),
+        *of_arm[2:],
         id="depth",
-        trace="speedups.speedups by prompt, of prompts that were measured at several depths",
     )
 
 
-def gamma_table(fits: Iterable[PairFit]) -> Table:
+def gamma_table(pooled: Iterable[ArmResult]) -> Table:
     """What each gamma gives and what it would need."""
+    arms = [one for one in pooled if not one.is_plain and one.n_valid and one.ratio is not None]
+
+    def share(one: ArmResult, part: str) -> Cell:
+        return percent(one.ms_per_round.get(part, 0.0) / (sum(one.ms_per_round.values()) or 1.0), 0)
+
+    def alpha(one: ArmResult) -> Cell:
+        needed = one.break_even_mgl
+        found = None if needed is None else break_even_alpha(one.case.gamma, needed)
+        return number(found, 3) if found is not None else text(needed and "none suffices", "bad" if needed else "")
+
     return table(
         "Draft lengths: what they give and what they need",
-        [(found, g) for found in fits for g in found.gammas],
-        words("pair", lambda row: row[0].pair),
-        numbers("gamma", lambda row: row[1].gamma),
-        numbers("speedup", lambda row: interval(row[1].speedup, 2, "x"), "break_even.by_gamma: geometric mean"),
-        numbers("MGL", lambda row: interval(row[1].mgl), "break_even.by_gamma"),
+        sorted(arms, key=lambda one: (one.question.suite, one.question.target, one.text, one.label, one.case.gamma)),
+        *place_columns(),
+        numbers("gamma", lambda one: one.case.gamma),
         numbers(
-            "MGL to break even", lambda row: interval(row[1].break_even_mgl), "break_even.by_gamma: round time / T(1)"
+            "speedup", lambda one: interval(one.ratio, 2, "x", EFFECT_TONES[one.effect]), "results.ArmResult.ratio"
         ),
-        numbers(
-            "alpha to break even",
-            lambda row: (
-                number(alpha, 3) if (alpha := row[1].break_even_alpha) is not None else text("none suffices", "bad")
-            ),
-            "costmodel.break_even_alpha: acceptance of each position",
-        ),
-        numbers("drafting", lambda row: percent(row[1].draft_share, 0), "share of the round's time"),
-        numbers("verifying", lambda row: percent(row[1].verify_share, 0), "share of the round's time"),
-        words(
-            "best gamma",
-            lambda row: _best_gamma(row[0]),
-            "break_even.best_gamma: share of bootstrap resamples that agree; 0 is off",
-        ),
+        words("verdict", effect_cell, "results.ArmResult.effect"),
+        numbers("MGL", lambda one: number(one.mgl), "committed / rounds"),
+        numbers("MGL to break even", lambda one: number(one.break_even_mgl), "MGL / speedup"),
+        numbers("alpha to break even", alpha, "costmodel.break_even_alpha: acceptance of each position"),
+        numbers("drafting", lambda one: share(one, "draft"), "share of the round's time"),
+        numbers("verifying", lambda one: share(one, "verify"), "share of the round's time"),
         id="gammas",
-        trace="study_fits.fit_pairs over pairs.pair_trials",
     )
-
-
-def _best_gamma(found: PairFit) -> Cell:
-    best = found.best
-    if best.share is None:
-        return text(best.gamma or "off")
-    spread = f"95 % of resamples have their best gamma from {best.low} to {best.high}"
-    return text(f"{best.gamma or 'off'} ({100 * best.share:.0f} %)", note=spread)
 
 
 def model_table(pairs: Iterable[PairFit], curves: Iterable[CurveFit]) -> Table:
@@ -235,7 +218,7 @@ def model_table(pairs: Iterable[PairFit], curves: Iterable[CurveFit]) -> Table:
         words(
             "estimates",
             lambda row: _estimates(row[1]),
-            "fit.fit: least squares on log ratios; interval from a bootstrap over prompts or blocks",
+            "fit.fit: least squares on log ratios; interval from a bootstrap; not identified: others fit as well",
         ),
         numbers("AICc", lambda row: text(significant(row[1].aicc, 1)), "fit.fit"),
         numbers(
@@ -254,7 +237,6 @@ def model_table(pairs: Iterable[PairFit], curves: Iterable[CurveFit]) -> Table:
             "fit.select: the simplest model whose held-out error is not worse than the best",
         ),
         id="fits",
-        trace="study_fits.fit_pairs and fit_curves over pairs.pair_trials",
         note=" ".join(doubts),
     )
 
@@ -281,7 +263,10 @@ def held_out_table(pairs: Iterable[PairFit], curves: Iterable[CurveFit], whole: 
 
 def _estimates(fit: Fit) -> str:
     return "; ".join(
-        f"{name} {interval(found, 3).text} {fit.units[name]}".strip() for name, found in fit.estimates.items()
+        f"{name} not identified"
+        if name in fit.not_identified
+        else f"{name} {interval(found, 3).text} {fit.units[name]}".strip()
+        for name, found in fit.estimates.items()
     )
 
 
@@ -309,7 +294,8 @@ def claim_table(study: Study) -> Table:
         words("printed", lambda v: f"{v.claim.printed} ({v.claim.source})"),
         words("audit of it, rows", _printed_audit, "claims.printed_audit"),
         id="claims",
-        trace="claims.decide_all over pairs.pair_trials",
+        note="Effects stand over several arms; their intervals are Student's over prompts (of one prompt over blocks), "
+        "corrected for the choice of the best: another kind than those of one arm.",
     )
 
 

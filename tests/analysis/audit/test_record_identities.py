@@ -50,6 +50,8 @@ def is_hash(leaf: Leaf) -> bool:
 
 
 def another(value: Any, by: int) -> Any:
+    if value == "":
+        return "x"
     if isinstance(value, str):
         place = by % len(value)
         return value[:place] + ("0" if value[place] != "0" else "1") + value[place + 1 :]
@@ -110,9 +112,10 @@ TOLD = {
     "what the machine's card says beside its key": r"runs\.environment\.\w+",
     "when, how and by what it was run": r"runs\.(seed|started_at|ended_at|suites|profile|status)|mlsd_version|made",
     "what a model's file says of itself": r"models\.\w+(\.\w+)?",
+    "what its session planned, which is never less than what the record holds": r"runs\.decides\..+",
     "words": r"warnings\.warning\.\w+",
     "how much was measured again": "n_superseded",
-    "the machine around a trial": r"trials\.trial\.(conditions\.\w+|peak_rss_bytes|load_ns|started_at)",
+    "the machine around a trial": r"trials\.trial\.(conditions\.\w+|peak_rss_bytes|load_ns|started_at|disturbed)",
     "strategies by name": r"trials\.trial\.(rollback_target|rollback_draft)",
     "a time that only the whole generation bounds": r"trials\.trial\.(prefill_ns|draft_prefill_ns)",
     "what a drafter counted, within its drafting time": r"trials\.trial\.stats\.\w+",

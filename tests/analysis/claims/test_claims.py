@@ -1,3 +1,4 @@
+import json
 from pathlib import Path
 
 import msgspec
@@ -10,6 +11,7 @@ from mlsd.drafters import METHODS, drafting_key, resolve_spec
 from mlsd.measure.store.rows import DraftDistance, model_key
 from mlsd.measure.store.store import Store
 from mlsd.records import Case, DrafterSpec, OptionValue
+from mlsd.trials.arms import options_text
 from tests.analysis.pair_studies import Arm, Study, read_study, write_study
 
 BY_ID = {claim.id: claim for claim in claims()}
@@ -165,8 +167,8 @@ def test_the_tests_name_methods_and_options_that_exist() -> None:
     assert {name for name in METHODS if name.endswith("-tree")} == TREES.keys(), "a tree beside its chain"
     resolve_spec(DrafterSpec(name=COMPONENT_AWARE, options=COMPONENT))
     for name in SELF_DRAFTING:
-        key, _, value = OWN_MEMORY.partition("=")
-        assert drafting_key(DrafterSpec(name=name, options={key: value, "fraction": 0.3})) is not None
+        spec = DrafterSpec(name=name, options={**json.loads(f"{{{OWN_MEMORY}}}"), "fraction": 0.3})
+        assert drafting_key(spec) is not None and OWN_MEMORY in options_text(spec)
 
 
 def test_a_verdict_names_its_trials_its_interval_and_what_the_audit_says_of_the_print(tmp_path: Path) -> None:

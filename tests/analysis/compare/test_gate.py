@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from mlsd.analysis.compare.gate import Finding, Measure, Series, judge, judge_unpaired, known_well
+from mlsd.analysis.compare.gate import Finding, Measure, Series, judge, known_well
 
 PLAIN = Measure(name="plain", unit="tok/s", sense="rate")
 # Standard deviations of ln(value) of one turn about its block's mean: SmolLM2-135M on two cores, one thread, while
@@ -95,7 +95,7 @@ def test_the_same_is_said_with_the_bound_within_which_it_was_seen() -> None:
     assert found.verdict == "same"
     assert found.within is not None and found.change is not None and found.change.high is not None
     assert found.change.high - 1 <= found.within < 0.02
-    assert found.words == "same within 0.3 %"
+    assert found.words == "same within 0.2 %"
 
 
 def test_counts_without_noise_are_the_same_or_changed_exactly() -> None:
@@ -147,15 +147,6 @@ def test_more_measures_ask_for_more_of_each() -> None:
 def test_blocks_that_lack_a_side_count_nowhere() -> None:
     (found,) = judge([Series(measure=PLAIN, a=(1.0, None, 1.0), b=(2.0, 2.0, None))])
     assert found.n == 1
-
-
-def test_two_databases_are_decided_by_their_means_without_pairs() -> None:
-    def series(b: float) -> Series:
-        noise = (0.99, 1.0, 1.01, 1.0, 0.99, 1.01)
-        return Series(measure=PLAIN, a=noise, b=(*(b * v for v in noise), b))
-
-    assert judge_unpaired([series(0.5)])[0].verdict == "slower"
-    assert judge_unpaired([series(1.0)])[0].verdict in ("same", "undecided")
 
 
 def test_three_blocks_decide_nothing_and_neither_does_a_change_that_the_control_may_have_too() -> None:

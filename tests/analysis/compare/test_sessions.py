@@ -21,13 +21,11 @@ def answer(*findings: Finding) -> str:
         session="s",
         a=side,
         b=side,
-        interleaved=True,
         n_blocks=9,
         findings=findings,
         outputs=(),
         changed_model=False,
         invalid=(),
-        notes=(),
     ).answer
 
 

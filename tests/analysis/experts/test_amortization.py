@@ -10,7 +10,6 @@ import pytest
 
 from mlsd.analysis.experts.amortization import STUDY_FORM, Mixture, mixture, sentences, time_shares
 from mlsd.analysis.experts.coverage import CoverageTable, coverage_table
-from mlsd.analysis.experts.study_mixture import read_bounds, words
 from mlsd.measure.store.rows import CalibrationPoint
 from tests.analysis.experts.test_coverage import MIXTURE, E, K, routed
 from tests.analysis.fits.test_calibration import points
@@ -83,17 +82,6 @@ def test_times_that_follow_the_experts_choose_their_form_and_a_line_chooses_the_
 def test_full_activation_is_where_moesd_puts_it() -> None:
     model = found(0.0)
     assert model.saturation == int(np.ceil(np.log(0.05) / np.log(1 - K / E)))
-
-
-def test_the_studys_mixture_is_counted_to_the_last_weight() -> None:
-    plain, wide = read_bounds((1, 17))
-    assert plain.all_parameters == 34_660_610_688
-    assert plain.plain_parameters == plain.least_parameters == plain.most_parameters == 2_946_429_568
-    assert wide.experts == pytest.approx(106.8, abs=0.05)
-    assert wide.most_a_token == pytest.approx(0.307, abs=0.001)
-    text = words([plain, wide])
-    assert "34.7e9 parameters" in text and "11.8 times less" in text and "17 tokens 2.95e9 to 15.4e9" in text
-    assert "69 %" in text and "94 %" in text
 
 
 # --- sentences --------------------------------------------------------------------------------------------------

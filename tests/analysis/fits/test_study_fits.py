@@ -25,6 +25,12 @@ def test_a_study_of_an_honest_loop_is_predicted_by_its_measured_costs(tmp_path: 
     assert len(found.trials) == (len(GAMMAS) + 1) * 12
 
 
+def test_pairs_that_differ_in_an_option_alone_have_names_of_their_own(tmp_path: Path) -> None:
+    arms = tuple(Arm(gammas=(4,), options={"p_min": p_min}) for p_min in (0.3, 0.6))
+    found = fit_pairs(read_study(write_study(tmp_path / "s.sqlite", Study(arms=arms))))
+    assert [one.pair for one in found] == ["dense + small (p_min 0.3)", "dense + small (p_min 0.6)"]
+
+
 def test_a_target_is_predicted_from_the_others(tmp_path: Path) -> None:
     study = Study(arms=(Arm(gammas=GAMMAS), Arm(target="moe", per_row=0.1, alpha=0.5, gammas=GAMMAS)))
     both = read_study(write_study(tmp_path / "s.sqlite", study))

@@ -24,7 +24,7 @@ def test_each_drafting_model_is_one_row_with_its_distance_and_its_acceptance(tmp
         store.add_distance(distance(cases["layer-skip"], ratio=1.5))
         store.add_distance(distance(cases["draft-model"], ratio=9.0, total_variation=0.9))
         study = read_study(store)
-    near, far = predictions(study.trials, study.distances)
+    near, far = predictions(study.pooled, study.distances)
     assert (near.method, near.gamma, near.distance.ratio) == ("layer-skip (fraction 0.5, mode sync)", 2, 1.5)
     assert (far.method, far.gamma, far.distance.ratio) == ("small", 4, 9.0)
     assert near.acceptance_rate == 1

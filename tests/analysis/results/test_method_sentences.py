@@ -17,6 +17,7 @@ ROW = TimingRow(
     ms_per_round={"draft": 0.5, "verify": 39.0, "rollback": 0.3, "sample": 0.1, "other": 0.1},
     mgl=1.36,
     break_even_mgl=4.0,
+    effect="slower",
     inside_ms={},
     match_rate=0.25,
     match_ms=0.1,
@@ -37,7 +38,7 @@ def test_a_method_that_loses_is_told_what_it_commits_what_it_costs_and_where() -
 
 
 def test_a_method_that_wins_is_said_to_pay() -> None:
-    winner = msgspec.structs.replace(ROW, mgl=4.5, found=None, not_found=None)
+    winner = msgspec.structs.replace(ROW, mgl=4.5, effect="faster", found=None, not_found=None)
     (_, text) = sentences([winner], {"small": EFFICIENCY}, "e.sqlite")
     assert text == (
         "pld (ngram 3), gamma 10, pays on small: a round commits 4.50 tokens and takes 4.00 plain rounds, 98 % of it "

@@ -42,7 +42,7 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Study:
 
 
 def test_each_method_has_its_speedup_and_mgl_on_each_kind_it_was_measured_on(study: Study) -> None:
-    by_method = {row.method: row for row in methods_by_kind(study.trials)}
+    by_method = {row.method: row for row in methods_by_kind(study.results, study.pooled)}
     assert set(by_method) == {"tiny-draft", "pld (ngram 3)"}
     pld = by_method["pld (ngram 3)"]
     assert set(pld.by_kind) == {"qa", "summarization"}
@@ -55,13 +55,13 @@ def test_each_method_has_its_speedup_and_mgl_on_each_kind_it_was_measured_on(stu
 
 
 def test_over_all_tasks_every_block_counts_once_and_other_prompts_do_not(study: Study) -> None:
-    by_method = {row.method: row.overall for row in methods_by_kind(study.trials)}
+    by_method = {row.method: row.overall for row in methods_by_kind(study.results, study.pooled)}
     assert by_method["pld (ngram 3)"].n_blocks == 4
     assert by_method["tiny-draft"].n_blocks == 6
 
 
 def test_look_ups_with_and_without_a_match_are_timed_apart(study: Study) -> None:
-    row = next(row for row in timing(study.trials, study.stats) if row.method.startswith("pld"))
+    row = next(row for row in timing(study.pooled) if row.method.startswith("pld"))
     assert row.match_rate == 0.25
     assert row.match_ms == pytest.approx(2.0)
     assert row.no_match_ms == pytest.approx(0.5)
@@ -70,19 +70,19 @@ def test_look_ups_with_and_without_a_match_are_timed_apart(study: Study) -> None
 
 
 def test_the_parts_of_a_round_are_means_over_all_rounds(study: Study) -> None:
-    row = next(row for row in timing(study.trials, study.stats) if row.target == DENSE.ref.id)
+    row = next(row for row in timing(study.pooled) if row.target == DENSE.ref.id)
     own = study.trials[(study.trials["drafter"] == "pld")]
     assert row.rounds == own["rounds"].sum()
     assert sum(row.ms_per_round.values()) == pytest.approx(own["decode_ns"].sum() / row.rounds / 1e6)
 
 
 def test_a_method_that_is_as_fast_as_plain_decoding_has_its_break_even_mgl(study: Study) -> None:
-    row = next(row for row in timing(study.trials, study.stats) if row.target == DENSE.ref.id)
-    method = next(row for row in methods_by_kind(study.trials) if row.overall.target == DENSE.ref.id)
-    plain = study.trials[(study.trials["arm"] == "ar") & (study.trials["target"] == DENSE.ref.id)]
-    pooled = (plain["decode_ns"].sum() / plain["rounds"].sum()) / (1e6 * sum(row.ms_per_round.values())) * row.mgl
-    assert row.break_even_mgl is not None
-    assert row.mgl / row.break_even_mgl == pytest.approx(pooled)
+    row = next(row for row in timing(study.pooled) if row.target == DENSE.ref.id)
+    method = next(
+        row for row in methods_by_kind(study.results, study.pooled) if row.overall.case.target.id == DENSE.ref.id
+    )
+    assert row.break_even_mgl is not None and method.overall.ratio is not None
+    assert row.mgl / row.break_even_mgl == pytest.approx(method.overall.ratio.value)
     assert row.mgl == pytest.approx(method.overall.mgl)
 
 
@@ -102,7 +102,7 @@ def test_a_study_without_tasks_says_how_to_measure_them(tmp_path: Path) -> None:
     with Store.open(write(tmp_path / "b.sqlite", blocks(MOE)), read_only=True) as store:
         found = read_study(store)
     with pytest.raises(AnalysisError, match="mlsd run E"):
-        methods_by_kind(found.trials)
+        methods_by_kind(found.results, found.pooled)
 
 
 def test_kinds_of_another_set_are_columns_of_their_own() -> None:

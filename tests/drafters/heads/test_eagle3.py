@@ -255,5 +255,5 @@ def test_a_head_is_no_model_to_compare_with_its_target(method: str) -> None:
 
 
 def test_unchecked_rollback_is_refused() -> None:
-    with pytest.raises(UnsupportedError, match="after a failed pass there are none"):
+    with pytest.raises(UnsupportedError, match="which a failed pass does not produce"):
         recipe(Opening(spec("eagle3"), 2, Sampling(), "unchecked", SessionOptions(n_ctx=64), lambda: "trim"))

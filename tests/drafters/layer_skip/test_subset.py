@@ -1,4 +1,4 @@
-"""Self-speculation: three modes of one draft, on every architecture, exact and in agreement with each other."""
+"""Self-speculation: two modes of one draft, on every architecture, exact and in agreement with each other."""
 
 from __future__ import annotations
 
@@ -10,14 +10,20 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from mlsd.clock import MonotonicClock
 from mlsd.drafters import UNAVAILABLE, check_target, resolve_spec
-from mlsd.drafters.layer_skip.subset import METHOD, Options, cut_file, plan, skip_tap
+from mlsd.drafters.layer_skip.subset import METHOD, Cut, Options, cut_file, plan
+from mlsd.engine.decode import GenerationLimits, generate
 from mlsd.engine.llama.open import open_session
 from mlsd.engine.llama.session import LlamaSession
-from mlsd.engine.llama.taps import TappedSession
+from mlsd.engine.llama.taps import SkipTap, TappedSession
+from mlsd.engine.rollback import make_rollback, rollback_options
 from mlsd.engine.session import SessionOptions
 from mlsd.errors import InputError, UnsupportedError
+from mlsd.gguf_tools.read import trunk_layers
 from mlsd.gguf_tools.source import Source
+from mlsd.gguf_tools.surgery.cut import attention_layers, state_layers
+from mlsd.measure.worker.layer_search import InPlaceDraft
 from mlsd.records import DrafterSpec, OptionValue
 from tests.drafters.arena import Arena, Run, prompt_of
 
@@ -32,7 +38,7 @@ CUTS = {
     "falcon-h1": ("skip=1", "exit=2", "component=recurrent", "component=attention", "component=recurrent,skip=2"),
 }
 ALL = [(name, cut) for name, cuts in CUTS.items() for cut in cuts]
-MODES = ("own", "sync", "inplace")
+MODES = ("own", "sync")
 
 
 def run(arena: Arena, name: str, cut: str, mode: str, gamma: int, seed: int = 3, n_predict: int = 40) -> Run:
@@ -40,14 +46,16 @@ def run(arena: Arena, name: str, cut: str, mode: str, gamma: int, seed: int = 3,
 
 
 @pytest.mark.parametrize(("name", "cut"), ALL)
-def test_every_mode_is_exact_and_sync_accepts_what_inplace_accepts(arena: Arena, name: str, cut: str) -> None:
+def test_both_modes_are_exact_and_sync_accepts_what_the_bridged_target_accepts(
+    arena: Arena, name: str, cut: str
+) -> None:
     results = {mode: run(arena, name, cut, mode, gamma=3) for mode in MODES}
+    options, source = cut_of(arena, name, cut)
     for result in results.values():
         arena.assert_exact(name, prompt_of(3), result)
-    arena.assert_alike(name, results["sync"], results["inplace"])
+        assert result.fell_back is None
+    arena.assert_alike(name, results["sync"], run_in_place(arena, name, skip_tap(plan(source, options))))
     assert "sync_ns" in results["sync"].stats, "sync fell back"
-    assert [results[mode].timed for mode in MODES] == [True, True, False]
-    assert [results[mode].fell_back for mode in MODES] == [None] * 3
 
 
 def cut_of(arena: Arena, name: str, cut: str) -> tuple[Options, Source]:
@@ -61,16 +69,38 @@ def test_a_bridged_target_gives_the_logits_of_the_cut_file(arena: Arena, name: s
     options, source = cut_of(arena, name, cut)
     made = plan(source, options)
     tokens = prompt_of(5)
-    session_options = SessionOptions(n_ctx=256, n_threads=1, device_sampling=False, kind="tapped")
-    with open_session(
-        arena.open(cut_file(made)), SessionOptions(n_ctx=256, n_threads=1, device_sampling=False)
-    ) as session:
+    session_options = SessionOptions(n_ctx=256, n_threads=1, device_sampling=False)
+    with open_session(arena.open(cut_file(made)), session_options) as session:
         expected = one_by_one(session, tokens)
-    with open_session(arena.model(name), session_options) as bridged:
-        assert isinstance(bridged, TappedSession)
-        with bridged.tapped(skip_tap(made)):
-            found = one_by_one(bridged, tokens)
+    with TappedSession(arena.model(name), session_options) as bridged, bridged.tapped(skip_tap(made)):
+        found = one_by_one(bridged, tokens)
     assert np.array_equal(found, expected)
+
+
+def skip_tap(cut: Cut) -> SkipTap:
+    """What makes the target compute the draft's logits."""
+    n_layers = trunk_layers(cut.source) or 0
+    attention, falcon = attention_layers(cut.source), cut.source.architecture == "falcon-h1"
+    skipped = {layer for layer in range(n_layers) if layer not in cut.edit.layers}
+    silent = []
+    if cut.component == "attention":
+        silent = [f"ssm_out-{layer}" for layer in state_layers(cut.source)]
+    elif cut.component == "recurrent-blocks" and not falcon:
+        skipped |= {*attention}
+    elif cut.component is not None:
+        silent = [f"{'attn_out' if falcon else 'attn_output'}-{layer}" for layer in attention]
+    return SkipTap(sorted(skipped), silent)
+
+
+def run_in_place(arena: Arena, name: str, tap: SkipTap, gamma: int = 3, seed: int = 3, n_predict: int = 40) -> Run:
+    strategy = arena.report(arena.path(name)).target or ""
+    options = rollback_options(strategy, arena.options, gamma)
+    options = msgspec.structs.replace(options, device_sampling=False, max_outputs=gamma + 1)
+    with TappedSession(arena.model(name), options) as session:
+        drafter = InPlaceDraft(session, tap, recurrent=strategy != "trim")
+        limits = GenerationLimits(n_predict=n_predict, gamma=gamma)
+        made = generate(session, drafter, make_rollback(strategy, session), prompt_of(seed), limits, MonotonicClock())
+    return Run(made, {}, options)
 
 
 def one_by_one(session: LlamaSession, tokens: Sequence[int]) -> npt.NDArray[np.float32]:
@@ -89,8 +119,8 @@ def test_a_tap_that_is_not_active_changes_nothing(arena: Arena) -> None:
     prompt = prompt_of(8)
     options = SessionOptions(n_ctx=256, n_threads=1, device_sampling=False)
     logits = []
-    for tapped in ("plain", "tapped"):
-        with open_session(arena.model("llama"), msgspec.structs.replace(options, kind=tapped)) as session:
+    for kind in (LlamaSession, TappedSession):
+        with kind(arena.model("llama"), options) as session:
             session.decode(prompt)
             logits.append(session.logits())
     assert (logits[0] == logits[1]).all()
@@ -148,15 +178,12 @@ SEARCHED = "skip=3+4+6+7+10+11+14+17+25+26"
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("cut", [SEARCHED, "fraction=0.33"])
-def test_a_real_model_drafts_exactly_and_sync_accepts_what_inplace_accepts(real_arena: Arena, cut: str) -> None:
+def test_a_real_model_drafts_exactly(real_arena: Arena, cut: str) -> None:
     model = real_arena.model("smollm2")
     prompt = model.tokenize(
         "<|im_start|>user\nName the planets of the solar system.<|im_end|>\n<|im_start|>assistant\n"
     )
-    results = {}
-    for mode in ("sync", "inplace"):
-        results[mode] = real_arena.run("smollm2", f"layer-skip:mode={mode},{cut}", 2, prompt, 24)
-        real_arena.assert_exact("smollm2", prompt, results[mode])
-    real_arena.assert_alike("smollm2", results["sync"], results["inplace"])
+    result = real_arena.run("smollm2", f"layer-skip:mode=sync,{cut}", 2, prompt, 24)
+    real_arena.assert_exact("smollm2", prompt, result)
     if cut == SEARCHED:
-        assert results["sync"].accepted > 0
+        assert result.accepted > 0

@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from mlsd.clock import FakeClock
 from mlsd.drafters.lookup.lookahead import Lookahead, Options
 from mlsd.engine.drafter import Outcome
 from mlsd.engine.tree import ROOT, layout
 from mlsd.errors import UnsupportedError
 from mlsd.records import Sampling
 from tests.drafters.arena import Arena, prompt_of
+from tests.engine.fake import FakeClock
 
 N_PREDICT = 48
 

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlsd.clock import FakeClock
 from mlsd.drafters.lookup.ngram_cache import NgramCache, Options
 from mlsd.engine.drafter import Outcome
 from tests.drafters.arena import Arena
+from tests.engine.fake import FakeClock
 
 
 def begun(prompt: Sequence[int], thresholds: str = "lax") -> NgramCache:

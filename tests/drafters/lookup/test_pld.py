@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlsd.clock import FakeClock
 from mlsd.drafters.lookup.pld import Options, PromptLookup
 from mlsd.engine.drafter import Outcome
 from tests.drafters.arena import Arena
+from tests.engine.fake import FakeClock
 
 
 def searched(text: Sequence[int], k: int, options: Options) -> tuple[int, ...]:

@@ -88,7 +88,7 @@ def test_another_text_under_the_same_name_is_another_case_and_is_noticed(arena: 
         store_of(path, arena, "llama", [text])
         seen.append(resolve_spec(parse_drafter(f"rest:store={path}", None)).options["content"])
     assert seen[0] != seen[1]
-    with pytest.raises(InputError, match="it was built anew"):
+    with pytest.raises(InputError, match="it was rebuilt"):
         arena.run("llama", f"rest:store={path},content={seen[0]}", 4, prompt, 4)
 
 

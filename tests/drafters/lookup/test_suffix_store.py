@@ -96,7 +96,7 @@ def test_of_many_hits_some_are_taken_all_along_the_range(tmp_path: Path) -> None
     [
         (lambda data: b"GGUF" + data[4:], "is not a REST store"),
         (lambda data: data[:20], "header of .* is damaged"),
-        (lambda data: data[:-4], "its header speaks of"),
+        (lambda data: data[:-4], "its header states"),
         (lambda data: data[:8] + b"\x09" + data[9:], "store of version 9"),
         (lambda data: b"", "is not a REST store"),
     ],

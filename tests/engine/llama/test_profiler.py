@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from mlsd.clock import FakeClock, MonotonicClock
+from mlsd.clock import MonotonicClock
 from mlsd.engine.llama.model import LlamaModel
 from mlsd.engine.llama.open import open_session
 from mlsd.engine.llama.profiler import GraphTap, SpanTap
@@ -17,6 +17,7 @@ from mlsd.engine.parts import Node
 from mlsd.engine.session import SessionOptions
 from mlsd.errors import EngineError
 from mlsd.gguf_tools.shapes import TINY, TINY_ATTENTION
+from tests.engine.fake import FakeClock
 
 OPTIONS = SessionOptions(n_ctx=256, n_threads=1, max_outputs=4, device_sampling=False)
 TOKENS = [5, 9, 2, 7, 11, 3]

@@ -21,7 +21,7 @@ from mlsd.errors import NativeError, UnsupportedError
 
 TEXT = tuple(range(40, 64))
 OPTIONS = SessionOptions(n_ctx=256, n_threads=1, device_sampling=False, kind="layer-rows")
-TAPPED = SessionOptions(n_ctx=256, n_threads=1, device_sampling=False, kind="tapped")
+TAPPED = SessionOptions(n_ctx=256, n_threads=1, device_sampling=False)
 
 
 def rows_of(model: LlamaModel, layers: tuple[int, ...], options: SessionOptions = OPTIONS) -> np.ndarray:
@@ -40,8 +40,7 @@ def test_rows_are_what_the_blocks_hand_on(tiny: Path, name: str, layers: tuple[i
     names = [last if layer == n_layers else f"l_out-{layer - 1}" for layer in layers]
     with LlamaModel(tiny / f"{name}.gguf") as model:
         kept = rows_of(model, layers)
-        with open_session(model, TAPPED) as session:
-            assert isinstance(session, TappedSession)
+        with TappedSession(model, TAPPED) as session:
             tap = CollectTap(names, session.n_embd)
             with session.tapped(tap):
                 session.decode(TEXT)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlsd.engine.llama.state import Blob, BlobError, BlobShape, read_blob, write_blob
+from mlsd.engine.llama.state import VERSIONS, Blob, BlobError, BlobShape, read_blob, write_blob
 
 
 def segment(kind: int, row_bytes: int, n_rows: int, fill: int) -> bytes:
@@ -16,7 +16,8 @@ def segment(kind: int, row_bytes: int, n_rows: int, fill: int) -> bytes:
 
 
 @st.composite
-def memories(draw: st.DrawFn) -> tuple[Blob, BlobShape]:
+def memories(draw: st.DrawFn) -> tuple[Blob, BlobShape, int]:
+    version = draw(st.sampled_from(VERSIONS))
     n_attention, n_state = draw(st.integers(0, 3)), draw(st.integers(0, 3))
     if n_attention + n_state == 0:
         n_attention = 1
@@ -28,6 +29,7 @@ def memories(draw: st.DrawFn) -> tuple[Blob, BlobShape]:
     row = draw(st.integers(1, 9))
     blob = Blob(
         positions=positions,
+        rotations=bytes(8) if version >= 4 and n_attention else b"",
         cells=b"".join(struct.pack("<iI", place, 1) + axes + struct.pack("<i", 0) for place in positions),
         keys=tuple(segment(1, row, n_cells, i) for i in range(n_attention)),
         values=tuple(segment(1, row + 1, n_cells, 10 + i) for i in range(n_attention)),
@@ -37,29 +39,31 @@ def memories(draw: st.DrawFn) -> tuple[Blob, BlobShape]:
         else (),
     )
     shape = BlobShape(n_attention=n_attention, n_state=n_state, n_blocks=n_attention + n_state, has_axes=has_axes)
-    return blob, shape
+    return blob, shape, version
 
 
 @given(memories())
-def test_what_is_written_is_read_again(memory: tuple[Blob, BlobShape]) -> None:
-    blob, shape = memory
-    assert read_blob(write_blob(blob, shape.n_blocks, sequence=1), shape) == blob
+def test_what_is_written_is_read_again(memory: tuple[Blob, BlobShape, int]) -> None:
+    blob, shape, version = memory
+    assert read_blob(write_blob(blob, shape.n_blocks, sequence=1), shape, version=version) == blob
 
 
 @given(memories(), st.data())
-def test_every_shortened_or_prolonged_memory_is_refused(memory: tuple[Blob, BlobShape], data: st.DataObject) -> None:
-    blob, shape = memory
+def test_every_shortened_or_prolonged_memory_is_refused(
+    memory: tuple[Blob, BlobShape, int], data: st.DataObject
+) -> None:
+    blob, shape, version = memory
     written = write_blob(blob, shape.n_blocks, sequence=0)
     end = data.draw(st.integers(0, len(written) - 1))
     with pytest.raises(BlobError):
-        read_blob(written[:end], shape)
+        read_blob(written[:end], shape, version=version)
     with pytest.raises(BlobError, match="goes on"):
-        read_blob(written + b"\0", shape)
+        read_blob(written + b"\0", shape, version=version)
 
 
 @given(memories())
-def test_a_choice_of_blocks_holds_their_bytes_and_no_others(memory: tuple[Blob, BlobShape]) -> None:
-    blob, shape = memory
+def test_a_choice_of_blocks_holds_their_bytes_and_no_others(memory: tuple[Blob, BlobShape, int]) -> None:
+    blob, shape, version = memory
     attention, state = range(0, shape.n_attention, 2), range(0, shape.n_state, 2)
     chosen = blob.select(attention, state)
     smaller = BlobShape(
@@ -68,7 +72,7 @@ def test_a_choice_of_blocks_holds_their_bytes_and_no_others(memory: tuple[Blob, 
         n_blocks=len(attention) + len(state),
         has_axes=shape.has_axes,
     )
-    again = read_blob(write_blob(chosen, smaller.n_blocks, sequence=0), smaller)
+    again = read_blob(write_blob(chosen, smaller.n_blocks, sequence=0), smaller, version=version)
     assert again.keys == tuple(blob.keys[i] for i in attention)
     assert again.state_tables == tuple(tuple(table[i] for i in state) for table in blob.state_tables)
 
@@ -82,11 +86,11 @@ def test_a_field_of_another_value_is_named(at: int, what: str) -> None:
     data = bytearray(write_blob(blob, 1, sequence=0))
     data[at] ^= 0x7F
     with pytest.raises(BlobError, match=what):
-        read_blob(bytes(data), shape)
+        read_blob(bytes(data), shape, version=3)
 
 
 def test_a_state_can_be_said_to_stand_elsewhere() -> None:
     shape = BlobShape(n_attention=0, n_state=1, n_blocks=4)
     blob = Blob(state_position=9, state_tables=((segment(0, 8, 1, 1),), (segment(0, 8, 1, 2),)))
     moved = write_blob(blob, 4, sequence=0, state_position=5, state_only=True)
-    assert read_blob(moved, shape, state_only=True).state_position == 5
+    assert read_blob(moved, shape, version=3, state_only=True).state_position == 5

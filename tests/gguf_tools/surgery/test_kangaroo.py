@@ -15,6 +15,7 @@ import numpy.typing as npt
 import pytest
 
 from mlsd.engine.llama.model import LlamaModel
+from mlsd.engine.llama.native import sequence_state_version
 from mlsd.engine.llama.open import open_session
 from mlsd.engine.llama.session import LlamaSession
 from mlsd.engine.llama.state import Blob, BlobShape, read_blob
@@ -62,11 +63,11 @@ def composed(target: Path, adapter: Path, exit_after: int, path: Path) -> Path:
     return path
 
 
-def session_of(model: LlamaModel, **options: Any) -> LlamaSession:
-    return open_session(
-        model,
-        SessionOptions(n_ctx=64, n_threads=1, max_outputs=32, device_sampling=False, flash_attention="off", **options),
-    )
+SESSION = SessionOptions(n_ctx=64, n_threads=1, max_outputs=32, device_sampling=False, flash_attention="off")
+
+
+def session_of(model: LlamaModel) -> LlamaSession:
+    return open_session(model, SESSION)
 
 
 def logits_of(path: Path, tokens: Sequence[int] = TOKENS) -> Floats:
@@ -77,8 +78,7 @@ def logits_of(path: Path, tokens: Sequence[int] = TOKENS) -> Floats:
 
 def hidden_rows(target: Path, exit_after: int) -> Floats:
     """What the target's block `exit_after` - 1 hands on, read out of the running network."""
-    with LlamaModel(target) as model, session_of(model, kind="tapped") as session:
-        assert isinstance(session, TappedSession)
+    with LlamaModel(target) as model, TappedSession(model, SESSION) as session:
         tap = CollectTap([f"l_out-{exit_after - 1}"], session.n_embd)
         with session.tapped(tap):
             session.decode(TOKENS, n_outputs=len(TOKENS))
@@ -125,7 +125,8 @@ def memory_of(path: Path) -> Blob:
         size = int(native.llama_state_seq_get_size_ext(session.handle, 0, 0))
         buffer = (ctypes.c_uint8 * size)()
         assert native.llama_state_seq_get_data_ext(session.handle, buffer, size, 0, 0) == size
-    return read_blob(bytes(buffer), BlobShape(n_attention=n_blocks, n_state=0, n_blocks=n_blocks))
+    shape = BlobShape(n_attention=n_blocks, n_state=0, n_blocks=n_blocks)
+    return read_blob(bytes(buffer), shape, version=sequence_state_version())
 
 
 @pytest.mark.parametrize("exit_after", [1, 3])

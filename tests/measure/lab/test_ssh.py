@@ -44,7 +44,7 @@ def sshd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[subprocess.Popen[
     (folder / "sshd_config").write_text(
         f"ListenAddress 127.0.0.1:{port}\nHostKey {folder}/host\nAuthorizedKeysFile {folder}/user.pub\n"
         f"StrictModes no\nUsePAM no\nPasswordAuthentication no\nPidFile none\n"
-        f"SetEnv PYTHONPATH={ROOT} MLSD_HOME={home} MLSD_CACHE={home}\n"
+        f'SetEnv "PYTHONPATH={ROOT}" MLSD_HOME={home} MLSD_CACHE={home}\n'
     )
     (folder / "config").write_text(
         f"Host here\n  HostName 127.0.0.1\n  Port {port}\n  User {getpass.getuser()}\n  IdentityFile {folder}/user\n"

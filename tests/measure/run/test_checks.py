@@ -12,7 +12,7 @@ from mlsd.measure.run.checks import baseline_drift, check_run, condition_warning
 from mlsd.records import Anchors, Conditions, Losslessness, Trial
 from tests.measure.examples import ENVIRONMENT, case, failed, trial
 
-EIGHT_CORES = msgspec.structs.replace(ENVIRONMENT, logical_cores=8)
+EIGHT_CORES = msgspec.structs.replace(ENVIRONMENT, os="Linux", logical_cores=8)
 LOSSLESS = Losslessness(verdict="lossless")
 START = datetime.datetime(2026, 3, 1, tzinfo=datetime.UTC)
 CALM = Conditions(load_1min=0.1, on_battery=False, low_power_mode=False, thermal_state="nominal", swap_used_bytes=0)
@@ -86,6 +86,18 @@ def test_only_swap_that_grows_is_a_doubt() -> None:
 
     assert condition_codes(swapped(4000), swapped(4010)) == []
     assert condition_codes(swapped(0), swapped(500), swapped(100)) == ["swap_growth"]
+
+
+def test_a_macs_own_swapping_and_services_are_no_alarm() -> None:
+    mac = msgspec.structs.replace(EIGHT_CORES, os="macOS 26.5 (25F71)")
+
+    def found(load: float, swap_mib: int) -> list[str]:
+        later = msgspec.structs.replace(CALM, load_1min=load, swap_used_bytes=swap_mib << 20)
+        before = msgspec.structs.replace(later, swap_used_bytes=0)
+        return [warning.code for warning in condition_warnings([before, later], mac)]
+
+    assert found(1.8, 500) == []
+    assert found(4.0, 2000) == ["background_load", "swap_growth"]
 
 
 def test_failed_trials_are_counted_by_reason() -> None:

@@ -12,10 +12,12 @@ import pytest
 from click.testing import CliRunner
 
 from mlsd.cli.start.bench import bench as command
-from mlsd.measure.run.race import TOGETHER, Goal, Race, standings
+from mlsd.measure.run.race import Goal, Race
 from mlsd.planning.job import Slot
 from mlsd.records import Case, Conditions, DrafterSpec, Trial
 from mlsd.trials.arms import arm_of
+from mlsd.trials.decisions import Decision
+from mlsd.trials.results import SessionPlan, as_measured, decisions
 from tests.measure.examples import case, trial
 
 GAINS = {0: 1.0, 1: 1.2, 2: 1.6, 4: 1.5, 8: 0.8, 16: 0.5}
@@ -55,6 +57,11 @@ def blocks_of(chosen: Sequence[Slot], prompt: str = "code") -> Mapping[str, int]
     return {name: names.count(name) for name in dict.fromkeys(names)}
 
 
+def of_text(race: Race, text: str) -> Decision:
+    (found,) = [decision for question, decision in race.decisions.items() if question.text == text]
+    return found
+
+
 def noisy(size: float = 0.05) -> Callable[[Slot], Trial]:
     rng = np.random.default_rng(0)
     return lambda slot: measured(slot, float(rng.normal(0, size)))
@@ -63,7 +70,7 @@ def noisy(size: float = 0.05) -> Callable[[Slot], Trial]:
 def test_arms_that_cannot_win_drop_out_and_the_rest_goes_on_until_it_is_decided() -> None:
     race = Race(Goal())
     ran = blocks_of(run(race, slots(40), noisy()))
-    decision = race.decisions["code"]
+    decision = of_text(race, "code")
     assert race.stopped == "decided"
     assert decision.done()
     assert decision.leader in ("pld, gamma 2", "pld, gamma 4")
@@ -78,17 +85,17 @@ def test_controls_stay_for_as_long_as_the_race_goes_on_and_push_nobody_out() -> 
     left = [msgspec.structs.replace(s, case=c, case_id=c.id) for s in left for c in (moved.get(s.case_id, s.case),)]
     ran = blocks_of(run(race, left, noisy()))
     assert race.stopped == "decided"
-    assert race.decisions["code"].leader == "pld, gamma 4"
+    assert of_text(race, "code").leader == "pld, gamma 4"
     assert ran["oracle, gamma 2"] == ran["plain"] < 40
 
 
 def test_every_prompt_is_a_race_of_its_own_unless_one_answer_is_asked_for() -> None:
     race = Race(Goal())
     run(race, slots(40, ("code", "chat")), noisy())
-    assert race.decisions.keys() == {"code", "chat"}
-    together = Race(Goal(), rules=TOGETHER)
+    assert {question.text for question in race.decisions} == {"code", "chat"}
+    together = Race(Goal(), plan=SessionPlan(pool="all", looks="any"))
     run(together, slots(40, ("a", "b", "c")), noisy(0.01))
-    assert together.decisions[""].standings[0].ratio.n == 3
+    assert of_text(together, "").standings[0].ratio.n == 3
 
 
 def test_no_block_begins_that_would_not_end_in_time() -> None:
@@ -119,7 +126,7 @@ def test_an_arm_that_is_not_valid_counts_no_more_and_a_disturbed_trial_only_itse
     ran = blocks_of(run(race, slots(20), measure))
     assert ran["pld, gamma 2"] == 1
     assert ran["pld, gamma 1"] > 1
-    assert race.decisions["code"].of("pld, gamma 2") is None
+    assert of_text(race, "code").of("pld, gamma 2") is None
 
 
 def test_without_a_time_of_plain_decoding_nothing_goes_on() -> None:
@@ -130,7 +137,7 @@ def test_without_a_time_of_plain_decoding_nothing_goes_on() -> None:
 
 
 def test_earlier_trials_count_as_blocks_of_their_own() -> None:
-    before = [(slot.case, noisy()(slot)) for slot in slots(3)]
+    before = as_measured((slot.case, noisy()(slot)) for slot in slots(3))
     later = [msgspec.structs.replace(slot, block=slot.block + 1_000, repeat=slot.repeat + 3) for slot in slots(40)]
     fresh, informed = Race(Goal()), Race(Goal(), earlier=before)
     assert len(run(informed, later, noisy())) < len(run(fresh, slots(40), noisy()))
@@ -144,9 +151,9 @@ def test_standings_at_the_end_are_those_of_all_trials() -> None:
         return made
 
     run(race, slots(40), measure)
-    assert [one.name for one in standings(trials)["code"].standings] == [
-        one.name for one in race.decisions["code"].standings
-    ]
+    (final,) = decisions(as_measured(trials), SessionPlan(looks="any")).values()
+    assert [one.name for one in final.standings] == [one.name for one in of_text(race, "code").standings]
+    assert [one.ratio for one in final.standings] == [one.ratio for one in of_text(race, "code").standings]
 
 
 def test_bench_until_decided_prints_what_is_decided_and_why_it_ended(tiny: Path, tmp_path: Path) -> None:
@@ -156,9 +163,10 @@ def test_bench_until_decided_prints_what_is_decided_and_why_it_ended(tiny: Path,
     assert done.exit_code == 0, done.output
     answer = json.loads(done.stdout)
     assert answer["stopped"] in ("decided", "budget", "blocks")
-    assert {one["name"] for one in answer["decisions"]["code"]["standings"]} == {"pld, gamma 1", "pld, gamma 4"}
+    assert {(one["gamma"], bool(one["decision"])) for one in answer["summary"]} == {(0, False), (1, True), (4, True)}
+    assert [one["prompt"] for one in answer["answers"]] == ["code"]
     shown = CliRunner().invoke(command, asked)
-    assert "code: " in shown.stdout
+    assert "Answer for code: " in shown.stdout
     assert "Stopped: " in shown.stderr
     assert CliRunner().invoke(command, [*asked[:-4], "--budget-s", "5"]).exit_code == 2
 

@@ -47,7 +47,6 @@ ASKED = {
     "kangaroo:adapter={adapter},exit=2": ("llama",),
     "layer-skip:skip=2,mode=own": ("llama", "qwen35"),
     "layer-skip:skip=2,mode=sync": ("llama", "qwen35"),
-    "layer-skip:skip=2,mode=inplace": ("llama", "qwen35"),
     "expert-skip:mode=own": ("qwen35moe",),
     "expert-skip:mode=sync,skip=2": ("qwen35moe",),
     "lookahead:window=4,ngram=3,guesses=3": ("llama",),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import subprocess
 import sys
@@ -132,7 +133,8 @@ def test_ctrl_c_keeps_what_was_committed(tiny: Path, tmp_path: Path) -> None:
 
 
 def test_two_runs_at_once_are_refused(tiny: Path, tmp_path: Path) -> None:
-    with machine_lock(), pytest.raises(LockError, match="Another run of mlsd holds this machine"):
+    holder = rf"Another run of mlsd holds this machine: process {os.getpid()}, `.+`, since 20"
+    with machine_lock(), pytest.raises(LockError, match=holder):
         run_study(tiny, tmp_path / "study.sqlite")
 
 

@@ -91,17 +91,15 @@ def test_what_the_user_gives_is_not_searched():
 # --- on a model ---------------------------------------------------------------------------------------------------
 
 
-def test_a_search_is_a_study_and_goes_on_from_the_trials_of_earlier_calls_and_benches(tiny: Path):
+def test_a_search_is_a_study_and_goes_on_from_the_trials_of_earlier_calls(tiny: Path):
     first = tune(request(tiny / "llama.gguf", trials=5, repeats=3))
-    assert {each.options["match"] for each in first.settings} == {"first"}
-    assert len(first.settings) == 5
-    assert all(each.decision and each.n_blocks for each in first.settings)
-    assert (first.best is None) == all((each.low or 0) <= 1 for each in first.settings)
+    assert {one.case.drafter.options["match"] for one in first.results} == {"first"}
+    assert len(first.results) == 5 and first.answer is not None
+    assert all(one.decision and one.n_blocks for one in first.results)
+    assert (first.answer.use == "on") == any(one.effect == "faster" for one in first.results)
     assert [str(path) for path in study_databases()] == [first.database] == ["results/bench.sqlite"]
     again = tune(request(tiny / "llama.gguf", trials=5, repeats=3, budget_s=1e-9))
-    assert {each.gamma: each.n_blocks for each in again.settings} == {
-        each.gamma: each.n_blocks for each in first.settings
-    }
+    assert again.results == first.results and again.answer == first.answer
     with Store.open(Path(first.database), create=False) as store:
         assert {case.suite for case in store.cases().values()} == {"tune"}
 
@@ -140,7 +138,7 @@ def test_the_command_prints_one_object_and_says_each_setting(tiny: Path, tmp_pat
     done = CliRunner().invoke(command, [target, "--drafter", "pld:ngram=2", "--prompt", "factual", *quick])
     assert done.exit_code == 0, done.output
     answer = json.loads(done.stdout)
-    assert answer["study"] == "results/bench.sqlite"
-    assert answer["result"]["settings"][0]["options"]["ngram"] == 2
-    assert len(answer["result"]["settings"]) == 5
+    assert answer["database"] == "results/bench.sqlite"
+    assert answer["settings"][0]["options"]["ngram"] == 2
+    assert len(answer["settings"]) == 5 and len(answer["answers"]) == 1
     assert "5 settings race" in done.stderr

@@ -13,16 +13,18 @@ from mlsd.clock import MonotonicClock
 from mlsd.engine.llama.model import LlamaModel
 from mlsd.engine.llama.native import library
 from mlsd.engine.llama.open import open_session
-from mlsd.engine.session import SessionOptions
-from mlsd.errors import DeviceError, EngineError, UnsupportedError
+from mlsd.engine.rollback import Rollback, make_rollback
+from mlsd.engine.session import Session, SessionOptions
+from mlsd.errors import DeviceError, EngineError
 from mlsd.measure.probe_cache import ProbeCache
 from mlsd.measure.run.checks import disturbed
 from mlsd.measure.worker.arms import Arms
 from mlsd.measure.worker.serve import run_slots
-from mlsd.planning.job import Job, Slot
+from mlsd.planning.job import Slot
 from mlsd.records import Case
 from tests.engine.broken_files import write_nan_norm
 from tests.engine.llama.test_session import fail_device_at
+from tests.engine.sabotage import Sabotage
 from tests.measure.kill_script import make_jobs
 
 
@@ -119,33 +121,21 @@ def test_without_layers_on_a_device_nothing_else_goes_there(tiny: Path, monkeypa
     assert offloads == [False, True]
 
 
-def sabotaged(job: Job, rollback: str) -> Case:
-    case = next(slot.case for slot in job.slots if slot.case.arm == "sd")
-    return msgspec.structs.replace(case, rollback=rollback)
-
-
-def test_a_broken_rollback_is_never_valid_and_says_how_it_was_judged(tiny: Path, tmp_path: Path) -> None:
+def test_a_broken_rollback_is_found_out_in_every_trial(
+    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     job = make_jobs(tiny)[0]
-    plain = next(slot for slot in job.slots if slot.case.arm == "ar")
-    drafted = next(slot for slot in job.slots if slot.case.arm == "sd")
-    case = sabotaged(job, "sabotage:state-ahead:once")
-    with Arms(job, MonotonicClock(), ProbeCache(tmp_path)) as arms:
+    plain, drafted = (next(slot for slot in job.slots if slot.case.arm == arm) for arm in ("ar", "sd"))
+
+    def broken(name: str, session: Session) -> Rollback:
+        return Sabotage(make_rollback(name, session), session, "state-ahead", once=True)
+
+    with monkeypatch.context() as patched, Arms(job, MonotonicClock(), ProbeCache(tmp_path)) as arms:
         arms.run(plain)
-        trials = [arms.run(msgspec.structs.replace(drafted, case=case, case_id=case.id)) for _ in range(2)]
-    for trial in trials:
-        assert trial.rollback_target == "sabotage:state-ahead:once"
-        assert not trial.valid and "broken on purpose" in (trial.invalid_reason or "")
-        assert trial.stats["faults_injected"] == 1, "every generation is broken anew"
-        assert trial.losslessness is not None and trial.losslessness.verdict == "diverged"
-
-
-def test_a_fault_that_cannot_be_is_refused(tiny: Path, tmp_path: Path) -> None:
-    job = make_jobs(tiny)[1]  # attention only
-    with (
-        Arms(job, MonotonicClock(), ProbeCache(tmp_path)) as arms,
-        pytest.raises(UnsupportedError, match="no recurrent state"),
-    ):
-        arms.check(sabotaged(job, "sabotage:state-ahead"))
+        patched.setattr("mlsd.measure.worker.arms.make_rollback", broken)
+        trial = arms.run(drafted)
+    assert not trial.valid
+    assert trial.losslessness is not None and trial.losslessness.verdict == "diverged"
 
 
 def test_a_model_whose_logits_overflow_is_refused_at_warm_up(tiny: Path, tmp_path: Path) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from mlsd.clock import FakeClock
 from mlsd.measure.worker.time_budget import Ledger, TimeBudget
+from tests.engine.fake import FakeClock
 
 
 def test_a_budget_ends_when_its_span_is_over() -> None:

@@ -139,7 +139,7 @@ def test_methods_without_a_draft_have_their_name_and_the_mark_of_plain_decoding(
     with Store.open(path) as store:
         figure = {entry.id: entry.draw for entry in ROUND_FIGURES}["time-split"](read_study(store))
     labels = [label.get_text() for label in figure.axes[0].get_yticklabels()]
-    assert [label for label in labels if "pld" in label] == ["+ pld (ngram 3), gamma 4"]
+    assert [label for label in labels if "pld" in label] == ["pld (ngram 3), gamma 4"]
     assert len([line for line in figure.axes[0].lines if line.get_marker() == "D"]) == 2
 
 

@@ -16,8 +16,10 @@ def assert_nothing_is_cut(table: Table, shown: str) -> None:
     """Every cell stands there whole, but for columns that are named as left out; an id or a number on one line."""
     left = re.search(r"Not shown at this width: (.*)\(--wide", shown, re.S)
     names = "" if left is None else _letters(left.group(1))
+    if len(names.split(",")) == len(table.heads) - 1:
+        return  # one column alone, whose words fold
     for index, head in enumerate(table.heads):
-        if head.detail and names and _letters(head.label) in names.split(","):
+        if names and _letters(head.label) in names.split(","):
             continue
         for row in table.rows:
             value = plain(row[index].text.replace("\u202f", ""))

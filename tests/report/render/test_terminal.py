@@ -79,10 +79,23 @@ def test_a_narrow_terminal_leaves_details_out_and_names_them() -> None:
         "Not shown at this width: spread",
         "(--wide shows every column).",
     ]
-    assert terminal.render(table, width=25).splitlines()[1:] == [
-        "qwen3.5-35b-a3b-q4_k_m",
-        "    speed: 61.2",
-        "    spread: 2.1 %",
+    assert terminal.render(table, width=25).splitlines()[2:5] == [
+        " model",
+        " ──────────────────────",
+        " qwen3.5-35b-a3b-q4_k_m",
+    ]
+
+
+def test_what_decides_stays_longest() -> None:
+    labels = ("arm", "gamma", "tok/s", "spread", "speedup", "95 % CI", "decision", "ms/round", "verdict")
+    heads = tuple(Head(label=label, detail=label == "spread") for label in labels)
+    table = made(heads=heads, rows=(tuple(text("x" * 9) for _ in labels),))
+    heads_shown = [terminal.render(table, width=width).splitlines()[2].split() for width in (80, 70, 45, 25)]
+    assert heads_shown[0] == ["arm", "gamma", "tok/s", "speedup", "95", "%", "CI", "decision", "verdict"]
+    assert heads_shown[1:] == [
+        ["arm", "gamma", "tok/s", "speedup", "95", "%", "CI", "decision"],
+        ["arm", "gamma", "speedup", "decision"],
+        ["arm", "speedup"],
     ]
 
 

@@ -8,7 +8,6 @@ import msgspec
 import pytest
 
 from mlsd.analysis.results.methods_table import methods_by_kind, timing
-from mlsd.analysis.results.speedups import speedups
 from mlsd.analysis.study.study import Study, read_study
 from mlsd.drafters import drafting_key
 from mlsd.errors import AnalysisError
@@ -114,18 +113,18 @@ def test_a_study_without_a_breakdown_says_how_to_make_one(tmp_path: Path) -> Non
 
 
 def test_a_draft_inside_its_target_has_no_speed_in_any_table(study: Study) -> None:
-    (inside,) = (s for s in speedups(study.trials, ()) if "inplace" in s.options)
-    assert (inside.ratio, inside.decode_tok_s, inside.timed) == (None, None, False)
+    (inside,) = (one for one in study.pooled if one.case.drafter == INPLACE)
+    assert (inside.ratio, inside.tok_s, inside.timed) == (None, None, False)
     assert inside.mgl is not None and inside.acceptance_rate is not None
     assert effect_cell(inside).text == "not timed"
     shown = cells(speedup_table(study), "layer-skip (exit 2, mode inplace), not timed")
     assert (shown["all tasks"], shown["qa"]) == ("not timed", "not timed")
-    assert not any("inplace" in row.method for row in timing(study.trials, study.stats))
-    assert all(s.timed for s in speedups(study.trials, ()) if "inplace" not in s.options)
+    assert not any("inplace" in row.method for row in timing(study.pooled))
+    assert all(one.timed for one in study.pooled if one.case.drafter != INPLACE)
 
 
 def test_a_fallback_stands_beside_the_method_wherever_its_numbers_do(study: Study) -> None:
-    (row,) = (row for row in methods_by_kind(study.trials) if "sync" in row.method)
+    (row,) = (row for row in methods_by_kind(study.results, study.pooled) if "sync" in row.method)
     assert row.overall.fell_back == FELL_BACK
     assert row.overall.setting.endswith("gamma 2 (not sync)")
     for table in (speedup_table(study), timing_table(study)):

@@ -10,8 +10,7 @@ import re
 
 from mlsd.records import Record
 
-# llama.cpp 29869, "metal : few-row MMA mat-mul": kernels of 2 to 16 rows for verification, on M1 to M4.
-VERIFICATION_KERNELS = 11404
+VERIFICATION_KERNELS = 11404  # llama.cpp 29869, "metal : few-row MMA mat-mul"
 SHIPPED = "0c1e570"  # the commit of 0.3.36 of llama-cpp-python, which is known by it alone
 
 
@@ -29,12 +28,21 @@ _OLD = KernelSteps(
     side=f"before b{VERIFICATION_KERNELS}: matrix kernels from 9 rows on, none made for verification",
     source="ggml-metal-ops.cpp and ggml-metal-device.cpp of 0c1e570",
 )
-# Few-row matrix kernels from 2 (Q4_0, Q4_1, Q8_0, Q5_K, Q6_K), 3 (F16, Q4_K, Q5_0, Q5_1) or 6 (F32) rows; the wide ones
-# above 16; attention and experts as before.
+# From how many rows on, up to 16, weights of a type take the few-row matrix kernels: the jump table of
+# `ggml_metal_op_mul_mat_use_mma` in b11524's Metal library. Its dispatch asks for Apple7 alone, so for every M.
+FEW_ROWS = {
+    "F32": 6,
+    "TQ2_0": 5,
+    "BF16": 4,
+    **dict.fromkeys(("F16", "Q4_K", "Q5_0", "Q5_1", "Q2_K", "IQ4_NL", "MXFP4"), 3),
+    **dict.fromkeys(("Q4_0", "Q4_1", "Q8_0", "Q5_K", "Q6_K", "Q3_K", "Q1_0"), 2),
+    **dict.fromkeys((f"IQ{name}" for name in ("1_S", "1_M", "2_XXS", "2_XS", "2_S", "3_XXS", "3_S", "4_XS")), 2),
+}
+# Two tiles of 8 rows from 9, the wide matrix kernels from 17; attention and experts as before.
 _NEW = KernelSteps(
-    rows=(2, 3, 6, 17, 20, 32, 33),
+    rows=(*sorted(set(FEW_ROWS.values())), 9, 17, 20, 32, 33),
     side=f"since b{VERIFICATION_KERNELS}: matrix kernels of 2 to 16 rows, made for verification",
-    source="llama.cpp 29869, present in b11434",
+    source="libggml-metal of b11524",
 )
 
 
@@ -44,15 +52,9 @@ def build_of(text: str | None) -> int | None:
     return int(found.group(1)) if found else None
 
 
-def metal_steps(build: str | None, device: str | None = None) -> KernelSteps | None:
-    """The steps of a build, as `Environment.llama_cpp_build` names it, on a chip; None: nobody knows which build it is.
-
-    The M5 and later keep the kernels that they had.
-    """
+def metal_steps(build: str | None) -> KernelSteps | None:
+    """The steps of a build, as `Environment.llama_cpp_build` names it; None: nobody knows which build it is."""
     number = build_of(build)
-    chip = re.search(r"\bM(\d+)\b", device or "")
     if (build or "").startswith(SHIPPED) or (number is not None and number < VERIFICATION_KERNELS):
         return _OLD
-    if number is None:
-        return None
-    return _OLD if chip is not None and int(chip.group(1)) >= 5 else _NEW
+    return None if number is None else _NEW

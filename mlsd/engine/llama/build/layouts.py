@@ -54,7 +54,6 @@ class Layout(Record, frozen=True, kw_only=True):
 
     @property
     def name(self) -> str:
-        """The range, as it is written in messages."""
         return f"b{self.first} on" if self.last is None else f"b{self.first} to b{self.last}"
 
     def fields(self, structure: str) -> tuple[Field, ...]:

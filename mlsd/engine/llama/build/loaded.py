@@ -1,11 +1,14 @@
-"""Which files of a build a process has really loaded, and whether they are those that were asked for."""
+"""Which files of a build a process may load, known by content, and which it really has loaded, read back by inode."""
 
 from __future__ import annotations
 
 import ctypes
+import hashlib
+import mmap
 import os
 import re
 import sys
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import msgspec
@@ -15,6 +18,11 @@ from mlsd.records import Record
 
 IDENTITY_VARIABLE = "MLSD_BUILD_IDENTITY"  # a worker's environment: the `Identity` of the build that it is to load
 LIBRARY = re.compile(r"(lib)?(llama|ggml[\w-]*?)(\.\d+)*\.(so|dylib|dll)(\.\d+)*")
+_HINT = (
+    "Nothing is measured under another build's name. Look for LD_LIBRARY_PATH, DYLD_LIBRARY_PATH and LD_PRELOAD, and "
+    "for files that were replaced since; a package that was changed is installed anew with pip's --force-reinstall."
+)
+Inode = tuple[str, str]  # device and inode, as the system writes them where it says what is mapped
 
 
 class Identity(Record, frozen=True, kw_only=True):
@@ -23,7 +31,7 @@ class Identity(Record, frozen=True, kw_only=True):
     name: str  # as it was given
     fingerprint: str  # of bindings and libraries: equal for the same files, wherever they lie
     package: str  # the folder `llama_cpp`
-    files: dict[str, tuple[int, int]]  # libraries by their real path: bytes, time of modification in ns
+    files: dict[str, str]  # SHA-256 of libraries by their real path
 
 
 class Loaded(Record, frozen=True, kw_only=True):
@@ -33,55 +41,82 @@ class Loaded(Record, frozen=True, kw_only=True):
     libraries: tuple[str, ...]  # real paths
 
 
-def stamp(path: Path) -> tuple[int, int]:
-    """What changes when a file is written."""
-    status = path.stat()
-    return status.st_size, status.st_mtime_ns
-
-
 def asked() -> Identity | None:
-    """The build that this process was told to load; None: whichever is installed."""
-    text = os.environ.get(IDENTITY_VARIABLE)
-    return msgspec.json.decode(text, type=Identity) if text else None
+    """The build that this process was told to load; None: whichever is installed. Raises: NativeError."""
+    if not (text := os.environ.get(IDENTITY_VARIABLE)):
+        return None
+    try:
+        return msgspec.json.decode(text, type=Identity)
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+        raise NativeError(
+            f"{IDENTITY_VARIABLE} does not name a build: {error}.",
+            hint="mlsd sets it for its own processes: unset it, and name a build with --build.",
+        ) from error
+
+
+def check_content(files: Mapping[str, str | None]) -> frozenset[Inode]:
+    """Read files before any is loaded, and refuse one that is not what its SHA-256 says (None: not known).
+
+    Returns the inodes that these contents have. Raises: NativeError.
+    """
+    inodes, wrong = set(), []
+    for path, sha256 in files.items():
+        try:
+            with Path(path).open("rb") as file:
+                if not (status := os.fstat(file.fileno())).st_size:
+                    continue  # none that could be loaded
+                with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+                    if sha256 is not None and hashlib.sha256(content).hexdigest() != sha256:
+                        wrong.append(path)
+                    # What says what is mapped names devices otherwise than `stat` on some file systems.
+                    inodes.add(_inodes()[path] if sys.platform == "linux" else _inode(status))
+        except (OSError, KeyError):  # gone, or replaced in between
+            wrong.append(path)
+    if wrong:
+        raise NativeError(f"{', '.join(wrong)} is not the file that is trusted: its content changed.", hint=_HINT)
+    return frozenset(inodes)
 
 
 def loaded(package: str) -> Loaded:
     """The libraries of llama.cpp in this process, behind the bindings of `package`."""
-    paths = {os.path.realpath(path) for path in _images() if LIBRARY.fullmatch(Path(path).name)}
-    return Loaded(package=os.path.realpath(package), libraries=tuple(sorted(paths)))
+    return Loaded(package=os.path.realpath(package), libraries=tuple(sorted(_libraries(_inodes()))))
 
 
-def require(found: Loaded, identity: Identity) -> None:
-    """Refuse to go on with another build than the one that was asked for. Raises: NativeError."""
-    wrong = [path for path in found.libraries if identity.files.get(path) != _stamp(path)]
-    if found.package != os.path.realpath(identity.package):
-        wrong.append(found.package)
-    if not any("llama" in Path(path).name for path in found.libraries):
+def require(package: str, known: frozenset[Inode], identity: Identity | None) -> None:
+    """Refuse libraries that were not looked at, and another build than was asked for. Raises: NativeError."""
+    inodes = _inodes()
+    libraries = _libraries(inodes)
+    wrong = sorted(path for path in libraries if inodes[path] not in known)
+    if identity is not None and os.path.realpath(package) != os.path.realpath(identity.package):
+        wrong.append(os.path.realpath(package))
+    if not any("llama" in Path(path).name for path in libraries):
         wrong.append("no libllama that can be seen")
     if wrong:
-        raise NativeError(
-            f"Build {identity.name} was asked for, but this process loaded {', '.join(wrong)}.",
-            hint="Nothing is measured under another build's name. Look for LD_LIBRARY_PATH, DYLD_LIBRARY_PATH and "
-            "LD_PRELOAD, and for files that were replaced since.",
-        )
+        name = "The installed build" if identity is None else f"Build {identity.name}"
+        raise NativeError(f"{name} was asked for, but this process loaded {', '.join(wrong)}.", hint=_HINT)
 
 
-def _stamp(path: str) -> tuple[int, int] | None:
-    try:
-        return stamp(Path(path))
-    except OSError:
-        return None
+def _libraries(paths: Iterable[str]) -> list[str]:
+    return [path for path in paths if LIBRARY.fullmatch(Path(path.removesuffix(" (deleted)")).name)]
 
 
-def _images() -> list[str]:
-    """The paths of everything that is mapped into this process as code."""
+def _inodes() -> dict[str, Inode]:
+    """The inode of everything that is mapped into this process as code, by its real path."""
+    if sys.platform == "linux":
+        lines = Path("/proc/self/maps").read_text(encoding="utf-8", errors="surrogateescape").splitlines()
+        fields = (line.split(maxsplit=5) for line in lines)
+        return {field[5]: (field[3], field[4]) for field in fields if len(field) == 6}
     if sys.platform == "darwin":
         system = ctypes.CDLL(None)
         system._dyld_get_image_name.restype = ctypes.c_char_p
-        return [os.fsdecode(system._dyld_get_image_name(i)) for i in range(system._dyld_image_count())]
-    if sys.platform == "win32":
+        images = [os.fsdecode(system._dyld_get_image_name(i)) for i in range(system._dyld_image_count())]
+    else:
         import psutil
 
-        return [mapped.path for mapped in psutil.Process().memory_maps()]
-    lines = Path("/proc/self/maps").read_text(encoding="utf-8", errors="surrogateescape").splitlines()
-    return [fields[5] for line in lines if len(fields := line.split(maxsplit=5)) == 6]
+        images = [mapped.path for mapped in psutil.Process().memory_maps()]
+    paths = {Path(image).resolve() for image in images}
+    return {str(path): _inode(path.stat()) for path in paths if path.exists()}
+
+
+def _inode(status: os.stat_result) -> Inode:
+    return str(status.st_dev), str(status.st_ino)

@@ -15,9 +15,9 @@ from pathlib import Path
 
 import msgspec
 
+from mlsd.engine.llama.build.loaded import LIBRARY
 from mlsd.engine.llama.build.place import plain_name, side_by_side
 from mlsd.errors import NativeError
-from mlsd.hashes import file_sha256
 from mlsd.records import Record
 
 
@@ -40,32 +40,65 @@ class _Pins(Record, frozen=True, kw_only=True):
     prebuilt: tuple[Prebuilt, ...]
 
 
+A_MAC = "darwin-arm64"
+
+
 @functools.cache
 def pins() -> tuple[Prebuilt, ...]:
     """Every package that is trusted."""
     return msgspec.toml.decode(Path(__file__).with_suffix(".toml").read_bytes(), type=_Pins).prebuilt
 
 
-def prebuilt_folder(bindings: Path) -> Path | None:
-    """The libraries behind bindings that ship none; None: they ship their own, or nothing trusted is installed.
+def installed_build(place: str) -> int:
+    """The number of the build that set-up installs on a machine of `system-machine`; 0: the bindings' own, compiled."""
+    return next((pin.build for pin in pins() if place in pin.wheels), 0)
 
-    Raises: NativeError for files that are not those that are trusted.
+
+class Libraries(Record, frozen=True, kw_only=True):
+    """The libraries behind bindings."""
+
+    folder: Path  # all of them under the names that the bindings look for
+    files: dict[str, str | None]  # SHA-256 by real path; None: nobody stated it
+
+
+def libraries_of(bindings: Path) -> Libraries:
+    """The libraries behind bindings: a trusted package's where they ship none, by the hashes that are trusted.
+
+    The package's files are named, not read: whoever loads them checks them first (`loaded.check_content`).
+    Raises: NativeError for a package that lacks one.
     """
-    if (bindings / "lib" / plain_name("llama")).exists():
-        return None
+    own = bindings / "lib"
+    if not (own / plain_name("llama")).exists():
+        for pin in pins():
+            spec = importlib.util.find_spec(pin.module)
+            hashes = pin.libraries.get(f"{sys.platform}-{platform.machine()}")
+            if spec is None or spec.origin is None or hashes is None:
+                continue
+            place = Path(spec.origin).parent
+            files: dict[str, str | None] = {str((place / name).resolve()): sha for name, sha in hashes.items()}
+            if missing := [path for path in files if not Path(path).is_file()]:
+                raise NativeError(
+                    f"{', '.join(missing)} of {pin.package} is missing.",
+                    hint=f"Reinstall it: pip install --force-reinstall {pin.package}=={pin.version}; or compile: "
+                    "make setup BUILD=source.",
+                )
+            return Libraries(folder=side_by_side((place / name for name in hashes), place), files=files)
+    return Libraries(folder=own, files=files_of(own))
+
+
+def files_of(folder: Path) -> dict[str, str | None]:
+    """The libraries of llama.cpp in a folder that somebody named."""
+    return {str(path.resolve()): None for path in sorted(folder.glob("*")) if LIBRARY.fullmatch(path.name)}
+
+
+def installed_program(name: str) -> str | None:
+    """The path of a program (``llama-server``) that a trusted package brings; None where none does."""
     for pin in pins():
         spec = importlib.util.find_spec(pin.module)
-        hashes = pin.libraries.get(f"{sys.platform}-{platform.machine()}")
-        if spec is None or spec.origin is None or hashes is None:
-            continue
-        files = {Path(spec.origin).parent / name: sha256 for name, sha256 in hashes.items()}
-        if wrong := [path.name for path, sha256 in files.items() if not path.is_file() or file_sha256(path) != sha256]:
-            raise NativeError(
-                f"{', '.join(wrong)} of {pin.package} is not the file that mlsd trusts.",
-                hint=f"Install it anew: pip install --force-reinstall {pin.package}=={pin.version}; or compile: "
-                "make setup BUILD=source.",
-            )
-        return side_by_side(list(files), Path(spec.origin).parent)
+        if spec is not None and spec.origin is not None and Path(name).name == name:
+            program = Path(spec.origin).parent / "bin" / name
+            if program.is_file():
+                return str(program)
     return None
 
 

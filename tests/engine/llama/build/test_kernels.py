@@ -3,27 +3,36 @@
 from __future__ import annotations
 
 import pytest
+from gguf import GGMLQuantizationType
 
-from mlsd.engine.llama.build.kernels import build_of, metal_steps
+from mlsd.engine.llama.build.kernels import FEW_ROWS, build_of, metal_steps
 from mlsd.measure.worker.self_check import WIDTHS
 
 
 @pytest.mark.parametrize(
-    ("build", "device", "side"),
+    ("build", "side"),
     [
-        ("0c1e570-dirty", "Apple M2", "before"),
-        ("0c1e570+1234abcd", None, "before"),
-        ("b11403 abcdef0", "Apple M4 Pro", "before"),
-        ("b11404 abcdef0", "Apple M4 Pro", "since"),
-        ("b11524 86a2835-dirty+99d6edfc", "Apple M1", "since"),
-        ("b11524 86a2835", "Apple M5 Max", "before"),  # its kernels stayed
-        ("abcdef0", "Apple M1", None),
-        (None, None, None),
+        ("0c1e570-dirty", "before"),
+        ("0c1e570+1234abcd", "before"),
+        ("b11403 abcdef0", "before"),
+        ("b11404 abcdef0", "since"),
+        ("b11524 86a2835-dirty+99d6edfc", "since"),
+        ("abcdef0", None),
+        (None, None),
     ],
 )
-def test_a_build_has_the_steps_of_its_side(build: str | None, device: str | None, side: str | None) -> None:
-    steps = metal_steps(build, device)
+def test_a_build_has_the_steps_of_its_side(build: str | None, side: str | None) -> None:
+    steps = metal_steps(build)
     assert (None if steps is None else steps.side.split()[0]) == side
+
+
+def test_few_rows_take_matrix_kernels_from_where_the_library_says_for_each_type_of_weight() -> None:
+    """As the jump table of b11524's libggml-metal has it, by ggml's number of the type."""
+    table = "060302020000030302000302030202000202020203020202000000000002040000000005000000030002"
+    found = {kind.name: int(table[2 * kind : 2 * kind + 2]) for kind in GGMLQuantizationType}
+    assert {name: first for name, first in found.items() if first} == FEW_ROWS
+    steps = metal_steps("b11524 86a2835")
+    assert steps is not None and set(FEW_ROWS.values()) <= set(steps.rows)
 
 
 def test_a_number_is_read_where_there_is_one() -> None:

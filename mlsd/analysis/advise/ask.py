@@ -1,0 +1,127 @@
+"""A question as a person words it: the databases to read, and the machine at hand or a chip by its name."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mlsd.engine.llama.build.kernels import build_of
+from mlsd.engine.llama.build.prebuilt import A_MAC, installed_build
+from mlsd.errors import InputError
+from mlsd.hardware.chips import peak_bandwidth
+from mlsd.measure.store.newest import study_databases
+from mlsd.measure.store.rows import environment_key
+from mlsd.measure.store.store import Store
+from mlsd.planning.passes import AppleChip, apple_chip, unnamed_chip
+from mlsd.records import EngineOptions
+
+if TYPE_CHECKING:
+    from mlsd.analysis.advise.answer import Answer, Place
+    from mlsd.analysis.advise.reference_acceptance import Stated
+
+
+def advise(
+    target: str | Path,
+    *,
+    drafts: Sequence[str] | None = None,
+    workload: str | None = None,
+    gammas: Sequence[int] = (1, 2, 4, 8, 16),
+    quant: str | None = None,
+    chip: str | None = None,
+    runtime: str = "llama.cpp",
+    depth: int = 0,
+    build: int = 0,
+    acceptance: float | None = None,
+    accepted: tuple[int, int] | None = None,
+    mgl: float | None = None,
+    databases: Sequence[str | Path] = (),
+    engine: EngineOptions = EngineOptions(),  # noqa: B008 - a frozen record
+) -> Answer:
+    """Predict decode tok/s of a target for each draft, method and gamma, "off" included, and what decides it.
+
+    Known is what `databases` hold, by default all under results/. `chip` is another machine: "M2 Ultra", "800 GB/s",
+    with passes of `runtime` behind `depth` tokens of context, of llama.cpp's `build` (0: what set-up installs there).
+    What is known of one draft or method at one gamma may be stated: `acceptance` (accepted / proposed), `accepted`
+    (both counts), or `mgl`.
+    """
+    asked = None if chip is None else _chip(chip)
+    from mlsd.analysis.advise.answer import Question, answer, check_question
+    from mlsd.analysis.predict.arms import read_known
+
+    question = Question(
+        target=str(target),
+        drafts=None if drafts is None else tuple(drafts),
+        workload=workload,
+        gammas=tuple(gammas),
+        quant=quant,
+        chip=asked,
+        runtime=runtime,
+        depth=depth,
+        build=build or (0 if chip is None else installed_build(A_MAC)),
+        stated=_stated(gammas, acceptance, accepted, mgl),
+    )
+    check_question(question)
+    with ExitStack() as stack:
+        known = read_known(
+            stack.enter_context(Store.open(Path(path), create=False, read_only=True))
+            for path in databases or study_databases()
+        )
+    return answer(question, known, _here(engine) if chip is None else None)
+
+
+def _stated(
+    gammas: Sequence[int], rate: float | None, counts: tuple[int, int] | None, mgl: float | None
+) -> Stated | None:
+    given = [one for one in (rate, counts, mgl) if one is not None]
+    if not given:
+        return None
+    if len(given) > 1:
+        raise InputError("--acceptance, --accepted and --mgl exclude each other.", hint="Give one of them.")
+    if len(gammas) != 1:
+        raise InputError(
+            "An acceptance belongs to the draft length at which it was measured.", hint="Name that one: --gamma 4."
+        )
+    from mlsd.analysis.advise.reference_acceptance import Stated
+
+    return Stated(gamma=gammas[0], rate=rate, counts=counts, mgl=mgl)
+
+
+def _here(engine: EngineOptions) -> Place:
+    """The machine at hand, as the native library sees it."""
+    from mlsd.hardware import read_environment
+    from mlsd.hardware.budget import memory_budget
+    from mlsd.measure.process import run_info
+
+    backend = run_info(engine)
+    environment = read_environment(backend)
+    budget = memory_budget(environment, backend.memory_bytes)
+    from mlsd.analysis.advise.answer import Place
+
+    return Place(
+        environment_key=environment_key(environment),
+        chip=apple_chip(
+            environment.chip or "", peak_gb_s=environment.peak_bandwidth_gb_s, gpu_cores=environment.gpu_cores
+        ),
+        safe_bytes=None if budget is None else budget.limit_bytes,
+        build=build_of(environment.llama_cpp_build) or 0,
+    )
+
+
+def _chip(chip: str) -> AppleChip:
+    """A chip by name, or by a bandwidth alone."""
+    try:
+        value = float(chip.lower().removesuffix("gb/s").strip())
+    except ValueError:
+        known = apple_chip(chip)
+        if known is None:
+            why = peak_bandwidth(chip).source
+            raise InputError(
+                f"--chip {chip}: {why}.",
+                hint='Give the peak bandwidth of its memory, as Apple states it: --chip "400 GB/s".',
+            ) from None
+        return known
+    if not 0 < value < float("inf"):
+        raise InputError(f"A bandwidth of {chip} is impossible.")
+    return unnamed_chip(value)

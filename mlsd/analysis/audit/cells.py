@@ -1,0 +1,185 @@
+"""The one reader of rows for the audit: cells by name, as printed, of a pasted table, an import, a published study or
+of our own trials.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from mlsd.analysis.audit.model_name import LEAST_SHARE, read_model_name
+from mlsd.analysis.audit.rows import AuditRow
+from mlsd.hardware.chips import named_chip
+from mlsd.measure.exchange.printed import Printed, exact, parse_printed, says_nothing
+from mlsd.records import NO_DRAFTER
+from mlsd.trials.acceptance import MEANINGS
+
+_OF_BOTH = (
+    "target",
+    "chip",
+    "prompt",
+    "n_prompt",
+    "n_predict",
+    "repeat",
+    "active_b",
+    "bits",
+    "program",
+    "quantization",
+)
+_MOST = 1e12  # of any figure
+_OF_A_FILE = ("active_b", "bits", "quantization", "model_gb")  # what is known of one file is not known of another
+
+
+def rows_of(cells: Mapping[str, str], **known: Any) -> list[AuditRow]:
+    """The row, after the plain run that it prints beside itself. Raises: ValueError naming the column and the cell."""
+    beside = {name.removeprefix("baseline_"): cell for name, cell in cells.items() if name.startswith("baseline_")}
+    if "tok_s" not in beside and "n_predict" not in beside:
+        return [row_of(cells, **known)]
+    shared = {name: cells[name] for name in _OF_BOTH if name in cells}
+    if "target" in beside:
+        shared = {name: cell for name, cell in shared.items() if name not in _OF_A_FILE}
+    plain = shared | beside
+    label = f"{known['label']}, plain" if "label" in known else ", ".join(_names(plain))
+    of_plain = known | {"label": label, "fixed_length": False}
+    return [row_of(plain, **of_plain), row_of(cells, **known, compared=True)]
+
+
+def row_of(cells: Mapping[str, str], **known: Any) -> AuditRow:
+    """One row. `known` are fields of it that no cell says. Raises: ValueError naming the column and the cell."""
+    tok_s, sd = _with_deviation(cells, "tok_s")
+    speedup, of_speedup = _with_deviation(cells, "speedup")
+    scattered, sd = (tok_s, sd) if tok_s is not None else (speedup, of_speedup)
+    ms = _figure(cells, "ms")
+    if tok_s is None and ms is not None and ms.low > 0:
+        tok_s = ms.inverse.scaled(1e3)
+    drafter = cells.get("drafter", NO_DRAFTER)
+    speculative = drafter != NO_DRAFTER
+    acceptance, meaning = _acceptance(cells)
+    accepted, proposed = _count(cells, "n_accepted"), _count(cells, "n_proposed")
+    n_output, rounds = _count(cells, "n_output"), _figure(cells, "rounds")
+    if accepted is not None and proposed and speculative:
+        meaning = meaning or "proposed"
+        acceptance = acceptance or (exact(accepted / proposed) if accepted <= proposed else None)
+    if rounds is None and accepted is not None and n_output and 0 < accepted < n_output:
+        # A program may count the token that prefill made, or not.
+        rounds = Printed(
+            value=n_output - accepted, low=max(1, n_output - accepted - 1), high=n_output - accepted + 1, digits=9
+        )
+    quantization, stated_of = (
+        " ".join(cells.get(name, "").split()) for name in ("quantization", "baseline_quantization")
+    )
+    name = " ".join(cells.get("target", "").split())
+    target, other = _stored_as(name, quantization), _stored_as(name, stated_of)
+    chip = " ".join(cells.get("chip", "").split()) or None
+    n_predict = _count(cells, "n_predict")
+    stated = {"n_predict": n_predict, "program": cells.get("program") or None}
+    label = known.pop("label", None) or cells.get("label") or ", ".join(_names(cells))
+    return AuditRow(
+        target=target or "an unnamed target",
+        chip=chip and (named_chip(chip) or chip),
+        drafter=drafter,
+        draft=cells.get("draft") if speculative else None,
+        gamma=_count(cells, "gamma") if speculative else None,
+        prompt=" ".join(cells.get("prompt", "").split()) or None,
+        n_prompt=_count(cells, "n_prompt"),
+        repeat=_count(cells, "repeat"),
+        tok_s=tok_s,
+        ms_per_token=_figure(cells, "ms_per_token"),
+        speedup=speedup,
+        acceptance=acceptance if speculative else None,
+        acceptance_of=next((known for known in MEANINGS if known == meaning), None),
+        n_accepted=accepted if speculative else None,
+        n_proposed=proposed if speculative else None,
+        mgl=_figure(cells, "mgl") if speculative else None,
+        rounds=rounds if speculative else None,
+        n_output=n_output
+        if n_output is not None
+        else (n_predict or known.get("n_predict"))
+        if "rounds" in cells
+        else None,
+        baseline_target=cells.get("baseline_target") or (other if stated_of and other != target else None),
+        pass_bytes=_pass_bytes(cells, name, quantization),
+        draft_ms=_figure(cells, "draft_ms"),
+        bytes_claimed=None if (claimed := _figure(cells, "gb_claimed")) is None else claimed.scaled(1e9),
+        relative_sd=None if sd is None or scattered is None or scattered.value <= 0 else sd / scattered.value,
+        label=label,
+        **known | {name: value for name, value in stated.items() if value is not None},
+    )
+
+
+def _names(cells: Mapping[str, str]) -> list[str]:
+    """What tells a row from others, for a reader."""
+    named = [cells[name] for name in ("target", "drafter", "draft") if cells.get(name, NO_DRAFTER) != NO_DRAFTER]
+    gamma = [f"gamma {cells['gamma']}"] if cells.get("drafter", NO_DRAFTER) != NO_DRAFTER and "gamma" in cells else []
+    place = [cells["prompt"]] if "prompt" in cells else []
+    return [*named, *gamma, *place, *([f"{cells['n_prompt']} prompt tokens"] if "n_prompt" in cells else [])]
+
+
+def _stored_as(model: str, quantization: str) -> str:
+    """The file: a model in a quantization, which its name may state already."""
+    if not model or not quantization or quantization.lower() in model.lower():
+        return model
+    return f"{model} {quantization}"
+
+
+def _pass_bytes(cells: Mapping[str, str], name: str, quantization: str) -> float | None:
+    if "active_b" in cells and "bits" in cells:
+        return LEAST_SHARE * float(cells["active_b"]) * 1e9 * float(cells["bits"]) / 8
+    if (model_gb := _figure(cells, "model_gb")) is not None:
+        return LEAST_SHARE * 1e9 * model_gb.low
+    return read_model_name(name, quantization).least_bytes
+
+
+def _acceptance(cells: Mapping[str, str]) -> tuple[Printed | None, str | None]:
+    """The rate and what it divides by."""
+    of = cells.get("acceptance_of")
+    for column, factor in (("acceptance_percent", 0.01), ("acceptance", 1.0), ("accepted_of_output", 1.0)):
+        rate = _figure(cells, column)
+        if rate is None:
+            continue
+        if column == "accepted_of_output":
+            factor, of = 0.01 if rate.value > 1 else 1.0, "output"
+        rate = rate.scaled(factor)
+        if rate.value > 1 or rate.value < 0:
+            raise ValueError(f"column {column}: {cells[column]!r} is not a fraction between 0 and 1")
+        return rate.at_most(1.0), of
+    return None, of
+
+
+def _with_deviation(cells: Mapping[str, str], column: str) -> tuple[Printed | None, float | None]:
+    """A figure above 0, and the deviation printed after it."""
+    figure = _figure(cells, column)
+    if figure is not None and figure.value <= 0:
+        raise ValueError(f"column {column}: {cells[column]!r} is not above 0")
+    deviation = cells.get(column, "").partition("\N{PLUS-MINUS SIGN}")[2].strip(" *%x")
+    try:
+        return figure, float(deviation) if deviation else None
+    except ValueError:
+        return figure, None
+
+
+def _figure(cells: Mapping[str, str], column: str) -> Printed | None:
+    text = cells.get(column, "")
+    if says_nothing(text):
+        return None
+    try:
+        figure = parse_printed(text)
+    except ValueError as error:
+        raise ValueError(f"column {column}: {text!r} is not a {'finite ' * ('finite' in str(error))}number") from None
+    if not figure.high < _MOST:
+        raise ValueError(f"column {column}: {text[:20]!r} is larger than any figure of decoding")
+    if column == "mgl" and figure.high < 1:
+        raise ValueError(f"column {column}: {text!r} is less than the token that every round commits")
+    return figure
+
+
+def _count(cells: Mapping[str, str], column: str) -> int | None:
+    text = cells.get(column, "").strip()
+    times = {"k": 1e3, "m": 1e6}.get(text.lower()[-1:], 1.0)
+    figure = _figure({column: text[:-1] if times > 1 else text}, column)
+    if figure is None:
+        return None
+    value = figure.value * times
+    if value < 0 or value != int(value):
+        raise ValueError(f"column {column}: {text!r} is not a count")
+    return int(value)

@@ -1,0 +1,71 @@
+"""How fast a chip should decode a model plainly, by its name: the range that holds most public rows.
+
+The time of a pass is that of `planning.passes`; of a model whose shape is not known, layers and width are guessed from
+its parameters, in the range of models of its size.
+"""
+
+from __future__ import annotations
+
+import functools
+
+from mlsd.analysis.audit.model_name import read_model_name
+from mlsd.gguf_tools.shape import Shape
+from mlsd.gguf_tools.shapes import FULL, SAME_SHAPE
+from mlsd.hardware.chips import bins
+from mlsd.planning import passes
+from mlsd.planning.passes import Engine, Work
+from mlsd.records import Record
+
+_ENGINES: tuple[Engine, ...] = ("llama.cpp", "mlx")
+_SCALES = 0.5  # bits that scales add to a stored weight: blocks of 32 with 16 bits, MLX groups of 64 with two of them
+_RECURRENT = ("qwen35", "qwen35moe")
+_LAYERS_OF_8B, _GROWTH = 34.0, 0.3  # layers of dense models: 24 at 0.5B, 36 at 8B, 64 at 32B, 80 at 70B
+_EXPERT_SHARE = 0.6  # of the active parameters of a mixture
+
+
+class PlainSpeed(Record, frozen=True, kw_only=True):
+    """What plain decoding should reach, tok/s."""
+
+    low: float
+    high: float
+
+
+@functools.cache
+def plain_speed(model: str, chip: str) -> PlainSpeed | None:
+    """The range of a model on a chip, over its bins and both engines; None where name or chip do not say enough."""
+    work, peaks = _work(model), sorted({one.peak_bandwidth_gb_s for one in bins(chip) if one.peak_bandwidth_gb_s})
+    if work is None or not peaks:
+        return None
+    machines = [m for peak in peaks if (m := passes.apple_chip(chip, peak_gb_s=peak)) is not None]
+    ends = [passes.plain_ms(work, machine, engine) for machine in machines for engine in _ENGINES]
+    if not ends:
+        return None
+    factor = passes.spread_of(work, machines[0])
+    return PlainSpeed(low=1e3 / (max(ends) * factor), high=1e3 * factor / min(ends))
+
+
+def _work(model: str) -> Work | None:
+    """What one token asks, by the name alone."""
+    name = read_model_name(model)
+    if not name.active_b or not name.bits:
+        return None
+    shape, active = _shape(model), name.active_b * 1e9
+    bytes_each = (name.bits + _SCALES * (name.bits < 16)) / 8
+    of_experts = active * _EXPERT_SHARE if (name.total_b or 0) > 1.5 * name.active_b else 0.0
+    layers = max(1, round(_LAYERS_OF_8B * ((name.total_b or name.active_b) / 8) ** _GROWTH))
+    return Work(
+        n_layers=layers if shape is None else shape.n_layers,
+        n_embd=round((active / (12 * layers)) ** 0.5) if shape is None else shape.n_embd,
+        n_parameters=round(active),
+        always_bytes=(active - of_experts) * bytes_each,
+        expert_bytes=of_experts * bytes_each,
+        recurrent=shape is not None and shape.architecture in _RECURRENT,
+        quantized=name.bits < 16,
+    )
+
+
+def _shape(model: str) -> Shape | None:
+    """The longest known shape that the name holds."""
+    text = "-".join(model.lower().split())
+    known = max((one for one in (*FULL, *SAME_SHAPE) if one in text), key=len, default=None)
+    return None if known is None else FULL[SAME_SHAPE.get(known, known)]

@@ -1,0 +1,241 @@
+"""Audit rows from tables of others, in a file or imported into a database, and what is known beside them."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+import msgspec
+
+from mlsd.analysis.audit import published_tables as published
+from mlsd.analysis.audit.audit import whole_counts
+from mlsd.analysis.audit.cells import rows_of
+from mlsd.analysis.audit.model_name import read_model_name
+from mlsd.analysis.audit.rows import AuditContext, AuditRow
+from mlsd.errors import TableError
+from mlsd.hardware.chips import named_chip
+from mlsd.measure.exchange.pasted import HEADS, PastedRow, named_cells, read_pasted
+from mlsd.measure.store.rows import ImportedRow
+from mlsd.outside import read_given
+from mlsd.records import Record
+from mlsd.stats import grouped
+
+NEEDED = ("gamma", "n_predict", "acceptance")  # without them most rules have nothing to judge
+# A draft's own baseline may be of a file twice the size (BF16 for Q8_0), or pay for sampling that drafting does not.
+DRAFT_SHARE = 0.5
+_NAMED = 5  # rows or models that a note names
+_FULL_SHARE, _FULL_CHANCE = 0.9, 1e-4  # counts that must fit full-length drafts, and how rarely chance may do that
+_SHIFTS = tuple(0.93 + 0.0061 * i for i in range(24))  # of an acceptance, to see how easily any number fits
+
+
+class Assumed(Record, frozen=True, kw_only=True):
+    """What whoever asks says of a table; None leaves it to the table."""
+
+    full_drafts: bool | None = None  # whether every round proposes gamma tokens; else the counts decide
+    peak_gb_s: float | None = None  # of the memory; else that of each row's chip
+    model: str | None = None  # of rows that name none
+    chip: str | None = None
+
+
+NOTHING = Assumed()
+
+
+def table_contexts(path: Path, assumed: Assumed = NOTHING) -> list[AuditContext]:
+    """A context of each table in a file as people paste them, and of a server's log.
+
+    Raises: TableError naming file, line and column.
+    """
+    pasted = read_pasted(read_given(path, TableError, "Give the path of a file."), path.name)
+    notes = list(pasted.notes)
+    if pasted.unused:
+        notes.append(f"Columns that no rule uses: {', '.join(pasted.unused)}.")
+    logs = [row.cells["raw_log"] for row in pasted.rows if row.cells.get("raw_log")]
+    if lost := sum(not (path.parent / log).exists() for log in logs):
+        notes.append(f"{lost} of {len(logs)} raw logs that the table names are not there to be checked.")
+    found, broken = list[AuditContext](), list[TableError]()
+    for rows in grouped(pasted.rows, lambda row: row.group).values():
+        try:
+            found.append(rows_context(rows, path.name, assumed))
+        except TableError as error:
+            broken.append(error)
+    if not found:
+        raise broken[0]
+    notes += [error.message for error in broken]
+    return [*found[:-1], msgspec.structs.replace(found[-1], notes=(*found[-1].notes, *notes))]
+
+
+def one_speed(tok_s: float, assumed: Assumed) -> AuditContext:
+    """The context of a plain speed that somebody asks about alone."""
+    return rows_context(
+        [PastedRow(line=2, cells={"tok_s": str(tok_s), "label": "plain decoding"}, heads={})], "asked", assumed
+    )
+
+
+def imported_context(imported: Iterable[ImportedRow], assumed: Assumed = NOTHING) -> AuditContext:
+    """The context of one imported table's rows. Raises: TableError when no row is finished."""
+    rows = list(imported)
+    return rows_context([_pasted(row) for row in rows], rows[0].source if rows else "", assumed)
+
+
+def _pasted(row: ImportedRow) -> PastedRow:
+    """A stored row as it was pasted: its printed digits where the table kept them."""
+    ns = row.decode_ns_per_token
+    stored = {
+        "target": row.target_model, "draft": row.draft_model or "none", "gamma": row.gamma, "chip": row.chip,
+        "n_prompt": row.n_prompt, "n_predict": row.n_predict, "repeat": row.repeat, "prompt": row.prompt_key,
+        "tok_s": row.decode_tok_s, "acceptance": row.acceptance_rate, "speedup": row.speedup, "status": row.status,
+        "ms_per_token": None if ns is None else ns / 1e6, "label": row.job_id,
+    }  # fmt: skip
+    cells = named_cells({name: value for name, value in stored.items() if value is not None})
+    return PastedRow(line=row.row + 1, cells=cells | named_cells(row.raw), heads={})
+
+
+def rows_context(pasted: Sequence[PastedRow], source: str, assumed: Assumed) -> AuditContext:
+    """The context of the rows of one table. Raises: TableError when none is finished and understood."""
+    done = [row for row in pasted if row.cells.get("status", "ok") == "ok"]
+    alone = [row for row in done if row.cells.get("users", "1") in ("1", "-", "")]
+    rows, lost, cells_lost = list[AuditRow](), list[str](), list[str]()
+    first = pasted[0].line - 1 if pasted else 0
+    for row in alone:
+        cells = _around(row, assumed) | row.cells
+        label = cells.get("label") or f"row {row.line - first}"
+        try:
+            if row.broken:
+                raise ValueError(row.broken)
+            named = (
+                [row.setting] if "target" in cells else [row.setting, cells.get("label", ""), cells.get("method", "")]
+            )
+            setting = " ".join(filter(None, named))
+            rows += _understood(cells, row, cells_lost, table=row.table or source, label=label, setting=setting)
+        except ValueError as error:
+            lost.append(f"line {row.line}, {_as_headed(str(error), row)}")
+    rows = [row for row in rows if row.tok_s is not None or row.speculative]
+    if not rows:
+        said = f"{source}, {lost[0]}." if lost else "The table holds no finished row with a decode speed."
+        hint = "No row of the table could be read." if lost else f"Columns that are read: {', '.join(HEADS)}."
+        raise TableError(said, hint=hint)
+    if len(chips := {row.chip for row in rows if row.chip}) == 1:
+        rows = [msgspec.structs.replace(row, chip=min(chips)) for row in rows]
+    notes = []
+    if lost:
+        more = f"; and {len(lost) - _NAMED} more" if len(lost) > _NAMED else ""
+        notes.append(f"{len(lost)} rows were not understood and left out: {'; '.join(lost[:_NAMED])}{more}.")
+    if cells_lost:
+        more = ", ..." if len(cells_lost) > _NAMED else ""
+        notes.append(f"Cells that are no number and were left out: {'; '.join(cells_lost[:_NAMED])}{more}.")
+    if several := len(done) - len(alone):
+        notes.append(f"{several} rows are of several users at once and were left out.")
+    if left_out := len(pasted) - len(done):
+        notes.append(f"{left_out} rows are not ok and were left out.")
+    speculative = [row for row in rows if row.speculative]
+    missing = [name for name in NEEDED if speculative and not any(name in row.cells for row in pasted)]
+    if missing:
+        notes.append(f"Fewer rules apply: no row says {', '.join(missing)}.")
+    exact_counts = _looks_full(rows)
+    if speculative:
+        rows, said = _with_length(rows, assumed.full_drafts)
+        notes.append(said)
+    context = _with_knowledge(tuple(rows), chips, assumed.peak_gb_s, tuple(notes))
+    return msgspec.structs.replace(context, exact_counts=exact_counts, notes=(*context.notes, *_sizes(context)))
+
+
+def _around(row: PastedRow, assumed: Assumed) -> dict[str, str]:
+    """Model and chip of a row that names none: of the heading over its table, else as assumed."""
+    words = re.split(r"[\s,;()]+", row.table)
+    model = next((word for word in words if read_model_name(word).total_b and not word[0].isdigit()), None)
+    named = {"target": model or assumed.model, "chip": named_chip(row.table) or assumed.chip}
+    return {name: text for name, text in named.items() if text}
+
+
+def _understood(cells: dict[str, str], row: PastedRow, lost: list[str], **known: str) -> list[AuditRow]:
+    """The row, without the cells that are no figure where it has a speed without them. Raises: ValueError."""
+    while True:
+        try:
+            return rows_of(cells, **known)
+        except ValueError as error:
+            field = str(error).removeprefix("column ").partition(":")[0]
+            if field in ("tok_s", "gamma", "ms_per_token") or field not in cells:
+                raise
+            lost.append(f"line {row.line}, {_as_headed(str(error), row)}")
+            cells = {name: cell for name, cell in cells.items() if name != field}
+
+
+def _as_headed(message: str, row: PastedRow) -> str:
+    """The message with the column as the table heads it."""
+    field = message.removeprefix("column ").partition(":")[0]
+    return message.replace(f"column {field}:", f"column {row.heads.get(field, field)}:", 1)
+
+
+def _with_length(rows: list[AuditRow], full_drafts: bool | None) -> tuple[list[AuditRow], str]:
+    """The rows, each with whether its drafts have full length, and how that was decided."""
+    by_draft = grouped((row for row in rows if row.speculative), lambda row: row.draft)
+    whole = {draft: _looks_full(own) if full_drafts is None else full_drafts for draft, own in by_draft.items()}
+    rows = [msgspec.structs.replace(row, fixed_length=row.speculative and whole[row.draft]) for row in rows]
+    full = all(whole.values())
+    some = ", ".join(str(draft) for draft, is_full in whole.items() if is_full)
+    of = f" of {some}, others of unknown length" if some and not full else ""
+    said = f"Full-length drafts{of}" if full or some else "Drafts of unknown length"
+    how = "as told" if full_drafts is not None else "decided from the counts"
+    more = "" if full or full_drafts is not None else "; where every draft has gamma tokens, say --full-drafts"
+    return rows, f"{said}: {how}{more}."
+
+
+def _sizes(context: AuditContext) -> Iterator[str]:
+    """Of which models a known peak says nothing, because their size is not known."""
+    rows = [row for row in context.rows if context.peak(row) is not None]
+    unknown = sorted({row.target for row in rows if row.pass_bytes is None and row.target not in context.pass_bytes})
+    if unknown:
+        named = ", ".join(unknown[:_NAMED]) + (", ..." if len(unknown) > _NAMED else "")
+        yield f"The memory's peak bounds nothing of {named}: say the size (`8B Q4_K_M`, or a column model_gb)."
+
+
+def _looks_full(rows: list[AuditRow]) -> bool:
+    """Whether the counts fit drafts of full length far more often than figures of so few digits do by chance."""
+    log_chance, fitting, asked = 0.0, 0, 0
+    for row in grouped((r for r in rows if r.speculative and r.acceptance), lambda r: (r.case, r.acceptance)).values():
+        whole = [_is_whole(row[0], shift) for shift in (1.0, *_SHIFTS)]
+        if whole[0] is None:
+            continue
+        asked, fitting = asked + 1, fitting + whole[0]
+        log_chance += math.log(max(1, sum(map(bool, whole[1:]))) / len(_SHIFTS)) if whole[0] else 0.0
+    return asked > 0 and fitting / asked >= _FULL_SHARE and log_chance <= math.log(_FULL_CHANCE)
+
+
+def _is_whole(row: AuditRow, shift: float) -> bool | None:
+    acceptance = (
+        None if row.acceptance is None else row.acceptance.plus(row.acceptance.value * (shift - 1)).at_most(1.0)
+    )
+    found = whole_counts(msgspec.structs.replace(row, fixed_length=True, acceptance=acceptance))
+    return None if found is None else found.verdict == "possible"
+
+
+def _with_knowledge(
+    rows: tuple[AuditRow, ...], chips: set[str], peak_gb_s: float | None, notes: tuple[str, ...]
+) -> AuditContext:
+    """Add sizes and peak from a published study of the same chip and models, and draft speeds from the table itself."""
+    own = AuditContext(rows=rows)
+    known = {row.target for row in rows} | {row.draft for row in rows if row.draft}
+    timed = {name: [r.tok_s.high for r in own.plain_runs(name) if r.tok_s is not None] for name in known}
+    draft_ms = {name: DRAFT_SHARE * 1e3 / max(values) for name, values in timed.items() if values}
+    sizes: dict[str, float] = {}
+    source = "as told"
+    for name in published.names():
+        study = published.load(name)
+        if study.machine is None or chips != {study.machine.chip} or not known <= {model.id for model in study.models}:
+            continue
+        sizes = {m.id: m.pass_bytes for m in study.models if m.pass_bytes is not None}
+        in_print = published.context(study).draft_token_ms
+        draft_ms = in_print | published.draft_token_ms(study, own) | draft_ms
+        peak_gb_s, source = peak_gb_s or study.machine.peak_gb_s, study.machine.source
+        taken = "model sizes, peak bandwidth and speeds that the table lacks are taken from it"
+        notes += (f"Chip and models are those of {study.title}: {taken}.",)
+    return AuditContext(
+        rows=rows,
+        peak_gb_s=peak_gb_s,
+        peak_source=source if peak_gb_s else "",
+        pass_bytes=sizes,
+        draft_token_ms=draft_ms,
+        notes=notes,
+    )

@@ -1,0 +1,34 @@
+"""Arms behind some depth of other text: what a wider context does to passes and speedup."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from mlsd.trials.results import ArmResult
+
+
+class DeepArm(NamedTuple):
+    """An arm behind some depth of other text."""
+
+    found: ArmResult
+    prompt: str  # without its depth
+    depth: int  # tokens before the prompt
+    plain_ms: float | None  # mean pass of plain decoding
+    verify_ms: float  # mean verification of the arm
+
+
+def deep_arms(results: Iterable[ArmResult]) -> list[DeepArm]:
+    """Every arm of prompts that were also measured behind other text (``code@1024``), by depth; none where none was."""
+    found = list(results)
+    deep = {one.question.text.partition("@")[0] for one in found if "@" in one.question.text}
+    own = [one for one in found if one.question.text.partition("@")[0] in deep]
+    plain = {(one.question, one.session): one.ms_per_round.get("verify") for one in own if one.is_plain}
+    rows = []
+    for one in own:
+        if one.is_plain or not one.n_valid:
+            continue
+        prompt, _, depth = one.question.text.partition("@")
+        verify_ms = one.ms_per_round.get("verify", 0.0)
+        rows.append(DeepArm(one, prompt, int(depth or 0), plain.get((one.question, one.session)), verify_ms))
+    return sorted(rows, key=lambda row: (row.found.case.target.id, row.found.setting, row.prompt, row.depth))

@@ -1,0 +1,70 @@
+"""How commands say which setting to use: the answer, what to set where it is decided, else what decides it."""
+
+from __future__ import annotations
+
+import math
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+
+from mlsd.cli.output import say
+from mlsd.records import DRAFT_MODEL
+from mlsd.report.objects import AnswerObject, answer_object
+from mlsd.trials.answers import Answer
+from mlsd.trials.results import ArmResult
+
+_LEAST_S = 10  # a budget worth giving
+
+
+def answer_objects(found: Sequence[Answer], target: str) -> list[AnswerObject]:
+    """Each answer with its flags; `target` is what the user called it."""
+    return [answer_object(one, flags_of(one, target), next_step(one, target)) for one in found]
+
+
+def say_answers(found: Sequence[AnswerObject], *, flags: bool = True) -> None:
+    """Print each answer, and what to set where the answer is on or off."""
+    for one in found:
+        say(f"Answer for {one.prompt}: {one.words}.")
+        if one.next is not None:
+            say(f"What decides it: {one.next}")
+        for line in one.flags if flags else ():
+            say(line)
+
+
+def flags_of(found: Answer, target: str) -> tuple[str, ...]:
+    """What to set in other programs; nothing while it is not decided."""
+    from mlsd.models.library import resolve_model
+    from mlsd.servers.flags import advice
+
+    if found.use == "not decided yet":
+        return ()
+    case = found.best.case if found.use == "on" and found.best is not None else None
+    draft = None if case is None or case.drafter.draft is None else case.drafter.draft.id
+    file = None if draft is None else str(resolve_model(draft).path)
+    spec, gamma = (None, 0) if case is None else (case.drafter, case.gamma)
+    return advice(spec, gamma, file, resolve_model(target).path)
+
+
+def next_step(found: Answer, target: str) -> str | None:
+    """The command that decides an open answer, and about how long it takes."""
+    if found.use != "not decided yet" or found.best is None:
+        return None
+    seconds = found.seconds
+    budget = max(_LEAST_S, math.ceil((seconds or 0.0) * 2 / 10) * 10)
+    time = "" if seconds is None else f" (about {max(1.0, seconds):.0f} s of decoding)"
+    return f"{bench_command(found.best, target)} --until decided --budget-s {budget}{time}"
+
+
+def bench_command(arm: ArmResult, target: str) -> str:
+    """The bench of one setting, as a user gives it."""
+    spec, words = arm.case.drafter, ["mlsd", "bench", target]
+    if spec.name == DRAFT_MODEL and not spec.options:
+        words += ["--draft", spec.draft.id if spec.draft else ""]
+    else:
+        options = {**({"draft": spec.draft.id} if spec.draft else {}), **spec.options}
+        own = ",".join(f"{name}={value}" for name, value in options.items())
+        words += ["--drafter", f"{spec.name}:{own}" if own else spec.name]
+    words += [] if spec.adaptive else ["--gamma", str(arm.case.gamma)]
+    for prompt in arm.prompts:
+        words += ["--prompt", Path(prompt).name]
+    return shlex.join([*words, "--n-predict", str(arm.question.n_predict)])

@@ -1,0 +1,128 @@
+"""The sessions of a database: which trials were measured to answer the same questions, and what was planned of them.
+
+A session is one bench, one comparison of servers, one machine's share of a suite's run. Runs of one plan go on with one
+another (`SessionPlan.id`), and so do all calls of one search. What a database of an older mlsd does not say of a run is
+taken from the run's own cases.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+from mlsd.measure.store.rowcodec import damaged
+from mlsd.measure.store.rows import Run, StoredTrial, TrialFilter
+from mlsd.measure.store.store import Store
+from mlsd.records import Case, Record
+from mlsd.trials.results import ArmResult, Measured, Pool, SessionPlan, arm_results, pooled_results
+from mlsd.trials.sums import Sums, counts_of
+
+DECIDES = "decides"  # the plan of a session in that of its run
+_OLD_POOLS: dict[str, Pool] = {"bench": "prompt", "compare": "prompt", "tune": "all"}
+
+
+class SessionTrials(Record, frozen=True, kw_only=True):
+    """What one session measured."""
+
+    run_ids: tuple[int, ...]
+    environment_key: str
+    plan: SessionPlan
+    trials: tuple[Measured, ...]
+
+    def results(self) -> list[ArmResult]:
+        return arm_results(self.trials, self.plan, session=self.run_ids[-1])
+
+    def pooled(self) -> list[ArmResult]:
+        return pooled_results(self.trials, self.plan, session=self.run_ids[-1])
+
+
+def sessions(
+    store: Store,
+    chosen: TrialFilter | None = None,
+    keep: Callable[[StoredTrial], bool] = lambda stored: True,
+    not_valid: Mapping[int, str] | None = None,
+) -> list[SessionTrials]:
+    """The sessions of trials that count, oldest first; `not_valid` are reasons against some, by their id.
+
+    Rounds are summed in the database, so that a study fits in memory.
+    """
+    cases, runs, sums = store.cases(), {run.id: run for run in store.runs()}, store.round_sums()
+    plans: dict[tuple[int, str], SessionPlan] = {}
+    found: dict[tuple[str, str], list[tuple[int, Measured]]] = {}
+    for stored in store.trials(chosen or TrialFilter(), rounds=False):
+        if not keep(stored):
+            continue
+        trial, case = stored.trial, cases[stored.trial.case_id]
+        if (reason := (not_valid or {}).get(stored.id)) is not None:
+            trial = msgspec.structs.replace(trial, valid=False, invalid_reason=reason)
+        place = (stored.run_id, case.suite)
+        if (plan := plans.get(place)) is None:
+            plan = plans[place] = plan_of(runs[stored.run_id], case)
+        name = plan.id or f"run {stored.run_id}"
+        whole = sums.get(stored.id) or counts_of(trial) or Sums()
+        of_place = found.setdefault((stored.environment_key, name), [])
+        of_place.append((stored.run_id, Measured(case, trial, whole, stored.id)))
+    made = [_session(key, own, runs) for (key, _), own in found.items()]
+    return sorted(made, key=lambda one: one.run_ids[-1])
+
+
+def of_run(store: Store, run_id: int) -> SessionTrials | None:
+    """The session that a run belongs to; None: nothing of it counts."""
+    run = next(run for run in store.runs() if run.id == run_id)
+    plan = stored(run)
+    id_ = "" if plan is None else plan.id
+    found = sessions(store, TrialFilter() if id_ else TrialFilter(run_id=run_id))
+    own = [one for one in found if run_id in one.run_ids]  # of a run that found all done: the session of its plan
+    return next(iter(own or [one for one in reversed(found) if one.plan.id == id_ != ""]), None)
+
+
+def plan_of(run: Run, case: Case) -> SessionPlan:
+    """What the run of a trial planned to decide."""
+    if (known := stored(run)) is not None:
+        return known
+    if case.suite.startswith("server"):
+        return SessionPlan(pool="all", looks="any", apart=True)
+    if case.suite in _OLD_POOLS:
+        return SessionPlan(pool=_OLD_POOLS[case.suite], looks="any")
+    return SessionPlan(id=f"suites {run.plan['suites']}" if run.plan.get("suites") else "", pool="workload")
+
+
+def stored(run: Run) -> SessionPlan | None:
+    """What a run says of its session. Raises: StoreError for a plan that is none."""
+    try:
+        known = run.plan.get(DECIDES)
+        return None if known is None else msgspec.convert(known, SessionPlan)
+    except msgspec.ValidationError as error:
+        raise damaged(f"the plan of run {run.id}", error) from error
+
+
+def as_stored(plan: SessionPlan) -> dict[str, Any]:
+    """A session's plan as part of its run's."""
+    stored: dict[str, Any] = msgspec.to_builtins(plan)
+    return {DECIDES: stored}
+
+
+def latest(results: Iterable[ArmResult]) -> list[ArmResult]:
+    """Of an arm that several sessions measured on one question the latest that could be paired, else the latest.
+
+    The plain arm is that of the latest session. The one rule of every surface that shows more than one session.
+    """
+    found: dict[Any, ArmResult] = {}
+    for one in sorted(results, key=lambda one: (bool(one.pairs), one.session)):
+        found[one.question, one.name, one.arm] = one
+    return list(found.values())
+
+
+def _session(key: str, own: list[tuple[int, Measured]], runs: Mapping[int, Run]) -> SessionTrials:
+    run_ids = tuple(sorted({run_id for run_id, _ in own}))
+    plans = [plan_of(runs[run_id], one.case) for run_id, one in own]
+    plan = plans[-1]
+    for other in {id(one): one for one in plans}.values():
+        most = {t: max(n, plan.n_arms.get(t, 0)) for t, n in other.n_arms.items()}
+        plan = msgspec.structs.replace(plan, n_arms={**plan.n_arms, **most})
+    # Who may stop whenever a table looks good has to pay for every look: one that was stopped, or went on.
+    if len(run_ids) > 1 or any(runs[run_id].status != "finished" for run_id in run_ids):
+        plan = msgspec.structs.replace(plan, looks="any")
+    return SessionTrials(run_ids=run_ids, environment_key=key, plan=plan, trials=tuple(one for _, one in own))

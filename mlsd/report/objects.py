@@ -1,0 +1,143 @@
+"""What commands print with --json of an arm, of an answer and of a trial: one shape of each for every command."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mlsd.measure.run.runs import BenchTrial
+from mlsd.records import ArmKind, Case, OptionValue, Record, Source, Verdict
+from mlsd.trials.answers import Answer, Use
+from mlsd.trials.decisions import Effect
+from mlsd.trials.results import ArmResult
+from mlsd.trials.sums import PARTS, speed, sums
+
+
+class ArmObject(Record, frozen=True, kw_only=True):
+    """One arm over its trials on one question, beside plain decoding in the same blocks."""
+
+    suite: str
+    source: Source
+    target: str
+    prompt: str  # key of the prompt, its workload, or how many of them are pooled
+    n_predict: int
+    arm: ArmKind
+    drafter: str
+    draft: str | None
+    options: dict[str, OptionValue]
+    gamma: int
+    control: bool  # a bound that nobody can use
+    n_trials: int
+    n_valid: int
+    n_blocks: int  # pairs that the speedup is made of
+    decode_tok_s: float | None  # geometric mean
+    plain_tok_s: float | None  # of plain decoding in the same blocks
+    spread: float | None  # half the range over the median
+    speedup: float | None
+    ci_low: float | None
+    ci_high: float | None
+    effect: Effect
+    decision: str | None
+    acceptance_rate: float | None
+    acceptance_by_position: float | None
+    accepted_of_output: float | None
+    mgl: float | None
+    break_even_mgl: float | None  # MGL over speedup
+    rounds: int
+    ms_per_round: dict[str, float]  # mean of each part
+    verdict: Verdict | None  # the worst of the repeats
+    invalid_reason: str | None  # the first, of those whose output is not right where there are some
+    fates: dict[str, int]  # how many trials came to each end
+
+
+class AnswerObject(Record, frozen=True, kw_only=True):
+    """Which setting to use for one target on one text."""
+
+    target: str
+    prompt: str
+    n_predict: int
+    use: Use
+    setting: str | None  # the fastest decided to be faster, else the best tried
+    speedup: float | None
+    ci_low: float | None
+    ci_high: float | None
+    words: str
+    next: str | None  # the command that decides it, where it is not decided yet
+    flags: tuple[str, ...] = ()  # what to set, where it is
+
+
+def arm_object(one: ArmResult) -> ArmObject:
+    """The arm as it is printed."""
+    ratio = one.ratio
+    same = (
+        "n_trials", "n_valid", "n_blocks", "plain_tok_s", "spread", "effect", "decision", "acceptance_rate", "control",
+        "acceptance_by_position", "accepted_of_output", "mgl", "break_even_mgl", "ms_per_round", "verdict", "fates",
+    )  # fmt: skip
+    return ArmObject(
+        suite=one.question.suite,
+        source=one.question.source,
+        target=one.case.target.id,
+        prompt=one.text,
+        n_predict=one.question.n_predict,
+        arm=one.case.arm,
+        **_of_method(one.case),
+        gamma=one.case.gamma,
+        decode_tok_s=one.tok_s,
+        speedup=None if ratio is None else ratio.value,
+        ci_low=None if ratio is None else ratio.low,
+        ci_high=None if ratio is None else ratio.high,
+        rounds=one.whole.rounds,
+        invalid_reason=one.why_not,
+        **{name: getattr(one, name) for name in same},
+    )
+
+
+def answer_object(found: Answer, flags: tuple[str, ...] = (), next_step: str | None = None) -> AnswerObject:
+    """The answer as it is printed."""
+    ratio = found.ratio
+    return AnswerObject(
+        target=found.target,
+        prompt=found.text,
+        n_predict=found.n_predict,
+        use=found.use,
+        setting=None if found.best is None else found.best.setting,
+        speedup=None if ratio is None else ratio.value,
+        ci_low=None if ratio is None else ratio.low,
+        ci_high=None if ratio is None else ratio.high,
+        words=found.words,
+        next=next_step,
+        flags=flags,
+    )
+
+
+def trial_object(row: BenchTrial) -> dict[str, Any]:
+    """A trial: counts and total times, then each round."""
+    trial, whole = row.trial, sums(row.trial.rounds)
+    verdict = trial.losslessness
+    place = ("arm", "gamma", "block", "repeat", "status", "error")
+    checked = ("valid", "invalid_reason", "disturbed", "failed_native_calls")
+    times = ("rollback_draft", "timed", "fell_back", "prefill_ns", "draft_prefill_ns", "decode_ns")
+    return {
+        "prompt": row.case.prompt.key,
+        **_of_method(row.case),
+        **{name: getattr(trial, name) for name in place},
+        "decode_tok_s": speed(trial),
+        "acceptance_rate": whole.acceptance_rate,
+        "mgl": whole.mgl,
+        **{name: getattr(whole, name) for name in ("rounds", "proposed", "accepted")},
+        "n_prompt": trial.n_prompt,
+        "n_tokens": trial.n_tokens,
+        "tokens": trial.tokens,
+        "verdict": None if verdict is None else verdict.verdict,
+        "losslessness": verdict,
+        **{name: getattr(trial, name) for name in checked},
+        "rollback": trial.rollback_target,
+        **{name: getattr(trial, name) for name in times},
+        **{part: None if trial.decode_ns is None else getattr(whole, part) for part in PARTS},
+        "stats": trial.stats,
+        "round_records": trial.rounds,
+    }
+
+
+def _of_method(case: Case) -> dict[str, Any]:
+    spec = case.drafter
+    return {"drafter": spec.name, "draft": spec.draft.id if spec.draft else None, "options": spec.options}

@@ -1,0 +1,441 @@
+"""The one result of an arm: what its trials on one question come to, beside plain decoding in the same blocks.
+
+Every surface shows this record and nothing else of an arm: `arm_results` makes it, whoever measured. A decision belongs
+to what its session planned (`SessionPlan`), never to whatever else a file holds.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Literal, NamedTuple
+
+import msgspec
+
+from mlsd.records import CONTROLS, Case, Record, Sampling, Source, Trial, Verdict, content_id
+from mlsd.stats import Interval, grouped, relative_spread
+from mlsd.trials import acceptance
+from mlsd.trials.arms import Arm, arm_of
+from mlsd.trials.decisions import Decision, Design, Effect, Logs, Looks, Standing, decide
+from mlsd.trials.fates import Fate, fate_of
+from mlsd.trials.sums import Sums, client_speed, counts_of, share, speed, total
+
+Pool = Literal["prompt", "workload", "all"]
+
+ALIKE = 0.02  # two processes of one program differ by so much
+MOST_REPEATS = 10**6  # of a block
+_SEVERITY: tuple[Verdict, ...] = ("lossless", "near_tie", "diverged")
+
+
+class Measured(NamedTuple):
+    """A trial with what it measured and what its rounds sum to."""
+
+    case: Case
+    trial: Trial
+    whole: Sums
+    id: int | None = None  # in the store
+
+
+def as_measured(pairs: Iterable[tuple[Case, Trial]]) -> list[Measured]:
+    """Trials with their rounds."""
+    return [Measured(case, trial, counts_of(trial) or Sums()) for case, trial in pairs]
+
+
+class TrialPair(NamedTuple):
+    """A trial beside the plain one of its prompt and block."""
+
+    plain: Measured
+    own: Measured
+
+    @property
+    def ratio(self) -> float:
+        return _tok_s(self.own) / _tok_s(self.plain)
+
+
+class Question(Record, frozen=True, kw_only=True):
+    """What one decision answers: which setting of a target is fastest on a text, asked in one way."""
+
+    suite: str
+    source: Source
+    target: str  # id; of servers with models of their own the first one's
+    text: str  # key of the prompt, its workload, or empty: all prompts of the session together
+    n_predict: int
+    settings: str  # of the target's file, sampling and engine options, by hash; of threads what was used
+    rivals: bool = False  # which server is faster, each with a target of its own
+
+
+class SessionPlan(Record, frozen=True, kw_only=True):
+    """What a session planned to decide; stored with its runs."""
+
+    id: str = ""  # runs of one plan go on with one another; empty: a run is a session by itself
+    pool: Pool = "prompt"  # what is one question
+    looks: Looks = "end"
+    apart: bool = False  # each arm is one process throughout
+    n_arms: dict[str, int] = msgspec.field(
+        default_factory=dict
+    )  # planned, of all questions of a target, by its id; controls not counted
+    base: str = ""  # of servers with models of their own: the target that others are compared with
+    n_threads: int | None = None  # where the number was left open
+
+    def question(self, case: Case) -> Question:
+        """Which one a trial of the case answers."""
+        prompt = case.prompt
+        kind = prompt.workload if prompt.n_tokens is None else None  # prompts of exact length differ in nothing else
+        texts = {"prompt": prompt.key, "workload": kind or prompt.key, "all": ""}
+        return Question(
+            suite=case.suite,
+            source=case.source,
+            target=self.base or case.target.id,
+            text=texts[self.pool],
+            n_predict=case.n_predict,
+            settings="" if self.base else settings_of(case, self.n_threads),
+            rivals=bool(self.base),
+        )
+
+    def name(self, case: Case) -> str | None:
+        """The arm's name; None is what the others are compared with."""
+        if self.base:
+            return None if case.target.id == self.base else case.target.id
+        return None if case.arm == "ar" else arm_of(case).setting
+
+    @property
+    def pooled(self) -> SessionPlan:
+        return msgspec.structs.replace(self, pool="all")
+
+    def count(self, cases: Iterable[Case]) -> SessionPlan:
+        """With the arms of these cases, by target: as many as it decides of, those over all workloads included."""
+        known, n = [case for case in cases if case.drafter.name not in CONTROLS], Counter[str]()
+        for plan in (self, self.pooled) if self.pool == "workload" else (self,):
+            n += Counter(q.target for q, name in {(plan.question(c), plan.name(c)) for c in known} if name is not None)
+        return msgspec.structs.replace(self, n_arms={t: max(n[t], self.n_arms.get(t, 0)) for t in {**n, **self.n_arms}})
+
+    def design(self, question: Question) -> Design:
+        """What the intervals of a question pay for."""
+        return Design(n_arms=self.n_arms.get(question.target, 1), looks=self.looks, apart=self.apart)
+
+
+def settings_of(case: Case, n_threads: int | None = None) -> str:
+    """Equal for two cases exactly when file of the target, sampling, engine options and server are the same."""
+    sampling = Sampling() if case.sampling.greedy else case.sampling
+    engine = case.engine
+    if engine.n_threads is None:
+        engine = msgspec.structs.replace(engine, n_threads=n_threads)
+    asked = msgspec.structs.replace(case, sampling=sampling, engine=engine)
+    return content_id(asked, "suite", "prompt", "n_predict", "drafter", "gamma", "rollback")
+
+
+class ArmResult(Record, frozen=True, kw_only=True):
+    """One arm over its trials on one question of one session. Numbers are of the trials that count.
+
+    Those are the valid ones; of an arm without any, those that finished undisturbed, and it is shown as invalid: what a
+    program that checks nothing would have printed.
+    """
+
+    question: Question
+    session: int  # its latest run
+    name: str | None  # None: what the others are compared with
+    case: Case  # the first
+    trials: tuple[Measured, ...]
+    pairs: tuple[TrialPair, ...]  # trials that count, each beside the plain one of its block
+    whole: Sums  # over the rounds of trials that count
+    timed_whole: Sums  # of those of which times are known
+    tok_s: float | None  # geometric mean over the blocks of a prompt, then over prompts: as the ratio
+    plain_tok_s: float | None  # the same of plain decoding, in the same blocks
+    client_tok_s: float | None  # as `tok_s`, by this program's clock
+    spread: float | None  # half the range over the median, of what is left when each prompt's mean is taken out
+    ratio: Interval | None  # the speedup; intervals of a session hold together
+    standing: Standing | None  # None: plain, or nothing can be decided of it
+    fates: dict[str, int]  # how many trials came to each end
+    impossible: str = ""  # why a speedup that clocks give is not used
+
+    @property
+    def arm(self) -> Arm:
+        return arm_of(self.case)
+
+    @property
+    def is_plain(self) -> bool:
+        return self.name is None
+
+    @property
+    def label(self) -> str:
+        return self.arm.name + ("" if self.fell_back is None else " (not sync)")
+
+    @property
+    def setting(self) -> str:
+        return self.arm.setting + ("" if self.fell_back is None else " (not sync)")
+
+    @property
+    def control(self) -> bool:
+        return self.case.drafter.name in CONTROLS
+
+    @property
+    def prompts(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(one.case.prompt.key for one in self.trials))
+
+    @property
+    def workloads(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(one.case.prompt.workload or one.case.prompt.key for one in self.trials))
+
+    @property
+    def text(self) -> str:
+        """What was written, in words; several workloads by their number."""
+        if self.question.text:
+            return self.question.text
+        prompts, kinds = self.prompts, self.workloads
+        return prompts[0] if len(prompts) == 1 else kinds[0] if len(kinds) == 1 else f"{len(kinds)} workloads pooled"
+
+    @property
+    def n_trials(self) -> int:
+        return len(self.trials)
+
+    @property
+    def n_valid(self) -> int:
+        return self.fates.get(Fate.VALID, 0)
+
+    @property
+    def n_blocks(self) -> int:
+        return len(self.pairs)
+
+    @property
+    def wrong(self) -> int:
+        return sum(n for fate, n in self.fates.items() if not Fate(fate).right)
+
+    @property
+    def effect(self) -> Effect:
+        return "undecided" if self.standing is None else self.standing.effect
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it may still turn out to be faster."""
+        found = self.standing
+        return found is not None and found.effect == "undecided" and found.out is None and not self.control
+
+    @property
+    def decision(self) -> str | None:
+        """What is decided of it, in words; None of plain decoding."""
+        if self.is_plain:
+            return None
+        if self.standing is not None:
+            return self.standing.out or self.standing.words
+        return "a control, cannot be used" if self.control else self.impossible or self.why_not or "not compared"
+
+    @property
+    def why_not(self) -> str | None:
+        """Why it does not count: the first reason, of trials whose output is not right where there are some."""
+        worst_first = sorted((one.trial for one in self.trials), key=lambda trial: fate_of(trial).right)
+        return next((t.error or t.invalid_reason for t in worst_first if t.error or t.invalid_reason), None)
+
+    @property
+    def verdict(self) -> Verdict | None:
+        """The worst of its trials."""
+        found = [one.trial.losslessness.verdict for one in self.trials if one.trial.losslessness is not None]
+        return max(found, key=_SEVERITY.index, default=None)
+
+    @property
+    def timed(self) -> bool:
+        return all(one.trial.timed for one in self.trials)
+
+    @property
+    def fell_back(self) -> str | None:
+        return next((one.trial.fell_back for one in self.trials if one.trial.fell_back is not None), None)
+
+    @property
+    def acceptance_rate(self) -> float | None:
+        return self.whole.acceptance_rate
+
+    @property
+    def accepted_of_output(self) -> float | None:
+        """Accepted over output tokens, as mlx-lm counts: ``1 - 1 / MGL``."""
+        return None if self.case.arm == "ar" and not self.whole.accepted else acceptance.of_output(self.mgl)
+
+    @property
+    def acceptance_by_position(self) -> float | None:
+        """The chance of each drafted token after the one before it, that gives this MGL at this gamma."""
+        known = self.mgl if self.acceptance_rate is not None else None
+        return None if known is None else acceptance.rate_of(known, "position", self.case.gamma)
+
+    @property
+    def mgl(self) -> float | None:
+        return self.whole.mgl
+
+    @property
+    def break_even_mgl(self) -> float | None:
+        return None if self.ratio is None else share(self.mgl, self.ratio.value)
+
+    @property
+    def ms_per_round(self) -> dict[str, float]:
+        return self.timed_whole.ms_per_round
+
+
+def order(one: ArmResult) -> tuple[Any, ...]:
+    """Plain decoding first, then by method, draft, options and gamma."""
+    spec = one.case.drafter
+    draft = spec.draft.id if spec.draft else ""
+    return not one.is_plain, one.case.target.id, spec.name, draft, str(spec.options), one.case.gamma
+
+
+def arm_results(trials: Sequence[Measured], plan: SessionPlan, *, session: int = 0) -> list[ArmResult]:
+    """Every arm of every question of a session, plain decoding first; each question is decided once."""
+    found = []
+    plan = plan.count(_cases(trials))
+    for question, own in _by_question(trials, plan).items():
+        arms = grouped(own, lambda one: plan.name(one.case))
+        decision = _decision(arms, plan.design(question))
+        plain = arms.get(None, [])
+        of_arms = [_result(question, session, name, rows, plain, decision) for name, rows in arms.items()]
+        found += sorted(of_arms, key=order)
+    return found
+
+
+def pooled_results(trials: Sequence[Measured], plan: SessionPlan, *, session: int = 0) -> list[ArmResult]:
+    """The same over all workloads of a suite; where prompts or all of them are the questions, as they are."""
+    plan = plan.count(_cases(trials))
+    return arm_results(trials, plan.pooled if plan.pool == "workload" else plan, session=session)
+
+
+def decisions(
+    trials: Sequence[Measured], plan: SessionPlan, anchors: Mapping[Question, str] | None = None
+) -> dict[Question, Decision]:
+    """What is decided of each question that plain decoding was measured on; `anchors` never drop out."""
+    found, plan = {}, plan.count(_cases(trials))
+    for question, own in _by_question(trials, plan).items():
+        arms = grouped(own, lambda one: plan.name(one.case))
+        if (decision := _decision(arms, plan.design(question), (anchors or {}).get(question))) is not None:
+            found[question] = decision
+    return found
+
+
+def spoils(one: Measured) -> bool:
+    """Whether its arm counts no more: it failed, is not valid or not timed; a disturbed one does not."""
+    fate = fate_of(one.trial)
+    return not speed(one.trial) if fate is Fate.VALID else fate is not Fate.DISTURBED
+
+
+# --- inside -------------------------------------------------------------------------------------------------------
+
+
+def _cases(trials: Iterable[Measured]) -> list[Case]:
+    return list({one.trial.case_id: one.case for one in trials}.values())
+
+
+def _by_question(trials: Sequence[Measured], plan: SessionPlan) -> dict[Question, list[Measured]]:
+    questions = {one.trial.case_id: one.case for one in trials}
+    known = {case_id: plan.question(case) for case_id, case in questions.items()}
+    return grouped(trials, lambda one: known[one.trial.case_id])
+
+
+def _decision(arms: Mapping[str | None, list[Measured]], design: Design, anchor: str | None = None) -> Decision | None:
+    plain = arms.get(None, [])
+    if not (base := _logs(plain, speed)):
+        return None
+    sound = {name: rows for name, rows in arms.items() if name is not None and not any(map(spoils, rows))}
+    controls = {name for name, rows in sound.items() if rows[0].case.drafter.name in CONTROLS}
+    logs = {name: own for name, rows in sound.items() if (own := _logs(rows, speed)).keys() & base.keys()}
+    return decide(base, logs, design, controls=controls, anchor=anchor)
+
+
+def most_of(rows: Sequence[Measured]) -> float | None:
+    """The largest speedup that rounds of these trials can give: each costs at least a plain pass."""
+    case = rows[0].case
+    return total(one.whole for one in rows if case.arm == "sd").mgl or (case.gamma + 1.0 if case.gamma else None)
+
+
+def beyond(speedup: Interval | None, mgl: float | None) -> bool:
+    """Whether a speedup is more than rounds of `mgl` tokens can give."""
+    return speedup is not None and mgl is not None and (speedup.low or speedup.value) > (1 + ALIKE) * mgl
+
+
+def _result(
+    question: Question,
+    session: int,
+    name: str | None,
+    rows: Sequence[Measured],
+    plain: Sequence[Measured],
+    decision: Decision | None,
+) -> ArmResult:
+    own = counting(rows)
+    timed = [one for one in own if speed(one.trial) is not None]
+    pairs = [] if name is None else _pairs([one for one in plain if one.trial.valid], timed)
+    standing = None if decision is None or name is None else decision.of(name)
+    shown = [pair.own for pair in pairs] or timed
+    tok_s, plain_tok_s = _mean(shown, _tok_s), _mean([pair.plain for pair in pairs], _tok_s)
+    ratio = None if standing is None else standing.ratio
+    if ratio is None and tok_s is not None and plain_tok_s is not None:
+        ratio = Interval(value=tok_s / plain_tok_s, n=len(pairs))
+    impossible = ""
+    checked = question.source == "server" and not question.rivals and any(one.trial.valid for one in own)
+    if ratio is not None and checked and beyond(ratio, most_of(own)):
+        impossible = f"{ratio.value:.2f}x is more than its MGL of {most_of(own):.2f} allows"
+        ratio = standing = None
+    return ArmResult(
+        question=question,
+        session=session,
+        name=name,
+        case=rows[0].case,
+        trials=tuple(rows),
+        pairs=tuple(pairs),
+        whole=total(one.whole for one in own),
+        timed_whole=total(one.whole for one in timed),
+        tok_s=tok_s,
+        plain_tok_s=plain_tok_s,
+        client_tok_s=_mean(shown, lambda one: client_speed(one.trial)),
+        spread=_spread(shown),
+        ratio=ratio,
+        standing=standing,
+        fates=_fates(rows),
+        impossible=impossible,
+    )
+
+
+def counting(rows: Iterable[Measured]) -> list[Measured]:
+    """The trials that an arm is shown by; see `ArmResult`."""
+    own = list(rows)
+    return [one for one in own if one.trial.valid] or [
+        one for one in own if fate_of(one.trial) not in (Fate.FAILED, Fate.DISTURBED)
+    ]
+
+
+def _fates(rows: Iterable[Measured]) -> dict[str, int]:
+    ends = Counter(fate_of(one.trial) for one in rows)
+    return {fate.value: ends[fate] for fate in Fate if ends[fate]}
+
+
+def _place(one: Measured) -> tuple[str, int]:
+    prompt = one.case.prompt
+    return f"{prompt.key} {prompt.sha256}:{prompt.n_tokens}", one.trial.block * MOST_REPEATS + one.trial.repeat
+
+
+def _pairs(plain: Iterable[Measured], own: Iterable[Measured]) -> list[TrialPair]:
+    """Trials beside the plain one of their prompt and block: the one pairing. Of what was measured twice the latest."""
+    base = {_place(one): one for one in plain if speed(one.trial) is not None}
+    latest = {_place(one): one for one in own}
+    return [TrialPair(base[place], one) for place, one in latest.items() if place in base]
+
+
+def _logs(rows: Iterable[Measured], of: Callable[[Trial], float | None]) -> Logs:
+    known = ((one, of(one.trial)) for one in rows if one.trial.valid)
+    return {_place(one): math.log(tok_s) for one, tok_s in known if tok_s}
+
+
+def _tok_s(one: Measured) -> float:
+    found = speed(one.trial)
+    assert found is not None
+    return found
+
+
+def _by_prompt(rows: Iterable[Measured], of: Callable[[Measured], float | None]) -> Iterator[list[float]]:
+    for own in grouped(rows, lambda one: _place(one)[0]).values():
+        if values := [math.log(value) for one in own if (value := of(one))]:
+            yield values
+
+
+def _mean(rows: Iterable[Measured], of: Callable[[Measured], float | None]) -> float | None:
+    means = [statistics.fmean(own) for own in _by_prompt(rows, of)]
+    return math.exp(statistics.fmean(means)) if means else None
+
+
+def _spread(rows: Iterable[Measured]) -> float | None:
+    flat = [math.exp(log - statistics.fmean(own)) for own in _by_prompt(rows, _tok_s) for log in own]
+    return relative_spread(flat)

@@ -1,0 +1,174 @@
+"""The audit of what people paste: honest rows pass, each kind of wrong one is found, and a plain speed is judged."""
+
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from mlsd.analysis.audit.audit import audit
+from mlsd.analysis.audit.plain_speed import plain_speed
+from mlsd.analysis.audit.rows import Audit, AuditContext, AuditRow, RowAudit
+from mlsd.analysis.audit.tables import Assumed, table_contexts
+from mlsd.measure.exchange.printed import exact
+
+PASTED = sorted((Path(__file__).parent / "data" / "pasted").iterdir())
+
+
+def judged(tmp_path: Path, text: str, **assumed: object) -> Audit:
+    path = tmp_path / "paste.md"
+    path.write_text(text, encoding="utf-8")
+    return audit("paste", *table_contexts(path, Assumed(**assumed)))
+
+
+def finding(row: RowAudit, rule: str) -> str:
+    return next((found.sentence for found in row.findings if found.rule == rule), "")
+
+
+def test_of_372_rows_kept_aside_none_is_impossible_or_suspicious() -> None:
+    counts = Counter[str]()
+    for path in PASTED:
+        counts.update(audit(path.name, *table_contexts(path)).counts())
+    assert counts["impossible"] == counts["suspicious"] == 0
+    assert counts["possible"] >= 120 and counts.total() >= 370
+
+
+@pytest.mark.parametrize(
+    ("model", "chip", "tok_s"),
+    [
+        ("gemma-4-26b-a4b-it-4bit", "M5 Max", 124.6),
+        ("gemma-4-26b-a4b-it", "M5 Max", 100),
+        ("qwen3.5-35b-a3b-q8_0", "M4 Max", 62),
+        ("Qwen3.6-35B 4-bit", "M5 Max", 130),
+        ("gpt-oss-20b-MXFP4-Q8", "M2 Max", 80),
+        ("Qwen3.6-27B Q4_K_M", "M1 64GB", 20),  # an M1 with 64 GB is an M1 Max
+    ],
+)
+def test_an_honest_plain_run_is_not_condemned_by_how_its_name_is_written(
+    tmp_path: Path, model: str, chip: str, tok_s: float
+) -> None:
+    result = judged(tmp_path, f"model,chip,tok/s\n{model},{chip},{tok_s}\n")
+    assert result.rows[0].verdict in ("possible", "not judged")
+
+
+def test_the_stated_quantization_bounds_a_row_whose_name_states_another(tmp_path: Path) -> None:
+    table = "model,quantization,chip,tok/s\nQwen3.6-27B-MTPLX-Optimized-Speed-FP16,{},M4 Max,20\n"
+    assert judged(tmp_path, table.format("4-bit")).rows[0].verdict == "possible"
+    assert judged(tmp_path, table.format("")).rows[0].verdict == "impossible"
+
+
+@pytest.mark.parametrize("chip", ["MacBook Pro M5 Max", "M5 Max 128GB", "Apple M5 Max (40-core)", "m5 max"])
+def test_a_chip_as_people_write_it_bounds_a_row(tmp_path: Path, chip: str) -> None:
+    result = judged(tmp_path, f"model,chip,tok/s\nQwen3.6-27B 8-bit,{chip},90\n")
+    assert "of the 614 that the memory has: this cannot be true" in result.rows[0].findings[0].sentence
+
+
+def test_a_gain_in_per_cent_is_one_more_than_it_says(tmp_path: Path) -> None:
+    table = "config,tok/s,gain\nbaseline,18.1,\nMTP n-max 3,{},+59.8 %\n"
+    assert judged(tmp_path, table.format("28.92")).rows[1].verdict == "possible"
+    row = judged(tmp_path, table.format("18.0")).rows[1]
+    assert row.verdict == "suspicious"
+    said = finding(row, "columns_disagree")
+    assert said.startswith("Speedup is 1.598, tok_s 18 over the plain 18.1 is 0.98")
+    assert "differ by a factor of 1.597" in said
+
+
+def test_a_rate_and_its_counts_must_agree(tmp_path: Path) -> None:
+    head = "model,tok/s,gamma,acceptance,accepted,drafted\nm,20,0,,,\n"
+    assert judged(tmp_path, f"{head}m,30,3,0.834,136,163\n").rows[1].verdict != "suspicious"
+    row = judged(tmp_path, f"{head}m,30,3,0.734,136,163\n").rows[1]
+    assert "Acceptance is 0.734, 136 of 163 is 0.8344" in finding(row, "columns_disagree")
+
+
+def test_engines_over_one_plain_run_are_not_doubted_where_no_ratio_is_claimed(tmp_path: Path) -> None:
+    rows = "m,mlx-lm,20,0,,\nm,MTPLX,33,2,0.8,{}\nm,omlx,31,2,0.75,{}\n"
+    head = "model,engine,tok/s,gamma,acceptance,speedup\n"
+    assert {row.verdict for row in judged(tmp_path, head + rows.format("", "")).rows} <= {"possible", "not judged"}
+    claimed = judged(tmp_path, head + rows.format("1.65", "1.55")).rows[1]
+    assert claimed.verdict == "suspicious"
+    assert "program (mlx-lm against MTPLX)" in finding(claimed, "arms_do_not_match")
+
+
+@pytest.mark.parametrize(("drafter", "verdict"), [("oracle", "possible"), ("pld", "possible"), ("mtp", "suspicious")])
+def test_all_accepted_is_expected_of_controls_and_look_ups_and_of_no_other(drafter: str, verdict: str) -> None:
+    plain = AuditRow(table="t", label="ar", target="m", n_predict=256, tok_s=exact(20.0))
+    row = msgspec.structs.replace(
+        plain, label="sd", drafter=drafter, gamma=4, fixed_length=True, tok_s=exact(70.0), acceptance=exact(1.0)
+    )
+    assert audit("t", AuditContext(rows=(plain, row))).rows[1].verdict == verdict
+
+
+def test_columns_that_are_read_by_nobody_are_mentioned(tmp_path: Path) -> None:
+    result = judged(tmp_path, "model,tok/s,baseline_tok_s,n_drafted,n_accepted,stars\nm,30,20,329,146,5\n")
+    assert "Columns that no rule uses: stars." in result.notes
+    assert [row.identity["drafter"] != "none" for row in result.rows] == [False, True]
+
+
+def test_a_rate_that_no_pass_allows_is_impossible_though_nothing_says_how_it_drafted(tmp_path: Path) -> None:
+    burst = judged(tmp_path, "model,method,tok/s\nm,none,326\nm,spec,164030\n").rows[1]
+    assert burst.verdict == "impossible"
+    assert "502 times the plain 326" in finding(burst, "faster_than_any_pass")
+    by_bytes = judged(tmp_path, "model,chip,method,tok/s\nQwen3.5-9B Q4_K_M,M4 Pro,spec,2500\n").rows[0]
+    assert by_bytes.verdict == "impossible"
+    assert judged(tmp_path, "model,method,tok/s\nm,none,20\nm,spec,120\n").rows[1].verdict == "not judged"
+
+
+def test_a_slow_plain_run_is_asked_about_and_so_is_a_ratio_to_it(tmp_path: Path) -> None:
+    head = "model,chip,n-max,tok/s,speedup,acceptance\n"
+    slow = judged(tmp_path, f"{head}Qwen3-4B Q4_K_M,M4,0,13.5,,\nQwen3-4B Q4_K_M,M4,3,27,2.00,0.6\n")
+    assert all(any(f.rule == "slower_than_the_machine" and f.ask for f in row.findings) for row in slow.rows)
+    assert "a ratio to it is too high" in finding(slow.rows[1], "slower_than_the_machine")
+    usual = judged(tmp_path, f"{head}Qwen3-4B Q4_K_M,M4,0,33,,\n")
+    assert "lies within the" in finding(usual.rows[0], "slower_than_the_machine")
+
+
+def test_the_range_of_a_plain_speed_grows_with_bandwidth_and_is_none_of_what_is_not_known() -> None:
+    slow, fast = plain_speed("Qwen3.5-9B Q4_K_M", "M4"), plain_speed("Qwen3.5-9B Q4_K_M", "M4 Max 40-core")
+    assert slow is not None and fast is not None
+    assert slow.low < slow.high < fast.high and slow.low < fast.low
+    assert plain_speed("Qwen3.5-9B", "M4") is None  # no bits
+    assert plain_speed("Qwen3.5-9B Q4_K_M", "RTX 3090") is None
+
+
+def test_a_rounds_rate_copied_to_other_lengths_of_draft_is_found_unless_a_cap_explains_it(tmp_path: Path) -> None:
+    head = "model,gamma,tok/s,acceptance\nm,0,20,\n"
+    copied = [("2", "31", "0.713"), ("4", "35", "0.713"), ("8", "27", "0.713")]
+    rows = judged(tmp_path, head + "".join(f"m,{','.join(cells)}\n" for cells in copied)).rows
+    assert [row.verdict for row in rows[1:]] == ["suspicious"] * 3
+    assert "3 such pairs in the table" in finding(rows[1], "rate_copied")
+    capped = "".join(f"m,{gamma},31.0,0.713\n" for gamma in (2, 4, 8))
+    assert "suspicious" not in {row.verdict for row in judged(tmp_path, head + capped).rows}
+
+
+@pytest.mark.parametrize(
+    ("cells", "said"),
+    [
+        (f"m,{'9' * 400},2,", "larger than any figure"),
+        ("m,-3,2,", "not above 0"),
+        ("m,nan,2,", "not a finite number"),
+        ("m,30,2.5,", "not a count"),
+    ],
+)
+def test_a_figure_that_none_can_be_leaves_its_row_out_and_is_named(tmp_path: Path, cells: str, said: str) -> None:
+    result = judged(tmp_path, f"model,tok/s,gamma,mgl\nm,20,0,\n{cells}\n")
+    assert len(result.rows) == 1
+    assert any("line 3" in note and said in note for note in result.notes)
+
+
+def test_a_model_of_no_parameters_has_no_speed_to_expect(tmp_path: Path) -> None:
+    result = judged(tmp_path, "model,chip,tok/s,gamma,mgl\nx-0b 4-bit,M4,20,0,\nx-0b 4-bit,M4,20,2,0\n")
+    assert len(result.rows) == 2
+
+
+def test_auditing_a_file_loads_no_pandas_scipy_or_matplotlib(tmp_path: Path) -> None:
+    path = tmp_path / "paste.csv"
+    path.write_text("model,chip,tok/s\nQwen3.5-9B Q4_K_M,M4 Pro,25\n")
+    code = (
+        "import sys; from mlsd.cli.main import main\n"
+        f"try: main(['audit', {str(path)!r}])\nexcept SystemExit: pass\n"
+        "print(sorted({'pandas', 'scipy', 'matplotlib', 'numpy'} & set(sys.modules)))"
+    )
+    printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert printed.splitlines()[-1] == "[]"

@@ -1,4 +1,0 @@
-PRAGMA application_id = 1835823972;
-PRAGMA user_version = 9000;
-CREATE TABLE trial (id INTEGER PRIMARY KEY, qubits INTEGER NOT NULL);
-INSERT INTO trial VALUES (1, 433);

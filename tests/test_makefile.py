@@ -1,0 +1,38 @@
+"""What the Makefile runs for a user runs in an empty home, on the llama.cpp that is installed, with nothing set."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+QUICK = "--repeats 1 --n-predict 16 --gamma 4 --prompt code"
+# What a user's shell would not hold: whatever this test run, or its build, has set.
+OURS = ("MLSD_", "LLAMA_", "GGML_", "PYTHON", "XDG_")
+
+
+@pytest.mark.heavy
+@pytest.mark.native
+@pytest.mark.parametrize("suite", "ABCDEFG")
+def test_every_suite_of_the_embedded_family_runs_in_an_empty_home(suite: str, tmp_path: Path) -> None:
+    asked = ["make", "--dry-run", f"suite-{suite}", "PROFILE=tiny", f"ARGS={QUICK}"]
+    dry = subprocess.run(asked, cwd=ROOT, capture_output=True, text=True, check=True)
+    program, *arguments = shlex.split(dry.stdout.splitlines()[-1])
+    assert program.endswith("bin/mlsd")
+    home = tmp_path / "My Stüff"
+    home.mkdir()
+    done = subprocess.run(
+        [sys.executable, "-m", "mlsd", *arguments],
+        cwd=home,
+        env={name: value for name, value in os.environ.items() if not name.startswith(OURS)} | {"HOME": str(home)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert " 0 failed, 0 done before, 0 left" in done.stderr + done.stdout

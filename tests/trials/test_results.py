@@ -1,0 +1,137 @@
+"""One record of an arm: what counts, what it is compared with, and what its session decides."""
+
+from __future__ import annotations
+
+import math
+import random
+from typing import Any
+
+import msgspec
+import pytest
+
+from mlsd.records import Case, DrafterSpec, EngineOptions, Losslessness, Trial
+from mlsd.trials.results import ArmResult, SessionPlan, arm_results, as_measured, pooled_results
+from tests.analysis.studies import MOE, blocks, case, failed, lasting, trial
+
+Made = list[tuple[Case, Trial]]
+DIVERGED = {"valid": False, "invalid_reason": "output differs", "losslessness": Losslessness(verdict="diverged")}
+DISTURBED = {"valid": False, "invalid_reason": "the worker waited", "disturbed": True}
+SUITE = SessionPlan(pool="workload")
+
+
+def arms(made: Made, plan: SessionPlan = SUITE) -> list[ArmResult]:
+    return [one for one in arm_results(as_measured(made), plan) if not one.is_plain]
+
+
+def test_rounds_of_known_length_give_their_speedup_exactly() -> None:
+    (found,) = arms(blocks(MOE, alpha=1.0, noise=0.0, gammas=(4,), prompts=("code",)))
+    # 32 tokens with every draft accepted: six rounds of five tokens, then one of two.
+    speedup = 32 * 10.06 / (6 * (4 + 14 + 0.16) + (1 + 11 + 0.16))
+    assert found.ratio is not None and found.ratio.value == pytest.approx(speedup, rel=1e-6)
+    assert found.ratio.low == pytest.approx(found.ratio.high, rel=1e-6)
+    assert (found.effect, found.n_blocks, found.acceptance_rate) == ("faster", 3, 1.0)
+    assert found.mgl == pytest.approx(32 / 7)
+
+
+@pytest.mark.parametrize("plan", [SUITE, SUITE.pooled], ids=["each workload", "pooled"])
+def test_two_columns_give_the_third_and_break_even_is_mgl_over_speedup(plan: SessionPlan) -> None:
+    made = blocks(MOE, noise=0.1)
+    for one in arms([m for i, m in enumerate(made) if i != 1], plan):  # a block that lacks an arm
+        assert one.tok_s and one.plain_tok_s and one.ratio and one.mgl and one.break_even_mgl
+        assert one.tok_s / one.plain_tok_s == pytest.approx(one.ratio.value, rel=1e-9)
+        assert one.break_even_mgl == pytest.approx(one.mgl / one.ratio.value)
+        assert one.acceptance_rate == pytest.approx(one.whole.accepted / one.whole.proposed)
+        assert one.accepted_of_output == pytest.approx(one.whole.accepted / one.whole.committed)
+        assert one.acceptance_by_position is not None and one.acceptance_by_position > one.acceptance_rate
+
+
+def test_drift_of_the_machine_cancels_within_blocks() -> None:
+    made: Made = []
+    for repeat, slow in enumerate((1, 3, 9)):
+        for i, of in enumerate((case(MOE, "code"), case(MOE, "code", 4))):
+            once = trial(of, 7, 0, i)
+            made.append((of, msgspec.structs.replace(lasting(once, (once.decode_ns or 0) * slow), repeat=repeat)))
+    (found,) = arms(made)
+    assert found.ratio is not None and found.ratio.low == pytest.approx(found.ratio.high, rel=1e-4)
+
+
+def _wrong() -> Made:
+    """Three gammas beside plain decoding in four blocks, where each thing that can go wrong with a trial did once."""
+    wrong: dict[tuple[int, int], Any] = {(4, 0): DIVERGED, (8, 1): DISTURBED, (0, 2): DISTURBED}
+    made = []
+    for of, one in blocks(MOE, repeats=4, prompts=("code",), noise=0.05):
+        one = msgspec.structs.replace(one, **wrong.get((of.gamma, one.repeat), {}))
+        one = lasting(one, 50 * (one.decode_ns or 0)) if one.disturbed else one
+        made.append((of, failed(of, one.block, 3) if (of.gamma, one.repeat) == (16, 3) else one))
+    return made
+
+
+def test_a_disturbed_trial_counts_in_no_speed_and_a_wrong_one_leaves_the_arm_undecided() -> None:
+    found = {one.case.gamma: one for one in arms(_wrong())}
+    calm = {one.case.gamma: one for one in arms([(of, t) for of, t in _wrong() if t.valid])}
+    assert found[8].fates == {"valid": 3, "disturbed": 1} and found[8].wrong == 0 and found[8].verdict == "lossless"
+    assert (found[8].tok_s, found[8].plain_tok_s) == (calm[8].tok_s, calm[8].plain_tok_s)
+    assert (
+        found[4].fates == {"valid": 3, "diverged": 1} and found[4].wrong == 1 and found[4].decision == "output differs"
+    )
+    assert found[16].why_not == "the worker was killed"
+    for gamma in (4, 16):
+        assert found[gamma].standing is None and found[gamma].effect == "undecided"
+        assert found[gamma].ratio is not None and found[gamma].ratio.low is None
+
+
+def test_an_arm_without_a_valid_trial_shows_what_a_program_that_checks_nothing_prints() -> None:
+    made = [(of, msgspec.structs.replace(t, **DIVERGED) if of.gamma == 4 else t) for of, t in _wrong()]
+    found = next(one for one in arms(made) if one.case.gamma == 4)
+    assert found.n_valid == 0 and found.wrong == 4 and found.ratio is not None and found.verdict == "diverged"
+
+
+def test_without_valid_plain_decoding_beside_it_there_is_no_speedup() -> None:
+    made = [(of, t if of.gamma else msgspec.structs.replace(t, **DIVERGED)) for of, t in blocks(MOE, gammas=(4,))]
+    assert all(one.ratio is None and one.decision == "not compared" for one in arms(made))
+
+
+def test_an_interval_pays_for_the_arms_that_were_planned_controls_left_out() -> None:
+    own = blocks(MOE, prompts=("code",), gammas=(4,), noise=0.05)
+    (alone,), (planned,) = arms(own), arms(own, msgspec.structs.replace(SUITE, n_arms={MOE.ref.id: 16}))
+    assert alone.ratio and planned.ratio and alone.ratio.low and planned.ratio.low
+    assert alone.ratio.value == planned.ratio.value and planned.ratio.low < alone.ratio.low
+    oracle = DrafterSpec(name="oracle")
+    counted = SessionPlan().count([of for of, _ in own] + [case(MOE, "code", 8, drafter=oracle)])
+    assert counted.n_arms == {MOE.ref.id: 1}
+
+
+def test_questions_are_prompts_of_a_bench_workloads_of_a_suite_and_all_of_a_search() -> None:
+    made = blocks(MOE, gammas=(4,))
+    for pool, wanted in (("prompt", 4), ("workload", 4), ("all", 1)):
+        assert len(arms(made, SessionPlan(pool=pool))) == wanted  # type: ignore[arg-type]
+    lengths = blocks(MOE, "F", prompts=("length-32", "length-64"), gammas=(4,))
+    assert [one.text for one in arms(lengths)] == ["length-32", "length-64"], "exact lengths are never pooled alone"
+    (pooled,) = [one for one in pooled_results(as_measured(made), SUITE) if not one.is_plain]
+    assert pooled.text == "4 workloads pooled" and pooled.n_blocks == 12
+
+
+def test_one_text_at_two_lengths_and_two_files_of_a_target_are_questions_apart() -> None:
+    made = blocks(MOE, prompts=("code",), gammas=(4,))
+    longer = blocks(MOE, prompts=("code",), gammas=(4,), n_predict=65)
+    other = blocks(msgspec.structs.replace(MOE, ref=msgspec.structs.replace(MOE.ref, sha256="d" * 64)),
+                   prompts=("code",), gammas=(4,))  # fmt: skip
+    assert [one.question.n_predict for one in arms(made + longer)] == [33, 65]
+    assert len(arms(made + other)) == 2
+
+
+def test_threads_that_were_used_are_the_key_and_not_what_was_asked_for() -> None:
+    auto, two = case(MOE, "code"), case(MOE, "code", engine=EngineOptions(n_threads=2))
+    assert SessionPlan(n_threads=2).question(auto) == SessionPlan().question(two)
+    assert SessionPlan(n_threads=1).question(auto) != SessionPlan().question(two)
+
+
+def test_an_interval_that_holds_one_is_undecided_and_says_what_would_decide_it() -> None:
+    rng, made = random.Random(1), Made()
+    for repeat in range(4):
+        for i, of in enumerate((case(MOE, "code"), case(MOE, "code", 4))):
+            base = trial(case(MOE, "code"), repeat, repeat, 0)
+            took = int((base.decode_ns or 0) * math.exp(rng.gauss(0, 0.1)))
+            made.append((of, lasting(trial(of, repeat, repeat, i), took)))
+    (found,) = arms(made)
+    assert found.effect == "undecided" and found.standing is not None and found.standing.more_blocks
