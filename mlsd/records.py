@@ -286,6 +286,11 @@ class Environment(Record, frozen=True, kw_only=True):
     llama_cpp_build: str | None = None  # commit or system info of the native library
     python_version: str | None = None
 
+    def __post_init__(self) -> None:
+        for name in self.__struct_fields__:
+            if isinstance(value := getattr(self, name), str):
+                msgspec.structs.force_setattr(self, name, clean(value))
+
 
 class ModelFacts(Record, frozen=True, kw_only=True):
     """What a GGUF file says of itself."""

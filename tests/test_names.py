@@ -15,7 +15,7 @@ import pytest
 from mlsd.folders import asset_path
 from mlsd.measure.store.store import Store
 from mlsd.names import clean, clean_json
-from mlsd.records import ModelFacts, ModelRef
+from mlsd.records import Environment, ModelFacts, ModelRef
 from mlsd.servers.endpoint import Server
 from tests.cli.conftest import mlsd  # noqa: F401 - a fixture
 from tests.cli.test_main import Mlsd
@@ -33,6 +33,7 @@ def test_a_name_that_xml_cannot_hold_is_another_one(name: str) -> None:
         ModelRef(id=text).id,
         ModelFacts(ref=ModelRef(id="m"), architecture=text, name=text).name,
         Server(program="p", model=text).model,
+        Environment(host="h", os=text, machine="m").os,
         msgspec.json.decode(clean_json(json.dumps(text)), type=str),
         msgspec.json.decode(clean_json(json.dumps(text, ensure_ascii=False)), type=str),
     ):

@@ -41,11 +41,12 @@ def checkout(hub: HubServer, tmp_path: Path) -> Path:
     write_manifest(hub, place / "gguf_manifest.toml")
     (place / "ready").mkdir()
     (place / "ready/.ready").touch()  # what is installed is what runs the tests
+    (place / "ready/bin").symlink_to(Path(sys.executable).parent)
     return place
 
 
 def study(hub: HubServer, checkout: Path, arguments: str = QUICK) -> subprocess.Popen[str]:
-    variables = [f"PROFILE={PROFILE}", f"ARGS={arguments}", "VENV=ready", f"BIN={Path(sys.executable).parent}"]
+    variables = [f"PROFILE={PROFILE}", f"ARGS={arguments}", "VENV=ready"]
     environment = {
         **os.environ,
         "PYTHONPATH": str(checkout),

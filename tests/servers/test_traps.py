@@ -85,7 +85,8 @@ def test_an_answer_from_a_cache_is_found_every_time(behind: Measure) -> None:
 
 def test_a_stalled_stream_is_a_failed_trial_with_its_reason(behind: Measure) -> None:
     result = _late(behind, faults.Stalls, 2.0, patience_s=1.0)
-    assert all("said nothing for 1 s" in reason for reason in reasons(result)) and reasons(result)
+    # Whether the empty line behind the last piece came before or after it was read is for the machine to say.
+    assert all("nothing for 1 s" in reason for reason in reasons(result)) and reasons(result)
     assert not reasons(result, "ar")
 
 
