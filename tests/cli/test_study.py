@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from mlsd.hardware.setup import launcher
 from tests.hub_server import HubServer, stand_ins_of, write_manifest
 
 ROOT = Path(__file__).parents[2]
@@ -41,7 +43,11 @@ def checkout(hub: HubServer, tmp_path: Path) -> Path:
     write_manifest(hub, place / "gguf_manifest.toml")
     (place / "ready").mkdir()
     (place / "ready/.ready").touch()  # what is installed is what runs the tests
-    (place / "ready/bin").symlink_to(Path(sys.executable).parent)
+    (place / "ready/bin").mkdir()
+    python = place / "ready/bin/python"
+    python.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} "$@"\n', encoding="utf-8")
+    python.chmod(0o755)
+    launcher(place / "ready/bin/mlsd", place)
     return place
 
 
@@ -49,7 +55,6 @@ def study(hub: HubServer, checkout: Path, arguments: str = QUICK) -> subprocess.
     variables = [f"PROFILE={PROFILE}", f"ARGS={arguments}", "VENV=ready"]
     environment = {
         **os.environ,
-        "PYTHONPATH": str(checkout),
         "HOME": str(checkout.parent / "nobody"),
         "HF_ENDPOINT": hub.url,
         "HF_HOME": str(checkout.parent / "hf"),
@@ -83,7 +88,7 @@ def asked_for(hub: HubServer) -> set[str]:
 def test_from_nothing_to_a_report_in_one_command_killed_twice_on_the_way(hub: HubServer, checkout: Path) -> None:
     hub.hold_after_bytes = min(map(len, hub.files.values())) // 2
     with study(hub, checkout) as first:
-        assert hub.held.wait(120)
+        assert hub.held.wait(120), kill(first)
         parts = checkout.parent / "hf"
         while not any(part.stat().st_size for part in parts.rglob("*.part")):
             assert first.poll() is None
