@@ -29,10 +29,12 @@ def build() -> Build:
 
 
 def run(build: Build, *command: object, folder: Path = ROOT) -> str:
+    variables = build.variables()
+    path = (variables.get("PYTHONPATH"), str(ROOT))
     done = subprocess.run(
         [sys.executable, "-m", *map(str, command)],
         cwd=folder,
-        env=build.variables() | {"PYTHONPATH": str(ROOT)},
+        env=variables | {"PYTHONPATH": os.pathsep.join(part for part in path if part)},
         capture_output=True,
         text=True,
         check=False,
