@@ -116,10 +116,12 @@ def _kill(processes: Processes, run: subprocess.Popen[bytes], victim: str) -> No
 
 @heavy
 def test_a_coordinator_that_is_interrupted_leaves_its_machines_free(tmp_path: Path) -> None:
-    with lab(tmp_path, 1) as processes:
-        run = processes.run(tmp_path / "s.sqlite", "B", "--profile", "tiny", "--n-threads", "1", "--n-predict", "256")
-        with processes.cluster() as cluster:
-            wait_for(lambda: any(doing for _, doing in cluster.doing().values()), "nothing is measured", 120)
+    long = ("B", "--profile", "tiny", "--n-threads", "1", "--n-predict", "256")
+    with lab(tmp_path, 1) as processes, processes.cluster() as cluster:
+        wait_for(lambda: len(cluster.machines()) == 1, "the machine does not join")
+        with processes.run(tmp_path / "s.sqlite", *long) as run:
+            wait_for(lambda: run.poll() is not None or any(doing for _, doing in cluster.doing().values()), "idle", 120)
+            assert run.poll() is None, processes.said()
             run.send_signal(signal.SIGINT)
             run.wait(timeout=60)
             wait_for(lambda: not any(doing for _, doing in cluster.doing().values()), "the machine is not free")
