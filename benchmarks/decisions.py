@@ -1,7 +1,7 @@
 """Do intervals cover, are decisions right, and are sessions that stop when they know enough sooner done? Simulated.
 
-Truths are known and noise is hostile. Every session asks `mlsd.trials.decisions` or the gate of `compare`, once at its
-end or after every block, as the programs do.
+Truths are known and noise is hostile. Every session asks what its surface prints (`trials.results.arm_results`,
+`trials.answers`, tables) or the gate of `compare`, once at its end or after every block, as the programs do.
 """
 
 from __future__ import annotations
@@ -17,26 +17,22 @@ from benchmarks.harness import Result
 from mlsd.analysis.compare.gate import Measure, Series, judge, known_well
 from mlsd.drafters.options import Span
 from mlsd.measure.run.tune import first_gammas, gammas_beside
-from mlsd.stats import mean_over
-from mlsd.trials.decisions import (
-    PROCESSES,
-    Decision,
-    Design,
-    Standing,
-    Timing,
-    against,
-    decide,
-    effect_of,
-    estimate,
-    intervals,
-    standings,
-)
-from mlsd.trials.fates import Fate
+from mlsd.measure.store.sessions import latest
+from mlsd.records import Case, DrafterSpec, ModelRef, PromptRef, Trial
+from mlsd.report.tables.results import gamma_table
+from mlsd.stats import grouped, mean_over
+from mlsd.trials.answers import Answer, answers
+from mlsd.trials.decisions import PROCESSES, Design, decide, estimate, intervals
+from mlsd.trials.results import ArmResult, Measured, SessionPlan, arm_results, decisions, pooled_results
+from mlsd.trials.sums import Sums
+from mlsd.units import NS_PER_S
 
 Values = NDArray[np.float64]
 RECORDED = 0.10  # of one trial's ln tok/s: half of studies/tiny-epyc-cpu.record.json.gz is above, half below
 CALM = 0.03  # of the calmest tenth of it
 MOST = 40  # blocks of a session without a decision
+_N_TOKENS = 33
+_TOKENS = tuple(range(_N_TOKENS))
 _GAMMA_SPACE = {"gamma": Span(low=1, high=16)}
 LOOKS = (*range(1, 13), 16, 20, 25, 30, 40)  # every one of the first dozen, where most sessions end
 
@@ -111,12 +107,33 @@ def speeds(kind: str, n_sessions: int, n_arms: int, size: float = RECORDED, seed
 
 
 class Ended(NamedTuple):
-    """How a session ended."""
+    """How a session ended on one prompt."""
 
-    decision: Decision
+    arms: tuple[ArmResult, ...]  # plain decoding left out
+    answer: Answer
     trials: int
     blocks: int
-    falsely: bool  # at any look an arm was decided against its truth
+    falsely: bool  # at any look an arm, or the answer, was decided against its truth
+
+
+def _case(gamma: int, prompt: str) -> Case:
+    return Case(
+        suite="bench",
+        target=ModelRef(id="target"),
+        prompt=PromptRef(key=prompt, sha256="a" * 64, workload=prompt.partition(" ")[0]),
+        n_predict=_N_TOKENS,
+        drafter=DrafterSpec(name="pld") if gamma else DrafterSpec(),
+        gamma=gamma,
+    )
+
+
+def _trial(case: Case, block: int, log: float) -> Measured:
+    """A valid trial that decodes e^log tok/s; half of its rounds accept one token."""
+    trial = Trial(
+        case_id=case.id, arm=case.arm, gamma=case.gamma, block=block, repeat=block, position=0, status="ok",
+        started_at="", tokens=_TOKENS, decode_ns=round(_TOKENS[-1] * NS_PER_S / math.exp(log)), valid=True,
+    )  # fmt: skip
+    return Measured(case, trial, Sums(rounds=24, proposed=24, accepted=8, committed=32))
 
 
 def race(logs: Values, truth: Values | None = None, *, apart: bool = False) -> Ended:
@@ -125,37 +142,47 @@ def race(logs: Values, truth: Values | None = None, *, apart: bool = False) -> E
 
 
 def session(cells: Sequence[Values], truths: Sequence[Values] | None = None, *, apart: bool = False) -> list[Ended]:
-    """The same on several prompts, each of which ends for itself."""
+    """The same on several prompts, each of which ends for itself; arm i drafts i tokens."""
     truths = truths or [np.zeros(len(logs) - 1) for logs in cells]
-    design = Design(n_arms=sum(len(logs) - 1 for logs in cells), looks="any", apart=apart)
-    told: list[Timing[int]] = []
-    ended: list[Ended | None] = [None] * len(cells)
-    racing = [tuple(map(str, range(len(logs) - 1))) for logs in cells]
-    trials, falsely, open_ = [0] * len(cells), [False] * len(cells), set(range(len(cells)))
+    cases = [[_case(gamma, f"p{cell}") for gamma in range(len(logs))] for cell, logs in enumerate(cells)]
+    plan = SessionPlan(looks="any", apart=apart).count(case for own in cases for case in own)
+    trials, open_ = list[Measured](), dict(enumerate(truths))
+    ended: dict[int, Ended] = {}
+    racing = [range(len(logs)) for logs in cells]
     for block in range(min(logs.shape[1] for logs in cells)):
-        for cell in open_:
-            for name in (None, *racing[cell]):
-                log = cells[cell][0 if name is None else 1 + int(name), block]
-                told.append(Timing(cell, name, ("p", block), math.exp(log), Fate.VALID))
-            trials[cell] += 1 + len(racing[cell])
+        trials += [_trial(cases[c][gamma], block, cells[c][gamma, block]) for c in open_ for gamma in racing[c]]
         if block + 1 not in LOOKS:
             continue
-        decisions = standings(told, design)
-        for cell in tuple(open_):
-            decision = decisions[cell]
-            falsely[cell] = falsely[cell] or any(_wrong(one, truths[cell]) for one in decision.standings)
-            racing[cell] = decision.racing
-            ended[cell] = Ended(decision, trials[cell], block + 1, falsely[cell])
+        raced = {question.text: one for question, one in decisions(trials, plan).items()}
+        arms = grouped(_speculative(arm_results(trials, plan)), lambda arm: arm.text)
+        for cell, truth in tuple(open_.items()):
+            own, decision = arms[f"p{cell}"], raced[f"p{cell}"]
+            falsely = (cell in ended and ended[cell].falsely) or says_falsely(own, truth)
+            racing[cell] = [0, *(arm.case.gamma for arm in own if arm.name in decision.racing)]
+            n_trials = sum(one.case.prompt.key == f"p{cell}" for one in trials)
+            ended[cell] = Ended(tuple(own), answers(own)[0], n_trials, block + 1, falsely)
             if decision.done():
-                open_.remove(cell)
+                del open_[cell]
         if not open_:
             break
-    return [one for one in ended if one is not None]
+    return [ended[cell] for cell in range(len(cells))]
 
 
-def _wrong(one: Standing, truth: Values) -> bool:
-    gain = truth[int(one.name)]
-    return bool((one.effect == "faster" and gain <= 0) or (one.effect == "slower" and gain >= 0))
+def _speculative(arms: Iterable[ArmResult]) -> list[ArmResult]:
+    return [arm for arm in arms if not arm.is_plain]
+
+
+def says_falsely(arms: Sequence[ArmResult], truth: Values | None = None) -> bool:
+    """Whether a word of an arm, or the answer to use one, is against its gain; without `truth` all gain nothing."""
+
+    def gain(arm: ArmResult) -> float:
+        return 0.0 if truth is None else float(truth[arm.case.gamma - 1])
+
+    words = any(
+        (arm.effect == "faster" and gain(arm) <= 0) or (arm.effect == "slower" and gain(arm) >= 0) for arm in arms
+    )
+    used = [one.best for one in answers(arms) if one.use == "on" and one.best is not None]
+    return words or any(gain(arm) <= 0 for arm in used)
 
 
 class Share(NamedTuple):
@@ -189,17 +216,44 @@ def null_workloads(kind: str, n_prompts: int, n_sessions: int, text: float = 0.1
     """One answer for several prompts, whose gains are N(0, `text`), asked after each of thirty blocks."""
     each = [speeds(kind, n_sessions, 1, RECORDED, 100 * seed + place, 30) for place in range(n_prompts)]
     gains = np.random.default_rng(seed).normal(0, text, (n_sessions, n_prompts))
+    plan, cases = SessionPlan(pool="all", looks="any"), [[_case(g, f"p{i}") for g in (0, 1)] for i in range(n_prompts)]
     false, covered = [], []
     for i in range(n_sessions):
-        ratios = []
-        for n in (n for n in LOOKS if n <= 30):
-            places = [(str(p), b) for p in range(n_prompts) for b in range(n)]
-            plain = {(p, b): float(each[int(p)][i, 0, b]) for p, b in places}
-            own = {(p, b): float(gains[i, int(p)] + each[int(p)][i, 1, b]) for p, b in places}
-            ratios.append(against(plain, {"a": own}, Design(n_arms=1, looks="any"))["a"])
-        false.append(any(effect_of(ratio) in ("faster", "slower") for ratio in ratios))
-        covered.append(not ratios[-1].decided())
+        logs = [own[i] + np.array([[0.0], [gain]]) for own, gain in zip(each, gains[i], strict=True)]
+        looks = [_speculative(arm_results(_block_trials(cases, logs, n), plan)) for n in LOOKS if n <= 30]
+        false.append(any(map(says_falsely, looks)))
+        covered += [arm.ratio is not None and not arm.ratio.decided() for arm in looks[-1]]
     return Share(float(np.mean(false)), float(np.mean(covered)))
+
+
+def _block_trials(cases: Sequence[Sequence[Case]], logs: Sequence[Values], n_blocks: int) -> list[Measured]:
+    return [
+        _trial(case, block, own[arm, block])
+        for prompts, own in zip(cases, logs, strict=True)
+        for arm, case in enumerate(prompts)
+        for block in range(n_blocks)
+    ]
+
+
+def false_words(kind: str, n_arms: int, n_sessions: int, n_blocks: int = 3, size: float = RECORDED) -> dict[str, float]:
+    """Shares of sessions of fixed repeats, nothing gaining, of which a surface says a false faster or slower.
+
+    bench: its table and answers, of four prompts each for itself. report: its answers, tables of each workload and of
+    all together, of a suite with two prompts of each of two workloads. fit: its table of gammas, of that suite.
+    """
+    each = [speeds(kind, n_sessions, n_arms, size, place, n_blocks) for place in range(4)]
+    cases = [[_case(gamma, f"{text} {i}") for gamma in range(1 + n_arms)] for text in ("code", "prose") for i in (1, 2)]
+    false: dict[str, list[bool]] = {"bench": [], "report": [], "fit": []}
+    for i in range(n_sessions):
+        trials = _block_trials(cases, [own[i] for own in each], n_blocks)
+        false["bench"].append(says_falsely(_speculative(arm_results(trials, SessionPlan(pool="prompt")))))
+        suite = SessionPlan(pool="workload")
+        pooled = _speculative(latest(pooled_results(trials, suite)))
+        false["report"].append(says_falsely(_speculative(latest(arm_results(trials, suite)))) or says_falsely(pooled))
+        shown = gamma_table(pooled)
+        verdict = [head.label for head in shown.heads].index("verdict")
+        false["fit"].append(any(row[verdict].text in ("faster", "slower") for row in shown.rows))
+    return {surface: float(np.mean(own)) for surface, own in false.items()}
 
 
 def null_waves(kind: str, n_sessions: int, seed: int = 0) -> Share:
@@ -209,32 +263,33 @@ def null_waves(kind: str, n_sessions: int, seed: int = 0) -> Share:
 
 def waves(logs: Values) -> Ended:
     """A search on (plain and gammas) x blocks: the first gammas, then the neighbours of the leader, then it alone."""
-    told: list[Timing[int]] = []
-    tried: set[int] = set()
-    wave, most, block, trials, falsely = tuple(first_gammas(_GAMMA_SPACE)), 4, 0, 0, False
+    plan, cases = SessionPlan(pool="all", looks="any"), [_case(gamma, "code") for gamma in range(len(logs))]
+    trials = list[Measured]()
+    wave, most, block, falsely = tuple(first_gammas(_GAMMA_SPACE)), 4, 0, False
     while True:
         racing = wave
-        tried |= {*wave}
         for _ in range(most):
-            for gamma in (0, *racing):
-                speed = math.exp(logs[gamma, block])
-                told.append(Timing(0, f"{gamma}" if gamma else None, ("p", block), speed, Fate.VALID))
-            trials, block = trials + 1 + len(racing), block + 1
-            decision = standings(told, Design(n_arms=len(tried), looks="any"))[0]
-            falsely = falsely or any(one.effect in ("faster", "slower") for one in decision.standings)
-            racing = tuple(gamma for gamma in wave if str(gamma) in decision.racing)
-            if decision.done(among=set(map(str, wave))) or not racing or block == logs.shape[1]:
+            trials += [_trial(cases[gamma], block, logs[gamma, block]) for gamma in (0, *racing)]
+            block += 1
+            (decision,) = decisions(trials, plan).values()
+            arms = _speculative(arm_results(trials, plan))
+            names = {arm.name: arm.case.gamma for arm in arms}
+            falsely = falsely or says_falsely(arms)
+            racing = tuple(gamma for gamma in wave if gamma in {names[name] for name in decision.racing})
+            asked = {str(name) for name, gamma in names.items() if gamma in wave}
+            if decision.done(among=asked) or not racing or block == logs.shape[1]:
                 break
-        leader = decision.of(decision.leader or "") or max(decision.standings, key=lambda one: one.ratio.value)
-        beside = gammas_beside(int(leader.name), [int(one.name) for one in decision.standings], _GAMMA_SPACE)
+        leader = max(arms, key=lambda arm: (arm.effect != "slower", arm.ratio.value if arm.ratio else 0.0))
+        gamma, ended = leader.case.gamma, Ended(tuple(arms), answers(arms)[0], len(trials), block, falsely)
+        beside = gammas_beside(gamma, list(names.values()), _GAMMA_SPACE)
         if block == logs.shape[1]:
-            return Ended(decision, trials, block, falsely)
+            return ended
         if beside and leader.effect != "slower":
-            wave = (*beside, int(leader.name))
+            wave = (*beside, gamma)
         elif leader.effect == "undecided" and most == 4:
-            wave, most = (int(leader.name),), 30
+            wave, most = (gamma,), 30
         else:
-            return Ended(decision, trials, block, falsely)
+            return ended
 
 
 def comparisons(
@@ -271,8 +326,8 @@ def _shares(sessions: Iterable[Sequence[Ended]]) -> Share:
     false, covered = [], []
     for ended in sessions:
         false.append(any(end.falsely for end in ended))
-        ratios = [one.ratio for end in ended for one in end.decision.standings]
-        covered += [r.low is not None and r.high is not None and r.low <= 1 <= r.high for r in ratios]
+        ratios = [arm.ratio for end in ended for arm in end.arms]
+        covered += [r is not None and r.decided() is False for r in ratios]
     return Share(float(np.mean(false)), float(np.mean(covered)))
 
 
@@ -345,8 +400,7 @@ def bench_effort(size: float, n_sessions: int, seed: int = 0) -> Effort:
         logs = [noise[i] + np.append(0.0, truth)[:, None] for truth, noise in cells]
         for ended, truth in zip(session(logs, truths), truths, strict=True):
             trials += ended.trials
-            best = ended.decision.best
-            right += _right(None if best is None else int(best.name), truth)
+            right += _right(_chosen(ended.answer), truth)
     share = right / len(cells) / n_sessions
     for n_blocks in range(3, 65):
         good = [_right(_fixed(x + np.append(0.0, t)[:, None], n_blocks), t) for t, noise in cells for x in noise]
@@ -361,12 +415,16 @@ def _right(chosen: int | None, truth: Values) -> bool:
     return bool(truth[chosen] > max(0.0, truth.max() - 0.05))
 
 
+def _chosen(answer: Answer) -> int | None:
+    """The place of the arm to use, or off."""
+    return answer.best.case.gamma - 1 if answer.use == "on" and answer.best is not None else None
+
+
 def _fixed(logs: Values, n_blocks: int) -> int | None:
     """The winner's place in a session of so many blocks, or off."""
-    sides: list[dict[tuple[str, int], float]] = [{("p", i): float(own[i]) for i in range(n_blocks)} for own in logs]
-    arms = {str(i): own for i, own in enumerate(sides[1:])}
-    best = decide(sides[0], arms, Design(n_arms=len(arms) * len(PROMPTS), looks="end")).best
-    return None if best is None else int(best.name)
+    cases = [_case(gamma, "code") for gamma in range(len(logs))]
+    plan = SessionPlan(n_arms={cases[0].target.id: (len(logs) - 1) * len(PROMPTS)})
+    return _chosen(answers(arm_results(_block_trials([cases], [logs], n_blocks), plan))[0])
 
 
 # --- all of it ----------------------------------------------------------------------------------------------------
@@ -387,6 +445,8 @@ def run() -> Iterator[Result]:
         yield _share(f"4 prompts of 4 arms that gain nothing, {kind}: falsely decided", found.false, most=5.0)
         found = null_waves(kind, 100)
         yield _share(f"tune, nothing gains, {kind}: falsely decided", found.false, most=5.0)
+        for surface, false in false_words(kind, 8, 200).items():
+            yield _share(f"8 arms that gain nothing, 3 blocks, {kind}: false words of {surface}", false, most=5.0)
         yield _share(
             f"compare of one build, 10 blocks, {kind}: a change", comparisons(kind, 200, n_measures=4), most=0.5
         )

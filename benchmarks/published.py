@@ -28,7 +28,6 @@ from mlsd.analysis.advise.answer import Question, answer
 from mlsd.analysis.advise.known_model import by_sizes
 from mlsd.analysis.advise.reference_acceptance import Stated
 from mlsd.analysis.audit import published_tables as published
-from mlsd.analysis.fits.costmodel import iid_alpha
 from mlsd.analysis.predict.arms import Known
 from mlsd.errors import InputError
 from mlsd.gguf_tools.shapes import FULL
@@ -39,6 +38,7 @@ from mlsd.planning.known_shapes import shape_facts, shape_of
 from mlsd.planning.passes import AppleChip, Constants, Engine, Work
 from mlsd.records import NO_DRAFTER
 from mlsd.stats import t_quantile
+from mlsd.trials.acceptance import rate_of
 from mlsd.trials.decisions import NO_DIFFERENCE
 
 ASSET = Path(__file__).parent.parent / "mlsd" / "assets" / "passes.toml"
@@ -297,7 +297,12 @@ def acceptances() -> Iterator[tuple[str, str, str, float]]:
             mgl = _mgl(cells, gamma) if method in ("mtp", "dflash", "dspark", "eagle3", "draft-model") else None
             if gamma and mgl is not None and 1 < mgl < gamma + 1 and not cells["target"].startswith(("Apple", "Mac ")):
                 source = cells["thread"].split(",")[0]
-                yield source if "://" in source else name, method, text_of(cells), iid_alpha(mgl, gamma)
+                yield (
+                    source if "://" in source else name,
+                    method,
+                    text_of(cells),
+                    rate_of(mgl, "position", gamma) or 0.0,
+                )
 
 
 _SAID_TWICE = ("mlx-mtp",)  # its rows are those of mac-2026

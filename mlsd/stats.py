@@ -1,4 +1,4 @@
-"""Small pure statistics: medians, spreads, groups, how trials pair, the one interval, and what it decides."""
+"""Small pure statistics: medians, spreads, groups, intervals, and what they decide."""
 
 from __future__ import annotations
 
@@ -31,12 +31,6 @@ class Interval(Record, frozen=True, kw_only=True):
     @property
     def says_little(self) -> bool:
         return self.low is not None and self.high is not None and self.high > _SAYS_LITTLE * self.low
-
-    def within(self, least: float, most: float) -> Interval:
-        """Its ends no further than what the quantity can be."""
-        if self.low is None or self.high is None:
-            return self
-        return Interval(value=self.value, low=max(self.low, least), high=min(self.high, most), n=self.n)
 
     def decided(self, against: float = 1.0) -> bool | None:
         """Whether the interval excludes `against`; None without an interval."""
@@ -83,12 +77,6 @@ def grouped(items: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
     return groups
 
 
-def paired(plain: Iterable[T], others: Iterable[T], key: Callable[[T], Hashable]) -> list[tuple[T, T]]:
-    """Each of `others` beside the last of `plain` with the same key; those without a partner are left out."""
-    partners = {key(one): one for one in plain}
-    return [(partners[place], other) for other in others if (place := key(other)) in partners]
-
-
 def independent(prompts: Sequence[Hashable], blocks: Sequence[Hashable]) -> Sequence[Hashable]:
     """What shares no noise: prompts where there are several, else blocks.
 
@@ -121,13 +109,6 @@ def mean_over(
         return Interval(value=back(centre), n=n)
     half = dunnett_quantile(_ALPHA, n_choices, n - 1) * statistics.stdev(each) / math.sqrt(n)
     return Interval(value=back(centre), low=back(centre - half), high=back(centre + half), n=n)
-
-
-def paired_ratio(
-    numerators: Sequence[float], denominators: Sequence[float], groups: Sequence[Hashable] | None = None
-) -> Interval:
-    """Geometric mean of pairwise ratios; pairs come from one block each, so what both share (heat, load) cancels."""
-    return mean_over([x / y for x, y in zip(numerators, denominators, strict=True)], groups, ratio=True)
 
 
 # --- deciding -----------------------------------------------------------------------------------------------------

@@ -19,17 +19,11 @@ from mlsd.stats import (
     independent,
     mean_over,
     median,
-    paired,
     percentiles,
     relative_spread,
     smallest_effect,
     t_quantile,
 )
-
-
-def test_each_goes_beside_the_last_plain_one_of_its_key() -> None:
-    plain, others = [("a", 1), ("a", 2), ("b", 3)], [("a", 10), ("c", 11), ("b", 12)]
-    assert paired(plain, others, lambda one: one[0]) == [(("a", 2), ("a", 10)), (("b", 3), ("b", 12))]
 
 
 def test_groups_weigh_equally_and_one_group_has_no_interval() -> None:

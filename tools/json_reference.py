@@ -161,6 +161,8 @@ class Server(TypedDict):
 class Advise(TypedDict):
     """A prediction and what it rests on."""
 
+    answer: str
+    flags: list[str]
     advice: Recommendation
     quant: str | None
     chip: str | None

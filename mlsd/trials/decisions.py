@@ -3,7 +3,8 @@
 An interval pays for what the session planned and for nothing else (`Design`). Methods, sources and simulated figures:
 docs/method.md. With m arms, n units (blocks of one prompt, else prompts) and f degrees of freedom,
 
-    looks "end":  mean -+ d(m, f) sd / sqrt(n)      d: Dunnett 1955, all arms against one plain arm
+    looks "end":  mean -+ d(m, f) sd / sqrt(n)      d: Dunnett 1955, all arms against one plain arm; several questions
+                                                    share the chance to be wrong (Sidak 1967)
     looks "any":  mean -+ h(n, f) sd / sqrt(n)      h: mixture of Gaussians, level alpha / m (Lai 1976)
 
 and sd^2 the larger of an arm's own variance and of the mean of its own and all arms', weighted by freedom (Smyth 2004).
@@ -14,20 +15,17 @@ from __future__ import annotations
 import bisect
 import math
 import statistics
-from collections.abc import Container, Hashable, Iterable, Mapping, Sequence
-from typing import Generic, Literal, NamedTuple, TypeVar
+from collections.abc import Container, Mapping, Sequence
+from typing import Literal, NamedTuple
 
 import msgspec
 
 from mlsd.records import Record
 from mlsd.stats import Interval, anytime_quantile, dunnett_quantile
-from mlsd.trials.fates import Fate
 
 Effect = Literal["faster", "slower", "no difference", "undecided"]
 Logs = Mapping[tuple[str, int], float]  # (prompt, block) -> ln of tok/s
 Looks = Literal["end", "any"]
-Choice = Literal["on", "off", "not decided yet"]  # what a session says of speculation
-G = TypeVar("G", bound=Hashable)
 
 ALPHA = 0.05  # chance that anything a session decides is wrong
 NO_DIFFERENCE = 0.03  # a change that nobody would switch a setting on for
@@ -36,13 +34,13 @@ _SHARED = 0.25  # of the squared scatter of two arms' ratios comes from the plai
 _SHARED_TEXT = 0.5  # likewise of their prompts: what a text gains one arm it gains others, in part
 _LEAST_FREEDOM = 2.0  # of prompts that are looked at more than once
 _MOST_UNITS = 1_000  # that are worth promising
-_NAMED = 2  # undecided settings that a sentence takes
 
 
 class Design(Record, frozen=True, kw_only=True):
     """What a session planned: all that its intervals pay for, whatever a file holds besides."""
 
     n_arms: int  # beside plain decoding, over all questions that the session answers; controls not counted
+    n_questions: int = 1  # in which these arms are, each with plain trials and scatter of its own
     looks: Looks  # fixed repeats that nobody looks at before their end; any: --until, resumed, races
     apart: bool = False  # each arm is one process throughout, as a server is
 
@@ -94,46 +92,6 @@ class Decision(Record, frozen=True, kw_only=True):
 
     def of(self, name: str) -> Standing | None:
         return next((one for one in self.standings if one.name == name), None)
-
-    @property
-    def best(self) -> Standing | None:
-        """The fastest that is decided to be faster than plain decoding."""
-        faster = [one for one in self.standings if one.effect == "faster" and not one.control]
-        return max(faster, key=lambda one: one.ratio.value, default=None)
-
-    @property
-    def choice(self) -> Choice:
-        """Off only where nothing can be faster any more."""
-        if self.best is not None:
-            return "on"
-        usable = [one for one in self.standings if not one.control]
-        closed = all(one.out is not None or one.effect != "undecided" for one in usable)
-        return "off" if usable and closed else "not decided yet"
-
-    @property
-    def words(self) -> str:
-        """What to use, and what is open."""
-        if self.choice == "off":
-            return "leave it off: nothing is faster"
-        left = [one for one in self.standings if one.out is None and not one.control]
-        undecided = [one for one in left if one.effect == "undecided"]
-        best = self.best
-        if best is None:
-            first = max(undecided, key=lambda one: one.ratio.value, default=None)
-            if first is None:
-                return "not decided yet: no arm was measured"
-            more = "" if first.more_blocks is None else f"; {_blocks(first.more_blocks)} decide it"
-            parts = [f"not decided yet: {first.name} looks like {_times(first)}{more}"]
-            undecided.remove(first)
-        else:
-            rivals = [one.name for one in left if one is not best and one.effect == "faster"]
-            parts = [f"use {best.name}, {_times(best)}"]
-            parts += [f"as fast as far as is known: {', '.join(rivals)}"] if rivals else []
-        if len(undecided) > _NAMED:  # a table beside it has them all
-            parts.append(f"{len(undecided)} {'more ' if best is None else ''}settings are undecided")
-        else:
-            parts += [f"{one.name} is {one.words}" for one in undecided]
-        return "; ".join(parts)
 
     def done(self, within: float | None = None, among: Container[str] | None = None) -> bool:
         """Whether each arm (`among` these) is decided or out; with `within` also the best known to this share.
@@ -193,56 +151,6 @@ def decide(
     return Decision(standings=tuple(standings), leader=leader, behind=max(0.0, most - 1))
 
 
-class Timing(NamedTuple, Generic[G]):
-    """A trial as a decision sees it."""
-
-    group: G  # answered for itself
-    arm: str | None  # its name; None: plain decoding
-    place: tuple[str, int]  # prompt and block
-    tok_s: float | None
-    fate: Fate
-    control: bool = False
-
-    @property
-    def spoils(self) -> bool:
-        """Whether its arm counts no more: it failed, is not valid or not timed; a disturbed one does not."""
-        return not self.tok_s if self.fate is Fate.VALID else self.fate is not Fate.DISTURBED
-
-
-def standings(
-    trials: Iterable[Timing[G]], design: Design, *, anchors: Mapping[G, str] | None = None
-) -> dict[G, Decision]:
-    """What trials decide of each group; only what is valid counts, of what was measured twice the latest.
-
-    An arm of which one trial is not valid is left out: whatever its speed is, nobody may use it.
-    """
-    plain: dict[G, dict[tuple[str, int], float]] = {}
-    groups: dict[G, dict[str, dict[tuple[str, int], float]]] = {}
-    spoilt, controls = set[tuple[G, str]](), set[str]()
-    for one in trials:
-        if one.arm is None:
-            logs = plain.setdefault(one.group, {})
-        else:
-            logs = groups.setdefault(one.group, {}).setdefault(one.arm, {})
-            if one.control:
-                controls.add(one.arm)
-            if one.spoils:
-                spoilt.add((one.group, one.arm))
-        if one.fate is Fate.VALID and one.tok_s:
-            logs[one.place] = math.log(one.tok_s)
-    return {
-        group: decide(
-            plain[group],
-            {name: logs for name, logs in arms.items() if (group, name) not in spoilt},
-            design,
-            anchor=(anchors or {}).get(group),
-            controls=controls,
-        )
-        for group, arms in groups.items()
-        if plain.get(group)
-    }
-
-
 def against(base: Logs, arms: Mapping[str, Logs], design: Design, *, alpha: float = ALPHA) -> dict[str, Interval]:
     """Each arm's speed over that of `base`, in the blocks that both were in; those that share none are left out."""
     found = _estimates(base, arms)
@@ -268,12 +176,11 @@ def intervals(
 
 def quantile(design: Design, n: int, freedom: float, alpha: float = ALPHA) -> float:
     """Half the width in standard errors of an interval over n units; infinite where so few cannot have any."""
-    m = max(1, design.n_arms)
     if not freedom:
         return math.inf
     if design.looks == "end":
-        return dunnett_quantile(alpha, m, freedom)
-    return anytime_quantile(alpha / m, n, freedom)
+        return _at_end(design, freedom, alpha)
+    return anytime_quantile(alpha / max(1, design.n_arms), n, freedom)
 
 
 def effect_of(ratio: Interval | None) -> Effect:
@@ -289,6 +196,11 @@ def effect_of(ratio: Interval | None) -> Effect:
 
 
 # --- inside -------------------------------------------------------------------------------------------------------
+
+
+def _at_end(design: Design, freedom: float, alpha: float) -> float:
+    per_question = math.ceil(design.n_arms / design.n_questions)
+    return dunnett_quantile(1 - (1 - alpha) ** (1 / design.n_questions), max(1, per_question), freedom)
 
 
 class _Scatter(NamedTuple):
@@ -353,7 +265,7 @@ def _half(one: Estimate, known: _Scatter, design: Design, alpha: float) -> float
     else:
         factor = quantile(design, one.n, known.freedom, alpha)
         half = factor * math.sqrt(known.variance / one.n) if math.isfinite(factor) else math.inf
-    apart = PROCESSES * dunnett_quantile(alpha, max(1, design.n_arms), math.inf) if design.apart else 0.0
+    apart = PROCESSES * _at_end(design, math.inf, alpha) if design.apart else 0.0
     return math.hypot(half, apart)
 
 
@@ -364,7 +276,7 @@ def _half_of_prompts(one: Estimate, known: _Scatter, design: Design, alpha: floa
     """
     if known.freedom < _LEAST_FREEDOM:
         return math.inf
-    half = dunnett_quantile(alpha, max(1, design.n_arms), known.freedom) * math.sqrt(known.variance / one.n)
+    half = _at_end(design, known.freedom, alpha) * math.sqrt(known.variance / one.n)
     factor = quantile(design, one.n_blocks, one.n_blocks - one.n, alpha)
     return math.hypot(half, factor * math.sqrt(one.block_variance / one.n_blocks)) if math.isfinite(factor) else half
 
@@ -392,11 +304,6 @@ def _more_blocks(one: Estimate, known: _Scatter, design: Design) -> int | None:
     if one.n < 2 or not decides(_MOST_UNITS):
         return None
     return max(1, bisect.bisect_left(range(_MOST_UNITS), True, lo=one.n, key=decides) - one.n)
-
-
-def _times(one: Standing) -> str:
-    bounds = "" if one.ratio.low is None else f" (95 % {one.ratio.low:.2f} to {one.ratio.high:.2f})"
-    return f"{one.ratio.value:.2f}x{bounds}"
 
 
 def _blocks(n: int) -> str:

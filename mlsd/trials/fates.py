@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import enum
-from collections import Counter
-from collections.abc import Iterable
 
 from mlsd.records import Trial
 
@@ -29,33 +27,18 @@ class Fate(enum.StrEnum):
         return self in (Fate.VALID, Fate.DISTURBED)
 
 
-ORDER = tuple(Fate)
-
-
 def fate_of(trial: Trial) -> Fate:
     """The fate of a trial, from its fields alone."""
-    verdict = None if trial.losslessness is None else trial.losslessness.verdict
-    return fate(trial.status, trial.valid, trial.rollback_target, trial.disturbed, trial.failed_native_calls, verdict)
-
-
-def fate(
-    status: str, valid: bool, rollback: str | None, disturbed: bool, failed_native_calls: int, verdict: str | None
-) -> Fate:
-    """The fate of a trial of which this is known."""
-    if status == "failed":
+    if trial.status == "failed":
         return Fate.FAILED
-    if valid:
+    if trial.valid:
         return Fate.VALID
-    strategy = (rollback or "").partition(":")[0]
+    strategy = (trial.rollback_target or "").partition(":")[0]
     if strategy in (SABOTAGED, UNCHECKED):
         return Fate.SABOTAGED if strategy == SABOTAGED else Fate.UNCHECKED
-    if disturbed:
+    if trial.disturbed:
         return Fate.DISTURBED
-    if failed_native_calls:
+    if trial.failed_native_calls:
         return Fate.CALLS_FAILED
+    verdict = trial.losslessness and trial.losslessness.verdict
     return Fate.DIVERGED if verdict == "diverged" else Fate.UNPROVEN
-
-
-def fates(trials: Iterable[Trial]) -> Counter[Fate]:
-    """How many trials came to each end."""
-    return Counter(map(fate_of, trials))

@@ -76,6 +76,7 @@ class SessionPlan(Record, frozen=True, kw_only=True):
     n_arms: dict[str, int] = msgspec.field(
         default_factory=dict
     )  # planned, of all questions of a target, by its id; controls not counted
+    n_questions: dict[str, int] = msgspec.field(default_factory=dict)  # likewise
     base: str = ""  # of servers with models of their own: the target that others are compared with
     n_threads: int | None = None  # where the number was left open
 
@@ -106,14 +107,28 @@ class SessionPlan(Record, frozen=True, kw_only=True):
 
     def count(self, cases: Iterable[Case]) -> SessionPlan:
         """With the arms of these cases, by target: as many as it decides of, those over all workloads included."""
-        known, n = [case for case in cases if case.drafter.name not in CONTROLS], Counter[str]()
+        known = [case for case in cases if case.drafter.name not in CONTROLS]
+        arms, questions = Counter[str](), Counter[str]()
         for plan in (self, self.pooled) if self.pool == "workload" else (self,):
-            n += Counter(q.target for q, name in {(plan.question(c), plan.name(c)) for c in known} if name is not None)
-        return msgspec.structs.replace(self, n_arms={t: max(n[t], self.n_arms.get(t, 0)) for t in {**n, **self.n_arms}})
+            asked = {(plan.question(case), name) for case in known if (name := plan.name(case)) is not None}
+            arms += Counter(question.target for question, _ in asked)
+            questions += Counter(question.target for question in {question for question, _ in asked})
+        return self.with_counts(arms, questions)
+
+    def with_counts(self, n_arms: Mapping[str, int], n_questions: Mapping[str, int]) -> SessionPlan:
+        """With at least so many arms and questions."""
+        return msgspec.structs.replace(
+            self, n_arms=_larger(self.n_arms, n_arms), n_questions=_larger(self.n_questions, n_questions)
+        )
 
     def design(self, question: Question) -> Design:
         """What the intervals of a question pay for."""
-        return Design(n_arms=self.n_arms.get(question.target, 1), looks=self.looks, apart=self.apart)
+        n_arms, n_questions = (counts.get(question.target, 1) for counts in (self.n_arms, self.n_questions))
+        return Design(n_arms=n_arms, n_questions=n_questions, looks=self.looks, apart=self.apart)
+
+
+def _larger(one: Mapping[str, int], other: Mapping[str, int]) -> dict[str, int]:
+    return {target: max(one.get(target, 0), other.get(target, 0)) for target in {**one, **other}}
 
 
 def settings_of(case: Case, n_threads: int | None = None) -> str:

@@ -90,7 +90,9 @@ def test_a_calibration_is_enough_for_advice(
     main(["calibrate", "tiny-moe", "--draft", "tiny-draft", *short])
     capsys.readouterr()
     main(["advise", "tiny-moe", "--gamma", "1,2,4", "--n-threads", "1", "--json"])
-    advice = json.loads(capsys.readouterr().out)["advice"]
+    printed = json.loads(capsys.readouterr().out)
+    advice = printed["advice"]
+    assert printed["answer"].startswith("tiny-moe: ") and bool(printed["flags"]) == (advice["verdict"] != "not decided")
     assert advice["costs_source"] == "calibration on this machine"
     assert {(p["draft"], p["gamma"]) for p in advice["prospects"]} == {
         (None, 0),

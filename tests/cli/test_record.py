@@ -13,6 +13,8 @@ import pytest
 
 from mlsd.errors import TableError
 from mlsd.measure.exchange.record import output_key, read_record
+from mlsd.measure.run import runs
+from mlsd.measure.run.race import Race
 from mlsd.measure.store.rows import environment_key
 from mlsd.measure.store.store import Store
 from mlsd.planning.plan import block_number
@@ -61,6 +63,25 @@ def test_a_study_is_recorded_checked_and_imported_as_it_was(mlsd: Mlsd, study: P
         assert len(ours.warnings()) == len(theirs.warnings())
         assert theirs.check() == []
     assert mlsd("report", "--db", db, "-o", tmp_path / "report").code == 0
+
+
+@pytest.mark.native
+def test_a_race_that_dropped_an_arm_passes_its_own_check(
+    mlsd: Mlsd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runs, "MOST_BLOCKS", 4)
+    monkeypatch.setattr(Race, "_goes_on", lambda race, case, new: case.gamma != 2 or race._repeat < 1)
+    db, file = tmp_path / "race.sqlite", tmp_path / "race.record.json.gz"
+    methods = ("--drafter", "pld", "--drafter", "oracle", "--gamma", "1,2", "--prompt", "code", "--prompt", "copy")
+    asked = ("bench", "tiny-dense", *methods, "--n-predict", 8, "--n-threads", 1, "--until", "decided", "--db", db)
+    assert mlsd(*asked).code == 0
+    with Store.open(db, read_only=True) as store:
+        assert sorted({s.trial.repeat for s in store.trials(rounds=False) if s.trial.gamma == 2}) == [0, 1]
+        assert max(stored.trial.repeat for stored in store.trials(rounds=False)) == 3
+    assert mlsd("record", db, "-o", file).code == 0
+    checked = mlsd("record", "verify", file)
+    assert checked.code == 0, checked.out
+    assert mlsd("import", file, "--db", tmp_path / "theirs.sqlite").code == 0
 
 
 def test_equal_studies_give_equal_files_and_none_is_replaced_unasked(mlsd: Mlsd, study: Path, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from mlsd.measure import exchange
 from mlsd.measure.exchange import delimited, llama_bench, study_csv
 from mlsd.measure.store.rows import TrialFilter
 from mlsd.measure.store.store import ALL, Store
-from mlsd.records import QualityWarning
+from mlsd.records import DrafterSpec, QualityWarning
 from tests.measure.examples import ENVIRONMENT, MODEL, ROUNDS, case, failed, trial
 
 FORMULA = '=HYPERLINK("http://x")'
@@ -169,6 +169,19 @@ def test_study_csv_pairs_each_arm_with_the_plain_one_of_its_block_and_repeat(sto
     assert [row["status"] for row in rows] == ["ok", "ok", "ok", "ok", "invalid", "failed"]
     assert (rows[0]["draft_model"], rows[0]["draft_acceptance_rate"]) == ("none", "")
     assert float(rows[1]["draft_acceptance_rate"]) == 5 / 7
+
+
+def test_a_control_is_one_in_every_export(tmp_path: Path) -> None:
+    with Store.open(tmp_path / "x.sqlite") as store:
+        bound = case(4, drafter=DrafterSpec(name="oracle"))
+        run_id = store.begin_run(ENVIRONMENT, {}, seed=1)
+        store.add_cases(run_id, [case(0), bound])
+        for one in (case(0), bound):
+            store.add_trial(run_id, trial(one))
+        assert [row["status"] for row in lines(exported(store, "study-csv"))] == ["ok", "control"]
+        assert [row["control"] for row in lines(exported(store, "csv"))] == ["False", "True"]
+        assert [one["control"] for one in json.loads(exported(store, "json"))["trials"]] == [False, True]
+        assert len(json.loads(exported(store, "llama-bench"))) == 2  # a prefill and a generation, of plain decoding
 
 
 def test_an_invalid_baseline_gives_no_speedup(tmp_path: Path) -> None:

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import math
-import re
 
 import numpy as np
 import pytest
@@ -54,7 +53,6 @@ def test_clear_arms_are_decided_after_a_few_blocks_and_the_rest_is_out() -> None
     assert of(found, "fair").out == "slower than fast"
     assert of(found, "slow").out == "slower than plain decoding"
     assert (found.leader, found.racing, found.done()) == ("fast", ("fast",), True)
-    assert found.best == of(found, "fast")
     assert not found.done(0.001)  # but not known to a tenth of a per cent
     assert found.done(0.2)
 
@@ -67,9 +65,8 @@ def test_a_control_neither_wins_nor_drops_out_nor_pushes_others_out_nor_holds_a_
     bounds: Arms = {"oracle": noisy(0.9, 6, 4), "random": noisy(-0.9, 6, 5), "random, gamma 1": noisy(0.0, 6, 6)}
     found = decide(PLAIN, ARMS | bounds, looked(), controls=bounds)
     assert (found.leader, found.racing, found.done()) == ("fast", ("fast", *bounds), True)
-    assert not any(name in found.words for name in bounds)
     alone = decide(PLAIN, bounds, looked(), controls=bounds)
-    assert (alone.leader, alone.best, alone.racing, alone.done()) == (None, None, tuple(bounds), False)
+    assert (alone.leader, alone.racing, alone.done()) == (None, tuple(bounds), False)
 
 
 def test_one_block_decides_nothing_and_neither_do_two_of_one_arm() -> None:
@@ -87,24 +84,6 @@ def test_equals_end_as_no_difference_once_they_are_known_that_well() -> None:
     assert few.words.startswith("undecided: ")
     assert few.words.endswith("blocks would be needed")
     assert decide(PLAIN, {}, at_end(0)).done()
-
-
-def test_three_answers_off_only_where_nothing_can_be_faster_any_more() -> None:
-    assert decide(PLAIN, ARMS, looked()).choice == "on"
-    assert decide(PLAIN, ARMS, looked()).words.startswith("use fast, 1.6")
-    slow = {name: noisy(-gain, 6, seed) for seed, (name, gain) in enumerate({"a": 0.4, "b": 0.5}.items())}
-    assert decide(PLAIN, slow, looked(2)).words == "leave it off: nothing is faster"
-    open_ = decide(PLAIN, {**slow, "c": blocks(0.8, -0.1, 0.9, 0.0, 0.8, 0.1)}, looked())
-    assert open_.choice == "not decided yet"
-    assert open_.words.startswith("not decided yet: c looks like 1.5")
-    assert re.search(r"; \d+ more blocks decide it$", open_.words)
-    assert decide(PLAIN, {}, looked()).words == "not decided yet: no arm was measured"
-
-
-def test_a_sentence_names_a_few_undecided_settings_and_counts_more() -> None:
-    one = {name: {place: log for place, log in ARMS["fast"].items() if place[1] < 1} for name in "abcd"}
-    assert decide(PLAIN, one, looked()).words == "not decided yet: a looks like 1.66x; 3 more settings are undecided"
-    assert decide(PLAIN, {"a": one["a"]}, looked()).words == "not decided yet: a looks like 1.66x"
 
 
 @pytest.mark.parametrize("n_blocks", [2, 3, 10])
@@ -224,16 +203,17 @@ def test_intervals_of_fixed_repeats_all_hold_in_95_of_100_sessions(kind: str) ->
     assert found.covered >= 0.95 - 0.027
 
 
+@pytest.mark.parametrize("kind", sorted(simulated.NOISE))
+def test_no_surface_calls_an_arm_that_gains_nothing_faster_or_slower_in_more_than_five_of_a_hundred_sessions(
+    kind: str,
+) -> None:
+    assert max(simulated.false_words(kind, 4, 40).values()) <= 0.05 + 0.025
+
+
 @pytest.mark.heavy
 def test_whole_searches_find_nothing_where_nothing_is() -> None:
     found = simulated.null_waves("normal noise", 12)
     assert found.false <= 1 / 12 and found.covered >= 0.93
-
-
-def test_the_best_is_the_fastest_that_is_decided_though_another_may_be_faster_still() -> None:
-    arms = {**ARMS, "open": {("code", 0): 2.0}}
-    found = decide(PLAIN, arms, looked(4))
-    assert found.leader == "open" and found.best == of(found, "fast")
 
 
 def test_a_race_takes_less_trials_than_fixed_blocks_that_answer_as_well() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from mlsd.records import Losslessness, Trial
-from mlsd.trials.fates import Fate, fate_of, fates
+from mlsd.trials.fates import Fate, fate_of
 
 
 def _trial(**fields: Any) -> Trial:
@@ -31,7 +31,3 @@ def _trial(**fields: Any) -> Trial:
 def test_a_fate_follows_from_a_trials_fields_and_never_from_a_sentence(fields: dict[str, Any], fate: Fate) -> None:
     assert fate_of(_trial(**fields)) is fate
     assert fate.right == (fate in (Fate.VALID, Fate.DISTURBED))
-
-
-def test_fates_are_counted() -> None:
-    assert fates([_trial(valid=True), _trial(valid=True), _trial()]) == {Fate.VALID: 2, Fate.UNPROVEN: 1}

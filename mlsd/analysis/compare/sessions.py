@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import statistics
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -14,15 +14,15 @@ from mlsd.errors import AnalysisError
 from mlsd.measure.run.compare import COMMAND, CONTROL, OUTPUT
 from mlsd.measure.store.rows import CalibrationPoint, Run, TrialFilter
 from mlsd.measure.store.store import Store
-from mlsd.records import Case, EngineOptions, Environment, Record, Trial
+from mlsd.records import Case, EngineOptions, Environment, Record
 from mlsd.stats import grouped
-from mlsd.trials.arms import PLAIN, arm_of
 from mlsd.trials.decisions import Looks
-from mlsd.trials.sums import prefill_tok_s, sums_of
-from mlsd.trials.sums import speed as decode_speed
+from mlsd.trials.results import Measured, SessionPlan, arm_results, as_measured
+from mlsd.trials.sums import prefill_tok_s
 
 Values = dict[Measure, float]
 
+_ONE_BLOCK = SessionPlan(pool="all")
 _PASS = "T("  # begins the name of a pass's time
 _NAMED = 3  # passes that a sentence takes
 
@@ -152,15 +152,16 @@ def _session(store: Store, name: str, runs: Sequence[Run]) -> Session:
     sides, blocks, outputs, invalid = {}, {}, {}, {}
     for run in runs:
         role = str(run.plan["role"])
-        trials = [stored.trial for stored in store.trials(TrialFilter(run_id=run.id))]
-        plain = next((cases[t.case_id] for t in trials if t.arm == "ar"), None)
+        stored = [one.trial for one in store.trials(TrialFilter(run_id=run.id))]
+        trials = as_measured((cases[trial.case_id], trial) for trial in stored)
+        plain = next((one.case for one in trials if one.case.arm == "ar"), None)
         sides[role] = Side(
             role=role, build=str(run.plan["build"]), run_id=run.id, environment=run.environment, settings=_said(plain)
         )
-        blocks[role] = _blocks(trials, cases, points[run.id])
+        blocks[role] = _blocks(trials, points[run.id])
         outputs[role] = tuple((w.code, w.message) for w in warnings if w.run_id == run.id and w.code.startswith(OUTPUT))
         invalid[role] = tuple(
-            dict.fromkeys(t.error or t.invalid_reason or "no reason given" for t in trials if not t.valid)
+            dict.fromkeys(t.error or t.invalid_reason or "no reason given" for t in stored if not t.valid)
         )
     base = sides["0"].settings
     if all(side.settings in ("", base) for side in sides.values()):
@@ -196,53 +197,42 @@ def _place(measure: Measure) -> tuple[object, ...]:
 # --- values of a block --------------------------------------------------------------------------------------------
 
 
-def _blocks(
-    trials: Iterable[Trial], cases: Mapping[str, Case], points: Iterable[CalibrationPoint] = ()
-) -> dict[int, Values]:
+def _blocks(trials: Sequence[Measured], points: Iterable[CalibrationPoint] = ()) -> dict[int, Values]:
     """What each block measured. A block in which an arm lacks a valid trial of some prompt has no value of that arm."""
-    by_block: dict[int, dict[str, list[Trial]]] = defaultdict(lambda: defaultdict(list))
-    prompts: dict[str, set[str]] = defaultdict(set)
-    for trial in trials:
-        arm = arm_of(cases[trial.case_id]).setting
-        by_block[trial.repeat][arm].append(trial)
-        prompts[arm].add(cases[trial.case_id].prompt.sha256)
+    whole = {arm.name: set(arm.prompts) for arm in arm_results(trials, _ONE_BLOCK)}
     passes: dict[int, Values] = defaultdict(dict)
     for point in sorted(points, key=lambda point: point.rows):  # of rollbacks the widest stays
         if measure := _pass_measure(point):
             passes[point.repeat][measure] = point.span_ns / 1e6
-    return {
-        block: {**_arm_values({a: t for a, t in arms.items() if _whole(t, len(prompts[a]))}), **passes[block]}
-        for block, arms in by_block.items()
-    }
+    blocks = grouped(trials, lambda one: one.trial.repeat)
+    return {block: {**_values(own, whole), **passes[block]} for block, own in blocks.items()}
 
 
-def _whole(trials: Sequence[Trial], n_prompts: int) -> bool:
-    return len(trials) == n_prompts and all(trial.valid and trial.decode_ns for trial in trials)
-
-
-def _arm_values(arms: Mapping[str, Sequence[Trial]]) -> Values:
-    """Means over the prompts of one block: geometric of throughputs, of counts by their sums."""
+def _values(block: Sequence[Measured], whole: Mapping[str | None, Container[str]]) -> Values:
+    """Of its arms with a valid trial of all prompts; speeds and speedups are geometric means over prompts."""
+    own = [
+        one
+        for name, trials in grouped(block, lambda one: _ONE_BLOCK.name(one.case)).items()
+        if {one.case.prompt.key for one in trials if one.trial.valid and one.trial.decode_ns} == whole[name]
+        for one in trials
+    ]
     values: Values = {}
-    plain: float | None = None
-    for arm, trials in sorted(arms.items(), key=lambda item: item[0] != PLAIN):
-        speed = statistics.geometric_mean([own for t in trials if (own := decode_speed(t)) is not None])
-        values[Measure(name=arm, unit="tok/s", sense="rate")] = speed
-        if arm == PLAIN:
-            plain = speed
-            fills = [fill for t in trials if (fill := prefill_tok_s(t)) is not None]
-            if fills:
-                values[Measure(name="prefill", unit="tok/s", sense="rate")] = statistics.geometric_mean(fills)
-            continue
-        if plain is not None:
-            values[Measure(name=f"{arm}: speedup", unit="x", sense="level", counts=False)] = speed / plain
-        counted = sums_of(trials)
-        if counted.acceptance_rate is not None:
-            accepted = Measure(name=f"{arm}: acceptance", unit="", sense="level", is_ratio=False, counts=False)
-            values[accepted] = counted.acceptance_rate
-        if counted.mgl is not None:
-            values[Measure(name=f"{arm}: MGL", unit="tokens", sense="level", counts=False)] = counted.mgl
-    peaks = [t.peak_rss_bytes for trials in arms.values() for t in trials if t.peak_rss_bytes]
-    if peaks:
+    for arm in arm_results(own, _ONE_BLOCK):
+        name, counted = arm.arm.setting, {"sense": "level", "counts": False}
+        found = {Measure(name=name, unit="tok/s", sense="rate"): arm.tok_s}
+        if arm.is_plain:
+            fills = [fill for one in arm.trials if (fill := prefill_tok_s(one.trial)) is not None]
+            found[Measure(name="prefill", unit="tok/s", sense="rate")] = (
+                statistics.geometric_mean(fills) if fills else None
+            )
+        else:
+            found |= {
+                Measure(name=f"{name}: speedup", unit="x", **counted): arm.ratio and arm.ratio.value,
+                Measure(name=f"{name}: acceptance", unit="", is_ratio=False, **counted): arm.acceptance_rate,
+                Measure(name=f"{name}: MGL", unit="tokens", **counted): arm.mgl,
+            }
+        values |= {measure: value for measure, value in found.items() if value is not None}
+    if peaks := [one.trial.peak_rss_bytes for one in own if one.trial.peak_rss_bytes]:
         values[Measure(name="memory", unit="MiB", sense="level", counts=False)] = max(peaks) / 2**20
     return values
 

@@ -22,31 +22,6 @@ from mlsd.trials.acceptance import rate_of
 X = TypeVar("X", float, npt.NDArray[np.float64])  # one case, or an array of them
 
 
-def expected_committed(alphas: Sequence[float]) -> float:
-    """Tokens a round commits on average, the bonus token included.
-
-    ``E = 1 + a_1 + a_1 a_2 + ... + a_1 ... a_g`` with ``a_i = P(position i accepted | position i - 1 accepted)``.
-    An empty sequence (no draft) gives 1. Raises AnalysisError when a value is no probability.
-    """
-    survival, total = 1.0, 1.0
-    for alpha in alphas:
-        if not 0.0 <= alpha <= 1.0:
-            raise AnalysisError(f"An acceptance probability of {alpha} is outside 0..1.")
-        survival *= alpha
-        total += survival
-    return total
-
-
-def iid_alpha(committed_per_round: float, gamma: int) -> float:
-    """The one acceptance probability that would give this MGL: the inverse of `expected_committed` of equal ones.
-
-    Raises AnalysisError when no probability can (MGL below 1 or above gamma + 1).
-    """
-    if not 1.0 <= committed_per_round <= gamma + 1.0:
-        raise AnalysisError(f"An MGL of {committed_per_round:.3f} cannot come from gamma {gamma} (1 to {gamma + 1}).")
-    return rate_of(committed_per_round, "position", gamma) or 0.0
-
-
 def speedup_classical(alpha: float, gamma: X, draft_cost: float) -> X:
     """Speedup when verifying costs one plain pass at any gamma (Leviathan et al., theorem 3.8).
 
@@ -87,7 +62,7 @@ def speedup_measured(committed_per_round: X, t_one: float, t_draft: X, t_verify:
 
 def break_even_alpha(gamma: int, break_even_mgl: float) -> float | None:
     """The i.i.d. acceptance probability that gives the MGL of speedup 1, or None when even full acceptance loses."""
-    return None if break_even_mgl > gamma + 1.0 else iid_alpha(max(break_even_mgl, 1.0), gamma)
+    return rate_of(max(break_even_mgl, 1.0), "position", gamma)
 
 
 def conditional_acceptance(proposed: Sequence[int], accepted: Sequence[int]) -> list[float | None]:

@@ -18,6 +18,7 @@ import msgspec
 from mlsd.errors import AnalysisError
 from mlsd.measure.store.machine_tables import Table
 from mlsd.measure.store.rows import MeasuredCase, Run, StoredTrial, environment_key
+from mlsd.measure.store.sessions import stored
 from mlsd.measure.store.store import Store
 from mlsd.records import Case, Environment, ModelFacts
 
@@ -68,12 +69,13 @@ def choose(store: Store, machine: str | None = None, settings: str | None = None
     runs, measured, cases = store.runs(), store.measured_cases(), store.cases()
     key = _machine(measured, runs, machine, str(store.path))
     own = [m for m in measured if m.environment_key == key]
-    kept, left = _usual_settings(own, cases, settings)
+    auto = _auto_threads(own, runs, cases)
+    kept, left = _usual_settings(own, {m.case_id: _as_used(cases[m.case_id], auto) for m in own}, settings)
     files, other_files = _usual_drafts(kept, cases)
     known = store.models()
     used = (ref for case_id in files for ref in (cases[case_id].target, cases[case_id].drafter.draft) if ref)
     named = {ref.id: known.get(ref.key) for ref in used}
-    calibrations, other_settings = _other_calibrations(runs, [cases[case_id] for case_id in files], key)
+    calibrations, other_settings = _other_calibrations(runs, [cases[case_id] for case_id in files], key, auto)
     if not own:
         named = {facts.ref.id: facts for facts in known.values()}
     return Chosen(
@@ -143,6 +145,19 @@ def _other_machines(measured: Sequence[MeasuredCase], runs: Sequence[Run], key: 
 
 # --- settings and files -------------------------------------------------------------------------------------------
 
+
+def _auto_threads(measured: Sequence[MeasuredCase], runs: Sequence[Run], cases: Mapping[str, Case]) -> int | None:
+    """How many threads this machine took where the number was left open, as its latest run says."""
+    plans = {run.id: stored(run) for run in runs}
+    opened = [plans[m.last_run] for m in measured if cases[m.case_id].engine.n_threads is None]
+    return next((plan.n_threads for plan in reversed(opened) if plan is not None and plan.n_threads), None)
+
+
+def _as_used(case: Case, auto: int | None) -> Case:
+    engine = msgspec.structs.replace(case.engine, n_threads=case.engine.n_threads or auto)
+    return msgspec.structs.replace(case, engine=engine)
+
+
 Kind = tuple[str, str]  # model key of the target's file, key of its settings
 
 
@@ -191,19 +206,19 @@ def _usual_drafts(
     return kept, notes
 
 
-def _other_calibrations(runs: Sequence[Run], cases: Sequence[Case], key: str) -> tuple[frozenset[int], list[str]]:
+def _other_calibrations(
+    runs: Sequence[Run], cases: Sequence[Case], key: str, auto: int | None
+) -> tuple[frozenset[int], list[str]]:
     """Calibrations of this machine whose engine options no trial has; room in the context changes no pass."""
-    engines = {_engine(msgspec.to_builtins(case.engine)): case for case in cases}
+    engines = {_engine(msgspec.to_builtins(case.engine), auto): case for case in cases}
     found, notes = set(), []
     for run in runs if engines else ():
-        engine = run.plan.get("engine") if run.plan.get("command") == "calibrate" else None
-        if engine is None or environment_key(run.environment) != key or _engine(engine) in engines:
+        asked = run.plan.get("engine") if run.plan.get("command") == "calibrate" else None
+        if asked is None or environment_key(run.environment) != key or (own := _engine(asked, auto)) in engines:
             continue
         found.add(run.id)
         usual = dict(next(iter(engines)))
-        how = ", ".join(
-            f"{k} {_word(v)} instead of {_word(usual.get(k))}" for k, v in _engine(engine) if usual.get(k) != v
-        )
+        how = ", ".join(f"{k} {_word(v)} instead of {_word(usual.get(k))}" for k, v in own if usual.get(k) != v)
         notes.append(
             f"The calibration of run {run.id} is left out ({how}): it timed passes that no trial here makes. Calibrate "
             f"with the options of the trials, or the other way round."
@@ -211,8 +226,9 @@ def _other_calibrations(runs: Sequence[Run], cases: Sequence[Case], key: str) ->
     return frozenset(found), notes
 
 
-def _engine(options: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
-    return tuple(sorted((name, value) for name, value in options.items() if name != "n_ctx"))
+def _engine(options: Mapping[str, Any], auto: int | None) -> tuple[tuple[str, Any], ...]:
+    used = {**options, "n_threads": options.get("n_threads") or auto}
+    return tuple(sorted((name, value) for name, value in used.items() if name != "n_ctx"))
 
 
 def _weight(group: Sequence[MeasuredCase]) -> tuple[int, int]:

@@ -5,18 +5,17 @@ Owns the names, types and meanings of columns. `None` in the store is a missing 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, NamedTuple
 
 import pandas as pd
 
 from mlsd.errors import AnalysisError
-from mlsd.measure.store.rows import comparability_key
+from mlsd.measure.exchange.tables import dict_rows, trial_table
 from mlsd.measure.store.store import Store
-from mlsd.records import Case
 from mlsd.trials.arms import options_text
-from mlsd.trials.sums import PARTS, decode_tok_s, share
+from mlsd.trials.sums import PARTS
 
 _CHUNK_ROWS = 10_000  # rows that exist as Python objects at a time
 
@@ -85,7 +84,6 @@ DERIVED: tuple[Column, ...] = (
     Column("workload", _TEXT, "kind of text: factual, code, ..."),
     Column("options", _TEXT, "options of the drafter, as JSON"),
     Column("source", _TEXT, "engine: mlsd's own; server: somebody's, over HTTP"),
-    Column("comparable", _TEXT, "equal only where times may be averaged: machine, build, target, sampling, options"),
     Column("decode_tok_s", _NUMBER, "(n_tokens - 1) / decode_ns"),
     Column("acceptance_rate", _NUMBER, "accepted / proposed"),
     Column("accepted_of_output", _NUMBER, "accepted / committed, as mlx_lm counts: 1 - 1 / MGL"),
@@ -109,45 +107,21 @@ OUTCOMES: tuple[Column, ...] = (
 
 def trials(store: Store) -> pd.DataFrame:
     """Every trial that counts, with the sums of its rounds: columns `TRIALS`, one row a trial."""
-    table = store.summary()
+    return _frame(_trial_rows(store), TRIALS)
+
+
+def _trial_rows(store: Store) -> Iterator[tuple[Any, ...]]:
     cases = store.cases()
-    known = {case_id: _of_case(case) for case_id, case in cases.items()}
-    places = [table.columns.index(column.name) for column in STORED]
-    rows = (tuple(row[i] for i in places) for row in table.rows)
-    frame = _frame(rows, STORED)
-    for name in ("prompt_key", "workload", "options", "source"):
-        frame[name] = frame["case_id"].map({key: values[name] for key, values in known.items()}).astype(_TEXT)
-    keys = {
-        (case_id, key): comparability_key(cases[case_id], key)
-        for case_id, key in frame[["case_id", "environment_key"]].drop_duplicates().itertuples(index=False)
-    }
-    pairs = zip(frame["case_id"], frame["environment_key"], strict=True)
-    frame["comparable"] = pd.array([keys[pair] for pair in pairs], dtype=_TEXT)
-    return _with_rates(frame)
-
-
-def _of_case(case: Case) -> dict[str, str | None]:
-    return {
-        "prompt_key": f"{case.prompt.sha256}:{case.prompt.n_tokens}",
-        "workload": case.prompt.workload or case.prompt.key,
-        "options": options_text(case.drafter),
-        "source": case.source,
-    }
-
-
-def _with_rates(frame: pd.DataFrame) -> pd.DataFrame:
-    """The frame with what follows from counts and times; a zero time or count gives a missing value."""
-    rates = (
-        ("decode_tok_s", decode_tok_s, "n_tokens", "decode_ns"),
-        ("acceptance_rate", share, "accepted", "proposed"),
-        ("accepted_of_output", share, "accepted", "committed"),
-        ("mgl", share, "committed", "rounds"),
-    )
-    for name, rate, *counts in rates:
-        columns = (frame[count].astype(object).where(frame[count].notna(), None) for count in counts)
-        frame[name] = pd.array([rate(*row) for row in zip(*columns, strict=True)], dtype=_NUMBER)
-    frame["parts_ns"] = frame[list(PARTS)].sum(axis=1, min_count=len(PARTS)).astype(_COUNT)
-    return frame[[column.name for column in TRIALS]]
+    for row in dict_rows(trial_table(store)):
+        case, parts = cases[row["case_id"]], [row[part] for part in PARTS]
+        row |= {
+            "prompt_key": f"{case.prompt.sha256}:{case.prompt.n_tokens}",
+            "workload": case.prompt.workload or case.prompt.key,
+            "options": options_text(case.drafter),
+            "source": case.source,
+            "parts_ns": None if None in parts else sum(parts),
+        }
+        yield tuple(row[column.name] for column in TRIALS)
 
 
 def outcomes(store: Store) -> pd.DataFrame:

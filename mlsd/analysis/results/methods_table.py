@@ -10,21 +10,15 @@ from typing import Any
 
 import pandas as pd
 
-from mlsd.analysis.results.round_split import (
-    Limit,
-    RoundKind,
-    inside_parts,
-    limit_of,
-    round_kinds,
-    stat_totals,
-)
+from mlsd.analysis.results.round_split import RoundSplit, round_split, stat_totals
 from mlsd.errors import AnalysisError
 from mlsd.planning.tasks import KINDS, TASK_KEY
 from mlsd.records import Record
+from mlsd.stats import grouped
 from mlsd.trials.decisions import Effect
-from mlsd.trials.results import ArmResult, Measured
-from mlsd.trials.sums import Sums, sums_of_row
-from mlsd.units import format_bytes, quoted
+from mlsd.trials.results import ArmResult
+from mlsd.trials.sums import sums_of_row
+from mlsd.units import NS_PER_MS, format_bytes, quoted
 
 
 class MethodRow(Record, frozen=True, kw_only=True):
@@ -36,27 +30,25 @@ class MethodRow(Record, frozen=True, kw_only=True):
 
 
 class TimingRow(Record, frozen=True, kw_only=True):
-    """Where a method's rounds spend their time, means over all rounds of its valid trials."""
+    """Where a method's rounds spend their time."""
 
-    target: str
-    method: str
-    gamma: int
-    case_id: str  # of one of its trials
-    rounds: int
-    ms_per_round: dict[str, float]  # draft, verify, rollback, sample, other; they sum to the round
-    mgl: float  # committed / rounds
-    break_even_mgl: float | None  # MGL / speedup: the MGL at which the method is as fast as plain decoding
-    effect: Effect  # what is decided of it
-    inside_ms: dict[str, float]  # what is known inside of draft and rollback, in ms a round
-    limit: Limit | None
-    match_rate: float | None  # rounds with a proposal / rounds, for methods that look proposals up
-    match_ms: float | None  # time of a look-up that found something
-    no_match_ms: float | None  # and of one that did not
-    found: RoundKind | None = None  # rounds with a proposal, for such methods
-    not_found: RoundKind | None = None
-    fell_back: str | None = None  # why a draft that should share the target's memory keeps its own instead
-    draft_pass_ms: float | None = None  # a pass of the draft, for methods that make it of the target
-    draft_pass_bytes: float | None = None  # weights that it reads
+    arm: ArmResult
+    split: RoundSplit
+    stats: dict[str, float]  # see `stat_totals`
+
+    @property
+    def draft_pass_ms(self) -> float | None:
+        """A pass of the draft, for methods that make it of the target."""
+        return self._a_pass("draft_forward_ns", NS_PER_MS)
+
+    @property
+    def draft_pass_bytes(self) -> float | None:
+        """Weights that it reads."""
+        return self._a_pass("draft_read_bytes", 1)
+
+    def _a_pass(self, name: str, unit: float) -> float | None:
+        stats = self.stats
+        return stats[name] / stats["draft_steps"] / unit if "draft_read_bytes" in stats else None
 
 
 def tasks(results: Iterable[ArmResult]) -> list[ArmResult]:
@@ -94,50 +86,19 @@ def _key(one: ArmResult) -> tuple[Any, ...]:
 
 
 def timing(pooled: Iterable[ArmResult], outcomes: pd.DataFrame | None = None) -> list[TimingRow]:
-    """Time of a round by part for every method on tasks.
+    """Time of a round by part for every method on tasks; `outcomes` (`frames.outcomes`) tell rounds with a proposal.
 
-    Trials whose times are not the method's are left out. `outcomes` (`frames.outcomes`) tell rounds with a proposal
-    from rounds without. Raises: AnalysisError without tasks.
+    Trials whose times are not the method's are left out. Raises: AnalysisError without tasks.
     """
-    timed = [one for one in tasks(pooled) if not one.is_plain and one.n_valid and one.timed_whole.rounds]
-    return [_timing_row(one, outcomes) for one in timed]
-
-
-def _timing_row(one: ArmResult, outcomes: pd.DataFrame | None) -> TimingRow:
-    rows = [row for row in one.trials if row.trial.valid and row.trial.decode_ns and row.whole.rounds]
-    totals = stat_totals([row.trial.stats for row in rows])
-    match, no_match = totals.get("match_rounds", 0.0), totals.get("no_match_rounds", 0.0)
-    parts, rounds, first = one.ms_per_round, one.timed_whole.rounds, rows[0].trial
-    inside = inside_parts(totals, parts["rollback"], rounds, first.rollback_target, first.rollback_draft)
-    found, not_found = round_kinds([] if outcomes is None else _round_sums(rows, outcomes), totals)
-    steps = totals["draft_steps"] if "draft_read_bytes" in totals else None
-    return TimingRow(
-        target=one.case.target.id,
-        method=one.arm.name,
-        gamma=one.case.gamma,
-        case_id=first.case_id,
-        rounds=rounds,
-        ms_per_round=parts,
-        mgl=one.mgl or 0.0,
-        break_even_mgl=one.break_even_mgl,
-        effect=one.effect,
-        inside_ms={label: ms for known in inside.values() for label, ms in known.items()},
-        limit=limit_of(parts, [(row.trial.stats, row.whole.proposed) for row in rows], rounds),
-        match_rate=match / (match + no_match) if match + no_match else None,
-        match_ms=totals["match_propose_ns"] / match / 1e6 if match else None,
-        no_match_ms=totals["no_match_propose_ns"] / no_match / 1e6 if no_match else None,
-        found=found,
-        not_found=not_found,
-        fell_back=one.fell_back,
-        draft_pass_ms=None if steps is None else totals["draft_forward_ns"] / steps / 1e6,
-        draft_pass_bytes=None if steps is None else totals["draft_read_bytes"] / steps,
-    )
-
-
-def _round_sums(rows: Iterable[Measured], outcomes: pd.DataFrame) -> list[Sums]:
-    """The rounds of these trials; their cases have no other trials that count."""
-    own = outcomes[outcomes["case_id"].isin({row.trial.case_id for row in rows})]
-    return [sums_of_row(row) for row in own.to_dict("records")]
+    found = []
+    for one in tasks(pooled):
+        own = [row for row in one.trials if row.trial.valid and row.trial.decode_ns and row.whole.rounds]
+        if own and not one.is_plain:
+            # The cases of these trials have no others that count.
+            kinds = None if outcomes is None else outcomes[outcomes["case_id"].isin({r.trial.case_id for r in own})]
+            rounds = [] if kinds is None else [sums_of_row(row) for row in kinds.to_dict("records")]
+            found.append(TimingRow(arm=one, split=round_split(own, rounds), stats=stat_totals(own)))
+    return found
 
 
 def sentences(
@@ -148,9 +109,9 @@ def sentences(
     `efficiencies` are T(1)/T(k) by target and k, `source` is the database to store a calibration in.
     """
     said: list[str] = []
-    for target in dict.fromkeys(row.target for row in rows):
+    for target, own in grouped(rows, lambda row: row.arm.case.target.id).items():
         said.append(_wider(target, efficiencies.get(target, {}), source))
-        said += [text for row in rows if row.target == target and (text := _verdict(row))]
+        said += [text for row in own if (text := _verdict(row))]
     return tuple(said)
 
 
@@ -172,22 +133,21 @@ _PAYS: dict[Effect, str] = {
 
 def _verdict(row: TimingRow) -> str | None:
     """None where plain decoding of the target was not timed."""
-    if row.break_even_mgl is None:
+    arm, split, needed = row.arm, row.split, row.arm.break_even_mgl
+    if needed is None:
         return None
-    total_ms = sum(row.ms_per_round.values())
-    part, ms = max(row.ms_per_round.items(), key=lambda item: item[1])
-    verdict = _PAYS[row.effect]
+    total_ms = sum(split.ms_per_round.values())
+    part, ms = max(split.ms_per_round.items(), key=lambda item: item[1])
     text = (
-        f"{row.method}, gamma {row.gamma}, {verdict} on {row.target}: a round commits {row.mgl:.2f} tokens and takes "
-        f"{row.break_even_mgl:.2f} plain rounds, {100 * ms / total_ms:.0f} % of it in {part}"
+        f"{arm.arm.name}, gamma {arm.case.gamma}, {_PAYS[arm.effect]} on {arm.case.target.id}: a round commits "
+        f"{arm.mgl or 0.0:.2f} tokens and takes {needed:.2f} plain rounds, {100 * ms / total_ms:.0f} % of it in {part}"
     )
-    if row.found is not None and row.not_found is not None:
-        share = row.found.rounds / (row.found.rounds + row.not_found.rounds)
-        plain_ms = total_ms / row.break_even_mgl
-        costly = row.found.ms["round"] / plain_ms
+    if split.found is not None and split.not_found is not None:
+        share = split.found.rounds / (split.found.rounds + split.not_found.rounds)
+        costly = split.found.ms["round"] / total_ms * needed
         text += f"; the {100 * share:.0f} % of rounds with a proposal take {costly:.1f} plain rounds each"
     if row.draft_pass_ms is not None and row.draft_pass_bytes is not None:
-        share = row.draft_pass_ms * row.break_even_mgl / total_ms
+        share = row.draft_pass_ms * needed / total_ms
         saves = "saves" if share < 1 else "saves no"
         read = format_bytes(round(row.draft_pass_bytes))
         text += f"; a pass of its draft reads {read} and {saves} time: {share:.2f} plain rounds"

@@ -44,6 +44,8 @@ def breakdown(target: str, db: Path | None, as_json: bool, **options: Any) -> No
     from mlsd.analysis.results.round_split import round_split
     from mlsd.measure.run.breakdown import BreakdownRequest
     from mlsd.measure.run.breakdown import breakdown as profile
+    from mlsd.trials.results import as_measured
+    from mlsd.trials.sums import sums
 
     names = ("draft", "gamma", "rows", "depth", "repeats", "n_predict", "engine")
     asked = {name: options[name] for name in names}
@@ -51,7 +53,10 @@ def breakdown(target: str, db: Path | None, as_json: bool, **options: Any) -> No
     db = database_to_fill(db)
     with working(f"Profiling passes of {target}"):
         found = profile(request, db)
-    split = None if found.case is None else round_split(found.trials)
+    split = None
+    if (case := found.case) is not None:
+        rounds = (sums([one]) for trial in found.trials for one in trial.rounds)
+        split = round_split(as_measured((case, trial) for trial in found.trials), rounds)
     if as_json:
         shares = [_share_object(one, found) for one in found.shares]
         print_json({"shares": shares, "rounds": split, "profiling": True, "database": found.database})

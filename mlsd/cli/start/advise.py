@@ -113,6 +113,8 @@ def advise(target: str, databases: tuple[Path, ...], as_json: bool, **options: A
         told = ("validation", "quants", "untimed", "draft_sources", "draft_file")
         print_json(
             {
+                "answer": _answer(found.recommendation),
+                "flags": _flags(found, target),
                 "advice": found.recommendation,
                 "quant": found.target.quant,
                 "chip": _checked() if found.modelled else None,
@@ -147,13 +149,21 @@ def _measure(target: str, open_: Sequence[Prospect], options: Mapping[str, Any],
     return Path(result.database)
 
 
-def _print(found: Answer, target: str) -> None:
+def _flags(found: Answer, target: str) -> Sequence[str]:
+    """What to set; nothing while it is open: that ends in the commands that decide it."""
     from mlsd.models.library import resolve_model
     from mlsd.servers.flags import advice
 
+    result, best = found.recommendation, found.recommendation.best
+    if result.verdict == "not decided":
+        return ()
+    path = resolve_model(target).path if found.target.here else None
+    return advice(DrafterSpec(name=best.drafter), best.gamma, found.draft_file or best.draft, path)
+
+
+def _print(found: Answer, target: str) -> None:
     result = found.recommendation
-    best = result.best
-    say(f"{result.target}{f' on {result.workload}' if result.workload else ''}: {_verdict(result)}.")
+    say(_answer(result))
     if result.settles is not None:
         say(f"{result.settles}.")
     say(f"Why: {result.why}. Costs: {result.costs_source}.")
@@ -177,27 +187,23 @@ def _print(found: Answer, target: str) -> None:
         say("Predictions were not checked: no stored study has plain decoding and two gammas of a drafter.")
     else:
         say(found.validation.words)
-    if (
-        result.verdict != "not decided"
-    ):  # flags are for what is recommended: an open question ends in the commands that decide it
-        path = resolve_model(target).path if found.target.here else None
-        for line in advice(DrafterSpec(name=best.drafter), best.gamma, found.draft_file or best.draft, path):
-            say(line)
+    for line in _flags(found, target):
+        say(line)
     for step in result.next_steps:
         say(f"Next: {step}")
 
 
-def _verdict(result: Recommendation) -> str:
+def _answer(result: Recommendation) -> str:
     """One of three answers: use it, leave it off, or not decided yet."""
-    best = result.best
+    best, verdict = result.best, "not decided yet"
     if result.verdict == "on":
-        return f"use {best.setting} ({format_number(best.speedup.value)}x)"
-    if result.verdict == "off":
-        return "leave it off: nothing that is known is faster"
-    if not result.to_measure:
-        return "not decided yet"
-    one = result.to_measure[0]
-    return f"not decided yet; {one.setting} looks like {format_number(one.speedup.value)}x"
+        verdict = f"use {best.setting} ({format_number(best.speedup.value)}x)"
+    elif result.verdict == "off":
+        verdict = "leave it off: nothing that is known is faster"
+    elif result.to_measure:
+        one = result.to_measure[0]
+        verdict += f"; {one.setting} looks like {format_number(one.speedup.value)}x"
+    return f"{result.target}{f' on {result.workload}' if result.workload else ''}: {verdict}."
 
 
 def _checked() -> str:

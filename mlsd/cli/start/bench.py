@@ -157,12 +157,10 @@ def _print(result: BenchResult) -> None:
 
 def _limit(arm: ArmResult) -> str | None:
     """How far an arm's rounds are from the least that they could take, and why."""
-    from mlsd.analysis.results.round_split import limit_of
+    from mlsd.analysis.results.round_split import round_split
 
     own = [one for one in arm.trials if one.trial.valid and one.whole.rounds and one.trial.timed]
-    limit = None
-    if own and not arm.is_plain:
-        limit = limit_of(arm.ms_per_round, [(one.trial.stats, one.whole.proposed) for one in own], arm.whole.rounds)
+    limit = round_split(own).limit if own and not arm.is_plain else None
     if limit is None:
         return None
     rest = ", ".join(f"{part} {ms:.3f}" for part, ms in limit.rest_ms.items())

@@ -10,6 +10,7 @@ import msgspec
 from mlsd.measure.store import schema
 from mlsd.measure.store.rows import TrialFilter
 from mlsd.measure.store.store import Store
+from mlsd.records import CONTROLS
 
 if TYPE_CHECKING:
     from mlsd.measure.exchange import Content
@@ -17,18 +18,19 @@ if TYPE_CHECKING:
 
 def write(store: Store, out: BinaryIO, chosen: TrialFilter, content: Content) -> int:
     """Stream the document; `chosen` narrows the trials only. Returns how many trials."""
-    count = 0
+    count, cases = 0, store.cases()
 
     def trials() -> Iterator[Any]:
         nonlocal count
         for stored in store.trials(chosen):
             count += 1
             fields = msgspec.to_builtins(stored.trial)
+            fields["control"] = cases[stored.trial.case_id].drafter.name in CONTROLS
             yield {"id": stored.id, "run_id": stored.run_id, "environment_key": stored.environment_key, **fields}
 
     encode = msgspec.json.encode
     out.write(b'{"schema_version": %d' % schema.CURRENT_VERSION)
-    out.write(b',\n"models": ' + encode(store.models()) + b',\n"cases": ' + encode(store.cases()))
+    out.write(b',\n"models": ' + encode(store.models()) + b',\n"cases": ' + encode(cases))
     _write_list(out, "runs", iter(store.runs()))
     _write_list(out, "trials", trials())
     _write_list(out, "warnings", iter(store.warnings()))

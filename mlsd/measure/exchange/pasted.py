@@ -9,14 +9,14 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from typing import NamedTuple
 
 import msgspec
 
 from mlsd.errors import TableError
 from mlsd.hardware.chips import named_chip
-from mlsd.measure.exchange.printed import parse_printed, says_nothing
+from mlsd.measure.exchange.printed import in_percent, parse_printed, says_nothing, value_of
 from mlsd.records import NO_DRAFTER, Record
 from mlsd.stats import grouped
 
@@ -123,7 +123,7 @@ def read_pasted(data: bytes, source: str) -> Pasted:
             continue
         unused += [head for head in same[0].cells if head not in heads and head not in (*PASSED_OVER, "")]
         rates = [head for head, field in heads.items() if field == "acceptance"]
-        percent = {head for head in rates if _in_percent(one.cells.get(head, "") for one in same)}
+        percent = {head for head in rates if in_percent(one.cells.get(head, "") for one in same)}
         for one in same:
             rows += _rows(one, heads, percent)
     if not rows:
@@ -162,10 +162,6 @@ def text_of(data: bytes, source: str) -> str:
     return text
 
 
-def _with(row: PastedRow, **cells: str) -> PastedRow:
-    return PastedRow(line=row.line, table=row.table, cells=cells | row.cells, heads=row.heads)
-
-
 # --- columns ------------------------------------------------------------------------------------------------------
 
 
@@ -183,12 +179,12 @@ def _fields(rows: list[dict[str, str]]) -> dict[str, str]:
         values = [cell for row in rows if not says_nothing(cell := row.get(head, ""))]
         field = next((field for field, heads in _KNOWN.items() if heads.fullmatch(own)), None)
         if field == "depth":
-            field = "gamma" if all((_value(v) or 0) <= 32 for v in values) else "n_prompt"
-        if field == "gamma" and own in ("n", "k", "d") and any((_value(v) or 0) > 64 for v in values):
+            field = "gamma" if all((value_of(v) or 0) <= 32 for v in values) else "n_prompt"
+        if field == "gamma" and own in ("n", "k", "d") and any((value_of(v) or 0) > 64 for v in values):
             field = None
         if field == "acceptance" and own == "accepted" and values and all(v.isdecimal() for v in values):
             field = "n_accepted"
-        if field == "draft" and values and all(_value(v) is not None for v in values):
+        if field == "draft" and values and all(value_of(v) is not None for v in values):
             field = "n_proposed"
         if field in ("tok_s", "baseline_tok_s", "ms_per_token") and values and not any(map(_SPEED.fullmatch, values)):
             field = None  # milliseconds, watts
@@ -301,19 +297,6 @@ def _method(cells: dict[str, str]) -> dict[str, str]:
         method += f" {rest['gamma']}" if rest.get("gamma", "0") != "0" else ""  # no length of drafts, but of something
         rest = {name: cell for name, cell in rest.items() if name not in ("gamma", "draft", "n_proposed", "n_accepted")}
     return rest | {"drafter": drafter} | ({"method": method} if method else {})
-
-
-def _in_percent(cells: Iterable[str]) -> bool:
-    """Whether a column of rates is in per cent: some are above 1, and none lies between 0 and 1."""
-    values = [value for text in cells if "%" not in text and (value := _value(text)) is not None]
-    return any(value > 1 for value in values) and not any(0 < value < 1 for value in values)
-
-
-def _value(text: str) -> float | None:
-    try:
-        return None if says_nothing(text) else parse_printed(text).value
-    except ValueError:
-        return None
 
 
 # --- tables -------------------------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ An audit must not blame a row for its rounding, so every bound is taken at the e
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from decimal import Decimal, InvalidOperation
 
 from mlsd.records import Record
@@ -54,6 +55,20 @@ def exact(value: float) -> Printed:
 def says_nothing(text: str) -> bool:
     """Whether a cell is empty or holds one of the words for not measured: ``-``, ``n/a``, ``auto``."""
     return text.strip().lower() in _NOTHING
+
+
+def in_percent(cells: Iterable[str]) -> bool:
+    """Whether a column of rates is in per cent: some are above 1, and none lies between 0 and 1."""
+    values = [value for text in cells if "%" not in text and (value := value_of(text)) is not None]
+    return any(value > 1 for value in values) and not any(0 < value < 1 for value in values)
+
+
+def value_of(text: str) -> float | None:
+    """The number in a cell, None where there is none."""
+    try:
+        return None if says_nothing(text) else parse_printed(text).value
+    except ValueError:
+        return None
 
 
 def parse_printed(text: str) -> Printed:

@@ -1,25 +1,25 @@
 """The mixture-of-experts study's table of runs, written and read: one line a trial, and what says how it was counted.
 
-Acceptance is a fraction; draft_model is the word none for plain decoding. A trial that is not valid is written with the
-status "invalid", so that a script which keeps the "ok" lines never takes it.
+Acceptance is a fraction; draft_model is the word none for plain decoding. A trial that is not valid has the status
+"invalid", one of a drafter that nobody can use "control", so that a script which keeps the "ok" lines takes neither.
 """
 
 from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
 from mlsd.errors import TableError
 from mlsd.measure.exchange.delimited import guarded, write_csv
 from mlsd.measure.exchange.pasted import text_of
-from mlsd.measure.exchange.printed import parse_printed, says_nothing
+from mlsd.measure.exchange.printed import in_percent, parse_printed, says_nothing
 from mlsd.measure.exchange.tables import dict_rows
 from mlsd.measure.store.rows import ImportedRow, TrialFilter
 from mlsd.measure.store.sessions import sessions
 from mlsd.measure.store.store import Store
-from mlsd.records import NO_DRAFTER
+from mlsd.records import CONTROLS, NO_DRAFTER
 from mlsd.trials.sums import decode_tok_s, share
 from mlsd.units import NS_PER_MS
 
@@ -62,7 +62,7 @@ def _lines(store: Store, chosen: TrialFilter) -> Iterator[list[Any]]:
             "draft_model": row["draft"] or row["drafter"],
             "prompt_key": row["prompt"],
             "acceptance_of": "proposed" if row["arm"] == "sd" else None,
-            "status": "invalid" if row["status"] == "ok" and not row["valid"] else row["status"],
+            "status": _status(row),
         }
         numbers = {
             "draft_len": row["gamma"],
@@ -79,6 +79,17 @@ def _lines(store: Store, chosen: TrialFilter) -> Iterator[list[Any]]:
         }
         cells = {name: guarded(text) for name, text in texts.items()} | numbers
         yield [cells.get(column) for column in COLUMNS]
+
+
+def _status(row: Mapping[str, Any]) -> str:
+    status = str(row["status"])
+    return (
+        status
+        if status != "ok"
+        else "invalid"
+        if not row["valid"]
+        else ("control" if row["drafter"] in CONTROLS else "ok")
+    )
 
 
 def _ratios(store: Store) -> dict[int, float]:
@@ -105,25 +116,12 @@ def read(data: bytes, source: str, sha256: str) -> list[ImportedRow]:
         raise TableError(f"{source}, line {reader.line_num}: not readable as CSV: {error}.") from error
     if not lines:
         raise TableError(f"{source} holds no row.", hint="Below the header, give one line for each run.")
-    percent = _in_percent([line.record.get(RATE) or "" for line in lines])
+    percent = in_percent(line.record.get(RATE) or "" for line in lines)
     rows = [_row_or_reason(line, number, sha256, percent) for number, line in enumerate(lines, 1)]
     if all(row.status.startswith(NOT_UNDERSTOOD) for row in rows):
         reason = rows[0].status.removeprefix(NOT_UNDERSTOOD)
         raise TableError(f"{source}, {reason}.", hint="No row of the table could be read.")
     return rows
-
-
-def _in_percent(cells: list[str]) -> bool:
-    """Whether a column of rates is in per cent: some are above 1, and none lies between 0 and 1."""
-    values = [value for text in cells if "%" not in text and (value := _value(text)) is not None]
-    return any(value > 1 for value in values) and not any(0 < value < 1 for value in values)
-
-
-def _value(text: str) -> float | None:
-    try:
-        return None if says_nothing(text) else parse_printed(text).value
-    except ValueError:
-        return None
 
 
 class _Line:

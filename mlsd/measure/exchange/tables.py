@@ -7,7 +7,8 @@ from typing import Any, Literal
 
 from mlsd.measure.store.machine_tables import Table
 from mlsd.measure.store.rows import TrialFilter, comparability_key
-from mlsd.measure.store.store import Store
+from mlsd.measure.store.store import ALL, Store
+from mlsd.records import CONTROLS
 from mlsd.trials.acceptance import rate_of
 from mlsd.trials.sums import decode_tok_s, share
 
@@ -23,6 +24,7 @@ _ADDED: dict[str, Kind] = {
     "target_sha256": "text",
     "workload": "text",
     "temperature": "number",
+    "control": "flag",  # a bound that nobody can use
     "decode_tok_s": "number",  # tokens after the first / time from the first to the last
     "acceptance_rate": "number",  # accepted / proposed
     "accepted_of_output": "number",  # accepted / committed
@@ -45,7 +47,7 @@ def column_kind(column: str) -> Kind:
     return "text" if column in _TEXT else "number" if column in _NUMBERS else "integer"
 
 
-def trial_table(store: Store, chosen: TrialFilter) -> Table:
+def trial_table(store: Store, chosen: TrialFilter = ALL) -> Table:
     """One row a trial: its summary, the rates derived from it, and what it may be compared with."""
     summary = store.summary(chosen)
     return Table((*summary.columns, *_ADDED), _trial_rows(store, summary))
@@ -62,6 +64,7 @@ def _trial_rows(store: Store, summary: Table) -> Iterator[tuple[Any, ...]]:
             case.target.sha256,
             case.prompt.workload,
             case.sampling.temperature,
+            case.drafter.name in CONTROLS,
             decode_tok_s(row["n_tokens"], row["decode_ns"]),
             share(row["accepted"], row["proposed"]),
             share(row["accepted"], row["committed"]) if row["arm"] == "sd" else None,

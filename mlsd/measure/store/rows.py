@@ -51,6 +51,7 @@ class MeasuredCase(NamedTuple):
     n_trials: int
     n_valid: int
     last_trial: int
+    last_run: int
 
 
 class StoredTrial(Record, frozen=True, kw_only=True):

@@ -120,8 +120,7 @@ def _session(key: str, own: list[tuple[int, Measured]], runs: Mapping[int, Run])
     plans = [plan_of(runs[run_id], one.case) for run_id, one in own]
     plan = plans[-1]
     for other in {id(one): one for one in plans}.values():
-        most = {t: max(n, plan.n_arms.get(t, 0)) for t, n in other.n_arms.items()}
-        plan = msgspec.structs.replace(plan, n_arms={**plan.n_arms, **most})
+        plan = plan.with_counts(other.n_arms, other.n_questions)
     # Who may stop whenever a table looks good has to pay for every look: one that was stopped, or went on.
     if len(run_ids) > 1 or any(runs[run_id].status != "finished" for run_id in run_ids):
         plan = msgspec.structs.replace(plan, looks="any")

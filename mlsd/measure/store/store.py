@@ -275,7 +275,7 @@ class Store(MachineTables):
     def measured_cases(self) -> list[MeasuredCase]:
         """How many trials each machine and build have of each case."""
         query = (
-            "SELECT environment_key, case_id, count(*), sum(valid), max(id) FROM current_trial "
+            "SELECT environment_key, case_id, count(*), sum(valid), max(id), max(run_id) FROM current_trial "
             f"WHERE {self._possible('id')} GROUP BY 1, 2"
         )
         return [MeasuredCase(*row) for row in self._rows(query)]

@@ -100,39 +100,41 @@ def timing_table(study: Study) -> Table:
     return table(
         "Where the time of a round goes",
         timing(study.pooled),
-        words("target", lambda row: row.target),
-        words("method", lambda row: _method_cell(row.method, row.fell_back)),
-        numbers("gamma", lambda row: row.gamma),
-        numbers("rounds", lambda row: row.rounds),
-        numbers("ms a round", lambda row: number(sum(row.ms_per_round.values())), "sum of the parts"),
+        words("target", lambda row: row.arm.case.target.id),
+        words("method", lambda row: _method_cell(row.arm.arm.name, row.arm.fell_back)),
+        numbers("gamma", lambda row: row.arm.case.gamma),
+        numbers("rounds", lambda row: row.split.rounds),
+        numbers("ms a round", lambda row: number(sum(row.split.ms_per_round.values())), "sum of the parts"),
         *map(_part_column, PART_NAMES),
-        numbers("MGL", lambda row: number(row.mgl), "committed / rounds"),
-        numbers("break-even MGL", lambda row: number(row.break_even_mgl), "MGL / speedup"),
+        numbers("MGL", lambda row: number(row.arm.mgl), "committed / rounds"),
+        numbers("break-even MGL", lambda row: number(row.arm.break_even_mgl), "MGL / speedup"),
         numbers(
             "over its limit",
-            lambda row: _limit_cell(row.limit),
-            "round / (gamma * T_draft(1) + T(gamma + 1)): round_split.limit_of",
+            lambda row: _limit_cell(row.split.limit),
+            "round / (gamma * T_draft(1) + T(gamma + 1)): round_split.Limit",
         ),
         words(
             "of it, ms a round",
-            lambda row: ", ".join(f"{part} {value:.2f}" for part, value in row.inside_ms.items()) or None,
-            "round_split.inside_parts: Trial.stats, and what is left of rollback",
+            lambda row: (
+                ", ".join(f"{name} {ms:.2f}" for inside in row.split.inside_ms.values() for name, ms in inside.items())
+                or None
+            ),
+            "round_split.round_split: Trial.stats, and what is left of rollback",
         ),
         numbers(
             "LM head of a draft step",
-            lambda row: share_cell(study.machine.draft_step(study.cases[row.case_id]), "head"),
+            lambda row: share_cell(study.machine.draft_step(row.arm.case), "head"),
             "mlsd breakdown: its share of a profiled pass, no speed",
         ),
-        numbers("rounds with a match", lambda row: percent(row.match_rate)),
-        numbers("look-up with match, ms", lambda row: number(row.match_ms, 3)),
-        numbers("without, ms", lambda row: number(row.no_match_ms, 3)),
         id="methods-timing",
         interactive=True,
     )
 
 
 def _part_column(part: str) -> Column[TimingRow]:
-    return numbers(f"{part}, ms", lambda row: number(row.ms_per_round[part]), f"round records: {part}_ns / rounds")
+    return numbers(
+        f"{part}, ms", lambda row: number(row.split.ms_per_round[part]), f"round records: {part}_ns / rounds"
+    )
 
 
 def _limit_cell(limit: Limit | None) -> Cell:
@@ -147,15 +149,15 @@ def match_table(study: Study) -> Table:
     rows = [
         (row, label, kind)
         for row in timing(study.pooled, study.outcomes)
-        for label, kind in (("with a proposal", row.found), ("without", row.not_found))
+        for label, kind in (("with a proposal", row.split.found), ("without", row.split.not_found))
         if kind is not None
     ]
     return table(
         "Rounds with and without a proposal",
         rows,
-        words("target", lambda row: row[0].target),
-        words("method", lambda row: _method_cell(row[0].method, row[0].fell_back)),
-        numbers("gamma", lambda row: row[0].gamma),
+        words("target", lambda row: row[0].arm.case.target.id),
+        words("method", lambda row: _method_cell(row[0].arm.arm.name, row[0].arm.fell_back)),
+        numbers("gamma", lambda row: row[0].arm.case.gamma),
         words("rounds", lambda row: row[1]),
         numbers("n", lambda row: row[2].rounds),
         *map(_kind_column, ("round", "search", "tree", "look-up", *PART_NAMES)),
@@ -165,7 +167,7 @@ def match_table(study: Study) -> Table:
 
 
 def _kind_column(part: str) -> Column[tuple[TimingRow, str, RoundKind]]:
-    trace = "round_split.round_kinds: means over these rounds"
+    trace = "round_split.RoundKind: means over these rounds"
     return numbers(f"{part}, ms", lambda row: number(row[2].ms.get(part), 3), trace)
 
 

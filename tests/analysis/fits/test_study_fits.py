@@ -1,3 +1,4 @@
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import numpy as np
@@ -46,39 +47,27 @@ def test_t_of_k_from_rounds_gives_the_line_it_was_made_with(tmp_path: Path) -> N
     assert line.values["per_row_ms"] == pytest.approx(0.2, rel=0.1)
 
 
-def test_t_of_k_from_calibration_finds_kernel_steps() -> None:
+def timed(rows: Iterable[int], ms: Callable[[int], float], repeats: int = 8) -> list[CalibrationPoint]:
     rng = np.random.default_rng(3)
-    points = [
+    return [
         CalibrationPoint(
-            model_key="k",
-            kind="target_pass",
-            rows=rows,
-            depth=64,
-            repeat=repeat,
-            span_ns=int(1e6 * curves.stepped(rows, 5.0, 0.1, [2.0, 3.0], [2, 9])[0] * rng.lognormal(0, 0.01)),
+            model_key="m", kind="target_pass", rows=k, depth=0, repeat=repeat,
+            span_ns=int(1e6 * ms(k) * rng.lognormal(0, 0.01)),
         )
-        for repeat in range(8)
-        for rows in range(1, 25)
-    ]
+        for repeat in range(repeats)
+        for k in rows
+    ]  # fmt: skip
+
+
+def test_t_of_k_from_calibration_finds_kernel_steps() -> None:
+    points = timed(range(1, 25), lambda k: float(curves.stepped(k, 5.0, 0.1, [2.0, 3.0], [2, 9])[0]))
     curve = fit_curves(PairedTrials(pairs=(), models={}), ["m"], {"m": points}, peak_gb_s=100.0)[0]
     assert (curve.source, curve.chosen) == ("calibration", "stepped")
     assert {"jump_2_ms", "jump_9_ms"} <= set(next(f for f in curve.fits if f.model == "stepped").values)
 
 
 def test_six_widths_of_a_roofline_choose_no_curve_and_name_the_widths_that_decide() -> None:
-    rng = np.random.default_rng(3)
-    points = [
-        CalibrationPoint(
-            model_key="k",
-            kind="target_pass",
-            rows=rows,
-            depth=64,
-            repeat=repeat,
-            span_ns=int(1e6 * max(10.0, 21.5 * rows / 17) * rng.lognormal(0, 0.01)),
-        )
-        for repeat in range(6)
-        for rows in (1, 2, 3, 5, 9, 17)
-    ]
+    points = timed((1, 2, 3, 5, 9, 17), lambda k: max(10.0, 21.5 * k / 17), 6)
     curve = fit_curves(PairedTrials(pairs=(), models={}), ["m"], {"m": points})[0]
     assert curve.chosen is None
     assert curve.doubt is not None and "6 widths" in curve.doubt
@@ -86,22 +75,8 @@ def test_six_widths_of_a_roofline_choose_no_curve_and_name_the_widths_that_decid
 
 
 def test_bandwidth_is_told_as_a_share_of_the_peak() -> None:
-    facts = ModelFacts(
-        ref=ModelRef(id="m"), architecture="qwen2", active_bytes=1_000_000_000, n_parameters_active=1_000_000_000
-    )
-    rng = np.random.default_rng(1)
-    points = [
-        CalibrationPoint(
-            model_key="m",
-            kind="target_pass",
-            rows=rows,
-            depth=0,
-            repeat=repeat,
-            span_ns=int(1e6 * curves.roofline(rows, 2.0, 50.0, 1000.0, 1e9, 2.0)[0] * rng.lognormal(0, 0.01)),
-        )
-        for repeat in range(8)
-        for rows in range(1, 33)
-    ]
+    facts = ModelFacts(ref=ModelRef(id="m"), architecture="qwen2", active_bytes=10**9, n_parameters_active=10**9)
+    points = timed(range(1, 33), lambda k: float(curves.roofline(k, 2.0, 50.0, 1000.0, 1e9, 2.0)[0]))
     curve = fit_curves(PairedTrials(pairs=(), models={"m": facts}), ["m"], {"m": points}, peak_gb_s=100.0)[0]
     assert curve.chosen == "roofline"
     assert curve.bandwidth_gb_s == pytest.approx(50.0, rel=0.05)
@@ -109,14 +84,8 @@ def test_bandwidth_is_told_as_a_share_of_the_peak() -> None:
 
 
 def test_expert_bytes_follow_from_all_and_active_weights() -> None:
-    facts = ModelFacts(
-        ref=ModelRef(id="m"),
-        architecture="qwen35moe",
-        n_experts=16,
-        n_experts_used=4,
-        weight_bytes=1_000 + 16 * 50,
-        active_bytes=1_000 + 4 * 50,
-    )
+    known = {"n_experts": 16, "n_experts_used": 4, "weight_bytes": 1_000 + 16 * 50, "active_bytes": 1_000 + 4 * 50}
+    facts = ModelFacts(ref=ModelRef(id="m"), architecture="qwen35moe", **known)
     shape = expert_shape(facts)
     assert shape is not None
     assert (shape.always_bytes, shape.expert_bytes) == (1_000, 50)

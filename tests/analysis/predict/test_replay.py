@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mlsd.analysis.fits.costmodel import expected_committed
 from mlsd.analysis.predict.predict import mgl_of
 from mlsd.analysis.predict.replay import RunAhead, alphas_of, outcomes_from_alphas, outcomes_of, replay, runs_ahead
 from mlsd.errors import AnalysisError
@@ -75,7 +75,7 @@ def test_outcomes_from_alphas_commit_what_the_formula_says() -> None:
             shares = outcomes_from_alphas(alphas, gamma)
             longer = [alphas[min(i, len(alphas) - 1)] for i in range(gamma)]
             assert sum(shares.values()) == pytest.approx(1)
-            assert mgl_of(shares) == pytest.approx(expected_committed(longer))
+            assert mgl_of(shares) == pytest.approx(1 + np.cumprod(longer).sum())
 
 
 def test_alphas_end_where_no_round_reached() -> None:

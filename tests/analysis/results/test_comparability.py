@@ -15,8 +15,10 @@ from mlsd.analysis.study.study import Study, read_study
 from mlsd.cli.main import cli
 from mlsd.errors import AnalysisError
 from mlsd.measure.store.rows import environment_key
+from mlsd.measure.store.sessions import as_stored
 from mlsd.measure.store.store import Store
 from mlsd.records import Case, EngineOptions, Sampling, Trial
+from mlsd.trials.results import SessionPlan
 from tests.analysis.studies import DRAFT, MACHINE, MOE, blocks, case, write
 
 OTHER = msgspec.structs.replace(MACHINE, host="b" * 16, chip="Apple M3")
@@ -112,6 +114,14 @@ def test_settings_of_most_trials_count_of_equals_the_latest_and_others_are_offer
     with pytest.raises(AnalysisError, match="No trials have settings") as caught:
         chosen_of(half_changed, settings="nothing")
     assert key in caught.value.hint
+
+
+def test_threads_left_open_and_given_are_one_setting_where_the_same_number_was_used(tmp_path: Path) -> None:
+    path = write(tmp_path / "s.sqlite", blocks(MOE), **as_stored(SessionPlan(pool="workload", n_threads=7)))
+    write(path, blocks(MOE, prompts=("prose",), engine=THREADS))
+    assert chosen_of(path).notes == () and {c.engine.n_threads for c in chosen_of(path).cases.values()} == {None, 7}
+    write(path, blocks(MOE, prompts=("poem",), engine=EngineOptions(n_threads=3)))
+    assert "(n_threads 3 instead of 7)" in chosen_of(path).notes[0]
 
 
 def test_another_file_of_a_target_or_of_a_draft_is_left_out(tmp_path: Path) -> None:

@@ -9,10 +9,9 @@ import pytest
 
 from mlsd.analysis.results import frames
 from mlsd.errors import StoreError
-from mlsd.measure.store.rows import CalibrationPoint, Coverage
 from mlsd.measure.store.store import Store
 from mlsd.trials.sums import speed, sums
-from tests.analysis.studies import MACHINE, MOE, blocks, case, failed, trial, whole_study, write
+from tests.analysis.studies import MOE, blocks, case, failed, trial, whole_study, write
 
 
 @pytest.fixture(scope="module")
@@ -74,15 +73,6 @@ def test_a_failure_that_was_measured_again_is_left_out(tmp_path: Path) -> None:
     assert list(frame["status"]) == ["ok"]
 
 
-def test_trials_of_two_samplings_or_machines_are_not_comparable(tmp_path: Path) -> None:
-    path = tmp_path / "s.sqlite"
-    plain = case(MOE, "code")
-    other = case(MOE, "code", engine=plain.engine.__class__(n_threads=4))
-    write(path, [(plain, trial(plain, 1, 0, 0)), (other, trial(other, 2, 0, 0))])
-    write(path, [(plain, trial(plain, 1, 0, 0))], MACHINE.__class__(host="b" * 16, os="Linux", machine="x86_64"))
-    assert read(path)["comparable"].nunique() == 3
-
-
 def test_outcomes_hold_the_same_sums_as_the_rounds_of_valid_trials(study: Path) -> None:
     with Store.open(study, read_only=True) as store:
         outcomes = frames.outcomes(store)
@@ -103,18 +93,6 @@ def test_outcomes_grow_with_the_cases_and_not_with_the_rounds(tmp_path: Path) ->
         with Store.open(path, read_only=True) as store:
             sizes.append(len(frames.outcomes(store)))
     assert sizes[1] <= 20 and sizes[0] <= 20
-
-
-def test_calibration_and_coverage_come_back_as_they_were_stored(tmp_path: Path) -> None:
-    key = MOE.ref.key
-    timed = CalibrationPoint(model_key=key, kind="target_pass", rows=4, depth=9, repeat=0, span_ns=7)
-    with Store.open(tmp_path / "s.sqlite") as store:
-        run = store.begin_run(MACHINE, {}, 1)
-        store.add_calibration(run, [timed])
-        store.add_coverage(run, [Coverage(model_key=key, source="text", layer=2, window=3, distinct={4: 1, 6: 3})])
-        assert list(store.calibration()) == [(run, timed)]
-        ((_, found),) = store.coverage()
-    assert (found.n_windows, found.distinct_mean) == (4, 5.5)
 
 
 def test_a_missing_database_is_a_clear_message(tmp_path: Path) -> None:

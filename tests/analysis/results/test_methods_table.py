@@ -8,15 +8,19 @@ from types import SimpleNamespace
 import msgspec
 import pytest
 
-from mlsd.analysis.results.methods_table import methods_by_kind, timing
+from mlsd.analysis.results.methods_table import TimingRow, methods_by_kind, sentences, timing
+from mlsd.analysis.results.round_split import RoundKind, RoundSplit
 from mlsd.analysis.study.study import Study, read_study
 from mlsd.errors import AnalysisError
 from mlsd.measure.store.store import Store
 from mlsd.planning.tasks import KINDS
-from mlsd.records import Case, DrafterSpec, Trial
+from mlsd.records import Case, DrafterSpec, ModelRef, Trial
 from mlsd.report.tables import methods
 from mlsd.report.tables.methods import mgl_table, speedup_table, timing_table
+from mlsd.trials.results import ArmResult
+from mlsd.trials.sums import Sums
 from tests.analysis.studies import DENSE, MOE, blocks, case, trial, write
+from tests.trials.made import result
 
 PLD = DrafterSpec(name="pld", options={"ngram": 3})
 LOOKED_UP = {"match_rounds": 2.0, "no_match_rounds": 6.0, "match_propose_ns": 4e6, "no_match_propose_ns": 3e6}
@@ -61,29 +65,20 @@ def test_over_all_tasks_every_block_counts_once_and_other_prompts_do_not(study: 
 
 
 def test_look_ups_with_and_without_a_match_are_timed_apart(study: Study) -> None:
-    row = next(row for row in timing(study.pooled) if row.method.startswith("pld"))
-    assert row.match_rate == 0.25
-    assert row.match_ms == pytest.approx(2.0)
-    assert row.no_match_ms == pytest.approx(0.5)
-    assert row.inside_ms["sync"] == pytest.approx(4 * 8 / row.rounds)
-    assert row.inside_ms["look-up"] == pytest.approx(4 * 7 / row.rounds)
+    row = next(row for row in timing(study.pooled, study.outcomes) if row.arm.arm.name.startswith("pld"))
+    inside, rounds = row.split.inside_ms, row.split.rounds
+    assert row.split.found is not None and row.split.not_found is not None
+    assert row.split.found.ms["look-up"] == pytest.approx(2.0)
+    assert row.split.not_found.ms["look-up"] == pytest.approx(0.5)
+    assert inside["rollback"]["sync"] == pytest.approx(4 * 8 / rounds)
+    assert inside["draft"]["look-up"] == pytest.approx(4 * 7 / rounds)
 
 
 def test_the_parts_of_a_round_are_means_over_all_rounds(study: Study) -> None:
-    row = next(row for row in timing(study.pooled) if row.target == DENSE.ref.id)
+    row = next(row for row in timing(study.pooled) if row.arm.case.target.id == DENSE.ref.id)
     own = study.trials[(study.trials["drafter"] == "pld")]
-    assert row.rounds == own["rounds"].sum()
-    assert sum(row.ms_per_round.values()) == pytest.approx(own["decode_ns"].sum() / row.rounds / 1e6)
-
-
-def test_a_method_that_is_as_fast_as_plain_decoding_has_its_break_even_mgl(study: Study) -> None:
-    row = next(row for row in timing(study.pooled) if row.target == DENSE.ref.id)
-    method = next(
-        row for row in methods_by_kind(study.results, study.pooled) if row.overall.case.target.id == DENSE.ref.id
-    )
-    assert row.break_even_mgl is not None and method.overall.ratio is not None
-    assert row.mgl / row.break_even_mgl == pytest.approx(method.overall.ratio.value)
-    assert row.mgl == pytest.approx(method.overall.mgl)
+    assert row.split.rounds == own["rounds"].sum()
+    assert sum(row.split.ms_per_round.values()) == pytest.approx(own["decode_ns"].sum() / row.split.rounds / 1e6)
 
 
 def test_the_reports_tables_hold_every_kind_and_mark_what_is_decided(study: Study) -> None:
@@ -110,3 +105,38 @@ def test_kinds_of_another_set_are_columns_of_their_own() -> None:
     assert methods._kinds([ours]) == KINDS  # type: ignore[list-item]
     theirs = SimpleNamespace(by_kind={"rag": None, "coding": None, "low_entropy 8k": None})
     assert methods._kinds([theirs]) == ("rag", "coding", "low_entropy 8k")  # type: ignore[list-item]
+
+
+PLD_ARM = {"drafter": "pld", "spec": PLD, "gamma": 10, "target": ModelRef(id="small")}
+SPLIT = RoundSplit(
+    rounds=100, ms_per_round={"draft": 0.5, "verify": 39.0, "rollback": 0.3, "sample": 0.1, "other": 0.1}, inside_ms={},
+    found=RoundKind(rounds=25, ms={"round": 130.0}), not_found=RoundKind(rounds=75, ms={"round": 10.0}), timed=True,
+    fallbacks=(), limit=None,
+)  # fmt: skip
+
+
+def said(arm: ArmResult, curves: dict[str, dict[int, float]], split: RoundSplit = SPLIT) -> tuple[str, ...]:
+    return sentences([TimingRow(arm=arm, split=split, stats={})], curves, "e.sqlite")
+
+
+def test_a_method_that_loses_is_told_what_it_commits_what_it_costs_and_where() -> None:
+    loser = result(0.3, 0.34, 0.4, whole=Sums(rounds=100, committed=136), **PLD_ARM)
+    assert said(loser, {"small": {1: 1.0, 2: 0.5, 11: 0.1}}) == (
+        "small: T(2)/T(1) = 2.00, T(11)/T(1) = 10.00; 1 would mean that verification is free.",
+        "pld (ngram 3), gamma 10, does not pay on small: a round commits 1.36 tokens and takes 4.00 plain rounds, 98 % "
+        "of it in verify; the 25 % of rounds with a proposal take 13.0 plain rounds each.",
+    )
+
+
+def test_a_method_that_wins_is_said_to_pay() -> None:
+    winner = result(1.1, 1.125, 1.2, whole=Sums(rounds=100, committed=450), **PLD_ARM)
+    (_, text) = said(winner, {}, msgspec.structs.replace(SPLIT, found=None, not_found=None))
+    assert text == (
+        "pld (ngram 3), gamma 10, pays on small: a round commits 4.50 tokens and takes 4.00 plain rounds, 98 % of it "
+        "in verify."
+    )
+
+
+def test_without_a_calibration_the_command_for_one_is_named_and_without_plain_decoding_nothing_is_claimed() -> None:
+    (only,) = said(result(None, None, None, **PLD_ARM), {})
+    assert only == "small: T(2)/T(1) was not timed (mlsd calibrate small --db e.sqlite)."

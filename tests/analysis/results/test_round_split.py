@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 import pytest
 
-from mlsd.analysis.results.round_split import inside_parts, round_kinds, round_split
+from mlsd.analysis.results.round_split import RoundSplit, round_split
 from mlsd.records import Round, Trial
+from mlsd.trials.results import as_measured
+from mlsd.trials.sums import sums
+from tests.analysis import studies
 
 MS = 1_000_000
+CASE = studies.case(studies.MOE, "code", 4)
 LOOKED = {"match_rounds": 1.0, "no_match_rounds": 2.0, "match_propose_ns": 3.0 * MS, "no_match_propose_ns": 2.0 * MS}
 
 
@@ -26,26 +32,20 @@ def made(proposed: int, draft_ms: float = 1.0, rollback_ms: float = 2.0) -> Roun
     )
 
 
-def trial(*rounds: Round, **stats: float) -> Trial:
-    return Trial(
-        case_id="c",
-        arm="sd",
-        gamma=4,
-        block=0,
-        repeat=0,
-        position=0,
-        status="ok",
-        started_at="2026-03-01T12:00:00.000+00:00",
-        rounds=rounds,
-        rollback_target="checkpoint",
-        rollback_draft="checkpoint",
-        stats=stats,
+def trial(*rounds: Round, **more: Any) -> Trial:
+    return msgspec.structs.replace(
+        studies.trial(CASE, 0, 0, 0), rounds=rounds, rollback_target="checkpoint", rollback_draft="checkpoint", **more
     )
+
+
+def split_of(*trials: Trial) -> RoundSplit:
+    rounds = [sums([one]) for each in trials for one in each.rounds]
+    return round_split(as_measured((CASE, each) for each in trials), rounds)
 
 
 def test_rollback_is_sync_the_drafts_part_and_what_is_left_for_the_target() -> None:
     stats = {"sync_ns": 1.0 * MS, "draft_rollback_ns": 2.0 * MS, "draft_forward_ns": 1.5 * MS}
-    split = round_split([trial(made(4), made(4), **stats)])
+    split = split_of(trial(made(4), made(4), stats=stats))
     assert split.rounds == 2
     assert split.inside_ms["draft"] == {"draft forward": 0.75}
     assert split.inside_ms["rollback"] == {"sync": 0.5, "draft's checkpoint": 1.0, "target's checkpoint": 0.5}
@@ -55,7 +55,7 @@ def test_rollback_is_sync_the_drafts_part_and_what_is_left_for_the_target() -> N
 
 
 def test_rounds_with_and_without_a_proposal_are_told_apart_with_their_look_ups() -> None:
-    split = round_split([trial(made(4, draft_ms=3), made(0, 1, 0), made(0, 1, 0), **LOOKED)])
+    split = split_of(trial(made(4, draft_ms=3), made(0, 1, 0), made(0, 1, 0), stats=LOOKED))
     assert split.found is not None and split.not_found is not None
     assert (split.found.rounds, split.not_found.rounds) == (1, 2)
     assert (split.found.ms["look-up"], split.not_found.ms["look-up"]) == (3.0, 1.0)
@@ -71,7 +71,7 @@ def test_search_and_tree_stand_apart_where_a_method_times_both() -> None:
         "search_ns": 3.0 * MS,
         "tree_ns": 2.0 * MS,
     }
-    split = round_split([trial(made(4, 3), made(0), made(0), **stats)])
+    split = split_of(trial(made(4, 3), made(0), made(0), stats=stats))
     assert split.found is not None and split.not_found is not None
     assert (split.found.ms["search"], split.found.ms["tree"]) == (1.0, 2.0)
     assert (split.not_found.ms["search"], split.not_found.ms["tree"]) == (1.0, 0.0)
@@ -80,25 +80,25 @@ def test_search_and_tree_stand_apart_where_a_method_times_both() -> None:
 
 def test_a_method_that_always_finds_has_no_rounds_without() -> None:
     totals = {**LOOKED, "match_rounds": 1.0, "no_match_rounds": 0.0}
-    assert round_kinds([], totals) == (None, None)
-    split = round_split([trial(made(4), **totals)])
+    split = split_of(trial(made(4), stats=totals))
     assert split.found is not None
     assert split.not_found is None
 
 
 def test_what_a_method_does_not_time_is_not_there() -> None:
-    assert inside_parts({}, 2.0, 1, None, None) == {}
-    assert inside_parts({}, 2.0, 1, "trim", None) == {"rollback": {"target's trim": 2.0}}
+    assert split_of(trial(made(4))).inside_ms == {"rollback": {"target's checkpoint": 2.0}}
 
 
 def test_a_draft_inside_its_target_and_one_without_the_targets_memory_are_marked() -> None:
-    split = round_split([msgspec.structs.replace(trial(made(4)), timed=False, fell_back="another release")])
+    split = split_of(msgspec.structs.replace(trial(made(4)), timed=False, fell_back="another release"))
     assert not split.timed
     assert split.fallbacks == ("another release",)
 
 
 def test_a_round_over_its_limit_and_what_the_rest_is_made_of() -> None:
-    split = round_split([trial(made(4, draft_ms=5.0), made(2, draft_ms=3.0), draft_steps=7.0, draft_step_ns=1.0 * MS)])
+    split = split_of(
+        trial(made(4, draft_ms=5.0), made(2, draft_ms=3.0), stats={"draft_steps": 7.0, "draft_step_ns": 1.0 * MS})
+    )
     assert split.limit is not None
     assert split.limit.ms == pytest.approx((4 + 2) / 2 * 1.0 + 10.0)
     rest = {"drafting beside single steps": 1.0, "rollback": 2.0, "sample": 0.5, "other": 0.0}
@@ -107,6 +107,6 @@ def test_a_round_over_its_limit_and_what_the_rest_is_made_of() -> None:
 
 
 def test_the_limit_of_a_look_up_is_verification_and_that_of_unknown_steps_is_unknown() -> None:
-    found = round_split([trial(made(4), **LOOKED)]).limit
+    found = split_of(trial(made(4), stats=LOOKED)).limit
     assert found is not None and found.ms == pytest.approx(10.0)
-    assert round_split([trial(made(4), draft_steps=7.0)]).limit is None
+    assert split_of(trial(made(4), stats={"draft_steps": 7.0})).limit is None

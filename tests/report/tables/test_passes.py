@@ -119,7 +119,7 @@ def test_a_draft_inside_its_target_has_no_speed_in_any_table(study: Study) -> No
     assert effect_cell(inside).text == "not timed"
     shown = cells(speedup_table(study), "layer-skip (exit 2, mode inplace), not timed")
     assert (shown["all tasks"], shown["qa"]) == ("not timed", "not timed")
-    assert not any("inplace" in row.method for row in timing(study.pooled))
+    assert not any("inplace" in row.arm.arm.name for row in timing(study.pooled))
     assert all(one.timed for one in study.pooled if one.case.drafter != INPLACE)
 
 
