@@ -44,7 +44,7 @@ def against_fixed(target: str, method: str, prompts: tuple[str, ...]) -> Iterato
         target=target,
         drafts=("tiny-draft",) if method == "draft-model" else (),
         drafters=(method,),
-        gamma=(*FIXED, AUTO),
+        gammas=(*FIXED, AUTO),
         prompts=prompts,
         n_predict=96,
         repeats=REPEATS,

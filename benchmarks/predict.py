@@ -116,7 +116,7 @@ def bench(files: list[ModelFile], prompt_name: str, n_predict: int, part: int) -
     request = BenchRequest(
         target=files[0].path,
         drafts=(files[1].path,),
-        gamma=GAMMAS,
+        gammas=GAMMAS,
         prompts=(prompt_name,),
         n_predict=n_predict,
         repeats=1,

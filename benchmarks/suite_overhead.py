@@ -50,7 +50,7 @@ def against_a_process_a_trial(n_predict: int, *, repeats: int, at_least: float |
     request = BenchRequest(
         target=model,
         drafts=(model,),
-        gamma=(4,),
+        gammas=(4,),
         prompts=("factual",),
         n_predict=n_predict,
         rollback="trim",

@@ -69,8 +69,8 @@ def _study_request(suites: Sequence[str], profile: str | None, changes: dict[str
 def bench(target: FilePath, *, db: FilePath | None = None, fresh: bool = False, **asked: Any) -> runs.BenchResult:
     """Measure methods beside plain decoding of one target in interleaved blocks, and keep the trials.
 
-    `asked` are the fields of `BenchRequest`: drafts, drafters, gamma, prompts, n_predict, repeats, sampling, ... Trials
-    go to `db`, by default results/bench.sqlite; the same bench again adds to them, `fresh` starts anew.
+    `asked` are the fields of `BenchRequest`: drafts, drafters, gammas, prompts, n_predict, repeats, sampling, ...
+    Trials go to `db`, by default results/bench.sqlite; the same bench again adds to them, `fresh` starts anew.
     """
     return runs.bench(BenchRequest(target=str(target), **asked), _path(db), fresh=fresh)
 
@@ -100,7 +100,7 @@ def calibrate(
 
     `asked` are the fields of `CalibrationRequest`: rows, depths, budget_s, precision, engine, ...
     """
-    request = calibration.CalibrationRequest(model=str(model), draft=None if draft is None else str(draft), **asked)
+    request = calibration.CalibrationRequest(target=str(model), draft=None if draft is None else str(draft), **asked)
     return calibration.calibrate(request, _path(db))
 
 

@@ -71,7 +71,7 @@ def test_a_study_is_planned_run_and_reported_in_a_few_lines() -> None:
 def test_a_bench_a_search_and_a_calibration_meet_in_one_database_that_advice_reads() -> None:
     engine = mlsd.EngineOptions(n_threads=1)
     small = {"n_predict": 12, "repeats": 2, "prompts": ("factual",), "engine": engine}
-    bench = mlsd.bench("tiny-dense", drafters=("pld",), gamma=(2,), **small)
+    bench = mlsd.bench("tiny-dense", drafters=("pld",), gammas=(2,), **small)
     tuned = mlsd.tune("tiny-dense", "pld:match=first", trials=1, **{**small, "repeats": 3})
     timed = mlsd.calibrate("tiny-dense", rows=(1, 3, 5), budget_s=1.0, engine=engine)
     assert bench.database == tuned.database == timed.database == "results/bench.sqlite"

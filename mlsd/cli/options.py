@@ -15,11 +15,11 @@ import msgspec
 from mlsd.cli import complete
 from mlsd.engine.threads import check_threads
 from mlsd.planning.job import ModelFile
-from mlsd.records import AUTO, EngineOptions
+from mlsd.records import AUTO, EngineOptions, Sampling
 
 if TYPE_CHECKING:
-    from mlsd.measure.run.race import Goal
     from mlsd.planning.plan import Overrides
+    from mlsd.planning.prepare import Goal
 
 BUDGET_S = 600.0  # of a session that measures until it knows enough
 
@@ -110,7 +110,7 @@ class Until(click.ParamType["Goal"]):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Goal:
         """Parse, or say what it should look like."""
-        from mlsd.measure.run.race import Goal
+        from mlsd.planning.prepare import Goal
 
         if isinstance(value, Goal):
             return value
@@ -265,8 +265,11 @@ def make_overrides(options: dict[str, Any]) -> Overrides:
     """The record of what `plan_options` parsed, the profile apart."""
     from mlsd.planning.plan import Overrides
 
-    same = ("repeats", "n_predict", "limit", "seed", "temperature", "prompts", "engine")
-    return Overrides(gammas=options["gamma"], drafts=options["draft"], **{name: options[name] for name in same})
+    same = ("repeats", "n_predict", "limit", "seed", "prompts", "engine")
+    sampling = Sampling(temperature=options["temperature"], seed=options["seed"])
+    return Overrides(
+        gammas=options["gamma"], drafts=options["draft"], sampling=sampling, **{name: options[name] for name in same}
+    )
 
 
 def model_file(text: str) -> ModelFile:

@@ -9,7 +9,7 @@ from typing import Any, Self
 
 from mlsd.cli.output import TimeLeft, note, shows_progress, verbosity
 from mlsd.measure.cool_down import STEP_S
-from mlsd.measure.messages import Event, Felt, Progress, Resting, Silent, Started
+from mlsd.measure.messages import Event, HeatReading, Progress, Resting, Silent, Started
 from mlsd.measure.run.runner import Watcher
 from mlsd.planning.job import Job, Slot
 from mlsd.planning.prepare import Prepared
@@ -180,7 +180,7 @@ def heat_line(event: Event) -> str | None:
         return f"Still {event.doing} (silent for {event.silent_s:.0f} s, ended after {event.most_s:.0f} s)"
     if isinstance(event, Resting):
         return f"Resting {event.why} ({event.rested_s:.0f} of at most {event.most_s:.0f} s)"
-    if isinstance(event, Felt) and event.disturbed is not None:
+    if isinstance(event, HeatReading) and event.disturbed is not None:
         fate = "kept, for it was so each time" if event.kept else "not used; the same command measures it again"
         return f"The last block is {fate}: {event.disturbed}."
     return None

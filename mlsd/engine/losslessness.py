@@ -271,7 +271,7 @@ class Judge:
     def check_finite(self, session: Session) -> None:
         self._ask(session)
 
-    def hear_plain(self, session: Session, prompt: Sequence[int], past: Sequence[int]) -> None:
+    def remember_plain_memory(self, session: Session, prompt: Sequence[int], past: Sequence[int]) -> None:
         """Take the memory that plain decoding left behind as the one to compare with.
 
         Raises: EngineError, also for logits that are not finite.

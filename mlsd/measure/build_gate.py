@@ -1,8 +1,4 @@
-"""Which builds of llama.cpp there are here, and whether one can be measured: decided in a process of its own, once.
-
-The answer is kept in the cache by the build's fingerprint, so that `--build` costs two seconds the first time and
-nothing after. A build that ends its process is refused like any other; this process loads none.
-"""
+"""Which builds of llama.cpp there are here, and whether one can be measured: decided in a process of its own, once."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """Builds of llama.cpp: where a build's libraries and bindings lie, and how a process is made to load them.
 
-A worker always runs in this interpreter with this mlsd; only the package `llama_cpp` and its shared libraries are
-another build's. The two sides of a comparison then differ in nothing else, and the other environment needs no mlsd.
-Every process that a build was asked for checks for itself that it loaded those files (`engine/llama/build/loaded`).
+A worker runs in this interpreter with this mlsd; only `llama_cpp` and its shared libraries are another build's, so the
+sides of a comparison differ in nothing else.
 """
 
 from __future__ import annotations
@@ -70,10 +69,7 @@ class Build(Record, frozen=True, kw_only=True):
 
 
 def find_build(name: str) -> Build:
-    """The build that a name or path means; runs nothing of it but an interpreter that is asked for its package.
-
-    Raises: InputError for what is no build.
-    """
+    """The build that a name or path means; runs nothing of it but an interpreter that is asked for its package."""
     if name == THIS:
         return _build(name, None, None)
     try:

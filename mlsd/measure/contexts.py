@@ -74,9 +74,7 @@ def trained_context(source: Source) -> int | None:
 def context_bytes(source: Source, n_ctx: int) -> int | None:
     """Keys and values of `n_ctx` positions: ``n_ctx * sum over attention layers of n_head_kv * (d_k + d_v) * 2``.
 
-    Recurrent states do not grow with the context and are left out; a model or a block of 0 heads has nothing else.
-    Multi-head latent attention reads its values out of its keys and stores no others.
-    None when the file does not say enough.
+    Multi-head latent attention reads its values out of its keys. None when the file does not say enough.
     """
     n_layers = trunk_layers(source)
     n_head, n_embd = source.counts("attention.head_count"), source.count("embedding_length", None)

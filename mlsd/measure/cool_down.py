@@ -1,10 +1,8 @@
 """Whether a machine is hot, and rest until it is not.
 
-Heat slows wide passes before narrow ones: on an M5 Max T(4) went from 37 to 51 ms while T(1) stood still, and no
-thermal warning was given (mlxcel issue 1182). So plain decoding is no thermometer, and the order of a block's arms does
-not cancel heat. Two passes are timed between blocks, the widest and the narrowest; the first are the clean anchors.
-Cold slows a device, too: after a pause of 200 ms decoding is 11 to 12 % slower (llama.cpp 10119). So both are timed
-until readings agree, and nothing is decided by one reading.
+Heat slows wide passes before narrow ones: on an M5 Max T(4) went from 37 to 51 ms while T(1) stood still (mlxcel issue
+1182). So the widest and the narrowest pass are timed between blocks, until readings agree: a device that paused for 200
+ms is 11 to 12 % slower, too (llama.cpp 10119).
 """
 
 from __future__ import annotations
@@ -17,7 +15,7 @@ import msgspec
 
 from mlsd.clock import RestClock
 from mlsd.hardware.chips import has_no_fan
-from mlsd.measure.messages import Felt, Resting
+from mlsd.measure.messages import HeatReading, Resting
 from mlsd.records import Anchors, Environment
 from mlsd.units import NS_PER_MS, format_percent
 
@@ -51,7 +49,7 @@ class CoolDown:
         clock: RestClock,
         thermal_state: Callable[[], str | None],
         anchors: Callable[[], Anchors | None],
-        send: Callable[[Felt | Resting], None],
+        send: Callable[[HeatReading | Resting], None],
         clean: Anchors | None = None,
     ) -> None:
         """`anchors` times the two passes now, None where nothing can; `clean` is known from an earlier worker."""
@@ -104,7 +102,7 @@ class CoolDown:
 
     def _keep(self, now: Anchors, clean: Anchors, why: str | None) -> None:
         self.newest, self._clean = now, clean
-        self._send(Felt(now=now, clean=clean, disturbed=why))
+        self._send(HeatReading(now=now, clean=clean, disturbed=why))
 
     @property
     def _slowness(self) -> float:

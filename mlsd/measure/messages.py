@@ -1,7 +1,4 @@
-"""What crosses to a worker and back: a Job in, Events out, all plain serializable data.
-
-This is the seam at which something other than a local process (another Mac, an existing scheduler) can take over.
-"""
+"""What crosses to a worker and back: a Job in, Events out, all plain serializable data."""
 
 from __future__ import annotations
 
@@ -58,13 +55,18 @@ class Info(Record, frozen=True, kw_only=True, tag=True):
     backend: BackendInfo
 
 
-class CalibrateJob(Record, frozen=True, kw_only=True, tag=True):
-    """Time passes of a target, and of a draft beside it; and see which experts the target chooses."""
+class PairJob(Record, frozen=True, kw_only=True):
+    """A target, a draft beside it, and the real text that both read."""
 
     target: ModelFile
     draft: ModelFile | None = None
     engine: EngineOptions
-    text: str  # real text; at least as many tokens as depth and widest pass need
+    text: str
+
+
+class CalibrateJob(PairJob, frozen=True, kw_only=True, tag=True):
+    """Time passes of a target, and of a draft beside it; and see which experts the target chooses."""
+
     widths: tuple[int, ...]  # k of T(k)
     depths: tuple[int, ...]  # positions in the context before a pass
     windows: tuple[int, ...] = ()  # of consecutive tokens, for expert coverage; empty: do not ask
@@ -96,13 +98,9 @@ class Spent(Record, frozen=True, kw_only=True, tag=True):
     rollback_assumed: bool = False  # how a model is rolled back was not tested, as that would have taken too long
 
 
-class PerplexityJob(Record, frozen=True, kw_only=True, tag=True):
+class PerplexityJob(PairJob, frozen=True, kw_only=True, tag=True):
     """Ask how well a model predicts a text, and how far a draft is from it there."""
 
-    target: ModelFile
-    draft: ModelFile | None = None
-    engine: EngineOptions
-    text: str
     n_tokens: int | None = None  # at most so many of the text's tokens; None: all
     n_window: int = 512  # tokens after which a model starts afresh
 
@@ -157,14 +155,10 @@ class LayersFound(Record, frozen=True, kw_only=True, tag=True):
         return "layer-skip:mode=sync,skip=" + "+".join(map(str, self.skipped))
 
 
-class BreakdownJob(Record, frozen=True, kw_only=True, tag=True):
+class BreakdownJob(PairJob, frozen=True, kw_only=True, tag=True):
     """Profile passes of a target, and a draft step beside them: the share of each part of the network."""
 
-    target: ModelFile
-    draft: ModelFile | None = None
     drafter: DrafterSpec = DrafterSpec()  # a method whose draft network is cut out of the target
-    engine: EngineOptions
-    text: str  # real text; at least as many tokens as depth and widest pass need
     rows: tuple[int, ...]  # positions of the target's passes
     depth: int  # positions in the context before a pass
     repeats: int  # turns of plain and profiled passes
@@ -177,10 +171,7 @@ class SharesFound(Record, frozen=True, kw_only=True, tag=True):
 
 
 class ContextsWanted(Record, frozen=True, kw_only=True):
-    """Contexts of one model whose memory is asked for; without a path it is not here, and its shape serves.
-
-    With a method asked for is what that method opens beside contexts of the model, not these.
-    """
+    """Contexts of one model, or what a method opens beside them; without a path the shape serves."""
 
     key: str  # equal for equal answers
     path: str | None = None
@@ -282,7 +273,7 @@ class Progress(Record, frozen=True, kw_only=True, tag=True):
     n_tokens: int
 
 
-class Felt(Record, frozen=True, kw_only=True, tag=True):
+class HeatReading(Record, frozen=True, kw_only=True, tag=True):
     """The machine's heat between blocks, as passes of the target show it."""
 
     now: Anchors
@@ -350,42 +341,14 @@ class Finished(Record, frozen=True, kw_only=True, tag=True):
 
 
 Event = (
-    Loaded
-    | Started
-    | Progress
-    | Felt
-    | Ready
-    | Resting
-    | Silent
-    | Done
-    | Refused
-    | Finished
-    | Probed
-    | Info
-    | Passes
-    | Covered
-    | Spent
-    | Perplexities
-    | LayersFound
-    | SharesFound
-    | SelfChecked
-    | FootprintsFound
-    | BuildFits
-    | LogitsRead
-)
+    Loaded | Started | Progress | HeatReading | Ready | Resting | Silent | Done | Refused | Finished | Probed | Info
+    | Passes | Covered | Spent | Perplexities | LayersFound | SharesFound | SelfChecked | FootprintsFound |
+    BuildFits | LogitsRead
+)  # fmt: skip
 Work = (
-    Job
-    | ProbeJob
-    | InfoJob
-    | CalibrateJob
-    | PerplexityJob
-    | LayerSearchJob
-    | BreakdownJob
-    | SelfCheckJob
-    | FootprintJob
-    | BuildJob
-    | ReadJob
-)
+    Job | ProbeJob | InfoJob | CalibrateJob | PerplexityJob | LayerSearchJob | BreakdownJob | SelfCheckJob |
+    FootprintJob | BuildJob | ReadJob
+)  # fmt: skip
 
 
 class Question(NamedTuple):

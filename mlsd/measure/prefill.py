@@ -1,8 +1,4 @@
-"""The memory that a long prompt leaves, kept so that it is read once and not for every arm and repeat.
-
-Held in the host's memory, the oldest given up first. A session that keeps more of a prompt than its memory (rows for a
-drafting head) reads it anew.
-"""
+"""The memory that a long prompt leaves, kept so that it is read once and not for every arm and repeat."""
 
 from __future__ import annotations
 

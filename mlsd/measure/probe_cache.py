@@ -1,9 +1,4 @@
-"""What was found of a file, kept between runs: the same file on the same build and device need not be tested twice.
-
-A model with weights that are no numbers measures nothing, though its logits may look well: quantized kernels take a NaN
-for some number. llama.cpp can look at every weight while it loads; that takes as long as reading the file, so it is
-done once a file and not in the load that is timed.
-"""
+"""What was found of a file, kept between runs: the same file on the same build and device need not be tested twice."""
 
 from __future__ import annotations
 

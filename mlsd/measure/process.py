@@ -1,4 +1,4 @@
-"""Driving a worker process: start it, hear its events, survive its death, and go on with the next slot."""
+"""Driving a worker process: start it, receive its events, survive its death, and go on with the next slot."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from mlsd.measure.messages import (
     Covered,
     Done,
     Event,
-    Felt,
     Finished,
+    HeatReading,
     Info,
     InfoJob,
     Passes,
@@ -72,12 +72,9 @@ def run_job(
 ) -> Iterator[Event]:
     """Run a job in worker processes and yield its events.
 
-    `turns` give the places of slots to run next, asked for when all slots of the turn before were done, until one is
-    empty; by default all slots in order are one turn. A slot in which the worker dies or falls silent for `patience_s`
-    is tried once more by a new worker; when that one dies there too, the slot is a failed trial and a third worker goes
-    on behind it.
-
-    Raises: the worker's own MlsdError for a refused job, WorkerError when a worker cannot even start a slot.
+    `turns` give the places of slots to run next, until one is empty; by default all slots in order are one turn. A slot
+    in which the worker dies or falls silent for `patience_s` is tried once more; then it is a failed trial. Raises: the
+    worker's own MlsdError for a refused job, WorkerError when a worker cannot even start a slot.
     """
     coming = iter([range(len(job.slots))] if turns is None else turns)
     todo, tried = list[int](), -1
@@ -96,7 +93,7 @@ def run_job(
                     last = event
                 yield event
                 started = started or isinstance(event, Started)
-                if isinstance(event, Felt):  # a worker that takes over compares with what this one found clean
+                if isinstance(event, HeatReading):  # a worker that takes over compares with what this one found clean
                     job = msgspec.structs.replace(job, anchors=event.clean)
                 if isinstance(event, Done):
                     todo.remove(event.index)
@@ -166,10 +163,7 @@ def run_calibration(job: CalibrateJob, *, variables: Variables = None) -> Iterat
 
 
 def run_info(engine: EngineOptions, *, variables: Variables = None) -> BackendInfo:
-    """Ask a worker process for the native build and device, so that this process never loads the library.
-
-    Raises: WorkerError when the library does not even start.
-    """
+    """Ask a worker for the native build and device, so this process never loads the library. Raises: WorkerError."""
     try:
         return ask(InfoJob(engine=engine), Info, variables).backend
     except WorkerError as error:
@@ -204,7 +198,7 @@ class Worker(Protocol):
     def __exit__(self, *_: object) -> None: ...
 
 
-def hear(lines: Lines, patience_s: float) -> Iterator[Event]:
+def receive(lines: Lines, patience_s: float) -> Iterator[Event]:
     """The events of a worker's lines, and `Silent` every half minute without one.
 
     Raises: queue.Empty when it is silent for `patience_s`, WorkerError.
@@ -269,7 +263,7 @@ class _Worker:
     def events(self, patience_s: float) -> Iterator[Event]:
         """Events until the worker finishes, dies, or says nothing for `patience_s`."""
         try:
-            yield from hear(self._lines, patience_s)
+            yield from receive(self._lines, patience_s)
         except queue.Empty:
             self._hung = True
             self._process.kill()

@@ -1,8 +1,4 @@
-"""How long a plan will take and what it needs, before anything runs. Pure; every estimate names its source.
-
-A rate is looked for in turn in earlier results, in a calibration, and in what public rows show of a chip, scaled to
-what was measured on this one; where none knows it, the time stays None and is counted as unknown.
-"""
+"""How long a plan will take and what it needs, before anything runs. Pure; every estimate names its source."""
 
 from __future__ import annotations
 
@@ -75,10 +71,8 @@ def estimate_time(
 ) -> TimeEstimate:
     """Sum over all trials: prefill, then n_predict - 1 tokens at the case's rate; and what lies between blocks.
 
-    `rest_s`: seconds between two blocks; None: passes that feel the heat of each, and rests that nobody foresees.
-
-    `warmed`: every arm of a load begins with a whole trial that does not count, as on a GPU. What is not known of a
-    machine is off the same way in every trial, so the ends of the range are sums of ends.
+    `rest_s`: seconds between two blocks; None: passes that feel the heat, without the rests. `warmed`: every arm of a
+    load begins with a whole trial that does not count.
     """
     sums, sources, n_trials = [0.0, 0.0, 0.0], Counter[Source](), 0
     known: dict[str, Rate | None] = {}
@@ -207,9 +201,7 @@ def rates_from_chips(
 ) -> TokS:
     """From what public rows show of a chip, or of several that it may be, with the kernels of a build of llama.cpp.
 
-    `works` by model id. `scale`: what plain decoding of other models took on this machine over what it should have;
-    with it half of what chips differ by is known. Acceptance, where drafts have any, is what public rows saw: its whole
-    range. Judging reads the output of a speculative trial once more.
+    `works` by model id. `scale`: measured over predicted time of plain decoding of other models on this machine.
     """
 
     def tok_s(case: Case) -> Rate | None:

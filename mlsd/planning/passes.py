@@ -1,13 +1,9 @@
-"""What passes take on an Apple chip that nobody measured here: a formula, with constants fitted to public rows.
+"""Passes on an Apple chip that nobody measured here, by constants fitted to public rows (`assets/passes.toml`).
 
-``T(1) = (A + X / e) / (s P) + L t + c p / n`` with A bytes of weights that every token reads and X those of the experts
-it uses, P the memory's published peak, s the share of it that matrices reach and e that of small experts over it; L
-layers that take t each beyond their bytes (longer for recurrent mixers, mixtures, wider layers and older chips); p
-parameters, quantized, to be unpacked by n GPU cores. ``T(k) = T(1) + (k - 1) r p / n``: further rows cost arithmetic, r
-by engine and generation. A round is such a pass, drafting, and some time for each of its passes (`round_length`); its
-range is ``0.7 + (T_round / T(1) - 0.7) f`` both ways. Prefill costs arithmetic alone. `assets/passes.toml` holds the
-constants, how they were fitted and how far they missed on sources that they were not fitted to; `python -m benchmarks
-published` fits and checks them.
+``T(1) = (A + X / e) / (s P) + L t + c p / n``: A bytes of weights that every token reads, X those of the experts it
+uses, P the memory's published peak, s and e the shares of it that matrices and small experts reach; L layers of t each;
+p quantized parameters on n GPU cores. ``T(k) = T(1) + (k - 1) r p / n``. `python -m benchmarks published` fits and
+checks them.
 """
 
 from __future__ import annotations
@@ -301,10 +297,7 @@ def round_length(
 def round_range(
     length: float, target: Work, chip: AppleChip, engine: Engine = "llama.cpp", at: Constants | None = None
 ) -> tuple[float, float]:
-    """Both ends of T_round / T(1) that hold `level` of rounds.
-
-    One public row says how many rows a mixture's round with llama.cpp had, so it is as unsure as the less sure engine.
-    """
+    """Both ends of T_round / T(1) that hold `level` of rounds."""
     spread = (at or constants()).round_spread
     factor = max(spread.values()) if target.expert_bytes else spread[engine]
     if engine == "mlx" and (chip.generation or 3) < 3:

@@ -1,10 +1,7 @@
 """From suites and a profile to an ordered plan: which cases, in which blocks, on which loads of models.
 
-Pure: the models come in as a mapping, the order from a seed. Owns pairing and order. Measures and prints nothing.
-
-A block holds the arms that are measured together, in random order; every block with SD arms holds the AR arm, so that
-each speedup is a ratio within one block. Repeats are the outermost loop of a group, so that slow drift of the machine
-spreads over all of its cases instead of sitting in one.
+A block holds the arms that are measured together, in random order, plain decoding among them. Repeats are the outermost
+loop, so that slow drift of the machine spreads over all cases.
 """
 
 from __future__ import annotations
@@ -15,6 +12,7 @@ import math
 import random
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Literal
 
 import msgspec
 
@@ -39,22 +37,26 @@ from mlsd.stats import grouped
 Refuse = Callable[[DrafterSpec, str], str | None]  # (method, id of the target) -> why it cannot work there
 
 
-class Overrides(Record, frozen=True, kw_only=True):
-    """What the command line changes of a suite; None leaves the suite's own value."""
+class Setting(Record, frozen=True, kw_only=True):
+    """What a request asks of every arm; None leaves the value of the suite or of the method."""
 
-    repeats: int | None = None
+    n_predict: int | None = None
+    gammas: tuple[int | Literal["auto"], ...] | None = None
+    sampling: Sampling = Sampling()
+    engine: EngineOptions = EngineOptions()
+    rollback: str = "auto"  # of SD arms
+    ignore_eog: bool = True  # go on after an end-of-generation token
+    seed: int = 0  # of the order of arms
+
+
+class Overrides(Setting, frozen=True, kw_only=True):
+    """What the command line changes of a suite."""
+
     gammas: tuple[int, ...] | None = None
+    repeats: int | None = None
     drafts: tuple[str, ...] | None = None  # roles or model ids, in place of a part's draft models
     prompts: tuple[str, ...] | None = None
-    n_predict: int | None = None
     limit: int | None = None  # stop after the block that reaches so many study trials
-    seed: int = 0  # of the order, and of sampling
-    temperature: float = 0.0
-    top_k: int = 0
-    top_p: float = 1.0
-    rollback: str = "auto"  # of SD arms
-    engine: EngineOptions = EngineOptions()
-    ignore_eog: bool = True  # go on after an end-of-generation token
 
 
 AS_WRITTEN = Overrides()
@@ -137,7 +139,9 @@ def expand(
 
     Raises: SuiteError for a role or model that does not exist or a value that means nothing; PromptError.
     """
-    _check(overrides)
+    _check(overrides, repeats=overrides.repeats, limit=overrides.limit)
+    _check_once("prompt", overrides.prompts)
+    _check_once("draft", overrides.drafts)
     grids = _Grids(profile, models, overrides, load, refuse)
     for suite in suites:
         for part in suite.parts:
@@ -158,20 +162,17 @@ def plan_load(
     drafts: Iterable[ModelFile],
     arms: Sequence[tuple[DrafterSpec, tuple[int, ...]]],
     prompts: Mapping[str, Prompt],
-    overrides: Overrides,
+    setting: Setting,
+    repeats: int,
 ) -> Plan:
-    """One target with every method at each of its gammas: a block of every prompt holds them all, and plain decoding.
-
-    `overrides` say how often, and what an answer is. Raises: SuiteError for a value that means nothing.
-    """
-    _check(overrides)
-    repeats = overrides.repeats or 1
+    """One target, plain and with every method at each of its gammas, in a block of every prompt. Raises: SuiteError."""
+    _check(setting, repeats=repeats)
     _check_size(name, repeats * len(prompts) * (1 + sum(len(gammas) for _, gammas in arms)))
-    plains = [_plain(name, target.ref, prompt.ref, overrides.n_predict or 0, overrides) for prompt in prompts.values()]
-    cases = [_cases(plain, "baseline" if arms else "study", overrides.rollback, arms) for plain in plains]
+    plains = [_plain(name, target.ref, prompt.ref, setting.n_predict or 0, setting) for prompt in prompts.values()]
+    cases = [_cases(plain, "baseline" if arms else "study", setting.rollback, arms) for plain in plains]
     blocks = dict.fromkeys(range(repeats), cases)
-    load = _job(target, tuple(dict.fromkeys(drafts)), blocks, overrides.seed, prompts.__getitem__)
-    return Plan(profile=name, suites=(name,), seed=overrides.seed, loads=(load,))
+    load = _job(target, tuple(dict.fromkeys(drafts)), blocks, setting.seed, prompts.__getitem__)
+    return Plan(profile=name, suites=(name,), seed=setting.seed, loads=(load,))
 
 
 def used_models(suites: Iterable[Suite], profile: Profile, overrides: Overrides = AS_WRITTEN) -> tuple[str, ...]:
@@ -349,21 +350,16 @@ class _Grids:
         return self._prompts[name]
 
 
-def _plain(suite: str, target: ModelRef, prompt: PromptRef, n_predict: int, overrides: Overrides) -> Case:
+def _plain(suite: str, target: ModelRef, prompt: PromptRef, n_predict: int, setting: Setting) -> Case:
     """The AR arm. Greedy decoding ignores the seed, so the seed must not make another case of it."""
-    sampling = Sampling()
-    if overrides.temperature:
-        sampling = Sampling(
-            temperature=overrides.temperature, top_k=overrides.top_k, top_p=overrides.top_p, seed=overrides.seed
-        )
     return Case(
         suite=suite,
         target=target,
         prompt=prompt,
         n_predict=n_predict,
-        sampling=sampling,
-        engine=overrides.engine,
-        ignore_eog=overrides.ignore_eog,
+        sampling=Sampling() if setting.sampling.greedy else setting.sampling,
+        engine=setting.engine,
+        ignore_eog=setting.ignore_eog,
     )
 
 
@@ -455,23 +451,24 @@ _MOST_TEMPERATURE = 1_000
 _MOST_SEED = (1 << 31) - 1
 
 
-def _check(overrides: Overrides) -> None:
+def _check(setting: Setting, *, repeats: int | None, limit: int | None = None) -> None:
     ranges = {
-        "repeats": (1, MOST_REPEATS),
-        "n_predict": (2, MOST_TOKENS),
-        "limit": (1, math.inf),
-        "temperature": (0, _MOST_TEMPERATURE),
-        "seed": (-_MOST_SEED, _MOST_SEED),
+        "repeats": (repeats, 1, MOST_REPEATS),
+        "n-predict": (setting.n_predict, 2, MOST_TOKENS),
+        "limit": (limit, 1, math.inf),
+        "temperature": (setting.sampling.temperature, 0, _MOST_TEMPERATURE),
+        "seed": (setting.seed, -_MOST_SEED, _MOST_SEED),
     }
-    for name, (least, most) in ranges.items():
-        value = getattr(overrides, name)
+    for name, (value, least, most) in ranges.items():
         if value is not None and not least <= value <= most:  # not-a-number fails as well
             asked = f"at least {least}" if most == math.inf else f"from {least:,} to {most:,}"
-            raise SuiteError(f"--{name.replace('_', '-')} is {value}, but must be {asked}.")
-    for gamma in overrides.gammas or ():
-        if not 1 <= gamma <= MOST_GAMMA:
+            raise SuiteError(f"--{name} is {value}, but must be {asked}.")
+    for gamma in setting.gammas or ():
+        if isinstance(gamma, int) and not 1 <= gamma <= MOST_GAMMA:
             raise SuiteError(f"--gamma holds {gamma}, but a drafter proposes 1 to {MOST_GAMMA:,} tokens a round.")
-    for name in ("gammas", "prompts", "drafts"):
-        values = getattr(overrides, name)
-        if values is not None and len(values) != len(set(values)):
-            raise SuiteError(f"--{name.removesuffix('s')} holds a value twice: {values}.")
+    _check_once("gamma", setting.gammas)
+
+
+def _check_once(name: str, values: Sequence[object] | None) -> None:
+    if values is not None and len(values) != len(set(values)):
+        raise SuiteError(f"--{name} holds a value twice: {values}.")

@@ -1,7 +1,4 @@
-"""From what a person asks for to a plan with the files it needs: suites of a profile, or a bench of named models.
-
-Owns what is checked before anything runs, as far as no results are needed for it. Measures, stores and prints nothing.
-"""
+"""From what a person asks for to a plan with the files it needs: suites of a profile, or a bench of named models."""
 
 from __future__ import annotations
 
@@ -9,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import TypeVar
 
 import msgspec
 
@@ -20,7 +17,7 @@ from mlsd.gguf_tools.source import Source
 from mlsd.models.library import Library, LocalModel, check_model, resolve_model
 from mlsd.models.manifest import Manifest, ModelEntry, PathEntry
 from mlsd.planning.job import Job, ModelFile
-from mlsd.planning.plan import AS_WRITTEN, Overrides, Plan, Refuse, expand, plan_load, used_models
+from mlsd.planning.plan import AS_WRITTEN, Overrides, Plan, Refuse, Setting, expand, plan_load, used_models
 from mlsd.planning.prompts import LoadPrompt, Prompt, find_prompt, load_prompt, task_prompts
 from mlsd.planning.suite import (
     DrafterChoice,
@@ -44,11 +41,11 @@ from mlsd.records import (
     EngineOptions,
     ModelRef,
     Record,
-    Sampling,
 )
 
 _TASK_TOKENS = 1_024  # Spec-Bench's most new tokens of a turn
 _GAMMAS = (1, 2, 4, 8, 16)
+MOST_BLOCKS = 100  # of a session that nothing decides
 
 T = TypeVar("T", LocalModel, Prompt)
 
@@ -63,22 +60,27 @@ class StudyRequest(Record, frozen=True, kw_only=True):
     tasks: tuple[Task, ...] = ()  # in place of prompts, by Spec-Bench's protocol
 
 
-class BenchRequest(Record, frozen=True, kw_only=True):
-    """One target to measure with every method beside plain decoding; models are GGUF paths or ids."""
+class Goal(Record, frozen=True, kw_only=True):
+    """When a session has measured enough."""
 
+    within: float | None = None  # the best known to this share, too; None: each arm decided or out
+    budget_s: float | None = None  # no block begins that would end after it
+
+
+class BenchRequest(Setting, frozen=True, kw_only=True):
+    """One target to measure with every method beside plain decoding; models are GGUF paths or ids.
+
+    Without `gammas` a method has its preset's, else 1, 2, 4, 8, 16.
+    """
+
+    n_predict: int = 256
     target: str
     drafts: tuple[str, ...] = ()  # draft models, or second files of the `drafters` that take one
     drafters: tuple[str | DrafterSpec, ...] = ()  # NAME:option=value,...; the option `draft` names its own second file
-    gamma: tuple[int | Literal["auto"], ...] | None = None  # None: the preset's, else 1, 2, 4, 8, 16
     prompts: tuple[str, ...] = ("code",)  # shipped ones by name, or text files
     depths: tuple[int, ...] = (0,)  # tokens of other text before each prompt
-    n_predict: int = 256
     repeats: int = 3
-    rollback: str = "auto"
-    sampling: Sampling = Sampling()
-    engine: EngineOptions = EngineOptions()
-    ignore_eog: bool = True
-    seed: int = 0  # of the order of arms
+    goal: Goal | None = None  # as many blocks as it takes, in place of `repeats`; arms drop out that cannot win
     suite: str = "bench"  # what its cases are filed under
 
 
@@ -209,11 +211,7 @@ def read_suites(names: Iterable[str]) -> tuple[Suite, ...]:
 
 
 def _prompts(request: StudyRequest) -> tuple[Overrides, LoadPrompt]:
-    """What changes of the suites, and the prompts.
-
-    With tasks the protocol is Spec-Bench's: every turn a prompt in the chat template, an answer ends where the model
-    ends it or after 1,024 tokens.
-    """
+    """What changes of the suites, and the prompts; tasks follow Spec-Bench's protocol of chat turns."""
     overrides = request.overrides
     if request.tasks and overrides.prompts is not None:
         raise InputError("--tasks and --prompt exclude each other.", hint="Give one of them.")
@@ -305,7 +303,7 @@ def prepare_bench(request: BenchRequest) -> Prepared:
     prompts = _apart("prompts", [(prompt.key, prompt) for prompt in map(find_prompt, named)])
     target, asked = _target_and_arms(request)
     files = _apart("models", [(model.ref.id, model) for model in (target, *(draft for _, draft in asked)) if model])
-    fixed = tuple(gamma for gamma in request.gamma or () if isinstance(gamma, int))
+    fixed = tuple(gamma for gamma in request.gammas or () if isinstance(gamma, int))
     arms: list[tuple[DrafterSpec, tuple[int, ...]]] = []
     for given, draft in asked:
         spec, gamma = resolve_spec(given), preset_gamma(given)
@@ -320,18 +318,8 @@ def prepare_bench(request: BenchRequest) -> Prepared:
         {draft.ref: _file(draft) for _, draft in asked if draft is not None}.values(),
         arms,
         prompts,
-        Overrides(
-            repeats=request.repeats,
-            n_predict=request.n_predict,
-            rollback=request.rollback,
-            temperature=request.sampling.temperature,
-            top_k=request.sampling.top_k,
-            top_p=request.sampling.top_p,
-            gammas=fixed or None,
-            engine=request.engine,
-            ignore_eog=request.ignore_eog,
-            seed=request.seed,
-        ),
+        request,
+        request.repeats if request.goal is None else MOST_BLOCKS,
     )
     return Prepared(plan=plan, engine=request.engine, models=files, library=Library())
 
@@ -358,10 +346,10 @@ def _target_and_arms(request: BenchRequest) -> tuple[LocalModel, list[tuple[Draf
         if not own:
             raise InputError(f"The {spec.name} method needs a {needed}.", hint="Name one with --draft.")
         arms += [(msgspec.structs.replace(spec, options=options, draft=draft.ref), draft) for draft in own]
-    if AUTO not in (request.gamma or ()):
+    if AUTO not in (request.gammas or ()):
         return target, arms
     auto = [(msgspec.structs.replace(spec, options={**spec.options, GAMMA: AUTO}), draft) for spec, draft in arms]
-    return target, auto if request.gamma == (AUTO,) else [*arms, *auto]
+    return target, auto if request.gammas == (AUTO,) else [*arms, *auto]
 
 
 def _apart(what: str, named: Iterable[tuple[str, T]]) -> dict[str, T]:

@@ -1,8 +1,4 @@
-"""The prompts: four short ones, one long passage and the tasks that ship with mlsd, and texts from the user's files.
-
-Owns where a prompt's text comes from and how one of an exact token count is cut. Knows no model: the tokenizer is
-handed in. A word count is not a token count, so lengths are only ever counted in the target's own tokens.
-"""
+"""The prompts: four short ones, one long passage and the tasks that ship with mlsd, and texts from the user's files."""
 
 from __future__ import annotations
 
@@ -83,10 +79,8 @@ def prompt_names() -> tuple[str, ...]:
 def load_prompt(name: str) -> Prompt:
     """The prompt called `name`: one of the four, `length-N` for the first N tokens of the long passage, or a task.
 
-    `copy` asks for a passage once more, so that looking back finds what comes. `random-N` are N random tokens, on which
-    nothing repeats: who gains there does not gain by copying. `NAME@D` is NAME behind D tokens of other text. Of a task
-    with several turns it is the first. Raises PromptError when there is none of that name (it lists what exists), or
-    when the text that is installed is not the one that was shipped.
+    `copy` asks for a passage once more; on `random-N`, N random tokens, nothing repeats. `NAME@D` is NAME behind D
+    tokens of other text. Raises: PromptError for an unknown name, or a text that is not the one that was shipped.
     """
     if match := _DEEP.fullmatch(name):
         return deep_prompt(load_prompt(match.group(1)), int(match.group(2)))

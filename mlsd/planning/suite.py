@@ -1,7 +1,4 @@
-"""Suites and profiles as data: `suites/{a..f}.toml` name roles, `suites/profiles.toml` binds roles to models.
-
-Owns the shape of these files and the messages when they are wrong. Knows no model file and expands nothing.
-"""
+"""Suites and profiles as data: `suites/{a..f}.toml` name roles, `suites/profiles.toml` binds roles to models."""
 
 from __future__ import annotations
 
@@ -198,10 +195,7 @@ def _beside(path: Path, model: str) -> str:
 
 
 def default_profile(profiles: Mapping[str, Profile], is_downloaded: Callable[[str], bool]) -> Profile:
-    """The profile when none is chosen: the last automatic one whose models are all downloaded, else the embedded one.
-
-    Profiles stand in the file from small to large; `is_downloaded` answers for a model id.
-    """
+    """The last automatic profile (from small to large) whose models are all downloaded, else the embedded one."""
     ready = [
         profile
         for profile in profiles.values()

@@ -1,9 +1,7 @@
-"""Tasks that drafting methods are compared on: six kinds, from the set that ships with mlsd or from a Spec-Bench file.
+"""Tasks that drafting methods are compared on: the shipped set of six kinds, or a file.
 
-A task file has one JSON object a line with `question_id`, `category` and `turns` (further fields are left alone): the
-layout of Spec-Bench's question.jsonl (Xia et al. 2024, arXiv 2401.07851). Its eight MT-bench categories are one kind.
-SPEED-Bench's parquet (arXiv 2604.09557) is read as it was downloaded: its categories, and in the splits by input length
-the entropy tiers with the length, are kinds of their own. Owns no prompt template and no model: turns are plain text.
+A file is lines of JSON like Spec-Bench's question.jsonl (arXiv 2401.07851), whose eight MT-bench categories are one
+kind, or SPEED-Bench's parquet (arXiv 2604.09557), whose categories and entropy tiers are kinds of their own.
 """
 
 from __future__ import annotations

@@ -8,8 +8,8 @@ import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from mlsd.errors import InputError
-from mlsd.measure.run.race import MOST_BLOCKS, Goal
 from mlsd.planning.job import Slot
+from mlsd.planning.prepare import MOST_BLOCKS, Goal
 from mlsd.planning.prompts import Prompt
 from mlsd.records import Case, EngineOptions, Record, Sampling
 

@@ -74,8 +74,8 @@ def _percent(share: float | None) -> float | None:
 def benched(tmp_path_factory: pytest.TempPathFactory) -> BenchResult:
     """The second of two benches in one database."""
     path = tmp_path_factory.mktemp("agreement") / "bench.sqlite"
-    bench(BenchRequest(target="tiny-dense", drafters=("ngram-cache",), gamma=(1, 3, 5), **FEW), path)  # type: ignore[arg-type]
-    arms: dict[str, Any] = {"drafts": ("tiny-draft",), "drafters": ("pld", "oracle"), "gamma": (2, 4)}
+    bench(BenchRequest(target="tiny-dense", drafters=("ngram-cache",), gammas=(1, 3, 5), **FEW), path)  # type: ignore[arg-type]
+    arms: dict[str, Any] = {"drafts": ("tiny-draft",), "drafters": ("pld", "oracle"), "gammas": (2, 4)}
     return bench(BenchRequest(target="tiny-dense", prompts=("code", "factual"), **arms, **FEW), path)  # type: ignore[arg-type]
 
 

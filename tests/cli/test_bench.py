@@ -191,7 +191,7 @@ def test_a_bench_until_it_is_decided_stays_a_table_at_80_columns(mlsd: Mlsd, mon
 
 def test_drafts_go_to_the_methods_that_take_one_and_else_are_draft_models(tiny: Path) -> None:
     def arms(*drafters: str, drafts: tuple[str, ...] = ()) -> list[tuple[str, str | None]]:
-        request = BenchRequest(target=target, drafts=drafts, drafters=drafters, gamma=(1,))
+        request = BenchRequest(target=target, drafts=drafts, drafters=drafters, gammas=(1,))
         found = [case.drafter for case in prepare_bench(request).plan.cases().values() if case.arm == "sd"]
         return sorted((spec.name, spec.draft.id if spec.draft else None) for spec in found)
 
@@ -269,7 +269,7 @@ def test_a_target_alone_is_answered_in_a_sentence_with_settings_that_agree(
 ) -> None:
     from mlsd.cli.start import bench
 
-    monkeypatch.setattr(bench, "_SHORT_BUDGET_S", 3.0)
+    monkeypatch.setitem(bench._DEFAULTS, "budget_s", 3.0)
     ran = mlsd("bench", "tiny-moe", "--n-threads", 1, "--gamma", 2)
     assert ran.code == 0, ran.err
     assert "No method given: trying pld, ngram-cache, tiny-draft." in ran.err

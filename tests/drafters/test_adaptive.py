@@ -127,7 +127,7 @@ def test_auto_stands_beside_numbers_or_alone(arena: Arena) -> None:
     target = str(arena.path("llama"))
 
     def arms(*gamma: object) -> list[tuple[bool, int]]:
-        request = BenchRequest(target=target, drafters=("pld",), gamma=gamma, repeats=1)  # type: ignore[arg-type]
+        request = BenchRequest(target=target, drafters=("pld",), gammas=gamma, repeats=1)  # type: ignore[arg-type]
         cases = prepare_bench(request).plan.cases().values()
         return [(case.drafter.adaptive, case.gamma) for case in cases if case.arm == "sd"]
 

@@ -346,8 +346,8 @@ def _lab(range_: Range, rng: random.Random) -> Iterator[Shot]:
             said = {address: altered(own, Card) for address, own in self.cards.items()}
             return {address: own for address, own in said.items() if own is not None}
 
-        def hear(self, timeout_s: float) -> Iterator[Measured | Ended]:
-            for word in super().hear(timeout_s):
+        def receive(self, timeout_s: float) -> Iterator[Measured | Ended]:
+            for word in super().receive(timeout_s):
                 if isinstance(word, Measured):
                     done = altered(Done(index=word.index, trial=word.trial), Done)
                     if done is None:

@@ -21,7 +21,7 @@ def make_jobs(folder: Path, *, n_predict: int = 24, repeats: int = 3) -> tuple[J
         request = BenchRequest(
             target=str(folder / f"{name}.gguf"),
             drafts=(str(folder / f"{name}-noise01.gguf"),),
-            gamma=(2, 4),
+            gammas=(2, 4),
             prompts=("factual",),
             n_predict=n_predict,
             repeats=repeats,

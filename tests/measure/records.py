@@ -29,7 +29,7 @@ def small_study(folder: Path) -> Path:
             "tiny-dense",
             db=path,
             drafts=("tiny-draft",),
-            gamma=(2,),
+            gammas=(2,),
             prompts=("factual", "code"),
             n_predict=24,
             repeats=2,

@@ -22,7 +22,7 @@ from mlsd.engine.llama.native import BackendInfo
 from mlsd.engine.rollback import make_rollback
 from mlsd.engine.session import SessionOptions
 from mlsd.measure.messages import Event, Turn, trial_of
-from mlsd.measure.process import hear
+from mlsd.measure.process import receive
 from mlsd.measure.worker.arms import Arms
 from mlsd.measure.worker.serve import run_slots
 from mlsd.planning.job import Job, ModelFile, Slot
@@ -234,7 +234,7 @@ class SimulatedWorker:
     def events(self, patience_s: float) -> Iterator[Event]:
         self._thread.start()
         try:
-            for event in hear(self, patience_s):
+            for event in receive(self, patience_s):
                 self._mac.heard.append((self._last_ns / 1e9, event))
                 yield event
         except queue.Empty:

@@ -12,7 +12,7 @@ import pytest
 from mlsd.hardware.chips import has_no_fan
 from mlsd.measure.cool_down import MOST_READINGS, MOST_S, STEP_S, CoolDown, cool_down_of
 from mlsd.measure.lab.machine import Block
-from mlsd.measure.messages import Done, Felt, Resting
+from mlsd.measure.messages import Done, HeatReading, Resting
 from mlsd.measure.process import run_job
 from mlsd.measure.run.checks import check_run
 from mlsd.measure.run.runner import RunPlan, run_plan
@@ -32,7 +32,7 @@ class Heat:
 
     def __init__(self, *wide: float, one: float = 1.0, states: tuple[str | None, ...] = (None,)) -> None:
         self._wide, self._one, self._states = list(wide), one, list(states)
-        self.said: list[Felt | Resting] = []
+        self.said: list[HeatReading | Resting] = []
         self.n_readings = 0
         self.heat = CoolDown(FakeClock(), self._state, self._feel, self.said.append, COLD)
 
@@ -51,7 +51,7 @@ class Heat:
         n_before = len(self.said)
         rested_s = self.heat.settle()
         felt = self.said[n_before]
-        assert isinstance(felt, Felt)
+        assert isinstance(felt, HeatReading)
         return felt.disturbed, rested_s
 
 
@@ -127,7 +127,7 @@ def test_a_device_that_is_cold_after_every_pause_rests_for_its_heat_alone() -> N
     idle = Mac(load_s=30.0)
     trials = [event.trial for event in events(idle, mac_job(n_blocks=5)) if isinstance(event, Done)]
     assert len(trials) == 15 and not any(isinstance(event, Resting) for _, event in idle.heard)
-    assert not any(isinstance(event, Felt) and event.disturbed for _, event in idle.heard)
+    assert not any(isinstance(event, HeatReading) and event.disturbed for _, event in idle.heard)
     hot = Mac(episodes=[(4, 90.0)])
     events(hot, mac_job(n_blocks=5))
     assert sum(isinstance(event, Resting) for _, event in hot.heard) == 3

@@ -28,7 +28,7 @@ def trials(tiny: Path, target: str, draft: str, *methods: str) -> list[Trial]:
         target=str(tiny / f"{target}.gguf"),
         drafts=(str(tiny / f"{draft}.gguf"),),
         drafters=("draft-model", *methods),
-        gamma=(3,),
+        gammas=(3,),
         depths=(0, DEPTH),
         n_predict=12,
         repeats=2,
@@ -80,7 +80,7 @@ def test_a_reference_and_a_warm_up_leave_the_first_trial_a_prefill_to_time(tiny:
     request = BenchRequest(
         target=str(tiny / "qwen35.gguf"),
         drafters=("pld", "oracle"),
-        gamma=(3,),
+        gammas=(3,),
         depths=(DEPTH,),
         n_predict=12,
         repeats=2,

@@ -11,7 +11,7 @@ from mlsd.planning.job import ModelFile, Slot
 from mlsd.planning.plan import Overrides, Plan, expand, used_models
 from mlsd.planning.suite import DrafterChoice, Part, Profile, Suite, find_profile, load_suites
 from mlsd.planning.tasks import KINDS
-from mlsd.records import DRAFT_MODEL, NO_DRAFTER, DrafterSpec, ModelRef
+from mlsd.records import DRAFT_MODEL, NO_DRAFTER, DrafterSpec, ModelRef, Sampling
 
 STUDY = ["A", "B", "C", "D", "F"]
 
@@ -144,7 +144,7 @@ def test_a_block_keeps_its_number_and_order_in_any_plan_that_holds_it():
 
 
 def test_a_changed_setting_gives_another_case_and_another_block():
-    plans = [study_plan(["B"]), study_plan(["B"], n_predict=32), study_plan(["B"], temperature=0.8)]
+    plans = [study_plan(["B"]), study_plan(["B"], n_predict=32), study_plan(["B"], sampling=Sampling(temperature=0.8))]
     for one, other in ((0, 1), (0, 2), (1, 2)):
         assert not set(plans[one].cases()) & set(plans[other].cases())
         assert not {s.block for s in plans[one].slots()} & {s.block for s in plans[other].slots()}
@@ -158,7 +158,7 @@ def test_more_gammas_make_new_blocks_of_known_cases():
 
 def test_a_seed_changes_a_sampled_case_but_not_a_greedy_one():
     assert set(study_plan(["A"]).cases()) == set(study_plan(["A"], seed=5).cases())
-    warm = [study_plan(["A"], temperature=1.0, seed=seed) for seed in (0, 5)]
+    warm = [study_plan(["A"], sampling=Sampling(temperature=1.0, seed=seed)) for seed in (0, 5)]
     assert not set(warm[0].cases()) & set(warm[1].cases())
 
 
@@ -262,8 +262,8 @@ def test_a_limit_keeps_whole_blocks_from_the_front_of_the_plan():
         ({"repeats": 0}, "--repeats is 0"),
         ({"n_predict": 1}, "--n-predict is 1"),
         ({"limit": 0}, "--limit is 0"),
-        ({"temperature": -0.5}, r"--temperature is -0\.5"),
-        ({"temperature": float("nan")}, "--temperature is nan"),
+        ({"sampling": Sampling(temperature=-0.5)}, r"--temperature is -0\.5"),
+        ({"sampling": Sampling(temperature=float("nan"))}, "--temperature is nan"),
         ({"gammas": (4, 0)}, "--gamma holds 0"),
         ({"gammas": (4, 4)}, "--gamma holds a value twice"),
         ({"prompts": ("code", "code")}, "--prompt holds a value twice"),

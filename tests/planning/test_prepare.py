@@ -18,7 +18,7 @@ from mlsd.records import Sampling
 
 
 def plan(first_repeat: int = 0, **changes: object) -> Plan:
-    given = {"target": "tiny-moe", "drafts": ("tiny-draft",), "gamma": (1, 4)}
+    given = {"target": "tiny-moe", "drafts": ("tiny-draft",), "gammas": (1, 4)}
     return prepare_bench(BenchRequest(**{**given, **changes})).plan.from_repeat(first_repeat)  # type: ignore[arg-type]
 
 
@@ -30,15 +30,15 @@ def test_every_gamma_becomes_a_case_beside_the_baseline() -> None:
 
 def test_a_preset_brings_its_gamma_and_a_given_one_wins() -> None:
     preset = ("pld:preset=smollm2",)
-    assert {case.gamma for case in plan(drafts=(), drafters=preset, gamma=None).cases().values()} == {0, 15}
-    assert {case.gamma for case in plan(drafts=(), drafters=preset, gamma=(3,)).cases().values()} == {0, 3}
+    assert {case.gamma for case in plan(drafts=(), drafters=preset, gammas=None).cases().values()} == {0, 15}
+    assert {case.gamma for case in plan(drafts=(), drafters=preset, gammas=(3,)).cases().values()} == {0, 3}
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"gamma": (0,)}, "--gamma holds 0"),
-        ({"gamma": (4, -2)}, "--gamma holds -2"),
+        ({"gammas": (0,)}, "--gamma holds 0"),
+        ({"gammas": (4, -2)}, "--gamma holds -2"),
         ({"n_predict": 1}, "--n-predict is 1"),
         ({"repeats": 0}, "--repeats is 0"),
         ({"sampling": Sampling(temperature=-1.0)}, "--temperature is -1"),

@@ -16,7 +16,7 @@ import pytest
 from mlsd.analysis.results.server_arms import beside, recommend, row_name, verdict_words
 from mlsd.errors import InputError, ServerError
 from mlsd.hardware.budget import MemoryBudget
-from mlsd.measure.run.race import Goal
+from mlsd.planning.prepare import Goal
 from mlsd.records import DRAFT_MODEL, DrafterSpec, Sampling
 from mlsd.servers.endpoint import Answer, Endpoint, Request
 from mlsd.servers.flags import Binary

@@ -9,7 +9,7 @@ import pytest
 
 from mlsd.analysis.results.server_arms import first_token_ms, rival, row_name, token_ms, verdict_words
 from mlsd.errors import MlsdError
-from mlsd.measure.run.race import Goal
+from mlsd.planning.prepare import Goal
 from mlsd.servers.measure import ServerResult
 from mlsd.servers.open import ServerRequest, serve
 from mlsd.trials.results import ArmResult

@@ -36,7 +36,7 @@ def bandwidth(
     request = BandwidthRequest(sizes_mb=sizes_mb, quants=quant, **options)
     db = database_to_fill(db)
     with working("Measuring memory bandwidth") as tell:
-        result = measure_bandwidth(request, db, lambda plan: tell(f"writing {plan.name}"))
+        result = measure_bandwidth(request, db, tell)
     found = bandwidth_findings(result.reads, result.passes, result.n_threads, "just now")
     if as_json:
         print_json(

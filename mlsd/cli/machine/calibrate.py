@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -55,15 +53,16 @@ def calibrate(
     """
     from mlsd.measure.run.calibration import CalibrationRequest
     from mlsd.measure.run.calibration import calibrate as run_calibration
+    from mlsd.measure.run.runner import silent
 
     if output is not None:
         from mlsd.report.write import check_figure_path
 
         check_figure_path(output)
-    request = CalibrationRequest(model=target, draft=draft, coverage=not options.pop("no_coverage"), **options)
+    request = CalibrationRequest(target=target, draft=draft, coverage=not options.pop("no_coverage"), **options)
     db = database_to_fill(db)
     with working(f"Timing passes of {target}", request.budget_s) as tell:
-        result = run_calibration(request, db, partial(_say, tell))
+        result = run_calibration(request, db, tell if shows_progress() else silent)
     from mlsd.analysis.study.machine_findings import calibration_findings
     from mlsd.report.tables.machine import costs_table, timed_table
 
@@ -133,11 +132,6 @@ def _doubt(half_width: float | None, load: float | None) -> str:
         f"Warning: the widest 95 % interval is {width}. Above +-{format_percent(_MOST_DOUBT, 0)} no kernel step is "
         f"looked for, and no figure here is worth quoting.{busy} Repeat it on a quiet machine, or raise --budget-s."
     )
-
-
-def _say(tell: Callable[[str], None], n_repeats: int, half_width: float | None) -> None:
-    if shows_progress():
-        tell(f"repeat {n_repeats}, widest interval +-{format_percent(half_width)}")
 
 
 def _say_steps(steps: Steps) -> None:

@@ -129,21 +129,20 @@ def advise(target: str, databases: tuple[Path, ...], as_json: bool, **options: A
 def _measure(target: str, open_: Sequence[Prospect], options: Mapping[str, Any], db: Path | None) -> Path:
     """A bench of the settings that are left open, until they are decided; where its trials are."""
     from mlsd.cli.watch import make_watcher
-    from mlsd.measure.run.race import Goal
     from mlsd.measure.run.runs import bench
-    from mlsd.planning.prepare import BenchRequest
+    from mlsd.planning.prepare import BenchRequest, Goal
 
     request = BenchRequest(
         target=target,
         drafts=tuple(dict.fromkeys(p.draft for p in open_ if p.draft is not None)),
         drafters=tuple(dict.fromkeys(p.drafter for p in open_ if p.drafter != DRAFT_MODEL)),
-        gamma=tuple(sorted({p.gamma for p in open_})),
+        gammas=tuple(sorted({p.gamma for p in open_})),
         prompts=(options["workload"] or "code",),
         engine=options["engine"],
+        goal=Goal(budget_s=options["budget_s"]),
     )
-    goal = Goal(budget_s=options["budget_s"])
-    with make_watcher(goal.budget_s) as watcher:
-        result = bench(request, db, watcher=watcher, goal=goal)
+    with make_watcher(options["budget_s"]) as watcher:
+        result = bench(request, db, watcher=watcher)
     for answer in result.answers:
         note(f"Measured on {answer.text}: {answer.words}.")
     return Path(result.database)

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-import msgspec
 from click.core import ParameterSource
 
 from mlsd.cli import options as shared
@@ -22,13 +21,11 @@ from mlsd.trials.fates import Fate
 from mlsd.units import quoted
 
 if TYPE_CHECKING:
-    from mlsd.measure.run.race import Goal
     from mlsd.measure.run.runs import BenchResult
-    from mlsd.planning.prepare import BenchRequest
     from mlsd.trials.results import ArmResult
 
 
-_SHORT, _FEW_GAMMAS, _SHORT_BUDGET_S = 64, (2, 4, 8), 40.0  # of a bench that nobody chose anything of
+_DEFAULTS = {"n_predict": 64, "gammas": (2, 4, 8), "budget_s": 40.0}  # of a bench that nobody chose anything of
 
 
 @click.command()
@@ -37,6 +34,7 @@ _SHORT, _FEW_GAMMAS, _SHORT_BUDGET_S = 64, (2, 4, 8), 40.0  # of a bench that no
 @shared.drafter_option("Method: NAME or NAME:option=value,...; may be repeated.", dest="drafters", multiple=True)
 @click.option(
     "--gamma",
+    "gammas",
     type=shared.GammaList(),
     help="Most tokens proposed per round; auto: the fastest for each round [default: the preset's, else 1,2,4,8,16].",
 )
@@ -67,9 +65,7 @@ _SHORT, _FEW_GAMMAS, _SHORT_BUDGET_S = 64, (2, 4, 8), 40.0  # of a bench that no
 @shared.build_option
 @shared.engine_options
 @click.pass_context
-def bench(
-    ctx: click.Context, /, target: str, gamma: Any, db: Path | None, as_json: bool, **options: Any
-) -> list[ArmResult]:
+def bench(ctx: click.Context, /, target: str, db: Path | None, as_json: bool, **options: Any) -> list[ArmResult]:
     """Measure plain (AR) and speculative decoding (SD) of TARGET in interleaved blocks, and keep the trials.
 
     With TARGET alone it tries look-ups and the local drafts of its vocabulary, until each is decided or 40 s are
@@ -83,23 +79,21 @@ def bench(
     from mlsd.planning.prepare import BenchRequest
     from mlsd.report.objects import arm_object, trial_object
 
+    chosen = {name for name in options if ctx.get_parameter_source(name) is not ParameterSource.DEFAULT}
+    nothing_chosen = not chosen & {"drafts", "drafters", "repeats", "until", "budget_s"}
+    if nothing_chosen:
+        options |= {name: value for name, value in _default_choices(target).items() if name not in chosen}
+    goal = shared.goal_of(options["until"], options["budget_s"])
+    same = ("drafts", "drafters", "gammas", "prompts", "depths", "n_predict", "repeats", "rollback", "engine", "seed")
     request = BenchRequest(
         target=target,
-        gamma=gamma,
         ignore_eog=not options["stop_at_eog"],
         sampling=Sampling(**{name: options[name] for name in ("temperature", "top_k", "top_p", "seed")}),
-        engine=options["engine"],
-        **{name: options[name] for name in ("drafts", "drafters", "prompts", "depths", "n_predict", "repeats", "seed")},
-        rollback=options["rollback"],
+        goal=goal,
+        **{name: options[name] for name in same},
     )
-    goal = shared.goal_of(options["until"], options["budget_s"])
-    nothing_chosen = all(
-        ctx.get_parameter_source(name) is ParameterSource.DEFAULT for name in ("drafts", "drafters", "repeats", "until")
-    )
-    if nothing_chosen:
-        request, goal = _what_needs_no_choice(ctx, request)
     with make_watcher(None if goal is None else goal.budget_s) as watcher:
-        result = run_bench(request, db, fresh=options["fresh"], watcher=watcher, goal=goal)
+        result = run_bench(request, db, fresh=options["fresh"], watcher=watcher)
     answers = answer_objects(result.answers, target)
     if as_json:
         trials, arms = [trial_object(row) for row in result.trials], [arm_object(one) for one in result.results]
@@ -115,22 +109,17 @@ def bench(
     return list(result.results)
 
 
-def _what_needs_no_choice(ctx: click.Context, request: BenchRequest) -> tuple[BenchRequest, Goal]:
+def _default_choices(target: str) -> dict[str, Any]:
     """Look-ups and the drafts that are here, for as long as it takes to decide, within a minute."""
-    from mlsd.measure.run.race import Goal
-    from mlsd.planning.obvious import obvious
+    from mlsd.planning.default_arms import default_arms
+    from mlsd.planning.prepare import Goal
 
-    found = obvious(request.target)
+    found = default_arms(target)
     missing = "" if found.drafts else " No matching draft found."
     note(f"No method given: trying {', '.join((*found.drafters, *found.drafts))}.{missing}")
     if found.to_get:
         note(f"To download drafts of its family: mlsd models pull {' '.join(map(quoted, found.to_get))}")
-    if ctx.get_parameter_source("n_predict") is ParameterSource.DEFAULT:
-        request = msgspec.structs.replace(request, n_predict=_SHORT)
-    if request.gamma is None:
-        request = msgspec.structs.replace(request, gamma=_FEW_GAMMAS)
-    request = msgspec.structs.replace(request, drafts=found.drafts, drafters=found.drafters)
-    return request, Goal(budget_s=_SHORT_BUDGET_S)
+    return {"drafts": found.drafts, "drafters": found.drafters, "until": Goal(), **_DEFAULTS}
 
 
 def _print(result: BenchResult) -> None:

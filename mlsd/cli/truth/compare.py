@@ -131,7 +131,7 @@ def _request(words: tuple[str, ...], options: dict[str, Any]) -> CompareRequest:
     until = options["until"] is not None
     bench = BenchRequest(
         target=target,
-        gamma=options["gamma"],
+        gammas=options["gamma"],
         repeats=_MOST_BLOCKS if until else options["repeats"],
         engine=first,
         suite="compare",

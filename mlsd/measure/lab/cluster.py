@@ -1,9 +1,8 @@
 """The one door to Dask distributed: a scheduler, machines that join it, and the lab that a coordinator sees.
 
-One thread a machine, no nanny, no work stealing, no retries: Dask carries messages and notices who is gone, and decides
-nothing. Everything is encrypted, on this machine as well, and only who holds the lab's certificate file takes part: a
-task is a pickled function, so whoever is let in runs programs here. A machine listens on the one address from which it
-speaks to the scheduler, and nothing listens for HTTP.
+Dask carries messages and notices who is gone, and decides nothing: no nanny, no stealing, no retries. A task is a
+pickled function, so everything is encrypted and only who holds the lab's certificate takes part; nothing listens for
+HTTP.
 """
 
 from __future__ import annotations
@@ -361,7 +360,7 @@ def doing_task() -> bytes:
     return msgspec.json.encode((machine.state.get("card"), machine.state.get("doing")))
 
 
-class Said(Record, frozen=True, kw_only=True):
+class ForwardedTrial(Record, frozen=True, kw_only=True):
     """A trial on its way through the scheduler."""
 
     ticket: str
@@ -447,7 +446,7 @@ class Cluster:
             with contextlib.suppress(Exception):
                 future.cancel(force=True, reason="not wanted")
 
-    def hear(self, timeout_s: float) -> Iterator[Measured | Ended]:
+    def receive(self, timeout_s: float) -> Iterator[Measured | Ended]:
         """What was said since. Raises: LabError when the scheduler is gone."""
         if self._client.status not in ("running", "connecting"):
             raise LabError("The lab's scheduler is gone.", hint=_KEPT)
@@ -502,7 +501,7 @@ class Cluster:
 
     def _on_event(self, event: tuple[float, Any]) -> None:
         try:
-            said = msgspec.convert(event[1], Said)
+            said = msgspec.convert(event[1], ForwardedTrial)
         except msgspec.ValidationError:  # of no mlsd
             return
         self._put(said.ticket, said.done)

@@ -1,8 +1,7 @@
 """Giving the parts of a plan to the machines of a lab and storing what they measure; knows no network.
 
-Machines with equal environment keys are one place: with `share` they share the cases of a plan, block by block; places
-never do, each measures the whole plan as a run of its own. What is done is what the store says: a part whose machine is
-gone goes back to its place without what was committed, and a trial that came twice is kept once.
+Machines with equal environment keys are one place: with `share` they share the cases of a plan, block by block; other
+places each measure the whole plan as a run of their own.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from mlsd.measure.store.store import Store
 from mlsd.planning.job import Job, Slot, prompt_key
 from mlsd.records import Environment, ModelFacts, ModelRef, Record, Trial
 
-HEAR_S, POST_S = 0.2, 2.0
+RECEIVE_S, POST_S = 0.2, 2.0
 MOST_DEATHS = 3  # of machines in which one part made no progress; its next trial then failed
 
 
@@ -58,7 +57,7 @@ class Lab(Protocol):
     def cancel(self, ticket: str) -> None:
         """Let a machine stop measuring a part, and free it."""
 
-    def hear(self, timeout_s: float) -> Iterator[Measured | Ended]:
+    def receive(self, timeout_s: float) -> Iterator[Measured | Ended]:
         """What machines said since the last time, waiting so long for the first."""
 
     def post(self, name: str, words: str, failures: Sequence[str]) -> None:
@@ -154,7 +153,7 @@ class _Coordinator:
         try:
             self._look_around()
             while self._left():
-                for said in self._lab.hear(HEAR_S):
+                for said in self._lab.receive(RECEIVE_S):
                     self._hear(said)
                 self._look_around()
                 self._post()

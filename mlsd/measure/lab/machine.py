@@ -1,9 +1,4 @@
-"""A machine of a lab: what it says of itself, whether it may take part, and how it measures a part of a plan.
-
-It measures in a worker process, as in any run. Functions here are called by name through the cluster. A part stops when
-nobody wants it any more: then its worker process is killed, so that a coordinator that was interrupted leaves its
-machines free.
-"""
+"""A machine of a lab: what it says of itself, whether it may take part, and how it measures a part of a plan."""
 
 from __future__ import annotations
 
@@ -23,8 +18,7 @@ from mlsd.folders import asset_path, data_path, user_dir
 from mlsd.gguf_tools.read import model_facts
 from mlsd.hardware import read_conditions, read_environment
 from mlsd.hardware.budget import memory_budget
-from mlsd.measure.cool_down import cool_down_of
-from mlsd.measure.messages import Done, Event, Felt, Finished, hot_trial
+from mlsd.measure.messages import Done, Event, Finished, HeatReading, hot_trial
 from mlsd.measure.process import run_info, run_job
 from mlsd.measure.run.memory import fit_here
 from mlsd.measure.run.runner import machine_lock
@@ -181,12 +175,8 @@ def measure(
             return f"This machine measures for no other installation: {'; '.join(found)}.", unfit
         job = _at_home(piece.job, may_pull=may_pull)
         with machine_lock(), _stopped_when_not(wanted):
-            _, (job,) = fit_here((job,))
-            job = msgspec.structs.replace(
-                job,
-                cool_down_s=cool_down_of(job.cool_down_s, here.environment),
-                anchors=_clean.get(job.target.ref.id),
-            )
+            _, (job,) = fit_here((job,), cool_down_s=job.cool_down_s)
+            job = msgspec.structs.replace(job, anchors=_clean.get(job.target.ref.id))
             unfit = False
             block = Block(waits=job.cool_down_s is None)
             events = cast("Generator[Event]", run_job(job))
@@ -213,13 +203,13 @@ class Block:
 
     def said(self, event: Event) -> list[Done]:
         """What may be told after this event."""
-        if isinstance(event, Felt):
+        if isinstance(event, HeatReading):
             _clean[event.clean.target] = event.clean
             if why := event.disturbed:
                 self._held = [msgspec.structs.replace(d, trial=hot_trial(d.trial, why)) for d in self._held]
         elif isinstance(event, Done):
             self._held.append(event)
-        if self._waits and not isinstance(event, Felt | Finished):
+        if self._waits and not isinstance(event, HeatReading | Finished):
             return []
         told, self._held = self._held, []
         return told

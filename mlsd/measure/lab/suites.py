@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 
+import msgspec
+
 from mlsd.errors import InputError
 from mlsd.hardware import read_environment
 from mlsd.measure.lab.cluster import Cluster
@@ -12,7 +14,7 @@ from mlsd.measure.lab.coordinator import LabOutcome, LabPlan, run_lab
 from mlsd.measure.lab.machine import Card, read_origin
 from mlsd.measure.process import run_info
 from mlsd.measure.run.runner import RunSettings, Watcher
-from mlsd.measure.run.runs import check_database, conclude, plan_record, rested, suite_session
+from mlsd.measure.run.runs import check_database, conclude, plan_record, suite_session
 from mlsd.measure.store.newest import study_path
 from mlsd.measure.store.store import Store
 from mlsd.planning.prepare import StudyRequest, bind_models, prepare_study
@@ -57,7 +59,7 @@ def run_lab_study(
         used = set(prepared.plan.models())
         check_same_files(cards, used)
         plan = LabPlan(
-            loads=rested(prepared.plan.loads, settings.cool_down_s),
+            loads=tuple(msgspec.structs.replace(job, cool_down_s=settings.cool_down_s) for job in prepared.plan.loads),
             origin=origin,
             share=share,
             record=plan_record(prepared, options or {}, suite_session(request, prepared)),

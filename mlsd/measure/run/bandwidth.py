@@ -1,13 +1,10 @@
-"""What the memory gives: a streaming read in numpy, and single-token passes of synthetic models of known bytes.
-
-llama.cpp runs in workers; numpy reads in this process, which then does nothing else.
-"""
+"""What the memory gives: a streaming read in numpy, and single-token passes of synthetic models of known bytes."""
 
 from __future__ import annotations
 
 import random
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -18,11 +15,11 @@ from mlsd.clock import MonotonicClock
 from mlsd.engine.threads import threads_of
 from mlsd.errors import InputError
 from mlsd.gguf_tools.shape import Shape
-from mlsd.gguf_tools.synthetic.synth import SynthPlan, from_shape, write_synthetic
+from mlsd.gguf_tools.synthetic.synth import from_shape, write_synthetic
 from mlsd.hardware import read_environment
 from mlsd.measure.messages import CalibrateJob, Passes
 from mlsd.measure.process import run_calibration, run_info
-from mlsd.measure.run.runner import machine_lock, recorded_run
+from mlsd.measure.run.runner import Tell, machine_lock, recorded_run, silent
 from mlsd.measure.store.newest import newest_or_new
 from mlsd.measure.store.rows import StreamRead, TimedPass
 from mlsd.measure.store.store import Store
@@ -70,9 +67,7 @@ class BandwidthResult(Record, frozen=True, kw_only=True):
     passes: tuple[TimedPass, ...]
 
 
-def measure_bandwidth(
-    request: BandwidthRequest, db: Path | None = None, say: Callable[[SynthPlan], None] | None = None
-) -> BandwidthResult:
+def measure_bandwidth(request: BandwidthRequest, db: Path | None = None, tell: Tell = silent) -> BandwidthResult:
     """Measure both ways into `db`, by default the newest study database or a first one; all of it or nothing.
 
     Raises: LockError while another run measures on this machine, InputError, EngineError, WorkerError, StoreError.
@@ -101,7 +96,7 @@ def measure_bandwidth(
             for repeat, speed in enumerate(stream_read(request.read_mb << 20, n, 2 * request.repeats + 1))
         )
         with tempfile.TemporaryDirectory(dir=request.folder) as place:
-            models = write_models(Path(place), sizes_bytes, request.quants, say)
+            models = write_models(Path(place), sizes_bytes, request.quants, tell)
             passes = tuple(time_models(models, engine, request.repeats))
         store.add_bandwidth(run_id, reads, passes)
     return BandwidthResult(database=str(path), environment=environment, n_threads=n_threads, reads=reads, passes=passes)
@@ -132,9 +127,8 @@ def stream_read(n_bytes: int, n_threads: int, repeats: int) -> list[float]:
 
 
 def shape_of_bytes(n_bytes: int, quant: str) -> Shape:
-    """A dense model of which a token reads about `n_bytes`.
+    """A dense model of which a token reads about `n_bytes`; only one width grows, so other costs stay the same.
 
-    Only one width grows, so that what a pass costs besides reading stays the same.
     Raises: InputError when that is smaller than the smallest such model, or the quant is unknown.
     """
     least, more = (
@@ -148,7 +142,7 @@ def shape_of_bytes(n_bytes: int, quant: str) -> Shape:
 
 
 def write_models(
-    folder: Path, sizes_bytes: Sequence[int], quants: Sequence[str], say: Callable[[SynthPlan], None] | None = None
+    folder: Path, sizes_bytes: Sequence[int], quants: Sequence[str], tell: Tell = silent
 ) -> list[tuple[str, int, Path]]:
     """One synthetic model for each size and quant: (quant, bytes a token reads, path)."""
     recipes = [
@@ -157,18 +151,14 @@ def write_models(
     made = []
     for quant, recipe in recipes:
         path = folder / f"{recipe.plan.name}.gguf"
-        if say is not None:
-            say(recipe.plan)
+        tell(f"writing {recipe.plan.name}")
         write_synthetic(path, recipe)
         made.append((quant, recipe.plan.weight.active.n_bytes, path))
     return made
 
 
 def time_models(models: Sequence[tuple[str, int, Path]], engine: EngineOptions, blocks: int) -> Iterator[TimedPass]:
-    """Single-token passes of every model once a block, in random order, each in a worker of its own.
-
-    Raises: what `process.run_calibration` raises.
-    """
+    """Single-token passes of every model once a block, in random order, each in a worker of its own."""
     rng = random.Random(0)
     text = load_prompt("length-256").text
     files = {path: ModelFile(ref=resolve_model(str(path)).ref, path=str(path)) for _, _, path in models}

@@ -9,38 +9,33 @@ import msgspec
 
 from mlsd.drafters import check_target, preset_gamma, resolve_spec
 from mlsd.drafters.options import parse_drafter
-from mlsd.errors import InputError, WorkerError
-from mlsd.gguf_tools.read import model_facts
+from mlsd.errors import WorkerError
 from mlsd.hardware import read_environment
 from mlsd.measure.messages import BreakdownJob, Done, SharesFound
 from mlsd.measure.process import ask, run_info, run_job
+from mlsd.measure.run.pairs import PairRequest, find_pair, stored_plan
 from mlsd.measure.run.runner import machine_lock, recorded_run
 from mlsd.measure.store.newest import newest_or_new
 from mlsd.measure.store.pass_shares import PassShares
 from mlsd.measure.store.rows import model_key
 from mlsd.measure.store.store import Store
-from mlsd.models.library import resolve_model
-from mlsd.planning.job import ModelFile
 from mlsd.planning.prepare import BenchRequest, Prepared, prepare_bench
 from mlsd.planning.prompts import load_prompt
-from mlsd.records import DRAFT_MODEL, NO_DRAFTER, Case, DrafterSpec, EngineOptions, ModelFacts, Record, Trial
+from mlsd.records import DRAFT_MODEL, NO_DRAFTER, Case, DrafterSpec, ModelFacts, Record, Trial
 
 _GAMMA = 4  # where neither the caller nor a preset says
 
 
-class BreakdownRequest(Record, frozen=True, kw_only=True):
-    """What to profile; models are GGUF paths or ids."""
+class BreakdownRequest(PairRequest, frozen=True, kw_only=True):
+    """What to profile."""
 
-    target: str
-    draft: str | None = None
     drafter: str | None = None  # a method; None: the draft model, or no drafting
     gamma: int | None = None
-    rows: tuple[int, ...] = (1, 5, 9)  # k of the target's passes
+    rows: tuple[int, ...] = (1, 5, 9)
     depth: int = 128  # positions before a pass
     repeats: int = 5
     prompt: str = "code"  # of the rounds
     n_predict: int = 64  # of the rounds
-    engine: EngineOptions = EngineOptions()
 
 
 class Breakdown(Record, frozen=True, kw_only=True):
@@ -67,9 +62,7 @@ def breakdown(request: BreakdownRequest, db: Path | None = None) -> Breakdown:
     Raises: InputError and what the method refuses before anything is measured, LockError, StoreError, EngineError,
     WorkerError.
     """
-    job, rounds = _requests(request)
-    files = [file for file in (job.target, job.draft) if file is not None]
-    facts = [model_facts(Path(file.path), ref=file.ref) for file in files]
+    job, facts, rounds = _requests(request)
     with machine_lock():
         path = db or newest_or_new()
         shares = profile_and_store(job, path, facts)
@@ -78,12 +71,8 @@ def breakdown(request: BreakdownRequest, db: Path | None = None) -> Breakdown:
 
 
 def profile_and_store(job: BreakdownJob, db: Path, models: Sequence[ModelFacts] = ()) -> tuple[PassShares, ...]:
-    """Profile passes in a worker into a run of its own, beside the machine and the models' facts.
-
-    The caller holds the machine's lock. Raises: StoreError before anything is profiled, EngineError, WorkerError.
-    """
-    plan = {"command": "breakdown", **msgspec.to_builtins(msgspec.structs.replace(job, text=""))}
-    environment = read_environment(run_info(job.engine))
+    """Profile passes in a worker into a run of its own; the caller holds the machine's lock."""
+    environment, plan = read_environment(run_info(job.engine)), stored_plan("breakdown", job)
     with Store.open(db) as store, recorded_run(store, environment, plan) as run_id:
         store.add_models(models)
         shares = ask(job, SharesFound).shares
@@ -91,12 +80,8 @@ def profile_and_store(job: BreakdownJob, db: Path, models: Sequence[ModelFacts] 
     return shares
 
 
-def _requests(request: BreakdownRequest) -> tuple[BreakdownJob, Prepared | None]:
-    if not request.rows or min(request.rows) < 1:
-        raise InputError("--rows must be positive numbers of positions.", hint="Like --rows 1,5,9.")
-    models = [resolve_model(text, make=True) for text in (request.target, request.draft) if text]
-    target, draft = [ModelFile(ref=model.ref, path=str(model.path)) for model in models] + [None] * (2 - len(models))
-    assert target is not None
+def _requests(request: BreakdownRequest) -> tuple[BreakdownJob, list[ModelFacts], Prepared | None]:
+    target, draft, facts = find_pair(request)
     text = request.drafter or (DRAFT_MODEL if draft else NO_DRAFTER)
     spec, gamma = DrafterSpec(), request.gamma
     if text != NO_DRAFTER:
@@ -114,18 +99,18 @@ def _requests(request: BreakdownRequest) -> tuple[BreakdownJob, Prepared | None]
         repeats=request.repeats,
     )
     if text == NO_DRAFTER:
-        return job, None
+        return job, facts, None
     rounds = BenchRequest(
         target=request.target,
         drafts=(request.draft,) if request.draft else (),
         drafters=(msgspec.structs.replace(spec, draft=None),),
-        gamma=(gamma or _GAMMA,),
+        gammas=(gamma or _GAMMA,),
         prompts=(request.prompt,),
         n_predict=request.n_predict,
         repeats=1,
         engine=request.engine,
     )
-    return job, prepare_bench(rounds)  # refuses what cannot run before anything is profiled
+    return job, facts, prepare_bench(rounds)  # refuses what cannot run before anything is profiled
 
 
 def _run(plan: Prepared) -> tuple[Case, tuple[Trial, ...]]:

@@ -1,7 +1,4 @@
-"""Doubts about a run as values: what its trials and the machine around them say against their numbers.
-
-Pure functions over records; deciding what to do about a warning is left to the reader.
-"""
+"""Doubts about a run as values: what its trials and the machine around them say against their numbers."""
 
 from __future__ import annotations
 

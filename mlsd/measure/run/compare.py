@@ -26,7 +26,7 @@ from mlsd.gguf_tools.read import model_facts
 from mlsd.hardware import read_environment
 from mlsd.measure.builds import Build, find_build
 from mlsd.measure.cool_down import cool_down_of
-from mlsd.measure.messages import BuildFits, BuildJob, CalibrateJob, Event, Felt, LogitsRead, Passes, ReadJob
+from mlsd.measure.messages import BuildFits, BuildJob, CalibrateJob, Event, HeatReading, LogitsRead, Passes, ReadJob
 from mlsd.measure.process import ask, run_calibration, run_job
 from mlsd.measure.run.memory import fit_here
 from mlsd.measure.run.runner import Run, RunPlan, RunSettings, Watcher, begun, machine_lock, next_repeat
@@ -85,7 +85,7 @@ class _Side:
     def drive(self, job: Job, *, turns: Iterable[Sequence[int]]) -> Iterator[Event]:
         """Run a turn in a process of its own, which compares its heat with what the ones before found clean."""
         for event in run_job(job, turns=turns, variables=self.build.variables()):
-            if isinstance(event, Felt):
+            if isinstance(event, HeatReading):
                 self.job = msgspec.structs.replace(self.job, anchors=event.clean)
             yield event
 

@@ -1,8 +1,4 @@
-"""How far the models that draft lie from their targets: acceptance predicted without any drafting.
-
-The two predictors that the hybrid self-speculation paper names (arXiv 2605.01106): the ratio of perplexities and the
-total-variation distance.
-"""
+"""Predictors of acceptance without drafting: perplexity ratio and total variation (arXiv 2605.01106)."""
 
 from __future__ import annotations
 
@@ -88,10 +84,7 @@ def as_distance(drafting: Drafting, text: str, measured: Perplexities) -> DraftD
 def measure_distances(
     draftings: Iterable[Drafting], engine: EngineOptions, keep: Callable[[Drafting, DraftDistance], None]
 ) -> None:
-    """Compare each drafting model with its target on the shipped text, one worker a pair; `keep` gets each at once.
-
-    Raises: WorkerError, and what the worker refuses.
-    """
+    """Compare each drafting model with its target on the shipped text, one worker a pair; `keep` gets each at once."""
     text = shipped_text()
     for drafting in draftings:
         job = PerplexityJob(target=drafting.target, draft=drafting.draft, engine=engine, text=text, n_tokens=N_TOKENS)

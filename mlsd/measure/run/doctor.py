@@ -1,7 +1,4 @@
-"""What this machine can measure: its card, its present state, and which profiles fit.
-
-Reads the machine and the manifest; downloads nothing, loads no model and prints nothing.
-"""
+"""What this machine can measure: its card, its present state, and which profiles fit."""
 
 from __future__ import annotations
 

@@ -29,6 +29,7 @@ from mlsd.gguf_tools.source import Source
 from mlsd.gguf_tools.surgery.cut import state_layers
 from mlsd.hardware import read_environment
 from mlsd.hardware.budget import Fit, MemoryBudget, fit, memory_budget
+from mlsd.measure.cool_down import cool_down_of
 from mlsd.measure.messages import ContextsWanted, FootprintJob, FootprintsFound
 from mlsd.measure.process import ask, run_info
 from mlsd.measure.worker.arms import arm_key
@@ -161,10 +162,7 @@ def estimated_bytes(entry: ModelEntry) -> int | None:
 
 @dataclass(frozen=True)
 class _Context:
-    """One context that will be open, and what is saved of it meanwhile: its states, or all of it.
-
-    With a method it is the one that the method opens beside such a context, which stands by itself.
-    """
+    """One context that will be open, or what a method opens beside one, and what is saved of it meanwhile."""
 
     model: str
     options: SessionOptions
@@ -340,16 +338,19 @@ def judge_loads(
     return tuple(_judge_load(load, models, arms, n_bytes, budget) for load, arms, n_bytes in found)
 
 
-def fit_here(loads: Sequence[Job]) -> tuple[Environment, tuple[Job, ...]]:
-    """The machine at hand, and the loads as they fit it: one arm at a time where memory is tight; all files are here.
+def fit_here(
+    loads: Sequence[Job], *, cool_down_s: float | None = None, strict: bool = False
+) -> tuple[Environment, tuple[Job, ...]]:
+    """The machine at hand, and the jobs for it: how long they rest, one arm at a time where memory is tight.
 
-    Raises: InputError for what the machine cannot hold, WorkerError.
+    All files are here. Raises: InputError for what the machine cannot hold, WorkerError.
     """
     environment, memory = judge_here(loads)
     refuse_loads(memory)
-    tight = [found.verdict == "tight" for found in memory]
+    rest_s = cool_down_of(cool_down_s, environment)
     return environment, tuple(
-        msgspec.structs.replace(load, one_arm=one) for load, one in zip(loads, tight, strict=True)
+        msgspec.structs.replace(load, one_arm=found.verdict == "tight", cool_down_s=rest_s, strict=strict)
+        for load, found in zip(loads, memory, strict=True)
     )
 
 

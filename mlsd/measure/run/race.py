@@ -7,13 +7,13 @@ from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import Literal
 
 from mlsd.planning.job import Slot
-from mlsd.records import Case, Record, Trial
+from mlsd.planning.prepare import MOST_BLOCKS, Goal
+from mlsd.records import Case, Trial
 from mlsd.stats import grouped
 from mlsd.trials.decisions import Decision
 from mlsd.trials.results import Measured, Question, SessionPlan, as_measured, decisions, spoils
 from mlsd.units import NS_PER_S
 
-MOST_BLOCKS = 100  # of a race that nothing decides
 Stop = Literal["decided", "budget", "blocks"]
 
 
@@ -27,13 +27,6 @@ STOPPED: Mapping[Stop, str] = {
 ANY_LOOK = SessionPlan(looks="any")
 
 
-class Goal(Record, frozen=True, kw_only=True):
-    """When a session has measured enough."""
-
-    within: float | None = None  # the best known to this share, too; None: each arm decided or out
-    budget_s: float | None = None  # no block begins that would end after it
-
-
 class Race:
     """Chooses block by block; see `decisions` and `stopped` when it is over."""
 
@@ -44,10 +37,13 @@ class Race:
         plan: SessionPlan = ANY_LOOK,
         earlier: Iterable[Measured] = (),
         now_s: Callable[[], float] = time.monotonic,
+        began_s: float | None = None,
     ) -> None:
-        """`earlier` trials of the same session count as blocks of their own."""
+        """`earlier` trials of the same session count as blocks of their own; the budget runs from `began_s`, or now."""
         self._goal, self._plan, self._now_s = goal, plan, now_s
-        self._began_s = now_s()
+        self._began_s = now_s() if began_s is None else began_s
+        self._chosen_s: float | None = None  # when the last block was chosen
+        self._beside: float | None = None  # judging, rests, warm-ups of the last block over the time of its trials
         self._cases: dict[str, Case] = {}
         self._trials: list[Measured] = list(earlier)
         self._took_s = {one.trial.case_id: _took_s(one.trial) for one in self._trials}
@@ -62,6 +58,7 @@ class Race:
         """The next block of every prompt that is not decided: plain decoding, and the arms that may still win."""
         self._cases |= {slot.case_id: slot.case for slot in left}
         later = measured[self._n_seen :]
+        self._time(later)
         self._trials += as_measured((self._cases[trial.case_id], trial) for trial in later)
         self._took_s |= {trial.case_id: _took_s(trial) for trial in later}
         self._n_seen = len(measured)
@@ -79,15 +76,23 @@ class Race:
             self.stopped = "budget"
             return ()
         self._repeat = coming[0].repeat if coming else self._repeat
+        self._chosen_s = self._now_s()
         return chosen
 
+    def _time(self, block: Sequence[Trial]) -> None:
+        """What a block took beside its trials: of the first one, which holds the loading, as long again at most."""
+        trials_s = sum(map(_took_s, block))
+        if self._chosen_s is not None and trials_s > 0:
+            beside = max(self._now_s() - self._chosen_s - trials_s, 0.0) / trials_s
+            self._beside = min(beside, 1.0) if self._beside is None else beside
+
     def _fitting(self, chosen: list[Slot]) -> list[Slot]:
-        """The blocks that will end in time, by what the last trial of each case took; of the first nothing is known."""
+        """The blocks that will end in time, by what the last ones took; of the first nothing is known."""
         if self._goal.budget_s is None or not self._took_s:
             return chosen
         left_s, fitting = self._goal.budget_s - (self._now_s() - self._began_s), list[Slot]()
         for slots in grouped(chosen, lambda slot: self._plan.question(slot.case)).values():
-            left_s -= sum(self._took_s.get(slot.case_id, 0.0) for slot in slots)
+            left_s -= (1 + (self._beside or 0.0)) * sum(self._took_s.get(slot.case_id, 0.0) for slot in slots)
             if left_s <= 0:
                 break
             fitting += slots

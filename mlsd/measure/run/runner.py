@@ -1,14 +1,10 @@
-"""Running plans into a study database: resume, one run at a time, and nothing lost.
-
-`run_plan` is the road of every session; one that gives its slots to several builds or machines holds a `Run` for each.
-What is done is what the store says, so a killed run goes on where its last committed trial was.
-"""
+"""Running plans into a study database: resume, one run at a time, and nothing lost."""
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from datetime import datetime
 from pathlib import Path
@@ -21,7 +17,7 @@ from mlsd.errors import LockError, MlsdError
 from mlsd.folders import cache_dir
 from mlsd.hardware.awake import awake
 from mlsd.measure.contexts import check_contexts
-from mlsd.measure.messages import Done, Event, Felt, failed_trial, hot_trial
+from mlsd.measure.messages import Done, Event, HeatReading, failed_trial, hot_trial
 from mlsd.measure.store.rows import TrialFilter, TrialKey, environment_key
 from mlsd.measure.store.store import Store
 from mlsd.names import clean
@@ -49,6 +45,13 @@ class Choose(Protocol):
 def all_left(left: Sequence[Slot], measured: Sequence[Trial]) -> Sequence[Slot]:
     """Everything that is planned."""
     return left
+
+
+Tell = Callable[[str], object]  # gets a line about what a command is at
+
+
+def silent(line: str) -> None:
+    """Tells nobody."""
 
 
 class RunOutcome(Record, frozen=True, kw_only=True):
@@ -105,10 +108,7 @@ class RunPlan(Record, frozen=True, kw_only=True):
 
 @contextmanager
 def machine_lock() -> Iterator[None]:
-    """One measurement at a time on a machine, which stays awake meanwhile: two would measure each other.
-
-    Raises: LockError when another run holds the lock, or when it cannot be made.
-    """
+    """One measurement at a time on a machine, which stays awake meanwhile. Raises: LockError."""
     path = cache_dir() / "run.lock"
     lock, holder = filelock.FileLock(path, timeout=0), path.with_suffix(".holder")
     try:
@@ -162,14 +162,11 @@ def run_plan(
     watcher: Watcher | None = None,
     choose: Choose = all_left,
 ) -> RunOutcome:
-    """Run what is not done yet; every trial is committed before the next one starts. `drive` does the measuring.
+    """Run what is not done yet; every trial is committed before the next one starts. The caller holds `machine_lock`.
 
-    `choose` decides block by block, say, what of a load goes on, while its models and contexts stay open.
-
-    A load that cannot run leaves failed trials with its reason, and the next load runs; a strict one ends the run with
-    what the worker raised, if nothing of it was measured. Ctrl-C ends the run after the last committed trial and is
-    reported in the outcome.
-    The caller holds `machine_lock`. Raises: StoreError, InputError for a context that cannot be.
+    A load that cannot run leaves failed trials with its reason; a strict one ends the run if nothing of it was
+    measured. Ctrl-C ends the run after the last committed trial. Raises: StoreError, InputError for a context that
+    cannot be.
     """
     settings, watcher = settings or RunSettings(), watcher or Watcher()
     for load in plan.loads:
@@ -290,7 +287,7 @@ class Run:
             measured.append(self.commit(slots[index], trial))
             turn.remove(index)
 
-        def judge(event: Felt) -> Felt:
+        def judge(event: HeatReading) -> HeatReading:
             chosen = {trial_key(measured[at]): at for at in unsure if measured[at].valid}
             if event.disturbed is not None and chosen:
                 rows = self._store.trials(TrialFilter(run_id=self.run_id), rounds=False)
@@ -307,7 +304,7 @@ class Run:
         try:
             with closing(cast("Generator[Event]", drive(job, turns=turns()))) as events:
                 for event in events:
-                    if isinstance(event, Felt):
+                    if isinstance(event, HeatReading):
                         event = judge(event)
                     self._watcher.event(job, event)
                     if isinstance(event, Done):

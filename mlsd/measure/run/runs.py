@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,12 +14,11 @@ import msgspec
 from mlsd.engine.threads import threads_of
 from mlsd.errors import WorkerError
 from mlsd.gguf_tools.read import model_facts
-from mlsd.measure.cool_down import cool_down_of
 from mlsd.measure.process import run_job
 from mlsd.measure.run.checks import check_run, disturbed
 from mlsd.measure.run.distances import Drafting, measure_distances, study_draftings
 from mlsd.measure.run.memory import fit_here
-from mlsd.measure.run.race import MOST_BLOCKS, Goal, Race, Stop
+from mlsd.measure.run.race import Race, Stop
 from mlsd.measure.run.runner import (
     Choose,
     RunOutcome,
@@ -101,12 +101,9 @@ def run_study(
 ) -> StudyResult:
     """Run suites, each trial committed before the next; the same call goes on where an earlier one stopped.
 
-    With `pull` the models that are here are measured first, and others come before the load that needs them.
-    With `keep_distance` each drafting model is compared with its target afterwards. `options` is what the run records
-    of how it was asked for.
-
-    Raises: what `prepare_study` raises, LockError, StoreError, InputError for what does not fit; all before anything
-    is written.
+    With `pull` the models that are here are measured first, and others come before the load that needs them; `options`
+    is what the run records of how it was asked for. Raises, before anything is written: what `prepare_study` raises,
+    LockError, StoreError, InputError for what does not fit.
     """
     watcher, settings = watcher or Watcher(), settings or RunSettings()
     read_suites(request.suites)
@@ -118,11 +115,11 @@ def run_study(
             prepare_study(request, make=True)  # which says why
         watcher.planned(prepared)
         staged = _Staged(watcher)
-        fits = fit_here(prepared.plan.loads) if pull is None else None
+        fits = fit_here(prepared.plan.loads, cool_down_s=settings.cool_down_s) if pull is None else None
         with Store.open(path) as store:
             for known, loads in _stages(request, prepared, pull):
                 prepared, staged.n_total = known, sum(1 for _ in known.plan.slots())
-                environment, loads = fits or fit_here(loads)
+                environment, loads = fits or fit_here(loads, cool_down_s=settings.cool_down_s)
                 part = dataclasses.replace(known, plan=msgspec.structs.replace(known.plan, loads=loads))
                 decides = suite_session(request, known)
                 staged.add(*_measure(part, store, environment, settings, staged, decides, options))
@@ -186,26 +183,21 @@ def bench(
     *,
     fresh: bool = False,
     watcher: Watcher | None = None,
-    goal: Goal | None = None,
 ) -> BenchResult:
     """Measure methods beside plain decoding, in blocks that hold every method, and keep the trials.
 
-    The same bench again adds repeats to those in the database; `fresh` ignores those. With a `goal` there
-    are as many blocks as it takes, in place of `request.repeats`, and arms drop out that cannot win.
+    The same bench again adds repeats to those in the database; `fresh` ignores those.
 
     Raises: what `prepare_bench` raises, LockError, StoreError; what the worker raises when an arm cannot run, before
     anything is measured; WorkerError when every trial failed.
     """
-    path = db or study_path(BENCHES)
-    if goal is not None:
-        request = msgspec.structs.replace(request, repeats=MOST_BLOCKS)
+    path, began_s = db or study_path(BENCHES), time.monotonic()
     check_bench(request)
     check_database(path)
     with machine_lock():
-        prepared = prepare_bench(request)
-        environment, prepared = fitted(prepared)
-        decides = planned(SessionPlan(looks="end" if goal is None else "any"), prepared)
-        race = None if goal is None else Race(goal, plan=decides)
+        environment, prepared = prepare_here(request)
+        decides = planned(SessionPlan(looks="end" if request.goal is None else "any"), prepared)
+        race = None if request.goal is None else Race(request.goal, plan=decides, began_s=began_s)
         with Store.open(path) as store:
             settings = RunSettings(fresh=fresh, seed=request.seed)
             choose = all_left if race is None else race.choose
@@ -236,20 +228,19 @@ def bench_into(
     decides: SessionPlan,
     choose: Choose = all_left,
 ) -> tuple[RunOutcome, tuple[QualityWarning, ...]]:
-    """Run a bench's blocks as further repeats of what the store holds; the caller holds `machine_lock`.
-
-    It is strict: an arm that cannot run ends it before anything is measured.
-    """
+    """Run a bench's blocks as further repeats of what the store holds; the caller holds `machine_lock`."""
     first = 0 if settings.fresh else next_repeat(store, environment, prepared.plan.cases())
-    plan = prepared.plan.from_repeat(first)
-    loads = tuple(msgspec.structs.replace(load, strict=True) for load in plan.loads)
-    prepared = dataclasses.replace(prepared, plan=msgspec.structs.replace(plan, loads=loads))
+    prepared = dataclasses.replace(prepared, plan=prepared.plan.from_repeat(first))
     return _measure(prepared, store, environment, settings, watcher, decides, choose=choose)
 
 
-def fitted(prepared: Prepared) -> tuple[Environment, Prepared]:
-    """The machine at hand, and the plan as it fits it. Raises: InputError for what the machine cannot hold."""
-    environment, loads = fit_here(prepared.plan.loads)
+def prepare_here(request: BenchRequest) -> tuple[Environment, Prepared]:
+    """The machine at hand, and a bench as it fits it: an arm that cannot run ends it before anything is measured.
+
+    Raises: what `prepare_bench` raises, InputError for what the machine cannot hold, WorkerError.
+    """
+    prepared = prepare_bench(request)
+    environment, loads = fit_here(prepared.plan.loads, strict=True)
     return environment, dataclasses.replace(prepared, plan=msgspec.structs.replace(prepared.plan, loads=loads))
 
 
@@ -271,18 +262,13 @@ def _measure(
 ) -> tuple[RunOutcome, tuple[QualityWarning, ...]]:
     """Run the plan into the store, then record what speaks against the run."""
     plan = RunPlan(
-        loads=rested(prepared.plan.loads, cool_down_of(settings.cool_down_s, environment)),
+        loads=prepared.plan.loads,
         environment=environment,
         facts=tuple(model_facts(model.path, ref=model.ref) for model in prepared.models.values()),
         record=plan_record(prepared, options or {}, decides),
     )
     outcome = run_plan(plan, run_job, store, settings, watcher, choose)
     return outcome, conclude(store, outcome.run_id, prepared.engine, environment)
-
-
-def rested(loads: Sequence[Job], cool_down_s: float | None) -> tuple[Job, ...]:
-    """The loads with that rest between their blocks."""
-    return tuple(msgspec.structs.replace(load, cool_down_s=cool_down_s) for load in loads)
 
 
 def conclude(store: Store, run_id: int, engine: EngineOptions, environment: Environment) -> tuple[QualityWarning, ...]:
@@ -307,7 +293,8 @@ def planned(plan: SessionPlan, prepared: Prepared) -> SessionPlan:
 
 def suite_session(request: StudyRequest, prepared: Prepared) -> SessionPlan:
     """The plan of a run of suites: the same suites, asked for in the same way, go on where they stopped."""
-    overrides = msgspec.structs.replace(request.overrides, repeats=None, limit=None, seed=0)
+    sampling = msgspec.structs.replace(request.overrides.sampling, seed=0)
+    overrides = msgspec.structs.replace(request.overrides, repeats=None, limit=None, seed=0, sampling=sampling)
     profile = None if prepared.profile is None else prepared.profile.name
     asked = (prepared.plan.suites, profile, request.models, msgspec.to_builtins(overrides))
     name = hashlib.sha256(msgspec.json.encode(asked, order="sorted")).hexdigest()[:16]

@@ -41,10 +41,7 @@ class SelfCheck(Record, frozen=True, kw_only=True):
 
 
 def check_machine() -> SelfCheck:
-    """Check this machine with the embedded models; nothing is downloaded.
-
-    Raises: WorkerError when the native library ends the process, LockError is the caller's to raise.
-    """
+    """Check this machine with the embedded models; nothing is downloaded."""
     files = [ModelFile(ref=ModelRef(id=name), path=str(asset_path(f"tiny/{name}.gguf"))) for name in _MODELS]
     before = read_conditions()
     job = SelfCheckJob(models=tuple(files), at_hand=tuple(_at_hand()), expected_backend=expected_backend())

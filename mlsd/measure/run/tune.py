@@ -1,9 +1,7 @@
-"""Searching the best setting of a drafting method on one target: gamma and options, with "off" among the answers.
+"""Searching the best setting of a drafting method on one target, "off" among the answers.
 
-Settings race in waves: a few gammas far apart first, then the neighbours of the fastest, in gamma and in one option at
-a time, until it has none that was not tried. In a wave all settings stand in the same blocks as plain decoding, and
-those that cannot win drop out (`race`); at last the fastest goes on until it is decided. Calls of one search are one
-session: trials of earlier ones count.
+Settings race in waves beside plain decoding: gammas far apart, then the neighbours of the fastest in gamma and in one
+option at a time. Trials of earlier calls count.
 """
 
 from __future__ import annotations
@@ -11,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,14 +19,14 @@ from mlsd.drafters import find_method, resolve_spec, search_space
 from mlsd.drafters.options import Choice, Space, Span
 from mlsd.engine.threads import threads_of
 from mlsd.errors import InputError, MlsdError
-from mlsd.measure.run.race import Goal, Race, Stop
-from mlsd.measure.run.runner import RunSettings, Watcher, machine_lock
-from mlsd.measure.run.runs import bench_into, check_database, fitted
+from mlsd.measure.run.race import Race, Stop
+from mlsd.measure.run.runner import RunSettings, Tell, Watcher, machine_lock, silent
+from mlsd.measure.run.runs import bench_into, check_database, prepare_here
 from mlsd.measure.store import sessions
 from mlsd.measure.store.newest import BENCHES, study_path
 from mlsd.measure.store.rows import environment_key
 from mlsd.measure.store.store import Store
-from mlsd.planning.prepare import BenchRequest, Prepared, prepare_bench
+from mlsd.planning.prepare import BenchRequest, Goal, Prepared, check_bench
 from mlsd.records import MOST_ADAPTIVE, NO_DRAFTER, DrafterSpec, Environment, OptionValue, Record
 from mlsd.trials.answers import Answer, answers
 from mlsd.trials.results import ArmResult, Measured, SessionPlan, settings_of
@@ -65,24 +63,24 @@ def tune(
     request: TuneRequest,
     db: Path | None = None,
     watcher: Watcher | None = None,
-    said: Callable[[str], None] = lambda line: None,
+    tell: Tell = silent,
 ) -> TuneResult:
-    """Search; trials of earlier calls in `db` (default: that of benches) count. `said` hears each wave.
+    """Search; trials of earlier calls in `db` (default: that of benches) count. `tell` gets each wave.
 
     Raises: InputError for numbers that mean nothing; before any measurement what the method raises for a target it
     cannot serve; LockError while another run measures on this machine; StoreError.
     """
     path = db or study_path(BENCHES)
     _check(request)
+    check_bench(request.setting)
     check_database(path)
     space = search_space(request.drafter)
     first = _Wave((request.drafter.options,), first_gammas(space))
-    prepared = prepare_bench(_bench(request, first))
     with machine_lock():
-        environment, prepared = fitted(prepared)
+        environment, prepared = prepare_here(_bench(request, first, request.setting.repeats))
         with Store.open(path) as store:
             search = _Search(request, space, store, environment, prepared)
-            stopped = search.run(first, watcher or Watcher(), said)
+            stopped = search.run(first, watcher or Watcher(), tell)
     arms = sorted((one for one in search.results if not one.is_plain), key=lambda one: -_times(one))
     return TuneResult(
         results=tuple(arms),
@@ -118,9 +116,10 @@ class _Wave(NamedTuple):
     gammas: tuple[int, ...]
 
 
-def _bench(request: TuneRequest, wave: _Wave) -> BenchRequest:
+def _bench(request: TuneRequest, wave: _Wave, n_blocks: int) -> BenchRequest:
     specs = tuple(resolve_spec(msgspec.structs.replace(request.drafter, options=dict(own))) for own in wave.options)
-    return msgspec.structs.replace(request.setting, drafters=specs, gamma=wave.gammas, suite="tune")
+    setting = request.setting
+    return msgspec.structs.replace(setting, drafters=specs, gammas=wave.gammas, repeats=n_blocks, suite="tune")
 
 
 def first_gammas(space: Space) -> tuple[int, ...]:
@@ -145,10 +144,7 @@ def gammas_beside(gamma: int, tried: Sequence[int], space: Space) -> tuple[int, 
 
 
 def options_beside(options: Options, defaults: Options, space: Space) -> Iterator[Options]:
-    """The options with one changed: a choice or a number of few to each other value, another number to half and twice.
-
-    What is default is not named.
-    """
+    """Options with one changed: a number of few or a choice to each other value, another number to half and twice."""
     for name, span in space.items():
         if name == _GAMMA:
             continue
@@ -180,7 +176,7 @@ class _Search:
         self.results: list[ArmResult] = []
         self._known: tuple[Measured, ...] = ()
 
-    def run(self, wave: _Wave, watcher: Watcher, said: Callable[[str], None]) -> str:
+    def run(self, wave: _Wave, watcher: Watcher, tell: Tell) -> str:
         """Wave after wave; why the search ended."""
         began_s, n_blocks = time.monotonic(), self._request.setting.repeats
         led: ArmResult | None = None
@@ -189,7 +185,7 @@ class _Search:
             left_s = None if self._request.budget_s is None else self._request.budget_s - (time.monotonic() - began_s)
             if left_s is not None and left_s <= 0:
                 return "the time is used up; the same command goes on from here"
-            said(f"{len(wave.options) * len(wave.gammas)} settings race: {_shown(wave)}")
+            tell(f"{len(wave.options) * len(wave.gammas)} settings race: {_shown(wave)}")
             race = self._race(wave, n_blocks, left_s, watcher)
             self._read()
             if race == "budget":
@@ -211,8 +207,7 @@ class _Search:
     def _race(self, wave: _Wave, n_blocks: int, left_s: float | None, watcher: Watcher) -> Stop:
         race = Race(Goal(budget_s=left_s), plan=self._plan, earlier=self._known)
         try:
-            asked = msgspec.structs.replace(_bench(self._request, wave), repeats=n_blocks)
-            _, prepared = fitted(prepare_bench(asked))
+            _, prepared = prepare_here(_bench(self._request, wave, n_blocks))
             settings = RunSettings(seed=self._request.setting.seed)
             outcome, _ = bench_into(
                 prepared, self._store, self._environment, settings, watcher, self._plan, race.choose

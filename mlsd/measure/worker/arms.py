@@ -1,7 +1,4 @@
-"""The arms of one target: opened when they are first needed, warmed, and measured trial by trial.
-
-It lives inside a worker process, but holds nothing of it: tests and notebooks use it directly.
-"""
+"""The arms of one target: opened when they are first needed, warmed, and measured trial by trial."""
 
 from __future__ import annotations
 
@@ -181,7 +178,7 @@ class Arms:
         rollback = make_rollback("trim", session)
         read = self._saved.target
         run = generate(session, NoDrafter(), rollback, prompt, limits, self._clock, on_round=on_round, prefill=read)
-        self._judge.hear_plain(session, prompt, run.past)
+        self._judge.remember_plain_memory(session, prompt, run.past)
         self._references[tuple(prompt), limits.n_predict] = run.tokens
 
     # --- trials ---------------------------------------------------------------------------------------------------
@@ -209,10 +206,7 @@ class Arms:
                 self._judge.check_finite(arm.session)
 
     def feel(self, case: Case) -> Anchors:
-        """Time passes over one position and over as many as the case verifies at once, 32 tokens of either.
-
-        Plain decoding is asked for wide ones too: heat slows those first, and the next load may verify.
-        """
+        """Time passes of 32 tokens over one position and as wide as the case verifies, which heat slows first."""
         width, n_outputs = max(case.gamma + 1, _LEAST_WIDTH), case.gamma + 1
         with self._using(case) as arm:
             length = min(_FELT_TOKENS, arm.session.n_ctx)
@@ -235,10 +229,7 @@ class Arms:
         return round(statistics.median(spans[1:]))
 
     def refer(self, slot: Slot, on_round: Callable[[int], None] | None = None) -> Case | None:
-        """Write the plain output that a drafted one is judged by where no trial did yet, outside everything timed.
-
-        Returns the case of plain decoding that ran, whose arm is warm now.
-        """
+        """Write the plain output that drafted ones are judged by, untimed; the case that ran and is warm now."""
         case, prompt = slot.case, tuple(self._prompts.of(slot.case, slot.repeat).tokens)
         if case.arm == "ar" or not case.sampling.greedy or (prompt, case.n_predict) in self._references:
             return None
@@ -332,7 +323,7 @@ class Arms:
             return None
         key = (tuple(prompt), case.n_predict)
         if case.arm == "ar":
-            self._judge.hear_plain(arm.session, prompt, run.past)
+            self._judge.remember_plain_memory(arm.session, prompt, run.past)
         reference = self._references.get(key, run.tokens if case.arm == "ar" else None)
         if reference is None:
             return None

@@ -1,7 +1,4 @@
-"""Profiling passes: a plain context and a watched one side by side, in turns, so that heat and load are shared.
-
-Runs inside the worker, never beside a timed trial. Answers with shares; see `engine.profiler` for how they are taken.
-"""
+"""Profiling passes: a plain context and a watched one side by side, in turns, so that heat and load are shared."""
 
 from __future__ import annotations
 
@@ -21,7 +18,6 @@ from mlsd.engine.llama.model import LlamaModel
 from mlsd.engine.llama.open import HEADS, open_session
 from mlsd.engine.llama.profiler import GraphTap, SpanTap, WatchedEagleHead, WatchedNextTokenHead
 from mlsd.engine.llama.rows import HiddenRowsSession, LayerRowsSession, Rows
-from mlsd.engine.llama.session import LlamaSession
 from mlsd.engine.llama.taps import Tap, TappedSession
 from mlsd.engine.parts import PARTS, Part
 from mlsd.engine.probe import probe
@@ -33,6 +29,7 @@ from mlsd.measure.messages import BreakdownJob, SharesFound
 from mlsd.measure.probe_cache import ProbeCache
 from mlsd.measure.store.pass_shares import PassShares, block_key
 from mlsd.measure.store.rows import model_key
+from mlsd.measure.worker.passes import PassBench
 from mlsd.planning.job import ModelFile
 from mlsd.records import DrafterSpec
 
@@ -92,34 +89,6 @@ def _burst(make: Callable[[], int]) -> list[int]:
     """The first pass of a width builds the graph anew and is not counted."""
     make()
     return [make() for _ in range(_BURST)]
-
-
-class PassMaker:
-    """One context filled to a depth, to which it returns after every pass."""
-
-    def __init__(
-        self, session: LlamaSession, clock: Clock, text: Sequence[int], depth: int, *, recurrent: bool
-    ) -> None:
-        self._session, self._clock, self._text, self._depth = session, clock, text, depth
-        self._recurrent = recurrent
-        self._n_windows = 0
-        session.decode(text[:depth], n_outputs=0)
-        if recurrent:
-            session.save_state()
-
-    def once(self, rows: int, n_outputs: int) -> int:
-        """One pass over the next `rows` tokens of the text, in ns."""
-        room = len(self._text) - self._depth - rows + 1
-        first = self._depth + self._n_windows * rows % room
-        self._n_windows += 1
-        tokens = self._text[first : first + rows]
-        began_ns = self._clock.now_ns()
-        self._session.decode(tokens, n_outputs=n_outputs)
-        spent_ns = self._clock.now_ns() - began_ns
-        if self._recurrent:
-            self._session.load_state()
-        self._session.truncate(self._depth)
-        return spent_ns
 
 
 def break_down(job: BreakdownJob, clock: Clock | None = None, cache: ProbeCache | None = None) -> SharesFound:
@@ -225,8 +194,9 @@ def _profile(
     """Passes of one width: plain, without outputs, and watched, a few of each in turns."""
     options = _options(job, rows, snapshots=snapshots)
     with open_session(model, options) as plain, TappedSession(model, options) as watched:
-        alone = PassMaker(plain, clock, text, job.depth, recurrent=model.is_recurrent)
-        seen = PassMaker(watched, clock, text, job.depth, recurrent=model.is_recurrent)
+        alone, seen = (PassBench(one, clock, text, job.depth, recurrent=model.is_recurrent) for one in (plain, watched))
+        alone.fill()
+        seen.fill()
         kinds = Kinds(
             clock,
             plain=lambda: alone.once(rows, rows),

@@ -1,7 +1,6 @@
 """Timing a model's passes one kind at a time: T(k), draft steps, prefill, rollback, sampling.
 
-Runs inside the worker. The first repeat takes the widths that matter most first; every later one visits all contexts
-and widths in random order, so that heat and load are shared. The time budget binds: it is asked after every pass.
+The first repeat takes the widths that matter most first; later ones visit all in random order, so that heat is shared.
 """
 
 from __future__ import annotations
@@ -251,10 +250,7 @@ class Calibration:
         return not budget.is_over and self._ledger.spent_ns.get("rollback", 0) < _ROLLBACK_SHARE * budget.span_ns
 
     def _strategy(self, file: ModelFile, model: LlamaModel, budget: TimeBudget) -> str | None:
-        """How a model is rolled back: as its probe found, or as its kind is known to be where a probe takes too long.
-
-        Nothing here depends on the rollback being exact, only on what it costs.
-        """
+        """How a model is rolled back: as a probe found, or as its kind is known to be where a probe takes too long."""
         is_target = model is self.target
         report = self._reports.get(is_target) or self._cache.known(file.ref, self.options)
         affordable = budget.span_ns is None or _PROBE_PASSES * self._t_one_ns < _PROBE_SHARE * budget.span_ns

@@ -1,10 +1,7 @@
 """Prompts as tokens of a target; in conversations its own earlier answers stand between the user's turns.
 
-An answer is the target's plain output, written once and not timed. Arms are compared in pairs, so all arms of a block
-must go on from one history: the one of plain decoding. Greedy, it is the same in every repeat and every arm. With a
-temperature it is what the plain arm says to the earlier turn in the same repeat: sampled with the trial's own seed, by
-the same loop. Another repeat so has another history, as its arms have other answers. Each trial records the history it
-saw (`Trial.earlier`). A later turn is a prompt like any other, prefilled whole.
+An answer is the target's plain output, written once and not timed: all arms of a block go on from one history, with a
+temperature that of the plain arm in the same repeat. Each trial records the history it saw (`Trial.earlier`).
 """
 
 from __future__ import annotations
@@ -48,10 +45,7 @@ class Prompts:
     def __init__(
         self, model: LlamaModel, texts: Mapping[str, Prompt], slots: Iterable[Slot], answers: PlainAnswers
     ) -> None:
-        """Tokenize, and let the target answer what was said before.
-
-        Raises: PromptError for a text too short, or a template that refuses the conversation.
-        """
+        """Tokenize, and let the target answer what was said before."""
         self._texts = texts
         self._known: dict[tuple[str, Sampling, int], PromptTokens] = {}
         for slot in slots:
@@ -118,9 +112,7 @@ def answer_text(model: LlamaModel, tokens: Sequence[int]) -> str:
 def read_prompt(
     model: LlamaModel, prompt: Prompt, answers: PlainAnswers, sampling: Sampling = _GREEDY, repeat: int = 0
 ) -> PromptTokens:
-    """A prompt on `model`; exactly `n_tokens` of it where the prompt asks for that.
-
-    `answers` gives the target's text after each of the earlier turns of a conversation.
+    """A prompt on `model`, cut to its `n_tokens`; `answers` gives what the target wrote after each earlier turn.
 
     Raises: PromptError when the text is too short, or when the model's template refuses the conversation.
     """

@@ -36,10 +36,8 @@ def cover(
 ) -> Covered:
     """Distinct experts in windows of consecutive tokens, and the load of each expert; `key` names the target.
 
-    When the budget ends, what was read by then is counted: at least as many tokens as the widest window needs.
-
-    Windows of real text slide by one. Windows of drafted text are what verification sees: a token of the text and what
-    the draft says after it, at places spread over the text. Raises UnsupportedError without routed experts.
+    Windows of real text slide by one; of drafted text each is a token and what the draft says after it. Raises:
+    UnsupportedError without routed experts.
     """
     text = text[:_MOST_TOKENS]
     room = padded(len(text))

@@ -1,16 +1,8 @@
-"""Which blocks a model drafts best without: two searches, both on the model itself with blocks bridged in place.
+"""Which blocks a model drafts best without, tried on the model itself with blocks bridged in place.
 
-    greedy      leaves out one block after another, each time the one whose loss changes the fewest of the model's own
-                greedy tokens; a few candidates are tried each time, the best of the step before first
-    conflayers  leaves out blocks that say little with confidence, and keeps the set accepted most (arXiv 2604.14612
-                and its code: hidden values are read as if they were logits; windows are wider where the confidence
-                curve bends and towards the end of the network)
-
-What is found stands against as many blocks spread evenly: of the two that is taken of which more is accepted in real
-rounds, on a part of the text that was not searched on.
-
-Recurrent memory cannot be cut back after a candidate, so in such models the state after the prompt is saved and loaded
-again (the checkpoint strategy). A set never holds every block with attention: llama.cpp ends the process then.
+`greedy` leaves out one block after another, each time the one whose loss changes the fewest greedy tokens. `conflayers`
+leaves out blocks with little confidence (arXiv 2604.14612 and its code). What is found stands against as many blocks
+spread evenly, on a part of the text that was not searched on.
 """
 
 from __future__ import annotations
@@ -131,10 +123,7 @@ class _Lab:
             session.save_state()
 
     def score(self, skipped: Iterable[int]) -> Score:
-        """How many of the continuation's tokens the draft without `skipped` would choose after the true ones before.
-
-        The prompt's memory is the model's own, the continuation's the draft's.
-        """
+        """How many of the continuation's tokens the draft without `skipped` would choose after the true ones before."""
         session, output = self._session, self._output
         self.n_candidates += 1
         with session.tapped(SkipTap(tuple(skipped))):
@@ -219,10 +208,7 @@ class _Lab:
 
 
 class InPlaceDraft(Drafter):
-    """Drafts on the target's own session with blocks bridged, and leaves its memory as it was.
-
-    The whole network is computed for every draft token: what is accepted is the cut's, what it takes is not.
-    """
+    """Drafts on the target's own session with blocks bridged: what is accepted is the cut's, what it takes is not."""
 
     def __init__(self, session: TappedSession, tap: Tap, *, recurrent: bool) -> None:
         """`recurrent`: the target has memory that cannot be cut and must be saved before a draft."""

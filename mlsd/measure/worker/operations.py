@@ -1,7 +1,4 @@
-"""Which operations of a model a device has kernels for; the scheduler gives the others to the CPU without a word.
-
-A device is asked of the nodes of real passes, and of products with the weights of models that are too large to open.
-"""
+"""Which operations of a model a device has kernels for; the scheduler gives the others to the CPU without a word."""
 
 from __future__ import annotations
 
@@ -64,10 +61,7 @@ def pass_operations(model: LlamaModel, supports: Supports) -> Operations:
 
 
 def product_operations(path: Path, supports: Supports) -> Operations:
-    """Of products with the matrices of a file, as its header lists them; no weight is read.
-
-    Raises: ModelFileError for a file that is no model.
-    """
+    """Of products with the matrices of a file, as its header lists them; no weight is read."""
     answers: dict[str, bool] = {}
     stored = [tensor for shard in Source(path).shards() for tensor in shard.tensors]
     matrices = (t for t in stored if len(t.dims) > 1 and t.name.endswith(".weight") and "conv1d" not in t.name)

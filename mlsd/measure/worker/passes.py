@@ -39,21 +39,19 @@ class PassBench:
         clock: Clock,
         text: Sequence[int],
         depth: int,
-        repeat: int,
+        repeat: int = 0,
         *,
         recurrent: bool,
-        budget: TimeBudget,
+        budget: TimeBudget | None = None,
     ) -> None:
-        self._session, self._clock, self._recurrent, self._budget = session, clock, recurrent, budget
+        self._session, self._clock, self._recurrent = session, clock, recurrent
+        self._budget = budget or TimeBudget(clock)
         self._text, self._depth = text, depth
         self._start = repeat * _SHIFT % max(1, len(text) - depth - 1)
         self._n_windows = 0
 
     def fill(self) -> list[Span]:
-        """Prefill with text and remember the state; the last position makes an output, as a prompt's does.
-
-        Empty when the time was up before the context was full: nothing else can be timed then.
-        """
+        """Prefill with text and remember the state; the last position makes an output. Empty when the time was up."""
         prompt = self._text[self._start : self._start + self._depth]
         step = self._session.options.n_ubatch  # what the engine makes one pass of anyway
         began = self._clock.now_ns()
@@ -82,6 +80,12 @@ class PassBench:
         began = self._clock.now_ns()
         self._session.decode(tokens, n_outputs=n_outputs)
         return self._clock.now_ns() - began
+
+    def once(self, width: int, n_outputs: int) -> int:
+        """One pass over the next `width` tokens of the text, in ns."""
+        spent_ns = self._timed(self._window(width), n_outputs)
+        self._return()
+        return spent_ns
 
     def burst(self, kind: PassKind, width: int, limit: TimeBudget, *, must: bool = False) -> list[Span]:
         """A few passes of one width, and the reading of their tokens.

@@ -1,8 +1,4 @@
-"""How well a model predicts a text, and how far a draft's predictions lie from its target's on the same text.
-
-The two predictors of acceptance that the component-aware study names (seed 003, arXiv 2605.01106): the ratio of
-perplexities, and the total-variation distance of the two next-token distributions.
-"""
+"""How well a model predicts a text, and how far a draft's predictions lie from its target's on the same text."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Whether this machine, this build and this device do what mlsd takes for granted: asked of small models, in a minute.
-
-Every check answers one question with the figures that decide it. What a device may do as it likes (how far its kernels
-round apart) is a figure without a verdict.
-"""
+"""Whether machine, build and device do what mlsd takes for granted: asked of small models, in a minute."""
 
 from __future__ import annotations
 

@@ -1,9 +1,7 @@
-"""The worker process: one Job in on standard input, Events out on standard output, one JSON text a line.
+"""The worker process: one Job in on standard input, then its turns; Events out, one JSON text a line.
 
-Behind a job of trials come its turns, one by one, so that its caller can choose by what was measured.
-
-All native work happens here, so that a crash, an abort or an out-of-memory kill costs one trial and not the suite.
-Run as ``python -m mlsd.measure.worker``. It ends itself when its parent does: standard input then closes.
+All native work happens here, so that a crash costs one trial. It ends itself when its parent does: standard input
+closes.
 """
 
 from __future__ import annotations
@@ -126,10 +124,7 @@ def run_slots(
     clock: RestClock,
     conditions: Callable[[], Conditions] = read_conditions,
 ) -> None:
-    """Run the slots of a job, turn by turn; a slot that fails becomes a failed trial.
-
-    Raises: MlsdError when the job cannot start at all.
-    """
+    """Run the slots of a job, turn by turn; a slot that fails becomes a failed trial."""
     if job.strict:
         for case in {slot.case_id: slot.case for slot in job.slots}.values():
             arms.check(case)

@@ -68,7 +68,7 @@ def test_an_honest_record_agrees_with_itself(record: Path) -> None:
 def test_a_deep_prompt_that_was_read_once_for_all_arms_is_no_false_record(tmp_path: Path) -> None:
     path = tmp_path / "deep.sqlite"
     bench(
-        "tiny-dense", db=path, drafters=("pld",), gamma=(2,), depths=(0, READ_ONCE_FROM), n_predict=8, repeats=2,
+        "tiny-dense", db=path, drafters=("pld",), gammas=(2,), depths=(0, READ_ONCE_FROM), n_predict=8, repeats=2,
         engine=EngineOptions(n_threads=1),
     )  # fmt: skip
     file = read_record(record_of(path, tmp_path / "deep.record.json.gz"))

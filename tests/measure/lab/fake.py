@@ -80,7 +80,7 @@ def measured(slot: Slot) -> Trial:
 
 
 class FakeLab:
-    """Each `hear` lets every machine measure one slot; `disturb` may change the lab before it."""
+    """Each `receive` lets every machine measure one slot; `disturb` may change the lab before it."""
 
     def __init__(self, cards: dict[str, Card], disturb: Callable[[FakeLab], None] | None = None) -> None:
         self.cards, self._disturb = dict(cards), disturb
@@ -110,7 +110,7 @@ class FakeLab:
         """The machine is gone; what it was at is never heard of."""
         self.cards.pop(address, None)
 
-    def hear(self, timeout_s: float) -> Iterator[Measured | Ended]:
+    def receive(self, timeout_s: float) -> Iterator[Measured | Ended]:
         if self._disturb is not None:
             self._disturb(self)
         said, self.unsaid = self.unsaid, []

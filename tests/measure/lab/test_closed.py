@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 import socket
 import ssl
 import subprocess
 import sys
-import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -103,56 +100,6 @@ def test_a_machine_listens_on_the_address_that_its_scheduler_sees() -> None:
         assert own_host("tls://192.0.2.1:9") not in ("0.0.0.0", "[::]")
 
 
-@contextmanager
-def namespace() -> Iterator[tuple[str, str]]:
-    """Another network namespace of this machine, and the address under which it sees this one."""
-    ip = shutil.which("ip") or "/usr/sbin/ip"
-    name = uuid.uuid4().hex[:8]
-    here, there = f"h{name}", f"t{name}"
-    made = [
-        f"netns add {name}",
-        f"link add {here} type veth peer name {there} netns {name}",
-        f"addr add 198.51.100.1/30 dev {here}",
-        f"link set {here} up",
-        f"-n {name} addr add 198.51.100.2/30 dev {there}",
-        f"-n {name} link set {there} up",
-    ]
-    try:
-        for line in made:
-            done = subprocess.run([ip, *line.split()], capture_output=True, text=True)
-            if done.returncode:
-                pytest.skip(f"no network namespace can be made here: {done.stderr.strip()}")
-        yield name, "198.51.100.1"
-    except FileNotFoundError:
-        pytest.skip("no network namespace can be made here: iproute2 is not installed")
-    finally:
-        if Path(ip).exists():
-            for line in (f"link del {here}", f"netns del {name}"):
-                subprocess.run([ip, *line.split()], capture_output=True)
-
-
-_TRY = """
-import socket, sys
-open_here = []
-for port in sys.argv[2:]:
-    with socket.socket() as one:
-        one.settimeout(2)
-        if one.connect_ex((sys.argv[1], int(port))) == 0:
-            open_here.append(port)
-print(" ".join(open_here))
-"""
-
-
-@pytest.mark.skipif(sys.platform != "linux" or os.geteuid() != 0, reason="network namespaces need Linux and root")
-def test_a_lab_on_loopback_shows_another_network_namespace_no_port(open_lab: Processes) -> None:
-    with namespace() as (name, here), socket.create_server((here, 0)) as control:
-        ports = [str(port) for _, port in listening(open_lab)]
-        told = control.getsockname()[1]
-        line = ["ip", "netns", "exec", name, sys.executable, "-c", _TRY, here, str(told), *ports]
-        found = subprocess.run(line, capture_output=True, text=True, check=True, timeout=60).stdout.split()
-    assert found == [str(told)]  # the way is open, and none of the lab's ports is
-
-
 def test_words_of_no_mlsd_are_heard_as_nothing(open_lab: Processes) -> None:
     with open_lab.cluster() as cluster:
         for event in (
@@ -163,7 +110,7 @@ def test_words_of_no_mlsd_are_heard_as_nothing(open_lab: Processes) -> None:
             7,
         ):
             cluster._on_event((0.0, event))
-        assert list(cluster.hear(0.1)) == []
+        assert list(cluster.receive(0.1)) == []
         cluster._client.set_metadata(["mlsd", "run 1"], {"words": 7})
         assert cluster.posted() == {}
         assert all(card is not None for card, _ in cluster.doing().values())

@@ -145,7 +145,7 @@ def test_a_run_goes_on_where_the_last_one_stopped_and_frees_its_machines(tmp_pat
 
 def test_a_part_that_cannot_be_measured_is_failed_trials_with_the_machines_reason(tmp_path: Path) -> None:
     class Refusing(FakeLab):
-        def hear(self, timeout_s: float):  # type: ignore[no-untyped-def]
+        def receive(self, timeout_s: float):  # type: ignore[no-untyped-def]
             for ticket in list(self.jobs):
                 del self.jobs[ticket]
                 yield Ended(ticket=ticket, error="its disk is full")
@@ -159,11 +159,11 @@ def test_a_part_that_cannot_be_measured_is_failed_trials_with_the_machines_reaso
 @pytest.mark.parametrize("n_machines", [1, 2])
 def test_a_machine_that_is_unfit_steps_aside_and_costs_no_trial(tmp_path: Path, n_machines: int) -> None:
     class Locked(FakeLab):
-        def hear(self, timeout_s: float):  # type: ignore[no-untyped-def]
+        def receive(self, timeout_s: float):  # type: ignore[no-untyped-def]
             for ticket in [t for t, (address, _, _) in self.jobs.items() if address == "m0"]:
                 del self.jobs[ticket]
                 yield Ended(ticket=ticket, error="another run measures here", unfit=True)
-            yield from super().hear(timeout_s)
+            yield from super().receive(timeout_s)
 
     lab = Locked({f"m{i}": card() for i in range(n_machines)})
     outcome = run(lab, plan(patience_s=60.0), tmp_path / "s.sqlite")
@@ -178,8 +178,8 @@ def test_a_trial_that_is_not_of_its_slot_is_not_stored_in_its_place(tmp_path: Pa
     first, second = wanted.loads[0].slots[:2]
 
     class Confused(FakeLab):
-        def hear(self, timeout_s: float):  # type: ignore[no-untyped-def]
-            for said in super().hear(timeout_s):
+        def receive(self, timeout_s: float):  # type: ignore[no-untyped-def]
+            for said in super().receive(timeout_s):
                 swapped = isinstance(said, Measured) and said.trial.case_id == first.case_id and said.trial.block == 0
                 yield msgspec.structs.replace(said, trial=measured(second)) if swapped else said
 
@@ -195,8 +195,8 @@ def test_a_forged_trial_is_a_failed_one_with_the_reason_and_every_other_one_can_
     forged = ({"decode_ns": -5}, {"tokens": (-1,) * 8}, {"decode_ns": 1 << 70}, {"decode_ns": 17})
 
     class Forger(FakeLab):
-        def hear(self, timeout_s: float):  # type: ignore[no-untyped-def]
-            for said in super().hear(timeout_s):
+        def receive(self, timeout_s: float):  # type: ignore[no-untyped-def]
+            for said in super().receive(timeout_s):
                 if isinstance(said, Measured) and said.trial.block == 1:
                     trial = msgspec.structs.replace(said.trial, **forged[slots[said.index].position])
                     said = msgspec.structs.replace(said, trial=trial)
@@ -215,8 +215,8 @@ def test_a_slot_that_a_part_does_not_have_is_not_stored_and_the_run_goes_on(tmp_
     wanted = plan(n_loads=1, patience_s=60.0)
 
     class Astray(FakeLab):
-        def hear(self, timeout_s: float):  # type: ignore[no-untyped-def]
-            for said in super().hear(timeout_s):
+        def receive(self, timeout_s: float):  # type: ignore[no-untyped-def]
+            for said in super().receive(timeout_s):
                 if isinstance(said, Measured):
                     yield msgspec.structs.replace(said, index=len(wanted.loads[0].slots) + index)
                     yield msgspec.structs.replace(said, index=-1)

@@ -129,21 +129,21 @@ def test_memory_that_holds_one_arm_at_a_time_is_tight(tmp_path: Path) -> None:
 
 
 def bench(
-    tiny: Path, name: str, *drafters: str, head: Path | None = None, gamma: tuple[int, ...] = (2, 16)
+    tiny: Path, name: str, *drafters: str, head: Path | None = None, gammas: tuple[int, ...] = (2, 16)
 ) -> tuple[Prepared, LoadMemory]:
     drafts = (tiny / f"{name}-noise01.gguf",) if not drafters else () if head is None else (head,)
-    return bench_of(tiny / f"{name}.gguf", drafts, drafters, gamma)
+    return bench_of(tiny / f"{name}.gguf", drafts, drafters, gammas)
 
 
 def bench_of(
-    target: Path, drafts: tuple[Path, ...], drafters: tuple[str, ...] = (), gamma: tuple[int, ...] = (2, 16)
+    target: Path, drafts: tuple[Path, ...], drafters: tuple[str, ...] = (), gammas: tuple[int, ...] = (2, 16)
 ) -> tuple[Prepared, LoadMemory]:
     prepared = prepare_bench(
         BenchRequest(
             target=str(target),
             drafts=tuple(map(str, drafts)),
             drafters=drafters,
-            gamma=gamma,
+            gammas=gammas,
             prompts=("length-64",),
             n_predict=32,
             repeats=2,
@@ -197,7 +197,7 @@ def test_the_arms_take_what_was_counted_for_them(
 
 def test_two_drafts_are_two_arms_to_the_plan_as_to_the_worker(tiny: Path, tmp_path: Path) -> None:
     drafts = (tiny / "llama-noise01.gguf", tiny / "llama-noise003.gguf")
-    prepared, load = bench_of(tiny / "llama.gguf", drafts, gamma=(4,))
+    prepared, load = bench_of(tiny / "llama.gguf", drafts, gammas=(4,))
     (job,) = prepared.plan.loads
     arms = [arm for arm in load.arms if arm.arm != "judging"]
     assert len({arm.arm for arm in arms}) == len({arm_key(slot.case) for slot in job.slots}) == 3
@@ -229,7 +229,7 @@ def test_heads_and_cut_drafts_take_what_was_counted_for_them(
         write(head, Source(tiny / f"{name}.gguf"), (1, 3, 5))
     elif "{adapter}" in method:
         method = method.format(adapter=write_adapter(tmp_path / "adapter", TINY["llama"], seed=1))
-    prepared, load = bench(tiny, name, method, head=head, gamma=(2, 6))
+    prepared, load = bench(tiny, name, method, head=head, gammas=(2, 6))
     target_bytes = sum(path.stat().st_size for path in (tiny / f"{name}.gguf", head) if path is not None)
     opened, cut_bytes = opened_bytes(prepared.plan.loads[0], tmp_path / "cache")
     counted = sum(arm.total_bytes for arm in load.arms if arm.arm != "judging")

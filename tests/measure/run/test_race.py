@@ -12,8 +12,9 @@ import pytest
 from click.testing import CliRunner
 
 from mlsd.cli.start.bench import bench as command
-from mlsd.measure.run.race import Goal, Race
+from mlsd.measure.run.race import Race
 from mlsd.planning.job import Slot
+from mlsd.planning.prepare import Goal
 from mlsd.records import Case, Conditions, DrafterSpec, Trial
 from mlsd.trials.arms import arm_of
 from mlsd.trials.decisions import Decision
@@ -98,20 +99,32 @@ def test_every_prompt_is_a_race_of_its_own_unless_one_answer_is_asked_for() -> N
     assert of_text(together, "").standings[0].ratio.n == 3
 
 
-def test_no_block_begins_that_would_not_end_in_time() -> None:
-    now_s = 0.0
+@pytest.mark.parametrize(
+    ("budget_s", "load_s", "beside_s", "n_blocks"),
+    [
+        (20.0, 0.0, 0.0, 3),  # both prompts once, and one of them again: a fourth block would end at 24 s
+        (20.0, 3.0, 0.0, 2),  # loading counts within, and may be as long again in the next block for all that is known
+        (29.5, 3.0, 0.0, 4),  # which the next block then tells
+        (41.0, 3.0, 1.0, 3),  # so does what lies beside the trials: judging and rests
+        (0.001, 3.0, 0.0, 2),  # the first one always runs
+    ],
+)
+def test_no_block_begins_that_would_not_end_in_time(
+    budget_s: float, load_s: float, beside_s: float, n_blocks: int
+) -> None:
+    now_s = 5.0
 
     def measure(slot: Slot) -> Trial:
-        nonlocal now_s
+        nonlocal now_s, load_s
         trial = measured(slot, conditions=Conditions(generation_ns=10**9))
-        now_s += 1.0
+        now_s, load_s = now_s + 1.0 + beside_s + load_s, 0.0
         return trial
 
-    race = Race(Goal(budget_s=20.0), now_s=lambda: now_s)
+    race = Race(Goal(budget_s=budget_s), now_s=lambda: now_s, began_s=4.0)
     ran = run(race, slots(40, ("code", "chat")), measure)
     assert race.stopped == "budget"
-    assert len(ran) == 3 * len(GAINS)  # both prompts once, and one of them again: a fourth block would end at 24 s
-    assert now_s <= 20.0
+    assert len(ran) == n_blocks * len(GAINS)
+    assert now_s - 4.0 <= budget_s or n_blocks == 2
 
 
 def test_an_arm_that_is_not_valid_counts_no_more_and_a_disturbed_trial_only_itself() -> None:

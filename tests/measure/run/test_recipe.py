@@ -118,7 +118,7 @@ def prepare(target: Path, drafts: Sequence[Path], *drafters: str) -> Prepared:
             target=str(target),
             drafts=tuple(map(str, drafts)),
             drafters=drafters,
-            gamma=None if "gamma=auto" in " ".join(drafters) else (2, 5),
+            gammas=None if "gamma=auto" in " ".join(drafters) else (2, 5),
             prompts=("length-64",),
             n_predict=32,
             repeats=1,
@@ -172,5 +172,5 @@ def a_store(path: Path, target: Path) -> Path:
 
 def test_a_strategy_that_is_asked_for_is_the_one_that_is_counted(tiny: Path) -> None:
     draft = parse_drafter("pld")
-    request = BenchRequest(target=str(tiny / "qwen35.gguf"), drafters=(draft,), gamma=(4,), rollback="checkpoint")
+    request = BenchRequest(target=str(tiny / "qwen35.gguf"), drafters=(draft,), gammas=(4,), rollback="checkpoint")
     assert not any(options.n_snapshots for _, _, options in counted(prepare_bench(request)))

@@ -54,22 +54,16 @@ def uninterrupted(
     return finished_trials(database)
 
 
-def test_every_trial_of_a_study_is_lossless_and_valid(tiny: Path, tmp_path: Path) -> None:
+def test_every_trial_is_valid_a_second_run_has_nothing_to_do_and_a_fresh_one_everything(
+    tiny: Path, tmp_path: Path
+) -> None:
     run_study(tiny, tmp_path / "study.sqlite")
     with Store.open(tmp_path / "study.sqlite") as store:
         trials = [stored.trial for stored in store.trials()]
     assert all(trial.valid for trial in trials), [trial.invalid_reason for trial in trials]
     assert {trial.losslessness.verdict for trial in trials if trial.losslessness} <= {"lossless", "near_tie"}
-
-
-def test_a_second_run_has_nothing_left_to_do(tiny: Path, tmp_path: Path) -> None:
-    run_study(tiny, tmp_path / "study.sqlite")
     outcome = run_study(tiny, tmp_path / "study.sqlite")
     assert (outcome.n_ok, outcome.n_skipped) == (0, 18)
-
-
-def test_a_fresh_run_measures_everything_again_and_keeps_what_was(tiny: Path, tmp_path: Path) -> None:
-    run_study(tiny, tmp_path / "study.sqlite")
     outcome = run_study(tiny, tmp_path / "study.sqlite", fresh=True)
     assert (outcome.n_ok, outcome.n_skipped) == (18, 0)
     with Store.open(tmp_path / "study.sqlite") as store:

@@ -29,7 +29,7 @@ def request(tiny: Path, **asked: Any) -> BenchRequest:
 
 
 def run_bench(tiny: Path, db: Path) -> None:
-    bench(request(tiny, drafters=("pld",), gamma=(2,)), db)
+    bench(request(tiny, drafters=("pld",), gammas=(2,)), db)
 
 
 def run_tune(tiny: Path, db: Path) -> None:
@@ -38,13 +38,13 @@ def run_tune(tiny: Path, db: Path) -> None:
 
 
 def run_compare(tiny: Path, db: Path) -> None:
-    asked = CompareRequest(builds=(".", "."), bench=request(tiny, drafters=("pld",), gamma=(2,)), control=False)
+    asked = CompareRequest(builds=(".", "."), bench=request(tiny, drafters=("pld",), gammas=(2,)), control=False)
     compare(asked, lambda store, session, n_blocks: None if n_blocks else ("0", "1"), db)
 
 
 def run_lab(tiny: Path, db: Path) -> None:
     (job,) = prepare_bench(
-        BenchRequest(target="tiny-dense", drafters=("pld",), gamma=(2,), n_predict=8, repeats=1)
+        BenchRequest(target="tiny-dense", drafters=("pld",), gammas=(2,), n_predict=8, repeats=1)
     ).plan.loads
     origin = read_origin(read_environment(run_info(EngineOptions())))
     piece = Piece(ticket="1", job=job, origin=origin)

@@ -123,6 +123,7 @@ def test_shares_lie_in_the_store_in_a_run_of_their_own(tiny: Path, tmp_path: Pat
         (run,) = store.runs()
         assert list(store.shares()) == [(run.id, one) for one in shares]
     assert (run.status, run.plan["command"]) == ("finished", "breakdown")
+    assert str(tiny) not in msgspec.json.encode(run.plan).decode()
     broken = msgspec.structs.replace(work, target=ModelFile(ref=work.target.ref, path=str(tiny / "none.gguf")))
     with pytest.raises(ModelFileError):  # the worker's own error comes through
         profile_and_store(broken, tmp_path / "s.sqlite")

@@ -16,15 +16,15 @@ _MOST_SHARE = 0.6  # of the target's bytes: a draft as large as its target costs
 _MOST_DRAFTS = 3
 
 
-class Obvious(Record, frozen=True, kw_only=True):
-    """What needs no choice."""
+class DefaultArms(Record, frozen=True, kw_only=True):
+    """Methods and drafts to try."""
 
     drafts: tuple[str, ...]  # ids that are here, the smallest first
     to_get: tuple[str, ...]  # ids of the same family that are not, the smallest first
     drafters: tuple[str, ...] = LOOK_UPS
 
 
-def obvious(target: str) -> Obvious:
+def default_arms(target: str) -> DefaultArms:
     """What to try on a target. Raises: ModelFileError, ManifestError or HubError for a target that is not here."""
     library = Library()
     model = library.resolve(target, make=True)
@@ -43,7 +43,7 @@ def obvious(target: str) -> Obvious:
                 here.append((size, entry.id))
         elif family is not None and entry.name.split()[0] == family and (entry.n_bytes or most + 1) <= most:
             elsewhere.append((entry.n_bytes or 0, entry.id))
-    return Obvious(
+    return DefaultArms(
         drafts=tuple(id_ for _, id_ in sorted(here)[:_MOST_DRAFTS]),
         to_get=tuple(id_ for _, id_ in sorted(elsewhere)[:_MOST_DRAFTS]),
     )
