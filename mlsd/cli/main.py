@@ -11,8 +11,9 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from types import FrameType
 from typing import NoReturn, TextIO
 
@@ -21,6 +22,7 @@ import click
 from mlsd import __version__
 from mlsd.cli import output
 from mlsd.cli.config import find_config, set_defaults, taken_from_file
+from mlsd.cli.examples import EXAMPLES
 from mlsd.errors import MlsdError, alike
 from mlsd.names import clean
 
@@ -86,7 +88,7 @@ class LazyGroup(click.Group):
         module = importlib.import_module(f"mlsd.cli.{module_name}")
         # Named as its module: `import` is no Python name.
         command: click.Command = getattr(module, module_name.rpartition(".")[2])
-        _let_choose_output(command, ctx)
+        _complete(command, ctx, f"mlsd {cmd_name}")
         return command
 
     def resolve_command(
@@ -105,17 +107,25 @@ class LazyGroup(click.Group):
                 formatter.write_dl([(name, line) for name, (_, line) in commands.items()])
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Name the file that holds defaults here, where there is one."""
+        """Two commands to begin with, and the file that holds defaults here, where there is one."""
+        _write_examples(EXAMPLES["mlsd"], ctx, formatter)
         if (path := find_config()) is not None:
             formatter.write(f"\nDefaults are read from {path}.\n")  # one line: a path that can be copied
 
 
-def _let_choose_output(command: click.Command, ctx: click.Context) -> None:
-    """Add -q, -v, --wide and the defaults of `mlsd.toml` to a command, or to every command of a group."""
+def _write_examples(examples: Sequence[str], ctx: click.Context, formatter: click.HelpFormatter) -> None:
+    with formatter.section("Examples"):
+        for line in examples:
+            formatter.write(f"  {line}\n")  # one line each: it can be copied
+
+
+def _complete(command: click.Command, ctx: click.Context, path: str) -> None:
+    """Add -q, -v, --wide, the defaults of `mlsd.toml` and the examples to a command, or to every command of a group."""
     if isinstance(command, click.Group):
-        for inner in command.commands.values():
-            _let_choose_output(inner, ctx)
+        for name, inner in command.commands.items():
+            _complete(inner, ctx, f"{path} {name}")
     set_defaults(command, ctx)
+    command.format_epilog = partial(_write_examples, EXAMPLES[path])  # type: ignore[method-assign]
     if "quiet" not in {parameter.name for parameter in command.params}:
         for names, callback, help in (
             (("-q", "--quiet"), output.choose_verbosity, "Print the result and nothing else."),

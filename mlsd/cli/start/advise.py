@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 class Counts(click.ParamType[tuple[int, int]]):
     """Accepted of proposed tokens: ``167/264``."""
 
-    name = "n/m"
+    name = "counts"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, int]:
         """Parse, or fail."""

@@ -10,7 +10,7 @@ import msgspec
 from click.core import ParameterSource
 
 from mlsd.cli import options as shared
-from mlsd.cli.answers import answer_objects, say_answers
+from mlsd.cli.answers import answer_objects, head_lines, say_answers
 from mlsd.cli.database import db_option
 from mlsd.cli.options import Real, Whole
 from mlsd.cli.output import note, print_json, print_table, verbosity
@@ -51,15 +51,22 @@ _SHORT, _FEW_GAMMAS, _SHORT_BUDGET_S = 64, (2, 4, 8), 40.0  # of a bench that no
 @click.option("--n-predict", type=Whole(), default=256, show_default=True, help="Output tokens.")
 @shared.repeats_option("Blocks; each holds every arm once.", default=3)
 @shared.until_option(
-    "As many blocks as needed, instead of --repeats: until every arm is decided (faster, slower, no difference "
-    "above 3 %) or cannot win any more; with x% until the best is known to that share, too."
+    "Measure as many blocks as needed. decided: until each arm is faster, slower, no different (within 3 %) or can no "
+    "longer win. 2%: until the best speedup is also known to 2 %."
 )
 @shared.budget_option("Start no block that would end after this many seconds [default: 600 with --until].")
 @click.option("--temperature", type=Real(), default=0.0, show_default=True, help="0 is greedy.")
 @click.option("--top-k", type=Whole(min=0), default=0, help="Keep the k most likely tokens (0: all).")
 @click.option("--top-p", type=Real(0, 1, min_open=True), default=1.0, help="Keep this much probability.")
 @shared.seed_option("Seed of sampling and of the order of arms.")
-@click.option("--rollback", type=click.Choice(["auto", *STRATEGIES]), default="auto", show_default=True)
+@click.option(
+    "--rollback",
+    type=click.Choice(["auto", *STRATEGIES]),
+    metavar="STRATEGY",
+    default="auto",
+    show_default=True,
+    help=f"How rejected tokens are removed: auto (the fastest that is exact here), {', '.join(STRATEGIES)}.",
+)
 @click.option("--stop-at-eog", is_flag=True, help="Stop at an end-of-generation token; arms may then differ in length.")
 @db_option("results/bench.sqlite")
 @click.option("--fresh", is_flag=True, help="Ignore earlier trials of these arms.")
@@ -136,7 +143,7 @@ def _what_needs_no_choice(ctx: click.Context, request: BenchRequest) -> tuple[Be
 def _print(result: BenchResult) -> None:
     from mlsd.measure.run.race import STOPPED
 
-    print_table(bench_table(result.results))
+    print_table(bench_table(result.results, *head_lines(result.database, result.results)))
     for arm in result.results:
         if arm.wrong:
             note(f"INVALID  {arm.setting}: {arm.wrong} of {arm.n_trials} trials: {arm.why_not}")

@@ -44,7 +44,7 @@ _FAIL_ON = ("slower", "different", "undecided")
 class FailOn(click.ParamType[tuple[str, float]]):
     """What makes the exit code 1: ``slower:3%``, ``different``, ``undecided``."""
 
-    name = "what[:x%]"
+    name = "result"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, float]:
         """Parse, or name what there is."""
@@ -55,7 +55,7 @@ class FailOn(click.ParamType[tuple[str, float]]):
 
 
 @click.command()
-@click.argument("words", nargs=-1, required=True, metavar="A B [TARGET]")
+@click.argument("words", nargs=-1, required=True, metavar="A B TARGET")
 @click.option("--target-b", help="B's target, where it is another: another quantization of the same model.")
 @draft_option("Draft model, or drafting head: a path or an id; may be repeated.", dest="drafts", multiple=True)
 @drafter_option("Method: NAME or NAME:option=value,...; may be repeated.", dest="drafters", multiple=True)
