@@ -6,14 +6,17 @@ import math
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from mlsd.cli.output import say
 from mlsd.records import DRAFT_MODEL
-from mlsd.report.objects import AnswerObject, answer_object
 from mlsd.report.tables.arms import head_line
 from mlsd.stats import grouped
-from mlsd.trials.answers import Answer
-from mlsd.trials.results import ArmResult
+
+if TYPE_CHECKING:
+    from mlsd.report.objects import AnswerObject
+    from mlsd.trials.answers import Answer
+    from mlsd.trials.results import ArmResult
 
 _LEAST_S = 10  # a budget worth giving
 
@@ -30,6 +33,8 @@ def head_lines(database: str, arms: Sequence[ArmResult]) -> list[str]:
 
 def answer_objects(found: Sequence[Answer], target: str) -> list[AnswerObject]:
     """Each answer with its flags; `target` is what the user called it."""
+    from mlsd.report.objects import answer_object
+
     return [answer_object(one, flags_of(one, target), next_step(one, target)) for one in found]
 
 

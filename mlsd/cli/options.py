@@ -199,6 +199,16 @@ build_option = click.option(
 )
 
 
+def known_model(ctx: click.Context, parameter: click.Parameter, given: Any) -> Any:
+    """The callback of what names a model to measure, before anything heavy is imported: see `check_model`."""
+    from mlsd.models.library import check_model
+
+    for text in given if isinstance(given, tuple) else (given,):
+        if text is not None and not ctx.resilient_parsing:
+            check_model(text)
+    return given
+
+
 def engine_options(command: F) -> F:
     """Add the options of the native contexts; the command receives `engine`."""
 

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@shared.model_argument("target")
-@shared.draft_option()
+@shared.model_argument("target", callback=shared.known_model)
+@shared.draft_option(callback=shared.known_model)
 @shared.drafter_option()
 @click.option("--gamma", type=Whole(min=1), help="Most tokens proposed per round [default: the preset's, else 4].")
 @shared.rows_option("k of the target's passes [default: 1,5,9].", default=(1, 5, 9))

@@ -29,7 +29,7 @@ _OWN_LOAD = 1.5  # of a machine on which only this runs, at most
 
 
 @click.command()
-@shared.model_argument("target", metavar="MODEL")
+@shared.model_argument("target", metavar="MODEL", callback=shared.known_model)
 @shared.draft_option("Also time a draft, and count the experts that its proposals choose.")
 @click.option(
     "--depth", "depths", type=shared.IntList(), default=(128,), help="Positions in the context [default: 128]."

@@ -14,7 +14,6 @@ from mlsd.cli.answers import answer_objects, head_lines, say_answers
 from mlsd.cli.database import db_option
 from mlsd.cli.options import Real, Whole
 from mlsd.cli.output import note, print_json, print_table, verbosity
-from mlsd.cli.watch import make_watcher, say_warnings
 from mlsd.engine.rollback import STRATEGIES
 from mlsd.records import Sampling
 from mlsd.report.tables.arms import bench_table
@@ -32,8 +31,13 @@ _SHORT, _FEW_GAMMAS, _SHORT_BUDGET_S = 64, (2, 4, 8), 40.0  # of a bench that no
 
 
 @click.command()
-@shared.model_argument("target")
-@shared.draft_option("Draft model, or drafting head: a path or an id; may be repeated.", dest="drafts", multiple=True)
+@shared.model_argument("target", callback=shared.known_model)
+@shared.draft_option(
+    "Draft model, or drafting head: a path or an id; may be repeated.",
+    dest="drafts",
+    multiple=True,
+    callback=shared.known_model,
+)
 @shared.drafter_option("Method: NAME or NAME:option=value,...; may be repeated.", dest="drafters", multiple=True)
 @click.option(
     "--gamma",
@@ -86,6 +90,7 @@ def bench(
     each one given, or with its own (NAME:draft=FILE); other drafts are used as draft models. Running the same bench
     again is another session: reports and advice show the latest of each arm. --until decided goes on until it is sure.
     """
+    from mlsd.cli.watch import make_watcher, say_warnings
     from mlsd.measure.run.runs import bench as run_bench
     from mlsd.planning.prepare import BenchRequest
     from mlsd.report.objects import arm_object, trial_object
