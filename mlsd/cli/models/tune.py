@@ -10,7 +10,7 @@ from mlsd.cli import options as shared
 from mlsd.cli.answers import answer_objects, head_lines, say_answers
 from mlsd.cli.database import db_option, note_left_out_of
 from mlsd.cli.options import Real, Whole
-from mlsd.cli.output import note, print_json, print_table, say
+from mlsd.cli.output import note, print_json, print_table, say, verbosity
 from mlsd.report.tables.arms import settings_table
 
 
@@ -66,7 +66,8 @@ def tune(target: str, as_json: bool, **options: Any) -> None:
         about = {"stopped": result.stopped, "failed": result.failed}
         print_json({"database": result.database, "settings": settings, "answers": found, **about})
         return
-    print_table(settings_table(request, result, *head_lines(result.database, result.results)))
+    if verbosity.get() != "quiet":
+        print_table(settings_table(request, result, *head_lines(result.database, result.results)))
     say_answers(found)
     if result.answer is None:
         say("Answer: no setting could be measured.")

@@ -148,7 +148,8 @@ def _what_needs_no_choice(ctx: click.Context, request: BenchRequest) -> tuple[Be
 def _print(result: BenchResult) -> None:
     from mlsd.measure.run.race import STOPPED
 
-    print_table(bench_table(result.results, *head_lines(result.database, result.results)))
+    if verbosity.get() != "quiet":
+        print_table(bench_table(result.results, *head_lines(result.database, result.results)))
     for arm in result.results:
         if arm.wrong:
             note(f"INVALID  {arm.setting}: {arm.wrong} of {arm.n_trials} trials: {arm.why_not}")
