@@ -164,7 +164,7 @@ def main(argv: list[str] | None = None) -> None:
                 _print_error(error, error.format_message(), "", error.exit_code)
             sys.exit(error.exit_code)
         except (click.Abort, KeyboardInterrupt):
-            output.complain("Interrupted.")
+            output.complain(_kept(argv))
             sys.exit(interrupted())
         except MlsdError as error:
             if as_json:
@@ -176,7 +176,10 @@ def main(argv: list[str] | None = None) -> None:
             name = clean(error.object[max(0, error.start - 40) : error.end + 40])
             _fail(error, f"A name holds bytes that are no text: ...{name}.", "Rename the file or folder, in UTF-8.")
     if isinstance(code, int) and code:  # what `ctx.exit` asked for
-        sys.exit(interrupted() if code == _INTERRUPTED else code)
+        if code == _INTERRUPTED:
+            output.complain(_kept(argv))
+            code = interrupted()
+        sys.exit(code)
 
 
 class _Notes(logging.Handler):
@@ -187,6 +190,24 @@ class _Notes(logging.Handler):
 
 
 _INTERRUPTED = 128 + signal.SIGINT
+_TRIALS = "the trials that ended are kept"
+_KEPT = {
+    "run": f"{_TRIALS}, and the same command continues where it stopped.",
+    "tune": f"{_TRIALS}, and the same command continues with them.",
+    **dict.fromkeys(("bench", "server"), f"{_TRIALS}; the same command measures further blocks."),
+    "compare": f"{_TRIALS}; the same command starts another session.",
+    "demo": "its trials so far are kept until the next `mlsd demo`, which starts over.",
+    "advise": "the trials that --measure ended are kept, and the same command uses them.",
+    "calibrate": "the repeats that ended are stored; the same command adds to them.",
+    "models": "what was downloaded is kept, and the same command continues; no other file was changed.",
+    "lab": "trials are kept where `mlsd run --lab` was started; the same command joins again.",
+}
+
+
+def _kept(argv: Sequence[str] | None) -> str:
+    """What an interrupted command leaves, and how to go on."""
+    name = next((word for word in (sys.argv[1:] if argv is None else argv) if word in COMMANDS), "")
+    return f"Interrupted: {_KEPT.get(name, 'nothing was stored; the same command starts over.')}"
 
 
 @contextmanager

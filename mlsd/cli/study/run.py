@@ -247,7 +247,5 @@ def _say_outcome(result: StudyResult) -> None:
     for line in head_lines(path, results_of(path, outcome.run_id)):
         note(line)
     _say_answer(result.answer)
-    if outcome.interrupted:
-        note("Interrupted; what ended is kept, and the same command continues where it stopped.")
-    else:
+    if not outcome.interrupted:
         note(f"Next: mlsd results --db {quoted(path)}, mlsd report --db {quoted(path)}")
