@@ -198,7 +198,7 @@ def test_a_bench_until_it_is_decided_stays_a_table_at_80_columns(mlsd: Mlsd, mon
     few = ("--drafter", "ngram-cache", "--gamma", "2", "--n-predict", 16, "--n-threads", 1)
     assert mlsd("bench", "tiny-dense", *few, "--until", "decided", "--budget-s", 1).code == 0
     head = next(line for line in shown[0].splitlines() if line.split()[:1] == ["arm"])
-    assert {"tok/s", "speedup", "95", "acceptance", "verdict"} <= set(head.split())
+    assert {"gamma", "tok/s", "speedup", "95", "decision", "verdict"} <= set(head.split())
 
 
 def test_drafts_go_to_the_methods_that_take_one_and_else_are_draft_models(tiny: Path) -> None:
