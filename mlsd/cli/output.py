@@ -56,9 +56,13 @@ def print_table(made: Table) -> None:
     """Print a table: in colours and no wider than the terminal; whole where the output is piped, or with --wide."""
     from mlsd.report.render import terminal
 
-    width = None if every_column.get() else _columns(sys.stdout)
     color = sys.stdout.isatty() and "NO_COLOR" not in os.environ
-    click.echo(terminal.render(made, width=width or terminal.PIPED, color=color), nl=False, color=color)
+    click.echo(terminal.render(made, width=columns() or terminal.PIPED, color=color), nl=False, color=color)
+
+
+def columns() -> int | None:
+    """How wide a table may be; None where everything is shown: piped, or with --wide."""
+    return None if every_column.get() else _columns(sys.stdout)
 
 
 def _columns(stream: TextIO) -> int | None:
