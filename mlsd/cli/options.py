@@ -195,7 +195,7 @@ build_option = click.option(
     metavar="BUILD",
     expose_value=False,
     callback=_use_build,
-    help="llama.cpp to use: a wheel, a folder, an environment [default: $MLSD_BUILD, else the one that is installed].",
+    help="llama.cpp to use: a wheel, a folder or an environment [default: $MLSD_BUILD, else the installed one].",
 )
 
 

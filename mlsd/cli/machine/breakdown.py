@@ -89,7 +89,7 @@ def _print_rounds(split: RoundSplit, case: Case) -> None:
     if split.found is not None or split.not_found is not None:
         print_table(kinds_table(split))
     if not split.timed:
-        note("NOT TIMED  SD drafts inside the target; its times say nothing of the method.")
+        note("NOT TIMED  SD drafts inside the target; its times do not describe the method.")
     for label in split.fallbacks:
-        note(f"FELL BACK  The draft works on its own memory: {label}")
+        note(f"FELL BACK  The draft uses its own memory: {label}")
     note(f"Means over the {split.rounds} rounds of one plain run on the prompt {case.prompt.key}.")

@@ -162,9 +162,9 @@ def _print(result: BenchResult) -> None:
         note(f"Stopped: {STOPPED[result.stopped]}. Intervals are corrected for several arms and for early stopping.")
     trials = [row.trial for row in result.trials]
     if not all(trial.timed for trial in trials):
-        note("NOT TIMED  SD drafts inside the target to learn what is accepted; its times say nothing of the method.")
+        note("NOT TIMED  SD drafts inside the target to learn what is accepted; its times do not describe the method.")
     for reason in sorted({trial.fell_back for trial in trials if trial.fell_back is not None}):
-        note(f"FELL BACK  The draft works on its own memory: {reason}")
+        note(f"FELL BACK  The draft uses its own memory: {reason}")
     note(f"Kept in {result.database}: mlsd report --db {quoted(result.database)}, or mlsd advise.")
 
 
