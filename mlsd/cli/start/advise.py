@@ -142,6 +142,8 @@ def _measure(target: str, open_: Sequence[Prospect], options: Mapping[str, Any],
     goal = Goal(budget_s=options["budget_s"])
     with make_watcher(goal.budget_s) as watcher:
         result = bench(request, db, watcher=watcher, goal=goal)
+    if result.outcome.interrupted:
+        raise click.Abort
     for answer in result.answers:
         note(f"Measured on {answer.text}: {answer.words}.")
     return Path(result.database)
