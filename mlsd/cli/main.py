@@ -22,9 +22,10 @@ import click
 from mlsd import __version__
 from mlsd.cli import output
 from mlsd.cli.config import find_config, set_defaults, taken_from_file
-from mlsd.cli.examples import EXAMPLES
 from mlsd.errors import MlsdError, alike
+from mlsd.folders import asset_path
 from mlsd.names import clean
+from mlsd.outside import parse_toml
 
 # section -> command -> (module under mlsd.cli, one line). A lazy table keeps `mlsd --help` at the cost of click alone.
 SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
@@ -108,14 +109,19 @@ class LazyGroup(click.Group):
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Two commands to begin with, and the file that holds defaults here, where there is one."""
-        _write_examples(EXAMPLES["mlsd"], ctx, formatter)
+        _write_examples("mlsd", ctx, formatter)
         if (path := find_config()) is not None:
             formatter.write(f"\nDefaults are read from {path}.\n")  # one line: a path that can be copied
 
 
-def _write_examples(examples: Sequence[str], ctx: click.Context, formatter: click.HelpFormatter) -> None:
+def examples() -> dict[str, list[str]]:
+    """Two commands for the help of each command, by its path."""
+    return {path: str(text).splitlines() for path, text in parse_toml(asset_path("examples.toml").read_bytes()).items()}
+
+
+def _write_examples(path: str, ctx: click.Context, formatter: click.HelpFormatter) -> None:
     with formatter.section("Examples"):
-        for line in examples:
+        for line in examples()[path]:
             formatter.write(f"  {line}\n")  # one line each: it can be copied
 
 
@@ -125,7 +131,7 @@ def _complete(command: click.Command, ctx: click.Context, path: str) -> None:
         for name, inner in command.commands.items():
             _complete(inner, ctx, f"{path} {name}")
     set_defaults(command, ctx)
-    command.format_epilog = partial(_write_examples, EXAMPLES[path])  # type: ignore[method-assign]
+    command.format_epilog = partial(_write_examples, path)  # type: ignore[method-assign]
     if "quiet" not in {parameter.name for parameter in command.params}:
         for names, callback, help in (
             (("-q", "--quiet"), output.choose_verbosity, "Print the result and nothing else."),

@@ -11,11 +11,11 @@ from pathlib import Path
 import click
 import pytest
 
-from mlsd.cli.examples import EXAMPLES
-from mlsd.cli.main import cli
+from mlsd.cli.main import cli, examples
 from tests.cli.conftest import Ran
 
 ROOT = Path(__file__).parents[2]
+EXAMPLES = examples()
 # Examples that need a model of the reader's, a server, another machine or minutes; what is fitted runs once.
 NOT_RUN = re.compile(
     r"\.gguf\b|://|self-check|\.store|--repo |mac-32gb|^mlsd (demo|lab|bandwidth|compare|builds|report|run A"
