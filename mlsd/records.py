@@ -292,6 +292,20 @@ class Environment(Record, frozen=True, kw_only=True):
                 msgspec.structs.force_setattr(self, name, clean(value))
 
 
+class Footprint(Record, frozen=True, kw_only=True):
+    """What one context takes beside the weights."""
+
+    kv_bytes: int  # keys and values of attention blocks
+    states_bytes: int  # recurrent states, snapshots included
+    compute_bytes: int  # of the largest pass
+    output_bytes: int  # logits or tokens on the host
+    rungs_bytes: int = 0  # copies of the recurrent state that a ladder keeps beside the context
+
+    @property
+    def total_bytes(self) -> int:
+        return self.kv_bytes + self.states_bytes + self.compute_bytes + self.output_bytes + self.rungs_bytes
+
+
 class ModelFacts(Record, frozen=True, kw_only=True):
     """What a GGUF file says of itself."""
 

@@ -177,7 +177,13 @@ def _loaded(tmp_path: Path, *words: str) -> set[str]:
     return set(out.rpartition("LOADED")[2].split())
 
 
-@pytest.mark.parametrize("words", ["--help", "results --db none.sqlite", "report --db none.sqlite", "audit none.csv"])
+@pytest.mark.parametrize(
+    "words",
+    [
+        *("--help", "results --db none.sqlite", "report --db none.sqlite", "audit none.csv"),
+        *("bench none", "bench tiny-dense --draft none", "tune none --drafter pld", "calibrate none", "probe none"),
+    ],
+)
 def test_help_and_missing_files_load_no_heavy_library(tmp_path: Path, words: str) -> None:
     heavy = {"llama_cpp", "numpy", "gguf", "rich", "distributed"} | _FOR_NUMBERS | _FOR_NETWORKS
     assert not heavy & _loaded(tmp_path, *words.split())
@@ -196,6 +202,8 @@ def test_help_and_missing_files_load_no_heavy_library(tmp_path: Path, words: str
         "claims",
         "fit --db none.sqlite",
         "advise tiny-moe --chip M9",
+        "advise none",
+        "advise tiny-dense --draft none",
         "advise qwen3-8b --chip M4",
         "audit --published study",
     ],

@@ -6,18 +6,35 @@ import math
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from mlsd.cli.output import say
 from mlsd.records import DRAFT_MODEL
-from mlsd.report.objects import AnswerObject, answer_object
-from mlsd.trials.answers import Answer
-from mlsd.trials.results import ArmResult
+from mlsd.report.tables.arms import head_line
+from mlsd.stats import grouped
+
+if TYPE_CHECKING:
+    from mlsd.report.objects import AnswerObject
+    from mlsd.trials.answers import Answer
+    from mlsd.trials.results import ArmResult
 
 _LEAST_S = 10  # a budget worth giving
 
 
+def head_lines(database: str, arms: Sequence[ArmResult]) -> list[str]:
+    """What was measured, where and how, a line for each target; `arms` are of one session in the database."""
+    from mlsd.measure.store.store import Store
+
+    with Store.open(Path(database), create=False, read_only=True) as store:
+        runs, facts = {run.id: run for run in store.runs()}, store.models()
+    of_target = grouped(arms, lambda arm: arm.case.target.id).values()
+    return [head_line(own, runs[own[0].session], facts) for own in of_target]
+
+
 def answer_objects(found: Sequence[Answer], target: str) -> list[AnswerObject]:
     """Each answer with its flags; `target` is what the user called it."""
+    from mlsd.report.objects import answer_object
+
     return [answer_object(one, flags_of(one, target), next_step(one, target)) for one in found]
 
 

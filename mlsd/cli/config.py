@@ -74,7 +74,7 @@ def read_config(path: Path) -> Config:
         raise InputError(f"{path}: {error}.", hint="Correct the file.") from error
     if config.build is not None and not os.environ.get(VARIABLE):
         raise InputError(
-            f"{path} names a llama.cpp to load, and nobody named the file: whoever wrote it would run code as you.",
+            f"{path} names a llama.cpp to load. A file that was only found may not: its author would run code as you.",
             hint=f"Use --build or MLSD_BUILD, name the file with {VARIABLE}, or ignore it: {VARIABLE}= mlsd ...",
         )
     return msgspec.structs.replace(config, **beside)

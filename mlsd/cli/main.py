@@ -11,8 +11,9 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from types import FrameType
 from typing import NoReturn, TextIO
 
@@ -22,7 +23,9 @@ from mlsd import __version__
 from mlsd.cli import output
 from mlsd.cli.config import find_config, set_defaults, taken_from_file
 from mlsd.errors import MlsdError, alike
+from mlsd.folders import asset_path
 from mlsd.names import clean
+from mlsd.outside import parse_toml
 
 # section -> command -> (module under mlsd.cli, one line). A lazy table keeps `mlsd --help` at the cost of click alone.
 SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
@@ -86,7 +89,7 @@ class LazyGroup(click.Group):
         module = importlib.import_module(f"mlsd.cli.{module_name}")
         # Named as its module: `import` is no Python name.
         command: click.Command = getattr(module, module_name.rpartition(".")[2])
-        _let_choose_output(command, ctx)
+        _complete(command, ctx, f"mlsd {cmd_name}")
         return command
 
     def resolve_command(
@@ -105,17 +108,30 @@ class LazyGroup(click.Group):
                 formatter.write_dl([(name, line) for name, (_, line) in commands.items()])
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Name the file that holds defaults here, where there is one."""
+        """Two commands to begin with, and the file that holds defaults here, where there is one."""
+        _write_examples("mlsd", ctx, formatter)
         if (path := find_config()) is not None:
             formatter.write(f"\nDefaults are read from {path}.\n")  # one line: a path that can be copied
 
 
-def _let_choose_output(command: click.Command, ctx: click.Context) -> None:
-    """Add -q, -v, --wide and the defaults of `mlsd.toml` to a command, or to every command of a group."""
+def examples() -> dict[str, list[str]]:
+    """Two commands for the help of each command, by its path."""
+    return {path: str(text).splitlines() for path, text in parse_toml(asset_path("examples.toml").read_bytes()).items()}
+
+
+def _write_examples(path: str, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+    with formatter.section("Examples"):
+        for line in examples()[path]:
+            formatter.write(f"  {line}\n")  # one line each: it can be copied
+
+
+def _complete(command: click.Command, ctx: click.Context, path: str) -> None:
+    """Add -q, -v, --wide, the defaults of `mlsd.toml` and the examples to a command, or to every command of a group."""
     if isinstance(command, click.Group):
-        for inner in command.commands.values():
-            _let_choose_output(inner, ctx)
+        for name, inner in command.commands.items():
+            _complete(inner, ctx, f"{path} {name}")
     set_defaults(command, ctx)
+    command.format_epilog = partial(_write_examples, path)  # type: ignore[method-assign]
     if "quiet" not in {parameter.name for parameter in command.params}:
         for names, callback, help in (
             (("-q", "--quiet"), output.choose_verbosity, "Print the result and nothing else."),
@@ -154,7 +170,7 @@ def main(argv: list[str] | None = None) -> None:
                 _print_error(error, error.format_message(), "", error.exit_code)
             sys.exit(error.exit_code)
         except (click.Abort, KeyboardInterrupt):
-            output.complain("Interrupted.")
+            output.complain(_kept(argv))
             sys.exit(interrupted())
         except MlsdError as error:
             if as_json:
@@ -166,7 +182,10 @@ def main(argv: list[str] | None = None) -> None:
             name = clean(error.object[max(0, error.start - 40) : error.end + 40])
             _fail(error, f"A name holds bytes that are no text: ...{name}.", "Rename the file or folder, in UTF-8.")
     if isinstance(code, int) and code:  # what `ctx.exit` asked for
-        sys.exit(interrupted() if code == _INTERRUPTED else code)
+        if code == _INTERRUPTED:
+            output.complain(_kept(argv))
+            code = interrupted()
+        sys.exit(code)
 
 
 class _Notes(logging.Handler):
@@ -177,6 +196,24 @@ class _Notes(logging.Handler):
 
 
 _INTERRUPTED = 128 + signal.SIGINT
+_TRIALS = "the trials that ended are kept"
+_KEPT = {
+    "run": f"{_TRIALS}, and the same command continues where it stopped.",
+    "tune": f"{_TRIALS}, and the same command continues with them.",
+    **dict.fromkeys(("bench", "server"), f"{_TRIALS}; the same command measures further blocks."),
+    "compare": f"{_TRIALS}; the same command starts another session.",
+    "demo": "its trials so far are kept until the next `mlsd demo`, which starts over.",
+    "advise": "the trials that --measure ended are kept, and the same command uses them.",
+    "calibrate": "the repeats that ended are stored; the same command adds to them.",
+    "models": "what was downloaded is kept, and the same command continues; no other file was changed.",
+    "lab": "trials are kept where `mlsd run --lab` was started; the same command joins again.",
+}
+
+
+def _kept(argv: Sequence[str] | None) -> str:
+    """What an interrupted command leaves, and how to go on."""
+    name = next((word for word in (sys.argv[1:] if argv is None else argv) if word in COMMANDS), "")
+    return f"Interrupted: {_KEPT.get(name, 'nothing was stored; the same command starts over.')}"
 
 
 @contextmanager

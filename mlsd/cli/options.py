@@ -29,40 +29,44 @@ F = TypeVar("F", bound=Callable[..., Any])
 _MOST = 2**31 - 1  # of a whole number: what llama.cpp counts with
 
 
-class Whole(click.IntRange):
-    """A whole number of an option, within what 32 bits hold."""
+class Real(click.ParamType[float]):
+    """A number within bounds; neither nan nor infinite."""
 
-    def __init__(self, min: int | None = None, max: int | None = None) -> None:
-        super().__init__(min, max)
-        self.name = "integer" if min is None and max is None else "integer range"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Parse, or fail with the number."""
-        number: int = super().convert(value, param, ctx)
-        if abs(number) > _MOST:
-            self.fail(f"{str(value)[:40]} is beyond {_MOST:,}.", param, ctx)
-        return number
-
-
-class Real(click.FloatRange):
-    """A number of an option that is one: neither nan nor infinite."""
+    name, kind, noun = "number", float, "a number"
 
     def __init__(self, min: float | None = None, max: float | None = None, min_open: bool = False) -> None:
-        super().__init__(min, max, min_open)
-        self.name = "float" if min is None and max is None else "float range"
+        self._min, self._max, self._min_open = min, max, min_open
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """Parse, or fail with what is no number."""
-        number: float = super().convert(value, param, ctx)
-        if not math.isfinite(number):
-            self.fail(f"{value!r} is not a finite number.", param, ctx)
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Parse, or fail with what it is not."""
+        try:
+            number = self.kind(value)
+        except (ValueError, OverflowError):
+            number = math.nan
+        if number != number or number in (math.inf, -math.inf):
+            self.fail(f"{str(value)[:40]!r} is not {self.noun}.", param, ctx)
+        if self._min is not None and (number < self._min or (self._min_open and number == self._min)):
+            self.fail(
+                f"{str(value)[:40]} is not {'above' if self._min_open else 'at least'} {self._min:,}.", param, ctx
+            )
+        if self._max is not None and number > self._max:
+            self.fail(f"{str(value)[:40]} is not at most {self._max:,}.", param, ctx)
         return number
+
+
+class Whole(Real):
+    """A whole number within bounds and within what 32 bits hold."""
+
+    kind, noun = int, "a whole number"
+
+    def __init__(self, min: int = -_MOST, max: int = _MOST) -> None:
+        super().__init__(min, max)
 
 
 class IntList(click.ParamType[tuple[int, ...]]):
     """Integers separated by commas: ``1,2,4``."""
 
-    name = "n,n,..."
+    name = "numbers"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:
         """Parse, or fail with the part that is not a number."""
@@ -78,7 +82,7 @@ class IntList(click.ParamType[tuple[int, ...]]):
 class GammaList(click.ParamType[tuple[int | str, ...]]):
     """The same, and ``auto`` among them."""
 
-    name = "n,n,...|auto"
+    name = "numbers"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int | str, ...]:
         """Parse, or fail with the part that is neither."""
@@ -90,7 +94,7 @@ class GammaList(click.ParamType[tuple[int | str, ...]]):
 class Share(click.ParamType[float]):
     """A share in per cent: ``2%``."""
 
-    name = "x%"
+    name = "percent"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         """Parse, or say what it should look like."""
@@ -106,7 +110,7 @@ class Share(click.ParamType[float]):
 class Until(click.ParamType["Goal"]):
     """What to measure until: ``decided``, or ``3%``."""
 
-    name = "decided|x%"
+    name = "goal"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Goal:
         """Parse, or say what it should look like."""
@@ -191,8 +195,18 @@ build_option = click.option(
     metavar="BUILD",
     expose_value=False,
     callback=_use_build,
-    help="llama.cpp to use: a wheel, a folder, an environment [default: $MLSD_BUILD, else the one that is installed].",
+    help="llama.cpp to use: a wheel, a folder or an environment [default: $MLSD_BUILD, else the installed one].",
 )
+
+
+def known_model(ctx: click.Context, parameter: click.Parameter, given: Any) -> Any:
+    """The callback of what names a model to measure, before anything heavy is imported: see `check_model`."""
+    from mlsd.models.library import check_model
+
+    for text in given if isinstance(given, tuple) else (given,):
+        if text is not None and not ctx.resilient_parsing:
+            check_model(text)
+    return given
 
 
 def engine_options(command: F) -> F:
@@ -207,10 +221,16 @@ def engine_options(command: F) -> F:
 
     wrapped: F = with_engine  # type: ignore[assignment]
     for option in (
-        click.option("--flash-attention", type=click.Choice(["auto", "on", "off"]), default="auto", show_default=True),
-        click.option("--n-ctx", type=Whole(min=1), help="Context [default: what the run needs]"),
-        click.option("--n-gpu-layers", type=Whole(), default=-1, help="Layers on the GPU [default: all]"),
-        click.option("--n-threads", type=Whole(min=1), help="CPU threads [default: fast cores; one less of up to 4]"),
+        click.option(
+            "--flash-attention",
+            type=click.Choice(["auto", "on", "off"]),
+            default="auto",
+            show_default=True,
+            help="llama.cpp's setting of this name.",
+        ),
+        click.option("--n-ctx", type=Whole(min=1), help="Tokens of context [default: what the run needs]."),
+        click.option("--n-gpu-layers", type=Whole(), default=-1, help="Layers on the GPU [default: all]."),
+        click.option("--n-threads", type=Whole(min=1), help="CPU threads [default: fast cores; one less of up to 4]."),
     ):
         wrapped = option(wrapped)
     return wrapped
@@ -225,7 +245,7 @@ def _roles(ctx: click.Context, parameter: click.Parameter, given: tuple[str, ...
     for text in given:
         role, equals, model = text.partition("=")
         if not (role and equals and model):
-            raise click.BadParameter(f"{text!r} is not ROLE=ID or ROLE=PATH.", ctx, parameter)
+            raise click.BadParameter(f"{text!r} is not ROLE=MODEL, MODEL an id or a path.", ctx, parameter)
         roles[role] = model
     return roles
 
@@ -242,7 +262,7 @@ def plan_options(command: F) -> F:
             click.option(
                 "--model",
                 "models",
-                metavar="ROLE=ID|PATH",
+                metavar="ROLE=MODEL",
                 multiple=True,
                 callback=_roles,
                 help="Use your own model in a role of the profile; may be repeated.",

@@ -6,14 +6,16 @@ import contextvars
 import json
 import math
 import os
+import re
 import shutil
 import sys
+import textwrap
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 import msgspec
@@ -54,31 +56,58 @@ def print_table(made: Table) -> None:
     """Print a table: in colours and no wider than the terminal; whole where the output is piped, or with --wide."""
     from mlsd.report.render import terminal
 
-    is_terminal = sys.stdout.isatty()
-    narrow = is_terminal and not every_column.get()
-    width = shutil.get_terminal_size().columns if narrow else terminal.PIPED
-    color = is_terminal and "NO_COLOR" not in os.environ
-    click.echo(terminal.render(made, width=width, color=color), nl=False, color=color)
+    color = sys.stdout.isatty() and "NO_COLOR" not in os.environ
+    click.echo(terminal.render(made, width=columns() or terminal.PIPED, color=color), nl=False, color=color)
+
+
+def columns() -> int | None:
+    """How wide a table may be; None where everything is shown: piped, or with --wide."""
+    return None if every_column.get() else _columns(sys.stdout)
+
+
+def _columns(stream: TextIO) -> int | None:
+    """How wide a terminal is; None where the output goes elsewhere."""
+    return shutil.get_terminal_size().columns if stream.isatty() else None
+
+
+_WHOLE = re.compile(r"`[^`]*`|((?<=: )|(?<=\$ )|^ *)mlsd .*$")  # a command, which somebody may copy
+
+
+def folded(text: str, columns: int | None) -> str:
+    """Text whose lines break at words; a command stays in one line, which a terminal folds without a line break."""
+    if columns is None:
+        return text
+    lines = []
+    for line in text.split("\n"):
+        kept = _WHOLE.sub(lambda found: found[0].replace(" ", "\0"), line)
+        indent = " " * (len(line) - len(line.lstrip()))
+        wrap = textwrap.TextWrapper(
+            columns, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False, expand_tabs=False
+        )
+        lines += wrap.wrap(kept) or [""]
+    return "\n".join(lines).replace("\0", " ")
 
 
 def say(*parts: str | tuple[str, str]) -> None:
     """A line on standard output; a part may be text with a colour, which only a terminal shows."""
     in_color = "NO_COLOR" not in os.environ
-    told = [(part, None) if isinstance(part, str) else part for part in parts]
-    click.echo(
-        "".join(click.style(plain(text), fg=color) if color and in_color else plain(text) for text, color in told)
-    )
+    told = [(plain(part), None) if isinstance(part, str) else (plain(part[0]), part[1]) for part in parts]
+    rest, shown = folded("".join(text for text, _ in told), _columns(sys.stdout)), ""
+    for text, color in told:
+        own = text if rest.startswith(text) and (text, color) != told[-1] else rest
+        shown, rest = shown + (click.style(own, fg=color) if color and in_color and own else own), rest[len(own) :]
+    click.echo(shown)
 
 
 def complain(text: str) -> None:
     """A line on standard error that nothing leaves out: an error."""
-    click.echo(plain(text), err=True)
+    click.echo(folded(plain(text), _columns(sys.stderr)), err=True)
 
 
 def note(text: str) -> None:
     """A line on standard error, out of the way of piped output; --quiet leaves it out."""
     if verbosity.get() != "quiet":
-        click.echo(plain(text), err=True)
+        complain(text)
 
 
 def shows_progress() -> bool:

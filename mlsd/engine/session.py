@@ -7,11 +7,9 @@ A session is one model with one context and one sequence of tokens in memory. `l
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
 import msgspec
-import numpy as np
-import numpy.typing as npt
 
 from mlsd.engine.threads import default_threads, threads_of
 from mlsd.engine.tree import Tree
@@ -19,12 +17,18 @@ from mlsd.engine.vocabulary import Tokenizer
 from mlsd.errors import EngineError
 from mlsd.records import EngineOptions, Record
 
-Logits = npt.NDArray[np.float32]
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+Logits: TypeAlias = "npt.NDArray[np.float32]"
 _CONTEXT_STEP = 256
 
 
 def check_finite(rows: Logits) -> Logits:
     """`rows` as they are. Raises: EngineError for NaN or infinite logits, of which every comparison says False."""
+    import numpy as np
+
     if not np.isfinite(rows).all():
         raise EngineError(
             "The model's logits are not finite.",

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import gguf
+from typing import TYPE_CHECKING, Any
 
 from mlsd.gguf_tools.shape import Shape
+
+if TYPE_CHECKING:
+    import gguf
 
 SYNTHETIC = "mlsd.synthetic"
 

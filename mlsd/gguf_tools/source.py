@@ -10,19 +10,20 @@ import mmap
 import sys
 from collections.abc import Container, Iterator
 from pathlib import Path
-from typing import Annotated, Any, overload
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, overload
 
-import gguf
 import msgspec
-import numpy as np
-import numpy.typing as npt
 from msgspec import Meta
 
 from mlsd.errors import ModelFileError
-from mlsd.gguf_tools.header import Header, HeaderError
 from mlsd.gguf_tools.storage import Stored
 
-Bytes = npt.NDArray[np.uint8]
+if TYPE_CHECKING:
+    import gguf
+    import numpy as np
+    import numpy.typing as npt
+
+Bytes: TypeAlias = "npt.NDArray[np.uint8]"
 
 _PIECE_BYTES = 1 << 25
 _Count = Annotated[int, Meta(ge=0, le=(1 << 31) - 1)]  # llama.cpp keeps counts in 32 bits
@@ -51,6 +52,8 @@ class Source:
             raise ModelFileError(
                 f"{path} is not a GGUF file: it starts with {self._map[:4]!r}.", hint="Give a GGUF model."
             )
+        from mlsd.gguf_tools.header import Header, HeaderError
+
         try:
             self._header = Header(self._map)
         except HeaderError as error:
@@ -111,6 +114,8 @@ class Source:
 
     def get(self, key: str, default: Any = None) -> Any:
         """A metadata value as it is, or `default` when the key is not there."""
+        from mlsd.gguf_tools.header import HeaderError
+
         try:
             return self._header.get(key, default)
         except HeaderError as error:
@@ -184,11 +189,15 @@ class Source:
 
     def data(self, name: str) -> Bytes:
         """The raw bytes of one tensor, mapped from the file and read-only."""
+        import numpy as np
+
         entry = self._header.tensors[name]
         return np.frombuffer(self._map, dtype=np.uint8, count=entry.tensor.n_bytes, offset=entry.start)
 
     def pieces(self, tensor: Stored) -> Iterator[Bytes]:
         """The raw bytes of one tensor in consecutive pieces of whole blocks."""
+        import gguf
+
         raw = self.data(tensor.name)
         _, block_bytes = gguf.GGML_QUANT_SIZES[tensor.type]
         step = max(1, _PIECE_BYTES // block_bytes) * block_bytes

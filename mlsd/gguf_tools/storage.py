@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from math import prod
-
-import gguf
+from typing import TYPE_CHECKING
 
 from mlsd.errors import InputError
 from mlsd.gguf_tools.shape import Kind, TensorSpec
 from mlsd.records import Record
+
+if TYPE_CHECKING:  # it brings numpy and half a second; a name that is wrong is answered without
+    import gguf
 
 # The large matrices. The rest stays F32, as llama.cpp's own quantizer leaves it.
 QUANTIZED_KINDS: frozenset[Kind] = frozenset({"embedding", "head", "matrix", "experts"})
@@ -27,12 +29,16 @@ class Stored(Record, frozen=True, kw_only=True):
 
     @property
     def n_bytes(self) -> int:
+        import gguf
+
         block, size = gguf.GGML_QUANT_SIZES[self.type]
         return self.n_weights // int(block) * int(size)
 
 
 def type_named(name: str) -> gguf.GGMLQuantizationType:
     """The GGUF tensor type of that name. Raises: InputError when there is none."""
+    import gguf
+
     try:
         return gguf.GGMLQuantizationType[name.upper()]
     except KeyError:
@@ -46,6 +52,8 @@ def stored(
 
     Raises: InputError when the type's blocks do not divide a row.
     """
+    import gguf
+
     if spec.kind not in quantized:
         return Stored(name=spec.name, dims=spec.dims, type=gguf.GGMLQuantizationType.F32)
     block, _ = gguf.GGML_QUANT_SIZES[kind]

@@ -6,12 +6,13 @@ import msgspec
 
 from mlsd.gguf_tools.shape import Shape
 from mlsd.gguf_tools.shapes import FULL, SAME_SHAPE
-from mlsd.gguf_tools.synthetic.blocks import SYNTHETIC_TYPES
-from mlsd.gguf_tools.synthetic.quantization import MIXTURES
-from mlsd.gguf_tools.synthetic.synth import from_shape
 from mlsd.records import ModelFacts, ModelRef
 
-QUANTS = (*MIXTURES, *SYNTHETIC_TYPES)
+# What synthetic models are written in (MIXTURES and SYNTHETIC_TYPES there); their modules load numpy.
+QUANTS = (
+    *("Q4_K_M", "Q5_K_M", "F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0"),
+    *("IQ4_NL", "Q2_K", "Q4_K", "Q5_K", "Q6_K"),
+)
 # Mixtures of others that have no rule here, by the one of ours with as many bytes; MLX groups 64 weights of b bits with
 # a scale and an offset of 16 bits: b + 0.5 bits each, as the blocks of Q4_0, Q5_0 and Q8_0.
 NEAREST = {
@@ -114,6 +115,8 @@ def shape_facts(text: str, shape: Shape, quant: str) -> ModelFacts:
         bytes_of = {key: round(BITS[quant] / _Q8 * getattr(facts, key)) for key in ("weight_bytes", "active_bytes")}
         types = {quant if name == "Q8_0" else name: n for name, n in facts.tensor_types.items()}
         return msgspec.structs.replace(facts, **bytes_of, tensor_types=types)
+    from mlsd.gguf_tools.synthetic.synth import from_shape
+
     recipe = from_shape(shape, quant=quant)
     plan, weight = recipe.plan, recipe.plan.weight
     return ModelFacts(

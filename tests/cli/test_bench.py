@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
+from msgspec import structs
 
 from mlsd.measure.store.rows import TrialFilter
+from mlsd.measure.store.sessions import sessions
 from mlsd.measure.store.store import Store
 from mlsd.planning.prepare import BenchRequest, prepare_bench
+from mlsd.records import EngineOptions, Environment
 from mlsd.report.render import terminal
 from mlsd.report.render.table import Table, text
+from mlsd.report.tables.arms import head_line
 from tests.cli.conftest import Ran
 from tests.engine.broken_files import write_nan_norm
 
@@ -71,6 +75,14 @@ def test_the_table_shows_both_arms_with_their_verdict(mlsd: Mlsd, tiny: Path) ->
         assert column in header
     assert "\x1b" not in result.out, "colours must be off when piped"
     assert result.out.count("lossless") == 2
+    known = r"llama Q8_0, .+, 1 thread, llama\.cpp .+: prompt code \(\d+ tokens\), 24 output tokens, prefill \d+ tok/s"
+    assert re.fullmatch(known, result.out.splitlines()[0])
+    with Store.open(Path("results/bench.sqlite"), read_only=True) as store:
+        (session,), (run,) = sessions(store), store.runs()
+    nothing = structs.replace(run, environment=Environment(host="", os="", machine=""), plan={})
+    arms = [one for one in session.results() if one.is_plain]
+    unread = [structs.replace(one, trials=(), case=structs.replace(one.case, engine=EngineOptions())) for one in arms]
+    assert head_line(unread, nothing, {}) == "llama: 24 output tokens", "what is not stored is not named"
 
 
 def test_plain_decoding_alone_needs_no_draft(mlsd: Mlsd, tiny: Path) -> None:
@@ -179,14 +191,14 @@ def test_a_bench_until_it_is_decided_stays_a_table_at_80_columns(mlsd: Mlsd, mon
             )
             for row in table.rows
         ]
-        shown.append(render(msgspec.structs.replace(table, rows=tuple(rows)), width=80))
+        shown.append(render(structs.replace(table, rows=tuple(rows)), width=80))
         return shown[-1]
 
     monkeypatch.setattr(terminal, "render", narrow)
     few = ("--drafter", "ngram-cache", "--gamma", "2", "--n-predict", 16, "--n-threads", 1)
     assert mlsd("bench", "tiny-dense", *few, "--until", "decided", "--budget-s", 1).code == 0
     head = next(line for line in shown[0].splitlines() if line.split()[:1] == ["arm"])
-    assert {"tok/s", "speedup", "95", "acceptance", "verdict"} <= set(head.split())
+    assert {"gamma", "tok/s", "speedup", "95", "decision", "verdict"} <= set(head.split())
 
 
 def test_drafts_go_to_the_methods_that_take_one_and_else_are_draft_models(tiny: Path) -> None:

@@ -63,7 +63,7 @@ def test_the_command_line_comes_before_the_environment_and_that_before_the_file(
         ("thread = 2", "Did you mean threads?"),
         ("threads = 'two'", "Expected `int"),
         ("threads = ", "not valid TOML"),
-        ("threads = 0", "is not in the range"),
+        ("threads = 0", "is not at least 1"),
         ("threads = 9223372036854775808", "beyond 64 bits"),
         ("a = " + "[" * 5_000, "nested too deeply"),
         ('database = "\\u0000"', "'\\x00' is not a path"),

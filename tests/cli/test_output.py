@@ -35,6 +35,19 @@ def test_text_for_a_screen_and_for_markdown_holds_nothing_that_steers() -> None:
     assert plain("a\tb\nc") == "a b\nc"
 
 
+def test_lines_break_at_words_and_commands_stay_whole() -> None:
+    text = "Not decided yet: about two more blocks would decide it. Try `mlsd probe tiny-dense`.\n  Next: mlsd bench a"
+    assert output.folded(text, 40).splitlines() == [
+        "Not decided yet: about two more blocks",
+        "would decide it. Try",
+        "`mlsd probe tiny-dense`.",
+        "  Next: mlsd bench a",
+    ]
+    command = "What decides it: mlsd bench tiny-dense --drafter pld --gamma 2 --prompt code"
+    assert output.folded(command, 40).splitlines() == ["What decides it:", command.partition(": ")[2]]
+    assert output.folded(text, None) == text
+
+
 def test_json_reads_the_same_and_shows_no_control(capsys: pytest.CaptureFixture[str]) -> None:
     output.print_json({"name": EVIL, EVIL: "ü \U000e0041"})
     said = capsys.readouterr().out

@@ -45,6 +45,9 @@ def test_a_run_ends_with_its_answer_and_quietly_prints_it_alone(mlsd: Mlsd, tmp_
     first, again = mlsd(*asked), mlsd(*asked)
     assert first.out and all(line.startswith("Answer: tiny-moe") for line in first.out.splitlines())
     assert again.out == first.out, "what is done before answers as well"
+    carried = json.loads(mlsd(*asked, "--json").out)["answer"]
+    assert [f"Answer: {sentence}" for sentence in carried] == first.out.splitlines()
+    assert "tiny-moe Q8_0, " in mlsd(*asked[:-1]).err, "and names what was measured, where and how"
 
 
 def test_a_dry_run_shows_the_plan_and_writes_nothing(mlsd: Mlsd, tmp_path: Path) -> None:

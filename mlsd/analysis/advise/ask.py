@@ -15,7 +15,7 @@ from mlsd.measure.store.newest import study_databases
 from mlsd.measure.store.rows import environment_key
 from mlsd.measure.store.store import Store
 from mlsd.planning.passes import AppleChip, apple_chip, unnamed_chip
-from mlsd.records import EngineOptions
+from mlsd.records import EngineOptions, ModelFacts
 
 if TYPE_CHECKING:
     from mlsd.analysis.advise.answer import Answer, Place
@@ -47,6 +47,8 @@ def advise(
     (both counts), or `mgl`.
     """
     asked = None if chip is None else _chip(chip)
+    paths = [Path(path) for path in databases or study_databases()]
+    _check_names((str(target), *(drafts or ())), quant, paths, elsewhere=chip is not None)
     from mlsd.analysis.advise.answer import Question, answer, check_question
     from mlsd.analysis.predict.arms import read_known
 
@@ -64,11 +66,22 @@ def advise(
     )
     check_question(question)
     with ExitStack() as stack:
-        known = read_known(
-            stack.enter_context(Store.open(Path(path), create=False, read_only=True))
-            for path in databases or study_databases()
-        )
+        known = read_known(stack.enter_context(Store.open(path, create=False, read_only=True)) for path in paths)
     return answer(question, known, _here(engine) if chip is None else None)
+
+
+def _check_names(names: Sequence[str], quant: str | None, paths: Sequence[Path], *, elsewhere: bool) -> None:
+    """Before anything heavy is imported. Raises: what `named` raises; StoreError."""
+    from mlsd.analysis.advise.known_model import named
+    from mlsd.analysis.advise.reference_acceptance import is_method
+
+    stored: list[ModelFacts] = []
+    for path in paths:
+        with Store.open(path, create=False, read_only=True) as store:
+            stored += store.models().values()
+    for place, name in enumerate(names):
+        if not place or not is_method(name.partition(":")[0]):
+            named(name, None if place else quant, stored, elsewhere=elsewhere)
 
 
 def _stated(

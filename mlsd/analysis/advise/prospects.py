@@ -365,7 +365,7 @@ def recommend(
     is faster at every acceptance and cost that was seen.
     """
     if not found:
-        raise AnalysisError(f"Nothing is known of {target}.")
+        raise AnalysisError(f"There is no data on {target}.")
     modelled = costs.basis == "bandwidth"
     speculative = [p for p in found if p.gamma]
     faster = [p for p in speculative if p.pays and (p.effect or not costs.measured)]

@@ -58,7 +58,7 @@ def trials_context(
     trials = [dict(zip(columns, row, strict=True)) for row in rows]
     finished = [trial for trial in trials if trial["status"] == "ok"]
     if not finished and not broken:
-        raise AnalysisError("The study holds no finished trial.", hint="Measure something first: mlsd run.")
+        raise AnalysisError("The study contains no finished trials.", hint="Measure first: mlsd run.")
     failed = len(trials) - len(finished)
     facts = (models or {}).values()
     return AuditContext(

@@ -140,7 +140,7 @@ def newest(store: Store, session: str | None = None) -> Session:
     """The session of that name, else the latest. Raises: AnalysisError without one."""
     found = sessions(store, session)
     if not found:
-        raise AnalysisError(f"{store.path} holds no comparison.", hint="Make one: mlsd compare A B TARGET.")
+        raise AnalysisError(f"{store.path} contains no comparison.", hint="Run one: mlsd compare A B TARGET.")
     return found[-1]
 
 

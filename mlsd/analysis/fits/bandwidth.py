@@ -41,7 +41,7 @@ def bytes_lines(passes: Sequence[TimedPass]) -> list[BytesLine]:
         own = [p for p in passes if p.quant == quant]
         if len({p.n_bytes for p in own}) < 2:
             raise AnalysisError(
-                f"{quant} was timed at one size, which cannot tell bandwidth from fixed time.", hint="Give more sizes."
+                f"{quant} was timed at one size: bandwidth and fixed time cannot be separated.", hint="Give more sizes."
             )
         data = observations([p.ms for p in own], [p.block for p in own], pass_bytes=[p.n_bytes for p in own])
         found = fit(bytes_line(), data)

@@ -106,7 +106,7 @@ class Machine:
         """T(k) of every model whose T(1) was timed, by its name. Raises AnalysisError when there is none."""
         if not self.timed:
             raise AnalysisError(
-                "No pass was timed.", hint=f"Time some: mlsd calibrate MODEL --db {quoted(self.source)}."
+                "No passes were timed.", hint=f"Time some: mlsd calibrate MODEL --db {quoted(self.source)}."
             )
         return {self.name_of(key): target_curve(points) for key, points in self.timed.items()}
 

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@shared.model_argument("target")
-@shared.draft_option()
+@shared.model_argument("target", callback=shared.known_model)
+@shared.draft_option(callback=shared.known_model)
 @shared.drafter_option()
 @click.option("--gamma", type=Whole(min=1), help="Most tokens proposed per round [default: the preset's, else 4].")
 @shared.rows_option("k of the target's passes [default: 1,5,9].", default=(1, 5, 9))
@@ -94,7 +94,7 @@ def _print_rounds(split: RoundSplit, case: Case) -> None:
     if split.found is not None or split.not_found is not None:
         print_table(kinds_table(split))
     if not split.timed:
-        note("NOT TIMED  SD drafts inside the target; its times say nothing of the method.")
+        note("NOT TIMED  SD drafts inside the target; its times do not describe the method.")
     for label in split.fallbacks:
-        note(f"FELL BACK  The draft works on its own memory: {label}")
+        note(f"FELL BACK  The draft uses its own memory: {label}")
     note(f"Means over the {split.rounds} rounds of one plain run on the prompt {case.prompt.key}.")

@@ -27,7 +27,7 @@ _OWN_LOAD = 1.5  # of a machine on which only this runs, at most
 
 
 @click.command()
-@shared.model_argument("target", metavar="MODEL")
+@shared.model_argument("target", metavar="MODEL", callback=shared.known_model)
 @shared.draft_option("Also time a draft, and count the experts that its proposals choose.")
 @click.option(
     "--depth", "depths", type=shared.IntList(), default=(128,), help="Positions in the context [default: 128]."
@@ -129,8 +129,8 @@ def _doubt(half_width: float | None, load: float | None) -> str:
     width = "not known" if half_width is None else f"+-{format_percent(half_width)}"
     busy = f" Other programs use the machine (load {load:.1f})." if (load or 0) > _OWN_LOAD else ""
     return (
-        f"Warning: the widest 95 % interval is {width}. Above +-{format_percent(_MOST_DOUBT, 0)} no kernel step is "
-        f"looked for, and no figure here is worth quoting.{busy} Repeat it on a quiet machine, or raise --budget-s."
+        f"Warning: the widest 95 % interval is {width}. Above +-{format_percent(_MOST_DOUBT, 0)} kernel steps "
+        f"are not searched for, and the figures are unreliable.{busy} Repeat on a quiet machine, or raise --budget-s."
     )
 
 

@@ -186,7 +186,7 @@ def _file_object(file: CheckedFile) -> dict[str, Any]:
 
 def _verdict(file: CheckedFile) -> str:
     if file.right is None:
-        return f"{file.path}: nobody stated a hash; it is {file.sha256}"
+        return f"{file.path}: no hash is known to compare with; it is {file.sha256}"
     if file.right:
         return f"{file.path}: right (as stated by the {file.stated_by})"
     return f"{file.path}: WRONG, {file.sha256} instead of {file.expected}"

@@ -7,20 +7,17 @@ from typing import Any
 import click
 
 from mlsd.cli import options as shared
-from mlsd.cli.answers import answer_objects, say_answers
+from mlsd.cli.answers import answer_objects, head_lines, say_answers
 from mlsd.cli.database import db_option, note_left_out_of
 from mlsd.cli.options import Real, Whole
-from mlsd.cli.output import note, print_json, print_table, say
-from mlsd.cli.watch import make_watcher
-from mlsd.drafters.options import parse_drafter
-from mlsd.report.objects import arm_object
+from mlsd.cli.output import note, print_json, print_table, say, verbosity
 from mlsd.report.tables.arms import settings_table
 
 
 @click.command()
-@shared.model_argument("target")
+@shared.model_argument("target", callback=shared.known_model)
 @shared.drafter_option("NAME or NAME:option=value,...; given options are fixed.", dest="drafter", required=True)
-@shared.draft_option()
+@shared.draft_option(callback=shared.known_model)
 @shared.prompt_option(default=("code",), show_default=True)
 @click.option("--n-predict", type=Whole(), default=64, show_default=True, help="Output tokens.")
 @shared.repeats_option("Most blocks of a wave; the fastest goes on until it is decided.", default=4)
@@ -38,9 +35,12 @@ def tune(target: str, as_json: bool, **options: Any) -> None:
     cannot win; then the neighbours of the fastest race. The same search again goes on from the trials of
     earlier calls.
     """
+    from mlsd.cli.watch import make_watcher
+    from mlsd.drafters.options import parse_drafter
     from mlsd.measure.run.tune import TuneRequest
     from mlsd.measure.run.tune import tune as search
     from mlsd.planning.prepare import BenchRequest
+    from mlsd.report.objects import arm_object
 
     setting = BenchRequest(
         target=target,
@@ -66,7 +66,8 @@ def tune(target: str, as_json: bool, **options: Any) -> None:
         about = {"stopped": result.stopped, "failed": result.failed}
         print_json({"database": result.database, "settings": settings, "answers": found, **about})
         return
-    print_table(settings_table(request, result))
+    if verbosity.get() != "quiet":
+        print_table(settings_table(request, result, *head_lines(result.database, result.results)))
     say_answers(found)
     if result.answer is None:
         say("Answer: no setting could be measured.")

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 class Counts(click.ParamType[tuple[int, int]]):
     """Accepted of proposed tokens: ``167/264``."""
 
-    name = "n/m"
+    name = "counts"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, int]:
         """Parse, or fail."""
@@ -51,7 +51,7 @@ class Counts(click.ParamType[tuple[int, int]]):
 
 _OWN = ("draft", "drafter_text", "measure", "budget_s")  # what the question does not hold as it is
 _GAMMAS = (1, 2, 4, 8, 16)
-_BUILD = "Build of llama.cpp to model the kernels of [default: the one loaded; with --chip, what set-up installs]."
+_BUILD = "Model the kernels of this llama.cpp build [default: the loaded one; with --chip, what set-up installs]."
 
 
 @click.command()
@@ -72,7 +72,7 @@ _BUILD = "Build of llama.cpp to model the kernels of [default: the one loaded; w
 @click.option(
     "--acceptance",
     type=Real(min=0, max=1),
-    help="Accepted over proposed tokens at --gamma, as logs print it, like 0.8 [default: as seen].",
+    help="Accepted over proposed tokens at --gamma, as logs print it, like 0.8 [default: as measured].",
 )
 @click.option("--accepted", type=Counts(), help="The same as counts, like 167/264.")
 @click.option("--mgl", type=Real(min=1), help="The same as tokens a round, the target's own one included.")
@@ -143,6 +143,8 @@ def _measure(target: str, open_: Sequence[Prospect], options: Mapping[str, Any],
     )
     with make_watcher(options["budget_s"]) as watcher:
         result = bench(request, db, watcher=watcher)
+    if result.outcome.interrupted:
+        raise click.Abort
     for answer in result.answers:
         note(f"Measured on {answer.text}: {answer.words}.")
     return Path(result.database)

@@ -9,11 +9,10 @@ import click
 from click.core import ParameterSource
 
 from mlsd.cli import options as shared
-from mlsd.cli.answers import answer_objects, say_answers
+from mlsd.cli.answers import answer_objects, head_lines, say_answers
 from mlsd.cli.database import db_option
 from mlsd.cli.options import Real, Whole
 from mlsd.cli.output import note, print_json, print_table, verbosity
-from mlsd.cli.watch import make_watcher, say_warnings
 from mlsd.engine.rollback import STRATEGIES
 from mlsd.records import Sampling
 from mlsd.report.tables.arms import bench_table
@@ -29,8 +28,13 @@ _DEFAULTS = {"n_predict": 64, "gammas": (2, 4, 8), "budget_s": 40.0}  # of a ben
 
 
 @click.command()
-@shared.model_argument("target")
-@shared.draft_option("Draft model, or drafting head: a path or an id; may be repeated.", dest="drafts", multiple=True)
+@shared.model_argument("target", callback=shared.known_model)
+@shared.draft_option(
+    "Draft model, or drafting head: a path or an id; may be repeated.",
+    dest="drafts",
+    multiple=True,
+    callback=shared.known_model,
+)
 @shared.drafter_option("Method: NAME or NAME:option=value,...; may be repeated.", dest="drafters", multiple=True)
 @click.option(
     "--gamma",
@@ -49,15 +53,22 @@ _DEFAULTS = {"n_predict": 64, "gammas": (2, 4, 8), "budget_s": 40.0}  # of a ben
 @click.option("--n-predict", type=Whole(), default=256, show_default=True, help="Output tokens.")
 @shared.repeats_option("Blocks; each holds every arm once.", default=3)
 @shared.until_option(
-    "As many blocks as needed, instead of --repeats: until every arm is decided (faster, slower, no difference "
-    "above 3 %) or cannot win any more; with x% until the best is known to that share, too."
+    "Measure as many blocks as needed. decided: until each arm is faster, slower, no different (within 3 %) or can no "
+    "longer win. 2%: until the best speedup is also known to 2 %."
 )
 @shared.budget_option("Start no block that would end after this many seconds [default: 600 with --until].")
 @click.option("--temperature", type=Real(), default=0.0, show_default=True, help="0 is greedy.")
 @click.option("--top-k", type=Whole(min=0), default=0, help="Keep the k most likely tokens (0: all).")
 @click.option("--top-p", type=Real(0, 1, min_open=True), default=1.0, help="Keep this much probability.")
 @shared.seed_option("Seed of sampling and of the order of arms.")
-@click.option("--rollback", type=click.Choice(["auto", *STRATEGIES]), default="auto", show_default=True)
+@click.option(
+    "--rollback",
+    type=click.Choice(["auto", *STRATEGIES]),
+    metavar="STRATEGY",
+    default="auto",
+    show_default=True,
+    help=f"How rejected tokens are removed: auto (the fastest that is exact here), {', '.join(STRATEGIES)}.",
+)
 @click.option("--stop-at-eog", is_flag=True, help="Stop at an end-of-generation token; arms may then differ in length.")
 @db_option("results/bench.sqlite")
 @click.option("--fresh", is_flag=True, help="Ignore earlier trials of these arms.")
@@ -75,6 +86,7 @@ def bench(ctx: click.Context, /, target: str, db: Path | None, as_json: bool, **
     each one given, or with its own (NAME:draft=FILE); other drafts are used as draft models. Running the same bench
     again is another session: reports and advice show the latest of each arm. --until decided goes on until it is sure.
     """
+    from mlsd.cli.watch import make_watcher, say_warnings
     from mlsd.measure.run.runs import bench as run_bench
     from mlsd.planning.prepare import BenchRequest
     from mlsd.report.objects import arm_object, trial_object
@@ -125,7 +137,8 @@ def _default_choices(target: str) -> dict[str, Any]:
 def _print(result: BenchResult) -> None:
     from mlsd.measure.run.race import STOPPED
 
-    print_table(bench_table(result.results))
+    if verbosity.get() != "quiet":
+        print_table(bench_table(result.results, *head_lines(result.database, result.results)))
     for arm in result.results:
         if arm.wrong:
             note(f"INVALID  {arm.setting}: {arm.wrong} of {arm.n_trials} trials: {arm.why_not}")
@@ -138,9 +151,9 @@ def _print(result: BenchResult) -> None:
         note(f"Stopped: {STOPPED[result.stopped]}. Intervals are corrected for several arms and for early stopping.")
     trials = [row.trial for row in result.trials]
     if not all(trial.timed for trial in trials):
-        note("NOT TIMED  SD drafts inside the target to learn what is accepted; its times say nothing of the method.")
+        note("NOT TIMED  SD drafts inside the target to learn what is accepted; its times do not describe the method.")
     for reason in sorted({trial.fell_back for trial in trials if trial.fell_back is not None}):
-        note(f"FELL BACK  The draft works on its own memory: {reason}")
+        note(f"FELL BACK  The draft uses its own memory: {reason}")
     note(f"Kept in {result.database}: mlsd report --db {quoted(result.database)}, or mlsd advise.")
 
 

@@ -62,8 +62,8 @@ def _models() -> tuple[str, str]:
         resolve_model(_REAL[0])
     except ModelFileError as error:
         note(
-            f"{error.message} The embedded {_EMBEDDED[0]} is used instead; it writes little that stands in its "
-            f"prompt, so prompt lookup has less to win. For the real one: {error.hint}"
+            f"{error.message} Using the embedded {_EMBEDDED[0]} instead: it repeats little of its prompt, so prompt "
+            f"lookup can gain less. For the real model: {error.hint}"
         )
         return _EMBEDDED
     return _REAL

@@ -49,8 +49,8 @@ if TYPE_CHECKING:
 @click.option("--n-predict", type=Whole(), default=128, show_default=True, help="Output tokens.")
 @repeats_option("Blocks; each holds every arm once.", default=3)
 @until_option(
-    "As many blocks as needed, instead of --repeats: until every arm is decided or can no longer win; with x% until "
-    "the best is known to that share, too. Servers that mlsd starts have a new process for each turn."
+    "Measure as many blocks as needed. decided: until each arm is decided or can no longer win. 2%: until the best "
+    "speedup is also known to 2 %. Servers that mlsd starts have a new process for each turn."
 )
 @budget_option("Start no further block after this many seconds [default: 600 with --until].")
 @click.option("--temperature", type=Real(), default=0.0, show_default=True, help="0 is greedy.")

@@ -11,7 +11,7 @@ import click
 from mlsd.cli import complete
 from mlsd.cli.database import db_option
 from mlsd.cli.options import json_option, make_overrides, plan_options
-from mlsd.cli.output import print_json, print_table, say
+from mlsd.cli.output import columns, print_json, print_table, say
 from mlsd.cli.watch import say_default
 from mlsd.measure.cool_down import MOST_S
 from mlsd.planning.estimate import NO_TOKEN_ACCEPTED
@@ -81,7 +81,7 @@ def _print(planned: Plan, found: Forecast) -> None:
     print_table(plan_table(planned))
     if planned.loads:
         print_table(load_table(found))
-        print_table(memory_table(found.memory))
+        print_table(memory_table(found.memory, arms=columns() is None))
     for line in _needs(planned, found):
         say(line)
     for left in planned.left_out:

@@ -67,7 +67,9 @@ def check_first(ctx: click.Context, /, db: Path | None, as_json: bool) -> None:
     else:
         print_table(checks_table("Before a record", found))
         against = sum(check.ok is False for check in found)
-        say("Nothing speaks against a record." if not against else f"{against} of these speak against a record.")
+        say(
+            "Nothing here would discredit a record." if not against else f"{against} of these would discredit a record."
+        )
     if any(check.ok is False for check in found):
         ctx.exit(1)
 
@@ -142,4 +144,4 @@ def _say(found: Verification) -> None:
     say(f"  decoded again: {found.n_decoded} outputs{ties}")
     for reason, count in found.not_checked.items():
         say(f"  not decoded again: {count} trials, {reason}")
-    say(("  agrees with itself" if found.sound else "  cannot be as it says", "green" if found.sound else "red"))
+    say(("  is consistent" if found.sound else "  contradicts itself", "green" if found.sound else "red"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mlsd.cli import complete
+from mlsd.cli.answers import head_lines
 from mlsd.cli.database import db_option
 from mlsd.cli.options import (
     Real,
@@ -204,6 +206,8 @@ def _run_lab(
         machine = f"{place.environment.chip or place.environment.machine}, {place.environment.backend}"
         counts = f"{found.n_ok} trials measured, {found.n_failed} failed, {found.n_skipped} done before"
         note(f"{machine}: {counts}, {found.n_left} left; in {result.database}.")
+    if not as_json:
+        _say_answer(result.answer)
     if any(place.outcome.n_left for place in result.outcome.places):
         note("The same command continues where it stopped.")
         ctx.exit(130 if any(place.outcome.interrupted for place in result.outcome.places) else 1)
@@ -227,19 +231,21 @@ def _say_distance(drafting: Drafting, distance: DraftDistance) -> None:
     )
 
 
+def _say_answer(sentences: Sequence[str]) -> None:
+    for sentence in sentences:
+        say(f"Answer: {sentence}")
+
+
 def _say_outcome(result: StudyResult) -> None:
-    from mlsd.measure.run.runs import study_answers
-    from mlsd.trials.answers import by_target, first_line
+    from mlsd.measure.run.runs import results_of
 
     path, outcome = result.database, result.outcome
     note(
         f"{outcome.n_ok} trials measured, {outcome.n_failed} failed, {outcome.n_skipped} done before, "
         f"{outcome.n_left} left; in {path}."
     )
-    answers = study_answers(result)
-    for sentence in by_target(answers) or [first_line(answers)]:
-        say(f"Answer: {sentence}")
-    if outcome.interrupted:
-        note("Interrupted; what ended is kept, and the same command continues where it stopped.")
-    else:
+    for line in head_lines(path, results_of(path, outcome.run_id)):
+        note(line)
+    _say_answer(result.answer)
+    if not outcome.interrupted:
         note(f"Next: mlsd results --db {quoted(path)}, mlsd report --db {quoted(path)}")

@@ -44,7 +44,7 @@ _FAIL_ON = ("slower", "different", "undecided")
 class FailOn(click.ParamType[tuple[str, float]]):
     """What makes the exit code 1: ``slower:3%``, ``different``, ``undecided``."""
 
-    name = "what[:x%]"
+    name = "result"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, float]:
         """Parse, or name what there is."""
@@ -55,7 +55,7 @@ class FailOn(click.ParamType[tuple[str, float]]):
 
 
 @click.command()
-@click.argument("words", nargs=-1, required=True, metavar="A B [TARGET]")
+@click.argument("words", nargs=-1, required=True, metavar="A B TARGET")
 @click.option("--target-b", help="B's target, where it is another: another quantization of the same model.")
 @draft_option("Draft model, or drafting head: a path or an id; may be repeated.", dest="drafts", multiple=True)
 @drafter_option("Method: NAME or NAME:option=value,...; may be repeated.", dest="drafters", multiple=True)
@@ -80,10 +80,10 @@ class FailOn(click.ParamType[tuple[str, float]]):
 @seed_option("Seed of the order of sides and arms.")
 @json_option
 @click.option("--n-threads", help="CPU threads; 4/6 gives A four and B six.")
-@click.option("--n-gpu-layers", help="Layers on the GPU, likewise.")
-@click.option("--n-ctx", help="Context, likewise.")
-@click.option("--flash-attention", help="auto, on or off, likewise.")
-@click.option("--kv-type", help="Of keys and values: f16, f32, bf16, q8_0, q5_0 or q4_0, likewise.")
+@click.option("--n-gpu-layers", help="Layers on the GPU; A/B as above.")
+@click.option("--n-ctx", help="Tokens of context; A/B as above.")
+@click.option("--flash-attention", help="auto, on or off; A/B as above.")
+@click.option("--kv-type", help="Type of the KV cache: f16, f32, bf16, q8_0, q5_0 or q4_0; A/B as above.")
 @click.pass_context
 def compare(ctx: click.Context, /, words: tuple[str, ...], as_json: bool, **options: Any) -> None:
     """Measure builds A and B of llama.cpp on TARGET block by block: what is faster, slower, equal or undecided.

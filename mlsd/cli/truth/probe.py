@@ -6,19 +6,18 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mlsd.cli.options import build_option, engine_options, json_option, model_argument, model_file
+from mlsd.cli.options import build_option, engine_options, json_option, known_model, model_argument, model_file
 from mlsd.cli.output import print_json, print_table, say, working
-from mlsd.measure.messages import Probed
 from mlsd.records import EngineOptions
-from mlsd.report.tables.records import probe_table
 from mlsd.units import NS_PER_MS
 
 if TYPE_CHECKING:
     from mlsd.engine.probe import ProbeReport, Role
+    from mlsd.measure.messages import Probed
 
 
 @click.command()
-@model_argument("target", metavar="MODEL")
+@model_argument("target", metavar="MODEL", callback=known_model)
 @json_option
 @build_option
 @engine_options
@@ -42,6 +41,7 @@ def probe(target: str, as_json: bool, engine: EngineOptions, **_: Any) -> None:
 
 def _print(result: Probed) -> None:
     from mlsd.engine.probe import NOISE_WIDTHS
+    from mlsd.report.tables.records import probe_table
 
     report = result.report
     print_table(probe_table(result))

@@ -18,7 +18,7 @@ from mlsd.engine.llama.native import LOG, fail
 from mlsd.engine.llama.open import open_session
 from mlsd.engine.llama.session import LlamaSession
 from mlsd.engine.session import SessionOptions
-from mlsd.records import Record
+from mlsd.records import Footprint
 from mlsd.units import MIB
 
 # The lines of llama.cpp's log that give sizes: attention memory and states by their sums, buffers one line a device.
@@ -28,20 +28,6 @@ _TERMS = {
     "compute_bytes": r" compute buffer size = +([\d.]+) MiB",
     "output_bytes": r" output buffer size = +([\d.]+) MiB",
 }
-
-
-class Footprint(Record, frozen=True, kw_only=True):
-    """What one context takes beside the weights."""
-
-    kv_bytes: int  # keys and values of attention blocks
-    states_bytes: int  # recurrent states, snapshots included
-    compute_bytes: int  # of the largest pass
-    output_bytes: int  # logits or tokens on the host
-    rungs_bytes: int = 0  # copies of the recurrent state that a ladder keeps beside the context
-
-    @property
-    def total_bytes(self) -> int:
-        return self.kv_bytes + self.states_bytes + self.compute_bytes + self.output_bytes + self.rungs_bytes
 
 
 def footprints(model: LlamaModel, options: Sequence[SessionOptions]) -> tuple[Footprint, ...]:

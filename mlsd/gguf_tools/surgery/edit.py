@@ -8,19 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-import gguf
 import msgspec
-import numpy as np
 
 from mlsd.errors import InputError, ModelFileError
 from mlsd.gguf_tools.read import trunk_layers
 from mlsd.gguf_tools.source import Bytes, Source
-from mlsd.gguf_tools.storage import Stored
-from mlsd.gguf_tools.stream import Progress, new_gguf
+from mlsd.gguf_tools.storage import Stored, type_named
 from mlsd.gguf_tools.weigh import block_of
 from mlsd.records import Record
+
+if TYPE_CHECKING:
+    import gguf
+
+    from mlsd.gguf_tools.stream import Progress
 
 _HYBRIDS = ("qwen35", "qwen35moe")
 # Blocks of these do not depend on their number (read in src/models of llama.cpp; the tests cut a tiny one of each).
@@ -190,7 +192,7 @@ def _one_silent_head(source: Source, edit: Edit) -> Edit:
             dims = (piece.tensor.dims[0], head_dim) if names[3] == "weight" else (head_dim,)
             piece = msgspec.structs.replace(piece, tensor=msgspec.structs.replace(piece.tensor, dims=dims))
         elif part == "attn_output" and names[3] == "weight":
-            tensor = Stored(name=piece.tensor.name, dims=(head_dim, n_embd), type=gguf.GGMLQuantizationType.F16)
+            tensor = Stored(name=piece.tensor.name, dims=(head_dim, n_embd), type=type_named("F16"))
             piece = Piece(tensor=tensor, source=None)
         pieces.append(piece)
     heads = {f"{source.architecture}.attention.{key}": 1 for key in ("head_count", "head_count_kv")}
@@ -229,6 +231,8 @@ def write_edit(
     if target.exists() and target.samefile(source.path):
         raise InputError(f"{target} cannot be cut onto itself.", hint="Give another output file.")
 
+    from mlsd.gguf_tools.stream import new_gguf
+
     with new_gguf(
         target, source.architecture, [piece.tensor for piece in edit.pieces], describe(source, edit), progress=progress
     ) as stream:
@@ -243,6 +247,8 @@ def describe(source: Source, edit: Edit) -> Callable[[gguf.GGUFWriter], None]:
     """What writes the edit's metadata: the source's, but for what changed."""
 
     def write(writer: gguf.GGUFWriter) -> None:
+        import gguf
+
         source.copy_metadata(writer, skip={*edit.changed, *edit.removed, "general.name"})
         writer.add_name(f"{source.text('general.name', source.path.stem, own=False)}, {edit.label}")
         for key, value in edit.changed.items():
@@ -260,6 +266,8 @@ def _data(source: Source, piece: Piece) -> Iterator[Bytes]:
         yield piece.made()
         return
     if piece.source is None:
+        import numpy as np
+
         # A block of zero bytes is a block of zero weights in every type: its scale is zero.
         yield np.zeros(wanted, dtype=np.uint8)
         return

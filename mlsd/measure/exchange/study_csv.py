@@ -162,7 +162,7 @@ def _row_or_reason(line: _Line, number: int, sha256: str, percent: bool) -> Impo
 def _row(line: _Line, number: int, sha256: str, percent: bool, raw: dict[str, str]) -> ImportedRow:
     draft = line.cell("draft_model", str)
     if draft is None:
-        raise ValueError(f"line {line.number}, column draft_model: the cell is empty; plain decoding has the word none")
+        raise ValueError(f"line {line.number}, column draft_model: the cell is empty; write none for plain decoding")
     prompt_ms = line.cell("prompt_eval_ms", _positive)
     ms_per_token = line.cell("eval_ms_per_token", _positive)
     plain = draft.lower() in (NO_DRAFTER, "-", "n/a")

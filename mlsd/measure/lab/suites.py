@@ -14,7 +14,7 @@ from mlsd.measure.lab.coordinator import LabOutcome, LabPlan, run_lab
 from mlsd.measure.lab.machine import Card, read_origin
 from mlsd.measure.process import run_info
 from mlsd.measure.run.runner import RunSettings, Watcher
-from mlsd.measure.run.runs import check_database, conclude, plan_record, suite_session
+from mlsd.measure.run.runs import answer_of, check_database, conclude, plan_record, results_of, suite_session
 from mlsd.measure.store.newest import study_path
 from mlsd.measure.store.store import Store
 from mlsd.planning.prepare import StudyRequest, bind_models, prepare_study
@@ -28,6 +28,7 @@ class LabStudyResult(Record, frozen=True, kw_only=True):
     database: str
     outcome: LabOutcome
     warnings: tuple[QualityWarning, ...]
+    answer: tuple[str, ...] = ()  # which setting to use, a sentence for each machine and target
 
 
 def run_lab_study(
@@ -73,7 +74,12 @@ def run_lab_study(
                 for place in outcome.places
                 for warning in conclude(store, place.outcome.run_id, engine, place.environment)
             )
-    return LabStudyResult(database=str(path), outcome=outcome, warnings=warnings)
+    answer = tuple(
+        f"{place.environment.chip or place.environment.machine}: {sentence}"
+        for place in outcome.places
+        for sentence in answer_of(results_of(path, place.outcome.run_id))
+    )
+    return LabStudyResult(database=str(path), outcome=outcome, warnings=warnings, answer=answer)
 
 
 def check_same_files(cards: Iterable[Card], used: Collection[str]) -> None:

@@ -170,7 +170,7 @@ def _sides(request: CompareRequest, builds: Sequence[Build], said: Callable[[str
         except MlsdError as error:
             error.message = f"Build {build.name} cannot be measured. {error.message}"
             if isinstance(error, WorkerError):
-                error.hint = "The build itself ends the process: build it anew, for this processor."
+                error.hint = "The build crashes: rebuild it for this processor."
             raise
         environment = read_environment(fits.backend)
         job = msgspec.structs.replace(job, cool_down_s=cool_down_of(None, environment))

@@ -46,7 +46,7 @@ from mlsd.planning.prepare import (
     read_suites,
 )
 from mlsd.records import Case, EngineOptions, Environment, QualityWarning, Record, Trial
-from mlsd.trials.answers import Answer, answers
+from mlsd.trials.answers import Answer, answers, by_target, first_line
 from mlsd.trials.results import ArmResult, SessionPlan
 
 Pull = Callable[[str], object]  # brings the model of an id to this machine
@@ -58,13 +58,20 @@ class StudyResult(Record, frozen=True, kw_only=True):
     database: str
     outcome: RunOutcome
     warnings: tuple[QualityWarning, ...]
+    answer: tuple[str, ...] = ()  # which setting to use, a sentence for each target
 
 
-def study_answers(result: StudyResult) -> list[Answer]:
-    """Which setting to use on each text, of the session that a study's run went on with."""
-    with Store.open(Path(result.database), create=False, read_only=True) as store:
-        session = sessions.of_run(store, result.outcome.run_id)
-    return [] if session is None else answers(session.results())
+def answer_of(found: Sequence[ArmResult]) -> tuple[str, ...]:
+    """Which setting to use, a sentence for each target."""
+    own = answers(found)
+    return tuple(by_target(own)) or (first_line(own),)
+
+
+def results_of(database: str | Path, run_id: int) -> list[ArmResult]:
+    """Every arm of the session that a run went on with."""
+    with Store.open(Path(database), create=False, read_only=True) as store:
+        session = sessions.of_run(store, run_id)
+    return [] if session is None else session.results()
 
 
 class BenchTrial(Record, frozen=True, kw_only=True):
@@ -127,7 +134,8 @@ def run_study(
                     break
             if keep_distance is not None and not staged.outcome.interrupted:
                 _distances(prepared, store, keep_distance)
-    return StudyResult(database=str(path), outcome=staged.outcome, warnings=tuple(staged.warnings))
+    answer = answer_of(results_of(path, staged.outcome.run_id))
+    return StudyResult(database=str(path), outcome=staged.outcome, warnings=tuple(staged.warnings), answer=answer)
 
 
 def _stages(request: StudyRequest, prepared: Prepared, pull: Pull | None) -> Iterator[tuple[Prepared, tuple[Job, ...]]]:

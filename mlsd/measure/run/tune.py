@@ -92,8 +92,8 @@ def tune(
 
 
 def _check(request: TuneRequest) -> None:
-    given = {"n-predict": request.setting.n_predict, "blocks": request.setting.repeats, "trials": request.trials}
-    for name, least in (("n-predict", 2), ("blocks", _LEAST_BLOCKS), ("trials", 1)):
+    given = {"n-predict": request.setting.n_predict, "repeats": request.setting.repeats, "trials": request.trials}
+    for name, least in (("n-predict", 2), ("repeats", _LEAST_BLOCKS), ("trials", 1)):
         if given[name] < least:
             raise InputError(f"--{name} is {given[name]}, but must be at least {least}.")
     if request.drafter.name == NO_DRAFTER or len(request.setting.drafts) > 1:

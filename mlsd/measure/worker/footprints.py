@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from mlsd.drafters import find_method
-from mlsd.engine.llama.footprint import Footprint, footprints, footprints_beside
+from mlsd.engine.llama.footprint import footprints, footprints_beside
 from mlsd.engine.llama.model import LlamaModel
 from mlsd.engine.llama.native import BackendInfo, backend_info
 from mlsd.engine.session import SessionOptions
@@ -20,7 +20,7 @@ from mlsd.gguf_tools.source import Source
 from mlsd.gguf_tools.surgery.edit import write_edit
 from mlsd.gguf_tools.synthetic.synth import find_recipe, write_hollow
 from mlsd.measure.messages import ContextsWanted, FootprintJob, FootprintsFound
-from mlsd.records import DrafterSpec, content_id
+from mlsd.records import DrafterSpec, Footprint, content_id
 
 _FORMAT = 1  # raise it when a footprint means something else
 # Even a simulated context holds a list of its cells, and a user may ask for billions: a run refuses those.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import unicodedata
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from mlsd.redact import redact
 from mlsd.report.render.table import Head, Table, Tone
@@ -18,6 +18,8 @@ PIPED = 4000  # columns when nobody looks: no line is wrapped or cut
 # What stays longest where a terminal is narrow, whatever the table; the first column never leaves.
 WORTH = ("arm", "setting", "speedup", "decision", "gamma", "tok/s", "95 % CI", "verdict", "prompt", "acceptance", "MGL")
 _LONGEST_WORD = 24  # of a sentence in a cell; a longer one, a path for instance, may go on in the next line
+_SENTENCE = 14  # the least width of a column of sentences
+_GAP = 2  # between columns
 _STYLES: dict[Tone, str] = {"": "", "good": "green", "bad": "red", "doubt": "yellow", "quiet": "bright_black"}
 
 
@@ -28,7 +30,6 @@ def render(table: Table, *, width: int = PIPED, color: bool = False) -> str:
     named in `WORTH` last; a line names them. No value is ever cut: where one column alone is too wide its words fold.
     """
     from rich.console import Console
-    from rich.measure import Measurement
 
     out = io.StringIO()
     console = Console(
@@ -43,15 +44,12 @@ def render(table: Table, *, width: int = PIPED, color: bool = False) -> str:
     if table.title:
         console.print(_text(table.title), style="italic" if color else "")
 
-    def fits(columns: Sequence[int]) -> bool:
-        unlimited = console.options.update(max_width=PIPED)
-        return Measurement.get(console, unlimited, _grid(table, columns)).minimum <= width
-
+    sizes = [_size(table, i) for i in range(len(table.heads))]
     leaving = sorted(range(1, len(table.heads)), key=lambda i: _worth(table.heads[i], i))
     shown = list(range(len(table.heads)))
-    while leaving and not fits(shown):
+    while leaving and sum(sizes[i].least + _GAP for i in shown) > width:
         shown.remove(leaving.pop(0))
-    console.print(_grid(table, shown, folds=not fits(shown)))
+    console.print(_grid(table, _widths({i: sizes[i] for i in shown}, width), sizes))
     said = table.note if table.rows else table.good_news or table.note
     left = [table.heads[i].label for i in range(len(table.heads)) if i not in shown]
     more = f"Not shown at this width: {', '.join(left)} (--wide shows every column)." if left else ""
@@ -65,26 +63,48 @@ def _worth(head: Head, place: int) -> tuple[bool, int, int]:
     return not head.detail, -named, -place
 
 
-def _grid(table: Table, columns: Sequence[int], *, folds: bool = False) -> Grid:
+class _Size(NamedTuple):
+    """How wide a column is at least, and where nothing of it wraps."""
+
+    least: int
+    natural: int
+    wraps: bool
+
+
+def _size(table: Table, i: int) -> _Size:
+    cells = [_text(table.heads[i].shown), *(_text(row[i].text) for row in table.rows)]
+    natural = max(cell.cell_len for cell in cells)
+    if table.heads[i].numeric or not any(" " in cell.plain for cell in cells[1:]):
+        return _Size(natural, natural, wraps=False)  # a number or an id is never broken
+    word = max(part.cell_len for cell in cells for part in cell.split(" "))
+    return _Size(max(min(word, _LONGEST_WORD), min(natural, _SENTENCE)), natural, wraps=True)
+
+
+def _widths(sizes: dict[int, _Size], width: int) -> dict[int, int]:
+    """The width of each column: at least what it needs, and room that is left goes to those that wrap most."""
+    spare = width - sum(size.least + _GAP for size in sizes.values())
+    if spare < 0:  # one column alone, which folds
+        return {i: max(1, size.least + spare) for i, size in sizes.items()}
+    widths = {i: size.least for i, size in sizes.items()}
+    spare = min(spare, sum(size.natural - size.least for size in sizes.values()))
+    for _ in range(spare):
+        most = max(widths, key=lambda i: (sizes[i].natural > widths[i], sizes[i].natural / max(1, widths[i])))
+        widths[most] += 1
+    return widths
+
+
+def _grid(table: Table, widths: dict[int, int], sizes: Sequence[_Size]) -> Grid:
     from rich import box
     from rich.table import Table as Grid
 
     grid = Grid(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-    for i in columns:
-        head = table.heads[i]
-        cells = [_text(head.shown), *(_text(row[i].text) for row in table.rows)]
-        wraps = not head.numeric and any(" " in cell.plain for cell in cells[1:])  # a number or an id is never broken
-        parts = [part for cell in cells for part in (cell.split() if wraps else (cell,))]
-        longest = max((part.cell_len for part in parts), default=0)
-        grid.add_column(
-            cells[0],
-            justify="right" if head.numeric else "left",
-            no_wrap=not wraps and not folds,
-            min_width=None if folds else min(longest, _LONGEST_WORD) if wraps else longest,
-            overflow="fold",
-        )
+    for i, width in widths.items():
+        head, size = table.heads[i], sizes[i]
+        side: Literal["right", "left"] = "right" if head.numeric else "left"
+        whole = not size.wraps and width >= size.natural
+        grid.add_column(_text(head.shown), justify=side, no_wrap=whole, width=width, overflow="fold")
     for row in table.rows:
-        grid.add_row(*(_text(row[i].text, row[i].tone) for i in columns))
+        grid.add_row(*(_text(row[i].text, row[i].tone) for i in widths))
     return grid
 
 

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import statistics
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from msgspec import structs
 
+from mlsd.measure.store import sessions
 from mlsd.report.render.table import Cell, Column, Table, number, numbers, percent, table, text, words
 from mlsd.report.tables.catalogue import yes_or_no
 from mlsd.stats import Interval, Percentiles
-from mlsd.trials.sums import PART_NAMES
-from mlsd.units import format_bytes
+from mlsd.trials.sums import PART_NAMES, prefill_tok_s
+from mlsd.units import counted, format_bytes
 
 if TYPE_CHECKING:
     from mlsd.analysis.advise.answer import QuantFile
     from mlsd.analysis.advise.prospects import Prospect
     from mlsd.measure.run.tune import TuneRequest, TuneResult
+    from mlsd.measure.store.rows import Run
+    from mlsd.records import ModelFacts
     from mlsd.servers.measure import ServerResult
     from mlsd.trials.results import ArmResult
 
@@ -79,26 +83,43 @@ def times(ratio: float | None) -> Cell:
     return text(None if ratio is None else f"{ratio:.2f}x")
 
 
-def bench_table(arms: Sequence[ArmResult]) -> Table:
-    """Plain decoding and every method measured beside it."""
-    rows = [one for arm in arms for one in arm.trials if one.trial.status == "ok"]
-    n_prompt = {one.case.prompt.key: one.trial.n_prompt for one in rows} or {arms[0].case.prompt.key: None}
-    first = arms[0].question
-    prompts = ", ".join(f"{key} ({count} tokens)" for key, count in n_prompt.items())
-    prompt: Column[ArmResult] = words("prompt", lambda a: a.text)
-    made = table(
-        f"{first.target}, prompt {prompts}, {first.n_predict} output tokens",
-        arms,
-        *((prompt,) if len(n_prompt) > 1 else ()),
-        words("arm", lambda a: a.arm.name),
-        *arm_columns(arms),
+def head_line(arms: Sequence[ArmResult], run: Run, facts: Mapping[str, ModelFacts]) -> str:
+    """What was measured of one target, where and how, from stored facts; what is not known is left out."""
+    case, place, plan = arms[0].case, run.environment, sessions.stored(run)
+    types = list(facts[case.target.key].tensor_types) if case.target.key in facts else []
+    n_threads = case.engine.n_threads or (None if plan is None else plan.n_threads)
+    build = place.llama_cpp_build
+    where = (
+        " ".join((case.target.id, "/".join([kind for kind in types if kind != "F32"] or types))).strip(),
+        " ".join(filter(None, (place.backend, place.device and f"({place.device})"))),
+        None if n_threads is None else counted(n_threads, "thread"),
+        None if build is None else f"llama.cpp {build}",
     )
-    return _explained(made)
+    rows = [one for arm in arms for one in arm.trials if one.trial.status == "ok"]
+    n_prompt = {one.case.prompt.key: one.trial.n_prompt for one in rows if one.trial.n_prompt}
+    few, many = min(n_prompt.values(), default=0), max(n_prompt.values(), default=0)
+    key = next(iter(n_prompt)) if len(n_prompt) == 1 else ""
+    prompts = f"prompt {key}" if key else counted(len(n_prompt), "prompt")
+    fills = [rate for one in rows if one.trial.valid and (rate := prefill_tok_s(one.trial)) is not None]
+    what = (
+        f"{prompts} ({few if few == many else f'{few} to {many}'} tokens)" if n_prompt else None,
+        f"{' or '.join(dict.fromkeys(str(arm.question.n_predict) for arm in arms))} output tokens",
+        f"prefill {statistics.median(fills):.0f} tok/s" if fills else None,
+    )
+    return f"{', '.join(filter(None, where))}: {', '.join(filter(None, what))}"
+
+
+def bench_table(arms: Sequence[ArmResult], head: str = "") -> Table:
+    """Plain decoding and every method measured beside it; `head` of `head_line`."""
+    several = len({one.case.prompt.key for arm in arms for one in arm.trials}) > 1
+    prompt: Column[ArmResult] = words("prompt", lambda a: a.text)
+    columns = (*((prompt,) if several else ()), words("arm", lambda a: a.arm.name), *arm_columns(arms))
+    return _explained(table(head, arms, *columns))
 
 
 def arm_columns(arms: Sequence[ArmResult]) -> tuple[Column[ArmResult], ...]:
     """What every table of arms says of one, beside its name."""
-    decision: Column[ArmResult] = words("decision", lambda a: a.decision, detail=True)
+    decision: Column[ArmResult] = words("decision", lambda a: a.decision)
     return (
         numbers("gamma", lambda a: a.case.gamma or None),
         numbers("tok/s", lambda a: number(a.tok_s, 1)),
@@ -188,12 +209,11 @@ def category_table(arms: Sequence[ArmResult]) -> Table:
     )
 
 
-def settings_table(request: TuneRequest, result: TuneResult) -> Table:
-    """Every setting of a search, the fastest first."""
-    asked = request.setting
+def settings_table(request: TuneRequest, result: TuneResult, head: str = "") -> Table:
+    """Every setting of a search, the fastest first; `head` of `head_line`."""
     failed = "; ".join(f"{name}: {why}" for name, why in result.failed.items())
     made = table(
-        f"{request.drafter.name} on {asked.target}, {', '.join(asked.prompts)}",
+        f"{request.drafter.name} on {head or request.setting.target}",
         result.results,
         words("options", lambda a: setting_options(a) or None),
         numbers("blocks", lambda a: a.n_blocks, detail=True),

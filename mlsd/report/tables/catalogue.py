@@ -116,11 +116,11 @@ def load_table(found: Forecast) -> Table:
     )
 
 
-def memory_table(loads: Sequence[LoadMemory]) -> Table:
-    """Every arm of every load, and what they take together."""
+def memory_table(loads: Sequence[LoadMemory], *, arms: bool = True) -> Table:
+    """What every load takes, and with `arms` each of its arms."""
     rows: list[tuple[LoadMemory, str, ArmMemory | LoadMemory]] = []
     for load in loads:
-        rows += [(load, arm.arm, arm) for arm in load.arms]
+        rows += [(load, arm.arm, arm) for arm in load.arms if arms]
         rows.append((load, "all together", load))
 
     def term(name: str) -> Column[tuple[LoadMemory, str, ArmMemory | LoadMemory]]:

@@ -1,0 +1,84 @@
+"""Every help text: metavars are words, no line holds a shell comment, and two examples end it that work."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import click
+import pytest
+
+from mlsd.cli.main import cli, examples
+from tests.cli.conftest import Ran
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES = examples()
+# Examples that need a model of the reader's, a server, another machine or minutes; what is fitted runs once.
+NOT_RUN = re.compile(
+    r"\.gguf\b|://|self-check|\.store|--repo |mac-32gb|^mlsd (demo|lab|bandwidth|compare|builds|report|run A"
+    r"|record (check|verify tiny)|(fit|claims) --db|models (pull|clean|make (noise|tiny -o)))"
+)
+
+
+WORDS = r"\[?[A-Z_=-]+\]?(\.\.\.)?|\[[a-z0-9|-]+\]|A B TARGET|\[COMMAND\] .*|COMMAND .*"
+
+
+def commands(group: click.Group, path: str = "mlsd") -> dict[str, click.Command]:
+    context, found = click.Context(group, info_name=path), {path: group}
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        assert command is not None
+        inner = commands(command, f"{path} {name}") if isinstance(command, click.Group) else {f"{path} {name}": command}
+        found.update(inner)
+    return found
+
+
+def parsed(line: str) -> str:
+    """The path of the command that click finds in a line, which it parses wholly and does not run."""
+    path, *words = shlex.split(line)
+    context = cli.make_context(path, words)
+    while isinstance(context.command, click.Group) and (rest := [*context._protected_args, *context.args]):
+        name, command, rest = context.command.resolve_command(context, rest)
+        assert name is not None and command is not None
+        path, context = f"{path} {name}", command.make_context(name, rest, parent=context)
+    return path
+
+
+def test_every_help_is_in_words_and_ends_with_two_examples_that_parse() -> None:
+    found = commands(cli)
+    assert found.keys() == EXAMPLES.keys()
+    for path, command in found.items():
+        context = click.Context(command, info_name=path, terminal_width=80)
+        help_text = command.get_help(context)
+        assert "#" not in help_text, "zsh of a Mac takes no comment at its prompt"
+        assert not re.search(r"<=|>=|RANGE", help_text), path
+        assert help_text.splitlines()[-3:] == ["Examples:", *(f"  {line}" for line in EXAMPLES[path])]
+        assert max(map(len, help_text.splitlines())) <= 80, path
+        for parameter in command.params:
+            metavar = parameter.make_metavar(context)
+            assert re.fullmatch(
+                r"\[?[A-Z_=-]+\]?(\.\.\.)?|\[[a-z0-9|-]+\]|A B TARGET|\[COMMAND\] .*|COMMAND .*", metavar
+            )
+        for line in EXAMPLES[path]:
+            assert parsed(line).startswith(path), line
+
+
+def test_the_makefile_prints_no_comment_either() -> None:
+    text = (ROOT / "Makefile").read_text(encoding="utf-8")
+    printed = re.findall(r'echo "([^"]*)"', text) + re.findall(r"^[a-z-]+:.*## (.*)$", text, flags=re.MULTILINE)
+    assert len(printed) > 10 and not [line for line in printed if "#" in line]
+
+
+@pytest.mark.heavy
+def test_examples_that_need_neither_model_nor_server_run(mlsd: Callable[..., Ran]) -> None:
+    shutil.copy(next((ROOT / "studies").glob("*.record.json.gz")), "study.record.json.gz")
+    assert mlsd("import", "study.record.json.gz", "--db", "results/tiny.sqlite").code == 0
+    assert mlsd("export", "--format", "study-csv", "-o", "table.csv").code == 0
+    lines = dict.fromkeys(line for pair in EXAMPLES.values() for line in pair if not NOT_RUN.search(line))
+    for line in lines:
+        ran = mlsd(*shlex.split(line)[1:])
+        assert ran.code == (1 if "--strict" in line else 0) and (ran.out or ran.err), (line, ran.err)
+    assert len(lines) > 25
