@@ -48,6 +48,7 @@ def advise(
     """
     asked = None if chip is None else _chip(chip)
     from mlsd.analysis.advise.answer import Question, answer, check_question
+    from mlsd.analysis.audit.trials import refuted
     from mlsd.analysis.predict.arms import read_known
 
     question = Question(
@@ -64,10 +65,8 @@ def advise(
     )
     check_question(question)
     with ExitStack() as stack:
-        known = read_known(
-            stack.enter_context(Store.open(Path(path), create=False, read_only=True))
-            for path in databases or study_databases()
-        )
+        paths = map(Path, databases or study_databases())
+        known = read_known((stack.enter_context(Store.open(p, create=False, read_only=True)) for p in paths), refuted)
     return answer(question, known, _here(engine) if chip is None else None)
 
 
