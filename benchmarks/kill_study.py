@@ -1,4 +1,4 @@
-"""Blows at random moments of a run, a calibration and a download: nothing lost, nothing twice, no orphan.
+"""Blows at random moments of all that measures or writes: nothing lost, nothing twice, no orphan.
 
 A process or its worker is killed or stopped for a while, or the file that it writes is deleted under it. Then the same
 command runs again, and what it leaves is compared with what an undisturbed one leaves. MLSD_BENCH_BLOWS sets how many.
@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import zipfile
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -22,13 +23,18 @@ from typing import Literal
 import psutil
 
 from benchmarks.harness import Result
+from mlsd.analysis.audit.record_identities import problems
 from mlsd.gguf_tools.shapes import TINY
 from mlsd.gguf_tools.synthetic.perturb import perturb
 from mlsd.gguf_tools.synthetic.write import write_random
+from mlsd.measure.exchange.record import read_record
+from mlsd.measure.store.rows import TrialFilter
 from mlsd.measure.store.store import Store
 from tests.hub_server import REPO, HubServer
 from tests.measure.kill_script import run_study
 from tests.measure.run.test_runner import finished_trials, wait_for_orphans
+from tests.native_shim import copy_of_package
+from tests.servers.fake import FakeServer
 
 N_BLOWS = int(os.environ.get("MLSD_BENCH_BLOWS", "100"))
 ROOT = Path(__file__).parent.parent
@@ -86,6 +92,90 @@ class Timing(Study):
         return "doubled" if max(counts.values()) > 1 else None
 
 
+class Bench(Study):
+    """A bench: what the blow left stays, and the same command again is a whole session beside it."""
+
+    name, latest_s = "bench", 5.0
+    arguments: tuple[str, ...] = ("bench", "tiny-dense", "--draft", "tiny-draft", "--gamma", "2", "--n-threads", "1")
+
+    def __init__(self, folder: Path, number: int) -> None:
+        super().__init__(folder, number)
+        settings = ("--n-predict", "16", "--repeats", "3", "--db", str(self.database))
+        self.command = [sys.executable, "-m", "mlsd", *self.arguments, *settings]
+
+    def fault(self) -> str | None:
+        """A word where the last session is not whole, or a trial stands twice."""
+        with Store.open(self.database, create=False) as store:
+            last, trials = store.runs()[-1], list(store.trials(TrialFilter(status="ok"), rounds=False))
+            if store.check() or last.status != "finished" or sum(t.run_id == last.id for t in trials) != 6:
+                return "lost"
+        keys = Counter((t.run_id, t.trial.case_id, t.trial.block, t.trial.repeat) for t in trials)
+        return "doubled" if max(keys.values()) > 1 else None
+
+
+class Servers(Bench):
+    """The same of two servers."""
+
+    name = "server"
+
+    def __init__(self, folder: Path, number: int) -> None:
+        self._stack = ExitStack()
+        ends = [self._stack.enter_context(FakeServer("openai", token_s=0.01)) for _ in range(2)]
+        self.arguments = ("server", ends[0].url, "--against", ends[1].url, "--n-threads", "1")
+        super().__init__(folder, number)
+
+    def close(self) -> None:
+        """End the servers."""
+        self._stack.close()
+
+
+class Written(Study):
+    """A record, which appears whole or not at all."""
+
+    name, latest_s = "record", 1.5
+
+    def __init__(self, folder: Path, number: int) -> None:
+        super().__init__(folder, number)
+        self.folder = folder / f"record{number}"
+        self.folder.mkdir()
+        self._file = self.folder / "x.record.json.gz"
+        write = ["record", str(folder / "whole.sqlite"), "-o", str(self._file), "--force"]
+        self.command = [sys.executable, "-m", "mlsd", *write]
+
+    def written(self) -> list[Path]:
+        """The file, or the one that is to become it."""
+        return list(self.folder.iterdir())
+
+    def fault(self) -> str | None:
+        """A word where the record is not whole, or something lies beside it."""
+        return "lost" if problems(read_record(self._file)) or self.written() != [self._file] else None
+
+
+class Gate(Study):
+    """A wheel that is unpacked and tried; nothing of it stays."""
+
+    name, latest_s = "builds", 5.0
+
+    def __init__(self, folder: Path, number: int) -> None:
+        super().__init__(folder, number)
+        wheel, self._cache = folder / "llama_cpp_python-1-py3-none-any.whl", folder / f"cache{number}"
+        if not wheel.exists():
+            with zipfile.ZipFile(wheel, "w") as archive:
+                for path in copy_of_package(folder / "llama_cpp").rglob("*"):
+                    if path.suffix == ".py" or ("vulkan" not in path.name and path.is_file()):
+                        archive.write(path, path.relative_to(folder))
+        self.env = {**os.environ, "MLSD_CACHE": str(self._cache)}
+        self.command = [sys.executable, "-m", "mlsd", "builds", "check", str(wheel)]
+
+    def written(self) -> list[Path]:
+        """What was unpacked."""
+        return [path for path in self._cache.glob("builds/wheel-*/**/*") if path.is_file()]
+
+    def fault(self) -> str | None:
+        """A word where something was left unpacked."""
+        return "left" if self.written() else None
+
+
 class Download(Study):
     """One file of a hub that holds it back until the blow has fallen."""
 
@@ -123,6 +213,9 @@ class Download(Study):
     def close(self) -> None:
         """End the hub."""
         self._stack.close()
+
+
+WORKS: tuple[type[Study], ...] = (Study, Timing, Download, Bench, Servers, Written, Gate)
 
 
 def strike(work: Study, blow: Blow, rng: random.Random) -> bool:
@@ -167,8 +260,8 @@ def run() -> Iterator[Result]:
         number = 0
         while sum(hits.values()) < N_BLOWS:
             rng = random.Random(number)
-            work = (Study, Timing, Download)[number % 3](folder, number)
-            blow = BLOWS[number // 3 % 3]
+            work = WORKS[number % len(WORKS)](folder, number)
+            blow = BLOWS[number // len(WORKS) % 3]
             try:
                 hits[f"{work.name}, {blow}"] += strike(work, blow, rng)
                 again = subprocess.run(

@@ -14,6 +14,7 @@ from mlsd.records import Record
 OnBytes = Callable[[int, int | None], None]  # bytes done so far, bytes in all where known
 
 _CHUNK_BYTES = 1 << 22
+_LARGE_BYTES = 1 << 30  # a file of this size with less than half of it on disc would be hours of zeros
 
 
 class FileHash(Record, frozen=True, kw_only=True):
@@ -36,6 +37,8 @@ def file_sha256(path: Path, *, fresh: bool = False, on_bytes: OnBytes | None = N
         entry = known.get(key)
         if entry is not None and (entry.n_bytes, entry.mtime_ns) == (status.st_size, status.st_mtime_ns):
             return entry.sha256
+        if status.st_size > _LARGE_BYTES and 1024 * getattr(status, "st_blocks", status.st_size) < status.st_size:
+            raise InputError(f"{path} is mostly a hole: no model, or a download that broke off.", hint="Get it again.")
         sha256 = digest(path, on_bytes)
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror or error}.") from error

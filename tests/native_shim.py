@@ -75,6 +75,14 @@ void *llama_model_load_from_file(const char *path, struct params params) {
 }
 """
 
+_TRAP = """
+#include <fcntl.h>
+#include <unistd.h>
+__attribute__((constructor)) static void spring(void) { close(open(SPRUNG, O_CREAT | O_WRONLY, 0600)); }
+int ggml_backend_score(void) { return 1 << 30; }
+void *ggml_backend_init(void) { return 0; }
+"""
+
 
 def installed_libraries() -> Path:
     """The folder of the shared libraries that are installed, or of links to them."""
@@ -118,3 +126,14 @@ def faulty_build(folder: Path, code: str) -> Path:
     links = ["-Wl,--no-as-needed", "-l:libllama.so.0", "-Wl,-rpath,$ORIGIN", "-Wl,--allow-shlib-undefined", "-ldl"]
     subprocess.run([*command, *links], check=True)
     return folder
+
+
+def trap(folder: Path, sprung: Path) -> Path:
+    """A library whose constructor leaves the file `sprung`."""
+    compiler = shutil.which("cc")
+    if sys.platform == "win32" or compiler is None:
+        pytest.skip("needs a C compiler (cc)")
+    source, made = folder / "trap.c", folder / "trap.so"
+    source.write_text(f'#define SPRUNG "{sprung}"\n{_TRAP}', encoding="utf-8")
+    subprocess.run([compiler, "-shared", "-fPIC", "-o", made, source], check=True)
+    return made

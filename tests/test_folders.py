@@ -104,3 +104,11 @@ def test_an_error_inside_the_lock_is_not_blamed_on_the_lock() -> None:
 
 def test_a_hash_needs_no_home_to_remember_it(odd_folder: Path) -> None:
     assert file_sha256(odd_folder) == digest(odd_folder)
+
+
+def test_a_large_file_that_is_mostly_a_hole_is_not_hashed_for_hours(tmp_path: Path) -> None:
+    hollow = tmp_path / "m.gguf"
+    hollow.touch()
+    os.truncate(hollow, 1 << 40)
+    with pytest.raises(InputError, match="mostly a hole"):
+        file_sha256(hollow)

@@ -171,6 +171,7 @@ class Advise(TypedDict):
     untimed: list[str]
     draft_sources: dict[str, str]
     draft_file: str | None
+    notes: tuple[str, ...]
     databases: list[str]
 
 

@@ -40,16 +40,17 @@ def study_options(command: F) -> F:
 
 
 def open_study(db: Path | None, machine: str | None, settings: str | None, *, say: bool = True) -> Study:
-    """The trials of a database that may be compared; says on standard error what was left out."""
+    """The trials of a database that may be compared; notes what was left out, without `say` only what cannot be."""
     from mlsd.measure.store.store import Store
 
     with Store.open(find_database(db), create=False, read_only=True) as store:  # before anything heavy is imported
         with working(f"Reading {store.path}"):
+            from mlsd.analysis.results.comparability import left_out
             from mlsd.analysis.study.study import read_study
 
         study = read_study(store, machine, settings)
-    for text in study.notes if say else ():
-        note(text)
+        for text in study.notes if say else left_out(store):
+            note(text)
     return study
 
 
@@ -115,10 +116,9 @@ def note_left_out(store: Store) -> None:
         note(text)
 
 
-def note_left_out_of(*databases: Path | str) -> None:
-    """Say so of each of these databases."""
+def note_left_out_of(path: Path | str) -> None:
+    """Say so of the database in this file."""
     from mlsd.measure.store.store import Store
 
-    for path in databases:
-        with Store.open(Path(path), create=False, read_only=True) as store:
-            note_left_out(store)
+    with Store.open(Path(path), create=False, read_only=True) as store:
+        note_left_out(store)

@@ -26,7 +26,7 @@ from mlsd.engine.llama.native import LIBRARIES_VARIABLE
 from mlsd.errors import InputError
 from mlsd.folders import empty_dir
 from mlsd.hashes import digest
-from mlsd.outside import output_of
+from mlsd.outside import check_regular, output_of
 from mlsd.records import Record
 
 THIS = "."
@@ -35,7 +35,7 @@ _FOUND = "mlsd-found:"
 _FIND = f"import importlib.util as u; s = u.find_spec('llama_cpp'); print({_FOUND!r}, s.origin if s else '', sep='')"
 _PATIENCE_S = 30
 _PLACES = ("", "lib", "bin", "lib64", "libexec", "lib/*", "*", "*/lib", "*/bin")  # of libraries below a folder
-_MOST_UNPACKED_BYTES = 4 << 30
+_MOST_BYTES = 4 << 30  # of libraries, or of a wheel unpacked
 _HINT = (
     "A build is `.`, the Python interpreter of another environment, a wheel, or a folder or prefix with libllama; "
     "`mlsd builds list` shows those that are here."
@@ -119,6 +119,8 @@ def _build(name: str, package: Path | None, libraries: Path | None) -> Build:
     found = libraries_of(bindings) if own is None else Libraries(folder=Path(own), files=files_of(Path(own).resolve()))
     if not any("llama" in Path(path).name for path in found.files):
         raise InputError(f"{name} is not a build of llama.cpp: {found.folder} holds no libllama.", hint=_HINT)
+    if sum(check_regular(Path(path)) for path in found.files) > _MOST_BYTES:  # before any is read
+        raise InputError(f"{name} is not a build of llama.cpp: it holds more than {_MOST_BYTES >> 30} GiB.", hint=_HINT)
     files = {path: sha256 or digest(Path(path)) for path, sha256 in found.files.items()}
     # A wheel holds copies of a library, not links: what counts is its name without versions and its content.
     names = {path: Path(path).name for path in files}
@@ -216,8 +218,8 @@ def _unpack(archive: zipfile.ZipFile, folder: Path) -> None:
     package = [info for info in files if info.filename.startswith("llama_cpp/") and ".." not in info.filename]
     loose = [info for info in files if LIBRARY.fullmatch(Path(info.filename).name) or "libgomp" in info.filename]
     wanted = package or loose
-    if sum(info.file_size for info in wanted) > _MOST_UNPACKED_BYTES:
-        raise InputError(f"it holds more than {_MOST_UNPACKED_BYTES >> 30} GiB.")
+    if sum(info.file_size for info in wanted) > _MOST_BYTES:
+        raise InputError(f"it holds more than {_MOST_BYTES >> 30} GiB.")
     if not package and not any(re.match(r"(lib)?llama\.", Path(info.filename).name) for info in loose):
         raise InputError("it holds neither the package llama_cpp nor a libllama.")
     for info in wanted:

@@ -357,10 +357,13 @@ class Question(NamedTuple):
     doing: str  # what the worker was at, for one that dies of it
     patience: float = 1.0  # times the usual one
     start_patience: float | None = None  # until it sends `Info`, which says that llama.cpp started; None: it sends none
+    most_starts: float | None = None  # of the embedded model: times what the start took, where no GPU compiles kernels
 
 
 # A build's first start on a Mac compiles Metal's kernels, which may take minutes; one that hangs is another platform's.
 _START = 1.0 if sys.platform == "darwin" else 1 / 12
+# Loading a build takes about as long as all passes of the embedded model, on an idle processor as on a busy one.
+_CHECK_STARTS = 20.0
 
 # A further kind of work is a record above, its line here and the function that answers it.
 QUESTIONS: dict[type, Question] = {
@@ -371,7 +374,7 @@ QUESTIONS: dict[type, Question] = {
     BreakdownJob: Question("breakdown:break_down", "it profiled passes", 6),
     SelfCheckJob: Question("self_check:self_check", "it checked this machine", 2),
     FootprintJob: Question("footprints:find_footprints", "it planned contexts"),
-    BuildJob: Question("build_check:check_build", "it checked the build", 2, _START),
+    BuildJob: Question("build_check:check_build", "it checked the build", 2, _START, _CHECK_STARTS),
     ReadJob: Question("build_check:read_logits", "it read logits"),
 }
 

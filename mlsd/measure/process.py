@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Protocol, Self, TypeVar
 
@@ -56,6 +57,7 @@ _MOST_LINE_BYTES = 1 << 28
 _LINE_SHOWN_BYTES = 200
 # Loading a large model or a first pass may take minutes; silence longer than this is a hang.
 _PATIENCE_S = 600.0
+_CHECK_S = 30.0  # for the passes of the embedded model at least
 
 
 # The whole environment of the worker processes, which chooses the build they load; None: this process's own.
@@ -130,17 +132,20 @@ def ask(work: Work, kind: type[T], variables: Variables = None) -> T:
     Raises: the worker's own MlsdError, WorkerError when it dies.
     """
     question = QUESTIONS[type(work)]
+    began, most_s = time.monotonic(), question.patience * _PATIENCE_S
     with _Worker(work, variables) as worker:
-        for patience in filter(None, (question.start_patience, question.patience)):
-            for event in worker.events(patience * _PATIENCE_S):
+        for starting in (True, False) if question.start_patience else (False,):
+            for event in worker.events((question.start_patience or 1.0) * _PATIENCE_S if starting else most_s):
                 if isinstance(event, Refused):
                     raise event.error()
                 if isinstance(event, Silent):
                     _LOG.info(f"The worker is silent for {event.silent_s:.0f} s while {question.doing}{_FIRST_START}")
                 if isinstance(event, kind):
                     return event
-                if isinstance(event, Info):
-                    break  # it started
+                if isinstance(event, Info):  # it started
+                    if question.most_starts and event.backend.backend == "CPU" and getattr(work, "job", None) is None:
+                        most_s = min(most_s, max(_CHECK_S, question.most_starts * (time.monotonic() - began)))
+                    break
             else:
                 break
         raise worker.died(question.doing)

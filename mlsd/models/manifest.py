@@ -291,7 +291,10 @@ def new_entry(model_id: str, new: NewModel) -> dict[str, Any]:
     architecture = new.architecture
     source: dict[str, Any]
     if new.path:
-        path = Path(new.path).expanduser().resolve()
+        try:
+            path = Path(new.path).expanduser().resolve()
+        except (OSError, RuntimeError) as error:  # a loop of links
+            raise ManifestError(f"{new.path} cannot be read: {error}.", hint="Give the path of a GGUF.") from error
         source = {"source": "path", "file": str(path), "sha256": new.sha256}
         architecture = architecture or model_facts(path).architecture
     elif new.repo:

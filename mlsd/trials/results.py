@@ -232,8 +232,8 @@ class ArmResult(Record, frozen=True, kw_only=True):
         """What is decided of it, in words; None of plain decoding."""
         if self.is_plain:
             return None
-        if self.standing is not None:
-            return self.standing.out or self.standing.words
+        if self.standing is not None:  # what two servers are compared with is not plain decoding
+            return (None if self.question.rivals else self.standing.out) or self.standing.words
         return "a control, cannot be used" if self.control else self.impossible or self.why_not or "not compared"
 
     @property
@@ -297,7 +297,7 @@ def arm_results(trials: Sequence[Measured], plan: SessionPlan, *, session: int =
     plan = plan.count(_cases(trials))
     for question, own in _by_question(trials, plan).items():
         arms = grouped(own, lambda one: plan.name(one.case))
-        decision = _decision(arms, plan.design(question))
+        decision = _decision(arms, plan, question)
         plain = arms.get(None, [])
         of_arms = [_result(question, session, name, rows, plain, decision) for name, rows in arms.items()]
         found += sorted(of_arms, key=order)
@@ -317,7 +317,7 @@ def decisions(
     found, plan = {}, plan.count(_cases(trials))
     for question, own in _by_question(trials, plan).items():
         arms = grouped(own, lambda one: plan.name(one.case))
-        if (decision := _decision(arms, plan.design(question), (anchors or {}).get(question))) is not None:
+        if (decision := _decision(arms, plan, question, (anchors or {}).get(question))) is not None:
             found[question] = decision
     return found
 
@@ -341,14 +341,17 @@ def _by_question(trials: Sequence[Measured], plan: SessionPlan) -> dict[Question
     return grouped(trials, lambda one: known[one.trial.case_id])
 
 
-def _decision(arms: Mapping[str | None, list[Measured]], design: Design, anchor: str | None = None) -> Decision | None:
+def _decision(
+    arms: Mapping[str | None, list[Measured]], plan: SessionPlan, question: Question, anchor: str | None = None
+) -> Decision | None:
     plain = arms.get(None, [])
-    if not (base := _logs(plain, speed)):
+    # Of two servers neither is the plain one: which is named first must not decide whose failures count.
+    if not (base := _logs(plain, speed)) or (question.rivals and any(map(spoils, plain))):
         return None
     sound = {name: rows for name, rows in arms.items() if name is not None and not any(map(spoils, rows))}
     controls = {name for name, rows in sound.items() if rows[0].case.drafter.name in CONTROLS}
     logs = {name: own for name, rows in sound.items() if (own := _logs(rows, speed)).keys() & base.keys()}
-    return decide(base, logs, design, controls=controls, anchor=anchor)
+    return decide(base, logs, plan.design(question), controls=controls, anchor=anchor)
 
 
 def most_of(rows: Sequence[Measured]) -> float | None:

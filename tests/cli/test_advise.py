@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
@@ -30,17 +29,6 @@ def test_the_text_says_plain_decoding_is_among_the_choices_and_how_far_to_trust_
     out = capsys.readouterr().out
     for words in ("plain", "decided by", "not measured", "public rows", "90 % interval", "Next: "):
         assert words in out
-
-
-def test_another_chip_is_not_judged_by_the_trials_at_hand(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    database = shutil.copy(TRIALS, tmp_path)
-    main(["advise", "tiny-moe", "--db", database, "--chip", "M2 Ultra"])
-    out = capsys.readouterr().out
-    assert "stored settings" not in out
-    assert "--spec-draft-model tiny-draft" not in out
 
 
 def test_an_open_question_ends_in_commands_and_a_decided_one_in_flags(capsys: pytest.CaptureFixture[str]) -> None:
@@ -74,32 +62,16 @@ def test_a_calibration_is_enough_for_advice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    short = [
-        "--n-threads",
-        "1",
-        "--budget-s",
-        "20",
-        "--precision",
-        "10",
-        "--depth",
-        "16",
-        "--rows",
-        "1,2,3,5",
-        "--no-coverage",
-    ]
-    main(["calibrate", "tiny-moe", "--draft", "tiny-draft", *short])
+    short = "--n-threads 1 --budget-s 20 --precision 10 --depth 16 --rows 1,2,3,5 --no-coverage"
+    main(["calibrate", "tiny-moe", "--draft", "tiny-draft", *short.split()])
     capsys.readouterr()
     main(["advise", "tiny-moe", "--gamma", "1,2,4", "--n-threads", "1", "--json"])
     printed = json.loads(capsys.readouterr().out)
     advice = printed["advice"]
     assert printed["answer"].startswith("tiny-moe: ") and bool(printed["flags"]) == (advice["verdict"] != "not decided")
     assert advice["costs_source"] == "calibration on this machine"
-    assert {(p["draft"], p["gamma"]) for p in advice["prospects"]} == {
-        (None, 0),
-        ("tiny-draft", 1),
-        ("tiny-draft", 2),
-        ("tiny-draft", 4),
-    }
+    drafted = {("tiny-draft", gamma) for gamma in (1, 2, 4)}
+    assert {(p["draft"], p["gamma"]) for p in advice["prospects"]} == {(None, 0), *drafted}
 
 
 def test_what_is_left_open_is_measured_and_asked_again(

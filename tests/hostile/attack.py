@@ -14,20 +14,26 @@ import signal
 import sys
 import time
 import traceback
+import zipfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import gguf
 import msgspec
+import numpy as np
 import psutil
 
 import mlsd.models.hub
 from mlsd.cli import main
+from mlsd.engine.llama.build.prebuilt import libraries_of
 from mlsd.errors import MlsdError
 from mlsd.folders import data_path
 from mlsd.gguf_tools.shapes import TINY
 from mlsd.gguf_tools.synthetic.write import write_random
+from mlsd.limits import LIMITS
+from mlsd.measure.builds import installed
 from mlsd.measure.lab import cluster
 from mlsd.measure.lab.coordinator import Ended, Measured, run_lab
 from mlsd.measure.lab.machine import Card
@@ -37,10 +43,11 @@ from mlsd.measure.store.store import Store
 from tests.hostile import mutate
 from tests.hub_server import COMMIT, REPO, HubServer
 from tests.measure.lab.fake import FakeLab, card, plan
+from tests.native_shim import trap
 from tests.servers.fake import DIALECTS, ENDLESS, FakeServer, encoded
 
 CASE_LIMIT_S = 60
-MOST_GROWTH_BYTES = 1_500_000_000
+MOST_BYTES = 1_000_000_000  # of memory, for each process
 EXIT_CODES = (0, 1, 2, 130)
 SECRET = "sk-of-nobody-at-all"
 ROOT = Path(__file__).parents[2]
@@ -93,6 +100,8 @@ class Range:
         entries = [part for part in manifest.split("\n\n") if part.startswith('[models."')][:5]
         (self.originals / "manifest.toml").write_text("\n\n".join(entries).replace('[models."', '[models."own-'))
         shutil.copy(ROOT / "mlsd" / "assets" / "tasks" / "tasks.jsonl", self.originals / "tasks.jsonl")
+        self.ran = self.home / "ran"  # what any code that is planted writes
+        self.trap = trap(self.originals, self.ran)
 
     def read(self, name: str) -> bytes:
         return (self.originals / name).read_bytes()
@@ -142,16 +151,6 @@ def _gguf(range_: Range, rng: random.Random) -> Iterator[Shot]:
                 ("models", "add", "mine", "--path", file),
             )
         )
-    )
-
-
-def _cut_gguf(range_: Range, rng: random.Random) -> Iterator[Shot]:
-    data = range_.read(rng.choice(("llama.gguf", "qwen35.gguf")))
-    file = str(range_.write("model.gguf", data[: rng.randrange(len(data))]))
-    out = str(range_.out / "new.gguf")
-    command = rng.choice((("make", "noise", file, "--noise", "0.01", "-o", out), ("make", "synth", file, "-o", out)))
-    yield Shot(
-        ("models", *command), wanted=lambda code, out: None if code == 2 else f"a truncated model gave exit code {code}"
     )
 
 
@@ -370,6 +369,154 @@ def _lab(range_: Range, rng: random.Random) -> Iterator[Shot]:
     yield Shot(("results", "--check", "--db", str(database)), before=measure, wanted=judge)
 
 
+def _split(range_: Range, rng: random.Random) -> Iterator[Shot]:
+    """Parts of one model of which one is damaged, missing, a pipe, a loop, another part or longer than any disc."""
+    folder, n_parts = _emptied(range_.inputs / "parts"), rng.choice((2, 3))
+    parts = [folder / f"m-{i:05d}-of-{n_parts:05d}.gguf" for i in range(1, n_parts + 1)]
+    for number, path in enumerate(parts):
+        writer = gguf.GGUFWriter(path, "llama")
+        for name, value in (("no", number), ("count", n_parts)):
+            writer.add_uint16(f"split.{name}", value)
+        writer.add_int32("split.tensors.count", n_parts)
+        writer.add_tensor(f"blk.{number}.attn_q.weight", np.ones((32, 32), np.float32))
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_tensors_to_file()
+        writer.close()
+    hurt = rng.choice(parts)
+    data = hurt.read_bytes()
+    match rng.randrange(9):
+        case 0:
+            hurt.unlink()
+            os.mkfifo(hurt)
+        case 1:
+            hurt.unlink()
+            hurt.symlink_to(rng.choice((hurt.name, parts[0].name, "/dev/zero", "/etc/passwd", str(folder))))
+        case 2:
+            hurt.unlink()
+        case 3:
+            shutil.copyfile(range_.originals / "llama.gguf", hurt)
+        case 4:
+            os.truncate(hurt, rng.choice((0, len(data) // 2, 1 << 40)))
+        case _:
+            hurt.write_bytes(mutate.of_header(data, rng))
+    out = str(range_.out / "new.gguf")
+    reads = (("add", "mine", "--path"), ("make", "synth", "-o", out), ("make", "noise", "--noise", "0.01", "-o", out))
+    command = ("probe", "--n-threads", "1") if rng.random() < 0.1 else ("models", *rng.choice(reads))
+    yield Shot((*command, str(parts[0])))
+
+
+def _config(range_: Range, rng: random.Random) -> Iterator[Shot]:
+    """An mlsd.toml of the folder one stands in, or one that is named; a build that it names runs only in the latter."""
+    folder = _emptied(range_.inputs / "project")
+    (folder / "build").write_text(f"#!/bin/sh\ntouch {range_.ran}\n")
+    (folder / "build").chmod(0o755)
+    shutil.copy(range_.originals / "study.sqlite", folder / "x.sqlite")
+    text = 'target = "m.gguf"\nthreads = 2\ndatabase = "x.sqlite"\n' + rng.choice(("", 'build = "./build"\n'))
+    whole = rng.choice(
+        (b"a=" + b"[" * 9_000, b'database="\\u0000"', b'target="~nobody/x"', b"x." * 9_000 + b"x=1", b"")
+    )
+    data = whole if rng.random() < 0.1 else mutate.of_text(text.encode(), rng)
+    (folder / "mlsd.toml").write_bytes(data)
+    names = ("results", "probe", "bench --repeats 1", "calibrate", "methods", "tune", "export", "fit",
+             "plan B --profile tiny", "run B --profile tiny --dry-run")  # fmt: skip
+    os.chdir(folder)
+    yield Shot(tuple(rng.choice(names).split()))
+    os.chdir(range_.here)
+
+
+VARIABLES = (
+    "MLSD_BUILD_IDENTITY", "MLSD_BUILD_IDENTITY", "MLSD_BUILD", "MLSD_CONFIG", "MLSD_TARGET", "MLSD_THREADS",
+    "MLSD_DATABASE", "MLSD_HOME", "MLSD_CACHE", "MLSD_SERVER_KEY", "MLSD_RPC_SERVER", "LLAMA_CPP_LIB_PATH",
+    "LLAMA_GRAPH_REUSE_DISABLE", "LLAMA_CACHE", "LLAMA_ARG_MODEL", "GGML_BACKEND_PATH", "GGML_BACKEND_DIR",
+    "GGML_VK_VISIBLE_DEVICES", "GGML_NO_BACKTRACE", "HF_ENDPOINT", "HF_HOME", "HF_TOKEN", "COLUMNS", "TERM",
+    "CONDA_PREFIX", "HOMEBREW_PREFIX", "OMP_NUM_THREADS", *(limit.variable for limit in LIMITS),
+)  # fmt: skip
+IDENTITY = {"name": "x", "fingerprint": "0" * 8, "package": "/", "files": {"/etc/passwd": "0" * 64}}
+
+
+def _environment(range_: Range, rng: random.Random) -> Iterator[Shot]:
+    """Variables of ours and of llama.cpp with any value, in a folder where others left libraries and modules."""
+    folder = _emptied(range_.inputs / "planted")
+    for name in ("libggml-rpc.so", "libggml-cpu-zzz.so", "sitecustomize.py", "llama_cpp.py", "mlsd.py"):
+        code = f"open({str(range_.ran)!r}, 'w')\n".encode()
+        (folder / name).write_bytes(code if name.endswith(".py") else range_.trap.read_bytes())
+    before = dict(os.environ)
+    for name in rng.sample(VARIABLES, rng.choice((1, 1, 2, 4))):
+        places = ("/dev/null", "/dev/full", "/proc/nowhere", "a" * 5_000, str(range_.originals / "llama.gguf"))
+        if name.endswith(("_HOME", "_CACHE")):  # of these any name that can be is where files go
+            value = rng.choice(places)
+        elif name == "MLSD_BUILD_IDENTITY":
+            made = mutate.of_json(IDENTITY, rng)
+            value = (made if isinstance(made, bytes) else encoded(made)).decode("utf-8", "surrogateescape")
+        else:
+            value = rng.choice((*mutate.TEXTS, *map(str, mutate.NUMBERS), *places, str(folder), "libggml-rpc.so"))
+        os.environ[name] = value.replace("\0", "")[:100_000].encode("utf-8", "replace").decode()
+    os.chdir(folder)
+    cheap = (("results",), ("models", "list"), ("plan", "B", "--profile", "tiny"), ("audit", "x.csv"), ("methods",),
+             ("advise", "tiny-moe"), ("models", "pull", "tiny-moe"), ("bench", "x"))  # fmt: skip
+    # Not doctor: what it plans takes more memory than any other command.
+    slow = (("builds", "list"), ("probe", "tiny-dense", "--n-threads", "1"), ("builds", "check", "."))
+    try:
+        yield Shot(rng.choice(slow if rng.random() < 0.15 else cheap))
+    finally:
+        os.chdir(range_.here)
+        os.environ.clear()
+        os.environ.update(before)
+
+
+def _build(range_: Range, rng: random.Random) -> Iterator[Shot]:
+    """Wheels, folders, interpreters and packages that are no build, or a damaged one."""
+    folder = _emptied(range_.inputs / "build")
+    wheel, package = folder / "x-1-py3-none-any.whl", folder / "llama_cpp"
+    match rng.randrange(6):
+        case 0 | 1:
+            with zipfile.ZipFile(wheel, "w", rng.choice((zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED))) as archive:
+                names = ["llama_cpp/__init__.py", "llama_cpp/llama_cpp.py", "llama_cpp/lib/libllama.so", "libllama.so"]
+                beyond = rng.choice(([], ["../../x"], [str(range_.here / "x")]))
+                for name in rng.sample(names, rng.randrange(1, 5)) + beyond:
+                    entry = zipfile.ZipInfo(name)
+                    entry.external_attr = rng.choice((0, 0, 0o100644, 0o120777, 0o010644)) << 16
+                    archive.writestr(entry, rng.choice((b"", b"/etc/passwd", b"raise SystemExit(1)", bytes(1 << 24))))
+            wheel.write_bytes(mutate.of_bytes(wheel.read_bytes(), rng) if rng.random() < 0.7 else wheel.read_bytes())
+            name = str(wheel)
+        case 2 | 3:
+            bodies = ("yes", "exit 3", "echo mlsd-found:", "echo mlsd-found:/etc/passwd", "printf 'mlsd-found:\\0x\\n'",
+                      "sleep 77777 & exit 0", "echo mlsd-found:$0", "kill -9 $$", "head -c 99999999 /dev/zero",
+                      f"echo mlsd-found:{'x' * 5000}", "cat <&1", "")  # fmt: skip
+            name = str(folder / "python")
+            head = rng.choice(("#!/bin/sh\n", "#!/bin/sh\n", "#!/nowhere\n", "\x7fELF"))
+            Path(name).write_text(f"{head}{rng.choice(bodies)}\n")
+            Path(name).chmod(rng.choice((0o755, 0o755, 0o644)))
+        case 4:
+            shutil.copytree(installed(), package, ignore=shutil.ignore_patterns("lib", "__pycache__"))
+            (package / "lib").symlink_to(libraries_of(installed()).folder)
+            hurt = package / rng.choice(("__init__.py", "llama_cpp.py", "_ctypes_extensions.py"))
+            hurt.write_bytes(mutate.of_text(hurt.read_bytes(), rng))
+            name = str(folder)
+        case _:
+            for path in libraries_of(installed()).folder.iterdir():
+                (folder / path.name).symlink_to(path.resolve())
+            hurt = rng.choice(sorted(folder.glob("libllama*")) + sorted(folder.glob("libggml-base*")))
+            data = hurt.read_bytes()
+            hurt.unlink()
+            action = rng.randrange(4)
+            if action == 0:
+                os.mkfifo(hurt)
+            elif action == 1:
+                hurt.symlink_to(rng.choice((hurt.name, "/dev/zero", str(folder))))
+            elif action == 2:
+                hurt.write_bytes(mutate.of_bytes(data, rng, within=4096))
+            name = str(folder)
+    yield Shot(("builds", "check", name))
+
+
+def _emptied(folder: Path) -> Path:
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    return folder
+
+
 def _fresh(database: Path) -> Path:
     for end in ("", "-wal", "-shm"):
         Path(f"{database}{end}").unlink(missing_ok=True)
@@ -378,7 +525,6 @@ def _fresh(database: Path) -> Path:
 
 KINDS: dict[str, Callable[[Range, random.Random], Iterator[Shot]]] = {
     "gguf header": _gguf,
-    "gguf cut off": _cut_gguf,
     "gguf in llama.cpp": _worker,
     "weights": _weights,
     "database": _database,
@@ -389,6 +535,10 @@ KINDS: dict[str, Callable[[Range, random.Random], Iterator[Shot]]] = {
     "hub": _hub,
     "server": _server,
     "lab messages": _lab,
+    "split gguf": _split,
+    "mlsd.toml": _config,
+    "environment": _environment,
+    "builds": _build,
 }
 
 
@@ -398,15 +548,14 @@ KINDS: dict[str, Callable[[Range, random.Random], Iterator[Shot]]] = {
 def attack(kind: str, seeds: range, range_: Range) -> Outcome:
     """Try one mutated input a seed and gather what none may do."""
     outcome = Outcome(kind)
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    peak = _peak_bytes(resource.RUSAGE_SELF)
     with range_.entered(), _quick_retries(), _machine_read_once(), _late_tracebacks(outcome):
         for seed in seeds:
             for shot in KINDS[kind](range_, random.Random(f"{kind} {seed}")):
                 outcome.n_cases += 1
                 for fault in _shoot(shot, outcome, range_):
                     outcome.faults.append(f"{kind}, seed {seed}, {' '.join(shot.argv)}: {fault}")
-    grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - peak) * 1024
-    if grown > MOST_GROWTH_BYTES:
+    if (grown := _peak_bytes(resource.RUSAGE_SELF) - peak) > MOST_BYTES:
         outcome.faults.append(f"{kind}: memory grew by {grown:,} bytes")
     return outcome
 
@@ -415,6 +564,7 @@ def _shoot(shot: Shot, outcome: Outcome, range_: Range) -> Iterator[str]:
     raw = (_Kept(), _Kept())
     out, err = (io.TextIOWrapper(stream, "utf-8", "backslashreplace", write_through=True) for stream in raw)
     code: Any = 0
+    child_bytes = _peak_bytes(resource.RUSAGE_CHILDREN)
     others = set(psutil.Process().children(recursive=True))  # of tests before, like multiprocessing's tracker
     started = time.monotonic()
     previous = signal.signal(signal.SIGALRM, _hang)
@@ -447,10 +597,20 @@ def _shoot(shot: Shot, outcome: Outcome, range_: Range) -> Iterator[str]:
     children = set(psutil.Process().children(recursive=True)) - others
     if [child for child in psutil.wait_procs(children, timeout=5)[1] if child.is_running()]:
         yield f"left {len(children)} processes behind"
+    # A child begins with its parent's memory, which counts as its own until it runs another program.
+    if (peak := _peak_bytes(resource.RUSAGE_CHILDREN)) > max(
+        MOST_BYTES, child_bytes, _peak_bytes(resource.RUSAGE_SELF)
+    ):
+        yield f"a child took {peak:,} bytes"
     if strays := range_.strays():
         yield f"wrote {strays}"
         for stray in strays:
             Path(stray).unlink()
+
+
+def _peak_bytes(who: int) -> int:
+    """The most memory of this process, or of any child that ended."""
+    return resource.getrusage(who).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
 def _hang(*_: object) -> None:

@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.hostile, pytest.mark.heavy]
 # As many as fit under five minutes together on two cores; benchmarks/hostile.py tries ten thousand.
 CASES = {
     "gguf in llama.cpp": 12, "weights": 8, "database": 30, "hub": 40, "options": 60, "jsonl": 40,
-    "server": 80, "lab messages": 40,
+    "server": 80, "lab messages": 40, "split gguf": 40, "mlsd.toml": 30, "environment": 30, "builds": 16,
 }  # fmt: skip
 DEFAULT_CASES = 100
 

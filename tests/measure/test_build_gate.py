@@ -17,6 +17,7 @@ from mlsd.engine.llama import native
 from mlsd.engine.llama.build import layouts
 from mlsd.measure.build_gate import judge, known_builds, verdict_of
 from mlsd.measure.builds import find_build, installed
+from mlsd.measure.messages import QUESTIONS, BuildJob
 from tests.native_shim import ABORTS, copy_of_installed, copy_of_package, faulty_build, library
 from tests.processes import alive
 
@@ -127,6 +128,18 @@ def test_a_build_with_a_fault_is_refused_with_its_reason(name: str, tmp_path: Pa
     verdict = judge(find_build(str(faulty_build(tmp_path / "lib", code()))))
     assert verdict.fits is None
     assert re.search(reason, verdict.problem), verdict.problem
+
+
+def test_a_build_that_hangs_in_a_pass_is_ended_after_some_times_its_own_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mlsd.measure.process._CHECK_S", 0.0)
+    monkeypatch.setitem(QUESTIONS, BuildJob, QUESTIONS[BuildJob]._replace(most_starts=3.0))
+    hangs = "#include <unistd.h>\nint32_t llama_decode(void *c, struct batch b) { for (;;) pause(); }"
+    started = time.monotonic()
+    verdict = judge(find_build(str(faulty_build(tmp_path / "lib", hangs))))
+    assert "it hung and was killed" in verdict.problem
+    assert time.monotonic() - started < 600
 
 
 def _other_processor(path: Path) -> None:

@@ -211,6 +211,19 @@ def test_a_loop_of_links_is_told(tmp_path: Path) -> None:
         find_build(str(tmp_path))
 
 
+@pytest.mark.parametrize("kind", ["a pipe", "a device", "a hole"])
+def test_a_library_that_never_ends_is_not_read(tmp_path: Path, kind: str) -> None:
+    strange = tmp_path / plain_name("llama")
+    os.mkfifo(strange) if kind == "a pipe" else strange.touch()
+    if kind == "a device":
+        strange.unlink()
+        strange.symlink_to("/dev/zero")
+    if kind == "a hole":
+        os.truncate(strange, 1 << 40)
+    with pytest.raises(InputError, match=r"not a regular file|more than 4 GiB"):
+        find_build(str(tmp_path))
+
+
 def _strange_wheel(path: Path, kind: str) -> None:
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("llama_cpp/llama_cpp.py", "")

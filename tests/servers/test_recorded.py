@@ -48,7 +48,7 @@ LM_STUDIO: dict[str, Any] = {
             {"id": "qwen3-0.6b", "object": "model", "type": "llm", "state": "not-loaded"},
             {"id": "qwen3-4b", "object": "model", "type": "llm", "state": "loaded", "quantization": "Q4_K_M"},
         ],
-    },
+    }
 }
 CHOICE = {"index": 0, "text": "The sky is", "logprobs": None, "finish_reason": "length"}
 USAGE = {"prompt_tokens": 5, "completion_tokens": 3, "total_tokens": 8}

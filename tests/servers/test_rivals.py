@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +12,12 @@ import pytest
 from mlsd.analysis.results.server_arms import first_token_ms, rival, row_name, token_ms, verdict_words
 from mlsd.errors import MlsdError
 from mlsd.planning.prepare import Goal
+from mlsd.report.objects import arm_object
 from mlsd.servers.measure import ServerResult
 from mlsd.servers.open import ServerRequest, serve
 from mlsd.trials.results import ArmResult
 from tests.servers.asked import ONE_THREAD
-from tests.servers.fake import FakeServer
+from tests.servers.fake import FakeServer, whole
 
 TOKEN_S = 0.006
 
@@ -43,6 +46,35 @@ def test_the_slower_of_two_servers_is_told_with_what_each_accepts(tmp_path: Path
     assert not any("plain" in note for note in result.notes)
     assert first_token_ms(second) is not None and (spans := token_ms(second)) is not None
     assert spans.p50 <= spans.p90 <= spans.p99
+
+
+@pytest.mark.parametrize("goal", [None, Goal(budget_s=20.0)])
+@pytest.mark.parametrize("fails", [False, True])
+def test_which_server_is_named_first_changes_no_answer(tmp_path: Path, goal: Goal | None, fails: bool) -> None:
+    """Of a server that drafts and holds half of each answer back, beside a plain one that may break down midway."""
+    found = []
+    for order in (1, -1):
+        asked = itertools.count()
+
+        def breaks(path: str, send: Callable[[bytes], None], asked: Iterator[int] = asked) -> bool:
+            broken = fails and path.endswith("completions") and next(asked) > 11
+            if broken:
+                whole(send, b"", {}, 500)
+            return broken
+
+        with FakeServer("openai", token_s=TOKEN_S) as plain, FakeServer("mlx-vlm", draft=True) as drafting:
+            drafting.token_s, drafting.held, plain.raw = TOKEN_S / 3, 0.5, breaks
+            result = compared(*(plain, drafting)[::order], tmp_path / f"{order}.sqlite", goal=goal)
+        arms = table(result)
+        (other,) = [arm_object(arm) for arm in arms if not arm.is_plain]
+        clocks = [arm.client_tok_s / arm.tok_s for arm in arms if arm.client_tok_s and arm.tok_s]
+        assert all(0.9 < clock < 1.1 for clock in clocks), clocks
+        said = rival(arms)[0]
+        assert str(other.effect) in said and str(other.decision) in said and "plain" not in str(other.decision)
+        found.append((other.effect, result.stopped))
+    expected = ["undecided"] * 2 if fails else ["faster", "slower"]
+    assert [effect for effect, _ in found] == expected
+    assert {stopped for _, stopped in found} == {None if goal is None else "spoilt" if fails else "decided"}
 
 
 def test_two_servers_that_write_the_same_are_said_to_and_others_where_they_part(tmp_path: Path) -> None:

@@ -88,6 +88,7 @@ class Answer(Record, frozen=True, kw_only=True):
     quants: tuple[QuantFile, ...]  # of a target that is not here
     untimed: tuple[str, ...]  # drafts that nothing is known of but their acceptance
     draft_sources: Mapping[str, str]  # where the costs of a draft come from, by its id
+    notes: tuple[str, ...]  # which rows of the databases do not count
 
 
 def answer(question: Question, known: Known, place: Place | None) -> Answer:
@@ -144,6 +145,7 @@ def answer(question: Question, known: Known, place: Place | None) -> Answer:
         quants=quants,
         untimed=tuple(key[1] or key[0] for key in untimed),
         draft_sources={key[1]: c.draft_source for key, c in costs.items() if key[1] is not None and c.draft_source},
+        notes=known.notes,
     )
 
 
@@ -170,8 +172,7 @@ def _acceptances(target: KnownModel, known: Known, question: Question) -> tuple[
     if question.stated is not None:
         if len(everything) != 1:
             raise InputError(
-                "An acceptance is that of one draft or method.",
-                hint="Name it: --draft MODEL, or --drafter METHOD.",
+                "An acceptance is that of one draft or method.", hint="Name it: --draft MODEL, or --drafter METHOD."
             )
         return [stated_acceptance(everything[0].drafter, everything[0].draft, question.stated)], []
     return everything, [a for a in own if a in everything]

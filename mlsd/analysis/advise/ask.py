@@ -50,6 +50,7 @@ def advise(
     paths = [Path(path) for path in databases or study_databases()]
     _check_names((str(target), *(drafts or ())), quant, paths, elsewhere=chip is not None)
     from mlsd.analysis.advise.answer import Question, answer, check_question
+    from mlsd.analysis.audit.trials import refuted
     from mlsd.analysis.predict.arms import read_known
 
     question = Question(
@@ -66,7 +67,8 @@ def advise(
     )
     check_question(question)
     with ExitStack() as stack:
-        known = read_known(stack.enter_context(Store.open(path, create=False, read_only=True)) for path in paths)
+        stores = (stack.enter_context(Store.open(path, create=False, read_only=True)) for path in paths)
+        known = read_known(stores, refuted)
     return answer(question, known, _here(engine) if chip is None else None)
 
 

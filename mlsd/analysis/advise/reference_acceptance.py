@@ -89,10 +89,7 @@ def reference_acceptance(target: str) -> list[Acceptance]:
     """What is known of drafts for the target of this id; empty when nothing is."""
     published = [
         Acceptance(
-            draft=entry.draft,
-            alphas=(_one_alpha(entry.acceptance),),
-            relative_error=_ELSEWHERE,
-            source=entry.source,
+            draft=entry.draft, alphas=(_one_alpha(entry.acceptance),), relative_error=_ELSEWHERE, source=entry.source
         )
         for entry in _file().measured
         if target.lower().startswith(entry.target)

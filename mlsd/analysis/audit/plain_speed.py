@@ -1,26 +1,25 @@
 """How fast a chip should decode a model plainly, by its name: the range that holds most public rows.
 
-The time of a pass is that of `planning.passes`; of a model whose shape is not known, layers and width are guessed from
-its parameters, in the range of models of its size.
+The time of a pass is that of `planning.passes`.
 """
 
 from __future__ import annotations
 
 import functools
 
+import msgspec
+
 from mlsd.analysis.audit.model_name import read_model_name
 from mlsd.gguf_tools.shape import Shape
 from mlsd.gguf_tools.shapes import FULL, SAME_SHAPE
 from mlsd.hardware.chips import bins
 from mlsd.planning import passes
+from mlsd.planning.known_shapes import sized_facts
 from mlsd.planning.passes import Engine, Work
 from mlsd.records import Record
 
 _ENGINES: tuple[Engine, ...] = ("llama.cpp", "mlx")
 _SCALES = 0.5  # bits that scales add to a stored weight: blocks of 32 with 16 bits, MLX groups of 64 with two of them
-_RECURRENT = ("qwen35", "qwen35moe")
-_LAYERS_OF_8B, _GROWTH = 34.0, 0.3  # layers of dense models: 24 at 0.5B, 36 at 8B, 64 at 32B, 80 at 70B
-_EXPERT_SHARE = 0.6  # of the active parameters of a mixture
 
 
 class PlainSpeed(Record, frozen=True, kw_only=True):
@@ -46,22 +45,15 @@ def plain_speed(model: str, chip: str) -> PlainSpeed | None:
 
 def _work(model: str) -> Work | None:
     """What one token asks, by the name alone."""
-    name = read_model_name(model)
+    name, shape = read_model_name(model), _shape(model)
     if not name.active_b or not name.bits:
         return None
-    shape, active = _shape(model), name.active_b * 1e9
-    bytes_each = (name.bits + _SCALES * (name.bits < 16)) / 8
-    of_experts = active * _EXPERT_SHARE if (name.total_b or 0) > 1.5 * name.active_b else 0.0
-    layers = max(1, round(_LAYERS_OF_8B * ((name.total_b or name.active_b) / 8) ** _GROWTH))
-    return Work(
-        n_layers=layers if shape is None else shape.n_layers,
-        n_embd=round((active / (12 * layers)) ** 0.5) if shape is None else shape.n_embd,
-        n_parameters=round(active),
-        always_bytes=(active - of_experts) * bytes_each,
-        expert_bytes=of_experts * bytes_each,
-        recurrent=shape is not None and shape.architecture in _RECURRENT,
-        quantized=name.bits < 16,
-    )
+    bits = name.bits + _SCALES * (name.bits < 16)
+    facts = sized_facts(model, max(name.total_b or 0.0, name.active_b), name.active_b, bits)
+    if shape is not None:
+        of_shape = {name: getattr(shape, name) for name in ("architecture", "n_layers", "n_embd")}
+        facts = msgspec.structs.replace(facts, **of_shape)
+    return passes.work_of(facts)
 
 
 def _shape(model: str) -> Shape | None:

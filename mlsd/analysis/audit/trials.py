@@ -10,10 +10,11 @@ from typing import Any
 
 import msgspec
 
+from mlsd.analysis.audit.audit import audit_row
 from mlsd.analysis.audit.cells import row_of
 from mlsd.analysis.audit.rows import AuditContext, AuditRow
 from mlsd.analysis.audit.tables import NOTHING, Assumed, imported_context
-from mlsd.analysis.results.comparability import choose
+from mlsd.analysis.results.comparability import Chosen, choose
 from mlsd.errors import AnalysisError
 from mlsd.measure.store.store import Store
 from mlsd.records import Environment, ModelFacts
@@ -23,10 +24,7 @@ from mlsd.trials.sums import decode_tok_s, sums_of_row
 
 
 def database_contexts(
-    store: Store,
-    machine: str | None = None,
-    settings: str | None = None,
-    assumed: Assumed = NOTHING,
+    store: Store, machine: str | None = None, settings: str | None = None, assumed: Assumed = NOTHING
 ) -> list[AuditContext]:
     """A context of the trials that may be compared, and one of each imported table; `assumed` is of tables.
 
@@ -76,6 +74,17 @@ def impossible_rows(broken: Mapping[int, Broken]) -> tuple[AuditRow, ...]:
         AuditRow(table="left out", label=f"trial {trial_id}", target="", cannot_be=found.sentence)
         for trial_id, found in broken.items()
     )
+
+
+def refuted(store: Store, chosen: Chosen) -> dict[int, str]:
+    """By id the trials that no machine can have measured, though all their identities may hold: the reason."""
+    table = chosen.summary(store)
+    try:
+        context = trials_context(table.columns, table.rows, chosen.environment, chosen.models)
+    except AnalysisError:  # nothing is finished
+        return {}
+    impossible = (row.label for row in context.rows if audit_row(row, context).verdict == "impossible")
+    return {int(label.removeprefix("trial ")): "it cannot be true (mlsd audit)" for label in impossible}
 
 
 def trial_row(trial: Mapping[str, Any]) -> AuditRow:

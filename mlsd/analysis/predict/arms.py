@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Hashable, Iterable
+from collections.abc import Callable, Container, Hashable, Iterable, Mapping
 from typing import TypeVar
 
 import msgspec
 
 from mlsd.analysis.predict.predict import Arm, Costs, costs_from_points
-from mlsd.analysis.results.comparability import Chosen, choose, machines
+from mlsd.analysis.results.comparability import Chosen, choose, left_out, machines, refuted_words
 from mlsd.errors import AnalysisError
 from mlsd.measure.store.rows import CalibrationPoint, Coverage, PassKind, TrialFilter, environment_key
 from mlsd.measure.store.sessions import latest, sessions
@@ -48,6 +48,7 @@ class Known(Record, frozen=True, kw_only=True):
     passes: dict[tuple[str, str], tuple[CalibrationPoint, ...]]  # (environment, model key) -> the newest of each kind
     coverage: dict[str, tuple[Coverage, ...]]  # by model key
     models: dict[str, ModelFacts]  # by model key
+    notes: tuple[str, ...] = ()  # which rows of the databases do not count
     measured: dict[str, tuple[ArmResult, ...]] = msgspec.field(
         default_factory=dict
     )  # by environment; see `measured_on`
@@ -74,11 +75,15 @@ class Known(Record, frozen=True, kw_only=True):
         return costs if draft is None or costs.catch_up_ms else None
 
 
-def read_known(stores: Iterable[Store]) -> Known:
+def read_known(
+    stores: Iterable[Store], refuted: Callable[[Store, Chosen], Mapping[int, str]] = lambda store, chosen: {}
+) -> Known:
     """Everything in these databases that advice can use, of each machine the settings of most trials.
 
-    Acceptance does not depend on the machine; costs are only taken of the one that is asked about.
+    Acceptance does not depend on the machine; costs are only taken of the one that is asked about. `refuted` gives the
+    ids of trials that do not count.
     """
+    notes: list[str] = []
     groups: list[ArmGroup] = []
     passes: dict[tuple[str, str], tuple[CalibrationPoint, ...]] = {}
     coverage: dict[str, tuple[Coverage, ...]] = {}
@@ -87,23 +92,28 @@ def read_known(stores: Iterable[Store]) -> Known:
     for store in stores:
         chosen = [choose(store, machine) for machine in machines(store)]
         for one in chosen:
-            groups += read_groups(store, one)
-            own = latest(arm for session in sessions(store, keep=one.keeps) for arm in session.results())
+            wrong = refuted(store, one)
+            groups += read_groups(store, one, wrong)
+            found = sessions(store, keep=one.keeps, not_valid=wrong)
+            own = latest(arm for session in found for arm in session.results())
+            notes += [refuted_words(len(wrong), str(store.path))] if wrong else []
             measured[one.environment_key] = (*measured.get(one.environment_key, ()), *own)
         models |= store.models()
+        notes += left_out(store)
         passes |= newest_passes(store, frozenset().union(*(one.other_calibrations for one in chosen)))
         coverage |= newest(store.coverage(), lambda row: row.model_key)
-    return Known(groups=tuple(groups), passes=passes, coverage=coverage, models=models, measured=measured)
+    made = {"passes": passes, "coverage": coverage, "models": models, "measured": measured}
+    return Known(groups=tuple(groups), notes=tuple(notes), **made)
 
 
-def read_groups(store: Store, chosen: Chosen) -> list[ArmGroup]:
+def read_groups(store: Store, chosen: Chosen, without: Container[int] = ()) -> list[ArmGroup]:
     """Valid greedy trials that may be compared, by drafter and prompt; groups without plain decoding are left out."""
     plain: dict[bytes, list[Trial]] = {}
     speculative: dict[bytes, dict[bytes, list[Trial]]] = {}
     places: dict[bytes, Case] = {}
     for stored in store.trials(TrialFilter(status="ok", valid=True)):
         trial = stored.trial
-        if not chosen.holds(stored.environment_key, trial.case_id) or not trial.decode_ns:
+        if not chosen.keeps(stored) or stored.id in without or not trial.decode_ns:
             continue
         case = chosen.cases[trial.case_id]
         left_out = case.source != "engine" or case.drafter.name in CONTROLS or case.drafter.adaptive

@@ -36,10 +36,7 @@ class Costs(Record, frozen=True, kw_only=True):
 
 
 def costs_from_points(
-    target: Sequence[CalibrationPoint],
-    draft: Sequence[CalibrationPoint] = (),
-    *,
-    depth: int | None = None,
+    target: Sequence[CalibrationPoint], draft: Sequence[CalibrationPoint] = (), *, depth: int | None = None
 ) -> Costs:
     """Costs from a calibration at `depth` (default: the smallest): the median over repeats of each kind of pass.
 

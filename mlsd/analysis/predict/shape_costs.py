@@ -73,12 +73,7 @@ def pair_costs(target: ShapeCosts, draft: ShapeCosts) -> Costs:
     """
     steps = draft.costs.verify_ms
     rest = {k: ms + (draft.checkpoint_ms * (k - 1) / 2 if k > 2 else 0.0) for k, ms in target.costs.rest_ms.items()}
-    return Costs(
-        verify_ms=target.costs.verify_ms,
-        catch_up_ms=steps,
-        step_ms=steps[1],
-        rest_ms=rest,
-    )
+    return Costs(verify_ms=target.costs.verify_ms, catch_up_ms=steps, step_ms=steps[1], rest_ms=rest)
 
 
 def timed_quants(known: Known, machine: str, shape: Shape, quants: Iterable[str]) -> dict[str, ShapeCosts]:

@@ -67,7 +67,7 @@ def choose(store: Store, machine: str | None = None, settings: str | None = None
     Raises AnalysisError for a key that fits nothing or several machines, and where nothing at all was measured.
     """
     runs, measured, cases = store.runs(), store.measured_cases(), store.cases()
-    key = _machine(measured, runs, machine, str(store.path))
+    key = _machine(measured, runs, machine, str(store.path), left_out(store))
     own = [m for m in measured if m.environment_key == key]
     auto = _auto_threads(own, runs, cases)
     kept, left = _usual_settings(own, {m.case_id: _as_used(cases[m.case_id], auto) for m in own}, settings)
@@ -100,7 +100,7 @@ def settings_key(case: Case) -> str:
 
 def left_out(store: Store) -> list[str]:
     """Lines on rows that cannot be read, and on the trials that cannot be true, where there are any."""
-    n = len(store.impossible)
+    n, *_ = len(store.impossible), store.cases(), store.models()  # whose damaged rows are noted while they are read
     damage = [f"{why} It is left out." for why in store.damage]
     if not n:
         return damage
@@ -108,16 +108,26 @@ def left_out(store: Store) -> list[str]:
     return [*damage, f"{said} cannot be true (mlsd audit --db {shlex.quote(str(store.path))})."]
 
 
+def refuted_words(n: int, source: str) -> str:
+    """A line on trials that only physics refutes."""
+    said = "1 trial stands" if n == 1 else f"{n} trials stand"
+    why = "on this machine it cannot be true" if n == 1 else "on this machine they cannot be true"
+    return f"{said} in no speedup, fit, claim or advice: {why} (mlsd audit --db {shlex.quote(source)})."
+
+
 # --- machines -----------------------------------------------------------------------------------------------------
 
 
-def _machine(measured: Sequence[MeasuredCase], runs: Sequence[Run], wanted: str | None, source: str) -> str:
+def _machine(
+    measured: Sequence[MeasuredCase], runs: Sequence[Run], wanted: str | None, source: str, left: Sequence[str]
+) -> str:
     latest = max(measured, key=lambda m: m.last_trial, default=None)
     keys = list(dict.fromkeys(m.environment_key for m in measured))
     if latest is None:  # calibrations alone
         keys = list(dict.fromkeys(environment_key(run.environment) for run in reversed(runs)))
     if not keys:
-        raise AnalysisError(f"{source} holds no trials.", hint="Measure something first: mlsd run.")
+        why = " ".join(left) or "Measure something first: mlsd run."
+        raise AnalysisError(f"{source} holds no trials{' that can be read' if left else ''}.", hint=why)
     if wanted is None:
         return keys[0] if latest is None else latest.environment_key
     found = [key for key in keys if key.startswith(wanted)]

@@ -13,7 +13,7 @@ from mlsd.servers.plan import SERVERS
 from mlsd.stats import Interval, Percentiles, grouped, percentiles
 from mlsd.trials.answers import answers
 from mlsd.trials.decisions import Design, decide
-from mlsd.trials.results import ArmResult, counting
+from mlsd.trials.results import ArmResult, counting, spoils
 from mlsd.trials.sums import DRAFTED, DRAFTED_RIGHT, client_speed, share, speed, total
 from mlsd.units import NS_PER_MS
 
@@ -179,8 +179,8 @@ def rival(found: Sequence[ArmResult]) -> tuple[str, ...]:
     for arm in alone[1:]:
         first, name = alone[0], row_name(arm)
         base = row_name(first)
-        if arm.n_valid < arm.n_trials or first.n_valid < first.n_trials:
-            lines.append(f"{name} against {base} is not decided: not every answer can be used.")
+        if arm.standing is None and any(map(spoils, (*first.trials, *arm.trials))):
+            lines.append(f"{name} against {base} is undecided: not every answer can be used.")
         elif arm.ratio is None or arm.effect == "undecided":
             how = "" if arm.ratio is None else f": {_interval(arm.ratio)} of its tok/s"
             lines.append(f"{name} against {base} is undecided{how}.")

@@ -34,7 +34,6 @@ from mlsd.records import Case, Environment, ModelFacts, QualityWarning
 from mlsd.trials.answers import Answer, answers
 from mlsd.trials.identities import Broken
 from mlsd.trials.results import ArmResult, order
-from mlsd.units import quoted
 
 T = TypeVar("T")
 
@@ -201,10 +200,7 @@ def _without_impossible(study: Study, store: Store, chosen: comparability.Chosen
         return study
     trials.loc[beyond, "valid"] = False
     trials.loc[beyond, "invalid_reason"] = "it cannot be true (mlsd audit)"
-    note = (
-        f"{len(reasons)} trials stand in no speedup, fit or claim: on this machine they cannot be true "
-        f"(mlsd audit --db {quoted(study.source)})."
-    )
+    note = comparability.refuted_words(len(reasons), study.source)
     return dataclasses.replace(study, trials=trials, notes=(*study.notes, note))
 
 

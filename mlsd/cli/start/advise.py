@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mlsd.cli.database import db_option, note_left_out_of
+from mlsd.cli.database import db_option
 from mlsd.cli.options import (
     IntList,
     Real,
@@ -108,9 +108,10 @@ def advise(target: str, databases: tuple[Path, ...], as_json: bool, **options: A
         measured = _measure(target, open_, options, databases[0] if len(databases) == 1 else None)
         databases = (*(path for path in databases if path != measured), measured)
         found = ask(databases)
-    note_left_out_of(*databases)
+    for text in found.notes:
+        note(text)
     if as_json:
-        told = ("validation", "quants", "untimed", "draft_sources", "draft_file")
+        told = ("validation", "quants", "untimed", "draft_sources", "draft_file", "notes")
         print_json(
             {
                 "answer": _answer(found.recommendation),

@@ -76,8 +76,6 @@ def show_report(
         print_json(written)
         return
     say(written.answer)
-    if study.impossible:
-        note(study.notes[0])
     if written.missing and verbosity.get() == "verbose":
         for missing in written.missing:
             note(f"Missing: {missing}")

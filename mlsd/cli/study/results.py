@@ -53,10 +53,12 @@ def results(
         chosen = make_filter(**trials)
         listed = [] if imported else list(dict_rows(trial_table(store, chosen)))
         others = [] if imported is False else _imported(store, chosen)
+        runs = store.runs()
+        note_left_out(store)
         if as_json:
-            print_json({"runs": store.runs(), "trials": listed, "imported": others, "warnings": store.warnings()})
+            print_json({"runs": runs, "trials": listed, "imported": others, "warnings": store.warnings()})
             return
-        if runs := store.runs():
+        if runs:
             print_table(runs_table(runs))
         _print_trials(listed, store.cases(), show_all)
         if others:
@@ -64,7 +66,6 @@ def results(
             say(f"{len(others)} imported rows.")
         for warning in store.warnings():
             say(f"Warning [{warning.code}] {warning.message} {warning.advice}")
-        note_left_out(store)
         if not listed and not others:
             note("No trial matches.")
 

@@ -14,11 +14,12 @@ from mlsd.trials.decisions import Decision
 from mlsd.trials.results import Measured, Question, SessionPlan, as_measured, decisions, spoils
 from mlsd.units import NS_PER_S
 
-Stop = Literal["decided", "budget", "blocks"]
+Stop = Literal["decided", "spoilt", "budget", "blocks"]
 
 
 STOPPED: Mapping[Stop, str] = {
     "decided": "every arm is decided or can no longer win",
+    "spoilt": "an answer cannot be used, so nothing more can be decided",
     "budget": "the time is used up",
     "blocks": f"after {MOST_BLOCKS} blocks",
 }
@@ -70,7 +71,8 @@ class Race:
         new = {self._plan.question(slot.case) for slot in block if self._is_new(slot.case)}
         chosen = [slot for slot in block if self._goes_on(slot.case, new)]
         if coming and all(self._plan.name(slot.case) is None for slot in chosen):
-            self.stopped = "decided"
+            # A bench's arm that failed cannot win; of two servers it leaves the question open.
+            self.stopped = "spoilt" if self._plan.base and not self.decisions else "decided"
             return ()
         if chosen and not (chosen := self._fitting(chosen)):
             self.stopped = "budget"

@@ -31,8 +31,7 @@ def newest_study() -> Path:
     """
     if not (found := study_databases()):
         raise StoreError(
-            "There is no study database under results/.",
-            hint="Measure first (`mlsd run B`), or name a file with --db.",
+            "There is no study database under results/.", hint="Measure first (`mlsd run B`), or name a file with --db."
         )
     began = {path: last_run(path, with_trials=True) for path in found}
     return max(found, key=lambda path: (began[path], found.index(path)))

@@ -5,22 +5,11 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from mlsd.analysis.advise.cost_sources import costs_by_chip
-from mlsd.analysis.advise.known_model import KnownModel
-from mlsd.analysis.advise.prospects import (
-    CostRange,
-    acceptance_of,
-    as_measured,
-    measured_outcomes,
-    prospects,
-    recommend,
-)
+from mlsd.analysis.advise.prospects import CostRange, as_measured, prospects, recommend
 from mlsd.analysis.advise.reference_acceptance import Acceptance, assumed_acceptance, reference_acceptance
-from mlsd.analysis.predict.arms import ArmGroup, Known
-from mlsd.analysis.predict.predict import Costs, costs_from_arms, leave_one_gamma_out, tok_per_s
-from mlsd.planning.passes import apple_chip
+from mlsd.analysis.predict.arms import Known
+from mlsd.analysis.predict.predict import Costs, tok_per_s
 from mlsd.records import DRAFT_MODEL, DrafterSpec, ModelFacts, ModelRef
-from tests.analysis.predict.test_predict import made_arm
 from tests.trials.made import result
 
 DENSE = ModelFacts(
@@ -126,44 +115,6 @@ def test_on_a_machine_where_the_target_was_timed_only_what_ran_is_recommended() 
     assert (shown.speedup.value, shown.effect) == (0.88, "undecided"), "what was measured, not what was predicted"
 
 
-# --- from studies ---------------------------------------------------------------------------------------------------
-
-
-def group(prompt: str = "code") -> ArmGroup:
-    right = [i % 4 != 3 for i in range(300)]
-    return ArmGroup(
-        environment_key="here",
-        target=ModelRef(id="t", sha256="a" * 64),
-        drafter=DRAFT_MODEL,
-        draft=ModelRef(id="d", sha256="b" * 64),
-        prompt=prompt,
-        workload=prompt,
-        arms=tuple(made_arm(right, gamma, 1.3, gamma) for gamma in (0, 1, 2, 4, 8)),
-    )
-
-
-def test_acceptance_is_read_from_the_rounds_of_the_wanted_workload() -> None:
-    groups = [group("code"), group("chinese")]
-    (found,) = acceptance_of(groups, "a" * 64, "code")
-    assert found.workload == "code"
-    assert found.source.endswith("code")
-    assert acceptance_of(groups, "a" * 64, "poems") == [], "another text says nothing of this one"
-    assert measured_outcomes(groups, "a" * 64, DRAFT_MODEL, "d", "poems") == {}
-    assert acceptance_of(groups, "c" * 64, None) == []
-    outcomes = measured_outcomes(groups, "a" * 64, DRAFT_MODEL, "d", "code")
-    assert sorted(outcomes) == [1, 2, 4, 8]
-    assert set(outcomes[8]) <= {(8, a) for a in range(9)} | {(k, a) for k in range(9) for a in range(9)}
-
-
-def test_costs_from_rounds_alone_predict_a_gamma_between_others() -> None:
-    arms = [arm for arm in group().arms if arm.gamma != 8]
-    errors = {p.gamma: abs(p.error) for p in leave_one_gamma_out(arms, costs_from_arms)}
-    assert errors[2] < 0.05
-
-
-# --- references and chips -------------------------------------------------------------------------------------------
-
-
 def test_shipped_references_know_the_tiny_family_and_the_large_mixture() -> None:
     (tiny,) = reference_acceptance("tiny-moe")
     assert tiny.draft == "tiny-draft"
@@ -172,13 +123,3 @@ def test_shipped_references_know_the_tiny_family_and_the_large_mixture() -> None
     (large,) = reference_acceptance("Qwen3.5-35B-A3B-Q8_0")
     assert 0.6 < large.alphas[0] < 0.8
     assert reference_acceptance("unheard-of") == []
-
-
-def test_newer_kernels_and_other_programs_have_passes_of_their_own() -> None:
-    target, chip = KnownModel(facts=DENSE, here=False), apple_chip("M3 Max")
-    assert chip is not None
-    old, new, other = (
-        costs_by_chip(target, {}, chip, (4,), *which)[0].high.verify_ms[5]
-        for which in (("llama.cpp", 9000), ("llama.cpp", 11_404), ("mlx", 0))
-    )
-    assert new < old and other < old

@@ -259,9 +259,7 @@ def test_a_row_is_never_judged_by_a_plain_run_of_another_chip(tmp_path: Path) ->
     assert both.counts()["suspicious"] == 0
 
 
-def test_the_peak_bandwidth_bounds_any_model_whose_name_states_its_size_or_says_that_it_cannot(
-    tmp_path: Path,
-) -> None:
+def test_the_peak_bandwidth_bounds_any_model_whose_name_states_its_size_or_says_that_it_cannot(tmp_path: Path) -> None:
     told = f"{COMMON}\nQwen3.5-9B Q4_K_M,none,0,256,500\n"
     assert table(tmp_path, told, peak_gb_s=400).rows[0].verdict == "impossible"
     assert table(tmp_path, told.replace("500", "70"), peak_gb_s=400).rows[0].verdict == "possible"

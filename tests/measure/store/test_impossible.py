@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from pathlib import Path
 
@@ -9,7 +10,8 @@ import pytest
 from click.testing import CliRunner
 
 from mlsd.analysis.audit.audit import audit
-from mlsd.analysis.audit.trials import database_contexts
+from mlsd.analysis.audit.trials import database_contexts, refuted
+from mlsd.analysis.predict.arms import read_known
 from mlsd.analysis.results import frames
 from mlsd.analysis.study.study import read_study
 from mlsd.cli.main import cli
@@ -132,7 +134,15 @@ def test_a_trial_whose_parts_agree_but_that_no_machine_can_have_measured_counts_
         by_gamma[4].standing is not None and by_gamma[8].standing is None
     )  # it is shown as invalid, and decides nothing
     assert not any(one.trial.valid for one in by_gamma[8].trials)
-    assert any("6 trials stand in no speedup, fit or claim: on this machine" in told for told in study.notes)
+    words = "6 trials stand in no speedup, fit, claim or advice: on this machine"
+    assert any(words in told for told in study.notes)
+    with Store.open(path, read_only=True) as store:
+        known = read_known([store], refuted)
+    assert {arm.gamma for group in known.groups for arm in group.arms} == {0, 4}
+    (measured,) = known.measured.values()
+    assert {one.case.gamma for one in measured if one.ratio is not None} <= {0, 4}
+    advised = CliRunner().invoke(cli, ["advise", "tiny-moe", "--chip", "M1", "--db", str(path), "--json"])
+    assert any(words in told for told in json.loads(advised.stdout)["notes"])
 
 
 @pytest.mark.parametrize("key", ["NULL", "x'00ff'"])

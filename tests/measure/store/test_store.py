@@ -496,27 +496,6 @@ def test_a_reader_does_not_wait_for_a_writer(path: Path) -> None:
                 reader.begin_run(ENVIRONMENT, {}, seed=1)
 
 
-def test_a_damaged_record_is_reported_as_such(path: Path, store: Store, run_id: int) -> None:
-    store.add_trial(run_id, trial())
-    raw = sqlite3.connect(path)
-    raw.execute("UPDATE trial SET tokens = '[1, '")
-    raw.commit()
-    raw.close()
-    assert list(store.trials()) == []
-    assert "cannot be read" in store.impossible[1].sentence
-
-
-def test_a_damaged_file_is_reported_as_such(path: Path, store: Store, run_id: int) -> None:
-    for repeat in range(50):
-        store.add_trial(run_id, trial(repeat=repeat, rounds=ROUNDS * 20))
-    store.close()
-    content = bytearray(path.read_bytes())
-    content[8192 : len(content) - 4096] = os.urandom(len(content) - 12288)
-    path.write_bytes(content)
-    with pytest.raises(StoreError, match="is damaged"), Store.open(path, read_only=True) as damaged:
-        list(damaged.trials())
-
-
 @pytest.fixture
 def locked_folder() -> Iterator[Path]:
     """A folder with a database that an ordinary user may read but not write."""
@@ -555,11 +534,11 @@ def test_a_read_only_folder_can_be_read_and_refuses_writing(locked_folder: Path,
 # --- size -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.heavy
 def _long(repeat: int) -> Trial:
     return trial(_LONG, repeat=repeat, rounds=ROUNDS * 10, tokens=tuple(range(71)), decode_ns=26_820)
 
 
+@pytest.mark.heavy
 def test_looking_up_what_is_done_does_not_read_the_rounds(path: Path) -> None:
     """Resuming costs far less than reading the trials: it is one pass over an index."""
     with Store.open(path) as store:

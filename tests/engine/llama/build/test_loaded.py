@@ -16,28 +16,14 @@ from mlsd.errors import NativeError
 from mlsd.measure.builds import find_build, installed
 from mlsd.measure.process import run_info
 from mlsd.records import EngineOptions
-from tests.native_shim import copy_of_installed
+from tests.native_shim import copy_of_installed, trap
 
 ENGINE = EngineOptions(n_threads=1)
-_TRAP = """
-#include <fcntl.h>
-#include <unistd.h>
-__attribute__((constructor)) static void spring(void) { close(open(SPRUNG, O_CREAT | O_WRONLY, 0600)); }
-int ggml_backend_score(void) { return 1 << 30; }
-void *ggml_backend_init(void) { return 0; }
-"""
 
 
-@pytest.fixture
-def trap(tmp_path: Path) -> Path:
-    """A library whose constructor leaves a file `sprung` beside it."""
-    compiler = shutil.which("cc")
-    if sys.platform == "win32" or compiler is None:
-        pytest.skip("needs a C compiler (cc)")
-    source, made = tmp_path / "trap.c", tmp_path / "trap.so"
-    source.write_text(f'#define SPRUNG "{tmp_path / "sprung"}"\n{_TRAP}', encoding="utf-8")
-    subprocess.run([compiler, "-shared", "-fPIC", "-o", made, source], check=True)
-    return made
+@pytest.fixture(name="trap")
+def _trap(tmp_path: Path) -> Path:
+    return trap(tmp_path, tmp_path / "sprung")
 
 
 def _plant(trap: Path, folder: Path) -> None:
