@@ -101,7 +101,7 @@ class Target:
             with open_session(self.model, self._base) as session:
                 limits = GenerationLimits(n_predict=self._n_predict)
                 run = generate(session, NoDrafter(), make_rollback("trim", session), text, limits, _CLOCK)
-                self._judges[prompt].hear_plain(session, text, run.past)
+                self._judges[prompt].remember_plain_memory(session, text, run.past)
             self._plain = {prompt: (text, run)}  # the judge of one prompt is dropped with it: its answers are large
         return self._plain[prompt]
 

@@ -29,7 +29,7 @@ class Interval(Record, frozen=True, kw_only=True):
     n: int = 1
 
     @property
-    def says_little(self) -> bool:
+    def too_wide(self) -> bool:
         return self.low is not None and self.high is not None and self.high > _SAYS_LITTLE * self.low
 
     def within(self, least: float, most: float) -> Interval:
@@ -90,11 +90,7 @@ def paired(plain: Iterable[T], others: Iterable[T], key: Callable[[T], Hashable]
 
 
 def independent(prompts: Sequence[Hashable], blocks: Sequence[Hashable]) -> Sequence[Hashable]:
-    """What shares no noise: prompts where there are several, else blocks.
-
-    Blocks of one prompt share its text and so its acceptance: over several prompts they would count one draw many
-    times, and an interval over them covers the mean of a workload in 67 % (3 prompts, 3 blocks each) to 37 % (10).
-    """
+    """What shares no noise: prompts where there are several, else blocks (those of a prompt share acceptance)."""
     return prompts if len(set(prompts)) > 1 else blocks
 
 

@@ -19,10 +19,10 @@ from mlsd.hosts import is_loopback
 from mlsd.limits import ANSWER_S, EVENT_BYTES, PAGE_BYTES, STREAM_BYTES, TOKEN_S, Limit
 from mlsd.outside import excerpt, has_field, parse
 from mlsd.redact import redact
-from mlsd.servers.protocols import Said
+from mlsd.servers.protocols import Reply
 
 T = TypeVar("T")
-S = TypeVar("S", bound=Said)
+S = TypeVar("S", bound=Reply)
 
 CLOCK = MonotonicClock()  # of whoever asks a server
 KEY_VARIABLE = "MLSD_SERVER_KEY"

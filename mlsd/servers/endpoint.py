@@ -12,9 +12,9 @@ from mlsd.names import clean
 from mlsd.records import Record, Round, Sampling
 from mlsd.redact import redact
 from mlsd.servers.connection import CLOCK, Connection
-from mlsd.servers.protocols import Said
+from mlsd.servers.protocols import Reply
 
-S = TypeVar("S", bound=Said)
+S = TypeVar("S", bound=Reply)
 _EVENTS_PER_TOKEN, _MORE_EVENTS = 2, 64  # a piece a token; roles, counts and progress besides
 
 

@@ -19,7 +19,7 @@ LogProbability = Annotated[float, Meta(ge=-1e39, le=1.0)]
 _NOTHING = (b"", b"null", b'""', b"{}", b"[]", b"false")
 
 
-class Said(Record, frozen=True, kw_only=True):
+class Reply(Record, frozen=True, kw_only=True):
     """Anything a server answers to a request: also that it cannot, with a status that says it can."""
 
     error: msgspec.Raw = msgspec.Raw()
@@ -74,7 +74,7 @@ class Candidates(Record, frozen=True, kw_only=True):
     top_logprobs: tuple[Candidate, ...] | None = None
 
 
-class LlamaEvent(Said, frozen=True, kw_only=True):
+class LlamaEvent(Reply, frozen=True, kw_only=True):
     """`/completion`: a piece of a stream, its end, or a whole answer."""
 
     content: str | None = None
@@ -87,13 +87,13 @@ class LlamaEvent(Said, frozen=True, kw_only=True):
     completion_probabilities: tuple[Candidates, ...] | None = None
 
 
-class Tokenized(Said, frozen=True, kw_only=True):
+class Tokenized(Reply, frozen=True, kw_only=True):
     """`/tokenize`."""
 
     tokens: tuple[Token, ...] = ()
 
 
-class Templated(Said, frozen=True, kw_only=True):
+class Templated(Reply, frozen=True, kw_only=True):
     """`/apply-template`."""
 
     prompt: str = ""
@@ -261,7 +261,7 @@ class Drafted(Record, frozen=True, kw_only=True):
     by_accepted: tuple[int, ...] = ()  # rounds in which so many tokens were accepted
 
 
-class Completion(Said, frozen=True, kw_only=True):
+class Completion(Reply, frozen=True, kw_only=True):
     """`/v1/completions` and `/v1/chat/completions`, whole or a piece."""
 
     choices: tuple[Choice, ...] | None = None
@@ -315,7 +315,7 @@ class Version(Record, frozen=True, kw_only=True):
     version: Name
 
 
-class OllamaEvent(Said, frozen=True, kw_only=True):
+class OllamaEvent(Reply, frozen=True, kw_only=True):
     """`/api/generate` and `/api/chat`: a line."""
 
     response: str | None = None

@@ -34,7 +34,7 @@ _STATE_KEYS = ("ssm.conv_kernel", "ssm.inner_size", "shortconv.l_cache", "wkv.he
 _PARTS_OF_A_NAME = 4  # blk.N.PART.weight
 
 
-class Piece(Record, frozen=True, kw_only=True):
+class TensorPiece(Record, frozen=True, kw_only=True):
     """One tensor of the new file, and where its bytes come from."""
 
     tensor: Stored
@@ -45,7 +45,7 @@ class Piece(Record, frozen=True, kw_only=True):
 class Edit(Record, frozen=True, kw_only=True):
     """A new model described by an old one: its tensors, the metadata that differs, and a word for its name."""
 
-    pieces: tuple[Piece, ...]
+    pieces: tuple[TensorPiece, ...]
     changed: dict[str, Any] = msgspec.field(default_factory=dict)  # full key -> new value
     removed: frozenset[str] = frozenset()
     label: str = ""
@@ -58,10 +58,7 @@ class Edit(Record, frozen=True, kw_only=True):
 
 
 def keep_layers(source: Source, keep: Sequence[int]) -> Edit:
-    """The model with only the trunk blocks `keep` (old numbers, ascending), without prediction blocks.
-
-    Raises: InputError for blocks that do not exist, ModelFileError for an architecture whose blocks cannot move.
-    """
+    """The model with only the trunk blocks `keep` (old numbers, ascending). Raises: InputError, ModelFileError."""
     source.require_whole()
     if source.architecture not in RENUMBERABLE:
         raise ModelFileError(
@@ -80,20 +77,17 @@ def keep_layers(source: Source, keep: Sequence[int]) -> Edit:
     for tensor in source.tensors:
         block = block_of(tensor.name)
         if block is None:
-            pieces.append(Piece(tensor=tensor, source=tensor.name))
+            pieces.append(TensorPiece(tensor=tensor, source=tensor.name))
         elif block in layers:
             rest = tensor.name.split(".", 2)[2]
             renamed = msgspec.structs.replace(tensor, name=f"blk.{layers.index(block)}.{rest}")
-            pieces.append(Piece(tensor=renamed, source=tensor.name))
+            pieces.append(TensorPiece(tensor=renamed, source=tensor.name))
     changed, removed = _layer_metadata(source, layers)
     return Edit(pieces=tuple(pieces), changed=changed, removed=removed, label=f"{len(layers)} blocks", layers=layers)
 
 
 def silence(edit: Edit, parts: Sequence[str], *, layers: Sequence[int] | None = None, label: str = "") -> Edit:
-    """Zero the tensors ``blk.N.PART.weight`` in the blocks `layers` (new numbers; None: all).
-
-    Raises: InputError when no such tensor exists.
-    """
+    """Zero the tensors ``blk.N.PART.weight`` of `layers` (new numbers; None: all). Raises: InputError without any."""
     found = False
     pieces = []
     for piece in edit.pieces:
@@ -137,10 +131,7 @@ def recurrent_only(
 
 
 def attention_only(source: Source, *, keep: Sequence[int] | None = None) -> Edit:
-    """The attention half of a falcon-h1 model, or of its blocks `keep`, as a draft: the recurrent mixers add nothing.
-
-    Raises: ModelFileError for other architectures.
-    """
+    """The attention half of a falcon-h1 model, or of its blocks `keep`. Raises: ModelFileError for other models."""
     if source.architecture != "falcon-h1":
         raise ModelFileError(f"{source.path.name} has no parallel blocks to take the recurrent half out of.")
     layers = range(_trunk(source)) if keep is None else keep
@@ -157,7 +148,7 @@ def recurrent_layers(source: Source) -> list[bool]:
     n_layers = _trunk(source)
     listed = source.flags(RECURRENT_LAYERS)
     if 0 < len(listed) < n_layers:
-        raise source.damaged(f"it says of {len(listed)} of its {n_layers} blocks whether they are recurrent")
+        raise source.damaged(f"it states for {len(listed)} of its {n_layers} blocks whether they are recurrent")
     if listed:
         return list(listed[:n_layers])
     interval = source.count(_INTERVAL, None)
@@ -191,7 +182,7 @@ def _one_silent_head(source: Source, edit: Edit) -> Edit:
             piece = msgspec.structs.replace(piece, tensor=msgspec.structs.replace(piece.tensor, dims=dims))
         elif part == "attn_output" and names[3] == "weight":
             tensor = Stored(name=piece.tensor.name, dims=(head_dim, n_embd), type=gguf.GGMLQuantizationType.F16)
-            piece = Piece(tensor=tensor, source=None)
+            piece = TensorPiece(tensor=tensor, source=None)
         pieces.append(piece)
     heads = {f"{source.architecture}.attention.{key}": 1 for key in ("head_count", "head_count_kv")}
     return msgspec.structs.replace(
@@ -222,10 +213,7 @@ def _layer_metadata(source: Source, layers: tuple[int, ...]) -> tuple[dict[str, 
 def write_edit(
     source: Source, edit: Edit, target: Path, *, progress: Progress | None = None, hollow: bool = False
 ) -> None:
-    """Write the edited model, or a sparse file of its size; it appears under its name only when it is complete.
-
-    Raises: InputError when the target is the source or cannot be written.
-    """
+    """Write the edited model, or a sparse file of its size, whole or not at all. Raises: InputError."""
     if target.exists() and target.samefile(source.path):
         raise InputError(f"{target} cannot be cut onto itself.", hint="Give another output file.")
 
@@ -254,7 +242,7 @@ def describe(source: Source, edit: Edit) -> Callable[[gguf.GGUFWriter], None]:
     return write
 
 
-def _data(source: Source, piece: Piece) -> Iterator[Bytes]:
+def _data(source: Source, piece: TensorPiece) -> Iterator[Bytes]:
     wanted = piece.tensor.n_bytes
     if piece.made is not None:
         yield piece.made()

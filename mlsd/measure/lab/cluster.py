@@ -361,7 +361,7 @@ def doing_task() -> bytes:
     return msgspec.json.encode((machine.state.get("card"), machine.state.get("doing")))
 
 
-class Said(Record, frozen=True, kw_only=True):
+class PostedTrial(Record, frozen=True, kw_only=True):
     """A trial on its way through the scheduler."""
 
     ticket: str
@@ -502,7 +502,7 @@ class Cluster:
 
     def _on_event(self, event: tuple[float, Any]) -> None:
         try:
-            said = msgspec.convert(event[1], Said)
+            said = msgspec.convert(event[1], PostedTrial)
         except msgspec.ValidationError:  # of no mlsd
             return
         self._put(said.ticket, said.done)

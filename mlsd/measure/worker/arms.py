@@ -181,7 +181,7 @@ class Arms:
         rollback = make_rollback("trim", session)
         read = self._saved.target
         run = generate(session, NoDrafter(), rollback, prompt, limits, self._clock, on_round=on_round, prefill=read)
-        self._judge.hear_plain(session, prompt, run.past)
+        self._judge.remember_plain_memory(session, prompt, run.past)
         self._references[tuple(prompt), limits.n_predict] = run.tokens
 
     # --- trials ---------------------------------------------------------------------------------------------------
@@ -332,7 +332,7 @@ class Arms:
             return None
         key = (tuple(prompt), case.n_predict)
         if case.arm == "ar":
-            self._judge.hear_plain(arm.session, prompt, run.past)
+            self._judge.remember_plain_memory(arm.session, prompt, run.past)
         reference = self._references.get(key, run.tokens if case.arm == "ar" else None)
         if reference is None:
             return None
