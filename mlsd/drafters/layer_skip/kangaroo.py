@@ -6,7 +6,6 @@ computes its first blocks again.
 
 from __future__ import annotations
 
-import hashlib
 from pathlib import Path
 from typing import Annotated
 
@@ -19,10 +18,8 @@ from mlsd.drafters.options import Preset, Range, Values, small_model_study
 from mlsd.errors import InputError
 from mlsd.gguf_tools.source import Source
 from mlsd.gguf_tools.surgery.adapter import Adapter
-from mlsd.gguf_tools.surgery.draft_cache import cached_draft
-from mlsd.gguf_tools.surgery.edit import write_edit
+from mlsd.gguf_tools.surgery.edit import cached_edit
 from mlsd.gguf_tools.surgery.kangaroo import compose
-from mlsd.hashes import file_sha256
 from mlsd.records import Record
 
 
@@ -48,9 +45,7 @@ def composed_file(target_path: Path, options: Options) -> Path:
             hint="Start the measurement again; its numbers belong to another adapter.",
         )
     edit = compose(source, adapter, options.exit)
-    recipe = f"{file_sha256(target_path)} {adapter.content} {options.exit}"
-    digest = hashlib.sha256(recipe.encode()).hexdigest()[:12]
-    return cached_draft(f"{target_path.stem}-kangaroo-{digest}.gguf", lambda path: write_edit(source, edit, path))
+    return cached_edit(source, edit, "kangaroo", f"{adapter.content} {options.exit}")
 
 
 def _open(setup: DrafterSetup, own: Options) -> DraftModel:

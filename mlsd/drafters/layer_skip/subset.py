@@ -6,7 +6,6 @@ sync     the same, but its memory is made the target's each round: real speed, w
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Literal, cast
@@ -28,9 +27,7 @@ from mlsd.errors import InputError, UnsupportedError
 from mlsd.gguf_tools.read import source_weight, trunk_layers
 from mlsd.gguf_tools.source import Source
 from mlsd.gguf_tools.surgery.cut import Component, attention_layers, choose_layers, plan_cut, read_layers, state_layers
-from mlsd.gguf_tools.surgery.draft_cache import cached_draft
-from mlsd.gguf_tools.surgery.edit import Edit, write_edit
-from mlsd.hashes import file_sha256
+from mlsd.gguf_tools.surgery.edit import Edit, cached_edit
 from mlsd.records import OptionValue, Record
 
 # Counts of experts that Metal's matrix product has a kernel for from 32 rows on: the `kernel_mul_mm_id_map0_ne20_*` of
@@ -157,11 +154,7 @@ def cut_file(cut: CutDraft) -> Path:
     """The draft's file, written once and kept for the next time; the target's own where no block is left out."""
     if not cut.edit.pieces:
         return cut.source.path
-    recipe = f"{file_sha256(cut.source.path)} {cut.component} {cut.edit.layers}"
-    digest = hashlib.sha256(recipe.encode()).hexdigest()[:12]
-    return cached_draft(
-        f"{cut.source.path.stem}-cut-{digest}.gguf", lambda path: write_edit(cut.source, cut.edit, path)
-    )
+    return cached_edit(cut.source, cut.edit, "cut", f"{cut.component} {cut.edit.layers}")
 
 
 # --- a file of its own --------------------------------------------------------------------------------------------

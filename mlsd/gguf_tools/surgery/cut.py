@@ -9,13 +9,12 @@ from typing import Literal
 from mlsd.errors import InputError, ModelFileError
 from mlsd.gguf_tools.read import trunk_layers
 from mlsd.gguf_tools.source import Source
-from mlsd.gguf_tools.surgery.edit import Edit, attention_only, keep_layers, recurrent_layers, recurrent_only
+from mlsd.gguf_tools.surgery.edit import HYBRIDS, Edit, attention_only, keep_layers, recurrent_layers, recurrent_only
 from mlsd.units import as_ranges
 
 # Parts of a hybrid to draft with. recurrent: attention adds nothing; recurrent-blocks: blocks with attention are left
 # out; attention: the recurrent mixers of parallel blocks add nothing.
 Component = Literal["recurrent", "recurrent-blocks", "attention"]
-_INTERLEAVED = ("qwen35", "qwen35moe")  # a block has attention or a recurrent mixer
 
 
 def read_layers(text: str) -> tuple[int, ...]:
@@ -119,7 +118,7 @@ def plan_cut(source: Source, layers: Sequence[int], component: Component | None 
         variant: Literal["mixer", "block"] = "mixer" if component == "recurrent" else "block"
         return recurrent_only(source, variant=variant, keep=layers)
     edit = keep_layers(source, layers)
-    if source.architecture in _INTERLEAVED and all(recurrent_layers(source)[layer] for layer in layers):
+    if source.architecture in HYBRIDS and all(recurrent_layers(source)[layer] for layer in layers):
         raise InputError(
             f"No kept block of {source.path.name} has attention, without which llama.cpp ends the process.",
             hint="Keep a block with attention; --component recurrent-blocks keeps one and zeroes its output.",
@@ -129,7 +128,7 @@ def plan_cut(source: Source, layers: Sequence[int], component: Component | None 
 
 def refuse_unloadable(source: Source) -> None:
     """Refuse a hybrid without attention, on which llama.cpp ends the process. Raises: ModelFileError."""
-    if source.architecture in _INTERLEAVED and trunk_layers(source) and all(recurrent_layers(source)):
+    if source.architecture in HYBRIDS and trunk_layers(source) and all(recurrent_layers(source)):
         raise ModelFileError(
             f"{source.path.name} has no block with attention, without which llama.cpp ends the process.",
             hint="Cut it again and keep one; `mlsd models make subset --component recurrent-blocks` does.",
@@ -142,7 +141,7 @@ def shallow_layers(source: Source, depth: int) -> tuple[int, ...]:
     Raises: InputError for one block of a hybrid that has blocks of both kinds, which llama.cpp cannot run.
     """
     layers = list(range(depth))
-    if source.architecture in _INTERLEAVED:
+    if source.architecture in HYBRIDS:
         recurrent = recurrent_layers(source)
         kinds = set(recurrent)
         if depth < len(kinds):

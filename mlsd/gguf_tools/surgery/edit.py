@@ -6,6 +6,7 @@ not depend on their own number are accepted; a window or rotation pattern bound 
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -19,12 +20,14 @@ from mlsd.gguf_tools.read import trunk_layers
 from mlsd.gguf_tools.source import Bytes, Source
 from mlsd.gguf_tools.storage import Stored
 from mlsd.gguf_tools.stream import Progress, new_gguf
+from mlsd.gguf_tools.surgery.draft_cache import cached_draft
 from mlsd.gguf_tools.weigh import block_of
+from mlsd.hashes import file_sha256
 from mlsd.records import Record
 
-_HYBRIDS = ("qwen35", "qwen35moe")
+HYBRIDS = ("qwen35", "qwen35moe")  # a block has attention or a recurrent mixer
 # Blocks of these do not depend on their number (read in src/models of llama.cpp; the tests cut a tiny one of each).
-RENUMBERABLE = ("llama", "qwen2", "qwen3", "qwen3moe", "falcon-h1", *_HYBRIDS)
+RENUMBERABLE = ("llama", "qwen2", "qwen3", "qwen3moe", "falcon-h1", *HYBRIDS)
 RECURRENT_LAYERS = "attention.recurrent_layers"
 _INTERVAL = "full_attention_interval"
 _DEFAULT_INTERVAL = 4  # what llama.cpp assumes when the file does not say
@@ -203,7 +206,7 @@ def _layer_metadata(source: Source, layers: tuple[int, ...]) -> tuple[dict[str, 
             values = source.get(key)
             changed[key] = [values[layer] for layer in layers]
     removed = {f"{prefix}nextn_predict_layers"}
-    if source.architecture in _HYBRIDS:
+    if source.architecture in HYBRIDS:
         recurrent = recurrent_layers(source)
         changed[f"{prefix}{RECURRENT_LAYERS}"] = [recurrent[layer] for layer in layers]
         removed.add(f"{prefix}{_INTERVAL}")
@@ -225,6 +228,12 @@ def write_edit(
                 stream.leave_hole()
             else:
                 stream.write(_data(source, piece))
+
+
+def cached_edit(source: Source, edit: Edit, kind: str, recipe: str) -> Path:
+    """The kept file of an edit; `recipe` and the hash of its source decide its bytes. Raises: InputError."""
+    digest = hashlib.sha256(f"{file_sha256(source.path)} {recipe}".encode()).hexdigest()[:12]
+    return cached_draft(f"{source.path.stem}-{kind}-{digest}.gguf", lambda path: write_edit(source, edit, path))
 
 
 def describe(source: Source, edit: Edit) -> Callable[[gguf.GGUFWriter], None]:
@@ -262,8 +271,8 @@ def _trunk(source: Source) -> int:
 
 
 def _require_hybrid(source: Source) -> None:
-    if source.architecture not in _HYBRIDS:
+    if source.architecture not in HYBRIDS:
         raise ModelFileError(
             f"{source.path.name} ({source.architecture}) has no recurrent part to draft with.",
-            hint=f"Architectures that work: falcon-h1, {', '.join(_HYBRIDS)}.",
+            hint=f"Architectures that work: falcon-h1, {', '.join(HYBRIDS)}.",
         )
