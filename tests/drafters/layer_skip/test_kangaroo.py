@@ -181,7 +181,6 @@ def test_a_draft_is_composed_and_measured_by_name_and_as_a_file(
         "models", "make", "kangaroo", target, "--adapter", adapters["llama"], "--exit", 2, "-o", draft, "--json"
     )
     assert written.code == 0, written.err
-    assert f"--drafter kangaroo:adapter={adapters['llama']},exit=2" in written.err
     answer = json.loads(written.out)
     assert (answer["layers"], answer["label"]) == ([0, 1], "2 blocks and a Kangaroo adapter")
     assert answer["weight_bytes"] == sum(tensor.n_bytes for tensor in Source(draft).tensors)
@@ -191,6 +190,16 @@ def test_a_draft_is_composed_and_measured_by_name_and_as_a_file(
             run = arena.run("llama", method, 3, prompt_of(3), N_PREDICT, draft=second)
             arena.assert_exact("llama", prompt_of(3), run)
             assert ("early_stops" in run.stats) is (method is by_name)
+
+
+def test_a_file_that_was_composed_says_so(mlsd: Mlsd, adapters: dict[str, Path], tiny: Path, tmp_path: Path) -> None:
+    out = tmp_path / "draft.gguf"
+    result = mlsd(
+        "models", "make", "kangaroo", tiny / "llama.gguf", "--adapter", adapters["llama"], "--exit", 2, "-o", out
+    )
+    assert "2 blocks and a Kangaroo adapter. Blocks 0-1 of 0-5" in result.out
+    assert "feed-forward" in result.err
+    assert f"--drafter kangaroo:adapter={adapters['llama']},exit=2" in result.err
 
 
 @pytest.mark.parametrize(
